@@ -7,7 +7,8 @@ use std::time::Duration;
 use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Account, Claim, Ending, KeptReply, Limits, PurchaseId, Reservation, Service, Store, Twin,
+    AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, PurchaseId, Reservation, Service,
+    Settlement, Store,
 };
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -56,22 +57,33 @@ async fn buy(ledger: &Store, toll: Usd) -> Outcome {
     let id = PurchaseId::new();
     let mut likeness = [0; 32];
     likeness[..16].copy_from_slice(id.0.as_bytes());
-    let limits = Limits { total_month: Some(Usd::dollars(1_000_000)), ..Limits::default() };
-    let claim = Claim::Twin(Twin {
-        likeness,
+    let limits = Budgets { total_month: Some(Usd::dollars(1_000_000)), ..Budgets::default() };
+    let claim = DedupeKey::Fingerprint(DuplicateCheck {
+        fingerprint: likeness,
         within: Duration::ZERO,
-        ahead: Duration::ZERO,
+        clock_skew: Duration::ZERO,
         delivered_since: None,
     });
     let (caller, model) = ("192.0.2.7".to_owned(), "alpha".into());
     let service = Service::Chat;
     let only_repeats = false;
-    let asked = Reservation { id, caller, service, model, toll, claim, limits, only_repeats };
+    let asked = Reservation {
+        id,
+        caller,
+        service,
+        model,
+        toll,
+        dedupe_key: claim,
+        budgets: limits,
+        replay_only: only_repeats,
+    };
     ledger.reserve(&asked).await?;
-    ledger.sent(id, Account::Recognised).await?;
+    ledger.mark_sent(id, AccountStatus::Confirmed).await?;
     let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 2_000].into() };
     let keep = Duration::from_secs(86_400);
-    ledger.settle(id, Ending::Posted { cost: toll, reply: Some(reply), keep, job: None }).await?;
-    ledger.delivered(id);
+    ledger
+        .settle(id, Settlement::Posted { cost: toll, reply: Some(reply), keep, job: None })
+        .await?;
+    ledger.mark_delivered(id);
     Ok(())
 }

@@ -11,9 +11,9 @@ use aws_lc_rs::signature::{
 };
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use tollgate::access::jwt::Jwt;
+use tollgate::access::jwt::JwtVerifier;
 use tollgate::clock;
-use tollgate::config::{self, Jwks};
+use tollgate::config::{self, JwksSource};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -37,10 +37,10 @@ fn main() -> Outcome {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("jwks.json");
     std::fs::write(&path, keys)?;
-    let jwt = Jwt::new(&config::Jwt {
+    let jwt = JwtVerifier::new(&config::JwtConfig {
         issuer: "https://login.example.com/".to_owned(),
         audience: "tollgate".to_owned(),
-        jwks: Jwks::File(path),
+        jwks: JwksSource::File(path),
         leeway: Duration::from_secs(60),
         role_claim: None,
         budget_claim: None,

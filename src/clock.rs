@@ -24,7 +24,7 @@ pub fn wall() -> Duration {
     }
 }
 
-pub fn whole_seconds(wait: Duration) -> u64 {
+pub fn ceil_seconds(wait: Duration) -> u64 {
     wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
 
@@ -49,11 +49,11 @@ const EPOCH: u64 = 719_468;
 
 impl Date {
     pub fn at(wall: Duration) -> Self {
-        Self::on(wall.as_secs() / DAY)
+        Self::from_days(wall.as_secs() / DAY)
     }
 
     /// Years are counted from March inside, so that the leap day comes last.
-    pub fn on(days_since_epoch: u64) -> Self {
+    pub fn from_days(days_since_epoch: u64) -> Self {
         let days = days_since_epoch + EPOCH;
         let day_of_era = days % ERA;
         let year_of_era =
@@ -75,7 +75,7 @@ impl Date {
         (march_year / 400 * ERA + day_of_era).saturating_sub(EPOCH)
     }
 
-    pub fn begins(self) -> Duration {
+    pub fn start(self) -> Duration {
         Duration::from_secs(self.days().saturating_mul(DAY))
     }
 
@@ -144,9 +144,9 @@ mod tests {
     proptest! {
         #[test]
         fn a_date_knows_its_day(days in 0_u64..4_000_000) {
-            prop_assert_eq!(Date::on(days).days(), days);
-            prop_assert_eq!(Date::at(Date::on(days).begins()), Date::on(days));
-            prop_assert!(Date::on(days) < Date::on(days + 1));
+            prop_assert_eq!(Date::from_days(days).days(), days);
+            prop_assert_eq!(Date::at(Date::from_days(days).start()), Date::from_days(days));
+            prop_assert!(Date::from_days(days) < Date::from_days(days + 1));
         }
     }
 

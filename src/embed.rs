@@ -17,15 +17,15 @@ use tokio_util::task::TaskTracker;
 use tower::Service;
 use zeroize::Zeroizing;
 
-use crate::answer::{self, Body, BoxError};
-use crate::app::{self, App, Shutdown, TIDY_EVERY};
+use crate::app::{self, App, Shutdown, TIDY_INTERVAL};
 use crate::cli;
 use crate::config::{self, Environment};
-use crate::pipeline::Public;
+use crate::pipeline::HttpService;
 use crate::problem::{DRAINING, Problem};
+use crate::response::{self, Body, BoxError};
 
 /// When a gate that stops is worth another try: another one may have taken its place.
-const RETURN_AFTER: Duration = Duration::from_secs(5);
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// The settings of a [`Tollgate`]: those of a `proxy.toml`, or those that are set one by one.
 ///
@@ -148,7 +148,7 @@ impl Config {
         self
     }
 
-    fn parse(&self) -> Result<config::Config, StartError> {
+    fn parse(&self) -> Result<config::Settings, StartError> {
         let Self { toml, folder, variables } = self;
         cli::read_text(toml, folder, variables).map_err(|faults| {
             StartError::Settings(faults.iter().map(ToString::to_string).collect())
@@ -190,11 +190,11 @@ impl fmt::Debug for Config {
 /// ```
 #[derive(Clone)]
 pub struct Tollgate {
-    stack: Public<Body>,
-    behind: Arc<Behind>,
+    stack: HttpService<Body>,
+    inner: Arc<Inner>,
 }
 
-struct Behind {
+struct Inner {
     app: App,
     tasks: TaskTracker,
     shutdown: Shutdown,
@@ -217,35 +217,35 @@ impl Tollgate {
         let shutdown = Shutdown::default();
         // What was begun ends again with a start that fails.
         let (begun, served) =
-            (shutdown.begun.clone().drop_guard(), shutdown.over.clone().drop_guard());
+            (shutdown.draining.clone().drop_guard(), shutdown.finished.clone().drop_guard());
         let secret = || cli::secret(&config);
-        let shared = waited_for(app::begin(&config, None, &host, &shutdown, secret))?;
+        let shared = block_on_thread(app::start(&config, None, &host, &shutdown, secret))?;
         let own = app::own_addresses(&config.server.listen)?;
         let app = App::new(config, own, shared)?;
         let tasks = TaskTracker::new();
         let stack = app.core(tasks.clone())?;
         begun.disarm();
         served.disarm();
-        Ok(Self { stack, behind: Arc::new(Behind { app, tasks, shutdown }) })
+        Ok(Self { stack, inner: Arc::new(Inner { app, tasks, shutdown }) })
     }
 
     /// What goes on besides requests: the account's balance and limit are followed, what was kept for
     /// long enough is forgotten. Spawn it once; it ends with [`shutdown`](Self::shutdown).
     pub fn background(&self) -> impl Future<Output = ()> + Send + 'static {
-        let behind = Arc::clone(&self.behind);
+        let behind = Arc::clone(&self.inner);
         async move {
-            let account = behind.app.follow_account();
+            let account = behind.app.watch_account();
             let tidying = async {
-                let mut due = interval(TIDY_EVERY);
+                let mut due = interval(TIDY_INTERVAL);
                 loop {
                     due.tick().await;
                     behind.app.tidy().await;
                 }
             };
-            let members = behind.app.shared.access.follow();
+            let members = behind.app.shared.access.run();
             let work = futures_util::future::join3(account, members, tidying);
             tokio::select! {
-                () = behind.shutdown.over.cancelled() => {}
+                () = behind.shutdown.finished.cancelled() => {}
                 _ = work => {}
             }
         }
@@ -254,21 +254,21 @@ impl Tollgate {
     /// Refuses what comes from now on (503 `draining`), ends event streams, and waits for what was
     /// bought to be booked, at most `server.drain`. Drop your listener first.
     pub async fn shutdown(&self) {
-        let Behind { app, tasks, shutdown } = &*self.behind;
-        shutdown.begun.cancel();
+        let Inner { app, tasks, shutdown } = &*self.inner;
+        shutdown.draining.cancel();
         tasks.close();
         if timeout(app.config.server.drain, tasks.wait()).await.is_err() {
             let left = tasks.len();
             tracing::warn!(left, "stopping with purchases in flight; they may have been charged");
             // Whoever still waits for one is told that its outcome is unknown.
-            shutdown.cut.cancel();
+            shutdown.drain_expired.cancel();
         }
-        shutdown.over.cancel();
+        shutdown.finished.cancel();
     }
 }
 
 /// Waits on a thread of its own: the caller's runtime may have just the one that we are on.
-fn waited_for<T: Send>(work: impl Future<Output = io::Result<T>> + Send) -> io::Result<T> {
+fn block_on_thread<T: Send>(work: impl Future<Output = io::Result<T>> + Send) -> io::Result<T> {
     let wait = || runtime::Builder::new_current_thread().enable_all().build()?.block_on(work);
     let waited = thread::scope(|scope| scope.spawn(wait).join());
     waited.unwrap_or_else(|_| Err(io::Error::other("the gate could not be opened: a panic")))
@@ -288,12 +288,13 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        if self.behind.shutdown.begun.is_cancelled() {
-            let refusal = answer::refusal(Problem::new(&DRAINING).retry_after(RETURN_AFTER), "");
+        if self.inner.shutdown.draining.is_cancelled() {
+            let refusal =
+                response::from_problem(Problem::new(&DRAINING).retry_after(RETRY_AFTER), "");
             return Box::pin(ready(Ok(refusal)));
         }
         // Counted among what a shutdown waits for, from here on: its body may still be on its way.
-        let inside = self.behind.tasks.token();
+        let inside = self.inner.tasks.token();
         let answered = self.stack.call(request.map(Body::stream));
         Box::pin(async move {
             let answer = answered.await;

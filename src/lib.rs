@@ -25,8 +25,6 @@
 #[doc(hidden)]
 pub mod access;
 #[doc(hidden)]
-pub mod answer;
-#[doc(hidden)]
 pub mod app;
 #[doc(hidden)]
 pub mod billing;
@@ -58,6 +56,8 @@ pub mod redact;
 #[doc(hidden)]
 pub mod reports;
 #[doc(hidden)]
+pub mod response;
+#[doc(hidden)]
 pub mod routes;
 #[doc(hidden)]
 pub mod sandbox;
@@ -72,7 +72,7 @@ pub mod upstream;
 pub mod validate;
 
 #[doc(inline)]
-pub use answer::Body;
-#[doc(inline)]
 pub use downstream::caller::Peer;
 pub use embed::{Config, StartError, Tollgate};
+#[doc(inline)]
+pub use response::Body;

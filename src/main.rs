@@ -4,13 +4,13 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use tokio::runtime;
-use tollgate::cli::{self, Cli, Command, Exit, Failure};
+use tollgate::cli::{self, Cli, Command, CommandError, Exit};
 use tollgate::routes::openapi;
 
 fn main() -> ExitCode {
     cli::harden();
     let (mut out, mut err) = (io::stdout().lock(), io::stderr());
-    let cli = match Cli::read(std::env::args_os(), &mut out, &mut err) {
+    let cli = match Cli::parse_args(std::env::args_os(), &mut out, &mut err) {
         Ok(Ok(cli)) => cli,
         Ok(Err(exit)) => return exit.into(),
         Err(error) => {
@@ -18,22 +18,23 @@ fn main() -> ExitCode {
             return Exit::Failed.into();
         }
     };
-    let exit = run(&cli, &mut out, &mut err).unwrap_or_else(|Failure { exit, why }| {
-        writeln!(err, "{}: {why}", cli.command().name()).ok();
-        exit
-    });
+    let exit =
+        run(&cli, &mut out, &mut err).unwrap_or_else(|CommandError { exit, message: why }| {
+            writeln!(err, "{}: {why}", cli.command().name()).ok();
+            exit
+        });
     exit.into()
 }
 
-fn run(cli: &Cli, out: &mut impl Write, err: &mut impl Write) -> Result<Exit, Failure> {
+fn run(cli: &Cli, out: &mut impl Write, err: &mut impl Write) -> Result<Exit, CommandError> {
     let command = cli.command();
-    let settings = cli::load(cli.config.as_deref(), command.asks_gateway());
+    let settings = cli::load(cli.config.as_deref(), command.needs_gateway_key());
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     match (command, settings) {
         (Command::Check { online: false }, settings) => {
             Ok(runtime.block_on(cli::check(&settings, out, err))?)
         }
-        (_, Err(faults)) => Ok(cli::refuse(&faults, err)?),
+        (_, Err(faults)) => Ok(cli::print_errors(&faults, err)?),
         (Command::Check { online: true }, settings) => {
             Ok(runtime.block_on(cli::online(&settings, out, err))?)
         }

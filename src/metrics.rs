@@ -13,32 +13,32 @@ use prometheus_client::registry::{Metric, Registry};
 
 pub struct Metrics {
     registry: Registry,
-    requests: Family<Request, Counter>,
-    request_micros: Family<Route, Counter<u64, AtomicU64>>,
-    purchases: Family<Purchase, Counter>,
-    tolls: Family<Purchase, Counter>,
-    pub blotted: Counter,
+    requests: Family<RequestLabels, Counter>,
+    request_micros: Family<RouteLabels, Counter<u64, AtomicU64>>,
+    purchases: Family<PurchaseLabels, Counter>,
+    tolls: Family<PurchaseLabels, Counter>,
+    pub redacted: Counter,
     pub credentials_failed: Counter,
     pub connections: Gauge,
     pub connections_refused: Counter,
-    window_free: Gauge,
-    window_waiting: Gauge,
-    window: OnceLock<Box<dyn Fn() -> (usize, usize) + Send + Sync>>,
+    slots_free: Gauge,
+    slot_waiters: Gauge,
+    rate_limit: OnceLock<Box<dyn Fn() -> (usize, usize) + Send + Sync>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Request {
+struct RequestLabels {
     route: &'static str,
     status: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Route {
+struct RouteLabels {
     route: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Purchase {
+struct PurchaseLabels {
     service: &'static str,
     outcome: &'static str,
 }
@@ -54,47 +54,47 @@ impl Default for Metrics {
         let mut registry = Registry::with_prefix("tollgate");
         let all = &mut registry;
         Self {
-            requests: add(all, "requests", "Requests answered"),
-            request_micros: add(
+            requests: register(all, "requests", "Requests answered"),
+            request_micros: register(
                 all,
                 "request_microseconds",
                 "Time from a request's head to its answer's head, summed",
             ),
-            purchases: add(all, "purchases", "Purchases by outcome"),
-            tolls: add(
+            purchases: register(all, "purchases", "Purchases by outcome"),
+            tolls: register(
                 all,
                 "toll_microdollars",
                 "Prices of purchases by outcome, in micro-dollars",
             ),
-            blotted: add(
+            redacted: register(
                 all,
                 "keys_blotted",
                 "Replies of the gateway in which a key was found and redacted",
             ),
-            credentials_failed: add(
+            credentials_failed: register(
                 all,
                 "credentials_failed",
                 "Invalid credentials that were sent",
             ),
-            connections: add(all, "connections", "Open client connections"),
-            connections_refused: add(
+            connections: register(all, "connections", "Open client connections"),
+            connections_refused: register(
                 all,
                 "connections_refused",
                 "Connections closed because their address had too many",
             ),
-            window_free: add(
+            slots_free: register(
                 all,
                 "window_free",
                 "Free slots in the account's rate limit; 0 while a 429 is waited out",
             ),
-            window_waiting: add(all, "window_waiting", "Requests that wait for a slot"),
-            window: OnceLock::new(),
+            slot_waiters: register(all, "window_waiting", "Requests that wait for a slot"),
+            rate_limit: OnceLock::new(),
             registry,
         }
     }
 }
 
-fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
     let metric = M::default();
     registry.register(name, help, metric.clone());
     metric
@@ -102,29 +102,29 @@ fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &
 
 impl Metrics {
     pub fn request(&self, route: &'static str, status: u16, elapsed: Duration) {
-        self.requests.get_or_create(&Request { route, status }).inc();
+        self.requests.get_or_create(&RequestLabels { route, status }).inc();
         let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
-        self.request_micros.get_or_create(&Route { route }).inc_by(micros);
+        self.request_micros.get_or_create(&RouteLabels { route }).inc_by(micros);
     }
 
     /// `outcome` is `charged`, `refused` or `unknown`.
     pub fn purchase(&self, service: &'static str, outcome: &'static str, toll_micros: u64) {
-        let labels = Purchase { service, outcome };
+        let labels = PurchaseLabels { service, outcome };
         self.purchases.get_or_create(&labels).inc();
         self.tolls.get_or_create(&labels).inc_by(toll_micros);
     }
 
     /// `look` returns the free slots and the waiting requests; the first one that is set stays.
-    pub fn watch_window(&self, look: impl Fn() -> (usize, usize) + Send + Sync + 'static) {
-        let _ = self.window.set(Box::new(look));
+    pub fn watch_rate_limit(&self, look: impl Fn() -> (usize, usize) + Send + Sync + 'static) {
+        let _ = self.rate_limit.set(Box::new(look));
     }
 
-    pub fn text(&self) -> String {
-        if let Some(look) = self.window.get() {
+    pub fn encode(&self) -> String {
+        if let Some(look) = self.rate_limit.get() {
             let (free, waiting) = look();
             let figure = |count| i64::try_from(count).unwrap_or(i64::MAX);
-            self.window_free.set(figure(free));
-            self.window_waiting.set(figure(waiting));
+            self.slots_free.set(figure(free));
+            self.slot_waiters.set(figure(waiting));
         }
         let mut page = String::new();
         text::encode(&mut page, &self.registry).map_or_else(|_| String::new(), |()| page)

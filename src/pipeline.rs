@@ -16,31 +16,31 @@ use tower::util::BoxCloneSyncService;
 use tower::{Service, service_fn};
 use tracing::Instrument;
 
-use crate::answer::{Answer, BoxError};
 use crate::downstream::dialect::Dialect;
-use crate::downstream::observe::Arrival;
+use crate::downstream::observe::RequestScope;
 use crate::downstream::{DownstreamConfig, body, caller, cross_site, host};
 use crate::problem::Problem;
 use crate::purchase::{self, Purchases};
+use crate::response::{BoxError, Response};
 use crate::routes::Routes;
-use crate::upstream::{Ask, Error, Gateway, Reply, Transport};
+use crate::upstream::{Error, Gateway, GatewayReply, GatewayRequest, SendAttempt};
 
 /// The gate as whoever serves it sees it: a request in, an answer out, never an error.
-pub type Public<B> = BoxCloneSyncService<Request<B>, Answer, Infallible>;
+pub type HttpService<B> = BoxCloneSyncService<Request<B>, Response, Infallible>;
 
-pub trait Payload: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send {}
+pub trait RequestBody: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send {}
 
-impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send> Payload for B {}
+impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send> RequestBody for B {}
 
 /// From the socket to the routes. It never fails: a refusal is an answer.
-pub fn downstream<B: Payload + 'static>(
+pub fn downstream<B: RequestBody + 'static>(
     config: &Arc<DownstreamConfig>,
     routes: Routes,
-) -> Public<B> {
+) -> HttpService<B> {
     let stack = Arc::new(Downstream { config: Arc::clone(config), routes });
     BoxCloneSyncService::new(service_fn(move |request| {
         let stack = Arc::clone(&stack);
-        async move { Ok(stack.answer(request).await) }
+        async move { Ok(stack.handle(request).await) }
     }))
 }
 
@@ -51,58 +51,62 @@ struct Downstream {
 
 impl Downstream {
     /// Every answer has its id, is counted and is logged; pages of listed origins can read it.
-    async fn answer<B: Payload>(&self, request: Request<B>) -> Answer {
-        let arrival = Arrival::new(&self.config, &request);
+    async fn handle<B: RequestBody>(&self, request: Request<B>) -> Response {
+        let arrival = RequestScope::new(&self.config, &request);
         let answering = async {
-            let next = |request| self.readable(&arrival, request);
+            let next = |request| self.handle_errors(&arrival, request);
             let answer = cross_site::cors(&self.config, request, next).await;
-            arrival.end(&self.config, answer)
+            arrival.finish(&self.config, answer)
         };
         answering.instrument(arrival.span()).await
     }
 
     /// Refusals under `/v1/` have OpenAI's shape. A panic is a 500, readable and with its id.
-    async fn readable<B: Payload>(&self, arrival: &Arrival, request: Request<B>) -> Answer {
-        let dialect = Dialect::of(request.uri().path());
-        dialect.write(arrival.catch(self.checked(arrival, request)).await)
+    async fn handle_errors<B: RequestBody>(
+        &self,
+        arrival: &RequestScope,
+        request: Request<B>,
+    ) -> Response {
+        let dialect = Dialect::of_path(request.uri().path());
+        dialect.render(arrival.catch_panic(self.check_source(arrival, request)).await)
     }
 
-    async fn checked<B: Payload>(
+    async fn check_source<B: RequestBody>(
         &self,
-        arrival: &Arrival,
+        arrival: &RequestScope,
         request: Request<B>,
-    ) -> Result<Answer, Problem> {
+    ) -> Result<Response, Problem> {
         // 400: two parsers could disagree
         host::check_head(&request)?;
         // 421: not our name
         host::check_host(&self.config, &request)?;
         // 403: a page that is not listed
-        let next = |request| self.called(arrival, request);
-        cross_site::spending(&self.config, request, next).await
+        let next = |request| self.dispatch(arrival, request);
+        cross_site::csrf(&self.config, request, next).await
     }
 
-    async fn called<B: Payload>(
+    async fn dispatch<B: RequestBody>(
         &self,
-        arrival: &Arrival,
+        arrival: &RequestScope,
         request: Request<B>,
-    ) -> Result<Answer, Problem> {
+    ) -> Result<Response, Problem> {
         let config = &*self.config;
         // 404, 405
         let route = arrival.route.clone()?;
         // 403: the same for reads
-        cross_site::reading(config, route.pages, &request)?;
+        cross_site::check_read(config, route.cross_origin, &request)?;
         // 401; the request becomes a Call
-        let call = caller::identify(config, &arrival.id, route, request).await?;
+        let call = caller::authenticate(config, &arrival.id, route, request).await?;
         // 429, cheap first: before the body is read
-        let (counted, admitted) = config.limiter.count(&call);
+        let (counted, admitted) = config.limiter.admit(&call);
         let answering = async {
             admitted?;
             // 415, 413, 503, 408
             let call = body::read(config, call).await?;
-            Ok(self.routes.answer(call).await)
+            Ok(self.routes.handle(call).await)
         };
         let answer = answering.await.unwrap_or_else(|problem| arrival.refuse(problem));
-        Ok(config.limiter.show(counted, answer))
+        Ok(config.limiter.finish(counted, answer))
     }
 }
 
@@ -118,22 +122,33 @@ impl Downstream {
 /// settle         the charge, the reply and the job, before the answer's first byte
 /// publish        to those who joined, then to the caller
 /// ```
-pub fn purchases<S>(context: &purchase::Context, tasks: TaskTracker, gateway: S) -> Purchases
+pub fn purchases<S>(
+    context: &purchase::PurchaseContext,
+    tasks: TaskTracker,
+    gateway: S,
+) -> Purchases
 where
-    S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
+    S: Service<GatewayRequest, Response = GatewayReply, Error = Error>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
     S::Future: Send,
 {
     Purchases::new(context.clone(), BoxCloneSyncService::new(gateway), tasks)
 }
 
-/// From an ask to a reply. Purchases, polls and billing all come through here: [`Gateway::ask`] picks a key
+/// From an ask to a reply. Purchases, polls and billing all come through here: [`Gateway::send`] picks a key
 /// (401: the next one), waits for a slot in the rate limit (429: once more), and sends.
-pub fn gateway<T: Transport>(
+pub fn gateway<T: SendAttempt>(
     gateway: Gateway<T>,
-) -> impl Service<Ask, Response = Reply, Error = Error, Future: Send> + Clone + Send + Sync + 'static
-{
+) -> impl Service<GatewayRequest, Response = GatewayReply, Error = Error, Future: Send>
++ Clone
++ Send
++ Sync
++ 'static {
     service_fn(move |ask| {
         let gateway = gateway.clone();
-        async move { gateway.ask(ask).await }
+        async move { gateway.send(ask).await }
     })
 }

@@ -11,35 +11,35 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Tally<K: Clone + Eq + Hash>(Mutex<HashMap<K, usize>>);
+pub(crate) struct KeyedLimit<K: Clone + Eq + Hash>(Mutex<HashMap<K, usize>>);
 
-impl<K: Clone + Eq + Hash> Default for Tally<K> {
+impl<K: Clone + Eq + Hash> Default for KeyedLimit<K> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<K: Clone + Eq + Hash> Tally<K> {
-    pub(crate) fn enter(self: &Arc<Self>, key: K, most: usize) -> Option<Counted<K>> {
+impl<K: Clone + Eq + Hash> KeyedLimit<K> {
+    pub(crate) fn try_acquire(self: &Arc<Self>, key: K, most: usize) -> Option<KeyedPermit<K>> {
         let mut counts = lock(&self.0);
         let count = counts.entry(key.clone()).or_default();
         if *count >= most {
             return None;
         }
         *count += 1;
-        Some(Counted { tally: Arc::clone(self), key })
+        Some(KeyedPermit { limit: Arc::clone(self), key })
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Counted<K: Clone + Eq + Hash> {
-    tally: Arc<Tally<K>>,
+pub(crate) struct KeyedPermit<K: Clone + Eq + Hash> {
+    limit: Arc<KeyedLimit<K>>,
     pub(crate) key: K,
 }
 
-impl<K: Clone + Eq + Hash> Drop for Counted<K> {
+impl<K: Clone + Eq + Hash> Drop for KeyedPermit<K> {
     fn drop(&mut self) {
-        let mut counts = lock(&self.tally.0);
+        let mut counts = lock(&self.limit.0);
         if let Some(count) = counts.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
@@ -50,7 +50,7 @@ impl<K: Clone + Eq + Hash> Drop for Counted<K> {
 }
 
 #[cfg(test)]
-impl<K: Clone + Eq + Hash> Tally<K> {
+impl<K: Clone + Eq + Hash> KeyedLimit<K> {
     pub(crate) fn is_empty(&self) -> bool {
         lock(&self.0).is_empty()
     }

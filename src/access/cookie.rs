@@ -8,13 +8,13 @@ use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue};
 use zeroize::Zeroizing;
 
-use super::Shown;
+use super::Credentials;
 use crate::problem::{FORBIDDEN, Problem};
 
-const MEANT: &str = "x-tollgate";
+const CSRF_HEADER: &str = "x-tollgate";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Transport {
     /// A trusted proxy says that the client speaks https.
     Https,
     /// From a browser on this machine, with nothing in between.
@@ -23,10 +23,10 @@ pub enum Way {
     Plain,
 }
 
-impl Way {
+impl Transport {
     /// `__Host-` and `Http-` have the browser see to it that only we, over https, and no script has
     /// set it. None of this is to be had without https.
-    const fn name(self) -> Option<&'static str> {
+    const fn cookie_name(self) -> Option<&'static str> {
         match self {
             Self::Https => Some("__Host-Http-tollgate"),
             Self::Loopback => Some("tollgate"),
@@ -34,12 +34,12 @@ impl Way {
         }
     }
 
-    pub const fn is_safe(self) -> bool {
-        self.name().is_some()
+    pub const fn allows_cookies(self) -> bool {
+        self.cookie_name().is_some()
     }
 
-    pub fn set(self, value: &str, lasts: Duration) -> Option<HeaderValue> {
-        let (name, seconds) = (self.name()?, lasts.as_secs());
+    pub fn set_cookie(self, value: &str, lasts: Duration) -> Option<HeaderValue> {
+        let (name, seconds) = (self.cookie_name()?, lasts.as_secs());
         let further = if self == Self::Https { "; Secure" } else { "" };
         let cookie = Zeroizing::new(format!(
             "{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{further}"
@@ -49,24 +49,24 @@ impl Way {
         Some(header)
     }
 
-    pub fn clear(self) -> Option<HeaderValue> {
-        self.set("", Duration::ZERO)
+    pub fn clear_cookie(self) -> Option<HeaderValue> {
+        self.set_cookie("", Duration::ZERO)
     }
 
     /// The login that the request carries. More than one cookie of the name, or one that is no text, is
     /// garbled: somebody may have put it there.
-    pub fn carried(self, headers: &HeaderMap) -> Shown<'_> {
-        let Some(name) = self.name() else { return Shown::Nothing };
-        let mut carried = Shown::Nothing;
+    pub fn credentials(self, headers: &HeaderMap) -> Credentials<'_> {
+        let Some(name) = self.cookie_name() else { return Credentials::Missing };
+        let mut carried = Credentials::Missing;
         for line in headers.get_all(COOKIE) {
             // What is not text may hide a second one.
-            let Ok(line) = line.to_str() else { return Shown::Garbled };
+            let Ok(line) = line.to_str() else { return Credentials::Malformed };
             for pair in line.split(';') {
                 match pair.trim().split_once('=') {
-                    Some((found, value)) if found == name && carried == Shown::Nothing => {
-                        carried = Shown::Login(value);
+                    Some((found, value)) if found == name && carried == Credentials::Missing => {
+                        carried = Credentials::Cookie(value);
                     }
-                    Some((found, _)) if found == name => return Shown::Garbled,
+                    Some((found, _)) if found == name => return Credentials::Malformed,
                     Some(_) | None => {}
                 }
             }
@@ -77,8 +77,8 @@ impl Way {
 
 /// A browser sends a cookie along whoever makes it ask; this header it sends only for a script that
 /// may talk to us. Refuses a request without it.
-pub fn unmeant(headers: &HeaderMap) -> Option<Problem> {
-    let mut values = headers.get_all(MEANT).iter();
+pub fn csrf_header_missing(headers: &HeaderMap) -> Option<Problem> {
+    let mut values = headers.get_all(CSRF_HEADER).iter();
     let is_meant = values.next().is_some_and(|value| value == "1") && values.next().is_none();
     (!is_meant).then(|| {
         Problem::new(&FORBIDDEN).detail("with the cookie of a login, send the header X-Tollgate: 1")
@@ -89,14 +89,16 @@ pub fn unmeant(headers: &HeaderMap) -> Option<Problem> {
 mod tests {
     use super::*;
 
-    fn carried(way: Way, lines: &[&str]) -> String {
+    fn carried(way: Transport, lines: &[&str]) -> String {
         let mut headers = HeaderMap::new();
         for line in lines {
             headers.append(COOKIE, HeaderValue::from_bytes(line.as_bytes()).unwrap());
         }
-        match way.carried(&headers) {
-            Shown::Login(value) => format!("Login({value:?})"),
-            other @ (Shown::Nothing | Shown::Garbled | Shown::Token(_)) => format!("{other:?}"),
+        match way.credentials(&headers) {
+            Credentials::Cookie(value) => format!("Login({value:?})"),
+            other @ (Credentials::Missing | Credentials::Malformed | Credentials::Token(_)) => {
+                format!("{other:?}")
+            }
         }
     }
 
@@ -104,20 +106,20 @@ mod tests {
     fn each_way_has_its_own_cookie_and_plain_http_has_none() {
         const HTTPS: &str = "__Host-Http-tollgate=v";
         for (way, lines, found) in [
-            (Way::Https, &[HTTPS][..], "Login(\"v\")"),
-            (Way::Https, &["a=b; __Host-Http-tollgate=v;c=d"], "Login(\"v\")"),
-            (Way::Https, &["a=b", HTTPS], "Login(\"v\")"),
-            (Way::Https, &["tollgate=v"], "Nothing"),
-            (Way::Https, &["__host-http-tollgate=v"], "Nothing"),
-            (Way::Https, &["__Host-Http-tollgate"], "Nothing"),
-            (Way::Https, &["__Host-Http-tollgate="], "Login(\"\")"),
-            (Way::Https, &[HTTPS, HTTPS], "Garbled"),
-            (Way::Https, &["__Host-Http-tollgate=v; __Host-Http-tollgate=w"], "Garbled"),
-            (Way::Https, &[HTTPS, "\u{e9}=x"], "Garbled"),
-            (Way::Loopback, &["tollgate=v"], "Login(\"v\")"),
-            (Way::Loopback, &[HTTPS], "Nothing"),
-            (Way::Plain, &["tollgate=v", HTTPS], "Nothing"),
-            (Way::Https, &[], "Nothing"),
+            (Transport::Https, &[HTTPS][..], "Login(\"v\")"),
+            (Transport::Https, &["a=b; __Host-Http-tollgate=v;c=d"], "Login(\"v\")"),
+            (Transport::Https, &["a=b", HTTPS], "Login(\"v\")"),
+            (Transport::Https, &["tollgate=v"], "Nothing"),
+            (Transport::Https, &["__host-http-tollgate=v"], "Nothing"),
+            (Transport::Https, &["__Host-Http-tollgate"], "Nothing"),
+            (Transport::Https, &["__Host-Http-tollgate="], "Login(\"\")"),
+            (Transport::Https, &[HTTPS, HTTPS], "Garbled"),
+            (Transport::Https, &["__Host-Http-tollgate=v; __Host-Http-tollgate=w"], "Garbled"),
+            (Transport::Https, &[HTTPS, "\u{e9}=x"], "Garbled"),
+            (Transport::Loopback, &["tollgate=v"], "Login(\"v\")"),
+            (Transport::Loopback, &[HTTPS], "Nothing"),
+            (Transport::Plain, &["tollgate=v", HTTPS], "Nothing"),
+            (Transport::Https, &[], "Nothing"),
         ] {
             assert_eq!(carried(way, lines), found, "{way:?} {lines:?}");
         }
@@ -126,16 +128,18 @@ mod tests {
     #[test]
     fn a_cookie_is_for_us_alone_and_no_script_reads_it() {
         let day = Duration::from_secs(86_400);
-        let set = |way: Way| way.set("v", day).map(|value| value.to_str().unwrap().to_owned());
+        let set = |way: Transport| {
+            way.set_cookie("v", day).map(|value| value.to_str().unwrap().to_owned())
+        };
         let whole =
             "__Host-Http-tollgate=v; Path=/; Max-Age=86400; HttpOnly; SameSite=Strict; Secure";
-        assert_eq!(set(Way::Https).as_deref(), Some(whole));
+        assert_eq!(set(Transport::Https).as_deref(), Some(whole));
         let whole = "tollgate=v; Path=/; Max-Age=86400; HttpOnly; SameSite=Strict";
-        assert_eq!(set(Way::Loopback).as_deref(), Some(whole));
-        assert_eq!(set(Way::Plain), None);
-        let cleared = Way::Loopback.clear().unwrap();
+        assert_eq!(set(Transport::Loopback).as_deref(), Some(whole));
+        assert_eq!(set(Transport::Plain), None);
+        let cleared = Transport::Loopback.clear_cookie().unwrap();
         assert_eq!(cleared, "tollgate=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict");
-        assert!(!format!("{:?}", Way::Https.set("secret", day)).contains("secret"));
-        assert_eq!(format!("{:?}", Shown::Login("secret")), "Login(…)");
+        assert!(!format!("{:?}", Transport::Https.set_cookie("secret", day)).contains("secret"));
+        assert_eq!(format!("{:?}", Credentials::Cookie("secret")), "Login(…)");
     }
 }

@@ -11,65 +11,67 @@ use crate::store::Caller;
 use crate::sync::lock;
 
 /// Wrong credentials of one address that are answered as such in a [`PERIOD`].
-const ANSWERED: u32 = 30;
+const MAX_FAILURES: u32 = 30;
 const PERIOD: Duration = Duration::from_secs(60);
 /// From so many counts on, addresses that come anew in this period share one by network, so that
 /// neither the memory nor what is answered grows with the number of addresses.
-const CROWDED: usize = 50_000;
+const GROUPED_FROM: usize = 50_000;
 /// From so many on, they share by wider networks, of which there are some sixty-six thousand at most.
-const PACKED: usize = 2 * CROWDED;
-const WHEN_CROWDED: (u32, u32) = (16, 32);
-const WHEN_PACKED: (u32, u32) = (8, 16);
+const GROUPED_WIDER_FROM: usize = 2 * GROUPED_FROM;
+const GROUP_PREFIX: (u32, u32) = (16, 32);
+const WIDE_GROUP_PREFIX: (u32, u32) = (8, 16);
 
 #[derive(Debug, Default)]
-pub(super) struct Failures(Mutex<Minute>);
+pub(super) struct FailureLimiter(Mutex<Period>);
 
 #[derive(Debug, Default)]
-struct Minute {
-    began: Option<Instant>,
-    counts: HashMap<Share, u32>,
+struct Period {
+    started_at: Option<Instant>,
+    counts: HashMap<CountKey, u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Share {
-    Own(Caller),
+enum CountKey {
+    Caller(Caller),
     Network(IpAddr, (u32, u32)),
 }
 
-impl Minute {
+impl Period {
     /// An address that is counted keeps a count of its own, however many come after it.
-    fn share(&self, address: &Caller) -> Share {
-        let own = Share::Own(address.clone());
-        if self.counts.len() < CROWDED || self.counts.contains_key(&own) {
+    fn key_for(&self, address: &Caller) -> CountKey {
+        let own = CountKey::Caller(address.clone());
+        if self.counts.len() < GROUPED_FROM || self.counts.contains_key(&own) {
             return own;
         }
-        let bits = if self.counts.len() < PACKED { WHEN_CROWDED } else { WHEN_PACKED };
-        address.network(bits).map_or(own, |network| Share::Network(network, bits))
+        let bits =
+            if self.counts.len() < GROUPED_WIDER_FROM { GROUP_PREFIX } else { WIDE_GROUP_PREFIX };
+        address.network(bits).map_or(own, |network| CountKey::Network(network, bits))
     }
 }
 
-impl Failures {
-    /// Whether the next one of an address would be answered. `Err`, as of [`note`](Self::note).
-    pub(super) fn look(&self, address: &Caller, now: Instant) -> Result<(), Duration> {
+impl FailureLimiter {
+    /// Whether the next one of an address would be answered. `Err`, as of [`record`](Self::note).
+    pub(super) fn check(&self, address: &Caller, now: Instant) -> Result<(), Duration> {
         let minute = lock(&self.0);
-        let end = minute.began.map(|began| began + PERIOD).filter(|end| now < *end);
-        let count = minute.counts.get(&minute.share(address));
-        let has_enough = count.is_some_and(|count| *count >= ANSWERED);
+        let end = minute.started_at.map(|began| began + PERIOD).filter(|end| now < *end);
+        let count = minute.counts.get(&minute.key_for(address));
+        let has_enough = count.is_some_and(|count| *count >= MAX_FAILURES);
         end.filter(|_| has_enough).map_or(Ok(()), |end| Err(end.saturating_duration_since(now)))
     }
 
     /// `Err` is how long until the next failure of this address (of IPv6, its /64) is answered again.
-    pub(super) fn note(&self, address: &Caller, now: Instant) -> Result<(), Duration> {
+    pub(super) fn record(&self, address: &Caller, now: Instant) -> Result<(), Duration> {
         let mut minute = lock(&self.0);
-        let began = minute.began.filter(|began| now.saturating_duration_since(*began) < PERIOD);
+        let began =
+            minute.started_at.filter(|began| now.saturating_duration_since(*began) < PERIOD);
         let began = began.unwrap_or_else(|| {
             // A new map: what a crowd took is given back.
-            *minute = Minute { began: Some(now), counts: HashMap::new() };
+            *minute = Period { started_at: Some(now), counts: HashMap::new() };
             now
         });
-        let share = minute.share(address);
+        let share = minute.key_for(address);
         let count = minute.counts.entry(share).or_default();
-        if *count >= ANSWERED {
+        if *count >= MAX_FAILURES {
             return Err((began + PERIOD).saturating_duration_since(now));
         }
         *count += 1;
@@ -90,50 +92,54 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn thirty_a_minute_are_answered_and_each_address_is_counted_by_itself() {
-        let (failures, begin) = (Failures::default(), clock::now());
+        let (failures, begin) = (FailureLimiter::default(), clock::now());
         let second = |seconds| begin + Duration::from_secs(seconds);
         for _ in 0..30 {
-            assert_eq!(failures.note(&address(1), begin), Ok(()));
+            assert_eq!(failures.record(&address(1), begin), Ok(()));
         }
-        assert_eq!(failures.look(&address(1), second(20)), Err(Duration::from_secs(40)));
-        assert_eq!(failures.note(&address(1), second(20)), Err(Duration::from_secs(40)));
-        assert_eq!(failures.look(&address(2), second(20)), Ok(()));
-        assert_eq!(failures.note(&address(2), second(20)), Ok(()));
-        assert_eq!(failures.note(&address(1), second(59)), Err(Duration::from_secs(1)));
+        assert_eq!(failures.check(&address(1), second(20)), Err(Duration::from_secs(40)));
+        assert_eq!(failures.record(&address(1), second(20)), Err(Duration::from_secs(40)));
+        assert_eq!(failures.check(&address(2), second(20)), Ok(()));
+        assert_eq!(failures.record(&address(2), second(20)), Ok(()));
+        assert_eq!(failures.record(&address(1), second(59)), Err(Duration::from_secs(1)));
         for _ in 0..30 {
-            assert_eq!(failures.look(&address(1), second(60)), Ok(()));
-            assert_eq!(failures.note(&address(1), second(60)), Ok(()));
+            assert_eq!(failures.check(&address(1), second(60)), Ok(()));
+            assert_eq!(failures.record(&address(1), second(60)), Ok(()));
         }
-        assert!(failures.note(&address(1), second(61)).is_err());
+        assert!(failures.record(&address(1), second(61)).is_err());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_crowd_is_counted_by_network_in_bounded_memory_and_gives_it_back() {
-        let (failures, begin) = (Failures::default(), clock::now());
-        let crowded = u32::try_from(CROWDED).unwrap();
+        let (failures, begin) = (FailureLimiter::default(), clock::now());
+        let crowded = u32::try_from(GROUPED_FROM).unwrap();
         let of_network = |number: u32| {
             let bits = (0x2000_u128 << 112) | (u128::from(number) << 96);
             Caller::Address(std::net::Ipv6Addr::from_bits(bits).into())
         };
         for number in 0..crowded {
-            assert_eq!(failures.note(&address(number), begin), Ok(()));
+            assert_eq!(failures.record(&address(number), begin), Ok(()));
         }
         // All who come late from one network have thirty together, as each had before.
         let late = |number: u32| address((10 << 24) | number);
-        let answered = (0..1_000).filter(|n| failures.note(&late(*n), begin).is_ok()).count();
+        let answered = (0..1_000).filter(|n| failures.record(&late(*n), begin).is_ok()).count();
         assert_eq!(answered, 30);
-        assert!(failures.look(&late(2_000), begin).is_err());
-        assert_eq!(failures.look(&address(11 << 24), begin), Ok(()), "another network");
+        assert!(failures.check(&late(2_000), begin).is_err());
+        assert_eq!(failures.check(&address(11 << 24), begin), Ok(()), "another network");
         for number in 0..2 * crowded {
-            failures.note(&of_network(number), begin).ok();
+            failures.record(&of_network(number), begin).ok();
         }
         let counted = || failures.0.lock().unwrap().counts.len();
-        assert!((PACKED..=PACKED + 10).contains(&counted()), "{}", counted());
+        assert!(
+            (GROUPED_WIDER_FROM..=GROUPED_WIDER_FROM + 10).contains(&counted()),
+            "{}",
+            counted()
+        );
         for _ in 1..30 {
-            assert_eq!(failures.note(&address(0), begin), Ok(()));
+            assert_eq!(failures.record(&address(0), begin), Ok(()));
         }
-        assert!(failures.note(&address(0), begin).is_err(), "who is counted stays counted");
-        assert_eq!(failures.note(&address(0), begin + PERIOD), Ok(()));
+        assert!(failures.record(&address(0), begin).is_err(), "who is counted stays counted");
+        assert_eq!(failures.record(&address(0), begin + PERIOD), Ok(()));
         assert!(failures.0.lock().unwrap().counts.capacity() < 100);
     }
 }

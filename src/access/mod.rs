@@ -7,7 +7,7 @@
 pub mod cookie;
 mod failures;
 pub mod jwt;
-pub mod roll;
+pub mod member_cache;
 pub mod token;
 
 use std::fmt;
@@ -24,34 +24,34 @@ use crate::problem::{
     INVALID_CREDENTIALS, LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, OVERLOADED, Problem,
     RATE_LIMITED,
 };
-use crate::store::{Caller, Own, Role};
-use failures::Failures;
-use jwt::Jwt;
-use roll::{Count, Opened, Roll};
+use crate::store::{Caller, OwnBudget, Role};
+use failures::FailureLimiter;
+use jwt::JwtVerifier;
+use member_cache::{LoginCookie, MemberCache, MemberCount};
 
-pub use roll::SecretFault;
+pub use member_cache::SecretError;
 
 /// The wall clock is looked at again after this long: it may have been set.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
+const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default)]
-pub struct Standing {
+pub struct Session {
     pub role: Role,
-    pub own: Own,
+    pub own_budget: OwnBudget,
     /// Cancelled once the credentials are revoked, logged out or expired: open streams end with it.
-    pub ended: Option<CancellationToken>,
+    pub revoked: Option<CancellationToken>,
     /// When they end by themselves: wall-clock time since the Unix epoch.
-    pub until: Option<Duration>,
+    pub expires_at: Option<Duration>,
 }
 
-impl Standing {
+impl Session {
     /// Resolves once the credentials are revoked or expired; never for a caller without any.
-    pub async fn over(&self) {
-        let ended = self.ended.clone().unwrap_or_default();
+    pub async fn ended(&self) {
+        let ended = self.revoked.clone().unwrap_or_default();
         let expired = async {
-            let Some(until) = self.until else { return pending().await };
+            let Some(until) = self.expires_at else { return pending().await };
             while let Some(left) = until.checked_sub(clock::wall()).filter(|left| !left.is_zero()) {
-                sleep(left.min(LOOK_AGAIN)).await;
+                sleep(left.min(CLOCK_CHECK_INTERVAL)).await;
             }
         };
         tokio::select! {
@@ -60,28 +60,28 @@ impl Standing {
         }
     }
 
-    pub fn is_over(&self) -> bool {
-        self.ended.as_ref().is_some_and(CancellationToken::is_cancelled)
-            || self.until.is_some_and(|until| until <= clock::wall())
+    pub fn has_ended(&self) -> bool {
+        self.revoked.as_ref().is_some_and(CancellationToken::is_cancelled)
+            || self.expires_at.is_some_and(|until| until <= clock::wall())
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Shown<'a> {
-    Nothing,
+pub enum Credentials<'a> {
+    Missing,
     Token(&'a str),
-    Login(&'a str),
+    Cookie(&'a str),
     /// Something that is none of these, or several.
-    Garbled,
+    Malformed,
 }
 
-impl fmt::Debug for Shown<'_> {
+impl fmt::Debug for Credentials<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Nothing => "Nothing",
+            Self::Missing => "Nothing",
             Self::Token(_) => "Token(…)",
-            Self::Login(_) => "Login(…)",
-            Self::Garbled => "Garbled",
+            Self::Cookie(_) => "Login(…)",
+            Self::Malformed => "Garbled",
         })
     }
 }
@@ -92,59 +92,63 @@ pub enum Denied {
     /// Its signature does not match.
     Forged,
     /// Not checked for this long, as too many forged ones came from its address.
-    Unheard(Duration),
+    Throttled(Duration),
     /// When to come back: there are no keys or no member list to check it with.
     Unavailable(Duration),
 }
 
-pub enum Door {
+pub enum AuthMode {
     Open,
-    Members(Roll),
-    Jwt(Jwt),
+    Members(MemberCache),
+    Jwt(JwtVerifier),
 }
 
 /// Judges credentials; shared by every core. It outlives a change of settings.
-pub struct Access {
-    door: Door,
-    failures: Failures,
+pub struct Authenticator {
+    mode: AuthMode,
+    failures: FailureLimiter,
     /// Those whose signature was checked in vain: what that costs is bounded, too.
-    forgeries: Failures,
+    forgeries: FailureLimiter,
     metrics: Arc<Metrics>,
 }
 
-impl Access {
-    pub fn new(door: Door, metrics: Arc<Metrics>) -> Self {
-        Self { door, failures: Failures::default(), forgeries: Failures::default(), metrics }
+impl Authenticator {
+    pub fn new(door: AuthMode, metrics: Arc<Metrics>) -> Self {
+        Self {
+            mode: door,
+            failures: FailureLimiter::default(),
+            forgeries: FailureLimiter::default(),
+            metrics,
+        }
     }
 
     pub fn is_open(&self) -> bool {
-        matches!(self.door, Door::Open)
+        matches!(self.mode, AuthMode::Open)
     }
 
     /// Who asks; `address` is what it is known by, if by nothing else. 401; 429 `rate_limited` where too
     /// many wrong credentials came from there; 503 where nobody can say.
-    pub async fn judge(
+    pub async fn authenticate(
         &self,
-        shown: Shown<'_>,
+        shown: Credentials<'_>,
         address: Caller,
-    ) -> Result<(Caller, Standing), Problem> {
-        let found = match (&self.door, shown) {
-            (Door::Open, _) => return Ok((address, Standing::default())),
-            (Door::Members(_) | Door::Jwt(_), Shown::Nothing) => {
+    ) -> Result<(Caller, Session), Problem> {
+        let found = match (&self.mode, shown) {
+            (AuthMode::Open, _) => return Ok((address, Session::default())),
+            (AuthMode::Members(_) | AuthMode::Jwt(_), Credentials::Missing) => {
                 return Err(Problem::new(&MISSING_CREDENTIALS));
             }
-            (Door::Members(_) | Door::Jwt(_), Shown::Garbled) | (Door::Jwt(_), Shown::Login(_)) => {
-                Err(Denied::Invalid)
-            }
-            (Door::Members(roll), Shown::Token(token)) => roll.by_token(token),
-            (Door::Members(roll), Shown::Login(value)) => roll.by_login(value),
-            (Door::Jwt(jwt), Shown::Token(token)) => {
-                let looked = || self.forgeries.look(&address, clock::now());
-                let is_let = || looked().map_err(Denied::Unheard);
+            (AuthMode::Members(_) | AuthMode::Jwt(_), Credentials::Malformed)
+            | (AuthMode::Jwt(_), Credentials::Cookie(_)) => Err(Denied::Invalid),
+            (AuthMode::Members(roll), Credentials::Token(token)) => roll.by_token(token),
+            (AuthMode::Members(roll), Credentials::Cookie(value)) => roll.by_login(value),
+            (AuthMode::Jwt(jwt), Credentials::Token(token)) => {
+                let looked = || self.forgeries.check(&address, clock::now());
+                let is_let = || looked().map_err(Denied::Throttled);
                 jwt.verify(token, is_let).await
             }
         };
-        found.map_err(|denied| self.refusal(denied, &address))
+        found.map_err(|denied| self.rejection(denied, &address))
     }
 
     /// Opens a login for the holder of a token, as often as `admit` lets it; the one that was `carried`
@@ -155,8 +159,8 @@ impl Access {
         carried: Option<&str>,
         address: &Caller,
         admit: impl Fn(&Caller) -> Result<(), Duration>,
-    ) -> Result<Opened, Problem> {
-        let roll = self.roll()?;
+    ) -> Result<LoginCookie, Problem> {
+        let roll = self.members()?;
         let opened = match roll.by_token(token) {
             // Each login waits for the disk and has the whole list read again.
             Ok((member, _)) => {
@@ -166,82 +170,82 @@ impl Access {
             }
             Err(denied) => Err(denied),
         };
-        opened.map_err(|denied| self.refusal(denied, address))
+        opened.map_err(|denied| self.rejection(denied, address))
     }
 
     /// Ends a login, if it is one. 503 if the store cannot note it; 404 where there are no logins.
     pub async fn log_out(&self, value: &str) -> Result<(), Problem> {
-        self.roll()?.log_out(value).await.map_err(|_unavailable| no_list())
+        self.members()?.log_out(value).await.map_err(|_unavailable| members_unavailable())
     }
 
-    pub async fn open(&self) -> Result<(), SecretFault> {
-        match &self.door {
-            Door::Open | Door::Jwt(_) => Ok(()),
-            Door::Members(roll) => roll.open().await,
+    pub async fn load(&self) -> Result<(), SecretError> {
+        match &self.mode {
+            AuthMode::Open | AuthMode::Jwt(_) => Ok(()),
+            AuthMode::Members(roll) => roll.load().await,
         }
     }
 
     pub async fn refresh(&self) {
-        if let Door::Members(roll) = &self.door {
-            roll.look().await;
+        if let AuthMode::Members(roll) = &self.mode {
+            roll.refresh().await;
         }
     }
 
-    pub async fn follow(&self) {
-        match &self.door {
-            Door::Open => {}
-            Door::Members(roll) => roll.follow().await,
-            Door::Jwt(jwt) => jwt.keep().await,
+    pub async fn run(&self) {
+        match &self.mode {
+            AuthMode::Open => {}
+            AuthMode::Members(roll) => roll.run().await,
+            AuthMode::Jwt(jwt) => jwt.run().await,
         }
     }
 
-    pub fn look_again(&self) {
-        match &self.door {
+    pub fn refetch_keys(&self) {
+        match &self.mode {
             // The roll looks several times a second.
-            Door::Open | Door::Members(_) => {}
-            Door::Jwt(jwt) => jwt.look_again(),
+            AuthMode::Open | AuthMode::Members(_) => {}
+            AuthMode::Jwt(jwt) => jwt.refetch(),
         }
     }
 
-    pub fn count(&self) -> Option<Count> {
-        match &self.door {
-            Door::Open | Door::Jwt(_) => None,
-            Door::Members(roll) => roll.count(),
+    pub fn member_count(&self) -> Option<MemberCount> {
+        match &self.mode {
+            AuthMode::Open | AuthMode::Jwt(_) => None,
+            AuthMode::Members(roll) => roll.count(),
         }
     }
 
     pub fn has_logins(&self) -> bool {
-        matches!(self.door, Door::Members(_))
+        matches!(self.mode, AuthMode::Members(_))
     }
 
     /// 404 where there are no logins.
-    pub fn roll(&self) -> Result<&Roll, Problem> {
-        match &self.door {
-            Door::Members(roll) => Ok(roll),
-            Door::Open | Door::Jwt(_) => Err(Problem::new(&NOT_FOUND)
+    pub fn members(&self) -> Result<&MemberCache, Problem> {
+        match &self.mode {
+            AuthMode::Members(roll) => Ok(roll),
+            AuthMode::Open | AuthMode::Jwt(_) => Err(Problem::new(&NOT_FOUND)
                 .detail("logins are for access.mode = \"members\"; nobody signs in here")),
         }
     }
 
     /// Counts a failure against its address, so that guessing is slow.
-    fn refusal(&self, denied: Denied, address: &Caller) -> Problem {
+    fn rejection(&self, denied: Denied, address: &Caller) -> Problem {
         let retry_after = match denied {
             Denied::Unavailable(retry_after) => {
                 if self.has_logins() {
-                    return no_list();
+                    return members_unavailable();
                 }
                 let detail =
                     "tokens cannot be checked right now: the login service's keys are not there";
                 return Problem::new(&OVERLOADED).detail(detail).retry_after(retry_after);
             }
-            Denied::Unheard(retry_after) => Some(retry_after),
+            Denied::Throttled(retry_after) => Some(retry_after),
             Denied::Invalid | Denied::Forged => {
                 let now = clock::now();
                 if denied == Denied::Forged {
                     // What is too many there is too many here as well.
-                    self.forgeries.note(address, now).ok();
+                    self.forgeries.record(address, now).ok();
                 }
-                self.failures.note(address, now).err()
+                self.failures.record(address, now).err()
             }
         };
         self.metrics.credentials_failed.inc();
@@ -251,7 +255,7 @@ impl Access {
     }
 }
 
-impl fmt::Debug for Access {
+impl fmt::Debug for Authenticator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Access")
     }
@@ -261,10 +265,10 @@ fn rate_limited(detail: &'static str, retry_after: Duration) -> Problem {
     Problem::new(&RATE_LIMITED).detail(detail).retry_after(retry_after)
 }
 
-fn no_list() -> Problem {
+fn members_unavailable() -> Problem {
     Problem::new(&LEDGER_UNAVAILABLE)
         .detail("who may call cannot be looked up right now")
-        .retry_after(roll::TRY_AGAIN)
+        .retry_after(member_cache::RETRY_AFTER)
 }
 
 #[cfg(test)]
@@ -279,19 +283,19 @@ mod tests {
         let past = clock::wall() - Duration::from_secs(1);
         let soon = clock::wall() + Duration::from_millis(30);
         let later = clock::wall() + Duration::from_secs(3_600);
-        let standing = |until, ended: Option<&CancellationToken>| Standing {
-            until,
-            ended: ended.cloned(),
-            ..Standing::default()
+        let standing = |until, ended: Option<&CancellationToken>| Session {
+            expires_at: until,
+            revoked: ended.cloned(),
+            ..Session::default()
         };
-        assert!(standing(Some(past), None).over().now_or_never().is_some());
-        assert!(standing(Some(past), None).is_over());
-        standing(Some(soon), Some(&token)).over().await;
+        assert!(standing(Some(past), None).ended().now_or_never().is_some());
+        assert!(standing(Some(past), None).has_ended());
+        standing(Some(soon), Some(&token)).ended().await;
         for lasting in [standing(None, None), standing(Some(later), Some(&token))] {
-            assert!(!lasting.is_over() && lasting.over().now_or_never().is_none());
+            assert!(!lasting.has_ended() && lasting.ended().now_or_never().is_none());
         }
         token.cancel();
-        assert!(standing(Some(later), Some(&token)).is_over());
-        standing(Some(later), Some(&token)).over().await;
+        assert!(standing(Some(later), Some(&token)).has_ended());
+        standing(Some(later), Some(&token)).ended().await;
     }
 }

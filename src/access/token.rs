@@ -7,21 +7,21 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use zeroize::Zeroizing;
 
-use crate::store::Identity;
+use crate::store::Digest;
 
 /// What every token begins with, so that people and secret scanners know one.
 pub const TOKEN_PREFIX: &str = "tg_";
 
 /// Characters after that by which a person tells a token from others; the rest keeps 220 bits.
-const SHOWN: usize = 6;
+const PREFIX_RANDOM: usize = 6;
 
-const RANDOM: usize = 32;
+const RANDOM_BYTES: usize = 32;
 
 /// The keys of the hashes. Without it, a stolen ledger tells nobody whether a token is right.
 pub struct Secret {
     tokens: Zeroizing<[u8; 32]>,
     cookies: Zeroizing<[u8; 32]>,
-    print: Identity,
+    fingerprint: Digest,
 }
 
 impl Secret {
@@ -30,13 +30,13 @@ impl Secret {
         Self {
             tokens: derive("tollgate 2026-11 hash of a member's token"),
             cookies: derive("tollgate 2026-11 hash of a login's cookie"),
-            print: *derive("tollgate 2026-11 fingerprint of the secret"),
+            fingerprint: *derive("tollgate 2026-11 fingerprint of the secret"),
         }
     }
 
     /// By which it is told from another one, and which opens nothing.
-    pub fn print(&self) -> Identity {
-        self.print
+    pub fn fingerprint(&self) -> Digest {
+        self.fingerprint
     }
 
     pub fn random() -> io::Result<Self> {
@@ -50,9 +50,9 @@ impl fmt::Debug for Secret {
     }
 }
 
-pub struct Token(Zeroizing<String>);
+pub struct MemberToken(Zeroizing<String>);
 
-impl Token {
+impl MemberToken {
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -62,50 +62,51 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for MemberToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}…", self.prefix())
     }
 }
 
-pub fn mint() -> io::Result<Token> {
-    Ok(Token(Zeroizing::new(format!("{TOKEN_PREFIX}{}", &**random()?))))
+pub fn mint() -> io::Result<MemberToken> {
+    Ok(MemberToken(Zeroizing::new(format!("{TOKEN_PREFIX}{}", &**random()?))))
 }
 
 /// 256 random bits as text of 43 visible characters: a cookie's value, or a secret's material.
 pub fn random() -> io::Result<Zeroizing<String>> {
-    let mut bytes = Zeroizing::new([0; RANDOM]);
+    let mut bytes = Zeroizing::new([0; RANDOM_BYTES]);
     getrandom::fill(&mut *bytes).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(Zeroizing::new(URL_SAFE_NO_PAD.encode(*bytes)))
 }
 
-pub fn hash(secret: &Secret, token: &str) -> Identity {
-    keyed(&secret.tokens, token)
+pub fn hash_token(secret: &Secret, token: &str) -> Digest {
+    keyed_hash(&secret.tokens, token)
 }
 
 /// What the ledger keeps of a login's cookie; a token's hash is never that of a cookie.
-pub fn hash_cookie(secret: &Secret, value: &str) -> Identity {
-    keyed(&secret.cookies, value)
+pub fn hash_cookie(secret: &Secret, value: &str) -> Digest {
+    keyed_hash(&secret.cookies, value)
 }
 
-fn keyed(key: &[u8; 32], text: &str) -> Identity {
+fn keyed_hash(key: &[u8; 32], text: &str) -> Digest {
     *blake3::keyed_hash(key, text.as_bytes()).as_bytes()
 }
 
 /// Whether two hashes are the same, in a time that does not tell how much of them is:
 /// `blake3::Hash` compares so, arrays do not.
-pub fn is_same(one: &Identity, other: &Identity) -> bool {
+pub fn constant_time_eq(one: &Digest, other: &Digest) -> bool {
     blake3::Hash::from_bytes(*one) == blake3::Hash::from_bytes(*other)
 }
 
 /// `tg_` and six characters more, which may be shown; of what is no token, nothing.
 pub fn prefix(token: &str) -> &str {
-    let is_token = token.starts_with(TOKEN_PREFIX) && token.len() > TOKEN_PREFIX.len() + 2 * SHOWN;
-    token.get(..TOKEN_PREFIX.len() + SHOWN).filter(|_| is_token).unwrap_or_default()
+    let is_token =
+        token.starts_with(TOKEN_PREFIX) && token.len() > TOKEN_PREFIX.len() + 2 * PREFIX_RANDOM;
+    token.get(..TOKEN_PREFIX.len() + PREFIX_RANDOM).filter(|_| is_token).unwrap_or_default()
 }
 
 /// The text with every token in it cut down to what may be shown: for whatever repeats a user's words.
-pub fn blot(text: &str) -> Cow<'_, str> {
+pub fn redact_tokens(text: &str) -> Cow<'_, str> {
     let mut parts = text.split(TOKEN_PREFIX);
     let mut clean = parts.next().unwrap_or_default().to_owned();
     let mut found = false;
@@ -114,7 +115,7 @@ pub fn blot(text: &str) -> Cow<'_, str> {
         let rest = part.trim_start_matches(is_random);
         let secret = &part[..part.len() - rest.len()];
         clean.push_str(TOKEN_PREFIX);
-        match secret.get(..SHOWN).filter(|_| secret.len() > 2 * SHOWN) {
+        match secret.get(..PREFIX_RANDOM).filter(|_| secret.len() > 2 * PREFIX_RANDOM) {
             Some(shown) => {
                 found = true;
                 clean.extend([shown, "…", rest]);
@@ -146,24 +147,24 @@ mod tests {
     #[test]
     fn hashes_depend_on_the_secret_the_use_and_every_character() {
         let (secret, other) = (Secret::new(b"one secret"), Secret::new(b"another secret"));
-        let token = hash(&secret, "tg_a");
-        assert_eq!(hash(&Secret::new(b"one secret"), "tg_a"), token);
-        assert!(is_same(&token, &hash(&secret, "tg_a")));
+        let token = hash_token(&secret, "tg_a");
+        assert_eq!(hash_token(&Secret::new(b"one secret"), "tg_a"), token);
+        assert!(constant_time_eq(&token, &hash_token(&secret, "tg_a")));
         let others = [
-            hash(&other, "tg_a"),
-            hash(&secret, "tg_b"),
-            hash(&secret, "tg_a "),
-            hash(&secret, ""),
+            hash_token(&other, "tg_a"),
+            hash_token(&secret, "tg_b"),
+            hash_token(&secret, "tg_a "),
+            hash_token(&secret, ""),
             hash_cookie(&secret, "tg_a"),
             *blake3::hash(b"tg_a").as_bytes(),
         ];
         for other in others {
             assert_ne!(other, token);
-            assert!(!is_same(&token, &other));
+            assert!(!constant_time_eq(&token, &other));
         }
         let mut last = token;
         last[31] ^= 1;
-        assert!(!is_same(&token, &last));
+        assert!(!constant_time_eq(&token, &last));
     }
 
     #[test]
@@ -171,13 +172,13 @@ mod tests {
         let (one, other) = (mint().unwrap(), mint().unwrap());
         let said = format!("'{}' and {}, not tg_no", one.expose(), other.expose());
         let shown = format!("'{}…' and {}…, not tg_no", one.prefix(), other.prefix());
-        assert_eq!(blot(&said), shown);
-        assert!(matches!(blot("nothing, tg_no"), Cow::Borrowed(_)));
+        assert_eq!(redact_tokens(&said), shown);
+        assert!(matches!(redact_tokens("nothing, tg_no"), Cow::Borrowed(_)));
     }
 
     #[test]
     fn two_random_secrets_are_not_the_same() {
-        let hashes = [(); 2].map(|()| hash(&Secret::random().unwrap(), "tg_a"));
+        let hashes = [(); 2].map(|()| hash_token(&Secret::random().unwrap(), "tg_a"));
         assert_ne!(hashes[0], hashes[1]);
     }
 

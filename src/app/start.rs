@@ -12,31 +12,31 @@ use tracing::error;
 use super::{SharedState, access, sandbox};
 use crate::access::token::Secret;
 use crate::clock;
-use crate::config::{self, Config, Target};
-use crate::jobs::Jobs;
+use crate::config::{self, Settings, Target};
+use crate::jobs::JobRegistry;
 use crate::metrics::Metrics;
-use crate::purchase::idempotency::Running;
+use crate::purchase::idempotency::RunningPurchases;
 use crate::redact::Redactor;
 use crate::sandbox::Sandbox;
 use crate::server;
-use crate::store::{Binding, Money, OpenError, Opening, Refusals, Store};
-use crate::upstream::window::Window;
+use crate::store::{AccountBinding, MoneyKind, OpenError, Opening, RecentRefusals, Store};
+use crate::upstream::rate_limit::RateLimit;
 
 /// When a gate shutdown.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown {
     /// From here on nothing new is begun.
-    pub begun: CancellationToken,
+    pub draining: CancellationToken,
     /// `server.drain` is over: calls whose purchase is still under way are answered without it.
-    pub cut: CancellationToken,
+    pub drain_expired: CancellationToken,
     /// Nothing is under way any more: who is asked last may go, too.
-    pub over: CancellationToken,
+    pub finished: CancellationToken,
 }
 
 /// What outlives a change of settings, as it is at the start; its store is open. `admin` is where commands beside
 /// this server ask it; `secret` is asked for where members may call. Jobs and the sandbox run on `behind`.
-pub async fn begin(
-    config: &Config,
+pub async fn start(
+    config: &Settings,
     admin: Option<SocketAddr>,
     behind: &Handle,
     shutdown: &Shutdown,
@@ -49,18 +49,18 @@ pub async fn begin(
 
 /// The same before its store is [open](open): until then, nothing can be bought.
 pub async fn prepare(
-    config: &Config,
+    config: &Settings,
     admin: Option<SocketAddr>,
     behind: &Handle,
     shutdown: &Shutdown,
     secret: impl FnOnce() -> io::Result<Secret>,
 ) -> io::Result<(SharedState, Option<Opening>)> {
     let (store, opening) = open_store(config, admin).await?;
-    let jobs = Jobs::new(store.clone(), behind.clone(), shutdown.begun.clone());
-    let window = Window::new(store.clone(), config.gateway.window, shutdown.begun.clone());
+    let jobs = JobRegistry::new(store.clone(), behind.clone(), shutdown.draining.clone());
+    let window = RateLimit::new(store.clone(), config.gateway.window, shutdown.draining.clone());
     let metrics = Arc::new(Metrics::default());
     let watched = Arc::clone(&window);
-    metrics.watch_window(move || (watched.free(), watched.waiting()));
+    metrics.watch_rate_limit(move || (watched.free_slots(), watched.waiting_count()));
     let access = access(&config.access.mode, store.clone(), secret, Arc::clone(&metrics))?;
     let shared = SharedState {
         access,
@@ -68,18 +68,18 @@ pub async fn prepare(
         metrics,
         store,
         binding: match config.gateway.target {
-            Target::Sandbox => Binding::play(),
-            Target::Live { .. } => Binding::real(),
+            Target::Sandbox => AccountBinding::trusted(),
+            Target::Live { .. } => AccountBinding::unchecked(),
         },
-        running: Running::default(),
-        refusals: Arc::new(Refusals::new(Arc::new(clock::wall))),
+        running: RunningPurchases::default(),
+        refusals: Arc::new(RecentRefusals::new(Arc::new(clock::wall))),
         jobs,
-        window,
-        crowd: Arc::default(),
-        bodies: Arc::default(),
+        rate_limit: window,
+        address_limits: Arc::default(),
+        body_memory: Arc::default(),
         hosts: Arc::default(),
-        cut: shutdown.cut.clone(),
-        sandbox: start_sandbox(config, behind, shutdown.over.clone())?,
+        drain_expired: shutdown.drain_expired.clone(),
+        sandbox: start_sandbox(config, behind, shutdown.finished.clone())?,
     };
     Ok((shared, opening))
 }
@@ -88,30 +88,30 @@ pub async fn prepare(
 /// left: only then does the first purchase begin. A store that cannot be used stops sales, not the rest.
 pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Result<()> {
     if let Some(opening) = &mut opening
-        && let Err(error) = opening.opened().await
+        && let Err(error) = opening.wait().await
     {
         error!("nothing can be bought: {error}");
     }
-    shared.window.restore().await;
-    shared.access.open().await.map_err(io::Error::other)?;
+    shared.rate_limit.restore().await;
+    shared.access.load().await.map_err(io::Error::other)?;
     if let Some(opening) = opening {
-        opening.admit();
+        opening.serve();
     }
     Ok(())
 }
 
 async fn open_store(
-    config: &Config,
+    config: &Settings,
     admin: Option<SocketAddr>,
 ) -> io::Result<(Store, Option<Opening>)> {
     let money = match config.gateway.target {
-        Target::Sandbox => Money::Play,
-        Target::Live { .. } => Money::Real,
+        Target::Sandbox => MoneyKind::Play,
+        Target::Live { .. } => MoneyKind::Real,
     };
     match &config.store {
-        config::Store::Memory => Ok((Store::in_memory(Arc::new(clock::wall)), None)),
-        config::Store::Sqlite(path) => {
-            match Store::begin(path, Arc::new(clock::wall), money, admin).await {
+        config::StoreConfig::Memory => Ok((Store::in_memory(Arc::new(clock::wall)), None)),
+        config::StoreConfig::Sqlite(path) => {
+            match Store::start_serving(path, Arc::new(clock::wall), money, admin).await {
                 Ok((store, opening)) => Ok((store, Some(opening))),
                 Err(OpenError::Unusable(reason)) => {
                     error!("nothing can be bought: {reason}");
@@ -125,7 +125,7 @@ async fn open_store(
 
 /// The sandbox listens on a free port of its own, like the gateway that it stands for.
 fn start_sandbox(
-    config: &Config,
+    config: &Settings,
     behind: &Handle,
     over: CancellationToken,
 ) -> io::Result<Option<(Sandbox, SocketAddr)>> {

@@ -1,5 +1,5 @@
 //! The account as the gateway reports it, and how the ledger compares with that.
 
-pub mod books;
+pub mod checkpoints;
 pub mod reconcile;
 pub mod summary;

@@ -6,35 +6,37 @@ use std::sync::Arc;
 
 use super::process::{self, Capacity};
 use super::secret::secret;
-use super::{Exit, Loaded, refuse};
-use crate::access::SecretFault;
-use crate::access::roll::Count;
+use super::{Exit, Loaded, print_errors};
+use crate::access::SecretError;
+use crate::access::member_cache::MemberCount;
 use crate::clock;
-use crate::config::{Budget, Config, Fault, Mode, Spend, Store, Target};
-use crate::reports::text::counted;
+use crate::config::{
+    AccessMode, BudgetConfig, SettingError, Settings, SpendLimit, StoreConfig, Target,
+};
+use crate::reports::text::pluralize;
 use crate::store;
 
 pub async fn check(
-    loaded: &Result<Loaded, Vec<Fault>>,
+    loaded: &Result<Loaded, Vec<SettingError>>,
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> io::Result<Exit> {
     let Loaded { config, file, warnings } = match loaded {
         Ok(loaded) => loaded,
-        Err(faults) => return refuse(faults, err),
+        Err(faults) => return print_errors(faults, err),
     };
     for warning in warnings {
         writeln!(err, "warning: {warning}")?;
     }
     if let Some(fault) = secret_fault(config).await {
         writeln!(err, "{fault}")?;
-        return Ok(Exit::Mistake);
+        return Ok(Exit::UsageError);
     }
     if let Some(fault) = ledger_fault(config) {
         writeln!(err, "{fault}")?;
         return Ok(Exit::Failed);
     }
-    let (server, capacity) = (&config.server, process::foreseen(&config.server));
+    let (server, capacity) = (&config.server, process::expected_capacity(&config.server));
     if capacity.is_lowered(server) {
         writeln!(
             err,
@@ -55,7 +57,7 @@ pub async fn check(
         ("settings", file.as_ref().map_or(no_file, |path| path.display().to_string())),
         ("gateway", gateway(&config.gateway.target)),
         ("listen", listen.join(", ")),
-        ("admin", config.admin.listen.to_string()),
+        ("admin", config.ops.listen.to_string()),
         ("clients", clients),
         ("callers", callers(&config.access.mode, count(config).await)),
         ("budgets", budgets(&config.budget)),
@@ -67,42 +69,42 @@ pub async fn check(
     Ok(Exit::Done)
 }
 
-fn members(config: &Config) -> Option<&Path> {
+fn members(config: &Settings) -> Option<&Path> {
     match &config.store {
-        Store::Sqlite(path) if config.access.mode == Mode::Members => Some(path),
-        Store::Sqlite(_) | Store::Memory => None,
+        StoreConfig::Sqlite(path) if config.access.mode == AccessMode::Members => Some(path),
+        StoreConfig::Sqlite(_) | StoreConfig::Memory => None,
     }
 }
 
 /// Whether `serve` would refuse the secret; nothing is made or noted for it.
-async fn secret_fault(config: &Config) -> Option<String> {
-    let path = members(config).filter(|path| store::Store::is_keyed(path))?;
+async fn secret_fault(config: &Settings) -> Option<String> {
+    let path = members(config).filter(|path| store::Store::needs_token_secret(path))?;
     let found = match secret(config) {
         Ok(found) => found,
         Err(why) => return Some(why.to_string()),
     };
     let ledger = store::Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
-    let noted = ledger.keyed_by().await.ok()??;
-    (noted != found.print()).then(|| SecretFault::Another.to_string())
+    let noted = ledger.token_secret_fingerprint().await.ok()??;
+    (noted != found.fingerprint()).then(|| SecretError::Mismatch.to_string())
 }
 
 /// Whether `serve` could sell nothing from the ledger.
-fn ledger_fault(config: &Config) -> Option<String> {
-    let Store::Sqlite(path) = &config.store else { return None };
-    let error = path.exists().then(|| store::Store::examine(path).err())??;
+fn ledger_fault(config: &Settings) -> Option<String> {
+    let StoreConfig::Sqlite(path) = &config.store else { return None };
+    let error = path.exists().then(|| store::Store::check_integrity(path).err())??;
     Some(format!(
         "store.url: {error}. A server would sell nothing from it. Put a backup in its place, as docs/operations.md \
          (\"The ledger\") says, or name another file"
     ))
 }
 
-async fn count(config: &Config) -> Option<Count> {
+async fn count(config: &Settings) -> Option<MemberCount> {
     let path = members(config)?;
     if !path.try_exists().ok()? {
-        return Some(Count::default());
+        return Some(MemberCount::default());
     }
     let ledger = store::Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
-    Some(Count::of(&ledger.members().await.ok()?))
+    Some(MemberCount::of(&ledger.members().await.ok()?))
 }
 
 /// The host alone: a path may say more than a terminal should.
@@ -111,42 +113,44 @@ pub(super) fn gateway(target: &Target) -> String {
         Target::Sandbox => "the sandbox, play money".to_owned(),
         Target::Live { base_url, keys } => {
             let host = base_url.host_str().unwrap_or_default();
-            format!("live, {host}, {}", counted(keys.len() as u64, "key"))
+            format!("live, {host}, {}", pluralize(keys.len() as u64, "key"))
         }
     }
 }
 
-pub(super) fn callers(mode: &Mode, members: Option<Count>) -> String {
+pub(super) fn callers(mode: &AccessMode, members: Option<MemberCount>) -> String {
     const HOW: &str = "`tollgate member add NAME` adds one";
     match (mode, members) {
-        (Mode::Open, _) => "open: whoever reaches an address above, told apart by address".into(),
-        (Mode::Jwt { .. }, _) => "jwt: users of the web app's own login".into(),
-        (Mode::Members, None) => "members: holders of a token".into(),
-        (Mode::Members, Some(Count { members: 0, .. })) => {
+        (AccessMode::Open, _) => {
+            "open: whoever reaches an address above, told apart by address".into()
+        }
+        (AccessMode::Jwt { .. }, _) => "jwt: users of the web app's own login".into(),
+        (AccessMode::Members, None) => "members: holders of a token".into(),
+        (AccessMode::Members, Some(MemberCount { members: 0, .. })) => {
             format!("members: NOBODY YET, and nobody is let in; {HOW}")
         }
-        (Mode::Members, Some(Count { members, admins })) => {
-            format!("members: {members}, {}; {HOW}", counted(admins as u64, "admin"))
+        (AccessMode::Members, Some(MemberCount { members, admins })) => {
+            format!("members: {members}, {}; {HOW}", pluralize(admins as u64, "admin"))
         }
     }
 }
 
-pub(super) fn budgets(budget: &Budget) -> String {
+pub(super) fn budgets(budget: &BudgetConfig) -> String {
     let rows = [("in all", budget.total), ("each caller", budget.caller)];
     let held: Vec<_> = rows.iter().filter_map(|(whose, spend)| limit(whose, spend)).collect();
     if held.is_empty() { "none".to_owned() } else { held.join("; ") }
 }
 
-fn limit(whose: &str, spend: &Spend) -> Option<String> {
+fn limit(whose: &str, spend: &SpendLimit) -> Option<String> {
     let day = spend.day.map(|day| format!("{} a day", day.short()));
     let month = spend.month.map(|month| format!("{} a month", month.short()));
     let both: Vec<_> = [day, month].into_iter().flatten().collect();
     (!both.is_empty()).then(|| format!("{whose} {}", both.join(" and ")))
 }
 
-fn store(store: &Store) -> String {
+fn store(store: &StoreConfig) -> String {
     match store {
-        Store::Memory => "memory".to_owned(),
-        Store::Sqlite(path) => format!("sqlite, {}", path.display()),
+        StoreConfig::Memory => "memory".to_owned(),
+        StoreConfig::Sqlite(path) => format!("sqlite, {}", path.display()),
     }
 }

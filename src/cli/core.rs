@@ -18,17 +18,17 @@ use tracing::{error, info, warn};
 
 use crate::app::{App, Shutdown};
 use crate::downstream::caller::Peer;
-use crate::pipeline::Public;
+use crate::pipeline::HttpService;
 use crate::server;
 
 /// How long the last answers may take after `server.drain`.
-const FLUSH: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A core's stack, which can be exchanged while it serves: each request takes the one of its moment.
-type Current = Arc<ArcSwap<Public<Incoming>>>;
+type SharedStack = Arc<ArcSwap<HttpService<Incoming>>>;
 
 pub(super) struct Core {
-    stack: Current,
+    stack: SharedStack,
     tasks: TaskTracker,
     thread: thread::JoinHandle<()>,
     ended: oneshot::Receiver<()>,
@@ -50,11 +50,11 @@ impl Core {
         number: usize,
         app: &App,
         listeners: &[StdListener],
-        settings: server::Settings,
+        settings: server::ConnectionSettings,
         shutdown: Shutdown,
     ) -> io::Result<Self> {
         let tasks = TaskTracker::new();
-        let stack = Current::new(ArcSwap::from_pointee(app.core(tasks.clone())?));
+        let stack = SharedStack::new(ArcSwap::from_pointee(app.core(tasks.clone())?));
         let listeners =
             listeners.iter().map(StdListener::try_clone).collect::<io::Result<Vec<_>>>()?;
         let runtime = runtime()?;
@@ -71,11 +71,11 @@ impl Core {
         Ok(Self { stack, tasks, thread, ended })
     }
 
-    pub(super) fn stack(&self, app: &App) -> io::Result<Public<Incoming>> {
+    pub(super) fn build_stack(&self, app: &App) -> io::Result<HttpService<Incoming>> {
         app.core(self.tasks.clone())
     }
 
-    pub(super) fn exchange(&self, stack: Public<Incoming>) {
+    pub(super) fn swap_stack(&self, stack: HttpService<Incoming>) {
         self.stack.store(Arc::new(stack));
     }
 
@@ -95,8 +95,8 @@ impl Core {
             let left: usize = in_flight.iter().map(TaskTracker::len).sum();
             warn!(left, "stopping with purchases in flight; they may have been charged");
             // Whoever still waits for one is told so, instead of a connection that just ends.
-            shutdown.cut.cancel();
-            timeout(FLUSH, finish).await.ok();
+            shutdown.drain_expired.cancel();
+            timeout(FLUSH_TIMEOUT, finish).await.ok();
         }
         info!("stopped");
     }
@@ -108,9 +108,9 @@ pub(super) fn runtime() -> io::Result<Runtime> {
 
 async fn serve(
     listeners: Vec<StdListener>,
-    stack: Current,
+    stack: SharedStack,
     tasks: TaskTracker,
-    settings: server::Settings,
+    settings: server::ConnectionSettings,
     shutdown: Shutdown,
 ) -> io::Result<()> {
     let serving = TaskTracker::new();
@@ -120,16 +120,21 @@ async fn serve(
             let stack = Arc::clone(&stack);
             // Every layer of a stack is always ready: it refuses rather than making a caller wait.
             service_fn(move |request| {
-                Public::clone(&stack.load()).call(Peer(peer).introduce(request))
+                HttpService::clone(&stack.load()).call(Peer(peer).insert_into(request))
             })
         };
         let listener = TcpListener::from_std(listener)?;
-        serving.spawn(server::run(listener, introduce, settings.clone(), shutdown.begun.clone()));
+        serving.spawn(server::run(
+            listener,
+            introduce,
+            settings.clone(),
+            shutdown.draining.clone(),
+        ));
     }
     serving.close();
     serving.wait().await;
     // Connections are gone; what they bought may still be on its way.
     tasks.close();
-    shutdown.cut.run_until_cancelled(tasks.wait()).await;
+    shutdown.drain_expired.run_until_cancelled(tasks.wait()).await;
     Ok(())
 }

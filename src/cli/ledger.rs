@@ -17,50 +17,50 @@ use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::Failure;
-use crate::answer::BoxError;
-use crate::billing::summary::Statement;
+use super::CommandError;
+use crate::billing::summary::BillingReport;
 use crate::clock;
-use crate::config::{self, Config, Store as StoreSetting};
-use crate::reports::text::plain;
+use crate::config::{self, Settings, StoreConfig as StoreSetting};
+use crate::reports::text::strip_controls;
+use crate::response::BoxError;
 use crate::store::Store;
-use crate::store::sqlite::{Holder, OpenError};
-use crate::upstream::billing::Listing;
+use crate::store::sqlite::{LockHolder, OpenError};
+use crate::upstream::billing::ApiKeysResponse;
 
-const MAX_ANSWER: usize = 1 << 20;
+const MAX_REPLY: usize = 1 << 20;
 /// What a server needs besides its own patience with the gateway.
-const SPARE: Duration = Duration::from_secs(10);
-const MEMBERS_PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT_MARGIN: Duration = Duration::from_secs(10);
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(super) enum Way {
+pub(super) enum GatewayAccess {
     /// The server that has the ledger.
-    Through(Beside),
+    ViaServer(RunningServer),
     /// The command, with the ledger in its hands: no server begins meanwhile.
-    Alone(Store),
+    Standalone(Store),
 }
 
 /// A running server, as its ledger's lock names it.
-pub(super) struct Beside {
+pub(super) struct RunningServer {
     process: Option<u32>,
-    admin: SocketAddr,
-    patience: Duration,
+    address: SocketAddr,
+    timeout: Duration,
 }
 
 #[derive(Deserialize)]
-struct Refusal {
+struct ProblemBody {
     code: String,
     title: String,
     detail: Option<String>,
 }
 
 /// Says which file was written: a wrong working folder, or a variable that is missing, is seen by it.
-pub(super) fn name(path: &Path, err: &mut impl Write) -> io::Result<()> {
+pub(super) fn print_path(path: &Path, err: &mut impl Write) -> io::Result<()> {
     let whole = path.canonicalize();
     writeln!(err, "the ledger is {} (store.url)", whole.as_deref().unwrap_or(path).display())
 }
 
 /// The file, or a sentence on why there is none to look into.
-pub(super) fn file(config: &Config) -> Result<&Path, String> {
+pub(super) fn existing_path(config: &Settings) -> Result<&Path, String> {
     let path = match &config.store {
         StoreSetting::Sqlite(path) => path,
         StoreSetting::Memory => {
@@ -81,19 +81,24 @@ pub(super) fn file(config: &Config) -> Result<&Path, String> {
     }
 }
 
-pub(super) fn read(config: &Config) -> Result<Store, Failure> {
-    Ok(Store::open_read_only(file(config)?, Arc::new(clock::wall))?)
+pub(super) fn open_read_only(config: &Settings) -> Result<Store, CommandError> {
+    Ok(Store::open_read_only(existing_path(config)?, Arc::new(clock::wall))?)
 }
 
 /// Who asks on behalf of the ledger at `path`; or a sentence on why nobody can.
-pub(super) fn way(config: &Config, path: &Path) -> Result<Way, String> {
+pub(super) fn gateway_access(config: &Settings, path: &Path) -> Result<GatewayAccess, String> {
     match Store::open_exclusive(path, Arc::new(clock::wall)) {
-        Ok(store) => Ok(Way::Alone(store)),
-        Err(OpenError::Locked { pid, holder: Holder::Server(admin) }) => {
-            let admin = reachable(admin.unwrap_or(config.admin.listen));
-            let config::Gateway { max_wait, connect_timeout, chat_timeout, .. } = config.gateway;
-            let patience = max_wait + connect_timeout + chat_timeout + SPARE;
-            Ok(Way::Through(Beside { process: pid, admin, patience }))
+        Ok(store) => Ok(GatewayAccess::Standalone(store)),
+        Err(OpenError::Locked { pid, holder: LockHolder::Server(admin) }) => {
+            let admin = reachable(admin.unwrap_or(config.ops.listen));
+            let config::GatewayConfig { max_wait, connect_timeout, chat_timeout, .. } =
+                config.gateway;
+            let patience = max_wait + connect_timeout + chat_timeout + TIMEOUT_MARGIN;
+            Ok(GatewayAccess::ViaServer(RunningServer {
+                process: pid,
+                address: admin,
+                timeout: patience,
+            }))
         }
         Err(error @ (OpenError::Locked { .. } | OpenError::Unusable(_))) => Err(error.to_string()),
     }
@@ -101,7 +106,7 @@ pub(super) fn way(config: &Config, path: &Path) -> Result<Way, String> {
 
 /// Has the server at `admin` read the list of members now; whether it did.
 pub(super) async fn refresh_members(admin: SocketAddr) -> bool {
-    let asked = timeout(MEMBERS_PATIENCE, ask(reachable(admin), Request::post("/members"))).await;
+    let asked = timeout(REFRESH_TIMEOUT, ask(reachable(admin), Request::post("/members"))).await;
     matches!(asked, Ok(Ok((StatusCode::OK, _))))
 }
 
@@ -114,7 +119,7 @@ async fn ask(
     let connection = tokio::spawn(connection);
     let request = request.header(HOST, admin.to_string()).body(Empty::<Bytes>::new())?;
     let (head, body) = sender.send_request(request).await?.into_parts();
-    let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
+    let body = Limited::new(body, MAX_REPLY).collect().await?.to_bytes();
     connection.abort();
     Ok((head.status, body))
 }
@@ -130,38 +135,40 @@ fn reachable(mut at: SocketAddr) -> SocketAddr {
     at
 }
 
-impl Beside {
-    pub(super) async fn listing(&self) -> Result<Listing, String> {
-        let answer = timeout(self.patience, ask(self.admin, Request::get("/billing"))).await;
+impl RunningServer {
+    pub(super) async fn listing(&self) -> Result<ApiKeysResponse, String> {
+        let answer = timeout(self.timeout, ask(self.address, Request::get("/billing"))).await;
         let (status, body) = match answer {
-            Ok(answer) => answer.map_err(|error| self.does_not_answer(&plain(&error.to_string()))),
-            Err(_late) => Err(self.does_not_answer("it took too long")),
+            Ok(answer) => {
+                answer.map_err(|error| self.unreachable(&strip_controls(&error.to_string())))
+            }
+            Err(_late) => Err(self.unreachable("it took too long")),
         }?;
         if status != StatusCode::OK {
             return Err(match serde_json::from_slice(&body) {
-                Ok(Refusal { code, title, detail }) => {
-                    let why = plain(&detail.unwrap_or(title));
-                    format!("{} was told: {why} ({})", self.name(), plain(&code))
+                Ok(ProblemBody { code, title, detail }) => {
+                    let why = strip_controls(&detail.unwrap_or(title));
+                    format!("{} was told: {why} ({})", self.describe(), strip_controls(&code))
                 }
-                Err(_) => self.does_not_answer(&format!("it says {status}")),
+                Err(_) => self.unreachable(&format!("it says {status}")),
             });
         }
         let told = serde_json::from_slice(&body);
-        let Statement { process, keys, billing } =
-            told.map_err(|_| self.does_not_answer("what it says is no billing summary"))?;
+        let BillingReport { process, keys, billing } =
+            told.map_err(|_| self.unreachable("what it says is no billing summary"))?;
         if self.process.is_some_and(|expected| expected != process) {
-            return Err(self.does_not_answer(&format!("process {process} answers there")));
+            return Err(self.unreachable(&format!("process {process} answers there")));
         }
-        Ok(Listing { keys, billing })
+        Ok(ApiKeysResponse { keys, billing })
     }
 
-    pub(super) fn name(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let process = self.process.map(|process| format!(" (process {process})"));
         format!("the running server{}", process.unwrap_or_default())
     }
 
-    fn does_not_answer(&self, why: &str) -> String {
-        let (name, admin) = (self.name(), self.admin);
+    fn unreachable(&self, why: &str) -> String {
+        let (name, admin) = (self.describe(), self.address);
         format!(
             "{name} has the ledger and alone knows what may be sent to the gateway, and its admin \
              listener at {admin} does not answer: {why}; nothing was asked. Run this where {admin} \

@@ -26,19 +26,19 @@ use clap::{Parser, Subcommand};
 use serde::Serialize;
 
 pub use check::check;
-pub use member::{Change, member};
+pub use member::{MemberCommand, member};
 pub use online::online;
 pub use process::harden;
-pub use purchase::{PurchaseAction, purchase};
+pub use purchase::{PurchaseCommand, purchase};
 pub use reconcile::reconcile;
 pub use sandbox::sandbox;
 pub(crate) use secret::secret;
 pub use serve::serve;
 pub use settings::{Loaded, load, load_from, read_text};
-pub use usage::{By, Format, Since, usage};
+pub use usage::{GroupBy, OutputFormat, Since, usage};
 
 use crate::access::token;
-use crate::config::{Fault, blot};
+use crate::config::{SettingError, redact_keys};
 
 /// A proxy that keeps the key of a prepaid AI gateway, and never buys twice.
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
@@ -71,7 +71,7 @@ pub enum Command {
     Member {
         /// What becomes of whom
         #[command(subcommand)]
-        change: Change,
+        change: MemberCommand,
     },
     /// Says what was spent, from the ledger
     Usage {
@@ -80,10 +80,10 @@ pub enum Command {
         since: Since,
         /// What is added up in a row
         #[arg(long, value_enum, default_value = "day")]
-        by: By,
+        by: GroupBy,
         /// How it is printed
         #[arg(long, value_enum, default_value = "table")]
-        format: Format,
+        format: OutputFormat,
     },
     /// Settles unknown outcomes by the gateway's own counters, and says how far the books are apart
     Reconcile {
@@ -92,13 +92,13 @@ pub enum Command {
         dry_run: bool,
         /// How it is printed
         #[arg(long, value_enum, default_value = "text")]
-        format: reconcile::Format,
+        format: reconcile::ReportFormat,
     },
     /// Shows single purchases, and ends one unknown outcome by hand
     Purchase {
         /// What to do
         #[command(subcommand)]
-        action: PurchaseAction,
+        action: PurchaseCommand,
     },
     /// Prints the API's OpenAPI 3.1 document
     Openapi,
@@ -111,7 +111,7 @@ pub enum Command {
 }
 
 impl Command {
-    pub fn asks_gateway(&self) -> bool {
+    pub fn needs_gateway_key(&self) -> bool {
         matches!(self, Self::Serve { .. } | Self::Check { .. } | Self::Reconcile { .. })
     }
 
@@ -135,9 +135,9 @@ pub enum Exit {
     Done = 0,
     Failed = 1,
     /// In the command line or in the settings.
-    Mistake = 2,
+    UsageError = 2,
     /// `reconcile` left unknown outcomes.
-    Unknown = 3,
+    Unresolved = 3,
 }
 
 impl From<Exit> for ExitCode {
@@ -146,27 +146,27 @@ impl From<Exit> for ExitCode {
     }
 }
 
-pub struct Failure {
+pub struct CommandError {
     pub exit: Exit,
-    pub why: String,
+    pub message: String,
 }
 
-impl Failure {
-    fn mistake(why: impl Into<String>) -> Self {
-        Self { exit: Exit::Mistake, why: why.into() }
+impl CommandError {
+    fn usage(why: impl Into<String>) -> Self {
+        Self { exit: Exit::UsageError, message: why.into() }
     }
 }
 
-impl<E: Display> From<E> for Failure {
+impl<E: Display> From<E> for CommandError {
     fn from(why: E) -> Self {
-        Self { exit: Exit::Failed, why: why.to_string() }
+        Self { exit: Exit::Failed, message: why.to_string() }
     }
 }
 
 impl Cli {
     /// Reads the command line, program name first. `Err` means that help or a mistake was printed, without any
     /// key that stood there, and how to exit.
-    pub fn read(
+    pub fn parse_args(
         arguments: impl IntoIterator<Item = OsString>,
         out: &mut impl Write,
         err: &mut impl Write,
@@ -177,8 +177,8 @@ impl Cli {
         };
         let text = error.render().to_string();
         if error.use_stderr() {
-            write!(err, "{}", token::blot(&blot(&text)))?;
-            return Ok(Err(Exit::Mistake));
+            write!(err, "{}", token::redact_tokens(&redact_keys(&text)))?;
+            return Ok(Err(Exit::UsageError));
         }
         write!(out, "{text}")?;
         Ok(Err(Exit::Done))
@@ -189,14 +189,14 @@ impl Cli {
     }
 }
 
-pub fn refuse(faults: &[Fault], err: &mut impl Write) -> io::Result<Exit> {
+pub fn print_errors(faults: &[SettingError], err: &mut impl Write) -> io::Result<Exit> {
     for fault in faults {
         writeln!(err, "{fault}")?;
     }
-    Ok(Exit::Mistake)
+    Ok(Exit::UsageError)
 }
 
-fn print_json(document: &impl Serialize, out: &mut impl Write) -> Result<(), Failure> {
+fn print_json(document: &impl Serialize, out: &mut impl Write) -> Result<(), CommandError> {
     serde_json::to_writer(&mut *out, document)?;
     Ok(writeln!(out)?)
 }

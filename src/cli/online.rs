@@ -3,39 +3,46 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use super::ledger::{self, Beside, Way};
+use super::ledger::{self, GatewayAccess, RunningServer};
 use super::{Exit, Loaded, check};
 use crate::app;
-use crate::billing::summary::{cents, shown, works};
+use crate::billing::summary::{is_active_prefix, usd_from_cents, visible_prefix};
 use crate::clock;
-use crate::config::{Config, Fault, Key, Target};
+use crate::config::{Key, SettingError, Settings, Target};
 use crate::contract::wire::KEY_PREFIX;
-use crate::reports::text::{counted, plain};
+use crate::reports::text::{pluralize, strip_controls};
 use crate::store::Store;
 use crate::upstream::Error;
-use crate::upstream::billing::{self, Counter, KeyRow, Listing};
+use crate::upstream::billing::{self, ApiKey, ApiKeysResponse, UsageCounter};
 
-/// [`check`], then the account as the gateway lists it. A key is named by its place and its public prefix only.
+/// `check`, then the account as the gateway lists it. A key is named by its place and its public prefix only.
 pub async fn online(
-    loaded: &Result<Loaded, Vec<Fault>>,
+    loaded: &Result<Loaded, Vec<SettingError>>,
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> io::Result<Exit> {
     let exit = check(loaded, out, err).await?;
     match loaded {
-        Ok(Loaded { config, .. }) if exit == Exit::Done => ask(config, out, err).await,
+        Ok(Loaded { config, .. }) if exit == Exit::Done => ask_directly(config, out, err).await,
         Ok(_) | Err(_) => Ok(exit),
     }
 }
 
-async fn ask(config: &Config, out: &mut impl Write, err: &mut impl Write) -> io::Result<Exit> {
+async fn ask_directly(
+    config: &Settings,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> io::Result<Exit> {
     let Target::Live { base_url, keys } = &config.gateway.target else {
         writeln!(out, "online    nothing to ask: the sandbox starts with the server")?;
         return Ok(Exit::Done);
     };
-    let store = match ledger::file(config).map(|path| ledger::way(config, path)) {
-        Ok(Ok(Way::Through(server))) => return ask_through(&server, keys, out, err).await,
-        Ok(Ok(Way::Alone(store))) => {
+    let store = match ledger::existing_path(config).map(|path| ledger::gateway_access(config, path))
+    {
+        Ok(Ok(GatewayAccess::ViaServer(server))) => {
+            return ask_server(&server, keys, out, err).await;
+        }
+        Ok(Ok(GatewayAccess::Standalone(store))) => {
             writeln!(out, "asked     here; the ledger's window counts a request for each key")?;
             store
         }
@@ -48,15 +55,15 @@ async fn ask(config: &Config, out: &mut impl Write, err: &mut impl Write) -> io:
             Store::in_memory(Arc::new(clock::wall))
         }
     };
-    let window = app::standalone_window(store, &config.gateway).await;
+    let window = app::standalone_rate_limit(store, &config.gateway).await;
     let mut listings = Vec::with_capacity(keys.len());
     for (place, key) in (1..).zip(keys) {
         // A ring of its own for each, so that none stands in for another.
         let key = std::slice::from_ref(key);
         let gateway = app::standalone_gateway(&config.gateway, base_url, key, Arc::clone(&window))?;
-        listings.push(match billing::ask(gateway).await {
+        listings.push(match billing::fetch(gateway).await {
             Ok(listing) => Some(listing),
-            Err(Error::NoKeyLeft | Error::KeyRefused { .. }) => None,
+            Err(Error::AllKeysRejected | Error::KeyRejected { .. }) => None,
             Err(error) => {
                 writeln!(err, "gateway.base_url: asked with key {place}: {error}")?;
                 return Ok(Exit::Failed);
@@ -66,7 +73,8 @@ async fn ask(config: &Config, out: &mut impl Write, err: &mut impl Write) -> io:
     let listing = listings.iter().flatten().last();
     let listed = listing.map_or(&[][..], |listing| &listing.keys);
     for (place, (key, own)) in (1..).zip(keys.iter().zip(&listings)) {
-        let prefix = prefix(key, listed).map(|prefix| format!(" ({}…)", plain(prefix)));
+        let prefix =
+            listed_prefix(key, listed).map(|prefix| format!(" ({}…)", strip_controls(prefix)));
         let prefix = prefix.unwrap_or_default();
         match own {
             Some(_) => writeln!(out, "key {place}     accepted{prefix}")?,
@@ -78,8 +86,8 @@ async fn ask(config: &Config, out: &mut impl Write, err: &mut impl Write) -> io:
 }
 
 /// What the running server was told: its own keys asked, so these here are looked up in the list alone.
-async fn ask_through(
-    server: &Beside,
+async fn ask_server(
+    server: &RunningServer,
     keys: &[Key],
     out: &mut impl Write,
     err: &mut impl Write,
@@ -91,16 +99,20 @@ async fn ask_through(
             return Ok(Exit::Failed);
         }
     };
-    writeln!(out, "asked     by {}, within its window", server.name())?;
+    writeln!(out, "asked     by {}, within its window", server.describe())?;
     let mut exit = Exit::Done;
     for (place, key) in (1..).zip(keys) {
-        match prefix(key, &listing.keys) {
+        match listed_prefix(key, &listing.keys) {
             None => writeln!(out, "key {place}     not tried; nothing in the list fits it")?,
-            Some(prefix) if works(prefix, &listing.keys) => {
-                writeln!(out, "key {place}     not tried; listed as {}…", plain(prefix))?;
+            Some(prefix) if is_active_prefix(prefix, &listing.keys) => {
+                writeln!(out, "key {place}     not tried; listed as {}…", strip_controls(prefix))?;
             }
             Some(prefix) => {
-                writeln!(err, "key {place} ({}…): the gateway lists it as revoked", plain(prefix))?;
+                writeln!(
+                    err,
+                    "key {place} ({}…): the gateway lists it as revoked",
+                    strip_controls(prefix)
+                )?;
                 exit = Exit::Failed;
             }
         }
@@ -110,8 +122,8 @@ async fn ask_through(
 }
 
 /// The longest listed prefix that is one of this key, and not the whole of it.
-fn prefix<'a>(key: &Key, listed: &'a [KeyRow]) -> Option<&'a str> {
-    let prefixes = listed.iter().map(|row| shown(&row.key_prefix));
+fn listed_prefix<'a>(key: &Key, listed: &'a [ApiKey]) -> Option<&'a str> {
+    let prefixes = listed.iter().map(|row| visible_prefix(&row.key_prefix));
     let fits = prefixes.filter(|prefix| {
         prefix.len() > KEY_PREFIX.len()
             && prefix.len() < key.expose().len()
@@ -120,27 +132,32 @@ fn prefix<'a>(key: &Key, listed: &'a [KeyRow]) -> Option<&'a str> {
     fits.max_by_key(|prefix| prefix.len())
 }
 
-fn print(Listing { keys, billing }: &Listing, out: &mut impl Write) -> io::Result<()> {
-    let dollars = |amount| cents(amount).short();
+fn print(
+    ApiKeysResponse { keys, billing }: &ApiKeysResponse,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let dollars = |amount| usd_from_cents(amount).short();
     let (limit, usage) = (billing.rate_limit, billing.usage);
     writeln!(out, "balance   {}", dollars(billing.balance_cents))?;
     writeln!(out, "limit     {} requests in {} s", limit.requests, limit.window_seconds)?;
     let counters = [("chat", usage.chat), ("search", usage.search), ("images", usage.images)];
-    for (name, Counter { count, cost_cents }) in counters {
-        writeln!(out, "{name:<9} {}, {}", counted(count, "call"), dollars(cost_cents))?;
+    for (name, UsageCounter { count, cost_cents }) in counters {
+        writeln!(out, "{name:<9} {}, {}", pluralize(count, "call"), dollars(cost_cents))?;
     }
     writeln!(out, "spent     {} in all", dollars(usage.total_spent_cents))?;
     for row in keys {
         let said = |word: &str, text: &Option<String>| {
-            text.as_ref().map(|text| format!(", {word} {}", plain(text))).unwrap_or_default()
+            text.as_ref()
+                .map(|text| format!(", {word} {}", strip_controls(text)))
+                .unwrap_or_default()
         };
-        let uses = row.usage_count.map(|count| format!(", {}", counted(count, "use")));
+        let uses = row.usage_count.map(|count| format!(", {}", pluralize(count, "use")));
         let uses = uses.unwrap_or_default();
         writeln!(
             out,
             "listed    {}…, {}{}{uses}{}{}",
-            plain(&row.key_prefix),
-            plain(&row.name),
+            strip_controls(&row.key_prefix),
+            strip_controls(&row.name),
             said("created", &row.created_at),
             said("last used", &row.last_used_at),
             said("revoked", &row.revoked_at),
@@ -155,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_key_is_named_by_what_the_gateway_lists_of_it_and_never_whole() {
-        let row = |prefix: &str| KeyRow {
+        let row = |prefix: &str| ApiKey {
             id: None,
             name: "a key".to_owned(),
             key_prefix: prefix.to_owned(),
@@ -174,7 +191,7 @@ mod tests {
             (&[], None),
         ] {
             let listed: Vec<_> = listed.iter().map(|prefix| row(prefix)).collect();
-            assert_eq!(prefix(&key, &listed), named, "{listed:?}");
+            assert_eq!(listed_prefix(&key, &listed), named, "{listed:?}");
         }
     }
 }

@@ -11,14 +11,14 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::config::{Log, LogFormat, Server};
+use crate::config::{LogConfig, LogFormat, ServerConfig};
 
 pub(super) const OPS_CONNECTIONS: usize = 64;
 /// File descriptors for listeners, runtimes, the log, the ledger and its reports.
-const OWN: u64 = 64;
+const BASE_FILES: u64 = 64;
 /// For the sources of finished videos.
-const VIDEOS: u64 = 64;
-const GATEWAY_PER_CORE: u64 = 64;
+const VIDEO_FILES: u64 = 64;
+const GATEWAY_FILES_PER_CORE: u64 = 64;
 /// Kept back even if half of all descriptors is less.
 const MIN_RESERVE: u64 = 64;
 
@@ -31,7 +31,7 @@ pub fn harden() {
 }
 
 /// Logs to standard error. Of libraries only warnings are logged, because their finer events can hold headers.
-pub(super) fn start_log(settings: Log) {
+pub(super) fn start_log(settings: LogConfig) {
     let text = settings.format == LogFormat::Auto && io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let lines = if text {
@@ -60,7 +60,7 @@ pub(super) struct Capacity {
 }
 
 impl Capacity {
-    pub(super) fn is_lowered(self, asked: &Server) -> bool {
+    pub(super) fn is_lowered(self, asked: &ServerConfig) -> bool {
         self.connections < asked.max_connections
             || self.per_address < asked.max_connections_per_address
     }
@@ -68,7 +68,7 @@ impl Capacity {
 
 /// Raises the soft limit of open files to the hard one, and lowers the settings to what it allows: else one
 /// address with idle connections takes the descriptors that purchases, the ledger and the ops listener need.
-pub(super) fn raise_and_fit(server: &mut Server) {
+pub(super) fn fit_open_file_limit(server: &mut ServerConfig) {
     let limits = getrlimit(Resource::RLIMIT_NOFILE);
     if let Ok((soft, hard)) = limits
         && soft < hard
@@ -92,7 +92,7 @@ pub(super) fn raise_and_fit(server: &mut Server) {
     }
 }
 
-pub(super) fn foreseen(server: &Server) -> Capacity {
+pub(super) fn expected_capacity(server: &ServerConfig) -> Capacity {
     let open_files = getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(_, hard)| hard);
     capacity(server, open_files, cores())
 }
@@ -102,7 +102,7 @@ fn cores() -> usize {
 }
 
 /// The settings, or less if the limit of open files is too low for them: then one address gets a tenth.
-fn capacity(server: &Server, open_files: Option<u64>, cores: usize) -> Capacity {
+fn capacity(server: &ServerConfig, open_files: Option<u64>, cores: usize) -> Capacity {
     let (asked, per_address) = (server.max_connections, server.max_connections_per_address);
     let connections = open_files.map_or(asked, |limit| {
         let left = limit.saturating_sub(reserve(limit, cores)).max(1);
@@ -116,18 +116,18 @@ fn capacity(server: &Server, open_files: Option<u64>, cores: usize) -> Capacity 
 /// Descriptors that are not for clients' connections: at most half of all.
 fn reserve(limit: u64, cores: usize) -> u64 {
     let ops = OPS_CONNECTIONS as u64;
-    let gateway = GATEWAY_PER_CORE.saturating_mul(cores as u64);
-    (OWN + ops + VIDEOS).saturating_add(gateway).min((limit / 2).max(MIN_RESERVE))
+    let gateway = GATEWAY_FILES_PER_CORE.saturating_mul(cores as u64);
+    (BASE_FILES + ops + VIDEO_FILES).saturating_add(gateway).min((limit / 2).max(MIN_RESERVE))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::config::Settings;
 
     #[test]
     fn connections_and_the_share_of_an_address_follow_the_open_file_limit() {
-        let mut server = Config::default().server;
+        let mut server = Settings::default().server;
         for (open_files, connections, per_address) in [
             (None, 10_000, 1_000),
             (Some(1 << 20), 10_000, 1_000),

@@ -9,25 +9,25 @@ use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::{Exit, Failure, Format, ledger, print_json};
+use super::{CommandError, Exit, OutputFormat, ledger, print_json};
 use crate::app;
-use crate::billing::books::charged;
+use crate::billing::checkpoints::charged_without_reply;
 use crate::clock::{self, iso8601};
-use crate::config::Config;
+use crate::config::Settings;
 use crate::contract::money::Usd;
-use crate::reports::text::{csv, plain, table};
-use crate::store::{Ending, PurchaseId, Row, State, Store};
+use crate::reports::text::{csv, strip_controls, table};
+use crate::store::{PurchaseId, PurchaseRecord, PurchaseState, Settlement, Store};
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
-pub enum PurchaseAction {
+pub enum PurchaseCommand {
     /// Lists purchases, the newest first
     List {
         /// Only purchases in this state
         #[arg(long, value_enum)]
-        state: Option<State>,
+        state: Option<PurchaseState>,
         /// How they are printed
         #[arg(long, value_enum, default_value = "table")]
-        format: Format,
+        format: OutputFormat,
     },
     /// Ends one purchase whose outcome is unknown, when you know what became of it
     Resolve {
@@ -36,19 +36,19 @@ pub enum PurchaseAction {
         id: PurchaseId,
         /// What became of it: `released` gives the money back and frees its idempotency key
         #[arg(value_enum)]
-        outcome: Outcome,
+        outcome: Resolution,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Outcome {
+pub enum Resolution {
     /// The gateway charged for it
     Charged,
     /// The gateway did not charge for it
     Released,
 }
 
-impl ValueEnum for State {
+impl ValueEnum for PurchaseState {
     fn value_variants<'a>() -> &'a [Self] {
         &[Self::Reserved, Self::Sent, Self::Posted, Self::Voided, Self::Unknown]
     }
@@ -61,7 +61,7 @@ impl ValueEnum for State {
             Self::Voided => "The gateway did not charge for it",
             Self::Unknown => "Nobody knows; it counts as spent",
         };
-        Some(PossibleValue::new(self.shown()).help(help))
+        Some(PossibleValue::new(self.public_name()).help(help))
     }
 }
 
@@ -71,81 +71,91 @@ fn id(text: &str) -> Result<PurchaseId, &'static str> {
 }
 
 pub async fn purchase(
-    config: &Config,
-    action: PurchaseAction,
+    config: &Settings,
+    action: PurchaseCommand,
     out: &mut impl Write,
-) -> Result<Exit, Failure> {
+) -> Result<Exit, CommandError> {
     match action {
-        PurchaseAction::List { state, format } => list(&rows(config, state).await?, format, out)?,
-        PurchaseAction::Resolve { id, outcome } => {
+        PurchaseCommand::List { state, format } => list(&rows(config, state).await?, format, out)?,
+        PurchaseCommand::Resolve { id, outcome } => {
             let (row, state) = resolve(config, id, outcome).await?;
-            let (service, model) = (row.service.name(), plain(&row.model));
-            let (state, price) = (state.shown(), row.toll.short());
+            let (service, model) = (row.service.name(), strip_controls(&row.model));
+            let (state, price) = (state.public_name(), row.toll.short());
             writeln!(out, "{state:<10} {id}  {service} {model}, {price}")?;
         }
     }
     Ok(Exit::Done)
 }
 
-async fn rows(config: &Config, state: Option<State>) -> Result<Vec<Row>, Failure> {
-    let ledger = ledger::read(config)?;
-    if state == Some(State::Unknown) {
-        return Ok(ledger.unknown(usize::MAX).await?);
+async fn rows(
+    config: &Settings,
+    state: Option<PurchaseState>,
+) -> Result<Vec<PurchaseRecord>, CommandError> {
+    let ledger = ledger::open_read_only(config)?;
+    if state == Some(PurchaseState::Unknown) {
+        return Ok(ledger.unknown_purchases(usize::MAX).await?);
     }
-    let mut rows = ledger.rows(Duration::ZERO).await?;
+    let mut rows = ledger.purchases_since(Duration::ZERO).await?;
     rows.reverse();
     rows.retain(|row| state.is_none_or(|state| row.state == state));
     Ok(rows)
 }
 
 async fn resolve(
-    config: &Config,
+    config: &Settings,
     id: PurchaseId,
-    outcome: Outcome,
-) -> Result<(Row, State), Failure> {
-    let ledger = Store::open_shared(ledger::file(config)?, Arc::new(clock::wall))?;
+    outcome: Resolution,
+) -> Result<(PurchaseRecord, PurchaseState), CommandError> {
+    let ledger = Store::open_shared(ledger::existing_path(config)?, Arc::new(clock::wall))?;
     let row = ledger.purchase(id).await?;
     let row = row.ok_or_else(|| format!("{id}: no purchase has this id"))?;
-    if row.state != State::Unknown {
-        return Err(Failure::from(format!(
+    if row.state != PurchaseState::Unknown {
+        return Err(CommandError::from(format!(
             "{id}: its outcome is known: {}; only unknown outcomes can be resolved",
-            row.state.shown()
+            row.state.public_name()
         )));
     }
     let (ending, state) = match outcome {
-        Outcome::Charged => {
-            (charged(row.toll, app::terms(config).keep(row.service)), State::Posted)
-        }
-        Outcome::Released => (Ending::Voided, State::Voided),
+        Resolution::Charged => (
+            charged_without_reply(row.toll, app::terms(config).keep(row.service)),
+            PurchaseState::Posted,
+        ),
+        Resolution::Released => (Settlement::Voided, PurchaseState::Voided),
     };
     ledger.settle(id, ending).await?;
     Ok((row, state))
 }
 
-fn list(rows: &[Row], format: Format, out: &mut impl Write) -> Result<(), Failure> {
+fn list(
+    rows: &[PurchaseRecord],
+    format: OutputFormat,
+    out: &mut impl Write,
+) -> Result<(), CommandError> {
     let (head, cells) = ("id,when,caller,service,model,price,state", rows.iter().map(cells));
     match format {
-        Format::Table => write!(out, "{}", table(head, cells, usize::MAX))?,
-        Format::Csv => write!(out, "{}", csv(head, cells))?,
-        Format::Json => print_json(&rows.iter().map(Listed::of).collect::<Vec<_>>(), out)?,
+        OutputFormat::Table => write!(out, "{}", table(head, cells, usize::MAX))?,
+        OutputFormat::Csv => write!(out, "{}", csv(head, cells))?,
+        OutputFormat::Json => {
+            print_json(&rows.iter().map(PurchaseRow::of).collect::<Vec<_>>(), out)?
+        }
     }
     Ok(())
 }
 
-fn cells(row: &Row) -> [String; 7] {
+fn cells(row: &PurchaseRecord) -> [String; 7] {
     [
         row.id.to_string(),
         iso8601(row.at),
-        plain(&row.caller),
+        strip_controls(&row.caller),
         row.service.name().to_owned(),
-        plain(&row.model),
+        strip_controls(&row.model),
         row.toll.to_string(),
-        row.state.shown().to_owned(),
+        row.state.public_name().to_owned(),
     ]
 }
 
 #[derive(Serialize)]
-struct Listed<'a> {
+struct PurchaseRow<'a> {
     id: String,
     at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -158,18 +168,18 @@ struct Listed<'a> {
     state: &'static str,
 }
 
-impl<'a> Listed<'a> {
-    fn of(row: &'a Row) -> Self {
+impl<'a> PurchaseRow<'a> {
+    fn of(row: &'a PurchaseRecord) -> Self {
         Self {
             id: row.id.to_string(),
             at: iso8601(row.at),
-            ended: row.ended.map(iso8601),
+            ended: row.ended_at.map(iso8601),
             caller: &row.caller,
             service: row.service.name(),
             model: &row.model,
             price: row.toll,
             price_micros: row.toll.as_micros(),
-            state: row.state.shown(),
+            state: row.state.public_name(),
         }
     }
 }

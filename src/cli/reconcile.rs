@@ -7,21 +7,21 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::ledger::{self, Way};
-use super::{Exit, Failure, print_json};
+use super::ledger::{self, GatewayAccess};
+use super::{CommandError, Exit, print_json};
 use crate::app;
-use crate::billing::books::{self, Look};
-use crate::billing::reconcile::{self, Difference, Drift, Settled, Verdict};
+use crate::billing::checkpoints::{self, Comparison};
+use crate::billing::reconcile::{self, Decision, Difference, Drift, Verdict};
 use crate::clock::{self, iso8601};
-use crate::config::{Config, Target};
+use crate::config::{Settings, Target};
 use crate::contract::money::Usd;
-use crate::reports::text::plain;
-use crate::store::{PurchaseId, Row, State, Store};
+use crate::reports::text::strip_controls;
+use crate::store::{PurchaseId, PurchaseRecord, PurchaseState, Store};
 use crate::upstream::billing;
 
 /// `--format`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum ReportFormat {
     /// Lines for people
     Text,
     /// One object
@@ -29,11 +29,11 @@ pub enum Format {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct ReconcileReport {
     dry_run: bool,
     /// When the checkpoint was noted that is compared from; none for the first.
     since: Option<String>,
-    purchases: Vec<Purchase>,
+    purchases: Vec<ReportedPurchase>,
     charged: Option<Usd>,
     unknown: Option<Usd>,
     spent: Option<Usd>,
@@ -43,7 +43,7 @@ struct Report {
 
 /// A purchase whose outcome was unknown, and what is known now.
 #[derive(Serialize)]
-struct Purchase {
+struct ReportedPurchase {
     id: String,
     service: &'static str,
     model: String,
@@ -54,40 +54,41 @@ struct Purchase {
 
 /// Prints what can be decided and what cannot, and writes it to the ledger unless this is a `dry_run`.
 pub async fn reconcile(
-    config: &Config,
-    (dry_run, format): (bool, Format),
+    config: &Settings,
+    (dry_run, format): (bool, ReportFormat),
     out: &mut impl Write,
-) -> Result<Exit, Failure> {
+) -> Result<Exit, CommandError> {
     let report = compare(config, dry_run).await?;
     match format {
-        Format::Text => print(&report, out)?,
-        Format::Json => print_json(&report, out)?,
+        ReportFormat::Text => print(&report, out)?,
+        ReportFormat::Json => print_json(&report, out)?,
     }
-    let is_left = report.purchases.iter().any(|one| one.state == State::Unknown.shown());
-    Ok(if is_left { Exit::Unknown } else { Exit::Done })
+    let is_left =
+        report.purchases.iter().any(|one| one.state == PurchaseState::Unknown.public_name());
+    Ok(if is_left { Exit::Unresolved } else { Exit::Done })
 }
 
-async fn compare(config: &Config, dry_run: bool) -> Result<Report, Failure> {
+async fn compare(config: &Settings, dry_run: bool) -> Result<ReconcileReport, CommandError> {
     let Target::Live { base_url, keys } = &config.gateway.target else {
         let why = "the sandbox's play money is never reconciled; set gateway.base_url and a key";
         return Err(why.into());
     };
-    let path = ledger::file(config)?;
-    let way = ledger::way(config, path)?;
+    let path = ledger::existing_path(config)?;
+    let way = ledger::gateway_access(config, path)?;
     let clock = Arc::new(clock::wall);
     let ledger = match &way {
-        Way::Alone(store) => store.clone(),
+        GatewayAccess::Standalone(store) => store.clone(),
         // In a dry run, one that cannot be written beside a server.
-        Way::Through(_) if dry_run => Store::open_read_only(path, clock)?,
-        Way::Through(_) => Store::open_shared(path, clock)?,
+        GatewayAccess::ViaServer(_) if dry_run => Store::open_read_only(path, clock)?,
+        GatewayAccess::ViaServer(_) => Store::open_shared(path, clock)?,
     };
     let look = match way {
-        Way::Through(server) => books::look(&ledger, server.listing()).await?,
-        Way::Alone(store) => {
-            let window = app::standalone_window(store, &config.gateway).await;
+        GatewayAccess::ViaServer(server) => checkpoints::compare(&ledger, server.listing()).await?,
+        GatewayAccess::Standalone(store) => {
+            let window = app::standalone_rate_limit(store, &config.gateway).await;
             let gateway = app::standalone_gateway(&config.gateway, base_url, keys, window)?;
-            let listing = async { billing::ask(gateway).await.map_err(|why| why.to_string()) };
-            books::look(&ledger, listing).await?
+            let listing = async { billing::fetch(gateway).await.map_err(|why| why.to_string()) };
+            checkpoints::compare(&ledger, listing).await?
         }
     };
     let verdict = look
@@ -99,13 +100,13 @@ async fn compare(config: &Config, dry_run: bool) -> Result<Report, Failure> {
     } else {
         let terms = app::terms(config);
         let keep = |service| terms.keep(service);
-        if books::write_down(&ledger, &look, verdict.as_ref(), keep).await? {
+        if checkpoints::apply_verdict(&ledger, &look, verdict.as_ref(), keep).await? {
             "a new checkpoint is noted"
         } else {
             "the checkpoint stays where it is, as more can be told later: try again"
         }
     };
-    Ok(Report {
+    Ok(ReconcileReport {
         dry_run,
         since: look.before.map(|before| iso8601(before.snapshot.at)),
         purchases: purchases(&look, verdict.as_ref()),
@@ -117,8 +118,9 @@ async fn compare(config: &Config, dry_run: bool) -> Result<Report, Failure> {
     })
 }
 
-fn print(report: &Report, out: &mut impl Write) -> Result<(), Failure> {
-    let Report { since, purchases, charged, unknown, spent, drift, checkpoint, .. } = report;
+fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandError> {
+    let ReconcileReport { since, purchases, charged, unknown, spent, drift, checkpoint, .. } =
+        report;
     let (Some(since), Some(charged), Some(unknown), Some(drift)) = (since, charged, unknown, drift)
     else {
         let first =
@@ -131,9 +133,9 @@ fn print(report: &Report, out: &mut impl Write) -> Result<(), Failure> {
         return Ok(writeln!(out, "{checkpoint}")?);
     };
     writeln!(out, "since      {since}")?;
-    for Purchase { id, service, model, price, state, reason } in purchases {
-        let state = if *state == State::Voided.shown() { "free" } else { state };
-        let (model, price) = (plain(model), price.short());
+    for ReportedPurchase { id, service, model, price, state, reason } in purchases {
+        let state = if *state == PurchaseState::Voided.public_name() { "free" } else { state };
+        let (model, price) = (strip_controls(model), price.short());
         writeln!(out, "{state:<10} {id}  {service} {model}, {price}: {reason}")?;
     }
     if purchases.is_empty() {
@@ -162,27 +164,38 @@ fn difference(drift: &Drift) -> String {
     }
 }
 
-fn purchases(look: &Look, verdict: Option<&Verdict>) -> Vec<Purchase> {
+fn purchases(look: &Comparison, verdict: Option<&Verdict>) -> Vec<ReportedPurchase> {
     let told: Vec<_> = match verdict {
         Some(Verdict { settled, undecided, .. }) => {
-            let settled = settled.iter().map(|Settled { id, charged, proof }| {
-                let state = if charged.is_some() { State::Posted } else { State::Voided };
+            let settled = settled.iter().map(|Decision { id, charged, proof }| {
+                let state =
+                    if charged.is_some() { PurchaseState::Posted } else { PurchaseState::Voided };
                 (*id, state, proof.to_string())
             });
-            let left = undecided.iter().map(|(id, doubt)| (*id, State::Unknown, doubt.to_string()));
+            let left = undecided
+                .iter()
+                .map(|(id, doubt)| (*id, PurchaseState::Unknown, doubt.to_string()));
             settled.chain(left).collect()
         }
         None => {
             let why = "there is no checkpoint to tell it by";
             let lost = look.evidence.iter();
-            lost.map(|entry| (entry.row.id, State::Unknown, why.to_owned())).collect()
+            lost.map(|entry| (entry.purchase.id, PurchaseState::Unknown, why.to_owned())).collect()
         }
     };
-    let rows: HashMap<_, _> = look.evidence.iter().map(|one| (one.row.id, &one.row)).collect();
-    let purchase = |(id, state, reason): (PurchaseId, State, String)| {
-        let row: &Row = rows.get(&id)?;
+    let rows: HashMap<_, _> =
+        look.evidence.iter().map(|one| (one.purchase.id, &one.purchase)).collect();
+    let purchase = |(id, state, reason): (PurchaseId, PurchaseState, String)| {
+        let row: &PurchaseRecord = rows.get(&id)?;
         let (service, model, price) = (row.service.name(), row.model.clone(), row.toll);
-        Some(Purchase { id: id.to_string(), service, model, price, state: state.shown(), reason })
+        Some(ReportedPurchase {
+            id: id.to_string(),
+            service,
+            model,
+            price,
+            state: state.public_name(),
+            reason,
+        })
     };
     told.into_iter().filter_map(purchase).collect()
 }

@@ -6,9 +6,9 @@ use std::path::Path;
 use tracing::{error, info, warn};
 
 use super::core::Core;
-use super::{Failure, load, process};
+use super::{CommandError, load, process};
 use crate::app::App;
-use crate::config::{Config, Target};
+use crate::config::{Settings, Target};
 
 /// Returns the new gate, which every core has by then; or the old one, with the reason in the log.
 pub(super) fn reload(old: App, config_path: Option<&Path>, cores: &[Core]) -> App {
@@ -17,34 +17,34 @@ pub(super) fn reload(old: App, config_path: Option<&Path>, cores: &[Core]) -> Ap
             info!("settings read again");
             new
         }
-        Err(Failure { why, .. }) => {
+        Err(CommandError { message: why, .. }) => {
             error!("the new settings are refused, the old ones stay: {why}");
             old
         }
     }
 }
 
-fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App, Failure> {
+fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App, CommandError> {
     let mut loaded = load(config_path, true)
         .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
-    process::raise_and_fit(&mut loaded.config.server);
-    may_change(&old.config, &loaded.config)?;
+    process::fit_open_file_limit(&mut loaded.config.server);
+    check_changes(&old.config, &loaded.config)?;
     for warning in &loaded.warnings {
         warn!("{warning}");
     }
-    let app = old.renewed(loaded.config)?;
-    let stacks = cores.iter().map(|core| core.stack(&app)).collect::<io::Result<Vec<_>>>()?;
+    let app = old.with_settings(loaded.config)?;
+    let stacks = cores.iter().map(|core| core.build_stack(&app)).collect::<io::Result<Vec<_>>>()?;
     // First: nothing goes to another account by the former one's rate limit.
-    app.take_over(old);
+    app.replace(old);
     for (core, stack) in cores.iter().zip(stacks) {
-        core.exchange(stack);
+        core.swap_stack(stack);
     }
-    app.shared.access.look_again();
+    app.shared.access.refetch_keys();
     Ok(app)
 }
 
-fn may_change(old: &Config, new: &Config) -> Result<(), Failure> {
-    let is_sandbox = |config: &Config| matches!(config.gateway.target, Target::Sandbox);
+fn check_changes(old: &Settings, new: &Settings) -> Result<(), CommandError> {
+    let is_sandbox = |config: &Settings| matches!(config.gateway.target, Target::Sandbox);
     let (before, after) = (&old.server, &new.server);
     // The rest of the new settings was judged by these: a budget by who can reach us, say.
     let refused = [
@@ -59,7 +59,7 @@ fn may_change(old: &Config, new: &Config) -> Result<(), Failure> {
         ("server.header_timeout", before.header_timeout != after.header_timeout),
         ("server.idle_timeout", before.idle_timeout != after.idle_timeout),
         ("server.drain", before.drain != after.drain),
-        ("admin.listen", old.admin.listen != new.admin.listen),
+        ("admin.listen", old.ops.listen != new.ops.listen),
         ("sandbox", old.sandbox != new.sandbox),
         ("log", old.log != new.log),
     ];
@@ -91,10 +91,10 @@ mod tests {
         let loaded = load(Some(&path), true).expect("settings of a sandbox");
         let (shutdown, runtime) = (Shutdown::default(), Handle::current());
         let secret = || Err(io::Error::other("nobody logs in"));
-        let shared = app::begin(&loaded.config, None, &runtime, &shutdown, secret).await.unwrap();
+        let shared = app::start(&loaded.config, None, &runtime, &shutdown, secret).await.unwrap();
         let mut app = App::new(loaded.config, vec![], shared.clone()).unwrap();
-        tokio::spawn(app.follow_account());
-        let free = || shared.window.free();
+        tokio::spawn(app.watch_account());
+        let free = || shared.rate_limit.free_slots();
         for _ in 0..1_000 {
             // The limit was told, and takes a slot itself.
             if free() == 59 {
@@ -111,6 +111,6 @@ mod tests {
         assert_eq!(free(), 59);
         let left = runtime.metrics().num_alive_tasks();
         assert!(left <= tasks, "{left} tasks after 50 reloads, {tasks} before");
-        shutdown.over.cancel();
+        shutdown.finished.cancel();
     }
 }

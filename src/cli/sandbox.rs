@@ -9,11 +9,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::Exit;
 use super::serve::bind;
 use crate::app;
-use crate::config::Config;
+use crate::config::Settings;
 
 /// Runs it until it is told to stop. Its key is play money's, and printed so that it can be used.
 pub async fn sandbox(
-    config: &Config,
+    config: &Settings,
     listen: SocketAddr,
     out: &mut impl Write,
 ) -> io::Result<Exit> {

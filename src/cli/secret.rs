@@ -8,60 +8,60 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
-use crate::access::SecretFault;
+use crate::access::SecretError;
 use crate::access::token::{self, Secret};
-use crate::config::{Config, SecretText, Store};
+use crate::config::{SecretText, Settings, StoreConfig};
 use crate::store;
 
-const FILE: &str = "tollgate.secret";
-const LARGEST: u64 = 4_096;
+const FILE_NAME: &str = "tollgate.secret";
+const MAX_SIZE: u64 = 4_096;
 
 /// Returns the secret of the settings, or of the file beside the ledger, which is created unless tokens depend
-/// on a lost one ([`SecretFault`]), or a random one if the ledger is in memory. No error repeats it.
-pub(crate) fn secret(config: &Config) -> io::Result<Secret> {
-    if let Store::Sqlite(ledger) = &config.store
+/// on a lost one ([`SecretError`]), or a random one if the ledger is in memory. No error repeats it.
+pub(crate) fn secret(config: &Settings) -> io::Result<Secret> {
+    if let StoreConfig::Sqlite(ledger) = &config.store
         && is_missing(config)
-        && store::Store::is_keyed(ledger)
+        && store::Store::needs_token_secret(ledger)
     {
-        return Err(io::Error::other(SecretFault::Lost));
+        return Err(io::Error::other(SecretError::Lost));
     }
     secret_or_new(config).map_err(io::Error::other)
 }
 
 /// As [`secret`], but a lost one is replaced, which invalidates the tokens that were made with it.
-pub(super) fn secret_or_new(config: &Config) -> Result<Secret, String> {
+pub(super) fn secret_or_new(config: &Settings) -> Result<Secret, String> {
     if let Some(given) = &config.secret {
         return Ok(Secret::new(given.expose().as_bytes()));
     }
-    let Some(path) = file(config) else {
+    let Some(path) = path_of(config) else {
         return Secret::random().map_err(|error| error.to_string());
     };
-    let found = find_or_make(&path).map_err(|why| format!("{}: {why}", path.display()))?;
+    let found = read_or_create(&path).map_err(|why| format!("{}: {why}", path.display()))?;
     Ok(Secret::new(found.expose().as_bytes()))
 }
 
-pub(super) fn is_missing(config: &Config) -> bool {
-    file(config).is_some_and(|path| matches!(path.try_exists(), Ok(false)))
+pub(super) fn is_missing(config: &Settings) -> bool {
+    path_of(config).is_some_and(|path| matches!(path.try_exists(), Ok(false)))
 }
 
-pub(super) fn file(config: &Config) -> Option<PathBuf> {
+pub(super) fn path_of(config: &Settings) -> Option<PathBuf> {
     match (&config.secret, &config.store) {
-        (None, Store::Sqlite(ledger)) => Some(ledger.with_file_name(FILE)),
-        (Some(_), _) | (None, Store::Memory) => None,
+        (None, StoreConfig::Sqlite(ledger)) => Some(ledger.with_file_name(FILE_NAME)),
+        (Some(_), _) | (None, StoreConfig::Memory) => None,
     }
 }
 
-pub(super) fn folder_of(file: &Path) -> &Path {
+pub(super) fn parent_dir(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Whoever comes first makes it, and everybody reads it.
-fn find_or_make(path: &Path) -> Result<SecretText, String> {
+fn read_or_create(path: &Path) -> Result<SecretText, String> {
     let unmade =
         |error| format!("the secret cannot be made ({error}); set TOLLGATE_SECRET instead");
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            make(path).and_then(|()| File::open(path)).map_err(unmade)?
+            create(path).and_then(|()| File::open(path)).map_err(unmade)?
         }
         found => found.map_err(|error| error.to_string())?,
     };
@@ -70,7 +70,7 @@ fn find_or_make(path: &Path) -> Result<SecretText, String> {
 
 fn read(mut file: &File) -> Result<SecretText, String> {
     let about = file.metadata().map_err(|error| error.to_string())?;
-    if !about.is_file() || about.len() > LARGEST {
+    if !about.is_file() || about.len() > MAX_SIZE {
         return Err("expected a small file with the secret".to_owned());
     }
     if about.permissions().mode() & 0o077 != 0 {
@@ -83,9 +83,9 @@ fn read(mut file: &File) -> Result<SecretText, String> {
 }
 
 /// Nobody ever sees a part of it: it gets its name when it is on the disk, and one alone gets it.
-fn make(path: &Path) -> io::Result<()> {
-    let folder = folder_of(path);
-    let draft = folder.join(format!(".{FILE}.{}", Uuid::now_v7()));
+fn create(path: &Path) -> io::Result<()> {
+    let folder = parent_dir(path);
+    let draft = folder.join(format!(".{FILE_NAME}.{}", Uuid::now_v7()));
     let named = write(&draft).and_then(|()| fs::hard_link(&draft, path));
     fs::remove_file(&draft).ok();
     match named {
@@ -109,9 +109,9 @@ mod tests {
     #[test]
     fn all_who_come_at_once_get_the_same_secret() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(FILE);
+        let path = folder.path().join(FILE_NAME);
         let found: Vec<_> = thread::scope(|scope| {
-            let one = || scope.spawn(|| find_or_make(&path).unwrap());
+            let one = || scope.spawn(|| read_or_create(&path).unwrap());
             let all: Vec<_> = (0..16).map(|_| one()).collect();
             all.into_iter().map(|one| one.join().unwrap()).collect()
         });
@@ -124,48 +124,48 @@ mod tests {
     #[test]
     fn a_file_that_others_can_read_is_refused_until_it_is_closed_to_them() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(FILE);
-        let made = find_or_make(&path).unwrap();
+        let path = folder.path().join(FILE_NAME);
+        let made = read_or_create(&path).unwrap();
         for mode in [0o644, 0o640, 0o604, 0o620] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            assert!(find_or_make(&path).unwrap_err().contains("chmod 600"), "{mode:o}");
+            assert!(read_or_create(&path).unwrap_err().contains("chmod 600"), "{mode:o}");
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
-        assert!(find_or_make(&path).unwrap() == made);
+        assert!(read_or_create(&path).unwrap() == made);
     }
 
     #[test]
     fn a_file_with_no_secret_in_it_is_left_as_it_is_and_not_repeated() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(FILE);
+        let path = folder.path().join(FILE_NAME);
         for content in [&b"hunter2"[..], b"", b"\xff\xfe", &[b'x'; 10_000]] {
             fs::write(&path, content).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-            let why = find_or_make(&path).unwrap_err();
+            let why = read_or_create(&path).unwrap_err();
             assert!(!why.contains("hunter2"), "{why}");
             assert_eq!(fs::read(&path).unwrap(), content);
         }
-        let nowhere = folder.path().join("nowhere").join(FILE);
-        assert!(find_or_make(&nowhere).unwrap_err().contains("TOLLGATE_SECRET"));
+        let nowhere = folder.path().join("nowhere").join(FILE_NAME);
+        assert!(read_or_create(&nowhere).unwrap_err().contains("TOLLGATE_SECRET"));
     }
 
     #[test]
     fn what_the_settings_give_comes_before_the_file() {
         let folder = tempfile::tempdir().unwrap();
-        let beside = Store::Sqlite(folder.path().join("ledger.db"));
+        let beside = StoreConfig::Sqlite(folder.path().join("ledger.db"));
         let long = "a secret of 0123456789abcdef0123456789";
-        let given = Config {
+        let given = Settings {
             secret: Some(SecretText::new(long).unwrap()),
             store: beside.clone(),
-            ..Config::default()
+            ..Settings::default()
         };
-        let hash = |config: &Config| token::hash(&secret(config).unwrap(), "tg_a");
-        assert_eq!(hash(&given), token::hash(&Secret::new(long.as_bytes()), "tg_a"));
+        let hash = |config: &Settings| token::hash_token(&secret(config).unwrap(), "tg_a");
+        assert_eq!(hash(&given), token::hash_token(&Secret::new(long.as_bytes()), "tg_a"));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 
-        let made = Config { store: beside, ..Config::default() };
+        let made = Settings { store: beside, ..Settings::default() };
         assert_eq!(hash(&made), hash(&made));
-        let memory = Config { store: Store::Memory, ..Config::default() };
+        let memory = Settings { store: StoreConfig::Memory, ..Settings::default() };
         assert_ne!(hash(&memory), hash(&memory));
     }
 }

@@ -20,23 +20,23 @@ use super::check::{budgets, callers, gateway};
 use super::core::{Core, runtime};
 use super::reload::reload;
 use super::secret::secret;
-use super::{Exit, Failure, Loaded, process};
-use crate::access::SecretFault;
-use crate::app::{self, App, SharedState, Shutdown, TIDY_EVERY};
+use super::{CommandError, Exit, Loaded, process};
+use crate::access::SecretError;
+use crate::app::{self, App, SharedState, Shutdown, TIDY_INTERVAL};
 use crate::clock;
-use crate::config::Config;
+use crate::config::Settings;
 use crate::downstream::host::Hosts;
 use crate::problem::{DRAINING, LEDGER_UNAVAILABLE, Problem};
 use crate::routes::ops::Ops;
 use crate::server;
-use crate::store::{Binding, Opening, Store};
+use crate::store::{AccountBinding, Opening, Store};
 
 /// How long the ledger's answer to a probe holds, and how long it may take.
-const PROBE_EVERY: Duration = Duration::from_secs(1);
-const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the ledger may take to close when nothing is under way any more.
-const CLOSES_WITHIN: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the proxy until it is told to stop. `new_account` gives the ledger to the gateway's account.
 pub fn serve(
@@ -44,7 +44,7 @@ pub fn serve(
     config_path: Option<PathBuf>,
     new_account: bool,
     out: &mut impl Write,
-) -> Result<Exit, Failure> {
+) -> Result<Exit, CommandError> {
     let mut config = loaded.config;
     let behind = runtime()?;
     // Before anybody can know that we run: from the first listener on, a signal means a stop in good order.
@@ -53,23 +53,23 @@ pub fn serve(
     for warning in loaded.warnings {
         warn!("{warning}");
     }
-    process::raise_and_fit(&mut config.server);
+    process::fit_open_file_limit(&mut config.server);
     // All sockets before the first request: half a server is none.
     let listeners =
         config.server.listen.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
-    let admin = bind(config.admin.listen)?;
+    let admin = bind(config.ops.listen)?;
     let shutdown = Shutdown::default();
     let finding = || secret(&config);
     let preparing =
         app::prepare(&config, Some(admin.local_addr()?), behind.handle(), &shutdown, finding);
-    let Some(prepared) = behind.block_on(signals.unless_ended(preparing)) else {
+    let Some(prepared) = behind.block_on(signals.unless_terminated(preparing)) else {
         info!("stopped before the start was over");
         return Ok(Exit::Done);
     };
-    let (shared, opening) = prepared.map_err(refused)?;
+    let (shared, opening) = prepared.map_err(start_error)?;
     if new_account {
-        shared.binding.renew();
-        shared.window.forget_limit();
+        shared.binding.adopt_next_account();
+        shared.rate_limit.forget_limit();
     }
     let own = app::own_addresses(&config.server.listen)?;
     // A file that was read must still be there at a reload: without it, its budgets would be gone.
@@ -77,12 +77,12 @@ pub fn serve(
     let app = App::new(config, own, shared.clone())?;
     let cores = Core::start_all(&app, &listeners, &shutdown)?;
     let server = Server { shared, shutdown, cores, config_path };
-    behind.block_on(server.live(app, opening, (listeners, admin), &mut signals, out))
+    behind.block_on(server.run(app, opening, (listeners, admin), &mut signals, out))
 }
 
-fn refused(error: io::Error) -> Failure {
-    if error.get_ref().is_some_and(|fault| fault.is::<SecretFault>()) {
-        return Failure::mistake(error.to_string());
+fn start_error(error: io::Error) -> CommandError {
+    if error.get_ref().is_some_and(|fault| fault.is::<SecretError>()) {
+        return CommandError::usage(error.to_string());
     }
     error.into()
 }
@@ -95,51 +95,51 @@ struct Server {
 }
 
 impl Server {
-    async fn live(
+    async fn run(
         self,
         app: App,
         opening: Option<Opening>,
         (listeners, admin): (Vec<StdListener>, StdListener),
         signals: &mut Signals,
         out: &mut impl Write,
-    ) -> Result<Exit, Failure> {
+    ) -> Result<Exit, CommandError> {
         // The admin listener goes last: probes see `draining` until nothing is left to drain.
         let end = CancellationToken::new();
         let at = admin.local_addr()?;
-        self.operate(&app, admin, end.clone())?;
+        self.serve_ops(&app, admin, end.clone())?;
         let access = Arc::clone(&self.shared.access);
-        tokio::spawn(async move { access.follow().await });
+        tokio::spawn(async move { access.run().await });
         for listener in &listeners {
             info!(page = %listener.local_addr()?, admin = %at, "listening");
         }
-        let begun = signals.unless_ended(app::open(&self.shared, opening)).await;
-        let is_open = begun.transpose().map_err(refused)?.is_some();
+        let begun = signals.unless_terminated(app::open(&self.shared, opening)).await;
+        let is_open = begun.transpose().map_err(start_error)?.is_some();
         if is_open {
-            self.announce(&app.config, &listeners, at, out)?;
+            self.print_banner(&app.config, &listeners, at, out)?;
         }
         // With these open beside the cores' own, the kernel would accept connections that nobody serves.
         drop(listeners);
         let drain = app.config.server.drain;
         if is_open {
-            tokio::spawn(app.follow_account());
+            tokio::spawn(app.watch_account());
             let reload = |app| reload(app, self.config_path.as_deref(), &self.cores);
-            wait_for_the_end(app, App::tidy, reload, signals).await;
+            run_until_stopped(app, App::tidy, reload, signals).await;
         }
-        self.shutdown.begun.cancel();
+        self.shutdown.draining.cancel();
         info!("stopping: finishing what is under way");
-        watch_the_end(drain);
+        spawn_exit_watchdog(drain);
         Core::drain_all(self.cores, drain, &self.shutdown).await;
         end.cancel();
         Ok(Exit::Done)
     }
 
-    fn operate(&self, app: &App, admin: StdListener, end: CancellationToken) -> io::Result<()> {
+    fn serve_ops(&self, app: &App, admin: StdListener, end: CancellationToken) -> io::Result<()> {
         let own = app::own_addresses(&[admin.local_addr()?])?;
         let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&self.shared.hosts));
         let guard =
             move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
         let probe = Arc::new(Probe {
-            stopping: self.shutdown.begun.clone(),
+            stopping: self.shutdown.draining.clone(),
             binding: self.shared.binding.clone(),
             ledger: self.shared.store.clone(),
             latest: Mutex::default(),
@@ -151,22 +151,26 @@ impl Server {
         let service = Ops {
             access: Some(Arc::clone(&self.shared.access)),
             summary: Some(app.summary.clone()),
-            guard: Arc::new(guard),
-            own: own.into(),
+            host_guard: Arc::new(guard),
+            own_addresses: own.into(),
             ..Ops::new(Arc::clone(&self.shared.metrics), ready)
         };
         // Who reaches the admin listener at all is not among those who crowd out each other.
         let connections = Arc::new(Semaphore::new(process::OPS_CONNECTIONS));
-        let settings = server::Settings { crowd: Arc::default(), connections, ..app.server() };
-        let introduce = move |peer: SocketAddr| service.asked_from(peer.ip());
+        let settings = server::ConnectionSettings {
+            address_limits: Arc::default(),
+            connections,
+            ..app.server()
+        };
+        let introduce = move |peer: SocketAddr| service.service_for(peer.ip());
         tokio::spawn(server::run(TcpListener::from_std(admin)?, introduce, settings, end));
         Ok(())
     }
 
     /// Where the page is, what it costs, who may come: the first thing that a person reads.
-    fn announce(
+    fn print_banner(
         &self,
-        config: &Config,
+        config: &Settings,
         listeners: &[StdListener],
         admin: SocketAddr,
         out: &mut impl Write,
@@ -175,13 +179,13 @@ impl Server {
         for listener in listeners {
             writeln!(out, "page      http://{}", listener.local_addr()?)?;
         }
-        let count = self.shared.access.count();
+        let count = self.shared.access.member_count();
         writeln!(out, "gateway   {}", gateway(&config.gateway.target))?;
         writeln!(out, "callers   {}", callers(&config.access.mode, count))?;
         writeln!(out, "budgets   {}", budgets(&config.budget))?;
         writeln!(out, "admin     http://{admin}")?;
         out.flush()?;
-        if config.is_private() {
+        if config.is_local_only() {
             // One that tells nothing of itself looks like a browser on this machine.
             info!(
                 "no front-end is named; before one is, set server.hosts and server.trusted_proxies"
@@ -193,7 +197,7 @@ impl Server {
 
 struct Probe {
     stopping: CancellationToken,
-    binding: Binding,
+    binding: AccountBinding,
     ledger: Store,
     latest: Mutex<Option<(clock::Instant, bool)>>,
 }
@@ -208,12 +212,12 @@ impl Probe {
             let why = "starting: the ledger is being opened";
             return Err(refusal(&LEDGER_UNAVAILABLE).detail(why));
         }
-        self.binding.must_not_be_other()?;
+        self.binding.ensure_same_account()?;
         let mut latest = self.latest.lock().await;
         let is_usable = match *latest {
-            Some((at, is_usable)) if at.elapsed() < PROBE_EVERY => is_usable,
+            Some((at, is_usable)) if at.elapsed() < PROBE_INTERVAL => is_usable,
             _ => {
-                let answer = timeout(PROBE_PATIENCE, self.ledger.must_be_usable()).await;
+                let answer = timeout(PROBE_TIMEOUT, self.ledger.ensure_usable()).await;
                 let is_usable = matches!(answer, Ok(Ok(())));
                 *latest = Some((clock::now(), is_usable));
                 is_usable
@@ -231,13 +235,13 @@ pub(super) fn bind(at: SocketAddr) -> io::Result<StdListener> {
 }
 
 /// Tidies now and then, reloads on SIGHUP, and returns at the first SIGTERM or SIGINT.
-async fn wait_for_the_end<A, T: Future<Output = ()> + Send + 'static>(
+async fn run_until_stopped<A, T: Future<Output = ()> + Send + 'static>(
     mut app: A,
     tidy: impl Fn(&A) -> T,
     reload: impl Fn(A) -> A,
     signals: &mut Signals,
 ) {
-    let (mut due, mut tidying) = (interval(TIDY_EVERY), None::<JoinHandle<()>>);
+    let (mut due, mut tidying) = (interval(TIDY_INTERVAL), None::<JoinHandle<()>>);
     let Signals { hup, term, int } = signals;
     loop {
         tokio::select! {
@@ -268,22 +272,22 @@ impl Signals {
         })
     }
 
-    async fn end(&mut self) {
+    async fn terminated(&mut self) {
         tokio::select! { _ = self.term.recv() => {}, _ = self.int.recv() => {} }
     }
 
-    async fn unless_ended<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
-        tokio::select! { biased; () = self.end() => None, done = work => Some(done) }
+    async fn unless_terminated<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! { biased; () = self.terminated() => None, done = work => Some(done) }
     }
 }
 
 /// Exits at a second signal, or soon after `drain`; what is in flight then is an unknown outcome. This has its own
 /// thread because a disk that hangs may block everything else.
-fn watch_the_end(drain: Duration) {
+fn spawn_exit_watchdog(drain: Duration) {
     let watch = move || {
         let watching = async {
             let mut signals = Signals::new()?;
-            Ok::<_, io::Error>(timeout(drain + CLOSES_WITHIN, signals.end()).await.is_ok())
+            Ok::<_, io::Error>(timeout(drain + CLOSE_TIMEOUT, signals.terminated()).await.is_ok())
         };
         let runtime = Builder::new_current_thread().enable_all().build();
         match runtime.and_then(|runtime| runtime.block_on(watching)) {
@@ -326,15 +330,15 @@ mod tests {
             raise(Signal::SIGTERM).unwrap();
         };
         let told = async {
-            tokio::time::sleep(TIDY_EVERY * 5).await;
+            tokio::time::sleep(TIDY_INTERVAL * 5).await;
             raise(Signal::SIGHUP).unwrap();
             pending::<()>().await
         };
-        let ended = wait_for_the_end((), tidy, reload, &mut signals);
+        let ended = run_until_stopped((), tidy, reload, &mut signals);
         tokio::select! {
             () = ended => {}
             () = told => {}
-            () = tokio::time::sleep(TIDY_EVERY * 1_000) => panic!("it is deaf"),
+            () = tokio::time::sleep(TIDY_INTERVAL * 1_000) => panic!("it is deaf"),
         }
         let counts = (begun.load(Ordering::Relaxed), reloaded.load(Ordering::Relaxed));
         assert_eq!(counts, (1, 1));

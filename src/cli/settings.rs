@@ -9,24 +9,26 @@ use std::path::{Component, Path, PathBuf};
 use zeroize::Zeroizing;
 
 use super::secret;
-use crate::config::{Config, Environment, Fault, Place, Source, Store, Target};
+use crate::config::{
+    Environment, Location, SettingError, Settings, SettingsSource, StoreConfig, Target,
+};
 
 const DEFAULT_FILE: &str = "proxy.toml";
 const ENV_FILE: &str = ".env";
 /// Variables that are read besides `TOLLGATE_…`: where the key stands.
-const KEYS: &[&str] = &["GATEWAY_API_KEY", "GATEWAY_API_KEY_FILE"];
-const LARGEST_FILE: u64 = 1 << 20;
+const KEY_VARIABLES: &[&str] = &["GATEWAY_API_KEY", "GATEWAY_API_KEY_FILE"];
+const MAX_FILE_SIZE: u64 = 1 << 20;
 
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    pub config: Config,
+    pub config: Settings,
     pub file: Option<PathBuf>,
     pub warnings: Vec<String>,
 }
 
 /// Reads the settings; the file of `--config` (`explicit`) must exist. The environment wins over `.env`, and both
 /// over the file. A command that never `asks_gateway` needs no key. No fault repeats a value.
-pub fn load(explicit: Option<&Path>, asks_gateway: bool) -> Result<Loaded, Vec<Fault>> {
+pub fn load(explicit: Option<&Path>, asks_gateway: bool) -> Result<Loaded, Vec<SettingError>> {
     load_from(explicit, asks_gateway, Path::new(""), std::env::vars_os())
 }
 
@@ -35,29 +37,29 @@ pub fn load_from(
     asks_gateway: bool,
     folder: &Path,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<Loaded, Vec<Fault>> {
+) -> Result<Loaded, Vec<SettingError>> {
     let path = explicit.map_or_else(|| folder.join(DEFAULT_FILE), Path::to_path_buf);
     let name = path.display().to_string();
-    let text = match text_of(&path) {
+    let text = match read_file(&path) {
         Ok(text) => Some(text),
-        Err(Unread { kind: ErrorKind::NotFound, .. }) if explicit.is_none() => None,
+        Err(ReadError { kind: ErrorKind::NotFound, .. }) if explicit.is_none() => None,
         // What an unread file does not say means nothing: no further faults are drawn from it.
         Err(unread) => return Err(vec![unread.fault(&name)]),
     };
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut faults = Vec::new();
     let mut environment = environment(variables, &mut faults);
-    let has_key = KEYS.iter().any(|name| environment.contains_key(*name));
+    let has_key = KEY_VARIABLES.iter().any(|name| environment.contains_key(*name));
     add_env_file(&folder.join(ENV_FILE), &mut environment, &mut faults);
-    let source = Source {
+    let source = SettingsSource {
         file: text.as_ref().map(|text| (name.as_str(), text.as_str())),
         folder,
         environment: &environment,
-        asks_gateway,
+        needs_gateway_key: asks_gateway,
         key_file: &key_file,
     };
     let file = text.as_ref().map(|_| path.clone());
-    let config = match judged(&source, file.as_deref()) {
+    let config = match read_settings(&source, file.as_deref()) {
         Ok(config) if faults.is_empty() => config,
         judged => {
             faults.extend(judged.err().into_iter().flatten());
@@ -65,51 +67,58 @@ pub fn load_from(
         }
     };
     let mut warnings = config.warnings();
-    warnings.extend(open_file_warnings(folder, &environment));
+    warnings.extend(readable_file_warnings(folder, &environment));
     if has_key && explicit.is_none() {
-        warnings.extend(found_host_warning(&config, &name, &environment));
+        warnings.extend(discovered_file_warning(&config, &name, &environment));
     }
     Ok(Loaded { config, file, warnings })
 }
 
 /// Reads settings from text alone, without a file or a `.env`; `folder` is where relative paths count from.
-pub fn read_text(toml: &str, folder: &Path, variables: &Environment) -> Result<Config, Vec<Fault>> {
+pub fn read_text(
+    toml: &str,
+    folder: &Path,
+    variables: &Environment,
+) -> Result<Settings, Vec<SettingError>> {
     let ours = variables.iter().filter(|(name, _)| is_ours(name));
     let environment = ours.map(|(name, value)| (name.clone(), value.clone())).collect();
-    let source = Source {
+    let source = SettingsSource {
         file: Some((DEFAULT_FILE, toml)),
         folder,
         environment: &environment,
-        asks_gateway: true,
+        needs_gateway_key: true,
         key_file: &key_file,
     };
-    judged(&source, None)
+    read_settings(&source, None)
 }
 
 fn key_file(path: &Path) -> Result<Zeroizing<String>, String> {
-    text_of(path).map_err(|unread| unread.reason())
+    read_file(path).map_err(|unread| unread.reason())
 }
 
 /// Reads the settings, and judges with a look at the disk what they name there.
-fn judged(source: &Source<'_>, settings: Option<&Path>) -> Result<Config, Vec<Fault>> {
-    let config = Config::read(source)?;
+fn read_settings(
+    source: &SettingsSource<'_>,
+    settings: Option<&Path>,
+) -> Result<Settings, Vec<SettingError>> {
+    let config = Settings::read(source)?;
     let fault = |(setting, expected): (&str, String)| {
         let variable = format!("TOLLGATE_{}", setting.replace('.', "__").to_uppercase());
         // The environment wins over the file, as it does for the value.
         let place = match source.file {
-            _ if source.environment.contains_key(&variable) => Place::Variable(variable),
-            Some((name, _)) => Place::File(name.to_owned()),
-            None => Place::Nowhere,
+            _ if source.environment.contains_key(&variable) => Location::Variable(variable),
+            Some((name, _)) => Location::File(name.to_owned()),
+            None => Location::Unknown,
         };
-        Fault::new(place, format!("{setting}: expected {expected}"))
+        SettingError::new(place, format!("{setting}: expected {expected}"))
     };
-    let found = missing_files(&config).into_iter().chain(exposed(&config, settings, source));
+    let found = missing_files(&config).into_iter().chain(exposed_files(&config, settings, source));
     let faults: Vec<_> = found.map(fault).collect();
     if faults.is_empty() { Ok(config) } else { Err(faults) }
 }
 
 /// Files and folders that the settings name and that do not exist.
-fn missing_files(config: &Config) -> Vec<(&'static str, String)> {
+fn missing_files(config: &Settings) -> Vec<(&'static str, String)> {
     let mut missing = Vec::new();
     let mut need = |setting, what: &str, path: &Path, is_there: bool| {
         if !is_there {
@@ -120,7 +129,7 @@ fn missing_files(config: &Config) -> Vec<(&'static str, String)> {
     if let Some(dir) = &config.page.dir {
         need("page.dir", "a folder", dir, is_folder(dir));
     }
-    if let Store::Sqlite(path) = &config.store
+    if let StoreConfig::Sqlite(path) = &config.store
         && let Some(folder) = path.parent()
     {
         need("store.url", "a folder", folder, is_folder(folder));
@@ -133,17 +142,17 @@ fn missing_files(config: &Config) -> Vec<(&'static str, String)> {
 }
 
 /// Files with secrets that `page.dir` would serve.
-fn exposed(
-    config: &Config,
+fn exposed_files(
+    config: &Settings,
     settings: Option<&Path>,
-    source: &Source<'_>,
+    source: &SettingsSource<'_>,
 ) -> Vec<(&'static str, String)> {
     let Some(site) = config.page.dir.as_deref().and_then(|dir| dir.canonicalize().ok()) else {
         return Vec::new();
     };
     let ledger = match &config.store {
-        Store::Sqlite(path) => Some(path.clone()),
-        Store::Memory => None,
+        StoreConfig::Sqlite(path) => Some(path.clone()),
+        StoreConfig::Memory => None,
     };
     let named = |name: &str| {
         let path = source.environment.get(name)?.trim();
@@ -152,7 +161,7 @@ fn exposed(
     let files = [
         ("the ledger (store.url)", ledger),
         // It may lie elsewhere than a ledger that is a link, and it has no hidden name.
-        ("the secret beside the ledger (tollgate.secret)", secret::file(config)),
+        ("the secret beside the ledger (tollgate.secret)", secret::path_of(config)),
         ("the settings file", settings.map(Path::to_owned)),
         ("GATEWAY_API_KEY_FILE", named("GATEWAY_API_KEY_FILE")),
         ("TOLLGATE_SECRET_FILE", named("TOLLGATE_SECRET_FILE")),
@@ -166,19 +175,19 @@ fn exposed(
 /// Whether the site would give this file away: it lies in the folder, and not by a hidden name.
 fn is_served(file: &Path, site: &Path) -> bool {
     let is_hidden = |part: Component<'_>| part.as_os_str().as_encoded_bytes().starts_with(b".");
-    real(file)
+    resolve(file)
         .and_then(|real| real.strip_prefix(site).map(Path::to_owned).ok())
         .is_some_and(|inner| !inner.components().any(is_hidden))
 }
 
-fn real(file: &Path) -> Option<PathBuf> {
-    let made_later = || Some(secret::folder_of(file).canonicalize().ok()?.join(file.file_name()?));
+fn resolve(file: &Path) -> Option<PathBuf> {
+    let made_later = || Some(secret::parent_dir(file).canonicalize().ok()?.join(file.file_name()?));
     file.canonicalize().ok().or_else(made_later)
 }
 
 fn environment(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<SettingError>,
 ) -> Environment {
     let mut environment = Environment::new();
     for (name, value) in variables {
@@ -188,8 +197,8 @@ fn environment(
                 environment.insert(name.to_owned(), Zeroizing::new(value));
             }
             Err(_) => {
-                let place = Place::Variable(name.to_owned());
-                faults.push(Fault::new(place, "expected text in UTF-8"));
+                let place = Location::Variable(name.to_owned());
+                faults.push(SettingError::new(place, "expected text in UTF-8"));
             }
         }
     }
@@ -197,20 +206,21 @@ fn environment(
 }
 
 fn is_ours(name: &str) -> bool {
-    name.starts_with("TOLLGATE_") || KEYS.contains(&name)
+    name.starts_with("TOLLGATE_") || KEY_VARIABLES.contains(&name)
 }
 
 /// Adds the variables of `.env` that are not set yet; the first of two lines for one variable wins.
-fn add_env_file(path: &Path, environment: &mut Environment, faults: &mut Vec<Fault>) {
+fn add_env_file(path: &Path, environment: &mut Environment, faults: &mut Vec<SettingError>) {
     let name = path.display().to_string();
-    let text = match text_of(path) {
+    let text = match read_file(path) {
         Ok(text) => text,
-        Err(Unread { kind: ErrorKind::NotFound | ErrorKind::IsADirectory, .. }) => return,
+        Err(ReadError { kind: ErrorKind::NotFound | ErrorKind::IsADirectory, .. }) => return,
         Err(unread) => return faults.push(unread.fault(&name)),
     };
     let text = text.trim_start_matches('\u{feff}');
     let given = Cell::new(0);
-    let mut entries = dotenvy::from_read_iter(OneLine { rest: text.as_bytes(), given: &given });
+    let mut entries =
+        dotenvy::from_read_iter(LineReader { rest: text.as_bytes(), lines_read: &given });
     loop {
         let before = given.get();
         match entries.next() {
@@ -223,10 +233,10 @@ fn add_env_file(path: &Path, environment: &mut Environment, faults: &mut Vec<Fau
             }
             // The library's own words repeat the line, which may hold a key.
             Some(Err(_)) => {
-                let place = Place::Line { file: name.clone(), line: first_entry(text, before) };
+                let place = Location::Line { file: name.clone(), line: first_entry(text, before) };
                 let expected =
                     "expected NAME=value, or NAME='value' if the value has blanks or quotes";
-                faults.push(Fault::new(place, expected));
+                faults.push(SettingError::new(place, expected));
             }
         }
     }
@@ -239,41 +249,41 @@ fn first_entry(text: &str, before: usize) -> usize {
 }
 
 /// Hands out a line at a time and counts them, as the library's errors do not say where they are.
-struct OneLine<'a> {
+struct LineReader<'a> {
     rest: &'a [u8],
-    given: &'a Cell<usize>,
+    lines_read: &'a Cell<usize>,
 }
 
-impl io::Read for OneLine<'_> {
+impl io::Read for LineReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let line =
             self.rest.iter().position(|byte| *byte == b'\n').map_or(self.rest.len(), |at| at + 1);
         let (part, rest) = self.rest.split_at(line.min(buffer.len()));
         buffer[..part.len()].copy_from_slice(part);
         self.rest = rest;
-        self.given.set(self.given.get() + usize::from(part.ends_with(b"\n")));
+        self.lines_read.set(self.lines_read.get() + usize::from(part.ends_with(b"\n")));
         Ok(part.len())
     }
 }
 
-struct Unread {
+struct ReadError {
     kind: ErrorKind,
     /// The first one that is not UTF-8.
     line: Option<usize>,
 }
 
-impl From<ErrorKind> for Unread {
+impl From<ErrorKind> for ReadError {
     fn from(kind: ErrorKind) -> Self {
         Self { kind, line: None }
     }
 }
 
-fn text_of(path: &Path) -> Result<Zeroizing<String>, Unread> {
+fn read_file(path: &Path) -> Result<Zeroizing<String>, ReadError> {
     let about = fs::metadata(path).map_err(|error| error.kind())?;
     if about.is_dir() {
         return Err(ErrorKind::IsADirectory.into());
     }
-    if about.len() > LARGEST_FILE {
+    if about.len() > MAX_FILE_SIZE {
         return Err(ErrorKind::FileTooLarge.into());
     }
     let bytes = fs::read(path).map_err(|error| error.kind())?;
@@ -281,18 +291,18 @@ fn text_of(path: &Path) -> Result<Zeroizing<String>, Unread> {
         let upto = error.utf8_error().valid_up_to();
         let bytes = Zeroizing::new(error.into_bytes());
         let line = bytes[..upto].iter().filter(|byte| **byte == b'\n').count() + 1;
-        Unread { kind: ErrorKind::InvalidData, line: Some(line) }
+        ReadError { kind: ErrorKind::InvalidData, line: Some(line) }
     })
 }
 
-impl Unread {
-    fn fault(self, name: &str) -> Fault {
+impl ReadError {
+    fn fault(self, name: &str) -> SettingError {
         let file = name.to_owned();
         let place = match self.line {
-            Some(line) => Place::Line { file, line },
-            None => Place::File(file),
+            Some(line) => Location::Line { file, line },
+            None => Location::File(file),
         };
-        Fault::new(place, format!("expected a readable file: {}", self.reason()))
+        SettingError::new(place, format!("expected a readable file: {}", self.reason()))
     }
 
     fn reason(&self) -> String {
@@ -307,7 +317,11 @@ impl Unread {
 }
 
 /// A file that happened to be in the current folder says where this user's key is sent.
-fn found_host_warning(config: &Config, file: &str, environment: &Environment) -> Option<String> {
+fn discovered_file_warning(
+    config: &Settings,
+    file: &str,
+    environment: &Environment,
+) -> Option<String> {
     let Target::Live { base_url, .. } = &config.gateway.target else { return None };
     let host = base_url.host_str().unwrap_or_default();
     // Over plain http, which is for loopback alone, the key stays on this machine.
@@ -321,7 +335,7 @@ fn found_host_warning(config: &Config, file: &str, environment: &Environment) ->
 }
 
 /// A key that every user of the machine can read is not secret.
-fn open_file_warnings(folder: &Path, environment: &Environment) -> Vec<String> {
+fn readable_file_warnings(folder: &Path, environment: &Environment) -> Vec<String> {
     use std::os::unix::fs::PermissionsExt;
     let is_open = |variable: &&str| {
         let name = environment.get(*variable).map(|name| name.trim()).unwrap_or_default();

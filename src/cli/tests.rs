@@ -12,11 +12,11 @@ const CANARY: &str = "svc_sk_CANARY_0123456789";
 fn read(arguments: &[&str]) -> (Result<Cli, Exit>, String, String) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let arguments = ["tollgate"].iter().chain(arguments).map(OsString::from);
-    let cli = Cli::read(arguments, &mut out, &mut err).expect("a Vec takes all");
+    let cli = Cli::parse_args(arguments, &mut out, &mut err).expect("a Vec takes all");
     (cli, String::from_utf8(out).expect("text"), String::from_utf8(err).expect("text"))
 }
 
-fn load(folder: &Path, environment: &[(&str, &str)]) -> Result<Loaded, Vec<Fault>> {
+fn load(folder: &Path, environment: &[(&str, &str)]) -> Result<Loaded, Vec<SettingError>> {
     load_from(None, true, folder, variables(environment))
 }
 
@@ -24,7 +24,7 @@ fn variables(environment: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
     environment.iter().map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-fn checked(loaded: &Result<Loaded, Vec<Fault>>) -> (Exit, String, String) {
+fn checked(loaded: &Result<Loaded, Vec<SettingError>>) -> (Exit, String, String) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let checking = check(loaded, &mut out, &mut err);
@@ -75,7 +75,7 @@ fn help_and_version_are_no_mistake_and_a_mistake_repeats_no_key() {
         vec!["sandbox", "--listen", CANARY],
     ] {
         let (cli, out, err) = read(&arguments);
-        assert_eq!(cli, Err(Exit::Mistake), "{arguments:?}");
+        assert_eq!(cli, Err(Exit::UsageError), "{arguments:?}");
         assert!(out.is_empty() && !err.is_empty() && !err.contains("CANARY"), "{err}");
     }
 }
@@ -202,7 +202,7 @@ fn key_that_goes_where_a_found_file_says_is_warned_of() {
     let key = ("GATEWAY_API_KEY", CANARY);
     let env_file = format!("GATEWAY_API_KEY={CANARY}\n");
     let found = folder(&[("proxy.toml", HOST)]);
-    let warned = |loaded: Result<Loaded, Vec<Fault>>| {
+    let warned = |loaded: Result<Loaded, Vec<SettingError>>| {
         let warnings = loaded.expect("right").warnings.join("\n");
         assert!(!warnings.contains(CANARY), "{warnings}");
         warnings.contains("the key of the environment is sent to gateway.example")
@@ -228,7 +228,7 @@ fn key_with_another_character_is_refused_by_its_place() {
     for (name, value) in [("GATEWAY_API_KEY", key), ("GATEWAY_API_KEY_FILE", "key")] {
         let (exit, out, err) = checked(&load(folder.path(), &[base_url, (name, value)]));
         let expected = "key 1: character 12: expected a letter, digit, _ or -";
-        assert_eq!((exit, err), (Exit::Mistake, format!("{name}: {expected}\n")), "{out}");
+        assert_eq!((exit, err), (Exit::UsageError, format!("{name}: {expected}\n")), "{out}");
     }
 }
 
@@ -236,7 +236,7 @@ fn key_with_another_character_is_refused_by_its_place() {
 fn check_says_every_fault_on_a_line_of_its_own_and_exits_with_two() {
     let folder = folder(&[("proxy.toml", "[log]\nlevel = 'loud'\n[pgae]\n")]);
     let (exit, out, err) = checked(&load(folder.path(), &[("TOLLGATE_X", CANARY)]));
-    assert_eq!((exit, out.as_str()), (Exit::Mistake, ""));
+    assert_eq!((exit, out.as_str()), (Exit::UsageError, ""));
     let lines: Vec<_> = err.lines().collect();
     assert_eq!(lines.len(), 3, "{err}");
     assert!(lines[0].contains("proxy.toml:2:9: log.level: expected"), "{err}");
@@ -251,7 +251,7 @@ fn check_says_every_fault_on_a_line_of_its_own_and_exits_with_two() {
 fn check_refuses_what_serve_would_refuse() {
     let folder = folder(&[("proxy.toml", "[store]\nurl = 'redis://localhost'")]);
     let (exit, out, err) = checked(&load(folder.path(), &[]));
-    assert_eq!((exit, out.as_str()), (Exit::Mistake, ""));
+    assert_eq!((exit, out.as_str()), (Exit::UsageError, ""));
     assert!(err.contains("store.url: expected \"memory\" or \"sqlite:"), "{err}");
 }
 
@@ -338,8 +338,8 @@ async fn check_online_has_nothing_to_ask_in_sandbox_mode_and_asks_nothing_where_
     let folder = folder(&[]);
     for (variables, exit, says) in [
         (&[][..], Exit::Done, "nothing to ask"),
-        (&[("TOLLGATE_LIMITS__BURST", "many")], Exit::Mistake, "TOLLGATE_LIMITS__BURST"),
-        (&[("TOLLGATE_STORE__URL", "redis://localhost")], Exit::Mistake, "store.url"),
+        (&[("TOLLGATE_LIMITS__BURST", "many")], Exit::UsageError, "TOLLGATE_LIMITS__BURST"),
+        (&[("TOLLGATE_STORE__URL", "redis://localhost")], Exit::UsageError, "store.url"),
     ] {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let loaded = load(folder.path(), variables);
@@ -354,12 +354,12 @@ async fn check_online_has_nothing_to_ask_in_sandbox_mode_and_asks_nothing_where_
 fn reports_are_asked_for_in_words() {
     let (cli, ..) = read(&["usage"]);
     let since = Since::Last(std::time::Duration::from_secs(7 * 86_400));
-    let usage = Command::Usage { since, by: By::Day, format: Format::Table };
+    let usage = Command::Usage { since, by: GroupBy::Day, format: OutputFormat::Table };
     assert_eq!(cli.map(|cli| cli.command()), Ok(usage));
     let (cli, ..) = read(&["reconcile", "--dry-run"]);
     assert_eq!(
         cli.map(|cli| cli.command()),
-        Ok(Command::Reconcile { dry_run: true, format: reconcile::Format::Text })
+        Ok(Command::Reconcile { dry_run: true, format: reconcile::ReportFormat::Text })
     );
     for arguments in [
         &["usage", "--since", "yesterday"][..],
@@ -369,7 +369,7 @@ fn reports_are_asked_for_in_words() {
         &["reconcile", "--now"],
     ] {
         let (cli, out, err) = read(arguments);
-        assert_eq!((cli, out.as_str()), (Err(Exit::Mistake), ""), "{arguments:?}");
+        assert_eq!((cli, out.as_str()), (Err(Exit::UsageError), ""), "{arguments:?}");
         assert!(!err.contains("CANARY"), "{err}");
     }
 }

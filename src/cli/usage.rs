@@ -6,16 +6,16 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::{Exit, Failure, ledger, print_json};
+use super::{CommandError, Exit, ledger, print_json};
 use crate::clock::{self, Date};
-use crate::config::Config;
+use crate::config::Settings;
 use crate::reports::text::{csv, table};
-use crate::reports::usage::{Sum, day};
-use crate::store::Spending;
+use crate::reports::usage::{SpendTotals, iso_day};
+use crate::store::SpendRow;
 
 /// `--by`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum By {
+pub enum GroupBy {
     /// Who bought
     Member,
     /// What was bought
@@ -26,7 +26,7 @@ pub enum By {
 
 /// `--format`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum OutputFormat {
     /// Columns for people
     Table,
     /// Comma-separated values with a header
@@ -56,7 +56,7 @@ fn date(text: &str) -> Option<Since> {
     let date = Date { year: number(year)?, month: number(month)?, day: number(day)? };
     // A day that the calendar does not have comes back as another one.
     let exists =
-        date.year >= 1970 && (1..=12).contains(&date.month) && Date::on(date.days()) == date;
+        date.year >= 1970 && (1..=12).contains(&date.month) && Date::from_days(date.days()) == date;
     (is_date && exists).then_some(Since::Day(date))
 }
 
@@ -73,29 +73,29 @@ fn number(digits: &str) -> Option<u64> {
 }
 
 pub async fn usage(
-    config: &Config,
-    (since, by, format): (Since, By, Format),
+    config: &Settings,
+    (since, by, format): (Since, GroupBy, OutputFormat),
     out: &mut impl Write,
-) -> Result<Exit, Failure> {
+) -> Result<Exit, CommandError> {
     let since = match since {
         Since::Last(time) => clock::wall().saturating_sub(time),
-        Since::Day(date) => date.begins(),
+        Since::Day(date) => date.start(),
     };
-    let rows = ledger::read(config)?.spending(None, since, usize::MAX).await?;
-    let (name, key): (_, fn(&Spending) -> String) = match by {
-        By::Member => ("member", |row| row.caller.clone()),
-        By::Model => ("model", |row| row.model.clone()),
-        By::Day => ("day", |row| day(row.day)),
+    let rows = ledger::open_read_only(config)?.spend(None, since, usize::MAX).await?;
+    let (name, key): (_, fn(&SpendRow) -> String) = match by {
+        GroupBy::Member => ("member", |row| row.caller.clone()),
+        GroupBy::Model => ("model", |row| row.model.clone()),
+        GroupBy::Day => ("day", |row| iso_day(row.day)),
     };
-    let (groups, total) = (Sum::by(&rows, key), Sum::of(&rows));
+    let (groups, total) = (SpendTotals::group_by(&rows, key), SpendTotals::of(&rows));
     let lines = groups.iter().map(|(key, sum)| line(key, sum));
     match format {
-        Format::Table => {
+        OutputFormat::Table => {
             let lines = lines.chain([line("total", &total)]);
             write!(out, "{}", table(&head(name), lines, 1))?;
         }
-        Format::Csv => write!(out, "{}", csv(&head("key"), lines))?,
-        Format::Json => {
+        OutputFormat::Csv => write!(out, "{}", csv(&head("key"), lines))?,
+        OutputFormat::Json => {
             let rows = groups.iter().map(|(key, sum)| Group { key, sum }).collect();
             print_json(&Document { rows, total }, out)?;
         }
@@ -104,10 +104,10 @@ pub async fn usage(
 }
 
 fn head(key: &str) -> String {
-    format!("{key},{}", Sum::COLUMNS)
+    format!("{key},{}", SpendTotals::COLUMNS)
 }
 
-fn line(key: &str, sum: &Sum) -> [String; 5] {
+fn line(key: &str, sum: &SpendTotals) -> [String; 5] {
     let [count, settled, unknown, held] = sum.columns();
     [key.to_owned(), count, settled, unknown, held]
 }
@@ -115,14 +115,14 @@ fn line(key: &str, sum: &Sum) -> [String; 5] {
 #[derive(Serialize)]
 struct Document<'a> {
     rows: Vec<Group<'a>>,
-    total: Sum,
+    total: SpendTotals,
 }
 
 #[derive(Serialize)]
 struct Group<'a> {
     key: &'a str,
     #[serde(flatten)]
-    sum: &'a Sum,
+    sum: &'a SpendTotals,
 }
 
 #[cfg(test)]
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_key_that_would_break_a_line_is_quoted() {
-        let sum = Sum { count: 1, settled: Usd::mills(3), ..Sum::default() };
+        let sum = SpendTotals { count: 1, settled: Usd::mills(3), ..SpendTotals::default() };
         let lines = ["a,b", "plain", "say \"hi\""].map(|key| line(key, &sum));
         let figures = "1,0.003000,0.000000,0.000000";
         assert_eq!(

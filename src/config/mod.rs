@@ -1,11 +1,11 @@
-//! The settings: as written, and as meant ([`Config`]).
+//! The settings: as written, and as meant ([`Settings`]).
 //!
 //! Invariant: a `Config` is right. Nothing after it parses a string or checks a setting again.
 //!
-//! Reading is pure: [`Config::read`] is given text ([`Source`]), and answers with settings or with
+//! Reading is pure: [`Settings::read`] is given text ([`SettingsSource`]), and answers with settings or with
 //! every fault at once. What each setting is for stands in `proxy.toml`.
 
-mod fault;
+mod error;
 mod raw;
 mod read;
 mod secrets;
@@ -20,36 +20,36 @@ use std::time::Duration;
 
 use url::Url;
 
-pub use fault::{Fault, Place, blot};
+pub use error::{Location, SettingError, redact_keys};
 pub use secrets::{Key, SecretText};
-pub use sections::{Environment, Source};
+pub use sections::{Environment, SettingsSource};
 
 use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;
 
-/// Every setting, checked. [`Config::default`] is what holds when nothing is set: the sandbox, on
+/// Every setting, checked. [`Settings::default`] is what holds when nothing is set: the sandbox, on
 /// loopback, open to whoever can reach it.
 #[derive(Clone, Debug)]
-pub struct Config {
-    pub server: Server,
-    pub admin: Admin,
-    pub gateway: Gateway,
-    pub access: Access,
+pub struct Settings {
+    pub server: ServerConfig,
+    pub ops: OpsConfig,
+    pub gateway: GatewayConfig,
+    pub access: AccessConfig,
     /// `TOLLGATE_SECRET`, or what is in `TOLLGATE_SECRET_FILE`; if neither is set, a secret is made.
     pub secret: Option<SecretText>,
-    pub limits: Limits,
-    pub budget: Budget,
-    pub purchase: Purchase,
-    pub store: Store,
-    pub jobs: Jobs,
-    pub page: Page,
+    pub limits: LimitsConfig,
+    pub budget: BudgetConfig,
+    pub purchase: PurchaseConfig,
+    pub store: StoreConfig,
+    pub jobs: JobsConfig,
+    pub page: PageConfig,
     pub catalog: Catalog,
-    pub sandbox: Sandbox,
-    pub log: Log,
+    pub sandbox: SandboxConfig,
+    pub log: LogConfig,
 }
 
 #[derive(Clone, Debug)]
-pub struct Server {
+pub struct ServerConfig {
     pub listen: Vec<SocketAddr>,
     /// Lower-case names without a port.
     pub hosts: Vec<String>,
@@ -73,21 +73,21 @@ pub struct Network {
 }
 
 #[derive(Clone, Debug)]
-pub struct Admin {
+pub struct OpsConfig {
     pub listen: SocketAddr,
 }
 
 #[derive(Clone, Debug)]
-pub struct Gateway {
+pub struct GatewayConfig {
     pub target: Target,
     pub connect_timeout: Duration,
     pub chat_timeout: Duration,
     pub video_timeout: Duration,
-    pub window: Window,
+    pub window: RateLimitConfig,
     pub max_wait: Duration,
     pub balance_floor: Usd,
     pub chat_fields: Vec<String>,
-    pub passthrough: Vec<Passthrough>,
+    pub passthrough: Vec<PassthroughConfig>,
 }
 
 #[derive(Clone, Debug)]
@@ -102,13 +102,13 @@ pub enum Target {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Window {
+pub enum RateLimitConfig {
     Auto,
     Fixed { requests: NonZeroU32, period: Duration },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Passthrough {
+pub struct PassthroughConfig {
     pub method: http::Method,
     /// An exact path below `/api/v1/`.
     pub path: String,
@@ -116,20 +116,20 @@ pub struct Passthrough {
 }
 
 #[derive(Clone, Debug)]
-pub struct Access {
-    pub mode: Mode,
+pub struct AccessConfig {
+    pub mode: AccessMode,
     /// Exact web origins, as browsers write them.
     pub allowed_origins: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum AccessMode {
     Open,
     Members,
-    Jwt(Jwt),
+    Jwt(JwtConfig),
 }
 
-impl Mode {
+impl AccessMode {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -140,30 +140,30 @@ impl Mode {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Jwt {
+pub struct JwtConfig {
     /// A token's `iss`, exactly.
     pub issuer: String,
     /// A token's `aud`, exactly, or one of them.
     pub audience: String,
-    pub jwks: Jwks,
+    pub jwks: JwksSource,
     pub leeway: Duration,
-    pub role_claim: Option<ClaimName>,
-    pub budget_claim: Option<ClaimName>,
+    pub role_claim: Option<ClaimPath>,
+    pub budget_claim: Option<ClaimPath>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Jwks {
+pub enum JwksSource {
     /// https; http if the host is loopback.
-    Address(Url),
+    Url(Url),
     File(PathBuf),
 }
 
 /// Where a claim stands in a token: the names to follow from the outermost object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClaimName(pub Vec<String>);
+pub struct ClaimPath(pub Vec<String>);
 
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct LimitsConfig {
     /// Per `period`.
     pub requests: NonZeroU32,
     pub period: Duration,
@@ -172,39 +172,39 @@ pub struct Limits {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Budget {
-    pub total: Spend,
-    pub caller: Spend,
+pub struct BudgetConfig {
+    pub total: SpendLimit,
+    pub caller: SpendLimit,
 }
 
 /// Spending per UTC day and month; `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spend {
+pub struct SpendLimit {
     pub day: Option<Usd>,
     pub month: Option<Usd>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Purchase {
+pub struct PurchaseConfig {
     pub dedupe_window: Duration,
     pub keep_replies: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Store {
+pub enum StoreConfig {
     Memory,
     Sqlite(PathBuf),
 }
 
 #[derive(Clone, Debug)]
-pub struct Jobs {
+pub struct JobsConfig {
     pub finished: Vec<String>,
     pub failed: Vec<String>,
     pub result: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Page {
+pub struct PageConfig {
     /// A static site to front; `None` is the built-in page.
     pub dir: Option<PathBuf>,
     pub fallback: Option<String>,
@@ -213,14 +213,14 @@ pub struct Page {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sandbox {
+pub struct SandboxConfig {
     pub job_time: Duration,
     pub balance: Usd,
     pub seed: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Log {
+pub struct LogConfig {
     pub format: LogFormat,
     pub level: tracing::Level,
 }
@@ -234,12 +234,13 @@ pub enum LogFormat {
 
 type Parsed<T> = Result<T, Cow<'static, str>>;
 
-impl Config {
+impl Settings {
     pub fn warnings(&self) -> Vec<String> {
         let live = matches!(self.gateway.target, Target::Live { .. });
-        let in_memory = self.store == Store::Memory;
-        let open_purse = self.access.mode == Mode::Open && self.budget.total == Spend::default();
-        let admin_is_local = self.admin.listen.ip().to_canonical().is_loopback();
+        let in_memory = self.store == StoreConfig::Memory;
+        let open_purse =
+            self.access.mode == AccessMode::Open && self.budget.total == SpendLimit::default();
+        let admin_is_local = self.ops.listen.ip().to_canonical().is_loopback();
         let rows = [
             (
                 live && in_memory,
@@ -253,12 +254,12 @@ impl Config {
                  the address whose origin belongs here",
             ),
             (
-                live && self.is_fronted() && open_purse,
+                live && self.is_behind_proxy() && open_purse,
                 "budget.total: not set, while server.hosts or server.trusted_proxies say that others \
                  reach us: whoever does can spend the whole balance",
             ),
             (
-                self.access.mode == Mode::Members && in_memory,
+                self.access.mode == AccessMode::Members && in_memory,
                 "access.mode: with store.url = \"memory\", `tollgate member add` reaches no list that \
                  this server reads; use \"sqlite:…\"",
             ),
@@ -268,12 +269,12 @@ impl Config {
     }
 
     /// Whether only this machine's own users can be calling.
-    pub fn is_private(&self) -> bool {
+    pub fn is_local_only(&self) -> bool {
         let own = self.server.listen.iter().all(|at| at.ip().to_canonical().is_loopback());
-        own && !self.is_fronted()
+        own && !self.is_behind_proxy()
     }
 
-    fn is_fronted(&self) -> bool {
+    fn is_behind_proxy(&self) -> bool {
         !self.server.hosts.is_empty() || !self.server.trusted_proxies.is_empty()
     }
 }

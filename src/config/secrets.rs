@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
-use super::Source;
-use super::fault::{Fault, Place};
-use crate::contract::wire::{KEY_PREFIX, MOST_KEYS};
+use super::SettingsSource;
+use super::error::{Location, SettingError};
+use crate::contract::wire::{KEY_PREFIX, MAX_KEYS};
 
 /// Shorter secrets could be guessed from a stolen ledger.
-const SHORTEST: usize = 32;
+const MIN_SECRET_LENGTH: usize = 32;
 /// So few different characters are a placeholder, such as `xxxx…` or `change-me-change-me…`.
-const FEWEST_DIFFERENT: usize = 10;
+const MIN_DISTINCT_CHARS: usize = 10;
 
 /// A gateway key. It has no `Display` and no `Serialize`; its `Debug` shows the public prefix only;
 /// its memory is wiped when the last copy goes.
@@ -56,7 +56,7 @@ impl SecretText {
         if text.contains(KEY_PREFIX) {
             return Err("expected a secret of its own, not the gateway's key");
         }
-        if text.len() < SHORTEST || different.len() < FEWEST_DIFFERENT {
+        if text.len() < MIN_SECRET_LENGTH || different.len() < MIN_DISTINCT_CHARS {
             return Err(
                 "expected at least 32 random characters, as `openssl rand -hex 32` prints them",
             );
@@ -75,11 +75,11 @@ impl fmt::Debug for SecretText {
     }
 }
 
-fn given(
-    source: &Source<'_>,
+fn read_secret(
+    source: &SettingsSource<'_>,
     what: &str,
     (name, file): (&'static str, &'static str),
-) -> Option<(Place, Result<Zeroizing<String>, String>)> {
+) -> Option<(Location, Result<Zeroizing<String>, String>)> {
     let set = |name| source.environment.get(name).filter(|value| !value.trim().is_empty());
     let (name, text) = match (set(name), set(file)) {
         (None, None) => return None,
@@ -90,39 +90,45 @@ fn given(
             (file, text.map_err(|why| format!("expected a file with the {what}: {why}")))
         }
     };
-    Some((Place::Variable(name.to_owned()), text))
+    Some((Location::Variable(name.to_owned()), text))
 }
 
-pub(super) fn secret(source: &Source<'_>, faults: &mut Vec<Fault>) -> Option<SecretText> {
+pub(super) fn secret(
+    source: &SettingsSource<'_>,
+    faults: &mut Vec<SettingError>,
+) -> Option<SecretText> {
     let names = ("TOLLGATE_SECRET", "TOLLGATE_SECRET_FILE");
-    let (place, text) = given(source, "secret", names)?;
+    let (place, text) = read_secret(source, "secret", names)?;
     let secret = text.and_then(|text| SecretText::new(&text).map_err(str::to_owned));
-    secret.map_err(|why| faults.push(Fault::new(place, why))).ok()
+    secret.map_err(|why| faults.push(SettingError::new(place, why))).ok()
 }
 
 /// `None` if no key is given; a list that is at fault is still given.
-pub(super) fn keys(source: &Source<'_>, faults: &mut Vec<Fault>) -> Option<(Place, Vec<Key>)> {
+pub(super) fn keys(
+    source: &SettingsSource<'_>,
+    faults: &mut Vec<SettingError>,
+) -> Option<(Location, Vec<Key>)> {
     let names = ("GATEWAY_API_KEY", "GATEWAY_API_KEY_FILE");
-    let (place, text) = given(source, "key", names)?;
+    let (place, text) = read_secret(source, "key", names)?;
     let keys = text.map(|text| list(&text, &place, faults));
-    let keys = keys.map_err(|why| faults.push(Fault::new(place.clone(), why)));
+    let keys = keys.map_err(|why| faults.push(SettingError::new(place.clone(), why)));
     Some((place, keys.unwrap_or_default()))
 }
 
 /// Guess: keys are made of these (the contract shows none in full). No encoder escapes them, so that an
 /// echoed key is found in plain text.
-fn is_of_a_key(letter: char) -> bool {
+fn is_key_char(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-')
 }
 
 const NO_QUOTES: &str =
     "; leave out the quotes, and the comment after it: here they count as its part";
 
-fn list(text: &str, place: &Place, faults: &mut Vec<Fault>) -> Vec<Key> {
+fn list(text: &str, place: &Location, faults: &mut Vec<SettingError>) -> Vec<Key> {
     let keys: Vec<_> = text.split(',').map(str::trim).collect();
-    let mut fault = |text: String| faults.push(Fault::new(place.clone(), text));
-    if keys.len() > MOST_KEYS {
-        fault(format!("expected at most {MOST_KEYS} keys, not {}", keys.len()));
+    let mut fault = |text: String| faults.push(SettingError::new(place.clone(), text));
+    if keys.len() > MAX_KEYS {
+        fault(format!("expected at most {MAX_KEYS} keys, not {}", keys.len()));
     }
     for (index, key) in keys.iter().enumerate() {
         let number = index + 1;
@@ -132,7 +138,7 @@ fn list(text: &str, place: &Place, faults: &mut Vec<Fault>) -> Vec<Key> {
             fault(format!("key {number}: expected a key, nothing is there"));
         } else if rest.is_empty() {
             fault(format!("key {number}: expected a key that begins with {KEY_PREFIX}{hint}"));
-        } else if let Some(place) = key.chars().position(|letter| !is_of_a_key(letter)) {
+        } else if let Some(place) = key.chars().position(|letter| !is_key_char(letter)) {
             let place = place + 1;
             fault(format!(
                 "key {number}: character {place}: expected a letter, digit, _ or -{hint}"

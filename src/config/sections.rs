@@ -10,19 +10,20 @@ use std::time::Duration;
 use tracing::Level;
 use zeroize::Zeroizing;
 
-use super::fault::{Fault, Place};
-use super::raw::{Raw, Value};
-use super::read::{Report, Section};
+use super::error::{Location, SettingError};
+use super::raw::{RawSettings, RawValue};
+use super::read::{Section, SettingsReader};
 use super::{
-    Access, Admin, Budget, ClaimName, Config, Gateway, Jobs, Jwks, Jwt, Key, Limits, Log,
-    LogFormat, Mode, Page, Parsed, Passthrough, Purchase, Sandbox, Server, Spend, Store, Target,
-    Window, secrets, value,
+    AccessConfig, AccessMode, BudgetConfig, ClaimPath, GatewayConfig, JobsConfig, JwksSource,
+    JwtConfig, Key, LimitsConfig, LogConfig, LogFormat, OpsConfig, PageConfig, Parsed,
+    PassthroughConfig, PurchaseConfig, RateLimitConfig, SandboxConfig, ServerConfig, Settings,
+    SpendLimit, StoreConfig, Target, secrets, value,
 };
 use crate::contract::catalog::{Catalog, ChatModel, Tier};
 use crate::contract::money::Usd;
 
 /// What settings are read from: all of it text, so that reading is pure.
-pub struct Source<'a> {
+pub struct SettingsSource<'a> {
     /// The settings file: its name as faults cite it, and its text. `None` if there is none.
     pub file: Option<(&'a str, &'a str)>,
     /// The folder that relative paths count from; empty is the working directory.
@@ -31,110 +32,115 @@ pub struct Source<'a> {
     /// `GATEWAY_API_KEY_FILE` are looked at.
     pub environment: &'a Environment,
     /// Whether the gateway is asked for anything: what never asks needs no key, and judges none.
-    pub asks_gateway: bool,
+    pub needs_gateway_key: bool,
     pub key_file: &'a dyn Fn(&Path) -> Result<Zeroizing<String>, String>,
 }
 
 /// Environment variables by name; values are wiped when dropped, as some are secret.
 pub type Environment = BTreeMap<String, Zeroizing<String>>;
 
-impl Config {
+impl Settings {
     /// Reads and checks every setting: the environment wins over the file, the file over the defaults.
     /// Returns every fault at once, sorted by place. None of them repeats a value.
-    pub fn read(source: &Source<'_>) -> Result<Self, Vec<Fault>> {
-        let mut report = Report::default();
-        let raw = Raw::parse(source, &mut report.faults);
+    pub fn read(source: &SettingsSource<'_>) -> Result<Self, Vec<SettingError>> {
+        let mut report = SettingsReader::default();
+        let raw = RawSettings::parse(source, &mut report.errors);
         if raw.broken {
-            return Err(report.finish(&Raw::default()).0);
+            return Err(report.finish(&RawSettings::default()).0);
         }
-        let (config, faults, _) = meant(source, &raw, report);
+        let (config, faults, _) = interpret(source, &raw, report);
         if faults.is_empty() { Ok(config) } else { Err(faults) }
     }
 
     /// The name of every setting, as `section.name`, in the order of the documentation.
     pub fn names() -> Vec<String> {
-        nothing_set().1
+        defaults().1
     }
 }
 
-impl Default for Config {
+impl Default for Settings {
     fn default() -> Self {
-        nothing_set().0
+        defaults().0
     }
 }
 
-fn nothing_set() -> (Config, Vec<String>) {
-    let source = Source {
+fn defaults() -> (Settings, Vec<String>) {
+    let source = SettingsSource {
         file: None,
         folder: Path::new(""),
         environment: &Environment::new(),
-        asks_gateway: true,
+        needs_gateway_key: true,
         key_file: &|_| Err("no file is read here".to_owned()),
     };
-    let (config, _, names) = meant(&source, &Raw::default(), Report::default());
+    let (config, _, names) = interpret(&source, &RawSettings::default(), SettingsReader::default());
     (config, names)
 }
 
 /// The settings, their faults, and the names of all of them. A setting at fault has its default.
-fn meant(source: &Source<'_>, raw: &Raw, mut report: Report) -> (Config, Vec<Fault>, Vec<String>) {
+fn interpret(
+    source: &SettingsSource<'_>,
+    raw: &RawSettings,
+    mut report: SettingsReader,
+) -> (Settings, Vec<SettingError>, Vec<String>) {
     let mut of_keys = Vec::new();
     let mut keys = secrets::keys(source, &mut of_keys);
-    let base_url = raw.place_of("gateway", "base_url");
+    let base_url = raw.location_of("gateway", "base_url");
     match &base_url {
         // The same gateway, and with it the same ledger, as a command has that asks it.
-        Some(place) if !source.asks_gateway => keys = Some((place.clone(), Vec::new())),
-        Some(_) | None => report.faults.extend(of_keys),
+        Some(place) if !source.needs_gateway_key => keys = Some((place.clone(), Vec::new())),
+        Some(_) | None => report.errors.extend(of_keys),
     }
     let is_sandbox = base_url.is_none() && keys.is_none();
     let is_live = base_url.is_some() && keys.is_some();
     let folder = source.folder;
-    let config = Config {
+    let config = Settings {
         server: report.section(raw, "server", server),
-        admin: report.section(raw, "admin", |section| Admin {
+        ops: report.section(raw, "admin", |section| OpsConfig {
             listen: section.text("listen", value::listen, ([127, 0, 0, 1], 9464).into()),
         }),
         gateway: report.section(raw, "gateway", |section| gateway(section, keys)),
         access: report.section(raw, "access", |section| access(section, folder)),
-        secret: secrets::secret(source, &mut report.faults),
+        secret: secrets::secret(source, &mut report.errors),
         limits: report.section(raw, "limits", limits),
-        budget: report.section(raw, "budget", |section| Budget {
+        budget: report.section(raw, "budget", |section| BudgetConfig {
             total: section.table("total", spend).unwrap_or_default(),
             caller: section.table("caller", spend).unwrap_or_default(),
         }),
-        purchase: report.section(raw, "purchase", |section| Purchase {
-            dedupe_window: section.text("dedupe_window", value::time_or_none, secs(30)),
+        purchase: report.section(raw, "purchase", |section| PurchaseConfig {
+            dedupe_window: section.text("dedupe_window", value::time_or_zero, secs(30)),
             keep_replies: section.text("keep_replies", value::time, secs(24 * 3_600)),
         }),
         store: report.section(raw, "store", |section| store(section, folder, is_live)),
         jobs: report.section(raw, "jobs", jobs),
         page: report.section(raw, "page", |section| page(section, folder)),
         catalog: report.section(raw, "models", catalog),
-        sandbox: report.section(raw, "sandbox", |section| Sandbox {
-            job_time: section.text("job_time", value::time_or_none, secs(30)),
+        sandbox: report.section(raw, "sandbox", |section| SandboxConfig {
+            job_time: section.text("job_time", value::time_or_zero, secs(30)),
             balance: section.text("balance", value::money, Usd::dollars(50)),
             seed: section.number("seed", value::seed, 1),
         }),
         log: report.section(raw, "log", log),
     };
-    let listen = raw.place_of("server", "listen").unwrap_or(Place::Nowhere);
-    if let Some(text) = exposed(&config, is_sandbox, is_live) {
-        report.faults.push(Fault::new(listen.clone(), text));
+    let listen = raw.location_of("server", "listen").unwrap_or(Location::Unknown);
+    if let Some(text) = exposure_error(&config, is_sandbox, is_live) {
+        report.errors.push(SettingError::new(listen.clone(), text));
     }
-    let admin = config.admin.listen;
+    let admin = config.ops.listen;
     if admin.port() != 0 && config.server.listen.contains(&admin) {
-        let place = raw.place_of("admin", "listen").unwrap_or(listen);
+        let place = raw.location_of("admin", "listen").unwrap_or(listen);
         let text = "admin.listen: expected another address than those of server.listen";
-        report.faults.push(Fault::new(place, text));
+        report.errors.push(SettingError::new(place, text));
     }
     let (faults, names) = report.finish(raw);
     (config, faults, names)
 }
 
 /// What must hold before anyone beyond this machine can reach us.
-fn exposed(config: &Config, is_sandbox: bool, is_live: bool) -> Option<&'static str> {
+fn exposure_error(config: &Settings, is_sandbox: bool, is_live: bool) -> Option<&'static str> {
     let mut listen = config.server.listen.iter();
     let is_beyond = listen.any(|at| !at.ip().to_canonical().is_loopback());
-    let is_open = config.access.mode == Mode::Open && config.budget.total == Spend::default();
+    let is_open =
+        config.access.mode == AccessMode::Open && config.budget.total == SpendLimit::default();
     if is_beyond && is_sandbox {
         return Some(
             "server.listen: expected loopback addresses only, as this is the sandbox; set \
@@ -158,11 +164,11 @@ const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn server(section: &mut Section<'_>) -> Server {
+fn server(section: &mut Section<'_>) -> ServerConfig {
     let listen = listen(section);
     let max_connections = section.number("max_connections", value::connections, 10_000);
     let tenth = max_connections.div_ceil(10);
-    let server = Server {
+    let server = ServerConfig {
         listen,
         hosts: section.list("hosts", value::host, Vec::new()),
         trusted_proxies: section.list("trusted_proxies", value::network, Vec::new()),
@@ -178,12 +184,12 @@ fn server(section: &mut Section<'_>) -> Server {
         body_timeout: section.text("body_timeout", value::time, secs(30)),
         chat_body: section.text("chat_body", value::size, 2 << 20),
         video_body: section.text("video_body", value::size, 64 << 10),
-        drain: section.text("drain", value::time_or_none, secs(30)),
+        drain: section.text("drain", value::time_or_zero, secs(30)),
     };
     if server.max_body_memory < server.chat_body.max(server.video_body) {
         let expected = "expected at least server.chat_body and server.video_body, else a body of that \
                         size is never accepted";
-        section.fault("max_body_memory", expected);
+        section.error("max_body_memory", expected);
     }
     server
 }
@@ -193,35 +199,35 @@ fn listen(section: &mut Section<'_>) -> Vec<SocketAddr> {
     // In a variable, `[::1]:8080` is an address and `["…"]` a list.
     let is_address = |text: &str| text.parse::<SocketAddr>().is_ok() || !text.starts_with('[');
     let several = section.peek("listen").is_some_and(|node| {
-        let in_variable = matches!(&node.value, Value::Text(text) if !is_address(text.trim()));
-        in_variable || matches!(node.value, Value::List(_))
+        let in_variable = matches!(&node.value, RawValue::Text(text) if !is_address(text.trim()));
+        in_variable || matches!(node.value, RawValue::List(_))
     });
     if !several {
         return section.optional("listen", value::listen).map_or(default, |listen| vec![listen]);
     }
-    let faults = section.faults();
+    let faults = section.error_count();
     let several = section.list("listen", value::listen, default.clone());
-    if several.is_empty() && section.faults() == faults {
-        section.fault("listen", "expected at least one address");
+    if several.is_empty() && section.error_count() == faults {
+        section.error("listen", "expected at least one address");
     }
     if several.is_empty() { default } else { several }
 }
 
-fn gateway(section: &mut Section<'_>, keys: Option<(Place, Vec<Key>)>) -> Gateway {
-    Gateway {
+fn gateway(section: &mut Section<'_>, keys: Option<(Location, Vec<Key>)>) -> GatewayConfig {
+    GatewayConfig {
         target: target(section, keys),
         connect_timeout: section.text("connect_timeout", value::time, secs(5)),
         chat_timeout: section.text("chat_timeout", value::time, secs(120)),
         video_timeout: section.text("video_timeout", value::time, secs(60)),
         window: window(section),
-        max_wait: section.text("max_wait", value::time_or_none, secs(20)),
+        max_wait: section.text("max_wait", value::time_or_zero, secs(20)),
         balance_floor: section.text("balance_floor", value::money, Usd::ZERO),
         chat_fields: section.list("chat_fields", chat_field, Vec::new()),
         passthrough: passthrough(section),
     }
 }
 
-fn target(section: &mut Section<'_>, keys: Option<(Place, Vec<Key>)>) -> Target {
+fn target(section: &mut Section<'_>, keys: Option<(Location, Vec<Key>)>) -> Target {
     let base_url = section.optional("base_url", value::base_url);
     match (section.has("base_url"), keys) {
         (true, Some((_, keys))) => {
@@ -232,33 +238,39 @@ fn target(section: &mut Section<'_>, keys: Option<(Place, Vec<Key>)>) -> Target 
         (true, None) => {
             let text = "expected a key with it, in GATEWAY_API_KEY or GATEWAY_API_KEY_FILE; for the \
                         sandbox, leave this setting out";
-            section.fault("base_url", text);
+            section.error("base_url", text);
         }
         (false, Some((place, _))) => {
             let text = "expected the gateway's address with the key (TOLLGATE_GATEWAY__BASE_URL, or \
                         in the file); for the sandbox, leave the key out";
-            section.fault_at("base_url", &place, text);
+            section.error_at("base_url", &place, text);
         }
         (false, None) => {}
     }
     Target::Sandbox
 }
 
-fn window(section: &mut Section<'_>) -> Window {
+fn window(section: &mut Section<'_>) -> RateLimitConfig {
     let is_table = section.peek("window").is_some_and(|node| {
-        let in_variable = matches!(&node.value, Value::Text(text) if text.trim().starts_with('{'));
-        in_variable || matches!(node.value, Value::Table(_))
+        let in_variable =
+            matches!(&node.value, RawValue::Text(text) if text.trim().starts_with('{'));
+        in_variable || matches!(node.value, RawValue::Table(_))
     });
     if !is_table {
         let expected = "expected \"auto\" or { requests = 60, seconds = 60 }";
-        return section.word("window", &[("auto", Window::Auto)], expected, Window::Auto);
+        return section.keyword(
+            "window",
+            &[("auto", RateLimitConfig::Auto)],
+            expected,
+            RateLimitConfig::Auto,
+        );
     }
     let fixed = section.table("window", |window| {
         let requests = window.required_number("requests", value::count);
         let period = window.required_number("seconds", value::seconds);
-        Some(Window::Fixed { requests: requests?, period: period? })
+        Some(RateLimitConfig::Fixed { requests: requests?, period: period? })
     });
-    fixed.flatten().unwrap_or(Window::Auto)
+    fixed.flatten().unwrap_or(RateLimitConfig::Auto)
 }
 
 fn chat_field(text: &str) -> Parsed<String> {
@@ -268,20 +280,20 @@ fn chat_field(text: &str) -> Parsed<String> {
     value::name(text)
 }
 
-fn passthrough(section: &mut Section<'_>) -> Vec<Passthrough> {
-    let mut all: Vec<Passthrough> = Vec::new();
-    section.rows("passthrough", |row| {
+fn passthrough(section: &mut Section<'_>) -> Vec<PassthroughConfig> {
+    let mut all: Vec<PassthroughConfig> = Vec::new();
+    section.tables("passthrough", |row| {
         let method = row.required("method", value::method);
         let path = row.required("path", value::endpoint);
         let toll = row.required("toll", value::money);
         let (method, path, toll) = (method?, path?, toll?);
         if method == http::Method::GET && toll != Usd::ZERO {
             let text = "expected toll = \"0\" for a GET: what is asked twice must not cost twice";
-            row.own_fault(text);
+            row.section_error(text);
         } else if all.iter().any(|it| it.method == method && it.path == path) {
-            row.own_fault("expected each method and path once, these are there twice");
+            row.section_error("expected each method and path once, these are there twice");
         } else {
-            all.push(Passthrough { method, path, toll });
+            all.push(PassthroughConfig { method, path, toll });
         }
         Some(())
     });
@@ -290,11 +302,11 @@ fn passthrough(section: &mut Section<'_>) -> Vec<Passthrough> {
 
 fn catalog(section: &mut Section<'_>) -> Catalog {
     let mut catalog = Catalog::published();
-    section.rows("chat", |row| {
+    section.tables("chat", |row| {
         let (id, toll) = (row.required("id", value::name), row.required("toll", value::money));
         let id = id?;
         if catalog.chat_model(&id).is_some() || catalog.video_model(&id).is_some() {
-            row.own_fault("expected a new model, one with this id is in the catalog already");
+            row.section_error("expected a new model, one with this id is in the catalog already");
         } else {
             let (id, tier) = (Cow::Owned(id), Tier::Added(toll?));
             catalog.chat.push(ChatModel { id, tier, best_for: "" });
@@ -304,30 +316,30 @@ fn catalog(section: &mut Section<'_>) -> Catalog {
     catalog
 }
 
-fn access(section: &mut Section<'_>, folder: &Path) -> Access {
+fn access(section: &mut Section<'_>, folder: &Path) -> AccessConfig {
     const MODES: &[(&str, &str)] = &[("open", "open"), ("members", "members"), ("jwt", "jwt")];
     let expected = "expected \"open\", \"members\" or \"jwt\"";
-    let mode = section.word("mode", MODES, expected, "open");
+    let mode = section.keyword("mode", MODES, expected, "open");
     let allowed_origins = section.list("allowed_origins", value::origin, Vec::new());
     let written = section.has("jwt");
     let jwt = section.table("jwt", |section| jwt(section, folder)).flatten();
     let mode = match (mode, written) {
-        ("jwt", true) => jwt.map_or(Mode::Open, Mode::Jwt),
+        ("jwt", true) => jwt.map_or(AccessMode::Open, AccessMode::Jwt),
         ("jwt", false) => {
-            section.fault("mode", "expected a table [access.jwt] with this mode");
-            Mode::Open
+            section.error("mode", "expected a table [access.jwt] with this mode");
+            AccessMode::Open
         }
         (_, true) => {
-            section.fault("jwt", "expected access.mode = \"jwt\" with this table");
-            Mode::Open
+            section.error("jwt", "expected access.mode = \"jwt\" with this table");
+            AccessMode::Open
         }
-        ("members", false) => Mode::Members,
-        (_, false) => Mode::Open,
+        ("members", false) => AccessMode::Members,
+        (_, false) => AccessMode::Open,
     };
-    Access { mode, allowed_origins }
+    AccessConfig { mode, allowed_origins }
 }
 
-fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<Jwt> {
+fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<JwtConfig> {
     let issuer = section.required("issuer", value::line);
     let audience = section.required("audience", value::line);
     let jwks = section.required("jwks", jwks);
@@ -335,42 +347,42 @@ fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<Jwt> {
     let role_claim = section.text("role_claim", claim, None);
     let budget_claim = section.text("budget_claim", claim, None);
     let jwks = match jwks? {
-        Jwks::File(file) => Jwks::File(folder.join(file)),
-        address @ Jwks::Address(_) => address,
+        JwksSource::File(file) => JwksSource::File(folder.join(file)),
+        address @ JwksSource::Url(_) => address,
     };
-    Some(Jwt { issuer: issuer?, audience: audience?, jwks, leeway, role_claim, budget_claim })
+    Some(JwtConfig { issuer: issuer?, audience: audience?, jwks, leeway, role_claim, budget_claim })
 }
 
-fn jwks(text: &str) -> Parsed<Jwks> {
+fn jwks(text: &str) -> Parsed<JwksSource> {
     if text.contains("://") {
-        return value::key_set(text).map(Jwks::Address);
+        return value::jwks_url(text).map(JwksSource::Url);
     }
-    value::line(text).map(|file| Jwks::File(file.into()))
+    value::line(text).map(|file| JwksSource::File(file.into()))
 }
 
 fn leeway(text: &str) -> Parsed<Duration> {
-    match value::time_or_none(text)? {
+    match value::time_or_zero(text)? {
         leeway if leeway <= MAX_LEEWAY => Ok(leeway),
         _ => Err("expected a time of at most \"5m\"".into()),
     }
 }
 
 /// A name, or a JSON pointer to a claim within others; `None` for the empty text.
-fn claim(text: &str) -> Parsed<Option<ClaimName>> {
+fn claim(text: &str) -> Parsed<Option<ClaimPath>> {
     if text.is_empty() {
         return Ok(None);
     }
     if !text.starts_with('/') {
-        return value::line(text).map(|name| Some(ClaimName(vec![name])));
+        return value::line(text).map(|name| Some(ClaimPath(vec![name])));
     }
     let pointer = value::pointer(text)?;
     let unescaped = |step: &str| step.replace("~1", "/").replace("~0", "~");
-    Ok(Some(ClaimName(pointer.split('/').skip(1).map(unescaped).collect())))
+    Ok(Some(ClaimPath(pointer.split('/').skip(1).map(unescaped).collect())))
 }
 
-fn limits(section: &mut Section<'_>) -> Limits {
+fn limits(section: &mut Section<'_>) -> LimitsConfig {
     let of = |number: u32| NonZeroU32::MIN.saturating_add(number - 1);
-    Limits {
+    LimitsConfig {
         requests: section.number("requests", value::count, of(30)),
         period: section.number("seconds", value::seconds, secs(60)),
         burst: section.number("burst", value::count, of(10)),
@@ -378,56 +390,57 @@ fn limits(section: &mut Section<'_>) -> Limits {
     }
 }
 
-fn spend(section: &mut Section<'_>) -> Spend {
+fn spend(section: &mut Section<'_>) -> SpendLimit {
     if !section.has("day") && !section.has("month") {
-        section.own_fault("expected `day`, `month` or both");
+        section.section_error("expected `day`, `month` or both");
     }
-    Spend {
+    SpendLimit {
         day: section.optional("day", value::money),
         month: section.optional("month", value::money),
     }
 }
 
-fn store(section: &mut Section<'_>, folder: &Path, is_live: bool) -> Store {
-    let default = if is_live { Store::Sqlite("tollgate.db".into()) } else { Store::Memory };
+fn store(section: &mut Section<'_>, folder: &Path, is_live: bool) -> StoreConfig {
+    let default =
+        if is_live { StoreConfig::Sqlite("tollgate.db".into()) } else { StoreConfig::Memory };
     match section.text("url", store_url, default) {
-        Store::Memory => Store::Memory,
-        Store::Sqlite(path) => Store::Sqlite(folder.join(path)),
+        StoreConfig::Memory => StoreConfig::Memory,
+        StoreConfig::Sqlite(path) => StoreConfig::Sqlite(folder.join(path)),
     }
 }
 
-fn store_url(text: &str) -> Parsed<Store> {
+fn store_url(text: &str) -> Parsed<StoreConfig> {
     let path = match text.split_once(':') {
-        None if text == "memory" => return Ok(Store::Memory),
+        None if text == "memory" => return Ok(StoreConfig::Memory),
         Some(("sqlite", path)) if !path.starts_with("//") => value::line(path).ok(),
         _ => None,
     };
     let expected = "expected \"memory\" or \"sqlite:tollgate.db\"";
-    path.map(|path| Store::Sqlite(path.into())).ok_or(expected.into())
+    path.map(|path| StoreConfig::Sqlite(path.into())).ok_or(expected.into())
 }
 
-fn jobs(section: &mut Section<'_>) -> Jobs {
+fn jobs(section: &mut Section<'_>) -> JobsConfig {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    let jobs = Jobs {
+    let jobs = JobsConfig {
         finished: section.list("finished", value::line, words(FINISHED)),
         failed: section.list("failed", value::line, words(FAILED)),
         result: section.list("result", value::pointer, words(RESULT)),
     };
     if jobs.failed.iter().any(|word| jobs.finished.contains(word)) {
         let written = if section.has("failed") { "failed" } else { "finished" };
-        section.fault(written, "expected no word in both jobs.finished and jobs.failed");
+        section.error(written, "expected no word in both jobs.finished and jobs.failed");
     }
     jobs
 }
 
-fn page(section: &mut Section<'_>, folder: &Path) -> Page {
+fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
     let dir = section.text("dir", |text| Ok(text.to_owned()), String::new());
     let fallback = section.text("fallback", file_name, String::new());
     if dir.is_empty() && !fallback.is_empty() {
         let expected = "expected page.dir with it, the folder that holds this file";
-        section.fault("fallback", expected);
+        section.error("fallback", expected);
     }
-    Page {
+    PageConfig {
         dir: Some(dir).filter(|dir| !dir.is_empty()).map(|dir| folder.join(dir)),
         fallback: Some(fallback).filter(|file| !file.is_empty()),
         title: section.text("title", value::line, "tollgate".to_owned()),
@@ -443,7 +456,7 @@ fn file_name(text: &str) -> Parsed<String> {
     Err("expected a file inside page.dir, such as \"index.html\"".into())
 }
 
-fn log(section: &mut Section<'_>) -> Log {
+fn log(section: &mut Section<'_>) -> LogConfig {
     const FORMATS: &[(&str, LogFormat)] = &[("auto", LogFormat::Auto), ("json", LogFormat::Json)];
     const LEVELS: &[(&str, Level)] = &[
         ("error", Level::ERROR),
@@ -454,8 +467,8 @@ fn log(section: &mut Section<'_>) -> Log {
     ];
     let format = "expected \"auto\" or \"json\"";
     let level = "expected \"error\", \"warn\", \"info\", \"debug\" or \"trace\"";
-    Log {
-        format: section.word("format", FORMATS, format, LogFormat::Auto),
-        level: section.word("level", LEVELS, level, Level::INFO),
+    LogConfig {
+        format: section.keyword("format", FORMATS, format, LogFormat::Auto),
+        level: section.keyword("level", LEVELS, level, Level::INFO),
     }
 }

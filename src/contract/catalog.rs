@@ -35,8 +35,8 @@ pub struct VideoModel {
     pub id: Cow<'static, str>,
     pub toll: Usd,
     pub durations: Durations,
-    pub image: Image,
-    pub aspect_ratio: Aspect,
+    pub image: ImageInput,
+    pub aspect_ratio: AspectRatioSupport,
     pub remarks: &'static str,
 }
 
@@ -49,13 +49,13 @@ pub enum Durations {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Image {
+pub enum ImageInput {
     Optional,
     Required,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Aspect {
+pub enum AspectRatioSupport {
     Ignored,
     /// The contract names two families that follow it, and not which identifiers belong to them.
     /// Guess: every model but the one that ignores it does.
@@ -141,8 +141,8 @@ const fn video(
     id: &'static str,
     dollars: u64,
     durations: Durations,
-    image: Image,
-    aspect_ratio: Aspect,
+    image: ImageInput,
+    aspect_ratio: AspectRatioSupport,
     remarks: &'static str,
 ) -> VideoModel {
     let toll = Usd::dollars(dollars);
@@ -173,14 +173,14 @@ const CHAT_MODELS: &[ChatModel] = &[
 #[rustfmt::skip]
 const VIDEO_MODELS: &[VideoModel] = &[
     //    id                    $  durations            image            aspect ratio      remarks
-    video("video-a-2",          3, Between(5, 15),      Image::Optional, Aspect::Ignored,  "longest clips; default model"),
-    video("video-b",            3, Between(5, 10),      Image::Optional, Aspect::Unstated, "motion quality"),
-    video("video-c-2",          3, Between(5, 8),       Image::Optional, Aspect::Unstated, "fastest, about 40 seconds"),
-    video("video-c-3-fast",     3, OneOf(&[4, 6, 8]),   Image::Optional, Aspect::Unstated, "budget tier"),
-    video("video-d-3.1",        5, OneOf(&[4, 6, 8]),   Image::Optional, Aspect::Unstated, "best quality"),
-    video("video-d-3.1-fast",   3, OneOf(&[4, 6, 8]),   Image::Optional, Aspect::Unstated, "speed-optimized"),
-    video("video-e-gen4-turbo", 3, Durations::Unstated, Image::Required, Aspect::Unstated, "fast image-to-video; requires image_url"),
-    video("video-e-gen4.5",     5, Durations::Unstated, Image::Optional, Aspect::Unstated, "flagship of its vendor"),
+    video("video-a-2",          3, Between(5, 15),      ImageInput::Optional, AspectRatioSupport::Ignored,  "longest clips; default model"),
+    video("video-b",            3, Between(5, 10),      ImageInput::Optional, AspectRatioSupport::Unstated, "motion quality"),
+    video("video-c-2",          3, Between(5, 8),       ImageInput::Optional, AspectRatioSupport::Unstated, "fastest, about 40 seconds"),
+    video("video-c-3-fast",     3, OneOf(&[4, 6, 8]),   ImageInput::Optional, AspectRatioSupport::Unstated, "budget tier"),
+    video("video-d-3.1",        5, OneOf(&[4, 6, 8]),   ImageInput::Optional, AspectRatioSupport::Unstated, "best quality"),
+    video("video-d-3.1-fast",   3, OneOf(&[4, 6, 8]),   ImageInput::Optional, AspectRatioSupport::Unstated, "speed-optimized"),
+    video("video-e-gen4-turbo", 3, Durations::Unstated, ImageInput::Required, AspectRatioSupport::Unstated, "fast image-to-video; requires image_url"),
+    video("video-e-gen4.5",     5, Durations::Unstated, ImageInput::Optional, AspectRatioSupport::Unstated, "flagship of its vendor"),
 ];
 
 #[cfg(test)]

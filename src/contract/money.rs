@@ -11,11 +11,11 @@ const MICROS: u64 = 1_000_000;
 pub struct Usd(u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotMoney {
+pub enum ParseUsdError {
     #[error("expected dollars such as 5.00 or 0.006")]
-    Shape,
+    Malformed,
     #[error("expected at most six places after the point")]
-    TooFine,
+    TooPrecise,
     #[error("the amount is too large")]
     TooLarge,
 }
@@ -57,8 +57,8 @@ impl Usd {
     }
 
     /// Reads the gateway's dollar text (2.3, 2.5): exactly `$` and a decimal, as in `$5.00`.
-    pub fn from_dollar_text(text: &str) -> Result<Self, NotMoney> {
-        text.strip_prefix('$').ok_or(NotMoney::Shape)?.parse()
+    pub fn from_dollar_text(text: &str) -> Result<Self, ParseUsdError> {
+        text.strip_prefix('$').ok_or(ParseUsdError::Malformed)?.parse()
     }
 
     /// The amount for people: cents at least, and as many places as it needs (`$5.00`, `$0.006`).
@@ -74,25 +74,26 @@ impl Usd {
 
 /// Reads a bare decimal as settings and flags write it: `5`, `5.00`, `0.006`.
 impl std::str::FromStr for Usd {
-    type Err = NotMoney;
+    type Err = ParseUsdError;
 
-    fn from_str(text: &str) -> Result<Self, NotMoney> {
+    fn from_str(text: &str) -> Result<Self, ParseUsdError> {
         let (whole, fraction) = match text.split_once('.') {
             Some((whole, fraction)) if !fraction.is_empty() => (whole, fraction),
-            Some(_) => return Err(NotMoney::Shape),
+            Some(_) => return Err(ParseUsdError::Malformed),
             None => (text, ""),
         };
         let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
         if whole.is_empty() || !digits(whole) || !digits(fraction) {
-            return Err(NotMoney::Shape);
+            return Err(ParseUsdError::Malformed);
         }
         if fraction.len() > 6 {
-            return Err(NotMoney::TooFine);
+            return Err(ParseUsdError::TooPrecise);
         }
-        let whole: u64 = whole.parse().map_err(|_| NotMoney::TooLarge)?;
-        let fraction: u64 = format!("{fraction:0<6}").parse().map_err(|_| NotMoney::Shape)?;
+        let whole: u64 = whole.parse().map_err(|_| ParseUsdError::TooLarge)?;
+        let fraction: u64 =
+            format!("{fraction:0<6}").parse().map_err(|_| ParseUsdError::Malformed)?;
         let micros = whole.checked_mul(MICROS).and_then(|micros| micros.checked_add(fraction));
-        micros.map(Self).ok_or(NotMoney::TooLarge)
+        micros.map(Self).ok_or(ParseUsdError::TooLarge)
     }
 }
 
@@ -128,25 +129,25 @@ mod tests {
             assert_eq!(Usd::from_dollar_text(&format!("${text}")), Ok(Usd(micros)), "{text}");
         }
         for (text, why) in [
-            ("", NotMoney::Shape),
-            (".5", NotMoney::Shape),
-            ("5.", NotMoney::Shape),
-            ("-5", NotMoney::Shape),
-            ("+5", NotMoney::Shape),
-            ("5,00", NotMoney::Shape),
-            ("1,000.00", NotMoney::Shape),
-            ("5e3", NotMoney::Shape),
-            (" 5", NotMoney::Shape),
-            ("5.0.0", NotMoney::Shape),
-            ("$5", NotMoney::Shape),
-            ("٥", NotMoney::Shape),
-            ("0.0000001", NotMoney::TooFine),
-            ("18446744073709.551616", NotMoney::TooLarge),
-            ("99999999999999999999999", NotMoney::TooLarge),
+            ("", ParseUsdError::Malformed),
+            (".5", ParseUsdError::Malformed),
+            ("5.", ParseUsdError::Malformed),
+            ("-5", ParseUsdError::Malformed),
+            ("+5", ParseUsdError::Malformed),
+            ("5,00", ParseUsdError::Malformed),
+            ("1,000.00", ParseUsdError::Malformed),
+            ("5e3", ParseUsdError::Malformed),
+            (" 5", ParseUsdError::Malformed),
+            ("5.0.0", ParseUsdError::Malformed),
+            ("$5", ParseUsdError::Malformed),
+            ("٥", ParseUsdError::Malformed),
+            ("0.0000001", ParseUsdError::TooPrecise),
+            ("18446744073709.551616", ParseUsdError::TooLarge),
+            ("99999999999999999999999", ParseUsdError::TooLarge),
         ] {
             assert_eq!(text.parse::<Usd>(), Err(why), "{text}");
         }
-        assert_eq!(Usd::from_dollar_text("5.00"), Err(NotMoney::Shape));
+        assert_eq!(Usd::from_dollar_text("5.00"), Err(ParseUsdError::Malformed));
     }
 
     #[test]
@@ -177,9 +178,9 @@ mod tests {
             let micros = u128::from(whole) * u128::from(MICROS)
                 + format!("{fraction:0<6}")[..6].parse::<u128>().unwrap();
             let expected = match u64::try_from(micros) {
-                _ if fraction.len() > 6 => Err(NotMoney::TooFine),
+                _ if fraction.len() > 6 => Err(ParseUsdError::TooPrecise),
                 Ok(micros) => Ok(Usd(micros)),
-                Err(_) => Err(NotMoney::TooLarge),
+                Err(_) => Err(ParseUsdError::TooLarge),
             };
             prop_assert_eq!(format!("{whole}.{fraction}").parse(), expected);
             prop_assert_eq!(format!("00{whole}.{fraction}").parse(), expected);

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::money::Usd;
 
 /// The longest prompt, in characters (2.5). Guess: the unit is the code point, JSON Schema's unit.
-pub const PROMPT_LIMIT: usize = 4_000;
+pub const MAX_PROMPT: usize = 4_000;
 pub const ASPECT_RATIOS: &[&str] = &["16:9", "9:16"];
 pub const DEFAULT_ASPECT_RATIO: &str = "16:9";
 

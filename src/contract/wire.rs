@@ -6,7 +6,7 @@ use serde::Serialize;
 
 pub const KEY_PREFIX: &str = "svc_sk_";
 /// The most active keys that an account may hold (3.1).
-pub const MOST_KEYS: usize = 5;
+pub const MAX_KEYS: usize = 5;
 
 pub const CHAT: &str = "/api/v1/chat";
 pub const VIDEO: &str = "/api/v1/video";
@@ -18,7 +18,7 @@ pub const MISSING_API_KEY: &str = "missing_api_key";
 pub const INVALID_API_KEY: &str = "invalid_api_key";
 
 /// The window that the billing summary of the reference payload reports (2.3): requests, seconds.
-pub const REPORTED_WINDOW: (u32, u64) = (60, 60);
+pub const REPORTED_RATE_LIMIT: (u32, u64) = (60, 60);
 
 /// Who speaks in a message. The contract shows `user`; the others are guesses that every chat API
 /// of this shape shares.

@@ -12,64 +12,66 @@ use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
-use super::route::Takes;
-use super::{Call, DownstreamConfig, shown};
-use crate::answer::BoxError;
+use super::route::BodyKind;
+use super::{Call, DownstreamConfig, sanitize};
 use crate::problem::{
     MALFORMED_REQUEST, OVERLOADED, PAYLOAD_TOO_LARGE, Problem, REQUEST_TIMEOUT,
     UNSUPPORTED_MEDIA_TYPE,
 };
+use crate::response::BoxError;
 
-const LOGIN: usize = 4_096;
+const MAX_LOGIN_BODY: usize = 4_096;
 /// When to come back if there is no memory for a payload.
-const COME_BACK: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 pub async fn read<B>(config: &DownstreamConfig, call: Call<B>) -> Result<Call, Problem>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
     let server = &config.server;
-    let Call { id, caller, standing, way, route, head, body } = call;
-    let limit = match route.takes {
-        Takes::Nothing => None,
-        Takes::ChatJson => Some(server.chat_body),
-        Takes::VideoJson | Takes::VideoForm => Some(server.video_body),
-        Takes::LoginJson => Some(LOGIN),
+    let Call { id, caller, session: standing, transport: way, route, head, body } = call;
+    let limit = match route.body {
+        BodyKind::Nothing => None,
+        BodyKind::ChatJson => Some(server.chat_body),
+        BodyKind::VideoJson | BodyKind::VideoForm => Some(server.video_body),
+        BodyKind::LoginJson => Some(MAX_LOGIN_BODY),
     };
     let body = match limit {
         None => Bytes::new(),
         Some(limit) => {
-            if let Some(problem) = fault_of_head(&head.headers, limit, route.takes) {
+            if let Some(problem) = header_problem(&head.headers, limit, route.body) {
                 return Err(problem);
             }
             // If the head does not tell the length, the body may be as long as the row allows.
             let length = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
             let length = length.unwrap_or(limit).min(limit);
-            let taken = config.memory.take(length, server.max_body_memory).ok_or_else(|| {
-                Problem::new(&OVERLOADED)
+            let taken = config.body_memory.try_acquire(length, server.max_body_memory).ok_or_else(
+                || {
+                    Problem::new(&OVERLOADED)
                     .detail(
                         "the bodies of other requests take all the memory that there is for them",
                     )
-                    .retry_after(COME_BACK)
-            })?;
-            whole(body, limit, server.body_timeout, taken).await?
+                    .retry_after(RETRY_DELAY)
+                },
+            )?;
+            collect(body, limit, server.body_timeout, taken).await?
         }
     };
-    Ok(Call { id, caller, standing, way, route, head, body })
+    Ok(Call { id, caller, session: standing, transport: way, route, head, body })
 }
 
-fn fault_of_head(headers: &HeaderMap, limit: usize, takes: Takes) -> Option<Problem> {
+fn header_problem(headers: &HeaderMap, limit: usize, takes: BodyKind) -> Option<Problem> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let (first, more) = (types.next(), types.next());
     let media_type = first.and_then(|value| value.to_str().ok()).unwrap_or_default();
     let unsupported = |detail: String| Some(Problem::new(&UNSUPPORTED_MEDIA_TYPE).detail(detail));
-    let is_form = takes == Takes::VideoForm && is_form(media_type);
+    let is_form = takes == BodyKind::VideoForm && is_form(media_type);
     if more.is_some() || !(is_json(media_type) || is_form) {
         let detail = match (first, more) {
             (None, _) => "expected Content-Type: application/json, found none".to_owned(),
             (Some(_), Some(_)) => "expected one Content-Type, found several".to_owned(),
             (found, None) => {
-                format!("expected Content-Type: application/json, found \"{}\"", shown(found))
+                format!("expected Content-Type: application/json, found \"{}\"", sanitize(found))
             }
         };
         return unsupported(detail);
@@ -105,13 +107,18 @@ fn is_form(media_type: &str) -> bool {
     essence.trim().eq_ignore_ascii_case("multipart/form-data")
 }
 
-async fn whole<B>(body: B, limit: usize, timeout: Duration, taken: Taken) -> Result<Bytes, Problem>
+async fn collect<B>(
+    body: B,
+    limit: usize,
+    timeout: Duration,
+    taken: BodyPermit,
+) -> Result<Bytes, Problem>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
     let whole = tokio::time::timeout(timeout, Limited::new(body, limit).collect());
     match whole.await {
-        Ok(Ok(collected)) => Ok(taken.holding(collected.to_bytes())),
+        Ok(Ok(collected)) => Ok(taken.guard(collected.to_bytes())),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limit)),
         Ok(Err(_broken)) => Err(Problem::new(&MALFORMED_REQUEST)
             .detail("the body ended early, or its chunks are malformed")),
@@ -125,41 +132,41 @@ fn too_large(limit: usize) -> Problem {
 
 /// The bytes that payloads may have now, shared by every core. It outlives a change of settings.
 #[derive(Debug, Default)]
-pub struct Memory {
-    taken: AtomicUsize,
+pub struct BodyMemory {
+    used: AtomicUsize,
 }
 
-impl Memory {
-    fn take(self: &Arc<Self>, bytes: usize, max: usize) -> Option<Taken> {
+impl BodyMemory {
+    fn try_acquire(self: &Arc<Self>, bytes: usize, max: usize) -> Option<BodyPermit> {
         let more = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= max);
         let order = (Ordering::AcqRel, Ordering::Acquire);
-        self.taken.fetch_update(order.0, order.1, more).ok()?;
-        Some(Taken { memory: Arc::clone(self), bytes, payload: Bytes::new() })
+        self.used.fetch_update(order.0, order.1, more).ok()?;
+        Some(BodyPermit { memory: Arc::clone(self), bytes, payload: Bytes::new() })
     }
 }
 
 #[derive(Debug)]
-struct Taken {
-    memory: Arc<Memory>,
+struct BodyPermit {
+    memory: Arc<BodyMemory>,
     bytes: usize,
     payload: Bytes,
 }
 
-impl Taken {
+impl BodyPermit {
     /// The payload, which gives the memory back with its last copy.
-    fn holding(mut self, payload: Bytes) -> Bytes {
+    fn guard(mut self, payload: Bytes) -> Bytes {
         self.payload = payload;
         Bytes::from_owner(self)
     }
 }
 
-impl Drop for Taken {
+impl Drop for BodyPermit {
     fn drop(&mut self) {
-        self.memory.taken.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.memory.used.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
-impl AsRef<[u8]> for Taken {
+impl AsRef<[u8]> for BodyPermit {
     fn as_ref(&self) -> &[u8] {
         &self.payload
     }
@@ -174,18 +181,18 @@ mod tests {
         let fault = |pairs: &[(http::HeaderName, &'static str)], takes| {
             let pairs = pairs.iter().cloned();
             let headers = pairs.map(|(name, value)| (name, http::HeaderValue::from_static(value)));
-            fault_of_head(&headers.collect(), 100, takes).map(|problem| problem.kind().code)
+            header_problem(&headers.collect(), 100, takes).map(|problem| problem.kind().code)
         };
         let form = (CONTENT_TYPE, "Multipart/Form-Data; boundary=x");
         let token = (AUTHORIZATION, "Bearer x");
         let both = [form.clone(), token];
-        assert_eq!(fault(&both, Takes::VideoForm), None);
-        assert_eq!(fault(&[form], Takes::VideoForm), Some("unsupported_media_type"));
-        for takes in [Takes::VideoJson, Takes::ChatJson] {
+        assert_eq!(fault(&both, BodyKind::VideoForm), None);
+        assert_eq!(fault(&[form], BodyKind::VideoForm), Some("unsupported_media_type"));
+        for takes in [BodyKind::VideoJson, BodyKind::ChatJson] {
             assert_eq!(fault(&both, takes), Some("unsupported_media_type"));
         }
         let json = [(CONTENT_TYPE, "application/json")];
-        assert_eq!(fault(&json, Takes::VideoForm), None);
+        assert_eq!(fault(&json, BodyKind::VideoForm), None);
     }
 
     #[test]
@@ -206,19 +213,19 @@ mod tests {
 
     #[test]
     fn memory_is_given_back_with_the_last_copy_of_the_payload() {
-        let memory = Arc::new(Memory::default());
-        let first = memory.take(6, 10).unwrap();
-        assert!(memory.take(5, 10).is_none());
-        assert!(memory.take(usize::MAX, 10).is_none());
-        let second = memory.take(4, 10).unwrap();
+        let memory = Arc::new(BodyMemory::default());
+        let first = memory.try_acquire(6, 10).unwrap();
+        assert!(memory.try_acquire(5, 10).is_none());
+        assert!(memory.try_acquire(usize::MAX, 10).is_none());
+        let second = memory.try_acquire(4, 10).unwrap();
         drop(second);
-        let payload = first.holding(Bytes::from_static(b"hello"));
+        let payload = first.guard(Bytes::from_static(b"hello"));
         let (start, copy) = (payload.slice(..2), payload.clone());
         drop(payload);
         drop(copy);
-        assert!(memory.take(5, 10).is_none(), "a part of it is still there");
+        assert!(memory.try_acquire(5, 10).is_none(), "a part of it is still there");
         drop(start);
-        assert!(memory.take(10, 10).is_some());
-        assert_eq!(memory.taken.load(Ordering::Acquire), 0);
+        assert!(memory.try_acquire(10, 10).is_some());
+        assert_eq!(memory.used.load(Ordering::Acquire), 0);
     }
 }

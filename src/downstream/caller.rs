@@ -8,11 +8,11 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request};
 use tracing::Span;
 
-use super::forwarded::{client, is_trusted, way};
-use super::route::{Needs, Route};
+use super::forwarded::{client_ip, is_trusted, transport};
+use super::route::{Auth, Route};
 use super::{Call, DownstreamConfig, RequestId};
-use crate::access::cookie::{self, Way};
-use crate::access::{Shown, Standing};
+use crate::access::cookie::{self, Transport};
+use crate::access::{Credentials, Session};
 use crate::config::Network;
 use crate::problem::{INTERNAL, Problem};
 use crate::store::Caller;
@@ -38,13 +38,13 @@ pub struct Peer(
 
 impl Peer {
     #[doc(hidden)]
-    pub fn introduce<B>(self, mut request: Request<B>) -> Request<B> {
+    pub fn insert_into<B>(self, mut request: Request<B>) -> Request<B> {
         request.extensions_mut().insert(self);
         request
     }
 }
 
-pub async fn identify<B>(
+pub async fn authenticate<B>(
     config: &DownstreamConfig,
     id: &RequestId,
     route: &'static Route,
@@ -57,39 +57,39 @@ pub async fn identify<B>(
         ));
     };
     let (access, headers) = (&config.access, &head.headers);
-    let address = Caller::Address(network(client(peer.ip(), headers, &config.trusted)));
-    let way = match access.has_logins() {
-        true => way(peer.ip(), headers, &config.trusted),
+    let address = Caller::Address(network(client_ip(peer.ip(), headers, &config.trusted_proxies)));
+    let transport = match access.has_logins() {
+        true => transport(peer.ip(), headers, &config.trusted_proxies),
         // No cookie means anything.
-        false => Way::Plain,
+        false => Transport::Plain,
     };
-    let (caller, standing) = if access.is_open() || route.needs == Needs::Nobody {
-        (address, Standing::default())
+    let (caller, standing) = if access.is_open() || route.auth == Auth::Public {
+        (address, Session::default())
     } else {
-        let shown = credentials(headers, way);
-        let (caller, standing) = access.judge(shown, address).await?;
-        if let Some(problem) = unmeant(shown, &head.method, headers) {
+        let shown = credentials(headers, transport);
+        let (caller, standing) = access.authenticate(shown, address).await?;
+        if let Some(problem) = csrf_problem(shown, &head.method, headers) {
             return Err(problem);
         }
         Span::current().record("caller", tracing::field::display(&caller));
         (caller, standing)
     };
-    Ok(Call { id: id.clone(), caller, standing, way, route, head, body })
+    Ok(Call { id: id.clone(), caller, session: standing, transport, route, head, body })
 }
 
 /// What the head shows; a bearer token that is there decides, whatever else is. Over
-/// [`Way::Plain`], no cookie counts.
-fn credentials(headers: &HeaderMap, way: Way) -> Shown<'_> {
+/// [`Transport::Plain`], no cookie counts.
+fn credentials(headers: &HeaderMap, transport: Transport) -> Credentials<'_> {
     let mut lines = headers.get_all(AUTHORIZATION).iter();
     match (lines.next(), lines.next()) {
-        (Some(line), None) => bearer(line).map_or(Shown::Garbled, Shown::Token),
-        (Some(_), Some(_)) => Shown::Garbled,
-        (None, _) => way.carried(headers),
+        (Some(line), None) => bearer_token(line).map_or(Credentials::Malformed, Credentials::Token),
+        (Some(_), Some(_)) => Credentials::Malformed,
+        (None, _) => transport.credentials(headers),
     }
 }
 
 /// The token of RFC 6750, 2.1. Two in one line have a comma between them, which no token has.
-fn bearer(line: &HeaderValue) -> Option<&str> {
+fn bearer_token(line: &HeaderValue) -> Option<&str> {
     let (scheme, token) = line.to_str().ok()?.split_once(' ')?;
     let token = token.trim_matches(' ');
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
@@ -97,13 +97,13 @@ fn bearer(line: &HeaderValue) -> Option<&str> {
     (is_bearer && !token.is_empty() && token.bytes().all(plain)).then_some(token)
 }
 
-fn unmeant(shown: Shown<'_>, method: &Method, headers: &HeaderMap) -> Option<Problem> {
-    let by_cookie = matches!(shown, Shown::Login(_)) && !method.is_safe();
-    by_cookie.then(|| cookie::unmeant(headers)).flatten()
+fn csrf_problem(shown: Credentials<'_>, method: &Method, headers: &HeaderMap) -> Option<Problem> {
+    let by_cookie = matches!(shown, Credentials::Cookie(_)) && !method.is_safe();
+    by_cookie.then(|| cookie::csrf_header_missing(headers)).flatten()
 }
 
 /// The address that a peer's connections count under; none for a trusted proxy, which brings many.
-pub fn counted(peer: IpAddr, trusted: &[Network]) -> Option<IpAddr> {
+pub fn limit_key(peer: IpAddr, trusted: &[Network]) -> Option<IpAddr> {
     (!is_trusted(peer.to_canonical(), trusted)).then(|| network(peer))
 }
 
@@ -134,28 +134,28 @@ mod tests {
     #[test]
     fn connections_count_by_network_and_those_of_a_trusted_proxy_not_at_all() {
         let trusted = [Network { address: [10, 0, 0, 0].into(), prefix: 8 }];
-        let counted = |peer: &str| counted(peer.parse().unwrap(), &trusted);
+        let counted = |peer: &str| limit_key(peer.parse().unwrap(), &trusted);
         assert_eq!(counted("2001:db8::1"), counted("2001:db8::2"));
         assert_ne!(counted("192.0.2.1"), counted("192.0.2.2"));
         assert_eq!(counted("::ffff:192.0.2.1"), counted("192.0.2.1"));
         assert_eq!((counted("10.1.2.3"), counted("::ffff:10.1.2.3")), (None, None));
     }
 
-    fn read(way: Way, lines: &[(&'static str, &str)]) -> String {
+    fn read(transport: Transport, lines: &[(&'static str, &str)]) -> String {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             headers.append(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
-        match credentials(&headers, way) {
-            Shown::Token(token) => format!("Token({token:?})"),
-            Shown::Login(value) => format!("Login({value:?})"),
-            other @ (Shown::Nothing | Shown::Garbled) => format!("{other:?}"),
+        match credentials(&headers, transport) {
+            Credentials::Token(token) => format!("Token({token:?})"),
+            Credentials::Cookie(value) => format!("Login({value:?})"),
+            other @ (Credentials::Missing | Credentials::Malformed) => format!("{other:?}"),
         }
     }
 
     #[test]
     fn a_credential_is_not_shown_to_those_who_debug() {
-        for shown in [Shown::Token("hunter2"), Shown::Login("hunter2")] {
+        for shown in [Credentials::Token("hunter2"), Credentials::Cookie("hunter2")] {
             assert!(!format!("{shown:?}").contains("hunter2"), "{shown:?}");
         }
     }
@@ -183,9 +183,9 @@ mod tests {
             (&[COOKIE], "Login(\"v\")"),
             (&[COOKIE, COOKIE], "Garbled"),
         ] {
-            assert_eq!(read(Way::Loopback, lines), found, "{lines:?}");
+            assert_eq!(read(Transport::Loopback, lines), found, "{lines:?}");
         }
-        assert_eq!(read(Way::Plain, &[COOKIE]), "Nothing");
+        assert_eq!(read(Transport::Plain, &[COOKIE]), "Nothing");
     }
 
     #[test]
@@ -193,15 +193,18 @@ mod tests {
         let meant = |value| HeaderMap::from_iter([("x-tollgate".parse().unwrap(), value)]);
         let (yes, no) = (HeaderValue::from_static("1"), HeaderValue::from_static("true"));
         for (shown, method, is_asked_for) in [
-            (Shown::Login("v"), Method::POST, true),
-            (Shown::Login("v"), Method::GET, false),
-            (Shown::Login("v"), Method::HEAD, false),
-            (Shown::Token("t"), Method::POST, false),
+            (Credentials::Cookie("v"), Method::POST, true),
+            (Credentials::Cookie("v"), Method::GET, false),
+            (Credentials::Cookie("v"), Method::HEAD, false),
+            (Credentials::Token("t"), Method::POST, false),
         ] {
-            let refused = unmeant(shown, &method, &HeaderMap::new()).is_some();
+            let refused = csrf_problem(shown, &method, &HeaderMap::new()).is_some();
             assert_eq!(refused, is_asked_for, "{shown:?} {method}");
-            assert_eq!(unmeant(shown, &method, &meant(no.clone())).is_some(), is_asked_for);
-            assert!(unmeant(shown, &method, &meant(yes.clone())).is_none(), "{shown:?} {method}");
+            assert_eq!(csrf_problem(shown, &method, &meant(no.clone())).is_some(), is_asked_for);
+            assert!(
+                csrf_problem(shown, &method, &meant(yes.clone())).is_none(),
+                "{shown:?} {method}"
+            );
         }
     }
 }

@@ -19,17 +19,17 @@ use tower_http::cors::{AllowCredentials, AllowHeaders, AllowOrigin, CorsLayer};
 use tower_http::csrf::{CsrfLayer, ProtectionError};
 
 use super::DownstreamConfig;
-use super::observe::Refused;
-use super::route::{Pages, is_reserved};
-use crate::answer::Answer;
+use super::observe::RefusalKind;
+use super::route::{CrossOrigin, is_api_path};
 use crate::problem::{ORIGIN_NOT_ALLOWED, Problem};
+use crate::response::Response;
 
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
-const MAX_AGE: Duration = Duration::from_secs(7_200);
-const MAY_SEND: &[&str] = &[
+const PREFLIGHT_MAX_AGE: Duration = Duration::from_secs(7_200);
+const ALLOWED_HEADERS: &[&str] = &[
     "content-type",
     "authorization",
     "idempotency-key",
@@ -46,9 +46,9 @@ const MAY_SEND: &[&str] = &[
     "openai-beta",
 ];
 /// A family of headers that stock SDKs add to every call.
-const SDK_FAMILY: &str = "x-stainless-";
+const SDK_HEADER_PREFIX: &str = "x-stainless-";
 /// What a script of another origin may read; anything else is `null` to it.
-const MAY_READ: &[&str] = &[
+const EXPOSED_HEADERS: &[&str] = &[
     "ratelimit",
     "ratelimit-policy",
     "retry-after",
@@ -73,7 +73,8 @@ impl Origins {
     pub fn new(listed: &[String], has_logins: bool) -> Self {
         let allowed: Vec<_> =
             listed.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()).collect();
-        let readable: Vec<_> = MAY_READ.iter().map(|name| HeaderName::from_static(name)).collect();
+        let readable: Vec<_> =
+            EXPOSED_HEADERS.iter().map(|name| HeaderName::from_static(name)).collect();
         let same = allowed.clone();
         let credentials = move |origin: &HeaderValue, _: &_| has_logins && same.contains(origin);
         let cors = CorsLayer::new()
@@ -82,7 +83,7 @@ impl Origins {
             .allow_methods([Method::GET, Method::HEAD, Method::POST])
             .allow_headers(AllowHeaders::mirror_request())
             .expose_headers(readable)
-            .max_age(MAX_AGE)
+            .max_age(PREFLIGHT_MAX_AGE)
             .vary([ORIGIN]);
         let csrf = listed.iter().fold(CsrfLayer::new(), |rules, origin| {
             // An origin that the layer cannot take stays unlisted, which is the safe side.
@@ -96,11 +97,11 @@ impl Origins {
 ///
 /// Only a true preflight is answered here, with 204: any other `OPTIONS` is a method like the rest. The headers
 /// that it may ask for are a list and one family, where tower-http's layer knows lists only.
-pub async fn cors<B, F: Future<Output = Answer>>(
+pub async fn cors<B, F: Future<Output = Response>>(
     config: &DownstreamConfig,
     mut request: Request<B>,
     next: impl Fn(Request<B>) -> F,
-) -> Answer {
+) -> Response {
     let headers = request.headers();
     let is_options = request.method() == Method::OPTIONS;
     let is_preflight = is_options
@@ -112,9 +113,9 @@ pub async fn cors<B, F: Future<Output = Answer>>(
         answer.headers_mut().append(VARY, HeaderValue::from_static("origin"));
         return answer;
     }
-    let unlisted = unlisted(&request);
+    let unlisted = unlisted_origin(&request);
     if is_preflight {
-        keep_known_headers(&mut request);
+        retain_allowed_headers(&mut request);
     }
     let inner = service_fn(|request| next(request).map(Ok::<_, Infallible>));
     let Ok(mut answer) = config.origins.cors.layer(inner).oneshot(request).await;
@@ -124,19 +125,21 @@ pub async fn cors<B, F: Future<Output = Answer>>(
     if let Some((origin, asked)) = unlisted
         && !answer.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN)
     {
-        config.refusals.log(Refused::Origin(asked), Some(&origin));
+        config.refusal_log.log(RefusalKind::Origin(asked), Some(&origin));
     }
     answer
 }
 
 /// Of the headers that a preflight asks for, leaves those that may be sent, to be mirrored.
-fn keep_known_headers<B>(request: &mut Request<B>) {
+fn retain_allowed_headers<B>(request: &mut Request<B>) {
     let asked = request.headers_mut().remove(ASKED_HEADERS);
     let Some(asked) = asked.as_ref().and_then(|value| value.to_str().ok()) else { return };
     let known: Vec<_> = asked
         .split(',')
         .map(|name| name.trim().to_ascii_lowercase())
-        .filter(|name| MAY_SEND.contains(&name.as_str()) || name.starts_with(SDK_FAMILY))
+        .filter(|name| {
+            ALLOWED_HEADERS.contains(&name.as_str()) || name.starts_with(SDK_HEADER_PREFIX)
+        })
         .collect();
     if let Ok(value) = HeaderValue::from_str(&known.join(", ")) {
         request.headers_mut().insert(ASKED_HEADERS, value);
@@ -145,19 +148,19 @@ fn keep_known_headers<B>(request: &mut Request<B>) {
 
 /// The origin of a read or preflight of another site, and which it is. If its page cannot read the answer, the log
 /// names the origin: nothing else would tell an operator which one to list. `spending` logs methods that spend.
-fn unlisted<B>(request: &Request<B>) -> Option<(HeaderValue, &'static str)> {
+fn unlisted_origin<B>(request: &Request<B>) -> Option<(HeaderValue, &'static str)> {
     let origin = request.headers().get(ORIGIN)?;
     let asked = match request.method() {
         &Method::OPTIONS => "a preflight",
         &Method::GET | &Method::HEAD => "a read",
         _ => return None,
     };
-    let is_other = is_reserved(request.uri().path()) && !is_own(origin, request.headers());
+    let is_other = is_api_path(request.uri().path()) && !is_same_origin(origin, request.headers());
     is_other.then(|| (origin.clone(), asked))
 }
 
 /// Whether the page is our own: by the browser's word, or else by the name that it was reached under.
-fn is_own(origin: &HeaderValue, headers: &HeaderMap) -> bool {
+fn is_same_origin(origin: &HeaderValue, headers: &HeaderMap) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return site == "same-origin" || site == "none";
     }
@@ -168,52 +171,56 @@ fn is_own(origin: &HeaderValue, headers: &HeaderMap) -> bool {
 
 /// Refuses requests of other sites that may spend: 403. tower-http's layer decides by `Sec-Fetch-Site`, then
 /// `Origin`.
-pub async fn spending<B, F: Future<Output = Result<Answer, Problem>>>(
+pub async fn csrf<B, F: Future<Output = Result<Response, Problem>>>(
     config: &DownstreamConfig,
     request: Request<B>,
     next: impl Fn(Request<B>) -> F,
-) -> Result<Answer, Problem> {
-    let page = page_of(request.headers()).cloned();
+) -> Result<Response, Problem> {
+    let page = origin_or_site(request.headers()).cloned();
     let answer = config.origins.csrf.layer(service_fn(next)).oneshot(request).await?;
     if answer.extensions().get::<ProtectionError>().is_none() {
         return Ok(answer);
     }
-    config.refusals.log(Refused::Origin("a request that may spend"), page.as_ref());
+    config.refusal_log.log(RefusalKind::Origin("a request that may spend"), page.as_ref());
     Err(Problem::new(&ORIGIN_NOT_ALLOWED))
 }
 
-pub fn reading<B>(
+pub fn check_read<B>(
     config: &DownstreamConfig,
-    pages: Pages,
+    pages: CrossOrigin,
     request: &Request<B>,
 ) -> Result<(), Problem> {
-    let is_read = request.method().is_safe() && is_reserved(request.uri().path());
+    let is_read = request.method().is_safe() && is_api_path(request.uri().path());
     let headers = request.headers();
-    match is_read.then(|| fault(pages, headers, &config.origins.listed)).flatten() {
+    match is_read.then(|| read_refusal(pages, headers, &config.origins.listed)).flatten() {
         None => Ok(()),
         Some(detail) => {
-            config.refusals.log(Refused::Origin("a read"), page_of(headers));
+            config.refusal_log.log(RefusalKind::Origin("a read"), origin_or_site(headers));
             Err(Problem::new(&ORIGIN_NOT_ALLOWED).detail(detail))
         }
     }
 }
 
-fn page_of(headers: &HeaderMap) -> Option<&HeaderValue> {
+fn origin_or_site(headers: &HeaderMap) -> Option<&HeaderValue> {
     headers.get(ORIGIN).or_else(|| headers.get(SITE))
 }
 
 /// Returns why a read below the reserved paths is refused, if it is.
-fn fault(pages: Pages, headers: &HeaderMap, origins: &[String]) -> Option<&'static str> {
+fn read_refusal(
+    pages: CrossOrigin,
+    headers: &HeaderMap,
+    origins: &[String],
+) -> Option<&'static str> {
     let is = |name: &HeaderName, value: &str| headers.get(name).is_some_and(|it| it == value);
     let is_navigation = is(&MODE, "navigate");
-    if is_navigation && pages == Pages::Scripts {
+    if is_navigation && pages == CrossOrigin::Scripts {
         return Some("a browser's navigation does not reach this endpoint: call it with fetch()");
     }
     // Browsers send it to https and loopback; other clients never do.
     let is_foreign = headers.contains_key(SITE) && !is(&SITE, "same-origin") && !is(&SITE, "none");
     let is_listed = || origins.iter().any(|origin| is(&ORIGIN, origin));
     let is_document = is_navigation && is(&DEST, "document");
-    let is_refused = is_foreign && pages != Pages::Any && !is_document && !is_listed();
+    let is_refused = is_foreign && pages != CrossOrigin::Any && !is_document && !is_listed();
     is_refused.then_some(
         "a page of another site may not ask this, unless access.allowed_origins lists it and the \
          browser sends its Origin (fetch, EventSource, <video crossorigin=\"anonymous\">)",
@@ -232,33 +239,33 @@ mod tests {
         let listed = &[("origin", "https://app.example")][..];
         let unlisted = &[("origin", "https://evil.example")][..];
         for (pages, site, more, is_refused) in [
-            (Pages::Listed, None, &[][..], false),
-            (Pages::Listed, None, unlisted, false),
-            (Pages::Listed, Some("same-origin"), &[], false),
-            (Pages::Listed, Some("none"), &[], false),
-            (Pages::Listed, Some("same-site"), &[], true),
-            (Pages::Listed, Some("cross-site"), &[], true),
-            (Pages::Listed, Some("Same-Origin"), &[], true),
-            (Pages::Listed, Some("cross-site"), listed, false),
-            (Pages::Listed, Some("same-site"), listed, false),
-            (Pages::Listed, Some("cross-site"), unlisted, true),
-            (Pages::Listed, Some("cross-site"), document, false),
-            (Pages::Listed, Some("cross-site"), frame, true),
-            (Pages::Any, Some("cross-site"), unlisted, false),
-            (Pages::Any, Some("cross-site"), &[], false),
-            (Pages::Any, Some("cross-site"), &[], false),
-            (Pages::Scripts, Some("same-origin"), &[], false),
-            (Pages::Scripts, Some("cross-site"), &[], true),
-            (Pages::Scripts, Some("cross-site"), document, true),
-            (Pages::Scripts, Some("none"), document, true),
-            (Pages::Scripts, Some("cross-site"), listed, false),
+            (CrossOrigin::Listed, None, &[][..], false),
+            (CrossOrigin::Listed, None, unlisted, false),
+            (CrossOrigin::Listed, Some("same-origin"), &[], false),
+            (CrossOrigin::Listed, Some("none"), &[], false),
+            (CrossOrigin::Listed, Some("same-site"), &[], true),
+            (CrossOrigin::Listed, Some("cross-site"), &[], true),
+            (CrossOrigin::Listed, Some("Same-Origin"), &[], true),
+            (CrossOrigin::Listed, Some("cross-site"), listed, false),
+            (CrossOrigin::Listed, Some("same-site"), listed, false),
+            (CrossOrigin::Listed, Some("cross-site"), unlisted, true),
+            (CrossOrigin::Listed, Some("cross-site"), document, false),
+            (CrossOrigin::Listed, Some("cross-site"), frame, true),
+            (CrossOrigin::Any, Some("cross-site"), unlisted, false),
+            (CrossOrigin::Any, Some("cross-site"), &[], false),
+            (CrossOrigin::Any, Some("cross-site"), &[], false),
+            (CrossOrigin::Scripts, Some("same-origin"), &[], false),
+            (CrossOrigin::Scripts, Some("cross-site"), &[], true),
+            (CrossOrigin::Scripts, Some("cross-site"), document, true),
+            (CrossOrigin::Scripts, Some("none"), document, true),
+            (CrossOrigin::Scripts, Some("cross-site"), listed, false),
         ] {
             let mut headers = HeaderMap::new();
             let site = site.map(|site| ("sec-fetch-site", site));
             for (name, value) in site.iter().chain(more) {
                 headers.insert(*name, value.parse().unwrap());
             }
-            let found = fault(pages, &headers, &origins).is_some();
+            let found = read_refusal(pages, &headers, &origins).is_some();
             assert_eq!(found, is_refused, "{pages:?} {headers:?}");
         }
     }

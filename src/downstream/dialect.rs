@@ -5,51 +5,51 @@
 
 use http::header::CONTENT_TYPE;
 
-use crate::answer::{self, Answer, Body};
-use crate::problem::{SHOULD_RETRY, is_sent_again};
+use crate::problem::{SHOULD_RETRY, is_retried_by_sdks};
+use crate::response::{self, Body, Response};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     Native,
     OpenAi,
-    Lost,
+    MissingV1,
 }
 
 impl Dialect {
-    pub fn of(path: &str) -> Self {
-        let is_in = |known: &[&str]| known.iter().any(|known| is_at(known, path));
+    pub fn of_path(path: &str) -> Self {
+        let is_in = |known: &[&str]| known.iter().any(|known| path_matches(known, path));
         if is_in(&["/v1", "/v1/"]) {
             return Self::OpenAi;
         }
-        if is_in(OF_SDKS) { Self::Lost } else { Self::Native }
+        if is_in(SDK_PATHS) { Self::MissingV1 } else { Self::Native }
     }
 
-    pub fn write(self, mut answer: Answer) -> Answer {
+    pub fn render(self, mut answer: Response) -> Response {
         let document = match (self, answer.body().problem()) {
             (Self::Native, _) | (_, None) => return answer,
-            (Self::Lost, Some(problem)) if matches!(answer.status().as_u16(), 404 | 405) => {
-                problem.clone().hint(BASE).openai_document()
+            (Self::MissingV1, Some(problem)) if matches!(answer.status().as_u16(), 404 | 405) => {
+                problem.clone().hint(BASE_URL_HINT).to_openai_json()
             }
-            (Self::OpenAi | Self::Lost, Some(problem)) => problem.openai_document(),
+            (Self::OpenAi | Self::MissingV1, Some(problem)) => problem.to_openai_json(),
         };
         *answer.body_mut() = Body::from(document);
-        let answer = answer::with(answer, [(CONTENT_TYPE, "application/json")]);
-        if is_sent_again(answer.status()) {
+        let answer = response::with_headers(answer, [(CONTENT_TYPE, "application/json")]);
+        if is_retried_by_sdks(answer.status()) {
             answer
         } else {
-            answer::with(answer, [(SHOULD_RETRY, "false")])
+            response::with_headers(answer, [(SHOULD_RETRY, "false")])
         }
     }
 }
 
-const CHAT: &str = "chats in OpenAI's dialect are at POST /v1/chat/completions";
-const VIDEOS: &str = "videos in OpenAI's dialect are at POST /v1/videos";
-const ENDPOINTS: &str = "of OpenAI's endpoints there are GET /v1/models, POST /v1/chat/completions, \
+const CHAT_HINT: &str = "chats in OpenAI's dialect are at POST /v1/chat/completions";
+const VIDEOS_HINT: &str = "videos in OpenAI's dialect are at POST /v1/videos";
+const ENDPOINTS_HINT: &str = "of OpenAI's endpoints there are GET /v1/models, POST /v1/chat/completions, \
                    POST and GET /v1/videos, GET /v1/videos/{id} and /v1/videos/{id}/content";
-const BASE: &str = "the base URL for OpenAI's SDKs ends in one /v1 here";
+const BASE_URL_HINT: &str = "the base URL for OpenAI's SDKs ends in one /v1 here";
 
 /// What OpenAI's SDKs add to their base URL, here one without `/v1`. A path that ends in `/` stands for all below it.
-const OF_SDKS: &[&str] = &[
+const SDK_PATHS: &[&str] = &[
     "/audio/",
     "/chat/completions",
     "/completions",
@@ -67,26 +67,26 @@ const OF_SDKS: &[&str] = &[
 
 /// The first row that fits holds. A path that ends in `/` stands for all below it.
 const HINTS: &[(&str, &str)] = &[
-    ("/api/v1/chat/completions", CHAT),
-    ("/v1/chat", CHAT),
-    ("/v1/completions", CHAT),
-    ("/v1/responses", CHAT),
-    ("/v1/messages", CHAT),
+    ("/api/v1/chat/completions", CHAT_HINT),
+    ("/v1/chat", CHAT_HINT),
+    ("/v1/completions", CHAT_HINT),
+    ("/v1/responses", CHAT_HINT),
+    ("/v1/messages", CHAT_HINT),
     ("/v1/api/v1/chat", "a chat in the gateway's own words is at POST /api/v1/chat"),
-    ("/v1/video", VIDEOS),
-    ("/v1/video/generations", VIDEOS),
-    ("/api/v1/videos", VIDEOS),
-    ("/v1/v1/", BASE),
-    ("/v1/", ENDPOINTS),
-    ("/v1", ENDPOINTS),
+    ("/v1/video", VIDEOS_HINT),
+    ("/v1/video/generations", VIDEOS_HINT),
+    ("/api/v1/videos", VIDEOS_HINT),
+    ("/v1/v1/", BASE_URL_HINT),
+    ("/v1/", ENDPOINTS_HINT),
+    ("/v1", ENDPOINTS_HINT),
 ];
 
 pub(super) fn hint(path: &str) -> Option<&'static str> {
-    HINTS.iter().find(|(known, _)| is_at(known, path)).map(|(_, hint)| *hint)
+    HINTS.iter().find(|(known, _)| path_matches(known, path)).map(|(_, hint)| *hint)
 }
 
 /// Whether `path` is this one of a table; one that ends in `/` stands for all below it.
-pub(super) fn is_at(known: &str, path: &str) -> bool {
+pub(super) fn path_matches(known: &str, path: &str) -> bool {
     path == known || (known.ends_with('/') && path.starts_with(known))
 }
 
@@ -105,7 +105,7 @@ mod tests {
             ("/api/v1/chat", false),
             ("/", false),
         ] {
-            assert_eq!(Dialect::of(path) == Dialect::OpenAi, is, "{path}");
+            assert_eq!(Dialect::of_path(path) == Dialect::OpenAi, is, "{path}");
         }
     }
 

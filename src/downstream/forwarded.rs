@@ -7,13 +7,13 @@ use http::HeaderMap;
 use http::header::{FORWARDED, HOST, HeaderName};
 
 use super::host;
-use crate::access::cookie::Way;
+use crate::access::cookie::Transport;
 use crate::config::Network;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-fn holds(network: Network, address: IpAddr) -> bool {
+fn contains(network: Network, address: IpAddr) -> bool {
     let same = |left: u128, right: u128, width: u32| {
         let shift = width.saturating_sub(u32::from(network.prefix));
         shift >= width || left >> shift == right >> shift
@@ -26,20 +26,20 @@ fn holds(network: Network, address: IpAddr) -> bool {
 }
 
 pub(super) fn is_trusted(address: IpAddr, trusted: &[Network]) -> bool {
-    trusted.iter().any(|network| holds(*network, address))
+    trusted.iter().any(|network| contains(*network, address))
 }
 
 /// The client's address. Where `X-Forwarded-For` and `Forwarded` are both there and disagree, one of
 /// them is the client's own invention, and neither is believed.
-pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> IpAddr {
+pub fn client_ip(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> IpAddr {
     let peer = peer.to_canonical();
     let is_trusted = |address: IpAddr| is_trusted(address, trusted);
     if trusted.is_empty() || !is_trusted(peer) {
         return peer;
     }
-    let plain = walk(peer, elements(headers, &X_FORWARDED_FOR), is_trusted, parse);
-    let standard = walk(peer, elements(headers, &FORWARDED), is_trusted, |element| {
-        parse(parameter(element, "for")?)
+    let plain = first_untrusted(peer, elements(headers, &X_FORWARDED_FOR), is_trusted, parse_ip);
+    let standard = first_untrusted(peer, elements(headers, &FORWARDED), is_trusted, |element| {
+        parse_ip(parameter(element, "for")?)
     });
     match (headers.contains_key(X_FORWARDED_FOR), headers.contains_key(FORWARDED)) {
         (true, false) => plain,
@@ -51,18 +51,18 @@ pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> IpAddr 
 
 /// How the request came. A proxy that is not trusted shows by what it adds: its clients are not on this
 /// machine, wherever it is.
-pub fn way(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> Way {
+pub fn transport(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> Transport {
     let peer = peer.to_canonical();
     if is_trusted(peer, trusted) && is_https(headers) {
-        return Way::Https;
+        return Transport::Https;
     }
     let added = [X_FORWARDED_FOR, X_FORWARDED_PROTO, FORWARDED];
     let is_direct = !added.iter().any(|name| headers.contains_key(name));
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     if peer.is_loopback() && is_direct && host::is_loopback(host) {
-        Way::Loopback
+        Transport::Loopback
     } else {
-        Way::Plain
+        Transport::Plain
     }
 }
 
@@ -90,7 +90,7 @@ fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
 
 /// Goes from hop to hop while they are trusted; the first that is not is the client. Garbage ends
 /// the walk at the last hop that was understood.
-fn walk(
+fn first_untrusted(
     peer: IpAddr,
     elements: Vec<&str>,
     is_trusted: impl Fn(IpAddr) -> bool,
@@ -107,7 +107,7 @@ fn walk(
     client
 }
 
-fn parse(text: &str) -> Option<IpAddr> {
+fn parse_ip(text: &str) -> Option<IpAddr> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     let address = bare.parse().or_else(|_| text.parse::<SocketAddr>().map(|socket| socket.ip()));
     address.ok().map(|address: IpAddr| address.to_canonical())
@@ -139,7 +139,7 @@ mod tests {
         for (name, value) in lines {
             headers.append(*name, value.parse().unwrap());
         }
-        client(peer.parse().unwrap(), &headers, &trusted()).to_string()
+        client_ip(peer.parse().unwrap(), &headers, &trusted()).to_string()
     }
 
     #[test]
@@ -171,32 +171,32 @@ mod tests {
         const PROTO: &str = "x-forwarded-proto";
         const LOCAL: (&str, &str) = ("host", "localhost:8080");
         for (peer, lines, expected) in [
-            ("10.0.0.1", &[(PROTO, "https")][..], Way::Https),
-            ("10.0.0.1", &[(PROTO, "HTTPS, https")], Way::Https),
-            ("10.0.0.1", &[(PROTO, "https"), ("forwarded", "for=1.1.1.1")], Way::Https),
-            ("10.0.0.1", &[("forwarded", "for=1.1.1.1;proto=https")], Way::Https),
-            ("10.0.0.1", &[("forwarded", "Proto=\"https\"")], Way::Https),
-            ("10.0.0.1", &[(PROTO, "http")], Way::Plain),
-            ("10.0.0.1", &[(PROTO, "https, http")], Way::Plain),
-            ("10.0.0.1", &[(PROTO, "https"), (PROTO, "http")], Way::Plain),
-            ("10.0.0.1", &[(PROTO, "https"), ("forwarded", "proto=http")], Way::Plain),
-            ("10.0.0.1", &[(PROTO, "")], Way::Plain),
-            ("10.0.0.1", &[LOCAL], Way::Plain),
-            ("203.0.113.9", &[(PROTO, "https"), LOCAL], Way::Plain),
-            ("127.0.0.1", &[LOCAL], Way::Loopback),
-            ("::1", &[("host", "[::1]:8080")], Way::Loopback),
-            ("::ffff:127.0.0.1", &[("host", "127.0.0.1")], Way::Loopback),
-            ("127.0.0.1", &[("host", "chat.example")], Way::Plain),
-            ("127.0.0.1", &[("host", "localhost.example")], Way::Plain),
-            ("127.0.0.1", &[LOCAL, (PROTO, "https")], Way::Plain),
-            ("127.0.0.1", &[LOCAL, ("x-forwarded-for", "1.1.1.1")], Way::Plain),
-            ("127.0.0.1", &[LOCAL, ("forwarded", "for=1.1.1.1")], Way::Plain),
+            ("10.0.0.1", &[(PROTO, "https")][..], Transport::Https),
+            ("10.0.0.1", &[(PROTO, "HTTPS, https")], Transport::Https),
+            ("10.0.0.1", &[(PROTO, "https"), ("forwarded", "for=1.1.1.1")], Transport::Https),
+            ("10.0.0.1", &[("forwarded", "for=1.1.1.1;proto=https")], Transport::Https),
+            ("10.0.0.1", &[("forwarded", "Proto=\"https\"")], Transport::Https),
+            ("10.0.0.1", &[(PROTO, "http")], Transport::Plain),
+            ("10.0.0.1", &[(PROTO, "https, http")], Transport::Plain),
+            ("10.0.0.1", &[(PROTO, "https"), (PROTO, "http")], Transport::Plain),
+            ("10.0.0.1", &[(PROTO, "https"), ("forwarded", "proto=http")], Transport::Plain),
+            ("10.0.0.1", &[(PROTO, "")], Transport::Plain),
+            ("10.0.0.1", &[LOCAL], Transport::Plain),
+            ("203.0.113.9", &[(PROTO, "https"), LOCAL], Transport::Plain),
+            ("127.0.0.1", &[LOCAL], Transport::Loopback),
+            ("::1", &[("host", "[::1]:8080")], Transport::Loopback),
+            ("::ffff:127.0.0.1", &[("host", "127.0.0.1")], Transport::Loopback),
+            ("127.0.0.1", &[("host", "chat.example")], Transport::Plain),
+            ("127.0.0.1", &[("host", "localhost.example")], Transport::Plain),
+            ("127.0.0.1", &[LOCAL, (PROTO, "https")], Transport::Plain),
+            ("127.0.0.1", &[LOCAL, ("x-forwarded-for", "1.1.1.1")], Transport::Plain),
+            ("127.0.0.1", &[LOCAL, ("forwarded", "for=1.1.1.1")], Transport::Plain),
         ] {
             let mut headers = HeaderMap::new();
             for (name, value) in lines {
                 headers.append(*name, value.parse().unwrap());
             }
-            let way = way(peer.parse().unwrap(), &headers, &trusted());
+            let way = transport(peer.parse().unwrap(), &headers, &trusted());
             assert_eq!(way, expected, "{peer} {lines:?}");
         }
     }
@@ -210,7 +210,7 @@ mod tests {
         ] {
             let mut headers = HeaderMap::new();
             headers.append("x-forwarded-for", http::HeaderValue::from_bytes(line).unwrap());
-            let seen = client("10.0.0.1".parse().unwrap(), &headers, &trusted());
+            let seen = client_ip("10.0.0.1".parse().unwrap(), &headers, &trusted());
             assert_eq!(seen.to_string(), expected, "{line:?}");
         }
     }

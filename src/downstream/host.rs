@@ -8,12 +8,12 @@ use http::header::{HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, Request, Version};
 
 use super::DownstreamConfig;
-use super::observe::Refused;
+use super::observe::RefusalKind;
 use crate::problem::{MALFORMED_REQUEST, MISDIRECTED_REQUEST, Problem};
 
 /// Answered under any name: probes come by address, by a name that nobody listed, or in HTTP/1.0
 /// without one.
-const ANY_HOST: &str = "/healthz";
+const ANY_HOST_PATH: &str = "/healthz";
 
 #[derive(Clone, Debug, Default)]
 pub struct Hosts {
@@ -35,7 +35,7 @@ impl Hosts {
 
     pub fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
         let host = headers.get(HOST).ok_or("expected a Host header");
-        let known = host.and_then(|host| self.know(host.to_str().unwrap_or_default()));
+        let known = host.and_then(|host| self.is_known(host.to_str().unwrap_or_default()));
         match known {
             Ok(true) => Ok(()),
             Ok(false) => Err(Problem::new(&MISDIRECTED_REQUEST)),
@@ -43,8 +43,8 @@ impl Hosts {
         }
     }
 
-    fn know(&self, host: &str) -> Result<bool, &'static str> {
-        let name = name_of(host).ok_or("expected Host to be a name or address and a port")?;
+    fn is_known(&self, host: &str) -> Result<bool, &'static str> {
+        let name = strip_port(host).ok_or("expected Host to be a name or address and a port")?;
         if let Some(address) = address(name) {
             return Ok(address.is_loopback() || self.addresses.contains(&address));
         }
@@ -59,7 +59,7 @@ impl Hosts {
 }
 
 /// The part before the port. Userinfo, paths and blanks are no part of a host.
-fn name_of(host: &str) -> Option<&str> {
+fn strip_port(host: &str) -> Option<&str> {
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => {
             let (address, after) = rest.split_once(']')?;
@@ -84,7 +84,7 @@ fn address(name: &str) -> Option<IpAddr> {
 }
 
 pub(super) fn is_loopback(host: &str) -> bool {
-    let name = name_of(host).unwrap_or_default();
+    let name = strip_port(host).unwrap_or_default();
     match address(name) {
         Some(address) => address.is_loopback(),
         None => name.strip_suffix('.').unwrap_or(name).eq_ignore_ascii_case("localhost"),
@@ -126,10 +126,10 @@ pub fn check_host<B>(config: &DownstreamConfig, request: &Request<B>) -> Result<
     let Err(problem) = config.hosts.check(headers) else { return Ok(()) };
     // Another name, or none, but not one that cannot be read.
     let may_be_any = problem.kind() == &MISDIRECTED_REQUEST || !headers.contains_key(HOST);
-    if may_be_any && request.uri().path() == ANY_HOST {
+    if may_be_any && request.uri().path() == ANY_HOST_PATH {
         return Ok(());
     }
-    config.refusals.log(Refused::Host, headers.get(HOST));
+    config.refusal_log.log(RefusalKind::Host, headers.get(HOST));
     Err(problem)
 }
 
@@ -158,7 +158,7 @@ mod tests {
             ("localhost.evil.example", Ok(false)),
             ("[::2]", Ok(false)),
         ] {
-            assert_eq!(hosts.know(host), known, "{host}");
+            assert_eq!(hosts.is_known(host), known, "{host}");
         }
         for host in [
             "",
@@ -171,7 +171,7 @@ mod tests {
             "localhost:123456",
             "[::1]x",
         ] {
-            assert!(hosts.know(host).is_err(), "{host}");
+            assert!(hosts.is_known(host).is_err(), "{host}");
         }
     }
 }

@@ -21,10 +21,10 @@ use http::{HeaderMap, HeaderValue, request};
 use uuid::Uuid;
 
 use self::route::Route;
-use crate::access::cookie::Way;
-use crate::access::{Access, Standing};
+use crate::access::cookie::Transport;
+use crate::access::{Authenticator, Session};
 use crate::clock;
-use crate::config::{self, Network, blot};
+use crate::config::{self, Network, redact_keys};
 use crate::metrics::Metrics;
 use crate::store::Caller;
 
@@ -33,25 +33,25 @@ use crate::store::Caller;
 pub struct DownstreamConfig {
     pub origins: cross_site::Origins,
     pub hosts: Arc<host::Hosts>,
-    pub trusted: Arc<[Network]>,
-    pub access: Arc<Access>,
-    pub routes: Arc<route::Table>,
+    pub trusted_proxies: Arc<[Network]>,
+    pub access: Arc<Authenticator>,
+    pub routes: Arc<route::RouteTable>,
     pub limiter: Arc<rate::Limiter>,
-    pub server: config::Server,
-    pub memory: Arc<body::Memory>,
-    pub refusals: Arc<observe::RefusalLog>,
+    pub server: config::ServerConfig,
+    pub body_memory: Arc<body::BodyMemory>,
+    pub refusal_log: Arc<observe::RefusalLog>,
     pub metrics: Arc<Metrics>,
 }
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const LONGEST_ID: usize = 128;
+const MAX_REQUEST_ID_LEN: usize = 128;
 
 /// A request with its row, its caller, and (after `body`) its payload.
 pub struct Call<B = Bytes> {
     pub id: RequestId,
     pub caller: Caller,
-    pub standing: Standing,
-    pub way: Way,
+    pub session: Session,
+    pub transport: Transport,
     pub route: &'static Route,
     /// The request's head; no header of it is ever copied to the gateway.
     pub head: request::Parts,
@@ -76,10 +76,10 @@ pub struct RequestId(HeaderValue);
 impl RequestId {
     /// Takes the client's id if it is 1 to 128 letters, digits, `.`, `_` or `-` (anything else could
     /// forge log lines), and makes one otherwise.
-    fn adopt(headers: &HeaderMap) -> Self {
+    fn from_headers(headers: &HeaderMap) -> Self {
         let plain = |value: &&HeaderValue| {
             let bytes = value.as_bytes();
-            (1..=LONGEST_ID).contains(&bytes.len())
+            (1..=MAX_REQUEST_ID_LEN).contains(&bytes.len())
                 && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(b))
         };
         headers.get(X_REQUEST_ID).filter(plain).cloned().map_or_else(Self::new, Self)
@@ -100,10 +100,10 @@ impl RequestId {
 }
 
 /// A header that is refused, as a person may read it: escaped, cut, and without any key.
-fn shown(value: Option<&HeaderValue>) -> String {
+fn sanitize(value: Option<&HeaderValue>) -> String {
     const MOST: usize = 100;
     let text = String::from_utf8_lossy(value.map(HeaderValue::as_bytes).unwrap_or_default());
-    let cut: String = blot(&text).chars().take(MOST).collect();
+    let cut: String = redact_keys(&text).chars().take(MOST).collect();
     cut.escape_debug().to_string()
 }
 
@@ -111,7 +111,7 @@ fn shown(value: Option<&HeaderValue>) -> String {
 mod tests {
     use http::Request;
 
-    use super::route::BASE;
+    use super::route::DEFAULT_ROUTE;
     use super::*;
 
     #[test]
@@ -126,12 +126,12 @@ mod tests {
             (long.as_bytes(), &long[..100]),
         ] {
             let value = HeaderValue::from_bytes(value).unwrap();
-            assert_eq!(shown(Some(&value)), expected);
+            assert_eq!(sanitize(Some(&value)), expected);
         }
-        assert_eq!(shown(None), "");
+        assert_eq!(sanitize(None), "");
     }
 
-    static CHAT: Route = Route { path: "/chat", ..BASE };
+    static CHAT: Route = Route { path: "/chat", ..DEFAULT_ROUTE };
 
     #[test]
     fn neither_a_credential_nor_a_payload_is_shown_to_those_who_debug() {
@@ -144,8 +144,8 @@ mod tests {
         let call = Call {
             id: RequestId::new(),
             caller: Caller::Member("ann".into()),
-            standing: Standing::default(),
-            way: Way::Loopback,
+            session: Session::default(),
+            transport: Transport::Loopback,
             route: &CHAT,
             head,
             body,
@@ -167,7 +167,7 @@ mod tests {
             (&"x".repeat(129), false),
         ] {
             headers.insert(X_REQUEST_ID, HeaderValue::from_bytes(sent.as_bytes()).unwrap());
-            let id = RequestId::adopt(&headers);
+            let id = RequestId::from_headers(&headers);
             assert_eq!(id.as_str() == sent, kept, "{sent:?}");
             assert!(!id.as_str().is_empty());
         }

@@ -16,66 +16,73 @@ use tracing::field::Empty;
 use tracing::{Span, debug, info, info_span, warn};
 
 use super::route::Route;
-use super::{DownstreamConfig, RequestId, X_REQUEST_ID, rate, shown};
-use crate::answer::{self, Answer};
+use super::{DownstreamConfig, RequestId, X_REQUEST_ID, rate, sanitize};
 use crate::clock::{self, Instant};
 use crate::problem::{INTERNAL, LEDGER_UNAVAILABLE, Problem};
+use crate::response::{self, Response};
 use crate::sync::lock;
 
-pub struct Arrival {
+pub struct RequestScope {
     pub id: RequestId,
     pub route: Result<&'static Route, Problem>,
     has_body: bool,
     started: Instant,
 }
 
-impl Arrival {
+impl RequestScope {
     pub fn new<B: http_body::Body>(config: &DownstreamConfig, request: &Request<B>) -> Self {
         Self {
-            id: RequestId::adopt(request.headers()),
+            id: RequestId::from_headers(request.headers()),
             route: config.routes.find(request.method(), request.uri().path()),
             has_body: !request.body().is_end_stream(),
             started: clock::now(),
         }
     }
 
-    fn label(&self) -> &'static str {
+    fn route_label(&self) -> &'static str {
         self.route.as_ref().map_or("none", |route| route.path)
     }
 
     pub fn span(&self) -> Span {
-        info_span!("request", id = self.id.as_str(), route = self.label(), caller = Empty)
+        info_span!("request", id = self.id.as_str(), route = self.route_label(), caller = Empty)
     }
 
     /// A refusal of the request, whose body, if it has one, was not read to its end: the connection closes, as
     /// what follows on it cannot be told apart from the body.
-    pub fn refuse(&self, problem: Problem) -> Answer {
-        let refusal = answer::refusal(problem, self.id.as_str());
-        if self.has_body { answer::with(refusal, [(CONNECTION, "close")]) } else { refusal }
+    pub fn refuse(&self, problem: Problem) -> Response {
+        let refusal = response::from_problem(problem, self.id.as_str());
+        if self.has_body {
+            response::with_headers(refusal, [(CONNECTION, "close")])
+        } else {
+            refusal
+        }
     }
 
     /// Turns a panic into a 500, so that it stays in the request that caused it. A purchase is not affected: it
     /// runs in a task of its own.
-    pub async fn catch(&self, answering: impl Future<Output = Result<Answer, Problem>>) -> Answer {
+    pub async fn catch_panic(
+        &self,
+        answering: impl Future<Output = Result<Response, Problem>>,
+    ) -> Response {
         match AssertUnwindSafe(answering).catch_unwind().await {
             Ok(answer) => answer.unwrap_or_else(|problem| self.refuse(problem)),
             // The panic's payload may hold anything, so it is dropped unread; the hook has logged the place.
-            Err(_panic) => answer::refusal(Problem::new(&INTERNAL), self.id.as_str()),
+            Err(_panic) => response::from_problem(Problem::new(&INTERNAL), self.id.as_str()),
         }
     }
 
-    pub fn end(&self, config: &DownstreamConfig, mut answer: Answer) -> Answer {
+    pub fn finish(&self, config: &DownstreamConfig, mut answer: Response) -> Response {
         let status = answer.status().as_u16();
         let elapsed = clock::now().duration_since(self.started);
-        config.metrics.request(self.label(), status, elapsed);
+        config.metrics.request(self.route_label(), status, elapsed);
         let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         // The ledger logs this itself, once: a full disk must not fill up with lines.
         let is_ledger = answer.body().problem().is_some_and(|it| *it.kind() == LEDGER_UNAVAILABLE);
         match status {
             424 | 500..=599 if is_ledger => {}
-            424 | 500..=599 if !answer.headers().contains_key(rate::POLICY) => {
-                let route = HeaderValue::from_static(self.label());
-                config.refusals.log(Refused::Failed(status), Some(&route));
+            424 | 500..=599 if !answer.headers().contains_key(rate::RATELIMIT_POLICY) => {
+                let route = HeaderValue::from_static(self.route_label());
+                config.refusal_log.log(RefusalKind::Failed(status), Some(&route));
             }
             424 | 500..=599 => warn!(status, millis, "answered"),
             _ => debug!(status, millis, "answered"),
@@ -89,7 +96,7 @@ const MAX_LINES: usize = 10;
 const PERIOD: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum RefusalKind {
     Host,
     Origin(&'static str),
     /// A call that failed with this status before its caller was counted, such as one whose credentials
@@ -100,65 +107,65 @@ pub(super) enum Refused {
 /// What is refused before the limiter, in a bounded number of lines: such requests need no credentials and no
 /// limit holds for them, so one line for each would let anybody fill the disk. Shared by every core.
 #[derive(Debug, Default)]
-pub struct RefusalLog(Mutex<Minute>);
+pub struct RefusalLog(Mutex<LogPeriod>);
 
 #[derive(Debug, Default)]
-struct Minute {
-    began: Option<Instant>,
-    logged: Vec<(Discriminant<Refused>, HeaderValue)>,
-    rest: u64,
+struct LogPeriod {
+    started: Option<Instant>,
+    logged: Vec<(Discriminant<RefusalKind>, HeaderValue)>,
+    suppressed: u64,
 }
 
 impl RefusalLog {
     /// Logs a value that was not logged in this minute yet, as long as there are lines left.
-    pub(super) fn log(&self, refused: Refused, value: Option<&HeaderValue>) {
-        if !self.is_due(refused, value, clock::now()) {
+    pub(super) fn log(&self, refused: RefusalKind, value: Option<&HeaderValue>) {
+        if !self.should_log(refused, value, clock::now()) {
             return;
         }
         match refused {
-            Refused::Host => info!(host = shown(value), "a Host that is not ours"),
-            Refused::Origin(asked) => {
-                let origin = shown(value);
+            RefusalKind::Host => info!(host = sanitize(value), "a Host that is not ours"),
+            RefusalKind::Origin(asked) => {
+                let origin = sanitize(value);
                 info!(origin, asked, "an origin that is not in access.allowed_origins");
             }
             // The span has the route.
-            Refused::Failed(status) => warn!(status, "answered"),
+            RefusalKind::Failed(status) => warn!(status, "answered"),
         }
     }
 
     /// Logs how many refusals of a minute that is over were not logged.
-    pub fn tidy(&self, now: Instant) {
-        let rest = lock(&self.0).end(now);
-        log_rest(rest);
+    pub fn flush(&self, now: Instant) {
+        let rest = lock(&self.0).take_suppressed(now);
+        log_suppressed(rest);
     }
 
-    fn is_due(&self, refused: Refused, value: Option<&HeaderValue>, now: Instant) -> bool {
+    fn should_log(&self, refused: RefusalKind, value: Option<&HeaderValue>, now: Instant) -> bool {
         let mut minute = lock(&self.0);
-        let rest = minute.end(now);
-        minute.began.get_or_insert(now);
+        let rest = minute.take_suppressed(now);
+        minute.started.get_or_insert(now);
         let value = value.cloned().unwrap_or(HeaderValue::from_static(""));
         let line = (discriminant(&refused), value);
         let is_due = minute.logged.len() < MAX_LINES && !minute.logged.contains(&line);
         if is_due {
             minute.logged.push(line);
         } else {
-            minute.rest = minute.rest.saturating_add(1);
+            minute.suppressed = minute.suppressed.saturating_add(1);
         }
         drop(minute);
-        log_rest(rest);
+        log_suppressed(rest);
         is_due
     }
 }
 
-impl Minute {
-    fn end(&mut self, now: Instant) -> u64 {
+impl LogPeriod {
+    fn take_suppressed(&mut self, now: Instant) -> u64 {
         let is_over =
-            self.began.is_some_and(|began| now.saturating_duration_since(began) >= PERIOD);
-        if is_over { std::mem::take(self).rest } else { 0 }
+            self.started.is_some_and(|began| now.saturating_duration_since(began) >= PERIOD);
+        if is_over { std::mem::take(self).suppressed } else { 0 }
     }
 }
 
-fn log_rest(count: u64) {
+fn log_suppressed(count: u64) {
     if count > 0 {
         info!(count, "refusals not logged");
     }
@@ -173,7 +180,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_is_a_500_wherever_it_happens() {
-        let arrival = Arrival {
+        let arrival = RequestScope {
             id: RequestId::new(),
             route: Err(Problem::new(&INTERNAL)),
             has_body: false,
@@ -186,7 +193,7 @@ mod tests {
                 }
                 panic!("secret");
             };
-            let answer = arrival.catch(answering).await;
+            let answer = arrival.catch_panic(answering).await;
             assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
         }
     }
@@ -199,19 +206,19 @@ mod tests {
     async fn ten_new_values_a_minute_are_logged_and_the_rest_is_counted() {
         let (refusals, begin) = (RefusalLog::default(), clock::now());
         let logged = |refused, numbers: std::ops::Range<usize>, now| {
-            let is_due = |n: &usize| refusals.is_due(refused, Some(&value(*n)), now);
+            let is_due = |n: &usize| refusals.should_log(refused, Some(&value(*n)), now);
             numbers.filter(is_due).count()
         };
-        assert_eq!(logged(Refused::Host, 0..1, begin), 1);
-        assert_eq!(logged(Refused::Host, 0..1, begin), 0, "it was logged before");
-        assert_eq!(logged(Refused::Origin("a read"), 0..4, begin), 4, "another kind of value");
-        assert_eq!(logged(Refused::Origin("a preflight"), 0..4, begin), 0, "the same value");
-        assert_eq!(logged(Refused::Host, 0..1_000, begin), 5, "ten in all");
+        assert_eq!(logged(RefusalKind::Host, 0..1, begin), 1);
+        assert_eq!(logged(RefusalKind::Host, 0..1, begin), 0, "it was logged before");
+        assert_eq!(logged(RefusalKind::Origin("a read"), 0..4, begin), 4, "another kind of value");
+        assert_eq!(logged(RefusalKind::Origin("a preflight"), 0..4, begin), 0, "the same value");
+        assert_eq!(logged(RefusalKind::Host, 0..1_000, begin), 5, "ten in all");
         let almost = begin + PERIOD - Duration::from_millis(1);
-        assert_eq!(logged(Refused::Host, 2_000..2_100, almost), 0);
-        assert_eq!(lock(&refusals.0).rest, 1 + 4 + 995 + 100);
-        assert_eq!(lock(&refusals.0).end(begin + PERIOD), 1_100);
-        assert_eq!(logged(Refused::Host, 0..100, begin + PERIOD), MAX_LINES);
-        assert!(!refusals.is_due(Refused::Host, None, begin + PERIOD));
+        assert_eq!(logged(RefusalKind::Host, 2_000..2_100, almost), 0);
+        assert_eq!(lock(&refusals.0).suppressed, 1 + 4 + 995 + 100);
+        assert_eq!(lock(&refusals.0).take_suppressed(begin + PERIOD), 1_100);
+        assert_eq!(logged(RefusalKind::Host, 0..100, begin + PERIOD), MAX_LINES);
+        assert!(!refusals.should_log(RefusalKind::Host, None, begin + PERIOD));
     }
 }

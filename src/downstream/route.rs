@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use super::dialect::{hint, is_at};
+use super::dialect::{hint, path_matches};
 use crate::problem::{METHOD_NOT_ALLOWED, Problem, UNKNOWN_ENDPOINT};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum Class {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Takes {
+pub enum BodyKind {
     Nothing,
     ChatJson,
     VideoJson,
@@ -25,9 +25,9 @@ pub enum Takes {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Needs {
+pub enum Auth {
     /// Everybody: it costs nothing and tells nothing of anybody. Credentials are not looked at.
-    Nobody,
+    Public,
     /// Callers whose credentials hold; others get 401.
     Caller,
     Admin,
@@ -35,7 +35,7 @@ pub enum Needs {
 
 /// Which pages of other sites may read a row's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pages {
+pub enum CrossOrigin {
     /// Those of `access.allowed_origins`; anybody may navigate to it.
     Listed,
     /// Scripts of `access.allowed_origins`; nobody navigates to it.
@@ -51,23 +51,23 @@ pub struct Route {
     /// As sent: nothing is decoded or normalised. One that ends in `/` stands for all below it.
     pub path: &'static str,
     pub class: Class,
-    pub takes: Takes,
-    pub needs: Needs,
-    pub pages: Pages,
+    pub body: BodyKind,
+    pub auth: Auth,
+    pub cross_origin: CrossOrigin,
 }
 
 /// A public `GET` that is not counted: what most rows are, but for a field or two.
-pub const BASE: Route = Route {
+pub const DEFAULT_ROUTE: Route = Route {
     method: Method::GET,
     path: "/",
     class: Class::Free,
-    takes: Takes::Nothing,
-    needs: Needs::Nobody,
-    pages: Pages::Listed,
+    body: BodyKind::Nothing,
+    auth: Auth::Public,
+    cross_origin: CrossOrigin::Listed,
 };
 
 #[derive(Debug)]
-pub struct Table {
+pub struct RouteTable {
     pub rows: Vec<&'static Route>,
     /// What `gateway.passthrough` adds: exact paths below `/api/v1/`, and the row that each belongs to.
     pub passthrough: Vec<(String, &'static Route)>,
@@ -75,55 +75,57 @@ pub struct Table {
 }
 
 /// Where only endpoints live: an unknown path here is never the page.
-const RESERVED: &[&str] = &["/api/", "/bff/", "/v1/"];
+const API_PREFIXES: &[&str] = &["/api/", "/bff/", "/v1/"];
 
-pub(super) fn is_reserved(path: &str) -> bool {
-    RESERVED.iter().any(|prefix| is_at(prefix, path) || path == &prefix[..prefix.len() - 1])
+pub(super) fn is_api_path(path: &str) -> bool {
+    API_PREFIXES
+        .iter()
+        .any(|prefix| path_matches(prefix, path) || path == &prefix[..prefix.len() - 1])
 }
 
 impl Route {
-    fn takes_method(&self, method: &Method) -> bool {
+    fn matches_method(&self, method: &Method) -> bool {
         self.method == *method || (self.method == Method::GET && *method == Method::HEAD)
     }
 
-    fn allows(&self) -> &'static str {
+    fn allowed_methods(&self) -> &'static str {
         if self.method == Method::GET { "GET, HEAD" } else { "POST" }
     }
 }
 
-impl Table {
+impl RouteTable {
     pub fn find(&self, method: &Method, path: &str) -> Result<&'static Route, Problem> {
         let mut allowed = None;
-        let known = self.rows.iter().copied().filter(|route| is_at(route.path, path));
+        let known = self.rows.iter().copied().filter(|route| path_matches(route.path, path));
         let added = self.passthrough.iter().filter(|(exact, _)| exact == path);
         for route in known.chain(added.map(|(_, route)| *route)) {
-            if route.takes_method(method) {
+            if route.matches_method(method) {
                 return Ok(route);
             }
             allowed = match allowed {
-                None => Some(route.allows()),
+                None => Some(route.allowed_methods()),
                 // One path may be there for both methods.
                 Some(_) => Some("GET, HEAD, POST"),
             };
         }
-        let is_page = allowed.is_none() && !is_reserved(path);
-        if is_page && path.starts_with('/') && self.page.takes_method(method) {
+        let is_page = allowed.is_none() && !is_api_path(path);
+        if is_page && path.starts_with('/') && self.page.matches_method(method) {
             return Ok(self.page);
         }
-        Err(self.no_row(path, allowed))
+        Err(self.no_route(path, allowed))
     }
 
-    fn no_row(&self, path: &str, allowed: Option<&'static str>) -> Problem {
+    fn no_route(&self, path: &str, allowed: Option<&'static str>) -> Problem {
         let hint = hint(path);
-        if allowed.is_none() && (is_reserved(path) || !path.starts_with('/')) {
+        if allowed.is_none() && (is_api_path(path) || !path.starts_with('/')) {
             let problem = Problem::new(&UNKNOWN_ENDPOINT);
-            return match hint.filter(|_| is_reserved(path)) {
+            return match hint.filter(|_| is_api_path(path)) {
                 Some(hint) => problem.hint(hint),
                 None => problem,
             };
         }
-        let allowed = allowed.unwrap_or(self.page.allows());
-        let detail = match hint.filter(|_| !is_reserved(path)) {
+        let allowed = allowed.unwrap_or(self.page.allowed_methods());
+        let detail = match hint.filter(|_| !is_api_path(path)) {
             Some(hint) => format!("this path takes {allowed}; {hint}"),
             None => format!("this path takes {allowed}"),
         };

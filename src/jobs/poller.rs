@@ -13,60 +13,65 @@ use tokio::time::{sleep, sleep_until};
 use tower::ServiceExt;
 use tracing::{error, info};
 
-use super::pace::Pace;
-use super::{Setup, Shared};
+use super::schedule::PollSchedule;
+use super::{PollerSetup, Shared};
 use crate::clock::{self, Instant};
 use crate::problem::{GATEWAY_UNREACHABLE, Problem};
-use crate::store::{Job, JobState, Store, Word};
+use crate::store::{Job, JobState, StatusUpdate, Store};
 use crate::sync::lock;
-use crate::upstream::{Abort, Ask, BeforeSend, Error, What};
+use crate::upstream::{Abort, BeforeSend, Error, GatewayCall, GatewayRequest};
 
 /// For how long a caller that asked for a job's status counts as watching it.
 const LEASE: Duration = Duration::from_secs(15);
 
 /// How many earlier jobs of the same model tell how long it usually takes.
-const TIMES: usize = 9;
+const HISTORY_SIZE: usize = 9;
 
 /// The pause before a poller that has panicked starts again.
-const AFTER_A_PANIC: Duration = Duration::from_secs(5);
+const PANIC_BACKOFF: Duration = Duration::from_secs(5);
 
 /// What is known of a job.
 #[derive(Clone, Debug, Default)]
-pub struct News {
+pub struct JobUpdate {
     /// The gateway's latest word.
-    pub word: Option<Word>,
+    pub status: Option<StatusUpdate>,
     /// Why the latest poll brought none.
-    pub trouble: Option<Problem>,
+    pub problem: Option<Problem>,
     /// Polls so far.
     pub polls: u64,
 }
 
-impl News {
+impl JobUpdate {
     /// Whether there will be no more of it.
-    pub fn is_last(&self) -> bool {
-        self.word.as_ref().is_some_and(|word| word.state != JobState::Open)
+    pub fn is_final(&self) -> bool {
+        self.status.as_ref().is_some_and(|word| word.state != JobState::Open)
     }
 }
 
 /// What the poller of a job shares with those who watch it: whoever holds a receiver of its news.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct PolledJob {
     pub(super) job: Job,
-    pub(super) news: watch::Sender<News>,
+    pub(super) updates: watch::Sender<JobUpdate>,
     /// Until when somebody counts as watching who asked.
     lease: Mutex<Option<Instant>>,
     wake: Notify,
 }
 
-impl Watched {
+impl PolledJob {
     pub(super) fn new(job: Job) -> Self {
-        let news = News { word: job.latest.clone(), ..News::default() };
-        Self { job, news: watch::Sender::new(news), lease: Mutex::default(), wake: Notify::new() }
+        let news = JobUpdate { status: job.latest_update.clone(), ..JobUpdate::default() };
+        Self {
+            job,
+            updates: watch::Sender::new(news),
+            lease: Mutex::default(),
+            wake: Notify::new(),
+        }
     }
 
     /// One more who watches, until the receiver is dropped.
-    pub(super) fn join(&self) -> watch::Receiver<News> {
-        let news = self.news.subscribe();
+    pub(super) fn subscribe(&self) -> watch::Receiver<JobUpdate> {
+        let news = self.updates.subscribe();
         self.wake.notify_one();
         news
     }
@@ -78,13 +83,13 @@ impl Watched {
     }
 
     fn is_watched(&self) -> bool {
-        self.news.receiver_count() > 0 || lock(&self.lease).is_some_and(|end| clock::now() < end)
+        self.updates.receiver_count() > 0 || lock(&self.lease).is_some_and(|end| clock::now() < end)
     }
 
     /// Resolves when the job is to be asked for. The first who watches makes it sooner.
-    async fn due(&self, pace: &Pace) {
+    async fn due(&self, pace: &PollSchedule) {
         loop {
-            let due = pace.due(self.is_watched());
+            let due = pace.next_poll(self.is_watched());
             if due <= clock::now() {
                 return;
             }
@@ -98,7 +103,7 @@ impl Watched {
 }
 
 /// Takes the poll of an unwatched job out of the queue when somebody begins to watch the job.
-struct Promotion(Arc<Watched>);
+struct Promotion(Arc<PolledJob>);
 
 impl BeforeSend for Promotion {
     fn authorize(&self) -> BoxFuture<'_, Result<(), Abort>> {
@@ -116,39 +121,40 @@ impl BeforeSend for Promotion {
 
 /// Polls until the job has ended; unless somebody watches, the first time so much `later`. Whatever goes
 /// wrong keeps the last word and slows down; a job is never given up, as it was paid for.
-pub(super) async fn run(shared: Arc<Shared>, watched: Arc<Watched>, later: Duration) {
+pub(super) async fn run(shared: Arc<Shared>, watched: Arc<PolledJob>, later: Duration) {
     loop {
         let polled = poll(Arc::clone(&shared), Arc::clone(&watched), later);
         if AssertUnwindSafe(polled).catch_unwind().await.is_ok() {
             return;
         }
         error!(request_id = &*watched.job.request_id, "the poller of a job begins anew");
-        sleep(AFTER_A_PANIC).await;
+        sleep(PANIC_BACKOFF).await;
     }
 }
 
-async fn poll(shared: Arc<Shared>, watched: Arc<Watched>, later: Duration) {
+async fn poll(shared: Arc<Shared>, watched: Arc<PolledJob>, later: Duration) {
     let job = &watched.job;
-    let times = shared.book.times(Arc::clone(&job.model), TIMES).await.unwrap_or_default();
-    let age = shared.book.now().saturating_sub(job.at);
-    let mut pace = Pace::new(times, age, clock::now()).later(later);
+    let times =
+        shared.store.job_durations(Arc::clone(&job.model), HISTORY_SIZE).await.unwrap_or_default();
+    let age = shared.store.now().saturating_sub(job.at);
+    let mut pace = PollSchedule::new(times, age, clock::now()).delayed(later);
     loop {
         watched.due(&pace).await;
         let Some(setup) = shared.setup.load_full() else { return };
-        let Some(answer) = ask(&shared.book, &setup, &watched).await else { continue };
+        let Some(answer) = request_status(&shared.store, &setup, &watched).await else { continue };
         match answer {
             Ok(word) => {
                 // A poll may have waited for long: what counts for the next one is the answer.
                 pace.answered(clock::now());
-                heard(&shared, &watched, word).await;
-                if watched.news.borrow().is_last() {
+                record_status(&shared, &watched, word).await;
+                if watched.updates.borrow().is_final() {
                     return;
                 }
             }
             Err(problem) => {
                 pace.failed(clock::now());
-                watched.news.send_modify(|news| {
-                    news.trouble = Some(problem);
+                watched.updates.send_modify(|news| {
+                    news.problem = Some(problem);
                     news.polls += 1;
                 });
             }
@@ -158,25 +164,29 @@ async fn poll(shared: Arc<Shared>, watched: Arc<Watched>, later: Duration) {
 
 /// The gateway's word. `None` if the job became a watched one while its poll waited for its turn: then
 /// it is to be asked for as one.
-async fn ask(book: &Store, setup: &Setup, watched: &Arc<Watched>) -> Option<Result<Word, Problem>> {
+async fn request_status(
+    book: &Store,
+    setup: &PollerSetup,
+    watched: &Arc<PolledJob>,
+) -> Option<Result<StatusUpdate, Problem>> {
     let job = &watched.job;
     let is_watched = watched.is_watched();
     let promotion = || Arc::new(Promotion(Arc::clone(watched))) as Arc<dyn BeforeSend>;
-    let ask = Ask {
-        what: What::VideoStatus { request_id: (&*job.request_id).into(), is_watched },
+    let ask = GatewayRequest {
+        call: GatewayCall::VideoStatus { request_id: (&*job.request_id).into(), is_watched },
         before_send: (!is_watched).then(promotion),
         caller: Arc::clone(&job.owner),
-        prefer: job.key.and_then(|key| setup.keys.iter().position(|known| *known == key)),
+        preferred_key: job.key.and_then(|key| setup.keys.iter().position(|known| *known == key)),
         is_patient: true,
     };
     let reply = match setup.gateway.clone().oneshot(ask).await {
         Ok(reply) => reply,
         Err(Error::Aborted(Abort::Cancelled)) => return None,
-        Err(error) => return Some(Err(error.of_read())),
+        Err(error) => return Some(Err(error.read_problem())),
     };
     if reply.status.is_success() {
-        let state = setup.words.state(&reply.body);
-        return Some(Ok(Word { at: book.now(), body: reply.body, state }));
+        let state = setup.status_words.state(&reply.body);
+        return Some(Ok(StatusUpdate { at: book.now(), body: reply.body, state }));
     }
     // Guess: it accepted the job, so it may only not show it yet. What it says is not passed on: a 404
     // would read as if there were no such job.
@@ -189,11 +199,11 @@ async fn ask(book: &Store, setup: &Setup, watched: &Arc<Watched>) -> Option<Resu
 }
 
 /// Those who watch hear it when the store has it.
-async fn heard(shared: &Shared, watched: &Watched, word: Word) {
+async fn record_status(shared: &Shared, watched: &PolledJob, word: StatusUpdate) {
     let is_new = watched
-        .news
+        .updates
         .borrow()
-        .word
+        .status
         .as_ref()
         .is_none_or(|before| (before.state, &before.body) != (word.state, &word.body));
     let request_id = &watched.job.request_id;
@@ -201,9 +211,9 @@ async fn heard(shared: &Shared, watched: &Watched, word: Word) {
         let noted = async {
             if word.state != JobState::Open {
                 // The entry of its purchase may still be waiting for the store, and the job with it.
-                shared.book.accept(&watched.job).await?;
+                shared.store.insert_job(&watched.job).await?;
             }
-            shared.book.heard(Arc::clone(request_id), word.clone()).await
+            shared.store.update_job(Arc::clone(request_id), word.clone()).await
         };
         if let Err(error) = noted.await {
             error!(%error, request_id = &**request_id, "a job's state could not be recorded");
@@ -214,8 +224,8 @@ async fn heard(shared: &Shared, watched: &Watched, word: Word) {
             info!(request_id = &**request_id, state = word.state.name(), ?took, "a job ended");
         }
     }
-    watched.news.send_modify(|news| {
-        *news = News { word: Some(word), trouble: None, polls: news.polls + 1 };
+    watched.updates.send_modify(|news| {
+        *news = JobUpdate { status: Some(word), problem: None, polls: news.polls + 1 };
     });
 }
 
@@ -226,8 +236,8 @@ mod tests {
     use super::*;
     use crate::contract::money::Usd;
 
-    fn watched() -> Arc<Watched> {
-        Arc::new(Watched::new(Job {
+    fn watched() -> Arc<PolledJob> {
+        Arc::new(PolledJob::new(Job {
             request_id: "r".into(),
             purchase: None,
             owner: "ann".into(),
@@ -235,7 +245,7 @@ mod tests {
             model: "m".into(),
             toll: Usd::ZERO,
             at: Duration::ZERO,
-            latest: None,
+            latest_update: None,
         }))
     }
 
@@ -243,15 +253,15 @@ mod tests {
     async fn the_first_who_watches_wakes_the_poller_and_the_last_lets_it_rest() {
         let (job, start) = (watched(), clock::now());
         let times = vec![Duration::from_secs(600)];
-        let mut pace = Pace::new(times, Duration::ZERO, start);
+        let mut pace = PollSchedule::new(times, Duration::ZERO, start);
         pace.answered(start);
         let within = |seconds| timeout(Duration::from_secs(seconds), job.due(&pace));
         within(50).await.expect_err("nobody watches");
-        let one = job.join();
+        let one = job.subscribe();
         within(0).await.expect("it is overdue for who watches");
         pace.answered(clock::now());
         let within = |seconds| timeout(Duration::from_secs(seconds), job.due(&pace));
-        drop((job.join(), one));
+        drop((job.subscribe(), one));
         assert!(!job.is_watched());
         within(20).await.expect_err("nobody watches any more");
         job.lease();
@@ -261,12 +271,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_comes_while_the_poller_sleeps_wakes_it() {
         let job = watched();
-        let mut pace = Pace::new(vec![], Duration::ZERO, clock::now());
+        let mut pace = PollSchedule::new(vec![], Duration::ZERO, clock::now());
         pace.answered(clock::now());
         let (sleeper, start) = (Arc::clone(&job), clock::now());
         let due = tokio::spawn(async move { sleeper.due(&pace).await });
         sleep(Duration::from_secs(1)).await;
-        let _watcher = job.join();
+        let _watcher = job.subscribe();
         due.await.unwrap();
         assert_eq!(clock::now() - start, Duration::from_secs(5));
     }

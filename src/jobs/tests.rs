@@ -12,7 +12,7 @@ use tower::service_fn;
 use super::*;
 use crate::clock;
 use crate::contract::money::Usd;
-use crate::upstream::What;
+use crate::upstream::GatewayCall;
 
 /// What the gateway says next; the last is said again and again. `None`: it cannot be reached.
 pub(crate) type Script = Vec<Option<(u16, &'static str)>>;
@@ -22,10 +22,10 @@ const DONE: Option<(u16, &str)> = Some((200, r#"{"status":"completed"}"#));
 
 /// Jobs before a gateway that is scripted.
 pub(crate) struct Fake {
-    pub(crate) jobs: Jobs,
+    pub(crate) jobs: JobRegistry,
     pub(crate) stop: CancellationToken,
     book: Store,
-    asked: Arc<Mutex<Vec<Ask>>>,
+    asked: Arc<Mutex<Vec<GatewayRequest>>>,
     polls: Arc<AtomicU64>,
 }
 
@@ -39,31 +39,31 @@ impl Fake {
         let (polls, stop) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
         let script = Arc::new(Mutex::new(VecDeque::from(script)));
         let (heard, count) = (Arc::clone(&asked), Arc::clone(&polls));
-        let gateway = service_fn(move |ask: Ask| {
+        let gateway = service_fn(move |ask: GatewayRequest| {
             heard.lock().unwrap().push(ask);
             count.fetch_add(1, Ordering::SeqCst);
             let mut script = script.lock().unwrap();
             let next = if script.len() > 1 { script.pop_front() } else { script.front().copied() };
             let reply = match next.flatten() {
-                Some((status, body)) => Ok(Reply {
+                Some((status, body)) => Ok(GatewayReply {
                     status: StatusCode::from_u16(status).unwrap(),
                     is_json: true,
                     body: Bytes::from_static(body.as_bytes()),
                     key: 0,
                     video: None,
                 }),
-                None => Err(Error::NotTaken),
+                None => Err(Error::ClosedBeforeSend),
             };
             async move {
                 sleep(takes).await;
                 reply
             }
         });
-        let jobs = Jobs::new(book.clone(), Handle::current(), stop.clone());
-        jobs.follow(Setup {
+        let jobs = JobRegistry::new(book.clone(), Handle::current(), stop.clone());
+        jobs.reconfigure(PollerSetup {
             gateway: BoxCloneSyncService::new(gateway),
             keys: Arc::from([KeyId([1; 8]), KeyId([2; 8])]),
-            words: Words {
+            status_words: Words {
                 finished: vec!["completed".to_owned()],
                 failed: vec!["failed".to_owned()],
                 result: vec![],
@@ -76,8 +76,8 @@ impl Fake {
     /// Accepts a job as a purchase does.
     pub(crate) async fn accept(&self, request_id: &str) {
         let job = job(request_id);
-        self.book.accept(&job).await.unwrap();
-        self.jobs.accepted(job);
+        self.book.insert_job(&job).await.unwrap();
+        self.jobs.track(job);
     }
 
     pub(crate) fn polls(&self) -> u64 {
@@ -85,7 +85,7 @@ impl Fake {
     }
 
     async fn stored(&self, request_id: &str) -> Job {
-        self.book.job(request_id.into()).await.unwrap().unwrap()
+        self.book.find_job(request_id.into()).await.unwrap().unwrap()
     }
 }
 
@@ -102,7 +102,7 @@ fn job(request_id: &str) -> Job {
         model: "video-a-2".into(),
         toll: Usd::dollars(3),
         at: clock::wall(),
-        latest: None,
+        latest_update: None,
     }
 }
 
@@ -123,11 +123,11 @@ async fn a_job_that_nobody_ordered_is_not_found_and_the_gateway_not_asked() {
 async fn end_of_a_job_is_kept_though_its_purchase_is_not_settled_yet() {
     let fake = Fake::new(vec![DONE]);
     // The store could not take the end of its purchase, which is retried.
-    fake.jobs.accepted(job("r"));
+    fake.jobs.track(job("r"));
     sleep(secs(60)).await;
     assert_eq!(fake.polls(), 1);
-    assert_eq!(fake.stored("r").await.latest.expect("it is kept").state, JobState::Finished);
-    fake.book.accept(&job("r")).await.unwrap();
+    assert_eq!(fake.stored("r").await.latest_update.expect("it is kept").state, JobState::Finished);
+    fake.book.insert_job(&job("r")).await.unwrap();
     assert!(!fake.stored("r").await.is_open(), "what is settled later opens it no more");
 }
 
@@ -168,7 +168,7 @@ async fn open_jobs_are_picked_up_by_the_next_server_and_ended_ones_are_not() {
     first.accept("ended").await;
     sleep(secs(2)).await;
     first.stop.cancel();
-    first.book.accept(&job("open")).await.unwrap();
+    first.book.insert_job(&job("open")).await.unwrap();
     let second = Fake::on(first.book.clone(), vec![RUNNING, DONE], Duration::ZERO);
     sleep(secs(2)).await;
     assert_eq!((first.polls(), second.polls()), (1, 1));
@@ -186,7 +186,7 @@ async fn open_jobs_are_picked_up_by_the_next_server_and_ended_ones_are_not() {
 async fn open_jobs_are_picked_up_one_after_another_and_at_once_for_who_asks() {
     let book = Store::in_memory(Arc::new(clock::wall));
     for number in 0..200 {
-        book.accept(&job(&format!("r-{number}"))).await.unwrap();
+        book.insert_job(&job(&format!("r-{number}"))).await.unwrap();
     }
     let fake = Fake::on(book.clone(), vec![RUNNING], Duration::ZERO);
     sleep(Duration::from_millis(9_500)).await;
@@ -198,8 +198,10 @@ async fn open_jobs_are_picked_up_one_after_another_and_at_once_for_who_asks() {
     assert_eq!(asked.len(), 200, "all within five minutes");
 }
 
-fn name(ask: &Ask) -> Box<str> {
-    let What::VideoStatus { request_id, .. } = &ask.what else { panic!("no poll: {:?}", ask.what) };
+fn name(ask: &GatewayRequest) -> Box<str> {
+    let GatewayCall::VideoStatus { request_id, .. } = &ask.call else {
+        panic!("no poll: {:?}", ask.call)
+    };
     request_id.clone()
 }
 
@@ -209,7 +211,7 @@ async fn a_job_is_asked_for_with_its_key_in_the_name_of_its_owner() {
     fake.accept("r").await;
     sleep(secs(2)).await;
     let asked = fake.asked.lock().unwrap();
-    assert_eq!((asked[0].prefer, &*asked[0].caller), (Some(1), "192.0.2.1"));
+    assert_eq!((asked[0].preferred_key, &*asked[0].caller), (Some(1), "192.0.2.1"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -263,7 +265,7 @@ async fn an_ended_job_is_forgotten_and_its_watchers_keep_the_last_word() {
     let fake = Fake::new(vec![DONE]);
     fake.accept("alone").await;
     fake.accept("watched").await;
-    let watching = fake.jobs.watch("watched", &caller()).await.unwrap();
+    let watching = fake.jobs.subscribe("watched", &caller()).await.unwrap();
     sleep(secs(2)).await;
     assert!(fake.jobs.0.polled().is_empty());
     assert!(fake.jobs.0.tasks.is_empty());
@@ -278,18 +280,23 @@ async fn a_callers_jobs_are_listed_with_the_latest_words_unless_others_could_be_
     let fake = Fake::new(vec![RUNNING, DONE]);
     fake.accept("a").await;
     fake.accept("b").await;
-    let own = fake.jobs.own(&caller()).await.unwrap();
+    let own = fake.jobs.list(&caller()).await.unwrap();
     assert_eq!(own.iter().map(|job| &*job.request_id).collect::<Vec<_>>(), ["b", "a"]);
     assert!(own.iter().all(Job::is_open));
     sleep(secs(2)).await;
-    let own = fake.jobs.own(&caller()).await.unwrap();
-    assert!(!own[0].is_open() && own.iter().all(|job| job.latest.is_some()));
+    let own = fake.jobs.list(&caller()).await.unwrap();
+    assert!(!own[0].is_open() && own.iter().all(|job| job.latest_update.is_some()));
     let other = Caller::Address([192, 0, 2, 2].into());
-    assert_eq!(fake.jobs.own(&other).await.unwrap(), []);
+    assert_eq!(fake.jobs.list(&other).await.unwrap(), []);
 
     let setup = fake.jobs.0.setup.load_full().unwrap();
-    let (gateway, words) = (setup.gateway.clone(), setup.words.clone());
-    fake.jobs.follow(Setup { gateway, keys: Arc::from([]), words, is_public: true });
-    assert_eq!(fake.jobs.own(&caller()).await.unwrap_err().kind().code, "invalid_request");
+    let (gateway, status_words) = (setup.gateway.clone(), setup.status_words.clone());
+    fake.jobs.reconfigure(PollerSetup {
+        gateway,
+        keys: Arc::from([]),
+        status_words,
+        is_public: true,
+    });
+    assert_eq!(fake.jobs.list(&caller()).await.unwrap_err().kind().code, "invalid_request");
     fake.jobs.status("a", &other).await.expect("who knows its name may see it");
 }

@@ -279,7 +279,7 @@ kinds! {
 }
 
 /// What the faults of an `invalid_request` mean: their codes, as the list in `docs/reference/problems.md` shows them.
-pub const FAULTS: &[(&str, &str)] = &[
+pub const FIELD_ERROR_CODES: &[(&str, &str)] = &[
     ("`required`", "the field is missing"),
     ("`wrong_type`", "another JSON type was expected; `null` does not count as absent"),
     ("`unknown_field`, `unknown_parameter`", "no such name; `detail` suggests the nearest one"),

@@ -15,7 +15,7 @@ use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::clock::whole_seconds;
+use crate::clock::ceil_seconds;
 
 pub use kinds::*;
 
@@ -46,7 +46,7 @@ pub struct Kind {
 
 /// One fault of a payload: where, its stable name, and what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Fault {
+pub struct FieldError {
     /// JSON pointer (RFC 6901) into the payload; for a query, `/` and the parameter's name.
     pub pointer: String,
     pub code: &'static str,
@@ -62,15 +62,15 @@ pub struct Problem {
     /// Whether the detail says what to do, in the place of the kind's advice.
     is_hint: bool,
     charged: Charged,
-    faults: Vec<Fault>,
+    errors: Vec<FieldError>,
     retry_after: Option<u64>,
     allow: Option<&'static str>,
     replayed: bool,
-    about: Option<Box<str>>,
+    job: Option<Box<str>>,
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct ProblemDocument<'a> {
     #[serde(rename = "type")]
     uri: String,
     title: &'static str,
@@ -84,8 +84,8 @@ struct Document<'a> {
     /// The job that it is about, where a reader could not tell otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
-    errors: &'a [Fault],
+    #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
+    errors: &'a [FieldError],
 }
 
 impl Problem {
@@ -95,11 +95,11 @@ impl Problem {
             detail: None,
             is_hint: false,
             charged: kind.charged,
-            faults: Vec::new(),
+            errors: Vec::new(),
             retry_after: None,
             allow: None,
             replayed: false,
-            about: None,
+            job: None,
         }
     }
 
@@ -113,7 +113,7 @@ impl Problem {
     }
 
     /// A payload that breaks the contract: all its faults; the detail has the first, and how many more there are.
-    pub fn invalid(faults: Vec<Fault>) -> Self {
+    pub fn invalid(faults: Vec<FieldError>) -> Self {
         let detail = faults.first().map(|first| {
             let place = first.pointer.trim_start_matches('/').replace('/', ".");
             let place = if place.is_empty() { place } else { format!("{place}: ") };
@@ -124,12 +124,12 @@ impl Problem {
             };
             format!("{place}{}{more}", first.detail).into()
         });
-        Self { detail, faults, ..Self::new(&INVALID_REQUEST) }
+        Self { detail, errors: faults, ..Self::new(&INVALID_REQUEST) }
     }
 
     /// When to come back: whole seconds, rounded up, at least 1, because 0 invites a storm.
     pub fn retry_after(self, wait: Duration) -> Self {
-        Self { retry_after: Some(whole_seconds(wait).max(1)), ..self }
+        Self { retry_after: Some(ceil_seconds(wait).max(1)), ..self }
     }
 
     pub fn allow(self, methods: &'static str) -> Self {
@@ -145,11 +145,11 @@ impl Problem {
         Self { replayed: true, ..self }
     }
 
-    pub fn about(self, job: &str) -> Self {
-        Self { about: Some(job.into()), ..self }
+    pub fn for_job(self, job: &str) -> Self {
+        Self { job: Some(job.into()), ..self }
     }
 
-    pub fn wait(&self) -> Option<Duration> {
+    pub fn retry_delay(&self) -> Option<Duration> {
         self.retry_after.map(Duration::from_secs)
     }
 
@@ -161,12 +161,12 @@ impl Problem {
         self.kind
     }
 
-    pub fn faults(&self) -> &[Fault] {
-        &self.faults
+    pub fn errors(&self) -> &[FieldError] {
+        &self.errors
     }
 
-    pub fn document(&self, request_id: &str) -> Bytes {
-        let document = Document {
+    pub fn to_json(&self, request_id: &str) -> Bytes {
+        let document = ProblemDocument {
             uri: format!("/problems/{}", self.kind.code),
             title: self.kind.title,
             status: self.kind.status.as_u16(),
@@ -174,35 +174,35 @@ impl Problem {
             detail: self.detail.as_deref(),
             instance: (!request_id.is_empty()).then(|| format!("/requests/{request_id}")),
             charged: self.charged,
-            request_id: self.about.as_deref(),
-            errors: &self.faults,
+            request_id: self.job.as_deref(),
+            errors: &self.errors,
         };
         // Strings and numbers only: this cannot fail, and an empty body would still carry the status.
         serde_json::to_vec(&document).unwrap_or_default().into()
     }
 
-    pub fn openai_document(&self) -> Bytes {
+    pub fn to_openai_json(&self) -> Bytes {
         // SDKs show people the message alone: it says what to do, too.
         let said = self.detail.as_deref().unwrap_or(self.kind.title);
-        let message = if self.faults.is_empty() && !self.is_hint {
+        let message = if self.errors.is_empty() && !self.is_hint {
             format!("{}. {}", said.trim_end_matches('.'), self.kind.advice)
         } else {
             said.to_owned()
         };
         let error = OpenAiError {
             message,
-            family: family(self.kind.status),
-            param: self.faults.first().and_then(|fault| param(&fault.pointer)),
+            error_type: openai_error_type(self.kind.status),
+            param: self.errors.first().and_then(|fault| param(&fault.pointer)),
             code: self.kind.code,
             charged: self.charged,
-            errors: &self.faults,
+            errors: &self.errors,
             gateway: None,
         };
-        error.document()
+        error.to_json()
     }
 
     pub fn into_response(self, request_id: &str) -> Response<Bytes> {
-        let mut response = Response::new(self.document(request_id));
+        let mut response = Response::new(self.to_json(request_id));
         *response.status_mut() = self.kind.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -210,7 +210,7 @@ impl Problem {
         if let Some(seconds) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if let Some(challenge) = challenge(self.kind) {
+        if let Some(challenge) = www_authenticate(self.kind) {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
         if let Some(methods) = self.allow {
@@ -224,7 +224,7 @@ impl Problem {
 }
 
 /// What a 401 has to say of how to do better (RFC 6750, 3). No error code where nothing was shown.
-fn challenge(kind: &Kind) -> Option<&'static str> {
+fn www_authenticate(kind: &Kind) -> Option<&'static str> {
     match kind.code {
         "missing_credentials" => Some("Bearer realm=\"tollgate\""),
         "invalid_credentials" => Some("Bearer realm=\"tollgate\", error=\"invalid_token\""),
@@ -237,19 +237,19 @@ fn challenge(kind: &Kind) -> Option<&'static str> {
 pub struct OpenAiError<'a> {
     pub message: String,
     #[serde(rename = "type")]
-    pub family: &'static str,
+    pub error_type: &'static str,
     pub param: Option<String>,
     pub code: &'static str,
     pub charged: Charged,
-    #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
-    pub errors: &'a [Fault],
+    #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
+    pub errors: &'a [FieldError],
     /// The gateway's body as it came, where it is JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<&'a RawValue>,
 }
 
 impl OpenAiError<'_> {
-    pub fn document(&self) -> Bytes {
+    pub fn to_json(&self) -> Bytes {
         // Strings, and JSON that was read before: this cannot fail.
         serde_json::to_vec(&BTreeMap::from([("error", self)])).unwrap_or_default().into()
     }
@@ -257,14 +257,14 @@ impl OpenAiError<'_> {
 
 /// Whether stock SDKs send again after this status: after it, nothing was charged, or the repeat
 /// joins the call that runs.
-pub fn is_sent_again(status: StatusCode) -> bool {
+pub fn is_retried_by_sdks(status: StatusCode) -> bool {
     matches!(
         status,
         StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS
     ) || status.is_server_error()
 }
 
-pub fn family(status: StatusCode) -> &'static str {
+pub fn openai_error_type(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => "authentication_error",
         StatusCode::PAYMENT_REQUIRED => "insufficient_quota",
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn what_may_have_cost_money_is_sent_again_only_where_it_joins_what_runs() {
         for kind in ALL {
-            let again = is_sent_again(kind.status);
+            let again = is_retried_by_sdks(kind.status);
             let joins = kind.status == StatusCode::CONFLICT;
             assert!(!again || kind.charged == Charged::No || joins, "{}", kind.code);
         }
@@ -345,8 +345,9 @@ mod tests {
 
     #[test]
     fn the_document_has_the_fields_that_sdks_read_and_ours() {
-        let fault = Fault { pointer: "/n".to_owned(), code: "x", detail: "one only".to_owned() };
-        let document = Problem::invalid(vec![fault]).openai_document();
+        let fault =
+            FieldError { pointer: "/n".to_owned(), code: "x", detail: "one only".to_owned() };
+        let document = Problem::invalid(vec![fault]).to_openai_json();
         assert_eq!(
             std::str::from_utf8(&document).unwrap(),
             r#"{"error":{"message":"n: one only","type":"invalid_request_error","param":"n","code":"invalid_request","charged":"no","errors":[{"pointer":"/n","code":"x","detail":"one only"}]}}"#

@@ -10,7 +10,10 @@ use futures_util::future::BoxFuture;
 use tracing::{debug, error};
 
 use super::send::Charge;
-use super::{Claim, Context, Delivery, Phase, Progress, Purchase, Stop, Terms, Waiters};
+use super::{
+    DedupeBy, Delivery, HoldError, Phase, Progress, PurchaseContext, PurchaseRequest,
+    PurchaseTerms, Waiters,
+};
 use crate::clock;
 use crate::contract::money::Usd;
 use crate::problem::{
@@ -18,11 +21,11 @@ use crate::problem::{
     PURCHASE_NOT_FOUND, Problem,
 };
 use crate::store::{
-    self, CreditMark, Ending, Identity, Job, KeptReply, Limit, OverBudget, PurchaseId, Refusals,
-    Refused, RefusedAs, Reservation, Twin,
+    self, BudgetKind, CreditWatermark, Digest, DuplicateCheck, Job, KeptReply, OverBudget,
+    PurchaseId, RecentRefusals, RefusalKey, Reservation, ReserveError, Settlement,
 };
-use crate::upstream::{Abort, BeforeSend, Reply};
-use crate::validate::Paid;
+use crate::upstream::{Abort, BeforeSend, GatewayReply};
+use crate::validate::OrderKind;
 
 /// How long after its end a purchase without a key is joined by a request that a stock SDK marks as a
 /// retry: SDKs wait up to ten minutes for a reply, and as long as `Retry-After` says before they retry.
@@ -31,37 +34,37 @@ const RETRY_WINDOW: Duration = Duration::from_secs(15 * 60);
 /// A price that is set aside. Dropped unsettled (a panic, the runtime's end), it is settled by its phase:
 /// released if nothing was sent, else unknown.
 pub(super) struct Hold {
-    context: Arc<Context>,
+    context: Arc<PurchaseContext>,
     id: PurchaseId,
     /// For how long a reply is kept.
     keep: Duration,
     /// When the price was held, in the account's spending.
-    mark: CreditMark,
+    watermark: CreditWatermark,
     /// Of a purchase without a key.
-    fingerprint: Option<Identity>,
+    fingerprint: Option<Digest>,
     waiters: Waiters,
     progress: Progress,
 }
 
 impl Hold {
     /// Sets the price aside, unless the purchase repeats another, or a budget or the balance does not cover it.
-    pub(super) async fn reserve(
-        context: &Arc<Context>,
-        purchase: &Purchase,
-    ) -> Result<Arc<Self>, Stop> {
-        let Context { ledger, refusals, binding, terms, .. } = &**context;
+    pub(super) async fn place(
+        context: &Arc<PurchaseContext>,
+        purchase: &PurchaseRequest,
+    ) -> Result<Arc<Self>, HoldError> {
+        let PurchaseContext { ledger, refusals, binding, terms, .. } = &**context;
         let reservation = reservation(purchase, terms, refusals);
-        let fingerprint = match &reservation.claim {
-            store::Claim::Twin(twin) => Some(twin.likeness),
-            store::Claim::Key { .. } => None,
+        let fingerprint = match &reservation.dedupe_key {
+            store::DedupeKey::Fingerprint(twin) => Some(twin.fingerprint),
+            store::DedupeKey::IdempotencyKey { .. } => None,
         };
         let mark = ledger.reserve(&reservation).await.map_err(|refused| {
-            let stop = match (refused, binding.must_not_be_other()) {
+            let stop = match (refused, binding.ensure_same_account()) {
                 // The balance is not the account's that the ledger is about.
-                (Refused::InsufficientCredit, Err(other_account)) => other_account.into(),
-                (refused, _) => stop(refused, reservation.toll),
+                (ReserveError::InsufficientCredit, Err(other_account)) => other_account.into(),
+                (refused, _) => hold_error(refused, reservation.toll),
             };
-            if matches!(stop, Stop::Problem(_)) {
+            if matches!(stop, HoldError::Problem(_)) {
                 note_refusal(refusals, fingerprint);
             }
             stop
@@ -72,7 +75,7 @@ impl Hold {
             context: Arc::clone(context),
             id: purchase.id,
             keep: terms.keep(purchase.service()),
-            mark,
+            watermark: mark,
             fingerprint,
             waiters: purchase.waiters.clone(),
             progress: purchase.progress.clone(),
@@ -86,9 +89,14 @@ impl Hold {
     }
 
     /// Records the end, with the reply that a repeat gets and the job that a video became.
-    pub(super) async fn settle(&self, charge: Charge, reply: Option<&Reply>, job: Option<&Job>) {
+    pub(super) async fn settle(
+        &self,
+        charge: Charge,
+        reply: Option<&GatewayReply>,
+        job: Option<&Job>,
+    ) {
         let ending = match charge {
-            Charge::Paid(cost) => Ending::Posted {
+            Charge::Paid(cost) => Settlement::Posted {
                 cost,
                 reply: reply.map(|reply| KeptReply {
                     status: reply.status.as_u16(),
@@ -99,8 +107,8 @@ impl Hold {
                 job: job.cloned().map(Box::new),
             },
             // The key is free again.
-            Charge::Free => Ending::Voided,
-            Charge::Unknown => Ending::Unknown,
+            Charge::Free => Settlement::Voided,
+            Charge::Unknown => Settlement::Unknown,
         };
         if charge == Charge::Free {
             note_refusal(&self.context.refusals, self.fingerprint);
@@ -116,8 +124,9 @@ impl Hold {
         }
         // Guess: the purchase's own charge is in the balance that its reply says, and all that had ended
         // before it was held.
-        if let (Charge::Paid(cost), Some(balance)) = (charge, reply.and_then(Reply::balance)) {
-            ledger.learnt(self.mark.with(cost), balance);
+        if let (Charge::Paid(cost), Some(balance)) = (charge, reply.and_then(GatewayReply::balance))
+        {
+            ledger.record_balance(self.watermark.including(cost), balance);
         }
     }
 }
@@ -126,34 +135,34 @@ impl Drop for Hold {
     fn drop(&mut self) {
         let ending = match self.progress.phase() {
             Phase::Settled => return,
-            Phase::Queued => Ending::Voided,
-            Phase::AtRisk | Phase::Sent => Ending::Unknown,
+            Phase::Queued => Settlement::Voided,
+            Phase::AtRisk | Phase::Sent => Settlement::Unknown,
         };
         self.context.ledger.settle_later(self.id, ending);
     }
 }
 
 /// The retry of what was refused for free is another purchase than an earlier one that was answered.
-fn note_refusal(refusals: &Refusals, fingerprint: Option<Identity>) {
+fn note_refusal(refusals: &RecentRefusals, fingerprint: Option<Digest>) {
     if let Some(fingerprint) = fingerprint {
-        refusals.note(RefusedAs::Fingerprint(fingerprint));
+        refusals.record(RefusalKey::Fingerprint(fingerprint));
     }
 }
 
 impl BeforeSend for Hold {
     fn cancelled(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.waiters.none())
+        Box::pin(self.waiters.all_gone())
     }
 
     fn authorize(&self) -> BoxFuture<'_, Result<(), Abort>> {
         Box::pin(async move {
-            let Context { ledger, binding, .. } = &*self.context;
+            let PurchaseContext { ledger, binding, .. } = &*self.context;
             // Checked for each attempt: a caller that waited out a 429 may be gone, or revoked.
             if !self.waiters.any() {
                 return Err(Abort::Cancelled);
             }
             // The account may have changed while it queued.
-            if binding.is_other() {
+            if binding.is_mismatch() {
                 return Err(Abort::OtherAccount);
             }
             // A further attempt, after a 401 or 429: it is recorded already.
@@ -162,7 +171,7 @@ impl BeforeSend for Hold {
             }
             // From here on it counts as sent, even if the mark cannot be made: the safe side.
             self.progress.enter(Phase::AtRisk);
-            match ledger.sent(self.id, binding.account()).await {
+            match ledger.mark_sent(self.id, binding.account_status()).await {
                 Ok(()) => {
                     self.progress.enter(Phase::Sent);
                     Ok(())
@@ -176,31 +185,35 @@ impl BeforeSend for Hold {
     }
 }
 
-pub(super) fn reservation(purchase: &Purchase, terms: &Terms, refusals: &Refusals) -> Reservation {
+pub(super) fn reservation(
+    purchase: &PurchaseRequest,
+    terms: &PurchaseTerms,
+    refusals: &RecentRefusals,
+) -> Reservation {
     let order = purchase.order.get();
     let caller = purchase.caller.to_string();
     let service = purchase.service();
-    let route = match order.paid {
-        Paid::Chat | Paid::Video => service.name(),
+    let route = match order.kind {
+        OrderKind::Chat | OrderKind::Video => service.name(),
         // Its path: one key may be used once at each endpoint.
-        Paid::Other => &order.model,
+        OrderKind::Other => &order.model,
     };
-    let claim = match &purchase.claim {
+    let claim = match &purchase.dedupe_by {
         // Addresses move, so an anonymous caller's key stands for itself. A guessable key can collide.
-        Claim::Key(key) => store::Claim::Key {
-            key: identity(&[
+        DedupeBy::IdempotencyKey(key) => store::DedupeKey::IdempotencyKey {
+            key: digest(&[
                 purchase.caller.namespace().as_bytes(),
                 route.as_bytes(),
                 key.as_bytes(),
             ]),
-            payload: identity(&[&order.body]),
+            payload: digest(&[&order.body]),
         },
-        Claim::Likeness { is_retry } => {
-            let likeness = identity(&[caller.as_bytes(), route.as_bytes(), &order.body]);
-            store::Claim::Twin(Twin {
-                likeness,
+        DedupeBy::Fingerprint { is_retry } => {
+            let likeness = digest(&[caller.as_bytes(), route.as_bytes(), &order.body]);
+            store::DedupeKey::Fingerprint(DuplicateCheck {
+                fingerprint: likeness,
                 within: look_back(*is_retry, terms, service),
-                ahead: terms.dedupe_window,
+                clock_skew: terms.dedupe_window,
                 delivered_since: is_retry.then(|| refusals.last(&purchase.caller, &likeness)),
             })
         }
@@ -211,15 +224,15 @@ pub(super) fn reservation(purchase: &Purchase, terms: &Terms, refusals: &Refusal
         service,
         model: order.model.clone(),
         toll: order.toll,
-        claim,
-        limits: terms.limits.and(purchase.standing.own),
-        only_repeats: purchase.only_repeats,
+        dedupe_key: claim,
+        budgets: terms.limits.intersect(purchase.session.own_budget),
+        replay_only: purchase.replay_only,
     }
 }
 
 /// How long ago an identical purchase may have ended to be joined. No reply is looked for that is not
 /// kept for so long, and without a window nothing that has ended is joined.
-fn look_back(is_retry: bool, terms: &Terms, service: store::Service) -> Duration {
+fn look_back(is_retry: bool, terms: &PurchaseTerms, service: store::Service) -> Duration {
     let window = terms.dedupe_window;
     if is_retry && !window.is_zero() {
         window.max(RETRY_WINDOW.min(terms.keep(service)))
@@ -229,7 +242,7 @@ fn look_back(is_retry: bool, terms: &Terms, service: store::Service) -> Duration
 }
 
 /// Each part with its length in front, so that no two lists of parts look alike.
-fn identity(parts: &[&[u8]]) -> Identity {
+fn digest(parts: &[&[u8]]) -> Digest {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
         hasher.update(&(part.len() as u64).to_le_bytes());
@@ -238,21 +251,23 @@ fn identity(parts: &[&[u8]]) -> Identity {
     *hasher.finalize().as_bytes()
 }
 
-fn stop(refused: Refused, price: Usd) -> Stop {
+fn hold_error(refused: ReserveError, price: Usd) -> HoldError {
     match refused {
-        Refused::Known(earlier) => Stop::Known(earlier),
-        Refused::KeyReused => Problem::new(&IDEMPOTENCY_KEY_REUSED).into(),
-        Refused::NoRepeat => Problem::new(&PURCHASE_NOT_FOUND).into(),
-        Refused::OverBudget(over) => Problem::new(&BUDGET_EXHAUSTED).detail(words(&over)).into(),
+        ReserveError::Duplicate(earlier) => HoldError::Duplicate(earlier),
+        ReserveError::KeyReused => Problem::new(&IDEMPOTENCY_KEY_REUSED).into(),
+        ReserveError::NothingToReplay => Problem::new(&PURCHASE_NOT_FOUND).into(),
+        ReserveError::OverBudget(over) => {
+            Problem::new(&BUDGET_EXHAUSTED).detail(over_budget_detail(&over)).into()
+        }
         // It names no balance: whoever may call reads this, and not everybody may see the account.
-        Refused::InsufficientCredit => Problem::new(&INSUFFICIENT_CREDIT)
+        ReserveError::InsufficientCredit => Problem::new(&INSUFFICIENT_CREDIT)
             .detail(format!(
                 "this costs {}, which the account's prepaid balance does not cover; who runs this \
                  service has to add credit",
                 price.short(),
             ))
             .into(),
-        Refused::Unavailable(error) => {
+        ReserveError::Unavailable(error) => {
             // The ledger says so itself, once.
             debug!(%error, "purchase refused by the ledger");
             Problem::new(&LEDGER_UNAVAILABLE).retry_after(Duration::from_secs(5)).into()
@@ -260,18 +275,18 @@ fn stop(refused: Refused, price: Usd) -> Stop {
     }
 }
 
-fn words(over: &OverBudget) -> String {
-    let (whose, period) = match over.limit {
-        Limit::TotalDay => ("the budget of all callers", "a day"),
-        Limit::TotalMonth => ("the budget of all callers", "a month"),
-        Limit::CallerDay => ("your budget", "a day"),
-        Limit::CallerMonth => ("your budget", "a month"),
+fn over_budget_detail(over: &OverBudget) -> String {
+    let (whose, period) = match over.kind {
+        BudgetKind::TotalDay => ("the budget of all callers", "a day"),
+        BudgetKind::TotalMonth => ("the budget of all callers", "a month"),
+        BudgetKind::CallerDay => ("your budget", "a day"),
+        BudgetKind::CallerMonth => ("your budget", "a month"),
     };
     format!(
         "{whose}, {} {period}, has {} left; it renews at {}",
         over.budget.short(),
-        over.left.short(),
-        clock::iso8601(over.renews)
+        over.remaining.short(),
+        clock::iso8601(over.renews_at)
     )
 }
 

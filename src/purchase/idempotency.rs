@@ -15,68 +15,71 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout_at;
 use tracing::error;
 
-use super::{Claim, Context, Delivery, Outcome, Phase, Purchase, Receipt, Waiters};
+use super::{
+    DedupeBy, Delivery, Outcome, Phase, PurchaseContext, PurchaseRequest, Receipt, Waiters,
+};
 use crate::clock::Instant;
 use crate::contract::video::VideoAccepted;
 use crate::problem::{
     Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING,
 };
-use crate::store::{Earlier, KeptReply, PurchaseId, Service, State, Unavailable};
+use crate::store::{ExistingPurchase, KeptReply, PurchaseId, PurchaseState, Service, Unavailable};
 use crate::sync::lock;
 
 /// What a repeat is told to wait for a call that has not ended.
-const COME_BACK: Duration = Duration::from_secs(5);
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// How much of kept replies is in memory at once because it is being sent again, in KiB.
-const REPLAY_ROOM: u32 = 64 * 1_024;
+const MAX_REPLAY_KIB: u32 = 64 * 1_024;
 /// A reply of so many bytes takes none of that room: a connection buffers more than that.
 const SMALL_REPLY: usize = 16 * 1_024;
 
 /// The purchases that are running in this process, and the room for replies that are sent again;
 /// shared by every core.
 #[derive(Clone)]
-pub struct Running {
-    calls: Arc<Mutex<HashMap<PurchaseId, Call>>>,
+pub struct RunningPurchases {
+    calls: Arc<Mutex<HashMap<PurchaseId, RunningPurchase>>>,
     replays: Arc<Semaphore>,
 }
 
-impl Default for Running {
+impl Default for RunningPurchases {
     fn default() -> Self {
-        Self { calls: Arc::default(), replays: Arc::new(Semaphore::new(REPLAY_ROOM as usize)) }
+        Self { calls: Arc::default(), replays: Arc::new(Semaphore::new(MAX_REPLAY_KIB as usize)) }
     }
 }
 
 #[derive(Clone)]
-struct Call {
+struct RunningPurchase {
     outcome: watch::Receiver<Option<Outcome>>,
     waiters: Waiters,
 }
 
-impl Running {
-    fn lock(&self) -> MutexGuard<'_, HashMap<PurchaseId, Call>> {
+impl RunningPurchases {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PurchaseId, RunningPurchase>> {
         lock(&self.calls)
     }
 
     /// Lets others join this purchase until the guard is gone.
-    pub(super) fn open(&self, purchase: &Purchase) -> Open {
+    pub(super) fn register(&self, purchase: &PurchaseRequest) -> RunningGuard {
         let (sender, outcome) = watch::channel(None);
-        let call = Call { outcome, waiters: purchase.waiters.clone() };
+        let call = RunningPurchase { outcome, waiters: purchase.waiters.clone() };
         self.lock().insert(purchase.id, call);
-        Open { running: self.clone(), id: purchase.id, outcome: sender }
+        RunningGuard { running: self.clone(), id: purchase.id, outcome: sender }
     }
 
     /// Waits until a kept reply of so many bytes may be read into memory. The room is taken until the
     /// last part of the reply is gone, so clients that do not read hold no more than all of it.
-    async fn room(
+    async fn reserve_memory(
         &self,
-        purchase: &Purchase,
+        purchase: &PurchaseRequest,
         bytes: usize,
         give_up: Instant,
     ) -> Result<Option<OwnedSemaphorePermit>, Problem> {
         if bytes <= SMALL_REPLY {
             return Ok(None);
         }
-        let size = u32::try_from(bytes.div_ceil(1_024)).unwrap_or(REPLAY_ROOM).min(REPLAY_ROOM);
+        let size =
+            u32::try_from(bytes.div_ceil(1_024)).unwrap_or(MAX_REPLAY_KIB).min(MAX_REPLAY_KIB);
         let room = Arc::clone(&self.replays).acquire_many_owned(size);
         tokio::select! {
             biased;
@@ -86,20 +89,20 @@ impl Running {
                     "its reply is kept, and too many kept replies are being read right now",
                 )),
             },
-            () = purchase.waiters.none() => Err(Problem::new(&OVERLOADED)),
+            () = purchase.waiters.all_gone() => Err(Problem::new(&OVERLOADED)),
         }
     }
 }
 
 /// A purchase that others can join. It is closed also when its task panics or is stopped: those who
 /// joined then see no outcome, and ask the ledger.
-pub(super) struct Open {
-    running: Running,
+pub(super) struct RunningGuard {
+    running: RunningPurchases,
     id: PurchaseId,
     outcome: watch::Sender<Option<Outcome>>,
 }
 
-impl Open {
+impl RunningGuard {
     /// Tells those who joined, and hands the outcome on.
     pub(super) fn publish(self, outcome: Outcome) -> Outcome {
         self.outcome.send_replace(Some(outcome.clone()));
@@ -107,24 +110,26 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for RunningGuard {
     fn drop(&mut self) {
         self.running.lock().remove(&self.id);
     }
 }
 
 /// What a repeat is answered with; `None` where the ledger has to be asked again.
-pub(super) async fn repeat(
-    context: &Context,
-    purchase: &Purchase,
-    earlier: Earlier,
+pub(super) async fn answer_duplicate(
+    context: &PurchaseContext,
+    purchase: &PurchaseRequest,
+    earlier: ExistingPurchase,
     give_up: Instant,
 ) -> Option<Outcome> {
     // The one that it repeats may have been sent.
     purchase.progress.enter(Phase::AtRisk);
     match earlier.state {
-        State::Reserved | State::Sent => join(context, purchase, earlier.id, give_up).await,
-        State::Posted | State::Voided | State::Unknown => {
+        PurchaseState::Reserved | PurchaseState::Sent => {
+            join(context, purchase, earlier.id, give_up).await
+        }
+        PurchaseState::Posted | PurchaseState::Voided | PurchaseState::Unknown => {
             Some(replay(context, purchase, earlier, give_up).await)
         }
     }
@@ -133,20 +138,20 @@ pub(super) async fn repeat(
 /// The outcome of a running purchase; `None` when it ended without telling, or ran elsewhere: the ledger
 /// knows more.
 async fn join(
-    context: &Context,
-    purchase: &Purchase,
+    context: &PurchaseContext,
+    purchase: &PurchaseRequest,
     earlier: PurchaseId,
     give_up: Instant,
 ) -> Option<Outcome> {
     let call = context.running.lock().get(&earlier).cloned();
     let Some(mut call) = call else {
-        return match timeout_at(give_up, context.ledger.ended(earlier)).await {
+        return match timeout_at(give_up, context.ledger.wait_until_ended(earlier)).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(Err(unreadable(earlier, &error))),
             Err(_elapsed) => Some(Err(still_running())),
         };
     };
-    call.waiters.join(&purchase.waiters);
+    call.waiters.merge(&purchase.waiters);
     let Ok(ended) = timeout_at(give_up, call.outcome.wait_for(Option::is_some)).await else {
         return Some(Err(still_running()));
     };
@@ -159,17 +164,17 @@ async fn join(
 }
 
 async fn replay(
-    context: &Context,
-    purchase: &Purchase,
-    earlier: Earlier,
+    context: &PurchaseContext,
+    purchase: &PurchaseRequest,
+    earlier: ExistingPurchase,
     give_up: Instant,
 ) -> Outcome {
-    let Earlier { id, state, toll, reply_bytes } = earlier;
-    if state != State::Posted {
+    let ExistingPurchase { id, state, toll, reply_bytes } = earlier;
+    if state != PurchaseState::Posted {
         return Err(Problem::new(&OUTCOME_UNKNOWN).replayed());
     }
     let Some(bytes) = reply_bytes else { return Err(reply_lost()) };
-    let room = context.running.room(purchase, bytes, give_up).await?;
+    let room = context.running.reserve_memory(purchase, bytes, give_up).await?;
     let reply = context.ledger.reply(id).await.map_err(|error| unreadable(id, &error))?;
     let KeptReply { status, is_json, body } = reply.ok_or_else(reply_lost)?;
     let is_video = purchase.service() == Service::Video;
@@ -183,7 +188,7 @@ async fn replay(
         },
         toll,
         is_replay: true,
-        delivery: matches!(purchase.claim, Claim::Likeness { .. })
+        delivery: matches!(purchase.dedupe_by, DedupeBy::Fingerprint { .. })
             .then(|| Delivery { ledger: context.ledger.clone(), id }),
     })
 }
@@ -202,7 +207,7 @@ impl AsRef<[u8]> for InRoom {
 
 fn unreadable(id: PurchaseId, error: &Unavailable) -> Problem {
     error!(%id, %error, "earlier purchase unreadable");
-    Problem::new(&LEDGER_UNAVAILABLE).retry_after(COME_BACK)
+    Problem::new(&LEDGER_UNAVAILABLE).retry_after(RETRY_AFTER)
 }
 
 fn reply_lost() -> Problem {
@@ -213,7 +218,7 @@ fn reply_lost() -> Problem {
 }
 
 fn still_running() -> Problem {
-    Problem::new(&STILL_RUNNING).retry_after(COME_BACK)
+    Problem::new(&STILL_RUNNING).retry_after(RETRY_AFTER)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! From a checked order to a receipt. Everything here is typed; no HTTP request comes this far.
 //!
-//! [`Purchases::complete`] is the whole way of a purchase, top to bottom. Each file holds one of its steps.
+//! `Purchases::complete` is the whole way of a purchase, top to bottom. Each file holds one of its steps.
 
 mod budget;
 pub mod idempotency;
@@ -21,84 +21,88 @@ use tower::util::BoxCloneSyncService;
 
 pub use waiters::Waiters;
 
-use crate::access::Standing;
+use crate::access::Session;
 use crate::clock;
 use crate::contract::money::Usd;
 use crate::contract::video::VideoAccepted;
-use crate::jobs::Jobs;
+use crate::jobs::JobRegistry;
 use crate::metrics::Metrics;
 use crate::problem::Problem;
-use crate::store::{Binding, Caller, Earlier, KeyId, Limits, PurchaseId, Refusals, Service, Store};
-use crate::upstream::{Ask, Error, Reply};
-use crate::validate::{Checked, Order, Paid};
+use crate::store::{
+    AccountBinding, Budgets, Caller, ExistingPurchase, KeyId, PurchaseId, RecentRefusals, Service,
+    Store,
+};
+use crate::upstream::{Error, GatewayReply, GatewayRequest};
+use crate::validate::{Checked, Order, OrderKind};
 use budget::Hold;
-use idempotency::Running;
+use idempotency::RunningPurchases;
 use send::Charge;
 
 type Outcome = Result<Receipt, Problem>;
 
 /// What purchases are made with; shared by every core.
 #[derive(Clone)]
-pub struct Context {
+pub struct PurchaseContext {
     pub ledger: Store,
     /// Whether the gateway's account is the ledger's.
-    pub binding: Binding,
-    pub running: Running,
-    pub refusals: Arc<Refusals>,
-    pub jobs: Jobs,
+    pub binding: AccountBinding,
+    pub running: RunningPurchases,
+    pub refusals: Arc<RecentRefusals>,
+    pub jobs: JobRegistry,
     /// The keys of the ring, in its order.
     pub keys: Arc<[KeyId]>,
-    pub terms: Terms,
+    pub terms: PurchaseTerms,
     pub metrics: Arc<Metrics>,
     /// Cancelled when nobody is to wait any longer for what is under way.
-    pub cut: CancellationToken,
+    pub drain_expired: CancellationToken,
 }
 
 /// One core's purchases.
 #[derive(Clone)]
 pub struct Purchases {
-    context: Arc<Context>,
-    gateway: BoxCloneSyncService<Ask, Reply, Error>,
+    context: Arc<PurchaseContext>,
+    gateway: BoxCloneSyncService<GatewayRequest, GatewayReply, Error>,
     tasks: TaskTracker,
 }
 
 impl Purchases {
     /// Purchases from `gateway`, each in a task of its own on `tasks`.
     pub fn new(
-        context: Context,
-        gateway: BoxCloneSyncService<Ask, Reply, Error>,
+        context: PurchaseContext,
+        gateway: BoxCloneSyncService<GatewayRequest, GatewayReply, Error>,
         tasks: TaskTracker,
     ) -> Self {
         Self { context: Arc::new(context), gateway, tasks }
     }
 
     /// Buys, or answers a repeat. A purchase goes on when its caller hangs up and this is dropped.
-    pub async fn buy(&self, purchase: Purchase) -> Outcome {
+    pub async fn buy(&self, purchase: PurchaseRequest) -> Outcome {
         let (own, bought) = (self.clone(), purchase.clone());
         let call = async move { own.complete(&bought).await };
-        waiters::run(&self.tasks, &self.context.cut, &purchase, call).await
+        waiters::run(&self.tasks, &self.context.drain_expired, &purchase, call).await
     }
 
     /// The steps of a purchase in their order, on which the guarantees rest. Whatever is dropped half-way
     /// (a panic, the runtime's end) is settled by what is known of it: the hold, and then those who joined
     /// ask the ledger.
-    async fn complete(&self, purchase: &Purchase) -> Outcome {
-        let Context { running, binding, jobs, terms, .. } = &*self.context;
+    async fn complete(&self, purchase: &PurchaseRequest) -> Outcome {
+        let PurchaseContext { running, binding, jobs, terms, .. } = &*self.context;
         let order = purchase.order.get();
-        let give_up = clock::now() + terms.patience;
+        let give_up = clock::now() + terms.join_timeout;
         // The account and its balance are known, if the gateway tells them soon.
-        binding.listed().await;
+        binding.wait_for_check().await;
         // Hold: one step of the ledger recognises a repeat, checks each budget and the balance, and sets the
         // price aside.
         let (open, hold) = loop {
             // Whoever the ledger tells of this purchase finds it running.
-            let open = running.open(purchase);
-            match Hold::reserve(&self.context, purchase).await {
+            let open = running.register(purchase);
+            match Hold::place(&self.context, purchase).await {
                 Ok(hold) => break (open, hold),
-                Err(Stop::Problem(problem)) => return open.publish(Err(*problem)),
-                Err(Stop::Known(earlier)) => {
+                Err(HoldError::Problem(problem)) => return open.publish(Err(*problem)),
+                Err(HoldError::Duplicate(earlier)) => {
                     drop(open);
-                    let answer = idempotency::repeat(&self.context, purchase, earlier, give_up);
+                    let answer =
+                        idempotency::answer_duplicate(&self.context, purchase, earlier, give_up);
                     if let Some(outcome) = answer.await {
                         return outcome;
                     }
@@ -106,7 +110,7 @@ impl Purchases {
             }
         };
         // The gateway's account is the ledger's. Only now, since a repeat is answered whichever it is.
-        if let Err(refusal) = binding.must_not_be_other() {
+        if let Err(refusal) = binding.ensure_same_account() {
             hold.settle(Charge::Free, None, None).await;
             return open.publish(Err(refusal));
         }
@@ -118,65 +122,65 @@ impl Purchases {
         // Settle: the end is in the ledger before the answer's first byte.
         hold.settle(charge, reply.as_ref().ok(), job.as_ref()).await;
         if let Some(job) = job {
-            jobs.accepted(job);
+            jobs.track(job);
         }
         // Publish: to those who joined, then to the caller.
         open.publish(match reply {
             Ok(reply) => Ok(Receipt::new(reply, charge, hold.delivery())),
-            Err(error) => Err(error.of_purchase()),
+            Err(error) => Err(error.purchase_problem()),
         })
     }
 }
 
 /// What a caller wants to buy. Only a [`Checked`] order can be in it.
 #[derive(Clone)]
-pub struct Purchase {
+pub struct PurchaseRequest {
     pub id: PurchaseId,
     pub caller: Caller,
     /// What its credentials say of it: its own budget, besides those of the settings, and how long it may
     /// buy.
-    pub standing: Standing,
+    pub session: Session,
     pub order: Checked<Order>,
-    pub claim: Claim,
+    pub dedupe_by: DedupeBy,
     /// It is not bought: either it repeats an earlier one, or it is refused.
-    pub only_repeats: bool,
+    pub replay_only: bool,
     pub waiters: Waiters,
     pub progress: Progress,
 }
 
 /// How a purchase is told from others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum DedupeBy {
     /// By the caller's `Idempotency-Key`, unquoted.
-    Key(Box<str>),
+    IdempotencyKey(Box<str>),
     /// By its likeness to an earlier one; a retry where the client says so.
-    Likeness { is_retry: bool },
+    Fingerprint { is_retry: bool },
 }
 
-impl Purchase {
+impl PurchaseRequest {
     /// A purchase that nobody waits for yet, of a caller without credentials.
-    pub fn new(caller: Caller, order: Checked<Order>, claim: Claim) -> Self {
+    pub fn new(caller: Caller, order: Checked<Order>, claim: DedupeBy) -> Self {
         Self {
             id: PurchaseId::new(),
             caller,
-            standing: Standing::default(),
+            session: Session::default(),
             order,
-            claim,
-            only_repeats: false,
+            dedupe_by: claim,
+            replay_only: false,
             waiters: Waiters::default(),
             progress: Progress::default(),
         }
     }
 
-    pub fn by(self, standing: Standing) -> Self {
-        Self { standing, ..self }
+    pub fn with_session(self, standing: Session) -> Self {
+        Self { session: standing, ..self }
     }
 
     fn service(&self) -> Service {
-        match self.order.get().paid {
-            Paid::Chat => Service::Chat,
-            Paid::Video => Service::Video,
-            Paid::Other => Service::Other,
+        match self.order.get().kind {
+            OrderKind::Chat => Service::Chat,
+            OrderKind::Video => Service::Video,
+            OrderKind::Other => Service::Other,
         }
     }
 }
@@ -216,18 +220,18 @@ impl Progress {
 
 /// What purchases are made under, from the settings.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
-    pub limits: Limits,
+pub struct PurchaseTerms {
+    pub limits: Budgets,
     /// How long an identical purchase without a key joins one whose reply did not arrive.
     pub dedupe_window: Duration,
     /// How long replies are kept.
     pub keep_chats: Duration,
     pub keep_videos: Duration,
     /// How long a repeat waits for the end of the first call.
-    pub patience: Duration,
+    pub join_timeout: Duration,
 }
 
-impl Terms {
+impl PurchaseTerms {
     /// How long the reply of what is bought there is kept.
     pub fn keep(&self, service: Service) -> Duration {
         match service {
@@ -255,12 +259,12 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    fn new(reply: Reply, charge: Charge, delivery: Option<Delivery>) -> Self {
+    fn new(reply: GatewayReply, charge: Charge, delivery: Option<Delivery>) -> Self {
         let toll = match charge {
             Charge::Paid(cost) => cost,
             Charge::Free | Charge::Unknown => Usd::ZERO,
         };
-        let Reply { status, is_json, body, video, .. } = reply;
+        let GatewayReply { status, is_json, body, video, .. } = reply;
         Self { status, is_json, body, toll, is_replay: false, delivery, video }
     }
 }
@@ -274,18 +278,18 @@ pub struct Delivery {
 
 impl Delivery {
     /// The body was taken to its end.
-    pub fn taken(&self) {
-        self.ledger.delivered(self.id);
+    pub fn record(&self) {
+        self.ledger.mark_delivered(self.id);
     }
 }
 
 #[derive(Clone, Debug)]
-enum Stop {
-    Known(Earlier),
+enum HoldError {
+    Duplicate(ExistingPurchase),
     Problem(Box<Problem>),
 }
 
-impl From<Problem> for Stop {
+impl From<Problem> for HoldError {
     fn from(problem: Problem) -> Self {
         Self::Problem(Box::new(problem))
     }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use tower::ServiceExt;
 use tracing::{error, info, warn};
 
-use super::{Purchase, Purchases};
+use super::{PurchaseRequest, Purchases};
 use crate::clock;
 use crate::contract::money::Usd;
 use crate::metrics::Metrics;
 use crate::problem::Charged;
 use crate::store::Job;
-use crate::upstream::{Ask, BeforeSend, Error, Reply, What};
-use crate::validate::{Order, Paid};
+use crate::upstream::{BeforeSend, Error, GatewayCall, GatewayReply, GatewayRequest};
+use crate::validate::{Order, OrderKind};
 
 /// What is known of the money.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,32 +30,32 @@ impl Purchases {
     /// the ledger for the operator.
     pub(super) async fn send(
         &self,
-        purchase: &Purchase,
+        purchase: &PurchaseRequest,
         before_send: Arc<dyn BeforeSend>,
-    ) -> Result<Reply, Error> {
+    ) -> Result<GatewayReply, Error> {
         let order = purchase.order.get();
-        let what = match order.paid {
-            Paid::Chat => What::Chat(order.body.clone()),
-            Paid::Video => What::Video(order.body.clone()),
-            Paid::Other => What::Other {
+        let what = match order.kind {
+            OrderKind::Chat => GatewayCall::Chat(order.body.clone()),
+            OrderKind::Video => GatewayCall::Video(order.body.clone()),
+            OrderKind::Other => GatewayCall::Passthrough {
                 method: http::Method::POST,
                 path: order.model.clone(),
                 body: order.body.clone(),
             },
         };
-        let ask = Ask {
-            what,
+        let ask = GatewayRequest {
+            call: what,
             before_send: Some(before_send),
             caller: purchase.caller.to_string().into(),
-            prefer: None,
+            preferred_key: None,
             is_patient: false,
         };
         let started = clock::now();
         let reply = self.gateway.clone().oneshot(ask).await;
         let millis = clock::now().duration_since(started).as_millis();
         log(&self.context.metrics, purchase, charge(order, &reply), millis);
-        if let Some(body) = reply.as_ref().err().and_then(Error::unread) {
-            self.context.ledger.keep_unread(purchase.id, body.clone());
+        if let Some(body) = reply.as_ref().err().and_then(Error::unparsable_reply) {
+            self.context.ledger.keep_unparsable_reply(purchase.id, body.clone());
         }
         reply
     }
@@ -63,8 +63,8 @@ impl Purchases {
     /// The job that a video's order became.
     pub(super) fn job(
         &self,
-        purchase: &Purchase,
-        reply: &Result<Reply, Error>,
+        purchase: &PurchaseRequest,
+        reply: &Result<GatewayReply, Error>,
         charge: Charge,
     ) -> Option<Job> {
         let (Ok(reply), Charge::Paid(toll)) = (reply, charge) else { return None };
@@ -76,7 +76,7 @@ impl Purchases {
             model: (&*purchase.order.get().model).into(),
             toll,
             at: self.context.ledger.now(),
-            latest: None,
+            latest_update: None,
         })
     }
 }
@@ -87,7 +87,7 @@ const MAX_CREDIBLE: Usd = Usd::dollars(50_000);
 /// What a purchase cost: the only place that decides it. A refusal costs nothing (a guess: see
 /// [`crate::upstream`]). A success costs what the gateway says that it charged, where it says so (2.5), and
 /// the price in our list otherwise.
-pub(super) fn charge(order: &Order, reply: &Result<Reply, Error>) -> Charge {
+pub(super) fn charge(order: &Order, reply: &Result<GatewayReply, Error>) -> Charge {
     let reply = match reply {
         Ok(reply) if reply.status.is_success() => reply,
         Ok(_refusal) => return Charge::Free,
@@ -105,7 +105,7 @@ pub(super) fn charge(order: &Order, reply: &Result<Reply, Error>) -> Charge {
 }
 
 /// One line in the log for each purchase that was tried, and its place in the metrics.
-fn log(metrics: &Metrics, purchase: &Purchase, charge: Charge, millis: u128) {
+fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, millis: u128) {
     let order = purchase.order.get();
     let (service, model) = (purchase.service().name(), &*order.model);
     let (outcome, toll) = match charge {

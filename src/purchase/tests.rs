@@ -7,74 +7,75 @@ use tower::service_fn;
 
 use super::*;
 use crate::contract::catalog::Catalog;
-use crate::upstream::What;
+use crate::upstream::GatewayCall;
 use crate::validate;
 
 pub(super) const SOON: Duration = Duration::from_secs(1);
 
 /// No limits, and who waits does so for `patience`.
-pub(super) fn terms(patience: Duration) -> Terms {
-    Terms {
-        limits: Limits::default(),
+pub(super) fn terms(patience: Duration) -> PurchaseTerms {
+    PurchaseTerms {
+        limits: Budgets::default(),
         dedupe_window: SOON,
         keep_chats: SOON,
         keep_videos: SOON,
-        patience,
+        join_timeout: patience,
     }
 }
 
 /// A new ledger, whose jobs rest.
-pub(super) fn context(patience: Duration) -> Context {
+pub(super) fn context(patience: Duration) -> PurchaseContext {
     let ledger = Store::in_memory(Arc::new(clock::wall));
-    Context {
-        binding: Binding::play(),
-        running: Running::default(),
-        refusals: Arc::new(Refusals::new(Arc::new(|| Duration::ZERO))),
-        jobs: Jobs::new(ledger.clone(), Handle::current(), CancellationToken::new()),
+    PurchaseContext {
+        binding: AccountBinding::trusted(),
+        running: RunningPurchases::default(),
+        refusals: Arc::new(RecentRefusals::new(Arc::new(|| Duration::ZERO))),
+        jobs: JobRegistry::new(ledger.clone(), Handle::current(), CancellationToken::new()),
         keys: Arc::from([KeyId([0; 8]), KeyId([7; 8])]),
         terms: terms(patience),
         metrics: Arc::default(),
-        cut: CancellationToken::new(),
+        drain_expired: CancellationToken::new(),
         ledger,
     }
 }
 
 /// Purchases from such a gateway.
 pub(super) fn purchases<F>(
-    context: &Context,
-    gateway: impl Fn(Ask) -> F + Clone + Send + Sync + 'static,
+    context: &PurchaseContext,
+    gateway: impl Fn(GatewayRequest) -> F + Clone + Send + Sync + 'static,
 ) -> Purchases
 where
-    F: Future<Output = Result<Reply, Error>> + Send + 'static,
+    F: Future<Output = Result<GatewayReply, Error>> + Send + 'static,
 {
     let gateway = BoxCloneSyncService::new(service_fn(gateway));
     Purchases::new(context.clone(), gateway, TaskTracker::new())
 }
 
 /// A video, told from others by its likeness.
-pub(super) fn purchase() -> Purchase {
-    claimed(Claim::Likeness { is_retry: false })
+pub(super) fn purchase() -> PurchaseRequest {
+    claimed(DedupeBy::Fingerprint { is_retry: false })
 }
 
 /// The same one each time, as its key says.
-pub(super) fn keyed() -> Purchase {
-    claimed(Claim::Key("k".into()))
+pub(super) fn keyed() -> PurchaseRequest {
+    claimed(DedupeBy::IdempotencyKey("k".into()))
 }
 
-fn claimed(claim: Claim) -> Purchase {
+fn claimed(claim: DedupeBy) -> PurchaseRequest {
     let order = validate::video(br#"{"prompt":"a tide"}"#, &Catalog::published()).unwrap();
-    Purchase::new(Caller::Address([192, 0, 2, 1].into()), order, claim)
+    PurchaseRequest::new(Caller::Address([192, 0, 2, 1].into()), order, claim)
 }
 
 /// What the gateway answers to a video's order, with the second key.
-pub(super) fn answered(status: u16, body: &'static str) -> Reply {
+pub(super) fn answered(status: u16, body: &'static str) -> GatewayReply {
     let status = StatusCode::from_u16(status).unwrap();
-    let what = What::Video(Bytes::new());
-    Reply::read(&what, status, Bytes::from_static(body.as_bytes()), 1).expect("it is readable")
+    let what = GatewayCall::Video(Bytes::new());
+    GatewayReply::parse(&what, status, Bytes::from_static(body.as_bytes()), 1)
+        .expect("it is readable")
 }
 
 /// An accepted video at the list price.
-pub(super) fn accepted() -> Reply {
+pub(super) fn accepted() -> GatewayReply {
     answered(200, r#"{"request_id":"r-1"}"#)
 }
 

@@ -13,45 +13,45 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use super::{Outcome, Phase, Progress, Purchase};
-use crate::access::Standing;
+use super::{Outcome, Phase, Progress, PurchaseRequest};
+use crate::access::Session;
 use crate::problem::{
     DRAINING, INTERNAL, INVALID_CREDENTIALS, OUTCOME_UNKNOWN, OVERLOADED, Problem,
 };
 use crate::sync::lock;
 
 /// What a purchase that nobody waits for any longer still needs to leave its queue.
-const LEAVING: Duration = Duration::from_millis(100);
+const MAX_LEAVE_TIME: Duration = Duration::from_millis(100);
 /// When another server may have taken this one's place.
-const COME_BACK: Duration = Duration::from_secs(5);
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Everybody who waits, or has waited, for one purchase.
 #[derive(Clone, Default)]
-pub struct Waiters(Arc<Mutex<Vec<Arc<Presence>>>>);
+pub struct Waiters(Arc<Mutex<Vec<Arc<Waiter>>>>);
 
 #[derive(Default)]
-struct Presence {
+struct Waiter {
     gone: CancellationToken,
-    standing: Standing,
+    session: Session,
 }
 
-impl Presence {
+impl Waiter {
     /// A caller whose credentials have ended does not count: nothing more is bought for it.
     fn counts(&self) -> bool {
-        !self.gone.is_cancelled() && !self.standing.is_over()
+        !self.gone.is_cancelled() && !self.session.has_ended()
     }
 }
 
 impl Waiters {
     /// Adds one more who waits, until the guard is dropped or its credentials end.
-    pub(super) fn wait(&self, standing: Standing) -> Waiting {
-        let presence = Arc::new(Presence { standing, ..Presence::default() });
+    pub(super) fn add(&self, standing: Session) -> WaiterGuard {
+        let presence = Arc::new(Waiter { session: standing, ..Waiter::default() });
         lock(&self.0).push(Arc::clone(&presence));
-        Waiting(presence)
+        WaiterGuard(presence)
     }
 
     /// Those who wait for `other` wait for this one, too.
-    pub(super) fn join(&self, other: &Self) {
+    pub(super) fn merge(&self, other: &Self) {
         let others = lock(&other.0).clone();
         let mut here = lock(&self.0);
         here.retain(|one| !one.gone.is_cancelled());
@@ -64,32 +64,32 @@ impl Waiters {
     }
 
     /// Resolves when nobody is left.
-    pub(super) async fn none(&self) {
+    pub(super) async fn all_gone(&self) {
         while let Some(one) = self.first() {
             tokio::select! {
                 biased;
                 () = one.gone.cancelled() => {}
-                () = one.standing.over() => {}
+                () = one.session.ended() => {}
             }
         }
     }
 
-    fn first(&self) -> Option<Arc<Presence>> {
+    fn first(&self) -> Option<Arc<Waiter>> {
         lock(&self.0).iter().find(|one| one.counts()).cloned()
     }
 }
 
 /// Somebody who waits.
-pub(super) struct Waiting(Arc<Presence>);
+pub(super) struct WaiterGuard(Arc<Waiter>);
 
-impl Waiting {
+impl WaiterGuard {
     /// Whether its credentials have ended.
-    pub(super) fn is_barred(&self) -> bool {
-        self.0.standing.is_over()
+    pub(super) fn session_ended(&self) -> bool {
+        self.0.session.has_ended()
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaiterGuard {
     fn drop(&mut self) {
         self.0.gone.cancel();
     }
@@ -100,11 +100,11 @@ impl Drop for Waiting {
 pub(super) async fn run(
     tasks: &TaskTracker,
     cut: &CancellationToken,
-    purchase: &Purchase,
+    purchase: &PurchaseRequest,
     call: impl Future<Output = Outcome> + Send + 'static,
 ) -> Outcome {
     // Goes with this future, that is, with the caller.
-    let waiting = purchase.waiters.wait(purchase.standing.clone());
+    let waiting = purchase.waiters.add(purchase.session.clone());
     let mut task = tasks.spawn(call.in_current_span());
     let ended = tokio::select! {
         biased;
@@ -113,7 +113,7 @@ pub(super) async fn run(
     };
     match outcome(ended, &purchase.progress) {
         // It was given up for want of anybody who may buy it.
-        Err(given_up) if given_up.kind() == &OVERLOADED && waiting.is_barred() => {
+        Err(given_up) if given_up.kind() == &OVERLOADED && waiting.session_ended() => {
             Err(Problem::new(&INVALID_CREDENTIALS)
                 .detail("the credentials ended while this waited for its turn: nothing was sent"))
         }
@@ -132,17 +132,17 @@ fn outcome(ended: Result<Outcome, JoinError>, progress: &Progress) -> Outcome {
 }
 
 /// What is known of a purchase that its caller waits for no longer.
-async fn cut_off(task: JoinHandle<Outcome>, waiting: Waiting, progress: &Progress) -> Outcome {
+async fn cut_off(task: JoinHandle<Outcome>, waiting: WaiterGuard, progress: &Progress) -> Outcome {
     let may_be_sent = || matches!(progress.phase(), Phase::AtRisk | Phase::Sent);
     // What nobody waits for is not sent any more. What was just leaving is known to be at risk soon.
     drop(waiting);
     if !may_be_sent()
-        && let Ok(ended) = timeout(LEAVING, task).await
+        && let Ok(ended) = timeout(MAX_LEAVE_TIME, task).await
     {
         return outcome(ended, progress);
     }
     match progress.phase() {
-        Phase::Queued => Err(Problem::new(&DRAINING).retry_after(COME_BACK)),
+        Phase::Queued => Err(Problem::new(&DRAINING).retry_after(RETRY_AFTER)),
         Phase::AtRisk | Phase::Sent | Phase::Settled => Err(Problem::new(&OUTCOME_UNKNOWN)
             .detail("the server stopped before the gateway's reply came")),
     }
@@ -161,13 +161,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn somebody_waits_until_the_last_one_is_gone() {
         let (first, second) = (Waiters::default(), Waiters::default());
-        let (one, two) = (first.wait(Standing::default()), second.wait(Standing::default()));
-        first.join(&second);
+        let (one, two) = (first.add(Session::default()), second.add(Session::default()));
+        first.merge(&second);
         drop(one);
         assert!(first.any());
-        timeout(Duration::from_secs(1), first.none()).await.expect_err("one is left");
+        timeout(Duration::from_secs(1), first.all_gone()).await.expect_err("one is left");
         let alone = first.clone();
-        let left = tokio::spawn(async move { alone.none().await });
+        let left = tokio::spawn(async move { alone.all_gone().await });
         tokio::task::yield_now().await;
         drop(two);
         left.await.expect("told");
@@ -177,16 +177,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn whose_credentials_ended_waits_no_more_and_its_companion_does() {
         let standings = [(); 2].map(|()| {
-            let ended = Some(CancellationToken::new());
-            Standing { ended, ..Standing::default() }
+            let revoked = Some(CancellationToken::new());
+            Session { revoked, ..Session::default() }
         });
-        let end = |which: usize| standings[which].ended.as_ref().unwrap().cancel();
+        let end = |which: usize| standings[which].revoked.as_ref().unwrap().cancel();
         let waiters = Waiters::default();
-        let [one, two] = standings.each_ref().map(|standing| waiters.wait(standing.clone()));
+        let [one, two] = standings.each_ref().map(|standing| waiters.add(standing.clone()));
         end(0);
-        assert!((one.is_barred(), two.is_barred(), waiters.any()) == (true, false, true));
+        assert!((one.session_ended(), two.session_ended(), waiters.any()) == (true, false, true));
         let alone = waiters.clone();
-        let left = tokio::spawn(async move { alone.none().await });
+        let left = tokio::spawn(async move { alone.all_gone().await });
         tokio::task::yield_now().await;
         assert!(!left.is_finished());
         end(1);
@@ -196,7 +196,7 @@ mod tests {
 
     /// The outcome of a purchase that this call makes.
     async fn made(
-        purchase: &Purchase,
+        purchase: &PurchaseRequest,
         call: impl Future<Output = Outcome> + Send + 'static,
     ) -> Outcome {
         run(&TaskTracker::new(), &CancellationToken::new(), purchase, call).await
@@ -248,14 +248,14 @@ mod tests {
             (&OUTCOME_UNKNOWN, false, "outcome_unknown"),
         ] {
             let ended = CancellationToken::new();
-            let standing = Standing { ended: Some(ended.clone()), ..Standing::default() };
+            let standing = Session { revoked: Some(ended.clone()), ..Session::default() };
             let ends = async move {
                 if has_ended {
                     ended.cancel();
                 }
                 Err(Problem::new(kind))
             };
-            let outcome = made(&purchase().by(standing), ends).await;
+            let outcome = made(&purchase().with_session(standing), ends).await;
             assert_eq!(outcome.unwrap_err().kind().code, code, "{has_ended}");
         }
     }
@@ -286,8 +286,8 @@ mod tests {
         let purchase = purchase();
         let (waiters, progress) = (purchase.waiters.clone(), purchase.progress.clone());
         let hangs = async move {
-            waiters.none().await;
-            time::sleep(LEAVING / 2).await;
+            waiters.all_gone().await;
+            time::sleep(MAX_LEAVE_TIME / 2).await;
             progress.enter(Phase::AtRisk);
             pending().await
         };

@@ -23,26 +23,26 @@ use crate::metrics::Metrics;
 
 #[derive(Clone)]
 pub struct Redactor {
-    forms: Arc<ArcSwap<Forms>>,
+    patterns: Arc<ArcSwap<KeyPatterns>>,
     metrics: Arc<Metrics>,
 }
 
 impl Redactor {
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { forms: Arc::default(), metrics }
+        Self { patterns: Arc::default(), metrics }
     }
 
     /// Looks for these keys from now on, too. Earlier ones stay known: the gateway may still echo a key
     /// that was replaced, for example in the status of an old job.
-    pub fn learn(&self, keys: &[Key]) {
-        self.forms.rcu(|known| known.with(keys));
+    pub fn add_keys(&self, keys: &[Key]) {
+        self.patterns.rcu(|known| known.with(keys));
     }
 
-    pub fn bytes(&self, text: Bytes) -> Bytes {
+    pub fn redact_bytes(&self, text: Bytes) -> Bytes {
         self.redacted(&text).map_or(text, Bytes::from)
     }
 
-    pub fn text(&self, text: String) -> String {
+    pub fn redact_text(&self, text: String) -> String {
         match self.redacted(text.as_bytes()) {
             None => text,
             Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -50,8 +50,8 @@ impl Redactor {
     }
 
     fn redacted(&self, text: &[u8]) -> Option<Vec<u8>> {
-        let redacted = self.forms.load().redacted(text)?;
-        self.metrics.blotted.inc();
+        let redacted = self.patterns.load().redacted(text)?;
+        self.metrics.redacted.inc();
         error!("gateway key redacted from a gateway reply");
         Some(redacted)
     }
@@ -60,17 +60,17 @@ impl Redactor {
 /// A rest of a key that is shorter than this could stand in any text.
 const MIN_SECRET: usize = 12;
 /// How often a text is decoded: `_` as `&#95;`, its `&` as `\u0026`, and the whole quoted in JSON.
-const DEPTH: usize = 3;
+const MAX_DEPTH: usize = 3;
 /// How many bytes of JSON's `\uXXXX` can stand before one of its own.
 const WITHIN_ESCAPE: usize = 5;
 
 #[derive(Default)]
-struct Forms {
+struct KeyPatterns {
     keys: Vec<Key>,
     search: Option<AhoCorasick>,
 }
 
-impl Forms {
+impl KeyPatterns {
     fn with(&self, keys: &[Key]) -> Self {
         let mut all = self.keys.clone();
         for key in keys {
@@ -81,7 +81,7 @@ impl Forms {
         let search = AhoCorasick::builder()
             .ascii_case_insensitive(true)
             .match_kind(MatchKind::LeftmostLongest)
-            .build(all.iter().flat_map(|key| forms(key.expose())));
+            .build(all.iter().flat_map(|key| key_patterns(key.expose())));
         // Building fails only beyond some 2^31 states; a handful of keys is far from it.
         Self { keys: all, search: search.ok() }
     }
@@ -94,12 +94,12 @@ impl Forms {
             redacted[unit_start(text, span.start)..span.end].fill(b'*');
         };
         search.find_iter(text).for_each(|found| cover(found.range()));
-        let mut decoded = Decoded::of(text);
-        for _ in 0..DEPTH {
+        let mut decoded = Decoded::decode(text);
+        for _ in 0..MAX_DEPTH {
             let Some(level) = decoded else { break };
             let source = |found: Range<usize>| level.starts[found.start]..level.starts[found.end];
             search.find_iter(&level.text).for_each(|found| cover(source(found.range())));
-            decoded = level.again();
+            decoded = level.decode_again();
         }
         redacted
     }
@@ -117,7 +117,7 @@ fn unit_start(text: &[u8], start: usize) -> usize {
     escape.unwrap_or(start)
 }
 
-fn forms(key: &str) -> Vec<Vec<u8>> {
+fn key_patterns(key: &str) -> Vec<Vec<u8>> {
     let mut forms = vec![key.as_bytes().to_vec()];
     // However the prefix was written, what follows it is the secret. Too short a rest is a word.
     let rest = key.trim_start_matches(KEY_PREFIX);
@@ -160,7 +160,7 @@ struct Decoded {
 
 impl Decoded {
     /// `None` if there is nothing to decode that a key could be made of, which is so for most texts.
-    fn of(source: &[u8]) -> Option<Self> {
+    fn decode(source: &[u8]) -> Option<Self> {
         let mut found = next(source, 0)?;
         let mut decoded = Self {
             text: Vec::with_capacity(source.len()),
@@ -183,8 +183,8 @@ impl Decoded {
         Some(decoded)
     }
 
-    fn again(&self) -> Option<Self> {
-        let mut decoded = Self::of(&self.text)?;
+    fn decode_again(&self) -> Option<Self> {
+        let mut decoded = Self::decode(&self.text)?;
         decoded.starts.iter_mut().for_each(|start| *start = self.starts[*start]);
         Some(decoded)
     }

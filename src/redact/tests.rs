@@ -13,13 +13,13 @@ const KEY: &str = "svc_sk_CANARY-0123456789abcdef";
 
 fn redactor() -> Redactor {
     let redactor = Redactor::new(Arc::new(Metrics::default()));
-    redactor.learn(&[Key::new("svc_sk_other".to_owned())]);
-    redactor.learn(&[Key::new(KEY.to_owned())]);
+    redactor.add_keys(&[Key::new("svc_sk_other".to_owned())]);
+    redactor.add_keys(&[Key::new(KEY.to_owned())]);
     redactor
 }
 
 fn redacted(text: &str) -> String {
-    redactor().text(text.to_owned())
+    redactor().redact_text(text.to_owned())
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn other_text_is_left_alone() {
         "\\u4e2d\\u6587 100% &c. & so on",
     ] {
         let bytes = Bytes::copy_from_slice(text.as_bytes());
-        let out = redactor().bytes(bytes.clone());
+        let out = redactor().redact_bytes(bytes.clone());
         assert_eq!(out, bytes);
         assert_eq!(out.as_ptr(), bytes.as_ptr(), "it is not copied");
     }
@@ -120,10 +120,10 @@ fn whole_escapes_are_overwritten_so_that_json_stays_valid() {
 fn what_is_found_is_counted() {
     let metrics = Arc::new(Metrics::default());
     let redactor = Redactor::new(Arc::clone(&metrics));
-    redactor.learn(&[Key::new(KEY.to_owned())]);
-    redactor.text("nothing".to_owned());
-    redactor.bytes(KEY.replace('_', "\\u005f").into());
-    assert!(metrics.text().contains("tollgate_keys_blotted_total 1"), "{}", metrics.text());
+    redactor.add_keys(&[Key::new(KEY.to_owned())]);
+    redactor.redact_text("nothing".to_owned());
+    redactor.redact_bytes(KEY.replace('_', "\\u005f").into());
+    assert!(metrics.encode().contains("tollgate_keys_blotted_total 1"), "{}", metrics.encode());
 }
 
 /// One way to write one character.

@@ -5,32 +5,32 @@ use http::StatusCode;
 use serde::Serialize;
 
 use super::{Amounts, Reports, unavailable};
-use crate::answer::{self, Answer};
 use crate::clock::{self, iso8601};
-use crate::jobs::{Jobs, Status};
+use crate::jobs::{JobRegistry, StatusDocument};
 use crate::problem::{JOB_NOT_FOUND, Problem};
+use crate::response::{self, Response};
 use crate::store::Caller;
 
 /// Jobs of everybody that are listed, the latest first.
-const MAX_OF_ALL: usize = 200;
+const MAX_ADMIN_JOBS: usize = 200;
 
 #[derive(Serialize)]
-struct List<T> {
+struct JobsDocument<T> {
     jobs: Vec<T>,
 }
 
 #[derive(Serialize)]
-struct Own<'a> {
+struct OwnJob<'a> {
     model: &'a str,
     #[serde(flatten)]
     toll: Amounts<1>,
     ordered_at: String,
     #[serde(flatten)]
-    status: Status<'a>,
+    status: StatusDocument<'a>,
 }
 
 #[derive(Serialize)]
-struct OfAll<'a> {
+struct AdminJob<'a> {
     request_id: &'a str,
     owner: &'a str,
     model: &'a str,
@@ -45,40 +45,44 @@ struct OfAll<'a> {
 }
 
 /// Lists the named jobs that there are, in that order, or the caller's own where none is named.
-pub async fn list(jobs: &Jobs, caller: &Caller, named: Vec<Box<str>>) -> Result<Answer, Problem> {
+pub async fn list(
+    jobs: &JobRegistry,
+    caller: &Caller,
+    named: Vec<Box<str>>,
+) -> Result<Response, Problem> {
     let mut found = Vec::with_capacity(named.len());
     for request_id in &named {
-        match jobs.look(request_id, caller).await {
+        match jobs.get(request_id, caller).await {
             Ok(job) => found.push(job),
             Err(problem) if problem.kind() == &JOB_NOT_FOUND => {}
             Err(problem) => return Err(problem),
         }
     }
     if named.is_empty() {
-        found = jobs.own(caller).await?;
+        found = jobs.list(caller).await?;
     }
-    let rows = found.iter().map(|job| Own {
+    let rows = found.iter().map(|job| OwnJob {
         model: &job.model,
         toll: Amounts([("toll", job.toll)]),
         ordered_at: iso8601(job.at),
-        status: Status::new(&job.request_id, job.latest.as_ref()),
+        status: StatusDocument::new(&job.request_id, job.latest_update.as_ref()),
     });
-    Ok(answer::json(StatusCode::OK, &List { jobs: rows.collect() }))
+    Ok(response::json(StatusCode::OK, &JobsDocument { jobs: rows.collect() }))
 }
 
 impl Reports {
-    pub async fn jobs_of_all(&self) -> Result<Answer, Problem> {
-        let jobs = self.store.latest_jobs(MAX_OF_ALL).await.map_err(unavailable)?;
-        let rows = jobs.iter().map(|job| OfAll {
+    pub async fn admin_jobs(&self) -> Result<Response, Problem> {
+        let jobs = self.store.latest_jobs(MAX_ADMIN_JOBS).await.map_err(unavailable)?;
+        let rows = jobs.iter().map(|job| AdminJob {
             request_id: &job.request_id,
             owner: &job.owner,
             model: &job.model,
             toll: Amounts([("toll", job.toll)]),
-            state: job.latest.as_ref().map_or("open", |word| word.state.name()),
+            state: job.latest_update.as_ref().map_or("open", |word| word.state.name()),
             ordered_at: iso8601(job.at),
             age_seconds: clock::wall().saturating_sub(job.at).as_secs(),
-            heard_at: job.latest.as_ref().map(|word| iso8601(word.at)),
+            heard_at: job.latest_update.as_ref().map(|word| iso8601(word.at)),
         });
-        Ok(answer::json(StatusCode::OK, &List { jobs: rows.collect() }))
+        Ok(response::json(StatusCode::OK, &JobsDocument { jobs: rows.collect() }))
     }
 }

@@ -8,45 +8,45 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use super::Amounts;
-use crate::access::Standing;
-use crate::answer::{self, Answer};
-use crate::billing::summary::Summary;
+use crate::access::Session;
+use crate::billing::summary::BillingSummary;
 use crate::clock;
-use crate::downstream::rate::{Allowed, Limiter};
+use crate::downstream::rate::{LimitStatus, Limiter};
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
-use crate::store::{Caller, Left, Limits, Own, Role, Scope, Store};
-use crate::upstream::window::Window;
+use crate::response::{self, Response};
+use crate::store::{BudgetScope, Budgets, Caller, OwnBudget, RemainingCredit, Role, Store};
+use crate::upstream::rate_limit::RateLimit;
 
 /// The longest wait for the ledger to tell the balance.
-const MAX_WAIT: Duration = Duration::from_secs(1);
+const MAX_BALANCE_WAIT: Duration = Duration::from_secs(1);
 
-pub struct Me {
+pub struct MeReport {
     /// `sandbox` or `live`.
     pub mode: &'static str,
     pub access: &'static str,
     /// Whether every caller may see the account's balance; admins always may.
     pub shows_balance: bool,
-    pub budgets: Limits,
+    pub budgets: Budgets,
     pub limiter: Arc<Limiter>,
-    pub window: Arc<Window>,
-    pub summary: Summary,
+    pub window: Arc<RateLimit>,
+    pub summary: BillingSummary,
     pub store: Store,
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
-    caller: Who<'a>,
+struct MeDocument<'a> {
+    caller: CallerBody<'a>,
     mode: &'static str,
     access: &'static str,
-    limits: Allowed,
+    limits: LimitStatus,
     budgets: Vec<Budget>,
     #[serde(skip_serializing_if = "Option::is_none")]
     balance: Option<Balance>,
-    window: RateLimit,
+    window: QueueWait,
 }
 
 #[derive(Serialize)]
-struct Who<'a> {
+struct CallerBody<'a> {
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
@@ -72,58 +72,59 @@ struct Balance {
 }
 
 #[derive(Serialize)]
-struct RateLimit {
+struct QueueWait {
     wait_seconds: u64,
 }
 
-impl Me {
+impl MeReport {
     /// What `caller` may know. The gateway is asked for the balance at most once a minute, and nobody
     /// waits for it for longer than a second.
-    pub async fn of(&self, caller: &Caller, standing: &Standing) -> Result<Answer, Problem> {
+    pub async fn report(&self, caller: &Caller, standing: &Session) -> Result<Response, Problem> {
         let shows_balance = self.shows_balance || standing.role == Role::Admin;
         if shows_balance {
             self.summary.refresh().await;
         }
         let left = match shows_balance {
-            true => timeout(MAX_WAIT, self.store.credit_left())
+            true => timeout(MAX_BALANCE_WAIT, self.store.remaining_credit())
                 .await
                 .ok()
                 .and_then(Result::ok)
                 .flatten(),
             false => None,
         };
-        let document = Document {
-            caller: who(caller, standing.role),
+        let document = MeDocument {
+            caller: caller_body(caller, standing.role),
             mode: self.mode,
             access: self.access,
-            limits: self.limiter.allowed(caller),
-            budgets: self.budgets(caller, standing.own).await?,
-            balance: left.map(|Left { amount, as_of }| Balance {
+            limits: self.limiter.status(caller),
+            budgets: self.budgets(caller, standing.own_budget).await?,
+            balance: left.map(|RemainingCredit { amount, as_of }| Balance {
                 amount: Amounts([("amount", amount)]),
                 as_of: clock::iso8601(as_of),
                 stale: self.summary.is_stale(),
             }),
-            window: RateLimit { wait_seconds: clock::whole_seconds(self.window.wait_expected()) },
+            window: QueueWait { wait_seconds: clock::ceil_seconds(self.window.expected_wait()) },
         };
-        Ok(answer::json(StatusCode::OK, &document))
+        Ok(response::json(StatusCode::OK, &document))
     }
 
-    async fn budgets(&self, caller: &Caller, own: Own) -> Result<Vec<Budget>, Problem> {
-        let Limits { total_day, total_month, caller_day, caller_month, .. } = self.budgets.and(own);
+    async fn budgets(&self, caller: &Caller, own: OwnBudget) -> Result<Vec<Budget>, Problem> {
+        let Budgets { total_day, total_month, caller_day, caller_month, .. } =
+            self.budgets.intersect(own);
         let scopes = [
-            ("total", Scope::Total, total_day, total_month),
-            ("caller", Scope::Caller(caller.to_string()), caller_day, caller_month),
+            ("total", BudgetScope::Total, total_day, total_month),
+            ("caller", BudgetScope::Caller(caller.to_string()), caller_day, caller_month),
         ];
         let mut budgets = Vec::new();
         for (name, scope, of_day, of_month) in scopes {
             if of_day.is_none() && of_month.is_none() {
                 continue;
             }
-            let spent = self.store.spent(scope).await;
+            let spent = self.store.current_spend(scope).await;
             let spent = spent.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
             let rows = [
-                ("day", of_day, spent.day, spent.day_renews),
-                ("month", of_month, spent.month, spent.month_renews),
+                ("day", of_day, spent.day, spent.day_renews_at),
+                ("month", of_month, spent.month, spent.month_renews_at),
             ];
             budgets.extend(rows.into_iter().filter_map(|(period, limit, spent, renews)| {
                 let (limit, renews) = (limit?, clock::iso8601(renews));
@@ -136,10 +137,14 @@ impl Me {
     }
 }
 
-fn who(caller: &Caller, role: Role) -> Who<'_> {
+fn caller_body(caller: &Caller, role: Role) -> CallerBody<'_> {
     match caller {
-        Caller::Address(_) => Who { kind: "address", name: None, role: None },
-        Caller::Member(name) => Who { kind: "member", name: Some(name), role: Some(role.name()) },
-        Caller::Subject(name) => Who { kind: "subject", name: Some(name), role: Some(role.name()) },
+        Caller::Address(_) => CallerBody { kind: "address", name: None, role: None },
+        Caller::Member(name) => {
+            CallerBody { kind: "member", name: Some(name), role: Some(role.name()) }
+        }
+        Caller::Subject(name) => {
+            CallerBody { kind: "subject", name: Some(name), role: Some(role.name()) }
+        }
     }
 }

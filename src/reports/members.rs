@@ -6,39 +6,39 @@ use http::StatusCode;
 use serde::Serialize;
 
 use super::{Amounts, Reports, unavailable};
-use crate::answer::{self, Answer};
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
 use crate::problem::Problem;
-use crate::store::{Caller, Member, Scope, Spent, Store, Unavailable};
+use crate::response::{self, Response};
+use crate::store::{BudgetScope, Caller, Member, PeriodSpend, Store, Unavailable};
 
 /// A member, and what it has spent, set aside or lost track of in this UTC day and month.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct MemberSpend {
     pub member: Member,
-    pub spent: Spent,
+    pub spent: PeriodSpend,
 }
 
-impl Listed {
+impl MemberSpend {
     /// Whether its token is good: `active` or `revoked`.
     pub fn state(&self) -> &'static str {
-        if self.member.revoked.is_none() { "active" } else { "revoked" }
+        if self.member.revoked_at.is_none() { "active" } else { "revoked" }
     }
 }
 
 /// All members by name, revoked ones too.
-pub async fn list(store: &Store) -> Result<Vec<Listed>, Unavailable> {
+pub async fn list_with_spend(store: &Store) -> Result<Vec<MemberSpend>, Unavailable> {
     let mut listed = Vec::new();
     for member in store.members().await? {
         let caller = Caller::Member(Arc::clone(&member.name));
-        let spent = store.spent(Scope::Caller(caller.to_string())).await?;
-        listed.push(Listed { member, spent });
+        let spent = store.current_spend(BudgetScope::Caller(caller.to_string())).await?;
+        listed.push(MemberSpend { member, spent });
     }
     Ok(listed)
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct MembersDocument<'a> {
     members: Vec<Row<'a>>,
 }
 
@@ -64,15 +64,15 @@ struct Budget {
 }
 
 impl Reports {
-    pub async fn members(&self) -> Result<Answer, Problem> {
-        let listed = list(&self.store).await.map_err(unavailable)?;
-        let document = Document { members: listed.iter().map(row).collect() };
-        Ok(answer::json(StatusCode::OK, &document))
+    pub async fn admin_members(&self) -> Result<Response, Problem> {
+        let listed = list_with_spend(&self.store).await.map_err(unavailable)?;
+        let document = MembersDocument { members: listed.iter().map(row).collect() };
+        Ok(response::json(StatusCode::OK, &document))
     }
 }
 
-fn row(listed: &Listed) -> Row<'_> {
-    let Listed { member, spent } = listed;
+fn row(listed: &MemberSpend) -> Row<'_> {
+    let MemberSpend { member, spent } = listed;
     let budget = |period, limit: Option<Usd>, spent| Budget {
         period,
         limit,
@@ -84,11 +84,11 @@ fn row(listed: &Listed) -> Row<'_> {
         role: member.role.name(),
         state: listed.state(),
         token_prefix: &member.prefix,
-        added: iso8601(member.added),
-        revoked: member.revoked.map(iso8601),
+        added: iso8601(member.added_at),
+        revoked: member.revoked_at.map(iso8601),
         budgets: [
-            budget("day", member.own.day, spent.day),
-            budget("month", member.own.month, spent.month),
+            budget("day", member.own_budget.day, spent.day),
+            budget("month", member.own_budget.month, spent.month),
         ],
     }
 }

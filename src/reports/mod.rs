@@ -1,33 +1,33 @@
 //! What callers and admins may know: limits, spend, members, jobs, and the account.
 
-mod account;
+mod billing;
 pub mod jobs;
 pub mod me;
 pub mod members;
+pub mod queue;
 pub mod text;
-pub mod turns;
 pub mod usage;
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use crate::billing::summary::Summary;
+use crate::billing::summary::BillingSummary;
 use crate::contract::money::Usd;
 use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
 use crate::store::{Role, Store, Unavailable};
-use turns::Turns;
+use queue::ReportQueue;
 
 /// Answers `GET /bff/usage` and `GET /bff/admin/…`.
 pub struct Reports {
     pub store: Store,
-    pub summary: Summary,
+    pub summary: BillingSummary,
     /// Whether more than an IP address identifies callers.
-    pub knows_callers: bool,
-    pub turns: Turns,
+    pub identifies_callers: bool,
+    pub queue: ReportQueue,
 }
 
 /// Refuses all but admins. In open mode nobody is one.
-pub fn must_be_admin(role: Role) -> Result<(), Problem> {
+pub fn ensure_admin(role: Role) -> Result<(), Problem> {
     match role {
         Role::Admin => Ok(()),
         Role::Member => Err(Problem::new(&FORBIDDEN)

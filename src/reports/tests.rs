@@ -11,16 +11,16 @@ use tokio_util::sync::CancellationToken;
 use tower::service_fn;
 
 use super::*;
-use crate::answer::Answer;
 use crate::clock::{self, Date};
 use crate::config;
 use crate::contract::money::Usd;
+use crate::response::Response;
 use crate::store::{
-    Claim, Ending, Job, JobState, Limits, Member, MemberChange, Own, PurchaseId, Reservation,
-    Service, Snapshot, Word,
+    Budgets, DedupeKey, Job, JobState, Member, MemberChange, OwnBudget, PurchaseId, Reservation,
+    Service, Settlement, Snapshot, StatusUpdate,
 };
-use crate::upstream::window::Window;
-use crate::upstream::{Ask, Error, Reply};
+use crate::upstream::rate_limit::RateLimit;
+use crate::upstream::{Error, GatewayReply, GatewayRequest};
 use crate::validate;
 
 const CANARY: &str = "svc_sk_CANARY_0123456789abcdef0123456789";
@@ -33,20 +33,30 @@ struct Office {
 /// Where the gateway answers its account's listing so.
 fn office(listing: Option<String>) -> Office {
     let store = Store::in_memory(Arc::new(clock::wall));
-    let gateway = service_fn(move |_: Ask| {
-        let body = listing.clone().map(Bytes::from).ok_or(Error::NotTaken);
+    let gateway = service_fn(move |_: GatewayRequest| {
+        let body = listing.clone().map(Bytes::from).ok_or(Error::ClosedBeforeSend);
         async {
-            Ok(Reply { status: StatusCode::OK, is_json: true, body: body?, key: 0, video: None })
+            Ok(GatewayReply {
+                status: StatusCode::OK,
+                is_json: true,
+                body: body?,
+                key: 0,
+                video: None,
+            })
         }
     });
-    let window = Window::new(store.clone(), config::Window::Auto, CancellationToken::new());
-    let summary = Summary::new(gateway, &[], store.clone(), window);
-    let turns = Turns::default();
-    Office { reports: Reports { store: store.clone(), summary, knows_callers: true, turns }, store }
+    let window =
+        RateLimit::new(store.clone(), config::RateLimitConfig::Auto, CancellationToken::new());
+    let summary = BillingSummary::new(gateway, &[], store.clone(), window);
+    let turns = ReportQueue::default();
+    Office {
+        reports: Reports { store: store.clone(), summary, identifies_callers: true, queue: turns },
+        store,
+    }
 }
 
 impl Office {
-    async fn buy(&self, caller: &str, model: &str, toll: Usd, ending: Option<Ending>) {
+    async fn buy(&self, caller: &str, model: &str, toll: Usd, ending: Option<Settlement>) {
         let id = PurchaseId::new();
         let mut key = [0; 32];
         key[..16].copy_from_slice(id.0.as_bytes());
@@ -56,9 +66,9 @@ impl Office {
             service: Service::Chat,
             model: model.into(),
             toll,
-            claim: Claim::Key { key, payload: key },
-            limits: Limits::default(),
-            only_repeats: false,
+            dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
+            budgets: Budgets::default(),
+            replay_only: false,
         };
         self.store.reserve(&reservation).await.unwrap();
         if let Some(ending) = ending {
@@ -66,25 +76,33 @@ impl Office {
         }
     }
 
-    async fn enlist(&self, name: &str, role: Role, own: Own) {
+    async fn enlist(&self, name: &str, role: Role, own: OwnBudget) {
         let (name, prefix) = (name.into(), "tg_abcdef".into());
         let (token, added) = ([7; 32], Duration::from_secs(1_763_640_000));
-        let member = Member { name, role, own, token, prefix, added, revoked: None };
-        let added = MemberChange::Added(member.clone());
+        let member = Member {
+            name,
+            role,
+            own_budget: own,
+            token,
+            prefix,
+            added_at: added,
+            revoked_at: None,
+        };
+        let added = MemberChange::Add(member.clone());
         self.store.change_member(member.name, added).await.unwrap();
     }
 
     async fn usage(&self, query: &str) -> String {
-        text(self.reports.usage_of_all(validate::everybody(Some(query)).unwrap()).await.unwrap())
+        text(self.reports.admin_usage(validate::admin_usage(Some(query)).unwrap()).await.unwrap())
             .await
     }
 }
 
-fn posted(cost: Usd) -> Option<Ending> {
-    Some(Ending::Posted { cost, reply: None, keep: Duration::ZERO, job: None })
+fn posted(cost: Usd) -> Option<Settlement> {
+    Some(Settlement::Posted { cost, reply: None, keep: Duration::ZERO, job: None })
 }
 
-async fn text(answer: Answer) -> String {
+async fn text(answer: Response) -> String {
     assert_eq!(answer.status(), StatusCode::OK);
     assert_eq!(answer.headers()[CACHE_CONTROL], "no-store");
     let body = answer.into_body().collect().await.unwrap().to_bytes();
@@ -98,8 +116,8 @@ fn today() -> String {
 
 #[test]
 fn all_but_admins_are_refused_with_a_sentence() {
-    assert!(must_be_admin(Role::Admin).is_ok());
-    let refused = must_be_admin(Role::default()).unwrap_err();
+    assert!(ensure_admin(Role::Admin).is_ok());
+    let refused = ensure_admin(Role::default()).unwrap_err();
     assert_eq!(refused.kind().code, "forbidden");
 }
 
@@ -107,9 +125,9 @@ fn all_but_admins_are_refused_with_a_sentence() {
 async fn everybodys_spend_is_told_by_caller_day_and_model_with_what_is_unknown_and_held() {
     let office = office(None);
     office.buy("member:ann", "alpha", Usd::mills(3), posted(Usd::mills(4))).await;
-    office.buy("member:ann", "alpha", Usd::mills(3), Some(Ending::Unknown)).await;
+    office.buy("member:ann", "alpha", Usd::mills(3), Some(Settlement::Unknown)).await;
     office.buy("member:ann", "alpha", Usd::mills(6), None).await;
-    office.buy("member:ann", "beta", Usd::mills(9), Some(Ending::Voided)).await;
+    office.buy("member:ann", "beta", Usd::mills(9), Some(Settlement::Voided)).await;
     office.buy("192.0.2.1", "beta", Usd::mills(9), posted(Usd::mills(9))).await;
     let json = office.usage("since=1d").await;
     let day = today();
@@ -135,8 +153,8 @@ async fn more_rows_than_are_told_at_once_are_refused_rather_than_cut() {
     assert_eq!(told.matches("\"caller\":").count(), usage::MAX_ROWS);
     buy(usage::MAX_ROWS).await;
     for query in ["since=1d", "since=1d&format=csv"] {
-        let query = validate::everybody(Some(query)).unwrap();
-        let refused = office.reports.usage_of_all(query).await.unwrap_err();
+        let query = validate::admin_usage(Some(query)).unwrap();
+        let refused = office.reports.admin_usage(query).await.unwrap_err();
         assert_eq!(refused.kind().code, "invalid_request");
     }
 }
@@ -146,7 +164,7 @@ async fn a_spreadsheet_gets_text_and_no_formulas() {
     let office = office(None);
     office.buy("=HYPERLINK(\"x\")", "@alpha,1", Usd::mills(3), posted(Usd::mills(3))).await;
     let answer =
-        office.reports.usage_of_all(validate::everybody(Some("format=csv")).unwrap()).await;
+        office.reports.admin_usage(validate::admin_usage(Some("format=csv")).unwrap()).await;
     let answer = answer.unwrap();
     assert_eq!(answer.headers()[CONTENT_TYPE], "text/csv; charset=utf-8");
     let disposition = "attachment; filename=\"tollgate-usage.csv\"";
@@ -162,11 +180,11 @@ async fn a_spreadsheet_gets_text_and_no_formulas() {
 #[tokio::test]
 async fn members_are_listed_with_budgets_and_spend_and_without_tokens() {
     let office = office(None);
-    office.enlist("ann", Role::Admin, Own { day: Some(Usd::dollars(5)), month: None }).await;
-    office.enlist("bob", Role::Member, Own::default()).await;
-    office.store.change_member("bob".into(), MemberChange::Revoked).await.unwrap();
+    office.enlist("ann", Role::Admin, OwnBudget { day: Some(Usd::dollars(5)), month: None }).await;
+    office.enlist("bob", Role::Member, OwnBudget::default()).await;
+    office.store.change_member("bob".into(), MemberChange::Revoke).await.unwrap();
     office.buy("member:ann", "alpha", Usd::mills(3), posted(Usd::mills(3))).await;
-    let json = text(office.reports.members().await.unwrap()).await;
+    let json = text(office.reports.admin_members().await.unwrap()).await;
     let ann = r#"{"members":[{"name":"ann","role":"admin","state":"active","token_prefix":"tg_abcdef","added":"2025-11-20T12:00:00.000Z","revoked":null,"budgets":[{"period":"day","limit":"5.000000","limit_micros":5000000,"spent":"0.003000","spent_micros":3000},{"period":"month","limit":null,"limit_micros":null,"spent":"0.003000","spent_micros":3000}]},{"name":"bob","role":"member","state":"revoked","token_prefix""#;
     assert!(json.starts_with(ann), "{json}");
     assert!(!json.contains("[7,7") && !json.contains("0707"), "{json}");
@@ -185,17 +203,17 @@ async fn everybodys_jobs_come_newest_first_without_what_they_show() {
             model: "video-a-2".into(),
             toll: Usd::dollars(3),
             at: now - Duration::from_secs(ago),
-            latest: None,
+            latest_update: None,
         };
-        office.store.accept(&job).await.unwrap();
+        office.store.insert_job(&job).await.unwrap();
     }
     let body = Bytes::from_static(b"{\"prompt\":\"hunter2\"}");
     office
         .store
-        .heard("a".into(), Word { at: now, body, state: JobState::Finished })
+        .update_job("a".into(), StatusUpdate { at: now, body, state: JobState::Finished })
         .await
         .unwrap();
-    let json = text(office.reports.jobs_of_all().await.unwrap()).await;
+    let json = text(office.reports.admin_jobs().await.unwrap()).await;
     let newest = r#"{"jobs":[{"request_id":"b","owner":"192.0.2.1","model":"video-a-2","toll":"3.000000","toll_micros":3000000,"state":"open","ordered_at":""#;
     assert!(json.starts_with(newest), "{json}");
     let next = r#""heard_at":null},{"request_id":"a","owner":"member:ann","#;
@@ -219,11 +237,11 @@ async fn the_account_is_told_with_its_keys_names_and_never_a_key() {
         chat_cents: 1,
         spent_cents,
     };
-    office.store.check(check(1_763_640_000, 5_000, 0)).await.unwrap();
-    office.store.check(check(1_763_643_600, 4_500, 500)).await.unwrap();
-    office.buy("member:ann", "alpha", Usd::mills(3), Some(Ending::Unknown)).await;
+    office.store.record_checkpoint(check(1_763_640_000, 5_000, 0)).await.unwrap();
+    office.store.record_checkpoint(check(1_763_643_600, 4_500, 500)).await.unwrap();
+    office.buy("member:ann", "alpha", Usd::mills(3), Some(Settlement::Unknown)).await;
     office.buy("member:ann", "alpha", Usd::mills(6), posted(Usd::mills(6))).await;
-    let json = text(office.reports.account().await.unwrap()).await;
+    let json = text(office.reports.admin_billing().await.unwrap()).await;
     for says in [
         r#""balance":"42.100000","balance_micros":42100000,"spent":"7.900000","spent_micros":7900000,"chats":3,"limit":{"requests":60,"seconds":60},"keys":[{"name":"web","prefix":"svc_sk_ab12","state":"active","created":"2025-01-01T00:00:00Z","last_used":null,"revoked":null,"uses":7},{"name":"old","prefix":"svc_sk_CANARY_0123456789","state":"revoked""#,
         r#""stale":false,"checkpoints":[{"at":"2025-11-20T13:00:00.000Z","balance":"45.000000","balance_micros":45000000,"spent":"5.000000","spent_micros":5000000,"chats":2},{"at":"2025-11-20T12:00:00.000Z","balance":"50.000000","#,
@@ -238,7 +256,7 @@ async fn the_account_is_told_with_its_keys_names_and_never_a_key() {
 #[tokio::test]
 async fn a_gateway_that_says_nothing_is_no_reason_to_tell_nothing() {
     let office = office(None);
-    let json = text(office.reports.account().await.unwrap()).await;
+    let json = text(office.reports.admin_billing().await.unwrap()).await;
     let unknown = r#"{"count":0,"more":false,"tolls":"0.000000","tolls_micros":0,"purchases":[]}"#;
     let told = format!(r#"{{"account":null,"stale":true,"checkpoints":[],"unknown":{unknown}}}"#);
     assert_eq!(json, told);

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 pub fn csv<const N: usize>(head: &str, rows: impl Iterator<Item = [String; N]>) -> String {
     let mut text = format!("{head}\n");
     for row in rows {
-        text += &row.each_ref().map(|text| cell(text)).join(",");
+        text += &row.each_ref().map(|text| csv_cell(text)).join(",");
         text.push('\n');
     }
     text
@@ -38,7 +38,7 @@ pub fn table<const N: usize>(
 
 /// Returns a cell as RFC 4180 wants it. Spreadsheets compute what begins like a formula: an apostrophe
 /// before it makes it text.
-fn cell(text: &str) -> Cow<'_, str> {
+fn csv_cell(text: &str) -> Cow<'_, str> {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']);
     let breaks = text.contains([',', '"', '\r', '\n']);
     if !is_formula && !breaks {
@@ -53,12 +53,12 @@ fn cell(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns somebody else's words without what moves a terminal's cursor or turns its text around.
-pub fn plain(text: &str) -> String {
+pub fn strip_controls(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().filter(|c| !c.is_control() && !turns(*c)).collect()
 }
 
-pub fn counted(count: u64, noun: &str) -> String {
+pub fn pluralize(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
@@ -84,12 +84,12 @@ mod tests {
             ("\t=1", "'\t=1"),
             ("\r=1", "\"'\r=1\""),
         ] {
-            assert_eq!(cell(text), written, "{text:?}");
+            assert_eq!(csv_cell(text), written, "{text:?}");
         }
     }
 
     #[test]
     fn the_gateways_words_move_no_cursor() {
-        assert_eq!(plain("a\u{1b}[31mb\r\n\u{202e}c é"), "a[31mbc é");
+        assert_eq!(strip_controls("a\u{1b}[31mb\r\n\u{202e}c é"), "a[31mbc é");
     }
 }

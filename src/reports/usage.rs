@@ -9,19 +9,19 @@ use serde::Serialize;
 
 use super::text::csv;
 use super::{Amounts, Reports, unavailable};
-use crate::answer::{self, Answer};
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
-use crate::store::{Caller, Spending};
-use crate::validate::{EverybodyQuery, Shape, too_many_rows};
+use crate::response::{self, Response};
+use crate::store::{Caller, SpendRow};
+use crate::validate::{AdminUsageQuery, UsageFormat, too_many_rows};
 
 /// More are no answer for a page, and memory that one caller can have us fill.
 pub(super) const MAX_ROWS: usize = 20_000;
 
 /// What purchases come to. Released ones count nothing; all others count as spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Sum {
+pub struct SpendTotals {
     pub count: u64,
     pub settled: Usd,
     /// The prices of those whose outcome is unknown.
@@ -30,19 +30,22 @@ pub struct Sum {
     pub held: Usd,
 }
 
-impl Sum {
+impl SpendTotals {
     pub const COLUMNS: &str = "count,settled,unknown,held";
 
-    pub fn of<'a>(rows: impl IntoIterator<Item = &'a Spending>) -> Self {
+    pub fn of<'a>(rows: impl IntoIterator<Item = &'a SpendRow>) -> Self {
         rows.into_iter().fold(Self::default(), |sum, row| Self {
             count: sum.count + row.count,
-            settled: plus(sum.settled, row.settled),
-            unknown: plus(sum.unknown, row.unknown),
-            held: plus(sum.held, row.held),
+            settled: saturating_sum(sum.settled, row.settled),
+            unknown: saturating_sum(sum.unknown, row.unknown),
+            held: saturating_sum(sum.held, row.held),
         })
     }
 
-    pub fn by(rows: &[Spending], key: impl Fn(&Spending) -> String) -> BTreeMap<String, Self> {
+    pub fn group_by(
+        rows: &[SpendRow],
+        key: impl Fn(&SpendRow) -> String,
+    ) -> BTreeMap<String, Self> {
         let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for row in rows {
             groups.entry(key(row)).or_default().push(row);
@@ -51,7 +54,7 @@ impl Sum {
     }
 
     fn spent(&self) -> Usd {
-        plus(plus(self.settled, self.unknown), self.held)
+        saturating_sum(saturating_sum(self.settled, self.unknown), self.held)
     }
 
     pub fn columns(&self) -> [String; 4] {
@@ -61,26 +64,26 @@ impl Sum {
 }
 
 /// The ledger itself counts no further than the largest amount.
-fn plus(sum: Usd, more: Usd) -> Usd {
+fn saturating_sum(sum: Usd, more: Usd) -> Usd {
     sum.checked_add(more).unwrap_or(Usd::micros(u64::MAX))
 }
 
 /// Returns a UTC day as `2026-11-22`.
-pub fn day(days: u64) -> String {
-    let Date { year, month, day } = Date::on(days);
+pub fn iso_day(days: u64) -> String {
+    let Date { year, month, day } = Date::from_days(days);
     format!("{year:04}-{month:02}-{day:02}")
 }
 
 #[derive(Serialize)]
-struct Own<'a> {
+struct OwnUsage<'a> {
     since: String,
     #[serde(flatten)]
     total: Amounts<1>,
-    rows: Vec<OwnRow<'a>>,
+    rows: Vec<OwnUsageRow<'a>>,
 }
 
 #[derive(Serialize)]
-struct OwnRow<'a> {
+struct OwnUsageRow<'a> {
     day: String,
     service: &'static str,
     model: &'a str,
@@ -90,14 +93,14 @@ struct OwnRow<'a> {
 }
 
 #[derive(Serialize)]
-struct OfAll<'a> {
+struct AdminUsage<'a> {
     since: String,
     total: Figures,
-    rows: Vec<Row<'a>>,
+    rows: Vec<AdminUsageRow<'a>>,
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct AdminUsageRow<'a> {
     caller: &'a str,
     day: String,
     service: &'static str,
@@ -115,77 +118,77 @@ struct Figures {
 
 impl Reports {
     /// What `caller` spent on the last `days` UTC days, today included.
-    pub async fn usage(&self, caller: &Caller, days: u64) -> Result<Answer, Problem> {
-        if !self.knows_callers {
+    pub async fn usage(&self, caller: &Caller, days: u64) -> Result<Response, Problem> {
+        if !self.identifies_callers {
             return Err(Problem::new(&FORBIDDEN).detail(
                 "callers are told apart by address here, and an address is no identity: what it \
                  spent is not shown",
             ));
         }
         let since = beginning(days);
-        let rows = self.store.spending(Some(caller.to_string()), since, usize::MAX).await;
+        let rows = self.store.spend(Some(caller.to_string()), since, usize::MAX).await;
         let rows = rows.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
-        let own = rows.iter().map(|of| OwnRow {
-            day: day(of.day),
+        let own = rows.iter().map(|of| OwnUsageRow {
+            day: iso_day(of.day),
             service: of.service.name(),
             model: &of.model,
             count: of.count,
-            spent: Amounts([("spent", Sum::of([of]).spent())]),
+            spent: Amounts([("spent", SpendTotals::of([of]).spent())]),
         });
-        let document = Own {
+        let document = OwnUsage {
             since: clock::iso8601(since),
-            total: Amounts([("total", Sum::of(&rows).spent())]),
+            total: Amounts([("total", SpendTotals::of(&rows).spent())]),
             rows: own.collect(),
         };
-        Ok(answer::json(StatusCode::OK, &document))
+        Ok(response::json(StatusCode::OK, &document))
     }
 
     /// What everybody spent, by caller, UTC day, service and model.
-    pub async fn usage_of_all(&self, query: EverybodyQuery) -> Result<Answer, Problem> {
-        let EverybodyQuery { days, shape } = query;
+    pub async fn admin_usage(&self, query: AdminUsageQuery) -> Result<Response, Problem> {
+        let AdminUsageQuery { days, format: shape } = query;
         let since = beginning(days);
-        let rows = self.store.spending(None, since, MAX_ROWS + 1).await.map_err(unavailable)?;
+        let rows = self.store.spend(None, since, MAX_ROWS + 1).await.map_err(unavailable)?;
         if rows.len() > MAX_ROWS {
             // A part would not add up.
             return Err(too_many_rows(MAX_ROWS));
         }
-        if shape == Shape::Csv {
-            return Ok(download(&rows));
+        if shape == UsageFormat::Csv {
+            return Ok(csv_download(&rows));
         }
-        let all = rows.iter().map(|of| Row {
+        let all = rows.iter().map(|of| AdminUsageRow {
             caller: &of.caller,
-            day: day(of.day),
+            day: iso_day(of.day),
             service: of.service.name(),
             model: &of.model,
             figures: figures([of]),
         });
         let (since, total) = (clock::iso8601(since), figures(&rows));
-        let document = OfAll { since, total, rows: all.collect() };
-        Ok(answer::json(StatusCode::OK, &document))
+        let document = AdminUsage { since, total, rows: all.collect() };
+        Ok(response::json(StatusCode::OK, &document))
     }
 }
 
 /// The beginning of the first of so many UTC days, of which today is the last.
 fn beginning(days: u64) -> Duration {
     let today = Date::at(clock::wall()).days();
-    Date::on((today + 1).saturating_sub(days)).begins()
+    Date::from_days((today + 1).saturating_sub(days)).start()
 }
 
-fn figures<'a>(rows: impl IntoIterator<Item = &'a Spending>) -> Figures {
-    let Sum { count, settled, unknown, held } = Sum::of(rows);
+fn figures<'a>(rows: impl IntoIterator<Item = &'a SpendRow>) -> Figures {
+    let SpendTotals { count, settled, unknown, held } = SpendTotals::of(rows);
     let amounts = Amounts([("settled", settled), ("unknown", unknown), ("held", held)]);
     Figures { count, amounts }
 }
 
-fn download(rows: &[Spending]) -> Answer {
+fn csv_download(rows: &[SpendRow]) -> Response {
     let rows = rows.iter().map(|row| {
-        let [count, settled, unknown, held] = Sum::of([row]).columns();
+        let [count, settled, unknown, held] = SpendTotals::of([row]).columns();
         let service = row.service.name().to_owned();
         let (caller, model) = (row.caller.clone(), row.model.clone());
-        [caller, day(row.day), service, model, count, settled, unknown, held]
+        [caller, iso_day(row.day), service, model, count, settled, unknown, held]
     });
-    let text = csv(&format!("caller,day,service,model,{}", Sum::COLUMNS), rows).into();
-    let mut answer = answer::bytes_of(StatusCode::OK, "text/csv; charset=utf-8", text);
+    let text = csv(&format!("caller,day,service,model,{}", SpendTotals::COLUMNS), rows).into();
+    let mut answer = response::from_bytes(StatusCode::OK, "text/csv; charset=utf-8", text);
     let headers = answer.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     let as_file = HeaderValue::from_static("attachment; filename=\"tollgate-usage.csv\"");
@@ -198,8 +201,8 @@ mod tests {
     use super::*;
     use crate::store::Service;
 
-    fn row(caller: &str, model: &str, day: u64, sum: Sum) -> Spending {
-        Spending {
+    fn row(caller: &str, model: &str, day: u64, sum: SpendTotals) -> SpendRow {
+        SpendRow {
             caller: caller.to_owned(),
             day,
             service: Service::Chat,
@@ -211,8 +214,8 @@ mod tests {
         }
     }
 
-    fn sum(count: u64, settled: u64, unknown: u64, held: u64) -> Sum {
-        Sum {
+    fn sum(count: u64, settled: u64, unknown: u64, held: u64) -> SpendTotals {
+        SpendTotals {
             count,
             settled: Usd::mills(settled),
             unknown: Usd::mills(unknown),
@@ -228,21 +231,21 @@ mod tests {
             row("b", "m", 1, sum(1, 0, 3_000, 0)),
             row("b", "n", 1, sum(2, 0, 0, 30)),
         ];
-        let by: [fn(&Spending) -> String; 3] =
-            [|row| row.caller.clone(), |row| row.model.clone(), |row| day(row.day)];
+        let by: [fn(&SpendRow) -> String; 3] =
+            [|row| row.caller.clone(), |row| row.model.clone(), |row| iso_day(row.day)];
         for (by, groups) in by.into_iter().zip([
             [("a", sum(2, 9, 0, 0)), ("b", sum(3, 0, 3_000, 30))],
             [("m", sum(2, 3, 3_000, 0)), ("n", sum(3, 6, 0, 30))],
             [("1970-01-01", sum(1, 3, 0, 0)), ("1970-01-02", sum(4, 6, 3_000, 30))],
         ]) {
             let expected = groups.map(|(key, sum)| (key.to_owned(), sum));
-            assert_eq!(Sum::by(&rows, by), BTreeMap::from(expected));
+            assert_eq!(SpendTotals::group_by(&rows, by), BTreeMap::from(expected));
         }
-        assert_eq!(Sum::of(&rows), sum(5, 9, 3_000, 30));
-        assert_eq!(Sum::by(&[], |row| row.caller.clone()), BTreeMap::new());
-        assert_eq!(Sum::of(&[]), Sum::default());
-        let held = Sum { held: Usd::micros(u64::MAX), ..sum(1, 0, 0, 0) };
-        let most = Sum::of(&[row("a", "m", 0, sum(1, 0, 0, 1)), row("a", "m", 0, held)]);
+        assert_eq!(SpendTotals::of(&rows), sum(5, 9, 3_000, 30));
+        assert_eq!(SpendTotals::group_by(&[], |row| row.caller.clone()), BTreeMap::new());
+        assert_eq!(SpendTotals::of(&[]), SpendTotals::default());
+        let held = SpendTotals { held: Usd::micros(u64::MAX), ..sum(1, 0, 0, 0) };
+        let most = SpendTotals::of(&[row("a", "m", 0, sum(1, 0, 0, 1)), row("a", "m", 0, held)]);
         assert_eq!((most.count, most.held), (2, Usd::micros(u64::MAX)));
     }
 }

@@ -7,19 +7,19 @@ use std::sync::LazyLock;
 use http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
 
-use super::file::{Embedded, FOR_EVER, REVALIDATE, Ready, header_map, short};
-use crate::answer::{Answer, FOR_ANY_PAGE};
+use super::file::{Embedded, IMMUTABLE, REVALIDATE, StaticFile, header_map, short_hash};
+use crate::response::{CROSS_ORIGIN_HEADERS, Response};
 
 const STATIC: &[Embedded] = include!(concat!(env!("OUT_DIR"), "/files.rs"));
 
 /// The plain script that runs before anything is painted; all others are modules.
-pub const BEFORE_PAINT: &str = "theme.js";
+pub const THEME_SCRIPT: &str = "theme.js";
 
 /// What the page needs before it can show anything, so that it is asked for at once.
-pub const AT_START: &[&str] = &[
+pub const PRELOADED: &[&str] = &[
     "shell.js",
     "style.css",
-    BEFORE_PAINT,
+    THEME_SCRIPT,
     "chat/chat.js",
     "core/dom.js",
     "core/format.js",
@@ -29,7 +29,7 @@ pub const AT_START: &[&str] = &[
 ];
 
 /// What other sites load. The page has the core's files, too; the widgets import them by these paths.
-const SHARED: &[(&str, &str)] = &[
+const SHARED_FILES: &[(&str, &str)] = &[
     ("/bff/client.js", "core/transport.js"),
     ("/bff/client.d.ts", "widgets/client.d.ts"),
     ("/bff/elements.js", "widgets/elements.js"),
@@ -42,19 +42,20 @@ const SHARED: &[(&str, &str)] = &[
 /// The page's markup, with one place for what is known only at start.
 pub const INDEX: &str = include_str!("../../static/index.html");
 
-pub fn own() -> impl Iterator<Item = &'static Embedded> {
+pub fn page_files() -> impl Iterator<Item = &'static Embedded> {
     STATIC.iter().filter(|file| file.name != "index.html" && !file.name.starts_with("widgets/"))
 }
 
-static FILES: LazyLock<HashMap<String, Ready>> = LazyLock::new(|| {
+static FILES: LazyLock<HashMap<String, StaticFile>> = LazyLock::new(|| {
     let nosniff = (X_CONTENT_TYPE_OPTIONS, "nosniff");
-    let kept = header_map([(CACHE_CONTROL, FOR_EVER), nosniff.clone()]);
-    let [allow, policy] = FOR_ANY_PAGE;
+    let kept = header_map([(CACHE_CONTROL, IMMUTABLE), nosniff.clone()]);
+    let [allow, policy] = CROSS_ORIGIN_HEADERS;
     let shared = header_map([(CACHE_CONTROL, REVALIDATE), allow, policy, nosniff]);
-    let ready = |file: &Embedded, headers| Ready::embedded(file, media_type(file.name), headers);
-    let base = base();
-    let rows = own().map(|file| (format!("{base}/{}", file.name), ready(file, &kept)));
-    let others = SHARED.iter().filter_map(|(path, name)| {
+    let ready =
+        |file: &Embedded, headers| StaticFile::embedded(file, media_type(file.name), headers);
+    let base = base_path();
+    let rows = page_files().map(|file| (format!("{base}/{}", file.name), ready(file, &kept)));
+    let others = SHARED_FILES.iter().filter_map(|(path, name)| {
         let file = STATIC.iter().find(|file| file.name == *name)?;
         Some((path.to_string(), ready(file, &shared)))
     });
@@ -71,16 +72,16 @@ fn media_type(name: &str) -> &'static str {
 
 /// Where the page's set is, by the hash of all of it, so that one changed file moves all: modules name each
 /// other.
-pub fn base() -> String {
+pub fn base_path() -> String {
     let mut hasher = blake3::Hasher::new();
-    for file in own() {
+    for file in page_files() {
         hasher.update(file.name.as_bytes()).update(&[0]);
         hasher.update(&(file.bytes.len() as u64).to_le_bytes()).update(file.bytes);
     }
-    format!("/_/{}", short(&hasher.finalize()))
+    format!("/_/{}", short_hash(&hasher.finalize()))
 }
 
-pub fn answer(head: &Parts) -> Option<Answer> {
+pub fn answer(head: &Parts) -> Option<Response> {
     FILES.get(head.uri.path()).map(|file| file.answer(&head.method, &head.headers))
 }
 

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use serde::Serialize;
 
-use crate::contract::catalog::{Aspect, Catalog, Durations, Image};
+use crate::contract::catalog::{AspectRatioSupport, Catalog, Durations, ImageInput};
 use crate::contract::{catalog as contract, video, wire};
 
 #[derive(Clone, Debug)]
-pub struct Facts {
+pub struct CatalogFacts {
     /// Play money or real.
     pub sandbox: bool,
     /// `access.mode`: whether the page has to ask who is calling.
@@ -15,7 +15,7 @@ pub struct Facts {
     pub chat_body: usize,
     pub video_body: usize,
     /// How a job's status is read; guesses, from the settings.
-    pub jobs: Words,
+    pub jobs: JobStatusWords,
     pub moods: Vec<(&'static str, &'static str)>,
     pub replay: Replay,
 }
@@ -31,7 +31,7 @@ pub struct Replay {
 
 /// How a job's status body is read (`[jobs]`).
 #[derive(Clone, Debug, Serialize)]
-pub struct Words {
+pub struct JobStatusWords {
     pub finished: Vec<String>,
     pub failed: Vec<String>,
     /// JSON pointers to the video's address.
@@ -40,16 +40,16 @@ pub struct Words {
 }
 
 #[derive(Serialize)]
-struct PriceList<'a> {
+struct CatalogDocument<'a> {
     mode: &'static str,
     access: &'static str,
     chat: Vec<ChatRow<'a>>,
     video: Vec<VideoRow<'a>>,
     defaults: Defaults,
-    limits: Bounds,
+    limits: CatalogLimits,
     aspect_ratios: &'static [&'static str],
     roles: &'static [&'static str],
-    jobs: &'a Words,
+    jobs: &'a JobStatusWords,
     sandbox_moods: Vec<Mood>,
     replay: &'a Replay,
 }
@@ -68,7 +68,7 @@ struct VideoRow<'a> {
     id: &'a str,
     toll: String,
     toll_micros: u64,
-    durations: Lengths,
+    durations: DurationRule,
     image: &'static str,
     aspect_ratio: &'static str,
     remarks: &'static str,
@@ -76,7 +76,7 @@ struct VideoRow<'a> {
 
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-enum Lengths {
+enum DurationRule {
     OneOf { values: &'static [u32] },
     Range { min: u32, max: u32 },
     Unstated { min: u32, max: u32 },
@@ -90,7 +90,7 @@ struct Defaults {
 }
 
 #[derive(Serialize)]
-struct Bounds {
+struct CatalogLimits {
     prompt_characters: usize,
     chat_body_bytes: usize,
     video_body_bytes: usize,
@@ -102,7 +102,7 @@ struct Mood {
     does: &'static str,
 }
 
-pub fn render(catalog: &Catalog, facts: &Facts) -> Bytes {
+pub fn render(catalog: &Catalog, facts: &CatalogFacts) -> Bytes {
     let chats = catalog.chat.iter().map(|model| ChatRow {
         id: &model.id,
         tier: model.tier.name(),
@@ -110,7 +110,7 @@ pub fn render(catalog: &Catalog, facts: &Facts) -> Bytes {
         toll_micros: model.toll().as_micros(),
         best_for: model.best_for,
     });
-    let list = PriceList {
+    let list = CatalogDocument {
         mode: if facts.sandbox { "sandbox" } else { "live" },
         access: facts.access,
         chat: chats.collect(),
@@ -120,8 +120,8 @@ pub fn render(catalog: &Catalog, facts: &Facts) -> Bytes {
             duration: contract::DEFAULT_DURATION,
             aspect_ratio: video::DEFAULT_ASPECT_RATIO,
         },
-        limits: Bounds {
-            prompt_characters: video::PROMPT_LIMIT,
+        limits: CatalogLimits {
+            prompt_characters: video::MAX_PROMPT,
             chat_body_bytes: facts.chat_body,
             video_body_bytes: facts.video_body,
         },
@@ -142,17 +142,17 @@ fn video_row(model: &contract::VideoModel) -> VideoRow<'_> {
         toll: model.toll.to_string(),
         toll_micros: model.toll.as_micros(),
         durations: match model.durations {
-            Durations::Between(min, max) => Lengths::Range { min, max },
-            Durations::OneOf(values) => Lengths::OneOf { values },
-            Durations::Unstated => Lengths::Unstated { min, max },
+            Durations::Between(min, max) => DurationRule::Range { min, max },
+            Durations::OneOf(values) => DurationRule::OneOf { values },
+            Durations::Unstated => DurationRule::Unstated { min, max },
         },
         image: match model.image {
-            Image::Optional => "optional",
-            Image::Required => "required",
+            ImageInput::Optional => "optional",
+            ImageInput::Required => "required",
         },
         aspect_ratio: match model.aspect_ratio {
-            Aspect::Ignored => "ignored",
-            Aspect::Unstated => "unstated",
+            AspectRatioSupport::Ignored => "ignored",
+            AspectRatioSupport::Unstated => "unstated",
         },
         remarks: model.remarks,
     }
@@ -164,12 +164,17 @@ mod tests {
 
     #[test]
     fn the_list_names_every_model_with_its_toll_in_both_units() {
-        let facts = Facts {
+        let facts = CatalogFacts {
             sandbox: true,
             access: "open",
             chat_body: 10,
             video_body: 5,
-            jobs: Words { finished: vec![], failed: vec![], result: vec![], media_origins: vec![] },
+            jobs: JobStatusWords {
+                finished: vec![],
+                failed: vec![],
+                result: vec![],
+                media_origins: vec![],
+            },
             moods: vec![("sandbox:slow", "answers late")],
             replay: Replay { chat_seconds: 60, video_seconds: 90, ledger: "a memory".to_owned() },
         };

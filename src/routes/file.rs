@@ -9,19 +9,19 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body::Body as _;
 
 use super::compress::CODINGS;
-use crate::answer::{Answer, Body};
+use crate::response::{Body, Response};
 
 #[derive(Debug)]
-pub struct Ready {
+pub struct StaticFile {
     media_type: &'static str,
     /// Headers that go with every answer that shows or confirms this file.
-    extra: HeaderMap,
+    headers: HeaderMap,
     /// By the server's preference; the last is the file as it is.
-    forms: Vec<Form>,
+    variants: Vec<Variant>,
 }
 
 #[derive(Debug)]
-struct Form {
+struct Variant {
     coding: &'static str,
     bytes: Bytes,
     tag: HeaderValue,
@@ -32,33 +32,33 @@ struct Form {
 pub struct Embedded {
     pub name: &'static str,
     pub bytes: &'static [u8],
-    /// In the order of [`CODINGS`]; an empty form does not exist.
+    /// In the order of `CODINGS`; an empty form does not exist.
     pub forms: [&'static [u8]; CODINGS.len()],
 }
 
 const IDENTITY: &str = "identity";
 /// Kept by browsers, and asked after each time: a change of ours is theirs at once.
 pub(super) const REVALIDATE: &str = "no-cache";
-pub(super) const FOR_EVER: &str = "public, max-age=31536000, immutable";
+pub(super) const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 
 pub(super) fn header_map<const N: usize>(pairs: [(HeaderName, &'static str); N]) -> HeaderMap {
     pairs.into_iter().map(|(name, value)| (name, HeaderValue::from_static(value))).collect()
 }
 
-impl Ready {
+impl StaticFile {
     pub fn new(bytes: Bytes, media_type: &'static str, extra: &HeaderMap) -> Self {
         // A coding that fails is left out; the file as it is always remains.
         let forms = CODINGS.map(|(_, compress)| compress(&bytes).unwrap_or_default().into());
-        Self::with_forms(bytes, forms, media_type, extra)
+        Self::with_variants(bytes, forms, media_type, extra)
     }
 
     pub fn embedded(file: &Embedded, media_type: &'static str, extra: &HeaderMap) -> Self {
         let forms = file.forms.map(Bytes::from_static);
-        Self::with_forms(Bytes::from_static(file.bytes), forms, media_type, extra)
+        Self::with_variants(Bytes::from_static(file.bytes), forms, media_type, extra)
     }
 
     /// The tags change with `extra`, too: a 304 must not keep outdated headers alive.
-    fn with_forms(
+    fn with_variants(
         bytes: Bytes,
         compressed: [Bytes; CODINGS.len()],
         media_type: &'static str,
@@ -69,21 +69,22 @@ impl Ready {
         for (name, value) in extra {
             hasher.update(name.as_str().as_bytes()).update(value.as_bytes());
         }
-        let hash = short(&hasher.finalize());
-        let form = |coding: &'static str, bytes| Form { coding, bytes, tag: tag(&hash, coding) };
-        let mut forms: Vec<Form> = CODINGS
+        let hash = short_hash(&hasher.finalize());
+        let form =
+            |coding: &'static str, bytes| Variant { coding, bytes, tag: etag(&hash, coding) };
+        let mut forms: Vec<Variant> = CODINGS
             .into_iter()
             .zip(compressed)
             .filter(|(_, small)| !small.is_empty() && small.len() < bytes.len())
             .map(|((coding, _), small)| form(coding, small))
             .collect();
         forms.push(form(IDENTITY, bytes));
-        Self { media_type, extra: extra.clone(), forms }
+        Self { media_type, headers: extra.clone(), variants: forms }
     }
 
     /// Answers a GET or HEAD: in the coding liked best, with 304, and with 206 for one byte range.
-    pub fn answer(&self, method: &Method, headers: &HeaderMap) -> Answer {
-        let mut answer = self.whole(method, headers);
+    pub fn answer(&self, method: &Method, headers: &HeaderMap) -> Response {
+        let mut answer = self.respond(method, headers);
         if method == Method::HEAD && answer.status() == StatusCode::OK {
             let length = std::mem::take(answer.body_mut()).size_hint().exact().unwrap_or_default();
             answer.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
@@ -91,44 +92,44 @@ impl Ready {
         answer
     }
 
-    fn whole(&self, method: &Method, headers: &HeaderMap) -> Answer {
+    fn respond(&self, method: &Method, headers: &HeaderMap) -> Response {
         let range = headers.get(RANGE).filter(|_| method == Method::GET);
         let form = match range {
             // A range counts bytes of the file itself.
-            Some(_) => self.forms.last(),
-            None => self.liked_best(headers),
+            Some(_) => self.variants.last(),
+            None => self.preferred(headers),
         };
-        let Some(form) = form else { return self.bare(StatusCode::NOT_FOUND) };
-        if matches(headers, &form.tag) {
-            return self.with(form, StatusCode::NOT_MODIFIED, Bytes::new());
+        let Some(form) = form else { return self.empty_response(StatusCode::NOT_FOUND) };
+        if matches_etag(headers, &form.tag) {
+            return self.variant_response(form, StatusCode::NOT_MODIFIED, Bytes::new());
         }
         let same = headers.get(IF_RANGE).is_none_or(|tag| *tag == form.tag);
-        match range.filter(|_| same).and_then(|range| slice(range, form.bytes.len())) {
+        match range.filter(|_| same).and_then(|range| parse_range(range, form.bytes.len())) {
             Some(None) => {
-                let mut answer = self.bare(StatusCode::RANGE_NOT_SATISFIABLE);
-                set(&mut answer, CONTENT_RANGE, &format!("bytes */{}", form.bytes.len()));
+                let mut answer = self.empty_response(StatusCode::RANGE_NOT_SATISFIABLE);
+                set_header(&mut answer, CONTENT_RANGE, &format!("bytes */{}", form.bytes.len()));
                 answer
             }
             Some(Some((first, last))) => {
                 let part = form.bytes.slice(first..=last);
-                let mut answer = self.with(form, StatusCode::PARTIAL_CONTENT, part);
+                let mut answer = self.variant_response(form, StatusCode::PARTIAL_CONTENT, part);
                 let all = form.bytes.len();
-                set(&mut answer, CONTENT_RANGE, &format!("bytes {first}-{last}/{all}"));
+                set_header(&mut answer, CONTENT_RANGE, &format!("bytes {first}-{last}/{all}"));
                 answer
             }
-            None => self.with(form, StatusCode::OK, form.bytes.clone()),
+            None => self.variant_response(form, StatusCode::OK, form.bytes.clone()),
         }
     }
 
-    fn liked_best(&self, headers: &HeaderMap) -> Option<&Form> {
-        let wishes = wishes(headers);
+    fn preferred(&self, headers: &HeaderMap) -> Option<&Variant> {
+        let wishes = parse_accept_encoding(headers);
         // The first of those with the highest rank; `max_by_key` would take the last.
-        let best = self.forms.iter().rev().max_by_key(|form| rank(&wishes, form.coding));
-        best.filter(|form| rank(&wishes, form.coding) > 0).or(self.forms.last())
+        let best = self.variants.iter().rev().max_by_key(|form| quality(&wishes, form.coding));
+        best.filter(|form| quality(&wishes, form.coding) > 0).or(self.variants.last())
     }
 
-    fn with(&self, form: &Form, status: StatusCode, body: Bytes) -> Answer {
-        let mut answer = self.bare(status);
+    fn variant_response(&self, form: &Variant, status: StatusCode, body: Bytes) -> Response {
+        let mut answer = self.empty_response(status);
         *answer.body_mut() = Body::from(body);
         let headers = answer.headers_mut();
         headers.insert(ETAG, form.tag.clone());
@@ -144,33 +145,33 @@ impl Ready {
         answer
     }
 
-    fn bare(&self, status: StatusCode) -> Answer {
-        let mut answer = Answer::new(Body::empty());
+    fn empty_response(&self, status: StatusCode) -> Response {
+        let mut answer = Response::new(Body::empty());
         *answer.status_mut() = status;
-        *answer.headers_mut() = self.extra.clone();
+        *answer.headers_mut() = self.headers.clone();
         answer.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
         answer
     }
 }
 
-pub(super) fn short(hash: &blake3::Hash) -> String {
+pub(super) fn short_hash(hash: &blake3::Hash) -> String {
     hash.to_hex().chars().take(16).collect()
 }
 
-fn tag(hash: &str, coding: &str) -> HeaderValue {
+fn etag(hash: &str, coding: &str) -> HeaderValue {
     // Hexadecimal and a coding's name: always a valid header.
     HeaderValue::try_from(format!("\"{hash}-{coding}\""))
         .unwrap_or(HeaderValue::from_static("\"\""))
 }
 
-fn set(answer: &mut Answer, name: HeaderName, value: &str) {
+fn set_header(answer: &mut Response, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         answer.headers_mut().insert(name, value);
     }
 }
 
 /// Whether `If-None-Match` names this tag; compared weakly, as for GET and HEAD (RFC 9110, 13.1.2).
-fn matches(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+fn matches_etag(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok()).any(|value| {
         value.split(',').map(str::trim).any(|one| {
             one == "*" || one.strip_prefix("W/").unwrap_or(one).as_bytes() == tag.as_bytes()
@@ -180,7 +181,7 @@ fn matches(headers: &HeaderMap, tag: &HeaderValue) -> bool {
 
 /// Reads `bytes=a-b`, `bytes=a-` or `bytes=-n`: the first and the last byte, or nothing if they lie outside. Several
 /// ranges, or anything else, count as no range.
-fn slice(range: &HeaderValue, length: usize) -> Option<Option<(usize, usize)>> {
+fn parse_range(range: &HeaderValue, length: usize) -> Option<Option<(usize, usize)>> {
     let (first, last) = range.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
     let number = |text: &str| -> Option<usize> {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -201,20 +202,20 @@ fn slice(range: &HeaderValue, length: usize) -> Option<Option<(usize, usize)>> {
 }
 
 /// What `Accept-Encoding` asks for: codings with their weight in thousandths.
-fn wishes(headers: &HeaderMap) -> Vec<(&str, u16)> {
+fn parse_accept_encoding(headers: &HeaderMap) -> Vec<(&str, u16)> {
     let all = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     let told = all.flat_map(|value| value.split(',')).filter_map(|part| {
         let mut pieces = part.split(';').map(str::trim);
         let coding = pieces.next().filter(|coding| !coding.is_empty())?;
         let weight = pieces.find_map(|piece| piece.strip_prefix("q=").or(piece.strip_prefix("Q=")));
         // A weight that cannot be read is no wish.
-        Some((coding, weight.map_or(Some(1000), thousandths)?))
+        Some((coding, weight.map_or(Some(1000), parse_qvalue)?))
     });
     told.collect()
 }
 
 /// 0: not acceptable. What is not named is not wanted, but for the file as it is, which comes last.
-fn rank(wishes: &[(&str, u16)], coding: &str) -> u16 {
+fn quality(wishes: &[(&str, u16)], coding: &str) -> u16 {
     let named = |name: &str| {
         let found = wishes.iter().find(|(told, _)| told.eq_ignore_ascii_case(name));
         found.map(|(_, weight)| *weight)
@@ -228,7 +229,7 @@ fn rank(wishes: &[(&str, u16)], coding: &str) -> u16 {
 }
 
 /// `0.5` as 500; at most three decimals and at most 1 (RFC 9110, 12.4.2).
-fn thousandths(text: &str) -> Option<u16> {
+fn parse_qvalue(text: &str) -> Option<u16> {
     let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
     if rest.len() > 3 || !rest.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;

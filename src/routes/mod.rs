@@ -20,52 +20,56 @@ use bytes::Bytes;
 use http::HeaderValue;
 
 use self::api::Passthrough;
-use crate::access::Access;
-use crate::answer::{self, Answer};
+use crate::access::Authenticator;
 use crate::downstream::Call;
-use crate::downstream::route::{Class, Needs};
-use crate::jobs::Jobs;
+use crate::downstream::route::{Auth, Class};
+use crate::jobs::JobRegistry;
 use crate::media::Videos;
 use crate::problem::Problem;
-use crate::purchase::{Purchase, Purchases, Receipt};
+use crate::purchase::{PurchaseRequest, Purchases, Receipt};
 use crate::redact::Redactor;
-use crate::reports::me::Me;
-use crate::reports::{Reports, must_be_admin};
+use crate::reports::me::MeReport;
+use crate::reports::{Reports, ensure_admin};
+use crate::response::{self, Response};
 use crate::validate::{ChatRules, Checked, Order};
 
 pub struct Handlers {
-    pub access: Arc<Access>,
+    pub access: Arc<Authenticator>,
     pub catalog: Bytes,
     pub ledger_name: HeaderValue,
     pub openapi: Bytes,
     pub rules: ChatRules,
     pub videos: Videos,
-    pub me: Me,
+    pub me: MeReport,
     pub reports: Reports,
     pub passthrough: Passthrough,
-    pub jobs: Jobs,
+    pub jobs: JobRegistry,
     pub redactor: Redactor,
     pub page: page::Page,
 }
 
-pub struct Context {
+pub struct HandlerContext {
     handlers: Arc<Handlers>,
     purchases: Purchases,
     call: Call<Bytes>,
 }
 
-impl Context {
+impl HandlerContext {
     fn query(&self) -> Option<&str> {
         self.call.head.uri.query()
     }
 
-    fn purchase(&self, order: Checked<Order>) -> Result<Purchase, Problem> {
+    fn purchase(&self, order: Checked<Order>) -> Result<PurchaseRequest, Problem> {
         let headers = &self.call.head.headers;
-        let claim = purchases::claim(headers)?;
+        let claim = purchases::dedupe_key(headers)?;
         purchases::check_ledger(&self.handlers.ledger_name, headers)?;
         let caller = self.call.caller.clone();
-        let purchase = Purchase::new(caller, order, claim).by(self.call.standing.clone());
-        Ok(Purchase { only_repeats: headers.contains_key(purchases::TOLLGATE_REPLAY), ..purchase })
+        let purchase =
+            PurchaseRequest::new(caller, order, claim).with_session(self.call.session.clone());
+        Ok(PurchaseRequest {
+            replay_only: headers.contains_key(purchases::TOLLGATE_REPLAY),
+            ..purchase
+        })
     }
 
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {
@@ -76,11 +80,11 @@ impl Context {
     /// Answers with what reads many purchases at once: one at a time for each caller.
     async fn report(
         &self,
-        report: impl Future<Output = Result<Answer, Problem>>,
-    ) -> Result<Answer, Problem> {
+        report: impl Future<Output = Result<Response, Problem>>,
+    ) -> Result<Response, Problem> {
         let uri = &self.call.head.uri;
         let question = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
-        self.handlers.reports.turns.of(&self.call.caller, question, report).await
+        self.handlers.reports.queue.run(&self.call.caller, question, report).await
     }
 }
 
@@ -91,22 +95,23 @@ pub struct Routes {
 }
 
 impl Routes {
-    pub async fn answer(&self, call: Call<Bytes>) -> Answer {
+    pub async fn handle(&self, call: Call<Bytes>) -> Response {
         let (handlers, purchases) = (Arc::clone(&self.handlers), self.purchases.clone());
         let (id, route) = (call.id.clone(), call.route);
-        let endpoint = endpoints::of(route);
-        let admitted = match route.needs {
+        let endpoint = endpoints::find(route);
+        let admitted = match route.auth {
             // A caller who is no admin learns just that.
-            Needs::Admin => must_be_admin(call.standing.role),
-            Needs::Caller | Needs::Nobody => Ok(()),
+            Auth::Admin => ensure_admin(call.session.role),
+            Auth::Caller | Auth::Public => Ok(()),
         };
         let outcome = match admitted {
-            Ok(()) => (endpoint.answer)(Context { handlers, purchases, call }).await,
+            Ok(()) => (endpoint.handler)(HandlerContext { handlers, purchases, call }).await,
             Err(problem) => Err(problem),
         };
-        let mut answer = outcome.unwrap_or_else(|problem| answer::refusal(problem, id.as_str()));
+        let mut answer =
+            outcome.unwrap_or_else(|problem| response::from_problem(problem, id.as_str()));
         if !endpoint.is_page() {
-            answer = answer::sealed(answer);
+            answer = response::with_security_headers(answer);
         }
         if route.class == Class::Paid {
             let name = self.handlers.ledger_name.clone();

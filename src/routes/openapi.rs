@@ -15,18 +15,20 @@ use utoipa::openapi::{
     Ref, Required, SecurityRequirement,
 };
 
-use super::endpoints::{self, ENDPOINTS, Endpoint, Operation, Query, Reply, may, schemas};
+use super::endpoints::{
+    self, ENDPOINTS, Endpoint, EndpointResponse, Operation, QueryParam, optional, schemas,
+};
 use crate::contract::catalog::Catalog;
 use crate::downstream::route::Class;
 use crate::problem::Kind;
 
-const ABOUT: &str = "A proxy that holds the key of a prepaid AI gateway and never buys twice. Amounts are US dollars: \
+const DESCRIPTION: &str = "A proxy that holds the key of a prepaid AI gateway and never buys twice. Amounts are US dollars: \
      decimal strings of six places, and integers of micro-dollars. A request without an Idempotency-Key is told from \
      others by its payload alone; send one key per purchase and the same key with every repeat. Every problem says \
      whether money moved (`charged`).";
 
-const ASKED_OF_PURCHASES: &[Query] = &[
-    may(
+const PURCHASE_REQUEST_HEADERS: &[QueryParam] = &[
+    optional(
         "Idempotency-Key",
         "Names the purchase: the same key is bought once, and answered alike.",
         || {
@@ -37,13 +39,13 @@ const ASKED_OF_PURCHASES: &[Query] = &[
                 .into()
         },
     ),
-    may(
+    optional(
         "Tollgate-Ledger",
         "The ledger that the purchase relies on, as an earlier answer or the catalog named it. Another one is a \
          412 `ledger_changed`, and nothing is sent.",
         schemas::text,
     ),
-    may(
+    optional(
         "Tollgate-Replay",
         "`only` asks for the answer of an earlier purchase and buys nothing: where there is none, it is a 404 \
          `purchase_not_found`.",
@@ -51,7 +53,7 @@ const ASKED_OF_PURCHASES: &[Query] = &[
     ),
 ];
 
-const TOLD_OF_PURCHASES: &[(&str, &str)] = &[
+const PURCHASE_RESPONSE_HEADERS: &[(&str, &str)] = &[
     (
         "Tollgate-Toll",
         "What it cost, in dollars: 0.006000. A replay repeats it and is not charged again.",
@@ -68,23 +70,23 @@ const TOLD_OF_PURCHASES: &[(&str, &str)] = &[
 
 pub fn document(catalog: &Catalog) -> Bytes {
     // Plain data: this cannot fail.
-    whole(catalog).to_pretty_json().unwrap_or_default().into()
+    build(catalog).to_pretty_json().unwrap_or_default().into()
 }
 
-fn whole(catalog: &Catalog) -> OpenApi {
+fn build(catalog: &Catalog) -> OpenApi {
     let mut paths = Paths::new();
     for endpoint in ENDPOINTS {
         let method =
             if endpoint.route.method == Method::POST { HttpMethod::Post } else { HttpMethod::Get };
-        for (operation, path) in endpoint.operations.iter().zip(endpoint.paths()) {
-            let built = built(endpoint, operation, &path);
+        for (operation, path) in endpoint.operations.iter().zip(endpoint.openapi_paths()) {
+            let built = build_operation(endpoint, operation, &path);
             paths.add_path_operation(path, vec![method.clone()], built);
         }
     }
     let info = InfoBuilder::new()
         .title("tollgate")
         .version(env!("CARGO_PKG_VERSION"))
-        .description(Some(ABOUT))
+        .description(Some(DESCRIPTION))
         .build();
     let token = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
     let components = schemas::all(catalog)
@@ -105,7 +107,7 @@ fn whole(catalog: &Catalog) -> OpenApi {
         .build()
 }
 
-fn built(
+fn build_operation(
     endpoint: &Endpoint,
     operation: &Operation,
     path: &str,
@@ -115,33 +117,33 @@ fn built(
         .operation_id(Some(operation.id))
         .summary(Some(operation.summary))
         .tag(operation.tag);
-    if !operation.about.is_empty() {
-        builder = builder.description(Some(operation.about));
+    if !operation.description.is_empty() {
+        builder = builder.description(Some(operation.description));
     }
-    for name in variables(path) {
-        let schema = Some(schemas::word());
+    for name in path_variables(path) {
+        let schema = Some(schemas::non_empty());
         builder = builder.parameter(parameter(name, ParameterIn::Path, true).schema(schema));
     }
-    let headers = if is_paid { ASKED_OF_PURCHASES } else { &[] };
+    let headers = if is_paid { PURCHASE_REQUEST_HEADERS } else { &[] };
     let queries = operation.query.iter().map(|query| (query, ParameterIn::Query));
     for (one, place) in queries.chain(headers.iter().map(|header| (header, ParameterIn::Header))) {
         let built = parameter(one.name, place, one.is_required)
-            .description(Some(one.about))
+            .description(Some(one.description))
             .schema(Some((one.schema)()));
         builder = builder.parameter(built);
     }
-    if !operation.takes.is_empty() {
-        let body = operation.takes.iter().fold(
+    if !operation.request_body.is_empty() {
+        let body = operation.request_body.iter().fold(
             RequestBodyBuilder::new().required(Some(Required::True)),
             |body, (media_type, name)| body.content(*media_type, content(name)),
         );
         builder = builder.request_body(Some(body.build()));
     }
-    for reply in operation.replies {
-        builder = builder.response(reply.status.as_str(), success(reply, is_paid));
+    for reply in operation.responses {
+        builder = builder.response(reply.status.as_str(), success_response(reply, is_paid));
     }
-    for (status, kinds) in by_status(endpoint, operation) {
-        builder = builder.response(status.to_string(), refusal(endpoint, &kinds));
+    for (status, kinds) in problems_by_status(endpoint, operation) {
+        builder = builder.response(status.to_string(), problem_response(endpoint, &kinds));
     }
     builder.build()
 }
@@ -151,14 +153,17 @@ fn parameter(name: &str, place: ParameterIn, is_required: bool) -> ParameterBuil
     ParameterBuilder::new().name(name).parameter_in(place).required(required)
 }
 
-fn variables(path: &str) -> impl Iterator<Item = &str> {
+fn path_variables(path: &str) -> impl Iterator<Item = &str> {
     path.split('{').skip(1).filter_map(|rest| rest.split('}').next())
 }
 
-fn by_status(endpoint: &Endpoint, operation: &Operation) -> BTreeMap<u16, Vec<&'static Kind>> {
+fn problems_by_status(
+    endpoint: &Endpoint,
+    operation: &Operation,
+) -> BTreeMap<u16, Vec<&'static Kind>> {
     let mut by_status = BTreeMap::<_, Vec<_>>::new();
     let own = operation.problems.iter().copied().flatten().copied();
-    for kind in own.chain(endpoints::problems(&endpoint.route)) {
+    for kind in own.chain(endpoints::common_problems(&endpoint.route)) {
         let kinds = by_status.entry(kind.status.as_u16()).or_default();
         if !kinds.contains(&kind) {
             kinds.push(kind);
@@ -171,22 +176,22 @@ fn content(schema: &str) -> utoipa::openapi::Content {
     ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build()
 }
 
-fn success(reply: &Reply, is_paid: bool) -> utoipa::openapi::Response {
-    let mut builder = ResponseBuilder::new().description(reply.about);
+fn success_response(reply: &EndpointResponse, is_paid: bool) -> utoipa::openapi::Response {
+    let mut builder = ResponseBuilder::new().description(reply.description);
     for (media_type, schema) in reply.bodies {
         builder = builder.content(*media_type, content(schema));
     }
     if is_paid {
-        for (name, about) in TOLD_OF_PURCHASES {
+        for (name, about) in PURCHASE_RESPONSE_HEADERS {
             let header =
-                HeaderBuilder::new().description(Some(*about)).schema(Some(schemas::word()));
+                HeaderBuilder::new().description(Some(*about)).schema(Some(schemas::non_empty()));
             builder = builder.header(*name, header.build());
         }
     }
     builder.build()
 }
 
-fn refusal(endpoint: &Endpoint, kinds: &[&Kind]) -> utoipa::openapi::Response {
+fn problem_response(endpoint: &Endpoint, kinds: &[&Kind]) -> utoipa::openapi::Response {
     let words: Vec<_> =
         kinds.iter().map(|kind| format!("`{}`: {}.", kind.code, kind.title)).collect();
     let mut builder = ResponseBuilder::new().description(words.join(" "));
@@ -213,14 +218,14 @@ mod tests {
 
     #[test]
     fn every_endpoint_is_described_and_nothing_else_is() {
-        let json = whole(&Catalog::published());
+        let json = build(&Catalog::published());
         let described: usize = json
             .paths
             .paths
             .values()
             .map(|item| [&item.get, &item.post].into_iter().flatten().count())
             .sum();
-        let rows = ENDPOINTS.iter().flat_map(Endpoint::paths).count();
+        let rows = ENDPOINTS.iter().flat_map(Endpoint::openapi_paths).count();
         assert_eq!(described, rows, "two rows have one method and path");
         for endpoint in ENDPOINTS {
             assert!(!endpoint.operations.is_empty(), "{:?}", endpoint.route);

@@ -11,30 +11,30 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 
-use super::bff::alive;
-use crate::access::Access;
-use crate::answer::{self, Answer};
-use crate::billing::summary::{Statement, Summary};
+use super::bff::healthz;
+use crate::access::Authenticator;
+use crate::billing::summary::{BillingReport, BillingSummary};
 use crate::metrics::Metrics;
 use crate::problem::{FORBIDDEN, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED, Problem};
-use crate::upstream::billing::Listing;
+use crate::response::{self, Response};
+use crate::upstream::billing::ApiKeysResponse;
 
 /// Answers `/healthz`, `/readyz` and `/metrics`, and this machine's `/billing` and `/members`.
 #[derive(Clone)]
 pub struct Ops {
     pub metrics: Arc<Metrics>,
-    pub ready: Arc<dyn Fn() -> Ready + Send + Sync>,
+    pub ready: Arc<dyn Fn() -> ReadyFuture + Send + Sync>,
     /// Whose list of members `POST /members` has looked at anew, so that a command's change holds at once.
-    pub access: Option<Arc<Access>>,
-    pub summary: Option<Summary>,
+    pub access: Option<Arc<Authenticator>>,
+    pub summary: Option<BillingSummary>,
     /// Refuses requests over loopback that were meant for another host: with DNS rebinding, a page in an
     /// operator's browser could read the answers otherwise. `/healthz` stays open to all.
-    pub guard: Guard,
-    pub own: Arc<[IpAddr]>,
+    pub host_guard: HostGuard,
+    pub own_addresses: Arc<[IpAddr]>,
 }
 
-pub type Ready = Pin<Box<dyn Future<Output = Result<(), Problem>> + Send>>;
-type Guard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
+pub type ReadyFuture = Pin<Box<dyn Future<Output = Result<(), Problem>> + Send>>;
+type HostGuard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 
 impl Ops {
     pub fn new<F>(metrics: Arc<Metrics>, ready: impl Fn() -> F + Send + Sync + 'static) -> Self
@@ -46,27 +46,29 @@ impl Ops {
             ready: Arc::new(move || Box::pin(ready())),
             access: None,
             summary: None,
-            guard: Arc::new(|_| Ok(())),
-            own: Arc::new([]),
+            host_guard: Arc::new(|_| Ok(())),
+            own_addresses: Arc::new([]),
         }
     }
 
-    pub fn asked_from<B: Send + 'static>(
+    pub fn service_for<B: Send + 'static>(
         &self,
         peer: IpAddr,
-    ) -> BoxCloneSyncService<Request<B>, Answer, Infallible> {
+    ) -> BoxCloneSyncService<Request<B>, Response, Infallible> {
         let (ops, peer) = (self.clone(), peer.to_canonical());
         BoxCloneSyncService::new(service_fn(move |request: Request<B>| {
             let ops = ops.clone();
             async move {
                 let (head, _body) = request.into_parts();
                 let answer = ops.answer(peer, &head).await;
-                Ok(answer::sealed(answer.unwrap_or_else(|problem| answer::refusal(problem, ""))))
+                Ok(response::with_security_headers(
+                    answer.unwrap_or_else(|problem| response::from_problem(problem, "")),
+                ))
             }
         }))
     }
 
-    async fn answer(&self, peer: IpAddr, head: &Parts) -> Result<Answer, Problem> {
+    async fn answer(&self, peer: IpAddr, head: &Parts) -> Result<Response, Problem> {
         let (path, headers) = (head.uri.path(), &head.headers);
         let takes = |method, allowed| {
             let refusal = || Problem::new(&METHOD_NOT_ALLOWED).allow(allowed);
@@ -74,18 +76,19 @@ impl Ops {
         };
         match (path, &self.summary, &self.access) {
             ("/billing", Some(summary), _) => {
-                self.for_operators(peer, headers)?;
+                self.check_local(peer, headers)?;
                 takes(Method::GET, "GET")?;
-                let Listing { keys, billing } = Arc::unwrap_or_clone(summary.now().await?.listing);
-                let statement = Statement { process: std::process::id(), keys, billing };
-                return Ok(answer::json(StatusCode::OK, &statement));
+                let ApiKeysResponse { keys, billing } =
+                    Arc::unwrap_or_clone(summary.fetch_now().await?.listing);
+                let statement = BillingReport { process: std::process::id(), keys, billing };
+                return Ok(response::json(StatusCode::OK, &statement));
             }
             // A command waits until its change holds.
             ("/members", _, Some(access)) => {
-                self.for_operators(peer, headers)?;
+                self.check_local(peer, headers)?;
                 takes(Method::POST, "POST")?;
                 access.refresh().await;
-                return Ok(alive());
+                return Ok(healthz());
             }
             ("/healthz" | "/readyz" | "/metrics", ..) => {}
             _ => return Err(Problem::new(&NOT_FOUND)),
@@ -95,25 +98,29 @@ impl Ops {
         }
         // Over loopback asks a browser, too, that a page sent to a name that leads here.
         if path != "/healthz" && peer.is_loopback() {
-            (self.guard)(headers)?;
+            (self.host_guard)(headers)?;
         }
         if path == "/metrics" {
             let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            return Ok(answer::bytes_of(StatusCode::OK, media_type, self.metrics.text().into()));
+            return Ok(response::from_bytes(
+                StatusCode::OK,
+                media_type,
+                self.metrics.encode().into(),
+            ));
         }
         if path == "/readyz" {
             (self.ready)().await?;
         }
-        Ok(alive())
+        Ok(healthz())
     }
 
     /// For a command on this machine, and no page: the account's numbers have no password but this, and
     /// each question takes a slot of the rate limit from those who buy.
-    fn for_operators(&self, peer: IpAddr, headers: &HeaderMap) -> Result<(), Problem> {
-        if !peer.is_loopback() && !self.own.contains(&peer) {
+    fn check_local(&self, peer: IpAddr, headers: &HeaderMap) -> Result<(), Problem> {
+        if !peer.is_loopback() && !self.own_addresses.contains(&peer) {
             return Err(Problem::new(&FORBIDDEN).detail("only this machine may ask this"));
         }
-        (self.guard)(headers)?;
+        (self.host_guard)(headers)?;
         // A page under any name can send a request here, although it could not read the answer.
         let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());
         if headers.contains_key(ORIGIN) || !matches!(site, None | Some(b"none" | b"same-origin")) {
@@ -130,32 +137,36 @@ mod tests {
     use tower::{Service, ServiceExt};
 
     use super::*;
-    use crate::config::Window as Setting;
+    use crate::config::RateLimitConfig as Setting;
     use crate::problem::LEDGER_UNAVAILABLE;
     use crate::store::Store;
-    use crate::upstream::window::Window;
-    use crate::upstream::{Ask, Error, Reply};
+    use crate::upstream::rate_limit::RateLimit;
+    use crate::upstream::{Error, GatewayReply, GatewayRequest};
 
-    fn summary<S>(gateway: S) -> Summary
+    fn summary<S>(gateway: S) -> BillingSummary
     where
-        S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
+        S: Service<GatewayRequest, Response = GatewayReply, Error = Error>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
         S::Future: Send,
     {
         let store = Store::in_memory(Arc::new(crate::clock::wall));
-        let window = Window::new(store.clone(), Setting::Auto, CancellationToken::new());
-        Summary::new(gateway, &[], store, window)
+        let window = RateLimit::new(store.clone(), Setting::Auto, CancellationToken::new());
+        BillingSummary::new(gateway, &[], store, window)
     }
 
     #[tokio::test]
     async fn the_accounts_numbers_are_for_this_machine_alone() {
-        let gateway = service_fn(|_: Ask| async {
+        let gateway = service_fn(|_: GatewayRequest| async {
             let body = Bytes::from_static(br#"{"keys":[],"billing":{"balanceCents":4210}}"#);
-            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
+            Ok(GatewayReply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
         });
         let own = ["192.0.2.7".parse().unwrap()];
         let admin = Ops {
             summary: Some(summary(gateway)),
-            own: Arc::new(own),
+            own_addresses: Arc::new(own),
             ..Ops::new(Arc::default(), async || Ok(()))
         };
         for (peer, is_near) in [
@@ -171,7 +182,7 @@ mod tests {
         ] {
             let asked = |path: &str| {
                 let request = Request::get(path).body(()).unwrap();
-                admin.asked_from(peer.parse().unwrap()).oneshot(request)
+                admin.service_for(peer.parse().unwrap()).oneshot(request)
             };
             let status = asked("/billing").await.unwrap().status();
             assert_eq!(status == StatusCode::FORBIDDEN, !is_near, "{peer}: {status}");
@@ -182,7 +193,7 @@ mod tests {
     #[tokio::test]
     async fn foreign_host_over_loopback_reads_nothing_but_healthz() {
         let admin = Ops {
-            guard: Arc::new(|_| Err(Problem::new(&crate::problem::MISDIRECTED_REQUEST))),
+            host_guard: Arc::new(|_| Err(Problem::new(&crate::problem::MISDIRECTED_REQUEST))),
             ..Ops::new(Arc::default(), async || Ok(()))
         };
         for (peer, path, status) in [
@@ -195,7 +206,7 @@ mod tests {
             ("192.0.2.8", "/readyz", StatusCode::OK),
         ] {
             let request = Request::get(path).body(()).unwrap();
-            let answer = admin.asked_from(peer.parse().unwrap()).oneshot(request).await.unwrap();
+            let answer = admin.service_for(peer.parse().unwrap()).oneshot(request).await.unwrap();
             assert_eq!(answer.status(), status, "{peer} {path}");
             assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
             assert!(answer.headers().contains_key("content-security-policy"));
@@ -204,8 +215,9 @@ mod tests {
 
     #[tokio::test]
     async fn members_are_looked_at_for_a_command_on_this_machine_and_for_no_page() {
-        let gateway = service_fn(|_: Ask| async { Err::<Reply, _>(Error::Draining) });
-        let access = Arc::new(Access::new(crate::access::Door::Open, Arc::default()));
+        let gateway =
+            service_fn(|_: GatewayRequest| async { Err::<GatewayReply, _>(Error::Draining) });
+        let access = Arc::new(Authenticator::new(crate::access::AuthMode::Open, Arc::default()));
         let admin = Ops {
             access: Some(access),
             summary: Some(summary(gateway)),
@@ -227,7 +239,7 @@ mod tests {
             let request = header
                 .into_iter()
                 .fold(request, |request, (name, value)| request.header(name, value));
-            let near = admin.asked_from(peer.parse().unwrap());
+            let near = admin.service_for(peer.parse().unwrap());
             let answer = near.oneshot(request.body(()).unwrap()).await.unwrap();
             assert_eq!(answer.status(), status, "{peer} {method} {header:?}");
         }
@@ -244,7 +256,7 @@ mod tests {
         let admin = Ops::new(Arc::default(), ready);
         let status = async |path: &str| {
             let asked = admin
-                .asked_from([192, 0, 2, 8].into())
+                .service_for([192, 0, 2, 8].into())
                 .oneshot(Request::get(path).body(()).unwrap());
             asked.await.unwrap().status()
         };

@@ -7,13 +7,13 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use super::assets;
-use super::file::{REVALIDATE, Ready, header_map};
-use super::site::{Site, navigates};
-use crate::answer::{self, Answer};
+use super::file::{REVALIDATE, StaticFile, header_map};
+use super::site::{Site, is_navigation};
 use crate::problem::{self, Problem};
+use crate::response::{self, Response};
 
 pub enum Page {
-    BuiltIn(Ready),
+    BuiltIn(StaticFile),
     Site(Site),
 }
 
@@ -21,22 +21,23 @@ impl Page {
     /// The page in the binary: `title` is the name that people read, clips may be played from `media_origins`,
     /// too. Its markup depends on the settings, so it is compressed now.
     pub fn built_in(title: &str, media_origins: &[String]) -> Self {
-        let markup = assets::INDEX.replacen(PLACEHOLDER, &head(title, &assets::base()), 1);
+        let markup =
+            assets::INDEX.replacen(PLACEHOLDER, &head_html(title, &assets::base_path()), 1);
         let mut headers = header_map([
             (CACHE_CONTROL, REVALIDATE),
             (X_CONTENT_TYPE_OPTIONS, "nosniff"),
             (REFERRER_POLICY, "no-referrer"),
             (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
             (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-            (HeaderName::from_static("permissions-policy"), PERMISSIONS),
+            (HeaderName::from_static("permissions-policy"), PERMISSIONS_POLICY),
         ]);
-        let policy = HeaderValue::try_from(policy(media_origins));
-        let policy = policy.unwrap_or(HeaderValue::from_static(NOTHING));
+        let policy = HeaderValue::try_from(content_security_policy(media_origins));
+        let policy = policy.unwrap_or(HeaderValue::from_static(DENY_ALL_CSP));
         headers.insert(CONTENT_SECURITY_POLICY, policy);
-        Self::BuiltIn(Ready::new(markup.into(), HTML, &headers))
+        Self::BuiltIn(StaticFile::new(markup.into(), HTML, &headers))
     }
 
-    pub async fn answer(&self, head: &Parts) -> Result<Answer, Problem> {
+    pub async fn answer(&self, head: &Parts) -> Result<Response, Problem> {
         let found = match self {
             Self::BuiltIn(index) if head.uri.path() == "/" => {
                 Some(index.answer(&head.method, &head.headers))
@@ -46,7 +47,7 @@ impl Page {
         };
         match found {
             Some(answer) => Ok(answer),
-            None if navigates(&head.headers) => Ok(nothing_here()),
+            None if is_navigation(&head.headers) => Ok(not_found_page()),
             None => Err(Problem::new(&problem::NOT_FOUND)),
         }
     }
@@ -54,35 +55,35 @@ impl Page {
 
 const PLACEHOLDER: &str = "{{head}}";
 const HTML: &str = "text/html; charset=utf-8";
-const NOTHING_HERE: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
+const NOT_FOUND_HTML: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
     <meta name=\"viewport\" content=\"width=device-width\"><meta name=\"color-scheme\" content=\"light dark\">\
     <title>Nothing here</title><h1>There is nothing at this address</h1>\
     <p><a href=\"/\">Go to the start page</a></p></html>\n";
 
 /// Everything that a browser may refuse on the page's behalf, but what the page itself uses.
-const PERMISSIONS: &str = "accelerometer=(), autoplay=(self), camera=(), clipboard-write=(self), \
+const PERMISSIONS_POLICY: &str = "accelerometer=(), autoplay=(self), camera=(), clipboard-write=(self), \
     display-capture=(), encrypted-media=(), fullscreen=(self), geolocation=(), gyroscope=(), \
     magnetometer=(), microphone=(), midi=(), payment=(), picture-in-picture=(self), \
     publickey-credentials-get=(), screen-wake-lock=(), usb=(), xr-spatial-tracking=()";
 
-fn head(title: &str, base: &str) -> String {
-    let mut head = format!("<title>{}</title>\n", escaped(title));
-    head += &format!("<script src=\"{base}/{}\"></script>\n", assets::BEFORE_PAINT);
+fn head_html(title: &str, base: &str) -> String {
+    let mut head = format!("<title>{}</title>\n", escape_html(title));
+    head += &format!("<script src=\"{base}/{}\"></script>\n", assets::THEME_SCRIPT);
     head += &format!("<link rel=\"stylesheet\" href=\"{base}/style.css\">\n");
-    let is_module = |name: &&&str| name.ends_with(".js") && **name != assets::BEFORE_PAINT;
-    for name in assets::AT_START.iter().filter(is_module) {
+    let is_module = |name: &&&str| name.ends_with(".js") && **name != assets::THEME_SCRIPT;
+    for name in assets::PRELOADED.iter().filter(is_module) {
         head += &format!("<link rel=\"modulepreload\" href=\"{base}/{name}\">\n");
     }
     head + &format!("<script type=\"module\" src=\"{base}/shell.js\"></script>")
 }
 
-fn escaped(text: &str) -> String {
+fn escape_html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
+const DENY_ALL_CSP: &str = "default-src 'none'; frame-ancestors 'none'";
 
-fn policy(media_origins: &[String]) -> String {
+fn content_security_policy(media_origins: &[String]) -> String {
     // Settings are checked elsewhere; what could end the directive is still not taken.
     let harmless = |origin: &&String| {
         !origin.is_empty()
@@ -97,14 +98,14 @@ fn policy(media_origins: &[String]) -> String {
     )
 }
 
-fn nothing_here() -> Answer {
-    let answer = answer::bytes_of(StatusCode::NOT_FOUND, HTML, NOTHING_HERE.into());
+fn not_found_page() -> Response {
+    let answer = response::from_bytes(StatusCode::NOT_FOUND, HTML, NOT_FOUND_HTML.into());
     let headers = [
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (CONTENT_SECURITY_POLICY, NOTHING),
+        (CONTENT_SECURITY_POLICY, DENY_ALL_CSP),
         (CACHE_CONTROL, "no-store"),
     ];
-    answer::with(answer, headers)
+    response::with_headers(answer, headers)
 }
 
 #[cfg(test)]

@@ -5,15 +5,15 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderName};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-use crate::answer::{self, Answer};
 use crate::problem::{INVALID_IDEMPOTENCY_KEY, LEDGER_CHANGED, Problem, REPLAYED};
-use crate::purchase::{Claim, Receipt};
-use crate::validate::Ignored;
+use crate::purchase::{DedupeBy, Receipt};
+use crate::response::{self, Response};
+use crate::validate::IgnoredFields;
 
-const KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Stock SDKs put it on what they send again.
-const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
-const LONGEST_KEY: usize = 255;
+const SDK_RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
+const MAX_KEY_LEN: usize = 255;
 /// The name of the ledger that a purchase relies on. It changes whenever the server may have forgotten
 /// purchases, and their keys with them.
 pub(super) const TOLLGATE_LEDGER: HeaderName = HeaderName::from_static("tollgate-ledger");
@@ -22,12 +22,12 @@ pub(super) const TOLLGATE_LEDGER: HeaderName = HeaderName::from_static("tollgate
 pub(super) const TOLLGATE_REPLAY: HeaderName = HeaderName::from_static("tollgate-replay");
 
 /// Reads the `Idempotency-Key` (draft 07; `"k"` and `k` are the same key), or else whether an SDK sends again.
-pub(super) fn claim(headers: &HeaderMap) -> Result<Claim, Problem> {
-    let mut keys = headers.get_all(KEY).iter();
+pub(super) fn dedupe_key(headers: &HeaderMap) -> Result<DedupeBy, Problem> {
+    let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(first) = keys.next() else {
-        let count = headers.get(RETRY_COUNT).and_then(|count| count.to_str().ok());
+        let count = headers.get(SDK_RETRY_COUNT).and_then(|count| count.to_str().ok());
         let count = count.and_then(|count| count.trim().parse::<u32>().ok());
-        return Ok(Claim::Likeness { is_retry: count.is_some_and(|count| count > 0) });
+        return Ok(DedupeBy::Fingerprint { is_retry: count.is_some_and(|count| count > 0) });
     };
     if keys.next().is_some() {
         return Err(invalid("expected one Idempotency-Key, not several"));
@@ -38,11 +38,11 @@ pub(super) fn claim(headers: &HeaderMap) -> Result<Claim, Problem> {
         _ => bytes,
     };
     let visible = |byte: &u8| byte.is_ascii_graphic() && *byte != b'"';
-    if bare.is_empty() || bare.len() > LONGEST_KEY || !bare.iter().all(visible) {
+    if bare.is_empty() || bare.len() > MAX_KEY_LEN || !bare.iter().all(visible) {
         return Err(invalid("expected 1 to 255 visible ASCII characters, bare or in quotes"));
     }
     let text = std::str::from_utf8(bare).map_err(|_| invalid("expected ASCII"))?;
-    Ok(Claim::Key(text.into()))
+    Ok(DedupeBy::IdempotencyKey(text.into()))
 }
 
 fn invalid(expected: &'static str) -> Problem {
@@ -60,8 +60,8 @@ pub(super) fn check_ledger(name: &HeaderValue, headers: &HeaderMap) -> Result<()
     ))
 }
 
-pub(super) fn answer(receipt: Receipt) -> Answer {
-    let mut answer = passed_on(receipt.status, receipt.is_json, receipt.body);
+pub(super) fn from_receipt(receipt: Receipt) -> Response {
+    let mut answer = from_gateway(receipt.status, receipt.is_json, receipt.body);
     let headers = answer.headers_mut();
     if let Ok(toll) = HeaderValue::try_from(receipt.toll.to_string()) {
         headers.insert("tollgate-toll", toll);
@@ -72,31 +72,34 @@ pub(super) fn answer(receipt: Receipt) -> Answer {
     match receipt.delivery {
         None => answer,
         // A body that is dropped before that did not arrive, and an identical purchase soon after is its repeat.
-        Some(delivery) => answer.map(|body| body.at_end(move || delivery.taken())),
+        Some(delivery) => answer.map(|body| body.on_end(move || delivery.record())),
     }
 }
 
 /// The gateway's answer in other words. A replay's own bytes stay until these are gone: the room that
 /// they take bounds both.
-pub(super) fn translated(receipt: Receipt, body: Bytes) -> Answer {
+pub(super) fn with_translated_body(receipt: Receipt, body: Bytes) -> Response {
     let original = receipt.is_replay.then(|| receipt.body.clone());
-    let answer = answer(Receipt { body, ..receipt });
+    let answer = from_receipt(Receipt { body, ..receipt });
     match original {
-        Some(original) => answer.map(|body| body.holding(original)),
+        Some(original) => answer.map(|body| body.with_guard(original)),
         None => answer,
     }
 }
 
-pub(super) fn naming(ignored: &Ignored, mut answer: Answer) -> Answer {
+pub(super) fn with_ignored(ignored: &IgnoredFields, mut answer: Response) -> Response {
     if let Some(Ok(names)) = ignored.names().map(HeaderValue::try_from) {
         answer.headers_mut().insert("tollgate-ignored", names);
     }
     answer
 }
 
-pub(super) fn passed_on(status: StatusCode, is_json: bool, body: Bytes) -> Answer {
+pub(super) fn from_gateway(status: StatusCode, is_json: bool, body: Bytes) -> Response {
     let media_type = if is_json { "application/json" } else { "text/plain; charset=utf-8" };
-    answer::with(answer::bytes_of(status, media_type, body), [(CACHE_CONTROL, "no-store")])
+    response::with_headers(
+        response::from_bytes(status, media_type, body),
+        [(CACHE_CONTROL, "no-store")],
+    )
 }
 
 #[cfg(test)]
@@ -105,17 +108,17 @@ mod tests {
 
     use super::*;
 
-    fn read(name: &'static str, values: &[&str]) -> Option<Claim> {
+    fn read(name: &'static str, values: &[&str]) -> Option<DedupeBy> {
         let mut headers = HeaderMap::new();
         for value in values {
             headers.append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
-        claim(&headers).ok()
+        dedupe_key(&headers).ok()
     }
 
     #[test]
     fn a_key_is_the_same_bare_and_quoted_and_nothing_else_is_one() {
-        let key = Some(Claim::Key("a-1_$".into()));
+        let key = Some(DedupeBy::IdempotencyKey("a-1_$".into()));
         assert_eq!(read("idempotency-key", &["a-1_$"]), key);
         assert_eq!(read("idempotency-key", &["\"a-1_$\""]), key);
         assert!(read("idempotency-key", &[&"k".repeat(255)]).is_some());
@@ -130,7 +133,7 @@ mod tests {
     fn an_sdk_that_sends_again_says_so() {
         for (count, is_retry) in [("0", false), ("1", true), ("x", false), ("", false)] {
             let read = read("x-stainless-retry-count", &[count]);
-            assert_eq!(read, Some(Claim::Likeness { is_retry }), "{count:?}");
+            assert_eq!(read, Some(DedupeBy::Fingerprint { is_retry }), "{count:?}");
         }
     }
 
@@ -144,7 +147,7 @@ mod tests {
         ) {
             let Ok(value) = HeaderValue::from_bytes(&bytes) else { return Ok(()) };
             let mut headers = HeaderMap::new();
-            headers.insert(KEY, value);
+            headers.insert(IDEMPOTENCY_KEY, value);
             let bare = bytes
                 .strip_prefix(b"\"")
                 .and_then(|rest| rest.strip_suffix(b"\""))
@@ -152,15 +155,15 @@ mod tests {
             let is_key = (1..=255).contains(&bare.len())
                 && bare.iter().all(|byte| (0x21..=0x7e).contains(byte) && *byte != b'"');
             let text = String::from_utf8_lossy(bare);
-            let expected = is_key.then(|| Claim::Key(text.as_ref().into()));
-            prop_assert_eq!(claim(&headers).ok(), expected);
+            let expected = is_key.then(|| DedupeBy::IdempotencyKey(text.as_ref().into()));
+            prop_assert_eq!(dedupe_key(&headers).ok(), expected);
         }
 
         #[test]
         fn quotes_around_a_key_change_nothing_and_a_second_key_spoils_it(key in "[!#-~]{1,255}") {
             let (bare, quoted) = (key.clone(), format!("\"{key}\""));
             let one = read("idempotency-key", &[&bare]);
-            prop_assert_eq!(&one, &Some(Claim::Key(key.into())));
+            prop_assert_eq!(&one, &Some(DedupeBy::IdempotencyKey(key.into())));
             prop_assert_eq!(&read("idempotency-key", &[&quoted]), &one);
             prop_assert_eq!(read("idempotency-key", &[&bare, &quoted]), None);
         }

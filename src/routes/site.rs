@@ -9,8 +9,8 @@ use http::{HeaderMap, HeaderName, Request, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use tower_http::services::ServeDir;
 
-use crate::answer::{self, Answer, Body};
 use crate::problem::{self, Problem};
+use crate::response::{self, Body, Response};
 
 #[derive(Clone, Debug)]
 pub struct Site {
@@ -20,7 +20,7 @@ pub struct Site {
 }
 
 /// A file beside a file that holds it compressed: `app.js.br` for `app.js`.
-const COMPRESSED: &[&str] = &["br", "zst", "gz"];
+const PRECOMPRESSED: &[&str] = &["br", "zst", "gz"];
 const INDEX: &str = "index.html";
 
 impl Site {
@@ -36,20 +36,25 @@ impl Site {
     }
 
     /// The file at the path, else the fallback for a navigation, else `None`.
-    pub async fn answer(&self, head: &Parts) -> Result<Option<Answer>, Problem> {
+    pub async fn answer(&self, head: &Parts) -> Result<Option<Response>, Problem> {
         // What is hidden or outside gets no fallback: that would look as if it were there.
-        let Some(path) = inner_path(head.uri.path()) else { return Ok(None) };
+        let Some(path) = safe_path(head.uri.path()) else { return Ok(None) };
         let found = self.serve(head, &path, head.uri.clone()).await?;
         match &self.fallback {
-            Some((path, uri)) if found.is_none() && navigates(&head.headers) => {
+            Some((path, uri)) if found.is_none() && is_navigation(&head.headers) => {
                 self.serve(head, path, uri.clone()).await
             }
             Some(_) | None => Ok(found),
         }
     }
 
-    async fn serve(&self, head: &Parts, path: &Path, uri: Uri) -> Result<Option<Answer>, Problem> {
-        if !self.holds(path).await {
+    async fn serve(
+        &self,
+        head: &Parts,
+        path: &Path,
+        uri: Uri,
+    ) -> Result<Option<Response>, Problem> {
+        if !self.contains(path).await {
             return Ok(None);
         }
         let mut request = Request::new(Body::empty());
@@ -67,11 +72,11 @@ impl Site {
             }
         };
         let answer = served.map(Body::stream);
-        Ok(Some(answer::with(answer, [(X_CONTENT_TYPE_OPTIONS, "nosniff")])))
+        Ok(Some(response::with_headers(answer, [(X_CONTENT_TYPE_OPTIONS, "nosniff")])))
     }
 
     /// Whether every file that could be served for this path lies in the folder: links may lead out.
-    async fn holds(&self, path: &Path) -> bool {
+    async fn contains(&self, path: &Path) -> bool {
         let (dir, path) = (self.dir.clone(), path.to_owned());
         tokio::task::spawn_blocking(move || all_inside(&dir, &path)).await.unwrap_or(false)
     }
@@ -82,7 +87,7 @@ fn all_inside(dir: &Path, path: &Path) -> bool {
     let plain = root.join(path);
     let index = plain.join(INDEX);
     [plain, index].iter().all(|file| {
-        let mut variants = std::iter::once(file.clone()).chain(compressed(file));
+        let mut variants = std::iter::once(file.clone()).chain(precompressed_variants(file));
         variants.all(|variant| match variant.canonicalize() {
             Ok(real) => is_inside(&real, &root),
             // What is not there is not served; what cannot be told, such as a loop of links, is not either.
@@ -95,8 +100,8 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-fn compressed(file: &Path) -> impl Iterator<Item = PathBuf> {
-    COMPRESSED.iter().map(move |ending| {
+fn precompressed_variants(file: &Path) -> impl Iterator<Item = PathBuf> {
+    PRECOMPRESSED.iter().map(move |ending| {
         let mut name = file.as_os_str().to_owned();
         name.push(".");
         name.push(ending);
@@ -112,7 +117,7 @@ fn is_inside(real: &Path, root: &Path) -> bool {
 }
 
 /// The path below the folder, or `None` for anything that is hidden, climbs, or reads differently once decoded.
-fn inner_path(path: &str) -> Option<PathBuf> {
+fn safe_path(path: &str) -> Option<PathBuf> {
     let mut inner = PathBuf::new();
     let segments: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
     for (place, segment) in segments.iter().enumerate() {
@@ -131,7 +136,7 @@ fn inner_path(path: &str) -> Option<PathBuf> {
 }
 
 /// Whether a person follows a link or types an address, rather than a program asking.
-pub(super) fn navigates(headers: &HeaderMap) -> bool {
+pub(super) fn is_navigation(headers: &HeaderMap) -> bool {
     let is = |name: &HeaderName, wanted: fn(&str) -> bool| {
         headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).any(wanted)
     };

@@ -7,15 +7,15 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::json;
 
-use super::reply::{self, Answer, Stop};
-use super::{Gateway, Sandbox, Settings};
+use super::reply::{self, Rejection, SandboxResponse};
+use super::{FakeGateway, Sandbox, SandboxSettings};
 use crate::clock::{self, Instant, iso8601};
 use crate::contract::money::Usd;
-use crate::contract::wire::{KEY_PREFIX, MOST_KEYS};
+use crate::contract::wire::{KEY_PREFIX, MAX_KEYS};
 use crate::sync::lock;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Charges {
+pub struct ChargeCounts {
     pub chat: u64,
     pub video: u64,
 }
@@ -26,19 +26,19 @@ pub(super) enum Sale {
     Video,
 }
 
-pub(super) struct Receipt {
+pub(super) struct SandboxCharge {
     pub(super) nth: u64,
     pub(super) left: Usd,
 }
 
-pub(super) struct Account(Mutex<State>);
+pub(super) struct SandboxAccount(Mutex<State>);
 
 struct State {
     keys: Vec<Key>,
     balance: Usd,
     chat: Spent,
     video: Spent,
-    window: Window,
+    window: SlidingWindow,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -58,10 +58,10 @@ struct Key {
     uses: u64,
 }
 
-impl Account {
-    pub(super) fn open(settings: &Settings, seed: &Seed, created: Duration) -> Self {
+impl SandboxAccount {
+    pub(super) fn open(settings: &SandboxSettings, seed: &Seed, created: Duration) -> Self {
         let mut secrets = settings.keys.clone();
-        secrets.truncate(MOST_KEYS);
+        secrets.truncate(MAX_KEYS);
         if secrets.is_empty() {
             secrets.push(derived_key(seed, 0));
         }
@@ -71,12 +71,12 @@ impl Account {
             balance: settings.balance,
             chat: Spent::default(),
             video: Spent::default(),
-            window: Window::new(settings.window),
+            window: SlidingWindow::new(settings.window),
         }))
     }
 
-    pub(super) fn admit(&self, secret: &str) -> Result<(), Stop> {
-        let mut state = self.books();
+    pub(super) fn admit(&self, secret: &str) -> Result<(), Rejection> {
+        let mut state = self.state();
         let State { keys, window, .. } = &mut *state;
         let is_good = |key: &&mut Key| key.secret == secret && key.revoked.is_none();
         let key = keys.iter_mut().find(is_good).filter(|_| secret.starts_with(KEY_PREFIX));
@@ -88,8 +88,8 @@ impl Account {
         Ok(())
     }
 
-    pub(super) fn charge(&self, sale: Sale, toll: Usd) -> Result<Receipt, Stop> {
-        let mut state = self.books();
+    pub(super) fn charge(&self, sale: Sale, toll: Usd) -> Result<SandboxCharge, Rejection> {
+        let mut state = self.state();
         let Some(left) = state.balance.checked_sub(toll) else {
             let (toll, balance) = (toll.short(), state.balance.short());
             let message = format!("This costs {toll}, and the balance is {balance}");
@@ -103,10 +103,10 @@ impl Account {
         spent.count += 1;
         // No overflow: what was spent never exceeds the balance that there once was.
         spent.micros += toll.as_micros();
-        Ok(Receipt { nth: spent.count, left })
+        Ok(SandboxCharge { nth: spent.count, left })
     }
 
-    fn books(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.0)
     }
 }
@@ -123,13 +123,13 @@ impl State {
 
 impl Sandbox {
     pub fn keys(&self) -> Vec<String> {
-        self.0.account.books().active().map(|key| key.secret.clone()).collect()
+        self.0.account.state().active().map(|key| key.secret.clone()).collect()
     }
 
     /// Makes a further key and shows it this once; `None` when five are active already (3.1).
     pub fn add_key(&self) -> Option<String> {
-        let (mut state, seed) = (self.0.account.books(), &self.0.seed);
-        if state.active().count() >= MOST_KEYS {
+        let (mut state, seed) = (self.0.account.state(), &self.0.seed);
+        if state.active().count() >= MAX_KEYS {
             return None;
         }
         let nth = state.keys.len();
@@ -140,22 +140,22 @@ impl Sandbox {
 
     /// Revokes a key at once (3.1); whether it was active.
     pub fn revoke(&self, key: &str) -> bool {
-        let mut state = self.0.account.books();
+        let mut state = self.0.account.state();
         let active = state.keys.iter_mut().find(|it| it.secret == key && it.revoked.is_none());
         active.map(|key| key.revoked = Some(clock::wall())).is_some()
     }
 
     pub fn balance(&self) -> Usd {
-        self.0.account.books().balance
+        self.0.account.state().balance
     }
 
     pub fn charged(&self) -> Usd {
-        self.0.account.books().charged()
+        self.0.account.state().charged()
     }
 
-    pub fn charges(&self) -> Charges {
-        let state = self.0.account.books();
-        Charges { chat: state.chat.count, video: state.video.count }
+    pub fn charges(&self) -> ChargeCounts {
+        let state = self.0.account.state();
+        ChargeCounts { chat: state.chat.count, video: state.video.count }
     }
 }
 
@@ -184,9 +184,9 @@ impl Key {
 
 /// What `GET /api/api-keys` shows (2.1 to 2.3); no key in full. Guesses: a date that is not there yet is
 /// `null`, cents are rounded down, and videos show in the total alone.
-pub(super) fn list(gateway: &Gateway) -> Answer {
+pub(super) fn list(gateway: &FakeGateway) -> SandboxResponse {
     let (requests, window) = gateway.settings.window;
-    let state = gateway.account.books();
+    let state = gateway.account.state();
     let cents = |micros| micros / 10_000;
     let counter = |spent: Spent| json!({ "count": spent.count, "costCents": cents(spent.micros) });
     let row = |key: &Key| {
@@ -227,13 +227,13 @@ fn derived_key(seed: &Seed, nth: usize) -> String {
 }
 
 /// When the requests of the last `length` arrived, at most `limit` of them.
-struct Window {
+struct SlidingWindow {
     limit: usize,
     length: Duration,
     taken: VecDeque<Instant>,
 }
 
-impl Window {
+impl SlidingWindow {
     fn new((limit, length): (u32, Duration)) -> Self {
         Self { limit: limit as usize, length, taken: VecDeque::new() }
     }
@@ -288,7 +288,7 @@ mod tests {
     fn no_stretch_of_the_windows_length_holds_more_than_the_limit() {
         let start = clock::now();
         let at = |millis| start + Duration::from_millis(millis);
-        let mut window = Window::new((2, Duration::from_secs(1)));
+        let mut window = SlidingWindow::new((2, Duration::from_secs(1)));
         assert_eq!(window.admit(at(0)), Ok(()));
         assert_eq!(window.admit(at(600)), Ok(()));
         assert_eq!(window.admit(at(700)), Err(Duration::from_millis(300)));
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_window_of_none_lets_nobody_in() {
-        let mut window = Window::new((0, Duration::from_secs(5)));
+        let mut window = SlidingWindow::new((0, Duration::from_secs(5)));
         assert_eq!(window.admit(clock::now()), Err(Duration::from_secs(5)));
     }
 }

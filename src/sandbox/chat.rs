@@ -3,13 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Gateway;
+use super::FakeGateway;
 use super::account::{Sale, Seed};
-use super::reply::{self, MOODS, Mood, Reply, Stop};
+use super::reply::{self, MOODS, Mood, Rejection, SandboxResult};
 use crate::clock;
 use crate::contract::catalog::{Catalog, ChatModel};
 
-pub(super) async fn answer(gateway: &Gateway, body: &[u8]) -> Reply {
+pub(super) async fn answer(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     let order: Order = serde_json::from_slice(body)
         .map_err(|error| reply::refuse(reply::INVALID, &format!("Not a chat request: {error}")))?;
     let Some(model) = gateway.catalog.chat_model(&order.model) else {
@@ -19,13 +19,13 @@ pub(super) async fn answer(gateway: &Gateway, body: &[u8]) -> Reply {
     let mood = Mood::of(prompt);
     mood.refuse(prompt, &gateway.refused_once)?;
     let receipt = gateway.account.charge(Sale::Chat, model.toll())?;
-    mood.dawdle(&gateway.settings).await?;
+    mood.delay(&gateway.settings).await?;
     let content = compose(&gateway.seed, &gateway.catalog, &model.id, prompt);
-    Ok(mood.spoil(&Chat {
+    Ok(mood.finish(&Chat {
         id: format!("chat_{}", gateway.seed.hex("chat id", &receipt.nth.to_string(), 24)),
         model: &model.id,
         created: clock::wall().as_secs(),
-        message: Said { role: "assistant", content: &content },
+        message: ReplyMessage { role: "assistant", content: &content },
     }))
 }
 
@@ -47,17 +47,17 @@ struct Chat<'a> {
     id: String,
     model: &'a str,
     created: u64,
-    message: Said<'a>,
+    message: ReplyMessage<'a>,
 }
 
 #[derive(Serialize)]
-struct Said<'a> {
+struct ReplyMessage<'a> {
     role: &'a str,
     content: &'a str,
 }
 
 impl Order {
-    fn prompt(&self) -> Result<&str, Stop> {
+    fn prompt(&self) -> Result<&str, Rejection> {
         if self.messages.iter().any(|message| message.content.trim().is_empty()) {
             return Err(reply::refuse(reply::INVALID, "A message has no content"));
         }

@@ -36,17 +36,20 @@ use tokio::task::JoinSet;
 use crate::clock;
 use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;
-use crate::contract::wire::{self, REPORTED_WINDOW};
+use crate::contract::wire::{self, REPORTED_RATE_LIMIT};
 
-pub use account::Charges;
+pub use account::ChargeCounts;
 pub use reply::MOODS;
 
-use account::{Account, Seed};
-use reply::{Answer, NO_KEY, NOT_FOUND, NOT_JSON, Reply, Stop, TOO_LARGE, refuse, refuse_method};
+use account::{SandboxAccount, Seed};
+use reply::{
+    NO_KEY, NOT_FOUND, NOT_JSON, Rejection, SandboxResponse, SandboxResult, TOO_LARGE, refuse,
+    refuse_method,
+};
 
 /// How a sandbox behaves. The default is what `tollgate` without an account runs.
 #[derive(Clone)]
-pub struct Settings {
+pub struct SandboxSettings {
     /// What ids, replies and the default key are derived from: the same seed, the same sandbox.
     pub seed: u64,
     /// $50.00.
@@ -68,9 +71,9 @@ pub struct Settings {
     pub idle: Duration,
 }
 
-impl Default for Settings {
+impl Default for SandboxSettings {
     fn default() -> Self {
-        let (requests, seconds) = REPORTED_WINDOW;
+        let (requests, seconds) = REPORTED_RATE_LIMIT;
         Self {
             seed: 0,
             balance: Usd::dollars(50),
@@ -86,7 +89,7 @@ impl Default for Settings {
 }
 
 /// Says nothing of the keys: one of them may be a canary, or a real key given by mistake.
-impl fmt::Debug for Settings {
+impl fmt::Debug for SandboxSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
             .field("seed", &self.seed)
@@ -98,26 +101,26 @@ impl fmt::Debug for Settings {
 }
 
 #[derive(Clone)]
-pub struct Sandbox(Arc<Gateway>);
+pub struct Sandbox(Arc<FakeGateway>);
 
-struct Gateway {
-    settings: Settings,
+struct FakeGateway {
+    settings: SandboxSettings,
     catalog: Catalog,
     seed: Seed,
-    account: Account,
-    jobs: video::Jobs,
+    account: SandboxAccount,
+    jobs: video::SandboxJobs,
     refused_once: reply::RefusedOnce,
     requests: AtomicU64,
 }
 
 impl Sandbox {
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: SandboxSettings) -> Self {
         let seed = Seed::new(settings.seed);
-        Self(Arc::new(Gateway {
-            account: Account::open(&settings, &seed, clock::wall()),
+        Self(Arc::new(FakeGateway {
+            account: SandboxAccount::open(&settings, &seed, clock::wall()),
             catalog: Catalog::published(),
             seed,
-            jobs: video::Jobs::default(),
+            jobs: video::SandboxJobs::default(),
             refused_once: reply::RefusedOnce::default(),
             requests: AtomicU64::new(0),
             settings,
@@ -140,7 +143,11 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 #[error("the sandbox dropped the connection")]
 struct Dropped;
 
-async fn serve(gateway: Arc<Gateway>, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+async fn serve(
+    gateway: Arc<FakeGateway>,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) {
     let mut shutdown = pin!(shutdown);
     let mut connections = JoinSet::new();
     loop {
@@ -159,7 +166,7 @@ async fn serve(gateway: Arc<Gateway>, listener: TcpListener, shutdown: impl Futu
     connections.shutdown().await;
 }
 
-async fn converse(gateway: Arc<Gateway>, stream: TcpStream) {
+async fn converse(gateway: Arc<FakeGateway>, stream: TcpStream) {
     let Ok(local) = stream.local_addr() else { return };
     // Replies are small and awaited; a refused option costs some milliseconds, no more.
     let _ = stream.set_nodelay(true);
@@ -180,19 +187,19 @@ async fn converse(gateway: Arc<Gateway>, stream: TcpStream) {
 /// Paths under which any web origin may call (4, note 6).
 const CROSS_ORIGIN: &str = "/api/v1/";
 /// The largest body that is read. The contract shows none; a guess.
-const LARGEST_BODY: usize = 4 * 1024 * 1024;
+const MAX_BODY: usize = 4 * 1024 * 1024;
 
 async fn serve_one(
-    gateway: &Gateway,
+    gateway: &FakeGateway,
     local: SocketAddr,
     request: Request<Incoming>,
-) -> Result<Answer, Dropped> {
+) -> Result<SandboxResponse, Dropped> {
     let (head, body) = request.into_parts();
     let is_cross_origin = head.uri.path().starts_with(CROSS_ORIGIN);
     let mut answer = match route(gateway, local, &head, body).await {
         Ok(answer) => answer,
-        Err(Stop::Refused(answer)) => *answer,
-        Err(Stop::Dropped) => return Err(Dropped),
+        Err(Rejection::Refused(answer)) => *answer,
+        Err(Rejection::Dropped) => return Err(Dropped),
     };
     if is_cross_origin {
         let any = HeaderValue::from_static("*");
@@ -201,7 +208,12 @@ async fn serve_one(
     Ok(answer)
 }
 
-async fn route(gateway: &Gateway, local: SocketAddr, head: &Parts, body: Incoming) -> Reply {
+async fn route(
+    gateway: &FakeGateway,
+    local: SocketAddr,
+    head: &Parts,
+    body: Incoming,
+) -> SandboxResult {
     // Read before any refusal: an early close with an unread body would lose the refusal.
     let body = read(gateway, body).await?;
     let path = head.uri.path();
@@ -238,7 +250,7 @@ async fn route(gateway: &Gateway, local: SocketAddr, head: &Parts, body: Incomin
     }
 }
 
-fn admit(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Stop> {
+fn admit(gateway: &FakeGateway, headers: &HeaderMap) -> Result<(), Rejection> {
     let bearer = headers
         .get(AUTHORIZATION)
         .and_then(|value| value.to_str().ok())
@@ -250,14 +262,14 @@ fn admit(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Stop> {
     gateway.account.admit(key.trim())
 }
 
-async fn read(gateway: &Gateway, body: Incoming) -> Result<Bytes, Stop> {
-    let whole = Limited::new(body, LARGEST_BODY).collect();
+async fn read(gateway: &FakeGateway, body: Incoming) -> Result<Bytes, Rejection> {
+    let whole = Limited::new(body, MAX_BODY).collect();
     match tokio::time::timeout(gateway.settings.idle, whole).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             Err(refuse(TOO_LARGE, "The body is too large"))
         }
-        Ok(Err(_)) | Err(_) => Err(Stop::Dropped),
+        Ok(Err(_)) | Err(_) => Err(Rejection::Dropped),
     }
 }
 
@@ -274,7 +286,7 @@ fn origin(headers: &HeaderMap, local: SocketAddr) -> String {
     host.map_or_else(|| format!("http://{local}"), |host| format!("http://{host}"))
 }
 
-fn preflight(method: &Method) -> Answer {
+fn preflight(method: &Method) -> SandboxResponse {
     let mut answer = reply::answer(StatusCode::NO_CONTENT, "text/plain", Bytes::new());
     answer.headers_mut().remove(CONTENT_TYPE);
     let allowed = HeaderValue::from_static("authorization, content-type");

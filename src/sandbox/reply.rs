@@ -12,43 +12,46 @@ use http_body_util::Full;
 use serde::Serialize;
 use serde_json::json;
 
-use super::Settings;
+use super::SandboxSettings;
 use crate::clock;
 use crate::contract::wire;
 use crate::sync::lock;
 
-pub(super) type Answer = Response<Full<Bytes>>;
-pub(super) type Reply = Result<Answer, Stop>;
+pub(super) type SandboxResponse = Response<Full<Bytes>>;
+pub(super) type SandboxResult = Result<SandboxResponse, Rejection>;
 
 #[derive(Debug)]
-pub(super) enum Stop {
-    Refused(Box<Answer>),
+pub(super) enum Rejection {
+    Refused(Box<SandboxResponse>),
     Dropped,
 }
 
 /// A kind of refusal. Only the two of 401 are the contract's (7); it shows no other error, so the
 /// rest are guesses.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Refusal(StatusCode, &'static str);
+pub(super) struct RefusalKind(StatusCode, &'static str);
 
-pub(super) const NO_KEY: Refusal = Refusal(StatusCode::UNAUTHORIZED, wire::MISSING_API_KEY);
-pub(super) const BAD_KEY: Refusal = Refusal(StatusCode::UNAUTHORIZED, wire::INVALID_API_KEY);
-pub(super) const INVALID: Refusal = Refusal(StatusCode::BAD_REQUEST, "invalid_request");
-pub(super) const NO_CREDIT: Refusal = Refusal(StatusCode::PAYMENT_REQUIRED, "insufficient_credits");
-pub(super) const NOT_FOUND: Refusal = Refusal(StatusCode::NOT_FOUND, "not_found");
-pub(super) const BAD_METHOD: Refusal =
-    Refusal(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed");
-pub(super) const TOO_LARGE: Refusal = Refusal(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large");
-pub(super) const NOT_JSON: Refusal =
-    Refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type");
-const LIMITED: Refusal = Refusal(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded");
+pub(super) const NO_KEY: RefusalKind = RefusalKind(StatusCode::UNAUTHORIZED, wire::MISSING_API_KEY);
+pub(super) const BAD_KEY: RefusalKind =
+    RefusalKind(StatusCode::UNAUTHORIZED, wire::INVALID_API_KEY);
+pub(super) const INVALID: RefusalKind = RefusalKind(StatusCode::BAD_REQUEST, "invalid_request");
+pub(super) const NO_CREDIT: RefusalKind =
+    RefusalKind(StatusCode::PAYMENT_REQUIRED, "insufficient_credits");
+pub(super) const NOT_FOUND: RefusalKind = RefusalKind(StatusCode::NOT_FOUND, "not_found");
+pub(super) const BAD_METHOD: RefusalKind =
+    RefusalKind(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed");
+pub(super) const TOO_LARGE: RefusalKind =
+    RefusalKind(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large");
+pub(super) const NOT_JSON: RefusalKind =
+    RefusalKind(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type");
+const LIMITED: RefusalKind = RefusalKind(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded");
 
-pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Answer {
+pub(super) fn json(status: StatusCode, body: &impl Serialize) -> SandboxResponse {
     // Plain structs of strings and numbers, for which this cannot fail.
     answer(status, "application/json", serde_json::to_vec(body).unwrap_or_default().into())
 }
 
-pub(super) fn answer(status: StatusCode, media_type: &'static str, body: Bytes) -> Answer {
+pub(super) fn answer(status: StatusCode, media_type: &'static str, body: Bytes) -> SandboxResponse {
     let mut answer = Response::new(Full::new(body));
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
@@ -56,25 +59,25 @@ pub(super) fn answer(status: StatusCode, media_type: &'static str, body: Bytes) 
 }
 
 /// "Shape of the error body: not shown" (7). Guess: these two fields.
-pub(super) fn refuse(Refusal(status, error): Refusal, message: &str) -> Stop {
+pub(super) fn refuse(RefusalKind(status, error): RefusalKind, message: &str) -> Rejection {
     let body = json!({ "error": error, "message": message });
-    Stop::Refused(Box::new(json(status, &body)))
+    Rejection::Refused(Box::new(json(status, &body)))
 }
 
 /// The refusal of a full window. Guess: a 429 that says when to return, in whole seconds.
-pub(super) fn limited(wait: Duration) -> Stop {
-    let whole = clock::whole_seconds(wait).max(1);
+pub(super) fn limited(wait: Duration) -> Rejection {
+    let whole = clock::ceil_seconds(wait).max(1);
     let message = format!("Too many requests: try again in {whole} s");
     refuse_with(LIMITED, &message, RETRY_AFTER, &whole.to_string())
 }
 
-pub(super) fn refuse_method(allowed: &str) -> Stop {
+pub(super) fn refuse_method(allowed: &str) -> Rejection {
     refuse_with(BAD_METHOD, &format!("Use {allowed}"), ALLOW, allowed)
 }
 
-fn refuse_with(refusal: Refusal, message: &str, name: HeaderName, value: &str) -> Stop {
+fn refuse_with(refusal: RefusalKind, message: &str, name: HeaderName, value: &str) -> Rejection {
     let mut stop = refuse(refusal, message);
-    if let (Stop::Refused(answer), Ok(value)) = (&mut stop, HeaderValue::from_str(value)) {
+    if let (Rejection::Refused(answer), Ok(value)) = (&mut stop, HeaderValue::from_str(value)) {
         answer.headers_mut().insert(name, value);
     }
     stop
@@ -97,7 +100,7 @@ pub const MOODS: &[(&str, &str)] = &[
 
 const WORD_START: &str = "sandbox:";
 const LIMITED_WAIT: Duration = Duration::from_secs(2);
-const MOST_REFUSED: usize = 10_000;
+const MAX_REFUSED: usize = 10_000;
 
 const HTML_502: &str = "<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body>\r\n\
     <center><h1>502 Bad Gateway</h1></center>\r\n</body>\r\n</html>\r\n";
@@ -120,7 +123,7 @@ impl Mood {
         text.match_indices(WORD_START).find_map(mood).unwrap_or(Self(""))
     }
 
-    pub(super) fn refuse(self, prompt: &str, refused: &RefusedOnce) -> Result<(), Stop> {
+    pub(super) fn refuse(self, prompt: &str, refused: &RefusedOnce) -> Result<(), Rejection> {
         match self.0 {
             "sandbox:broke" => Err(refuse(NO_CREDIT, "No credit is left")),
             "sandbox:revoked" => Err(refuse(BAD_KEY, "The API key has been revoked")),
@@ -129,9 +132,9 @@ impl Mood {
         }
     }
 
-    pub(super) async fn dawdle(self, settings: &Settings) -> Result<(), Stop> {
+    pub(super) async fn delay(self, settings: &SandboxSettings) -> Result<(), Rejection> {
         let wait = match self.0 {
-            "sandbox:drop" => return Err(Stop::Dropped),
+            "sandbox:drop" => return Err(Rejection::Dropped),
             "sandbox:hang" => settings.hang,
             "sandbox:slow" => settings.slow,
             _ => settings.reply_delay,
@@ -139,10 +142,10 @@ impl Mood {
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
-        if self.0 == "sandbox:hang" { Err(Stop::Dropped) } else { Ok(()) }
+        if self.0 == "sandbox:hang" { Err(Rejection::Dropped) } else { Ok(()) }
     }
 
-    pub(super) fn spoil(self, body: &impl Serialize) -> Answer {
+    pub(super) fn finish(self, body: &impl Serialize) -> SandboxResponse {
         match self.0 {
             "sandbox:502" => answer(StatusCode::BAD_GATEWAY, "text/html", HTML_502.into()),
             "sandbox:garbled" => answer(StatusCode::OK, "application/json", GARBLED.into()),
@@ -163,7 +166,7 @@ impl RefusedOnce {
         if waiting.remove(&prompt) {
             return false;
         }
-        if waiting.len() >= MOST_REFUSED {
+        if waiting.len() >= MAX_REFUSED {
             waiting.clear();
         }
         waiting.insert(prompt)

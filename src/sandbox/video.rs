@@ -14,12 +14,14 @@ use http::header::{
 use http::{HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
 
-use super::Gateway;
+use super::FakeGateway;
 use super::account::Sale;
-use super::reply::{self, Mood, Reply};
+use super::reply::{self, Mood, SandboxResult};
 use crate::clock::{self, Instant};
-use crate::contract::catalog::{Aspect, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, Image, VideoModel};
-use crate::contract::video::{ASPECT_RATIOS, DEFAULT_ASPECT_RATIO, PROMPT_LIMIT};
+use crate::contract::catalog::{
+    AspectRatioSupport, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, ImageInput, VideoModel,
+};
+use crate::contract::video::{ASPECT_RATIOS, DEFAULT_ASPECT_RATIO, MAX_PROMPT};
 use crate::sync::lock;
 
 /// How long a model's job takes, in percent of the setting; the others take all of it.
@@ -36,7 +38,7 @@ const QUEUED: u128 = 15;
 /// When a job that fails does so, in percent of its time.
 const FAILS_AT: u128 = 60;
 
-pub(super) async fn order(gateway: &Gateway, body: &[u8]) -> Reply {
+pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     let arrived = clock::now();
     let order: Order = serde_json::from_slice(body)
         .map_err(|error| reply::refuse(reply::INVALID, &format!("Not a video request: {error}")))?;
@@ -45,7 +47,7 @@ pub(super) async fn order(gateway: &Gateway, body: &[u8]) -> Reply {
     mood.refuse(&order.prompt, &gateway.refused_once)?;
     let receipt = gateway.account.charge(Sale::Video, model.toll)?;
     let request_id = format!("vid_{}", gateway.seed.hex("video id", &receipt.nth.to_string(), 24));
-    let job = Job {
+    let job = SandboxJob {
         request_id: request_id.clone(),
         model: model.id.to_string(),
         is_portrait: order.is_portrait(model),
@@ -55,9 +57,9 @@ pub(super) async fn order(gateway: &Gateway, body: &[u8]) -> Reply {
         created: clock::wall(),
     };
     lock(&gateway.jobs).insert(request_id.clone(), job);
-    mood.dawdle(&gateway.settings).await?;
+    mood.delay(&gateway.settings).await?;
     let cost = model.toll.short();
-    Ok(mood.spoil(&Accepted {
+    Ok(mood.finish(&Accepted {
         message: format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
         request_id,
         model: &model.id,
@@ -67,7 +69,7 @@ pub(super) async fn order(gateway: &Gateway, body: &[u8]) -> Reply {
     }))
 }
 
-pub(super) fn status(gateway: &Gateway, query: &str, origin: &str) -> Reply {
+pub(super) fn status(gateway: &FakeGateway, query: &str, origin: &str) -> SandboxResult {
     let mut pairs = url::form_urlencoded::parse(query.as_bytes());
     let Some((_, id)) = pairs.find(|(name, _)| name == "request_id") else {
         return Err(reply::refuse(reply::INVALID, "The query has no request_id"));
@@ -80,9 +82,9 @@ pub(super) fn status(gateway: &Gateway, query: &str, origin: &str) -> Reply {
 }
 
 /// The account's jobs. Each was paid for, so the balance bounds how many there are.
-pub(super) type Jobs = Mutex<HashMap<String, Job>>;
+pub(super) type SandboxJobs = Mutex<HashMap<String, SandboxJob>>;
 
-pub(super) struct Job {
+pub(super) struct SandboxJob {
     request_id: String,
     model: String,
     is_portrait: bool,
@@ -137,21 +139,21 @@ struct Status<'a> {
 }
 
 impl Order {
-    fn check<'a>(&self, gateway: &'a Gateway) -> Result<&'a VideoModel, &'static str> {
+    fn check<'a>(&self, gateway: &'a FakeGateway) -> Result<&'a VideoModel, &'static str> {
         let id = self.model.as_deref().unwrap_or(DEFAULT_VIDEO_MODEL);
         let model = gateway.catalog.video_model(id).ok_or("The model is not known")?;
         let aspect_ratio = self.aspect_ratio.as_deref().unwrap_or(DEFAULT_ASPECT_RATIO);
         let has_image = self.image_url.as_deref().is_some_and(is_web_address);
         let faults = [
             (self.prompt.trim().is_empty(), "The prompt is empty"),
-            (self.prompt.chars().count() > PROMPT_LIMIT, "The prompt is too long"),
+            (self.prompt.chars().count() > MAX_PROMPT, "The prompt is too long"),
             (
                 !model.durations.offers(self.duration.unwrap_or(DEFAULT_DURATION)),
                 "The model does not make this duration",
             ),
             (!ASPECT_RATIOS.contains(&aspect_ratio), "The aspect_ratio is neither 16:9 nor 9:16"),
             (self.image_url.is_some() && !has_image, "The image_url is not a web address"),
-            (model.image == Image::Required && !has_image, "The model needs an image_url"),
+            (model.image == ImageInput::Required && !has_image, "The model needs an image_url"),
         ];
         match faults.iter().find(|(is_fault, _)| *is_fault) {
             Some((_, why)) => Err(why),
@@ -160,11 +162,12 @@ impl Order {
     }
 
     fn is_portrait(&self, model: &VideoModel) -> bool {
-        model.aspect_ratio != Aspect::Ignored && self.aspect_ratio.as_deref() == Some("9:16")
+        model.aspect_ratio != AspectRatioSupport::Ignored
+            && self.aspect_ratio.as_deref() == Some("9:16")
     }
 }
 
-impl Job {
+impl SandboxJob {
     fn status(&self, now: Instant, origin: &str) -> Status<'_> {
         let done = match self.takes.as_millis() {
             0 => 100,
@@ -207,7 +210,7 @@ const CLIPS: &[(&str, &[u8])] = &[
     ("portrait.mp4", include_bytes!("clips/portrait.mp4")),
 ];
 
-pub(super) fn clip(path: &str, headers: &HeaderMap) -> Reply {
+pub(super) fn clip(path: &str, headers: &HeaderMap) -> SandboxResult {
     let name = path.strip_prefix(CLIP_FOLDER).unwrap_or_default();
     let Some((_, clip)) = CLIPS.iter().find(|(known, _)| *known == name) else {
         return Err(reply::refuse(reply::NOT_FOUND, "There is no such clip"));
@@ -277,8 +280,8 @@ mod tests {
     use super::*;
     use crate::contract::catalog::Catalog;
 
-    fn job(fails: bool) -> Job {
-        Job {
+    fn job(fails: bool) -> SandboxJob {
+        SandboxJob {
             request_id: "vid_1".to_owned(),
             model: "video-b".to_owned(),
             is_portrait: true,
@@ -289,7 +292,7 @@ mod tests {
         }
     }
 
-    fn at(job: &Job, millis: u64) -> (&'static str, u128) {
+    fn at(job: &SandboxJob, millis: u64) -> (&'static str, u128) {
         let status = job.status(job.started + Duration::from_millis(millis), "http://here");
         (status.status, status.progress)
     }

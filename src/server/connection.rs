@@ -23,12 +23,12 @@ use tokio_util::io::InspectReader;
 use tokio_util::sync::CancellationToken;
 use tower::{Service, ServiceExt};
 
-use super::Settings;
-use crate::answer::BoxError;
+use super::ConnectionSettings;
 use crate::clock;
+use crate::response::BoxError;
 
-const MOST_HEADERS: usize = 64;
-const LARGEST_HEAD: usize = 16 * 1_024;
+const MAX_HEADERS: usize = 64;
+const MAX_HEAD_SIZE: usize = 16 * 1_024;
 /// After a refusal, this much of an unread body is still taken, for this long: closing earlier would
 /// reset the connection, the client would lose the refusal, and send everything again.
 const LINGER_BYTES: usize = 4 * 1_024 * 1_024;
@@ -37,7 +37,7 @@ const LINGER_TIME: Duration = Duration::from_secs(1);
 pub(super) async fn serve<S, B>(
     stream: TcpStream,
     service: S,
-    settings: &Settings,
+    settings: &ConnectionSettings,
     shutdown: CancellationToken,
 ) where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
@@ -49,16 +49,16 @@ pub(super) async fn serve<S, B>(
     let seen = Arc::clone(&activity);
     let io = TokioIo::new(InspectReader::new(stream, move |bytes: &[u8]| {
         // The first byte of a head.
-        if !bytes.is_empty() && seen.is(IDLE) {
-            seen.enter(HEAD);
+        if !bytes.is_empty() && seen.is_in(IDLE) {
+            seen.set_phase(HEAD);
         }
     }));
     let answering = Arc::clone(&activity);
     let service = service_fn(move |request| {
-        answering.enter(BUSY);
+        answering.set_phase(BUSY);
         let (answer, activity) = (service.clone().oneshot(request), Arc::clone(&answering));
         answer.map_ok(|answer| {
-            let written = Written(activity);
+            let written = ResponseGuard(activity);
             // It is dropped with the body. Unlike a mapped frame, a mapped error leaves the length known.
             answer.map(|body| {
                 body.map_err(move |error| {
@@ -69,8 +69,8 @@ pub(super) async fn serve<S, B>(
         })
     });
     let mut connection = http1::Builder::new()
-        .max_headers(MOST_HEADERS)
-        .max_buf_size(LARGEST_HEAD)
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(MAX_HEAD_SIZE)
         .header_read_timeout(None) // `Activity` does this
         .half_close(false)
         .serve_connection(io, service);
@@ -85,7 +85,7 @@ pub(super) async fn serve<S, B>(
                 draining = true;
                 std::pin::Pin::new(&mut connection).graceful_shutdown();
             }
-            () = timer.as_mut() => match activity.next_look(settings) {
+            () = timer.as_mut() => match activity.next_deadline(settings) {
                 Some(at) => timer.as_mut().reset(at),
                 None => break,
             },
@@ -129,13 +129,13 @@ impl Activity {
         Arc::new(Self { start: clock::now(), state: AtomicU64::new(HEAD) })
     }
 
-    fn enter(&self, phase: u64) {
+    fn set_phase(&self, phase: u64) {
         let millis = clock::now().duration_since(self.start).as_millis();
         let millis = u64::try_from(millis).unwrap_or(u64::MAX >> 2);
         self.state.store(millis << 2 | phase, Ordering::Relaxed);
     }
 
-    fn is(&self, phase: u64) -> bool {
+    fn is_in(&self, phase: u64) -> bool {
         self.state.load(Ordering::Relaxed) & 3 == phase
     }
 
@@ -144,7 +144,7 @@ impl Activity {
     /// The timer is re-armed only when it fires: a busy connection pays nothing for it. It fires once per
     /// `header_timeout` at least, so that a head that begins late in a long silence gets no more time
     /// than any other.
-    fn next_look(&self, settings: &Settings) -> Option<clock::Instant> {
+    fn next_deadline(&self, settings: &ConnectionSettings) -> Option<clock::Instant> {
         let now = clock::now();
         let look_again = now + settings.header_timeout;
         let state = self.state.load(Ordering::Relaxed);
@@ -159,10 +159,10 @@ impl Activity {
 }
 
 /// An answer is under way until this is dropped: hyper drops the body when it is written.
-struct Written(Arc<Activity>);
+struct ResponseGuard(Arc<Activity>);
 
-impl Drop for Written {
+impl Drop for ResponseGuard {
     fn drop(&mut self) {
-        self.0.enter(IDLE);
+        self.0.set_phase(IDLE);
     }
 }

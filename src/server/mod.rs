@@ -20,29 +20,29 @@ use tokio_util::task::TaskTracker;
 use tower::Service;
 use tracing::warn;
 
-use crate::answer::BoxError;
 use crate::clock;
 use crate::config::Network;
-use crate::downstream::caller::counted;
+use crate::downstream::caller::limit_key;
 use crate::metrics::Metrics;
-use crate::sync::{Counted, Tally, lock};
+use crate::response::BoxError;
+use crate::sync::{KeyedLimit, KeyedPermit, lock};
 
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ConnectionSettings {
     /// From the first byte of a request's head to its last, and from a connection's start to it.
     pub header_timeout: Duration,
     pub idle_timeout: Duration,
     /// Connections at a time; shared by all listeners and cores.
     pub connections: Arc<Semaphore>,
-    pub crowd: Arc<Crowd>,
+    pub address_limits: Arc<AddressLimits>,
     pub metrics: Arc<Metrics>,
 }
 
-impl Settings {
+impl ConnectionSettings {
     /// Counts a connection by its peer's address. One too many is closed without a word: to say why, the
     /// server would have to wait until it has asked.
-    fn enter(&self, peer: SocketAddr) -> Option<Guest> {
-        let guest = self.crowd.enter(peer.ip());
+    fn try_admit(&self, peer: SocketAddr) -> Option<AddressGuard> {
+        let guest = self.address_limits.try_acquire(peer.ip());
         if guest.is_none() {
             self.metrics.connections_refused.inc();
         }
@@ -54,9 +54,9 @@ impl Settings {
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How much of an answer the system may hold before it sends it, in bytes. With megabytes there, an
 /// answer would count as taken that its client never saw, and one that is being sent as idle.
-const MOST_UNSENT: u32 = 64 * 1_024;
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_UNSENT: u32 = 64 * 1_024;
+const MIN_BACKOFF: Duration = Duration::from_millis(10);
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
 const BACKLOG: i32 = 1_024;
 
 /// Opens a listening socket, before anything is served. A port that somebody else has is an error.
@@ -79,7 +79,7 @@ pub fn bind(address: SocketAddr) -> io::Result<StdListener> {
 pub async fn run<F, S, B>(
     listener: TcpListener,
     introduce: F,
-    settings: Settings,
+    settings: ConnectionSettings,
     shutdown: CancellationToken,
 ) where
     F: Fn(SocketAddr) -> S,
@@ -89,22 +89,22 @@ pub async fn run<F, S, B>(
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     let connections = TaskTracker::new();
-    let serve = |stream: TcpStream, peer, room: Room| {
-        let (stream, service) = (prepared(stream), introduce(peer));
+    let serve = |stream: TcpStream, peer, room: ConnectionSlot| {
+        let (stream, service) = (configure(stream), introduce(peer));
         let (settings, shutdown) = (settings.clone(), shutdown.clone());
         connections.spawn(async move {
             let _held = room;
             connection::serve(stream, service, &settings, shutdown).await;
         });
     };
-    while let Some((stream, peer, room)) = next(&listener, &settings, &shutdown).await {
+    while let Some((stream, peer, room)) = accept(&listener, &settings, &shutdown).await {
         serve(stream, peer, room);
     }
     // Who was in the kernel's queue already had its connection accepted, as it sees it.
     while let Ok(Ok((stream, peer))) = timeout(Duration::from_millis(1), listener.accept()).await {
-        let Some(guest) = settings.enter(peer) else { continue };
+        let Some(guest) = settings.try_admit(peer) else { continue };
         let permit = Arc::clone(&settings.connections).try_acquire_owned().ok();
-        serve(stream, peer, Room::new(&settings, guest, permit));
+        serve(stream, peer, ConnectionSlot::new(&settings, guest, permit));
     }
     drop(listener);
     connections.close();
@@ -113,31 +113,35 @@ pub async fn run<F, S, B>(
 
 /// What a connection takes of the room that there is, and its place in the metrics: all are given back however it
 /// ends, by a panic too.
-struct Room {
-    _guest: Guest,
+struct ConnectionSlot {
+    _guest: AddressGuard,
     _permit: Option<OwnedSemaphorePermit>,
     metrics: Arc<Metrics>,
 }
 
-impl Room {
-    fn new(settings: &Settings, guest: Guest, permit: Option<OwnedSemaphorePermit>) -> Self {
+impl ConnectionSlot {
+    fn new(
+        settings: &ConnectionSettings,
+        guest: AddressGuard,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Self {
         settings.metrics.connections.inc();
         Self { _guest: guest, _permit: permit, metrics: Arc::clone(&settings.metrics) }
     }
 }
 
-impl Drop for Room {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.metrics.connections.dec();
     }
 }
 
-async fn next(
+async fn accept(
     listener: &TcpListener,
-    settings: &Settings,
+    settings: &ConnectionSettings,
     shutdown: &CancellationToken,
-) -> Option<(TcpStream, SocketAddr, Room)> {
-    let mut pause = FIRST_PAUSE;
+) -> Option<(TcpStream, SocketAddr, ConnectionSlot)> {
+    let mut pause = MIN_BACKOFF;
     loop {
         let accepted = tokio::select! {
             biased;
@@ -146,9 +150,9 @@ async fn next(
         };
         match accepted {
             Ok((stream, peer)) => {
-                pause = FIRST_PAUSE;
+                pause = MIN_BACKOFF;
                 // Before it waits for room: one address must not hold up the others there.
-                let Some(guest) = settings.enter(peer) else { continue };
+                let Some(guest) = settings.try_admit(peer) else { continue };
                 // Whoever comes after the first that finds no room waits in the kernel's queue, not
                 // in our memory. A permit taken before `accept` would be one that a quiet listener
                 // keeps from a busy one.
@@ -158,28 +162,28 @@ async fn next(
                     () = shutdown.cancelled() => None,
                     permit = free.acquire_owned() => permit.ok(),
                 };
-                return Some((stream, peer, Room::new(settings, guest, permit)));
+                return Some((stream, peer, ConnectionSlot::new(settings, guest, permit)));
             }
-            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) if is_connection_error(&error) => {}
             Err(error) => {
                 warn!(%error, "cannot accept connections for now");
                 sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pause = (pause * 2).min(MAX_BACKOFF);
             }
         }
     }
 }
 
-fn prepared(stream: TcpStream) -> TcpStream {
+fn configure(stream: TcpStream) -> TcpStream {
     // Best effort: a socket that died meanwhile shows it when it is read.
     stream.set_nodelay(true).ok();
     let socket = SockRef::from(&stream);
     socket.set_tcp_user_timeout(Some(WRITE_TIMEOUT)).ok();
-    socket.set_tcp_notsent_lowat(MOST_UNSENT).ok();
+    socket.set_tcp_notsent_lowat(MAX_UNSENT).ok();
     stream
 }
 
-fn is_of_one_connection(error: &io::Error) -> bool {
+fn is_connection_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionAborted
@@ -190,40 +194,40 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 }
 
 /// The log tells of an address that has too many this often at most: it is not to be flooded, too.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Who is connected, on all listeners and cores. Without a rule, anybody may connect.
 #[derive(Debug, Default)]
-pub struct Crowd {
-    rule: Mutex<Rule>,
-    open: Arc<Tally<IpAddr>>,
+pub struct AddressLimits {
+    state: Mutex<AddressLimitState>,
+    open: Arc<KeyedLimit<IpAddr>>,
 }
 
 #[derive(Debug, Default)]
-struct Rule {
+struct AddressLimitState {
     /// How many each may have, and `server.trusted_proxies`, which have no limit.
     limit: Option<(usize, Arc<[Network]>)>,
-    told: Option<clock::Instant>,
+    logged_at: Option<clock::Instant>,
 }
 
 /// A connection that is counted for as long as this lives; none for whom there is no limit.
-type Guest = Option<Counted<IpAddr>>;
+type AddressGuard = Option<KeyedPermit<IpAddr>>;
 
-impl Crowd {
+impl AddressLimits {
     /// From now on `most` connections of each may be open; whoever has more keeps them.
-    pub fn follow(&self, most: usize, trusted: Arc<[Network]>) {
-        lock(&self.rule).limit = Some((most, trusted));
+    pub fn reconfigure(&self, most: usize, trusted: Arc<[Network]>) {
+        lock(&self.state).limit = Some((most, trusted));
     }
 
     /// One more connection of this peer, or `None` when it has enough.
-    fn enter(&self, peer: IpAddr) -> Option<Guest> {
-        let mut rule = lock(&self.rule);
+    fn try_acquire(&self, peer: IpAddr) -> Option<AddressGuard> {
+        let mut rule = lock(&self.state);
         let Some((most, trusted)) = &rule.limit else { return Some(None) };
-        let (Some(address), most) = (counted(peer, trusted), *most) else { return Some(None) };
-        let guest = self.open.enter(address, most);
+        let (Some(address), most) = (limit_key(peer, trusted), *most) else { return Some(None) };
+        let guest = self.open.try_acquire(address, most);
         let now = clock::now();
-        if guest.is_none() && rule.told.is_none_or(|told| now - told >= TELL_EVERY) {
-            rule.told = Some(now);
+        if guest.is_none() && rule.logged_at.is_none_or(|told| now - told >= LOG_INTERVAL) {
+            rule.logged_at = Some(now);
             warn!(%address, most, "an address has too many connections open: more of it are closed");
         }
         guest.map(Some)
@@ -240,30 +244,34 @@ mod tests {
 
     #[test]
     fn who_is_gone_is_not_remembered() {
-        let crowd = Crowd::default();
-        crowd.follow(2, Arc::default());
-        let two = [crowd.enter(peer(1)), crowd.enter(peer(1))];
+        let crowd = AddressLimits::default();
+        crowd.reconfigure(2, Arc::default());
+        let two = [crowd.try_acquire(peer(1)), crowd.try_acquire(peer(1))];
         assert!(two.iter().all(Option::is_some));
-        assert!(crowd.enter(peer(1)).is_none());
-        assert!(crowd.enter(peer(2)).is_some(), "another address has room of its own");
+        assert!(crowd.try_acquire(peer(1)).is_none());
+        assert!(crowd.try_acquire(peer(2)).is_some(), "another address has room of its own");
         drop(two);
         assert!(crowd.open.is_empty());
-        assert!(crowd.enter(peer(1)).is_some());
+        assert!(crowd.try_acquire(peer(1)).is_some());
     }
 
     #[test]
     fn a_new_rule_throws_nobody_out_and_holds_for_the_next() {
-        let crowd = Crowd::default();
-        let early = crowd.enter(peer(1));
-        crowd.follow(2, Arc::default());
-        let mut three = vec![crowd.enter(peer(1)), crowd.enter(peer(1)), crowd.enter(peer(1))];
+        let crowd = AddressLimits::default();
+        let early = crowd.try_acquire(peer(1));
+        crowd.reconfigure(2, Arc::default());
+        let mut three = vec![
+            crowd.try_acquire(peer(1)),
+            crowd.try_acquire(peer(1)),
+            crowd.try_acquire(peer(1)),
+        ];
         assert!(three.pop().is_some_and(|third| third.is_none()));
-        crowd.follow(1, [Network { address: peer(9), prefix: 32 }].into());
+        crowd.reconfigure(1, [Network { address: peer(9), prefix: 32 }].into());
         three.pop();
-        assert!(crowd.enter(peer(1)).is_none(), "one of it is still open");
-        let exempt: Vec<_> = (0..9).map(|_| crowd.enter(peer(9))).collect();
+        assert!(crowd.try_acquire(peer(1)).is_none(), "one of it is still open");
+        let exempt: Vec<_> = (0..9).map(|_| crowd.try_acquire(peer(9))).collect();
         assert!(exempt.iter().all(Option::is_some));
         drop((early, three));
-        assert!(crowd.enter(peer(1)).is_some());
+        assert!(crowd.try_acquire(peer(1)).is_some());
     }
 }

@@ -11,98 +11,107 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-use super::{Account, Recognise, Store, Unavailable};
+use super::{AccountCheck, AccountStatus, Store, Unavailable};
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 
 /// How long a purchase waits at most for the first listing: a gateway that is slow with it sells all the
 /// same.
-const PATIENCE: Duration = Duration::from_millis(300);
-const COME_BACK: Duration = Duration::from_secs(60);
+const MAX_CHECK_WAIT: Duration = Duration::from_millis(300);
+const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    Unasked,
+enum AccountState {
+    Unchecked,
     /// Nobody can say: it sells, and what it sells may be on another account.
-    Untold,
-    Ours,
-    Other,
+    Unknown,
+    Matches,
+    Mismatch,
 }
 
 /// Whether the gateway's account is the ledger's. Clones share it; each speaks for one gateway.
 #[derive(Clone, Debug)]
-pub struct Binding {
-    shared: Arc<Shared>,
+pub struct AccountBinding {
+    inner: Arc<Inner>,
     /// How many gateways with other keys or another address there were before.
-    gateway: u64,
+    generation: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Judged {
-    standing: Standing,
-    gateway: u64,
+struct Status {
+    state: AccountState,
+    generation: u64,
 }
 
 #[derive(Debug)]
-struct Shared {
-    judged: watch::Sender<Judged>,
+struct Inner {
+    status: watch::Sender<Status>,
     /// The ledger is to be given to the account, if it is another one.
-    is_new: AtomicBool,
+    adopt_next: AtomicBool,
 }
 
-impl Binding {
+impl AccountBinding {
     /// One that every ledger is about: the sandbox's.
-    pub fn play() -> Self {
-        Self::with(Standing::Ours)
+    pub fn trusted() -> Self {
+        Self::with(AccountState::Matches)
     }
 
     /// One that has to be recognised.
-    pub fn real() -> Self {
-        Self::with(Standing::Unasked)
+    pub fn unchecked() -> Self {
+        Self::with(AccountState::Unchecked)
     }
 
-    fn with(standing: Standing) -> Self {
-        let judged = watch::Sender::new(Judged { standing, gateway: 0 });
-        let shared = Arc::new(Shared { judged, is_new: AtomicBool::new(false) });
-        Self { shared, gateway: 0 }
+    fn with(standing: AccountState) -> Self {
+        let judged = watch::Sender::new(Status { state: standing, generation: 0 });
+        let shared = Arc::new(Inner { status: judged, adopt_next: AtomicBool::new(false) });
+        Self { inner: shared, generation: 0 }
     }
 
     /// The same, speaking for another gateway: the one after so many changes of keys or address.
-    pub fn of_gateway(&self, gateway: u64) -> Self {
-        Self { shared: Arc::clone(&self.shared), gateway }
+    pub fn for_generation(&self, gateway: u64) -> Self {
+        Self { inner: Arc::clone(&self.inner), generation: gateway }
     }
 
-    pub fn renew(&self) {
-        self.shared.is_new.store(true, Ordering::Relaxed);
+    pub fn adopt_next_account(&self) {
+        self.inner.adopt_next.store(true, Ordering::Relaxed);
     }
 
     /// Compares the account's keys with those that the ledger notes, and notes them; whether it is known to
     /// be the ledger's. What a former gateway listed says nothing of the one that is in use.
-    pub async fn recognise(&self, ledger: &Store, keys: Vec<String>) -> Result<bool, Unavailable> {
+    pub async fn check_account(
+        &self,
+        ledger: &Store,
+        keys: Vec<String>,
+    ) -> Result<bool, Unavailable> {
         if keys.is_empty() {
-            self.is_not_told();
+            self.listing_failed();
             return Ok(false);
         }
-        let is_same = match self.shared.is_new.load(Ordering::Relaxed) {
+        let is_same = match self.inner.adopt_next.load(Ordering::Relaxed) {
             true => self.adopt(ledger, keys).await,
             false => self.note(ledger, keys).await,
         };
-        let is_same = is_same.inspect_err(|_| self.is_not_told())?;
-        self.stand(if is_same { Standing::Ours } else { Standing::Other });
+        let is_same = is_same.inspect_err(|_| self.listing_failed())?;
+        self.set_state(if is_same { AccountState::Matches } else { AccountState::Mismatch });
         Ok(is_same)
     }
 
-    fn stand(&self, standing: Standing) {
+    fn set_state(&self, standing: AccountState) {
         let mut was = standing;
-        self.shared.judged.send_if_modified(|judged| {
-            let is_current = judged.gateway == self.gateway;
+        self.inner.status.send_if_modified(|judged| {
+            let is_current = judged.generation == self.generation;
             if is_current {
-                was = std::mem::replace(&mut judged.standing, standing);
+                was = std::mem::replace(&mut judged.state, standing);
             }
             is_current
         });
         match (was, standing) {
-            (Standing::Other, Standing::Ours) => info!("gateway account recognised; selling again"),
-            (Standing::Ours | Standing::Untold | Standing::Unasked, Standing::Other) => error!(
+            (AccountState::Mismatch, AccountState::Matches) => {
+                info!("gateway account recognised; selling again")
+            }
+            (
+                AccountState::Matches | AccountState::Unknown | AccountState::Unchecked,
+                AccountState::Mismatch,
+            ) => error!(
                 "gateway account is not the ledger's: nothing is sold; use a key of the ledger's \
                  account, or start once with: tollgate serve --new-account"
             ),
@@ -113,28 +122,28 @@ impl Binding {
     /// Sales to another account stop before the ledger notes that there is one: whatever was sold to it
     /// precedes the note, even if the note fails.
     async fn note(&self, ledger: &Store, keys: Vec<String>) -> Result<bool, Unavailable> {
-        if !ledger.recognise(keys.clone(), Recognise::Look).await? {
-            self.stand(Standing::Other);
+        if !ledger.check_account(keys.clone(), AccountCheck::Compare).await? {
+            self.set_state(AccountState::Mismatch);
         }
-        ledger.recognise(keys, Recognise::Note).await
+        ledger.check_account(keys, AccountCheck::Record).await
     }
 
     async fn adopt(&self, ledger: &Store, keys: Vec<String>) -> Result<bool, Unavailable> {
-        match ledger.recognise(keys.clone(), Recognise::Look).await? {
+        match ledger.check_account(keys.clone(), AccountCheck::Compare).await? {
             true => info!("--new-account: gateway account is the ledger's already"),
             false => warn!("--new-account: ledger given to the gateway's account"),
         }
-        let is_same = ledger.recognise(keys, Recognise::Adopt).await?;
-        self.shared.is_new.store(false, Ordering::Relaxed);
+        let is_same = ledger.check_account(keys, AccountCheck::Adopt).await?;
+        self.inner.adopt_next.store(false, Ordering::Relaxed);
         Ok(is_same)
     }
 
     /// Nothing was told: whatever is known stays.
-    pub fn is_not_told(&self) {
-        self.shared.judged.send_if_modified(|judged| {
-            let is_first = judged.standing == Standing::Unasked;
+    pub fn listing_failed(&self) {
+        self.inner.status.send_if_modified(|judged| {
+            let is_first = judged.state == AccountState::Unchecked;
             if is_first {
-                judged.standing = Standing::Untold;
+                judged.state = AccountState::Unknown;
             }
             is_first
         });
@@ -143,53 +152,53 @@ impl Binding {
     /// The gateway's keys or its address changed, to those that this one speaks for: purchases wait a moment
     /// for the next listing, as for the first one. An account that is known to be another one stays so. The ledger is not given to an account
     /// that nobody meant when the server started.
-    pub fn ask_again(&self) {
-        if self.shared.is_new.swap(false, Ordering::Relaxed) {
+    pub fn recheck(&self) {
+        if self.inner.adopt_next.swap(false, Ordering::Relaxed) {
             error!(
                 "--new-account: ledger not given to the gateway's account: its keys or its address \
                  changed before it listed its keys; start again with --new-account if it is still meant"
             );
         }
-        self.shared.judged.send_modify(|judged| {
-            judged.gateway = self.gateway;
-            if judged.standing != Standing::Other {
-                judged.standing = Standing::Unasked;
+        self.inner.status.send_modify(|judged| {
+            judged.generation = self.generation;
+            if judged.state != AccountState::Mismatch {
+                judged.state = AccountState::Unchecked;
             }
         });
     }
 
-    pub fn is_other(&self) -> bool {
-        self.standing() == Standing::Other
+    pub fn is_mismatch(&self) -> bool {
+        self.state() == AccountState::Mismatch
     }
 
     /// Whose account a purchase is charged to that is sent to this gateway now.
-    pub fn account(&self) -> Account {
-        let judged = *self.shared.judged.borrow();
-        if judged.standing == Standing::Ours && judged.gateway == self.gateway {
-            Account::Recognised
+    pub fn account_status(&self) -> AccountStatus {
+        let judged = *self.inner.status.borrow();
+        if judged.state == AccountState::Matches && judged.generation == self.generation {
+            AccountStatus::Confirmed
         } else {
-            Account::Unrecognised
+            AccountStatus::Unconfirmed
         }
     }
 
-    fn standing(&self) -> Standing {
-        self.shared.judged.borrow().standing
+    fn state(&self) -> AccountState {
+        self.inner.status.borrow().state
     }
 
     /// Waits a moment for the first listing.
-    pub async fn listed(&self) {
-        if self.standing() == Standing::Unasked {
-            let mut judged = self.shared.judged.subscribe();
-            let known = judged.wait_for(|judged| judged.standing != Standing::Unasked);
-            if timeout(PATIENCE, known).await.is_err() {
-                self.is_not_told();
+    pub async fn wait_for_check(&self) {
+        if self.state() == AccountState::Unchecked {
+            let mut judged = self.inner.status.subscribe();
+            let known = judged.wait_for(|judged| judged.state != AccountState::Unchecked);
+            if timeout(MAX_CHECK_WAIT, known).await.is_err() {
+                self.listing_failed();
             }
         }
     }
 
     /// Returns 503 if the account is known to be another one.
-    pub fn must_not_be_other(&self) -> Result<(), Problem> {
-        if !self.is_other() {
+    pub fn ensure_same_account(&self) -> Result<(), Problem> {
+        if !self.is_mismatch() {
             return Ok(());
         }
         Err(Problem::new(&LEDGER_UNAVAILABLE)
@@ -197,7 +206,7 @@ impl Binding {
                 "the gateway's key belongs to another account than the ledger of this server: \
                  nothing is sold until its operator mends that",
             )
-            .retry_after(COME_BACK))
+            .retry_after(RETRY_AFTER))
     }
 }
 
@@ -206,29 +215,29 @@ mod tests {
     use super::*;
     use crate::clock;
 
-    async fn sells(binding: &Binding) -> Result<(), Problem> {
-        binding.listed().await;
-        binding.must_not_be_other()
+    async fn sells(binding: &AccountBinding) -> Result<(), Problem> {
+        binding.wait_for_check().await;
+        binding.ensure_same_account()
     }
 
     #[tokio::test(start_paused = true)]
     async fn purchase_after_a_change_of_keys_waits_for_the_listing_of_the_new_ones() {
         let ledger = Store::in_memory(Arc::new(clock::wall));
-        let binding = Binding::real();
-        let recognise = async |id: &str| binding.recognise(&ledger, vec![id.to_owned()]).await;
+        let binding = AccountBinding::unchecked();
+        let recognise = async |id: &str| binding.check_account(&ledger, vec![id.to_owned()]).await;
         assert!(recognise("first account").await.unwrap());
         sells(&binding).await.unwrap();
 
-        binding.ask_again();
+        binding.recheck();
         let listing = async {
-            tokio::time::sleep(PATIENCE / 2).await;
+            tokio::time::sleep(MAX_CHECK_WAIT / 2).await;
             recognise("second account").await
         };
         let (sale, is_same) = tokio::join!(sells(&binding), listing);
         assert!(sale.is_err() && !is_same.unwrap());
         // No listing can be had of the keys after that.
-        binding.ask_again();
-        binding.is_not_told();
+        binding.recheck();
+        binding.listing_failed();
         assert!(sells(&binding).await.is_err());
         assert!(recognise("first account").await.unwrap());
         sells(&binding).await.unwrap();
@@ -237,59 +246,59 @@ mod tests {
     #[tokio::test]
     async fn new_account_is_not_that_of_keys_that_came_later() {
         let ledger = Store::in_memory(Arc::new(clock::wall));
-        let recognise = async |binding: &Binding, id: &str| {
-            binding.recognise(&ledger, vec![id.to_owned()]).await
+        let recognise = async |binding: &AccountBinding, id: &str| {
+            binding.check_account(&ledger, vec![id.to_owned()]).await
         };
-        let earlier = Binding::real();
+        let earlier = AccountBinding::unchecked();
         assert!(recognise(&earlier, "first account").await.unwrap());
 
-        let binding = Binding::real();
-        binding.renew();
-        binding.is_not_told();
-        binding.ask_again();
+        let binding = AccountBinding::unchecked();
+        binding.adopt_next_account();
+        binding.listing_failed();
+        binding.recheck();
         assert!(!recognise(&binding, "wrong account").await.unwrap());
-        assert!(binding.is_other());
+        assert!(binding.is_mismatch());
         assert!(recognise(&binding, "first account").await.unwrap());
     }
 
     #[tokio::test(start_paused = true)]
     async fn account_is_recognised_only_once_the_gateway_in_use_lists_the_ledgers_keys() {
-        use Account::{Recognised, Unrecognised};
+        use AccountStatus::{Confirmed, Unconfirmed};
         let ledger = Store::in_memory(Arc::new(clock::wall));
-        let former = Binding::real();
+        let former = AccountBinding::unchecked();
         sells(&former).await.expect("nobody can say");
-        assert_eq!(former.account(), Unrecognised);
-        let list = async |binding: &Binding, id: &str| {
-            binding.recognise(&ledger, vec![id.to_owned()]).await
+        assert_eq!(former.account_status(), Unconfirmed);
+        let list = async |binding: &AccountBinding, id: &str| {
+            binding.check_account(&ledger, vec![id.to_owned()]).await
         };
         assert!(list(&former, "ours").await.unwrap());
-        assert_eq!(former.account(), Recognised);
-        former.is_not_told();
-        assert_eq!(former.account(), Recognised, "a listing that is missing changes nothing");
+        assert_eq!(former.account_status(), Confirmed);
+        former.listing_failed();
+        assert_eq!(former.account_status(), Confirmed, "a listing that is missing changes nothing");
 
-        let binding = former.of_gateway(1);
-        assert_eq!(binding.account(), Unrecognised, "before the keys change");
-        binding.ask_again();
+        let binding = former.for_generation(1);
+        assert_eq!(binding.account_status(), Unconfirmed, "before the keys change");
+        binding.recheck();
         assert!(list(&former, "ours").await.unwrap(), "an answer from before the change");
-        assert_eq!((binding.account(), former.account()), (Unrecognised, Unrecognised));
+        assert_eq!((binding.account_status(), former.account_status()), (Unconfirmed, Unconfirmed));
         let began = clock::now();
         sells(&binding).await.expect("nobody can say");
-        assert_eq!(began.elapsed(), PATIENCE, "it waits for the listing of the new keys");
-        assert_eq!(binding.account(), Unrecognised);
+        assert_eq!(began.elapsed(), MAX_CHECK_WAIT, "it waits for the listing of the new keys");
+        assert_eq!(binding.account_status(), Unconfirmed);
         assert!(!list(&former, "another's").await.unwrap());
-        assert!(!binding.is_other());
+        assert!(!binding.is_mismatch());
         assert!(list(&binding, "ours").await.unwrap());
-        assert_eq!((binding.account(), former.account()), (Recognised, Unrecognised));
-        assert_eq!(Binding::play().account(), Recognised);
+        assert_eq!((binding.account_status(), former.account_status()), (Confirmed, Unconfirmed));
+        assert_eq!(AccountBinding::trusted().account_status(), Confirmed);
     }
 
     #[tokio::test(start_paused = true)]
     async fn purchase_after_a_change_of_keys_waits_a_moment_at_most() {
-        let binding = Binding::real();
-        binding.is_not_told();
-        binding.ask_again();
+        let binding = AccountBinding::unchecked();
+        binding.listing_failed();
+        binding.recheck();
         let began = clock::now();
         sells(&binding).await.unwrap();
-        assert_eq!(began.elapsed(), PATIENCE);
+        assert_eq!(began.elapsed(), MAX_CHECK_WAIT);
     }
 }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Clock, Identity, Unavailable};
+use super::{Clock, Digest, Unavailable};
 use crate::contract::money::Usd;
 use crate::sync::lock;
 
@@ -26,7 +26,7 @@ const SUBJECT: &str = "subject:";
 
 impl Caller {
     /// Whether text that a caller is written as is that of a member or a subject.
-    pub fn has_credentials(written: &str) -> bool {
+    pub fn is_authenticated(written: &str) -> bool {
         written.starts_with(MEMBER) || written.starts_with(SUBJECT)
     }
 
@@ -67,19 +67,19 @@ impl fmt::Display for Caller {
     }
 }
 
-/// How often a server looks at the [`edition`](super::Store::edition): what another process changes holds
+/// How often a server looks at the [`edition`](super::Store::members_version): what another process changes holds
 /// there after this and the time that reading the list takes.
-pub const LOOK_EVERY: Duration = Duration::from_millis(250);
+pub const VERSION_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Logins of one member that are kept; where there are more, the first to be opened are over.
-pub(super) const MOST_LOGINS: usize = 100;
+pub(super) const MAX_LOGINS_PER_MEMBER: usize = 100;
 
-const LONGEST_NAME: usize = 64;
+const MAX_NAME_LEN: usize = 64;
 
 /// Whether a member may be called so: 1 to 64 of `a-z 0-9 . _ -`.
 pub fn is_member_name(text: &str) -> bool {
     let is_plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-');
-    (1..=LONGEST_NAME).contains(&text.len()) && text.bytes().all(is_plain)
+    (1..=MAX_NAME_LEN).contains(&text.len()) && text.bytes().all(is_plain)
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -100,14 +100,14 @@ impl Role {
         }
     }
 
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.name() == name)
     }
 }
 
 /// A caller's own budget, which holds besides `budget.caller`; `None` is no limit of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Own {
+pub struct OwnBudget {
     pub day: Option<Usd>,
     pub month: Option<Usd>,
 }
@@ -117,36 +117,36 @@ pub struct Member {
     /// 1 to 64 of `a-z 0-9 . _ -`; never given to another once it was used.
     pub name: Arc<str>,
     pub role: Role,
-    pub own: Own,
+    pub own_budget: OwnBudget,
     /// The keyed hash of its token; the token itself is nowhere.
-    pub token: Identity,
+    pub token: Digest,
     /// The token's first characters, by which a person tells it from others.
     pub prefix: Arc<str>,
     /// When it was added: wall-clock time since the Unix epoch.
-    pub added: Duration,
+    pub added_at: Duration,
     /// When it was revoked, if it was.
-    pub revoked: Option<Duration>,
+    pub revoked_at: Option<Duration>,
 }
 
 /// A login: the cookie that stands for a member's token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Session {
+pub struct LoginSession {
     /// The keyed hash of the cookie's value.
-    pub id: Identity,
+    pub id: Digest,
     pub member: Arc<str>,
     /// The keyed hash of the token it was opened with: with another token it is over.
-    pub token: Identity,
+    pub token: Digest,
     /// When it ends at the latest: wall-clock time since the Unix epoch.
-    pub until: Duration,
+    pub expires_at: Duration,
 }
 
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum MemberFault {
+pub enum MemberError {
     /// Someone has, or had, this name: jobs and spend stay with it.
     #[error("there is, or was, a member of this name")]
-    Taken,
+    NameTaken,
     #[error("there is no member of this name")]
-    Unknown,
+    NotFound,
     #[error("this member was revoked")]
     Revoked,
     #[error(transparent)]
@@ -155,54 +155,54 @@ pub enum MemberFault {
 
 #[derive(Clone, Debug)]
 pub enum MemberChange {
-    Added(Member),
+    Add(Member),
     /// Ends its token and logins for good; one that is revoked already stays as it is.
-    Revoked,
-    Updated(Option<Role>, Option<Own>),
+    Revoke,
+    Update(Option<Role>, Option<OwnBudget>),
     /// Gives it another token; the old one and its logins end.
-    Rotated(Identity, Arc<str>),
+    Rotate(Digest, Arc<str>),
 }
 
 const MAX_REFUSALS: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum RefusedAs {
+pub enum RefusalKey {
     /// Only who sent it: its body was not read.
     Caller(Caller),
-    Fingerprint(Identity),
+    Fingerprint(Digest),
 }
 
 /// The latest refusals that cost nothing, by what is known of the request. It lives as long as the
 /// process. Whatever it does not remember counts as refused when it was forgotten: a new process starts
 /// as if everybody had just been refused, because requests failed while none was running.
-pub struct Refusals {
+pub struct RecentRefusals {
     clock: Clock,
-    noted: Mutex<Noted>,
+    log: Mutex<RefusalLog>,
 }
 
-struct Noted {
-    last: HashMap<RefusedAs, Duration>,
+struct RefusalLog {
+    last: HashMap<RefusalKey, Duration>,
     /// Notes in the order in which they were made; one that was renewed is in it more than once.
-    order: VecDeque<(RefusedAs, Duration)>,
+    order: VecDeque<(RefusalKey, Duration)>,
     forgotten_until: Duration,
 }
 
-impl fmt::Debug for Refusals {
+impl fmt::Debug for RecentRefusals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Refusals").finish_non_exhaustive()
     }
 }
 
-impl Refusals {
+impl RecentRefusals {
     /// Nothing is remembered of the time before now. `clock` is the one of the store.
     pub fn new(clock: Clock) -> Self {
         let (last, order, forgotten_until) = (HashMap::new(), VecDeque::new(), clock());
-        Self { clock, noted: Mutex::new(Noted { last, order, forgotten_until }) }
+        Self { clock, log: Mutex::new(RefusalLog { last, order, forgotten_until }) }
     }
 
-    pub fn note(&self, of: RefusedAs) {
+    pub fn record(&self, of: RefusalKey) {
         let now = (self.clock)();
-        let mut noted = lock(&self.noted);
+        let mut noted = lock(&self.log);
         noted.last.insert(of.clone(), now);
         noted.order.push_back((of, now));
         while noted.order.len() > MAX_REFUSALS {
@@ -215,9 +215,9 @@ impl Refusals {
     }
 
     /// When a request like this one, or any of its caller's, may last have been refused.
-    pub fn last(&self, caller: &Caller, fingerprint: &Identity) -> Duration {
-        let noted = lock(&self.noted);
-        let keys = [RefusedAs::Caller(caller.clone()), RefusedAs::Fingerprint(*fingerprint)];
+    pub fn last(&self, caller: &Caller, fingerprint: &Digest) -> Duration {
+        let noted = lock(&self.log);
+        let keys = [RefusalKey::Caller(caller.clone()), RefusalKey::Fingerprint(*fingerprint)];
         let last = keys.iter().filter_map(|key| noted.last.get(key)).max();
         last.copied().unwrap_or_default().max(noted.forgotten_until)
     }
@@ -236,7 +236,7 @@ mod tests {
             (Caller::Member("ann".into()), true),
             (Caller::Subject("ann".into()), true),
         ] {
-            assert_eq!(Caller::has_credentials(&caller.to_string()), has, "{caller}");
+            assert_eq!(Caller::is_authenticated(&caller.to_string()), has, "{caller}");
         }
     }
 
@@ -247,27 +247,27 @@ mod tests {
     }
 
     /// Refusals at moments that the test sets.
-    struct Wound(Refusals, Arc<Mutex<Duration>>);
+    struct Wound(RecentRefusals, Arc<Mutex<Duration>>);
 
     impl Wound {
         fn new(now: Duration) -> Self {
             let time = Arc::new(Mutex::new(now));
             let read = Arc::clone(&time);
-            Self(Refusals::new(Arc::new(move || *lock(&read))), time)
+            Self(RecentRefusals::new(Arc::new(move || *lock(&read))), time)
         }
 
-        fn note(&self, of: RefusedAs, now: Duration) {
+        fn note(&self, of: RefusalKey, now: Duration) {
             *lock(&self.1) = now;
-            self.0.note(of);
+            self.0.record(of);
         }
     }
 
     #[test]
     fn refusal_counts_for_its_caller_or_for_its_fingerprint_alone() {
         let refusals = Wound::new(SECOND);
-        refusals.note(RefusedAs::Caller(caller(1)), 5 * SECOND);
-        refusals.note(RefusedAs::Fingerprint([2; 32]), 7 * SECOND);
-        refusals.note(RefusedAs::Fingerprint([3; 32]), 3 * SECOND);
+        refusals.note(RefusalKey::Caller(caller(1)), 5 * SECOND);
+        refusals.note(RefusalKey::Fingerprint([2; 32]), 7 * SECOND);
+        refusals.note(RefusalKey::Fingerprint([3; 32]), 3 * SECOND);
         for (number, print, last) in [(1, 1, 5), (1, 2, 7), (1, 3, 5), (2, 3, 3), (2, 1, 1)] {
             assert_eq!(
                 refusals.0.last(&caller(number), &[print; 32]),
@@ -280,16 +280,16 @@ mod tests {
     #[test]
     fn forgotten_refusals_count_for_everybody_and_memory_is_bounded() {
         let refusals = Wound::new(Duration::ZERO);
-        refusals.note(RefusedAs::Caller(caller(1)), 2 * SECOND);
+        refusals.note(RefusalKey::Caller(caller(1)), 2 * SECOND);
         // One that is renewed again and again pushes the others out, and is not forgotten itself.
         for second in 0..MAX_REFUSALS as u32 {
             assert_eq!(refusals.0.last(&caller(2), &[2; 32]), Duration::ZERO);
-            refusals.note(RefusedAs::Fingerprint([1; 32]), SECOND * (3 + second));
+            refusals.note(RefusalKey::Fingerprint([1; 32]), SECOND * (3 + second));
         }
         assert_eq!(refusals.0.last(&caller(2), &[2; 32]), 2 * SECOND);
-        refusals.note(RefusedAs::Fingerprint([1; 32]), 90_000 * SECOND);
+        refusals.note(RefusalKey::Fingerprint([1; 32]), 90_000 * SECOND);
         assert_eq!(refusals.0.last(&caller(2), &[2; 32]), 2 * SECOND);
-        let noted = refusals.0.noted.lock().unwrap();
+        let noted = refusals.0.log.lock().unwrap();
         assert_eq!((noted.last.len(), noted.order.len()), (1, MAX_REFUSALS));
     }
 }

@@ -21,18 +21,19 @@ pub mod sqlite;
 
 use std::sync::Arc;
 
-pub use binding::Binding;
+pub use binding::AccountBinding;
 pub use member::{
-    Caller, LOOK_EVERY, Member, MemberChange, MemberFault, Own, Refusals, RefusedAs, Role, Session,
-    is_member_name,
+    Caller, LoginSession, Member, MemberChange, MemberError, OwnBudget, RecentRefusals, RefusalKey,
+    Role, VERSION_POLL_INTERVAL, is_member_name,
 };
 pub use model::{
-    Account, AccountLimit, Checkpoint, Claim, Clock, CreditMark, Earlier, Ending, Evidence,
-    Identity, Job, JobState, KeptReply, KeyId, Left, Limit, Limits, Money, OverBudget, Place,
-    PurchaseId, Recognise, Refused, Reservation, Room, Row, SETTLES_WITHIN, Scope, Service,
-    Snapshot, Spending, Spent, State, Twin, Word,
+    AccountCheck, AccountLimit, AccountStatus, BudgetKind, BudgetScope, Budgets, Checkpoint, Clock,
+    CreditWatermark, DedupeKey, Digest, DuplicateCheck, Evidence, ExistingPurchase, Job, JobState,
+    KeptReply, KeyId, MoneyKind, OverBudget, PeriodSpend, PurchaseId, PurchaseRecord,
+    PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN, Service, Settlement,
+    SlotId, Snapshot, SpendRow, StatusUpdate, StoreCapacity,
 };
-pub use sqlite::{Answer, Holder, OpenError, Opening, Store, Tap, Verb};
+pub use sqlite::{HookFuture, LockHolder, OpenError, Opening, Store, StoreHook, StoreOp};
 
 /// The store cannot record anything right now: nothing may be bought.
 #[derive(Clone, Debug, thiserror::Error)]

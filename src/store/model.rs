@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Own, Unavailable};
+use super::{OwnBudget, Unavailable};
 use crate::clock;
 use crate::contract::money::Usd;
 
@@ -41,12 +41,12 @@ impl fmt::Display for PurchaseId {
 pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Money {
+pub enum MoneyKind {
     Play,
     Real,
 }
 
-impl Money {
+impl MoneyKind {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Play => "play",
@@ -76,33 +76,33 @@ impl Service {
 }
 
 /// 32 bytes that stand for a longer text: a BLAKE3 hash.
-pub type Identity = [u8; 32];
+pub type Digest = [u8; 32];
 
 /// How a purchase may turn out to be one that was made already.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum DedupeKey {
     /// The caller gave an `Idempotency-Key`: it is this purchase and no other.
-    Key {
+    IdempotencyKey {
         /// Hash of the key with its scope (caller, route).
-        key: Identity,
+        key: Digest,
         /// Hash of the canonical payload.
-        payload: Identity,
+        payload: Digest,
     },
     /// No key: it may be the repeat of an identical purchase of the same caller.
-    Twin(Twin),
+    Fingerprint(DuplicateCheck),
 }
 
 /// How a purchase without a key is recognised as a repeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Twin {
+pub struct DuplicateCheck {
     /// Hash of caller, route and canonical payload.
-    pub likeness: Identity,
+    pub fingerprint: Digest,
     /// An identical one that ended longer ago is another purchase.
     pub within: Duration,
     /// So is one that ended so much later than now: it ended under a clock that was ahead.
-    pub ahead: Duration,
+    pub clock_skew: Duration,
     /// A reply that was delivered is repeated only if its purchase ended at this time or later, as
-    /// [`Refusals::last`](super::Refusals::last) says; `None` if the client does not say that it is sending again.
+    /// [`RecentRefusals::last`](super::RecentRefusals::last) says; `None` if the client does not say that it is sending again.
     pub delivered_since: Option<Duration>,
 }
 
@@ -115,25 +115,25 @@ pub struct Reservation {
     pub model: Box<str>,
     /// What it costs, as far as we know.
     pub toll: Usd,
-    pub claim: Claim,
-    pub limits: Limits,
+    pub dedupe_key: DedupeKey,
+    pub budgets: Budgets,
     /// Nothing is set aside: it is either recognised as a repeat, or refused.
-    pub only_repeats: bool,
+    pub replay_only: bool,
 }
 
 impl Reservation {
     /// Whether it is worth waiting for the disk: at least ten cents.
-    pub fn is_dear(&self) -> bool {
-        self.toll >= DEAR
+    pub fn needs_sync(&self) -> bool {
+        self.toll >= SYNC_THRESHOLD
     }
 }
 
 /// From here on, a purchase is worth waiting for the disk.
-pub(super) const DEAR: Usd = Usd::mills(100);
+pub(super) const SYNC_THRESHOLD: Usd = Usd::mills(100);
 
 /// What may be spent on a purchase: the budgets, per UTC day and month (`None` is no limit), and the balance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct Budgets {
     pub total_day: Option<Usd>,
     pub total_month: Option<Usd>,
     pub caller_day: Option<Usd>,
@@ -142,9 +142,9 @@ pub struct Limits {
     pub balance_floor: Usd,
 }
 
-impl Limits {
+impl Budgets {
     /// The same, where the caller has a budget of its own besides: both hold.
-    pub fn and(self, own: Own) -> Self {
+    pub fn intersect(self, own: OwnBudget) -> Self {
         let lower = |one: Option<Usd>, other: Option<Usd>| match (one, other) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
@@ -158,14 +158,14 @@ impl Limits {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Scope {
+pub enum BudgetScope {
     Total,
     /// One caller, as [`super::Caller`] is written.
     Caller(String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
+pub enum BudgetKind {
     TotalDay,
     TotalMonth,
     CallerDay,
@@ -175,36 +175,36 @@ pub enum Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverBudget {
     /// Which one; where several do not, the one that renews last.
-    pub limit: Limit,
+    pub kind: BudgetKind,
     /// Its amount.
     pub budget: Usd,
     /// What of it is left.
-    pub left: Usd,
+    pub remaining: Usd,
     /// When it renews: wall-clock time since the Unix epoch.
-    pub renews: Duration,
+    pub renews_at: Duration,
 }
 
 /// What a scope has spent in the current periods: posted, set aside, and unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
+pub struct PeriodSpend {
     /// This UTC day.
     pub day: Usd,
     /// This UTC month.
     pub month: Usd,
     /// When the day's budgets renew: wall-clock time since the Unix epoch.
-    pub day_renews: Duration,
+    pub day_renews_at: Duration,
     /// When the month's budgets renew.
-    pub month_renews: Duration,
+    pub month_renews_at: Duration,
 }
 
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Refused {
+pub enum ReserveError {
     #[error("it is known already")]
-    Known(Earlier),
+    Duplicate(ExistingPurchase),
     #[error("the key was used with another payload")]
     KeyReused,
     #[error("it repeats no purchase that is known")]
-    NoRepeat,
+    NothingToReplay,
     #[error("a budget does not cover it")]
     OverBudget(OverBudget),
     #[error("the balance does not cover it")]
@@ -216,19 +216,19 @@ pub enum Refused {
 /// A moment in the account's spending. Taken before the gateway is asked, it says what its answer has
 /// certainly counted: all that had ended by then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct CreditMark(pub(super) u64);
+pub struct CreditWatermark(pub(super) u64);
 
-impl CreditMark {
+impl CreditWatermark {
     /// The same, once a purchase of this cost is in the answer, too.
     #[must_use]
-    pub fn with(self, cost: Usd) -> Self {
+    pub fn including(self, cost: Usd) -> Self {
         Self(self.0.saturating_add(cost.as_micros()))
     }
 }
 
 /// What is left to be sold against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct RemainingCredit {
     /// The last known balance, less what was held or spent since.
     pub amount: Usd,
     /// When the gateway said so: wall-clock time since the Unix epoch.
@@ -237,16 +237,16 @@ pub struct Left {
 
 /// A purchase that is the same one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Earlier {
+pub struct ExistingPurchase {
     pub id: PurchaseId,
-    pub state: State,
+    pub state: PurchaseState,
     pub toll: Usd,
     /// How many bytes the gateway's reply has, if the purchase is posted and the reply is still kept.
     pub reply_bytes: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum PurchaseState {
     Reserved,
     /// It was sent, or is about to be.
     Sent,
@@ -256,7 +256,7 @@ pub enum State {
     Unknown,
 }
 
-impl State {
+impl PurchaseState {
     pub const ALL: [Self; 5] =
         [Self::Reserved, Self::Sent, Self::Posted, Self::Voided, Self::Unknown];
 
@@ -271,7 +271,7 @@ impl State {
     }
 
     /// As users read it.
-    pub const fn shown(self) -> &'static str {
+    pub const fn public_name(self) -> &'static str {
         match self {
             Self::Reserved => "held",
             Self::Sent => "sent",
@@ -283,7 +283,7 @@ impl State {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum Settlement {
     Posted {
         /// What the gateway says that it cost.
         cost: Usd,
@@ -306,22 +306,22 @@ pub struct KeptReply {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct PurchaseRecord {
     pub id: PurchaseId,
     /// When its toll was set aside: wall-clock time since the Unix epoch.
     pub at: Duration,
     /// When it first ended, if only as unknown; `None` while it is under way.
-    pub ended: Option<Duration>,
+    pub ended_at: Option<Duration>,
     pub caller: String,
     pub service: Service,
     pub model: String,
     pub toll: Usd,
-    pub state: State,
+    pub state: PurchaseState,
 }
 
 /// What a caller spent on one day on one model, by what is known of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spending {
+pub struct SpendRow {
     /// Who, as [`super::Caller`] is written.
     pub caller: String,
     /// The UTC day in which it counts: days since 1970-01-01.
@@ -336,19 +336,19 @@ pub struct Spending {
 
 /// How much a store may hold; where it is full, the replies whose time comes next go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct StoreCapacity {
     pub replies: usize,
     pub reply_bytes: usize,
     /// Purchases that a store in memory remembers after their end.
-    pub ended: usize,
+    pub ended_purchases: usize,
     /// Pages of 4 KiB that a store on disk may take; `None` is as much as the disk has.
     pub pages: Option<u32>,
 }
 
-impl Default for Room {
+impl Default for StoreCapacity {
     /// A week of replies at 60 a minute is 604,800 of them; before that, their bytes bound them.
     fn default() -> Self {
-        Self { replies: 1_000_000, reply_bytes: 512 << 20, ended: 250_000, pages: None }
+        Self { replies: 1_000_000, reply_bytes: 512 << 20, ended_purchases: 250_000, pages: None }
     }
 }
 
@@ -374,54 +374,54 @@ pub struct Checkpoint {
     pub snapshot: Snapshot,
     /// Every purchase up to this number had ended at least [`SETTLES_WITHIN`] before the snapshot: the
     /// snapshot counts what was charged for it.
-    pub settled: u64,
+    pub settled_through: u64,
     /// The last purchase that had begun. The snapshot counts none after it; between the two numbers,
     /// nobody knows.
-    pub number: u64,
+    pub last_number: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evidence {
-    pub row: Row,
+    pub purchase: PurchaseRecord,
     /// Its place in the order in which purchases began, from 1 on.
     pub number: u64,
     /// It counts as charged because reconciliation or the operator says so: no reply was read.
     pub is_assumed: bool,
-    /// Whether it was sent to this ledger's account for certain; see [`Account`].
-    pub is_recognised: bool,
+    /// Whether it was sent to this ledger's account for certain; see [`AccountStatus`].
+    pub is_account_confirmed: bool,
     pub job: Option<JobState>,
 }
 
 /// Whose account a purchase is sent to. It is fixed when the purchase is sent, and outlives restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Account {
+pub enum AccountStatus {
     /// The ledger's: the gateway has listed the account's keys since they last changed here.
-    Recognised,
+    Confirmed,
     /// Unknown. The purchase may have been charged to another account, so this account's counters neither
     /// prove nor disprove the charge.
-    Unrecognised,
+    Unconfirmed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recognise {
+pub enum AccountCheck {
     /// Compare them with the noted ones, and write nothing.
-    Look,
+    Compare,
     /// Compare them, and note all of them if the account is the same. If they are another account's,
     /// earlier checkpoints are no longer used: that account may have been charged for purchases since.
     /// The noted rate limit is forgotten, as that account may have told it.
-    Note,
+    Record,
     /// If they are another account's, give the ledger to that account: earlier ids become history, and
     /// earlier checkpoints are no longer used.
     Adopt,
 }
 
 /// How long the log of the window reaches back; no window is longer.
-pub(super) const KEEP_PLACES: Duration = Duration::from_secs(86_400);
+pub(super) const SLOT_RETENTION: Duration = Duration::from_secs(86_400);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place(pub Uuid);
+pub struct SlotId(pub Uuid);
 
-impl Place {
+impl SlotId {
     /// A new one; later ones are greater.
     #[must_use]
     pub fn new() -> Self {
@@ -429,7 +429,7 @@ impl Place {
     }
 }
 
-impl Default for Place {
+impl Default for SlotId {
     fn default() -> Self {
         Self::new()
     }
@@ -460,17 +460,17 @@ pub struct Job {
     pub toll: Usd,
     /// When it was accepted: wall-clock time since the Unix epoch.
     pub at: Duration,
-    pub latest: Option<Word>,
+    pub latest_update: Option<StatusUpdate>,
 }
 
 impl Job {
     pub fn is_open(&self) -> bool {
-        self.latest.as_ref().is_none_or(|word| word.state == JobState::Open)
+        self.latest_update.as_ref().is_none_or(|word| word.state == JobState::Open)
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Word {
+pub struct StatusUpdate {
     /// When: wall-clock time since the Unix epoch.
     pub at: Duration,
     pub body: Bytes,
@@ -478,7 +478,7 @@ pub struct Word {
     pub state: JobState,
 }
 
-/// Where a job is, as far as its status body can be read (see `jobs::reading`).
+/// Where a job is, as far as its status body can be read (see `jobs::status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JobState {
     /// Not at an end that we know.

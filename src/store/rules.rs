@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{
-    CreditMark, Ending, Identity, Left, Limit, Limits, OverBudget, Refused, Spent, State, Twin,
-    Unavailable,
+    BudgetKind, Budgets, CreditWatermark, Digest, DuplicateCheck, OverBudget, PeriodSpend,
+    PurchaseState, RemainingCredit, ReserveError, Settlement, Unavailable,
 };
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
@@ -14,105 +14,114 @@ use crate::contract::money::Usd;
 const MAX_AMOUNT: Usd = Usd::micros(i64::MAX as u64);
 
 /// A balance that was learnt so long ago refuses nothing any more; it is asked for every few minutes.
-const STALE: Duration = Duration::from_secs(15 * 60);
+const MAX_BALANCE_AGE: Duration = Duration::from_secs(15 * 60);
 
 /// How many days a counted day may lie ahead of the clock and still be believed: time zones, leap
 /// seconds and a clock that was set back explain no more.
-const MAX_DAYS_AHEAD: u64 = 2;
+const MAX_CLOCK_SKEW_DAYS: u64 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum KeyMatch {
     Expired,
-    OtherPayload,
-    Repeat,
+    PayloadMismatch,
+    Duplicate,
 }
 
-pub(super) fn by_key(
-    earlier: (State, Option<Duration>),
-    payloads: (&Identity, &Identity),
+pub(super) fn match_key(
+    earlier: (PurchaseState, Option<Duration>),
+    payloads: (&Digest, &Digest),
     now: Duration,
-) -> Key {
+) -> KeyMatch {
     let (state, keep_until) = earlier;
     if is_expired(state, keep_until, now) {
-        Key::Expired
+        KeyMatch::Expired
     } else if payloads.0 != payloads.1 {
-        Key::OtherPayload
+        KeyMatch::PayloadMismatch
     } else {
-        Key::Repeat
+        KeyMatch::Duplicate
     }
 }
 
 /// Whether a charged purchase's reply and key are no longer kept.
-pub(super) fn is_expired(state: State, keep_until: Option<Duration>, now: Duration) -> bool {
-    state == State::Posted && keep_until.is_none_or(|until| until <= now)
+pub(super) fn is_expired(
+    state: PurchaseState,
+    keep_until: Option<Duration>,
+    now: Duration,
+) -> bool {
+    state == PurchaseState::Posted && keep_until.is_none_or(|until| until <= now)
 }
 
 /// Whether a purchase with this fingerprint repeats one that ended at `ended`, in its window: its caller
 /// may not have seen the reply. One that is running is always repeated.
-pub(super) fn is_repeat(
-    twin: &Twin,
-    (state, ended, is_delivered): (State, Duration, bool),
+pub(super) fn is_duplicate(
+    twin: &DuplicateCheck,
+    (state, ended, is_delivered): (PurchaseState, Duration, bool),
 ) -> bool {
-    state == State::Unknown
+    state == PurchaseState::Unknown
         || !is_delivered
         || twin.delivered_since.is_some_and(|since| ended >= since)
 }
 
 /// Nothing if every limit leaves room for the price; else the limit that renews last.
-pub(super) fn cover(
-    limits: &Limits,
-    total: Spent,
-    caller: Spent,
+pub(super) fn check_budgets(
+    limits: &Budgets,
+    total: PeriodSpend,
+    caller: PeriodSpend,
     price: Usd,
     today: Today,
-) -> Result<(), Refused> {
+) -> Result<(), ReserveError> {
     let (day, month) = (today.day_ends(), today.month_ends());
     let counters = [
-        (Limit::TotalMonth, limits.total_month, total.month, month),
-        (Limit::CallerMonth, limits.caller_month, caller.month, month),
-        (Limit::TotalDay, limits.total_day, total.day, day),
-        (Limit::CallerDay, limits.caller_day, caller.day, day),
+        (BudgetKind::TotalMonth, limits.total_month, total.month, month),
+        (BudgetKind::CallerMonth, limits.caller_month, caller.month, month),
+        (BudgetKind::TotalDay, limits.total_day, total.day, day),
+        (BudgetKind::CallerDay, limits.caller_day, caller.day, day),
     ];
     let over = counters.iter().filter_map(|&(limit, budget, spent, renews)| {
         let budget = budget?;
-        let fits = add(spent, price).is_some_and(|sum| sum <= budget);
-        (!fits).then(|| OverBudget { limit, budget, left: budget.saturating_sub(spent), renews })
+        let fits = checked_sum(spent, price).is_some_and(|sum| sum <= budget);
+        (!fits).then(|| OverBudget {
+            kind: limit,
+            budget,
+            remaining: budget.saturating_sub(spent),
+            renews_at: renews,
+        })
     });
     if let Some(last) =
-        over.reduce(|last, next| if next.renews > last.renews { next } else { last })
+        over.reduce(|last, next| if next.renews_at > last.renews_at { next } else { last })
     {
-        return Err(Refused::OverBudget(last));
+        return Err(ReserveError::OverBudget(last));
     }
-    if counters.iter().any(|&(_, _, spent, _)| add(spent, price).is_none()) {
+    if counters.iter().any(|&(_, _, spent, _)| checked_sum(spent, price).is_none()) {
         return Err(Unavailable("the amount is too large to be counted".into()).into());
     }
     Ok(())
 }
 
 /// The sum, or `None` if no backend could count it.
-pub(super) fn add(spent: Usd, amount: Usd) -> Option<Usd> {
+pub(super) fn checked_sum(spent: Usd, amount: Usd) -> Option<Usd> {
     spent.checked_add(amount).filter(|sum| *sum <= MAX_AMOUNT)
 }
 
 /// Where an ending leads from a state; `None` if it changes nothing.
-pub(super) fn end(state: State, ending: &Ending) -> Option<State> {
+pub(super) fn next_state(state: PurchaseState, ending: &Settlement) -> Option<PurchaseState> {
     let end = match ending {
-        Ending::Posted { .. } => State::Posted,
-        Ending::Voided => State::Voided,
-        Ending::Unknown => State::Unknown,
+        Settlement::Posted { .. } => PurchaseState::Posted,
+        Settlement::Voided => PurchaseState::Voided,
+        Settlement::Unknown => PurchaseState::Unknown,
     };
     match state {
-        State::Reserved | State::Sent => Some(end),
-        State::Unknown => (end != State::Unknown).then_some(end),
-        State::Posted | State::Voided => None,
+        PurchaseState::Reserved | PurchaseState::Sent => Some(end),
+        PurchaseState::Unknown => (end != PurchaseState::Unknown).then_some(end),
+        PurchaseState::Posted | PurchaseState::Voided => None,
     }
 }
 
-pub(super) fn amount(price: Usd, ending: &Ending) -> Usd {
+pub(super) fn amount_spent(price: Usd, ending: &Settlement) -> Usd {
     match ending {
-        Ending::Posted { cost, .. } => *cost,
-        Ending::Voided => Usd::ZERO,
-        Ending::Unknown => price,
+        Settlement::Posted { cost, .. } => *cost,
+        Settlement::Voided => Usd::ZERO,
+        Settlement::Unknown => price,
     }
 }
 
@@ -133,30 +142,35 @@ pub(super) struct Credit {
 pub(super) struct KnownBalance {
     pub(super) balance: Usd,
     /// What had been spent when it was certainly in this balance.
-    pub(super) since: CreditMark,
+    pub(super) since: CreditWatermark,
     pub(super) as_of: Duration,
 }
 
 impl Credit {
-    pub(super) fn mark(&self) -> CreditMark {
-        CreditMark(self.spent)
+    pub(super) fn watermark(&self) -> CreditWatermark {
+        CreditWatermark(self.spent)
     }
 
-    pub(super) fn left(&self) -> Option<Left> {
+    pub(super) fn remaining(&self) -> Option<RemainingCredit> {
         let KnownBalance { balance, since, as_of } = self.known?;
         let gone = self.spent.saturating_sub(since.0).saturating_add(self.held);
-        Some(Left { amount: balance.saturating_sub(Usd::micros(gone)), as_of })
+        Some(RemainingCredit { amount: balance.saturating_sub(Usd::micros(gone)), as_of })
     }
 
     /// Holds a price, unless what is left above `floor` does not cover it. A gateway that has not told its
     /// balance for long never blocks sales: it refuses by itself.
-    pub(super) fn hold(&mut self, price: Usd, floor: Usd, now: Duration) -> Result<(), Refused> {
-        let is_short = |left: Left| {
-            let is_fresh = now.saturating_sub(left.as_of) <= STALE;
+    pub(super) fn hold(
+        &mut self,
+        price: Usd,
+        floor: Usd,
+        now: Duration,
+    ) -> Result<(), ReserveError> {
+        let is_short = |left: RemainingCredit| {
+            let is_fresh = now.saturating_sub(left.as_of) <= MAX_BALANCE_AGE;
             is_fresh && price.checked_add(floor).is_none_or(|sum| left.amount < sum)
         };
-        if self.left().is_some_and(is_short) {
-            return Err(Refused::InsufficientCredit);
+        if self.remaining().is_some_and(is_short) {
+            return Err(ReserveError::InsufficientCredit);
         }
         self.held = self.held.saturating_add(price.as_micros());
         Ok(())
@@ -170,7 +184,7 @@ impl Credit {
 
     /// The gateway answered a question that was asked at `mark`. An answer that is older than what is known
     /// says nothing new.
-    pub(super) fn learn(&mut self, mark: CreditMark, balance: Usd, as_of: Duration) {
+    pub(super) fn record_balance(&mut self, mark: CreditWatermark, balance: Usd, as_of: Duration) {
         if self.known.is_none_or(|known| known.since <= mark) {
             self.known = Some(KnownBalance { balance, since: mark, as_of });
         }
@@ -190,33 +204,33 @@ impl Today {
     /// clock that jumps back opens no period that was left behind. A latest day that is not
     /// [believed](last_believed_day) is left out: it was counted under a clock that was ahead.
     pub(super) fn at(wall: Duration, latest_day: Option<u64>) -> Self {
-        let latest_day = latest_day.filter(|day| *day <= last_believed_day(wall));
+        let latest_day = latest_day.filter(|day| *day <= latest_plausible_day(wall));
         Self::on(Date::at(wall).days().max(latest_day.unwrap_or(0)))
     }
 
     fn on(day: u64) -> Self {
-        let date = Date::on(day);
+        let date = Date::from_days(day);
         Self { day, month: date.year * 12 + date.month - 1 }
     }
 
     pub(super) fn day_ends(self) -> Duration {
-        Date::on(self.day + 1).begins()
+        Date::from_days(self.day + 1).start()
     }
 
     pub(super) fn month_ends(self) -> Duration {
-        Date::on(self.day).next_month().begins()
+        Date::from_days(self.day).next_month().start()
     }
 }
 
 /// The last day that purchases can have counted in if the clock is right at `wall`.
-pub(super) fn last_believed_day(wall: Duration) -> u64 {
-    Date::at(wall).days().saturating_add(MAX_DAYS_AHEAD)
+pub(super) fn latest_plausible_day(wall: Duration) -> u64 {
+    Date::at(wall).days().saturating_add(MAX_CLOCK_SKEW_DAYS)
 }
 
 /// Logs that purchases were counted in a day that cannot have come yet.
-pub(super) fn warn_of_day_ahead(day: u64, wall: Duration) {
-    let ledger_day = clock::iso8601(Date::on(day).begins());
-    let clock_day = clock::iso8601(Date::at(wall).begins());
+pub(super) fn warn_day_ahead(day: u64, wall: Duration) {
+    let ledger_day = clock::iso8601(Date::from_days(day).start());
+    let clock_day = clock::iso8601(Date::at(wall).start());
     tracing::warn!(
         %ledger_day,
         %clock_day,

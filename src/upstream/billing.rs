@@ -3,35 +3,35 @@
 use serde::{Deserialize, Serialize};
 use tower::{Service, ServiceExt};
 
-use super::{Ask, Error, Reply, Unread, What};
+use super::{Error, GatewayCall, GatewayReply, GatewayRequest, UnparsableReply};
 use crate::store::AccountLimit;
 
 /// Longer is no id of a key.
-const LONGEST_ID: usize = 256;
+const MAX_ID_LENGTH: usize = 256;
 /// More keys of one account are passed over.
 const MAX_KEYS: usize = 1_000;
 
 /// The answer to `GET /api/api-keys` (contract 2.1 to 2.3). Fields that the contract does not show
 /// are passed over.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Listing {
+pub struct ApiKeysResponse {
     /// Every key of the account, revoked ones included.
-    pub keys: Vec<KeyRow>,
-    pub billing: Billing,
+    pub keys: Vec<ApiKey>,
+    pub billing: GatewayBilling,
 }
 
-impl Listing {
+impl ApiKeysResponse {
     /// The ids of the account's keys, as far as they are told.
     pub fn key_ids(&self) -> Vec<String> {
         let ids = self.keys.iter().filter_map(|key| key.id.clone());
-        ids.filter(|id| !id.is_empty() && id.len() <= LONGEST_ID).take(MAX_KEYS).collect()
+        ids.filter(|id| !id.is_empty() && id.len() <= MAX_ID_LENGTH).take(MAX_KEYS).collect()
     }
 }
 
 /// A key as the gateway lists it, never in full (2.1).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct KeyRow {
+pub struct ApiKey {
     /// Its name within the account, which it keeps when it is revoked.
     #[serde(default)]
     pub id: Option<String>,
@@ -48,22 +48,22 @@ pub struct KeyRow {
 /// The billing summary (2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Billing {
+pub struct GatewayBilling {
     /// The balance, in cents: a chat of $0.003 may not show in it.
     pub balance_cents: u64,
     pub rate_limit: AccountLimit,
-    pub usage: Usage,
+    pub usage: GatewayUsage,
 }
 
 /// What was spent, by kind (2.3). Videos have no counter: they show in the total alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Usage {
-    pub chat: Counter,
+pub struct GatewayUsage {
+    pub chat: UsageCounter,
     #[serde(default)]
-    pub search: Counter,
+    pub search: UsageCounter,
     #[serde(default)]
-    pub images: Counter,
+    pub images: UsageCounter,
     /// Everything, in cents, whatever credit was bought in between.
     pub total_spent_cents: u64,
 }
@@ -71,28 +71,28 @@ pub struct Usage {
 /// One kind of call (2.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Counter {
+pub struct UsageCounter {
     pub count: u64,
     /// What they cost together, in cents.
     pub cost_cents: u64,
 }
 
 /// Asks the gateway; it costs nothing but a place in the account's window.
-pub async fn ask<S>(gateway: S) -> Result<Listing, Error>
+pub async fn fetch<S>(gateway: S) -> Result<ApiKeysResponse, Error>
 where
-    S: Service<Ask, Response = Reply, Error = Error>,
+    S: Service<GatewayRequest, Response = GatewayReply, Error = Error>,
 {
-    read(&gateway.oneshot(Ask::free(What::Billing)).await?)
+    parse(&gateway.oneshot(GatewayRequest::free(GatewayCall::Billing)).await?)
 }
 
-/// Reads the answer to such a question. [`Error::Unreadable`]: a field is missing or of another type than
+/// Reads the answer to such a question. [`Error::Unparsable`]: a field is missing or of another type than
 /// the contract says.
-pub fn read(reply: &Reply) -> Result<Listing, Error> {
+pub fn parse(reply: &GatewayReply) -> Result<ApiKeysResponse, Error> {
     if !reply.status.is_success() {
         return Err(Error::Status(reply.status));
     }
     let listing = serde_json::from_slice(&reply.body);
-    listing.map_err(|_error| Error::Unreadable(reply.status, Unread::default()))
+    listing.map_err(|_error| Error::Unparsable(reply.status, UnparsableReply::default()))
 }
 
 #[cfg(test)]
@@ -121,16 +121,16 @@ mod tests {
         }
     }"#;
 
-    async fn asked(status: StatusCode, body: &str) -> Result<Listing, Error> {
-        let reply = Reply {
+    async fn asked(status: StatusCode, body: &str) -> Result<ApiKeysResponse, Error> {
+        let reply = GatewayReply {
             status,
             is_json: true,
             body: Bytes::copy_from_slice(body.as_bytes()),
             key: 0,
             video: None,
         };
-        ask(service_fn(move |asked: Ask| {
-            assert!(matches!(asked.what, What::Billing) && asked.before_send.is_none());
+        fetch(service_fn(move |asked: GatewayRequest| {
+            assert!(matches!(asked.call, GatewayCall::Billing) && asked.before_send.is_none());
             let reply = reply.clone();
             async move { Ok(reply) }
         }))
@@ -139,7 +139,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_books_are_read_as_the_contract_shows_them() {
-        let Listing { keys, billing } = asked(StatusCode::OK, REFERENCE).await.unwrap();
+        let ApiKeysResponse { keys, billing } = asked(StatusCode::OK, REFERENCE).await.unwrap();
         let shown: Vec<_> =
             keys.iter().map(|key| (&*key.name, &*key.key_prefix, key.usage_count)).collect();
         assert_eq!(
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(keys[1].revoked_at.as_deref(), Some("2024-03-01T00:00:00Z"));
         assert_eq!(billing.balance_cents, 4_210);
         assert_eq!(billing.rate_limit, AccountLimit { requests: 60, window_seconds: 60 });
-        assert_eq!(billing.usage.chat, Counter { count: 3, cost_cents: 1 });
+        assert_eq!(billing.usage.chat, UsageCounter { count: 3, cost_cents: 1 });
         assert_eq!(billing.usage.total_spent_cents, 790);
     }
 
@@ -173,7 +173,7 @@ mod tests {
         ] {
             assert!(REFERENCE.contains(from), "{from}");
             let outcome = asked(StatusCode::OK, &REFERENCE.replace(from, to)).await;
-            assert!(matches!(outcome, Err(Error::Unreadable(..))), "{to}: {outcome:?}");
+            assert!(matches!(outcome, Err(Error::Unparsable(..))), "{to}: {outcome:?}");
         }
     }
 

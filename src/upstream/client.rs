@@ -19,11 +19,11 @@ use url::Url;
 use url::form_urlencoded::byte_serialize;
 
 use super::connect::{self, Connector};
-use super::connection::{Connection, Failed};
+use super::connection::{Connection, SendFailure};
 use super::pool::Pool;
-use super::{Attempt, Error, Reply, Transport, Unread, What, reply};
+use super::{Attempt, Error, GatewayCall, GatewayReply, SendAttempt, UnparsableReply, reply};
 use crate::clock;
-use crate::config::{Gateway, Key};
+use crate::config::{GatewayConfig, Key};
 use crate::contract::wire;
 use crate::redact::Redactor;
 
@@ -63,10 +63,10 @@ impl Client {
     pub fn new(
         base: &Url,
         keys: &[Key],
-        settings: &Gateway,
+        settings: &GatewayConfig,
         redactor: Redactor,
     ) -> io::Result<Self> {
-        redactor.learn(keys);
+        redactor.add_keys(keys);
         let prefix = base.path().trim_end_matches('/');
         let target = |path: &str| format!("{prefix}{path}").parse().map_err(io::Error::other);
         let shared = Shared {
@@ -90,15 +90,15 @@ fn head(base: &Url, key: &Key) -> io::Result<HeaderMap> {
     let bearer = format!("Bearer {}", key.expose());
     let mut bearer = HeaderValue::from_str(&bearer).map_err(io::Error::other)?;
     bearer.set_sensitive(true);
-    let mut head = connect::head(base)?;
+    let mut head = connect::base_headers(base)?;
     head.insert(AUTHORIZATION, bearer);
     head.insert(ACCEPT, HeaderValue::from_static("application/json"));
     head.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(head)
 }
 
-impl Transport for Client {
-    async fn send(&self, attempt: Attempt) -> Result<Reply, Error> {
+impl SendAttempt for Client {
+    async fn send(&self, attempt: Attempt) -> Result<GatewayReply, Error> {
         let outcome = self.shared.attempt(&attempt).await;
         if let Err(error) = &outcome {
             // The gateway's words are not in it: they could hold a key.
@@ -109,17 +109,17 @@ impl Transport for Client {
 }
 
 impl Shared {
-    async fn attempt(&self, attempt: &Attempt) -> Result<Reply, Error> {
+    async fn attempt(&self, attempt: &Attempt) -> Result<GatewayReply, Error> {
         let mut request = self.request(attempt)?;
         // A pooled connection may prove dead before it takes a byte; a fresh one hardly ever does.
-        let pooled = match &attempt.ask.what {
-            What::Chat(body) if body.len() > MAX_POOLED_BODY => None,
-            What::Chat(_) | What::VideoStatus { .. } | What::Billing => {
-                self.pool.take(&attempt.ask.caller)
+        let pooled = match &attempt.request.call {
+            GatewayCall::Chat(body) if body.len() > MAX_POOLED_BODY => None,
+            GatewayCall::Chat(_) | GatewayCall::VideoStatus { .. } | GatewayCall::Billing => {
+                self.pool.take(&attempt.request.caller)
             }
             // Three dollars are not put on a connection that the gateway may be closing, nor is what
             // may cost as much.
-            What::Video(_) | What::Other { .. } => None,
+            GatewayCall::Video(_) | GatewayCall::Passthrough { .. } => None,
         };
         if let Some(connection) = pooled {
             let chosen = clock::now();
@@ -128,11 +128,11 @@ impl Shared {
             let is_fresh = clock::now().duration_since(chosen) < MAX_AUTHORIZE;
             if is_fresh && connection.is_ready() {
                 match self.exchange(connection, request, attempt).await {
-                    Err(Failed::Unsent(Some(untouched))) => request = *untouched,
-                    Err(Failed::Unsent(None)) => request = self.request(attempt)?,
+                    Err(SendFailure::Unsent(Some(untouched))) => request = *untouched,
+                    Err(SendFailure::Unsent(None)) => request = self.request(attempt)?,
                     outcome => {
-                        if let Err(Failed::Sent(Error::Lost(_))) = outcome {
-                            self.pool.rest();
+                        if let Err(SendFailure::Sent(Error::Lost(_))) = outcome {
+                            self.pool.pause();
                         }
                         return outcome.map_err(Error::from);
                     }
@@ -147,21 +147,23 @@ impl Shared {
     fn request(&self, attempt: &Attempt) -> Result<Request<Full<Bytes>>, Error> {
         // Neither the settings nor percent-encoding leave anything that a target may not hold.
         let target = |path: &str| {
-            format!("{}{path}", self.prefix).parse::<Uri>().map_err(|_| Error::NotTaken)
+            format!("{}{path}", self.prefix).parse::<Uri>().map_err(|_| Error::ClosedBeforeSend)
         };
-        let (method, target, body) = match &attempt.ask.what {
-            What::Chat(body) => (Method::POST, self.chat.clone(), body.clone()),
-            What::Video(body) => (Method::POST, self.video.clone(), body.clone()),
-            What::Billing => (Method::GET, self.billing.clone(), Bytes::new()),
-            What::Other { method, path, body } => (method.clone(), target(path)?, body.clone()),
-            What::VideoStatus { request_id, .. } => {
+        let (method, target, body) = match &attempt.request.call {
+            GatewayCall::Chat(body) => (Method::POST, self.chat.clone(), body.clone()),
+            GatewayCall::Video(body) => (Method::POST, self.video.clone(), body.clone()),
+            GatewayCall::Billing => (Method::GET, self.billing.clone(), Bytes::new()),
+            GatewayCall::Passthrough { method, path, body } => {
+                (method.clone(), target(path)?, body.clone())
+            }
+            GatewayCall::VideoStatus { request_id, .. } => {
                 let id: String = byte_serialize(request_id.as_bytes()).collect();
                 let path = format!("{}?request_id={id}", wire::VIDEO_STATUS);
                 (Method::GET, target(&path)?, Bytes::new())
             }
         };
-        let head = self.heads.get(attempt.key).ok_or(Error::NoKeyLeft)?;
-        Ok(connect::request(method, target, head.clone(), body))
+        let head = self.heads.get(attempt.key).ok_or(Error::AllKeysRejected)?;
+        Ok(connect::build_request(method, target, head.clone(), body))
     }
 
     async fn exchange(
@@ -169,41 +171,49 @@ impl Shared {
         mut connection: Connection,
         request: Request<Full<Bytes>>,
         attempt: &Attempt,
-    ) -> Result<Reply, Failed> {
-        let patience = match attempt.ask.what {
-            What::Chat(_) => self.chat_timeout,
-            What::Video(_) => self.video_timeout,
-            What::Other { .. } if attempt.ask.what.is_purchase() => self.chat_timeout,
-            What::Other { .. } | What::VideoStatus { .. } | What::Billing => READ_TIMEOUT,
+    ) -> Result<GatewayReply, SendFailure> {
+        let patience = match attempt.request.call {
+            GatewayCall::Chat(_) => self.chat_timeout,
+            GatewayCall::Video(_) => self.video_timeout,
+            GatewayCall::Passthrough { .. } if attempt.request.call.is_purchase() => {
+                self.chat_timeout
+            }
+            GatewayCall::Passthrough { .. }
+            | GatewayCall::VideoStatus { .. }
+            | GatewayCall::Billing => READ_TIMEOUT,
         };
         let whole = async {
             let response = connection.send(request).await?;
             let reply = self.read(response, attempt).await?;
             // A refusal can come before the request is complete; an answer to it cannot.
-            if connection.is_early() && reply.status.is_success() {
+            if connection.replied_early() && reply.status.is_success() {
                 return Err(Error::Status(reply.status).into());
             }
-            self.pool.put(&attempt.ask.caller, connection);
+            self.pool.put(&attempt.request.caller, connection);
             Ok(reply)
         };
-        timeout(patience, whole).await.unwrap_or(Err(Error::Late(patience).into()))
+        timeout(patience, whole).await.unwrap_or(Err(Error::Timeout(patience).into()))
     }
 
     async fn read(
         &self,
         response: http::Response<Incoming>,
         attempt: &Attempt,
-    ) -> Result<Reply, Error> {
+    ) -> Result<GatewayReply, Error> {
         let (head, body) = response.into_parts();
-        reply::judge_head(head.status, &head.headers, attempt.key)?;
+        reply::check_head(head.status, &head.headers, attempt.key)?;
         let body = collect(body).await.map_err(Error::Lost)?;
-        let body = self.redactor.bytes(body);
+        let body = self.redactor.redact_bytes(body);
         if body.len() > MAX_REPLY {
-            let is_paid = attempt.ask.what.is_purchase() && head.status.is_success();
-            let unread = if is_paid { Unread::cut(&body) } else { Unread::default() };
+            let is_paid = attempt.request.call.is_purchase() && head.status.is_success();
+            let unread = if is_paid {
+                UnparsableReply::truncated(&body)
+            } else {
+                UnparsableReply::default()
+            };
             return Err(Error::TooLarge(unread));
         }
-        Reply::read(&attempt.ask.what, head.status, body, attempt.key)
+        GatewayReply::parse(&attempt.request.call, head.status, body, attempt.key)
     }
 }
 
@@ -227,7 +237,7 @@ async fn collect(mut body: Incoming) -> hyper::Result<Bytes> {
 }
 
 async fn authorize(attempt: &Attempt) -> Result<(), Error> {
-    match &attempt.ask.before_send {
+    match &attempt.request.before_send {
         Some(before_send) => before_send.authorize().await.map_err(Error::Aborted),
         None => Ok(()),
     }

@@ -62,12 +62,12 @@ impl Connector {
             None => Either::Left(tcp),
             Some((tls, name)) => Either::Right(tls.connect(name.clone(), tcp).await?),
         };
-        Connection::over(stream).await
+        Connection::handshake(stream).await
     }
 }
 
 /// The headers of every request of ours to a server.
-pub(super) fn head(server: &Url) -> io::Result<HeaderMap> {
+pub(super) fn base_headers(server: &Url) -> io::Result<HeaderMap> {
     let host = &server[url::Position::BeforeHost..url::Position::AfterPort];
     let agent = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
     Ok(HeaderMap::from_iter([
@@ -77,7 +77,7 @@ pub(super) fn head(server: &Url) -> io::Result<HeaderMap> {
     ]))
 }
 
-pub(super) fn request(
+pub(super) fn build_request(
     method: Method,
     target: Uri,
     head: HeaderMap,

@@ -35,33 +35,33 @@ pub(super) struct Connection {
 }
 
 /// Why a request has no reply.
-pub(super) enum Failed {
+pub(super) enum SendFailure {
     /// Nothing of it was written. Here it is again, if hyper still had it.
     Unsent(Option<Box<Request<Full<Bytes>>>>),
     /// It was written, at least in part.
     Sent(Error),
 }
 
-impl From<Error> for Failed {
+impl From<Error> for SendFailure {
     fn from(error: Error) -> Self {
         Self::Sent(error)
     }
 }
 
-impl From<Failed> for Error {
-    fn from(failed: Failed) -> Self {
+impl From<SendFailure> for Error {
+    fn from(failed: SendFailure) -> Self {
         match failed {
-            Failed::Unsent(_) => Self::NotTaken,
-            Failed::Sent(error) => error,
+            SendFailure::Unsent(_) => Self::ClosedBeforeSend,
+            SendFailure::Sent(error) => error,
         }
     }
 }
 
 impl Connection {
     /// Speaks HTTP/1.1 over `io`; its task runs on this runtime.
-    pub(super) async fn over(io: Stream) -> io::Result<Self> {
+    pub(super) async fn handshake(io: Stream) -> io::Result<Self> {
         let progress = Arc::new(Progress::default());
-        let io = Watched { io, progress: Arc::clone(&progress) };
+        let io = TrackedIo { io, progress: Arc::clone(&progress) };
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(MAX_HEAD)
             .handshake::<_, Full<Bytes>>(TokioIo::new(io))
@@ -81,12 +81,12 @@ impl Connection {
         !self.sender.is_closed() && matches!(self.progress.phase(), Phase::Sent)
     }
 
-    pub(super) fn is_early(&self) -> bool {
+    pub(super) fn replied_early(&self) -> bool {
         matches!(self.progress.phase(), Phase::Early)
     }
 
     /// Notes that its last reply was read to the end.
-    pub(super) fn rest(&self) {
+    pub(super) fn mark_idle(&self) {
         self.progress.is_used.store(true, Ordering::Relaxed);
         self.progress.enter(Phase::Idle);
     }
@@ -95,12 +95,12 @@ impl Connection {
     pub(super) async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, Failed> {
+    ) -> Result<Response<Incoming>, SendFailure> {
         self.progress.enter(Phase::Handed);
         self.sender.try_send_request(request).await.map_err(|mut failed| {
             match (failed.take_message(), self.progress.phase()) {
-                (Some(untouched), _) => Failed::Unsent(Some(Box::new(untouched))),
-                (None, Phase::Refused) => Failed::Unsent(None),
+                (Some(untouched), _) => SendFailure::Unsent(Some(Box::new(untouched))),
+                (None, Phase::Refused) => SendFailure::Unsent(None),
                 (None, _) => Error::Lost(failed.into_error()).into(),
             }
         })
@@ -166,12 +166,12 @@ impl Progress {
 pub(super) type Stream = Either<TcpStream, TlsStream<TcpStream>>;
 
 /// Tells `progress` what passes.
-struct Watched {
+struct TrackedIo {
     io: Stream,
     progress: Arc<Progress>,
 }
 
-impl Watched {
+impl TrackedIo {
     /// Whether a request may be written. The runtime learns of bytes that came only when it looks at all
     /// sockets, so the kernel is asked. Over TLS a used connection has had its session tickets.
     fn begin(&self) -> io::Result<()> {
@@ -201,7 +201,7 @@ impl Watched {
     }
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for TrackedIo {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -214,7 +214,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for TrackedIo {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

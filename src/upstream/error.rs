@@ -19,12 +19,12 @@ pub enum Error {
     Unreachable(#[source] io::Error),
     /// A connection was made, and it took no byte of the request.
     #[error("the gateway closed the connection before it took the request")]
-    NotTaken,
+    ClosedBeforeSend,
     /// The connection died after the first byte.
     #[error("the connection was lost after the request was sent: {0}")]
     Lost(#[source] hyper::Error),
     #[error("no reply within {0:?}")]
-    Late(Duration),
+    Timeout(Duration),
     /// A redirect, a 5xx, or a status that the contract does not know.
     #[error("the gateway answered {0}")]
     Status(StatusCode),
@@ -32,22 +32,22 @@ pub enum Error {
     #[error("the reply is encoded")]
     Encoded,
     #[error("the reply is too large")]
-    TooLarge(Unread),
+    TooLarge(UnparsableReply),
     /// A success whose body is not the JSON that the contract promises.
     #[error("a reply with status {0} that is not what the contract promises")]
-    Unreadable(StatusCode, Unread),
+    Unparsable(StatusCode, UnparsableReply),
     /// 401: this key is refused. Guess: it is free.
     #[error("the gateway refuses key {}", key + 1)]
-    KeyRefused { key: usize },
+    KeyRejected { key: usize },
     /// 401 for every key of the ring.
     #[error("the gateway refuses every key")]
-    NoKeyLeft,
+    AllKeysRejected,
     /// 429: the account's window is used up. Guess: it is free.
     #[error("the gateway asks to wait")]
     Throttled { retry_after: Option<Duration> },
     /// There is no place in the account's window in time. Nothing was sent.
     #[error("no place in the window within max_wait")]
-    WindowFull { retry_after: Duration },
+    NoSlot { retry_after: Duration },
     #[error("it was not sent: shutting down")]
     Draining,
     #[error("it was not sent: {0:?}")]
@@ -67,18 +67,18 @@ impl Error {
         use Charged::{No, Unknown};
         match self {
             Self::Unreachable(_)                => (No, false, &GATEWAY_UNREACHABLE, None),
-            Self::NotTaken                      => (No, false, &GATEWAY_UNREACHABLE, None),
+            Self::ClosedBeforeSend                      => (No, false, &GATEWAY_UNREACHABLE, None),
             Self::Lost(_)                       => (Unknown, true, &GATEWAY_UNREACHABLE, None),
-            Self::Late(_)                       => (Unknown, true, &GATEWAY_UNREACHABLE, None),
+            Self::Timeout(_)                       => (Unknown, true, &GATEWAY_UNREACHABLE, None),
             Self::Status(_)                     => (Unknown, true, &GATEWAY_UNREACHABLE, None),
             Self::Encoded                       => (Unknown, true, &GATEWAY_UNREACHABLE, None),
             Self::TooLarge(_)                   => (Unknown, true, &GATEWAY_UNREACHABLE, None),
             // A 2xx that cannot be read may be a page of something in between: it proves no charge.
-            Self::Unreadable(..)                => (Unknown, true, &GATEWAY_UNREACHABLE, None),
-            Self::KeyRefused { .. }             => (No, true, &GATEWAY_KEY_REJECTED, None),
-            Self::NoKeyLeft                     => (No, true, &GATEWAY_KEY_REJECTED, None),
+            Self::Unparsable(..)                => (Unknown, true, &GATEWAY_UNREACHABLE, None),
+            Self::KeyRejected { .. }             => (No, true, &GATEWAY_KEY_REJECTED, None),
+            Self::AllKeysRejected                     => (No, true, &GATEWAY_KEY_REJECTED, None),
             Self::Throttled { retry_after }     => (No, true, &WINDOW_EXHAUSTED, Some(retry_after.unwrap_or(UNTOLD_WAIT))),
-            Self::WindowFull { retry_after }    => (No, false, &WINDOW_EXHAUSTED, Some(*retry_after)),
+            Self::NoSlot { retry_after }    => (No, false, &WINDOW_EXHAUSTED, Some(*retry_after)),
             Self::Draining                      => (No, false, &DRAINING, Some(UNSENT_WAIT)),
             // Whoever asked is gone; an identical purchase that joins just now may still read this.
             Self::Aborted(Abort::Cancelled)     => (No, false, &OVERLOADED, Some(UNSENT_WAIT)),
@@ -96,15 +96,15 @@ impl Error {
     }
 
     /// What came of a reply that may have been paid for and cannot be read.
-    pub fn unread(&self) -> Option<&Bytes> {
-        let (Self::Unreadable(_, unread) | Self::TooLarge(unread)) = self else { return None };
+    pub fn unparsable_reply(&self) -> Option<&Bytes> {
+        let (Self::Unparsable(_, unread) | Self::TooLarge(unread)) = self else { return None };
         unread.body()
     }
 
     /// What a buyer is told. The cause is for the log.
-    pub fn of_purchase(&self) -> Problem {
+    pub fn purchase_problem(&self) -> Problem {
         match self.charged() {
-            Charged::No => self.of_read(),
+            Charged::No => self.read_problem(),
             charged @ (Charged::Yes | Charged::Unknown) => {
                 Problem::new(&OUTCOME_UNKNOWN).charged(charged)
             }
@@ -112,7 +112,7 @@ impl Error {
     }
 
     /// What somebody who only asked is told: nothing was bought, whatever went wrong.
-    pub fn of_read(&self) -> Problem {
+    pub fn read_problem(&self) -> Problem {
         let (_, _, kind, wait) = self.meaning();
         let mut problem = Problem::new(kind);
         if let Self::Aborted(Abort::OtherAccount) = self {
@@ -135,16 +135,16 @@ const MAX_LOOK: usize = 4_096;
 /// The beginning of a reply that was paid for and that nobody can read, without our keys. It is never
 /// printed: it may hold what a caller said.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Unread(Bytes);
+pub struct UnparsableReply(Bytes);
 
-impl Unread {
+impl UnparsableReply {
     /// A whole body, in which no key is left.
-    pub fn whole(body: &Bytes) -> Self {
+    pub fn from_body(body: &Bytes) -> Self {
         Self(body.slice(..body.len().min(MAX_UNREAD)))
     }
 
     /// The beginning of one that is larger than tollgate takes.
-    pub(super) fn cut(beginning: &Bytes) -> Self {
+    pub(super) fn truncated(beginning: &Bytes) -> Self {
         Self(beginning.slice(..beginning.len().saturating_sub(MAX_LOOK).min(MAX_UNREAD)))
     }
 
@@ -154,7 +154,7 @@ impl Unread {
     }
 }
 
-impl fmt::Debug for Unread {
+impl fmt::Debug for UnparsableReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Unread({} bytes)", self.0.len())
     }

@@ -17,7 +17,7 @@ use url::{Position, Url};
 
 use super::Error;
 use super::connect::{self, Connector};
-use super::connection::{Connection, Failed};
+use super::connection::{Connection, SendFailure};
 
 /// Asks for an address over a connection to its server. The body of the reply streams.
 async fn ask(
@@ -25,26 +25,30 @@ async fn ask(
     address: &Url,
     method: Method,
     more: HeaderMap,
-) -> Result<Response<Incoming>, Failed> {
+) -> Result<Response<Incoming>, SendFailure> {
     let target = &address[Position::BeforePath..Position::AfterQuery];
-    let (Ok(target), Ok(mut head)) = (target.parse(), connect::head(address)) else {
-        return Err(Failed::Unsent(None));
+    let (Ok(target), Ok(mut head)) = (target.parse(), connect::base_headers(address)) else {
+        return Err(SendFailure::Unsent(None));
     };
     head.extend(more);
-    connection.send(connect::request(method, target, head, Bytes::new())).await
+    connection.send(connect::build_request(method, target, head, Bytes::new())).await
 }
 
 /// A small public document.
 #[derive(Clone, Debug)]
-pub struct Document {
+pub struct FetchedDocument {
     pub body: Bytes,
     /// How long it may be kept without asking again, where the server says so.
-    pub fresh_for: Option<Duration>,
+    pub max_age: Option<Duration>,
 }
 
 /// Fetches the document at `address`, at most `largest` bytes, within `patience` in all. Redirects are not
 /// followed. No error has words of the document.
-pub async fn document(address: &Url, largest: usize, patience: Duration) -> io::Result<Document> {
+pub async fn fetch_document(
+    address: &Url,
+    largest: usize,
+    patience: Duration,
+) -> io::Result<FetchedDocument> {
     let late = |_elapsed| {
         let text = format!("no whole reply within {patience:?}");
         Err(io::Error::new(io::ErrorKind::TimedOut, text))
@@ -52,7 +56,7 @@ pub async fn document(address: &Url, largest: usize, patience: Duration) -> io::
     timeout(patience, whole(address, largest, patience)).await.unwrap_or_else(late)
 }
 
-async fn whole(address: &Url, largest: usize, patience: Duration) -> io::Result<Document> {
+async fn whole(address: &Url, largest: usize, patience: Duration) -> io::Result<FetchedDocument> {
     let unreachable =
         |error: io::Error| io::Error::new(error.kind(), format!("no connection: {error}"));
     let connector = Connector::new(address, patience).map_err(unreachable)?;
@@ -62,8 +66,8 @@ async fn whole(address: &Url, largest: usize, patience: Duration) -> io::Result<
     let fetched = ask(&mut connection, address, Method::GET, accept).await;
     let (head, body) = fetched
         .map_err(|failed| match failed {
-            Failed::Unsent(_) => unreachable(io::ErrorKind::ConnectionAborted.into()),
-            Failed::Sent(error) => io::Error::other(error),
+            SendFailure::Unsent(_) => unreachable(io::ErrorKind::ConnectionAborted.into()),
+            SendFailure::Sent(error) => io::Error::other(error),
         })?
         .into_parts();
     if head.status != StatusCode::OK {
@@ -78,7 +82,7 @@ async fn whole(address: &Url, largest: usize, patience: Duration) -> io::Result<
         }
         io::Error::other(format!("the connection was lost: {error}"))
     })?;
-    Ok(Document { body: body.to_bytes(), fresh_for: fresh_for(&head.headers) })
+    Ok(FetchedDocument { body: body.to_bytes(), max_age: fresh_for(&head.headers) })
 }
 
 /// `max-age` (RFC 9111); nothing at all where it may not be kept.
@@ -111,19 +115,19 @@ const ENDINGS: &[(&str, &str)] = &[
 
 /// Fetches finished videos from these origins.
 #[derive(Clone, Debug)]
-pub struct Media {
+pub struct MediaClient {
     origins: Vec<String>,
     patience: Duration,
 }
 
-impl Media {
+impl MediaClient {
     /// `origins` as browsers write them; `patience` is how long a connection may take.
     pub fn new(origins: Vec<String>, patience: Duration) -> Self {
         Self { origins, patience }
     }
 
     /// Returns the address, if it may be fetched.
-    pub fn allowed(&self, address: &str) -> Option<Url> {
+    pub fn allowed_url(&self, address: &str) -> Option<Url> {
         let address = Url::parse(address).ok()?;
         let origin = address.origin().ascii_serialization();
         let is_plain = address.username().is_empty() && address.password().is_none();
@@ -142,7 +146,7 @@ impl Media {
         let mut connection = connector.connect().await?;
         let range = range.map(|range| (RANGE, range.clone())).into_iter().collect();
         let fetched = timeout(HEAD_TIMEOUT, ask(&mut connection, address, method, range)).await;
-        only_video(fetched.map_err(|_elapsed| Error::Late(HEAD_TIMEOUT))??)
+        only_video(fetched.map_err(|_elapsed| Error::Timeout(HEAD_TIMEOUT))??)
     }
 }
 

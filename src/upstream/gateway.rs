@@ -8,22 +8,22 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::window::Window;
-use super::{Ask, Attempt, Error, Reply};
+use super::rate_limit::RateLimit;
+use super::{Attempt, Error, GatewayReply, GatewayRequest};
 use crate::clock::{self, Instant};
 use crate::sync::lock;
 
 /// Sends one attempt: the [`Client`](super::client::Client), or what stands in for it in a test.
-pub trait Transport: Clone + Send + Sync + 'static {
-    fn send(&self, attempt: Attempt) -> impl Future<Output = Result<Reply, Error>> + Send;
+pub trait SendAttempt: Clone + Send + Sync + 'static {
+    fn send(&self, attempt: Attempt) -> impl Future<Output = Result<GatewayReply, Error>> + Send;
 }
 
-impl<F, R> Transport for F
+impl<F, R> SendAttempt for F
 where
     F: Fn(Attempt) -> R + Clone + Send + Sync + 'static,
-    R: Future<Output = Result<Reply, Error>> + Send,
+    R: Future<Output = Result<GatewayReply, Error>> + Send,
 {
-    fn send(&self, attempt: Attempt) -> impl Future<Output = Result<Reply, Error>> + Send {
+    fn send(&self, attempt: Attempt) -> impl Future<Output = Result<GatewayReply, Error>> + Send {
         self(attempt)
     }
 }
@@ -32,30 +32,30 @@ where
 #[derive(Clone)]
 pub struct Gateway<T> {
     /// Shared by every core, as is the window.
-    pub ring: Arc<Mutex<Ring>>,
-    pub window: Arc<Window>,
+    pub key_ring: Arc<Mutex<KeyRing>>,
+    pub rate_limit: Arc<RateLimit>,
     /// How long an ask waits for slots in all, unless it is patient.
     pub max_wait: Duration,
-    pub transport: T,
+    pub client: T,
 }
 
-impl<T: Transport> Gateway<T> {
+impl<T: SendAttempt> Gateway<T> {
     /// Asks with the key that the ask prefers, else with the first that is not known to be refused. A
     /// 401 is taken to be free (a guess that the contract's rules for keys suggest: 5.8, 5.9), so the
     /// same ask goes on with the next key.
-    pub async fn ask(&self, ask: Ask) -> Result<Reply, Error> {
+    pub async fn send(&self, ask: GatewayRequest) -> Result<GatewayReply, Error> {
         let (mut from, since) = (0, clock::now());
-        let mut prefer = ask.prefer;
+        let mut prefer = ask.preferred_key;
         loop {
-            let key = lock(&self.ring).next(prefer.take(), &mut from, clock::now());
-            let key = key.ok_or(Error::NoKeyLeft)?;
-            match self.attempt(Attempt { ask: ask.clone(), key, since }).await {
-                Err(Error::KeyRefused { .. }) => {
-                    lock(&self.ring).refused(key, clock::now());
+            let key = lock(&self.key_ring).next(prefer.take(), &mut from, clock::now());
+            let key = key.ok_or(Error::AllKeysRejected)?;
+            match self.attempt(Attempt { request: ask.clone(), key, since }).await {
+                Err(Error::KeyRejected { .. }) => {
+                    lock(&self.key_ring).mark_rejected(key, clock::now());
                     warn!(key = key + 1, "the gateway refuses this key of the ring");
                 }
                 Ok(reply) => {
-                    lock(&self.ring).accepted(key);
+                    lock(&self.key_ring).mark_accepted(key);
                     return Ok(reply);
                 }
                 Err(other) => return Err(other),
@@ -65,19 +65,19 @@ impl<T: Transport> Gateway<T> {
 
     /// Sends with one key when there is a slot for it; after a 429 once more, within `max_wait` of the
     /// ask's first moment.
-    pub(super) async fn attempt(&self, attempt: Attempt) -> Result<Reply, Error> {
-        let mut give_up = (!attempt.ask.is_patient).then(|| attempt.since + self.max_wait);
-        let mut slot = self.window.slot(&attempt, give_up, false).await?;
+    pub(super) async fn attempt(&self, attempt: Attempt) -> Result<GatewayReply, Error> {
+        let mut give_up = (!attempt.request.is_patient).then(|| attempt.since + self.max_wait);
+        let mut slot = self.rate_limit.acquire(&attempt, give_up, false).await?;
         loop {
-            let outcome = self.transport.send(attempt.clone()).await;
-            slot.ended(&outcome);
+            let outcome = self.client.send(attempt.clone()).await;
+            slot.finish(&outcome);
             if !matches!(outcome, Err(Error::Throttled { .. })) {
                 return outcome;
             }
             // Patience is for the queue: a gateway that refuses is not asked for ever.
             let give_up = *give_up.get_or_insert_with(|| clock::now() + self.max_wait);
-            slot = match self.window.slot(&attempt, Some(give_up), true).await {
-                Err(Error::WindowFull { retry_after }) => {
+            slot = match self.rate_limit.acquire(&attempt, Some(give_up), true).await {
+                Err(Error::NoSlot { retry_after }) => {
                     return Err(Error::Throttled { retry_after: Some(retry_after) });
                 }
                 granted => granted?,
@@ -92,7 +92,7 @@ const MAX_PARK: Duration = Duration::from_secs(60);
 /// Remembers which keys the gateway refuses. A refused key is parked and probed again later, ever less
 /// often, by one ask at a time. Decisions only: the time is passed in.
 #[derive(Debug)]
-pub struct Ring(Vec<Option<Parked>>);
+pub struct KeyRing(Vec<Option<Parked>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Parked {
@@ -100,7 +100,7 @@ struct Parked {
     next_park: Duration,
 }
 
-impl Ring {
+impl KeyRing {
     pub fn new(keys: usize) -> Self {
         Self(vec![None; keys])
     }
@@ -127,21 +127,21 @@ impl Ring {
         Some(place)
     }
 
-    fn refused(&mut self, place: usize, now: Instant) {
+    fn mark_rejected(&mut self, place: usize, now: Instant) {
         if let Some(parked) = self.0.get_mut(place) {
             let park = parked.map_or(FIRST_PARK, |parked| parked.next_park);
             *parked = Some(Parked { until: now + park, next_park: (park * 2).min(MAX_PARK) });
         }
     }
 
-    fn accepted(&mut self, place: usize) {
+    fn mark_accepted(&mut self, place: usize) {
         if let Some(parked) = self.0.get_mut(place) {
             *parked = None;
         }
     }
 
     /// How many keys are not known to be refused.
-    pub fn good(&self) -> usize {
+    pub fn usable(&self) -> usize {
         self.0.iter().filter(|parked| parked.is_none()).count()
     }
 }
@@ -152,12 +152,12 @@ mod tests {
     use http::StatusCode;
 
     use super::*;
-    use crate::upstream::What;
-    use crate::upstream::window::tests::wide;
+    use crate::upstream::GatewayCall;
+    use crate::upstream::rate_limit::tests::wide;
 
     /// The keys that were tried for an ask that prefers one, where the gateway refuses these.
     async fn tried(
-        ring: &Arc<Mutex<Ring>>,
+        ring: &Arc<Mutex<KeyRing>>,
         prefer: usize,
         refuses: &'static [usize],
     ) -> Vec<usize> {
@@ -166,58 +166,64 @@ mod tests {
         let transport = move |Attempt { key, .. }: Attempt| {
             seen.lock().unwrap().push(key);
             let (status, body) = (StatusCode::OK, Bytes::new());
-            let reply = Reply { status, is_json: true, body, key, video: None };
+            let reply = GatewayReply { status, is_json: true, body, key, video: None };
             let refused = refuses.contains(&key);
-            async move { if refused { Err(Error::KeyRefused { key }) } else { Ok(reply) } }
+            async move { if refused { Err(Error::KeyRejected { key }) } else { Ok(reply) } }
         };
         let (ring, max_wait) = (Arc::clone(ring), Duration::ZERO);
-        let gateway = Gateway { ring, window: wide(), max_wait, transport };
-        gateway.ask(Ask { prefer: Some(prefer), ..Ask::free(What::Billing) }).await.ok();
+        let gateway = Gateway { key_ring: ring, rate_limit: wide(), max_wait, client: transport };
+        gateway
+            .send(GatewayRequest {
+                preferred_key: Some(prefer),
+                ..GatewayRequest::free(GatewayCall::Billing)
+            })
+            .await
+            .ok();
         let tried = tried.lock().unwrap();
         tried.clone()
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_preferred_key_is_tried_first_while_it_is_good_and_then_any_other() {
-        let ring = Arc::new(Mutex::new(Ring::new(3)));
+        let ring = Arc::new(Mutex::new(KeyRing::new(3)));
         assert_eq!(tried(&ring, 2, &[]).await, [2]);
         assert_eq!(tried(&ring, 7, &[]).await, [0]);
         assert_eq!(tried(&ring, 1, &[1]).await, [1, 0]);
         assert_eq!(tried(&ring, 1, &[1]).await, [0], "it is parked");
         assert_eq!(tried(&ring, 2, &[0, 1, 2]).await, [2, 0]);
-        assert_eq!(ring.lock().unwrap().good(), 0);
+        assert_eq!(ring.lock().unwrap().usable(), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_refused_key_is_parked_probed_once_and_taken_back() {
         let start = clock::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let mut ring = Ring::new(2);
+        let mut ring = KeyRing::new(2);
         assert_eq!(ring.pick(0, start), Some(0));
-        ring.refused(0, start);
+        ring.mark_rejected(0, start);
         assert_eq!(ring.pick(0, start), Some(1));
-        ring.refused(1, start);
-        assert_eq!((ring.pick(0, start), ring.good()), (None, 0));
+        ring.mark_rejected(1, start);
+        assert_eq!((ring.pick(0, start), ring.usable()), (None, 0));
 
         // One probe when its time has come, none beside it.
         assert_eq!(ring.pick(0, after(1)), Some(0));
         assert_eq!(ring.pick(1, after(1)), Some(1));
         assert_eq!(ring.pick(0, after(1)), None);
-        ring.refused(0, after(1));
+        ring.mark_rejected(0, after(1));
         assert_eq!(ring.pick(0, after(2)), None);
-        ring.accepted(1);
-        assert_eq!((ring.pick(0, after(2)), ring.good()), (Some(1), 1));
+        ring.mark_accepted(1);
+        assert_eq!((ring.pick(0, after(2)), ring.usable()), (Some(1), 1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_key_that_stays_refused_is_probed_once_a_minute() {
         let mut now = clock::now();
-        let mut ring = Ring::new(1);
+        let mut ring = KeyRing::new(1);
         let mut probes = 0;
         for _ in 0..600 {
             if ring.pick(0, now).is_some() {
                 probes += 1;
-                ring.refused(0, now);
+                ring.mark_rejected(0, now);
             }
             now += Duration::from_secs(1);
         }

@@ -12,8 +12,8 @@ mod error;
 pub mod fetch;
 mod gateway;
 mod pool;
+pub mod rate_limit;
 mod reply;
-pub mod window;
 
 use std::sync::Arc;
 
@@ -23,27 +23,33 @@ use http::Method;
 
 use crate::clock::Instant;
 
-pub use error::{Error, Unread};
-pub use gateway::{Gateway, Ring, Transport};
-pub use reply::Reply;
+pub use error::{Error, UnparsableReply};
+pub use gateway::{Gateway, KeyRing, SendAttempt};
+pub use reply::GatewayReply;
 
 #[derive(Clone)]
-pub struct Ask {
-    pub what: What,
+pub struct GatewayRequest {
+    pub call: GatewayCall,
     /// Authorizes or cancels it before the first byte; nothing does where it costs nothing.
     pub before_send: Option<Arc<dyn BeforeSend>>,
     /// For whom it is asked: those who wait for the window take turns. Empty is tollgate itself.
     pub caller: Arc<str>,
     /// The place in the ring of the key to try first, if any.
-    pub prefer: Option<usize>,
+    pub preferred_key: Option<usize>,
     /// Waits for its turn however long that takes: `gateway.max_wait` is for whoever has a client.
     pub is_patient: bool,
 }
 
-impl Ask {
+impl GatewayRequest {
     /// A question of tollgate's own, which costs nothing.
-    pub fn free(what: What) -> Self {
-        Self { what, before_send: None, caller: "".into(), prefer: None, is_patient: false }
+    pub fn free(what: GatewayCall) -> Self {
+        Self {
+            call: what,
+            before_send: None,
+            caller: "".into(),
+            preferred_key: None,
+            is_patient: false,
+        }
     }
 
     /// The same, which waits for its turn however long that takes.
@@ -74,7 +80,7 @@ pub enum Abort {
 
 /// The gateway's endpoints (contract 4) as tollgate uses them.
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum GatewayCall {
     /// Buys a chat; the body was validated and re-serialised.
     Chat(Bytes),
     /// Buys a video; the body was validated and re-serialised.
@@ -85,7 +91,7 @@ pub enum What {
     },
     Billing,
     /// Asks or buys at an endpoint of `gateway.passthrough`, of which the contract says nothing.
-    Other {
+    Passthrough {
         /// `POST` buys; `GET` asks.
         method: Method,
         path: Box<str>,
@@ -94,20 +100,20 @@ pub enum What {
     },
 }
 
-impl What {
+impl GatewayCall {
     /// Whether it spends money, so that a lost reply leaves the outcome unknown.
     pub fn is_purchase(&self) -> bool {
         match self {
             Self::Chat(_) | Self::Video(_) => true,
             Self::VideoStatus { .. } | Self::Billing => false,
-            Self::Other { method, .. } => *method == Method::POST,
+            Self::Passthrough { method, .. } => *method == Method::POST,
         }
     }
 }
 
 #[derive(Clone)]
 pub struct Attempt {
-    pub ask: Ask,
+    pub request: GatewayRequest,
     /// The key's place in the ring.
     pub key: usize,
     /// When it was first asked, with whichever key.

@@ -33,7 +33,7 @@ pub(super) struct Pool {
 struct State {
     /// The one that has been idle longest comes first.
     idle: VecDeque<Idle>,
-    rests_until: Option<Instant>,
+    paused_until: Option<Instant>,
     is_swept: bool,
 }
 
@@ -63,10 +63,10 @@ impl Pool {
         if !connection.is_reusable() {
             return;
         }
-        connection.rest();
+        connection.mark_idle();
         let now = clock::now();
         let mut state = lock(&self.state);
-        if state.rests_until.is_some_and(|until| now < until) {
+        if state.paused_until.is_some_and(|until| now < until) {
             return;
         }
         state.expire(now);
@@ -80,10 +80,10 @@ impl Pool {
     }
 
     /// A kept connection died under a request: none is kept for a while.
-    pub(super) fn rest(&self) {
+    pub(super) fn pause(&self) {
         let mut state = lock(&self.state);
         state.idle.clear();
-        state.rests_until = Some(clock::now() + REST);
+        state.paused_until = Some(clock::now() + REST);
     }
 
     /// Closes connections when their time is over, until there are none.

@@ -7,14 +7,14 @@ use http::header::{CONTENT_ENCODING, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 use serde::de::IgnoredAny;
 
-use super::{Error, Unread, What};
+use super::{Error, GatewayCall, UnparsableReply};
 use crate::contract::money::Usd;
 use crate::contract::video::VideoAccepted;
 
 /// An answer of the gateway that may be passed on: a success as the contract promises it, or a
 /// definitive refusal.
 #[derive(Clone, Debug)]
-pub struct Reply {
+pub struct GatewayReply {
     pub status: StatusCode,
     /// Whether the body is JSON; refusals may be anything.
     pub is_json: bool,
@@ -26,25 +26,32 @@ pub struct Reply {
     pub video: Option<VideoAccepted>,
 }
 
-impl Reply {
+impl GatewayReply {
     /// Reads a body: a refusal may have any, a success the one that the contract promises. It passes
     /// unchanged.
-    pub fn read(what: &What, status: StatusCode, body: Bytes, key: usize) -> Result<Self, Error> {
+    pub fn parse(
+        what: &GatewayCall,
+        status: StatusCode,
+        body: Bytes,
+        key: usize,
+    ) -> Result<Self, Error> {
         let is_json = serde_json::from_slice::<IgnoredAny>(&body).is_ok();
         if !status.is_success() {
             return Ok(Self { status, is_json, body, key, video: None });
         }
         let (is_as_promised, video) = match what {
-            What::Chat(_) | What::VideoStatus { .. } | What::Billing => (is_object(&body), None),
+            GatewayCall::Chat(_) | GatewayCall::VideoStatus { .. } | GatewayCall::Billing => {
+                (is_object(&body), None)
+            }
             // Guess: these keep to what all of the contract's endpoints do, and answer in JSON (4).
-            What::Other { .. } => (true, None),
-            What::Video(_) => {
+            GatewayCall::Passthrough { .. } => (true, None),
+            GatewayCall::Video(_) => {
                 let video = VideoAccepted::read(&body);
                 (video.is_some(), video)
             }
         };
         if !(is_json && is_as_promised) {
-            return Err(Error::Unreadable(status, Unread::whole(&body)));
+            return Err(Error::Unparsable(status, UnparsableReply::from_body(&body)));
         }
         Ok(Self { status, is_json, body, key, video })
     }
@@ -70,9 +77,9 @@ pub(super) const REFUSALS: &[StatusCode] = &[
 const MAX_WAIT: Duration = Duration::from_secs(3_600);
 
 /// What the head alone decides, before the body is read.
-pub(super) fn judge_head(status: StatusCode, headers: &HeaderMap, key: usize) -> Result<(), Error> {
+pub(super) fn check_head(status: StatusCode, headers: &HeaderMap, key: usize) -> Result<(), Error> {
     match status {
-        StatusCode::UNAUTHORIZED => return Err(Error::KeyRefused { key }),
+        StatusCode::UNAUTHORIZED => return Err(Error::KeyRejected { key }),
         StatusCode::TOO_MANY_REQUESTS => {
             return Err(Error::Throttled { retry_after: retry_after(headers) });
         }
@@ -102,7 +109,7 @@ mod tests {
         let headers = HeaderMap::new();
         for status in 100..600 {
             let status = StatusCode::from_u16(status).unwrap();
-            let passes = judge_head(status, &headers, 0).is_ok();
+            let passes = check_head(status, &headers, 0).is_ok();
             let expected =
                 matches!(status.as_u16(), 200..=299 | 400 | 402 | 403 | 404 | 413 | 415 | 422);
             assert_eq!(passes, expected, "{status}");
@@ -111,9 +118,9 @@ mod tests {
 
     #[test]
     fn a_success_is_what_the_contract_promises_or_unreadable() {
-        let chat = || What::Chat(Bytes::new());
-        let video = || What::Video(Bytes::new());
-        let other = || What::Other {
+        let chat = || GatewayCall::Chat(Bytes::new());
+        let video = || GatewayCall::Video(Bytes::new());
+        let other = || GatewayCall::Passthrough {
             method: http::Method::POST,
             path: "/api/v1/search".into(),
             body: Bytes::new(),
@@ -135,9 +142,9 @@ mod tests {
             (other(), "<html>", false),
         ] {
             let body = Bytes::from_static(body.as_bytes());
-            let judged = Reply::read(&what, StatusCode::OK, body.clone(), 0);
+            let judged = GatewayReply::parse(&what, StatusCode::OK, body.clone(), 0);
             assert_eq!(judged.is_ok(), passes, "{body:?}");
-            assert!(Reply::read(&what, StatusCode::BAD_REQUEST, body, 0).is_ok());
+            assert!(GatewayReply::parse(&what, StatusCode::BAD_REQUEST, body, 0).is_ok());
         }
     }
 }

@@ -26,16 +26,16 @@ use zeroize::Zeroizing;
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
 pub use query::{
-    EverybodyQuery, MOST_JOBS, Shape, everybody, job_ids, no_query, request_id, since, status,
-    too_many_rows,
+    AdminUsageQuery, MAX_JOBS, UsageFormat, admin_usage, job_ids, no_query, request_id,
+    too_many_rows, usage_days, video_status,
 };
-pub use rule::Ignored;
-pub use video::{VideoOrder, video, video_order};
+pub use rule::IgnoredFields;
+pub use video::{VideoOrder, video, video_with_ignored};
 
 use crate::contract::money::Usd;
 use crate::problem::Problem;
-use json::{Entry, Field, Members};
-use rule::{Faults, Rule, Unknown};
+use json::{Field, FromObject, ObjectEntry};
+use rule::{Faults, Rule, UnknownFields};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked<T>(T);
@@ -51,7 +51,7 @@ impl<T> Checked<T> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Paid {
+pub enum OrderKind {
     Chat,
     Video,
     Other,
@@ -59,7 +59,7 @@ pub enum Paid {
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Order {
-    pub paid: Paid,
+    pub kind: OrderKind,
     /// The model that `body` names; the path, where it is of an endpoint of `gateway.passthrough`.
     pub model: Box<str>,
     /// From the row that `model` was found in.
@@ -73,7 +73,7 @@ pub struct Order {
 impl fmt::Debug for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Order")
-            .field("paid", &self.paid)
+            .field("paid", &self.kind)
             .field("model", &self.model)
             .field("toll", &self.toll)
             .field("body", &format_args!("{} bytes", self.body.len()))
@@ -83,11 +83,11 @@ impl fmt::Debug for Order {
 
 /// Reads the body of `POST /bff/login`. No fault repeats any of the token.
 pub fn log_in(payload: &[u8]) -> Result<Checked<Zeroizing<String>>, Problem> {
-    let mut draft = LogIn::default();
-    json::object(payload, &mut draft)?;
+    let mut draft = LoginBody::default();
+    json::read_object(payload, &mut draft)?;
     let mut faults = Faults::default();
-    faults.judge(LogIn::RULES, &draft, &"");
-    faults.unknown(&draft.unknown, &["token"], &"");
+    faults.check(LoginBody::RULES, &draft, &"");
+    faults.unknown_fields(&draft.unknown, &["token"], &"");
     match draft.token.into_value().filter(|_| faults.is_empty()) {
         Some(token) => Ok(Checked(Zeroizing::new(token.trim().to_owned()))),
         None => Err(faults.into_problem()),
@@ -95,24 +95,27 @@ pub fn log_in(payload: &[u8]) -> Result<Checked<Zeroizing<String>>, Problem> {
 }
 
 #[derive(Default)]
-struct LogIn<'a> {
+struct LoginBody<'a> {
     token: Field<Cow<'a, str>>,
-    unknown: Unknown<'a>,
+    unknown: UnknownFields<'a>,
 }
 
-impl<'a> LogIn<'a> {
+impl<'a> LoginBody<'a> {
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/token", code: "required", broken: |draft| draft.token.missing("the token that you were given") },
-        Rule { pointer: "/token", code: "wrong_type", broken: |draft| draft.token.mistyped() },
+        Rule { pointer: "/token", code: "required", check: |draft| draft.token.missing("the token that you were given") },
+        Rule { pointer: "/token", code: "wrong_type", check: |draft| draft.token.wrong_type() },
     ];
 }
 
-impl<'de> Members<'de> for LogIn<'de> {
-    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
+impl<'de> FromObject<'de> for LoginBody<'de> {
+    fn member<A: MapAccess<'de>>(
+        &mut self,
+        entry: ObjectEntry<'_, 'de, A>,
+    ) -> Result<(), A::Error> {
         match entry.name() {
-            "token" => entry.fill(&mut self.token),
-            _ => entry.refuse(&mut self.unknown),
+            "token" => entry.read_into(&mut self.token),
+            _ => entry.reject(&mut self.unknown),
         }
     }
 }
@@ -125,18 +128,21 @@ pub fn passthrough(
     toll: Usd,
 ) -> Result<Checked<Order>, Problem> {
     no_query(query)?;
-    json::object(payload, &mut Unknown::default())?;
+    json::read_object(payload, &mut UnknownFields::default())?;
     Ok(Checked(Order {
-        paid: Paid::Other,
+        kind: OrderKind::Other,
         model: path.into(),
         toll,
         body: Bytes::copy_from_slice(payload.trim_ascii()),
     }))
 }
 
-impl<'de> Members<'de> for Unknown<'de> {
-    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
-        entry.refuse(self)
+impl<'de> FromObject<'de> for UnknownFields<'de> {
+    fn member<A: MapAccess<'de>>(
+        &mut self,
+        entry: ObjectEntry<'_, 'de, A>,
+    ) -> Result<(), A::Error> {
+        entry.reject(self)
     }
 }
 
@@ -162,9 +168,9 @@ mod tests {
             let problem = read(payload).err();
             let found = problem.as_ref().map_or("", |problem| problem.kind().code);
             assert_eq!(found, code, "{payload}");
-            let first = problem.as_ref().and_then(|problem| problem.faults().first());
+            let first = problem.as_ref().and_then(|problem| problem.errors().first());
             assert_eq!(first.map(|fault| fault.code), fault, "{payload}");
-            let said = problem.map(|problem| problem.document("")).unwrap_or_default();
+            let said = problem.map(|problem| problem.to_json("")).unwrap_or_default();
             assert!(!String::from_utf8_lossy(&said).contains("tg_a"), "{payload}");
         }
     }
@@ -182,7 +188,10 @@ mod tests {
             let order = passthrough(payload.as_bytes(), None, PATH, Usd::mills(6)).unwrap();
             let order = order.into_inner();
             assert_eq!(order.body, payload.trim());
-            assert_eq!((order.paid, &*order.model, order.toll), (Paid::Other, PATH, Usd::mills(6)));
+            assert_eq!(
+                (order.kind, &*order.model, order.toll),
+                (OrderKind::Other, PATH, Usd::mills(6))
+            );
         }
     }
 
@@ -211,7 +220,7 @@ mod tests {
         assert_eq!(code(b"{}", Some("q=1")), Some("invalid_request"));
         assert_eq!(code(b"{}", Some("")), None);
         let problem = no_query(Some("a=1&b")).unwrap_err();
-        let pointers: Vec<_> = problem.faults().iter().map(|fault| &*fault.pointer).collect();
+        let pointers: Vec<_> = problem.errors().iter().map(|fault| &*fault.pointer).collect();
         assert_eq!(pointers, ["/a", "/b"]);
     }
 }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt::Display;
 
-use crate::problem::{Fault, Problem};
+use crate::problem::{FieldError, Problem};
 
 /// The most faults that one problem lists: enough to mend a payload, too few to flood a reader.
 pub(super) const MAX_FAULTS: usize = 64;
@@ -14,42 +14,47 @@ pub(super) const MAX_FAULTS: usize = 64;
 pub(super) struct Rule<T> {
     pub(super) pointer: &'static str,
     pub(super) code: &'static str,
-    pub(super) broken: fn(&T) -> Option<String>,
+    pub(super) check: fn(&T) -> Option<String>,
 }
 
 #[derive(Default)]
 pub(super) struct Faults {
-    listed: Vec<Fault>,
-    more: bool,
+    listed: Vec<FieldError>,
+    is_truncated: bool,
 }
 
 impl Faults {
-    pub(super) fn judge<T>(&mut self, rules: &[Rule<T>], value: &T, at: &impl Display) {
+    pub(super) fn check<T>(&mut self, rules: &[Rule<T>], value: &T, at: &impl Display) {
         for rule in rules {
-            if let Some(detail) = (rule.broken)(value) {
+            if let Some(detail) = (rule.check)(value) {
                 self.push(format_args!("{at}{}", rule.pointer), rule.code, detail);
             }
         }
     }
 
     /// Guess: the gateway has no fields but those that the contract shows (4, note 1).
-    pub(super) fn unknown(&mut self, unknown: &Unknown<'_>, known: &[&str], at: &impl Display) {
+    pub(super) fn unknown_fields(
+        &mut self,
+        unknown: &UnknownFields<'_>,
+        known: &[&str],
+        at: &impl Display,
+    ) {
         for name in &unknown.first {
-            let place = shown(name).replace('~', "~0").replace('/', "~1");
+            let place = quote(name).replace('~', "~0").replace('/', "~1");
             let hint = match nearest(name, known.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("known: {}", known.join(", ")),
             };
-            let detail = format!("there is no field `{}`; {hint}", shown(name));
+            let detail = format!("there is no field `{}`; {hint}", quote(name));
             self.push(format_args!("{at}/{place}"), "unknown_field", detail);
         }
     }
 
     pub(super) fn push(&mut self, at: impl Display, code: &'static str, detail: String) {
         if self.listed.len() < MAX_FAULTS {
-            self.listed.push(Fault { pointer: at.to_string(), code, detail });
+            self.listed.push(FieldError { pointer: at.to_string(), code, detail });
         } else {
-            self.more = true;
+            self.is_truncated = true;
         }
     }
 
@@ -57,20 +62,20 @@ impl Faults {
         for fault in part.listed {
             self.push(format_args!("{at}{}", fault.pointer), fault.code, fault.detail);
         }
-        self.more |= part.more;
+        self.is_truncated |= part.is_truncated;
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.listed.is_empty()
     }
 
-    pub(super) fn is_overfull(&self) -> bool {
-        self.more
+    pub(super) fn is_truncated(&self) -> bool {
+        self.is_truncated
     }
 
     pub(super) fn into_problem(mut self) -> Problem {
-        if self.more {
-            self.listed.push(Fault {
+        if self.is_truncated {
+            self.listed.push(FieldError {
                 pointer: String::new(),
                 code: "more_faults",
                 detail: format!("only the first {MAX_FAULTS} faults are listed"),
@@ -82,7 +87,7 @@ impl Faults {
 
 /// The keys of an object that it does not take: all of them, and the first that are listed.
 #[derive(Default)]
-pub(super) struct Unknown<'de> {
+pub(super) struct UnknownFields<'de> {
     pub(super) names: HashSet<Cow<'de, str>>,
     pub(super) first: Vec<Cow<'de, str>>,
 }
@@ -90,9 +95,9 @@ pub(super) struct Unknown<'de> {
 pub(super) const MAX_IGNORED: usize = 32;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ignored(Vec<String>);
+pub struct IgnoredFields(Vec<String>);
 
-impl Ignored {
+impl IgnoredFields {
     /// `temperature, messages.name`; nothing where nothing was passed over. Letters, digits, `.`, `_`
     /// and `-` only, whatever the caller sent.
     pub fn names(&self) -> Option<String> {
@@ -112,7 +117,7 @@ impl Ignored {
     }
 
     /// Names what was passed over in an object at `place`, which ends in a point or is empty.
-    pub(super) fn add_all(&mut self, place: &str, passed: &Unknown<'_>) {
+    pub(super) fn add_all(&mut self, place: &str, passed: &UnknownFields<'_>) {
         for name in &passed.first {
             self.add(&format!("{place}{name}"));
         }
@@ -130,7 +135,7 @@ const MAX_QUOTE: usize = 64;
 ///
 /// Guess: what the gateway calls "whitespace-only" (2.5) is no wider than this.
 #[rustfmt::skip]
-const NO_INK: &[(char, char)] = &[
+const INVISIBLE: &[(char, char)] = &[
     ('\u{1C}', '\u{1F}'),       // separators, which Python strips
     ('\u{AD}', '\u{AD}'),       // soft hyphen
     ('\u{34F}', '\u{34F}'),     // combining grapheme joiner
@@ -153,7 +158,8 @@ const NO_INK: &[(char, char)] = &[
 ];
 
 pub(super) fn is_blank(text: &str) -> bool {
-    let is_within = |letter| NO_INK.iter().any(|(first, last)| (*first..=*last).contains(&letter));
+    let is_within =
+        |letter| INVISIBLE.iter().any(|(first, last)| (*first..=*last).contains(&letter));
     text.chars().all(|letter| letter.is_whitespace() || is_within(letter))
 }
 
@@ -167,12 +173,12 @@ pub(super) fn nul(text: &str) -> Option<String> {
 }
 
 pub(super) fn not_among(text: &str, known: &[&str]) -> Option<String> {
-    let expected = || listed(known.iter().copied(), "or");
-    (!known.contains(&text)).then(|| format!("expected {}, not `{}`", expected(), shown(text)))
+    let expected = || join_list(known.iter().copied(), "or");
+    (!known.contains(&text)).then(|| format!("expected {}, not `{}`", expected(), quote(text)))
 }
 
 /// `text` as a problem shows it: cut at [`MAX_QUOTE`], with nothing in it that a terminal obeys.
-pub(super) fn shown(text: &str) -> String {
+pub(super) fn quote(text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(MAX_QUOTE));
     for (position, letter) in text.chars().enumerate() {
         if position == MAX_QUOTE {
@@ -199,7 +205,7 @@ fn nearest<'k>(given: &str, known: impl IntoIterator<Item = &'k str>) -> Option<
     (distance <= (name.chars().count() / 3).clamp(1, 4)).then_some(name)
 }
 
-fn listed<'n>(names: impl IntoIterator<Item = &'n str>, last: &str) -> String {
+fn join_list<'n>(names: impl IntoIterator<Item = &'n str>, last: &str) -> String {
     let names: Vec<_> = names.into_iter().collect();
     match names.split_last() {
         Some((end, rest)) if !rest.is_empty() => format!("{} {last} {end}", rest.join(", ")),
@@ -212,10 +218,10 @@ pub(super) fn unknown_model<'k>(
     id: &str,
     known: impl Iterator<Item = &'k str> + Clone,
 ) -> String {
-    let name = shown(id);
+    let name = quote(id);
     match nearest(id, known.clone()) {
         Some(near) => format!("there is no {kind} model `{name}`; did you mean `{near}`?"),
-        None => format!("there is no {kind} model `{name}`; known: {}", listed(known, "and")),
+        None => format!("there is no {kind} model `{name}`; known: {}", join_list(known, "and")),
     }
 }
 
@@ -264,22 +270,22 @@ mod tests {
 
     #[test]
     fn the_ranges_are_in_order_and_apart() {
-        for (first, last) in NO_INK {
+        for (first, last) in INVISIBLE {
             assert!(first <= last);
         }
-        for pair in NO_INK.windows(2) {
+        for pair in INVISIBLE.windows(2) {
             assert!(pair[0].1 < pair[1].0, "{pair:?}");
         }
     }
 
     #[test]
     fn a_quoted_name_is_short_and_obeyed_by_no_terminal() {
-        assert_eq!(shown("aspect_ratio"), "aspect_ratio");
-        assert_eq!(shown("it's \"so\""), "it's \"so\"");
-        assert_eq!(shown("\u{1b}[2J\n\0"), "\\u{1b}[2J\\n\\0");
-        assert_eq!(shown("\u{202e}abc"), "\\u{202e}abc");
-        assert_eq!(shown(&"é".repeat(64)), "é".repeat(64));
-        assert_eq!(shown(&"é".repeat(65)), format!("{}…", "é".repeat(64)));
+        assert_eq!(quote("aspect_ratio"), "aspect_ratio");
+        assert_eq!(quote("it's \"so\""), "it's \"so\"");
+        assert_eq!(quote("\u{1b}[2J\n\0"), "\\u{1b}[2J\\n\\0");
+        assert_eq!(quote("\u{202e}abc"), "\\u{202e}abc");
+        assert_eq!(quote(&"é".repeat(64)), "é".repeat(64));
+        assert_eq!(quote(&"é".repeat(65)), format!("{}…", "é".repeat(64)));
     }
 
     #[test]
@@ -303,10 +309,10 @@ mod tests {
 
     #[test]
     fn names_are_listed_as_in_a_sentence() {
-        assert_eq!(listed([], "or"), "");
-        assert_eq!(listed(["a"], "or"), "a");
-        assert_eq!(listed(["a", "b"], "or"), "a or b");
-        assert_eq!(listed(["a", "b", "c"], "and"), "a, b and c");
+        assert_eq!(join_list([], "or"), "");
+        assert_eq!(join_list(["a"], "or"), "a");
+        assert_eq!(join_list(["a", "b"], "or"), "a or b");
+        assert_eq!(join_list(["a", "b", "c"], "and"), "a, b and c");
     }
 
     /// What some reader strips: Rust, JavaScript, Python, and what has no ink.
@@ -371,7 +377,7 @@ mod tests {
 
         #[test]
         fn a_quote_is_bounded_and_holds_no_control(text in any::<String>()) {
-            let shown = shown(&text);
+            let shown = quote(&text);
             prop_assert!(shown.len() <= 12 * MAX_QUOTE);
             prop_assert!(!shown.chars().any(char::is_control));
         }

@@ -4,7 +4,7 @@
 use std::net::TcpListener;
 
 use rusqlite::{Connection, params};
-use tollgate::store::State;
+use tollgate::store::PurchaseState;
 
 use crate::commands::desk::{CHAT, CHAT_BODY, Desk, MINUTE, Server, gateway, line, post};
 use crate::commands::recorder::unlisted;
@@ -98,7 +98,7 @@ fn purchase_on_an_account_that_never_listed_its_keys_is_not_released_by_another(
     assert_eq!(file.execute(age, params![ago]), Ok(2));
     drop(file);
     let [sold, lost] = desk.rows().try_into().expect("two purchases");
-    assert_eq!((sold.state, lost.state), (State::Posted, State::Unknown));
+    assert_eq!((sold.state, lost.state), (PurchaseState::Posted, PurchaseState::Unknown));
 
     // Back at the first account. It counts one chat more, which is lost here.
     let server = desk.serve();
@@ -107,9 +107,9 @@ fn purchase_on_an_account_that_never_listed_its_keys_is_not_released_by_another(
     let out = desk.left(&["reconcile"]);
     assert!(line(&out, lost.id).contains("tollgate purchase resolve"), "{out}");
     assert!(line(&out, counted).contains("1 of 3 alike were charged"), "{out}");
-    assert_eq!([lost.id, counted].map(|id| desk.state(id)), [State::Unknown; 2]);
+    assert_eq!([lost.id, counted].map(|id| desk.state(id)), [PurchaseState::Unknown; 2]);
     desk.done(&["purchase", "resolve", &lost.id.to_string(), "charged"]);
-    assert_eq!(desk.state(lost.id), State::Posted);
+    assert_eq!(desk.state(lost.id), PurchaseState::Posted);
     drop(server);
 }
 

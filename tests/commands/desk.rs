@@ -10,10 +10,10 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::sandbox::{Sandbox, Settings};
+use tollgate::sandbox::{Sandbox, SandboxSettings};
 use tollgate::store::{
-    Account, Checkpoint, Claim, Ending, KeptReply, Limits, PurchaseId, Reservation, Row, Service,
-    Snapshot, State, Store,
+    AccountStatus, Budgets, Checkpoint, DedupeKey, KeptReply, PurchaseId, PurchaseRecord,
+    PurchaseState, Reservation, Service, Settlement, Snapshot, Store,
 };
 
 use crate::support::process;
@@ -46,7 +46,7 @@ pub(crate) struct Ended {
 impl Desk {
     pub(crate) fn open() -> Self {
         let runtime = Runtime::new().unwrap();
-        let (sandbox, address) = gateway(&runtime, Settings::default().seed);
+        let (sandbox, address) = gateway(&runtime, SandboxSettings::default().seed);
         let folder = TempDir::with_prefix("tollgate-commands-").unwrap();
         fs::write(
             folder.path().join("proxy.toml"),
@@ -112,7 +112,7 @@ impl Desk {
         &self,
         (service, model, toll): (Service, &str, Usd),
         caller: &str,
-        ending: Option<Ending>,
+        ending: Option<Settlement>,
         ago: Duration,
     ) -> PurchaseId {
         let ledger = self.ledger(ago);
@@ -125,14 +125,14 @@ impl Desk {
             service,
             model: model.into(),
             toll,
-            claim: Claim::Key { key, payload: key },
-            limits: Limits::default(),
-            only_repeats: false,
+            dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
+            budgets: Budgets::default(),
+            replay_only: false,
         };
         self.runtime.block_on(async {
             ledger.reserve(&reservation).await.unwrap();
             if let Some(ending) = ending {
-                ledger.sent(id, Account::Recognised).await.unwrap();
+                ledger.mark_sent(id, AccountStatus::Confirmed).await.unwrap();
                 ledger.settle(id, ending).await.unwrap();
             }
         });
@@ -149,14 +149,14 @@ impl Desk {
         let id = self.enter(what, "192.0.2.1", None, sent);
         let ledger = self.ledger(lost);
         self.runtime.block_on(async {
-            ledger.sent(id, Account::Recognised).await.unwrap();
-            ledger.settle(id, Ending::Unknown).await.unwrap();
+            ledger.mark_sent(id, AccountStatus::Confirmed).await.unwrap();
+            ledger.settle(id, Settlement::Unknown).await.unwrap();
         });
         id
     }
 
     pub(crate) fn lose(&self, what: (Service, &str, Usd), ago: Duration) -> PurchaseId {
-        self.enter(what, "192.0.2.1", Some(Ending::Unknown), ago)
+        self.enter(what, "192.0.2.1", Some(Settlement::Unknown), ago)
     }
 
     /// Notes what the gateway's books say now, as if it had been noted so long ago.
@@ -171,20 +171,20 @@ impl Desk {
             spent_cents: cents(self.sandbox.charged().as_micros()),
         };
         let ledger = self.ledger(Duration::ZERO);
-        self.runtime.block_on(ledger.check(snapshot)).unwrap();
+        self.runtime.block_on(ledger.record_checkpoint(snapshot)).unwrap();
     }
 
     pub(crate) fn checked(&self) -> Option<Checkpoint> {
         let ledger = Store::open_read_only(&self.path(), Arc::new(clock::wall)).unwrap();
-        self.runtime.block_on(ledger.last_check()).unwrap()
+        self.runtime.block_on(ledger.latest_checkpoint()).unwrap()
     }
 
-    pub(crate) fn rows(&self) -> Vec<Row> {
+    pub(crate) fn rows(&self) -> Vec<PurchaseRecord> {
         let ledger = Store::open_read_only(&self.path(), Arc::new(clock::wall)).unwrap();
-        self.runtime.block_on(ledger.rows(Duration::ZERO)).unwrap()
+        self.runtime.block_on(ledger.purchases_since(Duration::ZERO)).unwrap()
     }
 
-    pub(crate) fn state(&self, id: PurchaseId) -> State {
+    pub(crate) fn state(&self, id: PurchaseId) -> PurchaseState {
         self.rows().into_iter().find(|row| row.id == id).expect("it is there").state
     }
 
@@ -219,7 +219,8 @@ impl Desk {
 /// Starts another gateway; with another seed, its account is another one.
 pub(crate) fn gateway(runtime: &Runtime, seed: u64) -> (Sandbox, SocketAddr) {
     let keys = vec![KEY.to_owned(), OTHER_KEY.to_owned()];
-    let settings = Settings { keys, seed, reply_delay: Duration::ZERO, ..Settings::default() };
+    let settings =
+        SandboxSettings { keys, seed, reply_delay: Duration::ZERO, ..SandboxSettings::default() };
     let sandbox = Sandbox::new(settings);
     let address = serve(&sandbox, runtime);
     (sandbox, address)
@@ -244,9 +245,9 @@ pub(crate) fn get(address: SocketAddr, path: &str, token: &str) -> u16 {
     answer.split(' ').nth(1).expect("a status").parse().unwrap()
 }
 
-pub(crate) fn posted(cost: Usd) -> Option<Ending> {
+pub(crate) fn posted(cost: Usd) -> Option<Settlement> {
     let reply = KeptReply { status: 200, is_json: true, body: "{}".into() };
-    Some(Ending::Posted { cost, reply: Some(reply), keep: MINUTE, job: None })
+    Some(Settlement::Posted { cost, reply: Some(reply), keep: MINUTE, job: None })
 }
 
 pub(crate) fn line(out: &str, id: PurchaseId) -> &str {

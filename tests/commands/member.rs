@@ -9,7 +9,7 @@ use std::{fs, thread};
 use tollgate::access::token::{self, Secret};
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::{LOOK_EVERY, Member, Own, Role, Store};
+use tollgate::store::{Member, OwnBudget, Role, Store, VERSION_POLL_INTERVAL};
 
 use crate::commands::desk::{CHAT, Desk, MINUTE, Server, VIDEO, get, posted};
 
@@ -69,11 +69,14 @@ fn a_token_is_printed_once_and_is_in_no_file() {
     assert_eq!(bob.err, format!("{}{told}{OPEN}", desk.ledger_line()));
 
     let members = desk.members();
-    let own = Own { day: Some(Usd::dollars(5)), month: Some(Usd::dollars(50)) };
-    assert_eq!((&*members[0].name, members[0].role, members[0].own), ("ann", Role::Member, own));
+    let own = OwnBudget { day: Some(Usd::dollars(5)), month: Some(Usd::dollars(50)) };
+    assert_eq!(
+        (&*members[0].name, members[0].role, members[0].own_budget),
+        ("ann", Role::Member, own)
+    );
     assert_eq!((&*members[1].name, members[1].role), ("bob", Role::Admin));
-    assert_eq!(members[0].token, token::hash(&desk.secret(), &token));
-    assert_eq!(members[1].token, token::hash(&desk.secret(), bob.out.trim_end()));
+    assert_eq!(members[0].token, token::hash_token(&desk.secret(), &token));
+    assert_eq!(members[1].token, token::hash_token(&desk.secret(), bob.out.trim_end()));
     assert_eq!(*members[0].prefix, token[..9]);
 
     for file in fs::read_dir(desk.folder.path()).unwrap() {
@@ -132,13 +135,19 @@ fn an_update_changes_what_is_named() {
         )
     );
     let (day, month) = (Some(Usd::dollars(5)), Some(Usd::mills(500)));
-    assert_eq!(desk.members()[0].own, Own { day, month });
+    assert_eq!(desk.members()[0].own_budget, OwnBudget { day, month });
     desk.told(&["update", "ann", "--role", "admin"]);
-    assert_eq!((desk.members()[0].own, desk.members()[0].role), (Own { day, month }, Role::Admin));
+    assert_eq!(
+        (desk.members()[0].own_budget, desk.members()[0].role),
+        (OwnBudget { day, month }, Role::Admin)
+    );
     desk.told(&["update", "ann", "--no-budget", "--budget", "5/day", "--role", "member"]);
-    assert_eq!(desk.members()[0].own, Own { day, month: None });
+    assert_eq!(desk.members()[0].own_budget, OwnBudget { day, month: None });
     desk.told(&["update", "ann", "--no-budget"]);
-    assert_eq!((desk.members()[0].own, desk.members()[0].role), (Own::default(), Role::Member));
+    assert_eq!(
+        (desk.members()[0].own_budget, desk.members()[0].role),
+        (OwnBudget::default(), Role::Member)
+    );
     let said = desk.refused(&["update", "ann"], 2);
     assert!(said.contains("--budget") && said.contains("--no-budget"), "{said}");
 }
@@ -150,14 +159,17 @@ fn another_token_ends_the_old_one_and_who_is_revoked_gets_none() {
     let new = desk.token(&["rotate", "ann"]);
     assert_ne!(old, new);
     let member = &desk.members()[0];
-    assert_eq!((member.token, &*member.prefix), (token::hash(&desk.secret(), &new), &new[..9]));
+    assert_eq!(
+        (member.token, &*member.prefix),
+        (token::hash_token(&desk.secret(), &new), &new[..9])
+    );
     let told = desk.told(&["revoke", "ann"]);
     let words = "ann is revoked: its token and its logins hold no more\n";
     assert_eq!(told, format!("{}{words}{OPEN}", desk.ledger_line()));
-    let at = desk.members()[0].revoked;
+    let at = desk.members()[0].revoked_at;
     assert!(at.is_some());
     desk.told(&["revoke", "ann"]);
-    assert_eq!(desk.members()[0].revoked, at);
+    assert_eq!(desk.members()[0].revoked_at, at);
     for change in [&["rotate", "ann"][..], &["update", "ann", "--role", "admin"]] {
         assert!(desk.refused(change, 1).contains("ann was revoked, which is for good"));
     }
@@ -170,18 +182,18 @@ fn another_token_ends_the_old_one_and_who_is_revoked_gets_none() {
 fn a_change_is_known_to_a_running_server_when_the_command_is_done() {
     let desk = Desk::open();
     let server = desk.server();
-    let edition = || desk.runtime.block_on(server.edition()).unwrap();
+    let edition = || desk.runtime.block_on(server.members_version()).unwrap();
     let before = edition();
     let began = clock::now();
     let token = desk.token(&["add", "ann"]);
-    assert!(began.elapsed() > LOOK_EVERY, "the server had the time to look");
+    assert!(began.elapsed() > VERSION_POLL_INTERVAL, "the server had the time to look");
     let added = edition();
     assert_ne!(added, before);
     let member = desk.runtime.block_on(server.members()).unwrap().remove(0);
-    assert_eq!(member.token, token::hash(&desk.secret(), &token));
+    assert_eq!(member.token, token::hash_token(&desk.secret(), &token));
     desk.told(&["revoke", "ann"]);
     assert_ne!(edition(), added);
-    assert!(desk.runtime.block_on(server.members()).unwrap()[0].revoked.is_some());
+    assert!(desk.runtime.block_on(server.members()).unwrap()[0].revoked_at.is_some());
     drop(server);
 }
 
@@ -195,7 +207,7 @@ fn all_who_add_at_once_before_there_is_anything_use_one_secret() {
     });
     let (members, secret) = (desk.members(), desk.secret());
     for (member, (name, token)) in members.iter().zip(tokens) {
-        assert_eq!((&*member.name, member.token), (name, token::hash(&secret, &token)));
+        assert_eq!((&*member.name, member.token), (name, token::hash_token(&secret, &token)));
     }
 }
 
@@ -206,7 +218,7 @@ fn a_secret_is_the_one_that_is_given_and_never_repeated() {
     let token = desk.run(&["member", "add", "ann"], &given);
     assert_eq!(token.code, Some(0), "{}", token.err);
     let secret = Secret::new(LONG.as_bytes());
-    assert_eq!(desk.members()[0].token, token::hash(&secret, token.out.trim_end()));
+    assert_eq!(desk.members()[0].token, token::hash_token(&secret, token.out.trim_end()));
     assert!(!desk.folder.path().join("tollgate.secret").exists());
     let ended = desk.run(&["member", "add", "bob"], &[("TOLLGATE_SECRET", "hunter2")]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""));
@@ -246,7 +258,7 @@ fn another_secret_than_before_is_refused_until_it_is_meant() {
     assert_eq!(meant.code, Some(0), "{}", meant.err);
     assert!(meant.err.contains("tokens of 1 earlier members hold no more"), "{}", meant.err);
     let secret = Secret::new(OTHER.as_bytes());
-    assert_eq!(desk.members()[0].token, token::hash(&secret, meant.out.trim_end()));
+    assert_eq!(desk.members()[0].token, token::hash_token(&secret, meant.out.trim_end()));
     assert_eq!(desk.run(&["member", "add", "bob"], &right).code, Some(2));
     // Where nobody's token depends on it, any other will do.
     assert_eq!(desk.run(&["member", "revoke", "ann"], &right).code, Some(0));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::store::{Ending, PurchaseId, State};
+use tollgate::store::{PurchaseId, PurchaseState, Settlement};
 
 use crate::commands::desk::{CHAT, CHAT_BODY, Desk, MINUTE, VIDEO, line, post, posted};
 
@@ -11,7 +11,7 @@ fn purchases_are_listed_newest_first_in_the_words_of_users() {
     let desk = Desk::with_ledger();
     assert_eq!(desk.done(&["purchase", "list"]).lines().count(), 1, "the head alone");
     let sold = desk.enter(CHAT, "192.0.2.1", posted(CHAT.2), 5 * MINUTE);
-    let free = desk.enter(CHAT, "member:ann", Some(Ending::Voided), 4 * MINUTE);
+    let free = desk.enter(CHAT, "member:ann", Some(Settlement::Voided), 4 * MINUTE);
     let lost = desk.lose(VIDEO, 3 * MINUTE);
     let held = desk.enter(CHAT, "192.0.2.1", None, 2 * MINUTE);
     let all = desk.done(&["purchase", "list"]);
@@ -47,7 +47,10 @@ fn operator_ends_an_unknown_outcome_once() {
     assert!(out.starts_with("charged") && out.contains("$3.00"), "{out}");
     let out = desk.done(&["purchase", "resolve", &free.to_string(), "released"]);
     assert!(out.starts_with("released"), "{out}");
-    assert_eq!([bought, free].map(|id| desk.state(id)), [State::Posted, State::Voided]);
+    assert_eq!(
+        [bought, free].map(|id| desk.state(id)),
+        [PurchaseState::Posted, PurchaseState::Voided]
+    );
 
     for (id, outcome, says) in [
         (bought, "released", "its outcome is known: charged"),
@@ -62,7 +65,10 @@ fn operator_ends_an_unknown_outcome_once() {
         let ended = desk.run(&["purchase", "resolve", wrong[0], wrong[1]], &[]);
         assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{}", ended.err);
     }
-    assert_eq!([bought, free].map(|id| desk.state(id)), [State::Posted, State::Voided]);
+    assert_eq!(
+        [bought, free].map(|id| desk.state(id)),
+        [PurchaseState::Posted, PurchaseState::Voided]
+    );
 }
 
 #[test]
@@ -85,5 +91,5 @@ fn resolved_outcome_holds_in_a_running_server_at_once() {
         }
     }
     assert_eq!(desk.sandbox.charges().chat, 3);
-    assert!(desk.rows().iter().all(|row| row.ended.is_some_and(|end| end > Duration::ZERO)));
+    assert!(desk.rows().iter().all(|row| row.ended_at.is_some_and(|end| end > Duration::ZERO)));
 }

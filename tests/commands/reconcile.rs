@@ -8,7 +8,7 @@ use std::time::Duration;
 use rusqlite::{Connection, params};
 
 use tollgate::clock;
-use tollgate::store::{Ending, Job, JobState, State, Store, Word};
+use tollgate::store::{Job, JobState, PurchaseState, Settlement, StatusUpdate, Store};
 
 use crate::commands::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, line, post, posted};
 use crate::support::{until, until_within};
@@ -37,7 +37,7 @@ fn a_chat_is_told_by_the_count_and_a_dry_run_changes_nothing() {
     drop(server);
     assert!(line(&out, chat).contains("by the count") && line(&out, chat).contains(told), "{out}");
     assert!(out.contains("drift      none"), "{out}");
-    assert_eq!(desk.state(chat), State::Posted);
+    assert_eq!(desk.state(chat), PurchaseState::Posted);
     assert!(desk.checked().expect("noted").snapshot.at > first.snapshot.at);
     let out = desk.done(&["reconcile"]);
     assert!(out.contains("unknown    none") && out.contains("drift      none"), "{out}");
@@ -60,7 +60,7 @@ fn a_video_is_told_by_what_was_spent() {
     assert!(line(&out, chat).starts_with("free") && line(&out, chat).contains("count"), "{out}");
     assert_eq!(
         [cheap, dear, chat].map(|id| desk.state(id)),
-        [State::Posted, State::Voided, State::Voided]
+        [PurchaseState::Posted, PurchaseState::Voided, PurchaseState::Voided]
     );
     assert!(out.contains("drift      none") && out.contains("a new checkpoint"), "{out}");
 }
@@ -96,7 +96,7 @@ fn what_somebody_else_may_have_spent_releases_nothing_and_never_will() {
     // What was inferred is no proof: the cheap one may still have been charged.
     let out = desk.left(&["reconcile"]);
     assert!(line(&out, cheap).contains("unless somebody else uses the account"), "{out}");
-    assert_eq!(desk.state(cheap), State::Unknown);
+    assert_eq!(desk.state(cheap), PurchaseState::Unknown);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn reconcile_tells_while_purchases_are_under_way() {
     desk.charge_chat();
     let out = desk.left(&["reconcile"]);
     assert!(line(&out, chat).contains("1 of 2 alike"), "{out}");
-    assert_eq!(desk.state(running), State::Reserved);
+    assert_eq!(desk.state(running), PurchaseState::Reserved);
 }
 
 #[test]
@@ -156,15 +156,15 @@ fn refunded_video_hides_no_charge() {
             model: VIDEO.1.into(),
             toll: VIDEO.2,
             at: clock::wall(),
-            latest: None,
+            latest_update: None,
         };
-        let Some(Ending::Posted { cost, reply, keep, .. }) = posted(VIDEO.2) else { panic!() };
-        let ending = Ending::Posted { cost, reply, keep, job: Some(Box::new(job)) };
+        let Some(Settlement::Posted { cost, reply, keep, .. }) = posted(VIDEO.2) else { panic!() };
+        let ending = Settlement::Posted { cost, reply, keep, job: Some(Box::new(job)) };
         let ledger = desk.ledger(40 * MINUTE);
-        let word = Word { at: clock::wall(), body: "{}".into(), state: JobState::Failed };
+        let word = StatusUpdate { at: clock::wall(), body: "{}".into(), state: JobState::Failed };
         desk.runtime.block_on(async {
             ledger.settle(first, ending).await.unwrap();
-            ledger.heard("r-1".into(), word).await.unwrap();
+            ledger.update_job("r-1".into(), word).await.unwrap();
         });
         let lost = match is_before {
             // $3 were spent before, $3 given back, $3 spent since: as if nothing had been.
@@ -181,7 +181,7 @@ fn refunded_video_hides_no_charge() {
         };
         let out = desk.left(&["reconcile"]);
         assert!(line(&out, lost).contains("1 of 2 alike"), "{out}");
-        assert_eq!(desk.state(lost), State::Unknown);
+        assert_eq!(desk.state(lost), PurchaseState::Unknown);
     }
 }
 
@@ -200,7 +200,7 @@ fn clock_that_was_set_back_releases_nothing() {
     // The count is 1 since the checkpoint. By the clock, both are "since".
     let out = desk.left(&["reconcile"]);
     assert!(!line(&out, lost).starts_with("free"), "{out}");
-    assert_eq!(desk.state(lost), State::Unknown);
+    assert_eq!(desk.state(lost), PurchaseState::Unknown);
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn what_cannot_be_told_stays_unknown_with_its_reason() {
     desk.charge_chat();
     let out = desk.left(&["reconcile", "--dry-run"]);
     assert!(line(&out, young).contains("somebody else uses the account"), "{out}");
-    assert!(desk.rows().iter().all(|row| row.state == State::Unknown));
+    assert!(desk.rows().iter().all(|row| row.state == PurchaseState::Unknown));
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn what_may_still_be_charged_is_not_given_back_and_keeps_its_checkpoint() {
     let out = desk.left(&["reconcile"]);
     assert!(line(&out, chat).contains("it may be yet"), "{out}");
     assert!(out.contains("the checkpoint stays"), "{out}");
-    assert_eq!((desk.state(chat), desk.checked()), (State::Unknown, before));
+    assert_eq!((desk.state(chat), desk.checked()), (PurchaseState::Unknown, before));
     desk.charge_chat();
     assert!(line(&desk.done(&["reconcile"]), chat).starts_with("charged"));
 }
@@ -250,12 +250,12 @@ fn what_was_long_under_way_is_young_when_it_is_lost() {
     let out = desk.left(&["reconcile"]);
     for id in [chat, video] {
         assert!(line(&out, id).contains("it may be yet"), "{out}");
-        assert_eq!((desk.state(id), desk.checked()), (State::Unknown, before));
+        assert_eq!((desk.state(id), desk.checked()), (PurchaseState::Unknown, before));
     }
     desk.charge_chat();
     desk.charge_video("video-a-2");
     let out = desk.done(&["reconcile"]);
-    assert_eq!([chat, video].map(|id| desk.state(id)), [State::Posted; 2], "{out}");
+    assert_eq!([chat, video].map(|id| desk.state(id)), [PurchaseState::Posted; 2], "{out}");
 
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
@@ -369,5 +369,5 @@ fn a_gateway_that_does_not_answer_changes_nothing() {
         assert_eq!(ended.code, Some(1), "{}", ended.said());
         assert!(!ended.err.is_empty(), "{}", ended.out);
     }
-    assert_eq!((desk.state(chat), desk.checked()), (State::Unknown, before));
+    assert_eq!((desk.state(chat), desk.checked()), (PurchaseState::Unknown, before));
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Claim, Ending, Limits, PurchaseId, Reservation, Service};
+use tollgate::store::{Budgets, DedupeKey, PurchaseId, Reservation, Service, Settlement};
 
 use crate::commands::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, posted};
 
@@ -16,8 +16,8 @@ fn spent() -> Desk {
     desk.enter(CHAT, "192.0.2.1", posted(CHAT.2), 10 * days);
     desk.enter(CHAT, "192.0.2.1", posted(CHAT.2), zero);
     desk.enter(VIDEO, "192.0.2.2", posted(Usd::mills(3_210)), zero);
-    desk.enter(VIDEO, "192.0.2.2", Some(Ending::Unknown), zero);
-    desk.enter(DEAR, "192.0.2.2", Some(Ending::Voided), zero);
+    desk.enter(VIDEO, "192.0.2.2", Some(Settlement::Unknown), zero);
+    desk.enter(DEAR, "192.0.2.2", Some(Settlement::Voided), zero);
     desk
 }
 
@@ -54,9 +54,9 @@ fn usage_shows_what_is_under_way_beside_a_running_server() {
         service: Service::Video,
         model: "video-a-2".into(),
         toll: Usd::dollars(3),
-        claim: Claim::Key { key: [1; 32], payload: [1; 32] },
-        limits: Limits::default(),
-        only_repeats: false,
+        dedupe_key: DedupeKey::IdempotencyKey { key: [1; 32], payload: [1; 32] },
+        budgets: Budgets::default(),
+        replay_only: false,
     };
     desk.runtime.block_on(server.reserve(&reservation)).unwrap();
     let out = desk.done(&["usage", "--by", "model", "--format", "csv"]);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tollgate::cli::Cli;
 use tollgate::metrics::Metrics;
-use tollgate::problem::{ALL, Charged, FAULTS, INVALID_REQUEST, Kind};
+use tollgate::problem::{ALL, Charged, FIELD_ERROR_CODES, INVALID_REQUEST, Kind};
 use tollgate::routes::endpoints::{ENDPOINTS, Endpoint, PAGE};
 
 use crate::markdown::{read, rows, section};
@@ -37,7 +37,9 @@ fn problem(kind: &Kind) -> String {
     );
     if *kind == INVALID_REQUEST {
         section += "\n| Fault | Means |\n|---|---|\n";
-        section.extend(FAULTS.iter().map(|(codes, means)| format!("| {codes} | {means} |\n")));
+        section.extend(
+            FIELD_ERROR_CODES.iter().map(|(codes, means)| format!("| {codes} | {means} |\n")),
+        );
     }
     section
 }
@@ -45,14 +47,14 @@ fn problem(kind: &Kind) -> String {
 #[test]
 fn http_md_lists_every_endpoint_as_the_code_has_it() {
     let table: String = ENDPOINTS.iter().map(endpoint).collect();
-    let table = format!("{table}| everything else | {} | free |\n", PAGE.about);
+    let table = format!("{table}| everything else | {} | free |\n", PAGE.description);
     let head = "| Endpoint | What it does | Counted as |\n|---|---|---|\n";
     compare_table("docs/reference/http.md", "Endpoints", &format!("{head}{table}"));
 }
 
 fn endpoint(endpoint: &Endpoint) -> String {
-    let Endpoint { route, about, .. } = endpoint;
-    let path = endpoint.paths().next().expect("a path");
+    let Endpoint { route, description: about, .. } = endpoint;
+    let path = endpoint.openapi_paths().next().expect("a path");
     let counted = format!("{:?}", route.class).to_lowercase();
     format!("| `{} {path}` | {about} | {counted} |\n", route.method)
 }
@@ -63,7 +65,7 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
     let metrics = Metrics::default();
     metrics.request("/", 200, Duration::ZERO);
     metrics.purchase("chat", "charged", 0);
-    let page = metrics.text();
+    let page = metrics.encode();
     let facts = |mark: &'static str| {
         let lines = page.lines().filter_map(move |line| line.strip_prefix(mark)?.split_once(' '));
         lines.collect::<Vec<_>>()
@@ -83,7 +85,7 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
         table += &format!("| `{name}` | {kind} | {} | {help} |\n", labels.join(", "));
     }
     let code = read("src/metrics.rs");
-    let added = code.split("add(").skip(1).filter_map(|rest| rest.split('"').nth(1));
+    let added = code.split("register(").skip(1).filter_map(|rest| rest.split('"').nth(1));
     let added: BTreeSet<_> = added.map(|name| format!("tollgate_{name}")).collect();
     let scraped: BTreeSet<_> = helps.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(scraped, added, "a metric that this test does not count once");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tollgate::problem::FAULTS;
+use tollgate::problem::FIELD_ERROR_CODES;
 use tollgate::sandbox::MOODS;
 
 use crate::markdown::{read, rows, section, spans};
@@ -10,7 +10,8 @@ use crate::references::sources;
 
 #[test]
 fn every_fault_of_a_payload_is_explained() {
-    let explained: BTreeSet<_> = FAULTS.iter().flat_map(|(codes, _)| spans(codes)).collect();
+    let explained: BTreeSet<_> =
+        FIELD_ERROR_CODES.iter().flat_map(|(codes, _)| spans(codes)).collect();
     let judges: Vec<_> = sources().filter(|(path, _)| path.starts_with("src/validate/")).collect();
     let after = |mark: &'static str| {
         let rest = judges.iter().flat_map(move |(_, code)| code.split(mark).skip(1));
@@ -92,9 +93,9 @@ fn the_headers_of_pages_of_other_origins_are_those_of_the_code() {
     let prose = prose.split("Scripts of a listed origin may send").nth(1).expect("a list");
     let (sent, rest) = prose.split_once("They can read").expect("two lists");
     let readable = rest.split("\n\n").next().unwrap_or_default();
-    let code = sources().map(|(_, code)| code).find(|code| code.contains("const MAY_SEND"));
+    let code = sources().map(|(_, code)| code).find(|code| code.contains("const ALLOWED_HEADERS"));
     let code = code.expect("a file with the lists");
-    for (told, constant) in [(sent, "const MAY_SEND"), (readable, "const MAY_READ")] {
+    for (told, constant) in [(sent, "const ALLOWED_HEADERS"), (readable, "const EXPOSED_HEADERS")] {
         let list = code.split(constant).nth(1).and_then(|rest| rest.split("];").next());
         let list = list.expect("a list").lines();
         let known: Vec<_> =
@@ -103,7 +104,7 @@ fn the_headers_of_pages_of_other_origins_are_those_of_the_code() {
         told.retain(|name| *name != "x-stainless-");
         assert_eq!(told, known, "{constant}");
     }
-    assert!(code.contains("const SDK_FAMILY: &str = \"x-stainless-\""));
+    assert!(code.contains("const SDK_HEADER_PREFIX: &str = \"x-stainless-\""));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tollgate::config::Config;
+use tollgate::config::Settings;
 
 use crate::markdown::{anchor, documents, headings, links, read, rows, section, spans};
 
@@ -65,7 +65,7 @@ fn files_of_the_code_that_are_named_are_there() {
 
 #[test]
 fn settings_that_are_named_are_settings() {
-    let known = Config::names();
+    let known = Settings::names();
     let sections: BTreeSet<_> = known.iter().filter_map(|name| name.split('.').next()).collect();
     let mut faults = Vec::new();
     for document in documents() {

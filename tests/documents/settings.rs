@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use tollgate::config::{Config, Environment, Fault, Source, Store, Target};
+use tollgate::config::{Environment, SettingError, Settings, SettingsSource, StoreConfig, Target};
 
 /// Commented settings that show an example, as their default is absence.
 const EXAMPLES: &[&str] = &[
@@ -49,15 +49,15 @@ fn shipped() -> String {
     fs::read_to_string("proxy.toml").expect("tests run in the package root")
 }
 
-fn read(file: &str, environment: &[(&str, &str)]) -> Result<Config, Vec<Fault>> {
+fn read(file: &str, environment: &[(&str, &str)]) -> Result<Settings, Vec<SettingError>> {
     let rows = environment.iter();
     let environment: Environment =
         rows.map(|(name, value)| ((*name).to_owned(), (*value).to_owned().into())).collect();
-    Config::read(&Source {
+    Settings::read(&SettingsSource {
         file: Some(("proxy.toml", file)),
         folder: Path::new(""),
         environment: &environment,
-        asks_gateway: true,
+        needs_gateway_key: true,
         key_file: &|_| Err("none is read".to_owned()),
     })
 }
@@ -65,21 +65,21 @@ fn read(file: &str, environment: &[(&str, &str)]) -> Result<Config, Vec<Fault>> 
 #[test]
 fn the_settings_file_as_shipped_sets_nothing() {
     let config = read(&shipped(), &[]).expect("it is right");
-    assert_eq!(format!("{config:?}"), format!("{:?}", Config::default()));
+    assert_eq!(format!("{config:?}"), format!("{:?}", Settings::default()));
 }
 
 #[test]
 fn the_settings_file_shows_the_defaults() {
     let file = uncommented(&shipped(), |name| !EXAMPLES.contains(&name));
     let config = read(&file, &[]).expect("the defaults are right");
-    assert_eq!(format!("{config:?}"), format!("{:?}", Config::default()));
+    assert_eq!(format!("{config:?}"), format!("{:?}", Settings::default()));
 }
 
 #[test]
 fn the_settings_file_shows_every_setting_once_and_in_order() {
     let text = shipped();
     let shown: Vec<_> = commented(&text).into_iter().map(|(name, _)| name).collect();
-    let mut known = Config::names();
+    let mut known = Settings::names();
     let mut sorted = shown.clone();
     sorted.sort();
     known.sort();
@@ -100,7 +100,7 @@ fn the_settings_file_loads_with_every_setting_uncommented() {
     let file = uncommented(&shipped(), |name| name != "access.jwt");
     let config = read(&file, &live).expect("every example is right");
     assert!(matches!(config.gateway.target, Target::Live { .. }));
-    assert_eq!(config.store, Store::Sqlite("tollgate.db".into()));
+    assert_eq!(config.store, StoreConfig::Sqlite("tollgate.db".into()));
     assert!(config.budget.caller.day.is_some());
     assert!(config.catalog.chat_model("new-model").is_some());
     let file = uncommented(&shipped(), |name| name == "access.jwt");

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use tollgate::config::{Config, Environment, Source};
+use tollgate::config::{Environment, Settings, SettingsSource};
 
 use crate::markdown::{blocks, documents, read, rows, section};
 use crate::support::Server;
@@ -23,8 +23,8 @@ fn every_snippet_of_settings_loads() {
                 environment
                     .insert("GATEWAY_API_KEY".to_owned(), "svc_sk_example".to_owned().into());
             }
-            let outcome = Config::read(&Source {
-                asks_gateway: true,
+            let outcome = Settings::read(&SettingsSource {
+                needs_gateway_key: true,
                 file: Some(("proxy.toml", &block)),
                 folder: Path::new(""),
                 environment: &environment,

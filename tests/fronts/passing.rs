@@ -183,11 +183,11 @@ fn a_site_that_nginx_serves_has_its_files_and_the_api() {
 
 #[test]
 fn a_front_waits_longer_than_the_gate_does() {
-    let gateway = tollgate::config::Config::read(&tollgate::config::Source {
+    let gateway = tollgate::config::Settings::read(&tollgate::config::SettingsSource {
         file: None,
         folder: std::path::Path::new(""),
         environment: &tollgate::config::Environment::new(),
-        asks_gateway: true,
+        needs_gateway_key: true,
         key_file: &|_| Err("none is read".to_owned()),
     });
     let gateway = gateway.expect("the defaults are right").gateway;

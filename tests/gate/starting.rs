@@ -10,7 +10,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tollgate::clock;
-use tollgate::store::{Money, Store};
+use tollgate::store::{MoneyKind, Store};
 
 use crate::support::client::{Answer, Client, Record};
 use crate::support::process::{Process, Signal, run};
@@ -26,7 +26,7 @@ fn rows() -> u64 {
 
 /// A ledger with purchases that are all charged, and counters that are their sum.
 fn fill(ledger: &Path) {
-    drop(Store::serve_for(ledger, Arc::new(clock::wall), Money::Real, None).unwrap());
+    drop(Store::serve_money_kind(ledger, Arc::new(clock::wall), MoneyKind::Real, None).unwrap());
     let file = Connection::open(ledger).unwrap();
     file.execute_batch(&format!(
         "PRAGMA synchronous = OFF;
@@ -48,7 +48,7 @@ fn fill(ledger: &Path) {
     .unwrap();
     drop(file);
     // A server has had it as it is now.
-    drop(Store::serve_for(ledger, Arc::new(clock::wall), Money::Real, None).unwrap());
+    drop(Store::serve_money_kind(ledger, Arc::new(clock::wall), MoneyKind::Real, None).unwrap());
 }
 
 /// The folder of a server that sells from such a ledger in the mode `members`, or in the open.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tollgate::contract::money::Usd;
-use tollgate::sandbox::{Sandbox, Settings};
+use tollgate::sandbox::{Sandbox, SandboxSettings};
 
 use crate::support::Server;
 use crate::support::process::run;
@@ -32,12 +32,12 @@ struct Gate {
 impl Gate {
     fn start() -> Self {
         let runtime = Runtime::new().unwrap();
-        let sandbox = Sandbox::new(Settings {
+        let sandbox = Sandbox::new(SandboxSettings {
             keys: vec![KEY.to_owned()],
             balance: Usd::dollars(1_000_000),
             reply_delay: Duration::ZERO,
             window: WINDOW,
-            ..Settings::default()
+            ..SandboxSettings::default()
         });
         let gateway = serve(&sandbox, &runtime);
         let folder = TempDir::with_prefix("tollgate-schema-").unwrap();

@@ -7,7 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tollgate::clock::Date;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Claim, Ending, Limits, PurchaseId, Refused, Reservation, State, Twin};
+use tollgate::store::{
+    Budgets, DedupeKey, DuplicateCheck, PurchaseId, PurchaseState, Reservation, ReserveError,
+    Settlement,
+};
 
 use crate::clients::{Asked, Clients, Identity};
 
@@ -17,7 +20,7 @@ pub(crate) struct Entry {
     pub(crate) identity: Identity,
     pub(crate) order: usize,
     pub(crate) caller: String,
-    pub(crate) state: State,
+    pub(crate) state: PurchaseState,
     /// What it counts for unless it is voided.
     pub(crate) cost: Usd,
     /// When, on the clock that is never set.
@@ -39,7 +42,7 @@ pub(crate) struct Entry {
 
 #[derive(Debug)]
 pub(crate) struct Books {
-    limits: Limits,
+    limits: Budgets,
     pub(crate) entries: BTreeMap<PurchaseId, Entry>,
     /// Every day that something counted in.
     days: BTreeSet<u64>,
@@ -50,11 +53,11 @@ pub(crate) struct Books {
 type Kept = Result<(), String>;
 
 impl Books {
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: Budgets) -> Self {
         Self { limits, entries: BTreeMap::new(), days: BTreeSet::new(), started: Duration::ZERO }
     }
 
-    pub(crate) fn state(&self, id: PurchaseId) -> Option<State> {
+    pub(crate) fn state(&self, id: PurchaseId) -> Option<PurchaseState> {
         self.entries.get(&id).map(|entry| entry.state)
     }
 
@@ -62,14 +65,14 @@ impl Books {
     pub(crate) fn reserve(
         &mut self,
         asked: &Reservation,
-        outcome: &Result<(), Refused>,
+        outcome: &Result<(), ReserveError>,
         clients: &Clients,
         (wall, now): (Duration, Duration),
     ) -> Kept {
         let wish = clients.wish(asked.id);
-        let twin = match &asked.claim {
-            Claim::Twin(twin) => Some(twin),
-            Claim::Key { .. } => None,
+        let twin = match &asked.dedupe_key {
+            DedupeKey::Fingerprint(twin) => Some(twin),
+            DedupeKey::IdempotencyKey { .. } => None,
         };
         if let Some(since) = twin.and_then(|twin| twin.delivered_since)
             && since < self.started
@@ -77,7 +80,7 @@ impl Books {
             return Err(format!("{} is matched by refusals of {since:?}", asked.id));
         }
         for entry in self.entries.values_mut().filter(|entry| entry.identity == wish.identity()) {
-            entry.was_over |= entry.state == State::Posted && entry.keep_until <= wall;
+            entry.was_over |= entry.state == PurchaseState::Posted && entry.keep_until <= wall;
         }
         let earlier = self.earlier(wish.identity(), wish.claim, twin, wall);
         let day = self.today(wall);
@@ -101,7 +104,7 @@ impl Books {
                     identity: wish.identity(),
                     order: wish.order,
                     caller: asked.caller.clone(),
-                    state: State::Reserved,
+                    state: PurchaseState::Reserved,
                     cost: asked.toll,
                     set_aside: now,
                     reply: None,
@@ -119,22 +122,24 @@ impl Books {
                     Some(_) => Err(format!("{} was set aside twice", asked.id)),
                 }
             }
-            Err(Refused::Known(known)) => match self.entries.get(&known.id) {
+            Err(ReserveError::Duplicate(known)) => match self.entries.get(&known.id) {
                 Some(entry) if earlier == Some(known.id) && entry.state == known.state => Ok(()),
                 Some(_) | None => Err(format!("{} is not {known:?} but {earlier:?}", asked.id)),
             },
-            Err(Refused::KeyReused) => match earlier.and_then(|id| self.entries.get(&id)) {
+            Err(ReserveError::KeyReused) => match earlier.and_then(|id| self.entries.get(&id)) {
                 Some(entry) if entry.order != wish.order => Ok(()),
                 Some(_) | None => Err(format!("the key of {} is not used", asked.id)),
             },
-            Err(Refused::NoRepeat) => Err(format!("{} was to be bought", asked.id)),
-            Err(Refused::OverBudget(_)) if over => Ok(()),
-            Err(Refused::OverBudget(over)) => Err(format!("{} fits, no {over:?}", asked.id)),
-            Err(Refused::InsufficientCredit) if earlier.is_none() && !over => Ok(()),
-            Err(Refused::InsufficientCredit) => {
+            Err(ReserveError::NothingToReplay) => Err(format!("{} was to be bought", asked.id)),
+            Err(ReserveError::OverBudget(_)) if over => Ok(()),
+            Err(ReserveError::OverBudget(over)) => Err(format!("{} fits, no {over:?}", asked.id)),
+            Err(ReserveError::InsufficientCredit) if earlier.is_none() && !over => Ok(()),
+            Err(ReserveError::InsufficientCredit) => {
                 Err(format!("{} is {earlier:?}, or over a budget", asked.id))
             }
-            Err(Refused::Unavailable(why)) => Err(format!("{} for no reason: {why}", asked.id)),
+            Err(ReserveError::Unavailable(why)) => {
+                Err(format!("{} for no reason: {why}", asked.id))
+            }
         }
     }
 
@@ -143,18 +148,19 @@ impl Books {
         &self,
         identity: Identity,
         claim: Asked,
-        twin: Option<&Twin>,
+        twin: Option<&DuplicateCheck>,
         wall: Duration,
     ) -> Option<PurchaseId> {
         let is_same = |entry: &Entry| match (claim, entry.state) {
-            (_, State::Voided) => false,
+            (_, PurchaseState::Voided) => false,
             _ if entry.is_replaced => false,
-            (Asked::Key(_), State::Posted) => entry.keep_until > wall,
-            (_, State::Reserved | State::Sent) | (Asked::Key(_), State::Unknown) => true,
-            (Asked::Likeness { is_retry }, State::Posted | State::Unknown) => {
+            (Asked::Key(_), PurchaseState::Posted) => entry.keep_until > wall,
+            (_, PurchaseState::Reserved | PurchaseState::Sent)
+            | (Asked::Key(_), PurchaseState::Unknown) => true,
+            (Asked::Likeness { is_retry }, PurchaseState::Posted | PurchaseState::Unknown) => {
                 let Some((twin, at)) = twin.zip(entry.ended_at) else { return false };
-                let (since, until) = (wall.saturating_sub(twin.within), wall + twin.ahead);
-                let is_unseen = !entry.is_delivered || entry.state == State::Unknown;
+                let (since, until) = (wall.saturating_sub(twin.within), wall + twin.clock_skew);
+                let is_unseen = !entry.is_delivered || entry.state == PurchaseState::Unknown;
                 // What was delivered before the latest refusal, another request was refused after.
                 let is_of_refused = twin.delivered_since.is_none_or(|since| at < since);
                 (since..=until).contains(&at) && (is_unseen || (is_retry && !is_of_refused))
@@ -171,8 +177,8 @@ impl Books {
 
     pub(crate) fn sent(&mut self, id: PurchaseId) -> Kept {
         match self.entries.get_mut(&id) {
-            Some(entry) if matches!(entry.state, State::Reserved | State::Sent) => {
-                entry.state = State::Sent;
+            Some(entry) if matches!(entry.state, PurchaseState::Reserved | PurchaseState::Sent) => {
+                entry.state = PurchaseState::Sent;
                 Ok(())
             }
             Some(_) | None => Err(format!("{id} is marked as sent and not set aside")),
@@ -182,7 +188,7 @@ impl Books {
     /// What leaves is set aside, and a crash would find it as sent.
     pub(crate) fn is_marked(&self, id: PurchaseId) -> Kept {
         match self.state(id) {
-            Some(State::Sent) => Ok(()),
+            Some(PurchaseState::Sent) => Ok(()),
             state => Err(format!("{id} was sent while the ledger has it as {state:?}")),
         }
     }
@@ -191,13 +197,13 @@ impl Books {
     pub(crate) fn settle(
         &mut self,
         id: PurchaseId,
-        ending: &Ending,
+        ending: &Settlement,
         wall: Duration,
         is_found_out: bool,
     ) -> Kept {
         let Some(entry) = self.entries.get_mut(&id) else { return Ok(()) };
-        let is_open = matches!(entry.state, State::Reserved | State::Sent);
-        let is_news = entry.state == State::Unknown && *ending != Ending::Unknown;
+        let is_open = matches!(entry.state, PurchaseState::Reserved | PurchaseState::Sent);
+        let is_news = entry.state == PurchaseState::Unknown && *ending != Settlement::Unknown;
         if !is_open && !is_news {
             return Ok(());
         }
@@ -206,16 +212,16 @@ impl Books {
         }
         entry.ended_at.get_or_insert(wall);
         match ending {
-            Ending::Posted { cost, reply, keep, .. } => {
-                entry.state = State::Posted;
+            Settlement::Posted { cost, reply, keep, .. } => {
+                entry.state = PurchaseState::Posted;
                 entry.cost = *cost;
                 entry.reply = reply.as_ref().map(|reply| reply.body.clone());
                 entry.keep_until = wall + *keep;
             }
-            Ending::Voided => entry.state = State::Voided,
-            Ending::Unknown => entry.state = State::Unknown,
+            Settlement::Voided => entry.state = PurchaseState::Voided,
+            Settlement::Unknown => entry.state = PurchaseState::Unknown,
         }
-        entry.was_unknown |= *ending == Ending::Unknown;
+        entry.was_unknown |= *ending == Settlement::Unknown;
         Ok(())
     }
 
@@ -236,13 +242,14 @@ impl Books {
         self.started = wall;
         for entry in self.entries.values_mut() {
             let found = match entry.state {
-                State::Reserved => State::Voided,
-                State::Sent => State::Unknown,
-                ended @ (State::Posted | State::Voided | State::Unknown) => ended,
+                PurchaseState::Reserved => PurchaseState::Voided,
+                PurchaseState::Sent => PurchaseState::Unknown,
+                ended
+                @ (PurchaseState::Posted | PurchaseState::Voided | PurchaseState::Unknown) => ended,
             };
             if found != entry.state {
                 entry.ended_at = Some(wall);
-                entry.was_unknown = found == State::Unknown;
+                entry.was_unknown = found == PurchaseState::Unknown;
             }
             entry.state = found;
         }
@@ -250,14 +257,14 @@ impl Books {
 
     /// Posted, set aside and unknown: for a caller or all, in one day or its month.
     pub(crate) fn spent(&self, caller: Option<&str>, day: u64, is_month: bool) -> Usd {
-        let month = |day| (Date::on(day).year, Date::on(day).month);
+        let month = |day| (Date::from_days(day).year, Date::from_days(day).month);
         let counts = |entry: &&Entry| {
             let is_then = match is_month {
                 true => month(entry.day) == month(day),
                 false => entry.day == day,
             };
             let is_own = caller.is_none_or(|caller| entry.caller == caller);
-            is_then && is_own && entry.state != State::Voided
+            is_then && is_own && entry.state != PurchaseState::Voided
         };
         let counted = self.entries.values().filter(counts);
         Usd::micros(counted.map(|entry| entry.cost.as_micros()).sum())

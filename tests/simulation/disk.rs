@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock;
-use tollgate::store::{Clock, PurchaseId, Row, Store, Unavailable};
+use tollgate::store::{Clock, PurchaseId, PurchaseRecord, Store, Unavailable};
 
 use crate::clients::number;
 use crate::dice::fixed;
@@ -66,8 +66,8 @@ impl Platter {
         self.store.as_ref().expect("it is open")
     }
 
-    pub(crate) fn rows(&self) -> Vec<Row> {
-        finish(self.store().rows(Duration::ZERO)).expect("rows")
+    pub(crate) fn rows(&self) -> Vec<PurchaseRecord> {
+        finish(self.store().purchases_since(Duration::ZERO)).expect("rows")
     }
 
     pub(crate) fn wind(&self, wall: Duration) {
@@ -116,7 +116,7 @@ impl Disk {
 
     /// The store as the gate of this process has it.
     pub(crate) fn tapped(&self) -> Store {
-        self.0.platter.store().tapped(Arc::new(self.clone()))
+        self.0.platter.store().with_hook(Arc::new(self.clone()))
     }
 
     pub(super) fn is_alive(&self) -> bool {

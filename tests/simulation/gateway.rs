@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tollgate::contract::money::Usd;
 use tollgate::store::PurchaseId;
-use tollgate::upstream::{Attempt, BeforeSend, What};
+use tollgate::upstream::{Attempt, BeforeSend, GatewayCall};
 
 use crate::dice::Dice;
 use crate::setup::{FIRST_VIDEO, ORDERS, Setup};
@@ -185,7 +185,7 @@ impl Gateway {
             (2, Fate::Throttled { seconds: None }),
             (1, Fate::Cheaper),
         ]);
-        let order = order(&attempt.ask.what);
+        let order = order(&attempt.request.call);
         let fate = match troubled {
             true => trouble,
             false => Fate::Served,
@@ -223,8 +223,8 @@ impl Gateway {
         course: Course,
         (now, life): (Duration, u64),
     ) -> Result<usize, String> {
-        let order = order(&attempt.ask.what);
-        let id = match &attempt.ask.before_send {
+        let order = order(&attempt.request.call);
+        let id = match &attempt.request.before_send {
             Some(before_send) => self.purchase(&std::sync::Arc::downgrade(before_send)),
             None => None,
         };
@@ -276,17 +276,17 @@ impl Gateway {
     }
 
     /// The reply to a flight, as it was sent off.
-    pub(crate) fn body(&self, flight: usize, what: &What) -> Bytes {
+    pub(crate) fn body(&self, flight: usize, what: &GatewayCall) -> Bytes {
         let cost = self.flights[flight].charges.map_or(Usd::ZERO, |(_, cost)| cost);
         match what {
-            What::Video(_) => {
+            GatewayCall::Video(_) => {
                 let (cost, left) = (cost.short(), self.flights[flight].left.short());
                 format!(
                     r#"{{"request_id":"job-{flight}","cost":{{"this_request":"{cost}"}},"balance":"{left}"}}"#
                 )
             }
-            What::Chat(_) => format!(r#"{{"message":{{"content":"flight {flight}"}}}}"#),
-            What::VideoStatus { .. } | What::Billing | What::Other { .. } => "{}".to_owned(),
+            GatewayCall::Chat(_) => format!(r#"{{"message":{{"content":"flight {flight}"}}}}"#),
+            GatewayCall::VideoStatus { .. } | GatewayCall::Billing | GatewayCall::Passthrough { .. } => "{}".to_owned(),
         }
         .into()
     }
@@ -339,12 +339,14 @@ impl Gateway {
 }
 
 /// What is bought, by its place in the list; nothing for what is free.
-fn order(what: &What) -> Option<usize> {
+fn order(what: &GatewayCall) -> Option<usize> {
     match what {
-        What::Chat(body) | What::Video(body) => {
+        GatewayCall::Chat(body) | GatewayCall::Video(body) => {
             ORDERS.iter().position(|order| order.get().body == *body)
         }
-        What::VideoStatus { .. } | What::Billing | What::Other { .. } => None,
+        GatewayCall::VideoStatus { .. }
+        | GatewayCall::Billing
+        | GatewayCall::Passthrough { .. } => None,
     }
 }
 

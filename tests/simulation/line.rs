@@ -13,7 +13,9 @@ use http_body_util::Empty;
 use hyper_util::rt::TokioIo;
 use tokio::time::sleep;
 use tollgate::store::PurchaseId;
-use tollgate::upstream::{Abort, Attempt, BeforeSend, Error, Reply, Transport, Unread};
+use tollgate::upstream::{
+    Abort, Attempt, BeforeSend, Error, GatewayReply, SendAttempt, UnparsableReply,
+};
 
 use crate::gateway::{Course, Fate};
 use crate::world::{State, World};
@@ -26,8 +28,8 @@ pub(crate) struct Line {
     pub(crate) world: World,
 }
 
-impl Transport for Line {
-    async fn send(&self, attempt: Attempt) -> Result<Reply, Error> {
+impl SendAttempt for Line {
+    async fn send(&self, attempt: Attempt) -> Result<GatewayReply, Error> {
         let world = &self.world;
         let course = world.lock().gateway.course(&attempt);
         sleep(course.connect).await;
@@ -35,7 +37,7 @@ impl Transport for Line {
             tally(world, course.fate);
             return Err(Error::Unreachable(io::ErrorKind::ConnectionRefused.into()));
         }
-        if let Some(before_send) = &attempt.ask.before_send {
+        if let Some(before_send) = &attempt.request.before_send {
             let answer = before_send.authorize();
             Authorizing { world, before_send, answer }.await.map_err(Error::Aborted)?;
         }
@@ -94,7 +96,7 @@ async fn reply(
     course: Course,
     flight: usize,
     timeout: Duration,
-) -> Result<Reply, Error> {
+) -> Result<GatewayReply, Error> {
     // The run ends at the next look at what is broken.
     if flight == usize::MAX {
         return std::future::pending().await;
@@ -102,26 +104,27 @@ async fn reply(
     let comes = course.way + course.work;
     if comes >= timeout || matches!(course.fate, Fate::Late | Fate::ChargedTooLate) {
         sleep(timeout).await;
-        return Err(Error::Late(timeout));
+        return Err(Error::Timeout(timeout));
     }
     sleep(comes).await;
-    let body = world.lock().gateway.body(flight, &attempt.ask.what);
-    let reply = |status, body| Reply::read(&attempt.ask.what, status, body, attempt.key);
+    let body = world.lock().gateway.body(flight, &attempt.request.call);
+    let reply =
+        |status, body| GatewayReply::parse(&attempt.request.call, status, body, attempt.key);
     match course.fate {
         Fate::Served | Fate::Cheaper => reply(StatusCode::OK, body),
         Fate::Refused => reply(StatusCode::UNPROCESSABLE_ENTITY, Bytes::from_static(b"{}")),
         Fate::NoCredit => reply(StatusCode::PAYMENT_REQUIRED, Bytes::from_static(b"{}")),
-        Fate::NoConnection | Fate::NotTaken => Err(Error::NotTaken),
+        Fate::NoConnection | Fate::NotTaken => Err(Error::ClosedBeforeSend),
         Fate::LostBefore | Fate::LostAfter | Fate::Cut => Err(lost().await),
-        Fate::Late | Fate::ChargedTooLate => Err(Error::Late(timeout)),
-        Fate::Garbled => Err(Error::Unreadable(StatusCode::OK, Unread::whole(&body))),
+        Fate::Late | Fate::ChargedTooLate => Err(Error::Timeout(timeout)),
+        Fate::Garbled => Err(Error::Unparsable(StatusCode::OK, UnparsableReply::from_body(&body))),
         Fate::Encoded => Err(Error::Encoded),
-        Fate::TooLarge => Err(Error::TooLarge(Unread::whole(&body))),
+        Fate::TooLarge => Err(Error::TooLarge(UnparsableReply::from_body(&body))),
         Fate::BrokeBefore | Fate::BrokeAfter => Err(Error::Status(StatusCode::BAD_GATEWAY)),
         Fate::Throttled { seconds } => {
             Err(Error::Throttled { retry_after: seconds.map(Duration::from_secs) })
         }
-        Fate::KeyRefused => Err(Error::KeyRefused { key: attempt.key }),
+        Fate::KeyRefused => Err(Error::KeyRejected { key: attempt.key }),
     }
 }
 

@@ -10,14 +10,14 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tollgate::jobs::Jobs;
+use tollgate::jobs::JobRegistry;
 use tollgate::metrics::Metrics;
 use tollgate::problem::Problem;
-use tollgate::purchase::idempotency::Running;
-use tollgate::purchase::{Claim, Context, Purchase, Purchases, Receipt};
-use tollgate::store::{self, Binding, Ending, KeyId, PurchaseId, Refusals, Store};
-use tollgate::upstream::window::Window;
-use tollgate::upstream::{Ask, Error, Gateway, Reply, Ring, What};
+use tollgate::purchase::idempotency::RunningPurchases;
+use tollgate::purchase::{DedupeBy, PurchaseContext, PurchaseRequest, Purchases, Receipt};
+use tollgate::store::{self, AccountBinding, KeyId, PurchaseId, RecentRefusals, Settlement, Store};
+use tollgate::upstream::rate_limit::RateLimit;
+use tollgate::upstream::{Error, Gateway, GatewayCall, GatewayReply, GatewayRequest, KeyRing};
 use tollgate::{clock, pipeline};
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
@@ -35,8 +35,8 @@ pub(crate) struct Process {
     world: World,
     disk: Disk,
     purchases: Purchases,
-    gateway: BoxCloneSyncService<Ask, Reply, Error>,
-    pub(crate) window: Arc<Window>,
+    gateway: BoxCloneSyncService<GatewayRequest, GatewayReply, Error>,
+    pub(crate) window: Arc<RateLimit>,
     ledger: Store,
     tasks: TaskTracker,
     shutdown: CancellationToken,
@@ -66,25 +66,25 @@ impl Process {
         world.lock().life += 1;
         let shutdown = CancellationToken::new();
         let store = disk.tapped();
-        let window = Window::new(store.clone(), setup.window(), shutdown.clone());
-        let ring = Arc::new(Mutex::new(Ring::new(setup.keys)));
+        let window = RateLimit::new(store.clone(), setup.window(), shutdown.clone());
+        let ring = Arc::new(Mutex::new(KeyRing::new(setup.keys)));
         let gateway = pipeline::gateway(Gateway {
-            ring,
-            window: Arc::clone(&window),
+            key_ring: ring,
+            rate_limit: Arc::clone(&window),
             max_wait: setup.max_wait,
-            transport: Line { world: world.clone() },
+            client: Line { world: world.clone() },
         });
-        let context = Context {
+        let context = PurchaseContext {
             // Nobody looks after jobs: without settings they rest.
-            jobs: Jobs::new(store.clone(), runtime.handle().clone(), shutdown.clone()),
+            jobs: JobRegistry::new(store.clone(), runtime.handle().clone(), shutdown.clone()),
             ledger: store.clone(),
-            binding: Binding::play(),
-            running: Running::default(),
-            refusals: Arc::new(Refusals::new(Arc::new(clock::wall))),
+            binding: AccountBinding::trusted(),
+            running: RunningPurchases::default(),
+            refusals: Arc::new(RecentRefusals::new(Arc::new(clock::wall))),
             keys: Arc::from([KeyId([1; 8]); 3]),
             terms: setup.terms(),
             metrics: Arc::clone(&METRICS),
-            cut: CancellationToken::new(),
+            drain_expired: CancellationToken::new(),
         };
         let tasks = TaskTracker::new();
         let purchases = pipeline::purchases(&context, tasks.clone(), gateway.clone());
@@ -107,11 +107,11 @@ impl Process {
     pub(crate) fn send(&mut self, client: usize, wish: Wish, manner: Manner) {
         let _entered = self.runtime.enter();
         let claim = match wish.claim {
-            Asked::Key(key) => Claim::Key(format!("key-{key}").into()),
-            Asked::Likeness { is_retry } => Claim::Likeness { is_retry },
+            Asked::Key(key) => DedupeBy::IdempotencyKey(format!("key-{key}").into()),
+            Asked::Likeness { is_retry } => DedupeBy::Fingerprint { is_retry },
         };
         let caller = callers()[wish.caller].clone();
-        let mut purchase = Purchase::new(caller, ORDERS[wish.order].clone(), claim);
+        let mut purchase = PurchaseRequest::new(caller, ORDERS[wish.order].clone(), claim);
         purchase.id = name(client);
         let purchases = self.purchases.clone();
         let bought = async move { purchases.buy(purchase).await };
@@ -134,7 +134,7 @@ impl Process {
             }
             drop(state);
             if let Some(delivery) = delivery.filter(|_| manner.takes_all) {
-                delivery.taken();
+                delivery.record();
             }
         });
         self.clients.insert(client, task.abort_handle());
@@ -149,7 +149,10 @@ impl Process {
 
     /// Somebody asks how far a job is.
     pub(crate) fn poll_job(&self) {
-        let ask = Ask::free(What::VideoStatus { request_id: "job".into(), is_watched: true });
+        let ask = GatewayRequest::free(GatewayCall::VideoStatus {
+            request_id: "job".into(),
+            is_watched: true,
+        });
         let asked = self.gateway.clone().oneshot(ask);
         self.runtime.spawn(asked);
     }
@@ -157,15 +160,15 @@ impl Process {
     /// The gateway tells the balance.
     pub(crate) fn learn_credit(&self) {
         let _entered = self.runtime.enter();
-        let mark = finish(self.ledger.credit_mark()).expect("the store is there");
+        let mark = finish(self.ledger.credit_watermark()).expect("the store is there");
         let credit = self.world.lock().gateway.credit;
-        self.ledger.learnt(mark, credit);
+        self.ledger.record_balance(mark, credit);
         let mut state = self.world.lock();
         state.told_credit = Some(state.now());
     }
 
     /// What is known of an unknown purchase is entered.
-    pub(crate) fn reconcile(&self, id: PurchaseId, ending: &Ending) {
+    pub(crate) fn reconcile(&self, id: PurchaseId, ending: &Settlement) {
         let _entered = self.runtime.enter();
         self.disk.settle_now(id, ending, true).expect("the store is there");
     }
@@ -175,11 +178,11 @@ impl Process {
         let _entered = self.runtime.enter();
         let mut state = self.world.lock();
         let requests = state.setup.requests as usize;
-        let (free, waiting) = (self.window.free(), self.window.waiting());
+        let (free, waiting) = (self.window.free_slots(), self.window.waiting_count());
         if (free, waiting) != (requests, 0) {
             state.broken(format!("{free} of {requests} places are free, {waiting} wait"));
         }
-        let open = [store::State::Reserved, store::State::Sent];
+        let open = [store::PurchaseState::Reserved, store::PurchaseState::Sent];
         let left = state.books.entries.iter().find(|(_, entry)| open.contains(&entry.state));
         if let Some((id, entry)) = left.map(|(id, entry)| (*id, entry.clone())) {
             state.broken(format!("{id} is left under way: {entry:?}"));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::problem::Charged;
-use tollgate::store::{self, PurchaseId, Scope};
+use tollgate::store::{self, BudgetScope, PurchaseId};
 
 use crate::books::Entry;
 use crate::clients::{Asked, Client, Heard, Identity, Told, Wish, name};
@@ -49,7 +49,11 @@ fn money_adds_up(state: &State, now: Duration) -> Result<(), String> {
     for flight in &state.gateway.flights {
         let (Some(id), Some((at, cost))) = (flight.id, flight.charges) else { continue };
         match state.books.state(id) {
-            Some(store::State::Sent | store::State::Posted | store::State::Unknown) => {}
+            Some(
+                store::PurchaseState::Sent
+                | store::PurchaseState::Posted
+                | store::PurchaseState::Unknown,
+            ) => {}
             other => return Err(format!("{id} costs {cost} at the gateway, and is {other:?}")),
         }
         if at <= now {
@@ -64,16 +68,21 @@ fn money_adds_up(state: &State, now: Duration) -> Result<(), String> {
             (_, Some((times, _))) if *times > 1 => {
                 return Err(format!("{id} was charged {times} times"));
             }
-            (store::State::Posted, Some((_, charge))) if charge == cost => {
+            (store::PurchaseState::Posted, Some((_, charge))) if charge == cost => {
                 posted += cost.as_micros();
             }
-            (store::State::Posted, other) => {
+            (store::PurchaseState::Posted, other) => {
                 return Err(format!("{id} is posted at {cost}, and was charged {other:?}"));
             }
-            (store::State::Reserved | store::State::Sent | store::State::Unknown, _) => {
+            (
+                store::PurchaseState::Reserved
+                | store::PurchaseState::Sent
+                | store::PurchaseState::Unknown,
+                _,
+            ) => {
                 held += cost.as_micros();
             }
-            (store::State::Voided, _) => {}
+            (store::PurchaseState::Voided, _) => {}
         }
     }
     let charged: u64 = charged.values().map(|(_, cost)| cost.as_micros()).sum();
@@ -96,7 +105,7 @@ fn what_was_answered_is_booked(state: &State, now: Duration) -> Result<(), Strin
         else {
             continue;
         };
-        if entry.state != store::State::Posted && !entry.was_refused {
+        if entry.state != store::PurchaseState::Posted && !entry.was_refused {
             return Err(format!("{id} was answered at {:?}: {entry:?}", flight.replied));
         }
     }
@@ -115,7 +124,7 @@ fn is_the_only_charge_of_its_key(state: &State, id: PurchaseId) -> Result<(), St
             flights.any(|flight| flight.id == Some(*other) && flight.charges.is_some());
         let first = if earlier.set_aside <= entry.set_aside { earlier } else { entry };
         // A clock that is set back later gives no key back.
-        let is_over = first.state == store::State::Posted && first.was_over;
+        let is_over = first.state == store::PurchaseState::Posted && first.was_over;
         if was_charged && !is_over {
             return Err(format!("{id} and {other} were charged for one key"));
         }
@@ -134,7 +143,7 @@ fn the_store_holds_what_it_acknowledged(state: &State, platter: &Platter) -> Res
     }
     let wall = clock::wall();
     platter.wind(wall);
-    let spent = finish(platter.store().spent(Scope::Total)).expect("counted");
+    let spent = finish(platter.store().current_spend(BudgetScope::Total)).expect("counted");
     let today = state.books.today(wall);
     let own = (state.books.spent(None, today, false), state.books.spent(None, today, true));
     match (spent.day, spent.month) == own {
@@ -177,7 +186,8 @@ fn is_true(state: &mut State, client: usize, wish: Wish, heard: &Heard) -> Resul
                 return Err(format!("it is the reply to {id}, {bought:?}"));
             }
             let entry = state.books.entries.get(&id).ok_or("it is not in the books")?;
-            let is_kept = entry.state == store::State::Posted && entry.reply.as_ref() == Some(body);
+            let is_kept =
+                entry.state == store::PurchaseState::Posted && entry.reply.as_ref() == Some(body);
             match is_kept || entry.was_refused {
                 true => Ok(()),
                 false => Err(format!("it is kept as {entry:?}")),
@@ -214,7 +224,7 @@ fn is_true(state: &mut State, client: usize, wish: Wish, heard: &Heard) -> Resul
 /// Before a client is told that it costs nothing, its toll is given back.
 fn is_given_back(state: &State, own: PurchaseId) -> Result<(), String> {
     match state.books.entries.get(&own) {
-        Some(entry) if entry.state != store::State::Voided && !entry.was_refused => {
+        Some(entry) if entry.state != store::PurchaseState::Voided && !entry.was_refused => {
             Err(format!("its toll is still set aside: {entry:?}"))
         }
         Some(_) | None => Ok(()),
@@ -238,16 +248,21 @@ pub(crate) fn replayable(state: &State, wall: Duration) -> Vec<(Wish, Told)> {
         let Asked::Key(_) = wish.claim else { continue };
         let unknown = |charged| Told::Problem { code: "outcome_unknown", charged };
         let expected = match (entry.state, &entry.reply) {
-            (store::State::Voided, _) => continue,
+            (store::PurchaseState::Voided, _) => continue,
             _ if entry.is_replaced => continue,
-            (store::State::Posted, _) if entry.keep_until <= wall + Duration::from_secs(60) => {
+            (store::PurchaseState::Posted, _)
+                if entry.keep_until <= wall + Duration::from_secs(60) =>
+            {
                 continue;
             }
-            (store::State::Posted, Some(reply)) => replay(reply, entry.cost),
-            (store::State::Posted, None) => unknown(Charged::Yes),
-            (store::State::Reserved | store::State::Sent | store::State::Unknown, _) => {
-                unknown(Charged::Unknown)
-            }
+            (store::PurchaseState::Posted, Some(reply)) => replay(reply, entry.cost),
+            (store::PurchaseState::Posted, None) => unknown(Charged::Yes),
+            (
+                store::PurchaseState::Reserved
+                | store::PurchaseState::Sent
+                | store::PurchaseState::Unknown,
+                _,
+            ) => unknown(Charged::Unknown),
         };
         wishes.push((wish, expected));
     }

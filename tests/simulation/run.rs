@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Ending, State};
+use tollgate::store::{PurchaseState, Settlement};
 
 use crate::clients::{Asked, Told, Wish};
 use crate::dice::Dice;
@@ -207,10 +207,10 @@ impl Run {
         let is_any = |state: &crate::world::State, wanted| {
             state.books.entries.values().any(|entry| entry.state == wanted)
         };
-        if is_any(&state, State::Reserved) {
+        if is_any(&state, PurchaseState::Reserved) {
             state.tally.add("crash with a toll set aside");
         }
-        if is_any(&state, State::Sent) {
+        if is_any(&state, PurchaseState::Sent) {
             state.tally.add("crash with a purchase sent");
         }
         drop(state);
@@ -225,7 +225,8 @@ impl Run {
         let mut state = self.world.lock();
         let refused = state.refused;
         let left = state.books.entries.values().find(|entry| {
-            matches!(entry.state, State::Reserved | State::Sent) && !entry.was_refused
+            matches!(entry.state, PurchaseState::Reserved | PurchaseState::Sent)
+                && !entry.was_refused
         });
         if let Some(left) = left.cloned() {
             state.broken(format!("a stop left {left:?} under way, store {refused:?}"));
@@ -280,7 +281,8 @@ impl Run {
     /// An operator finds out what became of something unknown.
     fn reconcile(&mut self) {
         let state = self.world.lock();
-        let unknown = state.books.entries.iter().filter(|(_, entry)| entry.state == State::Unknown);
+        let unknown =
+            state.books.entries.iter().filter(|(_, entry)| entry.state == PurchaseState::Unknown);
         let unknown: Vec<_> = unknown.map(|(id, _)| *id).collect();
         if unknown.is_empty() {
             return;
@@ -291,9 +293,9 @@ impl Run {
         let charges: Vec<_> = of_it.filter_map(|flight| flight.charges).collect();
         drop(state);
         let ending = match charges[..] {
-            [] => Ending::Voided,
+            [] => Settlement::Voided,
             [(at, cost), ..] if at <= now => {
-                Ending::Posted { cost, reply: None, keep: 7 * DAY, job: None }
+                Settlement::Posted { cost, reply: None, keep: 7 * DAY, job: None }
             }
             [..] => return,
         };
@@ -304,7 +306,7 @@ impl Run {
     fn forget(&self) {
         let wall = clock::wall();
         self.platter.wind(wall);
-        finish(self.platter.store().forget()).expect("forgotten");
+        finish(self.platter.store().purge_expired()).expect("forgotten");
         self.world.lock().books.forget(wall);
     }
 

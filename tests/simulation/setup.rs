@@ -4,11 +4,11 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use tollgate::config::Window;
+use tollgate::config::RateLimitConfig;
 use tollgate::contract::catalog::Catalog;
 use tollgate::contract::money::Usd;
-use tollgate::purchase::Terms;
-use tollgate::store::{Caller, Limits};
+use tollgate::purchase::PurchaseTerms;
+use tollgate::store::{Budgets, Caller};
 use tollgate::validate::{self, ChatRules, Checked, Order};
 
 use crate::dice::Dice;
@@ -51,7 +51,7 @@ pub(crate) struct Setup {
     pub(crate) seed: u64,
     /// The orders that are on offer in this run.
     pub(crate) orders: (usize, usize),
-    pub(crate) limits: Limits,
+    pub(crate) limits: Budgets,
     pub(crate) requests: u32,
     pub(crate) period: Duration,
     pub(crate) max_wait: Duration,
@@ -79,7 +79,7 @@ impl Setup {
             let count = dice.between(from, to);
             dice.chance(chance).then(|| times(count))
         };
-        let limits = Limits {
+        let limits = Budgets {
             total_day: budget(70, 2, 9),
             total_month: budget(30, 4, 14),
             caller_day: budget(50, 1, 5),
@@ -103,18 +103,18 @@ impl Setup {
         }
     }
 
-    pub(crate) fn window(&self) -> Window {
+    pub(crate) fn window(&self) -> RateLimitConfig {
         let requests = NonZeroU32::new(self.requests).expect("one at least");
-        Window::Fixed { requests, period: self.period }
+        RateLimitConfig::Fixed { requests, period: self.period }
     }
 
-    pub(crate) fn terms(&self) -> Terms {
-        Terms {
+    pub(crate) fn terms(&self) -> PurchaseTerms {
+        PurchaseTerms {
             limits: self.limits,
             dedupe_window: self.dedupe_window,
             keep_chats: DAY,
             keep_videos: 7 * DAY,
-            patience: self.patience,
+            join_timeout: self.patience,
         }
     }
 }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::sandbox::{Sandbox, Settings};
+use tollgate::sandbox::{Sandbox, SandboxSettings};
 
 use crate::support::Server;
 use crate::support::process::{Signal, run};
@@ -61,14 +61,14 @@ struct Total {
 impl Gate {
     pub(crate) fn start() -> Self {
         let runtime = Runtime::new().unwrap();
-        let sandbox = Sandbox::new(Settings {
+        let sandbox = Sandbox::new(SandboxSettings {
             keys: vec![KEY.to_owned()],
             balance: Usd::dollars(10_000_000),
             job_time: Duration::from_secs(1),
             reply_delay: Duration::from_millis(5),
             slow: Duration::from_millis(300),
             window: (1_000_000, Duration::from_secs(1)),
-            ..Settings::default()
+            ..SandboxSettings::default()
         });
         let gateway = serve(&sandbox, &runtime);
         let folder = TempDir::with_prefix("tollgate-soak-").unwrap();

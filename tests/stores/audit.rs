@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Account, AccountLimit, Checkpoint, Ending, Evidence, Job, JobState, PurchaseId, Recognise,
-    Reservation, Service, Snapshot, State, Word,
+    AccountCheck, AccountLimit, AccountStatus, Checkpoint, Evidence, Job, JobState, PurchaseId,
+    PurchaseState, Reservation, Service, Settlement, Snapshot, StatusUpdate,
 };
 
 use crate::desk::*;
@@ -36,33 +36,33 @@ fn video() -> Reservation {
 
 impl Desk {
     async fn check(&self, chats: u64) {
-        bounded(self.store.check(snapshot(chats, self.now()))).await.expect("noted");
+        bounded(self.store.record_checkpoint(snapshot(chats, self.now()))).await.expect("noted");
     }
 
     async fn last_check(&self) -> Option<Checkpoint> {
-        bounded(self.store.last_check()).await.expect("read")
+        bounded(self.store.latest_checkpoint()).await.expect("read")
     }
 
     async fn evidence(&self, settled: u64, refundable: Duration) -> Vec<Evidence> {
         bounded(self.store.evidence(settled, refundable)).await.expect("read")
     }
 
-    async fn recognise(&self, keys: &[&str], how: Recognise) -> bool {
+    async fn recognise(&self, keys: &[&str], how: AccountCheck) -> bool {
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-        bounded(self.store.recognise(keys, how)).await.expect("compared")
+        bounded(self.store.check_account(keys, how)).await.expect("compared")
     }
 
     /// Buys a video whose job is heard of later in this state.
     async fn order(&self, name: &str, state: Option<JobState>) -> PurchaseId {
         let id = self.send(&video()).await;
         let job = Job { purchase: Some(id), ..job(name, "ann") };
-        let Ending::Posted { cost, reply, keep, .. } = posted(Usd::dollars(3), "{}") else {
+        let Settlement::Posted { cost, reply, keep, .. } = posted(Usd::dollars(3), "{}") else {
             panic!("it is charged");
         };
-        self.settle(id, Ending::Posted { cost, reply, keep, job: Some(Box::new(job)) }).await;
+        self.settle(id, Settlement::Posted { cost, reply, keep, job: Some(Box::new(job)) }).await;
         if let Some(state) = state {
-            let word = Word { at: self.now() + MINUTE, body: "{}".into(), state };
-            bounded(self.store.heard(name.into(), word)).await.expect("noted");
+            let word = StatusUpdate { at: self.now() + MINUTE, body: "{}".into(), state };
+            bounded(self.store.update_job(name.into(), word)).await.expect("noted");
         }
         id
     }
@@ -73,7 +73,7 @@ async fn checkpoint_numbers_purchases_that_had_begun_and_settled(desk: Desk) {
     desk.check(0).await;
     let numbers = async || {
         let check = desk.last_check().await.expect("noted");
-        (check.snapshot.chats, check.settled, check.number)
+        (check.snapshot.chats, check.settled_through, check.last_number)
     };
     assert_eq!(numbers().await, (0, 0, 0));
     desk.buy(&asked("ann", TOLL), "").await;
@@ -87,7 +87,7 @@ async fn checkpoint_numbers_purchases_that_had_begun_and_settled(desk: Desk) {
     desk.pass(5 * MINUTE);
     desk.check(3).await;
     assert_eq!(numbers().await, (3, 1, 3), "one is still under way");
-    desk.settle(running, Ending::Unknown).await;
+    desk.settle(running, Settlement::Unknown).await;
     desk.pass(5 * MINUTE);
     desk.check(4).await;
     assert_eq!(numbers().await, (4, 3, 3));
@@ -102,7 +102,7 @@ async fn checkpoint_numbers_purchases_that_had_begun_and_settled(desk: Desk) {
 
 async fn snapshots_come_newest_first(desk: Desk) {
     let chats = async |most| {
-        let checks = bounded(desk.store.checks(most)).await.expect("looked up");
+        let checks = bounded(desk.store.latest_snapshots(most)).await.expect("looked up");
         checks.iter().map(|check| check.chats).collect::<Vec<_>>()
     };
     assert!(chats(9).await.is_empty());
@@ -119,14 +119,14 @@ async fn evidence_is_what_the_counters_may_hold(desk: Desk) {
     let failed = desk.order("b", Some(JobState::Failed)).await;
     let open = desk.order("c", None).await;
     let lost = desk.send(&asked("ann", TOLL)).await;
-    desk.settle(lost, Ending::Unknown).await;
+    desk.settle(lost, Settlement::Unknown).await;
     let chat = desk.buy(&asked("ann", TOLL), "").await;
     let free = desk.send(&asked("ann", TOLL)).await;
-    desk.settle(free, Ending::Voided).await;
+    desk.settle(free, Settlement::Voided).await;
     let running = desk.send(&asked("ann", TOLL)).await;
     let ids = async |settled, refundable| {
         let found = desk.evidence(settled, refundable).await;
-        found.iter().map(|entry| (entry.number, entry.row.id)).collect::<Vec<_>>()
+        found.iter().map(|entry| (entry.number, entry.purchase.id)).collect::<Vec<_>>()
     };
     let all = [finished, failed, open, lost, chat, free, running];
     assert_eq!(ids(0, Duration::MAX).await, (1..).zip(all).collect::<Vec<_>>());
@@ -145,92 +145,101 @@ async fn evidence_is_what_the_counters_may_hold(desk: Desk) {
 async fn unrecognised_account_stays_with_its_purchase(desk: Desk) {
     let (listed, unlisted) = (desk.send(&asked("ann", TOLL)).await, asked("ann", TOLL));
     desk.reserve(&unlisted).await.expect("set aside");
-    let sent = async |account| bounded(desk.store.sent(unlisted.id, account)).await.unwrap();
-    sent(Account::Unrecognised).await;
-    sent(Account::Recognised).await;
-    desk.settle(unlisted.id, Ending::Unknown).await;
+    let sent = async |account| bounded(desk.store.mark_sent(unlisted.id, account)).await.unwrap();
+    sent(AccountStatus::Unconfirmed).await;
+    sent(AccountStatus::Confirmed).await;
+    desk.settle(unlisted.id, Settlement::Unknown).await;
     let found = desk.evidence(0, Duration::MAX).await;
-    let found: Vec<_> = found.iter().map(|entry| (entry.row.id, entry.is_recognised)).collect();
+    let found: Vec<_> =
+        found.iter().map(|entry| (entry.purchase.id, entry.is_account_confirmed)).collect();
     assert_eq!(found, [(listed, true), (unlisted.id, false)]);
 }
 
 async fn charge_without_a_reply_is_assumed(desk: Desk) {
     let read = desk.buy(&asked("ann", TOLL), "").await;
     let lost = desk.send(&asked("ann", TOLL)).await;
-    desk.settle(lost, Ending::Unknown).await;
-    let inferred = Ending::Posted { cost: TOLL, reply: None, keep: HOUR, job: None };
+    desk.settle(lost, Settlement::Unknown).await;
+    let inferred = Settlement::Posted { cost: TOLL, reply: None, keep: HOUR, job: None };
     desk.settle(lost, inferred).await;
     let found = desk.evidence(0, Duration::MAX).await;
-    let assumed: Vec<_> = found.iter().map(|entry| (entry.row.id, entry.is_assumed)).collect();
+    let assumed: Vec<_> = found.iter().map(|entry| (entry.purchase.id, entry.is_assumed)).collect();
     assert_eq!(assumed, [(read, false), (lost, true)]);
 }
 
 async fn one_purchase_is_found_by_its_id(desk: Desk) {
     let id = desk.buy(&asked("ann", TOLL), "").await;
     let found = bounded(desk.store.purchase(id)).await.unwrap().expect("it is there");
-    assert_eq!((found.id, found.state), (id, State::Posted));
+    assert_eq!((found.id, found.state), (id, PurchaseState::Posted));
     assert_eq!(bounded(desk.store.purchase(PurchaseId::new())).await.unwrap(), None);
 }
 
 async fn one_key_in_common_is_the_same_account(desk: Desk) {
-    use Recognise::{Look, Note};
-    assert!(desk.recognise(&["a"], Look).await, "none is noted");
-    assert!(desk.recognise(&["b"], Note).await);
-    assert!(!desk.recognise(&["a"], Look).await);
-    assert!(!desk.recognise(&["a", "c"], Note).await);
-    assert!(desk.recognise(&["b", "a"], Look).await);
-    assert!(!desk.recognise(&["a"], Look).await, "a look notes nothing");
-    assert!(desk.recognise(&["b", "a"], Note).await);
-    assert!(desk.recognise(&["a", "c"], Note).await);
-    assert!(desk.recognise(&["b"], Look).await, "an old key is still the account's");
+    use AccountCheck::{Compare, Record};
+    assert!(desk.recognise(&["a"], Compare).await, "none is noted");
+    assert!(desk.recognise(&["b"], Record).await);
+    assert!(!desk.recognise(&["a"], Compare).await);
+    assert!(!desk.recognise(&["a", "c"], Record).await);
+    assert!(desk.recognise(&["b", "a"], Compare).await);
+    assert!(!desk.recognise(&["a"], Compare).await, "a look notes nothing");
+    assert!(desk.recognise(&["b", "a"], Record).await);
+    assert!(desk.recognise(&["a", "c"], Record).await);
+    assert!(desk.recognise(&["b"], Compare).await, "an old key is still the account's");
 }
 
 async fn adopted_account_uses_no_earlier_checkpoint(desk: Desk) {
-    use Recognise::{Adopt, Look, Note};
-    assert!(desk.recognise(&["a", "b"], Note).await);
+    use AccountCheck::{Adopt, Compare, Record};
+    assert!(desk.recognise(&["a", "b"], Record).await);
     desk.check(7).await;
     assert!(desk.recognise(&["b", "c"], Adopt).await, "the same account");
     assert!(desk.last_check().await.is_some());
     assert!(desk.recognise(&["x", "y"], Adopt).await);
     assert_eq!(desk.last_check().await, None);
-    assert_eq!(bounded(desk.store.checks(9)).await.unwrap(), [snapshot(7, START)], "history");
-    assert!(desk.recognise(&["y"], Look).await && !desk.recognise(&["a"], Look).await);
+    assert_eq!(
+        bounded(desk.store.latest_snapshots(9)).await.unwrap(),
+        [snapshot(7, START)],
+        "history"
+    );
+    assert!(desk.recognise(&["y"], Compare).await && !desk.recognise(&["a"], Compare).await);
     desk.check(8).await;
     assert_eq!(desk.last_check().await.unwrap().snapshot.chats, 8);
     // And back: a key that was noted once is noted again.
     assert!(desk.recognise(&["a"], Adopt).await);
-    assert!(desk.recognise(&["a"], Look).await && !desk.recognise(&["y"], Look).await);
+    assert!(desk.recognise(&["a"], Compare).await && !desk.recognise(&["y"], Compare).await);
 }
 
 async fn rate_limit_of_another_account_is_forgotten(desk: Desk) {
-    use Recognise::{Adopt, Look, Note};
+    use AccountCheck::{Adopt, Compare, Record};
     let limit = AccountLimit { requests: 1_000, window_seconds: 60 };
     let noted = async || {
-        desk.store.note_limit(limit);
-        bounded(desk.store.noted_limit()).await.expect("read")
+        desk.store.record_rate_limit(limit);
+        bounded(desk.store.recorded_rate_limit()).await.expect("read")
     };
-    let left = async || bounded(desk.store.noted_limit()).await.expect("read");
-    assert!(desk.recognise(&["a"], Note).await);
-    for (keys, how) in [(["a"], Note), (["x"], Look), (["b"], Adopt)] {
+    let left = async || bounded(desk.store.recorded_rate_limit()).await.expect("read");
+    assert!(desk.recognise(&["a"], Record).await);
+    for (keys, how) in [(["a"], Record), (["x"], Compare), (["b"], Adopt)] {
         assert_eq!(noted().await, Some(limit));
         desk.recognise(&keys, how).await;
         assert_eq!(left().await, Some(limit), "{how:?}");
     }
-    assert!(!desk.recognise(&["x"], Note).await);
+    assert!(!desk.recognise(&["x"], Record).await);
     assert_eq!(left().await, None);
 }
 
 async fn checkpoint_before_another_account_is_not_used(desk: Desk) {
-    use Recognise::{Look, Note};
-    assert!(desk.recognise(&["a"], Note).await);
+    use AccountCheck::{Compare, Record};
+    assert!(desk.recognise(&["a"], Record).await);
     desk.check(7).await;
-    assert!(!desk.recognise(&["x"], Look).await);
+    assert!(!desk.recognise(&["x"], Compare).await);
     assert!(desk.last_check().await.is_some(), "a look changes nothing");
-    assert!(!desk.recognise(&["x"], Note).await);
+    assert!(!desk.recognise(&["x"], Record).await);
     assert_eq!(desk.last_check().await, None);
-    assert_eq!(bounded(desk.store.checks(9)).await.unwrap(), [snapshot(7, START)], "history");
+    assert_eq!(
+        bounded(desk.store.latest_snapshots(9)).await.unwrap(),
+        [snapshot(7, START)],
+        "history"
+    );
     // The account stays the first one, and a later checkpoint of it is used.
-    assert!(desk.recognise(&["a"], Note).await);
+    assert!(desk.recognise(&["a"], Record).await);
     assert_eq!(desk.last_check().await, None);
     desk.check(8).await;
     assert_eq!(desk.last_check().await.unwrap().snapshot.chats, 8);

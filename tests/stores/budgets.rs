@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Ending, Limit, Limits, OverBudget, Refused, Reservation, Service, Spending};
+use tollgate::store::{
+    BudgetKind, Budgets, OverBudget, Reservation, ReserveError, Service, Settlement, SpendRow,
+};
 
 use crate::desk::*;
 
@@ -22,17 +24,17 @@ on_every_backend!(
     spending_is_summed_by_day_service_and_model_for_one_caller,
 );
 
-fn within(limits: Limits, toll: Usd) -> Reservation {
-    Reservation { limits, ..asked("ann", toll) }
+fn within(limits: Budgets, toll: Usd) -> Reservation {
+    Reservation { budgets: limits, ..asked("ann", toll) }
 }
 
-fn daily(budget: Usd) -> Limits {
-    Limits { total_day: Some(budget), ..Limits::default() }
+fn daily(budget: Usd) -> Budgets {
+    Budgets { total_day: Some(budget), ..Budgets::default() }
 }
 
 async fn over(desk: &Desk, asked: &Reservation) -> OverBudget {
     match desk.reserve(asked).await {
-        Err(Refused::OverBudget(over)) => over,
+        Err(ReserveError::OverBudget(over)) => over,
         other => panic!("expected it to be over budget, not {other:?}"),
     }
 }
@@ -41,9 +43,9 @@ async fn a_budget_is_spent_to_its_end_and_not_beyond(desk: Desk) {
     let limits = daily(Usd::dollars(10));
     desk.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
     let refused = over(&desk, &within(limits, Usd::micros(5_000_001))).await;
-    assert_eq!((refused.budget, refused.left), (Usd::dollars(10), Usd::dollars(5)));
+    assert_eq!((refused.budget, refused.remaining), (Usd::dollars(10), Usd::dollars(5)));
     desk.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
-    assert_eq!(over(&desk, &within(limits, Usd::micros(1))).await.left, Usd::ZERO);
+    assert_eq!(over(&desk, &within(limits, Usd::micros(1))).await.remaining, Usd::ZERO);
     desk.reserve(&within(limits, Usd::ZERO)).await.unwrap();
 }
 
@@ -51,7 +53,7 @@ async fn what_is_set_aside_sent_and_unknown_counts_as_spent(desk: Desk) {
     desk.reserve(&asked("ann", Usd::dollars(1))).await.unwrap();
     desk.send(&asked("ann", Usd::dollars(2))).await;
     let unknown = desk.send(&asked("ann", Usd::dollars(4))).await;
-    desk.settle(unknown, Ending::Unknown).await;
+    desk.settle(unknown, Settlement::Unknown).await;
     desk.buy(&asked("ann", Usd::dollars(8)), "").await;
     for spent in [desk.total().await, desk.of("ann").await] {
         assert_eq!((spent.day, spent.month), (Usd::dollars(15), Usd::dollars(15)));
@@ -63,7 +65,7 @@ async fn a_voided_purchase_gives_its_toll_back(desk: Desk) {
     let limits = daily(Usd::dollars(5));
     for _ in 0..3 {
         let id = desk.send(&within(limits, Usd::dollars(5))).await;
-        desk.settle(id, Ending::Voided).await;
+        desk.settle(id, Settlement::Voided).await;
     }
     assert_eq!(desk.total().await.day, Usd::ZERO);
 }
@@ -75,7 +77,7 @@ async fn a_cost_that_differs_moves_the_counters_by_the_difference(desk: Desk) {
         assert_eq!(desk.total().await.day, Usd::dollars(spent));
         assert_eq!(desk.of("ann").await.month, Usd::dollars(spent));
     }
-    let rows = desk.store.rows(Duration::ZERO).await.unwrap();
+    let rows = desk.store.purchases_since(Duration::ZERO).await.unwrap();
     let tolls: Vec<_> = rows.into_iter().map(|row| row.toll).collect();
     assert_eq!(tolls, [Usd::dollars(3), Usd::dollars(7), Usd::ZERO]);
 }
@@ -85,42 +87,47 @@ async fn a_refusal_names_the_limit_that_renews_last(desk: Desk) {
     let one = Some(Usd::dollars(1));
     let midnight = START + 12 * HOUR;
     let december = midnight + 10 * DAY;
-    let none = Limits::default();
+    let none = Budgets::default();
     for (limits, limit, renews) in [
-        (Limits { total_day: one, ..none }, Limit::TotalDay, midnight),
-        (Limits { caller_day: one, ..none }, Limit::CallerDay, midnight),
-        (Limits { total_day: one, caller_month: one, ..none }, Limit::CallerMonth, december),
-        (Limits { total_month: one, caller_day: one, ..none }, Limit::TotalMonth, december),
+        (Budgets { total_day: one, ..none }, BudgetKind::TotalDay, midnight),
+        (Budgets { caller_day: one, ..none }, BudgetKind::CallerDay, midnight),
+        (Budgets { total_day: one, caller_month: one, ..none }, BudgetKind::CallerMonth, december),
+        (Budgets { total_month: one, caller_day: one, ..none }, BudgetKind::TotalMonth, december),
     ] {
         let refused = over(&desk, &within(limits, TOLL)).await;
-        let expected = OverBudget { limit, budget: Usd::dollars(1), left: Usd::ZERO, renews };
+        let expected = OverBudget {
+            kind: limit,
+            budget: Usd::dollars(1),
+            remaining: Usd::ZERO,
+            renews_at: renews,
+        };
         assert_eq!(refused, expected);
     }
 }
 
 async fn callers_have_budgets_of_their_own(desk: Desk) {
-    let limits = Limits { caller_month: Some(Usd::dollars(5)), ..Limits::default() };
-    let of = |caller| Reservation { limits, ..asked(caller, Usd::dollars(5)) };
+    let limits = Budgets { caller_month: Some(Usd::dollars(5)), ..Budgets::default() };
+    let of = |caller| Reservation { budgets: limits, ..asked(caller, Usd::dollars(5)) };
     desk.reserve(&of("ann")).await.unwrap();
-    assert_eq!(over(&desk, &of("ann")).await.limit, Limit::CallerMonth);
+    assert_eq!(over(&desk, &of("ann")).await.kind, BudgetKind::CallerMonth);
     desk.reserve(&of("bob")).await.unwrap();
 }
 
 async fn a_day_and_a_month_end_at_midnight_utc(desk: Desk) {
-    let limits = Limits {
+    let limits = Budgets {
         total_day: Some(Usd::dollars(5)),
         total_month: Some(Usd::dollars(10)),
-        ..Limits::default()
+        ..Budgets::default()
     };
     let five = || within(limits, Usd::dollars(5));
     let midnight = START + 12 * HOUR;
     desk.reserve(&five()).await.unwrap();
     desk.set(midnight - Duration::from_nanos(1));
-    assert_eq!(over(&desk, &five()).await.limit, Limit::TotalDay);
+    assert_eq!(over(&desk, &five()).await.kind, BudgetKind::TotalDay);
     desk.set(midnight);
     desk.reserve(&five()).await.unwrap();
     desk.set(midnight + 10 * DAY - Duration::from_nanos(1));
-    assert_eq!(over(&desk, &five()).await.limit, Limit::TotalMonth);
+    assert_eq!(over(&desk, &five()).await.kind, BudgetKind::TotalMonth);
     desk.set(midnight + 10 * DAY);
     desk.reserve(&five()).await.unwrap();
     assert_eq!(desk.total().await.month, Usd::dollars(5));
@@ -128,7 +135,7 @@ async fn a_day_and_a_month_end_at_midnight_utc(desk: Desk) {
 
 async fn a_late_end_counts_where_its_toll_was_set_aside(desk: Desk) {
     let id = desk.send(&asked("ann", Usd::dollars(5))).await;
-    desk.settle(id, Ending::Unknown).await;
+    desk.settle(id, Settlement::Unknown).await;
     desk.pass(DAY);
     desk.settle(id, posted(Usd::dollars(7), "")).await;
     let spent = desk.total().await;
@@ -143,7 +150,7 @@ async fn a_clock_that_jumps_back_opens_no_period(desk: Desk) {
     for back in [SECOND, DAY, 2 * DAY] {
         desk.set(START - back);
         let refused = over(&desk, &within(limits, TOLL)).await;
-        assert_eq!((refused.left, refused.renews), (Usd::ZERO, START + 12 * HOUR));
+        assert_eq!((refused.remaining, refused.renews_at), (Usd::ZERO, START + 12 * HOUR));
         assert_eq!(desk.total().await.day, Usd::dollars(5));
     }
 }
@@ -159,28 +166,31 @@ async fn day_far_ahead_of_clock_blocks_no_budget(desk: Desk) {
     }
     desk.set(START);
     let spent = desk.total().await;
-    assert_eq!((spent.day, spent.day_renews), (Usd::ZERO, renews));
-    assert_eq!(spent.month_renews, START + 10 * DAY + 12 * HOUR);
+    assert_eq!((spent.day, spent.day_renews_at), (Usd::ZERO, renews));
+    assert_eq!(spent.month_renews_at, START + 10 * DAY + 12 * HOUR);
     desk.reserve(&five()).await.unwrap();
-    assert_eq!(over(&desk, &five()).await.renews, renews);
+    assert_eq!(over(&desk, &five()).await.renews_at, renews);
     // What was counted in the day that was ahead still counts there.
     desk.set(START + 3 * DAY);
-    assert_eq!(over(&desk, &five()).await.renews, renews + 3 * DAY);
+    assert_eq!(over(&desk, &five()).await.renews_at, renews + 3 * DAY);
     desk.set(START + DAY);
-    assert_eq!(over(&desk, &five()).await.renews, renews + 3 * DAY);
+    assert_eq!(over(&desk, &five()).await.renews_at, renews + 3 * DAY);
 }
 
 async fn an_amount_that_cannot_be_counted_is_refused(desk: Desk) {
     let most = Usd::micros(i64::MAX as u64);
     for toll in [Usd::micros(u64::MAX), Usd::micros(most.as_micros() + 1)] {
-        assert!(matches!(desk.reserve(&asked("ann", toll)).await, Err(Refused::Unavailable(_))));
+        assert!(matches!(
+            desk.reserve(&asked("ann", toll)).await,
+            Err(ReserveError::Unavailable(_))
+        ));
     }
     let id = desk.send(&asked("ann", most)).await;
-    assert!(matches!(desk.reserve(&asked("bob", TOLL)).await, Err(Refused::Unavailable(_))));
-    over(&desk, &Reservation { limits: daily(Usd::dollars(1)), ..asked("bob", TOLL) }).await;
+    assert!(matches!(desk.reserve(&asked("bob", TOLL)).await, Err(ReserveError::Unavailable(_))));
+    over(&desk, &Reservation { budgets: daily(Usd::dollars(1)), ..asked("bob", TOLL) }).await;
     assert!(desk.store.settle(id, posted(Usd::micros(u64::MAX), "")).await.is_err());
     assert_eq!(desk.total().await.day, most);
-    desk.settle(id, Ending::Voided).await;
+    desk.settle(id, Settlement::Voided).await;
     assert_eq!(desk.total().await.day, Usd::ZERO);
 }
 
@@ -199,15 +209,14 @@ async fn spending_is_summed_by_day_service_and_model_for_one_caller(desk: Desk) 
     let dearer = desk.send(&of("ann", Service::Chat, "alpha", TOLL)).await;
     desk.settle(dearer, posted(Usd::mills(9), "{}")).await;
     let voided = desk.send(&of("ann", Service::Chat, "alpha", TOLL)).await;
-    desk.settle(voided, Ending::Voided).await;
+    desk.settle(voided, Settlement::Voided).await;
     desk.pass(DAY);
     let unknown = desk.send(&of("ann", Service::Other, "/api/v1/search", TOLL)).await;
-    desk.settle(unknown, Ending::Unknown).await;
+    desk.settle(unknown, Settlement::Unknown).await;
     desk.reserve(&of("ann", Service::Chat, "alpha", TOLL)).await.unwrap();
 
-    let rows =
-        bounded(desk.store.spending(Some("ann".to_owned()), since, usize::MAX)).await.unwrap();
-    let spent = |row: &Spending| {
+    let rows = bounded(desk.store.spend(Some("ann".to_owned()), since, usize::MAX)).await.unwrap();
+    let spent = |row: &SpendRow| {
         let sum = row.settled.checked_add(row.unknown).and_then(|sum| sum.checked_add(row.held));
         sum.expect("small amounts")
     };
@@ -225,7 +234,5 @@ async fn spending_is_summed_by_day_service_and_model_for_one_caller(desk: Desk) 
     );
     let day = START.as_secs() / DAY.as_secs();
     assert_eq!(rows.iter().map(|row| row.day - day).collect::<Vec<_>>(), [1, 1, 2, 2]);
-    assert!(
-        bounded(desk.store.spending(Some("eve".to_owned()), since, 9)).await.unwrap().is_empty()
-    );
+    assert!(bounded(desk.store.spend(Some("eve".to_owned()), since, 9)).await.unwrap().is_empty());
 }

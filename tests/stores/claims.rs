@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Account, Ending, Refused, Room, State};
+use tollgate::store::{AccountStatus, PurchaseState, ReserveError, Settlement, StoreCapacity};
 
 use crate::desk::*;
 
@@ -29,14 +29,14 @@ on_every_backend!(
 async fn a_key_is_known_from_its_reservation_to_its_reply(desk: Desk) {
     let first = keyed("k", "p");
     desk.reserve(&first).await.unwrap();
-    assert_eq!(desk.known(&keyed("k", "p")).await.state, State::Reserved);
-    desk.store.sent(first.id, Account::Recognised).await.unwrap();
-    assert_eq!(desk.known(&keyed("k", "p")).await.state, State::Sent);
+    assert_eq!(desk.known(&keyed("k", "p")).await.state, PurchaseState::Reserved);
+    desk.store.mark_sent(first.id, AccountStatus::Confirmed).await.unwrap();
+    assert_eq!(desk.known(&keyed("k", "p")).await.state, PurchaseState::Sent);
     desk.settle(first.id, posted(TOLL, "hello")).await;
-    desk.store.delivered(first.id);
+    desk.store.mark_delivered(first.id);
 
     let earlier = desk.known(&keyed("k", "p")).await;
-    assert_eq!((earlier.id, earlier.state, earlier.toll), (first.id, State::Posted, TOLL));
+    assert_eq!((earlier.id, earlier.state, earlier.toll), (first.id, PurchaseState::Posted, TOLL));
     assert_eq!(desk.replayed(&keyed("k", "p")).await, Some(reply("hello")));
     assert_eq!(desk.total().await.day, TOLL);
 }
@@ -44,23 +44,23 @@ async fn a_key_is_known_from_its_reservation_to_its_reply(desk: Desk) {
 async fn a_key_with_another_payload_is_refused(desk: Desk) {
     desk.reserve(&keyed("k", "p")).await.unwrap();
     let other = desk.reserve(&keyed("k", "q")).await;
-    assert!(matches!(other, Err(Refused::KeyReused)), "{other:?}");
+    assert!(matches!(other, Err(ReserveError::KeyReused)), "{other:?}");
     assert_eq!(desk.total().await.day, TOLL);
 }
 
 async fn a_voided_purchase_frees_its_key(desk: Desk) {
     let id = desk.send(&keyed("k", "p")).await;
-    desk.settle(id, Ending::Voided).await;
+    desk.settle(id, Settlement::Voided).await;
     desk.reserve(&keyed("k", "q")).await.unwrap();
-    assert_eq!(desk.states().await, [State::Voided, State::Reserved]);
+    assert_eq!(desk.states().await, [PurchaseState::Voided, PurchaseState::Reserved]);
 }
 
 async fn an_unknown_purchase_keeps_its_key_until_it_is_settled(desk: Desk) {
     let id = desk.send(&keyed("k", "p")).await;
-    desk.settle(id, Ending::Unknown).await;
+    desk.settle(id, Settlement::Unknown).await;
     desk.pass(400 * DAY);
-    assert_eq!(desk.known(&keyed("k", "p")).await.state, State::Unknown);
-    desk.settle(id, Ending::Voided).await;
+    assert_eq!(desk.known(&keyed("k", "p")).await.state, PurchaseState::Unknown);
+    desk.settle(id, Settlement::Voided).await;
     desk.reserve(&keyed("k", "p")).await.unwrap();
 }
 
@@ -71,7 +71,7 @@ async fn a_key_is_free_again_when_its_keep_time_is_over(desk: Desk) {
     desk.pass(Duration::from_nanos(1));
     desk.buy(&keyed("k", "q"), "later").await;
     assert_eq!(desk.replayed(&keyed("k", "q")).await, Some(reply("later")));
-    assert_eq!(desk.states().await, [State::Posted, State::Posted]);
+    assert_eq!(desk.states().await, [PurchaseState::Posted, PurchaseState::Posted]);
 }
 
 async fn a_clock_that_jumps_frees_no_key_of_what_may_have_been_sent(desk: Desk) {
@@ -79,9 +79,9 @@ async fn a_clock_that_jumps_frees_no_key_of_what_may_have_been_sent(desk: Desk) 
     let id = desk.send(&keyed("k", "p")).await;
     for time in [start - DAY, start + DAY, start - 30 * DAY, start + 400 * DAY] {
         desk.set(time);
-        assert_eq!(desk.known(&keyed("k", "p")).await.state, State::Sent);
+        assert_eq!(desk.known(&keyed("k", "p")).await.state, PurchaseState::Sent);
         let other = desk.reserve(&keyed("k", "q")).await;
-        assert!(matches!(other, Err(Refused::KeyReused)), "{other:?}");
+        assert!(matches!(other, Err(ReserveError::KeyReused)), "{other:?}");
     }
     desk.set(start);
     desk.settle(id, posted(TOLL, "hello")).await;
@@ -93,10 +93,11 @@ async fn a_clock_that_jumps_frees_no_key_of_what_may_have_been_sent(desk: Desk) 
 
 async fn a_forgotten_reply_leaves_its_key_claimed(desk: Desk) {
     let id = desk.send(&keyed("k", "p")).await;
-    desk.settle(id, Ending::Posted { cost: TOLL, reply: None, keep: 24 * HOUR, job: None }).await;
-    desk.store.forget().await.unwrap();
+    desk.settle(id, Settlement::Posted { cost: TOLL, reply: None, keep: 24 * HOUR, job: None })
+        .await;
+    desk.store.purge_expired().await.unwrap();
     let earlier = desk.known(&keyed("k", "p")).await;
-    assert_eq!((earlier.state, earlier.reply_bytes), (State::Posted, None));
+    assert_eq!((earlier.state, earlier.reply_bytes), (PurchaseState::Posted, None));
     assert_eq!(bounded(desk.store.reply(id)).await.unwrap(), None);
 }
 
@@ -113,8 +114,8 @@ async fn a_twin_joins_while_the_first_one_runs(desk: Desk) {
     desk.reserve(&first).await.unwrap();
     desk.pass(2 * HOUR);
     assert_eq!(desk.known(&desk.twin("p", desk.now(), false)).await.id, first.id);
-    desk.store.sent(first.id, Account::Recognised).await.unwrap();
-    assert_eq!(desk.known(&desk.twin("p", desk.now(), false)).await.state, State::Sent);
+    desk.store.mark_sent(first.id, AccountStatus::Confirmed).await.unwrap();
+    assert_eq!(desk.known(&desk.twin("p", desk.now(), false)).await.state, PurchaseState::Sent);
 }
 
 async fn a_twin_joins_a_reply_that_did_not_arrive_within_the_window(desk: Desk) {
@@ -127,7 +128,7 @@ async fn a_twin_joins_a_reply_that_did_not_arrive_within_the_window(desk: Desk) 
 
 async fn a_twin_of_a_delivered_purchase_is_a_new_one_unless_it_is_a_retry(desk: Desk) {
     let first = desk.buy(&desk.twin("p", START, false), "hello").await;
-    desk.store.delivered(first);
+    desk.store.mark_delivered(first);
     assert_eq!(desk.known(&desk.twin("p", START, true)).await.id, first);
     desk.reserve(&desk.twin("p", START, false)).await.unwrap();
 }
@@ -139,11 +140,11 @@ async fn delivered_reply_is_joined_only_if_it_ended_after_the_last_refusal(desk:
     // One that was not delivered is whoever's reply was lost.
     let retry = desk.matched("p", bounds, Some(START + nano));
     assert_eq!(desk.known(&retry).await.id, first);
-    desk.store.delivered(first);
+    desk.store.mark_delivered(first);
     assert_eq!(desk.known(&desk.matched("p", bounds, Some(START))).await.id, first);
     desk.pass(SECOND);
     let second = desk.buy(&desk.matched("p", bounds, Some(START + nano)), "again").await;
-    desk.store.delivered(second);
+    desk.store.mark_delivered(second);
     // The latest of those that may be joined.
     assert_eq!(desk.known(&desk.matched("p", bounds, Some(START))).await.id, second);
     desk.reserve(&desk.matched("p", bounds, Some(START + SECOND + nano))).await.unwrap();
@@ -151,7 +152,7 @@ async fn delivered_reply_is_joined_only_if_it_ended_after_the_last_refusal(desk:
 
 /// Bought while the clock was ahead: its end lies in the future.
 async fn purchase_that_ended_in_the_future_has_no_twin(desk: Desk) {
-    for (likeness, ending) in [("p", Ending::Unknown), ("q", posted(TOLL, ""))] {
+    for (likeness, ending) in [("p", Settlement::Unknown), ("q", posted(TOLL, ""))] {
         desk.set(START + 4_000 * DAY);
         let ahead = desk.send(&desk.twin(likeness, START, false)).await;
         desk.settle(ahead, ending).await;
@@ -164,14 +165,14 @@ async fn purchase_that_ended_in_the_future_has_no_twin(desk: Desk) {
 
 async fn a_twin_of_an_unknown_purchase_joins_it_although_it_was_answered(desk: Desk) {
     let first = desk.send(&desk.twin("p", START, false)).await;
-    desk.settle(first, Ending::Unknown).await;
-    desk.store.delivered(first);
-    assert_eq!(desk.known(&desk.twin("p", START, false)).await.state, State::Unknown);
+    desk.settle(first, Settlement::Unknown).await;
+    desk.store.mark_delivered(first);
+    assert_eq!(desk.known(&desk.twin("p", START, false)).await.state, PurchaseState::Unknown);
 }
 
 async fn a_voided_purchase_has_no_twin(desk: Desk) {
     let first = desk.send(&desk.twin("p", START, false)).await;
-    desk.settle(first, Ending::Voided).await;
+    desk.settle(first, Settlement::Voided).await;
     desk.reserve(&desk.twin("p", START, true)).await.unwrap();
 }
 
@@ -179,12 +180,13 @@ async fn a_name_is_taken_once(desk: Desk) {
     let first = asked("ann", TOLL);
     desk.reserve(&first).await.unwrap();
     let again = tollgate::store::Reservation { id: first.id, ..asked("ann", TOLL) };
-    assert!(matches!(desk.reserve(&again).await, Err(Refused::Unavailable(_))));
+    assert!(matches!(desk.reserve(&again).await, Err(ReserveError::Unavailable(_))));
     assert_eq!(desk.total().await.day, TOLL);
 }
 
 /// Three replies, or ten bytes of them.
-const LITTLE: Room = Room { replies: 3, reply_bytes: 10, ended: 250_000, pages: None };
+const LITTLE: StoreCapacity =
+    StoreCapacity { replies: 3, reply_bytes: 10, ended_purchases: 250_000, pages: None };
 
 #[tokio::test]
 async fn the_oldest_replies_are_dropped_first_and_their_keys_stay() {
@@ -199,7 +201,7 @@ async fn the_oldest_replies_are_dropped_first_and_their_keys_stay() {
         desk.buy(&keyed("f", "p"), "eleven byte").await;
         assert!(kept("d").await && kept("e").await && !kept("f").await);
         desk.pass(24 * HOUR);
-        desk.store.forget().await.unwrap();
+        desk.store.purge_expired().await.unwrap();
         desk.buy(&keyed("g", "p"), "10 bytes..").await;
         assert!(kept("g").await);
     }
@@ -207,7 +209,7 @@ async fn the_oldest_replies_are_dropped_first_and_their_keys_stay() {
 
 #[tokio::test]
 async fn a_store_in_memory_remembers_only_so_many_ends() {
-    let desk = Desk::in_memory(Room { ended: 2, ..Room::default() });
+    let desk = Desk::in_memory(StoreCapacity { ended_purchases: 2, ..StoreCapacity::default() });
     for key in ["a", "b", "c"] {
         desk.buy(&keyed(key, "p"), key).await;
     }
@@ -222,7 +224,8 @@ async fn replies_of_videos_outlive_those_of_chats() {
     for desk in [Desk::in_memory(LITTLE), Desk::on_disk(LITTLE)] {
         let video = desk.send(&keyed("video", "p")).await;
         let reply = Some(reply("v"));
-        desk.settle(video, Ending::Posted { cost: TOLL, reply, keep: 7 * DAY, job: None }).await;
+        desk.settle(video, Settlement::Posted { cost: TOLL, reply, keep: 7 * DAY, job: None })
+            .await;
         for chat in ["a", "b", "c", "d", "e"] {
             desk.pass(SECOND);
             desk.buy(&keyed(chat, "p"), chat).await;
@@ -231,7 +234,7 @@ async fn replies_of_videos_outlive_those_of_chats() {
         assert!(kept("video").await && kept("d").await && kept("e").await);
         assert!(!kept("a").await && !kept("c").await);
         desk.pass(24 * HOUR);
-        desk.store.forget().await.unwrap();
+        desk.store.purge_expired().await.unwrap();
         assert!(kept("video").await);
         // There is room for two again.
         desk.buy(&keyed("f", "p"), "f").await;
@@ -242,5 +245,5 @@ async fn replies_of_videos_outlive_those_of_chats() {
 
 #[test]
 fn room_holds_a_week_of_replies_at_sixty_a_minute() {
-    assert!(Room::default().replies >= 7 * 24 * 60 * 60);
+    assert!(StoreCapacity::default().replies >= 7 * 24 * 60 * 60);
 }

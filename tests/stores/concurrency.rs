@@ -1,7 +1,7 @@
 //! However many ask at once, there is one money and one purchase.
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Ending, Limits, PurchaseId, Refused, Reservation};
+use tollgate::store::{Budgets, PurchaseId, Reservation, ReserveError, Settlement};
 
 use crate::desk::*;
 
@@ -13,14 +13,14 @@ on_every_backend!(
 );
 
 async fn of_200_purchases_at_once_exactly_those_are_set_aside_that_the_budget_covers(desk: Desk) {
-    let limits = Limits { total_day: Some(Usd::dollars(20)), ..Limits::default() };
+    let limits = Budgets { total_day: Some(Usd::dollars(20)), ..Budgets::default() };
     let answers = at_once(&desk, 200, |turn| {
         let caller = format!("caller {turn}");
-        Reservation { limits, ..asked(&caller, Usd::dollars(5)) }
+        Reservation { budgets: limits, ..asked(&caller, Usd::dollars(5)) }
     });
     let answers = answers.await;
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 4);
-    let over = answers.iter().filter(|answer| matches!(answer, Err(Refused::OverBudget(_))));
+    let over = answers.iter().filter(|answer| matches!(answer, Err(ReserveError::OverBudget(_))));
     assert_eq!(over.count(), 196);
     assert_eq!(desk.total().await.day, Usd::dollars(20));
     assert_eq!(desk.states().await.len(), 4);
@@ -28,43 +28,45 @@ async fn of_200_purchases_at_once_exactly_those_are_set_aside_that_the_budget_co
 
 async fn of_200_purchases_at_once_exactly_those_are_held_that_the_balance_covers(desk: Desk) {
     let before = desk.buy(&asked("ann", Usd::dollars(5)), "hello").await;
-    let mark = bounded(desk.store.credit_mark()).await.expect("a mark");
+    let mark = bounded(desk.store.credit_watermark()).await.expect("a mark");
     let meanwhile = desk.send(&asked("ann", Usd::dollars(5))).await;
-    desk.store.learnt(mark, Usd::dollars(28));
-    let limits = Limits { balance_floor: Usd::dollars(1), ..Limits::default() };
+    desk.store.record_balance(mark, Usd::dollars(28));
+    let limits = Budgets { balance_floor: Usd::dollars(1), ..Budgets::default() };
     let answers =
-        at_once(&desk, 200, |_| Reservation { limits, ..asked("ann", Usd::dollars(5)) }).await;
+        at_once(&desk, 200, |_| Reservation { budgets: limits, ..asked("ann", Usd::dollars(5)) })
+            .await;
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 4);
-    let short = answers.iter().filter(|answer| matches!(answer, Err(Refused::InsufficientCredit)));
+    let short =
+        answers.iter().filter(|answer| matches!(answer, Err(ReserveError::InsufficientCredit)));
     assert_eq!(short.count(), 196);
     let left =
-        async || bounded(desk.store.credit_left()).await.expect("read").expect("told").amount;
+        async || bounded(desk.store.remaining_credit()).await.expect("read").expect("told").amount;
     assert_eq!(left().await, Usd::dollars(3));
     // What is found out of a purchase that has ended changes nothing: the balance may have counted it.
-    desk.settle(meanwhile, Ending::Unknown).await;
-    desk.settle(meanwhile, Ending::Voided).await;
-    desk.settle(before, Ending::Voided).await;
+    desk.settle(meanwhile, Settlement::Unknown).await;
+    desk.settle(meanwhile, Settlement::Voided).await;
+    desk.settle(before, Settlement::Voided).await;
     assert_eq!(left().await, Usd::dollars(3));
 }
 
 async fn a_purchase_that_is_waited_for_has_ended(desk: Desk) {
-    bounded(desk.store.ended(PurchaseId::new())).await.expect("nothing is under way");
-    for ending in [posted(TOLL, "hello"), Ending::Voided, Ending::Unknown] {
+    bounded(desk.store.wait_until_ended(PurchaseId::new())).await.expect("nothing is under way");
+    for ending in [posted(TOLL, "hello"), Settlement::Voided, Settlement::Unknown] {
         let id = desk.send(&asked("ann", TOLL)).await;
-        let waits = bounded(desk.store.ended(id));
+        let waits = bounded(desk.store.wait_until_ended(id));
         let ends = async {
             tokio::task::yield_now().await;
             desk.store.settle_later(id, ending);
         };
         tokio::join!(waits, ends).0.expect("it ended");
-        assert!(desk.rows().await.iter().any(|row| row.id == id && row.ended.is_some()));
+        assert!(desk.rows().await.iter().any(|row| row.id == id && row.ended_at.is_some()));
     }
 }
 
 async fn of_50_purchases_with_one_key_exactly_one_is_made(desk: Desk) {
     let answers = at_once(&desk, 50, |_| keyed("k", "p")).await;
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);
-    let known = answers.iter().filter(|answer| matches!(answer, Err(Refused::Known(_))));
+    let known = answers.iter().filter(|answer| matches!(answer, Err(ReserveError::Duplicate(_))));
     assert_eq!(known.count(), 49);
     assert_eq!(desk.total().await.day, TOLL);
 }
@@ -74,7 +76,7 @@ async fn at_once(
     desk: &Desk,
     times: usize,
     purchase: impl Fn(usize) -> Reservation,
-) -> Vec<Result<(), Refused>> {
+) -> Vec<Result<(), ReserveError>> {
     let asked: Vec<_> = (0..times).map(purchase).collect();
     let threads = asked.into_iter().map(|asked| {
         let ledger = desk.store.clone();

@@ -9,17 +9,22 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Clock, Ending, OpenError, PurchaseId, Scope, State, Store};
+use tollgate::store::{
+    BudgetScope, Clock, OpenError, PurchaseId, PurchaseState, Settlement, Store,
+};
 
 use crate::desk::*;
 
-type Purchases = Vec<(PurchaseId, State, Usd)>;
+type Purchases = Vec<(PurchaseId, PurchaseState, Usd)>;
 
 /// What each purchase cost or holds. A released one cost nothing, so no sum vouches for its price.
 fn costs(purchases: Purchases) -> Purchases {
     let cost = |(id, state, price)| match state {
-        State::Voided => (id, state, Usd::ZERO),
-        State::Reserved | State::Sent | State::Posted | State::Unknown => (id, state, price),
+        PurchaseState::Voided => (id, state, Usd::ZERO),
+        PurchaseState::Reserved
+        | PurchaseState::Sent
+        | PurchaseState::Posted
+        | PurchaseState::Unknown => (id, state, price),
     };
     purchases.into_iter().map(cost).collect()
 }
@@ -139,8 +144,8 @@ async fn sold() -> (Desk, PathBuf) {
         };
         let id = desk.send(&asked).await;
         let ending = match turn % 8 {
-            6 => Ending::Voided,
-            7 => Ending::Unknown,
+            6 => Settlement::Voided,
+            7 => Settlement::Unknown,
             _ => posted(asked.toll, "a reply that is kept"),
         };
         desk.settle(id, ending).await;
@@ -159,13 +164,13 @@ async fn purchases(path: &Path, clock: Clock) -> Result<Purchases, OpenError> {
     let _ = fs::remove_file(beside(path, "-shm"));
     let ledger = Store::serve(path, clock)?;
     let found = read(&ledger).await;
-    let month = bounded(ledger.spent(Scope::Total)).await.expect("counted").month;
-    let sum = found.iter().filter(|(_, state, _)| *state != State::Voided);
+    let month = bounded(ledger.current_spend(BudgetScope::Total)).await.expect("counted").month;
+    let sum = found.iter().filter(|(_, state, _)| *state != PurchaseState::Voided);
     assert_eq!(month.as_micros(), sum.map(|(_, _, toll)| toll.as_micros()).sum::<u64>());
     Ok(found)
 }
 
 async fn read(ledger: &Store) -> Purchases {
-    let rows = bounded(ledger.rows(Duration::ZERO)).await.expect("rows");
+    let rows = bounded(ledger.purchases_since(Duration::ZERO)).await.expect("rows");
     rows.into_iter().map(|row| (row.id, row.state, row.toll)).collect()
 }

@@ -9,8 +9,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Account, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limits, PurchaseId, Refused,
-    Reservation, Room, Row, Scope, Service, Spent, State, Store, Twin,
+    AccountStatus, BudgetScope, Budgets, Clock, DedupeKey, Digest, DuplicateCheck,
+    ExistingPurchase, KeptReply, PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState,
+    Reservation, ReserveError, Service, Settlement, Store, StoreCapacity,
 };
 
 /// 2025-11-20, noon.
@@ -27,15 +28,16 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    pub(crate) fn in_memory(room: Room) -> Self {
+    pub(crate) fn in_memory(room: StoreCapacity) -> Self {
         let time = Arc::new(Mutex::new(START));
-        Self { store: Store::in_memory_within(clock(&time), room), time, folder: None }
+        Self { store: Store::in_memory_with_capacity(clock(&time), room), time, folder: None }
     }
 
-    pub(crate) fn on_disk(room: Room) -> Self {
+    pub(crate) fn on_disk(room: StoreCapacity) -> Self {
         let time = Arc::new(Mutex::new(START));
         let folder = tempfile::tempdir().expect("a folder");
-        let store = Store::serve_within(&folder.path().join("ledger.db"), clock(&time), room);
+        let store =
+            Store::serve_with_capacity(&folder.path().join("ledger.db"), clock(&time), room);
         Self { store: store.expect("a new ledger"), time, folder: Some(folder) }
     }
 
@@ -49,12 +51,12 @@ impl Desk {
 
     /// Ends the server and starts it again, where the store outlives it.
     pub(crate) fn restart(&mut self) {
-        self.restart_with(Room::default());
+        self.restart_with(StoreCapacity::default());
     }
 
-    pub(crate) fn restart_with(&mut self, room: Room) {
+    pub(crate) fn restart_with(&mut self, room: StoreCapacity) {
         self.stop();
-        let store = Store::serve_within(&self.path(), self.clock(), room);
+        let store = Store::serve_with_capacity(&self.path(), self.clock(), room);
         self.take(store.expect("it opens again"));
     }
 
@@ -78,7 +80,7 @@ impl Desk {
         self.set(self.now() + time);
     }
 
-    pub(crate) async fn reserve(&self, asked: &Reservation) -> Result<(), Refused> {
+    pub(crate) async fn reserve(&self, asked: &Reservation) -> Result<(), ReserveError> {
         bounded(self.store.reserve(asked)).await.map(drop)
     }
 
@@ -96,14 +98,19 @@ impl Desk {
     ) -> Reservation {
         let (likeness, within) = (identity(likeness), self.now() - since);
         let ahead = until.saturating_sub(self.now());
-        let claim = Claim::Twin(Twin { likeness, within, ahead, delivered_since });
-        Reservation { claim, ..asked("ann", TOLL) }
+        let claim = DedupeKey::Fingerprint(DuplicateCheck {
+            fingerprint: likeness,
+            within,
+            clock_skew: ahead,
+            delivered_since,
+        });
+        Reservation { dedupe_key: claim, ..asked("ann", TOLL) }
     }
 
     /// Reserves and sends.
     pub(crate) async fn send(&self, asked: &Reservation) -> PurchaseId {
         self.reserve(asked).await.expect("set aside");
-        bounded(self.store.sent(asked.id, Account::Recognised)).await.expect("marked");
+        bounded(self.store.mark_sent(asked.id, AccountStatus::Confirmed)).await.expect("marked");
         asked.id
     }
 
@@ -114,13 +121,13 @@ impl Desk {
         id
     }
 
-    pub(crate) async fn settle(&self, id: PurchaseId, ending: Ending) {
+    pub(crate) async fn settle(&self, id: PurchaseId, ending: Settlement) {
         bounded(self.store.settle(id, ending)).await.expect("settled");
     }
 
-    pub(crate) async fn known(&self, asked: &Reservation) -> Earlier {
+    pub(crate) async fn known(&self, asked: &Reservation) -> ExistingPurchase {
         match self.reserve(asked).await {
-            Err(Refused::Known(earlier)) => earlier,
+            Err(ReserveError::Duplicate(earlier)) => earlier,
             other => panic!("expected it to be known, not {other:?}"),
         }
     }
@@ -134,19 +141,21 @@ impl Desk {
         reply
     }
 
-    pub(crate) async fn total(&self) -> Spent {
-        bounded(self.store.spent(Scope::Total)).await.expect("counted")
+    pub(crate) async fn total(&self) -> PeriodSpend {
+        bounded(self.store.current_spend(BudgetScope::Total)).await.expect("counted")
     }
 
-    pub(crate) async fn of(&self, caller: &str) -> Spent {
-        bounded(self.store.spent(Scope::Caller(caller.into()))).await.expect("counted")
+    pub(crate) async fn of(&self, caller: &str) -> PeriodSpend {
+        bounded(self.store.current_spend(BudgetScope::Caller(caller.into())))
+            .await
+            .expect("counted")
     }
 
-    pub(crate) async fn rows(&self) -> Vec<Row> {
-        bounded(self.store.rows(Duration::ZERO)).await.expect("rows")
+    pub(crate) async fn rows(&self) -> Vec<PurchaseRecord> {
+        bounded(self.store.purchases_since(Duration::ZERO)).await.expect("rows")
     }
 
-    pub(crate) async fn states(&self) -> Vec<State> {
+    pub(crate) async fn states(&self) -> Vec<PurchaseState> {
         self.rows().await.into_iter().map(|row| row.state).collect()
     }
 }
@@ -177,7 +186,7 @@ pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
     PathBuf::from(format!("{}{ending}", path.display()))
 }
 
-pub(crate) fn identity(name: &str) -> Identity {
+pub(crate) fn identity(name: &str) -> Digest {
     let mut identity = [0; 32];
     identity[..name.len()].copy_from_slice(name.as_bytes());
     identity
@@ -189,30 +198,35 @@ pub(crate) fn asked(caller: &str, toll: Usd) -> Reservation {
     let mut likeness = [0; 32];
     likeness[16..].copy_from_slice(id.0.as_bytes());
     let (within, ahead) = (Duration::MAX, Duration::MAX);
-    let claim = Claim::Twin(Twin { likeness, within, ahead, delivered_since: None });
+    let claim = DedupeKey::Fingerprint(DuplicateCheck {
+        fingerprint: likeness,
+        within,
+        clock_skew: ahead,
+        delivered_since: None,
+    });
     Reservation {
         id,
         caller: caller.into(),
         service: Service::Chat,
         model: "alpha".into(),
         toll,
-        claim,
-        limits: Limits::default(),
-        only_repeats: false,
+        dedupe_key: claim,
+        budgets: Budgets::default(),
+        replay_only: false,
     }
 }
 
 pub(crate) fn keyed(key: &str, payload: &str) -> Reservation {
-    let claim = Claim::Key { key: identity(key), payload: identity(payload) };
-    Reservation { claim, ..asked("ann", TOLL) }
+    let claim = DedupeKey::IdempotencyKey { key: identity(key), payload: identity(payload) };
+    Reservation { dedupe_key: claim, ..asked("ann", TOLL) }
 }
 
 pub(crate) fn reply(body: &str) -> KeptReply {
     KeptReply { status: 200, is_json: true, body: body.to_owned().into() }
 }
 
-pub(crate) fn posted(cost: Usd, body: &str) -> Ending {
-    Ending::Posted { cost, reply: Some(reply(body)), keep: 24 * HOUR, job: None }
+pub(crate) fn posted(cost: Usd, body: &str) -> Settlement {
+    Settlement::Posted { cost, reply: Some(reply(body)), keep: 24 * HOUR, job: None }
 }
 
 /// Runs each promise on each backend, with the usual room.

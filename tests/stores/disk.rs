@@ -8,14 +8,17 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Account, Ending, Money, OpenError, Refused, Room, Scope, State, Store};
+use tollgate::store::{
+    AccountStatus, BudgetScope, MoneyKind, OpenError, PurchaseState, ReserveError, Settlement,
+    Store, StoreCapacity,
+};
 
 use crate::desk::*;
 use crate::jobs::job;
 
 #[tokio::test]
 async fn a_second_server_is_told_whose_the_ledger_is() {
-    let mut desk = Desk::on_disk(Room::default());
+    let mut desk = Desk::on_disk(StoreCapacity::default());
     let other_name = desk.path().with_file_name("other.db");
     std::os::unix::fs::symlink(desk.path(), &other_name).unwrap();
     for path in [desk.path(), other_name] {
@@ -25,27 +28,30 @@ async fn a_second_server_is_told_whose_the_ledger_is() {
     }
     desk.buy(&asked("ann", TOLL), "").await;
     desk.restart();
-    assert_eq!(desk.states().await, [State::Posted]);
+    assert_eq!(desk.states().await, [PurchaseState::Posted]);
 }
 
 #[tokio::test]
 async fn play_money_and_real_money_never_share_a_ledger() {
     let folder = tempfile::tempdir().unwrap();
-    let clock = Desk::in_memory(Room::default()).clock();
-    for (first, other) in [(Money::Play, Money::Real), (Money::Real, Money::Play)] {
+    let clock = Desk::in_memory(StoreCapacity::default()).clock();
+    for (first, other) in [(MoneyKind::Play, MoneyKind::Real), (MoneyKind::Real, MoneyKind::Play)] {
         let path = folder.path().join(format!("{first:?}.db"));
-        drop(Store::serve_for(&path, clock.clone(), first, None).unwrap());
-        let refused = Store::serve_for(&path, clock.clone(), other, None).unwrap_err();
+        drop(Store::serve_money_kind(&path, clock.clone(), first, None).unwrap());
+        let refused = Store::serve_money_kind(&path, clock.clone(), other, None).unwrap_err();
         assert!(matches!(refused, OpenError::Unusable(_)), "{refused}");
         let says = refused.to_string();
         assert!(says.contains("other kind of money") && says.contains(".db"), "{says}");
-        drop(Store::serve_for(&path, clock.clone(), first, None).expect("it stays what it was"));
+        drop(
+            Store::serve_money_kind(&path, clock.clone(), first, None)
+                .expect("it stays what it was"),
+        );
     }
 }
 
 #[tokio::test]
 async fn the_files_are_their_owners_alone() {
-    let desk = Desk::on_disk(Room::default());
+    let desk = Desk::on_disk(StoreCapacity::default());
     desk.buy(&asked("ann", TOLL), "").await;
     let folder = fs::read_dir(desk.path().parent().unwrap()).unwrap();
     let modes: Vec<_> = folder
@@ -58,7 +64,7 @@ async fn the_files_are_their_owners_alone() {
 
 #[tokio::test]
 async fn a_file_that_others_could_read_is_closed_to_them() {
-    let mut desk = Desk::on_disk(Room::default());
+    let mut desk = Desk::on_disk(StoreCapacity::default());
     desk.stop();
     fs::set_permissions(desk.path(), fs::Permissions::from_mode(0o644)).unwrap();
     desk.restart();
@@ -67,7 +73,7 @@ async fn a_file_that_others_could_read_is_closed_to_them() {
 
 #[tokio::test]
 async fn a_full_disk_refuses_purchases_until_there_is_room() {
-    let mut desk = Desk::on_disk(Room { pages: Some(60), ..Room::default() });
+    let mut desk = Desk::on_disk(StoreCapacity { pages: Some(60), ..StoreCapacity::default() });
     let big = "x".repeat(20_000);
     let mut bought = 0;
     let refused = loop {
@@ -75,22 +81,22 @@ async fn a_full_disk_refuses_purchases_until_there_is_room() {
         if let Err(refused) = desk.reserve(&next).await {
             break refused;
         }
-        let _ = desk.store.sent(next.id, Account::Recognised).await;
+        let _ = desk.store.mark_sent(next.id, AccountStatus::Confirmed).await;
         // A reply that finds no room leaves its purchase as it was, and one without a reply may still fit.
         if desk.store.settle(next.id, posted(TOLL, &big)).await.is_err() {
-            let bare = Ending::Posted { cost: TOLL, reply: None, keep: HOUR, job: None };
+            let bare = Settlement::Posted { cost: TOLL, reply: None, keep: HOUR, job: None };
             let _ = desk.store.settle(next.id, bare).await;
         }
         bought += 1;
         assert!(bought < 10_000, "the disk never fills");
     };
-    assert!(matches!(refused, Refused::Unavailable(_)), "{refused:?}");
+    assert!(matches!(refused, ReserveError::Unavailable(_)), "{refused:?}");
     let spent = desk.total().await.day;
     assert_eq!(spent, Usd::mills(6 * bought), "a refused reservation leaves nothing behind");
 
     // The replies' time comes, and there is room again, without a restart.
     desk.pass(25 * HOUR);
-    desk.store.forget().await.unwrap();
+    desk.store.purge_expired().await.unwrap();
     desk.buy(&asked("ann", TOLL), "hello").await;
     desk.restart();
     assert_eq!(desk.states().await.len() as u64, bought + 1);
@@ -98,41 +104,43 @@ async fn a_full_disk_refuses_purchases_until_there_is_room() {
 
 #[tokio::test]
 async fn an_end_that_found_no_room_is_noted_when_there_is_some() {
-    let desk = Desk::on_disk(Room { pages: Some(60), ..Room::default() });
+    let desk = Desk::on_disk(StoreCapacity { pages: Some(60), ..StoreCapacity::default() });
     let id = desk.send(&asked("ann", TOLL)).await;
     desk.store.settle_later(id, posted(TOLL, &"x".repeat(500_000)));
     assert_eq!(desk.total().await.day, TOLL);
-    assert_eq!(desk.states().await, [State::Sent]);
+    assert_eq!(desk.states().await, [PurchaseState::Sent]);
     // Another process gives the ledger's room back.
-    desk.settle(id, Ending::Voided).await;
-    eventually(async || desk.states().await == [State::Voided]).await;
+    desk.settle(id, Settlement::Voided).await;
+    eventually(async || desk.states().await == [PurchaseState::Voided]).await;
 }
 
 #[tokio::test]
 async fn charge_and_job_are_written_in_one_step() {
-    let desk = Desk::on_disk(Room { pages: Some(60), ..Room::default() });
+    let desk = Desk::on_disk(StoreCapacity { pages: Some(60), ..StoreCapacity::default() });
     let asked = asked("ann", TOLL);
     let id = desk.send(&asked).await;
     let job = job("r-1", "ann");
     let accepted = |body: &str| {
-        let Ending::Posted { cost, reply, keep, .. } = posted(TOLL, body) else { unreachable!() };
-        Ending::Posted { cost, reply, keep, job: Some(Box::new(job.clone())) }
+        let Settlement::Posted { cost, reply, keep, .. } = posted(TOLL, body) else {
+            unreachable!()
+        };
+        Settlement::Posted { cost, reply, keep, job: Some(Box::new(job.clone())) }
     };
-    let known = async || bounded(desk.store.job("r-1".into())).await.unwrap();
+    let known = async || bounded(desk.store.find_job("r-1".into())).await.unwrap();
     // Whatever does not fit takes the rest with it.
     let refused = desk.store.settle(id, accepted(&"x".repeat(500_000))).await;
     assert!(refused.is_err());
-    assert_eq!((known().await, desk.states().await), (None, vec![State::Sent]));
+    assert_eq!((known().await, desk.states().await), (None, vec![PurchaseState::Sent]));
     desk.store.settle_later(id, accepted("hello"));
-    eventually(async || desk.states().await == [State::Posted]).await;
+    eventually(async || desk.states().await == [PurchaseState::Posted]).await;
     assert_eq!(known().await, Some(job.clone()));
 }
 
 #[tokio::test]
 async fn what_is_written_beside_a_server_holds_within_a_second() {
-    let desk = Desk::on_disk(Room::default());
+    let desk = Desk::on_disk(StoreCapacity::default());
     let id = desk.send(&keyed("k", "p")).await;
-    desk.settle(id, Ending::Unknown).await;
+    desk.settle(id, Settlement::Unknown).await;
 
     let beside = Store::open_shared(&desk.path(), desk.clock()).unwrap();
     bounded(beside.settle(id, posted(Usd::mills(7), "found"))).await.unwrap();
@@ -142,16 +150,19 @@ async fn what_is_written_beside_a_server_holds_within_a_second() {
     assert!(written.elapsed() < Duration::from_secs(1));
 
     desk.buy(&asked("bob", TOLL), "").await;
-    assert_eq!(bounded(beside.spent(Scope::Total)).await.unwrap().day, Usd::mills(13));
+    assert_eq!(
+        bounded(beside.current_spend(BudgetScope::Total)).await.unwrap().day,
+        Usd::mills(13)
+    );
     drop(beside);
     desk.buy(&asked("bob", TOLL), "").await;
 }
 
 #[tokio::test]
 async fn another_process_is_kept_from_serving_and_may_write_beside() {
-    let desk = Desk::on_disk(Room::default());
+    let desk = Desk::on_disk(StoreCapacity::default());
     let id = desk.send(&keyed("k", "p")).await;
-    desk.settle(id, Ending::Unknown).await;
+    desk.settle(id, Settlement::Unknown).await;
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "disk::the_other_process"])
         .current_dir(desk.path().parent().unwrap())
@@ -170,33 +181,33 @@ async fn the_other_process() {
     if !path.exists() {
         return;
     }
-    let clock = Desk::in_memory(Room::default()).clock();
+    let clock = Desk::in_memory(StoreCapacity::default()).clock();
     let Err(OpenError::Locked { pid, .. }) = Store::serve(path, clock.clone()) else {
         panic!("the lock does not hold across processes");
     };
     assert_eq!(pid, Some(std::os::unix::process::parent_id()));
     let beside = Store::open_shared(path, clock).unwrap();
-    let unknown = bounded(beside.rows(Duration::ZERO)).await.unwrap()[0].id;
+    let unknown = bounded(beside.purchases_since(Duration::ZERO)).await.unwrap()[0].id;
     let found = posted(Usd::mills(7), "from the other process");
     bounded(beside.settle(unknown, found)).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_reader_reads_beside_a_server_and_writes_nothing() {
-    let desk = Desk::on_disk(Room::default());
+    let desk = Desk::on_disk(StoreCapacity::default());
     let reader = Store::open_read_only(&desk.path(), desk.clock()).unwrap();
     let id = desk.buy(&asked("ann", TOLL), "").await;
-    assert_eq!(bounded(reader.rows(Duration::ZERO)).await.unwrap()[0].id, id);
-    assert_eq!(bounded(reader.spent(Scope::Total)).await.unwrap().day, TOLL);
+    assert_eq!(bounded(reader.purchases_since(Duration::ZERO)).await.unwrap()[0].id, id);
+    assert_eq!(bounded(reader.current_spend(BudgetScope::Total)).await.unwrap().day, TOLL);
     let asked = asked("ann", TOLL);
     let refused = bounded(reader.reserve(&asked)).await;
-    assert!(matches!(refused, Err(Refused::Unavailable(_))), "{refused:?}");
+    assert!(matches!(refused, Err(ReserveError::Unavailable(_))), "{refused:?}");
     desk.buy(&keyed("k", "p"), "").await;
 }
 
 #[tokio::test]
 async fn a_ledger_is_made_beside_a_server_that_has_yet_to_start() {
-    let desk = Desk::on_disk(Room::default());
+    let desk = Desk::on_disk(StoreCapacity::default());
     let path = desk.path().with_file_name("later.db");
     let missing = Store::open_read_only(&path, desk.clock());
     assert!(matches!(missing, Err(OpenError::Unusable(_))), "{missing:?}");
@@ -213,9 +224,9 @@ async fn a_file_that_is_no_ledger_of_ours_is_left_as_it_is() {
     fs::write(at("short"), "x").unwrap();
     fs::create_dir(at("folder")).unwrap();
     with(&at("foreign"), "CREATE TABLE theirs (x)");
-    drop(Store::serve(&at("newer"), Desk::in_memory(Room::default()).clock()).unwrap());
+    drop(Store::serve(&at("newer"), Desk::in_memory(StoreCapacity::default()).clock()).unwrap());
     with(&at("newer"), "PRAGMA user_version = 99");
-    drop(Store::serve(&at("emptied"), Desk::in_memory(Room::default()).clock()).unwrap());
+    drop(Store::serve(&at("emptied"), Desk::in_memory(StoreCapacity::default()).clock()).unwrap());
     fs::write(at("emptied"), "").unwrap();
     fs::write(at("gone-wal"), "x").unwrap();
     let _device = std::os::unix::net::UnixListener::bind(at("device")).unwrap();
@@ -232,7 +243,7 @@ async fn a_file_that_is_no_ledger_of_ours_is_left_as_it_is() {
         ("nowhere/ledger", "No such file"),
     ] {
         let before = fs::read(at(name)).ok();
-        let opened = Store::serve(&at(name), Desk::in_memory(Room::default()).clock());
+        let opened = Store::serve(&at(name), Desk::in_memory(StoreCapacity::default()).clock());
         let Err(OpenError::Unusable(said)) = &opened else { panic!("{name}: {opened:?}") };
         assert!(said.contains(why), "{name}: {said}");
         assert!(said.contains(name), "{name}: {said}");
@@ -244,12 +255,12 @@ async fn a_file_that_is_no_ledger_of_ours_is_left_as_it_is() {
 async fn a_ledger_that_cannot_be_used_refuses_everything() {
     let broken = Store::unusable("damaged");
     let asked = asked("ann", TOLL);
-    assert!(matches!(broken.reserve(&asked).await, Err(Refused::Unavailable(_))));
-    assert!(broken.sent(asked.id, Account::Recognised).await.is_err());
-    assert!(broken.settle(asked.id, Ending::Voided).await.is_err());
-    assert!(broken.spent(Scope::Total).await.is_err());
-    assert!(broken.rows(Duration::ZERO).await.is_err());
-    assert!(broken.last_check().await.is_err());
+    assert!(matches!(broken.reserve(&asked).await, Err(ReserveError::Unavailable(_))));
+    assert!(broken.mark_sent(asked.id, AccountStatus::Confirmed).await.is_err());
+    assert!(broken.settle(asked.id, Settlement::Voided).await.is_err());
+    assert!(broken.current_spend(BudgetScope::Total).await.is_err());
+    assert!(broken.purchases_since(Duration::ZERO).await.is_err());
+    assert!(broken.latest_checkpoint().await.is_err());
 }
 
 fn with(path: &Path, statement: &str) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Account, Ending, PurchaseId, State};
+use tollgate::store::{AccountStatus, PurchaseId, PurchaseState, Settlement};
 
 use crate::desk::*;
 
@@ -16,10 +16,12 @@ on_every_backend!(
 );
 
 async fn a_purchase_ends_once_save_that_an_unknown_one_is_settled(desk: Desk) {
-    let ends = || [posted(Usd::dollars(2), "x"), Ending::Voided, Ending::Unknown];
-    for (first, state, spent) in
-        [(0, State::Posted, 2), (1, State::Voided, 0), (2, State::Unknown, 1)]
-    {
+    let ends = || [posted(Usd::dollars(2), "x"), Settlement::Voided, Settlement::Unknown];
+    for (first, state, spent) in [
+        (0, PurchaseState::Posted, 2),
+        (1, PurchaseState::Voided, 0),
+        (2, PurchaseState::Unknown, 1),
+    ] {
         for second in ends() {
             let before = desk.total().await.day;
             let id = desk.send(&asked("ann", Usd::dollars(1))).await;
@@ -29,8 +31,8 @@ async fn a_purchase_ends_once_save_that_an_unknown_one_is_settled(desk: Desk) {
 
             desk.settle(id, second.clone()).await;
             let (state, spent) = match (state, &second) {
-                (State::Unknown, Ending::Posted { .. }) => (State::Posted, 2),
-                (State::Unknown, Ending::Voided) => (State::Voided, 0),
+                (PurchaseState::Unknown, Settlement::Posted { .. }) => (PurchaseState::Posted, 2),
+                (PurchaseState::Unknown, Settlement::Voided) => (PurchaseState::Voided, 0),
                 _ => (state, spent),
             };
             assert_eq!(desk.states().await.last(), Some(&state), "{first} {second:?}");
@@ -41,25 +43,25 @@ async fn a_purchase_ends_once_save_that_an_unknown_one_is_settled(desk: Desk) {
 }
 
 async fn nothing_is_sent_that_is_not_set_aside(desk: Desk) {
-    assert!(desk.store.sent(PurchaseId::new(), Account::Recognised).await.is_err());
-    for ending in [posted(TOLL, "x"), Ending::Voided, Ending::Unknown] {
+    assert!(desk.store.mark_sent(PurchaseId::new(), AccountStatus::Confirmed).await.is_err());
+    for ending in [posted(TOLL, "x"), Settlement::Voided, Settlement::Unknown] {
         let id = desk.send(&asked("ann", TOLL)).await;
-        desk.store.sent(id, Account::Recognised).await.expect("marking twice is once");
+        desk.store.mark_sent(id, AccountStatus::Confirmed).await.expect("marking twice is once");
         desk.settle(id, ending).await;
-        assert!(desk.store.sent(id, Account::Recognised).await.is_err());
+        assert!(desk.store.mark_sent(id, AccountStatus::Confirmed).await.is_err());
     }
 }
 
 async fn an_end_that_nobody_waits_for_is_noted_all_the_same(desk: Desk) {
     let id = desk.send(&asked("ann", TOLL)).await;
-    desk.store.settle_later(id, Ending::Unknown);
+    desk.store.settle_later(id, Settlement::Unknown);
     desk.total().await;
-    assert_eq!(desk.states().await, [State::Unknown]);
+    assert_eq!(desk.states().await, [PurchaseState::Unknown]);
 }
 
 async fn ending_what_never_was_changes_nothing(desk: Desk) {
     desk.settle(PurchaseId::new(), posted(TOLL, "x")).await;
-    desk.store.delivered(PurchaseId::new());
+    desk.store.mark_delivered(PurchaseId::new());
     assert_eq!((desk.total().await.day, desk.states().await), (Usd::ZERO, vec![]));
 }
 
@@ -68,9 +70,9 @@ async fn reports_begin_where_they_are_asked_to(desk: Desk) {
         desk.send(&asked("ann", TOLL)).await;
         desk.pass(HOUR);
     }
-    let rows = desk.store.rows(START + HOUR).await.unwrap();
+    let rows = desk.store.purchases_since(START + HOUR).await.unwrap();
     let times: Vec<_> = rows.iter().map(|row| row.at).collect();
     assert_eq!(times, [START + HOUR, START + 2 * HOUR]);
     assert_eq!((rows[0].caller.as_str(), rows[0].model.as_str()), ("ann", "alpha"));
-    assert_eq!(desk.store.rows(Duration::MAX).await.unwrap(), []);
+    assert_eq!(desk.store.purchases_since(Duration::MAX).await.unwrap(), []);
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tollgate::store::{Account, Clock, Ending, OpenError, Refused, Store};
+use tollgate::store::{AccountStatus, Clock, OpenError, ReserveError, Settlement, Store};
 
 use crate::desk::*;
 
@@ -28,8 +28,8 @@ async fn sell(ledger: &Store, count: usize) {
     for _ in 0..count {
         let asked = asked("ann", TOLL);
         bounded(ledger.reserve(&asked)).await.unwrap();
-        bounded(ledger.sent(asked.id, Account::Recognised)).await.unwrap();
-        bounded(ledger.settle(asked.id, Ending::Voided)).await.unwrap();
+        bounded(ledger.mark_sent(asked.id, AccountStatus::Confirmed)).await.unwrap();
+        bounded(ledger.settle(asked.id, Settlement::Voided)).await.unwrap();
     }
 }
 
@@ -121,8 +121,8 @@ async fn name_changes_although_a_command_had_the_backup_before_the_server() {
     bounded(ledger.reserve(&asked)).await.unwrap();
     with(path, &format!("VACUUM INTO '{}'", backup.display()));
     // It is charged after the backup, which a server would take for one that was never sent.
-    bounded(ledger.sent(asked.id, Account::Recognised)).await.unwrap();
-    bounded(ledger.settle(asked.id, Ending::Unknown)).await.unwrap();
+    bounded(ledger.mark_sent(asked.id, AccountStatus::Confirmed)).await.unwrap();
+    bounded(ledger.settle(asked.id, Settlement::Unknown)).await.unwrap();
     drop(ledger);
     fs::write(path, fs::read(&backup).unwrap()).unwrap();
     drop(Store::open_exclusive(path, clock.clone()).unwrap());
@@ -214,13 +214,13 @@ async fn ledger_that_was_removed_or_replaced_under_the_server_sells_no_more() {
         let Place { path, clock, _folder } = place();
         let ledger = serve(&path, clock);
         sell(&ledger, 1).await;
-        bounded(ledger.forget()).await.unwrap();
+        bounded(ledger.purge_expired()).await.unwrap();
         exchange(&path);
-        let noticed = bounded(ledger.forget()).await.unwrap_err();
+        let noticed = bounded(ledger.purge_expired()).await.unwrap_err();
         assert!(noticed.to_string().contains(&format!("was {what} under the server")), "{noticed}");
         let refused = bounded(ledger.reserve(&asked("ann", TOLL))).await.unwrap_err();
         assert!(
-            matches!(&refused, Refused::Unavailable(why) if why.0.contains(what)),
+            matches!(&refused, ReserveError::Unavailable(why) if why.0.contains(what)),
             "{refused:?}"
         );
     }
@@ -252,7 +252,7 @@ async fn file_with_several_paths_is_refused_and_served_under_one_of_them() {
     }
     fs::remove_file(&link).unwrap();
     let ledger = serve(path, clock.clone());
-    assert_eq!(bounded(ledger.rows(Duration::ZERO)).await.unwrap().len(), 2);
+    assert_eq!(bounded(ledger.purchases_since(Duration::ZERO)).await.unwrap().len(), 2);
 }
 
 #[tokio::test]
@@ -268,14 +268,14 @@ async fn log_that_a_long_reader_made_grow_is_cut_when_it_has_gone() {
     while size() <= LIMIT {
         let asked = asked("ann", TOLL);
         bounded(ledger.reserve(&asked)).await.unwrap();
-        bounded(ledger.sent(asked.id, Account::Recognised)).await.unwrap();
+        bounded(ledger.mark_sent(asked.id, AccountStatus::Confirmed)).await.unwrap();
         bounded(ledger.settle(asked.id, posted(TOLL, &body))).await.unwrap();
     }
     reader.execute_batch("COMMIT").unwrap();
     // Nothing is sold any more, but the server goes on with what it does each minute.
     for _ in 0..2 {
-        bounded(ledger.forget()).await.unwrap();
+        bounded(ledger.purge_expired()).await.unwrap();
     }
-    bounded(ledger.forget()).await.unwrap();
+    bounded(ledger.purge_expired()).await.unwrap();
     assert!(size() <= LIMIT, "{}", size());
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Job, JobState, KeyId, Money, Store, Word};
+use tollgate::store::{Job, JobState, KeyId, MoneyKind, StatusUpdate, Store};
 
 use crate::desk::*;
 
@@ -17,25 +17,25 @@ pub(crate) fn job(request_id: &str, owner: &str) -> Job {
         model: "video-a-2".into(),
         toll: Usd::dollars(3),
         at: START,
-        latest: None,
+        latest_update: None,
     }
 }
 
-fn word(after: Duration, state: JobState) -> Word {
-    Word { at: START + after, body: format!("{{\n\"é\": {after:?}}}").into(), state }
+fn word(after: Duration, state: JobState) -> StatusUpdate {
+    StatusUpdate { at: START + after, body: format!("{{\n\"é\": {after:?}}}").into(), state }
 }
 
 impl Desk {
     async fn accept(&self, job: &Job) {
-        bounded(self.store.accept(job)).await.expect("written down");
+        bounded(self.store.insert_job(job)).await.expect("written down");
     }
 
-    async fn hear(&self, request_id: &str, word: Word) {
-        bounded(self.store.heard(request_id.into(), word)).await.expect("noted");
+    async fn hear(&self, request_id: &str, word: StatusUpdate) {
+        bounded(self.store.update_job(request_id.into(), word)).await.expect("noted");
     }
 
     async fn job(&self, request_id: &str) -> Option<Job> {
-        bounded(self.store.job(request_id.into())).await.expect("looked up")
+        bounded(self.store.find_job(request_id.into())).await.expect("looked up")
     }
 
     async fn open(&self) -> Vec<Arc<str>> {
@@ -47,7 +47,7 @@ impl Desk {
     }
 
     async fn times(&self, model: &str, most: usize) -> Vec<Duration> {
-        bounded(self.store.times(model.into(), most)).await.expect("looked up")
+        bounded(self.store.job_durations(model.into(), most)).await.expect("looked up")
     }
 }
 
@@ -85,11 +85,11 @@ async fn the_latest_word_is_kept_and_what_has_ended_stays_ended(desk: Desk) {
     for (after, state) in [(1, JobState::Open), (2, JobState::Open), (3, JobState::Failed)] {
         let word = word(after * SECOND, state);
         desk.hear("r", word.clone()).await;
-        assert_eq!(desk.job("r").await.unwrap().latest, Some(word));
+        assert_eq!(desk.job("r").await.unwrap().latest_update, Some(word));
     }
     desk.hear("r", word(4 * SECOND, JobState::Open)).await;
     desk.hear("nobody's", word(SECOND, JobState::Finished)).await;
-    let latest = desk.job("r").await.unwrap().latest;
+    let latest = desk.job("r").await.unwrap().latest_update;
     assert_eq!(latest, Some(word(3 * SECOND, JobState::Failed)));
     assert_eq!(desk.job("nobody's").await, None);
 }
@@ -168,14 +168,14 @@ async fn server_that_starts_knows_open_jobs_and_times_of_their_model() {
     desk.accept(&job("b", "ann")).await;
     desk.stop();
     let path = desk.path();
-    let begun = bounded(Store::begin(&path, desk.clock(), Money::Play, None)).await;
+    let begun = bounded(Store::start_serving(&path, desk.clock(), MoneyKind::Play, None)).await;
     let (ledger, opening) = begun.expect("it begins");
     desk.store = ledger;
     // Its verbs are refused until then; the pollers of its jobs begin before.
-    assert!(bounded(desk.store.job("a".into())).await.is_err());
+    assert!(bounded(desk.store.find_job("a".into())).await.is_err());
     assert_eq!(desk.open().await, list(&["b"]));
     assert_eq!(desk.times("video-a-2", 9).await, [40 * SECOND]);
-    opening.admit();
+    opening.serve();
     assert!(desk.job("a").await.is_some());
 }
 
@@ -183,6 +183,8 @@ async fn server_that_starts_knows_open_jobs_and_times_of_their_model() {
 async fn a_store_that_is_broken_says_so() {
     let mut desk = Desk::on_disk(Default::default());
     desk.stop();
-    assert!(desk.store.accept(&job("r", "ann")).await.is_err());
-    assert!(desk.store.job("r".into()).await.is_err() && desk.store.open_jobs().await.is_err());
+    assert!(desk.store.insert_job(&job("r", "ann")).await.is_err());
+    assert!(
+        desk.store.find_job("r".into()).await.is_err() && desk.store.open_jobs().await.is_err()
+    );
 }

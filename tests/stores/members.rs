@@ -4,41 +4,46 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Member, MemberChange, MemberFault, Own, Role, Session, Store, is_member_name,
+    LoginSession, Member, MemberChange, MemberError, OwnBudget, Role, Store, is_member_name,
 };
 
 use crate::desk::*;
 
-const OWN: Own = Own { day: Some(Usd::dollars(5)), month: None };
+const OWN: OwnBudget = OwnBudget { day: Some(Usd::dollars(5)), month: None };
 
 fn member(name: &str) -> Member {
     Member {
         name: name.into(),
         role: Role::Member,
-        own: OWN,
+        own_budget: OWN,
         token: identity(name),
         prefix: format!("tg_{name}").into(),
-        added: START,
-        revoked: None,
+        added_at: START,
+        revoked_at: None,
     }
 }
 
-fn login(id: &str, member: &str, until: Duration) -> Session {
-    Session { id: identity(id), member: member.into(), token: identity(member), until }
+fn login(id: &str, member: &str, until: Duration) -> LoginSession {
+    LoginSession {
+        id: identity(id),
+        member: member.into(),
+        token: identity(member),
+        expires_at: until,
+    }
 }
 
 impl Desk {
-    async fn enlist(&self, member: &Member) -> Result<(), MemberFault> {
-        let added = MemberChange::Added(member.clone());
+    async fn enlist(&self, member: &Member) -> Result<(), MemberError> {
+        let added = MemberChange::Add(member.clone());
         bounded(self.store.change_member(member.name.clone(), added)).await
     }
 
-    async fn revoke(&self, name: &str) -> Result<(), MemberFault> {
-        bounded(self.store.change_member(name.into(), MemberChange::Revoked)).await
+    async fn revoke(&self, name: &str) -> Result<(), MemberError> {
+        bounded(self.store.change_member(name.into(), MemberChange::Revoke)).await
     }
 
-    async fn rotate(&self, name: &str, token: &str) -> Result<(), MemberFault> {
-        let rotated = MemberChange::Rotated(identity(token), token.into());
+    async fn rotate(&self, name: &str, token: &str) -> Result<(), MemberError> {
+        let rotated = MemberChange::Rotate(identity(token), token.into());
         bounded(self.store.change_member(name.into(), rotated)).await
     }
 
@@ -46,25 +51,25 @@ impl Desk {
         &self,
         name: &str,
         role: Option<Role>,
-        own: Option<Own>,
-    ) -> Result<(), MemberFault> {
-        bounded(self.store.change_member(name.into(), MemberChange::Updated(role, own))).await
+        own: Option<OwnBudget>,
+    ) -> Result<(), MemberError> {
+        bounded(self.store.change_member(name.into(), MemberChange::Update(role, own))).await
     }
 
     async fn members(&self) -> Vec<Member> {
         bounded(self.store.members()).await.expect("the list")
     }
 
-    async fn log_in(&self, session: &Session) {
+    async fn log_in(&self, session: &LoginSession) {
         bounded(self.store.log_in(session)).await.expect("kept");
     }
 
-    async fn sessions(&self) -> Vec<Session> {
+    async fn sessions(&self) -> Vec<LoginSession> {
         bounded(self.store.sessions()).await.expect("the logins")
     }
 
     async fn edition(&self) -> u64 {
-        bounded(self.store.edition()).await.expect("a number")
+        bounded(self.store.members_version()).await.expect("a number")
     }
 }
 
@@ -72,7 +77,7 @@ async fn members_are_found_as_they_were_added_by_name(desk: Desk) {
     assert_eq!(desk.members().await, []);
     let bob = Member {
         role: Role::Admin,
-        own: Own { day: None, month: Some(Usd::micros(1)) },
+        own_budget: OwnBudget { day: None, month: Some(Usd::micros(1)) },
         ..member("bob")
     };
     desk.enlist(&bob).await.unwrap();
@@ -83,11 +88,12 @@ async fn members_are_found_as_they_were_added_by_name(desk: Desk) {
 
 async fn a_name_is_never_given_twice(desk: Desk) {
     desk.enlist(&member("ann")).await.unwrap();
-    let other = Member { token: identity("other"), own: Own::default(), ..member("ann") };
-    assert!(matches!(desk.enlist(&other).await, Err(MemberFault::Taken)));
+    let other =
+        Member { token: identity("other"), own_budget: OwnBudget::default(), ..member("ann") };
+    assert!(matches!(desk.enlist(&other).await, Err(MemberError::NameTaken)));
     desk.revoke("ann").await.unwrap();
-    assert!(matches!(desk.enlist(&other).await, Err(MemberFault::Taken)));
-    assert_eq!(desk.members().await, [Member { revoked: Some(START), ..member("ann") }]);
+    assert!(matches!(desk.enlist(&other).await, Err(MemberError::NameTaken)));
+    assert_eq!(desk.members().await, [Member { revoked_at: Some(START), ..member("ann") }]);
 }
 
 async fn who_was_revoked_stays_so(desk: Desk) {
@@ -97,19 +103,19 @@ async fn who_was_revoked_stays_so(desk: Desk) {
     desk.pass(HOUR);
     desk.revoke("ann").await.unwrap();
     let updated = desk.update("ann", Some(Role::Admin), None).await;
-    assert!(matches!(updated, Err(MemberFault::Revoked)));
-    assert!(matches!(desk.rotate("ann", "new").await, Err(MemberFault::Revoked)));
-    assert_eq!(desk.members().await, [Member { revoked: Some(START + HOUR), ..member("ann") }]);
+    assert!(matches!(updated, Err(MemberError::Revoked)));
+    assert!(matches!(desk.rotate("ann", "new").await, Err(MemberError::Revoked)));
+    assert_eq!(desk.members().await, [Member { revoked_at: Some(START + HOUR), ..member("ann") }]);
 }
 
 async fn nobody_else_is_changed(desk: Desk) {
     desk.enlist(&member("ann")).await.unwrap();
     desk.log_in(&login("cookie", "ann", START + HOUR)).await;
     for name in ["", "an", "annn", "Ann", "ann ", "%", "' OR 1=1"] {
-        assert!(matches!(desk.revoke(name).await, Err(MemberFault::Unknown)), "{name}");
-        assert!(matches!(desk.rotate(name, "new").await, Err(MemberFault::Unknown)), "{name}");
+        assert!(matches!(desk.revoke(name).await, Err(MemberError::NotFound)), "{name}");
+        assert!(matches!(desk.rotate(name, "new").await, Err(MemberError::NotFound)), "{name}");
         let updated = desk.update(name, Some(Role::Admin), None).await;
-        assert!(matches!(updated, Err(MemberFault::Unknown)), "{name}");
+        assert!(matches!(updated, Err(MemberError::NotFound)), "{name}");
     }
     assert_eq!(desk.members().await, [member("ann")]);
     assert_eq!(desk.sessions().await.len(), 1);
@@ -121,11 +127,14 @@ async fn an_update_changes_what_it_names_and_ends_no_login(desk: Desk) {
     desk.update("ann", Some(Role::Admin), None).await.unwrap();
     let admin = Member { role: Role::Admin, ..member("ann") };
     assert_eq!(desk.members().await, std::slice::from_ref(&admin));
-    let own = Own { day: None, month: Some(Usd::mills(6)) };
+    let own = OwnBudget { day: None, month: Some(Usd::mills(6)) };
     desk.update("ann", None, Some(own)).await.unwrap();
-    assert_eq!(desk.members().await, [Member { own, ..admin.clone() }]);
-    desk.update("ann", Some(Role::Member), Some(Own::default())).await.unwrap();
-    assert_eq!(desk.members().await, [Member { own: Own::default(), ..member("ann") }]);
+    assert_eq!(desk.members().await, [Member { own_budget: own, ..admin.clone() }]);
+    desk.update("ann", Some(Role::Member), Some(OwnBudget::default())).await.unwrap();
+    assert_eq!(
+        desk.members().await,
+        [Member { own_budget: OwnBudget::default(), ..member("ann") }]
+    );
     assert_eq!(desk.sessions().await, [login("cookie", "ann", START + HOUR)]);
 }
 
@@ -175,7 +184,7 @@ async fn a_login_with_a_token_that_holds_no_more_is_none(desk: Desk) {
         desk.log_in(&login(name, name, START + HOUR)).await;
     }
     assert_eq!(desk.sessions().await, []);
-    let new = Session { token: identity("new"), ..login("cookie", "bob", START + HOUR) };
+    let new = LoginSession { token: identity("new"), ..login("cookie", "bob", START + HOUR) };
     desk.log_in(&new).await;
     assert_eq!(desk.sessions().await, [new]);
 }
@@ -237,26 +246,26 @@ async fn what_is_changed_beside_a_server_is_seen_by_it_and_the_other_way_round()
     let desk = Desk::on_disk(Default::default());
     let beside = Store::open_shared(&desk.path(), desk.clock()).unwrap();
     let edition = desk.edition().await;
-    bounded(beside.change_member("ann".into(), MemberChange::Added(member("ann")))).await.unwrap();
+    bounded(beside.change_member("ann".into(), MemberChange::Add(member("ann")))).await.unwrap();
     let enlisted = desk.edition().await;
     assert_ne!(enlisted, edition);
     assert_eq!(desk.members().await, [member("ann")]);
 
     desk.log_in(&login("cookie", "ann", START + HOUR)).await;
-    assert_eq!(bounded(beside.edition()).await.unwrap(), desk.edition().await);
+    assert_eq!(bounded(beside.members_version()).await.unwrap(), desk.edition().await);
     let logged_in = desk.edition().await;
     assert_ne!(logged_in, enlisted);
-    bounded(beside.change_member("ann".into(), MemberChange::Revoked)).await.unwrap();
+    bounded(beside.change_member("ann".into(), MemberChange::Revoke)).await.unwrap();
     assert_ne!(desk.edition().await, logged_in);
     assert_eq!(desk.sessions().await, []);
-    assert_eq!(desk.members().await[0].revoked, Some(START));
+    assert_eq!(desk.members().await[0].revoked_at, Some(START));
 }
 
 #[tokio::test]
 async fn the_secret_of_a_token_is_noted_with_it_or_not_at_all() {
     let desk = Desk::on_disk(Default::default());
     let beside = Store::open_shared(&desk.path(), desk.clock()).unwrap();
-    let keyed = async || bounded(beside.keyed_by()).await.unwrap();
+    let keyed = async || bounded(beside.token_secret_fingerprint()).await.unwrap();
     let change = async |print, name: &str, to| {
         let done = bounded(beside.change_members(Some([print; 32]), vec![(name.into(), to)])).await;
         done.map_err(|(whose, fault)| {
@@ -264,13 +273,13 @@ async fn the_secret_of_a_token_is_noted_with_it_or_not_at_all() {
             fault
         })
     };
-    let rotated = || MemberChange::Rotated([3; 32], "tg_".into());
-    change(1, "ann", MemberChange::Added(member("ann"))).await.unwrap();
+    let rotated = || MemberChange::Rotate([3; 32], "tg_".into());
+    change(1, "ann", MemberChange::Add(member("ann"))).await.unwrap();
     assert_eq!(keyed().await, Some([1; 32]));
-    let refused = change(2, "ann", MemberChange::Added(member("ann"))).await;
-    assert!(matches!(refused, Err(MemberFault::Taken)), "{refused:?}");
+    let refused = change(2, "ann", MemberChange::Add(member("ann"))).await;
+    assert!(matches!(refused, Err(MemberError::NameTaken)), "{refused:?}");
     let refused = change(2, "bob", rotated()).await;
-    assert!(matches!(refused, Err(MemberFault::Unknown)), "{refused:?}");
+    assert!(matches!(refused, Err(MemberError::NotFound)), "{refused:?}");
     assert_eq!(keyed().await, Some([1; 32]));
     change(2, "ann", rotated()).await.unwrap();
     assert_eq!((keyed().await, desk.members().await[0].token), (Some([2; 32]), [3; 32]));
@@ -280,20 +289,20 @@ async fn the_secret_of_a_token_is_noted_with_it_or_not_at_all() {
 async fn change_of_many_members_is_done_whole_or_not_at_all() {
     let desk = Desk::on_disk(Default::default());
     let beside = Store::open_shared(&desk.path(), desk.clock()).unwrap();
-    let added = |name: &str| (name.into(), MemberChange::Added(member(name)));
+    let added = |name: &str| (name.into(), MemberChange::Add(member(name)));
     let names = ["a", "b", "c"];
     bounded(beside.change_members(None, names.map(added).to_vec())).await.unwrap();
     assert_eq!(desk.members().await.len(), 3);
     let before = desk.edition().await;
     let refused =
         bounded(beside.change_members(Some([9; 32]), ["d", "b"].map(added).to_vec())).await;
-    assert!(matches!(refused, Err((name, MemberFault::Taken)) if &*name == "b"));
-    let revoked = |name: &str| (name.into(), MemberChange::Revoked);
+    assert!(matches!(refused, Err((name, MemberError::NameTaken)) if &*name == "b"));
+    let revoked = |name: &str| (name.into(), MemberChange::Revoke);
     let refused = bounded(beside.change_members(None, ["a", "e"].map(revoked).to_vec())).await;
-    assert!(matches!(refused, Err((name, MemberFault::Unknown)) if &*name == "e"));
+    assert!(matches!(refused, Err((name, MemberError::NotFound)) if &*name == "e"));
     assert_eq!((desk.edition().await, desk.members().await.len()), (before, 3));
-    assert!(desk.members().await.iter().all(|member| member.revoked.is_none()));
-    assert_eq!(bounded(beside.keyed_by()).await.unwrap(), None);
+    assert!(desk.members().await.iter().all(|member| member.revoked_at.is_none()));
+    assert_eq!(bounded(beside.token_secret_fingerprint()).await.unwrap(), None);
 }
 
 #[tokio::test]
@@ -320,18 +329,18 @@ async fn a_reader_lists_members_and_changes_none() {
     desk.enlist(&member("ann")).await.unwrap();
     let reader = Store::open_read_only(&desk.path(), desk.clock()).unwrap();
     assert_eq!(bounded(reader.members()).await.unwrap(), [member("ann")]);
-    let refused = bounded(reader.change_member("ann".into(), MemberChange::Revoked)).await;
-    assert!(matches!(refused, Err(MemberFault::Unavailable(_))), "{refused:?}");
+    let refused = bounded(reader.change_member("ann".into(), MemberChange::Revoke)).await;
+    assert!(matches!(refused, Err(MemberError::Unavailable(_))), "{refused:?}");
     assert_eq!(desk.members().await, [member("ann")]);
 }
 
 #[tokio::test]
 async fn a_store_that_is_broken_knows_nobody() {
     let broken = Store::unusable("damaged");
-    let refused = broken.change_member("ann".into(), MemberChange::Added(member("ann"))).await;
-    assert!(matches!(refused, Err(MemberFault::Unavailable(_))));
+    let refused = broken.change_member("ann".into(), MemberChange::Add(member("ann"))).await;
+    assert!(matches!(refused, Err(MemberError::Unavailable(_))));
     assert!(broken.members().await.is_err() && broken.sessions().await.is_err());
-    assert!(broken.edition().await.is_err());
+    assert!(broken.members_version().await.is_err());
 }
 
 #[test]

@@ -9,20 +9,22 @@ use proptest::prelude::*;
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Account, Claim, Ending, Limits, PurchaseId, Reservation, Room, Scope, State, Twin,
+    AccountStatus, BudgetScope, Budgets, DedupeKey, DuplicateCheck, PurchaseId, PurchaseState,
+    Reservation, Settlement, StoreCapacity,
 };
 
 use crate::desk::*;
 use crate::oracle::Oracle;
 
-const LITTLE: Room = Room { replies: 4, reply_bytes: 40, ended: 250_000, pages: None };
+const LITTLE: StoreCapacity =
+    StoreCapacity { replies: 4, reply_bytes: 40, ended_purchases: 250_000, pages: None };
 const CALLERS: [&str; 3] = ["ann", "bob", "192.0.2.7"];
 
 #[derive(Clone, Debug)]
 enum Verb {
-    Reserve { caller: usize, toll: u64, limits: Limits, claim: Claimed },
-    Sent(prop::sample::Index, Account),
-    Settle { which: prop::sample::Index, ending: Ending, is_waited_for: bool },
+    Reserve { caller: usize, toll: u64, limits: Budgets, claim: Claimed },
+    Sent(prop::sample::Index, AccountStatus),
+    Settle { which: prop::sample::Index, ending: Settlement, is_waited_for: bool },
     Delivered(prop::sample::Index),
     Forget,
     Restart,
@@ -40,7 +42,7 @@ fn verbs() -> impl Strategy<Value = Verb> {
     let which = any::<prop::sample::Index>;
     let budget = || prop::option::weighted(0.3, (0..60_u64).prop_map(Usd::mills));
     let limits = (budget(), budget(), budget(), budget()).prop_map(
-        |(total_day, total_month, caller_day, caller_month)| Limits {
+        |(total_day, total_month, caller_day, caller_month)| Budgets {
             total_day,
             total_month,
             caller_day,
@@ -60,16 +62,16 @@ fn verbs() -> impl Strategy<Value = Verb> {
     let ending = prop_oneof![
         3 => (0..20_u64, prop::option::of("[a-z]{0,30}"), 0..100_u64).prop_map(|(cost, body, keep)| {
             let reply = body.map(|body| reply(&body));
-            Ending::Posted { cost: Usd::mills(cost), reply, keep: Duration::from_secs(keep), job: None }
+            Settlement::Posted { cost: Usd::mills(cost), reply, keep: Duration::from_secs(keep), job: None }
         }),
-        1 => Just(Ending::Voided),
-        1 => Just(Ending::Unknown),
+        1 => Just(Settlement::Voided),
+        1 => Just(Settlement::Unknown),
     ];
     prop_oneof![
         8 => (0..3_usize, 0..12_u64, limits, claim)
             .prop_map(|(caller, toll, limits, claim)| Verb::Reserve { caller, toll, limits, claim }),
         5 => (which(), any::<bool>()).prop_map(|(which, is_recognised)| {
-            let account = if is_recognised { Account::Recognised } else { Account::Unrecognised };
+            let account = if is_recognised { AccountStatus::Confirmed } else { AccountStatus::Unconfirmed };
             Verb::Sent(which, account)
         }),
         6 => (which(), ending, any::<bool>()).prop_map(|(which, ending, is_waited_for)| {
@@ -130,8 +132,8 @@ impl All {
             }
             Verb::Sent(which, account) => {
                 let Some(id) = self.pick(which) else { return };
-                let memory = self.memory.store.sent(id, *account);
-                let disk = self.disk.store.sent(id, *account);
+                let memory = self.memory.store.mark_sent(id, *account);
+                let disk = self.disk.store.mark_sent(id, *account);
                 let answers = (bounded(memory).await, bounded(disk).await);
                 let expected = self.oracle.sent(id, *account);
                 assert_eq!((answers.0.is_ok(), answers.1.is_ok()), (expected, expected));
@@ -149,22 +151,26 @@ impl All {
             Verb::Delivered(which) => {
                 let Some(id) = self.pick(which) else { return };
                 self.oracle.delivered(id);
-                self.memory.store.delivered(id);
-                self.disk.store.delivered(id);
+                self.memory.store.mark_delivered(id);
+                self.disk.store.mark_delivered(id);
             }
             Verb::Forget => {
                 self.oracle.forget();
                 for desk in [&self.memory, &self.disk] {
-                    bounded(desk.store.forget()).await.expect("forgotten");
+                    bounded(desk.store.purge_expired()).await.expect("forgotten");
                 }
             }
             Verb::Restart => {
                 self.oracle.restart();
                 for row in self.memory.rows().await {
                     match row.state {
-                        State::Reserved => self.memory.settle(row.id, Ending::Voided).await,
-                        State::Sent => self.memory.settle(row.id, Ending::Unknown).await,
-                        State::Posted | State::Voided | State::Unknown => {}
+                        PurchaseState::Reserved => {
+                            self.memory.settle(row.id, Settlement::Voided).await
+                        }
+                        PurchaseState::Sent => {
+                            self.memory.settle(row.id, Settlement::Unknown).await
+                        }
+                        PurchaseState::Posted | PurchaseState::Voided | PurchaseState::Unknown => {}
                     }
                 }
                 self.disk.restart_with(LITTLE);
@@ -188,25 +194,33 @@ impl All {
         &self,
         caller: usize,
         toll: u64,
-        limits: Limits,
+        limits: Budgets,
         claim: &Claimed,
     ) -> Reservation {
         let claim = match *claim {
-            Claimed::Key(key, payload) => Claim::Key { key: [key; 32], payload: [payload; 32] },
-            Claimed::Twin { likeness, window, delivered } => Claim::Twin(Twin {
-                likeness: [likeness; 32],
-                within: window,
-                ahead: window,
-                delivered_since: delivered.map(|ago| self.disk.now().saturating_sub(ago)),
-            }),
+            Claimed::Key(key, payload) => {
+                DedupeKey::IdempotencyKey { key: [key; 32], payload: [payload; 32] }
+            }
+            Claimed::Twin { likeness, window, delivered } => {
+                DedupeKey::Fingerprint(DuplicateCheck {
+                    fingerprint: [likeness; 32],
+                    within: window,
+                    clock_skew: window,
+                    delivered_since: delivered.map(|ago| self.disk.now().saturating_sub(ago)),
+                })
+            }
         };
-        Reservation { limits, claim, ..asked(CALLERS[caller], Usd::mills(toll)) }
+        Reservation {
+            budgets: limits,
+            dedupe_key: claim,
+            ..asked(CALLERS[caller], Usd::mills(toll))
+        }
     }
 
     /// What was set aside just now is within every budget that it was given.
     async fn is_within(&self, asked: &Reservation) {
         let (total, own) = (self.disk.total().await, self.disk.of(&asked.caller).await);
-        let Limits { total_day, total_month, caller_day, caller_month, .. } = asked.limits;
+        let Budgets { total_day, total_month, caller_day, caller_month, .. } = asked.budgets;
         for (limit, spent) in [
             (total_day, total.day),
             (total_month, total.month),
@@ -219,15 +233,15 @@ impl All {
 
     async fn agree(&self, after: &Verb) {
         for desk in [&self.memory, &self.disk] {
-            assert_eq!(desk.total().await, self.oracle.spent(&Scope::Total), "{after:?}");
+            assert_eq!(desk.total().await, self.oracle.spent(&BudgetScope::Total), "{after:?}");
             for caller in CALLERS {
-                let spent = self.oracle.spent(&Scope::Caller(caller.to_owned()));
+                let spent = self.oracle.spent(&BudgetScope::Caller(caller.to_owned()));
                 assert_eq!(desk.of(caller).await, spent, "{after:?}");
             }
             assert_eq!(desk.rows().await, self.oracle.rows(), "{after:?}");
             let found = bounded(desk.store.evidence(0, Duration::MAX)).await.expect("read");
             let recognised: Vec<_> =
-                found.iter().map(|entry| (entry.row.id, entry.is_recognised)).collect();
+                found.iter().map(|entry| (entry.purchase.id, entry.is_account_confirmed)).collect();
             assert_eq!(recognised, self.oracle.recognised(), "{after:?}");
         }
     }

@@ -5,22 +5,23 @@ use std::time::Duration;
 use tollgate::clock::Date;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Account, Claim, Earlier, Ending, KeptReply, Limit, OverBudget, PurchaseId, Refused,
-    Reservation, Room, Row, Scope, Spent, State,
+    AccountStatus, BudgetKind, BudgetScope, DedupeKey, ExistingPurchase, KeptReply, OverBudget,
+    PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState, Reservation, ReserveError, Settlement,
+    StoreCapacity,
 };
 
 /// A clock that was set back, time zones and leap seconds explain a counted day that lies so far ahead.
 const DAYS_AHEAD: u64 = 2;
 
 pub(crate) struct Oracle {
-    room: Room,
+    room: StoreCapacity,
     pub(crate) now: Duration,
     entries: Vec<Entry>,
 }
 
 struct Entry {
-    row: Row,
-    claim: Option<Claim>,
+    row: PurchaseRecord,
+    claim: Option<DedupeKey>,
     day: u64,
     is_delivered: bool,
     is_recognised: bool,
@@ -29,47 +30,47 @@ struct Entry {
 }
 
 impl Oracle {
-    pub(crate) fn new(room: Room, now: Duration) -> Self {
+    pub(crate) fn new(room: StoreCapacity, now: Duration) -> Self {
         Self { room, now, entries: Vec::new() }
     }
 
-    pub(crate) fn reserve(&mut self, asked: &Reservation) -> Result<(), Refused> {
+    pub(crate) fn reserve(&mut self, asked: &Reservation) -> Result<(), ReserveError> {
         let earlier = self.earlier(asked)?;
-        let (day, month) = (self.spent(&Scope::Total), self.spent(&of(&asked.caller)));
-        let (total, own, limits) = (day, month, asked.limits);
+        let (day, month) = (self.spent(&BudgetScope::Total), self.spent(&of(&asked.caller)));
+        let (total, own, limits) = (day, month, asked.budgets);
         let mut over: Option<OverBudget> = None;
         for (limit, budget, spent, renews) in [
-            (Limit::TotalMonth, limits.total_month, total.month, total.month_renews),
-            (Limit::CallerMonth, limits.caller_month, own.month, own.month_renews),
-            (Limit::TotalDay, limits.total_day, total.day, total.day_renews),
-            (Limit::CallerDay, limits.caller_day, own.day, own.day_renews),
+            (BudgetKind::TotalMonth, limits.total_month, total.month, total.month_renews_at),
+            (BudgetKind::CallerMonth, limits.caller_month, own.month, own.month_renews_at),
+            (BudgetKind::TotalDay, limits.total_day, total.day, total.day_renews_at),
+            (BudgetKind::CallerDay, limits.caller_day, own.day, own.day_renews_at),
         ] {
             let Some(budget) = budget else { continue };
             let does_fit = spent.as_micros() + asked.toll.as_micros() <= budget.as_micros();
-            if !does_fit && over.is_none_or(|over| renews > over.renews) {
+            if !does_fit && over.is_none_or(|over| renews > over.renews_at) {
                 let left = budget.saturating_sub(spent);
-                over = Some(OverBudget { limit, budget, left, renews });
+                over = Some(OverBudget { kind: limit, budget, remaining: left, renews_at: renews });
             }
         }
         if let Some(over) = over {
-            return Err(Refused::OverBudget(over));
+            return Err(ReserveError::OverBudget(over));
         }
         if let Some(expired) = earlier {
             self.entries[expired].claim = None;
         }
-        let row = Row {
+        let row = PurchaseRecord {
             id: asked.id,
             at: self.now,
-            ended: None,
+            ended_at: None,
             caller: asked.caller.clone(),
             service: asked.service,
             model: asked.model.to_string(),
             toll: asked.toll,
-            state: State::Reserved,
+            state: PurchaseState::Reserved,
         };
         self.entries.push(Entry {
             row,
-            claim: Some(asked.claim.clone()),
+            claim: Some(asked.dedupe_key.clone()),
             day: self.today(),
             is_delivered: false,
             is_recognised: true,
@@ -80,53 +81,55 @@ impl Oracle {
     }
 
     /// The expired purchase that has the key, if there is one; or why this one repeats another.
-    fn earlier(&self, asked: &Reservation) -> Result<Option<usize>, Refused> {
-        match &asked.claim {
-            Claim::Key { key, payload } => {
-                let holds = |claim: &Option<Claim>| matches!(claim, Some(Claim::Key { key: held, .. }) if held == key);
+    fn earlier(&self, asked: &Reservation) -> Result<Option<usize>, ReserveError> {
+        match &asked.dedupe_key {
+            DedupeKey::IdempotencyKey { key, payload } => {
+                let holds = |claim: &Option<DedupeKey>| matches!(claim, Some(DedupeKey::IdempotencyKey { key: held, .. }) if held == key);
                 let Some(place) = self.entries.iter().position(|entry| holds(&entry.claim)) else {
                     return Ok(None);
                 };
                 let entry = &self.entries[place];
-                if entry.row.state == State::Posted && entry.keep_until <= self.now {
+                if entry.row.state == PurchaseState::Posted && entry.keep_until <= self.now {
                     return Ok(Some(place));
                 }
                 match &entry.claim {
-                    Some(Claim::Key { payload: first, .. }) if first == payload => {
-                        Err(Refused::Known(self.known(entry)))
+                    Some(DedupeKey::IdempotencyKey { payload: first, .. }) if first == payload => {
+                        Err(ReserveError::Duplicate(self.known(entry)))
                     }
-                    _ => Err(Refused::KeyReused),
+                    _ => Err(ReserveError::KeyReused),
                 }
             }
-            Claim::Twin(twin) => {
+            DedupeKey::Fingerprint(twin) => {
                 let is_same = |entry: &&Entry| match &entry.claim {
-                    Some(Claim::Twin(held)) => held.likeness == twin.likeness,
+                    Some(DedupeKey::Fingerprint(held)) => held.fingerprint == twin.fingerprint,
                     _ => false,
                 };
-                let repeats = |entry: &&Entry| match entry.row.ended {
+                let repeats = |entry: &&Entry| match entry.row.ended_at {
                     None => true,
                     Some(ended) => {
                         let is_new = twin.delivered_since.is_some_and(|since| ended >= since);
-                        let is_unseen = !entry.is_delivered || entry.row.state == State::Unknown;
-                        let (since, until) = (self.now - twin.within, self.now + twin.ahead);
+                        let is_unseen =
+                            !entry.is_delivered || entry.row.state == PurchaseState::Unknown;
+                        let (since, until) = (self.now - twin.within, self.now + twin.clock_skew);
                         (since..=until).contains(&ended) && (is_unseen || is_new)
                     }
                 };
                 let all = self.entries.iter().enumerate();
                 let same = all.filter(|(_, entry)| is_same(entry) && repeats(entry));
                 let latest = same.max_by_key(|(place, entry)| {
-                    (entry.row.ended.is_none(), entry.row.ended, *place)
+                    (entry.row.ended_at.is_none(), entry.row.ended_at, *place)
                 });
-                latest.map_or(Ok(None), |(_, entry)| Err(Refused::Known(self.known(entry))))
+                latest
+                    .map_or(Ok(None), |(_, entry)| Err(ReserveError::Duplicate(self.known(entry))))
             }
         }
     }
 
-    fn known(&self, entry: &Entry) -> Earlier {
-        let is_kept = entry.row.state == State::Posted && entry.keep_until > self.now;
+    fn known(&self, entry: &Entry) -> ExistingPurchase {
+        let is_kept = entry.row.state == PurchaseState::Posted && entry.keep_until > self.now;
         let reply = entry.reply.as_ref().filter(|_| is_kept);
-        let Row { id, state, toll, .. } = entry.row;
-        Earlier { id, state, toll, reply_bytes: reply.map(|reply| reply.body.len()) }
+        let PurchaseRecord { id, state, toll, .. } = entry.row;
+        ExistingPurchase { id, state, toll, reply_bytes: reply.map(|reply| reply.body.len()) }
     }
 
     fn entry(&mut self, id: PurchaseId) -> Option<&mut Entry> {
@@ -134,37 +137,38 @@ impl Oracle {
     }
 
     /// Whether it could be marked.
-    pub(crate) fn sent(&mut self, id: PurchaseId, account: Account) -> bool {
+    pub(crate) fn sent(&mut self, id: PurchaseId, account: AccountStatus) -> bool {
         match self.entry(id) {
-            Some(entry) if entry.row.ended.is_none() => {
-                entry.row.state = State::Sent;
-                entry.is_recognised &= account == Account::Recognised;
+            Some(entry) if entry.row.ended_at.is_none() => {
+                entry.row.state = PurchaseState::Sent;
+                entry.is_recognised &= account == AccountStatus::Confirmed;
                 true
             }
             _ => false,
         }
     }
 
-    pub(crate) fn settle(&mut self, id: PurchaseId, ending: Ending) {
+    pub(crate) fn settle(&mut self, id: PurchaseId, ending: Settlement) {
         let now = self.now;
         let Some(entry) = self.entry(id) else { return };
         match (entry.row.state, &ending) {
-            (State::Posted | State::Voided, _) | (State::Unknown, Ending::Unknown) => return,
+            (PurchaseState::Posted | PurchaseState::Voided, _)
+            | (PurchaseState::Unknown, Settlement::Unknown) => return,
             _ => {}
         }
-        entry.row.ended.get_or_insert(now);
+        entry.row.ended_at.get_or_insert(now);
         match ending {
-            Ending::Posted { cost, reply, keep, .. } => {
-                entry.row.state = State::Posted;
+            Settlement::Posted { cost, reply, keep, .. } => {
+                entry.row.state = PurchaseState::Posted;
                 entry.row.toll = cost;
                 entry.keep_until = now + keep;
                 entry.reply = reply;
             }
-            Ending::Voided => {
-                entry.row.state = State::Voided;
+            Settlement::Voided => {
+                entry.row.state = PurchaseState::Voided;
                 entry.claim = None;
             }
-            Ending::Unknown => entry.row.state = State::Unknown,
+            Settlement::Unknown => entry.row.state = PurchaseState::Unknown,
         }
         self.bound_replies();
     }
@@ -200,16 +204,16 @@ impl Oracle {
 
     /// What a crash left under way is ended.
     pub(crate) fn restart(&mut self) {
-        for Row { id, state, .. } in self.rows() {
+        for PurchaseRecord { id, state, .. } in self.rows() {
             match state {
-                State::Reserved => self.settle(id, Ending::Voided),
-                State::Sent => self.settle(id, Ending::Unknown),
-                State::Posted | State::Voided | State::Unknown => {}
+                PurchaseState::Reserved => self.settle(id, Settlement::Voided),
+                PurchaseState::Sent => self.settle(id, Settlement::Unknown),
+                PurchaseState::Posted | PurchaseState::Voided | PurchaseState::Unknown => {}
             }
         }
     }
 
-    pub(crate) fn rows(&self) -> Vec<Row> {
+    pub(crate) fn rows(&self) -> Vec<PurchaseRecord> {
         let mut rows: Vec<_> = self.entries.iter().map(|entry| entry.row.clone()).collect();
         rows.sort_by_key(|row| row.at);
         rows
@@ -220,24 +224,28 @@ impl Oracle {
         self.entries.iter().map(|entry| (entry.row.id, entry.is_recognised)).collect()
     }
 
-    pub(crate) fn spent(&self, scope: &Scope) -> Spent {
-        let today = Date::on(self.today());
+    pub(crate) fn spent(&self, scope: &BudgetScope) -> PeriodSpend {
+        let today = Date::from_days(self.today());
         let counts = |entry: &&Entry| {
             let is_of = match scope {
-                Scope::Total => true,
-                Scope::Caller(caller) => entry.row.caller == *caller,
+                BudgetScope::Total => true,
+                BudgetScope::Caller(caller) => entry.row.caller == *caller,
             };
-            is_of && entry.row.state != State::Voided
+            is_of && entry.row.state != PurchaseState::Voided
         };
         let sum = |is_in: &dyn Fn(Date) -> bool| {
-            let all = self.entries.iter().filter(counts).filter(|entry| is_in(Date::on(entry.day)));
+            let all = self
+                .entries
+                .iter()
+                .filter(counts)
+                .filter(|entry| is_in(Date::from_days(entry.day)));
             Usd::micros(all.map(|entry| entry.row.toll.as_micros()).sum())
         };
-        Spent {
+        PeriodSpend {
             day: sum(&|day| day == today),
             month: sum(&|day| (day.year, day.month) == (today.year, today.month)),
-            day_renews: Date::on(self.today() + 1).begins(),
-            month_renews: today.next_month().begins(),
+            day_renews_at: Date::from_days(self.today() + 1).start(),
+            month_renews_at: today.next_month().start(),
         }
     }
 
@@ -249,6 +257,6 @@ impl Oracle {
     }
 }
 
-fn of(caller: &str) -> Scope {
-    Scope::Caller(caller.to_owned())
+fn of(caller: &str) -> BudgetScope {
+    BudgetScope::Caller(caller.to_owned())
 }

@@ -1,7 +1,7 @@
 //! What reports of everybody read, alike on every backend.
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Ending, Job, Reservation, Service, Spending};
+use tollgate::store::{Job, Reservation, Service, Settlement, SpendRow};
 
 use crate::desk::*;
 
@@ -11,18 +11,18 @@ fn of(caller: &str, model: &str, toll: u64) -> Reservation {
     Reservation { model: model.into(), ..asked(caller, Usd::mills(toll)) }
 }
 
-fn row(caller: &str, day: u64, model: &str, count: u64, mills: [u64; 3]) -> Spending {
+fn row(caller: &str, day: u64, model: &str, count: u64, mills: [u64; 3]) -> SpendRow {
     let [settled, unknown, held] = mills.map(Usd::mills);
     let (caller, model) = (caller.to_owned(), model.to_owned());
-    Spending { caller, day, service: Service::Chat, model, count, settled, unknown, held }
+    SpendRow { caller, day, service: Service::Chat, model, count, settled, unknown, held }
 }
 
 impl Desk {
-    async fn spending_of_all(&self, since: std::time::Duration) -> Vec<Spending> {
-        bounded(self.store.spending(None, since, usize::MAX)).await.expect("added up")
+    async fn spending_of_all(&self, since: std::time::Duration) -> Vec<SpendRow> {
+        bounded(self.store.spend(None, since, usize::MAX)).await.expect("added up")
     }
 
-    async fn end(&self, asked: Reservation, ending: Ending) {
+    async fn end(&self, asked: Reservation, ending: Settlement) {
         let id = self.send(&asked).await;
         self.settle(id, ending).await;
     }
@@ -33,9 +33,9 @@ async fn everybodys_spend_is_grouped_by_caller_day_and_model(desk: Desk) {
     desk.end(of("bob", "alpha", 3), posted(Usd::mills(4), "")).await;
     desk.end(of("ann", "beta", 5), posted(Usd::mills(5), "")).await;
     desk.end(of("ann", "alpha", 3), posted(Usd::mills(3), "")).await;
-    desk.end(of("ann", "alpha", 3), Ending::Unknown).await;
-    desk.end(of("ann", "alpha", 100), Ending::Voided).await;
-    desk.end(of("eve", "alpha", 3), Ending::Voided).await;
+    desk.end(of("ann", "alpha", 3), Settlement::Unknown).await;
+    desk.end(of("ann", "alpha", 100), Settlement::Voided).await;
+    desk.end(of("eve", "alpha", 3), Settlement::Voided).await;
     desk.send(&of("ann", "alpha", 7)).await;
     desk.reserve(&of("ann", "alpha", 8)).await.unwrap();
     desk.pass(DAY);
@@ -46,7 +46,7 @@ async fn everybodys_spend_is_grouped_by_caller_day_and_model(desk: Desk) {
         [row("ann", TODAY, "beta", 1, [5, 0, 0]), row("bob", TODAY, "alpha", 1, [4, 0, 0])];
     let [beta, bob] = others;
     assert_eq!(
-        bounded(desk.store.spending(None, START, 2)).await.expect("added up"),
+        bounded(desk.store.spend(None, START, 2)).await.expect("added up"),
         [first.clone(), beta.clone()]
     );
     assert_eq!(desk.spending_of_all(START).await, [first, beta, next.clone(), bob]);
@@ -57,14 +57,14 @@ async fn unknown_outcomes_come_latest_first_until_they_are_known(desk: Desk) {
     let mut ids = Vec::new();
     for _ in 0..4 {
         let id = desk.send(&asked("ann", TOLL)).await;
-        desk.settle(id, Ending::Unknown).await;
+        desk.settle(id, Settlement::Unknown).await;
         ids.insert(0, id);
         desk.pass(SECOND);
     }
     desk.buy(&asked("ann", TOLL), "").await;
-    desk.settle(ids.remove(1), Ending::Voided).await;
+    desk.settle(ids.remove(1), Settlement::Voided).await;
     let unknown = async |most| {
-        let rows = bounded(desk.store.unknown(most)).await.expect("looked up");
+        let rows = bounded(desk.store.unknown_purchases(most)).await.expect("looked up");
         rows.into_iter().map(|row| row.id).collect::<Vec<_>>()
     };
     assert_eq!(unknown(9).await, ids);
@@ -81,9 +81,9 @@ async fn everybodys_jobs_come_newest_first(desk: Desk) {
             model: "video-a-2".into(),
             toll: Usd::dollars(3),
             at: START,
-            latest: None,
+            latest_update: None,
         };
-        bounded(desk.store.accept(&job)).await.unwrap();
+        bounded(desk.store.insert_job(&job)).await.unwrap();
     }
     let latest = async |most| {
         let jobs = bounded(desk.store.latest_jobs(most)).await.expect("looked up");

@@ -1,7 +1,7 @@
 //! What a server leaves behind is found by the next one.
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Ending, State};
+use tollgate::store::{PurchaseState, Settlement};
 
 use crate::desk::*;
 
@@ -15,14 +15,22 @@ async fn what_was_never_sent_is_voided_and_what_was_sent_is_unknown() {
     desk.pass(HOUR);
     desk.restart();
 
-    let states = [State::Voided, State::Unknown, State::Posted, State::Unknown];
+    let states = [
+        PurchaseState::Voided,
+        PurchaseState::Unknown,
+        PurchaseState::Posted,
+        PurchaseState::Unknown,
+    ];
     assert_eq!(desk.states().await, states);
     assert_eq!(desk.total().await.day, Usd::mills(18));
     assert_eq!(desk.of("ann").await.month, Usd::mills(18));
-    assert_eq!(desk.known(&keyed("sent", "p")).await.state, State::Unknown);
+    assert_eq!(desk.known(&keyed("sent", "p")).await.state, PurchaseState::Unknown);
     assert_eq!(desk.replayed(&keyed("posted", "p")).await, Some(reply("hello")));
     // Whoever was cut off by the crash comes back now, not when the purchase began.
-    assert_eq!(desk.known(&desk.twin("twin", START + HOUR, false)).await.state, State::Unknown);
+    assert_eq!(
+        desk.known(&desk.twin("twin", START + HOUR, false)).await.state,
+        PurchaseState::Unknown
+    );
     desk.reserve(&keyed("reserved", "q")).await.unwrap();
 }
 
@@ -37,18 +45,21 @@ async fn the_last_handle_writes_what_is_still_on_its_way() {
         desk.store.settle_later(*id, posted(TOLL, "hello"));
     }
     desk.restart();
-    assert!(desk.states().await.iter().all(|state| *state == State::Posted));
+    assert!(desk.states().await.iter().all(|state| *state == PurchaseState::Posted));
 }
 
 #[tokio::test]
 async fn a_settled_purchase_is_not_settled_again_by_a_restart() {
     let mut desk = Desk::on_disk(Default::default());
     let id = desk.send(&asked("ann", TOLL)).await;
-    desk.settle(id, Ending::Unknown).await;
+    desk.settle(id, Settlement::Unknown).await;
     desk.restart();
     desk.settle(id, posted(Usd::mills(7), "late")).await;
     desk.restart();
-    assert_eq!((desk.states().await, desk.total().await.day), (vec![State::Posted], Usd::mills(7)));
+    assert_eq!(
+        (desk.states().await, desk.total().await.day),
+        (vec![PurchaseState::Posted], Usd::mills(7))
+    );
 }
 
 #[tokio::test]

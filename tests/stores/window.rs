@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
-use tollgate::store::{AccountLimit, Place, Store};
+use tollgate::store::{AccountLimit, SlotId, Store};
 
 use crate::desk::*;
 
 const REPLY: Duration = Duration::from_millis(300);
 
-async fn took(desk: &Desk) -> Place {
-    let place = Place::new();
-    bounded(desk.store.took(place)).await.expect("taken");
+async fn took(desk: &Desk) -> SlotId {
+    let place = SlotId::new();
+    bounded(desk.store.take_slot(place)).await.expect("taken");
     place
 }
 
 /// When the replies came that came since then.
 async fn since(desk: &Desk, since: Duration) -> Vec<Duration> {
     let within = desk.now() - since;
-    let ages = bounded(desk.store.replies_since(within)).await.expect("replies");
+    let ages = bounded(desk.store.recent_replies(within)).await.expect("replies");
     ages.into_iter().map(|ago| desk.now() - ago).collect()
 }
 
@@ -26,9 +26,9 @@ async fn a_place_has_the_time_of_its_reply(desk: Desk) {
     desk.pass(SECOND);
     let second = took(&desk).await;
     desk.pass(REPLY);
-    desk.store.replied(second);
+    desk.store.slot_replied(second);
     desk.set(START + 5 * SECOND);
-    desk.store.replied(first);
+    desk.store.slot_replied(first);
     desk.pass(HOUR);
     let (first, second) = (START + 5 * SECOND, START + SECOND + REPLY);
     assert_eq!(since(&desk, START).await, [first, second]);
@@ -46,7 +46,7 @@ async fn what_is_under_way_counts_as_answered_just_now(desk: Desk) {
 async fn no_reply_is_older_than_its_request(desk: Desk) {
     let place = took(&desk).await;
     desk.set(START - DAY);
-    desk.store.replied(place);
+    desk.store.slot_replied(place);
     // What seems to come from the future counts from now.
     assert_eq!(since(&desk, desk.now()).await, [desk.now()]);
     desk.set(START + HOUR);
@@ -55,16 +55,16 @@ async fn no_reply_is_older_than_its_request(desk: Desk) {
 
 async fn what_was_not_sent_leaves_no_trace(desk: Desk) {
     let place = took(&desk).await;
-    desk.store.unsent(place);
+    desk.store.release_slot(place);
     desk.pass(SECOND);
-    desk.store.replied(place);
+    desk.store.slot_replied(place);
     assert_eq!(since(&desk, Duration::ZERO).await, []);
 }
 
 async fn what_is_older_than_a_day_is_dropped(desk: Desk) {
     for _ in 0..50 {
         let place = took(&desk).await;
-        desk.store.replied(place);
+        desk.store.slot_replied(place);
     }
     desk.pass(DAY + SECOND);
     // Not every one looks for old ones.
@@ -80,20 +80,20 @@ async fn what_is_under_way_is_kept_although_the_clock_was_set_a_day_ahead(desk: 
     let now = desk.now();
     for _ in 0..200 {
         let other = took(&desk).await;
-        desk.store.unsent(other);
+        desk.store.release_slot(other);
     }
     assert_eq!(since(&desk, START).await, [now]);
-    desk.store.replied(place);
+    desk.store.slot_replied(place);
     desk.pass(HOUR);
     assert_eq!(since(&desk, START).await, [now]);
 }
 
 async fn the_limit_that_was_noted_last_is_known(desk: Desk) {
-    let noted = || bounded(desk.store.noted_limit());
+    let noted = || bounded(desk.store.recorded_rate_limit());
     assert_eq!(noted().await.expect("read"), None);
     for (requests, window_seconds) in [(60, 60), (1_000, 3_600), (5, 86_400)] {
         let limit = AccountLimit { requests, window_seconds };
-        desk.store.note_limit(limit);
+        desk.store.record_rate_limit(limit);
         assert_eq!(noted().await.expect("read"), Some(limit));
     }
 }
@@ -113,7 +113,7 @@ async fn the_next_server_finds_them_and_takes_what_was_cut_off_as_answered_now()
     let mut desk = Desk::on_disk(Default::default());
     let answered = took(&desk).await;
     desk.pass(REPLY);
-    desk.store.replied(answered);
+    desk.store.slot_replied(answered);
     desk.set(START + SECOND);
     took(&desk).await;
     desk.pass(SECOND);
@@ -132,9 +132,9 @@ async fn the_next_server_finds_them_and_takes_what_was_cut_off_as_answered_now()
 async fn the_next_server_knows_the_limit_that_the_last_one_was_told() {
     let mut desk = Desk::on_disk(Default::default());
     let limit = AccountLimit { requests: u64::MAX, window_seconds: 60 };
-    desk.store.note_limit(limit);
+    desk.store.record_rate_limit(limit);
     desk.restart();
-    let noted = bounded(desk.store.noted_limit()).await.expect("read").expect("noted");
+    let noted = bounded(desk.store.recorded_rate_limit()).await.expect("read").expect("noted");
     assert!(noted.requests > 1 << 62 && noted.window_seconds == 60, "{noted:?}");
 }
 
@@ -144,7 +144,7 @@ async fn a_clock_that_is_set_ahead_makes_nothing_forget_a_reply_that_came_just_n
     let place = took(&desk).await;
     desk.pass(DAY + SECOND);
     let now = desk.now();
-    desk.store.replied(place);
+    desk.store.slot_replied(place);
     desk.restart();
     assert_eq!(since(&desk, START).await, [now]);
 }
@@ -163,7 +163,7 @@ async fn a_clock_that_was_far_ahead_does_not_fill_the_window_for_ever() {
 #[tokio::test]
 async fn a_broken_store_lets_nothing_out() {
     let broken = Store::unusable("no disk");
-    bounded(broken.took(Place::new())).await.expect_err("not recorded");
-    bounded(broken.replies_since(DAY)).await.expect_err("not known");
-    bounded(broken.noted_limit()).await.expect_err("not known");
+    bounded(broken.take_slot(SlotId::new())).await.expect_err("not recorded");
+    bounded(broken.recent_replies(DAY)).await.expect_err("not known");
+    bounded(broken.recorded_rate_limit()).await.expect_err("not known");
 }

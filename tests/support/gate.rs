@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use tempfile::TempDir;
-use tollgate::access::Access;
+use tollgate::access::Authenticator;
 use tollgate::config::Environment;
 use tollgate::store::Store;
 use zeroize::Zeroizing;
@@ -205,7 +205,7 @@ impl Gate {
     }
 
     /// Who may call, in the store and as the gate sees it.
-    pub(super) fn members(&self) -> (Store, Arc<Access>) {
+    pub(super) fn members(&self) -> (Store, Arc<Authenticator>) {
         match &self.running {
             Running::Here(here) => here.known.clone().expect("it runs"),
             Running::Apart(_) => panic!("a process has its own: tollgate member add"),

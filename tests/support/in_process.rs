@@ -9,16 +9,16 @@ use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tollgate::access::Access;
+use tollgate::access::Authenticator;
 use tollgate::access::token::Secret;
 use tollgate::app::{App, SharedState, Shutdown};
-use tollgate::config::{Config, Environment, Source};
+use tollgate::config::{Environment, Settings, SettingsSource};
 use tollgate::downstream::caller::Peer;
-use tollgate::jobs::Jobs;
+use tollgate::jobs::JobRegistry;
 use tollgate::routes::ops::Ops;
 use tollgate::server;
 use tollgate::store::Store;
-use tollgate::upstream::window::Window;
+use tollgate::upstream::rate_limit::RateLimit;
 use tower::ServiceExt;
 
 use super::log;
@@ -31,7 +31,7 @@ pub(super) struct InProcess {
     pub(super) page: SocketAddr,
     pub(super) admin: SocketAddr,
     /// The list in the store and as the gate sees it; they hold the store open, until `stop`.
-    pub(super) known: Option<(Store, Arc<Access>)>,
+    pub(super) known: Option<(Store, Arc<Authenticator>)>,
     shutdown: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
@@ -45,30 +45,31 @@ impl InProcess {
         wrap: Option<Wrap>,
     ) -> Self {
         log::start();
-        let source = Source {
+        let source = SettingsSource {
             file: Some(("proxy.toml", settings)),
             folder,
             environment,
-            asks_gateway: true,
+            needs_gateway_key: true,
             key_file: &|path| panic!("no key file is read here: {}", path.display()),
         };
-        let config = Config::read(&source).expect("the test's settings are right");
+        let config = Settings::read(&source).expect("the test's settings are right");
         let page = server::bind(config.server.listen[0]).unwrap();
-        let admin = server::bind(config.admin.listen).unwrap();
+        let admin = server::bind(config.ops.listen).unwrap();
         let (page_at, admin_at) = (page.local_addr().unwrap(), admin.local_addr().unwrap());
         let shutdown = CancellationToken::new();
-        let shutdowns = Shutdown { begun: shutdown.clone(), ..Shutdown::default() };
+        let shutdowns = Shutdown { draining: shutdown.clone(), ..Shutdown::default() };
         let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let text = config.secret.clone();
         let secret = || Ok(Secret::new(text.expect("it is set").expose().as_bytes()));
-        let beginning = tollgate::app::begin(&config, None, runtime.handle(), &shutdowns, secret);
+        let beginning = tollgate::app::start(&config, None, runtime.handle(), &shutdowns, secret);
         let mut shared = runtime.block_on(beginning).expect("a store that can be used");
         if let Some(wrap) = wrap {
             let store = wrap(shared.store.clone());
             shared.store = store.clone();
-            shared.jobs = Jobs::new(store.clone(), runtime.handle().clone(), shutdown.clone());
-            shared.window = Window::new(store, config.gateway.window, shutdown.clone());
-            runtime.block_on(shared.window.restore());
+            shared.jobs =
+                JobRegistry::new(store.clone(), runtime.handle().clone(), shutdown.clone());
+            shared.rate_limit = RateLimit::new(store, config.gateway.window, shutdown.clone());
+            runtime.block_on(shared.rate_limit.restore());
         }
         let known = (shared.store.clone(), Arc::clone(&shared.access));
         let ends = shutdown.clone();
@@ -94,7 +95,7 @@ impl InProcess {
 }
 
 async fn serve(
-    config: Config,
+    config: Settings,
     shared: SharedState,
     page: TcpListener,
     admin: TcpListener,
@@ -103,23 +104,23 @@ async fn serve(
     let own = vec![page.local_addr().unwrap().ip()];
     let (access, metrics) = (Arc::clone(&shared.access), Arc::clone(&shared.metrics));
     let app = App::new(config, own, shared.clone()).expect("the gate starts");
-    if app.config.gateway.window == tollgate::config::Window::Auto {
-        tokio::spawn(app.follow_account());
+    if app.config.gateway.window == tollgate::config::RateLimitConfig::Auto {
+        tokio::spawn(app.watch_account());
     } else {
         // Nobody asks for the account's keys, so no purchase is to wait for them.
-        shared.binding.is_not_told();
+        shared.binding.listing_failed();
     }
-    tokio::spawn(async move { access.follow().await });
+    tokio::spawn(async move { access.run().await });
     let tasks = TaskTracker::new();
     let stack = app.core(tasks.clone()).expect("a core starts");
     let introduce =
-        move |peer| stack.clone().map_request(move |request| Peer(peer).introduce(request));
+        move |peer| stack.clone().map_request(move |request| Peer(peer).insert_into(request));
     let admin_service = Ops::new(metrics, async || Ok(()));
     let end = CancellationToken::new();
-    let settings = server::Settings { crowd: Arc::default(), ..app.server() };
+    let settings = server::ConnectionSettings { address_limits: Arc::default(), ..app.server() };
     tokio::spawn(server::run(
         admin,
-        move |peer: SocketAddr| admin_service.asked_from(peer.ip()),
+        move |peer: SocketAddr| admin_service.service_for(peer.ip()),
         settings,
         end.clone(),
     ));

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use aho_corasick::AhoCorasick;
 use tokio::runtime;
 use tollgate::access::token::{self, Secret};
-use tollgate::store::{Member, MemberChange, MemberFault, Own, Role, Store};
+use tollgate::store::{Member, MemberChange, MemberError, OwnBudget, Role, Store};
 
 use super::{Gate, lock, until};
 
@@ -23,28 +23,28 @@ pub(crate) struct Holder {
 impl Gate {
     /// A new member, who may call when this returns.
     pub(crate) fn member(&self, name: &'static str) -> Holder {
-        self.member_with(name, Role::Member, Own::default())
+        self.member_with(name, Role::Member, OwnBudget::default())
     }
 
     /// The same, with a role and a budget of its own.
-    pub(crate) fn member_with(&self, name: &'static str, role: Role, own: Own) -> Holder {
+    pub(crate) fn member_with(&self, name: &'static str, role: Role, own: OwnBudget) -> Holder {
         let (store, access) = self.members();
-        let before = access.count().expect("members may call").members;
+        let before = access.member_count().expect("members may call").members;
         let token = self.mint();
         let secret = Secret::new(SECRET.as_bytes());
         let member = Member {
             name: name.into(),
             role,
-            own,
-            token: token::hash(&secret, &token),
+            own_budget: own,
+            token: token::hash_token(&secret, &token),
             prefix: token::prefix(&token).into(),
-            added: tollgate::clock::wall(),
-            revoked: None,
+            added_at: tollgate::clock::wall(),
+            revoked_at: None,
         };
-        wait(store.change_member(name.into(), MemberChange::Added(member)))
+        wait(store.change_member(name.into(), MemberChange::Add(member)))
             .expect("nobody has the name");
         until("the gate knows the new member", || {
-            access.count().is_some_and(|count| count.members > before)
+            access.member_count().is_some_and(|count| count.members > before)
         });
         let bearer = format!("Bearer {token}");
         Holder { name, token, bearer, store }
@@ -66,22 +66,22 @@ impl Holder {
 
     /// Ends its token.
     pub(crate) fn revoke(&self) {
-        wait(self.store.change_member(self.name.into(), MemberChange::Revoked))
+        wait(self.store.change_member(self.name.into(), MemberChange::Revoke))
             .expect("it is there");
     }
 
     /// Gives it this role.
     pub(crate) fn becomes(&self, role: Role) {
-        wait(self.store.change_member(self.name.into(), MemberChange::Updated(Some(role), None)))
+        wait(self.store.change_member(self.name.into(), MemberChange::Update(Some(role), None)))
             .expect("it is there");
     }
 
     /// Gives it another token.
     pub(crate) fn rotate(&mut self, gate: &Gate) {
         let token = gate.mint();
-        let hash = token::hash(&Secret::new(SECRET.as_bytes()), &token);
+        let hash = token::hash_token(&Secret::new(SECRET.as_bytes()), &token);
         let prefix = token::prefix(&token).into();
-        wait(self.store.change_member(self.name.into(), MemberChange::Rotated(hash, prefix)))
+        wait(self.store.change_member(self.name.into(), MemberChange::Rotate(hash, prefix)))
             .expect("it is there");
         self.bearer = format!("Bearer {token}");
         self.token = token;
@@ -104,6 +104,6 @@ impl Secrets {
     }
 }
 
-fn wait(verb: impl Future<Output = Result<(), MemberFault>>) -> Result<(), MemberFault> {
+fn wait(verb: impl Future<Output = Result<(), MemberError>>) -> Result<(), MemberError> {
     runtime::Builder::new_current_thread().build().unwrap().block_on(verb)
 }

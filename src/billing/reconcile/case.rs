@@ -4,30 +4,30 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use super::{
-    CENT, Count, Doubt, Drift, Proof, REFUNDS_WITHIN, SETTLES_WITHIN, Verdict, micros, usd,
+    CENT, ChatCount, Drift, Proof, REFUNDS_WITHIN, SETTLES_WITHIN, Undecided, Verdict, micros, usd,
 };
 use crate::contract::catalog::UNSTATED_CHAT;
 use crate::contract::money::Usd;
-use crate::store::{Checkpoint, Evidence, JobState, PurchaseId, Service, Snapshot, State};
+use crate::store::{Checkpoint, Evidence, JobState, PurchaseId, PurchaseState, Service, Snapshot};
 
 /// The dearest chat of the price list, in micro-dollars: what somebody else's chat costs at most.
-const DEAREST_CHAT: i128 = 6_000;
+const MAX_CHAT_PRICE: i128 = 6_000;
 /// The cheapest one: what a chat without a stated price costs at least.
-const CHEAPEST_CHAT: i128 = 3_000;
+const MIN_CHAT_PRICE: i128 = 3_000;
 
 /// How a purchase counts in what the gateway counted since the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Counts {
+enum Contribution {
     /// Not at all.
-    Not,
+    Never,
     /// For its price.
-    Surely,
+    Certain,
     /// For its price, or not at all.
-    Perhaps,
+    Possible,
     /// For its price, not at all, or less than that: it may have been charged before, and refunded since.
-    OrBack,
+    PossibleOrRefund,
     /// Not at all, or less than that.
-    Back,
+    Refund,
 }
 
 pub(super) struct Case<'a> {
@@ -38,7 +38,7 @@ pub(super) struct Case<'a> {
     chat_cents: i128,
     spent_cents: i128,
     /// Why nothing may be released, if so.
-    hold: Option<Doubt>,
+    release_blocked: Option<Undecided>,
 }
 
 impl<'a> Case<'a> {
@@ -57,16 +57,16 @@ impl<'a> Case<'a> {
             chats: delta(now.chats, then.chats),
             chat_cents: delta(now.chat_cents, then.chat_cents),
             spent_cents: delta(now.spent_cents, then.spent_cents),
-            hold: None,
+            release_blocked: None,
         };
         let unexplained = delta(now.balance_cents, then.balance_cents) + case.spent_cents;
-        case.hold = if case.was_set_back(read_at) {
-            Some(Doubt::Clock)
+        case.release_blocked = if case.clock_went_back(read_at) {
+            Some(Undecided::ClockSetBack)
         } else if case.contradicts() {
-            Some(Doubt::Contradiction)
+            Some(Undecided::Contradiction)
         } else if unexplained.abs() > 1 {
             // Both figures are rounded: a cent more or less is nothing.
-            Some(Doubt::Balance(unexplained))
+            Some(Undecided::BalanceChange(unexplained))
         } else {
             None
         };
@@ -75,19 +75,20 @@ impl<'a> Case<'a> {
 
     /// The purchases that the checkpoint counts nothing of.
     fn since(&self) -> impl Iterator<Item = &'a Evidence> {
-        let number = self.before.number;
+        let number = self.before.last_number;
         self.evidence.iter().filter(move |entry| entry.number > number)
     }
 
     /// Whether our clock went back since the checkpoint, as far as that shows.
-    fn was_set_back(&self, read_at: Duration) -> bool {
+    fn clock_went_back(&self, read_at: Duration) -> bool {
         let mut latest = self.before.snapshot.at;
         let goes_back = self.since().any(|entry| {
-            let at = std::mem::replace(&mut latest, entry.row.at);
-            entry.row.at < at
+            let at = std::mem::replace(&mut latest, entry.purchase.at);
+            entry.purchase.at < at
         });
         let is_later = |entry: &Evidence| {
-            entry.row.at > read_at || entry.row.ended.is_some_and(|ended| ended > read_at)
+            entry.purchase.at > read_at
+                || entry.purchase.ended_at.is_some_and(|ended| ended > read_at)
         };
         goes_back
             || self.now.at < self.before.snapshot.at
@@ -95,126 +96,130 @@ impl<'a> Case<'a> {
             || self.evidence.iter().any(is_later)
     }
 
-    pub(super) fn went_back(&self) -> bool {
+    pub(super) fn counter_decreased(&self) -> bool {
         self.chats < 0 || self.chat_cents < 0
     }
 
     /// Whether no story fits the counters, whatever others spend.
     fn contradicts(&self) -> bool {
-        let (count, low, high) = self.sure_chats();
+        let (count, low, high) = self.certain_chats();
         let others = (self.chats - count).max(0);
         let chats = self.chat_cents * CENT;
-        let videos = self.sum(&[Counts::Surely], Service::Video);
+        let videos = self.sum(&[Contribution::Certain], Service::Video);
         self.chats < count
             || chats + CENT <= low
-            || chats - CENT >= high + others * self.dearest_chat()
-            || self.spent_cents * CENT + CENT <= low + videos - self.refunds()
+            || chats - CENT >= high + others * self.max_chat_price()
+            || self.spent_cents * CENT + CENT <= low + videos - self.possible_refunds()
     }
 
     /// The chats that are surely charged: how many, and what they cost at least and at most.
-    fn sure_chats(&self) -> (i128, i128, i128) {
-        let chats = self.counting(&[Counts::Surely], Service::Chat);
+    fn certain_chats(&self) -> (i128, i128, i128) {
+        let chats = self.entries(&[Contribution::Certain], Service::Chat);
         chats.fold((0, 0, 0), |(count, low, high), entry| {
-            let price = micros(entry.row.toll);
-            let least = if entry.row.model == UNSTATED_CHAT { CHEAPEST_CHAT } else { price };
+            let price = micros(entry.purchase.toll);
+            let least = if entry.purchase.model == UNSTATED_CHAT { MIN_CHAT_PRICE } else { price };
             (count + 1, low + least.min(price), high + price)
         })
     }
 
-    fn dearest_chat(&self) -> i128 {
-        let ours = self.evidence.iter().filter(|entry| entry.row.service == Service::Chat);
-        ours.map(|entry| micros(entry.row.toll)).fold(DEAREST_CHAT, i128::max)
+    fn max_chat_price(&self) -> i128 {
+        let ours = self.evidence.iter().filter(|entry| entry.purchase.service == Service::Chat);
+        ours.map(|entry| micros(entry.purchase.toll)).fold(MAX_CHAT_PRICE, i128::max)
     }
 
     /// What may have been given back of what the checkpoint counts.
-    fn refunds(&self) -> i128 {
-        self.sum(&[Counts::OrBack, Counts::Back], Service::Video)
+    fn possible_refunds(&self) -> i128 {
+        self.sum(&[Contribution::PossibleOrRefund, Contribution::Refund], Service::Video)
     }
 
-    fn counting<'b>(
+    fn entries<'b>(
         &'b self,
-        ways: &'b [Counts],
+        ways: &'b [Contribution],
         service: Service,
     ) -> impl Iterator<Item = &'a Evidence> + 'b {
         let counts = move |entry: &&Evidence| {
-            entry.row.service == service && ways.contains(&self.counts(entry))
+            entry.purchase.service == service && ways.contains(&self.contribution(entry))
         };
         self.evidence.iter().filter(counts)
     }
 
-    fn sum(&self, ways: &[Counts], service: Service) -> i128 {
-        self.counting(ways, service).map(|entry| micros(entry.row.toll)).sum()
+    fn sum(&self, ways: &[Contribution], service: Service) -> i128 {
+        self.entries(ways, service).map(|entry| micros(entry.purchase.toll)).sum()
     }
 
-    fn counts(&self, entry: &Evidence) -> Counts {
-        let row = &entry.row;
+    fn contribution(&self, entry: &Evidence) -> Contribution {
+        let row = &entry.purchase;
         let is_video = row.service == Service::Video;
         let is_refundable = is_video
             && match row.state {
-                State::Posted => entry.job != Some(JobState::Finished),
-                State::Unknown | State::Reserved | State::Sent => true,
-                State::Voided => false,
+                PurchaseState::Posted => entry.job != Some(JobState::Finished),
+                PurchaseState::Unknown | PurchaseState::Reserved | PurchaseState::Sent => true,
+                PurchaseState::Voided => false,
             };
-        if row.state == State::Voided {
-            Counts::Not
-        } else if entry.number <= self.before.settled {
+        if row.state == PurchaseState::Voided {
+            Contribution::Never
+        } else if entry.number <= self.before.settled_through {
             let may_come = self.before.snapshot.at.saturating_sub(REFUNDS_WITHIN);
             // Of charged ones, the evidence has those alone that may be refunded.
-            let is_late = row.state == State::Posted || row.ended.is_none_or(|end| end > may_come);
-            if is_refundable && is_late { Counts::Back } else { Counts::Not }
-        } else if entry.number <= self.before.number {
-            if is_refundable { Counts::OrBack } else { Counts::Perhaps }
+            let is_late =
+                row.state == PurchaseState::Posted || row.ended_at.is_none_or(|end| end > may_come);
+            if is_refundable && is_late { Contribution::Refund } else { Contribution::Never }
+        } else if entry.number <= self.before.last_number {
+            if is_refundable { Contribution::PossibleOrRefund } else { Contribution::Possible }
         } else {
             // Nobody knows what an endpoint of `gateway.passthrough` costs.
-            let is_sure = row.state == State::Posted
+            let is_sure = row.state == PurchaseState::Posted
                 && row.service != Service::Other
                 && !is_refundable
                 && !entry.is_assumed
-                && entry.is_recognised
-                && !self.is_young(entry);
-            if is_sure { Counts::Surely } else { Counts::Perhaps }
+                && entry.is_account_confirmed
+                && !self.is_recent(entry);
+            if is_sure { Contribution::Certain } else { Contribution::Possible }
         }
     }
 
-    fn is_young(&self, entry: &Evidence) -> bool {
+    fn is_recent(&self, entry: &Evidence) -> bool {
         let age = |ended| self.now.at.saturating_sub(ended);
-        entry.row.ended.is_none_or(|ended| age(ended) < SETTLES_WITHIN)
+        entry.purchase.ended_at.is_none_or(|ended| age(ended) < SETTLES_WITHIN)
     }
 
     pub(super) fn chats(&self, verdict: &mut Verdict) {
         let unknown = self.unknown(Service::Chat);
-        let (charged, _, _) = self.sure_chats();
-        let doubtful = self.counting(&[Counts::Perhaps], Service::Chat).count();
-        let count = Count {
+        let (charged, _, _) = self.certain_chats();
+        let doubtful = self.entries(&[Contribution::Possible], Service::Chat).count();
+        let count = ChatCount {
             counted: u64::try_from(self.chats).unwrap_or_default(),
             charged: u64::try_from(charged).unwrap_or_default(),
-            doubtful: doubtful as u64,
+            possible: doubtful as u64,
         };
         let proof = Proof::Count(count);
         // Somebody else's chats only add to the count: what is not counted is nobody's.
         match self.chats - charged {
             0 => self.release(verdict, &unknown, proof),
-            rest if rest == i128::from(count.doubtful) => verdict.charge(&unknown, proof),
-            rest => match u64::try_from(rest).ok().filter(|charged| *charged < count.doubtful) {
+            rest if rest == i128::from(count.possible) => verdict.charge(&unknown, proof),
+            rest => match u64::try_from(rest).ok().filter(|charged| *charged < count.possible) {
                 Some(charged) => {
-                    verdict.doubt(&unknown, Doubt::WhichOne { charged, of: count.doubtful });
+                    verdict.leave_undecided(
+                        &unknown,
+                        Undecided::Ambiguous { charged, of: count.possible },
+                    );
                 }
-                None => verdict.doubt(&unknown, Doubt::Miscounted(count)),
+                None => verdict.leave_undecided(&unknown, Undecided::Miscounted(count)),
             },
         }
     }
 
     pub(super) fn videos(&self, verdict: &mut Verdict) {
-        let (_, chats, _) = self.sure_chats();
-        let sure = self.sum(&[Counts::Surely], Service::Video);
+        let (_, chats, _) = self.certain_chats();
+        let sure = self.sum(&[Contribution::Certain], Service::Video);
         // More than this was not spent on all that is doubtful; what is dearer was not charged.
-        let below = self.spent_cents * CENT + CENT - chats - sure + self.refunds();
+        let below = self.spent_cents * CENT + CENT - chats - sure + self.possible_refunds();
         let mut alike: BTreeMap<i128, Vec<&Evidence>> = BTreeMap::new();
         for entry in self.unknown(Service::Video) {
-            alike.entry(micros(entry.row.toll)).or_default().push(entry);
+            alike.entry(micros(entry.purchase.toll)).or_default().push(entry);
         }
-        let kinds = self.doubtful_videos();
-        let choice = self.choice(&kinds, sure);
+        let kinds = self.possible_videos();
+        let choice = self.video_combination(&kinds, sure);
         for (price, rows) in alike {
             let proof = Proof::Spending(usd(below - CENT));
             // How many of this price were charged, if nobody else uses the account.
@@ -225,38 +230,46 @@ impl<'a> Case<'a> {
             match charged {
                 Ok(Some((charged, of))) if charged == of => verdict.charge(&rows, proof),
                 _ if price >= below => self.release(verdict, &rows, proof),
-                Ok(Some((0, _))) => verdict.doubt(&rows, Doubt::Hidden),
-                Ok(Some((charged, of))) => verdict.doubt(&rows, Doubt::WhichOne { charged, of }),
-                Ok(None) => verdict.doubt(&rows, Doubt::NoSum),
-                Err(doubt) => verdict.doubt(&rows, *doubt),
+                Ok(Some((0, _))) => verdict.leave_undecided(&rows, Undecided::ProbablyFree),
+                Ok(Some((charged, of))) => {
+                    verdict.leave_undecided(&rows, Undecided::Ambiguous { charged, of })
+                }
+                Ok(None) => verdict.leave_undecided(&rows, Undecided::NoCombination),
+                Err(doubt) => verdict.leave_undecided(&rows, *doubt),
             }
         }
     }
 
-    fn doubtful_videos(&self) -> Vec<(i128, u64)> {
+    fn possible_videos(&self) -> Vec<(i128, u64)> {
         let mut kinds: BTreeMap<i128, u64> = BTreeMap::new();
-        for (way, times) in [(Counts::Perhaps, 1), (Counts::OrBack, 2), (Counts::Back, 1)] {
-            for entry in self.counting(&[way], Service::Video) {
-                *kinds.entry(micros(entry.row.toll)).or_default() += times;
+        for (way, times) in [
+            (Contribution::Possible, 1),
+            (Contribution::PossibleOrRefund, 2),
+            (Contribution::Refund, 1),
+        ] {
+            for entry in self.entries(&[way], Service::Video) {
+                *kinds.entry(micros(entry.purchase.toll)).or_default() += times;
             }
         }
         kinds.into_iter().collect()
     }
 
     /// How many of each kind were charged if nobody else uses the account, and nothing else fits.
-    fn choice(&self, kinds: &[(i128, u64)], sure: i128) -> Result<Vec<u64>, Doubt> {
-        let slack = self.sum(&[Counts::Perhaps], Service::Other);
+    fn video_combination(&self, kinds: &[(i128, u64)], sure: i128) -> Result<Vec<u64>, Undecided> {
+        let slack = self.sum(&[Contribution::Possible], Service::Other);
         // What chats cost in all is the gateway's own figure, which young ones may be in or not.
-        let chats = self.sum(&[Counts::Perhaps], Service::Chat);
-        let left = (self.spent_cents - self.chat_cents) * CENT - sure + self.refunds();
-        only_sum(kinds, left - 2 * CENT - slack - chats, left + 2 * CENT + chats)
+        let chats = self.sum(&[Contribution::Possible], Service::Chat);
+        let left = (self.spent_cents - self.chat_cents) * CENT - sure + self.possible_refunds();
+        only_combination(kinds, left - 2 * CENT - slack - chats, left + 2 * CENT + chats)
     }
 
     /// The lost purchases that these counters can tell of.
     pub(super) fn unknown(&self, service: Service) -> Vec<&'a Evidence> {
         let wanted = |entry: &&Evidence| {
-            let row = &entry.row;
-            row.state == State::Unknown && row.service == service && entry.is_recognised
+            let row = &entry.purchase;
+            row.state == PurchaseState::Unknown
+                && row.service == service
+                && entry.is_account_confirmed
         };
         self.since().filter(wanted).collect()
     }
@@ -264,9 +277,11 @@ impl<'a> Case<'a> {
     /// None of these was charged so far.
     fn release(&self, verdict: &mut Verdict, rows: &[&Evidence], proof: Proof) {
         for entry in rows {
-            match self.hold {
-                Some(doubt) => verdict.doubt(&[entry], doubt),
-                None if self.is_young(entry) => verdict.doubt(&[entry], Doubt::Young),
+            match self.release_blocked {
+                Some(doubt) => verdict.leave_undecided(&[entry], doubt),
+                None if self.is_recent(entry) => {
+                    verdict.leave_undecided(&[entry], Undecided::TooRecent)
+                }
                 None => verdict.settle(entry, None, proof),
             }
         }
@@ -276,45 +291,55 @@ impl<'a> Case<'a> {
     pub(super) fn finish(&self, verdict: Verdict) -> Verdict {
         let sum = |rows: &mut dyn Iterator<Item = Usd>| usd(rows.map(micros).sum());
         let undecided: HashSet<PurchaseId> = verdict.undecided.iter().map(|(id, _)| *id).collect();
-        let booked = self.since().filter(|entry| entry.row.state == State::Posted);
+        let booked = self.since().filter(|entry| entry.purchase.state == PurchaseState::Posted);
         let charged = verdict.settled.iter().filter_map(|settled| settled.charged);
-        let is_open =
-            |entry: &&Evidence| undecided.contains(&entry.row.id) || entry.row.ended.is_none();
+        let is_open = |entry: &&Evidence| {
+            undecided.contains(&entry.purchase.id) || entry.purchase.ended_at.is_none()
+        };
         let drift = Drift {
-            posted: sum(&mut booked.map(|entry| entry.row.toll).chain(charged)),
-            unknown: sum(&mut self.since().filter(is_open).map(|entry| entry.row.toll)),
+            posted: sum(&mut booked.map(|entry| entry.purchase.toll).chain(charged)),
+            unknown: sum(&mut self.since().filter(is_open).map(|entry| entry.purchase.toll)),
             spent: (self.spent_cents >= 0).then(|| usd(self.spent_cents * CENT)),
         };
-        let can_be_told = |(_, doubt): &(PurchaseId, Doubt)| {
-            !matches!(doubt, Doubt::Older(_) | Doubt::Uncounted | Doubt::Unrecognised)
+        let can_be_told = |(_, doubt): &(PurchaseId, Undecided)| {
+            !matches!(
+                doubt,
+                Undecided::BeforeCheckpoint(_)
+                    | Undecided::Uncounted
+                    | Undecided::UnconfirmedAccount
+            )
         };
         let is_final = !verdict.undecided.iter().any(can_be_told)
-            || !self.evidence.iter().any(|entry| self.may_settle(entry));
+            || !self.evidence.iter().any(|entry| self.may_become_certain(entry));
         Verdict { drift, is_final, ..verdict }
     }
 
     /// Whether time alone may make this one certain.
-    fn may_settle(&self, entry: &Evidence) -> bool {
-        let is_open = entry.row.service == Service::Video
-            && entry.row.state == State::Posted
+    fn may_become_certain(&self, entry: &Evidence) -> bool {
+        let is_open = entry.purchase.service == Service::Video
+            && entry.purchase.state == PurchaseState::Posted
             && entry.job == Some(JobState::Open)
-            && self.now.at.saturating_sub(entry.row.at) < REFUNDS_WITHIN;
-        let may_count = entry.row.state != State::Voided && self.is_young(entry);
-        entry.number > self.before.settled && (is_open || may_count)
+            && self.now.at.saturating_sub(entry.purchase.at) < REFUNDS_WITHIN;
+        let may_count = entry.purchase.state != PurchaseState::Voided && self.is_recent(entry);
+        entry.number > self.before.settled_through && (is_open || may_count)
     }
 }
 
 const MAX_TRIES: u32 = 100_000;
 
 /// The only choice with a sum between two exclusive bounds, as a number of each kind (price, how many exist).
-fn only_sum(kinds: &[(i128, u64)], above: i128, below: i128) -> Result<Vec<u64>, Doubt> {
+fn only_combination(
+    kinds: &[(i128, u64)],
+    above: i128,
+    below: i128,
+) -> Result<Vec<u64>, Undecided> {
     let mut search = Search { kinds, found: Vec::new(), tries: MAX_TRIES };
     search.extend(&mut Vec::new(), above, below);
     match (search.tries, search.found.pop()) {
-        (0, _) => Err(Doubt::ManySums),
-        (_, None) => Err(Doubt::NoSum),
+        (0, _) => Err(Undecided::ManyCombinations),
+        (_, None) => Err(Undecided::NoCombination),
         (_, Some(chosen)) if search.found.is_empty() => Ok(chosen),
-        (_, Some(_)) => Err(Doubt::ManySums),
+        (_, Some(_)) => Err(Undecided::ManyCombinations),
     }
 }
 
@@ -358,20 +383,24 @@ mod tests {
     fn one_choice_is_found_and_two_are_not_taken_for_one() {
         for (kinds, above, below, expected) in [
             (&[][..], -1, 1, Ok(vec![])),
-            (&[], 0, 2, Err(Doubt::NoSum)),
+            (&[], 0, 2, Err(Undecided::NoCombination)),
             (&[(3, 2), (5, 2)], 7, 9, Ok(vec![1, 1])),
             (&[(3, 2), (5, 2)], -1, 1, Ok(vec![0, 0])),
             (&[(3, 2), (5, 2)], 15, 17, Ok(vec![2, 2])),
-            (&[(3, 2), (5, 2)], 3, 5, Err(Doubt::NoSum)),
-            (&[(3, 2), (5, 2)], 2, 6, Err(Doubt::ManySums)),
-            (&[(3, 5), (5, 3)], 14, 16, Err(Doubt::ManySums)),
-            (&[(0, 2)], -1, 1, Err(Doubt::ManySums)),
-            (&[(3, 2)], -9, -7, Err(Doubt::NoSum)),
+            (&[(3, 2), (5, 2)], 3, 5, Err(Undecided::NoCombination)),
+            (&[(3, 2), (5, 2)], 2, 6, Err(Undecided::ManyCombinations)),
+            (&[(3, 5), (5, 3)], 14, 16, Err(Undecided::ManyCombinations)),
+            (&[(0, 2)], -1, 1, Err(Undecided::ManyCombinations)),
+            (&[(3, 2)], -9, -7, Err(Undecided::NoCombination)),
             (&[(3, 2_000_000)], 2_999_999, 3_000_001, Ok(vec![1_000_000])),
             // Too many to be tried.
-            (&[(2, 1_000), (2, 1_000), (2, 1_000)], 3_000, 3_002, Err(Doubt::ManySums)),
+            (&[(2, 1_000), (2, 1_000), (2, 1_000)], 3_000, 3_002, Err(Undecided::ManyCombinations)),
         ] {
-            assert_eq!(only_sum(kinds, above, below), expected, "{kinds:?} in {above}..{below}");
+            assert_eq!(
+                only_combination(kinds, above, below),
+                expected,
+                "{kinds:?} in {above}..{below}"
+            );
         }
     }
 }

@@ -25,7 +25,7 @@ use std::time::Duration;
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
 pub use crate::store::SETTLES_WITHIN;
-use crate::store::{Checkpoint, Evidence, PurchaseId, Service, Snapshot, State};
+use crate::store::{Checkpoint, Evidence, PurchaseId, PurchaseState, Service, Snapshot};
 use case::Case;
 
 /// How long after its failure, or after its order where no failure was heard of, a video may still be
@@ -36,8 +36,8 @@ const CENT: i128 = 10_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    pub settled: Vec<Settled>,
-    pub undecided: Vec<(PurchaseId, Doubt)>,
+    pub settled: Vec<Decision>,
+    pub undecided: Vec<(PurchaseId, Undecided)>,
     /// How far the books are apart after that.
     pub drift: Drift,
     /// Whether asking again later, from the same checkpoint on, can tell nothing more.
@@ -45,7 +45,7 @@ pub struct Verdict {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct Decision {
     pub id: PurchaseId,
     /// What it cost; nothing where it was not charged.
     pub charged: Option<Usd>,
@@ -54,51 +54,51 @@ pub struct Settled {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    Count(Count),
+    Count(ChatCount),
     /// Beyond what is surely charged here, at most so much was spent.
     Spending(Usd),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Count {
+pub struct ChatCount {
     pub counted: u64,
     /// Surely charged here.
     pub charged: u64,
     /// Charged here, or not: unknown, under way, or too young to be counted.
-    pub doubtful: u64,
+    pub possible: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Doubt {
+pub enum Undecided {
     #[error("it began before the last checkpoint, {}", iso8601(*.0))]
-    Older(Duration),
+    BeforeCheckpoint(Duration),
     #[error(
         "not charged so far, and it may be yet: ask again {} minutes after it was lost",
         SETTLES_WITHIN.as_secs() / 60
     )]
-    Young,
+    TooRecent,
     #[error("a counter of the gateway is lower than it was")]
-    WentBack,
+    CounterDecreased,
     /// The gateway's count is none that our purchases could make.
     #[error("{why}: {0}", why = .0.why())]
-    Miscounted(Count),
+    Miscounted(ChatCount),
     #[error("{charged} of {of} alike were charged, and nothing says which")]
-    WhichOne { charged: u64, of: u64 },
+    Ambiguous { charged: u64, of: u64 },
     #[error(
         "no choice of the doubtful videos costs what was spent: somebody else uses the account"
     )]
-    NoSum,
+    NoCombination,
     #[error("more than one choice of the doubtful videos costs what was spent")]
-    ManySums,
+    ManyCombinations,
     #[error("not charged, unless somebody else uses the account or a failed video was refunded")]
-    Hidden,
+    ProbablyFree,
     #[error("nothing at the gateway counts this kind of purchase")]
     Uncounted,
     #[error(
         "sent before the gateway listed its account's keys, so it may be on another account: find out \
          from the gateway, then end it with tollgate purchase resolve"
     )]
-    Unrecognised,
+    UnconfirmedAccount,
     #[error(
         "not charged as it seems, but the gateway's counters contradict each other or the ledger"
     )]
@@ -110,9 +110,9 @@ pub enum Doubt {
         if *.0 > 0 { "rose" } else { "fell" },
         usd(.0.abs() * CENT).short()
     )]
-    Balance(i128),
+    BalanceChange(i128),
     #[error("not charged as it seems, but this machine's clock was set back: nothing is released")]
-    Clock,
+    ClockSetBack,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,36 +143,41 @@ pub fn decide(
 ) -> Verdict {
     let case = Case::new(before, now, evidence, read_at);
     let mut verdict = Verdict::default();
-    for entry in evidence.iter().filter(|entry| entry.row.state == State::Unknown) {
-        if !entry.is_recognised {
-            verdict.doubt(&[entry], Doubt::Unrecognised);
-        } else if entry.number <= before.number {
-            verdict.doubt(&[entry], Doubt::Older(before.snapshot.at));
+    for entry in evidence.iter().filter(|entry| entry.purchase.state == PurchaseState::Unknown) {
+        if !entry.is_account_confirmed {
+            verdict.leave_undecided(&[entry], Undecided::UnconfirmedAccount);
+        } else if entry.number <= before.last_number {
+            verdict.leave_undecided(&[entry], Undecided::BeforeCheckpoint(before.snapshot.at));
         }
     }
-    if case.went_back() {
+    if case.counter_decreased() {
         for service in [Service::Chat, Service::Video, Service::Other] {
-            verdict.doubt(&case.unknown(service), Doubt::WentBack);
+            verdict.leave_undecided(&case.unknown(service), Undecided::CounterDecreased);
         }
     } else {
         case.chats(&mut verdict);
         case.videos(&mut verdict);
-        verdict.doubt(&case.unknown(Service::Other), Doubt::Uncounted);
+        verdict.leave_undecided(&case.unknown(Service::Other), Undecided::Uncounted);
     }
     case.finish(verdict)
 }
 
 impl Verdict {
-    fn doubt(&mut self, rows: &[&Evidence], why: Doubt) {
-        self.undecided.extend(rows.iter().map(|entry| (entry.row.id, why)));
+    fn leave_undecided(&mut self, rows: &[&Evidence], why: Undecided) {
+        self.undecided.extend(rows.iter().map(|entry| (entry.purchase.id, why)));
     }
 
-    fn settle(&mut self, Evidence { row, .. }: &Evidence, charged: Option<Usd>, proof: Proof) {
-        self.settled.push(Settled { id: row.id, charged, proof });
+    fn settle(
+        &mut self,
+        Evidence { purchase: row, .. }: &Evidence,
+        charged: Option<Usd>,
+        proof: Proof,
+    ) {
+        self.settled.push(Decision { id: row.id, charged, proof });
     }
 
     fn charge(&mut self, rows: &[&Evidence], proof: Proof) {
-        rows.iter().for_each(|entry| self.settle(entry, Some(entry.row.toll), proof));
+        rows.iter().for_each(|entry| self.settle(entry, Some(entry.purchase.toll), proof));
     }
 }
 
@@ -212,14 +217,14 @@ impl fmt::Display for Proof {
     }
 }
 
-impl fmt::Display for Count {
+impl fmt::Display for ChatCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { counted, charged, doubtful } = self;
+        let Self { counted, charged, possible: doubtful } = self;
         write!(f, "the gateway counted {counted}, {charged} charged and {doubtful} doubtful here")
     }
 }
 
-impl Count {
+impl ChatCount {
     fn why(&self) -> &'static str {
         if self.counted < self.charged {
             "the gateway counts fewer chats than were charged"

@@ -9,7 +9,7 @@ use tower::service_fn;
 
 use super::*;
 use crate::config;
-use crate::store::{self, Claim, Limits, PurchaseId, Reservation};
+use crate::store::{self, Budgets, DedupeKey, PurchaseId, Reservation};
 use crate::upstream::Abort;
 
 fn listing(cents: u64, keys: &str) -> Bytes {
@@ -19,39 +19,40 @@ fn listing(cents: u64, keys: &str) -> Bytes {
     .into()
 }
 
-fn reply(body: Bytes) -> Reply {
-    Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None }
+fn reply(body: Bytes) -> GatewayReply {
+    GatewayReply { status: StatusCode::OK, is_json: true, body, key: 0, video: None }
 }
 
 /// A summary that is read through this gateway.
-fn summary<F, R>(gateway: F) -> Summary
+fn summary<F, R>(gateway: F) -> BillingSummary
 where
-    F: Fn(Ask) -> R + Clone + Send + Sync + 'static,
-    R: Future<Output = Result<Reply, Error>> + Send + 'static,
+    F: Fn(GatewayRequest) -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = Result<GatewayReply, Error>> + Send + 'static,
 {
     let store = Store::in_memory(Arc::new(clock::wall));
-    let window = Window::new(store.clone(), config::Window::Auto, CancellationToken::new());
+    let window =
+        RateLimit::new(store.clone(), config::RateLimitConfig::Auto, CancellationToken::new());
     let keys = [Key::new("svc_sk_ab12rest".to_owned())];
-    Summary::new(service_fn(gateway), &keys, store, window)
+    BillingSummary::new(service_fn(gateway), &keys, store, window)
 }
 
 /// One whose gateway answers its `n`th question (from 0) so; with the questions counted.
 fn answering(
     answer: impl Fn(usize) -> Option<Bytes> + Clone + Send + Sync + 'static,
-) -> (Summary, Arc<AtomicUsize>) {
+) -> (BillingSummary, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     let summary = summary(move |_| {
         let answer = answer(counted.fetch_add(1, Ordering::SeqCst));
         async move {
             tokio::task::yield_now().await;
-            answer.map(reply).ok_or(Error::NotTaken)
+            answer.map(reply).ok_or(Error::ClosedBeforeSend)
         }
     });
     (summary, count)
 }
 
-impl Summary {
+impl BillingSummary {
     /// What was asked before is too old.
     fn forget(&self) {
         *lock(&self.0.last) = None;
@@ -59,22 +60,22 @@ impl Summary {
 
     /// What is sold against, in cents.
     async fn balance(&self) -> Option<u64> {
-        self.0.ledger.credit_left().await.unwrap().map(|left| left.amount.as_micros() / 10_000)
+        self.0.ledger.remaining_credit().await.unwrap().map(|left| left.amount.as_micros() / 10_000)
     }
 
     /// The rate limit that holds, if one was told.
     fn limit(&self) -> Option<usize> {
-        lock(&self.0.limit).map(|_| self.0.window.free())
+        lock(&self.0.limit).map(|_| self.0.window.free_slots())
     }
 
     fn is_read(&self) -> Option<bool> {
-        self.0.latest.borrow().is_read
+        self.0.latest.borrow().is_readable
     }
 }
 
 /// The balance in cents, as an operator reads it.
-async fn now(summary: &Summary) -> u64 {
-    summary.now().await.expect("it is told").listing.billing.balance_cents
+async fn now(summary: &BillingSummary) -> u64 {
+    summary.fetch_now().await.expect("it is told").listing.billing.balance_cents
 }
 
 #[tokio::test]
@@ -98,7 +99,7 @@ async fn a_gateway_that_does_not_answer_is_not_asked_more_often_and_what_was_kno
     assert_eq!(count.load(Ordering::SeqCst), 2);
     assert!(summary.is_stale());
     assert_eq!((summary.balance().await, summary.limit()), (Some(4_210), Some(7)));
-    assert!(summary.known().is_some());
+    assert!(summary.reading().is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -109,24 +110,24 @@ async fn nobody_waits_for_a_gateway_that_hangs() {
 
 #[tokio::test(start_paused = true)]
 async fn operators_question_does_not_wait_for_patient_one() {
-    let summary = summary(|asked: Ask| async move {
+    let summary = summary(|asked: GatewayRequest| async move {
         if asked.is_patient {
             std::future::pending().await
         } else {
-            sleep(3 * PATIENCE).await
+            sleep(3 * MAX_WAIT).await
         }
         Ok(reply(listing(7, "")))
     });
     // Nobody else asks: its own answer is waited for.
     let began = clock::now();
     now(&summary).await;
-    assert_eq!(began.elapsed(), 3 * PATIENCE);
+    assert_eq!(began.elapsed(), 3 * MAX_WAIT);
     tokio::spawn(summary.run());
-    sleep(PATIENCE).await;
+    sleep(MAX_WAIT).await;
     let began = clock::now();
-    let answer = timeout(100 * PATIENCE, now(&summary)).await;
+    let answer = timeout(100 * MAX_WAIT, now(&summary)).await;
     assert_eq!(answer.expect("an answer"), 7);
-    assert_eq!(began.elapsed(), 4 * PATIENCE);
+    assert_eq!(began.elapsed(), 4 * MAX_WAIT);
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,7 +150,7 @@ async fn operator_who_comes_while_the_gateway_answers_hears_the_next_answer_two_
     let late = (0..20).map(|_| now(&summary));
     assert_eq!(futures_util::future::join_all(late).await, [2; 20], "asked after they came");
     assert_eq!(first.await.unwrap(), 1);
-    assert!(began.elapsed() >= OPERATORS_EVERY);
+    assert!(began.elapsed() >= MIN_FETCH_INTERVAL);
     assert_eq!(count.load(Ordering::SeqCst), 2);
 }
 
@@ -165,7 +166,7 @@ async fn operator_who_hangs_up_lets_nobody_ask_sooner() {
         }
     });
     for _ in 0..50 {
-        timeout(Duration::from_millis(10), summary.now()).await.unwrap_err();
+        timeout(Duration::from_millis(10), summary.fetch_now()).await.unwrap_err();
     }
     assert_eq!(count.load(Ordering::SeqCst), 1, "in half a second");
     now(&summary).await;
@@ -178,7 +179,7 @@ async fn same_limit_of_another_account_is_told() {
     now(&summary).await;
     assert_eq!(summary.limit(), Some(7));
     let gateway = lock(&summary.0.source).gateway.clone();
-    summary.ask_through(gateway, &[], true);
+    summary.replace_gateway(gateway, &[], true);
     assert_eq!(summary.limit(), None);
     now(&summary).await;
     assert_eq!(summary.limit(), Some(7));
@@ -230,18 +231,18 @@ async fn change_of_settings_asks_nothing_and_change_of_account_asks_at_once() {
     let others = Arc::new(AtomicUsize::new(0));
     let other = {
         let others = Arc::clone(&others);
-        service_fn(move |_: Ask| {
+        service_fn(move |_: GatewayRequest| {
             others.fetch_add(1, Ordering::SeqCst);
             async { Ok(reply(listing(2, ""))) }
         })
     };
-    let balance = || summary.known().unwrap().listing.billing.balance_cents;
+    let balance = || summary.reading().unwrap().listing.billing.balance_cents;
     for _ in 0..100 {
-        summary.ask_through(other.clone(), &[], false);
+        summary.replace_gateway(other.clone(), &[], false);
         summary.refresh().await;
     }
     assert_eq!((others.load(Ordering::SeqCst), balance()), (0, 1));
-    summary.ask_through(other, &[], true);
+    summary.replace_gateway(other, &[], true);
     sleep(Duration::from_secs(1)).await;
     assert_eq!((others.load(Ordering::SeqCst), balance()), (1, 2));
     summary.forget();
@@ -253,7 +254,7 @@ async fn change_of_settings_asks_nothing_and_change_of_account_asks_at_once() {
 
 /// A summary whose first question is answered only after the gateway was exchanged; with what the one that
 /// asked was told.
-async fn exchanged_while_asked(is_another: bool) -> (Summary, u64) {
+async fn exchanged_while_asked(is_another: bool) -> (BillingSummary, u64) {
     let answer = Arc::new(Notify::new());
     let answered = Arc::clone(&answer);
     let summary = summary(move |_| {
@@ -265,8 +266,8 @@ async fn exchanged_while_asked(is_another: bool) -> (Summary, u64) {
     });
     let exchange = async {
         tokio::task::yield_now().await;
-        let next = service_fn(|_: Ask| async { Ok(reply(listing(2, ""))) });
-        summary.ask_through(next, &[], is_another);
+        let next = service_fn(|_: GatewayRequest| async { Ok(reply(listing(2, ""))) });
+        summary.replace_gateway(next, &[], is_another);
         answer.notify_one();
     };
     let (told, ()) = tokio::join!(now(&summary), exchange);
@@ -277,14 +278,14 @@ async fn exchanged_while_asked(is_another: bool) -> (Summary, u64) {
 async fn late_answer_of_former_gateway_has_no_effect() {
     let (summary, told) = exchanged_while_asked(true).await;
     assert_eq!((told, summary.balance().await, summary.is_read()), (2, Some(2), Some(true)));
-    assert_eq!(summary.known().unwrap().generation, 1);
+    assert_eq!(summary.reading().unwrap().generation, 1);
 }
 
 #[tokio::test]
 async fn late_answer_counts_if_only_other_settings_changed() {
     let (summary, told) = exchanged_while_asked(false).await;
     assert_eq!((told, summary.balance().await), (1, Some(1)));
-    assert!(summary.known().is_some());
+    assert!(summary.reading().is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -317,8 +318,8 @@ async fn another_gateway_is_asked_at_once_although_the_former_one_hangs() {
     let summary = summary(|_| std::future::pending());
     let following = tokio::spawn(summary.run());
     sleep(Duration::from_secs(1)).await;
-    let next = service_fn(|_: Ask| async { Ok(reply(listing(2, ""))) });
-    summary.ask_through(next, &[], true);
+    let next = service_fn(|_: GatewayRequest| async { Ok(reply(listing(2, ""))) });
+    summary.replace_gateway(next, &[], true);
     sleep(Duration::from_millis(100)).await;
     assert_eq!(summary.is_read(), Some(true));
     following.abort();
@@ -333,9 +334,9 @@ async fn buy(ledger: &Store) {
         service: store::Service::Chat,
         model: "alpha".into(),
         toll: Usd::mills(6),
-        claim: Claim::Key { key, payload: key },
-        limits: Limits::default(),
-        only_repeats: false,
+        dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
+        budgets: Budgets::default(),
+        replay_only: false,
     };
     ledger.reserve(&reservation).await.unwrap();
 }
@@ -343,8 +344,8 @@ async fn buy(ledger: &Store) {
 #[tokio::test]
 async fn whoever_follows_the_balance_hears_once_that_something_was_sold() {
     let ledger = Store::in_memory(Arc::new(clock::wall));
-    assert!(!ledger.was_used());
+    assert!(!ledger.take_credit_used());
     buy(&ledger).await;
-    assert!(ledger.was_used());
-    assert!(!ledger.was_used());
+    assert!(ledger.take_credit_used());
+    assert!(!ledger.take_credit_used());
 }

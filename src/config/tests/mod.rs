@@ -6,7 +6,7 @@ mod faults;
 mod secrets;
 
 /// The settings that a file and an environment make, or their faults as printed.
-fn read(file: &str, environment: &[(&str, &str)]) -> Result<Config, Vec<String>> {
+fn read(file: &str, environment: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
     read_with(file, environment, &|_| Err("there is none".to_owned()))
 }
 
@@ -14,18 +14,18 @@ fn read_with(
     file: &str,
     environment: &[(&str, &str)],
     key_file: &dyn Fn(&std::path::Path) -> Result<zeroize::Zeroizing<String>, String>,
-) -> Result<Config, Vec<String>> {
+) -> Result<Settings, Vec<String>> {
     let rows = environment.iter();
     let environment: Environment =
         rows.map(|(name, value)| ((*name).to_owned(), (*value).to_owned().into())).collect();
-    let source = Source {
+    let source = SettingsSource {
         file: Some(("proxy.toml", file)),
         folder: std::path::Path::new("/etc/tollgate"),
         environment: &environment,
-        asks_gateway: true,
+        needs_gateway_key: true,
         key_file,
     };
-    Config::read(&source).map_err(|faults| faults.iter().map(ToString::to_string).collect())
+    Settings::read(&source).map_err(|faults| faults.iter().map(ToString::to_string).collect())
 }
 
 const URL: (&str, &str) = ("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.example.com");
@@ -33,12 +33,12 @@ const KEY: (&str, &str) = ("GATEWAY_API_KEY", "svc_sk_one");
 
 #[test]
 fn nothing_set_is_the_sandbox_on_loopback() {
-    let config = Config::default();
+    let config = Settings::default();
     assert!(matches!(config.gateway.target, Target::Sandbox));
     assert_eq!(config.server.listen, ["127.0.0.1:8080".parse().expect("an address")]);
-    assert_eq!(config.admin.listen, "127.0.0.1:9464".parse().expect("an address"));
-    assert_eq!(config.store, Store::Memory);
-    assert_eq!(config.access.mode, Mode::Open);
+    assert_eq!(config.ops.listen, "127.0.0.1:9464".parse().expect("an address"));
+    assert_eq!(config.store, StoreConfig::Memory);
+    assert_eq!(config.access.mode, AccessMode::Open);
     assert_eq!(config.limits.requests.get(), 30);
     assert_eq!(config.limits.burst.get(), 10);
     assert_eq!(config.limits.concurrent.get(), 8);
@@ -54,7 +54,7 @@ fn a_key_and_an_address_make_it_live_with_a_store_beside_the_file() {
     let Target::Live { base_url, keys } = config.gateway.target else { panic!("not live") };
     assert_eq!(base_url.host_str(), Some("gateway.example.com"));
     assert_eq!(keys.iter().map(Key::expose).collect::<Vec<_>>(), ["svc_sk_one", "svc_sk_two"]);
-    assert_eq!(config.store, Store::Sqlite("/etc/tollgate/tollgate.db".into()));
+    assert_eq!(config.store, StoreConfig::Sqlite("/etc/tollgate/tollgate.db".into()));
 }
 
 #[test]
@@ -83,12 +83,12 @@ fn the_environment_wins_over_the_file_and_the_file_over_the_defaults() {
     assert_eq!(config.server.drain, Duration::from_secs(1));
     assert_eq!(config.server.max_connections, 7);
     assert_eq!(config.server.max_connections_per_address, 1, "a tenth, at least one");
-    assert_eq!(config.budget.total, Spend { day: Some(Usd::dollars(5)), month: None });
+    assert_eq!(config.budget.total, SpendLimit { day: Some(Usd::dollars(5)), month: None });
     assert_eq!(config.gateway.balance_floor, Usd::micros(2_500_000));
     assert_eq!(config.log.level, tracing::Level::DEBUG);
     let sixty = Duration::from_secs(60);
     let requests = NonZeroU32::new(30).expect("not zero");
-    assert_eq!(config.gateway.window, Window::Fixed { requests, period: sixty });
+    assert_eq!(config.gateway.window, RateLimitConfig::Fixed { requests, period: sixty });
 }
 
 #[test]
@@ -111,12 +111,12 @@ fn paths_count_from_the_folder_of_the_file() {
     "#;
     let config = read(file, &[]).expect("right");
     let absolute = read("store.url = 'sqlite:/abs/t.db'", &[]).expect("right");
-    assert_eq!(absolute.store, Store::Sqlite("/abs/t.db".into()));
-    assert_eq!(config.store, Store::Sqlite("/etc/tollgate/data/t.db".into()));
+    assert_eq!(absolute.store, StoreConfig::Sqlite("/abs/t.db".into()));
+    assert_eq!(config.store, StoreConfig::Sqlite("/etc/tollgate/data/t.db".into()));
     assert_eq!(config.page.dir, Some("/etc/tollgate/site".into()));
     assert_eq!(config.page.fallback.as_deref(), Some("index.html"));
-    let Mode::Jwt(jwt) = config.access.mode else { panic!("not jwt") };
-    assert_eq!(jwt.jwks, Jwks::File("/etc/tollgate/jwks.json".into()));
+    let AccessMode::Jwt(jwt) = config.access.mode else { panic!("not jwt") };
+    assert_eq!(jwt.jwks, JwksSource::File("/etc/tollgate/jwks.json".into()));
     assert_eq!(jwt.leeway, Duration::from_secs(60));
     assert_eq!((jwt.role_claim, jwt.budget_claim), (None, None));
 }
@@ -134,14 +134,14 @@ fn a_login_has_its_keys_at_an_address_and_its_claims_by_name_or_pointer() {
         jwt.budget_claim = "https://app.example.com/budget"
     "#;
     let config = read(file, &[]).expect("right");
-    let Mode::Jwt(jwt) = config.access.mode else { panic!("not jwt") };
-    let Jwks::Address(jwks) = jwt.jwks else { panic!("not an address") };
+    let AccessMode::Jwt(jwt) = config.access.mode else { panic!("not jwt") };
+    let JwksSource::Url(jwks) = jwt.jwks else { panic!("not an address") };
     assert_eq!(jwks.as_str(), "https://login.example.com/keys?p=sign-in");
     assert_eq!(jwt.leeway, Duration::ZERO);
     let path = ["realm_access", "a/b~c"].map(str::to_owned).to_vec();
-    assert_eq!(jwt.role_claim, Some(ClaimName(path)));
+    assert_eq!(jwt.role_claim, Some(ClaimPath(path)));
     let name = vec!["https://app.example.com/budget".to_owned()];
-    assert_eq!(jwt.budget_claim, Some(ClaimName(name)));
+    assert_eq!(jwt.budget_claim, Some(ClaimPath(name)));
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn only_loopback_without_a_front_end_is_private() {
         ("server.hosts = ['a.example']", false),
         ("server.trusted_proxies = ['10.0.0.0/8']", false),
     ] {
-        assert_eq!(read(file, &[URL, KEY]).expect(file).is_private(), is_private, "{file}");
+        assert_eq!(read(file, &[URL, KEY]).expect(file).is_local_only(), is_private, "{file}");
     }
 }
 

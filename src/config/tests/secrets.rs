@@ -92,7 +92,7 @@ fn a_key_file_is_found_from_the_folder_and_its_last_newline_is_no_part_of_the_ke
 #[test]
 fn no_value_is_repeated_whatever_is_wrong_with_it() {
     let value = "hunter2-hunter2";
-    for name in Config::names() {
+    for name in Settings::names() {
         let (section, own) = name.split_once('.').expect("section.name");
         let variable = format!("TOLLGATE_{section}__{own}").to_uppercase();
         for said in [

@@ -20,16 +20,16 @@ const MAX_TIME: u64 = 400 * 86_400_000;
 const MAX_SIZE: u64 = 16 << 30;
 
 pub(super) fn time(text: &str) -> Parsed<Duration> {
-    match time_or_none(text)? {
+    match time_or_zero(text)? {
         Duration::ZERO => Err("expected a time longer than nothing".into()),
         time => Ok(time),
     }
 }
 
-pub(super) fn time_or_none(text: &str) -> Parsed<Duration> {
+pub(super) fn time_or_zero(text: &str) -> Parsed<Duration> {
     let expected =
         "expected a whole number and a unit, such as \"500ms\", \"10s\", \"5m\" or \"24h\"";
-    match with_unit(text, TIME_UNITS).ok_or(expected)? {
+    match parse_unit(text, TIME_UNITS).ok_or(expected)? {
         millis @ ..=MAX_TIME => Ok(Duration::from_millis(millis)),
         _ => Err("expected a time of at most 400 days".into()),
     }
@@ -38,7 +38,7 @@ pub(super) fn time_or_none(text: &str) -> Parsed<Duration> {
 /// A size in bytes, at least one: `512B`, `64KiB`, `2MiB`.
 pub(super) fn size(text: &str) -> Parsed<usize> {
     let expected = "expected a whole number and a unit, such as \"512B\", \"64KiB\" or \"2MiB\"";
-    match with_unit(text, SIZE_UNITS).ok_or(expected)? {
+    match parse_unit(text, SIZE_UNITS).ok_or(expected)? {
         0 => Err("expected a size of at least \"1B\"".into()),
         bytes @ 1..=MAX_SIZE => {
             usize::try_from(bytes).map_err(|_| "expected a size that this machine can hold".into())
@@ -48,7 +48,7 @@ pub(super) fn size(text: &str) -> Parsed<usize> {
 }
 
 /// `None` when it is not a number and a unit. What does not fit is more than any setting takes.
-fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+fn parse_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
@@ -232,7 +232,7 @@ pub(super) fn base_url(text: &str) -> Parsed<Url> {
 }
 
 /// Of a login service's public keys: https, or http where the host is loopback.
-pub(super) fn key_set(text: &str) -> Parsed<Url> {
+pub(super) fn jwks_url(text: &str) -> Parsed<Url> {
     let in_the_open =
         "expected https: others could put in keys of their own (http is for loopback hosts)";
     let url = address(text, in_the_open)?;

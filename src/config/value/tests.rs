@@ -38,7 +38,7 @@ fn times_are_a_whole_number_and_a_unit() {
     ] {
         assert!(time(text).is_err(), "{text}");
     }
-    assert_eq!(time_or_none("0s"), Ok(Duration::ZERO));
+    assert_eq!(time_or_zero("0s"), Ok(Duration::ZERO));
 }
 
 #[test]

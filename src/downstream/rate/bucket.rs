@@ -17,39 +17,40 @@ use tower_governor::GovernorError;
 use tower_governor::governor::{GovernorConfigBuilder, SharedRateLimiter};
 use tower_governor::key_extractor::KeyExtractor;
 
-use crate::answer::Answer;
 use crate::clock::{self, Instant};
+use crate::response::Response;
 use crate::store::Caller;
 use crate::sync::lock;
 
-pub(in crate::downstream) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const LEFT: HeaderName = HeaderName::from_static("ratelimit");
+pub(in crate::downstream) const RATELIMIT_POLICY: HeaderName =
+    HeaderName::from_static("ratelimit-policy");
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 /// From so many on, newcomers share: some twenty megabytes of callers.
-const CROWDED: usize = 100_000;
+const SHARING_STARTS: usize = 100_000;
 /// And from so many on, they share by fewer and wider networks, of which there can be no more than
 /// some sixty-six thousand.
-const PACKED: usize = 2 * CROWDED;
+const WIDE_SHARING_STARTS: usize = 2 * SHARING_STARTS;
 /// Leading bits of IPv4 and IPv6 networks that share: some provider's, then some registry's.
-const WHEN_CROWDED: (u32, u32) = (16, 32);
-const WHEN_PACKED: (u32, u32) = (8, 16);
+const NARROW_PREFIX: (u32, u32) = (16, 32);
+const WIDE_PREFIX: (u32, u32) = (8, 16);
 /// Subjects have no network; they share at random.
-const SHARES_OF_SUBJECTS: u64 = 1_024;
+const SUBJECT_BUCKETS: u64 = 1_024;
 
 #[derive(Debug)]
 pub(super) struct Bucket {
-    limiter: SharedRateLimiter<Share, StateInformationMiddleware>,
+    limiter: SharedRateLimiter<BucketKey, StateInformationMiddleware>,
     policy: HeaderValue,
     pub(super) burst: u32,
-    pub(super) one_per: Duration,
+    pub(super) interval: Duration,
     /// What was left when they came last (governor says so only to who takes some of it), and with
     /// it, who is remembered.
-    last: Mutex<HashMap<Share, (u32, Instant)>>,
+    last_seen: Mutex<HashMap<BucketKey, (u32, Instant)>>,
     subjects: RandomState,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Share {
-    Own(Caller),
+enum BucketKey {
+    Caller(Caller),
     /// That of all newcomers from a network of so many bits.
     Network(IpAddr, u32),
     /// That of all new subjects who happen to have this number.
@@ -58,12 +59,12 @@ enum Share {
 
 /// tower_governor's own layer would ask this for the key; ours has the caller already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ByShare;
+struct NoKeyExtractor;
 
-impl KeyExtractor for ByShare {
-    type Key = Share;
+impl KeyExtractor for NoKeyExtractor {
+    type Key = BucketKey;
 
-    fn extract<T>(&self, _request: &Request<T>) -> Result<Share, GovernorError> {
+    fn extract<T>(&self, _request: &Request<T>) -> Result<BucketKey, GovernorError> {
         Err(GovernorError::UnableToExtractKey)
     }
 }
@@ -72,7 +73,7 @@ impl Bucket {
     pub(super) fn new(requests: NonZeroU32, period: Duration, burst: NonZeroU32) -> Self {
         let one_per = (period / requests.get()).max(Duration::from_nanos(1));
         let config = GovernorConfigBuilder::default()
-            .key_extractor(ByShare)
+            .key_extractor(NoKeyExtractor)
             .period(one_per)
             .burst_size(burst.get())
             .use_headers()
@@ -85,13 +86,13 @@ impl Bucket {
         let policy = format!("\"caller\";q={requests};w={}", period.as_secs());
         let policy = HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static(""));
         let (last, subjects) = (Mutex::default(), RandomState::new());
-        Self { limiter, policy, burst: burst.get(), one_per, last, subjects }
+        Self { limiter, policy, burst: burst.get(), interval: one_per, last_seen: last, subjects }
     }
 
     /// Takes one call's room, if there is some; says what is left, or how long to wait.
     pub(super) fn take(&self, caller: &Caller) -> Result<u32, Duration> {
-        let mut last = lock(&self.last);
-        let share = self.share(&last, caller);
+        let mut last = lock(&self.last_seen);
+        let share = self.key(&last, caller);
         match self.limiter.check_key(&share) {
             Ok(state) => {
                 let room = state.remaining_burst_capacity();
@@ -103,70 +104,74 @@ impl Bucket {
     }
 
     /// What there is by `now`, as far as it has been seen.
-    pub(super) fn room(&self, caller: &Caller, now: Instant) -> u32 {
-        let last = lock(&self.last);
-        let share = self.share(&last, caller);
-        last.get(&share).map_or(self.burst, |seen| self.grown(*seen, now))
+    pub(super) fn remaining(&self, caller: &Caller, now: Instant) -> u32 {
+        let last = lock(&self.last_seen);
+        let share = self.key(&last, caller);
+        last.get(&share).map_or(self.burst, |seen| self.refilled(*seen, now))
     }
 
-    pub(super) fn tidy(&self, now: Instant) {
+    pub(super) fn evict_full(&self, now: Instant) {
         self.limiter.retain_recent();
         self.limiter.shrink_to_fit();
-        let mut last = lock(&self.last);
-        last.retain(|_, seen| self.grown(*seen, now) < self.burst);
+        let mut last = lock(&self.last_seen);
+        last.retain(|_, seen| self.refilled(*seen, now) < self.burst);
         last.shrink_to_fit();
     }
 
     /// A caller who is remembered keeps an allowance of its own, however many come after it.
-    fn share(&self, last: &HashMap<Share, (u32, Instant)>, caller: &Caller) -> Share {
-        let own = Share::Own(caller.clone());
-        if last.len() < CROWDED || last.contains_key(&own) {
+    fn key(&self, last: &HashMap<BucketKey, (u32, Instant)>, caller: &Caller) -> BucketKey {
+        let own = BucketKey::Caller(caller.clone());
+        if last.len() < SHARING_STARTS || last.contains_key(&own) {
             return own;
         }
-        let bits = if last.len() < PACKED { WHEN_CROWDED } else { WHEN_PACKED };
+        let bits = if last.len() < WIDE_SHARING_STARTS { NARROW_PREFIX } else { WIDE_PREFIX };
         match caller {
             Caller::Address(address) => match caller.network(bits) {
-                Some(network) if address.is_ipv4() => Share::Network(network, bits.0),
-                Some(network) => Share::Network(network, bits.1),
+                Some(network) if address.is_ipv4() => BucketKey::Network(network, bits.0),
+                Some(network) => BucketKey::Network(network, bits.1),
                 None => own,
             },
             Caller::Subject(subject) => {
-                Share::Subjects(self.subjects.hash_one(subject) % SHARES_OF_SUBJECTS)
+                BucketKey::Subjects(self.subjects.hash_one(subject) % SUBJECT_BUCKETS)
             }
             // There are as many as the operator has made.
             Caller::Member(_) => own,
         }
     }
 
-    fn grown(&self, (room, at): (u32, Instant), now: Instant) -> u32 {
-        let one_per = self.one_per.as_nanos().max(1);
+    fn refilled(&self, (room, at): (u32, Instant), now: Instant) -> u32 {
+        let one_per = self.interval.as_nanos().max(1);
         let more = now.saturating_duration_since(at).as_nanos() / one_per;
         room.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)).min(self.burst)
     }
 
-    pub(super) fn left(&self, room: u32) -> Left {
+    pub(super) fn headers(&self, room: u32) -> RateLimitHeaders {
         // Seconds until the whole burst is there again, as the draft's `t` has it.
         let missing = self.burst.saturating_sub(room);
-        let until_whole = self.one_per * missing;
-        Left { policy: self.policy.clone(), room, seconds: clock::whole_seconds(until_whole) }
+        let until_whole = self.interval * missing;
+        RateLimitHeaders {
+            policy: self.policy.clone(),
+            remaining: room,
+            reset_seconds: clock::ceil_seconds(until_whole),
+        }
     }
 }
 
 /// What is left to a caller, for the two headers (draft-ietf-httpapi-ratelimit-headers-10).
 #[derive(Debug)]
-pub(super) struct Left {
+pub(super) struct RateLimitHeaders {
     policy: HeaderValue,
-    pub(super) room: u32,
-    pub(super) seconds: u64,
+    pub(super) remaining: u32,
+    pub(super) reset_seconds: u64,
 }
 
-impl Left {
-    pub(super) fn show(self, mut answer: Answer) -> Answer {
-        let left = format!("\"caller\";r={};t={}", self.room, self.seconds);
+impl RateLimitHeaders {
+    pub(super) fn apply(self, mut answer: Response) -> Response {
+        let left = format!("\"caller\";r={};t={}", self.remaining, self.reset_seconds);
         if let Ok(left) = HeaderValue::try_from(left) {
-            answer.headers_mut().insert(LEFT, left);
+            answer.headers_mut().insert(RATELIMIT, left);
         }
-        answer.headers_mut().insert(POLICY, self.policy);
+        answer.headers_mut().insert(RATELIMIT_POLICY, self.policy);
         answer
     }
 }
@@ -195,49 +200,49 @@ mod tests {
     }
 
     fn remembered(bucket: &Bucket) -> usize {
-        lock(&bucket.last).len().max(bucket.limiter.len())
+        lock(&bucket.last_seen).len().max(bucket.limiter.len())
     }
 
     #[test]
     fn memory_has_a_bound_however_many_come_and_from_wherever() {
-        let crowded = u32::try_from(CROWDED).unwrap();
+        let crowded = u32::try_from(SHARING_STARTS).unwrap();
         let of_one_provider = bucket();
         for number in 0..crowded + 1_000 {
             of_one_provider.take(&of_network(number, 64)).ok();
         }
         // All who came late share one allowance of two, which is used up.
-        assert_eq!(remembered(&of_one_provider), CROWDED + 1);
+        assert_eq!(remembered(&of_one_provider), SHARING_STARTS + 1);
         assert!(of_one_provider.take(&of_network(2 * crowded, 64)).is_err());
         let from_everywhere = bucket();
         for number in 0..2 * crowded + 1_000 {
-            from_everywhere.take(&of_network(number, WHEN_CROWDED.1)).ok();
+            from_everywhere.take(&of_network(number, NARROW_PREFIX.1)).ok();
         }
-        assert_eq!(remembered(&from_everywhere), PACKED + 1);
+        assert_eq!(remembered(&from_everywhere), WIDE_SHARING_STARTS + 1);
         for number in 0..2_000 {
             from_everywhere.take(&subject(number)).ok();
         }
-        let most = PACKED + 1 + usize::try_from(SHARES_OF_SUBJECTS).unwrap();
-        assert!((PACKED + 2..=most).contains(&remembered(&from_everywhere)));
+        let most = WIDE_SHARING_STARTS + 1 + usize::try_from(SUBJECT_BUCKETS).unwrap();
+        assert!((WIDE_SHARING_STARTS + 2..=most).contains(&remembered(&from_everywhere)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_is_known_or_comes_from_elsewhere_is_served_in_a_crowd() {
         let bucket = bucket();
         let known = of_network(7, 64);
-        for number in 0..=u32::try_from(CROWDED).unwrap() + 5 {
+        for number in 0..=u32::try_from(SHARING_STARTS).unwrap() + 5 {
             bucket.take(&of_network(number, 64)).ok();
         }
         assert!(bucket.take(&of_network(200_000, 64)).is_err(), "one of the crowd");
-        assert_eq!(bucket.room(&of_network(200_000, 64), clock::now()), 0);
+        assert_eq!(bucket.remaining(&of_network(200_000, 64), clock::now()), 0);
         assert_eq!(bucket.take(&known), Ok(0), "it had two and took one");
         assert_eq!(bucket.take(&Caller::Address([192, 0, 2, 1].into())), Ok(1));
         assert_eq!(bucket.take(&Caller::Address([192, 0, 3, 1].into())), Ok(0), "one IPv4 /16");
         assert_eq!(bucket.take(&Caller::Address([192, 1, 2, 1].into())), Ok(1));
         assert_eq!(bucket.take(&Caller::Member("ada".into())), Ok(1));
         assert_eq!(bucket.take(&Caller::Member("bob".into())), Ok(1));
-        bucket.tidy(clock::now() + 3 * HOUR);
-        assert!(lock(&bucket.last).is_empty());
-        assert_eq!(bucket.room(&of_network(200_000, 64), clock::now()), 2, "its own");
+        bucket.evict_full(clock::now() + 3 * HOUR);
+        assert!(lock(&bucket.last_seen).is_empty());
+        assert_eq!(bucket.remaining(&of_network(200_000, 64), clock::now()), 2, "its own");
     }
 
     #[tokio::test(start_paused = true)]
@@ -246,8 +251,8 @@ mod tests {
         let bucket = Bucket::new(number(60), Duration::from_secs(60), number(2));
         let caller = |last: u8| Caller::Address([192, 0, 2, last].into());
         let left = |last| {
-            let left = bucket.left(bucket.room(&caller(last), clock::now()));
-            (left.room, left.seconds)
+            let left = bucket.headers(bucket.remaining(&caller(last), clock::now()));
+            (left.remaining, left.reset_seconds)
         };
         assert_eq!(left(1), (2, 0));
         bucket.take(&caller(1)).unwrap();
@@ -257,11 +262,11 @@ mod tests {
         }
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(left(1), (1, 1));
-        bucket.tidy(clock::now());
+        bucket.evict_full(clock::now());
         assert_eq!(left(1), (1, 1));
         tokio::time::advance(Duration::from_secs(5)).await;
         assert_eq!(left(1), (2, 0));
-        bucket.tidy(clock::now());
-        assert!(lock(&bucket.last).is_empty());
+        bucket.evict_full(clock::now());
+        assert!(lock(&bucket.last_seen).is_empty());
     }
 }

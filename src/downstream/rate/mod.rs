@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-pub(super) use self::bucket::POLICY;
-use self::bucket::{Bucket, Left};
+pub(super) use self::bucket::RATELIMIT_POLICY;
+use self::bucket::{Bucket, RateLimitHeaders};
 use super::Call;
 use super::route::Class;
-use crate::answer::Answer;
 use crate::clock;
-use crate::config::Limits;
+use crate::config::LimitsConfig;
 use crate::problem::{OVERLOADED, Problem, RATE_LIMITED, REQUEST_TIMEOUT};
-use crate::store::{Caller, Refusals, RefusedAs};
-use crate::sync::{self, Tally};
+use crate::response::Response;
+use crate::store::{Caller, RecentRefusals, RefusalKey};
+use crate::sync::{self, KeyedLimit};
 
-const ROOM_FOR_READS: u32 = 10;
+const READ_FACTOR: u32 = 10;
 
 /// What all callers have used up, shared by every core.
 #[derive(Debug)]
@@ -27,13 +27,13 @@ pub struct Limiter {
     paid: Bucket,
     reads: Bucket,
     logins: Bucket,
-    at_once: Arc<Tally<Caller>>,
-    limits: Limits,
-    refusals: Arc<Refusals>,
+    in_flight: Arc<KeyedLimit<Caller>>,
+    limits: LimitsConfig,
+    refusals: Arc<RecentRefusals>,
 }
 
 #[derive(Debug, Serialize)]
-pub struct Allowed {
+pub struct LimitStatus {
     requests: u32,
     seconds: u64,
     burst: u32,
@@ -43,43 +43,43 @@ pub struct Allowed {
 }
 
 impl Limiter {
-    pub fn new(limits: &Limits, refusals: Arc<Refusals>) -> Self {
+    pub fn new(limits: &LimitsConfig, refusals: Arc<RecentRefusals>) -> Self {
         let more =
-            |n: NonZeroU32| n.saturating_mul(NonZeroU32::MIN.saturating_add(ROOM_FOR_READS - 1));
+            |n: NonZeroU32| n.saturating_mul(NonZeroU32::MIN.saturating_add(READ_FACTOR - 1));
         Self {
             paid: Bucket::new(limits.requests, limits.period, limits.burst),
             reads: Bucket::new(more(limits.requests), limits.period, more(limits.burst)),
             logins: Bucket::new(limits.requests, limits.period, limits.burst),
-            at_once: Arc::default(),
+            in_flight: Arc::default(),
             limits: *limits,
             refusals,
         }
     }
 
     fn note_refusal(&self, caller: &Caller) {
-        self.refusals.note(RefusedAs::Caller(caller.clone()));
+        self.refusals.record(RefusalKey::Caller(caller.clone()));
     }
 
     /// Forgets callers whose allowance is whole again, and gives their memory back.
-    pub fn tidy(&self) {
+    pub fn evict_idle(&self) {
         for bucket in [&self.paid, &self.reads, &self.logins] {
-            bucket.tidy(clock::now());
+            bucket.evict_full(clock::now());
         }
     }
 
-    pub fn allowed(&self, caller: &Caller) -> Allowed {
-        let left = self.paid.left(self.paid.room(caller, clock::now()));
-        Allowed {
+    pub fn status(&self, caller: &Caller) -> LimitStatus {
+        let left = self.paid.headers(self.paid.remaining(caller, clock::now()));
+        LimitStatus {
             requests: self.limits.requests.get(),
             seconds: self.limits.period.as_secs(),
             burst: self.paid.burst,
-            left: left.room,
-            reset_seconds: left.seconds,
+            left: left.remaining,
+            reset_seconds: left.reset_seconds,
         }
     }
 
     /// One more login of this member, which has as many as paid calls.
-    pub fn log_in(&self, member: &Caller) -> Result<(), Duration> {
+    pub fn take_login(&self, member: &Caller) -> Result<(), Duration> {
         self.logins.take(member).map(|_left| ())
     }
 
@@ -92,9 +92,9 @@ impl Limiter {
     }
 
     /// Counts one call by its row's class, or says why it is refused; with what its answer shows in either case.
-    pub fn count<B>(&self, call: &Call<B>) -> (Counted, Result<(), Problem>) {
+    pub fn admit<B>(&self, call: &Call<B>) -> (Admission, Result<(), Problem>) {
         let Some(bucket) = self.bucket(call.route.class) else {
-            return (Counted::default(), Ok(()));
+            return (Admission::default(), Ok(()));
         };
         let (caller, is_paid) = (&call.caller, call.route.class == Class::Paid);
         let refused = |left, detail: String, wait| {
@@ -102,18 +102,18 @@ impl Limiter {
                 self.note_refusal(caller);
             }
             let problem = Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait);
-            (Counted { left: Some(left), place: None }, Err(problem))
+            (Admission { headers: Some(left), slot: None }, Err(problem))
         };
         let left = match bucket.take(caller) {
-            Ok(room) => bucket.left(room),
+            Ok(room) => bucket.headers(room),
             Err(wait) => {
-                let Bucket { burst, one_per, .. } = bucket;
+                let Bucket { burst, interval: one_per, .. } = bucket;
                 let detail = format!("at most {burst} calls at once, then one every {one_per:?}");
-                return refused(bucket.left(0), detail, wait);
+                return refused(bucket.headers(0), detail, wait);
             }
         };
         let most = self.limits.concurrent.get() as usize;
-        let place = match is_paid.then(|| self.at_once.enter(caller.clone(), most)) {
+        let place = match is_paid.then(|| self.in_flight.try_acquire(caller.clone(), most)) {
             None => None,
             Some(Some(place)) => Some(place),
             Some(None) => {
@@ -121,31 +121,31 @@ impl Limiter {
                 return refused(left, detail, Duration::from_secs(1));
             }
         };
-        (Counted { left: Some(left), place }, Ok(()))
+        (Admission { headers: Some(left), slot: place }, Ok(()))
     }
 
     /// Says what is left, also where what took of it was refused, and keeps the caller's place until the
     /// connection has taken all of the answer.
-    pub fn show(&self, counted: Counted, mut answer: Answer) -> Answer {
-        if let Some(place) = counted.place {
+    pub fn finish(&self, counted: Admission, mut answer: Response) -> Response {
+        if let Some(place) = counted.slot {
             // SDKs send again what is refused so, perhaps before its body was read.
             let again = [&REQUEST_TIMEOUT, &OVERLOADED];
             if answer.body().problem().is_some_and(|problem| again.contains(&problem.kind())) {
                 self.note_refusal(&place.key);
             }
-            answer = answer.map(|body| body.holding(place));
+            answer = answer.map(|body| body.with_guard(place));
         }
-        match counted.left {
-            Some(left) => left.show(answer),
+        match counted.headers {
+            Some(left) => left.apply(answer),
             None => answer,
         }
     }
 }
 
 #[derive(Debug, Default)]
-pub struct Counted {
-    left: Option<Left>,
-    place: Option<sync::Counted<Caller>>,
+pub struct Admission {
+    headers: Option<RateLimitHeaders>,
+    slot: Option<sync::KeyedPermit<Caller>>,
 }
 
 #[cfg(test)]
@@ -154,13 +154,13 @@ mod tests {
 
     fn limiter(concurrent: u32) -> Arc<Limiter> {
         let number = |n| NonZeroU32::new(n).unwrap();
-        let limits = Limits {
+        let limits = LimitsConfig {
             requests: number(60),
             period: Duration::from_secs(60),
             burst: number(2),
             concurrent: number(concurrent),
         };
-        Arc::new(Limiter::new(&limits, Arc::new(Refusals::new(Arc::new(|| Duration::ZERO)))))
+        Arc::new(Limiter::new(&limits, Arc::new(RecentRefusals::new(Arc::new(|| Duration::ZERO)))))
     }
 
     fn caller(last: u8) -> Caller {
@@ -181,12 +181,12 @@ mod tests {
     #[test]
     fn a_place_is_free_again_when_its_call_is_gone() {
         let limiter = limiter(1);
-        let enter = |last| limiter.at_once.enter(caller(last), 1);
+        let enter = |last| limiter.in_flight.try_acquire(caller(last), 1);
         let first = enter(1);
         assert!(first.is_some() && enter(1).is_none());
         assert!(enter(2).is_some());
         drop(first);
         assert!(enter(1).is_some());
-        assert!(limiter.at_once.is_empty());
+        assert!(limiter.in_flight.is_empty());
     }
 }

@@ -3,7 +3,7 @@
 //! A browser never connects again after a 429 or a 503, so what stands in the way for a while is told
 //! inside the stream, with a time to come back.
 
-mod flow;
+mod event_stream;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -14,23 +14,23 @@ use http::StatusCode;
 use http_body::Frame;
 use http_body_util::StreamBody;
 
-use crate::access::Standing;
-use crate::answer::{self, Answer, Body, BoxError};
-use crate::jobs::{Jobs, Watching};
+use crate::access::Session;
+use crate::jobs::{JobRegistry, JobSubscription};
 use crate::problem::{JOB_NOT_FOUND, Problem};
+use crate::response::{self, Body, BoxError, Response};
 use crate::store::Caller;
 use crate::validate;
-use flow::Flow;
+use event_stream::EventStream;
 
 /// How soon a browser is to connect again.
 const RETRY: Duration = Duration::from_secs(3);
 
 /// Who wants to be told of what.
 #[derive(Clone, Copy, Debug)]
-pub struct Listener<'a> {
+pub struct EventStreamRequest<'a> {
     pub caller: &'a Caller,
     /// The stream ends with the caller's credentials.
-    pub standing: &'a Standing,
+    pub session: &'a Session,
     /// `Last-Event-ID`, or nothing.
     pub last_event_id: &'a str,
     /// The request's name in logs.
@@ -43,55 +43,55 @@ pub struct Listener<'a> {
 /// `job_not_found`, when there is none of those that are named; `invalid_request`, when jobs have to
 /// be named.
 pub async fn stream(
-    jobs: &Jobs,
-    listener: Listener<'_>,
+    jobs: &JobRegistry,
+    listener: EventStreamRequest<'_>,
     named: Vec<Box<str>>,
-) -> Result<Answer, Problem> {
-    let Listener { caller, standing, last_event_id, id } = listener;
+) -> Result<Response, Problem> {
+    let EventStreamRequest { caller, session: standing, last_event_id, id } = listener;
     let (mut watched, mut missing) = match watch(jobs, caller, named).await {
         Ok(found) => found,
-        Err(problem) => return once(id, problem),
+        Err(problem) => return single_problem(id, problem),
     };
     if watched.is_empty() && !missing.is_empty() {
         return Err(Problem::new(&JOB_NOT_FOUND));
     }
     // What has ended is told at once, and takes no seat.
     let takes_seat = watched.iter().any(|watching| !watching.has_ended());
-    let (seat, again) = match takes_seat.then(|| jobs.seat(caller)).transpose() {
+    let (seat, again) = match takes_seat.then(|| jobs.stream_permit(caller)).transpose() {
         Ok(seat) => (seat, RETRY),
         Err(problem) => {
-            let Some(wait) = problem.wait() else { return Err(problem) };
+            let Some(wait) = problem.retry_delay() else { return Err(problem) };
             missing.push(problem);
-            watched.retain(Watching::has_ended);
-            (None, spread(wait))
+            watched.retain(JobSubscription::has_ended);
+            (None, jitter(wait))
         }
     };
-    let mut flow = Flow::new(watched, last_event_id, again, jobs.stopped(), seat);
-    flow.standing = standing.clone();
-    if missing.is_empty() && flow.has_nothing_to_tell() {
-        let mut nothing = Answer::new(Body::empty());
+    let mut flow = EventStream::new(watched, last_event_id, again, jobs.shutdown_token(), seat);
+    flow.session = standing.clone();
+    if missing.is_empty() && flow.is_up_to_date() {
+        let mut nothing = Response::new(Body::empty());
         *nothing.status_mut() = StatusCode::NO_CONTENT;
         return Ok(nothing);
     }
-    let problems = missing.into_iter().map(|problem| event("problem", None, &problem.document(id)));
+    let problems = missing.into_iter().map(|problem| event("problem", None, &problem.to_json(id)));
     flow.pending.extend(problems);
     let parts = stream::unfold(flow, |mut flow| async {
         let part = flow.next().await?;
         Some((Ok::<_, BoxError>(Frame::data(part)), flow))
     });
-    Ok(answer::events(Answer::new(Body::stream(StreamBody::new(parts)))))
+    Ok(response::event_stream(Response::new(Body::stream(StreamBody::new(parts)))))
 }
 
 /// Watches the named jobs, or, where none is named, all open jobs of the caller; and says which of them
 /// there are not.
 async fn watch(
-    jobs: &Jobs,
+    jobs: &JobRegistry,
     caller: &Caller,
     named: Vec<Box<str>>,
-) -> Result<(Vec<Watching>, Vec<Problem>), Problem> {
+) -> Result<(Vec<JobSubscription>, Vec<Problem>), Problem> {
     let request_ids = if named.is_empty() {
-        let own = jobs.own(caller).await?;
-        let open = own.iter().filter(|job| job.is_open()).take(validate::MOST_JOBS);
+        let own = jobs.list(caller).await?;
+        let open = own.iter().filter(|job| job.is_open()).take(validate::MAX_JOBS);
         open.map(|job| (&*job.request_id).into()).collect()
     } else {
         named
@@ -99,10 +99,10 @@ async fn watch(
     let mut watched = Vec::with_capacity(request_ids.len());
     let mut missing = Vec::new();
     for request_id in &request_ids {
-        match jobs.watch(request_id, caller).await {
+        match jobs.subscribe(request_id, caller).await {
             Ok(watching) => watched.push(watching),
             Err(problem) if problem.kind() == &JOB_NOT_FOUND => {
-                missing.push(problem.about(request_id));
+                missing.push(problem.for_job(request_id));
             }
             Err(problem) => return Err(problem),
         }
@@ -111,22 +111,22 @@ async fn watch(
 }
 
 /// The whole of a stream that says why there is none. What will not change by itself is a refusal.
-fn once(id: &str, problem: Problem) -> Result<Answer, Problem> {
-    let Some(wait) = problem.wait() else { return Err(problem) };
-    let parts = [retry(spread(wait)), event("problem", None, &problem.document(id))];
-    Ok(answer::events(Answer::new(Body::from(Bytes::from(parts.concat())))))
+fn single_problem(id: &str, problem: Problem) -> Result<Response, Problem> {
+    let Some(wait) = problem.retry_delay() else { return Err(problem) };
+    let parts = [retry_field(jitter(wait)), event("problem", None, &problem.to_json(id))];
+    Ok(response::event_stream(Response::new(Body::from(Bytes::from(parts.concat())))))
 }
 
 /// A time from `wait` to twice that, at random, so that those who were told to wait in one moment do not
 /// all come back in another.
-fn spread(wait: Duration) -> Duration {
+fn jitter(wait: Duration) -> Duration {
     let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     let more = RandomState::new().build_hasher().finish() % millis.saturating_add(1).max(1);
     wait.saturating_add(Duration::from_millis(more))
 }
 
 /// Tells a browser how long to wait before it connects again.
-pub fn retry(wait: Duration) -> Bytes {
+pub fn retry_field(wait: Duration) -> Bytes {
     format!("retry: {}\n\n", wait.as_millis()).into()
 }
 
@@ -168,10 +168,10 @@ mod tests {
     #[test]
     fn those_who_are_told_to_wait_come_back_at_different_times() {
         let wait = Duration::from_secs(30);
-        let told: std::collections::HashSet<_> = (0..100).map(|_| spread(wait)).collect();
+        let told: std::collections::HashSet<_> = (0..100).map(|_| jitter(wait)).collect();
         assert!(told.iter().all(|told| (wait..=wait * 2).contains(told)));
         assert!(told.len() > 90, "{told:?}");
-        assert_eq!(spread(Duration::ZERO), Duration::ZERO);
+        assert_eq!(jitter(Duration::ZERO), Duration::ZERO);
     }
 
     /// What a browser dispatches, by the rules of the standard.
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn a_pause_and_a_sign_of_life_are_no_events() {
         let stream =
-            [retry(Duration::from_secs(3)), comment(), event("job", None, b"1"), comment()];
+            [retry_field(Duration::from_secs(3)), comment(), event("job", None, b"1"), comment()];
         assert_eq!(text(&stream[..2]), "retry: 3000\n\n:\n\n");
         assert_eq!(read(&text(&stream)), [("job".to_owned(), String::new(), "1".to_owned())]);
     }

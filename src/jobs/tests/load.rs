@@ -8,8 +8,8 @@ use std::net::Ipv4Addr;
 use super::*;
 use crate::config;
 use crate::upstream::Attempt;
-use crate::upstream::window::Window;
-use crate::upstream::window::tests::send;
+use crate::upstream::rate_limit::RateLimit;
+use crate::upstream::rate_limit::tests::send;
 
 const LIMIT: usize = 60;
 const PERIOD: Duration = Duration::from_secs(60);
@@ -64,8 +64,8 @@ struct World {
 
 struct Simulation {
     world: Arc<World>,
-    gateway: BoxCloneSyncService<Ask, Reply, Error>,
-    jobs: Jobs,
+    gateway: BoxCloneSyncService<GatewayRequest, GatewayReply, Error>,
+    jobs: JobRegistry,
     book: Store,
     stop: CancellationToken,
 }
@@ -74,9 +74,9 @@ type Instant = clock::Instant;
 
 impl World {
     /// Counts a request as the gateway does, and answers it.
-    async fn answer(&self, attempt: Attempt) -> Result<Reply, Error> {
+    async fn answer(&self, attempt: Attempt) -> Result<GatewayReply, Error> {
         let granted = clock::now();
-        let takes = match attempt.ask.what.is_purchase() {
+        let takes = match attempt.request.call.is_purchase() {
             true => SECOND,
             false => SECOND / 10,
         };
@@ -85,8 +85,8 @@ impl World {
         let body = {
             let mut seen = self.seen.lock().unwrap();
             seen.arrivals.push(now);
-            match &attempt.ask.what {
-                What::VideoStatus { request_id, .. } => {
+            match &attempt.request.call {
+                GatewayCall::VideoStatus { request_id, .. } => {
                     seen.polls.push((request_id.clone(), now));
                     let ends = self.ends.lock().unwrap();
                     match ends.get(request_id).is_some_and(|end| *end <= now) {
@@ -94,7 +94,10 @@ impl World {
                         false => r#"{"status":"running"}"#,
                     }
                 }
-                What::Chat(_) | What::Video(_) | What::Billing | What::Other { .. } => {
+                GatewayCall::Chat(_)
+                | GatewayCall::Video(_)
+                | GatewayCall::Billing
+                | GatewayCall::Passthrough { .. } => {
                     seen.waits.push(granted - attempt.since);
                     "{}"
                 }
@@ -102,7 +105,7 @@ impl World {
         };
         sleep(self.dice.below(takes)).await;
         let body = Bytes::from_static(body.as_bytes());
-        Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
+        Ok(GatewayReply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
     }
 }
 
@@ -118,23 +121,27 @@ impl Simulation {
         let stop = CancellationToken::new();
         let book = Store::in_memory(Arc::new(clock::wall));
         let requests = u32::try_from(LIMIT).unwrap().try_into().unwrap();
-        let setting = config::Window::Fixed { requests, period: PERIOD };
-        let window = Window::new(book.clone(), setting, stop.clone());
+        let setting = config::RateLimitConfig::Fixed { requests, period: PERIOD };
+        let window = RateLimit::new(book.clone(), setting, stop.clone());
         let answering = Arc::clone(&world);
-        let gateway = BoxCloneSyncService::new(service_fn(move |ask: Ask| {
+        let gateway = BoxCloneSyncService::new(service_fn(move |ask: GatewayRequest| {
             let (window, world) = (Arc::clone(&window), Arc::clone(&answering));
             let transport = move |attempt: Attempt| {
                 let world = Arc::clone(&world);
                 async move { world.answer(attempt).await }
             };
-            let attempt = Attempt { ask, key: 0, since: clock::now() };
+            let attempt = Attempt { request: ask, key: 0, since: clock::now() };
             async move { send(&window, MAX_WAIT, transport, attempt).await }
         }));
-        let jobs = Jobs::new(book.clone(), Handle::current(), stop.clone());
-        jobs.follow(Setup {
+        let jobs = JobRegistry::new(book.clone(), Handle::current(), stop.clone());
+        jobs.reconfigure(PollerSetup {
             gateway: gateway.clone(),
             keys: Arc::from([]),
-            words: Words { finished: vec!["completed".to_owned()], failed: vec![], result: vec![] },
+            status_words: Words {
+                finished: vec!["completed".to_owned()],
+                failed: vec![],
+                result: vec![],
+            },
             is_public: false,
         });
         Self { world, gateway, jobs, book, stop }
@@ -150,11 +157,14 @@ impl Simulation {
                 sleep(world.dice.gap(MINUTE / a_minute)).await;
                 number += 1;
                 let caller = format!("caller {}", number % 40).into();
-                let ask = Ask { caller, ..Ask::free(What::Chat(Bytes::new())) };
+                let ask = GatewayRequest {
+                    caller,
+                    ..GatewayRequest::free(GatewayCall::Chat(Bytes::new()))
+                };
                 let (world, chat) =
                     (Arc::clone(&world), tower::ServiceExt::oneshot(gateway.clone(), ask));
                 tokio::spawn(async move {
-                    if matches!(chat.await, Err(Error::WindowFull { .. })) {
+                    if matches!(chat.await, Err(Error::NoSlot { .. })) {
                         world.seen.lock().unwrap().refused += 1;
                     }
                 });
@@ -168,8 +178,8 @@ impl Simulation {
         let caller = Caller::Address(Ipv4Addr::from(0x0a00_0000 + person).into());
         self.world.ends.lock().unwrap().insert(id.clone().into(), clock::now() + takes);
         let job = Job { owner: caller.to_string().into(), ..job(&id) };
-        self.book.accept(&job).await.unwrap();
-        self.jobs.accepted(job);
+        self.book.insert_job(&job).await.unwrap();
+        self.jobs.track(job);
         (id, caller)
     }
 
@@ -181,8 +191,8 @@ impl Simulation {
                 let takes = takes.0 + own.world.dice.below(takes.1 - takes.0);
                 let end = clock::now() + takes;
                 let (id, caller) = own.order(person, takes).await;
-                let mut watching = own.jobs.watch(&id, &caller).await.unwrap();
-                while !watching.news().is_last() {
+                let mut watching = own.jobs.subscribe(&id, &caller).await.unwrap();
+                while !watching.latest().is_final() {
                     watching.changed().await;
                 }
                 own.world.seen.lock().unwrap().shown.push(clock::now() - end);
@@ -332,7 +342,7 @@ async fn waiting_poll_goes_first_once_somebody_watches_its_job() {
     let (id, caller) = &orders[900];
     let asked = || simulation.world.seen.lock().unwrap().polls.iter().any(|(job, _)| **job == **id);
     assert!(!asked(), "its turn is long to come");
-    let mut watching = simulation.jobs.watch(id, caller).await.unwrap();
+    let mut watching = simulation.jobs.subscribe(id, caller).await.unwrap();
     watching.changed().await;
     assert!(clock::now() - start < 5 * SECOND, "{:?}", clock::now() - start);
     drop(watching);

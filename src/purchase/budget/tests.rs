@@ -4,16 +4,16 @@ use futures_util::FutureExt;
 use tokio::time::timeout;
 
 use super::*;
-use crate::access::Standing;
+use crate::access::Session;
 use crate::problem::Charged;
 use crate::purchase::tests::{
     SOON, accepted, answered, context, keyed, purchase, purchases, terms,
 };
-use crate::store::{Binding, Limits, State};
-use crate::upstream::{Error, Reply};
+use crate::store::{AccountBinding, Budgets, PurchaseState};
+use crate::upstream::{Error, GatewayReply};
 
 /// A call that is cut off, before it is authorized or after it; then the same purchase again.
-async fn again_after_a_cut(after_authorization: bool) -> Result<Arc<Hold>, Stop> {
+async fn again_after_a_cut(after_authorization: bool) -> Result<Arc<Hold>, HoldError> {
     let context = context(SOON);
     let endless = purchases(&context, move |ask| async move {
         if after_authorization {
@@ -23,10 +23,10 @@ async fn again_after_a_cut(after_authorization: bool) -> Result<Arc<Hold>, Stop>
         std::future::pending().await
     });
     let cut = keyed();
-    let waiting = cut.waiters.wait(Standing::default());
+    let waiting = cut.waiters.add(Session::default());
     timeout(SOON, endless.complete(&cut)).await.expect_err("it has no end");
     drop(waiting);
-    Hold::reserve(&Arc::new(context), &keyed()).await
+    Hold::place(&Arc::new(context), &keyed()).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -37,17 +37,17 @@ async fn what_was_cut_off_before_it_was_sent_is_void_and_may_be_bought() {
 #[tokio::test(start_paused = true)]
 async fn what_was_cut_off_after_it_was_sent_is_unknown_and_is_not_bought_again() {
     match again_after_a_cut(true).await {
-        Err(Stop::Known(earlier)) => assert_eq!(earlier.state, State::Unknown),
-        Err(Stop::Problem(problem)) => panic!("{problem:?}"),
+        Err(HoldError::Duplicate(earlier)) => assert_eq!(earlier.state, PurchaseState::Unknown),
+        Err(HoldError::Problem(problem)) => panic!("{problem:?}"),
         Ok(_) => panic!("it is bought again"),
     }
 }
 
 /// A purchase that waits in the queue while another account is found; or that does so for its next attempt.
 async fn purchase_while_another_account_is_found(was_refused: bool) {
-    let context = Context { binding: Binding::real(), ..context(SOON) };
-    let Context { ledger, binding, .. } = context.clone();
-    assert!(binding.recognise(&ledger, vec!["ours".into()]).await.unwrap());
+    let context = PurchaseContext { binding: AccountBinding::unchecked(), ..context(SOON) };
+    let PurchaseContext { ledger, binding, .. } = context.clone();
+    assert!(binding.check_account(&ledger, vec!["ours".into()]).await.unwrap());
     let purchase = keyed();
     let (accounts, progress) = (ledger.clone(), purchase.progress.clone());
     let queue = purchases(&context, move |ask| {
@@ -58,18 +58,18 @@ async fn purchase_while_another_account_is_found(was_refused: bool) {
             if was_refused {
                 before_send.authorize().await.expect("it is the ledger's account");
             }
-            assert!(!binding.recognise(&ledger, vec!["another".into()]).await.unwrap());
+            assert!(!binding.check_account(&ledger, vec!["another".into()]).await.unwrap());
             let abort = before_send.authorize().await.expect_err("it stays");
             assert_eq!(progress.phase() == Phase::Sent, was_refused);
             Err(Error::Aborted(abort))
         }
     });
-    let _waiting = purchase.waiters.wait(Standing::default());
+    let _waiting = purchase.waiters.add(Session::default());
     let problem = queue.complete(&purchase).await.expect_err("it is not sent");
     assert_eq!(problem.kind().code, "ledger_unavailable");
     assert_eq!(problem.charge(), Charged::No);
     let row = ledger.purchase(purchase.id).await.unwrap().expect("it is there");
-    assert_eq!(row.state, State::Voided);
+    assert_eq!(row.state, PurchaseState::Voided);
 }
 
 #[tokio::test]
@@ -91,31 +91,32 @@ fn marked_retry_looks_back_fifteen_minutes_if_replies_are_kept_so_long() {
         (30 * second, 10 * second, true, 30 * second),
         (Duration::ZERO, 1_440 * MINUTE, true, Duration::ZERO),
     ] {
-        let kept = Terms { dedupe_window: window, keep_chats: keep, ..terms(SOON) };
+        let kept = PurchaseTerms { dedupe_window: window, keep_chats: keep, ..terms(SOON) };
         let found = look_back(is_retry, &kept, store::Service::Chat);
         assert_eq!(found, back, "{window:?} {keep:?} {is_retry}");
     }
 }
 
 /// One caller's identical videos, at times that the test sets.
-struct Shop(Context);
+struct Shop(PurchaseContext);
 
 impl Shop {
     fn open() -> Self {
         clock::set_wall(Some(Duration::from_secs(1_763_640_000)));
-        let refusals = Arc::new(Refusals::new(Arc::new(clock::wall)));
-        let terms = Terms { keep_videos: 1_440 * MINUTE, ..terms(SOON) };
-        Self(Context { refusals, terms, ..context(SOON) })
+        let refusals = Arc::new(RecentRefusals::new(Arc::new(clock::wall)));
+        let terms = PurchaseTerms { keep_videos: 1_440 * MINUTE, ..terms(SOON) };
+        Self(PurchaseContext { refusals, terms, ..context(SOON) })
     }
 
     /// Whether it was bought, or the reply of what it repeats was given again.
     async fn buys(&self, is_retry: bool, refusal: Option<fn() -> Error>) -> bool {
         let gateway = move |_| std::future::ready(refusal.map_or(Ok(accepted()), |why| Err(why())));
-        let purchase = Purchase { claim: Claim::Likeness { is_retry }, ..purchase() };
+        let purchase =
+            PurchaseRequest { dedupe_by: DedupeBy::Fingerprint { is_retry }, ..purchase() };
         match purchases(&self.0, gateway).complete(&purchase).await {
             Ok(receipt) if receipt.is_replay => false,
             Ok(receipt) => {
-                receipt.delivery.expect("it has no key").taken();
+                receipt.delivery.expect("it has no key").record();
                 true
             }
             Err(_) => true,
@@ -139,7 +140,7 @@ async fn marked_retry_joins_delivered_reply_for_fifteen_minutes() {
 #[tokio::test(start_paused = true)]
 async fn marked_retry_of_refused_call_joins_nothing_that_was_delivered_before() {
     let refusals: [fn() -> Error; 2] =
-        [|| Error::WindowFull { retry_after: SOON }, || Error::NotTaken];
+        [|| Error::NoSlot { retry_after: SOON }, || Error::ClosedBeforeSend];
     for refusal in refusals {
         let shop = Shop::open();
         assert!(shop.buys(false, None).await);
@@ -157,28 +158,28 @@ async fn process_that_starts_has_refused_everybody() {
     assert!(shop.buys(false, None).await);
     tokio::time::sleep(SOON).await;
     assert!(!shop.buys(true, None).await);
-    shop.0.refusals = Arc::new(Refusals::new(Arc::new(clock::wall)));
+    shop.0.refusals = Arc::new(RecentRefusals::new(Arc::new(clock::wall)));
     assert!(shop.buys(true, None).await);
 }
 
-async fn left_in(context: &Context) -> Usd {
-    context.ledger.credit_left().await.unwrap().expect("it was told").amount
+async fn left_in(context: &PurchaseContext) -> Usd {
+    context.ledger.remaining_credit().await.unwrap().expect("it was told").amount
 }
 
 #[tokio::test]
 async fn an_outcome_changes_what_is_left_by_what_is_known_of_its_charge() {
     const SAID: &str = r#"{"request_id":"r","balance":"$41.50"}"#;
-    type Answer = fn() -> Result<Reply, Error>;
+    type Answer = fn() -> Result<GatewayReply, Error>;
     let outcomes: [(Answer, u64); 5] = [
         (|| Ok(accepted()), 47_000_000),
         (|| Ok(answered(200, SAID)), 41_500_000),
         (|| Ok(answered(402, SAID)), 50_000_000),
-        (|| Err(Error::NotTaken), 50_000_000),
-        (|| Err(Error::Late(SOON)), 47_000_000),
+        (|| Err(Error::ClosedBeforeSend), 50_000_000),
+        (|| Err(Error::Timeout(SOON)), 47_000_000),
     ];
     for (outcome, left) in outcomes {
         let context = context(SOON);
-        context.ledger.learnt(CreditMark::default(), Usd::dollars(50));
+        context.ledger.record_balance(CreditWatermark::default(), Usd::dollars(50));
         let gateway = move |_| std::future::ready(outcome());
         let _ = purchases(&context, gateway).complete(&purchase()).await;
         assert_eq!(left_in(&context).await, Usd::micros(left), "{:?}", outcome());
@@ -188,13 +189,13 @@ async fn an_outcome_changes_what_is_left_by_what_is_known_of_its_charge() {
 #[tokio::test]
 async fn a_purchase_that_is_dropped_half_way_counts_as_spent() {
     let context = context(SOON);
-    context.ledger.learnt(CreditMark::default(), Usd::dollars(50));
+    context.ledger.record_balance(CreditWatermark::default(), Usd::dollars(50));
     let endless = purchases(&context, |ask| async move {
         ask.before_send.expect("the ledger decides").authorize().await.expect("somebody waits");
         std::future::pending().await
     });
     let (first, second) = (keyed(), keyed());
-    let waits = [&first, &second].map(|one| one.waiters.wait(Standing::default()));
+    let waits = [&first, &second].map(|one| one.waiters.add(Session::default()));
     drop(endless.complete(&first));
     assert_eq!(left_in(&context).await, Usd::dollars(50));
     assert!(endless.complete(&second).now_or_never().is_none());
@@ -205,9 +206,9 @@ async fn a_purchase_that_is_dropped_half_way_counts_as_spent() {
 #[tokio::test]
 async fn a_refusal_says_who_can_help_and_nothing_of_the_account() {
     let context = context(SOON);
-    let limits = Limits { balance_floor: Usd::dollars(1), ..Limits::default() };
-    let context = Context { terms: Terms { limits, ..context.terms }, ..context };
-    context.ledger.learnt(CreditMark::default(), Usd::micros(2_109_999));
+    let limits = Budgets { balance_floor: Usd::dollars(1), ..Budgets::default() };
+    let context = PurchaseContext { terms: PurchaseTerms { limits, ..context.terms }, ..context };
+    context.ledger.record_balance(CreditWatermark::default(), Usd::micros(2_109_999));
     let unsent = purchases(&context, |_| async { panic!("it is not sent") });
     let problem = unsent.complete(&purchase()).await.expect_err("not covered");
     assert_eq!(problem.kind().code, "insufficient_credit");

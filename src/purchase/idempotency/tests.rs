@@ -6,7 +6,7 @@ use super::*;
 use crate::clock;
 use crate::purchase::budget::reservation;
 use crate::purchase::tests::{SOON, accepted, context, keyed, purchases};
-use crate::store::Ending;
+use crate::store::Settlement;
 use crate::upstream::{Abort, Error};
 
 #[tokio::test(start_paused = true)]
@@ -31,11 +31,15 @@ async fn elsewhere(until: Option<Duration>) -> (Outcome, Duration) {
     let earlier = keyed();
     let reservation = reservation(&earlier, &context.terms, &context.refusals);
     context.ledger.reserve(&reservation).await.expect("it is the first");
-    context.ledger.sent(earlier.id, context.binding.account()).await.expect("it is there");
+    context
+        .ledger
+        .mark_sent(earlier.id, context.binding.account_status())
+        .await
+        .expect("it is there");
     if let Some(until) = until {
         tokio::spawn(async move {
             sleep(until).await;
-            context.ledger.settle(earlier.id, Ending::Voided).await.expect("it is there");
+            context.ledger.settle(earlier.id, Settlement::Voided).await.expect("it is there");
         });
     }
     let start = clock::now();

@@ -9,7 +9,7 @@ use http::StatusCode;
 use super::*;
 use crate::contract::catalog::Catalog;
 use crate::purchase::tests::{SOON, answered, context, keyed, purchases};
-use crate::purchase::{Claim, Receipt};
+use crate::purchase::{DedupeBy, Receipt};
 use crate::store::{Caller, KeyId};
 use crate::validate;
 
@@ -22,15 +22,19 @@ async fn bought(payload: &[u8], answer: Result<(u16, &str), Error>) -> (Option<U
         CHAT => {
             let catalog = Arc::new(Catalog::published());
             let rules = validate::ChatRules { catalog, fields: Vec::new() };
-            (validate::chat(payload, &rules), What::Chat(Bytes::new()))
+            (validate::chat(payload, &rules), GatewayCall::Chat(Bytes::new()))
         }
-        _ => (validate::video(payload, &Catalog::published()), What::Video(Bytes::new())),
+        _ => (validate::video(payload, &Catalog::published()), GatewayCall::Video(Bytes::new())),
     };
     let caller = Caller::Address([192, 0, 2, 1].into());
-    let purchase = Purchase::new(caller, order.expect("no fault"), Claim::Key("k".into()));
+    let purchase = PurchaseRequest::new(
+        caller,
+        order.expect("no fault"),
+        DedupeBy::IdempotencyKey("k".into()),
+    );
     let answer = answer.and_then(|(status, body)| {
         let status = StatusCode::from_u16(status).expect("a status");
-        Reply::read(&what, status, Bytes::copy_from_slice(body.as_bytes()), 0)
+        GatewayReply::parse(&what, status, Bytes::copy_from_slice(body.as_bytes()), 0)
     });
     let answer = Arc::new(Mutex::new(Some(answer)));
     let context = context(SOON);
@@ -39,7 +43,7 @@ async fn bought(payload: &[u8], answer: Result<(u16, &str), Error>) -> (Option<U
     });
     let outcome = purchases.complete(&purchase).await;
     let metrics = &context.metrics;
-    let counted = metrics.text();
+    let counted = metrics.encode();
     let counted = counted.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
         let (name, figure) = line.strip_prefix("tollgate_")?.rsplit_once(' ')?;
         let (kind, labels) = name.split_once('{')?;
@@ -79,13 +83,13 @@ async fn a_refusal_costs_nothing_and_is_counted_as_one() {
         let (toll, figures) = bought(VIDEO, Ok((status, refused))).await;
         assert_eq!((toll, figures), (Some(Usd::ZERO), counted("video,refused", 0)));
     }
-    let (_, figures) = bought(VIDEO, Err(Error::NotTaken)).await;
+    let (_, figures) = bought(VIDEO, Err(Error::ClosedBeforeSend)).await;
     assert_eq!(figures, counted("video,refused", 0));
 }
 
 #[tokio::test]
 async fn an_unknown_outcome_counts_with_its_whole_toll() {
-    let (toll, figures) = bought(VIDEO, Err(Error::Late(Duration::from_secs(1)))).await;
+    let (toll, figures) = bought(VIDEO, Err(Error::Timeout(Duration::from_secs(1)))).await;
     assert_eq!((toll, figures), (None, counted("video,unknown", 3_000_000)));
 }
 
@@ -95,7 +99,7 @@ async fn ordered(status: u16, body: &'static str) -> (Receipt, Option<Job>) {
     let purchases = purchases(&context, move |_| std::future::ready(Ok(answered(status, body))));
     let receipt = purchases.complete(&keyed()).await.expect("the reply is given");
     assert_eq!(receipt.status, status);
-    (receipt, context.ledger.job("r-1".into()).await.expect("the store is there"))
+    (receipt, context.ledger.find_job("r-1".into()).await.expect("the store is there"))
 }
 
 #[tokio::test]

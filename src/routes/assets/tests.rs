@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use super::*;
-use crate::routes::file::Ready;
+use crate::routes::file::StaticFile;
 
 #[test]
 fn every_file_of_the_page_is_in_the_binary() {
@@ -25,17 +25,17 @@ fn every_file_of_the_page_is_in_the_binary() {
         }
     }
     there.retain(|name| !not_served(name));
-    let rows: BTreeSet<String> = own().map(|row| row.name.to_owned()).collect();
+    let rows: BTreeSet<String> = page_files().map(|row| row.name.to_owned()).collect();
     assert_eq!(there, rows);
-    assert_eq!(rows.len(), own().count(), "a name stands twice");
-    for name in AT_START.iter().chain(SHARED.iter().map(|(_, name)| name)) {
+    assert_eq!(rows.len(), page_files().count(), "a name stands twice");
+    for name in PRELOADED.iter().chain(SHARED_FILES.iter().map(|(_, name)| name)) {
         assert!(STATIC.iter().any(|file| file.name == *name), "{name}");
     }
 }
 
 /// The modules that `name` imports, or those that it may import later, by their names below `static/`.
 fn imports(name: &str, mark: &str) -> Vec<String> {
-    let row = own().find(|row| row.name == name).unwrap_or_else(|| panic!("no {name}"));
+    let row = page_files().find(|row| row.name == name).unwrap_or_else(|| panic!("no {name}"));
     let text = std::str::from_utf8(row.bytes).expect("text");
     let rest = text.split(mark).skip(1);
     let (folder, _) = name.rsplit_once('/').unwrap_or_default();
@@ -61,24 +61,26 @@ fn what_is_preloaded_is_exactly_what_the_first_view_needs() {
         left.extend(imports(&name, " from '").into_iter().filter(|name| !needed.contains(name)));
         needed.insert(name);
     }
-    needed.extend(["style.css", BEFORE_PAINT].map(str::to_owned));
-    let early = AT_START.iter().map(|name| name.to_string()).collect();
+    needed.extend(["style.css", THEME_SCRIPT].map(str::to_owned));
+    let early = PRELOADED.iter().map(|name| name.to_string()).collect();
     assert_eq!(needed, early);
     for name in imports("shell.js", "import('") {
-        assert!(own().any(|row| row.name == name), "{name}");
+        assert!(page_files().any(|row| row.name == name), "{name}");
     }
 }
 
 #[test]
 fn first_view_takes_12_requests_and_40_kilobytes_and_the_whole_page_120() {
     let markup_catalog_and_caller = 3;
-    assert!(AT_START.len() + markup_catalog_and_caller <= 12);
-    let size = |ready: Ready| ready.size("br").expect("text shrinks");
-    let file = |row: &Embedded| size(Ready::embedded(row, "text/javascript", &HeaderMap::new()));
+    assert!(PRELOADED.len() + markup_catalog_and_caller <= 12);
+    let size = |ready: StaticFile| ready.size("br").expect("text shrinks");
+    let file =
+        |row: &Embedded| size(StaticFile::embedded(row, "text/javascript", &HeaderMap::new()));
     let sum = |rows: &mut dyn Iterator<Item = &Embedded>| rows.map(file).sum::<usize>();
-    let index = Ready::new(Bytes::from_static(INDEX.as_bytes()), "text/html", &HeaderMap::new());
-    let first = size(index) + sum(&mut own().filter(|row| AT_START.contains(&row.name)));
-    let all = first + sum(&mut own().filter(|row| !AT_START.contains(&row.name)));
+    let index =
+        StaticFile::new(Bytes::from_static(INDEX.as_bytes()), "text/html", &HeaderMap::new());
+    let first = size(index) + sum(&mut page_files().filter(|row| PRELOADED.contains(&row.name)));
+    let all = first + sum(&mut page_files().filter(|row| !PRELOADED.contains(&row.name)));
     println!("brotli: {first} bytes for the first view, {all} in all");
     assert!(first <= 40 * 1024, "{first} bytes of brotli for the first view");
     assert!(all <= 120 * 1024, "{all} bytes of brotli in all");
@@ -86,7 +88,7 @@ fn first_view_takes_12_requests_and_40_kilobytes_and_the_whole_page_120() {
 
 #[test]
 fn nothing_in_the_page_makes_markup_runs_text_as_code_or_names_another_host() {
-    for row in own() {
+    for row in page_files() {
         let text = std::str::from_utf8(row.bytes).expect("text");
         for banned in [
             "innerHTML =",
@@ -112,7 +114,7 @@ fn nothing_in_the_page_makes_markup_runs_text_as_code_or_names_another_host() {
 
 #[test]
 fn no_price_stands_in_the_page() {
-    for row in own().filter(|row| row.name.ends_with(".js")) {
+    for row in page_files().filter(|row| row.name.ends_with(".js")) {
         let text = std::str::from_utf8(row.bytes).expect("text");
         for price in ["6000", "3000", "3_000_000", "5_000_000", "alpha-", "video-a-"] {
             let code = text.lines().filter(|line| !line.trim_start().starts_with(['*', '/']));
@@ -123,7 +125,7 @@ fn no_price_stands_in_the_page() {
 
 #[test]
 fn the_page_has_words_for_every_problem() {
-    let row = own().find(|row| row.name == "core/problems.js").expect("problems.js");
+    let row = page_files().find(|row| row.name == "core/problems.js").expect("problems.js");
     let text = std::str::from_utf8(row.bytes).expect("text");
     for kind in crate::problem::ALL {
         assert!(text.contains(&format!("\n  {}: ['", kind.code)), "{}", kind.code);

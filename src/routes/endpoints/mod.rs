@@ -1,4 +1,4 @@
-//! Every endpoint, a row each in [`table`]. The layers, the dispatch, the OpenAPI document, the table in
+//! Every endpoint, a row each in `table`. The layers, the dispatch, the OpenAPI document, the table in
 //! `docs/reference/http.md` and the tests read the rows.
 
 pub(super) mod schemas;
@@ -8,10 +8,11 @@ use std::pin::Pin;
 
 use http::{Method, StatusCode};
 
-use self::schemas::Shape;
-use super::{Context, api};
-use crate::answer::Answer;
-use crate::downstream::route::{BASE, Class, Needs, Pages, Route, Table, Takes};
+use self::schemas::SchemaRef;
+use super::{HandlerContext, api};
+use crate::downstream::route::{
+    Auth, BodyKind, Class, CrossOrigin, DEFAULT_ROUTE, Route, RouteTable,
+};
 use crate::problem::{
     BUDGET_EXHAUSTED, DRAINING, FORBIDDEN, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE,
     IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, INTERNAL, INVALID_CREDENTIALS,
@@ -21,6 +22,7 @@ use crate::problem::{
     PAYLOAD_TOO_LARGE, PURCHASE_NOT_FOUND, Problem, RATE_LIMITED, REQUEST_TIMEOUT, STILL_RUNNING,
     UNSUPPORTED_MEDIA_TYPE, WINDOW_EXHAUSTED,
 };
+use crate::response::Response;
 
 pub use table::ENDPOINTS;
 use table::{PAID, READ};
@@ -28,37 +30,37 @@ use table::{PAID, READ};
 /// What `gateway.passthrough` lets through: what is bought, and what is asked.
 pub static PASSTHROUGH: &[Endpoint] = &[
     Endpoint {
-        route: Route { path: "/api/v1/", takes: Takes::ChatJson, ..PAID },
-        about: "An endpoint of `gateway.passthrough` that costs.",
-        answer: |cx| Box::pin(api::passthrough_buy(cx)),
+        route: Route { path: "/api/v1/", body: BodyKind::ChatJson, ..PAID },
+        description: "An endpoint of `gateway.passthrough` that costs.",
+        handler: |cx| Box::pin(api::passthrough_buy(cx)),
         operations: &[],
     },
     Endpoint {
-        route: Route { path: "/api/v1/", pages: Pages::Scripts, ..READ },
-        about: "An endpoint of `gateway.passthrough` that costs nothing.",
-        answer: |cx| Box::pin(api::passthrough_ask(cx)),
+        route: Route { path: "/api/v1/", cross_origin: CrossOrigin::Scripts, ..READ },
+        description: "An endpoint of `gateway.passthrough` that costs nothing.",
+        handler: |cx| Box::pin(api::passthrough_read(cx)),
         operations: &[],
     },
 ];
 
 pub static PAGE: Endpoint = Endpoint {
-    route: BASE,
-    about: "The page, or the site in `page.dir`. Unknown paths below `/api/`, `/bff/` and `/v1/` are 404.",
-    answer: |cx| Box::pin(async move { cx.handlers.page.answer(&cx.call.head).await }),
+    route: DEFAULT_ROUTE,
+    description: "The page, or the site in `page.dir`. Unknown paths below `/api/`, `/bff/` and `/v1/` are 404.",
+    handler: |cx| Box::pin(async move { cx.handlers.page.answer(&cx.call.head).await }),
     operations: &[],
 };
 
 pub struct Endpoint {
     pub route: Route,
     /// What it does, in Markdown, for the table in `docs/reference/http.md`.
-    pub about: &'static str,
+    pub description: &'static str,
     /// What the OpenAPI document says of it; several where one row has several paths.
     pub(super) operations: &'static [Operation],
-    pub(super) answer: Handler,
+    pub(super) handler: Handler,
 }
 
 pub(super) type Handler =
-    fn(Context) -> Pin<Box<dyn Future<Output = Result<Answer, Problem>> + Send>>;
+    fn(HandlerContext) -> Pin<Box<dyn Future<Output = Result<Response, Problem>> + Send>>;
 
 impl Endpoint {
     pub fn is_page(&self) -> bool {
@@ -66,24 +68,24 @@ impl Endpoint {
     }
 
     /// Returns the paths below the route's, with variables in braces; one that is empty, for most rows.
-    pub fn paths(&self) -> impl Iterator<Item = String> {
+    pub fn openapi_paths(&self) -> impl Iterator<Item = String> {
         let template = self.route.path;
-        self.operations.iter().map(move |operation| format!("{template}{}", operation.below))
+        self.operations.iter().map(move |operation| format!("{template}{}", operation.path_suffix))
     }
 }
 
 /// Returns the table for the layers, with what `gateway.passthrough` adds: one row for all that costs and one
 /// for all that does not, so that labels and logs do not grow with the settings.
-pub fn routes(passthrough: impl IntoIterator<Item = (Method, String)>) -> Table {
+pub fn route_table(passthrough: impl IntoIterator<Item = (Method, String)>) -> RouteTable {
     let row = |method| PASSTHROUGH.iter().find(|endpoint| endpoint.route.method == method);
     let added = passthrough
         .into_iter()
         .filter_map(|(method, path)| row(method).map(|endpoint| (path, &endpoint.route)));
     let rows = ENDPOINTS.iter().map(|endpoint| &endpoint.route).collect();
-    Table { rows, passthrough: added.collect(), page: &PAGE.route }
+    RouteTable { rows, passthrough: added.collect(), page: &PAGE.route }
 }
 
-pub(super) fn of(route: &Route) -> &'static Endpoint {
+pub(super) fn find(route: &Route) -> &'static Endpoint {
     let all = ENDPOINTS.iter().chain(PASSTHROUGH);
     all.into_iter().find(|endpoint| endpoint.route == *route).unwrap_or(&PAGE)
 }
@@ -91,42 +93,52 @@ pub(super) fn of(route: &Route) -> &'static Endpoint {
 #[derive(Clone, Copy)]
 pub(super) struct Operation {
     /// What follows the route's path, with variables in braces.
-    pub(super) below: &'static str,
+    pub(super) path_suffix: &'static str,
     pub(super) id: &'static str,
     pub(super) tag: &'static str,
     pub(super) summary: &'static str,
-    pub(super) about: &'static str,
-    pub(super) query: &'static [Query],
-    pub(super) takes: &'static [(&'static str, &'static str)],
-    pub(super) replies: &'static [Reply],
+    pub(super) description: &'static str,
+    pub(super) query: &'static [QueryParam],
+    pub(super) request_body: &'static [(&'static str, &'static str)],
+    pub(super) responses: &'static [EndpointResponse],
     pub(super) problems: &'static [&'static [&'static Kind]],
 }
 
-const fn op(id: &'static str, tag: &'static str, summary: &'static str) -> Operation {
+const fn operation(id: &'static str, tag: &'static str, summary: &'static str) -> Operation {
     let (below, about, query, takes, replies, problems): (_, _, &[_], &[_], &[_], &[_]) =
         ("", "", &[], &[], &[], &[]);
-    Operation { below, id, tag, summary, about, query, takes, replies, problems }
+    Operation {
+        path_suffix: below,
+        id,
+        tag,
+        summary,
+        description: about,
+        query,
+        request_body: takes,
+        responses: replies,
+        problems,
+    }
 }
 
 impl Operation {
-    const fn below(self, below: &'static str) -> Self {
-        Self { below, ..self }
+    const fn path_suffix(self, below: &'static str) -> Self {
+        Self { path_suffix: below, ..self }
     }
 
-    const fn about(self, about: &'static str) -> Self {
-        Self { about, ..self }
+    const fn description(self, about: &'static str) -> Self {
+        Self { description: about, ..self }
     }
 
-    const fn query(self, query: &'static [Query]) -> Self {
+    const fn query(self, query: &'static [QueryParam]) -> Self {
         Self { query, ..self }
     }
 
-    const fn takes(self, takes: &'static [(&'static str, &'static str)]) -> Self {
-        Self { takes, ..self }
+    const fn request_body(self, takes: &'static [(&'static str, &'static str)]) -> Self {
+        Self { request_body: takes, ..self }
     }
 
-    const fn replies(self, replies: &'static [Reply]) -> Self {
-        Self { replies, ..self }
+    const fn responses(self, replies: &'static [EndpointResponse]) -> Self {
+        Self { responses: replies, ..self }
     }
 
     const fn problems(self, problems: &'static [&'static [&'static Kind]]) -> Self {
@@ -134,40 +146,47 @@ impl Operation {
     }
 }
 
-pub(super) struct Query {
+pub(super) struct QueryParam {
     pub(super) name: &'static str,
     pub(super) is_required: bool,
-    pub(super) about: &'static str,
-    pub(super) schema: fn() -> Shape,
+    pub(super) description: &'static str,
+    pub(super) schema: fn() -> SchemaRef,
 }
 
-pub(super) struct Reply {
+pub(super) struct EndpointResponse {
     pub(super) status: StatusCode,
-    pub(super) about: &'static str,
+    pub(super) description: &'static str,
     pub(super) bodies: &'static [(&'static str, &'static str)],
 }
 
-pub(super) const fn may(name: &'static str, about: &'static str, schema: fn() -> Shape) -> Query {
-    Query { name, is_required: false, about, schema }
+pub(super) const fn optional(
+    name: &'static str,
+    about: &'static str,
+    schema: fn() -> SchemaRef,
+) -> QueryParam {
+    QueryParam { name, is_required: false, description: about, schema }
 }
 
-const fn ok(about: &'static str, bodies: &'static [(&'static str, &'static str)]) -> Reply {
-    Reply { status: StatusCode::OK, about, bodies }
+const fn ok(
+    about: &'static str,
+    bodies: &'static [(&'static str, &'static str)],
+) -> EndpointResponse {
+    EndpointResponse { status: StatusCode::OK, description: about, bodies }
 }
 
 /// What an endpoint may refuse with by its row, besides what its operations say.
-pub(super) fn problems(route: &Route) -> impl Iterator<Item = &'static Kind> {
-    let callers = if route.needs == Needs::Nobody { &[] } else { OF_CALLERS };
-    let bodies = if route.takes == Takes::Nothing { &[] } else { OF_BODIES };
+pub(super) fn common_problems(route: &Route) -> impl Iterator<Item = &'static Kind> {
+    let callers = if route.auth == Auth::Public { &[] } else { CALLER_PROBLEMS };
+    let bodies = if route.body == BodyKind::Nothing { &[] } else { BODY_PROBLEMS };
     let (purchases, gateway): (&[_], &[_]) =
-        if route.class == Class::Paid { (OF_PURCHASES, OF_GATEWAY) } else { (&[], &[]) };
-    [OF_ALL, callers, bodies, purchases, gateway].into_iter().flatten().copied()
+        if route.class == Class::Paid { (PURCHASE_PROBLEMS, GATEWAY_PROBLEMS) } else { (&[], &[]) };
+    [ALWAYS_POSSIBLE, callers, bodies, purchases, gateway].into_iter().flatten().copied()
 }
 
-const OF_ALL: &[&Kind] =
+const ALWAYS_POSSIBLE: &[&Kind] =
     &[&MALFORMED_REQUEST, &METHOD_NOT_ALLOWED, &MISDIRECTED_REQUEST, &RATE_LIMITED, &INTERNAL];
 
-const OF_CALLERS: &[&Kind] = &[
+const CALLER_PROBLEMS: &[&Kind] = &[
     &MISSING_CREDENTIALS,
     &INVALID_CREDENTIALS,
     &FORBIDDEN,
@@ -176,7 +195,7 @@ const OF_CALLERS: &[&Kind] = &[
     &LEDGER_UNAVAILABLE,
 ];
 
-const OF_BODIES: &[&Kind] = &[
+const BODY_PROBLEMS: &[&Kind] = &[
     &MALFORMED_JSON,
     &ORIGIN_NOT_ALLOWED,
     &REQUEST_TIMEOUT,
@@ -186,7 +205,7 @@ const OF_BODIES: &[&Kind] = &[
     &OVERLOADED,
 ];
 
-const OF_PURCHASES: &[&Kind] = &[
+const PURCHASE_PROBLEMS: &[&Kind] = &[
     &INVALID_IDEMPOTENCY_KEY,
     &BUDGET_EXHAUSTED,
     &INSUFFICIENT_CREDIT,
@@ -197,12 +216,12 @@ const OF_PURCHASES: &[&Kind] = &[
     &OUTCOME_UNKNOWN,
 ];
 
-const OF_GATEWAY: &[&Kind] =
+const GATEWAY_PROBLEMS: &[&Kind] =
     &[&GATEWAY_UNREACHABLE, &GATEWAY_KEY_REJECTED, &WINDOW_EXHAUSTED, &DRAINING];
 
-const OF_JOBS: &[&Kind] = &[&JOB_NOT_FOUND, &INVALID_REQUEST];
+const JOB_PROBLEMS: &[&Kind] = &[&JOB_NOT_FOUND, &INVALID_REQUEST];
 
-const OF_LOGINS: &[&Kind] = &[
+const LOGIN_PROBLEMS: &[&Kind] = &[
     &INVALID_CREDENTIALS,
     &FORBIDDEN,
     &ORIGIN_NOT_ALLOWED,
@@ -216,15 +235,15 @@ mod tests {
     use super::*;
 
     fn code(method: Method, path: &str) -> &'static str {
-        routes([]).find(&method, path).map_or_else(|problem| problem.kind().code, |_| "found")
+        route_table([]).find(&method, path).map_or_else(|problem| problem.kind().code, |_| "found")
     }
 
     #[test]
     fn every_row_is_found_by_its_own_path_and_no_other() {
-        let table = routes([]);
+        let table = route_table([]);
         for Endpoint { route, .. } in ENDPOINTS {
             assert_eq!(table.find(&route.method, route.path).unwrap(), route);
-            assert_eq!(of(route).route, *route);
+            assert_eq!(find(route).route, *route);
         }
         for path in [
             "/api/v1/chat/",
@@ -257,7 +276,7 @@ mod tests {
 
     #[test]
     fn what_the_settings_let_through_is_found_by_its_exact_path_and_method() {
-        let table = routes(
+        let table = route_table(
             [
                 (Method::POST, "/api/v1/search"),
                 (Method::POST, "/api/v1/both"),

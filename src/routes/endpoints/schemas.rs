@@ -4,15 +4,16 @@ use utoipa::openapi::schema::{AdditionalProperties, ArrayBuilder, SchemaType, Ty
 use utoipa::openapi::{ObjectBuilder, OneOfBuilder, Ref, RefOr, Schema};
 
 use crate::contract::catalog::{
-    Aspect, Catalog, DEFAULT_VIDEO_MODEL, Durations, Image, OVERALL_DURATION, VideoModel,
+    AspectRatioSupport, Catalog, DEFAULT_VIDEO_MODEL, Durations, ImageInput, OVERALL_DURATION,
+    VideoModel,
 };
-use crate::contract::video::{ASPECT_RATIOS, PROMPT_LIMIT};
+use crate::contract::video::{ASPECT_RATIOS, MAX_PROMPT};
 use crate::contract::wire::ROLES;
 use crate::problem;
 
-pub(in crate::routes) type Shape = RefOr<Schema>;
+pub(in crate::routes) type SchemaRef = RefOr<Schema>;
 
-pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, Shape)> {
+pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)> {
     let request_id = record([("request_id", text())]);
     vec![
         ("Anything", object(SchemaType::AnyValue).into()),
@@ -22,11 +23,11 @@ pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, Shape)> {
         ("OpenAiObject", record([("id object", text())]).into()),
         (
             "OpenAiList",
-            record([("object", one_of(["list"])), ("data", list(of("OpenAiObject")))]).into(),
+            record([("object", one_of(["list"])), ("data", list(named("OpenAiObject")))]).into(),
         ),
         ("OpenAiChatRequest", openai_chat(catalog)),
         ("OpenAiVideoRequest", openai_video(catalog)),
-        ("Login", closed(record([("token", word())])).into()),
+        ("Login", closed(record([("token", non_empty())])).into()),
         ("ChatRequest", chat_request(catalog)),
         ("ChatReply", record([("message", record([("content", text())]).into())]).into()),
         ("VideoRequest", video_request(catalog)),
@@ -38,7 +39,7 @@ pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, Shape)> {
     ]
 }
 
-fn openai_error() -> Shape {
+fn openai_error() -> SchemaRef {
     let error = record([("message type", text())])
         .property("param", nullable_text())
         .property("code", nullable_text())
@@ -46,10 +47,10 @@ fn openai_error() -> Shape {
     record([("error", error.into())]).into()
 }
 
-fn openai_chat(catalog: &Catalog) -> Shape {
-    let part = record([("type", one_of(["text"])), ("text", visible().into())]);
+fn openai_chat(catalog: &Catalog) -> SchemaRef {
+    let part = record([("type", one_of(["text"])), ("text", non_blank().into())]);
     let parts = ArrayBuilder::new().items(part).min_items(Some(1));
-    let content = OneOfBuilder::new().item(visible()).item(parts);
+    let content = OneOfBuilder::new().item(non_blank()).item(parts);
     let roles = ROLES.iter().copied().chain(["developer"]);
     let message = record([("role", one_of(roles)), ("content", content.into())]);
     chat(catalog, message)
@@ -57,9 +58,9 @@ fn openai_chat(catalog: &Catalog) -> Shape {
         .into()
 }
 
-fn chat_request(catalog: &Catalog) -> Shape {
+fn chat_request(catalog: &Catalog) -> SchemaRef {
     let roles = one_of(ROLES.iter().copied());
-    let message = record([("role", roles), ("content", visible().into())]);
+    let message = record([("role", roles), ("content", non_blank().into())]);
     closed(chat(catalog, closed(message))).into()
 }
 
@@ -69,16 +70,16 @@ fn chat(catalog: &Catalog, message: ObjectBuilder) -> ObjectBuilder {
     record([("model", one_of(models)), ("messages", messages.into())])
 }
 
-fn openai_video(catalog: &Catalog) -> Shape {
+fn openai_video(catalog: &Catalog) -> SchemaRef {
     let sizes = ["1280x720", "720x1280", "1920x1080", "1080x1920"];
-    record([("prompt", visible().into())])
+    record([("prompt", non_blank().into())])
         .property("model", one_of_or_null(catalog.video.iter().map(|model| &*model.id)))
         .property("seconds", one_of_or_null(["4", "5", "6", "8", "10", "15"]))
         .property("size", one_of_or_null(sizes))
         .into()
 }
 
-fn problem_document() -> Shape {
+fn problem_document() -> SchemaRef {
     let codes = problem::ALL.iter().map(|kind| kind.code);
     record([
         ("type title", text()),
@@ -94,14 +95,14 @@ fn problem_document() -> Shape {
 }
 
 /// One shape per model: which lengths it makes, whether it needs a picture.
-fn video_request(catalog: &Catalog) -> Shape {
+fn video_request(catalog: &Catalog) -> SchemaRef {
     let shapes = catalog.video.iter().map(video_shape);
     shapes.fold(OneOfBuilder::new(), |one_of, shape| one_of.item(shape)).into()
 }
 
 fn video_shape(model: &VideoModel) -> ObjectBuilder {
     let prompt =
-        visible().max_length(Some(PROMPT_LIMIT)).description(Some("Counted in code points."));
+        non_blank().max_length(Some(MAX_PROMPT)).description(Some("Counted in code points."));
     let (low, high) = match model.durations {
         Durations::Between(low, high) => (low, high),
         Durations::OneOf(_) | Durations::Unstated => OVERALL_DURATION,
@@ -114,8 +115,8 @@ fn video_shape(model: &VideoModel) -> ObjectBuilder {
     };
     let ratio = string().enum_values(Some(ASPECT_RATIOS.iter().copied()));
     let ratio = match model.aspect_ratio {
-        Aspect::Ignored => ratio.description(Some("This model ignores it.")),
-        Aspect::Unstated => ratio,
+        AspectRatioSupport::Ignored => ratio.description(Some("This model ignores it.")),
+        AspectRatioSupport::Unstated => ratio,
     };
     let picture = string()
         .pattern(Some("^https?://"))
@@ -131,12 +132,12 @@ fn video_shape(model: &VideoModel) -> ObjectBuilder {
         shape = shape.required("model");
     }
     match model.image {
-        Image::Required => shape.required("image_url"),
-        Image::Optional => shape,
+        ImageInput::Required => shape.required("image_url"),
+        ImageInput::Optional => shape,
     }
 }
 
-fn jobs() -> Shape {
+fn jobs() -> SchemaRef {
     let job = record([
         ("request_id model ordered_at", text()),
         ("state", one_of(["open", "finished", "failed"])),
@@ -144,11 +145,11 @@ fn jobs() -> Shape {
         ("toll_micros", integer().into()),
     ])
     .property("at", nullable_text())
-    .property("status", of("Anything"));
+    .property("status", named("Anything"));
     record([("jobs", list(job))]).into()
 }
 
-fn price_list() -> Shape {
+fn price_list() -> SchemaRef {
     let priced =
         || record([("id", text()), ("toll", dollars()), ("toll_micros", integer().into())]);
     let chat = priced().property("tier", text()).property("best_for", text());
@@ -170,7 +171,7 @@ fn price_list() -> Shape {
 const MODES: [&str; 2] = ["sandbox", "live"];
 const ACCESS: [&str; 3] = ["open", "members", "jwt"];
 
-fn me() -> Shape {
+fn me() -> SchemaRef {
     let budget = record([
         ("scope renews", text()),
         ("period", one_of(["day", "month"])),
@@ -188,7 +189,7 @@ fn me() -> Shape {
     .into()
 }
 
-fn usage() -> Shape {
+fn usage() -> SchemaRef {
     let row = record([
         ("day service model", text()),
         ("count spent_micros", integer().into()),
@@ -203,27 +204,27 @@ fn usage() -> Shape {
     .into()
 }
 
-pub(in crate::routes) fn request_id() -> Shape {
+pub(in crate::routes) fn request_id() -> SchemaRef {
     string().pattern(Some("^[A-Za-z0-9_-]{1,128}$")).into()
 }
 
-pub(in crate::routes) fn since() -> Shape {
+pub(in crate::routes) fn since() -> SchemaRef {
     string().pattern(Some("^[1-9][0-9]{0,2}d$")).into()
 }
 
-fn dollars() -> Shape {
+fn dollars() -> SchemaRef {
     string().pattern(Some(r"^[0-9]+\.[0-9]{6}$")).into()
 }
 
-pub(in crate::routes) fn text() -> Shape {
+pub(in crate::routes) fn text() -> SchemaRef {
     string().into()
 }
 
-pub(in crate::routes) fn word() -> Shape {
+pub(in crate::routes) fn non_empty() -> SchemaRef {
     string().min_length(Some(1)).into()
 }
 
-fn visible() -> ObjectBuilder {
+fn non_blank() -> ObjectBuilder {
     string().min_length(Some(1)).pattern(Some(r"\S"))
 }
 
@@ -231,7 +232,7 @@ fn nullable_text() -> ObjectBuilder {
     object(SchemaType::from_iter([Type::String, Type::Null]))
 }
 
-pub(in crate::routes) fn one_of<'a>(values: impl IntoIterator<Item = &'a str>) -> Shape {
+pub(in crate::routes) fn one_of<'a>(values: impl IntoIterator<Item = &'a str>) -> SchemaRef {
     string().enum_values(Some(values.into_iter().map(String::from))).into()
 }
 
@@ -241,16 +242,16 @@ fn one_of_or_null<'a>(values: impl IntoIterator<Item = &'a str>) -> ObjectBuilde
     nullable_text().enum_values(Some(values))
 }
 
-pub(in crate::routes) fn list(items: impl Into<Shape>) -> Shape {
+pub(in crate::routes) fn list(items: impl Into<SchemaRef>) -> SchemaRef {
     ArrayBuilder::new().items(items.into()).into()
 }
 
-fn of(name: &str) -> Shape {
+fn named(name: &str) -> SchemaRef {
     Ref::from_schema_name(name).into()
 }
 
 /// An object that has all of these: names, and what each of them is.
-fn record<const N: usize>(properties: [(&'static str, Shape); N]) -> ObjectBuilder {
+fn record<const N: usize>(properties: [(&'static str, SchemaRef); N]) -> ObjectBuilder {
     let named = properties
         .iter()
         .flat_map(|(names, shape)| names.split(' ').map(move |name| (name, shape)));

@@ -7,22 +7,22 @@ use super::*;
 
 const TEXT: &[u8] = include_bytes!("../../../static/style.css");
 
-impl Ready {
+impl StaticFile {
     /// The size in a coding, for budgets.
     pub(in crate::routes) fn size(&self, coding: &str) -> Option<usize> {
-        self.forms.iter().find(|form| form.coding == coding).map(|form| form.bytes.len())
+        self.variants.iter().find(|form| form.coding == coding).map(|form| form.bytes.len())
     }
 }
 
-fn file() -> Ready {
-    Ready::new(Bytes::from_static(TEXT), "text/css", &HeaderMap::new())
+fn file() -> StaticFile {
+    StaticFile::new(Bytes::from_static(TEXT), "text/css", &HeaderMap::new())
 }
 
 fn headers(told: &[(HeaderName, &str)]) -> HeaderMap {
     told.iter().map(|(name, value)| (name.clone(), value.parse().expect("a header"))).collect()
 }
 
-async fn body(answer: Answer) -> Bytes {
+async fn body(answer: Response) -> Bytes {
     answer.into_body().collect().await.expect("a whole body").to_bytes()
 }
 

@@ -12,19 +12,19 @@ use http_body_util::StreamBody;
 use serde::Serialize;
 use tokio::time::{interval, sleep, timeout};
 
-use super::{Said, Usage, refusal, refusal_document};
-use crate::answer::{self, Answer, Body, BoxError};
+use super::{Completion, Usage, gateway_refusal, gateway_refusal_json};
 use crate::clock;
 use crate::problem::Problem;
 use crate::purchase::Receipt;
 use crate::redact::Redactor;
-use crate::routes::Context;
+use crate::response::{self, Body, BoxError, Response};
+use crate::routes::HandlerContext;
 use crate::routes::purchases;
 use crate::validate::{self, Checked, Order};
 
-pub(crate) async fn buy(cx: Context) -> Result<Answer, Problem> {
+pub(crate) async fn buy(cx: HandlerContext) -> Result<Response, Problem> {
     let wanted = validate::openai::chat(&cx.call.body, &cx.handlers.rules)?;
-    let voice = Voice {
+    let voice = CompletionFormat {
         id: format!("chatcmpl-{}", cx.call.id.as_str()),
         created: clock::wall().as_secs(),
         model: wanted.order.get().model.to_string(),
@@ -35,12 +35,12 @@ pub(crate) async fn buy(cx: Context) -> Result<Answer, Problem> {
     let answer = if wanted.is_stream {
         stream(&cx, wanted.order, voice).await?
     } else {
-        voice.answer(cx.buy(wanted.order).await?)?
+        voice.response(cx.buy(wanted.order).await?)?
     };
-    Ok(purchases::naming(&wanted.ignored, answer))
+    Ok(purchases::with_ignored(&wanted.ignored, answer))
 }
 
-struct Voice {
+struct CompletionFormat {
     id: String,
     created: u64,
     model: String,
@@ -49,80 +49,89 @@ struct Voice {
     redactor: Redactor,
 }
 
-impl Voice {
+impl CompletionFormat {
     /// Answers with the whole chat: nothing but the media type tells a stream from others.
-    fn answer(&self, receipt: Receipt) -> Result<Answer, Problem> {
+    fn response(&self, receipt: Receipt) -> Result<Response, Problem> {
         if !receipt.status.is_success() {
-            return Ok(refusal(receipt, &self.redactor));
+            return Ok(gateway_refusal(receipt, &self.redactor));
         }
-        let said = Said::read(&receipt, &self.redactor)?;
+        let said = Completion::parse(&receipt, &self.redactor)?;
         if self.is_stream {
             let events = self.events(&said, &receipt);
-            return Ok(answer::events(purchases::translated(receipt, events)));
+            return Ok(response::event_stream(purchases::with_translated_body(receipt, events)));
         }
         let body = self.completion(&said);
-        Ok(purchases::translated(Receipt { is_json: true, ..receipt }, body))
+        Ok(purchases::with_translated_body(Receipt { is_json: true, ..receipt }, body))
     }
 
-    fn completion(&self, said: &Said) -> Bytes {
+    fn completion(&self, said: &Completion) -> Bytes {
         let message = Message { role: "assistant", content: &said.content, refusal: None };
         let choices =
             [Choice { message: Some(message), finish_reason: Some("stop"), ..Choice::default() }];
-        let chat = Chat { usage: said.usage, ..self.chat("chat.completion", &choices) };
+        let chat = CompletionBody { usage: said.usage, ..self.body("chat.completion", &choices) };
         // Strings and numbers: this cannot fail.
         serde_json::to_vec(&chat).unwrap_or_default().into()
     }
 
     /// What is left to be said in a stream that has begun.
-    fn rest(&self, outcome: Result<Receipt, Problem>) -> Body {
+    fn stream_tail(&self, outcome: Result<Receipt, Problem>) -> Body {
         let receipt = match outcome {
             Ok(receipt) => receipt,
-            Err(problem) => return Body::from(error(&problem.openai_document())),
+            Err(problem) => return Body::from(error_event(&problem.to_openai_json())),
         };
-        let text = match Said::read(&receipt, &self.redactor) {
-            _ if !receipt.status.is_success() => error(&refusal_document(&receipt, &self.redactor)),
+        let text = match Completion::parse(&receipt, &self.redactor) {
+            _ if !receipt.status.is_success() => {
+                error_event(&gateway_refusal_json(&receipt, &self.redactor))
+            }
             Ok(said) => self.events(&said, &receipt),
-            Err(problem) => error(&problem.openai_document()),
+            Err(problem) => error_event(&problem.to_openai_json()),
         };
-        purchases::translated(receipt, text).into_body()
+        purchases::with_translated_body(receipt, text).into_body()
     }
 
-    fn events(&self, said: &Said, receipt: &Receipt) -> Bytes {
+    fn events(&self, said: &Completion, receipt: &Receipt) -> Bytes {
         let mut text = Vec::with_capacity(said.content.len() + 1_024);
         let mut say = |delta, finish_reason: Option<_>| {
             let choices = [Choice { delta: Some(delta), finish_reason, ..Choice::default() }];
             let is_last = finish_reason.is_some();
-            chunk(
+            write_chunk(
                 &mut text,
-                &Chat {
+                &CompletionBody {
                     toll: is_last.then(|| receipt.toll.to_string()),
                     replayed: (is_last && receipt.is_replay).then_some(true),
-                    ..self.chat(CHUNK, &choices)
+                    ..self.body(CHUNK, &choices)
                 },
             );
         };
         say(Delta { role: Some("assistant"), content: Some("") }, None);
-        for piece in pieces(&said.content) {
+        for piece in split_text(&said.content) {
             say(Delta { content: Some(piece), ..Delta::default() }, None);
         }
         say(Delta::default(), Some("stop"));
         if let (true, Some(usage)) = (self.wants_usage, said.usage) {
-            chunk(&mut text, &Chat { usage: Some(usage), ..self.chat(CHUNK, &[]) });
+            write_chunk(&mut text, &CompletionBody { usage: Some(usage), ..self.body(CHUNK, &[]) });
         }
-        event(&mut text, b"[DONE]");
+        write_event(&mut text, b"[DONE]");
         text.into()
     }
 
-    fn chat<'a>(&'a self, object: &'static str, choices: &'a [Choice<'a>]) -> Chat<'a> {
+    fn body<'a>(&'a self, object: &'static str, choices: &'a [Choice<'a>]) -> CompletionBody<'a> {
         let Self { id, created, model, .. } = self;
-        Chat { id, object, created: *created, model, choices, ..Chat::default() }
+        CompletionBody {
+            id,
+            object,
+            created: *created,
+            model,
+            choices,
+            ..CompletionBody::default()
+        }
     }
 }
 
 const CHUNK: &str = "chat.completion.chunk";
 
 #[derive(Default, Serialize)]
-struct Chat<'a> {
+struct CompletionBody<'a> {
     id: &'a str,
     object: &'static str,
     created: u64,
@@ -165,46 +174,53 @@ struct Delta<'a> {
 }
 
 /// A purchase that is not sent for longer than this (it queues, or repeats another) has its stream begun.
-const LONGEST_HOLD: Duration = Duration::from_secs(10);
+const MAX_HEADER_DELAY: Duration = Duration::from_secs(10);
 /// How long the gateway has to refuse at once, or to answer.
-const GRACE: Duration = Duration::from_secs(1);
-const BEAT: Duration = Duration::from_secs(5);
-const SIGN_OF_LIFE: &[u8] = b":\n\n";
-const PIECE: usize = 8 * 1_024;
+const REPLY_GRACE: Duration = Duration::from_secs(1);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
+const HEARTBEAT: &[u8] = b":\n\n";
+const MAX_DELTA: usize = 8 * 1_024;
 
-type Bought = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Send>>;
+type PurchaseFuture = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Send>>;
 
 /// Buys, and answers with events. The gateway answers in one piece, so the events come at its end; until then,
 /// comments show that the stream lives. The status is sent once the outcome can no longer be a plain refusal of
 /// ours: SDKs act on a status (they wait, they send again), and not on an error within a stream.
-async fn stream(cx: &Context, order: Checked<Order>, voice: Voice) -> Result<Answer, Problem> {
+async fn stream(
+    cx: &HandlerContext,
+    order: Checked<Order>,
+    voice: CompletionFormat,
+) -> Result<Response, Problem> {
     let (purchase, purchases) = (cx.purchase(order)?, cx.purchases.clone());
     let progress = purchase.progress.clone();
-    let mut bought: Bought = Box::pin(async move { purchases.buy(purchase).await });
+    let mut bought: PurchaseFuture = Box::pin(async move { purchases.buy(purchase).await });
     let begins = async {
-        timeout(LONGEST_HOLD, progress.sent()).await.ok();
-        sleep(GRACE).await;
+        timeout(MAX_HEADER_DELAY, progress.sent()).await.ok();
+        sleep(REPLY_GRACE).await;
     };
     tokio::select! {
         biased;
-        outcome = &mut bought => voice.answer(outcome?),
+        outcome = &mut bought => voice.response(outcome?),
         () = begins => {
-            Ok(answer::events(Answer::new(Body::stream(StreamBody::new(live(bought, voice))))))
+            Ok(response::event_stream(Response::new(Body::stream(StreamBody::new(with_heartbeats(bought, voice))))))
         }
     }
 }
 
 /// A stream that has begun: signs of life, then the rest. Dropping it leaves the purchase to itself: it was sent,
 /// and is kept for its repeat.
-fn live(mut bought: Bought, voice: Voice) -> impl Stream<Item = Result<Frame<Bytes>, BoxError>> {
-    let (mut beat, mut rest) = (interval(BEAT), None);
+fn with_heartbeats(
+    mut bought: PurchaseFuture,
+    voice: CompletionFormat,
+) -> impl Stream<Item = Result<Frame<Bytes>, BoxError>> {
+    let (mut beat, mut rest) = (interval(HEARTBEAT_INTERVAL), None);
     poll_fn(move |cx| {
         let body = match &mut rest {
             Some(body) => body,
             None => match bought.as_mut().poll(cx) {
-                Poll::Ready(outcome) => rest.insert(voice.rest(outcome)),
+                Poll::Ready(outcome) => rest.insert(voice.stream_tail(outcome)),
                 Poll::Pending => {
-                    let sign = Frame::data(Bytes::from_static(SIGN_OF_LIFE));
+                    let sign = Frame::data(Bytes::from_static(HEARTBEAT));
                     return beat.poll_tick(cx).map(|_now| Some(Ok(sign)));
                 }
             },
@@ -213,20 +229,20 @@ fn live(mut bought: Bought, voice: Voice) -> impl Stream<Item = Result<Frame<Byt
     })
 }
 
-fn chunk(text: &mut Vec<u8>, chunk: &Chat<'_>) {
+fn write_chunk(text: &mut Vec<u8>, chunk: &CompletionBody<'_>) {
     // Strings and numbers: this cannot fail.
-    event(text, &serde_json::to_vec(chunk).unwrap_or_default());
+    write_event(text, &serde_json::to_vec(chunk).unwrap_or_default());
 }
 
-fn error(document: &[u8]) -> Bytes {
+fn error_event(document: &[u8]) -> Bytes {
     let mut text = Vec::with_capacity(document.len() + 8);
-    event(&mut text, document);
+    write_event(&mut text, document);
     text.into()
 }
 
 /// One event. JSON has no raw line end but those that only some readers see (U+0085, U+2028, U+2029);
 /// within its strings these can be escaped.
-fn event(text: &mut Vec<u8>, json: &[u8]) {
+fn write_event(text: &mut Vec<u8>, json: &[u8]) {
     let mut line = String::from_utf8_lossy(json);
     for end in ['\u{85}', '\u{2028}', '\u{2029}'] {
         if line.contains(end) {
@@ -238,9 +254,9 @@ fn event(text: &mut Vec<u8>, json: &[u8]) {
     }
 }
 
-fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
+fn split_text(mut text: &str) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
-        let most = text.len().min(PIECE);
+        let most = text.len().min(MAX_DELTA);
         let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(most);
         let (piece, rest) = text.split_at(end);
         text = rest;
@@ -254,10 +270,10 @@ mod tests {
 
     #[test]
     fn a_text_is_cut_between_letters_and_nothing_is_lost() {
-        for text in ["", "short", &"é".repeat(PIECE), &"日本".repeat(PIECE)] {
-            let pieces: Vec<_> = pieces(text).collect();
+        for text in ["", "short", &"é".repeat(MAX_DELTA), &"日本".repeat(MAX_DELTA)] {
+            let pieces: Vec<_> = split_text(text).collect();
             assert_eq!(pieces.concat(), text);
-            assert!(pieces.iter().all(|piece| (1..=PIECE).contains(&piece.len())));
+            assert!(pieces.iter().all(|piece| (1..=MAX_DELTA).contains(&piece.len())));
         }
     }
 
@@ -265,7 +281,7 @@ mod tests {
     fn an_event_is_one_line_for_every_reader() {
         let json = serde_json::to_vec("a\u{2028}b\u{85}c\nd").unwrap();
         let mut text = Vec::new();
-        event(&mut text, &json);
+        write_event(&mut text, &json);
         let text = String::from_utf8(text).unwrap();
         assert_eq!(text, "data: \"a\\u2028b\\u0085c\\nd\"\n\n");
         let read: String = serde_json::from_str(text[6..].trim()).unwrap();

@@ -10,10 +10,9 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use multer::Multipart;
 use serde::{Deserialize, Serialize};
 
-use super::{refusal, text_at};
-use crate::answer::{self, Answer};
+use super::{gateway_refusal, text_at};
 use crate::clock;
-use crate::jobs::reading::word;
+use crate::jobs::status::state_word;
 use crate::jobs::{Job, JobState};
 use crate::problem::{
     FORBIDDEN, INVALID_REQUEST, JOB_NOT_FOUND, MALFORMED_REQUEST, NOT_FOUND, OUTCOME_UNKNOWN,
@@ -21,24 +20,25 @@ use crate::problem::{
 };
 use crate::purchase::Receipt;
 use crate::redact::Redactor;
-use crate::routes::{Context, api, purchases};
+use crate::response::{self, Response};
+use crate::routes::{HandlerContext, api, purchases};
 use crate::validate;
-use crate::validate::openai::Input;
+use crate::validate::openai::FormValue;
 
 const PREFIX: &str = "/v1/videos/";
-const CONTENT: &str = "/content";
+const CONTENT_SUFFIX: &str = "/content";
 const POLL_AFTER: HeaderName = HeaderName::from_static("openai-poll-after-ms");
 /// What is watched is asked for at most this often.
 const POLL_AFTER_MS: HeaderValue = HeaderValue::from_static("5000");
 /// Guess: an open job with one of these words has not been begun.
 const QUEUED: &[&str] = &["queued", "pending", "submitted", "accepted", "waiting", "created"];
 /// Guess: where the status of a failed job says why.
-const REASONS: &[&str] =
+const FAILURE_POINTERS: &[&str] =
     &["/error/message", "/error", "/message", "/failure_reason", "/reason", "/detail"];
 
 /// A job as OpenAI tells of it. What nobody knows is `null`.
 #[derive(Default, Serialize)]
-struct Video<'a> {
+struct VideoBody<'a> {
     id: &'a str,
     object: &'static str,
     created_at: u64,
@@ -52,40 +52,40 @@ struct Video<'a> {
     seconds: Option<String>,
     size: Option<&'a str>,
     remixed_from_video_id: Option<&'a str>,
-    error: Option<Failure>,
+    error: Option<VideoError>,
 }
 
 #[derive(Serialize)]
-struct Failure {
+struct VideoError {
     code: &'static str,
     message: String,
 }
 
 #[derive(Deserialize)]
-struct Ordered {
+struct OrderBody {
     prompt: String,
     duration: u32,
 }
 
-pub(crate) async fn buy(cx: Context) -> Result<Answer, Problem> {
+pub(crate) async fn buy(cx: HandlerContext) -> Result<Response, Problem> {
     let (call, catalog) = (&cx.call, &cx.handlers.rules.catalog);
     let wanted = match form_fields(&call.head.headers, &call.body).await? {
         None => validate::openai::video(&call.body, catalog)?,
-        Some(fields) => validate::openai::video_of_form(&fields, catalog)?,
+        Some(fields) => validate::openai::video_from_form(&fields, catalog)?,
     };
     let sent = wanted.order.get().clone();
     let receipt = cx.buy(wanted.order).await?;
     let redactor = &cx.handlers.redactor;
     if !receipt.status.is_success() {
-        return Ok(purchases::naming(&wanted.ignored, refusal(receipt, redactor)));
+        return Ok(purchases::with_ignored(&wanted.ignored, gateway_refusal(receipt, redactor)));
     }
     let request_id = receipt.video.as_ref().map(|video| Arc::clone(&video.request_id));
     let request_id = request_id.ok_or_else(|| Problem::new(&OUTCOME_UNKNOWN))?;
-    let known = cx.handlers.jobs.look(&request_id, &call.caller).await.ok();
-    let ordered = serde_json::from_slice::<Ordered>(&sent.body).ok();
+    let known = cx.handlers.jobs.get(&request_id, &call.caller).await.ok();
+    let ordered = serde_json::from_slice::<OrderBody>(&sent.body).ok();
     let mut video = match &known {
-        Some(job) => Video::of(job, redactor),
-        None => Video::new(&request_id, &sent.model, clock::wall().as_secs()),
+        Some(job) => VideoBody::of(job, redactor),
+        None => VideoBody::new(&request_id, &sent.model, clock::wall().as_secs()),
     };
     video.prompt = ordered.as_ref().map(|ordered| &*ordered.prompt);
     video.seconds = ordered.as_ref().map(|ordered| ordered.duration.to_string());
@@ -93,26 +93,26 @@ pub(crate) async fn buy(cx: Context) -> Result<Answer, Problem> {
     // Strings and numbers: this cannot fail.
     let body = serde_json::to_vec(&video).unwrap_or_default().into();
     let told = Receipt { status: StatusCode::OK, is_json: true, body, ..receipt };
-    Ok(purchases::naming(&wanted.ignored, polled(purchases::answer(told))))
+    Ok(purchases::with_ignored(&wanted.ignored, with_poll_interval(purchases::from_receipt(told))))
 }
 
-fn polled(mut answer: Answer) -> Answer {
+fn with_poll_interval(mut answer: Response) -> Response {
     answer.headers_mut().insert(POLL_AFTER, POLL_AFTER_MS);
     answer
 }
 
 #[derive(Serialize)]
-struct List<'a> {
+struct VideoList<'a> {
     object: &'static str,
-    data: Vec<Video<'a>>,
+    data: Vec<VideoBody<'a>>,
     first_id: Option<&'a str>,
     last_id: Option<&'a str>,
     has_more: bool,
 }
 
-pub(crate) async fn list(cx: Context) -> Result<Answer, Problem> {
-    let page = validate::openai::page(cx.query())?;
-    let mut jobs = cx.handlers.jobs.own(&cx.call.caller).await.map_err(|problem| {
+pub(crate) async fn list(cx: HandlerContext) -> Result<Response, Problem> {
+    let page = validate::openai::list_query(cx.query())?;
+    let mut jobs = cx.handlers.jobs.list(&cx.call.caller).await.map_err(|problem| {
         match problem.kind() == &INVALID_REQUEST {
             true => Problem::new(&FORBIDDEN).detail(
                 "others than this machine reach this server, and an address is no identity: ask \
@@ -133,19 +133,19 @@ pub(crate) async fn list(cx: Context) -> Result<Answer, Problem> {
     };
     let rest = jobs.get(start..).unwrap_or_default();
     let shown = rest.get(..page.limit.min(rest.len())).unwrap_or_default();
-    let list = List {
+    let list = VideoList {
         object: "list",
-        data: shown.iter().map(|job| Video::of(job, &cx.handlers.redactor)).collect(),
+        data: shown.iter().map(|job| VideoBody::of(job, &cx.handlers.redactor)).collect(),
         first_id: shown.first().map(|job| &*job.request_id),
         last_id: shown.last().map(|job| &*job.request_id),
         has_more: rest.len() > shown.len(),
     };
-    Ok(answer::json(StatusCode::OK, &list))
+    Ok(response::json(StatusCode::OK, &list))
 }
 
-pub(crate) async fn named(cx: Context) -> Result<Answer, Problem> {
+pub(crate) async fn get(cx: HandlerContext) -> Result<Response, Problem> {
     let rest = cx.call.head.uri.path().strip_prefix(PREFIX).unwrap_or_default();
-    let (id, is_content) = match rest.strip_suffix(CONTENT) {
+    let (id, is_content) = match rest.strip_suffix(CONTENT_SUFFIX) {
         Some(id) => (id, true),
         None => (rest, false),
     };
@@ -159,12 +159,15 @@ pub(crate) async fn named(cx: Context) -> Result<Answer, Problem> {
     if is_content {
         return content(&cx, &word.body).await;
     }
-    let job = cx.handlers.jobs.look(request_id, &cx.call.caller).await?;
-    let job = Job { latest: Some(word), ..job };
-    Ok(polled(answer::json(StatusCode::OK, &Video::of(&job, &cx.handlers.redactor))))
+    let job = cx.handlers.jobs.get(request_id, &cx.call.caller).await?;
+    let job = Job { latest_update: Some(word), ..job };
+    Ok(with_poll_interval(response::json(
+        StatusCode::OK,
+        &VideoBody::of(&job, &cx.handlers.redactor),
+    )))
 }
 
-async fn content(cx: &Context, status: &[u8]) -> Result<Answer, Problem> {
+async fn content(cx: &HandlerContext, status: &[u8]) -> Result<Response, Problem> {
     let mut pairs = cx.query().unwrap_or_default().split('&');
     let is_other =
         |pair: &str| pair.strip_prefix("variant=").is_some_and(|variant| variant != "video");
@@ -174,14 +177,14 @@ async fn content(cx: &Context, status: &[u8]) -> Result<Answer, Problem> {
     api::content(cx, status).await
 }
 
-impl<'a> Video<'a> {
+impl<'a> VideoBody<'a> {
     fn new(id: &'a str, model: &'a str, created_at: u64) -> Self {
         Self { id, object: "video", created_at, model, status: "queued", ..Self::default() }
     }
 
     fn of(job: &'a Job, redactor: &Redactor) -> Self {
         let video = Self::new(&job.request_id, &job.model, job.at.as_secs());
-        let Some(latest) = &job.latest else { return video };
+        let Some(latest) = &job.latest_update else { return video };
         match latest.state {
             JobState::Finished => Self {
                 status: "completed",
@@ -190,12 +193,16 @@ impl<'a> Video<'a> {
                 ..video
             },
             JobState::Failed => {
-                let message = text_at(redactor, &latest.body, REASONS)
+                let message = text_at(redactor, &latest.body, FAILURE_POINTERS)
                     .unwrap_or_else(|| "the gateway says that it failed, and not why".to_owned());
-                Self { status: "failed", error: Some(Failure { code: "failed", message }), ..video }
+                Self {
+                    status: "failed",
+                    error: Some(VideoError { code: "failed", message }),
+                    ..video
+                }
             }
             JobState::Open => {
-                let word = word(&latest.body).unwrap_or_default().to_lowercase();
+                let word = state_word(&latest.body).unwrap_or_default().to_lowercase();
                 let status = if QUEUED.contains(&&*word) { "queued" } else { "in_progress" };
                 Self { status, ..video }
             }
@@ -203,13 +210,13 @@ impl<'a> Video<'a> {
     }
 }
 
-const MOST_FIELDS: usize = 64;
+const MAX_FIELDS: usize = 64;
 
 /// The form's fields in their order; `None` where the body is no form.
 async fn form_fields(
     headers: &HeaderMap,
     body: &Bytes,
-) -> Result<Option<Vec<(String, Input)>>, Problem> {
+) -> Result<Option<Vec<(String, FormValue)>>, Problem> {
     let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let media_type = media_type.unwrap_or_default();
     let is_json = media_type
@@ -225,7 +232,7 @@ async fn form_fields(
     let mut form = Multipart::new(stream::once(async { Ok::<_, Infallible>(whole) }), boundary);
     let mut fields = Vec::new();
     while let Some(field) = form.next_field().await.map_err(unreadable)? {
-        if fields.len() == MOST_FIELDS {
+        if fields.len() == MAX_FIELDS {
             return Err(malformed("expected at most 64 fields"));
         }
         let name = field.name().unwrap_or_default().to_owned();
@@ -234,8 +241,8 @@ async fn form_fields(
         fields.push((
             name,
             match String::from_utf8(bytes.into()) {
-                _ if is_file => Input::File,
-                Ok(text) => Input::Text(text),
+                _ if is_file => FormValue::File,
+                Ok(text) => FormValue::Text(text),
                 Err(_) => return Err(malformed("expected UTF-8 in the form's fields")),
             },
         ));

@@ -13,7 +13,7 @@ static PAGE: LazyLock<Page> = LazyLock::new(|| {
     Page::built_in(TITLE, &origins)
 });
 
-async fn ask(path: &str, headers: &[(&str, &str)]) -> Result<Answer, Problem> {
+async fn ask(path: &str, headers: &[(&str, &str)]) -> Result<Response, Problem> {
     let mut request = Request::builder().uri(path);
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -21,7 +21,7 @@ async fn ask(path: &str, headers: &[(&str, &str)]) -> Result<Answer, Problem> {
     PAGE.answer(&request.body(()).expect("a request").into_parts().0).await
 }
 
-async fn text(answer: Answer) -> String {
+async fn text(answer: Response) -> String {
     let bytes = answer.into_body().collect().await.expect("a whole body").to_bytes();
     String::from_utf8(bytes.to_vec()).expect("text")
 }
@@ -34,7 +34,7 @@ async fn the_page_names_its_files_by_their_content_and_they_are_there_for_ever()
     assert!(!markup.contains(PLACEHOLDER));
     let paths: Vec<&str> = markup.split('"').filter(|part| part.starts_with("/_/")).collect();
     // Every file at start once, and shell.js once more as the script.
-    assert_eq!(paths.len(), assets::AT_START.len() + 1);
+    assert_eq!(paths.len(), assets::PRELOADED.len() + 1);
     for path in paths {
         let file = ask(path, &[]).await.expect(path);
         assert_eq!(file.status(), StatusCode::OK);
@@ -85,7 +85,7 @@ async fn the_title_is_text() {
 
 #[tokio::test]
 async fn other_settings_are_another_version_of_the_page() {
-    let tag = |answer: Answer| answer.headers()[ETAG].to_str().expect("ASCII").to_owned();
+    let tag = |answer: Response| answer.headers()[ETAG].to_str().expect("ASCII").to_owned();
     let known = tag(ask("/", &[]).await.expect("the page"));
     let again = ask("/", &[(IF_NONE_MATCH.as_str(), &known)]).await.expect("the page");
     assert_eq!(again.status(), StatusCode::NOT_MODIFIED);

@@ -40,7 +40,7 @@ fn folder() -> Folder {
     Folder { _all: all, site }
 }
 
-async fn ask(site: &Site, path: &str, headers: &[(&str, &str)]) -> Option<Answer> {
+async fn ask(site: &Site, path: &str, headers: &[(&str, &str)]) -> Option<Response> {
     let mut request = Request::builder().method(Method::GET).uri(path);
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -48,7 +48,7 @@ async fn ask(site: &Site, path: &str, headers: &[(&str, &str)]) -> Option<Answer
     site.answer(&request.body(()).expect("a request").into_parts().0).await.expect("readable")
 }
 
-async fn text(answer: Option<Answer>) -> Option<String> {
+async fn text(answer: Option<Response>) -> Option<String> {
     let bytes = answer?.into_body().collect().await.expect("a body").to_bytes();
     Some(String::from_utf8(bytes.to_vec()).expect("text"))
 }

@@ -12,7 +12,7 @@ async fn fetch(running: &Running, method: &str, path: &str, range: &str) -> Got 
 
 #[tokio::test]
 async fn a_clip_plays_anywhere_without_a_key() {
-    let running = run(Settings { window: (0, Duration::from_secs(60)), ..quick() }).await;
+    let running = run(SandboxSettings { window: (0, Duration::from_secs(60)), ..quick() }).await;
     for name in ["landscape", "portrait"] {
         let got = fetch(&running, "GET", &format!("/clips/{name}.mp4"), "").await;
         assert_eq!(got.status, 200);

@@ -44,7 +44,7 @@ async fn read_to_end(stream: &mut TcpStream) -> String {
 
 #[tokio::test]
 async fn a_connection_serves_several_requests_and_is_closed_once_it_is_idle() {
-    let running = run(Settings { idle: Duration::from_millis(300), ..quick() }).await;
+    let running = run(SandboxSettings { idle: Duration::from_millis(300), ..quick() }).await;
     let mut stream = TcpStream::connect(running.address).await.expect("it listens");
     let request = format!("GET /nowhere HTTP/1.1\r\nhost: {}\r\n\r\n", running.address);
     for _ in 0..2 {

@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::{Sandbox, Settings};
+use super::{Sandbox, SandboxSettings};
 
 /// No test waits longer than this for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -40,11 +40,15 @@ struct Got {
 }
 
 /// A sandbox that loses no time.
-fn quick() -> Settings {
-    Settings { reply_delay: Duration::ZERO, job_time: Duration::ZERO, ..Settings::default() }
+fn quick() -> SandboxSettings {
+    SandboxSettings {
+        reply_delay: Duration::ZERO,
+        job_time: Duration::ZERO,
+        ..SandboxSettings::default()
+    }
 }
 
-async fn run(settings: Settings) -> Running {
+async fn run(settings: SandboxSettings) -> Running {
     let sandbox = Sandbox::new(settings);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::sandbox::Charges;
+use crate::sandbox::ChargeCounts;
 
 #[tokio::test]
 async fn charges_add_up_to_the_micro_dollar() {
@@ -15,13 +15,13 @@ async fn charges_add_up_to_the_micro_dollar() {
     assert_eq!(last.expect("a reply").json()["balance"], "$41.985");
     assert_eq!(running.sandbox.charged(), Usd::micros(8_015_000));
     assert_eq!(running.sandbox.balance(), Usd::micros(41_985_000));
-    assert_eq!(running.sandbox.charges(), Charges { chat: 3, video: 2 });
+    assert_eq!(running.sandbox.charges(), ChargeCounts { chat: 3, video: 2 });
     assert_eq!(running.sandbox.requests(), 5);
 }
 
 #[tokio::test]
 async fn the_account_lists_its_keys_and_its_billing() {
-    let settings = Settings { window: (7, Duration::from_secs(90)), ..quick() };
+    let settings = SandboxSettings { window: (7, Duration::from_secs(90)), ..quick() };
     let running = run(settings).await;
     running.chat("alpha-sonnet-4.5", "Hi").await.expect("a reply");
     running.chat("alpha-sonnet-4.5", "Hi").await.expect("a reply");
@@ -60,7 +60,7 @@ async fn the_account_lists_its_keys_and_its_billing() {
 #[tokio::test]
 async fn only_an_active_key_with_the_prefix_gets_in() {
     let keys = vec!["svc_sk_canary_1".to_owned(), "wrong_prefix".to_owned()];
-    let running = run(Settings { keys, ..quick() }).await;
+    let running = run(SandboxSettings { keys, ..quick() }).await;
     let attempt = async |authorization: Option<&str>| {
         let mut request = Request::builder().uri("/api/api-keys").header("host", "localhost");
         if let Some(value) = authorization {
@@ -94,13 +94,13 @@ async fn an_account_holds_five_active_keys_at_most() {
     let new = sandbox.add_key().expect("room again");
     assert!(!keys.contains(&new));
     let many = (0..6).map(|nth| format!("svc_sk_{nth}")).collect();
-    assert_eq!(Sandbox::new(Settings { keys: many, ..quick() }).keys().len(), 5);
+    assert_eq!(Sandbox::new(SandboxSettings { keys: many, ..quick() }).keys().len(), 5);
 }
 
 #[tokio::test]
 async fn nothing_is_sold_that_the_balance_does_not_cover() {
     let balance = Usd::micros(3_005_999);
-    let running = run(Settings { balance, ..quick() }).await;
+    let running = run(SandboxSettings { balance, ..quick() }).await;
     let dear = json!({"prompt": "A fox", "model": "video-d-3.1"});
     let got = running.video(dear).await.expect("a reply");
     assert_eq!(got.refusal(), refused(402, "insufficient_credits"));
@@ -116,7 +116,7 @@ async fn nothing_is_sold_that_the_balance_does_not_cover() {
 
 #[tokio::test]
 async fn the_window_counts_every_call_with_a_valid_key_and_no_other() {
-    let running = run(Settings { window: (3, Duration::from_secs(3600)), ..quick() }).await;
+    let running = run(SandboxSettings { window: (3, Duration::from_secs(3600)), ..quick() }).await;
     let stranger = Request::builder().uri("/api/api-keys").header("host", "localhost");
     running.send(stranger, "").await.expect("a reply");
     running.get("/nowhere").await;
@@ -127,12 +127,12 @@ async fn the_window_counts_every_call_with_a_valid_key_and_no_other() {
     assert_eq!(got.refusal(), refused(429, "rate_limit_exceeded"));
     let wait: u64 = got.header("retry-after").parse().expect("whole seconds");
     assert!((3590..=3600).contains(&wait), "{wait}");
-    assert_eq!(running.sandbox.charges(), Charges { chat: 1, video: 0 });
+    assert_eq!(running.sandbox.charges(), ChargeCounts { chat: 1, video: 0 });
     assert_eq!(running.sandbox.requests(), 6);
 }
 
 #[test]
 fn settings_never_print_a_key() {
-    let settings = Settings { keys: vec!["svc_sk_canary".to_owned()], ..quick() };
+    let settings = SandboxSettings { keys: vec!["svc_sk_canary".to_owned()], ..quick() };
     assert!(!format!("{settings:?}").contains("canary"));
 }

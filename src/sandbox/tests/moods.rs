@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::sandbox::Charges;
+use crate::sandbox::ChargeCounts;
 
-const FREE: Charges = Charges { chat: 0, video: 0 };
-const ONE_OF_EACH: Charges = Charges { chat: 1, video: 1 };
+const FREE: ChargeCounts = ChargeCounts { chat: 0, video: 0 };
+const ONE_OF_EACH: ChargeCounts = ChargeCounts { chat: 1, video: 1 };
 
 /// Buys a chat and a video in the mood of `word`.
 async fn buy_both(running: &Running, word: &str) -> [Option<Got>; 2] {
@@ -16,7 +16,7 @@ async fn buy_both(running: &Running, word: &str) -> [Option<Got>; 2] {
 #[tokio::test]
 async fn slow_charges_and_answers_late() {
     let slow = Duration::from_millis(60);
-    let running = run(Settings { slow, ..quick() }).await;
+    let running = run(SandboxSettings { slow, ..quick() }).await;
     let start = crate::clock::now();
     for got in buy_both(&running, "sandbox:slow").await {
         assert_eq!(got.expect("a reply").status, 200);
@@ -37,7 +37,7 @@ async fn drop_charges_and_closes_without_a_reply() {
 
 #[tokio::test]
 async fn hang_charges_and_never_answers() {
-    let running = run(Settings { hang: Duration::from_millis(30), ..quick() }).await;
+    let running = run(SandboxSettings { hang: Duration::from_millis(30), ..quick() }).await;
     for got in buy_both(&running, "sandbox:hang").await {
         assert!(got.is_none(), "even the end of the wait is no reply");
     }

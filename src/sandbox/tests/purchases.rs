@@ -22,7 +22,7 @@ async fn a_chat_answers_with_the_assistants_words() {
 async fn the_same_seed_gives_the_same_key_ids_and_words() {
     let mut seen = Vec::new();
     for seed in [1, 1, 2] {
-        let running = run(Settings { seed, ..quick() }).await;
+        let running = run(SandboxSettings { seed, ..quick() }).await;
         let chat = running.chat("eta-5", "Hello").await.expect("a reply").json();
         let video = running.video(json!({"prompt": "A fox"})).await.expect("a reply").json();
         let account = running.get("/api/api-keys").await.json();
@@ -68,7 +68,7 @@ async fn a_video_job_is_accepted_and_ends_in_a_clip_under_the_name_that_was_aske
 
 #[tokio::test]
 async fn a_job_under_way_is_queued_and_shows_no_clip() {
-    let running = run(Settings { job_time: Duration::from_secs(3600), ..quick() }).await;
+    let running = run(SandboxSettings { job_time: Duration::from_secs(3600), ..quick() }).await;
     let accepted = running.video(json!({"prompt": "A fox"})).await.expect("a reply").json();
     let id = accepted["request_id"].as_str().expect("text");
     let status = running.get(&format!("/api/v1/video/status?request_id={id}")).await.json();
@@ -114,7 +114,7 @@ async fn every_model_on_offer_can_be_bought() {
 
 #[tokio::test]
 async fn an_order_that_breaks_the_contract_is_refused_and_costs_nothing() {
-    let running = run(Settings { window: (100, Duration::from_secs(60)), ..quick() }).await;
+    let running = run(SandboxSettings { window: (100, Duration::from_secs(60)), ..quick() }).await;
     for body in [
         json!({"model": "alpha", "messages": [{"role": "user", "content": "Hi"}]}),
         json!({"model": "eta-5", "messages": []}),
@@ -155,5 +155,5 @@ async fn an_order_that_breaks_the_contract_is_refused_and_costs_nothing() {
     let got =
         running.send(running.request("POST", "/api/v1/chat"), vec![b' '; (4 << 20) + 1]).await;
     assert_eq!(got.expect("a reply").refusal(), refused(413, "payload_too_large"));
-    assert_eq!(running.sandbox.charges(), crate::sandbox::Charges::default());
+    assert_eq!(running.sandbox.charges(), crate::sandbox::ChargeCounts::default());
 }

@@ -92,13 +92,13 @@ fn what_is_left_is_what_was_said_less_what_it_may_not_have_counted() {
     ];
     for (name, steps) in rows {
         let mut credit = Credit::default();
-        let mut mark = CreditMark(0);
+        let mut mark = CreditWatermark(0);
         let at = Duration::ZERO;
         for (number, step) in steps.iter().enumerate() {
             let place = format!("{name}, step {number}");
             match *step {
-                Ask => mark = CreditMark(credit.spent),
-                Answer(balance) => credit.learn(mark, Usd::dollars(balance), at),
+                Ask => mark = CreditWatermark(credit.spent),
+                Answer(balance) => credit.record_balance(mark, Usd::dollars(balance), at),
                 Begin(toll, covered) => {
                     let begun = credit.hold(Usd::dollars(toll), Usd::ZERO, at);
                     assert_eq!(begun.is_ok(), covered, "{place}");
@@ -107,10 +107,10 @@ fn what_is_left_is_what_was_said_less_what_it_may_not_have_counted() {
                 EndWith(toll, left) => {
                     let toll = Usd::dollars(toll);
                     credit.settle(toll, toll);
-                    credit.learn(mark.with(toll), Usd::dollars(left), at);
+                    credit.record_balance(mark.including(toll), Usd::dollars(left), at);
                 }
                 IsLeft(dollars) => {
-                    let left = credit.left().map(|left| left.amount);
+                    let left = credit.remaining().map(|left| left.amount);
                     assert_eq!(left, dollars.map(Usd::dollars), "{place}");
                 }
             }
@@ -121,13 +121,13 @@ fn what_is_left_is_what_was_said_less_what_it_may_not_have_counted() {
 #[test]
 fn an_answer_that_is_older_than_what_is_known_is_not_taken() {
     let mut credit = Credit::default();
-    let early = CreditMark(credit.spent);
+    let early = CreditWatermark(credit.spent);
     credit.hold(Usd::dollars(3), Usd::ZERO, Duration::ZERO).unwrap();
     credit.settle(Usd::dollars(3), Usd::dollars(3));
-    credit.learn(CreditMark(credit.spent), Usd::dollars(4), Duration::ZERO);
+    credit.record_balance(CreditWatermark(credit.spent), Usd::dollars(4), Duration::ZERO);
     // Somebody else spent two dollars in between.
-    credit.learn(early, Usd::dollars(9), Duration::ZERO);
-    assert_eq!(credit.left().map(|left| left.amount), Some(Usd::dollars(4)));
+    credit.record_balance(early, Usd::dollars(9), Duration::ZERO);
+    assert_eq!(credit.remaining().map(|left| left.amount), Some(Usd::dollars(4)));
 }
 
 /// A gateway that charges at some moment between a purchase's beginning and its end, and answers
@@ -162,15 +162,15 @@ proptest! {
     fn nothing_is_ever_sold_that_the_gateway_cannot_charge(events in events()) {
         let (mut credit, toll) = (Credit::default(), Usd::dollars(3));
         let mut balance = 20_u64;
-        credit.learn(CreditMark(0), Usd::dollars(balance), Duration::ZERO);
+        credit.record_balance(CreditWatermark(0), Usd::dollars(balance), Duration::ZERO);
         // When each purchase began, and what its charge left; the question that is under way.
-        let mut under_way: Vec<(CreditMark, Option<u64>)> = Vec::new();
-        let mut asked: Option<(CreditMark, Option<u64>)> = None;
+        let mut under_way: Vec<(CreditWatermark, Option<u64>)> = Vec::new();
+        let mut asked: Option<(CreditWatermark, Option<u64>)> = None;
         for event in events {
             match event {
                 Event::Begin => {
                     if credit.hold(toll, Usd::ZERO, Duration::ZERO).is_ok() {
-                        under_way.push((CreditMark(credit.spent), None));
+                        under_way.push((CreditWatermark(credit.spent), None));
                     }
                 }
                 Event::Charge => {
@@ -192,10 +192,10 @@ proptest! {
                         let (mark, left) = under_way.remove(place);
                         let left = Usd::dollars(left.unwrap_or_default());
                         credit.settle(toll, toll);
-                        credit.learn(mark.with(toll), left, Duration::ZERO);
+                        credit.record_balance(mark.including(toll), left, Duration::ZERO);
                     }
                 }
-                Event::Ask => asked = asked.or(Some((CreditMark(credit.spent), None))),
+                Event::Ask => asked = asked.or(Some((CreditWatermark(credit.spent), None))),
                 Event::Look => {
                     if let Some((_, seen @ None)) = &mut asked {
                         *seen = Some(balance);
@@ -203,12 +203,12 @@ proptest! {
                 }
                 Event::Answer => {
                     if let Some((mark, Some(seen))) = asked {
-                        credit.learn(mark, Usd::dollars(seen), Duration::ZERO);
+                        credit.record_balance(mark, Usd::dollars(seen), Duration::ZERO);
                         asked = None;
                     }
                 }
             }
-            if let Some(left) = credit.left() {
+            if let Some(left) = credit.remaining() {
                 let uncharged = 3 * under_way.iter().filter(|one| one.1.is_none()).count() as u64;
                 prop_assert!(left.amount <= Usd::dollars(balance - uncharged));
             }
@@ -220,7 +220,7 @@ proptest! {
 fn the_floor_is_never_sold() {
     let mut credit = Credit::default();
     let now = Duration::ZERO;
-    credit.learn(credit.mark(), Usd::dollars(5), now);
+    credit.record_balance(credit.watermark(), Usd::dollars(5), now);
     for (price, floor, covered) in [(3, 2, true), (3, 3, false), (5, 0, true), (0, 6, false)] {
         let held = { credit }.hold(Usd::dollars(price), Usd::dollars(floor), now);
         assert_eq!(held.is_ok(), covered, "{price} above {floor}");
@@ -230,20 +230,20 @@ fn the_floor_is_never_sold() {
 
 #[test]
 fn a_balance_that_nobody_has_told_for_a_quarter_of_an_hour_refuses_nothing() {
-    let (minute, now) = (Duration::from_secs(60), 10 * STALE);
+    let (minute, now) = (Duration::from_secs(60), 10 * MAX_BALANCE_AGE);
     for (ago, floor, sells) in [
-        (STALE - minute, Usd::ZERO, false),
-        (STALE - minute, Usd::dollars(10), false),
-        (STALE + minute, Usd::ZERO, true),
-        (STALE + minute, Usd::dollars(10), true),
+        (MAX_BALANCE_AGE - minute, Usd::ZERO, false),
+        (MAX_BALANCE_AGE - minute, Usd::dollars(10), false),
+        (MAX_BALANCE_AGE + minute, Usd::ZERO, true),
+        (MAX_BALANCE_AGE + minute, Usd::dollars(10), true),
     ] {
         let mut credit = Credit::default();
-        let mark = credit.mark();
-        credit.learn(mark, Usd::dollars(2), now - ago);
+        let mark = credit.watermark();
+        credit.record_balance(mark, Usd::dollars(2), now - ago);
         let sold = credit.hold(Usd::dollars(3), floor, now);
         assert_eq!(sold.is_ok(), sells, "told {ago:?} ago, {floor}");
         // A newer word holds at once, and counts what was sold on the old one.
-        credit.learn(mark, Usd::dollars(5), now);
+        credit.record_balance(mark, Usd::dollars(5), now);
         let more = credit.hold(Usd::dollars(3), Usd::ZERO, now);
         assert_eq!(more.is_ok(), !sells, "{ago:?}");
     }

@@ -7,7 +7,7 @@ use rusqlite::{Result, Row};
 use uuid::Uuid;
 
 use crate::contract::money::Usd;
-use crate::store::{PurchaseId, Service, State};
+use crate::store::{PurchaseId, PurchaseState, Service};
 
 /// A moment in nanoseconds, which reaches to the year 2262; later ones are cut to that.
 pub(super) fn nanos(moment: Duration) -> i64 {
@@ -35,8 +35,8 @@ pub(super) fn id(row: &Row<'_>, column: usize) -> Result<PurchaseId> {
     Ok(PurchaseId(Uuid::from_bytes(row.get(column)?)))
 }
 
-pub(super) fn state(row: &Row<'_>, column: usize) -> Result<State> {
-    named(row, column, &State::ALL, State::name)
+pub(super) fn state(row: &Row<'_>, column: usize) -> Result<PurchaseState> {
+    named(row, column, &PurchaseState::ALL, PurchaseState::name)
 }
 
 pub(super) fn service(row: &Row<'_>, column: usize) -> Result<Service> {

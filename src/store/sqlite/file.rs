@@ -8,19 +8,19 @@ use std::{fs, io};
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::schema::{self, Kind};
-use super::{Fault, OpenError, lock};
-use crate::store::{Room, Unavailable};
+use super::schema::{self, FileKind};
+use super::{OpenError, StoreError, lock};
+use crate::store::{StoreCapacity, Unavailable};
 
 /// How long another process may hold the file before a step gives up.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a write-ahead log that was larger is cut to.
-pub(super) const LOG_BYTES: u64 = 64 << 20;
+pub(super) const MAX_WAL_BYTES: u64 = 64 << 20;
 
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-const SMALLEST: u64 = 512;
+const MIN_LEDGER_BYTES: u64 = 512;
 
 /// Every counter has to be the sum of its purchases.
 const WRONG_COUNTERS: &str = "
@@ -44,16 +44,20 @@ pub(super) enum Purpose {
     /// Make it, bring it up to date, write it.
     Serve,
     /// Make it, or write one that is up to date.
-    Beside,
+    Shared,
     /// Read one that is up to date.
     Read,
     /// Read what is there, of whichever version.
-    Peek,
+    Inspect,
 }
 
 /// A connection to a ledger that is as it has to be for `purpose`, as far as a glance tells. `path` must be
 /// a file already, if perhaps empty.
-pub(super) fn open(path: &Path, purpose: Purpose, room: Room) -> Result<Connection, OpenError> {
+pub(super) fn open(
+    path: &Path,
+    purpose: Purpose,
+    room: StoreCapacity,
+) -> Result<Connection, OpenError> {
     let (mut connection, kind) = connect(path, purpose)?;
     if purpose != Purpose::Read {
         prepare(&mut connection, kind, room).map_err(|why| OpenError::unusable(path, why))?;
@@ -62,24 +66,24 @@ pub(super) fn open(path: &Path, purpose: Purpose, room: Room) -> Result<Connecti
 }
 
 /// A connection to a file of the right kind; nothing is written yet.
-pub(super) fn connect(path: &Path, purpose: Purpose) -> Result<(Connection, Kind), OpenError> {
+pub(super) fn connect(path: &Path, purpose: Purpose) -> Result<(Connection, FileKind), OpenError> {
     let connect = || {
         let access = match purpose {
-            Purpose::Serve | Purpose::Beside => OpenFlags::SQLITE_OPEN_READ_WRITE,
-            Purpose::Read | Purpose::Peek => OpenFlags::SQLITE_OPEN_READ_ONLY,
+            Purpose::Serve | Purpose::Shared => OpenFlags::SQLITE_OPEN_READ_WRITE,
+            Purpose::Read | Purpose::Inspect => OpenFlags::SQLITE_OPEN_READ_ONLY,
         };
         let sql = |error: rusqlite::Error| error.to_string();
         let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;
         let connection = Connection::open_with_flags(path, flags).map_err(sql)?;
-        connection.busy_timeout(PATIENCE).map_err(sql)?;
+        connection.busy_timeout(BUSY_TIMEOUT).map_err(sql)?;
         connection.set_prepared_statement_cache_capacity(64);
         for (pragma, value) in [("cell_size_check", "ON"), ("trusted_schema", "OFF")] {
             connection.pragma_update(None, pragma, value).map_err(sql)?;
         }
-        let kind = schema::kind(&connection).map_err(sql)?;
-        allow(kind, purpose)?;
-        if matches!(kind, Kind::Ledger(_)) && access == OpenFlags::SQLITE_OPEN_READ_WRITE {
-            ends_with_a_page(&connection, path)?;
+        let kind = schema::file_kind(&connection).map_err(sql)?;
+        check_version(kind, purpose)?;
+        if matches!(kind, FileKind::Ledger(_)) && access == OpenFlags::SQLITE_OPEN_READ_WRITE {
+            check_whole_pages(&connection, path)?;
         }
         Ok((connection, kind))
     };
@@ -87,10 +91,14 @@ pub(super) fn connect(path: &Path, purpose: Purpose) -> Result<(Connection, Kind
 }
 
 /// Brings the file up to date, and has it written as it has to be.
-pub(super) fn prepare(connection: &mut Connection, kind: Kind, room: Room) -> Result<(), String> {
+pub(super) fn prepare(
+    connection: &mut Connection,
+    kind: FileKind,
+    room: StoreCapacity,
+) -> Result<(), String> {
     let sql = |error: rusqlite::Error| error.to_string();
     // A server that runs may be writing just now.
-    if kind != Kind::Ledger(schema::newest()) {
+    if kind != FileKind::Ledger(schema::newest_version()) {
         schema::migrate(connection).map_err(sql)?;
     }
     let log = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
@@ -100,7 +108,7 @@ pub(super) fn prepare(connection: &mut Connection, kind: Kind, room: Room) -> Re
     }
     connection.pragma_update(None, "synchronous", "FULL").map_err(sql)?;
     for limit in [
-        Some(format!("PRAGMA journal_size_limit = {LOG_BYTES}")),
+        Some(format!("PRAGMA journal_size_limit = {MAX_WAL_BYTES}")),
         room.pages.map(|pages| format!("PRAGMA max_page_count = {pages}")),
     ] {
         let Some(limit) = limit else { continue };
@@ -109,29 +117,29 @@ pub(super) fn prepare(connection: &mut Connection, kind: Kind, room: Room) -> Re
     Ok(())
 }
 
-fn allow(kind: Kind, purpose: Purpose) -> Result<(), String> {
-    let newest = schema::newest();
+fn check_version(kind: FileKind, purpose: Purpose) -> Result<(), String> {
+    let newest = schema::newest_version();
     match (kind, purpose) {
-        (Kind::Foreign, _) => Err("it is not a ledger of tollgate".to_owned()),
-        (Kind::Ledger(version), _) if version > newest => {
+        (FileKind::Foreign, _) => Err("it is not a ledger of tollgate".to_owned()),
+        (FileKind::Ledger(version), _) if version > newest => {
             Err(format!("its version is {version}; this tollgate knows {newest} at most"))
         }
-        (Kind::Ledger(version), Purpose::Beside | Purpose::Read) if version < newest => {
+        (FileKind::Ledger(version), Purpose::Shared | Purpose::Read) if version < newest => {
             Err(format!("its version is {version}; start the server once to bring it to {newest}"))
         }
-        (Kind::Empty, Purpose::Read | Purpose::Peek) => {
+        (FileKind::Empty, Purpose::Read | Purpose::Inspect) => {
             Err("there is nothing in it yet".to_owned())
         }
-        (Kind::Empty | Kind::Ledger(_), _) => Ok(()),
+        (FileKind::Empty | FileKind::Ledger(_), _) => Ok(()),
     }
 }
 
 /// SQLite reads a last page that was cut as if zeros followed. Where there is a log, it has that page.
-pub(super) fn ends_with_a_page(connection: &Connection, path: &Path) -> Result<(), String> {
+pub(super) fn check_whole_pages(connection: &Connection, path: &Path) -> Result<(), String> {
     let page: u64 = connection
         .pragma_query_value(None, "page_size", |row| row.get(0))
         .map_err(|error| error.to_string())?;
-    let has_log = size_of(&lock::beside(path, "-wal")) > 0;
+    let has_log = size_of(&lock::with_suffix(path, "-wal")) > 0;
     match has_log || size_of(path).is_multiple_of(page.max(1)) {
         true => Ok(()),
         false => Err("it is damaged: its last page was cut".to_owned()),
@@ -139,7 +147,7 @@ pub(super) fn ends_with_a_page(connection: &Connection, path: &Path) -> Result<(
 }
 
 /// Looks for damage: in the file's structure and its indexes, then in the money. It reads the whole file.
-pub(super) fn examine(connection: &mut Connection) -> Result<(), String> {
+pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), String> {
     let damaged = |error: rusqlite::Error| format!("it is damaged: {error}");
     let view = connection.transaction().map_err(damaged)?;
     let verdict: String =
@@ -155,7 +163,7 @@ pub(super) fn examine(connection: &mut Connection) -> Result<(), String> {
 }
 
 /// Whatever is there already is a file. A device would be changed for every process, not just for us.
-pub(super) fn must_be_a_file(path: &Path) -> Result<(), OpenError> {
+pub(super) fn ensure_regular_file(path: &Path) -> Result<(), OpenError> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => Err(OpenError::unusable(path, "it is not a file")),
         Ok(_) | Err(_) => Ok(()),
@@ -170,18 +178,18 @@ pub(super) fn file_id(path: &Path) -> io::Result<FileId> {
 }
 
 /// Whoever goes on with a file that nobody will find again loses what it sells.
-pub(super) fn must_be_there(path: &Path, file: FileId) -> Result<(), Fault> {
+pub(super) fn ensure_not_replaced(path: &Path, file: FileId) -> Result<(), StoreError> {
     let what = match file_id(path) {
         Ok(found) if found != file => "replaced",
         Err(error) if error.kind() == io::ErrorKind::NotFound => "removed",
         Ok(_) | Err(_) => return Ok(()),
     };
     let why = format!("{} was {what} under the server", path.display());
-    Err(Fault::Lasting(Unavailable(why.into())))
+    Err(StoreError::Permanent(Unavailable(why.into())))
 }
 
 /// Its write-ahead log lies beside a file and is named after it, so a file with two paths would have two.
-pub(super) fn must_have_one_path(path: &Path) -> Result<(), OpenError> {
+pub(super) fn ensure_single_path(path: &Path) -> Result<(), OpenError> {
     let found = fs::metadata(path).map_err(|error| OpenError::unusable(path, error))?;
     if found.nlink() > 1 {
         let why = format!(
@@ -192,7 +200,7 @@ pub(super) fn must_have_one_path(path: &Path) -> Result<(), OpenError> {
     }
     // Where the kernel lists no mounts, there are none to be feared.
     let mounts = fs::read(MOUNTS).unwrap_or_default();
-    if is_mount(&mounts, path) {
+    if is_mount_point(&mounts, path) {
         let why = "it is mounted by itself; mount its folder, never the file";
         return Err(OpenError::unusable(path, why));
     }
@@ -200,7 +208,7 @@ pub(super) fn must_have_one_path(path: &Path) -> Result<(), OpenError> {
 }
 
 /// Whether `path` is the fifth word of a line: where something is mounted.
-fn is_mount(mounts: &[u8], path: &Path) -> bool {
+fn is_mount_point(mounts: &[u8], path: &Path) -> bool {
     let escape = |byte: &u8| match byte {
         b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
         byte => vec![*byte],
@@ -213,15 +221,15 @@ fn is_mount(mounts: &[u8], path: &Path) -> bool {
 }
 
 /// Refuses a file that is too short to be the ledger that was there.
-pub(super) fn must_not_be_cut(path: &Path) -> Result<(), OpenError> {
-    must_be_a_file(path)?;
+pub(super) fn ensure_not_truncated(path: &Path) -> Result<(), OpenError> {
+    ensure_regular_file(path)?;
     let exists = path.try_exists().map_err(|error| OpenError::unusable(path, error))?;
     // SQLite takes a file that is shorter than its smallest page for a new one.
-    if (1..SMALLEST).contains(&size_of(path)) {
+    if (1..MIN_LEDGER_BYTES).contains(&size_of(path)) {
         return Err(OpenError::unusable(path, "it is not a ledger of tollgate"));
     }
     if size_of(path) == 0 {
-        if size_of(&lock::beside(path, "-wal")) > 0 {
+        if size_of(&lock::with_suffix(path, "-wal")) > 0 {
             return Err(OpenError::unusable(path, "its write-ahead log is there, but it is not"));
         }
         if exists && lock::was_served(path) {
@@ -236,8 +244,8 @@ pub(super) fn must_not_be_cut(path: &Path) -> Result<(), OpenError> {
 
 /// Makes sure that there is a file, for its owner alone. It is never opened here: closing it would
 /// drop the locks that SQLite may hold on it in this process.
-pub(super) fn make(path: &Path) -> Result<(), OpenError> {
-    must_not_be_cut(path)?;
+pub(super) fn create(path: &Path) -> Result<(), OpenError> {
+    ensure_not_truncated(path)?;
     let created = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     match created {
         Ok(_) => Ok(()),
@@ -267,7 +275,7 @@ mod tests {
             ("/proc", true),
             ("/a/t.db", false),
         ] {
-            assert_eq!(is_mount(mounts, Path::new(path)), expected, "{path}");
+            assert_eq!(is_mount_point(mounts, Path::new(path)), expected, "{path}");
         }
     }
 }

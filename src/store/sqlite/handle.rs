@@ -11,166 +11,171 @@ use std::{fmt, thread};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::books::Books;
 use super::file::FileId;
-use super::identity::Identity;
-use super::reader::Reader;
-use super::writer::{Admission, Step, Weight, Writer, awaited, noted};
-use super::{Fault, Holder, lock};
+use super::identity::LedgerIdentity;
+use super::ledger::Ledger;
+use super::reader::ReportReader;
+use super::writer::{Admission, Durability, WriteCommand, Writer, notification, request};
+use super::{LockHolder, StoreError, lock};
 use crate::store::{
-    AccountLimit, Clock, Ending, Place, PurchaseId, Refused, Reservation, Unavailable,
+    AccountLimit, Clock, PurchaseId, Reservation, ReserveError, Settlement, SlotId, Unavailable,
 };
 
 /// Everything that a server remembers: purchases, jobs, members, and what was sent to the gateway.
 /// Clones are the same store. Dropping the last one writes what is still queued, and waits for that.
 #[derive(Clone)]
 pub struct Store {
-    pub(super) shared: Arc<Shared>,
-    tap: Option<Arc<dyn Tap>>,
+    pub(super) inner: Arc<StoreInner>,
+    tap: Option<Arc<dyn StoreHook>>,
 }
 
-pub(super) struct Shared {
+pub(super) struct StoreInner {
     /// Empty where there is no file.
     pub(super) path: PathBuf,
     pub(super) clock: Clock,
     pub(super) name: Arc<str>,
-    pub(super) steps: Steps,
+    pub(super) executor: Executor,
     pub(super) admission: Admission,
     /// Which file it is, where a server sells from one.
-    pub(super) identity: Option<(Identity, FileId)>,
+    pub(super) identity: Option<(LedgerIdentity, FileId)>,
     /// Where there is a file: else reports are read by the connection that writes.
-    pub(super) reports: Option<Reader>,
+    pub(super) report_reader: Option<ReportReader>,
     /// Something was sold against the balance, or refused for it.
-    pub(super) was_used: AtomicBool,
+    pub(super) credit_used: AtomicBool,
     /// The limit that was noted last, written or not.
-    pub(super) latest_limit: Arc<Mutex<Option<AccountLimit>>>,
+    pub(super) latest_rate_limit: Arc<Mutex<Option<AccountLimit>>>,
 }
 
-pub(super) enum Steps {
-    Nowhere,
+pub(super) enum Executor {
+    Closed,
     Inline(Box<Mutex<Writer>>),
-    Thread { queue: mpsc::Sender<Box<dyn Step>>, writer: thread::JoinHandle<()> },
+    Thread { queue: mpsc::Sender<Box<dyn WriteCommand>>, writer: thread::JoinHandle<()> },
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Verb<'a> {
+pub enum StoreOp<'a> {
     Reserve(&'a Reservation),
-    Sent(PurchaseId),
-    Settle(PurchaseId, &'a Ending),
-    SettleLater(PurchaseId, &'a Ending),
-    Delivered(PurchaseId),
-    Took(Place),
-    Replied(Place),
-    Unsent(Place),
+    MarkSent(PurchaseId),
+    Settle(PurchaseId, &'a Settlement),
+    SettleLater(PurchaseId, &'a Settlement),
+    MarkDelivered(PurchaseId),
+    TakeSlot(SlotId),
+    SlotReplied(SlotId),
+    ReleaseSlot(SlotId),
     Other(&'static str),
 }
 
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What a test puts between callers and a store: it delays verbs, refuses, watches or breaks them.
-pub trait Tap: Send + Sync + 'static {
-    fn before<'a>(&'a self, verb: Verb<'a>) -> Answer<'a, Result<(), Unavailable>>;
+pub trait StoreHook: Send + Sync + 'static {
+    fn before<'a>(&'a self, verb: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>>;
 
-    fn after<'a>(&'a self, verb: Verb<'a>, outcome: &'a Result<(), Refused>) -> Answer<'a, ()>;
+    fn after<'a>(
+        &'a self,
+        verb: StoreOp<'a>,
+        outcome: &'a Result<(), ReserveError>,
+    ) -> HookFuture<'a, ()>;
 
     /// Whether a verb that nobody waits for reaches the store.
-    fn passes(&self, verb: Verb<'_>) -> bool;
+    fn allows(&self, verb: StoreOp<'_>) -> bool;
 }
 
 impl Store {
-    pub(super) fn over(shared: Shared) -> Self {
-        Self { shared: Arc::new(shared), tap: None }
+    pub(super) fn from_inner(shared: StoreInner) -> Self {
+        Self { inner: Arc::new(shared), tap: None }
     }
 
     #[doc(hidden)]
     #[must_use]
-    pub fn tapped(&self, tap: Arc<dyn Tap>) -> Self {
-        Self { shared: Arc::clone(&self.shared), tap: Some(tap) }
+    pub fn with_hook(&self, tap: Arc<dyn StoreHook>) -> Self {
+        Self { inner: Arc::clone(&self.inner), tap: Some(tap) }
     }
 
     /// The wall-clock time as this store has it, which its records are stamped with.
     pub fn now(&self) -> Duration {
-        (self.shared.clock)()
+        (self.inner.clock)()
     }
 
     /// The public name of what it remembers: another one once purchases may have been forgotten.
     pub fn name(&self) -> Arc<str> {
-        Arc::clone(&self.shared.name)
+        Arc::clone(&self.inner.name)
     }
 
     /// Whether it may lack purchases, as a backup does: found when it was opened.
     pub fn may_lack_purchases(&self) -> bool {
-        self.shared.identity.as_ref().is_some_and(|(identity, _)| identity.forgets)
+        self.inner.identity.as_ref().is_some_and(|(identity, _)| identity.may_lack_purchases)
     }
 
     /// Where the server that has this store now is asked by operators, whichever process it is.
-    pub fn served_by(&self) -> Option<Holder> {
-        lock::served_by(&self.shared.path)
+    pub fn lock_holder(&self) -> Option<LockHolder> {
+        lock::lock_holder(&self.inner.path)
     }
 
-    pub(super) fn may_begin(&self) -> Result<(), Unavailable> {
-        if self.shared.admission.is_full.load(Ordering::Relaxed) {
+    pub(super) fn check_capacity(&self) -> Result<(), Unavailable> {
+        if self.inner.admission.is_retry_queue_full.load(Ordering::Relaxed) {
             return Err(Unavailable("too many purchases wait to be recorded".into()));
         }
         Ok(())
     }
 
-    pub(super) async fn ask<T: Send + 'static>(
+    pub(super) async fn run<T: Send + 'static>(
         &self,
-        verb: Verb<'_>,
-        weight: Weight,
-        step: impl FnMut(&Books) -> Result<T, Fault> + Send + 'static,
+        verb: StoreOp<'_>,
+        weight: Durability,
+        step: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        self.around(verb, self.step_when_open(weight, step)).await
+        self.with_hooks(verb, self.execute_when_open(weight, step)).await
     }
 
     /// Runs a step that waits for a store that is being opened: a server's own questions at its start.
-    pub(super) async fn ask_opening<T: Send + 'static>(
+    pub(super) async fn run_while_starting<T: Send + 'static>(
         &self,
         verb: &'static str,
-        weight: Weight,
-        step: impl FnMut(&Books) -> Result<T, Fault> + Send + 'static,
+        weight: Durability,
+        step: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        self.around(Verb::Other(verb), self.step(weight, step)).await
+        self.with_hooks(StoreOp::Other(verb), self.execute(weight, step)).await
     }
 
     /// Reads a report, so that no sale waits for it.
-    pub(super) async fn report<T: Send + 'static>(
+    pub(super) async fn run_report<T: Send + 'static>(
         &self,
         verb: &'static str,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         let read = async {
-            match (&self.shared.reports, &self.shared.steps) {
+            match (&self.inner.report_reader, &self.inner.executor) {
                 (Some(reports), _) => reports.read(query).await,
-                (None, Steps::Inline(writer)) => {
-                    let writer = writer.lock().map_err(|_| broken())?;
-                    query(writer.connection()).map_err(|error| Fault::from(error).unavailable())
+                (None, Executor::Inline(writer)) => {
+                    let writer = writer.lock().map_err(|_| writer_gone())?;
+                    query(writer.connection())
+                        .map_err(|error| StoreError::from(error).unavailable())
                 }
-                (None, _) => Err(self.gone()),
+                (None, _) => Err(self.closed_error()),
             }
         };
-        self.around(Verb::Other(verb), read).await
+        self.with_hooks(StoreOp::Other(verb), read).await
     }
 
-    pub(super) fn note(
+    pub(super) fn notify(
         &self,
-        verb: Verb<'_>,
-        weight: Weight,
-        step: impl FnMut(&Books) -> Result<(), Fault> + Send + 'static,
+        verb: StoreOp<'_>,
+        weight: Durability,
+        step: impl FnMut(&Ledger) -> Result<(), StoreError> + Send + 'static,
     ) {
-        if self.tap.as_ref().is_none_or(|tap| tap.passes(verb)) {
-            self.send(noted(weight, step));
+        if self.tap.as_ref().is_none_or(|tap| tap.allows(verb)) {
+            self.enqueue(notification(weight, step));
         }
     }
 
-    pub(super) async fn around<T, E: Clone + From<Unavailable>>(
+    pub(super) async fn with_hooks<T, E: Clone + From<Unavailable>>(
         &self,
-        verb: Verb<'_>,
+        verb: StoreOp<'_>,
         work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E>
     where
-        Refused: From<E>,
+        ReserveError: From<E>,
     {
         let Some(tap) = &self.tap else { return work.await };
         tap.before(verb).await?;
@@ -180,65 +185,65 @@ impl Store {
         done
     }
 
-    pub(super) async fn step_when_open<T: Send + 'static>(
+    pub(super) async fn execute_when_open<T: Send + 'static>(
         &self,
-        weight: Weight,
-        step: impl FnMut(&Books) -> Result<T, Fault> + Send + 'static,
+        weight: Durability,
+        step: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        self.shared.admission.pass()?;
-        self.step(weight, step).await
+        self.inner.admission.check()?;
+        self.execute(weight, step).await
     }
 
-    async fn step<T: Send + 'static>(
+    async fn execute<T: Send + 'static>(
         &self,
-        weight: Weight,
-        step: impl FnMut(&Books) -> Result<T, Fault> + Send + 'static,
+        weight: Durability,
+        step: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        let (step, answered) = awaited(weight, step);
-        self.send(step);
-        answered.await.unwrap_or_else(|oneshot::error::RecvError { .. }| Err(self.gone()))
+        let (step, answered) = request(weight, step);
+        self.enqueue(step);
+        answered.await.unwrap_or_else(|oneshot::error::RecvError { .. }| Err(self.closed_error()))
     }
 
-    fn send(&self, step: Box<dyn Step>) {
+    fn enqueue(&self, step: Box<dyn WriteCommand>) {
         // Where the writer is gone, the step goes with its answer, and whoever waits is told so.
-        match &self.shared.steps {
-            Steps::Nowhere => {}
-            Steps::Inline(writer) => {
+        match &self.inner.executor {
+            Executor::Closed => {}
+            Executor::Inline(writer) => {
                 if let Ok(mut writer) = writer.lock() {
                     writer.run_inline(step);
                 }
             }
-            Steps::Thread { queue, .. } => drop(queue.send(step)),
+            Executor::Thread { queue, .. } => drop(queue.send(step)),
         }
     }
 
-    fn gone(&self) -> Unavailable {
-        self.shared.admission.pass().err().unwrap_or_else(broken)
+    fn closed_error(&self) -> Unavailable {
+        self.inner.admission.check().err().unwrap_or_else(writer_gone)
     }
 }
 
-fn broken() -> Unavailable {
+fn writer_gone() -> Unavailable {
     Unavailable("the ledger's writer is gone".into())
 }
 
 /// However the file is called, it has one lock; and a process that changes its folder keeps its ledger.
-pub(super) fn true_name(path: &Path) -> PathBuf {
+pub(super) fn canonical_path(path: &Path) -> PathBuf {
     path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
 
-impl Drop for Shared {
+impl Drop for StoreInner {
     fn drop(&mut self) {
         self.admission.stop.store(true, Ordering::Relaxed);
         // First: a connection that still reads would keep the write-ahead log from being emptied.
-        drop(self.reports.take());
-        match std::mem::replace(&mut self.steps, Steps::Nowhere) {
-            Steps::Nowhere => {}
-            Steps::Inline(writer) => {
+        drop(self.report_reader.take());
+        match std::mem::replace(&mut self.executor, Executor::Closed) {
+            Executor::Closed => {}
+            Executor::Inline(writer) => {
                 if let Ok(writer) = writer.into_inner() {
-                    writer.finish();
+                    writer.close();
                 }
             }
-            Steps::Thread { queue, writer } => {
+            Executor::Thread { queue, writer } => {
                 drop(queue);
                 let _ = writer.join();
             }
@@ -248,6 +253,6 @@ impl Drop for Shared {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("path", &self.shared.path).finish_non_exhaustive()
+        f.debug_struct("Store").field("path", &self.inner.path).finish_non_exhaustive()
     }
 }

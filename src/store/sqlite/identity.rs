@@ -13,151 +13,170 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::Fault;
-use super::schema::Kind;
+use super::StoreError;
+use super::schema::FileKind;
 use crate::store::Unavailable;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-const SINCE: i64 = 4;
+const FIRST_VERSION: i64 = 4;
 
 pub(super) type Nonce = [u8; 16];
 
 /// A file as it lies on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct FileStamp {
     pub(super) size: u64,
     /// When it was last written, in nanoseconds since 1970-01-01 UTC.
-    pub(super) written: i64,
+    pub(super) modified: i64,
     pub(super) inode: u64,
 }
 
 /// What the lock file says of the ledger beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct LedgerState {
     pub(super) nonce: Nonce,
-    pub(super) latest: i64,
+    pub(super) latest_number: i64,
     /// The file as the last server closed it; none while one has it, and after a crash.
-    pub(super) closed: Option<Stamp>,
+    pub(super) closed: Option<FileStamp>,
 }
 
 /// What the file says of itself.
 #[derive(Clone, Debug)]
-struct Stored {
+struct StoredIdentity {
     name: Arc<str>,
     nonce: Nonce,
     boot: String,
-    latest: i64,
-    is_under_way: bool,
+    latest_number: i64,
+    has_running: bool,
 }
 
 /// The ledger as a new server takes it over.
 #[derive(Clone, Debug)]
-pub(super) struct Identity {
+pub(super) struct LedgerIdentity {
     pub(super) name: Arc<str>,
-    pub(super) mark: Mark,
-    pub(super) doubt: Option<&'static str>,
+    pub(super) state: LedgerState,
+    pub(super) suspect_reason: Option<&'static str>,
     /// Whether purchases may be missing that an earlier server sold.
-    pub(super) forgets: bool,
+    pub(super) may_lack_purchases: bool,
     boot: String,
 }
 
-impl Identity {
+impl LedgerIdentity {
     /// Who the file is, now that a new server has its lock, which says `marked`. `found` is the file before it
     /// was opened, where it has no write-ahead log. Nothing is written yet.
-    pub(super) fn of(
+    pub(super) fn read(
         connection: &Connection,
-        kind: Kind,
-        marked: Option<Mark>,
-        found: Option<Stamp>,
+        kind: FileKind,
+        marked: Option<LedgerState>,
+        found: Option<FileStamp>,
     ) -> Result<Self, String> {
         let stored = stored(connection, kind).map_err(|error| error.to_string())?;
         let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
-        let latest = stored.as_ref().map_or(0, |stored| stored.latest);
-        let mark = Mark { nonce: random()?, latest, closed: None };
+        let latest = stored.as_ref().map_or(0, |stored| stored.latest_number);
+        let mark = LedgerState { nonce: random()?, latest_number: latest, closed: None };
         let new_name = || random::<8>().map(|bytes| format!("durable-{}", hex(&bytes)).into());
         let (name, doubt, forgets) = match (stored, marked) {
-            (None, _) if kind == Kind::Empty => (new_name()?, None, false),
+            (None, _) if kind == FileKind::Empty => (new_name()?, None, false),
             (None, _) => (new_name()?, Some("no server of this version has had it"), false),
             (Some(stored), marked) => {
-                let doubt = doubt(&stored, marked, &boot, found);
-                let forgets = doubt.is_some_and(|doubt| doubt.forgets);
+                let doubt = suspicion(&stored, marked, &boot, found);
+                let forgets = doubt.is_some_and(|doubt| doubt.may_lack_purchases);
                 let name = if forgets { new_name()? } else { stored.name };
                 (name, doubt.map(|doubt| doubt.why), forgets)
             }
         };
-        Ok(Self { name, mark, doubt, forgets, boot })
+        Ok(Self { name, state: mark, suspect_reason: doubt, may_lack_purchases: forgets, boot })
     }
 
-    pub(super) fn open(&self, connection: &Connection) -> Result<(), Fault> {
+    pub(super) fn save(&self, connection: &Connection) -> Result<(), StoreError> {
         connection.execute(
             "INSERT OR REPLACE INTO identity (number, name, nonce, boot) VALUES (1, ?, ?, ?)",
-            params![self.name, self.mark.nonce, self.boot],
+            params![self.name, self.state.nonce, self.boot],
         )?;
         Ok(())
     }
 }
 
 /// Refuses a file whose content was exchanged under the server that has it.
-pub(super) fn must_be(connection: &Connection, nonce: &Nonce) -> Result<(), Fault> {
+pub(super) fn ensure_nonce(connection: &Connection, nonce: &Nonce) -> Result<(), StoreError> {
     let query = "SELECT nonce = ? FROM identity";
     let is_same: Option<bool> =
         connection.query_row(query, [nonce], |row| row.get(0)).optional()?;
     if is_same == Some(true) {
         return Ok(());
     }
-    Err(Fault::Lasting(Unavailable("the ledger's content was replaced under the server".into())))
+    Err(StoreError::Permanent(Unavailable(
+        "the ledger's content was replaced under the server".into(),
+    )))
 }
 
 /// Why a file is not simply the one that the last server closed.
 #[derive(Clone, Copy)]
-struct Doubt {
+struct Suspicion {
     why: &'static str,
-    forgets: bool,
+    may_lack_purchases: bool,
 }
 
-fn doubt(stored: &Stored, marked: Option<Mark>, boot: &str, found: Option<Stamp>) -> Option<Doubt> {
-    let Some(Mark { nonce, latest, closed }) = marked else {
-        return Some(Doubt { why: "its lock file is not there, or is empty", forgets: true });
+fn suspicion(
+    stored: &StoredIdentity,
+    marked: Option<LedgerState>,
+    boot: &str,
+    found: Option<FileStamp>,
+) -> Option<Suspicion> {
+    let Some(LedgerState { nonce, latest_number: latest, closed }) = marked else {
+        return Some(Suspicion {
+            why: "its lock file is not there, or is empty",
+            may_lack_purchases: true,
+        });
     };
     if stored.nonce != nonce {
-        return Some(Doubt { why: "its lock file belongs to another copy", forgets: true });
+        return Some(Suspicion {
+            why: "its lock file belongs to another copy",
+            may_lack_purchases: true,
+        });
     }
-    if stored.latest < latest {
-        return Some(Doubt { why: "it lacks purchases that were sold", forgets: true });
+    if stored.latest_number < latest {
+        return Some(Suspicion {
+            why: "it lacks purchases that were sold",
+            may_lack_purchases: true,
+        });
     }
     if let Some(closed) = closed {
         // A copy that lies elsewhere, or was put back: the original may have sold meanwhile.
         if found.is_some_and(|found| found.inode != closed.inode) {
-            return Some(Doubt {
+            return Some(Suspicion {
                 why: "it is a copy of what the last server closed",
-                forgets: true,
+                may_lack_purchases: true,
             });
         }
         let why = "it was written after the last server closed it";
         // A copy of a running server's file, put back, has purchases under way that have ended since.
-        let forgets = stored.is_under_way;
-        return (Some(closed) != found).then_some(Doubt { why, forgets });
+        let forgets = stored.has_running;
+        return (Some(closed) != found).then_some(Suspicion { why, may_lack_purchases: forgets });
     }
     if boot.is_empty() || stored.boot != boot {
-        return Some(Doubt { why: "the system went down while it was open", forgets: true });
+        return Some(Suspicion {
+            why: "the system went down while it was open",
+            may_lack_purchases: true,
+        });
     }
-    Some(Doubt { why: "it was not closed", forgets: false })
+    Some(Suspicion { why: "it was not closed", may_lack_purchases: false })
 }
 
-fn stored(connection: &Connection, kind: Kind) -> rusqlite::Result<Option<Stored>> {
-    if !matches!(kind, Kind::Ledger(version) if version >= SINCE) {
+fn stored(connection: &Connection, kind: FileKind) -> rusqlite::Result<Option<StoredIdentity>> {
+    if !matches!(kind, FileKind::Ledger(version) if version >= FIRST_VERSION) {
         return Ok(None);
     }
     let query = "SELECT name, nonce, boot, (SELECT coalesce(max(number), 0) FROM purchases),
             EXISTS (SELECT 1 FROM purchases WHERE ended_at IS NULL)
         FROM identity";
     let read = |row: &rusqlite::Row<'_>| {
-        Ok(Stored {
+        Ok(StoredIdentity {
             name: row.get(0)?,
             nonce: row.get(1)?,
             boot: row.get(2)?,
-            latest: row.get(3)?,
-            is_under_way: row.get(4)?,
+            latest_number: row.get(3)?,
+            has_running: row.get(4)?,
         })
     };
     connection.query_row(query, [], read).optional()
@@ -177,21 +196,23 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn stored() -> Stored {
-        Stored {
+    fn stored() -> StoredIdentity {
+        StoredIdentity {
             name: "durable-0".into(),
             nonce: [1; 16],
             boot: "today".to_owned(),
-            latest: 7,
-            is_under_way: false,
+            latest_number: 7,
+            has_running: false,
         }
     }
 
     #[test]
     fn name_changes_only_when_purchases_may_be_missing() {
-        let stamp = |written, inode| Some(Stamp { size: 4_096, written, inode });
+        let stamp = |written, inode| Some(FileStamp { size: 4_096, modified: written, inode });
         let (same, other, copy) = (stamp(5, 9), stamp(6, 9), stamp(5, 10));
-        let mark = |nonce, latest, closed| Some(Mark { nonce: [nonce; 16], latest, closed });
+        let mark = |nonce, latest, closed| {
+            Some(LedgerState { nonce: [nonce; 16], latest_number: latest, closed })
+        };
         // What the lock says, the boot, the file: whether it is checked, and gets another name.
         for (marked, boot, found, is_checked, forgets) in [
             (mark(1, 7, same), "today", same, false, false),
@@ -209,24 +230,29 @@ mod tests {
             (mark(2, 7, None), "today", same, true, true),
             (None, "today", same, true, true),
         ] {
-            let doubt = doubt(&stored(), marked, boot, found);
-            let judged = (doubt.is_some(), doubt.is_some_and(|doubt| doubt.forgets));
+            let doubt = suspicion(&stored(), marked, boot, found);
+            let judged = (doubt.is_some(), doubt.is_some_and(|doubt| doubt.may_lack_purchases));
             assert_eq!(judged, (is_checked, forgets), "{marked:?} {boot} {found:?}");
         }
     }
 
     #[test]
     fn copy_with_purchases_under_way_that_was_put_back_gets_another_name() {
-        let written = |written| Some(Stamp { size: 4_096, written, inode: 9 });
-        let stored = Stored { is_under_way: true, ..stored() };
-        let marked = Some(Mark { nonce: [1; 16], latest: 7, closed: written(5) });
-        assert!(doubt(&stored, marked, "today", written(6)).is_some_and(|doubt| doubt.forgets));
+        let written = |written| Some(FileStamp { size: 4_096, modified: written, inode: 9 });
+        let stored = StoredIdentity { has_running: true, ..stored() };
+        let marked = Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: written(5) });
+        assert!(
+            suspicion(&stored, marked, "today", written(6))
+                .is_some_and(|doubt| doubt.may_lack_purchases)
+        );
     }
 
     #[test]
     fn name_is_never_kept_without_a_boot_id() {
-        let unknown = Stored { boot: String::new(), ..stored() };
-        let marked = Some(Mark { nonce: [1; 16], latest: 7, closed: None });
-        assert!(doubt(&unknown, marked, "", None).is_some_and(|doubt| doubt.forgets));
+        let unknown = StoredIdentity { boot: String::new(), ..stored() };
+        let marked = Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: None });
+        assert!(
+            suspicion(&unknown, marked, "", None).is_some_and(|doubt| doubt.may_lack_purchases)
+        );
     }
 }

@@ -6,56 +6,65 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use uuid::Uuid;
 
-use super::Fault;
-use super::books::Books;
+use super::StoreError;
 use super::column::{self, nanos};
-use super::handle::{Store, Verb};
-use super::writer::Weight;
-use crate::store::{Job, JobState, KeyId, PurchaseId, Unavailable, Word};
+use super::handle::{Store, StoreOp};
+use super::ledger::Ledger;
+use super::writer::Durability;
+use crate::store::{Job, JobState, KeyId, PurchaseId, StatusUpdate, Unavailable};
 
 impl Store {
     /// Notes a job without its purchase; on return, a power cut does not forget it. One that is known
-    /// stays as it is, and a word comes by [`heard`](Self::heard) alone.
-    pub async fn accept(&self, job: &Job) -> Result<(), Unavailable> {
+    /// stays as it is, and a word comes by [`update_job`](Self::heard) alone.
+    pub async fn insert_job(&self, job: &Job) -> Result<(), Unavailable> {
         let job = job.clone();
-        let accept = move |books: &Books| accept(&books.connection, &job);
-        self.ask(Verb::Other("accept"), Weight::Dear, accept).await
+        let accept = move |books: &Ledger| insert(&books.connection, &job);
+        self.run(StoreOp::Other("accept"), Durability::Synced, accept).await
     }
 
     /// The gateway's latest word on a job. On one that has ended, or is not known, it changes nothing.
-    pub async fn heard(&self, request_id: Arc<str>, word: Word) -> Result<(), Unavailable> {
+    pub async fn update_job(
+        &self,
+        request_id: Arc<str>,
+        word: StatusUpdate,
+    ) -> Result<(), Unavailable> {
         // What a power cut forgets is asked for again.
-        let heard = move |books: &Books| heard(&books.connection, &request_id, &word);
-        self.ask(Verb::Other("heard"), Weight::Cheap, heard).await
+        let heard = move |books: &Ledger| update(&books.connection, &request_id, &word);
+        self.run(StoreOp::Other("heard"), Durability::Buffered, heard).await
     }
 
-    pub async fn job(&self, request_id: Arc<str>) -> Result<Option<Job>, Unavailable> {
-        let find = move |books: &Books| job(&books.connection, &request_id);
-        self.ask(Verb::Other("job"), Weight::Cheap, find).await
+    pub async fn find_job(&self, request_id: Arc<str>) -> Result<Option<Job>, Unavailable> {
+        let find = move |books: &Ledger| job(&books.connection, &request_id);
+        self.run(StoreOp::Other("job"), Durability::Buffered, find).await
     }
 
     pub async fn open_jobs(&self) -> Result<Vec<Job>, Unavailable> {
-        self.ask_opening("open_jobs", Weight::Cheap, |books| open(&books.connection)).await
+        self.run_while_starting("open_jobs", Durability::Buffered, |books| open(&books.connection))
+            .await
     }
 
     pub async fn jobs_of(&self, owner: Arc<str>, most: usize) -> Result<Vec<Job>, Unavailable> {
-        let find = move |books: &Books| of(&books.connection, &owner, most);
-        self.ask(Verb::Other("jobs_of"), Weight::Cheap, find).await
+        let find = move |books: &Ledger| of(&books.connection, &owner, most);
+        self.run(StoreOp::Other("jobs_of"), Durability::Buffered, find).await
     }
 
     pub async fn latest_jobs(&self, most: usize) -> Result<Vec<Job>, Unavailable> {
-        let find = move |books: &Books| latest(&books.connection, most);
-        self.ask(Verb::Other("latest_jobs"), Weight::Cheap, find).await
+        let find = move |books: &Ledger| latest(&books.connection, most);
+        self.run(StoreOp::Other("latest_jobs"), Durability::Buffered, find).await
     }
 
-    pub async fn times(&self, model: Arc<str>, most: usize) -> Result<Vec<Duration>, Unavailable> {
+    pub async fn job_durations(
+        &self,
+        model: Arc<str>,
+        most: usize,
+    ) -> Result<Vec<Duration>, Unavailable> {
         // A job that is picked up at the start asks it once.
-        let find = move |books: &Books| times(&books.connection, &model, most);
-        self.ask_opening("times", Weight::Cheap, find).await
+        let find = move |books: &Ledger| durations(&books.connection, &model, most);
+        self.run_while_starting("times", Durability::Buffered, find).await
     }
 }
 
-pub(super) fn accept(connection: &Connection, job: &Job) -> Result<(), Fault> {
+pub(super) fn insert(connection: &Connection, job: &Job) -> Result<(), StoreError> {
     let mut insert = connection.prepare_cached(
         "INSERT INTO jobs (request_id, owner, key, model, toll_micros, at, purchase)
          VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING",
@@ -72,7 +81,11 @@ pub(super) fn accept(connection: &Connection, job: &Job) -> Result<(), Fault> {
     Ok(())
 }
 
-fn heard(connection: &Connection, request_id: &str, word: &Word) -> Result<(), Fault> {
+fn update(
+    connection: &Connection,
+    request_id: &str,
+    word: &StatusUpdate,
+) -> Result<(), StoreError> {
     let mut note = connection.prepare_cached(
         "UPDATE jobs SET heard_at = ?, body = ?, state = ? WHERE request_id = ? AND state = 'open'",
     )?;
@@ -80,25 +93,29 @@ fn heard(connection: &Connection, request_id: &str, word: &Word) -> Result<(), F
     Ok(())
 }
 
-fn job(connection: &Connection, request_id: &str) -> Result<Option<Job>, Fault> {
+fn job(connection: &Connection, request_id: &str) -> Result<Option<Job>, StoreError> {
     let mut find = connection.prepare_cached(&select("WHERE request_id = ?"))?;
     Ok(find.query_row([request_id], read).optional()?)
 }
 
-fn open(connection: &Connection) -> Result<Vec<Job>, Fault> {
+fn open(connection: &Connection) -> Result<Vec<Job>, StoreError> {
     all(connection, &select("WHERE state = 'open' ORDER BY number"), &[])
 }
 
-fn of(connection: &Connection, owner: &str, most: usize) -> Result<Vec<Job>, Fault> {
+fn of(connection: &Connection, owner: &str, most: usize) -> Result<Vec<Job>, StoreError> {
     let latest = select("WHERE owner = ? ORDER BY number DESC LIMIT ?");
     all(connection, &latest, &[&owner, &column::count(most)])
 }
 
-fn latest(connection: &Connection, most: usize) -> Result<Vec<Job>, Fault> {
+fn latest(connection: &Connection, most: usize) -> Result<Vec<Job>, StoreError> {
     all(connection, &select("ORDER BY number DESC LIMIT ?"), &[&column::count(most)])
 }
 
-fn times(connection: &Connection, model: &str, most: usize) -> Result<Vec<Duration>, Fault> {
+fn durations(
+    connection: &Connection,
+    model: &str,
+    most: usize,
+) -> Result<Vec<Duration>, StoreError> {
     let mut find = connection.prepare_cached(
         "SELECT at, heard_at FROM jobs WHERE model = ? AND state = 'finished'
          ORDER BY heard_at DESC, number DESC LIMIT ?",
@@ -116,7 +133,11 @@ fn select(which: &str) -> String {
     )
 }
 
-fn all(connection: &Connection, query: &str, values: &[&dyn ToSql]) -> Result<Vec<Job>, Fault> {
+fn all(
+    connection: &Connection,
+    query: &str,
+    values: &[&dyn ToSql],
+) -> Result<Vec<Job>, StoreError> {
     let mut find = connection.prepare_cached(query)?;
     Ok(find.query_map(values, read)?.collect::<rusqlite::Result<_>>()?)
 }
@@ -125,7 +146,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Job> {
     let text = |column| Ok::<Arc<str>, rusqlite::Error>(row.get_ref(column)?.as_str()?.into());
     let body: Option<Vec<u8>> = row.get(7)?;
     let latest = match body {
-        Some(body) => Some(Word {
+        Some(body) => Some(StatusUpdate {
             at: column::moment(row, 6)?,
             body: body.into(),
             state: column::named(row, 8, &JobState::ALL, JobState::name)?,
@@ -140,6 +161,6 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Job> {
         model: text(3)?,
         toll: column::money(row, 4)?,
         at: column::moment(row, 5)?,
-        latest,
+        latest_update: latest,
     })
 }

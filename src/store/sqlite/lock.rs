@@ -15,39 +15,39 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::identity::{Mark, Nonce, Stamp, hex};
-use super::{Holder, OpenError};
+use super::identity::{FileStamp, LedgerState, Nonce, hex};
+use super::{LockHolder, OpenError};
 use crate::clock;
 
-const ENDING: &str = ".lock";
+const LOCK_SUFFIX: &str = ".lock";
 /// A command has the lock for as long as it asks the gateway; whoever comes meanwhile waits so long.
-const COMMANDS_END: Duration = Duration::from_secs(120);
+const MAX_COMMAND_WAIT: Duration = Duration::from_secs(120);
 /// What is written in the lock may be of the last holder for a moment.
-const IS_SIGNED: Duration = Duration::from_millis(200);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const MAX_SERVER_WAIT: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Digits of a purchase's number, so that the next one overwrites it in place.
 const DIGITS: usize = 20;
-const KERNELS_LIST: &str = "/proc/locks";
+const PROC_LOCKS: &str = "/proc/locks";
 
 /// Held for as long as the holder lives; the system drops it with the process.
 #[derive(Debug)]
 pub(super) struct Lock {
     file: File,
     path: PathBuf,
-    holder: Holder,
-    mark: Option<Mark>,
-    number_at: u64,
+    holder: LockHolder,
+    state: Option<LedgerState>,
+    number_offset: u64,
     /// The ledger itself: its lock holds under every path.
-    ledger: Option<File>,
+    ledger_file: Option<File>,
     is_clean: bool,
     /// Whether the file is not as the last server closed it.
-    is_doubtful: bool,
+    is_suspect: bool,
 }
 
 impl Lock {
     /// Takes the lock on `<path>.lock`, or names the process that has it.
-    pub(super) fn take(ledger: &Path, holder: Holder) -> Result<Self, OpenError> {
-        let path = beside(ledger, ENDING);
+    pub(super) fn acquire(ledger: &Path, holder: LockHolder) -> Result<Self, OpenError> {
+        let path = with_suffix(ledger, LOCK_SUFFIX);
         let unusable = |error: io::Error| OpenError::unusable(&path, error);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -58,48 +58,49 @@ impl Lock {
             match file.try_lock() {
                 Ok(()) => break,
                 Err(TryLockError::WouldBlock) => {
-                    let Signed { pid, holder: has_it, .. } = read(&mut file).map_err(unusable)?;
+                    let LockContents { pid, holder: has_it, .. } =
+                        read(&mut file).map_err(unusable)?;
                     let patience = match has_it {
-                        Holder::Command => COMMANDS_END,
-                        Holder::Server(_) => IS_SIGNED,
+                        LockHolder::Command => MAX_COMMAND_WAIT,
+                        LockHolder::Server(_) => MAX_SERVER_WAIT,
                     };
                     if since.elapsed() >= patience {
                         return Err(OpenError::Locked { pid, holder: has_it });
                     }
-                    if has_it == Holder::Command && !std::mem::replace(&mut is_told, true) {
+                    if has_it == LockHolder::Command && !std::mem::replace(&mut is_told, true) {
                         let pid = pid.unwrap_or_default();
                         warn!(
                             pid,
                             "waiting for a command that asks the gateway and has the ledger"
                         );
                     }
-                    thread::sleep(LOOK_AGAIN);
+                    thread::sleep(POLL_INTERVAL);
                 }
                 Err(TryLockError::Error(error)) => return Err(unusable(error)),
             }
         }
         let was_served = file.metadata().map_err(unusable)?.len() > 0;
-        let Signed { mark, .. } = read(&mut file).map_err(unusable)?;
+        let LockContents { state: mark, .. } = read(&mut file).map_err(unusable)?;
         let path = ledger.to_owned();
         let mut lock = Self {
             file,
             path,
             holder,
-            mark,
-            number_at: 0,
-            ledger: None,
+            state: mark,
+            number_offset: 0,
+            ledger_file: None,
             is_clean: false,
-            is_doubtful: false,
+            is_suspect: false,
         };
         if was_served {
-            lock.sign().map_err(unusable)?;
+            lock.write().map_err(unusable)?;
         }
         Ok(lock)
     }
 
     /// Locks the file at `path` itself, or names the process that has it under another path. SQLite
     /// must not have it open yet in this process.
-    pub(super) fn take_file(&mut self, path: &Path) -> Result<(), OpenError> {
+    pub(super) fn lock_ledger_file(&mut self, path: &Path) -> Result<(), OpenError> {
         let unusable = |error: io::Error| OpenError::unusable(path, error);
         let ledger = File::open(path).map_err(unusable)?;
         let since = clock::now();
@@ -107,42 +108,42 @@ impl Lock {
             match ledger.try_lock() {
                 Ok(()) => break,
                 // A process that was being started just now may have a copy for a moment.
-                Err(TryLockError::WouldBlock) if since.elapsed() < IS_SIGNED => {
-                    thread::sleep(LOOK_AGAIN);
+                Err(TryLockError::WouldBlock) if since.elapsed() < MAX_SERVER_WAIT => {
+                    thread::sleep(POLL_INTERVAL);
                 }
                 Err(TryLockError::WouldBlock) => {
-                    let pid = holder_of(&ledger);
+                    let pid = flock_owner(&ledger);
                     // Closing it would drop the locks that SQLite may hold on it in this process.
                     std::mem::forget(ledger);
-                    return Err(OpenError::Locked { pid, holder: Holder::Server(None) });
+                    return Err(OpenError::Locked { pid, holder: LockHolder::Server(None) });
                 }
                 Err(TryLockError::Error(error)) => return Err(unusable(error)),
             }
         }
-        self.ledger = Some(ledger);
+        self.ledger_file = Some(ledger);
         Ok(())
     }
 
-    pub(super) fn mark(&self) -> Option<Mark> {
-        self.mark
+    pub(super) fn state(&self) -> Option<LedgerState> {
+        self.state
     }
 
     /// Writes who has it, and which ledger it is of. From then on, the ledger counts as one that was served.
-    pub(super) fn sign_for(&mut self, mark: Mark) -> io::Result<()> {
-        self.mark = Some(mark);
-        self.sign()
+    pub(super) fn write_state(&mut self, mark: LedgerState) -> io::Result<()> {
+        self.state = Some(mark);
+        self.write()
     }
 
-    pub(super) fn sign(&mut self) -> io::Result<()> {
+    pub(super) fn write(&mut self) -> io::Result<()> {
         let pid = std::process::id();
         let who = match self.holder {
-            Holder::Server(None) => format!("{pid}\n"),
-            Holder::Server(Some(admin)) => format!("{pid}\nadmin {admin}\n"),
-            Holder::Command => format!("{pid}\ncommand\n"),
+            LockHolder::Server(None) => format!("{pid}\n"),
+            LockHolder::Server(Some(admin)) => format!("{pid}\nadmin {admin}\n"),
+            LockHolder::Command => format!("{pid}\ncommand\n"),
         };
-        let (start, rest) = match self.mark {
-            Some(Mark { nonce, latest, closed }) => {
-                let closed = closed.map(|Stamp { size, written, inode }| {
+        let (start, rest) = match self.state {
+            Some(LedgerState { nonce, latest_number: latest, closed }) => {
+                let closed = closed.map(|FileStamp { size, modified: written, inode }| {
                     format!("closed {size} {written} {inode}\n")
                 });
                 let rest = format!("{latest:0DIGITS$}\n{}", closed.unwrap_or_default());
@@ -150,7 +151,7 @@ impl Lock {
             }
             None => (who, String::new()),
         };
-        self.number_at = start.len() as u64;
+        self.number_offset = start.len() as u64;
         self.file.rewind()?;
         self.file.set_len(0)?;
         // Nothing waits for the disk: a lock that a power cut put back disagrees with the ledger.
@@ -159,100 +160,104 @@ impl Lock {
 
     /// Everything was written. The connection is closed before the lock is given back, and then the file is
     /// as the next server is to find it.
-    pub(super) fn is_done(&mut self) {
+    pub(super) fn mark_clean(&mut self) {
         self.is_clean = true;
     }
 
     /// The file is not as the last server closed it: the next server is to find that, too, as it may have
     /// to give it another name.
-    pub(super) fn keep_doubt(&mut self) {
-        self.is_doubtful = true;
+    pub(super) fn mark_suspect(&mut self) {
+        self.is_suspect = true;
     }
 
-    fn note_closed(&mut self) -> io::Result<()> {
-        let was_closed = self.mark.is_some_and(|mark| mark.closed.is_some());
+    fn write_closed(&mut self) -> io::Result<()> {
+        let was_closed = self.state.is_some_and(|mark| mark.closed.is_some());
         let may_note = match self.holder {
-            Holder::Server(_) => true,
+            LockHolder::Server(_) => true,
             // What a server left open stays so.
-            Holder::Command => was_closed && !self.is_doubtful,
+            LockHolder::Command => was_closed && !self.is_suspect,
         };
-        if let Some(mark) = &mut self.mark
+        if let Some(mark) = &mut self.state
             && may_note
             && self.is_clean
         {
-            mark.closed = stamp(&self.path);
-            self.sign()?;
+            mark.closed = file_stamp(&self.path);
+            self.write()?;
         }
         Ok(())
     }
 
-    pub(super) fn note(&mut self, latest: i64) -> io::Result<()> {
-        let Some(mark) = self.mark.as_mut().filter(|mark| mark.latest < latest) else {
+    pub(super) fn write_latest(&mut self, latest: i64) -> io::Result<()> {
+        let Some(mark) = self.state.as_mut().filter(|mark| mark.latest_number < latest) else {
             return Ok(());
         };
-        mark.latest = latest;
-        self.file.write_all_at(format!("{latest:0DIGITS$}").as_bytes(), self.number_at)
+        mark.latest_number = latest;
+        self.file.write_all_at(format!("{latest:0DIGITS$}").as_bytes(), self.number_offset)
     }
 }
 
-struct Signed {
+struct LockContents {
     pid: Option<u32>,
-    holder: Holder,
-    mark: Option<Mark>,
+    holder: LockHolder,
+    state: Option<LedgerState>,
 }
 
-fn read(file: &mut File) -> io::Result<Signed> {
+fn read(file: &mut File) -> io::Result<LockContents> {
     let mut text = String::new();
     file.rewind()?;
     file.read_to_string(&mut text)?;
     let mut lines = text.lines();
     let pid = lines.next().and_then(|line| line.trim().parse().ok());
-    let (mut holder, mut mark) = (Holder::Server(None), None);
+    let (mut holder, mut mark) = (LockHolder::Server(None), None);
     for line in lines {
         match line.split_once(' ') {
-            None if line == "command" => holder = Holder::Command,
-            Some(("admin", at)) => holder = Holder::Server(at.parse().ok()),
-            Some(("ledger", noted)) => mark = read_mark(noted),
+            None if line == "command" => holder = LockHolder::Command,
+            Some(("admin", at)) => holder = LockHolder::Server(at.parse().ok()),
+            Some(("ledger", noted)) => mark = parse_state(noted),
             Some(("closed", noted)) => {
-                mark = mark.map(|mark| Mark { closed: read_stamp(noted), ..mark });
+                mark = mark.map(|mark| LedgerState { closed: parse_stamp(noted), ..mark });
             }
             Some(_) | None => {}
         }
     }
-    Ok(Signed { pid, holder, mark })
+    Ok(LockContents { pid, holder, state: mark })
 }
 
 /// `None` unless it is whole: then nothing is known of the ledger.
-fn read_mark(text: &str) -> Option<Mark> {
+fn parse_state(text: &str) -> Option<LedgerState> {
     let (nonce, latest) = text.split_once(' ')?;
     let digits = u128::from_str_radix(nonce, 16).ok().filter(|_| nonce.len() == 32)?;
     let latest = latest.parse().ok().filter(|_| latest.len() == DIGITS)?;
-    Some(Mark { nonce: Nonce::from(digits.to_be_bytes()), latest, closed: None })
+    Some(LedgerState {
+        nonce: Nonce::from(digits.to_be_bytes()),
+        latest_number: latest,
+        closed: None,
+    })
 }
 
-fn read_stamp(text: &str) -> Option<Stamp> {
+fn parse_stamp(text: &str) -> Option<FileStamp> {
     let mut numbers = text.split(' ');
-    Some(Stamp {
+    Some(FileStamp {
         size: numbers.next()?.parse().ok()?,
-        written: numbers.next()?.parse().ok()?,
+        modified: numbers.next()?.parse().ok()?,
         inode: numbers.next()?.parse().ok()?,
     })
 }
 
 /// A ledger that nobody has open; `None` where a part of it is in a write-ahead log.
-pub(super) fn stamp(ledger: &Path) -> Option<Stamp> {
-    if fs::metadata(beside(ledger, "-wal")).is_ok_and(|log| log.len() > 0) {
+pub(super) fn file_stamp(ledger: &Path) -> Option<FileStamp> {
+    if fs::metadata(with_suffix(ledger, "-wal")).is_ok_and(|log| log.len() > 0) {
         return None;
     }
     let found = fs::metadata(ledger).ok()?;
     let written = found.mtime().checked_mul(1_000_000_000)?.checked_add(found.mtime_nsec())?;
-    Some(Stamp { size: found.len(), written, inode: found.ino() })
+    Some(FileStamp { size: found.len(), modified: written, inode: found.ino() })
 }
 
 /// The process that has a file's lock, where the kernel lists it for us.
-fn holder_of(file: &File) -> Option<u32> {
+fn flock_owner(file: &File) -> Option<u32> {
     let inode = format!(":{}", file.metadata().ok()?.ino());
-    let locks = fs::read_to_string(KERNELS_LIST).ok()?;
+    let locks = fs::read_to_string(PROC_LOCKS).ok()?;
     locks.lines().find_map(|line| {
         // 1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF
         let mut words = line.split_whitespace().skip(1);
@@ -265,10 +270,10 @@ fn holder_of(file: &File) -> Option<u32> {
 /// Closing the files is not enough: a process that was being started just now still has them open.
 impl Drop for Lock {
     fn drop(&mut self) {
-        if let Err(error) = self.note_closed() {
+        if let Err(error) = self.write_closed() {
             warn!(%error, "ledger lock file was not written: the next start checks all of the ledger");
         }
-        if let Some(ledger) = &self.ledger {
+        if let Some(ledger) = &self.ledger_file {
             let _ = ledger.unlock();
         }
         let _ = self.file.unlock();
@@ -276,8 +281,8 @@ impl Drop for Lock {
 }
 
 /// Who has the ledger now: a server, or a command that asks the gateway.
-pub(super) fn served_by(path: &Path) -> Option<Holder> {
-    let mut file = File::open(beside(path, ENDING)).ok()?;
+pub(super) fn lock_holder(path: &Path) -> Option<LockHolder> {
+    let mut file = File::open(with_suffix(path, LOCK_SUFFIX)).ok()?;
     // Shared, so that commands do not take each other for a server.
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => read(&mut file).ok().map(|signed| signed.holder),
@@ -286,10 +291,10 @@ pub(super) fn served_by(path: &Path) -> Option<Holder> {
 }
 
 pub(super) fn was_served(path: &Path) -> bool {
-    fs::metadata(beside(path, ENDING)).is_ok_and(|lock| lock.len() > 0)
+    fs::metadata(with_suffix(path, LOCK_SUFFIX)).is_ok_and(|lock| lock.len() > 0)
 }
 
-pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
+pub(super) fn with_suffix(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(ending);
     name.into()
@@ -299,19 +304,19 @@ pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
 mod tests {
     use super::*;
 
-    const SERVER: Holder = Holder::Server(None);
+    const SERVER: LockHolder = LockHolder::Server(None);
 
     #[test]
     fn a_lock_is_given_back_also_where_another_process_has_inherited_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
-        let lock = Lock::take(&path, SERVER).unwrap();
+        let lock = Lock::acquire(&path, SERVER).unwrap();
         let inherited = lock.file.try_clone().unwrap();
-        assert!(matches!(Lock::take(&path, SERVER), Err(OpenError::Locked { .. })));
-        assert!(served_by(&path).is_some());
+        assert!(matches!(Lock::acquire(&path, SERVER), Err(OpenError::Locked { .. })));
+        assert!(lock_holder(&path).is_some());
         drop(lock);
-        assert!(served_by(&path).is_none());
-        Lock::take(&path, SERVER).unwrap();
+        assert!(lock_holder(&path).is_none());
+        Lock::acquire(&path, SERVER).unwrap();
         drop(inherited);
     }
 
@@ -322,11 +327,11 @@ mod tests {
         for admin in
             [None, Some("127.0.0.1:9464".parse().unwrap()), Some("[::1]:1".parse().unwrap())]
         {
-            let mut lock = Lock::take(&path, Holder::Server(admin)).unwrap();
-            lock.sign().unwrap();
-            let refused = Lock::take(&path, Holder::Command).unwrap_err();
+            let mut lock = Lock::acquire(&path, LockHolder::Server(admin)).unwrap();
+            lock.write().unwrap();
+            let refused = Lock::acquire(&path, LockHolder::Command).unwrap_err();
             let OpenError::Locked { pid, holder } = refused else { panic!("{refused}") };
-            assert_eq!((pid, holder), (Some(std::process::id()), Holder::Server(admin)));
+            assert_eq!((pid, holder), (Some(std::process::id()), LockHolder::Server(admin)));
         }
     }
 
@@ -334,11 +339,11 @@ mod tests {
     fn a_server_waits_for_a_command_that_is_asking() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
-        let mut command = Lock::take(&path, Holder::Command).unwrap();
-        command.sign().unwrap();
+        let mut command = Lock::acquire(&path, LockHolder::Command).unwrap();
+        command.write().unwrap();
         let starts = path.clone();
-        let server = thread::spawn(move || Lock::take(&starts, SERVER).map(drop));
-        thread::sleep(IS_SIGNED * 2);
+        let server = thread::spawn(move || Lock::acquire(&starts, SERVER).map(drop));
+        thread::sleep(MAX_SERVER_WAIT * 2);
         assert!(!server.is_finished());
         drop(command);
         server.join().unwrap().unwrap();

@@ -1,21 +1,21 @@
 //! The store over SQLite, in memory or in a file that survives a crash of the process; what is dear
 //! survives a power cut.
 
-mod begin;
-mod books;
 mod column;
 mod file;
 mod handle;
 mod identity;
 mod jobs;
+mod ledger;
 mod lock;
 mod members;
+mod open;
 mod purchases;
 mod reader;
 mod replies;
 mod reports;
 mod schema;
-mod window;
+mod slots;
 mod writer;
 
 use crate::store::Unavailable;
@@ -24,11 +24,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use begin::Opening;
-pub use handle::{Answer, Store, Tap, Verb};
+pub use handle::{HookFuture, Store, StoreHook, StoreOp};
+pub use open::Opening;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
+pub enum LockHolder {
     /// A server, which operators ask at this address, where it said so.
     Server(Option<SocketAddr>),
     /// A command that asks the gateway while there is no server.
@@ -37,27 +37,27 @@ pub enum Holder {
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("{} uses the ledger{}{}", somebody(.holder), process(.pid), advice(.holder))]
-    Locked { pid: Option<u32>, holder: Holder },
+    #[error("{} uses the ledger{}{}", holder_name(.holder), process_suffix(.pid), advice(.holder))]
+    Locked { pid: Option<u32>, holder: LockHolder },
     #[error("the ledger cannot be used: {0}")]
     Unusable(Arc<str>),
 }
 
-fn somebody(holder: &Holder) -> &'static str {
+fn holder_name(holder: &LockHolder) -> &'static str {
     match holder {
-        Holder::Server(_) => "another server",
-        Holder::Command => "a command that asks the gateway",
+        LockHolder::Server(_) => "another server",
+        LockHolder::Command => "a command that asks the gateway",
     }
 }
 
-fn advice(holder: &Holder) -> &'static str {
+fn advice(holder: &LockHolder) -> &'static str {
     match holder {
-        Holder::Server(_) => "",
-        Holder::Command => "; it has not come to its end: end it, and start again",
+        LockHolder::Server(_) => "",
+        LockHolder::Command => "; it has not come to its end: end it, and start again",
     }
 }
 
-fn process(pid: &Option<u32>) -> String {
+fn process_suffix(pid: &Option<u32>) -> String {
     pid.map(|pid| format!(": process {pid}")).unwrap_or_default()
 }
 
@@ -68,39 +68,39 @@ impl OpenError {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Fault {
+pub(super) enum StoreError {
     /// Rolled back; the next one may succeed: a lock that was held too long.
-    Passing(Unavailable),
+    Transient(Unavailable),
     /// Rolled back for want of room, which something smaller may find.
-    Full(Unavailable),
+    DiskFull(Unavailable),
     /// What is on the disk is not known any more: nothing is written until a restart has read it anew.
     /// (A failed fsync is never tried again: the system may have dropped the pages.)
-    Lasting(Unavailable),
+    Permanent(Unavailable),
 }
 
-impl Fault {
+impl StoreError {
     pub(super) fn unavailable(&self) -> Unavailable {
         match self {
-            Self::Passing(why) | Self::Full(why) | Self::Lasting(why) => why.clone(),
+            Self::Transient(why) | Self::DiskFull(why) | Self::Permanent(why) => why.clone(),
         }
     }
 }
 
-impl From<rusqlite::Error> for Fault {
+impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         let why = Unavailable(error.to_string().into());
         match error.sqlite_error_code() {
             Some(
                 ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase,
-            ) => Self::Lasting(why),
-            Some(ErrorCode::DiskFull) => Self::Full(why),
-            Some(_) | None => Self::Passing(why),
+            ) => Self::Permanent(why),
+            Some(ErrorCode::DiskFull) => Self::DiskFull(why),
+            Some(_) | None => Self::Transient(why),
         }
     }
 }
 
-impl From<Unavailable> for Fault {
+impl From<Unavailable> for StoreError {
     fn from(why: Unavailable) -> Self {
-        Self::Passing(why)
+        Self::Transient(why)
     }
 }

@@ -9,125 +9,136 @@ use rusqlite::{OptionalExtension, Row, params};
 use tokio::time::timeout;
 use tracing::{error, warn};
 
-use super::books::Books;
 use super::column::{self, nanos};
-use super::handle::{Store, Verb};
-use super::writer::Weight;
-use super::{Fault, file, identity, jobs, replies, window};
+use super::handle::{Store, StoreOp};
+use super::ledger::Ledger;
+use super::writer::Durability;
+use super::{StoreError, file, identity, jobs, replies, slots};
 use crate::contract::money::Usd;
-use crate::store::rules::{self, Credit, Key, Today};
+use crate::store::rules::{self, Credit, KeyMatch, Today};
 use crate::store::{
-    Account, Claim, CreditMark, Earlier, Ending, Identity, KeptReply, Left, Money, PurchaseId,
-    Refused, Reservation, Scope, Spent, State, Twin, Unavailable,
+    AccountStatus, BudgetScope, CreditWatermark, DedupeKey, Digest, DuplicateCheck,
+    ExistingPurchase, KeptReply, MoneyKind, PeriodSpend, PurchaseId, PurchaseState,
+    RemainingCredit, Reservation, ReserveError, Settlement, Unavailable,
 };
 
 /// How soon a purchase that another process may end is looked at again.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 impl Store {
     /// Holds a price, durably, against every budget and the account's balance, and claims the purchase's
     /// identity; or says what stands in the way. All of it is one step. The mark is for a balance that
     /// comes with the reply.
-    pub async fn reserve(&self, reservation: &Reservation) -> Result<CreditMark, Refused> {
-        let weight = if reservation.is_dear() { Weight::Dear } else { Weight::Cheap };
+    pub async fn reserve(
+        &self,
+        reservation: &Reservation,
+    ) -> Result<CreditWatermark, ReserveError> {
+        let weight =
+            if reservation.needs_sync() { Durability::Synced } else { Durability::Buffered };
         let held = self
-            .around(Verb::Reserve(reservation), async {
-                self.may_begin()?;
-                let (asked, clock) = (reservation.clone(), self.shared.clock.clone());
-                self.step_when_open(weight, move |books| books.reserve(&asked, clock())).await?
+            .with_hooks(StoreOp::Reserve(reservation), async {
+                self.check_capacity()?;
+                let (asked, clock) = (reservation.clone(), self.inner.clock.clone());
+                self.execute_when_open(weight, move |books| books.reserve(&asked, clock())).await?
             })
             .await;
-        if matches!(held, Ok(_) | Err(Refused::InsufficientCredit)) {
-            self.shared.was_used.store(true, Ordering::Relaxed);
+        if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
+            self.inner.credit_used.store(true, Ordering::Relaxed);
         }
         held
     }
 
     /// Whether anything was sold against the balance, or refused for it, since this was asked last.
-    pub fn was_used(&self) -> bool {
-        self.shared.was_used.swap(false, Ordering::Relaxed)
+    pub fn take_credit_used(&self) -> bool {
+        self.inner.credit_used.swap(false, Ordering::Relaxed)
     }
 
     /// Returns once a purchase is no longer under way.
-    pub async fn ended(&self, id: PurchaseId) -> Result<(), Unavailable> {
+    pub async fn wait_until_ended(&self, id: PurchaseId) -> Result<(), Unavailable> {
         loop {
             // Begun before the look: an end in between wakes it.
-            let mut end = pin!(self.shared.admission.ends.notified());
+            let mut end = pin!(self.inner.admission.ends.notified());
             end.as_mut().enable();
-            let look = move |books: &Books| books.is_under_way(id);
-            if !self.ask(Verb::Other("ended"), Weight::Cheap, look).await? {
+            let look = move |books: &Ledger| books.is_running(id);
+            if !self.run(StoreOp::Other("ended"), Durability::Buffered, look).await? {
                 return Ok(());
             }
             // Another process tells us nothing.
-            timeout(LOOK_AGAIN, end).await.ok();
+            timeout(POLL_INTERVAL, end).await.ok();
         }
     }
 
-    /// The present moment in the account's spending, to be handed to [`learnt`](Self::learnt) with what the
+    /// The present moment in the account's spending, to be handed to [`record_balance`](Self::learnt) with what the
     /// gateway answers.
-    pub async fn credit_mark(&self) -> Result<CreditMark, Unavailable> {
-        let mark = |books: &Books| Ok(books.credit()?.mark());
-        self.ask(Verb::Other("credit_mark"), Weight::Cheap, mark).await
+    pub async fn credit_watermark(&self) -> Result<CreditWatermark, Unavailable> {
+        let mark = |books: &Ledger| Ok(books.credit()?.watermark());
+        self.run(StoreOp::Other("credit_mark"), Durability::Buffered, mark).await
     }
 
     /// Notes, without waiting, the balance that the gateway answered to a question asked at `mark`.
-    pub fn learnt(&self, mark: CreditMark, balance: Usd) {
+    pub fn record_balance(&self, mark: CreditWatermark, balance: Usd) {
         let as_of = self.now();
-        self.note(Verb::Other("learnt"), Weight::Cheap, move |books| {
+        self.notify(StoreOp::Other("learnt"), Durability::Buffered, move |books| {
             let mut credit = books.credit()?;
-            credit.learn(mark, balance, as_of);
+            credit.record_balance(mark, balance, as_of);
             books.set_credit(&credit)
         });
     }
 
     /// What is left of the balance, where anything is known of it.
-    pub async fn credit_left(&self) -> Result<Option<Left>, Unavailable> {
-        let left = |books: &Books| Ok(books.credit()?.left());
-        self.ask(Verb::Other("credit_left"), Weight::Cheap, left).await
+    pub async fn remaining_credit(&self) -> Result<Option<RemainingCredit>, Unavailable> {
+        let left = |books: &Ledger| Ok(books.credit()?.remaining());
+        self.run(StoreOp::Other("credit_left"), Durability::Buffered, left).await
     }
 
     /// Marks a held purchase as about to be sent to this account; on return, a crash makes it unknown.
-    pub async fn sent(&self, id: PurchaseId, account: Account) -> Result<(), Unavailable> {
+    pub async fn mark_sent(
+        &self,
+        id: PurchaseId,
+        account: AccountStatus,
+    ) -> Result<(), Unavailable> {
         // A dear one waits for the disk here too: after a power cut, it must not look unsent.
-        let mark = move |books: &Books| books.sent(id, account);
-        self.ask(Verb::Sent(id), Weight::Of(id), mark).await
+        let mark = move |books: &Ledger| books.mark_sent(id, account);
+        self.run(StoreOp::MarkSent(id), Durability::OfPurchase(id), mark).await
     }
 
     /// Ends a purchase, and writes down the job that it became; on return, both are durable. Ending one
     /// that has ended already changes nothing, except that an unknown one may become posted or voided.
-    pub async fn settle(&self, id: PurchaseId, ending: Ending) -> Result<(), Unavailable> {
-        let (clock, end) = (self.shared.clock.clone(), ending.clone());
-        let settle = move |books: &Books| books.settle(id, &end, clock());
-        self.ask(Verb::Settle(id, &ending), Weight::Of(id), settle).await
+    pub async fn settle(&self, id: PurchaseId, ending: Settlement) -> Result<(), Unavailable> {
+        let (clock, end) = (self.inner.clock.clone(), ending.clone());
+        let settle = move |books: &Ledger| books.settle(id, &end, clock());
+        self.run(StoreOp::Settle(id, &ending), Durability::OfPurchase(id), settle).await
     }
 
     /// [`settle`](Self::settle) without waiting, for tasks that are being dropped.
-    pub fn settle_later(&self, id: PurchaseId, ending: Ending) {
-        let (clock, end) = (self.shared.clock.clone(), ending.clone());
-        let settle = move |books: &Books| books.settle(id, &end, clock());
-        self.note(Verb::SettleLater(id, &ending), Weight::Of(id), settle);
+    pub fn settle_later(&self, id: PurchaseId, ending: Settlement) {
+        let (clock, end) = (self.inner.clock.clone(), ending.clone());
+        let settle = move |books: &Ledger| books.settle(id, &end, clock());
+        self.notify(StoreOp::SettleLater(id, &ending), Durability::OfPurchase(id), settle);
     }
 
     pub async fn reply(&self, id: PurchaseId) -> Result<Option<KeptReply>, Unavailable> {
-        let find = move |books: &Books| replies::of(&books.connection, id);
-        self.ask(Verb::Other("reply"), Weight::Cheap, find).await
+        let find = move |books: &Ledger| replies::find(&books.connection, id);
+        self.run(StoreOp::Other("reply"), Durability::Buffered, find).await
     }
 
     /// Notes, without waiting, that the caller took the reply to its end.
-    pub fn delivered(&self, id: PurchaseId) {
-        self.note(Verb::Delivered(id), Weight::Cheap, move |books| books.delivered(id));
+    pub fn mark_delivered(&self, id: PurchaseId) {
+        self.notify(StoreOp::MarkDelivered(id), Durability::Buffered, move |books| {
+            books.mark_delivered(id)
+        });
     }
 
     /// Keeps, without waiting, what was answered to a purchase and cannot be read, for the operator and
     /// for a day. A store that ends with the process keeps nothing.
-    pub fn keep_unread(&self, id: PurchaseId, body: Bytes) {
-        if self.shared.path.as_os_str().is_empty() {
+    pub fn keep_unparsable_reply(&self, id: PurchaseId, body: Bytes) {
+        if self.inner.path.as_os_str().is_empty() {
             return;
         }
         // On the writer's thread, which may wait for a disk.
-        let (path, clock) = (self.shared.path.clone(), self.shared.clock.clone());
-        self.note(Verb::Other("keep_unread"), Weight::Cheap, move |_| {
-            match replies::keep_unread(&path, id, &body, clock()) {
+        let (path, clock) = (self.inner.path.clone(), self.inner.clock.clone());
+        self.notify(StoreOp::Other("keep_unread"), Durability::Buffered, move |_| {
+            match replies::keep_unparsable(&path, id, &body, clock()) {
                 Ok(file) => {
                     warn!(%id, file = %file.display(), "a reply that cannot be read is kept");
                 }
@@ -137,54 +148,54 @@ impl Store {
         });
     }
 
-    pub async fn forget(&self) -> Result<(), Unavailable> {
-        let (path, clock) = (self.shared.path.clone(), self.shared.clock.clone());
-        let must_be_ours = self.must_be_ours();
-        let forget = move |books: &Books| {
+    pub async fn purge_expired(&self) -> Result<(), Unavailable> {
+        let (path, clock) = (self.inner.path.clone(), self.inner.clock.clone());
+        let must_be_ours = self.ownership_check();
+        let forget = move |books: &Ledger| {
             must_be_ours(books)?;
             if !path.as_os_str().is_empty()
-                && let Err(error) = replies::tidy_unread(&path, clock())
+                && let Err(error) = replies::purge_unparsable(&path, clock())
             {
                 warn!(%error, "replies that could not be read could not be forgotten");
             }
-            books.replies.forget(&books.connection, clock())
+            books.replies.purge_expired(&books.connection, clock())
         };
-        self.ask(Verb::Other("forget"), Weight::Cheap, forget).await
+        self.run(StoreOp::Other("forget"), Durability::Buffered, forget).await
     }
 
     /// Returns an error if no purchase can be recorded now. It writes nothing.
-    pub async fn must_be_usable(&self) -> Result<(), Unavailable> {
-        self.may_begin()?;
-        let look = self.must_be_ours();
-        self.ask(Verb::Other("must_be_usable"), Weight::Cheap, look).await
+    pub async fn ensure_usable(&self) -> Result<(), Unavailable> {
+        self.check_capacity()?;
+        let look = self.ownership_check();
+        self.run(StoreOp::Other("must_be_usable"), Durability::Buffered, look).await
     }
 
     /// Whether the server is still to open the ledger.
     pub fn is_starting(&self) -> bool {
-        self.shared.admission.is_starting()
+        self.inner.admission.is_starting()
     }
 
     /// Refuses a file that was removed or exchanged under the server that has it.
-    fn must_be_ours(&self) -> impl Fn(&Books) -> Result<(), Fault> + Send + use<> {
-        let (path, identity) = (self.shared.path.clone(), self.shared.identity.clone());
+    fn ownership_check(&self) -> impl Fn(&Ledger) -> Result<(), StoreError> + Send + use<> {
+        let (path, identity) = (self.inner.path.clone(), self.inner.identity.clone());
         move |books| {
             let Some((identity, id)) = &identity else { return Ok(()) };
-            file::must_be_there(&path, *id)?;
-            identity::must_be(&books.connection, &identity.mark.nonce)
+            file::ensure_not_replaced(&path, *id)?;
+            identity::ensure_nonce(&books.connection, &identity.state.nonce)
         }
     }
 
     /// What a scope has spent, held or lost track of, in the current day and month.
-    pub async fn spent(&self, scope: Scope) -> Result<Spent, Unavailable> {
-        let clock = self.shared.clock.clone();
-        let spent = move |books: &Books| books.spent(&scope, clock());
-        self.ask(Verb::Other("spent"), Weight::Cheap, spent).await
+    pub async fn current_spend(&self, scope: BudgetScope) -> Result<PeriodSpend, Unavailable> {
+        let clock = self.inner.clock.clone();
+        let spent = move |books: &Ledger| books.current_spend(&scope, clock());
+        self.run(StoreOp::Other("spent"), Durability::Buffered, spent).await
     }
 }
 
-impl Books {
+impl Ledger {
     /// Gives the ledger to a kind of money where it has none yet; whether it is that kind's.
-    pub(super) fn is_for(&self, money: Money) -> Result<bool, Fault> {
+    pub(super) fn set_money_kind(&self, money: MoneyKind) -> Result<bool, StoreError> {
         let give = "INSERT OR IGNORE INTO money (number, kind) VALUES (1, ?1)";
         self.connection.execute(give, params![money.name()])?;
         let ask = "SELECT kind = ?1 FROM money";
@@ -196,36 +207,36 @@ impl Books {
         &self,
         asked: &Reservation,
         now: Duration,
-    ) -> Result<Result<CreditMark, Refused>, Fault> {
+    ) -> Result<Result<CreditWatermark, ReserveError>, StoreError> {
         if self.purchase(asked.id)?.is_some() {
             return Err(Unavailable("the purchase is in the ledger already".into()).into());
         }
-        let judged = match &asked.claim {
-            Claim::Key { key, payload } => self.by_key(key, payload, now)?,
-            Claim::Twin(twin) => self.by_fingerprint(twin, now)?.map_or(Ok(None), Err),
+        let judged = match &asked.dedupe_key {
+            DedupeKey::IdempotencyKey { key, payload } => self.find_by_key(key, payload, now)?,
+            DedupeKey::Fingerprint(twin) => self.find_duplicate(twin, now)?.map_or(Ok(None), Err),
         };
         let expired = match judged {
             Ok(expired) => expired,
             Err(refused) => return Ok(Err(refused)),
         };
-        if asked.only_repeats {
-            return Ok(Err(Refused::NoRepeat));
+        if asked.replay_only {
+            return Ok(Err(ReserveError::NothingToReplay));
         }
         let today = self.today(now)?;
-        let total = self.spent_by(&Scope::Total, today)?;
-        let own = self.spent_by(&Scope::Caller(asked.caller.clone()), today)?;
+        let total = self.spend_of(&BudgetScope::Total, today)?;
+        let own = self.spend_of(&BudgetScope::Caller(asked.caller.clone()), today)?;
         let mut credit = self.credit()?;
-        let covered = rules::cover(&asked.limits, total, own, asked.toll, today)
-            .and_then(|()| credit.hold(asked.toll, asked.limits.balance_floor, now));
+        let covered = rules::check_budgets(&asked.budgets, total, own, asked.toll, today)
+            .and_then(|()| credit.hold(asked.toll, asked.budgets.balance_floor, now));
         if let Err(refused) = covered {
             return Ok(Err(refused));
         }
         if let Some(number) = expired {
-            self.let_go(number)?;
+            self.clear_dedupe_key(number)?;
         }
-        let (key, payload, likeness) = match &asked.claim {
-            Claim::Key { key, payload } => (Some(key), Some(payload), None),
-            Claim::Twin(twin) => (None, None, Some(&twin.likeness)),
+        let (key, payload, likeness) = match &asked.dedupe_key {
+            DedupeKey::IdempotencyKey { key, payload } => (Some(key), Some(payload), None),
+            DedupeKey::Fingerprint(twin) => (None, None, Some(&twin.fingerprint)),
         };
         let mut insert = self.connection.prepare_cached(
             "INSERT INTO purchases
@@ -246,60 +257,68 @@ impl Books {
             likeness,
         ])?;
         let number = self.connection.last_insert_rowid();
-        self.change_spent(&asked.caller, today, Usd::ZERO, asked.toll)?;
+        self.change_spend(&asked.caller, today, Usd::ZERO, asked.toll)?;
         self.set_credit(&credit)?;
-        self.latest.set(Some(number));
-        Ok(Ok(credit.mark()))
+        self.latest_number.set(Some(number));
+        Ok(Ok(credit.watermark()))
     }
 
     /// Nothing in the way, except perhaps a purchase that has to let go of the key first; or a refusal.
-    fn by_key(
+    fn find_by_key(
         &self,
-        key: &Identity,
-        payload: &Identity,
+        key: &Digest,
+        payload: &Digest,
         now: Duration,
-    ) -> Result<Result<Option<i64>, Refused>, Fault> {
+    ) -> Result<Result<Option<i64>, ReserveError>, StoreError> {
         let mut find = self.connection.prepare_cached(
             "SELECT number, id, state, coalesce(cost_micros, toll_micros), keep_until, payload
              FROM purchases WHERE key = ?",
         )?;
-        let found = find.query_row([key], |row| Ok((Found::read(row)?, row.get(5)?)));
+        let found = find.query_row([key], |row| Ok((FoundPurchase::read(row)?, row.get(5)?)));
         let Some((found, first)) = found.optional()? else { return Ok(Ok(None)) };
         let earlier = (found.earlier.state, found.keep_until);
-        Ok(match rules::by_key(earlier, (&first, payload), now) {
-            Key::Expired => Ok(Some(found.number)),
-            Key::OtherPayload => Err(Refused::KeyReused),
-            Key::Repeat => Err(Refused::Known(self.earlier(found, now)?)),
+        Ok(match rules::match_key(earlier, (&first, payload), now) {
+            KeyMatch::Expired => Ok(Some(found.number)),
+            KeyMatch::PayloadMismatch => Err(ReserveError::KeyReused),
+            KeyMatch::Duplicate => {
+                Err(ReserveError::Duplicate(self.existing_purchase(found, now)?))
+            }
         })
     }
 
     /// One that is running, or the latest that ended and is repeated.
-    fn by_fingerprint(&self, twin: &Twin, now: Duration) -> Result<Option<Refused>, Fault> {
+    fn find_duplicate(
+        &self,
+        twin: &DuplicateCheck,
+        now: Duration,
+    ) -> Result<Option<ReserveError>, StoreError> {
         let mut running = self.connection.prepare_cached(
             "SELECT number, id, state, toll_micros, keep_until FROM purchases
              WHERE likeness = ? AND ended_at IS NULL",
         )?;
-        if let Some(found) = running.query_row([twin.likeness], Found::read).optional()? {
-            return Ok(Some(Refused::Known(self.earlier(found, now)?)));
+        if let Some(found) =
+            running.query_row([twin.fingerprint], FoundPurchase::read).optional()?
+        {
+            return Ok(Some(ReserveError::Duplicate(self.existing_purchase(found, now)?)));
         }
         let mut ended = self.connection.prepare_cached(
             "SELECT number, id, state, coalesce(cost_micros, toll_micros), keep_until, ended_at, delivered
              FROM purchases WHERE likeness = ? AND ended_at BETWEEN ? AND ?
              ORDER BY ended_at DESC, number DESC",
         )?;
-        let (since, until) = (now.saturating_sub(twin.within), now.saturating_add(twin.ahead));
-        let mut ended = ended.query(params![twin.likeness, nanos(since), nanos(until)])?;
+        let (since, until) = (now.saturating_sub(twin.within), now.saturating_add(twin.clock_skew));
+        let mut ended = ended.query(params![twin.fingerprint, nanos(since), nanos(until)])?;
         while let Some(row) = ended.next()? {
-            let found = Found::read(row)?;
+            let found = FoundPurchase::read(row)?;
             let end = (found.earlier.state, column::moment(row, 5)?, row.get(6)?);
-            if rules::is_repeat(twin, end) {
-                return Ok(Some(Refused::Known(self.earlier(found, now)?)));
+            if rules::is_duplicate(twin, end) {
+                return Ok(Some(ReserveError::Duplicate(self.existing_purchase(found, now)?)));
             }
         }
         Ok(None)
     }
 
-    fn let_go(&self, number: i64) -> Result<(), Fault> {
+    fn clear_dedupe_key(&self, number: i64) -> Result<(), StoreError> {
         let mut clear = self.connection.prepare_cached(
             "UPDATE purchases SET key = NULL, payload = NULL, likeness = NULL WHERE number = ?",
         )?;
@@ -307,20 +326,29 @@ impl Books {
         Ok(())
     }
 
-    fn earlier(&self, found: Found, now: Duration) -> Result<Earlier, Fault> {
-        let Found { number, earlier, keep_until } = found;
-        let is_kept =
-            earlier.state == State::Posted && !rules::is_expired(earlier.state, keep_until, now);
-        let reply_bytes = if is_kept { replies::size(&self.connection, number)? } else { None };
-        Ok(Earlier { reply_bytes, ..earlier })
+    fn existing_purchase(
+        &self,
+        found: FoundPurchase,
+        now: Duration,
+    ) -> Result<ExistingPurchase, StoreError> {
+        let FoundPurchase { number, earlier, keep_until } = found;
+        let is_kept = earlier.state == PurchaseState::Posted
+            && !rules::is_expired(earlier.state, keep_until, now);
+        let reply_bytes =
+            if is_kept { replies::reply_size(&self.connection, number)? } else { None };
+        Ok(ExistingPurchase { reply_bytes, ..earlier })
     }
 
-    pub(super) fn sent(&self, id: PurchaseId, account: Account) -> Result<(), Fault> {
+    pub(super) fn mark_sent(
+        &self,
+        id: PurchaseId,
+        account: AccountStatus,
+    ) -> Result<(), StoreError> {
         let mut mark = self.connection.prepare_cached(
             "UPDATE purchases SET state = 'sent', unrecognised = max(unrecognised, ?)
              WHERE id = ? AND ended_at IS NULL",
         )?;
-        match mark.execute(params![account == Account::Unrecognised, id.0.as_bytes()])? {
+        match mark.execute(params![account == AccountStatus::Unconfirmed, id.0.as_bytes()])? {
             0 => Err(Unavailable("nothing is set aside for the purchase".into()).into()),
             _ => Ok(()),
         }
@@ -329,30 +357,30 @@ impl Books {
     pub(super) fn settle(
         &self,
         id: PurchaseId,
-        ending: &Ending,
+        ending: &Settlement,
         now: Duration,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), StoreError> {
         let Some(purchase) = self.purchase(id)? else { return Ok(()) };
-        let Some(state) = rules::end(purchase.state, ending) else { return Ok(()) };
-        let counts = rules::amount(purchase.toll, ending);
-        self.change_spent(&purchase.caller, purchase.today, purchase.toll, counts)?;
+        let Some(state) = rules::next_state(purchase.state, ending) else { return Ok(()) };
+        let counts = rules::amount_spent(purchase.toll, ending);
+        self.change_spend(&purchase.caller, purchase.today, purchase.toll, counts)?;
         let (cost, until) = match ending {
-            Ending::Posted { cost, keep, .. } => {
+            Settlement::Posted { cost, keep, .. } => {
                 (Some(cost.as_micros()), Some(nanos(now.saturating_add(*keep))))
             }
-            Ending::Voided | Ending::Unknown => (None, None),
+            Settlement::Voided | Settlement::Unknown => (None, None),
         };
         let mut end = self.connection.prepare_cached(
             "UPDATE purchases SET state = ?, cost_micros = ?, keep_until = ?,
                 ended_at = coalesce(ended_at, ?), assumed = ?
              WHERE number = ?",
         )?;
-        let assumed = matches!(ending, Ending::Posted { reply: None, .. });
+        let assumed = matches!(ending, Settlement::Posted { reply: None, .. });
         end.execute(params![state.name(), cost, until, nanos(now), assumed, purchase.number])?;
-        if state == State::Voided {
-            self.let_go(purchase.number)?;
+        if state == PurchaseState::Voided {
+            self.clear_dedupe_key(purchase.number)?;
         }
-        if let Ending::Posted { reply: Some(reply), .. } = ending {
+        if let Settlement::Posted { reply: Some(reply), .. } = ending {
             self.replies.keep(
                 &self.connection,
                 purchase.number,
@@ -360,10 +388,10 @@ impl Books {
                 until.unwrap_or_default(),
             )?;
         }
-        if let Ending::Posted { job: Some(job), .. } = ending {
-            jobs::accept(&self.connection, job)?;
+        if let Settlement::Posted { job: Some(job), .. } = ending {
+            jobs::insert(&self.connection, job)?;
         }
-        if purchase.state != State::Unknown {
+        if purchase.state != PurchaseState::Unknown {
             let mut credit = self.credit()?;
             credit.settle(purchase.toll, counts);
             self.set_credit(&credit)?;
@@ -373,74 +401,47 @@ impl Books {
         Ok(())
     }
 
-    pub(super) fn delivered(&self, id: PurchaseId) -> Result<(), Fault> {
+    pub(super) fn mark_delivered(&self, id: PurchaseId) -> Result<(), StoreError> {
         let mut mark =
             self.connection.prepare_cached("UPDATE purchases SET delivered = 1 WHERE id = ?")?;
         mark.execute([id.0.as_bytes()])?;
         Ok(())
     }
 
-    pub(super) fn spent(&self, scope: &Scope, now: Duration) -> Result<Spent, Fault> {
-        self.spent_by(scope, self.today(now)?)
-    }
-
-    fn is_under_way(&self, id: PurchaseId) -> Result<bool, Fault> {
+    fn is_running(&self, id: PurchaseId) -> Result<bool, StoreError> {
         let state = self.purchase(id)?.map(|purchase| purchase.state);
-        Ok(matches!(state, Some(State::Reserved | State::Sent)))
-    }
-
-    /// One more has ended: beyond the bound, the one that ended first is forgotten.
-    fn count_end(&self) -> Result<(), Fault> {
-        let Some(bound) = self.remembered_ends else { return Ok(()) };
-        self.ends.set(self.ends.get() + 1);
-        if self.ends.get() <= bound {
-            return Ok(());
-        }
-        let first = "SELECT number FROM purchases WHERE ended_at IS NOT NULL
-                     ORDER BY ended_at, number LIMIT 1";
-        let first: i64 = self.connection.query_row(first, [], |row| row.get(0))?;
-        self.connection.execute("DELETE FROM replies WHERE number = ?", [first])?;
-        self.connection.execute("DELETE FROM purchases WHERE number = ?", [first])?;
-        self.ends.set(bound);
-        self.replies.count_anew();
-        Ok(())
-    }
-
-    fn today(&self, now: Duration) -> Result<Today, Fault> {
-        let last = rules::last_believed_day(now);
-        let mut latest = self.latest_day(None)?;
-        if let Some(day) = latest.filter(|day| *day > last) {
-            if !self.warned_of_day.replace(true) {
-                rules::warn_of_day_ahead(day, now);
-            }
-            latest = self.latest_day(Some(last))?;
-        }
-        Ok(Today::at(now, latest))
+        Ok(matches!(state, Some(PurchaseState::Reserved | PurchaseState::Sent)))
     }
 
     /// What the crash of an earlier server left behind: what was never sent is voided, what was sent
     /// is unknown.
-    pub(super) fn recover(&self, now: Duration) -> Result<(), Fault> {
+    pub(super) fn recover(&self, now: Duration) -> Result<(), StoreError> {
         let mut left = self
             .connection
             .prepare_cached("SELECT id, state FROM purchases WHERE ended_at IS NULL")?;
         let left = left.query_map([], |row| Ok((column::id(row, 0)?, column::state(row, 1)?)))?;
         for purchase in left.collect::<rusqlite::Result<Vec<_>>>()? {
             let (id, state) = purchase;
-            let ending = if state == State::Reserved { Ending::Voided } else { Ending::Unknown };
+            let ending = if state == PurchaseState::Reserved {
+                Settlement::Voided
+            } else {
+                Settlement::Unknown
+            };
             tracing::warn!(purchase = %id, state = state.name(), "found under way after a crash");
             self.settle(id, &ending, now)?;
         }
         self.set_credit(&Credit::default())?;
-        window::recover(self, now)
+        slots::recover(self, now)
     }
 
     /// Whether a purchase is worth waiting for the disk; one that is not there is not.
-    pub(super) fn is_dear(&self, id: PurchaseId) -> Result<bool, Fault> {
-        Ok(self.purchase(id)?.is_some_and(|purchase| purchase.toll >= crate::store::model::DEAR))
+    pub(super) fn needs_sync(&self, id: PurchaseId) -> Result<bool, StoreError> {
+        Ok(self
+            .purchase(id)?
+            .is_some_and(|purchase| purchase.toll >= crate::store::model::SYNC_THRESHOLD))
     }
 
-    fn purchase(&self, id: PurchaseId) -> Result<Option<Purchase>, Fault> {
+    fn purchase(&self, id: PurchaseId) -> Result<Option<Purchase>, StoreError> {
         let mut find = self.connection.prepare_cached(
             "SELECT number, state, toll_micros, caller, day, month FROM purchases WHERE id = ?",
         )?;
@@ -460,21 +461,21 @@ impl Books {
 /// What a verb has to know of a purchase that has not ended for good: so far, it counts for its toll.
 struct Purchase {
     number: i64,
-    state: State,
+    state: PurchaseState,
     toll: Usd,
     caller: String,
     today: Today,
 }
 
-struct Found {
+struct FoundPurchase {
     number: i64,
-    earlier: Earlier,
+    earlier: ExistingPurchase,
     keep_until: Option<Duration>,
 }
 
-impl Found {
+impl FoundPurchase {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let earlier = Earlier {
+        let earlier = ExistingPurchase {
             id: column::id(row, 1)?,
             state: column::state(row, 2)?,
             toll: column::money(row, 3)?,

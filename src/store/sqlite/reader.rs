@@ -9,25 +9,25 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::file::{self, Purpose};
-use crate::store::{Room, Unavailable};
+use crate::store::{StoreCapacity, Unavailable};
 
 /// How many steps of SQLite's machine pass before a query looks whether anybody still waits for it.
-const STEPS_PER_LOOK: i32 = 10_000;
+const OPS_PER_CANCEL_CHECK: i32 = 10_000;
 
 type Query = Box<dyn FnOnce(&Path) + Send>;
 
-pub(super) struct Reader {
+pub(super) struct ReportReader {
     queue: Option<mpsc::Sender<Query>>,
     thread: Option<thread::JoinHandle<()>>,
-    is_over: Arc<AtomicBool>,
+    is_closed: Arc<AtomicBool>,
 }
 
-impl Reader {
+impl ReportReader {
     pub(super) fn start(path: PathBuf) -> io::Result<Self> {
         let (queue, queued) = mpsc::channel::<Query>();
         let work = move || queued.iter().for_each(|query| query(&path));
         let thread = thread::Builder::new().name("report".to_owned()).spawn(work)?;
-        Ok(Self { queue: Some(queue), thread: Some(thread), is_over: Arc::default() })
+        Ok(Self { queue: Some(queue), thread: Some(thread), is_closed: Arc::default() })
     }
 
     /// A query whose answer nobody waits for any more is not begun, and is ended where it has begun.
@@ -39,14 +39,14 @@ impl Reader {
         Q: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
         let (answer, answered) = oneshot::channel();
-        let (answer, is_over) = (Arc::new(answer), Arc::clone(&self.is_over));
+        let (answer, is_over) = (Arc::new(answer), Arc::clone(&self.is_closed));
         let work = move |path: &Path| {
             let waits = Arc::clone(&answer);
             let is_in_vain = move || waits.is_closed() || is_over.load(Ordering::Relaxed);
             if is_in_vain() {
                 return;
             }
-            let report = opened(path, is_in_vain, query);
+            let report = run_query(path, is_in_vain, query);
             // The file is closed by now, and with it the other hold on the answer is gone.
             if let Some(answer) = Arc::into_inner(answer) {
                 let _ = answer.send(report);
@@ -59,9 +59,9 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for ReportReader {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
+        self.is_closed.store(true, Ordering::Relaxed);
         drop(self.queue.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -70,15 +70,15 @@ impl Drop for Reader {
 }
 
 /// Each report has a connection of its own: between two, no file is held open.
-fn opened<T>(
+fn run_query<T>(
     path: &Path,
     is_in_vain: impl FnMut() -> bool + Send + 'static,
     query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
 ) -> Result<T, Unavailable> {
-    let mut connection = file::open(path, Purpose::Read, Room::default())
+    let mut connection = file::open(path, Purpose::Read, StoreCapacity::default())
         .map_err(|error| Unavailable(error.to_string().into()))?;
     let report = connection
-        .progress_handler(STEPS_PER_LOOK, Some(is_in_vain))
+        .progress_handler(OPS_PER_CANCEL_CHECK, Some(is_in_vain))
         .and_then(|()| query(&connection));
     report.map_err(|error| Unavailable(error.to_string().into()))
 }

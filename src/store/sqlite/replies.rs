@@ -11,14 +11,14 @@ use std::time::{Duration, SystemTime};
 use rusqlite::{Connection, OptionalExtension, params};
 use tracing::warn;
 
-use super::Fault;
+use super::StoreError;
 use super::column::nanos;
-use super::lock::beside;
-use crate::store::{KeptReply, PurchaseId, Room};
+use super::lock::with_suffix;
+use crate::store::{KeptReply, PurchaseId, StoreCapacity};
 
 /// The replies' bounds, and how much room is taken.
 pub(super) struct Replies {
-    room: Room,
+    room: StoreCapacity,
     /// Nothing when it has to be counted anew.
     kept: Cell<Option<Kept>>,
 }
@@ -35,13 +35,19 @@ impl Kept {
     }
 }
 
-pub(super) fn size(connection: &Connection, number: i64) -> Result<Option<usize>, Fault> {
+pub(super) fn reply_size(
+    connection: &Connection,
+    number: i64,
+) -> Result<Option<usize>, StoreError> {
     let mut find =
         connection.prepare_cached("SELECT length(body) FROM replies WHERE number = ?")?;
     Ok(find.query_row([number], |row| row.get(0)).optional()?)
 }
 
-pub(super) fn of(connection: &Connection, id: PurchaseId) -> Result<Option<KeptReply>, Fault> {
+pub(super) fn find(
+    connection: &Connection,
+    id: PurchaseId,
+) -> Result<Option<KeptReply>, StoreError> {
     let mut find = connection.prepare_cached(
         "SELECT status, is_json, body FROM replies
          WHERE number = (SELECT number FROM purchases WHERE id = ?)",
@@ -54,12 +60,12 @@ pub(super) fn of(connection: &Connection, id: PurchaseId) -> Result<Option<KeptR
 }
 
 impl Replies {
-    pub(super) fn within(room: Room) -> Self {
+    pub(super) fn new(room: StoreCapacity) -> Self {
         Self { room, kept: Cell::new(None) }
     }
 
     /// Something was undone: what is taken has to be counted anew.
-    pub(super) fn count_anew(&self) {
+    pub(super) fn invalidate(&self) {
         self.kept.set(None);
     }
 
@@ -69,7 +75,7 @@ impl Replies {
         number: i64,
         reply: &KeptReply,
         until: i64,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), StoreError> {
         if reply.body.len() > self.room.reply_bytes {
             return Ok(());
         }
@@ -98,7 +104,11 @@ impl Replies {
         Ok(())
     }
 
-    pub(super) fn forget(&self, connection: &Connection, now: Duration) -> Result<(), Fault> {
+    pub(super) fn purge_expired(
+        &self,
+        connection: &Connection,
+        now: Duration,
+    ) -> Result<(), StoreError> {
         let mut expired = connection
             .prepare_cached("DELETE FROM replies WHERE until <= ? RETURNING length(body)")?;
         let mut expired = expired.query([nanos(now)])?;
@@ -113,25 +123,25 @@ impl Replies {
     }
 }
 
-fn count(connection: &Connection) -> Result<Kept, Fault> {
+fn count(connection: &Connection) -> Result<Kept, StoreError> {
     let sizes = "SELECT count(*), coalesce(sum(length(body)), 0) FROM replies";
     let count = |row: &rusqlite::Row<'_>| Ok(Kept { replies: row.get(0)?, bytes: row.get(1)? });
     Ok(connection.query_row(sizes, [], count)?)
 }
 
-const UNREAD: &str = ".unread";
-const KEEP_UNREAD: Duration = Duration::from_secs(86_400);
-const MAX_UNREAD_BYTES: u64 = 64 << 20;
-const MAX_UNREAD: usize = 1_000;
+const UNPARSABLE_SUFFIX: &str = ".unread";
+const UNPARSABLE_RETENTION: Duration = Duration::from_secs(86_400);
+const MAX_UNPARSABLE_BYTES: u64 = 64 << 20;
+const MAX_UNPARSABLE: usize = 1_000;
 
 /// Writes one down for its owner alone, and says where; the name is the purchase's.
-pub(super) fn keep_unread(
+pub(super) fn keep_unparsable(
     ledger: &Path,
     id: PurchaseId,
     body: &[u8],
     now: Duration,
 ) -> io::Result<PathBuf> {
-    let folder = beside(ledger, UNREAD);
+    let folder = with_suffix(ledger, UNPARSABLE_SUFFIX);
     match DirBuilder::new().mode(0o700).create(&folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         Ok(()) | Err(_) => {}
@@ -141,13 +151,13 @@ pub(super) fn keep_unread(
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
     file.write_all(body)?;
     file.set_modified(SystemTime::UNIX_EPOCH + now)?;
-    tidy_unread(ledger, now)?;
+    purge_unparsable(ledger, now)?;
     Ok(path)
 }
 
 /// Drops those whose time has come, and the oldest of too many.
-pub(super) fn tidy_unread(ledger: &Path, now: Duration) -> io::Result<()> {
-    let entries = match fs::read_dir(beside(ledger, UNREAD)) {
+pub(super) fn purge_unparsable(ledger: &Path, now: Duration) -> io::Result<()> {
+    let entries = match fs::read_dir(with_suffix(ledger, UNPARSABLE_SUFFIX)) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
@@ -155,11 +165,11 @@ pub(super) fn tidy_unread(ledger: &Path, now: Duration) -> io::Result<()> {
     let mut kept = Vec::new();
     for entry in entries {
         let entry = entry?;
-        match unread_file(&entry, now) {
+        match file_details(&entry, now) {
             Ok(Some(file)) => kept.push(file),
             // Somebody else put it there, and may want it back.
             Ok(None) => {}
-            Err(error) => left(&entry.path(), &error),
+            Err(error) => warn_not_removed(&entry.path(), &error),
         }
     }
     kept.sort_unstable();
@@ -167,9 +177,11 @@ pub(super) fn tidy_unread(ledger: &Path, now: Duration) -> io::Result<()> {
     for (age, length, path) in kept {
         count += 1;
         bytes += length;
-        if age >= KEEP_UNREAD || count > MAX_UNREAD || bytes > MAX_UNREAD_BYTES {
+        if age >= UNPARSABLE_RETENTION || count > MAX_UNPARSABLE || bytes > MAX_UNPARSABLE_BYTES {
             match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => left(&path, &error),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    warn_not_removed(&path, &error)
+                }
                 Ok(()) | Err(_) => {}
             }
         }
@@ -178,7 +190,7 @@ pub(super) fn tidy_unread(ledger: &Path, now: Duration) -> io::Result<()> {
 }
 
 /// Its age, its size and where it is; none for what no file of ours can be.
-fn unread_file(entry: &DirEntry, now: Duration) -> io::Result<Option<(Duration, u64, PathBuf)>> {
+fn file_details(entry: &DirEntry, now: Duration) -> io::Result<Option<(Duration, u64, PathBuf)>> {
     let about = match entry.metadata() {
         // It went meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -189,7 +201,7 @@ fn unread_file(entry: &DirEntry, now: Duration) -> io::Result<Option<(Duration, 
 }
 
 /// One is no reason to keep the others.
-fn left(path: &Path, error: &io::Error) {
+fn warn_not_removed(path: &Path, error: &io::Error) {
     warn!(file = %path.display(), %error, "a reply that could not be read could not be forgotten");
 }
 
@@ -200,7 +212,7 @@ mod tests {
     use super::*;
 
     fn names(ledger: &Path) -> Vec<String> {
-        let entries = fs::read_dir(beside(ledger, UNREAD)).unwrap();
+        let entries = fs::read_dir(with_suffix(ledger, UNPARSABLE_SUFFIX)).unwrap();
         let mut names: Vec<_> =
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort_unstable();
@@ -212,15 +224,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let ledger = folder.path().join("ledger.db");
         let (first, second) = (PurchaseId::new(), PurchaseId::new());
-        let path = keep_unread(&ledger, first, b"<html>", KEEP_UNREAD).unwrap();
+        let path = keep_unparsable(&ledger, first, b"<html>", UNPARSABLE_RETENTION).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"<html>");
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         let parent = path.parent().unwrap().metadata().unwrap();
         assert_eq!(parent.permissions().mode() & 0o777, 0o700);
-        keep_unread(&ledger, second, b"x", KEEP_UNREAD + Duration::from_secs(1)).unwrap();
-        tidy_unread(&ledger, KEEP_UNREAD * 2 - Duration::from_secs(1)).unwrap();
+        keep_unparsable(&ledger, second, b"x", UNPARSABLE_RETENTION + Duration::from_secs(1))
+            .unwrap();
+        purge_unparsable(&ledger, UNPARSABLE_RETENTION * 2 - Duration::from_secs(1)).unwrap();
         assert_eq!(names(&ledger).len(), 2);
-        tidy_unread(&ledger, KEEP_UNREAD * 2).unwrap();
+        purge_unparsable(&ledger, UNPARSABLE_RETENTION * 2).unwrap();
         assert_eq!(names(&ledger), [second.to_string()]);
     }
 
@@ -228,12 +241,12 @@ mod tests {
     fn what_is_no_file_of_ours_keeps_none_of_the_others() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = folder.path().join("ledger.db");
-        keep_unread(&ledger, PurchaseId::new(), b"x", Duration::ZERO).unwrap();
-        let within = beside(&ledger, UNREAD);
+        keep_unparsable(&ledger, PurchaseId::new(), b"x", Duration::ZERO).unwrap();
+        let within = with_suffix(&ledger, UNPARSABLE_SUFFIX);
         fs::create_dir(within.join("a folder")).unwrap();
         std::os::unix::fs::symlink("nowhere", within.join("a link")).unwrap();
         // Removing the first fails; that must not keep the second.
-        tidy_unread(&ledger, KEEP_UNREAD * 20_000 * 2).unwrap();
+        purge_unparsable(&ledger, UNPARSABLE_RETENTION * 20_000 * 2).unwrap();
         assert_eq!(names(&ledger), ["a folder", "a link"]);
     }
 
@@ -241,10 +254,10 @@ mod tests {
     fn the_oldest_go_when_there_are_too_many_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = folder.path().join("ledger.db");
-        let large = vec![0; usize::try_from(MAX_UNREAD_BYTES / 4).unwrap()];
+        let large = vec![0; usize::try_from(MAX_UNPARSABLE_BYTES / 4).unwrap()];
         let ids: Vec<_> = (0..6_u32).map(|_| PurchaseId::new()).collect();
         for (second, id) in (1..).zip(&ids) {
-            keep_unread(&ledger, *id, &large, Duration::from_secs(second)).unwrap();
+            keep_unparsable(&ledger, *id, &large, Duration::from_secs(second)).unwrap();
         }
         let mut latest: Vec<_> = ids[2..].iter().map(ToString::to_string).collect();
         latest.sort_unstable();

@@ -4,56 +4,60 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::Fault;
-use super::books::Books;
+use super::StoreError;
 use super::column::{self, nanos};
-use super::handle::{Store, Verb};
-use super::writer::Weight;
+use super::handle::{Store, StoreOp};
+use super::ledger::Ledger;
+use super::writer::Durability;
 use crate::store::{
-    Checkpoint, Evidence, JobState, PurchaseId, Recognise, Row, SETTLES_WITHIN, Snapshot, Spending,
-    Unavailable,
+    AccountCheck, Checkpoint, Evidence, JobState, PurchaseId, PurchaseRecord, SETTLES_WITHIN,
+    Snapshot, SpendRow, Unavailable,
 };
 
 /// Reports. They group within the file: a month of chats is read, but not held.
 impl Store {
-    pub async fn rows(&self, since: Duration) -> Result<Vec<Row>, Unavailable> {
+    pub async fn purchases_since(
+        &self,
+        since: Duration,
+    ) -> Result<Vec<PurchaseRecord>, Unavailable> {
         let since = nanos(since);
         let read =
             move |file: &Connection| purchases(file, "WHERE at >= ? ORDER BY at, number", since);
-        self.report("rows", read).await
+        self.run_report("rows", read).await
     }
 
-    pub async fn unknown(&self, most: usize) -> Result<Vec<Row>, Unavailable> {
+    pub async fn unknown_purchases(&self, most: usize) -> Result<Vec<PurchaseRecord>, Unavailable> {
         let most = column::count(most);
         let which = "WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT ?";
-        self.report("unknown", move |file| purchases(file, which, most)).await
+        self.run_report("unknown", move |file| purchases(file, which, most)).await
     }
 
-    pub async fn purchase(&self, id: PurchaseId) -> Result<Option<Row>, Unavailable> {
+    pub async fn purchase(&self, id: PurchaseId) -> Result<Option<PurchaseRecord>, Unavailable> {
         let query = format!("SELECT {COLUMNS} FROM purchases WHERE id = ?");
         let read =
             move |file: &Connection| file.query_row(&query, [id.0.as_bytes()], purchase).optional();
-        self.report("purchase", read).await
+        self.run_report("purchase", read).await
     }
 
     /// What `caller`, or everybody, has spent by caller, UTC day, service and model since a wall-clock time,
     /// in this order, at most `most` rows; what was voided counts nothing.
-    pub async fn spending(
+    pub async fn spend(
         &self,
         caller: Option<String>,
         since: Duration,
         most: usize,
-    ) -> Result<Vec<Spending>, Unavailable> {
-        self.report("spending", move |file| grouped(file, caller.as_deref(), since, most)).await
+    ) -> Result<Vec<SpendRow>, Unavailable> {
+        self.run_report("spending", move |file| spend_rows(file, caller.as_deref(), since, most))
+            .await
     }
 }
 
-fn grouped(
+fn spend_rows(
     connection: &Connection,
     caller: Option<&str>,
     since: Duration,
     most: usize,
-) -> rusqlite::Result<Vec<Spending>> {
+) -> rusqlite::Result<Vec<SpendRow>> {
     let mut find = connection.prepare(
         "SELECT caller, day, service, model, count(*),
                 coalesce(sum(cost_micros), 0),
@@ -65,7 +69,7 @@ fn grouped(
     )?;
     let most = column::count(most);
     let groups = find.query_map(params![nanos(since), caller, most], |row| {
-        Ok(Spending {
+        Ok(SpendRow {
             caller: row.get(0)?,
             day: row.get(1)?,
             service: column::service(row, 2)?,
@@ -79,7 +83,11 @@ fn grouped(
     groups.collect()
 }
 
-fn purchases(connection: &Connection, which: &str, value: i64) -> rusqlite::Result<Vec<Row>> {
+fn purchases(
+    connection: &Connection,
+    which: &str,
+    value: i64,
+) -> rusqlite::Result<Vec<PurchaseRecord>> {
     let mut find =
         connection.prepare_cached(&format!("SELECT {COLUMNS} FROM purchases {which}"))?;
     find.query_map([value], purchase)?.collect()
@@ -88,12 +96,12 @@ fn purchases(connection: &Connection, which: &str, value: i64) -> rusqlite::Resu
 const COLUMNS: &str =
     "id, at, caller, service, model, coalesce(cost_micros, toll_micros), state, ended_at";
 
-fn purchase(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
+fn purchase(row: &rusqlite::Row<'_>) -> rusqlite::Result<PurchaseRecord> {
     let ended: Option<u64> = row.get(7)?;
-    Ok(Row {
+    Ok(PurchaseRecord {
         id: column::id(row, 0)?,
         at: column::moment(row, 1)?,
-        ended: ended.map(Duration::from_nanos),
+        ended_at: ended.map(Duration::from_nanos),
         caller: row.get(2)?,
         service: column::service(row, 3)?,
         model: model(row, 4)?,
@@ -107,25 +115,25 @@ fn model(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<String> {
     Ok(String::from_utf8_lossy(row.get_ref(column)?.as_bytes()?).into_owned())
 }
 
-const MAX_CHECKS: i64 = 1_000;
+const MAX_CHECKPOINTS: i64 = 1_000;
 
 impl Store {
     /// Notes what the gateway's books said, with the purchases that had begun and settled by then.
-    pub async fn check(&self, snapshot: Snapshot) -> Result<(), Unavailable> {
-        let note = move |books: &Books| check(books, snapshot);
-        self.ask(Verb::Other("check"), Weight::Cheap, note).await
+    pub async fn record_checkpoint(&self, snapshot: Snapshot) -> Result<(), Unavailable> {
+        let note = move |books: &Ledger| record_checkpoint(books, snapshot);
+        self.run(StoreOp::Other("check"), Durability::Buffered, note).await
     }
 
     /// The latest checkpoint of this account that has a place among the purchases.
-    pub async fn last_check(&self) -> Result<Option<Checkpoint>, Unavailable> {
-        let find = |books: &Books| last_check(&books.connection);
-        self.ask(Verb::Other("last_check"), Weight::Cheap, find).await
+    pub async fn latest_checkpoint(&self) -> Result<Option<Checkpoint>, Unavailable> {
+        let find = |books: &Ledger| latest_checkpoint(&books.connection);
+        self.run(StoreOp::Other("last_check"), Durability::Buffered, find).await
     }
 
     /// The latest snapshots, newest first, at most `most`, whichever account they are of.
-    pub async fn checks(&self, most: usize) -> Result<Vec<Snapshot>, Unavailable> {
-        let find = move |books: &Books| checks(&books.connection, most);
-        self.ask(Verb::Other("checks"), Weight::Cheap, find).await
+    pub async fn latest_snapshots(&self, most: usize) -> Result<Vec<Snapshot>, Unavailable> {
+        let find = move |books: &Ledger| latest_snapshots(&books.connection, most);
+        self.run(StoreOp::Other("checks"), Durability::Buffered, find).await
     }
 
     /// How many outcomes are unknown among the purchases after this number. It takes little memory,
@@ -135,7 +143,7 @@ impl Store {
         let read = move |file: &Connection| {
             file.query_row(count, [column::signed(number)], |row| row.get(0))
         };
-        self.report("unknown_after", read).await
+        self.run_report("unknown_after", read).await
     }
 
     /// In the order of their numbers: every purchase after `settled`; of the earlier ones those whose
@@ -146,22 +154,26 @@ impl Store {
         settled: u64,
         refundable: Duration,
     ) -> Result<Vec<Evidence>, Unavailable> {
-        self.report("evidence", move |file| evidence(file, settled, refundable)).await
+        self.run_report("evidence", move |file| evidence(file, settled, refundable)).await
     }
 
     /// Whether the account with these keys is the one that the ledger is about: none is noted yet, or
     /// one id is noted. `keys` must not be empty.
-    pub async fn recognise(&self, keys: Vec<String>, how: Recognise) -> Result<bool, Unavailable> {
-        let clock = self.shared.clock.clone();
-        let compare = move |books: &Books| recognise(&books.connection, &keys, how, clock());
-        self.ask(Verb::Other("recognise"), Weight::Dear, compare).await
+    pub async fn check_account(
+        &self,
+        keys: Vec<String>,
+        how: AccountCheck,
+    ) -> Result<bool, Unavailable> {
+        let clock = self.inner.clock.clone();
+        let compare = move |books: &Ledger| check_account(&books.connection, &keys, how, clock());
+        self.run(StoreOp::Other("recognise"), Durability::Synced, compare).await
     }
 }
 
 /// Looks at the purchases since the last checkpoint only, and at all of them once in a ledger's life.
-fn check(books: &Books, snapshot: Snapshot) -> Result<(), Fault> {
+fn record_checkpoint(books: &Ledger, snapshot: Snapshot) -> Result<(), StoreError> {
     let connection = &books.connection;
-    let before = last_check(connection)?.map_or(0, |before| before.settled);
+    let before = latest_checkpoint(connection)?.map_or(0, |before| before.settled_through);
     let settles = nanos(snapshot.at.saturating_sub(SETTLES_WITHIN));
     let (unsettled, number): (Option<i64>, i64) = connection.query_row(
         "SELECT (SELECT min(number) FROM purchases
@@ -184,25 +196,29 @@ fn check(books: &Books, snapshot: Snapshot) -> Result<(), Fault> {
         settled,
         number,
     ])?;
-    let oldest = connection.last_insert_rowid().saturating_sub(MAX_CHECKS);
+    let oldest = connection.last_insert_rowid().saturating_sub(MAX_CHECKPOINTS);
     connection.execute("DELETE FROM checks WHERE number <= ?", [oldest])?;
     Ok(())
 }
 
 /// One without numbers is from an earlier version, or another account was found since: nothing is
 /// compared with it.
-fn last_check(connection: &Connection) -> Result<Option<Checkpoint>, Fault> {
+fn latest_checkpoint(connection: &Connection) -> Result<Option<Checkpoint>, StoreError> {
     let mut latest = connection.prepare_cached(
         "SELECT at, balance_cents, chats, chat_cents, spent_cents, settled, purchases FROM checks
          WHERE purchases IS NOT NULL ORDER BY number DESC LIMIT 1",
     )?;
     let found = latest.query_row([], |row| {
-        Ok(Checkpoint { snapshot: snapshot(row)?, settled: row.get(5)?, number: row.get(6)? })
+        Ok(Checkpoint {
+            snapshot: snapshot(row)?,
+            settled_through: row.get(5)?,
+            last_number: row.get(6)?,
+        })
     });
     Ok(found.optional()?)
 }
 
-fn checks(connection: &Connection, most: usize) -> Result<Vec<Snapshot>, Fault> {
+fn latest_snapshots(connection: &Connection, most: usize) -> Result<Vec<Snapshot>, StoreError> {
     let mut latest = connection.prepare_cached(
         "SELECT at, balance_cents, chats, chat_cents, spent_cents FROM checks
          ORDER BY number DESC LIMIT ?",
@@ -241,35 +257,35 @@ fn evidence(
             None => None,
         };
         Ok(Evidence {
-            row: purchase(row)?,
+            purchase: purchase(row)?,
             number: row.get(8)?,
             is_assumed: row.get(9)?,
-            is_recognised: !row.get::<_, bool>(10)?,
+            is_account_confirmed: !row.get::<_, bool>(10)?,
             job,
         })
     })?;
     found.collect()
 }
 
-fn recognise(
+fn check_account(
     connection: &Connection,
     keys: &[String],
-    how: Recognise,
+    how: AccountCheck,
     now: Duration,
-) -> Result<bool, Fault> {
+) -> Result<bool, StoreError> {
     let mut noted =
         connection.prepare_cached("SELECT id FROM account_keys WHERE retired IS NULL")?;
     let noted =
         noted.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<String>>>()?;
     let is_same = noted.is_empty() || keys.iter().any(|key| noted.contains(key));
-    if how == Recognise::Look {
+    if how == AccountCheck::Compare {
         return Ok(is_same);
     }
     if !is_same {
         let unuse =
             "UPDATE checks SET settled = NULL, purchases = NULL WHERE purchases IS NOT NULL";
         connection.execute(unuse, [])?;
-        if how == Recognise::Note {
+        if how == AccountCheck::Record {
             // What it told of its rate limit is not true of the ledger's account.
             connection.execute("DELETE FROM rate_limit", [])?;
             return Ok(false);

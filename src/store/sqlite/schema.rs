@@ -178,36 +178,36 @@ const MIGRATIONS: &[&str] = &["
     INSERT INTO credit (number, held, spent) VALUES (1, 0, 0);
 "];
 
-pub(super) fn newest() -> i64 {
+pub(super) fn newest_version() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FileKind {
     Empty,
     Ledger(i64),
     Foreign,
 }
 
 /// Reads what kind of file it is, without changing it.
-pub(super) fn kind(connection: &Connection) -> rusqlite::Result<Kind> {
+pub(super) fn file_kind(connection: &Connection) -> rusqlite::Result<FileKind> {
     // At one moment: another process may be making it just now.
     let moment = connection.unchecked_transaction()?;
     let pragma = |name| moment.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (application, version) = (pragma("application_id")?, pragma("user_version")?);
     Ok(match (application, version) {
-        (APPLICATION, 1..) => Kind::Ledger(version),
-        (0, 0) if pragma("page_count")? == 0 => Kind::Empty,
-        _ => Kind::Foreign,
+        (APPLICATION, 1..) => FileKind::Ledger(version),
+        (0, 0) if pragma("page_count")? == 0 => FileKind::Empty,
+        _ => FileKind::Foreign,
     })
 }
 
 /// Brings a file to the newest version, in one transaction. Does nothing where it is there already.
 pub(super) fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
-    migrate_by(connection, MIGRATIONS)
+    apply_migrations(connection, MIGRATIONS)
 }
 
-fn migrate_by(connection: &mut Connection, migrations: &[&str]) -> rusqlite::Result<()> {
+fn apply_migrations(connection: &mut Connection, migrations: &[&str]) -> rusqlite::Result<()> {
     let writing = rusqlite::TransactionBehavior::Immediate;
     let transaction = connection.transaction_with_behavior(writing)?;
     let version: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
@@ -230,7 +230,7 @@ mod tests {
 
     use super::*;
     use crate::contract::money::Usd;
-    use crate::store::{MemberChange, Scope, Snapshot, State, Store};
+    use crate::store::{BudgetScope, MemberChange, PurchaseState, Snapshot, Store};
 
     /// Two purchases of a server that knew no members, with their counters.
     const SOLD: &str = "
@@ -248,7 +248,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
         let mut file = Connection::open(&path).unwrap();
-        migrate_by(&mut file, &MIGRATIONS[..1]).unwrap();
+        apply_migrations(&mut file, &MIGRATIONS[..1]).unwrap();
         file.execute_batch(SOLD).unwrap();
         drop(file);
         let clock = || Arc::new(|| Duration::from_secs(9));
@@ -258,15 +258,15 @@ mod tests {
         }
 
         let ledger = Store::serve(&path, clock()).unwrap();
-        let rows = ledger.rows(Duration::ZERO).await.unwrap();
+        let rows = ledger.purchases_since(Duration::ZERO).await.unwrap();
         let states: Vec<_> = rows.iter().map(|row| row.state).collect();
-        assert_eq!(states, [State::Posted, State::Unknown]);
-        let spent = ledger.spent(Scope::Caller("ann".to_owned())).await.unwrap();
+        assert_eq!(states, [PurchaseState::Posted, PurchaseState::Unknown]);
+        let spent = ledger.current_spend(BudgetScope::Caller("ann".to_owned())).await.unwrap();
         assert_eq!(spent.month, Usd::micros(3_004_000));
         assert_eq!(ledger.members().await.unwrap(), []);
         drop(ledger);
         let read = Store::open_read_only(&path, clock()).unwrap();
-        assert_eq!(read.edition().await.unwrap(), 0);
+        assert_eq!(read.members_version().await.unwrap(), 0);
     }
 
     #[tokio::test]
@@ -274,7 +274,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
         let mut file = Connection::open(&path).unwrap();
-        migrate_by(&mut file, &MIGRATIONS[..2]).unwrap();
+        apply_migrations(&mut file, &MIGRATIONS[..2]).unwrap();
         let ann =
             "INSERT INTO members VALUES ('ann', 'admin', NULL, 5, zeroblob(32), 'tg_a', 6, NULL)";
         file.execute_batch(ann).unwrap();
@@ -286,19 +286,19 @@ mod tests {
         let ledger = Store::serve(&path, clock()).unwrap();
         let members = ledger.members().await.unwrap();
         assert_eq!((members.len(), &*members[0].name, members[0].token), (1, "ann", [0; 32]));
-        assert_eq!(ledger.keyed_by().await.unwrap(), None);
+        assert_eq!(ledger.token_secret_fingerprint().await.unwrap(), None);
         for print in [[7; 32], [8; 32]] {
-            ledger.key_by(print).await.unwrap();
-            assert_eq!(ledger.keyed_by().await.unwrap(), Some(print));
+            ledger.set_token_secret_fingerprint(print).await.unwrap();
+            assert_eq!(ledger.token_secret_fingerprint().await.unwrap(), Some(print));
         }
         drop(ledger);
         let read = Store::open_read_only(&path, clock()).unwrap();
-        assert_eq!(read.keyed_by().await.unwrap(), Some([8; 32]));
+        assert_eq!(read.token_secret_fingerprint().await.unwrap(), Some([8; 32]));
         drop(read);
         // No token depends on it any more.
         let beside = Store::open_shared(&path, clock()).unwrap();
-        beside.change_member("ann".into(), MemberChange::Revoked).await.unwrap();
-        assert_eq!(beside.keyed_by().await.unwrap(), None);
+        beside.change_member("ann".into(), MemberChange::Revoke).await.unwrap();
+        assert_eq!(beside.token_secret_fingerprint().await.unwrap(), None);
     }
 
     #[tokio::test]
@@ -306,17 +306,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
         let mut file = Connection::open(&path).unwrap();
-        migrate_by(&mut file, &MIGRATIONS[..3]).unwrap();
+        apply_migrations(&mut file, &MIGRATIONS[..3]).unwrap();
         file.execute_batch(SOLD).unwrap();
         file.execute("INSERT INTO checks VALUES (1, 2, 3, 4, 5, 6)", []).unwrap();
         drop(file);
         let ledger = Store::serve(&path, Arc::new(|| Duration::from_secs(900))).unwrap();
-        assert_eq!(ledger.checks(9).await.unwrap().len(), 1);
-        assert_eq!(ledger.last_check().await.unwrap(), None, "nobody knows what it counted");
+        assert_eq!(ledger.latest_snapshots(9).await.unwrap().len(), 1);
+        assert_eq!(ledger.latest_checkpoint().await.unwrap(), None, "nobody knows what it counted");
         let now = Snapshot { at: Duration::from_secs(900), ..Snapshot::default() };
-        ledger.check(now).await.unwrap();
-        let check = ledger.last_check().await.unwrap().expect("a new one");
-        assert_eq!((check.settled, check.number), (2, 2));
+        ledger.record_checkpoint(now).await.unwrap();
+        let check = ledger.latest_checkpoint().await.unwrap().expect("a new one");
+        assert_eq!((check.settled_through, check.last_number), (2, 2));
     }
 
     #[test]
@@ -325,16 +325,16 @@ mod tests {
         let versions: Vec<&str> = MIGRATIONS.iter().copied().chain([later]).collect();
         for start in 1..=MIGRATIONS.len() {
             let mut file = Connection::open_in_memory().unwrap();
-            migrate_by(&mut file, &versions[..start]).unwrap();
-            assert_eq!(kind(&file).unwrap(), Kind::Ledger(i64::try_from(start).unwrap()));
+            apply_migrations(&mut file, &versions[..start]).unwrap();
+            assert_eq!(file_kind(&file).unwrap(), FileKind::Ledger(i64::try_from(start).unwrap()));
             let note =
                 "INSERT INTO checks (number, at, balance_cents, chats, chat_cents, spent_cents)
                 VALUES (1, 2, 3, 4, 5, 6)";
             file.execute(note, []).unwrap();
 
-            migrate_by(&mut file, &versions).unwrap();
-            migrate_by(&mut file, &versions).unwrap();
-            assert_eq!(kind(&file).unwrap(), Kind::Ledger(newest() + 1));
+            apply_migrations(&mut file, &versions).unwrap();
+            apply_migrations(&mut file, &versions).unwrap();
+            assert_eq!(file_kind(&file).unwrap(), FileKind::Ledger(newest_version() + 1));
             let row = "SELECT at, note IS NULL FROM checks";
             let row = file.query_row(row, [], |row| Ok((row.get(0)?, row.get(1)?)));
             assert_eq!(row, Ok((2, true)));
@@ -347,8 +347,8 @@ mod tests {
         migrate(&mut file).unwrap();
         let versions: Vec<&str> =
             MIGRATIONS.iter().copied().chain(["DROP TABLE checks; DROP TABLE nothing"]).collect();
-        assert!(migrate_by(&mut file, &versions).is_err());
-        assert_eq!(kind(&file).unwrap(), Kind::Ledger(newest()));
+        assert!(apply_migrations(&mut file, &versions).is_err());
+        assert_eq!(file_kind(&file).unwrap(), FileKind::Ledger(newest_version()));
         let left: i64 =
             file.query_row("SELECT count(*) FROM checks", [], |row| row.get(0)).unwrap();
         assert_eq!(left, 0);
@@ -373,10 +373,10 @@ mod tests {
     #[test]
     fn only_our_own_files_are_taken_for_ledgers() {
         let file = Connection::open_in_memory().unwrap();
-        assert_eq!(kind(&file).unwrap(), Kind::Empty);
+        assert_eq!(file_kind(&file).unwrap(), FileKind::Empty);
         file.execute_batch("CREATE TABLE theirs (x)").unwrap();
-        assert_eq!(kind(&file).unwrap(), Kind::Foreign);
+        assert_eq!(file_kind(&file).unwrap(), FileKind::Foreign);
         file.pragma_update(None, "user_version", 1).unwrap();
-        assert_eq!(kind(&file).unwrap(), Kind::Foreign);
+        assert_eq!(file_kind(&file).unwrap(), FileKind::Foreign);
     }
 }

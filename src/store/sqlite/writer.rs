@@ -14,9 +14,9 @@ use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
 use tokio::sync::{Notify, oneshot};
 
-use super::books::Books;
+use super::ledger::Ledger;
 use super::lock::Lock;
-use super::{Fault, file};
+use super::{StoreError, file};
 use crate::clock;
 use crate::store::{PurchaseId, Unavailable};
 
@@ -25,7 +25,7 @@ use crate::store::{PurchaseId, Unavailable};
 pub(super) struct Admission {
     state: Arc<OnceLock<Result<(), Unavailable>>>,
     /// Too many ends wait to be written: no purchase begins.
-    pub(super) is_full: Arc<AtomicBool>,
+    pub(super) is_retry_queue_full: Arc<AtomicBool>,
     /// Whoever opened it is gone.
     pub(super) stop: Arc<AtomicBool>,
     /// Woken when purchases have ended.
@@ -35,11 +35,11 @@ pub(super) struct Admission {
 impl Admission {
     pub(super) fn opened() -> Self {
         let admission = Self::default();
-        admission.admit();
+        admission.open();
         admission
     }
 
-    pub(super) fn pass(&self) -> Result<(), Unavailable> {
+    pub(super) fn check(&self) -> Result<(), Unavailable> {
         let starting = || Err(Unavailable("starting: the ledger is being opened".into()));
         self.state.get().cloned().unwrap_or_else(starting)
     }
@@ -48,7 +48,7 @@ impl Admission {
         self.state.get().is_none()
     }
 
-    pub(super) fn admit(&self) {
+    pub(super) fn open(&self) {
         // Where it could not be opened, that stays so.
         let _ = self.state.set(Ok(()));
     }
@@ -59,52 +59,52 @@ impl Admission {
 }
 
 /// Steps in one transaction: each waits for all, so there is a bound.
-const BATCH: usize = 256;
+const MAX_BATCH: usize = 256;
 /// Pages in the write-ahead log from which on it is copied into the file.
-const LOG_PAGES: i32 = 1_000;
+const WAL_CHECKPOINT_PAGES: i32 = 1_000;
 /// How soon what nobody waits for is tried again after a fault.
-const AGAIN: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// How much of that may wait: beyond it no purchase begins, until half of it is done.
-const MAX_AGAIN: usize = 10_000;
+const MAX_RETRIES: usize = 10_000;
 /// A fault is over when something was written, and nothing has failed for so long.
-const IS_OVER: Duration = Duration::from_secs(10);
+const RECOVERY_PERIOD: Duration = Duration::from_secs(10);
 const PAGE_BYTES: u64 = 4_096;
 
-pub(super) type Queue = mpsc::Receiver<Box<dyn Step>>;
+pub(super) type CommandQueue = mpsc::Receiver<Box<dyn WriteCommand>>;
 
 /// How a transaction begins: a reader must not ask for the right to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
+pub(super) enum OpenMode {
     Write,
     Read,
     Memory,
 }
 
 pub(super) struct Writer {
-    books: Books,
-    access: Access,
+    ledger: Ledger,
+    mode: OpenMode,
     /// What nobody waits for and a fault undid.
-    again: VecDeque<Box<dyn Step>>,
-    next_try: clock::Instant,
-    log_pages: Arc<AtomicI32>,
+    retries: VecDeque<Box<dyn WriteCommand>>,
+    next_retry: clock::Instant,
+    wal_pages: Arc<AtomicI32>,
     has_written: Arc<AtomicBool>,
     admission: Admission,
-    is_full: bool,
+    is_synchronous: bool,
     broken: Option<Unavailable>,
-    trouble: Option<Trouble>,
+    incident: Option<Incident>,
     /// Given back after the connection is closed.
     lock: Option<Lock>,
 }
 
-struct Trouble {
-    is_room: bool,
+struct Incident {
+    is_disk_full: bool,
     latest: clock::Instant,
 }
 
 impl Writer {
     pub(super) fn new(
-        mut books: Books,
-        access: Access,
+        mut books: Ledger,
+        access: OpenMode,
         lock: Option<Lock>,
         admission: &Admission,
     ) -> rusqlite::Result<Self> {
@@ -117,76 +117,76 @@ impl Writer {
             Ok(())
         }))?;
         Ok(Self {
-            books,
-            access,
-            again: VecDeque::new(),
-            next_try: clock::now(),
-            log_pages,
+            ledger: books,
+            mode: access,
+            retries: VecDeque::new(),
+            next_retry: clock::now(),
+            wal_pages: log_pages,
             has_written,
             admission: admission.clone(),
-            is_full: true,
+            is_synchronous: true,
             broken: None,
-            trouble: None,
+            incident: None,
             lock,
         })
     }
 
-    pub(super) fn run(mut self, queue: &Queue) {
+    pub(super) fn run(mut self, queue: &CommandQueue) {
         while let Some(batch) = self.next_batch(queue) {
             self.process(batch);
-            self.copy_log();
+            self.checkpoint_wal();
         }
-        self.finish();
+        self.close();
     }
 
     /// Runs one step where it is asked for; before it, what an earlier fault undid.
-    pub(super) fn run_inline(&mut self, step: Box<dyn Step>) {
-        if !self.again.is_empty() && self.next_try <= clock::now() {
-            let again = self.again.drain(..).collect();
+    pub(super) fn run_inline(&mut self, step: Box<dyn WriteCommand>) {
+        if !self.retries.is_empty() && self.next_retry <= clock::now() {
+            let again = self.retries.drain(..).collect();
             self.process(again);
         }
         self.process(vec![step]);
-        self.copy_log();
+        self.checkpoint_wal();
     }
 
     /// Writes what a fault undid, and leaves the file as the next server is to find it.
-    pub(super) fn finish(mut self) {
-        let last = self.again.drain(..).collect();
+    pub(super) fn close(mut self) {
+        let last = self.retries.drain(..).collect();
         self.process(last);
-        if !self.again.is_empty() {
-            tracing::error!(lost = self.again.len(), "the ledger could not write its last steps");
+        if !self.retries.is_empty() {
+            tracing::error!(lost = self.retries.len(), "the ledger could not write its last steps");
         } else if self.broken.is_none() && self.lock.is_some() {
             // Somebody else may have the file open, and then closing it would leave the log as it is.
-            self.cut_log();
-            self.lock.iter_mut().for_each(Lock::is_done);
+            self.truncate_wal();
+            self.lock.iter_mut().for_each(Lock::mark_clean);
         }
     }
 
     /// Whatever is queued; or, when its time has come, what a fault undid. These are not mixed, so that
     /// what failed once makes nobody wait.
-    fn next_batch(&mut self, queue: &Queue) -> Option<Vec<Box<dyn Step>>> {
-        let first = if self.again.is_empty() {
+    fn next_batch(&mut self, queue: &CommandQueue) -> Option<Vec<Box<dyn WriteCommand>>> {
+        let first = if self.retries.is_empty() {
             queue.recv().ok()?
-        } else if self.next_try <= clock::now() {
+        } else if self.next_retry <= clock::now() {
             // First, or a busy queue would keep it waiting for ever.
-            return Some(self.again.drain(..).collect());
+            return Some(self.retries.drain(..).collect());
         } else {
-            let pause = self.next_try.saturating_duration_since(clock::now());
+            let pause = self.next_retry.saturating_duration_since(clock::now());
             match queue.recv_timeout(pause) {
                 Ok(step) => step,
                 Err(mpsc::RecvTimeoutError::Timeout) => {
-                    return Some(self.again.drain(..).collect());
+                    return Some(self.retries.drain(..).collect());
                 }
                 Err(mpsc::RecvTimeoutError::Disconnected) => return None,
             }
         };
-        Some(iter::once(first).chain(queue.try_iter().take(BATCH - 1)).collect())
+        Some(iter::once(first).chain(queue.try_iter().take(MAX_BATCH - 1)).collect())
     }
 
     /// Where there is no room for all together, there may be for some alone.
-    fn process(&mut self, mut batch: Vec<Box<dyn Step>>) {
+    fn process(&mut self, mut batch: Vec<Box<dyn WriteCommand>>) {
         match self.commit(&mut batch) {
-            Err(Fault::Full(_)) if batch.len() > 1 => {
+            Err(StoreError::DiskFull(_)) if batch.len() > 1 => {
                 for mut step in batch {
                     let done = self.commit(slice::from_mut(&mut step));
                     self.answer(vec![step], done);
@@ -196,9 +196,9 @@ impl Writer {
         }
     }
 
-    fn answer(&mut self, batch: Vec<Box<dyn Step>>, done: Result<(), Fault>) {
+    fn answer(&mut self, batch: Vec<Box<dyn WriteCommand>>, done: Result<(), StoreError>) {
         if let Err(fault) = &done {
-            self.note(fault);
+            self.log_fault(fault);
         }
         let done = done.map_err(|fault| fault.unavailable());
         for step in batch {
@@ -206,49 +206,54 @@ impl Writer {
             if let Some(step) = undone
                 && self.broken.is_none()
             {
-                self.again.push_back(step);
-                self.next_try = clock::now() + AGAIN;
+                self.retries.push_back(step);
+                self.next_retry = clock::now() + RETRY_DELAY;
             }
         }
-        self.bound_again();
+        self.limit_retries();
     }
 
     /// What is under way may still add to the list, but nothing new begins: so it is bounded, and loses nothing.
-    fn bound_again(&self) {
-        let waiting = self.again.len();
-        if waiting >= MAX_AGAIN && !self.admission.is_full.swap(true, Ordering::Relaxed) {
+    fn limit_retries(&self) {
+        let waiting = self.retries.len();
+        if waiting >= MAX_RETRIES
+            && !self.admission.is_retry_queue_full.swap(true, Ordering::Relaxed)
+        {
             tracing::error!(waiting, "ledger retry list is full: no purchase begins");
-        } else if waiting <= MAX_AGAIN / 2 && self.admission.is_full.swap(false, Ordering::Relaxed)
+        } else if waiting <= MAX_RETRIES / 2
+            && self.admission.is_retry_queue_full.swap(false, Ordering::Relaxed)
         {
             tracing::info!(waiting, "ledger retry list has room again");
         }
     }
 
     pub(super) fn connection(&self) -> &Connection {
-        &self.books.connection
+        &self.ledger.connection
     }
 
     /// All steps in one transaction; a step that fails is undone alone.
-    fn commit(&mut self, batch: &mut [Box<dyn Step>]) -> Result<(), Fault> {
+    fn commit(&mut self, batch: &mut [Box<dyn WriteCommand>]) -> Result<(), StoreError> {
         if let Some(why) = &self.broken {
-            return Err(Fault::Lasting(why.clone()));
+            return Err(StoreError::Permanent(why.clone()));
         }
-        self.wait_for_the_disk(batch)?;
-        let connection = &self.books.connection;
-        run(connection, if self.access == Access::Read { "BEGIN" } else { "BEGIN IMMEDIATE" })?;
+        self.set_synchronous(batch)?;
+        let connection = &self.ledger.connection;
+        execute(connection, if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" })?;
         let done = match batch {
             // With nothing beside it, the whole transaction is undone.
-            [step] => step.run(&self.books),
-            _ => batch.iter_mut().try_for_each(|step| isolate(&self.books, step.as_mut())),
+            [step] => step.run(&self.ledger),
+            _ => {
+                batch.iter_mut().try_for_each(|step| run_in_savepoint(&self.ledger, step.as_mut()))
+            }
         };
-        let done = done.and_then(|()| run(connection, "COMMIT"));
-        let latest = self.books.latest.take();
+        let done = done.and_then(|()| execute(connection, "COMMIT"));
+        let latest = self.ledger.latest_number.take();
         match done {
             Err(_) => {
-                self.books.replies.count_anew();
+                self.ledger.replies.invalidate();
                 if !connection.is_autocommit() {
-                    run(connection, "ROLLBACK")
-                        .map_err(|fault| Fault::Lasting(fault.unavailable()))?;
+                    execute(connection, "ROLLBACK")
+                        .map_err(|fault| StoreError::Permanent(fault.unavailable()))?;
                 }
             }
             Ok(()) => self.committed(latest),
@@ -259,76 +264,78 @@ impl Writer {
     /// What the lock file has to say of the ledger, and the log of faults.
     fn committed(&mut self, latest: Option<i64>) {
         if let (Some(latest), Some(lock)) = (latest, &mut self.lock)
-            && let Err(error) = lock.note(latest)
+            && let Err(error) = lock.write_latest(latest)
         {
             let why =
                 format!("the number of a purchase could not be noted in the lock file: {error}");
-            self.note(&Fault::Lasting(Unavailable(why.into())));
+            self.log_fault(&StoreError::Permanent(Unavailable(why.into())));
         }
-        if let Some(fault) = self.books.fault.take() {
-            self.note(&fault);
+        if let Some(fault) = self.ledger.step_error.take() {
+            self.log_fault(&fault);
         }
-        if self.books.has_ended.take() {
+        if self.ledger.has_ended.take() {
             self.admission.ends.notify_waiters();
         }
         let has_written = self.has_written.swap(false, Ordering::Relaxed);
-        if has_written && self.trouble.as_ref().is_some_and(|it| it.latest.elapsed() >= IS_OVER) {
-            self.trouble = None;
+        if has_written
+            && self.incident.as_ref().is_some_and(|it| it.latest.elapsed() >= RECOVERY_PERIOD)
+        {
+            self.incident = None;
             tracing::info!("ledger writes again");
         }
     }
 
     /// Sets whether the commit waits until the disk has it; that cannot change within a transaction.
-    fn wait_for_the_disk(&mut self, batch: &[Box<dyn Step>]) -> Result<(), Fault> {
-        if self.access == Access::Memory {
+    fn set_synchronous(&mut self, batch: &[Box<dyn WriteCommand>]) -> Result<(), StoreError> {
+        if self.mode == OpenMode::Memory {
             return Ok(());
         }
         let mut is_full = false;
         for step in batch {
-            is_full |= match step.weight() {
-                Weight::Cheap => false,
-                Weight::Dear => true,
-                Weight::Of(id) => !is_full && self.books.is_dear(id)?,
+            is_full |= match step.durability() {
+                Durability::Buffered => false,
+                Durability::Synced => true,
+                Durability::OfPurchase(id) => !is_full && self.ledger.needs_sync(id)?,
             };
         }
-        if is_full != self.is_full {
+        if is_full != self.is_synchronous {
             let synchronous = if is_full { "FULL" } else { "NORMAL" };
-            self.books.connection.pragma_update(None, "synchronous", synchronous)?;
-            self.is_full = is_full;
+            self.ledger.connection.pragma_update(None, "synchronous", synchronous)?;
+            self.is_synchronous = is_full;
         }
         Ok(())
     }
 
     /// Copies the write-ahead log into the file between batches, so that no commit waits for it and a
     /// failure is seen.
-    fn copy_log(&mut self) {
-        if self.broken.is_some() || self.log_pages.load(Ordering::Relaxed) < LOG_PAGES {
+    fn checkpoint_wal(&mut self) {
+        if self.broken.is_some() || self.wal_pages.load(Ordering::Relaxed) < WAL_CHECKPOINT_PAGES {
             return;
         }
-        match self.books.connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE) {
+        match self.ledger.connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE) {
             // Somebody still reads what is in it: tried again after the next batch.
             Ok((pages, copied)) if copied < pages => {}
             Ok((pages, _)) => {
-                self.log_pages.store(0, Ordering::Relaxed);
-                if u64::try_from(pages).unwrap_or_default() * PAGE_BYTES > file::LOG_BYTES {
-                    self.cut_log();
+                self.wal_pages.store(0, Ordering::Relaxed);
+                if u64::try_from(pages).unwrap_or_default() * PAGE_BYTES > file::MAX_WAL_BYTES {
+                    self.truncate_wal();
                 }
             }
             Err(error) => {
-                self.log_pages.store(0, Ordering::Relaxed);
-                self.note(&Fault::from(error));
+                self.wal_pages.store(0, Ordering::Relaxed);
+                self.log_fault(&StoreError::from(error));
             }
         }
     }
 
     /// Gives back the room of a log that a long reader made grow. Where somebody reads just now, the next
     /// writer cuts it: `journal_size_limit`.
-    fn cut_log(&self) {
-        let connection = &self.books.connection;
+    fn truncate_wal(&self) {
+        let connection = &self.ledger.connection;
         let cut = || {
             connection.busy_timeout(Duration::ZERO)?;
             let cut = connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE);
-            connection.busy_timeout(file::PATIENCE)?;
+            connection.busy_timeout(file::BUSY_TIMEOUT)?;
             cut
         };
         if let Err(error) = cut() {
@@ -337,13 +344,13 @@ impl Writer {
     }
 
     /// One line when writing begins to fail, or fails for another reason; one when it is over.
-    fn note(&mut self, fault: &Fault) {
+    fn log_fault(&mut self, fault: &StoreError) {
         match fault {
-            Fault::Passing(why) | Fault::Full(why) => {
-                let is_room = matches!(fault, Fault::Full(_));
-                let trouble = Trouble { is_room, latest: clock::now() };
-                let before = self.trouble.replace(trouble);
-                if before.is_some_and(|before| before.is_room == is_room) {
+            StoreError::Transient(why) | StoreError::DiskFull(why) => {
+                let is_room = matches!(fault, StoreError::DiskFull(_));
+                let trouble = Incident { is_disk_full: is_room, latest: clock::now() };
+                let before = self.incident.replace(trouble);
+                if before.is_some_and(|before| before.is_disk_full == is_room) {
                     return;
                 }
                 match is_room {
@@ -351,68 +358,68 @@ impl Writer {
                     false => tracing::error!(%why, "ledger write failed"),
                 }
             }
-            Fault::Lasting(why) if self.broken.is_none() => {
+            StoreError::Permanent(why) if self.broken.is_none() => {
                 tracing::error!(%why, "the ledger writes nothing more until a restart");
                 self.broken = Some(why.clone());
             }
-            Fault::Lasting(_) => {}
+            StoreError::Permanent(_) => {}
         }
     }
 }
 
 /// Runs a step so that, if it fails, only that step is undone. An error is one of the whole batch.
-fn isolate(books: &Books, step: &mut dyn Step) -> Result<(), Fault> {
+fn run_in_savepoint(books: &Ledger, step: &mut dyn WriteCommand) -> Result<(), StoreError> {
     let connection = &books.connection;
-    run(connection, "SAVEPOINT step")?;
+    execute(connection, "SAVEPOINT step")?;
     match step.run(books) {
-        Ok(()) => run(connection, "RELEASE step"),
+        Ok(()) => execute(connection, "RELEASE step"),
         Err(fault) => {
-            books.replies.count_anew();
+            books.replies.invalidate();
             // Some faults make SQLite undo the whole transaction.
-            if matches!(fault, Fault::Lasting(_)) || connection.is_autocommit() {
+            if matches!(fault, StoreError::Permanent(_)) || connection.is_autocommit() {
                 return Err(fault);
             }
-            run(connection, "ROLLBACK TO step")?;
-            run(connection, "RELEASE step")?;
+            execute(connection, "ROLLBACK TO step")?;
+            execute(connection, "RELEASE step")?;
             step.failed(fault.unavailable());
-            books.fault.set(Some(fault));
+            books.step_error.set(Some(fault));
             Ok(())
         }
     }
 }
 
-fn run(connection: &Connection, statement: &str) -> Result<(), Fault> {
+fn execute(connection: &Connection, statement: &str) -> Result<(), StoreError> {
     connection.prepare_cached(statement)?.execute([])?;
     Ok(())
 }
 
 /// Whether a commit has to wait for the disk.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Weight {
-    Cheap,
-    Dear,
+pub(super) enum Durability {
+    Buffered,
+    Synced,
     /// As dear as that purchase.
-    Of(PurchaseId),
+    OfPurchase(PurchaseId),
 }
 
 /// Something to be done inside a transaction. It may be run again when that was rolled back.
-pub(super) trait Step: Send {
-    fn weight(&self) -> Weight;
+pub(super) trait WriteCommand: Send {
+    fn durability(&self) -> Durability;
 
-    fn run(&mut self, books: &Books) -> Result<(), Fault>;
+    fn run(&mut self, books: &Ledger) -> Result<(), StoreError>;
 
     /// It alone was undone.
     fn failed(&mut self, why: Unavailable);
 
     /// Tells whoever waits, after the commit or what went wrong with it; gives back what nobody waits
     /// for and has to be tried again.
-    fn answer(self: Box<Self>, fault: Option<&Unavailable>) -> Option<Box<dyn Step>>;
+    fn answer(self: Box<Self>, fault: Option<&Unavailable>) -> Option<Box<dyn WriteCommand>>;
 }
 
 type Answer<T> = Result<T, Unavailable>;
 
 struct Task<T, F> {
-    weight: Weight,
+    weight: Durability,
     work: F,
     outcome: Option<Answer<T>>,
     /// Whoever waits.
@@ -420,32 +427,32 @@ struct Task<T, F> {
 }
 
 /// A step that somebody waits for.
-pub(super) fn awaited<T: Send + 'static>(
-    weight: Weight,
-    work: impl FnMut(&Books) -> Result<T, Fault> + Send + 'static,
-) -> (Box<dyn Step>, oneshot::Receiver<Answer<T>>) {
+pub(super) fn request<T: Send + 'static>(
+    weight: Durability,
+    work: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
+) -> (Box<dyn WriteCommand>, oneshot::Receiver<Answer<T>>) {
     let (answer, answered) = oneshot::channel();
     (Box::new(Task { weight, work, outcome: None, answer: Some(answer) }), answered)
 }
 
 /// A step that nobody waits for.
-pub(super) fn noted(
-    weight: Weight,
-    work: impl FnMut(&Books) -> Result<(), Fault> + Send + 'static,
-) -> Box<dyn Step> {
+pub(super) fn notification(
+    weight: Durability,
+    work: impl FnMut(&Ledger) -> Result<(), StoreError> + Send + 'static,
+) -> Box<dyn WriteCommand> {
     Box::new(Task { weight, work, outcome: None, answer: None })
 }
 
-impl<T, F> Step for Task<T, F>
+impl<T, F> WriteCommand for Task<T, F>
 where
     T: Send + 'static,
-    F: FnMut(&Books) -> Result<T, Fault> + Send + 'static,
+    F: FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
 {
-    fn weight(&self) -> Weight {
+    fn durability(&self) -> Durability {
         self.weight
     }
 
-    fn run(&mut self, books: &Books) -> Result<(), Fault> {
+    fn run(&mut self, books: &Ledger) -> Result<(), StoreError> {
         self.outcome = Some(Ok((self.work)(books)?));
         Ok(())
     }
@@ -454,7 +461,7 @@ where
         self.outcome = Some(Err(why));
     }
 
-    fn answer(mut self: Box<Self>, fault: Option<&Unavailable>) -> Option<Box<dyn Step>> {
+    fn answer(mut self: Box<Self>, fault: Option<&Unavailable>) -> Option<Box<dyn WriteCommand>> {
         let undone = || Err(Unavailable("the step was not reached".into()));
         let outcome = match fault {
             Some(why) => Err(why.clone()),

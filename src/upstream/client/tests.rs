@@ -8,10 +8,10 @@ use std::thread;
 use http::StatusCode;
 
 use super::*;
-use crate::config::Config;
+use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::problem::Charged;
-use crate::upstream::Ask;
+use crate::upstream::GatewayRequest;
 
 /// A gateway that answers every head at once, whether its body has come or not.
 struct Gateway {
@@ -49,7 +49,7 @@ impl Gateway {
     }
 
     fn client(&self) -> Client {
-        let settings = Config::default().gateway;
+        let settings = Settings::default().gateway;
         let redactor = Redactor::new(Arc::new(Metrics::default()));
         let keys = [Key::new("svc_sk_x".to_owned())];
         Client::new(&self.address.parse().unwrap(), &keys, &settings, redactor).unwrap()
@@ -88,9 +88,9 @@ fn head(stream: &mut TcpStream) -> Option<usize> {
 }
 
 async fn chat(client: &Client, caller: &str, body: usize) -> Result<StatusCode, Error> {
-    let what = What::Chat(vec![b' '; body].into());
-    let ask = Ask { caller: caller.into(), ..Ask::free(what) };
-    let reply = client.send(Attempt { ask, key: 0, since: clock::now() }).await?;
+    let what = GatewayCall::Chat(vec![b' '; body].into());
+    let ask = GatewayRequest { caller: caller.into(), ..GatewayRequest::free(what) };
+    let reply = client.send(Attempt { request: ask, key: 0, since: clock::now() }).await?;
     Ok(reply.status)
 }
 

@@ -21,7 +21,7 @@ async fn pair() -> (Connection, StdStream) {
     SockRef::from(&tcp).set_send_buffer_size(4_096).unwrap();
     let (peer, _) = listener.accept().unwrap();
     peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    (Connection::over(Either::Left(tcp)).await.unwrap(), peer)
+    (Connection::handshake(Either::Left(tcp)).await.unwrap(), peer)
 }
 
 fn request(body: usize) -> Request<Full<Bytes>> {
@@ -43,7 +43,7 @@ async fn exchanged(
     mut peer: StdStream,
     body: usize,
     reply: &'static [u8],
-) -> (Result<u16, Failed>, StdStream) {
+) -> (Result<u16, SendFailure>, StdStream) {
     let answering = std::thread::spawn(move || {
         read_head(&mut peer);
         peer.write_all(reply).unwrap();
@@ -65,7 +65,7 @@ async fn used() -> (Connection, StdStream) {
     let (mut connection, peer) = pair().await;
     let (outcome, peer) = exchanged(&mut connection, peer, 0, REPLY).await;
     assert!(matches!(outcome, Ok(200)) && connection.is_reusable());
-    connection.rest();
+    connection.mark_idle();
     (connection, peer)
 }
 
@@ -84,7 +84,7 @@ async fn stray_reply_that_is_already_there_is_never_taken() {
         // No await from here on: the runtime has not seen these bytes.
         peer.write_all(stray).unwrap();
         let outcome = connection.send(request(2)).await;
-        assert!(matches!(outcome, Err(Failed::Unsent(_))), "nothing of it was written");
+        assert!(matches!(outcome, Err(SendFailure::Unsent(_))), "nothing of it was written");
         drop(connection);
         assert!(is_unread(peer));
     }
@@ -94,7 +94,7 @@ async fn stray_reply_that_is_already_there_is_never_taken() {
 async fn request_is_not_written_to_a_connection_that_was_closed() {
     let (mut connection, peer) = used().await;
     drop(peer);
-    assert!(matches!(connection.send(request(2)).await, Err(Failed::Unsent(_))));
+    assert!(matches!(connection.send(request(2)).await, Err(SendFailure::Unsent(_))));
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn reply_before_its_request_is_complete_ends_a_used_connection() {
     for reply in [REPLY, REFUSAL] {
         let (mut connection, peer) = used().await;
         let (outcome, _peer) = exchanged(&mut connection, peer, LARGE, reply).await;
-        assert!(matches!(outcome, Err(Failed::Sent(Error::Lost(_)))));
+        assert!(matches!(outcome, Err(SendFailure::Sent(Error::Lost(_)))));
         assert!(!connection.is_reusable());
     }
 }
@@ -111,6 +111,6 @@ async fn reply_before_its_request_is_complete_ends_a_used_connection() {
 async fn early_reply_on_a_fresh_connection_is_its_own_and_ends_it() {
     let (mut connection, peer) = pair().await;
     let (outcome, _peer) = exchanged(&mut connection, peer, LARGE, REFUSAL).await;
-    assert!(matches!(outcome, Ok(413)) && connection.is_early());
+    assert!(matches!(outcome, Ok(413)) && connection.replied_early());
     assert!(!connection.is_reusable());
 }

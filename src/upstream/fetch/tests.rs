@@ -27,9 +27,9 @@ async fn server(answer: Vec<u8>, hangs_up: bool) -> (Url, tokio::task::JoinHandl
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-async fn answered(answer: &str) -> io::Result<Document> {
+async fn answered(answer: &str) -> io::Result<FetchedDocument> {
     let (address, seen) = server(answer.as_bytes().to_vec(), true).await;
-    let fetched = document(&address, 10, PATIENCE).await;
+    let fetched = fetch_document(&address, 10, PATIENCE).await;
     seen.await.expect("it was asked");
     fetched
 }
@@ -39,9 +39,9 @@ async fn a_document_is_asked_for_plainly_and_read_whole() {
     let answer =
         "HTTP/1.1 200 OK\r\nCache-Control: max-age=7\r\nContent-Length: 10\r\n\r\n0123456789";
     let (address, seen) = server(answer.as_bytes().to_vec(), false).await;
-    let document = document(&address, 10, PATIENCE).await.expect("a document");
+    let document = fetch_document(&address, 10, PATIENCE).await.expect("a document");
     assert_eq!(&document.body[..], b"0123456789");
-    assert_eq!(document.fresh_for, Some(Duration::from_secs(7)));
+    assert_eq!(document.max_age, Some(Duration::from_secs(7)));
     let seen = seen.await.expect("it was asked");
     let host = format!("\r\nhost: {}\r\n", &address[Position::BeforeHost..Position::AfterPort]);
     assert!(seen.starts_with("GET /keys?p=sign-in HTTP/1.1\r\n") && seen.contains(&host), "{seen}");
@@ -75,14 +75,14 @@ async fn a_server_that_stalls_is_given_up_and_one_that_is_gone_is_unreachable() 
     let soon = Duration::from_millis(50);
     for answer in ["", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n0123"] {
         let (address, _seen) = server(answer.as_bytes().to_vec(), false).await;
-        let fetched = document(&address, 10, soon).await;
+        let fetched = fetch_document(&address, 10, soon).await;
         let error = fetched.expect_err(answer);
         assert_eq!(error.to_string(), "no whole reply within 50ms");
     }
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let gone = format!("http://{}/", listener.local_addr().expect("bound"));
     drop(listener);
-    let fetched = document(&gone.parse().expect("an address"), 10, PATIENCE).await;
+    let fetched = fetch_document(&gone.parse().expect("an address"), 10, PATIENCE).await;
     assert!(fetched.expect_err("it is gone").to_string().starts_with("no connection: "));
 }
 
@@ -148,8 +148,8 @@ fn only_exact_video_types_pass_and_lose_their_parameters() {
 
 #[test]
 fn only_listed_origins_are_fetched_from() {
-    let media = Media::new(vec!["https://cdn.example".to_owned()], Duration::from_secs(1));
-    assert!(media.allowed("https://cdn.example/a.mp4?x=1").is_some());
+    let media = MediaClient::new(vec!["https://cdn.example".to_owned()], Duration::from_secs(1));
+    assert!(media.allowed_url("https://cdn.example/a.mp4?x=1").is_some());
     for address in [
         "http://cdn.example/a.mp4",
         "https://cdn.example:444/a.mp4",
@@ -159,6 +159,6 @@ fn only_listed_origins_are_fetched_from() {
         "file:///etc/passwd",
         "/a.mp4",
     ] {
-        assert!(media.allowed(address).is_none(), "{address}");
+        assert!(media.allowed_url(address).is_none(), "{address}");
     }
 }

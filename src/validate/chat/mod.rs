@@ -10,9 +10,11 @@ use serde::Serialize;
 use serde::de::{MapAccess, SeqAccess};
 use serde_json::value::RawValue;
 
-use super::json::{self, Entry, Field, Members, Shape, Value};
-use super::rule::{Faults, Ignored, Rule, Unknown, blank, not_among, nul, unknown_model};
-use super::{Checked, Order, Paid};
+use super::json::{self, Field, FromObject, FromValue, ObjectEntry, ValueSeed};
+use super::rule::{
+    Faults, IgnoredFields, Rule, UnknownFields, blank, not_among, nul, unknown_model,
+};
+use super::{Checked, Order, OrderKind};
 use crate::contract::catalog::Catalog;
 use crate::contract::wire::{self, Message, ROLES};
 use crate::problem::{INTERNAL, Problem};
@@ -28,31 +30,31 @@ pub struct ChatRules {
 /// The order's body is `model`, `messages`, then the fields let through, by name. A field let through
 /// keeps its bytes (a number is not rounded, `null` stays), once it is known to be sound JSON.
 pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<Checked<Order>, Problem> {
-    let mut draft = Draft::<Saying<'_>>::new(rules);
-    json::object(payload, &mut draft)?;
-    for kept in draft.kept.values() {
-        json::look_into(payload, kept)?;
+    let mut draft = ChatDraft::<DraftMessage<'_>>::new(rules);
+    json::read_object(payload, &mut draft)?;
+    for kept in draft.extra.values() {
+        json::check_raw(payload, kept)?;
     }
-    draft.judged(payload.len(), Faults::default())
+    draft.finish(payload.len(), Faults::default())
 }
 
-pub(super) struct Draft<'a, M> {
+pub(super) struct ChatDraft<'a, M> {
     pub(super) rules: &'a ChatRules,
     pub(super) model: Field<Cow<'a, str>>,
     pub(super) messages: Field<Messages<'a, M>>,
-    pub(super) kept: BTreeMap<&'a str, &'a RawValue>,
-    unknown: Unknown<'a>,
+    pub(super) extra: BTreeMap<&'a str, &'a RawValue>,
+    unknown: UnknownFields<'a>,
 }
 
-impl<'a, M: Spoken<'a> + 'a> Draft<'a, M> {
+impl<'a, M: IntoMessage<'a> + 'a> ChatDraft<'a, M> {
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/model", code: "required", broken: |chat| chat.model.missing("which model answers") },
-        Rule { pointer: "/model", code: "wrong_type", broken: |chat| chat.model.mistyped() },
-        Rule { pointer: "/model", code: "unknown_model", broken: Self::unknown_model },
-        Rule { pointer: "/messages", code: "required", broken: |chat| chat.messages.missing("what is said, as [{\"role\": \"user\", \"content\": \"…\"}]") },
-        Rule { pointer: "/messages", code: "wrong_type", broken: |chat| chat.messages.mistyped() },
-        Rule { pointer: "/messages", code: "empty", broken: |chat| {
+        Rule { pointer: "/model", code: "required", check: |chat| chat.model.missing("which model answers") },
+        Rule { pointer: "/model", code: "wrong_type", check: |chat| chat.model.wrong_type() },
+        Rule { pointer: "/model", code: "unknown_model", check: Self::unknown_model },
+        Rule { pointer: "/messages", code: "required", check: |chat| chat.messages.missing("what is said, as [{\"role\": \"user\", \"content\": \"…\"}]") },
+        Rule { pointer: "/messages", code: "wrong_type", check: |chat| chat.messages.wrong_type() },
+        Rule { pointer: "/messages", code: "empty", check: |chat| {
             (chat.messages.value()?.count == 0).then(|| "expected at least one message".to_owned())
         } },
     ];
@@ -62,8 +64,8 @@ impl<'a, M: Spoken<'a> + 'a> Draft<'a, M> {
             rules,
             model: Field::Absent,
             messages: Field::Absent,
-            kept: BTreeMap::new(),
-            unknown: Unknown::default(),
+            extra: BTreeMap::new(),
+            unknown: UnknownFields::default(),
         }
     }
 
@@ -80,29 +82,30 @@ impl<'a, M: Spoken<'a> + 'a> Draft<'a, M> {
     }
 
     /// The order, or every fault: its own, and then what was found `elsewhere`.
-    pub(super) fn judged(
+    pub(super) fn finish(
         mut self,
         size: usize,
         elsewhere: Faults,
     ) -> Result<Checked<Order>, Problem> {
         let mut faults = Faults::default();
-        faults.judge(Self::RULES, &self, &"");
-        if let Field::Is(messages) = &mut self.messages {
+        faults.check(Self::RULES, &self, &"");
+        if let Field::Present(messages) = &mut self.messages {
             faults.append_at(&"", mem::take(&mut messages.faults));
         }
         let further = self.rules.fields.iter().map(String::as_str);
         let fields: Vec<_> = ["model", "messages"].into_iter().chain(further).collect();
-        faults.unknown(&self.unknown, &fields, &"");
+        faults.unknown_fields(&self.unknown, &fields, &"");
         faults.append_at(&"", elsewhere);
         let row = self.model.value().and_then(|id| self.rules.catalog.chat_model(id));
-        let (true, Some(row), Field::Is(messages)) = (faults.is_empty(), row, self.messages) else {
+        let (true, Some(row), Field::Present(messages)) = (faults.is_empty(), row, self.messages)
+        else {
             return Err(faults.into_problem());
         };
-        let request = Request { model: &row.id, messages: &messages.sound, kept: &self.kept };
+        let request = Request { model: &row.id, messages: &messages.valid, kept: &self.extra };
         let mut body = Vec::with_capacity(size);
         serde_json::to_writer(&mut body, &request).map_err(|_| Problem::new(&INTERNAL))?;
         Ok(Checked(Order {
-            paid: Paid::Chat,
+            kind: OrderKind::Chat,
             model: (*row.id).into(),
             toll: row.toll(),
             body: body.into(),
@@ -110,14 +113,14 @@ impl<'a, M: Spoken<'a> + 'a> Draft<'a, M> {
     }
 }
 
-impl<'a> Members<'a> for Draft<'a, Saying<'a>> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
+impl<'a> FromObject<'a> for ChatDraft<'a, DraftMessage<'a>> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
-            "model" => entry.fill(&mut self.model),
-            "messages" => entry.fill(&mut self.messages),
+            "model" => entry.read_into(&mut self.model),
+            "messages" => entry.read_into(&mut self.messages),
             name => match self.rules.fields.iter().find(|field| *field == name) {
-                Some(field) => entry.keep(field, &mut self.kept),
-                None => entry.refuse(&mut self.unknown),
+                Some(field) => entry.keep_raw(field, &mut self.extra),
+                None => entry.reject(&mut self.unknown),
             },
         }
     }
@@ -126,93 +129,93 @@ impl<'a> Members<'a> for Draft<'a, Saying<'a>> {
 /// The messages, judged one by one as they are read: a body full of faulty ones takes no memory.
 #[derive(Default)]
 pub(super) struct Messages<'a, M> {
-    sound: Vec<Message<'a>>,
+    valid: Vec<Message<'a>>,
     faults: Faults,
-    pub(super) ignored: Ignored,
+    pub(super) ignored: IgnoredFields,
     count: usize,
     read_as: PhantomData<M>,
 }
 
-pub(super) trait Spoken<'a>: Members<'a> + Default {
+pub(super) trait IntoMessage<'a>: FromObject<'a> + Default {
     /// The message in the gateway's words. Pointers of its faults count from the message.
-    fn translated(self, faults: &mut Faults, ignored: &mut Ignored) -> Saying<'a>;
+    fn translated(self, faults: &mut Faults, ignored: &mut IgnoredFields) -> DraftMessage<'a>;
 }
 
-impl<'a, M: Spoken<'a>> Shape<'a> for Messages<'a, M> {
+impl<'a, M: IntoMessage<'a>> FromValue<'a> for Messages<'a, M> {
     const EXPECTED: &'static str = "an array of messages";
 
     fn elements<A: SeqAccess<'a>>(mut seq: A, depth: u8) -> Result<Option<Self>, A::Error> {
         let mut messages = Self::default();
-        while let Some(field) = seq.next_element_seed(Value::within(depth))? {
-            messages.take(field);
+        while let Some(field) = seq.next_element_seed(ValueSeed::within(depth))? {
+            messages.push(field);
         }
         Ok(Some(messages))
     }
 }
 
-impl<'a, M: Spoken<'a>> Messages<'a, M> {
-    fn take(&mut self, field: Field<M>) {
+impl<'a, M: IntoMessage<'a>> Messages<'a, M> {
+    fn push(&mut self, field: Field<M>) {
         let index = self.count;
         self.count += 1;
-        if self.faults.is_overfull() {
+        if self.faults.is_truncated() {
             return;
         }
         let at = format_args!("/messages/{index}");
-        if let Some(detail) = field.mistyped() {
+        if let Some(detail) = field.wrong_type() {
             self.faults.push(at, "wrong_type", detail);
         }
-        let Field::Is(said) = field else { return };
+        let Field::Present(said) = field else { return };
         let mut of_dialect = Faults::default();
         let message = said.translated(&mut of_dialect, &mut self.ignored);
-        self.faults.judge(Saying::RULES, &message, &at);
-        self.faults.unknown(&message.unknown, &["role", "content"], &at);
+        self.faults.check(DraftMessage::RULES, &message, &at);
+        self.faults.unknown_fields(&message.unknown, &["role", "content"], &at);
         self.faults.append_at(&at, of_dialect);
-        if let (true, Field::Is(role), Field::Is(content)) =
+        if let (true, Field::Present(role), Field::Present(content)) =
             (self.faults.is_empty(), message.role, message.content)
         {
-            self.sound.push(Message { role, content });
+            self.valid.push(Message { role, content });
         }
     }
 }
 
 /// Guess: a message has no further fields (2.4), and the gateway refuses a blank one.
 #[derive(Default)]
-pub(super) struct Saying<'a> {
+pub(super) struct DraftMessage<'a> {
     pub(super) role: Field<Cow<'a, str>>,
     pub(super) content: Field<Cow<'a, str>>,
-    pub(super) unknown: Unknown<'a>,
+    pub(super) unknown: UnknownFields<'a>,
 }
 
-impl<'a> Saying<'a> {
+impl<'a> DraftMessage<'a> {
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/role", code: "required", broken: |said| said.role.missing("who speaks") },
-        Rule { pointer: "/role", code: "wrong_type", broken: |said| said.role.mistyped() },
-        Rule { pointer: "/role", code: "unknown_role", broken: |said| not_among(said.role.value()?, ROLES) },
-        Rule { pointer: "/content", code: "required", broken: |said| said.content.missing("what is said") },
-        Rule { pointer: "/content", code: "wrong_type", broken: |said| said.content.mistyped() },
-        Rule { pointer: "/content", code: "empty", broken: |said| {
+        Rule { pointer: "/role", code: "required", check: |said| said.role.missing("who speaks") },
+        Rule { pointer: "/role", code: "wrong_type", check: |said| said.role.wrong_type() },
+        Rule { pointer: "/role", code: "unknown_role", check: |said| not_among(said.role.value()?, ROLES) },
+        Rule { pointer: "/content", code: "required", check: |said| said.content.missing("what is said") },
+        Rule { pointer: "/content", code: "wrong_type", check: |said| said.content.wrong_type() },
+        Rule { pointer: "/content", code: "empty", check: |said| {
             said.content.value()?.is_empty().then(|| "expected text; it is empty".to_owned())
         } },
-        Rule { pointer: "/content", code: "blank", broken: |said| blank(said.content.value()?) },
-        Rule { pointer: "/content", code: "nul_character", broken: |said| nul(said.content.value()?) },
+        Rule { pointer: "/content", code: "blank", check: |said| blank(said.content.value()?) },
+        Rule { pointer: "/content", code: "nul_character", check: |said| nul(said.content.value()?) },
     ];
 }
 
-impl<'a> Spoken<'a> for Saying<'a> {
-    fn translated(self, _: &mut Faults, _: &mut Ignored) -> Self {
+impl<'a> IntoMessage<'a> for DraftMessage<'a> {
+    fn translated(self, _: &mut Faults, _: &mut IgnoredFields) -> Self {
         self
     }
 }
 
-impl<'a> Members<'a> for Saying<'a> {
+impl<'a> FromObject<'a> for DraftMessage<'a> {
     const EXPECTED: &'static str = "an object with role and content";
 
-    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
-            "role" => entry.fill(&mut self.role),
-            "content" => entry.fill(&mut self.content),
-            _ => entry.refuse(&mut self.unknown),
+            "role" => entry.read_into(&mut self.role),
+            "content" => entry.read_into(&mut self.content),
+            _ => entry.reject(&mut self.unknown),
         }
     }
 }

@@ -22,7 +22,7 @@ fn sent(payload: &str, fields: &[&str]) -> String {
 fn faults(payload: &str) -> Vec<(String, &'static str, String)> {
     let Err(problem) = chat(payload.as_bytes(), &rules(&[])) else { return Vec::new() };
     assert_eq!(problem.kind().code, "invalid_request", "{payload}");
-    let faults = problem.faults().iter();
+    let faults = problem.errors().iter();
     faults.map(|fault| (fault.pointer.clone(), fault.code, fault.detail.clone())).collect()
 }
 
@@ -104,9 +104,11 @@ fn the_rows_of_the_tables_are_all_broken_somewhere() {
         with_content("\"\\u0000\""),
     ];
     let found: Vec<_> = payloads.iter().flat_map(|payload| faults(payload)).collect();
-    let rows = Draft::<Saying<'_>>::RULES.iter().map(|rule| (rule.pointer.to_owned(), rule.code));
+    let rows = ChatDraft::<DraftMessage<'_>>::RULES
+        .iter()
+        .map(|rule| (rule.pointer.to_owned(), rule.code));
     let rows = rows.chain(
-        Saying::RULES.iter().map(|rule| (format!("/messages/0{}", rule.pointer), rule.code)),
+        DraftMessage::RULES.iter().map(|rule| (format!("/messages/0{}", rule.pointer), rule.code)),
     );
     for (pointer, code) in rows {
         assert!(
@@ -241,7 +243,7 @@ fn letting_a_known_field_through_changes_nothing() {
     let payload = with_content("\"hi\"");
     assert_eq!(sent(&payload, &["model", "messages", "role"]), payload);
     let broken = chat(with_model("7").as_bytes(), &rules(&["model"]));
-    assert_eq!(broken.unwrap_err().faults()[0].code, "wrong_type");
+    assert_eq!(broken.unwrap_err().errors()[0].code, "wrong_type");
 }
 
 #[test]
@@ -249,7 +251,7 @@ fn the_toll_is_that_of_the_model_that_is_sent() {
     for model in &Catalog::published().chat {
         let payload = with_model(&format!("\"{}\"", model.id));
         let order = chat(payload.as_bytes(), &rules(&[])).expect(&payload).into_inner();
-        assert_eq!((order.paid, &*order.model), (Paid::Chat, &*model.id));
+        assert_eq!((order.kind, &*order.model), (OrderKind::Chat, &*model.id));
         assert_eq!(order.toll, model.toll());
         assert_eq!(order.body, payload);
     }

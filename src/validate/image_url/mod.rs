@@ -37,7 +37,7 @@ pub fn image_url(raw: &str) -> Result<String, String> {
     }
     let url = Url::parse(raw).map_err(|error| format!("expected an address: {error}"))?;
     let host = url.host().ok_or("expected a host after the scheme")?;
-    public(&host)?;
+    check_host(&host)?;
     if url.as_str().len() > MAX_LENGTH {
         return Err(format!("expected at most {MAX_LENGTH} bytes once it is percent-encoded"));
     }
@@ -45,10 +45,10 @@ pub fn image_url(raw: &str) -> Result<String, String> {
 }
 
 /// A network that is not public: its address, how many leading bits count, and what it is.
-type Row<A> = (A, u32, &'static str);
+type Network<A> = (A, u32, &'static str);
 
 #[rustfmt::skip]
-const CLOSED_V4: &[Row<Ipv4Addr>] = &[
+const PRIVATE_V4: &[Network<Ipv4Addr>] = &[
     (Ipv4Addr::new(0, 0, 0, 0),         8, "this network"),
     (Ipv4Addr::new(10, 0, 0, 0),        8, "private"),
     (Ipv4Addr::new(100, 64, 0, 0),     10, "carrier-grade NAT"),
@@ -70,7 +70,7 @@ const CLOSED_V4: &[Row<Ipv4Addr>] = &[
 /// The first row that matches names the address; the last rows catch what lies outside of 2000::/3,
 /// where alone global addresses are given out.
 #[rustfmt::skip]
-const CLOSED_V6: &[Row<Ipv6Addr>] = &[
+const PRIVATE_V6: &[Network<Ipv6Addr>] = &[
     (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0),           128, "unspecified"),
     (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 1),           128, "loopback"),
     (Ipv6Addr::new(0, 0, 0, 0, 0, 0xFFFF, 0, 0),       96, "IPv4 in disguise"),
@@ -93,23 +93,23 @@ const CLOSED_V6: &[Row<Ipv6Addr>] = &[
 
 /// Names that only mean something within some machine or network, and all names below them.
 #[rustfmt::skip]
-const CLOSED_NAMES: &[&str] = &[
+const PRIVATE_NAMES: &[&str] = &[
     "localhost", "localdomain", "local", "internal", "intranet", "intra", "private", "corp", "home", "lan", "svc", "consul",
     "onion", "alt", "test", "invalid", "arpa", "metadata.tencentyun.com",
 ];
 
-fn public(host: &Host<&str>) -> Result<(), String> {
+fn check_host(host: &Host<&str>) -> Result<(), String> {
     match host {
-        Host::Domain(name) => public_name(name),
+        Host::Domain(name) => check_name(name),
         Host::Ipv4(address) => {
-            not_in(CLOSED_V4, *address, |address| u128::from(address.to_bits()) << 96)
+            check_address(PRIVATE_V4, *address, |address| u128::from(address.to_bits()) << 96)
         }
-        Host::Ipv6(address) => not_in(CLOSED_V6, *address, Ipv6Addr::to_bits),
+        Host::Ipv6(address) => check_address(PRIVATE_V6, *address, Ipv6Addr::to_bits),
     }
 }
 
 /// `name` is lower-case ASCII: the parser made it so.
-fn public_name(name: &str) -> Result<(), String> {
+fn check_name(name: &str) -> Result<(), String> {
     let bare = name.strip_suffix('.').unwrap_or(name);
     if !bare.contains('.') {
         return Err("expected a public host: a name with a dot in it".to_owned());
@@ -120,13 +120,17 @@ fn public_name(name: &str) -> Result<(), String> {
     let below = |closed: &&&str| {
         bare.strip_suffix(**closed).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
     };
-    CLOSED_NAMES.iter().find(below).map_or(Ok(()), |closed| {
+    PRIVATE_NAMES.iter().find(below).map_or(Ok(()), |closed| {
         Err(format!("expected a public host: names in `{closed}` are known in private only"))
     })
 }
 
-fn not_in<A: Copy>(closed: &[Row<A>], address: A, bits: fn(A) -> u128) -> Result<(), String> {
-    let within = |(network, prefix, _): &&Row<A>| {
+fn check_address<A: Copy>(
+    closed: &[Network<A>],
+    address: A,
+    bits: fn(A) -> u128,
+) -> Result<(), String> {
+    let within = |(network, prefix, _): &&Network<A>| {
         (bits(address) ^ bits(*network)).leading_zeros() >= *prefix
     };
     closed.iter().find(within).map_or(Ok(()), |(_, _, what)| {

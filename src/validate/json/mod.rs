@@ -14,98 +14,99 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
-use super::rule::{MAX_FAULTS, Unknown, shown};
+use super::rule::{MAX_FAULTS, UnknownFields, quote};
 use crate::problem::{MALFORMED_JSON, Problem};
 
 /// How many arrays and objects may lie within each other, the outermost object included.
 pub(super) const MAX_DEPTH: u8 = 32;
 
-/// The most names that [`Unknown`] remembers for its faults; one more than is ever listed.
+/// The most names that [`UnknownFields`] remembers for its faults; one more than is ever listed.
 const MAX_UNKNOWN: usize = MAX_FAULTS + 1;
 
-pub(super) trait Members<'de> {
+pub(super) trait FromObject<'de> {
     const EXPECTED: &'static str = "an object";
 
-    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error>;
+    fn member<A: MapAccess<'de>>(&mut self, entry: ObjectEntry<'_, 'de, A>)
+    -> Result<(), A::Error>;
 }
 
-pub(super) fn object<'de>(
+pub(super) fn read_object<'de>(
     payload: &'de [u8],
-    object: &mut impl Members<'de>,
+    object: &mut impl FromObject<'de>,
 ) -> Result<(), Problem> {
     let text = text(payload)?;
     let mut reader = serde_json::Deserializer::from_str(text);
     reader
-        .deserialize_map(Outermost(object))
+        .deserialize_map(RootVisitor(object))
         .and_then(|()| reader.end())
         .map_err(|error| malformed(payload, text, &error))
 }
 
 /// Looks into a value of `payload` that was kept as it was written, with the same strictness.
-pub(super) fn look_into(payload: &[u8], kept: &RawValue) -> Result<(), Problem> {
+pub(super) fn check_raw(payload: &[u8], kept: &RawValue) -> Result<(), Problem> {
     let text = kept.get();
     let mut reader = serde_json::Deserializer::from_str(text);
-    let read = Value::<Skipped>::within(1).deserialize(&mut reader);
+    let read = ValueSeed::<Skipped>::within(1).deserialize(&mut reader);
     read.map(drop).map_err(|error| malformed(payload, text, &error))
 }
 
-fn members<'de, A: MapAccess<'de>>(
+fn read_members<'de, A: MapAccess<'de>>(
     mut map: A,
-    object: &mut impl Members<'de>,
+    object: &mut impl FromObject<'de>,
     depth: u8,
 ) -> Result<(), A::Error> {
     while let Some(Name(name)) = map.next_key()? {
-        object.member(Entry { name, map: &mut map, depth })?;
+        object.member(ObjectEntry { name, map: &mut map, depth })?;
     }
     Ok(())
 }
 
-pub(super) struct Entry<'m, 'de, A> {
+pub(super) struct ObjectEntry<'m, 'de, A> {
     name: Cow<'de, str>,
     map: &'m mut A,
     depth: u8,
 }
 
-impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
+impl<'de, A: MapAccess<'de>> ObjectEntry<'_, 'de, A> {
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    pub(super) fn fill<T: Shape<'de>>(self, field: &mut Field<T>) -> Result<(), A::Error> {
+    pub(super) fn read_into<T: FromValue<'de>>(self, field: &mut Field<T>) -> Result<(), A::Error> {
         if !field.is_absent() {
-            return Err(twice(&self.name));
+            return Err(duplicate_key(&self.name));
         }
-        *field = self.map.next_value_seed(Value::within(self.depth))?;
+        *field = self.map.next_value_seed(ValueSeed::within(self.depth))?;
         Ok(())
     }
 
     /// Keeps the value as it is written, under the `name` that was let through. Whoever keeps it has
-    /// to [`look_into`] it.
-    pub(super) fn keep<'a>(
+    /// to [`check_raw`] it.
+    pub(super) fn keep_raw<'a>(
         self,
         name: &'a str,
         kept: &mut BTreeMap<&'a str, &'de RawValue>,
     ) -> Result<(), A::Error> {
         if kept.contains_key(name) {
-            return Err(twice(name));
+            return Err(duplicate_key(name));
         }
         kept.insert(name, self.map.next_value()?);
         Ok(())
     }
 
-    pub(super) fn refuse(self, unknown: &mut Unknown<'de>) -> Result<(), A::Error> {
+    pub(super) fn reject(self, unknown: &mut UnknownFields<'de>) -> Result<(), A::Error> {
         if unknown.first.len() < MAX_UNKNOWN {
             unknown.first.push(self.name.clone());
         }
-        admit(&mut unknown.names, self.name)?;
-        self.map.next_value_seed(Value::<Skipped>::within(self.depth))?;
+        insert_unique(&mut unknown.names, self.name)?;
+        self.map.next_value_seed(ValueSeed::<Skipped>::within(self.depth))?;
         Ok(())
     }
 
     /// Skips the value of a key that is passed over; one with `null` asks for nothing.
-    pub(super) fn pass_over(self, passed: &mut Unknown<'de>) -> Result<(), A::Error> {
-        admit(&mut passed.names, self.name.clone())?;
-        let value: Field<Skipped> = self.map.next_value_seed(Value::within(self.depth))?;
+    pub(super) fn ignore(self, passed: &mut UnknownFields<'de>) -> Result<(), A::Error> {
+        insert_unique(&mut passed.names, self.name.clone())?;
+        let value: Field<Skipped> = self.map.next_value_seed(ValueSeed::within(self.depth))?;
         if !value.is_null() && passed.first.len() < MAX_UNKNOWN {
             passed.first.push(self.name);
         }
@@ -113,9 +114,12 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
     }
 }
 
-fn admit<'de, E: Error>(names: &mut HashSet<Cow<'de, str>>, name: Cow<'de, str>) -> Result<(), E> {
+fn insert_unique<'de, E: Error>(
+    names: &mut HashSet<Cow<'de, str>>,
+    name: Cow<'de, str>,
+) -> Result<(), E> {
     if names.contains(&name) {
-        return Err(twice(&name));
+        return Err(duplicate_key(&name));
     }
     names.insert(name);
     Ok(())
@@ -123,13 +127,13 @@ fn admit<'de, E: Error>(names: &mut HashSet<Cow<'de, str>>, name: Cow<'de, str>)
 
 struct Skipped;
 
-impl Shape<'_> for Skipped {
+impl FromValue<'_> for Skipped {
     const EXPECTED: &'static str = "nothing";
 }
 
-struct Outermost<'m, M>(&'m mut M);
+struct RootVisitor<'m, M>(&'m mut M);
 
-impl<'de, M: Members<'de>> Visitor<'de> for Outermost<'_, M> {
+impl<'de, M: FromObject<'de>> Visitor<'de> for RootVisitor<'_, M> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -137,7 +141,7 @@ impl<'de, M: Members<'de>> Visitor<'de> for Outermost<'_, M> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
-        members(map, self.0, 1)
+        read_members(map, self.0, 1)
     }
 }
 
@@ -145,8 +149,8 @@ impl<'de, M: Members<'de>> Visitor<'de> for Outermost<'_, M> {
 #[derive(Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
-fn twice<E: Error>(name: &str) -> E {
-    E::custom(format_args!("the key `{}` is given twice in one object", shown(name)))
+fn duplicate_key<E: Error>(name: &str) -> E {
+    E::custom(format_args!("the key `{}` is given twice in one object", quote(name)))
 }
 
 #[derive(Debug, Default)]
@@ -154,14 +158,14 @@ pub(super) enum Field<T> {
     #[default]
     Absent,
     /// It has a value of another type, which is named; `null` is one.
-    Wrong(&'static str),
-    Is(T),
+    WrongType(&'static str),
+    Present(T),
 }
 
 const NULL: &str = "null";
 
 /// What a field's value has to be: a type implements the kinds of JSON that it can be read from.
-pub(super) trait Shape<'de>: Sized {
+pub(super) trait FromValue<'de>: Sized {
     const EXPECTED: &'static str;
 
     fn string(_: Cow<'de, str>) -> Option<Self> {
@@ -178,31 +182,31 @@ pub(super) trait Shape<'de>: Sized {
     }
 
     fn elements<A: SeqAccess<'de>>(mut seq: A, depth: u8) -> Result<Option<Self>, A::Error> {
-        while seq.next_element_seed(Value::<Skipped>::within(depth))?.is_some() {}
+        while seq.next_element_seed(ValueSeed::<Skipped>::within(depth))?.is_some() {}
         Ok(None)
     }
 
     fn members<A: MapAccess<'de>>(mut map: A, depth: u8) -> Result<Option<Self>, A::Error> {
         let mut names = HashSet::new();
         while let Some(Name(name)) = map.next_key()? {
-            admit(&mut names, name)?;
-            map.next_value_seed(Value::<Skipped>::within(depth))?;
+            insert_unique(&mut names, name)?;
+            map.next_value_seed(ValueSeed::<Skipped>::within(depth))?;
         }
         Ok(None)
     }
 }
 
-impl<'de, T: Members<'de> + Default> Shape<'de> for T {
-    const EXPECTED: &'static str = <T as Members<'de>>::EXPECTED;
+impl<'de, T: FromObject<'de> + Default> FromValue<'de> for T {
+    const EXPECTED: &'static str = <T as FromObject<'de>>::EXPECTED;
 
     fn members<A: MapAccess<'de>>(map: A, depth: u8) -> Result<Option<Self>, A::Error> {
         let mut object = T::default();
-        members(map, &mut object, depth)?;
+        read_members(map, &mut object, depth)?;
         Ok(Some(object))
     }
 }
 
-impl<'de> Shape<'de> for Cow<'de, str> {
+impl<'de> FromValue<'de> for Cow<'de, str> {
     const EXPECTED: &'static str = "a string";
 
     fn string(text: Cow<'de, str>) -> Option<Self> {
@@ -210,7 +214,7 @@ impl<'de> Shape<'de> for Cow<'de, str> {
     }
 }
 
-impl Shape<'_> for bool {
+impl FromValue<'_> for bool {
     const EXPECTED: &'static str = "true or false";
 
     fn boolean(flag: bool) -> Option<Self> {
@@ -220,7 +224,7 @@ impl Shape<'_> for bool {
 
 /// Guess: the gateway's "integer" is what is written as one. `8.0` and `8e0`, which some readers take
 /// as 8, are refused.
-impl Shape<'_> for i128 {
+impl FromValue<'_> for i128 {
     const EXPECTED: &'static str = "a whole number, written without a point or an exponent";
 
     fn whole(number: i128) -> Option<Self> {
@@ -234,26 +238,26 @@ impl<T> Field<T> {
     }
 
     pub(super) fn value(&self) -> Option<&T> {
-        if let Self::Is(value) = self { Some(value) } else { None }
+        if let Self::Present(value) = self { Some(value) } else { None }
     }
 
     pub(super) fn into_value(self) -> Option<T> {
-        if let Self::Is(value) = self { Some(value) } else { None }
+        if let Self::Present(value) = self { Some(value) } else { None }
     }
 
     pub(super) fn is_null(&self) -> bool {
-        matches!(self, Self::Wrong(NULL))
+        matches!(self, Self::WrongType(NULL))
     }
 
-    pub(super) fn or_absent(self) -> Self {
+    pub(super) fn null_as_absent(self) -> Self {
         if self.is_null() { Self::Absent } else { self }
     }
 
     pub(super) fn map<U>(self, other: impl FnOnce(T) -> U) -> Field<U> {
         match self {
             Self::Absent => Field::Absent,
-            Self::Wrong(found) => Field::Wrong(found),
-            Self::Is(value) => Field::Is(other(value)),
+            Self::WrongType(found) => Field::WrongType(found),
+            Self::Present(value) => Field::Present(other(value)),
         }
     }
 
@@ -261,21 +265,21 @@ impl<T> Field<T> {
         self.is_absent().then(|| format!("required: {purpose}"))
     }
 
-    pub(super) fn mistyped<'de>(&self) -> Option<String>
+    pub(super) fn wrong_type<'de>(&self) -> Option<String>
     where
-        T: Shape<'de>,
+        T: FromValue<'de>,
     {
-        let Self::Wrong(found) = self else { return None };
+        let Self::WrongType(found) = self else { return None };
         Some(format!("expected {}, found {found}", T::EXPECTED))
     }
 }
 
-pub(super) struct Value<T> {
+pub(super) struct ValueSeed<T> {
     within: u8,
     shape: PhantomData<fn() -> T>,
 }
 
-impl<T> Value<T> {
+impl<T> ValueSeed<T> {
     pub(super) fn within(depth: u8) -> Self {
         Self { within: depth, shape: PhantomData }
     }
@@ -289,7 +293,7 @@ impl<T> Value<T> {
     }
 }
 
-impl<'de, T: Shape<'de>> DeserializeSeed<'de> for Value<T> {
+impl<'de, T: FromValue<'de>> DeserializeSeed<'de> for ValueSeed<T> {
     type Value = Field<T>;
 
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Field<T>, D::Error> {
@@ -297,7 +301,7 @@ impl<'de, T: Shape<'de>> DeserializeSeed<'de> for Value<T> {
     }
 }
 
-impl<'de, T: Shape<'de>> Visitor<'de> for Value<T> {
+impl<'de, T: FromValue<'de>> Visitor<'de> for ValueSeed<T> {
     type Value = Field<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -305,7 +309,7 @@ impl<'de, T: Shape<'de>> Visitor<'de> for Value<T> {
     }
 
     fn visit_unit<E>(self) -> Result<Field<T>, E> {
-        Ok(Field::Wrong(NULL))
+        Ok(Field::WrongType(NULL))
     }
 
     fn visit_bool<E>(self, flag: bool) -> Result<Field<T>, E> {
@@ -322,7 +326,7 @@ impl<'de, T: Shape<'de>> Visitor<'de> for Value<T> {
 
     /// A number with a point or an exponent, `-0`, or one beyond 64 bits: nothing takes those.
     fn visit_f64<E>(self, _: f64) -> Result<Field<T>, E> {
-        Ok(Field::Wrong("a number"))
+        Ok(Field::WrongType("a number"))
     }
 
     fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Field<T>, E> {
@@ -345,12 +349,12 @@ impl<'de, T: Shape<'de>> Visitor<'de> for Value<T> {
 }
 
 fn read<T>(value: Option<T>, found: &'static str) -> Field<T> {
-    value.map_or(Field::Wrong(found), Field::Is)
+    value.map_or(Field::WrongType(found), Field::Present)
 }
 
 /// serde_json's words for a syntax error, and ours, which say what was expected.
 #[rustfmt::skip]
-const WORDS: &[(&str, &str)] = &[
+const SYNTAX_ERRORS: &[(&str, &str)] = &[
     ("EOF while parsing a list",          "the body ends within an array"),
     ("EOF while parsing an object",       "the body ends within an object"),
     ("EOF while parsing a string",        "the body ends within a string"),
@@ -392,17 +396,17 @@ fn malformed(payload: &[u8], part: &str, error: &serde_json::Error) -> Problem {
     let start = part.as_ptr().addr().saturating_sub(payload.as_ptr().addr());
     let line_start: usize =
         part.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
-    problem(payload, start + line_start + error.column(), &words(error))
+    problem(payload, start + line_start + error.column(), &describe(error))
 }
 
-fn words(error: &serde_json::Error) -> String {
+fn describe(error: &serde_json::Error) -> String {
     let said = error.to_string();
     match error.classify() {
         Category::Data => {
             let place = format!(" at line {} column {}", error.line(), error.column());
             said.strip_suffix(&place).unwrap_or(&said).to_owned()
         }
-        Category::Syntax | Category::Eof | Category::Io => WORDS
+        Category::Syntax | Category::Eof | Category::Io => SYNTAX_ERRORS
             .iter()
             .find(|(theirs, _)| said.starts_with(theirs))
             .map_or("expected well-formed JSON", |(_, ours)| ours)

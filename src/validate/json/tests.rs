@@ -10,25 +10,28 @@ struct Sample<'de> {
     text: Field<Cow<'de, str>>,
     number: Field<i128>,
     kept: BTreeMap<&'static str, &'de RawValue>,
-    unknown: Unknown<'de>,
+    unknown: UnknownFields<'de>,
 }
 
-impl<'de> Members<'de> for Sample<'de> {
-    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
+impl<'de> FromObject<'de> for Sample<'de> {
+    fn member<A: MapAccess<'de>>(
+        &mut self,
+        entry: ObjectEntry<'_, 'de, A>,
+    ) -> Result<(), A::Error> {
         match entry.name() {
-            "text" => entry.fill(&mut self.text),
-            "number" => entry.fill(&mut self.number),
-            "kept" => entry.keep("kept", &mut self.kept),
-            _ => entry.refuse(&mut self.unknown),
+            "text" => entry.read_into(&mut self.text),
+            "number" => entry.read_into(&mut self.number),
+            "kept" => entry.keep_raw("kept", &mut self.kept),
+            _ => entry.reject(&mut self.unknown),
         }
     }
 }
 
 fn read(payload: &[u8]) -> Result<Sample<'_>, Problem> {
     let mut sample = Sample::default();
-    object(payload, &mut sample)?;
+    read_object(payload, &mut sample)?;
     for kept in sample.kept.values() {
-        look_into(payload, kept)?;
+        check_raw(payload, kept)?;
     }
     Ok(sample)
 }
@@ -49,7 +52,7 @@ fn what_is_not_one_json_object_is_told_where_and_what_was_expected() {
     for (payload, expected) in MALFORMED {
         assert_eq!(&told(payload), expected, "{:?}", String::from_utf8_lossy(payload));
     }
-    for (theirs, ours) in WORDS {
+    for (theirs, ours) in SYNTAX_ERRORS {
         assert!(MALFORMED.iter().any(|(_, told)| told.ends_with(ours)), "{theirs} was never met");
     }
 }
@@ -166,7 +169,7 @@ fn a_value_is_absent_or_of_the_wrong_type_or_what_it_says() {
         (r#"{"text":"a"}"#, None),
     ] {
         let sample = read(payload.as_bytes()).unwrap();
-        assert_eq!(sample.text.mistyped().as_deref(), expected, "{payload}");
+        assert_eq!(sample.text.wrong_type().as_deref(), expected, "{payload}");
         assert_eq!(sample.text.is_absent(), payload == "{}");
     }
     let sample = read(br#"{"text":"\u0061\n\ud83d\ude00\u0000"}"#).unwrap();
@@ -197,7 +200,7 @@ fn a_whole_number_is_one_that_is_written_as_one() {
         let payload = format!(r#"{{"number":{written}}}"#);
         let sample = read(payload.as_bytes()).expect(&payload);
         assert_eq!(sample.number.value().copied(), number, "{written}");
-        assert_eq!(sample.number.mistyped().is_some(), number.is_none(), "{written}");
+        assert_eq!(sample.number.wrong_type().is_some(), number.is_none(), "{written}");
     }
 }
 

@@ -9,9 +9,9 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 use serde_json::value::RawValue;
 
 use crate::problem::Problem;
-use crate::validate::chat::{Saying, Spoken};
-use crate::validate::json::{self, Entry, Field, Members, Shape, Value};
-use crate::validate::rule::{Faults, Ignored, Rule, Unknown, shown};
+use crate::validate::chat::{DraftMessage, IntoMessage};
+use crate::validate::json::{self, Field, FromObject, FromValue, ObjectEntry, ValueSeed};
+use crate::validate::rule::{Faults, IgnoredFields, Rule, UnknownFields, quote};
 use crate::validate::{ChatRules, Checked, Order, chat as native};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,48 +20,48 @@ pub struct ChatOrder {
     pub is_stream: bool,
     /// Whether usage is to come as an event of its own.
     pub wants_usage: bool,
-    pub ignored: Ignored,
+    pub ignored: IgnoredFields,
 }
 
 pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<ChatOrder, Problem> {
     let mut draft = Draft {
-        chat: native::Draft::new(rules),
+        chat: native::ChatDraft::new(rules),
         stream: Field::Absent,
         options: Field::Absent,
-        bound: BTreeMap::new(),
-        passed: Unknown::default(),
+        fixed: BTreeMap::new(),
+        passed: UnknownFields::default(),
     };
-    json::object(payload, &mut draft)?;
-    for kept in draft.chat.kept.values().chain(draft.bound.values()) {
-        json::look_into(payload, kept)?;
+    json::read_object(payload, &mut draft)?;
+    for kept in draft.chat.extra.values().chain(draft.fixed.values()) {
+        json::check_raw(payload, kept)?;
     }
-    draft.judged(payload.len())
+    draft.finish(payload.len())
 }
 
 /// A field that may only ask for what is done anyway: without it, another answer would come than the
 /// one that was asked for.
-struct Bound {
+struct FixedField {
     name: &'static str,
-    is_met: fn(&RawValue) -> bool,
+    allows: fn(&RawValue) -> bool,
     detail: &'static str,
 }
 
 const NO_TOOLS: &str = "tools cannot be called through this gateway";
-const TOOLS: &str = "tools cannot be called through this gateway, and without them another answer \
+const TOOLS_REJECTED: &str = "tools cannot be called through this gateway, and without them another answer \
                      would come than the one that is asked for";
 
 #[rustfmt::skip]
-const BOUND: &[Bound] = &[
-    Bound { name: "tools",           is_met: is_empty_list, detail: TOOLS },
-    Bound { name: "functions",       is_met: is_empty_list, detail: TOOLS },
-    Bound { name: "tool_choice",     is_met: is_no_tool, detail: TOOLS },
-    Bound { name: "function_call",   is_met: is_no_tool, detail: TOOLS },
-    Bound { name: "n",               is_met: |it| read(it) == Some(1_i64), detail: "one answer comes for each request: expected 1" },
-    Bound { name: "response_format", is_met: is_text_format, detail: "the gateway answers in text: expected {\"type\": \"text\"}" },
-    Bound { name: "logprobs",        is_met: |it| read(it) == Some(false), detail: "the gateway tells no probabilities: expected false" },
-    Bound { name: "top_logprobs",    is_met: |it| read(it) == Some(0_i64), detail: "the gateway tells no probabilities: expected 0" },
-    Bound { name: "modalities",      is_met: |it| read(it).is_some_and(|all: Vec<String>| all.iter().all(|one| one == "text")), detail: "the gateway answers in text: expected [\"text\"]" },
-    Bound { name: "web_search_options", is_met: |_| false, detail: "the gateway's chats do not search the web" },
+const FIXED_FIELDS: &[FixedField] = &[
+    FixedField { name: "tools",           allows: is_empty_list, detail: TOOLS_REJECTED },
+    FixedField { name: "functions",       allows: is_empty_list, detail: TOOLS_REJECTED },
+    FixedField { name: "tool_choice",     allows: is_no_tool, detail: TOOLS_REJECTED },
+    FixedField { name: "function_call",   allows: is_no_tool, detail: TOOLS_REJECTED },
+    FixedField { name: "n",               allows: |it| read(it) == Some(1_i64), detail: "one answer comes for each request: expected 1" },
+    FixedField { name: "response_format", allows: is_text_format, detail: "the gateway answers in text: expected {\"type\": \"text\"}" },
+    FixedField { name: "logprobs",        allows: |it| read(it) == Some(false), detail: "the gateway tells no probabilities: expected false" },
+    FixedField { name: "top_logprobs",    allows: |it| read(it) == Some(0_i64), detail: "the gateway tells no probabilities: expected 0" },
+    FixedField { name: "modalities",      allows: |it| read(it).is_some_and(|all: Vec<String>| all.iter().all(|one| one == "text")), detail: "the gateway answers in text: expected [\"text\"]" },
+    FixedField { name: "web_search_options", allows: |_| false, detail: "the gateway's chats do not search the web" },
 ];
 
 fn read<'a, T: Deserialize<'a>>(value: &'a RawValue) -> Option<T> {
@@ -83,63 +83,63 @@ fn is_text_format(value: &RawValue) -> bool {
 }
 
 struct Draft<'a> {
-    chat: native::Draft<'a, Said<'a>>,
+    chat: native::ChatDraft<'a, OpenAiMessage<'a>>,
     stream: Field<bool>,
     options: Field<StreamOptions<'a>>,
-    bound: BTreeMap<&'a str, &'a RawValue>,
-    passed: Unknown<'a>,
+    fixed: BTreeMap<&'a str, &'a RawValue>,
+    passed: UnknownFields<'a>,
 }
 
 impl Draft<'_> {
-    fn judged(mut self, size: usize) -> Result<ChatOrder, Problem> {
+    fn finish(mut self, size: usize) -> Result<ChatOrder, Problem> {
         let mut faults = Faults::default();
         let mut wrong_type = |at: &str, mistyped: Option<String>| {
             mistyped.into_iter().for_each(|detail| faults.push(at, "wrong_type", detail));
         };
-        let stream = self.stream.or_absent();
-        wrong_type("/stream", stream.mistyped());
-        let options = self.options.or_absent();
-        wrong_type("/stream_options", options.mistyped());
+        let stream = self.stream.null_as_absent();
+        wrong_type("/stream", stream.wrong_type());
+        let options = self.options.null_as_absent();
+        wrong_type("/stream_options", options.wrong_type());
         let options = options.into_value().unwrap_or_default();
-        let usage = options.include_usage.or_absent();
-        wrong_type("/stream_options/include_usage", usage.mistyped());
-        for bound in BOUND {
-            let given = self.bound.get(bound.name);
-            if given.is_some_and(|value| value.get() != "null" && !(bound.is_met)(value)) {
+        let usage = options.include_usage.null_as_absent();
+        wrong_type("/stream_options/include_usage", usage.wrong_type());
+        for bound in FIXED_FIELDS {
+            let given = self.fixed.get(bound.name);
+            if given.is_some_and(|value| value.get() != "null" && !(bound.allows)(value)) {
                 let at = format_args!("/{}", bound.name);
                 faults.push(at, "not_supported", bound.detail.to_owned());
             }
         }
-        let mut ignored = Ignored::default();
+        let mut ignored = IgnoredFields::default();
         ignored.add_all("", &self.passed);
-        if let Field::Is(messages) = &mut self.chat.messages {
+        if let Field::Present(messages) = &mut self.chat.messages {
             ignored.append(mem::take(&mut messages.ignored));
         }
         ignored.add_all("stream_options.", &options.passed);
         Ok(ChatOrder {
-            order: self.chat.judged(size, faults)?,
-            is_stream: matches!(stream, Field::Is(true)),
-            wants_usage: matches!(usage, Field::Is(true)),
+            order: self.chat.finish(size, faults)?,
+            is_stream: matches!(stream, Field::Present(true)),
+            wants_usage: matches!(usage, Field::Present(true)),
             ignored,
         })
     }
 }
 
-impl<'a> Members<'a> for Draft<'a> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
+impl<'a> FromObject<'a> for Draft<'a> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
-            "model" => entry.fill(&mut self.chat.model),
-            "messages" => entry.fill(&mut self.chat.messages),
+            "model" => entry.read_into(&mut self.chat.model),
+            "messages" => entry.read_into(&mut self.chat.messages),
             // How an answer travels is between the caller and us.
-            "stream" => entry.fill(&mut self.stream),
-            "stream_options" => entry.fill(&mut self.options),
+            "stream" => entry.read_into(&mut self.stream),
+            "stream_options" => entry.read_into(&mut self.options),
             name => {
                 if let Some(field) = self.chat.rules.fields.iter().find(|field| *field == name) {
-                    return entry.keep(field, &mut self.chat.kept);
+                    return entry.keep_raw(field, &mut self.chat.extra);
                 }
-                match BOUND.iter().find(|bound| bound.name == name) {
-                    Some(bound) => entry.keep(bound.name, &mut self.bound),
-                    None => entry.pass_over(&mut self.passed),
+                match FIXED_FIELDS.iter().find(|bound| bound.name == name) {
+                    Some(bound) => entry.keep_raw(bound.name, &mut self.fixed),
+                    None => entry.ignore(&mut self.passed),
                 }
             }
         }
@@ -149,26 +149,26 @@ impl<'a> Members<'a> for Draft<'a> {
 #[derive(Default)]
 struct StreamOptions<'a> {
     include_usage: Field<bool>,
-    passed: Unknown<'a>,
+    passed: UnknownFields<'a>,
 }
 
-impl<'a> Members<'a> for StreamOptions<'a> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
+impl<'a> FromObject<'a> for StreamOptions<'a> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
-            "include_usage" => entry.fill(&mut self.include_usage),
-            _ => entry.pass_over(&mut self.passed),
+            "include_usage" => entry.read_into(&mut self.include_usage),
+            _ => entry.ignore(&mut self.passed),
         }
     }
 }
 
-struct EmptyList;
+struct EmptyArray;
 
-impl<'a> Shape<'a> for EmptyList {
+impl<'a> FromValue<'a> for EmptyArray {
     const EXPECTED: &'static str = "an empty list";
 
     fn elements<A: SeqAccess<'a>>(mut seq: A, depth: u8) -> Result<Option<Self>, A::Error> {
         let mut is_empty = true;
-        while seq.next_element_seed(Value::<Self>::within(depth))?.is_some() {
+        while seq.next_element_seed(ValueSeed::<Self>::within(depth))?.is_some() {
             is_empty = false;
         }
         Ok(is_empty.then_some(Self))
@@ -177,33 +177,33 @@ impl<'a> Shape<'a> for EmptyList {
 
 const BETWEEN_PARTS: &str = "\n";
 /// In the place of a content that has faults of its own, so that no further ones are found in it.
-const NOT_JUDGED: &str = "-";
+const PLACEHOLDER: &str = "-";
 
 #[derive(Default)]
-struct Said<'a> {
+struct OpenAiMessage<'a> {
     role: Field<Cow<'a, str>>,
     content: Field<Content<'a>>,
-    tool_calls: Field<EmptyList>,
-    function_call: Field<EmptyList>,
-    passed: Unknown<'a>,
+    tool_calls: Field<EmptyArray>,
+    function_call: Field<EmptyArray>,
+    passed: UnknownFields<'a>,
 }
 
-impl<'a> Said<'a> {
+impl<'a> OpenAiMessage<'a> {
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/tool_calls", code: "not_supported", broken: |said| {
-            said.tool_calls.mistyped().filter(|_| !said.tool_calls.is_null()).map(|_| NO_TOOLS.to_owned())
+        Rule { pointer: "/tool_calls", code: "not_supported", check: |said| {
+            said.tool_calls.wrong_type().filter(|_| !said.tool_calls.is_null()).map(|_| NO_TOOLS.to_owned())
         } },
-        Rule { pointer: "/function_call", code: "not_supported", broken: |said| {
+        Rule { pointer: "/function_call", code: "not_supported", check: |said| {
             let is_none = said.function_call.is_absent() || said.function_call.is_null();
             (!is_none).then(|| NO_TOOLS.to_owned())
         } },
     ];
 }
 
-impl<'a> Spoken<'a> for Said<'a> {
-    fn translated(self, faults: &mut Faults, ignored: &mut Ignored) -> Saying<'a> {
-        faults.judge(Self::RULES, &self, &"");
+impl<'a> IntoMessage<'a> for OpenAiMessage<'a> {
+    fn translated(self, faults: &mut Faults, ignored: &mut IgnoredFields) -> DraftMessage<'a> {
+        faults.check(Self::RULES, &self, &"");
         ignored.add_all("messages.", &self.passed);
         let role = self.role.map(|role| match &*role {
             "developer" => Cow::Borrowed("system"),
@@ -215,22 +215,22 @@ impl<'a> Spoken<'a> for Said<'a> {
                 return content.text;
             }
             faults.append_at(&"/content", content.faults);
-            Cow::Borrowed(NOT_JUDGED)
+            Cow::Borrowed(PLACEHOLDER)
         });
-        Saying { role, content, unknown: Unknown::default() }
+        DraftMessage { role, content, unknown: UnknownFields::default() }
     }
 }
 
-impl<'a> Members<'a> for Said<'a> {
+impl<'a> FromObject<'a> for OpenAiMessage<'a> {
     const EXPECTED: &'static str = "an object with role and content";
 
-    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
-            "role" => entry.fill(&mut self.role),
-            "content" => entry.fill(&mut self.content),
-            "tool_calls" => entry.fill(&mut self.tool_calls),
-            "function_call" => entry.fill(&mut self.function_call),
-            _ => entry.pass_over(&mut self.passed),
+            "role" => entry.read_into(&mut self.role),
+            "content" => entry.read_into(&mut self.content),
+            "tool_calls" => entry.read_into(&mut self.tool_calls),
+            "function_call" => entry.read_into(&mut self.function_call),
+            _ => entry.ignore(&mut self.passed),
         }
     }
 }
@@ -240,10 +240,10 @@ impl<'a> Members<'a> for Said<'a> {
 struct Content<'a> {
     text: Cow<'a, str>,
     faults: Faults,
-    ignored: Ignored,
+    ignored: IgnoredFields,
 }
 
-impl<'a> Shape<'a> for Content<'a> {
+impl<'a> FromValue<'a> for Content<'a> {
     const EXPECTED: &'static str = "a string, or an array of parts of the type text";
 
     fn string(text: Cow<'a, str>) -> Option<Self> {
@@ -253,8 +253,8 @@ impl<'a> Shape<'a> for Content<'a> {
     fn elements<A: SeqAccess<'a>>(mut seq: A, depth: u8) -> Result<Option<Self>, A::Error> {
         let mut content = Self::default();
         let mut index = 0_usize;
-        while let Some(part) = seq.next_element_seed(Value::<Part<'a>>::within(depth))? {
-            content.take(index, part);
+        while let Some(part) = seq.next_element_seed(ValueSeed::<Part<'a>>::within(depth))? {
+            content.push(index, part);
             index += 1;
         }
         Ok(Some(content))
@@ -262,16 +262,16 @@ impl<'a> Shape<'a> for Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    fn take(&mut self, index: usize, part: Field<Part<'a>>) {
-        if self.faults.is_overfull() {
+    fn push(&mut self, index: usize, part: Field<Part<'a>>) {
+        if self.faults.is_truncated() {
             return;
         }
         let at = format_args!("/{index}");
-        if let Some(detail) = part.mistyped() {
+        if let Some(detail) = part.wrong_type() {
             self.faults.push(at, "wrong_type", detail);
         }
-        let Field::Is(part) = part else { return };
-        self.faults.judge(Part::RULES, &part, &at);
+        let Field::Present(part) = part else { return };
+        self.faults.check(Part::RULES, &part, &at);
         self.ignored.add_all("messages.content.", &part.passed);
         let Some(text) = part.text.into_value() else { return };
         match index {
@@ -285,7 +285,7 @@ impl<'a> Content<'a> {
 struct Part<'a> {
     kind: Field<Cow<'a, str>>,
     text: Field<Cow<'a, str>>,
-    passed: Unknown<'a>,
+    passed: UnknownFields<'a>,
 }
 
 impl<'a> Part<'a> {
@@ -295,29 +295,29 @@ impl<'a> Part<'a> {
 
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/type", code: "required", broken: |part| part.kind.missing("what kind of part it is: text") },
-        Rule { pointer: "/type", code: "wrong_type", broken: |part| part.kind.mistyped() },
-        Rule { pointer: "/type", code: "not_supported", broken: |part| {
+        Rule { pointer: "/type", code: "required", check: |part| part.kind.missing("what kind of part it is: text") },
+        Rule { pointer: "/type", code: "wrong_type", check: |part| part.kind.wrong_type() },
+        Rule { pointer: "/type", code: "not_supported", check: |part| {
             let kind = part.kind.value()?;
-            (kind != "text").then(|| format!("the gateway's chats take text only, not `{}`", shown(kind)))
+            (kind != "text").then(|| format!("the gateway's chats take text only, not `{}`", quote(kind)))
         } },
-        Rule { pointer: "/text", code: "required", broken: |part| {
+        Rule { pointer: "/text", code: "required", check: |part| {
             part.is_text().then(|| part.text.missing("what is said")).flatten()
         } },
-        Rule { pointer: "/text", code: "wrong_type", broken: |part| {
-            part.is_text().then(|| part.text.mistyped()).flatten()
+        Rule { pointer: "/text", code: "wrong_type", check: |part| {
+            part.is_text().then(|| part.text.wrong_type()).flatten()
         } },
     ];
 }
 
-impl<'a> Members<'a> for Part<'a> {
+impl<'a> FromObject<'a> for Part<'a> {
     const EXPECTED: &'static str = "an object with type and text";
 
-    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
-            "type" => entry.fill(&mut self.kind),
-            "text" => entry.fill(&mut self.text),
-            _ => entry.pass_over(&mut self.passed),
+            "type" => entry.read_into(&mut self.kind),
+            "text" => entry.read_into(&mut self.text),
+            _ => entry.ignore(&mut self.passed),
         }
     }
 }

@@ -7,9 +7,9 @@
 mod chat;
 mod video;
 
-pub use super::query::{Page, page};
+pub use super::query::{ListQuery, list_query};
 pub use chat::{ChatOrder, chat};
-pub use video::{Input, video, video_of_form};
+pub use video::{FormValue, video, video_from_form};
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::contract::catalog::Catalog;
-use crate::problem::{Fault, Problem};
+use crate::problem::{FieldError, Problem};
 use crate::validate::rule::MAX_IGNORED;
 use crate::validate::{ChatRules, Checked, Order};
 
@@ -36,9 +36,9 @@ fn names_fit_a_header_whatever_they_are() {
 /// What is sent, or each fault as `pointer code`.
 fn sent(order: Result<Checked<Order>, Problem>) -> String {
     let body = |order: Checked<Order>| String::from_utf8(order.get().body.to_vec()).expect("JSON");
-    let fault = |fault: &Fault| format!("{} {}", fault.pointer, fault.code);
+    let fault = |fault: &FieldError| format!("{} {}", fault.pointer, fault.code);
     order.map_or_else(
-        |refused| refused.faults().iter().map(fault).collect::<Vec<_>>().join(", "),
+        |refused| refused.errors().iter().map(fault).collect::<Vec<_>>().join(", "),
         body,
     )
 }
@@ -54,13 +54,14 @@ fn ordered(fields: &str) -> String {
 
 /// The same, of the fields of a form; `None` is a file.
 fn ordered_by_form(fields: &[(&str, Option<&str>)]) -> String {
-    let input = |value: &Option<&str>| value.map_or(Input::File, |text| Input::Text(text.into()));
+    let input =
+        |value: &Option<&str>| value.map_or(FormValue::File, |text| FormValue::Text(text.into()));
     let mut form = vec![
-        ("prompt".to_owned(), Input::Text("a tide".into())),
-        ("model".to_owned(), Input::Text("video-c-3-fast".into())),
+        ("prompt".to_owned(), FormValue::Text("a tide".into())),
+        ("model".to_owned(), FormValue::Text("video-c-3-fast".into())),
     ];
     form.extend(fields.iter().map(|(name, value)| ((*name).to_owned(), input(value))));
-    bare(&sent(video_of_form(&form, &Catalog::published()).map(|video| video.order)))
+    bare(&sent(video_from_form(&form, &Catalog::published()).map(|video| video.order)))
 }
 
 fn bare(sent: &str) -> String {
@@ -240,7 +241,8 @@ fn a_ratio_is_named_where_the_model_makes_nothing_of_it() {
     let catalog = Catalog::published();
     let native = |fields: &str| {
         let payload = format!(r#"{{"prompt":"a tide"{fields}}}"#);
-        let order = crate::validate::video_order(payload.as_bytes(), &catalog).expect(fields);
+        let order =
+            crate::validate::video_with_ignored(payload.as_bytes(), &catalog).expect(fields);
         order.ignored.names()
     };
     let dialect = |fields: &str| {

@@ -11,9 +11,9 @@ fn encoded(request_id: &str) -> String {
 }
 
 fn codes(query: Option<&str>) -> Vec<(String, &'static str)> {
-    let problem = status(query).expect_err("a fault");
+    let problem = video_status(query).expect_err("a fault");
     assert_eq!(problem.kind().code, "invalid_request");
-    problem.faults().iter().map(|fault| (fault.pointer.clone(), fault.code)).collect()
+    problem.errors().iter().map(|fault| (fault.pointer.clone(), fault.code)).collect()
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn one_visible_identifier_is_taken_as_it_decodes() {
         ("&request_id=abc&", "abc", "request_id=abc"),
         (&longest, &longest[11..], &longest),
     ] {
-        let checked = status(Some(query)).expect(query);
+        let checked = video_status(Some(query)).expect(query);
         assert_eq!(&*checked, id);
         assert_eq!(encoded(&checked), sent);
     }
@@ -91,12 +91,12 @@ fn a_parameter_that_nobody_knows_is_named() {
 proptest! {
     #[test]
     fn every_visible_identifier_survives_being_sent(id in "[!-~]{1,128}") {
-        prop_assert_eq!(status(Some(&encoded(&id))).unwrap(), id.into());
+        prop_assert_eq!(video_status(Some(&encoded(&id))).unwrap(), id.into());
     }
 
     #[test]
     fn no_query_panics(query in any::<String>()) {
-        let _ = status(Some(&query));
+        let _ = video_status(Some(&query));
     }
 }
 
@@ -114,8 +114,8 @@ fn any_number_of_jobs_up_to_the_bound_is_named_each_once() {
 #[test]
 fn as_many_jobs_as_the_bound_says_may_be_named_and_not_one_more() {
     let query = |count| (0..count).map(|id| format!("request_id={id}&")).collect::<String>();
-    assert_eq!(ids(Some(&query(MOST_JOBS))).len(), MOST_JOBS);
-    assert!(job_ids(Some(&query(MOST_JOBS + 1))).is_err());
+    assert_eq!(ids(Some(&query(MAX_JOBS))).len(), MAX_JOBS);
+    assert!(job_ids(Some(&query(MAX_JOBS + 1))).is_err());
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn every_fault_is_named() {
     ] {
         let problem = job_ids(Some(query)).expect_err(query);
         let faults: Vec<_> =
-            problem.faults().iter().map(|fault| (&*fault.pointer, fault.code)).collect();
+            problem.errors().iter().map(|fault| (&*fault.pointer, fault.code)).collect();
         assert_eq!(faults, expected, "{query}");
     }
 }
@@ -140,7 +140,7 @@ fn every_fault_is_named() {
 fn a_month_of_days_can_be_asked_for_and_nothing_else() {
     for (query, days) in [(None, 7), (Some(""), 7), (Some("since=1d"), 1), (Some("since=31d"), 31)]
     {
-        assert_eq!(since(query).expect("right"), days, "{query:?}");
+        assert_eq!(usage_days(query).expect("right"), days, "{query:?}");
     }
     for (query, code) in [
         ("since=0d", "bad_period"),
@@ -153,8 +153,8 @@ fn a_month_of_days_can_be_asked_for_and_nothing_else() {
         ("since=1d&since=1d", "duplicate"),
         ("until=1d", "unknown_parameter"),
     ] {
-        let problem = since(Some(query)).expect_err(query);
-        let codes: Vec<_> = problem.faults().iter().map(|fault| fault.code).collect();
+        let problem = usage_days(Some(query)).expect_err(query);
+        let codes: Vec<_> = problem.errors().iter().map(|fault| fault.code).collect();
         assert_eq!(codes, [code], "{query}");
     }
 }
@@ -162,13 +162,13 @@ fn a_month_of_days_can_be_asked_for_and_nothing_else() {
 #[test]
 fn a_year_of_days_can_be_asked_for_as_json_or_csv() {
     for (query, days, shape) in [
-        (None, 7, Shape::Json),
-        (Some("since=366d"), 366, Shape::Json),
-        (Some("format=csv"), 7, Shape::Csv),
-        (Some("format=json&since=1d"), 1, Shape::Json),
+        (None, 7, UsageFormat::Json),
+        (Some("since=366d"), 366, UsageFormat::Json),
+        (Some("format=csv"), 7, UsageFormat::Csv),
+        (Some("format=json&since=1d"), 1, UsageFormat::Json),
     ] {
-        let found = everybody(query).expect("right");
-        assert_eq!(found, EverybodyQuery { days, shape }, "{query:?}");
+        let found = admin_usage(query).expect("right");
+        assert_eq!(found, AdminUsageQuery { days, format: shape }, "{query:?}");
     }
     for (query, codes) in [
         ("since=367d", &["bad_period"][..]),
@@ -178,8 +178,8 @@ fn a_year_of_days_can_be_asked_for_as_json_or_csv() {
         ("since=1d&since=2d", &["duplicate"]),
         ("caller=ann", &["unknown_parameter"]),
     ] {
-        let problem = everybody(Some(query)).expect_err(query);
-        let found: Vec<_> = problem.faults().iter().map(|fault| fault.code).collect();
+        let problem = admin_usage(Some(query)).expect_err(query);
+        let found: Vec<_> = problem.errors().iter().map(|fault| fault.code).collect();
         assert_eq!(found, codes, "{query}");
     }
 }
@@ -191,11 +191,11 @@ fn a_part_of_a_list_is_what_sdks_ask_for() {
         (Some("limit=5&after=vid_1&order=asc&x=y"), 5, Some("vid_1"), true),
         (Some("limit=100&order=desc"), 100, None, false),
     ] {
-        let page = page(query).expect("right");
+        let page = list_query(query).expect("right");
         let after = after.map(str::to_owned);
-        assert_eq!(page, Page { limit, after, is_ascending });
+        assert_eq!(page, ListQuery { limit, after, is_ascending });
     }
     for query in ["limit=0", "limit=101", "limit=x", "limit=", "order=up"] {
-        assert!(page(Some(query)).is_err(), "{query}");
+        assert!(list_query(Some(query)).is_err(), "{query}");
     }
 }

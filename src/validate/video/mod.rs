@@ -5,13 +5,16 @@ use std::borrow::Cow;
 use serde::de::MapAccess;
 
 use super::image_url::image_url;
-use super::json::{self, Entry, Field, Members, Shape};
-use super::rule::{Faults, Ignored, Rule, Unknown, blank, not_among, nul, unknown_model};
-use super::{Checked, Order, Paid};
-use crate::contract::catalog::{
-    Aspect, Catalog, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, Durations, Image, VideoModel,
+use super::json::{self, Field, FromObject, FromValue, ObjectEntry};
+use super::rule::{
+    Faults, IgnoredFields, Rule, UnknownFields, blank, not_among, nul, unknown_model,
 };
-use crate::contract::video::{ASPECT_RATIOS, PROMPT_LIMIT, VideoRequest};
+use super::{Checked, Order, OrderKind};
+use crate::contract::catalog::{
+    AspectRatioSupport, Catalog, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, Durations, ImageInput,
+    VideoModel,
+};
+use crate::contract::video::{ASPECT_RATIOS, MAX_PROMPT, VideoRequest};
 use crate::contract::wire;
 use crate::problem::{INTERNAL, Problem};
 
@@ -19,63 +22,63 @@ use crate::problem::{INTERNAL, Problem};
 pub struct VideoOrder {
     pub order: Checked<Order>,
     pub size: Option<String>,
-    pub ignored: Ignored,
+    pub ignored: IgnoredFields,
 }
 
 pub fn video(payload: &[u8], catalog: &Catalog) -> Result<Checked<Order>, Problem> {
-    video_order(payload, catalog).map(|video| video.order)
+    video_with_ignored(payload, catalog).map(|video| video.order)
 }
 
 /// The body names the model and the duration even if the caller left them out: no default of the gateway can
 /// drift from what was set aside. Guess: an `aspect_ratio` may be sent to every model.
-pub fn video_order(payload: &[u8], catalog: &Catalog) -> Result<VideoOrder, Problem> {
-    let mut draft = Draft::new(catalog);
-    json::object(payload, &mut draft)?;
-    let mut ignored = Ignored::default();
-    if draft.ignores_ratio() {
+pub fn video_with_ignored(payload: &[u8], catalog: &Catalog) -> Result<VideoOrder, Problem> {
+    let mut draft = VideoDraft::new(catalog);
+    json::read_object(payload, &mut draft)?;
+    let mut ignored = IgnoredFields::default();
+    if draft.ignores_aspect_ratio() {
         ignored.add("aspect_ratio");
     }
-    let order = draft.judged(Faults::default(), |pointer| pointer)?;
+    let order = draft.finish(Faults::default(), |pointer| pointer)?;
     Ok(VideoOrder { order, size: None, ignored })
 }
 
-pub(super) struct Draft<'a> {
+pub(super) struct VideoDraft<'a> {
     catalog: &'a Catalog,
     pub(super) prompt: Field<Cow<'a, str>>,
     pub(super) model: Field<Cow<'a, str>>,
     pub(super) duration: Field<i128>,
     pub(super) aspect_ratio: Field<Cow<'a, str>>,
-    pub(super) image_url: Field<Picture>,
-    unknown: Unknown<'a>,
+    pub(super) image_url: Field<ImageUrl>,
+    unknown: UnknownFields<'a>,
 }
 
-impl<'a> Draft<'a> {
+impl<'a> VideoDraft<'a> {
     const FIELDS: &'static [&'static str] =
         &["prompt", "model", "duration", "aspect_ratio", "image_url"];
 
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/prompt", code: "required", broken: |video| video.prompt.missing("what the video shows") },
-        Rule { pointer: "/prompt", code: "wrong_type", broken: |video| video.prompt.mistyped() },
-        Rule { pointer: "/prompt", code: "empty", broken: |video| {
-            video.prompt.value()?.is_empty().then(|| format!("expected 1 to {PROMPT_LIMIT} characters; it is empty"))
+        Rule { pointer: "/prompt", code: "required", check: |video| video.prompt.missing("what the video shows") },
+        Rule { pointer: "/prompt", code: "wrong_type", check: |video| video.prompt.wrong_type() },
+        Rule { pointer: "/prompt", code: "empty", check: |video| {
+            video.prompt.value()?.is_empty().then(|| format!("expected 1 to {MAX_PROMPT} characters; it is empty"))
         } },
-        Rule { pointer: "/prompt", code: "blank", broken: |video| blank(video.prompt.value()?) },
-        Rule { pointer: "/prompt", code: "too_long", broken: |video| too_long(video.prompt.value()?) },
-        Rule { pointer: "/prompt", code: "nul_character", broken: |video| nul(video.prompt.value()?) },
-        Rule { pointer: "/model", code: "wrong_type", broken: |video| video.model.mistyped() },
-        Rule { pointer: "/model", code: "unknown_model", broken: Self::unknown_model },
-        Rule { pointer: "/duration", code: "wrong_type", broken: |video| video.duration.mistyped() },
-        Rule { pointer: "/duration", code: "duration_not_offered", broken: Self::duration_not_offered },
-        Rule { pointer: "/aspect_ratio", code: "wrong_type", broken: |video| video.aspect_ratio.mistyped() },
-        Rule { pointer: "/aspect_ratio", code: "unknown_aspect_ratio", broken: |video| {
+        Rule { pointer: "/prompt", code: "blank", check: |video| blank(video.prompt.value()?) },
+        Rule { pointer: "/prompt", code: "too_long", check: |video| too_long(video.prompt.value()?) },
+        Rule { pointer: "/prompt", code: "nul_character", check: |video| nul(video.prompt.value()?) },
+        Rule { pointer: "/model", code: "wrong_type", check: |video| video.model.wrong_type() },
+        Rule { pointer: "/model", code: "unknown_model", check: Self::unknown_model },
+        Rule { pointer: "/duration", code: "wrong_type", check: |video| video.duration.wrong_type() },
+        Rule { pointer: "/duration", code: "duration_not_offered", check: Self::duration_not_offered },
+        Rule { pointer: "/aspect_ratio", code: "wrong_type", check: |video| video.aspect_ratio.wrong_type() },
+        Rule { pointer: "/aspect_ratio", code: "unknown_aspect_ratio", check: |video| {
             not_among(video.aspect_ratio.value()?, ASPECT_RATIOS)
         } },
-        Rule { pointer: "/image_url", code: "wrong_type", broken: |video| video.image_url.mistyped() },
-        Rule { pointer: "/image_url", code: "not_public_url", broken: |video| video.image_url.value()?.0.clone().err() },
-        Rule { pointer: "/image_url", code: "image_required", broken: |video| {
-            let row = video.row()?;
-            (row.image == Image::Required && video.image_url.is_absent())
+        Rule { pointer: "/image_url", code: "wrong_type", check: |video| video.image_url.wrong_type() },
+        Rule { pointer: "/image_url", code: "not_public_url", check: |video| video.image_url.value()?.0.clone().err() },
+        Rule { pointer: "/image_url", code: "image_required", check: |video| {
+            let row = video.model_row()?;
+            (row.image == ImageInput::Required && video.image_url.is_absent())
                 .then(|| format!("{} animates a picture: it needs a public image_url", row.id))
         } },
     ];
@@ -88,21 +91,21 @@ impl<'a> Draft<'a> {
             duration: Field::Absent,
             aspect_ratio: Field::Absent,
             image_url: Field::Absent,
-            unknown: Unknown::default(),
+            unknown: UnknownFields::default(),
         }
     }
 
-    fn row(&self) -> Option<&'a VideoModel> {
+    fn model_row(&self) -> Option<&'a VideoModel> {
         match &self.model {
             Field::Absent => self.catalog.video_model(DEFAULT_VIDEO_MODEL),
-            Field::Is(id) => self.catalog.video_model(id),
-            Field::Wrong(_) => None,
+            Field::Present(id) => self.catalog.video_model(id),
+            Field::WrongType(_) => None,
         }
     }
 
-    pub(super) fn ignores_ratio(&self) -> bool {
-        let ignores = |row: &VideoModel| row.aspect_ratio == Aspect::Ignored;
-        !self.aspect_ratio.is_absent() && self.row().is_some_and(ignores)
+    pub(super) fn ignores_aspect_ratio(&self) -> bool {
+        let ignores = |row: &VideoModel| row.aspect_ratio == AspectRatioSupport::Ignored;
+        !self.aspect_ratio.is_absent() && self.model_row().is_some_and(ignores)
     }
 
     fn unknown_model(&self) -> Option<String> {
@@ -120,15 +123,15 @@ impl<'a> Draft<'a> {
     fn seconds(&self) -> Option<i128> {
         match self.duration {
             Field::Absent => Some(DEFAULT_DURATION.into()),
-            Field::Is(seconds) => Some(seconds),
-            Field::Wrong(_) => None,
+            Field::Present(seconds) => Some(seconds),
+            Field::WrongType(_) => None,
         }
     }
 
     /// A model that is not known is held to the overall range.
     fn duration_not_offered(&self) -> Option<String> {
         let seconds = self.seconds()?;
-        let row = self.row();
+        let row = self.model_row();
         let durations = row.map_or(Durations::Unstated, |row| row.durations);
         if u32::try_from(seconds).is_ok_and(|seconds| durations.offers(seconds)) {
             return None;
@@ -141,22 +144,22 @@ impl<'a> Draft<'a> {
 
     /// The order, or every fault: its own, with the pointers that the caller's own words have, and
     /// then what was found `elsewhere`.
-    pub(super) fn judged(
+    pub(super) fn finish(
         self,
         elsewhere: Faults,
         pointer: impl Fn(&'static str) -> &'static str,
     ) -> Result<Checked<Order>, Problem> {
         let mut faults = Faults::default();
         for rule in Self::RULES {
-            if let Some(detail) = (rule.broken)(&self) {
+            if let Some(detail) = (rule.check)(&self) {
                 faults.push(pointer(rule.pointer), rule.code, detail);
             }
         }
-        faults.unknown(&self.unknown, Self::FIELDS, &"");
+        faults.unknown_fields(&self.unknown, Self::FIELDS, &"");
         faults.append_at(&"", elsewhere);
         let seconds = self.seconds().and_then(|seconds| u32::try_from(seconds).ok());
-        let (true, Some(row), Some(duration), Field::Is(prompt)) =
-            (faults.is_empty(), self.row(), seconds, self.prompt)
+        let (true, Some(row), Some(duration), Field::Present(prompt)) =
+            (faults.is_empty(), self.model_row(), seconds, self.prompt)
         else {
             return Err(faults.into_problem());
         };
@@ -169,7 +172,7 @@ impl<'a> Draft<'a> {
         };
         let body = serde_json::to_vec(&request).map_err(|_| Problem::new(&INTERNAL))?;
         Ok(Checked(Order {
-            paid: Paid::Video,
+            kind: OrderKind::Video,
             model: (*row.id).into(),
             toll: row.toll,
             body: body.into(),
@@ -177,42 +180,42 @@ impl<'a> Draft<'a> {
     }
 }
 
-impl<'a> Members<'a> for Draft<'a> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
+impl<'a> FromObject<'a> for VideoDraft<'a> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
-            "prompt" => entry.fill(&mut self.prompt),
-            "model" => entry.fill(&mut self.model),
-            "duration" => entry.fill(&mut self.duration),
-            "aspect_ratio" => entry.fill(&mut self.aspect_ratio),
-            "image_url" => entry.fill(&mut self.image_url),
-            _ => entry.refuse(&mut self.unknown),
+            "prompt" => entry.read_into(&mut self.prompt),
+            "model" => entry.read_into(&mut self.model),
+            "duration" => entry.read_into(&mut self.duration),
+            "aspect_ratio" => entry.read_into(&mut self.aspect_ratio),
+            "image_url" => entry.read_into(&mut self.image_url),
+            _ => entry.reject(&mut self.unknown),
         }
     }
 }
 
-pub(super) struct Picture(Result<String, String>);
+pub(super) struct ImageUrl(Result<String, String>);
 
-impl Picture {
-    pub(super) fn at(address: &str) -> Self {
+impl ImageUrl {
+    pub(super) fn parse(address: &str) -> Self {
         Self(image_url(address))
     }
 }
 
-impl<'a> Shape<'a> for Picture {
+impl<'a> FromValue<'a> for ImageUrl {
     const EXPECTED: &'static str = "a string";
 
     fn string(text: Cow<'a, str>) -> Option<Self> {
-        Some(Self::at(&text))
+        Some(Self::parse(&text))
     }
 }
 
 fn too_long(prompt: &str) -> Option<String> {
-    if prompt.len() <= PROMPT_LIMIT {
+    if prompt.len() <= MAX_PROMPT {
         return None;
     }
     let length = prompt.chars().count();
-    (length > PROMPT_LIMIT).then(|| {
-        format!("expected at most {PROMPT_LIMIT} characters (Unicode code points), not {length}")
+    (length > MAX_PROMPT).then(|| {
+        format!("expected at most {MAX_PROMPT} characters (Unicode code points), not {length}")
     })
 }
 

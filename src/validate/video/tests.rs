@@ -19,7 +19,7 @@ fn faults(payload: &str) -> Vec<(String, &'static str, String)> {
         return Vec::new();
     };
     assert_eq!(problem.kind().code, "invalid_request", "{payload}");
-    let faults = problem.faults().iter();
+    let faults = problem.errors().iter();
     faults.map(|fault| (fault.pointer.clone(), fault.code, fault.detail.clone())).collect()
 }
 
@@ -78,7 +78,7 @@ fn each_rule_can_be_broken_and_says_what_was_expected() {
     }
     let long = format!(r#"{{"prompt":"{}"}}"#, "a".repeat(4_001));
     assert_eq!(faults(&long)[0].1, "too_long");
-    for rule in Draft::RULES.iter().filter(|rule| rule.code != "too_long") {
+    for rule in VideoDraft::RULES.iter().filter(|rule| rule.code != "too_long") {
         let met = BROKEN.iter().any(|(_, at, code, _)| (*at, *code) == (rule.pointer, rule.code));
         assert!(met, "{} {}", rule.pointer, rule.code);
     }
@@ -122,7 +122,7 @@ fn a_body_that_two_readers_read_differently_is_malformed() {
     ] {
         let problem = video(payload.as_bytes(), &Catalog::published()).unwrap_err();
         assert_eq!(problem.kind().code, "malformed_json", "{payload}");
-        assert!(problem.faults().is_empty());
+        assert!(problem.errors().is_empty());
     }
 }
 
@@ -196,7 +196,7 @@ fn every_model_takes_what_its_row_offers_at_its_own_toll() {
             row.id
         );
         let order = order(&payload);
-        assert_eq!((order.paid, &*order.model, order.toll), (Paid::Video, &*row.id, row.toll));
+        assert_eq!((order.kind, &*order.model, order.toll), (OrderKind::Video, &*row.id, row.toll));
         let body: serde_json::Value = serde_json::from_slice(&order.body).unwrap();
         assert_eq!((&body["model"], &body["duration"]), (&(*row.id).into(), &8.into()));
     }
@@ -232,7 +232,7 @@ proptest! {
             let excused = is_blank(&prompt)
                 || nul(&prompt).is_some()
                 || duration.is_some_and(|seconds| !row.durations.offers(seconds))
-                || (row.image == Image::Required && picture.is_none())
+                || (row.image == ImageInput::Required && picture.is_none())
                 || picture.is_some_and(|picture| image_url(&picture).is_err());
             prop_assert!(excused, "{}", payload);
         }

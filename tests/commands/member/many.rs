@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate::access::token;
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::{LOOK_EVERY, Role};
+use tollgate::store::{Role, VERSION_POLL_INTERVAL};
 
 use crate::commands::desk::{Desk, get};
 
@@ -26,22 +26,22 @@ fn many_names_are_added_at_once_and_each_line_names_its_token() {
     for (name, token) in tokens {
         let member = members.iter().find(|member| &*member.name == name).unwrap();
         assert_eq!(
-            (member.token, member.own.day),
-            (token::hash(&secret, token), Some(Usd::dollars(1)))
+            (member.token, member.own_budget.day),
+            (token::hash_token(&secret, token), Some(Usd::dollars(1)))
         );
     }
 
     // One that cannot be done keeps all of them as they are.
     let said = desk.refused(&["revoke", "m1", "nobody", "m2"], 1);
     assert!(said.contains("there is no member called nobody"), "{said}");
-    assert!(desk.members().iter().all(|member| member.revoked.is_none()));
+    assert!(desk.members().iter().all(|member| member.revoked_at.is_none()));
     assert!(desk.refused(&["revoke", "m1", "m1"], 2).contains("m1 is there twice"));
     desk.told(&["revoke", "m1", "m2"]);
     desk.told(&["update", "m3", "m4", "--role", "admin"]);
     let ended = desk.run(&["member", "rotate", "m3", "m4"], &[]);
     assert_eq!((ended.code, ended.out.lines().count()), (Some(0), 2), "{}", ended.err);
     let members = desk.members();
-    assert_eq!(members.iter().filter(|member| member.revoked.is_some()).count(), 2);
+    assert_eq!(members.iter().filter(|member| member.revoked_at.is_some()).count(), 2);
     assert_eq!(members.iter().filter(|member| member.role == Role::Admin).count(), 2);
 }
 
@@ -87,5 +87,5 @@ fn revoked_token_holds_no_more_when_the_command_is_done_however_large_the_ledger
     }
     println!("revoke beside a server with {} purchases: {quickest:?}", rows());
     // A server that does not hear of it has three looks' time.
-    assert!(quickest < LOOK_EVERY * 2, "{quickest:?}");
+    assert!(quickest < VERSION_POLL_INTERVAL * 2, "{quickest:?}");
 }

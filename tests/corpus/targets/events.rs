@@ -13,7 +13,7 @@ pub(super) const WORDS: &[&str] = &[
 
 pub(super) fn events(data: &[u8]) -> bool {
     let (mut stream, mut meant) = (Vec::new(), Vec::new());
-    stream.extend_from_slice(&events::retry(Duration::from_secs(3)));
+    stream.extend_from_slice(&events::retry_field(Duration::from_secs(3)));
     let mut id = String::new();
     for (turn, data) in data.split(|byte| *byte == 0).enumerate() {
         let named = (turn % 2 == 0).then(|| turn.to_string());

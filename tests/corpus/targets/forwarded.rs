@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use tollgate::config::Network;
-use tollgate::downstream::forwarded::client;
+use tollgate::downstream::forwarded::client_ip;
 
 #[rustfmt::skip]
 pub(super) const WORDS: &[&str] = &[
@@ -37,13 +37,13 @@ pub(super) fn forwarded(data: &[u8]) -> bool {
             for is_appended in [true, false] {
                 let headers =
                     through_a_proxy(&invented, own, &format!("{written}{hops}"), is_appended);
-                let seen = client(address("10.0.0.1"), &headers, &trusted);
+                let seen = client_ip(address("10.0.0.1"), &headers, &trusted);
                 // Headers that disagree name nobody: all that is left is the proxy itself.
                 let is_nobody = has(other) && seen == address("10.0.0.1");
                 assert!(seen == address(CLIENT) || is_nobody, "{seen} by {headers:?}");
                 for stranger in ["203.0.113.1", "2400::1", "::ffff:203.0.113.1"] {
                     let stranger = address(stranger);
-                    let seen = client(stranger, &headers, &trusted);
+                    let seen = client_ip(stranger, &headers, &trusted);
                     assert_eq!(seen, stranger.to_canonical(), "by {headers:?}");
                 }
             }

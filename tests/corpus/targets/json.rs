@@ -85,7 +85,7 @@ fn judged(verdict: Result<Checked<Order>, Problem>) -> Option<Order> {
         Ok(order) => Some(order.into_inner()),
         Err(problem) => {
             assert!(["malformed_json", "invalid_request"].contains(&problem.kind().code));
-            let document = problem.document("");
+            let document = problem.to_json("");
             assert!(document.len() <= LARGEST_REFUSAL, "{} bytes of refusal", document.len());
             assert!(value(&document)["detail"].as_str().is_some_and(|detail| !detail.is_empty()));
             None

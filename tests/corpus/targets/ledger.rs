@@ -12,8 +12,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Account, Claim, Clock, Ending, KeptReply, Limits, PurchaseId, Reservation, Scope, Service,
-    State, Store,
+    AccountStatus, BudgetScope, Budgets, Clock, DedupeKey, KeptReply, PurchaseId, PurchaseState,
+    Reservation, Service, Settlement, Store,
 };
 use uuid::Uuid;
 
@@ -46,15 +46,19 @@ pub(super) fn ledger(data: &[u8]) -> bool {
     fs::write(&path, file).expect("written");
     let Ok(ledger) = Store::serve(&path, clock()) else { return false };
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let (rows, spent) = runtime
-        .block_on(async { (ledger.rows(Duration::ZERO).await, ledger.spent(Scope::Total).await) });
+    let (rows, spent) = runtime.block_on(async {
+        (
+            ledger.purchases_since(Duration::ZERO).await,
+            ledger.current_spend(BudgetScope::Total).await,
+        )
+    });
     // What SQLite finds out only now is an error, never a sum.
     if let (Ok(rows), Ok(spent)) = (rows, spent) {
-        let counted = rows.iter().filter(|row| row.state != State::Voided);
+        let counted = rows.iter().filter(|row| row.state != PurchaseState::Voided);
         let sum: u64 = counted.map(|row| row.toll.as_micros()).sum();
         assert!(spent.month.as_micros() <= sum, "{spent:?} of {sum}");
         assert!(spent.day <= spent.month, "{spent:?}");
-        let own = |row: &&tollgate::store::Row| row.state == State::Reserved;
+        let own = |row: &&tollgate::store::PurchaseRecord| row.state == PurchaseState::Reserved;
         assert_eq!(rows.iter().find(own).map(|row| row.id), None, "left under way");
     }
     true
@@ -104,19 +108,21 @@ async fn sell(ledger: &Store, turn: u8) {
         service: Service::Chat,
         model: "eta-5-mini".into(),
         toll: Usd::mills(3 + u64::from(turn)),
-        claim: Claim::Key { key: [turn; 32], payload: [turn; 32] },
-        limits: Limits::default(),
-        only_repeats: false,
+        dedupe_key: DedupeKey::IdempotencyKey { key: [turn; 32], payload: [turn; 32] },
+        budgets: Budgets::default(),
+        replay_only: false,
     };
     let body = b"a reply that is kept".as_slice();
     let reply = KeptReply { status: 200, is_json: true, body: body.into() };
     let ending = match turn % 8 {
-        6 => Ending::Voided,
-        7 => Ending::Unknown,
-        _ => Ending::Posted { cost: reservation.toll, reply: Some(reply), keep: NOON, job: None },
+        6 => Settlement::Voided,
+        7 => Settlement::Unknown,
+        _ => {
+            Settlement::Posted { cost: reservation.toll, reply: Some(reply), keep: NOON, job: None }
+        }
     };
     ledger.reserve(&reservation).await.expect("set aside");
-    ledger.sent(id, Account::Recognised).await.expect("marked");
+    ledger.mark_sent(id, AccountStatus::Confirmed).await.expect("marked");
     ledger.settle(id, ending).await.expect("settled");
 }
 

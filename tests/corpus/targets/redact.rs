@@ -24,14 +24,14 @@ const KEY: &str = "svc_sk_CANARY_0123456789abcdef";
 thread_local! {
     static REDACTOR: RefCell<Redactor> = RefCell::new({
         let redactor = Redactor::new(Arc::new(Metrics::default()));
-        redactor.learn(&[Key::new(KEY.to_owned())]);
+        redactor.add_keys(&[Key::new(KEY.to_owned())]);
         redactor
     });
 }
 
 pub(super) fn redact(data: &[u8]) -> bool {
     let text = Bytes::copy_from_slice(data);
-    let out = REDACTOR.with_borrow(|redactor| redactor.bytes(text.clone()));
+    let out = REDACTOR.with_borrow(|redactor| redactor.redact_bytes(text.clone()));
     assert_eq!(out.len(), data.len());
     let once = decode::ALL.map(|decode| decode(&out));
     let twice = once.iter().flat_map(|text| decode::ALL.map(|decode| decode(text)));

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use tollgate::config::{Config, Environment, Source};
+use tollgate::config::{Environment, Settings, SettingsSource};
 
 #[rustfmt::skip]
 pub(super) const WORDS: &[&str] = &[
@@ -28,22 +28,22 @@ pub(super) fn settings(data: &[u8]) -> bool {
     }
     let key_file = environment.remove("KEY_FILE");
     let key_file = move |_: &Path| key_file.clone().ok_or_else(|| "there is none".to_owned());
-    let source = Source {
+    let source = SettingsSource {
         file: Some(("proxy.toml", file)),
         folder: Path::new("/etc/tollgate"),
         environment: &environment,
-        asks_gateway: true,
+        needs_gateway_key: true,
         key_file: &key_file,
     };
-    let (first, second) = (Config::read(&source), Config::read(&source));
+    let (first, second) = (Settings::read(&source), Settings::read(&source));
     let said = match &first {
         Ok(config) => {
-            format!("{config:?}{:?}{:?}", config.warnings(), config.is_private())
+            format!("{config:?}{:?}{:?}", config.warnings(), config.is_local_only())
         }
         Err(faults) => {
             assert!(!faults.is_empty(), "refused without a word");
             assert!(faults.iter().all(|fault| !fault.to_string().contains('\n')), "{faults:?}");
-            faults.iter().map(|fault| format!("{fault}{fault:?}{:?}\n", fault.place())).collect()
+            faults.iter().map(|fault| format!("{fault}{fault:?}{:?}\n", fault.location())).collect()
         }
     };
     assert_eq!(format!("{first:?}"), format!("{second:?}"));

@@ -16,11 +16,11 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tollgate::clock;
-use tollgate::config::{Config, Key};
+use tollgate::config::{Key, Settings};
 use tollgate::metrics::Metrics;
 use tollgate::redact::Redactor;
 use tollgate::upstream::client::Client;
-use tollgate::upstream::{Ask, Attempt, Error, Reply, Transport, What};
+use tollgate::upstream::{Attempt, Error, GatewayCall, GatewayReply, GatewayRequest, SendAttempt};
 
 #[rustfmt::skip]
 pub(super) const WORDS: &[&str] = &[
@@ -112,8 +112,8 @@ impl Stage {
     fn client(&self) -> Client {
         let address = self.listener.local_addr().expect("bound");
         let base = format!("http://{address}").parse().expect("an address");
-        let settings = Config::default().gateway;
-        let settings = tollgate::config::Gateway { chat_timeout: TIMEOUT, ..settings };
+        let settings = Settings::default().gateway;
+        let settings = tollgate::config::GatewayConfig { chat_timeout: TIMEOUT, ..settings };
         let keys = [Key::new(KEY.to_owned())];
         let redactor = Redactor::new(Arc::new(Metrics::default()));
         Client::new(&base, &keys, &settings, redactor).expect("a client")
@@ -121,11 +121,11 @@ impl Stage {
 }
 
 fn chat() -> Attempt {
-    let what = What::Chat(Bytes::from_static(b"{}"));
-    Attempt { ask: Ask::free(what), key: 0, since: clock::now() }
+    let what = GatewayCall::Chat(Bytes::from_static(b"{}"));
+    Attempt { request: GatewayRequest::free(what), key: 0, since: clock::now() }
 }
 
-fn judge(outcome: Result<Reply, Error>) {
+fn judge(outcome: Result<GatewayReply, Error>) {
     let (said, body) = match outcome {
         Ok(reply) => {
             assert!(reply.body.len() <= LARGEST_REPLY);
@@ -135,7 +135,7 @@ fn judge(outcome: Result<Reply, Error>) {
             (String::new(), reply.body)
         }
         Err(error) => {
-            let unread = error.unread().cloned().unwrap_or_default();
+            let unread = error.unparsable_reply().cloned().unwrap_or_default();
             (format!("{error} {error:?}"), unread)
         }
     };

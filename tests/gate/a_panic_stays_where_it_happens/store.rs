@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tollgate::store::{Answer, Refused, Store, Tap, Unavailable, Verb};
+use tollgate::store::{HookFuture, ReserveError, Store, StoreHook, StoreOp, Unavailable};
 
 use crate::support::lock;
 
@@ -31,38 +31,42 @@ pub(super) fn has_struck() -> bool {
 }
 
 pub(super) fn wrap(inner: Store) -> Store {
-    inner.tapped(Arc::new(Brittle))
+    inner.with_hook(Arc::new(Brittle))
 }
 
 struct Brittle;
 
-fn strike(verb: Verb<'_>, when: When) {
+fn strike(verb: StoreOp<'_>, when: When) {
     let name = match verb {
-        Verb::Reserve(_) => "reserve",
-        Verb::Sent(_) => "sent",
-        Verb::Settle(..) => "settle",
-        Verb::Delivered(_) => "delivered",
-        Verb::Took(_) => "took",
-        Verb::Other(name) => name,
-        Verb::SettleLater(..) | Verb::Replied(_) | Verb::Unsent(_) => return,
+        StoreOp::Reserve(_) => "reserve",
+        StoreOp::MarkSent(_) => "sent",
+        StoreOp::Settle(..) => "settle",
+        StoreOp::MarkDelivered(_) => "delivered",
+        StoreOp::TakeSlot(_) => "took",
+        StoreOp::Other(name) => name,
+        StoreOp::SettleLater(..) | StoreOp::SlotReplied(_) | StoreOp::ReleaseSlot(_) => return,
     };
     let strikes = lock(&NEXT).take_if(|next| *next == (name, when)).is_some();
     assert!(!strikes, "a test breaks the store");
 }
 
-impl Tap for Brittle {
-    fn before<'a>(&'a self, verb: Verb<'a>) -> Answer<'a, Result<(), Unavailable>> {
+impl StoreHook for Brittle {
+    fn before<'a>(&'a self, verb: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>> {
         Box::pin(async move {
             strike(verb, When::Before);
             Ok(())
         })
     }
 
-    fn after<'a>(&'a self, verb: Verb<'a>, _: &'a Result<(), Refused>) -> Answer<'a, ()> {
+    fn after<'a>(
+        &'a self,
+        verb: StoreOp<'a>,
+        _: &'a Result<(), ReserveError>,
+    ) -> HookFuture<'a, ()> {
         Box::pin(async move { strike(verb, When::After) })
     }
 
-    fn passes(&self, verb: Verb<'_>) -> bool {
+    fn allows(&self, verb: StoreOp<'_>) -> bool {
         strike(verb, When::Before);
         true
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tollgate::contract::money::Usd;
-use tollgate::store::{Own, Role};
+use tollgate::store::{OwnBudget, Role};
 
 use super::MEMBERS;
 use crate::support::client::Answer;
@@ -57,7 +57,7 @@ fn a_member_is_refused_an_admin_is_told_and_a_stranger_is_asked_who_it_is() {
     let upstream = upstream();
     let gate = Gate::start(&upstream, MEMBERS);
     let ann = gate.member("ann");
-    let root = gate.member_with("root", Role::Admin, Own::default());
+    let root = gate.member_with("root", Role::Admin, OwnBudget::default());
     let asked = upstream.requests();
     for target in PAGES {
         assert_eq!(gate.get(target).code(), "missing_credentials", "{target}");
@@ -102,10 +102,10 @@ fn an_admin_sees_everybodys_spend_jobs_and_budgets_and_the_account_without_any_k
     for store in STORES {
         let upstream = upstream();
         let gate = Gate::start(&upstream, &format!("{store}\n{MEMBERS}"));
-        let own = Own { day: Some(Usd::dollars(5)), month: None };
+        let own = OwnBudget { day: Some(Usd::dollars(5)), month: None };
         let ann = gate.member_with("ann", Role::Member, own);
         let bob = gate.member("bob");
-        let root = gate.member_with("root", Role::Admin, Own::default());
+        let root = gate.member_with("root", Role::Admin, OwnBudget::default());
         assert_eq!(gate.ask("POST", "/api/v1/chat", &[ann.bearer()], CHAT).status, 200);
         assert_eq!(gate.ask("POST", "/api/v1/video", &[bob.bearer()], VIDEO).status, 200);
 

@@ -1,6 +1,6 @@
 //! Every credential in every mode: one that holds lets its holder in, and all others are refused alike.
 
-use tollgate::downstream::route::Needs;
+use tollgate::downstream::route::Auth;
 use tollgate::routes::endpoints::ENDPOINTS;
 
 use super::MEMBERS;
@@ -93,7 +93,7 @@ fn each_endpoint_that_costs_or_tells_of_somebody_is_for_known_callers_alone() {
     for route in ENDPOINTS.iter().map(|endpoint| &endpoint.route) {
         let answer = gate.ask(route.method.as_str(), route.path, &[], "");
         let is_refused = answer.status == 401;
-        assert_eq!(is_refused, route.needs != Needs::Nobody, "{route:?}: {}", answer.status);
+        assert_eq!(is_refused, route.auth != Auth::Public, "{route:?}: {}", answer.status);
     }
     assert_eq!(gate.post("/api/v1/search", "{}").status, 401);
     for open in ["/", "/healthz", "/bff/catalog", "/problems/missing_credentials"] {

@@ -10,7 +10,7 @@ use std::{fs, thread};
 
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Row, Scope, State, Store};
+use tollgate::store::{BudgetScope, PurchaseRecord, PurchaseState, Store};
 
 use crate::support::client::Answer;
 use crate::support::heard::Heard;
@@ -249,16 +249,16 @@ fn judge(gate: &Gate, upstream: &Upstream, tried: &Tried) -> &'static str {
 fn assert_books(gate: &Gate, upstream: &Upstream, when: &str) -> String {
     let ledger = gate.folder().join("ledger.db");
     let (rows, spent) = read(&ledger);
-    let sum = |states: &[State]| -> u64 {
-        let counts = |row: &&Row| states.contains(&row.state);
+    let sum = |states: &[PurchaseState]| -> u64 {
+        let counts = |row: &&PurchaseRecord| states.contains(&row.state);
         rows.iter().filter(counts).map(|row| row.toll.as_micros()).sum()
     };
-    let (posted, unknown) = (sum(&[State::Posted]), sum(&[State::Unknown]));
+    let (posted, unknown) = (sum(&[PurchaseState::Posted]), sum(&[PurchaseState::Unknown]));
     let charged: u64 = upstream.charges().iter().sum();
     let books = format!("posted {posted}, unknown {unknown}, charged {charged}");
-    assert_eq!(sum(&[State::Reserved, State::Sent]), 0, "{when}: {books}");
+    assert_eq!(sum(&[PurchaseState::Reserved, PurchaseState::Sent]), 0, "{when}: {books}");
     assert!(posted <= charged && charged <= posted + unknown, "{when}: {books}");
-    let day = |row: &Row| row.at.as_secs() / 86_400;
+    let day = |row: &PurchaseRecord| row.at.as_secs() / 86_400;
     let is_one_day = rows.iter().all(|row| day(row) == day(&rows[0]));
     if is_one_day {
         assert_eq!(spent.as_micros(), posted + unknown, "{when}: {books}");
@@ -266,11 +266,11 @@ fn assert_books(gate: &Gate, upstream: &Upstream, when: &str) -> String {
     books
 }
 
-fn read(ledger: &Path) -> (Vec<Row>, Usd) {
+fn read(ledger: &Path) -> (Vec<PurchaseRecord>, Usd) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let ledger = Store::open_read_only(ledger, Arc::new(clock::wall)).unwrap();
-        let rows = ledger.rows(Duration::ZERO).await.unwrap();
-        (rows, ledger.spent(Scope::Total).await.unwrap().day)
+        let rows = ledger.purchases_since(Duration::ZERO).await.unwrap();
+        (rows, ledger.current_spend(BudgetScope::Total).await.unwrap().day)
     })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Claim, Limits, PurchaseId, Reservation, Service, Store};
+use tollgate::store::{Budgets, DedupeKey, PurchaseId, Reservation, Service, Store};
 
 use crate::support::client::Answer;
 use crate::support::heard::Heard;
@@ -204,9 +204,9 @@ fn purchase_under_a_clock_that_was_ahead_blocks_no_budget_and_is_logged_once() {
             service: Service::Chat,
             model: "alpha-sonnet-4.5".into(),
             toll: Usd::mills(6),
-            claim: Claim::Key { key: [1; 32], payload: [1; 32] },
-            limits: Limits::default(),
-            only_repeats: false,
+            dedupe_key: DedupeKey::IdempotencyKey { key: [1; 32], payload: [1; 32] },
+            budgets: Budgets::default(),
+            replay_only: false,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(ledger.reserve(&reservation)).unwrap();
@@ -219,7 +219,7 @@ fn purchase_under_a_clock_that_was_ahead_blocks_no_budget_and_is_logged_once() {
     let month = me["budgets"].as_array().unwrap().iter().find(|row| row["period"] == "month");
     let renews = month.unwrap()["renews"].as_str().unwrap();
     assert!(said.ends_with(&format!("it renews at {renews}")), "{said} {renews}");
-    let next = clock::Date::at(clock::wall()).next_month().begins();
+    let next = clock::Date::at(clock::wall()).next_month().start();
     assert_eq!(renews, clock::iso8601(next));
     assert_eq!(gate.printed().matches("ledger day ahead of clock ignored").count(), 1);
 }

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 
-use tollgate::store::{Money, Store};
+use tollgate::store::{MoneyKind, Store};
 
 use crate::support::client::Answer;
 use crate::support::process::run;
@@ -31,7 +31,7 @@ const SPOILS: &[Spoil] = &[
     }),
     ("a ledger of play money", |ledger| {
         let clock = std::sync::Arc::new(tollgate::clock::wall);
-        drop(Store::serve_for(ledger, clock, Money::Play, None).unwrap());
+        drop(Store::serve_money_kind(ledger, clock, MoneyKind::Play, None).unwrap());
     }),
     // It stands for devices: nothing in /dev is touched to see what would happen to it.
     ("a socket", |ledger| drop(UnixListener::bind(ledger).unwrap())),

@@ -5,7 +5,8 @@ use std::time::Duration;
 use tollgate::clock;
 use tollgate::contract::video::VideoAccepted;
 use tollgate::store::{
-    Answer, Ending, PurchaseId, Refused, Reservation, State, Tap, Unavailable, Verb,
+    HookFuture, PurchaseId, PurchaseState, Reservation, ReserveError, Settlement, StoreHook,
+    StoreOp, Unavailable,
 };
 
 use super::{Disk, Step, finish, pause};
@@ -18,7 +19,7 @@ impl Disk {
     pub(crate) fn settle_now(
         &self,
         id: PurchaseId,
-        ending: &Ending,
+        ending: &Settlement,
         is_found_out: bool,
     ) -> Result<(), Unavailable> {
         finish(self.store().settle(id, ending.clone()))?;
@@ -26,7 +27,7 @@ impl Disk {
         Ok(())
     }
 
-    fn is_settled(&self, id: PurchaseId, ending: &Ending, is_found_out: bool) {
+    fn is_settled(&self, id: PurchaseId, ending: &Settlement, is_found_out: bool) {
         let mut state = self.world().lock();
         let state = &mut *state;
         state.note(|| format!("{id} settled: {}", words(ending)));
@@ -36,17 +37,19 @@ impl Disk {
         if was == state.books.state(id) {
             return;
         }
-        if matches!(ending, Ending::Posted { reply: None, .. }) && was != Some(State::Unknown) {
+        if matches!(ending, Settlement::Posted { reply: None, .. })
+            && was != Some(PurchaseState::Unknown)
+        {
             // Only a reply that was read proves a charge; else somebody has to find out.
             state.broken(format!("{id} was charged without a reply"));
         }
         state.tally.add(match (ending, was) {
-            (_, Some(State::Unknown)) => "reconciled",
-            (Ending::Posted { .. }, _) => "posted",
-            (Ending::Voided, _) => "voided",
-            (Ending::Unknown, _) => "unknown",
+            (_, Some(PurchaseState::Unknown)) => "reconciled",
+            (Settlement::Posted { .. }, _) => "posted",
+            (Settlement::Voided, _) => "voided",
+            (Settlement::Unknown, _) => "unknown",
         });
-        if *ending == Ending::Voided && !is_found_out {
+        if *ending == Settlement::Voided && !is_found_out {
             let was_sent = state.gateway.flights.iter().any(|flight| flight.id == Some(id));
             if !was_sent && !state.clients.waits_for(id) {
                 state.tally.add("abandoned in the queue");
@@ -54,7 +57,7 @@ impl Disk {
             let free = state.gateway.is_provably_free(id);
             state.hold(free);
         }
-        if let Ending::Posted { reply: Some(reply), .. } = ending {
+        if let Settlement::Posted { reply: Some(reply), .. } = ending {
             let written = self.is_written_down(&reply.body);
             state.hold(written);
         }
@@ -65,7 +68,7 @@ impl Disk {
         let Some(VideoAccepted { request_id, .. }) = VideoAccepted::read(reply) else {
             return Ok(());
         };
-        let job = finish(self.store().job(request_id.clone())).expect("looked up");
+        let job = finish(self.store().find_job(request_id.clone())).expect("looked up");
         match job.is_some() {
             true => Ok(()),
             false => Err(format!("{request_id} is settled and not written down")),
@@ -73,34 +76,34 @@ impl Disk {
     }
 }
 
-fn words(ending: &Ending) -> String {
+fn words(ending: &Settlement) -> String {
     match ending {
-        Ending::Posted { cost, reply, .. } => {
+        Settlement::Posted { cost, reply, .. } => {
             format!("posted {cost}, with its reply: {}", reply.is_some())
         }
-        Ending::Voided => "voided".to_owned(),
-        Ending::Unknown => "unknown".to_owned(),
+        Settlement::Voided => "voided".to_owned(),
+        Settlement::Unknown => "unknown".to_owned(),
     }
 }
 
 /// The step that a verb is, and the purchase that it is about. Others take no time and are never refused.
-fn step(verb: Verb<'_>) -> Option<(Step, Option<PurchaseId>)> {
+fn step(verb: StoreOp<'_>) -> Option<(Step, Option<PurchaseId>)> {
     match verb {
-        Verb::Reserve(reservation) => Some((Step::Reserve, Some(reservation.id))),
-        Verb::Sent(id) => Some((Step::Sent, Some(id))),
-        Verb::Settle(id, _) => Some((Step::Settle, Some(id))),
-        Verb::Took(_) => Some((Step::Took, None)),
-        Verb::SettleLater(..)
-        | Verb::Delivered(_)
-        | Verb::Replied(_)
-        | Verb::Unsent(_)
-        | Verb::Other(_) => None,
+        StoreOp::Reserve(reservation) => Some((Step::Reserve, Some(reservation.id))),
+        StoreOp::MarkSent(id) => Some((Step::Sent, Some(id))),
+        StoreOp::Settle(id, _) => Some((Step::Settle, Some(id))),
+        StoreOp::TakeSlot(_) => Some((Step::Took, None)),
+        StoreOp::SettleLater(..)
+        | StoreOp::MarkDelivered(_)
+        | StoreOp::SlotReplied(_)
+        | StoreOp::ReleaseSlot(_)
+        | StoreOp::Other(_) => None,
     }
 }
 
-impl Tap for Disk {
-    fn before<'a>(&'a self, verb: Verb<'a>) -> Answer<'a, Result<(), Unavailable>> {
-        if let Verb::Sent(id) = verb {
+impl StoreHook for Disk {
+    fn before<'a>(&'a self, verb: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>> {
+        if let StoreOp::MarkSent(id) = verb {
             self.leaves(id);
         }
         Box::pin(async move {
@@ -113,12 +116,16 @@ impl Tap for Disk {
         })
     }
 
-    fn after<'a>(&'a self, verb: Verb<'a>, outcome: &'a Result<(), Refused>) -> Answer<'a, ()> {
+    fn after<'a>(
+        &'a self,
+        verb: StoreOp<'a>,
+        outcome: &'a Result<(), ReserveError>,
+    ) -> HookFuture<'a, ()> {
         Box::pin(async move {
             match (verb, outcome) {
-                (Verb::Reserve(reservation), _) => self.is_reserved(reservation, outcome),
-                (Verb::Sent(id), Ok(())) => self.is_sent(id),
-                (Verb::Settle(id, ending), Ok(())) => self.is_settled(id, ending, false),
+                (StoreOp::Reserve(reservation), _) => self.is_reserved(reservation, outcome),
+                (StoreOp::MarkSent(id), Ok(())) => self.is_sent(id),
+                (StoreOp::Settle(id, ending), Ok(())) => self.is_settled(id, ending, false),
                 _ => {}
             }
             if let Some((step, id)) = step(verb) {
@@ -127,24 +134,24 @@ impl Tap for Disk {
         })
     }
 
-    fn passes(&self, verb: Verb<'_>) -> bool {
+    fn allows(&self, verb: StoreOp<'_>) -> bool {
         if !self.is_alive() {
             return false;
         }
         self.wind();
         match verb {
-            Verb::SettleLater(id, ending) => {
+            StoreOp::SettleLater(id, ending) => {
                 self.settle_until_done(id, ending.clone());
                 return false;
             }
-            Verb::Delivered(id) => self.world().lock().books.delivered(id),
-            Verb::Reserve(_)
-            | Verb::Sent(_)
-            | Verb::Settle(..)
-            | Verb::Took(_)
-            | Verb::Replied(_)
-            | Verb::Unsent(_)
-            | Verb::Other(_) => {}
+            StoreOp::MarkDelivered(id) => self.world().lock().books.delivered(id),
+            StoreOp::Reserve(_)
+            | StoreOp::MarkSent(_)
+            | StoreOp::Settle(..)
+            | StoreOp::TakeSlot(_)
+            | StoreOp::SlotReplied(_)
+            | StoreOp::ReleaseSlot(_)
+            | StoreOp::Other(_) => {}
         }
         true
     }
@@ -162,7 +169,7 @@ impl Disk {
         }
     }
 
-    fn is_reserved(&self, reservation: &Reservation, outcome: &Result<(), Refused>) {
+    fn is_reserved(&self, reservation: &Reservation, outcome: &Result<(), ReserveError>) {
         let mut state = self.world().lock();
         let state = &mut *state;
         state.note(|| format!("{} reserve: {outcome:?}", reservation.id));
@@ -178,7 +185,7 @@ impl Disk {
         state.hold(kept);
     }
 
-    fn settle_until_done(&self, id: PurchaseId, ending: Ending) {
+    fn settle_until_done(&self, id: PurchaseId, ending: Settlement) {
         let store = self.tapped();
         tokio::spawn(async move {
             while store.settle(id, ending.clone()).await.is_err() {

@@ -9,41 +9,49 @@ use std::time::Duration;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::config::{ClaimName, Jwt};
-use crate::store::{Own, Role};
+use crate::config::{ClaimPath, JwtConfig};
+use crate::store::{OwnBudget, Role};
 
 const MAX_SUBJECT: usize = 255;
 
 pub(super) struct Claims {
     pub(super) subject: Arc<str>,
     pub(super) role: Role,
-    pub(super) own: Own,
+    pub(super) own_budget: OwnBudget,
     /// When it ends, the leeway included: wall-clock time since the Unix epoch.
-    pub(super) until: Duration,
+    pub(super) expires_at: Duration,
 }
 
 impl Claims {
-    pub(super) fn read(text: &str, rules: &Jwt, now: Duration) -> Result<Self, Malformed> {
-        let claims = Object::read(text)?;
-        let expiry = numeric_date(claims.written("exp").ok_or(Malformed)?)?;
+    pub(super) fn read(text: &str, rules: &JwtConfig, now: Duration) -> Result<Self, Malformed> {
+        let claims = JsonObject::read(text)?;
+        let expiry = numeric_date(claims.raw("exp").ok_or(Malformed)?)?;
         let until = expiry + rules.leeway;
         let is_early = |name| -> Result<bool, Malformed> {
-            let from = claims.written(name).map(numeric_date).transpose()?;
+            let from = claims.raw(name).map(numeric_date).transpose()?;
             Ok(from.is_some_and(|from| from > now + rules.leeway))
         };
         let holds = now < until && !is_early("nbf")? && !is_early("iat")?;
         let is_theirs = claims.required::<String>("iss")? == rules.issuer;
         // Bound to a key of the bearer's (RFC 7800): good with a proof of it alone, and none is asked for.
-        if !(holds && is_theirs && is_for(&claims, &rules.audience)?) || claims.has("cnf") {
+        if !(holds && is_theirs && is_audience(&claims, &rules.audience)?) || claims.has("cnf") {
             return Err(Malformed);
         }
-        let own = rules.budget_claim.as_ref().map_or(Ok(Own::default()), |it| own(&claims, it))?;
+        let own = rules
+            .budget_claim
+            .as_ref()
+            .map_or(Ok(OwnBudget::default()), |it| own_budget(&claims, it))?;
         let role = rules.role_claim.as_ref().map_or(Role::Member, |name| role(&claims, name));
-        Ok(Self { subject: subject(claims.required("sub")?)?, role, own, until })
+        Ok(Self {
+            subject: subject(claims.required("sub")?)?,
+            role,
+            own_budget: own,
+            expires_at: until,
+        })
     }
 }
 
-fn is_for(claims: &Object<'_>, audience: &str) -> Result<bool, Malformed> {
+fn is_audience(claims: &JsonObject<'_>, audience: &str) -> Result<bool, Malformed> {
     if let Ok(named) = claims.required::<String>("aud") {
         return Ok(named == audience);
     }
@@ -60,16 +68,16 @@ fn subject(name: String) -> Result<Arc<str>, Malformed> {
     if name.trim().is_empty() || name.len() > MAX_SUBJECT || name.chars().any(lies) {
         return Err(Malformed);
     }
-    Ok(visible(&name).into())
+    Ok(escape_invisible(&name).into())
 }
 
 /// Writes invisible characters as `\u{…}`, so that no two names look the same in a log or a list. No two
 /// names become the same, since one that has `\u{` in it is written another way as well.
-fn visible(name: &str) -> String {
+fn escape_invisible(name: &str) -> String {
     let mut shown = String::with_capacity(name.len());
     for (at, c) in name.char_indices() {
         let looks_escaped = c == '\\' && name[at..].starts_with("\\u{");
-        if looks_escaped || is_unseen(c) {
+        if looks_escaped || is_invisible(c) {
             shown.extend(c.escape_unicode());
         } else {
             shown.push(c);
@@ -80,7 +88,7 @@ fn visible(name: &str) -> String {
 
 /// Characters of no width, fillers and marks (Unicode's `Default_Ignorable_Code_Point`, and those of
 /// interlinear annotation), and blanks that are none to see.
-fn is_unseen(c: char) -> bool {
+fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
         | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{206f}' | '\u{2800}'
@@ -88,20 +96,20 @@ fn is_unseen(c: char) -> bool {
         | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-fn written<'a>(claims: &Object<'a>, name: &ClaimName) -> Result<Option<&'a str>, Malformed> {
-    let ClaimName(path) = name;
+fn raw_claim<'a>(claims: &JsonObject<'a>, name: &ClaimPath) -> Result<Option<&'a str>, Malformed> {
+    let ClaimPath(path) = name;
     let Some((first, rest)) = path.split_first() else { return Ok(None) };
-    let mut found = claims.written(first);
+    let mut found = claims.raw(first);
     for name in rest {
         let Some(outer) = found else { return Ok(None) };
-        found = Object::read(outer)?.written(name);
+        found = JsonObject::read(outer)?.raw(name);
     }
     Ok(found)
 }
 
 /// A claim that cannot be read gives nothing.
-fn role(claims: &Object<'_>, name: &ClaimName) -> Role {
-    let Ok(Some(written)) = written(claims, name) else { return Role::Member };
+fn role(claims: &JsonObject<'_>, name: &ClaimPath) -> Role {
+    let Ok(Some(written)) = raw_claim(claims, name) else { return Role::Member };
     let one: Option<String> = serde_json::from_str(written).ok();
     let several: Vec<&RawValue> = serde_json::from_str(written).unwrap_or_default();
     let among = several.iter().filter_map(|one| serde_json::from_str::<String>(one.get()).ok());
@@ -111,22 +119,22 @@ fn role(claims: &Object<'_>, name: &ClaimName) -> Role {
 
 /// `"5.00/day"`, `"100/month"`, or `{"day": "5.00", "month": "100"}` with one of them or both.
 /// What cannot be read is a fault: none at all would be no limit.
-fn own(claims: &Object<'_>, name: &ClaimName) -> Result<Own, Malformed> {
-    let mut own = Own::default();
-    let Some(written) = written(claims, name)? else { return Ok(own) };
+fn own_budget(claims: &JsonObject<'_>, name: &ClaimPath) -> Result<OwnBudget, Malformed> {
+    let mut own = OwnBudget::default();
+    let Some(written) = raw_claim(claims, name)? else { return Ok(own) };
     if let Ok(text) = serde_json::from_str::<String>(written) {
         let (amount, period) = text.split_once('/').ok_or(Malformed)?;
-        set(&mut own, period, amount)?;
+        set_limit(&mut own, period, amount)?;
         return Ok(own);
     }
-    let budget = Object::read(written)?;
+    let budget = JsonObject::read(written)?;
     for period in budget.names() {
-        set(&mut own, period, &budget.required::<String>(period)?)?;
+        set_limit(&mut own, period, &budget.required::<String>(period)?)?;
     }
-    if own == Own::default() { Err(Malformed) } else { Ok(own) }
+    if own == OwnBudget::default() { Err(Malformed) } else { Ok(own) }
 }
 
-fn set(own: &mut Own, period: &str, amount: &str) -> Result<(), Malformed> {
+fn set_limit(own: &mut OwnBudget, period: &str, amount: &str) -> Result<(), Malformed> {
     let limit = match period {
         "day" => &mut own.day,
         "month" => &mut own.month,
@@ -137,9 +145,9 @@ fn set(own: &mut Own, period: &str, amount: &str) -> Result<(), Malformed> {
 }
 
 /// The last second of the year 9999: a time beyond it is a mistake.
-const LATEST: u64 = 253_402_300_799;
-const SECONDS: usize = 12;
-const NANOS: usize = 9;
+const MAX_SECONDS: u64 = 253_402_300_799;
+const SECOND_DIGITS: usize = 12;
+const NANO_DIGITS: usize = 9;
 const MAX_LENGTH: usize = 64;
 
 /// Reads a moment as tokens write it (RFC 7519, 2: seconds since the Unix epoch, whole or not), digit by
@@ -163,26 +171,27 @@ fn numeric_date(written: &str) -> Result<Duration, Malformed> {
     // How many places the first digit lies after the first digit that is read.
     let length = |text: &str| i64::try_from(text.len()).map_err(|_| Malformed);
     let zeros = (length(&digits)? - length(significant)?).saturating_sub(exponent);
-    let zeros = usize::try_from(zeros.saturating_add(SECONDS as i64 - length(whole)?))
+    let zeros = usize::try_from(zeros.saturating_add(SECOND_DIGITS as i64 - length(whole)?))
         .map_err(|_| Malformed)?;
-    let (zeros, places) = (zeros.min(SECONDS + NANOS), SECONDS + NANOS);
+    let (zeros, places) = (zeros.min(SECOND_DIGITS + NANO_DIGITS), SECOND_DIGITS + NANO_DIGITS);
     let placed = format!("{:0>zeros$}{significant}{:0>places$}", "", "");
-    let (seconds, nanos) = placed[..places].split_at(SECONDS);
-    let seconds = seconds.parse().ok().filter(|seconds| *seconds <= LATEST).ok_or(Malformed)?;
+    let (seconds, nanos) = placed[..places].split_at(SECOND_DIGITS);
+    let seconds =
+        seconds.parse().ok().filter(|seconds| *seconds <= MAX_SECONDS).ok_or(Malformed)?;
     Ok(Duration::new(seconds, nanos.parse().map_err(|_| Malformed)?))
 }
 
 /// A JSON object that somebody else wrote: each name once, each value of the expected type.
-pub(super) struct Object<'a>(BTreeMap<Cow<'a, str>, &'a RawValue>);
+pub(super) struct JsonObject<'a>(BTreeMap<Cow<'a, str>, &'a RawValue>);
 
 /// It is not what was expected. What it is instead is not said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-impl<'a> Object<'a> {
+impl<'a> JsonObject<'a> {
     pub(super) fn read(text: &'a str) -> Result<Self, Malformed> {
         let mut reader = serde_json::Deserializer::from_str(text);
-        let object = reader.deserialize_map(Members).map_err(|_| Malformed)?;
+        let object = reader.deserialize_map(ObjectVisitor).map_err(|_| Malformed)?;
         reader.end().map_err(|_| Malformed)?;
         Ok(object)
     }
@@ -197,11 +206,11 @@ impl<'a> Object<'a> {
 
     /// A member that need not be there; `null` is no absence.
     pub(super) fn optional<T: Deserialize<'a>>(&self, name: &str) -> Result<Option<T>, Malformed> {
-        let Some(written) = self.written(name) else { return Ok(None) };
+        let Some(written) = self.raw(name) else { return Ok(None) };
         serde_json::from_str(written).map(Some).map_err(|_| Malformed)
     }
 
-    pub(super) fn written(&self, name: &str) -> Option<&'a str> {
+    pub(super) fn raw(&self, name: &str) -> Option<&'a str> {
         self.0.get(name).map(|value| value.get())
     }
 
@@ -210,10 +219,10 @@ impl<'a> Object<'a> {
     }
 }
 
-struct Members;
+struct ObjectVisitor;
 
-impl<'de> Visitor<'de> for Members {
-    type Value = Object<'de>;
+impl<'de> Visitor<'de> for ObjectVisitor {
+    type Value = JsonObject<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
@@ -226,7 +235,7 @@ impl<'de> Visitor<'de> for Members {
                 return Err(A::Error::custom("a name is given twice"));
             }
         }
-        Ok(Object(members))
+        Ok(JsonObject(members))
     }
 }
 

@@ -6,10 +6,10 @@ use crate::access::jwt::tests::issuer::{NOW, but, settings};
 use crate::contract::money::Usd;
 
 fn read(name: &[&str], value: Value) -> Result<Claims, Malformed> {
-    let name = ClaimName(name.iter().map(|name| (*name).to_owned()).collect());
-    let rules = Jwt { role_claim: Some(name.clone()), budget_claim: None, ..settings() };
+    let name = ClaimPath(name.iter().map(|name| (*name).to_owned()).collect());
+    let rules = JwtConfig { role_claim: Some(name.clone()), budget_claim: None, ..settings() };
     let rules = match name.0.last().is_some_and(|last| last == "budget") {
-        true => Jwt { role_claim: None, budget_claim: Some(name.clone()), ..rules },
+        true => JwtConfig { role_claim: None, budget_claim: Some(name.clone()), ..rules },
         false => rules,
     };
     let claims = but(&name.0[0], value).to_string();
@@ -20,16 +20,16 @@ fn read(name: &[&str], value: Value) -> Result<Claims, Malformed> {
 fn a_budget_is_read_exactly_or_the_token_is_refused() {
     let (day, month) = (Some(Usd::dollars(5)), Some(Usd::dollars(100)));
     for (value, own) in [
-        (Value::Null, Own::default()),
-        (json!("5.00/day"), Own { day, month: None }),
-        (json!("100/month"), Own { day: None, month }),
-        (json!("0/day"), Own { day: Some(Usd::ZERO), month: None }),
-        (json!({"day": "5"}), Own { day, month: None }),
-        (json!({"month": "100.000000"}), Own { day: None, month }),
-        (json!({"day": "5.00", "month": "100"}), Own { day, month }),
+        (Value::Null, OwnBudget::default()),
+        (json!("5.00/day"), OwnBudget { day, month: None }),
+        (json!("100/month"), OwnBudget { day: None, month }),
+        (json!("0/day"), OwnBudget { day: Some(Usd::ZERO), month: None }),
+        (json!({"day": "5"}), OwnBudget { day, month: None }),
+        (json!({"month": "100.000000"}), OwnBudget { day: None, month }),
+        (json!({"day": "5.00", "month": "100"}), OwnBudget { day, month }),
     ] {
         let claims = read(&["budget"], value.clone()).unwrap_or_else(|_| panic!("{value}"));
-        assert_eq!(claims.own, own, "{value}");
+        assert_eq!(claims.own_budget, own, "{value}");
     }
     for value in [
         json!(""),
@@ -60,8 +60,8 @@ fn a_budget_is_read_exactly_or_the_token_is_refused() {
     let twice = but("budget", json!("5/day")).to_string();
     for written in ["null", r#"{"day":"5","day":"6"}"#, r#"{"day":"5","d\u0061y":"6"}"#] {
         let claims = twice.replace("\"5/day\"", written);
-        let name = Some(ClaimName(vec!["budget".to_owned()]));
-        let rules = Jwt { budget_claim: name, ..settings() };
+        let name = Some(ClaimPath(vec!["budget".to_owned()]));
+        let rules = JwtConfig { budget_claim: name, ..settings() };
         assert!(Claims::read(&claims, &rules, Duration::from_secs(NOW)).is_err(), "{written}");
     }
 }
@@ -95,10 +95,10 @@ fn a_claim_may_lie_within_others() {
     assert_eq!(claims.role, Role::Admin);
     let budget = json!({"tollgate": {"budget": "5/day"}});
     let claims = read(&["app", "tollgate", "budget"], budget).expect("right");
-    assert_eq!(claims.own.day, Some(Usd::dollars(5)));
+    assert_eq!(claims.own_budget.day, Some(Usd::dollars(5)));
     for absent in [Value::Null, json!({}), json!({"tollgate": {}})] {
         let claims = read(&["app", "tollgate", "budget"], absent).expect("no budget of its own");
-        assert_eq!(claims.own, Own::default());
+        assert_eq!(claims.own_budget, OwnBudget::default());
     }
     for broken in [json!("x"), json!([]), json!({"tollgate": 5})] {
         assert!(read(&["app", "tollgate", "budget"], broken.clone()).is_err(), "{broken}");
@@ -119,7 +119,7 @@ fn no_two_names_look_the_same_for_what_nobody_sees_in_one() {
         ("ada\\u{200b}", "ada\\u{5c}u{200b}"),
         ("ada\\u200b", "ada\\u200b"),
     ] {
-        assert_eq!(visible(name), shown);
+        assert_eq!(escape_invisible(name), shown);
         assert_eq!(subject(name.to_owned()).as_deref(), Ok(shown));
     }
 }
@@ -141,7 +141,7 @@ fn a_moment_is_read_digit_by_digit_or_it_is_none() {
         ("5e-1", 0, 500_000_000),
         ("5e-99", 0, 0),
         ("0.18e10", 1_800_000_000, 0),
-        ("253402300799", LATEST, 0),
+        ("253402300799", MAX_SECONDS, 0),
         ("253402300800", u64::MAX, 0),
         ("1e300", u64::MAX, 0),
         ("1e9223372036854775807", u64::MAX, 0),
@@ -163,7 +163,7 @@ fn a_moment_is_read_digit_by_digit_or_it_is_none() {
 #[test]
 fn an_object_is_read_strictly_or_not_at_all() {
     let text = r#"{"a":1,"\u0062":"x","n":null,"o":{"a":[1]}}"#;
-    let object = Object::read(text).unwrap();
+    let object = JsonObject::read(text).unwrap();
     assert_eq!(object.required::<u64>("a"), Ok(1));
     assert_eq!(object.required::<String>("b"), Ok("x".to_owned()));
     assert_eq!(object.optional::<u64>("b"), Err(Malformed));
@@ -171,7 +171,7 @@ fn an_object_is_read_strictly_or_not_at_all() {
     assert_eq!(object.required::<u64>("c"), Err(Malformed));
     assert_eq!(object.optional::<String>("n"), Err(Malformed));
     assert!(object.has("n") && !object.has("c"));
-    assert_eq!(object.written("o"), Some(r#"{"a":[1]}"#));
+    assert_eq!(object.raw("o"), Some(r#"{"a":[1]}"#));
     let deep = format!("{{\"a\":{}", "[".repeat(100_000));
     for text in [
         "",
@@ -187,14 +187,14 @@ fn an_object_is_read_strictly_or_not_at_all() {
         "\u{feff}{}",
         &deep,
     ] {
-        assert!(Object::read(text).is_err(), "{}", text.get(..20).unwrap_or(text));
+        assert!(JsonObject::read(text).is_err(), "{}", text.get(..20).unwrap_or(text));
     }
 }
 
 proptest! {
     #[test]
     fn the_same_moment_is_the_same_however_the_point_is_moved(
-        seconds in 0..=LATEST,
+        seconds in 0..=MAX_SECONDS,
         nanos in 0..1_000_000_000_u32,
         shift in 0..12_usize,
     ) {

@@ -10,12 +10,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde_json::value::RawValue;
 
-use super::claims::{Malformed, Object};
+use super::claims::{JsonObject, Malformed};
 
 pub(super) const MAX_DOCUMENT: usize = 256 * 1_024;
 const MAX_KEYS: usize = 100;
 /// The bits of an RSA modulus: less is broken, more is a way to keep us busy.
-const MODULUS: RangeInclusive<usize> = 2_048..=8_192;
+const MODULUS_BITS: RangeInclusive<usize> = 2_048..=8_192;
 
 const RSA: &[Algorithm] = &[
     Algorithm::RS256,
@@ -40,75 +40,76 @@ pub(super) fn algorithm(name: &str) -> Option<Algorithm> {
 #[derive(Debug)]
 pub(super) struct KeySet {
     keys: Vec<PublicKey>,
-    pub(super) print: blake3::Hash,
+    pub(super) fingerprint: blake3::Hash,
     /// How many keys of the document are of no use here.
-    pub(super) left_out: usize,
+    pub(super) skipped: usize,
 }
 
 #[derive(Debug)]
 struct PublicKey {
-    id: Option<String>,
-    takes: Vec<Algorithm>,
+    kid: Option<String>,
+    algorithms: Vec<Algorithm>,
     key: DecodingKey,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unreadable {
+pub(super) enum KeySetError {
     #[error("it is no JSON Web Key Set, {{\"keys\": [ … ]}}")]
-    Shape,
+    Malformed,
     #[error("it is larger than {MAX_DOCUMENT} bytes")]
     TooLarge,
     #[error("it has more than {MAX_KEYS} keys")]
-    TooMany,
+    TooManyKeys,
 }
 
-pub(super) enum Found<'a> {
+pub(super) enum KeyLookup<'a> {
     Key(&'a DecodingKey),
     /// None, and no newer set could change that by the name alone.
-    Unfit,
+    NoMatch,
     /// A name that it has never heard of: a newer set may have it.
-    Unknown,
+    UnknownKid,
 }
 
 impl KeySet {
     /// Keys of no use here (secret, private, for encryption, broken, unknown algorithm) are left out.
-    pub(super) fn read(document: &[u8]) -> Result<Self, Unreadable> {
+    pub(super) fn read(document: &[u8]) -> Result<Self, KeySetError> {
         if document.len() > MAX_DOCUMENT {
-            return Err(Unreadable::TooLarge);
+            return Err(KeySetError::TooLarge);
         }
-        let text = std::str::from_utf8(document).map_err(|_| Unreadable::Shape)?;
-        let written: Vec<&RawValue> = Object::read(text)
+        let text = std::str::from_utf8(document).map_err(|_| KeySetError::Malformed)?;
+        let written: Vec<&RawValue> = JsonObject::read(text)
             .and_then(|set| set.required("keys"))
-            .map_err(|Malformed| Unreadable::Shape)?;
+            .map_err(|Malformed| KeySetError::Malformed)?;
         if written.len() > MAX_KEYS {
-            return Err(Unreadable::TooMany);
+            return Err(KeySetError::TooManyKeys);
         }
         let keys: Vec<_> =
             written.iter().filter_map(|key| PublicKey::read(key.get()).ok()).collect();
         let left_out = written.len() - keys.len();
-        Ok(Self { keys, print: blake3::hash(document), left_out })
+        Ok(Self { keys, fingerprint: blake3::hash(document), skipped: left_out })
     }
 
     pub(super) fn usable(&self) -> usize {
         self.keys.len()
     }
 
-    pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Found<'_> {
-        let named = |key: &&PublicKey| id.is_none_or(|id| key.id.as_deref() == Some(id));
+    pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> KeyLookup<'_> {
+        let named = |key: &&PublicKey| id.is_none_or(|id| key.kid.as_deref() == Some(id));
         if id.is_some() && !self.keys.iter().any(|key| named(&key)) {
-            return Found::Unknown;
+            return KeyLookup::UnknownKid;
         }
-        let mut fit = self.keys.iter().filter(named).filter(|key| key.takes.contains(&algorithm));
+        let mut fit =
+            self.keys.iter().filter(named).filter(|key| key.algorithms.contains(&algorithm));
         match (fit.next(), fit.next()) {
-            (Some(only), None) => Found::Key(&only.key),
-            (None | Some(_), _) => Found::Unfit,
+            (Some(only), None) => KeyLookup::Key(&only.key),
+            (None | Some(_), _) => KeyLookup::NoMatch,
         }
     }
 }
 
 impl PublicKey {
     fn read(written: &str) -> Result<Self, Malformed> {
-        let jwk = Object::read(written)?;
+        let jwk = JsonObject::read(written)?;
         let is_public = !["d", "p", "q", "k"].iter().any(|secret| jwk.has(secret));
         let signs = jwk.optional::<String>("use")?.is_none_or(|meant| meant == "sig");
         let verifies = jwk
@@ -123,7 +124,7 @@ impl PublicKey {
             ("EC", Some("P-256")) => (P256, ec(&jwk, 32)?),
             ("EC", Some("P-384")) => (P384, ec(&jwk, 48)?),
             ("OKP", Some("Ed25519")) => {
-                (ED25519, DecodingKey::from_ed_der(&exactly(&jwk, "x", 32)?))
+                (ED25519, DecodingKey::from_ed_der(&bytes_of_length(&jwk, "x", 32)?))
             }
             _ => return Err(Malformed),
         };
@@ -134,38 +135,39 @@ impl PublicKey {
                 vec![only.ok_or(Malformed)?]
             }
         };
-        Ok(Self { id: jwk.optional("kid")?, takes, key })
+        Ok(Self { kid: jwk.optional("kid")?, algorithms: takes, key })
     }
 }
 
-fn rsa(jwk: &Object<'_>) -> Result<DecodingKey, Malformed> {
+fn rsa(jwk: &JsonObject<'_>) -> Result<DecodingKey, Malformed> {
     let (modulus, exponent) = (bytes(jwk, "n")?, bytes(jwk, "e")?);
-    let modulus = without_zeros(&modulus);
+    let modulus = trim_leading_zeros(&modulus);
     let spare = modulus.first().map_or(0, |first| first.leading_zeros());
     let bits = modulus.len() * 8 - usize::try_from(spare).map_err(|_| Malformed)?;
-    let exponent = without_zeros(&exponent);
+    let exponent = trim_leading_zeros(&exponent);
     let is_odd = exponent.last().is_some_and(|last| last % 2 == 1);
-    if !MODULUS.contains(&bits) || !is_odd || exponent == [1] || exponent.len() > 4 {
+    if !MODULUS_BITS.contains(&bits) || !is_odd || exponent == [1] || exponent.len() > 4 {
         return Err(Malformed);
     }
     Ok(DecodingKey::from_rsa_raw_components(modulus, exponent))
 }
 
-fn ec(jwk: &Object<'_>, width: usize) -> Result<DecodingKey, Malformed> {
+fn ec(jwk: &JsonObject<'_>, width: usize) -> Result<DecodingKey, Malformed> {
     // The point as it is, not compressed (SEC 1, 2.3.3).
-    let point = [&[4], &*exactly(jwk, "x", width)?, &*exactly(jwk, "y", width)?].concat();
+    let point =
+        [&[4], &*bytes_of_length(jwk, "x", width)?, &*bytes_of_length(jwk, "y", width)?].concat();
     Ok(DecodingKey::from_ec_der(&point))
 }
 
-fn exactly(jwk: &Object<'_>, name: &str, width: usize) -> Result<Vec<u8>, Malformed> {
+fn bytes_of_length(jwk: &JsonObject<'_>, name: &str, width: usize) -> Result<Vec<u8>, Malformed> {
     bytes(jwk, name).and_then(|bytes| if bytes.len() == width { Ok(bytes) } else { Err(Malformed) })
 }
 
-fn bytes(jwk: &Object<'_>, name: &str) -> Result<Vec<u8>, Malformed> {
+fn bytes(jwk: &JsonObject<'_>, name: &str) -> Result<Vec<u8>, Malformed> {
     URL_SAFE_NO_PAD.decode(jwk.required::<String>(name)?).map_err(|_| Malformed)
 }
 
-fn without_zeros(number: &[u8]) -> &[u8] {
+fn trim_leading_zeros(number: &[u8]) -> &[u8] {
     let zeros = number.iter().take_while(|byte| **byte == 0).count();
     number.get(zeros..).unwrap_or_default()
 }

@@ -77,8 +77,8 @@ fn keys_of_no_use_are_left_out_and_the_others_stay() {
     let mut all = useless.to_vec();
     all.push(P256.jwk());
     let set = KeySet::read(document(&all).as_bytes()).expect("a set");
-    assert_eq!((set.usable(), set.left_out), (1, useless.len()));
-    assert!(matches!(set.find(Some("p256"), Algorithm::ES256), Found::Key(_)));
+    assert_eq!((set.usable(), set.skipped), (1, useless.len()));
+    assert!(matches!(set.find(Some("p256"), Algorithm::ES256), KeyLookup::Key(_)));
 }
 
 #[test]
@@ -86,30 +86,30 @@ fn what_is_no_set_is_refused_as_a_whole() {
     let many: Vec<_> = (0..101).map(|_| json!({})).collect();
     let large = document(&[json!("a".repeat(MAX_DOCUMENT))]);
     for (document, why) in [
-        ("", Unreadable::Shape),
-        ("<html></html>", Unreadable::Shape),
-        ("[]", Unreadable::Shape),
-        ("{}", Unreadable::Shape),
-        (r#"{"keys":{}}"#, Unreadable::Shape),
-        (r#"{"keys":null}"#, Unreadable::Shape),
-        (r#"{"keys":[],"keys":[]}"#, Unreadable::Shape),
-        (r#"{"keys":[]}{}"#, Unreadable::Shape),
-        (r#"{"kty":"RSA"}"#, Unreadable::Shape),
-        (&document(&many), Unreadable::TooMany),
-        (&large, Unreadable::TooLarge),
+        ("", KeySetError::Malformed),
+        ("<html></html>", KeySetError::Malformed),
+        ("[]", KeySetError::Malformed),
+        ("{}", KeySetError::Malformed),
+        (r#"{"keys":{}}"#, KeySetError::Malformed),
+        (r#"{"keys":null}"#, KeySetError::Malformed),
+        (r#"{"keys":[],"keys":[]}"#, KeySetError::Malformed),
+        (r#"{"keys":[]}{}"#, KeySetError::Malformed),
+        (r#"{"kty":"RSA"}"#, KeySetError::Malformed),
+        (&document(&many), KeySetError::TooManyKeys),
+        (&large, KeySetError::TooLarge),
     ] {
         let refused = KeySet::read(document.as_bytes()).expect_err(&why.to_string());
         assert_eq!(refused, why);
     }
     assert!(KeySet::read(b"{\"keys\":[],\"a\":\"\xff\"}").is_err());
-    assert_eq!(KeySet::read(document(&many[..100]).as_bytes()).expect("a set").left_out, 100);
+    assert_eq!(KeySet::read(document(&many[..100]).as_bytes()).expect("a set").skipped, 100);
 }
 
 #[test]
 fn a_point_that_is_on_no_curve_signs_nothing() {
     let jwk = with(P256.jwk(), "x", json!(b64([7; 32])));
     let set = KeySet::read(document(&[jwk]).as_bytes()).expect("a set");
-    let Found::Key(key) = set.find(Some("p256"), Algorithm::ES256) else { panic!("no key") };
+    let KeyLookup::Key(key) = set.find(Some("p256"), Algorithm::ES256) else { panic!("no key") };
     let signature = b64([1; 64]);
     let verdict = jsonwebtoken::crypto::verify(&signature, b"a.b", key, Algorithm::ES256);
     assert!(!verdict.unwrap_or(false));

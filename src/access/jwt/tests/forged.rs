@@ -193,7 +193,7 @@ fn forged() -> Vec<(String, String)> {
     all
 }
 
-async fn is_refused(jwt: &Jwt, token: &str) -> bool {
+async fn is_refused(jwt: &JwtVerifier, token: &str) -> bool {
     matches!(who(jwt, token).await, Err(Denied::Invalid | Denied::Forged))
 }
 

@@ -12,10 +12,10 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::access::jwt::Jwt;
-use crate::access::jwt::fresh::{Fetched, Fetching, Source};
+use crate::access::jwt::JwtVerifier;
+use crate::access::jwt::key_cache::{FetchFuture, Fetched, KeySource};
 use crate::clock;
-use crate::config::{self, Jwks};
+use crate::config::{self, JwksSource};
 
 pub(crate) const ISSUER: &str = "https://login.example.com/";
 pub(crate) const AUDIENCE: &str = "tollgate";
@@ -138,11 +138,11 @@ pub(crate) fn but(name: &str, value: Value) -> Value {
     claims
 }
 
-pub(crate) fn settings() -> config::Jwt {
-    config::Jwt {
+pub(crate) fn settings() -> config::JwtConfig {
+    config::JwtConfig {
         issuer: ISSUER.to_owned(),
         audience: AUDIENCE.to_owned(),
-        jwks: Jwks::Address("https://login.example.com/keys".parse().expect("an address")),
+        jwks: JwksSource::Url("https://login.example.com/keys".parse().expect("an address")),
         leeway: Duration::from_secs(60),
         role_claim: None,
         budget_claim: None,
@@ -176,12 +176,12 @@ impl Told {
 }
 
 impl Told {
-    pub(crate) fn source(&self) -> Source {
+    pub(crate) fn source(&self) -> KeySource {
         let told = self.clone();
         Box::new(move || told.fetch())
     }
 
-    fn fetch(&self) -> Fetching {
+    fn fetch(&self) -> FetchFuture {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let document = self.document.lock().expect("not poisoned").clone();
         let again = Duration::from_secs(self.seconds.load(Ordering::SeqCst));
@@ -189,7 +189,7 @@ impl Told {
             // As over a network: whoever asks meanwhile has to wait.
             tokio::time::sleep(Duration::from_millis(100)).await;
             let body = document.ok_or(std::io::Error::other("an outage"))?.into();
-            Ok(Fetched { body, again })
+            Ok(Fetched { body, refetch_in: again })
         })
     }
 }
@@ -204,9 +204,9 @@ impl Clock {
 }
 
 /// A checker with its keys kept fresh from `told`.
-pub(crate) fn checker(settings: &config::Jwt, told: &Told) -> (Jwt, Clock) {
+pub(crate) fn checker(settings: &config::JwtConfig, told: &Told) -> (JwtVerifier, Clock) {
     Clock.set(NOW);
-    let jwt = Jwt::with(settings, told.source());
-    tokio::spawn(jwt.keep());
+    let jwt = JwtVerifier::with_source(settings, told.source());
+    tokio::spawn(jwt.run());
     (jwt, Clock)
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::config::ClaimName;
+use crate::config::ClaimPath;
 use crate::contract::money::Usd;
-use crate::store::{Own, Role};
+use crate::store::{OwnBudget, Role};
 
 mod forged;
 pub(crate) mod issuer;
@@ -27,7 +27,7 @@ fn ada() -> Caller {
     Caller::Subject("ada".into())
 }
 
-async fn who(jwt: &Jwt, token: &str) -> Result<Caller, Denied> {
+async fn who(jwt: &JwtVerifier, token: &str) -> Result<Caller, Denied> {
     jwt.verify(token, || Ok(())).await.map(|(caller, _)| caller)
 }
 
@@ -41,8 +41,12 @@ async fn a_token_of_each_algorithm_names_its_subject_and_its_end() {
         let token = signer.token(by, &claims());
         let (caller, standing) = jwt.verify(&token, || Ok(())).await.expect(by);
         assert_eq!(caller, ada(), "{by}");
-        assert_eq!(standing.until, Some(Duration::from_secs(NOW + 660)), "{by}");
-        assert_eq!((standing.role, standing.own), (Role::Member, Own::default()), "{by}");
+        assert_eq!(standing.expires_at, Some(Duration::from_secs(NOW + 660)), "{by}");
+        assert_eq!(
+            (standing.role, standing.own_budget),
+            (Role::Member, OwnBudget::default()),
+            "{by}"
+        );
     }
     let header = json!({"alg": "Ed25519", "kid": "ed"}).to_string();
     let token = ED.signed("EdDSA", &header, &claims().to_string());
@@ -90,7 +94,7 @@ async fn clocks_may_be_apart_by_the_leeway_and_no_more() {
         let verdict = who(&jwt, &P256.token("ES256", &claims)).await;
         assert_eq!(verdict.is_ok(), passes, "{claims}");
     }
-    let exact = config::Jwt { leeway: Duration::ZERO, ..settings() };
+    let exact = config::JwtConfig { leeway: Duration::ZERO, ..settings() };
     let (jwt, _) = checker(&exact, &every_key());
     assert_eq!(
         who(&jwt, &P256.token("ES256", &but("exp", json!(NOW)))).await,
@@ -198,15 +202,15 @@ async fn without_any_keys_nobody_is_told_that_the_token_is_wrong() {
 
 #[tokio::test(start_paused = true)]
 async fn roles_and_budgets_are_read_where_the_settings_say() {
-    let name = |name: &str| Some(ClaimName(vec![name.to_owned()]));
+    let name = |name: &str| Some(ClaimPath(vec![name.to_owned()]));
     let rules =
-        config::Jwt { role_claim: name("role"), budget_claim: name("budget"), ..settings() };
+        config::JwtConfig { role_claim: name("role"), budget_claim: name("budget"), ..settings() };
     let (jwt, _) = checker(&rules, &every_key());
     let mut rich = but("role", json!(["staff", "admin"]));
     rich["budget"] = json!("5.00/day");
     let (_, standing) = jwt.verify(&ED.token("EdDSA", &rich), || Ok(())).await.expect("right");
     assert_eq!(standing.role, Role::Admin);
-    assert_eq!(standing.own, Own { day: Some(Usd::dollars(5)), month: None });
+    assert_eq!(standing.own_budget, OwnBudget { day: Some(Usd::dollars(5)), month: None });
     let broken = ED.token("EdDSA", &but("budget", json!("lots")));
     assert_eq!(who(&jwt, &broken).await, Err(Denied::Invalid));
 }
@@ -215,8 +219,11 @@ async fn roles_and_budgets_are_read_where_the_settings_say() {
 async fn a_file_is_read_at_once_and_again_when_it_changes() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("jwks.json");
-    let rules =
-        config::Jwt { jwks: Jwks::File(path.clone()), leeway: Duration::ZERO, ..settings() };
+    let rules = config::JwtConfig {
+        jwks: JwksSource::File(path.clone()),
+        leeway: Duration::ZERO,
+        ..settings()
+    };
     let at = |claims: Value| {
         let mut claims = claims;
         claims["exp"] = json!(clock::wall().as_secs() + 600);
@@ -232,14 +239,14 @@ async fn a_file_is_read_at_once_and_again_when_it_changes() {
         if let Some(content) = content {
             std::fs::write(&path, content).expect("written");
         }
-        let fault = Jwt::new(&rules).expect_err(why).to_string();
+        let fault = JwtVerifier::new(&rules).expect_err(why).to_string();
         assert!(fault.starts_with("access.jwt.jwks: ") && fault.contains(why), "{fault}");
     }
     std::fs::write(&path, document(&[P256.jwk()])).expect("written");
-    let jwt = Jwt::new(&rules).expect("right");
+    let jwt = JwtVerifier::new(&rules).expect("right");
     assert_eq!(who(&jwt, &P256.token("ES256", &at(claims()))).await, Ok(ada()));
     std::fs::write(&path, document(&[ED.jwk()])).expect("written");
-    tokio::spawn(jwt.keep());
+    tokio::spawn(jwt.run());
     let seen = async {
         while who(&jwt, &ED.token("EdDSA", &at(claims()))).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -252,8 +259,8 @@ async fn a_file_is_read_at_once_and_again_when_it_changes() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_asked_for_once_nobody_checks_tokens() {
     clock::set_wall(Some(Duration::from_secs(NOW)));
-    let jwt = Jwt::with(&settings(), every_key().source());
-    let keeping = tokio::spawn(jwt.keep());
+    let jwt = JwtVerifier::with_source(&settings(), every_key().source());
+    let keeping = tokio::spawn(jwt.run());
     assert_eq!(who(&jwt, &RSA.token("RS256", &claims())).await, Ok(ada()));
     drop(jwt);
     tokio::time::timeout(Duration::from_secs(1), keeping).await.expect("it ends").expect("well");

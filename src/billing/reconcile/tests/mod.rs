@@ -4,7 +4,7 @@ pub(in crate::billing) mod world;
 
 use super::*;
 use crate::contract::catalog::UNSTATED_CHAT;
-use crate::store::{JobState, Row};
+use crate::store::{JobState, PurchaseRecord};
 use world::{Dice, World};
 
 const START: Duration = Duration::from_secs(1_000_000);
@@ -20,7 +20,11 @@ fn snapshot((chats, chat_cents, spent_cents): (u64, u64, u64), seconds: u64) -> 
 }
 
 fn checkpoint() -> Checkpoint {
-    Checkpoint { snapshot: snapshot((10, 100, 1_000), 0), settled: SETTLED, number: BEGUN }
+    Checkpoint {
+        snapshot: snapshot((10, 100, 1_000), 0),
+        settled_through: SETTLED,
+        last_number: BEGUN,
+    }
 }
 
 fn moved(delta: (i64, i64, i64)) -> Snapshot {
@@ -43,10 +47,10 @@ fn evidence(words: &str) -> Vec<Evidence> {
             other => panic!("{other}"),
         };
         let state = match &word[1..2] {
-            "+" => State::Posted,
-            "?" => State::Unknown,
-            "-" => State::Voided,
-            ">" => State::Sent,
+            "+" => PurchaseState::Posted,
+            "?" => PurchaseState::Unknown,
+            "-" => PurchaseState::Voided,
+            ">" => PurchaseState::Sent,
             other => panic!("{other}"),
         };
         let has = |mark| word[2..].contains(mark);
@@ -58,15 +62,15 @@ fn evidence(words: &str) -> Vec<Evidence> {
         *number += 1;
         let ended = if has('!') { START + Duration::from_secs(LATER - 1) } else { at };
         let job = match (service, state) {
-            (Service::Video, State::Posted) if has('f') => Some(JobState::Failed),
-            (Service::Video, State::Posted) if has('p') => Some(JobState::Open),
-            (Service::Video, State::Posted) if !has('n') => Some(JobState::Finished),
+            (Service::Video, PurchaseState::Posted) if has('f') => Some(JobState::Failed),
+            (Service::Video, PurchaseState::Posted) if has('p') => Some(JobState::Open),
+            (Service::Video, PurchaseState::Posted) if !has('n') => Some(JobState::Finished),
             _ => None,
         };
-        let row = Row {
+        let row = PurchaseRecord {
             id: PurchaseId::new(),
             at,
-            ended: (state != State::Sent).then_some(ended),
+            ended_at: (state != PurchaseState::Sent).then_some(ended),
             caller: "192.0.2.1".to_owned(),
             service,
             model: if word.starts_with('e') { UNSTATED_CHAT } else { "model" }.to_owned(),
@@ -74,7 +78,13 @@ fn evidence(words: &str) -> Vec<Evidence> {
             state,
         };
         let (is_assumed, is_recognised) = (has('a'), !has('u'));
-        Evidence { row, number: *number, is_assumed, is_recognised, job }
+        Evidence {
+            purchase: row,
+            number: *number,
+            is_assumed,
+            is_account_confirmed: is_recognised,
+            job,
+        }
     });
     each.collect()
 }
@@ -94,25 +104,26 @@ fn told(evidence: &[Evidence], now: &Snapshot) -> (String, bool) {
         });
         let doubt =
             undecided.iter().find(|(other, _)| *other == id).map(|(_, doubt)| match doubt {
-                Doubt::Older(_) => "older".to_owned(),
-                Doubt::Young => "young".to_owned(),
-                Doubt::WentBack => "back".to_owned(),
-                Doubt::Miscounted(_) => "miscounted".to_owned(),
-                Doubt::WhichOne { charged, of } => format!("{charged}/{of}"),
-                Doubt::NoSum => "none".to_owned(),
-                Doubt::ManySums => "many".to_owned(),
-                Doubt::Hidden => "hidden".to_owned(),
-                Doubt::Uncounted => "uncounted".to_owned(),
-                Doubt::Contradiction => "contradiction".to_owned(),
-                Doubt::Balance(_) => "balance".to_owned(),
-                Doubt::Clock => "clock".to_owned(),
-                Doubt::Unrecognised => "whose".to_owned(),
+                Undecided::BeforeCheckpoint(_) => "older".to_owned(),
+                Undecided::TooRecent => "young".to_owned(),
+                Undecided::CounterDecreased => "back".to_owned(),
+                Undecided::Miscounted(_) => "miscounted".to_owned(),
+                Undecided::Ambiguous { charged, of } => format!("{charged}/{of}"),
+                Undecided::NoCombination => "none".to_owned(),
+                Undecided::ManyCombinations => "many".to_owned(),
+                Undecided::ProbablyFree => "hidden".to_owned(),
+                Undecided::Uncounted => "uncounted".to_owned(),
+                Undecided::Contradiction => "contradiction".to_owned(),
+                Undecided::BalanceChange(_) => "balance".to_owned(),
+                Undecided::ClockSetBack => "clock".to_owned(),
+                Undecided::UnconfirmedAccount => "whose".to_owned(),
             });
         assert!(settled.is_none() || doubt.is_none(), "both settled and not");
         settled.or(doubt)
     };
-    let unknown = evidence.iter().filter(|entry| entry.row.state == State::Unknown);
-    let told: Vec<_> = unknown.map(|entry| of(entry.row.id).expect("each has a verdict")).collect();
+    let unknown = evidence.iter().filter(|entry| entry.purchase.state == PurchaseState::Unknown);
+    let told: Vec<_> =
+        unknown.map(|entry| of(entry.purchase.id).expect("each has a verdict")).collect();
     assert_eq!(told.len(), settled.len() + undecided.len(), "nothing else is told");
     (told.join(" "), is_final)
 }
@@ -248,13 +259,13 @@ fn clock_that_went_back_blocks_release() {
     sooner.at = START - second;
     assert_eq!(told(&evidence("c?"), &sooner).0, "clock");
     let mut rows = evidence("c- c?");
-    rows[1].row.at = START - second;
+    rows[1].purchase.at = START - second;
     assert_eq!(told(&rows, &now).0, "clock", "it began before the checkpoint, by the clock");
     let mut rows = evidence("c- c?");
-    rows[0].row.at = START + second;
+    rows[0].purchase.at = START + second;
     assert_eq!(told(&rows, &now).0, "clock", "the later one began sooner, by the clock");
     let mut rows = evidence("c-< c?");
-    rows[0].row.ended = Some(START + Duration::from_secs(LATER + 6));
+    rows[0].purchase.ended_at = Some(START + Duration::from_secs(LATER + 6));
     assert_eq!(told(&rows, &now).0, "clock", "one ended later than now");
 }
 
@@ -326,7 +337,7 @@ fn reconcile(worlds: u64, is_plain: bool) -> Tally {
         let answered = first + delay(&mut dice);
         let noted = answered + delay(&mut dice);
         let before = match is_plain {
-            true => Checkpoint { settled: 0, number: 0, ..world.checkpoint(0, 0, 0) },
+            true => Checkpoint { settled_through: 0, last_number: 0, ..world.checkpoint(0, 0, 0) },
             false => world.checkpoint(first, answered, noted),
         };
         let shown = asked.max(noted) + delay(&mut dice);

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use crate::contract::catalog::UNSTATED_CHAT;
 use crate::contract::money::Usd;
-use crate::store::{Checkpoint, Evidence, JobState, PurchaseId, Row, Service, Snapshot, State};
+use crate::store::{
+    Checkpoint, Evidence, JobState, PurchaseId, PurchaseRecord, PurchaseState, Service, Snapshot,
+};
 
 /// One second less than what a charge may take to show.
 pub(crate) const LAG: u64 = 299;
@@ -66,7 +68,7 @@ pub(crate) struct Bought {
     pub(crate) begun: u64,
     pub(crate) ended: u64,
     /// How it ended here.
-    pub(crate) state: State,
+    pub(crate) state: PurchaseState,
     pub(crate) is_assumed: bool,
     pub(crate) is_charged: bool,
     /// Whether it was known whose account it went to.
@@ -159,12 +161,12 @@ impl World {
         let takes = if dice.one_in(4) { 140 } else { 10 };
         let ended = begun + dice.below(takes);
         let (state, is_charged, is_assumed) = match dice.below(8) {
-            0 => (State::Voided, false, false),
-            1 | 2 => (State::Unknown, true, false),
-            3 | 4 => (State::Unknown, false, false),
+            0 => (PurchaseState::Voided, false, false),
+            1 | 2 => (PurchaseState::Unknown, true, false),
+            3 | 4 => (PurchaseState::Unknown, false, false),
             // Inferred, or said by the operator, and wrong.
-            5 if !is_plain => (State::Posted, dice.one_in(2), true),
-            _ => (State::Posted, true, false),
+            5 if !is_plain => (PurchaseState::Posted, dice.one_in(2), true),
+            _ => (PurchaseState::Posted, true, false),
         };
         let mut bought = Bought {
             id: PurchaseId::new(),
@@ -187,7 +189,7 @@ impl World {
             (bought.is_recognised, is_elsewhere) = (false, *is_of_others);
         }
         let is_plain_job = is_plain || dice.one_in(2);
-        if service == Service::Video && state == State::Posted && !is_assumed {
+        if service == Service::Video && state == PurchaseState::Posted && !is_assumed {
             bought.job = Some(match is_plain_job {
                 true => (ended, JobState::Finished),
                 false => {
@@ -301,7 +303,7 @@ impl World {
             |bought: &&Bought| bought.ended > noted || self.wall(bought.ended) > settles;
         let number = begun.clone().count();
         let settled = begun.clone().position(|bought| is_unsettled(&bought)).unwrap_or(number);
-        Checkpoint { snapshot, settled: settled as u64, number: number as u64 }
+        Checkpoint { snapshot, settled_through: settled as u64, last_number: number as u64 }
     }
 
     /// What the ledger has to say then.
@@ -310,7 +312,7 @@ impl World {
         let begun = self.bought.iter().filter(|bought| bought.begun <= at);
         let found = (1..).zip(begun).filter_map(|(number, bought)| {
             let has_ended = bought.ended <= at;
-            let state = if has_ended { bought.state } else { State::Sent };
+            let state = if has_ended { bought.state } else { PurchaseState::Sent };
             let job = bought.job.filter(|_| has_ended);
             let job = job.map(|(heard, state)| match heard <= at {
                 true => (heard, state),
@@ -321,16 +323,17 @@ impl World {
                 _ => bought.ended,
             };
             let job = job.map(|(_, state)| state);
-            let is_refundable = state == State::Posted
+            let is_refundable = state == PurchaseState::Posted
                 && bought.service == Service::Video
                 && job != Some(JobState::Finished)
                 && self.wall(since) > refundable;
-            let counts = number > before.settled || state == State::Unknown || is_refundable;
+            let counts =
+                number > before.settled_through || state == PurchaseState::Unknown || is_refundable;
             counts.then(|| Evidence {
-                row: Row {
+                purchase: PurchaseRecord {
                     id: bought.id,
                     at: self.wall(bought.begun),
-                    ended: has_ended.then(|| self.wall(bought.ended)),
+                    ended_at: has_ended.then(|| self.wall(bought.ended)),
                     caller: String::new(),
                     service: bought.service,
                     model: bought.model.to_owned(),
@@ -339,7 +342,7 @@ impl World {
                 },
                 number,
                 is_assumed: bought.is_assumed && has_ended,
-                is_recognised: bought.is_recognised,
+                is_account_confirmed: bought.is_recognised,
                 job,
             })
         });

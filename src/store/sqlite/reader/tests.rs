@@ -18,7 +18,7 @@ fn ledger() -> (tempfile::TempDir, PathBuf, Store) {
 }
 
 fn endless(
-    reader: &Reader,
+    reader: &ReportReader,
     begun: mpsc::Sender<()>,
 ) -> impl Future<Output = Result<i64, Unavailable>> + use<> {
     reader.read(move |connection| {
@@ -30,7 +30,7 @@ fn endless(
 #[tokio::test]
 async fn query_ends_when_nobody_waits_for_it() {
     let (_folder, path, _ledger) = ledger();
-    let reader = Reader::start(path).unwrap();
+    let reader = ReportReader::start(path).unwrap();
     let (begins, begun) = mpsc::channel();
     let first = endless(&reader, begins.clone());
     let never_begun = endless(&reader, begins);
@@ -46,7 +46,7 @@ async fn query_ends_when_nobody_waits_for_it() {
 #[tokio::test]
 async fn end_of_store_ends_the_query() {
     let (_folder, path, _ledger) = ledger();
-    let reader = Reader::start(path).unwrap();
+    let reader = ReportReader::start(path).unwrap();
     let (begins, begun) = mpsc::channel();
     let first = endless(&reader, begins);
     begun.recv_timeout(PATIENCE).expect("the query runs");

@@ -5,10 +5,10 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::sqlite::{schema, window};
+use crate::store::sqlite::{schema, slots};
 use crate::store::{
-    AccountLimit, Claim, CreditMark, Ending, Limits, PurchaseId, Refused, Reservation, Room,
-    Service,
+    AccountLimit, Budgets, CreditWatermark, DedupeKey, PurchaseId, Reservation, ReserveError,
+    Service, Settlement, StoreCapacity,
 };
 
 const NOW: Duration = Duration::from_secs(1_763_640_000);
@@ -19,15 +19,19 @@ type Answered<T> = oneshot::Receiver<Result<T, Unavailable>>;
 fn only_what_is_dear_waits_for_the_disk() {
     let mut writer = writer();
     let (cheap, dear) = (reservation(Usd::mills(6)), reservation(Usd::mills(100)));
-    for (asked, weight, synchronous) in
-        [(&cheap, Weight::Cheap, 1), (&dear, Weight::Dear, 2), (&cheap, Weight::Of(cheap.id), 1)]
-    {
+    for (asked, weight, synchronous) in [
+        (&cheap, Durability::Buffered, 1),
+        (&dear, Durability::Synced, 2),
+        (&cheap, Durability::OfPurchase(cheap.id), 1),
+    ] {
         let asked = asked.clone();
-        writer.process(vec![awaited(weight, move |books| books.reserve(&asked, NOW)).0]);
+        writer.process(vec![request(weight, move |books| books.reserve(&asked, NOW)).0]);
         assert_eq!(level(&writer), synchronous, "{weight:?}");
     }
-    let settle =
-        |id| awaited(Weight::Of(id), move |books| books.settle(id, &Ending::Voided, NOW)).0;
+    let settle = |id| {
+        request(Durability::OfPurchase(id), move |books| books.settle(id, &Settlement::Voided, NOW))
+            .0
+    };
     writer.process(vec![settle(cheap.id), settle(dear.id)]);
     assert_eq!(level(&writer), 2, "one dear step makes its batch wait");
     writer.process(vec![settle(cheap.id)]);
@@ -38,7 +42,7 @@ fn only_what_is_dear_waits_for_the_disk() {
 fn a_step_that_fails_is_undone_alone() {
     let mut writer = writer();
     let (first, first_answer) = reserve(Usd::mills(1));
-    let (broken, broken_answer) = awaited(Weight::Cheap, |books| {
+    let (broken, broken_answer) = request(Durability::Buffered, |books| {
         books.connection.execute("DELETE FROM purchases", [])?;
         Err::<(), _>(Unavailable("on purpose".into()).into())
     });
@@ -53,8 +57,8 @@ fn a_step_that_fails_is_undone_alone() {
 fn after_a_failed_write_nothing_is_written_until_a_restart() {
     let mut writer = writer();
     let (first, first_answer) = reserve(Usd::mills(1));
-    let (broken, _) = awaited(Weight::Cheap, |_| {
-        Err::<(), _>(Fault::Lasting(Unavailable("the disk broke".into())))
+    let (broken, _) = request(Durability::Buffered, |_| {
+        Err::<(), _>(StoreError::Permanent(Unavailable("the disk broke".into())))
     });
     writer.process(vec![first, broken]);
     assert_eq!(told(first_answer).unwrap_err().0.as_ref(), "the disk broke");
@@ -69,31 +73,34 @@ fn the_log_is_copied_into_the_file_before_it_grows_without_end() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer_on(Connection::open(folder.path().join("ledger.db")).unwrap());
     let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
-    writer.books.connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
+    writer.ledger.connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
     let (mut most, mut copies) = (0, 0);
     for _ in 0..600 {
         writer.process(vec![reserve(Usd::mills(1)).0]);
-        let pages = writer.log_pages.load(Ordering::Relaxed);
+        let pages = writer.wal_pages.load(Ordering::Relaxed);
         most = most.max(pages);
-        copies += i32::from(pages >= LOG_PAGES);
-        writer.copy_log();
+        copies += i32::from(pages >= WAL_CHECKPOINT_PAGES);
+        writer.checkpoint_wal();
     }
-    assert!(copies >= 2 && most < LOG_PAGES + 100, "{copies} copies, at most {most} pages");
+    assert!(
+        copies >= 2 && most < WAL_CHECKPOINT_PAGES + 100,
+        "{copies} copies, at most {most} pages"
+    );
 }
 
 #[test]
 fn retry_list_drops_nothing_and_stops_purchases_while_it_is_full() {
     let mut writer = writer();
     let (is_down, done) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicI32::new(0)));
-    let count = MAX_AGAIN + 50;
+    let count = MAX_RETRIES + 50;
     for number in 0..count {
         assert_eq!(
-            writer.admission.is_full.load(Ordering::Relaxed),
-            number >= MAX_AGAIN,
+            writer.admission.is_retry_queue_full.load(Ordering::Relaxed),
+            number >= MAX_RETRIES,
             "{number}"
         );
         let (is_down, done) = (Arc::clone(&is_down), Arc::clone(&done));
-        writer.process(vec![noted(Weight::Cheap, move |_| {
+        writer.process(vec![notification(Durability::Buffered, move |_| {
             if is_down.load(Ordering::Relaxed) {
                 return Err(Unavailable("not yet".into()).into());
             }
@@ -102,10 +109,10 @@ fn retry_list_drops_nothing_and_stops_purchases_while_it_is_full() {
         })]);
     }
     is_down.store(false, Ordering::Relaxed);
-    let waiting = writer.again.drain(..).collect();
+    let waiting = writer.retries.drain(..).collect();
     writer.process(waiting);
     assert_eq!(done.load(Ordering::Relaxed), i32::try_from(count).unwrap());
-    assert!(!writer.admission.is_full.load(Ordering::Relaxed));
+    assert!(!writer.admission.is_retry_queue_full.load(Ordering::Relaxed));
 }
 
 #[test]
@@ -113,16 +120,18 @@ fn fault_is_over_when_something_was_written_and_nothing_failed_for_a_while() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer_on(Connection::open(folder.path().join("ledger.db")).unwrap());
     let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
-    writer.books.connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
-    writer.note(&Fault::Full(Unavailable("no room".into())));
+    writer.ledger.connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
+    writer.log_fault(&StoreError::DiskFull(Unavailable("no room".into())));
     writer.process(vec![reserve(Usd::mills(1)).0]);
-    assert!(writer.trouble.is_some(), "it may be full again in a moment");
-    let earlier = clock::now().checked_sub(IS_OVER).unwrap();
-    writer.trouble = Some(Trouble { is_room: true, latest: earlier });
-    writer.process(vec![awaited(Weight::Cheap, |books| books.is_dear(PurchaseId::new())).0]);
-    assert!(writer.trouble.is_some(), "that was read only");
+    assert!(writer.incident.is_some(), "it may be full again in a moment");
+    let earlier = clock::now().checked_sub(RECOVERY_PERIOD).unwrap();
+    writer.incident = Some(Incident { is_disk_full: true, latest: earlier });
+    writer.process(vec![
+        request(Durability::Buffered, |books| books.needs_sync(PurchaseId::new())).0,
+    ]);
+    assert!(writer.incident.is_some(), "that was read only");
     writer.process(vec![reserve(Usd::mills(1)).0]);
-    assert!(writer.trouble.is_none());
+    assert!(writer.incident.is_none());
 }
 
 #[test]
@@ -131,7 +140,7 @@ fn limit_step_that_is_tried_again_keeps_newer_limit() {
     let latest = Arc::new(Mutex::new(None));
     let note = || {
         let latest = Arc::clone(&latest);
-        noted(Weight::Dear, move |books| window::note_latest_limit(books, &latest))
+        notification(Durability::Synced, move |books| slots::write_latest_limit(books, &latest))
     };
     let limit = |requests| AccountLimit { requests, window_seconds: 60 };
     *latest.lock().unwrap() = Some(limit(60));
@@ -140,7 +149,7 @@ fn limit_step_that_is_tried_again_keeps_newer_limit() {
     writer.process(vec![note()]);
     // A fault had undone it.
     writer.process(vec![older]);
-    assert_eq!(window::noted_limit(&writer.books).ok().flatten(), Some(limit(5)));
+    assert_eq!(slots::read_rate_limit(&writer.ledger).ok().flatten(), Some(limit(5)));
 }
 
 fn writer() -> Writer {
@@ -149,8 +158,13 @@ fn writer() -> Writer {
 
 fn writer_on(mut connection: Connection) -> Writer {
     schema::migrate(&mut connection).unwrap();
-    Writer::new(Books::new(connection, Room::default()), Access::Write, None, &Admission::default())
-        .unwrap()
+    Writer::new(
+        Ledger::new(connection, StoreCapacity::default()),
+        OpenMode::Write,
+        None,
+        &Admission::default(),
+    )
+    .unwrap()
 }
 
 fn reservation(toll: Usd) -> Reservation {
@@ -163,15 +177,15 @@ fn reservation(toll: Usd) -> Reservation {
         service: Service::Chat,
         model: "alpha".into(),
         toll,
-        claim: Claim::Key { key, payload: key },
-        limits: Limits::default(),
-        only_repeats: false,
+        dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
+        budgets: Budgets::default(),
+        replay_only: false,
     }
 }
 
-fn reserve(toll: Usd) -> (Box<dyn Step>, Answered<Result<CreditMark, Refused>>) {
+fn reserve(toll: Usd) -> (Box<dyn WriteCommand>, Answered<Result<CreditWatermark, ReserveError>>) {
     let asked = reservation(toll);
-    awaited(Weight::Cheap, move |books| books.reserve(&asked, NOW))
+    request(Durability::Buffered, move |books| books.reserve(&asked, NOW))
 }
 
 fn told<T>(mut answer: Answered<T>) -> Result<T, Unavailable> {
@@ -179,10 +193,10 @@ fn told<T>(mut answer: Answered<T>) -> Result<T, Unavailable> {
 }
 
 fn level(writer: &Writer) -> i64 {
-    writer.books.connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap()
+    writer.ledger.connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap()
 }
 
 fn purchases(writer: &Writer) -> i64 {
     let count = "SELECT count(*) FROM purchases";
-    writer.books.connection.query_row(count, [], |row| row.get(0)).unwrap()
+    writer.ledger.connection.query_row(count, [], |row| row.get(0)).unwrap()
 }

@@ -1,0 +1,189 @@
+//! Compares the ledger with the gateway's books at one moment, and notes checkpoints.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::reconcile::{REFUNDS_WITHIN, Verdict};
+use super::summary::{SummaryReading, SummaryStatus};
+use crate::contract::money::Usd;
+use crate::store::{
+    AccountBinding, AccountCheck, Checkpoint, Evidence, Service, Settlement, Snapshot, Store,
+    Unavailable,
+};
+use crate::upstream::billing::{ApiKeysResponse, GatewayBilling};
+
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// What the ledger knows, read after the gateway had answered.
+    pub evidence: Vec<Evidence>,
+    pub before: Option<Checkpoint>,
+    pub now: Snapshot,
+    pub keys: Vec<String>,
+    /// When the evidence was read: wall-clock time since the Unix epoch.
+    pub read_at: Duration,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    #[error("the gateway's books cannot be read: {0}")]
+    Gateway(String),
+    #[error(
+        "the gateway's key belongs to another account than the ledger: nothing is compared. Use a key \
+         of the ledger's account, or give the ledger to this one: tollgate serve --new-account"
+    )]
+    OtherAccount,
+    #[error(
+        "the gateway lists no ids of keys: nobody can say whether the ledger is this account's"
+    )]
+    NoKeys,
+    #[error(transparent)]
+    Ledger(#[from] Unavailable),
+}
+
+/// Reads the gateway's counters and the ledger. Purchases may be under way: the evidence marks them as such.
+pub async fn compare(
+    ledger: &Store,
+    gateway: impl Future<Output = Result<ApiKeysResponse, String>>,
+) -> Result<Comparison, CompareError> {
+    let at = ledger.now();
+    let listing = gateway.await.map_err(CompareError::Gateway)?;
+    let keys = listing.key_ids();
+    if keys.is_empty() {
+        return Err(CompareError::NoKeys);
+    }
+    if !ledger.check_account(keys.clone(), AccountCheck::Compare).await? {
+        return Err(CompareError::OtherAccount);
+    }
+    let before = ledger.latest_checkpoint().await?;
+    let (settled, refundable) = match before {
+        Some(before) => (before.settled_through, before.snapshot.at.saturating_sub(REFUNDS_WITHIN)),
+        None => (u64::MAX, Duration::MAX),
+    };
+    let evidence = ledger.evidence(settled, refundable).await?;
+    Ok(Comparison {
+        evidence,
+        before,
+        now: snapshot(&listing.billing, at),
+        keys,
+        read_at: ledger.now(),
+    })
+}
+
+/// Notes whose account it is, settles what is known, and notes a checkpoint if nothing more can be decided from
+/// the earlier one; returns whether it did. What was settled before an error stays settled.
+pub async fn apply_verdict(
+    ledger: &Store,
+    look: &Comparison,
+    verdict: Option<&Verdict>,
+    keep: impl Fn(Service) -> Duration,
+) -> Result<bool, CompareError> {
+    // Until now it may have been nobody's: then it is this account's, as its checkpoint is.
+    if !ledger.check_account(look.keys.clone(), AccountCheck::Record).await? {
+        return Err(CompareError::OtherAccount);
+    }
+    for settled in verdict.iter().flat_map(|verdict| &verdict.settled) {
+        let Some(entry) = look.evidence.iter().find(|entry| entry.purchase.id == settled.id) else {
+            continue;
+        };
+        let ending = match settled.charged {
+            Some(cost) => charged_without_reply(cost, keep(entry.purchase.service)),
+            None => Settlement::Voided,
+        };
+        ledger.settle(settled.id, ending).await?;
+    }
+    let is_final = verdict.is_none_or(|verdict| verdict.is_final);
+    if is_final {
+        ledger.record_checkpoint(look.now).await?;
+    }
+    Ok(is_final)
+}
+
+/// The end of a purchase that was charged, and whose reply was never read.
+pub fn charged_without_reply(cost: Usd, keep: Duration) -> Settlement {
+    Settlement::Posted { cost, reply: None, keep, job: None }
+}
+
+/// Checks that each listing is of the ledger's account. Each process notes one checkpoint, from its first listing,
+/// unless outcomes are unknown or purchases may be missing since the last one: a new one would hide them.
+pub struct CheckpointKeeper {
+    ledger: Store,
+    binding: AccountBinding,
+    has_checkpoint: AtomicBool,
+}
+
+impl CheckpointKeeper {
+    pub fn new(ledger: Store, binding: AccountBinding) -> Self {
+        Self { ledger, binding, has_checkpoint: AtomicBool::new(false) }
+    }
+
+    pub async fn run(self, mut latest: watch::Receiver<SummaryStatus>) {
+        loop {
+            let SummaryStatus { reading: known, is_readable: is_read } =
+                latest.borrow_and_update().clone();
+            match (is_read, known) {
+                (Some(true), Some(known)) => self.process(&known).await,
+                (Some(_), _) => self.binding.listing_failed(),
+                (None, _) => {}
+            }
+            if latest.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Whatever fails is a line in the log, and is tried again with the next listing.
+    async fn process(&self, known: &SummaryReading) {
+        let Self { ledger, binding, has_checkpoint: is_noted } = self;
+        let binding = binding.for_generation(known.generation);
+        match binding.check_account(ledger, known.listing.key_ids()).await {
+            Ok(true) => {}
+            Ok(false) => {
+                if binding.is_mismatch() {
+                    // Its checkpoints are not used any more.
+                    is_noted.store(false, Ordering::Relaxed);
+                }
+                return;
+            }
+            Err(why) => return info!(%why, "account not checked"),
+        }
+        if is_noted.load(Ordering::Relaxed) {
+            return;
+        }
+        match record_checkpoint(ledger, snapshot(&known.listing.billing, known.asked_at)).await {
+            Ok(()) => is_noted.store(true, Ordering::Relaxed),
+            Err(why) => info!(%why, "no checkpoint was noted"),
+        }
+    }
+}
+
+async fn record_checkpoint(ledger: &Store, snapshot: Snapshot) -> Result<(), Unavailable> {
+    if let Some(before) = ledger.latest_checkpoint().await? {
+        if ledger.may_lack_purchases() {
+            warn!(
+                "purchases may be missing since the last checkpoint: tollgate reconcile shows the drift"
+            );
+            return Ok(());
+        }
+        if ledger.unknown_after(before.settled_through).await? > 0 {
+            info!("outcomes are unknown since the last checkpoint: tollgate reconcile can tell");
+            return Ok(());
+        }
+    }
+    ledger.record_checkpoint(snapshot).await
+}
+
+fn snapshot(billing: &GatewayBilling, at: Duration) -> Snapshot {
+    Snapshot {
+        at,
+        balance_cents: billing.balance_cents,
+        chats: billing.usage.chat.count,
+        chat_cents: billing.usage.chat.cost_cents,
+        spent_cents: billing.usage.total_spent_cents,
+    }
+}
+
+#[cfg(test)]
+mod tests;

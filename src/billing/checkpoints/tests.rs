@@ -1,0 +1,361 @@
+//! When both books are looked into, and when a checkpoint is noted.
+
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::billing::reconcile;
+use crate::billing::reconcile::tests::world::{Bought, Dice, World};
+use crate::clock;
+use crate::contract::money::Usd;
+use crate::store::{
+    AccountStatus, Budgets, DedupeKey, Job, JobState, KeptReply, PurchaseId, PurchaseState,
+    Reservation, SETTLES_WITHIN, Service as Kind, Settlement, StatusUpdate,
+};
+
+const NOON: Duration = Duration::from_secs(1_763_640_000);
+
+fn listing(keys: &[&str], snapshot: Snapshot) -> ApiKeysResponse {
+    let keys: Vec<_> = keys
+        .iter()
+        .map(|id| format!(r#"{{"id":"{id}","name":"a key","keyPrefix":"svc_sk_ab..."}}"#))
+        .collect();
+    let Snapshot { balance_cents, chats, chat_cents, spent_cents, .. } = snapshot;
+    let text = format!(
+        r#"{{"keys":[{}],"billing":{{"balanceCents":{balance_cents},
+        "rateLimit":{{"requests":60,"windowSeconds":60}},
+        "usage":{{"chat":{{"count":{chats},"costCents":{chat_cents}}},"totalSpentCents":{spent_cents}}}}}}}"#,
+        keys.join(",")
+    );
+    serde_json::from_str(&text).unwrap()
+}
+
+fn figures() -> Snapshot {
+    Snapshot { at: NOON, balance_cents: 4_210, chats: 3, chat_cents: 1, spent_cents: 790 }
+}
+
+fn known(keys: &[&str]) -> SummaryReading {
+    let listing = Arc::new(listing(keys, figures()));
+    SummaryReading { listing, as_of: NOON, asked_at: NOON, generation: 0 }
+}
+
+fn ledger() -> Store {
+    Store::in_memory(Arc::new(|| NOON))
+}
+
+async fn reserve(ledger: &Store, (service, toll): (Kind, Usd), model: &str, id: PurchaseId) {
+    send(ledger, (service, toll), model, id, AccountStatus::Confirmed).await;
+}
+
+async fn send(
+    ledger: &Store,
+    (service, toll): (Kind, Usd),
+    model: &str,
+    id: PurchaseId,
+    account: AccountStatus,
+) {
+    let mut key = [0; 32];
+    key[..16].copy_from_slice(id.0.as_bytes());
+    let reservation = Reservation {
+        id,
+        caller: "192.0.2.1".to_owned(),
+        service,
+        model: model.into(),
+        toll,
+        dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
+        budgets: Budgets::default(),
+        replay_only: false,
+    };
+    ledger.reserve(&reservation).await.unwrap();
+    ledger.mark_sent(id, account).await.unwrap();
+}
+
+async fn lose(ledger: &Store) {
+    let id = PurchaseId::new();
+    reserve(ledger, (Kind::Chat, Usd::mills(3)), "eta-5-mini", id).await;
+    ledger.settle(id, Settlement::Unknown).await.unwrap();
+}
+
+#[tokio::test]
+async fn first_listing_notes_checkpoint_though_purchases_are_under_way() {
+    let ledger = ledger();
+    let id = PurchaseId::new();
+    reserve(&ledger, (Kind::Chat, Usd::mills(3)), "eta-5-mini", id).await;
+    let keeper = CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked());
+    keeper.process(&known(&["k1"])).await;
+    let noted = ledger.latest_checkpoint().await.unwrap().expect("noted");
+    assert_eq!((noted.snapshot, noted.settled_through, noted.last_number), (figures(), 0, 1));
+    // One is enough for a process.
+    ledger.settle(id, Settlement::Voided).await.unwrap();
+    keeper.process(&known(&["k1"])).await;
+    assert_eq!(ledger.latest_snapshots(9).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn checkpoint_is_tried_again_with_each_listing() {
+    let ledger = ledger();
+    let (told, latest) = watch::channel(SummaryStatus::default());
+    let binding = AccountBinding::unchecked();
+    let following =
+        tokio::spawn(CheckpointKeeper::new(ledger.clone(), binding.clone()).run(latest));
+    for reading in [None, Some(known(&[])), Some(known(&["k1"]))] {
+        assert_eq!(ledger.latest_checkpoint().await.unwrap(), None);
+        told.send_replace(SummaryStatus { is_readable: Some(reading.is_some()), reading });
+        binding.ensure_same_account().expect("nothing is decided");
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert!(ledger.latest_checkpoint().await.unwrap().is_some());
+    drop(told);
+    following.await.expect("it ends with the books");
+}
+
+#[tokio::test]
+async fn checkpoint_is_noted_anew_once_the_account_is_back() {
+    let ledger = ledger();
+    let keeper = CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked());
+    keeper.process(&known(&["k1"])).await;
+    assert!(ledger.latest_checkpoint().await.unwrap().is_some());
+    keeper.process(&known(&["another's"])).await;
+    assert!(ledger.latest_checkpoint().await.unwrap().is_none());
+    keeper.process(&known(&["k1"])).await;
+    assert!(ledger.latest_checkpoint().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn unknown_outcomes_keep_their_checkpoint() {
+    let ledger = ledger();
+    lose(&ledger).await;
+    let note = async || {
+        CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked())
+            .process(&known(&["k1"]))
+            .await;
+        ledger.latest_snapshots(9).await.unwrap().len()
+    };
+    assert_eq!(note().await, 1, "the first, whatever was lost before");
+    assert_eq!(note().await, 1, "what was lost just before may be counted since");
+    let ledger = self::ledger();
+    let note = async || {
+        CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked())
+            .process(&known(&["k1"]))
+            .await;
+        ledger.latest_snapshots(9).await.unwrap().len()
+    };
+    assert_eq!((note().await, note().await), (1, 2));
+    lose(&ledger).await;
+    assert_eq!(note().await, 2, "what was lost since can be told from there alone");
+}
+
+#[tokio::test]
+async fn keys_rotated_one_by_one_keep_the_account() {
+    let ledger = ledger();
+    let binding = AccountBinding::unchecked();
+    let mut keys = vec!["k0", "k1", "k2", "k3", "k4"];
+    let recognise = async |keys: &[&str]| {
+        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+        binding.check_account(&ledger, keys).await.unwrap()
+    };
+    assert!(recognise(&keys).await);
+    for (place, new) in ["n0", "n1", "n2", "n3", "n4"].into_iter().enumerate() {
+        keys[place] = new;
+        assert!(recognise(&keys).await, "{keys:?}");
+        binding.ensure_same_account().unwrap();
+    }
+    assert!(!recognise(&["x0"]).await, "none in common");
+    let refusal = binding.ensure_same_account().unwrap_err();
+    assert_eq!(refusal.kind().code, "ledger_unavailable");
+    assert!(!recognise(&["x0", "x1"]).await, "and it was not noted");
+    assert!(recognise(&["n4", "x0"]).await);
+    binding.ensure_same_account().expect("it sells again");
+
+    CheckpointKeeper::new(ledger.clone(), binding.clone()).process(&known(&["k0"])).await;
+    assert!(ledger.latest_checkpoint().await.unwrap().is_some());
+    binding.adopt_next_account();
+    assert!(recognise(&["y0"]).await);
+    assert_eq!(ledger.latest_checkpoint().await.unwrap(), None, "it is the earlier account's");
+    assert!(!recognise(&["n4"]).await);
+}
+
+#[tokio::test]
+async fn purchase_that_another_account_was_charged_for_is_not_released() {
+    let time = Arc::new(Mutex::new(NOON));
+    let clock = Arc::clone(&time);
+    let ledger = Store::in_memory(Arc::new(move || *clock.lock().unwrap()));
+    CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked())
+        .process(&known(&["a"]))
+        .await;
+    // The next process sells with a key of another account until the first listing arrives.
+    let binding = AccountBinding::unchecked();
+    binding.listing_failed();
+    binding.ensure_same_account().expect("nobody can say");
+    lose(&ledger).await;
+    CheckpointKeeper::new(ledger.clone(), binding.clone()).process(&known(&["x"])).await;
+    assert!(binding.ensure_same_account().is_err());
+    // Back with the first account's key, whose counters did not move.
+    let listing = listing(&["a"], figures());
+    *time.lock().unwrap() = NOON + 2 * SETTLES_WITHIN;
+    let look = compare(&ledger, async { Ok(listing) }).await.unwrap();
+    assert_eq!(look.before, None, "there is nothing to compare it with");
+    assert_eq!(look.evidence.len(), 1);
+    apply_verdict(&ledger, &look, None, |_| Duration::from_secs(60)).await.unwrap();
+    let row = ledger.purchase(look.evidence[0].purchase.id).await.unwrap().expect("it is there");
+    assert_eq!(row.state, PurchaseState::Unknown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_sale_waits_a_moment_for_the_first_listing() {
+    let binding = AccountBinding::unchecked();
+    let began = clock::now();
+    binding.wait_for_check().await;
+    binding.ensure_same_account().expect("nobody can say");
+    assert_eq!(began.elapsed(), Duration::from_millis(300));
+    binding.wait_for_check().await;
+    assert_eq!(began.elapsed(), Duration::from_millis(300), "once");
+}
+
+#[tokio::test]
+async fn other_account_is_not_compared() {
+    let ledger = ledger();
+    let look = async |keys: &[&str]| {
+        let listing = listing(keys, figures());
+        compare(&ledger, async { Ok(listing) }).await
+    };
+    assert!(look(&["k1"]).await.is_ok());
+    ledger.check_account(vec!["k1".to_owned()], AccountCheck::Record).await.unwrap();
+    assert!(look(&["k0", "k1"]).await.is_ok());
+    assert!(matches!(look(&["k2"]).await, Err(CompareError::OtherAccount)));
+    assert!(matches!(look(&[]).await, Err(CompareError::NoKeys)));
+}
+
+#[tokio::test]
+async fn reconciliation_notes_the_account_that_it_compared() {
+    let ledger = ledger();
+    let keep = |_| Duration::from_secs(60);
+    let is_same = async |key: &str| {
+        ledger.check_account(vec![key.to_owned()], AccountCheck::Compare).await.unwrap()
+    };
+    let look = compare(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
+    assert!(is_same("k2").await, "a dry run notes nothing");
+    assert!(apply_verdict(&ledger, &look, None, keep).await.unwrap());
+    assert!(is_same("k1").await && !is_same("k2").await);
+}
+
+#[tokio::test]
+async fn reconciliation_notes_no_checkpoint_of_another_account() {
+    let ledger = ledger();
+    let look = compare(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
+    // A server notes its account meanwhile.
+    CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked())
+        .process(&known(&["k2"]))
+        .await;
+    let keep = |_| Duration::from_secs(60);
+    let written = apply_verdict(&ledger, &look, None, keep).await;
+    assert!(matches!(written, Err(CompareError::OtherAccount)), "{written:?}");
+    assert_eq!(ledger.latest_snapshots(9).await.unwrap().len(), 1, "the server's");
+}
+
+/// Something that happens in a world.
+enum Event {
+    Begins(usize),
+    Ends(usize),
+    Hears(usize),
+    Reconciles,
+}
+
+async fn end(ledger: &Store, bought: &Bought) {
+    let Bought { id, price, .. } = *bought;
+    let (keep, job) = (Duration::from_secs(60), bought.job.map(|_| Box::new(job(bought))));
+    let reply = KeptReply { status: 200, is_json: true, body: "{}".into() };
+    let reply = (!bought.is_assumed).then_some(reply);
+    let ending = match bought.state {
+        PurchaseState::Posted => Settlement::Posted { cost: price, reply, keep, job },
+        PurchaseState::Voided => Settlement::Voided,
+        PurchaseState::Reserved | PurchaseState::Sent | PurchaseState::Unknown => {
+            Settlement::Unknown
+        }
+    };
+    ledger.settle(id, ending).await.unwrap();
+}
+
+fn job(bought: &Bought) -> Job {
+    Job {
+        request_id: bought.id.to_string().into(),
+        purchase: Some(bought.id),
+        owner: "".into(),
+        key: None,
+        model: bought.model.into(),
+        toll: bought.price,
+        at: NOON,
+        latest_update: None,
+    }
+}
+
+/// Lives through a world, and reconciles now and then; how often something was released.
+async fn live(seed: u64) -> usize {
+    let mut dice = Dice::new(seed);
+    let world = World::random(&mut dice, 9, false);
+    let time = Arc::new(Mutex::new(world.wall(0)));
+    let clock = Arc::clone(&time);
+    let ledger = Store::in_memory(Arc::new(move || *clock.lock().unwrap()));
+    let mut events = Vec::new();
+    for (place, bought) in world.bought.iter().enumerate() {
+        events.push((bought.begun, 0, Event::Begins(place)));
+        events.push((bought.ended, 1, Event::Ends(place)));
+        if let Some((heard, state)) = bought.job
+            && state != JobState::Open
+        {
+            events.push((heard, 2, Event::Hears(place)));
+        }
+    }
+    for _ in 0..6 {
+        events.push((dice.below(6_000), 3, Event::Reconciles));
+    }
+    events.sort_by_key(|(at, order, _)| (*at, *order));
+    let mut released = 0;
+    for (at, _, event) in events {
+        *time.lock().unwrap() = world.wall(at);
+        match event {
+            Event::Begins(place) => {
+                let Bought { service, price, model, id, is_recognised, .. } = world.bought[place];
+                let account = if is_recognised {
+                    AccountStatus::Confirmed
+                } else {
+                    AccountStatus::Unconfirmed
+                };
+                send(&ledger, (service, price), model, id, account).await;
+            }
+            Event::Ends(place) => end(&ledger, &world.bought[place]).await,
+            Event::Hears(place) => {
+                let (_, state) = world.bought[place].job.unwrap();
+                let word = StatusUpdate { at: world.wall(at), body: "{}".into(), state };
+                let request_id = world.bought[place].id.to_string().into();
+                ledger.update_job(request_id, word).await.unwrap();
+            }
+            Event::Reconciles => {
+                let listing = listing(&["k"], world.snapshot(at, at));
+                let look = compare(&ledger, async { Ok(listing) }).await.unwrap();
+                let verdict = look.before.map(|before| {
+                    reconcile::decide(&before, &look.now, &look.evidence, look.read_at)
+                });
+                for settled in verdict.iter().flat_map(|verdict| &verdict.settled) {
+                    let is_free = settled.charged.is_none();
+                    released += usize::from(is_free);
+                    let has_paid = world.has_paid(settled.id, at);
+                    assert!(!(is_free && has_paid), "seed {seed}: {settled:?}\n{world:#?}");
+                }
+                let keep = |_| Duration::from_secs(60);
+                apply_verdict(&ledger, &look, verdict.as_ref(), keep).await.unwrap();
+            }
+        }
+    }
+    released
+}
+
+#[tokio::test]
+async fn reconciling_again_and_again_releases_nothing_that_was_charged() {
+    let mut released = 0;
+    for seed in 0..3_000 {
+        released += live(seed).await;
+    }
+    assert!(released > 200, "{released}");
+}

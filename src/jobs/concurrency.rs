@@ -1,0 +1,271 @@
+//! Bounds what callers hold open: each caller's event streams and videos, and those of all together.
+//!
+//! Finished videos are shared fairly: if all seats are taken, a newcomer gets the seat of a slow
+//! transfer. The caller of that one asks for the rest by its range.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use crate::clock::{self, Instant};
+use crate::problem::{OVERLOADED, Problem, RATE_LIMITED};
+use crate::store::Caller;
+use crate::sync::lock;
+
+/// A transfer with less than this, in bytes a second, is slow.
+const SLOW_BYTES_PER_SECOND: u64 = 64 * 1_024;
+/// For how long it has to be slow; younger ones keep their seat.
+const SPEED_WINDOW: Duration = Duration::from_secs(5);
+
+/// How many there are at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct ConcurrencyBounds {
+    what: &'static str,
+    per_caller: usize,
+    total: usize,
+    retry_after: Duration,
+    /// Whether slow ones make room for newcomers.
+    evicts_slow: bool,
+}
+
+/// A page needs one for each tab.
+pub const STREAMS: ConcurrencyBounds = ConcurrencyBounds {
+    what: "event streams",
+    per_caller: 8,
+    total: 1_000,
+    retry_after: Duration::from_secs(30),
+    evicts_slow: false,
+};
+
+/// Each has a connection of its own on both sides. A browser opens six at a time, or, behind a front-end that
+/// speaks HTTP/2, as many as there are clips in view.
+pub const VIDEOS: ConcurrencyBounds = ConcurrencyBounds {
+    what: "videos on their way",
+    per_caller: 16,
+    total: 64,
+    retry_after: Duration::from_secs(10),
+    evicts_slow: true,
+};
+
+/// Who has one open.
+#[derive(Clone, Debug)]
+pub struct ConcurrencyLimit {
+    bounds: ConcurrencyBounds,
+    active: ActivePermits,
+}
+
+/// The oldest seat comes first.
+type ActivePermits = Arc<Mutex<Vec<Arc<Holder>>>>;
+
+#[derive(Debug)]
+struct Holder {
+    caller: Caller,
+    progress: Mutex<Progress>,
+    evicted: CancellationToken,
+}
+
+impl ConcurrencyLimit {
+    pub fn new(bounds: ConcurrencyBounds) -> Self {
+        Self { bounds, active: Arc::default() }
+    }
+
+    /// Takes one more, until the seat is dropped: `rate_limited` if the caller has enough; `overloaded` if
+    /// all are taken and no slow one can make room.
+    pub fn acquire(&self, caller: &Caller) -> Result<ConcurrencyPermit, Problem> {
+        let ConcurrencyBounds {
+            what,
+            per_caller: of_a_caller,
+            total: of_all,
+            retry_after: come_back,
+            evicts_slow: is_shared,
+        } = self.bounds;
+        let now = clock::now();
+        let mut taken = lock(&self.active);
+        let refused =
+            |kind, detail: String| Err(Problem::new(kind).detail(detail).retry_after(come_back));
+        let own = taken.iter().filter(|holder| holder.caller == *caller).count();
+        // A caller that has enough is told so, however many there are in all.
+        if own >= of_a_caller {
+            return refused(&RATE_LIMITED, format!("at most {of_a_caller} {what} of a caller"));
+        }
+        if taken.len() >= of_all {
+            match slowest_permit(&taken, caller, now).filter(|_| is_shared) {
+                Some(place) => taken.remove(place).evicted.cancel(),
+                None => return refused(&OVERLOADED, format!("at most {of_all} {what} at a time")),
+            }
+        }
+        let progress = Mutex::new(Progress { bytes: 0, before: (now, 0), lately: (now, 0) });
+        let cut = CancellationToken::new();
+        let holder = Arc::new(Holder { caller: caller.clone(), progress, evicted: cut });
+        taken.push(Arc::clone(&holder));
+        Ok(ConcurrencyPermit { active: Arc::clone(&self.active), holder })
+    }
+}
+
+/// The seat that a newcomer gets if all are taken: among the slow transfers one of the caller that has the
+/// most seats, and of these the slowest. A caller that has fewer seats than the newcomer makes no room.
+fn slowest_permit(taken: &[Arc<Holder>], newcomer: &Caller, now: Instant) -> Option<usize> {
+    let (mut of_callers, mut of_sites) = (HashMap::new(), HashMap::new());
+    for holder in taken {
+        *of_callers.entry(holder.caller.clone()).or_insert(0_usize) += 1;
+        *of_sites.entry(site(&holder.caller)).or_insert(0_usize) += 1;
+    }
+    let own_site = site(newcomer);
+    let candidate = |(place, holder): (usize, &Arc<Holder>)| {
+        let speed =
+            lock(&holder.progress).speed(now).filter(|speed| *speed < SLOW_BYTES_PER_SECOND)?;
+        let its_site = site(&holder.caller);
+        let (seats, its, own) = if its_site == own_site {
+            (&of_callers, &holder.caller, newcomer)
+        } else {
+            (&of_sites, &its_site, &own_site)
+        };
+        let has = |who| seats.get(who).copied().unwrap_or_default();
+        let (its, own) = (has(its), has(own));
+        (its > own).then_some((its, Reverse(speed), place))
+    };
+    taken.iter().enumerate().filter_map(candidate).max().map(|(_, _, place)| place)
+}
+
+/// Callers who may well be one: an IPv6 site has a /48, in which it can be 65,536 callers.
+fn site(caller: &Caller) -> Caller {
+    caller.network((32, 48)).map_or_else(|| caller.clone(), Caller::Address)
+}
+
+/// How far a transfer is, and how far it was at two earlier moments, at least [`SPEED_WINDOW`] apart.
+#[derive(Debug)]
+struct Progress {
+    bytes: u64,
+    before: (Instant, u64),
+    lately: (Instant, u64),
+}
+
+impl Progress {
+    fn record(&mut self, bytes: usize, now: Instant) {
+        if now.saturating_duration_since(self.lately.0) >= SPEED_WINDOW {
+            self.before = std::mem::replace(&mut self.lately, (now, self.bytes));
+        }
+        self.bytes = self.bytes.saturating_add(bytes as u64);
+    }
+
+    /// Bytes a second over the last while; `None` before there was one.
+    fn speed(&self, now: Instant) -> Option<u64> {
+        let (since, bytes) = self.before;
+        let span = now.saturating_duration_since(since);
+        let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        (span >= SPEED_WINDOW).then(|| (self.bytes - bytes).saturating_mul(1_000) / millis)
+    }
+}
+
+/// A caller's seat.
+#[derive(Debug)]
+pub struct ConcurrencyPermit {
+    active: ActivePermits,
+    holder: Arc<Holder>,
+}
+
+impl ConcurrencyPermit {
+    /// So many bytes more went to the caller.
+    pub fn record_bytes(&self, bytes: usize) {
+        lock(&self.holder.progress).record(bytes, clock::now());
+    }
+
+    /// Resolves when somebody else has got this seat.
+    pub fn evicted(&self) -> WaitForCancellationFutureOwned {
+        self.holder.evicted.clone().cancelled_owned()
+    }
+}
+
+impl Drop for ConcurrencyPermit {
+    fn drop(&mut self) {
+        lock(&self.active).retain(|holder| !Arc::ptr_eq(holder, &self.holder));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(number: usize) -> Caller {
+        let number = u32::try_from(number).unwrap();
+        Caller::Address(std::net::Ipv4Addr::from_bits(number).into())
+    }
+
+    fn is_cut(seat: &ConcurrencyPermit) -> bool {
+        seat.holder.evicted.is_cancelled()
+    }
+
+    fn code(outcome: Result<ConcurrencyPermit, Problem>) -> &'static str {
+        outcome.map_or_else(|problem| problem.kind().code, |_| "taken")
+    }
+
+    #[test]
+    fn a_caller_has_so_many_all_have_so_many_and_a_dropped_one_is_free() {
+        for (bounds, own, all) in [(STREAMS, 8, 1_000), (VIDEOS, 16, 64)] {
+            let seats = ConcurrencyLimit::new(bounds);
+            let mut taken: Vec<_> = (0..own).map(|_| seats.acquire(&caller(0)).unwrap()).collect();
+            assert_eq!(seats.acquire(&caller(0)).unwrap_err().kind().code, "rate_limited");
+            taken.extend((own..all).map(|number| seats.acquire(&caller(number / own)).unwrap()));
+            assert_eq!(seats.acquire(&caller(all)).unwrap_err().kind().code, "overloaded");
+            assert_eq!(seats.acquire(&caller(0)).unwrap_err().kind().code, "rate_limited");
+            taken.pop();
+            taken.push(seats.acquire(&caller(all)).unwrap());
+            taken.clear();
+            assert!(lock(&seats.active).is_empty());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn newcomer_gets_the_slowest_seat_of_who_has_most_and_a_fast_one_is_never_cut() {
+        let seats = ConcurrencyLimit::new(VIDEOS);
+        let of = |who: usize, count: usize| -> Vec<_> {
+            (0..count).map(|_| seats.acquire(&caller(who)).unwrap()).collect()
+        };
+        let groups = [of(1, 16), of(2, 15), of(3, 15), of(4, 15), of(5, 3)];
+        let step = Duration::from_secs(1);
+        for second in 0..10 {
+            if second < 5 {
+                assert_eq!(code(seats.acquire(&caller(9))), "overloaded", "after {second} s");
+            }
+            for (number, seat) in groups[0].iter().enumerate() {
+                // The first of them is fast, the third the slowest.
+                seat.record_bytes([70_000, 20_000, 10_000, 30_000][number.min(3)]);
+            }
+            tokio::time::advance(step).await;
+        }
+        let newcomer = seats.acquire(&caller(9)).unwrap();
+        let cut = |group: usize| groups[group].iter().filter(|seat| is_cut(seat)).count();
+        assert_eq!([0, 1, 2, 3, 4].map(cut), [1, 0, 0, 0, 0]);
+        assert!(is_cut(&groups[0][2]));
+        let more = of(9, 12);
+        assert!(!is_cut(&groups[0][0]));
+        assert!(more.iter().chain([&newcomer]).all(|seat| !is_cut(seat)));
+        assert_eq!(lock(&seats.active).len(), 64);
+        assert_eq!(
+            code(seats.acquire(&caller(9))),
+            "overloaded",
+            "nobody has more than the newcomer"
+        );
+        drop(groups);
+        assert_eq!(lock(&seats.active).len(), 13);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_of_one_ipv6_site_count_together_against_others() {
+        let seats = ConcurrencyLimit::new(VIDEOS);
+        let of_site = |site: u128, number: u128| {
+            let bits = (0x2001_0db8_u128 << 96) | (site << 80) | (number << 64);
+            Caller::Address(std::net::Ipv6Addr::from_bits(bits).into())
+        };
+        let crowd: Vec<_> = (0..48).map(|n| seats.acquire(&of_site(1, n)).unwrap()).collect();
+        let single: Vec<_> = (0..16).map(|_| seats.acquire(&caller(1)).unwrap()).collect();
+        tokio::time::advance(SPEED_WINDOW).await;
+        let newcomer = seats.acquire(&of_site(2, 1)).unwrap();
+        assert_eq!(crowd.iter().filter(|seat| is_cut(seat)).count(), 1);
+        assert!(single.iter().all(|seat| !is_cut(seat)));
+        drop(newcomer);
+    }
+}

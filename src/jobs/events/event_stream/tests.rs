@@ -1,0 +1,168 @@
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::*;
+use crate::jobs::JobState;
+use crate::jobs::tests::{Fake, Script, caller};
+
+const RUNNING: Option<(u16, &str)> = Some((200, "{\"status\":\"running\",\n \"n\":1.50}"));
+const DONE: Option<(u16, &str)> = Some((200, r#"{"status":"completed"}"#));
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+async fn follow(fake: &Fake, request_ids: &[&str], last_event_id: &str) -> EventStream {
+    let mut watched = Vec::new();
+    for request_id in request_ids {
+        watched.push(fake.jobs.subscribe(request_id, &caller()).await.expect("it is there"));
+    }
+    let seat = fake.jobs.stream_permit(&caller()).unwrap();
+    EventStream::new(watched, last_event_id, secs(3), fake.stop.clone(), Some(seat))
+}
+
+/// All that a stream says until it ends or says nothing for so long.
+async fn said(flow: &mut EventStream, silence: u64) -> Vec<String> {
+    let mut said = Vec::new();
+    while let Ok(Some(bytes)) = timeout(secs(silence), flow.next()).await {
+        said.push(String::from_utf8(bytes.to_vec()).expect("text"));
+    }
+    said
+}
+
+async fn one(script: Script) -> Fake {
+    let fake = Fake::new(script);
+    fake.accept("r").await;
+    fake
+}
+
+fn id_of(event: &str) -> &str {
+    event.lines().find_map(|line| line.strip_prefix("id: ")).expect("an id")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_comes_first_then_every_change_then_the_end() {
+    let fake = one(vec![RUNNING, RUNNING, DONE]).await;
+    let mut flow = follow(&fake, &["r"], "").await;
+    let said = said(&mut flow, 60).await;
+    assert_eq!(said.len(), 4, "what did not change is not said again: {said:?}");
+    assert_eq!(said[0], "retry: 3000\n\n");
+    let nothing = r#"data: {"request_id":"r","state":"open","at":null,"status":null}"#;
+    assert_eq!(said[1], format!("event: job\n{nothing}\n\n"));
+    assert!(said[2].contains(r#""state":"open","at":"20"#), "{}", said[2]);
+    assert!(
+        said[2].ends_with("\"status\":{\"status\":\"running\",\ndata:  \"n\":1.50}}\n\n"),
+        "{}",
+        said[2]
+    );
+    assert!(said[3].contains(r#""state":"finished""#), "{}", said[3]);
+    assert_ne!(id_of(&said[2]), id_of(&said[3]));
+    assert_eq!(flow.next().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_told_all_is_told_nothing_again() {
+    let fake = Fake::new(vec![RUNNING]);
+    fake.accept("a").await;
+    fake.accept("b").await;
+    sleep(secs(2)).await;
+    let first = said(&mut follow(&fake, &["a", "b"], "").await, 1).await;
+    assert_eq!(first.len(), 3);
+    // After its first event it knows of one, after its second of both.
+    let again = said(&mut follow(&fake, &["a", "b"], id_of(&first[1])).await, 1).await;
+    assert!(again.len() == 2 && again[1].contains(r#""request_id":"b""#), "{again:?}");
+    let again = said(&mut follow(&fake, &["a", "b"], id_of(&first[2])).await, 1).await;
+    assert_eq!(again, ["retry: 3000\n\n"]);
+    assert!(!follow(&fake, &["a"], id_of(&first[2])).await.is_up_to_date(), "it goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finished_set_is_told_once_and_then_there_is_nothing_to_tell() {
+    let fake = one(vec![DONE]).await;
+    sleep(secs(2)).await;
+    let mut flow = follow(&fake, &["r"], "").await;
+    assert!(!flow.is_up_to_date());
+    let told = said(&mut flow, 60).await;
+    assert_eq!((told.len(), flow.next().await), (2, None));
+    assert!(follow(&fake, &["r"], id_of(&told[1])).await.is_up_to_date());
+    assert!(!follow(&fake, &["r"], "something.else").await.is_up_to_date());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_stream_gives_signs_of_life_and_ends_after_five_minutes() {
+    let fake = one(vec![RUNNING]).await;
+    sleep(secs(2)).await;
+    let mut flow = follow(&fake, &["r"], "").await;
+    let start = clock::now();
+    let said = said(&mut flow, 16).await;
+    assert_eq!(clock::now() - start, secs(300));
+    let beats = said.iter().filter(|part| *part == ":\n\n").count();
+    assert!((19..=20).contains(&beats) && said.len() == 2 + beats, "{said:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_ends_with_the_server_and_frees_its_seat_when_it_is_dropped() {
+    let fake = one(vec![RUNNING]).await;
+    let mut flows = Vec::new();
+    for _ in 0..8 {
+        flows.push(follow(&fake, &["r"], "").await);
+    }
+    assert_eq!(fake.jobs.stream_permit(&caller()).unwrap_err().kind().code, "rate_limited");
+    flows.truncate(1);
+    fake.jobs.stream_permit(&caller()).expect("seven are free");
+    fake.stop.cancel();
+    assert!(said(&mut flows[0], 3_600).await.len() <= 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trouble_is_an_event_that_names_the_job_and_comes_once() {
+    let fake = one(vec![RUNNING, None, None, DONE]).await;
+    sleep(secs(2)).await;
+    let told = said(&mut follow(&fake, &["r"], "").await, 60).await;
+    let problems: Vec<_> =
+        told.iter().filter(|part| part.starts_with("event: problem\n")).collect();
+    assert_eq!(problems.len(), 1, "{told:?}");
+    assert!(problems[0].contains(r#""code":"gateway_unreachable""#), "{}", problems[0]);
+    assert!(problems[0].contains(r#""request_id":"r""#) && !problems[0].contains("id: "));
+    assert!(told.last().unwrap().contains("finished"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_last_word_that_came_while_nobody_looked_is_told_all_the_same() {
+    let fake = one(vec![RUNNING, DONE]).await;
+    let mut flow = follow(&fake, &["r"], "").await;
+    flow.next().await;
+    flow.next().await;
+    // A slow reader, or a busy core.
+    sleep(secs(120)).await;
+    assert!(said(&mut flow, 60).await.concat().contains("finished"));
+}
+
+fn news(body: &'static str, at: u64) -> JobUpdate {
+    let word = StatusUpdate {
+        at: Duration::from_secs(at),
+        body: Bytes::from(body),
+        state: JobState::Open,
+    };
+    JobUpdate { status: Some(word), ..JobUpdate::default() }
+}
+
+#[test]
+fn an_id_tells_which_jobs_were_told_as_they_are_now() {
+    let marks =
+        [state_mark("a", &news("{}", 1)), state_mark("b", &news("{}", 1))].map(Option::unwrap);
+    let told = read_event_id(&event_id(marks.iter()));
+    assert_eq!(told.len(), 2);
+    assert!(told.contains(&state_mark("a", &news("{}", 2)).unwrap()), "the time is no news");
+    assert!(!told.contains(&state_mark("a", &news("{ }", 1)).unwrap()));
+    assert_eq!(state_mark("a", &JobUpdate::default()), None);
+}
+
+#[test]
+fn what_is_no_id_of_ours_tells_nothing() {
+    for text in ["", ".", "...", &"a.".repeat(5_000)] {
+        assert!(read_event_id(text).is_empty(), "{text}");
+    }
+    assert!(!read_event_id("17").contains(&state_mark("a", &news("{}", 1)).unwrap()));
+}

@@ -1,0 +1,174 @@
+//! Reads what a status body says of a job, by the words of `[jobs]`: the contract does not show the
+//! body (4.3), so where things are and what they are called is a guess that settings can mend.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use url::Url;
+
+use crate::clock;
+use crate::store::{JobState, StatusUpdate};
+
+/// The settings under `[jobs]`.
+pub use crate::config::JobsConfig as Words;
+
+impl Words {
+    /// Returns the state that a status body tells. One that names no state, but an address, is that of a
+    /// finished job. A word that nobody knows means that the job goes on: it is never called failed for
+    /// being strange.
+    pub fn state(&self, body: &[u8]) -> JobState {
+        let Some(word) = state_word(body) else {
+            return if self.result_url(body).is_some() {
+                JobState::Finished
+            } else {
+                JobState::Open
+            };
+        };
+        let word = word.to_lowercase();
+        let is = |words: &[String]| words.iter().any(|known| known.to_lowercase() == word);
+        if is(&self.finished) {
+            JobState::Finished
+        } else if is(&self.failed) {
+            JobState::Failed
+        } else {
+            JobState::Open
+        }
+    }
+
+    /// Returns the first web address that one of the pointers leads to.
+    pub fn result_url(&self, body: &[u8]) -> Option<String> {
+        let is_web = |text: &String| {
+            Url::parse(text).is_ok_and(|address| matches!(address.scheme(), "http" | "https"))
+        };
+        let at = |pointer| text_at(body, std::slice::from_ref(pointer));
+        self.result.iter().find_map(|pointer| at(pointer).filter(is_web))
+    }
+}
+
+/// Guess: one of these fields of the body tells the state.
+const STATE_FIELDS: &[&str] = &["status", "state"];
+
+/// Returns the word that a status body has for the state; names in any case of letters.
+pub fn state_word(body: &[u8]) -> Option<String> {
+    let body = String::from_utf8_lossy(body);
+    let members = members(first_value(&body)?)?;
+    STATE_FIELDS.iter().find_map(|name| {
+        let mut named = members.iter().filter(|(own, _)| own.eq_ignore_ascii_case(name));
+        named.find_map(|(_, value)| text(value))
+    })
+}
+
+/// Returns the text at the first of `pointers` (RFC 6901) that leads to one. Only what a pointer leads through has
+/// to be sound: a reply that was paid for is not lost for an odd number elsewhere in it.
+pub fn text_at(body: &[u8], pointers: &[String]) -> Option<String> {
+    let body = String::from_utf8_lossy(body);
+    pointers.iter().find_map(|pointer| {
+        let mut steps = pointer.split('/').skip(1);
+        steps.try_fold(first_value(&body)?, inner).and_then(text)
+    })
+}
+
+fn inner<'a>(outer: &'a RawValue, step: &str) -> Option<&'a RawValue> {
+    if let Some(mut members) = members(outer) {
+        return members.remove(&step.replace("~1", "/").replace("~0", "~"));
+    }
+    let elements: Vec<&RawValue> = serde_json::from_str(outer.get()).ok()?;
+    elements.get(step.parse::<usize>().ok()?).copied()
+}
+
+fn members(outer: &RawValue) -> Option<BTreeMap<String, &RawValue>> {
+    serde_json::from_str(outer.get()).ok()
+}
+
+/// The first value of the text, whatever comes after it.
+fn first_value(body: &str) -> Option<&RawValue> {
+    Deserialize::deserialize(&mut serde_json::Deserializer::from_str(body)).ok()
+}
+
+fn text(value: &RawValue) -> Option<String> {
+    serde_json::from_str(value.get()).ok()
+}
+
+/// How far a job is, as lists and events tell it.
+#[derive(Serialize)]
+pub struct StatusDocument<'a> {
+    request_id: &'a str,
+    /// `open`, `finished` or `failed`, by the words of `[jobs]`.
+    state: &'static str,
+    /// When the gateway said so; `null` before it said anything.
+    at: Option<String>,
+    /// The gateway's status body, unchanged.
+    status: Option<Box<RawValue>>,
+}
+
+impl<'a> StatusDocument<'a> {
+    pub fn new(request_id: &'a str, word: Option<&StatusUpdate>) -> Self {
+        Self {
+            request_id,
+            state: word.map_or("open", |word| word.state.name()),
+            at: word.map(|word| clock::iso8601(word.at)),
+            status: word.and_then(|word| raw(&word.body)),
+        }
+    }
+}
+
+/// The body as it came. It was found to be JSON when it did.
+fn raw(body: &Bytes) -> Option<Box<RawValue>> {
+    serde_json::from_str(&String::from_utf8_lossy(body)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_pointer_that_leads_to_a_text_holds() {
+        let body =
+            br#"{"n":1.5,"x":null,"b":true,"url":7,"output":[{"a/b":"deep"},"second"],"s":"flat"}"#;
+        for (pointers, found) in [
+            (&["/s"][..], Some("flat")),
+            (&["/nothing", "/url", "/output/1"], Some("second")),
+            (&["/output/0/a~1b"], Some("deep")),
+            (&["/output/2", "/output/x", "/output", "/n", "/x", "/b", "/s/t", ""], None),
+        ] {
+            let pointers: Vec<_> = pointers.iter().map(|pointer| (*pointer).to_owned()).collect();
+            assert_eq!(text_at(body, &pointers).as_deref(), found, "{pointers:?}");
+        }
+        assert_eq!(text_at(b"not json", &["/s".to_owned()]), None);
+    }
+
+    fn words() -> Words {
+        let list = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        Words {
+            finished: list(&["completed", "Done"]),
+            failed: list(&["failed"]),
+            result: list(&["/url", "/output/0"]),
+        }
+    }
+
+    #[test]
+    fn a_body_is_read_by_the_words_of_the_settings_and_never_failed_for_being_strange() {
+        for (body, state, word) in [
+            (r#"{"status":"completed"}"#, JobState::Finished, Some("completed")),
+            (r#"{"Status":"DONE","url":"https://x/a.mp4"}"#, JobState::Finished, Some("DONE")),
+            (r#"{"STATE":"Failed"}"#, JobState::Failed, Some("Failed")),
+            (r#"{"state":"failed","status":"rendering"}"#, JobState::Open, Some("rendering")),
+            (r#"{"state":"completed","status":7}"#, JobState::Finished, Some("completed")),
+            (r#"{"url":"https://x/a.mp4"}"#, JobState::Finished, None),
+            (r#"{"output":["http://x/a.mp4"]}"#, JobState::Finished, None),
+            (r#"{"status":"queued","url":"https://x/a.mp4"}"#, JobState::Open, Some("queued")),
+            (r#"{"url":"soon"}"#, JobState::Open, None),
+            (r#"{"url":"javascript:alert(1)"}"#, JobState::Open, None),
+            (r#"{"inner":{"status":"failed"}}"#, JobState::Open, None),
+            (r#"{"status":"exploded"}"#, JobState::Open, Some("exploded")),
+            ("{}", JobState::Open, None),
+            ("[\"failed\"]", JobState::Open, None),
+            ("\u{feff}nonsense", JobState::Open, None),
+        ] {
+            let read = (words().state(body.as_bytes()), state_word(body.as_bytes()));
+            assert_eq!((read.0, read.1.as_deref()), (state, word), "{body}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! An open ledger: its connection, what is known of it without asking, and its counters.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+
+use super::replies::Replies;
+use super::{StoreError, column};
+use crate::contract::money::Usd;
+use crate::store::rules::{Credit, KnownBalance, Today, latest_plausible_day, warn_day_ahead};
+use crate::store::{BudgetScope, CreditWatermark, PeriodSpend, StoreCapacity};
+
+pub(super) struct Ledger {
+    pub(super) connection: Connection,
+    pub(super) replies: Replies,
+    /// How many purchases are remembered after their end; nothing is all.
+    pub(super) max_ended: Option<usize>,
+    pub(super) ended_count: Cell<usize>,
+    /// How many places in the window were taken since the old ones were dropped.
+    pub(super) slots_taken: Cell<usize>,
+    pub(super) latest_number: Cell<Option<i64>>,
+    /// What went wrong with steps that were undone alone.
+    pub(super) step_error: Cell<Option<StoreError>>,
+    pub(super) has_ended: Cell<bool>,
+    pub(super) has_warned_of_day: Cell<bool>,
+}
+
+impl Ledger {
+    pub(super) fn new(connection: Connection, room: StoreCapacity) -> Self {
+        Self {
+            connection,
+            replies: Replies::new(room),
+            max_ended: None,
+            ended_count: Cell::default(),
+            slots_taken: Cell::default(),
+            latest_number: Cell::default(),
+            step_error: Cell::default(),
+            has_ended: Cell::default(),
+            has_warned_of_day: Cell::new(false),
+        }
+    }
+
+    /// As it was when it was new.
+    pub(super) fn clear(&self) -> Result<(), StoreError> {
+        let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN
+            ('credit', 'members_edition') ORDER BY rowid DESC";
+        let mut tables = self.connection.prepare_cached(tables)?;
+        let tables = tables.query_map([], |row| row.get::<_, String>(0))?;
+        for table in tables.collect::<rusqlite::Result<Vec<_>>>()? {
+            self.connection.prepare_cached(&format!("DELETE FROM {table}"))?.execute([])?;
+        }
+        self.connection.execute("UPDATE members_edition SET edition = 0", [])?;
+        self.set_credit(&Credit::default())?;
+        self.replies.invalidate();
+        self.ended_count.set(0);
+        self.slots_taken.set(0);
+        Ok(())
+    }
+
+    pub(super) fn transact(
+        &self,
+        work: impl FnOnce(&Self) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        // One that reads first would not wait for who writes just now.
+        let writing = TransactionBehavior::Immediate;
+        let transaction = Transaction::new_unchecked(&self.connection, writing)?;
+        work(self)?;
+        Ok(transaction.commit()?)
+    }
+}
+
+/// The tables `spent` and `credit`, in the same transaction as the purchases.
+impl Ledger {
+    /// The latest day that anything was counted in, among those up to `last`.
+    pub(super) fn latest_day(&self, last: Option<u64>) -> Result<Option<u64>, StoreError> {
+        let mut latest = self.connection.prepare_cached(
+            "SELECT max(period) FROM spent WHERE scope = 'total' AND unit = 'day' AND period <= ?",
+        )?;
+        let last = column::signed(last.unwrap_or(u64::MAX));
+        Ok(latest.query_row([last], |row| row.get(0))?)
+    }
+
+    pub(super) fn current_spend(
+        &self,
+        scope: &BudgetScope,
+        now: Duration,
+    ) -> Result<PeriodSpend, StoreError> {
+        self.spend_of(scope, self.today(now)?)
+    }
+
+    /// Counts a settled purchase. Beyond `max_ended`, deletes the one that ended first.
+    pub(super) fn count_end(&self) -> Result<(), StoreError> {
+        let Some(bound) = self.max_ended else { return Ok(()) };
+        self.ended_count.set(self.ended_count.get() + 1);
+        if self.ended_count.get() <= bound {
+            return Ok(());
+        }
+        let first = "SELECT number FROM purchases WHERE ended_at IS NOT NULL
+                     ORDER BY ended_at, number LIMIT 1";
+        let first: i64 = self.connection.query_row(first, [], |row| row.get(0))?;
+        self.connection.execute("DELETE FROM replies WHERE number = ?", [first])?;
+        self.connection.execute("DELETE FROM purchases WHERE number = ?", [first])?;
+        self.ended_count.set(bound);
+        self.replies.invalidate();
+        Ok(())
+    }
+
+    pub(super) fn today(&self, now: Duration) -> Result<Today, StoreError> {
+        let last = latest_plausible_day(now);
+        let mut latest = self.latest_day(None)?;
+        if let Some(day) = latest.filter(|day| *day > last) {
+            if !self.has_warned_of_day.replace(true) {
+                warn_day_ahead(day, now);
+            }
+            latest = self.latest_day(Some(last))?;
+        }
+        Ok(Today::at(now, latest))
+    }
+
+    pub(super) fn spend_of(
+        &self,
+        scope: &BudgetScope,
+        today: Today,
+    ) -> Result<PeriodSpend, StoreError> {
+        let mut read = self.connection.prepare_cached(
+            "SELECT (SELECT micros FROM spent WHERE scope = ?1 AND unit = 'day' AND period = ?2),
+                    (SELECT micros FROM spent WHERE scope = ?1 AND unit = 'month' AND period = ?3)",
+        )?;
+        let scope = match scope {
+            BudgetScope::Total => "total",
+            BudgetScope::Caller(caller) => &caller_scope(caller),
+        };
+        let spent = read.query_row(params![scope, today.day, today.month], |row| {
+            let micros = |column| row.get::<_, Option<u64>>(column);
+            Ok(PeriodSpend {
+                day: Usd::micros(micros(0)?.unwrap_or_default()),
+                month: Usd::micros(micros(1)?.unwrap_or_default()),
+                day_renews_at: today.day_ends(),
+                month_renews_at: today.month_ends(),
+            })
+        })?;
+        Ok(spent)
+    }
+
+    /// Moves all four counters of a purchase: it counted for `before`, and counts for `after`. An amount
+    /// that cannot be counted breaks a constraint of the table.
+    pub(super) fn change_spend(
+        &self,
+        caller: &str,
+        today: Today,
+        before: Usd,
+        after: Usd,
+    ) -> Result<(), StoreError> {
+        // A counter is made even by a purchase that costs nothing: its day was counted in.
+        if before == after && before != Usd::ZERO {
+            return Ok(());
+        }
+        let mut write = self.connection.prepare_cached(
+            "INSERT INTO spent (scope, unit, period, micros) VALUES
+                ('total', 'day', ?2, ?4), ('total', 'month', ?3, ?4),
+                (?1, 'day', ?2, ?4), (?1, 'month', ?3, ?4)
+             ON CONFLICT DO UPDATE SET micros = micros - ?5 + excluded.micros",
+        )?;
+        let (before, after) = (before.as_micros(), after.as_micros());
+        write.execute(params![caller_scope(caller), today.day, today.month, after, before])?;
+        Ok(())
+    }
+
+    pub(super) fn credit(&self) -> Result<Credit, StoreError> {
+        let mut read = self
+            .connection
+            .prepare_cached("SELECT held, spent, balance, since, as_of FROM credit")?;
+        let credit = read.query_row([], |row| {
+            let known = match row.get::<_, Option<u64>>(2)? {
+                Some(balance) => Some(KnownBalance {
+                    balance: Usd::micros(balance),
+                    since: CreditWatermark(row.get(3)?),
+                    as_of: column::moment(row, 4)?,
+                }),
+                None => None,
+            };
+            Ok(Credit { held: row.get(0)?, spent: row.get(1)?, known })
+        })?;
+        Ok(credit)
+    }
+
+    pub(super) fn set_credit(&self, credit: &Credit) -> Result<(), StoreError> {
+        let mut write = self.connection.prepare_cached(
+            "UPDATE credit SET held = ?, spent = ?, balance = ?, since = ?, as_of = ?",
+        )?;
+        let known = credit.known.as_ref();
+        write.execute(params![
+            column::signed(credit.held),
+            column::signed(credit.spent),
+            known.map(|known| column::signed(known.balance.as_micros())),
+            known.map(|known| column::signed(known.since.0)),
+            known.map(|known| column::nanos(known.as_of)),
+        ])?;
+        Ok(())
+    }
+}
+
+fn caller_scope(caller: &str) -> String {
+    format!("caller {caller}")
+}

@@ -1,0 +1,428 @@
+//! Opens a ledger's file to sell from, to write beside a server, or to read; and says when it is open.
+//!
+//! A server has the lock at once, or fails at once. Whatever takes as long as the file is large (a check of all of
+//! it after an unclean end, a migration) happens on the ledger's own thread afterwards, while its verbs answer that
+//! it is starting.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+use tracing::info;
+use uuid::Uuid;
+
+use super::file::{self, FileId, Purpose};
+use super::handle::{Executor, Store, StoreInner, StoreOp, canonical_path};
+use super::identity::LedgerIdentity;
+use super::ledger::Ledger;
+use super::lock::{self, Lock};
+use super::reader::ReportReader;
+use super::schema::{self, FileKind};
+use super::writer::{Admission, Durability, OpenMode, Writer};
+use super::{LockHolder, OpenError, StoreError, members, slots};
+use crate::clock;
+use crate::store::{Clock, MoneyKind, StoreCapacity, Unavailable};
+
+/// Finds what is forgotten first, where ends are bounded.
+const MEMORY_INDEX: &str =
+    "CREATE INDEX purchases_ended ON purchases (ended_at, number) WHERE ended_at IS NOT NULL";
+/// Steps of SQLite between two looks whether to give up.
+const OPS_PER_STOP_CHECK: i32 = 10_000;
+
+pub struct Opening {
+    admission: Admission,
+    opened: oneshot::Receiver<Result<(), OpenError>>,
+}
+
+impl Opening {
+    /// Waits until it is open. What was queued for it by then is answered; until [`serve`](Self::admit),
+    /// everything else is told that the ledger is starting.
+    pub async fn wait(&mut self) -> Result<(), OpenError> {
+        let gone = || Err(OpenError::Unusable("its thread ended by a panic".into()));
+        (&mut self.opened).await.unwrap_or_else(|_| gone())
+    }
+
+    pub fn serve(self) {
+        self.admission.open();
+    }
+}
+
+impl Store {
+    /// An empty store that ends with the process and takes the wall-clock time from `clock`. Its steps run
+    /// where they are asked for.
+    pub fn in_memory(clock: Clock) -> Self {
+        Self::in_memory_with_capacity(clock, StoreCapacity::default())
+    }
+
+    #[doc(hidden)]
+    pub fn in_memory_with_capacity(clock: Clock, room: StoreCapacity) -> Self {
+        let open = || -> rusqlite::Result<Ledger> {
+            let mut connection = Connection::open_in_memory()?;
+            // Each change keeps a copy of the page: the smaller, the faster.
+            connection.pragma_update(None, "page_size", 1_024)?;
+            connection.set_prepared_statement_cache_capacity(128);
+            schema::migrate(&mut connection)?;
+            connection.execute_batch(MEMORY_INDEX)?;
+            let mut books = Ledger::new(connection, room);
+            books.max_ended = Some(room.ended_purchases);
+            Ok(books)
+        };
+        let books = match open() {
+            Ok(books) => books,
+            Err(error) => return Self::unusable(error.to_string()),
+        };
+        let opened = Self::inline(Path::new(""), clock, books, None);
+        opened.unwrap_or_else(|error| Self::unusable(error.to_string()))
+    }
+
+    /// Does to a store in memory what each start of a server does to a file.
+    #[doc(hidden)]
+    pub async fn recover(&self) -> Result<(), Unavailable> {
+        let now = self.now();
+        let recover = move |books: &Ledger| books.recover(now);
+        self.run(StoreOp::Other("recover"), Durability::Buffered, recover).await
+    }
+
+    /// Forgets everything that a store in memory has: to make a new one takes longer.
+    #[doc(hidden)]
+    pub async fn clear(&self) -> Result<(), Unavailable> {
+        self.run(StoreOp::Other("clear"), Durability::Buffered, |books: &Ledger| books.clear())
+            .await
+    }
+
+    /// A store that answers every verb with [`Unavailable`] and this reason.
+    pub fn unusable(reason: impl Into<Arc<str>>) -> Self {
+        let admission = Admission::default();
+        admission.close(Unavailable(reason.into()));
+        let clock: Clock = Arc::new(clock::wall);
+        let mut shared = StoreInner::new(Path::new(""), clock, Executor::Closed, admission);
+        shared.name = "broken".into();
+        Self::from_inner(shared)
+    }
+
+    /// Opens a file to sell from, and makes it where there is none. One process may: the lock on
+    /// `<path>.lock` says which. What a crash left under way is ended: what was never sent is voided,
+    /// what was sent is unknown.
+    #[doc(hidden)]
+    pub fn serve(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        Self::serve_as(path, clock, StoreCapacity::default(), None, None)
+    }
+
+    /// The same, for this kind of money alone: a ledger of the other kind is refused. Commands that
+    /// work beside the server find it at `admin`.
+    #[doc(hidden)]
+    pub fn serve_money_kind(
+        path: &Path,
+        clock: Clock,
+        money: MoneyKind,
+        admin: Option<SocketAddr>,
+    ) -> Result<Self, OpenError> {
+        Self::serve_as(path, clock, StoreCapacity::default(), Some(money), admin)
+    }
+
+    #[doc(hidden)]
+    pub fn serve_with_capacity(
+        path: &Path,
+        clock: Clock,
+        room: StoreCapacity,
+    ) -> Result<Self, OpenError> {
+        Self::serve_as(path, clock, room, None, None)
+    }
+
+    /// The same with steps that run where they are asked for, so that paused time stands still meanwhile.
+    #[doc(hidden)]
+    pub fn serve_inline(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        let path = &canonical_path(path);
+        let taken = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
+        let (books, lock) =
+            taken.serve(&clock, StoreCapacity::default(), None, &Admission::opened())?;
+        Self::inline(path, clock, books, Some(lock))
+    }
+
+    fn serve_as(
+        path: &Path,
+        clock: Clock,
+        room: StoreCapacity,
+        money: Option<MoneyKind>,
+        admin: Option<SocketAddr>,
+    ) -> Result<Self, OpenError> {
+        let path = &canonical_path(path);
+        let admission = Admission::opened();
+        let taken = LockedLedger::acquire(path, LockHolder::Server(admin), Purpose::Serve)?;
+        let (identity, file) = (taken.identity.clone(), taken.file);
+        let (books, lock) = taken.serve(&clock, room, money, &admission)?;
+        let mut shared = spawn_store(path, clock, books, OpenMode::Write, Some(lock))?;
+        shared.set_identity(identity, file);
+        Ok(Self::from_inner(shared))
+    }
+
+    /// Takes a ledger to sell from, and opens it on a thread of its own: see [`Opening`].
+    pub async fn start_serving(
+        path: &Path,
+        clock: Clock,
+        money: MoneyKind,
+        admin: Option<SocketAddr>,
+    ) -> Result<(Self, Opening), OpenError> {
+        let path = &canonical_path(path);
+        let admission = Admission::default();
+        let (queue, queued) = mpsc::channel();
+        let (tell_taken, taken) = oneshot::channel();
+        let (tell_opened, opened) = oneshot::channel();
+        let work = {
+            let (path, clock, admission) = (path.to_owned(), clock.clone(), admission.clone());
+            move || {
+                let taken =
+                    match LockedLedger::acquire(&path, LockHolder::Server(admin), Purpose::Serve) {
+                        Ok(taken) => taken,
+                        Err(error) => return drop(tell_taken.send(Err(error))),
+                    };
+                if tell_taken.send(Ok((taken.identity.clone(), taken.file))).is_err() {
+                    return;
+                }
+                let opened = taken.serve(&clock, StoreCapacity::default(), Some(money), &admission);
+                let writer = opened.and_then(|(books, lock)| {
+                    Writer::new(books, OpenMode::Write, Some(lock), &admission)
+                        .map_err(|error| OpenError::unusable(&path, error))
+                });
+                match writer {
+                    Ok(writer) => {
+                        tell_opened.send(Ok(())).ok();
+                        writer.run(&queued);
+                    }
+                    Err(error) => {
+                        admission.close(Unavailable(error.to_string().into()));
+                        tell_opened.send(Err(error)).ok();
+                    }
+                }
+            }
+        };
+        let writer = spawn(path, work)?;
+        let gone = || Err(OpenError::unusable(path, "its thread ended by a panic"));
+        let identity = taken.await.unwrap_or_else(|_| gone())?;
+        let steps = Executor::Thread { queue, writer };
+        let mut shared = StoreInner::new(path, clock, steps, admission.clone());
+        shared.report_reader = Some(reader(path)?);
+        shared.set_identity(identity.0, identity.1);
+        Ok((Self::from_inner(shared), Opening { admission, opened }))
+    }
+
+    /// Opens a ledger to write in it next to a running server, which sees at once what changes.
+    pub fn open_shared(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        let path = &canonical_path(path);
+        file::create(path)?;
+        file::ensure_single_path(path)?;
+        let room = StoreCapacity::default();
+        let books = Ledger::new(file::open(path, Purpose::Shared, room)?, room);
+        spawn_store(path, clock, books, OpenMode::Write, None).map(Self::from_inner)
+    }
+
+    /// Opens a ledger to write in it where no server has it, and until it is dropped none begins: what
+    /// is asked of the gateway meanwhile is in the window's log when one does.
+    pub fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        let path = &canonical_path(path);
+        let taken = LockedLedger::acquire(path, LockHolder::Command, Purpose::Shared)?;
+        // The lock first: it is given back last.
+        let LockedLedger { mut lock, mut connection, kind, identity, .. } = taken;
+        let unusable = |why: String| OpenError::unusable(path, why);
+        check_if_suspect(&mut connection, kind, &identity).map_err(unusable)?;
+        if identity.suspect_reason.is_some() {
+            lock.mark_suspect();
+        }
+        let room = StoreCapacity::default();
+        file::prepare(&mut connection, kind, room).map_err(unusable)?;
+        let books = Ledger::new(connection, room);
+        books
+            .transact(|books| slots::recover(books, clock()))
+            .map_err(|fault| unusable(fault.unavailable().to_string()))?;
+        lock.write().map_err(|error| unusable(error.to_string()))?;
+        spawn_store(path, clock, books, OpenMode::Write, Some(lock)).map(Self::from_inner)
+    }
+
+    /// Looks for damage, which takes no lock and writes nothing. Beside a server it reads only the head: the
+    /// server has looked.
+    ///
+    /// # Errors
+    /// Why a server could not sell from it.
+    pub fn check_integrity(path: &Path) -> Result<(), OpenError> {
+        let path = &canonical_path(path);
+        file::ensure_not_truncated(path)?;
+        if file::size_of(path) == 0 {
+            return Ok(());
+        }
+        file::ensure_single_path(path)?;
+        let (mut connection, _) = file::connect(path, Purpose::Inspect)?;
+        if lock::lock_holder(path).is_some() {
+            return Ok(());
+        }
+        file::check_whole_pages(&connection, path)
+            .and_then(|()| file::check_integrity(&mut connection))
+            .map_err(|why| OpenError::unusable(path, why))
+    }
+
+    /// Opens a ledger for reports; every verb that would write answers [`Unavailable`].
+    pub fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        let path = &canonical_path(path);
+        let room = StoreCapacity::default();
+        let books = Ledger::new(file::open(path, Purpose::Read, room)?, room);
+        spawn_store(path, clock, books, OpenMode::Read, None).map(Self::from_inner)
+    }
+
+    /// Whether somebody's token in the ledger at `path` depends on a secret that is noted there, as far as
+    /// that can be read.
+    pub fn needs_token_secret(path: &Path) -> bool {
+        let opened = file::connect(&canonical_path(path), Purpose::Inspect);
+        opened.is_ok_and(|(file, _)| {
+            members::token_secret_fingerprint(&file).is_ok_and(|print| print.is_some())
+        })
+    }
+
+    fn inline(
+        path: &Path,
+        clock: Clock,
+        books: Ledger,
+        lock: Option<Lock>,
+    ) -> Result<Self, OpenError> {
+        let admission = Admission::opened();
+        let access = if lock.is_some() { OpenMode::Write } else { OpenMode::Memory };
+        let writer = Writer::new(books, access, lock, &admission)
+            .map_err(|error| OpenError::unusable(path, error))?;
+        let steps = Executor::Inline(Box::new(Mutex::new(writer)));
+        Ok(Self::from_inner(StoreInner::new(path, clock, steps, admission)))
+    }
+}
+
+impl StoreInner {
+    fn new(path: &Path, clock: Clock, steps: Executor, admission: Admission) -> Self {
+        Self {
+            path: path.to_owned(),
+            clock,
+            name: Uuid::now_v7().to_string().into(),
+            executor: steps,
+            admission,
+            identity: None,
+            report_reader: None,
+            credit_used: AtomicBool::new(false),
+            latest_rate_limit: Arc::default(),
+        }
+    }
+
+    fn set_identity(&mut self, identity: LedgerIdentity, file: FileId) {
+        self.name = Arc::clone(&identity.name);
+        self.identity = Some((identity, file));
+    }
+}
+
+fn spawn_store(
+    path: &Path,
+    clock: Clock,
+    books: Ledger,
+    access: OpenMode,
+    lock: Option<Lock>,
+) -> Result<StoreInner, OpenError> {
+    let admission = Admission::opened();
+    let (queue, queued) = mpsc::channel();
+    let writer = Writer::new(books, access, lock, &admission)
+        .map_err(|error| OpenError::unusable(path, error))?;
+    let writer = spawn(path, move || writer.run(&queued))?;
+    let steps = Executor::Thread { queue, writer };
+    let mut shared = StoreInner::new(path, clock, steps, admission);
+    shared.report_reader = Some(reader(path)?);
+    Ok(shared)
+}
+
+fn reader(path: &Path) -> Result<ReportReader, OpenError> {
+    ReportReader::start(path.to_owned()).map_err(|error| OpenError::unusable(path, error))
+}
+
+fn spawn(
+    path: &Path,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<thread::JoinHandle<()>, OpenError> {
+    let thread = thread::Builder::new().name("ledger".to_owned());
+    thread.spawn(work).map_err(|error| OpenError::unusable(path, error))
+}
+
+/// A ledger whose lock is ours. The connection is closed before the lock is given back.
+struct LockedLedger {
+    connection: Connection,
+    kind: FileKind,
+    identity: LedgerIdentity,
+    file: FileId,
+    lock: Lock,
+}
+
+impl LockedLedger {
+    fn acquire(path: &Path, holder: LockHolder, purpose: Purpose) -> Result<Self, OpenError> {
+        file::ensure_regular_file(path)?;
+        let mut lock = Lock::acquire(path, holder)?;
+        file::create(path)?;
+        lock.lock_ledger_file(path)?;
+        file::ensure_single_path(path)?;
+        let file = file::file_id(path).map_err(|error| OpenError::unusable(path, error))?;
+        let found = lock::file_stamp(path);
+        let (connection, kind) = file::connect(path, purpose)?;
+        let identity = LedgerIdentity::read(&connection, kind, lock.state(), found);
+        let identity = identity.map_err(|why| OpenError::unusable(path, why))?;
+        Ok(Self { connection, kind, identity, file, lock })
+    }
+
+    /// Whatever takes long: the check, the migration; then the ledger is this server's.
+    fn serve(
+        self,
+        clock: &Clock,
+        room: StoreCapacity,
+        money: Option<MoneyKind>,
+        admission: &Admission,
+    ) -> Result<(Ledger, Lock), OpenError> {
+        // The lock first: it is given back last.
+        let Self { mut lock, mut connection, kind, identity, .. } = self;
+        let path = connection.path().unwrap_or_default().to_owned();
+        let unusable = |why: String| OpenError::unusable(Path::new(&path), why);
+        let sql = |error: rusqlite::Error| unusable(error.to_string());
+        let faulty = |fault: StoreError| unusable(fault.unavailable().0.to_string());
+        let stop = Arc::clone(&admission.stop);
+        connection
+            .progress_handler(OPS_PER_STOP_CHECK, Some(move || stop.load(Ordering::Relaxed)))
+            .map_err(sql)?;
+        check_if_suspect(&mut connection, kind, &identity).map_err(unusable)?;
+        file::prepare(&mut connection, kind, room).map_err(unusable)?;
+        connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;
+        let books = Ledger::new(connection, room);
+        if let Some(money) = money
+            && !books.set_money_kind(money).map_err(faulty)?
+        {
+            let why =
+                "it counts the other kind of money; play money and real money take a file each";
+            return Err(unusable(why.to_owned()));
+        }
+        // In the file first: a crash in between leaves a lock that is of no file, and costs the name.
+        let begin = |books: &Ledger| {
+            books.recover(clock())?;
+            identity.save(&books.connection)
+        };
+        books.transact(begin).map_err(faulty)?;
+        lock.write_state(identity.state).map_err(|error| unusable(error.to_string()))?;
+        Ok((books, lock))
+    }
+}
+
+/// Reads all of a file that was not closed by the last server, or that is another one.
+fn check_if_suspect(
+    connection: &mut Connection,
+    kind: FileKind,
+    identity: &LedgerIdentity,
+) -> Result<(), String> {
+    let (FileKind::Ledger(_), Some(reason)) = (kind, identity.suspect_reason) else {
+        return Ok(());
+    };
+    info!(reason, "ledger check started");
+    let began = clock::now();
+    file::check_integrity(connection)?;
+    let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    info!(millis, "ledger check passed");
+    Ok(())
+}

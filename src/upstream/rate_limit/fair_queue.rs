@@ -1,0 +1,220 @@
+//! Those who wait: caller by caller in turns, so that who asks often waits behind who asks rarely; and the
+//! pace at which polls go.
+//!
+//! Slots that are taken at one moment come free at one moment, too. So polls are spread over the
+//! window: what purchases are expected to leave of the limit, evenly.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Instant;
+
+/// One place in so many is kept from polls.
+const RESERVED: usize = 10;
+/// A limit so small has none to keep.
+const TOO_SMALL_FOR_A_RESERVE: usize = 5;
+/// Clocks never agree: the window is taken to be longer by one part in so many.
+const CLOCKS_AGREE_TO: u32 = 1_000;
+
+/// So many requests in any window so long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RequestLimit {
+    pub(super) requests: usize,
+    pub(super) period: Duration,
+}
+
+impl RequestLimit {
+    /// How long after its reply a place is free again.
+    pub(super) fn slot_lifetime(self) -> Duration {
+        self.period + self.period / CLOCKS_AGREE_TO
+    }
+
+    /// Whichever allows fewer requests in the long run.
+    pub(super) fn stricter(self, other: Self) -> Self {
+        let nanos = |limit: Self| limit.period.as_nanos();
+        let count = |limit: Self| u128::try_from(limit.requests).unwrap_or(u128::MAX);
+        let (ours, theirs) =
+            (count(self).saturating_mul(nanos(other)), count(other).saturating_mul(nanos(self)));
+        if ours <= theirs { self } else { other }
+    }
+
+    /// The last places, which no poll takes from a purchase.
+    pub(super) fn kept_from_polls(self) -> usize {
+        if self.requests < TOO_SMALL_FOR_A_RESERVE { 0 } else { self.requests.div_ceil(RESERVED) }
+    }
+}
+
+/// Each caller has a line of its own; the callers take turns.
+#[derive(Debug, Default)]
+pub(super) struct FairQueue(VecDeque<(Arc<str>, VecDeque<u64>)>);
+
+impl FairQueue {
+    /// `again` puts it before all others.
+    pub(super) fn push(&mut self, caller: &Arc<str>, number: u64, again: bool) {
+        match (self.0.iter_mut().find(|(one, _)| one == caller), again) {
+            (Some((_, own)), true) => own.push_front(number),
+            (Some((_, own)), false) => own.push_back(number),
+            (None, true) => self.0.push_front((Arc::clone(caller), [number].into())),
+            (None, false) => self.0.push_back((Arc::clone(caller), [number].into())),
+        }
+    }
+
+    /// `false` where it does not wait here.
+    pub(super) fn remove(&mut self, caller: &Arc<str>, number: u64) -> bool {
+        let Some(turn) = self.0.iter().position(|(one, _)| one == caller) else { return false };
+        let own = &mut self.0[turn].1;
+        let Some(place) = own.iter().position(|one| *one == number) else { return false };
+        own.remove(place);
+        if own.is_empty() {
+            self.0.remove(turn);
+        }
+        true
+    }
+
+    /// Whose turn it is; its caller goes to the end.
+    pub(super) fn pop(&mut self) -> Option<u64> {
+        let (caller, mut own) = self.0.pop_front()?;
+        let number = own.pop_front();
+        if !own.is_empty() {
+            self.0.push_back((caller, own));
+        }
+        number
+    }
+
+    /// How many go before one more of this caller.
+    pub(super) fn position(&self, caller: &str) -> usize {
+        let own = self.0.iter().find(|(one, _)| **one == *caller).map_or(0, |(_, own)| own.len());
+        self.0.iter().map(|(_, theirs)| theirs.len().min(own + 1)).sum()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.iter().map(|(_, own)| own.len()).sum()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// While unwatched jobs wait, so many polls of watched jobs go before one of theirs does.
+const WATCHED_PER_UNWATCHED: usize = 9;
+/// A burst of purchases shows in the last part of a window, one in so many.
+const RECENT: u32 = 2;
+
+/// Polls that wait for a slot.
+#[derive(Debug, Default)]
+pub(super) struct PollQueue {
+    pub(super) watched: FairQueue,
+    pub(super) unwatched: FairQueue,
+    /// Polls of watched jobs that went while unwatched ones waited.
+    passed_over: usize,
+    /// When purchases were granted in the last window, the earliest first.
+    purchases: VecDeque<Instant>,
+    /// When the last poll was granted.
+    last: Option<Instant>,
+}
+
+impl PollQueue {
+    pub(super) fn len(&self) -> usize {
+        self.watched.len() + self.unwatched.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.watched.is_empty() && self.unwatched.is_empty()
+    }
+
+    /// Takes the next one, which goes now. Watched jobs come first, except for every tenth poll.
+    pub(super) fn pop(&mut self, now: Instant) -> Option<u64> {
+        self.last = Some(now);
+        let is_turn = self.passed_over >= WATCHED_PER_UNWATCHED && !self.unwatched.is_empty();
+        if self.watched.is_empty() || is_turn {
+            self.passed_over = 0;
+            return self.unwatched.pop();
+        }
+        self.passed_over = if self.unwatched.is_empty() { 0 } else { self.passed_over + 1 };
+        self.watched.pop()
+    }
+
+    /// A purchase goes now.
+    pub(super) fn record_purchase(&mut self, limit: RequestLimit, now: Instant) {
+        let spacing = limit.slot_lifetime();
+        // If there are as many as the limit, nothing is left for polls: more need not be counted.
+        while self.purchases.len() >= limit.requests.max(1)
+            || self.purchases.front().is_some_and(|at| *at + spacing <= now)
+        {
+            self.purchases.pop_front();
+        }
+        self.purchases.push_back(now);
+    }
+
+    /// When the pace lets the next poll go: what is left of the next window, evenly. The window may bring
+    /// as many purchases as the last one, or come at the rate of its last part if that is higher.
+    pub(super) fn next_due(&self, limit: RequestLimit, now: Instant) -> Instant {
+        let [whole, part] = spans(limit).map(|span| {
+            self.purchases.len() - self.purchases.partition_point(|at| *at + span <= now)
+        });
+        let expected = whole.max(part.saturating_mul(RECENT as usize));
+        let left = limit.requests.saturating_sub(expected).max(1);
+        let gap = limit.slot_lifetime() / u32::try_from(left).unwrap_or(u32::MAX);
+        self.last.map_or(now, |last| last + gap)
+    }
+
+    /// The moments at which [`next_due`](Self::due) is reached or changes, while polls wait for it.
+    pub(super) fn changes(
+        &self,
+        limit: RequestLimit,
+        now: Instant,
+    ) -> impl Iterator<Item = Instant> {
+        let due = self.next_due(limit, now);
+        let is_awaited = due > now && !self.is_empty();
+        let expiries = spans(limit).into_iter().filter_map(move |span| {
+            let first = self.purchases.partition_point(|at| *at + span <= now);
+            self.purchases.get(first).map(|at| *at + span)
+        });
+        expiries.chain([due]).filter(move |_| is_awaited)
+    }
+}
+
+fn spans(limit: RequestLimit) -> [Duration; 2] {
+    [limit.slot_lifetime(), limit.slot_lifetime() / RECENT]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(entries: &[(&str, u64)]) -> FairQueue {
+        let mut line = FairQueue::default();
+        for (caller, number) in entries {
+            line.push(&Arc::from(*caller), *number, false);
+        }
+        line
+    }
+
+    #[test]
+    fn callers_take_turns() {
+        let mut line = line(&[("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5), ("b", 6)]);
+        assert_eq!((line.position("a"), line.position("b"), line.position("d")), (6, 6, 3));
+        let order: Vec<_> = std::iter::from_fn(|| line.pop()).collect();
+        assert_eq!(order, [1, 4, 5, 2, 6, 3]);
+        assert_eq!((line.is_empty(), line.len()), (true, 0));
+    }
+
+    #[test]
+    fn who_leaves_is_not_waited_for() {
+        let mut line = line(&[("a", 1), ("b", 2), ("b", 3), ("c", 4)]);
+        assert!(line.remove(&"a".into(), 1) && line.remove(&"b".into(), 2));
+        assert!(!line.remove(&"a".into(), 1) && !line.remove(&"b".into(), 9));
+        assert_eq!((line.len(), line.pop(), line.pop(), line.pop()), (2, Some(3), Some(4), None));
+    }
+
+    #[test]
+    fn who_comes_again_is_the_first() {
+        let mut line = line(&[("a", 1), ("b", 2)]);
+        line.push(&"c".into(), 3, true);
+        line.push(&"b".into(), 4, true);
+        let order: Vec<_> = std::iter::from_fn(|| line.pop()).collect();
+        assert_eq!(order, [3, 1, 4, 2]);
+    }
+}

@@ -1,0 +1,438 @@
+//! What waiting for the window promises, with time that stands still unless somebody waits for it.
+
+use std::future::ready;
+use std::num::NonZeroU32;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use http::StatusCode;
+use tokio::time::{sleep, timeout};
+
+use super::*;
+use crate::store::{HookFuture, ReserveError, StoreHook, StoreOp, Unavailable};
+use crate::upstream::{BeforeSend, GatewayReply, GatewayRequest, KeyRing, SendAttempt};
+
+mod limits;
+mod polls;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(20);
+
+fn setting(requests: u32, seconds: u64) -> config::RateLimitConfig {
+    let requests = NonZeroU32::new(requests).unwrap();
+    config::RateLimitConfig::Fixed { requests, period: Duration::from_secs(seconds) }
+}
+
+fn memory() -> Store {
+    Store::in_memory(Arc::new(clock::wall))
+}
+
+fn window(requests: u32, seconds: u64) -> Arc<RateLimit> {
+    RateLimit::new(memory(), setting(requests, seconds), CancellationToken::new())
+}
+
+fn chat(caller: &str) -> Attempt {
+    let ask = GatewayRequest {
+        caller: caller.into(),
+        ..GatewayRequest::free(GatewayCall::Chat(Bytes::new()))
+    };
+    Attempt { request: ask, key: 0, since: clock::now() }
+}
+
+/// One that nobody ever waits for.
+pub(crate) fn wide() -> Arc<RateLimit> {
+    window(1_000, 1)
+}
+
+/// One key's way through this window.
+pub(crate) async fn send(
+    window: &Arc<RateLimit>,
+    max_wait: Duration,
+    transport: impl SendAttempt,
+    attempt: Attempt,
+) -> Result<GatewayReply, Error> {
+    let (ring, window) = (Arc::new(Mutex::new(KeyRing::new(1))), Arc::clone(window));
+    crate::upstream::Gateway { key_ring: ring, rate_limit: window, max_wait, client: transport }
+        .attempt(attempt)
+        .await
+}
+
+fn reply() -> GatewayReply {
+    GatewayReply { status: StatusCode::OK, is_json: true, body: Bytes::new(), key: 0, video: None }
+}
+
+/// A gateway that answers so after a while, and how often it was asked.
+#[derive(Clone)]
+struct Gateway {
+    asked: Arc<AtomicUsize>,
+    answers: Arc<dyn Fn(usize) -> Result<GatewayReply, Error> + Send + Sync>,
+    delay: Duration,
+}
+
+impl Gateway {
+    fn new(answers: impl Fn(usize) -> Result<GatewayReply, Error> + Send + Sync + 'static) -> Self {
+        Self { asked: Arc::default(), answers: Arc::new(answers), delay: Duration::ZERO }
+    }
+
+    fn slow(delay: Duration) -> Self {
+        Self { delay, ..Self::new(|_| Ok(reply())) }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    async fn ask(&self, window: &Arc<RateLimit>, attempt: Attempt) -> Result<GatewayReply, Error> {
+        let gateway = self.clone();
+        let transport = move |_: Attempt| {
+            let gateway = gateway.clone();
+            async move {
+                let number = gateway.asked.fetch_add(1, Ordering::SeqCst);
+                sleep(gateway.delay).await;
+                (gateway.answers)(number)
+            }
+        };
+        send(window, MAX_WAIT, transport, attempt).await
+    }
+}
+
+fn retry_after(outcome: Result<GatewayReply, Error>) -> Duration {
+    match outcome {
+        Err(Error::NoSlot { retry_after }) => retry_after,
+        Err(Error::Throttled { retry_after: Some(retry_after) }) => retry_after,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_429_is_waited_out_but_not_for_ever() {
+    for (told, calls, seconds, honest) in [
+        (Some(60), 1, 0, 60),
+        (Some(6), 4, 18, 6),
+        (None, 4, 14, 16),
+        // It must not spin.
+        (Some(0), 21, 20, 1),
+        (Some(1_000_000_000), 1, 0, 3_600),
+    ] {
+        let retry = told.map(Duration::from_secs);
+        let gateway = Gateway::new(move |_| Err(Error::Throttled { retry_after: retry }));
+        let window = window(100, 60);
+        let start = clock::now();
+        let outcome = gateway.ask(&window, chat("a")).await;
+        let took = clock::now() - start;
+        assert_eq!(gateway.asked(), calls, "{told:?}");
+        assert!(took >= seconds * SECOND && took < seconds * SECOND + SECOND / 2, "{took:?}");
+        let told_back = retry_after(outcome);
+        let rounded = u64::try_from(told_back.as_millis().div_ceil(1_000)).unwrap();
+        assert_eq!(rounded, honest, "{told:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_ends_a_row_of_429s_that_tell_no_time() {
+    let gateway = Gateway::new(|number| match number % 2 {
+        0 => Err(Error::Throttled { retry_after: None }),
+        _ => Ok(reply()),
+    });
+    let window = window(100, 60);
+    for _ in 0..3 {
+        let start = clock::now();
+        gateway.ask(&window, chat("a")).await.unwrap();
+        assert_eq!((clock::now() - start).as_secs(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_429_nobody_else_asks_before_its_time_and_the_same_call_is_the_first_then() {
+    let gateway = Gateway::new(|number| match number {
+        0 => Err(Error::Throttled { retry_after: Some(3 * SECOND) }),
+        _ => Ok(reply()),
+    });
+    let window = window(2, 1);
+    let start = clock::now();
+    let first = gateway.ask(&window, chat("a"));
+    let second = async {
+        sleep(SECOND).await;
+        gateway.ask(&window, chat("b")).await.map(|_| clock::now())
+    };
+    let (first, second) = tokio::join!(first, second);
+    first.unwrap();
+    assert!(second.unwrap() - start >= 3 * SECOND);
+    assert_eq!(gateway.asked(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_cannot_be_served_in_time_is_told_at_once_and_succeeds_when_told() {
+    let window = window(2, 60);
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let start = clock::now();
+    for _ in 0..2 {
+        gateway.ask(&window, chat("a")).await.unwrap();
+    }
+    let wait = retry_after(gateway.ask(&window, chat("b")).await);
+    assert_eq!((gateway.asked(), clock::now()), (2, start));
+    assert_eq!(window.expected_wait(), wait);
+    sleep(wait).await;
+    gateway.ask(&window, chat("b")).await.unwrap();
+    assert_eq!(window.waiting_count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_in_vain_is_told_within_max_wait_and_succeeds_when_told() {
+    // One place every nine seconds; two others are before the last.
+    let window = window(1, 9);
+    let gateway = Gateway::new(|_| Ok(reply()));
+    gateway.ask(&window, chat("a")).await.unwrap();
+    let start = clock::now();
+    let others = ["b", "c"].map(|caller| gateway.ask(&window, chat(caller)));
+    let last = async {
+        sleep(SECOND / 10).await;
+        let outcome = gateway.ask(&window, chat("d")).await;
+        (retry_after(outcome), clock::now() - start)
+    };
+    let ((wait, took), others) = tokio::join!(last, futures_util::future::join_all(others));
+    assert!(others.iter().all(Result::is_ok), "{others:?}");
+    assert!(took > 18 * SECOND && took <= MAX_WAIT, "{took:?}");
+    sleep(wait).await;
+    gateway.ask(&window, chat("d")).await.unwrap();
+}
+
+struct Leaver(Duration);
+
+impl BeforeSend for Leaver {
+    fn authorize(&self) -> Pin<Box<dyn Future<Output = Result<(), Abort>> + Send + '_>> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn cancelled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(sleep(self.0))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_purchase_that_nobody_waits_for_leaves_the_queue() {
+    let window = window(1, 15);
+    let gateway = Gateway::new(|_| Ok(reply()));
+    gateway.ask(&window, chat("a")).await.unwrap();
+    let mut attempt = chat("b");
+    attempt.request.before_send = Some(Arc::new(Leaver(3 * SECOND)));
+    let start = clock::now();
+    let outcome = gateway.ask(&window, attempt).await;
+    assert!(matches!(outcome, Err(Error::Aborted(Abort::Cancelled))), "{outcome:?}");
+    assert_eq!((clock::now() - start, gateway.asked()), (3 * SECOND, 1));
+    assert_eq!(window.waiting_count(), 0);
+    gateway.ask(&window, chat("c")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_refuses_who_waits_and_leaves_alone_who_was_sent() {
+    let shutdown = CancellationToken::new();
+    let window = RateLimit::new(memory(), setting(1, 5), shutdown.clone());
+    let gateway = Gateway::slow(4 * SECOND);
+    let sent = gateway.ask(&window, chat("a"));
+    let waits = async {
+        tokio::task::yield_now().await;
+        gateway.ask(&window, chat("b")).await
+    };
+    let stop = async {
+        sleep(SECOND).await;
+        shutdown.cancel();
+    };
+    let (sent, waits, ()) = tokio::join!(sent, waits, stop);
+    sent.unwrap();
+    assert!(matches!(waits, Err(Error::Draining)), "{waits:?}");
+    let problem = Error::Draining.purchase_problem();
+    assert_eq!(problem.kind().code, "draining");
+    assert_eq!(gateway.asked(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_recorded_is_not_sent_and_takes_no_place() {
+    let log = Store::unusable("no disk");
+    let window = RateLimit::new(log, setting(1, 60), CancellationToken::new());
+    window.restore().await;
+    let gateway = Gateway::new(|_| Ok(reply()));
+    for _ in 0..3 {
+        let outcome = gateway.ask(&window, chat("a")).await;
+        assert!(matches!(outcome, Err(Error::Aborted(Abort::Unrecorded))), "{outcome:?}");
+    }
+    assert_eq!((gateway.asked(), window.free_slots()), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_never_left_takes_no_place_and_what_may_have_left_does() {
+    for (error, free) in [
+        (Error::ClosedBeforeSend, 1),
+        (Error::Unreachable(std::io::ErrorKind::ConnectionRefused.into()), 1),
+        (Error::Aborted(Abort::Cancelled), 1),
+        (Error::Timeout(SECOND), 0),
+        (Error::Status(StatusCode::BAD_GATEWAY), 0),
+        (Error::KeyRejected { key: 0 }, 0),
+    ] {
+        let log = memory();
+        let window = RateLimit::new(log.clone(), setting(1, 60), CancellationToken::new());
+        let error = Mutex::new(Some(error));
+        let gateway = Gateway::new(move |_| Err(error.lock().unwrap().take().unwrap()));
+        gateway.ask(&window, chat("a")).await.unwrap_err();
+        let logged = log.recent_replies(MAX_PERIOD).await.unwrap().len();
+        assert_eq!((window.free_slots(), logged), (free, 1 - free));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_takes_its_place_from_then_on_and_a_waiting_one_none() {
+    let window = window(1, 10);
+    let gateway = Gateway::slow(60 * SECOND);
+    let sent = timeout(3 * SECOND, gateway.ask(&window, chat("a")));
+    sent.await.expect_err("it is slow");
+    assert_eq!(window.free_slots(), 0);
+    let waits = timeout(SECOND, gateway.ask(&window, chat("b")));
+    waits.await.expect_err("there is no place");
+    assert_eq!(window.waiting_count(), 0);
+    sleep(9 * SECOND + SECOND / 10).await;
+    assert_eq!((window.free_slots(), gateway.asked()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_key_of_the_ring_takes_a_place_of_its_own() {
+    let window = window(2, 60);
+    let client = |attempt: Attempt| async move {
+        Err::<GatewayReply, _>(Error::KeyRejected { key: attempt.key })
+    };
+    let (key_ring, max_wait) = (Arc::new(Mutex::new(KeyRing::new(3))), MAX_WAIT);
+    let gateway =
+        crate::upstream::Gateway { key_ring, rate_limit: Arc::clone(&window), max_wait, client };
+    let outcome = gateway.send(chat("a").request).await;
+    assert!(matches!(outcome, Err(Error::NoSlot { .. })), "{outcome:?}");
+    assert_eq!(window.free_slots(), 0);
+}
+
+#[tokio::test]
+async fn a_restart_goes_on_with_the_log_and_a_clock_that_was_set_back_counts_from_now() {
+    let log = memory();
+    let wall = clock::wall();
+    for (ago, ahead) in [(90, 0), (50, 0), (10, 0), (0, 3_000)] {
+        let place = SlotId::new();
+        let at = wall - Duration::from_secs(ago) + Duration::from_secs(ahead);
+        clock::set_wall(Some(at));
+        log.take_slot(place).await.unwrap();
+        log.slot_replied(place);
+    }
+    clock::set_wall(Some(wall));
+    let window = RateLimit::new(log, setting(10, 60), CancellationToken::new());
+    window.restore().await;
+    assert_eq!(window.free_slots(), 7);
+}
+
+/// A ledger that is slow to tell when replies came.
+struct SlowLog(Duration);
+
+impl StoreHook for SlowLog {
+    fn before<'a>(&'a self, verb: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>> {
+        let is_asked = matches!(verb, StoreOp::Other("replies_since"));
+        Box::pin(async move {
+            if is_asked {
+                sleep(self.0).await;
+            }
+            Ok(())
+        })
+    }
+
+    fn after<'a>(&'a self, _: StoreOp<'a>, _: &'a Result<(), ReserveError>) -> HookFuture<'a, ()> {
+        Box::pin(ready(()))
+    }
+
+    fn allows(&self, _: StoreOp<'_>) -> bool {
+        true
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_ledger_frees_no_slot_early_after_a_restart() {
+    let log = memory();
+    clock::set_wall(Some(clock::wall()));
+    let place = SlotId::new();
+    log.take_slot(place).await.unwrap();
+    log.slot_replied(place);
+    let log = log.with_hook(Arc::new(SlowLog(5 * SECOND)));
+    let window = RateLimit::new(log, setting(10, 60), CancellationToken::new());
+    window.restore().await;
+    sleep(52 * SECOND).await;
+    assert_eq!(window.free_slots(), 9, "the reply came 57 s ago");
+    sleep(4 * SECOND).await;
+    assert_eq!(window.free_slots(), 10);
+}
+
+/// With real time: cores do not share a runtime.
+#[test]
+fn cores_share_one_window() {
+    const LIMIT: usize = 10;
+    let window = window(u32::try_from(LIMIT).unwrap(), 1);
+    let gateway = Gateway::slow(Duration::from_millis(5));
+    let start = clock::now();
+    let times: Vec<_> = std::thread::scope(|scope| {
+        let cores: Vec<_> = (0..3)
+            .map(|core| {
+                let (window, gateway) = (&window, &gateway);
+                scope.spawn(move || {
+                    let runtime =
+                        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                    runtime.block_on(async {
+                        let caller = core.to_string();
+                        let asked = (0..10).map(|_| async {
+                            gateway.ask(window, chat(&caller)).await.unwrap();
+                            clock::now()
+                        });
+                        futures_util::future::join_all(asked).await
+                    })
+                })
+            })
+            .collect();
+        cores.into_iter().flat_map(|core| core.join().unwrap()).collect()
+    });
+    assert_eq!((times.len(), gateway.asked()), (30, 30));
+    let mut times = times;
+    times.sort_unstable();
+    for pair in times.windows(LIMIT + 1) {
+        assert!(pair[LIMIT] - pair[0] >= SECOND - Duration::from_millis(100), "{pair:?}");
+    }
+    assert!(clock::now() - start < 10 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_in_the_moment_of_its_grant_gives_its_place_back_once() {
+    let window = window(2, 60);
+    let sleeper = Gateway::slow(50 * SECOND);
+    let (one, two) = (sleeper.ask(&window, chat("a")), sleeper.ask(&window, chat("b")));
+    let leaving = async {
+        sleep(SECOND).await;
+        let (waiting, granted) = window.enqueue(&chat("c"), false);
+        // Its future is being dropped on one core while another one grants it a place.
+        drop(granted);
+        let more = RequestLimit { requests: 3, period: 60 * SECOND };
+        window.update(|state, _| state.scheduler.set_limit(more));
+        drop(waiting);
+        assert_eq!(window.free_slots(), 1, "two are under way, of three");
+    };
+    tokio::join!(async { one.await.map(drop) }, async { two.await.map(drop) }, leaving).2
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_granted_a_place_in_its_last_moment_has_it() {
+    let window = window(1, 60);
+    let sleeper = Gateway::slow(50 * SECOND);
+    let late = async {
+        sleep(SECOND).await;
+        let (mut waiting, mut granted) = window.enqueue(&chat("b"), false);
+        // It looked, saw nothing, and another core grants it a place before it gives up.
+        granted.try_recv().expect_err("there is no place yet");
+        let more = RequestLimit { requests: 2, period: 60 * SECOND };
+        window.update(|state, _| state.scheduler.set_limit(more));
+        waiting.next_wake(clock::now()).expect("it looks once more");
+        granted.try_recv().expect("and sees its place");
+        drop(waiting);
+        assert_eq!(window.free_slots(), 1, "nothing of it is lost");
+    };
+    tokio::join!(async { sleeper.ask(&window, chat("a")).await.map(drop) }, late).1
+}

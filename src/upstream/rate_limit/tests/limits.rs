@@ -1,0 +1,289 @@
+//! Where the limit comes from: the settings, the gateway's books, or nowhere.
+
+use super::*;
+
+fn billing(requests: u64, window_seconds: u64) -> AccountLimit {
+    AccountLimit { requests, window_seconds }
+}
+
+fn auto() -> Arc<RateLimit> {
+    RateLimit::new(memory(), config::RateLimitConfig::Auto, CancellationToken::new())
+}
+
+#[tokio::test(start_paused = true)]
+async fn purchases_wait_for_the_gateways_word_five_seconds_at_most_and_its_own_question_does_not() {
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let waited = async |window: &Arc<RateLimit>, attempt: Attempt| {
+        let start = clock::now();
+        gateway.ask(window, attempt).await.unwrap();
+        (clock::now() - start).as_secs()
+    };
+    let ask = |what| Attempt { request: GatewayRequest::free(what), ..chat("") };
+    let (silent, told) = (auto(), auto());
+    assert_eq!(waited(&silent, ask(GatewayCall::Billing)).await, 0);
+    assert_eq!(
+        waited(&silent, ask(GatewayCall::VideoStatus { request_id: "r".into(), is_watched: true }))
+            .await,
+        1
+    );
+    assert_eq!(waited(&silent, chat("a")).await, 4);
+    assert_eq!(silent.free_slots(), 57);
+
+    told.set_limit(billing(7, 30));
+    assert_eq!((waited(&told, chat("a")).await, told.free_slots()), (0, 6));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_lets_those_go_who_wait_for_it() {
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let window = auto();
+    let start = clock::now();
+    let answer = async {
+        sleep(SECOND).await;
+        window.set_limit(billing(7, 30));
+    };
+    let (bought, ()) = tokio::join!(gateway.ask(&window, chat("a")), answer);
+    bought.unwrap();
+    assert_eq!(clock::now() - start, SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_does_not_tell_lets_those_go_who_wait_for_its_word() {
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let window = auto();
+    let start = clock::now();
+    let silence = async {
+        sleep(SECOND).await;
+        assert_eq!(window.waiting_count(), 1);
+        window.assume_default();
+    };
+    let (bought, ()) = tokio::join!(gateway.ask(&window, chat("a")), silence);
+    bought.unwrap();
+    assert_eq!((clock::now() - start, window.waiting_count()), (SECOND, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_limit_is_passed_over_and_a_setting_wins() {
+    let window = auto();
+    let longest = MAX_PERIOD.as_secs();
+    for limit in [billing(0, 60), billing(7, 0), billing(7, longest + 1)] {
+        window.set_limit(limit);
+        assert_eq!(window.free_slots(), 60, "{limit:?}");
+    }
+    window.set_limit(billing(7, longest));
+    assert_eq!(window.free_slots(), 7);
+    window.set_limit(billing(u64::MAX, 60));
+    assert!(window.free_slots() > 1_000_000);
+    window.reconfigure(setting(3, 1));
+    window.set_limit(billing(60, 60));
+    assert_eq!(window.free_slots(), 3);
+    // Nothing is asked again at a reload: what was told meanwhile holds.
+    window.reconfigure(config::RateLimitConfig::Auto);
+    assert_eq!(window.free_slots(), 60);
+}
+
+#[tokio::test(start_paused = true)]
+async fn restart_begins_with_limit_that_was_told_last() {
+    let log = memory();
+    let begin = async |setting: config::RateLimitConfig| {
+        let window = RateLimit::new(log.clone(), setting, CancellationToken::new());
+        window.restore().await;
+        window
+    };
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let first = begin(config::RateLimitConfig::Auto).await;
+    first.set_limit(billing(1_000, 60));
+    first.set_limit(billing(0, 60));
+    for _ in 0..100 {
+        gateway.ask(&first, chat("a")).await.unwrap();
+    }
+    let second = begin(config::RateLimitConfig::Auto).await;
+    assert_eq!(second.free_slots(), 900);
+    let start = clock::now();
+    gateway.ask(&second, chat("a")).await.unwrap();
+    assert_eq!(clock::now(), start, "nothing is waited for");
+    // A gateway that does not answer changes nothing.
+    second.assume_default();
+    assert_eq!(second.free_slots(), 899);
+    second.set_limit(billing(5, 60));
+
+    let fixed = begin(setting(500, 60)).await;
+    assert_eq!(fixed.free_slots(), 399, "the settings win");
+    fixed.set_limit(billing(200, 60));
+    fixed.reconfigure(config::RateLimitConfig::Auto);
+    assert_eq!(fixed.free_slots(), 99, "and what was told meanwhile is not forgotten");
+    assert_eq!(begin(config::RateLimitConfig::Auto).await.free_slots(), 99);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hold_begins_anew_when_ledger_has_opened() {
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let window = auto();
+    sleep(60 * SECOND).await;
+    window.restore().await;
+    let start = clock::now();
+    let answer = async {
+        sleep(2 * SECOND).await;
+        assert_eq!(gateway.asked(), 0);
+        window.set_limit(billing(7, 30));
+    };
+    let (bought, ()) = tokio::join!(gateway.ask(&window, chat("a")), answer);
+    bought.unwrap();
+    assert_eq!((clock::now() - start, window.free_slots()), (2 * SECOND, 6));
+}
+
+#[tokio::test(start_paused = true)]
+async fn limit_of_former_account_is_forgotten() {
+    let gateway = Gateway::new(|_| Ok(reply()));
+    for (told, free) in [((1_000, 60), 60), ((5, 60), 5), ((1, 60), 1), ((30, 3_600), 30)] {
+        let window = auto();
+        window.set_limit(billing(told.0, told.1));
+        window.forget_limit();
+        assert_eq!(window.free_slots(), free);
+        let start = clock::now();
+        if free > 1 {
+            let question =
+                Attempt { request: GatewayRequest::free(GatewayCall::Billing), ..chat("") };
+            gateway.ask(&window, question).await.unwrap();
+            assert_eq!(clock::now(), start, "the question does not wait");
+        }
+        gateway.ask(&window, chat("a")).await.unwrap();
+        assert_eq!(clock::now() - start, PURCHASE_WAIT_FOR_LIMIT);
+        // A gateway that does not answer brings the former limit not back, nor does a reload.
+        window.assume_default();
+        window.reconfigure(config::RateLimitConfig::Auto);
+        assert!(window.free_slots() < free);
+        // The same limit is news.
+        window.set_limit(billing(2_000, 60));
+        assert!(window.free_slots() > 1_900);
+    }
+
+    let fixed = window(500, 60);
+    fixed.set_limit(billing(7, 60));
+    fixed.forget_limit();
+    assert_eq!(fixed.free_slots(), 500);
+    let start = clock::now();
+    gateway.ask(&fixed, chat("a")).await.unwrap();
+    assert_eq!(clock::now(), start, "nothing is waited for");
+    fixed.reconfigure(config::RateLimitConfig::Auto);
+    assert_eq!(fixed.free_slots(), 499, "what holds stays until the new account tells its own");
+}
+
+#[tokio::test(start_paused = true)]
+async fn limit_question_leaves_at_once_when_keys_change_under_load() {
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let question =
+        || Attempt { request: GatewayRequest::free(GatewayCall::Billing).patient(), ..chat("") };
+    for (sent, waits) in [(99, false), (100, true)] {
+        let window = auto();
+        window.set_limit(billing(100, 60));
+        for _ in 0..sent {
+            gateway.ask(&window, chat("a")).await.unwrap();
+        }
+        // As when one key of several is rotated: it may be the same account.
+        window.forget_limit();
+        window.forget_limit();
+        assert_eq!(window.free_slots(), 0);
+        let start = clock::now();
+        gateway.ask(&window, question()).await.unwrap();
+        assert_eq!(clock::now() > start, waits, "{sent}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn limit_question_leaves_at_once_when_a_start_under_load_is_for_a_new_account() {
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let log = memory();
+    let begin =
+        || RateLimit::new(log.clone(), config::RateLimitConfig::Auto, CancellationToken::new());
+    let earlier = begin();
+    earlier.set_limit(billing(1_000, 60));
+    for _ in 0..100 {
+        gateway.ask(&earlier, chat("a")).await.unwrap();
+    }
+    let window = begin();
+    window.forget_limit();
+    window.restore().await;
+    assert_eq!(window.free_slots(), 0);
+    let start = clock::now();
+    let question =
+        Attempt { request: GatewayRequest::free(GatewayCall::Billing).patient(), ..chat("") };
+    gateway.ask(&window, question).await.unwrap();
+    assert_eq!(clock::now(), start);
+}
+
+#[tokio::test(start_paused = true)]
+async fn start_for_new_account_passes_over_stored_limit() {
+    let log = memory();
+    let begin =
+        || RateLimit::new(log.clone(), config::RateLimitConfig::Auto, CancellationToken::new());
+    begin().set_limit(billing(1_000, 60));
+    let window = begin();
+    window.forget_limit();
+    window.restore().await;
+    assert_eq!(window.free_slots(), 60);
+    let start = clock::now();
+    Gateway::new(|_| Ok(reply())).ask(&window, chat("a")).await.unwrap();
+    assert_eq!(clock::now() - start, PURCHASE_WAIT_FOR_LIMIT);
+    // Also one that is the same as the former.
+    window.set_limit(billing(1_000, 60));
+    let next = begin();
+    next.restore().await;
+    assert_eq!((window.free_slots(), next.free_slots()), (999, 999));
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_waits_up_to_max_wait_for_limit_that_is_not_known_yet() {
+    let transport = |_: Attempt| ready(Ok::<_, Error>(reply()));
+    for (told_after, served_after) in [(1, Some(1)), (3, None)] {
+        let log = memory();
+        // As many as the assumed limit allows, and more.
+        for _ in 0..100 {
+            let place = SlotId::new();
+            log.take_slot(place).await.unwrap();
+            log.slot_replied(place);
+        }
+        let window = RateLimit::new(log, config::RateLimitConfig::Auto, CancellationToken::new());
+        window.restore().await;
+        let start = clock::now();
+        let asking = send(&window, 2 * SECOND, transport, chat("a"));
+        let telling = async {
+            sleep(told_after * SECOND).await;
+            window.set_limit(billing(1_000, 60));
+        };
+        let asking = async { (asking.await, clock::now() - start) };
+        let ((outcome, took), ()) = tokio::join!(asking, telling);
+        match served_after {
+            Some(seconds) => {
+                outcome.unwrap();
+                assert_eq!(took, seconds * SECOND);
+            }
+            None => {
+                retry_after(outcome);
+                assert_eq!(took, 2 * SECOND);
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn limit_question_finds_its_slot_although_purchases_fill_assumed_limit() {
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let window = auto();
+    window.assume_default();
+    for _ in 0..59 {
+        gateway.ask(&window, chat("a")).await.unwrap();
+    }
+    retry_after(gateway.ask(&window, chat("b")).await);
+    let question = |request: GatewayRequest| Attempt { request, ..chat("") };
+    let start = clock::now();
+    gateway.ask(&window, question(GatewayRequest::free(GatewayCall::Billing))).await.unwrap();
+    assert_eq!((clock::now(), gateway.asked()), (start, 60));
+    // Beyond the assumed limit nothing is sent: a command is told so, and the server itself waits.
+    retry_after(gateway.ask(&window, question(GatewayRequest::free(GatewayCall::Billing))).await);
+    gateway
+        .ask(&window, question(GatewayRequest::free(GatewayCall::Billing).patient()))
+        .await
+        .unwrap();
+    assert!(clock::now() - start >= 60 * SECOND);
+}

@@ -1,0 +1,105 @@
+//! What polls leave to purchases.
+
+use super::*;
+
+fn poll(job: usize) -> Attempt {
+    let what =
+        GatewayCall::VideoStatus { request_id: format!("job-{job}").into(), is_watched: true };
+    let ask =
+        GatewayRequest { caller: job.to_string().into(), ..GatewayRequest::free(what).patient() };
+    Attempt { request: ask, key: 0, since: clock::now() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn purchases_never_wait_behind_the_polls_of_fifty_jobs() {
+    let (window, gateway) = (window(60, 60), Gateway::slow(SECOND / 10));
+    let start = clock::now();
+    let five_minutes = 300 * SECOND;
+    let pollers = (0..50).map(|job| {
+        let (window, gateway) = (Arc::clone(&window), gateway.clone());
+        tokio::spawn(async move {
+            while clock::now() - start < five_minutes {
+                let _ = gateway.ask(&window, poll(job)).await;
+                sleep(5 * SECOND).await;
+            }
+        })
+    });
+    let pollers: Vec<_> = pollers.collect();
+    // The first minute is the polls' own; then a purchase comes every ten seconds.
+    sleep(60 * SECOND).await;
+    let mut bought = 0;
+    while clock::now() - start < five_minutes {
+        let asked = clock::now();
+        gateway.ask(&window, chat("a buyer")).await.expect("there is room");
+        assert!(clock::now() - asked < SECOND / 2, "it waited {:?}", clock::now() - asked);
+        bought += 1;
+        sleep(10 * SECOND).await;
+    }
+    for poller in pollers {
+        poller.await.expect("it ends");
+    }
+    let polls = gateway.asked() - bought;
+    assert!(bought >= 20 && polls >= 100, "{bought} purchases, {polls} polls");
+}
+
+#[tokio::test(start_paused = true)]
+async fn poll_is_not_refused_however_long_it_waits() {
+    let (window, gateway) = (window(1, 3_600), Gateway::slow(SECOND / 10));
+    gateway.ask(&window, chat("a buyer")).await.unwrap();
+    let start = clock::now();
+    gateway.ask(&window, poll(1)).await.unwrap();
+    assert!(clock::now() - start > 3_600 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn thousand_waiting_polls_go_one_by_one_although_the_first_ones_leave() {
+    let (window, gateway) = (window(1_000, 10), Gateway::slow(SECOND / 10));
+    let start = clock::now();
+    let polls = (0..1_000).map(|job| {
+        let (window, gateway) = (Arc::clone(&window), gateway.clone());
+        // Every third one gives up while it waits: also the one that looks at the clock.
+        let patience = if job % 3 == 0 { SECOND / 100 } else { 60 * SECOND };
+        tokio::spawn(
+            async move { timeout(patience, gateway.ask(&window, poll(job))).await.is_ok() },
+        )
+    });
+    let polls = futures_util::future::join_all(polls.collect::<Vec<_>>()).await;
+    let done = polls.into_iter().filter(|done| *done.as_ref().unwrap()).count();
+    assert!((666..=668).contains(&done), "{done}");
+    assert!(clock::now() - start < 12 * SECOND, "{:?}", clock::now() - start);
+    assert_eq!(window.waiting_count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn granted_waiter_does_not_become_attendant() {
+    let window = window(1, 60);
+    let polling = Attempt { request: poll(0).request.patient(), ..poll(0) };
+    let (_buyer, mut bought) = window.enqueue(&chat("a"), false);
+    let (first, mut granted) = window.enqueue(&polling, false);
+    let (second, _) = window.enqueue(&polling, false);
+    bought.try_recv().expect("the only place");
+    // It looked, saw nothing, and another core grants it a place before it asks whether it attends.
+    granted.try_recv().expect_err("there is no place yet");
+    let more = RequestLimit { requests: 2, period: 60 * SECOND };
+    window.update(|state, _| state.scheduler.set_limit(more));
+    assert!(!first.watch_clock());
+    granted.try_recv().expect("it has its place");
+    assert!(second.watch_clock(), "somebody looks at the clock");
+    // Whoever attends is relieved when it leaves.
+    let (third, _) = window.enqueue(&polling, false);
+    assert!(!third.watch_clock());
+    drop(second);
+    assert!(third.watch_clock());
+}
+
+#[tokio::test(start_paused = true)]
+async fn poll_that_gateway_refuses_gives_up_after_max_wait() {
+    let retry_after = Some(SECOND);
+    let gateway = Gateway::new(move |_| Err(Error::Throttled { retry_after }));
+    let window = window(60, 60);
+    let start = clock::now();
+    let outcome = gateway.ask(&window, poll(1)).await;
+    assert!(matches!(outcome, Err(Error::Throttled { .. })), "{outcome:?}");
+    assert!(clock::now() - start <= MAX_WAIT, "{:?}", clock::now() - start);
+    assert!((15..=21).contains(&gateway.asked()), "{}", gateway.asked());
+}
