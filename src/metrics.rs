@@ -1,4 +1,4 @@
-//! The figures that an operator scrapes, as typed handles; labels come from closed lists only.
+//! Prometheus metrics. Label values come from fixed lists only.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -114,7 +114,7 @@ impl Metrics {
         self.tolls.get_or_create(&labels).inc_by(toll_micros);
     }
 
-    /// `look` returns the free slots and the waiting requests; the first one that is set stays.
+    /// Sets the source of free slots and waiting requests. Later calls have no effect.
     pub fn watch_rate_limit(&self, look: impl Fn() -> (usize, usize) + Send + Sync + 'static) {
         let _ = self.rate_limit.set(Box::new(look));
     }

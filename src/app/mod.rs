@@ -15,8 +15,6 @@ use http::{HeaderValue, Method};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::Service;
-use tower::util::BoxCloneSyncService;
 use url::Url;
 
 pub use start::{Shutdown, open, own_addresses, prepare, start};
@@ -40,7 +38,7 @@ use crate::media::Videos;
 use crate::metrics::Metrics;
 use crate::pipeline::{self, HttpService};
 use crate::purchase::idempotency::RunningPurchases;
-use crate::purchase::{self, PurchaseTerms};
+use crate::purchase::{self, PurchaseTerms, Purchases};
 use crate::redact::Redactor;
 use crate::reports::Reports;
 use crate::reports::me::MeReport;
@@ -56,7 +54,7 @@ use crate::store::{AccountBinding, Budgets, KeyId, RecentRefusals, Store};
 use crate::upstream::client::Client;
 use crate::upstream::fetch::MediaClient;
 use crate::upstream::rate_limit::RateLimit;
-use crate::upstream::{self, GatewayReply, GatewayRequest, KeyRing};
+use crate::upstream::{self, GatewayService, KeyRing};
 use crate::validate::ChatRules;
 
 /// Videos are dear and slow: their replies are kept at least this long.
@@ -99,8 +97,6 @@ pub struct App {
     pub summary: BillingSummary,
 }
 
-type GatewayService = BoxCloneSyncService<GatewayRequest, GatewayReply, upstream::Error>;
-
 struct GatewayAccount {
     base: Url,
     keys: Vec<Key>,
@@ -129,7 +125,7 @@ impl App {
         old: Option<&Self>,
     ) -> io::Result<Self> {
         let gateway = GatewayAccount::new(&config, &shared, old.map(|old| &old.gateway))?;
-        let polls = BoxCloneSyncService::new(gateway.stack(&config, &shared)?);
+        let polls = gateway.stack(&config, &shared)?;
         let limiter = Arc::new(Limiter::new(&config.limits, Arc::clone(&shared.refusals)));
         let summary = match old {
             Some(old) => old.summary.clone(),
@@ -223,7 +219,7 @@ impl App {
         B::Error: Into<crate::response::BoxError>,
     {
         let gateway = self.gateway.stack(&self.config, &self.shared)?;
-        let purchases = pipeline::purchases(&self.context, tasks, gateway);
+        let purchases = Purchases::new(self.context.clone(), gateway, tasks);
         let routes = Routes { handlers: Arc::clone(&self.handlers), purchases };
         Ok(pipeline::downstream(&self.downstream, routes))
     }
@@ -277,17 +273,7 @@ impl GatewayAccount {
         self.base == other.base && ids(&self.keys) == ids(&other.keys)
     }
 
-    fn stack(
-        &self,
-        config: &Settings,
-        shared: &SharedState,
-    ) -> io::Result<
-        impl Service<GatewayRequest, Response = GatewayReply, Error = upstream::Error, Future: Send>
-        + Clone
-        + Send
-        + Sync
-        + use<>,
-    > {
+    fn stack(&self, config: &Settings, shared: &SharedState) -> io::Result<GatewayService> {
         let redactor = shared.redactor.clone();
         Ok(pipeline::gateway(upstream::Gateway {
             key_ring: Arc::clone(&self.ring),
@@ -357,9 +343,7 @@ pub fn standalone_gateway(
     base: &Url,
     keys: &[Key],
     window: Arc<RateLimit>,
-) -> io::Result<
-    impl Service<GatewayRequest, Response = GatewayReply, Error = upstream::Error> + Clone + use<>,
-> {
+) -> io::Result<GatewayService> {
     let ring = Arc::new(Mutex::new(KeyRing::new(keys.len())));
     let redactor = Redactor::new(Arc::new(Metrics::default()));
     if let Target::Live { keys: all, .. } = &settings.target {
@@ -473,7 +457,7 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::upstream::GatewayCall;
+    use crate::upstream::{GatewayCall, GatewayRequest};
 
     #[tokio::test]
     async fn key_that_is_not_asked_with_is_redacted_too() {

@@ -1,4 +1,4 @@
-//! Every kind of refusal, a row each. `docs/reference/problems.md` is written from these rows: run
+//! All kinds of problems, one row each. `docs/reference/problems.md` is generated from them: run
 //! `UPDATE_DOCS=1 cargo test --test documents` after a change.
 
 use http::StatusCode;
@@ -278,7 +278,7 @@ kinds! {
     }
 }
 
-/// What the faults of an `invalid_request` mean: their codes, as the list in `docs/reference/problems.md` shows them.
+/// The codes in `errors` of an `invalid_request` and their meaning, for the reference.
 pub const FIELD_ERROR_CODES: &[(&str, &str)] = &[
     ("`required`", "the field is missing"),
     ("`wrong_type`", "another JSON type was expected; `null` does not count as absent"),

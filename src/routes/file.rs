@@ -1,4 +1,4 @@
-//! Sends a file that is known at start: compressed, with tags, conditions and ranges.
+//! Serves files known at start: precompressed, with ETags, conditional requests and ranges.
 
 use bytes::Bytes;
 use http::header::{
@@ -14,9 +14,9 @@ use crate::response::{Body, Response};
 #[derive(Debug)]
 pub struct StaticFile {
     media_type: &'static str,
-    /// Headers that go with every answer that shows or confirms this file.
+    /// Headers of every response for this file.
     headers: HeaderMap,
-    /// By the server's preference; the last is the file as it is.
+    /// In order of preference; the last is uncompressed.
     variants: Vec<Variant>,
 }
 
@@ -27,17 +27,17 @@ struct Variant {
     tag: HeaderValue,
 }
 
-/// A file of `static/`, as `build.rs` lists it.
+/// A file of `static/`, listed by `build.rs`.
 #[derive(Debug)]
 pub struct Embedded {
     pub name: &'static str,
     pub bytes: &'static [u8],
-    /// In the order of `CODINGS`; an empty form does not exist.
+    /// In the order of `CODINGS`; empty if compression did not help.
     pub forms: [&'static [u8]; CODINGS.len()],
 }
 
 const IDENTITY: &str = "identity";
-/// Kept by browsers, and asked after each time: a change of ours is theirs at once.
+/// Browsers may store it but must revalidate it.
 pub(super) const REVALIDATE: &str = "no-cache";
 pub(super) const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 
@@ -47,7 +47,7 @@ pub(super) fn header_map<const N: usize>(pairs: [(HeaderName, &'static str); N])
 
 impl StaticFile {
     pub fn new(bytes: Bytes, media_type: &'static str, extra: &HeaderMap) -> Self {
-        // A coding that fails is left out; the file as it is always remains.
+        // A coding that fails is left out.
         let forms = CODINGS.map(|(_, compress)| compress(&bytes).unwrap_or_default().into());
         Self::with_variants(bytes, forms, media_type, extra)
     }
@@ -57,7 +57,7 @@ impl StaticFile {
         Self::with_variants(Bytes::from_static(file.bytes), forms, media_type, extra)
     }
 
-    /// The tags change with `extra`, too: a 304 must not keep outdated headers alive.
+    /// The ETags depend on the headers too, so that a 304 never keeps outdated headers.
     fn with_variants(
         bytes: Bytes,
         compressed: [Bytes; CODINGS.len()],
@@ -82,20 +82,21 @@ impl StaticFile {
         Self { media_type, headers: extra.clone(), variants: forms }
     }
 
-    /// Answers a GET or HEAD: in the coding liked best, with 304, and with 206 for one byte range.
+    /// Answers a GET or HEAD, with 304 and with 206 for a single range.
     pub fn answer(&self, method: &Method, headers: &HeaderMap) -> Response {
-        let mut answer = self.respond(method, headers);
-        if method == Method::HEAD && answer.status() == StatusCode::OK {
-            let length = std::mem::take(answer.body_mut()).size_hint().exact().unwrap_or_default();
-            answer.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
+        let mut response = self.respond(method, headers);
+        if method == Method::HEAD && response.status() == StatusCode::OK {
+            let length =
+                std::mem::take(response.body_mut()).size_hint().exact().unwrap_or_default();
+            response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
-        answer
+        response
     }
 
     fn respond(&self, method: &Method, headers: &HeaderMap) -> Response {
         let range = headers.get(RANGE).filter(|_| method == Method::GET);
         let form = match range {
-            // A range counts bytes of the file itself.
+            // Ranges apply to the uncompressed file.
             Some(_) => self.variants.last(),
             None => self.preferred(headers),
         };
@@ -106,16 +107,16 @@ impl StaticFile {
         let same = headers.get(IF_RANGE).is_none_or(|tag| *tag == form.tag);
         match range.filter(|_| same).and_then(|range| parse_range(range, form.bytes.len())) {
             Some(None) => {
-                let mut answer = self.empty_response(StatusCode::RANGE_NOT_SATISFIABLE);
-                set_header(&mut answer, CONTENT_RANGE, &format!("bytes */{}", form.bytes.len()));
-                answer
+                let mut response = self.empty_response(StatusCode::RANGE_NOT_SATISFIABLE);
+                set_header(&mut response, CONTENT_RANGE, &format!("bytes */{}", form.bytes.len()));
+                response
             }
             Some(Some((first, last))) => {
                 let part = form.bytes.slice(first..=last);
-                let mut answer = self.variant_response(form, StatusCode::PARTIAL_CONTENT, part);
+                let mut response = self.variant_response(form, StatusCode::PARTIAL_CONTENT, part);
                 let all = form.bytes.len();
-                set_header(&mut answer, CONTENT_RANGE, &format!("bytes {first}-{last}/{all}"));
-                answer
+                set_header(&mut response, CONTENT_RANGE, &format!("bytes {first}-{last}/{all}"));
+                response
             }
             None => self.variant_response(form, StatusCode::OK, form.bytes.clone()),
         }
@@ -123,15 +124,15 @@ impl StaticFile {
 
     fn preferred(&self, headers: &HeaderMap) -> Option<&Variant> {
         let wishes = parse_accept_encoding(headers);
-        // The first of those with the highest rank; `max_by_key` would take the last.
+        // Reversed, because `max_by_key` returns the last of equal elements.
         let best = self.variants.iter().rev().max_by_key(|form| quality(&wishes, form.coding));
         best.filter(|form| quality(&wishes, form.coding) > 0).or(self.variants.last())
     }
 
     fn variant_response(&self, form: &Variant, status: StatusCode, body: Bytes) -> Response {
-        let mut answer = self.empty_response(status);
-        *answer.body_mut() = Body::from(body);
-        let headers = answer.headers_mut();
+        let mut response = self.empty_response(status);
+        *response.body_mut() = Body::from(body);
+        let headers = response.headers_mut();
         headers.insert(ETAG, form.tag.clone());
         if form.coding == IDENTITY {
             headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
@@ -142,15 +143,15 @@ impl StaticFile {
                 headers.insert(CONTENT_ENCODING, HeaderValue::from_static(form.coding));
             }
         }
-        answer
+        response
     }
 
     fn empty_response(&self, status: StatusCode) -> Response {
-        let mut answer = Response::new(Body::empty());
-        *answer.status_mut() = status;
-        *answer.headers_mut() = self.headers.clone();
-        answer.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
-        answer
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = status;
+        *response.headers_mut() = self.headers.clone();
+        response.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
+        response
     }
 }
 
@@ -159,18 +160,18 @@ pub(super) fn short_hash(hash: &blake3::Hash) -> String {
 }
 
 fn etag(hash: &str, coding: &str) -> HeaderValue {
-    // Hexadecimal and a coding's name: always a valid header.
+    // Hexadecimal digits and a coding's name are always valid.
     HeaderValue::try_from(format!("\"{hash}-{coding}\""))
         .unwrap_or(HeaderValue::from_static("\"\""))
 }
 
-fn set_header(answer: &mut Response, name: HeaderName, value: &str) {
+fn set_header(response: &mut Response, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
-        answer.headers_mut().insert(name, value);
+        response.headers_mut().insert(name, value);
     }
 }
 
-/// Whether `If-None-Match` names this tag; compared weakly, as for GET and HEAD (RFC 9110, 13.1.2).
+/// Compares `If-None-Match` weakly, as for GET and HEAD (RFC 9110, section 13.1.2).
 fn matches_etag(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok()).any(|value| {
         value.split(',').map(str::trim).any(|one| {
@@ -179,8 +180,9 @@ fn matches_etag(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     })
 }
 
-/// Reads `bytes=a-b`, `bytes=a-` or `bytes=-n`: the first and the last byte, or nothing if they lie outside. Several
-/// ranges, or anything else, count as no range.
+/// Parses a single range into its first and last byte, or `Some(None)` if it is unsatisfiable.
+///
+/// Several ranges, or anything else, count as no range.
 fn parse_range(range: &HeaderValue, length: usize) -> Option<Option<(usize, usize)>> {
     let (first, last) = range.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
     let number = |text: &str| -> Option<usize> {
@@ -201,20 +203,19 @@ fn parse_range(range: &HeaderValue, length: usize) -> Option<Option<(usize, usiz
     Some((first <= last && first < length).then_some((first, last)))
 }
 
-/// What `Accept-Encoding` asks for: codings with their weight in thousandths.
+/// Parses `Accept-Encoding` into codings and weights in thousandths.
 fn parse_accept_encoding(headers: &HeaderMap) -> Vec<(&str, u16)> {
     let all = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     let told = all.flat_map(|value| value.split(',')).filter_map(|part| {
         let mut pieces = part.split(';').map(str::trim);
         let coding = pieces.next().filter(|coding| !coding.is_empty())?;
         let weight = pieces.find_map(|piece| piece.strip_prefix("q=").or(piece.strip_prefix("Q=")));
-        // A weight that cannot be read is no wish.
         Some((coding, weight.map_or(Some(1000), parse_qvalue)?))
     });
     told.collect()
 }
 
-/// 0: not acceptable. What is not named is not wanted, but for the file as it is, which comes last.
+/// Returns a coding's weight; 0 if it is not acceptable. An unnamed `identity` comes last.
 fn quality(wishes: &[(&str, u16)], coding: &str) -> u16 {
     let named = |name: &str| {
         let found = wishes.iter().find(|(told, _)| told.eq_ignore_ascii_case(name));
@@ -228,7 +229,7 @@ fn quality(wishes: &[(&str, u16)], coding: &str) -> u16 {
     }
 }
 
-/// `0.5` as 500; at most three decimals and at most 1 (RFC 9110, 12.4.2).
+/// Parses a weight (RFC 9110, section 12.4.2): `0.5` is 500.
 fn parse_qvalue(text: &str) -> Option<u16> {
     let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
     if rest.len() > 3 || !rest.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -58,7 +58,7 @@ fn a_test_is_told_from_what_only_looks_like_one() {
     assert!(is_test("documents::security::every_attack_has_its_row"));
     assert!(is_test("architecture::files_stay_short"));
     assert!(is_test(
-        "src::downstream::forwarded::the_first_hop_from_the_right_that_is_not_trusted_is_the_client"
+        "src::downstream::forwarded::first_untrusted_hop_from_the_right_is_the_client"
     ));
     assert!(is_test("src::contract::money::what_is_written_reads_back"));
     assert!(is_test("stores::budgets::a_clock_that_jumps_back_opens_no_period"));

@@ -193,7 +193,7 @@ fn more_connections_than_descriptors_cost_no_processor_and_pass() {
     let crowd: Vec<_> = (0..200)
         .map(|_| TcpStream::connect(gate.address()).expect("the kernel takes them"))
         .collect();
-    until("it says so", || gate.printed().contains("cannot accept connections"));
+    until("it says so", || gate.printed().contains("failed to accept connection"));
     let before = processor_ticks(&id);
     thread::sleep(Duration::from_millis(1_500));
     let ticks = processor_ticks(&id) - before;

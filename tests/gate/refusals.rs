@@ -6,8 +6,7 @@ use std::path::Path;
 use crate::support::process::Signal;
 use crate::support::{CHAT, Gate, Reply, Upstream, until};
 
-const MESSAGES: [&str; 2] =
-    ["a Host that is not ours", "an origin that is not in access.allowed_origins"];
+const MESSAGES: [&str; 2] = ["unknown host refused", "unlisted origin refused"];
 
 #[test]
 fn refusals_before_the_limiter_share_ten_lines_a_minute() {
