@@ -39,32 +39,30 @@ impl Videos {
         Self { media, words, jobs, policy: HeaderValue::from_static(policy) }
     }
 
-    /// Streams the video that a job's status body names, or a range of it.
-    ///
-    /// The stream ends with an error when the caller's credentials expire.
+    /// Streams the video that a job's status names, until the caller's credentials expire.
     pub async fn content(
         &self,
         status: &[u8],
         method: Method,
         range: Option<&HeaderValue>,
-        (caller, standing): (&Caller, &Session),
+        (caller, session): (&Caller, &Session),
     ) -> HandlerResult {
-        let address = self.words.result_url(status).ok_or_else(|| {
-            Problem::new(&NOT_FOUND).detail("the job's status names no video yet")
-        })?;
-        let address =
-            self.media.allowed_url(&address).ok_or_else(|| origin_not_listed(&address))?;
-        let seat = self.jobs.transfer_permit(caller)?;
+        let not_finished =
+            || Problem::new(&NOT_FOUND).detail("the job's status names no video yet");
+        let address = self.words.result_url(status).ok_or_else(not_finished)?;
+        let not_listed = || origin_not_listed(&address);
+        let address = self.media.allowed_url(&address).ok_or_else(not_listed)?;
+        let permit = self.jobs.transfer_permit(caller)?;
         let fetched = self.media.fetch(&address, method.clone(), range).await;
         let reply = fetched.map_err(|error| error.read_problem())?;
         let (head, body) = reply.into_parts();
         let is_empty = method == Method::HEAD || head.status == StatusCode::RANGE_NOT_SATISFIABLE;
         let body = if is_empty {
-            Body::from(Bytes::new())
+            Body::default()
         } else {
-            let standing = standing.clone();
-            let over = async move { standing.ended().await };
-            Body::stream(stream_video(body, seat, self.jobs.shutdown_token(), over))
+            let session = session.clone();
+            let session_end = async move { session.ended().await };
+            Body::stream(stream_video(body, permit, self.jobs.shutdown_token(), session_end))
         };
         let mut response = Response::new(body);
         *response.status_mut() = head.status;
@@ -102,35 +100,35 @@ enum TransferError {
 /// Streams the video. A cut transfer ends with an error, so it is not mistaken for the whole.
 fn stream_video<B>(
     body: B,
-    seat: ConcurrencyPermit,
-    stop: CancellationToken,
-    over: impl Future<Output = ()> + Send + 'static,
+    permit: ConcurrencyPermit,
+    shutdown: CancellationToken,
+    session_end: impl Future<Output = ()> + Send + 'static,
 ) -> impl http_body::Body<Data = Bytes, Error = BoxError> + Send + 'static
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    let cut = seat.evicted();
+    let evicted = permit.evicted();
     let end = async move {
         tokio::select! {
             biased;
-            () = over => TransferError::SessionEnded,
-            () = stop.cancelled() => TransferError::ServerStopped,
-            () = cut => TransferError::Evicted,
+            () = session_end => TransferError::SessionEnded,
+            () = shutdown.cancelled() => TransferError::ServerStopped,
+            () = evicted => TransferError::Evicted,
         }
     };
-    let transfer = (Box::pin(body), seat, Box::pin(end));
-    StreamBody::new(stream::unfold(transfer, |(mut body, seat, mut end)| async move {
-        let piece = tokio::select! {
+    let transfer = (Box::pin(body), permit, Box::pin(end));
+    StreamBody::new(stream::unfold(transfer, |(mut body, permit, mut end)| async move {
+        let frame = tokio::select! {
             biased;
-            cut = &mut end => Err(cut.into()),
+            error = &mut end => Err(error.into()),
             frame = body.frame() => frame?.map_err(Into::into),
             // Starts when the client asks for more: a slow client does not time out the source.
             () = sleep(READ_TIMEOUT) => Err(TransferError::SourceTimeout.into()),
         };
-        if let Ok(frame) = &piece {
-            seat.record_bytes(Frame::data_ref(frame).map_or(0, Bytes::len));
+        if let Ok(frame) = &frame {
+            permit.record_bytes(Frame::data_ref(frame).map_or(0, Bytes::len));
         }
-        Some((piece, (body, seat, end)))
+        Some((frame, (body, permit, end)))
     }))
 }
 

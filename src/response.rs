@@ -66,10 +66,6 @@ enum Inner {
 }
 
 impl Body {
-    pub fn empty() -> Self {
-        Self::from(Bytes::new())
-    }
-
     #[doc(hidden)]
     pub fn stream<B>(body: B) -> Self
     where
@@ -124,7 +120,7 @@ impl From<Bytes> for Body {
 
 impl Default for Body {
     fn default() -> Self {
-        Self::empty()
+        Self::from(Bytes::new())
     }
 }
 

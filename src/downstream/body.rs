@@ -163,21 +163,21 @@ mod tests {
 
     #[test]
     fn form_needs_a_video_route_and_authorization() {
-        let fault = |pairs: &[(http::HeaderName, &'static str)], takes| {
+        let problem_code = |pairs: &[(http::HeaderName, &'static str)], kind| {
             let pairs = pairs.iter().cloned();
             let headers = pairs.map(|(name, value)| (name, http::HeaderValue::from_static(value)));
-            check_headers(&headers.collect(), 100, takes).err().map(|problem| problem.kind().code)
+            check_headers(&headers.collect(), 100, kind).err().map(|problem| problem.kind().code)
         };
         let form = (CONTENT_TYPE, "Multipart/Form-Data; boundary=x");
         let token = (AUTHORIZATION, "Bearer x");
         let both = [form.clone(), token];
-        assert_eq!(fault(&both, BodyKind::VideoForm), None);
-        assert_eq!(fault(&[form], BodyKind::VideoForm), Some("unsupported_media_type"));
-        for takes in [BodyKind::VideoJson, BodyKind::ChatJson] {
-            assert_eq!(fault(&both, takes), Some("unsupported_media_type"));
+        assert_eq!(problem_code(&both, BodyKind::VideoForm), None);
+        assert_eq!(problem_code(&[form], BodyKind::VideoForm), Some("unsupported_media_type"));
+        for kind in [BodyKind::VideoJson, BodyKind::ChatJson] {
+            assert_eq!(problem_code(&both, kind), Some("unsupported_media_type"));
         }
         let json = [(CONTENT_TYPE, "application/json")];
-        assert_eq!(fault(&json, BodyKind::VideoForm), None);
+        assert_eq!(problem_code(&json, BodyKind::VideoForm), None);
     }
 
     #[test]

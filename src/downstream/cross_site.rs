@@ -51,7 +51,7 @@ const EXPOSED_HEADERS: [&str; 10] = [
     "retry-after",
     "idempotent-replayed",
     "x-request-id",
-    "tollgate-toll",
+    "tollgate-cost",
     "tollgate-ignored",
     "tollgate-ledger",
     "openai-poll-after-ms",

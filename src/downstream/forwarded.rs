@@ -37,20 +37,20 @@ pub fn client_ip(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> IpAd
     if trusted.is_empty() || !is_trusted(peer) {
         return peer;
     }
-    let plain = first_untrusted(peer, elements(headers, &X_FORWARDED_FOR), is_trusted, parse_ip);
-    let standard = first_untrusted(peer, elements(headers, &FORWARDED), is_trusted, |element| {
-        parse_ip(parameter(element, "for")?)
-    });
+    let by_x_forwarded_for =
+        first_untrusted(peer, elements(headers, &X_FORWARDED_FOR), is_trusted, parse_ip);
+    let by_forwarded =
+        first_untrusted(peer, elements(headers, &FORWARDED), is_trusted, |element| {
+            parse_ip(parameter(element, "for")?)
+        });
     match (headers.contains_key(X_FORWARDED_FOR), headers.contains_key(FORWARDED)) {
-        (true, false) => plain,
-        (false, true) => standard,
-        (true, true) if plain == standard => plain,
+        (true, false) => by_x_forwarded_for,
+        (false, true) => by_forwarded,
+        (true, true) if by_x_forwarded_for == by_forwarded => by_forwarded,
         (true, true) | (false, false) => peer,
     }
 }
 
-/// Returns how the request arrived.
-///
 /// Forwarding headers reveal an untrusted proxy, whose clients do not count as loopback.
 pub fn transport(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> Transport {
     let peer = peer.to_canonical();
@@ -69,11 +69,11 @@ pub fn transport(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> Tran
 
 /// Whether at least one hop reports its scheme, and all that do report https.
 fn is_https(headers: &HeaderMap) -> bool {
-    let plain = elements(headers, &X_FORWARDED_PROTO).into_iter();
-    let standard = elements(headers, &FORWARDED).into_iter();
-    let told = plain.chain(standard.filter_map(|element| parameter(element, "proto")));
-    let mut told = told.peekable();
-    told.peek().is_some() && told.all(|scheme| scheme.eq_ignore_ascii_case("https"))
+    let schemes = elements(headers, &X_FORWARDED_PROTO).into_iter();
+    let forwarded = elements(headers, &FORWARDED).into_iter();
+    let schemes = schemes.chain(forwarded.filter_map(|element| parameter(element, "proto")));
+    let mut schemes = schemes.peekable();
+    schemes.peek().is_some() && schemes.all(|scheme| scheme.eq_ignore_ascii_case("https"))
 }
 
 fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
@@ -94,11 +94,11 @@ fn first_untrusted(
     peer: IpAddr,
     elements: Vec<&str>,
     is_trusted: impl Fn(IpAddr) -> bool,
-    read: impl Fn(&str) -> Option<IpAddr>,
+    parse: impl Fn(&str) -> Option<IpAddr>,
 ) -> IpAddr {
     let mut client = peer;
     for element in elements {
-        let Some(hop) = read(element) else { return client };
+        let Some(hop) = parse(element) else { return client };
         client = hop;
         if !is_trusted(hop) {
             return client;
@@ -234,7 +234,7 @@ mod tests {
             let mut lines: Vec<_> = invented.iter().map(|line| (name, line.as_str())).collect();
             lines.push((name, own));
             prop_assert_eq!(seen("10.0.0.1", &lines), "198.51.100.7");
-            // Whom nobody trusts is who it is, whatever it says.
+            // An untrusted peer is the client, whatever its headers say.
             prop_assert_eq!(seen("203.0.113.9", &lines), "203.0.113.9");
         }
     }

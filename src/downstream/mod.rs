@@ -53,7 +53,6 @@ pub struct Call<B = Bytes> {
     pub session: Session,
     pub transport: Transport,
     pub route: &'static Route,
-    /// No header of it is copied to the gateway.
     pub head: request::Parts,
     pub body: B,
 }

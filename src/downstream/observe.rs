@@ -119,9 +119,9 @@ impl RefusalLog {
         }
         match refused {
             RefusalKind::Host => info!(host = sanitize(value), "unknown host refused"),
-            RefusalKind::Origin(asked) => {
+            RefusalKind::Origin(kind) => {
                 let origin = sanitize(value);
-                info!(origin, asked, "unlisted origin refused");
+                info!(origin, request = kind, "unlisted origin refused");
             }
             // The span has the route.
             RefusalKind::Failed(status) => warn!(status, "request failed"),
@@ -175,7 +175,7 @@ mod tests {
 
     #[tokio::test]
     async fn panic_becomes_500_before_and_after_an_await() {
-        let arrival = RequestScope {
+        let scope = RequestScope {
             id: RequestId::new(),
             route: Err(Problem::new(&INTERNAL)),
             has_body: false,
@@ -188,7 +188,7 @@ mod tests {
                 }
                 panic!("secret");
             };
-            let response = arrival.catch_panic(handling).await;
+            let response = scope.catch_panic(handling).await;
             assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         }
     }

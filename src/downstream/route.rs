@@ -10,7 +10,6 @@ pub enum Class {
     Paid,
     /// Has ten times the limits of `Paid`.
     Read,
-    /// Not limited.
     Free,
 }
 
@@ -40,7 +39,6 @@ pub enum CrossOrigin {
     Listed,
     /// Scripts of `access.allowed_origins`, but no navigation.
     Scripts,
-    /// All pages.
     Any,
 }
 
@@ -115,18 +113,18 @@ impl RouteTable {
     }
 
     fn no_route(&self, path: &str, allowed: Option<&'static str>) -> Problem {
-        let hint = hint(path);
-        if allowed.is_none() && (is_api_path(path) || !path.starts_with('/')) {
+        let (hint, is_api) = (hint(path), is_api_path(path));
+        if allowed.is_none() && (is_api || !path.starts_with('/')) {
             let problem = Problem::new(&UNKNOWN_ENDPOINT);
-            return match hint.filter(|_| is_api_path(path)) {
-                Some(hint) => problem.hint(hint),
-                None => problem,
+            return match hint {
+                Some(hint) if is_api => problem.hint(hint),
+                Some(_) | None => problem,
             };
         }
         let allowed = allowed.unwrap_or(self.page.allowed_methods());
-        let detail = match hint.filter(|_| !is_api_path(path)) {
-            Some(hint) => format!("this path supports {allowed}; {hint}"),
-            None => format!("this path supports {allowed}"),
+        let detail = match hint {
+            Some(hint) if !is_api => format!("this path supports {allowed}; {hint}"),
+            Some(_) | None => format!("this path supports {allowed}"),
         };
         Problem::new(&METHOD_NOT_ALLOWED).detail(detail).allow(allowed)
     }

@@ -241,9 +241,9 @@ kinds! {
             at first and for up to a minute later; one request at a time tries it again.",
         advice: "Nothing was bought. The operator must renew the gateway keys.",
     }
-    WINDOW_EXHAUSTED {
-        SERVICE_UNAVAILABLE, charged: No, code: "window_exhausted",
-        title: "The gateway's rate limit is used up",
+    GATEWAY_BUSY {
+        SERVICE_UNAVAILABLE, charged: No, code: "gateway_busy",
+        title: "The gateway's rate limit has no free slot",
         when: "The account's rate limit has no free slot for this request within `gateway.max_wait`; or the gateway \
             answered 429 and asks for a longer wait than that. `Retry-After` estimates when a caller with \
             nothing else waiting gets a slot.",

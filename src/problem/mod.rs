@@ -108,18 +108,18 @@ impl Problem {
     }
 
     /// An invalid payload. The detail has the first error and the number of others.
-    pub fn invalid(faults: Vec<FieldError>) -> Self {
-        let detail = faults.first().map(|first| {
-            let place = first.pointer.trim_start_matches('/').replace('/', ".");
-            let place = if place.is_empty() { place } else { format!("{place}: ") };
-            let more = match faults.len() - 1 {
+    pub fn invalid(errors: Vec<FieldError>) -> Self {
+        let detail = errors.first().map(|first| {
+            let field = first.pointer.trim_start_matches('/').replace('/', ".");
+            let field = if field.is_empty() { field } else { format!("{field}: ") };
+            let more = match errors.len() - 1 {
                 0 => String::new(),
                 1 => "; and 1 more error".to_owned(),
                 more => format!("; and {more} more errors"),
             };
-            format!("{place}{}{more}", first.detail).into()
+            format!("{field}{}{more}", first.detail).into()
         });
-        Self { detail, errors: faults, ..Self::new(&INVALID_REQUEST) }
+        Self { detail, errors, ..Self::new(&INVALID_REQUEST) }
     }
 
     /// Sets `Retry-After`: whole seconds, rounded up, at least 1.
@@ -177,16 +177,16 @@ impl Problem {
 
     pub fn to_openai_json(&self) -> Bytes {
         // SDKs show only the message, so it includes the advice.
-        let said = self.detail.as_deref().unwrap_or(self.kind.title);
+        let text = self.detail.as_deref().unwrap_or(self.kind.title);
         let message = if self.errors.is_empty() && !self.is_hint {
-            format!("{}. {}", said.trim_end_matches('.'), self.kind.advice)
+            format!("{}. {}", text.trim_end_matches('.'), self.kind.advice)
         } else {
-            said.to_owned()
+            text.to_owned()
         };
         let error = OpenAiError {
             message,
             error_type: openai_error_type(self.kind.status),
-            param: self.errors.first().and_then(|fault| param(&fault.pointer)),
+            param: self.errors.first().and_then(|error| param(&error.pointer)),
             code: self.kind.code,
             charged: self.charged,
             errors: &self.errors,
@@ -204,7 +204,13 @@ impl Problem {
         if let Some(seconds) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if let Some(challenge) = www_authenticate(self.kind) {
+        // Without an error code if no credentials were sent (RFC 6750, section 3).
+        let challenge = match self.kind.code {
+            "missing_credentials" => Some("Bearer realm=\"tollgate\""),
+            "invalid_credentials" => Some("Bearer realm=\"tollgate\", error=\"invalid_token\""),
+            _ => None,
+        };
+        if let Some(challenge) = challenge {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
         if let Some(methods) = self.allow {
@@ -214,15 +220,6 @@ impl Problem {
             headers.insert(REPLAYED, HeaderValue::from_static("true"));
         }
         response
-    }
-}
-
-/// The challenge of a 401 (RFC 6750, section 3): without an error code if no credentials were sent.
-fn www_authenticate(kind: &Kind) -> Option<&'static str> {
-    match kind.code {
-        "missing_credentials" => Some("Bearer realm=\"tollgate\""),
-        "invalid_credentials" => Some("Bearer realm=\"tollgate\", error=\"invalid_token\""),
-        _ => None,
     }
 }
 
@@ -339,9 +336,9 @@ mod tests {
 
     #[test]
     fn openai_error_has_sdk_fields_and_extensions() {
-        let fault =
+        let error =
             FieldError { pointer: "/n".to_owned(), code: "x", detail: "one only".to_owned() };
-        let document = Problem::invalid(vec![fault]).to_openai_json();
+        let document = Problem::invalid(vec![error]).to_openai_json();
         assert_eq!(
             std::str::from_utf8(&document).unwrap(),
             r#"{"error":{"message":"n: one only","type":"invalid_request_error","param":"n","code":"invalid_request","charged":"no","errors":[{"pointer":"/n","code":"x","detail":"one only"}]}}"#

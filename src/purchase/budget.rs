@@ -55,14 +55,14 @@ impl Hold {
         let PurchaseContext { ledger, refusals, binding, terms, .. } = &**context;
         let reservation = reservation(purchase, terms, refusals);
         let fingerprint = match &reservation.dedupe_key {
-            store::DedupeKey::Fingerprint(twin) => Some(twin.fingerprint),
+            store::DedupeKey::Fingerprint(duplicate) => Some(duplicate.fingerprint),
             store::DedupeKey::IdempotencyKey { .. } => None,
         };
         let mark = ledger.reserve(&reservation).await.map_err(|refused| {
             let stop = match (refused, binding.ensure_same_account()) {
                 // The balance is not the account's that the ledger is about.
                 (ReserveError::InsufficientCredit, Err(other_account)) => other_account.into(),
-                (refused, _) => hold_error(refused, reservation.toll),
+                (refused, _) => hold_error(refused, reservation.price),
             };
             if matches!(stop, HoldError::Problem(_)) {
                 note_refusal(refusals, fingerprint);
@@ -96,7 +96,7 @@ impl Hold {
         job: Option<&Job>,
     ) {
         let ending = match charge {
-            Charge::Paid(cost) => Settlement::Posted {
+            Charge::Paid(cost) => Settlement::Charged {
                 cost,
                 reply: reply.map(|reply| KeptReply {
                     status: reply.status.as_u16(),
@@ -107,7 +107,7 @@ impl Hold {
                 job: job.cloned().map(Box::new),
             },
             // The key is free again.
-            Charge::Free => Settlement::Voided,
+            Charge::Free => Settlement::Released,
             Charge::Unknown => Settlement::Unknown,
         };
         if charge == Charge::Free {
@@ -135,7 +135,7 @@ impl Drop for Hold {
     fn drop(&mut self) {
         let ending = match self.progress.phase() {
             Phase::Settled => return,
-            Phase::Queued => Settlement::Voided,
+            Phase::Queued => Settlement::Released,
             Phase::AtRisk | Phase::Sent => Settlement::Unknown,
         };
         self.context.ledger.settle_later(self.id, ending);
@@ -209,12 +209,12 @@ pub(super) fn reservation(
             payload: digest(&[&order.body]),
         },
         DedupeBy::Fingerprint { is_retry } => {
-            let likeness = digest(&[caller.as_bytes(), route.as_bytes(), &order.body]);
+            let fingerprint = digest(&[caller.as_bytes(), route.as_bytes(), &order.body]);
             store::DedupeKey::Fingerprint(DuplicateCheck {
-                fingerprint: likeness,
+                fingerprint,
                 within: look_back(*is_retry, terms, service),
                 clock_skew: terms.dedupe_window,
-                delivered_since: is_retry.then(|| refusals.last(&purchase.caller, &likeness)),
+                delivered_since: is_retry.then(|| refusals.last(&purchase.caller, &fingerprint)),
             })
         }
     };
@@ -223,7 +223,7 @@ pub(super) fn reservation(
         caller,
         service,
         model: order.model.clone(),
-        toll: order.toll,
+        price: order.price,
         dedupe_key: claim,
         budgets: terms.limits.intersect(purchase.session.own_budget),
         replay_only: purchase.replay_only,

@@ -153,7 +153,7 @@ pub struct PurchaseRequest {
 pub enum DedupeBy {
     /// By the caller's `Idempotency-Key`, unquoted.
     IdempotencyKey(Box<str>),
-    /// By its likeness to an earlier one; a retry where the client says so.
+    /// By its fingerprint to an earlier one; a retry where the client says so.
     Fingerprint { is_retry: bool },
 }
 
@@ -249,7 +249,7 @@ pub struct Receipt {
     pub is_json: bool,
     pub body: Bytes,
     /// What it cost; nothing for a refusal. A replay repeats it and is not charged again.
-    pub toll: Usd,
+    pub cost: Usd,
     /// Whether it is the answer of an earlier or running purchase, given again.
     pub is_replay: bool,
     /// To be told when the caller took the body to its end.
@@ -260,12 +260,12 @@ pub struct Receipt {
 
 impl Receipt {
     fn new(reply: GatewayReply, charge: Charge, delivery: Option<Delivery>) -> Self {
-        let toll = match charge {
+        let cost = match charge {
             Charge::Paid(cost) => cost,
             Charge::Free | Charge::Unknown => Usd::ZERO,
         };
         let GatewayReply { status, is_json, body, video, .. } = reply;
-        Self { status, is_json, body, toll, is_replay: false, delivery, video }
+        Self { status, is_json, body, cost, is_replay: false, delivery, video }
     }
 }
 

@@ -23,21 +23,21 @@ pub(super) async fn chat(cx: HandlerContext) -> HandlerResult {
 }
 
 pub(super) async fn video(cx: HandlerContext) -> HandlerResult {
-    let wanted = validate::video_with_ignored(&cx.call.body, &cx.handlers.rules.catalog)?;
-    let receipt = cx.buy(wanted.order).await?;
-    Ok(purchases::with_ignored(&wanted.ignored, purchases::from_receipt(receipt)))
+    let video = validate::video_with_ignored(&cx.call.body, &cx.handlers.rules.catalog)?;
+    let receipt = cx.buy(video.order).await?;
+    Ok(purchases::with_ignored(&video.ignored, purchases::from_receipt(receipt)))
 }
 
 pub(super) async fn video_status(cx: HandlerContext) -> HandlerResult {
     let request_id = validate::video_status(cx.query())?;
-    let word = cx.handlers.jobs.status(&request_id, &cx.call.caller).await?;
-    Ok(purchases::from_gateway(StatusCode::OK, true, word.body))
+    let status = cx.handlers.jobs.status(&request_id, &cx.call.caller).await?;
+    Ok(purchases::from_gateway(StatusCode::OK, true, status.body))
 }
 
 pub(super) async fn video_content(cx: HandlerContext) -> HandlerResult {
     let request_id = validate::video_status(cx.query())?;
-    let word = cx.handlers.jobs.status(&request_id, &cx.call.caller).await?;
-    content(&cx, &word.body).await
+    let status = cx.handlers.jobs.status(&request_id, &cx.call.caller).await?;
+    content(&cx, &status.body).await
 }
 
 pub(super) async fn content(cx: &HandlerContext, status: &[u8]) -> HandlerResult {
@@ -47,9 +47,9 @@ pub(super) async fn content(cx: &HandlerContext, status: &[u8]) -> HandlerResult
 
 pub(super) async fn passthrough_buy(cx: HandlerContext) -> HandlerResult {
     let path = cx.call.head.uri.path();
-    let toll = cx.handlers.passthrough.tolls.get(path).copied();
-    let toll = toll.ok_or_else(|| Problem::new(&UNKNOWN_ENDPOINT))?;
-    let order = validate::passthrough(&cx.call.body, cx.query(), path, toll)?;
+    let price = cx.handlers.passthrough.prices.get(path).copied();
+    let price = price.ok_or_else(|| Problem::new(&UNKNOWN_ENDPOINT))?;
+    let order = validate::passthrough(&cx.call.body, cx.query(), path, price)?;
     cx.buy(order).await.map(purchases::from_receipt)
 }
 
@@ -64,30 +64,30 @@ const CACHE_TTL: Duration = Duration::from_secs(1);
 /// The endpoints of `gateway.passthrough`.
 pub struct Passthrough {
     gateway: GatewayService,
-    tolls: HashMap<String, Usd>,
+    prices: HashMap<String, Usd>,
     cache: Cache<Box<str>, GatewayReply>,
 }
 
 impl Passthrough {
-    pub fn new(gateway: GatewayService, tolls: HashMap<String, Usd>) -> Self {
-        let latest = Cache::builder().max_capacity(100).time_to_live(CACHE_TTL).build();
-        Self { gateway, tolls, cache: latest }
+    pub fn new(gateway: GatewayService, prices: HashMap<String, Usd>) -> Self {
+        let cache = Cache::builder().max_capacity(100).time_to_live(CACHE_TTL).build();
+        Self { gateway, prices, cache }
     }
 
     /// Returns the gateway's reply to a `GET`, at most a second old. Concurrent calls share one.
     async fn read(&self, path: &str) -> Result<GatewayReply, Problem> {
         let (method, body) = (Method::GET, Bytes::new());
-        let ask =
+        let request =
             GatewayRequest::free(GatewayCall::Passthrough { method, path: path.into(), body });
         let gateway = self.gateway.clone();
         // In its own task: the first caller may disconnect while others wait for the reply.
-        let asking = async {
-            match tokio::spawn(gateway.oneshot(ask)).await {
+        let fetching = async {
+            match tokio::spawn(gateway.oneshot(request)).await {
                 Ok(outcome) => outcome.map_err(|error| error.read_problem()),
                 Err(_stopped) => Err(Problem::new(&GATEWAY_UNREACHABLE)),
             }
         };
-        let reply = self.cache.try_get_with(path.into(), asking).await;
+        let reply = self.cache.try_get_with(path.into(), fetching).await;
         reply.map_err(|problem: Arc<Problem>| (*problem).clone())
     }
 }

@@ -8,10 +8,11 @@ use http::{HeaderValue, StatusCode};
 use super::{HandlerContext, assets, purchases};
 use crate::access::Credentials;
 use crate::access::cookie::csrf_header_missing;
+use crate::downstream::Call;
 use crate::jobs::events::{self, EventStreamRequest};
 use crate::problem::{ALL, Charged, FORBIDDEN, Kind, NOT_FOUND, Problem};
 use crate::reports::jobs;
-use crate::response::{self, Body, HandlerResult, Response};
+use crate::response::{self, HandlerResult, Response};
 use crate::validate;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -19,18 +20,17 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const SERVICE_DESC: &str = "</bff/openapi.json>; rel=\"service-desc\"";
 
 pub(super) async fn jobs(cx: HandlerContext) -> HandlerResult {
-    let named = validate::job_ids(cx.query())?;
-    jobs::list(&cx.handlers.jobs, &cx.call.caller, named).await
+    let ids = validate::job_ids(cx.query())?;
+    jobs::list(&cx.handlers.jobs, &cx.call.caller, ids).await
 }
 
 pub(super) async fn events(cx: HandlerContext) -> HandlerResult {
-    let named = validate::job_ids(cx.query())?;
-    let call = &cx.call;
-    let last = call.head.headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
-    let last_event_id = last.unwrap_or_default();
-    let (caller, standing, id) = (&call.caller, &call.session, call.id.as_str());
-    let listener = EventStreamRequest { caller, session: standing, last_event_id, id };
-    events::stream(&cx.handlers.jobs, listener, named).await
+    let ids = validate::job_ids(cx.query())?;
+    let Call { caller, session, head, id, .. } = &cx.call;
+    let last_event_id = head.headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
+    let last_event_id = last_event_id.unwrap_or_default();
+    let request = EventStreamRequest { caller, session, last_event_id, id: id.as_str() };
+    events::stream(&cx.handlers.jobs, request, ids).await
 }
 
 pub(super) async fn catalog(cx: HandlerContext) -> HandlerResult {
@@ -70,12 +70,12 @@ pub(super) async fn log_in(cx: HandlerContext) -> HandlerResult {
              list it in server.trusted_proxies and have it set X-Forwarded-Proto",
         ));
     }
-    let asked = validate::log_in(&call.body)?;
+    let login = validate::log_in(&call.body)?;
     // The new session replaces the browser's current one.
-    let carried = session_cookie(&cx)?;
+    let current = session_cookie(&cx)?;
     let admit = |member: &_| cx.handlers.me.limiter.take_login(member);
-    let opened = access.log_in(asked.get(), carried, &call.caller, admit).await?;
-    Ok(no_content(call.transport.set_cookie(&opened.value, opened.max_age)))
+    let cookie = access.log_in(login.get(), current, &call.caller, admit).await?;
+    Ok(no_content(call.transport.set_cookie(&cookie.value, cookie.max_age)))
 }
 
 pub(super) async fn log_out(cx: HandlerContext) -> HandlerResult {
@@ -89,19 +89,17 @@ pub(super) async fn log_out(cx: HandlerContext) -> HandlerResult {
 /// Returns the session cookie, which needs the CSRF header beside it.
 fn session_cookie(cx: &HandlerContext) -> Result<Option<&str>, Problem> {
     let headers = &cx.call.head.headers;
-    let shown = cx.call.transport.credentials(headers);
-    match csrf_header_missing(headers) {
-        Some(problem) if shown != Credentials::Missing => Err(problem),
+    match (cx.call.transport.credentials(headers), csrf_header_missing(headers)) {
+        (Credentials::Missing, _) => Ok(None),
+        (_, Some(problem)) => Err(problem),
+        (Credentials::Cookie(value), None) => Ok(Some(value)),
         // With several cookies, none counts.
-        Some(_) | None => {
-            Ok(if let Credentials::Cookie(value) = shown { Some(value) } else { None })
-        }
+        (Credentials::Malformed | Credentials::Token(_), None) => Ok(None),
     }
 }
 
 fn no_content(cookie: Option<HeaderValue>) -> Response {
-    let mut response =
-        response::with_headers(Response::new(Body::empty()), [(CACHE_CONTROL, "no-store")]);
+    let mut response = response::with_headers(Response::default(), [(CACHE_CONTROL, "no-store")]);
     *response.status_mut() = StatusCode::NO_CONTENT;
     response.headers_mut().extend(cookie.map(|cookie| (SET_COOKIE, cookie)));
     response

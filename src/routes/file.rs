@@ -14,10 +14,10 @@ use crate::response::{Body, Response};
 #[derive(Debug)]
 pub struct StaticFile {
     media_type: &'static str,
-    /// Headers of every response for this file.
     headers: HeaderMap,
-    /// In order of preference; the last is uncompressed.
-    variants: Vec<Variant>,
+    /// In order of preference.
+    compressed: Vec<Variant>,
+    identity: Variant,
 }
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct Embedded {
     pub name: &'static str,
     pub bytes: &'static [u8],
     /// In the order of `CODINGS`; empty if compression did not help.
-    pub forms: [&'static [u8]; CODINGS.len()],
+    pub compressed: [&'static [u8]; CODINGS.len()],
 }
 
 const IDENTITY: &str = "identity";
@@ -46,15 +46,15 @@ pub(super) fn header_map<const N: usize>(pairs: [(HeaderName, &'static str); N])
 }
 
 impl StaticFile {
-    pub fn new(bytes: Bytes, media_type: &'static str, extra: &HeaderMap) -> Self {
+    pub fn new(bytes: Bytes, media_type: &'static str, headers: &HeaderMap) -> Self {
         // A coding that fails is left out.
-        let forms = CODINGS.map(|(_, compress)| compress(&bytes).unwrap_or_default().into());
-        Self::with_variants(bytes, forms, media_type, extra)
+        let compressed = CODINGS.map(|(_, compress)| compress(&bytes).unwrap_or_default().into());
+        Self::with_variants(bytes, compressed, media_type, headers)
     }
 
-    pub fn embedded(file: &Embedded, media_type: &'static str, extra: &HeaderMap) -> Self {
-        let forms = file.forms.map(Bytes::from_static);
-        Self::with_variants(Bytes::from_static(file.bytes), forms, media_type, extra)
+    pub fn embedded(file: &Embedded, media_type: &'static str, headers: &HeaderMap) -> Self {
+        let compressed = file.compressed.map(Bytes::from_static);
+        Self::with_variants(Bytes::from_static(file.bytes), compressed, media_type, headers)
     }
 
     /// The ETags depend on the headers too, so that a 304 never keeps outdated headers.
@@ -62,92 +62,90 @@ impl StaticFile {
         bytes: Bytes,
         compressed: [Bytes; CODINGS.len()],
         media_type: &'static str,
-        extra: &HeaderMap,
+        headers: &HeaderMap,
     ) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&bytes);
-        for (name, value) in extra {
+        for (name, value) in headers {
             hasher.update(name.as_str().as_bytes()).update(value.as_bytes());
         }
         let hash = short_hash(&hasher.finalize());
-        let form =
-            |coding: &'static str, bytes| Variant { coding, bytes, tag: etag(&hash, coding) };
-        let mut forms: Vec<Variant> = CODINGS
-            .into_iter()
-            .zip(compressed)
-            .filter(|(_, small)| !small.is_empty() && small.len() < bytes.len())
-            .map(|((coding, _), small)| form(coding, small))
-            .collect();
-        forms.push(form(IDENTITY, bytes));
-        Self { media_type, headers: extra.clone(), variants: forms }
+        let variant = |(coding, bytes)| Variant { coding, bytes, tag: etag(&hash, coding) };
+        let codings = CODINGS.into_iter().map(|(coding, _)| coding);
+        let smaller = |small: &Bytes| !small.is_empty() && small.len() < bytes.len();
+        let compressed = codings.zip(compressed).filter(|(_, small)| smaller(small));
+        Self {
+            media_type,
+            headers: headers.clone(),
+            compressed: compressed.map(variant).collect(),
+            identity: variant((IDENTITY, bytes.clone())),
+        }
     }
 
     /// Answers a GET or HEAD, with 304 and with 206 for a single range.
-    pub fn answer(&self, method: &Method, headers: &HeaderMap) -> Response {
-        let mut response = self.respond(method, headers);
+    pub fn response(&self, method: &Method, headers: &HeaderMap) -> Response {
+        let mut response = self.full_response(method, headers);
         if method == Method::HEAD && response.status() == StatusCode::OK {
-            let length =
-                std::mem::take(response.body_mut()).size_hint().exact().unwrap_or_default();
+            let body = std::mem::take(response.body_mut());
+            let length = body.size_hint().exact().unwrap_or_default();
             response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
         response
     }
 
-    fn respond(&self, method: &Method, headers: &HeaderMap) -> Response {
+    fn full_response(&self, method: &Method, headers: &HeaderMap) -> Response {
         let range = headers.get(RANGE).filter(|_| method == Method::GET);
-        let form = match range {
-            // Ranges apply to the uncompressed file.
-            Some(_) => self.variants.last(),
-            None => self.preferred(headers),
-        };
-        let Some(form) = form else { return self.empty_response(StatusCode::NOT_FOUND) };
-        if matches_etag(headers, &form.tag) {
-            return self.variant_response(form, StatusCode::NOT_MODIFIED, Bytes::new());
+        // Ranges apply to the uncompressed file.
+        let variant = if range.is_some() { &self.identity } else { self.preferred(headers) };
+        if matches_etag(headers, &variant.tag) {
+            return self.variant_response(variant, StatusCode::NOT_MODIFIED, Bytes::new());
         }
-        let same = headers.get(IF_RANGE).is_none_or(|tag| *tag == form.tag);
-        match range.filter(|_| same).and_then(|range| parse_range(range, form.bytes.len())) {
+        let is_current = headers.get(IF_RANGE).is_none_or(|tag| *tag == variant.tag);
+        let length = variant.bytes.len();
+        match range.filter(|_| is_current).and_then(|range| parse_range(range, length)) {
             Some(None) => {
                 let mut response = self.empty_response(StatusCode::RANGE_NOT_SATISFIABLE);
-                set_header(&mut response, CONTENT_RANGE, &format!("bytes */{}", form.bytes.len()));
+                set_header(&mut response, CONTENT_RANGE, &format!("bytes */{length}"));
                 response
             }
             Some(Some((first, last))) => {
-                let part = form.bytes.slice(first..=last);
-                let mut response = self.variant_response(form, StatusCode::PARTIAL_CONTENT, part);
-                let all = form.bytes.len();
-                set_header(&mut response, CONTENT_RANGE, &format!("bytes {first}-{last}/{all}"));
+                let part = variant.bytes.slice(first..=last);
+                let mut response =
+                    self.variant_response(variant, StatusCode::PARTIAL_CONTENT, part);
+                set_header(&mut response, CONTENT_RANGE, &format!("bytes {first}-{last}/{length}"));
                 response
             }
-            None => self.variant_response(form, StatusCode::OK, form.bytes.clone()),
+            None => self.variant_response(variant, StatusCode::OK, variant.bytes.clone()),
         }
     }
 
-    fn preferred(&self, headers: &HeaderMap) -> Option<&Variant> {
-        let wishes = parse_accept_encoding(headers);
+    fn preferred(&self, headers: &HeaderMap) -> &Variant {
+        let weights = parse_accept_encoding(headers);
+        let weight = |variant: &Variant| quality(&weights, variant.coding);
         // Reversed, because `max_by_key` returns the last of equal elements.
-        let best = self.variants.iter().rev().max_by_key(|form| quality(&wishes, form.coding));
-        best.filter(|form| quality(&wishes, form.coding) > 0).or(self.variants.last())
+        let best = self.compressed.iter().rev().max_by_key(|variant| weight(variant));
+        best.filter(|best| weight(best) >= weight(&self.identity).max(1)).unwrap_or(&self.identity)
     }
 
-    fn variant_response(&self, form: &Variant, status: StatusCode, body: Bytes) -> Response {
+    fn variant_response(&self, variant: &Variant, status: StatusCode, body: Bytes) -> Response {
         let mut response = self.empty_response(status);
         *response.body_mut() = Body::from(body);
         let headers = response.headers_mut();
-        headers.insert(ETAG, form.tag.clone());
-        if form.coding == IDENTITY {
+        headers.insert(ETAG, variant.tag.clone());
+        if variant.coding == IDENTITY {
             headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
         }
         if status != StatusCode::NOT_MODIFIED {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.media_type));
-            if form.coding != IDENTITY {
-                headers.insert(CONTENT_ENCODING, HeaderValue::from_static(form.coding));
+            if variant.coding != IDENTITY {
+                headers.insert(CONTENT_ENCODING, HeaderValue::from_static(variant.coding));
             }
         }
         response
     }
 
     fn empty_response(&self, status: StatusCode) -> Response {
-        let mut response = Response::new(Body::empty());
+        let mut response = Response::default();
         *response.status_mut() = status;
         *response.headers_mut() = self.headers.clone();
         response.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
@@ -206,19 +204,19 @@ fn parse_range(range: &HeaderValue, length: usize) -> Option<Option<(usize, usiz
 /// Parses `Accept-Encoding` into codings and weights in thousandths.
 fn parse_accept_encoding(headers: &HeaderMap) -> Vec<(&str, u16)> {
     let all = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
-    let told = all.flat_map(|value| value.split(',')).filter_map(|part| {
+    let weights = all.flat_map(|value| value.split(',')).filter_map(|part| {
         let mut pieces = part.split(';').map(str::trim);
         let coding = pieces.next().filter(|coding| !coding.is_empty())?;
         let weight = pieces.find_map(|piece| piece.strip_prefix("q=").or(piece.strip_prefix("Q=")));
         Some((coding, weight.map_or(Some(1000), parse_qvalue)?))
     });
-    told.collect()
+    weights.collect()
 }
 
 /// Returns a coding's weight; 0 if it is not acceptable. An unnamed `identity` comes last.
-fn quality(wishes: &[(&str, u16)], coding: &str) -> u16 {
+fn quality(weights: &[(&str, u16)], coding: &str) -> u16 {
     let named = |name: &str| {
-        let found = wishes.iter().find(|(told, _)| told.eq_ignore_ascii_case(name));
+        let found = weights.iter().find(|(coding, _)| coding.eq_ignore_ascii_case(name));
         found.map(|(_, weight)| *weight)
     };
     match (named(coding), named("*")) {

@@ -61,15 +61,12 @@ impl HandlerContext {
 
     fn purchase(&self, order: Checked<Order>) -> Result<PurchaseRequest, Problem> {
         let headers = &self.call.head.headers;
-        let claim = purchases::dedupe_key(headers)?;
+        let dedupe_by = purchases::dedupe_key(headers)?;
         purchases::check_ledger(&self.handlers.ledger_name, headers)?;
-        let caller = self.call.caller.clone();
-        let purchase =
-            PurchaseRequest::new(caller, order, claim).with_session(self.call.session.clone());
-        Ok(PurchaseRequest {
-            replay_only: headers.contains_key(purchases::TOLLGATE_REPLAY),
-            ..purchase
-        })
+        let (caller, session) = (self.call.caller.clone(), self.call.session.clone());
+        let replay_only = headers.contains_key(purchases::TOLLGATE_REPLAY);
+        let purchase = PurchaseRequest::new(caller, order, dedupe_by).with_session(session);
+        Ok(PurchaseRequest { replay_only, ..purchase })
     }
 
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {
@@ -80,8 +77,8 @@ impl HandlerContext {
     /// Runs a report, which reads many purchases: one at a time per caller.
     async fn report(&self, report: impl Future<Output = HandlerResult>) -> HandlerResult {
         let uri = &self.call.head.uri;
-        let question = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
-        self.handlers.reports.queue.run(&self.call.caller, question, report).await
+        let request = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
+        self.handlers.reports.queue.run(&self.call.caller, request, report).await
     }
 }
 
@@ -96,16 +93,15 @@ impl Routes {
         let (handlers, purchases) = (Arc::clone(&self.handlers), self.purchases.clone());
         let (id, route) = (call.id.clone(), call.route);
         let endpoint = endpoints::find(route);
-        let admitted = match route.auth {
-            Auth::Admin => ensure_admin(call.session.role),
-            Auth::Caller | Auth::Public => Ok(()),
+        let handling = async {
+            if route.auth == Auth::Admin {
+                ensure_admin(call.session.role)?;
+            }
+            (endpoint.handler)(HandlerContext { handlers, purchases, call }).await
         };
-        let outcome = match admitted {
-            Ok(()) => (endpoint.handler)(HandlerContext { handlers, purchases, call }).await,
-            Err(problem) => Err(problem),
-        };
+        let result = handling.await;
         let mut response =
-            outcome.unwrap_or_else(|problem| response::from_problem(problem, id.as_str()));
+            result.unwrap_or_else(|problem| response::from_problem(problem, id.as_str()));
         if !endpoint.is_page() {
             response = response::with_security_headers(response);
         }

@@ -48,7 +48,7 @@ const PURCHASE_REQUEST_HEADERS: &[QueryParam] = &[
 
 const PURCHASE_RESPONSE_HEADERS: &[(&str, &str)] = &[
     (
-        "Tollgate-Toll",
+        "Tollgate-Cost",
         "What it cost, in dollars: 0.006000. A replay repeats it and is not charged again.",
     ),
     ("Idempotent-Replayed", "`true` on the reply of an earlier or running purchase."),
@@ -185,9 +185,9 @@ fn success_response(reply: &EndpointResponse, is_paid: bool) -> utoipa::openapi:
 }
 
 fn problem_response(endpoint: &Endpoint, kinds: &[&Kind]) -> utoipa::openapi::Response {
-    let words: Vec<_> =
+    let lines: Vec<_> =
         kinds.iter().map(|kind| format!("`{}`: {}.", kind.code, kind.title)).collect();
-    let mut builder = ResponseBuilder::new().description(words.join(" "));
+    let mut builder = ResponseBuilder::new().description(lines.join(" "));
     let (media_type, schema) = if endpoint.route.path.starts_with("/v1/") {
         ("application/json", "OpenAiError")
     } else {
@@ -233,8 +233,8 @@ mod tests {
         let content = chat["responses"]["200"]["content"].as_object().unwrap();
         let kinds: Vec<_> = content.keys().collect();
         assert_eq!(kinds, ["application/json", "text/event-stream"]);
-        let asked = &json["components"]["schemas"]["OpenAiChatRequest"]["properties"]["stream"];
-        assert_eq!(asked["type"], serde_json::json!(["boolean", "null"]));
+        let stream = &json["components"]["schemas"]["OpenAiChatRequest"]["properties"]["stream"];
+        assert_eq!(stream["type"], serde_json::json!(["boolean", "null"]));
     }
 
     #[test]

@@ -59,33 +59,32 @@ impl Ops {
             let ops = ops.clone();
             async move {
                 let (head, _body) = request.into_parts();
-                let response = ops.answer(peer, &head).await;
-                Ok(response::with_security_headers(
-                    response.unwrap_or_else(|problem| response::from_problem(problem, "")),
-                ))
+                let result = ops.handle(peer, &head).await;
+                let response = result.unwrap_or_else(|problem| response::from_problem(problem, ""));
+                Ok(response::with_security_headers(response))
             }
         }))
     }
 
-    async fn answer(&self, peer: IpAddr, head: &Parts) -> HandlerResult {
+    async fn handle(&self, peer: IpAddr, head: &Parts) -> HandlerResult {
         let (path, headers) = (head.uri.path(), &head.headers);
-        let takes = |method, allowed| {
+        let require = |method, allowed| {
             let refusal = || Problem::new(&METHOD_NOT_ALLOWED).allow(allowed);
             (head.method == method).then_some(()).ok_or_else(refusal)
         };
         match (path, &self.summary, &self.access) {
             ("/billing", Some(summary), _) => {
                 self.check_local(peer, headers)?;
-                takes(Method::GET, "GET")?;
+                require(Method::GET, "GET")?;
                 let ApiKeysResponse { keys, billing } =
                     Arc::unwrap_or_clone(summary.fetch_now().await?.listing);
-                let statement = BillingReport { process: std::process::id(), keys, billing };
-                return Ok(response::json(StatusCode::OK, &statement));
+                let report = BillingReport { process: std::process::id(), keys, billing };
+                return Ok(response::json(StatusCode::OK, &report));
             }
             // Commands wait until their change applies.
             ("/members", _, Some(access)) => {
                 self.check_local(peer, headers)?;
-                takes(Method::POST, "POST")?;
+                require(Method::POST, "POST")?;
                 access.refresh().await;
                 return Ok(healthz());
             }
@@ -93,7 +92,7 @@ impl Ops {
             _ => return Err(Problem::new(&NOT_FOUND)),
         }
         if head.method != Method::HEAD {
-            takes(Method::GET, "GET, HEAD")?;
+            require(Method::GET, "GET, HEAD")?;
         }
         // Over loopback, the request may come from a page, by DNS rebinding.
         if path != "/healthz" && peer.is_loopback() {
@@ -101,11 +100,8 @@ impl Ops {
         }
         if path == "/metrics" {
             let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            return Ok(response::from_bytes(
-                StatusCode::OK,
-                media_type,
-                self.metrics.encode().into(),
-            ));
+            let text = self.metrics.encode().into();
+            return Ok(response::from_bytes(StatusCode::OK, media_type, text));
         }
         if path == "/readyz" {
             (self.ready)().await?;

@@ -39,7 +39,7 @@ impl Page {
     pub async fn answer(&self, head: &Parts) -> HandlerResult {
         let found = match self {
             Self::BuiltIn(index) if head.uri.path() == "/" => {
-                Some(index.answer(&head.method, &head.headers))
+                Some(index.response(&head.method, &head.headers))
             }
             Self::BuiltIn(_) => assets::answer(head),
             Self::Site(site) => site.answer(head).await?,

@@ -57,7 +57,7 @@ impl Site {
         if !self.contains(path).await {
             return Ok(None);
         }
-        let mut request = Request::new(Body::empty());
+        let mut request = Request::new(Body::default());
         *request.method_mut() = head.method.clone();
         *request.uri_mut() = uri;
         *request.headers_mut() = head.headers.clone();

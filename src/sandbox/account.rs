@@ -88,11 +88,11 @@ impl SandboxAccount {
         Ok(())
     }
 
-    pub(super) fn charge(&self, sale: Sale, toll: Usd) -> Result<SandboxCharge, Rejection> {
+    pub(super) fn charge(&self, sale: Sale, price: Usd) -> Result<SandboxCharge, Rejection> {
         let mut state = self.state();
-        let Some(left) = state.balance.checked_sub(toll) else {
-            let (toll, balance) = (toll.short(), state.balance.short());
-            let message = format!("This costs {toll}, and the balance is {balance}");
+        let Some(left) = state.balance.checked_sub(price) else {
+            let (price, balance) = (price.short(), state.balance.short());
+            let message = format!("This costs {price}, and the balance is {balance}");
             return Err(reply::refuse(reply::NO_CREDIT, &message));
         };
         state.balance = left;
@@ -102,7 +102,7 @@ impl SandboxAccount {
         };
         spent.count += 1;
         // No overflow: what was spent never exceeds the balance that there once was.
-        spent.micros += toll.as_micros();
+        spent.micros += price.as_micros();
         Ok(SandboxCharge { nth: spent.count, left })
     }
 

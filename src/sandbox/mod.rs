@@ -1,4 +1,4 @@
-//! A make-believe gateway on a real socket: the contract's endpoints, play money, and moods to try
+//! A make-believe gateway on a real socket: the contract's endpoints, play money, and faults to try
 //! an app's error handling with. A request is judged by its path, then its method, then its key and the rate
 //! limit, then its order.
 //!
@@ -39,7 +39,7 @@ use crate::contract::money::Usd;
 use crate::contract::wire::{self, REPORTED_RATE_LIMIT};
 
 pub use account::ChargeCounts;
-pub use reply::MOODS;
+pub use reply::SANDBOX_FAULTS;
 
 use account::{SandboxAccount, Seed};
 use reply::{
@@ -61,7 +61,7 @@ pub struct SandboxSettings {
     /// The account's keys, each starting with `svc_sk_`; beyond the first five (3.1) they are not
     /// known. Empty: one key, derived from the seed.
     pub keys: Vec<String>,
-    /// How long a reply takes that no mood delays. 400 ms.
+    /// How long a reply takes that no fault delays. 400 ms.
     pub reply_delay: Duration,
     /// `sandbox:slow`: 10 s.
     pub slow: Duration,

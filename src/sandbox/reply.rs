@@ -29,22 +29,25 @@ pub(super) enum Rejection {
 /// A kind of refusal. Only the two of 401 are the contract's (7); it shows no other error, so the
 /// rest are guesses.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RefusalKind(StatusCode, &'static str);
+pub(super) struct SandboxRefusal(StatusCode, &'static str);
 
-pub(super) const NO_KEY: RefusalKind = RefusalKind(StatusCode::UNAUTHORIZED, wire::MISSING_API_KEY);
-pub(super) const BAD_KEY: RefusalKind =
-    RefusalKind(StatusCode::UNAUTHORIZED, wire::INVALID_API_KEY);
-pub(super) const INVALID: RefusalKind = RefusalKind(StatusCode::BAD_REQUEST, "invalid_request");
-pub(super) const NO_CREDIT: RefusalKind =
-    RefusalKind(StatusCode::PAYMENT_REQUIRED, "insufficient_credits");
-pub(super) const NOT_FOUND: RefusalKind = RefusalKind(StatusCode::NOT_FOUND, "not_found");
-pub(super) const BAD_METHOD: RefusalKind =
-    RefusalKind(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed");
-pub(super) const TOO_LARGE: RefusalKind =
-    RefusalKind(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large");
-pub(super) const NOT_JSON: RefusalKind =
-    RefusalKind(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type");
-const LIMITED: RefusalKind = RefusalKind(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded");
+pub(super) const NO_KEY: SandboxRefusal =
+    SandboxRefusal(StatusCode::UNAUTHORIZED, wire::MISSING_API_KEY);
+pub(super) const BAD_KEY: SandboxRefusal =
+    SandboxRefusal(StatusCode::UNAUTHORIZED, wire::INVALID_API_KEY);
+pub(super) const INVALID: SandboxRefusal =
+    SandboxRefusal(StatusCode::BAD_REQUEST, "invalid_request");
+pub(super) const NO_CREDIT: SandboxRefusal =
+    SandboxRefusal(StatusCode::PAYMENT_REQUIRED, "insufficient_credits");
+pub(super) const NOT_FOUND: SandboxRefusal = SandboxRefusal(StatusCode::NOT_FOUND, "not_found");
+pub(super) const BAD_METHOD: SandboxRefusal =
+    SandboxRefusal(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed");
+pub(super) const TOO_LARGE: SandboxRefusal =
+    SandboxRefusal(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large");
+pub(super) const NOT_JSON: SandboxRefusal =
+    SandboxRefusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type");
+const LIMITED: SandboxRefusal =
+    SandboxRefusal(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded");
 
 pub(super) fn json(status: StatusCode, body: &impl Serialize) -> SandboxResponse {
     // Plain structs of strings and numbers, for which this cannot fail.
@@ -59,7 +62,7 @@ pub(super) fn answer(status: StatusCode, media_type: &'static str, body: Bytes) 
 }
 
 /// "Shape of the error body: not shown" (7). Guess: these two fields.
-pub(super) fn refuse(RefusalKind(status, error): RefusalKind, message: &str) -> Rejection {
+pub(super) fn refuse(SandboxRefusal(status, error): SandboxRefusal, message: &str) -> Rejection {
     let body = json!({ "error": error, "message": message });
     Rejection::Refused(Box::new(json(status, &body)))
 }
@@ -75,7 +78,7 @@ pub(super) fn refuse_method(allowed: &str) -> Rejection {
     refuse_with(BAD_METHOD, &format!("Use {allowed}"), ALLOW, allowed)
 }
 
-fn refuse_with(refusal: RefusalKind, message: &str, name: HeaderName, value: &str) -> Rejection {
+fn refuse_with(refusal: SandboxRefusal, message: &str, name: HeaderName, value: &str) -> Rejection {
     let mut stop = refuse(refusal, message);
     if let (Rejection::Refused(answer), Ok(value)) = (&mut stop, HeaderValue::from_str(value)) {
         answer.headers_mut().insert(name, value);
@@ -83,10 +86,10 @@ fn refuse_with(refusal: RefusalKind, message: &str, name: HeaderName, value: &st
     stop
 }
 
-/// Every word that changes the sandbox's mood, and what it does: for `docs/guide/getting-started.md`
+/// Every word that changes the sandbox's fault, and what it does: for `docs/guide/getting-started.md`
 /// and the page. A word counts in a video's prompt and in a chat's last user message.
 #[rustfmt::skip]
-pub const MOODS: &[(&str, &str)] = &[
+pub const SANDBOX_FAULTS: &[(&str, &str)] = &[
     ("sandbox:slow",    "charges, and answers late"),
     ("sandbox:drop",    "charges, then drops the connection without a reply"),
     ("sandbox:hang",    "charges, and never answers"),
@@ -107,20 +110,20 @@ const HTML_502: &str = "<html>\r\n<head><title>502 Bad Gateway</title></head>\r\
 const GARBLED: &str =
     "{\"id\":\"9f2c\",\"message\":{\"role\":\"assistant\",\"content\":\"It was a br";
 
-/// One of [`MOODS`], or nothing.
+/// One of [`SANDBOX_FAULTS`], or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mood(pub(super) &'static str);
+pub(super) struct SandboxFault(pub(super) &'static str);
 
-impl Mood {
+impl SandboxFault {
     pub(super) fn of(text: &str) -> Self {
         let text = text.to_ascii_lowercase();
-        let mood = |(at, start): (usize, &str)| {
+        let fault = |(at, start): (usize, &str)| {
             let rest = text[at + start.len()..].bytes();
             let length = rest.take_while(u8::is_ascii_alphanumeric).count();
             let written = &text[at..at + start.len() + length];
-            MOODS.iter().find(|(word, _)| *word == written).map(|(word, _)| Self(word))
+            SANDBOX_FAULTS.iter().find(|(word, _)| *word == written).map(|(word, _)| Self(word))
         };
-        text.match_indices(WORD_START).find_map(mood).unwrap_or(Self(""))
+        text.match_indices(WORD_START).find_map(fault).unwrap_or(Self(""))
     }
 
     pub(super) fn refuse(self, prompt: &str, refused: &RefusedOnce) -> Result<(), Rejection> {
@@ -178,23 +181,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_word_has_its_own_mood_and_says_what_it_does() {
-        for (word, does) in MOODS {
-            assert_eq!(Mood::of(word), Mood(word));
-            assert_eq!(Mood::of(&format!("Please (Sandbox:{}), now", &word[8..])), Mood(word));
-            assert_eq!(Mood::of(&format!("{word}ly")), Mood(""));
+    fn every_word_has_its_own_fault_and_says_what_it_does() {
+        for (word, does) in SANDBOX_FAULTS {
+            assert_eq!(SandboxFault::of(word), SandboxFault(word));
+            assert_eq!(
+                SandboxFault::of(&format!("Please (Sandbox:{}), now", &word[8..])),
+                SandboxFault(word)
+            );
+            assert_eq!(SandboxFault::of(&format!("{word}ly")), SandboxFault(""));
             assert!(!does.is_empty());
         }
-        let words: HashSet<_> = MOODS.iter().map(|(word, _)| word).collect();
-        assert_eq!(words.len(), MOODS.len());
+        let words: HashSet<_> = SANDBOX_FAULTS.iter().map(|(word, _)| word).collect();
+        assert_eq!(words.len(), SANDBOX_FAULTS.len());
     }
 
     #[test]
     fn the_first_word_that_is_one_decides() {
         assert_eq!(
-            Mood::of("sandbox: sandbox:nap sandbox:drop sandbox:slow"),
-            Mood("sandbox:drop")
+            SandboxFault::of("sandbox: sandbox:nap sandbox:drop sandbox:slow"),
+            SandboxFault("sandbox:drop")
         );
-        assert_eq!(Mood::of("a sandbox on the beach, é sandbox:"), Mood(""));
+        assert_eq!(SandboxFault::of("a sandbox on the beach, é sandbox:"), SandboxFault(""));
     }
 }

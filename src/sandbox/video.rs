@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::FakeGateway;
 use super::account::Sale;
-use super::reply::{self, Mood, SandboxResult};
+use super::reply::{self, SandboxFault, SandboxResult};
 use crate::clock::{self, Instant};
 use crate::contract::catalog::{
     AspectRatioSupport, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, ImageInput, VideoModel,
@@ -43,23 +43,23 @@ pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     let order: Order = serde_json::from_slice(body)
         .map_err(|error| reply::refuse(reply::INVALID, &format!("Not a video request: {error}")))?;
     let model = order.check(gateway).map_err(|why| reply::refuse(reply::INVALID, why))?;
-    let mood = Mood::of(&order.prompt);
-    mood.refuse(&order.prompt, &gateway.refused_once)?;
-    let receipt = gateway.account.charge(Sale::Video, model.toll)?;
+    let fault = SandboxFault::of(&order.prompt);
+    fault.refuse(&order.prompt, &gateway.refused_once)?;
+    let receipt = gateway.account.charge(Sale::Video, model.price)?;
     let request_id = format!("vid_{}", gateway.seed.hex("video id", &receipt.nth.to_string(), 24));
     let job = SandboxJob {
         request_id: request_id.clone(),
         model: model.id.to_string(),
         is_portrait: order.is_portrait(model),
         takes: pace(&model.id, gateway.settings.job_time),
-        fails: mood == Mood("sandbox:fail"),
+        fails: fault == SandboxFault("sandbox:fail"),
         started: clock::now(),
         created: clock::wall(),
     };
     lock(&gateway.jobs).insert(request_id.clone(), job);
-    mood.delay(&gateway.settings).await?;
-    let cost = model.toll.short();
-    Ok(mood.finish(&Accepted {
+    fault.delay(&gateway.settings).await?;
+    let cost = model.price.short();
+    Ok(fault.finish(&Accepted {
         message: format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
         request_id,
         model: &model.id,

@@ -8,8 +8,8 @@ use http::StatusCode;
 
 use super::Abort;
 use crate::problem::{
-    Charged, DRAINING, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE, Kind, LEDGER_UNAVAILABLE,
-    OUTCOME_UNKNOWN, OVERLOADED, Problem, WINDOW_EXHAUSTED,
+    Charged, DRAINING, GATEWAY_BUSY, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE, Kind,
+    LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem,
 };
 
 /// What went wrong. [`Error::charged`] says what it means for the money.
@@ -33,8 +33,8 @@ pub enum Error {
     Encoded,
     #[error("the reply is too large")]
     TooLarge(UnparsableReply),
-    /// A success whose body is not the JSON that the contract promises.
-    #[error("a reply with status {0} that is not what the contract promises")]
+    /// A success whose body is not the JSON that the contract specifies.
+    #[error("a reply with status {0} that breaks the contract")]
     Unparsable(StatusCode, UnparsableReply),
     /// 401: this key is refused. Guess: it is free.
     #[error("the gateway refuses key {}", key + 1)]
@@ -77,8 +77,8 @@ impl Error {
             Self::Unparsable(..)                => (Unknown, true, &GATEWAY_UNREACHABLE, None),
             Self::KeyRejected { .. }             => (No, true, &GATEWAY_KEY_REJECTED, None),
             Self::AllKeysRejected                     => (No, true, &GATEWAY_KEY_REJECTED, None),
-            Self::Throttled { retry_after }     => (No, true, &WINDOW_EXHAUSTED, Some(retry_after.unwrap_or(UNTOLD_WAIT))),
-            Self::NoSlot { retry_after }    => (No, false, &WINDOW_EXHAUSTED, Some(*retry_after)),
+            Self::Throttled { retry_after }     => (No, true, &GATEWAY_BUSY, Some(retry_after.unwrap_or(UNTOLD_WAIT))),
+            Self::NoSlot { retry_after }    => (No, false, &GATEWAY_BUSY, Some(*retry_after)),
             Self::Draining                      => (No, false, &DRAINING, Some(UNSENT_WAIT)),
             // Whoever asked is gone; an identical purchase that joins just now may still read this.
             Self::Aborted(Abort::Cancelled)     => (No, false, &OVERLOADED, Some(UNSENT_WAIT)),

@@ -11,7 +11,7 @@ use super::{Error, GatewayCall, UnparsableReply};
 use crate::contract::money::Usd;
 use crate::contract::video::VideoAccepted;
 
-/// An answer of the gateway that may be passed on: a success as the contract promises it, or a
+/// An answer of the gateway that may be passed on: a success as the contract specifies it, or a
 /// definitive refusal.
 #[derive(Clone, Debug)]
 pub struct GatewayReply {
@@ -27,7 +27,7 @@ pub struct GatewayReply {
 }
 
 impl GatewayReply {
-    /// Reads a body: a refusal may have any, a success the one that the contract promises. It passes
+    /// Reads a body: a refusal may have any, a success the one that the contract specifies. It passes
     /// unchanged.
     pub fn parse(
         what: &GatewayCall,
@@ -39,7 +39,7 @@ impl GatewayReply {
         if !status.is_success() {
             return Ok(Self { status, is_json, body, key, video: None });
         }
-        let (is_as_promised, video) = match what {
+        let (matches_contract, video) = match what {
             GatewayCall::Chat(_) | GatewayCall::VideoStatus { .. } | GatewayCall::Billing => {
                 (is_object(&body), None)
             }
@@ -50,7 +50,7 @@ impl GatewayReply {
                 (video.is_some(), video)
             }
         };
-        if !(is_json && is_as_promised) {
+        if !(is_json && matches_contract) {
             return Err(Error::Unparsable(status, UnparsableReply::from_body(&body)));
         }
         Ok(Self { status, is_json, body, key, video })
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_success_is_what_the_contract_promises_or_unreadable() {
+    fn success_that_breaks_the_contract_is_unreadable() {
         let chat = || GatewayCall::Chat(Bytes::new());
         let video = || GatewayCall::Video(Bytes::new());
         let other = || GatewayCall::Passthrough {

@@ -69,7 +69,7 @@ async fn purchase_while_another_account_is_found(was_refused: bool) {
     assert_eq!(problem.kind().code, "ledger_unavailable");
     assert_eq!(problem.charge(), Charged::No);
     let row = ledger.purchase(purchase.id).await.unwrap().expect("it is there");
-    assert_eq!(row.state, PurchaseState::Voided);
+    assert_eq!(row.state, PurchaseState::Released);
 }
 
 #[tokio::test]

@@ -14,13 +14,13 @@ use crate::downstream::route::{
     Auth, BodyKind, Class, CrossOrigin, DEFAULT_ROUTE, Route, RouteTable,
 };
 use crate::problem::{
-    BUDGET_EXHAUSTED, DRAINING, FORBIDDEN, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE,
+    BUDGET_EXHAUSTED, DRAINING, FORBIDDEN, GATEWAY_BUSY, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE,
     IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, INTERNAL, INVALID_CREDENTIALS,
     INVALID_IDEMPOTENCY_KEY, INVALID_REQUEST, JOB_NOT_FOUND, Kind, LEDGER_CHANGED,
     LEDGER_UNAVAILABLE, MALFORMED_JSON, MALFORMED_REQUEST, METHOD_NOT_ALLOWED, MISDIRECTED_REQUEST,
     MISSING_CREDENTIALS, NOT_FOUND, ORIGIN_NOT_ALLOWED, OUTCOME_UNKNOWN, OVERLOADED,
     PAYLOAD_TOO_LARGE, PURCHASE_NOT_FOUND, RATE_LIMITED, REQUEST_TIMEOUT, STILL_RUNNING,
-    UNSUPPORTED_MEDIA_TYPE, WINDOW_EXHAUSTED,
+    UNSUPPORTED_MEDIA_TYPE,
 };
 use crate::response::HandlerResult;
 
@@ -214,7 +214,7 @@ const PURCHASE_PROBLEMS: &[&Kind] = &[
 ];
 
 const GATEWAY_PROBLEMS: &[&Kind] =
-    &[&GATEWAY_UNREACHABLE, &GATEWAY_KEY_REJECTED, &WINDOW_EXHAUSTED, &DRAINING];
+    &[&GATEWAY_UNREACHABLE, &GATEWAY_KEY_REJECTED, &GATEWAY_BUSY, &DRAINING];
 
 const JOB_PROBLEMS: &[&Kind] = &[&JOB_NOT_FOUND, &INVALID_REQUEST];
 
@@ -282,13 +282,13 @@ mod tests {
             ]
             .map(|(method, path)| (method, path.to_owned())),
         );
-        let [buy, ask] = PASSTHROUGH else { panic!("two rows") };
+        let [buy, read] = PASSTHROUGH else { panic!("two rows") };
         for (method, path, outcome) in [
             (Method::POST, "/api/v1/search", Ok(buy)),
-            (Method::GET, "/api/v1/pricing", Ok(ask)),
-            (Method::HEAD, "/api/v1/pricing", Ok(ask)),
+            (Method::GET, "/api/v1/pricing", Ok(read)),
+            (Method::HEAD, "/api/v1/pricing", Ok(read)),
             (Method::POST, "/api/v1/both", Ok(buy)),
-            (Method::GET, "/api/v1/both", Ok(ask)),
+            (Method::GET, "/api/v1/both", Ok(read)),
             (Method::GET, "/api/v1/search", Err("method_not_allowed")),
             (Method::POST, "/api/v1/pricing", Err("method_not_allowed")),
             (Method::POST, "/api/v1/search/", Err("unknown_endpoint")),

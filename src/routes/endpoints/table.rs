@@ -168,8 +168,8 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .request_body(&[(JSON, "OpenAiChatRequest")])
             .responses(&[ok(
                 "A chat completion. With `stream: true`, its chunks as server-sent events, the last with the \
-                 toll, and then `data: [DONE]`. A problem after the first byte is an event with `error`, without \
-                 `[DONE]`. A stream that begins before the outcome is known has no Tollgate-Toll.",
+                 cost, and then `data: [DONE]`. A problem after the first byte is an event with `error`, without \
+                 `[DONE]`. A stream that begins before the outcome is known has no Tollgate-Cost.",
                 &[(JSON, "OpenAiObject"), (EVENTS, "Text")],
             )])],
     },
@@ -285,17 +285,17 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .responses(&[ok("The types.", &[(TEXT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: "/bff/elements.js", ..SHARED },
-        description: "The elements `<tollgate-chat>` and `<tollgate-video>`.",
+        route: Route { path: "/bff/widgets.js", ..SHARED },
+        description: "The widgets `<tollgate-chat>` and `<tollgate-video>`, as custom elements.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
-        operations: &[operation("elements", "embedding", "Get the custom elements")
+        operations: &[operation("widgets", "embedding", "Get the widgets")
             .responses(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
         route: Route { path: "/bff/widgets/", ..SHARED },
-        description: "Modules that the elements load.",
+        description: "Modules that the widgets load.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
-        operations: &[operation("widgets", "embedding", "Get a module of the elements")
+        operations: &[operation("widgetModule", "embedding", "Get a module of the widgets")
             .path_suffix("{name}")
             .responses(&[ok("The module.", &[(SCRIPT, "Text")])])
             .problems(&[&[&NOT_FOUND]])],

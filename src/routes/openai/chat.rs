@@ -97,7 +97,7 @@ impl Formatter {
             write_chunk(
                 &mut text,
                 &CompletionBody {
-                    toll: is_last.then(|| receipt.toll.to_string()),
+                    cost: is_last.then(|| receipt.cost.to_string()),
                     replayed: (is_last && receipt.is_replay).then_some(true),
                     ..self.body(CHUNK, &choices)
                 },
@@ -134,7 +134,7 @@ struct CompletionBody<'a> {
     usage: Option<Usage>,
     /// Our extension, in the last chunk with a choice: the cost in US dollars.
     #[serde(skip_serializing_if = "Option::is_none")]
-    toll: Option<String>,
+    cost: Option<String>,
     /// Our extension, beside it: whether the reply is a replay.
     #[serde(skip_serializing_if = "Option::is_none")]
     replayed: Option<bool>,

@@ -100,15 +100,16 @@ async fn missing_path_is_html_for_browsers_and_a_problem_for_programs() {
     for path in
         ["/nowhere", "/index.html", "/_/", "/_/old/shell.js", "/_/../shell.js", "//", "/.env"]
     {
-        for told in [("sec-fetch-mode", "navigate"), ("accept", "text/html,*/*;q=0.8")] {
-            let response = ask(path, &[told]).await.expect("a page");
+        for header in [("sec-fetch-mode", "navigate"), ("accept", "text/html,*/*;q=0.8")] {
+            let response = ask(path, &[header]).await.expect("a page");
             assert_eq!(response.status(), StatusCode::NOT_FOUND, "{path}");
             assert_eq!(response.headers()[CONTENT_TYPE], HTML, "{path}");
             assert_eq!(response.headers()[CACHE_CONTROL], "no-store", "{path}");
         }
-        for told in [("sec-fetch-mode", "cors"), ("accept", "*/*"), ("accept", "application/json")]
+        for header in
+            [("sec-fetch-mode", "cors"), ("accept", "*/*"), ("accept", "application/json")]
         {
-            let problem = ask(path, &[told]).await.expect_err("a problem");
+            let problem = ask(path, &[header]).await.expect_err("a problem");
             assert_eq!(problem.kind().code, "not_found", "{path}");
         }
     }

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A folder with a site in it, beside a folder that nobody may see.
+/// A folder with a site and a sibling folder outside it.
 struct Folder {
     _all: TempDir,
     site: PathBuf,

@@ -1,4 +1,4 @@
-//! What waiting for the window promises, with time that stands still unless somebody waits for it.
+//! Tests of waiting for a slot, with time that stands still unless somebody waits for it.
 
 use std::future::ready;
 use std::num::NonZeroU32;
