@@ -37,7 +37,7 @@ use crate::media::Videos;
 use crate::metrics::Metrics;
 use crate::pipeline::{self, GatewayService, HttpService};
 use crate::purchase::idempotency::RunningPurchases;
-use crate::purchase::{self, PurchaseTerms};
+use crate::purchase::{self, PurchaseTerms, Purchases};
 use crate::redact::Redactor;
 use crate::reports::Reports;
 use crate::reports::me::MeReport;
@@ -53,7 +53,7 @@ use crate::store::{AccountBinding, Budgets, KeyId, RecentRefusals, Store};
 use crate::upstream::client::Client;
 use crate::upstream::fetch::MediaClient;
 use crate::upstream::rate_limit::RateLimit;
-use crate::upstream::{self, KeyRing};
+use crate::upstream::{self, GatewayService, KeyRing};
 use crate::validate::ChatRules;
 
 /// Replies to videos are kept at least this long, because videos are expensive and slow.
@@ -215,7 +215,7 @@ impl App {
         B::Error: Into<crate::response::BoxError>,
     {
         let gateway = self.gateway.stack(&self.settings, &self.shared)?;
-        let purchases = pipeline::purchases(&self.context, tasks, gateway);
+        let purchases = Purchases::new(self.context.clone(), gateway, tasks);
         let routes = Routes { handlers: Arc::clone(&self.handlers), purchases };
         Ok(pipeline::downstream(&self.downstream, routes))
     }
@@ -268,7 +268,7 @@ impl GatewayAccount {
         self.base == other.base && ids(&self.keys) == ids(&other.keys)
     }
 
-    fn stack(&self, settings: &Settings, shared: &SharedState) -> io::Result<GatewayService> {
+    fn stack(&self, config: &Settings, shared: &SharedState) -> io::Result<GatewayService> {
         let redactor = shared.redactor.clone();
         Ok(pipeline::gateway(upstream::Gateway {
             key_ring: Arc::clone(&self.ring),

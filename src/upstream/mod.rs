@@ -21,12 +21,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::Method;
+use tower::util::BoxCloneSyncService;
 
 use crate::clock::Instant;
 
 pub use error::{Error, UnparsableReply};
 pub use gateway::{Gateway, KeyRing, SendAttempt};
 pub use reply::GatewayReply;
+
+pub type GatewayService = BoxCloneSyncService<GatewayRequest, GatewayReply, Error>;
 
 #[derive(Clone)]
 pub struct GatewayRequest {

@@ -85,9 +85,9 @@ fn all_payload_faults_are_reported_at_once() {
     pointers.sort_unstable();
     assert_eq!(pointers, ["/aspect_ratio", "/duration", "/image_url", "/prompt", "/seed"]);
     let detail = |answer: &Answer| answer.json()["detail"].as_str().unwrap_or_default().to_owned();
-    assert!(detail(&answer).ends_with("it is empty; and 4 more faults"), "{}", answer.text());
+    assert!(detail(&answer).ends_with("it is empty; and 4 more errors"), "{}", answer.text());
     let two = watched.gate.post(TO_VIDEO, r#"{"prompt":"","duration":7,"seed":1}"#);
-    assert!(detail(&two).ends_with("; and 1 more fault"), "{}", two.text());
+    assert!(detail(&two).ends_with("; and 1 more error"), "{}", two.text());
 }
 
 #[test]

@@ -193,7 +193,7 @@ fn connections_beyond_the_descriptor_limit_wait_without_spinning() {
     let crowd: Vec<_> = (0..200)
         .map(|_| TcpStream::connect(gate.address()).expect("the kernel takes them"))
         .collect();
-    until("it says so", || gate.printed().contains("cannot accept connections"));
+    until("it says so", || gate.printed().contains("failed to accept connection"));
     let before = processor_ticks(&id);
     thread::sleep(Duration::from_millis(1_500));
     let ticks = processor_ticks(&id) - before;

@@ -87,7 +87,7 @@ impl Process {
             drain_expired: CancellationToken::new(),
         };
         let tasks = TaskTracker::new();
-        let purchases = pipeline::purchases(&context, tasks.clone(), gateway.clone());
+        let purchases = Purchases::new(context.clone(), gateway.clone(), tasks.clone());
         drop(entered);
         runtime.block_on(window.restore());
         Self {

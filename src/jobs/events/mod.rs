@@ -65,7 +65,7 @@ pub async fn stream(
     let mut flow = EventStream::new(watched, last_event_id, again, jobs.shutdown_token(), seat);
     flow.session = standing.clone();
     if missing.is_empty() && flow.is_up_to_date() {
-        let mut nothing = Response::new(Body::empty());
+        let mut nothing = Response::default();
         *nothing.status_mut() = StatusCode::NO_CONTENT;
         return Ok(nothing);
     }

@@ -46,7 +46,7 @@ fn base_url_without_v1_gets_a_hint_in_openai_shape() {
         );
         let told = error["message"].as_str().unwrap_or_default();
         // One hint, and not that of the kind besides.
-        assert_eq!(told, "the base URL for OpenAI's SDKs ends in one /v1 here", "{target}");
+        assert_eq!(told, "the base URL of OpenAI's SDKs must end in exactly one /v1", "{target}");
     }
     for target in ["/nothing", "/modelsx", "/chat"] {
         assert_eq!(gate.get(target).value("content-type"), Some("application/problem+json"));
