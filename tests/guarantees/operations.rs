@@ -149,7 +149,7 @@ fn readyz_is_503_while_the_ledger_is_damaged_or_gone() {
     for gate in [damaged, gone] {
         let (status, text) = readiness(&gate);
         assert_eq!(status, 503, "{text}");
-        assert!(text.contains("ledger_unavailable") && text.contains("cannot be used"), "{text}");
+        assert!(text.contains("ledger_unavailable") && text.contains("is unusable"), "{text}");
         assert!(!text.contains("ledger.db"), "{text}");
         assert_eq!(gate.chat().status, 503);
         let mut probe = gate.admin_client();
