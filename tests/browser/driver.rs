@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::gate::Gate;
 use crate::page::Page;
-use crate::people::{sign_in, sign_out, signed_in};
+use crate::sign_in::{sign_in, sign_out, signed_in};
 use crate::site::Site;
 use crate::watch::Tamper;
 

@@ -2,7 +2,7 @@
 
 use crate::gate::Gate;
 use crate::page::Page;
-use crate::start::begin_with;
+use crate::page_load::begin_with;
 use crate::watch::Tamper;
 
 const MESSAGE: (&str, &str) = ("textbox", "Message");

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use rusqlite::{Connection, params};
 use tollgate::store::PurchaseState;
 
-use crate::commands::desk::{CHAT, CHAT_BODY, Desk, MINUTE, Server, gateway, line, post};
+use crate::commands::fixture::{CHAT, CHAT_BODY, Desk, MINUTE, Server, gateway, line, post};
 use crate::commands::recorder::unlisted;
 use crate::support::server::exchange;
 use crate::support::until;

@@ -11,7 +11,7 @@ use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{Member, OwnBudget, Role, Store, VERSION_POLL_INTERVAL};
 
-use crate::commands::desk::{CHAT, Desk, MINUTE, Server, VIDEO, charged, get};
+use crate::commands::fixture::{CHAT, Desk, MINUTE, Server, VIDEO, charged, get};
 
 const OPEN: &str = "access.mode is \"open\": member tokens are ignored until it is \"members\"\n";
 const LONG: &str = "a secret of 0123456789abcdef0123456789";

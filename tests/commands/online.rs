@@ -1,6 +1,6 @@
 //! `tollgate check --online` shows the account, and of a key no more than the gateway makes public.
 
-use crate::commands::desk::{Desk, KEY};
+use crate::commands::fixture::{Desk, KEY};
 
 /// What the sandbox lists of it.
 const PREFIX: &str = "svc_sk_CANARY_01234";

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::store::{PurchaseId, PurchaseState, Settlement};
 
-use crate::commands::desk::{CHAT, CHAT_BODY, Desk, MINUTE, VIDEO, charged, line, post};
+use crate::commands::fixture::{CHAT, CHAT_BODY, Desk, MINUTE, VIDEO, charged, line, post};
 
 #[test]
 fn purchases_are_listed_newest_first_with_public_states() {

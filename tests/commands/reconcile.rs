@@ -10,7 +10,7 @@ use rusqlite::{Connection, params};
 use tollgate::clock;
 use tollgate::store::{Job, JobState, PurchaseState, Settlement, StatusUpdate, Store};
 
-use crate::commands::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, charged, line, post};
+use crate::commands::fixture::{CHAT, DEAR, Desk, MINUTE, VIDEO, charged, line, post};
 use crate::support::{until, until_within};
 
 #[test]

@@ -7,7 +7,7 @@ use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{Budgets, DedupeKey, PurchaseId, Reservation, Service, Settlement};
 
-use crate::commands::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, charged};
+use crate::commands::fixture::{CHAT, DEAR, Desk, MINUTE, VIDEO, charged};
 
 /// Four kinds of purchases of two callers, today, ten days ago, and one that cost nothing.
 fn spent() -> Desk {

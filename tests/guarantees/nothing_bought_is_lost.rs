@@ -2,7 +2,7 @@
 //! booked; and a shutdown waits for what is under way.
 
 mod crashes;
-mod leaving;
+mod disconnects;
 
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Guarantee 1: nothing of the key beyond its public prefix reaches a client, a log, a metric, a panic,
 //! a file or another host. Every [`Gate`] looks for it when it ends; these tests provoke a leak.
 
-mod before_the_start;
-mod escaped;
+mod encodings;
 mod process;
+mod startup_errors;
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 
-use crate::support::heard::Heard;
+use crate::support::received::Heard;
 use crate::support::{Ending, Gate, Reply, Upstream};
 
 /// The authorization that the gateway was sent.

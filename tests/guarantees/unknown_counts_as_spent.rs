@@ -1,7 +1,7 @@
 //! Guarantee 6: a call whose outcome is not known stays booked, and is never sent again.
 
-mod told;
-mod unread;
+mod charged_field;
+mod unparsable_replies;
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::sdks::program::{ALL, OPENAI, Sdk};
-use crate::support::heard::Heard;
+use crate::support::received::Heard;
 use crate::support::{Ending, Gate, Reply, Upstream};
 
 const TEXT: &str = "bought once";

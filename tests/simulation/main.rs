@@ -2,18 +2,18 @@
 //! gateway, a store and a clock that do whatever a seed says. See docs/dev/simulation.md.
 #![cfg(test)]
 
-mod books;
 mod clients;
 mod dice;
 mod disk;
 mod gateway;
 mod guarantees;
-mod line;
+mod model_ledger;
 mod process;
 mod run;
 mod setup;
 mod step;
 mod tally;
+mod transport;
 mod world;
 
 use std::path::PathBuf;

@@ -8,7 +8,7 @@ use tollgate::store::{
     PurchaseState, Reservation, Service, Settlement, Snapshot, StatusUpdate,
 };
 
-use crate::desk::*;
+use crate::fixture::*;
 use crate::jobs::job;
 
 const MINUTE: Duration = Duration::from_secs(60);

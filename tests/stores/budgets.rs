@@ -7,7 +7,7 @@ use tollgate::store::{
     BudgetKind, Budgets, OverBudget, Reservation, ReserveError, Service, Settlement, SpendRow,
 };
 
-use crate::desk::*;
+use crate::fixture::*;
 
 on_every_backend!(
     budget_is_spent_to_its_end_and_not_beyond,

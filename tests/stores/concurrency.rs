@@ -3,7 +3,7 @@
 use tollgate::contract::money::Usd;
 use tollgate::store::{Budgets, PurchaseId, Reservation, ReserveError, Settlement};
 
-use crate::desk::*;
+use crate::fixture::*;
 
 on_every_backend!(
     concurrent_purchases_hold_exactly_the_budget,

@@ -13,7 +13,7 @@ use tollgate::store::{
     BudgetScope, Clock, OpenError, PurchaseId, PurchaseState, Settlement, Store,
 };
 
-use crate::desk::*;
+use crate::fixture::*;
 
 type Purchases = Vec<(PurchaseId, PurchaseState, Usd)>;
 

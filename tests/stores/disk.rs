@@ -13,7 +13,7 @@ use tollgate::store::{
     Store, StoreCapacity,
 };
 
-use crate::desk::*;
+use crate::fixture::*;
 use crate::jobs::job;
 
 #[tokio::test]

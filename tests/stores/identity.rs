@@ -9,7 +9,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tollgate::store::{AccountStatus, Clock, OpenError, ReserveError, Settlement, Store};
 
-use crate::desk::*;
+use crate::fixture::*;
 
 fn serve(path: &Path, clock: Clock) -> Store {
     Store::serve(path, clock).expect("it opens")

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate::contract::money::Usd;
 use tollgate::store::{Job, JobState, KeyId, MoneyKind, StatusUpdate, Store};
 
-use crate::desk::*;
+use crate::fixture::*;
 
 pub(crate) fn job(request_id: &str, owner: &str) -> Job {
     Job {

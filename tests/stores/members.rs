@@ -7,7 +7,7 @@ use tollgate::store::{
     LoginSession, Member, MemberChange, MemberError, OwnBudget, Role, Store, is_member_name,
 };
 
-use crate::desk::*;
+use crate::fixture::*;
 
 const OWN: OwnBudget = OwnBudget { day: Some(Usd::dollars(5)), month: None };
 

@@ -13,7 +13,7 @@ use tollgate::store::{
     Reservation, Settlement, StoreCapacity,
 };
 
-use crate::desk::*;
+use crate::fixture::*;
 use crate::oracle::Oracle;
 
 const LITTLE: StoreCapacity =

@@ -3,7 +3,7 @@
 use tollgate::contract::money::Usd;
 use tollgate::store::{Job, Reservation, Service, Settlement, SpendRow};
 
-use crate::desk::*;
+use crate::fixture::*;
 
 const TODAY: u64 = START.as_secs() / 86_400;
 

@@ -3,7 +3,7 @@
 use tollgate::contract::money::Usd;
 use tollgate::store::{PurchaseState, Settlement};
 
-use crate::desk::*;
+use crate::fixture::*;
 
 #[tokio::test]
 async fn crash_releases_held_and_makes_sent_unknown() {

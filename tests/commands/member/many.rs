@@ -8,7 +8,7 @@ use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{Role, VERSION_POLL_INTERVAL};
 
-use crate::commands::desk::{Desk, get};
+use crate::commands::fixture::{Desk, get};
 
 #[test]
 fn member_add_with_many_names_prints_a_token_per_line() {

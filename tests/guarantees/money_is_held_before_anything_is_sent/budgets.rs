@@ -9,7 +9,7 @@ use tollgate::contract::money::Usd;
 use tollgate::store::{Budgets, DedupeKey, PurchaseId, Reservation, Service, Store};
 
 use crate::support::client::Answer;
-use crate::support::heard::Heard;
+use crate::support::received::Heard;
 use crate::support::upstream::Welcome;
 use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO};
 

@@ -13,8 +13,8 @@ use tollgate::contract::money::Usd;
 use tollgate::store::{BudgetScope, PurchaseRecord, PurchaseState, Store};
 
 use crate::support::client::Answer;
-use crate::support::heard::Heard;
 use crate::support::process::Signal;
+use crate::support::received::Heard;
 use crate::support::{CHAT, Ending, Gate, Reply, Upstream, VIDEO};
 
 /// A ledger in a file, and no page of ours: to compress it takes most of a start.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::VIDEOS;
 use crate::support::client::Answer;
-use crate::support::heard::Heard;
+use crate::support::received::Heard;
 use crate::support::{Gate, Reply, Upstream};
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer sk-any");

@@ -84,7 +84,7 @@ fn caller_with_many_calls_does_not_starve_others() {
         assert_honest(&client.answer());
     }
     let heard = upstream.heard();
-    let is_modest = |heard: &crate::support::heard::Heard| {
+    let is_modest = |heard: &crate::support::received::Heard| {
         String::from_utf8_lossy(&heard.body).contains("modest")
     };
     let last = heard.iter().rposition(is_modest).unwrap();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::support::heard::Heard;
+use crate::support::received::Heard;
 use crate::support::{Ending, Gate, Reply, Upstream, until};
 
 /// A gateway whose books say so many cents; the replies of its videos say $97.00.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::contract::money::Usd;
 use tollgate::store::{AccountStatus, PurchaseId, PurchaseState, Settlement};
 
-use crate::desk::*;
+use crate::fixture::*;
 
 on_every_backend!(
     purchase_ends_once_unless_unknown,

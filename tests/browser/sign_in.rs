@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
+use crate::appearance::{DARK, LIGHT, VIOLATIONS, load_axe, picture};
 use crate::gate::Gate;
-use crate::looks::{DARK, LIGHT, VIOLATIONS, load_axe, picture};
 use crate::page::Page;
 use crate::watch::Tamper;
 

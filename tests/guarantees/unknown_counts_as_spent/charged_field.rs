@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::support::client::Answer;
-use crate::support::heard::Heard;
+use crate::support::received::Heard;
 use crate::support::upstream::Welcome;
 use crate::support::{CHAT, Ending, Gate, Reply, Upstream, VIDEO};
 

@@ -17,7 +17,7 @@ fn connected(gate: &Gate, clients: usize) -> bool {
     gate.metrics().lines().any(|line| line == row)
 }
 
-fn replied(_: &crate::support::heard::Heard) -> Reply {
+fn replied(_: &crate::support::received::Heard) -> Reply {
     Reply::video("job-1")
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::contract::money::Usd;
 use tollgate::store::{AccountStatus, PurchaseState, ReserveError, Settlement, StoreCapacity};
 
-use crate::desk::*;
+use crate::fixture::*;
 
 on_every_backend!(
     key_is_known_from_hold_to_reply,

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
 use super::client::Answer;
-use super::heard::{fingerprint, price};
+use super::received::{fingerprint, price};
 use super::upstream::Charge;
 use super::{lock, login};
 

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use crate::commands::desk::{CHAT_BODY, Desk, Server, post};
+use crate::commands::fixture::{CHAT_BODY, Desk, Server, post};
 use crate::commands::recorder::{recorder, telling};
 use crate::support::server::exchange;
 use crate::support::{Upstream, until};

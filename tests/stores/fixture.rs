@@ -238,12 +238,12 @@ macro_rules! on_every_backend {
     ($($test:ident),+ $(,)?) => {
         mod memory {
             $(#[tokio::test] async fn $test() {
-                super::$test($crate::desk::Desk::in_memory(Default::default())).await;
+                super::$test($crate::fixture::Desk::in_memory(Default::default())).await;
             })+
         }
         mod sqlite {
             $(#[tokio::test] async fn $test() {
-                super::$test($crate::desk::Desk::on_disk(Default::default())).await;
+                super::$test($crate::fixture::Desk::on_disk(Default::default())).await;
             })+
         }
     };

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::gate::Gate;
-use crate::kept::{embed, lose, reload, say, visit, wait_for};
+use crate::kept_purchases::{embed, lose, reload, say, visit, wait_for};
 use crate::page::Page;
 
 const CHAT: &str = "tollgate-chat";

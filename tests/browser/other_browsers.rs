@@ -1,9 +1,9 @@
 //! A member's videos are found in every browser, also those that another browser or a program has ordered.
 
+use crate::appearance::{DARK, LIGHT};
 use crate::gate::Gate;
-use crate::looks::{DARK, LIGHT};
 use crate::page::Page;
-use crate::people::{is_ready, sign_in, sign_out, signed_in};
+use crate::sign_in::{is_ready, sign_in, sign_out, signed_in};
 use crate::videos::{ASK, IS_READY, order};
 use crate::watch::Tamper;
 

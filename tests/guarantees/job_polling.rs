@@ -9,8 +9,8 @@ use std::time::Duration;
 use tollgate::clock;
 
 use crate::support::client::Answer;
-use crate::support::heard::Heard;
 use crate::support::process::Signal;
+use crate::support::received::Heard;
 use crate::support::upstream::Welcome;
 use crate::support::{Gate, Reply, Upstream, VIDEO, until};
 

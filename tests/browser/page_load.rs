@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
+use crate::appearance::LIGHT;
 use crate::gate::Gate;
-use crate::looks::LIGHT;
 use crate::page::Page;
 
 const MESSAGE: (&str, &str) = ("textbox", "Message");

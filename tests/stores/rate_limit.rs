@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::store::{AccountLimit, SlotId, Store};
 
-use crate::desk::*;
+use crate::fixture::*;
 
 const REPLY: Duration = Duration::from_millis(300);
 
