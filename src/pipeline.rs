@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::Request;
 use tower::service_fn;
-use tower::service_fn;
+use tower::util::BoxCloneSyncService;
 use tracing::Instrument;
 
 use crate::downstream::dialect::Dialect;
@@ -26,9 +26,6 @@ use crate::upstream::{Gateway, GatewayService, SendAttempt};
 
 /// The whole stack. Refusals are responses, so it never fails.
 pub type HttpService<B> = BoxCloneSyncService<Request<B>, Response, Infallible>;
-
-/// The gateway: a request in, a reply out.
-pub type GatewayService = BoxCloneSyncService<GatewayRequest, GatewayReply, Error>;
 
 pub trait RequestBody: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send {}
 
@@ -118,5 +115,5 @@ pub fn gateway<T: SendAttempt>(gateway: Gateway<T>) -> GatewayService {
     BoxCloneSyncService::new(service_fn(move |request| {
         let gateway = gateway.clone();
         async move { gateway.send(request).await }
-    })))
+    }))
 }

@@ -35,7 +35,7 @@ use crate::downstream::route::RouteTable;
 use crate::jobs::{self, JobRegistry};
 use crate::media::Videos;
 use crate::metrics::Metrics;
-use crate::pipeline::{self, GatewayService, HttpService};
+use crate::pipeline::{self, HttpService};
 use crate::purchase::idempotency::RunningPurchases;
 use crate::purchase::{self, PurchaseTerms, Purchases};
 use crate::redact::Redactor;
@@ -268,7 +268,7 @@ impl GatewayAccount {
         self.base == other.base && ids(&self.keys) == ids(&other.keys)
     }
 
-    fn stack(&self, config: &Settings, shared: &SharedState) -> io::Result<GatewayService> {
+    fn stack(&self, settings: &Settings, shared: &SharedState) -> io::Result<GatewayService> {
         let redactor = shared.redactor.clone();
         Ok(pipeline::gateway(upstream::Gateway {
             key_ring: Arc::clone(&self.ring),

@@ -92,7 +92,7 @@ pub fn icon(head: &Parts) -> Option<Response> {
         let file = page_files().find(|file| file.name == ICON)?;
         Some(StaticFile::embedded(file, media_type(ICON), &headers))
     });
-    READY.as_ref().map(|icon| icon.answer(&head.method, &head.headers))
+    READY.as_ref().map(|icon| icon.response(&head.method, &head.headers))
 }
 
 pub fn answer(head: &Parts) -> Option<Response> {

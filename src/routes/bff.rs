@@ -75,7 +75,7 @@ pub(super) async fn log_in(cx: HandlerContext) -> HandlerResult {
     let current = session_cookie(&cx)?;
     let admit = |member: &_| cx.handlers.me.limiter.take_login(member);
     let cookie = access.log_in(login.get(), current, &call.caller, admit).await?;
-    Ok(no_content(call.transport.set_cookie(&cookie.value, cookie.max_age)))
+    Ok(no_content(call.transport.set_cookie(&cookie, LOGIN_LIFETIME)))
 }
 
 pub(super) async fn log_out(cx: HandlerContext) -> HandlerResult {

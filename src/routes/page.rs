@@ -42,7 +42,7 @@ impl Page {
     pub async fn answer(&self, head: &Parts) -> HandlerResult {
         let found = match self {
             Self::BuiltIn { index, manifest } => match head.uri.path() {
-                "/" => Some(index.answer(&head.method, &head.headers)),
+                "/" => Some(index.response(&head.method, &head.headers)),
                 "/manifest.webmanifest" => Some(manifest.response(&head.method, &head.headers)),
                 // Browsers ask for it wherever no page has named an icon, such as beside a JSON document.
                 "/favicon.ico" => assets::icon(head),

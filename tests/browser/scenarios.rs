@@ -1,6 +1,6 @@
 //! What a person does on the page, from opening it to a clip that plays.
 
-use crate::chatting::choose_model;
+use crate::chat::choose_model;
 use crate::gate::Gate;
 use crate::page::Page;
 

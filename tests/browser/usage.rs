@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::chatting::choose_model;
+use crate::chat::choose_model;
 use crate::gate::Gate;
 use crate::page::Page;
 use crate::watch::Tamper;
