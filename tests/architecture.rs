@@ -30,7 +30,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("purchase",   &["access", "clock", "contract", "jobs", "metrics", "problem", "store", "upstream", "validate"]),
     ("billing",    &["clock", "config", "contract", "problem", "store", "upstream"]),
     ("reports",    &["access", "response", "billing", "clock", "contract", "downstream", "jobs", "problem", "purchase", "store", "upstream", "validate"]),
-    ("media",      &["access", "response", "clock", "jobs", "problem", "store", "upstream"]),
+    ("media",      &["access", "clock", "config", "jobs", "problem", "response", "store", "upstream"]),
     ("routes",     &["access", "response", "billing", "clock", "contract", "downstream", "jobs", "media", "metrics", "problem", "purchase", "redact", "reports", "upstream", "validate"]),
     ("pipeline",   &["access", "response", "config", "downstream", "jobs", "metrics", "problem", "purchase", "routes", "store", "upstream"]),
     ("server",     &["response", "clock", "config", "downstream", "metrics"]),

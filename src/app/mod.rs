@@ -439,7 +439,7 @@ fn catalog_facts(
     }
 }
 
-fn preset(preset: &config::Preset) -> Preset {
+fn preset(preset: &config::PresetConfig) -> Preset {
     Preset { name: preset.name.clone(), system: preset.system.clone() }
 }
 

@@ -205,11 +205,11 @@ pub struct PageConfig {
     /// The chat model that the page preselects; the cheapest if `None`.
     pub default_model: Option<String>,
     /// System messages that the page offers.
-    pub presets: Vec<Preset>,
+    pub presets: Vec<PresetConfig>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Preset {
+pub struct PresetConfig {
     pub name: String,
     pub system: String,
 }

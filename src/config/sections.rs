@@ -16,7 +16,7 @@ use super::read::{Section, SettingsReader};
 use super::{
     AccessConfig, AccessMode, BudgetConfig, ClaimPath, GatewayConfig, JobsConfig, JwksSource,
     JwtConfig, Key, LimitsConfig, LogConfig, LogFormat, OpsConfig, PageConfig, Parsed,
-    PassthroughConfig, Preset, PurchaseConfig, RateLimitConfig, SandboxConfig, ServerConfig,
+    PassthroughConfig, PresetConfig, PurchaseConfig, RateLimitConfig, SandboxConfig, ServerConfig,
     Settings, SpendLimit, StoreConfig, Target, secrets, value,
 };
 use crate::contract::catalog::{Catalog, ChatModel, Tier};
@@ -439,7 +439,7 @@ fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
     section.tables("presets", |row| {
         let (name, system) =
             (row.required("name", value::line), row.required("system", value::prose));
-        presets.push(Preset { name: name?, system: system? });
+        presets.push(PresetConfig { name: name?, system: system? });
         Some(())
     });
     PageConfig {

@@ -17,7 +17,19 @@ fn every_payload_fault_is_documented() {
         let rest = judges.iter().flat_map(move |(_, code)| code.split(mark).skip(1));
         rest.filter_map(|rest| rest.split('"').next())
     };
-    let mut raised: BTreeSet<_> = after("code: \"").collect();
+    let mut raised: BTreeSet<_> = [
+        "code: \"",
+        "Err((\"",
+        "|| (\"",
+        "        (\"",
+        "or((\"",
+        "|| invalid(\"",
+        "Err(invalid(\"",
+        ", (\"",
+    ]
+    .into_iter()
+    .flat_map(after)
+    .collect();
     // Two codes are pushed as arguments.
     raised.extend(after("\"unknown_").map(|rest| match rest {
         "parameter" => "unknown_parameter",
