@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_success_is_what_the_contract_promises_or_unreadable() {
+    fn success_that_breaks_the_contract_is_unparsable() {
         let chat = || GatewayCall::Chat(Bytes::new());
         let video = || GatewayCall::Video(Bytes::new());
         let other = || GatewayCall::Passthrough {

@@ -204,7 +204,7 @@ async fn purchase_dropped_half_way_counts_as_spent() {
 }
 
 #[tokio::test]
-async fn a_refusal_says_who_can_help_and_nothing_of_the_account() {
+async fn refusal_names_a_remedy_but_no_balance() {
     let context = context(SOON);
     let limits = Budgets { balance_floor: Usd::dollars(1), ..Budgets::default() };
     let context = PurchaseContext { terms: PurchaseTerms { limits, ..context.terms }, ..context };
