@@ -34,15 +34,15 @@ fn main() -> Outcome {
     Ok(())
 }
 
-/// Each of so many buys its share, one purchase after another: reserved, sent, posted, delivered.
-async fn measure(name: &str, ledger: &Store, toll: Usd, times: u32, at_once: u32) -> Outcome {
+/// Each of so many buys its share, one purchase after another: held, sent, charged, delivered.
+async fn measure(name: &str, ledger: &Store, price: Usd, times: u32, at_once: u32) -> Outcome {
     let start = clock::now();
     let tasks = tokio::task::LocalSet::new();
     for _ in 0..at_once {
         let ledger = ledger.clone();
         tasks.spawn_local(async move {
             for _ in 0..times / at_once {
-                if let Err(error) = buy(&ledger, toll).await {
+                if let Err(error) = buy(&ledger, price).await {
                     println!("{error}");
                 }
             }
@@ -53,13 +53,13 @@ async fn measure(name: &str, ledger: &Store, toll: Usd, times: u32, at_once: u32
     Ok(())
 }
 
-async fn buy(ledger: &Store, toll: Usd) -> Outcome {
+async fn buy(ledger: &Store, price: Usd) -> Outcome {
     let id = PurchaseId::new();
-    let mut likeness = [0; 32];
-    likeness[..16].copy_from_slice(id.0.as_bytes());
+    let mut fingerprint = [0; 32];
+    fingerprint[..16].copy_from_slice(id.0.as_bytes());
     let limits = Budgets { total_month: Some(Usd::dollars(1_000_000)), ..Budgets::default() };
     let claim = DedupeKey::Fingerprint(DuplicateCheck {
-        fingerprint: likeness,
+        fingerprint,
         within: Duration::ZERO,
         clock_skew: Duration::ZERO,
         delivered_since: None,
@@ -72,7 +72,7 @@ async fn buy(ledger: &Store, toll: Usd) -> Outcome {
         caller,
         service,
         model,
-        toll,
+        price,
         dedupe_key: claim,
         budgets: limits,
         replay_only: only_repeats,
@@ -82,7 +82,7 @@ async fn buy(ledger: &Store, toll: Usd) -> Outcome {
     let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 2_000].into() };
     let keep = Duration::from_secs(86_400);
     ledger
-        .settle(id, Settlement::Posted { cost: toll, reply: Some(reply), keep, job: None })
+        .settle(id, Settlement::Charged { cost: price, reply: Some(reply), keep, job: None })
         .await?;
     ledger.mark_delivered(id);
     Ok(())

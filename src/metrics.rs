@@ -16,7 +16,7 @@ pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
     request_micros: Family<RouteLabels, Counter<u64, AtomicU64>>,
     purchases: Family<PurchaseLabels, Counter>,
-    tolls: Family<PurchaseLabels, Counter>,
+    prices: Family<PurchaseLabels, Counter>,
     pub redacted: Counter,
     pub credentials_failed: Counter,
     pub connections: Gauge,
@@ -61,14 +61,14 @@ impl Default for Metrics {
                 "Time from a request's head to its answer's head, summed",
             ),
             purchases: register(all, "purchases", "Purchases by outcome"),
-            tolls: register(
+            prices: register(
                 all,
-                "toll_microdollars",
+                "price_microdollars",
                 "Prices of purchases by outcome, in micro-dollars",
             ),
             redacted: register(
                 all,
-                "keys_blotted",
+                "keys_redacted",
                 "Replies of the gateway in which a key was found and redacted",
             ),
             credentials_failed: register(
@@ -84,10 +84,10 @@ impl Default for Metrics {
             ),
             slots_free: register(
                 all,
-                "window_free",
+                "rate_limit_free",
                 "Free slots in the account's rate limit; 0 while a 429 is waited out",
             ),
-            slot_waiters: register(all, "window_waiting", "Requests that wait for a slot"),
+            slot_waiters: register(all, "rate_limit_waiting", "Requests that wait for a slot"),
             rate_limit: OnceLock::new(),
             registry,
         }
@@ -108,10 +108,10 @@ impl Metrics {
     }
 
     /// `outcome` is `charged`, `refused` or `unknown`.
-    pub fn purchase(&self, service: &'static str, outcome: &'static str, toll_micros: u64) {
+    pub fn purchase(&self, service: &'static str, outcome: &'static str, price_micros: u64) {
         let labels = PurchaseLabels { service, outcome };
         self.purchases.get_or_create(&labels).inc();
-        self.tolls.get_or_create(&labels).inc_by(toll_micros);
+        self.prices.get_or_create(&labels).inc_by(price_micros);
     }
 
     /// `look` returns the free slots and the waiting requests; the first one that is set stays.

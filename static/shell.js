@@ -267,7 +267,7 @@ async function showLeft() {
 function showMe() {
   showLinks();
   const { balance, budgets } = me;
-  const cheapest = Math.min(...catalog.video.map((model) => model.toll_micros));
+  const cheapest = Math.min(...catalog.video.map((model) => model.price_micros));
   const least = Math.min(balance?.amount_micros ?? Infinity, ...budgets.map((budget) => budget.left_micros));
   const low = least < cheapest;
   const at = balance?.stale ? ` at ${new Date(balance.as_of).toLocaleTimeString()}` : '';
@@ -298,13 +298,13 @@ function showMode() {
     byId('mode').replaceChildren(element('p', { class: 'badge live' }, 'Live', element('span', { text: ': real money' })));
     return;
   }
-  const moods = element('dl', {}, ...catalog.sandbox_moods.flatMap(({ word, does }) =>
+  const faults = element('dl', {}, ...catalog.sandbox_faults.flatMap(({ word, does }) =>
     [element('dt', {}, element('code', { text: word })), element('dd', { text: does })]));
-  byId('mode').replaceChildren(element('details', { class: 'menu moods' },
+  byId('mode').replaceChildren(element('details', { class: 'menu sandbox-faults' },
     element('summary', { class: 'badge' }, 'Sandbox', element('span', { text: ': play money' })),
     element('div', { class: 'card', tabindex: '0', role: 'group', 'aria-label': 'Words for the sandbox' },
       element('p', { text: 'Nothing here costs real money. These words in a message or prompt make the sandbox misbehave:' }),
-      moods)));
+      faults)));
 }
 
 /** A menu closes when something else is pressed, and by Escape. */

@@ -11,7 +11,7 @@ document.getElementById('ask').addEventListener('click', async () => {
       model: 'eta-5-mini',
       messages: [{ role: 'user', content: 'Say something kind.' }],
     });
-    answer.textContent = `${reply.message.content} ($${reply.toll})`;
+    answer.textContent = `${reply.message.content} ($${reply.cost})`;
   } catch (error) {
     answer.textContent = `${error.message} (charged: ${error.charged ?? 'unknown'})`;
   }

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_blotted_out_of_whatever_is_said() {
+    fn a_token_is_redacted_from_every_text() {
         let (one, other) = (mint().unwrap(), mint().unwrap());
         let said = format!("'{}' and {}, not tg_no", one.expose(), other.expose());
         let shown = format!("'{}…' and {}…, not tg_no", one.prefix(), other.prefix());

@@ -186,7 +186,7 @@ impl App {
             is_public: !config.is_local_only(),
         });
         shared.hosts.store(Arc::clone(&downstream.hosts));
-        shared.rate_limit.reconfigure(config.gateway.window);
+        shared.rate_limit.reconfigure(config.gateway.rate_limit);
         let most = config.server.max_connections_per_address;
         shared.address_limits.reconfigure(most, Arc::clone(&downstream.trusted_proxies));
     }
@@ -345,7 +345,7 @@ pub async fn standalone_rate_limit(
     store: Store,
     settings: &config::GatewayConfig,
 ) -> Arc<RateLimit> {
-    let window = RateLimit::new(store, settings.window, CancellationToken::new());
+    let window = RateLimit::new(store, settings.rate_limit, CancellationToken::new());
     window.restore().await;
     window.assume_default();
     window
@@ -387,7 +387,7 @@ fn handlers(
     let media = MediaClient::new(origins.clone(), config.gateway.connect_timeout);
     let are_shared = !config.access.allowed_origins.is_empty();
     let sold = config.gateway.passthrough.iter().filter(|one| one.method == Method::POST);
-    let tolls = sold.map(|one| (one.path.clone(), one.toll)).collect();
+    let prices = sold.map(|one| (one.path.clone(), one.price)).collect();
     Ok(Handlers {
         access: Arc::clone(&shared.access),
         catalog: catalog::render(&config.catalog, &catalog_facts(config, origins, shared)),
@@ -405,7 +405,7 @@ fn handlers(
             identifies_callers: config.access.mode != AccessMode::Open || config.is_local_only(),
             queue: ReportQueue::default(),
         },
-        passthrough: Passthrough::new(gateway, tolls),
+        passthrough: Passthrough::new(gateway, prices),
         jobs: shared.jobs.clone(),
         redactor: shared.redactor.clone(),
         videos: Videos::new(media, config.jobs.clone(), shared.jobs.clone(), are_shared),
@@ -457,7 +457,7 @@ fn catalog_facts(
         chat_body: config.server.chat_body,
         video_body: config.server.video_body,
         jobs: JobStatusWords { finished, failed, result, media_origins },
-        moods: if sandbox { sandbox::MOODS.to_vec() } else { Vec::new() },
+        faults: if sandbox { sandbox::SANDBOX_FAULTS.to_vec() } else { Vec::new() },
         replay: Replay {
             chat_seconds: terms.keep_chats.as_secs(),
             video_seconds: terms.keep_videos.as_secs(),

@@ -57,7 +57,8 @@ pub async fn prepare(
 ) -> io::Result<(SharedState, Option<Opening>)> {
     let (store, opening) = open_store(config, admin).await?;
     let jobs = JobRegistry::new(store.clone(), behind.clone(), shutdown.draining.clone());
-    let window = RateLimit::new(store.clone(), config.gateway.window, shutdown.draining.clone());
+    let window =
+        RateLimit::new(store.clone(), config.gateway.rate_limit, shutdown.draining.clone());
     let metrics = Arc::new(Metrics::default());
     let watched = Arc::clone(&window);
     metrics.watch_rate_limit(move || (watched.free_slots(), watched.waiting_count()));

@@ -50,18 +50,18 @@ pub enum Resolution {
 
 impl ValueEnum for PurchaseState {
     fn value_variants<'a>() -> &'a [Self] {
-        &[Self::Reserved, Self::Sent, Self::Posted, Self::Voided, Self::Unknown]
+        &[Self::Held, Self::Sent, Self::Charged, Self::Released, Self::Unknown]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let help = match self {
-            Self::Reserved => "Its price is set aside; nothing was sent",
+            Self::Held => "Its price is held; nothing was sent",
             Self::Sent => "It was sent",
-            Self::Posted => "The gateway charged for it",
-            Self::Voided => "The gateway did not charge for it",
+            Self::Charged => "The gateway charged for it",
+            Self::Released => "The gateway did not charge for it",
             Self::Unknown => "Nobody knows; it counts as spent",
         };
-        Some(PossibleValue::new(self.public_name()).help(help))
+        Some(PossibleValue::new(self.name()).help(help))
     }
 }
 
@@ -80,7 +80,7 @@ pub async fn purchase(
         PurchaseCommand::Resolve { id, outcome } => {
             let (row, state) = resolve(config, id, outcome).await?;
             let (service, model) = (row.service.name(), strip_controls(&row.model));
-            let (state, price) = (state.public_name(), row.toll.short());
+            let (state, price) = (state.name(), row.price.short());
             writeln!(out, "{state:<10} {id}  {service} {model}, {price}")?;
         }
     }
@@ -112,15 +112,15 @@ async fn resolve(
     if row.state != PurchaseState::Unknown {
         return Err(CommandError::from(format!(
             "{id}: its outcome is known: {}; only unknown outcomes can be resolved",
-            row.state.public_name()
+            row.state.name()
         )));
     }
     let (ending, state) = match outcome {
         Resolution::Charged => (
-            charged_without_reply(row.toll, app::terms(config).keep(row.service)),
-            PurchaseState::Posted,
+            charged_without_reply(row.price, app::terms(config).keep(row.service)),
+            PurchaseState::Charged,
         ),
-        Resolution::Released => (Settlement::Voided, PurchaseState::Voided),
+        Resolution::Released => (Settlement::Released, PurchaseState::Released),
     };
     ledger.settle(id, ending).await?;
     Ok((row, state))
@@ -149,8 +149,8 @@ fn cells(row: &PurchaseRecord) -> [String; 7] {
         strip_controls(&row.caller),
         row.service.name().to_owned(),
         strip_controls(&row.model),
-        row.toll.to_string(),
-        row.state.public_name().to_owned(),
+        row.price.to_string(),
+        row.state.name().to_owned(),
     ]
 }
 
@@ -177,9 +177,9 @@ impl<'a> PurchaseRow<'a> {
             caller: &row.caller,
             service: row.service.name(),
             model: &row.model,
-            price: row.toll,
-            price_micros: row.toll.as_micros(),
-            state: row.state.public_name(),
+            price: row.price,
+            price_micros: row.price.as_micros(),
+            state: row.state.name(),
         }
     }
 }

@@ -63,8 +63,7 @@ pub async fn reconcile(
         ReportFormat::Text => print(&report, out)?,
         ReportFormat::Json => print_json(&report, out)?,
     }
-    let is_left =
-        report.purchases.iter().any(|one| one.state == PurchaseState::Unknown.public_name());
+    let is_left = report.purchases.iter().any(|one| one.state == PurchaseState::Unknown.name());
     Ok(if is_left { Exit::Unresolved } else { Exit::Done })
 }
 
@@ -110,7 +109,7 @@ async fn compare(config: &Settings, dry_run: bool) -> Result<ReconcileReport, Co
         dry_run,
         since: look.before.map(|before| iso8601(before.snapshot.at)),
         purchases: purchases(&look, verdict.as_ref()),
-        charged: drift.map(|drift| drift.posted),
+        charged: drift.map(|drift| drift.charged),
         unknown: drift.map(|drift| drift.unknown),
         spent: drift.and_then(|drift| drift.spent),
         drift: drift.as_ref().map(difference),
@@ -134,7 +133,7 @@ fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandEr
     };
     writeln!(out, "since      {since}")?;
     for ReportedPurchase { id, service, model, price, state, reason } in purchases {
-        let state = if *state == PurchaseState::Voided.public_name() { "free" } else { state };
+        let state = if *state == PurchaseState::Released.name() { "free" } else { state };
         let (model, price) = (strip_controls(model), price.short());
         writeln!(out, "{state:<10} {id}  {service} {model}, {price}: {reason}")?;
     }
@@ -168,8 +167,11 @@ fn purchases(look: &Comparison, verdict: Option<&Verdict>) -> Vec<ReportedPurcha
     let told: Vec<_> = match verdict {
         Some(Verdict { settled, undecided, .. }) => {
             let settled = settled.iter().map(|Decision { id, charged, proof }| {
-                let state =
-                    if charged.is_some() { PurchaseState::Posted } else { PurchaseState::Voided };
+                let state = if charged.is_some() {
+                    PurchaseState::Charged
+                } else {
+                    PurchaseState::Released
+                };
                 (*id, state, proof.to_string())
             });
             let left = undecided
@@ -187,13 +189,13 @@ fn purchases(look: &Comparison, verdict: Option<&Verdict>) -> Vec<ReportedPurcha
         look.evidence.iter().map(|one| (one.purchase.id, &one.purchase)).collect();
     let purchase = |(id, state, reason): (PurchaseId, PurchaseState, String)| {
         let row: &PurchaseRecord = rows.get(&id)?;
-        let (service, model, price) = (row.service.name(), row.model.clone(), row.toll);
+        let (service, model, price) = (row.service.name(), row.model.clone(), row.price);
         Some(ReportedPurchase {
             id: id.to_string(),
             service,
             model,
             price,
-            state: state.public_name(),
+            state: state.name(),
             reason,
         })
     };

@@ -1,4 +1,4 @@
-//! What the command line promises.
+//! Tests of the command line.
 
 use std::ffi::OsString;
 use std::fs;
@@ -249,7 +249,7 @@ fn check_says_every_fault_on_a_line_of_its_own_and_exits_with_two() {
 
 #[test]
 fn check_refuses_what_serve_would_refuse() {
-    let folder = folder(&[("proxy.toml", "[store]\nurl = 'redis://localhost'")]);
+    let folder = folder(&[("proxy.toml", "[store]\nurl = 'mysql://localhost'")]);
     let (exit, out, err) = checked(&load(folder.path(), &[]));
     assert_eq!((exit, out.as_str()), (Exit::UsageError, ""));
     assert!(err.contains("store.url: expected \"memory\" or \"sqlite:"), "{err}");
@@ -339,7 +339,7 @@ async fn check_online_has_nothing_to_ask_in_sandbox_mode_and_asks_nothing_where_
     for (variables, exit, says) in [
         (&[][..], Exit::Done, "nothing to ask"),
         (&[("TOLLGATE_LIMITS__BURST", "many")], Exit::UsageError, "TOLLGATE_LIMITS__BURST"),
-        (&[("TOLLGATE_STORE__URL", "redis://localhost")], Exit::UsageError, "store.url"),
+        (&[("TOLLGATE_STORE__URL", "mysql://localhost")], Exit::UsageError, "store.url"),
     ] {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let loaded = load(folder.path(), variables);

@@ -108,8 +108,8 @@ fn head(key: &str) -> String {
 }
 
 fn line(key: &str, sum: &SpendTotals) -> [String; 5] {
-    let [count, settled, unknown, held] = sum.columns();
-    [key.to_owned(), count, settled, unknown, held]
+    let [count, charged, unknown, held] = sum.columns();
+    [key.to_owned(), count, charged, unknown, held]
 }
 
 #[derive(Serialize)]
@@ -173,13 +173,13 @@ mod tests {
 
     #[test]
     fn a_key_that_would_break_a_line_is_quoted() {
-        let sum = SpendTotals { count: 1, settled: Usd::mills(3), ..SpendTotals::default() };
+        let sum = SpendTotals { count: 1, charged: Usd::mills(3), ..SpendTotals::default() };
         let lines = ["a,b", "plain", "say \"hi\""].map(|key| line(key, &sum));
         let figures = "1,0.003000,0.000000,0.000000";
         assert_eq!(
             csv(&head("key"), lines.into_iter()),
             format!(
-                "key,count,settled,unknown,held\n\"a,b\",{figures}\nplain,{figures}\n\"say \"\"hi\"\"\",{figures}\n"
+                "key,count,charged,unknown,held\n\"a,b\",{figures}\nplain,{figures}\n\"say \"\"hi\"\"\",{figures}\n"
             )
         );
     }

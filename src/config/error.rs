@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use crate::contract::wire::KEY_PREFIX;
 
 /// One mistake in the settings. It is printed as `proxy.toml:3:10: server.listen: expected …` or
-/// `TOLLGATE_SERVER__LISTEN: expected …`; `Debug` prints the same, with any key blotted out.
+/// `TOLLGATE_SERVER__LISTEN: expected …`; `Debug` prints the same, with any key redacted.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SettingError {
     location: Location,
@@ -110,8 +110,25 @@ impl std::error::Error for SettingError {}
 const KEY_NAMES: &[&str] = &["key", "keys", "api_key", "api_keys", "secret", "token"];
 const MAX_NAME: usize = 60;
 
+/// Settings that had another name before, with their names today.
+const RENAMED: &[(&str, &str)] = &[
+    ("gateway.window", "gateway.rate_limit"),
+    ("gateway.passthrough.toll", "gateway.passthrough.price"),
+    ("models.chat.toll", "models.chat.price"),
+];
+
+/// Returns the full name that a setting had before, if it was renamed.
+pub(super) fn former_name(name: &str) -> Option<&'static str> {
+    RENAMED.iter().find(|(_, new)| *new == name).map(|(old, _)| *old)
+}
+
 /// The fault of a name that is no setting; `name` is a section's, or `section.setting`.
 pub(super) fn unknown_name(place: Location, name: &str, known: &[String]) -> SettingError {
+    if let Some((old, new)) = RENAMED.iter().find(|(old, _)| *old == name) {
+        let is_variable = matches!(place, Location::Variable(_));
+        let new = if is_variable { variable(new) } else { (*new).to_owned() };
+        return SettingError::new(place, format!("{old} was renamed to {new}"));
+    }
     let shown: String = name.chars().take(MAX_NAME).flat_map(char::escape_debug).collect();
     let kind = if name.contains('.') { "setting" } else { "section" };
     let mut text = format!("unknown {kind} `{shown}`");
@@ -179,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_blotted_out_of_whatever_is_said() {
+    fn keys_are_redacted_from_every_text() {
         let fault = SettingError::new(
             Location::Variable("svc_sk_CANARY_1".to_owned()),
             "two: svc_sk_CANARY-2, svc_sk_CANARY3+/='.",

@@ -83,7 +83,7 @@ pub struct GatewayConfig {
     pub connect_timeout: Duration,
     pub chat_timeout: Duration,
     pub video_timeout: Duration,
-    pub window: RateLimitConfig,
+    pub rate_limit: RateLimitConfig,
     pub max_wait: Duration,
     pub balance_floor: Usd,
     pub chat_fields: Vec<String>,
@@ -112,7 +112,7 @@ pub struct PassthroughConfig {
     pub method: http::Method,
     /// An exact path below `/api/v1/`.
     pub path: String,
-    pub toll: Usd,
+    pub price: Usd,
 }
 
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! Reads the tables of the settings, and remembers which names were asked for.
 
 use super::Parsed;
-use super::error::{Location, SettingError, unknown_name};
+use super::error::{Location, SettingError, former_name, unknown_name};
 use super::raw::{RawNode, RawSettings, RawTable, RawValue};
 
 #[derive(Default)]
@@ -189,7 +189,11 @@ impl Section<'_> {
     }
 
     fn require(&mut self, name: &str) {
-        if !self.has(name) {
+        // If it is here under its former name, that name is the fault.
+        let is_renamed = former_name(&format!("{}.{name}", self.path))
+            .and_then(|former| former.rsplit('.').next())
+            .is_some_and(|former| self.has(former));
+        if !self.has(name) && !is_renamed {
             self.section_error(&format!("expected a setting `{name}` in it"));
         }
     }

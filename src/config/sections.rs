@@ -219,7 +219,7 @@ fn gateway(section: &mut Section<'_>, keys: Option<(Location, Vec<Key>)>) -> Gat
         connect_timeout: section.text("connect_timeout", value::time, secs(5)),
         chat_timeout: section.text("chat_timeout", value::time, secs(120)),
         video_timeout: section.text("video_timeout", value::time, secs(60)),
-        window: window(section),
+        rate_limit: rate_limit(section),
         max_wait: section.text("max_wait", value::time_or_zero, secs(20)),
         balance_floor: section.text("balance_floor", value::money, Usd::ZERO),
         chat_fields: section.list("chat_fields", chat_field, Vec::new()),
@@ -250,8 +250,8 @@ fn target(section: &mut Section<'_>, keys: Option<(Location, Vec<Key>)>) -> Targ
     Target::Sandbox
 }
 
-fn window(section: &mut Section<'_>) -> RateLimitConfig {
-    let is_table = section.peek("window").is_some_and(|node| {
+fn rate_limit(section: &mut Section<'_>) -> RateLimitConfig {
+    let is_table = section.peek("rate_limit").is_some_and(|node| {
         let in_variable =
             matches!(&node.value, RawValue::Text(text) if text.trim().starts_with('{'));
         in_variable || matches!(node.value, RawValue::Table(_))
@@ -259,15 +259,15 @@ fn window(section: &mut Section<'_>) -> RateLimitConfig {
     if !is_table {
         let expected = "expected \"auto\" or { requests = 60, seconds = 60 }";
         return section.keyword(
-            "window",
+            "rate_limit",
             &[("auto", RateLimitConfig::Auto)],
             expected,
             RateLimitConfig::Auto,
         );
     }
-    let fixed = section.table("window", |window| {
-        let requests = window.required_number("requests", value::count);
-        let period = window.required_number("seconds", value::seconds);
+    let fixed = section.table("rate_limit", |table| {
+        let requests = table.required_number("requests", value::count);
+        let period = table.required_number("seconds", value::seconds);
         Some(RateLimitConfig::Fixed { requests: requests?, period: period? })
     });
     fixed.flatten().unwrap_or(RateLimitConfig::Auto)
@@ -285,15 +285,15 @@ fn passthrough(section: &mut Section<'_>) -> Vec<PassthroughConfig> {
     section.tables("passthrough", |row| {
         let method = row.required("method", value::method);
         let path = row.required("path", value::endpoint);
-        let toll = row.required("toll", value::money);
-        let (method, path, toll) = (method?, path?, toll?);
-        if method == http::Method::GET && toll != Usd::ZERO {
-            let text = "expected toll = \"0\" for a GET: what is asked twice must not cost twice";
+        let price = row.required("price", value::money);
+        let (method, path, price) = (method?, path?, price?);
+        if method == http::Method::GET && price != Usd::ZERO {
+            let text = "expected price = \"0\" for a GET: what is asked twice must not cost twice";
             row.section_error(text);
         } else if all.iter().any(|it| it.method == method && it.path == path) {
             row.section_error("expected each method and path once, these are there twice");
         } else {
-            all.push(PassthroughConfig { method, path, toll });
+            all.push(PassthroughConfig { method, path, price });
         }
         Some(())
     });
@@ -303,12 +303,12 @@ fn passthrough(section: &mut Section<'_>) -> Vec<PassthroughConfig> {
 fn catalog(section: &mut Section<'_>) -> Catalog {
     let mut catalog = Catalog::published();
     section.tables("chat", |row| {
-        let (id, toll) = (row.required("id", value::name), row.required("toll", value::money));
+        let (id, price) = (row.required("id", value::name), row.required("price", value::money));
         let id = id?;
         if catalog.chat_model(&id).is_some() || catalog.video_model(&id).is_some() {
             row.section_error("expected a new model, one with this id is in the catalog already");
         } else {
-            let (id, tier) = (Cow::Owned(id), Tier::Added(toll?));
+            let (id, tier) = (Cow::Owned(id), Tier::Added(price?));
             catalog.chat.push(ChatModel { id, tier, best_for: "" });
         }
         Some(())

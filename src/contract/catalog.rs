@@ -24,7 +24,7 @@ pub struct ChatModel {
 pub enum Tier {
     Standard,
     Budget,
-    /// "Its cost: not shown" (2.6, `eta-5`). Guess: the standard toll, the higher of the two, so that
+    /// "Its cost: not shown" (2.6, `eta-5`). Guess: the standard price, the higher of the two, so that
     /// what is set aside covers it either way.
     Unstated,
     Added(Usd),
@@ -33,7 +33,7 @@ pub enum Tier {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VideoModel {
     pub id: Cow<'static, str>,
-    pub toll: Usd,
+    pub price: Usd,
     pub durations: Durations,
     pub image: ImageInput,
     pub aspect_ratio: AspectRatioSupport,
@@ -68,11 +68,11 @@ pub const DEFAULT_DURATION: u32 = 8;
 pub const DEFAULT_VIDEO_MODEL: &str = "video-a-2";
 
 impl Tier {
-    pub const fn toll(self) -> Usd {
+    pub const fn price(self) -> Usd {
         match self {
             Self::Standard | Self::Unstated => Usd::mills(6),
             Self::Budget => Usd::mills(3),
-            Self::Added(toll) => toll,
+            Self::Added(price) => price,
         }
     }
 
@@ -114,8 +114,8 @@ impl fmt::Display for Durations {
 }
 
 impl ChatModel {
-    pub const fn toll(&self) -> Usd {
-        self.tier.toll()
+    pub const fn price(&self) -> Usd {
+        self.tier.price()
     }
 }
 
@@ -145,8 +145,8 @@ const fn video(
     aspect_ratio: AspectRatioSupport,
     remarks: &'static str,
 ) -> VideoModel {
-    let toll = Usd::dollars(dollars);
-    VideoModel { id: Cow::Borrowed(id), toll, durations, image, aspect_ratio, remarks }
+    let price = Usd::dollars(dollars);
+    VideoModel { id: Cow::Borrowed(id), price, durations, image, aspect_ratio, remarks }
 }
 
 use Durations::{Between, OneOf};
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(ids.len(), 12);
         for model in &catalog.chat {
             assert_eq!(catalog.chat_model(&model.id), Some(model));
-            assert!(model.toll() == Usd::mills(6) || model.toll() == Usd::mills(3));
+            assert!(model.price() == Usd::mills(6) || model.price() == Usd::mills(3));
         }
         for model in &catalog.video {
             assert_eq!(catalog.video_model(&model.id), Some(model));

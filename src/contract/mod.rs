@@ -1,4 +1,4 @@
-//! What the gateway promises, as data: models and their tolls, payloads, paths. Pure; no async, no
+//! The gateway's contract as data: models and their prices, payloads, paths. Pure; no async, no
 //! sockets, no clock.
 //!
 //! Section numbers in this module's docs are those of the gateway's contract, as retold in

@@ -54,7 +54,7 @@ const EXPOSED_HEADERS: &[&str] = &[
     "retry-after",
     "idempotent-replayed",
     "x-request-id",
-    "tollgate-toll",
+    "tollgate-cost",
     "tollgate-ignored",
     "tollgate-ledger",
     "openai-poll-after-ms",

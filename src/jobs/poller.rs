@@ -224,7 +224,7 @@ mod tests {
             owner: "ann".into(),
             key: None,
             model: "m".into(),
-            toll: Usd::ZERO,
+            price: Usd::ZERO,
             at: Duration::ZERO,
             latest_update: None,
         }))

@@ -100,7 +100,7 @@ fn job(request_id: &str) -> Job {
         owner: caller().to_string().into(),
         key: Some(KeyId([2; 8])),
         model: "video-a-2".into(),
-        toll: Usd::dollars(3),
+        price: Usd::dollars(3),
         at: clock::wall(),
         latest_update: None,
     }

@@ -73,7 +73,7 @@ kinds! {
     INSUFFICIENT_CREDIT {
         PAYMENT_REQUIRED, charged: No, code: "insufficient_credit",
         title: "The account's prepaid balance does not cover this request",
-        when: "The account's last known balance, less what was set aside or spent since, does not cover \
+        when: "The account's last known balance, less what was held or spent since, does not cover \
             the price plus `gateway.balance_floor`. Nothing was sent. `detail` gives the price but not the balance, because \
             not every caller may see it. If no balance is known, purchases go ahead. If the gateway itself \
             answers 402, its own body is passed on instead.",
@@ -244,9 +244,9 @@ kinds! {
             then for longer, up to a minute; one request at a time tries it again.",
         advice: "Nothing was bought. The operator must renew the gateway keys.",
     }
-    WINDOW_EXHAUSTED {
-        SERVICE_UNAVAILABLE, charged: No, code: "window_exhausted",
-        title: "The gateway's rate limit is used up",
+    GATEWAY_BUSY {
+        SERVICE_UNAVAILABLE, charged: No, code: "gateway_busy",
+        title: "The gateway's rate limit has no free slot",
         when: "The account's rate limit has no free slot for this request within `gateway.max_wait`; or the gateway \
             answered 429 and asks for a longer wait than that. `Retry-After` estimates when a caller with \
             nothing else waiting gets a slot.",

@@ -57,7 +57,7 @@ impl Hold {
         let watermark = ledger.reserve(&reservation).await.map_err(|refused| {
             let error = match (refused, binding.ensure_same_account()) {
                 (ReserveError::InsufficientCredit, Err(other_account)) => other_account.into(),
-                (refused, _) => hold_error(refused, reservation.toll),
+                (refused, _) => hold_error(refused, reservation.price),
             };
             if matches!(error, HoldError::Problem(_)) {
                 record_refusal(refusals, fingerprint);
@@ -90,7 +90,7 @@ impl Hold {
         job: Option<&Job>,
     ) {
         let settlement = match charge {
-            Charge::Paid(cost) => Settlement::Posted {
+            Charge::Paid(cost) => Settlement::Charged {
                 cost,
                 reply: reply.map(|reply| KeptReply {
                     status: reply.status.as_u16(),
@@ -100,7 +100,7 @@ impl Hold {
                 keep: self.keep,
                 job: job.cloned().map(Box::new),
             },
-            Charge::Free => Settlement::Voided,
+            Charge::Free => Settlement::Released,
             Charge::Unknown => Settlement::Unknown,
         };
         if charge == Charge::Free {
@@ -126,7 +126,7 @@ impl Drop for Hold {
     fn drop(&mut self) {
         let settlement = match self.progress.phase() {
             Phase::Settled => return,
-            Phase::Queued => Settlement::Voided,
+            Phase::Queued => Settlement::Released,
             Phase::AtRisk | Phase::Sent => Settlement::Unknown,
         };
         self.context.ledger.settle_later(self.id, settlement);
@@ -212,7 +212,7 @@ pub(super) fn reservation(
         caller,
         service,
         model: order.model.clone(),
-        toll: order.toll,
+        price: order.price,
         dedupe_key,
         budgets: terms.limits.intersect(purchase.session.own_budget),
         replay_only: purchase.replay_only,

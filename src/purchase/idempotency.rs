@@ -113,10 +113,10 @@ pub(super) async fn answer_duplicate(
 ) -> Option<Outcome> {
     purchase.progress.enter(Phase::AtRisk);
     match earlier.state {
-        PurchaseState::Reserved | PurchaseState::Sent => {
+        PurchaseState::Held | PurchaseState::Sent => {
             join(context, purchase, earlier.id, give_up).await
         }
-        PurchaseState::Posted | PurchaseState::Voided | PurchaseState::Unknown => {
+        PurchaseState::Charged | PurchaseState::Released | PurchaseState::Unknown => {
             Some(replay(context, purchase, earlier, give_up).await)
         }
     }
@@ -155,8 +155,8 @@ async fn replay(
     earlier: ExistingPurchase,
     give_up: Instant,
 ) -> Outcome {
-    let ExistingPurchase { id, state, toll, reply_bytes } = earlier;
-    if state != PurchaseState::Posted {
+    let ExistingPurchase { id, state, cost, reply_bytes } = earlier;
+    if state != PurchaseState::Charged {
         return Err(Problem::new(&OUTCOME_UNKNOWN).replayed());
     }
     let Some(bytes) = reply_bytes else { return Err(reply_lost()) };
@@ -172,7 +172,7 @@ async fn replay(
             Some(permit) => Bytes::from_owner(ReplayedBody { body, _permit: permit }),
             None => body,
         },
-        toll,
+        cost,
         is_replay: true,
         delivery: matches!(purchase.dedupe_by, DedupeBy::Fingerprint { .. })
             .then(|| Delivery { ledger: context.ledger.clone(), id }),

@@ -220,7 +220,7 @@ pub struct Receipt {
     pub is_json: bool,
     pub body: Bytes,
     /// Zero for a refusal. A replay shows the original cost and is not charged again.
-    pub toll: Usd,
+    pub cost: Usd,
     pub is_replay: bool,
     pub delivery: Option<Delivery>,
     pub video: Option<VideoAccepted>,
@@ -228,12 +228,12 @@ pub struct Receipt {
 
 impl Receipt {
     fn new(reply: GatewayReply, charge: Charge, delivery: Option<Delivery>) -> Self {
-        let toll = match charge {
+        let cost = match charge {
             Charge::Paid(cost) => cost,
             Charge::Free | Charge::Unknown => Usd::ZERO,
         };
         let GatewayReply { status, is_json, body, video, .. } = reply;
-        Self { status, is_json, body, toll, is_replay: false, delivery, video }
+        Self { status, is_json, body, cost, is_replay: false, delivery, video }
     }
 }
 

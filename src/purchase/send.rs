@@ -57,14 +57,14 @@ impl Purchases {
         reply: &Result<GatewayReply, Error>,
         charge: Charge,
     ) -> Option<Job> {
-        let (Ok(reply), Charge::Paid(toll)) = (reply, charge) else { return None };
+        let (Ok(reply), Charge::Paid(cost)) = (reply, charge) else { return None };
         Some(Job {
             request_id: reply.video.as_ref()?.request_id.clone(),
             purchase: Some(purchase.id),
             owner: purchase.caller.to_string().into(),
             key: self.context.keys.get(reply.key).copied(),
             model: (&*purchase.order.get().model).into(),
-            toll,
+            price: cost,
             at: self.context.ledger.now(),
             latest_update: None,
         })
@@ -88,28 +88,28 @@ pub(super) fn charge(order: &Order, reply: &Result<GatewayReply, Error>) -> Char
         }
     };
     let stated = reply.video.as_ref().and_then(|video| video.charged);
-    Charge::Paid(stated.filter(|stated| *stated <= MAX_CREDIBLE).unwrap_or(order.toll))
+    Charge::Paid(stated.filter(|stated| *stated <= MAX_CREDIBLE).unwrap_or(order.price))
 }
 
 fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, millis: u128) {
     let order = purchase.order.get();
     let (service, model) = (purchase.service().name(), &*order.model);
-    let (outcome, toll) = match charge {
+    let (outcome, cost) = match charge {
         Charge::Paid(cost) => ("charged", cost),
         Charge::Free => ("refused", Usd::ZERO),
-        Charge::Unknown => ("unknown", order.toll),
+        Charge::Unknown => ("unknown", order.price),
     };
-    metrics.purchase(service, outcome, toll.as_micros());
+    metrics.purchase(service, outcome, cost.as_micros());
     let caller = &purchase.caller;
     let millis = u64::try_from(millis).unwrap_or(u64::MAX);
-    if matches!(charge, Charge::Paid(cost) if cost != order.toll) {
-        error!(model, expected = %order.toll, charged = %toll,
+    if matches!(charge, Charge::Paid(cost) if cost != order.price) {
+        error!(model, expected = %order.price, charged = %cost,
             "charged price differs from price list");
     }
     if charge == Charge::Unknown {
-        warn!(service, model, %toll, %caller, outcome, millis, "purchase outcome unknown");
+        warn!(service, model, %cost, %caller, outcome, millis, "purchase outcome unknown");
     } else {
-        info!(service, model, %toll, %caller, outcome, millis, "purchase");
+        info!(service, model, %cost, %caller, outcome, millis, "purchase");
     }
 }
 

@@ -51,7 +51,7 @@ where
     Purchases::new(context.clone(), gateway, TaskTracker::new())
 }
 
-/// A video, told from others by its likeness.
+/// A video, told from others by its fingerprint.
 pub(super) fn purchase() -> PurchaseRequest {
     claimed(DedupeBy::Fingerprint { is_retry: false })
 }

@@ -123,7 +123,7 @@ fn redaction_is_counted() {
     redactor.add_keys(&[Key::new(KEY.to_owned())]);
     redactor.redact_text("nothing".to_owned());
     redactor.redact_bytes(KEY.replace('_', "\\u005f").into());
-    assert!(metrics.encode().contains("tollgate_keys_blotted_total 1"), "{}", metrics.encode());
+    assert!(metrics.encode().contains("tollgate_keys_redacted_total 1"), "{}", metrics.encode());
 }
 
 /// One way to write one character.

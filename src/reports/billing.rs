@@ -71,7 +71,7 @@ struct UnknownPurchases {
     /// Whether there are more than are listed and counted.
     more: bool,
     #[serde(flatten)]
-    tolls: Amounts<1>,
+    price: Amounts<1>,
     purchases: Vec<Purchase>,
 }
 
@@ -83,7 +83,7 @@ struct Purchase {
     service: &'static str,
     model: String,
     #[serde(flatten)]
-    toll: Amounts<1>,
+    price: Amounts<1>,
 }
 
 impl Reports {
@@ -143,19 +143,19 @@ fn checkpoint_body(check: &Snapshot) -> CheckpointBody {
 }
 
 fn unknown_purchases(rows: Vec<PurchaseRecord>, more: bool) -> UnknownPurchases {
-    let sum = rows.iter().try_fold(Usd::ZERO, |sum, row| sum.checked_add(row.toll));
+    let sum = rows.iter().try_fold(Usd::ZERO, |sum, row| sum.checked_add(row.price));
     let purchase = |row: PurchaseRecord| Purchase {
         id: row.id.to_string(),
         at: iso8601(row.at),
         caller: row.caller,
         service: row.service.name(),
         model: row.model,
-        toll: Amounts([("toll", row.toll)]),
+        price: Amounts([("price", row.price)]),
     };
     UnknownPurchases {
         count: rows.len(),
         more,
-        tolls: Amounts([("tolls", sum.unwrap_or(Usd::micros(u64::MAX)))]),
+        price: Amounts([("price", sum.unwrap_or(Usd::micros(u64::MAX)))]),
         purchases: rows.into_iter().map(purchase).collect(),
     }
 }

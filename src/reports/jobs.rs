@@ -23,7 +23,7 @@ struct JobsDocument<T> {
 struct OwnJob<'a> {
     model: &'a str,
     #[serde(flatten)]
-    toll: Amounts<1>,
+    price: Amounts<1>,
     ordered_at: String,
     #[serde(flatten)]
     status: StatusDocument<'a>,
@@ -35,7 +35,7 @@ struct AdminJob<'a> {
     owner: &'a str,
     model: &'a str,
     #[serde(flatten)]
-    toll: Amounts<1>,
+    price: Amounts<1>,
     /// `open`, `finished` or `failed`.
     state: &'static str,
     ordered_at: String,
@@ -63,7 +63,7 @@ pub async fn list(
     }
     let rows = found.iter().map(|job| OwnJob {
         model: &job.model,
-        toll: Amounts([("toll", job.toll)]),
+        price: Amounts([("price", job.price)]),
         ordered_at: iso8601(job.at),
         status: StatusDocument::new(&job.request_id, job.latest_update.as_ref()),
     });
@@ -77,7 +77,7 @@ impl Reports {
             request_id: &job.request_id,
             owner: &job.owner,
             model: &job.model,
-            toll: Amounts([("toll", job.toll)]),
+            price: Amounts([("price", job.price)]),
             state: job.latest_update.as_ref().map_or("open", |word| word.state.name()),
             ordered_at: iso8601(job.at),
             age_seconds: clock::wall().saturating_sub(job.at).as_secs(),

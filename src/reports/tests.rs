@@ -56,7 +56,7 @@ fn office(listing: Option<String>) -> Office {
 }
 
 impl Office {
-    async fn buy(&self, caller: &str, model: &str, toll: Usd, ending: Option<Settlement>) {
+    async fn buy(&self, caller: &str, model: &str, price: Usd, ending: Option<Settlement>) {
         let id = PurchaseId::new();
         let mut key = [0; 32];
         key[..16].copy_from_slice(id.0.as_bytes());
@@ -65,7 +65,7 @@ impl Office {
             caller: caller.to_owned(),
             service: Service::Chat,
             model: model.into(),
-            toll,
+            price,
             dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
             budgets: Budgets::default(),
             replay_only: false,
@@ -98,8 +98,8 @@ impl Office {
     }
 }
 
-fn posted(cost: Usd) -> Option<Settlement> {
-    Some(Settlement::Posted { cost, reply: None, keep: Duration::ZERO, job: None })
+fn charged(cost: Usd) -> Option<Settlement> {
+    Some(Settlement::Charged { cost, reply: None, keep: Duration::ZERO, job: None })
 }
 
 async fn text(answer: Response) -> String {
@@ -124,15 +124,15 @@ fn all_but_admins_are_refused_with_a_sentence() {
 #[tokio::test]
 async fn everybodys_spend_is_told_by_caller_day_and_model_with_what_is_unknown_and_held() {
     let office = office(None);
-    office.buy("member:ann", "alpha", Usd::mills(3), posted(Usd::mills(4))).await;
+    office.buy("member:ann", "alpha", Usd::mills(3), charged(Usd::mills(4))).await;
     office.buy("member:ann", "alpha", Usd::mills(3), Some(Settlement::Unknown)).await;
     office.buy("member:ann", "alpha", Usd::mills(6), None).await;
-    office.buy("member:ann", "beta", Usd::mills(9), Some(Settlement::Voided)).await;
-    office.buy("192.0.2.1", "beta", Usd::mills(9), posted(Usd::mills(9))).await;
+    office.buy("member:ann", "beta", Usd::mills(9), Some(Settlement::Released)).await;
+    office.buy("192.0.2.1", "beta", Usd::mills(9), charged(Usd::mills(9))).await;
     let json = office.usage("since=1d").await;
     let day = today();
     let rows = format!(
-        r#""total":{{"count":4,"settled":"0.013000","settled_micros":13000,"unknown":"0.003000","unknown_micros":3000,"held":"0.006000","held_micros":6000}},"rows":[{{"caller":"192.0.2.1","day":"{day}","service":"chat","model":"beta","count":1,"settled":"0.009000","settled_micros":9000,"unknown":"0.000000","unknown_micros":0,"held":"0.000000","held_micros":0}},{{"caller":"member:ann","day":"{day}","service":"chat","model":"alpha","count":3,"settled":"0.004000","settled_micros":4000,"unknown":"0.003000","unknown_micros":3000,"held":"0.006000","held_micros":6000}}]}}"#
+        r#""total":{{"count":4,"charged":"0.013000","charged_micros":13000,"unknown":"0.003000","unknown_micros":3000,"held":"0.006000","held_micros":6000}},"rows":[{{"caller":"192.0.2.1","day":"{day}","service":"chat","model":"beta","count":1,"charged":"0.009000","charged_micros":9000,"unknown":"0.000000","unknown_micros":0,"held":"0.000000","held_micros":0}},{{"caller":"member:ann","day":"{day}","service":"chat","model":"alpha","count":3,"charged":"0.004000","charged_micros":4000,"unknown":"0.003000","unknown_micros":3000,"held":"0.006000","held_micros":6000}}]}}"#
     );
     assert!(json.ends_with(&rows), "{json}");
     assert!(json.starts_with(&format!(r#"{{"since":"{day}T00:00:00.000Z","#)), "{json}");
@@ -144,7 +144,7 @@ async fn more_rows_than_are_told_at_once_are_refused_rather_than_cut() {
     let buy = |number: usize| {
         let (caller, cost) = (format!("member:m{number}"), Usd::mills(3));
         let office = &office;
-        async move { office.buy(&caller, "alpha", cost, posted(cost)).await }
+        async move { office.buy(&caller, "alpha", cost, charged(cost)).await }
     };
     for number in 0..usage::MAX_ROWS {
         buy(number).await;
@@ -162,7 +162,7 @@ async fn more_rows_than_are_told_at_once_are_refused_rather_than_cut() {
 #[tokio::test]
 async fn a_spreadsheet_gets_text_and_no_formulas() {
     let office = office(None);
-    office.buy("=HYPERLINK(\"x\")", "@alpha,1", Usd::mills(3), posted(Usd::mills(3))).await;
+    office.buy("=HYPERLINK(\"x\")", "@alpha,1", Usd::mills(3), charged(Usd::mills(3))).await;
     let answer =
         office.reports.admin_usage(validate::admin_usage(Some("format=csv")).unwrap()).await;
     let answer = answer.unwrap();
@@ -174,7 +174,7 @@ async fn a_spreadsheet_gets_text_and_no_formulas() {
         "\"'=HYPERLINK(\"\"x\"\")\",{},chat,\"'@alpha,1\",1,0.003000,0.000000,0.000000\n",
         today()
     );
-    assert_eq!(csv, format!("caller,day,service,model,count,settled,unknown,held\n{row}"));
+    assert_eq!(csv, format!("caller,day,service,model,count,charged,unknown,held\n{row}"));
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn members_are_listed_with_budgets_and_spend_and_without_tokens() {
     office.enlist("ann", Role::Admin, OwnBudget { day: Some(Usd::dollars(5)), month: None }).await;
     office.enlist("bob", Role::Member, OwnBudget::default()).await;
     office.store.change_member("bob".into(), MemberChange::Revoke).await.unwrap();
-    office.buy("member:ann", "alpha", Usd::mills(3), posted(Usd::mills(3))).await;
+    office.buy("member:ann", "alpha", Usd::mills(3), charged(Usd::mills(3))).await;
     let json = text(office.reports.admin_members().await.unwrap()).await;
     let ann = r#"{"members":[{"name":"ann","role":"admin","state":"active","token_prefix":"tg_abcdef","added":"2025-11-20T12:00:00.000Z","revoked":null,"budgets":[{"period":"day","limit":"5.000000","limit_micros":5000000,"spent":"0.003000","spent_micros":3000},{"period":"month","limit":null,"limit_micros":null,"spent":"0.003000","spent_micros":3000}]},{"name":"bob","role":"member","state":"revoked","token_prefix""#;
     assert!(json.starts_with(ann), "{json}");
@@ -201,7 +201,7 @@ async fn everybodys_jobs_come_newest_first_without_what_they_show() {
             owner: owner.into(),
             key: None,
             model: "video-a-2".into(),
-            toll: Usd::dollars(3),
+            price: Usd::dollars(3),
             at: now - Duration::from_secs(ago),
             latest_update: None,
         };
@@ -214,7 +214,7 @@ async fn everybodys_jobs_come_newest_first_without_what_they_show() {
         .await
         .unwrap();
     let json = text(office.reports.admin_jobs().await.unwrap()).await;
-    let newest = r#"{"jobs":[{"request_id":"b","owner":"192.0.2.1","model":"video-a-2","toll":"3.000000","toll_micros":3000000,"state":"open","ordered_at":""#;
+    let newest = r#"{"jobs":[{"request_id":"b","owner":"192.0.2.1","model":"video-a-2","price":"3.000000","price_micros":3000000,"state":"open","ordered_at":""#;
     assert!(json.starts_with(newest), "{json}");
     let next = r#""heard_at":null},{"request_id":"a","owner":"member:ann","#;
     assert!(json.contains(next) && json.contains(r#""state":"finished""#), "{json}");
@@ -240,13 +240,13 @@ async fn the_account_is_told_with_its_keys_names_and_never_a_key() {
     office.store.record_checkpoint(check(1_763_640_000, 5_000, 0)).await.unwrap();
     office.store.record_checkpoint(check(1_763_643_600, 4_500, 500)).await.unwrap();
     office.buy("member:ann", "alpha", Usd::mills(3), Some(Settlement::Unknown)).await;
-    office.buy("member:ann", "alpha", Usd::mills(6), posted(Usd::mills(6))).await;
+    office.buy("member:ann", "alpha", Usd::mills(6), charged(Usd::mills(6))).await;
     let json = text(office.reports.admin_billing().await.unwrap()).await;
     for says in [
         r#""balance":"42.100000","balance_micros":42100000,"spent":"7.900000","spent_micros":7900000,"chats":3,"limit":{"requests":60,"seconds":60},"keys":[{"name":"web","prefix":"svc_sk_ab12","state":"active","created":"2025-01-01T00:00:00Z","last_used":null,"revoked":null,"uses":7},{"name":"old","prefix":"svc_sk_CANARY_0123456789","state":"revoked""#,
         r#""stale":false,"checkpoints":[{"at":"2025-11-20T13:00:00.000Z","balance":"45.000000","balance_micros":45000000,"spent":"5.000000","spent_micros":5000000,"chats":2},{"at":"2025-11-20T12:00:00.000Z","balance":"50.000000","#,
-        r#""unknown":{"count":1,"more":false,"tolls":"0.003000","tolls_micros":3000,"purchases":[{"id":""#,
-        r#""caller":"member:ann","service":"chat","model":"alpha","toll":"0.003000","toll_micros":3000}]}"#,
+        r#""unknown":{"count":1,"more":false,"price":"0.003000","price_micros":3000,"purchases":[{"id":""#,
+        r#""caller":"member:ann","service":"chat","model":"alpha","price":"0.003000","price_micros":3000}]}"#,
     ] {
         assert!(json.contains(says), "{says}: {json}");
     }
@@ -257,7 +257,7 @@ async fn the_account_is_told_with_its_keys_names_and_never_a_key() {
 async fn a_gateway_that_says_nothing_is_no_reason_to_tell_nothing() {
     let office = office(None);
     let json = text(office.reports.admin_billing().await.unwrap()).await;
-    let unknown = r#"{"count":0,"more":false,"tolls":"0.000000","tolls_micros":0,"purchases":[]}"#;
+    let unknown = r#"{"count":0,"more":false,"price":"0.000000","price_micros":0,"purchases":[]}"#;
     let told = format!(r#"{{"account":null,"stale":true,"checkpoints":[],"unknown":{unknown}}}"#);
     assert_eq!(json, told);
 }

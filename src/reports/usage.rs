@@ -23,7 +23,7 @@ pub(super) const MAX_ROWS: usize = 20_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SpendTotals {
     pub count: u64,
-    pub settled: Usd,
+    pub charged: Usd,
     /// The prices of those whose outcome is unknown.
     pub unknown: Usd,
     /// The prices of those under way.
@@ -31,12 +31,12 @@ pub struct SpendTotals {
 }
 
 impl SpendTotals {
-    pub const COLUMNS: &str = "count,settled,unknown,held";
+    pub const COLUMNS: &str = "count,charged,unknown,held";
 
     pub fn of<'a>(rows: impl IntoIterator<Item = &'a SpendRow>) -> Self {
         rows.into_iter().fold(Self::default(), |sum, row| Self {
             count: sum.count + row.count,
-            settled: saturating_sum(sum.settled, row.settled),
+            charged: saturating_sum(sum.charged, row.charged),
             unknown: saturating_sum(sum.unknown, row.unknown),
             held: saturating_sum(sum.held, row.held),
         })
@@ -54,12 +54,12 @@ impl SpendTotals {
     }
 
     fn spent(&self) -> Usd {
-        saturating_sum(saturating_sum(self.settled, self.unknown), self.held)
+        saturating_sum(saturating_sum(self.charged, self.unknown), self.held)
     }
 
     pub fn columns(&self) -> [String; 4] {
-        let Self { count, settled, unknown, held } = self;
-        [count.to_string(), settled.to_string(), unknown.to_string(), held.to_string()]
+        let Self { count, charged, unknown, held } = self;
+        [count.to_string(), charged.to_string(), unknown.to_string(), held.to_string()]
     }
 }
 
@@ -175,17 +175,17 @@ fn beginning(days: u64) -> Duration {
 }
 
 fn figures<'a>(rows: impl IntoIterator<Item = &'a SpendRow>) -> Figures {
-    let SpendTotals { count, settled, unknown, held } = SpendTotals::of(rows);
-    let amounts = Amounts([("settled", settled), ("unknown", unknown), ("held", held)]);
+    let SpendTotals { count, charged, unknown, held } = SpendTotals::of(rows);
+    let amounts = Amounts([("charged", charged), ("unknown", unknown), ("held", held)]);
     Figures { count, amounts }
 }
 
 fn csv_download(rows: &[SpendRow]) -> Response {
     let rows = rows.iter().map(|row| {
-        let [count, settled, unknown, held] = SpendTotals::of([row]).columns();
+        let [count, charged, unknown, held] = SpendTotals::of([row]).columns();
         let service = row.service.name().to_owned();
         let (caller, model) = (row.caller.clone(), row.model.clone());
-        [caller, iso_day(row.day), service, model, count, settled, unknown, held]
+        [caller, iso_day(row.day), service, model, count, charged, unknown, held]
     });
     let text = csv(&format!("caller,day,service,model,{}", SpendTotals::COLUMNS), rows).into();
     let mut answer = response::from_bytes(StatusCode::OK, "text/csv; charset=utf-8", text);
@@ -208,16 +208,16 @@ mod tests {
             service: Service::Chat,
             model: model.to_owned(),
             count: sum.count,
-            settled: sum.settled,
+            charged: sum.charged,
             unknown: sum.unknown,
             held: sum.held,
         }
     }
 
-    fn sum(count: u64, settled: u64, unknown: u64, held: u64) -> SpendTotals {
+    fn sum(count: u64, charged: u64, unknown: u64, held: u64) -> SpendTotals {
         SpendTotals {
             count,
-            settled: Usd::mills(settled),
+            charged: Usd::mills(charged),
             unknown: Usd::mills(unknown),
             held: Usd::mills(held),
         }

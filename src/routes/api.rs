@@ -48,9 +48,9 @@ pub(super) async fn content(cx: &HandlerContext, status: &[u8]) -> Result<Respon
 
 pub(super) async fn passthrough_buy(cx: HandlerContext) -> Result<Response, Problem> {
     let path = cx.call.head.uri.path();
-    let toll = cx.handlers.passthrough.tolls.get(path).copied();
-    let toll = toll.ok_or_else(|| Problem::new(&UNKNOWN_ENDPOINT))?;
-    let order = validate::passthrough(&cx.call.body, cx.query(), path, toll)?;
+    let price = cx.handlers.passthrough.prices.get(path).copied();
+    let price = price.ok_or_else(|| Problem::new(&UNKNOWN_ENDPOINT))?;
+    let order = validate::passthrough(&cx.call.body, cx.query(), path, price)?;
     cx.buy(order).await.map(purchases::from_receipt)
 }
 
@@ -66,18 +66,18 @@ const CACHE_TTL: Duration = Duration::from_secs(1);
 /// The further endpoints of the gateway that `gateway.passthrough` lets through.
 pub struct Passthrough {
     gateway: BoxCloneSyncService<GatewayRequest, GatewayReply, Error>,
-    tolls: HashMap<String, Usd>,
+    prices: HashMap<String, Usd>,
     cache: Cache<Box<str>, GatewayReply>,
 }
 
 impl Passthrough {
-    /// `tolls` are those of what is bought, by path.
+    /// `prices` are those of what is bought, by path.
     pub fn new(
         gateway: BoxCloneSyncService<GatewayRequest, GatewayReply, Error>,
-        tolls: HashMap<String, Usd>,
+        prices: HashMap<String, Usd>,
     ) -> Self {
         let latest = Cache::builder().max_capacity(100).time_to_live(CACHE_TTL).build();
-        Self { gateway, tolls, cache: latest }
+        Self { gateway, prices, cache: latest }
     }
 
     /// The gateway's answer to a `GET` of `path`, at most a second old: one question for all who ask.

@@ -32,8 +32,8 @@ pub const PRELOADED: &[&str] = &[
 const SHARED_FILES: &[(&str, &str)] = &[
     ("/bff/client.js", "core/transport.js"),
     ("/bff/client.d.ts", "widgets/client.d.ts"),
-    ("/bff/elements.js", "widgets/elements.js"),
-    ("/bff/widgets/purchasing.js", "widgets/purchasing.js"),
+    ("/bff/widgets.js", "widgets/widgets.js"),
+    ("/bff/widgets/base.js", "widgets/base.js"),
     ("/bff/widgets/purchases.js", "core/purchases.js"),
     ("/bff/widgets/dom.js", "core/dom.js"),
     ("/bff/widgets/format.js", "core/format.js"),

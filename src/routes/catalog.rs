@@ -16,7 +16,7 @@ pub struct CatalogFacts {
     pub video_body: usize,
     /// How a job's status is read; guesses, from the settings.
     pub jobs: JobStatusWords,
-    pub moods: Vec<(&'static str, &'static str)>,
+    pub faults: Vec<(&'static str, &'static str)>,
     pub replay: Replay,
 }
 
@@ -50,7 +50,7 @@ struct CatalogDocument<'a> {
     aspect_ratios: &'static [&'static str],
     roles: &'static [&'static str],
     jobs: &'a JobStatusWords,
-    sandbox_moods: Vec<Mood>,
+    sandbox_faults: Vec<SandboxFault>,
     replay: &'a Replay,
 }
 
@@ -58,16 +58,16 @@ struct CatalogDocument<'a> {
 struct ChatRow<'a> {
     id: &'a str,
     tier: &'static str,
-    toll: String,
-    toll_micros: u64,
+    price: String,
+    price_micros: u64,
     best_for: &'static str,
 }
 
 #[derive(Serialize)]
 struct VideoRow<'a> {
     id: &'a str,
-    toll: String,
-    toll_micros: u64,
+    price: String,
+    price_micros: u64,
     durations: DurationRule,
     image: &'static str,
     aspect_ratio: &'static str,
@@ -97,7 +97,7 @@ struct CatalogLimits {
 }
 
 #[derive(Serialize)]
-struct Mood {
+struct SandboxFault {
     word: &'static str,
     does: &'static str,
 }
@@ -106,8 +106,8 @@ pub fn render(catalog: &Catalog, facts: &CatalogFacts) -> Bytes {
     let chats = catalog.chat.iter().map(|model| ChatRow {
         id: &model.id,
         tier: model.tier.name(),
-        toll: model.toll().to_string(),
-        toll_micros: model.toll().as_micros(),
+        price: model.price().to_string(),
+        price_micros: model.price().as_micros(),
         best_for: model.best_for,
     });
     let list = CatalogDocument {
@@ -128,7 +128,11 @@ pub fn render(catalog: &Catalog, facts: &CatalogFacts) -> Bytes {
         aspect_ratios: video::ASPECT_RATIOS,
         roles: wire::ROLES,
         jobs: &facts.jobs,
-        sandbox_moods: facts.moods.iter().map(|&(word, does)| Mood { word, does }).collect(),
+        sandbox_faults: facts
+            .faults
+            .iter()
+            .map(|&(word, does)| SandboxFault { word, does })
+            .collect(),
         replay: &facts.replay,
     };
     // Plain structs of strings and numbers: this cannot fail.
@@ -139,8 +143,8 @@ fn video_row(model: &contract::VideoModel) -> VideoRow<'_> {
     let (min, max) = contract::OVERALL_DURATION;
     VideoRow {
         id: &model.id,
-        toll: model.toll.to_string(),
-        toll_micros: model.toll.as_micros(),
+        price: model.price.to_string(),
+        price_micros: model.price.as_micros(),
         durations: match model.durations {
             Durations::Between(min, max) => DurationRule::Range { min, max },
             Durations::OneOf(values) => DurationRule::OneOf { values },
@@ -163,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_names_every_model_with_its_toll_in_both_units() {
+    fn the_list_names_every_model_with_its_price_in_both_units() {
         let facts = CatalogFacts {
             sandbox: true,
             access: "open",
@@ -175,18 +179,18 @@ mod tests {
                 result: vec![],
                 media_origins: vec![],
             },
-            moods: vec![("sandbox:slow", "answers late")],
+            faults: vec![("sandbox:slow", "answers late")],
             replay: Replay { chat_seconds: 60, video_seconds: 90, ledger: "a memory".to_owned() },
         };
         let list = render(&Catalog::published(), &facts);
         let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
         assert_eq!(list["chat"].as_array().unwrap().len(), 12);
-        assert_eq!(list["chat"][0]["toll"], "0.006000");
-        assert_eq!(list["chat"][0]["toll_micros"], 6_000);
+        assert_eq!(list["chat"][0]["price"], "0.006000");
+        assert_eq!(list["chat"][0]["price_micros"], 6_000);
         assert_eq!(list["video"][0]["durations"]["kind"], "range");
         assert_eq!(list["video"][4]["durations"]["values"][2], 8);
         assert_eq!(list["access"], "open");
-        assert_eq!(list["sandbox_moods"][0]["word"], "sandbox:slow");
+        assert_eq!(list["sandbox_faults"][0]["word"], "sandbox:slow");
         assert_eq!(list["replay"]["chat_seconds"], 60);
         assert_eq!(list["replay"]["video_seconds"], 90);
         assert_eq!(list["replay"]["ledger"], "a memory");

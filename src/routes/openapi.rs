@@ -55,7 +55,7 @@ const PURCHASE_REQUEST_HEADERS: &[QueryParam] = &[
 
 const PURCHASE_RESPONSE_HEADERS: &[(&str, &str)] = &[
     (
-        "Tollgate-Toll",
+        "Tollgate-Cost",
         "What it cost, in dollars: 0.006000. A replay repeats it and is not charged again.",
     ),
     ("Idempotent-Replayed", "`true` where it is the reply of an earlier or running purchase."),

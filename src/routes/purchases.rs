@@ -63,8 +63,8 @@ pub(super) fn check_ledger(name: &HeaderValue, headers: &HeaderMap) -> Result<()
 pub(super) fn from_receipt(receipt: Receipt) -> Response {
     let mut answer = from_gateway(receipt.status, receipt.is_json, receipt.body);
     let headers = answer.headers_mut();
-    if let Ok(toll) = HeaderValue::try_from(receipt.toll.to_string()) {
-        headers.insert("tollgate-toll", toll);
+    if let Ok(cost) = HeaderValue::try_from(receipt.cost.to_string()) {
+        headers.insert("tollgate-cost", cost);
     }
     if receipt.is_replay {
         headers.insert(REPLAYED, HeaderValue::from_static("true"));

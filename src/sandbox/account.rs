@@ -89,11 +89,11 @@ impl SandboxAccount {
         Ok(())
     }
 
-    pub(super) fn charge(&self, sale: Sale, toll: Usd) -> Result<SandboxCharge, Rejection> {
+    pub(super) fn charge(&self, sale: Sale, price: Usd) -> Result<SandboxCharge, Rejection> {
         let mut state = self.state();
-        let Some(left) = state.balance.checked_sub(toll) else {
-            let (toll, balance) = (toll.short(), state.balance.short());
-            let message = format!("This costs {toll}, and the balance is {balance}");
+        let Some(left) = state.balance.checked_sub(price) else {
+            let (price, balance) = (price.short(), state.balance.short());
+            let message = format!("This costs {price}, and the balance is {balance}");
             return Err(reply::refuse(StatusCode::PAYMENT_REQUIRED, &message));
         };
         state.balance = left;
@@ -102,7 +102,7 @@ impl SandboxAccount {
             Sale::Video => &mut state.video,
         };
         spent.count += 1;
-        spent.micros += toll.as_micros();
+        spent.micros += price.as_micros();
         Ok(SandboxCharge { nth: spent.count, left })
     }
 

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::FakeGateway;
 use super::account::{Sale, Seed};
-use super::reply::{self, MOODS, Mood, Rejection, SandboxResult};
+use super::reply::{self, Rejection, SANDBOX_FAULTS, SandboxFault, SandboxResult};
 use crate::clock;
 use crate::contract::catalog::{Catalog, ChatModel};
 
@@ -18,13 +18,13 @@ pub(super) async fn answer(gateway: &FakeGateway, body: &[u8]) -> SandboxResult 
         return Err(reply::refuse(StatusCode::BAD_REQUEST, "The model is not known"));
     };
     let prompt = order.prompt()?;
-    let mood = Mood::of(prompt);
-    mood.refuse(prompt, &gateway.refused_once)?;
-    let receipt = gateway.account.charge(Sale::Chat, model.toll())?;
-    mood.delay(&gateway.settings).await?;
+    let fault = SandboxFault::of(prompt);
+    fault.refuse(prompt, &gateway.refused_once)?;
+    let receipt = gateway.account.charge(Sale::Chat, model.price())?;
+    fault.delay(&gateway.settings).await?;
     let content = compose(&gateway.seed, &gateway.catalog, &model.id, prompt);
     // The contract shows `message.content` only; the other fields are guesses.
-    Ok(mood.finish(&json!({
+    Ok(fault.finish(&json!({
         "id": format!("chat_{}", gateway.seed.hex("chat id", &receipt.nth.to_string(), 24)),
         "model": model.id,
         "created": clock::wall().as_secs(),
@@ -82,7 +82,7 @@ const SECTIONS: &[(&[&str], Section)] = &[
     (&["table", "price", "cost"], table),
     (&["code", "function", "script"], |_| CODE.to_owned()),
     (&["list", "steps", "plan"], |_| STEPS.to_owned()),
-    (&["mood", "error", "sandbox:"], |_| moods()),
+    (&["fault", "error", "sandbox:"], |_| faults()),
     (&["long", "story", "essay"], |_| STORY.to_owned()),
 ];
 
@@ -105,7 +105,7 @@ const HINTS: &str = "Some words in a prompt bring more:\n\n\
     - **code**: a program to copy\n\
     - **list**: steps to follow\n\
     - **long**: a story to scroll through\n\
-    - **mood**: how to make this sandbox misbehave\n";
+    - **fault**: how to make this sandbox misbehave\n";
 
 const CODE: &str = "### A program\n\n\
     ```js\n\
@@ -131,15 +131,16 @@ const STEPS: &str = "### Steps\n\n\
 
 fn table(catalog: &Catalog) -> String {
     let row = |model: &ChatModel| {
-        format!("| `{}` | {} | {} |\n", model.id, model.tier.name(), model.toll().short())
+        format!("| `{}` | {} | {} |\n", model.id, model.tier.name(), model.price().short())
     };
     let rows: String = catalog.chat.iter().map(row).collect();
     format!("### Price list\n\n| Model | Tier | One request |\n|---|---|---:|\n{rows}")
 }
 
-fn moods() -> String {
-    let rows: String = MOODS.iter().map(|(word, does)| format!("- `{word}` {does}\n")).collect();
-    format!("### Moods\n\nPut one of these words into a prompt:\n\n{rows}")
+fn faults() -> String {
+    let rows: String =
+        SANDBOX_FAULTS.iter().map(|(word, does)| format!("- `{word}` {does}\n")).collect();
+    format!("### Faults\n\nPut one of these words into a prompt:\n\n{rows}")
 }
 
 fn quote(prompt: &str) -> String {
@@ -178,7 +179,7 @@ mod tests {
             ("a table, please", "|---|---|---:|\n| `alpha-sonnet-4.5` | standard | $0.006 |"),
             ("Code!", "```js\n// Asks through the proxy"),
             ("a list", "\n1. Write"),
-            ("which moods?", "- `sandbox:drop` charges"),
+            ("which faults?", "- `sandbox:drop` charges"),
             ("a long one", "\n---\n"),
             ("hi", "- **table**"),
         ] {

@@ -37,7 +37,7 @@ use crate::contract::money::Usd;
 use crate::contract::wire::{self, REPORTED_RATE_LIMIT};
 
 pub use account::ChargeCounts;
-pub use reply::MOODS;
+pub use reply::SANDBOX_FAULTS;
 
 use account::{SandboxAccount, Seed};
 use reply::{Rejection, SandboxResponse, SandboxResult, refuse, refuse_key, refuse_method};

@@ -82,7 +82,7 @@ fn refuse_with(status: StatusCode, message: &str, name: HeaderName, value: &str)
 /// The words in a prompt that cause a fault, and what each does. Of a chat, only the last user
 /// message counts.
 #[rustfmt::skip]
-pub const MOODS: &[(&str, &str)] = &[
+pub const SANDBOX_FAULTS: &[(&str, &str)] = &[
     ("sandbox:slow",    "charges, and answers late"),
     ("sandbox:drop",    "charges, then drops the connection without a reply"),
     ("sandbox:hang",    "charges, and never answers"),
@@ -104,18 +104,18 @@ const GARBLED: &str =
     "{\"id\":\"9f2c\",\"message\":{\"role\":\"assistant\",\"content\":\"It was a br";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mood(pub(super) &'static str);
+pub(super) struct SandboxFault(pub(super) &'static str);
 
-impl Mood {
+impl SandboxFault {
     pub(super) fn of(text: &str) -> Self {
         let text = text.to_ascii_lowercase();
-        let mood = |(at, start): (usize, &str)| {
+        let fault = |(at, start): (usize, &str)| {
             let rest = text[at + start.len()..].bytes();
             let length = rest.take_while(u8::is_ascii_alphanumeric).count();
             let written = &text[at..at + start.len() + length];
-            MOODS.iter().find(|(word, _)| *word == written).map(|(word, _)| Self(word))
+            SANDBOX_FAULTS.iter().find(|(word, _)| *word == written).map(|(word, _)| Self(word))
         };
-        text.match_indices(WORD_START).find_map(mood).unwrap_or(Self(""))
+        text.match_indices(WORD_START).find_map(fault).unwrap_or(Self(""))
     }
 
     pub(super) fn refuse(self, prompt: &str, refused: &RefusedOnce) -> Result<(), Rejection> {
@@ -175,23 +175,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_word_has_its_own_mood_and_says_what_it_does() {
-        for (word, does) in MOODS {
-            assert_eq!(Mood::of(word), Mood(word));
-            assert_eq!(Mood::of(&format!("Please (Sandbox:{}), now", &word[8..])), Mood(word));
-            assert_eq!(Mood::of(&format!("{word}ly")), Mood(""));
+    fn every_word_has_its_own_fault_and_says_what_it_does() {
+        for (word, does) in SANDBOX_FAULTS {
+            assert_eq!(SandboxFault::of(word), SandboxFault(word));
+            assert_eq!(
+                SandboxFault::of(&format!("Please (Sandbox:{}), now", &word[8..])),
+                SandboxFault(word)
+            );
+            assert_eq!(SandboxFault::of(&format!("{word}ly")), SandboxFault(""));
             assert!(!does.is_empty());
         }
-        let words: HashSet<_> = MOODS.iter().map(|(word, _)| word).collect();
-        assert_eq!(words.len(), MOODS.len());
+        let words: HashSet<_> = SANDBOX_FAULTS.iter().map(|(word, _)| word).collect();
+        assert_eq!(words.len(), SANDBOX_FAULTS.len());
     }
 
     #[test]
     fn first_fault_word_wins() {
         assert_eq!(
-            Mood::of("sandbox: sandbox:nap sandbox:drop sandbox:slow"),
-            Mood("sandbox:drop")
+            SandboxFault::of("sandbox: sandbox:nap sandbox:drop sandbox:slow"),
+            SandboxFault("sandbox:drop")
         );
-        assert_eq!(Mood::of("a sandbox on the beach, é sandbox:"), Mood(""));
+        assert_eq!(SandboxFault::of("a sandbox on the beach, é sandbox:"), SandboxFault(""));
     }
 }

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::FakeGateway;
 use super::account::Sale;
-use super::reply::{self, Mood, SandboxResult};
+use super::reply::{self, SandboxFault, SandboxResult};
 use crate::clock::{self, Instant};
 use crate::contract::catalog::{
     AspectRatioSupport, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, ImageInput, VideoModel,
@@ -42,9 +42,9 @@ pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
         reply::refuse(StatusCode::BAD_REQUEST, &format!("Not a video request: {error}"))
     })?;
     let model = order.check(gateway).map_err(|why| reply::refuse(StatusCode::BAD_REQUEST, why))?;
-    let mood = Mood::of(&order.prompt);
-    mood.refuse(&order.prompt, &gateway.refused_once)?;
-    let receipt = gateway.account.charge(Sale::Video, model.toll)?;
+    let fault = SandboxFault::of(&order.prompt);
+    fault.refuse(&order.prompt, &gateway.refused_once)?;
+    let receipt = gateway.account.charge(Sale::Video, model.price)?;
     let request_id = format!("vid_{}", gateway.seed.hex("video id", &receipt.nth.to_string(), 24));
     let job = SandboxJob {
         request_id: request_id.clone(),
@@ -52,15 +52,15 @@ pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
         is_portrait: model.aspect_ratio != AspectRatioSupport::Ignored
             && order.aspect_ratio.as_deref() == Some("9:16"),
         takes: pace(&model.id, gateway.settings.job_time),
-        fails: mood == Mood("sandbox:fail"),
+        fails: fault == SandboxFault("sandbox:fail"),
         started: clock::now(),
         created: clock::wall(),
     };
     lock(&gateway.jobs).insert(request_id.clone(), job);
-    mood.delay(&gateway.settings).await?;
-    let cost = model.toll.short();
+    fault.delay(&gateway.settings).await?;
+    let cost = model.price.short();
     let latency = u64::try_from(clock::now().duration_since(arrived).as_millis());
-    Ok(mood.finish(&json!({
+    Ok(fault.finish(&json!({
         "message": format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
         "request_id": request_id,
         "model": model.id,

@@ -4,13 +4,13 @@
 //! that no caller can race with another. What a purchase goes through:
 //!
 //! ```text
-//! reserve ─► reserved ─► sent ─► posted     the gateway charged for it
-//!                │         ├───► voided     it provably did not: the toll is given back
-//!                │         └───► unknown    nobody knows: it counts as spent until it is reconciled
-//!                └─────────────► voided     it was never sent
+//! reserve ─► held ─► sent ─► charged     the gateway charged for it
+//!             │       ├────► released    it provably did not: the hold is released
+//!             │       └────► unknown     the outcome is unknown: it counts as spent until it is reconciled
+//!             └────────────► released    it was never sent
 //! ```
-//! `reserved` is durable before the first byte goes to the gateway; the end is durable before the
-//! first byte goes back to the caller. After a crash, what was `reserved` is voided and what was
+//! `held` is durable before the first byte goes to the gateway; the end is durable before the
+//! first byte goes back to the caller. After a crash, what was `held` is released and what was
 //! `sent` is unknown.
 
 mod binding;

@@ -114,7 +114,7 @@ pub struct Reservation {
     pub service: Service,
     pub model: Box<str>,
     /// What it costs, as far as we know.
-    pub toll: Usd,
+    pub price: Usd,
     pub dedupe_key: DedupeKey,
     pub budgets: Budgets,
     /// Nothing is set aside: it is either recognised as a repeat, or refused.
@@ -124,7 +124,7 @@ pub struct Reservation {
 impl Reservation {
     /// Whether it is worth waiting for the disk: at least ten cents.
     pub fn needs_sync(&self) -> bool {
-        self.toll >= SYNC_THRESHOLD
+        self.price >= SYNC_THRESHOLD
     }
 }
 
@@ -184,7 +184,7 @@ pub struct OverBudget {
     pub renews_at: Duration,
 }
 
-/// What a scope has spent in the current periods: posted, set aside, and unknown.
+/// What a scope has spent in the current periods: charged, held, and unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeriodSpend {
     /// This UTC day.
@@ -240,43 +240,35 @@ pub struct RemainingCredit {
 pub struct ExistingPurchase {
     pub id: PurchaseId,
     pub state: PurchaseState,
-    pub toll: Usd,
-    /// How many bytes the gateway's reply has, if the purchase is posted and the reply is still kept.
+    pub cost: Usd,
+    /// How many bytes the gateway's reply has, if the purchase is charged and the reply is still kept.
     pub reply_bytes: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PurchaseState {
-    Reserved,
+    /// Its price is held; nothing was sent.
+    Held,
     /// It was sent, or is about to be.
     Sent,
-    Posted,
-    Voided,
-    /// Nobody knows; it counts as spent.
+    /// The gateway charged for it.
+    Charged,
+    /// The gateway did not charge for it; the hold is released.
+    Released,
+    /// The outcome is unknown; it counts as spent.
     Unknown,
 }
 
 impl PurchaseState {
     pub const ALL: [Self; 5] =
-        [Self::Reserved, Self::Sent, Self::Posted, Self::Voided, Self::Unknown];
+        [Self::Held, Self::Sent, Self::Charged, Self::Released, Self::Unknown];
 
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Reserved => "reserved",
+            Self::Held => "held",
             Self::Sent => "sent",
-            Self::Posted => "posted",
-            Self::Voided => "voided",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    /// As users read it.
-    pub const fn public_name(self) -> &'static str {
-        match self {
-            Self::Reserved => "held",
-            Self::Sent => "sent",
-            Self::Posted => "charged",
-            Self::Voided => "released",
+            Self::Charged => "charged",
+            Self::Released => "released",
             Self::Unknown => "unknown",
         }
     }
@@ -284,7 +276,7 @@ impl PurchaseState {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settlement {
-    Posted {
+    Charged {
         /// What the gateway says that it cost.
         cost: Usd,
         /// What the same claim is answered with from now on; `None` where it could not be read.
@@ -293,8 +285,8 @@ pub enum Settlement {
         /// The job that a video's order became; it is written down in the same step.
         job: Option<Box<Job>>,
     },
-    /// Not charged: the toll is given back and the key is free again.
-    Voided,
+    /// Not charged: the hold is released and the key is free again.
+    Released,
     Unknown,
 }
 
@@ -308,14 +300,14 @@ pub struct KeptReply {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PurchaseRecord {
     pub id: PurchaseId,
-    /// When its toll was set aside: wall-clock time since the Unix epoch.
+    /// When its price was held: wall-clock time since the Unix epoch.
     pub at: Duration,
     /// When it first ended, if only as unknown; `None` while it is under way.
     pub ended_at: Option<Duration>,
     pub caller: String,
     pub service: Service,
     pub model: String,
-    pub toll: Usd,
+    pub price: Usd,
     pub state: PurchaseState,
 }
 
@@ -329,7 +321,7 @@ pub struct SpendRow {
     pub service: Service,
     pub model: String,
     pub count: u64,
-    pub settled: Usd,
+    pub charged: Usd,
     pub unknown: Usd,
     pub held: Usd,
 }
@@ -457,7 +449,7 @@ pub struct Job {
     pub owner: Arc<str>,
     pub key: Option<KeyId>,
     pub model: Arc<str>,
-    pub toll: Usd,
+    pub price: Usd,
     /// When it was accepted: wall-clock time since the Unix epoch.
     pub at: Duration,
     pub latest_update: Option<StatusUpdate>,

@@ -48,18 +48,18 @@ pub(super) fn is_expired(
     keep_until: Option<Duration>,
     now: Duration,
 ) -> bool {
-    state == PurchaseState::Posted && keep_until.is_none_or(|until| until <= now)
+    state == PurchaseState::Charged && keep_until.is_none_or(|until| until <= now)
 }
 
 /// Whether a purchase with this fingerprint repeats one that ended at `ended`, in its window: its caller
 /// may not have seen the reply. One that is running is always repeated.
 pub(super) fn is_duplicate(
-    twin: &DuplicateCheck,
+    duplicate: &DuplicateCheck,
     (state, ended, is_delivered): (PurchaseState, Duration, bool),
 ) -> bool {
     state == PurchaseState::Unknown
         || !is_delivered
-        || twin.delivered_since.is_some_and(|since| ended >= since)
+        || duplicate.delivered_since.is_some_and(|since| ended >= since)
 }
 
 /// Nothing if every limit leaves room for the price; else the limit that renews last.
@@ -106,21 +106,21 @@ pub(super) fn checked_sum(spent: Usd, amount: Usd) -> Option<Usd> {
 /// Where an ending leads from a state; `None` if it changes nothing.
 pub(super) fn next_state(state: PurchaseState, ending: &Settlement) -> Option<PurchaseState> {
     let end = match ending {
-        Settlement::Posted { .. } => PurchaseState::Posted,
-        Settlement::Voided => PurchaseState::Voided,
+        Settlement::Charged { .. } => PurchaseState::Charged,
+        Settlement::Released => PurchaseState::Released,
         Settlement::Unknown => PurchaseState::Unknown,
     };
     match state {
-        PurchaseState::Reserved | PurchaseState::Sent => Some(end),
+        PurchaseState::Held | PurchaseState::Sent => Some(end),
         PurchaseState::Unknown => (end != PurchaseState::Unknown).then_some(end),
-        PurchaseState::Posted | PurchaseState::Voided => None,
+        PurchaseState::Charged | PurchaseState::Released => None,
     }
 }
 
 pub(super) fn amount_spent(price: Usd, ending: &Settlement) -> Usd {
     match ending {
-        Settlement::Posted { cost, .. } => *cost,
-        Settlement::Voided => Usd::ZERO,
+        Settlement::Charged { cost, .. } => *cost,
+        Settlement::Released => Usd::ZERO,
         Settlement::Unknown => price,
     }
 }

@@ -8,8 +8,8 @@ use http::StatusCode;
 
 use super::Abort;
 use crate::problem::{
-    Charged, DRAINING, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE, Kind, LEDGER_UNAVAILABLE,
-    OUTCOME_UNKNOWN, OVERLOADED, Problem, WINDOW_EXHAUSTED,
+    Charged, DRAINING, GATEWAY_BUSY, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE, Kind,
+    LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -62,8 +62,8 @@ impl Error {
             Self::Lost(_) | Self::Timeout(_) | Self::Status(_) | Self::Encoded | Self::TooLarge(_)
             | Self::Unparsable(..) => (Unknown, true, &GATEWAY_UNREACHABLE, None),
             Self::KeyRejected { .. } | Self::AllKeysRejected => (No, true, &GATEWAY_KEY_REJECTED, None),
-            Self::Throttled { retry_after } => (No, true, &WINDOW_EXHAUSTED, Some(retry_after.unwrap_or(DEFAULT_RETRY_AFTER))),
-            Self::NoSlot { retry_after } => (No, false, &WINDOW_EXHAUSTED, Some(*retry_after)),
+            Self::Throttled { retry_after } => (No, true, &GATEWAY_BUSY, Some(retry_after.unwrap_or(DEFAULT_RETRY_AFTER))),
+            Self::NoSlot { retry_after } => (No, false, &GATEWAY_BUSY, Some(*retry_after)),
             Self::Draining => (No, false, &DRAINING, Some(UNSENT_RETRY_AFTER)),
             // The caller is gone, but an identical purchase that joins now may still see this.
             Self::Aborted(Abort::Cancelled) => (No, false, &OVERLOADED, Some(UNSENT_RETRY_AFTER)),

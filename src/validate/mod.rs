@@ -63,7 +63,7 @@ pub struct Order {
     /// The model that `body` names; the path, where it is of an endpoint of `gateway.passthrough`.
     pub model: Box<str>,
     /// From the row that `model` was found in.
-    pub toll: Usd,
+    pub price: Usd,
     /// The JSON that is sent: the same fields in the same order for the same request, without
     /// blanks between them.
     pub body: Bytes,
@@ -75,7 +75,7 @@ impl fmt::Debug for Order {
         f.debug_struct("Order")
             .field("paid", &self.kind)
             .field("model", &self.model)
-            .field("toll", &self.toll)
+            .field("price", &self.price)
             .field("body", &format_args!("{} bytes", self.body.len()))
             .finish()
     }
@@ -125,14 +125,14 @@ pub fn passthrough(
     payload: &[u8],
     query: Option<&str>,
     path: &str,
-    toll: Usd,
+    price: Usd,
 ) -> Result<Checked<Order>, Problem> {
     no_query(query)?;
     json::read_object(payload, &mut UnknownFields::default())?;
     Ok(Checked(Order {
         kind: OrderKind::Other,
         model: path.into(),
-        toll,
+        price,
         body: Bytes::copy_from_slice(payload.trim_ascii()),
     }))
 }
@@ -189,7 +189,7 @@ mod tests {
             let order = order.into_inner();
             assert_eq!(order.body, payload.trim());
             assert_eq!(
-                (order.kind, &*order.model, order.toll),
+                (order.kind, &*order.model, order.price),
                 (OrderKind::Other, PATH, Usd::mills(6))
             );
         }

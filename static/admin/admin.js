@@ -36,7 +36,7 @@ async function load() {
 }
 
 /** What counts against budgets: charged, under way, or not known. */
-const spentOf = (row) => row.settled_micros + row.unknown_micros + row.held_micros;
+const spentOf = (row) => row.charged_micros + row.unknown_micros + row.held_micros;
 /** `ann` for `member:ann`; an address or a subject keeps its kind. */
 const plainName = (caller) => caller.replace(/^member:/, '');
 const when = (moment) => new Date(moment).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' });
@@ -73,13 +73,13 @@ async function saveCsv(days) {
   saveFile(await response.text(), `everybody-${lastDays(1)[0]}.csv`, 'text/csv');
 }
 
-function unknown({ count, more, tolls_micros: tolls, purchases }) {
+function unknown({ count, more, price_micros: total, purchases }) {
   if (!count) return [];
   return [element('div', { class: 'problem' },
-    element('p', {}, element('strong', { text: `Of ${more ? 'more than ' : ''}${count} ${count === 1 ? 'purchase' : 'purchases'} (${price(tolls)}), nobody knows the outcome. ` }),
+    element('p', {}, element('strong', { text: `Of ${more ? 'more than ' : ''}${count} ${count === 1 ? 'purchase' : 'purchases'} (${price(total)}), nobody knows the outcome. ` }),
       'They count as spent until they are settled: run ', element('code', { text: 'tollgate reconcile' }), ' where the server runs.'),
     element('details', {}, element('summary', { text: 'Which ones' }),
-      table('Unknown outcomes', ['When', 'Member', 'Model', '>Toll'], purchases.map((one) => [when(one.at), plainName(one.caller), one.model, price(one.toll_micros)]))))];
+      table('Unknown outcomes', ['When', 'Member', 'Model', '>Price'], purchases.map((one) => [when(one.at), plainName(one.caller), one.model, price(one.price_micros)]))))];
 }
 
 function account({ account: said, stale, checkpoints }) {
@@ -123,8 +123,8 @@ function people(members) {
 function videos(jobs) {
   if (!jobs.length) return [];
   const rest = jobs.length - jobsShown;
-  return [heading('Latest videos'), table('Latest videos', ['Ordered', 'Member', 'Model', 'State', '>Toll'], jobs.slice(0, jobsShown).map((job) =>
-    [when(job.ordered_at), plainName(job.owner), job.model, job.state, price(job.toll_micros)])),
+  return [heading('Latest videos'), table('Latest videos', ['Ordered', 'Member', 'Model', 'State', '>Price'], jobs.slice(0, jobsShown).map((job) =>
+    [when(job.ordered_at), plainName(job.owner), job.model, job.state, price(job.price_micros)])),
   rest > 0 ? button(`Show ${rest} more`, () => {
     jobsShown = Infinity;
     draw(shownAs);

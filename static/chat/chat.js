@@ -126,7 +126,7 @@ const picked = () => catalog.chat.find((model) => model.id === byId('chat-model'
 
 function showPrice() {
   const model = picked();
-  byId('chat-send').textContent = `Send · ${price(model.toll_micros)}`;
+  byId('chat-send').textContent = `Send · ${price(model.price_micros)}`;
   byId('chat-model-hint').textContent = model.best_for ? `Best for: ${model.best_for}.` : '';
 }
 

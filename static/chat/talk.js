@@ -8,7 +8,7 @@ import { conversations, purchases, whenChangedElsewhere } from '../core/store.js
 import { draw } from './turns.js';
 
 /**
- * A turn: `{key, question, answer, model, tollMicros, at, ledger, state, problem}`, its state that of its purchase
+ * A turn: `{key, question, answer, model, costMicros, at, ledger, state, problem}`, its state that of its purchase
  * (`sent` while waiting) or `left`: the person stopped waiting. A conversation is `{id, title, at, turns,
  * aside}`; `aside` holds what was replaced by editing: `{id, after: key of the turn before it, at, turns}`.
  * A conversation is only ever changed by `change`, turns are found by their key: another tab may be writing to it.
@@ -84,10 +84,10 @@ function payload(question, model, until = null) {
 async function buyTurn(conversation, question, model, instead = null) {
   const record = draft({
     kind: 'chat', payload: payload(question, model, instead),
-    tollMicros: model.toll_micros, about: { conversation: conversation.id },
+    costMicros: model.price_micros, about: { conversation: conversation.id },
   });
   const turn = {
-    key: record.key, question, answer: null, model: model.id, tollMicros: model.toll_micros,
+    key: record.key, question, answer: null, model: model.id, costMicros: model.price_micros,
     at: record.at, ledger: null, state: WAITING, problem: null,
   };
   await change(conversation, (latest) => {
@@ -141,12 +141,12 @@ async function settle(record) {
   show(turn);
   if (turn === conversation.turns.at(-1)) bringIntoView();
   if (turn.state !== 'done') return announce(sentence(turn.problem));
-  announce(`Answer received, ${price(turn.tollMicros)}`);
+  announce(`Answer received, ${price(turn.costMicros)}`);
   readOut(turn.answer);
 }
 
-function newsOf({ state, problem, tollMicros, at, ledger, reply }) {
-  const news = { state, problem, tollMicros, at, ledger };
+function newsOf({ state, problem, costMicros, at, ledger, reply }) {
+  const news = { state, problem, costMicros, at, ledger };
   const content = reply?.message?.content;
   if (state === 'done') news.answer = typeof content === 'string' ? content : `\`\`\`json\n${JSON.stringify(reply.raw, null, 2)}\n\`\`\``;
   return news;
@@ -193,7 +193,7 @@ function show(news = null) {
   byId('chat-stop').hidden = !waiting();
   draw(byId('turns'), current, {
     news: news?.key, edited: editing, elsewhere, offers, bringBack,
-    priceOf: (turn) => price(modelOf(turn).toll_micros),
+    priceOf: (turn) => price(modelOf(turn).price_micros),
   });
 }
 

@@ -20,16 +20,16 @@ export function saveJson(all, name) {
   save(JSON.stringify({ format: FORMAT, version: VERSION, exported: new Date().toISOString(), conversations: plain }, null, 1), name, 'json');
 }
 
-const outgoing = ({ question, answer, model, tollMicros, at, state, problem }) => ({
-  question, answer, model, tollMicros, at, state: STATES.includes(state) ? state : 'unknown',
+const outgoing = ({ question, answer, model, costMicros, at, state, problem }) => ({
+  question, answer, model, costMicros, at, state: STATES.includes(state) ? state : 'unknown',
   problem: problem ? { code: problem.code, charged: problem.charged } : null,
 });
 
 /** Saves one conversation to be read, with the model and the price of each answer. */
 export function saveMarkdown({ title, turns }) {
-  const parts = turns.flatMap(({ question, answer, model, tollMicros, at }) => [
+  const parts = turns.flatMap(({ question, answer, model, costMicros, at }) => [
     `## You, ${new Date(at).toLocaleString()}`, question,
-    `## ${model}, ${price(tollMicros)}`, answer ?? '*No answer came to this page.*',
+    `## ${model}, ${price(costMicros)}`, answer ?? '*No answer came to this page.*',
   ]);
   save(`${[`# ${title || 'Conversation'}`, ...parts].join('\n\n')}\n`, title, 'md');
 }
@@ -115,7 +115,7 @@ function incomingTurn(turn, where) {
     question: demand(isText, turn.question, `${where}.question`, 'text'),
     answer: turn.answer === null ? null : demand(isText, turn.answer, `${where}.answer`, 'text or null'),
     model: demand(isText, turn.model, `${where}.model`, 'text'),
-    tollMicros: demand(isAmount, turn.tollMicros, `${where}.tollMicros`, 'a whole number of micro-dollars'),
+    costMicros: demand(isAmount, turn.costMicros ?? turn.tollMicros, `${where}.costMicros`, 'a whole number of micro-dollars'),
     at: demand(isTime, turn.at, `${where}.at`, 'a time'),
     state: demand((state) => STATES.includes(state), turn.state, `${where}.state`, `one of ${STATES.join(', ')}`),
     problem: null,

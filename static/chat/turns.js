@@ -65,7 +65,7 @@ function question(turn, { edit }, isEdited) {
 
 function answer(turn, offers, { news, elsewhere, priceOf }) {
   const body = element('article', { 'aria-label': turn.model, 'aria-busy': turn.state === 'sent' && 'true' });
-  const cost = turn.state === 'refused' ? '' : ` · ${price(turn.tollMicros)}`;
+  const cost = turn.state === 'refused' ? '' : ` · ${price(turn.costMicros)}`;
   const foot = (...more) => element('footer', {}, element('span', { text: `${turn.model}${cost}` }), when(turn.at), ...more);
   if (turn.state === 'done') {
     body.append(prose(turn.answer),

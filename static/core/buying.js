@@ -64,8 +64,8 @@ export async function spent() {
   const sum = { spent: 0, unsettled: 0 };
   for (const record of await shelf.all()) {
     if (record.session !== session()) continue;
-    if (SPENT.includes(record.state)) sum.spent += record.tollMicros;
-    else if (isOpen(record)) sum.unsettled += record.tollMicros;
+    if (SPENT.includes(record.state)) sum.spent += record.costMicros;
+    else if (isOpen(record)) sum.unsettled += record.costMicros;
   }
   return sum;
 }

@@ -15,6 +15,19 @@ export function micros(text) {
   return match && Number(match[1]) * 1_000_000 + Number((match[2] ?? '').padEnd(6, '0'));
 }
 
+/** Gives a kept record whose amounts have the names of an earlier version today's names; returns it. */
+export function withCost(record) {
+  if ('tollMicros' in record) {
+    record.costMicros = record.tollMicros;
+    delete record.tollMicros;
+  }
+  if (record.reply && 'toll' in record.reply) {
+    record.reply.cost = record.reply.toll;
+    delete record.reply.toll;
+  }
+  return record;
+}
+
 /** `1:05` for 65 seconds. */
 export function clock(milliseconds) {
   const seconds = Math.max(0, Math.round(milliseconds / 1000));
@@ -32,13 +45,13 @@ const TIERS = { standard: 'Standard', budget: 'Budget', unstated: 'No published 
 
 /** Fills a picker with chat models, grouped by tier and price. */
 export function offerChatModels(select, models) {
-  offer(select, models, (model) => `${TIERS[model.tier] ?? model.tier} · ${price(model.toll_micros)}`,
+  offer(select, models, (model) => `${TIERS[model.tier] ?? model.tier} · ${price(model.price_micros)}`,
     (model) => model.best_for);
 }
 
 /** Fills a picker with video models, grouped by price. */
 export function offerVideoModels(select, models) {
-  offer(select, models, (model) => `${price(model.toll_micros)} per video`, (model) => model.remarks);
+  offer(select, models, (model) => `${price(model.price_micros)} per video`, (model) => model.remarks);
 }
 
 function offer(select, models, groupOf, praiseOf) {
@@ -49,7 +62,7 @@ function offer(select, models, groupOf, praiseOf) {
     const praise = praiseOf(model);
     groups.get(label).append(element('option', {
       value: model.id,
-      text: `${model.id} · ${price(model.toll_micros)}${praise ? ` · ${praise}` : ''}`,
+      text: `${model.id} · ${price(model.price_micros)}${praise ? ` · ${praise}` : ''}`,
     }));
   }
   select.replaceChildren(...groups.values());

@@ -46,7 +46,7 @@ const PROBLEMS = {
   internal: ['The service broke down before buying anything.', 'again'],
   gateway_unreachable: ['The service behind this one cannot be reached.', 'again'],
   gateway_key_rejected: ['The service behind this one refuses its key. Whoever runs this service has to renew it.', 'again'],
-  window_exhausted: ['The service behind this one has no room right now.', 'again'],
+  gateway_busy: ['The service behind this one has no room right now.', 'again'],
   overloaded: ['Too much is going on right now.', 'again'],
   draining: ['The service is restarting.', 'again'],
   ledger_unavailable: ['Spending cannot be recorded right now, so nothing is bought.', 'again'],

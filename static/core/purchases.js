@@ -4,7 +4,7 @@
  *
  * draft → intent → sent → done | refused | charged (without a result) | unknown | forgotten (dismissed)
  *
- * A record: `{key, kind: 'chat' | 'video', payload, tollMicros, at, state, reply, problem}`, what the transport noted when it was sent
+ * A record: `{key, kind: 'chat' | 'video', payload, costMicros, at, state, reply, problem}`, what the transport noted when it was sent
  * (`caller`, `ledger`, `at`, `seconds`, `anew`: `Known` in client.d.ts), and whatever else its owner keeps with it.
  */
 
@@ -103,7 +103,7 @@ export class Purchases {
       }
       const how = { idempotencyKey: record.key, sentBefore, known, replayOnly, onSend, onRetry };
       record.reply = await BUY[record.kind](this.#transport, record.payload, how);
-      record.tollMicros = micros(record.reply.toll) ?? record.tollMicros;
+      record.costMicros = micros(record.reply.cost) ?? record.costMicros;
       await this.#end(record, 'done');
     } catch (error) {
       record.problem = lasting(error.cause === UNKEPT ? UNKEPT : error);

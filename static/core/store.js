@@ -1,9 +1,10 @@
 /** Keeps conversations, purchases and jobs in IndexedDB; where that fails, in memory, and says so. */
 
 import { notice } from './dom.js';
+import { withCost } from './format.js';
 
 const NAME = 'tollgate';
-const VERSION = 1;
+const VERSION = 2;
 /** What holds for whoever is at this browser. */
 const SHARED = ['theme', 'owner'];
 const KEPT = ['conversations', 'purchases', 'jobs'];
@@ -163,8 +164,11 @@ let opened = null;
 function database() {
   opened ??= new Promise((resolve, reject) => {
     const request = indexedDB.open(own(NAME), VERSION);
-    request.onupgradeneeded = () => {
-      for (const name of KEPT) request.result.createObjectStore(name, { keyPath: name === 'purchases' ? 'key' : 'id' });
+    request.onupgradeneeded = ({ oldVersion }) => {
+      for (const name of KEPT) {
+        if (oldVersion) rewrite(request.transaction.objectStore(name));
+        else request.result.createObjectStore(name, { keyPath: name === 'purchases' ? 'key' : 'id' });
+      }
     };
     request.onsuccess = () => {
       // A newer page in another tab must be able to upgrade.
@@ -175,6 +179,17 @@ function database() {
     request.onblocked = () => reject(new Error('blocked'));
   });
   return opened;
+}
+
+/** Version 1 had other names for amounts. */
+function rewrite(rows) {
+  rows.openCursor().onsuccess = ({ target: { result: cursor } }) => {
+    if (!cursor) return;
+    const record = cursor.value;
+    for (const branch of [record, ...(record.aside ?? [])]) branch.turns?.forEach(withCost);
+    cursor.update(withCost(record));
+    cursor.continue();
+  };
 }
 
 async function transact(name, mode, work) {

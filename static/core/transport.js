@@ -19,7 +19,7 @@ const MAX_BACKOFF = 60;
 /** Refusals that cost nothing, or that the same key answers later. They are retried if they say when. */
 const RETRYABLE = [409, 429, 503];
 /** Decided only after the key was looked up: these speak of every attempt with it. So does the gateway's own refusal. */
-const AFTER_LOOKUP = ['gateway_unreachable', 'gateway_key_rejected', 'window_exhausted', 'budget_exhausted', 'insufficient_credit',
+const AFTER_LOOKUP = ['gateway_unreachable', 'gateway_key_rejected', 'gateway_busy', 'budget_exhausted', 'insufficient_credit',
   'purchase_not_found'];
 /** How much of the time for which the server keeps a key is relied upon. */
 const SAFE_SHARE = 0.9;
@@ -130,7 +130,7 @@ async function buy(wire, path, request, { idempotencyKey: brought, sentBefore = 
     checks.end();
     return {
       body,
-      toll: response.headers.get('tollgate-toll'),
+      cost: response.headers.get('tollgate-cost'),
       replayed: response.headers.get('idempotent-replayed') === 'true',
       idempotencyKey,
     };
@@ -325,8 +325,8 @@ function refusal(response, text, { method } = {}) {
     problem = JSON.parse(text);
   } catch { /* The answer is not tollgate's. */ }
   const isProblem = typeof problem?.code === 'string' && typeof problem?.charged === 'string';
-  // Reading costs nothing. The gateway's own refusal comes unchanged, with its toll beside it: nothing.
-  const isFree = method !== 'POST' || (response.status < 500 && response.headers.has('tollgate-toll'));
+  // Reading costs nothing. The gateway's own refusal comes unchanged, with its cost: nothing.
+  const isFree = method !== 'POST' || (response.status < 500 && response.headers.has('tollgate-cost'));
   const after = response.headers.get('retry-after') ?? '';
   return new TollgateError({
     status: response.status,

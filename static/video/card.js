@@ -22,14 +22,14 @@ export function card(job, { mediaOrigins, reuse }) {
     expected: element('p', { class: 'hint' }), frame: element('div', { class: 'frame' }), said: element('div', { class: 'said' }),
     actions: element('div', { class: 'actions' }), details: element('details', {}, element('summary', { text: 'Details' })),
   };
-  const { payload, tollMicros, at } = job;
+  const { payload, costMicros, at } = job;
   const prompt = payload.prompt || NO_PROMPT;
   const item = element('li', {}, element('article', { class: 'card job', 'aria-label': `Video by ${payload.model}: ${start(prompt, 60)}` },
     parts.frame,
     element('div', { class: 'about' },
       element('p', { class: 'state' }, parts.chip, ' ', parts.took),
       element('p', { class: payload.prompt ? 'plain clamp' : 'hint', text: prompt }),
-      element('p', { class: 'hint' }, `${payload.model} · ${payload.duration ? `${payload.duration} s · ` : ''}${price(tollMicros)} · `, day(at)),
+      element('p', { class: 'hint' }, `${payload.model} · ${payload.duration ? `${payload.duration} s · ` : ''}${price(costMicros)} · `, day(at)),
       parts.said, parts.actions, parts.details)));
   let current = job, media = null, bar = null, offered = null;
 
@@ -127,7 +127,7 @@ export function card(job, { mediaOrigins, reuse }) {
 }
 
 /** What is to be said of it in words. */
-function words({ body, trouble, tollMicros }, { state, phase, percent, address, playable }) {
+function words({ body, trouble, costMicros }, { state, phase, percent, address, playable }) {
   const said = [];
   if (phase === 'open') {
     const reported = percent === null ? '' : `, ${percent} %`;
@@ -140,7 +140,7 @@ function words({ body, trouble, tollMicros }, { state, phase, percent, address, 
     const why = reason(body);
     said.push(element('p', { class: 'fault', text: `The video could not be made (“${state}”).` }),
       why && element('p', { text: `The service says: ${why}` }),
-      element('p', { text: `${price(tollMicros)} were charged when it was ordered. Whether a failed video is paid back, the service does not say.` }));
+      element('p', { text: `${price(costMicros)} were charged when it was ordered. Whether a failed video is paid back, the service does not say.` }));
   } else if (phase === 'left') {
     said.push(element('p', { text: `You stopped watching${state ? ` at “${state}”` : ''}. It cannot be cancelled: it goes on, and is paid for.` }));
   } else if (phase === 'gone' && state) {

@@ -96,7 +96,7 @@ function keepDraft() {
 function followModel({ duration, aspect_ratio: aspect }) {
   const model = picked();
   const required = model.image === 'required';
-  byId('video-generate').textContent = `Generate · ${price(model.toll_micros)}`;
+  byId('video-generate').textContent = `Generate · ${price(model.price_micros)}`;
   byId('video-model-hint').textContent = model.remarks;
   byId('video-image-label').textContent = `Picture to start from (${required ? 'required' : 'optional'})`;
   byId('video-image').required = required;

@@ -7,7 +7,7 @@ import { understand } from './status.js';
 import { follow, isPassing, lead } from './stream.js';
 
 /**
- * A job: `{id, payload, tollMicros, at, open, left, body, trouble, took}`. `open`: it is being watched; `left`: the
+ * A job: `{id, payload, costMicros, at, open, left, body, trouble, took}`. `open`: it is being watched; `left`: the
  * person stopped watching it; `took`: how long it was in the making, by the server's clock, in milliseconds. Of one
  * that was ordered elsewhere, the prompt is not known. What is kept of one that was removed is `{id, removed: true}`.
  */
@@ -40,12 +40,12 @@ export async function startJobs(jobWords, { changed, connection }) {
 export const all = () => [...known.values()];
 
 /** Makes a job of an accepted order; the same order twice is one job. */
-export async function takeIn({ reply, payload, tollMicros, at }) {
+export async function takeIn({ reply, payload, costMicros, at }) {
   const id = typeof reply?.requestId === 'string' ? reply.requestId : null;
   const before = id && (known.get(id) ?? (await shelf.one(id)));
   if (before?.removed || before?.payload.prompt) return;
   await keep({
-    id: id ?? `unnamed-${at}`, tollMicros, at, open: Boolean(id), left: false, body: id ? null : reply.raw, took: null,
+    id: id ?? `unnamed-${at}`, costMicros, at, open: Boolean(id), left: false, body: id ? null : reply.raw, took: null,
     trouble: id ? null : 'The order was accepted, but the answer names no job to ask after.', ...before, payload,
   }, {});
   watchOpen();
@@ -55,9 +55,9 @@ export async function takeIn({ reply, payload, tollMicros, at }) {
 export async function takeUp(rows) {
   const held = new Set((await shelf.all()).map(({ id }) => id));
   for (const row of rows) {
-    const { request_id: id, model, toll_micros: tollMicros, ordered_at: at, status: body } = row;
+    const { request_id: id, model, price_micros: costMicros, ordered_at: at, status: body } = row;
     const open = row.state === 'open';
-    const job = { id, payload: { model, prompt: '' }, tollMicros, at: Date.parse(at), open, left: false, body, trouble: null, took: open ? null : tookOf(row) };
+    const job = { id, payload: { model, prompt: '' }, costMicros, at: Date.parse(at), open, left: false, body, trouble: null, took: open ? null : tookOf(row) };
     // What another tab has kept of it meanwhile stays.
     if (!held.has(id)) await shelf.change(id, () => {}, job);
   }

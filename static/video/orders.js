@@ -33,8 +33,8 @@ const UNKNOWN = 'Do not order it anew before this is known. Asking is safe; this
 const OVER = ['done', 'forgotten'];
 
 /** Buys one video. */
-export async function order(payload, tollMicros) {
-  const record = draft({ kind: 'video', payload, tollMicros, about: {} });
+export async function order(payload, costMicros) {
+  const record = draft({ kind: 'video', payload, costMicros, about: {} });
   wait(record, `Ordering from ${payload.model}`);
   announce('Ordering the video.');
   await commit(record);
@@ -69,11 +69,11 @@ async function settle(record, old = false) {
     clear(record.key);
     await takeIn(record);
     lookElsewhere().catch(() => {});
-    return announce(`Ordered for ${price(record.tollMicros)}. The video is being made.`);
+    return announce(`Ordered for ${price(record.costMicros)}. The video is being made.`);
   }
   if (!record.problem) return wait(record, 'Asking what became of this order');
   left.delete(record.key);
-  const problem = problemCard(record.problem, offers(record), { fresh: !old, cost: price(record.tollMicros) });
+  const problem = problemCard(record.problem, offers(record), { fresh: !old, cost: price(record.costMicros) });
   const advice = record.state === 'unknown' ? element('p', { class: 'hint', text: UNKNOWN }) : null;
   show(record, element('div', {}, problem, advice), !old);
   if (!old) announce(sentence(record.problem));
@@ -96,7 +96,7 @@ function show(record, content, inView = false) {
   const item = element('li', { id: `order-${record.key}`, class: 'order' }, element('article', { class: 'card', 'aria-label': `Order from ${record.payload.model}` },
     element('p', { class: 'state' }, element('span', { class: `chip ${record.state}`, text: NAMES[record.state] ?? 'On its way' })),
     element('p', { class: 'plain clamp', text: record.payload.prompt }),
-    element('p', { class: 'hint', text: `${record.payload.model} · ${record.payload.duration} s · ${price(record.tollMicros)}` }),
+    element('p', { class: 'hint', text: `${record.payload.model} · ${record.payload.duration} s · ${price(record.costMicros)}` }),
     content));
   place(item.id, { item, at: record.at, rank: 0 });
   if (inView) item.scrollIntoView({ block: 'nearest' });

@@ -63,9 +63,9 @@ function startConfirm() {
 function ask() {
   if (!isComplete()) return;
   const wanted = payload();
-  const cost = price(picked().toll_micros);
+  const cost = price(picked().price_micros);
   byId('video-confirm-text').textContent = `One video of ${wanted.duration} seconds by ${wanted.model} for ${cost}? It cannot be cancelled once it is ordered.`;
-  byId('video-confirm-twin').textContent = twin(wanted);
+  byId('video-confirm-duplicate').textContent = duplicate(wanted);
   byId('video-yes').textContent = `Yes, spend ${cost}`;
   byId('video-confirm').hidden = false;
   byId('video-actions').hidden = true;
@@ -75,7 +75,7 @@ function ask() {
 }
 
 /** That exactly this was ordered already, if it was. */
-function twin(wanted) {
+function duplicate(wanted) {
   if (openTwins(wanted).length) return 'You have ordered exactly this already; what became of it is shown below “Your videos”.';
   const text = JSON.stringify(wanted);
   const before = all().filter((job) => Date.now() - job.at < RECENT && JSON.stringify(job.payload) === text).at(-1);
@@ -91,10 +91,10 @@ function askedNothing() {
 /** Second click: buys. */
 async function buy() {
   const wanted = payload();
-  const { toll_micros: toll } = picked();
+  const { price_micros: price } = picked();
   askedNothing();
   byId('video-generate').focus();
-  const ordered = order(wanted, toll);
+  const ordered = order(wanted, price);
   clearPrompt();
   await ordered;
 }

@@ -116,7 +116,7 @@ export interface VideoRequest {
 /** What every purchase is answered with, besides its own. */
 export interface Paid {
   /** US dollars with six places; a replay repeats it and is not charged again. */
-  toll: string | null;
+  cost: string | null;
   /** Whether it is the reply of an earlier or running purchase. */
   replayed: boolean;
   idempotencyKey: string;
@@ -142,8 +142,8 @@ export interface JobNews {
 
 /** US dollars with six places (`0.006000`), and the same in micro-dollars. */
 export interface Priced {
-  toll: string;
-  toll_micros: number;
+  price: string;
+  price_micros: number;
 }
 
 export interface ChatModel extends Priced {
@@ -174,7 +174,7 @@ export interface Catalog {
   /** Which words of a status body mean what, and where finished videos may be played from. */
   jobs: { finished: string[]; failed: string[]; result: string[]; media_origins: string[] };
   /** Words in a prompt that make the sandbox misbehave; none where the gateway is live. */
-  sandbox_moods: { word: string; does: string }[];
+  sandbox_faults: { word: string; does: string }[];
   /** For how long a key is known, and the name of the memory that knows it. */
   replay: { chat_seconds: number; video_seconds: number; ledger: string };
 }
@@ -251,7 +251,7 @@ export interface Client {
   usage(since?: string, options?: ReadOptions): Promise<Usage>;
 }
 
-/** What the elements of `/bff/elements.js` have besides their attributes. */
+/** What the widgets of `/bff/widgets.js` have besides their attributes. */
 export interface TollgateElement extends HTMLElement {
   token: ClientOptions['token'];
 }

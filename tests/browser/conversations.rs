@@ -118,7 +118,7 @@ fn what_is_exported_can_be_imported_and_nothing_is_overwritten() {
     let read: Value = serde_json::from_str(&file).expect("JSON");
     let turn = &read["conversations"][0]["turns"][0];
     assert_eq!(turn["question"], "About bridges");
-    assert_eq!((turn["tollMicros"].as_u64(), turn["state"].as_str()), (Some(6_000), Some("done")));
+    assert_eq!((turn["costMicros"].as_u64(), turn["state"].as_str()), (Some(6_000), Some("done")));
     assert_eq!(turn.get("key"), None, "a key asks for an answer: it stays here");
 
     import(&page, &file);
@@ -151,7 +151,7 @@ fn a_file_that_is_no_export_is_refused_in_words_and_changes_nothing() {
     let page = open(&gate);
     ask(&page, "About lighthouses");
     let wrong = |at: &str, value: Value| {
-        let turn = json!({"question": "q", "answer": "a", "model": "m", "tollMicros": 1, "at": 1, "state": "done"});
+        let turn = json!({"question": "q", "answer": "a", "model": "m", "costMicros": 1, "at": 1, "state": "done"});
         let conversation = json!({"id": "1", "title": "t", "at": 1, "turns": [turn]});
         let mut file = json!({"format": "tollgate-conversations", "version": 1, "conversations": [conversation.clone(), conversation]});
         *file.pointer_mut(at).expect(at) = value;
@@ -175,8 +175,8 @@ fn a_file_that_is_no_export_is_refused_in_words_and_changes_nothing() {
             "conversations[0].turns[0].state is not one of",
         ),
         (
-            wrong("/conversations/0/turns/0/tollMicros", json!(0.5)),
-            "tollMicros is not a whole number",
+            wrong("/conversations/0/turns/0/costMicros", json!(0.5)),
+            "costMicros is not a whole number",
         ),
         (wrong("/conversations/0/at", json!("now")), "conversations[0].at is not a time."),
     ] {
@@ -195,7 +195,7 @@ const MANY: &str = "new Promise((done) => {
         const now = Date.now();
         for (let number = 0; number < 200; number += 1) {
             const turns = Array.from({ length: number ? 5 : 150 }, (_, place) => ({ key: `${number} ${place}`, question: `Question ${place}`,
-                answer, model: 'eta-5', tollMicros: 1, at: 1e12, ledger: null, state: 'done', problem: null }));
+                answer, model: 'eta-5', costMicros: 1, at: 1e12, ledger: null, state: 'done', problem: null }));
             writing.objectStore('conversations').put({ id: `${number}`, title: `Number ${number}`, at: now - number * 1000, turns, aside: [] });
         }
         writing.oncomplete = () => { base.close(); done(); };

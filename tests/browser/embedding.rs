@@ -1,4 +1,4 @@
-//! The client and the elements in a page of another origin, under as strict a policy as a site can have.
+//! The client and the widgets in a page of another origin, under as strict a policy as a site can have.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -197,7 +197,7 @@ fn a_video_is_ordered_as_the_form_says_through_a_change_of_mind() {
     let origin = format!("http://{}", gate.address());
     shop.show("/index.html", &format!(
         "<!doctype html><html lang=\"en\"><title>Shop</title><link rel=\"icon\" href=\"data:,\">\
-         <script type=\"module\" src=\"{origin}/bff/elements.js\"></script><tollgate-video></tollgate-video></html>"
+         <script type=\"module\" src=\"{origin}/bff/widgets.js\"></script><tollgate-video></tollgate-video></html>"
     ));
     let page = shop.visit("/index.html", &origin);
     let (shape, yes) = (("combobox", "Shape"), ("button", "Yes, spend $3.00"));

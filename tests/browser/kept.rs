@@ -31,7 +31,7 @@ pub(crate) fn embed(element: &str, settings: &[(&str, &str)]) -> (Shop, Gate) {
     shop.show("/index.html", &format!(
         "<!doctype html><html lang=\"en\"><title>Shop</title><link rel=\"icon\" href=\"data:,\">\
          <script src=\"/between.js\"></script>\
-         <script type=\"module\" src=\"{}/bff/elements.js\"></script><{element}></{element}>\
+         <script type=\"module\" src=\"{}/bff/widgets.js\"></script><{element}></{element}>\
          <script>element = document.querySelector('{element}');\
          element.token = () => localStorage.getItem('token');</script></html>", gate.origin
     ));
@@ -62,7 +62,7 @@ pub(crate) fn say(page: &Page, text: &str) {
 
 /// Sends it, and loses the answer; the element is about to ask again.
 pub(crate) fn lose(page: &Page, gate: &Gate, text: &str) {
-    page.evaluate("mood = 'lose'");
+    page.evaluate("fault = 'lose'");
     say(page, text);
     page.patiently(|| (gate.sold() > 0).then_some(())).expect("it is bought");
 }
@@ -108,11 +108,11 @@ fn where_nobody_can_tell_who_calls_a_kept_purchase_is_neither_sent_nor_shown() {
     let (shop, gate) = embed(CHAT, &[]);
     let page = visit(&shop, &gate);
     lose(&page, &gate, "The secret of ann");
-    reload(&page, &json!({"doorMood": [503, "ledger_unavailable"]}));
+    reload(&page, &json!({"accountFault": [503, "ledger_unavailable"]}));
     wait_for(&page, DOUBT);
     page.find(SEND);
     assert!(!shows(&page, "secret") && keys(&page).is_empty());
-    page.evaluate("doorMood = null");
+    page.evaluate("accountFault = null");
     page.find(("button", "Look again")).click();
     wait_for(&page, "Received for $");
     assert!(shows(&page, "The secret of ann"));
@@ -135,7 +135,7 @@ fn a_lost_answer_is_not_asked_for_by_who_has_signed_in_meanwhile() {
     );
     assert_eq!(gate.sold(), 1);
     sign_in(&page, &ann);
-    page.evaluate("mood = null");
+    page.evaluate("fault = null");
     page.find(ASK).click();
     wait_for(&page, "Received for $");
     assert_eq!(gate.sold(), 1);
@@ -160,7 +160,7 @@ fn a_refusal_of_a_repeat_does_not_settle_what_was_sent_before() {
     let page = visit(&shop, &gate);
     lose(&page, &gate, "Good day");
     for refusal in [json!([401, "invalid_credentials"]), json!([503, "draining"])] {
-        reload(&page, &json!({"mood": refusal}));
+        reload(&page, &json!({"fault": refusal}));
         page.find(ASK);
         assert!(shows(&page, DOUBT) && !shows(&page, FREE), "{refusal}");
     }
@@ -173,10 +173,10 @@ fn a_refusal_of_a_repeat_does_not_settle_what_was_sent_before() {
 fn a_refusal_of_a_first_attempt_cost_nothing_and_the_next_one_is_a_purchase_of_its_own() {
     let (shop, gate) = embed(CHAT, &[]);
     let page = visit(&shop, &gate);
-    page.evaluate("mood = [429, 'rate_limited']");
+    page.evaluate("fault = [429, 'rate_limited']");
     say(&page, "Good day");
     wait_for(&page, FREE);
-    page.evaluate("mood = null");
+    page.evaluate("fault = null");
     page.find(("button", "Try again · $…")).click();
     wait_for(&page, "Received for $");
     let keys = keys(&page);
@@ -229,15 +229,15 @@ fn sent_key_that_meets_a_changed_ledger_is_left_to_the_person() {
     let page = visit(&shop, &gate);
     lose(&page, &gate, "Good day");
     wait_for(&page, "Asking again; it is not bought twice.");
-    page.evaluate("mood = [412, 'ledger_changed']");
+    page.evaluate("fault = [412, 'ledger_changed']");
     wait_for(&page, "it may be bought a second time");
     assert!(shows(&page, DOUBT) && !shows(&page, FREE));
-    reload(&page, &json!({"mood": [412, "ledger_changed"]}));
+    reload(&page, &json!({"fault": [412, "ledger_changed"]}));
     wait_for(&page, "it may be bought a second time");
     assert!(shows(&page, DOUBT) && !shows(&page, FREE));
     assert_eq!(keys(&page).len(), 1, "it is not sent again by itself");
     assert_eq!(page.evaluate("sent[0].ledger !== null"), true);
-    page.evaluate("mood = null");
+    page.evaluate("fault = null");
     page.find(("button", "Send it again · $…")).click();
     page.find(("button", "Really? It may cost $…")).click();
     wait_for(&page, "Received for $");
@@ -254,7 +254,7 @@ fn a_key_belongs_to_the_ledger_of_its_first_attempt_and_not_to_that_of_the_page(
     page.find(SEND);
     page.evaluate("replay = { ledger: 'another' }");
     lose(&page, &gate, "Good day");
-    page.evaluate("mood = null");
+    page.evaluate("fault = null");
     wait_for(&page, "Received for $");
     assert_eq!(gate.sold(), 1);
 }
@@ -280,7 +280,7 @@ fn while_one_purchase_runs_an_older_one_waits_and_its_card_stays() {
     let page = visit(&shop, &gate);
     say(&page, "sandbox:drop");
     page.find(ASK);
-    page.evaluate("mood = 'hold'");
+    page.evaluate("fault = 'hold'");
     say(&page, "Good day");
     page.wait_until("sent.length === 2");
     page.find(ASK).click();
@@ -307,7 +307,7 @@ fn an_order_that_has_to_wait_says_so_and_does_not_vanish() {
     page.find(YES).click();
     page.find(ASK);
     page.find(GENERATE).click();
-    page.evaluate("mood = 'hold'");
+    page.evaluate("fault = 'hold'");
     page.find(ASK).click();
     page.wait_until("sent.length === 2");
     page.find(YES).click();

@@ -191,7 +191,7 @@ fn axe_finds_nothing_wrong_in_any_view_light_and_dark() {
     page.goto_view("chat");
     page.evaluate("document.querySelector('#conversations li:nth-child(2) > .link').click()");
     page.wait_for_text("It may have been charged.");
-    page.evaluate("document.getElementById('drawer').showPopover(); document.querySelector('.moods').open = true");
+    page.evaluate("document.getElementById('drawer').showPopover(); document.querySelector('.sandbox-faults').open = true");
     assert_eq!(page.evaluate(VIOLATIONS), "", "with the drawer open");
 }
 

@@ -1,4 +1,4 @@
-//! Promises that only a real browser can check: Chromium opens the page that the real binary serves.
+//! Guarantees that only a real browser can check: Chromium opens the page that the real binary serves.
 #![cfg(test)]
 
 mod chatting;

@@ -69,13 +69,13 @@ fn a_chat_is_bought_whole_and_as_a_stream_and_its_headers_can_be_read() {
     let whole = format!(
         "const {{ data, response, request_id }} = await ai.chat.completions.create({CHAT}).withResponse();
          const read = (name) => response.headers.get(name);
-         return {{ text: data.choices[0].message.content, id: request_id, same: read('x-request-id'), toll: read('tollgate-toll') }};"
+         return {{ text: data.choices[0].message.content, id: request_id, same: read('x-request-id'), price: read('tollgate-cost') }};"
     );
     // These two make the SDK send headers of their own.
     let named = "{ organization: 'org-any', project: 'proj-any' }";
     let told = run(&page, &gate.origin, named, &whole);
     assert!(told["text"].as_str().is_some_and(|text| text.contains("Hello")), "{told}");
-    assert_eq!(told["toll"], "0.003000", "{told}");
+    assert_eq!(told["price"], "0.003000", "{told}");
     assert!(told["id"].is_string() && told["id"] == told["same"], "{told}");
     let stream = format!(
         "const chunks = await ai.chat.completions.create({{ ...{CHAT}, stream: true }});

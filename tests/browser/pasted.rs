@@ -119,7 +119,7 @@ fn the_elements_work_as_the_document_shows_them_and_take_a_token_that_was_set_be
     let origin = format!("http://{}", gate.address());
     let bearer = login.bearer(&gate, &login.claims("ann", 600));
     let token = bearer.trim_start_matches("Bearer ");
-    let block = shown("docs/guide/web.md", "The elements", "html", &origin).concat();
+    let block = shown("docs/guide/web.md", "The widgets", "html", &origin).concat();
     // Before the module of the elements has run: a classic script that stands after them.
     let early =
         format!("<script>document.querySelector('tollgate-chat').token = '{token}';</script>");

@@ -250,7 +250,7 @@ fn an_admin_sees_what_everybody_spends_and_a_member_does_not() {
     page.wait_until("globalThis.saved !== undefined");
     let saved = page.evaluate("globalThis.saved");
     let saved = saved.as_str().expect("text");
-    assert!(saved.starts_with("caller,day,service,model,count,settled,unknown,held"), "{saved}");
+    assert!(saved.starts_with("caller,day,service,model,count,charged,unknown,held"), "{saved}");
     assert!(saved.contains("member:ann"), "{saved}");
 }
 

@@ -205,12 +205,46 @@ fn key_that_was_sent_to_an_earlier_ledger_is_sent_again_only_by_a_warned_person(
     assert_eq!(gate.sold(), 1);
 }
 
+/// Replaces what the page keeps by an order of version 1 of its database.
+const KEPT_BY_VERSION_1: &str = "new Promise((done, failed) => {
+    indexedDB.deleteDatabase('tollgate').onsuccess = () => {
+        const opening = indexedDB.open('tollgate', 1);
+        opening.onerror = failed;
+        opening.onupgradeneeded = () => {
+            const make = (name, keyPath) => opening.result.createObjectStore(name, { keyPath });
+            make('jobs', 'id');
+            const payload = { prompt: 'A lighthouse', model: 'video-b', duration: 5 };
+            make('purchases', 'key').put({ key: 'left-open', kind: 'video', payload, tollMicros: 3000000, about: {},
+                session: '', at: Date.now(), state: 'sent', reply: null, problem: null, ledger: 'another' });
+            make('conversations', 'id').put({ id: '1', title: 'Kept', at: Date.now(), turns: [
+                { key: 'k', question: 'q', answer: 'a', model: 'm', tollMicros: 6000, at: 1, state: 'done' }], aside: [] });
+        };
+        opening.onsuccess = () => { opening.result.close(); done(); };
+    };
+})";
+
+#[test]
+fn open_purchase_that_version_1_of_the_page_kept_is_shown_with_its_cost() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.evaluate(KEPT_BY_VERSION_1);
+    page.goto(&format!("{}/#video", gate.origin));
+    page.reload();
+    page.wait_for_text("it could be bought a second time");
+    page.find(("button", "Send it again · $3.00"));
+    let turn = page.evaluate(
+        "import(document.querySelector('script[type=module]').src.replace('shell.js', 'core/store.js')).then(({ conversations }) => conversations.one('1')).then(({ turns }) => turns[0])",
+    );
+    assert_eq!((&turn["costMicros"], turn.get("tollMicros")), (&6_000.into(), None), "{turn}");
+    assert_eq!(gate.sold(), 0);
+}
+
 /// Keeps an order as a page does that is closed at this point.
 fn left_open(state: &str, ledger: &str) -> String {
     format!(
         "fetch('/bff/catalog').then((reply) => reply.json()).then(({{ replay, video }}) => new Promise((done) => {{
             const payload = {{ prompt: 'A lighthouse', model: video[0].id, duration: 5 }};
-            const record = {{ key: 'left-open', kind: 'video', path: '/api/v1/video', payload, tollMicros: 3000000, about: {{}},
+            const record = {{ key: 'left-open', kind: 'video', path: '/api/v1/video', payload, costMicros: 3000000, about: {{}},
                 session: '', at: Date.now(), state: '{state}', reply: null, problem: null, ledger: {ledger} }};
             indexedDB.open('tollgate').onsuccess = ({{ target: {{ result: base }} }}) => {{
                 const writing = base.transaction('purchases', 'readwrite');

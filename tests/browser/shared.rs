@@ -19,7 +19,7 @@ const SENT: &str = "sent.length";
 const ARTICLES: &str = "second.shadowRoot.querySelectorAll('article').length";
 
 fn has_said(page: &Page, gate: &Gate) {
-    page.evaluate("mood = 'hold'");
+    page.evaluate("fault = 'hold'");
     say(page, "Good day");
     page.patiently(|| (gate.sold() > 0).then_some(())).expect("it is bought");
 }
@@ -49,7 +49,7 @@ fn element_beside_the_one_that_resumes_a_purchase_stays_empty() {
     let (shop, gate) = embed(CHAT, &[]);
     let page = visit(&shop, &gate);
     lose(&page, &gate, "Good day");
-    reload(&page, &json!({"mood": "hold"}));
+    reload(&page, &json!({"fault": "hold"}));
     page.wait_until(&format!("{SENT} === 1"));
     page.evaluate(MOUNT);
     page.wait_until(IS_WAITED_FOR);

@@ -21,7 +21,7 @@ fn every_model_has_the_form_that_its_rules_ask_for() {
         let id = model["id"].as_str().expect("an id");
         // Ids begin alike: the price that follows ends this one.
         page.find(MODEL).choose(&format!("{id} ·"));
-        let cents = model["toll_micros"].as_u64().expect("a toll") / 10_000;
+        let cents = model["price_micros"].as_u64().expect("a price") / 10_000;
         page.find(("button", &format!("Generate · ${}.{:02}", cents / 100, cents % 100)));
         let durations = &model["durations"];
         if durations["kind"] == "one_of" {

@@ -43,7 +43,7 @@ fn keep_jobs(page: &Page, jobs: &serde_json::Value) {
         "new Promise((done) => {{ indexedDB.open('tollgate').onsuccess = ({{ target: {{ result: base }} }}) => {{
             const writing = base.transaction('jobs', 'readwrite');
             for (const job of {jobs}) writing.objectStore('jobs').put({{ payload: {{ prompt: 'A lighthouse', model: 'video-b', duration: 5 }},
-                tollMicros: 3e6, at: Date.now(), open: false, left: false, body: null, trouble: null, took: null, ...job }});
+                costMicros: 3e6, at: Date.now(), open: false, left: false, body: null, trouble: null, took: null, ...job }});
             writing.oncomplete = () => {{ base.close(); done(); }};
         }}; }})"
     ));
@@ -153,7 +153,7 @@ fn a_refused_order_says_so_in_words_and_costs_nothing() {
     assert_eq!(gate.sold(), 1);
 }
 
-const FULL: &str = r#"{"type":"/problems/window_exhausted","title":"No room","status":503,"code":"window_exhausted","charged":"no"}"#;
+const FULL: &str = r#"{"type":"/problems/gateway_busy","title":"No room","status":503,"code":"gateway_busy","charged":"no"}"#;
 
 #[test]
 fn a_state_that_nobody_knows_is_shown_as_it_is_and_never_as_failed() {

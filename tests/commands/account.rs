@@ -98,7 +98,7 @@ fn purchase_on_an_account_that_never_listed_its_keys_is_not_released_by_another(
     assert_eq!(file.execute(age, params![ago]), Ok(2));
     drop(file);
     let [sold, lost] = desk.rows().try_into().expect("two purchases");
-    assert_eq!((sold.state, lost.state), (PurchaseState::Posted, PurchaseState::Unknown));
+    assert_eq!((sold.state, lost.state), (PurchaseState::Charged, PurchaseState::Unknown));
 
     // Back at the first account. It counts one chat more, which is lost here.
     let server = desk.serve();
@@ -109,7 +109,7 @@ fn purchase_on_an_account_that_never_listed_its_keys_is_not_released_by_another(
     assert!(line(&out, counted).contains("1 of 3 alike were charged"), "{out}");
     assert_eq!([lost.id, counted].map(|id| desk.state(id)), [PurchaseState::Unknown; 2]);
     desk.done(&["purchase", "resolve", &lost.id.to_string(), "charged"]);
-    assert_eq!(desk.state(lost.id), PurchaseState::Posted);
+    assert_eq!(desk.state(lost.id), PurchaseState::Charged);
     drop(server);
 }
 

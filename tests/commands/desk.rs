@@ -110,7 +110,7 @@ impl Desk {
     /// Enters a purchase so long ago; without an end it stays under way.
     pub(crate) fn enter(
         &self,
-        (service, model, toll): (Service, &str, Usd),
+        (service, model, price): (Service, &str, Usd),
         caller: &str,
         ending: Option<Settlement>,
         ago: Duration,
@@ -124,7 +124,7 @@ impl Desk {
             caller: caller.to_owned(),
             service,
             model: model.into(),
-            toll,
+            price,
             dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
             budgets: Budgets::default(),
             replay_only: false,
@@ -245,9 +245,9 @@ pub(crate) fn get(address: SocketAddr, path: &str, token: &str) -> u16 {
     answer.split(' ').nth(1).expect("a status").parse().unwrap()
 }
 
-pub(crate) fn posted(cost: Usd) -> Option<Settlement> {
+pub(crate) fn charged(cost: Usd) -> Option<Settlement> {
     let reply = KeptReply { status: 200, is_json: true, body: "{}".into() };
-    Some(Settlement::Posted { cost, reply: Some(reply), keep: MINUTE, job: None })
+    Some(Settlement::Charged { cost, reply: Some(reply), keep: MINUTE, job: None })
 }
 
 pub(crate) fn line(out: &str, id: PurchaseId) -> &str {

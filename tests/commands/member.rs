@@ -11,7 +11,7 @@ use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{Member, OwnBudget, Role, Store, VERSION_POLL_INTERVAL};
 
-use crate::commands::desk::{CHAT, Desk, MINUTE, Server, VIDEO, get, posted};
+use crate::commands::desk::{CHAT, Desk, MINUTE, Server, VIDEO, charged, get};
 
 const OPEN: &str =
     "access.mode is \"open\": no member's token is asked for until access.mode is \"members\"\n";
@@ -373,9 +373,9 @@ fn a_list_says_what_everybody_may_spend_and_has_spent() {
     desk.told(&["revoke", "bob"]);
     let days = 24 * 60 * MINUTE;
     // A clock that goes back does not open a day that is over: the older one first.
-    desk.enter(CHAT, "member:ann", posted(CHAT.2), 400 * days);
-    desk.enter(CHAT, "member:ann", posted(CHAT.2), Duration::ZERO);
-    desk.enter(VIDEO, "ann", posted(VIDEO.2), Duration::ZERO);
+    desk.enter(CHAT, "member:ann", charged(CHAT.2), 400 * days);
+    desk.enter(CHAT, "member:ann", charged(CHAT.2), Duration::ZERO);
+    desk.enter(VIDEO, "ann", charged(VIDEO.2), Duration::ZERO);
 
     let csv = desk.done(&["member", "list", "--format", "csv"]);
     let lines: Vec<Vec<_>> = csv.lines().map(|line| line.split(',').collect()).collect();
@@ -402,7 +402,7 @@ fn a_list_says_what_everybody_may_spend_and_has_spent() {
 #[test]
 fn usage_names_members_as_such() {
     let desk = Desk::open();
-    desk.enter(CHAT, "member:alice", posted(CHAT.2), Duration::ZERO);
+    desk.enter(CHAT, "member:alice", charged(CHAT.2), Duration::ZERO);
     let usage = desk.done(&["usage", "--by", "member", "--format", "csv"]);
     assert!(usage.ends_with("\nmember:alice,1,0.003000,0.000000,0.000000\n"), "{usage}");
 }

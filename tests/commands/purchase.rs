@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tollgate::store::{PurchaseId, PurchaseState, Settlement};
 
-use crate::commands::desk::{CHAT, CHAT_BODY, Desk, MINUTE, VIDEO, line, post, posted};
+use crate::commands::desk::{CHAT, CHAT_BODY, Desk, MINUTE, VIDEO, charged, line, post};
 
 #[test]
 fn purchases_are_listed_newest_first_in_the_words_of_users() {
     let desk = Desk::with_ledger();
     assert_eq!(desk.done(&["purchase", "list"]).lines().count(), 1, "the head alone");
-    let sold = desk.enter(CHAT, "192.0.2.1", posted(CHAT.2), 5 * MINUTE);
-    let free = desk.enter(CHAT, "member:ann", Some(Settlement::Voided), 4 * MINUTE);
+    let sold = desk.enter(CHAT, "192.0.2.1", charged(CHAT.2), 5 * MINUTE);
+    let free = desk.enter(CHAT, "member:ann", Some(Settlement::Released), 4 * MINUTE);
     let lost = desk.lose(VIDEO, 3 * MINUTE);
     let held = desk.enter(CHAT, "192.0.2.1", None, 2 * MINUTE);
     let all = desk.done(&["purchase", "list"]);
@@ -49,7 +49,7 @@ fn operator_ends_an_unknown_outcome_once() {
     assert!(out.starts_with("released"), "{out}");
     assert_eq!(
         [bought, free].map(|id| desk.state(id)),
-        [PurchaseState::Posted, PurchaseState::Voided]
+        [PurchaseState::Charged, PurchaseState::Released]
     );
 
     for (id, outcome, says) in [
@@ -67,7 +67,7 @@ fn operator_ends_an_unknown_outcome_once() {
     }
     assert_eq!(
         [bought, free].map(|id| desk.state(id)),
-        [PurchaseState::Posted, PurchaseState::Voided]
+        [PurchaseState::Charged, PurchaseState::Released]
     );
 }
 

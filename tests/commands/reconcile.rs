@@ -10,7 +10,7 @@ use rusqlite::{Connection, params};
 use tollgate::clock;
 use tollgate::store::{Job, JobState, PurchaseState, Settlement, StatusUpdate, Store};
 
-use crate::commands::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, line, post, posted};
+use crate::commands::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, charged, line, post};
 use crate::support::{until, until_within};
 
 #[test]
@@ -37,7 +37,7 @@ fn a_chat_is_told_by_the_count_and_a_dry_run_changes_nothing() {
     drop(server);
     assert!(line(&out, chat).contains("by the count") && line(&out, chat).contains(told), "{out}");
     assert!(out.contains("drift      none"), "{out}");
-    assert_eq!(desk.state(chat), PurchaseState::Posted);
+    assert_eq!(desk.state(chat), PurchaseState::Charged);
     assert!(desk.checked().expect("noted").snapshot.at > first.snapshot.at);
     let out = desk.done(&["reconcile"]);
     assert!(out.contains("unknown    none") && out.contains("drift      none"), "{out}");
@@ -50,7 +50,7 @@ fn a_video_is_told_by_what_was_spent() {
     let cheap = desk.lose(VIDEO, 30 * MINUTE);
     let dear = desk.lose(DEAR, 30 * MINUTE);
     let chat = desk.lose(CHAT, 30 * MINUTE);
-    desk.enter(CHAT, "192.0.2.1", posted(CHAT.2), 30 * MINUTE);
+    desk.enter(CHAT, "192.0.2.1", charged(CHAT.2), 30 * MINUTE);
     desk.charge_chat();
     desk.charge_video("video-a-2");
     let out = desk.done(&["reconcile"]);
@@ -60,7 +60,7 @@ fn a_video_is_told_by_what_was_spent() {
     assert!(line(&out, chat).starts_with("free") && line(&out, chat).contains("count"), "{out}");
     assert_eq!(
         [cheap, dear, chat].map(|id| desk.state(id)),
-        [PurchaseState::Posted, PurchaseState::Voided, PurchaseState::Voided]
+        [PurchaseState::Charged, PurchaseState::Released, PurchaseState::Released]
     );
     assert!(out.contains("drift      none") && out.contains("a new checkpoint"), "{out}");
 }
@@ -115,7 +115,7 @@ fn reconcile_tells_while_purchases_are_under_way() {
     desk.charge_chat();
     let out = desk.left(&["reconcile"]);
     assert!(line(&out, chat).contains("1 of 2 alike"), "{out}");
-    assert_eq!(desk.state(running), PurchaseState::Reserved);
+    assert_eq!(desk.state(running), PurchaseState::Held);
 }
 
 #[test]
@@ -154,12 +154,14 @@ fn refunded_video_hides_no_charge() {
             owner: "192.0.2.1".into(),
             key: None,
             model: VIDEO.1.into(),
-            toll: VIDEO.2,
+            price: VIDEO.2,
             at: clock::wall(),
             latest_update: None,
         };
-        let Some(Settlement::Posted { cost, reply, keep, .. }) = posted(VIDEO.2) else { panic!() };
-        let ending = Settlement::Posted { cost, reply, keep, job: Some(Box::new(job)) };
+        let Some(Settlement::Charged { cost, reply, keep, .. }) = charged(VIDEO.2) else {
+            panic!()
+        };
+        let ending = Settlement::Charged { cost, reply, keep, job: Some(Box::new(job)) };
         let ledger = desk.ledger(40 * MINUTE);
         let word = StatusUpdate { at: clock::wall(), body: "{}".into(), state: JobState::Failed };
         desk.runtime.block_on(async {
@@ -191,7 +193,7 @@ fn clock_that_was_set_back_releases_nothing() {
     // The server ran with a clock that was an hour fast; it is right since the checkpoint.
     let fast = Store::open_shared(&desk.path(), Arc::new(|| clock::wall() + 60 * MINUTE)).unwrap();
     let id = desk.enter(CHAT, "192.0.2.1", None, Duration::ZERO);
-    let Some(ending) = posted(CHAT.2) else { panic!() };
+    let Some(ending) = charged(CHAT.2) else { panic!() };
     desk.runtime.block_on(fast.settle(id, ending)).unwrap();
     desk.charge_chat();
     desk.checkpoint(30 * MINUTE);
@@ -255,7 +257,7 @@ fn what_was_long_under_way_is_young_when_it_is_lost() {
     desk.charge_chat();
     desk.charge_video("video-a-2");
     let out = desk.done(&["reconcile"]);
-    assert_eq!([chat, video].map(|id| desk.state(id)), [PurchaseState::Posted; 2], "{out}");
+    assert_eq!([chat, video].map(|id| desk.state(id)), [PurchaseState::Charged; 2], "{out}");
 
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
@@ -297,8 +299,8 @@ fn crowd(desk: &Desk, number: u32) {
     let file = Connection::open(desk.path()).unwrap();
     let at = i64::try_from(clock::wall().as_nanos()).unwrap();
     let write = "WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < ?2)
-        INSERT INTO purchases (id, at, day, month, caller, service, model, toll_micros, state, ended_at)
-        SELECT randomblob(16), ?1 + n, 0, 0, '192.0.2.1', 'chat', 'eta-5-mini', 3000, 'voided', ?1 + n
+        INSERT INTO purchases (id, at, day, month, caller, service, model, price_micros, state, ended_at)
+        SELECT randomblob(16), ?1 + n, 0, 0, '192.0.2.1', 'chat', 'eta-5-mini', 3000, 'released', ?1 + n
         FROM counted";
     assert_eq!(file.execute(write, params![at, number]).unwrap(), number as usize);
 }

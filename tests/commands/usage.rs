@@ -7,17 +7,17 @@ use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{Budgets, DedupeKey, PurchaseId, Reservation, Service, Settlement};
 
-use crate::commands::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, posted};
+use crate::commands::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, charged};
 
 /// Four kinds of purchases of two callers, today, ten days ago, and one that cost nothing.
 fn spent() -> Desk {
     let desk = Desk::open();
     let (zero, days) = (Duration::ZERO, 24 * 60 * MINUTE);
-    desk.enter(CHAT, "192.0.2.1", posted(CHAT.2), 10 * days);
-    desk.enter(CHAT, "192.0.2.1", posted(CHAT.2), zero);
-    desk.enter(VIDEO, "192.0.2.2", posted(Usd::mills(3_210)), zero);
+    desk.enter(CHAT, "192.0.2.1", charged(CHAT.2), 10 * days);
+    desk.enter(CHAT, "192.0.2.1", charged(CHAT.2), zero);
+    desk.enter(VIDEO, "192.0.2.2", charged(Usd::mills(3_210)), zero);
     desk.enter(VIDEO, "192.0.2.2", Some(Settlement::Unknown), zero);
-    desk.enter(DEAR, "192.0.2.2", Some(Settlement::Voided), zero);
+    desk.enter(DEAR, "192.0.2.2", Some(Settlement::Released), zero);
     desk
 }
 
@@ -28,15 +28,15 @@ fn usage_is_exact_in_json() {
     for (arguments, expected) in [
         (
             &["usage", "--by", "member", "--format", "json"][..],
-            r#"{"rows":[{"key":"192.0.2.1","count":1,"settled":"0.003000","unknown":"0.000000","held":"0.000000"},{"key":"192.0.2.2","count":2,"settled":"3.210000","unknown":"3.000000","held":"0.000000"}],"total":{"count":3,"settled":"3.213000","unknown":"3.000000","held":"0.000000"}}"#,
+            r#"{"rows":[{"key":"192.0.2.1","count":1,"charged":"0.003000","unknown":"0.000000","held":"0.000000"},{"key":"192.0.2.2","count":2,"charged":"3.210000","unknown":"3.000000","held":"0.000000"}],"total":{"count":3,"charged":"3.213000","unknown":"3.000000","held":"0.000000"}}"#,
         ),
         (
             &["usage", "--by", "model", "--format", "json", "--since", "11d"],
-            r#"{"rows":[{"key":"eta-5-mini","count":2,"settled":"0.006000","unknown":"0.000000","held":"0.000000"},{"key":"video-a-2","count":2,"settled":"3.210000","unknown":"3.000000","held":"0.000000"}],"total":{"count":4,"settled":"3.216000","unknown":"3.000000","held":"0.000000"}}"#,
+            r#"{"rows":[{"key":"eta-5-mini","count":2,"charged":"0.006000","unknown":"0.000000","held":"0.000000"},{"key":"video-a-2","count":2,"charged":"3.210000","unknown":"3.000000","held":"0.000000"}],"total":{"count":4,"charged":"3.216000","unknown":"3.000000","held":"0.000000"}}"#,
         ),
         (
             &["usage", "--format", "json", "--since", "0s"],
-            r#"{"rows":[],"total":{"count":0,"settled":"0.000000","unknown":"0.000000","held":"0.000000"}}"#,
+            r#"{"rows":[],"total":{"count":0,"charged":"0.000000","unknown":"0.000000","held":"0.000000"}}"#,
         ),
     ] {
         assert_eq!(desk.done(arguments).trim_end(), expected, "{arguments:?}");
@@ -53,14 +53,14 @@ fn usage_shows_what_is_under_way_beside_a_running_server() {
         caller: "192.0.2.1".to_owned(),
         service: Service::Video,
         model: "video-a-2".into(),
-        toll: Usd::dollars(3),
+        price: Usd::dollars(3),
         dedupe_key: DedupeKey::IdempotencyKey { key: [1; 32], payload: [1; 32] },
         budgets: Budgets::default(),
         replay_only: false,
     };
     desk.runtime.block_on(server.reserve(&reservation)).unwrap();
     let out = desk.done(&["usage", "--by", "model", "--format", "csv"]);
-    assert_eq!(out, "key,count,settled,unknown,held\nvideo-a-2,1,0.000000,0.000000,3.000000\n");
+    assert_eq!(out, "key,count,charged,unknown,held\nvideo-a-2,1,0.000000,0.000000,3.000000\n");
     drop(server);
 }
 
@@ -69,7 +69,7 @@ fn usage_is_aligned_for_people_and_plain_for_spreadsheets() {
     let desk = spent();
     assert_eq!(
         desk.done(&["usage", "--by", "model", "--since", "11d"]),
-        "model       count   settled   unknown      held\n\
+        "model       count   charged   unknown      held\n\
          eta-5-mini      2  0.006000  0.000000  0.000000\n\
          video-a-2       2  3.210000  3.000000  0.000000\n\
          total           4  3.216000  3.000000  0.000000\n"
@@ -78,7 +78,7 @@ fn usage_is_aligned_for_people_and_plain_for_spreadsheets() {
     let first = format!("{year:04}-{month:02}-{day:02}");
     let out = desk.done(&["usage", "--format", "csv", "--since", &first]);
     let lines: Vec<_> = out.lines().collect();
-    assert_eq!(lines[0], "key,count,settled,unknown,held");
+    assert_eq!(lines[0], "key,count,charged,unknown,held");
     assert_eq!(lines[1], format!("{first},1,0.003000,0.000000,0.000000"));
     assert_eq!(lines.len(), 3, "{out}");
 }

@@ -1,4 +1,4 @@
-//! Promise 7 for commands: what they ask has its place in the account's window, too, whether a server
+//! Guarantee 7 for commands: what they ask has its place in the account's window, too, whether a server
 //! runs beside them or not.
 
 use std::fs;
@@ -18,7 +18,7 @@ const PERIOD: Duration = Duration::from_secs(5);
 fn desk() -> (Desk, Upstream) {
     let (desk, recorder) = (Desk::open(), recorder());
     let settings = format!(
-        "[gateway]\nbase_url = \"http://{}\"\nwindow = {{ requests = {LIMIT}, seconds = {} }}\n\
+        "[gateway]\nbase_url = \"http://{}\"\nrate_limit = {{ requests = {LIMIT}, seconds = {} }}\n\
          [page]\nmedia_origins = [\"https://cdn.example\"]\n",
         recorder.address(),
         PERIOD.as_secs()

@@ -1,9 +1,9 @@
-//! Lists in the documents are those of the code: faults, guarantees, moods, headers, commands of the service.
+//! Lists in the documents are those of the code: faults, guarantees, faults, headers, commands of the service.
 
 use std::collections::BTreeSet;
 
 use tollgate::problem::FIELD_ERROR_CODES;
-use tollgate::sandbox::MOODS;
+use tollgate::sandbox::SANDBOX_FAULTS;
 
 use crate::markdown::{read, rows, section, spans};
 use crate::references::sources;
@@ -36,21 +36,21 @@ fn the_seven_guarantees_are_modules_of_the_gate() {
     let table = rows(section(&text, "The seven"));
     let named: Vec<_> = table.into_iter().map(|row| row[2].trim_matches('`')).collect();
     assert_eq!(named.len(), 7, "{named:?}");
-    let gate = read("tests/gate/mod.rs");
+    let gate = read("tests/guarantees/mod.rs");
     let modules: BTreeSet<_> =
         gate.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';')).collect();
     for (place, name) in named.iter().enumerate() {
-        assert!(modules.contains(name), "tests/gate has no module {name}");
+        assert!(modules.contains(name), "tests/guarantees has no module {name}");
         assert!(!named[..place].contains(name), "{name} is there twice");
     }
 }
 
 #[test]
-fn every_mood_of_the_sandbox_is_listed_and_no_other() {
+fn every_fault_of_the_sandbox_is_listed_and_no_other() {
     let text = read("docs/guide/getting-started.md");
     let table = rows(section(&text, "Sandbox faults"));
     let listed: Vec<_> = table.iter().map(|row| (row[0].trim_matches('`'), row[1])).collect();
-    assert_eq!(listed, MOODS);
+    assert_eq!(listed, SANDBOX_FAULTS);
 }
 
 #[test]

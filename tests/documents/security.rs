@@ -88,7 +88,7 @@ fn the_build_is_as_it_is_described() {
 }
 
 /// Whether the file of this module has a test of this name: `gate::heads::name` is in
-/// `tests/gate/heads.rs`, `src::clock::name` in `src/clock.rs`.
+/// `tests/guarantees/heads.rs`, `src::clock::name` in `src/clock.rs`.
 fn is_test(path: &str) -> bool {
     let Some((module, name)) = path.rsplit_once("::") else { return false };
     let module = module.replace("::", "/");

@@ -11,7 +11,7 @@ use crate::support::Server;
 const PUBLIC: &str = "127.0.0.1:8080";
 const ADMIN: &str = "127.0.0.1:9464";
 /// They take longer than a test should.
-const LONG_MOODS: &[&str] = &["sandbox:slow", "sandbox:hang"];
+const LONG_FAULTS: &[&str] = &["sandbox:slow", "sandbox:hang"];
 
 #[test]
 fn every_snippet_of_settings_loads() {
@@ -73,14 +73,14 @@ fn walk_through(document: &str, least: usize) {
 }
 
 #[test]
-fn a_mood_is_answered_as_the_guide_says() {
+fn a_fault_is_answered_as_the_guide_says() {
     let text = read("docs/guide/getting-started.md");
-    let mut moods = rows(section(&text, "Sandbox faults"));
-    moods.retain(|row| !LONG_MOODS.contains(&row[0].trim_matches('`')));
+    let mut faults = rows(section(&text, "Sandbox faults"));
+    faults.retain(|row| !LONG_FAULTS.contains(&row[0].trim_matches('`')));
     // This one parks the only key, and the next call would meet that.
-    moods.sort_by_key(|row| row[0].contains("revoked"));
+    faults.sort_by_key(|row| row[0].contains("revoked"));
     let walk = Walk::open();
-    for row in moods {
+    for row in faults {
         let body = format!(
             r#"{{"model":"eta-5","messages":[{{"role":"user","content":"{}"}}]}}"#,
             row[0].trim_matches('`')

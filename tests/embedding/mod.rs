@@ -51,7 +51,7 @@ async fn an_axum_application_keeps_its_routes_and_sells_through_the_gate() {
     assert!(exchange(at, &get(at, "/hello")).await.ends_with("hello\n"));
     let answer = exchange(at, &chat(at)).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    assert!(answer.contains("tollgate-toll: 0.00"), "{answer}");
+    assert!(answer.contains("tollgate-cost: 0.00"), "{answer}");
     assert!(exchange(at, &get(at, "/")).await.contains("<!doctype html>"));
     server.abort();
     gate.shutdown().await;

@@ -1,13 +1,13 @@
 //! Byte streams in which a purchase is hidden: by every right reading it is part of a body, and whoever
 //! reads the body's length wrongly takes it for a request.
 
-use crate::gate::heads::corpus::{chat, get, posted};
+use crate::guarantees::heads::corpus::{chat, get, post};
 use crate::support::VIDEO;
 
 /// A purchase that nobody made.
 fn video() -> String {
     let lines = format!("Content-Type: application/json\r\nContent-Length: {}\r\n", VIDEO.len());
-    posted("/api/v1/video", &lines, VIDEO)
+    post("/api/v1/video", &lines, VIDEO)
 }
 
 /// Names for people, and the bytes.
@@ -21,7 +21,7 @@ pub(crate) fn streams() -> Vec<(String, String)> {
         ("the chunks of a GET".to_owned(), {
             get("/healthz", "Transfer-Encoding: chunked\r\n") + &in_a_chunk
         }),
-        ("the body of a page's POST".to_owned(), posted("/", &length(&hidden), &hidden)),
+        ("the body of a page's POST".to_owned(), post("/", &length(&hidden), &hidden)),
         ("the body of a chat".to_owned(), chat(&length(&hidden), &hidden)),
         ("the chunk of a chat".to_owned(), chat("Transfer-Encoding: chunked\r\n", &in_a_chunk)),
         (

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::fronts::front::{Front, Kind};
 use crate::fronts::hidden;
-use crate::gate::heads::corpus::{self, NEXT};
+use crate::guarantees::heads::corpus::{self, NEXT};
 use crate::support::client::Client;
 use crate::support::{CHAT, Gate, Reply, Upstream};
 

@@ -30,7 +30,7 @@ async (modules) => {
       const key = `${brought ?? 'new'} ${Math.random()}`;
       const isFull = ({ state }) => onSend && state === 'sent';
       const store = { put: async (record) => !isFull(record) && shelf.put(record) };
-      const record = draft({ key, kind: 'chat', payload, tollMicros: 0, session: 'table' });
+      const record = draft({ key, kind: 'chat', payload, costMicros: 0, session: 'table' });
       if (sentBefore) {
         Object.assign(record, { state: 'sent', caller: 'member ann', ledger: 'one', seconds: 100 }, known);
         // It was sent to a ledger; that it may be bought a second time, a person says.
@@ -108,7 +108,7 @@ async (modules) => {
     ['so is one that is cut', chat, [cut, bought()], 2, { replayed: false }],
     ['a purchase under way is joined later', chat, [told(409, 'in_flight', 'unknown', after(1)), bought()], 2, {}],
     ['a full house is waited for', chat, [told(429, 'rate_limited', 'no', after(1)), bought()], 2, {}],
-    ['so is one that is late', chat, [told(503, 'window_exhausted', 'no', after(1)), bought()], 2, {}],
+    ['so is one that is late', chat, [told(503, 'gateway_busy', 'no', after(1)), bought()], 2, {}],
     ['409 without a time is said', chat, [told(409, 'idempotency_conflict', 'no')], 1, { charged: 'no', status: 409, retryAfter: null }],
     ['429 without a time is said', chat, [told(429, 'rate_limited', 'no')], 1, { charged: 'no', retryAfter: null }],
     ['503 without a time is said', chat, [told(503, 'ledger_unavailable', 'no')], 1, { code: 'ledger_unavailable' }],
@@ -120,11 +120,11 @@ async (modules) => {
     ['a refused repeat does not settle what was lost', chat, [lost, told(401, 'unauthorized', 'no')], 2, { charged: 'unknown', code: 'unauthorized' }],
     ['nor does a proxy between', chat, [lost, html(502)], 2, { charged: 'unknown', code: 'refused' }],
     ['what speaks of the key settles it', chat, [lost, told(402, 'insufficient_credit', 'no')], 2, { charged: 'no' }],
-    ['so does the gateway\'s own refusal', chat, [lost, html(400, { 'tollgate-toll': '0' })], 2, { charged: 'no', code: 'refused' }],
+    ['so does the gateway\'s own refusal', chat, [lost, html(400, { 'tollgate-cost': '0' })], 2, { charged: 'no', code: 'refused' }],
     ['a refusal that cost nothing leaves no doubt', chat, [told(429, 'rate_limited', 'no', after(1)), told(401, 'unauthorized', 'no')], 2, { charged: 'no' }],
     ['an answer that is not JSON is not bought again', chat, [() => new Response('<p>')], 1, { code: 'unreadable', charged: 'unknown' }],
     ['another server\'s refusal leaves a purchase unknown', chat, [html(502)], 1, { code: 'refused', charged: 'unknown', status: 502 }],
-    ['the gateway\'s own refusal has a toll', chat, [html(400, { 'tollgate-toll': '0' })], 1, { charged: 'no' }],
+    ['the gateway\'s own refusal has a cost', chat, [html(400, { 'tollgate-cost': '0' })], 1, { charged: 'no' }],
     ['reading costs nothing', me, [html(502)], 1, { code: 'refused', charged: 'no' }],
     ['what is read is asked for again', me, [lost, () => new Response('{"member":null}')], 2, { member: null }],
     ['attempts are counted', chat, [lost, lost], 2, { code: 'connection_lost', charged: 'unknown' }, { attempts: 2 }],

@@ -5,9 +5,9 @@
   // What a test wants of a page from its beginning.
   const wanted = JSON.parse(sessionStorage.getItem('test') ?? '{}');
   /** What happens to purchases from now on: nothing, 'lose' their answers, 'hold' them, or a refusal: `[status, code]`. */
-  globalThis.mood = wanted.mood ?? null;
+  globalThis.fault = wanted.fault ?? null;
   /** How the question who is calling is refused, if it is. */
-  globalThis.doorMood = wanted.doorMood ?? null;
+  globalThis.accountFault = wanted.accountFault ?? null;
   /** What the price list's `replay` says otherwise. */
   globalThis.replay = wanted.replay ?? {};
   /** And what it says once this page has sent something. */
@@ -32,15 +32,15 @@
       const { ledger: name } = pretended();
       const ledger = options.headers['tollgate-ledger'] ?? null;
       sent.push({ key: options.headers['idempotency-key'], bearer: options.headers.authorization ?? null, ledger });
-      if (Array.isArray(mood)) return problem(mood);
+      if (Array.isArray(fault)) return problem(fault);
       if (name && ledger !== name) return problem([412, 'ledger_changed']);
       const headers = name ? { ...options.headers, 'tollgate-ledger': realName } : options.headers;
       const answer = await real(url, { ...options, headers });
-      if (mood === 'lose') throw new TypeError('Failed to fetch');
-      if (mood === 'hold') await held;
+      if (fault === 'lose') throw new TypeError('Failed to fetch');
+      if (fault === 'hold') await held;
       return answer;
     }
-    if (pathname === '/bff/me' && Array.isArray(doorMood)) return problem(doorMood);
+    if (pathname === '/bff/me' && Array.isArray(accountFault)) return problem(accountFault);
     if (pathname === '/bff/events') streams.push(options.signal ?? null);
     const answer = await real(url, options);
     if (pathname !== '/bff/catalog') return answer;

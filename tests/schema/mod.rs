@@ -42,7 +42,7 @@ impl Gate {
         let gateway = serve(&sandbox, &runtime);
         let folder = TempDir::with_prefix("tollgate-schema-").unwrap();
         let gateway = format!(
-            "[gateway]\nbase_url = \"http://{gateway}\"\nwindow = {{ requests = 1000000, seconds = 1 }}\n"
+            "[gateway]\nbase_url = \"http://{gateway}\"\nrate_limit = {{ requests = 1000000, seconds = 1 }}\n"
         );
         fs::write(folder.path().join("proxy.toml"), format!("{SETTINGS}{gateway}")).unwrap();
         let server = Server::start(folder.path(), &[], &[("GATEWAY_API_KEY", KEY)]);
@@ -96,24 +96,24 @@ fn program() -> PathBuf {
 struct Answered {
     status: u16,
     /// What it says that it cost, unless it is the reply of an earlier purchase.
-    toll: Usd,
+    price: Usd,
     operation: String,
 }
 
 impl Answered {
     fn read(line: &str) -> Self {
-        let [status, toll, replayed, operation] =
+        let [status, price, replayed, operation] =
             line.split('\t').collect::<Vec<_>>().try_into().expect("four columns");
-        let toll = match (toll, replayed) {
-            (toll, "-") if toll != "-" => toll.parse::<Usd>().expect("a toll in dollars"),
+        let price = match (price, replayed) {
+            (price, "-") if price != "-" => price.parse::<Usd>().expect("a price in dollars"),
             _ => Usd::ZERO,
         };
-        Self { status: status.parse().expect("a status"), toll, operation: operation.to_owned() }
+        Self { status: status.parse().expect("a status"), price, operation: operation.to_owned() }
     }
 }
 
 fn sum(replies: &[Answered]) -> Usd {
-    replies.iter().fold(Usd::ZERO, |sum, one| sum.checked_add(one.toll).expect("play money"))
+    replies.iter().fold(Usd::ZERO, |sum, one| sum.checked_add(one.price).expect("play money"))
 }
 
 fn count(replies: &[Answered], operation: &str, statuses: std::ops::Range<u16>) -> usize {
@@ -122,7 +122,7 @@ fn count(replies: &[Answered], operation: &str, statuses: std::ops::Range<u16>) 
 }
 
 #[test]
-fn requests_made_from_the_document_are_answered_as_it_says_and_only_a_success_costs_its_toll() {
+fn requests_made_from_the_document_are_answered_as_it_says_and_only_a_success_costs_its_price() {
     let gate = Gate::start();
     let checks = "not_a_server_error,status_code_conformance,content_type_conformance,\
         response_headers_conformance,response_schema_conformance,negative_data_rejection,\
@@ -136,7 +136,7 @@ fn requests_made_from_the_document_are_answered_as_it_says_and_only_a_success_co
     }
     assert_eq!(replies.iter().find(|one| one.status >= 500).map(|one| one.status), None);
     // Whatever was refused left nothing at the gateway: what was charged is what successes say.
-    let refused = |one: &&Answered| one.status >= 400 && one.toll > Usd::ZERO;
+    let refused = |one: &&Answered| one.status >= 400 && one.price > Usd::ZERO;
     assert!(replies.iter().find(refused).is_none());
     assert_eq!(gate.sandbox.charged(), sum(&replies));
 }

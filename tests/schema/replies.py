@@ -1,4 +1,4 @@
-"""Notes every reply that the schema's tests get: status, toll, whether it is a replay, operation."""
+"""Notes every reply that the schema's tests get: status, cost, whether it is a replay, operation."""
 
 import os
 
@@ -11,6 +11,6 @@ def after_call(context, case, response):
         values = response.headers.get(name) or ["-"]
         return values[0]
 
-    line = [str(response.status_code), header("tollgate-toll"), header("idempotent-replayed"), case.operation.label]
+    line = [str(response.status_code), header("tollgate-cost"), header("idempotent-replayed"), case.operation.label]
     with open(os.environ["REPLIES"], "a", encoding="utf-8") as replies:
         replies.write("\t".join(line) + "\n")

@@ -41,7 +41,7 @@ fn what_is_shown_for_python_streams_a_chat_and_saves_a_video() {
 }
 
 #[test]
-fn what_is_shown_for_node_buys_a_chat_and_tells_its_toll() {
+fn what_is_shown_for_node_buys_a_chat_and_tells_its_price() {
     let printed = printed(Sdk::Node, "docs/guide/openai.md", "From Node", &folder());
     assert!(printed.contains("Hello from the sandbox"), "{printed}");
     assert!(printed.trim_end().ends_with("0.003000"), "{printed}");

@@ -32,12 +32,12 @@ const tooLittle: ChatRequest = { model: 'eta-5-mini' };
 export async function chats(signal: AbortSignal, kept: Known | null): Promise<string> {
   const reply: ChatReply = await tollgate.chat(request);
   const paid: Paid = reply;
-  const toll: string | null = paid.toll;
+  const cost: string | null = paid.cost;
   const raw: unknown = reply.raw;
   // @ts-expect-error nobody knows what the gateway's body has
   reply.raw.choices;
-  // @ts-expect-error a free reply has no toll
-  toll.length;
+  // @ts-expect-error a free reply has no cost
+  cost.length;
   const settled: BuyOptions = {
     idempotencyKey: newKey(), sentBefore: false, known: kept, signal,
     onSend: async ({ caller, ledger, at, seconds, anew }) => keep({ caller, ledger, at, seconds, anew }),
@@ -51,7 +51,7 @@ export async function chats(signal: AbortSignal, kept: Known | null): Promise<st
   await plain.chat(request, { known: { ledger: 'one' } });
   // @ts-expect-error a chat needs its request
   await plain.chat();
-  return [reply.message.content, reply.idempotencyKey, reply.replayed ? 'again' : 'new', toll ?? '', typeof raw].join();
+  return [reply.message.content, reply.idempotencyKey, reply.replayed ? 'again' : 'new', cost ?? '', typeof raw].join();
 }
 
 function keep(known: Known): void {
@@ -137,7 +137,7 @@ export function refusals(error: unknown): Charged {
   return error.charged;
 }
 
-export function elements(): void {
+export function widgets(): void {
   const chat: TollgateElement = document.createElement('tollgate-chat');
   chat.token = async () => 'tg_token';
   chat.addEventListener('tollgate-reply', ({ detail }) => console.log(detail.message.content));

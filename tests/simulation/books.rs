@@ -14,14 +14,14 @@ use tollgate::store::{
 
 use crate::clients::{Asked, Clients, Identity};
 
-/// A purchase whose toll was set aside.
+/// A purchase whose price was set aside.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) identity: Identity,
     pub(crate) order: usize,
     pub(crate) caller: String,
     pub(crate) state: PurchaseState,
-    /// What it counts for unless it is voided.
+    /// What it counts for unless it is released.
     pub(crate) cost: Usd,
     /// When, on the clock that is never set.
     pub(crate) set_aside: Duration,
@@ -61,7 +61,7 @@ impl Books {
         self.entries.get(&id).map(|entry| entry.state)
     }
 
-    /// The store has set a toll aside, or said why not.
+    /// The store has set a price aside, or said why not.
     pub(crate) fn reserve(
         &mut self,
         asked: &Reservation,
@@ -70,21 +70,21 @@ impl Books {
         (wall, now): (Duration, Duration),
     ) -> Kept {
         let wish = clients.wish(asked.id);
-        let twin = match &asked.dedupe_key {
-            DedupeKey::Fingerprint(twin) => Some(twin),
+        let duplicate = match &asked.dedupe_key {
+            DedupeKey::Fingerprint(duplicate) => Some(duplicate),
             DedupeKey::IdempotencyKey { .. } => None,
         };
-        if let Some(since) = twin.and_then(|twin| twin.delivered_since)
+        if let Some(since) = duplicate.and_then(|duplicate| duplicate.delivered_since)
             && since < self.started
         {
             return Err(format!("{} is matched by refusals of {since:?}", asked.id));
         }
         for entry in self.entries.values_mut().filter(|entry| entry.identity == wish.identity()) {
-            entry.was_over |= entry.state == PurchaseState::Posted && entry.keep_until <= wall;
+            entry.was_over |= entry.state == PurchaseState::Charged && entry.keep_until <= wall;
         }
-        let earlier = self.earlier(wish.identity(), wish.claim, twin, wall);
+        let earlier = self.earlier(wish.identity(), wish.claim, duplicate, wall);
         let day = self.today(wall);
-        let over = self.is_over(&asked.caller, asked.toll, day);
+        let over = self.is_over(&asked.caller, asked.price, day);
         match outcome {
             Ok(()) => {
                 if let Some(id) = earlier {
@@ -104,8 +104,8 @@ impl Books {
                     identity: wish.identity(),
                     order: wish.order,
                     caller: asked.caller.clone(),
-                    state: PurchaseState::Reserved,
-                    cost: asked.toll,
+                    state: PurchaseState::Held,
+                    cost: asked.price,
                     set_aside: now,
                     reply: None,
                     keep_until: Duration::ZERO,
@@ -148,21 +148,22 @@ impl Books {
         &self,
         identity: Identity,
         claim: Asked,
-        twin: Option<&DuplicateCheck>,
+        duplicate: Option<&DuplicateCheck>,
         wall: Duration,
     ) -> Option<PurchaseId> {
         let is_same = |entry: &Entry| match (claim, entry.state) {
-            (_, PurchaseState::Voided) => false,
+            (_, PurchaseState::Released) => false,
             _ if entry.is_replaced => false,
-            (Asked::Key(_), PurchaseState::Posted) => entry.keep_until > wall,
-            (_, PurchaseState::Reserved | PurchaseState::Sent)
+            (Asked::Key(_), PurchaseState::Charged) => entry.keep_until > wall,
+            (_, PurchaseState::Held | PurchaseState::Sent)
             | (Asked::Key(_), PurchaseState::Unknown) => true,
-            (Asked::Likeness { is_retry }, PurchaseState::Posted | PurchaseState::Unknown) => {
-                let Some((twin, at)) = twin.zip(entry.ended_at) else { return false };
-                let (since, until) = (wall.saturating_sub(twin.within), wall + twin.clock_skew);
+            (Asked::Fingerprint { is_retry }, PurchaseState::Charged | PurchaseState::Unknown) => {
+                let Some((duplicate, at)) = duplicate.zip(entry.ended_at) else { return false };
+                let (since, until) =
+                    (wall.saturating_sub(duplicate.within), wall + duplicate.clock_skew);
                 let is_unseen = !entry.is_delivered || entry.state == PurchaseState::Unknown;
                 // What was delivered before the latest refusal, another request was refused after.
-                let is_of_refused = twin.delivered_since.is_none_or(|since| at < since);
+                let is_of_refused = duplicate.delivered_since.is_none_or(|since| at < since);
                 (since..=until).contains(&at) && (is_unseen || (is_retry && !is_of_refused))
             }
         };
@@ -177,7 +178,7 @@ impl Books {
 
     pub(crate) fn sent(&mut self, id: PurchaseId) -> Kept {
         match self.entries.get_mut(&id) {
-            Some(entry) if matches!(entry.state, PurchaseState::Reserved | PurchaseState::Sent) => {
+            Some(entry) if matches!(entry.state, PurchaseState::Held | PurchaseState::Sent) => {
                 entry.state = PurchaseState::Sent;
                 Ok(())
             }
@@ -202,7 +203,7 @@ impl Books {
         is_found_out: bool,
     ) -> Kept {
         let Some(entry) = self.entries.get_mut(&id) else { return Ok(()) };
-        let is_open = matches!(entry.state, PurchaseState::Reserved | PurchaseState::Sent);
+        let is_open = matches!(entry.state, PurchaseState::Held | PurchaseState::Sent);
         let is_news = entry.state == PurchaseState::Unknown && *ending != Settlement::Unknown;
         if !is_open && !is_news {
             return Ok(());
@@ -212,13 +213,13 @@ impl Books {
         }
         entry.ended_at.get_or_insert(wall);
         match ending {
-            Settlement::Posted { cost, reply, keep, .. } => {
-                entry.state = PurchaseState::Posted;
+            Settlement::Charged { cost, reply, keep, .. } => {
+                entry.state = PurchaseState::Charged;
                 entry.cost = *cost;
                 entry.reply = reply.as_ref().map(|reply| reply.body.clone());
                 entry.keep_until = wall + *keep;
             }
-            Settlement::Voided => entry.state = PurchaseState::Voided,
+            Settlement::Released => entry.state = PurchaseState::Released,
             Settlement::Unknown => entry.state = PurchaseState::Unknown,
         }
         entry.was_unknown |= *ending == Settlement::Unknown;
@@ -242,10 +243,11 @@ impl Books {
         self.started = wall;
         for entry in self.entries.values_mut() {
             let found = match entry.state {
-                PurchaseState::Reserved => PurchaseState::Voided,
+                PurchaseState::Held => PurchaseState::Released,
                 PurchaseState::Sent => PurchaseState::Unknown,
-                ended
-                @ (PurchaseState::Posted | PurchaseState::Voided | PurchaseState::Unknown) => ended,
+                ended @ (PurchaseState::Charged
+                | PurchaseState::Released
+                | PurchaseState::Unknown) => ended,
             };
             if found != entry.state {
                 entry.ended_at = Some(wall);
@@ -255,7 +257,7 @@ impl Books {
         }
     }
 
-    /// Posted, set aside and unknown: for a caller or all, in one day or its month.
+    /// Charged, set aside and unknown: for a caller or all, in one day or its month.
     pub(crate) fn spent(&self, caller: Option<&str>, day: u64, is_month: bool) -> Usd {
         let month = |day| (Date::from_days(day).year, Date::from_days(day).month);
         let counts = |entry: &&Entry| {
@@ -264,7 +266,7 @@ impl Books {
                 false => entry.day == day,
             };
             let is_own = caller.is_none_or(|caller| entry.caller == caller);
-            is_then && is_own && entry.state != PurchaseState::Voided
+            is_then && is_own && entry.state != PurchaseState::Released
         };
         let counted = self.entries.values().filter(counts);
         Usd::micros(counted.map(|entry| entry.cost.as_micros()).sum())

@@ -21,7 +21,7 @@ pub(crate) struct Wish {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Key(u64),
-    Likeness { is_retry: bool },
+    Fingerprint { is_retry: bool },
 }
 
 /// What makes two wishes one purchase.
@@ -30,14 +30,16 @@ pub(crate) enum Identity {
     /// A key, at an endpoint.
     Key { key: u64, is_video: bool },
     /// A caller's order.
-    Likeness { caller: usize, order: usize },
+    Fingerprint { caller: usize, order: usize },
 }
 
 impl Wish {
     pub(crate) fn identity(&self) -> Identity {
         match self.claim {
             Asked::Key(key) => Identity::Key { key, is_video: self.order >= FIRST_VIDEO },
-            Asked::Likeness { .. } => Identity::Likeness { caller: self.caller, order: self.order },
+            Asked::Fingerprint { .. } => {
+                Identity::Fingerprint { caller: self.caller, order: self.order }
+            }
         }
     }
 }

@@ -193,7 +193,7 @@ impl Gateway {
         let never_there = matches!(fate, Fate::NoConnection | Fate::NotTaken);
         let fate = if self.revoked.contains(&attempt.key) && !never_there {
             Fate::KeyRefused
-        } else if fate.is_charged() && order.is_some_and(|order| self.credit < toll(order)) {
+        } else if fate.is_charged() && order.is_some_and(|order| self.credit < price(order)) {
             Fate::NoCredit
         } else if fate == Fate::Cheaper && order.is_none_or(|order| order < FIRST_VIDEO) {
             Fate::Served
@@ -241,10 +241,10 @@ impl Gateway {
                 true => now + self.timeout + course.work,
                 false => arrives,
             };
-            let toll = toll(order);
+            let price = price(order);
             let cost = match course.fate == Fate::Cheaper {
-                true => toll.saturating_sub(Usd::dollars(1)),
-                false => toll,
+                true => price.saturating_sub(Usd::dollars(1)),
+                false => price,
             };
             self.credit = self.credit.saturating_sub(cost);
             (at, cost)
@@ -264,14 +264,14 @@ impl Gateway {
         Ok(self.flights.len() - 1)
     }
 
-    /// A toll may be given back only after these: whatever else became of it, it may have been charged.
+    /// A price may be given back only after these: whatever else became of it, it may have been charged.
     pub(crate) fn is_provably_free(&self, id: PurchaseId) -> Result<(), String> {
         let free =
             |fate: Fate| fate.may_be_sent_again() || matches!(fate, Fate::Refused | Fate::NoCredit);
         let flight = self.flights.iter().find(|flight| flight.id == Some(id) && !free(flight.fate));
         match flight {
             None => Ok(()),
-            Some(flight) => Err(format!("{id} is voided after {:?}", flight.fate)),
+            Some(flight) => Err(format!("{id} is released after {:?}", flight.fate)),
         }
     }
 
@@ -350,6 +350,6 @@ fn order(what: &GatewayCall) -> Option<usize> {
     }
 }
 
-fn toll(order: usize) -> Usd {
-    ORDERS[order].get().toll
+fn price(order: usize) -> Usd {
+    ORDERS[order].get().price
 }

@@ -7,9 +7,9 @@ mod clients;
 mod dice;
 mod disk;
 mod gateway;
+mod guarantees;
 mod line;
 mod process;
-mod promises;
 mod run;
 mod setup;
 mod step;
@@ -32,7 +32,7 @@ const SEEDS_COMPARED: u64 = 60;
 const SEEDS_TWICE: u64 = 300;
 
 #[test]
-fn thousands_of_courses_of_events_keep_every_promise() {
+fn thousands_of_courses_of_events_keep_every_guarantee() {
     if let Some(seed) = one_seed() {
         return replay(seed);
     }
@@ -70,7 +70,7 @@ fn are_equal(seed: u64, first: &Outcome, second: &Outcome) {
     assert_eq!(first.tally, second.tally, "seed {seed}");
 }
 
-/// Runs seeds on all cores, and stops at the first that breaks a promise.
+/// Runs seeds on all cores, and stops at the first that breaks a guarantee.
 fn all(seeds: u64, is_on_disk: bool) -> Tally {
     let (next, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let (tally, failed) = (Mutex::new(Tally::default()), Mutex::new(None));
@@ -108,7 +108,7 @@ fn all(seeds: u64, is_on_disk: bool) -> Tally {
     if let Some((seed, broken)) = failed.into_inner().expect("the failure") {
         let trace = one(seed, is_on_disk, true).trace.join("\n");
         panic!(
-            "{trace}\nseed {seed} breaks a promise: {broken}\nreplay it: \
+            "{trace}\nseed {seed} breaks a guarantee: {broken}\nreplay it: \
              SIMULATION_SEED={seed} cargo test --test simulation -- --nocapture"
         );
     }

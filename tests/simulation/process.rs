@@ -108,7 +108,7 @@ impl Process {
         let _entered = self.runtime.enter();
         let claim = match wish.claim {
             Asked::Key(key) => DedupeBy::IdempotencyKey(format!("key-{key}").into()),
-            Asked::Likeness { is_retry } => DedupeBy::Fingerprint { is_retry },
+            Asked::Fingerprint { is_retry } => DedupeBy::Fingerprint { is_retry },
         };
         let caller = callers()[wish.caller].clone();
         let mut purchase = PurchaseRequest::new(caller, ORDERS[wish.order].clone(), claim);
@@ -182,7 +182,7 @@ impl Process {
         if (free, waiting) != (requests, 0) {
             state.broken(format!("{free} of {requests} places are free, {waiting} wait"));
         }
-        let open = [store::PurchaseState::Reserved, store::PurchaseState::Sent];
+        let open = [store::PurchaseState::Held, store::PurchaseState::Sent];
         let left = state.books.entries.iter().find(|(_, entry)| open.contains(&entry.state));
         if let Some((id, entry)) = left.map(|(id, entry)| (*id, entry.clone())) {
             state.broken(format!("{id} is left under way: {entry:?}"));
@@ -247,8 +247,8 @@ impl Process {
 fn told(outcome: Result<Receipt, Problem>) -> (Told, Option<tollgate::purchase::Delivery>) {
     match outcome {
         Ok(receipt) => {
-            let Receipt { status, body, toll, is_replay, delivery, .. } = receipt;
-            let (status, micros) = (status.as_u16(), toll.as_micros());
+            let Receipt { status, body, cost, is_replay, delivery, .. } = receipt;
+            let (status, micros) = (status.as_u16(), cost.as_micros());
             (Told::Receipt { status, body, micros, is_replay }, delivery)
         }
         Err(problem) => {

@@ -1,4 +1,4 @@
-//! One course of events under one seed, with a look at every promise after each step.
+//! One course of events under one seed, with a look at every guarantee after each step.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use tollgate::store::{PurchaseState, Settlement};
 use crate::clients::{Asked, Told, Wish};
 use crate::dice::Dice;
 use crate::disk::{Platter, finish};
+use crate::guarantees;
 use crate::process::{Manner, Process};
-use crate::promises;
 use crate::setup::{DAY, FIRST_VIDEO, ORDERS, START, Setup};
 use crate::step::{FAULTS, STEPS, Step};
 use crate::tally::Tally;
@@ -128,7 +128,7 @@ impl Run {
         let order = from + self.dice.index(to - from);
         let claim = match self.dice.chance(50) {
             true => Asked::Key(self.dice.below(6)),
-            false => Asked::Likeness { is_retry: false },
+            false => Asked::Fingerprint { is_retry: false },
         };
         let caller = self.dice.index(3);
         self.send(Wish { caller, order, claim });
@@ -160,7 +160,7 @@ impl Run {
                 }
                 "duplicate with its key"
             }
-            Asked::Likeness { is_retry } => {
+            Asked::Fingerprint { is_retry } => {
                 *is_retry = self.dice.chance(50);
                 match is_retry {
                     true => "duplicate marked as a retry",
@@ -207,8 +207,8 @@ impl Run {
         let is_any = |state: &crate::world::State, wanted| {
             state.books.entries.values().any(|entry| entry.state == wanted)
         };
-        if is_any(&state, PurchaseState::Reserved) {
-            state.tally.add("crash with a toll set aside");
+        if is_any(&state, PurchaseState::Held) {
+            state.tally.add("crash with a price set aside");
         }
         if is_any(&state, PurchaseState::Sent) {
             state.tally.add("crash with a purchase sent");
@@ -225,8 +225,7 @@ impl Run {
         let mut state = self.world.lock();
         let refused = state.refused;
         let left = state.books.entries.values().find(|entry| {
-            matches!(entry.state, PurchaseState::Reserved | PurchaseState::Sent)
-                && !entry.was_refused
+            matches!(entry.state, PurchaseState::Held | PurchaseState::Sent) && !entry.was_refused
         });
         if let Some(left) = left.cloned() {
             state.broken(format!("a stop left {left:?} under way, store {refused:?}"));
@@ -293,9 +292,9 @@ impl Run {
         let charges: Vec<_> = of_it.filter_map(|flight| flight.charges).collect();
         drop(state);
         let ending = match charges[..] {
-            [] => Settlement::Voided,
+            [] => Settlement::Released,
             [(at, cost), ..] if at <= now => {
-                Settlement::Posted { cost, reply: None, keep: 7 * DAY, job: None }
+                Settlement::Charged { cost, reply: None, keep: 7 * DAY, job: None }
             }
             [..] => return,
         };
@@ -310,13 +309,13 @@ impl Run {
         self.world.lock().books.forget(wall);
     }
 
-    /// Looks at every promise; true where one is broken.
+    /// Looks at every guarantee; true where one is broken.
     fn look(&mut self) -> bool {
         let (world, platter, seen) = (&self.world, &self.platter, &mut self.seen);
         let process = self.process.as_ref().expect("one is alive between two steps");
         process.within(|_| {
             let mut state = world.lock();
-            promises::look(&mut state, platter, seen);
+            guarantees::look(&mut state, platter, seen);
             state.is_broken().is_some()
         })
     }
@@ -340,7 +339,7 @@ impl Run {
         self.restart(wall);
         let (flights, wishes) = {
             let state = self.world.lock();
-            (state.gateway.flights.len(), promises::replayable(&state, wall))
+            (state.gateway.flights.len(), guarantees::replayable(&state, wall))
         };
         for (wish, expected) in wishes {
             let client = self.world.lock().clients.enter(wish);

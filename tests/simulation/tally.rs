@@ -29,7 +29,7 @@ pub(crate) const FAULTS: &[&str] = &[
     "client's own timeout",
     "client takes half of the reply",
     "crash",
-    "crash with a toll set aside",
+    "crash with a price set aside",
     "crash with a purchase sent",
     "stop",
     "store refuses reserve",
@@ -43,8 +43,8 @@ pub(crate) const FAULTS: &[&str] = &[
 
 /// How purchases end, for the ledger and for clients.
 pub(crate) const ENDINGS: &[&str] = &[
-    "posted",
-    "voided",
+    "charged",
+    "released",
     "unknown",
     "reconciled",
     "abandoned in the queue",
@@ -58,7 +58,7 @@ pub(crate) const ENDINGS: &[&str] = &[
     "outcome_unknown",
     "gateway_unreachable",
     "gateway_key_rejected",
-    "window_exhausted",
+    "gateway_busy",
     "draining",
     "ledger_unavailable",
 ];

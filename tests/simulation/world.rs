@@ -93,15 +93,15 @@ impl State {
         }
     }
 
-    /// A promise is broken. The first one is told.
+    /// A guarantee is broken. The first one is told.
     pub(crate) fn broken(&mut self, words: impl Into<String>) {
         let words = words.into();
         self.note(|| format!("BROKEN: {words}"));
         self.broken.get_or_insert(words);
     }
 
-    pub(crate) fn hold(&mut self, promise: Result<(), String>) {
-        if let Err(words) = promise {
+    pub(crate) fn hold(&mut self, guarantee: Result<(), String>) {
+        if let Err(words) = guarantee {
             self.broken(words);
         }
     }

@@ -53,7 +53,7 @@ struct Usage {
 #[derive(Deserialize)]
 struct Total {
     count: u64,
-    settled: String,
+    charged: String,
     unknown: String,
     held: String,
 }
@@ -73,7 +73,7 @@ impl Gate {
         let gateway = serve(&sandbox, &runtime);
         let folder = TempDir::with_prefix("tollgate-soak-").unwrap();
         let gateway = format!(
-            "[gateway]\nbase_url = \"http://{gateway}\"\nwindow = {{ requests = 1000000, seconds = 1 }}\n"
+            "[gateway]\nbase_url = \"http://{gateway}\"\nrate_limit = {{ requests = 1000000, seconds = 1 }}\n"
         );
         fs::write(folder.path().join("proxy.toml"), format!("{SETTINGS}{gateway}")).unwrap();
         let server = Server::start(folder.path(), &[], &[("GATEWAY_API_KEY", KEY)]);
@@ -115,18 +115,18 @@ impl Gate {
         }
     }
 
-    /// What the gateway charged is in the books, and only that is settled there. Were something bought
-    /// twice, more would be charged than is booked.
+    /// What the gateway charged is in the ledger, and the ledger counts nothing else as charged. If something were
+    /// bought twice, the gateway would have charged more than the ledger has.
     pub(crate) fn adds_up(&self) {
         let total = self.usage();
         let charges = self.sandbox.charges();
-        let (settled, unknown) = (micros(&total.settled), micros(&total.unknown));
+        let (booked, unknown) = (micros(&total.charged), micros(&total.unknown));
         let charged = self.sandbox.charged().as_micros();
         assert_eq!(total.held, "0.000000", "something is under way for good");
-        assert!(settled <= charged, "settled {settled}, charged {charged}");
-        assert!(charged <= settled + unknown, "charged {charged} of {settled} and {unknown}");
+        assert!(booked <= charged, "booked {booked}, charged {charged}");
+        assert!(charged <= booked + unknown, "charged {charged} of {booked} and {unknown}");
         assert!(charges.chat + charges.video <= total.count, "{charges:?} of {}", total.count);
-        assert!(settled > 0 && unknown > 0, "the traffic bought nothing");
+        assert!(booked > 0 && unknown > 0, "the traffic bought nothing");
     }
 
     fn usage(&self) -> Total {

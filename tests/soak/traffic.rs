@@ -26,10 +26,10 @@ const ACTS: &[(&str, u32, Act)] = &[
     ("video",            3, Caller::video),
     ("status",           8, Caller::status),
     ("events",           4, Caller::events),
-    ("drop",             2, |caller| caller.mood("drop", 424)),
-    ("502",              2, |caller| caller.mood("502", 424)),
-    ("garbled",          2, |caller| caller.mood("garbled", 424)),
-    ("slow",             2, |caller| caller.mood("slow", 200)),
+    ("drop",             2, |caller| caller.fault("drop", 424)),
+    ("502",              2, |caller| caller.fault("502", 424)),
+    ("garbled",          2, |caller| caller.fault("garbled", 424)),
+    ("slow",             2, |caller| caller.fault("slow", 200)),
     ("fail",             1, Caller::failing_video),
     ("invalid",          4, Caller::invalid),
     ("malformed",        3, Caller::malformed),
@@ -174,8 +174,8 @@ impl Caller {
         assert!(again.head.contains("idempotent-replayed: true"), "{}", again.head);
     }
 
-    fn mood(&mut self, mood: &str, status: u16) {
-        let request = self.chat_about(&format!("sandbox:{mood}"));
+    fn fault(&mut self, fault: &str, status: u16) {
+        let request = self.chat_about(&format!("sandbox:{fault}"));
         let answer = self.expect(&request, status);
         self.last = Some((request, answer));
     }

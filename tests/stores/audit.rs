@@ -56,10 +56,10 @@ impl Desk {
     async fn order(&self, name: &str, state: Option<JobState>) -> PurchaseId {
         let id = self.send(&video()).await;
         let job = Job { purchase: Some(id), ..job(name, "ann") };
-        let Settlement::Posted { cost, reply, keep, .. } = posted(Usd::dollars(3), "{}") else {
+        let Settlement::Charged { cost, reply, keep, .. } = charged(Usd::dollars(3), "{}") else {
             panic!("it is charged");
         };
-        self.settle(id, Settlement::Posted { cost, reply, keep, job: Some(Box::new(job)) }).await;
+        self.settle(id, Settlement::Charged { cost, reply, keep, job: Some(Box::new(job)) }).await;
         if let Some(state) = state {
             let word = StatusUpdate { at: self.now() + MINUTE, body: "{}".into(), state };
             bounded(self.store.update_job(name.into(), word)).await.expect("noted");
@@ -76,12 +76,12 @@ async fn checkpoint_numbers_purchases_that_had_begun_and_settled(desk: Desk) {
         (check.snapshot.chats, check.settled_through, check.last_number)
     };
     assert_eq!(numbers().await, (0, 0, 0));
-    desk.buy(&asked("ann", TOLL), "").await;
+    desk.buy(&asked("ann", PRICE), "").await;
     desk.check(1).await;
     assert_eq!(numbers().await, (1, 0, 1), "it ended just now");
     desk.pass(5 * MINUTE);
-    let running = desk.send(&asked("ann", TOLL)).await;
-    desk.buy(&asked("ann", TOLL), "").await;
+    let running = desk.send(&asked("ann", PRICE)).await;
+    desk.buy(&asked("ann", PRICE), "").await;
     desk.check(2).await;
     assert_eq!(numbers().await, (2, 1, 3));
     desk.pass(5 * MINUTE);
@@ -94,7 +94,7 @@ async fn checkpoint_numbers_purchases_that_had_begun_and_settled(desk: Desk) {
     assert_eq!(bounded(desk.store.unknown_after(1)).await.unwrap(), 1);
     assert_eq!(bounded(desk.store.unknown_after(2)).await.unwrap(), 0);
     // A clock that was ahead settles nothing.
-    desk.buy(&asked("ann", TOLL), "").await;
+    desk.buy(&asked("ann", PRICE), "").await;
     desk.set(START);
     desk.check(5).await;
     assert_eq!(numbers().await, (5, 3, 4));
@@ -118,12 +118,12 @@ async fn evidence_is_what_the_counters_may_hold(desk: Desk) {
     let finished = desk.order("a", Some(JobState::Finished)).await;
     let failed = desk.order("b", Some(JobState::Failed)).await;
     let open = desk.order("c", None).await;
-    let lost = desk.send(&asked("ann", TOLL)).await;
+    let lost = desk.send(&asked("ann", PRICE)).await;
     desk.settle(lost, Settlement::Unknown).await;
-    let chat = desk.buy(&asked("ann", TOLL), "").await;
-    let free = desk.send(&asked("ann", TOLL)).await;
-    desk.settle(free, Settlement::Voided).await;
-    let running = desk.send(&asked("ann", TOLL)).await;
+    let chat = desk.buy(&asked("ann", PRICE), "").await;
+    let free = desk.send(&asked("ann", PRICE)).await;
+    desk.settle(free, Settlement::Released).await;
+    let running = desk.send(&asked("ann", PRICE)).await;
     let ids = async |settled, refundable| {
         let found = desk.evidence(settled, refundable).await;
         found.iter().map(|entry| (entry.number, entry.purchase.id)).collect::<Vec<_>>()
@@ -143,7 +143,7 @@ async fn evidence_is_what_the_counters_may_hold(desk: Desk) {
 }
 
 async fn unrecognised_account_stays_with_its_purchase(desk: Desk) {
-    let (listed, unlisted) = (desk.send(&asked("ann", TOLL)).await, asked("ann", TOLL));
+    let (listed, unlisted) = (desk.send(&asked("ann", PRICE)).await, asked("ann", PRICE));
     desk.reserve(&unlisted).await.expect("set aside");
     let sent = async |account| bounded(desk.store.mark_sent(unlisted.id, account)).await.unwrap();
     sent(AccountStatus::Unconfirmed).await;
@@ -156,10 +156,10 @@ async fn unrecognised_account_stays_with_its_purchase(desk: Desk) {
 }
 
 async fn charge_without_a_reply_is_assumed(desk: Desk) {
-    let read = desk.buy(&asked("ann", TOLL), "").await;
-    let lost = desk.send(&asked("ann", TOLL)).await;
+    let read = desk.buy(&asked("ann", PRICE), "").await;
+    let lost = desk.send(&asked("ann", PRICE)).await;
     desk.settle(lost, Settlement::Unknown).await;
-    let inferred = Settlement::Posted { cost: TOLL, reply: None, keep: HOUR, job: None };
+    let inferred = Settlement::Charged { cost: PRICE, reply: None, keep: HOUR, job: None };
     desk.settle(lost, inferred).await;
     let found = desk.evidence(0, Duration::MAX).await;
     let assumed: Vec<_> = found.iter().map(|entry| (entry.purchase.id, entry.is_assumed)).collect();
@@ -167,9 +167,9 @@ async fn charge_without_a_reply_is_assumed(desk: Desk) {
 }
 
 async fn one_purchase_is_found_by_its_id(desk: Desk) {
-    let id = desk.buy(&asked("ann", TOLL), "").await;
+    let id = desk.buy(&asked("ann", PRICE), "").await;
     let found = bounded(desk.store.purchase(id)).await.unwrap().expect("it is there");
-    assert_eq!((found.id, found.state), (id, PurchaseState::Posted));
+    assert_eq!((found.id, found.state), (id, PurchaseState::Charged));
     assert_eq!(bounded(desk.store.purchase(PurchaseId::new())).await.unwrap(), None);
 }
 

@@ -12,20 +12,20 @@ use crate::desk::*;
 on_every_backend!(
     a_budget_is_spent_to_its_end_and_not_beyond,
     what_is_set_aside_sent_and_unknown_counts_as_spent,
-    a_voided_purchase_gives_its_toll_back,
+    a_released_purchase_gives_its_price_back,
     a_cost_that_differs_moves_the_counters_by_the_difference,
     a_refusal_names_the_limit_that_renews_last,
     callers_have_budgets_of_their_own,
     a_day_and_a_month_end_at_midnight_utc,
-    a_late_end_counts_where_its_toll_was_set_aside,
+    a_late_end_counts_where_its_price_was_set_aside,
     a_clock_that_jumps_back_opens_no_period,
     day_far_ahead_of_clock_blocks_no_budget,
     an_amount_that_cannot_be_counted_is_refused,
     spending_is_summed_by_day_service_and_model_for_one_caller,
 );
 
-fn within(limits: Budgets, toll: Usd) -> Reservation {
-    Reservation { budgets: limits, ..asked("ann", toll) }
+fn within(limits: Budgets, price: Usd) -> Reservation {
+    Reservation { budgets: limits, ..asked("ann", price) }
 }
 
 fn daily(budget: Usd) -> Budgets {
@@ -61,11 +61,11 @@ async fn what_is_set_aside_sent_and_unknown_counts_as_spent(desk: Desk) {
     assert_eq!(desk.of("bob").await.month, Usd::ZERO);
 }
 
-async fn a_voided_purchase_gives_its_toll_back(desk: Desk) {
+async fn a_released_purchase_gives_its_price_back(desk: Desk) {
     let limits = daily(Usd::dollars(5));
     for _ in 0..3 {
         let id = desk.send(&within(limits, Usd::dollars(5))).await;
-        desk.settle(id, Settlement::Voided).await;
+        desk.settle(id, Settlement::Released).await;
     }
     assert_eq!(desk.total().await.day, Usd::ZERO);
 }
@@ -73,13 +73,13 @@ async fn a_voided_purchase_gives_its_toll_back(desk: Desk) {
 async fn a_cost_that_differs_moves_the_counters_by_the_difference(desk: Desk) {
     for (cost, spent) in [(Usd::dollars(3), 3), (Usd::dollars(7), 10), (Usd::ZERO, 10)] {
         let id = desk.send(&asked("ann", Usd::dollars(5))).await;
-        desk.settle(id, posted(cost, "")).await;
+        desk.settle(id, charged(cost, "")).await;
         assert_eq!(desk.total().await.day, Usd::dollars(spent));
         assert_eq!(desk.of("ann").await.month, Usd::dollars(spent));
     }
     let rows = desk.store.purchases_since(Duration::ZERO).await.unwrap();
-    let tolls: Vec<_> = rows.into_iter().map(|row| row.toll).collect();
-    assert_eq!(tolls, [Usd::dollars(3), Usd::dollars(7), Usd::ZERO]);
+    let prices: Vec<_> = rows.into_iter().map(|row| row.price).collect();
+    assert_eq!(prices, [Usd::dollars(3), Usd::dollars(7), Usd::ZERO]);
 }
 
 async fn a_refusal_names_the_limit_that_renews_last(desk: Desk) {
@@ -94,7 +94,7 @@ async fn a_refusal_names_the_limit_that_renews_last(desk: Desk) {
         (Budgets { total_day: one, caller_month: one, ..none }, BudgetKind::CallerMonth, december),
         (Budgets { total_month: one, caller_day: one, ..none }, BudgetKind::TotalMonth, december),
     ] {
-        let refused = over(&desk, &within(limits, TOLL)).await;
+        let refused = over(&desk, &within(limits, PRICE)).await;
         let expected = OverBudget {
             kind: limit,
             budget: Usd::dollars(1),
@@ -133,11 +133,11 @@ async fn a_day_and_a_month_end_at_midnight_utc(desk: Desk) {
     assert_eq!(desk.total().await.month, Usd::dollars(5));
 }
 
-async fn a_late_end_counts_where_its_toll_was_set_aside(desk: Desk) {
+async fn a_late_end_counts_where_its_price_was_set_aside(desk: Desk) {
     let id = desk.send(&asked("ann", Usd::dollars(5))).await;
     desk.settle(id, Settlement::Unknown).await;
     desk.pass(DAY);
-    desk.settle(id, posted(Usd::dollars(7), "")).await;
+    desk.settle(id, charged(Usd::dollars(7), "")).await;
     let spent = desk.total().await;
     assert_eq!((spent.day, spent.month), (Usd::ZERO, Usd::dollars(7)));
     desk.set(START);
@@ -149,7 +149,7 @@ async fn a_clock_that_jumps_back_opens_no_period(desk: Desk) {
     desk.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
     for back in [SECOND, DAY, 2 * DAY] {
         desk.set(START - back);
-        let refused = over(&desk, &within(limits, TOLL)).await;
+        let refused = over(&desk, &within(limits, PRICE)).await;
         assert_eq!((refused.remaining, refused.renews_at), (Usd::ZERO, START + 12 * HOUR));
         assert_eq!(desk.total().await.day, Usd::dollars(5));
     }
@@ -179,45 +179,45 @@ async fn day_far_ahead_of_clock_blocks_no_budget(desk: Desk) {
 
 async fn an_amount_that_cannot_be_counted_is_refused(desk: Desk) {
     let most = Usd::micros(i64::MAX as u64);
-    for toll in [Usd::micros(u64::MAX), Usd::micros(most.as_micros() + 1)] {
+    for price in [Usd::micros(u64::MAX), Usd::micros(most.as_micros() + 1)] {
         assert!(matches!(
-            desk.reserve(&asked("ann", toll)).await,
+            desk.reserve(&asked("ann", price)).await,
             Err(ReserveError::Unavailable(_))
         ));
     }
     let id = desk.send(&asked("ann", most)).await;
-    assert!(matches!(desk.reserve(&asked("bob", TOLL)).await, Err(ReserveError::Unavailable(_))));
-    over(&desk, &Reservation { budgets: daily(Usd::dollars(1)), ..asked("bob", TOLL) }).await;
-    assert!(desk.store.settle(id, posted(Usd::micros(u64::MAX), "")).await.is_err());
+    assert!(matches!(desk.reserve(&asked("bob", PRICE)).await, Err(ReserveError::Unavailable(_))));
+    over(&desk, &Reservation { budgets: daily(Usd::dollars(1)), ..asked("bob", PRICE) }).await;
+    assert!(desk.store.settle(id, charged(Usd::micros(u64::MAX), "")).await.is_err());
     assert_eq!(desk.total().await.day, most);
-    desk.settle(id, Settlement::Voided).await;
+    desk.settle(id, Settlement::Released).await;
     assert_eq!(desk.total().await.day, Usd::ZERO);
 }
 
 async fn spending_is_summed_by_day_service_and_model_for_one_caller(desk: Desk) {
-    let of = |caller: &str, service, model: &str, toll| Reservation {
+    let of = |caller: &str, service, model: &str, price| Reservation {
         service,
         model: model.into(),
-        ..asked(caller, toll)
+        ..asked(caller, price)
     };
-    desk.buy(&of("ann", Service::Chat, "early", TOLL), "{}").await;
+    desk.buy(&of("ann", Service::Chat, "early", PRICE), "{}").await;
     desk.pass(DAY);
     let since = desk.now();
-    desk.buy(&of("bob", Service::Chat, "alpha", TOLL), "{}").await;
+    desk.buy(&of("bob", Service::Chat, "alpha", PRICE), "{}").await;
     desk.buy(&of("ann", Service::Video, "reel", Usd::dollars(3)), "{}").await;
-    desk.buy(&of("ann", Service::Chat, "alpha", TOLL), "{}").await;
-    let dearer = desk.send(&of("ann", Service::Chat, "alpha", TOLL)).await;
-    desk.settle(dearer, posted(Usd::mills(9), "{}")).await;
-    let voided = desk.send(&of("ann", Service::Chat, "alpha", TOLL)).await;
-    desk.settle(voided, Settlement::Voided).await;
+    desk.buy(&of("ann", Service::Chat, "alpha", PRICE), "{}").await;
+    let dearer = desk.send(&of("ann", Service::Chat, "alpha", PRICE)).await;
+    desk.settle(dearer, charged(Usd::mills(9), "{}")).await;
+    let released = desk.send(&of("ann", Service::Chat, "alpha", PRICE)).await;
+    desk.settle(released, Settlement::Released).await;
     desk.pass(DAY);
-    let unknown = desk.send(&of("ann", Service::Other, "/api/v1/search", TOLL)).await;
+    let unknown = desk.send(&of("ann", Service::Other, "/api/v1/search", PRICE)).await;
     desk.settle(unknown, Settlement::Unknown).await;
-    desk.reserve(&of("ann", Service::Chat, "alpha", TOLL)).await.unwrap();
+    desk.reserve(&of("ann", Service::Chat, "alpha", PRICE)).await.unwrap();
 
     let rows = bounded(desk.store.spend(Some("ann".to_owned()), since, usize::MAX)).await.unwrap();
     let spent = |row: &SpendRow| {
-        let sum = row.settled.checked_add(row.unknown).and_then(|sum| sum.checked_add(row.held));
+        let sum = row.charged.checked_add(row.unknown).and_then(|sum| sum.checked_add(row.held));
         sum.expect("small amounts")
     };
     assert!(rows.iter().all(|row| row.caller == "ann"));
@@ -228,8 +228,8 @@ async fn spending_is_summed_by_day_service_and_model_for_one_caller(desk: Desk) 
         [
             (Service::Chat, "alpha", 2, Usd::mills(15)),
             (Service::Video, "reel", 1, Usd::dollars(3)),
-            (Service::Chat, "alpha", 1, TOLL),
-            (Service::Other, "/api/v1/search", 1, TOLL),
+            (Service::Chat, "alpha", 1, PRICE),
+            (Service::Other, "/api/v1/search", 1, PRICE),
         ]
     );
     let day = START.as_secs() / DAY.as_secs();

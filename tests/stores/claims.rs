@@ -10,18 +10,18 @@ use crate::desk::*;
 on_every_backend!(
     a_key_is_known_from_its_reservation_to_its_reply,
     a_key_with_another_payload_is_refused,
-    a_voided_purchase_frees_its_key,
+    a_released_purchase_frees_its_key,
     an_unknown_purchase_keeps_its_key_until_it_is_settled,
     a_key_is_free_again_when_its_keep_time_is_over,
     a_forgotten_reply_leaves_its_key_claimed,
-    two_keys_are_two_purchases_and_a_key_is_no_twin,
-    a_twin_joins_while_the_first_one_runs,
-    a_twin_joins_a_reply_that_did_not_arrive_within_the_window,
-    a_twin_of_a_delivered_purchase_is_a_new_one_unless_it_is_a_retry,
+    two_keys_are_two_purchases_and_a_key_is_no_duplicate,
+    a_duplicate_joins_while_the_first_one_runs,
+    a_duplicate_joins_a_reply_that_did_not_arrive_within_the_window,
+    a_duplicate_of_a_delivered_purchase_is_a_new_one_unless_it_is_a_retry,
     delivered_reply_is_joined_only_if_it_ended_after_the_last_refusal,
-    purchase_that_ended_in_the_future_has_no_twin,
-    a_twin_of_an_unknown_purchase_joins_it_although_it_was_answered,
-    a_voided_purchase_has_no_twin,
+    purchase_that_ended_in_the_future_has_no_duplicate,
+    a_duplicate_of_an_unknown_purchase_joins_it_although_it_was_answered,
+    a_released_purchase_has_no_duplicate,
     a_name_is_taken_once,
     a_clock_that_jumps_frees_no_key_of_what_may_have_been_sent,
 );
@@ -29,30 +29,33 @@ on_every_backend!(
 async fn a_key_is_known_from_its_reservation_to_its_reply(desk: Desk) {
     let first = keyed("k", "p");
     desk.reserve(&first).await.unwrap();
-    assert_eq!(desk.known(&keyed("k", "p")).await.state, PurchaseState::Reserved);
+    assert_eq!(desk.known(&keyed("k", "p")).await.state, PurchaseState::Held);
     desk.store.mark_sent(first.id, AccountStatus::Confirmed).await.unwrap();
     assert_eq!(desk.known(&keyed("k", "p")).await.state, PurchaseState::Sent);
-    desk.settle(first.id, posted(TOLL, "hello")).await;
+    desk.settle(first.id, charged(PRICE, "hello")).await;
     desk.store.mark_delivered(first.id);
 
     let earlier = desk.known(&keyed("k", "p")).await;
-    assert_eq!((earlier.id, earlier.state, earlier.toll), (first.id, PurchaseState::Posted, TOLL));
+    assert_eq!(
+        (earlier.id, earlier.state, earlier.cost),
+        (first.id, PurchaseState::Charged, PRICE)
+    );
     assert_eq!(desk.replayed(&keyed("k", "p")).await, Some(reply("hello")));
-    assert_eq!(desk.total().await.day, TOLL);
+    assert_eq!(desk.total().await.day, PRICE);
 }
 
 async fn a_key_with_another_payload_is_refused(desk: Desk) {
     desk.reserve(&keyed("k", "p")).await.unwrap();
     let other = desk.reserve(&keyed("k", "q")).await;
     assert!(matches!(other, Err(ReserveError::KeyReused)), "{other:?}");
-    assert_eq!(desk.total().await.day, TOLL);
+    assert_eq!(desk.total().await.day, PRICE);
 }
 
-async fn a_voided_purchase_frees_its_key(desk: Desk) {
+async fn a_released_purchase_frees_its_key(desk: Desk) {
     let id = desk.send(&keyed("k", "p")).await;
-    desk.settle(id, Settlement::Voided).await;
+    desk.settle(id, Settlement::Released).await;
     desk.reserve(&keyed("k", "q")).await.unwrap();
-    assert_eq!(desk.states().await, [PurchaseState::Voided, PurchaseState::Reserved]);
+    assert_eq!(desk.states().await, [PurchaseState::Released, PurchaseState::Held]);
 }
 
 async fn an_unknown_purchase_keeps_its_key_until_it_is_settled(desk: Desk) {
@@ -60,7 +63,7 @@ async fn an_unknown_purchase_keeps_its_key_until_it_is_settled(desk: Desk) {
     desk.settle(id, Settlement::Unknown).await;
     desk.pass(400 * DAY);
     assert_eq!(desk.known(&keyed("k", "p")).await.state, PurchaseState::Unknown);
-    desk.settle(id, Settlement::Voided).await;
+    desk.settle(id, Settlement::Released).await;
     desk.reserve(&keyed("k", "p")).await.unwrap();
 }
 
@@ -71,7 +74,7 @@ async fn a_key_is_free_again_when_its_keep_time_is_over(desk: Desk) {
     desk.pass(Duration::from_nanos(1));
     desk.buy(&keyed("k", "q"), "later").await;
     assert_eq!(desk.replayed(&keyed("k", "q")).await, Some(reply("later")));
-    assert_eq!(desk.states().await, [PurchaseState::Posted, PurchaseState::Posted]);
+    assert_eq!(desk.states().await, [PurchaseState::Charged, PurchaseState::Charged]);
 }
 
 async fn a_clock_that_jumps_frees_no_key_of_what_may_have_been_sent(desk: Desk) {
@@ -84,7 +87,7 @@ async fn a_clock_that_jumps_frees_no_key_of_what_may_have_been_sent(desk: Desk) 
         assert!(matches!(other, Err(ReserveError::KeyReused)), "{other:?}");
     }
     desk.set(start);
-    desk.settle(id, posted(TOLL, "hello")).await;
+    desk.settle(id, charged(PRICE, "hello")).await;
     for time in [start - DAY, start - 30 * DAY, start + HOUR] {
         desk.set(time);
         assert_eq!(desk.replayed(&keyed("k", "p")).await, Some(reply("hello")));
@@ -93,49 +96,52 @@ async fn a_clock_that_jumps_frees_no_key_of_what_may_have_been_sent(desk: Desk) 
 
 async fn a_forgotten_reply_leaves_its_key_claimed(desk: Desk) {
     let id = desk.send(&keyed("k", "p")).await;
-    desk.settle(id, Settlement::Posted { cost: TOLL, reply: None, keep: 24 * HOUR, job: None })
+    desk.settle(id, Settlement::Charged { cost: PRICE, reply: None, keep: 24 * HOUR, job: None })
         .await;
     desk.store.purge_expired().await.unwrap();
     let earlier = desk.known(&keyed("k", "p")).await;
-    assert_eq!((earlier.state, earlier.reply_bytes), (PurchaseState::Posted, None));
+    assert_eq!((earlier.state, earlier.reply_bytes), (PurchaseState::Charged, None));
     assert_eq!(bounded(desk.store.reply(id)).await.unwrap(), None);
 }
 
-async fn two_keys_are_two_purchases_and_a_key_is_no_twin(desk: Desk) {
+async fn two_keys_are_two_purchases_and_a_key_is_no_duplicate(desk: Desk) {
     desk.reserve(&keyed("k", "p")).await.unwrap();
     desk.reserve(&keyed("l", "p")).await.unwrap();
-    desk.reserve(&desk.twin("p", START, true)).await.unwrap();
-    desk.reserve(&desk.twin("k", START, true)).await.unwrap();
+    desk.reserve(&desk.duplicate("p", START, true)).await.unwrap();
+    desk.reserve(&desk.duplicate("k", START, true)).await.unwrap();
     assert_eq!(desk.states().await.len(), 4);
 }
 
-async fn a_twin_joins_while_the_first_one_runs(desk: Desk) {
-    let first = desk.twin("p", START, false);
+async fn a_duplicate_joins_while_the_first_one_runs(desk: Desk) {
+    let first = desk.duplicate("p", START, false);
     desk.reserve(&first).await.unwrap();
     desk.pass(2 * HOUR);
-    assert_eq!(desk.known(&desk.twin("p", desk.now(), false)).await.id, first.id);
+    assert_eq!(desk.known(&desk.duplicate("p", desk.now(), false)).await.id, first.id);
     desk.store.mark_sent(first.id, AccountStatus::Confirmed).await.unwrap();
-    assert_eq!(desk.known(&desk.twin("p", desk.now(), false)).await.state, PurchaseState::Sent);
+    assert_eq!(
+        desk.known(&desk.duplicate("p", desk.now(), false)).await.state,
+        PurchaseState::Sent
+    );
 }
 
-async fn a_twin_joins_a_reply_that_did_not_arrive_within_the_window(desk: Desk) {
-    desk.buy(&desk.twin("p", START, false), "hello").await;
+async fn a_duplicate_joins_a_reply_that_did_not_arrive_within_the_window(desk: Desk) {
+    desk.buy(&desk.duplicate("p", START, false), "hello").await;
     let ended = desk.now();
     desk.pass(30 * SECOND);
-    assert_eq!(desk.replayed(&desk.twin("p", ended, false)).await, Some(reply("hello")));
-    desk.reserve(&desk.twin("p", ended + Duration::from_nanos(1), false)).await.unwrap();
+    assert_eq!(desk.replayed(&desk.duplicate("p", ended, false)).await, Some(reply("hello")));
+    desk.reserve(&desk.duplicate("p", ended + Duration::from_nanos(1), false)).await.unwrap();
 }
 
-async fn a_twin_of_a_delivered_purchase_is_a_new_one_unless_it_is_a_retry(desk: Desk) {
-    let first = desk.buy(&desk.twin("p", START, false), "hello").await;
+async fn a_duplicate_of_a_delivered_purchase_is_a_new_one_unless_it_is_a_retry(desk: Desk) {
+    let first = desk.buy(&desk.duplicate("p", START, false), "hello").await;
     desk.store.mark_delivered(first);
-    assert_eq!(desk.known(&desk.twin("p", START, true)).await.id, first);
-    desk.reserve(&desk.twin("p", START, false)).await.unwrap();
+    assert_eq!(desk.known(&desk.duplicate("p", START, true)).await.id, first);
+    desk.reserve(&desk.duplicate("p", START, false)).await.unwrap();
 }
 
 async fn delivered_reply_is_joined_only_if_it_ended_after_the_last_refusal(desk: Desk) {
     let nano = Duration::from_nanos(1);
-    let first = desk.buy(&desk.twin("p", START, false), "hello").await;
+    let first = desk.buy(&desk.duplicate("p", START, false), "hello").await;
     let bounds = (START, START + HOUR);
     // One that was not delivered is whoever's reply was lost.
     let retry = desk.matched("p", bounds, Some(START + nano));
@@ -151,37 +157,37 @@ async fn delivered_reply_is_joined_only_if_it_ended_after_the_last_refusal(desk:
 }
 
 /// Bought while the clock was ahead: its end lies in the future.
-async fn purchase_that_ended_in_the_future_has_no_twin(desk: Desk) {
-    for (likeness, ending) in [("p", Settlement::Unknown), ("q", posted(TOLL, ""))] {
+async fn purchase_that_ended_in_the_future_has_no_duplicate(desk: Desk) {
+    for (fingerprint, ending) in [("p", Settlement::Unknown), ("q", charged(PRICE, ""))] {
         desk.set(START + 4_000 * DAY);
-        let ahead = desk.send(&desk.twin(likeness, START, false)).await;
+        let ahead = desk.send(&desk.duplicate(fingerprint, START, false)).await;
         desk.settle(ahead, ending).await;
         desk.set(START);
-        let again = || desk.matched(likeness, (START - 30 * SECOND, START + 30 * SECOND), None);
+        let again = || desk.matched(fingerprint, (START - 30 * SECOND, START + 30 * SECOND), None);
         let bought = desk.buy(&again(), "").await;
         assert_eq!(desk.known(&again()).await.id, bought);
     }
 }
 
-async fn a_twin_of_an_unknown_purchase_joins_it_although_it_was_answered(desk: Desk) {
-    let first = desk.send(&desk.twin("p", START, false)).await;
+async fn a_duplicate_of_an_unknown_purchase_joins_it_although_it_was_answered(desk: Desk) {
+    let first = desk.send(&desk.duplicate("p", START, false)).await;
     desk.settle(first, Settlement::Unknown).await;
     desk.store.mark_delivered(first);
-    assert_eq!(desk.known(&desk.twin("p", START, false)).await.state, PurchaseState::Unknown);
+    assert_eq!(desk.known(&desk.duplicate("p", START, false)).await.state, PurchaseState::Unknown);
 }
 
-async fn a_voided_purchase_has_no_twin(desk: Desk) {
-    let first = desk.send(&desk.twin("p", START, false)).await;
-    desk.settle(first, Settlement::Voided).await;
-    desk.reserve(&desk.twin("p", START, true)).await.unwrap();
+async fn a_released_purchase_has_no_duplicate(desk: Desk) {
+    let first = desk.send(&desk.duplicate("p", START, false)).await;
+    desk.settle(first, Settlement::Released).await;
+    desk.reserve(&desk.duplicate("p", START, true)).await.unwrap();
 }
 
 async fn a_name_is_taken_once(desk: Desk) {
-    let first = asked("ann", TOLL);
+    let first = asked("ann", PRICE);
     desk.reserve(&first).await.unwrap();
-    let again = tollgate::store::Reservation { id: first.id, ..asked("ann", TOLL) };
+    let again = tollgate::store::Reservation { id: first.id, ..asked("ann", PRICE) };
     assert!(matches!(desk.reserve(&again).await, Err(ReserveError::Unavailable(_))));
-    assert_eq!(desk.total().await.day, TOLL);
+    assert_eq!(desk.total().await.day, PRICE);
 }
 
 /// Three replies, or ten bytes of them.
@@ -224,7 +230,7 @@ async fn replies_of_videos_outlive_those_of_chats() {
     for desk in [Desk::in_memory(LITTLE), Desk::on_disk(LITTLE)] {
         let video = desk.send(&keyed("video", "p")).await;
         let reply = Some(reply("v"));
-        desk.settle(video, Settlement::Posted { cost: TOLL, reply, keep: 7 * DAY, job: None })
+        desk.settle(video, Settlement::Charged { cost: PRICE, reply, keep: 7 * DAY, job: None })
             .await;
         for chat in ["a", "b", "c", "d", "e"] {
             desk.pass(SECOND);

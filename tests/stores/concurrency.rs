@@ -44,15 +44,15 @@ async fn of_200_purchases_at_once_exactly_those_are_held_that_the_balance_covers
     assert_eq!(left().await, Usd::dollars(3));
     // What is found out of a purchase that has ended changes nothing: the balance may have counted it.
     desk.settle(meanwhile, Settlement::Unknown).await;
-    desk.settle(meanwhile, Settlement::Voided).await;
-    desk.settle(before, Settlement::Voided).await;
+    desk.settle(meanwhile, Settlement::Released).await;
+    desk.settle(before, Settlement::Released).await;
     assert_eq!(left().await, Usd::dollars(3));
 }
 
 async fn a_purchase_that_is_waited_for_has_ended(desk: Desk) {
     bounded(desk.store.wait_until_ended(PurchaseId::new())).await.expect("nothing is under way");
-    for ending in [posted(TOLL, "hello"), Settlement::Voided, Settlement::Unknown] {
-        let id = desk.send(&asked("ann", TOLL)).await;
+    for ending in [charged(PRICE, "hello"), Settlement::Released, Settlement::Unknown] {
+        let id = desk.send(&asked("ann", PRICE)).await;
         let waits = bounded(desk.store.wait_until_ended(id));
         let ends = async {
             tokio::task::yield_now().await;
@@ -68,7 +68,7 @@ async fn of_50_purchases_with_one_key_exactly_one_is_made(desk: Desk) {
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);
     let known = answers.iter().filter(|answer| matches!(answer, Err(ReserveError::Duplicate(_))));
     assert_eq!(known.count(), 49);
-    assert_eq!(desk.total().await.day, TOLL);
+    assert_eq!(desk.total().await.day, PRICE);
 }
 
 /// From threads of their own, since the store is one for all cores.

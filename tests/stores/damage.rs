@@ -20,10 +20,10 @@ type Purchases = Vec<(PurchaseId, PurchaseState, Usd)>;
 /// What each purchase cost or holds. A released one cost nothing, so no sum vouches for its price.
 fn costs(purchases: Purchases) -> Purchases {
     let cost = |(id, state, price)| match state {
-        PurchaseState::Voided => (id, state, Usd::ZERO),
-        PurchaseState::Reserved
+        PurchaseState::Released => (id, state, Usd::ZERO),
+        PurchaseState::Held
         | PurchaseState::Sent
-        | PurchaseState::Posted
+        | PurchaseState::Charged
         | PurchaseState::Unknown => (id, state, price),
     };
     purchases.into_iter().map(cost).collect()
@@ -76,7 +76,7 @@ async fn money_that_does_not_add_up_is_refused() {
         "UPDATE spent SET micros = micros - 1 WHERE scope = 'caller ann' AND unit = 'day'",
         "DELETE FROM spent WHERE scope = 'caller bob'",
         "UPDATE purchases SET cost_micros = cost_micros + 1 WHERE number = 1",
-        "UPDATE purchases SET toll_micros = 7 WHERE state = 'unknown'",
+        "UPDATE purchases SET price_micros = 7 WHERE state = 'unknown'",
         "UPDATE purchases SET caller = 'mallory' WHERE number = 2",
         "UPDATE purchases SET day = day - 1 WHERE number = 3",
         "DELETE FROM purchases WHERE state = 'unknown'",
@@ -144,9 +144,9 @@ async fn sold() -> (Desk, PathBuf) {
         };
         let id = desk.send(&asked).await;
         let ending = match turn % 8 {
-            6 => Settlement::Voided,
+            6 => Settlement::Released,
             7 => Settlement::Unknown,
-            _ => posted(asked.toll, "a reply that is kept"),
+            _ => charged(asked.price, "a reply that is kept"),
         };
         desk.settle(id, ending).await;
         desk.pass(HOUR);
@@ -165,12 +165,12 @@ async fn purchases(path: &Path, clock: Clock) -> Result<Purchases, OpenError> {
     let ledger = Store::serve(path, clock)?;
     let found = read(&ledger).await;
     let month = bounded(ledger.current_spend(BudgetScope::Total)).await.expect("counted").month;
-    let sum = found.iter().filter(|(_, state, _)| *state != PurchaseState::Voided);
-    assert_eq!(month.as_micros(), sum.map(|(_, _, toll)| toll.as_micros()).sum::<u64>());
+    let sum = found.iter().filter(|(_, state, _)| *state != PurchaseState::Released);
+    assert_eq!(month.as_micros(), sum.map(|(_, _, price)| price.as_micros()).sum::<u64>());
     Ok(found)
 }
 
 async fn read(ledger: &Store) -> Purchases {
     let rows = bounded(ledger.purchases_since(Duration::ZERO)).await.expect("rows");
-    rows.into_iter().map(|row| (row.id, row.state, row.toll)).collect()
+    rows.into_iter().map(|row| (row.id, row.state, row.price)).collect()
 }

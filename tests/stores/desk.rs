@@ -19,7 +19,7 @@ pub(crate) const START: Duration = Duration::from_secs(1_763_640_000);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
-pub(crate) const TOLL: Usd = Usd::mills(6);
+pub(crate) const PRICE: Usd = Usd::mills(6);
 
 pub(crate) struct Desk {
     pub(crate) store: Store,
@@ -85,26 +85,31 @@ impl Desk {
     }
 
     /// A purchase that is matched from `since` on. Its caller was never refused.
-    pub(crate) fn twin(&self, likeness: &str, since: Duration, is_retry: bool) -> Reservation {
-        self.matched(likeness, (since, Duration::MAX), is_retry.then_some(Duration::ZERO))
+    pub(crate) fn duplicate(
+        &self,
+        fingerprint: &str,
+        since: Duration,
+        is_retry: bool,
+    ) -> Reservation {
+        self.matched(fingerprint, (since, Duration::MAX), is_retry.then_some(Duration::ZERO))
     }
 
     /// The same, with all bounds.
     pub(crate) fn matched(
         &self,
-        likeness: &str,
+        fingerprint: &str,
         (since, until): (Duration, Duration),
         delivered_since: Option<Duration>,
     ) -> Reservation {
-        let (likeness, within) = (identity(likeness), self.now() - since);
+        let (fingerprint, within) = (identity(fingerprint), self.now() - since);
         let ahead = until.saturating_sub(self.now());
         let claim = DedupeKey::Fingerprint(DuplicateCheck {
-            fingerprint: likeness,
+            fingerprint,
             within,
             clock_skew: ahead,
             delivered_since,
         });
-        Reservation { dedupe_key: claim, ..asked("ann", TOLL) }
+        Reservation { dedupe_key: claim, ..asked("ann", PRICE) }
     }
 
     /// Reserves and sends.
@@ -114,10 +119,10 @@ impl Desk {
         asked.id
     }
 
-    /// Buys for the toll that was expected.
+    /// Buys for the price that was expected.
     pub(crate) async fn buy(&self, asked: &Reservation, body: &str) -> PurchaseId {
         let id = self.send(asked).await;
-        self.settle(id, posted(asked.toll, body)).await;
+        self.settle(id, charged(asked.price, body)).await;
         id
     }
 
@@ -193,13 +198,13 @@ pub(crate) fn identity(name: &str) -> Digest {
 }
 
 /// A purchase that resembles no other.
-pub(crate) fn asked(caller: &str, toll: Usd) -> Reservation {
+pub(crate) fn asked(caller: &str, price: Usd) -> Reservation {
     let id = PurchaseId::new();
-    let mut likeness = [0; 32];
-    likeness[16..].copy_from_slice(id.0.as_bytes());
+    let mut fingerprint = [0; 32];
+    fingerprint[16..].copy_from_slice(id.0.as_bytes());
     let (within, ahead) = (Duration::MAX, Duration::MAX);
     let claim = DedupeKey::Fingerprint(DuplicateCheck {
-        fingerprint: likeness,
+        fingerprint,
         within,
         clock_skew: ahead,
         delivered_since: None,
@@ -209,7 +214,7 @@ pub(crate) fn asked(caller: &str, toll: Usd) -> Reservation {
         caller: caller.into(),
         service: Service::Chat,
         model: "alpha".into(),
-        toll,
+        price,
         dedupe_key: claim,
         budgets: Budgets::default(),
         replay_only: false,
@@ -218,28 +223,28 @@ pub(crate) fn asked(caller: &str, toll: Usd) -> Reservation {
 
 pub(crate) fn keyed(key: &str, payload: &str) -> Reservation {
     let claim = DedupeKey::IdempotencyKey { key: identity(key), payload: identity(payload) };
-    Reservation { dedupe_key: claim, ..asked("ann", TOLL) }
+    Reservation { dedupe_key: claim, ..asked("ann", PRICE) }
 }
 
 pub(crate) fn reply(body: &str) -> KeptReply {
     KeptReply { status: 200, is_json: true, body: body.to_owned().into() }
 }
 
-pub(crate) fn posted(cost: Usd, body: &str) -> Settlement {
-    Settlement::Posted { cost, reply: Some(reply(body)), keep: 24 * HOUR, job: None }
+pub(crate) fn charged(cost: Usd, body: &str) -> Settlement {
+    Settlement::Charged { cost, reply: Some(reply(body)), keep: 24 * HOUR, job: None }
 }
 
-/// Runs each promise on each backend, with the usual room.
+/// Runs each test on each backend, with the usual room.
 macro_rules! on_every_backend {
-    ($($promise:ident),+ $(,)?) => {
+    ($($test:ident),+ $(,)?) => {
         mod memory {
-            $(#[tokio::test] async fn $promise() {
-                super::$promise($crate::desk::Desk::in_memory(Default::default())).await;
+            $(#[tokio::test] async fn $test() {
+                super::$test($crate::desk::Desk::in_memory(Default::default())).await;
             })+
         }
         mod sqlite {
-            $(#[tokio::test] async fn $promise() {
-                super::$promise($crate::desk::Desk::on_disk(Default::default())).await;
+            $(#[tokio::test] async fn $test() {
+                super::$test($crate::desk::Desk::on_disk(Default::default())).await;
             })+
         }
     };

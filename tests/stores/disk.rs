@@ -26,9 +26,9 @@ async fn a_second_server_is_told_whose_the_ledger_is() {
         let Err(OpenError::Locked { pid, .. }) = second else { panic!("{second:?}") };
         assert_eq!(pid, Some(std::process::id()));
     }
-    desk.buy(&asked("ann", TOLL), "").await;
+    desk.buy(&asked("ann", PRICE), "").await;
     desk.restart();
-    assert_eq!(desk.states().await, [PurchaseState::Posted]);
+    assert_eq!(desk.states().await, [PurchaseState::Charged]);
 }
 
 #[tokio::test]
@@ -52,7 +52,7 @@ async fn play_money_and_real_money_never_share_a_ledger() {
 #[tokio::test]
 async fn the_files_are_their_owners_alone() {
     let desk = Desk::on_disk(StoreCapacity::default());
-    desk.buy(&asked("ann", TOLL), "").await;
+    desk.buy(&asked("ann", PRICE), "").await;
     let folder = fs::read_dir(desk.path().parent().unwrap()).unwrap();
     let modes: Vec<_> = folder
         .map(|file| file.unwrap())
@@ -77,14 +77,14 @@ async fn a_full_disk_refuses_purchases_until_there_is_room() {
     let big = "x".repeat(20_000);
     let mut bought = 0;
     let refused = loop {
-        let next = asked("ann", TOLL);
+        let next = asked("ann", PRICE);
         if let Err(refused) = desk.reserve(&next).await {
             break refused;
         }
         let _ = desk.store.mark_sent(next.id, AccountStatus::Confirmed).await;
         // A reply that finds no room leaves its purchase as it was, and one without a reply may still fit.
-        if desk.store.settle(next.id, posted(TOLL, &big)).await.is_err() {
-            let bare = Settlement::Posted { cost: TOLL, reply: None, keep: HOUR, job: None };
+        if desk.store.settle(next.id, charged(PRICE, &big)).await.is_err() {
+            let bare = Settlement::Charged { cost: PRICE, reply: None, keep: HOUR, job: None };
             let _ = desk.store.settle(next.id, bare).await;
         }
         bought += 1;
@@ -97,7 +97,7 @@ async fn a_full_disk_refuses_purchases_until_there_is_room() {
     // The replies' time comes, and there is room again, without a restart.
     desk.pass(25 * HOUR);
     desk.store.purge_expired().await.unwrap();
-    desk.buy(&asked("ann", TOLL), "hello").await;
+    desk.buy(&asked("ann", PRICE), "hello").await;
     desk.restart();
     assert_eq!(desk.states().await.len() as u64, bought + 1);
 }
@@ -105,26 +105,26 @@ async fn a_full_disk_refuses_purchases_until_there_is_room() {
 #[tokio::test]
 async fn an_end_that_found_no_room_is_noted_when_there_is_some() {
     let desk = Desk::on_disk(StoreCapacity { pages: Some(60), ..StoreCapacity::default() });
-    let id = desk.send(&asked("ann", TOLL)).await;
-    desk.store.settle_later(id, posted(TOLL, &"x".repeat(500_000)));
-    assert_eq!(desk.total().await.day, TOLL);
+    let id = desk.send(&asked("ann", PRICE)).await;
+    desk.store.settle_later(id, charged(PRICE, &"x".repeat(500_000)));
+    assert_eq!(desk.total().await.day, PRICE);
     assert_eq!(desk.states().await, [PurchaseState::Sent]);
     // Another process gives the ledger's room back.
-    desk.settle(id, Settlement::Voided).await;
-    eventually(async || desk.states().await == [PurchaseState::Voided]).await;
+    desk.settle(id, Settlement::Released).await;
+    eventually(async || desk.states().await == [PurchaseState::Released]).await;
 }
 
 #[tokio::test]
 async fn charge_and_job_are_written_in_one_step() {
     let desk = Desk::on_disk(StoreCapacity { pages: Some(60), ..StoreCapacity::default() });
-    let asked = asked("ann", TOLL);
+    let asked = asked("ann", PRICE);
     let id = desk.send(&asked).await;
     let job = job("r-1", "ann");
     let accepted = |body: &str| {
-        let Settlement::Posted { cost, reply, keep, .. } = posted(TOLL, body) else {
+        let Settlement::Charged { cost, reply, keep, .. } = charged(PRICE, body) else {
             unreachable!()
         };
-        Settlement::Posted { cost, reply, keep, job: Some(Box::new(job.clone())) }
+        Settlement::Charged { cost, reply, keep, job: Some(Box::new(job.clone())) }
     };
     let known = async || bounded(desk.store.find_job("r-1".into())).await.unwrap();
     // Whatever does not fit takes the rest with it.
@@ -132,7 +132,7 @@ async fn charge_and_job_are_written_in_one_step() {
     assert!(refused.is_err());
     assert_eq!((known().await, desk.states().await), (None, vec![PurchaseState::Sent]));
     desk.store.settle_later(id, accepted("hello"));
-    eventually(async || desk.states().await == [PurchaseState::Posted]).await;
+    eventually(async || desk.states().await == [PurchaseState::Charged]).await;
     assert_eq!(known().await, Some(job.clone()));
 }
 
@@ -143,19 +143,19 @@ async fn what_is_written_beside_a_server_holds_within_a_second() {
     desk.settle(id, Settlement::Unknown).await;
 
     let beside = Store::open_shared(&desk.path(), desk.clock()).unwrap();
-    bounded(beside.settle(id, posted(Usd::mills(7), "found"))).await.unwrap();
+    bounded(beside.settle(id, charged(Usd::mills(7), "found"))).await.unwrap();
     let written = tollgate::clock::now();
     assert_eq!(desk.replayed(&keyed("k", "p")).await, Some(reply("found")));
     assert_eq!(desk.total().await.day, Usd::mills(7));
     assert!(written.elapsed() < Duration::from_secs(1));
 
-    desk.buy(&asked("bob", TOLL), "").await;
+    desk.buy(&asked("bob", PRICE), "").await;
     assert_eq!(
         bounded(beside.current_spend(BudgetScope::Total)).await.unwrap().day,
         Usd::mills(13)
     );
     drop(beside);
-    desk.buy(&asked("bob", TOLL), "").await;
+    desk.buy(&asked("bob", PRICE), "").await;
 }
 
 #[tokio::test]
@@ -170,7 +170,7 @@ async fn another_process_is_kept_from_serving_and_may_write_beside() {
         .unwrap();
     assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
     assert_eq!(desk.replayed(&keyed("k", "p")).await, Some(reply("from the other process")));
-    desk.buy(&asked("ann", TOLL), "").await;
+    desk.buy(&asked("ann", PRICE), "").await;
     assert_eq!(desk.total().await.day, Usd::mills(13));
 }
 
@@ -188,7 +188,7 @@ async fn the_other_process() {
     assert_eq!(pid, Some(std::os::unix::process::parent_id()));
     let beside = Store::open_shared(path, clock).unwrap();
     let unknown = bounded(beside.purchases_since(Duration::ZERO)).await.unwrap()[0].id;
-    let found = posted(Usd::mills(7), "from the other process");
+    let found = charged(Usd::mills(7), "from the other process");
     bounded(beside.settle(unknown, found)).await.unwrap();
 }
 
@@ -196,10 +196,10 @@ async fn the_other_process() {
 async fn a_reader_reads_beside_a_server_and_writes_nothing() {
     let desk = Desk::on_disk(StoreCapacity::default());
     let reader = Store::open_read_only(&desk.path(), desk.clock()).unwrap();
-    let id = desk.buy(&asked("ann", TOLL), "").await;
+    let id = desk.buy(&asked("ann", PRICE), "").await;
     assert_eq!(bounded(reader.purchases_since(Duration::ZERO)).await.unwrap()[0].id, id);
-    assert_eq!(bounded(reader.current_spend(BudgetScope::Total)).await.unwrap().day, TOLL);
-    let asked = asked("ann", TOLL);
+    assert_eq!(bounded(reader.current_spend(BudgetScope::Total)).await.unwrap().day, PRICE);
+    let asked = asked("ann", PRICE);
     let refused = bounded(reader.reserve(&asked)).await;
     assert!(matches!(refused, Err(ReserveError::Unavailable(_))), "{refused:?}");
     desk.buy(&keyed("k", "p"), "").await;
@@ -254,10 +254,10 @@ async fn a_file_that_is_no_ledger_of_ours_is_left_as_it_is() {
 #[tokio::test]
 async fn a_ledger_that_cannot_be_used_refuses_everything() {
     let broken = Store::unusable("damaged");
-    let asked = asked("ann", TOLL);
+    let asked = asked("ann", PRICE);
     assert!(matches!(broken.reserve(&asked).await, Err(ReserveError::Unavailable(_))));
     assert!(broken.mark_sent(asked.id, AccountStatus::Confirmed).await.is_err());
-    assert!(broken.settle(asked.id, Settlement::Voided).await.is_err());
+    assert!(broken.settle(asked.id, Settlement::Released).await.is_err());
     assert!(broken.current_spend(BudgetScope::Total).await.is_err());
     assert!(broken.purchases_since(Duration::ZERO).await.is_err());
     assert!(broken.latest_checkpoint().await.is_err());

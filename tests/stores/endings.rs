@@ -16,10 +16,10 @@ on_every_backend!(
 );
 
 async fn a_purchase_ends_once_save_that_an_unknown_one_is_settled(desk: Desk) {
-    let ends = || [posted(Usd::dollars(2), "x"), Settlement::Voided, Settlement::Unknown];
+    let ends = || [charged(Usd::dollars(2), "x"), Settlement::Released, Settlement::Unknown];
     for (first, state, spent) in [
-        (0, PurchaseState::Posted, 2),
-        (1, PurchaseState::Voided, 0),
+        (0, PurchaseState::Charged, 2),
+        (1, PurchaseState::Released, 0),
         (2, PurchaseState::Unknown, 1),
     ] {
         for second in ends() {
@@ -31,8 +31,8 @@ async fn a_purchase_ends_once_save_that_an_unknown_one_is_settled(desk: Desk) {
 
             desk.settle(id, second.clone()).await;
             let (state, spent) = match (state, &second) {
-                (PurchaseState::Unknown, Settlement::Posted { .. }) => (PurchaseState::Posted, 2),
-                (PurchaseState::Unknown, Settlement::Voided) => (PurchaseState::Voided, 0),
+                (PurchaseState::Unknown, Settlement::Charged { .. }) => (PurchaseState::Charged, 2),
+                (PurchaseState::Unknown, Settlement::Released) => (PurchaseState::Released, 0),
                 _ => (state, spent),
             };
             assert_eq!(desk.states().await.last(), Some(&state), "{first} {second:?}");
@@ -44,8 +44,8 @@ async fn a_purchase_ends_once_save_that_an_unknown_one_is_settled(desk: Desk) {
 
 async fn nothing_is_sent_that_is_not_set_aside(desk: Desk) {
     assert!(desk.store.mark_sent(PurchaseId::new(), AccountStatus::Confirmed).await.is_err());
-    for ending in [posted(TOLL, "x"), Settlement::Voided, Settlement::Unknown] {
-        let id = desk.send(&asked("ann", TOLL)).await;
+    for ending in [charged(PRICE, "x"), Settlement::Released, Settlement::Unknown] {
+        let id = desk.send(&asked("ann", PRICE)).await;
         desk.store.mark_sent(id, AccountStatus::Confirmed).await.expect("marking twice is once");
         desk.settle(id, ending).await;
         assert!(desk.store.mark_sent(id, AccountStatus::Confirmed).await.is_err());
@@ -53,21 +53,21 @@ async fn nothing_is_sent_that_is_not_set_aside(desk: Desk) {
 }
 
 async fn an_end_that_nobody_waits_for_is_noted_all_the_same(desk: Desk) {
-    let id = desk.send(&asked("ann", TOLL)).await;
+    let id = desk.send(&asked("ann", PRICE)).await;
     desk.store.settle_later(id, Settlement::Unknown);
     desk.total().await;
     assert_eq!(desk.states().await, [PurchaseState::Unknown]);
 }
 
 async fn ending_what_never_was_changes_nothing(desk: Desk) {
-    desk.settle(PurchaseId::new(), posted(TOLL, "x")).await;
+    desk.settle(PurchaseId::new(), charged(PRICE, "x")).await;
     desk.store.mark_delivered(PurchaseId::new());
     assert_eq!((desk.total().await.day, desk.states().await), (Usd::ZERO, vec![]));
 }
 
 async fn reports_begin_where_they_are_asked_to(desk: Desk) {
     for _ in 0..3 {
-        desk.send(&asked("ann", TOLL)).await;
+        desk.send(&asked("ann", PRICE)).await;
         desk.pass(HOUR);
     }
     let rows = desk.store.purchases_since(START + HOUR).await.unwrap();

@@ -26,10 +26,10 @@ fn with(path: &Path, statements: &str) {
 
 async fn sell(ledger: &Store, count: usize) {
     for _ in 0..count {
-        let asked = asked("ann", TOLL);
+        let asked = asked("ann", PRICE);
         bounded(ledger.reserve(&asked)).await.unwrap();
         bounded(ledger.mark_sent(asked.id, AccountStatus::Confirmed)).await.unwrap();
-        bounded(ledger.settle(asked.id, Settlement::Voided)).await.unwrap();
+        bounded(ledger.settle(asked.id, Settlement::Released)).await.unwrap();
     }
 }
 
@@ -117,7 +117,7 @@ async fn name_changes_although_a_command_had_the_backup_before_the_server() {
     let backup = path.with_file_name("backup.db");
     let ledger = serve(path, clock.clone());
     let name = ledger.name();
-    let asked = asked("ann", TOLL);
+    let asked = asked("ann", PRICE);
     bounded(ledger.reserve(&asked)).await.unwrap();
     with(path, &format!("VACUUM INTO '{}'", backup.display()));
     // It is charged after the backup, which a server would take for one that was never sent.
@@ -218,7 +218,7 @@ async fn ledger_that_was_removed_or_replaced_under_the_server_sells_no_more() {
         exchange(&path);
         let noticed = bounded(ledger.purge_expired()).await.unwrap_err();
         assert!(noticed.to_string().contains(&format!("was {what} under the server")), "{noticed}");
-        let refused = bounded(ledger.reserve(&asked("ann", TOLL))).await.unwrap_err();
+        let refused = bounded(ledger.reserve(&asked("ann", PRICE))).await.unwrap_err();
         assert!(
             matches!(&refused, ReserveError::Unavailable(why) if why.0.contains(what)),
             "{refused:?}"
@@ -266,10 +266,10 @@ async fn log_that_a_long_reader_made_grow_is_cut_when_it_has_gone() {
     reader.query_row("SELECT count(*) FROM purchases", [], |_| Ok(())).unwrap();
     let body = "x".repeat(4 << 20);
     while size() <= LIMIT {
-        let asked = asked("ann", TOLL);
+        let asked = asked("ann", PRICE);
         bounded(ledger.reserve(&asked)).await.unwrap();
         bounded(ledger.mark_sent(asked.id, AccountStatus::Confirmed)).await.unwrap();
-        bounded(ledger.settle(asked.id, posted(TOLL, &body))).await.unwrap();
+        bounded(ledger.settle(asked.id, charged(PRICE, &body))).await.unwrap();
     }
     reader.execute_batch("COMMIT").unwrap();
     // Nothing is sold any more, but the server goes on with what it does each minute.

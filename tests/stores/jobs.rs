@@ -15,7 +15,7 @@ pub(crate) fn job(request_id: &str, owner: &str) -> Job {
         owner: owner.into(),
         key: Some(KeyId(*b"\0key\xff\0\0\0")),
         model: "video-a-2".into(),
-        toll: Usd::dollars(3),
+        price: Usd::dollars(3),
         at: START,
         latest_update: None,
     }
@@ -61,7 +61,7 @@ fn list(names: &[&str]) -> Vec<Arc<str>> {
 
 async fn a_job_is_found_as_it_was_accepted_and_no_other(desk: Desk) {
     let accepted = job("r-1", "ann");
-    let keyless = Job { key: None, toll: Usd::ZERO, ..job("R-1", "") };
+    let keyless = Job { key: None, price: Usd::ZERO, ..job("R-1", "") };
     desk.accept(&accepted).await;
     desk.accept(&keyless).await;
     assert_eq!(desk.job("r-1").await, Some(accepted));

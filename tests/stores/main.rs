@@ -1,4 +1,4 @@
-//! One suite on every backend of the ledger, and what only the one on disk has to promise.
+//! One suite on every backend of the ledger, and what only the one on disk has to guarantee.
 #![cfg(test)]
 
 mod audit;

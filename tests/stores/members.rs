@@ -223,7 +223,7 @@ async fn every_change_has_an_edition_of_its_own_and_a_look_has_none(desk: Desk) 
 
     desk.members().await;
     desk.sessions().await;
-    desk.buy(&asked("ann", TOLL), "").await;
+    desk.buy(&asked("ann", PRICE), "").await;
     assert_eq!(desk.edition().await, *seen.last().unwrap(), "nothing was changed");
 }
 

@@ -22,7 +22,7 @@ const CALLERS: [&str; 3] = ["ann", "bob", "192.0.2.7"];
 
 #[derive(Clone, Debug)]
 enum Verb {
-    Reserve { caller: usize, toll: u64, limits: Budgets, claim: Claimed },
+    Reserve { caller: usize, price: u64, limits: Budgets, claim: Claimed },
     Sent(prop::sample::Index, AccountStatus),
     Settle { which: prop::sample::Index, ending: Settlement, is_waited_for: bool },
     Delivered(prop::sample::Index),
@@ -35,7 +35,7 @@ enum Verb {
 #[derive(Clone, Debug)]
 enum Claimed {
     Key(u8, u8),
-    Twin { likeness: u8, window: Duration, delivered: Option<Duration> },
+    Fingerprint { fingerprint: u8, window: Duration, delivered: Option<Duration> },
 }
 
 fn verbs() -> impl Strategy<Value = Verb> {
@@ -53,23 +53,27 @@ fn verbs() -> impl Strategy<Value = Verb> {
     let claim = prop_oneof![
         (0..4_u8, 0..2_u8).prop_map(|(key, payload)| Claimed::Key(key, payload)),
         (0..4_u8, 0..60_u64, prop::option::weighted(0.2, 0..60_u64)).prop_map(
-            |(likeness, window, delivered)| {
+            |(fingerprint, window, delivered)| {
                 let window = Duration::from_secs(window);
-                Claimed::Twin { likeness, window, delivered: delivered.map(Duration::from_secs) }
+                Claimed::Fingerprint {
+                    fingerprint,
+                    window,
+                    delivered: delivered.map(Duration::from_secs),
+                }
             }
         ),
     ];
     let ending = prop_oneof![
         3 => (0..20_u64, prop::option::of("[a-z]{0,30}"), 0..100_u64).prop_map(|(cost, body, keep)| {
             let reply = body.map(|body| reply(&body));
-            Settlement::Posted { cost: Usd::mills(cost), reply, keep: Duration::from_secs(keep), job: None }
+            Settlement::Charged { cost: Usd::mills(cost), reply, keep: Duration::from_secs(keep), job: None }
         }),
-        1 => Just(Settlement::Voided),
+        1 => Just(Settlement::Released),
         1 => Just(Settlement::Unknown),
     ];
     prop_oneof![
         8 => (0..3_usize, 0..12_u64, limits, claim)
-            .prop_map(|(caller, toll, limits, claim)| Verb::Reserve { caller, toll, limits, claim }),
+            .prop_map(|(caller, price, limits, claim)| Verb::Reserve { caller, price, limits, claim }),
         5 => (which(), any::<bool>()).prop_map(|(which, is_recognised)| {
             let account = if is_recognised { AccountStatus::Confirmed } else { AccountStatus::Unconfirmed };
             Verb::Sent(which, account)
@@ -119,8 +123,8 @@ struct All {
 impl All {
     async fn step(&mut self, verb: &Verb) {
         match verb {
-            Verb::Reserve { caller, toll, limits, claim } => {
-                let asked = self.reservation(*caller, *toll, *limits, claim);
+            Verb::Reserve { caller, price, limits, claim } => {
+                let asked = self.reservation(*caller, *price, *limits, claim);
                 let expected = format!("{:?}", self.oracle.reserve(&asked));
                 let answers = (self.memory.reserve(&asked).await, self.disk.reserve(&asked).await);
                 assert_eq!(format!("{:?}", answers.0), expected, "{asked:?}");
@@ -164,13 +168,15 @@ impl All {
                 self.oracle.restart();
                 for row in self.memory.rows().await {
                     match row.state {
-                        PurchaseState::Reserved => {
-                            self.memory.settle(row.id, Settlement::Voided).await
+                        PurchaseState::Held => {
+                            self.memory.settle(row.id, Settlement::Released).await
                         }
                         PurchaseState::Sent => {
                             self.memory.settle(row.id, Settlement::Unknown).await
                         }
-                        PurchaseState::Posted | PurchaseState::Voided | PurchaseState::Unknown => {}
+                        PurchaseState::Charged
+                        | PurchaseState::Released
+                        | PurchaseState::Unknown => {}
                     }
                 }
                 self.disk.restart_with(LITTLE);
@@ -193,7 +199,7 @@ impl All {
     fn reservation(
         &self,
         caller: usize,
-        toll: u64,
+        price: u64,
         limits: Budgets,
         claim: &Claimed,
     ) -> Reservation {
@@ -201,9 +207,9 @@ impl All {
             Claimed::Key(key, payload) => {
                 DedupeKey::IdempotencyKey { key: [key; 32], payload: [payload; 32] }
             }
-            Claimed::Twin { likeness, window, delivered } => {
+            Claimed::Fingerprint { fingerprint, window, delivered } => {
                 DedupeKey::Fingerprint(DuplicateCheck {
-                    fingerprint: [likeness; 32],
+                    fingerprint: [fingerprint; 32],
                     within: window,
                     clock_skew: window,
                     delivered_since: delivered.map(|ago| self.disk.now().saturating_sub(ago)),
@@ -213,7 +219,7 @@ impl All {
         Reservation {
             budgets: limits,
             dedupe_key: claim,
-            ..asked(CALLERS[caller], Usd::mills(toll))
+            ..asked(CALLERS[caller], Usd::mills(price))
         }
     }
 
@@ -253,13 +259,13 @@ fn adds_up(desk: &Desk) {
     let mut sums: HashMap<(String, String, i64), i64> = HashMap::new();
     let mut rows = file
         .prepare(
-            "SELECT caller, day, month, state, coalesce(cost_micros, toll_micros) FROM purchases",
+            "SELECT caller, day, month, state, coalesce(cost_micros, price_micros) FROM purchases",
         )
         .unwrap();
     let mut rows = rows.query([]).unwrap();
     while let Some(row) = rows.next().unwrap() {
         let (caller, state): (String, String) = (row.get(0).unwrap(), row.get(3).unwrap());
-        let counts = if state == "voided" { 0 } else { row.get(4).unwrap() };
+        let counts = if state == "released" { 0 } else { row.get(4).unwrap() };
         for scope in ["total".to_owned(), format!("caller {caller}")] {
             for (unit, period) in [("day", row.get(1).unwrap()), ("month", row.get(2).unwrap())] {
                 *sums.entry((scope.clone(), unit.to_owned(), period)).or_default() += counts;

@@ -46,7 +46,7 @@ impl Oracle {
             (BudgetKind::CallerDay, limits.caller_day, own.day, own.day_renews_at),
         ] {
             let Some(budget) = budget else { continue };
-            let does_fit = spent.as_micros() + asked.toll.as_micros() <= budget.as_micros();
+            let does_fit = spent.as_micros() + asked.price.as_micros() <= budget.as_micros();
             if !does_fit && over.is_none_or(|over| renews > over.renews_at) {
                 let left = budget.saturating_sub(spent);
                 over = Some(OverBudget { kind: limit, budget, remaining: left, renews_at: renews });
@@ -65,8 +65,8 @@ impl Oracle {
             caller: asked.caller.clone(),
             service: asked.service,
             model: asked.model.to_string(),
-            toll: asked.toll,
-            state: PurchaseState::Reserved,
+            price: asked.price,
+            state: PurchaseState::Held,
         };
         self.entries.push(Entry {
             row,
@@ -89,7 +89,7 @@ impl Oracle {
                     return Ok(None);
                 };
                 let entry = &self.entries[place];
-                if entry.row.state == PurchaseState::Posted && entry.keep_until <= self.now {
+                if entry.row.state == PurchaseState::Charged && entry.keep_until <= self.now {
                     return Ok(Some(place));
                 }
                 match &entry.claim {
@@ -99,18 +99,19 @@ impl Oracle {
                     _ => Err(ReserveError::KeyReused),
                 }
             }
-            DedupeKey::Fingerprint(twin) => {
+            DedupeKey::Fingerprint(duplicate) => {
                 let is_same = |entry: &&Entry| match &entry.claim {
-                    Some(DedupeKey::Fingerprint(held)) => held.fingerprint == twin.fingerprint,
+                    Some(DedupeKey::Fingerprint(held)) => held.fingerprint == duplicate.fingerprint,
                     _ => false,
                 };
                 let repeats = |entry: &&Entry| match entry.row.ended_at {
                     None => true,
                     Some(ended) => {
-                        let is_new = twin.delivered_since.is_some_and(|since| ended >= since);
+                        let is_new = duplicate.delivered_since.is_some_and(|since| ended >= since);
                         let is_unseen =
                             !entry.is_delivered || entry.row.state == PurchaseState::Unknown;
-                        let (since, until) = (self.now - twin.within, self.now + twin.clock_skew);
+                        let (since, until) =
+                            (self.now - duplicate.within, self.now + duplicate.clock_skew);
                         (since..=until).contains(&ended) && (is_unseen || is_new)
                     }
                 };
@@ -126,10 +127,15 @@ impl Oracle {
     }
 
     fn known(&self, entry: &Entry) -> ExistingPurchase {
-        let is_kept = entry.row.state == PurchaseState::Posted && entry.keep_until > self.now;
+        let is_kept = entry.row.state == PurchaseState::Charged && entry.keep_until > self.now;
         let reply = entry.reply.as_ref().filter(|_| is_kept);
-        let PurchaseRecord { id, state, toll, .. } = entry.row;
-        ExistingPurchase { id, state, toll, reply_bytes: reply.map(|reply| reply.body.len()) }
+        let PurchaseRecord { id, state, price, .. } = entry.row;
+        ExistingPurchase {
+            id,
+            state,
+            cost: price,
+            reply_bytes: reply.map(|reply| reply.body.len()),
+        }
     }
 
     fn entry(&mut self, id: PurchaseId) -> Option<&mut Entry> {
@@ -152,20 +158,20 @@ impl Oracle {
         let now = self.now;
         let Some(entry) = self.entry(id) else { return };
         match (entry.row.state, &ending) {
-            (PurchaseState::Posted | PurchaseState::Voided, _)
+            (PurchaseState::Charged | PurchaseState::Released, _)
             | (PurchaseState::Unknown, Settlement::Unknown) => return,
             _ => {}
         }
         entry.row.ended_at.get_or_insert(now);
         match ending {
-            Settlement::Posted { cost, reply, keep, .. } => {
-                entry.row.state = PurchaseState::Posted;
-                entry.row.toll = cost;
+            Settlement::Charged { cost, reply, keep, .. } => {
+                entry.row.state = PurchaseState::Charged;
+                entry.row.price = cost;
                 entry.keep_until = now + keep;
                 entry.reply = reply;
             }
-            Settlement::Voided => {
-                entry.row.state = PurchaseState::Voided;
+            Settlement::Released => {
+                entry.row.state = PurchaseState::Released;
                 entry.claim = None;
             }
             Settlement::Unknown => entry.row.state = PurchaseState::Unknown,
@@ -206,9 +212,9 @@ impl Oracle {
     pub(crate) fn restart(&mut self) {
         for PurchaseRecord { id, state, .. } in self.rows() {
             match state {
-                PurchaseState::Reserved => self.settle(id, Settlement::Voided),
+                PurchaseState::Held => self.settle(id, Settlement::Released),
                 PurchaseState::Sent => self.settle(id, Settlement::Unknown),
-                PurchaseState::Posted | PurchaseState::Voided | PurchaseState::Unknown => {}
+                PurchaseState::Charged | PurchaseState::Released | PurchaseState::Unknown => {}
             }
         }
     }
@@ -231,7 +237,7 @@ impl Oracle {
                 BudgetScope::Total => true,
                 BudgetScope::Caller(caller) => entry.row.caller == *caller,
             };
-            is_of && entry.row.state != PurchaseState::Voided
+            is_of && entry.row.state != PurchaseState::Released
         };
         let sum = |is_in: &dyn Fn(Date) -> bool| {
             let all = self
@@ -239,7 +245,7 @@ impl Oracle {
                 .iter()
                 .filter(counts)
                 .filter(|entry| is_in(Date::from_days(entry.day)));
-            Usd::micros(all.map(|entry| entry.row.toll.as_micros()).sum())
+            Usd::micros(all.map(|entry| entry.row.price.as_micros()).sum())
         };
         PeriodSpend {
             day: sum(&|day| day == today),

@@ -7,14 +7,14 @@ use crate::desk::*;
 
 const TODAY: u64 = START.as_secs() / 86_400;
 
-fn of(caller: &str, model: &str, toll: u64) -> Reservation {
-    Reservation { model: model.into(), ..asked(caller, Usd::mills(toll)) }
+fn of(caller: &str, model: &str, price: u64) -> Reservation {
+    Reservation { model: model.into(), ..asked(caller, Usd::mills(price)) }
 }
 
 fn row(caller: &str, day: u64, model: &str, count: u64, mills: [u64; 3]) -> SpendRow {
-    let [settled, unknown, held] = mills.map(Usd::mills);
+    let [charged, unknown, held] = mills.map(Usd::mills);
     let (caller, model) = (caller.to_owned(), model.to_owned());
-    SpendRow { caller, day, service: Service::Chat, model, count, settled, unknown, held }
+    SpendRow { caller, day, service: Service::Chat, model, count, charged, unknown, held }
 }
 
 impl Desk {
@@ -30,16 +30,16 @@ impl Desk {
 
 async fn everybodys_spend_is_grouped_by_caller_day_and_model(desk: Desk) {
     assert_eq!(desk.spending_of_all(START).await, []);
-    desk.end(of("bob", "alpha", 3), posted(Usd::mills(4), "")).await;
-    desk.end(of("ann", "beta", 5), posted(Usd::mills(5), "")).await;
-    desk.end(of("ann", "alpha", 3), posted(Usd::mills(3), "")).await;
+    desk.end(of("bob", "alpha", 3), charged(Usd::mills(4), "")).await;
+    desk.end(of("ann", "beta", 5), charged(Usd::mills(5), "")).await;
+    desk.end(of("ann", "alpha", 3), charged(Usd::mills(3), "")).await;
     desk.end(of("ann", "alpha", 3), Settlement::Unknown).await;
-    desk.end(of("ann", "alpha", 100), Settlement::Voided).await;
-    desk.end(of("eve", "alpha", 3), Settlement::Voided).await;
+    desk.end(of("ann", "alpha", 100), Settlement::Released).await;
+    desk.end(of("eve", "alpha", 3), Settlement::Released).await;
     desk.send(&of("ann", "alpha", 7)).await;
     desk.reserve(&of("ann", "alpha", 8)).await.unwrap();
     desk.pass(DAY);
-    desk.end(of("ann", "alpha", 9), posted(Usd::mills(9), "")).await;
+    desk.end(of("ann", "alpha", 9), charged(Usd::mills(9), "")).await;
     let first = row("ann", TODAY, "alpha", 4, [3, 3, 15]);
     let next = row("ann", TODAY + 1, "alpha", 1, [9, 0, 0]);
     let others =
@@ -56,13 +56,13 @@ async fn everybodys_spend_is_grouped_by_caller_day_and_model(desk: Desk) {
 async fn unknown_outcomes_come_latest_first_until_they_are_known(desk: Desk) {
     let mut ids = Vec::new();
     for _ in 0..4 {
-        let id = desk.send(&asked("ann", TOLL)).await;
+        let id = desk.send(&asked("ann", PRICE)).await;
         desk.settle(id, Settlement::Unknown).await;
         ids.insert(0, id);
         desk.pass(SECOND);
     }
-    desk.buy(&asked("ann", TOLL), "").await;
-    desk.settle(ids.remove(1), Settlement::Voided).await;
+    desk.buy(&asked("ann", PRICE), "").await;
+    desk.settle(ids.remove(1), Settlement::Released).await;
     let unknown = async |most| {
         let rows = bounded(desk.store.unknown_purchases(most)).await.expect("looked up");
         rows.into_iter().map(|row| row.id).collect::<Vec<_>>()
@@ -79,7 +79,7 @@ async fn everybodys_jobs_come_newest_first(desk: Desk) {
             owner: owner.into(),
             key: None,
             model: "video-a-2".into(),
-            toll: Usd::dollars(3),
+            price: Usd::dollars(3),
             at: START,
             latest_update: None,
         };

@@ -6,32 +6,32 @@ use tollgate::store::{PurchaseState, Settlement};
 use crate::desk::*;
 
 #[tokio::test]
-async fn what_was_never_sent_is_voided_and_what_was_sent_is_unknown() {
+async fn what_was_never_sent_is_released_and_what_was_sent_is_unknown() {
     let mut desk = Desk::on_disk(Default::default());
-    desk.reserve(&keyed("reserved", "p")).await.unwrap();
+    desk.reserve(&keyed("held", "p")).await.unwrap();
     desk.send(&keyed("sent", "p")).await;
-    desk.buy(&keyed("posted", "p"), "hello").await;
-    desk.send(&desk.twin("twin", START, false)).await;
+    desk.buy(&keyed("charged", "p"), "hello").await;
+    desk.send(&desk.duplicate("duplicate", START, false)).await;
     desk.pass(HOUR);
     desk.restart();
 
     let states = [
-        PurchaseState::Voided,
+        PurchaseState::Released,
         PurchaseState::Unknown,
-        PurchaseState::Posted,
+        PurchaseState::Charged,
         PurchaseState::Unknown,
     ];
     assert_eq!(desk.states().await, states);
     assert_eq!(desk.total().await.day, Usd::mills(18));
     assert_eq!(desk.of("ann").await.month, Usd::mills(18));
     assert_eq!(desk.known(&keyed("sent", "p")).await.state, PurchaseState::Unknown);
-    assert_eq!(desk.replayed(&keyed("posted", "p")).await, Some(reply("hello")));
+    assert_eq!(desk.replayed(&keyed("charged", "p")).await, Some(reply("hello")));
     // Whoever was cut off by the crash comes back now, not when the purchase began.
     assert_eq!(
-        desk.known(&desk.twin("twin", START + HOUR, false)).await.state,
+        desk.known(&desk.duplicate("duplicate", START + HOUR, false)).await.state,
         PurchaseState::Unknown
     );
-    desk.reserve(&keyed("reserved", "q")).await.unwrap();
+    desk.reserve(&keyed("held", "q")).await.unwrap();
 }
 
 #[tokio::test]
@@ -39,34 +39,34 @@ async fn the_last_handle_writes_what_is_still_on_its_way() {
     let mut desk = Desk::on_disk(Default::default());
     let mut ids = Vec::new();
     for _ in 0..300 {
-        ids.push(desk.send(&asked("ann", TOLL)).await);
+        ids.push(desk.send(&asked("ann", PRICE)).await);
     }
     for id in &ids {
-        desk.store.settle_later(*id, posted(TOLL, "hello"));
+        desk.store.settle_later(*id, charged(PRICE, "hello"));
     }
     desk.restart();
-    assert!(desk.states().await.iter().all(|state| *state == PurchaseState::Posted));
+    assert!(desk.states().await.iter().all(|state| *state == PurchaseState::Charged));
 }
 
 #[tokio::test]
 async fn a_settled_purchase_is_not_settled_again_by_a_restart() {
     let mut desk = Desk::on_disk(Default::default());
-    let id = desk.send(&asked("ann", TOLL)).await;
+    let id = desk.send(&asked("ann", PRICE)).await;
     desk.settle(id, Settlement::Unknown).await;
     desk.restart();
-    desk.settle(id, posted(Usd::mills(7), "late")).await;
+    desk.settle(id, charged(Usd::mills(7), "late")).await;
     desk.restart();
     assert_eq!(
         (desk.states().await, desk.total().await.day),
-        (vec![PurchaseState::Posted], Usd::mills(7))
+        (vec![PurchaseState::Charged], Usd::mills(7))
     );
 }
 
 #[tokio::test]
 async fn a_day_that_was_counted_in_is_remembered() {
     let mut desk = Desk::on_disk(Default::default());
-    desk.buy(&asked("ann", TOLL), "").await;
+    desk.buy(&asked("ann", PRICE), "").await;
     desk.set(START - 2 * DAY);
     desk.restart();
-    assert_eq!(desk.total().await.day, TOLL);
+    assert_eq!(desk.total().await.day, PRICE);
 }

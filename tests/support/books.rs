@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
 use super::client::Answer;
-use super::heard::{likeness, price};
+use super::heard::{fingerprint, price};
 use super::upstream::Charge;
 use super::{lock, login};
 
@@ -14,7 +14,7 @@ pub(crate) struct Books(Mutex<Sums>);
 
 #[derive(Debug, Default)]
 struct Sums {
-    /// Tolls of answers that say that they were charged, to requests without a key.
+    /// Prices of answers that say that they were charged, to requests without a key.
     told: u64,
     /// Prices of purchases without a key whose outcome no client knows.
     unknown: u64,
@@ -75,9 +75,9 @@ impl Books {
         let holder = member.map(str::to_owned).or_else(|| login::subject(token));
         let scope = format!("{service} {}", holder.unwrap_or_default());
         let key = key.map(|(_, key)| (scope, key.trim_matches('"').to_owned()));
-        if let Some(likeness) = likeness(method, target, body.as_bytes()) {
+        if let Some(fingerprint) = fingerprint(method, target, body.as_bytes()) {
             let mut sums = lock(&self.0);
-            let offers = sums.offers.entry(likeness).or_default();
+            let offers = sums.offers.entry(fingerprint).or_default();
             match &key {
                 Some(key) => _ = offers.keys.insert(key.clone()),
                 None => offers.without_a_key += 1,
@@ -104,14 +104,14 @@ impl Books {
         let mut sums = lock(&self.0);
         let charged = answer.charged();
         if (200..300).contains(&answer.status) && charged.is_none() {
-            let Some(toll) = answer.toll() else { return };
+            let Some(price) = answer.cost() else { return };
             match key {
                 Some(key) => {
-                    let before = sums.keys.entry(key.clone()).or_default().paid.replace(toll);
-                    let before = before.unwrap_or(toll);
-                    assert_eq!(before, toll, "two tolls for one key: {key:?}");
+                    let before = sums.keys.entry(key.clone()).or_default().paid.replace(price);
+                    let before = before.unwrap_or(price);
+                    assert_eq!(before, price, "two prices for one key: {key:?}");
                 }
-                None if !answer.is_replay() => sums.told += toll,
+                None if !answer.is_replay() => sums.told += price,
                 None => {}
             }
         } else if charged.is_some_and(|charged| charged != "no") {
@@ -152,13 +152,16 @@ impl Books {
             return;
         }
         let mut times: HashMap<&str, usize> = HashMap::new();
-        for likeness in charges.iter().filter_map(|charge| charge.likeness.as_deref()) {
-            *times.entry(likeness).or_default() += 1;
+        for fingerprint in charges.iter().filter_map(|charge| charge.fingerprint.as_deref()) {
+            *times.entry(fingerprint).or_default() += 1;
         }
-        for (likeness, times) in times {
-            let offers = sums.offers.get(likeness);
+        for (fingerprint, times) in times {
+            let offers = sums.offers.get(fingerprint);
             let most = offers.map_or(0, |offers| offers.keys.len() + offers.without_a_key);
-            assert!(times <= most, "charged {times} times, {most} at most were asked: {likeness}");
+            assert!(
+                times <= most,
+                "charged {times} times, {most} at most were asked: {fingerprint}"
+            );
         }
     }
 }

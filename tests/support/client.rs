@@ -202,11 +202,11 @@ impl Answer {
         data.filter_map(|data| serde_json::from_str(data).ok()).collect()
     }
 
-    /// `Tollgate-Toll`, or what a stream says in its place, in micro-dollars.
-    pub(crate) fn toll(&self) -> Option<u64> {
+    /// `Tollgate-Cost`, or what a stream says in its place, in micro-dollars.
+    pub(crate) fn cost(&self) -> Option<u64> {
         let events = self.events();
-        let told = events.iter().find_map(|event| event["toll"].as_str());
-        let text = self.value("tollgate-toll").or(told)?;
+        let told = events.iter().find_map(|event| event["cost"].as_str());
+        let text = self.value("tollgate-cost").or(told)?;
         let (dollars, micros) = text.split_once('.').expect("dollars with a point");
         assert_eq!(micros.len(), 6, "six places: {text}");
         Some(dollars.parse::<u64>().unwrap() * 1_000_000 + micros.parse::<u64>().unwrap())

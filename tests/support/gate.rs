@@ -129,8 +129,8 @@ impl Gate {
     fn begin(upstream: &Upstream, folder: TempDir, home: Home, more: &[(&str, &str)]) -> Self {
         let mut environment = environment(upstream);
         let settings = fs::read_to_string(folder.path().join(SETTINGS)).unwrap();
-        if !settings.contains("gateway.window") {
-            environment.push(("TOLLGATE_GATEWAY__WINDOW".to_owned(), NO_WINDOW.to_owned()));
+        if !settings.contains("gateway.rate_limit") {
+            environment.push(("TOLLGATE_GATEWAY__RATE_LIMIT".to_owned(), NO_WINDOW.to_owned()));
         }
         let more = more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         environment.extend(more);

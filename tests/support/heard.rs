@@ -28,7 +28,7 @@ const PRICES: &[(&str, u64)] = &[
     ("video-e-gen4-turbo", 3_000_000),
 ];
 
-/// The toll of the endpoint that tests let through, in micro-dollars.
+/// The price of the endpoint that tests let through, in micro-dollars.
 const SEARCH: u64 = 10_000;
 
 /// One request that the gateway read to its end.
@@ -77,7 +77,7 @@ pub(crate) fn price(method: &str, target: &str, body: &[u8]) -> u64 {
 }
 
 /// What is bought, whichever the model: chat or video, and the words.
-pub(crate) fn likeness(method: &str, target: &str, body: &[u8]) -> Option<String> {
+pub(crate) fn fingerprint(method: &str, target: &str, body: &[u8]) -> Option<String> {
     if price(method, target, body) == 0 {
         return None;
     }

@@ -68,7 +68,7 @@ impl InProcess {
             shared.store = store.clone();
             shared.jobs =
                 JobRegistry::new(store.clone(), runtime.handle().clone(), shutdown.clone());
-            shared.rate_limit = RateLimit::new(store, config.gateway.window, shutdown.clone());
+            shared.rate_limit = RateLimit::new(store, config.gateway.rate_limit, shutdown.clone());
             runtime.block_on(shared.rate_limit.restore());
         }
         let known = (shared.store.clone(), Arc::clone(&shared.access));
@@ -104,7 +104,7 @@ async fn serve(
     let own = vec![page.local_addr().unwrap().ip()];
     let (access, metrics) = (Arc::clone(&shared.access), Arc::clone(&shared.metrics));
     let app = App::new(config, own, shared.clone()).expect("the gate starts");
-    if app.config.gateway.window == tollgate::config::RateLimitConfig::Auto {
+    if app.config.gateway.rate_limit == tollgate::config::RateLimitConfig::Auto {
         tokio::spawn(app.watch_account());
     } else {
         // Nobody asks for the account's keys, so no purchase is to wait for them.

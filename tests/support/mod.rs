@@ -1,4 +1,4 @@
-//! What every promise is tested with: a gate, a scripted gateway behind it, a raw client before it.
+//! What every guarantee is tested with: a gate, a scripted gateway behind it, a raw client before it.
 //!
 //! Whenever a [`Gate`] ends, two invariants hold or the test fails: no key is anywhere ([`canary`]),
 //! and the money adds up ([`books`]).

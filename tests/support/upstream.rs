@@ -12,7 +12,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use tollgate::clock::{self, Instant};
 
 use super::canary::Canary;
-use super::heard::{Heard, likeness, parse_head, read_head, values};
+use super::heard::{Heard, fingerprint, parse_head, read_head, values};
 use super::reply::{Ending, Reply};
 use super::{lock, log, patiently, until};
 
@@ -68,7 +68,7 @@ struct Shared {
 pub(crate) struct Charge {
     pub(crate) micros: u64,
     /// For what.
-    pub(crate) likeness: Option<String>,
+    pub(crate) fingerprint: Option<String>,
 }
 
 /// One connection: every byte that came, and a handle to end it.
@@ -338,8 +338,8 @@ fn converse(mut tap: Tap<'_>) {
         let reply = (tap.shared.answer)(&heard);
         if reply.is_charged() {
             let micros = reply.price().unwrap_or_else(|| heard.price());
-            let likeness = likeness(&heard.method, &heard.target, &heard.body);
-            lock(&tap.shared.charged).push(Charge { micros, likeness });
+            let fingerprint = fingerprint(&heard.method, &heard.target, &heard.body);
+            lock(&tap.shared.charged).push(Charge { micros, fingerprint });
         }
         // Only now is it seen by who waits for it: what it costs is known.
         lock(&tap.shared.heard).push(heard);

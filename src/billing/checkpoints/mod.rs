@@ -90,7 +90,7 @@ pub async fn apply_verdict(
         };
         let ending = match settled.charged {
             Some(cost) => charged_without_reply(cost, keep(entry.purchase.service)),
-            None => Settlement::Voided,
+            None => Settlement::Released,
         };
         ledger.settle(settled.id, ending).await?;
     }
@@ -103,7 +103,7 @@ pub async fn apply_verdict(
 
 /// The end of a purchase that was charged, and whose reply was never read.
 pub fn charged_without_reply(cost: Usd, keep: Duration) -> Settlement {
-    Settlement::Posted { cost, reply: None, keep, job: None }
+    Settlement::Charged { cost, reply: None, keep, job: None }
 }
 
 /// Checks that each listing is of the ledger's account. Each process notes one checkpoint, from its first listing,
@@ -121,8 +121,7 @@ impl CheckpointKeeper {
 
     pub async fn run(self, mut latest: watch::Receiver<SummaryStatus>) {
         loop {
-            let SummaryStatus { reading: known, is_readable: is_read } =
-                latest.borrow_and_update().clone();
+            let SummaryStatus { known, is_readable: is_read } = latest.borrow_and_update().clone();
             match (is_read, known) {
                 (Some(true), Some(known)) => self.process(&known).await,
                 (Some(_), _) => self.binding.listing_failed(),

@@ -42,13 +42,13 @@ fn ledger() -> Store {
     Store::in_memory(Arc::new(|| NOON))
 }
 
-async fn reserve(ledger: &Store, (service, toll): (Kind, Usd), model: &str, id: PurchaseId) {
-    send(ledger, (service, toll), model, id, AccountStatus::Confirmed).await;
+async fn reserve(ledger: &Store, (service, price): (Kind, Usd), model: &str, id: PurchaseId) {
+    send(ledger, (service, price), model, id, AccountStatus::Confirmed).await;
 }
 
 async fn send(
     ledger: &Store,
-    (service, toll): (Kind, Usd),
+    (service, price): (Kind, Usd),
     model: &str,
     id: PurchaseId,
     account: AccountStatus,
@@ -60,7 +60,7 @@ async fn send(
         caller: "192.0.2.1".to_owned(),
         service,
         model: model.into(),
-        toll,
+        price,
         dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
         budgets: Budgets::default(),
         replay_only: false,
@@ -85,7 +85,7 @@ async fn first_listing_notes_checkpoint_though_purchases_are_under_way() {
     let noted = ledger.latest_checkpoint().await.unwrap().expect("noted");
     assert_eq!((noted.snapshot, noted.settled_through, noted.last_number), (figures(), 0, 1));
     // One is enough for a process.
-    ledger.settle(id, Settlement::Voided).await.unwrap();
+    ledger.settle(id, Settlement::Released).await.unwrap();
     keeper.process(&known(&["k1"])).await;
     assert_eq!(ledger.latest_snapshots(9).await.unwrap().len(), 1);
 }
@@ -97,9 +97,9 @@ async fn checkpoint_is_tried_again_with_each_listing() {
     let binding = AccountBinding::unchecked();
     let following =
         tokio::spawn(CheckpointKeeper::new(ledger.clone(), binding.clone()).run(latest));
-    for reading in [None, Some(known(&[])), Some(known(&["k1"]))] {
+    for known in [None, Some(known(&[])), Some(known(&["k1"]))] {
         assert_eq!(ledger.latest_checkpoint().await.unwrap(), None);
-        told.send_replace(SummaryStatus { is_readable: Some(reading.is_some()), reading });
+        told.send_replace(SummaryStatus { is_readable: Some(known.is_some()), known });
         binding.ensure_same_account().expect("nothing is decided");
         for _ in 0..100 {
             tokio::task::yield_now().await;
@@ -268,11 +268,9 @@ async fn end(ledger: &Store, bought: &Bought) {
     let reply = KeptReply { status: 200, is_json: true, body: "{}".into() };
     let reply = (!bought.is_assumed).then_some(reply);
     let ending = match bought.state {
-        PurchaseState::Posted => Settlement::Posted { cost: price, reply, keep, job },
-        PurchaseState::Voided => Settlement::Voided,
-        PurchaseState::Reserved | PurchaseState::Sent | PurchaseState::Unknown => {
-            Settlement::Unknown
-        }
+        PurchaseState::Charged => Settlement::Charged { cost: price, reply, keep, job },
+        PurchaseState::Released => Settlement::Released,
+        PurchaseState::Held | PurchaseState::Sent | PurchaseState::Unknown => Settlement::Unknown,
     };
     ledger.settle(id, ending).await.unwrap();
 }
@@ -284,7 +282,7 @@ fn job(bought: &Bought) -> Job {
         owner: "".into(),
         key: None,
         model: bought.model.into(),
-        toll: bought.price,
+        price: bought.price,
         at: NOON,
         latest_update: None,
     }

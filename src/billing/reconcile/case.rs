@@ -116,7 +116,7 @@ impl<'a> Case<'a> {
     fn certain_chats(&self) -> (i128, i128, i128) {
         let chats = self.entries(&[Contribution::Certain], Service::Chat);
         chats.fold((0, 0, 0), |(count, low, high), entry| {
-            let price = micros(entry.purchase.toll);
+            let price = micros(entry.purchase.price);
             let least = if entry.purchase.model == UNSTATED_CHAT { MIN_CHAT_PRICE } else { price };
             (count + 1, low + least.min(price), high + price)
         })
@@ -124,7 +124,7 @@ impl<'a> Case<'a> {
 
     fn max_chat_price(&self) -> i128 {
         let ours = self.evidence.iter().filter(|entry| entry.purchase.service == Service::Chat);
-        ours.map(|entry| micros(entry.purchase.toll)).fold(MAX_CHAT_PRICE, i128::max)
+        ours.map(|entry| micros(entry.purchase.price)).fold(MAX_CHAT_PRICE, i128::max)
     }
 
     /// What may have been given back of what the checkpoint counts.
@@ -144,7 +144,7 @@ impl<'a> Case<'a> {
     }
 
     fn sum(&self, ways: &[Contribution], service: Service) -> i128 {
-        self.entries(ways, service).map(|entry| micros(entry.purchase.toll)).sum()
+        self.entries(ways, service).map(|entry| micros(entry.purchase.price)).sum()
     }
 
     fn contribution(&self, entry: &Evidence) -> Contribution {
@@ -152,23 +152,23 @@ impl<'a> Case<'a> {
         let is_video = row.service == Service::Video;
         let is_refundable = is_video
             && match row.state {
-                PurchaseState::Posted => entry.job != Some(JobState::Finished),
-                PurchaseState::Unknown | PurchaseState::Reserved | PurchaseState::Sent => true,
-                PurchaseState::Voided => false,
+                PurchaseState::Charged => entry.job != Some(JobState::Finished),
+                PurchaseState::Unknown | PurchaseState::Held | PurchaseState::Sent => true,
+                PurchaseState::Released => false,
             };
-        if row.state == PurchaseState::Voided {
+        if row.state == PurchaseState::Released {
             Contribution::Never
         } else if entry.number <= self.before.settled_through {
             let may_come = self.before.snapshot.at.saturating_sub(REFUNDS_WITHIN);
             // Of charged ones, the evidence has those alone that may be refunded.
-            let is_late =
-                row.state == PurchaseState::Posted || row.ended_at.is_none_or(|end| end > may_come);
+            let is_late = row.state == PurchaseState::Charged
+                || row.ended_at.is_none_or(|end| end > may_come);
             if is_refundable && is_late { Contribution::Refund } else { Contribution::Never }
         } else if entry.number <= self.before.last_number {
             if is_refundable { Contribution::PossibleOrRefund } else { Contribution::Possible }
         } else {
             // Nobody knows what an endpoint of `gateway.passthrough` costs.
-            let is_sure = row.state == PurchaseState::Posted
+            let is_sure = row.state == PurchaseState::Charged
                 && row.service != Service::Other
                 && !is_refundable
                 && !entry.is_assumed
@@ -216,7 +216,7 @@ impl<'a> Case<'a> {
         let below = self.spent_cents * CENT + CENT - chats - sure + self.possible_refunds();
         let mut alike: BTreeMap<i128, Vec<&Evidence>> = BTreeMap::new();
         for entry in self.unknown(Service::Video) {
-            alike.entry(micros(entry.purchase.toll)).or_default().push(entry);
+            alike.entry(micros(entry.purchase.price)).or_default().push(entry);
         }
         let kinds = self.possible_videos();
         let choice = self.video_combination(&kinds, sure);
@@ -248,7 +248,7 @@ impl<'a> Case<'a> {
             (Contribution::Refund, 1),
         ] {
             for entry in self.entries(&[way], Service::Video) {
-                *kinds.entry(micros(entry.purchase.toll)).or_default() += times;
+                *kinds.entry(micros(entry.purchase.price)).or_default() += times;
             }
         }
         kinds.into_iter().collect()
@@ -291,14 +291,14 @@ impl<'a> Case<'a> {
     pub(super) fn finish(&self, verdict: Verdict) -> Verdict {
         let sum = |rows: &mut dyn Iterator<Item = Usd>| usd(rows.map(micros).sum());
         let undecided: HashSet<PurchaseId> = verdict.undecided.iter().map(|(id, _)| *id).collect();
-        let booked = self.since().filter(|entry| entry.purchase.state == PurchaseState::Posted);
+        let booked = self.since().filter(|entry| entry.purchase.state == PurchaseState::Charged);
         let charged = verdict.settled.iter().filter_map(|settled| settled.charged);
         let is_open = |entry: &&Evidence| {
             undecided.contains(&entry.purchase.id) || entry.purchase.ended_at.is_none()
         };
         let drift = Drift {
-            posted: sum(&mut booked.map(|entry| entry.purchase.toll).chain(charged)),
-            unknown: sum(&mut self.since().filter(is_open).map(|entry| entry.purchase.toll)),
+            charged: sum(&mut booked.map(|entry| entry.purchase.price).chain(charged)),
+            unknown: sum(&mut self.since().filter(is_open).map(|entry| entry.purchase.price)),
             spent: (self.spent_cents >= 0).then(|| usd(self.spent_cents * CENT)),
         };
         let can_be_told = |(_, doubt): &(PurchaseId, Undecided)| {
@@ -317,10 +317,10 @@ impl<'a> Case<'a> {
     /// Whether time alone may make this one certain.
     fn may_become_certain(&self, entry: &Evidence) -> bool {
         let is_open = entry.purchase.service == Service::Video
-            && entry.purchase.state == PurchaseState::Posted
+            && entry.purchase.state == PurchaseState::Charged
             && entry.job == Some(JobState::Open)
             && self.now.at.saturating_sub(entry.purchase.at) < REFUNDS_WITHIN;
-        let may_count = entry.purchase.state != PurchaseState::Voided && self.is_recent(entry);
+        let may_count = entry.purchase.state != PurchaseState::Released && self.is_recent(entry);
         entry.number > self.before.settled_through && (is_open || may_count)
     }
 }

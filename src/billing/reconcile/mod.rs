@@ -117,7 +117,7 @@ pub enum Undecided {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
-    pub posted: Usd,
+    pub charged: Usd,
     /// Unknown or under way here.
     pub unknown: Usd,
     /// What the gateway says was spent, to the cent; `None` where its counter went back.
@@ -177,19 +177,19 @@ impl Verdict {
     }
 
     fn charge(&mut self, rows: &[&Evidence], proof: Proof) {
-        rows.iter().for_each(|entry| self.settle(entry, Some(entry.purchase.toll), proof));
+        rows.iter().for_each(|entry| self.settle(entry, Some(entry.purchase.price), proof));
     }
 }
 
 impl Drift {
     /// What the two books say together; `None` where the gateway's counter went back.
     pub fn difference(&self) -> Option<Difference> {
-        let (spent, posted) = (micros(self.spent?), micros(self.posted));
-        let most = posted + micros(self.unknown);
+        let (spent, charged) = (micros(self.spent?), micros(self.charged));
+        let most = charged + micros(self.unknown);
         Some(match spent {
-            _ if (spent - posted).abs() < CENT => Difference::None,
+            _ if (spent - charged).abs() < CENT => Difference::None,
             _ if spent >= most + CENT => Difference::More(usd(spent - most)),
-            _ if spent < posted => Difference::Less(usd(posted - spent)),
+            _ if spent < charged => Difference::Less(usd(charged - spent)),
             _ => Difference::Unknown,
         })
     }

@@ -44,7 +44,7 @@ pub struct SummaryReading {
 
 #[derive(Clone, Debug, Default)]
 pub struct SummaryStatus {
-    pub reading: Option<SummaryReading>,
+    pub known: Option<SummaryReading>,
     /// Whether the latest answer could be read; `None` before the first.
     pub is_readable: Option<bool>,
 }
@@ -154,7 +154,7 @@ impl BillingSummary {
     }
 
     pub fn reading(&self) -> Option<SummaryReading> {
-        self.0.latest.borrow().reading.clone()
+        self.0.latest.borrow().known.clone()
     }
 
     /// Returns once the summary is at most a minute old, or after a second.
@@ -285,7 +285,7 @@ impl Shared {
         }
         self.latest.send_modify(|latest| {
             latest.is_readable = Some(known.is_some());
-            latest.reading = known.cloned().or_else(|| latest.reading.take());
+            latest.known = known.cloned().or_else(|| latest.known.take());
         });
     }
 

@@ -333,7 +333,7 @@ async fn buy(ledger: &Store) {
         caller: "ann".to_owned(),
         service: store::Service::Chat,
         model: "alpha".into(),
-        toll: Usd::mills(6),
+        price: Usd::mills(6),
         dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
         budgets: Budgets::default(),
         replay_only: false,

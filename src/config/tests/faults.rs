@@ -24,8 +24,8 @@ const ONE_FAULT: &[(&str, &str)] = &[
         "2:19: server.max_body_memory: expected at least server.chat_body and server.video_body",
     ),
     (
-        "[gateway]\nwindow = { requests = 5 }",
-        "2:10: gateway.window: expected a setting `seconds` in it",
+        "[gateway]\nrate_limit = { requests = 5 }",
+        "2:14: gateway.rate_limit: expected a setting `seconds` in it",
     ),
     (
         "[budget]\ntotal = { day = '1', mnth = '2' }",
@@ -44,10 +44,10 @@ const ONE_FAULT: &[(&str, &str)] = &[
     ("[[server]]", "1:3: server: expected a section, [server], not a list"),
     ("[admin]\nlisten = '127.0.0.1:8080'", "2:10: admin.listen: expected another address"),
     ("[gateway]\nbase_url = 'https://g.example'", "2:12: gateway.base_url: expected a key with it"),
-    ("[gateway]\nwindow = 'always'", "2:10: gateway.window: expected \"auto\" or {"),
+    ("[gateway]\nrate_limit = 'always'", "2:14: gateway.rate_limit: expected \"auto\" or {"),
     (
-        "[gateway]\nwindow = { requests = 0, seconds = 1 }",
-        "2:23: gateway.window.requests: expected a whole number from 1",
+        "[gateway]\nrate_limit = { requests = 0, seconds = 1 }",
+        "2:27: gateway.rate_limit.requests: expected a whole number from 1",
     ),
     (
         "[gateway]\nbalance_floor = 5.00",
@@ -59,24 +59,24 @@ const ONE_FAULT: &[(&str, &str)] = &[
     ),
     ("[gateway]\nchat_fields = ['model']", "2:16: gateway.chat_fields: expected a further field"),
     (
-        "[gateway]\npassthrough = [{ method = 'PUT', path = '/api/v1/x', toll = '1' }]",
+        "[gateway]\npassthrough = [{ method = 'PUT', path = '/api/v1/x', price = '1' }]",
         "2:27: gateway.passthrough.method: expected \"GET\"",
     ),
     (
-        "[gateway]\npassthrough = [{ method = 'GET', path = '/api/v1/chat', toll = '1' }]",
+        "[gateway]\npassthrough = [{ method = 'GET', path = '/api/v1/chat', price = '1' }]",
         "2:41: gateway.passthrough.path: expected an endpoint that",
     ),
     (
-        "[gateway]\npassthrough = [{ path = '/api/v1/x', toll = '1' }]",
+        "[gateway]\npassthrough = [{ path = '/api/v1/x', price = '1' }]",
         "2:16: gateway.passthrough: expected a setting `method` in it",
     ),
     (
-        "[gateway]\npassthrough = [{ method = 'GET', path = '/api/v1/x', toll = '0.01' }]",
-        "2:16: gateway.passthrough: expected toll = \"0\" for a GET",
+        "[gateway]\npassthrough = [{ method = 'GET', path = '/api/v1/x', price = '0.01' }]",
+        "2:16: gateway.passthrough: expected price = \"0\" for a GET",
     ),
     ("[gateway]\npassthrough = [5]", "2:16: gateway.passthrough: expected a table"),
     (
-        "[[gateway.passthrough]]\nmethod = 'POST'\npath = '/api/v1/x'\ntoll = '0'\n[[gateway.passthrough]]\nmethod = 'POST'\npath = '/api/v1/x'\ntoll = '1'",
+        "[[gateway.passthrough]]\nmethod = 'POST'\npath = '/api/v1/x'\nprice = '0'\n[[gateway.passthrough]]\nmethod = 'POST'\npath = '/api/v1/x'\nprice = '1'",
         "5:1: gateway.passthrough: expected each method and path once",
     ),
     ("[access]\nmode = 'closed'", "2:8: access.mode: expected \"open\", \"members\" or \"jwt\""),
@@ -119,8 +119,8 @@ const ONE_FAULT: &[(&str, &str)] = &[
     ("[store]\nurl = 'postgres://x'", "2:7: store.url: expected \"memory\""),
     ("[store]\nurl = 'sqlite:///x'", "2:7: store.url: expected \"memory\""),
     ("[store]\nurl = 'sqlite:'", "2:7: store.url: expected \"memory\""),
-    ("[store]\nurl = 'redis'", "2:7: store.url: expected \"memory\""),
-    ("[store]\nurl = 'redis://:hunter2@x'", "2:7: store.url: expected \"memory\""),
+    ("[store]\nurl = 'mysql'", "2:7: store.url: expected \"memory\""),
+    ("[store]\nurl = 'mysql://:hunter2@x'", "2:7: store.url: expected \"memory\""),
     ("[jobs]\nresult = ['url']", "2:11: jobs.result: expected a JSON pointer"),
     ("[jobs]\nfailed = ['done']", "2:10: jobs.failed: expected no word in both"),
     ("[page]\nfallback = 'index.html'", "2:12: page.fallback: expected page.dir with it"),
@@ -132,8 +132,11 @@ const ONE_FAULT: &[(&str, &str)] = &[
         "[page]\nmedia_origins = ['capacitor://localhost']",
         "2:18: page.media_origins: expected an exact origin",
     ),
-    ("[models]\nchat = [{ id = 'eta-5', toll = '1' }]", "2:9: models.chat: expected a new model"),
-    ("[models]\nchat = [{ id = 'video-b', toll = '1' }]", "2:9: models.chat: expected a new model"),
+    ("[models]\nchat = [{ id = 'eta-5', price = '1' }]", "2:9: models.chat: expected a new model"),
+    (
+        "[models]\nchat = [{ id = 'video-b', price = '1' }]",
+        "2:9: models.chat: expected a new model",
+    ),
     ("[models]\nvideo = []", "2:1: unknown setting `models.video`"),
     ("[sandbox]\nseed = -1", "2:8: sandbox.seed: expected a whole number from 0"),
     ("[log]\nlevel = 'loud'", "2:9: log.level: expected \"error\""),
@@ -186,6 +189,28 @@ fn faults_of_the_environment_name_the_variable() {
         assert!(faults[0].starts_with(&format!("{name}: ")), "{faults:#?}");
         assert!(faults[0].contains(expected), "{faults:#?}");
     }
+}
+
+#[test]
+fn former_name_of_a_setting_is_refused_with_the_new_name() {
+    for (file, expected) in [
+        ("[gateway]\nwindow = 'auto'", "2:1: gateway.window was renamed to gateway.rate_limit"),
+        (
+            "[gateway]\npassthrough = [{ method = 'POST', path = '/api/v1/x', toll = '1' }]",
+            "2:55: gateway.passthrough.toll was renamed to gateway.passthrough.price",
+        ),
+        (
+            "[models]\nchat = [{ id = 'new', toll = '1' }]",
+            "2:23: models.chat.toll was renamed to models.chat.price",
+        ),
+    ] {
+        let faults = read(file, &[]).expect_err(file);
+        assert_eq!(faults, [format!("proxy.toml:{expected}")], "{file}");
+    }
+    let variable = "TOLLGATE_GATEWAY__WINDOW";
+    let expected = "gateway.window was renamed to TOLLGATE_GATEWAY__RATE_LIMIT";
+    let faults = read("", &[(variable, "auto")]).expect_err(variable);
+    assert_eq!(faults, [format!("{variable}: {expected}")]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the settings promise, in tables of good and bad.
+//! Tests of the settings, in tables of good and bad ones.
 
 use super::*;
 
@@ -62,14 +62,14 @@ fn the_environment_wins_over_the_file_and_the_file_over_the_defaults() {
     let file = r#"
         server = { listen = "127.0.0.1:1", hosts = ["a.example"], drain = "1s", max_connections = 5 }
         budget.total.day = "1.00"
-        gateway.window = "auto"
+        gateway.rate_limit = "auto"
     "#;
     let environment = [
         ("TOLLGATE_SERVER__LISTEN", "[::1]:8080"),
         ("TOLLGATE_SERVER__HOSTS", r#"["b.example", "c.example"]"#),
         ("TOLLGATE_SERVER__MAX_CONNECTIONS", "7"),
         ("TOLLGATE_BUDGET__TOTAL", r#"{day="5.00"}"#),
-        ("TOLLGATE_GATEWAY__WINDOW", "{ requests = 30, seconds = 60 }"),
+        ("TOLLGATE_GATEWAY__RATE_LIMIT", "{ requests = 30, seconds = 60 }"),
         ("TOLLGATE_GATEWAY__BALANCE_FLOOR", "2.5"),
         ("TOLLGATE_LOG__LEVEL", "debug"),
         ("TOLLGATE_SECRET", ""),
@@ -88,7 +88,7 @@ fn the_environment_wins_over_the_file_and_the_file_over_the_defaults() {
     assert_eq!(config.log.level, tracing::Level::DEBUG);
     let sixty = Duration::from_secs(60);
     let requests = NonZeroU32::new(30).expect("not zero");
-    assert_eq!(config.gateway.window, RateLimitConfig::Fixed { requests, period: sixty });
+    assert_eq!(config.gateway.rate_limit, RateLimitConfig::Fixed { requests, period: sixty });
 }
 
 #[test]
@@ -145,26 +145,26 @@ fn a_login_has_its_keys_at_an_address_and_its_claims_by_name_or_pointer() {
 }
 
 #[test]
-fn added_models_and_endpoints_are_read_with_their_tolls() {
+fn added_models_and_endpoints_are_read_with_their_prices() {
     let file = r#"
         [[gateway.passthrough]]
         method = "POST"
         path = "/api/v1/search"
-        toll = "0.006"
+        price = "0.006"
         [models]
-        chat = [{ id = "new-model", toll = "0.01" }]
+        chat = [{ id = "new-model", price = "0.01" }]
     "#;
     let config = read(file, &[]).expect("right");
-    assert_eq!(config.gateway.passthrough[0].toll, Usd::mills(6));
+    assert_eq!(config.gateway.passthrough[0].price, Usd::mills(6));
     assert_eq!(config.catalog.chat.len(), Catalog::published().chat.len() + 1);
-    assert_eq!(config.catalog.chat_model("new-model").map(|m| m.toll()), Some(Usd::mills(10)));
+    assert_eq!(config.catalog.chat_model("new-model").map(|m| m.price()), Some(Usd::mills(10)));
 }
 
 #[test]
 fn what_this_version_lacks_is_no_setting() {
     let rows = [
         ("server.tls = { cert = 'c', key = 'k' }", "1:8: unknown setting `server.tls`"),
-        ("store.url = 'redis://localhost'", "1:13: store.url: expected \"memory\" or \"sqlite:"),
+        ("store.url = 'mysql://localhost'", "1:13: store.url: expected \"memory\" or \"sqlite:"),
     ];
     for (file, expected) in rows {
         let faults = read(file, &[]).expect_err(file);

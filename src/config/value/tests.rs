@@ -1,4 +1,4 @@
-//! What single values promise.
+//! Tests of single values.
 
 use proptest::prelude::*;
 

@@ -39,7 +39,7 @@ async fn elsewhere(until: Option<Duration>) -> (Outcome, Duration) {
     if let Some(until) = until {
         tokio::spawn(async move {
             sleep(until).await;
-            context.ledger.settle(earlier.id, Settlement::Voided).await.expect("it is there");
+            context.ledger.settle(earlier.id, Settlement::Released).await.expect("it is there");
         });
     }
     let start = clock::now();

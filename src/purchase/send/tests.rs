@@ -50,11 +50,11 @@ async fn bought(payload: &[u8], answer: Result<(u16, &str), Error>) -> (Option<U
         let labels = labels.trim_end_matches('}').replace("service=", "").replace("outcome=", "");
         Some(format!("{kind} {} {figure}", labels.replace('"', "")))
     });
-    (outcome.ok().map(|receipt| receipt.toll), counted.collect::<Vec<_>>().join("; "))
+    (outcome.ok().map(|receipt| receipt.cost), counted.collect::<Vec<_>>().join("; "))
 }
 
 fn counted(what: &str, micros: u64) -> String {
-    format!("purchases_total {what} 1; toll_microdollars_total {what} {micros}")
+    format!("purchases_total {what} 1; price_microdollars_total {what} {micros}")
 }
 
 #[tokio::test]
@@ -68,20 +68,20 @@ async fn cost_is_what_gateway_states() {
         (r#"{"request_id":"r","cost":{"this_request":"three"}}"#, 3_000_000),
         (r#"{"request_id":"r"}"#, 3_000_000),
     ] {
-        let (toll, figures) = bought(VIDEO, Ok((200, said))).await;
-        assert_eq!(toll, Some(Usd::micros(micros)), "{said}");
+        let (price, figures) = bought(VIDEO, Ok((200, said))).await;
+        assert_eq!(price, Some(Usd::micros(micros)), "{said}");
         assert_eq!(figures, counted("video,charged", micros), "{said}");
     }
-    let (toll, figures) = bought(CHAT, Ok((200, r#"{"cost":{"this_request":"$9.00"}}"#))).await;
-    assert_eq!((toll, figures), (Some(Usd::micros(3_000)), counted("chat,charged", 3_000)));
+    let (price, figures) = bought(CHAT, Ok((200, r#"{"cost":{"this_request":"$9.00"}}"#))).await;
+    assert_eq!((price, figures), (Some(Usd::micros(3_000)), counted("chat,charged", 3_000)));
 }
 
 #[tokio::test]
 async fn refusal_is_free_and_counted() {
     let refused = r#"{"request_id":"r","cost":{"this_request":"$3.00"}}"#;
     for status in [400, 402] {
-        let (toll, figures) = bought(VIDEO, Ok((status, refused))).await;
-        assert_eq!((toll, figures), (Some(Usd::ZERO), counted("video,refused", 0)));
+        let (price, figures) = bought(VIDEO, Ok((status, refused))).await;
+        assert_eq!((price, figures), (Some(Usd::ZERO), counted("video,refused", 0)));
     }
     let (_, figures) = bought(VIDEO, Err(Error::ClosedBeforeSend)).await;
     assert_eq!(figures, counted("video,refused", 0));
@@ -89,8 +89,8 @@ async fn refusal_is_free_and_counted() {
 
 #[tokio::test]
 async fn unknown_outcome_counts_with_full_price() {
-    let (toll, figures) = bought(VIDEO, Err(Error::Timeout(Duration::from_secs(1)))).await;
-    assert_eq!((toll, figures), (None, counted("video,unknown", 3_000_000)));
+    let (price, figures) = bought(VIDEO, Err(Error::Timeout(Duration::from_secs(1)))).await;
+    assert_eq!((price, figures), (None, counted("video,unknown", 3_000_000)));
 }
 
 /// The receipt of a video that was answered so, and the job that the ledger has then.
@@ -108,7 +108,7 @@ async fn accepted_job_has_owner_key_model_price_and_purchase() {
     assert_eq!(receipt.video.map(|video| video.request_id).as_deref(), Some("r-1"));
     let job = job.expect("it is written down with the charge");
     assert_eq!((&*job.request_id, &*job.owner, &*job.model), ("r-1", "192.0.2.1", "video-a-2"));
-    assert_eq!((job.key, job.toll, job.is_open()), (Some(KeyId([7; 8])), Usd::dollars(3), true));
+    assert_eq!((job.key, job.price, job.is_open()), (Some(KeyId([7; 8])), Usd::dollars(3), true));
     assert!(job.purchase.is_some());
 }
 

@@ -141,8 +141,8 @@ fn jobs() -> SchemaRef {
     let job = record([
         ("request_id model ordered_at", text()),
         ("state", one_of(["open", "finished", "failed"])),
-        ("toll", dollars()),
-        ("toll_micros", integer().into()),
+        ("price", dollars()),
+        ("price_micros", integer().into()),
     ])
     .property("at", nullable_text())
     .property("status", named("Anything"));
@@ -151,7 +151,7 @@ fn jobs() -> SchemaRef {
 
 fn price_list() -> SchemaRef {
     let priced =
-        || record([("id", text()), ("toll", dollars()), ("toll_micros", integer().into())]);
+        || record([("id", text()), ("price", dollars()), ("price_micros", integer().into())]);
     let chat = priced().property("tier", text()).property("best_for", text());
     let video = priced()
         .property("durations", object(Type::Object))

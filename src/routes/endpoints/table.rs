@@ -118,7 +118,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             keeps an `Idempotency-Key` (`replay`).",
         handler: |cx| Box::pin(bff::catalog(cx)),
         operations: &[operation("catalog", "facts", "The price list")
-            .responses(&[ok("Models, tolls and the rules of forms.", &[(JSON, "Catalog")])])],
+            .responses(&[ok("Models, prices and the rules of forms.", &[(JSON, "Catalog")])])],
     },
     Endpoint {
         route: Route { path: "/bff/me", ..READ },
@@ -176,8 +176,8 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .request_body(&[(JSON, "OpenAiChatRequest")])
             .responses(&[ok(
                 "A chat completion; with `stream: true` its chunks as server-sent events, the last of which has the \
-                 toll in its data, and then `data: [DONE]`. A problem after the beginning is an event with `error`, \
-                 and the end without `[DONE]`. A stream that begins before the outcome is known has no Tollgate-Toll.",
+                 price in its data, and then `data: [DONE]`. A problem after the beginning is an event with `error`, \
+                 and the end without `[DONE]`. A stream that begins before the outcome is known has no Tollgate-Cost.",
                 &[(JSON, "OpenAiObject"), (EVENTS, "Text")],
             )])],
     },
@@ -302,17 +302,17 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .responses(&[ok("The types.", &[(TEXT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: "/bff/elements.js", cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE },
-        description: "The elements `<tollgate-chat>` and `<tollgate-video>`.",
+        route: Route { path: "/bff/widgets.js", cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE },
+        description: "The widgets `<tollgate-chat>` and `<tollgate-video>`, as custom elements.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
-        operations: &[operation("elements", "embedding", "The elements tollgate-chat and tollgate-video")
+        operations: &[operation("widgets", "embedding", "The widgets tollgate-chat and tollgate-video")
             .responses(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
         route: Route { path: "/bff/widgets/", cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE },
-        description: "Modules that the elements load.",
+        description: "Modules that the widgets load.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
-        operations: &[operation("widgets", "embedding", "A module that the elements load")
+        operations: &[operation("widgetModule", "embedding", "A module that the widgets load")
             .path_suffix("{name}")
             .responses(&[ok("The module.", &[(SCRIPT, "Text")])])
             .problems(&[&[&NOT_FOUND]])],

@@ -97,7 +97,7 @@ impl CompletionFormat {
             write_chunk(
                 &mut text,
                 &CompletionBody {
-                    toll: is_last.then(|| receipt.toll.to_string()),
+                    cost: is_last.then(|| receipt.cost.to_string()),
                     replayed: (is_last && receipt.is_replay).then_some(true),
                     ..self.body(CHUNK, &choices)
                 },
@@ -141,7 +141,7 @@ struct CompletionBody<'a> {
     usage: Option<Usage>,
     /// Ours, in the last chunk with a choice: what it cost, in US dollars.
     #[serde(skip_serializing_if = "Option::is_none")]
-    toll: Option<String>,
+    cost: Option<String>,
     /// Ours, beside it: whether it is the answer of an earlier or running purchase.
     #[serde(skip_serializing_if = "Option::is_none")]
     replayed: Option<bool>,

@@ -37,7 +37,7 @@ struct Model<'a> {
     owned_by: &'static str,
     /// Ours: which endpoint takes it.
     kind: &'static str,
-    toll: String,
+    price: String,
 }
 
 pub(super) fn models(catalog: &Catalog) -> Response {
@@ -58,16 +58,16 @@ pub(super) fn model(catalog: &Catalog, path: &str) -> Result<Response, Problem> 
 }
 
 fn all_models(catalog: &Catalog) -> impl Iterator<Item = Model<'_>> {
-    let model = |id, kind, toll: Usd| Model {
+    let model = |id, kind, price: Usd| Model {
         id,
         object: "model",
         created: 0,
         owned_by: "gateway",
         kind,
-        toll: toll.to_string(),
+        price: price.to_string(),
     };
-    let chats = catalog.chat.iter().map(move |row| model(&*row.id, "chat", row.toll()));
-    chats.chain(catalog.video.iter().map(move |row| model(&*row.id, "video", row.toll)))
+    let chats = catalog.chat.iter().map(move |row| model(&*row.id, "chat", row.price()));
+    chats.chain(catalog.video.iter().map(move |row| model(&*row.id, "video", row.price)))
 }
 
 /// Where the gateway's reply has its text (2.4).

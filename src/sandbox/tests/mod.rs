@@ -2,8 +2,8 @@
 
 mod clips;
 mod connection;
+mod faults;
 mod money;
-mod moods;
 mod purchases;
 
 use std::net::SocketAddr;

@@ -35,7 +35,7 @@ enum Step {
     Answer(u64),
     /// A purchase begins: this is covered, or not.
     Begin(u64, bool),
-    /// One of this toll ends, at this cost.
+    /// One of this price ends, at this cost.
     End(u64, u64),
     /// The video that began at the question's moment ends, and its reply says what is left.
     EndWith(u64, u64),
@@ -53,7 +53,7 @@ fn what_is_left_is_what_was_said_less_what_it_may_not_have_counted() {
         ("two at once", &[Ask, Answer(5), Begin(3, true), Begin(3, false), Begin(2, true)]),
         ("given back", &[Ask, Answer(3), Begin(3, true), End(3, 0), Begin(3, true)]),
         ("spent", &[Ask, Answer(5), Begin(3, true), End(3, 3), IsLeft(Some(2)), Begin(3, false)]),
-        ("dearer than its toll", &[Ask, Answer(9), Begin(3, true), End(3, 5), IsLeft(Some(4))]),
+        ("dearer than its price", &[Ask, Answer(9), Begin(3, true), End(3, 5), IsLeft(Some(4))]),
         ("counted", &[Begin(3, true), End(3, 3), Ask, Answer(5), IsLeft(Some(5))]),
         ("under way at the question", &[Begin(3, true), Ask, Answer(5), IsLeft(Some(2))]),
         ("ended before the answer", &[Begin(3, true), Ask, End(3, 3), Answer(5), IsLeft(Some(2))]),
@@ -99,15 +99,15 @@ fn what_is_left_is_what_was_said_less_what_it_may_not_have_counted() {
             match *step {
                 Ask => mark = CreditWatermark(credit.spent),
                 Answer(balance) => credit.record_balance(mark, Usd::dollars(balance), at),
-                Begin(toll, covered) => {
-                    let begun = credit.hold(Usd::dollars(toll), Usd::ZERO, at);
+                Begin(price, covered) => {
+                    let begun = credit.hold(Usd::dollars(price), Usd::ZERO, at);
                     assert_eq!(begun.is_ok(), covered, "{place}");
                 }
-                End(toll, cost) => credit.settle(Usd::dollars(toll), Usd::dollars(cost)),
-                EndWith(toll, left) => {
-                    let toll = Usd::dollars(toll);
-                    credit.settle(toll, toll);
-                    credit.record_balance(mark.including(toll), Usd::dollars(left), at);
+                End(price, cost) => credit.settle(Usd::dollars(price), Usd::dollars(cost)),
+                EndWith(price, left) => {
+                    let price = Usd::dollars(price);
+                    credit.settle(price, price);
+                    credit.record_balance(mark.including(price), Usd::dollars(left), at);
                 }
                 IsLeft(dollars) => {
                     let left = credit.remaining().map(|left| left.amount);
@@ -160,7 +160,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 proptest! {
     #[test]
     fn nothing_is_ever_sold_that_the_gateway_cannot_charge(events in events()) {
-        let (mut credit, toll) = (Credit::default(), Usd::dollars(3));
+        let (mut credit, price) = (Credit::default(), Usd::dollars(3));
         let mut balance = 20_u64;
         credit.record_balance(CreditWatermark(0), Usd::dollars(balance), Duration::ZERO);
         // When each purchase began, and what its charge left; the question that is under way.
@@ -169,7 +169,7 @@ proptest! {
         for event in events {
             match event {
                 Event::Begin => {
-                    if credit.hold(toll, Usd::ZERO, Duration::ZERO).is_ok() {
+                    if credit.hold(price, Usd::ZERO, Duration::ZERO).is_ok() {
                         under_way.push((CreditWatermark(credit.spent), None));
                     }
                 }
@@ -183,7 +183,7 @@ proptest! {
                 Event::End => {
                     if let Some(place) = under_way.iter().position(|one| one.1.is_some()) {
                         under_way.remove(place);
-                        credit.settle(toll, toll);
+                        credit.settle(price, price);
                     }
                 }
                 Event::EndWith => {
@@ -191,8 +191,8 @@ proptest! {
                     if let Some(place) = under_way.iter().rposition(|one| one.1.is_some()) {
                         let (mark, left) = under_way.remove(place);
                         let left = Usd::dollars(left.unwrap_or_default());
-                        credit.settle(toll, toll);
-                        credit.record_balance(mark.including(toll), left, Duration::ZERO);
+                        credit.settle(price, price);
+                        credit.record_balance(mark.including(price), left, Duration::ZERO);
                     }
                 }
                 Event::Ask => asked = asked.or(Some((CreditWatermark(credit.spent), None))),

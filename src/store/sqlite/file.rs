@@ -22,12 +22,9 @@ const MOUNTS: &str = "/proc/self/mountinfo";
 
 const MIN_LEDGER_BYTES: u64 = 512;
 
-/// Every counter has to be the sum of its purchases.
-const WRONG_COUNTERS: &str = "
-    WITH counted AS (
-        SELECT caller, day, month, CASE state WHEN 'voided' THEN 0 WHEN 'posted' THEN cost_micros
-            ELSE toll_micros END AS micros FROM purchases
-    ), own AS (
+/// Every counter has to be the sum of its purchases. It follows `WITH counted AS (…)`,
+/// the rows of [`schema::counted`].
+const WRONG_COUNTERS: &str = ", own AS (
         SELECT 'caller ' || caller AS scope, day, month, sum(micros) AS micros
         FROM counted GROUP BY caller, day
     ), sums AS (
@@ -150,12 +147,15 @@ pub(super) fn check_whole_pages(connection: &Connection, path: &Path) -> Result<
 pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), String> {
     let damaged = |error: rusqlite::Error| format!("it is damaged: {error}");
     let view = connection.transaction().map_err(damaged)?;
+    let version =
+        view.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(damaged)?;
+    let wrong_counters = format!("WITH counted AS ({}){WRONG_COUNTERS}", schema::counted(version));
     let verdict: String =
         view.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(damaged)?;
     if verdict != "ok" {
         return Err(format!("it is damaged: {verdict}"));
     }
-    let wrong: i64 = view.query_row(WRONG_COUNTERS, [], |row| row.get(0)).map_err(damaged)?;
+    let wrong: i64 = view.query_row(&wrong_counters, [], |row| row.get(0)).map_err(damaged)?;
     if wrong != 0 {
         return Err(format!("it is damaged: {wrong} of its counters are not their purchases' sum"));
     }

@@ -66,7 +66,7 @@ impl Store {
 
 pub(super) fn insert(connection: &Connection, job: &Job) -> Result<(), StoreError> {
     let mut insert = connection.prepare_cached(
-        "INSERT INTO jobs (request_id, owner, key, model, toll_micros, at, purchase)
+        "INSERT INTO jobs (request_id, owner, key, model, price_micros, at, purchase)
          VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING",
     )?;
     insert.execute(params![
@@ -74,7 +74,7 @@ pub(super) fn insert(connection: &Connection, job: &Job) -> Result<(), StoreErro
         job.owner,
         job.key.map(|key| key.0),
         job.model,
-        job.toll.as_micros(),
+        job.price.as_micros(),
         nanos(job.at),
         job.purchase.map(|id| id.0.into_bytes()),
     ])?;
@@ -128,7 +128,7 @@ fn durations(
 
 fn select(which: &str) -> String {
     format!(
-        "SELECT request_id, owner, key, model, toll_micros, at, heard_at, body, state, purchase
+        "SELECT request_id, owner, key, model, price_micros, at, heard_at, body, state, purchase
          FROM jobs {which}"
     )
 }
@@ -159,7 +159,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Job> {
         owner: text(1)?,
         key: row.get::<_, Option<[u8; 8]>>(2)?.map(KeyId),
         model: text(3)?,
-        toll: column::money(row, 4)?,
+        price: column::money(row, 4)?,
         at: column::moment(row, 5)?,
         latest_update: latest,
     })

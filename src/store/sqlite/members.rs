@@ -43,7 +43,7 @@ impl Store {
             let connection = &books.connection;
             connection.execute_batch("SAVEPOINT members")?;
             for (name, change) in &changes {
-                if let Err(fault) = apply(connection, name, change, clock())? {
+                if let Err(fault) = apply_change(connection, name, change, clock())? {
                     connection.execute_batch("ROLLBACK TO members; RELEASE members")?;
                     return Ok(Err((Arc::clone(name), fault)));
                 }
@@ -135,7 +135,12 @@ fn set_token_secret_fingerprint(connection: &Connection, print: Digest) -> Resul
     Ok(())
 }
 
-fn apply(connection: &Connection, name: &str, to: &MemberChange, now: Duration) -> ChangeResult {
+fn apply_change(
+    connection: &Connection,
+    name: &str,
+    to: &MemberChange,
+    now: Duration,
+) -> ChangeResult {
     match to {
         MemberChange::Add(member) => insert(connection, member),
         MemberChange::Revoke => revoke(connection, name, now),

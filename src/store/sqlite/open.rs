@@ -105,7 +105,7 @@ impl Store {
     }
 
     /// Opens a file to sell from, and makes it where there is none. One process may: the lock on
-    /// `<path>.lock` says which. What a crash left under way is ended: what was never sent is voided,
+    /// `<path>.lock` says which. What a crash left under way is ended: what was never sent is released,
     /// what was sent is unknown.
     #[doc(hidden)]
     pub fn serve(path: &Path, clock: Clock) -> Result<Self, OpenError> {

@@ -103,7 +103,7 @@ impl Store {
     }
 
     /// Ends a purchase, and writes down the job that it became; on return, both are durable. Ending one
-    /// that has ended already changes nothing, except that an unknown one may become posted or voided.
+    /// that has ended already changes nothing, except that an unknown one may become charged or released.
     pub async fn settle(&self, id: PurchaseId, ending: Settlement) -> Result<(), Unavailable> {
         let (clock, end) = (self.inner.clock.clone(), ending.clone());
         let settle = move |books: &Ledger| books.settle(id, &end, clock());
@@ -213,7 +213,7 @@ impl Ledger {
         }
         let judged = match &asked.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } => self.find_by_key(key, payload, now)?,
-            DedupeKey::Fingerprint(twin) => self.find_duplicate(twin, now)?.map_or(Ok(None), Err),
+            DedupeKey::Fingerprint(like) => self.find_duplicate(like, now)?.map_or(Ok(None), Err),
         };
         let expired = match judged {
             Ok(expired) => expired,
@@ -226,22 +226,22 @@ impl Ledger {
         let total = self.spend_of(&BudgetScope::Total, today)?;
         let own = self.spend_of(&BudgetScope::Caller(asked.caller.clone()), today)?;
         let mut credit = self.credit()?;
-        let covered = rules::check_budgets(&asked.budgets, total, own, asked.toll, today)
-            .and_then(|()| credit.hold(asked.toll, asked.budgets.balance_floor, now));
+        let covered = rules::check_budgets(&asked.budgets, total, own, asked.price, today)
+            .and_then(|()| credit.hold(asked.price, asked.budgets.balance_floor, now));
         if let Err(refused) = covered {
             return Ok(Err(refused));
         }
         if let Some(number) = expired {
             self.clear_dedupe_key(number)?;
         }
-        let (key, payload, likeness) = match &asked.dedupe_key {
+        let (key, payload, fingerprint) = match &asked.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } => (Some(key), Some(payload), None),
-            DedupeKey::Fingerprint(twin) => (None, None, Some(&twin.fingerprint)),
+            DedupeKey::Fingerprint(duplicate) => (None, None, Some(&duplicate.fingerprint)),
         };
         let mut insert = self.connection.prepare_cached(
             "INSERT INTO purchases
-                (id, at, day, month, caller, service, model, toll_micros, state, key, payload, likeness)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'reserved', ?, ?, ?)",
+                (id, at, day, month, caller, service, model, price_micros, state, key, payload, fingerprint)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'held', ?, ?, ?)",
         )?;
         insert.execute(params![
             asked.id.0.as_bytes(),
@@ -251,13 +251,13 @@ impl Ledger {
             asked.caller,
             asked.service.name(),
             &*asked.model,
-            asked.toll.as_micros(),
+            asked.price.as_micros(),
             key,
             payload,
-            likeness,
+            fingerprint,
         ])?;
         let number = self.connection.last_insert_rowid();
-        self.change_spend(&asked.caller, today, Usd::ZERO, asked.toll)?;
+        self.change_spend(&asked.caller, today, Usd::ZERO, asked.price)?;
         self.set_credit(&credit)?;
         self.latest_number.set(Some(number));
         Ok(Ok(credit.watermark()))
@@ -271,7 +271,7 @@ impl Ledger {
         now: Duration,
     ) -> Result<Result<Option<i64>, ReserveError>, StoreError> {
         let mut find = self.connection.prepare_cached(
-            "SELECT number, id, state, coalesce(cost_micros, toll_micros), keep_until, payload
+            "SELECT number, id, state, coalesce(cost_micros, price_micros), keep_until, payload
              FROM purchases WHERE key = ?",
         )?;
         let found = find.query_row([key], |row| Ok((FoundPurchase::read(row)?, row.get(5)?)));
@@ -289,29 +289,30 @@ impl Ledger {
     /// One that is running, or the latest that ended and is repeated.
     fn find_duplicate(
         &self,
-        twin: &DuplicateCheck,
+        duplicate: &DuplicateCheck,
         now: Duration,
     ) -> Result<Option<ReserveError>, StoreError> {
         let mut running = self.connection.prepare_cached(
-            "SELECT number, id, state, toll_micros, keep_until FROM purchases
-             WHERE likeness = ? AND ended_at IS NULL",
+            "SELECT number, id, state, price_micros, keep_until FROM purchases
+             WHERE fingerprint = ? AND ended_at IS NULL",
         )?;
         if let Some(found) =
-            running.query_row([twin.fingerprint], FoundPurchase::read).optional()?
+            running.query_row([duplicate.fingerprint], FoundPurchase::read).optional()?
         {
             return Ok(Some(ReserveError::Duplicate(self.existing_purchase(found, now)?)));
         }
         let mut ended = self.connection.prepare_cached(
-            "SELECT number, id, state, coalesce(cost_micros, toll_micros), keep_until, ended_at, delivered
-             FROM purchases WHERE likeness = ? AND ended_at BETWEEN ? AND ?
+            "SELECT number, id, state, coalesce(cost_micros, price_micros), keep_until, ended_at, delivered
+             FROM purchases WHERE fingerprint = ? AND ended_at BETWEEN ? AND ?
              ORDER BY ended_at DESC, number DESC",
         )?;
-        let (since, until) = (now.saturating_sub(twin.within), now.saturating_add(twin.clock_skew));
-        let mut ended = ended.query(params![twin.fingerprint, nanos(since), nanos(until)])?;
+        let (since, until) =
+            (now.saturating_sub(duplicate.within), now.saturating_add(duplicate.clock_skew));
+        let mut ended = ended.query(params![duplicate.fingerprint, nanos(since), nanos(until)])?;
         while let Some(row) = ended.next()? {
             let found = FoundPurchase::read(row)?;
             let end = (found.earlier.state, column::moment(row, 5)?, row.get(6)?);
-            if rules::is_duplicate(twin, end) {
+            if rules::is_duplicate(duplicate, end) {
                 return Ok(Some(ReserveError::Duplicate(self.existing_purchase(found, now)?)));
             }
         }
@@ -320,7 +321,7 @@ impl Ledger {
 
     fn clear_dedupe_key(&self, number: i64) -> Result<(), StoreError> {
         let mut clear = self.connection.prepare_cached(
-            "UPDATE purchases SET key = NULL, payload = NULL, likeness = NULL WHERE number = ?",
+            "UPDATE purchases SET key = NULL, payload = NULL, fingerprint = NULL WHERE number = ?",
         )?;
         clear.execute([number])?;
         Ok(())
@@ -332,7 +333,7 @@ impl Ledger {
         now: Duration,
     ) -> Result<ExistingPurchase, StoreError> {
         let FoundPurchase { number, earlier, keep_until } = found;
-        let is_kept = earlier.state == PurchaseState::Posted
+        let is_kept = earlier.state == PurchaseState::Charged
             && !rules::is_expired(earlier.state, keep_until, now);
         let reply_bytes =
             if is_kept { replies::reply_size(&self.connection, number)? } else { None };
@@ -362,25 +363,25 @@ impl Ledger {
     ) -> Result<(), StoreError> {
         let Some(purchase) = self.purchase(id)? else { return Ok(()) };
         let Some(state) = rules::next_state(purchase.state, ending) else { return Ok(()) };
-        let counts = rules::amount_spent(purchase.toll, ending);
-        self.change_spend(&purchase.caller, purchase.today, purchase.toll, counts)?;
+        let counts = rules::amount_spent(purchase.price, ending);
+        self.change_spend(&purchase.caller, purchase.today, purchase.price, counts)?;
         let (cost, until) = match ending {
-            Settlement::Posted { cost, keep, .. } => {
+            Settlement::Charged { cost, keep, .. } => {
                 (Some(cost.as_micros()), Some(nanos(now.saturating_add(*keep))))
             }
-            Settlement::Voided | Settlement::Unknown => (None, None),
+            Settlement::Released | Settlement::Unknown => (None, None),
         };
         let mut end = self.connection.prepare_cached(
             "UPDATE purchases SET state = ?, cost_micros = ?, keep_until = ?,
                 ended_at = coalesce(ended_at, ?), assumed = ?
              WHERE number = ?",
         )?;
-        let assumed = matches!(ending, Settlement::Posted { reply: None, .. });
+        let assumed = matches!(ending, Settlement::Charged { reply: None, .. });
         end.execute(params![state.name(), cost, until, nanos(now), assumed, purchase.number])?;
-        if state == PurchaseState::Voided {
+        if state == PurchaseState::Released {
             self.clear_dedupe_key(purchase.number)?;
         }
-        if let Settlement::Posted { reply: Some(reply), .. } = ending {
+        if let Settlement::Charged { reply: Some(reply), .. } = ending {
             self.replies.keep(
                 &self.connection,
                 purchase.number,
@@ -388,12 +389,12 @@ impl Ledger {
                 until.unwrap_or_default(),
             )?;
         }
-        if let Settlement::Posted { job: Some(job), .. } = ending {
+        if let Settlement::Charged { job: Some(job), .. } = ending {
             jobs::insert(&self.connection, job)?;
         }
         if purchase.state != PurchaseState::Unknown {
             let mut credit = self.credit()?;
-            credit.settle(purchase.toll, counts);
+            credit.settle(purchase.price, counts);
             self.set_credit(&credit)?;
             self.has_ended.set(true);
             self.count_end()?;
@@ -410,10 +411,10 @@ impl Ledger {
 
     fn is_running(&self, id: PurchaseId) -> Result<bool, StoreError> {
         let state = self.purchase(id)?.map(|purchase| purchase.state);
-        Ok(matches!(state, Some(PurchaseState::Reserved | PurchaseState::Sent)))
+        Ok(matches!(state, Some(PurchaseState::Held | PurchaseState::Sent)))
     }
 
-    /// What the crash of an earlier server left behind: what was never sent is voided, what was sent
+    /// What the crash of an earlier server left behind: what was never sent is released, what was sent
     /// is unknown.
     pub(super) fn recover(&self, now: Duration) -> Result<(), StoreError> {
         let mut left = self
@@ -422,8 +423,8 @@ impl Ledger {
         let left = left.query_map([], |row| Ok((column::id(row, 0)?, column::state(row, 1)?)))?;
         for purchase in left.collect::<rusqlite::Result<Vec<_>>>()? {
             let (id, state) = purchase;
-            let ending = if state == PurchaseState::Reserved {
-                Settlement::Voided
+            let ending = if state == PurchaseState::Held {
+                Settlement::Released
             } else {
                 Settlement::Unknown
             };
@@ -438,18 +439,18 @@ impl Ledger {
     pub(super) fn needs_sync(&self, id: PurchaseId) -> Result<bool, StoreError> {
         Ok(self
             .purchase(id)?
-            .is_some_and(|purchase| purchase.toll >= crate::store::model::SYNC_THRESHOLD))
+            .is_some_and(|purchase| purchase.price >= crate::store::model::SYNC_THRESHOLD))
     }
 
     fn purchase(&self, id: PurchaseId) -> Result<Option<Purchase>, StoreError> {
         let mut find = self.connection.prepare_cached(
-            "SELECT number, state, toll_micros, caller, day, month FROM purchases WHERE id = ?",
+            "SELECT number, state, price_micros, caller, day, month FROM purchases WHERE id = ?",
         )?;
         let found = find.query_row([id.0.as_bytes()], |row| {
             Ok(Purchase {
                 number: row.get(0)?,
                 state: column::state(row, 1)?,
-                toll: column::money(row, 2)?,
+                price: column::money(row, 2)?,
                 caller: row.get(3)?,
                 today: Today { day: row.get(4)?, month: row.get(5)? },
             })
@@ -458,11 +459,11 @@ impl Ledger {
     }
 }
 
-/// What a verb has to know of a purchase that has not ended for good: so far, it counts for its toll.
+/// What a verb has to know of a purchase that has not ended for good: so far, it counts for its price.
 struct Purchase {
     number: i64,
     state: PurchaseState,
-    toll: Usd,
+    price: Usd,
     caller: String,
     today: Today,
 }
@@ -478,7 +479,7 @@ impl FoundPurchase {
         let earlier = ExistingPurchase {
             id: column::id(row, 1)?,
             state: column::state(row, 2)?,
-            toll: column::money(row, 3)?,
+            cost: column::money(row, 3)?,
             reply_bytes: None,
         };
         let keep_until: Option<u64> = row.get(4)?;

@@ -40,7 +40,7 @@ impl Store {
     }
 
     /// What `caller`, or everybody, has spent by caller, UTC day, service and model since a wall-clock time,
-    /// in this order, at most `most` rows; what was voided counts nothing.
+    /// in this order, at most `most` rows; what was released counts nothing.
     pub async fn spend(
         &self,
         caller: Option<String>,
@@ -61,9 +61,9 @@ fn spend_rows(
     let mut find = connection.prepare(
         "SELECT caller, day, service, model, count(*),
                 coalesce(sum(cost_micros), 0),
-                sum(iif(state = 'unknown', toll_micros, 0)),
-                sum(iif(state IN ('reserved', 'sent'), toll_micros, 0))
-         FROM purchases WHERE at >= ?1 AND state <> 'voided' AND (?2 IS NULL OR caller = ?2)
+                sum(iif(state = 'unknown', price_micros, 0)),
+                sum(iif(state IN ('held', 'sent'), price_micros, 0))
+         FROM purchases WHERE at >= ?1 AND state <> 'released' AND (?2 IS NULL OR caller = ?2)
          GROUP BY caller, day, service, model ORDER BY caller, day, service, model
          LIMIT ?3",
     )?;
@@ -75,7 +75,7 @@ fn spend_rows(
             service: column::service(row, 2)?,
             model: model(row, 3)?,
             count: row.get(4)?,
-            settled: column::money(row, 5)?,
+            charged: column::money(row, 5)?,
             unknown: column::money(row, 6)?,
             held: column::money(row, 7)?,
         })
@@ -94,7 +94,7 @@ fn purchases(
 }
 
 const COLUMNS: &str =
-    "id, at, caller, service, model, coalesce(cost_micros, toll_micros), state, ended_at";
+    "id, at, caller, service, model, coalesce(cost_micros, price_micros), state, ended_at";
 
 fn purchase(row: &rusqlite::Row<'_>) -> rusqlite::Result<PurchaseRecord> {
     let ended: Option<u64> = row.get(7)?;
@@ -105,7 +105,7 @@ fn purchase(row: &rusqlite::Row<'_>) -> rusqlite::Result<PurchaseRecord> {
         caller: row.get(2)?,
         service: column::service(row, 3)?,
         model: model(row, 4)?,
-        toll: column::money(row, 5)?,
+        price: column::money(row, 5)?,
         state: column::state(row, 6)?,
     })
 }
@@ -243,11 +243,11 @@ fn evidence(
     refundable: Duration,
 ) -> rusqlite::Result<Vec<Evidence>> {
     let mut find = connection.prepare(
-        "SELECT p.id, p.at, p.caller, p.service, p.model, coalesce(p.cost_micros, p.toll_micros),
+        "SELECT p.id, p.at, p.caller, p.service, p.model, coalesce(p.cost_micros, p.price_micros),
                 p.state, p.ended_at, p.number, p.assumed, p.unrecognised, j.state
          FROM purchases AS p LEFT JOIN jobs AS j ON j.purchase = p.id
          WHERE p.number > ?1 OR p.state = 'unknown'
-            OR (p.state = 'posted' AND p.service = 'video' AND j.state IS NOT 'finished'
+            OR (p.state = 'charged' AND p.service = 'video' AND j.state IS NOT 'finished'
                 AND iif(j.state = 'failed', j.heard_at, p.ended_at) > ?2)
          ORDER BY p.number",
     )?;

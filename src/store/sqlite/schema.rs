@@ -176,7 +176,66 @@ const MIGRATIONS: &[&str] = &["
         CHECK ((balance IS NULL) = (since IS NULL) AND (since IS NULL) = (as_of IS NULL))
     ) STRICT;
     INSERT INTO credit (number, held, spent) VALUES (1, 0, 0);
+", "
+    -- Plain names for states, prices and fingerprints. A constraint on the states cannot be changed in place.
+    CREATE TABLE purchases_renamed (
+        number       INTEGER PRIMARY KEY,
+        id           BLOB NOT NULL UNIQUE CHECK (length(id) = 16),
+        at           INTEGER NOT NULL,
+        day          INTEGER NOT NULL,   -- days since 1970-01-01
+        month        INTEGER NOT NULL,   -- months since January of the year 0
+        caller       TEXT NOT NULL,
+        service      TEXT NOT NULL CHECK (service IN ('chat', 'video', 'other')),
+        model        TEXT NOT NULL,
+        price_micros INTEGER NOT NULL CHECK (price_micros >= 0),
+        cost_micros  INTEGER CHECK (cost_micros >= 0),
+        state        TEXT NOT NULL CHECK (state IN ('held', 'sent', 'charged', 'released', 'unknown')),
+        key          BLOB CHECK (length(key) = 32),
+        payload      BLOB CHECK (length(payload) = 32),
+        fingerprint  BLOB CHECK (length(fingerprint) = 32),
+        delivered    INTEGER NOT NULL DEFAULT 0 CHECK (delivered IN (0, 1)),
+        ended_at     INTEGER,
+        keep_until   INTEGER,
+        -- Charged by inference or because the operator says so; no reply was read.
+        assumed      INTEGER NOT NULL DEFAULT 0 CHECK (assumed IN (0, 1)),
+        -- Sent while the account of the gateway's keys was unknown: it may be another one's.
+        unrecognised INTEGER NOT NULL DEFAULT 0 CHECK (unrecognised IN (0, 1)),
+        CHECK ((cost_micros IS NOT NULL) = (state = 'charged')),
+        CHECK ((keep_until IS NOT NULL) = (state = 'charged')),
+        CHECK ((ended_at IS NULL) = (state IN ('held', 'sent'))),
+        CHECK ((key IS NULL) = (payload IS NULL))
+    ) STRICT;
+    INSERT INTO purchases_renamed
+        SELECT number, id, at, day, month, caller, service, model, toll_micros, cost_micros,
+            CASE state WHEN 'reserved' THEN 'held' WHEN 'posted' THEN 'charged'
+                WHEN 'voided' THEN 'released' ELSE state END,
+            key, payload, likeness, delivered, ended_at, keep_until, assumed, unrecognised
+        FROM purchases ORDER BY number;
+    DROP TABLE purchases;
+    ALTER TABLE purchases_renamed RENAME TO purchases;
+    CREATE INDEX purchases_at ON purchases (at);
+    CREATE INDEX purchases_running ON purchases (number) WHERE ended_at IS NULL;
+    CREATE UNIQUE INDEX purchases_key ON purchases (key) WHERE key IS NOT NULL;
+    CREATE INDEX purchases_fingerprint ON purchases (fingerprint, ended_at) WHERE fingerprint IS NOT NULL;
+    CREATE INDEX purchases_unknown ON purchases (at) WHERE state = 'unknown';
+    -- What one caller bought since a time.
+    CREATE INDEX purchases_caller ON purchases (caller, at);
+    ALTER TABLE jobs RENAME COLUMN toll_micros TO price_micros;
 "];
+
+/// The version that gave states, prices and fingerprints plain names.
+const PLAIN_NAMES: i64 = 6;
+
+/// Selects how much each purchase counts in a file of this version: files are examined before they are migrated.
+pub(super) fn counted(version: i64) -> &'static str {
+    if version < PLAIN_NAMES {
+        "SELECT caller, day, month, CASE state WHEN 'voided' THEN 0 WHEN 'posted' THEN cost_micros
+            ELSE toll_micros END AS micros FROM purchases"
+    } else {
+        "SELECT caller, day, month, CASE state WHEN 'released' THEN 0 WHEN 'charged' THEN cost_micros
+            ELSE price_micros END AS micros FROM purchases"
+    }
+}
 
 pub(super) fn newest_version() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
@@ -208,6 +267,15 @@ pub(super) fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
 }
 
 fn apply_migrations(connection: &mut Connection, migrations: &[&str]) -> rusqlite::Result<()> {
+    // With foreign keys, a table that others refer to could not be replaced by one with other constraints.
+    // It cannot be switched within a transaction.
+    connection.pragma_update(None, "foreign_keys", false)?;
+    let migrated = in_one_transaction(connection, migrations);
+    connection.pragma_update(None, "foreign_keys", true)?;
+    migrated
+}
+
+fn in_one_transaction(connection: &mut Connection, migrations: &[&str]) -> rusqlite::Result<()> {
     let writing = rusqlite::TransactionBehavior::Immediate;
     let transaction = connection.transaction_with_behavior(writing)?;
     let version: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
@@ -224,159 +292,4 @@ fn apply_migrations(connection: &mut Connection, migrations: &[&str]) -> rusqlit
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    use super::*;
-    use crate::contract::money::Usd;
-    use crate::store::{BudgetScope, MemberChange, PurchaseState, Snapshot, Store};
-
-    /// Two purchases of a server that knew no members, with their counters.
-    const SOLD: &str = "
-        INSERT INTO purchases (id, at, day, month, caller, service, model, toll_micros, cost_micros,
-            state, ended_at, keep_until) VALUES
-            (zeroblob(16), 5, 0, 23640, 'ann', 'chat', 'alpha', 3000, 4000, 'posted', 6, 7),
-            (randomblob(16), 5, 0, 23640, 'ann', 'video', 'beta', 3000000, NULL, 'unknown', 6, NULL);
-        INSERT INTO spent SELECT scope, unit, period, 3004000
-            FROM (SELECT 'total' AS scope UNION SELECT 'caller ann'),
-                 (SELECT 'day' AS unit, 0 AS period UNION SELECT 'month', 23640);
-        INSERT INTO money VALUES (1, 'real')";
-
-    #[tokio::test]
-    async fn a_ledger_of_version_one_keeps_its_purchases_and_learns_of_members() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ledger.db");
-        let mut file = Connection::open(&path).unwrap();
-        apply_migrations(&mut file, &MIGRATIONS[..1]).unwrap();
-        file.execute_batch(SOLD).unwrap();
-        drop(file);
-        let clock = || Arc::new(|| Duration::from_secs(9));
-        for opened in [Store::open_read_only(&path, clock()), Store::open_shared(&path, clock())] {
-            let why = opened.unwrap_err().to_string();
-            assert!(why.contains("start the server once to bring it to 5"), "{why}");
-        }
-
-        let ledger = Store::serve(&path, clock()).unwrap();
-        let rows = ledger.purchases_since(Duration::ZERO).await.unwrap();
-        let states: Vec<_> = rows.iter().map(|row| row.state).collect();
-        assert_eq!(states, [PurchaseState::Posted, PurchaseState::Unknown]);
-        let spent = ledger.current_spend(BudgetScope::Caller("ann".to_owned())).await.unwrap();
-        assert_eq!(spent.month, Usd::micros(3_004_000));
-        assert_eq!(ledger.members().await.unwrap(), []);
-        drop(ledger);
-        let read = Store::open_read_only(&path, clock()).unwrap();
-        assert_eq!(read.members_version().await.unwrap(), 0);
-    }
-
-    #[tokio::test]
-    async fn a_ledger_of_version_two_keeps_its_members_and_learns_their_secret() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ledger.db");
-        let mut file = Connection::open(&path).unwrap();
-        apply_migrations(&mut file, &MIGRATIONS[..2]).unwrap();
-        let ann =
-            "INSERT INTO members VALUES ('ann', 'admin', NULL, 5, zeroblob(32), 'tg_a', 6, NULL)";
-        file.execute_batch(ann).unwrap();
-        drop(file);
-        let clock = || Arc::new(|| Duration::from_secs(9));
-        let why = Store::open_shared(&path, clock()).unwrap_err().to_string();
-        assert!(why.contains("its version is 2; start the server once to bring it to 5"), "{why}");
-
-        let ledger = Store::serve(&path, clock()).unwrap();
-        let members = ledger.members().await.unwrap();
-        assert_eq!((members.len(), &*members[0].name, members[0].token), (1, "ann", [0; 32]));
-        assert_eq!(ledger.token_secret_fingerprint().await.unwrap(), None);
-        for print in [[7; 32], [8; 32]] {
-            ledger.set_token_secret_fingerprint(print).await.unwrap();
-            assert_eq!(ledger.token_secret_fingerprint().await.unwrap(), Some(print));
-        }
-        drop(ledger);
-        let read = Store::open_read_only(&path, clock()).unwrap();
-        assert_eq!(read.token_secret_fingerprint().await.unwrap(), Some([8; 32]));
-        drop(read);
-        // No token depends on it any more.
-        let beside = Store::open_shared(&path, clock()).unwrap();
-        beside.change_member("ann".into(), MemberChange::Revoke).await.unwrap();
-        assert_eq!(beside.token_secret_fingerprint().await.unwrap(), None);
-    }
-
-    #[tokio::test]
-    async fn checkpoint_of_version_three_stays_as_history_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ledger.db");
-        let mut file = Connection::open(&path).unwrap();
-        apply_migrations(&mut file, &MIGRATIONS[..3]).unwrap();
-        file.execute_batch(SOLD).unwrap();
-        file.execute("INSERT INTO checks VALUES (1, 2, 3, 4, 5, 6)", []).unwrap();
-        drop(file);
-        let ledger = Store::serve(&path, Arc::new(|| Duration::from_secs(900))).unwrap();
-        assert_eq!(ledger.latest_snapshots(9).await.unwrap().len(), 1);
-        assert_eq!(ledger.latest_checkpoint().await.unwrap(), None, "nobody knows what it counted");
-        let now = Snapshot { at: Duration::from_secs(900), ..Snapshot::default() };
-        ledger.record_checkpoint(now).await.unwrap();
-        let check = ledger.latest_checkpoint().await.unwrap().expect("a new one");
-        assert_eq!((check.settled_through, check.last_number), (2, 2));
-    }
-
-    #[test]
-    fn each_version_is_reached_from_every_earlier_one_with_its_rows() {
-        let later = "ALTER TABLE checks ADD COLUMN note TEXT";
-        let versions: Vec<&str> = MIGRATIONS.iter().copied().chain([later]).collect();
-        for start in 1..=MIGRATIONS.len() {
-            let mut file = Connection::open_in_memory().unwrap();
-            apply_migrations(&mut file, &versions[..start]).unwrap();
-            assert_eq!(file_kind(&file).unwrap(), FileKind::Ledger(i64::try_from(start).unwrap()));
-            let note =
-                "INSERT INTO checks (number, at, balance_cents, chats, chat_cents, spent_cents)
-                VALUES (1, 2, 3, 4, 5, 6)";
-            file.execute(note, []).unwrap();
-
-            apply_migrations(&mut file, &versions).unwrap();
-            apply_migrations(&mut file, &versions).unwrap();
-            assert_eq!(file_kind(&file).unwrap(), FileKind::Ledger(newest_version() + 1));
-            let row = "SELECT at, note IS NULL FROM checks";
-            let row = file.query_row(row, [], |row| Ok((row.get(0)?, row.get(1)?)));
-            assert_eq!(row, Ok((2, true)));
-        }
-    }
-
-    #[test]
-    fn a_migration_that_fails_leaves_the_file_as_it_was() {
-        let mut file = Connection::open_in_memory().unwrap();
-        migrate(&mut file).unwrap();
-        let versions: Vec<&str> =
-            MIGRATIONS.iter().copied().chain(["DROP TABLE checks; DROP TABLE nothing"]).collect();
-        assert!(apply_migrations(&mut file, &versions).is_err());
-        assert_eq!(file_kind(&file).unwrap(), FileKind::Ledger(newest_version()));
-        let left: i64 =
-            file.query_row("SELECT count(*) FROM checks", [], |row| row.get(0)).unwrap();
-        assert_eq!(left, 0);
-    }
-
-    #[test]
-    fn unknown_purchases_are_found_by_their_own_index() {
-        let mut file = Connection::open_in_memory().unwrap();
-        migrate(&mut file).unwrap();
-        for query in [
-            "SELECT id FROM purchases WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT 5",
-            "SELECT count(*) FROM purchases WHERE at >= 5 AND state = 'unknown'",
-        ] {
-            let mut plan = file.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
-            let steps = plan.query_map([], |row| row.get::<_, String>(3)).unwrap();
-            let steps: Vec<_> = steps.map(Result::unwrap).collect();
-            assert_eq!(steps.len(), 1, "nothing is sorted: {steps:?}");
-            assert!(steps[0].contains("purchases_unknown"), "{steps:?}");
-        }
-    }
-
-    #[test]
-    fn only_our_own_files_are_taken_for_ledgers() {
-        let file = Connection::open_in_memory().unwrap();
-        assert_eq!(file_kind(&file).unwrap(), FileKind::Empty);
-        file.execute_batch("CREATE TABLE theirs (x)").unwrap();
-        assert_eq!(file_kind(&file).unwrap(), FileKind::Foreign);
-        file.pragma_update(None, "user_version", 1).unwrap();
-        assert_eq!(file_kind(&file).unwrap(), FileKind::Foreign);
-    }
-}
+mod tests;

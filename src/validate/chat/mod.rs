@@ -107,7 +107,7 @@ impl<'a, M: IntoMessage<'a> + 'a> ChatDraft<'a, M> {
         Ok(Checked(Order {
             kind: OrderKind::Chat,
             model: (*row.id).into(),
-            toll: row.toll(),
+            price: row.price(),
             body: body.into(),
         }))
     }

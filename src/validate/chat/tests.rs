@@ -247,16 +247,16 @@ fn letting_a_known_field_through_changes_nothing() {
 }
 
 #[test]
-fn the_toll_is_that_of_the_model_that_is_sent() {
+fn the_price_is_that_of_the_model_that_is_sent() {
     for model in &Catalog::published().chat {
         let payload = with_model(&format!("\"{}\"", model.id));
         let order = chat(payload.as_bytes(), &rules(&[])).expect(&payload).into_inner();
         assert_eq!((order.kind, &*order.model), (OrderKind::Chat, &*model.id));
-        assert_eq!(order.toll, model.toll());
+        assert_eq!(order.price, model.price());
         assert_eq!(order.body, payload);
     }
     let order = chat(with_model("\"eta-5\"").as_bytes(), &rules(&[])).unwrap().into_inner();
-    assert_eq!(order.toll, Usd::mills(6));
+    assert_eq!(order.price, Usd::mills(6));
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn a_model_that_an_operator_added_is_known() {
     catalog.chat.push(ChatModel { id: "new-model".into(), tier, best_for: "" });
     let rules = ChatRules { catalog: Arc::new(catalog), fields: Vec::new() };
     let order = chat(with_model("\"new-model\"").as_bytes(), &rules).unwrap();
-    assert_eq!(order.get().toll, Usd::mills(9));
+    assert_eq!(order.get().price, Usd::mills(9));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The gate that every query passes, the twin of [`super::json`]: names and values are decoded once, a
+//! The gate that every query passes, the counterpart of [`super::json`]: names and values are decoded once, a
 //! name that is not asked for is a fault, and so is one that is there twice. Every query is given without
 //! its `?`; its refusals are 422 `invalid_request` with every fault, and their pointers name the parameters.
 

@@ -174,7 +174,7 @@ impl<'a> VideoDraft<'a> {
         Ok(Checked(Order {
             kind: OrderKind::Video,
             model: (*row.id).into(),
-            toll: row.toll,
+            price: row.price,
             body: body.into(),
         }))
     }

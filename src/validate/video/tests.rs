@@ -176,7 +176,7 @@ fn what_is_sent_names_model_and_duration() {
 }
 
 #[test]
-fn every_model_takes_what_its_row_offers_at_its_own_toll() {
+fn every_model_takes_what_its_row_offers_at_its_own_price() {
     for row in &Catalog::published().video {
         for seconds in 0..=20 {
             let payload = format!(
@@ -196,7 +196,10 @@ fn every_model_takes_what_its_row_offers_at_its_own_toll() {
             row.id
         );
         let order = order(&payload);
-        assert_eq!((order.kind, &*order.model, order.toll), (OrderKind::Video, &*row.id, row.toll));
+        assert_eq!(
+            (order.kind, &*order.model, order.price),
+            (OrderKind::Video, &*row.id, row.price)
+        );
         let body: serde_json::Value = serde_json::from_slice(&order.body).unwrap();
         assert_eq!((&body["model"], &body["duration"]), (&(*row.id).into(), &8.into()));
     }

@@ -65,8 +65,8 @@ fn revoked_token_holds_no_more_when_the_command_is_done_however_large_the_ledger
          PRAGMA cache_size = -400000;
          BEGIN;
          WITH RECURSIVE rows (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM rows WHERE n < {})
-         INSERT INTO purchases (id, at, day, month, caller, service, model, toll_micros, state, ended_at)
-         SELECT randomblob(16), n, 20000, 657, 'ann', 'chat', 'alpha', 3000, 'voided', n FROM rows;
+         INSERT INTO purchases (id, at, day, month, caller, service, model, price_micros, state, ended_at)
+         SELECT randomblob(16), n, 20000, 657, 'ann', 'chat', 'alpha', 3000, 'released', n FROM rows;
          COMMIT;",
         rows()
     ))

@@ -54,11 +54,11 @@ pub(super) fn ledger(data: &[u8]) -> bool {
     });
     // What SQLite finds out only now is an error, never a sum.
     if let (Ok(rows), Ok(spent)) = (rows, spent) {
-        let counted = rows.iter().filter(|row| row.state != PurchaseState::Voided);
-        let sum: u64 = counted.map(|row| row.toll.as_micros()).sum();
+        let counted = rows.iter().filter(|row| row.state != PurchaseState::Released);
+        let sum: u64 = counted.map(|row| row.price.as_micros()).sum();
         assert!(spent.month.as_micros() <= sum, "{spent:?} of {sum}");
         assert!(spent.day <= spent.month, "{spent:?}");
-        let own = |row: &&tollgate::store::PurchaseRecord| row.state == PurchaseState::Reserved;
+        let own = |row: &&tollgate::store::PurchaseRecord| row.state == PurchaseState::Held;
         assert_eq!(rows.iter().find(own).map(|row| row.id), None, "left under way");
     }
     true
@@ -107,7 +107,7 @@ async fn sell(ledger: &Store, turn: u8) {
         caller: ["ann", "bob", "eve"][usize::from(turn) % 3].to_owned(),
         service: Service::Chat,
         model: "eta-5-mini".into(),
-        toll: Usd::mills(3 + u64::from(turn)),
+        price: Usd::mills(3 + u64::from(turn)),
         dedupe_key: DedupeKey::IdempotencyKey { key: [turn; 32], payload: [turn; 32] },
         budgets: Budgets::default(),
         replay_only: false,
@@ -115,11 +115,14 @@ async fn sell(ledger: &Store, turn: u8) {
     let body = b"a reply that is kept".as_slice();
     let reply = KeptReply { status: 200, is_json: true, body: body.into() };
     let ending = match turn % 8 {
-        6 => Settlement::Voided,
+        6 => Settlement::Released,
         7 => Settlement::Unknown,
-        _ => {
-            Settlement::Posted { cost: reservation.toll, reply: Some(reply), keep: NOON, job: None }
-        }
+        _ => Settlement::Charged {
+            cost: reservation.price,
+            reply: Some(reply),
+            keep: NOON,
+            job: None,
+        },
     };
     ledger.reserve(&reservation).await.expect("set aside");
     ledger.mark_sent(id, AccountStatus::Confirmed).await.expect("marked");

@@ -37,7 +37,7 @@ impl Disk {
         if was == state.books.state(id) {
             return;
         }
-        if matches!(ending, Settlement::Posted { reply: None, .. })
+        if matches!(ending, Settlement::Charged { reply: None, .. })
             && was != Some(PurchaseState::Unknown)
         {
             // Only a reply that was read proves a charge; else somebody has to find out.
@@ -45,11 +45,11 @@ impl Disk {
         }
         state.tally.add(match (ending, was) {
             (_, Some(PurchaseState::Unknown)) => "reconciled",
-            (Settlement::Posted { .. }, _) => "posted",
-            (Settlement::Voided, _) => "voided",
+            (Settlement::Charged { .. }, _) => "charged",
+            (Settlement::Released, _) => "released",
             (Settlement::Unknown, _) => "unknown",
         });
-        if *ending == Settlement::Voided && !is_found_out {
+        if *ending == Settlement::Released && !is_found_out {
             let was_sent = state.gateway.flights.iter().any(|flight| flight.id == Some(id));
             if !was_sent && !state.clients.waits_for(id) {
                 state.tally.add("abandoned in the queue");
@@ -57,7 +57,7 @@ impl Disk {
             let free = state.gateway.is_provably_free(id);
             state.hold(free);
         }
-        if let Settlement::Posted { reply: Some(reply), .. } = ending {
+        if let Settlement::Charged { reply: Some(reply), .. } = ending {
             let written = self.is_written_down(&reply.body);
             state.hold(written);
         }
@@ -78,10 +78,10 @@ impl Disk {
 
 fn words(ending: &Settlement) -> String {
     match ending {
-        Settlement::Posted { cost, reply, .. } => {
-            format!("posted {cost}, with its reply: {}", reply.is_some())
+        Settlement::Charged { cost, reply, .. } => {
+            format!("charged {cost}, with its reply: {}", reply.is_some())
         }
-        Settlement::Voided => "voided".to_owned(),
+        Settlement::Released => "released".to_owned(),
         Settlement::Unknown => "unknown".to_owned(),
     }
 }
@@ -162,7 +162,7 @@ impl Disk {
         let mut state = self.world().lock();
         state.gateway.departs(id);
         if state.books.state(id).is_none() {
-            state.broken(format!("{id} leaves and no toll is set aside"));
+            state.broken(format!("{id} leaves and no price is set aside"));
         }
         if !state.clients.waits_for(id) {
             state.broken(format!("{id} leaves although nobody waits for it"));

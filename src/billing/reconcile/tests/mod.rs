@@ -39,7 +39,7 @@ fn moved(delta: (i64, i64, i64)) -> Snapshot {
 fn evidence(words: &str) -> Vec<Evidence> {
     let (mut settled, mut band, mut since) = (0, SETTLED, BEGUN);
     let each = words.split_whitespace().map(|word| {
-        let (service, toll) = match &word[..1] {
+        let (service, price) = match &word[..1] {
             "c" | "e" => (Service::Chat, Usd::mills(6)),
             "v" => (Service::Video, Usd::dollars(3)),
             "V" => (Service::Video, Usd::dollars(5)),
@@ -47,9 +47,9 @@ fn evidence(words: &str) -> Vec<Evidence> {
             other => panic!("{other}"),
         };
         let state = match &word[1..2] {
-            "+" => PurchaseState::Posted,
+            "+" => PurchaseState::Charged,
             "?" => PurchaseState::Unknown,
-            "-" => PurchaseState::Voided,
+            "-" => PurchaseState::Released,
             ">" => PurchaseState::Sent,
             other => panic!("{other}"),
         };
@@ -62,9 +62,9 @@ fn evidence(words: &str) -> Vec<Evidence> {
         *number += 1;
         let ended = if has('!') { START + Duration::from_secs(LATER - 1) } else { at };
         let job = match (service, state) {
-            (Service::Video, PurchaseState::Posted) if has('f') => Some(JobState::Failed),
-            (Service::Video, PurchaseState::Posted) if has('p') => Some(JobState::Open),
-            (Service::Video, PurchaseState::Posted) if !has('n') => Some(JobState::Finished),
+            (Service::Video, PurchaseState::Charged) if has('f') => Some(JobState::Failed),
+            (Service::Video, PurchaseState::Charged) if has('p') => Some(JobState::Open),
+            (Service::Video, PurchaseState::Charged) if !has('n') => Some(JobState::Finished),
             _ => None,
         };
         let row = PurchaseRecord {
@@ -74,7 +74,7 @@ fn evidence(words: &str) -> Vec<Evidence> {
             caller: "192.0.2.1".to_owned(),
             service,
             model: if word.starts_with('e') { UNSTATED_CHAT } else { "model" }.to_owned(),
-            toll,
+            price,
             state,
         };
         let (is_assumed, is_recognised) = (has('a'), !has('u'));

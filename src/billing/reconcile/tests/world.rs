@@ -161,12 +161,12 @@ impl World {
         let takes = if dice.one_in(4) { 140 } else { 10 };
         let ended = begun + dice.below(takes);
         let (state, is_charged, is_assumed) = match dice.below(8) {
-            0 => (PurchaseState::Voided, false, false),
+            0 => (PurchaseState::Released, false, false),
             1 | 2 => (PurchaseState::Unknown, true, false),
             3 | 4 => (PurchaseState::Unknown, false, false),
             // Inferred, or said by the operator, and wrong.
-            5 if !is_plain => (PurchaseState::Posted, dice.one_in(2), true),
-            _ => (PurchaseState::Posted, true, false),
+            5 if !is_plain => (PurchaseState::Charged, dice.one_in(2), true),
+            _ => (PurchaseState::Charged, true, false),
         };
         let mut bought = Bought {
             id: PurchaseId::new(),
@@ -189,7 +189,7 @@ impl World {
             (bought.is_recognised, is_elsewhere) = (false, *is_of_others);
         }
         let is_plain_job = is_plain || dice.one_in(2);
-        if service == Service::Video && state == PurchaseState::Posted && !is_assumed {
+        if service == Service::Video && state == PurchaseState::Charged && !is_assumed {
             bought.job = Some(match is_plain_job {
                 true => (ended, JobState::Finished),
                 false => {
@@ -323,7 +323,7 @@ impl World {
                 _ => bought.ended,
             };
             let job = job.map(|(_, state)| state);
-            let is_refundable = state == PurchaseState::Posted
+            let is_refundable = state == PurchaseState::Charged
                 && bought.service == Service::Video
                 && job != Some(JobState::Finished)
                 && self.wall(since) > refundable;
@@ -337,7 +337,7 @@ impl World {
                     caller: String::new(),
                     service: bought.service,
                     model: bought.model.to_owned(),
-                    toll: bought.price,
+                    price: bought.price,
                     state,
                 },
                 number,

@@ -61,7 +61,7 @@ fn caller_has_an_index_for_its_report() {
     let plan: String = file
         .query_row(
             "EXPLAIN QUERY PLAN SELECT count(*) FROM purchases
-             WHERE at >= 1 AND caller = 'ann' AND state <> 'voided' GROUP BY day, service, model",
+             WHERE at >= 1 AND caller = 'ann' AND state <> 'released' GROUP BY day, service, model",
             [],
             |row| row.get("detail"),
         )

@@ -29,8 +29,10 @@ fn only_what_is_dear_waits_for_the_disk() {
         assert_eq!(level(&writer), synchronous, "{weight:?}");
     }
     let settle = |id| {
-        request(Durability::OfPurchase(id), move |books| books.settle(id, &Settlement::Voided, NOW))
-            .0
+        request(Durability::OfPurchase(id), move |books| {
+            books.settle(id, &Settlement::Released, NOW)
+        })
+        .0
     };
     writer.process(vec![settle(cheap.id), settle(dear.id)]);
     assert_eq!(level(&writer), 2, "one dear step makes its batch wait");
@@ -167,7 +169,7 @@ fn writer_on(mut connection: Connection) -> Writer {
     .unwrap()
 }
 
-fn reservation(toll: Usd) -> Reservation {
+fn reservation(price: Usd) -> Reservation {
     let id = PurchaseId::new();
     let mut key = [0; 32];
     key[..16].copy_from_slice(id.0.as_bytes());
@@ -176,15 +178,15 @@ fn reservation(toll: Usd) -> Reservation {
         caller: "ann".into(),
         service: Service::Chat,
         model: "alpha".into(),
-        toll,
+        price,
         dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
         budgets: Budgets::default(),
         replay_only: false,
     }
 }
 
-fn reserve(toll: Usd) -> (Box<dyn WriteCommand>, Answered<Result<CreditWatermark, ReserveError>>) {
-    let asked = reservation(toll);
+fn reserve(price: Usd) -> (Box<dyn WriteCommand>, Answered<Result<CreditWatermark, ReserveError>>) {
+    let asked = reservation(price);
     request(Durability::Buffered, move |books| books.reserve(&asked, NOW))
 }
 

@@ -1,4 +1,4 @@
-//! What the queue promises, step by step and over random lives.
+//! Tests of the queue, step by step and over random lives.
 
 use super::*;
 use crate::clock;

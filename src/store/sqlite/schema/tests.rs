@@ -1,0 +1,216 @@
+//! Ledgers of earlier versions are migrated with all they hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::contract::money::Usd;
+use crate::store::{BudgetScope, MemberChange, PurchaseState, Snapshot, Store};
+
+/// Two purchases of a server that knew no members, with their counters.
+const SOLD: &str = "
+    INSERT INTO purchases (id, at, day, month, caller, service, model, toll_micros, cost_micros,
+        state, ended_at, keep_until) VALUES
+        (zeroblob(16), 5, 0, 23640, 'ann', 'chat', 'alpha', 3000, 4000, 'posted', 6, 7),
+        (randomblob(16), 5, 0, 23640, 'ann', 'video', 'beta', 3000000, NULL, 'unknown', 6, NULL);
+    INSERT INTO spent SELECT scope, unit, period, 3004000
+        FROM (SELECT 'total' AS scope UNION SELECT 'caller ann'),
+             (SELECT 'day' AS unit, 0 AS period UNION SELECT 'month', 23640);
+    INSERT INTO money VALUES (1, 'real')";
+
+#[tokio::test]
+async fn a_ledger_of_version_one_keeps_its_purchases_and_learns_of_members() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    let mut file = Connection::open(&path).unwrap();
+    apply_migrations(&mut file, &MIGRATIONS[..1]).unwrap();
+    file.execute_batch(SOLD).unwrap();
+    drop(file);
+    let clock = || Arc::new(|| Duration::from_secs(9));
+    for opened in [Store::open_read_only(&path, clock()), Store::open_shared(&path, clock())] {
+        let why = opened.unwrap_err().to_string();
+        assert!(why.contains("start the server once to bring it to 6"), "{why}");
+    }
+
+    let ledger = Store::serve(&path, clock()).unwrap();
+    let rows = ledger.purchases_since(Duration::ZERO).await.unwrap();
+    let states: Vec<_> = rows.iter().map(|row| row.state).collect();
+    assert_eq!(states, [PurchaseState::Charged, PurchaseState::Unknown]);
+    let spent = ledger.current_spend(BudgetScope::Caller("ann".to_owned())).await.unwrap();
+    assert_eq!(spent.month, Usd::micros(3_004_000));
+    assert_eq!(ledger.members().await.unwrap(), []);
+    drop(ledger);
+    let read = Store::open_read_only(&path, clock()).unwrap();
+    assert_eq!(read.members_version().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_ledger_of_version_two_keeps_its_members_and_learns_their_secret() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    let mut file = Connection::open(&path).unwrap();
+    apply_migrations(&mut file, &MIGRATIONS[..2]).unwrap();
+    let ann = "INSERT INTO members VALUES ('ann', 'admin', NULL, 5, zeroblob(32), 'tg_a', 6, NULL)";
+    file.execute_batch(ann).unwrap();
+    drop(file);
+    let clock = || Arc::new(|| Duration::from_secs(9));
+    let why = Store::open_shared(&path, clock()).unwrap_err().to_string();
+    assert!(why.contains("its version is 2; start the server once to bring it to 6"), "{why}");
+
+    let ledger = Store::serve(&path, clock()).unwrap();
+    let members = ledger.members().await.unwrap();
+    assert_eq!((members.len(), &*members[0].name, members[0].token), (1, "ann", [0; 32]));
+    assert_eq!(ledger.token_secret_fingerprint().await.unwrap(), None);
+    for print in [[7; 32], [8; 32]] {
+        ledger.set_token_secret_fingerprint(print).await.unwrap();
+        assert_eq!(ledger.token_secret_fingerprint().await.unwrap(), Some(print));
+    }
+    drop(ledger);
+    let read = Store::open_read_only(&path, clock()).unwrap();
+    assert_eq!(read.token_secret_fingerprint().await.unwrap(), Some([8; 32]));
+    drop(read);
+    // No token depends on it any more.
+    let beside = Store::open_shared(&path, clock()).unwrap();
+    beside.change_member("ann".into(), MemberChange::Revoke).await.unwrap();
+    assert_eq!(beside.token_secret_fingerprint().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn checkpoint_of_version_three_stays_as_history_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    let mut file = Connection::open(&path).unwrap();
+    apply_migrations(&mut file, &MIGRATIONS[..3]).unwrap();
+    file.execute_batch(SOLD).unwrap();
+    file.execute("INSERT INTO checks VALUES (1, 2, 3, 4, 5, 6)", []).unwrap();
+    drop(file);
+    let ledger = Store::serve(&path, Arc::new(|| Duration::from_secs(900))).unwrap();
+    assert_eq!(ledger.latest_snapshots(9).await.unwrap().len(), 1);
+    assert_eq!(ledger.latest_checkpoint().await.unwrap(), None, "nobody knows what it counted");
+    let now = Snapshot { at: Duration::from_secs(900), ..Snapshot::default() };
+    ledger.record_checkpoint(now).await.unwrap();
+    let check = ledger.latest_checkpoint().await.unwrap().expect("a new one");
+    assert_eq!((check.settled_through, check.last_number), (2, 2));
+}
+
+/// A purchase in each state, with a kept reply and a job.
+const EACH_STATE: &str = "
+    INSERT INTO purchases (number, id, at, day, month, caller, service, model, toll_micros,
+        cost_micros, state, key, payload, likeness, ended_at, keep_until) VALUES
+        (1, randomblob(16), 1, 0, 23640, 'ann', 'chat', 'a', 3000, 4000, 'posted',
+            zeroblob(32), zeroblob(32), NULL, 6, 99000000000),
+        (2, randomblob(16), 2, 0, 23640, 'ann', 'chat', 'b', 6000, NULL, 'voided',
+            NULL, NULL, NULL, 6, NULL),
+        (3, randomblob(16), 3, 0, 23640, 'ann', 'video', 'c', 3000000, NULL, 'unknown',
+            NULL, NULL, zeroblob(32), 6, NULL),
+        (4, randomblob(16), 4, 0, 23640, 'ann', 'chat', 'd', 5000, NULL, 'reserved',
+            NULL, NULL, NULL, NULL, NULL),
+        (5, randomblob(16), 5, 0, 23640, 'ann', 'chat', 'e', 7000, NULL, 'sent',
+            NULL, NULL, NULL, NULL, NULL);
+    INSERT INTO replies VALUES (1, 99000000000, 200, 1, x'7b7d');
+    INSERT INTO jobs (request_id, owner, model, toll_micros, at)
+        VALUES ('job-1', 'ann', 'c', 3000000, 3);
+    INSERT INTO spent SELECT scope, unit, period, 3016000
+        FROM (SELECT 'total' AS scope UNION SELECT 'caller ann'),
+             (SELECT 'day' AS unit, 0 AS period UNION SELECT 'month', 23640);
+    INSERT INTO money VALUES (1, 'real')";
+
+#[tokio::test]
+async fn ledger_of_each_version_with_former_names_keeps_its_money_and_states() {
+    for version in 1..usize::try_from(PLAIN_NAMES).unwrap() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        let mut file = Connection::open(&path).unwrap();
+        apply_migrations(&mut file, &MIGRATIONS[..version]).unwrap();
+        file.execute_batch(EACH_STATE).unwrap();
+        drop(file);
+        let ledger = Store::serve(&path, Arc::new(|| Duration::from_secs(9))).unwrap();
+        let rows = ledger.purchases_since(Duration::ZERO).await.unwrap();
+        let told: Vec<_> =
+            rows.iter().map(|row| (&*row.model, row.state, row.price.as_micros())).collect();
+        // At the start, what was held is released, and what was sent is unknown.
+        let expected = [
+            ("a", PurchaseState::Charged, 4_000),
+            ("b", PurchaseState::Released, 6_000),
+            ("c", PurchaseState::Unknown, 3_000_000),
+            ("d", PurchaseState::Released, 5_000),
+            ("e", PurchaseState::Unknown, 7_000),
+        ];
+        assert_eq!(told, expected, "version {version}");
+        for scope in [BudgetScope::Total, BudgetScope::Caller("ann".to_owned())] {
+            let spent = ledger.current_spend(scope).await.unwrap();
+            assert_eq!(spent.month, Usd::micros(3_011_000), "version {version}");
+        }
+        let reply = ledger.reply(rows[0].id).await.unwrap().expect("kept");
+        assert_eq!((reply.status, &*reply.body), (200, &b"{}"[..]));
+        let job = ledger.find_job("job-1".into()).await.unwrap().expect("kept");
+        assert_eq!(job.price, Usd::dollars(3));
+        drop(ledger);
+        let mut file = Connection::open(&path).unwrap();
+        crate::store::sqlite::file::check_integrity(&mut file).unwrap();
+        let broken = "SELECT count(*) FROM pragma_foreign_key_check";
+        let broken: i64 = file.query_row(broken, [], |row| row.get(0)).unwrap();
+        let keys = "SELECT count(key) = 1 AND count(fingerprint) = 1 FROM purchases";
+        let are_kept: bool = file.query_row(keys, [], |row| row.get(0)).unwrap();
+        assert!(broken == 0 && are_kept, "version {version}");
+    }
+}
+
+#[test]
+fn each_version_is_reached_from_every_earlier_one_with_its_rows() {
+    let later = "ALTER TABLE checks ADD COLUMN note TEXT";
+    let versions: Vec<&str> = MIGRATIONS.iter().copied().chain([later]).collect();
+    for start in 1..=MIGRATIONS.len() {
+        let mut file = Connection::open_in_memory().unwrap();
+        apply_migrations(&mut file, &versions[..start]).unwrap();
+        assert_eq!(file_kind(&file).unwrap(), FileKind::Ledger(i64::try_from(start).unwrap()));
+        let note = "INSERT INTO checks (number, at, balance_cents, chats, chat_cents, spent_cents)
+            VALUES (1, 2, 3, 4, 5, 6)";
+        file.execute(note, []).unwrap();
+
+        apply_migrations(&mut file, &versions).unwrap();
+        apply_migrations(&mut file, &versions).unwrap();
+        assert_eq!(file_kind(&file).unwrap(), FileKind::Ledger(newest_version() + 1));
+        let row = "SELECT at, note IS NULL FROM checks";
+        let row = file.query_row(row, [], |row| Ok((row.get(0)?, row.get(1)?)));
+        assert_eq!(row, Ok((2, true)));
+    }
+}
+
+#[test]
+fn a_migration_that_fails_leaves_the_file_as_it_was() {
+    let mut file = Connection::open_in_memory().unwrap();
+    migrate(&mut file).unwrap();
+    let versions: Vec<&str> =
+        MIGRATIONS.iter().copied().chain(["DROP TABLE checks; DROP TABLE nothing"]).collect();
+    assert!(apply_migrations(&mut file, &versions).is_err());
+    assert_eq!(file_kind(&file).unwrap(), FileKind::Ledger(newest_version()));
+    let left: i64 = file.query_row("SELECT count(*) FROM checks", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn unknown_purchases_are_found_by_their_own_index() {
+    let mut file = Connection::open_in_memory().unwrap();
+    migrate(&mut file).unwrap();
+    for query in [
+        "SELECT id FROM purchases WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT 5",
+        "SELECT count(*) FROM purchases WHERE at >= 5 AND state = 'unknown'",
+    ] {
+        let mut plan = file.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
+        let steps = plan.query_map([], |row| row.get::<_, String>(3)).unwrap();
+        let steps: Vec<_> = steps.map(Result::unwrap).collect();
+        assert_eq!(steps.len(), 1, "nothing is sorted: {steps:?}");
+        assert!(steps[0].contains("purchases_unknown"), "{steps:?}");
+    }
+}
+
+#[test]
+fn only_our_own_files_are_taken_for_ledgers() {
+    let file = Connection::open_in_memory().unwrap();
+    assert_eq!(file_kind(&file).unwrap(), FileKind::Empty);
+    file.execute_batch("CREATE TABLE theirs (x)").unwrap();
+    assert_eq!(file_kind(&file).unwrap(), FileKind::Foreign);
+    file.pragma_update(None, "user_version", 1).unwrap();
+    assert_eq!(file_kind(&file).unwrap(), FileKind::Foreign);
+}

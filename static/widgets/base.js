@@ -1,0 +1,346 @@
+/**
+ * What the widgets of `widgets.js` share: the client, the price list, one purchase at a time, and what is kept of it.
+ *
+ * A purchase is kept in the tab from just before it is sent. Its key stands for it only with one caller and in one ledger of the server,
+ * so it is sent again under these alone, by itself or at a press of a button; in another ledger, only by a person who was told that it may
+ * be bought a second time.
+ *
+ * Several widgets of a tab may find the same kept purchase. One of them holds it, and it alone shows and sends it: from when it sends it
+ * or takes it up until it is settled, or until the element leaves the page and has nothing under way. The others wait for it to let go.
+ */
+
+import { callerName, createClient, newKey } from '../client.js';
+import { button, element, twice } from './dom.js';
+import { price, withCost } from './format.js';
+import { Purchases, draft, isUnheld } from './purchases.js';
+
+const STYLE = `
+:host { display: block; font: inherit; --accent: var(--tollgate-accent, #2f6f4f); --radius: var(--tollgate-radius, .5rem); }
+:host([hidden]), [hidden] { display: none !important; }
+form { display: grid; grid-template-columns: minmax(0, 1fr); gap: .6rem; }
+label { display: grid; grid-template-columns: minmax(0, 1fr); gap: .2rem; font-size: .9em; }
+textarea, select, input, button { box-sizing: border-box; max-width: 100%; font: inherit; color: inherit; padding: .5rem .6rem; border: 1px solid color-mix(in srgb, currentColor 45%, transparent); border-radius: var(--radius); background: transparent; }
+textarea { resize: vertical; min-height: 4.5rem; }
+button { min-height: 2.4rem; cursor: pointer; justify-self: start; }
+button.main { background: var(--accent); border-color: var(--accent); color: var(--tollgate-on-accent, #fff); }
+:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
+li:empty { display: none; }
+ol { list-style: none; margin: 0 0 .8rem; padding: 0; display: grid; gap: .6rem; }
+article { padding: .6rem .8rem; border-radius: var(--radius); white-space: pre-wrap; overflow-wrap: anywhere; background: color-mix(in srgb, currentColor 7%, transparent); }
+article.mine { background: color-mix(in srgb, var(--accent) 16%, transparent); }
+article.trouble { border: 1px solid var(--tollgate-trouble, #b3261e); }
+.row { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center; }
+.small { font-size: .85em; opacity: .85; margin: 0; }
+video { width: 100%; border-radius: var(--radius); background: #000; }
+@media (forced-colors: active) { button.main { forced-color-adjust: auto; } }
+`;
+
+const MONEY = { no: 'Nothing was charged.', yes: 'It was charged.', unknown: 'It may have been charged.' };
+const UNTOLD = 'Something was sent before this page was loaded, and its answer is not here yet. Who is signed in now could not be told';
+/** A browser does not tell a page which of the two it is. */
+const UNREACHED = 'The service cannot be reached, or it does not let this site call it (access.allowed_origins).';
+const LEFT = 'It was sent, and its answer is not here yet.';
+const FORGOTTEN = 'The answer was lost, and the service may no longer know this purchase. Sent again, it may be bought a second time.';
+
+/** A field with its name. */
+export const labelled = (name, field) => element('label', {}, name, field);
+const option = (model, remark) => element('option', { value: model.id, text: `${model.id} · ${price(model.price_micros)}${remark ? ` · ${remark}` : ''}` });
+
+/**
+ * Keeps the tab's purchases in `sessionStorage`, in the order in which they were sent: those whose caller is known and that are not
+ * settled. If the browser keeps nothing, a reload in the middle is not picked up.
+ */
+class TabStore {
+  #name;
+
+  constructor(name) {
+    this.#name = name;
+  }
+
+  all() {
+    try {
+      const list = JSON.parse(sessionStorage.getItem(this.#name));
+      return Array.isArray(list) ? list.map(withCost) : [];
+    } catch {
+      return [];
+    }
+  }
+
+  one(key) {
+    return this.all().find((record) => record.key === key);
+  }
+
+  put(record) {
+    if (!record.caller || ['refused', 'charged', 'forgotten'].includes(record.state)) return this.#drop(record);
+    const list = this.all();
+    const place = list.findIndex(({ key }) => key === record.key);
+    list.splice(place < 0 ? list.length : place, 1, record);
+    this.#write(list);
+  }
+
+  #drop(record) {
+    this.#write(this.all().filter(({ key }) => key !== record.key));
+  }
+
+  #write(list) {
+    try {
+      sessionStorage.setItem(this.#name, JSON.stringify(list));
+    } catch { /* No storage here. */ }
+  }
+}
+
+/**
+ * Of an element, `kind` says what it sells, `draw()` shows its form and makes `list`, `took(record, spot)` takes in an answer,
+ * `place(card, spot)` shows trouble there, `wasLeft(record)` goes on with a kept purchase, `isBack()` with what ended when the element
+ * left the page.
+ */
+export class PurchaseWidget extends HTMLElement {
+  #style = new CSSStyleSheet();
+  #store;
+  #purchases;
+  /** Keys that this element shows; and records that were settled while it was in no page. */
+  #shown = new Set();
+  #unseen = [];
+  /** What releases each purchase that this element holds; and what resolves once it does, of those that it waits for. */
+  #held = new Map();
+  #waiting = new Map();
+
+  constructor() {
+    super();
+    /** A token, or a function that gives one. The page may have set it before this file was there. */
+    this.token ??= null;
+    this.#style.replaceSync(STYLE);
+    this.attachShadow({ mode: 'open', delegatesFocus: true }).adoptedStyleSheets = [this.#style];
+    this.said = element('p', { class: 'small', role: 'status' });
+  }
+
+  async connectedCallback() {
+    this.stop = new AbortController();
+    if (this.client) {
+      for (const record of this.#unseen.splice(0)) await this.drop(record);
+      for (const key of this.#shown) if (this.#store.one(key)) void this.holds(key);
+      this.isBack();
+      // What another element let go of while this one was out of the page.
+      if (this.catalog) void this.takeUp();
+      return;
+    }
+    const baseUrl = this.getAttribute('base-url') ?? undefined;
+    this.client = createClient({ baseUrl, token: () => (typeof this.token === 'function' ? this.token() : this.token) });
+    this.#store = new TabStore(`${this.localName} ${baseUrl ?? ''} ${this.id}`);
+    this.#purchases = new Purchases({ store: this.#store, transport: this.client, locks: navigator.locks });
+    await this.begin();
+  }
+
+  disconnectedCallback() {
+    this.stop.abort();
+    // An element that is only moved is back at once.
+    queueMicrotask(() => this.#letGo());
+  }
+
+  /** Out of the page, it holds only what it has under way. */
+  #letGo() {
+    if (this.isConnected) return;
+    for (const key of this.#held.keys()) if (key !== this.busy) this.#release(key);
+  }
+
+  #release(key) {
+    this.#held.get(key)?.();
+    this.#held.delete(key);
+  }
+
+  /** Resolves to whether this element holds the purchase; unless `ifFree` is set, it waits until others have released it. */
+  async holds(key, ifFree = false) {
+    if (this.#held.has(key)) return true;
+    if (!this.#waiting.has(key)) this.#waiting.set(key, this.#wait(key, ifFree));
+    return this.#waiting.get(key);
+  }
+
+  async #wait(key, ifFree) {
+    const release = await this.#purchases.hold(key, ifFree);
+    this.#waiting.delete(key);
+    if (!release) return false;
+    this.#held.set(key, release);
+    // It may have left the page while it waited.
+    this.#letGo();
+    return this.#held.has(key);
+  }
+
+  /** It is settled, or not wanted any more. */
+  async drop(record) {
+    await this.#purchases.forget(record);
+    this.#release(record.key);
+  }
+
+  /** It was taken out of the page, and is there again. */
+  isBack() {}
+
+  /** Asks for the price list, and draws what it says. Why it is not there is shown from the first attempt on. */
+  async begin() {
+    // Reading costs nothing; what an earlier page has sent may have.
+    const charged = this.#store.all().length ? 'unknown' : 'no';
+    const say = ({ code, message }, ...ways) => {
+      this.shadowRoot.replaceChildren(this.card(code === 'connection_lost' ? UNREACHED : message, charged, ...ways));
+    };
+    try {
+      this.catalog = await this.client.catalog({ onRetry: (error) => say(error) });
+    } catch (error) {
+      const again = () => { this.shadowRoot.replaceChildren(); void this.begin(); };
+      say(error, this.way('Try again', again));
+      return;
+    }
+    this.#purchases.remember(this.catalog.replay);
+    this.draw();
+    await this.takeUp();
+  }
+
+  /** Goes on with the caller's own purchases that an earlier page left. Nothing is shown before it is known who is calling. */
+  async takeUp() {
+    const left = this.#store.all().filter(({ key }) => !this.#shown.has(key));
+    if (!left.length) return;
+    let caller;
+    try {
+      caller = callerName((await this.client.me()).caller);
+    } catch (error) {
+      const card = this.card(`${UNTOLD}: ${error.message}`, 'unknown', this.way('Look again', () => void this.takeUp()));
+      this.list.append(element('li', {}, card));
+      return;
+    }
+    for (const { key, caller: whose } of left) {
+      if (whose !== caller || this.#shown.has(key)) continue;
+      if (await this.holds(key, true)) await this.#goOn(key);
+      else void this.#follow(key);
+    }
+  }
+
+  async #goOn(key) {
+    const record = this.#store.one(key);
+    // Another element has settled it.
+    if (!record) return this.#release(key);
+    if (this.#shown.has(key)) return;
+    this.#shown.add(key);
+    await this.wasLeft(record);
+  }
+
+  /** Another element holds it. If that releases it unsettled, it is taken up, if the caller is still the same. */
+  async #follow(key) {
+    if (!(await this.holds(key))) return;
+    if (this.#store.one(key)) await this.takeUp();
+    else this.#release(key);
+  }
+
+  /** Sends by itself what is still wanted and known, and asks about the rest. */
+  async resume(record, spot) {
+    if (this.#purchases.isWanted(record) && !this.busy && !record.anew) await this.go(record, spot);
+    else this.place(this.#purchases.canAskAgain(record) ? this.#unknown(record, spot, LEFT) : this.#atRisk(record, spot), spot);
+  }
+
+  /** A purchase that nobody has sent yet. */
+  fresh(payload) {
+    const record = draft({ key: newKey(), kind: this.kind, payload });
+    this.#shown.add(record.key);
+    return record;
+  }
+
+  isBusy() {
+    if (this.busy) this.said.textContent = 'Wait for the answer to the last one.';
+    return Boolean(this.busy);
+  }
+
+  /** Buys once, or asks for what was bought. `false`, and it is said, while another purchase runs. */
+  go(record, spot, how = {}) {
+    if (this.isBusy()) return false;
+    if (record.state !== 'draft' && !this.#held.has(record.key)) {
+      this.said.textContent = 'It is shown elsewhere on this page.';
+      return false;
+    }
+    this.busy = record.key;
+    return this.#run(record, spot, how).finally(() => {
+      this.busy = false;
+      this.#letGo();
+    });
+  }
+
+  async #run(record, spot, { atRisk }) {
+    await this.holds(record.key);
+    this.said.textContent = 'Waiting for the answer.';
+    const onRetry = () => { this.said.textContent = record.anew ? 'Asking again.' : 'Asking again; it is not bought twice.'; };
+    await this.#purchases.send(record, { atRisk, onRetry });
+    if (record.state === 'done') {
+      this.said.textContent = `Received for ${price(record.costMicros)}.`;
+      this.took(record, spot);
+    } else {
+      this.said.textContent = '';
+      this.place(await this.#ended(record, spot), spot);
+    }
+  }
+
+  /** An answer that was shown is dropped. If this element is in no page, the answer is kept for another one. */
+  settled(record) {
+    if (this.isConnected) void this.drop(record);
+    else this.#unseen.push(record);
+  }
+
+  async #ended(record, spot) {
+    const { charged, message, errors } = record.problem;
+    const words = [message, ...(errors ?? []).slice(1).map(({ pointer, detail }) => `${pointer}: ${detail}`)].join('\n');
+    if (charged === 'unknown') return isUnheld(record) ? this.#atRisk(record, spot) : this.#unknown(record, spot, words);
+    await this.drop(record);
+    const cost = this.#cost(record);
+    const anew = () => this.go(this.fresh(record.payload), spot);
+    if (charged === 'yes') return this.card(words, charged, this.twice(`Buy it anew · ${cost}`, `Really? It costs ${cost} a second time`, anew));
+    const again = `Try again · ${cost}`;
+    return this.card(words, charged, this.kind === 'video' ? this.twice(again, `Yes, spend ${cost}`, anew) : this.way(again, anew));
+  }
+
+  #unknown(record, spot, words) {
+    const way = record.anew ? 'Ask again' : 'Ask what became of it (not bought twice)';
+    return this.card(words, 'unknown', this.way(way, () => this.go(record, spot)), this.forget(record));
+  }
+
+  #atRisk(record, spot) {
+    const cost = this.#cost(record);
+    const send = () => this.go(record, spot, { atRisk: true });
+    return this.card(FORGOTTEN, 'unknown', this.twice(`Send it again · ${cost}`, `Really? It may cost ${cost} a second time`, send), this.forget(record));
+  }
+
+  #cost({ payload }) {
+    const row = this.catalog[this.kind].find(({ id }) => id === payload.model);
+    return row ? price(row.price_micros) : 'its price';
+  }
+
+  card(words, charged, ...ways) {
+    return element('article', { class: 'trouble', role: 'alert' }, words, element('p', { class: 'small', text: MONEY[charged] ?? MONEY.unknown }), element('div', { class: 'row' }, ...ways));
+  }
+
+  /** A button of a card, which is gone once `act` has begun. */
+  way(text, act) {
+    const made = button(text, () => this.#close(made, act));
+    return made;
+  }
+
+  /** The same, of one that spends at its second press only. */
+  twice(text, sure, act) {
+    const made = twice(text, sure, () => this.#close(made, act), { say: (words) => { this.said.textContent = words; } });
+    return made;
+  }
+
+  #close(made, act) {
+    const card = made.closest('article');
+    if (act() !== false) card.remove();
+  }
+
+  forget(record) {
+    return this.way('Forget it', () => void this.drop(record));
+  }
+
+  models(rows, remark) {
+    const wanted = this.getAttribute('model');
+    const select = element('select', {}, rows.map((row) => option(row, row[remark])));
+    if (rows.some((row) => row.id === wanted)) select.value = wanted;
+    return { select, isFixed: select.value === wanted };
+  }
+
+  tell(name, detail) {
+    this.dispatchEvent(new CustomEvent(name, { detail, bubbles: true, composed: true }));
+  }
+}

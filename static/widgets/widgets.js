@@ -1,0 +1,215 @@
+/**
+ * Two widgets to put into any page: `<script type="module" src="https://your-tollgate/bff/widgets.js"></script>`, then
+ * `<tollgate-chat></tollgate-chat>` or `<tollgate-video></tollgate-video>`.
+ *
+ * Attributes: `base-url` (where tollgate is; where this file came from by default), `model` (no picker then), and of a chat `system` (its
+ * first message). Properties: `token` (a member's token or a JWT, or a function that gives one). Each tells what it bought by an event,
+ * `tollgate-reply` or `tollgate-video`, with the client's answer as `detail`. Font, colour and scheme are the page's own; these are theirs:
+ * `--tollgate-accent`, `--tollgate-on-accent` (text on it), `--tollgate-trouble`, `--tollgate-radius`.
+ */
+
+import { button, element, unrepeated } from './widgets/dom.js';
+import { price } from './widgets/format.js';
+import { PurchaseWidget, labelled } from './widgets/base.js';
+
+class TollgateChat extends PurchaseWidget {
+  /** What was asked, with the reply if there is one, and where it stands. */
+  #turns = [];
+  kind = 'chat';
+
+  draw() {
+    const { select, isFixed } = this.models(this.catalog.chat, 'best_for');
+    const picked = () => this.catalog.chat.find((row) => row.id === select.value);
+    const send = element('button', { class: 'main', type: 'submit' });
+    const label = () => { send.textContent = `Send · ${price(picked().price_micros)}`; };
+    select.addEventListener('change', label);
+    label();
+    this.list = element('ol', { 'aria-label': 'Conversation', 'aria-live': 'polite' });
+    const text = element('textarea', { rows: 3, keydown: (event) => {
+      if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      form.requestSubmit();
+    } });
+    const form = element('form', { submit: (event) => {
+      event.preventDefault();
+      if (this.isBusy()) return;
+      if (!text.value.trim()) { this.said.textContent = 'Write a message first.'; text.focus(); return; }
+      this.ask(text.value, picked().id);
+      text.value = '';
+    } }, ...(isFixed ? [] : [labelled('Model', select)]), labelled('Message', text), element('div', { class: 'row' }, send, this.said));
+    this.shadowRoot.replaceChildren(this.list, form);
+  }
+
+  ask(content, model) {
+    const turn = this.#add(content);
+    const system = this.getAttribute('system');
+    const said = this.#turns.flatMap(({ asked, reply }) => [{ role: 'user', content: asked }, ...(reply === undefined ? [] : [{ role: 'assistant', content: reply }])]);
+    void this.go(this.fresh({ model, messages: [...(system ? [{ role: 'system', content: system }] : []), ...said] }), turn);
+  }
+
+  took(record, turn) {
+    this.#reply(turn, record.reply.message.content);
+    this.settled(record);
+    this.tell('tollgate-reply', record.reply);
+  }
+
+  place(card, turn) {
+    this.#show(card, turn.end);
+  }
+
+  /** Its conversation goes on from the one that is there, or else is shown below it. */
+  async wasLeft(record) {
+    const turns = [];
+    for (const { role, content } of record.payload.messages) {
+      if (role === 'user') turns.push({ asked: content });
+      else if (role === 'assistant' && turns.length) turns.at(-1).reply = content;
+    }
+    const isSame = this.#turns.every(({ asked }, place) => asked === turns[place]?.asked);
+    for (const { asked, reply } of turns.slice(isSame ? this.#turns.length : 0)) {
+      const turn = this.#add(asked);
+      if (reply !== undefined) this.#reply(turn, reply);
+    }
+    if (record.reply) this.took(record, this.#turns.at(-1));
+    else await this.resume(record, this.#turns.at(-1));
+  }
+
+  #add(asked) {
+    const turn = { asked, reply: undefined, end: this.#show(element('article', { class: 'mine', text: asked })) };
+    this.#turns.push(turn);
+    return turn;
+  }
+
+  #reply(turn, content) {
+    turn.reply = content;
+    turn.end = this.#show(element('article', { text: content }), turn.end);
+  }
+
+  /** Shows it behind this entry, or last. */
+  #show(article, before = this.list.lastElementChild) {
+    const entry = element('li', {}, article);
+    if (before) before.after(entry);
+    else this.list.append(entry);
+    entry.scrollIntoView({ block: 'nearest' });
+    return entry;
+  }
+}
+
+class TollgateVideo extends PurchaseWidget {
+  /** The videos that are being made, and where they are shown. */
+  #followed = new Map();
+  kind = 'video';
+
+  draw() {
+    const { select, isFixed } = this.models(this.catalog.video, 'remarks');
+    const picked = () => this.catalog.video.find((row) => row.id === select.value);
+    const prompt = element('textarea', { rows: 3, maxlength: 2 * this.catalog.limits.prompt_characters });
+    const length = element('select');
+    const shape = element('select', {}, ...this.catalog.aspect_ratios.map((ratio) => element('option', { value: ratio, text: ratio })));
+    const picture = element('input', { type: 'url', placeholder: 'https://' });
+    const [lengths, shapes, pictures] = [labelled('Seconds', length), labelled('Shape', shape), labelled('Picture to start from', picture)];
+    const order = button('', () => ask(), 'main');
+    const sure = element('div', { class: 'row', hidden: true });
+    const begin = () => {
+      sure.hidden = true;
+      order.hidden = false;
+    };
+    const follow = () => {
+      const { durations, image, aspect_ratio: ratio } = picked();
+      const values = durations.values ?? Array.from({ length: durations.max - durations.min + 1 }, (_, step) => durations.min + step);
+      length.replaceChildren(...values.map((value) => element('option', { value, text: value })));
+      length.value = values.includes(this.catalog.defaults.duration) ? this.catalog.defaults.duration : values[0];
+      shapes.hidden = ratio === 'ignored';
+      picture.required = image === 'required';
+      order.textContent = `Generate · ${price(picked().price_micros)}`;
+      begin();
+    };
+    select.addEventListener('change', follow);
+    const ask = () => {
+      if (this.isBusy()) return;
+      if (!prompt.value.trim()) { this.said.textContent = 'Say what the video should show.'; prompt.focus(); return; }
+      if (!picture.reportValidity()) return;
+      const yes = button(`Yes, spend ${price(picked().price_micros)}`, () => {
+        if (this.isBusy()) return;
+        begin();
+        order.focus();
+        const payload = {
+          prompt: prompt.value, model: picked().id, duration: Number(length.value),
+          ...(!shapes.hidden && { aspect_ratio: shape.value }), ...(picture.value && { image_url: picture.value }),
+        };
+        void this.go(this.fresh(payload), this.#add(payload.prompt));
+      }, 'main');
+      const no = button('Keep editing', () => { begin(); order.focus(); });
+      sure.replaceChildren('It cannot be cancelled once it is ordered.', no, unrepeated(yes));
+      sure.hidden = false;
+      order.hidden = true;
+      no.focus();
+    };
+    follow();
+    this.list = element('ol', { 'aria-label': 'Videos' });
+    const form = element('form', { submit: (event) => event.preventDefault() },
+      ...(isFixed ? [] : [labelled('Model', select)]), labelled('What should it show?', prompt),
+      element('div', { class: 'row' }, lengths, shapes), pictures, order, sure, this.said);
+    this.shadowRoot.replaceChildren(form, this.list);
+  }
+
+  /** It stays kept until it was seen to be made. */
+  took(record, card) {
+    void this.#follow(record, card);
+  }
+
+  place(trouble, card) {
+    card.parentElement.append(trouble);
+  }
+
+  async wasLeft(record) {
+    const card = this.#add(record.payload.prompt);
+    if (record.reply) void this.#follow(record, card);
+    else await this.resume(record, card);
+  }
+
+  isBack() {
+    const { signal } = this.stop;
+    for (const [record, card] of this.#followed) {
+      // It may have been moved again meanwhile: then that move goes on with it.
+      void this.holds(record.key).then((isHeld) => isHeld && !signal.aborted && this.#follow(record, card));
+    }
+  }
+
+  #add(prompt) {
+    const card = element('article', {}, prompt);
+    this.list.prepend(element('li', {}, card));
+    return card;
+  }
+
+  async #follow(record, card) {
+    const { signal } = this.stop;
+    const { requestId } = record.reply;
+    const state = element('p', { class: 'small', role: 'status', text: 'It is being made.' });
+    card.append(state);
+    this.#followed.set(record, card);
+    try {
+      for await (const word of this.client.video.watch(requestId, { signal })) {
+        if (word.state === 'open') continue;
+        if (word.state === 'finished') {
+          const clip = URL.createObjectURL(await this.client.video.content(requestId, { signal }));
+          card.append(element('video', { src: clip, controls: true, 'aria-label': 'The finished video' }));
+        }
+        state.textContent = word.state === 'finished' ? 'It is ready.' : 'The service could not make it.';
+        this.#followed.delete(record);
+        this.settled(record);
+        if (word.state === 'finished') this.tell('tollgate-video', { ...record.reply, status: word.status });
+        return;
+      }
+    } catch (error) {
+      state.remove();
+      // Out of the page, nobody watches; back in it, it goes on.
+      if (signal.aborted) return;
+      this.#followed.delete(record);
+      this.place(this.card(error.message, 'yes', this.way('Look again', () => void this.#follow(record, card)), this.forget(record)), card);
+    }
+  }
+}
+
+for (const [name, element] of [['tollgate-chat', TollgateChat], ['tollgate-video', TollgateVideo]]) {
+  if (!customElements.get(name)) customElements.define(name, element);
+}

@@ -1,5 +1,0 @@
-//! Promise 3: nothing is sent before its toll is set aside, durably, against every budget that
-//! applies to it.
-
-mod budgets;
-mod ledgers;

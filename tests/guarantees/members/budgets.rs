@@ -1,0 +1,130 @@
+//! What members may spend and how often they may come: each for itself, and all together.
+
+use std::thread;
+use std::time::Duration;
+
+use tollgate::contract::money::Usd;
+use tollgate::store::{OwnBudget, Role};
+
+use super::MEMBERS;
+use crate::support::client::Answer;
+use crate::support::members::Holder;
+use crate::support::{CHAT, Gate, Reply, STORES, Upstream};
+
+const PRICE: u64 = 6_000;
+
+fn day(micros: u64) -> OwnBudget {
+    OwnBudget { day: Some(Usd::micros(micros)), month: None }
+}
+
+fn buy(gate: &Gate, holder: &Holder, what: &str) -> Answer {
+    let chat = CHAT.replace("hello", what);
+    gate.ask("POST", "/api/v1/chat", &[holder.bearer()], &chat)
+}
+
+#[test]
+fn two_members_at_once_spend_what_all_may_and_neither_more_than_its_own() {
+    const EACH: usize = 200;
+    const AT_ONCE: usize = 8;
+    for store in STORES {
+        let upstream = Upstream::start(|_| Reply::chat("hello"));
+        let settings = format!("{store}\n{MEMBERS}budget.total = {{ day = \"1.50\" }}");
+        let gate = Gate::start(&upstream, &settings);
+        let holders =
+            ["ann", "bob"].map(|name| gate.member_with(name, Role::Member, day(1_000_000)));
+        let shop = |holder: &Holder, part: usize| -> u64 {
+            let numbers = (0..EACH).filter(|number| number % AT_ONCE == part);
+            let answers = numbers.map(|number| buy(&gate, holder, &format!("no. {number}")));
+            answers.filter(|answer| answer.status == 200).filter_map(|one| one.cost()).sum()
+        };
+        let spent: Vec<(usize, u64)> = thread::scope(|scope| {
+            let all = (0..holders.len()).flat_map(|who| (0..AT_ONCE).map(move |part| (who, part)));
+            let (holders, shop) = (&holders, &shop);
+            let started: Vec<_> = all
+                .map(|(who, part)| scope.spawn(move || (who, shop(&holders[who], part))))
+                .collect();
+            started.into_iter().map(|part| part.join().unwrap()).collect()
+        });
+        assert_eq!(upstream.charges().iter().sum::<u64>(), 1_500_000, "{store}");
+        let of = |who| spent.iter().filter(|part| part.0 == who).map(|part| part.1).sum();
+        let each: [u64; 2] = [of(0), of(1)];
+        assert_eq!(each.iter().sum::<u64>(), 1_500_000, "{store}");
+        assert!(each.iter().all(|spent| *spent <= 1_000_000), "{store}: {each:?}");
+        for (holder, spent) in holders.iter().zip(each) {
+            let usage = gate.ask("GET", "/bff/usage", &[holder.bearer()], "").json();
+            assert_eq!(usage["total_micros"], spent, "{store}: {}", holder.name);
+        }
+    }
+}
+
+#[test]
+fn a_members_own_budget_holds_besides_that_of_all_callers_and_it_can_see_it() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let settings = format!("{MEMBERS}budget.caller = {{ day = \"0.012\", month = \"5.00\" }}");
+    let gate = Gate::start(&upstream, &settings);
+    let poor = gate.member_with("poor", Role::Member, day(PRICE));
+    let rich = gate.member_with("rich", Role::Member, day(1_000_000));
+    for (holder, buys, limit) in [(&poor, 1, "$0.006"), (&rich, 2, "$0.012")] {
+        let me = gate.ask("GET", "/bff/me", &[holder.bearer()], "").json();
+        assert_eq!(
+            me["caller"],
+            serde_json::json!({"kind": "member", "name": holder.name, "role": "member"})
+        );
+        let rows = me["budgets"].as_array().unwrap();
+        let rows: Vec<_> = rows.iter().map(|row| (&row["period"], &row["limit_micros"])).collect();
+        let expected = [("day".into(), (buys * PRICE).into()), ("month".into(), 5_000_000.into())];
+        assert_eq!(rows, expected.each_ref().map(|(period, limit)| (period, limit)));
+        for number in 0..buys {
+            assert_eq!(buy(&gate, holder, &number.to_string()).status, 200, "{}", holder.name);
+        }
+        let refused = buy(&gate, holder, "one more");
+        assert_eq!((refused.status, refused.code().as_str()), (402, "budget_exhausted"));
+        let words = format!("your budget, {limit} a day, has $0.00 left");
+        assert!(refused.text().contains(&words), "{}", refused.text());
+    }
+    assert_eq!(upstream.charges(), [PRICE; 3]);
+}
+
+#[test]
+fn the_accounts_balance_is_shown_to_admins_alone() {
+    // The reply of a video tells it.
+    let upstream = Upstream::start(|_| Reply::video("job-1"));
+    let gate = Gate::start(&upstream, MEMBERS);
+    let (ann, eve) =
+        (gate.member("ann"), gate.member_with("eve", Role::Admin, OwnBudget::default()));
+    let bought = gate.ask("POST", "/api/v1/video", &[ann.bearer()], crate::support::VIDEO);
+    assert_eq!(bought.status, 200);
+    let me = |holder: &Holder| gate.ask("GET", "/bff/me", &[holder.bearer()], "").json();
+    assert_eq!(me(&ann)["balance"], serde_json::Value::Null);
+    let admin = me(&eve);
+    assert_eq!(admin["caller"]["role"], "admin");
+    assert_eq!(admin["balance"]["amount"], "97.000000");
+}
+
+#[test]
+fn members_behind_one_address_have_each_their_own_limits() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let limits = "limits = { requests = 1, seconds = 3600, burst = 2, concurrent = 8 }\n";
+    let gate = Gate::start(&upstream, &format!("{limits}{MEMBERS}"));
+    let holders = [gate.member("ann"), gate.member("bob")];
+    for holder in &holders {
+        let statuses = ["1", "2", "3"].map(|what| buy(&gate, holder, what).status);
+        assert_eq!(statuses, [200, 200, 429], "{}", holder.name);
+    }
+    assert_eq!(upstream.requests(), 4);
+}
+
+#[test]
+fn a_member_who_has_enough_under_way_stands_in_nobody_elses_way() {
+    let upstream = Upstream::start(|_| Reply::chat("hello").after(Duration::from_secs(2)));
+    let limits = "limits = { requests = 1000, seconds = 1, burst = 1000, concurrent = 1 }\n";
+    let gate = Gate::start(&upstream, &format!("{limits}{MEMBERS}"));
+    let (ann, bob) = (gate.member("ann"), gate.member("bob"));
+    let mut busy = gate.client();
+    busy.send("POST", "/api/v1/chat", &[ann.bearer()], CHAT);
+    upstream.wait_for(1);
+    let refused = buy(&gate, &ann, "another");
+    assert_eq!((refused.status, refused.code().as_str()), (429, "rate_limited"));
+    assert_eq!(buy(&gate, &bob, "another").status, 200);
+    assert_eq!(busy.answer().status, 200);
+}

@@ -1,0 +1,215 @@
+//! Guarantee 5: when the client goes away after the first byte was sent, the call is finished and
+//! booked; and a shutdown waits for what is under way.
+
+mod crashes;
+mod leaving;
+
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use socket2::SockRef;
+
+use crate::support::client::{Client, request};
+use crate::support::process::Signal;
+use crate::support::{CHAT, Ending, Gate, Reply, Upstream, VIDEO, until};
+
+const LATE: Duration = Duration::from_millis(150);
+
+type Leaving = (&'static str, fn(&Client));
+
+const LEAVINGS: &[Leaving] = &[
+    ("by closing", |client| client.stream().shutdown(Shutdown::Both).unwrap()),
+    ("by closing one way", |client| client.stream().shutdown(Shutdown::Write).unwrap()),
+    ("by a reset", |client| {
+        SockRef::from(client.stream()).set_linger(Some(Duration::ZERO)).unwrap();
+    }),
+];
+
+/// Whether that many purchases ended so, as an operator sees it.
+fn booked(gate: &Gate, service: &str, outcome: &str, count: u64) -> bool {
+    let row =
+        format!(r#"tollgate_purchases_total{{service="{service}",outcome="{outcome}"}} {count}"#);
+    gate.metrics().lines().any(|line| line == row)
+}
+
+#[test]
+fn a_client_that_hangs_up_does_not_cut_its_purchase() {
+    for (how, leave) in LEAVINGS {
+        for (service, target, body) in
+            [("chat", "/api/v1/chat", CHAT), ("video", "/api/v1/video", VIDEO)]
+        {
+            let upstream = Upstream::start(|heard| match heard.target.as_str() {
+                "/api/v1/chat" => Reply::chat("hi").after(LATE),
+                _ => Reply::video("job-1").after(LATE),
+            });
+            let gate = Gate::start(&upstream, "");
+            let mut client = gate.client();
+            client.send("POST", target, &[], body);
+            upstream.wait_for(1);
+            leave(&client);
+            drop(client);
+            until("the purchase is booked", || booked(&gate, service, "charged", 1));
+            assert_eq!((upstream.requests(), upstream.connections()), (1, 1), "{how}");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_hangs_up_while_the_reply_trickles_does_not_cut_it() {
+    let upstream = Upstream::start(|_| Reply::chat(&"x".repeat(20_000)).dribbled());
+    let gate = Gate::start(&upstream, "");
+    let mut client = gate.client();
+    client.send("POST", "/api/v1/chat", &[], CHAT);
+    upstream.wait_for(1);
+    drop(client);
+    until("the purchase is booked", || booked(&gate, "chat", "charged", 1));
+    assert_eq!(upstream.requests(), 1);
+}
+
+#[test]
+fn who_hangs_up_at_once_has_bought_it_whole_or_not_at_all() {
+    const CALLS: usize = 30;
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let gate = Gate::start(&upstream, "");
+    for _ in 0..CALLS {
+        let mut client = gate.client();
+        client.send("POST", "/api/v1/chat", &[], CHAT);
+    }
+    assert_eq!(gate.chat().status, 200);
+    until("whatever was sent is booked", || {
+        let requests = upstream.requests() as u64;
+        booked(&gate, "chat", "charged", requests) && upstream.requests() as u64 == requests
+    });
+    assert!(upstream.requests() <= CALLS + 1);
+    assert!(!gate.metrics().contains("unknown"), "{}", gate.metrics());
+}
+
+#[test]
+fn the_unknown_outcome_of_who_hung_up_is_booked() {
+    let upstream = Upstream::start(|_| Reply::chat("hi").after(LATE).cut(30, Ending::Reset));
+    let gate = Gate::start(&upstream, "");
+    let mut client = gate.client();
+    client.send("POST", "/api/v1/chat", &[], CHAT);
+    upstream.wait_for(1);
+    drop(client);
+    until("the purchase is booked", || booked(&gate, "chat", "unknown", 1));
+    assert_eq!(upstream.requests(), 1);
+}
+
+#[test]
+fn a_request_that_never_became_whole_buys_nothing() {
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let gate = Gate::start(&upstream, "");
+    let whole = request(gate.address(), "POST", "/api/v1/chat", &[], CHAT);
+    for at in 1..whole.len() {
+        let mut client = gate.client();
+        client.write(&whole[..at]);
+        client.end_of_requests();
+        let rest = client.rest();
+        assert!(!rest.starts_with(b"HTTP/1.1 200"), "{at}: {}", String::from_utf8_lossy(&rest));
+    }
+    assert_eq!(upstream.connections(), 0);
+}
+
+#[test]
+fn a_signal_waits_for_the_purchase_in_flight() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_millis(400)));
+        let mut gate = Gate::binary(&upstream, "", &[]);
+        let (mut idle, mut buying) = (gate.client(), gate.client());
+        idle.send("GET", "/healthz", &[], "");
+        assert_eq!(idle.answer().status, 200);
+        buying.send("POST", "/api/v1/chat", &[], CHAT);
+        upstream.wait_for(1);
+        gate.signal(signal);
+        // An idle connection is no reason to wait; while there is one, nobody new is let in.
+        assert!(idle.try_answer().is_none());
+        until("nobody new is let in", || TcpStream::connect(gate.address()).is_err());
+        let mut probe = gate.admin_client();
+        probe.send("GET", "/readyz", &[], "");
+        assert_eq!((probe.answer().status, upstream.requests()), (503, 1));
+
+        let answer = buying.answer();
+        assert_eq!(
+            (answer.status, answer.cost()),
+            (200, Some(6_000)),
+            "{signal}: {}",
+            answer.text()
+        );
+        assert!(answer.closes || buying.try_answer().is_none());
+        assert_eq!(gate.wait().code(), Some(0), "{signal}");
+    }
+}
+
+#[test]
+fn a_signal_waits_for_the_purchase_of_who_hung_up() {
+    let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_millis(300)));
+    let mut gate = Gate::binary(&upstream, "", &[]);
+    let mut client = gate.client();
+    client.send("POST", "/api/v1/chat", &[], CHAT);
+    upstream.wait_for(1);
+    drop(client);
+    gate.signal(Signal::SIGTERM);
+    assert_eq!(gate.wait().code(), Some(0));
+    let printed = gate.printed();
+    let bought = |line: &str| line.contains("\"purchase\"") && line.contains("\"charged\"");
+    assert!(printed.lines().any(bought), "{printed}");
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let upstream = Upstream::start(|_| Reply::nothing(Ending::Hang));
+    let mut gate = Gate::binary(&upstream, "", &[]);
+    let mut client = gate.client();
+    client.send("POST", "/api/v1/chat", &[], CHAT);
+    upstream.wait_for(1);
+    gate.signal(Signal::SIGTERM);
+    until("it is stopping", || gate.printed().contains("finishing what is under way"));
+    gate.signal(Signal::SIGINT);
+    assert_eq!(gate.wait().code(), Some(1));
+    assert!(client.try_answer().is_none());
+}
+
+#[test]
+fn a_drain_has_an_end_and_says_what_was_left() {
+    let upstream = Upstream::start(|_| Reply::nothing(Ending::Hang));
+    let mut gate = Gate::binary(&upstream, "server.drain = \"300ms\"", &[]);
+    let mut client = gate.client();
+    client.send("POST", "/api/v1/chat", &[], CHAT);
+    upstream.wait_for(1);
+    gate.signal(Signal::SIGTERM);
+    let answer = client.answer();
+    assert_eq!((answer.status, answer.code().as_str()), (424, "outcome_unknown"));
+    assert_eq!(answer.charged().as_deref(), Some("unknown"));
+    assert_eq!(gate.wait().code(), Some(0));
+    let printed = gate.printed();
+    assert!(printed.contains("\"left\":1"), "{printed}");
+    assert!(client.try_answer().is_none());
+}
+
+#[test]
+fn drain_that_ends_answers_every_purchase_in_flight_and_its_retry_learns_the_same() {
+    let upstream = Upstream::start(|_| Reply::nothing(Ending::Hang));
+    let settings = "store.url = \"sqlite:ledger.db\"\nserver.drain = \"300ms\"";
+    let mut gate = Gate::binary(&upstream, settings, &[]);
+    let key = |number: usize| format!("key-{number}");
+    let mut buyers: Vec<_> = (0..8)
+        .map(|number| {
+            let mut client = gate.client();
+            client.send("POST", "/api/v1/chat", &[("idempotency-key", &key(number))], CHAT);
+            client
+        })
+        .collect();
+    upstream.wait_for(8);
+    gate.signal(Signal::SIGTERM);
+    for client in &mut buyers {
+        let answer = client.answer();
+        assert_eq!((answer.status, answer.code().as_str()), (424, "outcome_unknown"));
+        assert!(answer.closes || client.try_answer().is_none());
+    }
+    assert_eq!(gate.wait().code(), Some(0));
+    gate.restart();
+    let again = gate.ask("POST", "/api/v1/chat", &[("idempotency-key", &key(0))], CHAT);
+    assert_eq!((again.status, again.charged().as_deref()), (424, Some("unknown")));
+    assert_eq!(upstream.requests(), 8);
+}

@@ -1,0 +1,200 @@
+//! Guarantee 4: a purchase is sent at most once, unless the gateway provably did not take it.
+
+mod duplicates;
+mod keys;
+mod ledgers;
+mod retries;
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use crate::support::upstream::Welcome;
+use crate::support::{CHAT, Ending, Gate, Reply, Upstream};
+
+#[test]
+fn a_gateway_that_takes_no_connection_has_charged_nothing() {
+    let nobody = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = nobody.local_addr().unwrap();
+    drop(nobody);
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let at = format!("http://{address}");
+    let gate = Gate::binary(&upstream, "", &[("TOLLGATE_GATEWAY__BASE_URL", &at)]);
+    for answer in [gate.chat(), gate.video()] {
+        assert_eq!((answer.status, answer.code().as_str()), (502, "gateway_unreachable"));
+        assert_eq!(answer.charged().as_deref(), Some("no"));
+    }
+}
+
+#[test]
+fn a_connection_that_ends_before_the_request_is_read_is_never_followed_by_another() {
+    for bytes in [0, 1, 20, 200] {
+        for ending in [Ending::Fin, Ending::Reset] {
+            let upstream =
+                Upstream::with(1, move |_| Welcome::Cut(bytes, ending), |_| Reply::chat("hi"));
+            let gate = Gate::start(&upstream, "");
+            for answer in [gate.chat(), gate.video()] {
+                let charged = answer.charged().unwrap_or_default();
+                match answer.status {
+                    // Where no byte was written, it says so; where one was, it does not claim to know.
+                    502 => assert_eq!((bytes, charged.as_str()), (0, "no"), "{ending:?}"),
+                    424 => assert_eq!(charged, "unknown", "{bytes} {ending:?}"),
+                    _ => panic!("{bytes} {ending:?}: {answer:?}"),
+                }
+            }
+            assert_eq!((upstream.connections(), upstream.requests()), (2, 0));
+        }
+    }
+}
+
+#[test]
+fn a_gateway_that_closes_idle_connections_is_never_sent_a_request_twice() {
+    const CALLS: usize = 200;
+    let upstream = Upstream::start(|heard| {
+        let pause = Duration::from_micros(heard.number as u64 * 7 % 900);
+        Reply::chat("hi").then(Ending::Later(pause))
+    });
+    let gate = Gate::start(&upstream, "");
+    let mut client = gate.client();
+    let mut outcomes = [0; 3];
+    for call in 0..CALLS {
+        let key = call.to_string();
+        client.send("POST", "/api/v1/chat", &[("idempotency-key", &key)], CHAT);
+        let answer = client.answer();
+        match (answer.status, answer.charged().as_deref()) {
+            (200, None) => outcomes[0] += 1,
+            (424, Some("unknown")) => outcomes[1] += 1,
+            (502, Some("no")) => outcomes[2] += 1,
+            other => panic!("call {call}: {other:?}"),
+        }
+    }
+    let [bought, unknown, not_taken] = outcomes;
+    println!("of {CALLS} calls {bought} were bought, {unknown} unknown, {not_taken} not taken");
+    assert_eq!(
+        upstream.requests(),
+        bought,
+        "what was not read was not sent anew, and what was read was answered"
+    );
+    // The first loss teaches it to trust no idle connection of this gateway.
+    assert!(unknown <= 1, "{unknown} of {CALLS} calls were lost");
+}
+
+#[test]
+fn a_pooled_connection_that_is_known_to_be_dead_is_not_used() {
+    let upstream =
+        Upstream::start(|_| Reply::chat("hi").header("connection", "close").then(Ending::Fin));
+    let gate = Gate::start(&upstream, "");
+    for _ in 0..20 {
+        assert_eq!(gate.chat().status, 200);
+    }
+    assert_eq!((upstream.requests(), upstream.connections()), (20, 20));
+}
+
+#[test]
+fn chats_share_a_connection_and_a_video_has_its_own() {
+    let upstream = Upstream::start(|heard| match heard.target.as_str() {
+        "/api/v1/chat" => Reply::chat("hi"),
+        _ => Reply::video("job-1"),
+    });
+    let gate = Gate::start(&upstream, "");
+    assert_eq!((gate.chat().status, gate.chat().status, gate.video().status), (200, 200, 200));
+    let connections: Vec<_> = upstream.heard().iter().map(|heard| heard.connection).collect();
+    assert_eq!(connections, [0, 0, 1]);
+}
+
+#[test]
+fn a_refused_key_is_followed_by_the_next_one_which_then_stays() {
+    let upstream = Upstream::with(
+        3,
+        |_| Welcome::Serve,
+        |heard| match heard.number {
+            0 | 1 => Reply::error(401),
+            _ => Reply::chat("hi"),
+        },
+    );
+    let gate = Gate::start(&upstream, "");
+    assert_eq!((gate.chat().status, gate.chat().status), (200, 200));
+    let used: Vec<_> =
+        upstream.heard().iter().map(|heard| heard.values("authorization")[0].to_owned()).collect();
+    let keys: Vec<_> =
+        upstream.canaries().iter().map(|key| format!("Bearer {}", key.key())).collect();
+    assert_eq!(used, [&*keys[0], &keys[1], &keys[2], &keys[2]]);
+    assert_eq!(upstream.charges(), [6_000, 6_000]);
+}
+
+#[test]
+fn when_every_key_is_refused_the_gateway_is_left_alone_for_a_while() {
+    let upstream = Upstream::with(
+        2,
+        |_| Welcome::Serve,
+        |_| Reply::error(401).header("www-authenticate", "Bearer"),
+    );
+    let gate = Gate::start(&upstream, "");
+    for answer in [gate.chat(), gate.chat(), gate.video()] {
+        assert_eq!((answer.status, answer.code().as_str()), (502, "gateway_key_rejected"));
+        assert_eq!(answer.charged().as_deref(), Some("no"));
+        assert_eq!(answer.value("www-authenticate"), None, "a browser would ask for a password");
+    }
+    assert_eq!(upstream.requests(), 2);
+}
+
+#[test]
+fn a_lost_reply_is_not_followed_by_the_next_key() {
+    let upstream =
+        Upstream::with(3, |_| Welcome::Serve, |_| Reply::chat("hi").cut(10, Ending::Fin));
+    let gate = Gate::start(&upstream, "");
+    assert_eq!((gate.chat().status, upstream.requests()), (424, 1));
+}
+
+#[test]
+fn a_429_is_waited_out_and_bought_once() {
+    for told in [Some("0"), Some("1"), None] {
+        let upstream = Upstream::start(move |heard| match (heard.number, told) {
+            (0, Some(seconds)) => Reply::error(429).header("retry-after", seconds),
+            (0, None) => Reply::error(429),
+            _ => Reply::chat("hi"),
+        });
+        let gate = Gate::start(&upstream, "gateway.max_wait = \"5s\"");
+        let answer = gate.chat();
+        assert_eq!(
+            (answer.status, answer.cost()),
+            (200, Some(6_000)),
+            "{told:?}: {}",
+            answer.text()
+        );
+        assert_eq!((upstream.requests(), upstream.charges()), (2, vec![6_000]));
+    }
+}
+
+#[test]
+fn a_429_that_takes_too_long_is_told_with_the_time_to_return() {
+    for told in ["60", "2", "never", "18446744073709551616"] {
+        let upstream = Upstream::start(move |_| Reply::error(429).header("retry-after", told));
+        let gate = Gate::start(&upstream, "gateway.max_wait = \"1s\"");
+        let answer = gate.chat();
+        assert_eq!((answer.status, answer.code().as_str()), (503, "gateway_busy"), "{told}");
+        let after: u64 = answer.value("retry-after").expect("when to return").parse().unwrap();
+        assert!((1..=120).contains(&after), "{told}: {after}");
+        assert_eq!((upstream.requests(), answer.charged().as_deref()), (1, Some("no")));
+    }
+}
+
+#[test]
+fn a_definitive_refusal_passes_as_it_is_and_costs_nothing() {
+    for status in [400, 402, 403, 404, 413, 415, 422] {
+        for (body, media_type) in [
+            (r#"{"error":"as the gateway words it","n":1.0}"#, "application/json"),
+            ("plain words", "text/plain; charset=utf-8"),
+            ("<script>alert(1)</script>", "text/plain; charset=utf-8"),
+            ("", "text/plain; charset=utf-8"),
+        ] {
+            let upstream = Upstream::start(move |_| Reply::new(status, body));
+            let gate = Gate::start(&upstream, "");
+            for answer in [gate.chat(), gate.video()] {
+                assert_eq!((answer.status, answer.text().as_str()), (status, body));
+                assert_eq!(answer.value("content-type"), Some(media_type), "{body}");
+                assert_eq!(answer.value("tollgate-cost"), Some("0.000000"), "{status}");
+            }
+            assert_eq!(upstream.requests(), 2);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Without a key, an identical purchase of the same caller is a repeat while the first runs, and
+//! afterwards where the first reply did not arrive: what stock SDKs and browsers do on their own.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::support::client::Answer;
+use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO, until};
+
+const LATE: Duration = Duration::from_millis(150);
+/// What an SDK says when it sends something again.
+const AGAIN: (&str, &str) = ("x-stainless-retry-count", "1");
+
+fn chat(gate: &Gate) -> Answer {
+    gate.post("/api/v1/chat", CHAT)
+}
+
+fn is_replay(answer: &Answer) -> bool {
+    answer.value("idempotent-replayed") == Some("true")
+}
+
+fn booked(gate: &Gate, outcome: &str) -> bool {
+    let row = format!(r#"tollgate_purchases_total{{service="chat",outcome="{outcome}"}} 1"#);
+    gate.metrics().lines().any(|line| line == row)
+}
+
+#[test]
+fn identical_ones_at_once_are_one_purchase() {
+    const AT_ONCE: usize = 20;
+    for store in STORES {
+        let upstream = Upstream::start(|_| Reply::video("job-1").after(3 * LATE));
+        let gate = Gate::start(&upstream, store);
+        let answers: Vec<_> = thread::scope(|scope| {
+            let one = || gate.post("/api/v1/video", VIDEO);
+            let calls: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(one)).collect();
+            calls.into_iter().map(|call| call.join().unwrap()).collect()
+        });
+        assert!(
+            answers.iter().all(|answer| answer.status == 200 && answer.body == answers[0].body)
+        );
+        assert!(answers.iter().all(|answer| answer.cost() == Some(3_000_000)));
+        assert_eq!(answers.iter().filter(|answer| is_replay(answer)).count(), AT_ONCE - 1);
+        assert_eq!(upstream.charges(), [3_000_000], "{store}");
+    }
+}
+
+#[test]
+fn after_a_delivered_reply_an_identical_one_is_another_purchase() {
+    for store in STORES {
+        let upstream = Upstream::start(|_| Reply::chat("hi"));
+        let gate = Gate::start(&upstream, store);
+        for _ in 0..3 {
+            let answer = chat(&gate);
+            assert_eq!((answer.status, is_replay(&answer)), (200, false), "{store}");
+        }
+        assert_eq!(upstream.charges(), [6_000; 3], "{store}");
+    }
+}
+
+#[test]
+fn what_an_sdk_says_to_send_again_joins_a_delivered_reply() {
+    for store in STORES {
+        let upstream = Upstream::start(|_| Reply::chat("hi"));
+        let gate = Gate::start(&upstream, store);
+        let first = chat(&gate);
+        for count in ["1", "2"] {
+            let headers = [("x-stainless-retry-count", count)];
+            let again = gate.ask("POST", "/api/v1/chat", &headers, CHAT);
+            assert!(is_replay(&again) && again.body == first.body, "{store} {}", again.text());
+            assert_eq!(again.cost(), first.cost());
+        }
+        let no_retry = gate.ask("POST", "/api/v1/chat", &[("x-stainless-retry-count", "0")], CHAT);
+        assert_eq!((no_retry.status, is_replay(&no_retry)), (200, false));
+        assert_eq!(upstream.charges(), [6_000; 2], "{store}");
+    }
+}
+
+#[test]
+fn other_callers_and_other_payloads_are_no_repeats() {
+    let upstream = Upstream::start(|_| Reply::chat("hi").after(LATE));
+    let gate = Gate::start(&upstream, "server.trusted_proxies = [\"127.0.0.0/8\"]");
+    let other = CHAT.replace("hello", "hello!");
+    thread::scope(|scope| {
+        for (from, body) in [("192.0.2.1", CHAT), ("192.0.2.2", CHAT), ("192.0.2.1", &other)] {
+            let gate = &gate;
+            scope.spawn(move || {
+                let answer = gate.ask("POST", "/api/v1/chat", &[("x-forwarded-for", from)], body);
+                assert_eq!((answer.status, is_replay(&answer)), (200, false));
+            });
+        }
+    });
+    assert_eq!(upstream.charges(), [6_000; 3]);
+}
+
+#[test]
+fn a_browser_that_sends_a_lost_post_again_joins_the_running_one() {
+    for store in STORES {
+        let upstream = Upstream::start(|_| Reply::chat("hi").after(2 * LATE));
+        let gate = Gate::start(&upstream, store);
+        let mut lost = gate.client();
+        lost.send("POST", "/api/v1/chat", &[], CHAT);
+        upstream.wait_for(1);
+        drop(lost);
+        let again = chat(&gate);
+        assert!(again.status == 200 && is_replay(&again), "{store}: {}", again.text());
+        assert_eq!(upstream.charges(), [6_000]);
+    }
+}
+
+#[test]
+fn a_reply_that_found_nobody_waits_for_the_repeat() {
+    for store in STORES {
+        let upstream = Upstream::start(|_| Reply::chat("hi").after(LATE));
+        let mut gate = Gate::start(&upstream, store);
+        let mut lost = gate.client();
+        lost.send("POST", "/api/v1/chat", &[], CHAT);
+        upstream.wait_for(1);
+        drop(lost);
+        until("the purchase is booked", || booked(&gate, "charged"));
+        if store.contains("sqlite") {
+            gate.restart();
+        }
+        let again = chat(&gate);
+        assert!(again.status == 200 && is_replay(&again), "{store}: {}", again.text());
+        assert_eq!(again.cost(), Some(6_000));
+        // Now it is delivered, and the next is another.
+        let next = chat(&gate);
+        assert_eq!((next.status, is_replay(&next)), (200, false), "{store}");
+        assert_eq!(upstream.charges(), [6_000; 2]);
+    }
+}
+
+#[test]
+fn a_reply_of_which_only_a_part_was_taken_waits_for_the_repeat() {
+    let upstream = Upstream::start(|_| Reply::chat(&"x".repeat(3_000_000)));
+    for store in STORES {
+        let gate = Gate::start(&upstream, store);
+        let charged = upstream.charges().len();
+        let mut lost = gate.narrow_client();
+        lost.send("POST", "/api/v1/chat", &[], CHAT);
+        let mut some = [0; 1_000];
+        std::io::Read::read_exact(&mut lost.stream(), &mut some).unwrap();
+        assert!(some.starts_with(b"HTTP/1.1 200"));
+        drop(lost);
+        let again = chat(&gate);
+        assert!(again.status == 200 && is_replay(&again), "{store}");
+        assert_eq!(upstream.charges().len(), charged + 1, "{store}");
+    }
+}
+
+#[test]
+fn an_sdk_whose_connection_drops_once_after_the_job_was_taken_pays_once() {
+    for store in STORES {
+        let upstream = Upstream::start(|heard| match heard.number {
+            0 => Reply::nothing(Ending::Reset).charged(true),
+            _ => Reply::chat("hi"),
+        });
+        let mut gate = Gate::start(&upstream, store);
+        let first = chat(&gate);
+        assert_eq!((first.status, first.charged().as_deref()), (424, Some("unknown")));
+        // No SDK sends a 424 again on its own; whoever does so is told the same.
+        for round in 0..4 {
+            let headers: &[_] = if round % 2 == 0 { &[] } else { &[AGAIN] };
+            let again = gate.ask("POST", "/api/v1/chat", headers, CHAT);
+            assert_eq!((again.status, is_replay(&again)), (424, true), "{store}");
+            assert_eq!(again.charged().as_deref(), Some("unknown"));
+            if round == 1 && store.contains("sqlite") {
+                gate.restart();
+            }
+        }
+        assert_eq!(upstream.charges(), [6_000], "{store}");
+        // Who means it says so, with a key.
+        assert_eq!(gate.chat().status, 200);
+    }
+}
+
+#[test]
+fn without_a_window_only_what_is_running_is_joined() {
+    for store in STORES {
+        let upstream = Upstream::start(|heard| match heard.number {
+            0 => Reply::chat("hi").after(2 * LATE).cut(30, Ending::Reset),
+            _ => Reply::chat("hi"),
+        });
+        let gate = Gate::start(&upstream, &format!("{store}\npurchase.dedupe_window = \"0s\""));
+        let mut first = gate.client();
+        first.send("POST", "/api/v1/chat", &[], CHAT);
+        upstream.wait_for(1);
+        let joined = chat(&gate);
+        assert_eq!((joined.status, is_replay(&joined)), (424, true), "{store}");
+        assert_eq!(first.answer().status, 424);
+        let next = gate.ask("POST", "/api/v1/chat", &[AGAIN], CHAT);
+        assert_eq!((next.status, is_replay(&next)), (200, false), "{store}");
+        assert_eq!(upstream.charges(), [6_000; 2]);
+    }
+}
+
+#[test]
+fn a_repeat_after_the_window_is_another_purchase() {
+    for store in STORES {
+        let upstream = Upstream::start(|heard| match heard.number {
+            0 => Reply::error(500).charged(true),
+            _ => Reply::chat("hi"),
+        });
+        let gate = Gate::start(&upstream, &format!("{store}\npurchase.dedupe_window = \"1s\""));
+        assert_eq!((chat(&gate).status, chat(&gate).status), (424, 424));
+        thread::sleep(Duration::from_millis(1_050));
+        assert_eq!(chat(&gate).status, 200, "{store}");
+        assert_eq!(upstream.charges(), [6_000; 2]);
+    }
+}

@@ -1,0 +1,188 @@
+//! `stream: true`: signs of life while the gateway works, then the whole answer; and nothing lost or
+//! bought twice, whoever hangs up when.
+
+use std::io::Read;
+use std::time::Duration;
+
+use super::CHATS;
+use crate::support::client::{Answer, Client};
+use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, until};
+
+/// Longer than the gateway has before a stream is begun.
+const LATE: Duration = Duration::from_millis(2_500);
+
+fn streamed() -> String {
+    CHAT.replacen('{', r#"{"stream":true,"#, 1)
+}
+
+/// The text of a whole stream, which must be well formed.
+fn text(answer: &Answer) -> String {
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let events = answer.events();
+    assert!(answer.text().ends_with("data: [DONE]\n\n"), "{}", answer.text());
+    for event in &events {
+        assert_eq!(event["object"], "chat.completion.chunk");
+        assert_eq!((&event["id"], &event["model"]), (&events[0]["id"], &events[0]["model"]));
+    }
+    let delta = |event: &serde_json::Value| event["choices"][0]["delta"].clone();
+    assert_eq!(delta(&events[0])["role"], "assistant");
+    let last = events.last().unwrap();
+    assert_eq!(last["choices"][0]["finish_reason"], "stop");
+    let texts =
+        events.iter().filter_map(|event| delta(event)["content"].as_str().map(str::to_owned));
+    texts.collect()
+}
+
+fn stream(gate: &Gate, headers: &[(&str, &str)]) -> Answer {
+    gate.ask("POST", CHATS, headers, &streamed())
+}
+
+#[test]
+fn a_stream_is_the_whole_text_in_chunks_and_done() {
+    let long = "日本語 \u{2028} \"x\"\r\n".repeat(3_000);
+    for content in ["hi", "", &long] {
+        let reply = content.to_owned();
+        let upstream = Upstream::start(move |_| Reply::chat(&reply));
+        let gate = Gate::start(&upstream, "");
+        let answer = stream(&gate, &[]);
+        assert_eq!(answer.value("content-type"), Some("text/event-stream"));
+        assert_eq!(answer.value("x-accel-buffering"), Some("no"));
+        assert_eq!(text(&answer), content);
+        assert_eq!((answer.cost(), upstream.charges()), (Some(6_000), vec![6_000]));
+        let heard = upstream.heard()[0].json();
+        assert_eq!(heard.get("stream"), None, "how it travels is between the caller and us");
+    }
+}
+
+#[test]
+fn signs_of_life_come_before_the_gateway_has_answered() {
+    let upstream = Upstream::start(|_| Reply::chat("worth the wait").after(LATE));
+    let gate = Gate::start(&upstream, "");
+    let answer = stream(&gate, &[]);
+    assert!(answer.text().starts_with(":\n\n"), "{}", answer.text());
+    assert_eq!(text(&answer), "worth the wait");
+    assert_eq!(answer.value("tollgate-cost"), None, "nobody knew yet");
+    assert_eq!(answer.cost(), Some(6_000), "the last chunk says it");
+    assert_eq!(upstream.charges(), [6_000]);
+}
+
+#[test]
+fn a_refusal_before_anything_is_sent_is_a_plain_status() {
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    for (settings, body, status, code) in [
+        ("budget.total = { day = \"0.001\" }", streamed(), 402, "budget_exhausted"),
+        ("", streamed().replace("alpha-sonnet-4.5", "gpt-4o"), 422, "invalid_request"),
+        ("", streamed().replace("hello", ""), 422, "invalid_request"),
+    ] {
+        let gate = Gate::start(&upstream, settings);
+        let answer = gate.post(CHATS, &body);
+        assert_eq!((answer.status, answer.code().as_str()), (status, code));
+        assert_eq!(answer.value("content-type"), Some("application/json"));
+    }
+    assert_eq!(upstream.requests(), 0);
+}
+
+#[test]
+fn what_the_gateway_says_at_once_is_a_plain_status_as_well() {
+    for (reply, status, charged) in [
+        (Reply::error(402), 402, "no"),
+        (Reply::error(400), 400, "no"),
+        (Reply::error(502).charged(true), 424, "unknown"),
+        (Reply::nothing(Ending::Fin).charged(true), 424, "unknown"),
+    ] {
+        let upstream = Upstream::start(move |_| reply.clone());
+        let gate = Gate::start(&upstream, "");
+        let answer = stream(&gate, &[]);
+        assert_eq!((answer.status, answer.charged().as_deref()), (status, Some(charged)));
+        assert_eq!(answer.value("x-should-retry"), Some("false"));
+        let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(status == 424 || message.contains("as the gateway words a"), "{message}");
+        assert_eq!(upstream.requests(), 1);
+    }
+}
+
+#[test]
+fn a_problem_after_the_stream_began_is_an_error_in_it_and_its_end() {
+    for (reply, charged) in [
+        (Reply::nothing(Ending::Fin).charged(true).after(LATE), "unknown"),
+        (Reply::error(402).after(LATE), "no"),
+    ] {
+        let upstream = Upstream::start(move |_| reply.clone());
+        let gate = Gate::start(&upstream, "");
+        let answer = stream(&gate, &[]);
+        assert_eq!(answer.status, 200);
+        assert!(!answer.text().contains("[DONE]") && answer.text().starts_with(":\n\n"));
+        let events = answer.events();
+        let [event] = &events[..] else { panic!("one event: {}", answer.text()) };
+        assert_eq!(event["error"]["charged"], charged, "{event}");
+        assert!(event["error"]["message"].is_string());
+        assert_eq!(upstream.requests(), 1);
+    }
+}
+
+#[test]
+fn who_hangs_up_within_a_stream_finds_its_answer_kept() {
+    for store in STORES {
+        let upstream = Upstream::start(|_| Reply::chat("kept").after(LATE));
+        let gate = Gate::start(&upstream, store);
+        let mut lost = gate.client();
+        lost.send("POST", CHATS, &[], &streamed());
+        wait_for_a_sign(&mut lost);
+        drop(lost);
+        // It joins the running one, or has its reply again.
+        let again = stream(&gate, &[("x-stainless-retry-count", "1")]);
+        assert_eq!((text(&again).as_str(), again.is_replay()), ("kept", true), "{store}");
+        let whole = gate.ask("POST", CHATS, &[("x-stainless-retry-count", "2")], CHAT);
+        assert_eq!(whole.json()["choices"][0]["message"]["content"], "kept");
+        assert!(whole.is_replay(), "with or without a stream, it is the same purchase");
+        assert_eq!(upstream.charges(), [6_000], "{store}");
+    }
+}
+
+#[test]
+fn a_stream_that_reached_nobody_is_replayed_to_who_asks_again_without_a_word() {
+    let upstream = Upstream::start(|_| Reply::chat("kept").after(LATE));
+    let gate = Gate::start(&upstream, "");
+    let mut lost = gate.client();
+    lost.send("POST", CHATS, &[], &streamed());
+    wait_for_a_sign(&mut lost);
+    drop(lost);
+    let booked = r#"tollgate_purchases_total{service="chat",outcome="charged"} 1"#;
+    until("it is booked", || gate.metrics().contains(booked));
+    let again = stream(&gate, &[]);
+    assert_eq!((text(&again).as_str(), again.is_replay()), ("kept", true));
+    let another = stream(&gate, &[]);
+    assert_eq!((text(&another).as_str(), another.is_replay()), ("kept", false), "that one arrived");
+    assert_eq!(upstream.charges(), [6_000; 2]);
+}
+
+#[test]
+fn a_stream_is_a_call_at_the_same_time_until_its_end() {
+    let upstream = Upstream::start(|_| Reply::chat("hi").after(LATE));
+    let settings = "limits = { requests = 100, seconds = 1, burst = 100, concurrent = 1 }";
+    let gate = Gate::start(&upstream, settings);
+    let mut first = gate.client();
+    first.send("POST", CHATS, &[], &streamed());
+    wait_for_a_sign(&mut first);
+    let second = gate.post(CHATS, CHAT);
+    assert_eq!((second.status, second.code().as_str()), (429, "rate_limited"));
+    assert!(
+        String::from_utf8_lossy(&first.rest_of_stream()).ends_with("data: [DONE]\n\n\r\n0\r\n\r\n")
+    );
+    // What was read by hand is no answer to the books.
+    gate.told_elsewhere(6_000);
+    let other = CHAT.replace("hello", "another");
+    assert_eq!(gate.post(CHATS, &other).status, 200, "there is room again");
+    assert_eq!(upstream.charges(), [6_000; 2]);
+}
+
+/// Reads until the first comment of a stream.
+fn wait_for_a_sign(client: &mut Client) {
+    let mut read = Vec::new();
+    let mut stream = client.stream();
+    while !read.ends_with(b":\n\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("a stream begins");
+        read.push(byte[0]);
+    }
+}

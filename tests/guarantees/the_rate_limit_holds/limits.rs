@@ -1,0 +1,131 @@
+//! Never more than the limit, wherever it comes from, whatever is asked, and across restarts.
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn no_second_sees_more_than_five_calls_whoever_asks_for_what() {
+    let upstream = upstream();
+    let settings = "gateway.rate_limit = { requests = 5, seconds = 1 }\ngateway.max_wait = \"6s\"";
+    let gate = gate(&upstream, settings);
+    let job = |answer: &Answer| answer.json()["request_id"].as_str().unwrap().to_owned();
+    let jobs = [job(&gate.video()), job(&gate.video())];
+    let answers: Vec<Answer> = thread::scope(|scope| {
+        let chats = (0..34).map(|number| {
+            let mut client = send(&gate, number % 4, &format!("chat {number}"));
+            scope.spawn(move || client.answer())
+        });
+        let chats: Vec<_> = chats.collect();
+        let polls = (0..6).map(|number| {
+            let target = format!("/api/v1/video/status?request_id={}", jobs[number % 2]);
+            let gate = &gate;
+            scope.spawn(move || gate.get(&target))
+        });
+        let polls: Vec<_> = polls.collect();
+        chats.into_iter().chain(polls).map(|asking| asking.join().unwrap()).collect()
+    });
+    answers.iter().for_each(assert_honest);
+    let served = answers.iter().filter(|answer| answer.status == 200).count();
+    assert!(served >= 20, "{served} of {}", answers.len());
+    assert!(upstream.heard().iter().any(|heard| heard.method == "GET"), "polls are among them");
+    upstream.assert_held(5, SECOND);
+}
+
+#[test]
+fn a_repeat_after_a_429_takes_a_place_of_its_own() {
+    let upstream = Upstream::start(|heard| match heard.number {
+        0 => Reply::error(429).header("retry-after", "1"),
+        _ => Reply::chat("hi"),
+    });
+    let settings = "gateway.rate_limit = { requests = 3, seconds = 60 }\ngateway.max_wait = \"5s\"";
+    let gate = gate(&upstream, settings);
+    assert_eq!((gate.chat().status, upstream.requests()), (200, 2));
+    assert_eq!(figure(&gate, "rate_limit_free"), 1);
+    assert_eq!((gate.chat().status, upstream.requests()), (200, 3));
+    assert_eq!((gate.chat().status, upstream.requests()), (503, 3));
+}
+
+#[test]
+fn a_reply_that_takes_long_keeps_its_place_one_window_longer() {
+    let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_millis(600)));
+    let gate = gate(&upstream, "gateway.rate_limit = { requests = 2, seconds = 1 }");
+    let clients: Vec<_> = (0..6).map(|caller| send(&gate, caller, "hi")).collect();
+    for mut client in clients {
+        assert_eq!(client.answer().status, 200);
+    }
+    let arrivals = upstream.arrivals();
+    assert!(arrivals[5] - arrivals[0] >= 2 * (SECOND + Duration::from_millis(600)));
+}
+
+#[test]
+fn a_restart_goes_on_with_the_window() {
+    // Side by side, as they wait for the window most of the time.
+    thread::scope(|scope| {
+        for how in [Signal::SIGTERM, Signal::SIGKILL] {
+            scope.spawn(move || goes_on_with_the_window(how));
+        }
+    });
+}
+
+fn goes_on_with_the_window(how: Signal) {
+    let upstream = upstream();
+    // Long enough for a slow machine to start twice in it.
+    let settings = "gateway.rate_limit = { requests = 3, seconds = 9 }";
+    let mut gate = Gate::binary(&upstream, settings, &[]);
+    // At its start it asks for the books, which counts as well.
+    until("the books were asked for", || figure(&gate, "rate_limit_free") == 2);
+    assert_eq!((gate.chat().status, gate.chat().status), (200, 200));
+    gate.signal(how);
+    gate.wait();
+    gate.restart();
+    assert_eq!(figure(&gate, "rate_limit_free"), 0, "{how}");
+    assert_eq!(gate.chat().status, 200, "{how}");
+    assert_eq!(upstream.requests(), 3);
+    upstream.assert_held(3, 9 * SECOND);
+}
+
+#[test]
+fn a_call_that_a_crash_cut_off_counts_from_the_restart_on() {
+    let upstream = Upstream::start(|_| Reply::chat("hi").after(SECOND / 2));
+    let settings = "gateway.rate_limit = { requests = 2, seconds = 4 }";
+    let mut gate = Gate::binary(&upstream, settings, &[]);
+    until("the books were asked for", || figure(&gate, "rate_limit_free") == 1);
+    let client = send(&gate, 1, "cut off");
+    upstream.wait_for(1);
+    gate.kill();
+    drop(client);
+    gate.restart();
+    assert_eq!(gate.chat().status, 200);
+    upstream.assert_held(2, 4 * SECOND);
+}
+
+#[test]
+fn auto_follows_what_the_gateway_tells() {
+    let upstream = upstream();
+    upstream.tell_books(books(7, 1));
+    let gate = gate(&upstream, "gateway.rate_limit = \"auto\"");
+    let clients: Vec<_> = (0..20).map(|caller| send(&gate, caller, "hi")).collect();
+    for mut client in clients {
+        assert_eq!(client.answer().status, 200);
+    }
+    upstream.assert_held(7, SECOND);
+    until("the window is empty again", || figure(&gate, "rate_limit_free") == 7);
+}
+
+#[test]
+fn a_gateway_that_keeps_its_books_to_itself_holds_up_purchases_five_seconds_at_most() {
+    let started = tollgate::clock::now();
+    let silent = upstream();
+    silent.tell_books(Reply::nothing(Ending::Hang));
+    let waits = gate(&silent, "gateway.rate_limit = \"auto\"");
+    assert_eq!(waits.chat().status, 200);
+    let took = tollgate::clock::now() - started;
+    assert!(took >= 4 * SECOND && took < 7 * SECOND, "{took:?}");
+
+    let started = tollgate::clock::now();
+    let refuses = upstream();
+    assert_eq!(gate(&refuses, "gateway.rate_limit = \"auto\"").chat().status, 200);
+    let took = tollgate::clock::now() - started;
+    assert!(took < 3 * SECOND, "{took:?}");
+}

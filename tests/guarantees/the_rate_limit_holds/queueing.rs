@@ -1,0 +1,112 @@
+//! Who has to wait for a place, how long, and what becomes of them.
+
+use super::*;
+
+#[test]
+fn a_429_is_obeyed_by_all_and_then_everybody_is_served() {
+    let upstream = Upstream::start(|heard| match heard.number {
+        0 => Reply::error(429).header("retry-after", "1"),
+        _ => Reply::chat("hi"),
+    });
+    let gate = gate(&upstream, "gateway.rate_limit = { requests = 50, seconds = 1 }");
+    let mut first = send(&gate, 1, "first");
+    upstream.wait_for(1);
+    // Its answer takes no time; whoever comes within the next second has to wait.
+    until("the gate has heard the 429", || figure(&gate, "rate_limit_free") == 0);
+    let mut others = [send(&gate, 2, "second"), send(&gate, 3, "third")];
+    assert_eq!(first.answer().status, 200);
+    for other in &mut others {
+        assert_eq!(other.answer().status, 200);
+    }
+    let arrivals = upstream.arrivals();
+    assert_eq!(arrivals.len(), 4);
+    assert!(arrivals[1] - arrivals[0] >= Duration::from_secs(1));
+}
+
+#[test]
+fn who_finds_no_place_within_max_wait_is_told_when_to_return_and_then_finds_one() {
+    let upstream = upstream();
+    let settings = "gateway.rate_limit = { requests = 2, seconds = 3 }\ngateway.max_wait = \"1s\"";
+    let gate = gate(&upstream, settings);
+    assert_eq!((gate.chat().status, gate.chat().status), (200, 200));
+    let full = gate.chat();
+    assert_eq!(full.status, 503);
+    assert_honest(&full);
+    let wait = retry_after(&full);
+    assert!((2..=4).contains(&wait), "{wait}");
+    thread::sleep(Duration::from_secs(wait));
+    assert_eq!(gate.chat().status, 200);
+    assert_eq!(upstream.requests(), 3);
+}
+
+#[test]
+fn with_no_patience_at_all_a_free_place_is_still_taken() {
+    let upstream = upstream();
+    let settings = "gateway.rate_limit = { requests = 1, seconds = 60 }\ngateway.max_wait = \"0s\"";
+    let gate = gate(&upstream, settings);
+    let wait = || gate.get("/bff/me").json()["window"]["wait_seconds"].as_u64().unwrap();
+    assert_eq!(gate.chat().status, 200);
+    assert!((50..=61).contains(&wait()), "whoever looks is told");
+    assert_eq!(gate.chat().status, 503);
+}
+
+#[test]
+fn a_purchase_whose_client_hangs_up_while_it_queues_is_never_sent() {
+    let upstream = upstream();
+    let gate = gate(&upstream, "gateway.rate_limit = { requests = 1, seconds = 3 }");
+    assert_eq!(gate.chat().status, 200);
+    let leaves = send(&gate, 1, "never mind");
+    wait_until_waiting(&gate, 1);
+    drop(leaves);
+    wait_until_waiting(&gate, 0);
+    assert_eq!(send(&gate, 2, "still here").answer().status, 200);
+    let heard = upstream.heard();
+    assert_eq!(heard.len(), 2);
+    assert!(String::from_utf8_lossy(&heard[1].body).contains("still here"));
+}
+
+#[test]
+fn a_caller_with_many_calls_does_not_keep_others_waiting() {
+    let upstream = upstream();
+    let gate = gate(&upstream, "gateway.rate_limit = { requests = 4, seconds = 1 }");
+    let mut greedy: Vec<_> = (0..24).map(|_| send(&gate, 1, "greedy")).collect();
+    until("most of them wait", || figure(&gate, "rate_limit_waiting") >= 16);
+    let mut modest: Vec<_> = (2..8).map(|caller| send(&gate, caller, "modest")).collect();
+    until("they wait as well, or went", || {
+        let waiting = figure(&gate, "rate_limit_waiting");
+        waiting + upstream.requests() >= 30
+    });
+    let before = upstream.requests();
+    for client in &mut modest {
+        assert_eq!(client.answer().status, 200);
+    }
+    for client in &mut greedy {
+        assert_honest(&client.answer());
+    }
+    let heard = upstream.heard();
+    let is_modest = |heard: &crate::support::heard::Heard| {
+        String::from_utf8_lossy(&heard.body).contains("modest")
+    };
+    let last = heard.iter().rposition(is_modest).unwrap();
+    // A round has a turn of each: the greedy one's may come first, and again.
+    assert!(last < before + 8, "the last of six went {last}th, {before} had gone before");
+}
+
+#[test]
+fn a_shutdown_refuses_who_queues_and_it_costs_nothing() {
+    let upstream = upstream();
+    let settings =
+        "gateway.rate_limit = { requests = 2, seconds = 30 }\ngateway.max_wait = \"60s\"";
+    let mut gate = Gate::binary(&upstream, settings, &[]);
+    until("the books were asked for", || figure(&gate, "rate_limit_free") == 1);
+    assert_eq!(gate.chat().status, 200);
+    let mut queues = send(&gate, 1, "queues");
+    wait_until_waiting(&gate, 1);
+    gate.signal(Signal::SIGTERM);
+    let answer = queues.answer();
+    assert_eq!((answer.status, answer.code().as_str()), (503, "draining"));
+    assert_eq!(answer.charged().as_deref(), Some("no"));
+    assert!(retry_after(&answer) >= 1);
+    assert_eq!(gate.wait().code(), Some(0));
+    assert_eq!(upstream.requests(), 1);
+}
