@@ -464,6 +464,7 @@ fn catalog_facts(
             ledger: String::from(&*shared.store.name()),
         },
         page: PageFacts {
+            contact: config.page.contact.clone(),
             default_model: config.page.default_model.clone(),
             presets: config.page.presets.iter().map(preset).collect(),
         },
