@@ -216,7 +216,11 @@ fn where_anybody_may_come_an_address_sees_neither_balance_nor_spending() {
     assert_eq!(account.questions(), 0, "who may not see it does not have it asked for");
     let refused = gate.get("/bff/usage");
     assert_eq!((refused.status, &*refused.code()), (403, "forbidden"));
-    assert!(refused.text().contains("an address is no identity"), "{}", refused.text());
+    assert!(
+        refused.text().contains("an IP address does not identify a user"),
+        "{}",
+        refused.text()
+    );
 }
 
 #[test]
