@@ -401,7 +401,9 @@ fn handlers(
         redactor: shared.redactor.clone(),
         videos: Videos::new(media, settings.jobs.clone(), shared.jobs.clone(), are_shared),
         page: match &settings.page.dir {
-            Some(dir) => Page::Site(Site::new(dir.clone(), settings.page.fallback.clone())),
+            Some(dir) => {
+                Page::Site(Box::new(Site::new(dir.clone(), settings.page.fallback.clone())))
+            }
             None => Page::built_in(&settings.page.title, &settings.page.media_origins),
         },
     })
@@ -433,7 +435,7 @@ fn catalog_facts(
             ledger: String::from(&*shared.store.name()),
         },
         page: PageFacts {
-            contact: config.page.contact.clone(),
+            contact: settings.page.contact.clone(),
             default_model: settings.page.default_model.clone(),
             presets: settings.page.presets.iter().map(preset).collect(),
         },
