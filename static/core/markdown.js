@@ -486,7 +486,7 @@ function destination(text, from) {
 }
 
 function autolink({ out, brackets }, piece, at) {
-  // What stands in brackets is the text of a link already.
+  // Text in brackets may become the text of a link.
   if (brackets.length && piece[0] !== '<') piece = piece.split(']', 1)[0];
   const bracketed = piece[0] === '<';
   let address = bracketed ? piece.slice(1, -1) : piece;
@@ -506,7 +506,7 @@ function autolink({ out, brackets }, piece, at) {
 
 const SCHEMES = ['http:', 'https:', 'mailto:'];
 
-/** A link that leaves this page and tells nobody where from; null for anything but web and mail. */
+/** A link to another page, without a referrer; null for any scheme but web and mail. */
 function anchor(address) {
   // Browsers drop tabs, newlines and other controls inside an address, which is how schemes are hidden.
   if (/[\u0000-\u0020\u007f-\u009f]/.test(address) || !URL.canParse(address)) return null;

@@ -72,7 +72,7 @@ fn a_members_video_is_found_by_another_browser_and_once_removed_there_stays_away
     {
         second.resize(width, 800);
         second.prefer(&[colours]);
-        second.evaluate("document.getElementById('jobs-heading').scrollIntoView()");
+        second.evaluate("document.getElementById('video-heading').scrollIntoView()");
         second.screenshot(&format!("video-elsewhere-{look}"));
     }
     second.reload();
