@@ -131,15 +131,18 @@ fn interpret(
         let text = "admin.listen: expected another address than those of server.listen";
         report.errors.push(SettingError::new(place, text));
     }
-    if let Some(model) = &config.page.default_model
-        && config.catalog.chat_model(model).is_none()
-    {
+    if let Some(text) = default_model_error(&config) {
         let place = raw.location_of("page", "default_model").unwrap_or(Location::Unknown);
-        let text = "page.default_model: expected a chat model of the price list or of models.chat";
         report.errors.push(SettingError::new(place, text));
     }
     let (faults, names) = report.finish(raw);
     (config, faults, names)
+}
+
+fn default_model_error(config: &Settings) -> Option<&'static str> {
+    let model = config.page.default_model.as_ref()?;
+    let text = "page.default_model: expected a chat model of the price list or of models.chat";
+    config.catalog.chat_model(model).is_none().then_some(text)
 }
 
 /// What must hold before anyone beyond this machine can reach us.
