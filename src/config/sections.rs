@@ -131,15 +131,18 @@ fn interpret(
         let text = "admin.listen: expected another address than those of server.listen";
         report.errors.push(SettingError::new(place, text));
     }
-    if let Some(model) = &config.page.default_model
-        && config.catalog.chat_model(model).is_none()
-    {
+    if let Some(text) = default_model_error(&config) {
         let place = raw.location_of("page", "default_model").unwrap_or(Location::Unknown);
-        let text = "page.default_model: expected a chat model of the price list or of models.chat";
         report.errors.push(SettingError::new(place, text));
     }
     let (faults, names) = report.finish(raw);
     (config, faults, names)
+}
+
+fn default_model_error(config: &Settings) -> Option<&'static str> {
+    let model = config.page.default_model.as_ref()?;
+    let text = "page.default_model: expected a chat model of the price list or of models.chat";
+    config.catalog.chat_model(model).is_none().then_some(text)
 }
 
 /// What must hold before anyone beyond this machine can reach us.
@@ -447,6 +450,7 @@ fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
         let expected = "expected page.dir with it, the folder that holds this file";
         section.error("fallback", expected);
     }
+    let contact = section.text("contact", value::line_or_none, None);
     let default_model = section.text("default_model", value::model_or_none, None);
     let mut presets = Vec::new();
     section.tables("presets", |row| {
@@ -460,6 +464,7 @@ fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
         fallback: Some(fallback).filter(|file| !file.is_empty()),
         title: section.text("title", value::line, "tollgate".to_owned()),
         media_origins: section.list("media_origins", value::web_origin, Vec::new()),
+        contact,
         default_model,
         presets,
     }

@@ -3,27 +3,14 @@
 import { button, copyButton, element, fill } from './dom.js';
 
 const TEXT = {
-  code: 'Code',
-  codeKind: 'code',
-  wrap: 'Wrap lines',
-  showLines: (count) => `Show all ${count} lines`,
-  table: 'Table',
-  done: 'done',
-  toDo: 'to do',
-  footnotes: 'Footnotes',
-  footnote: (number) => `Footnote ${number}`,
-  back: 'Back to the text',
+  code: 'Code', codeKind: 'code', wrap: 'Wrap lines', showLines: (count) => `Show all ${count} lines`,
+  table: 'Table', done: 'done', toDo: 'to do',
+  footnotes: 'Footnotes', footnote: (number) => `Footnote ${number}`, back: 'Back to the text',
 };
 
-const LONGEST = 200 * 1024;
-const DEEPEST = 12;
-const WIDEST = 64;
-const LONGEST_ADDRESS = 2048;
-const LOOK_BACK = 16;
-/** Longer code is folded at first. In lines. */
-const LONG_CODE = 40;
-/** Longer formulas stay text. */
-const LONGEST_FORMULA = 4000;
+const LONGEST = 200 * 1024, DEEPEST = 12, WIDEST = 64, LONGEST_ADDRESS = 2048, LOOK_BACK = 16;
+/** Longer code, in lines, is folded at first; longer formulas stay text. */
+const LONG_CODE = 40, LONGEST_FORMULA = 4000;
 
 /** The footnotes of the text that is being rendered: what each says, and where it is referred to. */
 let notes = null;
@@ -69,15 +56,11 @@ const READERS = [fence, mathBlock, heading, rule, quote, footnote, list, table];
 
 function blocks(lines, depth) {
   const nodes = [];
-  for (let at = 0; at < lines.length;) {
-    if (!lines[at].trim()) {
-      at += 1;
-      continue;
-    }
+  for (let at = skipBlank(lines, 0); at < lines.length;) {
     const read = depth < DEEPEST ? firstOf(lines, at, depth) : null;
     const [made, next] = read ?? paragraph(lines, at, depth);
     for (const node of made) nodes.push(node);
-    at = next;
+    at = skipBlank(lines, next);
   }
   return nodes;
 }

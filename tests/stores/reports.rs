@@ -54,7 +54,7 @@ async fn everybodys_spend_is_grouped_by_caller_day_and_model(desk: Desk) {
 }
 
 async fn spend_is_grouped_by_the_days_of_a_time_zone(desk: Desk) {
-    desk.end(of("ann", "alpha", 3), posted(Usd::mills(3), "")).await;
+    desk.end(of("ann", "alpha", 3), charged(Usd::mills(3), "")).await;
     let mut days = Vec::new();
     for utc_offset in [0, 720, -720, 1_080] {
         let rows = desk.store.spend_by_local_day(None, START, utc_offset, usize::MAX);
