@@ -476,5 +476,3 @@ mod tests {
         let reply = gateway.oneshot(GatewayRequest::free(GatewayCall::Billing)).await.unwrap();
         let said = String::from_utf8(reply.body.to_vec()).unwrap();
         assert!(said.contains("keyPrefix") && !said.contains("CANARY"), "{said}");
-    }
-}
