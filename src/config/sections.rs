@@ -141,12 +141,6 @@ fn default_model_error(settings: &Settings, raw: &RawSettings) -> Option<Setting
     settings.catalog.chat_model(model).is_none().then(|| SettingError::new(location, text))
 }
 
-fn default_model_error(config: &Settings) -> Option<&'static str> {
-    let model = config.page.default_model.as_ref()?;
-    let text = "page.default_model: expected a chat model of the price list or of models.chat";
-    config.catalog.chat_model(model).is_none().then_some(text)
-}
-
 /// Returns an error if other machines can reach a sandbox, or a live gateway without a budget.
 fn exposure_error(settings: &Settings, is_sandbox: bool, is_live: bool) -> Option<&'static str> {
     let mut listen = settings.server.listen.iter();

@@ -38,7 +38,7 @@ pub(crate) fn order(page: &Page, prompt: &str) {
 }
 
 /// Keeps these jobs as earlier pages did: the fields of each besides its id.
-fn keep_jobs(page: &Page, jobs: &serde_json::Value) {
+pub(crate) fn keep_jobs(page: &Page, jobs: &serde_json::Value) {
     page.evaluate(&format!(
         "new Promise((done) => {{ indexedDB.open('tollgate').onsuccess = ({{ target: {{ result: base }} }}) => {{
             const writing = base.transaction('jobs', 'readwrite');
@@ -314,63 +314,6 @@ fn file_dropped_beside_the_form_does_not_make_the_browser_leave_the_page() {
             return ['dragover', 'drop'].map((kind) => document.getElementById('jobs').dispatchEvent(new DragEvent(kind, { dataTransfer: drop, bubbles: true, cancelable: true }))); })()",
     );
     assert_eq!(stays, json!([false, false]));
-}
-
-#[test]
-fn video_is_shown_large_and_keys_lead_to_the_next_one() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    order(&page, "The first one");
-    page.wait_until(IS_READY);
-    order(&page, "The second one");
-    page.wait_until("document.querySelectorAll('#jobs video').length === 2");
-    page.find(("button", "Show large: The second one")).click();
-    page.wait_until(
-        "document.querySelector('.lightbox .facts .plain').textContent === 'The second one'",
-    );
-    page.evaluate("document.querySelector('.lightbox-bar button').focus()");
-    page.press("ArrowRight");
-    page.wait_until(
-        "document.querySelector('.lightbox .facts .plain').textContent === 'The first one'",
-    );
-    page.wait_until("document.querySelector('.lightbox video')?.readyState >= 2");
-    page.screenshot("video-large");
-    crate::looks::load_axe(&page);
-    assert_eq!(page.evaluate(crate::looks::VIOLATIONS), "");
-    page.press("Escape");
-    page.wait_until("!document.querySelector('.lightbox').open && document.querySelector('.lightbox video') === null");
-    page.wait_until("document.activeElement.classList.contains('enlarge')");
-}
-
-#[test]
-fn clip_plays_without_sound_while_it_is_pointed_at() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    order(&page, "A lighthouse");
-    page.wait_until(IS_READY);
-    page.evaluate("document.querySelector('#jobs .enlarge').focus()");
-    page.wait_until("(({ paused, muted, currentTime }) => !paused && muted && currentTime > 0.05)(document.querySelector('#jobs video'))");
-    page.evaluate("document.getElementById('video-heading').focus()");
-    page.wait_until("document.querySelector('#jobs video').paused");
-}
-
-#[test]
-fn selected_videos_are_removed_together() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    keep_jobs(
-        &page,
-        &json!([{"id": "one", "body": {"status": "failed"}}, {"id": "two", "body": {"status": "failed"}}, {"id": "three", "body": {"status": "failed"}}]),
-    );
-    page.find(("button", "Select")).click();
-    page.evaluate(
-        "[...document.querySelectorAll('.pick')].slice(0, 2).forEach((box) => box.click())",
-    );
-    page.find(("button", "Remove 2")).click();
-    page.find(("button", "Really remove 2? They are not refunded")).click();
-    page.wait_until("document.querySelectorAll('#jobs > li').length === 1");
-    page.reload();
-    page.wait_until("document.querySelectorAll('#jobs > li').length === 1");
 }
 
 #[test]
