@@ -26,7 +26,7 @@ use crate::access::member_cache::MemberCache;
 use crate::access::token::Secret;
 use crate::access::{AuthMode, Authenticator};
 use crate::billing::checkpoints::CheckpointKeeper;
-use crate::billing::summary::{BillingClient, BillingSummary};
+use crate::billing::summary::BillingSummary;
 use crate::clock;
 use crate::config::{self, AccessMode, Key, Settings, Target};
 use crate::downstream::DownstreamConfig;
@@ -135,7 +135,7 @@ impl App {
             Some(old) => old.summary.clone(),
             None => {
                 let (store, window) = (shared.store.clone(), Arc::clone(&shared.rate_limit));
-                BillingSummary::new(BillingClient::new(polls.clone()), &gateway.keys, store, window)
+                BillingSummary::new(polls.clone(), &gateway.keys, store, window)
             }
         };
         let handlers = handlers(&config, &shared, &limiter, &summary, polls.clone())?;
@@ -196,8 +196,7 @@ impl App {
     pub fn replace(&self, old: &Self) {
         self.apply();
         let is_another = !self.gateway.is_same_account(&old.gateway);
-        let polls = BillingClient::new(self.polls.clone());
-        self.summary.replace_gateway(polls, &self.gateway.keys, is_another);
+        self.summary.replace_gateway(self.polls.clone(), &self.gateway.keys, is_another);
         if is_another {
             self.context.binding.recheck();
         }
