@@ -23,7 +23,7 @@ use crate::access::member_cache::MemberCache;
 use crate::access::token::Secret;
 use crate::access::{AuthMode, Authenticator};
 use crate::billing::checkpoints::CheckpointKeeper;
-use crate::billing::summary::{BillingClient, BillingSummary};
+use crate::billing::summary::BillingSummary;
 use crate::clock;
 use crate::config::{self, AccessMode, Key, Settings, Target};
 use crate::downstream::DownstreamConfig;
@@ -127,7 +127,7 @@ impl App {
             Some(old) => old.summary.clone(),
             None => {
                 let (store, window) = (shared.store.clone(), Arc::clone(&shared.rate_limit));
-                BillingSummary::new(BillingClient::new(polls.clone()), &gateway.keys, store, window)
+                BillingSummary::new(polls.clone(), &gateway.keys, store, window)
             }
         };
         let handlers = handlers(&settings, &shared, &limiter, &summary, polls.clone())?;
@@ -188,8 +188,7 @@ impl App {
     pub fn replace(&self, old: &Self) {
         self.apply();
         let is_changed = !self.gateway.is_same_account(&old.gateway);
-        let polls = BillingClient::new(self.polls.clone());
-        self.summary.replace_gateway(polls, &self.gateway.keys, is_changed);
+        self.summary.replace_gateway(self.polls.clone(), &self.gateway.keys, is_changed);
         if is_changed {
             self.context.binding.recheck();
         }
