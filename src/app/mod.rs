@@ -433,6 +433,7 @@ fn catalog_facts(
             ledger: String::from(&*shared.store.name()),
         },
         page: PageFacts {
+            contact: config.page.contact.clone(),
             default_model: settings.page.default_model.clone(),
             presets: settings.page.presets.iter().map(preset).collect(),
         },

@@ -21,6 +21,8 @@ pub struct CatalogFacts {
 /// Settings of the page.
 #[derive(Clone, Debug)]
 pub struct PageFacts {
+    /// `page.contact`.
+    pub contact: Option<String>,
     /// `page.default_model`.
     pub default_model: Option<String>,
     pub presets: Vec<Preset>,
@@ -64,6 +66,8 @@ struct CatalogDocument<'a> {
     jobs: &'a JobStatusWords,
     sandbox_faults: Vec<SandboxFault>,
     presets: &'a [Preset],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contact: Option<&'a str>,
     replay: &'a Replay,
 }
 
@@ -149,6 +153,7 @@ pub fn render(catalog: &Catalog, facts: &CatalogFacts) -> Bytes {
             .map(|&(word, does)| SandboxFault { word, does })
             .collect(),
         presets: &facts.page.presets,
+        contact: facts.page.contact.as_deref(),
         replay: &facts.replay,
     };
     // Serializing strings and numbers cannot fail.
@@ -206,6 +211,7 @@ mod tests {
             faults: vec![("sandbox:slow", "answers late")],
             replay: Replay { chat_seconds: 60, video_seconds: 90, ledger: "a memory".to_owned() },
             page: PageFacts {
+                contact: Some("Ann, room 5".to_owned()),
                 default_model: None,
                 presets: vec![Preset {
                     name: "Translate".to_owned(),
@@ -224,6 +230,7 @@ mod tests {
         assert_eq!(list["sandbox_faults"][0]["word"], "sandbox:slow");
         assert_eq!(list["defaults"]["chat_model"], "eta-5-mini");
         assert_eq!(list["presets"][0]["system"], "Translate into English.");
+        assert_eq!(list["contact"], "Ann, room 5");
         assert_eq!(list["replay"]["chat_seconds"], 60);
         assert_eq!(list["replay"]["video_seconds"], 90);
         assert_eq!(list["replay"]["ledger"], "a memory");

@@ -25,7 +25,6 @@ use crate::contract::catalog::{
 use crate::contract::video::{ASPECT_RATIOS, DEFAULT_ASPECT_RATIO, MAX_PROMPT};
 use crate::sync::lock;
 
-/// How long a model's job takes, in percent of the setting.
 const PACE: &[(&str, u32)] = &[
     ("video-c-2", 60),
     ("video-c-3-fast", 70),
@@ -34,9 +33,7 @@ const PACE: &[(&str, u32)] = &[
     ("video-d-3.1", 120),
     ("video-e-gen4.5", 130),
 ];
-/// The share of its time that a job is queued, in percent.
 const QUEUED: u128 = 15;
-/// When a failing job fails, in percent of its time.
 const FAILS_AT: u128 = 60;
 
 pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
@@ -213,7 +210,6 @@ pub(super) fn clip(path: &str, headers: &HeaderMap) -> SandboxResult {
     if let Some(Ok(range)) = shown.map(HeaderValue::try_from) {
         headers.insert(CONTENT_RANGE, range);
     }
-    // Any web page may play and read a clip.
     for (name, value) in [
         (ACCEPT_RANGES, "bytes"),
         (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),

@@ -40,8 +40,8 @@ impl Opening {
     /// Waits until the ledger is open. Until [`serve`](Self::serve), operations answer that it is
     /// starting, except those that were queued before.
     pub async fn wait(&mut self) -> Result<(), OpenError> {
-        let gone = || Err(OpenError::Unusable("its thread panicked".into()));
-        (&mut self.opened).await.unwrap_or_else(|_| gone())
+        let panicked = || Err(OpenError::Unusable("its thread panicked".into()));
+        (&mut self.opened).await.unwrap_or_else(|_| panicked())
     }
 
     pub fn serve(self) {
@@ -55,7 +55,7 @@ impl Store {
     }
 
     #[doc(hidden)]
-    pub fn in_memory_with_capacity(clock: Clock, room: StoreCapacity) -> Self {
+    pub fn in_memory_with_capacity(clock: Clock, capacity: StoreCapacity) -> Self {
         let open = || -> rusqlite::Result<Ledger> {
             let mut connection = Connection::open_in_memory()?;
             // Each change copies its page, so smaller pages are faster.
@@ -63,8 +63,8 @@ impl Store {
             connection.set_prepared_statement_cache_capacity(128);
             schema::migrate(&mut connection)?;
             connection.execute_batch(MEMORY_INDEX)?;
-            let mut ledger = Ledger::new(connection, room);
-            ledger.max_ended = Some(room.ended_purchases);
+            let mut ledger = Ledger::new(connection, capacity);
+            ledger.max_ended = Some(capacity.ended_purchases);
             Ok(ledger)
         };
         let ledger = match open() {
@@ -94,9 +94,9 @@ impl Store {
         let gate = CommandGate::default();
         gate.close(Unavailable(reason.into()));
         let clock: Clock = Arc::new(clock::wall);
-        let mut shared = StoreInner::new(Path::new(""), clock, Executor::Closed, gate);
-        shared.name = "broken".into();
-        Self::from_inner(shared)
+        let mut inner = StoreInner::new(Path::new(""), clock, Executor::Closed, gate);
+        inner.name = "broken".into();
+        Self::from_inner(inner)
     }
 
     /// Opens a file to sell from, and creates it if there is none. The lock `<path>.lock` admits
@@ -112,9 +112,9 @@ impl Store {
     #[doc(hidden)]
     pub fn serve_inline(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
-        let taken = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
+        let locked = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
         let (ledger, lock) =
-            taken.serve(&clock, StoreCapacity::default(), None, &CommandGate::opened())?;
+            locked.serve(&clock, StoreCapacity::default(), None, &CommandGate::opened())?;
         Self::inline(path, clock, ledger, Some(lock))
     }
 
@@ -127,12 +127,12 @@ impl Store {
     ) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
         let gate = CommandGate::opened();
-        let taken = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
-        let (identity, file) = (taken.identity.clone(), taken.file);
-        let (ledger, lock) = taken.serve(&clock, capacity, money, &gate)?;
-        let mut shared = spawn_store(path, clock, ledger, OpenMode::Write, Some(lock))?;
-        shared.set_identity(identity, file);
-        Ok(Self::from_inner(shared))
+        let locked = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
+        let (identity, file) = (locked.identity.clone(), locked.file);
+        let (ledger, lock) = locked.serve(&clock, capacity, money, &gate)?;
+        let mut inner = spawn_store(path, clock, ledger, OpenMode::Write, Some(lock))?;
+        inner.set_identity(identity, file);
+        Ok(Self::from_inner(inner))
     }
 
     pub async fn start_serving(
@@ -143,53 +143,53 @@ impl Store {
     ) -> Result<(Self, Opening), OpenError> {
         let path = &canonical_path(path);
         let gate = CommandGate::default();
-        let (queue, queued) = mpsc::channel();
-        let (tell_taken, taken) = oneshot::channel();
-        let (tell_opened, opened) = oneshot::channel();
+        let (queue, commands) = mpsc::channel();
+        let (send_locked, locked) = oneshot::channel();
+        let (send_opened, opened) = oneshot::channel();
         let work = {
             let (path, clock, gate) = (path.to_owned(), clock.clone(), gate.clone());
             move || {
-                let taken =
+                let locked =
                     match LockedLedger::acquire(&path, LockHolder::Server(admin), Purpose::Serve) {
-                        Ok(taken) => taken,
-                        Err(error) => return drop(tell_taken.send(Err(error))),
+                        Ok(locked) => locked,
+                        Err(error) => return drop(send_locked.send(Err(error))),
                     };
-                if tell_taken.send(Ok((taken.identity.clone(), taken.file))).is_err() {
+                if send_locked.send(Ok((locked.identity.clone(), locked.file))).is_err() {
                     return;
                 }
-                let opened = taken.serve(&clock, StoreCapacity::default(), Some(money), &gate);
+                let opened = locked.serve(&clock, StoreCapacity::default(), Some(money), &gate);
                 let writer = opened.and_then(|(ledger, lock)| {
                     Writer::new(ledger, OpenMode::Write, Some(lock), &gate)
                         .map_err(|error| OpenError::unusable(&path, error))
                 });
                 match writer {
                     Ok(writer) => {
-                        tell_opened.send(Ok(())).ok();
-                        writer.run(&queued);
+                        send_opened.send(Ok(())).ok();
+                        writer.run(&commands);
                     }
                     Err(error) => {
                         gate.close(Unavailable(error.to_string().into()));
-                        tell_opened.send(Err(error)).ok();
+                        send_opened.send(Err(error)).ok();
                     }
                 }
             }
         };
         let writer = spawn(path, work)?;
-        let gone = || Err(OpenError::unusable(path, "its thread panicked"));
-        let identity = taken.await.unwrap_or_else(|_| gone())?;
-        let steps = Executor::Thread { queue, writer };
-        let mut shared = StoreInner::new(path, clock, steps, gate.clone());
-        shared.report_reader = Some(reader(path)?);
-        shared.set_identity(identity.0, identity.1);
-        Ok((Self::from_inner(shared), Opening { gate, opened }))
+        let panicked = || Err(OpenError::unusable(path, "its thread panicked"));
+        let identity = locked.await.unwrap_or_else(|_| panicked())?;
+        let executor = Executor::Thread { queue, writer };
+        let mut inner = StoreInner::new(path, clock, executor, gate.clone());
+        inner.report_reader = Some(reader(path)?);
+        inner.set_identity(identity.0, identity.1);
+        Ok((Self::from_inner(inner), Opening { gate, opened }))
     }
 
     pub fn open_shared(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
         file::create(path)?;
         file::ensure_single_path(path)?;
-        let room = StoreCapacity::default();
-        let ledger = Ledger::new(file::open(path, Purpose::Shared, room)?, room);
+        let capacity = StoreCapacity::default();
+        let ledger = Ledger::new(file::open(path, Purpose::Shared, capacity)?, capacity);
         spawn_store(path, clock, ledger, OpenMode::Write, None).map(Self::from_inner)
     }
 
@@ -197,17 +197,17 @@ impl Store {
     /// dropped. The next server's rate limit includes the requests that are sent meanwhile.
     pub fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
-        let taken = LockedLedger::acquire(path, LockHolder::Command, Purpose::Shared)?;
+        let locked = LockedLedger::acquire(path, LockHolder::Command, Purpose::Shared)?;
         // Dropped last, so declared first.
-        let LockedLedger { mut lock, mut connection, kind, identity, .. } = taken;
+        let LockedLedger { mut lock, mut connection, kind, identity, .. } = locked;
         let unusable = |why: String| OpenError::unusable(path, why);
         check_if_suspect(&mut connection, kind, &identity).map_err(unusable)?;
         if identity.suspect_reason.is_some() {
             lock.mark_suspect();
         }
-        let room = StoreCapacity::default();
-        file::prepare(&mut connection, kind, room).map_err(unusable)?;
-        let ledger = Ledger::new(connection, room);
+        let capacity = StoreCapacity::default();
+        file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
+        let ledger = Ledger::new(connection, capacity);
         ledger
             .transact(|ledger| slots::recover(ledger, clock()))
             .map_err(|fault| unusable(fault.unavailable().to_string()))?;
@@ -236,8 +236,8 @@ impl Store {
 
     pub fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
-        let room = StoreCapacity::default();
-        let ledger = Ledger::new(file::open(path, Purpose::Read, room)?, room);
+        let capacity = StoreCapacity::default();
+        let ledger = Ledger::new(file::open(path, Purpose::Read, capacity)?, capacity);
         spawn_store(path, clock, ledger, OpenMode::Read, None).map(Self::from_inner)
     }
 
@@ -257,21 +257,21 @@ impl Store {
         lock: Option<Lock>,
     ) -> Result<Self, OpenError> {
         let gate = CommandGate::opened();
-        let access = if lock.is_some() { OpenMode::Write } else { OpenMode::Memory };
-        let writer = Writer::new(ledger, access, lock, &gate)
+        let mode = if lock.is_some() { OpenMode::Write } else { OpenMode::Memory };
+        let writer = Writer::new(ledger, mode, lock, &gate)
             .map_err(|error| OpenError::unusable(path, error))?;
-        let steps = Executor::Inline(Box::new(Mutex::new(writer)));
-        Ok(Self::from_inner(StoreInner::new(path, clock, steps, gate)))
+        let executor = Executor::Inline(Box::new(Mutex::new(writer)));
+        Ok(Self::from_inner(StoreInner::new(path, clock, executor, gate)))
     }
 }
 
 impl StoreInner {
-    fn new(path: &Path, clock: Clock, steps: Executor, gate: CommandGate) -> Self {
+    fn new(path: &Path, clock: Clock, executor: Executor, gate: CommandGate) -> Self {
         Self {
             path: path.to_owned(),
             clock,
             name: Uuid::now_v7().to_string().into(),
-            executor: steps,
+            executor,
             gate,
             identity: None,
             report_reader: None,
@@ -290,18 +290,18 @@ fn spawn_store(
     path: &Path,
     clock: Clock,
     ledger: Ledger,
-    access: OpenMode,
+    mode: OpenMode,
     lock: Option<Lock>,
 ) -> Result<StoreInner, OpenError> {
     let gate = CommandGate::opened();
-    let (queue, queued) = mpsc::channel();
-    let writer = Writer::new(ledger, access, lock, &gate)
-        .map_err(|error| OpenError::unusable(path, error))?;
-    let writer = spawn(path, move || writer.run(&queued))?;
-    let steps = Executor::Thread { queue, writer };
-    let mut shared = StoreInner::new(path, clock, steps, gate);
-    shared.report_reader = Some(reader(path)?);
-    Ok(shared)
+    let (queue, commands) = mpsc::channel();
+    let writer =
+        Writer::new(ledger, mode, lock, &gate).map_err(|error| OpenError::unusable(path, error))?;
+    let writer = spawn(path, move || writer.run(&commands))?;
+    let executor = Executor::Thread { queue, writer };
+    let mut inner = StoreInner::new(path, clock, executor, gate);
+    inner.report_reader = Some(reader(path)?);
+    Ok(inner)
 }
 
 fn reader(path: &Path) -> Result<ReportReader, OpenError> {
@@ -344,7 +344,7 @@ impl LockedLedger {
     fn serve(
         self,
         clock: &Clock,
-        room: StoreCapacity,
+        capacity: StoreCapacity,
         money: Option<MoneyKind>,
         gate: &CommandGate,
     ) -> Result<(Ledger, Lock), OpenError> {
@@ -359,9 +359,9 @@ impl LockedLedger {
             .progress_handler(OPS_PER_STOP_CHECK, Some(move || stop.load(Ordering::Relaxed)))
             .map_err(sql)?;
         check_if_suspect(&mut connection, kind, &identity).map_err(unusable)?;
-        file::prepare(&mut connection, kind, room).map_err(unusable)?;
+        file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
         connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;
-        let ledger = Ledger::new(connection, room);
+        let ledger = Ledger::new(connection, capacity);
         if let Some(money) = money
             && !ledger.set_money_kind(money).map_err(faulty)?
         {

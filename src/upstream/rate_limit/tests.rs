@@ -1,4 +1,4 @@
-//! Tests of waiting for a slot, with time that stands still unless somebody waits for it.
+//! Tests of waiting for a slot, with paused time.
 
 use std::future::ready;
 use std::num::NonZeroU32;
@@ -40,7 +40,7 @@ fn chat(caller: &str) -> Attempt {
     Attempt { request: ask, key: 0, since: clock::now() }
 }
 
-/// One that nobody ever waits for.
+/// A limit that no test reaches.
 pub(crate) fn wide() -> Arc<RateLimit> {
     window(1_000, 1)
 }
