@@ -297,7 +297,6 @@ pub const FIELD_ERROR_CODES: &[(&str, &str)] = &[
     ("`not_supported`", "OpenAI's API: ignoring this unsupported field would change the answer"),
     ("`size_not_offered`", "OpenAI's API: a `size` that is neither 16:9 nor 9:16"),
     ("`bad_parameter`", "OpenAI's API: `limit` or `order` of a list is invalid"),
-    ("`bad_utc_offset`", "`utc_offset` is not -1080 to 1080 minutes"),
     ("`bad_period`", "`since` is not `1d` to `31d` (`366d` at `/bff/admin/usage`)"),
     ("`bad_utc_offset`", "`utc_offset` is not a whole number from `-1080` to `1080`"),
     ("`too_many_rows`", "`/bff/admin/usage`: more than 20,000 rows; ask for fewer days"),

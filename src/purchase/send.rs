@@ -91,7 +91,7 @@ pub(super) fn charge(order: &Order, reply: &Result<GatewayReply, Error>) -> Char
     Charge::Paid(stated.filter(|stated| *stated <= MAX_CREDIBLE).unwrap_or(order.price))
 }
 
-fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, millis: u128) {
+fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, elapsed_ms: u128) {
     let order = purchase.order.get();
     let (service, model) = (purchase.service().name(), &*order.model);
     let (outcome, cost) = match charge {
@@ -107,9 +107,9 @@ fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, millis: u1
             "charged price differs from price list");
     }
     if charge == Charge::Unknown {
-        warn!(service, model, %cost, %caller, outcome, millis, "purchase outcome unknown");
+        warn!(service, model, %cost, %caller, outcome, elapsed_ms, "purchase outcome unknown");
     } else {
-        info!(service, model, %cost, %caller, outcome, millis, "purchase");
+        info!(service, model, %cost, %caller, outcome, elapsed_ms, "purchase");
     }
 }
 

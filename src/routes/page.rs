@@ -14,8 +14,8 @@ use crate::problem::{self, Problem};
 use crate::response::{self, HandlerResult, Response};
 
 pub enum Page {
-    BuiltIn { index: StaticFile, manifest: StaticFile },
-    Site(Site),
+    BuiltIn { index: Box<StaticFile>, manifest: Box<StaticFile> },
+    Site(Box<Site>),
 }
 
 impl Page {
@@ -35,8 +35,9 @@ impl Page {
         let policy = policy.unwrap_or(HeaderValue::from_static(DENY_ALL_CSP));
         headers.insert(CONTENT_SECURITY_POLICY, policy);
         let plain = header_map([(CACHE_CONTROL, REVALIDATE), (X_CONTENT_TYPE_OPTIONS, "nosniff")]);
-        let manifest = StaticFile::new(manifest(title).into(), MANIFEST, &plain);
-        Self::BuiltIn { index: StaticFile::new(markup.into(), HTML, &headers), manifest }
+        let manifest = Box::new(StaticFile::new(manifest(title).into(), MANIFEST, &plain));
+        let index = Box::new(StaticFile::new(markup.into(), HTML, &headers));
+        Self::BuiltIn { index, manifest }
     }
 
     pub async fn answer(&self, head: &Parts) -> HandlerResult {

@@ -159,7 +159,7 @@ fn sign_in_names_who_hands_out_tokens_and_shows_what_was_typed() {
 }
 
 #[test]
-fn a_sign_in_that_ends_in_the_middle_asks_again_and_keeps_what_was_typed() {
+fn expired_session_asks_to_sign_in_and_keeps_the_draft() {
     let gate = Gate::start_for_members();
     let ann = gate.member(&["add", "ann"]);
     let page = signed_in(&gate, &ann);

@@ -221,11 +221,9 @@ impl Ledger {
         let total = self.spend_of(&BudgetScope::Total, today)?;
         let own = self.spend_of(&BudgetScope::Caller(reservation.caller.clone()), today)?;
         let mut credit = self.credit()?;
-        let covered =
-            rules::check_budgets(&reservation.budgets, total, own, reservation.price, today)
-                .and_then(|()| {
-                    credit.hold(reservation.price, reservation.budgets.balance_floor, now)
-                });
+        let (budgets, price) = (&reservation.budgets, reservation.price);
+        let covered = rules::check_budgets(budgets, total, own, price, today)
+            .and_then(|()| credit.hold(price, budgets.balance_floor, now));
         if let Err(refused) = covered {
             return Ok(Err(refused));
         }
@@ -249,13 +247,13 @@ impl Ledger {
             reservation.caller,
             reservation.service.name(),
             &*reservation.model,
-            reservation.price.as_micros(),
+            price.as_micros(),
             key,
             payload,
             fingerprint,
         ])?;
         let number = self.connection.last_insert_rowid();
-        self.change_spend(&reservation.caller, today, Usd::ZERO, reservation.price)?;
+        self.change_spend(&reservation.caller, today, Usd::ZERO, price)?;
         self.set_credit(&credit)?;
         self.latest_number.set(Some(number));
         Ok(Ok(credit.watermark()))

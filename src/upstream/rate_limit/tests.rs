@@ -330,7 +330,7 @@ struct SlowLog(Duration);
 
 impl StoreHook for SlowLog {
     fn before<'a>(&'a self, verb: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>> {
-        let is_asked = matches!(verb, StoreOp::Other("replies_since"));
+        let is_asked = matches!(verb, StoreOp::Other("recent_replies"));
         Box::pin(async move {
             if is_asked {
                 sleep(self.0).await;

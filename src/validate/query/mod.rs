@@ -215,8 +215,9 @@ fn parse_utc_offset(value: &str) -> Result<i64, InvalidValue> {
     let digits = value.strip_prefix('-').unwrap_or(value);
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     let is_offset = |minutes: &i64| plain && minutes.abs() <= MAX_UTC_OFFSET;
-    value.parse().ok().filter(is_offset).ok_or_else(|| {
-        ("bad_utc_offset", format!("expected minutes from -{MAX_UTC_OFFSET} to {MAX_UTC_OFFSET}"))
+    value.parse().ok().filter(is_offset).ok_or_else(|| InvalidValue {
+        code: "bad_utc_offset",
+        detail: format!("expected minutes from -{MAX_UTC_OFFSET} to {MAX_UTC_OFFSET}"),
     })
 }
 
