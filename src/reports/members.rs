@@ -64,9 +64,12 @@ struct Budget {
 impl Reports {
     pub async fn admin_members(&self) -> Result<Response, Problem> {
         let listed = list_with_spend(&self.store).await.map_err(unavailable)?;
-        let document = MembersDocument { members: listed.iter().map(row).collect() };
-        Ok(response::json(StatusCode::OK, &document))
+        Ok(response::json(StatusCode::OK, &document(&listed)))
     }
+}
+
+pub fn document(listed: &[MemberSpend]) -> impl Serialize {
+    MembersDocument { members: listed.iter().map(row).collect() }
 }
 
 fn row(listed: &MemberSpend) -> Row<'_> {

@@ -14,7 +14,7 @@ use crate::contract::money::Usd;
 use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
 use crate::response::{self, Response};
 use crate::store::{Caller, SpendRow};
-use crate::validate::{AdminUsageQuery, UsageFormat, too_many_rows};
+use crate::validate::{AdminUsageQuery, UsageDays, UsageFormat, too_many_rows};
 
 /// Bounds the memory that one request can use. A page cannot show more.
 pub(super) const MAX_ROWS: usize = 20_000;
@@ -115,14 +115,15 @@ struct Figures {
 }
 
 impl Reports {
-    pub async fn usage(&self, caller: &Caller, days: u64) -> Result<Response, Problem> {
+    pub async fn usage(&self, caller: &Caller, days: UsageDays) -> Result<Response, Problem> {
         if !self.identifies_callers {
             return Err(Problem::new(&FORBIDDEN).detail(
                 "in open mode usage is not shown, because an IP address does not identify a user",
             ));
         }
         let since = beginning(days);
-        let rows = self.store.spend(Some(caller.to_string()), since, usize::MAX).await;
+        let caller = Some(caller.to_string());
+        let rows = self.store.spend_by_local_day(caller, since, days.utc_offset, usize::MAX).await;
         let rows = rows.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
         let own = rows.iter().map(|of| OwnUsageRow {
             day: iso_day(of.day),
@@ -142,7 +143,8 @@ impl Reports {
     pub async fn admin_usage(&self, query: AdminUsageQuery) -> Result<Response, Problem> {
         let AdminUsageQuery { days, format: shape } = query;
         let since = beginning(days);
-        let rows = self.store.spend(None, since, MAX_ROWS + 1).await.map_err(unavailable)?;
+        let rows = self.store.spend_by_local_day(None, since, days.utc_offset, MAX_ROWS + 1).await;
+        let rows = rows.map_err(unavailable)?;
         if rows.len() > MAX_ROWS {
             // A truncated report would not add up.
             return Err(too_many_rows(MAX_ROWS));
@@ -163,10 +165,15 @@ impl Reports {
     }
 }
 
-/// Returns the start of the first of `days` UTC days, of which today is the last.
-fn beginning(days: u64) -> Duration {
-    let today = Date::at(clock::wall()).days();
-    Date::from_days((today + 1).saturating_sub(days)).start()
+/// Returns the start of the first of these local days, of which today is the last.
+fn beginning(UsageDays { count, utc_offset }: UsageDays) -> Duration {
+    let ahead = Duration::from_secs(utc_offset.unsigned_abs() * 60);
+    let is_behind = utc_offset < 0;
+    let wall = clock::wall();
+    let local = if is_behind { wall.saturating_sub(ahead) } else { wall + ahead };
+    let today = Date::at(local).days();
+    let start = Date::from_days((today + 1).saturating_sub(count)).start();
+    if is_behind { start + ahead } else { start.saturating_sub(ahead) }
 }
 
 fn figures<'a>(rows: impl IntoIterator<Item = &'a SpendRow>) -> Figures {

@@ -1,4 +1,4 @@
-//! The price list of `GET /bff/catalog`, for the page and for any form.
+//! The document of `GET /bff/catalog`.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -8,33 +8,47 @@ use crate::contract::{catalog as contract, video, wire};
 
 #[derive(Clone, Debug)]
 pub struct CatalogFacts {
-    /// Play money or real.
     pub sandbox: bool,
-    /// `access.mode`: whether the page has to ask who is calling.
     pub access: &'static str,
     pub chat_body: usize,
     pub video_body: usize,
-    /// How a job's status is read; guesses, from the settings.
     pub jobs: JobStatusWords,
     pub faults: Vec<(&'static str, &'static str)>,
     pub replay: Replay,
+    pub page: PageFacts,
 }
 
-/// For how long, and by whose memory, a purchase that is asked for again is not bought again.
+/// Settings of the page.
+#[derive(Clone, Debug)]
+pub struct PageFacts {
+    /// `page.contact`.
+    pub contact: Option<String>,
+    /// `page.default_model`.
+    pub default_model: Option<String>,
+    pub presets: Vec<Preset>,
+}
+
+/// A system message that the page offers (`page.presets`).
+#[derive(Clone, Debug, Serialize)]
+pub struct Preset {
+    pub name: String,
+    pub system: String,
+}
+
+/// How long replies are kept for replay, and the name of the ledger that keeps them.
 #[derive(Clone, Debug, Serialize)]
 pub struct Replay {
     pub chat_seconds: u64,
     pub video_seconds: u64,
-    /// Names the memory. Another name: keys that were sent before may be forgotten, and buy anew.
+    /// If the name changes, keys sent before may be forgotten and could buy again.
     pub ledger: String,
 }
 
-/// How a job's status body is read (`[jobs]`).
+/// How to read a job's status body, from `[jobs]`.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobStatusWords {
     pub finished: Vec<String>,
     pub failed: Vec<String>,
-    /// JSON pointers to the video's address.
     pub result: Vec<String>,
     pub media_origins: Vec<String>,
 }
@@ -45,12 +59,15 @@ struct CatalogDocument<'a> {
     access: &'static str,
     chat: Vec<ChatRow<'a>>,
     video: Vec<VideoRow<'a>>,
-    defaults: Defaults,
+    defaults: Defaults<'a>,
     limits: CatalogLimits,
     aspect_ratios: &'static [&'static str],
     roles: &'static [&'static str],
     jobs: &'a JobStatusWords,
     sandbox_faults: Vec<SandboxFault>,
+    presets: &'a [Preset],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contact: Option<&'a str>,
     replay: &'a Replay,
 }
 
@@ -83,7 +100,8 @@ enum DurationRule {
 }
 
 #[derive(Serialize)]
-struct Defaults {
+struct Defaults<'a> {
+    chat_model: &'a str,
     video_model: &'static str,
     duration: u32,
     aspect_ratio: &'static str,
@@ -116,6 +134,7 @@ pub fn render(catalog: &Catalog, facts: &CatalogFacts) -> Bytes {
         chat: chats.collect(),
         video: catalog.video.iter().map(video_row).collect(),
         defaults: Defaults {
+            chat_model: default_chat_model(catalog, facts.page.default_model.as_deref()),
             video_model: contract::DEFAULT_VIDEO_MODEL,
             duration: contract::DEFAULT_DURATION,
             aspect_ratio: video::DEFAULT_ASPECT_RATIO,
@@ -133,10 +152,20 @@ pub fn render(catalog: &Catalog, facts: &CatalogFacts) -> Bytes {
             .iter()
             .map(|&(word, does)| SandboxFault { word, does })
             .collect(),
+        presets: &facts.page.presets,
+        contact: facts.page.contact.as_deref(),
         replay: &facts.replay,
     };
-    // Plain structs of strings and numbers: this cannot fail.
+    // Serializing strings and numbers cannot fail.
     serde_json::to_vec(&list).unwrap_or_default().into()
+}
+
+/// The one that the settings name, else the cheapest.
+fn default_chat_model<'a>(catalog: &'a Catalog, named: Option<&'a str>) -> &'a str {
+    let order =
+        |model: &&contract::ChatModel| (model.price(), model.id != contract::DEFAULT_CHAT_MODEL);
+    let cheapest = || catalog.chat.iter().min_by_key(order).map(|model| &*model.id);
+    named.or_else(cheapest).unwrap_or(contract::DEFAULT_CHAT_MODEL)
 }
 
 fn video_row(model: &contract::VideoModel) -> VideoRow<'_> {
@@ -181,6 +210,14 @@ mod tests {
             },
             faults: vec![("sandbox:slow", "answers late")],
             replay: Replay { chat_seconds: 60, video_seconds: 90, ledger: "a memory".to_owned() },
+            page: PageFacts {
+                contact: Some("Ann, room 5".to_owned()),
+                default_model: None,
+                presets: vec![Preset {
+                    name: "Translate".to_owned(),
+                    system: "Translate into English.".to_owned(),
+                }],
+            },
         };
         let list = render(&Catalog::published(), &facts);
         let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
@@ -191,8 +228,20 @@ mod tests {
         assert_eq!(list["video"][4]["durations"]["values"][2], 8);
         assert_eq!(list["access"], "open");
         assert_eq!(list["sandbox_faults"][0]["word"], "sandbox:slow");
+        assert_eq!(list["defaults"]["chat_model"], "eta-5-mini");
+        assert_eq!(list["presets"][0]["system"], "Translate into English.");
+        assert_eq!(list["contact"], "Ann, room 5");
         assert_eq!(list["replay"]["chat_seconds"], 60);
         assert_eq!(list["replay"]["video_seconds"], 90);
         assert_eq!(list["replay"]["ledger"], "a memory");
+    }
+
+    #[test]
+    fn default_chat_model_is_the_named_one_else_the_cheapest() {
+        let mut catalog = Catalog::published();
+        assert_eq!(default_chat_model(&catalog, Some("iota-5")), "iota-5");
+        let tier = contract::Tier::Added("0.001".parse().unwrap());
+        catalog.chat.push(contract::ChatModel { id: "new".into(), tier, best_for: "" });
+        assert_eq!(default_chat_model(&catalog, None), "new");
     }
 }

@@ -1,25 +1,25 @@
-//! Answers everything that is no endpoint: with the built-in page, or with the site in `page.dir`.
+//! Serves the built-in page, or the site in `page.dir`, at all paths that are no endpoints.
 
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
+use serde::Serialize;
 
 use super::assets;
 use super::file::{REVALIDATE, StaticFile, header_map};
 use super::site::{Site, is_navigation};
 use crate::problem::{self, Problem};
-use crate::response::{self, Response};
+use crate::response::{self, HandlerResult, Response};
 
 pub enum Page {
-    BuiltIn(StaticFile),
-    Site(Site),
+    BuiltIn { index: Box<StaticFile>, manifest: Box<StaticFile> },
+    Site(Box<Site>),
 }
 
 impl Page {
-    /// The page in the binary: `title` is the name that people read, clips may be played from `media_origins`,
-    /// too. Its markup depends on the settings, so it is compressed now.
+    /// Renders the built-in page, which may also play videos from `media_origins`.
     pub fn built_in(title: &str, media_origins: &[String]) -> Self {
         let markup =
             assets::INDEX.replacen(PLACEHOLDER, &head_html(title, &assets::base_path()), 1);
@@ -34,19 +34,25 @@ impl Page {
         let policy = HeaderValue::try_from(content_security_policy(media_origins));
         let policy = policy.unwrap_or(HeaderValue::from_static(DENY_ALL_CSP));
         headers.insert(CONTENT_SECURITY_POLICY, policy);
-        Self::BuiltIn(StaticFile::new(markup.into(), HTML, &headers))
+        let plain = header_map([(CACHE_CONTROL, REVALIDATE), (X_CONTENT_TYPE_OPTIONS, "nosniff")]);
+        let manifest = Box::new(StaticFile::new(manifest(title).into(), MANIFEST, &plain));
+        let index = Box::new(StaticFile::new(markup.into(), HTML, &headers));
+        Self::BuiltIn { index, manifest }
     }
 
-    pub async fn answer(&self, head: &Parts) -> Result<Response, Problem> {
+    pub async fn answer(&self, head: &Parts) -> HandlerResult {
         let found = match self {
-            Self::BuiltIn(index) if head.uri.path() == "/" => {
-                Some(index.answer(&head.method, &head.headers))
-            }
-            Self::BuiltIn(_) => assets::answer(head),
+            Self::BuiltIn { index, manifest } => match head.uri.path() {
+                "/" => Some(index.response(&head.method, &head.headers)),
+                "/manifest.webmanifest" => Some(manifest.response(&head.method, &head.headers)),
+                // Browsers ask for it wherever no page has named an icon, such as beside a JSON document.
+                "/favicon.ico" => assets::icon(head),
+                _ => assets::answer(head),
+            },
             Self::Site(site) => site.answer(head).await?,
         };
         match found {
-            Some(answer) => Ok(answer),
+            Some(response) => Ok(response),
             None if is_navigation(&head.headers) => Ok(not_found_page()),
             None => Err(Problem::new(&problem::NOT_FOUND)),
         }
@@ -55,12 +61,13 @@ impl Page {
 
 const PLACEHOLDER: &str = "{{head}}";
 const HTML: &str = "text/html; charset=utf-8";
+const MANIFEST: &str = "application/manifest+json";
 const NOT_FOUND_HTML: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
     <meta name=\"viewport\" content=\"width=device-width\"><meta name=\"color-scheme\" content=\"light dark\">\
     <title>Nothing here</title><h1>There is nothing at this address</h1>\
     <p><a href=\"/\">Go to the start page</a></p></html>\n";
 
-/// Everything that a browser may refuse on the page's behalf, but what the page itself uses.
+/// Denies all browser features that the page does not use.
 const PERMISSIONS_POLICY: &str = "accelerometer=(), autoplay=(self), camera=(), clipboard-write=(self), \
     display-capture=(), encrypted-media=(), fullscreen=(self), geolocation=(), gyroscope=(), \
     magnetometer=(), microphone=(), midi=(), payment=(), picture-in-picture=(self), \
@@ -77,6 +84,38 @@ fn head_html(title: &str, base: &str) -> String {
     head + &format!("<script type=\"module\" src=\"{base}/shell.js\"></script>")
 }
 
+#[derive(Serialize)]
+struct Manifest<'a> {
+    name: &'a str,
+    start_url: &'static str,
+    display: &'static str,
+    background_color: &'static str,
+    theme_color: &'static str,
+    icons: [Icon; 1],
+}
+
+#[derive(Serialize)]
+struct Icon {
+    src: String,
+    sizes: &'static str,
+    r#type: &'static str,
+}
+
+/// The manifest by which a browser offers to install the page.
+fn manifest(title: &str) -> Vec<u8> {
+    let src = format!("{}/{}", assets::base_path(), assets::ICON);
+    let manifest = Manifest {
+        name: title,
+        start_url: "/",
+        display: "standalone",
+        background_color: "#faf9f7",
+        theme_color: "#0d655d",
+        icons: [Icon { src, sizes: "any", r#type: "image/svg+xml" }],
+    };
+    // Plain structs of strings: this cannot fail.
+    serde_json::to_vec(&manifest).unwrap_or_default()
+}
+
 fn escape_html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -84,7 +123,7 @@ fn escape_html(text: &str) -> String {
 const DENY_ALL_CSP: &str = "default-src 'none'; frame-ancestors 'none'";
 
 fn content_security_policy(media_origins: &[String]) -> String {
-    // Settings are checked elsewhere; what could end the directive is still not taken.
+    // Settings are validated already; this only excludes what could end the directive.
     let harmless = |origin: &&String| {
         !origin.is_empty()
             && origin.bytes().all(|byte| byte.is_ascii_graphic() && !b";,'\"".contains(&byte))
@@ -93,19 +132,19 @@ fn content_security_policy(media_origins: &[String]) -> String {
         media_origins.iter().filter(harmless).map(|origin| format!(" {origin}")).collect();
     format!(
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
-         media-src 'self' blob:{media}; connect-src 'self'; base-uri 'none'; form-action 'none'; \
+         media-src 'self' blob:{media}; connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
          frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
 }
 
 fn not_found_page() -> Response {
-    let answer = response::from_bytes(StatusCode::NOT_FOUND, HTML, NOT_FOUND_HTML.into());
+    let response = response::from_bytes(StatusCode::NOT_FOUND, HTML, NOT_FOUND_HTML.into());
     let headers = [
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (CONTENT_SECURITY_POLICY, DENY_ALL_CSP),
         (CACHE_CONTROL, "no-store"),
     ];
-    response::with_headers(answer, headers)
+    response::with_headers(response, headers)
 }
 
 #[cfg(test)]

@@ -1,14 +1,16 @@
 /** The video view: a form that follows the picked model's rules, a purchase that is confirmed first, and what became of each. */
 
-import { announce, byId, say, unrepeated } from '../core/dom.js';
+import { announce, byId, say, unbroken, unrepeated } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
 import { sentence } from '../core/problems.js';
+import { canSpend, whenCanSpend } from '../core/site.js';
 import { alertOfEnd, startAlerts } from './alerts.js';
-import { card } from './card.js';
+import { card, timeLeft } from './card.js';
 import { clearPrompt, fillIn, isComplete, payload, picked, startForm } from './form.js';
-import { arrange, place, startGallery, unplace } from './gallery.js';
-import { all, standing, startJobs } from './jobs.js';
-import { lookElsewhere, openTwins, order, startOrders } from './orders.js';
+import { arrange, place, showMaking, shownIds, startGallery, unplace } from './gallery.js';
+import { all, remove, standing, startJobs, usualTime } from './jobs.js';
+import { lookElsewhere, openDuplicates, order, startOrders } from './orders.js';
+import { TEXT } from './strings.js';
 
 /** For so long after an order, an equal one is remarked on: it may be a mistake. */
 const RECENT = 24 * 60 * 60 * 1000;
@@ -22,10 +24,15 @@ export async function start(prices) {
   byId('video-body').hidden = false;
   startForm(catalog, { changed: askedNothing });
   startConfirm();
-  startGallery();
+  startGallery({ remove });
+  whenCanSpend(showOrderable);
+  keepFiles();
   startAlerts();
   await startJobs(catalog.jobs, { changed: show, connection: showConnection });
-  setInterval(() => cards.forEach(({ tick }) => tick()), 1000);
+  setInterval(() => {
+    cards.forEach(({ tick }) => tick());
+    showMaking();
+  }, 1000);
   await startOrders(catalog, { reuse, again });
   document.addEventListener('visibilitychange', look);
 }
@@ -40,7 +47,7 @@ export function shown() {
   reuse({ prompt, model });
 }
 
-/** What cannot be looked up now is looked up the next time; nothing is said of what is not known. */
+/** Lists videos that were ordered elsewhere. A failure is ignored: the next look lists them. */
 function look() {
   if (!document.hidden && !byId('view-video').hidden) lookElsewhere().then(arrange, () => {});
 }
@@ -59,14 +66,38 @@ function startConfirm() {
   unrepeated(byId('video-yes'));
 }
 
+/** A file that is dropped beside the form would make the browser leave the page. */
+function keepFiles() {
+  for (const kind of ['dragover', 'drop']) {
+    document.addEventListener(kind, (event) => {
+      if (!byId('view-video').hidden && event.dataTransfer?.types.includes('Files')) event.preventDefault();
+    });
+  }
+}
+
+/** “Generate” looks disabled where the money left does not cover it; pressed, it says why. */
+function showOrderable() {
+  byId('video-generate').ariaDisabled = canSpend() < picked().price_micros ? 'true' : null;
+}
+
 /** First click: either what is missing, or what it will cost. */
-function ask() {
+async function ask() {
   if (!isComplete()) return;
   const wanted = payload();
-  const cost = price(picked().price_micros);
-  byId('video-confirm-text').textContent = `One video of ${wanted.duration} seconds by ${wanted.model} for ${cost}? It cannot be cancelled once it is ordered.`;
+  const { price_micros: amount } = picked();
+  const cost = price(amount);
+  byId('video-fault').textContent = '';
+  if (canSpend() < amount) {
+    const { shortOf } = await import('../core/short.js');
+    const why = await shortOf(amount);
+    if (why) {
+      byId('video-fault').textContent = why;
+      return;
+    }
+  }
+  byId('video-confirm-text').replaceChildren(...unbroken(TEXT.sure(wanted.duration, wanted.model, cost), wanted.model));
   byId('video-confirm-duplicate').textContent = duplicate(wanted);
-  byId('video-yes').textContent = `Yes, spend ${cost}`;
+  byId('video-yes').textContent = TEXT.spend(cost);
   byId('video-confirm').hidden = false;
   byId('video-actions').hidden = true;
   // Not on "Yes": a second Enter must not spend.
@@ -76,14 +107,16 @@ function ask() {
 
 /** That exactly this was ordered already, if it was. */
 function duplicate(wanted) {
-  if (openTwins(wanted).length) return 'You have ordered exactly this already; what became of it is shown below “Your videos”.';
+  if (openDuplicates(wanted).length) return TEXT.duplicateOpen;
   const text = JSON.stringify(wanted);
   const before = all().filter((job) => Date.now() - job.at < RECENT && JSON.stringify(job.payload) === text).at(-1);
   if (!before) return '';
-  return `You ordered exactly this ${clock(Date.now() - before.at)} ago already${before.open ? '; it is still being made' : ''}.`;
+  return TEXT.duplicate(clock(Date.now() - before.at), before.open);
 }
 
 function askedNothing() {
+  byId('video-fault').textContent = '';
+  showOrderable();
   byId('video-confirm').hidden = true;
   byId('video-actions').hidden = false;
 }
@@ -91,10 +124,10 @@ function askedNothing() {
 /** Second click: buys. */
 async function buy() {
   const wanted = payload();
-  const { price_micros: price } = picked();
+  const { price_micros: amount } = picked();
   askedNothing();
   byId('video-generate').focus();
-  const ordered = order(wanted, price);
+  const ordered = order(wanted, amount);
   clearPrompt();
   await ordered;
 }
@@ -111,6 +144,28 @@ function again(wishes) {
   ask();
 }
 
+const how = () => ({ mediaOrigins: catalog.jobs.media_origins ?? [], isSandbox: catalog.mode === 'sandbox' });
+
+/** lightbox.js, once it is needed. */
+let large = null;
+
+async function openLarge(id) {
+  large ??= await import('./lightbox.js');
+  large.openLarge(id, { ...how(), ids: shownIds, reuse });
+}
+
+/** The time that the price list names for a model, in milliseconds; 0 if it names none. */
+function promised(id) {
+  const remarks = catalog.video.find((model) => model.id === id)?.remarks ?? '';
+  return Number(/about (\d{1,4}) seconds/.exec(remarks)?.[1] ?? 0) * 1000;
+}
+
+/** The time until a video is made, in milliseconds; 0 if it is not known. */
+function leftOf({ id, at, payload: { model } }) {
+  const { percent } = standing(all().find((job) => job.id === id) ?? { body: null });
+  return timeLeft(Date.now() - at, usualTime(model)?.time ?? promised(model), percent ?? 0);
+}
+
 /** Something is new of a job. */
 function show(job, { ended, removed, first }) {
   const id = `job-${job.id}`;
@@ -122,21 +177,23 @@ function show(job, { ended, removed, first }) {
   const before = cards.get(job.id);
   // The prompt of a video is learned when an order turns out to be the one that made it.
   if (before?.prompt === prompt) before.draw(job);
-  else cards.set(job.id, card(job, { mediaOrigins: catalog.jobs.media_origins ?? [], reuse }));
+  else cards.set(job.id, card(job, { ...how(), promised, reuse, open: openLarge }));
+  large?.refresh(job);
   const { phase } = standing(job);
   place(id, {
     item: cards.get(job.id).item, at: job.at, rank: phase === 'open' ? 1 : 2, phase, text: `${prompt} ${model} ${job.id}`.toLowerCase(),
+    model, shape: job.payload.aspect_ratio, left: () => leftOf(job),
   });
   if (!ended) return;
-  const text = phase === 'finished' ? 'A video is finished.' : 'A video could not be made.';
+  const text = phase === 'finished' ? TEXT.finishedNews : TEXT.failedNews;
   announce(text);
   alertOfEnd(job, text, first);
 }
 
 function showConnection(problem) {
   const text = !problem ? ''
-    : problem.code === 'offline' ? 'You are offline. Videos go on being made; this page looks again when you are back.'
-      : problem.code === 'connection_lost' ? 'The service cannot be reached right now. Videos go on being made; looking again soon.'
-        : `${sentence(problem)} Videos go on being made; looking again soon.`;
+    : problem.code === 'offline' ? TEXT.offline
+      : problem.code === 'connection_lost' ? TEXT.unreachable
+        : TEXT.connection(sentence(problem));
   say('jobs-connection', text);
 }

@@ -96,7 +96,7 @@ fn start(origin: &str) -> Gate {
 }
 
 #[test]
-fn a_page_of_another_origin_chats_by_the_element_and_by_the_client() {
+fn page_of_another_origin_chats_with_widget_and_client() {
     let (host, gate) = Host::serve(start);
     let page = host.open(&gate);
     page.find(MESSAGE).fill("Good morning");
@@ -110,7 +110,33 @@ fn a_page_of_another_origin_chats_by_the_element_and_by_the_client() {
 }
 
 #[test]
-fn a_page_of_another_origin_makes_a_video_in_two_steps_and_it_plays() {
+fn widget_renders_markdown_and_shows_what_is_left() {
+    let shop = Shop::open(None);
+    let listed = shop.listed();
+    let gate = Gate::start_with(&[
+        ("TOLLGATE_ACCESS__ALLOWED_ORIGINS", &listed),
+        ("TOLLGATE_BUDGET__CALLER", "{ day = \"1.00\" }"),
+    ]);
+    shop.show("/index.html", &format!(
+        "<!doctype html><html lang=\"en\"><title>Shop</title><link rel=\"icon\" href=\"data:,\"><p id=\"status\">ours</p>\
+         <script type=\"module\" src=\"{}/bff/widgets.js\"></script><tollgate-chat></tollgate-chat></html>", gate.origin
+    ));
+    let page = shop.visit("/index.html", &gate.origin);
+    page.find(MESSAGE).fill("Show me a table of prices and some code");
+    page.press("Enter");
+    let shadow = "document.querySelector('tollgate-chat').shadowRoot";
+    page.wait_until(&format!("{shadow}.querySelector('.prose table') !== null && {shadow}.querySelector('.prose pre code') !== null"));
+    page.wait_until(&format!("{shadow}.textContent.includes('You, today: $0.994 left')"));
+    page.evaluate(&format!("{shadow}.querySelector('.code-head button:last-child').click()"));
+    page.wait_until(&format!(
+        "{shadow}.querySelector('.code-head button:last-child').textContent !== ''"
+    ));
+    assert_eq!(page.evaluate("document.getElementById('status').textContent"), "ours");
+    page.screenshot("widget-markdown");
+}
+
+#[test]
+fn page_of_another_origin_orders_a_video_in_two_steps_and_plays_it() {
     let (host, gate) = Host::serve(start);
     let page = host.open(&gate);
     page.find(PROMPT).fill("A lighthouse at dusk");
@@ -122,7 +148,7 @@ fn a_page_of_another_origin_makes_a_video_in_two_steps_and_it_plays() {
 }
 
 #[test]
-fn the_elements_fit_a_phone() {
+fn widgets_fit_a_phone() {
     let (host, gate) = Host::serve(start);
     let page = host.open(&gate);
     page.find(("combobox", "Seconds"));
@@ -134,7 +160,7 @@ fn the_elements_fit_a_phone() {
 }
 
 #[test]
-fn an_answer_that_is_lost_on_its_way_is_asked_for_again_and_costs_one_charge() {
+fn lost_reply_is_retried_and_charged_once() {
     let (host, gate) = Host::serve(start);
     let mut page = host.open(&gate);
     page.expect_errors(&["net::ERR", "Failed to load resource"]);
@@ -150,7 +176,7 @@ fn an_answer_that_is_lost_on_its_way_is_asked_for_again_and_costs_one_charge() {
 }
 
 #[test]
-fn the_client_sends_again_what_cannot_be_bought_twice_and_tells_the_rest() {
+fn client_retries_only_what_cannot_be_bought_twice() {
     let gate = Gate::start();
     let page = Page::new(&gate.origin);
     page.goto(&gate.origin);
@@ -159,7 +185,7 @@ fn the_client_sends_again_what_cannot_be_bought_twice_and_tells_the_rest() {
 
 /// The page buys through what others embed, and keeps in IndexedDB what they keep themselves.
 #[test]
-fn each_row_of_the_clients_table_holds_for_the_pages_store() {
+fn client_retry_table_holds_for_the_pages_store() {
     let gate = Gate::start();
     let page = Page::new(&gate.origin);
     page.goto(&gate.origin);
@@ -170,13 +196,13 @@ fn each_row_of_the_clients_table_holds_for_the_pages_store() {
 }
 
 #[test]
-fn a_site_that_is_not_listed_can_load_the_client_and_buy_nothing() {
+fn unlisted_site_loads_the_client_and_buys_nothing() {
     let (host, gate) = Host::serve(|_| Gate::start());
     let mut page = host.open(&gate);
     page.expect_errors(&["CORS policy", "CorsIssue", "Failed to load resource", "net::ERR"]);
     // At once: not only when every attempt has failed, which takes 15 s.
     let says = "[...document.querySelectorAll('tollgate-chat, tollgate-video')]
-        .every(({ shadowRoot }) => shadowRoot?.textContent.includes('does not let this site call it'))";
+        .every(({ shadowRoot }) => shadowRoot?.textContent.includes('in its access.allowed_origins?'))";
     let since = tollgate::clock::now();
     page.wait_until(says);
     assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
@@ -186,7 +212,7 @@ fn a_site_that_is_not_listed_can_load_the_client_and_buy_nothing() {
 }
 
 #[test]
-fn a_video_is_ordered_as_the_form_says_through_a_change_of_mind() {
+fn changed_video_order_is_sent_as_the_form_shows_it() {
     let shop = Shop::open(None);
     let upstream = Upstream::start(|heard| match heard.method.as_str() {
         "POST" => Reply::video("job-1"),
@@ -218,7 +244,7 @@ fn a_video_is_ordered_as_the_form_says_through_a_change_of_mind() {
     let orders = || upstream.heard().into_iter().filter(|heard| heard.method == "POST");
     page.patiently(|| orders().next()).expect("an order");
     let shadow = "document.querySelector('tollgate-video').shadowRoot";
-    page.wait_until(&format!("{shadow}.textContent.includes('It is being made')"));
+    page.wait_until(&format!("{shadow}.textContent.includes('Being made:')"));
     let focus = page.evaluate(&format!("{shadow}.activeElement?.textContent"));
     assert_eq!(focus, generate.1, "who confirms is not thrown out of the form");
     gate.told_elsewhere(upstream.charges().iter().sum());

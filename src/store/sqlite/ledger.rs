@@ -41,7 +41,9 @@ impl Ledger {
 
     pub(super) fn clear(&self) -> Result<()> {
         let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN
-            ('credit', 'members_edition') ORDER BY rowid DESC";
+            ('credit', 'members_edition')";
+        // In whatever order the schema lists them; the pragma ends with the transaction.
+        self.connection.execute_batch("PRAGMA defer_foreign_keys = 1")?;
         let mut tables = self.connection.prepare_cached(tables)?;
         let tables = tables.query_map([], |row| row.get::<_, String>(0))?;
         for table in tables.collect::<rusqlite::Result<Vec<_>>>()? {

@@ -47,7 +47,20 @@ impl Store {
         since: Duration,
         most: usize,
     ) -> Result<Vec<SpendRow>, Unavailable> {
-        self.run_report("spend", move |file| spend_rows(file, caller.as_deref(), since, most)).await
+        self.spend_by_local_day(caller, since, 0, most).await
+    }
+
+    /// Returns the same by the days of a time zone; `utc_offset` is its distance from UTC in minutes.
+    pub async fn spend_by_local_day(
+        &self,
+        caller: Option<String>,
+        since: Duration,
+        utc_offset: i64,
+        most: usize,
+    ) -> Result<Vec<SpendRow>, Unavailable> {
+        let read =
+            move |file: &Connection| spend_rows(file, caller.as_deref(), since, utc_offset, most);
+        self.run_report("spend", read).await
     }
 }
 
@@ -55,19 +68,21 @@ fn spend_rows(
     connection: &Connection,
     caller: Option<&str>,
     since: Duration,
+    utc_offset: i64,
     most: usize,
 ) -> rusqlite::Result<Vec<SpendRow>> {
     let mut find = connection.prepare(
-        "SELECT caller, day, service, model, count(*),
+        "SELECT caller, (at + ?4) / 86400000000000 AS local_day, service, model, count(*),
                 coalesce(sum(cost_micros), 0),
                 sum(iif(state = 'unknown', price_micros, 0)),
                 sum(iif(state IN ('held', 'sent'), price_micros, 0))
          FROM purchases WHERE at >= ?1 AND state <> 'released' AND (?2 IS NULL OR caller = ?2)
-         GROUP BY caller, day, service, model ORDER BY caller, day, service, model
+         GROUP BY caller, local_day, service, model ORDER BY caller, local_day, service, model
          LIMIT ?3",
     )?;
     let most = column::count(most);
-    let groups = find.query_map(params![nanos(since), caller, most], |row| {
+    let ahead = utc_offset.saturating_mul(60_000_000_000);
+    let groups = find.query_map(params![nanos(since), caller, most, ahead], |row| {
         Ok(SpendRow {
             caller: row.get(0)?,
             day: row.get(1)?,
