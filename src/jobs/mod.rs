@@ -26,7 +26,7 @@ use tracing::error;
 pub use poller::JobUpdate;
 pub use status::StatusDocument;
 
-use crate::config::JobsConfig;
+pub use crate::config::JobsConfig;
 use crate::problem::{
     DRAINING, FieldError, GATEWAY_UNREACHABLE, JOB_NOT_FOUND, LEDGER_UNAVAILABLE, Problem,
 };
