@@ -29,17 +29,17 @@ fn compress_folder(from: &Path, below: &str, to: &Path, rows: &mut Vec<String>) 
             continue;
         }
         let bytes = fs::read(&path)?;
-        let mut forms = Vec::new();
+        let mut compressed = Vec::new();
         for (coding, compress) in compress::CODINGS {
             let small = compress(&bytes)?;
             let small = if small.len() < bytes.len() { small } else { Vec::new() };
             let form = to.join(format!("{name}.{coding}"));
             fs::write(&form, small)?;
-            forms.push(format!("include_bytes!({form:?})"));
+            compressed.push(format!("include_bytes!({form:?})"));
         }
         rows.push(format!(
-            "    Embedded {{ name: \"{below}{name}\", bytes: include_bytes!({path:?}), forms: [{}] }},\n",
-            forms.join(", ")
+            "    Embedded {{ name: \"{below}{name}\", bytes: include_bytes!({path:?}), compressed: [{}] }},\n",
+            compressed.join(", ")
         ));
     }
     Ok(())

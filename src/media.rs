@@ -1,4 +1,4 @@
-//! Hands a finished video to the caller who knows its job, from our own origin.
+//! Serves finished videos from our own origin.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::access::Session;
+use crate::config::JobsConfig;
 use crate::jobs::JobRegistry;
 use crate::jobs::concurrency::ConcurrencyPermit;
-use crate::jobs::status::Words;
 use crate::problem::{NOT_FOUND, Problem};
-use crate::response::{Body, BoxError, Response};
+use crate::response::{Body, BoxError, HandlerResult, Response};
 use crate::store::Caller;
 use crate::upstream::fetch::MediaClient;
 
@@ -27,110 +27,108 @@ const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resour
 #[derive(Clone)]
 pub struct Videos {
     media: MediaClient,
-    words: Words,
+    words: JobsConfig,
     jobs: JobRegistry,
     policy: HeaderValue,
 }
 
 impl Videos {
-    /// If the videos `are_shared`, pages of other sites may show them, as CORS decides then.
-    pub fn new(media: MediaClient, words: Words, jobs: JobRegistry, are_shared: bool) -> Self {
+    /// With `are_shared`, pages of other origins may load videos, subject to CORS.
+    pub fn new(media: MediaClient, words: JobsConfig, jobs: JobRegistry, are_shared: bool) -> Self {
         let policy = if are_shared { "cross-origin" } else { "same-site" };
         Self { media, words, jobs, policy: HeaderValue::from_static(policy) }
     }
 
-    /// The video of the job with this status body, or a range of it; it ends with the caller's credentials.
+    /// Streams the video that a job's status names, until the caller's credentials expire.
     pub async fn content(
         &self,
         status: &[u8],
         method: Method,
         range: Option<&HeaderValue>,
-        (caller, standing): (&Caller, &Session),
-    ) -> Result<Response, Problem> {
-        let address = self.words.result_url(status).ok_or_else(|| {
-            Problem::new(&NOT_FOUND).detail("the job's status names no video yet")
-        })?;
-        let address =
-            self.media.allowed_url(&address).ok_or_else(|| origin_not_listed(&address))?;
-        let seat = self.jobs.transfer_permit(caller)?;
+        (caller, session): (&Caller, &Session),
+    ) -> HandlerResult {
+        let not_finished =
+            || Problem::new(&NOT_FOUND).detail("the job's status names no video yet");
+        let address = self.words.result_url(status).ok_or_else(not_finished)?;
+        let not_listed = || origin_not_listed(&address);
+        let address = self.media.allowed_url(&address).ok_or_else(not_listed)?;
+        let permit = self.jobs.transfer_permit(caller)?;
         let fetched = self.media.fetch(&address, method.clone(), range).await;
         let reply = fetched.map_err(|error| error.read_problem())?;
         let (head, body) = reply.into_parts();
         let is_empty = method == Method::HEAD || head.status == StatusCode::RANGE_NOT_SATISFIABLE;
         let body = if is_empty {
-            Body::from(Bytes::new())
+            Body::default()
         } else {
-            let standing = standing.clone();
-            let over = async move { standing.ended().await };
-            Body::stream(stream_video(body, seat, self.jobs.shutdown_token(), over))
+            let session = session.clone();
+            let session_end = async move { session.ended().await };
+            Body::stream(stream_video(body, permit, self.jobs.shutdown_token(), session_end))
         };
-        let mut answer = Response::new(body);
-        *answer.status_mut() = head.status;
-        *answer.headers_mut() = head.headers;
-        let headers = answer.headers_mut();
+        let mut response = Response::new(body);
+        *response.status_mut() = head.status;
+        *response.headers_mut() = head.headers;
+        let headers = response.headers_mut();
         headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
         headers.insert(RESOURCE_POLICY, self.policy.clone());
-        Ok(answer)
+        Ok(response)
     }
 }
 
-/// Says where a video is that is not fetched, so that its caller can, and its operator lists the place.
 fn origin_not_listed(address: &str) -> Problem {
     let origin = Url::parse(address).map(|address| address.origin().ascii_serialization());
     Problem::new(&NOT_FOUND).detail(format!(
-        "the video is finished, and it is at {}, which is not in page.media_origins: it is not fetched \
-         from there. GET /api/v1/video/status has its address (as video_url, or as jobs.result says)",
+        "the video is finished, but it is at {}, which page.media_origins does not list, so it is \
+         not fetched. GET /api/v1/video/status has its address (as video_url, or as jobs.result says)",
         origin.unwrap_or_default()
     ))
 }
 
-/// Why the rest of it does not come; the caller may ask for that by its range.
+/// Why a transfer was cut. The client can resume it with a range request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum TransferError {
-    #[error("the source fell silent")]
+    #[error("the source sent nothing for 30 seconds")]
     SourceTimeout,
-    #[error("the server stops")]
+    #[error("the server is shutting down")]
     ServerStopped,
-    #[error("it was slow, and somebody else got its seat")]
+    #[error("a slow transfer made room for another caller")]
     Evicted,
-    #[error("the caller's credentials have ended")]
+    #[error("the caller's credentials have expired")]
     SessionEnded,
 }
 
-/// The video, piece by piece. Where it is cut it ends with an error, so that nobody takes the part for the whole.
-/// `over` resolves when the caller's credentials end.
+/// Streams the video. A cut transfer ends with an error, so it is not mistaken for the whole.
 fn stream_video<B>(
     body: B,
-    seat: ConcurrencyPermit,
-    stop: CancellationToken,
-    over: impl Future<Output = ()> + Send + 'static,
+    permit: ConcurrencyPermit,
+    shutdown: CancellationToken,
+    session_end: impl Future<Output = ()> + Send + 'static,
 ) -> impl http_body::Body<Data = Bytes, Error = BoxError> + Send + 'static
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    let cut = seat.evicted();
+    let evicted = permit.evicted();
     let end = async move {
         tokio::select! {
             biased;
-            () = over => TransferError::SessionEnded,
-            () = stop.cancelled() => TransferError::ServerStopped,
-            () = cut => TransferError::Evicted,
+            () = session_end => TransferError::SessionEnded,
+            () = shutdown.cancelled() => TransferError::ServerStopped,
+            () = evicted => TransferError::Evicted,
         }
     };
-    let transfer = (Box::pin(body), seat, Box::pin(end));
-    StreamBody::new(stream::unfold(transfer, |(mut body, seat, mut end)| async move {
-        let piece = tokio::select! {
+    let transfer = (Box::pin(body), permit, Box::pin(end));
+    StreamBody::new(stream::unfold(transfer, |(mut body, permit, mut end)| async move {
+        let frame = tokio::select! {
             biased;
-            cut = &mut end => Err(cut.into()),
+            error = &mut end => Err(error.into()),
             frame = body.frame() => frame?.map_err(Into::into),
-            // It begins when the caller wants more: one who reads slowly is not the source's silence.
+            // Starts when the client asks for more: a slow client does not time out the source.
             () = sleep(READ_TIMEOUT) => Err(TransferError::SourceTimeout.into()),
         };
-        if let Ok(frame) = &piece {
-            seat.record_bytes(Frame::data_ref(frame).map_or(0, Bytes::len));
+        if let Ok(frame) = &frame {
+            permit.record_bytes(Frame::data_ref(frame).map_or(0, Bytes::len));
         }
-        Some((piece, (body, seat, end)))
+        Some((frame, (body, permit, end)))
     }))
 }
 
@@ -147,7 +145,6 @@ mod tests {
     use crate::clock;
     use crate::jobs::concurrency::{ConcurrencyLimit, VIDEOS};
 
-    /// Pieces as they are sent.
     struct Pieces(mpsc::Receiver<&'static str>);
 
     impl http_body::Body for Pieces {
@@ -168,7 +165,7 @@ mod tests {
     struct Fake {
         source: mpsc::Sender<&'static str>,
         transfer: Transfer,
-        /// All are taken.
+        /// All seats are taken.
         seats: ConcurrencyLimit,
         others: Vec<ConcurrencyPermit>,
         stop: CancellationToken,
@@ -182,7 +179,7 @@ mod tests {
         let (source, pieces) = mpsc::channel(8);
         let (seats, stop) = (ConcurrencyLimit::new(VIDEOS), CancellationToken::new());
         let seat = seats.acquire(&caller(0)).unwrap();
-        // One has its seat alone, so it does not make room for others that have as many.
+        // A caller's only seat is not evicted for callers that also have one.
         let others = (1..64).map(|last| seats.acquire(&caller(last)).unwrap()).collect();
         let transfer = Box::pin(stream_video(Pieces(pieces), seat, stop.clone(), pending()));
         Fake { source, transfer, seats, others, stop }
@@ -194,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_source_that_falls_silent_ends_it_and_a_caller_who_reads_slowly_does_not() {
+    async fn silent_source_ends_transfer_and_slow_client_does_not() {
         let Fake { source, mut transfer, seats, others, .. } = fake();
         source.send("a").await.unwrap();
         sleep(READ_TIMEOUT * 2).await;
@@ -214,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn slow_transfer_is_cut_when_somebody_else_gets_its_seat() {
+    async fn slow_transfer_is_cut_when_its_seat_is_given_away() {
         let Fake { source, mut transfer, seats, others, .. } = fake();
         for _ in 0..6 {
             // The others are fast.
@@ -230,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_ends_when_the_server_stops_and_at_its_own_end() {
+    async fn transfer_ends_at_shutdown_and_at_end_of_source() {
         let Fake { source: _source, mut transfer, stop, .. } = fake();
         timeout(READ_TIMEOUT / 2, transfer.frame()).await.expect_err("there is nothing yet");
         stop.cancel();

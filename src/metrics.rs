@@ -1,4 +1,4 @@
-//! The figures that an operator scrapes, as typed handles; labels come from closed lists only.
+//! Prometheus metrics. Label values come from fixed lists only.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -52,42 +52,22 @@ impl fmt::Debug for Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("tollgate");
-        let all = &mut registry;
+        let r = &mut registry;
         Self {
-            requests: register(all, "requests", "Requests answered"),
-            request_micros: register(
-                all,
-                "request_microseconds",
-                "Time from a request's head to its answer's head, summed",
-            ),
-            purchases: register(all, "purchases", "Purchases by outcome"),
-            prices: register(
-                all,
-                "price_microdollars",
-                "Prices of purchases by outcome, in micro-dollars",
-            ),
-            redacted: register(
-                all,
-                "keys_redacted",
-                "Replies of the gateway in which a key was found and redacted",
-            ),
-            credentials_failed: register(
-                all,
-                "credentials_failed",
-                "Invalid credentials that were sent",
-            ),
-            connections: register(all, "connections", "Open client connections"),
+            requests: register(r, "requests", "Requests answered"),
+            request_micros: register(r, "request_microseconds", "Summed time to response heads"),
+            purchases: register(r, "purchases", "Purchases by outcome"),
+            prices: register(r, "price_microdollars", "Prices of purchases, in micro-dollars"),
+            redacted: register(r, "keys_redacted", "Gateway replies in which a key was redacted"),
+            credentials_failed: register(r, "credentials_failed", "Invalid credentials received"),
+            connections: register(r, "connections", "Open client connections"),
             connections_refused: register(
-                all,
+                r,
                 "connections_refused",
-                "Connections closed because their address had too many",
+                "Connections closed at the per-address limit",
             ),
-            slots_free: register(
-                all,
-                "rate_limit_free",
-                "Free slots in the account's rate limit; 0 while a 429 is waited out",
-            ),
-            slot_waiters: register(all, "rate_limit_waiting", "Requests that wait for a slot"),
+            slots_free: register(r, "rate_limit_free", "Free rate limit slots; 0 after a 429"),
+            slot_waiters: register(r, "rate_limit_waiting", "Requests waiting for a slot"),
             rate_limit: OnceLock::new(),
             registry,
         }
@@ -114,7 +94,7 @@ impl Metrics {
         self.prices.get_or_create(&labels).inc_by(price_micros);
     }
 
-    /// `look` returns the free slots and the waiting requests; the first one that is set stays.
+    /// Sets the source of free slots and waiting requests. Later calls have no effect.
     pub fn watch_rate_limit(&self, look: impl Fn() -> (usize, usize) + Send + Sync + 'static) {
         let _ = self.rate_limit.set(Box::new(look));
     }
@@ -122,9 +102,9 @@ impl Metrics {
     pub fn encode(&self) -> String {
         if let Some(look) = self.rate_limit.get() {
             let (free, waiting) = look();
-            let figure = |count| i64::try_from(count).unwrap_or(i64::MAX);
-            self.slots_free.set(figure(free));
-            self.slot_waiters.set(figure(waiting));
+            let gauge = |count| i64::try_from(count).unwrap_or(i64::MAX);
+            self.slots_free.set(gauge(free));
+            self.slot_waiters.set(gauge(waiting));
         }
         let mut page = String::new();
         text::encode(&mut page, &self.registry).map_or_else(|_| String::new(), |()| page)

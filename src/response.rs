@@ -1,4 +1,4 @@
-//! What goes back to a caller: a response whose body is whole or streamed.
+//! Responses with a buffered or streamed body.
 
 use std::fmt;
 use std::pin::Pin;
@@ -15,26 +15,26 @@ use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use serde::Serialize;
 
-use crate::problem::Problem;
+use crate::problem::{Problem, SHOULD_RETRY, is_retried_by_sdks};
 
-/// The policy of whatever is not the page: nothing in it may be run, loaded, framed or sent.
+/// The Content-Security-Policy of everything except the page.
 const API_CSP: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; \
                           frame-ancestors 'none'; sandbox";
 
-/// A module of another origin loads, and a page reads it, only where that origin says so.
+/// Lets pages of any origin load and read a response.
 pub const CROSS_ORIGIN_HEADERS: [(HeaderName, &str); 2] = [
     (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
     (HeaderName::from_static("cross-origin-resource-policy"), "cross-origin"),
 ];
 
 pub type Response = http::Response<Body>;
-/// What can go wrong while a streamed body is on its way; the connection is closed then.
+pub type HandlerResult = Result<Response, Problem>;
+/// An error of a streamed body, which closes the connection.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 const CHUNK_SIZE: usize = 16 * 1_024;
 
-/// The body of a response: an [`http_body::Body`] of [`Bytes`] that is there already, or that comes piece
-/// by piece.
+/// The body of a response: an [`http_body::Body`] of [`Bytes`], buffered or streamed.
 ///
 /// ```
 /// use http_body_util::BodyExt;
@@ -46,10 +46,9 @@ const CHUNK_SIZE: usize = 16 * 1_024;
 /// ```
 pub struct Body {
     inner: Inner,
-    /// What it says, where it is a refusal: somebody further out may say it in other words.
+    /// The problem in this body, so that an outer layer can render it in another format.
     problem: Option<Box<Problem>>,
     guard: Option<Box<dyn Send>>,
-    /// What the last part of a whole body is followed by.
     on_end: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -61,17 +60,12 @@ impl fmt::Debug for Body {
 
 #[derive(Debug)]
 enum Inner {
-    /// Handed out part by part: a connection that takes all of it at once counts as idle while megabytes
-    /// are still to be written.
+    /// Returned in chunks: the idle timeout starts when the connection has taken the last one.
     Whole(Bytes),
     Stream(UnsyncBoxBody<Bytes, BoxError>),
 }
 
 impl Body {
-    pub fn empty() -> Self {
-        Self::from(Bytes::new())
-    }
-
     #[doc(hidden)]
     pub fn stream<B>(body: B) -> Self
     where
@@ -90,9 +84,9 @@ impl Body {
         self
     }
 
-    /// Does this when the connection has taken the last part of a whole body, shortly before that is written.
-    /// The body is handed out in parts, and the connection asks for more as the client takes them, so the end is
-    /// not reached long before the client is there; what the system buffers cannot be seen.
+    /// Calls `then` when the connection has taken the last chunk of a buffered body.
+    ///
+    /// The connection takes chunks as the client reads, so at most the socket buffer is still unsent.
     #[doc(hidden)]
     #[must_use]
     pub fn on_end(mut self, then: impl FnOnce() + Send + 'static) -> Self {
@@ -126,7 +120,7 @@ impl From<Bytes> for Body {
 
 impl Default for Body {
     fn default() -> Self {
-        Self::empty()
+        Self::from(Bytes::new())
     }
 }
 
@@ -169,7 +163,7 @@ impl http_body::Body for Body {
 }
 
 pub fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    // What tollgate serialises are its own plain structs, for which this cannot fail.
+    // Serializing our own plain structs cannot fail.
     let bytes = serde_json::to_vec(body).unwrap_or_default();
     with_headers(
         from_bytes(status, "application/json", bytes.into()),
@@ -178,38 +172,48 @@ pub fn json(status: StatusCode, body: &impl Serialize) -> Response {
 }
 
 pub fn from_bytes(status: StatusCode, media_type: &'static str, body: Bytes) -> Response {
-    let mut answer = with_headers(Response::new(Body::from(body)), [(CONTENT_TYPE, media_type)]);
-    *answer.status_mut() = status;
-    answer
+    let mut response = with_headers(Response::new(Body::from(body)), [(CONTENT_TYPE, media_type)]);
+    *response.status_mut() = status;
+    response
 }
 
-pub fn event_stream(answer: Response) -> Response {
+pub fn event_stream(response: Response) -> Response {
     let headers = [
         (CONTENT_TYPE, "text/event-stream"),
         (CACHE_CONTROL, "no-store, no-transform"),
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
-    with_headers(answer, headers)
+    with_headers(response, headers)
 }
 
 pub fn from_problem(problem: Problem, request_id: &str) -> Response {
-    let mut answer = problem.clone().into_response(request_id).map(Body::from);
-    answer.body_mut().problem = Some(Box::new(problem));
-    with_security_headers(answer)
+    let mut response = problem.clone().into_response(request_id).map(Body::from);
+    response.body_mut().problem = Some(Box::new(problem));
+    with_security_headers(response)
 }
 
-/// The answer with what keeps a browser from making of it what no answer of the API is, whatever
-/// the gateway put into it: a page, a script, a frame.
-pub fn with_security_headers(answer: Response) -> Response {
-    with_headers(answer, [(CONTENT_SECURITY_POLICY, API_CSP), (X_CONTENT_TYPE_OPTIONS, "nosniff")])
+/// Keeps OpenAI's SDKs from retrying, unless they should.
+pub fn with_retry_hint(response: Response) -> Response {
+    if is_retried_by_sdks(response.status()) {
+        return response;
+    }
+    with_headers(response, [(SHOULD_RETRY, "false")])
+}
+
+/// Keeps browsers from running the body as a page, script or frame, whatever the gateway sent.
+pub fn with_security_headers(response: Response) -> Response {
+    with_headers(
+        response,
+        [(CONTENT_SECURITY_POLICY, API_CSP), (X_CONTENT_TYPE_OPTIONS, "nosniff")],
+    )
 }
 
 pub fn with_headers<const N: usize>(
-    mut answer: Response,
+    mut response: Response,
     headers: [(HeaderName, &'static str); N],
 ) -> Response {
     for (name, value) in headers {
-        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
-    answer
+    response
 }

@@ -3,7 +3,7 @@ use tokio::net::TcpListener;
 use tower::ServiceExt;
 
 use super::*;
-use crate::upstream::GatewayCall;
+use crate::upstream::{GatewayCall, GatewayRequest};
 
 #[tokio::test]
 async fn key_that_is_not_asked_with_is_redacted_too() {

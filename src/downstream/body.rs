@@ -1,7 +1,7 @@
-//! Reads the payload: JSON only (and one form), of a bounded size, within a deadline.
+//! Reads the payload, within its size limit and deadline.
 //!
-//! What the head tells (media type, length) is refused before the body is touched, so that a client
-//! that asked `Expect: 100-continue` sends nothing in vain.
+//! Media type and length are checked before the first read, so a client that sent
+//! `Expect: 100-continue` never sends a body in vain.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ use crate::problem::{
 use crate::response::BoxError;
 
 const MAX_LOGIN_BODY: usize = 4_096;
-/// When to come back if there is no memory for a payload.
+/// The `Retry-After` when no memory is left for a payload.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 pub async fn read<B>(config: &DownstreamConfig, call: Call<B>) -> Result<Call, Problem>
@@ -29,68 +29,60 @@ where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
     let server = &config.server;
-    let Call { id, caller, session: standing, transport: way, route, head, body } = call;
+    let Call { id, caller, session, transport, route, head, body } = call;
     let limit = match route.body {
-        BodyKind::Nothing => None,
-        BodyKind::ChatJson => Some(server.chat_body),
-        BodyKind::VideoJson | BodyKind::VideoForm => Some(server.video_body),
-        BodyKind::LoginJson => Some(MAX_LOGIN_BODY),
-    };
-    let body = match limit {
-        None => Bytes::new(),
-        Some(limit) => {
-            if let Some(problem) = header_problem(&head.headers, limit, route.body) {
-                return Err(problem);
-            }
-            // If the head does not tell the length, the body may be as long as the row allows.
-            let length = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
-            let length = length.unwrap_or(limit).min(limit);
-            let taken = config.body_memory.try_acquire(length, server.max_body_memory).ok_or_else(
-                || {
-                    Problem::new(&OVERLOADED)
-                    .detail(
-                        "the bodies of other requests take all the memory that there is for them",
-                    )
-                    .retry_after(RETRY_DELAY)
-                },
-            )?;
-            collect(body, limit, server.body_timeout, taken).await?
+        BodyKind::Nothing => {
+            let body = Bytes::new();
+            return Ok(Call { id, caller, session, transport, route, head, body });
         }
+        BodyKind::ChatJson => server.chat_body,
+        BodyKind::VideoJson | BodyKind::VideoForm => server.video_body,
+        BodyKind::LoginJson => MAX_LOGIN_BODY,
     };
-    Ok(Call { id, caller, session: standing, transport: way, route, head, body })
+    check_headers(&head.headers, limit, route.body)?;
+    // A chunked body reserves as much as the route allows.
+    let length = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
+    let length = length.unwrap_or(limit).min(limit);
+    let permit = config.body_memory.try_acquire(length, server.max_body_memory);
+    let permit = permit.ok_or_else(|| {
+        Problem::new(&OVERLOADED)
+            .detail("request bodies take up all of server.max_body_memory")
+            .retry_after(RETRY_DELAY)
+    })?;
+    let body = permit.guard(collect(body, limit, server.body_timeout).await?);
+    Ok(Call { id, caller, session, transport, route, head, body })
 }
 
-fn header_problem(headers: &HeaderMap, limit: usize, takes: BodyKind) -> Option<Problem> {
+fn check_headers(headers: &HeaderMap, limit: usize, kind: BodyKind) -> Result<(), Problem> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let (first, more) = (types.next(), types.next());
     let media_type = first.and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let unsupported = |detail: String| Some(Problem::new(&UNSUPPORTED_MEDIA_TYPE).detail(detail));
-    let is_form = takes == BodyKind::VideoForm && is_form(media_type);
+    let unsupported = |detail: String| Err(Problem::new(&UNSUPPORTED_MEDIA_TYPE).detail(detail));
+    let is_form = kind == BodyKind::VideoForm && is_form(media_type);
     if more.is_some() || !(is_json(media_type) || is_form) {
-        let detail = match (first, more) {
-            (None, _) => "expected Content-Type: application/json, found none".to_owned(),
-            (Some(_), Some(_)) => "expected one Content-Type, found several".to_owned(),
-            (found, None) => {
-                format!("expected Content-Type: application/json, found \"{}\"", sanitize(found))
-            }
+        let found = match (first, more) {
+            (None, _) => "none".to_owned(),
+            (Some(_), Some(_)) => "several".to_owned(),
+            (found, None) => format!("\"{}\"", sanitize(found)),
         };
-        return unsupported(detail);
+        return unsupported(format!("expected Content-Type: application/json, found {found}"));
     }
-    // Any page of the web can send a form unasked, but not with this header.
+    // Any web page can send a form without a preflight, but not with this header.
     if is_form && !headers.contains_key(AUTHORIZATION) {
-        let detail = "a form is taken with an Authorization header only, whatever is in it";
-        return unsupported(detail.to_owned());
+        return unsupported("a form needs an Authorization header, with any value".to_owned());
     }
     let plain = |coding: &http::HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"identity");
     if !headers.get_all(CONTENT_ENCODING).iter().all(plain) {
         return unsupported("send the body without Content-Encoding".to_owned());
     }
     let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    let length = length.and_then(|text| text.parse::<u64>().ok());
-    length.is_some_and(|length| length > limit as u64).then(|| too_large(limit))
+    match length.and_then(|text| text.parse::<u64>().ok()) {
+        Some(length) if length > limit as u64 => Err(too_large(limit)),
+        Some(_) | None => Ok(()),
+    }
 }
 
-/// `application/json`, with no parameter but `charset=utf-8`.
+/// Accepts `application/json` with no parameter other than `charset=utf-8`.
 fn is_json(media_type: &str) -> bool {
     let mut parts = media_type.split(';').map(str::trim);
     let essence = parts.next().unwrap_or_default();
@@ -101,24 +93,17 @@ fn is_json(media_type: &str) -> bool {
         })
 }
 
-/// `multipart/form-data`; its boundary is looked for where the form is read.
 fn is_form(media_type: &str) -> bool {
     let essence = media_type.split(';').next().unwrap_or_default();
     essence.trim().eq_ignore_ascii_case("multipart/form-data")
 }
 
-async fn collect<B>(
-    body: B,
-    limit: usize,
-    timeout: Duration,
-    taken: BodyPermit,
-) -> Result<Bytes, Problem>
+async fn collect<B>(body: B, limit: usize, timeout: Duration) -> Result<Bytes, Problem>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
-    let whole = tokio::time::timeout(timeout, Limited::new(body, limit).collect());
-    match whole.await {
-        Ok(Ok(collected)) => Ok(taken.guard(collected.to_bytes())),
+    match tokio::time::timeout(timeout, Limited::new(body, limit).collect()).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limit)),
         Ok(Err(_broken)) => Err(Problem::new(&MALFORMED_REQUEST)
             .detail("the body ended early, or its chunks are malformed")),
@@ -127,10 +112,10 @@ where
 }
 
 fn too_large(limit: usize) -> Problem {
-    Problem::new(&PAYLOAD_TOO_LARGE).detail(format!("at most {limit} bytes here"))
+    Problem::new(&PAYLOAD_TOO_LARGE).detail(format!("expected a body of at most {limit} bytes"))
 }
 
-/// The bytes that payloads may have now, shared by every core. It outlives a change of settings.
+/// The memory in use by payloads, shared by all cores. It outlives a reload.
 #[derive(Debug, Default)]
 pub struct BodyMemory {
     used: AtomicUsize,
@@ -138,7 +123,7 @@ pub struct BodyMemory {
 
 impl BodyMemory {
     fn try_acquire(self: &Arc<Self>, bytes: usize, max: usize) -> Option<BodyPermit> {
-        let more = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= max);
+        let more = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= max);
         let order = (Ordering::AcqRel, Ordering::Acquire);
         self.used.fetch_update(order.0, order.1, more).ok()?;
         Some(BodyPermit { memory: Arc::clone(self), bytes, payload: Bytes::new() })
@@ -153,7 +138,7 @@ struct BodyPermit {
 }
 
 impl BodyPermit {
-    /// The payload, which gives the memory back with its last copy.
+    /// Returns the payload, whose last copy releases the memory.
     fn guard(mut self, payload: Bytes) -> Bytes {
         self.payload = payload;
         Bytes::from_owner(self)
@@ -177,22 +162,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_form_is_taken_where_it_belongs_and_with_authorization_only() {
-        let fault = |pairs: &[(http::HeaderName, &'static str)], takes| {
+    fn form_needs_a_video_route_and_authorization() {
+        let problem_code = |pairs: &[(http::HeaderName, &'static str)], kind| {
             let pairs = pairs.iter().cloned();
             let headers = pairs.map(|(name, value)| (name, http::HeaderValue::from_static(value)));
-            header_problem(&headers.collect(), 100, takes).map(|problem| problem.kind().code)
+            check_headers(&headers.collect(), 100, kind).err().map(|problem| problem.kind().code)
         };
         let form = (CONTENT_TYPE, "Multipart/Form-Data; boundary=x");
         let token = (AUTHORIZATION, "Bearer x");
         let both = [form.clone(), token];
-        assert_eq!(fault(&both, BodyKind::VideoForm), None);
-        assert_eq!(fault(&[form], BodyKind::VideoForm), Some("unsupported_media_type"));
-        for takes in [BodyKind::VideoJson, BodyKind::ChatJson] {
-            assert_eq!(fault(&both, takes), Some("unsupported_media_type"));
+        assert_eq!(problem_code(&both, BodyKind::VideoForm), None);
+        assert_eq!(problem_code(&[form], BodyKind::VideoForm), Some("unsupported_media_type"));
+        for kind in [BodyKind::VideoJson, BodyKind::ChatJson] {
+            assert_eq!(problem_code(&both, kind), Some("unsupported_media_type"));
         }
         let json = [(CONTENT_TYPE, "application/json")];
-        assert_eq!(fault(&json, BodyKind::VideoForm), None);
+        assert_eq!(problem_code(&json, BodyKind::VideoForm), None);
     }
 
     #[test]
@@ -212,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_given_back_with_the_last_copy_of_the_payload() {
+    fn memory_is_released_with_last_copy_of_payload() {
         let memory = Arc::new(BodyMemory::default());
         let first = memory.try_acquire(6, 10).unwrap();
         assert!(memory.try_acquire(5, 10).is_none());

@@ -1,6 +1,6 @@
-//! Turns a bare request into a [`Call`]: from here on, everyone knows who is asking.
+//! Authenticates a request and turns it into a [`Call`].
 //!
-//! Invariant: where `access.mode` is not open, a row that needs a caller gets one that `access` knows.
+//! Unless `access.mode` is `open`, a route that needs a caller only gets one that `access` knows.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -17,15 +17,16 @@ use crate::config::Network;
 use crate::problem::{INTERNAL, Problem};
 use crate::store::Caller;
 
-/// The address of the connection's other end, for a request's extensions. Limits and budgets count per
-/// caller, and a request does not say where it came from: without a `Peer`, whatever depends on the caller
-/// is refused with a 500 that says so.
+/// The address of the connection's other end, for a request's extensions.
+///
+/// Limits and budgets count per caller, and a request does not say where it came from. Without a
+/// `Peer`, requests that depend on the caller get a 500 that says so.
 ///
 /// ```
 /// use std::net::SocketAddr;
 /// use tollgate::Peer;
 ///
-/// fn introduce<B>(mut request: http::Request<B>, peer: SocketAddr) -> http::Request<B> {
+/// fn with_peer<B>(mut request: http::Request<B>, peer: SocketAddr) -> http::Request<B> {
 ///     request.extensions_mut().insert(Peer(peer));
 ///     request
 /// }
@@ -58,27 +59,26 @@ pub async fn authenticate<B>(
     };
     let (access, headers) = (&config.access, &head.headers);
     let address = Caller::Address(network(client_ip(peer.ip(), headers, &config.trusted_proxies)));
-    let transport = match access.has_logins() {
-        true => transport(peer.ip(), headers, &config.trusted_proxies),
-        // No cookie means anything.
-        false => Transport::Plain,
+    let transport = if access.has_logins() {
+        transport(peer.ip(), headers, &config.trusted_proxies)
+    } else {
+        Transport::Plain
     };
-    let (caller, standing) = if access.is_open() || route.auth == Auth::Public {
+    let (caller, session) = if access.is_open() || route.auth == Auth::Public {
         (address, Session::default())
     } else {
-        let shown = credentials(headers, transport);
-        let (caller, standing) = access.authenticate(shown, address).await?;
-        if let Some(problem) = csrf_problem(shown, &head.method, headers) {
+        let credentials = credentials(headers, transport);
+        let (caller, session) = access.authenticate(credentials, address).await?;
+        if let Some(problem) = csrf_problem(credentials, &head.method, headers) {
             return Err(problem);
         }
         Span::current().record("caller", tracing::field::display(&caller));
-        (caller, standing)
+        (caller, session)
     };
-    Ok(Call { id: id.clone(), caller, session: standing, transport, route, head, body })
+    Ok(Call { id: id.clone(), caller, session, transport, route, head, body })
 }
 
-/// What the head shows; a bearer token that is there decides, whatever else is. Over
-/// [`Transport::Plain`], no cookie counts.
+/// Reads the credentials: a bearer token wins over a cookie. Cookies over plain http are ignored.
 fn credentials(headers: &HeaderMap, transport: Transport) -> Credentials<'_> {
     let mut lines = headers.get_all(AUTHORIZATION).iter();
     match (lines.next(), lines.next()) {
@@ -88,7 +88,7 @@ fn credentials(headers: &HeaderMap, transport: Transport) -> Credentials<'_> {
     }
 }
 
-/// The token of RFC 6750, 2.1. Two in one line have a comma between them, which no token has.
+/// Parses a bearer token (RFC 6750, section 2.1). A comma, as in a list of two, is invalid.
 fn bearer_token(line: &HeaderValue) -> Option<&str> {
     let (scheme, token) = line.to_str().ok()?.split_once(' ')?;
     let token = token.trim_matches(' ');
@@ -97,17 +97,21 @@ fn bearer_token(line: &HeaderValue) -> Option<&str> {
     (is_bearer && !token.is_empty() && token.bytes().all(plain)).then_some(token)
 }
 
-fn csrf_problem(shown: Credentials<'_>, method: &Method, headers: &HeaderMap) -> Option<Problem> {
-    let by_cookie = matches!(shown, Credentials::Cookie(_)) && !method.is_safe();
-    by_cookie.then(|| cookie::csrf_header_missing(headers)).flatten()
+fn csrf_problem(
+    credentials: Credentials<'_>,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Option<Problem> {
+    let needs_header = matches!(credentials, Credentials::Cookie(_)) && !method.is_safe();
+    needs_header.then(|| cookie::csrf_header_missing(headers)).flatten()
 }
 
-/// The address that a peer's connections count under; none for a trusted proxy, which brings many.
+/// Returns the address that a peer's connections count under, or `None` for a trusted proxy.
 pub fn limit_key(peer: IpAddr, trusted: &[Network]) -> Option<IpAddr> {
     (!is_trusted(peer.to_canonical(), trusted)).then(|| network(peer))
 }
 
-/// One household or host: an IPv4 address, or the /64 that an IPv6 host can wander in.
+/// Returns the IPv4 address, or the /64 network of an IPv6 address.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
@@ -120,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ipv6_host_is_its_network_and_a_mapped_address_is_ipv4() {
+    fn ipv6_callers_share_a_64_network_and_mapped_addresses_are_ipv4() {
         for (address, caller) in [
             ("192.0.2.1", "192.0.2.1"),
             ("::ffff:192.0.2.1", "192.0.2.1"),
@@ -132,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_count_by_network_and_those_of_a_trusted_proxy_not_at_all() {
+    fn connections_count_by_network_except_from_trusted_proxies() {
         let trusted = [Network { address: [10, 0, 0, 0].into(), prefix: 8 }];
         let counted = |peer: &str| limit_key(peer.parse().unwrap(), &trusted);
         assert_eq!(counted("2001:db8::1"), counted("2001:db8::2"));
@@ -154,14 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_is_not_shown_to_those_who_debug() {
+    fn debug_of_credentials_hides_their_value() {
         for shown in [Credentials::Token("hunter2"), Credentials::Cookie("hunter2")] {
             assert!(!format!("{shown:?}").contains("hunter2"), "{shown:?}");
         }
     }
 
     #[test]
-    fn one_bearer_token_is_read_and_anything_else_in_its_place_is_garbled() {
+    fn only_a_single_bearer_token_is_accepted() {
         const AUTH: &str = "authorization";
         const COOKIE: (&str, &str) = ("cookie", "tollgate=v");
         for (lines, found) in [
@@ -189,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_cookie_alone_what_changes_something_has_to_be_meant() {
+    fn unsafe_method_with_cookie_needs_csrf_header() {
         let meant = |value| HeaderMap::from_iter([("x-tollgate".parse().unwrap(), value)]);
         let (yes, no) = (HeaderValue::from_static("1"), HeaderValue::from_static("true"));
         for (shown, method, is_asked_for) in [

@@ -1,8 +1,6 @@
-//! Lets the pages of listed origins call us and read our answers, and keeps those of other sites from spending
-//! and from reading. tower-http's layers judge; what they do not know is around them.
+//! CORS for listed origins and protection from other sites, on top of tower-http's layers.
 //!
-//! A page of another site cannot read the answer to its read, but the read would use up the user's limits and,
-//! through a passthrough, the account's rate limit.
+//! Reads are protected too: a page could not see the response, but would use up the user's limits.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,8 +8,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use http::header::{
-    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_REQUEST_HEADERS as ASKED_HEADERS,
-    ACCESS_CONTROL_REQUEST_METHOD, HOST, HeaderName, ORIGIN, VARY,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_REQUEST_METHOD,
+    HOST, HeaderName, ORIGIN, VARY,
 };
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
@@ -22,7 +20,7 @@ use super::DownstreamConfig;
 use super::observe::RefusalKind;
 use super::route::{CrossOrigin, is_api_path};
 use crate::problem::{ORIGIN_NOT_ALLOWED, Problem};
-use crate::response::Response;
+use crate::response::{HandlerResult, Response};
 
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
@@ -38,17 +36,16 @@ const ALLOWED_HEADERS: &[&str] = &[
     "x-tollgate",
     "tollgate-ledger",
     "tollgate-replay",
-    // The stock SDKs name themselves by it; browsers other than Chromium let them, and ask first.
+    // Stock SDKs set it; browsers other than Chromium send a preflight for it.
     "user-agent",
-    // What they send where their settings say so. It is read by nobody here.
+    // Optional headers of OpenAI's SDKs, ignored here.
     "openai-organization",
     "openai-project",
     "openai-beta",
 ];
-/// A family of headers that stock SDKs add to every call.
+/// Stock SDKs add headers with this prefix to every call.
 const SDK_HEADER_PREFIX: &str = "x-stainless-";
-/// What a script of another origin may read; anything else is `null` to it.
-const EXPOSED_HEADERS: &[&str] = &[
+const EXPOSED_HEADERS: [&str; 10] = [
     "ratelimit",
     "ratelimit-policy",
     "retry-after",
@@ -69,12 +66,10 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// Scripts of the `listed` origins read answers, and send the cookie of a login where there are logins.
+    /// Scripts of `listed` origins may read responses and, with logins, send the session cookie.
     pub fn new(listed: &[String], has_logins: bool) -> Self {
         let allowed: Vec<_> =
             listed.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()).collect();
-        let readable: Vec<_> =
-            EXPOSED_HEADERS.iter().map(|name| HeaderName::from_static(name)).collect();
         let same = allowed.clone();
         let credentials = move |origin: &HeaderValue, _: &_| has_logins && same.contains(origin);
         let cors = CorsLayer::new()
@@ -82,21 +77,20 @@ impl Origins {
             .allow_credentials(AllowCredentials::predicate(credentials))
             .allow_methods([Method::GET, Method::HEAD, Method::POST])
             .allow_headers(AllowHeaders::mirror_request())
-            .expose_headers(readable)
+            .expose_headers(EXPOSED_HEADERS.map(HeaderName::from_static))
             .max_age(PREFLIGHT_MAX_AGE)
             .vary([ORIGIN]);
         let csrf = listed.iter().fold(CsrfLayer::new(), |rules, origin| {
-            // An origin that the layer cannot take stays unlisted, which is the safe side.
+            // An origin that the layer rejects stays unlisted.
             rules.clone().add_trusted_origin(origin).unwrap_or(rules)
         });
         Self { listed: listed.into(), cors, csrf }
     }
 }
 
-/// Lets the listed origins read what `next` answers, refusals included, and answers their preflights.
+/// Adds CORS headers to responses, including refusals, and answers preflights with 204.
 ///
-/// Only a true preflight is answered here, with 204: any other `OPTIONS` is a method like the rest. The headers
-/// that it may ask for are a list and one family, where tower-http's layer knows lists only.
+/// tower-http's layer also answers an `OPTIONS` that is no preflight, and allows no header prefix.
 pub async fn cors<B, F: Future<Output = Response>>(
     config: &DownstreamConfig,
     mut request: Request<B>,
@@ -108,58 +102,56 @@ pub async fn cors<B, F: Future<Output = Response>>(
         && headers.contains_key(ORIGIN)
         && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
     if is_options && !is_preflight {
-        // No page can send one, and no cache may mix them up.
-        let mut answer = next(request).await;
-        answer.headers_mut().append(VARY, HeaderValue::from_static("origin"));
-        return answer;
+        let mut response = next(request).await;
+        response.headers_mut().append(VARY, HeaderValue::from_static("origin"));
+        return response;
     }
     let unlisted = unlisted_origin(&request);
     if is_preflight {
         retain_allowed_headers(&mut request);
     }
     let inner = service_fn(|request| next(request).map(Ok::<_, Infallible>));
-    let Ok(mut answer) = config.origins.cors.layer(inner).oneshot(request).await;
+    let Ok(mut response) = config.origins.cors.layer(inner).oneshot(request).await;
     if is_preflight {
-        *answer.status_mut() = StatusCode::NO_CONTENT;
+        *response.status_mut() = StatusCode::NO_CONTENT;
     }
-    if let Some((origin, asked)) = unlisted
-        && !answer.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN)
+    if let Some((origin, kind)) = unlisted
+        && !response.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN)
     {
-        config.refusal_log.log(RefusalKind::Origin(asked), Some(&origin));
+        config.refusal_log.log(RefusalKind::Origin(kind), Some(&origin));
     }
-    answer
+    response
 }
 
-/// Of the headers that a preflight asks for, leaves those that may be sent, to be mirrored.
+/// Removes all other headers from the preflight's list, which the CORS layer mirrors.
 fn retain_allowed_headers<B>(request: &mut Request<B>) {
-    let asked = request.headers_mut().remove(ASKED_HEADERS);
-    let Some(asked) = asked.as_ref().and_then(|value| value.to_str().ok()) else { return };
-    let known: Vec<_> = asked
-        .split(',')
-        .map(|name| name.trim().to_ascii_lowercase())
-        .filter(|name| {
-            ALLOWED_HEADERS.contains(&name.as_str()) || name.starts_with(SDK_HEADER_PREFIX)
-        })
-        .collect();
-    if let Ok(value) = HeaderValue::from_str(&known.join(", ")) {
-        request.headers_mut().insert(ASKED_HEADERS, value);
+    let requested = request.headers_mut().remove(ACCESS_CONTROL_REQUEST_HEADERS);
+    let Some(requested) = requested.as_ref().and_then(|value| value.to_str().ok()) else { return };
+    let is_allowed = |name: &String| {
+        ALLOWED_HEADERS.contains(&name.as_str()) || name.starts_with(SDK_HEADER_PREFIX)
+    };
+    let names = requested.split(',').map(|name| name.trim().to_ascii_lowercase());
+    let allowed: Vec<_> = names.filter(is_allowed).collect();
+    if let Ok(value) = HeaderValue::from_str(&allowed.join(", ")) {
+        request.headers_mut().insert(ACCESS_CONTROL_REQUEST_HEADERS, value);
     }
 }
 
-/// The origin of a read or preflight of another site, and which it is. If its page cannot read the answer, the log
-/// names the origin: nothing else would tell an operator which one to list. `spending` logs methods that spend.
+/// Returns the origin of a cross-origin read or preflight, and which of the two it is.
+///
+/// It is logged if the page cannot read the response, so that the operator knows what to list.
 fn unlisted_origin<B>(request: &Request<B>) -> Option<(HeaderValue, &'static str)> {
     let origin = request.headers().get(ORIGIN)?;
-    let asked = match request.method() {
-        &Method::OPTIONS => "a preflight",
-        &Method::GET | &Method::HEAD => "a read",
+    let kind = match request.method() {
+        &Method::OPTIONS => "preflight",
+        &Method::GET | &Method::HEAD => "read",
         _ => return None,
     };
     let is_other = is_api_path(request.uri().path()) && !is_same_origin(origin, request.headers());
-    is_other.then(|| (origin.clone(), asked))
+    is_other.then(|| (origin.clone(), kind))
 }
 
-/// Whether the page is our own: by the browser's word, or else by the name that it was reached under.
+/// Trusts `Sec-Fetch-Site`, and compares `Origin` with `Host` without it.
 fn is_same_origin(origin: &HeaderValue, headers: &HeaderMap) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return site == "same-origin" || site == "none";
@@ -169,61 +161,59 @@ fn is_same_origin(origin: &HeaderValue, headers: &HeaderMap) -> bool {
     name.is_some_and(|(_, name)| host.is_some_and(|host| host.eq_ignore_ascii_case(name)))
 }
 
-/// Refuses requests of other sites that may spend: 403. tower-http's layer decides by `Sec-Fetch-Site`, then
-/// `Origin`.
-pub async fn csrf<B, F: Future<Output = Result<Response, Problem>>>(
+/// Refuses unsafe methods from unlisted origins, by `Sec-Fetch-Site` or else by `Origin`.
+pub async fn csrf<B, F: Future<Output = HandlerResult>>(
     config: &DownstreamConfig,
     request: Request<B>,
     next: impl Fn(Request<B>) -> F,
-) -> Result<Response, Problem> {
+) -> HandlerResult {
     let page = origin_or_site(request.headers()).cloned();
-    let answer = config.origins.csrf.layer(service_fn(next)).oneshot(request).await?;
-    if answer.extensions().get::<ProtectionError>().is_none() {
-        return Ok(answer);
+    let response = config.origins.csrf.layer(service_fn(next)).oneshot(request).await?;
+    if response.extensions().get::<ProtectionError>().is_none() {
+        return Ok(response);
     }
-    config.refusal_log.log(RefusalKind::Origin("a request that may spend"), page.as_ref());
+    config.refusal_log.log(RefusalKind::Origin("write"), page.as_ref());
     Err(Problem::new(&ORIGIN_NOT_ALLOWED))
 }
 
 pub fn check_read<B>(
     config: &DownstreamConfig,
-    pages: CrossOrigin,
+    allowed: CrossOrigin,
     request: &Request<B>,
 ) -> Result<(), Problem> {
-    let is_read = request.method().is_safe() && is_api_path(request.uri().path());
     let headers = request.headers();
-    match is_read.then(|| read_refusal(pages, headers, &config.origins.listed)).flatten() {
-        None => Ok(()),
-        Some(detail) => {
-            config.refusal_log.log(RefusalKind::Origin("a read"), origin_or_site(headers));
-            Err(Problem::new(&ORIGIN_NOT_ALLOWED).detail(detail))
-        }
+    if !request.method().is_safe() || !is_api_path(request.uri().path()) {
+        return Ok(());
     }
+    let Some(detail) = read_refusal(allowed, headers, &config.origins.listed) else {
+        return Ok(());
+    };
+    config.refusal_log.log(RefusalKind::Origin("read"), origin_or_site(headers));
+    Err(Problem::new(&ORIGIN_NOT_ALLOWED).detail(detail))
 }
 
 fn origin_or_site(headers: &HeaderMap) -> Option<&HeaderValue> {
     headers.get(ORIGIN).or_else(|| headers.get(SITE))
 }
 
-/// Returns why a read below the reserved paths is refused, if it is.
 fn read_refusal(
-    pages: CrossOrigin,
+    allowed: CrossOrigin,
     headers: &HeaderMap,
     origins: &[String],
 ) -> Option<&'static str> {
-    let is = |name: &HeaderName, value: &str| headers.get(name).is_some_and(|it| it == value);
+    let is = |name: &HeaderName, value: &str| headers.get(name).is_some_and(|v| v == value);
     let is_navigation = is(&MODE, "navigate");
-    if is_navigation && pages == CrossOrigin::Scripts {
-        return Some("a browser's navigation does not reach this endpoint: call it with fetch()");
+    if is_navigation && allowed == CrossOrigin::Scripts {
+        return Some("a browser cannot navigate to this endpoint: call it with fetch()");
     }
-    // Browsers send it to https and loopback; other clients never do.
+    // Browsers send it over https and to loopback; other clients never do.
     let is_foreign = headers.contains_key(SITE) && !is(&SITE, "same-origin") && !is(&SITE, "none");
     let is_listed = || origins.iter().any(|origin| is(&ORIGIN, origin));
     let is_document = is_navigation && is(&DEST, "document");
-    let is_refused = is_foreign && pages != CrossOrigin::Any && !is_document && !is_listed();
+    let is_refused = is_foreign && allowed != CrossOrigin::Any && !is_document && !is_listed();
     is_refused.then_some(
-        "a page of another site may not ask this, unless access.allowed_origins lists it and the \
-         browser sends its Origin (fetch, EventSource, <video crossorigin=\"anonymous\">)",
+        "pages of other sites may not read this, unless access.allowed_origins lists them and \
+         the browser sends an Origin (fetch, EventSource, <video crossorigin=\"anonymous\">)",
     )
 }
 

@@ -1,11 +1,9 @@
-//! Writes every refusal under `/v1/` in OpenAI's shape, whichever layer or endpoint made it, and tells who asked
-//! for a wrong path which one is right.
+//! Renders refusals to OpenAI's SDKs in OpenAI's format, and suggests the right path.
 //!
-//! SDKs whose base URL lacks the `/v1` are refused in that shape, too: they show no problem documents.
+//! SDKs cannot show problem documents, so this includes SDKs whose base URL lacks `/v1`.
 
 use http::header::CONTENT_TYPE;
 
-use crate::problem::{SHOULD_RETRY, is_retried_by_sdks};
 use crate::response::{self, Body, Response};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,31 +22,27 @@ impl Dialect {
         if is_in(SDK_PATHS) { Self::MissingV1 } else { Self::Native }
     }
 
-    pub fn render(self, mut answer: Response) -> Response {
-        let document = match (self, answer.body().problem()) {
-            (Self::Native, _) | (_, None) => return answer,
-            (Self::MissingV1, Some(problem)) if matches!(answer.status().as_u16(), 404 | 405) => {
+    pub fn render(self, mut response: Response) -> Response {
+        let document = match (self, response.body().problem()) {
+            (Self::Native, _) | (_, None) => return response,
+            (Self::MissingV1, Some(problem)) if matches!(response.status().as_u16(), 404 | 405) => {
                 problem.clone().hint(BASE_URL_HINT).to_openai_json()
             }
             (Self::OpenAi | Self::MissingV1, Some(problem)) => problem.to_openai_json(),
         };
-        *answer.body_mut() = Body::from(document);
-        let answer = response::with_headers(answer, [(CONTENT_TYPE, "application/json")]);
-        if is_retried_by_sdks(answer.status()) {
-            answer
-        } else {
-            response::with_headers(answer, [(SHOULD_RETRY, "false")])
-        }
+        *response.body_mut() = Body::from(document);
+        let response = response::with_headers(response, [(CONTENT_TYPE, "application/json")]);
+        response::with_retry_hint(response)
     }
 }
 
-const CHAT_HINT: &str = "chats in OpenAI's dialect are at POST /v1/chat/completions";
-const VIDEOS_HINT: &str = "videos in OpenAI's dialect are at POST /v1/videos";
-const ENDPOINTS_HINT: &str = "of OpenAI's endpoints there are GET /v1/models, POST /v1/chat/completions, \
+const CHAT_HINT: &str = "use POST /v1/chat/completions for chats";
+const VIDEOS_HINT: &str = "use POST /v1/videos for videos";
+const ENDPOINTS_HINT: &str = "supported endpoints: GET /v1/models, POST /v1/chat/completions, \
                    POST and GET /v1/videos, GET /v1/videos/{id} and /v1/videos/{id}/content";
-const BASE_URL_HINT: &str = "the base URL for OpenAI's SDKs ends in one /v1 here";
+const BASE_URL_HINT: &str = "the base URL of OpenAI's SDKs must end in exactly one /v1";
 
-/// What OpenAI's SDKs add to their base URL, here one without `/v1`. A path that ends in `/` stands for all below it.
+/// Paths that SDKs append to their base URL, here without `/v1`. A final `/` matches all below.
 const SDK_PATHS: &[&str] = &[
     "/audio/",
     "/chat/completions",
@@ -65,14 +59,14 @@ const SDK_PATHS: &[&str] = &[
     "/videos/",
 ];
 
-/// The first row that fits holds. A path that ends in `/` stands for all below it.
+/// The first matching row applies. A final `/` matches all below.
 const HINTS: &[(&str, &str)] = &[
     ("/api/v1/chat/completions", CHAT_HINT),
     ("/v1/chat", CHAT_HINT),
     ("/v1/completions", CHAT_HINT),
     ("/v1/responses", CHAT_HINT),
     ("/v1/messages", CHAT_HINT),
-    ("/v1/api/v1/chat", "a chat in the gateway's own words is at POST /api/v1/chat"),
+    ("/v1/api/v1/chat", "use POST /api/v1/chat for the gateway's own chat endpoint"),
     ("/v1/video", VIDEOS_HINT),
     ("/v1/video/generations", VIDEOS_HINT),
     ("/api/v1/videos", VIDEOS_HINT),
@@ -85,7 +79,7 @@ pub(super) fn hint(path: &str) -> Option<&'static str> {
     HINTS.iter().find(|(known, _)| path_matches(known, path)).map(|(_, hint)| *hint)
 }
 
-/// Whether `path` is this one of a table; one that ends in `/` stands for all below it.
+/// Compares a path with an entry of a table, which matches all below it if it ends in `/`.
 pub(super) fn path_matches(known: &str, path: &str) -> bool {
     path == known || (known.ends_with('/') && path.starts_with(known))
 }
@@ -95,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dialect_is_spoken_below_v1_and_nowhere_else() {
+    fn openai_format_is_used_below_v1_only() {
         for (path, is) in [
             ("/v1", true),
             ("/v1/", true),
@@ -110,13 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_path_is_told_what_is_there() {
+    fn wrong_path_gets_a_hint() {
         for (path, heart) in [
             ("/v1/completions", Some("/v1/chat/completions")),
             ("/v1/embeddings", Some("GET /v1/models")),
             ("/v1/images/generations", Some("GET /v1/models")),
             ("/api/v1/chat/completions", Some("/v1/chat/completions")),
-            ("/v1/v1/models", Some("ends in one /v1")),
+            ("/v1/v1/models", Some("exactly one /v1")),
             ("/api/v1/search", None),
             ("/index.html", None),
         ] {

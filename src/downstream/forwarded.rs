@@ -1,5 +1,4 @@
-//! Finds the client's address behind trusted proxies (read from the right, believed only as far as
-//! each hop is trusted), and whether it speaks https.
+//! Finds the client's address and scheme behind trusted proxies.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -29,28 +28,30 @@ pub(super) fn is_trusted(address: IpAddr, trusted: &[Network]) -> bool {
     trusted.iter().any(|network| contains(*network, address))
 }
 
-/// The client's address. Where `X-Forwarded-For` and `Forwarded` are both there and disagree, one of
-/// them is the client's own invention, and neither is believed.
+/// Returns the client's address: the first untrusted hop from the right.
+///
+/// If `X-Forwarded-For` and `Forwarded` disagree, the client forged one, so both are ignored.
 pub fn client_ip(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> IpAddr {
     let peer = peer.to_canonical();
     let is_trusted = |address: IpAddr| is_trusted(address, trusted);
     if trusted.is_empty() || !is_trusted(peer) {
         return peer;
     }
-    let plain = first_untrusted(peer, elements(headers, &X_FORWARDED_FOR), is_trusted, parse_ip);
-    let standard = first_untrusted(peer, elements(headers, &FORWARDED), is_trusted, |element| {
-        parse_ip(parameter(element, "for")?)
-    });
+    let by_x_forwarded_for =
+        first_untrusted(peer, elements(headers, &X_FORWARDED_FOR), is_trusted, parse_ip);
+    let by_forwarded =
+        first_untrusted(peer, elements(headers, &FORWARDED), is_trusted, |element| {
+            parse_ip(parameter(element, "for")?)
+        });
     match (headers.contains_key(X_FORWARDED_FOR), headers.contains_key(FORWARDED)) {
-        (true, false) => plain,
-        (false, true) => standard,
-        (true, true) if plain == standard => plain,
+        (true, false) => by_x_forwarded_for,
+        (false, true) => by_forwarded,
+        (true, true) if by_x_forwarded_for == by_forwarded => by_forwarded,
         (true, true) | (false, false) => peer,
     }
 }
 
-/// How the request came. A proxy that is not trusted shows by what it adds: its clients are not on this
-/// machine, wherever it is.
+/// Forwarding headers reveal an untrusted proxy, whose clients do not count as loopback.
 pub fn transport(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> Transport {
     let peer = peer.to_canonical();
     if is_trusted(peer, trusted) && is_https(headers) {
@@ -66,13 +67,13 @@ pub fn transport(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> Tran
     }
 }
 
-/// Whether every hop that tells how it was reached was reached over https, and one does.
+/// Whether at least one hop reports its scheme, and all that do report https.
 fn is_https(headers: &HeaderMap) -> bool {
-    let plain = elements(headers, &X_FORWARDED_PROTO).into_iter();
-    let standard = elements(headers, &FORWARDED).into_iter();
-    let told = plain.chain(standard.filter_map(|element| parameter(element, "proto")));
-    let mut told = told.peekable();
-    told.peek().is_some() && told.all(|scheme| scheme.eq_ignore_ascii_case("https"))
+    let schemes = elements(headers, &X_FORWARDED_PROTO).into_iter();
+    let forwarded = elements(headers, &FORWARDED).into_iter();
+    let schemes = schemes.chain(forwarded.filter_map(|element| parameter(element, "proto")));
+    let mut schemes = schemes.peekable();
+    schemes.peek().is_some() && schemes.all(|scheme| scheme.eq_ignore_ascii_case("https"))
 }
 
 fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
@@ -80,25 +81,24 @@ fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
         .get_all(name)
         .iter()
         .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
-        // What is not text is an element that parses to nothing, which ends the walk there: not sooner,
-        // since what a proxy adds to a client's line is on the same one.
+        // An element that is not text stops the walk here. A proxy may append to the client's
+        // line, so the elements to its right still count.
         .map(|element| std::str::from_utf8(element).unwrap_or("?").trim())
         .collect();
     all.reverse();
     all
 }
 
-/// Goes from hop to hop while they are trusted; the first that is not is the client. Garbage ends
-/// the walk at the last hop that was understood.
+/// Stops at the first untrusted hop, or at the last valid one before garbage.
 fn first_untrusted(
     peer: IpAddr,
     elements: Vec<&str>,
     is_trusted: impl Fn(IpAddr) -> bool,
-    read: impl Fn(&str) -> Option<IpAddr>,
+    parse: impl Fn(&str) -> Option<IpAddr>,
 ) -> IpAddr {
     let mut client = peer;
     for element in elements {
-        let Some(hop) = read(element) else { return client };
+        let Some(hop) = parse(element) else { return client };
         client = hop;
         if !is_trusted(hop) {
             return client;
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_hop_from_the_right_that_is_not_trusted_is_the_client() {
+    fn first_untrusted_hop_from_the_right_is_the_client() {
         const XFF: &str = "x-forwarded-for";
         for (peer, lines, expected) in [
             ("203.0.113.9", &[(XFF, "1.1.1.1")][..], "203.0.113.9"),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn https_is_what_a_trusted_proxy_calls_so_and_loopback_has_nothing_in_between() {
+    fn https_needs_a_trusted_proxy_and_loopback_a_direct_connection() {
         const PROTO: &str = "x-forwarded-proto";
         const LOCAL: (&str, &str) = ("host", "localhost:8080");
         for (peer, lines, expected) in [
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_hide_only_what_is_left_of_them() {
+    fn non_text_element_hides_only_hops_to_its_left() {
         for (line, expected) in [
             (&b"\xff\xfe, 1.1.1.1"[..], "1.1.1.1"),
             (b"1.1.1.1, \xff, 10.0.0.2", "10.0.0.2"),
@@ -217,13 +217,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_that_a_client_puts_in_front_never_changes_who_it_is(invented in "[ -~]{0,40}") {
+        fn forged_elements_never_change_the_client_address(invented in "[ -~]{0,40}") {
             let line = format!("{invented}, 198.51.100.7, 10.0.0.2");
             prop_assert_eq!(seen("10.0.0.1", &[("x-forwarded-for", &line)]), "198.51.100.7");
         }
 
         #[test]
-        fn nor_do_whole_lines_of_it_whichever_header_the_proxy_writes(
+        fn forged_header_lines_never_change_the_client_address(
             invented in prop::collection::vec("[ -~]{0,30}|([0-9]{1,3}\\.){3}[0-9]{1,3}|for=[ -~]{0,20}", 0..4),
             is_standard: bool,
         ) {
@@ -234,7 +234,7 @@ mod tests {
             let mut lines: Vec<_> = invented.iter().map(|line| (name, line.as_str())).collect();
             lines.push((name, own));
             prop_assert_eq!(seen("10.0.0.1", &lines), "198.51.100.7");
-            // Whom nobody trusts is who it is, whatever it says.
+            // An untrusted peer is the client, whatever its headers say.
             prop_assert_eq!(seen("203.0.113.9", &lines), "203.0.113.9");
         }
     }

@@ -1,5 +1,4 @@
-//! Answers only under names that are ours: a rebound DNS name passes every Origin check, but it
-//! cannot change the `Host` that the browser sends.
+//! Checks `Host` against our own names, which stops DNS rebinding, and rejects ambiguous heads.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -11,8 +10,7 @@ use super::DownstreamConfig;
 use super::observe::RefusalKind;
 use crate::problem::{MALFORMED_REQUEST, MISDIRECTED_REQUEST, Problem};
 
-/// Answered under any name: probes come by address, by a name that nobody listed, or in HTTP/1.0
-/// without one.
+/// Served for any `Host`: probes use addresses, unlisted names, or HTTP/1.0 without a `Host`.
 const ANY_HOST_PATH: &str = "/healthz";
 
 #[derive(Clone, Debug, Default)]
@@ -22,7 +20,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// `names` are further ones (lower case, no port), `addresses` our own; loopback is always ours.
+    /// `names` are in lower case and without a port. Loopback is always included.
     pub fn new(
         names: impl IntoIterator<Item = String>,
         addresses: impl IntoIterator<Item = IpAddr>,
@@ -44,12 +42,13 @@ impl Hosts {
     }
 
     fn is_known(&self, host: &str) -> Result<bool, &'static str> {
-        let name = strip_port(host).ok_or("expected Host to be a name or address and a port")?;
+        let name = strip_port(host)
+            .ok_or("expected Host to be a name or address, with an optional port")?;
         if let Some(address) = address(name) {
             return Ok(address.is_loopback() || self.addresses.contains(&address));
         }
         let name = name.strip_suffix('.').unwrap_or(name);
-        // Browsers send lower case; only the odd tool pays for the copy.
+        // Browsers send lower case, so this rarely copies.
         Ok(if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
             self.names.contains(&name.to_ascii_lowercase())
         } else {
@@ -58,7 +57,7 @@ impl Hosts {
     }
 }
 
-/// The part before the port. Userinfo, paths and blanks are no part of a host.
+/// Returns the host without its port, or `None` if it is malformed.
 fn strip_port(host: &str) -> Option<&str> {
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => {
@@ -91,15 +90,16 @@ pub(super) fn is_loopback(host: &str) -> bool {
     }
 }
 
-/// Refuses heads that two parsers could read differently, before anybody acts on them: 400. hyper has refused
-/// the worst (two lengths, obs-fold, bare CR).
+/// Refuses heads that two parsers could read differently: 400.
+///
+/// hyper already rejects two lengths, obs-fold and a bare CR.
 pub fn check_head<B: http_body::Body>(request: &Request<B>) -> Result<(), Problem> {
     let refuse = |expected| Err(Problem::new(&MALFORMED_REQUEST).detail(expected));
     let headers = request.headers();
     let uri = request.uri();
     let mut hosts = headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
-        // HTTP/1.0 has none; `host` decides.
+        // HTTP/1.0 has no `Host`: `check_host` decides.
         (None, _) if request.version() == Version::HTTP_10 => {}
         (None, _) => return refuse("expected a Host header"),
         (Some(_), Some(_)) => return refuse("expected one Host header, not several"),
@@ -112,7 +112,7 @@ pub fn check_head<B: http_body::Body>(request: &Request<B>) -> Result<(), Proble
     if let Some(coding) = codings.next()
         && (codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
     {
-        return refuse("expected Transfer-Encoding to be chunked, if anything");
+        return refuse("expected no Transfer-Encoding other than chunked");
     }
     let bodyless = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     if bodyless && !request.body().is_end_stream() {
@@ -124,7 +124,7 @@ pub fn check_head<B: http_body::Body>(request: &Request<B>) -> Result<(), Proble
 pub fn check_host<B>(config: &DownstreamConfig, request: &Request<B>) -> Result<(), Problem> {
     let headers = request.headers();
     let Err(problem) = config.hosts.check(headers) else { return Ok(()) };
-    // Another name, or none, but not one that cannot be read.
+    // An unknown or missing name may pass, a malformed one may not.
     let may_be_any = problem.kind() == &MISDIRECTED_REQUEST || !headers.contains_key(HOST);
     if may_be_any && request.uri().path() == ANY_HOST_PATH {
         return Ok(());
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_names_are_known_on_any_port_and_nobody_elses() {
+    fn own_hosts_match_on_any_port_and_others_never() {
         let own = "192.0.2.7".parse().unwrap();
         let hosts = Hosts::new(["chat.example".to_owned()], [own]);
         for (host, known) in [

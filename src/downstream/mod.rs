@@ -1,6 +1,6 @@
-//! What every HTTP request meets before an endpoint sees it, in the order of `pipeline.rs`.
+//! The layers before the endpoints, in the order of `pipeline.rs`.
 //!
-//! Invariant: what is here refuses before anything is bought, so every refusal is `charged: no`.
+//! They run before anything is bought, so each of their refusals is `charged: no`.
 
 pub mod body;
 pub mod caller;
@@ -28,7 +28,7 @@ use crate::config::{self, Network, redact_keys};
 use crate::metrics::Metrics;
 use crate::store::Caller;
 
-/// What the layers know before a request comes; shared by every core.
+/// The settings and state of the layers, shared by all cores.
 #[derive(Clone, Debug)]
 pub struct DownstreamConfig {
     pub origins: cross_site::Origins,
@@ -46,19 +46,18 @@ pub struct DownstreamConfig {
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_REQUEST_ID_LEN: usize = 128;
 
-/// A request with its row, its caller, and (after `body`) its payload.
+/// A request with its route and caller and, after [`body::read`], its payload.
 pub struct Call<B = Bytes> {
     pub id: RequestId,
     pub caller: Caller,
     pub session: Session,
     pub transport: Transport,
     pub route: &'static Route,
-    /// The request's head; no header of it is ever copied to the gateway.
     pub head: request::Parts,
     pub body: B,
 }
 
-/// Neither head nor payload: there are credentials in the one, and people's words in the other.
+/// Omits the head and the payload: they hold credentials and prompts.
 impl<B> fmt::Debug for Call<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Call")
@@ -69,13 +68,13 @@ impl<B> fmt::Debug for Call<B> {
     }
 }
 
-/// A request's name: the one that the client sent, or else a new UUIDv7.
+/// The request id: the client's, or a new UUIDv7.
 #[derive(Clone, Debug)]
 pub struct RequestId(HeaderValue);
 
 impl RequestId {
-    /// Takes the client's id if it is 1 to 128 letters, digits, `.`, `_` or `-` (anything else could
-    /// forge log lines), and makes one otherwise.
+    /// Keeps the client's id only if it has 1 to 128 letters, digits, `.`, `_` or `-`: other
+    /// characters could forge log lines.
     fn from_headers(headers: &HeaderMap) -> Self {
         let plain = |value: &&HeaderValue| {
             let bytes = value.as_bytes();
@@ -99,7 +98,7 @@ impl RequestId {
     }
 }
 
-/// A header that is refused, as a person may read it: escaped, cut, and without any key.
+/// Makes a refused header safe to log: escaped, truncated, keys redacted.
 fn sanitize(value: Option<&HeaderValue>) -> String {
     const MOST: usize = 100;
     let text = String::from_utf8_lossy(value.map(HeaderValue::as_bytes).unwrap_or_default());
@@ -115,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_of_a_header_is_short_moves_no_cursor_and_holds_no_key() {
+    fn sanitized_header_is_short_escaped_and_holds_no_key() {
         let long = "x".repeat(101);
         for (value, expected) in [
             (&b"evil.example"[..], "evil.example"),
@@ -134,7 +133,7 @@ mod tests {
     static CHAT: Route = Route { path: "/chat", ..DEFAULT_ROUTE };
 
     #[test]
-    fn neither_a_credential_nor_a_payload_is_shown_to_those_who_debug() {
+    fn debug_of_a_call_hides_credentials_and_payload() {
         let (head, body) = Request::builder()
             .header("cookie", "tollgate=hunter2")
             .header("authorization", "Bearer hunter2")
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_id_is_kept_and_any_other_is_replaced() {
+    fn plain_request_id_is_kept_and_any_other_replaced() {
         let mut headers = HeaderMap::new();
         for (sent, kept) in [
             ("abc-1.2_3", true),

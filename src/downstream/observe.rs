@@ -1,8 +1,7 @@
-//! Gives every request its id, its row, its span, its place in the metrics and its line in the log.
+//! The id, span, metrics and log lines of each request.
 //!
-//! Nothing of a caller's text is recorded here: the route's template, never the path; no query, no
-//! headers, no bodies. [`RefusalLog`] names the one value that is refused, and `caller` adds the name that the
-//! credentials have.
+//! Logs hold the route's template, never the path, query, headers or body. The exceptions are the
+//! refused value in [`RefusalLog`] and the caller's name.
 
 use std::mem::{Discriminant, discriminant};
 use std::panic::AssertUnwindSafe;
@@ -19,7 +18,7 @@ use super::route::Route;
 use super::{DownstreamConfig, RequestId, X_REQUEST_ID, rate, sanitize};
 use crate::clock::{self, Instant};
 use crate::problem::{INTERNAL, LEDGER_UNAVAILABLE, Problem};
-use crate::response::{self, Response};
+use crate::response::{self, HandlerResult, Response};
 use crate::sync::lock;
 
 pub struct RequestScope {
@@ -47,8 +46,7 @@ impl RequestScope {
         info_span!("request", id = self.id.as_str(), route = self.route_label(), caller = Empty)
     }
 
-    /// A refusal of the request, whose body, if it has one, was not read to its end: the connection closes, as
-    /// what follows on it cannot be told apart from the body.
+    /// Closes the connection if the request has a body, because its rest was not read.
     pub fn refuse(&self, problem: Problem) -> Response {
         let refusal = response::from_problem(problem, self.id.as_str());
         if self.has_body {
@@ -58,37 +56,34 @@ impl RequestScope {
         }
     }
 
-    /// Turns a panic into a 500, so that it stays in the request that caused it. A purchase is not affected: it
-    /// runs in a task of its own.
-    pub async fn catch_panic(
-        &self,
-        answering: impl Future<Output = Result<Response, Problem>>,
-    ) -> Response {
-        match AssertUnwindSafe(answering).catch_unwind().await {
-            Ok(answer) => answer.unwrap_or_else(|problem| self.refuse(problem)),
-            // The panic's payload may hold anything, so it is dropped unread; the hook has logged the place.
+    /// Turns a panic into a 500. Purchases are not affected: they run in tasks of their own.
+    pub async fn catch_panic(&self, handling: impl Future<Output = HandlerResult>) -> Response {
+        match AssertUnwindSafe(handling).catch_unwind().await {
+            Ok(response) => response.unwrap_or_else(|problem| self.refuse(problem)),
+            // The payload may hold secrets, so it is dropped. The hook has logged the location.
             Err(_panic) => response::from_problem(Problem::new(&INTERNAL), self.id.as_str()),
         }
     }
 
-    pub fn finish(&self, config: &DownstreamConfig, mut answer: Response) -> Response {
-        let status = answer.status().as_u16();
+    pub fn finish(&self, config: &DownstreamConfig, mut response: Response) -> Response {
+        let status = response.status().as_u16();
         let elapsed = clock::now().duration_since(self.started);
         config.metrics.request(self.route_label(), status, elapsed);
         let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-        // The ledger logs this itself, once: a full disk must not fill up with lines.
-        let is_ledger = answer.body().problem().is_some_and(|it| *it.kind() == LEDGER_UNAVAILABLE);
+        // The ledger logs its failure once: more lines would fill a disk that is already full.
+        let is_ledger =
+            response.body().problem().is_some_and(|it| *it.kind() == LEDGER_UNAVAILABLE);
         match status {
             424 | 500..=599 if is_ledger => {}
-            424 | 500..=599 if !answer.headers().contains_key(rate::RATELIMIT_POLICY) => {
+            424 | 500..=599 if !response.headers().contains_key(rate::RATELIMIT_POLICY) => {
                 let route = HeaderValue::from_static(self.route_label());
                 config.refusal_log.log(RefusalKind::Failed(status), Some(&route));
             }
-            424 | 500..=599 => warn!(status, millis, "answered"),
-            _ => debug!(status, millis, "answered"),
+            424 | 500..=599 => warn!(status, millis, "request failed"),
+            _ => debug!(status, millis, "request finished"),
         }
-        answer.headers_mut().insert(X_REQUEST_ID, self.id.0.clone());
-        answer
+        response.headers_mut().insert(X_REQUEST_ID, self.id.0.clone());
+        response
     }
 }
 
@@ -99,13 +94,13 @@ const PERIOD: Duration = Duration::from_secs(60);
 pub(super) enum RefusalKind {
     Host,
     Origin(&'static str),
-    /// A call that failed with this status before its caller was counted, such as one whose credentials
-    /// cannot be looked up.
+    /// Failed with this status before the caller was counted, for example during authentication.
     Failed(u16),
 }
 
-/// What is refused before the limiter, in a bounded number of lines: such requests need no credentials and no
-/// limit holds for them, so one line for each would let anybody fill the disk. Shared by every core.
+/// Logs refusals before the limiter, in a bounded number of lines a minute.
+///
+/// Such requests need no credentials, so a line for each would let anyone fill the disk.
 #[derive(Debug, Default)]
 pub struct RefusalLog(Mutex<LogPeriod>);
 
@@ -117,23 +112,23 @@ struct LogPeriod {
 }
 
 impl RefusalLog {
-    /// Logs a value that was not logged in this minute yet, as long as there are lines left.
+    /// Logs a value unless it was logged within this minute or the minute's lines are used up.
     pub(super) fn log(&self, refused: RefusalKind, value: Option<&HeaderValue>) {
         if !self.should_log(refused, value, clock::now()) {
             return;
         }
         match refused {
-            RefusalKind::Host => info!(host = sanitize(value), "a Host that is not ours"),
-            RefusalKind::Origin(asked) => {
+            RefusalKind::Host => info!(host = sanitize(value), "unknown host refused"),
+            RefusalKind::Origin(kind) => {
                 let origin = sanitize(value);
-                info!(origin, asked, "an origin that is not in access.allowed_origins");
+                info!(origin, request = kind, "unlisted origin refused");
             }
             // The span has the route.
-            RefusalKind::Failed(status) => warn!(status, "answered"),
+            RefusalKind::Failed(status) => warn!(status, "request failed"),
         }
     }
 
-    /// Logs how many refusals of a minute that is over were not logged.
+    /// Logs the number of suppressed lines once their minute is over.
     pub fn flush(&self, now: Instant) {
         let rest = lock(&self.0).take_suppressed(now);
         log_suppressed(rest);
@@ -167,7 +162,7 @@ impl LogPeriod {
 
 fn log_suppressed(count: u64) {
     if count > 0 {
-        info!(count, "refusals not logged");
+        info!(count, "refusal log lines suppressed");
     }
 }
 
@@ -179,22 +174,22 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_panic_is_a_500_wherever_it_happens() {
-        let arrival = RequestScope {
+    async fn panic_becomes_500_before_and_after_an_await() {
+        let scope = RequestScope {
             id: RequestId::new(),
             route: Err(Problem::new(&INTERNAL)),
             has_body: false,
             started: clock::now(),
         };
         for is_late in [false, true] {
-            let answering = async {
+            let handling = async {
                 if is_late {
                     yield_now().await;
                 }
                 panic!("secret");
             };
-            let answer = arrival.catch_panic(answering).await;
-            assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+            let response = scope.catch_panic(handling).await;
+            assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         }
     }
 
@@ -203,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn ten_new_values_a_minute_are_logged_and_the_rest_is_counted() {
+    async fn refusal_log_writes_ten_lines_a_minute_and_counts_the_rest() {
         let (refusals, begin) = (RefusalLog::default(), clock::now());
         let logged = |refused, numbers: std::ops::Range<usize>, now| {
             let is_due = |n: &usize| refusals.should_log(refused, Some(&value(*n)), now);
@@ -211,8 +206,8 @@ mod tests {
         };
         assert_eq!(logged(RefusalKind::Host, 0..1, begin), 1);
         assert_eq!(logged(RefusalKind::Host, 0..1, begin), 0, "it was logged before");
-        assert_eq!(logged(RefusalKind::Origin("a read"), 0..4, begin), 4, "another kind of value");
-        assert_eq!(logged(RefusalKind::Origin("a preflight"), 0..4, begin), 0, "the same value");
+        assert_eq!(logged(RefusalKind::Origin("read"), 0..4, begin), 4, "another kind of value");
+        assert_eq!(logged(RefusalKind::Origin("preflight"), 0..4, begin), 0, "the same value");
         assert_eq!(logged(RefusalKind::Host, 0..1_000, begin), 5, "ten in all");
         let almost = begin + PERIOD - Duration::from_millis(1);
         assert_eq!(logged(RefusalKind::Host, 2_000..2_100, almost), 0);

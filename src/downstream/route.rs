@@ -1,4 +1,4 @@
-//! What the layers know of each endpoint, as a row. The table of all rows is `routes::endpoints`.
+//! The properties of a route that the layers need. All routes are in `routes::endpoints`.
 
 use http::Method;
 
@@ -8,9 +8,8 @@ use crate::problem::{METHOD_NOT_ALLOWED, Problem, UNKNOWN_ENDPOINT};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     Paid,
-    /// Asks the gateway or the store: ten times the room.
+    /// Has ten times the limits of `Paid`.
     Read,
-    /// Costs next to nothing: not counted.
     Free,
 }
 
@@ -19,36 +18,35 @@ pub enum BodyKind {
     Nothing,
     ChatJson,
     VideoJson,
-    /// The same, or a form of as many bytes (`multipart/form-data`).
+    /// JSON, or `multipart/form-data` of the same size.
     VideoForm,
     LoginJson,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auth {
-    /// Everybody: it costs nothing and tells nothing of anybody. Credentials are not looked at.
+    /// Open to all: credentials are ignored.
     Public,
-    /// Callers whose credentials hold; others get 401.
+    /// Needs valid credentials, else 401.
     Caller,
     Admin,
 }
 
-/// Which pages of other sites may read a row's answers.
+/// Which pages of other origins may read a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrossOrigin {
-    /// Those of `access.allowed_origins`; anybody may navigate to it.
+    /// Pages of `access.allowed_origins`, and navigations from anywhere.
     Listed,
-    /// Scripts of `access.allowed_origins`; nobody navigates to it.
+    /// Scripts of `access.allowed_origins`, but no navigation.
     Scripts,
-    /// All: there is nothing in it that is not public.
     Any,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Route {
-    /// `GET` rows answer `HEAD`, too.
+    /// `GET` includes `HEAD`.
     pub method: Method,
-    /// As sent: nothing is decoded or normalised. One that ends in `/` stands for all below it.
+    /// Compared without decoding or normalization. A final `/` matches all below.
     pub path: &'static str,
     pub class: Class,
     pub body: BodyKind,
@@ -56,7 +54,7 @@ pub struct Route {
     pub cross_origin: CrossOrigin,
 }
 
-/// A public `GET` that is not counted: what most rows are, but for a field or two.
+/// A public `GET` without limits.
 pub const DEFAULT_ROUTE: Route = Route {
     method: Method::GET,
     path: "/",
@@ -69,12 +67,12 @@ pub const DEFAULT_ROUTE: Route = Route {
 #[derive(Debug)]
 pub struct RouteTable {
     pub rows: Vec<&'static Route>,
-    /// What `gateway.passthrough` adds: exact paths below `/api/v1/`, and the row that each belongs to.
+    /// The exact paths of `gateway.passthrough`.
     pub passthrough: Vec<(String, &'static Route)>,
     pub page: &'static Route,
 }
 
-/// Where only endpoints live: an unknown path here is never the page.
+/// Unknown paths below these are a 404, never the page.
 const API_PREFIXES: &[&str] = &["/api/", "/bff/", "/v1/"];
 
 pub(super) fn is_api_path(path: &str) -> bool {
@@ -104,7 +102,6 @@ impl RouteTable {
             }
             allowed = match allowed {
                 None => Some(route.allowed_methods()),
-                // One path may be there for both methods.
                 Some(_) => Some("GET, HEAD, POST"),
             };
         }
@@ -116,18 +113,18 @@ impl RouteTable {
     }
 
     fn no_route(&self, path: &str, allowed: Option<&'static str>) -> Problem {
-        let hint = hint(path);
-        if allowed.is_none() && (is_api_path(path) || !path.starts_with('/')) {
+        let (hint, is_api) = (hint(path), is_api_path(path));
+        if allowed.is_none() && (is_api || !path.starts_with('/')) {
             let problem = Problem::new(&UNKNOWN_ENDPOINT);
-            return match hint.filter(|_| is_api_path(path)) {
-                Some(hint) => problem.hint(hint),
-                None => problem,
+            return match hint {
+                Some(hint) if is_api => problem.hint(hint),
+                Some(_) | None => problem,
             };
         }
         let allowed = allowed.unwrap_or(self.page.allowed_methods());
-        let detail = match hint.filter(|_| !is_api_path(path)) {
-            Some(hint) => format!("this path takes {allowed}; {hint}"),
-            None => format!("this path takes {allowed}"),
+        let detail = match hint {
+            Some(hint) if !is_api => format!("this path supports {allowed}; {hint}"),
+            Some(_) | None => format!("this path supports {allowed}"),
         };
         Problem::new(&METHOD_NOT_ALLOWED).detail(detail).allow(allowed)
     }

@@ -1,59 +1,42 @@
-//! When a job is asked for next: decisions only, the time is passed in.
+//! Decides when a job is polled next. The time is passed in.
 
 use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// How soon a job is asked for the first time, after it was accepted or picked up again.
 const FIRST_POLL: Duration = Duration::from_secs(1);
-/// How long a job takes, where nobody knows.
 const DEFAULT_JOB_DURATION: Duration = Duration::from_secs(60);
-/// Between two polls of a job that somebody watches.
 const WATCHED_GAP: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
-/// The first pause after a poll that brought no word; it doubles.
+/// The wait after a failed poll; it doubles.
 const FIRST_BACKOFF: Duration = Duration::from_secs(2);
-/// The longest such pause while somebody watches.
 const MAX_WATCHED_BACKOFF: Duration = Duration::from_secs(30);
-/// The longest time without a poll of a job that is not an hour old.
 const MAX_GAP: Duration = Duration::from_secs(300);
-/// The longest of all.
 const MAX_GAP_OF_OLD_JOBS: Duration = Duration::from_secs(6 * 3_600);
 
 #[derive(Clone, Debug)]
 pub(super) struct PollSchedule {
     usual_duration: Duration,
     started: Instant,
-    /// After its start.
     first: Duration,
-    /// How old the job was then.
     age: Duration,
     last: Option<Instant>,
-    /// Polls in a row that brought no word.
     failures: u32,
 }
 
 impl PollSchedule {
-    /// `times`: how long such jobs took. `age`: how old this one is.
+    /// `times` are the durations of earlier jobs of the model; `age` is how old this job is.
     pub(super) fn new(mut times: Vec<Duration>, age: Duration, now: Instant) -> Self {
         times.sort_unstable();
-        let usual = times.get(times.len() / 2).copied().unwrap_or(DEFAULT_JOB_DURATION);
-        Self {
-            usual_duration: usual,
-            started: now,
-            first: FIRST_POLL,
-            age,
-            last: None,
-            failures: 0,
-        }
+        let usual_duration = times.get(times.len() / 2).copied().unwrap_or(DEFAULT_JOB_DURATION);
+        Self { usual_duration, started: now, first: FIRST_POLL, age, last: None, failures: 0 }
     }
 
-    /// The same, but it is asked for so much later the first time, unless somebody watches.
     pub(super) fn delayed(mut self, by: Duration) -> Self {
         self.first += by;
         self
     }
 
-    /// When it is asked for next. That somebody watches makes it sooner, never later.
+    /// Returns when to poll next. A watched job is never polled later than an unwatched one.
     pub(super) fn next_poll(&self, is_watched: bool) -> Instant {
         match self.last {
             None if is_watched => self.started,
@@ -66,13 +49,11 @@ impl PollSchedule {
         }
     }
 
-    /// There was an answer.
     pub(super) fn answered(&mut self, now: Instant) {
         self.last = Some(now);
         self.failures = 0;
     }
 
-    /// It was asked for, and there was none: nobody is asked again at once.
     pub(super) fn failed(&mut self, now: Instant) {
         self.last = Some(now);
         self.failures = self.failures.saturating_add(1);
@@ -82,7 +63,7 @@ impl PollSchedule {
         (self.usual_duration / 12).clamp(WATCHED_GAP.0, WATCHED_GAP.1)
     }
 
-    /// Sparse before it is due, denser around that, then ever more slowly.
+    /// Polls rarely at first, often around the usual duration, then ever more rarely.
     fn unwatched_gap(&self, age: Duration) -> Duration {
         let soon = self.usual_duration * 3 / 4;
         if age < soon {
@@ -90,7 +71,7 @@ impl PollSchedule {
         } else if age < self.usual_duration * 3 / 2 {
             (self.usual_duration / 6).clamp(Duration::from_secs(5), Duration::from_secs(30))
         } else {
-            // Nobody may ever learn the end of a job whose words are not known: it must not fill the window.
+            // A job whose final state is not recognised is polled for ever.
             (age / 4).min(MAX_GAP.max(age / 12)).clamp(Duration::from_secs(10), MAX_GAP_OF_OLD_JOBS)
         }
     }
@@ -129,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_watched_job_is_asked_for_at_once_and_at_most_five_seconds_apart() {
+    async fn watched_job_is_polled_at_once_and_every_five_seconds_at_least() {
         for times in [vec![], seconds(&[1]), seconds(&[3_000])] {
             let gaps = gaps(PollSchedule::new(times, Duration::ZERO, clock::now()), true, true);
             assert_eq!(gaps[0], Duration::ZERO);
@@ -141,8 +122,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_watching_it_is_asked_for_soon_then_sparsely_then_around_its_time_then_ever_less()
-     {
+    async fn unwatched_job_is_polled_rarely_except_around_its_usual_duration() {
         let pace = PollSchedule::new(seconds(&[90, 100, 3_000]), Duration::ZERO, clock::now());
         let gaps = gaps(pace, false, true);
         assert!(gaps[0] <= 2 * SECOND, "the first within two seconds");
@@ -177,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_job_of_yesterday_is_asked_for_soon_after_a_restart() {
+    async fn old_job_is_polled_soon_after_restart() {
         let pace = PollSchedule::new(vec![], 86_400 * SECOND, clock::now());
         assert!(pace.next_poll(false) - clock::now() <= 2 * SECOND);
     }

@@ -1,4 +1,4 @@
-//! Every kind of refusal, a row each. `docs/reference/problems.md` is written from these rows: run
+//! All kinds of problems, one row each. `docs/reference/problems.md` is generated from them: run
 //! `UPDATE_DOCS=1 cargo test --test documents` after a change.
 
 use http::StatusCode;
@@ -27,16 +27,15 @@ kinds! {
     MALFORMED_REQUEST {
         BAD_REQUEST, charged: No, code: "malformed_request",
         title: "The request's head cannot be read safely",
-        when: "The request's head could be read in two ways: no `Host` header or several, a target that is not a \
-            path, a transfer coding other than `chunked`, or a `GET` with a body. The same happens if the body ends \
-            early.",
+        when: "The request could be read in two ways: no `Host` header or several, a target that is not a path, \
+            a transfer coding other than `chunked`, or a `GET` with a body. Or the body ended early.",
         advice: "Send one Host header, a path as the target, and no body with GET.",
     }
     MALFORMED_JSON {
         BAD_REQUEST, charged: No, code: "malformed_json",
         title: "The body is not one well-formed JSON object",
-        when: "The body is not exactly one JSON object: it is not UTF-8, repeats a key at some level, is nested too \
-            deeply, or has bytes after the object. `detail` gives the line and the column.",
+        when: "The body is not exactly one JSON object: it is not UTF-8, repeats a key, is nested too deeply, or \
+            has bytes after the object. `detail` gives the line and the column.",
         advice: "Fix the JSON at the line and column in the detail.",
     }
     INVALID_IDEMPOTENCY_KEY {
@@ -49,42 +48,42 @@ kinds! {
     MISSING_CREDENTIALS {
         UNAUTHORIZED, charged: No, code: "missing_credentials",
         title: "This endpoint needs credentials",
-        when: "`access.mode` is `members` or `jwt`, the endpoint needs a caller, and the request has neither a \
-            bearer token nor (with `members`) a session cookie.",
+        when: "`access.mode` is `members` or `jwt`, and the request has neither a bearer token nor (with \
+            `members`) a session cookie.",
         advice: "Sign in, or send Authorization: Bearer with your token.",
     }
     INVALID_CREDENTIALS {
         UNAUTHORIZED, charged: No, code: "invalid_credentials",
         title: "The credentials are not valid",
-        when: "`access.mode` is `members` or `jwt`, and the credentials are misspelt, expired, revoked, for another \
-            mode, repeated, or of another scheme than `Bearer`. The response does not say why. The same happens if the \
-            credentials end while a purchase waits for the account's rate limit: nothing was sent. If a request \
-            has a wrong token and a right cookie, it is refused.",
+        when: "The credentials are misspelt, expired, revoked, repeated, for another `access.mode`, or of \
+            another scheme than `Bearer`. The response does not say which. Credentials that expire while a \
+            purchase waits for the rate limit count too: nothing was sent. A wrong token beside a valid cookie \
+            is refused.",
         advice: "Sign in again, or ask the operator for a new token.",
     }
     BUDGET_EXHAUSTED {
         PAYMENT_REQUIRED, charged: No, code: "budget_exhausted",
         title: "The budget does not cover this request",
-        when: "The price does not fit into what is left of `budget.total`, `budget.caller` or the caller's own \
-            budget, for the UTC day or month. `detail` says which budget, what is left and when it renews. \
-            Purchases in flight and unknown outcomes count as spent.",
+        when: "The price exceeds what is left of `budget.total`, `budget.caller` or the caller's own budget for \
+            the UTC day or month. `detail` says which budget, what is left and when it renews. Purchases in \
+            flight and unknown outcomes count as spent.",
         advice: "Wait until the budget renews, or ask the operator to raise it.",
     }
     INSUFFICIENT_CREDIT {
         PAYMENT_REQUIRED, charged: No, code: "insufficient_credit",
         title: "The account's prepaid balance does not cover this request",
-        when: "The account's last known balance, less what was held or spent since, does not cover \
-            the price plus `gateway.balance_floor`. Nothing was sent. `detail` gives the price but not the balance, because \
-            not every caller may see it. If no balance is known, purchases go ahead. If the gateway itself \
-            answers 402, its own body is passed on instead.",
+        when: "The account's last known balance, less what was held or spent since, does not cover the price \
+            plus `gateway.balance_floor`. Nothing was sent. `detail` gives the price but not the balance, which \
+            not every caller may see. If no balance is known, purchases go ahead. A 402 of the gateway is passed \
+            on instead.",
         advice: "The operator must add credit to the gateway's account.",
     }
     ORIGIN_NOT_ALLOWED {
         FORBIDDEN, charged: No, code: "origin_not_allowed",
         title: "This web origin may not call here",
-        when: "A web page of another origin sent a request that could spend money, or read something below `/api/`, \
-            `/bff/` or `/v1/` without a listed `Origin`. `Sec-Fetch-Site` and `Origin` decide. The same happens if a \
-            browser navigates to an endpoint of `gateway.passthrough`.",
+        when: "A page of another origin sent a request that could spend money, or read something below `/api/`, \
+            `/bff/` or `/v1/` without a listed `Origin`. `Sec-Fetch-Site` and `Origin` decide. Or a browser \
+            navigated to an endpoint of `gateway.passthrough`.",
         advice: "The operator can list the origin in access.allowed_origins.",
     }
     FORBIDDEN {
@@ -92,7 +91,7 @@ kinds! {
         title: "You may not do this",
         when: "- `GET /bff/usage` in open mode, if callers on other machines are possible (an address beyond \
             loopback, `server.hosts` or `server.trusted_proxies`): an IP address does not identify a user.\n- \
-            `GET /bff/admin/…` without the role `admin`. In open mode, no caller has it.\n- A request that \
+            `GET /bff/admin/…` without the role `admin`, which no caller has in open mode.\n- A request that \
             changes something, with the session cookie but without `X-Tollgate: 1`.\n- A sign-in over plain http \
             beyond loopback.\n- `GET /billing` on the admin listener, from another machine.",
         advice: "Ask the operator for the role that this needs.",
@@ -100,8 +99,7 @@ kinds! {
     UNKNOWN_ENDPOINT {
         NOT_FOUND, charged: No, code: "unknown_endpoint",
         title: "There is no such endpoint",
-        when: "The path is below `/api/`, `/bff/` or `/v1/` and is not an endpoint. `/api/api-keys` never is. The \
-            gateway is not asked.",
+        when: "The path is below `/api/`, `/bff/` or `/v1/` and is not an endpoint. The gateway is not asked.",
         advice: "Check the path against the list of endpoints in docs/reference/http.md.",
     }
     NOT_FOUND {
@@ -116,23 +114,23 @@ kinds! {
     JOB_NOT_FOUND {
         NOT_FOUND, charged: No, code: "job_not_found",
         title: "There is no such job",
-        when: "The job was not ordered here, belongs to another caller, or was forgotten: `store.url = \"memory\"` \
-            forgets all jobs at a restart. The gateway is not asked.",
+        when: "The job was not ordered here, belongs to another caller, or was forgotten (`store.url = \
+            \"memory\"` forgets all jobs at a restart). The gateway is not asked.",
         advice: "Check the request_id: it is in the answer to the order.",
     }
     PURCHASE_NOT_FOUND {
         NOT_FOUND, charged: No, code: "purchase_not_found",
         title: "No such purchase is known, and nothing was bought",
-        when: "The request has `Tollgate-Replay: only`, which asks for the answer of an earlier purchase and never \
-            buys, and the `Idempotency-Key` is free. The purchase never arrived, was not charged, was released \
-            by `tollgate purchase resolve`, or is older than `purchase.keep_replies`.\n\nWithin that time, \
-            `charged: no` also holds for the earlier purchase.",
+        when: "The request has `Tollgate-Replay: only`, which never buys, and the `Idempotency-Key` is free: the \
+            purchase never arrived, was not charged, was released by `tollgate purchase resolve`, or is older \
+            than `purchase.keep_replies`.\n\nWithin that time, `charged: no` also holds for the earlier \
+            purchase.",
         advice: "To buy it, send it with the same Idempotency-Key and without Tollgate-Replay.",
     }
     METHOD_NOT_ALLOWED {
         METHOD_NOT_ALLOWED, charged: No, code: "method_not_allowed",
         title: "The path does not support this method",
-        when: "The path exists, but not with this method. The header `Allow` lists the methods.",
+        when: "The path does not support this method. The header `Allow` lists the methods.",
         advice: "Use a method that the Allow header lists.",
     }
     REQUEST_TIMEOUT {
@@ -145,23 +143,22 @@ kinds! {
         CONFLICT, charged: Unknown, code: "still_running",
         title: "The first request with this key is still running",
         when: "The same purchase was sent before and did not end within `gateway.max_wait` plus \
-            `gateway.chat_timeout` (or `gateway.video_timeout`, if that is longer). The same happens if its reply is \
-            kept, but too many kept replies were being read for that long. `Retry-After` says when to ask again.",
+            `gateway.chat_timeout` (or `gateway.video_timeout`, if that is longer). Or its kept reply could not \
+            be read for that long, because too many others were. `Retry-After` says when to ask again.",
         advice: "Ask again with the same Idempotency-Key; it is not bought twice.",
     }
     LEDGER_CHANGED {
         PRECONDITION_FAILED, charged: No, code: "ledger_changed",
         title: "The server's ledger is not the one that the request names",
-        when: "A valid request to a paid endpoint names a ledger in `Tollgate-Ledger`, and the server's ledger has \
-            another name. The name changes whenever the server may have forgotten purchases and their keys, for \
-            example after a restored backup. Nothing is sent, no running call is joined, and no kept reply is \
-            returned. The header is optional: without it, nothing is compared. The catalog and every paid answer \
-            carry the current name in `Tollgate-Ledger`.\n\n`charged: no` is about this request only. If you \
-            sent the same key before, that purchase may be charged: check your purchases, and let a person \
-            decide whether to buy again. If you never sent the key, send the request with the new name. SDKs do \
-            not retry this status.",
-        advice: "If this key was never sent before, send it with the name in this answer's Tollgate-Ledger. Otherwise \
-            it may be charged already: check your purchases before you buy again.",
+        when: "A valid paid request names a ledger in `Tollgate-Ledger`, and the server's ledger has another \
+            name. The name changes whenever the server may have forgotten purchases and their keys, for example \
+            after a restored backup. Nothing is sent, no running call is joined, and no kept reply is returned. \
+            The header is optional. The catalog and every paid reply carry the current name.\n\n`charged: no` is \
+            about this request only. If you sent the same key before, that purchase may be charged: check your \
+            purchases, and let a person decide whether to buy again. If you never sent the key, send the request \
+            with the new name. SDKs do not retry this status.",
+        advice: "If this key was never sent before, send it with the name in this answer's Tollgate-Ledger. \
+            Otherwise it may be charged already: check your purchases before you buy again.",
     }
     PAYLOAD_TOO_LARGE {
         PAYLOAD_TOO_LARGE, charged: No, code: "payload_too_large",
@@ -172,31 +169,31 @@ kinds! {
     UNSUPPORTED_MEDIA_TYPE {
         UNSUPPORTED_MEDIA_TYPE, charged: No, code: "unsupported_media_type",
         title: "The body must be application/json",
-        when: "The body is compressed, or its `Content-Type` is not `application/json` in UTF-8. Any web page could \
-            send forms and `text/plain` without a preflight, so these are refused.",
+        when: "The body is compressed, or its `Content-Type` is not `application/json` in UTF-8. Forms and \
+            `text/plain` are refused because any web page could send them without a preflight.",
         advice: "Send Content-Type: application/json and no Content-Encoding.",
     }
     MISDIRECTED_REQUEST {
         MISDIRECTED_REQUEST, charged: No, code: "misdirected_request",
         title: "This server does not answer for this Host",
-        when: "The `Host` header is neither a loopback name, nor an address that the server listens on, nor a name \
-            in `server.hosts`. This stops DNS rebinding.",
+        when: "`Host` is neither a loopback name, nor an address that the server listens on, nor in \
+            `server.hosts`. This stops DNS rebinding.",
         advice: "The operator can list the name in server.hosts.",
     }
     INVALID_REQUEST {
         UNPROCESSABLE_ENTITY, charged: No, code: "invalid_request",
         title: "The request breaks the contract",
-        when: "The payload or the query breaks the [contract](../explain/gateway.md#the-contract). `errors` lists \
-            every mistake: a JSON pointer, a code from the table below, and what was expected. For a query, the \
-            pointer is `/` and the parameter's name.",
+        when: "The payload or the query breaks the [contract](../explain/gateway.md#the-contract). `errors` \
+            lists every mistake: a JSON pointer (for a query, `/` and the parameter's name), a code from the \
+            table below, and what was expected.",
         advice: "Fix the fields that errors lists.",
     }
     IDEMPOTENCY_KEY_REUSED {
         UNPROCESSABLE_ENTITY, charged: No, code: "idempotency_key_reused",
         title: "This Idempotency-Key was used with another payload",
         when: "The key belongs to a purchase with another payload at the same endpoint. Payloads are compared as \
-            they are sent to the gateway, so the order of fields and the whitespace between them do not matter. \
-            A key is free again if its purchase was not charged, or after `purchase.keep_replies`.",
+            sent to the gateway, so field order and whitespace do not matter. A key is free again if its \
+            purchase was not charged, or after `purchase.keep_replies`.",
         advice: "Use a new key for a new purchase.",
     }
     OUTCOME_UNKNOWN {
@@ -205,43 +202,43 @@ kinds! {
         when: "A purchase was sent, and then the connection was lost, no reply arrived within \
             `gateway.chat_timeout` or `gateway.video_timeout`, or the reply was a redirect, a 5xx, compressed, \
             too large or unreadable. The log has the cause. A crash or a stop that cuts off a purchase has the \
-            same result.\n\nA repeat with the same key gets the same answer with `Idempotent-Replayed: true` and \
+            same result.\n\nA retry with the same key gets the same answer with `Idempotent-Replayed: true` and \
             buys nothing. So does an identical request without a key within `purchase.dedupe_window`, or within \
             15 minutes if an SDK marks it as a retry.\n\n`tollgate reconcile` resolves it if the gateway's \
-            counters allow it. If it was charged, `charged` is `yes` from then on. If it was not, the money is \
-            given back and the key is free. `charged` is also `yes` if the purchase succeeded but its reply is \
-            no longer kept.",
+            counters allow it. If it was charged, `charged` is `yes` from then on. If not, the money is given \
+            back and the key is free. `charged` is also `yes` if the purchase succeeded but its reply is no \
+            longer kept.",
         advice: "Do not buy it again. The same Idempotency-Key returns the true answer once it is known.",
     }
     RATE_LIMITED {
         TOO_MANY_REQUESTS, charged: No, code: "rate_limited",
         title: "Too many requests",
         when: "- The caller exceeded its rate or burst in `[limits]`, or has `limits.concurrent` purchases in \
-            flight.\n- More than 30 wrong credentials came from this address within a minute. Valid ones still \
-            pass. With `access.mode = \"jwt\"`, after 30 tokens with a wrong signature, only tokens that were \
-            valid within the last minute pass from this address until the minute is over.\n- The caller has 16 \
-            video downloads in progress.\n- A member signed in more often than `[limits]` allows purchases.",
+            flight.\n- This address sent more than 30 wrong credentials within a minute. Valid ones still pass. \
+            With `access.mode = \"jwt\"`, after 30 tokens with a wrong signature, only tokens that were valid \
+            within the last minute pass until the minute is over.\n- The caller has 16 video downloads in \
+            progress.\n- A member signed in more often than `[limits]` allows purchases.",
         advice: "Wait for the time in Retry-After.",
     }
     INTERNAL {
         INTERNAL_SERVER_ERROR, charged: No, code: "internal",
         title: "An internal error, before anything was bought",
-        when: "A panic, in a purchase before it was about to be sent; or settings that the process cannot work \
-            with. The log has the place in the code.",
+        when: "A panic before a purchase was about to be sent, or settings that the process cannot work with. \
+            The log has the location in the code.",
         advice: "Nothing was bought. Try again; if it happens again, report the request id to the operator.",
     }
     GATEWAY_UNREACHABLE {
         BAD_GATEWAY, charged: No, code: "gateway_unreachable",
         title: "The gateway could not be reached",
-        when: "A purchase: no connection was made (name, TCP, TLS, `gateway.connect_timeout`), or the connection \
-            failed before it took a byte. A status request: any other failure.",
+        when: "For a purchase: no connection was made (name, TCP, TLS, `gateway.connect_timeout`), or it failed \
+            before it took a byte. For a status request: any other failure.",
         advice: "Nothing was bought. Try again later.",
     }
     GATEWAY_KEY_REJECTED {
         BAD_GATEWAY, charged: No, code: "gateway_key_rejected",
         title: "The gateway rejected all keys",
-        when: "The gateway answered 401 for every key that may be tried. A rejected key is skipped for a second, \
-            then for longer, up to a minute; one request at a time tries it again.",
+        when: "The gateway answered 401 for every key that may be tried. A rejected key is skipped for a second \
+            at first and for up to a minute later; one request at a time tries it again.",
         advice: "Nothing was bought. The operator must renew the gateway keys.",
     }
     GATEWAY_BUSY {
@@ -255,40 +252,37 @@ kinds! {
     OVERLOADED {
         SERVICE_UNAVAILABLE, charged: No, code: "overloaded",
         title: "The server is overloaded",
-        when: "- 1000 event streams are open.\n- 64 video downloads are in progress and none of them is slow.\n- 16 \
-            callers are reading reports (`/bff/usage`, `/bff/admin/…`).\n- Request bodies take up all of \
+        when: "- 1000 event streams are open.\n- 64 video downloads are in progress and none of them is slow.\n- \
+            16 callers are reading reports (`/bff/usage`, `/bff/admin/…`).\n- Request bodies take up all of \
             `server.max_body_memory`.\n- `access.mode` is `jwt`, and no keys are available to check tokens \
-            with.\n- All clients that waited for a purchase disconnected before it was sent, and this request \
-            had just joined it.",
+            with.\n- All clients that waited for a purchase disconnected before it was sent, just after this \
+            request joined it.",
         advice: "Nothing was bought. Wait for the time in Retry-After.",
     }
     DRAINING {
         SERVICE_UNAVAILABLE, charged: No, code: "draining",
         title: "The server is shutting down",
-        when: "The server is stopping, and the request still waited for the account's rate limit. Purchases that \
-            were sent are finished. `/readyz` reports the same.",
+        when: "The server is stopping, and the request still waited for the rate limit. Purchases that were sent \
+            are finished. `/readyz` reports the same.",
         advice: "Nothing was bought. Try again in a moment.",
     }
     LEDGER_UNAVAILABLE {
         SERVICE_UNAVAILABLE, charged: No, code: "ledger_unavailable",
         title: "Spending cannot be recorded right now",
         when: "The ledger cannot be written: the disk is full or failed, or the file is damaged, foreign, or for \
-            the other kind of money. What cannot be recorded is not sold; everything else works. The log has the \
-            cause.\n\nThe same happens if the gateway's key belongs to [another \
-            account](../operations.md#the-account-of-a-ledger) than the ledger; and with `access.mode = \
-            \"members\"`, if the list of members could not be read at the start or for 30 seconds.",
+            the other kind of money. Nothing is sold; everything else works. The log has the cause.\n\nThe same \
+            happens if the gateway's key belongs to [another account](../operations.md#the-account-of-a-ledger) \
+            than the ledger, or if `access.mode` is `members` and the members could not be read at the start or \
+            for 30 seconds.",
         advice: "Nothing was bought. Try again later.",
     }
 }
 
-/// What the faults of an `invalid_request` mean: their codes, as the list in `docs/reference/problems.md` shows them.
+/// The codes in `errors` of an `invalid_request` and their meaning, for the reference.
 pub const FIELD_ERROR_CODES: &[(&str, &str)] = &[
     ("`required`", "the field is missing"),
     ("`wrong_type`", "another JSON type was expected; `null` does not count as absent"),
-    (
-        "`unknown_field`, `unknown_parameter`",
-        "no such field or parameter; `detail` suggests the nearest known name",
-    ),
+    ("`unknown_field`, `unknown_parameter`", "no such name; `detail` suggests the nearest one"),
     ("`unknown_model`", "no such model for this endpoint"),
     ("`unknown_role`", "the message's role is not supported"),
     ("`unknown_aspect_ratio`", "neither `16:9` nor `9:16`"),
@@ -300,22 +294,13 @@ pub const FIELD_ERROR_CODES: &[(&str, &str)] = &[
     ("`image_required`", "the model needs an `image_url`"),
     ("`not_public_url`", "the gateway cannot fetch an image from this address"),
     ("`duplicate`", "a parameter or form field is given twice, or under two names"),
-    (
-        "`not_supported`",
-        "OpenAI's API: the gateway does not support it, and ignoring it would change the answer",
-    ),
+    ("`not_supported`", "OpenAI's API: ignoring this unsupported field would change the answer"),
     ("`size_not_offered`", "OpenAI's API: a `size` that is neither 16:9 nor 9:16"),
     ("`bad_parameter`", "OpenAI's API: `limit` or `order` of a list is invalid"),
     ("`bad_period`", "`since` is not `1d` to `31d` (`366d` at `/bff/admin/usage`)"),
     ("`bad_utc_offset`", "`utc_offset` is not a whole number from `-1080` to `1080`"),
-    (
-        "`too_many_rows`",
-        "the result has more than 20,000 rows (`/bff/admin/usage`); ask for fewer days",
-    ),
+    ("`too_many_rows`", "`/bff/admin/usage`: more than 20,000 rows; ask for fewer days"),
     ("`bad_format`", "`format` is neither `json` nor `csv`"),
-    (
-        "`bad_encoding`, `bad_character`",
-        "`request_id` is not percent-encoded, or not visible ASCII",
-    ),
+    ("`bad_encoding`, `bad_character`", "`request_id` has bad percent-encoding or characters"),
     ("`more_faults`", "the payload has more mistakes than are listed"),
 ];

@@ -1,7 +1,4 @@
-//! What a refused caller reads: one row per kind of problem, one JSON shape (RFC 9457).
-//!
-//! Invariant: a row is the only place that knows a problem's status, its code and whether money may
-//! have moved. Logs, metrics, `docs/reference/problems.md` and the page read it from here.
+//! Refusals as problem documents (RFC 9457). Each kind is one row of [`ALL`].
 
 mod kinds;
 
@@ -19,9 +16,9 @@ use crate::clock::ceil_seconds;
 
 pub use kinds::*;
 
-/// `true` on every joined or replayed reply.
+/// Set to `true` on joined and replayed replies.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-/// `false` tells OpenAI's SDKs not to send again, whatever the status says.
+/// Set to `false`, keeps OpenAI's SDKs from retrying.
 pub const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -34,17 +31,17 @@ pub enum Charged {
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// The status decides whether stock SDKs send again: they do on 408, 409, 429 and 5xx.
+    /// Stock SDKs retry 408, 409, 429 and 5xx.
     pub status: StatusCode,
     pub code: &'static str,
     pub charged: Charged,
     pub title: &'static str,
-    /// When it is answered, in Markdown, for the documents.
+    /// When it is returned, in Markdown, for the reference.
     pub when: &'static str,
     pub advice: &'static str,
 }
 
-/// One fault of a payload: where, its stable name, and what was expected.
+/// One invalid field of a payload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldError {
     /// JSON pointer (RFC 6901) into the payload; for a query, `/` and the parameter's name.
@@ -57,9 +54,8 @@ pub struct FieldError {
 #[must_use]
 pub struct Problem {
     kind: &'static Kind,
-    /// Nothing where the title says it all.
     detail: Option<Cow<'static, str>>,
-    /// Whether the detail says what to do, in the place of the kind's advice.
+    /// The detail replaces the kind's advice.
     is_hint: bool,
     charged: Charged,
     errors: Vec<FieldError>,
@@ -81,7 +77,6 @@ struct ProblemDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     instance: Option<String>,
     charged: Charged,
-    /// The job that it is about, where a reader could not tell otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'a str>,
     #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
@@ -103,7 +98,7 @@ impl Problem {
         }
     }
 
-    /// Says what is particular to this request. Never put internal error text or secrets here.
+    /// Sets the text about this request. Never put internal error text or secrets here.
     pub fn detail(self, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { detail: Some(detail.into()), ..self }
     }
@@ -112,22 +107,22 @@ impl Problem {
         Self { is_hint: true, ..self.detail(hint) }
     }
 
-    /// A payload that breaks the contract: all its faults; the detail has the first, and how many more there are.
-    pub fn invalid(faults: Vec<FieldError>) -> Self {
-        let detail = faults.first().map(|first| {
-            let place = first.pointer.trim_start_matches('/').replace('/', ".");
-            let place = if place.is_empty() { place } else { format!("{place}: ") };
-            let more = match faults.len() - 1 {
+    /// An invalid payload. The detail has the first error and the number of others.
+    pub fn invalid(errors: Vec<FieldError>) -> Self {
+        let detail = errors.first().map(|first| {
+            let field = first.pointer.trim_start_matches('/').replace('/', ".");
+            let field = if field.is_empty() { field } else { format!("{field}: ") };
+            let more = match errors.len() - 1 {
                 0 => String::new(),
-                1 => "; and 1 more fault".to_owned(),
-                more => format!("; and {more} more faults"),
+                1 => "; and 1 more error".to_owned(),
+                more => format!("; and {more} more errors"),
             };
-            format!("{place}{}{more}", first.detail).into()
+            format!("{field}{}{more}", first.detail).into()
         });
-        Self { detail, errors: faults, ..Self::new(&INVALID_REQUEST) }
+        Self { detail, errors, ..Self::new(&INVALID_REQUEST) }
     }
 
-    /// When to come back: whole seconds, rounded up, at least 1, because 0 invites a storm.
+    /// Sets `Retry-After`: whole seconds, rounded up, at least 1.
     pub fn retry_after(self, wait: Duration) -> Self {
         Self { retry_after: Some(ceil_seconds(wait).max(1)), ..self }
     }
@@ -140,7 +135,6 @@ impl Problem {
         Self { charged, ..self }
     }
 
-    /// Says that this is the answer of an earlier or running purchase, given again.
     pub fn replayed(self) -> Self {
         Self { replayed: true, ..self }
     }
@@ -177,22 +171,22 @@ impl Problem {
             request_id: self.job.as_deref(),
             errors: &self.errors,
         };
-        // Strings and numbers only: this cannot fail, and an empty body would still carry the status.
+        // Serializing strings and numbers cannot fail.
         serde_json::to_vec(&document).unwrap_or_default().into()
     }
 
     pub fn to_openai_json(&self) -> Bytes {
-        // SDKs show people the message alone: it says what to do, too.
-        let said = self.detail.as_deref().unwrap_or(self.kind.title);
+        // SDKs show only the message, so it includes the advice.
+        let text = self.detail.as_deref().unwrap_or(self.kind.title);
         let message = if self.errors.is_empty() && !self.is_hint {
-            format!("{}. {}", said.trim_end_matches('.'), self.kind.advice)
+            format!("{}. {}", text.trim_end_matches('.'), self.kind.advice)
         } else {
-            said.to_owned()
+            text.to_owned()
         };
         let error = OpenAiError {
             message,
             error_type: openai_error_type(self.kind.status),
-            param: self.errors.first().and_then(|fault| param(&fault.pointer)),
+            param: self.errors.first().and_then(|error| param(&error.pointer)),
             code: self.kind.code,
             charged: self.charged,
             errors: &self.errors,
@@ -210,7 +204,13 @@ impl Problem {
         if let Some(seconds) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if let Some(challenge) = www_authenticate(self.kind) {
+        // Without an error code if no credentials were sent (RFC 6750, section 3).
+        let challenge = match self.kind.code {
+            "missing_credentials" => Some("Bearer realm=\"tollgate\""),
+            "invalid_credentials" => Some("Bearer realm=\"tollgate\", error=\"invalid_token\""),
+            _ => None,
+        };
+        if let Some(challenge) = challenge {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
         if let Some(methods) = self.allow {
@@ -223,16 +223,7 @@ impl Problem {
     }
 }
 
-/// What a 401 has to say of how to do better (RFC 6750, 3). No error code where nothing was shown.
-fn www_authenticate(kind: &Kind) -> Option<&'static str> {
-    match kind.code {
-        "missing_credentials" => Some("Bearer realm=\"tollgate\""),
-        "invalid_credentials" => Some("Bearer realm=\"tollgate\", error=\"invalid_token\""),
-        _ => None,
-    }
-}
-
-/// `{"error": {…}}` as OpenAI's SDKs read it, with `charged` and what is ours beside their fields.
+/// The `error` object of OpenAI's API, with some fields of ours.
 #[derive(Serialize)]
 pub struct OpenAiError<'a> {
     pub message: String,
@@ -243,20 +234,20 @@ pub struct OpenAiError<'a> {
     pub charged: Charged,
     #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
     pub errors: &'a [FieldError],
-    /// The gateway's body as it came, where it is JSON.
+    /// The gateway's body, if it is JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<&'a RawValue>,
 }
 
 impl OpenAiError<'_> {
     pub fn to_json(&self) -> Bytes {
-        // Strings, and JSON that was read before: this cannot fail.
+        // Serializing strings and parsed JSON cannot fail.
         serde_json::to_vec(&BTreeMap::from([("error", self)])).unwrap_or_default().into()
     }
 }
 
-/// Whether stock SDKs send again after this status: after it, nothing was charged, or the repeat
-/// joins the call that runs.
+/// Whether stock SDKs retry this status. It is safe: nothing was charged, or the retry joins the
+/// running call.
 pub fn is_retried_by_sdks(status: StatusCode) -> bool {
     matches!(
         status,
@@ -278,7 +269,7 @@ pub fn openai_error_type(status: StatusCode) -> &'static str {
     }
 }
 
-/// A JSON pointer as OpenAI writes it: `/messages/0/content` is `messages[0].content`.
+/// Converts a JSON pointer to OpenAI's notation: `/messages/0/content` is `messages[0].content`.
 fn param(pointer: &str) -> Option<String> {
     let mut param = String::new();
     for part in pointer.split('/').skip(1) {
@@ -300,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_unique_and_a_status_that_sdks_send_again_costs_nothing() {
+    fn codes_are_unique_and_statuses_that_sdks_retry_are_free() {
         let codes: HashSet<_> = ALL.iter().map(|kind| kind.code).collect();
         assert_eq!(codes.len(), ALL.len());
         for kind in ALL {
@@ -314,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_rounded_up_and_never_nothing() {
+    fn retry_after_is_rounded_up_to_at_least_one_second() {
         for (wait, header) in [(0, "1"), (1, "1"), (1_000, "1"), (1_001, "2"), (60_000, "60")] {
             let problem = Problem::new(&RATE_LIMITED).retry_after(Duration::from_millis(wait));
             assert_eq!(problem.into_response("x").headers()[RETRY_AFTER], header, "{wait} ms");
@@ -322,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_is_written_as_openai_writes_it() {
+    fn json_pointer_is_converted_to_openai_notation() {
         for (pointer, written) in [
             ("/model", Some("model")),
             ("/messages/0/content", Some("messages[0].content")),
@@ -335,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_cost_money_is_sent_again_only_where_it_joins_what_runs() {
+    fn problem_that_may_be_charged_is_retried_only_to_join_a_running_call() {
         for kind in ALL {
             let again = is_retried_by_sdks(kind.status);
             let joins = kind.status == StatusCode::CONFLICT;
@@ -344,10 +335,10 @@ mod tests {
     }
 
     #[test]
-    fn the_document_has_the_fields_that_sdks_read_and_ours() {
-        let fault =
+    fn openai_error_has_sdk_fields_and_extensions() {
+        let error =
             FieldError { pointer: "/n".to_owned(), code: "x", detail: "one only".to_owned() };
-        let document = Problem::invalid(vec![fault]).to_openai_json();
+        let document = Problem::invalid(vec![error]).to_openai_json();
         assert_eq!(
             std::str::from_utf8(&document).unwrap(),
             r#"{"error":{"message":"n: one only","type":"invalid_request_error","param":"n","code":"invalid_request","charged":"no","errors":[{"pointer":"/n","code":"x","detail":"one only"}]}}"#

@@ -1,5 +1,5 @@
-//! The files of `static/`, which are part of the binary: the page's own, whose paths name their content, and
-//! those that other sites put into their pages.
+//! The files of `static/`, compiled into the binary: the page's, below a path with their hash, and
+//! the client and widgets for other sites.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -12,10 +12,10 @@ use crate::response::{CROSS_ORIGIN_HEADERS, Response};
 
 const STATIC: &[Embedded] = include!(concat!(env!("OUT_DIR"), "/files.rs"));
 
-/// The plain script that runs before anything is painted; all others are modules.
+/// The only classic script, which runs before the first paint.
 pub const THEME_SCRIPT: &str = "theme.js";
 
-/// What the page needs before it can show anything, so that it is asked for at once.
+/// The files of the first view, preloaded by the page.
 pub const PRELOADED: &[&str] = &[
     "shell.js",
     "style.css",
@@ -28,7 +28,7 @@ pub const PRELOADED: &[&str] = &[
     "core/transport.js",
 ];
 
-/// What other sites load. The page has the core's files, too; the widgets import them by these paths.
+/// The files for other sites, by path.
 const SHARED_FILES: &[(&str, &str)] = &[
     ("/bff/client.js", "core/transport.js"),
     ("/bff/client.d.ts", "widgets/client.d.ts"),
@@ -45,7 +45,7 @@ const SHARED_FILES: &[(&str, &str)] = &[
 /// The page's icon, in the set of its files.
 pub const ICON: &str = "icon.svg";
 
-/// The page's markup, with one place for what is known only at start.
+/// The page's markup, with a placeholder for its head.
 pub const INDEX: &str = include_str!("../../static/index.html");
 
 pub fn page_files() -> impl Iterator<Item = &'static Embedded> {
@@ -77,8 +77,7 @@ fn media_type(name: &str) -> &'static str {
     }
 }
 
-/// Where the page's set is, by the hash of all of it, so that one changed file moves all: modules name each
-/// other.
+/// The path of the page's files, with a hash of all of them: modules import each other.
 pub fn base_path() -> String {
     let mut hasher = blake3::Hasher::new();
     for file in page_files() {
@@ -96,11 +95,11 @@ pub fn icon(head: &Parts) -> Option<Response> {
         let file = page_files().find(|file| file.name == ICON)?;
         Some(StaticFile::embedded(file, media_type(ICON), &headers))
     });
-    READY.as_ref().map(|icon| icon.answer(&head.method, &head.headers))
+    READY.as_ref().map(|icon| icon.response(&head.method, &head.headers))
 }
 
 pub fn answer(head: &Parts) -> Option<Response> {
-    FILES.get(head.uri.path()).map(|file| file.answer(&head.method, &head.headers))
+    FILES.get(head.uri.path()).map(|file| file.response(&head.method, &head.headers))
 }
 
 #[cfg(test)]

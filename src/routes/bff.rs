@@ -1,4 +1,4 @@
-//! `/bff/…` and the few other endpoints that are tollgate's own: jobs, reports, logins, documents.
+//! `/bff/…` and tollgate's other own endpoints.
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderName, LINK, SET_COOKIE};
@@ -6,81 +6,79 @@ use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 
 use super::{HandlerContext, assets, purchases};
-use crate::access::Credentials;
 use crate::access::cookie::csrf_header_missing;
+use crate::access::{Credentials, LOGIN_LIFETIME};
+use crate::downstream::Call;
 use crate::jobs::events::{self, EventStreamRequest};
 use crate::problem::{ALL, Charged, FORBIDDEN, Kind, NOT_FOUND, Problem};
 use crate::reports::jobs;
-use crate::response::{self, Body, Response};
+use crate::response::{self, HandlerResult, Response};
 use crate::validate;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// Where programs find the whole API (RFC 8631).
+/// Links to the API description (RFC 8631).
 const SERVICE_DESC: &str = "</bff/openapi.json>; rel=\"service-desc\"";
 
-pub(super) async fn jobs(cx: HandlerContext) -> Result<Response, Problem> {
-    let named = validate::job_ids(cx.query())?;
-    jobs::list(&cx.handlers.jobs, &cx.call.caller, named).await
+pub(super) async fn jobs(cx: HandlerContext) -> HandlerResult {
+    let ids = validate::job_ids(cx.query())?;
+    jobs::list(&cx.handlers.jobs, &cx.call.caller, ids).await
 }
 
-pub(super) async fn events(cx: HandlerContext) -> Result<Response, Problem> {
-    let named = validate::job_ids(cx.query())?;
-    let call = &cx.call;
-    let last = call.head.headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
-    let last_event_id = last.unwrap_or_default();
-    let (caller, standing, id) = (&call.caller, &call.session, call.id.as_str());
-    let listener = EventStreamRequest { caller, session: standing, last_event_id, id };
-    events::stream(&cx.handlers.jobs, listener, named).await
+pub(super) async fn events(cx: HandlerContext) -> HandlerResult {
+    let ids = validate::job_ids(cx.query())?;
+    let Call { caller, session, head, id, .. } = &cx.call;
+    let last_event_id = head.headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
+    let last_event_id = last_event_id.unwrap_or_default();
+    let request = EventStreamRequest { caller, session, last_event_id, id: id.as_str() };
+    events::stream(&cx.handlers.jobs, request, ids).await
 }
 
-/// `GET /bff/catalog`. It is asked for anew each time: prices and mode can change with a restart.
-pub(super) async fn catalog(cx: HandlerContext) -> Result<Response, Problem> {
-    let mut answer =
+pub(super) async fn catalog(cx: HandlerContext) -> HandlerResult {
+    let mut response =
         response::with_headers(json_document(&cx.handlers.catalog), [(LINK, SERVICE_DESC)]);
     let name = cx.handlers.ledger_name.clone();
-    answer.headers_mut().insert(purchases::TOLLGATE_LEDGER, name);
-    Ok(answer)
+    response.headers_mut().insert(purchases::TOLLGATE_LEDGER, name);
+    Ok(response)
 }
 
-pub(super) async fn openapi(cx: HandlerContext) -> Result<Response, Problem> {
-    let answer = json_document(&cx.handlers.openapi);
-    Ok(response::with_headers(answer, response::CROSS_ORIGIN_HEADERS))
+pub(super) async fn openapi(cx: HandlerContext) -> HandlerResult {
+    let response = json_document(&cx.handlers.openapi);
+    Ok(response::with_headers(response, response::CROSS_ORIGIN_HEADERS))
 }
 
 fn json_document(json: &Bytes) -> Response {
-    let answer = response::from_bytes(StatusCode::OK, "application/json", json.clone());
-    response::with_headers(answer, [(CACHE_CONTROL, "no-cache")])
+    let response = response::from_bytes(StatusCode::OK, "application/json", json.clone());
+    response::with_headers(response, [(CACHE_CONTROL, "no-cache")])
 }
 
-pub(super) async fn usage(cx: HandlerContext) -> Result<Response, Problem> {
+pub(super) async fn usage(cx: HandlerContext) -> HandlerResult {
     let query = validate::usage_days(cx.query())?;
     cx.report(cx.handlers.reports.usage(&cx.call.caller, query)).await
 }
 
-pub(super) async fn admin_usage(cx: HandlerContext) -> Result<Response, Problem> {
+pub(super) async fn admin_usage(cx: HandlerContext) -> HandlerResult {
     let query = validate::admin_usage(cx.query())?;
     cx.report(cx.handlers.reports.admin_usage(query)).await
 }
 
-pub(super) async fn log_in(cx: HandlerContext) -> Result<Response, Problem> {
+pub(super) async fn log_in(cx: HandlerContext) -> HandlerResult {
     let (access, call) = (&cx.handlers.access, &cx.call);
     access.members()?;
     if !call.transport.allows_cookies() {
         return Err(Problem::new(&FORBIDDEN).detail(
-            "nobody signs in over plain http, where others can read along: open the page by https. \
-             Behind a TLS front-end, list it in server.trusted_proxies, and have it set \
-             X-Forwarded-Proto",
+            "sign-in needs https, because plain http would expose the token. Behind a TLS proxy, \
+             list it in server.trusted_proxies and have it set X-Forwarded-Proto",
         ));
     }
-    let asked = validate::log_in(&call.body)?;
-    // It ends the login that the browser has.
-    let carried = session_cookie(&cx)?;
+    let login = validate::log_in(&call.body)?;
+    // The new session replaces the browser's current one.
+    let current = session_cookie(&cx)?;
     let admit = |member: &_| cx.handlers.me.limiter.take_login(member);
-    let opened = access.log_in(asked.get(), carried, &call.caller, admit).await?;
-    Ok(no_content(call.transport.set_cookie(&opened.value, opened.max_age)))
+    let cookie = access.log_in(login.get(), current, &call.caller, admit).await?;
+    Ok(no_content(call.transport.set_cookie(&cookie, LOGIN_LIFETIME)))
 }
 
-pub(super) async fn log_out(cx: HandlerContext) -> Result<Response, Problem> {
+pub(super) async fn log_out(cx: HandlerContext) -> HandlerResult {
     cx.handlers.access.members()?;
     if let Some(value) = session_cookie(&cx)? {
         cx.handlers.access.log_out(value).await?;
@@ -88,33 +86,30 @@ pub(super) async fn log_out(cx: HandlerContext) -> Result<Response, Problem> {
     Ok(no_content(cx.call.transport.clear_cookie()))
 }
 
-/// The login that the request carries; whoever has a cookie must mean what it asks for.
+/// Returns the session cookie, which needs the CSRF header beside it.
 fn session_cookie(cx: &HandlerContext) -> Result<Option<&str>, Problem> {
     let headers = &cx.call.head.headers;
-    let shown = cx.call.transport.credentials(headers);
-    match csrf_header_missing(headers) {
-        Some(problem) if shown != Credentials::Missing => Err(problem),
-        // Nobody can say which of several was this browser's login.
-        Some(_) | None => {
-            Ok(if let Credentials::Cookie(value) = shown { Some(value) } else { None })
-        }
+    match (cx.call.transport.credentials(headers), csrf_header_missing(headers)) {
+        (Credentials::Missing, _) => Ok(None),
+        (_, Some(problem)) => Err(problem),
+        (Credentials::Cookie(value), None) => Ok(Some(value)),
+        // With several cookies, none counts.
+        (Credentials::Malformed | Credentials::Token(_), None) => Ok(None),
     }
 }
 
 fn no_content(cookie: Option<HeaderValue>) -> Response {
-    let mut answer =
-        response::with_headers(Response::new(Body::empty()), [(CACHE_CONTROL, "no-store")]);
-    *answer.status_mut() = StatusCode::NO_CONTENT;
-    answer.headers_mut().extend(cookie.map(|cookie| (SET_COOKIE, cookie)));
-    answer
+    let mut response = response::with_headers(Response::default(), [(CACHE_CONTROL, "no-store")]);
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response.headers_mut().extend(cookie.map(|cookie| (SET_COOKIE, cookie)));
+    response
 }
 
 pub(super) fn healthz() -> Response {
     response::from_bytes(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into())
 }
 
-/// `GET /problems/{code}`: what a problem's `type` leads to.
-pub(super) fn problem(path: &str) -> Result<Response, Problem> {
+pub(super) fn problem(path: &str) -> HandlerResult {
     let code = path.rsplit('/').next().unwrap_or_default();
     let kind = ALL.iter().find(|kind| kind.code == code);
     let kind = kind.ok_or_else(|| Problem::new(&NOT_FOUND))?;
@@ -135,7 +130,7 @@ fn problem_page(kind: &Kind) -> String {
     )
 }
 
-pub(super) fn shared_file(head: &Parts) -> Result<Response, Problem> {
+pub(super) fn shared_file(head: &Parts) -> HandlerResult {
     assets::answer(head).ok_or_else(|| Problem::new(&NOT_FOUND))
 }
 
@@ -144,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_problem_leads_somewhere_and_nothing_else_does() {
+    fn every_problem_code_has_a_page_and_others_have_none() {
         for kind in ALL {
             assert!(problem(&format!("/problems/{}", kind.code)).is_ok());
         }

@@ -1,4 +1,4 @@
-//! The price list of `GET /bff/catalog`, for the page and for any form.
+//! The document of `GET /bff/catalog`.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -8,13 +8,10 @@ use crate::contract::{catalog as contract, video, wire};
 
 #[derive(Clone, Debug)]
 pub struct CatalogFacts {
-    /// Play money or real.
     pub sandbox: bool,
-    /// `access.mode`: whether the page has to ask who is calling.
     pub access: &'static str,
     pub chat_body: usize,
     pub video_body: usize,
-    /// How a job's status is read; guesses, from the settings.
     pub jobs: JobStatusWords,
     pub faults: Vec<(&'static str, &'static str)>,
     pub replay: Replay,
@@ -38,21 +35,20 @@ pub struct Preset {
     pub system: String,
 }
 
-/// For how long, and by whose memory, a purchase that is asked for again is not bought again.
+/// How long replies are kept for replay, and the name of the ledger that keeps them.
 #[derive(Clone, Debug, Serialize)]
 pub struct Replay {
     pub chat_seconds: u64,
     pub video_seconds: u64,
-    /// Names the memory. Another name: keys that were sent before may be forgotten, and buy anew.
+    /// If the name changes, keys sent before may be forgotten and could buy again.
     pub ledger: String,
 }
 
-/// How a job's status body is read (`[jobs]`).
+/// How to read a job's status body, from `[jobs]`.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobStatusWords {
     pub finished: Vec<String>,
     pub failed: Vec<String>,
-    /// JSON pointers to the video's address.
     pub result: Vec<String>,
     pub media_origins: Vec<String>,
 }
@@ -160,7 +156,7 @@ pub fn render(catalog: &Catalog, facts: &CatalogFacts) -> Bytes {
         contact: facts.page.contact.as_deref(),
         replay: &facts.replay,
     };
-    // Plain structs of strings and numbers: this cannot fail.
+    // Serializing strings and numbers cannot fail.
     serde_json::to_vec(&list).unwrap_or_default().into()
 }
 

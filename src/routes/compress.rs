@@ -1,10 +1,10 @@
-//! The content codings of files. `build.rs` uses this file, too.
+//! The content codings of files, also used by `build.rs`.
 
 use std::io::{Result, Write};
 
 pub(super) type Compress = fn(&[u8]) -> Result<Vec<u8>>;
 
-/// In the server's order of preference, where a client likes several as much.
+/// In order of preference.
 pub(super) const CODINGS: [(&str, Compress); 2] = [("br", brotli), ("gzip", gzip)];
 
 fn brotli(bytes: &[u8]) -> Result<Vec<u8>> {

@@ -1,4 +1,4 @@
-//! Sends a file that is known at start: compressed, with tags, conditions and ranges.
+//! Serves files known at start: precompressed, with ETags, conditional requests and ranges.
 
 use bytes::Bytes;
 use http::header::{
@@ -14,10 +14,10 @@ use crate::response::{Body, Response};
 #[derive(Debug)]
 pub struct StaticFile {
     media_type: &'static str,
-    /// Headers that go with every answer that shows or confirms this file.
     headers: HeaderMap,
-    /// By the server's preference; the last is the file as it is.
-    variants: Vec<Variant>,
+    /// In order of preference.
+    compressed: Vec<Variant>,
+    identity: Variant,
 }
 
 #[derive(Debug)]
@@ -27,17 +27,17 @@ struct Variant {
     tag: HeaderValue,
 }
 
-/// A file of `static/`, as `build.rs` lists it.
+/// A file of `static/`, listed by `build.rs`.
 #[derive(Debug)]
 pub struct Embedded {
     pub name: &'static str,
     pub bytes: &'static [u8],
-    /// In the order of `CODINGS`; an empty form does not exist.
-    pub forms: [&'static [u8]; CODINGS.len()],
+    /// In the order of `CODINGS`; empty if compression did not help.
+    pub compressed: [&'static [u8]; CODINGS.len()],
 }
 
 const IDENTITY: &str = "identity";
-/// Kept by browsers, and asked after each time: a change of ours is theirs at once.
+/// Browsers may store it but must revalidate it.
 pub(super) const REVALIDATE: &str = "no-cache";
 pub(super) const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 
@@ -46,111 +46,110 @@ pub(super) fn header_map<const N: usize>(pairs: [(HeaderName, &'static str); N])
 }
 
 impl StaticFile {
-    pub fn new(bytes: Bytes, media_type: &'static str, extra: &HeaderMap) -> Self {
-        // A coding that fails is left out; the file as it is always remains.
-        let forms = CODINGS.map(|(_, compress)| compress(&bytes).unwrap_or_default().into());
-        Self::with_variants(bytes, forms, media_type, extra)
+    pub fn new(bytes: Bytes, media_type: &'static str, headers: &HeaderMap) -> Self {
+        // A coding that fails is left out.
+        let compressed = CODINGS.map(|(_, compress)| compress(&bytes).unwrap_or_default().into());
+        Self::with_variants(bytes, compressed, media_type, headers)
     }
 
-    pub fn embedded(file: &Embedded, media_type: &'static str, extra: &HeaderMap) -> Self {
-        let forms = file.forms.map(Bytes::from_static);
-        Self::with_variants(Bytes::from_static(file.bytes), forms, media_type, extra)
+    pub fn embedded(file: &Embedded, media_type: &'static str, headers: &HeaderMap) -> Self {
+        let compressed = file.compressed.map(Bytes::from_static);
+        Self::with_variants(Bytes::from_static(file.bytes), compressed, media_type, headers)
     }
 
-    /// The tags change with `extra`, too: a 304 must not keep outdated headers alive.
+    /// The ETags depend on the headers too, so that a 304 never keeps outdated headers.
     fn with_variants(
         bytes: Bytes,
         compressed: [Bytes; CODINGS.len()],
         media_type: &'static str,
-        extra: &HeaderMap,
+        headers: &HeaderMap,
     ) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&bytes);
-        for (name, value) in extra {
+        for (name, value) in headers {
             hasher.update(name.as_str().as_bytes()).update(value.as_bytes());
         }
         let hash = short_hash(&hasher.finalize());
-        let form =
-            |coding: &'static str, bytes| Variant { coding, bytes, tag: etag(&hash, coding) };
-        let mut forms: Vec<Variant> = CODINGS
-            .into_iter()
-            .zip(compressed)
-            .filter(|(_, small)| !small.is_empty() && small.len() < bytes.len())
-            .map(|((coding, _), small)| form(coding, small))
-            .collect();
-        forms.push(form(IDENTITY, bytes));
-        Self { media_type, headers: extra.clone(), variants: forms }
-    }
-
-    /// Answers a GET or HEAD: in the coding liked best, with 304, and with 206 for one byte range.
-    pub fn answer(&self, method: &Method, headers: &HeaderMap) -> Response {
-        let mut answer = self.respond(method, headers);
-        if method == Method::HEAD && answer.status() == StatusCode::OK {
-            let length = std::mem::take(answer.body_mut()).size_hint().exact().unwrap_or_default();
-            answer.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
+        let variant = |(coding, bytes)| Variant { coding, bytes, tag: etag(&hash, coding) };
+        let codings = CODINGS.into_iter().map(|(coding, _)| coding);
+        let smaller = |small: &Bytes| !small.is_empty() && small.len() < bytes.len();
+        let compressed = codings.zip(compressed).filter(|(_, small)| smaller(small));
+        Self {
+            media_type,
+            headers: headers.clone(),
+            compressed: compressed.map(variant).collect(),
+            identity: variant((IDENTITY, bytes.clone())),
         }
-        answer
     }
 
-    fn respond(&self, method: &Method, headers: &HeaderMap) -> Response {
+    /// Answers a GET or HEAD, with 304 and with 206 for a single range.
+    pub fn response(&self, method: &Method, headers: &HeaderMap) -> Response {
+        let mut response = self.full_response(method, headers);
+        if method == Method::HEAD && response.status() == StatusCode::OK {
+            let body = std::mem::take(response.body_mut());
+            let length = body.size_hint().exact().unwrap_or_default();
+            response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        response
+    }
+
+    fn full_response(&self, method: &Method, headers: &HeaderMap) -> Response {
         let range = headers.get(RANGE).filter(|_| method == Method::GET);
-        let form = match range {
-            // A range counts bytes of the file itself.
-            Some(_) => self.variants.last(),
-            None => self.preferred(headers),
-        };
-        let Some(form) = form else { return self.empty_response(StatusCode::NOT_FOUND) };
-        if matches_etag(headers, &form.tag) {
-            return self.variant_response(form, StatusCode::NOT_MODIFIED, Bytes::new());
+        // Ranges apply to the uncompressed file.
+        let variant = if range.is_some() { &self.identity } else { self.preferred(headers) };
+        if matches_etag(headers, &variant.tag) {
+            return self.variant_response(variant, StatusCode::NOT_MODIFIED, Bytes::new());
         }
-        let same = headers.get(IF_RANGE).is_none_or(|tag| *tag == form.tag);
-        match range.filter(|_| same).and_then(|range| parse_range(range, form.bytes.len())) {
+        let is_current = headers.get(IF_RANGE).is_none_or(|tag| *tag == variant.tag);
+        let length = variant.bytes.len();
+        match range.filter(|_| is_current).and_then(|range| parse_range(range, length)) {
             Some(None) => {
-                let mut answer = self.empty_response(StatusCode::RANGE_NOT_SATISFIABLE);
-                set_header(&mut answer, CONTENT_RANGE, &format!("bytes */{}", form.bytes.len()));
-                answer
+                let mut response = self.empty_response(StatusCode::RANGE_NOT_SATISFIABLE);
+                set_header(&mut response, CONTENT_RANGE, &format!("bytes */{length}"));
+                response
             }
             Some(Some((first, last))) => {
-                let part = form.bytes.slice(first..=last);
-                let mut answer = self.variant_response(form, StatusCode::PARTIAL_CONTENT, part);
-                let all = form.bytes.len();
-                set_header(&mut answer, CONTENT_RANGE, &format!("bytes {first}-{last}/{all}"));
-                answer
+                let part = variant.bytes.slice(first..=last);
+                let mut response =
+                    self.variant_response(variant, StatusCode::PARTIAL_CONTENT, part);
+                set_header(&mut response, CONTENT_RANGE, &format!("bytes {first}-{last}/{length}"));
+                response
             }
-            None => self.variant_response(form, StatusCode::OK, form.bytes.clone()),
+            None => self.variant_response(variant, StatusCode::OK, variant.bytes.clone()),
         }
     }
 
-    fn preferred(&self, headers: &HeaderMap) -> Option<&Variant> {
-        let wishes = parse_accept_encoding(headers);
-        // The first of those with the highest rank; `max_by_key` would take the last.
-        let best = self.variants.iter().rev().max_by_key(|form| quality(&wishes, form.coding));
-        best.filter(|form| quality(&wishes, form.coding) > 0).or(self.variants.last())
+    fn preferred(&self, headers: &HeaderMap) -> &Variant {
+        let weights = parse_accept_encoding(headers);
+        let weight = |variant: &Variant| quality(&weights, variant.coding);
+        // Reversed, because `max_by_key` returns the last of equal elements.
+        let best = self.compressed.iter().rev().max_by_key(|variant| weight(variant));
+        best.filter(|best| weight(best) >= weight(&self.identity).max(1)).unwrap_or(&self.identity)
     }
 
-    fn variant_response(&self, form: &Variant, status: StatusCode, body: Bytes) -> Response {
-        let mut answer = self.empty_response(status);
-        *answer.body_mut() = Body::from(body);
-        let headers = answer.headers_mut();
-        headers.insert(ETAG, form.tag.clone());
-        if form.coding == IDENTITY {
+    fn variant_response(&self, variant: &Variant, status: StatusCode, body: Bytes) -> Response {
+        let mut response = self.empty_response(status);
+        *response.body_mut() = Body::from(body);
+        let headers = response.headers_mut();
+        headers.insert(ETAG, variant.tag.clone());
+        if variant.coding == IDENTITY {
             headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
         }
         if status != StatusCode::NOT_MODIFIED {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.media_type));
-            if form.coding != IDENTITY {
-                headers.insert(CONTENT_ENCODING, HeaderValue::from_static(form.coding));
+            if variant.coding != IDENTITY {
+                headers.insert(CONTENT_ENCODING, HeaderValue::from_static(variant.coding));
             }
         }
-        answer
+        response
     }
 
     fn empty_response(&self, status: StatusCode) -> Response {
-        let mut answer = Response::new(Body::empty());
-        *answer.status_mut() = status;
-        *answer.headers_mut() = self.headers.clone();
-        answer.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
-        answer
+        let mut response = Response::default();
+        *response.status_mut() = status;
+        *response.headers_mut() = self.headers.clone();
+        response.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
+        response
     }
 }
 
@@ -159,18 +158,18 @@ pub(super) fn short_hash(hash: &blake3::Hash) -> String {
 }
 
 fn etag(hash: &str, coding: &str) -> HeaderValue {
-    // Hexadecimal and a coding's name: always a valid header.
+    // Hexadecimal digits and a coding's name are always valid.
     HeaderValue::try_from(format!("\"{hash}-{coding}\""))
         .unwrap_or(HeaderValue::from_static("\"\""))
 }
 
-fn set_header(answer: &mut Response, name: HeaderName, value: &str) {
+fn set_header(response: &mut Response, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
-        answer.headers_mut().insert(name, value);
+        response.headers_mut().insert(name, value);
     }
 }
 
-/// Whether `If-None-Match` names this tag; compared weakly, as for GET and HEAD (RFC 9110, 13.1.2).
+/// Compares `If-None-Match` weakly, as for GET and HEAD (RFC 9110, section 13.1.2).
 fn matches_etag(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok()).any(|value| {
         value.split(',').map(str::trim).any(|one| {
@@ -179,8 +178,9 @@ fn matches_etag(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     })
 }
 
-/// Reads `bytes=a-b`, `bytes=a-` or `bytes=-n`: the first and the last byte, or nothing if they lie outside. Several
-/// ranges, or anything else, count as no range.
+/// Parses a single range into its first and last byte, or `Some(None)` if it is unsatisfiable.
+///
+/// Several ranges, or anything else, count as no range.
 fn parse_range(range: &HeaderValue, length: usize) -> Option<Option<(usize, usize)>> {
     let (first, last) = range.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
     let number = |text: &str| -> Option<usize> {
@@ -201,23 +201,22 @@ fn parse_range(range: &HeaderValue, length: usize) -> Option<Option<(usize, usiz
     Some((first <= last && first < length).then_some((first, last)))
 }
 
-/// What `Accept-Encoding` asks for: codings with their weight in thousandths.
+/// Parses `Accept-Encoding` into codings and weights in thousandths.
 fn parse_accept_encoding(headers: &HeaderMap) -> Vec<(&str, u16)> {
     let all = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
-    let told = all.flat_map(|value| value.split(',')).filter_map(|part| {
+    let weights = all.flat_map(|value| value.split(',')).filter_map(|part| {
         let mut pieces = part.split(';').map(str::trim);
         let coding = pieces.next().filter(|coding| !coding.is_empty())?;
         let weight = pieces.find_map(|piece| piece.strip_prefix("q=").or(piece.strip_prefix("Q=")));
-        // A weight that cannot be read is no wish.
         Some((coding, weight.map_or(Some(1000), parse_qvalue)?))
     });
-    told.collect()
+    weights.collect()
 }
 
-/// 0: not acceptable. What is not named is not wanted, but for the file as it is, which comes last.
-fn quality(wishes: &[(&str, u16)], coding: &str) -> u16 {
+/// Returns a coding's weight; 0 if it is not acceptable. An unnamed `identity` comes last.
+fn quality(weights: &[(&str, u16)], coding: &str) -> u16 {
     let named = |name: &str| {
-        let found = wishes.iter().find(|(told, _)| told.eq_ignore_ascii_case(name));
+        let found = weights.iter().find(|(coding, _)| coding.eq_ignore_ascii_case(name));
         found.map(|(_, weight)| *weight)
     };
     match (named(coding), named("*")) {
@@ -228,7 +227,7 @@ fn quality(wishes: &[(&str, u16)], coding: &str) -> u16 {
     }
 }
 
-/// `0.5` as 500; at most three decimals and at most 1 (RFC 9110, 12.4.2).
+/// Parses a weight (RFC 9110, section 12.4.2): `0.5` is 500.
 fn parse_qvalue(text: &str) -> Option<u16> {
     let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
     if rest.len() > 3 || !rest.bytes().all(|byte| byte.is_ascii_digit()) {

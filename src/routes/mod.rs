@@ -1,4 +1,4 @@
-//! The endpoints: a call that passed the layers becomes an answer. [`endpoints`] is the table of them.
+//! The endpoints. [`endpoints`] is the table of them.
 
 pub mod api;
 pub mod assets;
@@ -30,7 +30,7 @@ use crate::purchase::{PurchaseRequest, Purchases, Receipt};
 use crate::redact::Redactor;
 use crate::reports::me::MeReport;
 use crate::reports::{Reports, ensure_admin};
-use crate::response::{self, Response};
+use crate::response::{self, HandlerResult, Response};
 use crate::validate::{ChatRules, Checked, Order};
 
 pub struct Handlers {
@@ -61,15 +61,12 @@ impl HandlerContext {
 
     fn purchase(&self, order: Checked<Order>) -> Result<PurchaseRequest, Problem> {
         let headers = &self.call.head.headers;
-        let claim = purchases::dedupe_key(headers)?;
+        let dedupe_by = purchases::dedupe_key(headers)?;
         purchases::check_ledger(&self.handlers.ledger_name, headers)?;
-        let caller = self.call.caller.clone();
-        let purchase =
-            PurchaseRequest::new(caller, order, claim).with_session(self.call.session.clone());
-        Ok(PurchaseRequest {
-            replay_only: headers.contains_key(purchases::TOLLGATE_REPLAY),
-            ..purchase
-        })
+        let session = self.call.session.clone();
+        let replay_only = headers.contains_key(purchases::TOLLGATE_REPLAY);
+        let purchase = PurchaseRequest::new(self.call.caller.clone(), order, dedupe_by);
+        Ok(PurchaseRequest { session, replay_only, ..purchase })
     }
 
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {
@@ -77,18 +74,15 @@ impl HandlerContext {
         self.purchases.buy(purchase).await
     }
 
-    /// Answers with what reads many purchases at once: one at a time for each caller.
-    async fn report(
-        &self,
-        report: impl Future<Output = Result<Response, Problem>>,
-    ) -> Result<Response, Problem> {
+    /// Runs a report, which reads many purchases: one at a time per caller.
+    async fn report(&self, report: impl Future<Output = HandlerResult>) -> HandlerResult {
         let uri = &self.call.head.uri;
-        let question = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
-        self.handlers.reports.queue.run(&self.call.caller, question, report).await
+        let request = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
+        self.handlers.reports.queue.run(&self.call.caller, request, report).await
     }
 }
 
-/// The end of `downstream`: answers calls, and buys through `purchases`.
+/// Dispatches calls to the endpoints.
 pub struct Routes {
     pub handlers: Arc<Handlers>,
     pub purchases: Purchases,
@@ -99,24 +93,22 @@ impl Routes {
         let (handlers, purchases) = (Arc::clone(&self.handlers), self.purchases.clone());
         let (id, route) = (call.id.clone(), call.route);
         let endpoint = endpoints::find(route);
-        let admitted = match route.auth {
-            // A caller who is no admin learns just that.
-            Auth::Admin => ensure_admin(call.session.role),
-            Auth::Caller | Auth::Public => Ok(()),
+        let handling = async {
+            if route.auth == Auth::Admin {
+                ensure_admin(call.session.role)?;
+            }
+            (endpoint.handler)(HandlerContext { handlers, purchases, call }).await
         };
-        let outcome = match admitted {
-            Ok(()) => (endpoint.handler)(HandlerContext { handlers, purchases, call }).await,
-            Err(problem) => Err(problem),
-        };
-        let mut answer =
-            outcome.unwrap_or_else(|problem| response::from_problem(problem, id.as_str()));
+        let result = handling.await;
+        let mut response =
+            result.unwrap_or_else(|problem| response::from_problem(problem, id.as_str()));
         if !endpoint.is_page() {
-            answer = response::with_security_headers(answer);
+            response = response::with_security_headers(response);
         }
         if route.class == Class::Paid {
             let name = self.handlers.ledger_name.clone();
-            answer.headers_mut().insert(purchases::TOLLGATE_LEDGER, name);
+            response.headers_mut().insert(purchases::TOLLGATE_LEDGER, name);
         }
-        answer
+        response
     }
 }

@@ -1,5 +1,4 @@
-//! `GET /bff/openapi.json` and `tollgate openapi`: the API as an OpenAPI 3.1 document, made from the rows
-//! that the gate itself reads: routes, models, problems.
+//! The OpenAPI 3.1 document, generated from the tables of endpoints, models and problems.
 
 use std::collections::BTreeMap;
 
@@ -23,31 +22,25 @@ use crate::downstream::route::Class;
 use crate::problem::Kind;
 
 const DESCRIPTION: &str = "A proxy that holds the key of a prepaid AI gateway and never buys twice. Amounts are US dollars: \
-     decimal strings of six places, and integers of micro-dollars. A request without an Idempotency-Key is told from \
-     others by its payload alone; send one key per purchase and the same key with every repeat. Every problem says \
-     whether money moved (`charged`).";
+     decimal strings of six places, and integers of micro-dollars. Send one \
+     Idempotency-Key per purchase, and the same key with each retry; without a key, requests are compared by payload. \
+     Every problem says whether money moved (`charged`).";
 
 const PURCHASE_REQUEST_HEADERS: &[QueryParam] = &[
     optional(
         "Idempotency-Key",
-        "Names the purchase: the same key is bought once, and answered alike.",
-        || {
-            schemas::string()
-                .min_length(Some(1))
-                .max_length(Some(255))
-                .pattern(Some("^[!#-~]+$"))
-                .into()
-        },
+        "One key per purchase: a retry with the same key returns the same reply.",
+        schemas::idempotency_key,
     ),
     optional(
         "Tollgate-Ledger",
-        "The ledger that the purchase relies on, as an earlier answer or the catalog named it. Another one is a \
-         412 `ledger_changed`, and nothing is sent.",
+        "The ledger's name, from the catalog or an earlier reply. If the ledger has changed since, nothing is sent, \
+         and the response is a 412 `ledger_changed`.",
         schemas::text,
     ),
     optional(
         "Tollgate-Replay",
-        "`only` asks for the answer of an earlier purchase and buys nothing: where there is none, it is a 404 \
+        "`only` returns the reply of an earlier purchase and buys nothing. Without one, the response is a 404 \
          `purchase_not_found`.",
         schemas::text,
     ),
@@ -58,18 +51,18 @@ const PURCHASE_RESPONSE_HEADERS: &[(&str, &str)] = &[
         "Tollgate-Cost",
         "What it cost, in dollars: 0.006000. A replay repeats it and is not charged again.",
     ),
-    ("Idempotent-Replayed", "`true` where it is the reply of an earlier or running purchase."),
+    ("Idempotent-Replayed", "`true` on the reply of an earlier or running purchase."),
     (
         "Tollgate-Ignored",
-        "What was asked for and is not done, by name, where there is any: what the gateway has no word for, and an \
-         `aspect_ratio` (or `size`) that the model ignores.",
+        "Names of fields without effect, if any: those that the gateway does not support, and an `aspect_ratio` (or \
+         `size`) that the model ignores.",
     ),
-    ("Tollgate-Ledger", "The name of the ledger that knows the purchase."),
-    ("X-Request-Id", "The request's name in logs."),
+    ("Tollgate-Ledger", "The name of the ledger."),
+    ("X-Request-Id", "The request's id in the logs."),
 ];
 
 pub fn document(catalog: &Catalog) -> Bytes {
-    // Plain data: this cannot fail.
+    // Serializing plain data cannot fail.
     build(catalog).to_pretty_json().unwrap_or_default().into()
 }
 
@@ -99,7 +92,7 @@ fn build(catalog: &Catalog) -> OpenApi {
         .info(info)
         .paths(paths)
         .components(Some(components.build()))
-        // Open access asks for none.
+        // Open mode needs no token.
         .security(Some([
             SecurityRequirement::default(),
             SecurityRequirement::new("token", [] as [&str; 0]),
@@ -192,9 +185,9 @@ fn success_response(reply: &EndpointResponse, is_paid: bool) -> utoipa::openapi:
 }
 
 fn problem_response(endpoint: &Endpoint, kinds: &[&Kind]) -> utoipa::openapi::Response {
-    let words: Vec<_> =
+    let lines: Vec<_> =
         kinds.iter().map(|kind| format!("`{}`: {}.", kind.code, kind.title)).collect();
-    let mut builder = ResponseBuilder::new().description(words.join(" "));
+    let mut builder = ResponseBuilder::new().description(lines.join(" "));
     let (media_type, schema) = if endpoint.route.path.starts_with("/v1/") {
         ("application/json", "OpenAiError")
     } else {
@@ -233,19 +226,19 @@ mod tests {
     }
 
     #[test]
-    fn a_chat_in_the_dialect_is_answered_whole_or_as_events() {
+    fn openai_chat_has_json_and_event_stream_responses() {
         let document = document(&Catalog::published());
         let json: serde_json::Value = serde_json::from_slice(&document).unwrap();
         let chat = &json["paths"]["/v1/chat/completions"]["post"];
         let content = chat["responses"]["200"]["content"].as_object().unwrap();
         let kinds: Vec<_> = content.keys().collect();
         assert_eq!(kinds, ["application/json", "text/event-stream"]);
-        let asked = &json["components"]["schemas"]["OpenAiChatRequest"]["properties"]["stream"];
-        assert_eq!(asked["type"], serde_json::json!(["boolean", "null"]));
+        let stream = &json["components"]["schemas"]["OpenAiChatRequest"]["properties"]["stream"];
+        assert_eq!(stream["type"], serde_json::json!(["boolean", "null"]));
     }
 
     #[test]
-    fn whatever_is_named_in_the_document_is_in_it() {
+    fn all_schema_references_resolve() {
         let document = document(&Catalog::published());
         let text = std::str::from_utf8(&document).unwrap();
         let json: serde_json::Value = serde_json::from_str(text).unwrap();

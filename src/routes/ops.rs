@@ -1,4 +1,4 @@
-//! The second listener: what operators and probes ask. It never shares a port with callers.
+//! The ops listener, for operators and probes. It never shares a port with callers.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -16,19 +16,18 @@ use crate::access::Authenticator;
 use crate::billing::summary::{BillingReport, BillingSummary};
 use crate::metrics::Metrics;
 use crate::problem::{FORBIDDEN, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED, Problem};
-use crate::response::{self, Response};
+use crate::response::{self, HandlerResult, Response};
 use crate::upstream::billing::ApiKeysResponse;
 
-/// Answers `/healthz`, `/readyz` and `/metrics`, and this machine's `/billing` and `/members`.
+/// Serves `/healthz`, `/readyz` and `/metrics`, and `/billing` and `/members` on this machine only.
 #[derive(Clone)]
 pub struct Ops {
     pub metrics: Arc<Metrics>,
     pub ready: Arc<dyn Fn() -> ReadyFuture + Send + Sync>,
-    /// Whose list of members `POST /members` has looked at anew, so that a command's change holds at once.
+    /// `POST /members` refreshes its member cache.
     pub access: Option<Arc<Authenticator>>,
     pub summary: Option<BillingSummary>,
-    /// Refuses requests over loopback that were meant for another host: with DNS rebinding, a page in an
-    /// operator's browser could read the answers otherwise. `/healthz` stays open to all.
+    /// Checks `Host` over loopback, which stops DNS rebinding in an operator's browser.
     pub host_guard: HostGuard,
     pub own_addresses: Arc<[IpAddr]>,
 }
@@ -60,33 +59,32 @@ impl Ops {
             let ops = ops.clone();
             async move {
                 let (head, _body) = request.into_parts();
-                let answer = ops.answer(peer, &head).await;
-                Ok(response::with_security_headers(
-                    answer.unwrap_or_else(|problem| response::from_problem(problem, "")),
-                ))
+                let result = ops.handle(peer, &head).await;
+                let response = result.unwrap_or_else(|problem| response::from_problem(problem, ""));
+                Ok(response::with_security_headers(response))
             }
         }))
     }
 
-    async fn answer(&self, peer: IpAddr, head: &Parts) -> Result<Response, Problem> {
+    async fn handle(&self, peer: IpAddr, head: &Parts) -> HandlerResult {
         let (path, headers) = (head.uri.path(), &head.headers);
-        let takes = |method, allowed| {
+        let require = |method, allowed| {
             let refusal = || Problem::new(&METHOD_NOT_ALLOWED).allow(allowed);
             (head.method == method).then_some(()).ok_or_else(refusal)
         };
         match (path, &self.summary, &self.access) {
             ("/billing", Some(summary), _) => {
                 self.check_local(peer, headers)?;
-                takes(Method::GET, "GET")?;
+                require(Method::GET, "GET")?;
                 let ApiKeysResponse { keys, billing } =
                     Arc::unwrap_or_clone(summary.fetch_now().await?.listing);
-                let statement = BillingReport { process: std::process::id(), keys, billing };
-                return Ok(response::json(StatusCode::OK, &statement));
+                let report = BillingReport { process: std::process::id(), keys, billing };
+                return Ok(response::json(StatusCode::OK, &report));
             }
-            // A command waits until its change holds.
+            // Commands wait until their change applies.
             ("/members", _, Some(access)) => {
                 self.check_local(peer, headers)?;
-                takes(Method::POST, "POST")?;
+                require(Method::POST, "POST")?;
                 access.refresh().await;
                 return Ok(healthz());
             }
@@ -94,19 +92,16 @@ impl Ops {
             _ => return Err(Problem::new(&NOT_FOUND)),
         }
         if head.method != Method::HEAD {
-            takes(Method::GET, "GET, HEAD")?;
+            require(Method::GET, "GET, HEAD")?;
         }
-        // Over loopback asks a browser, too, that a page sent to a name that leads here.
+        // Over loopback, the request may come from a page, by DNS rebinding.
         if path != "/healthz" && peer.is_loopback() {
             (self.host_guard)(headers)?;
         }
         if path == "/metrics" {
             let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            return Ok(response::from_bytes(
-                StatusCode::OK,
-                media_type,
-                self.metrics.encode().into(),
-            ));
+            let text = self.metrics.encode().into();
+            return Ok(response::from_bytes(StatusCode::OK, media_type, text));
         }
         if path == "/readyz" {
             (self.ready)().await?;
@@ -114,17 +109,16 @@ impl Ops {
         Ok(healthz())
     }
 
-    /// For a command on this machine, and no page: the account's numbers have no password but this, and
-    /// each question takes a slot of the rate limit from those who buy.
+    /// Refuses other machines and web pages: `/billing` shows the account and takes a slot.
     fn check_local(&self, peer: IpAddr, headers: &HeaderMap) -> Result<(), Problem> {
         if !peer.is_loopback() && !self.own_addresses.contains(&peer) {
-            return Err(Problem::new(&FORBIDDEN).detail("only this machine may ask this"));
+            return Err(Problem::new(&FORBIDDEN).detail("only available on this machine"));
         }
         (self.host_guard)(headers)?;
-        // A page under any name can send a request here, although it could not read the answer.
+        // A page can send a request even if it cannot read the response.
         let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());
         if headers.contains_key(ORIGIN) || !matches!(site, None | Some(b"none" | b"same-origin")) {
-            return Err(Problem::new(&ORIGIN_NOT_ALLOWED).detail("no web page may ask this"));
+            return Err(Problem::new(&ORIGIN_NOT_ALLOWED).detail("not available to web pages"));
         }
         Ok(())
     }
@@ -154,11 +148,16 @@ mod tests {
     {
         let store = Store::in_memory(Arc::new(crate::clock::wall));
         let window = RateLimit::new(store.clone(), Setting::Auto, CancellationToken::new());
-        BillingSummary::new(gateway, &[], store, window)
+        BillingSummary::new(
+            crate::billing::summary::BillingClient::new(gateway),
+            &[],
+            store,
+            window,
+        )
     }
 
     #[tokio::test]
-    async fn the_accounts_numbers_are_for_this_machine_alone() {
+    async fn billing_is_served_to_this_machine_only() {
         let gateway = service_fn(|_: GatewayRequest| async {
             let body = Bytes::from_static(br#"{"keys":[],"billing":{"balanceCents":4210}}"#);
             Ok(GatewayReply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
@@ -201,20 +200,20 @@ mod tests {
             ("::ffff:127.0.0.1", "/metrics", StatusCode::MISDIRECTED_REQUEST),
             ("127.0.0.1", "/readyz", StatusCode::MISDIRECTED_REQUEST),
             ("127.0.0.1", "/healthz", StatusCode::OK),
-            // A scraper elsewhere may know us by any name.
+            // A scraper on another machine may use any name.
             ("192.0.2.8", "/metrics", StatusCode::OK),
             ("192.0.2.8", "/readyz", StatusCode::OK),
         ] {
             let request = Request::get(path).body(()).unwrap();
-            let answer = admin.service_for(peer.parse().unwrap()).oneshot(request).await.unwrap();
-            assert_eq!(answer.status(), status, "{peer} {path}");
-            assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
-            assert!(answer.headers().contains_key("content-security-policy"));
+            let response = admin.service_for(peer.parse().unwrap()).oneshot(request).await.unwrap();
+            assert_eq!(response.status(), status, "{peer} {path}");
+            assert_eq!(response.headers()["x-content-type-options"], "nosniff");
+            assert!(response.headers().contains_key("content-security-policy"));
         }
     }
 
     #[tokio::test]
-    async fn members_are_looked_at_for_a_command_on_this_machine_and_for_no_page() {
+    async fn member_refresh_is_for_this_machine_and_not_for_pages() {
         let gateway =
             service_fn(|_: GatewayRequest| async { Err::<GatewayReply, _>(Error::Draining) });
         let access = Arc::new(Authenticator::new(crate::access::AuthMode::Open, Arc::default()));
@@ -240,13 +239,13 @@ mod tests {
                 .into_iter()
                 .fold(request, |request, (name, value)| request.header(name, value));
             let near = admin.service_for(peer.parse().unwrap());
-            let answer = near.oneshot(request.body(()).unwrap()).await.unwrap();
-            assert_eq!(answer.status(), status, "{peer} {method} {header:?}");
+            let response = near.oneshot(request.body(()).unwrap()).await.unwrap();
+            assert_eq!(response.status(), status, "{peer} {method} {header:?}");
         }
     }
 
     #[tokio::test]
-    async fn server_is_not_ready_until_its_ledger_is_open_and_alive_all_the_while() {
+    async fn readyz_waits_for_the_ledger_and_healthz_does_not() {
         let is_open = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let seen = Arc::clone(&is_open);
         let ready = move || {

@@ -1,4 +1,4 @@
-//! Answers everything that is no endpoint: with the built-in page, or with the site in `page.dir`.
+//! Serves the built-in page, or the site in `page.dir`, at all paths that are no endpoints.
 
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
@@ -11,16 +11,15 @@ use super::assets;
 use super::file::{REVALIDATE, StaticFile, header_map};
 use super::site::{Site, is_navigation};
 use crate::problem::{self, Problem};
-use crate::response::{self, Response};
+use crate::response::{self, HandlerResult, Response};
 
 pub enum Page {
-    BuiltIn { index: StaticFile, manifest: StaticFile },
-    Site(Site),
+    BuiltIn { index: Box<StaticFile>, manifest: Box<StaticFile> },
+    Site(Box<Site>),
 }
 
 impl Page {
-    /// The page in the binary: `title` is the name that people read, clips may be played from `media_origins`,
-    /// too. Its markup depends on the settings, so it is compressed now.
+    /// Renders the built-in page, which may also play videos from `media_origins`.
     pub fn built_in(title: &str, media_origins: &[String]) -> Self {
         let markup =
             assets::INDEX.replacen(PLACEHOLDER, &head_html(title, &assets::base_path()), 1);
@@ -36,15 +35,16 @@ impl Page {
         let policy = policy.unwrap_or(HeaderValue::from_static(DENY_ALL_CSP));
         headers.insert(CONTENT_SECURITY_POLICY, policy);
         let plain = header_map([(CACHE_CONTROL, REVALIDATE), (X_CONTENT_TYPE_OPTIONS, "nosniff")]);
-        let manifest = StaticFile::new(manifest(title).into(), MANIFEST, &plain);
-        Self::BuiltIn { index: StaticFile::new(markup.into(), HTML, &headers), manifest }
+        let manifest = Box::new(StaticFile::new(manifest(title).into(), MANIFEST, &plain));
+        let index = Box::new(StaticFile::new(markup.into(), HTML, &headers));
+        Self::BuiltIn { index, manifest }
     }
 
-    pub async fn answer(&self, head: &Parts) -> Result<Response, Problem> {
+    pub async fn answer(&self, head: &Parts) -> HandlerResult {
         let found = match self {
             Self::BuiltIn { index, manifest } => match head.uri.path() {
-                "/" => Some(index.answer(&head.method, &head.headers)),
-                "/manifest.webmanifest" => Some(manifest.answer(&head.method, &head.headers)),
+                "/" => Some(index.response(&head.method, &head.headers)),
+                "/manifest.webmanifest" => Some(manifest.response(&head.method, &head.headers)),
                 // Browsers ask for it wherever no page has named an icon, such as beside a JSON document.
                 "/favicon.ico" => assets::icon(head),
                 _ => assets::answer(head),
@@ -52,7 +52,7 @@ impl Page {
             Self::Site(site) => site.answer(head).await?,
         };
         match found {
-            Some(answer) => Ok(answer),
+            Some(response) => Ok(response),
             None if is_navigation(&head.headers) => Ok(not_found_page()),
             None => Err(Problem::new(&problem::NOT_FOUND)),
         }
@@ -67,7 +67,7 @@ const NOT_FOUND_HTML: &str = "<!doctype html><html lang=\"en\"><meta charset=\"u
     <title>Nothing here</title><h1>There is nothing at this address</h1>\
     <p><a href=\"/\">Go to the start page</a></p></html>\n";
 
-/// Everything that a browser may refuse on the page's behalf, but what the page itself uses.
+/// Denies all browser features that the page does not use.
 const PERMISSIONS_POLICY: &str = "accelerometer=(), autoplay=(self), camera=(), clipboard-write=(self), \
     display-capture=(), encrypted-media=(), fullscreen=(self), geolocation=(), gyroscope=(), \
     magnetometer=(), microphone=(), midi=(), payment=(), picture-in-picture=(self), \
@@ -123,7 +123,7 @@ fn escape_html(text: &str) -> String {
 const DENY_ALL_CSP: &str = "default-src 'none'; frame-ancestors 'none'";
 
 fn content_security_policy(media_origins: &[String]) -> String {
-    // Settings are checked elsewhere; what could end the directive is still not taken.
+    // Settings are validated already; this only excludes what could end the directive.
     let harmless = |origin: &&String| {
         !origin.is_empty()
             && origin.bytes().all(|byte| byte.is_ascii_graphic() && !b";,'\"".contains(&byte))
@@ -138,13 +138,13 @@ fn content_security_policy(media_origins: &[String]) -> String {
 }
 
 fn not_found_page() -> Response {
-    let answer = response::from_bytes(StatusCode::NOT_FOUND, HTML, NOT_FOUND_HTML.into());
+    let response = response::from_bytes(StatusCode::NOT_FOUND, HTML, NOT_FOUND_HTML.into());
     let headers = [
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (CONTENT_SECURITY_POLICY, DENY_ALL_CSP),
         (CACHE_CONTROL, "no-store"),
     ];
-    response::with_headers(answer, headers)
+    response::with_headers(response, headers)
 }
 
 #[cfg(test)]

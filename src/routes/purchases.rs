@@ -1,5 +1,4 @@
-//! What all paid endpoints share: how a purchase wants to be recognised, the ledger that it relies on, and the
-//! answer that its receipt becomes.
+//! What all paid endpoints share: the dedupe key, the ledger check, and the response to a receipt.
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderName};
@@ -11,17 +10,16 @@ use crate::response::{self, Response};
 use crate::validate::IgnoredFields;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// Stock SDKs put it on what they send again.
+/// Set by stock SDKs on retries.
 const SDK_RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
 const MAX_KEY_LEN: usize = 255;
-/// The name of the ledger that a purchase relies on. It changes whenever the server may have forgotten
-/// purchases, and their keys with them.
+/// The name of the ledger. It changes whenever the server may have forgotten purchases.
 pub(super) const TOLLGATE_LEDGER: HeaderName = HeaderName::from_static("tollgate-ledger");
-/// Asks for the answer of an earlier purchase and buys nothing. `only` is the documented value; any other means
-/// the same, so that a misspelt one cannot buy.
+/// `only` asks for the reply of an earlier purchase. Any other value means the same, so that a
+/// misspelled one cannot buy.
 pub(super) const TOLLGATE_REPLAY: HeaderName = HeaderName::from_static("tollgate-replay");
 
-/// Reads the `Idempotency-Key` (draft 07; `"k"` and `k` are the same key), or else whether an SDK sends again.
+/// Reads the `Idempotency-Key`, where `"k"` and `k` are equal, or the SDK's retry mark.
 pub(super) fn dedupe_key(headers: &HeaderMap) -> Result<DedupeBy, Problem> {
     let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(first) = keys.next() else {
@@ -49,20 +47,19 @@ fn invalid(expected: &'static str) -> Problem {
     Problem::new(&INVALID_IDEMPOTENCY_KEY).detail(expected)
 }
 
-/// Refuses a purchase that names another ledger than `name`: a key that was sent under another name would buy a
-/// second time. No new purchase is made, no running one joined, no reply replayed.
+/// Refuses a purchase that names another ledger, which may know its key: it could buy twice.
 pub(super) fn check_ledger(name: &HeaderValue, headers: &HeaderMap) -> Result<(), Problem> {
     if headers.get_all(TOLLGATE_LEDGER).iter().all(|named| named == name) {
         return Ok(());
     }
     Err(Problem::new(&LEDGER_CHANGED).detail(
-        "Tollgate-Ledger names another ledger than this one, which may not know this purchase's key; nothing was sent",
+        "Tollgate-Ledger names another ledger, and this one may not know the key; nothing was sent",
     ))
 }
 
 pub(super) fn from_receipt(receipt: Receipt) -> Response {
-    let mut answer = from_gateway(receipt.status, receipt.is_json, receipt.body);
-    let headers = answer.headers_mut();
+    let mut response = from_gateway(receipt.status, receipt.is_json, receipt.body);
+    let headers = response.headers_mut();
     if let Ok(cost) = HeaderValue::try_from(receipt.cost.to_string()) {
         headers.insert("tollgate-cost", cost);
     }
@@ -70,28 +67,28 @@ pub(super) fn from_receipt(receipt: Receipt) -> Response {
         headers.insert(REPLAYED, HeaderValue::from_static("true"));
     }
     match receipt.delivery {
-        None => answer,
-        // A body that is dropped before that did not arrive, and an identical purchase soon after is its repeat.
-        Some(delivery) => answer.map(|body| body.on_end(move || delivery.record())),
+        None => response,
+        // If the body is dropped earlier, an identical request soon after counts as a retry.
+        Some(delivery) => response.map(|body| body.on_end(move || delivery.record())),
     }
 }
 
-/// The gateway's answer in other words. A replay's own bytes stay until these are gone: the room that
-/// they take bounds both.
+/// Answers with a translated body. A replay's original body is held as long, since its memory
+/// permit covers both.
 pub(super) fn with_translated_body(receipt: Receipt, body: Bytes) -> Response {
     let original = receipt.is_replay.then(|| receipt.body.clone());
-    let answer = from_receipt(Receipt { body, ..receipt });
+    let response = from_receipt(Receipt { body, ..receipt });
     match original {
-        Some(original) => answer.map(|body| body.with_guard(original)),
-        None => answer,
+        Some(original) => response.map(|body| body.with_guard(original)),
+        None => response,
     }
 }
 
-pub(super) fn with_ignored(ignored: &IgnoredFields, mut answer: Response) -> Response {
+pub(super) fn with_ignored(ignored: &IgnoredFields, mut response: Response) -> Response {
     if let Some(Ok(names)) = ignored.names().map(HeaderValue::try_from) {
-        answer.headers_mut().insert("tollgate-ignored", names);
+        response.headers_mut().insert("tollgate-ignored", names);
     }
-    answer
+    response
 }
 
 pub(super) fn from_gateway(status: StatusCode, is_json: bool, body: Bytes) -> Response {
@@ -117,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_the_same_bare_and_quoted_and_nothing_else_is_one() {
+    fn idempotency_key_is_equal_bare_and_quoted_and_others_are_rejected() {
         let key = Some(DedupeBy::IdempotencyKey("a-1_$".into()));
         assert_eq!(read("idempotency-key", &["a-1_$"]), key);
         assert_eq!(read("idempotency-key", &["\"a-1_$\""]), key);
@@ -130,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_sdk_that_sends_again_says_so() {
+    fn retry_count_header_marks_sdk_retries() {
         for (count, is_retry) in [("0", false), ("1", true), ("x", false), ("", false)] {
             let read = read("x-stainless-retry-count", &[count]);
             assert_eq!(read, Some(DedupeBy::Fingerprint { is_retry }), "{count:?}");
@@ -139,7 +136,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_key_is_visible_ascii_as_it_was_given_or_it_is_none(
+        fn idempotency_key_is_visible_ascii_or_rejected(
             bytes in prop_oneof![
                 prop::collection::vec(b'!'..=b'~', 0..300),
                 prop::collection::vec(any::<u8>(), 0..20),
@@ -160,7 +157,7 @@ mod tests {
         }
 
         #[test]
-        fn quotes_around_a_key_change_nothing_and_a_second_key_spoils_it(key in "[!#-~]{1,255}") {
+        fn quotes_do_not_change_a_key_and_two_keys_are_rejected(key in "[!#-~]{1,255}") {
             let (bare, quoted) = (key.clone(), format!("\"{key}\""));
             let one = read("idempotency-key", &[&bare]);
             prop_assert_eq!(&one, &Some(DedupeBy::IdempotencyKey(key.into())));
@@ -170,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_header_passes_and_any_other_name_is_refused() {
+    fn ledger_header_must_match_if_present() {
         let name = HeaderValue::from_static("one");
         for (sent, is_another) in [
             (&[][..], false),

@@ -1,4 +1,4 @@
-//! Fronts a static site: files of one folder, and nothing that lies outside it or is hidden in it.
+//! Serves a static site from a folder, without hidden files and links that lead outside.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,12 +19,12 @@ pub struct Site {
     files: ServeDir,
 }
 
-/// A file beside a file that holds it compressed: `app.js.br` for `app.js`.
+/// The extensions of precompressed files, such as `app.js.br` for `app.js`.
 const PRECOMPRESSED: &[&str] = &["br", "zst", "gz"];
 const INDEX: &str = "index.html";
 
 impl Site {
-    /// `fallback`, a file in `dir`, answers navigations to paths without a file.
+    /// `fallback` is a file in `dir` for navigations to missing paths.
     pub fn new(dir: PathBuf, fallback: Option<String>) -> Self {
         let files =
             ServeDir::new(&dir).precompressed_br().precompressed_zstd().precompressed_gzip();
@@ -35,9 +35,9 @@ impl Site {
         Self { dir, fallback, files }
     }
 
-    /// The file at the path, else the fallback for a navigation, else `None`.
+    /// Returns the file, or the fallback for a navigation, or `None`.
     pub async fn answer(&self, head: &Parts) -> Result<Option<Response>, Problem> {
-        // What is hidden or outside gets no fallback: that would look as if it were there.
+        // Unsafe paths get no fallback: it would look as if they existed.
         let Some(path) = safe_path(head.uri.path()) else { return Ok(None) };
         let found = self.serve(head, &path, head.uri.clone()).await?;
         match &self.fallback {
@@ -57,7 +57,7 @@ impl Site {
         if !self.contains(path).await {
             return Ok(None);
         }
-        let mut request = Request::new(Body::empty());
+        let mut request = Request::new(Body::default());
         *request.method_mut() = head.method.clone();
         *request.uri_mut() = uri;
         *request.headers_mut() = head.headers.clone();
@@ -67,15 +67,15 @@ impl Site {
             Ok(served) => served,
             Err(error) if is_missing(&error) => return Ok(None),
             Err(error) => {
-                tracing::warn!(%error, "page.dir cannot be read");
+                tracing::warn!(%error, "failed to read page.dir");
                 return Err(Problem::new(&problem::INTERNAL));
             }
         };
-        let answer = served.map(Body::stream);
-        Ok(Some(response::with_headers(answer, [(X_CONTENT_TYPE_OPTIONS, "nosniff")])))
+        let response = served.map(Body::stream);
+        Ok(Some(response::with_headers(response, [(X_CONTENT_TYPE_OPTIONS, "nosniff")])))
     }
 
-    /// Whether every file that could be served for this path lies in the folder: links may lead out.
+    /// Whether every file that could be served for this path is inside the folder.
     async fn contains(&self, path: &Path) -> bool {
         let (dir, path) = (self.dir.clone(), path.to_owned());
         tokio::task::spawn_blocking(move || all_inside(&dir, &path)).await.unwrap_or(false)
@@ -90,7 +90,7 @@ fn all_inside(dir: &Path, path: &Path) -> bool {
         let mut variants = std::iter::once(file.clone()).chain(precompressed_variants(file));
         variants.all(|variant| match variant.canonicalize() {
             Ok(real) => is_inside(&real, &root),
-            // What is not there is not served; what cannot be told, such as a loop of links, is not either.
+            // A missing file is fine. Other errors, such as a loop of links, are not.
             Err(error) => is_missing(&error),
         })
     })
@@ -109,14 +109,14 @@ fn precompressed_variants(file: &Path) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Inside the folder, and not by way of something hidden in it: a link may point at `.env`.
+/// Hidden files count as outside: a link may point at `.env`.
 fn is_inside(real: &Path, root: &Path) -> bool {
     real.strip_prefix(root).is_ok_and(|rest| {
         rest.components().all(|part| !part.as_os_str().as_encoded_bytes().starts_with(b"."))
     })
 }
 
-/// The path below the folder, or `None` for anything that is hidden, climbs, or reads differently once decoded.
+/// Decodes a path, or returns `None` if it is hidden, climbs, or has decoded separators.
 fn safe_path(path: &str) -> Option<PathBuf> {
     let mut inner = PathBuf::new();
     let segments: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
@@ -135,7 +135,7 @@ fn safe_path(path: &str) -> Option<PathBuf> {
     Some(inner)
 }
 
-/// Whether a person follows a link or types an address, rather than a program asking.
+/// Whether a browser navigates, rather than a script or program sends the request.
 pub(super) fn is_navigation(headers: &HeaderMap) -> bool {
     let is = |name: &HeaderName, wanted: fn(&str) -> bool| {
         headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).any(wanted)

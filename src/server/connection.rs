@@ -1,5 +1,4 @@
-//! Serves one connection: requests one after another, deadlines for heads and silence, and an end at
-//! which no refusal is lost.
+//! Serves one HTTP/1 connection with header and idle timeouts and a lingering close.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -16,7 +15,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, sink};
 use tokio::net::TcpStream;
 use tokio::time::{sleep_until, timeout};
 use tokio_util::io::InspectReader;
@@ -29,9 +28,9 @@ use crate::response::BoxError;
 
 const MAX_HEADERS: usize = 64;
 const MAX_HEAD_SIZE: usize = 16 * 1_024;
-/// After a refusal, this much of an unread body is still taken, for this long: closing earlier would
-/// reset the connection, the client would lose the refusal, and send everything again.
-const LINGER_BYTES: usize = 4 * 1_024 * 1_024;
+/// How much of an unread body is drained before closing, and for how long. An earlier close would
+/// reset the connection; the client would lose the refusal and retry.
+const LINGER_BYTES: u64 = 4 * 1_024 * 1_024;
 const LINGER_TIME: Duration = Duration::from_secs(1);
 
 pub(super) async fn serve<S, B>(
@@ -53,16 +52,16 @@ pub(super) async fn serve<S, B>(
             seen.set_phase(HEAD);
         }
     }));
-    let answering = Arc::clone(&activity);
+    let state = Arc::clone(&activity);
     let service = service_fn(move |request| {
-        answering.set_phase(BUSY);
-        let (answer, activity) = (service.clone().oneshot(request), Arc::clone(&answering));
-        answer.map_ok(|answer| {
-            let written = ResponseGuard(activity);
-            // It is dropped with the body. Unlike a mapped frame, a mapped error leaves the length known.
-            answer.map(|body| {
+        state.set_phase(BUSY);
+        let (response, activity) = (service.clone().oneshot(request), Arc::clone(&state));
+        response.map_ok(|response| {
+            let guard = ResponseGuard(activity);
+            // Dropped with the body. `map_err` keeps the size hint, `map_frame` does not.
+            response.map(|body| {
                 body.map_err(move |error| {
-                    let _held = &written;
+                    let _guard = &guard;
                     error
                 })
             })
@@ -79,7 +78,7 @@ pub(super) async fn serve<S, B>(
     let mut draining = false;
     loop {
         tokio::select! {
-            // How it ended is the client's affair: it hung up, or sent what is no HTTP and was told so.
+            // Errors are the client's: it disconnected, or sent invalid HTTP and got a 400.
             _ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => break,
             () = shutdown.cancelled(), if !draining => {
                 draining = true;
@@ -95,24 +94,15 @@ pub(super) async fn serve<S, B>(
 }
 
 async fn linger(mut stream: TcpStream) {
-    if stream.shutdown().await.is_err() {
-        return;
+    if stream.shutdown().await.is_ok() {
+        let mut rest = stream.take(LINGER_BYTES);
+        timeout(LINGER_TIME, copy(&mut rest, &mut sink())).await.ok();
     }
-    let mut sink = [0; 4_096];
-    let mut left = LINGER_BYTES;
-    let drain = async {
-        while left > 0 {
-            match stream.read(&mut sink).await {
-                Ok(0) | Err(_) => return,
-                Ok(read) => left = left.saturating_sub(read),
-            }
-        }
-    };
-    timeout(LINGER_TIME, drain).await.ok();
 }
 
-/// What a connection is at, and since when: two bits of phase, the rest milliseconds. hyper's own head timer
-/// also runs between requests; this one starts with a head's first byte.
+/// The phase of a connection and its start: two bits of phase, the rest milliseconds.
+///
+/// hyper's header timeout also runs between requests; this one starts at a head's first byte.
 #[derive(Debug)]
 struct Activity {
     start: clock::Instant,
@@ -124,7 +114,6 @@ const HEAD: u64 = 1;
 const BUSY: u64 = 2;
 
 impl Activity {
-    /// A new connection owes us a head from its first moment.
     fn new() -> Arc<Self> {
         Arc::new(Self { start: clock::now(), state: AtomicU64::new(HEAD) })
     }
@@ -139,11 +128,10 @@ impl Activity {
         self.state.load(Ordering::Relaxed) & 3 == phase
     }
 
-    /// When the timer is due again, or `None` if the connection has had enough time for what it is at.
+    /// Returns when the timer is due again, or `None` if the phase took too long.
     ///
-    /// The timer is re-armed only when it fires: a busy connection pays nothing for it. It fires once per
-    /// `header_timeout` at least, so that a head that begins late in a long silence gets no more time
-    /// than any other.
+    /// Resetting the timer only when it fires costs a busy connection nothing. It fires at least once
+    /// per `header_timeout`, so that a head after a long idle time gets no extra time.
     fn next_deadline(&self, settings: &ConnectionSettings) -> Option<clock::Instant> {
         let now = clock::now();
         let look_again = now + settings.header_timeout;
@@ -158,7 +146,7 @@ impl Activity {
     }
 }
 
-/// An answer is under way until this is dropped: hyper drops the body when it is written.
+/// Ends the busy phase when hyper drops the written body.
 struct ResponseGuard(Arc<Activity>);
 
 impl Drop for ResponseGuard {

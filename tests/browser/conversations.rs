@@ -132,7 +132,7 @@ fn pinned_conversation_stands_on_top_and_search_shows_where_it_found_the_words()
 }
 
 #[test]
-fn what_is_exported_can_be_imported_and_nothing_is_overwritten() {
+fn exported_conversations_import_without_overwriting() {
     let gate = Gate::start();
     let page = open(&gate);
     ask(&page, "About lighthouses");
@@ -173,7 +173,7 @@ fn what_is_exported_can_be_imported_and_nothing_is_overwritten() {
 }
 
 #[test]
-fn a_file_that_is_no_export_is_refused_in_words_and_changes_nothing() {
+fn import_of_another_file_is_refused_and_changes_nothing() {
     let gate = Gate::start();
     let page = open(&gate);
     ask(&page, "About lighthouses");
@@ -230,7 +230,7 @@ const MANY: &str = "new Promise((done) => {
 })";
 
 #[test]
-fn two_hundred_conversations_and_a_long_one_are_no_trouble() {
+fn two_hundred_conversations_and_a_long_one_stay_usable() {
     let gate = Gate::start();
     let page = open(&gate);
     page.evaluate(MANY);
@@ -266,7 +266,7 @@ const FULL_WHILE_READING: &str = "import(document.querySelector('link[href$=\"/s
 })";
 
 #[test]
-fn what_could_not_be_written_stays_in_memory_though_all_was_read_meanwhile() {
+fn unsaved_record_stays_in_memory_after_a_full_read() {
     let gate = Gate::start();
     let page = open(&gate);
     assert_eq!(page.evaluate(FULL_WHILE_READING), "false,newer,newer");

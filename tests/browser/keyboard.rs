@@ -1,7 +1,7 @@
 //! Everything can be reached by keyboard: the palette, shortcuts, and one Tab stop for each conversation.
 
+use crate::appearance::{VIOLATIONS, load_axe};
 use crate::gate::Gate;
-use crate::looks::{VIOLATIONS, load_axe};
 use crate::page::Page;
 
 const MESSAGE: (&str, &str) = ("textbox", "Message");

@@ -2,7 +2,7 @@
 
 use crate::gate::Gate;
 use crate::page::Page;
-use crate::start::begin_with;
+use crate::page_load::begin_with;
 use crate::watch::Tamper;
 
 const MESSAGE: (&str, &str) = ("textbox", "Message");
@@ -58,7 +58,7 @@ fn lose_the_first_answer(gate: &Gate, page: &Page, then: Tamper) {
 }
 
 #[test]
-fn a_refusal_after_a_lost_answer_leaves_the_outcome_unknown_and_the_key_the_same() {
+fn refusal_after_a_lost_reply_keeps_outcome_unknown_and_key() {
     for (name, says, refusal) in [
         ("limited", "You are sending too fast", Tamper::Answer(429, vec![PROBLEM], LIMITED)),
         ("no-ledger", "Spending cannot be recorded", Tamper::Answer(503, vec![PROBLEM], NO_LEDGER)),
@@ -96,7 +96,7 @@ fn a_refusal_after_a_lost_answer_leaves_the_outcome_unknown_and_the_key_the_same
 }
 
 #[test]
-fn a_connection_that_is_lost_after_the_post_costs_exactly_one_charge() {
+fn connection_lost_after_the_post_costs_one_charge() {
     let gate = Gate::start();
     let page = open(&gate);
     lose_the_first_answer(&gate, &page, Tamper::LoseReply);
@@ -106,7 +106,7 @@ fn a_connection_that_is_lost_after_the_post_costs_exactly_one_charge() {
 }
 
 #[test]
-fn a_reload_in_the_middle_of_a_purchase_costs_exactly_one_charge() {
+fn reload_during_a_purchase_costs_one_charge() {
     let gate = Gate::start();
     let page = open(&gate);
     page.find(MESSAGE).fill("sandbox:slow");
@@ -122,7 +122,7 @@ fn a_reload_in_the_middle_of_a_purchase_costs_exactly_one_charge() {
 }
 
 #[test]
-fn a_key_of_another_memory_is_sent_again_only_at_the_second_click_of_a_warned_person() {
+fn key_of_another_ledger_is_resent_only_after_warning_and_confirmation() {
     let gate = Gate::start();
     let page = open(&gate);
     lose_the_first_answer(&gate, &page, Tamper::Refuse);
@@ -147,7 +147,7 @@ fn a_key_of_another_memory_is_sent_again_only_at_the_second_click_of_a_warned_pe
 }
 
 #[test]
-fn an_open_video_is_asked_for_by_itself_only_when_it_was_sent_and_is_never_bought() {
+fn open_video_is_resumed_only_if_sent_and_never_bought_again() {
     for (state, ledger, says, posts) in [
         ("intent", "replay.ledger", "The page was closed before this was sent", 0),
         ("sent", "'another'", "you may pay twice", 0),
@@ -173,7 +173,7 @@ fn an_open_video_is_asked_for_by_itself_only_when_it_was_sent_and_is_never_bough
 }
 
 #[test]
-fn key_that_was_never_sent_follows_the_ledger() {
+fn unsent_key_follows_the_current_ledger() {
     let gate = Gate::start();
     let page = open(&gate);
     begin_with(&page, STALE);
@@ -187,7 +187,7 @@ fn key_that_was_never_sent_follows_the_ledger() {
 }
 
 #[test]
-fn key_that_was_sent_to_an_earlier_ledger_is_sent_again_only_by_a_warned_person() {
+fn key_sent_to_an_earlier_ledger_is_resent_only_after_a_warning() {
     let gate = Gate::start();
     let page = open(&gate);
     page.evaluate(&left_open("sent", "'gone'"));
@@ -257,7 +257,7 @@ fn left_open(state: &str, ledger: &str) -> String {
 }
 
 #[test]
-fn two_tabs_add_to_one_conversation_and_both_show_all_of_it() {
+fn conversation_shared_by_two_tabs_shows_all_turns_in_both() {
     let gate = Gate::start();
     let first = open(&gate);
     first.find(MESSAGE).fill("one");
@@ -286,7 +286,7 @@ fn answers(count: usize) -> String {
 }
 
 #[test]
-fn markdown_becomes_elements_and_never_markup() {
+fn markdown_becomes_elements_without_parsing_markup() {
     let gate = Gate::start();
     let page = open(&gate);
     assert_eq!(page.evaluate(MARKDOWN), serde_json::json!([]));

@@ -1,6 +1,6 @@
 //! What a person does on the page, from opening it to a clip that plays.
 
-use crate::chatting::choose_model;
+use crate::chat::choose_model;
 use crate::gate::Gate;
 use crate::page::Page;
 use crate::watch::Tamper;
@@ -24,7 +24,7 @@ fn open(gate: &Gate) -> Page {
 }
 
 #[test]
-fn a_message_is_answered_in_rendered_markdown() {
+fn reply_is_rendered_as_markdown() {
     let gate = Gate::start();
     let page = open(&gate);
     choose_model(&page, "beta");
@@ -37,7 +37,7 @@ fn a_message_is_answered_in_rendered_markdown() {
 }
 
 #[test]
-fn a_video_is_bought_in_two_steps_and_plays() {
+fn video_is_bought_in_two_steps_and_plays() {
     let gate = Gate::start();
     let page = open(&gate);
     page.find(TO_VIDEO).click();
@@ -75,7 +75,7 @@ fn enter_never_buys_a_video() {
 }
 
 #[test]
-fn an_unknown_outcome_is_called_unknown_and_perhaps_charged() {
+fn unknown_outcome_is_shown_as_unknown_and_possibly_charged() {
     let gate = Gate::start();
     let mut page = open(&gate);
     page.expect_errors(&["status of 424"]);
@@ -86,7 +86,7 @@ fn an_unknown_outcome_is_called_unknown_and_perhaps_charged() {
 }
 
 #[test]
-fn what_is_left_is_shown_after_each_call_with_a_warning_when_it_covers_no_video() {
+fn remaining_balance_is_shown_and_warns_below_a_videos_price() {
     let gate = Gate::start_with(&[
         ("TOLLGATE_SANDBOX__BALANCE", "4.00"),
         ("TOLLGATE_BUDGET__CALLER", "{ day = \"20.00\" }"),

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
+use crate::appearance::{VIOLATIONS, load_axe};
 use crate::gate::Gate;
-use crate::looks::{VIOLATIONS, load_axe};
 use crate::page::Page;
-use crate::start::begin_with;
+use crate::page_load::begin_with;
 
 const MESSAGE: (&str, &str) = ("textbox", "Message");
 /// Sums the layout shifts that no input has caused.

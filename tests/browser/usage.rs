@@ -2,12 +2,12 @@
 
 use serde_json::json;
 
-use crate::chatting::choose_model;
+use crate::chat::choose_model;
 use crate::gate::Gate;
 use crate::page::Page;
 use crate::watch::Tamper;
 
-const FORBIDDEN: &str = r#"{"type":"/problems/forbidden","title":"You may not do this","status":403,"code":"forbidden","charged":"no","detail":"callers are told apart by address here"}"#;
+const FORBIDDEN: &str = r#"{"type":"/problems/forbidden","title":"You may not do this","status":403,"code":"forbidden","charged":"no","detail":"in open mode usage is not shown"}"#;
 
 fn open(gate: &Gate) -> Page {
     let page = Page::new(&gate.origin);
@@ -17,7 +17,7 @@ fn open(gate: &Gate) -> Page {
 }
 
 #[test]
-fn spending_is_pictured_by_day_and_model_and_saved_as_a_table() {
+fn usage_is_charted_by_day_and_model_and_exported_as_csv() {
     let gate = Gate::start();
     let page = open(&gate);
     page.find(("link", "Usage")).click();
@@ -68,7 +68,7 @@ fn spending_is_pictured_by_day_and_model_and_saved_as_a_table() {
 }
 
 #[test]
-fn on_a_phone_the_whole_table_is_in_sight() {
+fn usage_table_fits_a_phone() {
     let gate = Gate::start();
     let page = open(&gate);
     page.resize(390, 844);
@@ -85,7 +85,7 @@ fn on_a_phone_the_whole_table_is_in_sight() {
 }
 
 #[test]
-fn spending_that_is_not_shown_says_why() {
+fn hidden_usage_says_why() {
     let gate = Gate::start();
     let mut page = open(&gate);
     page.expect_errors(&["status of 403"]);
@@ -94,7 +94,7 @@ fn spending_that_is_not_shown_says_why() {
     page.tamper("*/bff/usage*", refusal);
     page.find(("link", "Usage")).click();
     page.wait_for_text("Could not load your spending.");
-    page.wait_for_text("callers are told apart by address here");
+    page.wait_for_text("in open mode usage is not shown");
     page.stop_tampering();
     page.find(("button", "Try again")).click();
     page.wait_for_text("No purchases in this period.");

@@ -38,7 +38,7 @@ pub(crate) fn order(page: &Page, prompt: &str) {
 }
 
 /// Keeps these jobs as earlier pages did: the fields of each besides its id.
-fn keep_jobs(page: &Page, jobs: &serde_json::Value) {
+pub(crate) fn keep_jobs(page: &Page, jobs: &serde_json::Value) {
     page.evaluate(&format!(
         "new Promise((done) => {{ indexedDB.open('tollgate').onsuccess = ({{ target: {{ result: base }} }}) => {{
             const writing = base.transaction('jobs', 'readwrite');
@@ -51,7 +51,7 @@ fn keep_jobs(page: &Page, jobs: &serde_json::Value) {
 }
 
 #[test]
-fn a_reload_in_the_middle_finds_the_job_again_and_its_clip_plays() {
+fn reload_resumes_the_job_and_its_clip_plays() {
     let gate = Gate::start_with(&[("TOLLGATE_SANDBOX__JOB_TIME", "6s")]);
     let page = open(&gate);
     order(&page, "A lighthouse at dusk: slow camera!");
@@ -75,7 +75,7 @@ fn a_reload_in_the_middle_finds_the_job_again_and_its_clip_plays() {
 }
 
 #[test]
-fn a_connection_that_is_killed_after_the_order_costs_exactly_one_charge() {
+fn connection_killed_after_the_order_costs_one_charge() {
     let gate = Gate::start();
     let page = open(&gate);
     page.tamper("*/api/v1/video", Tamper::LoseReply);
@@ -89,7 +89,7 @@ fn a_connection_that_is_killed_after_the_order_costs_exactly_one_charge() {
 }
 
 #[test]
-fn an_unknown_outcome_is_settled_later_and_becomes_a_video() {
+fn unknown_outcome_is_settled_later_into_a_video() {
     let gate = Gate::start();
     let page = open(&gate);
     page.tamper("*/api/v1/video", Tamper::LoseReply);
@@ -109,7 +109,7 @@ fn an_unknown_outcome_is_settled_later_and_becomes_a_video() {
 }
 
 #[test]
-fn waiting_for_an_order_can_be_stopped_and_says_that_it_may_be_charged() {
+fn stopped_order_says_that_it_may_be_charged() {
     let gate = Gate::start();
     let page = open(&gate);
     order(&page, "sandbox:slow a lighthouse");
@@ -120,7 +120,7 @@ fn waiting_for_an_order_can_be_stopped_and_says_that_it_may_be_charged() {
 }
 
 #[test]
-fn a_failed_video_is_said_with_its_reason_and_what_it_cost() {
+fn failed_video_shows_its_reason_and_cost() {
     let gate = Gate::start();
     let page = open(&gate);
     order(&page, "sandbox:fail a lighthouse");
@@ -136,7 +136,7 @@ fn a_failed_video_is_said_with_its_reason_and_what_it_cost() {
 }
 
 #[test]
-fn a_refused_order_says_so_in_words_and_costs_nothing() {
+fn refused_order_is_explained_and_free() {
     let gate = Gate::start_with(&[LONG, ("TOLLGATE_BUDGET__CALLER", "{ day = \"4.00\" }")]);
     let page = open(&gate);
     // The page does not hear what is left, as after another tab's order.
@@ -158,7 +158,7 @@ fn a_refused_order_says_so_in_words_and_costs_nothing() {
 const FULL: &str = r#"{"type":"/problems/gateway_busy","title":"No room","status":503,"code":"gateway_busy","charged":"no"}"#;
 
 #[test]
-fn a_state_that_nobody_knows_is_shown_as_it_is_and_never_as_failed() {
+fn unknown_job_status_is_shown_raw_and_never_as_failed() {
     let gate = Gate::start();
     let page = open(&gate);
     let told = "retry: 500\n\nevent: job\ndata: {\"request_id\":\"vid_odd\",\"state\":\"open\",\"status\":{\"status\":\"warming_up_lenses\",\"progress\":\"half\"}}\n\n";
@@ -174,7 +174,7 @@ fn a_state_that_nobody_knows_is_shown_as_it_is_and_never_as_failed() {
 }
 
 #[test]
-fn a_result_that_is_no_web_address_is_never_looked_for_on_this_host() {
+fn result_that_is_no_url_is_never_requested_from_this_host() {
     let gate = Gate::start();
     let page = open(&gate);
     let addresses = ["/evil.mp4", "//evil.example/x.mp4", "evil.mp4", "javascript:alert(1)", "?x"];
@@ -189,7 +189,7 @@ fn a_result_that_is_no_web_address_is_never_looked_for_on_this_host() {
 }
 
 #[test]
-fn a_refused_stream_is_not_asked_for_again_and_again_but_jobs_are_looked_at() {
+fn refused_event_stream_falls_back_to_slow_polling() {
     let gate = Gate::start();
     let page = open(&gate);
     let refused = "retry: 1\n\nevent: problem\ndata: {\"title\":\"Too many\",\"status\":429,\"code\":\"rate_limited\",\"charged\":\"no\"}\n\n";
@@ -208,7 +208,7 @@ fn a_refused_stream_is_not_asked_for_again_and_again_but_jobs_are_looked_at() {
 }
 
 #[test]
-fn a_job_goes_on_while_the_browser_is_offline_and_is_found_finished_after_it() {
+fn job_finished_while_offline_is_found_when_back_online() {
     let gate = Gate::start_with(&[("TOLLGATE_SANDBOX__JOB_TIME", "4s")]);
     let page = open(&gate);
     order(&page, "A lighthouse");
@@ -223,7 +223,7 @@ fn a_job_goes_on_while_the_browser_is_offline_and_is_found_finished_after_it() {
 }
 
 #[test]
-fn a_service_that_is_away_for_a_while_is_said_and_jobs_are_found_again() {
+fn unreachable_service_is_shown_and_jobs_resume_afterwards() {
     let gate = Gate::start();
     let page = open(&gate);
     page.tamper("*/bff/events*", Tamper::Refuse);
@@ -236,7 +236,7 @@ fn a_service_that_is_away_for_a_while_is_said_and_jobs_are_found_again() {
 }
 
 #[test]
-fn an_order_that_was_lost_when_the_network_went_is_settled_when_it_is_back() {
+fn order_lost_with_the_network_is_settled_when_it_returns() {
     let gate = Gate::start();
     let page = open(&gate);
     page.tamper("*/api/v1/video", Tamper::LoseReply);
@@ -251,7 +251,7 @@ fn an_order_that_was_lost_when_the_network_went_is_settled_when_it_is_back() {
 }
 
 #[test]
-fn the_title_says_that_a_video_is_finished_until_it_was_seen() {
+fn page_title_announces_a_finished_video_until_seen() {
     let gate = Gate::start();
     let page = open(&gate);
     order(&page, "A lighthouse");
@@ -263,7 +263,7 @@ fn the_title_says_that_a_video_is_finished_until_it_was_seen() {
 }
 
 #[test]
-fn a_notification_comes_only_after_a_click_that_asked_for_it() {
+fn notification_appears_only_after_opting_in() {
     let gate = Gate::start();
     let page = Page::new(&gate.origin);
     // What a browser asks the person cannot be answered here: this stands for its dialog.
@@ -317,63 +317,6 @@ fn file_dropped_beside_the_form_does_not_make_the_browser_leave_the_page() {
 }
 
 #[test]
-fn video_is_shown_large_and_keys_lead_to_the_next_one() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    order(&page, "The first one");
-    page.wait_until(IS_READY);
-    order(&page, "The second one");
-    page.wait_until("document.querySelectorAll('#jobs video').length === 2");
-    page.find(("button", "Show large: The second one")).click();
-    page.wait_until(
-        "document.querySelector('.lightbox .facts .plain').textContent === 'The second one'",
-    );
-    page.evaluate("document.querySelector('.lightbox-bar button').focus()");
-    page.press("ArrowRight");
-    page.wait_until(
-        "document.querySelector('.lightbox .facts .plain').textContent === 'The first one'",
-    );
-    page.wait_until("document.querySelector('.lightbox video')?.readyState >= 2");
-    page.screenshot("video-large");
-    crate::looks::load_axe(&page);
-    assert_eq!(page.evaluate(crate::looks::VIOLATIONS), "");
-    page.press("Escape");
-    page.wait_until("!document.querySelector('.lightbox').open && document.querySelector('.lightbox video') === null");
-    page.wait_until("document.activeElement.classList.contains('enlarge')");
-}
-
-#[test]
-fn clip_plays_without_sound_while_it_is_pointed_at() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    order(&page, "A lighthouse");
-    page.wait_until(IS_READY);
-    page.evaluate("document.querySelector('#jobs .enlarge').focus()");
-    page.wait_until("(({ paused, muted, currentTime }) => !paused && muted && currentTime > 0.05)(document.querySelector('#jobs video'))");
-    page.evaluate("document.getElementById('video-heading').focus()");
-    page.wait_until("document.querySelector('#jobs video').paused");
-}
-
-#[test]
-fn selected_videos_are_removed_together() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    keep_jobs(
-        &page,
-        &json!([{"id": "one", "body": {"status": "failed"}}, {"id": "two", "body": {"status": "failed"}}, {"id": "three", "body": {"status": "failed"}}]),
-    );
-    page.find(("button", "Select")).click();
-    page.evaluate(
-        "[...document.querySelectorAll('.pick')].slice(0, 2).forEach((box) => box.click())",
-    );
-    page.find(("button", "Remove 2")).click();
-    page.find(("button", "Really remove 2? They are not refunded")).click();
-    page.wait_until("document.querySelectorAll('#jobs > li').length === 1");
-    page.reload();
-    page.wait_until("document.querySelectorAll('#jobs > li').length === 1");
-}
-
-#[test]
 fn pending_video_says_how_long_it_will_take_by_the_price_list() {
     let gate = Gate::start_with(&[LONG]);
     let page = open(&gate);
@@ -387,7 +330,7 @@ fn pending_video_says_how_long_it_will_take_by_the_price_list() {
 }
 
 #[test]
-fn nothing_is_bought_that_the_browser_cannot_remember() {
+fn video_is_not_bought_if_it_cannot_be_stored() {
     let gate = Gate::start();
     let page = open(&gate);
     let quota = |bytes: Option<u32>| {
@@ -436,7 +379,7 @@ const KEPT: &str = "new Promise((done) => { indexedDB.open('tollgate').onsuccess
 }; })";
 
 #[test]
-fn a_video_that_is_removed_while_another_tab_is_heard_does_not_come_back() {
+fn video_removed_during_an_update_from_another_tab_stays_removed() {
     let gate = Gate::start();
     let page = open(&gate);
     keep_jobs(&page, &json!([{"id": "one", "body": {"status": "failed"}}]));
@@ -449,7 +392,7 @@ fn a_video_that_is_removed_while_another_tab_is_heard_does_not_come_back() {
 
 /// A reload cuts off what is still being written.
 #[test]
-fn removed_video_is_shown_until_its_removal_is_kept() {
+fn removed_video_stays_until_its_removal_is_stored() {
     let gate = Gate::start();
     let page = open(&gate);
     keep_jobs(&page, &json!([{"id": "one", "body": {"status": "failed"}}]));
@@ -461,7 +404,7 @@ fn removed_video_is_shown_until_its_removal_is_kept() {
 }
 
 #[test]
-fn video_that_moves_in_the_list_does_not_disarm_the_button_that_asks_really() {
+fn moved_video_keeps_its_armed_confirm_button() {
     let gate = Gate::start();
     let page = open(&gate);
     let silent = Tamper::Answer(200, vec![EVENTS], "retry: 60000\n\n");
@@ -492,7 +435,7 @@ fn video_that_moves_in_the_list_does_not_disarm_the_button_that_asks_really() {
 }
 
 #[test]
-fn forty_videos_are_shown_in_parts_searched_and_filtered_and_fit_320_pixels() {
+fn forty_videos_are_paged_searched_filtered_and_fit_320_pixels() {
     let gate = Gate::start();
     let page = open(&gate);
     page.resize(320, 640);

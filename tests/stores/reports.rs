@@ -3,7 +3,7 @@
 use tollgate::contract::money::Usd;
 use tollgate::store::{Job, Reservation, Service, Settlement, SpendRow};
 
-use crate::desk::*;
+use crate::fixture::*;
 
 const TODAY: u64 = START.as_secs() / 86_400;
 
@@ -28,7 +28,7 @@ impl Desk {
     }
 }
 
-async fn everybodys_spend_is_grouped_by_caller_day_and_model(desk: Desk) {
+async fn all_spending_is_grouped_by_caller_day_and_model(desk: Desk) {
     assert_eq!(desk.spending_of_all(START).await, []);
     desk.end(of("bob", "alpha", 3), charged(Usd::mills(4), "")).await;
     desk.end(of("ann", "beta", 5), charged(Usd::mills(5), "")).await;
@@ -87,7 +87,7 @@ async fn unknown_outcomes_come_latest_first_until_they_are_known(desk: Desk) {
     assert_eq!(unknown(2).await, ids[..2]);
 }
 
-async fn everybodys_jobs_come_newest_first(desk: Desk) {
+async fn all_jobs_come_newest_first(desk: Desk) {
     for (name, owner) in [("a", "ann"), ("b", "bob"), ("c", "ann")] {
         let job = Job {
             request_id: name.into(),
@@ -110,8 +110,8 @@ async fn everybodys_jobs_come_newest_first(desk: Desk) {
 }
 
 on_every_backend!(
-    everybodys_spend_is_grouped_by_caller_day_and_model,
+    all_spending_is_grouped_by_caller_day_and_model,
     spend_is_grouped_by_the_days_of_a_time_zone,
     unknown_outcomes_come_latest_first_until_they_are_known,
-    everybodys_jobs_come_newest_first,
+    all_jobs_come_newest_first,
 );

@@ -1,5 +1,5 @@
-//! Counts what callers use up of one allowance, and says what is left. Whoever comes when there are too
-//! many to remember shares the allowance of a whole network, so that memory has a bound.
+//! Token buckets for callers, in bounded memory: beyond a number of buckets, new callers share one
+//! per network.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -25,15 +25,14 @@ use crate::sync::lock;
 pub(in crate::downstream) const RATELIMIT_POLICY: HeaderName =
     HeaderName::from_static("ratelimit-policy");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-/// From so many on, newcomers share: some twenty megabytes of callers.
+/// With this many buckets (about 20 MB), new callers share.
 const SHARING_STARTS: usize = 100_000;
-/// And from so many on, they share by fewer and wider networks, of which there can be no more than
-/// some sixty-six thousand.
+/// With this many, they share by wider networks, of which there are at most about 66,000.
 const WIDE_SHARING_STARTS: usize = 2 * SHARING_STARTS;
-/// Leading bits of IPv4 and IPv6 networks that share: some provider's, then some registry's.
+/// The prefix lengths of shared IPv4 and IPv6 networks.
 const NARROW_PREFIX: (u32, u32) = (16, 32);
 const WIDE_PREFIX: (u32, u32) = (8, 16);
-/// Subjects have no network; they share at random.
+/// Subjects have no network, so they share by hash.
 const SUBJECT_BUCKETS: u64 = 1_024;
 
 #[derive(Debug)]
@@ -42,8 +41,7 @@ pub(super) struct Bucket {
     policy: HeaderValue,
     pub(super) burst: u32,
     pub(super) interval: Duration,
-    /// What was left when they came last (governor says so only to who takes some of it), and with
-    /// it, who is remembered.
+    /// What was left after each bucket's last use, which governor reports only then.
     last_seen: Mutex<HashMap<BucketKey, (u32, Instant)>>,
     subjects: RandomState,
 }
@@ -51,13 +49,12 @@ pub(super) struct Bucket {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum BucketKey {
     Caller(Caller),
-    /// That of all newcomers from a network of so many bits.
+    /// All new callers from a network with this prefix length.
     Network(IpAddr, u32),
-    /// That of all new subjects who happen to have this number.
     Subjects(u64),
 }
 
-/// tower_governor's own layer would ask this for the key; ours has the caller already.
+/// Unused: the key comes from the call, not from a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NoKeyExtractor;
 
@@ -71,54 +68,53 @@ impl KeyExtractor for NoKeyExtractor {
 
 impl Bucket {
     pub(super) fn new(requests: NonZeroU32, period: Duration, burst: NonZeroU32) -> Self {
-        let one_per = (period / requests.get()).max(Duration::from_nanos(1));
+        let interval = (period / requests.get()).max(Duration::from_nanos(1));
         let config = GovernorConfigBuilder::default()
             .key_extractor(NoKeyExtractor)
-            .period(one_per)
+            .period(interval)
             .burst_size(burst.get())
             .use_headers()
             .finish();
         let limiter = match config {
             Some(config) => Arc::clone(config.limiter()),
-            // `finish` refuses zeros only, and neither number can be one; this is the same quota.
+            // Unreachable: `finish` rejects only zeros.
             None => Arc::new(RateLimiter::keyed(Quota::per_second(burst)).with_middleware()),
         };
         let policy = format!("\"caller\";q={requests};w={}", period.as_secs());
         let policy = HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static(""));
-        let (last, subjects) = (Mutex::default(), RandomState::new());
-        Self { limiter, policy, burst: burst.get(), interval: one_per, last_seen: last, subjects }
+        let (last_seen, subjects) = (Mutex::default(), RandomState::new());
+        Self { limiter, policy, burst: burst.get(), interval, last_seen, subjects }
     }
 
-    /// Takes one call's room, if there is some; says what is left, or how long to wait.
+    /// Takes one request. Returns what is left, or how long to wait.
     pub(super) fn take(&self, caller: &Caller) -> Result<u32, Duration> {
-        let mut last = lock(&self.last_seen);
-        let share = self.key(&last, caller);
-        match self.limiter.check_key(&share) {
+        let mut last_seen = lock(&self.last_seen);
+        let key = self.key(&last_seen, caller);
+        match self.limiter.check_key(&key) {
             Ok(state) => {
-                let room = state.remaining_burst_capacity();
-                last.insert(share, (room, clock::now()));
-                Ok(room)
+                let remaining = state.remaining_burst_capacity();
+                last_seen.insert(key, (remaining, clock::now()));
+                Ok(remaining)
             }
             Err(denied) => Err(denied.wait_time_from(DefaultClock::default().now())),
         }
     }
 
-    /// What there is by `now`, as far as it has been seen.
     pub(super) fn remaining(&self, caller: &Caller, now: Instant) -> u32 {
-        let last = lock(&self.last_seen);
-        let share = self.key(&last, caller);
-        last.get(&share).map_or(self.burst, |seen| self.refilled(*seen, now))
+        let last_seen = lock(&self.last_seen);
+        let key = self.key(&last_seen, caller);
+        last_seen.get(&key).map_or(self.burst, |seen| self.refilled(*seen, now))
     }
 
     pub(super) fn evict_full(&self, now: Instant) {
         self.limiter.retain_recent();
         self.limiter.shrink_to_fit();
-        let mut last = lock(&self.last_seen);
-        last.retain(|_, seen| self.refilled(*seen, now) < self.burst);
-        last.shrink_to_fit();
+        let mut last_seen = lock(&self.last_seen);
+        last_seen.retain(|_, seen| self.refilled(*seen, now) < self.burst);
+        last_seen.shrink_to_fit();
     }
 
-    /// A caller who is remembered keeps an allowance of its own, however many come after it.
+    /// A caller with a bucket of its own keeps it.
     fn key(&self, last: &HashMap<BucketKey, (u32, Instant)>, caller: &Caller) -> BucketKey {
         let own = BucketKey::Caller(caller.clone());
         if last.len() < SHARING_STARTS || last.contains_key(&own) {
@@ -134,30 +130,24 @@ impl Bucket {
             Caller::Subject(subject) => {
                 BucketKey::Subjects(self.subjects.hash_one(subject) % SUBJECT_BUCKETS)
             }
-            // There are as many as the operator has made.
+            // The operator bounds their number.
             Caller::Member(_) => own,
         }
     }
 
-    fn refilled(&self, (room, at): (u32, Instant), now: Instant) -> u32 {
-        let one_per = self.interval.as_nanos().max(1);
-        let more = now.saturating_duration_since(at).as_nanos() / one_per;
-        room.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)).min(self.burst)
+    fn refilled(&self, (remaining, at): (u32, Instant), now: Instant) -> u32 {
+        let more = now.saturating_duration_since(at).as_nanos() / self.interval.as_nanos().max(1);
+        remaining.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)).min(self.burst)
     }
 
-    pub(super) fn headers(&self, room: u32) -> RateLimitHeaders {
-        // Seconds until the whole burst is there again, as the draft's `t` has it.
-        let missing = self.burst.saturating_sub(room);
-        let until_whole = self.interval * missing;
-        RateLimitHeaders {
-            policy: self.policy.clone(),
-            remaining: room,
-            reset_seconds: clock::ceil_seconds(until_whole),
-        }
+    pub(super) fn headers(&self, remaining: u32) -> RateLimitHeaders {
+        let until_full = self.interval * self.burst.saturating_sub(remaining);
+        let reset_seconds = clock::ceil_seconds(until_full);
+        RateLimitHeaders { policy: self.policy.clone(), remaining, reset_seconds }
     }
 }
 
-/// What is left to a caller, for the two headers (draft-ietf-httpapi-ratelimit-headers-10).
+/// `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10).
 #[derive(Debug)]
 pub(super) struct RateLimitHeaders {
     policy: HeaderValue,
@@ -166,13 +156,13 @@ pub(super) struct RateLimitHeaders {
 }
 
 impl RateLimitHeaders {
-    pub(super) fn apply(self, mut answer: Response) -> Response {
-        let left = format!("\"caller\";r={};t={}", self.remaining, self.reset_seconds);
-        if let Ok(left) = HeaderValue::try_from(left) {
-            answer.headers_mut().insert(RATELIMIT, left);
+    pub(super) fn apply(self, mut response: Response) -> Response {
+        let value = format!("\"caller\";r={};t={}", self.remaining, self.reset_seconds);
+        if let Ok(value) = HeaderValue::try_from(value) {
+            response.headers_mut().insert(RATELIMIT, value);
         }
-        answer.headers_mut().insert(RATELIMIT_POLICY, self.policy);
-        answer
+        response.headers_mut().insert(RATELIMIT_POLICY, self.policy);
+        response
     }
 }
 
@@ -204,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_has_a_bound_however_many_come_and_from_wherever() {
+    fn memory_is_bounded_for_any_number_of_callers() {
         let crowded = u32::try_from(SHARING_STARTS).unwrap();
         let of_one_provider = bucket();
         for number in 0..crowded + 1_000 {
@@ -226,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_known_or_comes_from_elsewhere_is_served_in_a_crowd() {
+    async fn known_callers_and_other_networks_are_served_while_others_share() {
         let bucket = bucket();
         let known = of_network(7, 64);
         for number in 0..=u32::try_from(SHARING_STARTS).unwrap() + 5 {
@@ -246,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_left_can_be_asked_for_without_taking_it() {
+    async fn remaining_requests_can_be_read_without_taking_one() {
         let number = |n| NonZeroU32::new(n).unwrap();
         let bucket = Bucket::new(number(60), Duration::from_secs(60), number(2));
         let caller = |last: u8| Caller::Address([192, 0, 2, last].into());

@@ -1,4 +1,4 @@
-//! Refuses a caller who comes too often or too many times at once, before the body is read.
+//! Limits the rate and the concurrency of each caller, before the body is read.
 
 mod bucket;
 
@@ -19,9 +19,9 @@ use crate::response::Response;
 use crate::store::{Caller, RecentRefusals, RefusalKey};
 use crate::sync::{self, KeyedLimit};
 
-const READ_FACTOR: u32 = 10;
+const READ_FACTOR: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
 
-/// What all callers have used up, shared by every core.
+/// The limits of all callers, shared by all cores.
 #[derive(Debug)]
 pub struct Limiter {
     paid: Bucket,
@@ -38,14 +38,13 @@ pub struct LimitStatus {
     seconds: u64,
     burst: u32,
     left: u32,
-    /// Until the whole burst is there again.
+    /// Seconds until the full burst is available.
     reset_seconds: u64,
 }
 
 impl Limiter {
     pub fn new(limits: &LimitsConfig, refusals: Arc<RecentRefusals>) -> Self {
-        let more =
-            |n: NonZeroU32| n.saturating_mul(NonZeroU32::MIN.saturating_add(READ_FACTOR - 1));
+        let more = |n: NonZeroU32| n.saturating_mul(READ_FACTOR);
         Self {
             paid: Bucket::new(limits.requests, limits.period, limits.burst),
             reads: Bucket::new(more(limits.requests), limits.period, more(limits.burst)),
@@ -60,7 +59,7 @@ impl Limiter {
         self.refusals.record(RefusalKey::Caller(caller.clone()));
     }
 
-    /// Forgets callers whose allowance is whole again, and gives their memory back.
+    /// Forgets callers whose full burst is available, and frees their memory.
     pub fn evict_idle(&self) {
         for bucket in [&self.paid, &self.reads, &self.logins] {
             bucket.evict_full(clock::now());
@@ -68,76 +67,66 @@ impl Limiter {
     }
 
     pub fn status(&self, caller: &Caller) -> LimitStatus {
-        let left = self.paid.headers(self.paid.remaining(caller, clock::now()));
+        let headers = self.paid.headers(self.paid.remaining(caller, clock::now()));
         LimitStatus {
             requests: self.limits.requests.get(),
             seconds: self.limits.period.as_secs(),
             burst: self.paid.burst,
-            left: left.remaining,
-            reset_seconds: left.reset_seconds,
+            left: headers.remaining,
+            reset_seconds: headers.reset_seconds,
         }
     }
 
-    /// One more login of this member, which has as many as paid calls.
+    /// Counts a login against the same limit as paid calls, but separately.
     pub fn take_login(&self, member: &Caller) -> Result<(), Duration> {
-        self.logins.take(member).map(|_left| ())
+        self.logins.take(member).map(|_remaining| ())
     }
 
-    fn bucket(&self, class: Class) -> Option<&Bucket> {
-        match class {
-            Class::Paid => Some(&self.paid),
-            Class::Read => Some(&self.reads),
-            Class::Free => None,
-        }
-    }
-
-    /// Counts one call by its row's class, or says why it is refused; with what its answer shows in either case.
+    /// Counts a call against the limits of its class. The admission is for [`Limiter::finish`].
     pub fn admit<B>(&self, call: &Call<B>) -> (Admission, Result<(), Problem>) {
-        let Some(bucket) = self.bucket(call.route.class) else {
-            return (Admission::default(), Ok(()));
-        };
         let (caller, is_paid) = (&call.caller, call.route.class == Class::Paid);
-        let refused = |left, detail: String, wait| {
+        let bucket = match call.route.class {
+            Class::Paid => &self.paid,
+            Class::Read => &self.reads,
+            Class::Free => return (Admission::default(), Ok(())),
+        };
+        let refuse = |headers, detail: String, wait| {
             if is_paid {
                 self.note_refusal(caller);
             }
             let problem = Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait);
-            (Admission { headers: Some(left), slot: None }, Err(problem))
+            (Admission { headers: Some(headers), slot: None }, Err(problem))
         };
-        let left = match bucket.take(caller) {
-            Ok(room) => bucket.headers(room),
+        let headers = match bucket.take(caller) {
+            Ok(remaining) => bucket.headers(remaining),
             Err(wait) => {
-                let Bucket { burst, interval: one_per, .. } = bucket;
-                let detail = format!("at most {burst} calls at once, then one every {one_per:?}");
-                return refused(bucket.headers(0), detail, wait);
+                let Bucket { burst, interval, .. } = bucket;
+                let detail = format!("at most {burst} calls at once, then one every {interval:?}");
+                return refuse(bucket.headers(0), detail, wait);
             }
         };
-        let most = self.limits.concurrent.get() as usize;
-        let place = match is_paid.then(|| self.in_flight.try_acquire(caller.clone(), most)) {
-            None => None,
-            Some(Some(place)) => Some(place),
-            Some(None) => {
-                let detail = format!("at most {} calls at the same time", self.limits.concurrent);
-                return refused(left, detail, Duration::from_secs(1));
-            }
-        };
-        (Admission { headers: Some(left), slot: place }, Ok(()))
+        let max = self.limits.concurrent.get() as usize;
+        let slot = is_paid.then(|| self.in_flight.try_acquire(caller.clone(), max)).flatten();
+        if is_paid && slot.is_none() {
+            let detail = format!("at most {max} concurrent calls");
+            return refuse(headers, detail, Duration::from_secs(1));
+        }
+        (Admission { headers: Some(headers), slot }, Ok(()))
     }
 
-    /// Says what is left, also where what took of it was refused, and keeps the caller's place until the
-    /// connection has taken all of the answer.
-    pub fn finish(&self, counted: Admission, mut answer: Response) -> Response {
-        if let Some(place) = counted.slot {
-            // SDKs send again what is refused so, perhaps before its body was read.
-            let again = [&REQUEST_TIMEOUT, &OVERLOADED];
-            if answer.body().problem().is_some_and(|problem| again.contains(&problem.kind())) {
-                self.note_refusal(&place.key);
+    /// Adds the rate limit headers, and holds the caller's slot until the body is written.
+    pub fn finish(&self, admission: Admission, mut response: Response) -> Response {
+        if let Some(slot) = admission.slot {
+            // SDKs retry these, possibly before the body was read.
+            let retried = [&REQUEST_TIMEOUT, &OVERLOADED];
+            if response.body().problem().is_some_and(|problem| retried.contains(&problem.kind())) {
+                self.note_refusal(&slot.key);
             }
-            answer = answer.map(|body| body.with_guard(place));
+            response = response.map(|body| body.with_guard(slot));
         }
-        match counted.headers {
-            Some(left) => left.apply(answer),
-            None => answer,
+        match admission.headers {
+            Some(headers) => headers.apply(response),
+            None => response,
         }
     }
 }
@@ -168,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn each_caller_has_its_own_burst_and_reads_have_ten_times_the_room() {
+    fn callers_have_separate_bursts_and_reads_ten_times_as_many() {
         let limiter = limiter(1);
         let takes = |bucket: &Bucket, last| {
             (0..100).take_while(|_| bucket.take(&caller(last)).is_ok()).count()
@@ -179,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_free_again_when_its_call_is_gone() {
+    fn slot_is_released_when_its_call_ends() {
         let limiter = limiter(1);
         let enter = |last| limiter.in_flight.try_acquire(caller(last), 1);
         let first = enter(1);

@@ -53,7 +53,7 @@ fn resolve(folder: &str, name: &str) -> String {
 }
 
 #[test]
-fn what_is_preloaded_is_exactly_what_the_first_view_needs() {
+fn preloaded_files_are_exactly_those_of_the_first_view() {
     let mut needed: BTreeSet<String> = BTreeSet::new();
     // The chat is the first view; shell.js loads views by name.
     let mut left = vec!["shell.js".to_owned(), "chat/chat.js".to_owned()];
@@ -120,7 +120,7 @@ fn part_loaded_at_first_need_takes_12_kilobytes_at_most() {
 }
 
 #[test]
-fn nothing_in_the_page_makes_markup_runs_text_as_code_or_names_another_host() {
+fn page_files_have_no_markup_injection_eval_or_foreign_host() {
     for row in page_files() {
         let text = std::str::from_utf8(row.bytes).expect("text");
         for banned in [
@@ -146,7 +146,7 @@ fn nothing_in_the_page_makes_markup_runs_text_as_code_or_names_another_host() {
 }
 
 #[test]
-fn no_price_stands_in_the_page() {
+fn page_scripts_contain_no_prices() {
     for row in page_files().filter(|row| row.name.ends_with(".js")) {
         let text = std::str::from_utf8(row.bytes).expect("text");
         for price in ["6000", "3000", "3_000_000", "5_000_000", "alpha-", "video-a-"] {
@@ -157,7 +157,7 @@ fn no_price_stands_in_the_page() {
 }
 
 #[test]
-fn the_page_has_words_for_every_problem() {
+fn page_has_a_text_for_every_problem() {
     let row = page_files().find(|row| row.name == "core/problems.js").expect("problems.js");
     let text = std::str::from_utf8(row.bytes).expect("text");
     for kind in crate::problem::ALL {

@@ -1,5 +1,5 @@
-//! Every endpoint, a row each in `table`. The layers, the dispatch, the OpenAPI document, the table in
-//! `docs/reference/http.md` and the tests read the rows.
+//! All endpoints, one row each in `table`. The layers, the dispatch, the OpenAPI document and
+//! `docs/reference/http.md` use the rows.
 
 pub(super) mod schemas;
 mod table;
@@ -19,15 +19,15 @@ use crate::problem::{
     INVALID_IDEMPOTENCY_KEY, INVALID_REQUEST, JOB_NOT_FOUND, Kind, LEDGER_CHANGED,
     LEDGER_UNAVAILABLE, MALFORMED_JSON, MALFORMED_REQUEST, METHOD_NOT_ALLOWED, MISDIRECTED_REQUEST,
     MISSING_CREDENTIALS, NOT_FOUND, ORIGIN_NOT_ALLOWED, OUTCOME_UNKNOWN, OVERLOADED,
-    PAYLOAD_TOO_LARGE, PURCHASE_NOT_FOUND, Problem, RATE_LIMITED, REQUEST_TIMEOUT, STILL_RUNNING,
+    PAYLOAD_TOO_LARGE, PURCHASE_NOT_FOUND, RATE_LIMITED, REQUEST_TIMEOUT, STILL_RUNNING,
     UNSUPPORTED_MEDIA_TYPE,
 };
-use crate::response::Response;
+use crate::response::HandlerResult;
 
 pub use table::ENDPOINTS;
 use table::{PAID, READ};
 
-/// What `gateway.passthrough` lets through: what is bought, and what is asked.
+/// The endpoints of `gateway.passthrough`: one row for paid and one for free.
 pub static PASSTHROUGH: &[Endpoint] = &[
     Endpoint {
         route: Route { path: "/api/v1/", body: BodyKind::ChatJson, ..PAID },
@@ -52,30 +52,29 @@ pub static PAGE: Endpoint = Endpoint {
 
 pub struct Endpoint {
     pub route: Route,
-    /// What it does, in Markdown, for the table in `docs/reference/http.md`.
+    /// In Markdown, for `docs/reference/http.md`.
     pub description: &'static str,
-    /// What the OpenAPI document says of it; several where one row has several paths.
+    /// For the OpenAPI document; several if the route has several paths.
     pub(super) operations: &'static [Operation],
     pub(super) handler: Handler,
 }
 
-pub(super) type Handler =
-    fn(HandlerContext) -> Pin<Box<dyn Future<Output = Result<Response, Problem>> + Send>>;
+pub(super) type Handler = fn(HandlerContext) -> Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
 
 impl Endpoint {
     pub fn is_page(&self) -> bool {
         self.route == PAGE.route
     }
 
-    /// Returns the paths below the route's, with variables in braces; one that is empty, for most rows.
+    /// Returns the paths of the operations, with variables in braces.
     pub fn openapi_paths(&self) -> impl Iterator<Item = String> {
         let template = self.route.path;
         self.operations.iter().map(move |operation| format!("{template}{}", operation.path_suffix))
     }
 }
 
-/// Returns the table for the layers, with what `gateway.passthrough` adds: one row for all that costs and one
-/// for all that does not, so that labels and logs do not grow with the settings.
+/// Builds the table for the layers. All passthrough paths share two rows, so that labels and logs
+/// do not grow with the settings.
 pub fn route_table(passthrough: impl IntoIterator<Item = (Method, String)>) -> RouteTable {
     let row = |method| PASSTHROUGH.iter().find(|endpoint| endpoint.route.method == method);
     let added = passthrough
@@ -92,53 +91,54 @@ pub(super) fn find(route: &Route) -> &'static Endpoint {
 
 #[derive(Clone, Copy)]
 pub(super) struct Operation {
-    /// What follows the route's path, with variables in braces.
+    /// Appended to the route's path, with variables in braces.
     pub(super) path_suffix: &'static str,
     pub(super) id: &'static str,
     pub(super) tag: &'static str,
     pub(super) summary: &'static str,
     pub(super) description: &'static str,
     pub(super) query: &'static [QueryParam],
-    pub(super) request_body: &'static [(&'static str, &'static str)],
+    pub(super) request_body: Bodies,
     pub(super) responses: &'static [EndpointResponse],
     pub(super) problems: &'static [&'static [&'static Kind]],
 }
 
+/// Media types and the names of their schemas.
+pub(super) type Bodies = &'static [(&'static str, &'static str)];
+
 const fn operation(id: &'static str, tag: &'static str, summary: &'static str) -> Operation {
-    let (below, about, query, takes, replies, problems): (_, _, &[_], &[_], &[_], &[_]) =
-        ("", "", &[], &[], &[], &[]);
     Operation {
-        path_suffix: below,
+        path_suffix: "",
         id,
         tag,
         summary,
-        description: about,
-        query,
-        request_body: takes,
-        responses: replies,
-        problems,
+        description: "",
+        query: &[],
+        request_body: &[],
+        responses: &[],
+        problems: &[],
     }
 }
 
 impl Operation {
-    const fn path_suffix(self, below: &'static str) -> Self {
-        Self { path_suffix: below, ..self }
+    const fn path_suffix(self, path_suffix: &'static str) -> Self {
+        Self { path_suffix, ..self }
     }
 
-    const fn description(self, about: &'static str) -> Self {
-        Self { description: about, ..self }
+    const fn description(self, description: &'static str) -> Self {
+        Self { description, ..self }
     }
 
     const fn query(self, query: &'static [QueryParam]) -> Self {
         Self { query, ..self }
     }
 
-    const fn request_body(self, takes: &'static [(&'static str, &'static str)]) -> Self {
-        Self { request_body: takes, ..self }
+    const fn request_body(self, request_body: Bodies) -> Self {
+        Self { request_body, ..self }
     }
 
-    const fn responses(self, replies: &'static [EndpointResponse]) -> Self {
-        Self { responses: replies, ..self }
+    const fn responses(self, responses: &'static [EndpointResponse]) -> Self {
+        Self { responses, ..self }
     }
 
     const fn problems(self, problems: &'static [&'static [&'static Kind]]) -> Self {
@@ -156,25 +156,22 @@ pub(super) struct QueryParam {
 pub(super) struct EndpointResponse {
     pub(super) status: StatusCode,
     pub(super) description: &'static str,
-    pub(super) bodies: &'static [(&'static str, &'static str)],
+    pub(super) bodies: Bodies,
 }
 
 pub(super) const fn optional(
     name: &'static str,
-    about: &'static str,
+    description: &'static str,
     schema: fn() -> SchemaRef,
 ) -> QueryParam {
-    QueryParam { name, is_required: false, description: about, schema }
+    QueryParam { name, is_required: false, description, schema }
 }
 
-const fn ok(
-    about: &'static str,
-    bodies: &'static [(&'static str, &'static str)],
-) -> EndpointResponse {
-    EndpointResponse { status: StatusCode::OK, description: about, bodies }
+const fn ok(description: &'static str, bodies: Bodies) -> EndpointResponse {
+    EndpointResponse { status: StatusCode::OK, description, bodies }
 }
 
-/// What an endpoint may refuse with by its row, besides what its operations say.
+/// Returns the problems that follow from the properties of a route.
 pub(super) fn common_problems(route: &Route) -> impl Iterator<Item = &'static Kind> {
     let callers = if route.auth == Auth::Public { &[] } else { CALLER_PROBLEMS };
     let bodies = if route.body == BodyKind::Nothing { &[] } else { BODY_PROBLEMS };
@@ -239,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_is_found_by_its_own_path_and_no_other() {
+    fn route_matches_its_exact_path_only() {
         let table = route_table([]);
         for Endpoint { route, .. } in ENDPOINTS {
             assert_eq!(table.find(&route.method, route.path).unwrap(), route);
@@ -266,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_method_names_the_right_ones() {
+    fn wrong_method_is_refused_and_head_follows_get() {
         assert_eq!(code(Method::GET, "/api/v1/chat"), "method_not_allowed");
         assert_eq!(code(Method::POST, "/bff/catalog"), "method_not_allowed");
         assert_eq!(code(Method::POST, "/"), "method_not_allowed");
@@ -275,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_settings_let_through_is_found_by_its_exact_path_and_method() {
+    fn passthrough_matches_exact_path_and_method() {
         let table = route_table(
             [
                 (Method::POST, "/api/v1/search"),
@@ -285,13 +282,13 @@ mod tests {
             ]
             .map(|(method, path)| (method, path.to_owned())),
         );
-        let [buy, ask] = PASSTHROUGH else { panic!("two rows") };
+        let [buy, read] = PASSTHROUGH else { panic!("two rows") };
         for (method, path, outcome) in [
             (Method::POST, "/api/v1/search", Ok(buy)),
-            (Method::GET, "/api/v1/pricing", Ok(ask)),
-            (Method::HEAD, "/api/v1/pricing", Ok(ask)),
+            (Method::GET, "/api/v1/pricing", Ok(read)),
+            (Method::HEAD, "/api/v1/pricing", Ok(read)),
             (Method::POST, "/api/v1/both", Ok(buy)),
-            (Method::GET, "/api/v1/both", Ok(ask)),
+            (Method::GET, "/api/v1/both", Ok(read)),
             (Method::GET, "/api/v1/search", Err("method_not_allowed")),
             (Method::POST, "/api/v1/pricing", Err("method_not_allowed")),
             (Method::POST, "/api/v1/search/", Err("unknown_endpoint")),

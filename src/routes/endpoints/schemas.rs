@@ -1,4 +1,4 @@
-//! The shapes that the document names.
+//! The schemas of the OpenAPI document.
 
 use utoipa::openapi::schema::{AdditionalProperties, ArrayBuilder, SchemaType, Type};
 use utoipa::openapi::{ObjectBuilder, OneOfBuilder, Ref, RefOr, Schema};
@@ -94,7 +94,7 @@ fn problem_document() -> SchemaRef {
     .into()
 }
 
-/// One shape per model: which lengths it makes, whether it needs a picture.
+/// Returns one schema per model, because durations and pictures differ.
 fn video_request(catalog: &Catalog) -> SchemaRef {
     let shapes = catalog.video.iter().map(video_shape);
     shapes.fold(OneOfBuilder::new(), |one_of, shape| one_of.item(shape)).into()
@@ -121,11 +121,11 @@ fn video_shape(model: &VideoModel) -> ObjectBuilder {
     let picture = string()
         .pattern(Some("^https?://"))
         .max_length(Some(2_048))
-        .description(Some("A public picture to start from."));
+        .description(Some("A public address of a starting picture."));
     let mut shape = closed(record([("prompt", prompt.into())]))
         .title(Some(String::from(&*model.id)))
         .property("model", one_of([&*model.id]))
-        .property("duration", duration.description(Some("Seconds; 8 when nothing is said.")))
+        .property("duration", duration.description(Some("Seconds; 8 by default.")))
         .property("aspect_ratio", ratio)
         .property("image_url", picture);
     if model.id != DEFAULT_VIDEO_MODEL {
@@ -208,6 +208,14 @@ pub(in crate::routes) fn request_id() -> SchemaRef {
     string().pattern(Some("^[A-Za-z0-9_-]{1,128}$")).into()
 }
 
+pub(in crate::routes) fn limit() -> SchemaRef {
+    integer().minimum(Some(1)).maximum(Some(100)).into()
+}
+
+pub(in crate::routes) fn idempotency_key() -> SchemaRef {
+    string().min_length(Some(1)).max_length(Some(255)).pattern(Some("^[!#-~]+$")).into()
+}
+
 pub(in crate::routes) fn since() -> SchemaRef {
     string().pattern(Some("^[1-9][0-9]{0,2}d$")).into()
 }
@@ -240,7 +248,7 @@ pub(in crate::routes) fn one_of<'a>(values: impl IntoIterator<Item = &'a str>) -
     string().enum_values(Some(values.into_iter().map(String::from))).into()
 }
 
-/// One of these texts; in OpenAI's dialect, `null` is absence.
+/// Also allows `null`, which OpenAI's API treats as absent.
 fn one_of_or_null<'a>(values: impl IntoIterator<Item = &'a str>) -> ObjectBuilder {
     let values = values.into_iter().map(|value| Some(String::from(value))).chain([None]);
     nullable_text().enum_values(Some(values))
@@ -254,7 +262,7 @@ fn named(name: &str) -> SchemaRef {
     Ref::from_schema_name(name).into()
 }
 
-/// An object that has all of these: names, and what each of them is.
+/// An object with required properties. One entry may have several names, separated by spaces.
 fn record<const N: usize>(properties: [(&'static str, SchemaRef); N]) -> ObjectBuilder {
     let named = properties
         .iter()
@@ -272,7 +280,7 @@ fn object(kind: impl Into<SchemaType>) -> ObjectBuilder {
     ObjectBuilder::new().schema_type(kind)
 }
 
-pub(in crate::routes) fn string() -> ObjectBuilder {
+fn string() -> ObjectBuilder {
     object(Type::String)
 }
 

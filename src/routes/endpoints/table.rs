@@ -1,4 +1,4 @@
-//! The rows.
+//! The table of endpoints.
 
 use std::future::ready;
 
@@ -18,6 +18,7 @@ const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
 const SCRIPT: &str = "text/javascript";
 const TEXT: &str = "text/plain";
+const VIDEO: &[(&str, &str)] = &[("video/mp4", "Anything")];
 
 const UTC_OFFSET: QueryParam = optional(
     "utc_offset",
@@ -30,21 +31,25 @@ pub(super) const PAID: Route =
 pub(super) const READ: Route = Route { class: Class::Read, auth: Auth::Caller, ..DEFAULT_ROUTE };
 const ADMIN: Route = Route { auth: Auth::Admin, ..READ };
 const LOGIN: Route = Route { method: Method::POST, ..DEFAULT_ROUTE };
+const SHARED: Route = Route { cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE };
 
 const JOB_ID: QueryParam = QueryParam {
     name: "request_id",
     is_required: true,
-    description: "The job, as the order was answered with.",
+    description: "The job's id, from the reply to the order.",
     schema: schemas::request_id,
 };
 const JOB_IDS: QueryParam =
-    optional("request_id", "The jobs, repeatable; without it the caller's own.", || {
+    optional("request_id", "Job ids, repeatable; by default the caller's own jobs.", || {
         schemas::list(schemas::request_id())
     });
 
-const NO_CONTENT: EndpointResponse =
-    EndpointResponse { status: StatusCode::NO_CONTENT, ..ok("Done.", &[]) };
-/// Every endpoint. What is in none of these rows is the page's, or nobody's.
+const NO_CONTENT: EndpointResponse = with_status(StatusCode::NO_CONTENT, ok("Done.", &[]));
+
+const fn with_status(status: StatusCode, response: EndpointResponse) -> EndpointResponse {
+    EndpointResponse { status, ..response }
+}
+
 pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         route: Route { path: "/api/v1/chat", body: BodyKind::ChatJson, ..PAID },
@@ -69,7 +74,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         description: "Returns the gateway's latest status of a job (`?request_id=`), unchanged; while clients ask, at \
             most 5 s old. Only for jobs that were ordered here.",
         handler: |cx| Box::pin(api::video_status(cx)),
-        operations: &[operation("videoStatus", "jobs", "How far a job is")
+        operations: &[operation("videoStatus", "jobs", "Get the status of a job")
             .query(&[JOB_ID])
             .responses(&[ok("The gateway's latest status body, unchanged.", &[(JSON, "Anything")])])
             .problems(&[JOB_PROBLEMS, GATEWAY_PROBLEMS])],
@@ -79,15 +84,12 @@ pub static ENDPOINTS: &[Endpoint] = &[
         description: "Returns a finished video (`?request_id=`) from this origin, with ranges, if its address is in \
             `page.media_origins` or the sandbox's.",
         handler: |cx| Box::pin(api::video_content(cx)),
-        operations: &[operation("videoContent", "jobs", "The finished video")
-            .description("Ranges are answered. Only videos on page.media_origins, or the sandbox's, are fetched.")
+        operations: &[operation("videoContent", "jobs", "Get a finished video")
+            .description("Supports ranges. Its address must be in page.media_origins, or the sandbox's.")
             .query(&[JOB_ID])
             .responses(&[
-                ok("The video.", &[("video/mp4", "Anything")]),
-                EndpointResponse {
-                    status: StatusCode::PARTIAL_CONTENT,
-                    ..ok("A part of the video.", &[("video/mp4", "Anything")])
-                },
+                ok("The video.", VIDEO),
+                with_status(StatusCode::PARTIAL_CONTENT, ok("A part of the video.", VIDEO)),
             ])
             .problems(&[JOB_PROBLEMS, &[&NOT_FOUND], GATEWAY_PROBLEMS])],
     },
@@ -96,16 +98,13 @@ pub static ENDPOINTS: &[Endpoint] = &[
         description: "Streams [events](#events) of up to 50 jobs (`?request_id=`, repeatable), or of all open jobs of \
             the caller.",
         handler: |cx| Box::pin(bff::events(cx)),
-        operations: &[operation("events", "jobs", "What becomes of jobs, as it happens")
-            .description("Server-sent events: `job` for each change of a job, `problem` for what goes wrong. At least \
-                one job has to be named where an address is no identity.")
+        operations: &[operation("events", "jobs", "Stream changes of jobs")
+            .description("Server-sent events: `job` for each change of a job, `problem` for each failure. In open \
+                mode on a public address, name at least one job.")
             .query(&[JOB_IDS])
             .responses(&[
                 ok("Events.", &[(EVENTS, "Text")]),
-                EndpointResponse {
-                    status: StatusCode::NO_CONTENT,
-                    ..ok("All of them have ended, and Last-Event-ID knows it.", &[])
-                },
+                with_status(StatusCode::NO_CONTENT, ok("All jobs ended before Last-Event-ID.", &[])),
             ])
             .problems(&[JOB_PROBLEMS, GATEWAY_PROBLEMS])],
     },
@@ -113,29 +112,26 @@ pub static ENDPOINTS: &[Endpoint] = &[
         route: Route { path: "/bff/jobs", ..READ },
         description: "Lists the caller's latest jobs, or those named by `?request_id=`, with price and latest status.",
         handler: |cx| Box::pin(bff::jobs(cx)),
-        operations: &[operation("jobs", "jobs", "The caller's jobs")
+        operations: &[operation("jobs", "jobs", "List the caller's jobs")
             .query(&[JOB_IDS])
             .responses(&[ok("The latest first, at most 200.", &[(JSON, "Jobs")])])
             .problems(&[JOB_PROBLEMS, GATEWAY_PROBLEMS])],
     },
     Endpoint {
-        route: Route { path: "/bff/catalog", cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE },
+        route: Route { path: "/bff/catalog", ..SHARED },
         description: "The price list: models with prices and rules, limits, sandbox or live, and how long the server \
             keeps an `Idempotency-Key` (`replay`).",
         handler: |cx| Box::pin(bff::catalog(cx)),
-        operations: &[operation("catalog", "facts", "The price list")
-            .responses(&[ok("Models, prices and the rules of forms.", &[(JSON, "Catalog")])])],
+        operations: &[operation("catalog", "facts", "Get the price list")
+            .responses(&[ok("Models, prices and limits.", &[(JSON, "Catalog")])])],
     },
     Endpoint {
         route: Route { path: "/bff/me", ..READ },
         description: "The caller, and what is left of its limits and budgets; the account's balance, if the caller may \
             see it. Uses up none of them.",
         handler: |cx| Box::pin(async move { cx.handlers.me.report(&cx.call.caller, &cx.call.session).await }),
-        operations: &[operation("me", "facts", "Who is calling, and what is left to it")
-            .responses(&[ok(
-                "Limits, budgets and, where it may be seen, the balance.",
-                &[(JSON, "Me")],
-            )])
+        operations: &[operation("me", "facts", "Get the caller and what is left of its limits")
+            .responses(&[ok("Limits, budgets and, if visible, the balance.", &[(JSON, "Me")])])
             .problems(&[&[&LEDGER_UNAVAILABLE]])],
     },
     Endpoint {
@@ -143,13 +139,9 @@ pub static ENDPOINTS: &[Endpoint] = &[
         description: "What the caller spent, by UTC day and model: `?since=7d`, up to `31d`; `&utc_offset=60` for the \
             days of a time zone, in minutes. 403 in open mode on a public address.",
         handler: |cx| Box::pin(bff::usage(cx)),
-        operations: &[operation("usage", "facts", "What the caller has spent")
+        operations: &[operation("usage", "facts", "Get the caller's spending")
             .query(&[
-                optional(
-                    "since",
-                    "Days, today included: 1d to 31d; 7d when nothing is said.",
-                    schemas::since,
-                ),
+                optional("since",     "Days, today back: 7d, or 24h; 7d by default.", schemas::since),
                 UTC_OFFSET,
             ])
             .responses(&[ok("By day and model.", &[(JSON, "Usage")])])
@@ -159,7 +151,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         route: Route { path: "/v1/models", ..DEFAULT_ROUTE },
         description: "Lists chat and video models in [OpenAI's format](../guide/openai.md#models).",
         handler: |cx| Box::pin(ready(Ok(openai::models(&cx.handlers.rules.catalog)))),
-        operations: &[operation("openaiModels", "openai", "The models, chats and videos")
+        operations: &[operation("openaiModels", "openai", "List chat and video models")
             .responses(&[ok("A list.", &[(JSON, "OpenAiList")])])
             .problems(&[&[&ORIGIN_NOT_ALLOWED]])],
     },
@@ -170,7 +162,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             let path = cx.call.head.uri.path();
             Box::pin(ready(openai::model(&cx.handlers.rules.catalog, path)))
         },
-        operations: &[operation("openaiModel", "openai", "One model")
+        operations: &[operation("openaiModel", "openai", "Get one model")
             .path_suffix("{model}")
             .responses(&[ok("The model.", &[(JSON, "OpenAiObject")])])
             .problems(&[&[&NOT_FOUND, &ORIGIN_NOT_ALLOWED]])],
@@ -180,13 +172,13 @@ pub static ENDPOINTS: &[Endpoint] = &[
         description: "Buys one chat reply in OpenAI's format, whole or streamed.",
         handler: |cx| Box::pin(openai::chat::buy(cx)),
         operations: &[operation("openaiChat", "openai", "Buy one chat reply")
-            .description("Fields that mean nothing to the gateway are named in Tollgate-Ignored. An SDK's repeats need \
-                no Idempotency-Key: they join the first call, or have its answer.")
+            .description("Tollgate-Ignored names fields that the gateway does not support. Retries of SDKs need no \
+                Idempotency-Key: they join the first call or get its reply.")
             .request_body(&[(JSON, "OpenAiChatRequest")])
             .responses(&[ok(
-                "A chat completion; with `stream: true` its chunks as server-sent events, the last of which has the \
-                 price in its data, and then `data: [DONE]`. A problem after the beginning is an event with `error`, \
-                 and the end without `[DONE]`. A stream that begins before the outcome is known has no Tollgate-Cost.",
+                "A chat completion. With `stream: true`, its chunks as server-sent events, the last with the \
+                 cost, and then `data: [DONE]`. A problem after the first byte is an event with `error`, without \
+                 `[DONE]`. A stream that begins before the outcome is known has no Tollgate-Cost.",
                 &[(JSON, "OpenAiObject"), (EVENTS, "Text")],
             )])],
     },
@@ -195,7 +187,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         description: "Orders one video in OpenAI's format, as JSON or a form.",
         handler: |cx| Box::pin(openai::videos::buy(cx)),
         operations: &[operation("openaiVideo", "openai", "Order one video")
-            .description("As a form (multipart/form-data) only with an Authorization header.")
+            .description("A form (multipart/form-data) needs an Authorization header.")
             .request_body(&[(JSON, "OpenAiVideoRequest")])
             .responses(&[ok("The job.", &[(JSON, "OpenAiObject")])])],
     },
@@ -203,11 +195,9 @@ pub static ENDPOINTS: &[Endpoint] = &[
         route: Route { path: "/v1/videos", ..READ },
         description: "Lists the caller's latest jobs in OpenAI's format.",
         handler: |cx| Box::pin(openai::videos::list(cx)),
-        operations: &[operation("openaiVideos", "openai", "The caller's latest jobs")
+        operations: &[operation("openaiVideos", "openai", "List the caller's latest jobs")
             .query(&[
-                optional("limit", "1 to 100.", || {
- schemas::integer().minimum(Some(1)).maximum(Some(100)).into()
-}),
+                optional("limit", "1 to 100.", schemas::limit),
                 optional("order", "By age.", || schemas::one_of(["asc", "desc"])),
             ])
             .responses(&[ok("A list.", &[(JSON, "OpenAiList")])])
@@ -218,14 +208,14 @@ pub static ENDPOINTS: &[Endpoint] = &[
         description: "One job; with `/content` below it, the finished video.",
         handler: |cx| Box::pin(openai::videos::get(cx)),
         operations: &[
-            operation("openaiVideoNamed", "openai", "How far a video is")
-            .path_suffix("{id}")
-            .responses(&[ok("The job.", &[(JSON, "OpenAiObject")])])
-            .problems(&[JOB_PROBLEMS, GATEWAY_PROBLEMS]),
-            operation("openaiVideoContent", "openai", "The finished video")
-            .path_suffix("{id}/content")
-            .responses(&[ok("The video.", &[("video/mp4", "Anything")])])
-            .problems(&[JOB_PROBLEMS, &[&NOT_FOUND], GATEWAY_PROBLEMS]),
+            operation("openaiVideoNamed", "openai", "Get the status of a video")
+                .path_suffix("{id}")
+                .responses(&[ok("The job.", &[(JSON, "OpenAiObject")])])
+                .problems(&[JOB_PROBLEMS, GATEWAY_PROBLEMS]),
+            operation("openaiVideoContent", "openai", "Get a finished video")
+                .path_suffix("{id}/content")
+                .responses(&[ok("The video.", VIDEO)])
+                .problems(&[JOB_PROBLEMS, &[&NOT_FOUND], GATEWAY_PROBLEMS]),
         ],
     },
     Endpoint {
@@ -233,9 +223,9 @@ pub static ENDPOINTS: &[Endpoint] = &[
         description: "With `access.mode = \"members\"`: turns `{\"token\": \"tg_…\"}` into a [session \
             cookie](../guide/callers.md#sessions).",
         handler: |cx| Box::pin(bff::log_in(cx)),
-        operations: &[operation("login", "people", "Turn a member's token into a browser's cookie")
-            .description("With access.mode = \"members\" alone. With the cookie, whatever changes something needs the \
-                header `X-Tollgate: 1`.")
+        operations: &[operation("login", "people", "Exchange a member's token for a session cookie")
+            .description("Only with access.mode = \"members\". With the cookie, requests that change something need \
+                the header `X-Tollgate: 1`.")
             .request_body(&[(JSON, "Login")])
             .responses(&[NO_CONTENT])
             .problems(&[LOGIN_PROBLEMS])],
@@ -244,7 +234,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         route: Route { path: "/bff/logout", ..LOGIN },
         description: "Ends the session.",
         handler: |cx| Box::pin(bff::log_out(cx)),
-        operations: &[operation("logout", "people", "End the login that the browser carries")
+        operations: &[operation("logout", "people", "End the session")
             .responses(&[NO_CONTENT])
             .problems(&[LOGIN_PROBLEMS])],
     },
@@ -253,13 +243,9 @@ pub static ENDPOINTS: &[Endpoint] = &[
         description: "For [admins](#admin-reports): spending by caller, UTC day and model: `?since=7d`, up to `366d`, \
             `&format=csv`, `&utc_offset=60`.",
         handler: |cx| Box::pin(bff::admin_usage(cx)),
-        operations: &[operation("adminUsage", "admins", "What everybody spent")
+        operations: &[operation("adminUsage", "admins", "Get the spending of all callers")
             .query(&[
-                optional(
-                    "since",
-                    "Days, today included: 1d to 366d; 7d when nothing is said.",
-                    schemas::since,
-                ),
+                optional("since", "Days, including today: 1d to 366d; 7d by default.", schemas::since),
                 UTC_OFFSET,
                 optional("format", "json or csv.", || schemas::one_of(["json", "csv"])),
             ])
@@ -270,77 +256,74 @@ pub static ENDPOINTS: &[Endpoint] = &[
         route: Route { path: "/bff/admin/members", ..ADMIN },
         description: "For admins: members with budgets and spending of today and this month.",
         handler: |cx| Box::pin(async move { cx.handlers.reports.admin_members().await }),
-        operations: &[operation("adminMembers", "admins", "Who may call")
-            .responses(&[ok("Names, roles, budgets, and what was spent.", &[(JSON, "Anything")])])],
+        operations: &[operation("adminMembers", "admins", "List members")
+            .responses(&[ok("Names, roles, budgets and spending.", &[(JSON, "Anything")])])],
     },
     Endpoint {
         route: Route { path: "/bff/admin/jobs", ..ADMIN },
         description: "For admins: the latest jobs of all callers.",
         handler: |cx| Box::pin(async move { cx.handlers.reports.admin_jobs().await }),
-        operations: &[operation("adminJobs", "admins", "Everybody's latest jobs")
+        operations: &[operation("adminJobs", "admins", "List the latest jobs of all callers")
             .responses(&[ok("The latest first.", &[(JSON, "Anything")])])],
     },
     Endpoint {
         route: Route { path: "/bff/admin/billing", ..ADMIN },
         description: "For admins: the gateway account, its keys by name, its balance over time, unknown outcomes.",
         handler: |cx| Box::pin(async move { cx.report(cx.handlers.reports.admin_billing()).await }),
-        operations: &[operation("adminBilling", "admins", "The account, as the gateway tells it")
-            .responses(&[ok(
-                "Balance and its course, keys by name, unknown outcomes.",
-                &[(JSON, "Anything")],
-            )])],
+        operations: &[operation("adminBilling", "admins", "Get the gateway account")
+            .responses(&[ok("Balances, keys by name, unknown outcomes.", &[(JSON, "Anything")])])],
     },
     Endpoint {
         route: Route { path: "/healthz", ..DEFAULT_ROUTE },
         description: "Returns `ok`, for any Host.",
         handler: |_| Box::pin(ready(Ok(bff::healthz()))),
-        operations: &[operation("healthz", "facts", "Alive")
-            .responses(&[ok("It is.", &[(TEXT, "Text")])])],
+        operations: &[operation("healthz", "facts", "Check that the server is alive")
+            .responses(&[ok("It is alive.", &[(TEXT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: "/bff/client.js", cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE },
+        route: Route { path: "/bff/client.js", ..SHARED },
         description: "The [browser client](../guide/web.md#the-client): one ES module without imports.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
-        operations: &[operation("client", "embedding", "A client for web pages: one module without imports")
+        operations: &[operation("client", "embedding", "Get the browser client")
             .responses(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: "/bff/client.d.ts", cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE },
+        route: Route { path: "/bff/client.d.ts", ..SHARED },
         description: "The client's TypeScript types.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
-        operations: &[operation("clientTypes", "embedding", "The client's types, for TypeScript")
+        operations: &[operation("clientTypes", "embedding", "Get the client's TypeScript types")
             .responses(&[ok("The types.", &[(TEXT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: "/bff/widgets.js", cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE },
+        route: Route { path: "/bff/widgets.js", ..SHARED },
         description: "The widgets `<tollgate-chat>` and `<tollgate-video>`, as custom elements.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
-        operations: &[operation("widgets", "embedding", "The widgets tollgate-chat and tollgate-video")
+        operations: &[operation("widgets", "embedding", "Get the widgets")
             .responses(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: "/bff/widgets/", cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE },
+        route: Route { path: "/bff/widgets/", ..SHARED },
         description: "Modules that the widgets load.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
-        operations: &[operation("widgetModule", "embedding", "A module that the widgets load")
+        operations: &[operation("widgetModule", "embedding", "Get a module of the widgets")
             .path_suffix("{name}")
             .responses(&[ok("The module.", &[(SCRIPT, "Text")])])
             .problems(&[&[&NOT_FOUND]])],
     },
     Endpoint {
-        route: Route { path: "/bff/openapi.json", cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE },
+        route: Route { path: "/bff/openapi.json", ..SHARED },
         description: "This API as an OpenAPI 3.1 document, readable from any page. `tollgate openapi` prints it, too.",
         handler: |cx| Box::pin(bff::openapi(cx)),
-        operations: &[operation("openapi", "facts", "This document")
+        operations: &[operation("openapi", "facts", "Get this document")
             .responses(&[ok("OpenAPI 3.1.", &[(JSON, "Anything")])])],
     },
     Endpoint {
         route: Route { path: "/problems/", ..DEFAULT_ROUTE },
         description: "Explains a problem code.",
         handler: |cx| Box::pin(ready(bff::problem(cx.call.head.uri.path()))),
-        operations: &[operation("problem", "facts", "A kind of problem, explained")
+        operations: &[operation("problem", "facts", "Explain a problem code")
             .path_suffix("{code}")
-            .responses(&[ok("A page for people.", &[("text/html", "Text")])])
+            .responses(&[ok("An HTML page.", &[("text/html", "Text")])])
             .problems(&[&[&NOT_FOUND]])],
     },
 ];

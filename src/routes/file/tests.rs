@@ -10,7 +10,7 @@ const TEXT: &[u8] = include_bytes!("../../../static/style.css");
 impl StaticFile {
     /// The size in a coding, for budgets.
     pub(in crate::routes) fn size(&self, coding: &str) -> Option<usize> {
-        self.variants.iter().find(|form| form.coding == coding).map(|form| form.bytes.len())
+        self.compressed.iter().find(|form| form.coding == coding).map(|form| form.bytes.len())
     }
 }
 
@@ -18,16 +18,16 @@ fn file() -> StaticFile {
     StaticFile::new(Bytes::from_static(TEXT), "text/css", &HeaderMap::new())
 }
 
-fn headers(told: &[(HeaderName, &str)]) -> HeaderMap {
-    told.iter().map(|(name, value)| (name.clone(), value.parse().expect("a header"))).collect()
+fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
+    pairs.iter().map(|(name, value)| (name.clone(), value.parse().expect("a header"))).collect()
 }
 
-async fn body(answer: Response) -> Bytes {
-    answer.into_body().collect().await.expect("a whole body").to_bytes()
+async fn body(response: Response) -> Bytes {
+    response.into_body().collect().await.expect("a whole body").to_bytes()
 }
 
 #[test]
-fn the_client_gets_the_coding_that_it_likes_best() {
+fn response_uses_the_preferred_coding() {
     let file = file();
     #[rustfmt::skip]
     let cases = [
@@ -50,24 +50,25 @@ fn the_client_gets_the_coding_that_it_likes_best() {
         (Some("br;q=abc, gzip;q=0.001"), Some("gzip")),
         (Some("deflate, compress"),     None),
     ];
-    for (asked, expected) in cases {
-        let told: Vec<_> = asked.map(|asked| (ACCEPT_ENCODING, asked)).into_iter().collect();
-        let answer = file.answer(&Method::GET, &headers(&told));
-        let coding = answer.headers().get(CONTENT_ENCODING).map(|it| it.to_str().expect("ASCII"));
-        assert_eq!(coding, expected, "{asked:?}");
-        assert_eq!(answer.status(), StatusCode::OK, "{asked:?}");
-        assert_eq!(answer.headers()[VARY], "accept-encoding", "{asked:?}");
+    for (accepted, expected) in cases {
+        let request: Vec<_> =
+            accepted.map(|accepted| (ACCEPT_ENCODING, accepted)).into_iter().collect();
+        let response = file.response(&Method::GET, &headers(&request));
+        let coding = response.headers().get(CONTENT_ENCODING).map(|it| it.to_str().expect("ASCII"));
+        assert_eq!(coding, expected, "{accepted:?}");
+        assert_eq!(response.status(), StatusCode::OK, "{accepted:?}");
+        assert_eq!(response.headers()[VARY], "accept-encoding", "{accepted:?}");
     }
 }
 
 #[tokio::test]
-async fn every_coding_decodes_to_the_file_and_has_a_tag_of_its_own() {
+async fn every_coding_decodes_to_the_file_and_has_its_own_etag() {
     let file = file();
     let mut tags = BTreeSet::new();
     for coding in ["br", "gzip", "identity"] {
-        let answer = file.answer(&Method::GET, &headers(&[(ACCEPT_ENCODING, coding)]));
-        tags.insert(answer.headers()[ETAG].to_str().expect("ASCII").to_owned());
-        let sent = body(answer).await;
+        let response = file.response(&Method::GET, &headers(&[(ACCEPT_ENCODING, coding)]));
+        tags.insert(response.headers()[ETAG].to_str().expect("ASCII").to_owned());
+        let sent = body(response).await;
         let mut plain = Vec::new();
         match coding {
             "br" => {
@@ -85,61 +86,61 @@ async fn every_coding_decodes_to_the_file_and_has_a_tag_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_file_that_the_client_has_is_not_sent_again() {
+async fn matching_etag_returns_304() {
     let file = file();
-    let first = file.answer(&Method::GET, &headers(&[(ACCEPT_ENCODING, "br")]));
+    let first = file.response(&Method::GET, &headers(&[(ACCEPT_ENCODING, "br")]));
     let tag = first.headers()[ETAG].to_str().expect("ASCII").to_owned();
     for known in [tag.clone(), format!("W/{tag}"), format!("\"x\", {tag}"), "*".to_owned()] {
-        let told = headers(&[(ACCEPT_ENCODING, "br"), (IF_NONE_MATCH, &known)]);
-        let answer = file.answer(&Method::GET, &told);
-        assert_eq!(answer.status(), StatusCode::NOT_MODIFIED, "{known}");
-        assert_eq!(answer.headers()[ETAG], tag);
-        assert!(body(answer).await.is_empty());
+        let request = headers(&[(ACCEPT_ENCODING, "br"), (IF_NONE_MATCH, &known)]);
+        let response = file.response(&Method::GET, &request);
+        assert_eq!(response.status(), StatusCode::NOT_MODIFIED, "{known}");
+        assert_eq!(response.headers()[ETAG], tag);
+        assert!(body(response).await.is_empty());
     }
     // The tag of another coding names other bytes.
-    let told = headers(&[(ACCEPT_ENCODING, "gzip"), (IF_NONE_MATCH, &tag)]);
-    assert_eq!(file.answer(&Method::GET, &told).status(), StatusCode::OK);
+    let request = headers(&[(ACCEPT_ENCODING, "gzip"), (IF_NONE_MATCH, &tag)]);
+    assert_eq!(file.response(&Method::GET, &request).status(), StatusCode::OK);
 }
 
 #[tokio::test]
-async fn head_says_the_length_and_sends_nothing() {
-    let told = headers(&[(ACCEPT_ENCODING, "br")]);
-    let whole = body(file().answer(&Method::GET, &told)).await;
-    let answer = file().answer(&Method::HEAD, &told);
-    assert_eq!(answer.headers()[CONTENT_LENGTH], whole.len().to_string().as_str());
-    assert!(body(answer).await.is_empty());
+async fn head_returns_length_without_body() {
+    let request = headers(&[(ACCEPT_ENCODING, "br")]);
+    let whole = body(file().response(&Method::GET, &request)).await;
+    let response = file().response(&Method::HEAD, &request);
+    assert_eq!(response.headers()[CONTENT_LENGTH], whole.len().to_string().as_str());
+    assert!(body(response).await.is_empty());
 }
 
 #[tokio::test]
-async fn one_range_of_bytes_is_served_from_the_file_itself() {
+async fn single_range_is_served_uncompressed() {
     let file = file();
     let all = TEXT.len();
     let rest = format!("bytes {}-{}/{all}", all - 5, all - 1);
-    for (range, said, length) in [
+    for (range, content_range, length) in [
         ("bytes=0-9", format!("bytes 0-9/{all}"), 10),
         ("bytes=-5", rest.clone(), 5),
         (&format!("bytes={}-", all - 5), rest.clone(), 5),
         (&format!("bytes={}-99999999999999999999999", all - 5), rest, 5),
     ] {
-        let told = headers(&[(RANGE, range), (ACCEPT_ENCODING, "br")]);
-        let answer = file.answer(&Method::GET, &told);
-        assert_eq!(answer.status(), StatusCode::PARTIAL_CONTENT, "{range}");
-        assert_eq!(answer.headers()[CONTENT_RANGE], said.as_str(), "{range}");
-        assert!(!answer.headers().contains_key(CONTENT_ENCODING));
-        assert_eq!(body(answer).await.len(), length, "{range}");
+        let request = headers(&[(RANGE, range), (ACCEPT_ENCODING, "br")]);
+        let response = file.response(&Method::GET, &request);
+        assert_eq!(response.status(), StatusCode::PARTIAL_CONTENT, "{range}");
+        assert_eq!(response.headers()[CONTENT_RANGE], content_range.as_str(), "{range}");
+        assert!(!response.headers().contains_key(CONTENT_ENCODING));
+        assert_eq!(body(response).await.len(), length, "{range}");
     }
     for range in [format!("bytes={all}-"), "bytes=-0".to_owned()] {
-        let answer = file.answer(&Method::GET, &headers(&[(RANGE, &range)]));
-        assert_eq!(answer.status(), StatusCode::RANGE_NOT_SATISFIABLE, "{range}");
-        assert_eq!(answer.headers()[CONTENT_RANGE], format!("bytes */{all}").as_str());
+        let response = file.response(&Method::GET, &headers(&[(RANGE, &range)]));
+        assert_eq!(response.status(), StatusCode::RANGE_NOT_SATISFIABLE, "{range}");
+        assert_eq!(response.headers()[CONTENT_RANGE], format!("bytes */{all}").as_str());
     }
     for range in ["bytes=5-1", "bytes=0-1,4-5", "lines=1-2", "bytes=+1-2", "bytes=-", "bytes=a-b"] {
-        let answer = file.answer(&Method::GET, &headers(&[(RANGE, range)]));
-        assert_eq!(answer.status(), StatusCode::OK, "{range}");
-        assert_eq!(body(answer).await.len(), all, "{range}");
+        let response = file.response(&Method::GET, &headers(&[(RANGE, range)]));
+        assert_eq!(response.status(), StatusCode::OK, "{range}");
+        assert_eq!(body(response).await.len(), all, "{range}");
     }
-    let told = headers(&[(RANGE, "bytes=0-9"), (IF_RANGE, "\"another version\"")]);
-    assert_eq!(file.answer(&Method::GET, &told).status(), StatusCode::OK);
-    let told = headers(&[(RANGE, "bytes=0-9")]);
-    assert_eq!(file.answer(&Method::HEAD, &told).status(), StatusCode::OK);
+    let request = headers(&[(RANGE, "bytes=0-9"), (IF_RANGE, "\"another version\"")]);
+    assert_eq!(file.response(&Method::GET, &request).status(), StatusCode::OK);
+    let request = headers(&[(RANGE, "bytes=0-9")]);
+    assert_eq!(file.response(&Method::HEAD, &request).status(), StatusCode::OK);
 }

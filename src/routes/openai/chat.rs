@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`: whole, or as a stream of events.
+//! `POST /v1/chat/completions`, as JSON or as server-sent events.
 
 use std::pin::Pin;
 use std::task::Poll;
@@ -17,14 +17,14 @@ use crate::clock;
 use crate::problem::Problem;
 use crate::purchase::Receipt;
 use crate::redact::Redactor;
-use crate::response::{self, Body, BoxError, Response};
+use crate::response::{self, Body, BoxError, HandlerResult, Response};
 use crate::routes::HandlerContext;
 use crate::routes::purchases;
 use crate::validate::{self, Checked, Order};
 
-pub(crate) async fn buy(cx: HandlerContext) -> Result<Response, Problem> {
+pub(crate) async fn buy(cx: HandlerContext) -> HandlerResult {
     let wanted = validate::openai::chat(&cx.call.body, &cx.handlers.rules)?;
-    let voice = CompletionFormat {
+    let formatter = Formatter {
         id: format!("chatcmpl-{}", cx.call.id.as_str()),
         created: clock::wall().as_secs(),
         model: wanted.order.get().model.to_string(),
@@ -32,15 +32,15 @@ pub(crate) async fn buy(cx: HandlerContext) -> Result<Response, Problem> {
         wants_usage: wanted.wants_usage,
         redactor: cx.handlers.redactor.clone(),
     };
-    let answer = if wanted.is_stream {
-        stream(&cx, wanted.order, voice).await?
+    let response = if wanted.is_stream {
+        stream(&cx, wanted.order, formatter).await?
     } else {
-        voice.response(cx.buy(wanted.order).await?)?
+        formatter.response(cx.buy(wanted.order).await?)?
     };
-    Ok(purchases::with_ignored(&wanted.ignored, answer))
+    Ok(purchases::with_ignored(&wanted.ignored, response))
 }
 
-struct CompletionFormat {
+struct Formatter {
     id: String,
     created: u64,
     model: String,
@@ -49,31 +49,31 @@ struct CompletionFormat {
     redactor: Redactor,
 }
 
-impl CompletionFormat {
-    /// Answers with the whole chat: nothing but the media type tells a stream from others.
-    fn response(&self, receipt: Receipt) -> Result<Response, Problem> {
+impl Formatter {
+    fn response(&self, receipt: Receipt) -> HandlerResult {
         if !receipt.status.is_success() {
             return Ok(gateway_refusal(receipt, &self.redactor));
         }
-        let said = Completion::parse(&receipt, &self.redactor)?;
+        let completion = Completion::parse(&receipt, &self.redactor)?;
         if self.is_stream {
-            let events = self.events(&said, &receipt);
+            let events = self.events(&completion, &receipt);
             return Ok(response::event_stream(purchases::with_translated_body(receipt, events)));
         }
-        let body = self.completion(&said);
+        let body = self.completion(&completion);
         Ok(purchases::with_translated_body(Receipt { is_json: true, ..receipt }, body))
     }
 
-    fn completion(&self, said: &Completion) -> Bytes {
-        let message = Message { role: "assistant", content: &said.content, refusal: None };
+    fn completion(&self, completion: &Completion) -> Bytes {
+        let message = Message { role: "assistant", content: &completion.content, refusal: None };
         let choices =
             [Choice { message: Some(message), finish_reason: Some("stop"), ..Choice::default() }];
-        let chat = CompletionBody { usage: said.usage, ..self.body("chat.completion", &choices) };
-        // Strings and numbers: this cannot fail.
+        let chat =
+            CompletionBody { usage: completion.usage, ..self.body("chat.completion", &choices) };
+        // Serializing strings and numbers cannot fail.
         serde_json::to_vec(&chat).unwrap_or_default().into()
     }
 
-    /// What is left to be said in a stream that has begun.
+    /// Returns the events of an outcome for a stream that has begun.
     fn stream_tail(&self, outcome: Result<Receipt, Problem>) -> Body {
         let receipt = match outcome {
             Ok(receipt) => receipt,
@@ -83,15 +83,15 @@ impl CompletionFormat {
             _ if !receipt.status.is_success() => {
                 error_event(&gateway_refusal_json(&receipt, &self.redactor))
             }
-            Ok(said) => self.events(&said, &receipt),
+            Ok(completion) => self.events(&completion, &receipt),
             Err(problem) => error_event(&problem.to_openai_json()),
         };
         purchases::with_translated_body(receipt, text).into_body()
     }
 
-    fn events(&self, said: &Completion, receipt: &Receipt) -> Bytes {
-        let mut text = Vec::with_capacity(said.content.len() + 1_024);
-        let mut say = |delta, finish_reason: Option<_>| {
+    fn events(&self, completion: &Completion, receipt: &Receipt) -> Bytes {
+        let mut text = Vec::with_capacity(completion.content.len() + 1_024);
+        let mut push = |delta, finish_reason: Option<_>| {
             let choices = [Choice { delta: Some(delta), finish_reason, ..Choice::default() }];
             let is_last = finish_reason.is_some();
             write_chunk(
@@ -103,12 +103,12 @@ impl CompletionFormat {
                 },
             );
         };
-        say(Delta { role: Some("assistant"), content: Some("") }, None);
-        for piece in split_text(&said.content) {
-            say(Delta { content: Some(piece), ..Delta::default() }, None);
+        push(Delta { role: Some("assistant"), content: Some("") }, None);
+        for piece in split_text(&completion.content) {
+            push(Delta { content: Some(piece), ..Delta::default() }, None);
         }
-        say(Delta::default(), Some("stop"));
-        if let (true, Some(usage)) = (self.wants_usage, said.usage) {
+        push(Delta::default(), Some("stop"));
+        if let (true, Some(usage)) = (self.wants_usage, completion.usage) {
             write_chunk(&mut text, &CompletionBody { usage: Some(usage), ..self.body(CHUNK, &[]) });
         }
         write_event(&mut text, b"[DONE]");
@@ -117,14 +117,7 @@ impl CompletionFormat {
 
     fn body<'a>(&'a self, object: &'static str, choices: &'a [Choice<'a>]) -> CompletionBody<'a> {
         let Self { id, created, model, .. } = self;
-        CompletionBody {
-            id,
-            object,
-            created: *created,
-            model,
-            choices,
-            ..CompletionBody::default()
-        }
+        CompletionBody { id, object, created: *created, model, choices, ..Default::default() }
     }
 }
 
@@ -139,10 +132,10 @@ struct CompletionBody<'a> {
     choices: &'a [Choice<'a>],
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Usage>,
-    /// Ours, in the last chunk with a choice: what it cost, in US dollars.
+    /// Our extension, in the last chunk with a choice: the cost in US dollars.
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<String>,
-    /// Ours, beside it: whether it is the answer of an earlier or running purchase.
+    /// Our extension, beside it: whether the reply is a replay.
     #[serde(skip_serializing_if = "Option::is_none")]
     replayed: Option<bool>,
 }
@@ -173,9 +166,9 @@ struct Delta<'a> {
     content: Option<&'a str>,
 }
 
-/// A purchase that is not sent for longer than this (it queues, or repeats another) has its stream begun.
+/// The longest wait for the purchase to be sent before the stream begins.
 const MAX_HEADER_DELAY: Duration = Duration::from_secs(10);
-/// How long the gateway has to refuse at once, or to answer.
+/// How long the gateway has to answer at once before the stream begins.
 const REPLY_GRACE: Duration = Duration::from_secs(1);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 const HEARTBEAT: &[u8] = b":\n\n";
@@ -183,45 +176,42 @@ const MAX_DELTA: usize = 8 * 1_024;
 
 type PurchaseFuture = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Send>>;
 
-/// Buys, and answers with events. The gateway answers in one piece, so the events come at its end; until then,
-/// comments show that the stream lives. The status is sent once the outcome can no longer be a plain refusal of
-/// ours: SDKs act on a status (they wait, they send again), and not on an error within a stream.
-async fn stream(
-    cx: &HandlerContext,
-    order: Checked<Order>,
-    voice: CompletionFormat,
-) -> Result<Response, Problem> {
+/// Buys, and answers with events. The gateway replies in one piece; heartbeats fill the wait.
+///
+/// SDKs retry on a status, not on an error within a stream. So the status waits until the purchase
+/// was sent and an immediate refusal is unlikely.
+async fn stream(cx: &HandlerContext, order: Checked<Order>, formatter: Formatter) -> HandlerResult {
     let (purchase, purchases) = (cx.purchase(order)?, cx.purchases.clone());
     let progress = purchase.progress.clone();
-    let mut bought: PurchaseFuture = Box::pin(async move { purchases.buy(purchase).await });
-    let begins = async {
+    let mut purchase: PurchaseFuture = Box::pin(async move { purchases.buy(purchase).await });
+    let started = async {
         timeout(MAX_HEADER_DELAY, progress.sent()).await.ok();
         sleep(REPLY_GRACE).await;
     };
     tokio::select! {
         biased;
-        outcome = &mut bought => voice.response(outcome?),
-        () = begins => {
-            Ok(response::event_stream(Response::new(Body::stream(StreamBody::new(with_heartbeats(bought, voice))))))
+        outcome = &mut purchase => formatter.response(outcome?),
+        () = started => {
+            let body = StreamBody::new(with_heartbeats(purchase, formatter));
+            Ok(response::event_stream(Response::new(Body::stream(body))))
         }
     }
 }
 
-/// A stream that has begun: signs of life, then the rest. Dropping it leaves the purchase to itself: it was sent,
-/// and is kept for its repeat.
+/// Streams heartbeats until the outcome is known. Dropping it does not cancel the purchase.
 fn with_heartbeats(
-    mut bought: PurchaseFuture,
-    voice: CompletionFormat,
+    mut purchase: PurchaseFuture,
+    formatter: Formatter,
 ) -> impl Stream<Item = Result<Frame<Bytes>, BoxError>> {
-    let (mut beat, mut rest) = (interval(HEARTBEAT_INTERVAL), None);
+    let (mut heartbeat, mut rest) = (interval(HEARTBEAT_INTERVAL), None);
     poll_fn(move |cx| {
         let body = match &mut rest {
             Some(body) => body,
-            None => match bought.as_mut().poll(cx) {
-                Poll::Ready(outcome) => rest.insert(voice.stream_tail(outcome)),
+            None => match purchase.as_mut().poll(cx) {
+                Poll::Ready(outcome) => rest.insert(formatter.stream_tail(outcome)),
                 Poll::Pending => {
-                    let sign = Frame::data(Bytes::from_static(HEARTBEAT));
-                    return beat.poll_tick(cx).map(|_now| Some(Ok(sign)));
+                    let frame = Frame::data(Bytes::from_static(HEARTBEAT));
+                    return heartbeat.poll_tick(cx).map(|_now| Some(Ok(frame)));
                 }
             },
         };
@@ -230,7 +220,7 @@ fn with_heartbeats(
 }
 
 fn write_chunk(text: &mut Vec<u8>, chunk: &CompletionBody<'_>) {
-    // Strings and numbers: this cannot fail.
+    // Serializing strings and numbers cannot fail.
     write_event(text, &serde_json::to_vec(chunk).unwrap_or_default());
 }
 
@@ -240,8 +230,8 @@ fn error_event(document: &[u8]) -> Bytes {
     text.into()
 }
 
-/// One event. JSON has no raw line end but those that only some readers see (U+0085, U+2028, U+2029);
-/// within its strings these can be escaped.
+/// Writes one event. Some clients treat U+0085, U+2028 and U+2029 as line ends, so these are
+/// escaped, which JSON strings allow.
 fn write_event(text: &mut Vec<u8>, json: &[u8]) {
     let mut line = String::from_utf8_lossy(json);
     for end in ['\u{85}', '\u{2028}', '\u{2029}'] {
@@ -256,8 +246,8 @@ fn write_event(text: &mut Vec<u8>, json: &[u8]) {
 
 fn split_text(mut text: &str) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
-        let most = text.len().min(MAX_DELTA);
-        let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(most);
+        let max = text.len().min(MAX_DELTA);
+        let end = (0..=max).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(max);
         let (piece, rest) = text.split_at(end);
         text = rest;
         (!piece.is_empty()).then_some(piece)
@@ -269,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_cut_between_letters_and_nothing_is_lost() {
+    fn text_is_split_at_char_boundaries_without_loss() {
         for text in ["", "short", &"é".repeat(MAX_DELTA), &"日本".repeat(MAX_DELTA)] {
             let pieces: Vec<_> = split_text(text).collect();
             assert_eq!(pieces.concat(), text);
@@ -278,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_one_line_for_every_reader() {
+    fn event_is_one_line_under_all_line_end_rules() {
         let json = serde_json::to_vec("a\u{2028}b\u{85}c\nd").unwrap();
         let mut text = Vec::new();
         write_event(&mut text, &json);

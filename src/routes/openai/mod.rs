@@ -1,4 +1,4 @@
-//! `/v1/…`: the same purchases in OpenAI's dialect, so that its SDKs work unchanged (`docs/guide/openai.md`).
+//! `/v1/…`: the same purchases in OpenAI's API, so that its SDKs work unchanged.
 
 pub(super) mod chat;
 pub(super) mod videos;
@@ -13,12 +13,11 @@ use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;
 use crate::jobs::status;
 use crate::problem::{
-    Charged, NOT_FOUND, OUTCOME_UNKNOWN, OpenAiError, Problem, SHOULD_RETRY, is_retried_by_sdks,
-    openai_error_type,
+    Charged, NOT_FOUND, OUTCOME_UNKNOWN, OpenAiError, Problem, openai_error_type,
 };
 use crate::purchase::Receipt;
 use crate::redact::Redactor;
-use crate::response::{self, Response};
+use crate::response::{self, HandlerResult, Response};
 
 const PREFIX: &str = "/v1/models/";
 
@@ -32,10 +31,10 @@ struct ModelList<'a> {
 struct Model<'a> {
     id: &'a str,
     object: &'static str,
-    /// Nobody knows; strict clients want a number.
+    /// Unknown, but strict clients need a number.
     created: u64,
     owned_by: &'static str,
-    /// Ours: which endpoint takes it.
+    /// Our extension: the endpoint that takes the model.
     kind: &'static str,
     price: String,
 }
@@ -47,12 +46,11 @@ pub(super) fn models(catalog: &Catalog) -> Response {
     )
 }
 
-pub(super) fn model(catalog: &Catalog, path: &str) -> Result<Response, Problem> {
+pub(super) fn model(catalog: &Catalog, path: &str) -> HandlerResult {
     let id = path.strip_prefix(PREFIX).unwrap_or_default();
     let id = percent_decode_str(id).decode_utf8_lossy();
     let model = all_models(catalog).find(|model| model.id == id).ok_or_else(|| {
-        Problem::new(&NOT_FOUND)
-            .detail("there is no such model; GET /v1/models lists those on offer")
+        Problem::new(&NOT_FOUND).detail("no such model; GET /v1/models lists all models")
     })?;
     Ok(response::json(StatusCode::OK, &model))
 }
@@ -70,23 +68,26 @@ fn all_models(catalog: &Catalog) -> impl Iterator<Item = Model<'_>> {
     chats.chain(catalog.video.iter().map(move |row| model(&*row.id, "video", row.price)))
 }
 
-/// Where the gateway's reply has its text (2.4).
+/// The text in the gateway's reply.
 const CONTENT_POINTER: &str = "/message/content";
-/// Guess: where the body of a refusal has words for people (7 does not show its shape).
+/// Assumption: where a refusal has its message.
 const ERROR_POINTERS: &[&str] = &["/error/message", "/message", "/detail", "/error"];
 
-/// The text in the gateway's JSON at the first of `pointers` that leads to one. It is searched for keys
-/// after it was decoded, too, as it is written out anew.
+/// Returns the text at the first of `pointers` that has one. Decoding may reveal keys, so it is
+/// redacted again.
 fn text_at(redactor: &Redactor, body: &[u8], pointers: &[&str]) -> Option<String> {
     let pointers: Vec<_> = pointers.iter().map(|pointer| (*pointer).to_owned()).collect();
     status::text_at(body, &pointers).map(|text| redactor.redact_text(text))
 }
 
 fn gateway_refusal_json(receipt: &Receipt, redactor: &Redactor) -> Bytes {
-    let words = text_at(redactor, &receipt.body, ERROR_POINTERS).map(|words| format!(": {words}"));
-    let (status, words) = (receipt.status.as_u16(), words.unwrap_or_default());
+    let reason = text_at(redactor, &receipt.body, ERROR_POINTERS);
+    let (status, reason) = (receipt.status.as_u16(), reason.map(|text| format!(": {text}")));
     let error = OpenAiError {
-        message: format!("the gateway refused it with status {status}{words}"),
+        message: format!(
+            "the gateway refused the request with status {status}{}",
+            reason.unwrap_or_default()
+        ),
         error_type: openai_error_type(receipt.status),
         param: None,
         code: "refused_by_gateway",
@@ -98,13 +99,9 @@ fn gateway_refusal_json(receipt: &Receipt, redactor: &Redactor) -> Bytes {
 }
 
 fn gateway_refusal(refused: Receipt, redactor: &Redactor) -> Response {
-    let (body, status) = (gateway_refusal_json(&refused, redactor), refused.status);
-    let answer = purchases::from_receipt(Receipt { body, is_json: true, ..refused });
-    if is_retried_by_sdks(status) {
-        answer
-    } else {
-        response::with_headers(answer, [(SHOULD_RETRY, "false")])
-    }
+    let body = gateway_refusal_json(&refused, redactor);
+    let response = purchases::from_receipt(Receipt { body, is_json: true, ..refused });
+    response::with_retry_hint(response)
 }
 
 #[derive(Debug)]
@@ -113,7 +110,7 @@ struct Completion {
     usage: Option<Usage>,
 }
 
-/// Guess: a gateway that counts tokens says so as OpenAI does. Where it does not, nothing is said.
+/// Assumption: a gateway that counts tokens uses OpenAI's format.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct Usage {
     prompt_tokens: u64,
@@ -130,11 +127,11 @@ impl Completion {
     fn parse(receipt: &Receipt, redactor: &Redactor) -> Result<Self, Problem> {
         let content = text_at(redactor, &receipt.body, &[CONTENT_POINTER]).ok_or_else(|| {
             let problem = Problem::new(&OUTCOME_UNKNOWN).charged(Charged::Yes).detail(
-                "the gateway's reply has no message.content; POST /api/v1/chat shows it as it is",
+                "the gateway's reply has no message.content; POST /api/v1/chat returns it unchanged",
             );
             if receipt.is_replay { problem.replayed() } else { problem }
         })?;
         let usage = serde_json::from_slice::<UsageBody>(&receipt.body).ok();
-        Ok(Self { content, usage: usage.map(|counted| counted.usage) })
+        Ok(Self { content, usage: usage.map(|body| body.usage) })
     }
 }

@@ -20,7 +20,7 @@ use crate::problem::{
 };
 use crate::purchase::Receipt;
 use crate::redact::Redactor;
-use crate::response::{self, Response};
+use crate::response::{self, HandlerResult, Response};
 use crate::routes::{HandlerContext, api, purchases};
 use crate::validate;
 use crate::validate::openai::FormValue;
@@ -28,15 +28,15 @@ use crate::validate::openai::FormValue;
 const PREFIX: &str = "/v1/videos/";
 const CONTENT_SUFFIX: &str = "/content";
 const POLL_AFTER: HeaderName = HeaderName::from_static("openai-poll-after-ms");
-/// What is watched is asked for at most this often.
+/// A watched job is polled at most this often.
 const POLL_AFTER_MS: HeaderValue = HeaderValue::from_static("5000");
-/// Guess: an open job with one of these words has not been begun.
+/// Assumption: an open job with one of these words has not started.
 const QUEUED: &[&str] = &["queued", "pending", "submitted", "accepted", "waiting", "created"];
-/// Guess: where the status of a failed job says why.
+/// Assumption: where a failed job's status has the reason.
 const FAILURE_POINTERS: &[&str] =
     &["/error/message", "/error", "/message", "/failure_reason", "/reason", "/detail"];
 
-/// A job as OpenAI tells of it. What nobody knows is `null`.
+/// A job in OpenAI's format.
 #[derive(Default, Serialize)]
 struct VideoBody<'a> {
     id: &'a str,
@@ -46,7 +46,7 @@ struct VideoBody<'a> {
     expires_at: Option<u64>,
     model: &'a str,
     status: &'static str,
-    /// 0 until it is done: the gateway tells no percentage that could be relied on.
+    /// 0 until it is done: the gateway reports no reliable percentage.
     progress: u32,
     prompt: Option<&'a str>,
     seconds: Option<String>,
@@ -67,7 +67,7 @@ struct OrderBody {
     duration: u32,
 }
 
-pub(crate) async fn buy(cx: HandlerContext) -> Result<Response, Problem> {
+pub(crate) async fn buy(cx: HandlerContext) -> HandlerResult {
     let (call, catalog) = (&cx.call, &cx.handlers.rules.catalog);
     let wanted = match form_fields(&call.head.headers, &call.body).await? {
         None => validate::openai::video(&call.body, catalog)?,
@@ -81,24 +81,25 @@ pub(crate) async fn buy(cx: HandlerContext) -> Result<Response, Problem> {
     }
     let request_id = receipt.video.as_ref().map(|video| Arc::clone(&video.request_id));
     let request_id = request_id.ok_or_else(|| Problem::new(&OUTCOME_UNKNOWN))?;
-    let known = cx.handlers.jobs.get(&request_id, &call.caller).await.ok();
-    let ordered = serde_json::from_slice::<OrderBody>(&sent.body).ok();
-    let mut video = match &known {
+    let job = cx.handlers.jobs.get(&request_id, &call.caller).await.ok();
+    let order = serde_json::from_slice::<OrderBody>(&sent.body).ok();
+    let mut video = match &job {
         Some(job) => VideoBody::of(job, redactor),
         None => VideoBody::new(&request_id, &sent.model, clock::wall().as_secs()),
     };
-    video.prompt = ordered.as_ref().map(|ordered| &*ordered.prompt);
-    video.seconds = ordered.as_ref().map(|ordered| ordered.duration.to_string());
+    video.prompt = order.as_ref().map(|order| &*order.prompt);
+    video.seconds = order.as_ref().map(|order| order.duration.to_string());
     video.size = wanted.size.as_deref();
-    // Strings and numbers: this cannot fail.
+    // Serializing strings and numbers cannot fail.
     let body = serde_json::to_vec(&video).unwrap_or_default().into();
-    let told = Receipt { status: StatusCode::OK, is_json: true, body, ..receipt };
-    Ok(purchases::with_ignored(&wanted.ignored, with_poll_interval(purchases::from_receipt(told))))
+    let receipt = Receipt { status: StatusCode::OK, is_json: true, body, ..receipt };
+    let response = with_poll_interval(purchases::from_receipt(receipt));
+    Ok(purchases::with_ignored(&wanted.ignored, response))
 }
 
-fn with_poll_interval(mut answer: Response) -> Response {
-    answer.headers_mut().insert(POLL_AFTER, POLL_AFTER_MS);
-    answer
+fn with_poll_interval(mut response: Response) -> Response {
+    response.headers_mut().insert(POLL_AFTER, POLL_AFTER_MS);
+    response
 }
 
 #[derive(Serialize)]
@@ -110,16 +111,16 @@ struct VideoList<'a> {
     has_more: bool,
 }
 
-pub(crate) async fn list(cx: HandlerContext) -> Result<Response, Problem> {
+pub(crate) async fn list(cx: HandlerContext) -> HandlerResult {
     let page = validate::openai::list_query(cx.query())?;
     let mut jobs = cx.handlers.jobs.list(&cx.call.caller).await.map_err(|problem| {
-        match problem.kind() == &INVALID_REQUEST {
-            true => Problem::new(&FORBIDDEN).detail(
-                "others than this machine reach this server, and an address is no identity: ask \
-                 for the videos that you know, at GET /v1/videos/{id}",
-            ),
-            false => problem,
+        if problem.kind() != &INVALID_REQUEST {
+            return problem;
         }
+        Problem::new(&FORBIDDEN).detail(
+            "in open mode on a public address, an IP address does not identify a user: get each \
+             video by its id, at GET /v1/videos/{id}",
+        )
     })?;
     if page.is_ascending {
         jobs.reverse();
@@ -143,7 +144,7 @@ pub(crate) async fn list(cx: HandlerContext) -> Result<Response, Problem> {
     Ok(response::json(StatusCode::OK, &list))
 }
 
-pub(crate) async fn get(cx: HandlerContext) -> Result<Response, Problem> {
+pub(crate) async fn get(cx: HandlerContext) -> HandlerResult {
     let rest = cx.call.head.uri.path().strip_prefix(PREFIX).unwrap_or_default();
     let (id, is_content) = match rest.strip_suffix(CONTENT_SUFFIX) {
         Some(id) => (id, true),
@@ -151,28 +152,26 @@ pub(crate) async fn get(cx: HandlerContext) -> Result<Response, Problem> {
     };
     if id.contains('/') {
         return Err(Problem::new(&UNKNOWN_ENDPOINT)
-            .detail("of a video there are GET /v1/videos/{id} and GET /v1/videos/{id}/content"));
+            .detail("a video has GET /v1/videos/{id} and GET /v1/videos/{id}/content only"));
     }
     let request_id = &validate::request_id(id)?;
-    // Waits for the gateway's first word; whatever it brings is in the job then.
-    let word = cx.handlers.jobs.status(request_id, &cx.call.caller).await?;
+    // Waits for the gateway's first status, which is then in the job.
+    let status = cx.handlers.jobs.status(request_id, &cx.call.caller).await?;
     if is_content {
-        return content(&cx, &word.body).await;
+        return content(&cx, &status.body).await;
     }
     let job = cx.handlers.jobs.get(request_id, &cx.call.caller).await?;
-    let job = Job { latest_update: Some(word), ..job };
-    Ok(with_poll_interval(response::json(
-        StatusCode::OK,
-        &VideoBody::of(&job, &cx.handlers.redactor),
-    )))
+    let job = Job { latest_update: Some(status), ..job };
+    let video = VideoBody::of(&job, &cx.handlers.redactor);
+    Ok(with_poll_interval(response::json(StatusCode::OK, &video)))
 }
 
-async fn content(cx: &HandlerContext, status: &[u8]) -> Result<Response, Problem> {
+async fn content(cx: &HandlerContext, status: &[u8]) -> HandlerResult {
     let mut pairs = cx.query().unwrap_or_default().split('&');
     let is_other =
         |pair: &str| pair.strip_prefix("variant=").is_some_and(|variant| variant != "video");
     if pairs.any(is_other) {
-        return Err(Problem::new(&NOT_FOUND).detail("the gateway makes videos only, no variants"));
+        return Err(Problem::new(&NOT_FOUND).detail("the only variant is video"));
     }
     api::content(cx, status).await
 }
@@ -194,7 +193,7 @@ impl<'a> VideoBody<'a> {
             },
             JobState::Failed => {
                 let message = text_at(redactor, &latest.body, FAILURE_POINTERS)
-                    .unwrap_or_else(|| "the gateway says that it failed, and not why".to_owned());
+                    .unwrap_or_else(|| "the gateway gave no reason".to_owned());
                 Self {
                     status: "failed",
                     error: Some(VideoError { code: "failed", message }),
@@ -212,18 +211,14 @@ impl<'a> VideoBody<'a> {
 
 const MAX_FIELDS: usize = 64;
 
-/// The form's fields in their order; `None` where the body is no form.
+/// Returns the form's fields in order, or `None` for a JSON body.
 async fn form_fields(
     headers: &HeaderMap,
     body: &Bytes,
 ) -> Result<Option<Vec<(String, FormValue)>>, Problem> {
     let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let media_type = media_type.unwrap_or_default();
-    let is_json = media_type
-        .trim_start()
-        .get(..16)
-        .is_some_and(|start| start.eq_ignore_ascii_case("application/json"));
-    if is_json {
+    if !media_type.trim_start().to_ascii_lowercase().starts_with("multipart/") {
         return Ok(None);
     }
     let boundary = multer::parse_boundary(media_type)
@@ -251,7 +246,7 @@ async fn form_fields(
 }
 
 fn unreadable(_error: multer::Error) -> Problem {
-    malformed("the form cannot be read: a part is cut off, or its head is malformed")
+    malformed("the form is malformed: a part is incomplete, or its header is invalid")
 }
 
 fn malformed(expected: &'static str) -> Problem {

@@ -13,7 +13,7 @@ static PAGE: LazyLock<Page> = LazyLock::new(|| {
     Page::built_in(TITLE, &origins)
 });
 
-async fn ask(path: &str, headers: &[(&str, &str)]) -> Result<Response, Problem> {
+async fn ask(path: &str, headers: &[(&str, &str)]) -> HandlerResult {
     let mut request = Request::builder().uri(path);
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -21,13 +21,13 @@ async fn ask(path: &str, headers: &[(&str, &str)]) -> Result<Response, Problem> 
     PAGE.answer(&request.body(()).expect("a request").into_parts().0).await
 }
 
-async fn text(answer: Response) -> String {
-    let bytes = answer.into_body().collect().await.expect("a whole body").to_bytes();
+async fn text(response: Response) -> String {
+    let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
 #[tokio::test]
-async fn the_page_names_its_files_by_their_content_and_they_are_there_for_ever() {
+async fn page_files_have_hashed_paths_and_are_immutable() {
     let index = ask("/", &[]).await.expect("the page");
     assert_eq!(index.headers()[CACHE_CONTROL], "no-cache");
     let markup = text(index).await;
@@ -46,7 +46,7 @@ async fn the_page_names_its_files_by_their_content_and_they_are_there_for_ever()
 }
 
 #[tokio::test]
-async fn the_page_defends_itself_by_headers() {
+async fn page_has_security_headers() {
     let index = ask("/", &[]).await.expect("the page");
     let policy = index.headers()[CONTENT_SECURITY_POLICY].to_str().expect("ASCII");
     for directive in [
@@ -79,30 +79,14 @@ async fn the_page_defends_itself_by_headers() {
 }
 
 #[tokio::test]
-async fn manifest_and_favicon_are_there_and_carry_the_title_and_the_icon() {
-    let manifest = ask("/manifest.webmanifest", &[]).await.expect("the manifest");
-    assert_eq!(manifest.headers()[CONTENT_TYPE], "application/manifest+json");
-    assert_eq!(manifest.headers()[CACHE_CONTROL], "no-cache");
-    let manifest = text(manifest).await;
-    let manifest: serde_json::Value = serde_json::from_str(&manifest).expect("JSON");
-    assert_eq!(manifest["name"], TITLE);
-    let icon = manifest["icons"][0]["src"].as_str().expect("an address");
-    for path in [icon, "/favicon.ico"] {
-        let icon = ask(path, &[]).await.expect(path);
-        assert_eq!(icon.headers()[CONTENT_TYPE], "image/svg+xml", "{path}");
-        assert!(text(icon).await.starts_with("<svg"), "{path}");
-    }
-}
-
-#[tokio::test]
-async fn the_title_is_text() {
+async fn page_title_is_escaped() {
     let markup = text(ask("/", &[]).await.expect("the page")).await;
     assert!(markup.contains("<title>Ann &amp; &lt;b&gt;Bob&lt;/b&gt;</title>"), "{markup}");
 }
 
 #[tokio::test]
-async fn other_settings_are_another_version_of_the_page() {
-    let tag = |answer: Response| answer.headers()[ETAG].to_str().expect("ASCII").to_owned();
+async fn page_etag_changes_with_settings() {
+    let tag = |response: Response| response.headers()[ETAG].to_str().expect("ASCII").to_owned();
     let known = tag(ask("/", &[]).await.expect("the page"));
     let again = ask("/", &[(IF_NONE_MATCH.as_str(), &known)]).await.expect("the page");
     assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
@@ -113,19 +97,20 @@ async fn other_settings_are_another_version_of_the_page() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_a_page_for_people_and_a_problem_for_programs() {
+async fn missing_path_is_html_for_browsers_and_a_problem_for_programs() {
     for path in
         ["/nowhere", "/index.html", "/_/", "/_/old/shell.js", "/_/../shell.js", "//", "/.env"]
     {
-        for told in [("sec-fetch-mode", "navigate"), ("accept", "text/html,*/*;q=0.8")] {
-            let answer = ask(path, &[told]).await.expect("a page");
-            assert_eq!(answer.status(), StatusCode::NOT_FOUND, "{path}");
-            assert_eq!(answer.headers()[CONTENT_TYPE], HTML, "{path}");
-            assert_eq!(answer.headers()[CACHE_CONTROL], "no-store", "{path}");
+        for header in [("sec-fetch-mode", "navigate"), ("accept", "text/html,*/*;q=0.8")] {
+            let response = ask(path, &[header]).await.expect("a page");
+            assert_eq!(response.status(), StatusCode::NOT_FOUND, "{path}");
+            assert_eq!(response.headers()[CONTENT_TYPE], HTML, "{path}");
+            assert_eq!(response.headers()[CACHE_CONTROL], "no-store", "{path}");
         }
-        for told in [("sec-fetch-mode", "cors"), ("accept", "*/*"), ("accept", "application/json")]
+        for header in
+            [("sec-fetch-mode", "cors"), ("accept", "*/*"), ("accept", "application/json")]
         {
-            let problem = ask(path, &[told]).await.expect_err("a problem");
+            let problem = ask(path, &[header]).await.expect_err("a problem");
             assert_eq!(problem.kind().code, "not_found", "{path}");
         }
     }

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A folder with a site in it, beside a folder that nobody may see.
+/// A folder with a site and a sibling folder outside it.
 struct Folder {
     _all: TempDir,
     site: PathBuf,
@@ -48,13 +48,13 @@ async fn ask(site: &Site, path: &str, headers: &[(&str, &str)]) -> Option<Respon
     site.answer(&request.body(()).expect("a request").into_parts().0).await.expect("readable")
 }
 
-async fn text(answer: Option<Response>) -> Option<String> {
-    let bytes = answer?.into_body().collect().await.expect("a body").to_bytes();
+async fn text(response: Option<Response>) -> Option<String> {
+    let bytes = response?.into_body().collect().await.expect("a body").to_bytes();
     Some(String::from_utf8(bytes.to_vec()).expect("text"))
 }
 
 #[tokio::test]
-async fn files_and_index_pages_are_served_without_headers_that_would_break_the_site() {
+async fn site_files_and_index_pages_are_served_without_csp() {
     let folder = folder();
     let site = Site::new(folder.site.clone(), None);
     for (path, content) in
@@ -62,16 +62,16 @@ async fn files_and_index_pages_are_served_without_headers_that_would_break_the_s
     {
         assert_eq!(text(ask(&site, path, &[]).await).await.as_deref(), Some(content), "{path}");
     }
-    let answer = ask(&site, "/app.js", &[]).await.expect("a file");
-    assert_eq!(answer.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");
-    assert_eq!(answer.headers()[CONTENT_TYPE], "text/javascript");
-    assert!(!answer.headers().contains_key(CONTENT_SECURITY_POLICY));
+    let response = ask(&site, "/app.js", &[]).await.expect("a file");
+    assert_eq!(response.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");
+    assert_eq!(response.headers()[CONTENT_TYPE], "text/javascript");
+    assert!(!response.headers().contains_key(CONTENT_SECURITY_POLICY));
     let moved = ask(&site, "/docs", &[]).await.expect("a redirect");
     assert_eq!(moved.headers()[http::header::LOCATION], "/docs/");
 }
 
 #[tokio::test]
-async fn codings_tags_and_ranges_are_those_of_the_file_service() {
+async fn site_supports_codings_etags_and_ranges() {
     let folder = folder();
     let site = Site::new(folder.site.clone(), None);
     let small = ask(&site, "/app.js", &[("accept-encoding", "br")]).await.expect("a file");
@@ -87,7 +87,7 @@ async fn codings_tags_and_ranges_are_those_of_the_file_service() {
 }
 
 #[tokio::test]
-async fn what_is_hidden_or_outside_is_not_there_even_for_a_navigation_with_fallback() {
+async fn hidden_and_outside_paths_are_missing_even_with_fallback() {
     let folder = folder();
     let site = Site::new(folder.site.clone(), None);
     for path in [
@@ -131,14 +131,14 @@ async fn what_is_hidden_or_outside_is_not_there_even_for_a_navigation_with_fallb
 }
 
 #[tokio::test]
-async fn a_compressed_file_that_links_outside_is_not_served_either() {
+async fn precompressed_link_to_outside_is_not_served() {
     let folder = folder();
     let site = Site::new(folder.site.clone(), None);
     assert!(ask(&site, "/linked.js", &[("accept-encoding", "br")]).await.is_none());
 }
 
 #[tokio::test]
-async fn the_fallback_answers_navigations_only() {
+async fn fallback_serves_navigations_only() {
     let folder = folder();
     let site = Site::new(folder.site.clone(), Some("/index.html".to_owned()));
     let page = ask(&site, "/some/route", &[("sec-fetch-mode", "navigate")]).await;
@@ -155,12 +155,12 @@ async fn the_fallback_answers_navigations_only() {
 }
 
 #[tokio::test]
-async fn a_head_request_gets_the_length_and_no_body() {
+async fn head_of_site_file_returns_length_without_body() {
     let folder = folder();
     let site = Site::new(folder.site.clone(), None);
     let request =
         Request::builder().method(Method::HEAD).uri("/app.js").body(()).expect("a request");
-    let answer = site.answer(&request.into_parts().0).await.expect("readable").expect("a file");
-    assert_eq!(answer.headers()[http::header::CONTENT_LENGTH], "5");
-    assert_eq!(text(Some(answer)).await.as_deref(), Some(""));
+    let response = site.answer(&request.into_parts().0).await.expect("readable").expect("a file");
+    assert_eq!(response.headers()[http::header::CONTENT_LENGTH], "5");
+    assert_eq!(text(Some(response)).await.as_deref(), Some(""));
 }

@@ -1,4 +1,4 @@
-//! The store as the rest of the program holds it: where its steps run, and what stands before them.
+//! The handle that the rest of the program uses, and where its operations run.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -16,33 +16,31 @@ use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
 use super::reader::ReportReader;
 use super::writer::{Admission, Durability, WriteCommand, Writer, notification, request};
-use super::{LockHolder, StoreError, lock};
+use super::{LockHolder, Result, StoreError, lock};
 use crate::store::{
     AccountLimit, Clock, PurchaseId, Reservation, ReserveError, Settlement, SlotId, Unavailable,
 };
 
-/// Everything that a server remembers: purchases, jobs, members, and what was sent to the gateway.
-/// Clones are the same store. Dropping the last one writes what is still queued, and waits for that.
+/// The ledger of a server. Clones share it.
+///
+/// Dropping the last clone waits until everything that is queued was written.
 #[derive(Clone)]
 pub struct Store {
     pub(super) inner: Arc<StoreInner>,
-    tap: Option<Arc<dyn StoreHook>>,
+    hook: Option<Arc<dyn StoreHook>>,
 }
 
 pub(super) struct StoreInner {
-    /// Empty where there is no file.
+    /// Empty for an in-memory store.
     pub(super) path: PathBuf,
     pub(super) clock: Clock,
     pub(super) name: Arc<str>,
     pub(super) executor: Executor,
     pub(super) admission: Admission,
-    /// Which file it is, where a server sells from one.
     pub(super) identity: Option<(LedgerIdentity, FileId)>,
-    /// Where there is a file: else reports are read by the connection that writes.
+    /// `None` in memory: the writer's connection reads the reports, too.
     pub(super) report_reader: Option<ReportReader>,
-    /// Something was sold against the balance, or refused for it.
     pub(super) credit_used: AtomicBool,
-    /// The limit that was noted last, written or not.
     pub(super) latest_rate_limit: Arc<Mutex<Option<AccountLimit>>>,
 }
 
@@ -67,47 +65,45 @@ pub enum StoreOp<'a> {
 
 pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What a test puts between callers and a store: it delays verbs, refuses, watches or breaks them.
+/// Lets a test delay, refuse, watch or break operations.
 pub trait StoreHook: Send + Sync + 'static {
-    fn before<'a>(&'a self, verb: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>>;
+    fn before<'a>(&'a self, op: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>>;
 
     fn after<'a>(
         &'a self,
-        verb: StoreOp<'a>,
+        op: StoreOp<'a>,
         outcome: &'a Result<(), ReserveError>,
     ) -> HookFuture<'a, ()>;
 
-    /// Whether a verb that nobody waits for reaches the store.
-    fn allows(&self, verb: StoreOp<'_>) -> bool;
+    /// Returns whether an operation without a reply reaches the store.
+    fn allows(&self, op: StoreOp<'_>) -> bool;
 }
 
 impl Store {
-    pub(super) fn from_inner(shared: StoreInner) -> Self {
-        Self { inner: Arc::new(shared), tap: None }
+    pub(super) fn from_inner(inner: StoreInner) -> Self {
+        Self { inner: Arc::new(inner), hook: None }
     }
 
     #[doc(hidden)]
     #[must_use]
-    pub fn with_hook(&self, tap: Arc<dyn StoreHook>) -> Self {
-        Self { inner: Arc::clone(&self.inner), tap: Some(tap) }
+    pub fn with_hook(&self, hook: Arc<dyn StoreHook>) -> Self {
+        Self { inner: Arc::clone(&self.inner), hook: Some(hook) }
     }
 
-    /// The wall-clock time as this store has it, which its records are stamped with.
     pub fn now(&self) -> Duration {
         (self.inner.clock)()
     }
 
-    /// The public name of what it remembers: another one once purchases may have been forgotten.
+    /// Returns the ledger's public name, which changes when purchases may have been lost.
     pub fn name(&self) -> Arc<str> {
         Arc::clone(&self.inner.name)
     }
 
-    /// Whether it may lack purchases, as a backup does: found when it was opened.
+    /// Returns whether the file may lack purchases, as a restored backup does.
     pub fn may_lack_purchases(&self) -> bool {
         self.inner.identity.as_ref().is_some_and(|(identity, _)| identity.may_lack_purchases)
     }
 
-    /// Where the server that has this store now is asked by operators, whichever process it is.
     pub fn lock_holder(&self) -> Option<LockHolder> {
         lock::lock_holder(&self.inner.path)
     }
@@ -121,27 +117,35 @@ impl Store {
 
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        verb: StoreOp<'_>,
-        weight: Durability,
-        step: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
+        op: StoreOp<'_>,
+        durability: Durability,
+        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        self.with_hooks(verb, self.execute_when_open(weight, step)).await
+        self.with_hooks(op, self.execute_when_open(durability, work)).await
     }
 
-    /// Runs a step that waits for a store that is being opened: a server's own questions at its start.
+    /// Runs a command that need not be synced to disk.
+    pub(super) async fn query<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        self.run(StoreOp::Other(name), Durability::Buffered, work).await
+    }
+
+    /// Runs a command, and waits for the store if it is still being opened.
     pub(super) async fn run_while_starting<T: Send + 'static>(
         &self,
-        verb: &'static str,
-        weight: Durability,
-        step: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
+        op: &'static str,
+        durability: Durability,
+        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        self.with_hooks(StoreOp::Other(verb), self.execute(weight, step)).await
+        self.with_hooks(StoreOp::Other(op), self.execute(durability, work)).await
     }
 
-    /// Reads a report, so that no sale waits for it.
     pub(super) async fn run_report<T: Send + 'static>(
         &self,
-        verb: &'static str,
+        op: &'static str,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         let read = async {
@@ -155,65 +159,66 @@ impl Store {
                 (None, _) => Err(self.closed_error()),
             }
         };
-        self.with_hooks(StoreOp::Other(verb), read).await
+        self.with_hooks(StoreOp::Other(op), read).await
     }
 
     pub(super) fn notify(
         &self,
-        verb: StoreOp<'_>,
-        weight: Durability,
-        step: impl FnMut(&Ledger) -> Result<(), StoreError> + Send + 'static,
+        op: StoreOp<'_>,
+        durability: Durability,
+        work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
     ) {
-        if self.tap.as_ref().is_none_or(|tap| tap.allows(verb)) {
-            self.enqueue(notification(weight, step));
+        if self.hook.as_ref().is_none_or(|hook| hook.allows(op)) {
+            self.enqueue(notification(durability, work));
         }
     }
 
     pub(super) async fn with_hooks<T, E: Clone + From<Unavailable>>(
         &self,
-        verb: StoreOp<'_>,
+        op: StoreOp<'_>,
         work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E>
     where
         ReserveError: From<E>,
     {
-        let Some(tap) = &self.tap else { return work.await };
-        tap.before(verb).await?;
-        let done = work.await;
-        let outcome = done.as_ref().map(|_| ()).map_err(|error| error.clone().into());
-        tap.after(verb, &outcome).await;
-        done
+        let Some(hook) = &self.hook else { return work.await };
+        hook.before(op).await?;
+        let result = work.await;
+        let outcome = result.as_ref().map(|_| ()).map_err(|error| error.clone().into());
+        hook.after(op, &outcome).await;
+        result
     }
 
     pub(super) async fn execute_when_open<T: Send + 'static>(
         &self,
-        weight: Durability,
-        step: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
+        durability: Durability,
+        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         self.inner.admission.check()?;
-        self.execute(weight, step).await
+        self.execute(durability, work).await
     }
 
     async fn execute<T: Send + 'static>(
         &self,
-        weight: Durability,
-        step: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
+        durability: Durability,
+        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        let (step, answered) = request(weight, step);
-        self.enqueue(step);
-        answered.await.unwrap_or_else(|oneshot::error::RecvError { .. }| Err(self.closed_error()))
+        let (work, reply) = request(durability, work);
+        self.enqueue(work);
+        reply.await.unwrap_or_else(|oneshot::error::RecvError { .. }| Err(self.closed_error()))
     }
 
-    fn enqueue(&self, step: Box<dyn WriteCommand>) {
-        // Where the writer is gone, the step goes with its answer, and whoever waits is told so.
+    fn enqueue(&self, work: Box<dyn WriteCommand>) {
+        // If the writer is gone, the command is dropped with its reply channel, and its caller gets
+        // an error.
         match &self.inner.executor {
             Executor::Closed => {}
             Executor::Inline(writer) => {
                 if let Ok(mut writer) = writer.lock() {
-                    writer.run_inline(step);
+                    writer.run_inline(work);
                 }
             }
-            Executor::Thread { queue, .. } => drop(queue.send(step)),
+            Executor::Thread { queue, .. } => drop(queue.send(work)),
         }
     }
 
@@ -223,10 +228,9 @@ impl Store {
 }
 
 fn writer_gone() -> Unavailable {
-    Unavailable("the ledger's writer is gone".into())
+    Unavailable("the ledger's writer has stopped".into())
 }
 
-/// However the file is called, it has one lock; and a process that changes its folder keeps its ledger.
 pub(super) fn canonical_path(path: &Path) -> PathBuf {
     path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
@@ -234,7 +238,7 @@ pub(super) fn canonical_path(path: &Path) -> PathBuf {
 impl Drop for StoreInner {
     fn drop(&mut self) {
         self.admission.stop.store(true, Ordering::Relaxed);
-        // First: a connection that still reads would keep the write-ahead log from being emptied.
+        // First, because an open reader would keep the write-ahead log from being emptied.
         drop(self.report_reader.take());
         match std::mem::replace(&mut self.executor, Executor::Closed) {
             Executor::Closed => {}

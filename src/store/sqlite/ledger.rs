@@ -1,4 +1,4 @@
-//! An open ledger: its connection, what is known of it without asking, and its counters.
+//! An open ledger: its connection, cached state and counters.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
 use super::replies::Replies;
-use super::{StoreError, column};
+use super::{Result, StoreError, column};
 use crate::contract::money::Usd;
 use crate::store::rules::{Credit, KnownBalance, Today, latest_plausible_day, warn_day_ahead};
 use crate::store::{BudgetScope, CreditWatermark, PeriodSpend, StoreCapacity};
@@ -14,23 +14,21 @@ use crate::store::{BudgetScope, CreditWatermark, PeriodSpend, StoreCapacity};
 pub(super) struct Ledger {
     pub(super) connection: Connection,
     pub(super) replies: Replies,
-    /// How many purchases are remembered after their end; nothing is all.
     pub(super) max_ended: Option<usize>,
     pub(super) ended_count: Cell<usize>,
-    /// How many places in the window were taken since the old ones were dropped.
     pub(super) slots_taken: Cell<usize>,
     pub(super) latest_number: Cell<Option<i64>>,
-    /// What went wrong with steps that were undone alone.
+    /// What went wrong with commands that were rolled back alone.
     pub(super) step_error: Cell<Option<StoreError>>,
     pub(super) has_ended: Cell<bool>,
     pub(super) has_warned_of_day: Cell<bool>,
 }
 
 impl Ledger {
-    pub(super) fn new(connection: Connection, room: StoreCapacity) -> Self {
+    pub(super) fn new(connection: Connection, capacity: StoreCapacity) -> Self {
         Self {
             connection,
-            replies: Replies::new(room),
+            replies: Replies::new(capacity),
             max_ended: None,
             ended_count: Cell::default(),
             slots_taken: Cell::default(),
@@ -41,10 +39,11 @@ impl Ledger {
         }
     }
 
-    /// As it was when it was new.
-    pub(super) fn clear(&self) -> Result<(), StoreError> {
+    pub(super) fn clear(&self) -> Result<()> {
         let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN
-            ('credit', 'members_edition') ORDER BY rowid DESC";
+            ('credit', 'members_edition')";
+        // In whatever order the schema lists them; the pragma ends with the transaction.
+        self.connection.execute_batch("PRAGMA defer_foreign_keys = 1")?;
         let mut tables = self.connection.prepare_cached(tables)?;
         let tables = tables.query_map([], |row| row.get::<_, String>(0))?;
         for table in tables.collect::<rusqlite::Result<Vec<_>>>()? {
@@ -58,11 +57,8 @@ impl Ledger {
         Ok(())
     }
 
-    pub(super) fn transact(
-        &self,
-        work: impl FnOnce(&Self) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
-        // One that reads first would not wait for who writes just now.
+    pub(super) fn transact(&self, work: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
+        // A deferred transaction that reads first would not wait for another writer.
         let writing = TransactionBehavior::Immediate;
         let transaction = Transaction::new_unchecked(&self.connection, writing)?;
         work(self)?;
@@ -72,8 +68,7 @@ impl Ledger {
 
 /// The tables `spent` and `credit`, in the same transaction as the purchases.
 impl Ledger {
-    /// The latest day that anything was counted in, among those up to `last`.
-    pub(super) fn latest_day(&self, last: Option<u64>) -> Result<Option<u64>, StoreError> {
+    pub(super) fn latest_day(&self, last: Option<u64>) -> Result<Option<u64>> {
         let mut latest = self.connection.prepare_cached(
             "SELECT max(period) FROM spent WHERE scope = 'total' AND unit = 'day' AND period <= ?",
         )?;
@@ -81,16 +76,12 @@ impl Ledger {
         Ok(latest.query_row([last], |row| row.get(0))?)
     }
 
-    pub(super) fn current_spend(
-        &self,
-        scope: &BudgetScope,
-        now: Duration,
-    ) -> Result<PeriodSpend, StoreError> {
+    pub(super) fn current_spend(&self, scope: &BudgetScope, now: Duration) -> Result<PeriodSpend> {
         self.spend_of(scope, self.today(now)?)
     }
 
     /// Counts a settled purchase. Beyond `max_ended`, deletes the one that ended first.
-    pub(super) fn count_end(&self) -> Result<(), StoreError> {
+    pub(super) fn count_end(&self) -> Result<()> {
         let Some(bound) = self.max_ended else { return Ok(()) };
         self.ended_count.set(self.ended_count.get() + 1);
         if self.ended_count.get() <= bound {
@@ -106,7 +97,7 @@ impl Ledger {
         Ok(())
     }
 
-    pub(super) fn today(&self, now: Duration) -> Result<Today, StoreError> {
+    pub(super) fn today(&self, now: Duration) -> Result<Today> {
         let last = latest_plausible_day(now);
         let mut latest = self.latest_day(None)?;
         if let Some(day) = latest.filter(|day| *day > last) {
@@ -118,11 +109,7 @@ impl Ledger {
         Ok(Today::at(now, latest))
     }
 
-    pub(super) fn spend_of(
-        &self,
-        scope: &BudgetScope,
-        today: Today,
-    ) -> Result<PeriodSpend, StoreError> {
+    pub(super) fn spend_of(&self, scope: &BudgetScope, today: Today) -> Result<PeriodSpend> {
         let mut read = self.connection.prepare_cached(
             "SELECT (SELECT micros FROM spent WHERE scope = ?1 AND unit = 'day' AND period = ?2),
                     (SELECT micros FROM spent WHERE scope = ?1 AND unit = 'month' AND period = ?3)",
@@ -143,16 +130,16 @@ impl Ledger {
         Ok(spent)
     }
 
-    /// Moves all four counters of a purchase: it counted for `before`, and counts for `after`. An amount
-    /// that cannot be counted breaks a constraint of the table.
+    /// Changes a purchase's share of the four counters from `before` to `after`. A counter that
+    /// would overflow breaks a constraint of the table.
     pub(super) fn change_spend(
         &self,
         caller: &str,
         today: Today,
         before: Usd,
         after: Usd,
-    ) -> Result<(), StoreError> {
-        // A counter is made even by a purchase that costs nothing: its day was counted in.
+    ) -> Result<()> {
+        // Even a free purchase creates its counters: they record that the day was counted in.
         if before == after && before != Usd::ZERO {
             return Ok(());
         }
@@ -167,7 +154,7 @@ impl Ledger {
         Ok(())
     }
 
-    pub(super) fn credit(&self) -> Result<Credit, StoreError> {
+    pub(super) fn credit(&self) -> Result<Credit> {
         let mut read = self
             .connection
             .prepare_cached("SELECT held, spent, balance, since, as_of FROM credit")?;
@@ -185,7 +172,7 @@ impl Ledger {
         Ok(credit)
     }
 
-    pub(super) fn set_credit(&self, credit: &Credit) -> Result<(), StoreError> {
+    pub(super) fn set_credit(&self, credit: &Credit) -> Result<()> {
         let mut write = self.connection.prepare_cached(
             "UPDATE credit SET held = ?, spent = ?, balance = ?, since = ?, as_of = ?",
         )?;

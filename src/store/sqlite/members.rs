@@ -1,14 +1,14 @@
-//! The members and their logins in the ledger's file.
+//! The members and their logins.
 //!
-//! Invariant: whatever changes one of them counts the edition up in the same transaction, and waits for
-//! the disk: a token that was revoked does not come back with the power.
+//! Invariant: every change increments the version in the same transaction, and waits for the disk.
+//! A revoked token does not come back after a power failure.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::StoreError;
+use super::Result;
 use super::column::{self, nanos};
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
@@ -19,37 +19,37 @@ use crate::store::{
     Digest, LoginSession, Member, MemberChange, MemberError, OwnBudget, Role, Unavailable,
 };
 
-/// What a step answers: a refusal leaves nothing to undo.
-type ChangeResult = Result<Result<(), MemberError>, StoreError>;
+/// A refusal leaves nothing to roll back.
+type ChangeResult = Result<Result<(), MemberError>>;
 
-/// A login that raced with the end of its token is none.
+/// A login that raced with the end of its token is not valid.
 const VALID_SESSION: &str =
     "until > ?1 AND EXISTS (SELECT 1 FROM members WHERE members.name = sessions.member
     AND members.token = sessions.token AND members.revoked IS NULL)";
 
-/// The list of members and their logins. Every change is durable on return, and other processes on the
-/// same store see it at their next [`members_version`](Store::edition).
+/// Every change is durable on return. Other processes see it at their next
+/// [`members_version`](Store::members_version).
 impl Store {
-    /// Does all of this, or, where one change is refused, nothing: whose, and why. With a token, the secret
-    /// that it is hashed with is noted by its fingerprint.
+    /// Applies all changes, or none if one is refused, and returns whose it was. With new tokens,
+    /// the fingerprint of the secret that they are hashed with is recorded.
     pub async fn change_members(
         &self,
-        print: Option<Digest>,
+        fingerprint: Option<Digest>,
         changes: Vec<(Arc<str>, MemberChange)>,
     ) -> Result<(), (Arc<str>, MemberError)> {
         let first = changes.first().map(|(name, _)| Arc::clone(name));
         let clock = self.inner.clock.clone();
-        let step = move |books: &Ledger| {
-            let connection = &books.connection;
+        let step = move |ledger: &Ledger| {
+            let connection = &ledger.connection;
             connection.execute_batch("SAVEPOINT members")?;
             for (name, change) in &changes {
-                if let Err(fault) = apply_change(connection, name, change, clock())? {
+                if let Err(error) = apply_change(connection, name, change, clock())? {
                     connection.execute_batch("ROLLBACK TO members; RELEASE members")?;
-                    return Ok(Err((Arc::clone(name), fault)));
+                    return Ok(Err((Arc::clone(name), error)));
                 }
             }
-            if let Some(print) = print {
-                set_token_secret_fingerprint(connection, print)?;
+            if let Some(fingerprint) = fingerprint {
+                set_token_secret_fingerprint(connection, fingerprint)?;
             }
             connection.execute_batch("RELEASE members")?;
             Ok(Ok(()))
@@ -64,25 +64,26 @@ impl Store {
         change: MemberChange,
     ) -> Result<(), MemberError> {
         let changed = self.change_members(None, vec![(name, change)]).await;
-        changed.map_err(|(_, fault)| fault)
+        changed.map_err(|(_, error)| error)
     }
 
     pub async fn members(&self) -> Result<Vec<Member>, Unavailable> {
-        self.run_while_starting("members", Durability::Buffered, |books| members(&books.connection))
-            .await
+        self.run_while_starting("members", Durability::Buffered, |ledger| {
+            members(&ledger.connection)
+        })
+        .await
     }
 
-    /// Keeps a login; those whose time is over are forgotten with it, and so is the oldest of a member
-    /// who has a hundred.
+    /// Adds a login. Deletes those that have ended, and the member's oldest beyond a hundred.
     pub async fn log_in(&self, session: &LoginSession) -> Result<(), Unavailable> {
         let (session, clock) = (session.clone(), self.inner.clock.clone());
-        let keep = move |books: &Ledger| log_in(&books.connection, &session, clock());
+        let keep = move |ledger: &Ledger| log_in(&ledger.connection, &session, clock());
         self.run(StoreOp::Other("log_in"), Durability::Synced, keep).await
     }
 
     pub async fn log_out(&self, id: Digest) -> Result<(), Unavailable> {
-        let end = move |books: &Ledger| {
-            let connection = &books.connection;
+        let end = move |ledger: &Ledger| {
+            let connection = &ledger.connection;
             connection.execute("DELETE FROM sessions WHERE id = ?", [id])?;
             bump_version(connection)
         };
@@ -91,47 +92,52 @@ impl Store {
 
     pub async fn sessions(&self) -> Result<Vec<LoginSession>, Unavailable> {
         let clock = self.inner.clock.clone();
-        let find = move |books: &Ledger| sessions(&books.connection, clock());
-        self.run_while_starting("sessions", Durability::Buffered, find).await
-    }
-
-    /// The fingerprint of the secret that tokens are hashed with, where one is noted and a member's token
-    /// depends on it.
-    pub async fn token_secret_fingerprint(&self) -> Result<Option<Digest>, Unavailable> {
-        self.run_while_starting("keyed_by", Durability::Buffered, |books| {
-            token_secret_fingerprint(&books.connection)
+        self.run_while_starting("sessions", Durability::Buffered, move |ledger| {
+            sessions(&ledger.connection, clock())
         })
         .await
     }
 
-    pub async fn set_token_secret_fingerprint(&self, print: Digest) -> Result<(), Unavailable> {
-        let note = move |books: &Ledger| set_token_secret_fingerprint(&books.connection, print);
-        self.run_while_starting("key_by", Durability::Synced, note).await
+    /// Returns the fingerprint of the secret that tokens are hashed with, if one is recorded and
+    /// any member's token depends on it.
+    pub async fn token_secret_fingerprint(&self) -> Result<Option<Digest>, Unavailable> {
+        self.run_while_starting("token_secret_fingerprint", Durability::Buffered, |ledger| {
+            token_secret_fingerprint(&ledger.connection)
+        })
+        .await
     }
 
-    /// Another number after any change of members or logins, by whichever process. Cheap: asked several
-    /// times a second.
+    pub async fn set_token_secret_fingerprint(
+        &self,
+        fingerprint: Digest,
+    ) -> Result<(), Unavailable> {
+        self.run_while_starting("set_token_secret_fingerprint", Durability::Synced, move |ledger| {
+            set_token_secret_fingerprint(&ledger.connection, fingerprint)
+        })
+        .await
+    }
+
+    /// Returns a number that changes with every change of members or logins, in any process. It is
+    /// cheap to poll.
     pub async fn members_version(&self) -> Result<u64, Unavailable> {
-        let read = |books: &Ledger| {
+        self.run_while_starting("members_version", Durability::Buffered, |ledger| {
             let query = "SELECT edition FROM members_edition";
-            let mut read = books.connection.prepare_cached(query)?;
+            let mut read = ledger.connection.prepare_cached(query)?;
             Ok(read.query_row([], |row| row.get(0))?)
-        };
-        self.run_while_starting("edition", Durability::Buffered, read).await
+        })
+        .await
     }
 }
 
-pub(super) fn token_secret_fingerprint(
-    connection: &Connection,
-) -> Result<Option<Digest>, StoreError> {
+pub(super) fn token_secret_fingerprint(connection: &Connection) -> Result<Option<Digest>> {
     let query =
         "SELECT print FROM secret WHERE EXISTS (SELECT 1 FROM members WHERE revoked IS NULL)";
     Ok(connection.query_row(query, [], |row| row.get(0)).optional()?)
 }
 
-fn set_token_secret_fingerprint(connection: &Connection, print: Digest) -> Result<(), StoreError> {
+fn set_token_secret_fingerprint(connection: &Connection, fingerprint: Digest) -> Result<()> {
     let note = "INSERT OR REPLACE INTO secret (number, print) VALUES (1, ?)";
-    connection.execute(note, [print])?;
+    connection.execute(note, [fingerprint])?;
     Ok(())
 }
 
@@ -185,8 +191,8 @@ fn update(
     role: Option<Role>,
     own: Option<OwnBudget>,
 ) -> ChangeResult {
-    if let Err(fault) = ensure_active(connection, name)? {
-        return Ok(Err(fault));
+    if let Err(error) = ensure_active(connection, name)? {
+        return Ok(Err(error));
     }
     if let Some(role) = role {
         let write = "UPDATE members SET role = ? WHERE name = ?";
@@ -201,8 +207,8 @@ fn update(
 }
 
 fn rotate(connection: &Connection, name: &str, token: &Digest, prefix: &str) -> ChangeResult {
-    if let Err(fault) = ensure_active(connection, name)? {
-        return Ok(Err(fault));
+    if let Err(error) = ensure_active(connection, name)? {
+        return Ok(Err(error));
     }
     let write = "UPDATE members SET token = ?, prefix = ? WHERE name = ?";
     connection.execute(write, params![token, prefix, name])?;
@@ -219,37 +225,33 @@ fn ensure_active(connection: &Connection, name: &str) -> ChangeResult {
     })
 }
 
-fn delete_sessions(connection: &Connection, name: &str) -> Result<(), StoreError> {
+fn delete_sessions(connection: &Connection, name: &str) -> Result<()> {
     connection.execute("DELETE FROM sessions WHERE member = ?", [name])?;
     bump_version(connection)
 }
 
-fn log_in(
-    connection: &Connection,
-    session: &LoginSession,
-    now: Duration,
-) -> Result<(), StoreError> {
+fn log_in(connection: &Connection, session: &LoginSession, now: Duration) -> Result<()> {
     connection
         .execute(&format!("DELETE FROM sessions WHERE NOT ({VALID_SESSION})"), [nanos(now)])?;
     connection.execute(
         "INSERT OR REPLACE INTO sessions (id, member, token, until) VALUES (?, ?, ?, ?)",
         params![session.id, session.member, session.token, nanos(session.expires_at)],
     )?;
-    let most = i64::try_from(MAX_LOGINS_PER_MEMBER).unwrap_or(i64::MAX);
+    let limit = i64::try_from(MAX_LOGINS_PER_MEMBER).unwrap_or(i64::MAX);
     connection.execute(
         "DELETE FROM sessions WHERE member = ?1 AND number NOT IN
             (SELECT number FROM sessions WHERE member = ?1 ORDER BY number DESC LIMIT ?2)",
-        params![session.member, most],
+        params![session.member, limit],
     )?;
     bump_version(connection)
 }
 
-fn bump_version(connection: &Connection) -> Result<(), StoreError> {
+fn bump_version(connection: &Connection) -> Result<()> {
     connection.execute("UPDATE members_edition SET edition = edition + 1", [])?;
     Ok(())
 }
 
-fn members(connection: &Connection) -> Result<Vec<Member>, StoreError> {
+fn members(connection: &Connection) -> Result<Vec<Member>> {
     let mut all = connection.prepare_cached(
         "SELECT name, role, day_micros, month_micros, token, prefix, added, revoked FROM members
          ORDER BY name",
@@ -270,7 +272,7 @@ fn members(connection: &Connection) -> Result<Vec<Member>, StoreError> {
     Ok(all.collect::<rusqlite::Result<_>>()?)
 }
 
-fn sessions(connection: &Connection, now: Duration) -> Result<Vec<LoginSession>, StoreError> {
+fn sessions(connection: &Connection, now: Duration) -> Result<Vec<LoginSession>> {
     let query = format!(
         "SELECT id, member, token, until FROM sessions WHERE {VALID_SESSION} ORDER BY number"
     );

@@ -1,4 +1,4 @@
-//! Reads reports on a thread of its own, so that no sale waits for them.
+//! Reads reports on a thread of its own, so that purchases do not wait for them.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 use super::file::{self, Purpose};
 use crate::store::{StoreCapacity, Unavailable};
 
-/// How many steps of SQLite's machine pass before a query looks whether anybody still waits for it.
 const OPS_PER_CANCEL_CHECK: i32 = 10_000;
 
 type Query = Box<dyn FnOnce(&Path) + Send>;
@@ -25,12 +24,12 @@ pub(super) struct ReportReader {
 impl ReportReader {
     pub(super) fn start(path: PathBuf) -> io::Result<Self> {
         let (queue, queued) = mpsc::channel::<Query>();
-        let work = move || queued.iter().for_each(|query| query(&path));
-        let thread = thread::Builder::new().name("report".to_owned()).spawn(work)?;
+        let job = move || queued.iter().for_each(|query| query(&path));
+        let thread = thread::Builder::new().name("report".to_owned()).spawn(job)?;
         Ok(Self { queue: Some(queue), thread: Some(thread), is_closed: Arc::default() })
     }
 
-    /// A query whose answer nobody waits for any more is not begun, and is ended where it has begun.
+    /// Runs a query. If its caller goes away, it is not begun, or is interrupted.
     pub(super) fn read<T: Send + 'static, Q>(
         &self,
         query: Q,
@@ -38,24 +37,24 @@ impl ReportReader {
     where
         Q: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
-        let (answer, answered) = oneshot::channel();
-        let (answer, is_over) = (Arc::new(answer), Arc::clone(&self.is_closed));
-        let work = move |path: &Path| {
-            let waits = Arc::clone(&answer);
-            let is_in_vain = move || waits.is_closed() || is_over.load(Ordering::Relaxed);
-            if is_in_vain() {
+        let (sender, reply) = oneshot::channel();
+        let (sender, is_over) = (Arc::new(sender), Arc::clone(&self.is_closed));
+        let job = move |path: &Path| {
+            let waiting = Arc::clone(&sender);
+            let is_cancelled = move || waiting.is_closed() || is_over.load(Ordering::Relaxed);
+            if is_cancelled() {
                 return;
             }
-            let report = run_query(path, is_in_vain, query);
-            // The file is closed by now, and with it the other hold on the answer is gone.
-            if let Some(answer) = Arc::into_inner(answer) {
-                let _ = answer.send(report);
+            let report = run_query(path, is_cancelled, query);
+            // The other reference was dropped with the connection.
+            if let Some(sender) = Arc::into_inner(sender) {
+                let _ = sender.send(report);
             }
         };
         if let Some(queue) = &self.queue {
-            let _ = queue.send(Box::new(work));
+            let _ = queue.send(Box::new(job));
         }
-        async move { answered.await.unwrap_or_else(|_| Err(Unavailable("the report broke".into()))) }
+        async move { reply.await.unwrap_or_else(|_| Err(Unavailable("the report failed".into()))) }
     }
 }
 
@@ -69,16 +68,16 @@ impl Drop for ReportReader {
     }
 }
 
-/// Each report has a connection of its own: between two, no file is held open.
+/// Opens a connection for each report, so that no file is held open between two.
 fn run_query<T>(
     path: &Path,
-    is_in_vain: impl FnMut() -> bool + Send + 'static,
+    is_cancelled: impl FnMut() -> bool + Send + 'static,
     query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
 ) -> Result<T, Unavailable> {
     let mut connection = file::open(path, Purpose::Read, StoreCapacity::default())
         .map_err(|error| Unavailable(error.to_string().into()))?;
     let report = connection
-        .progress_handler(OPS_PER_CANCEL_CHECK, Some(is_in_vain))
+        .progress_handler(OPS_PER_CANCEL_CHECK, Some(is_cancelled))
         .and_then(|()| query(&connection));
     report.map_err(|error| Unavailable(error.to_string().into()))
 }

@@ -1,5 +1,6 @@
-//! Keeps replies for replay, within bounds: those that are kept for the shortest time go first. What the gateway
-//! answered and nobody can read is kept in files beside the ledger, for a day: the oldest go first.
+//! Keeps replies for retries, within limits: those that expire next are deleted first.
+//!
+//! Replies that cannot be parsed are kept in files beside the ledger, for a day.
 
 use std::cell::Cell;
 use std::fs::{self, DirBuilder, DirEntry, OpenOptions};
@@ -11,15 +12,14 @@ use std::time::{Duration, SystemTime};
 use rusqlite::{Connection, OptionalExtension, params};
 use tracing::warn;
 
-use super::StoreError;
+use super::Result;
 use super::column::nanos;
 use super::lock::with_suffix;
 use crate::store::{KeptReply, PurchaseId, StoreCapacity};
 
-/// The replies' bounds, and how much room is taken.
+/// The limits of the kept replies, and how much is used.
 pub(super) struct Replies {
-    room: StoreCapacity,
-    /// Nothing when it has to be counted anew.
+    capacity: StoreCapacity,
     kept: Cell<Option<Kept>>,
 }
 
@@ -35,19 +35,13 @@ impl Kept {
     }
 }
 
-pub(super) fn reply_size(
-    connection: &Connection,
-    number: i64,
-) -> Result<Option<usize>, StoreError> {
+pub(super) fn reply_size(connection: &Connection, number: i64) -> Result<Option<usize>> {
     let mut find =
         connection.prepare_cached("SELECT length(body) FROM replies WHERE number = ?")?;
     Ok(find.query_row([number], |row| row.get(0)).optional()?)
 }
 
-pub(super) fn find(
-    connection: &Connection,
-    id: PurchaseId,
-) -> Result<Option<KeptReply>, StoreError> {
+pub(super) fn find(connection: &Connection, id: PurchaseId) -> Result<Option<KeptReply>> {
     let mut find = connection.prepare_cached(
         "SELECT status, is_json, body FROM replies
          WHERE number = (SELECT number FROM purchases WHERE id = ?)",
@@ -60,11 +54,11 @@ pub(super) fn find(
 }
 
 impl Replies {
-    pub(super) fn new(room: StoreCapacity) -> Self {
-        Self { room, kept: Cell::new(None) }
+    pub(super) fn new(capacity: StoreCapacity) -> Self {
+        Self { capacity, kept: Cell::new(None) }
     }
 
-    /// Something was undone: what is taken has to be counted anew.
+    /// Counts again at the next use, because something was rolled back.
     pub(super) fn invalidate(&self) {
         self.kept.set(None);
     }
@@ -75,8 +69,8 @@ impl Replies {
         number: i64,
         reply: &KeptReply,
         until: i64,
-    ) -> Result<(), StoreError> {
-        if reply.body.len() > self.room.reply_bytes {
+    ) -> Result<()> {
+        if reply.body.len() > self.capacity.reply_bytes {
             return Ok(());
         }
         let mut kept = match self.kept.get() {
@@ -88,7 +82,7 @@ impl Replies {
         )?;
         insert.execute(params![number, until, reply.status, reply.is_json, &reply.body[..]])?;
         kept = Kept { replies: kept.replies + 1, bytes: kept.bytes + reply.body.len() };
-        while kept.replies > self.room.replies || kept.bytes > self.room.reply_bytes {
+        while kept.replies > self.capacity.replies || kept.bytes > self.capacity.reply_bytes {
             let mut next = connection.prepare_cached(
                 "DELETE FROM replies
              WHERE number = (SELECT number FROM replies ORDER BY until, number LIMIT 1)
@@ -104,15 +98,11 @@ impl Replies {
         Ok(())
     }
 
-    pub(super) fn purge_expired(
-        &self,
-        connection: &Connection,
-        now: Duration,
-    ) -> Result<(), StoreError> {
+    pub(super) fn purge_expired(&self, connection: &Connection, now: Duration) -> Result<()> {
         let mut expired = connection
             .prepare_cached("DELETE FROM replies WHERE until <= ? RETURNING length(body)")?;
         let mut expired = expired.query([nanos(now)])?;
-        // Counting all of them again would take the longer, the more are kept.
+        // Counting again would read all that are kept.
         let mut kept = self.kept.get();
         while let Some(row) = expired.next()? {
             let bytes = row.get(0)?;
@@ -123,7 +113,7 @@ impl Replies {
     }
 }
 
-fn count(connection: &Connection) -> Result<Kept, StoreError> {
+fn count(connection: &Connection) -> Result<Kept> {
     let sizes = "SELECT count(*), coalesce(sum(length(body)), 0) FROM replies";
     let count = |row: &rusqlite::Row<'_>| Ok(Kept { replies: row.get(0)?, bytes: row.get(1)? });
     Ok(connection.query_row(sizes, [], count)?)
@@ -134,7 +124,7 @@ const UNPARSABLE_RETENTION: Duration = Duration::from_secs(86_400);
 const MAX_UNPARSABLE_BYTES: u64 = 64 << 20;
 const MAX_UNPARSABLE: usize = 1_000;
 
-/// Writes one down for its owner alone, and says where; the name is the purchase's.
+/// Writes a reply to a file for its owner only, named after the purchase, and returns its path.
 pub(super) fn keep_unparsable(
     ledger: &Path,
     id: PurchaseId,
@@ -155,7 +145,6 @@ pub(super) fn keep_unparsable(
     Ok(path)
 }
 
-/// Drops those whose time has come, and the oldest of too many.
 pub(super) fn purge_unparsable(ledger: &Path, now: Duration) -> io::Result<()> {
     let entries = match fs::read_dir(with_suffix(ledger, UNPARSABLE_SUFFIX)) {
         Ok(entries) => entries,
@@ -167,7 +156,7 @@ pub(super) fn purge_unparsable(ledger: &Path, now: Duration) -> io::Result<()> {
         let entry = entry?;
         match file_details(&entry, now) {
             Ok(Some(file)) => kept.push(file),
-            // Somebody else put it there, and may want it back.
+            // Not ours.
             Ok(None) => {}
             Err(error) => warn_not_removed(&entry.path(), &error),
         }
@@ -189,20 +178,20 @@ pub(super) fn purge_unparsable(ledger: &Path, now: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Its age, its size and where it is; none for what no file of ours can be.
+/// Returns age, size and path; `None` for anything that is not a file of ours.
 fn file_details(entry: &DirEntry, now: Duration) -> io::Result<Option<(Duration, u64, PathBuf)>> {
-    let about = match entry.metadata() {
-        // It went meanwhile.
+    let metadata = match entry.metadata() {
+        // Deleted meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        about => about?,
+        metadata => metadata?,
     };
-    let age = (SystemTime::UNIX_EPOCH + now).duration_since(about.modified()?).unwrap_or_default();
-    Ok(about.is_file().then(|| (age, about.len(), entry.path())))
+    let age =
+        (SystemTime::UNIX_EPOCH + now).duration_since(metadata.modified()?).unwrap_or_default();
+    Ok(metadata.is_file().then(|| (age, metadata.len(), entry.path())))
 }
 
-/// One is no reason to keep the others.
 fn warn_not_removed(path: &Path, error: &io::Error) {
-    warn!(file = %path.display(), %error, "a reply that could not be read could not be forgotten");
+    warn!(file = %path.display(), %error, "failed to delete unparsable reply");
 }
 
 #[cfg(test)]
@@ -220,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_kept_for_a_day_for_its_owner_alone() {
+    fn unparsable_reply_is_kept_for_a_day_for_its_owner_only() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = folder.path().join("ledger.db");
         let (first, second) = (PurchaseId::new(), PurchaseId::new());
@@ -238,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_of_ours_keeps_none_of_the_others() {
+    fn foreign_entries_do_not_block_deletion() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = folder.path().join("ledger.db");
         keep_unparsable(&ledger, PurchaseId::new(), b"x", Duration::ZERO).unwrap();
@@ -251,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_when_there_are_too_many_bytes() {
+    fn oldest_files_are_deleted_beyond_the_byte_limit() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = folder.path().join("ledger.db");
         let large = vec![0; usize::try_from(MAX_UNPARSABLE_BYTES / 4).unwrap()];

@@ -1,4 +1,4 @@
-//! Random lives of a queue: arrivals, replies, hang-ups, other limits, 429s, restarts.
+//! Random runs of the scheduler: arrivals, replies, disconnects, other limits, 429s, restarts.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -112,7 +112,7 @@ impl Life {
         }
     }
 
-    /// Time goes from change to change: between two of them nobody may be able to go.
+    /// Time goes from change to change: nothing may be grantable in between.
     fn pass(&mut self, until: Instant) {
         while let Some(change) = self.queue.next_change(self.now).filter(|at| *at <= until) {
             assert!(change > self.now);
@@ -180,7 +180,7 @@ impl Life {
         assert_eq!(self.queue.waiting_count(), self.waiting.len());
     }
 
-    /// Each is answered at once: everybody has a turn, within the time that so many need.
+    /// Each request is answered at once, and every ticket gets its turn in time.
     fn end(&mut self) {
         let windows = u32::try_from(self.waiting.len() + 2).unwrap();
         let end = self.now + self.limit.slot_lifetime() * windows + Duration::from_secs(3);
@@ -224,7 +224,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_window_ever_holds_more_than_the_limit_and_nobody_is_lost(
+    fn no_period_exceeds_limit_and_no_waiter_is_lost(
         limit in limit(),
         steps in prop::collection::vec(step(), 1..120),
     ) {
@@ -237,7 +237,7 @@ proptest! {
     }
 
     #[test]
-    fn no_poll_waits_for_more_than_nine_purchases_each(
+    fn poll_waits_for_nine_purchases_at_most(
         requests in 1..12_usize,
         polls in 1..20_u64,
     ) {
