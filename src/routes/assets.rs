@@ -38,6 +38,7 @@ const SHARED_FILES: &[(&str, &str)] = &[
     ("/bff/widgets/dom.js", "core/dom.js"),
     ("/bff/widgets/format.js", "core/format.js"),
     ("/bff/widgets/markdown.js", "core/markdown.js"),
+    ("/bff/widgets/inline.js", "core/inline.js"),
     ("/bff/widgets/math.js", "core/math.js"),
     ("/bff/widgets/highlight.js", "core/highlight.js"),
 ];
