@@ -54,12 +54,12 @@ fn key_of_another_account_sells_nothing_until_the_ledger_is_assigned_to_it() {
     until("the earlier checkpoint is retired", is_retired);
     let ended = desk.run(&["reconcile"], &elsewhere);
     assert_eq!(ended.code, Some(1), "{}", ended.said());
-    assert!(ended.err.contains("another account") && ended.err.contains("--new-account"));
+    assert!(ended.err.contains("different account") && ended.err.contains("--new-account"));
     server.process.kill();
     let log = server.process.printed();
     let errors = log.lines().filter(|line| line.contains("is not the ledger's"));
     assert_eq!(errors.count(), 1, "{log}");
-    assert_eq!(desk.checked(), None, "no checkpoint of another account");
+    assert_eq!(desk.checked(), None, "no checkpoint of different account");
     let ended = desk.run(&["reconcile"], &elsewhere);
     assert!(ended.code == Some(1) && ended.err.contains("another account"), "{}", ended.said());
     assert_eq!(other.charges().chat, 0);
