@@ -61,7 +61,7 @@ fn key_of_another_account_sells_nothing_until_the_ledger_is_assigned_to_it() {
     assert_eq!(errors.count(), 1, "{log}");
     assert_eq!(desk.checked(), None, "no checkpoint of different account");
     let ended = desk.run(&["reconcile"], &elsewhere);
-    assert!(ended.code == Some(1) && ended.err.contains("another account"), "{}", ended.said());
+    assert!(ended.code == Some(1) && ended.err.contains("different account"), "{}", ended.said());
     assert_eq!(other.charges().chat, 0);
 
     let server = noted(&desk, &["serve", "--new-account"], &elsewhere);
