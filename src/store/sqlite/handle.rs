@@ -15,7 +15,7 @@ use super::file::FileId;
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
 use super::reader::ReportReader;
-use super::writer::{Admission, Durability, WriteCommand, Writer, notification, request};
+use super::writer::{CommandGate, Durability, WriteCommand, Writer, notification, request};
 use super::{LockHolder, Result, StoreError, lock};
 use crate::store::{
     AccountLimit, Clock, PurchaseId, Reservation, ReserveError, Settlement, SlotId, Unavailable,
@@ -36,7 +36,7 @@ pub(super) struct StoreInner {
     pub(super) clock: Clock,
     pub(super) name: Arc<str>,
     pub(super) executor: Executor,
-    pub(super) admission: Admission,
+    pub(super) gate: CommandGate,
     pub(super) identity: Option<(LedgerIdentity, FileId)>,
     /// `None` in memory: the writer's connection reads the reports, too.
     pub(super) report_reader: Option<ReportReader>,
@@ -109,7 +109,7 @@ impl Store {
     }
 
     pub(super) fn check_capacity(&self) -> Result<(), Unavailable> {
-        if self.inner.admission.is_retry_queue_full.load(Ordering::Relaxed) {
+        if self.inner.gate.is_retry_queue_full.load(Ordering::Relaxed) {
             return Err(Unavailable("too many purchases wait to be recorded".into()));
         }
         Ok(())
@@ -194,7 +194,7 @@ impl Store {
         durability: Durability,
         work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        self.inner.admission.check()?;
+        self.inner.gate.check()?;
         self.execute(durability, work).await
     }
 
@@ -223,7 +223,7 @@ impl Store {
     }
 
     fn closed_error(&self) -> Unavailable {
-        self.inner.admission.check().err().unwrap_or_else(writer_gone)
+        self.inner.gate.check().err().unwrap_or_else(writer_gone)
     }
 }
 
@@ -237,7 +237,7 @@ pub(super) fn canonical_path(path: &Path) -> PathBuf {
 
 impl Drop for StoreInner {
     fn drop(&mut self) {
-        self.admission.stop.store(true, Ordering::Relaxed);
+        self.gate.stop.store(true, Ordering::Relaxed);
         // First, because an open reader would keep the write-ahead log from being emptied.
         drop(self.report_reader.take());
         match std::mem::replace(&mut self.executor, Executor::Closed) {

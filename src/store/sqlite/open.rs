@@ -21,7 +21,7 @@ use super::ledger::Ledger;
 use super::lock::{self, Lock};
 use super::reader::ReportReader;
 use super::schema::{self, FileKind};
-use super::writer::{Admission, Durability, OpenMode, Writer};
+use super::writer::{CommandGate, Durability, OpenMode, Writer};
 use super::{LockHolder, OpenError, StoreError, members, slots};
 use crate::clock;
 use crate::store::{Clock, MoneyKind, StoreCapacity, Unavailable};
@@ -32,7 +32,7 @@ const MEMORY_INDEX: &str =
 const OPS_PER_STOP_CHECK: i32 = 10_000;
 
 pub struct Opening {
-    admission: Admission,
+    gate: CommandGate,
     opened: oneshot::Receiver<Result<(), OpenError>>,
 }
 
@@ -45,7 +45,7 @@ impl Opening {
     }
 
     pub fn serve(self) {
-        self.admission.open();
+        self.gate.open();
     }
 }
 
@@ -91,10 +91,10 @@ impl Store {
 
     /// Returns a store whose operations all fail with this reason.
     pub fn unusable(reason: impl Into<Arc<str>>) -> Self {
-        let admission = Admission::default();
-        admission.close(Unavailable(reason.into()));
+        let gate = CommandGate::default();
+        gate.close(Unavailable(reason.into()));
         let clock: Clock = Arc::new(clock::wall);
-        let mut inner = StoreInner::new(Path::new(""), clock, Executor::Closed, admission);
+        let mut inner = StoreInner::new(Path::new(""), clock, Executor::Closed, gate);
         inner.name = "broken".into();
         Self::from_inner(inner)
     }
@@ -114,7 +114,7 @@ impl Store {
         let path = &canonical_path(path);
         let locked = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
         let (ledger, lock) =
-            locked.serve(&clock, StoreCapacity::default(), None, &Admission::opened())?;
+            locked.serve(&clock, StoreCapacity::default(), None, &CommandGate::opened())?;
         Self::inline(path, clock, ledger, Some(lock))
     }
 
@@ -126,10 +126,10 @@ impl Store {
         money: Option<MoneyKind>,
     ) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
-        let admission = Admission::opened();
+        let gate = CommandGate::opened();
         let locked = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
         let (identity, file) = (locked.identity.clone(), locked.file);
-        let (ledger, lock) = locked.serve(&clock, capacity, money, &admission)?;
+        let (ledger, lock) = locked.serve(&clock, capacity, money, &gate)?;
         let mut inner = spawn_store(path, clock, ledger, OpenMode::Write, Some(lock))?;
         inner.set_identity(identity, file);
         Ok(Self::from_inner(inner))
@@ -142,12 +142,12 @@ impl Store {
         admin: Option<SocketAddr>,
     ) -> Result<(Self, Opening), OpenError> {
         let path = &canonical_path(path);
-        let admission = Admission::default();
+        let gate = CommandGate::default();
         let (queue, commands) = mpsc::channel();
         let (send_locked, locked) = oneshot::channel();
         let (send_opened, opened) = oneshot::channel();
         let work = {
-            let (path, clock, admission) = (path.to_owned(), clock.clone(), admission.clone());
+            let (path, clock, gate) = (path.to_owned(), clock.clone(), gate.clone());
             move || {
                 let locked =
                     match LockedLedger::acquire(&path, LockHolder::Server(admin), Purpose::Serve) {
@@ -157,10 +157,9 @@ impl Store {
                 if send_locked.send(Ok((locked.identity.clone(), locked.file))).is_err() {
                     return;
                 }
-                let opened =
-                    locked.serve(&clock, StoreCapacity::default(), Some(money), &admission);
+                let opened = locked.serve(&clock, StoreCapacity::default(), Some(money), &gate);
                 let writer = opened.and_then(|(ledger, lock)| {
-                    Writer::new(ledger, OpenMode::Write, Some(lock), &admission)
+                    Writer::new(ledger, OpenMode::Write, Some(lock), &gate)
                         .map_err(|error| OpenError::unusable(&path, error))
                 });
                 match writer {
@@ -169,7 +168,7 @@ impl Store {
                         writer.run(&commands);
                     }
                     Err(error) => {
-                        admission.close(Unavailable(error.to_string().into()));
+                        gate.close(Unavailable(error.to_string().into()));
                         send_opened.send(Err(error)).ok();
                     }
                 }
@@ -179,10 +178,10 @@ impl Store {
         let panicked = || Err(OpenError::unusable(path, "its thread panicked"));
         let identity = locked.await.unwrap_or_else(|_| panicked())?;
         let executor = Executor::Thread { queue, writer };
-        let mut inner = StoreInner::new(path, clock, executor, admission.clone());
+        let mut inner = StoreInner::new(path, clock, executor, gate.clone());
         inner.report_reader = Some(reader(path)?);
         inner.set_identity(identity.0, identity.1);
-        Ok((Self::from_inner(inner), Opening { admission, opened }))
+        Ok((Self::from_inner(inner), Opening { gate, opened }))
     }
 
     pub fn open_shared(path: &Path, clock: Clock) -> Result<Self, OpenError> {
@@ -257,23 +256,23 @@ impl Store {
         ledger: Ledger,
         lock: Option<Lock>,
     ) -> Result<Self, OpenError> {
-        let admission = Admission::opened();
+        let gate = CommandGate::opened();
         let mode = if lock.is_some() { OpenMode::Write } else { OpenMode::Memory };
-        let writer = Writer::new(ledger, mode, lock, &admission)
+        let writer = Writer::new(ledger, mode, lock, &gate)
             .map_err(|error| OpenError::unusable(path, error))?;
         let executor = Executor::Inline(Box::new(Mutex::new(writer)));
-        Ok(Self::from_inner(StoreInner::new(path, clock, executor, admission)))
+        Ok(Self::from_inner(StoreInner::new(path, clock, executor, gate)))
     }
 }
 
 impl StoreInner {
-    fn new(path: &Path, clock: Clock, executor: Executor, admission: Admission) -> Self {
+    fn new(path: &Path, clock: Clock, executor: Executor, gate: CommandGate) -> Self {
         Self {
             path: path.to_owned(),
             clock,
             name: Uuid::now_v7().to_string().into(),
             executor,
-            admission,
+            gate,
             identity: None,
             report_reader: None,
             credit_used: AtomicBool::new(false),
@@ -294,13 +293,13 @@ fn spawn_store(
     mode: OpenMode,
     lock: Option<Lock>,
 ) -> Result<StoreInner, OpenError> {
-    let admission = Admission::opened();
+    let gate = CommandGate::opened();
     let (queue, commands) = mpsc::channel();
-    let writer = Writer::new(ledger, mode, lock, &admission)
-        .map_err(|error| OpenError::unusable(path, error))?;
+    let writer =
+        Writer::new(ledger, mode, lock, &gate).map_err(|error| OpenError::unusable(path, error))?;
     let writer = spawn(path, move || writer.run(&commands))?;
     let executor = Executor::Thread { queue, writer };
-    let mut inner = StoreInner::new(path, clock, executor, admission);
+    let mut inner = StoreInner::new(path, clock, executor, gate);
     inner.report_reader = Some(reader(path)?);
     Ok(inner)
 }
@@ -347,7 +346,7 @@ impl LockedLedger {
         clock: &Clock,
         capacity: StoreCapacity,
         money: Option<MoneyKind>,
-        admission: &Admission,
+        gate: &CommandGate,
     ) -> Result<(Ledger, Lock), OpenError> {
         // Dropped last, so declared first.
         let Self { mut lock, mut connection, kind, identity, .. } = self;
@@ -355,7 +354,7 @@ impl LockedLedger {
         let unusable = |why: String| OpenError::unusable(Path::new(&path), why);
         let sql = |error: rusqlite::Error| unusable(error.to_string());
         let faulty = |fault: StoreError| unusable(fault.unavailable().0.to_string());
-        let stop = Arc::clone(&admission.stop);
+        let stop = Arc::clone(&gate.stop);
         connection
             .progress_handler(OPS_PER_STOP_CHECK, Some(move || stop.load(Ordering::Relaxed)))
             .map_err(sql)?;

@@ -60,7 +60,7 @@ impl Store {
     pub async fn wait_until_ended(&self, id: PurchaseId) -> Result<(), Unavailable> {
         loop {
             // Registered before the check, so that an end in between is not missed.
-            let mut end = pin!(self.inner.admission.ends.notified());
+            let mut end = pin!(self.inner.gate.ends.notified());
             end.as_mut().enable();
             if !self.query("wait_until_ended", move |ledger| ledger.is_running(id)).await? {
                 return Ok(());
@@ -168,7 +168,7 @@ impl Store {
     }
 
     pub fn is_starting(&self) -> bool {
-        self.inner.admission.is_starting()
+        self.inner.gate.is_starting()
     }
 
     /// Returns a check that the file was not removed or replaced while the server has it.

@@ -21,7 +21,7 @@ use crate::clock;
 use crate::store::{PurchaseId, Unavailable};
 
 #[derive(Clone, Default)]
-pub(super) struct Admission {
+pub(super) struct CommandGate {
     state: Arc<OnceLock<Result<(), Unavailable>>>,
     pub(super) is_retry_queue_full: Arc<AtomicBool>,
     pub(super) stop: Arc<AtomicBool>,
@@ -29,11 +29,11 @@ pub(super) struct Admission {
     pub(super) ends: Arc<Notify>,
 }
 
-impl Admission {
+impl CommandGate {
     pub(super) fn opened() -> Self {
-        let admission = Self::default();
-        admission.open();
-        admission
+        let gate = Self::default();
+        gate.open();
+        gate
     }
 
     pub(super) fn check(&self) -> Result<(), Unavailable> {
@@ -81,7 +81,7 @@ pub(super) struct Writer {
     next_retry: clock::Instant,
     wal_pages: Arc<AtomicI32>,
     has_written: Arc<AtomicBool>,
-    admission: Admission,
+    gate: CommandGate,
     is_synchronous: bool,
     broken: Option<Unavailable>,
     incident: Option<Incident>,
@@ -99,7 +99,7 @@ impl Writer {
         mut ledger: Ledger,
         access: OpenMode,
         lock: Option<Lock>,
-        admission: &Admission,
+        gate: &CommandGate,
     ) -> rusqlite::Result<Self> {
         let (log_pages, has_written) = (Arc::<AtomicI32>::default(), Arc::<AtomicBool>::default());
         let (pages_seen, written) = (Arc::clone(&log_pages), Arc::clone(&has_written));
@@ -116,7 +116,7 @@ impl Writer {
             next_retry: clock::now(),
             wal_pages: log_pages,
             has_written,
-            admission: admission.clone(),
+            gate: gate.clone(),
             is_synchronous: true,
             broken: None,
             incident: None,
@@ -210,12 +210,10 @@ impl Writer {
     /// loses nothing.
     fn limit_retries(&self) {
         let waiting = self.retries.len();
-        if waiting >= MAX_RETRIES
-            && !self.admission.is_retry_queue_full.swap(true, Ordering::Relaxed)
-        {
+        if waiting >= MAX_RETRIES && !self.gate.is_retry_queue_full.swap(true, Ordering::Relaxed) {
             tracing::error!(waiting, "ledger retry queue full; purchases blocked");
         } else if waiting <= MAX_RETRIES / 2
-            && self.admission.is_retry_queue_full.swap(false, Ordering::Relaxed)
+            && self.gate.is_retry_queue_full.swap(false, Ordering::Relaxed)
         {
             tracing::info!(waiting, "ledger retry queue drained; purchases resumed");
         }
@@ -266,7 +264,7 @@ impl Writer {
             self.log_fault(&fault);
         }
         if self.ledger.has_ended.take() {
-            self.admission.ends.notify_waiters();
+            self.gate.ends.notify_waiters();
         }
         let has_written = self.has_written.swap(false, Ordering::Relaxed);
         if has_written
