@@ -22,7 +22,7 @@ check:
 tests *words:
     cargo test --locked {{ words }}
 
-# The pictures that the README shows, taken anew into docs/screenshots/
+# The pictures that the README shows, retaken into docs/screenshots/
 screenshots:
     cargo test --locked --test browser are_pictured
     mkdir -p docs/screenshots
