@@ -86,7 +86,7 @@ impl Body {
 
     /// Calls `then` when the connection has taken the last chunk of a buffered body.
     ///
-    /// The connection takes chunks as the client reads, so at most the socket buffer is still unsent.
+    /// The connection takes chunks as the client reads, so only the socket buffer may be unsent.
     #[doc(hidden)]
     #[must_use]
     pub fn on_end(mut self, then: impl FnOnce() + Send + 'static) -> Self {
