@@ -1,9 +1,9 @@
-//! The only caller of the system's clocks, so that everything else can be given a time in tests.
+//! The only user of the system clocks, so that tests can set the time.
 
 use std::cell::Cell;
 use std::time::{Duration, SystemTime};
 
-/// Monotonic time, for intervals. Under tokio's paused clock it stands still, too.
+/// Monotonic time, which tokio's paused clock also stops.
 pub type Instant = tokio::time::Instant;
 
 pub fn now() -> Instant {
@@ -11,11 +11,11 @@ pub fn now() -> Instant {
 }
 
 thread_local! {
-    /// When this thread's wall clock was set, and to what.
+    /// The time when this thread's wall clock was set, and its value then.
     static SET: Cell<Option<(Instant, Duration)>> = const { Cell::new(None) };
 }
 
-/// Wall-clock time since the Unix epoch, for records that people read.
+/// Returns the time since the Unix epoch.
 #[expect(clippy::disallowed_methods, reason = "this is the one home of the system clock")]
 pub fn wall() -> Duration {
     match SET.get() {
@@ -28,12 +28,12 @@ pub fn ceil_seconds(wait: Duration) -> u64 {
     wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
 
-/// Sets this thread's wall clock, which then advances with [`now`]; `None` resets it. For simulations.
+/// Sets this thread's wall clock for a test; it then advances with [`now`]. `None` resets it.
 pub fn set_wall(wall: Option<Duration>) {
     SET.set(wall.map(|wall| (now(), wall)));
 }
 
-/// A day of the calendar, in UTC, from 1970 on.
+/// A UTC date since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Date {
     pub year: u64,
@@ -52,7 +52,7 @@ impl Date {
         Self::from_days(wall.as_secs() / DAY)
     }
 
-    /// Years are counted from March inside, so that the leap day comes last.
+    /// Internally, years start in March, so that the leap day is the last day.
     pub fn from_days(days_since_epoch: u64) -> Self {
         let days = days_since_epoch + EPOCH;
         let day_of_era = days % ERA;
@@ -87,7 +87,7 @@ impl Date {
     }
 }
 
-/// Writes a moment as ISO 8601 does, in UTC, to the millisecond.
+/// Formats a time as ISO 8601, in UTC with milliseconds.
 pub fn iso8601(since_epoch: Duration) -> String {
     let seconds = since_epoch.as_secs();
     let Date { year, month, day } = Date::at(since_epoch);
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_right_around_leap_days_and_year_ends() {
+    fn dates_at_leap_days_and_year_ends() {
         for (seconds, year, month, day) in [
             (0, 1970, 1, 1),
             (951_782_400, 2000, 2, 29),
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wall_clock_that_was_set_goes_with_the_paused_time_on_this_thread_alone() {
+    async fn set_wall_affects_only_this_thread_and_follows_paused_time() {
         let set = Duration::from_secs(951_782_400);
         set_wall(Some(set));
         tokio::time::sleep(Duration::from_secs(90)).await;
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_month_begins_on_its_first_day() {
+    fn next_month_starts_on_its_first_day() {
         for (seconds, next) in [
             (951_782_400, Date { year: 2000, month: 3, day: 1 }),
             (1_735_689_599, Date { year: 2025, month: 1, day: 1 }),
@@ -143,7 +143,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_date_knows_its_day(days in 0_u64..4_000_000) {
+        fn dates_round_trip(days in 0_u64..4_000_000) {
             prop_assert_eq!(Date::from_days(days).days(), days);
             prop_assert_eq!(Date::at(Date::from_days(days).start()), Date::from_days(days));
             prop_assert!(Date::from_days(days) < Date::from_days(days + 1));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_written_to_the_millisecond() {
+    fn iso8601_has_milliseconds() {
         for (seconds, written) in [
             (0, "1970-01-01T00:00:00.250Z"),
             (951_868_799, "2000-02-29T23:59:59.250Z"),

@@ -1,4 +1,4 @@
-//! The proxy as a service for a server of one's own: axum, hyper, or any other that speaks tower.
+//! The library: the proxy as a tower service, for axum, hyper or any other tower server.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -11,8 +11,9 @@ use std::{fmt, io, thread};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
-use tokio::runtime::{self, Handle};
+use tokio::runtime::Handle;
 use tokio::time::{interval, timeout};
+use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 use zeroize::Zeroizing;
@@ -24,13 +25,13 @@ use crate::pipeline::HttpService;
 use crate::problem::{DRAINING, Problem};
 use crate::response::{self, Body, BoxError};
 
-/// When a gate that stops is worth another try: another one may have taken its place.
+/// `Retry-After` while draining: another process may have taken over by then.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// The settings of a [`Tollgate`]: those of a `proxy.toml`, or those that are set one by one.
+/// The settings of a [`Tollgate`], from a `proxy.toml` or set one by one.
 ///
-/// Every setting has the name and the meaning that `proxy.toml` documents. What is not set keeps its
-/// default, which is the sandbox: a make-believe gateway, play money, and a ledger in memory.
+/// Settings have the names and meanings that `proxy.toml` documents. With the defaults, the sandbox
+/// runs: a simulated gateway with play money, and a ledger in memory.
 ///
 /// ```
 /// use tollgate::{Config, StartError};
@@ -44,10 +45,10 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 ///     .set("limits.burst", 20)
 ///     .checked()?;
 /// # let _ = config;
-/// let Err(StartError::Settings(faults)) = Config::default().set("limits.burst", "many").checked() else {
+/// let Err(StartError::Settings(errors)) = Config::default().set("limits.burst", "many").checked() else {
 ///     panic!("a burst is a number");
 /// };
-/// assert_eq!(faults, ["TOLLGATE_LIMITS__BURST: limits.burst: expected a whole number"]);
+/// assert_eq!(errors, ["TOLLGATE_LIMITS__BURST: limits.burst: expected a whole number"]);
 /// # Ok::<(), StartError>(())
 /// ```
 #[derive(Clone, Default)]
@@ -57,7 +58,7 @@ pub struct Config {
     variables: Environment,
 }
 
-/// Why there is no [`Tollgate`].
+/// An error while building a [`Tollgate`].
 ///
 /// ```
 /// use std::path::Path;
@@ -65,8 +66,8 @@ pub struct Config {
 ///
 /// let toml = "[limits]\nbrust = 5";
 /// match Config::read(toml, Path::new("."), []) {
-///     Err(StartError::Settings(faults)) => assert_eq!(
-///         faults,
+///     Err(StartError::Settings(errors)) => assert_eq!(
+///         errors,
 ///         ["proxy.toml:2:1: unknown setting `limits.brust`, did you mean `limits.burst`?"],
 ///     ),
 ///     other => panic!("{other:?}"),
@@ -75,28 +76,28 @@ pub struct Config {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Mistakes in the settings, a line each: where, and what was expected. No value is repeated.
+    /// The settings are invalid. Each line has a location and what was expected, never a value.
     #[error("{}", .0.join("\n"))]
     Settings(Vec<String>),
-    /// [`Tollgate::new`] was called outside of a tokio runtime.
-    #[error("tollgate has to be built inside a tokio runtime")]
+    /// [`Tollgate::new`] was called outside a tokio runtime.
+    #[error("tollgate must be built inside a tokio runtime")]
     NoRuntime,
-    /// What the system refuses: another server has the store, `page.dir` cannot be read.
+    /// An I/O error: another server has the ledger open, or `page.dir` cannot be read.
     #[error("{0}")]
     System(#[from] io::Error),
 }
 
 impl Config {
-    /// Reads settings as `tollgate serve` does: `toml` is the text of a `proxy.toml`, `folder` is
-    /// where its relative paths count from, and `variables` stand for the environment, such as
-    /// `GATEWAY_API_KEY`; give [`std::env::vars`] for the process's own. A `.env` is not read.
+    /// Reads settings as `tollgate serve` does, except that no `.env` is read.
     ///
-    /// `server.listen` says where your own server listens: if machines other than this one can reach it,
-    /// open access demands a `budget.total`. The other settings of `[server]` about connections have no
-    /// effect, because connections are your server's.
+    /// `toml` is the text of a `proxy.toml`, whose relative paths start at `folder`. `variables` is
+    /// the environment, such as `GATEWAY_API_KEY`; pass [`std::env::vars`] for the process's own.
+    ///
+    /// Set `server.listen` to the address of your own server: open access on a public address needs
+    /// a `budget.total`. The connection limits and timeouts of `[server]` have no effect.
     ///
     /// # Errors
-    /// [`StartError::Settings`], with every fault at once.
+    /// [`StartError::Settings`], with all errors at once.
     pub fn read(
         toml: &str,
         folder: &Path,
@@ -107,38 +108,38 @@ impl Config {
             .checked()
     }
 
-    /// Sets a setting by the name that `proxy.toml` has for it, over what was there. A text, a time, a
-    /// size and an amount are written without quotes; a list and a table as TOML writes them.
+    /// Sets one setting by its name in `proxy.toml`, and replaces any earlier value. Write text,
+    /// times, sizes and amounts without quotes; write lists and tables as in TOML.
     #[must_use]
     pub fn set(self, name: &str, value: impl fmt::Display) -> Self {
         let name = name.replacen('.', "__", 1).to_ascii_uppercase();
         self.variable(&format!("TOLLGATE_{name}"), value.to_string())
     }
 
-    /// Asks this gateway with this key, or with several keys of one account, separated by commas.
+    /// Sets the gateway and its key, or up to five comma-separated keys of one account.
     #[must_use]
     pub fn gateway(self, base_url: &str, keys: impl Into<String>) -> Self {
         self.set("gateway.base_url", base_url).variable("GATEWAY_API_KEY", keys.into())
     }
 
-    /// Sets the secret that keys the hashes of members' tokens: at least 32 random characters. Without
-    /// it, one is made in a file beside the ledger.
+    /// Sets the secret for token hashes: at least 32 random characters. By default, it is created
+    /// in a file beside the ledger.
     #[must_use]
     pub fn secret(self, secret: impl Into<String>) -> Self {
         self.variable("TOLLGATE_SECRET", secret.into())
     }
 
-    /// Sets the folder that relative paths count from; without it, that is the working directory.
+    /// Sets the folder where relative paths start. By default, it is the working directory.
     #[must_use]
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folder = folder.into();
         self
     }
 
-    /// Looks for mistakes now. [`Tollgate::new`] does so in any case.
+    /// Validates the settings now instead of in [`Tollgate::new`].
     ///
     /// # Errors
-    /// [`StartError::Settings`], with every fault at once.
+    /// [`StartError::Settings`], with all errors at once.
     pub fn checked(self) -> Result<Self, StartError> {
         self.parse().map(|_| self)
     }
@@ -150,24 +151,24 @@ impl Config {
 
     fn parse(&self) -> Result<config::Settings, StartError> {
         let Self { toml, folder, variables } = self;
-        cli::read_text(toml, folder, variables).map_err(|faults| {
-            StartError::Settings(faults.iter().map(ToString::to_string).collect())
+        cli::read_text(toml, folder, variables).map_err(|errors| {
+            StartError::Settings(errors.iter().map(ToString::to_string).collect())
         })
     }
 }
 
-/// Shows no text of the settings: somebody may have put a key into it.
+/// Omits the settings, which may hold a key.
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config").field("folder", &self.folder).finish_non_exhaustive()
     }
 }
 
-/// The whole proxy behind one [`tower::Service`]: the API, the OpenAI dialect and the page. It never
-/// fails: a refusal is a response. Clones share everything.
+/// The whole proxy as one [`tower::Service`]: the API, the OpenAI dialect and the page. It never
+/// fails: errors are responses. Clones share everything.
 ///
-/// Every request needs a [`Peer`](crate::Peer) in its extensions. [`background`](Self::background) has
-/// to run as long as requests come.
+/// Every request needs a [`Peer`](crate::Peer) in its extensions. Spawn
+/// [`background`](Self::background) before you serve requests.
 ///
 /// ```
 /// use tollgate::{Config, Peer, Tollgate};
@@ -201,36 +202,38 @@ struct Inner {
 }
 
 impl Tollgate {
-    /// Opens the store and builds the gate. Purchases, polls and the sandbox run on the tokio runtime
-    /// that this is called in; it blocks for as long as the store takes to open. What deserves a second
-    /// look in the settings is said once, as a warning of [`tracing`]. Where it fails, nothing goes on.
+    /// Builds the proxy; blocks until the ledger is open. Purchases, polls and the sandbox run on
+    /// the current tokio runtime. Risky settings are logged as [`tracing`] warnings.
     ///
     /// # Errors
-    /// [`StartError::NoRuntime`], or [`StartError::System`].
+    /// Any [`StartError`]. No task is left running.
     pub fn new(config: Config) -> Result<Self, StartError> {
-        let config = config.parse()?;
+        let settings = config.parse()?;
         let host = Handle::try_current().map_err(|_| StartError::NoRuntime)?;
-        // There is no second listener here.
-        for warning in config.warnings().iter().filter(|text| !text.starts_with("admin.")) {
-            tracing::warn!("{warning}");
+        // An embedded proxy has no ops listener.
+        for warning in settings.warnings().iter().filter(|text| !text.starts_with("admin.")) {
+            tracing::warn!(warning, "risky setting");
         }
         let shutdown = Shutdown::default();
-        // What was begun ends again with a start that fails.
-        let (begun, served) =
-            (shutdown.draining.clone().drop_guard(), shutdown.finished.clone().drop_guard());
-        let secret = || cli::secret(&config);
-        let shared = block_on_thread(app::start(&config, None, &host, &shutdown, secret))?;
-        let own = app::own_addresses(&config.server.listen)?;
-        let app = App::new(config, own, shared)?;
+        // If the start fails, these stop the tasks that it has spawned.
+        let guards =
+            [&shutdown.draining, &shutdown.finished].map(|token| token.clone().drop_guard());
+        let secret = || cli::secret(&settings);
+        let starting = app::start(&settings, None, &host, &shutdown, secret);
+        // On another thread, because the caller's runtime may have only this one.
+        let wait = || cli::runtime()?.block_on(starting);
+        let started = thread::scope(|scope| scope.spawn(wait).join());
+        let shared = started.map_err(|_| io::Error::other("start failed: a thread panicked"))??;
+        let own = app::own_addresses(&settings.server.listen)?;
+        let app = App::new(settings, own, shared)?;
         let tasks = TaskTracker::new();
         let stack = app.core(tasks.clone())?;
-        begun.disarm();
-        served.disarm();
+        let _ = guards.map(DropGuard::disarm);
         Ok(Self { stack, inner: Arc::new(Inner { app, tasks, shutdown }) })
     }
 
-    /// What goes on besides requests: the account's balance and limit are followed, what was kept for
-    /// long enough is forgotten. Spawn it once; it ends with [`shutdown`](Self::shutdown).
+    /// Runs background work: polls the account's balance and rate limit, and deletes expired
+    /// records. Spawn it once; it ends with [`shutdown`](Self::shutdown).
     pub fn background(&self) -> impl Future<Output = ()> + Send + 'static {
         let behind = Arc::clone(&self.inner);
         async move {
@@ -251,27 +254,20 @@ impl Tollgate {
         }
     }
 
-    /// Refuses what comes from now on (503 `draining`), ends event streams, and waits for what was
-    /// bought to be booked, at most `server.drain`. Drop your listener first.
+    /// Rejects new requests (503 `draining`), ends event streams, and waits for purchases in
+    /// flight, at most `server.drain`. Drop your listener first.
     pub async fn shutdown(&self) {
         let Inner { app, tasks, shutdown } = &*self.inner;
         shutdown.draining.cancel();
         tasks.close();
-        if timeout(app.config.server.drain, tasks.wait()).await.is_err() {
+        if timeout(app.settings.server.drain, tasks.wait()).await.is_err() {
             let left = tasks.len();
             tracing::warn!(left, "stopping with purchases in flight; they may have been charged");
-            // Whoever still waits for one is told that its outcome is unknown.
+            // Clients still waiting are answered with an unknown outcome.
             shutdown.drain_expired.cancel();
         }
         shutdown.finished.cancel();
     }
-}
-
-/// Waits on a thread of its own: the caller's runtime may have just the one that we are on.
-fn block_on_thread<T: Send>(work: impl Future<Output = io::Result<T>> + Send) -> io::Result<T> {
-    let wait = || runtime::Builder::new_current_thread().enable_all().build()?.block_on(work);
-    let waited = thread::scope(|scope| scope.spawn(wait).join());
-    waited.unwrap_or_else(|_| Err(io::Error::other("the gate could not be opened: a panic")))
 }
 
 impl<B> Service<Request<B>> for Tollgate
@@ -282,23 +278,22 @@ where
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
 
-    /// Always: the gate refuses rather than making a caller wait.
+    /// Always ready: under load, the proxy rejects requests instead of delaying them.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.stack.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         if self.inner.shutdown.draining.is_cancelled() {
-            let refusal =
-                response::from_problem(Problem::new(&DRAINING).retry_after(RETRY_AFTER), "");
-            return Box::pin(ready(Ok(refusal)));
+            let problem = Problem::new(&DRAINING).retry_after(RETRY_AFTER);
+            return Box::pin(ready(Ok(response::from_problem(problem, ""))));
         }
-        // Counted among what a shutdown waits for, from here on: its body may still be on its way.
-        let inside = self.inner.tasks.token();
-        let answered = self.stack.call(request.map(Body::stream));
+        // `shutdown` waits for this request, whose body may still be arriving.
+        let token = self.inner.tasks.token();
+        let answering = self.stack.call(request.map(Body::stream));
         Box::pin(async move {
-            let answer = answered.await;
-            drop(inside);
+            let answer = answering.await;
+            drop(token);
             answer
         })
     }

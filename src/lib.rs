@@ -1,7 +1,7 @@
 //! tollgate: a backend-for-frontend proxy for a prepaid AI gateway that never buys twice.
 //!
-//! As a program, `tollgate serve` runs it. As a library, [`Tollgate`] is the whole proxy as one
-//! [`tower::Service`], for axum, hyper or any other server that speaks tower:
+//! The program `tollgate serve` runs it. As a library, [`Tollgate`] is the whole proxy as one
+//! [`tower::Service`], for axum, hyper or any other tower server:
 //!
 //! ```no_run
 //! # async fn served() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,12 +16,12 @@
 //! # Ok(())
 //! # }
 //! ```
-//! `examples/axum.rs` and `examples/hyper.rs` are whole servers.
+//! `examples/axum.rs` and `examples/hyper.rs` are complete servers.
 //!
-//! The five names below are the library. The modules are `pub` for the program, tests and benchmarks
-//! of this repository alone, and change without notice.
+//! The names below are the public API. The hidden modules are for this repository's own program and
+//! tests, and may change at any time.
 
-// Read `src/pipeline.rs` first: it is the path of a request.
+// Start with `src/pipeline.rs`, which shows the path of a request.
 #[doc(hidden)]
 pub mod access;
 #[doc(hidden)]

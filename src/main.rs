@@ -1,9 +1,8 @@
-//! The `tollgate` program: see `tollgate --help`.
+//! The `tollgate` program.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use tokio::runtime;
 use tollgate::cli::{self, Cli, Command, CommandError, Exit};
 use tollgate::routes::openapi;
 
@@ -18,40 +17,36 @@ fn main() -> ExitCode {
             return Exit::Failed.into();
         }
     };
-    let exit =
-        run(&cli, &mut out, &mut err).unwrap_or_else(|CommandError { exit, message: why }| {
-            writeln!(err, "{}: {why}", cli.command().name()).ok();
-            exit
-        });
+    let exit = run(&cli, &mut out, &mut err).unwrap_or_else(|CommandError { exit, message }| {
+        writeln!(err, "tollgate: {message}").ok();
+        exit
+    });
     exit.into()
 }
 
 fn run(cli: &Cli, out: &mut impl Write, err: &mut impl Write) -> Result<Exit, CommandError> {
     let command = cli.command();
-    let settings = cli::load(cli.config.as_deref(), command.needs_gateway_key());
-    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    match (command, settings) {
-        (Command::Check { online: false }, settings) => {
-            Ok(runtime.block_on(cli::check(&settings, out, err))?)
+    let loaded = cli::load(cli.config.as_deref(), command.needs_gateway_key());
+    let runtime = cli::runtime()?;
+    match (command, loaded) {
+        (Command::Check { online }, loaded) => {
+            Ok(runtime.block_on(cli::check(&loaded, online, out, err))?)
         }
-        (_, Err(faults)) => Ok(cli::print_errors(&faults, err)?),
-        (Command::Check { online: true }, settings) => {
-            Ok(runtime.block_on(cli::online(&settings, out, err))?)
-        }
+        (_, Err(errors)) => Ok(cli::print_errors(&errors, err)?),
         (Command::Member { change }, Ok(loaded)) => {
-            runtime.block_on(cli::member(&loaded.config, change, out, err))
+            runtime.block_on(cli::member(&loaded.settings, change, out, err))
         }
         (Command::Usage { since, by, format }, Ok(loaded)) => {
-            runtime.block_on(cli::usage(&loaded.config, (since, by, format), out))
+            runtime.block_on(cli::usage(&loaded.settings, (since, by, format), out))
         }
         (Command::Reconcile { dry_run, format }, Ok(loaded)) => {
-            runtime.block_on(cli::reconcile(&loaded.config, (dry_run, format), out))
+            runtime.block_on(cli::reconcile(&loaded.settings, (dry_run, format), out))
         }
         (Command::Purchase { action }, Ok(loaded)) => {
-            runtime.block_on(cli::purchase(&loaded.config, action, out))
+            runtime.block_on(cli::purchase(&loaded.settings, action, out))
         }
         (Command::Openapi, Ok(loaded)) => {
-            out.write_all(&openapi::document(&loaded.config.catalog))?;
+            out.write_all(&openapi::document(&loaded.settings.catalog))?;
             writeln!(out)?;
             Ok(Exit::Done)
         }
@@ -59,7 +54,7 @@ fn run(cli: &Cli, out: &mut impl Write, err: &mut impl Write) -> Result<Exit, Co
             cli::serve(loaded, cli.config.clone(), new_account, out)
         }
         (Command::Sandbox { listen }, Ok(loaded)) => {
-            Ok(runtime.block_on(cli::sandbox(&loaded.config, listen, out))?)
+            Ok(runtime.block_on(cli::sandbox(&loaded.settings, listen, out))?)
         }
     }
 }

@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::access::Session;
+use crate::config::JobsConfig;
 use crate::jobs::JobRegistry;
 use crate::jobs::concurrency::ConcurrencyPermit;
-use crate::jobs::status::Words;
 use crate::problem::{NOT_FOUND, Problem};
 use crate::response::{Body, BoxError, HandlerResult, Response};
 use crate::store::Caller;
@@ -27,14 +27,14 @@ const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resour
 #[derive(Clone)]
 pub struct Videos {
     media: MediaClient,
-    words: Words,
+    words: JobsConfig,
     jobs: JobRegistry,
     policy: HeaderValue,
 }
 
 impl Videos {
     /// With `are_shared`, pages of other origins may load videos, subject to CORS.
-    pub fn new(media: MediaClient, words: Words, jobs: JobRegistry, are_shared: bool) -> Self {
+    pub fn new(media: MediaClient, words: JobsConfig, jobs: JobRegistry, are_shared: bool) -> Self {
         let policy = if are_shared { "cross-origin" } else { "same-site" };
         Self { media, words, jobs, policy: HeaderValue::from_static(policy) }
     }

@@ -1,15 +1,15 @@
-//! Locks that survive a panic of a thread that held them, and a count behind one.
+//! Locks that ignore poisoning, and a limit per key.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Locks the mutex, also after a holder has panicked: every change under a lock is a single step, so what
-/// it guards is whole.
+/// Locks the mutex, even if it is poisoned: each change under a lock is one step, so data is whole.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The number of permits in use for each key.
 #[derive(Debug)]
 pub(crate) struct KeyedLimit<K: Clone + Eq + Hash>(Mutex<HashMap<K, usize>>);
 
@@ -20,10 +20,10 @@ impl<K: Clone + Eq + Hash> Default for KeyedLimit<K> {
 }
 
 impl<K: Clone + Eq + Hash> KeyedLimit<K> {
-    pub(crate) fn try_acquire(self: &Arc<Self>, key: K, most: usize) -> Option<KeyedPermit<K>> {
+    pub(crate) fn try_acquire(self: &Arc<Self>, key: K, max: usize) -> Option<KeyedPermit<K>> {
         let mut counts = lock(&self.0);
         let count = counts.entry(key.clone()).or_default();
-        if *count >= most {
+        if *count >= max {
             return None;
         }
         *count += 1;

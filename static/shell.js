@@ -1,15 +1,15 @@
-/** Starts the page: prices and who is there first, then the view that the address names, then whatever was left open. */
+/** Starts the page: loads prices and the caller, shows the view that the address names, then resumes what was left open. */
 
-import { announce, button, byId, element, hush, notice } from './core/dom.js';
-import { nameOfBudget, price } from './core/format.js';
-import { post, read, whenSignedOut } from './core/site.js';
+import { announce, button, byId, element, hush, icon, notice } from './core/dom.js';
+import { amountLeft, nameOfBudget, price } from './core/format.js';
+import { canSpend, learnFunds, post, read, whenSignedOut } from './core/site.js';
 import { choice, jobs, keepFor, purchases, whenChanged } from './core/store.js';
 
 /**
- * The views, in the order of their links. A view is a row here, a `<section id="view-NAME">` in index.html with a
- * heading `NAME-heading`, and a module that is loaded when it is first needed, with the style sheet `look`, if there is
- * one: `start(catalog)` fills the view in, and `shown()`, if there is one, is called each time it comes into sight.
- * `offered(me)` hides what is not for this caller; `me` is what `GET /bff/me` says, null as long as nothing is known.
+ * The views, in the order of their links. Each is a row here, a `<section id="view-NAME">` in index.html with a heading
+ * `NAME-heading`, and a module that is loaded at first need, with its style sheet `look` if it has one. The module exports
+ * `start(catalog)`, which fills the view in, and may export `shown()`, which is called whenever the view is shown.
+ * `offered(me)` says whether this caller may see it; `me` is the answer of `GET /bff/me`, or null while it is not known.
  */
 const VIEWS = {
   chat: { title: 'Chat', load: () => import('./chat/chat.js') },
@@ -18,19 +18,46 @@ const VIEWS = {
   admin: { title: 'Admin', load: () => import('./admin/admin.js'), look: 'usage/usage.css', offered: (who) => who?.caller.role === 'admin' },
 };
 const FIRST = 'chat';
+
+/** What the shell says. */
+const TEXT = {
+  reload: 'Reload the page',
+  noPrices: (why) => `Could not load the price list. ${why}.`,
+  signedOut: 'You were signed out. Sign in again; your drafts are still here.',
+  noView: 'Could not load this part of the page. The service may have been updated.',
+  noSignIn: 'Could not load the sign-in form.',
+  signIn: 'Sign in',
+  stillSignedIn: (why) => `You are still signed in. ${why}.`,
+  offline: 'You are offline. Your drafts are kept; send them when you are back online.',
+  online: 'You are back online.',
+  open: (amount) => ` + ${amount} pending`,
+  spent: 'spent this session',
+  balance: 'in the account',
+  left: { caller: { day: 'left today', month: 'left this month' }, total: { day: 'left today, for all', month: 'left this month, for all' } },
+  low: { chat: 'not enough for a message', video: 'not enough for a video' },
+  menu: (name) => (name ? `Menu: ${name}` : 'Menu'),
+  live: ['Live', ': real money'],
+  sandbox: ['Sandbox', ': play money'],
+  faults: 'Sandbox faults',
+  aboutFaults: 'Nothing here costs real money. Put one of these words in a message or prompt to try out a fault:',
+};
+
 const service = document.title;
 
-const reload = () => button('Reload the page', () => location.reload());
+const reload = () => button(TEXT.reload, () => location.reload());
 
-let catalog = null, me = null, owner = null, signingIn = null;
-/** Tells the other tabs who has signed in here; '' is nobody. */
+let catalog = null, me = null, owner = null, signingIn = null, focusNext = null, running = 0;
+/** Tells the other tabs who has signed in here; '' if nobody is. */
 const people = new BroadcastChannel('tollgate people');
 
 async function start() {
   followTheme();
-  followTop();
+  followRail();
+  followDrawer();
+  followPurse();
+  followKeys();
   followNetwork();
-  // Another tab signed in or out: this one shows nobody what is another's.
+  // If another member signs in in another tab, this one must not show what belongs to the first.
   people.addEventListener('message', ({ data }) => {
     if (signingIn || (owner !== null && data !== owner)) location.reload();
   });
@@ -40,25 +67,28 @@ async function start() {
   try {
     catalog = await read('/bff/catalog');
   } catch (problem) {
-    notice(`The price list could not be loaded. ${problem.message}.`, reload());
+    notice(TEXT.noPrices(problem.message), reload());
     return;
   }
-  // Where nobody signs in, nothing waits to hear who it is, which can take as long as the account takes.
+  // In open mode the page does not wait for `me`: it may take as long as the account takes to answer.
   const isOpen = catalog.access === 'open';
   if (!isOpen) await meet(await asked);
-  // As long as nobody can say who it is, it is whom this browser saw last.
+  // While the caller is not known, assume the one that this browser saw last.
   owner = isOpen ? '' : me ? ownerOf(me) : choice.get('owner') ?? '';
   choice.set('owner', owner);
   keepFor(owner);
-  whenSignedOut(() => void signIn('Your sign-in has ended. Sign in again; what you wrote is still here.'));
+  whenSignedOut(() => void signIn(TEXT.signedOut));
   showPerson();
   showMode();
   whenChanged((shelf) => shelf === 'purchases' && void showSpent());
+  whenChanged((shelf) => shelf === 'jobs' && void showRunning());
   void showSpent();
+  void showRunning();
   addEventListener('hashchange', () => show(true));
   await show(false);
+  if (viewed() !== FIRST) void begin(FIRST);
   whenChanged((shelf) => shelf === 'purchases' && soonShowLeft());
-  // What was left open is settled for whoever bought it, and for nobody else.
+  // Open purchases are settled only for the caller who made them.
   if (isOpen) {
     const answer = await asked;
     if (!me) await meet(answer);
@@ -69,7 +99,7 @@ async function start() {
   await resume();
 }
 
-/** Takes in what `GET /bff/me` said. */
+/** Takes in an answer of `GET /bff/me`. */
 async function meet(answer) {
   if (answer.status === 401) return signIn();
   if (!answer.caller) return;
@@ -79,7 +109,7 @@ async function meet(answer) {
 /** Links to the views that this caller is offered. */
 function showLinks() {
   byId('views').replaceChildren(...Object.entries(VIEWS).filter(([name]) => isOffered(name))
-    .map(([name, { title }]) => element('a', { href: `#${name}`, text: title, 'aria-current': name === viewed() && 'page' })));
+    .map(([name, { title }]) => element('a', { href: `#${name}`, title, 'aria-current': name === viewed() && 'page', 'data-count': name === 'video' && (running || null) }, icon(name), element('span', { text: title }))));
 }
 
 const isOffered = (name) => VIEWS[name].offered?.(me) ?? true;
@@ -90,22 +120,36 @@ function viewed() {
   return Object.hasOwn(VIEWS, name) && isOffered(name) ? name : FIRST;
 }
 
-/** Shows the view that the address names; after a click the focus goes to its heading. */
+/** Shows the view that the address names. `moveFocus`: the focus goes to its heading, or to `focusNext`. */
 async function show(moveFocus) {
   if (signingIn) return;
   const name = viewed();
   for (const other of Object.keys(VIEWS)) byId(`view-${other}`).hidden = other !== name;
   showLinks();
   document.title = `${VIEWS[name].title} · ${service}`;
+  if (me) showFunds();
+  // Unless that would bring up a keyboard on the screen, a person can type at once.
+  if (!moveFocus && name === 'chat' && document.activeElement === document.body && !matchMedia('(pointer: coarse)').matches) {
+    byId('chat-text').focus({ preventScroll: true });
+  }
   const module = await begin(name);
   if (name !== viewed() || signingIn) return;
   if (moveFocus) {
     scrollTo(0, 0);
-    byId(`${name}-heading`).focus({ preventScroll: true });
+    byId(focusNext ?? `${name}-heading`).focus({ preventScroll: true });
+    focusNext = null;
   }
   module?.shown?.();
 }
 
+/** Goes to a view; the focus goes to the element `focus`, if given. */
+function go(name, focus = null) {
+  focusNext = focus;
+  if (viewed() === name) void show(true);
+  else location.hash = name;
+}
+
+/** Loads a view's module and style sheet, once. */
 function begin(name) {
   const view = VIEWS[name];
   view.started ??= Promise.all([view.load(), view.look && styled(view.look)]).then(async ([module]) => {
@@ -114,15 +158,14 @@ function begin(name) {
   }).catch((error) => {
     view.started = null;
     console.warn(error);
-    notice('This part of the page could not be loaded; the service may have been updated.',
-      reload());
+    notice(TEXT.noView, reload());
   });
   return view.started;
 }
 
 const sheets = new Map();
 
-/** Adds one of the page's style sheets; resolves when it is there, or cannot be loaded. */
+/** Adds one of the page's style sheets; resolves when it is loaded, or cannot be. */
 function styled(name) {
   if (!sheets.has(name)) {
     sheets.set(name, new Promise((done) => {
@@ -132,23 +175,25 @@ function styled(name) {
   return sheets.get(name);
 }
 
-/** `member:ann`; '' where callers are told apart by address, which is nobody's own. */
+/** Returns `member:ann`, or '' in open mode, where an address does not identify a person. */
 const ownerOf = ({ caller }) => (caller.name ? `${caller.kind}:${caller.name}` : '');
 
-/** Shows the sign-in in the views' place until somebody has signed in. The views stay as they are behind it. */
+/** Shows the sign-in form instead of the views until a member has signed in. The views keep their state. */
 function signIn(why = '') {
   signingIn ??= (async () => {
     for (const name of Object.keys(VIEWS)) byId(`view-${name}`).hidden = true;
-    for (const id of ['views', 'person', 'money']) byId(id).hidden = true;
+    document.body.classList.add('signed-out');
+    for (const panel of document.querySelectorAll(':popover-open')) panel.hidePopover();
+    document.querySelector('dialog[open]')?.close();
     hush();
     announce('');
-    document.title = `Sign in · ${service}`;
+    document.title = `${TEXT.signIn} · ${service}`;
     const { askWho } = await import('./sign-in.js');
     await meet(await askWho(why));
     people.postMessage(ownerOf(me));
-    // The same person goes on; anybody else begins with a page of their own.
+    // The same member goes on; another one starts with a fresh page.
     if (owner !== null && ownerOf(me) !== owner) return location.reload();
-    byId('views').hidden = byId('money').hidden = false;
+    document.body.classList.remove('signed-out');
     signingIn = null;
     if (owner === null) return;
     showPerson();
@@ -156,7 +201,7 @@ function signIn(why = '') {
     void show(true).then(async () => (await buying())?.settleOpen());
   })().catch((error) => {
     console.warn(error);
-    notice('The sign-in could not be loaded.', reload());
+    notice(TEXT.noSignIn, reload());
     return new Promise(() => {});
   });
   return signingIn;
@@ -166,7 +211,7 @@ async function signOut() {
   try {
     await post('/bff/logout', {});
   } catch (problem) {
-    notice(`You are still signed in. ${problem.message}.`);
+    notice(TEXT.stillSignedIn(problem.message));
     return;
   }
   choice.set('owner', '');
@@ -175,16 +220,16 @@ async function signOut() {
   location.reload();
 }
 
-/** Who is signed in; in open mode nobody is. */
+/** Shows who is signed in, if anybody is. */
 function showPerson() {
   const { kind, name } = me?.caller ?? {};
-  byId('person').hidden = !name;
-  byId('person-name').textContent = byId('person-name').title = name ?? '';
+  byId('person-name').textContent = byId('person-name').title = name ?? TEXT.menu();
+  byId('menu-open').ariaLabel = TEXT.menu(name);
   byId('sign-out').hidden = kind !== 'member';
   byId('sign-out').onclick = signOut;
 }
 
-/** The module that buys, if anything was bought: a first visit does not wait for it. */
+/** Loads the module that buys, if anything was bought: a first visit does not need it. */
 async function buying() {
   if (!(await purchases.some())) return null;
   const module = await import('./core/buying.js');
@@ -192,7 +237,7 @@ async function buying() {
   return module;
 }
 
-/** Takes up what an earlier page left: open purchases, and videos that are being made. */
+/** Resumes what an earlier page left: open purchases and running videos. */
 async function resume() {
   const module = await buying();
   const left = (await module?.open()) ?? [];
@@ -202,7 +247,7 @@ async function resume() {
   await module?.settleOpen();
 }
 
-/** Light or dark: the person's choice, which theme.js has put on already, else the system's. */
+/** Follows the choice of theme. theme.js has applied it already. */
 function followTheme() {
   const apply = () => {
     const { value } = byId('theme');
@@ -218,25 +263,49 @@ function followTheme() {
   apply();
 }
 
-/** Tells the style sheet how much the top covers, which depends on what is left to say there. */
-function followTop() {
-  const top = document.querySelector('.top');
-  new ResizeObserver(() => {
-    const covers = getComputedStyle(top).position === 'sticky' ? top.offsetHeight : 0;
-    document.documentElement.style.setProperty('--top', `${covers}px`);
-  }).observe(top);
+/** The sidebar can be narrowed to its icons. theme.js has applied an earlier choice already. */
+function followRail() {
+  const { dataset } = document.documentElement;
+  const show = () => { byId('rail').ariaPressed = String(dataset.rail === 'on'); };
+  byId('rail').addEventListener('click', () => {
+    if (dataset.rail) delete dataset.rail;
+    else dataset.rail = 'on';
+    choice.set('rail', dataset.rail ?? '');
+    show();
+  });
+  show();
 }
 
-/** Says when the network is gone, and when it is back. */
+/** Conversations are listed beside every view: choosing one leads to the chat. */
+function followDrawer() {
+  byId('drawer').addEventListener('click', ({ target }) => {
+    if (viewed() === 'chat') return;
+    if (target.closest('#new-conversation')) go('chat', 'chat-text');
+    else if (target.closest('.conversations li > .link:first-child')) go('chat');
+  });
+}
+
+/** The panel with all balances and budgets is filled in while it is open. */
+function followPurse() {
+  byId('purse').addEventListener('toggle', ({ newState }) => {
+    if (newState === 'open') void showPurse();
+  });
+}
+
+async function showPurse() {
+  const { fill } = await import('./shell/purse.js');
+  if (me) fill(byId('purse-rows'), me);
+}
+
+/** Shows a notice while the network is gone. */
 function followNetwork() {
-  const gone = 'You are offline. What you write is kept, and can be sent when the network is back.';
   let shown = null;
   const tell = () => {
-    if (navigator.onLine === false) shown ??= notice(gone);
+    if (navigator.onLine === false) shown ??= notice(TEXT.offline);
     else if (shown) {
       shown.remove();
       shown = null;
-      announce('You are online again.');
+      announce(TEXT.online);
       if (catalog) void showLeft();
     }
   };
@@ -245,19 +314,26 @@ function followNetwork() {
   tell();
 }
 
+/** Counts the running videos at the link to their view; the view itself announces them. */
+async function showRunning() {
+  running = (await jobs.all()).filter((job) => job.open).length;
+  showLinks();
+}
+
 async function showSpent() {
   const sum = await (await buying())?.spent();
   if (!sum) return;
   byId('spent').textContent = price(sum.spent);
-  byId('unsettled').textContent = sum.unsettled ? ` + ${price(sum.unsettled)} open` : '';
+  byId('unsettled').textContent = sum.unsettled ? TEXT.open(price(sum.unsettled)) : '';
+  if (!tightest()) showLeftAs(price(sum.spent), TEXT.spent);
 }
 
-/** What is left in the account and of the tightest budgets; the usage view has all of them. */
+/** Asks for the balance and the budgets again. */
 async function showLeft() {
   try {
     await meet(await read('/bff/me'));
   } catch {
-    return; // What is shown stays; whatever is bought says itself what is wrong.
+    return; // The last figures stay; the next purchase reports its own errors.
   }
   if (ownerOf(me) !== owner) return location.reload();
   showPerson();
@@ -266,48 +342,67 @@ async function showLeft() {
 
 function showMe() {
   showLinks();
+  learnFunds(me);
+  showFunds();
+  if (byId('purse').matches(':popover-open')) void showPurse();
+}
+
+/** The budget with the least left, or the balance if that is less: `{left, share, label}`. Null if neither is known. */
+function tightest() {
+  if (!me) return null;
   const { balance, budgets } = me;
-  const cheapest = Math.min(...catalog.video.map((model) => model.price_micros));
-  const least = Math.min(balance?.amount_micros ?? Infinity, ...budgets.map((budget) => budget.left_micros));
-  const low = least < cheapest;
-  const at = balance?.stale ? ` at ${new Date(balance.as_of).toLocaleTimeString()}` : '';
-  const tightest = [...budgets].sort((one, other) => one.left_micros - other.left_micros).slice(0, 2);
-  const parts = [
-    balance && `Balance ${price(balance.amount_micros)}${at}`,
-    ...budgets.filter((budget) => tightest.includes(budget)).map((budget) => `${nameOfBudget(budget)}: ${price(budget.left_micros)} left`),
-    low && 'less than one video',
-  ].filter(Boolean);
+  return [
+    ...budgets.map(({ scope, period, left_micros: left, limit_micros: limit }) => ({ left, share: limit && left / limit, label: TEXT.left[scope][period] })),
+    ...(balance ? [{ left: balance.amount_micros, share: balance.amount_micros ? 1 : 0, label: TEXT.balance }] : []),
+  ].sort((one, other) => one.left - other.left)[0] ?? null;
+}
+
+/** Shows what is tightest, or a warning where that does not cover this view's cheapest model. */
+function showFunds() {
+  const least = tightest();
+  if (!least) return;
+  const low = lowFor(viewed());
   const shown = byId('left');
-  if (low && !shown.classList.contains('low')) announce('Less than one video is left');
-  shown.classList.toggle('low', low);
-  shown.textContent = parts.join(' · ');
-  shown.hidden = parts.length === 0;
+  if (low && !shown.classList.contains('low')) announce(low);
+  shown.classList.toggle('low', Boolean(low));
+  byId('ring').setAttribute('stroke-dasharray', `${Math.round(least.share * 100)} 100`);
+  showLeftAs(amountLeft(least.left), low || least.label);
+}
+
+function showLeftAs(amount, label) {
+  byId('left').replaceChildren(element('strong', { text: amount }), ' ', element('span', { text: label }));
+}
+
+/** Returns a warning if what is left does not cover the cheapest model of this view, else false. */
+function lowFor(name) {
+  const kind = name === 'chat' ? 'chat' : 'video';
+  return canSpend() < Math.min(...catalog[kind].map((model) => model.price_micros)) && TEXT.low[kind];
 }
 
 let soon = null;
 
-/** A purchase changes its state several times in a row; asking once after that is enough. */
+/** Asks once for several changes in a row. */
 function soonShowLeft() {
   clearTimeout(soon);
   soon = setTimeout(showLeft, 300);
 }
 
-/** Sandbox or live, unmistakably; in the sandbox, the words that change how it answers. */
+/** Shows whether money is real; in the sandbox, also the words that provoke faults. */
 function showMode() {
   if (catalog.mode !== 'sandbox') {
-    byId('mode').replaceChildren(element('p', { class: 'badge live' }, 'Live', element('span', { text: ': real money' })));
+    byId('mode').replaceChildren(element('p', { class: 'badge live' }, TEXT.live[0], element('span', { class: 'unseen', text: TEXT.live[1] })));
     return;
   }
   const faults = element('dl', {}, ...catalog.sandbox_faults.flatMap(({ word, does }) =>
     [element('dt', {}, element('code', { text: word })), element('dd', { text: does })]));
   byId('mode').replaceChildren(element('details', { class: 'menu sandbox-faults' },
-    element('summary', { class: 'badge' }, 'Sandbox', element('span', { text: ': play money' })),
-    element('div', { class: 'card', tabindex: '0', role: 'group', 'aria-label': 'Words for the sandbox' },
-      element('p', { text: 'Nothing here costs real money. These words in a message or prompt make the sandbox misbehave:' }),
+    element('summary', { class: 'badge' }, icon('test'), element('span', {}, TEXT.sandbox[0], element('span', { class: 'unseen', text: TEXT.sandbox[1] }))),
+    element('div', { class: 'card', tabindex: '0', role: 'group', 'aria-label': TEXT.faults },
+      element('p', { text: TEXT.aboutFaults }),
       faults)));
 }
 
-/** A menu closes when something else is pressed, and by Escape. */
+/** Closes a menu at a click elsewhere, and at Escape. */
 function closeMenus({ type, key, target }) {
   for (const menu of document.querySelectorAll('details.menu[open]')) {
     if (type === 'click' && menu.contains(target) && !target.closest('button')) continue;
@@ -315,6 +410,60 @@ function closeMenus({ type, key, target }) {
     menu.open = false;
     if (type === 'keydown') menu.querySelector('summary').focus();
   }
+}
+
+/** Opens the palette (`palette`) or the list of shortcuts (`help`). */
+async function openKeys(which) {
+  if (!catalog || signingIn || document.querySelector('dialog[open]')) return;
+  for (const panel of document.querySelectorAll(':popover-open')) panel.hidePopover();
+  try {
+    const [module] = await Promise.all([import('./shell/palette.js'), styled('shell/palette.css')]);
+    module[which]({ catalog, go, openConversation, views: Object.entries(VIEWS).filter(([name]) => isOffered(name)).map(([name, { title }]) => ({ name, title })) });
+  } catch {
+    notice(TEXT.noView, reload());
+  }
+}
+
+async function openConversation(id) {
+  await (await begin('chat'))?.openById(id);
+  go('chat');
+}
+
+const TYPING = 'input:not([type="radio"], [type="checkbox"], [type="range"]), textarea, select, [contenteditable]';
+
+/** Keyboard shortcuts. Single keys count only where nothing is typed, and can be turned off in the list of shortcuts. */
+function followKeys() {
+  if (/Mac|iPhone|iPad/.test(navigator.platform)) byId('jump').querySelector('kbd').textContent = '⌘K';
+  byId('jump').addEventListener('click', () => void openKeys('palette'));
+  byId('help').addEventListener('click', () => void openKeys('help'));
+  addEventListener('keydown', (event) => {
+    const { key, target } = event;
+    if (event.isComposing || event.altKey || signingIn) return;
+    if (event.ctrlKey || event.metaKey) {
+      if (key.toLowerCase() !== 'k' || event.shiftKey) return;
+      event.preventDefault();
+      return void openKeys('palette');
+    }
+    if (event.repeat || choice.get('keys') === 'off' || target.closest?.(TYPING) || document.querySelector('dialog[open], :popover-open')) return;
+    const act = shortcut(key);
+    if (!act) return;
+    event.preventDefault();
+    act();
+  });
+}
+
+function shortcut(key) {
+  const names = Object.keys(VIEWS).filter(isOffered);
+  if (names[key - 1]) return () => go(names[key - 1]);
+  return {
+    '?': () => void openKeys('help'),
+    n: () => byId('new-conversation').click(),
+    '/': () => {
+      if (getComputedStyle(byId('drawer')).display === 'none') byId('drawer').showPopover();
+      if (byId('search').checkVisibility()) byId('search').focus();
+      else void openKeys('palette');
+    },
+  }[key];
 }
 
 addEventListener('click', closeMenus);

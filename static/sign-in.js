@@ -1,19 +1,35 @@
-/** The sign-in: a member's token is sent once, and becomes a cookie that no script can read. */
+/** The sign-in form: sends a member's token once, for a cookie that scripts cannot read. */
 
-import { announce, byId, element } from './core/dom.js';
+import { announce, button, byId, element } from './core/dom.js';
 import { sentence } from './core/problems.js';
 import { post, read } from './core/site.js';
 
-/** Asks until somebody has signed in; resolves with what `GET /bff/me` says. `why`: what ended the last one. */
+const TEXT = {
+  signIn: 'Sign in',
+  signingIn: 'Signing in …',
+  signedIn: (name) => `Signed in as ${name}`,
+  notSignedIn: 'Not signed in',
+  elsewhere: 'This server uses the sign-in of another web app. Sign in there, then come back.',
+  token: 'Your token',
+  show: 'Show',
+  hide: 'Hide',
+  tokenHint: ['It starts with ', 'tg_', '. Ask your admin for a new one if you lost yours. This browser does not store it.'],
+  noToken: 'Paste your token first.',
+  wrongToken: 'No member has this token. Check that you copied all of it. It may also have been revoked.',
+  tooMany: (seconds) => `Too many wrong tokens. Try again in ${seconds} seconds.`,
+  noCookie: 'This browser blocked the sign-in cookie. Allow cookies for this address and try again.',
+};
+
+/** Shows the form until a member has signed in; resolves with the answer of `GET /bff/me`. `why` says why the last session ended. */
 export async function askWho(why) {
   const place = byId('sign-in');
   const isOffered = await offersLogins();
   return new Promise((done) => {
-    const heading = element('h2', { id: 'sign-in-heading', tabindex: '-1', text: isOffered ? 'Sign in' : 'Not signed in' });
+    const heading = element('h2', { id: 'sign-in-heading', tabindex: '-1', text: isOffered ? TEXT.signIn : TEXT.notSignedIn });
     const reason = element('p', { role: 'alert' });
     place.replaceChildren(element('div', { class: 'card' }, heading, reason, isOffered ? form(welcome) : elsewhere()));
     place.hidden = false;
-    // An alert is heard when its words come, not when it comes with them.
+    // A screen reader announces an alert when its text changes, not when it is added.
     reason.textContent = why;
     reason.hidden = !why;
     (byId('token') ?? heading).focus();
@@ -21,13 +37,13 @@ export async function askWho(why) {
     function welcome(me) {
       place.hidden = true;
       place.replaceChildren();
-      announce(`Signed in as ${me.caller.name}`);
+      announce(TEXT.signedIn(me.caller.name));
       done(me);
     }
   });
 }
 
-/** Ends a login that holds no more, if there is one; a server that knows no logins says so. */
+/** Ends an expired session, if there is one. Returns false if the server has no sign-in of its own. */
 async function offersLogins() {
   try {
     await post('/bff/logout', {});
@@ -38,7 +54,7 @@ async function offersLogins() {
 }
 
 function elsewhere() {
-  return element('p', { text: 'This server expects the login of the web app that it belongs to. Sign in there; this page has no login of its own.' });
+  return element('p', { text: TEXT.elsewhere });
 }
 
 function form(welcome) {
@@ -46,8 +62,12 @@ function form(welcome) {
     id: 'token', type: 'password', autocomplete: 'current-password', spellcheck: 'false', maxlength: 200,
     'aria-describedby': 'token-hint token-fault', input: () => say(''),
   });
+  const reveal = button(TEXT.show, () => {
+    field.type = field.type === 'password' ? 'text' : 'password';
+    reveal.textContent = field.type === 'password' ? TEXT.show : TEXT.hide;
+  }, 'quiet small');
   const fault = element('p', { id: 'token-fault', class: 'fault', role: 'alert' });
-  const press = element('button', { type: 'submit', class: 'primary', text: 'Sign in' });
+  const press = element('button', { type: 'submit', class: 'primary', text: TEXT.signIn });
   const say = (text) => {
     fault.textContent = text;
     field.ariaInvalid = text ? 'true' : null;
@@ -57,42 +77,42 @@ function form(welcome) {
     event.preventDefault();
     if (isAsking) return;
     isAsking = true;
-    press.textContent = 'Signing in …';
+    press.textContent = TEXT.signingIn;
     try {
       const token = field.value.trim();
-      const why = token ? await trouble(token, welcome) : 'Paste your token first.';
+      const why = token ? await trouble(token, welcome) : TEXT.noToken;
       if (!why) return;
       say(why);
       field.focus();
       field.select();
     } finally {
       isAsking = false;
-      press.textContent = 'Sign in';
+      press.textContent = TEXT.signIn;
     }
   };
   return element('form', { novalidate: true, submit },
     element('div', { class: 'field' },
-      element('label', { for: 'token', text: 'Your token' }), field,
-      element('p', { id: 'token-hint', class: 'hint' }, 'It begins with ', element('code', { text: 'tg_' }),
-        '. Whoever runs this service gives you one, and a new one if yours is lost. It is not kept in this browser.'), fault),
+      element('label', { for: 'token', text: TEXT.token }), element('div', { class: 'secret' }, field, reveal),
+      element('p', { id: 'token-hint', class: 'hint' },
+        TEXT.tokenHint[0], element('code', { text: TEXT.tokenHint[1] }), TEXT.tokenHint[2]), fault),
     press);
 }
 
-/** Signs in; what went wrong, in words, or null. */
+/** Signs in. Returns what went wrong, in words, or null. */
 async function trouble(token, welcome) {
   try {
     await post('/bff/login', { token });
   } catch (problem) {
     if (problem.code === 'invalid_credentials' || problem.code === 'invalid_request') {
-      return 'No member has this token. Look whether all of it was copied; it may also have been revoked.';
+      return TEXT.wrongToken;
     }
-    if (problem.code === 'rate_limited') return `Too many tokens were wrong. Try again in ${problem.retryAfter ?? 60} seconds.`;
+    if (problem.code === 'rate_limited') return TEXT.tooMany(problem.retryAfter ?? 60);
     return [sentence(problem), problem.detail].filter(Boolean).join(' ');
   }
   try {
     welcome(await read('/bff/me'));
   } catch (problem) {
-    return problem.status === 401 ? 'This browser did not keep the sign-in: it takes no cookies from this address.' : sentence(problem);
+    return problem.status === 401 ? TEXT.noCookie : sentence(problem);
   }
   return null;
 }

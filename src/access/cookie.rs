@@ -1,6 +1,4 @@
-//! A login's cookie: which one it is, how it is set, and how it is read.
-//!
-//! Invariant: over plain http it is neither set nor read, save where the browser is on this machine.
+//! The session cookie. Over plain http it is neither set nor read, except on loopback.
 
 use std::time::Duration;
 
@@ -15,17 +13,16 @@ const CSRF_HEADER: &str = "x-tollgate";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// A trusted proxy says that the client speaks https.
+    /// A trusted proxy reports https.
     Https,
-    /// From a browser on this machine, with nothing in between.
+    /// Plain http from this machine, without a proxy.
     Loopback,
-    /// Over a network on which others can read and write.
+    /// Plain http over a network.
     Plain,
 }
 
 impl Transport {
-    /// `__Host-` and `Http-` have the browser see to it that only we, over https, and no script has
-    /// set it. None of this is to be had without https.
+    /// With `__Host-Http-`, browsers accept the cookie over https only, never from a script.
     const fn cookie_name(self) -> Option<&'static str> {
         match self {
             Self::Https => Some("__Host-Http-tollgate"),
@@ -38,11 +35,11 @@ impl Transport {
         self.cookie_name().is_some()
     }
 
-    pub fn set_cookie(self, value: &str, lasts: Duration) -> Option<HeaderValue> {
-        let (name, seconds) = (self.cookie_name()?, lasts.as_secs());
-        let further = if self == Self::Https { "; Secure" } else { "" };
+    pub fn set_cookie(self, value: &str, max_age: Duration) -> Option<HeaderValue> {
+        let (name, seconds) = (self.cookie_name()?, max_age.as_secs());
+        let secure = if self == Self::Https { "; Secure" } else { "" };
         let cookie = Zeroizing::new(format!(
-            "{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{further}"
+            "{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
         ));
         let mut header = HeaderValue::from_str(&cookie).ok()?;
         header.set_sensitive(true);
@@ -53,35 +50,37 @@ impl Transport {
         self.set_cookie("", Duration::ZERO)
     }
 
-    /// The login that the request carries. More than one cookie of the name, or one that is no text, is
-    /// garbled: somebody may have put it there.
+    /// Returns the session cookie. Duplicates are malformed: another site may have planted one.
     pub fn credentials(self, headers: &HeaderMap) -> Credentials<'_> {
         let Some(name) = self.cookie_name() else { return Credentials::Missing };
-        let mut carried = Credentials::Missing;
+        let mut credentials = Credentials::Missing;
         for line in headers.get_all(COOKIE) {
-            // What is not text may hide a second one.
+            // A header that is not text may hide a second cookie.
             let Ok(line) = line.to_str() else { return Credentials::Malformed };
             for pair in line.split(';') {
                 match pair.trim().split_once('=') {
-                    Some((found, value)) if found == name && carried == Credentials::Missing => {
-                        carried = Credentials::Cookie(value);
+                    Some((found, value))
+                        if found == name && credentials == Credentials::Missing =>
+                    {
+                        credentials = Credentials::Cookie(value);
                     }
                     Some((found, _)) if found == name => return Credentials::Malformed,
                     Some(_) | None => {}
                 }
             }
         }
-        carried
+        credentials
     }
 }
 
-/// A browser sends a cookie along whoever makes it ask; this header it sends only for a script that
-/// may talk to us. Refuses a request without it.
+/// Rejects a request without the CSRF header.
+///
+/// Any site can make a browser send our cookie, but only allowed scripts can set this header.
 pub fn csrf_header_missing(headers: &HeaderMap) -> Option<Problem> {
     let mut values = headers.get_all(CSRF_HEADER).iter();
-    let is_meant = values.next().is_some_and(|value| value == "1") && values.next().is_none();
-    (!is_meant).then(|| {
-        Problem::new(&FORBIDDEN).detail("with the cookie of a login, send the header X-Tollgate: 1")
+    let is_set = values.next().is_some_and(|value| value == "1") && values.next().is_none();
+    (!is_set).then(|| {
+        Problem::new(&FORBIDDEN).detail("with the session cookie, send the header X-Tollgate: 1")
     })
 }
 
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_has_its_own_cookie_and_plain_http_has_none() {
+    fn each_transport_has_its_own_cookie_and_plain_http_has_none() {
         const HTTPS: &str = "__Host-Http-tollgate=v";
         for (way, lines, found) in [
             (Transport::Https, &[HTTPS][..], "Login(\"v\")"),
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_for_us_alone_and_no_script_reads_it() {
+    fn cookie_is_http_only_same_site_and_secure_over_https() {
         let day = Duration::from_secs(86_400);
         let set = |way: Transport| {
             way.set_cookie("v", day).map(|value| value.to_str().unwrap().to_owned())

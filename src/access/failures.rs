@@ -1,5 +1,4 @@
-//! Bounds how often an address is told that what it showed is wrong: guessing is slow, and a log stays
-//! readable.
+//! Limits failed authentications per address, to slow guessing down.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,23 +9,22 @@ use crate::clock::Instant;
 use crate::store::Caller;
 use crate::sync::lock;
 
-/// Wrong credentials of one address that are answered as such in a [`PERIOD`].
+/// Failures per address and [`PERIOD`] that are answered with a 401.
 const MAX_FAILURES: u32 = 30;
 const PERIOD: Duration = Duration::from_secs(60);
-/// From so many counts on, addresses that come anew in this period share one by network, so that
-/// neither the memory nor what is answered grows with the number of addresses.
+/// With this many counters, new addresses share one per network, which bounds memory.
 const GROUPED_FROM: usize = 50_000;
-/// From so many on, they share by wider networks, of which there are some sixty-six thousand at most.
+/// With this many, they share one per wider network. There are about 66,000 of those.
 const GROUPED_WIDER_FROM: usize = 2 * GROUPED_FROM;
 const GROUP_PREFIX: (u32, u32) = (16, 32);
 const WIDE_GROUP_PREFIX: (u32, u32) = (8, 16);
 
 #[derive(Debug, Default)]
-pub(super) struct FailureLimiter(Mutex<Period>);
+pub(super) struct FailureLimiter(Mutex<Option<Period>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Period {
-    started_at: Option<Instant>,
+    ends_at: Instant,
     counts: HashMap<CountKey, u32>,
 }
 
@@ -37,7 +35,7 @@ enum CountKey {
 }
 
 impl Period {
-    /// An address that is counted keeps a count of its own, however many come after it.
+    /// An address that has its own counter keeps it.
     fn key_for(&self, address: &Caller) -> CountKey {
         let own = CountKey::Caller(address.clone());
         if self.counts.len() < GROUPED_FROM || self.counts.contains_key(&own) {
@@ -50,29 +48,26 @@ impl Period {
 }
 
 impl FailureLimiter {
-    /// Whether the next one of an address would be answered. `Err`, as of [`record`](Self::note).
+    /// Like [`Self::record`], without counting.
     pub(super) fn check(&self, address: &Caller, now: Instant) -> Result<(), Duration> {
-        let minute = lock(&self.0);
-        let end = minute.started_at.map(|began| began + PERIOD).filter(|end| now < *end);
-        let count = minute.counts.get(&minute.key_for(address));
-        let has_enough = count.is_some_and(|count| *count >= MAX_FAILURES);
-        end.filter(|_| has_enough).map_or(Ok(()), |end| Err(end.saturating_duration_since(now)))
+        let current = lock(&self.0);
+        let Some(period) = current.as_ref().filter(|period| now < period.ends_at) else {
+            return Ok(());
+        };
+        let count = period.counts.get(&period.key_for(address));
+        let is_limited = count.is_some_and(|count| *count >= MAX_FAILURES);
+        if is_limited { Err(period.ends_at - now) } else { Ok(()) }
     }
 
-    /// `Err` is how long until the next failure of this address (of IPv6, its /64) is answered again.
+    /// Fails with the time until failures of this address are answered with a 401 again.
     pub(super) fn record(&self, address: &Caller, now: Instant) -> Result<(), Duration> {
-        let mut minute = lock(&self.0);
-        let began =
-            minute.started_at.filter(|began| now.saturating_duration_since(*began) < PERIOD);
-        let began = began.unwrap_or_else(|| {
-            // A new map: what a crowd took is given back.
-            *minute = Period { started_at: Some(now), counts: HashMap::new() };
-            now
-        });
-        let share = minute.key_for(address);
-        let count = minute.counts.entry(share).or_default();
+        let mut current = lock(&self.0);
+        current.take_if(|period| period.ends_at <= now);
+        let period =
+            current.get_or_insert_with(|| Period { ends_at: now + PERIOD, counts: HashMap::new() });
+        let count = period.counts.entry(period.key_for(address)).or_default();
         if *count >= MAX_FAILURES {
-            return Err((began + PERIOD).saturating_duration_since(now));
+            return Err(period.ends_at - now);
         }
         *count += 1;
         Ok(())
@@ -91,7 +86,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn thirty_a_minute_are_answered_and_each_address_is_counted_by_itself() {
+    async fn each_address_gets_thirty_failures_a_minute() {
         let (failures, begin) = (FailureLimiter::default(), clock::now());
         let second = |seconds| begin + Duration::from_secs(seconds);
         for _ in 0..30 {
@@ -110,7 +105,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_crowd_is_counted_by_network_in_bounded_memory_and_gives_it_back() {
+    async fn many_addresses_are_counted_by_network_in_bounded_memory() {
         let (failures, begin) = (FailureLimiter::default(), clock::now());
         let crowded = u32::try_from(GROUPED_FROM).unwrap();
         let of_network = |number: u32| {
@@ -129,7 +124,7 @@ mod tests {
         for number in 0..2 * crowded {
             failures.record(&of_network(number), begin).ok();
         }
-        let counted = || failures.0.lock().unwrap().counts.len();
+        let counted = || failures.0.lock().unwrap().as_ref().unwrap().counts.len();
         assert!(
             (GROUPED_WIDER_FROM..=GROUPED_WIDER_FROM + 10).contains(&counted()),
             "{}",
@@ -140,6 +135,6 @@ mod tests {
         }
         assert!(failures.record(&address(0), begin).is_err(), "who is counted stays counted");
         assert_eq!(failures.record(&address(0), begin + PERIOD), Ok(()));
-        assert!(failures.0.lock().unwrap().counts.capacity() < 100);
+        assert!(failures.0.lock().unwrap().as_ref().unwrap().counts.capacity() < 100);
     }
 }

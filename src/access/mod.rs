@@ -1,8 +1,6 @@
-//! Says who a credential belongs to, and for how long: members by their token or login, subjects by
-//! their JWT.
+//! Authenticates callers: members by token or session cookie, subjects by JWT.
 //!
-//! Invariant: a credential is compared as a keyed hash or by its signature, is in no log and no answer,
-//! and a caller is only ever made here or from an address.
+//! Invariant: credentials are compared by keyed hash or signature, and never logged or returned.
 
 pub mod cookie;
 mod failures;
@@ -17,6 +15,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
 
 use crate::clock;
 use crate::metrics::Metrics;
@@ -27,35 +26,38 @@ use crate::problem::{
 use crate::store::{Caller, OwnBudget, Role};
 use failures::FailureLimiter;
 use jwt::JwtVerifier;
-use member_cache::{LoginCookie, MemberCache, MemberCount};
+use member_cache::{MemberCache, MemberCount};
 
-pub use member_cache::SecretError;
+pub use member_cache::{LOGIN_LIFETIME, SecretError};
 
-/// The wall clock is looked at again after this long: it may have been set.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default)]
 pub struct Session {
     pub role: Role,
     pub own_budget: OwnBudget,
-    /// Cancelled once the credentials are revoked, logged out or expired: open streams end with it.
+    /// Cancelled on revocation, logout or expiry, which also ends open streams.
     pub revoked: Option<CancellationToken>,
-    /// When they end by themselves: wall-clock time since the Unix epoch.
+    /// Wall-clock time since the Unix epoch.
     pub expires_at: Option<Duration>,
 }
 
 impl Session {
-    /// Resolves once the credentials are revoked or expired; never for a caller without any.
+    /// Resolves on revocation or expiry; never for a caller without credentials.
     pub async fn ended(&self) {
-        let ended = self.revoked.clone().unwrap_or_default();
+        let revoked = self.revoked.clone().unwrap_or_default();
         let expired = async {
-            let Some(until) = self.expires_at else { return pending().await };
-            while let Some(left) = until.checked_sub(clock::wall()).filter(|left| !left.is_zero()) {
+            let Some(expires_at) = self.expires_at else { return pending().await };
+            loop {
+                let left = expires_at.saturating_sub(clock::wall());
+                if left.is_zero() {
+                    return;
+                }
                 sleep(left.min(CLOCK_CHECK_INTERVAL)).await;
             }
         };
         tokio::select! {
-            () = ended.cancelled() => {}
+            () = revoked.cancelled() => {}
             () = expired => {}
         }
     }
@@ -71,7 +73,6 @@ pub enum Credentials<'a> {
     Missing,
     Token(&'a str),
     Cookie(&'a str),
-    /// Something that is none of these, or several.
     Malformed,
 }
 
@@ -89,11 +90,10 @@ impl fmt::Debug for Credentials<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denied {
     Invalid,
-    /// Its signature does not match.
     Forged,
-    /// Not checked for this long, as too many forged ones came from its address.
+    /// Not verified for this long: too many forged tokens came from this address.
     Throttled(Duration),
-    /// When to come back: there are no keys or no member list to check it with.
+    /// No keys or no member list to check against; retry after this long.
     Unavailable(Duration),
 }
 
@@ -103,161 +103,148 @@ pub enum AuthMode {
     Jwt(JwtVerifier),
 }
 
-/// Judges credentials; shared by every core. It outlives a change of settings.
+/// Authenticates requests. Shared by all cores and kept across settings reloads.
 pub struct Authenticator {
     mode: AuthMode,
     failures: FailureLimiter,
-    /// Those whose signature was checked in vain: what that costs is bounded, too.
+    /// Bounds the cost of verifying signatures that turn out to be forged.
     forgeries: FailureLimiter,
     metrics: Arc<Metrics>,
 }
 
 impl Authenticator {
-    pub fn new(door: AuthMode, metrics: Arc<Metrics>) -> Self {
-        Self {
-            mode: door,
-            failures: FailureLimiter::default(),
-            forgeries: FailureLimiter::default(),
-            metrics,
-        }
+    pub fn new(mode: AuthMode, metrics: Arc<Metrics>) -> Self {
+        let (failures, forgeries) = (FailureLimiter::default(), FailureLimiter::default());
+        Self { mode, failures, forgeries, metrics }
     }
 
     pub fn is_open(&self) -> bool {
         matches!(self.mode, AuthMode::Open)
     }
 
-    /// Who asks; `address` is what it is known by, if by nothing else. 401; 429 `rate_limited` where too
-    /// many wrong credentials came from there; 503 where nobody can say.
+    /// Returns the caller; in open mode, that is its address.
+    ///
+    /// Fails with 401, with 429 after too many failures from `address`, or with 503.
     pub async fn authenticate(
         &self,
-        shown: Credentials<'_>,
+        credentials: Credentials<'_>,
         address: Caller,
     ) -> Result<(Caller, Session), Problem> {
-        let found = match (&self.mode, shown) {
+        let result = match (&self.mode, credentials) {
             (AuthMode::Open, _) => return Ok((address, Session::default())),
             (AuthMode::Members(_) | AuthMode::Jwt(_), Credentials::Missing) => {
                 return Err(Problem::new(&MISSING_CREDENTIALS));
             }
             (AuthMode::Members(_) | AuthMode::Jwt(_), Credentials::Malformed)
             | (AuthMode::Jwt(_), Credentials::Cookie(_)) => Err(Denied::Invalid),
-            (AuthMode::Members(roll), Credentials::Token(token)) => roll.by_token(token),
-            (AuthMode::Members(roll), Credentials::Cookie(value)) => roll.by_login(value),
+            (AuthMode::Members(members), Credentials::Token(token)) => members.by_token(token),
+            (AuthMode::Members(members), Credentials::Cookie(value)) => members.by_login(value),
             (AuthMode::Jwt(jwt), Credentials::Token(token)) => {
-                let looked = || self.forgeries.check(&address, clock::now());
-                let is_let = || looked().map_err(Denied::Throttled);
-                jwt.verify(token, is_let).await
+                let limit = || self.forgeries.check(&address, clock::now());
+                jwt.verify(token, || limit().map_err(Denied::Throttled)).await
             }
         };
-        found.map_err(|denied| self.rejection(denied, &address))
+        result.map_err(|denied| self.rejection(denied, &address))
     }
 
-    /// Opens a login for the holder of a token, as often as `admit` lets it; the one that was `carried`
-    /// is over. 429 `rate_limited` if the member logs in too often; 404 where there are no logins.
+    /// Signs a member in, unless `admit` refuses, and ends the login of the cookie `carried`.
+    ///
+    /// Returns the new cookie's value, which is valid for [`LOGIN_LIFETIME`].
     pub async fn log_in(
         &self,
         token: &str,
         carried: Option<&str>,
         address: &Caller,
         admit: impl Fn(&Caller) -> Result<(), Duration>,
-    ) -> Result<LoginCookie, Problem> {
-        let roll = self.members()?;
-        let opened = match roll.by_token(token) {
-            // Each login waits for the disk and has the whole list read again.
-            Ok((member, _)) => {
-                let too_often = "this member has signed in too often";
-                admit(&member).map_err(|after| rate_limited(too_often, after))?;
-                roll.log_in(token, carried).await
-            }
-            Err(denied) => Err(denied),
-        };
-        opened.map_err(|denied| self.rejection(denied, address))
+    ) -> Result<Zeroizing<String>, Problem> {
+        let members = self.members()?;
+        let rejected = |denied| self.rejection(denied, address);
+        let (member, _) = members.by_token(token).map_err(rejected)?;
+        // Each sign-in writes to disk and reloads the whole list.
+        admit(&member)
+            .map_err(|after| rate_limited("this member signed in too many times", after))?;
+        members.log_in(token, carried).await.map_err(rejected)
     }
 
-    /// Ends a login, if it is one. 503 if the store cannot note it; 404 where there are no logins.
     pub async fn log_out(&self, value: &str) -> Result<(), Problem> {
         self.members()?.log_out(value).await.map_err(|_unavailable| members_unavailable())
     }
 
     pub async fn load(&self) -> Result<(), SecretError> {
-        match &self.mode {
-            AuthMode::Open | AuthMode::Jwt(_) => Ok(()),
-            AuthMode::Members(roll) => roll.load().await,
+        match self.cache() {
+            Some(members) => members.load().await,
+            None => Ok(()),
         }
     }
 
     pub async fn refresh(&self) {
-        if let AuthMode::Members(roll) = &self.mode {
-            roll.refresh().await;
+        if let Some(members) = self.cache() {
+            members.refresh().await;
         }
     }
 
     pub async fn run(&self) {
         match &self.mode {
             AuthMode::Open => {}
-            AuthMode::Members(roll) => roll.run().await,
+            AuthMode::Members(members) => members.run().await,
             AuthMode::Jwt(jwt) => jwt.run().await,
         }
     }
 
     pub fn refetch_keys(&self) {
-        match &self.mode {
-            // The roll looks several times a second.
-            AuthMode::Open | AuthMode::Members(_) => {}
-            AuthMode::Jwt(jwt) => jwt.refetch(),
+        if let AuthMode::Jwt(jwt) = &self.mode {
+            jwt.refetch();
         }
     }
 
     pub fn member_count(&self) -> Option<MemberCount> {
-        match &self.mode {
-            AuthMode::Open | AuthMode::Jwt(_) => None,
-            AuthMode::Members(roll) => roll.count(),
-        }
+        self.cache()?.count()
     }
 
     pub fn has_logins(&self) -> bool {
-        matches!(self.mode, AuthMode::Members(_))
+        self.cache().is_some()
     }
 
-    /// 404 where there are no logins.
+    /// Fails with 404 unless `access.mode` is `members`.
     pub fn members(&self) -> Result<&MemberCache, Problem> {
-        match &self.mode {
-            AuthMode::Members(roll) => Ok(roll),
-            AuthMode::Open | AuthMode::Jwt(_) => Err(Problem::new(&NOT_FOUND)
-                .detail("logins are for access.mode = \"members\"; nobody signs in here")),
-        }
+        self.cache().ok_or_else(|| {
+            Problem::new(&NOT_FOUND)
+                .detail("sign-in is available with access.mode = \"members\" only")
+        })
     }
 
-    /// Counts a failure against its address, so that guessing is slow.
+    fn cache(&self) -> Option<&MemberCache> {
+        if let AuthMode::Members(members) = &self.mode { Some(members) } else { None }
+    }
+
+    /// Counts the failure against the address, which slows guessing down.
     fn rejection(&self, denied: Denied, address: &Caller) -> Problem {
-        let retry_after = match denied {
+        let now = clock::now();
+        let counted = match denied {
+            Denied::Unavailable(_) if self.has_logins() => return members_unavailable(),
             Denied::Unavailable(retry_after) => {
-                if self.has_logins() {
-                    return members_unavailable();
-                }
-                let detail =
-                    "tokens cannot be checked right now: the login service's keys are not there";
+                let detail = "tokens cannot be verified right now: the login service's keys are \
+                              unavailable";
                 return Problem::new(&OVERLOADED).detail(detail).retry_after(retry_after);
             }
-            Denied::Throttled(retry_after) => Some(retry_after),
-            Denied::Invalid | Denied::Forged => {
-                let now = clock::now();
-                if denied == Denied::Forged {
-                    // What is too many there is too many here as well.
-                    self.forgeries.record(address, now).ok();
-                }
-                self.failures.record(address, now).err()
+            Denied::Throttled(retry_after) => Err(retry_after),
+            Denied::Invalid => self.failures.record(address, now),
+            Denied::Forged => {
+                self.forgeries.record(address, now).ok();
+                self.failures.record(address, now)
             }
         };
         self.metrics.credentials_failed.inc();
-        let too_many = "too many credentials from this address were wrong";
-        let limited = retry_after.map(|after| rate_limited(too_many, after));
-        limited.unwrap_or_else(|| Problem::new(&INVALID_CREDENTIALS))
+        match counted {
+            Ok(()) => Problem::new(&INVALID_CREDENTIALS),
+            Err(after) => rate_limited("too many invalid credentials from this address", after),
+        }
     }
 }
 
 impl fmt::Debug for Authenticator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Access")
+        f.write_str("Authenticator")
     }
 }
 
@@ -267,7 +254,7 @@ fn rate_limited(detail: &'static str, retry_after: Duration) -> Problem {
 
 fn members_unavailable() -> Problem {
     Problem::new(&LEDGER_UNAVAILABLE)
-        .detail("who may call cannot be looked up right now")
+        .detail("the member list cannot be read right now")
         .retry_after(member_cache::RETRY_AFTER)
 }
 
@@ -278,7 +265,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_standing_is_over_when_its_time_is_or_when_it_is_cancelled() {
+    async fn session_ends_on_expiry_or_revocation() {
         let token = CancellationToken::new();
         let past = clock::wall() - Duration::from_secs(1);
         let soon = clock::wall() + Duration::from_millis(30);

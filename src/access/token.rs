@@ -1,4 +1,4 @@
-//! Makes members' tokens and cookies, and hashes them: what the ledger keeps of them opens nothing.
+//! Generates and hashes tokens and cookies. The ledger stores keyed hashes only.
 
 use std::borrow::Cow;
 use std::{fmt, io};
@@ -9,19 +9,19 @@ use zeroize::Zeroizing;
 
 use crate::store::Digest;
 
-/// What every token begins with, so that people and secret scanners know one.
 pub const TOKEN_PREFIX: &str = "tg_";
 
-/// Characters after that by which a person tells a token from others; the rest keeps 220 bits.
+/// Random characters that may be shown; the rest keeps 220 bits.
 const PREFIX_RANDOM: usize = 6;
 
 const RANDOM_BYTES: usize = 32;
 
-/// The keys of the hashes. Without it, a stolen ledger tells nobody whether a token is right.
+/// The keys of the hashes. Without them, a stolen ledger cannot be used to test tokens.
 pub struct Secret {
     tokens: Zeroizing<[u8; 32]>,
     cookies: Zeroizing<[u8; 32]>,
-    fingerprint: Digest,
+    /// Identifies the secret without revealing it.
+    pub fingerprint: Digest,
 }
 
 impl Secret {
@@ -32,11 +32,6 @@ impl Secret {
             cookies: derive("tollgate 2026-11 hash of a login's cookie"),
             fingerprint: *derive("tollgate 2026-11 fingerprint of the secret"),
         }
-    }
-
-    /// By which it is told from another one, and which opens nothing.
-    pub fn fingerprint(&self) -> Digest {
-        self.fingerprint
     }
 
     pub fn random() -> io::Result<Self> {
@@ -72,7 +67,7 @@ pub fn mint() -> io::Result<MemberToken> {
     Ok(MemberToken(Zeroizing::new(format!("{TOKEN_PREFIX}{}", &**random()?))))
 }
 
-/// 256 random bits as text of 43 visible characters: a cookie's value, or a secret's material.
+/// Returns 256 random bits as 43 characters of base64.
 pub fn random() -> io::Result<Zeroizing<String>> {
     let mut bytes = Zeroizing::new([0; RANDOM_BYTES]);
     getrandom::fill(&mut *bytes).map_err(|error| io::Error::other(error.to_string()))?;
@@ -83,7 +78,6 @@ pub fn hash_token(secret: &Secret, token: &str) -> Digest {
     keyed_hash(&secret.tokens, token)
 }
 
-/// What the ledger keeps of a login's cookie; a token's hash is never that of a cookie.
 pub fn hash_cookie(secret: &Secret, value: &str) -> Digest {
     keyed_hash(&secret.cookies, value)
 }
@@ -92,20 +86,19 @@ fn keyed_hash(key: &[u8; 32], text: &str) -> Digest {
     *blake3::keyed_hash(key, text.as_bytes()).as_bytes()
 }
 
-/// Whether two hashes are the same, in a time that does not tell how much of them is:
-/// `blake3::Hash` compares so, arrays do not.
+/// `blake3::Hash` compares in constant time; arrays do not.
 pub fn constant_time_eq(one: &Digest, other: &Digest) -> bool {
     blake3::Hash::from_bytes(*one) == blake3::Hash::from_bytes(*other)
 }
 
-/// `tg_` and six characters more, which may be shown; of what is no token, nothing.
+/// Returns the part of a token that may be shown, or nothing if `token` is not one.
 pub fn prefix(token: &str) -> &str {
     let is_token =
         token.starts_with(TOKEN_PREFIX) && token.len() > TOKEN_PREFIX.len() + 2 * PREFIX_RANDOM;
     token.get(..TOKEN_PREFIX.len() + PREFIX_RANDOM).filter(|_| is_token).unwrap_or_default()
 }
 
-/// The text with every token in it cut down to what may be shown: for whatever repeats a user's words.
+/// Shortens every token in `text` to its prefix.
 pub fn redact_tokens(text: &str) -> Cow<'_, str> {
     let mut parts = text.split(TOKEN_PREFIX);
     let mut clean = parts.next().unwrap_or_default().to_owned();
@@ -133,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_long_random_and_fit_for_a_header() {
+    fn token_is_long_random_and_valid_in_a_header() {
         let tokens: HashSet<_> = (0..100).map(|_| mint().unwrap().expose().to_owned()).collect();
         assert_eq!(tokens.len(), 100);
         for token in tokens {
@@ -145,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_depend_on_the_secret_the_use_and_every_character() {
+    fn hash_depends_on_secret_purpose_and_every_character() {
         let (secret, other) = (Secret::new(b"one secret"), Secret::new(b"another secret"));
         let token = hash_token(&secret, "tg_a");
         assert_eq!(hash_token(&Secret::new(b"one secret"), "tg_a"), token);
@@ -168,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_redacted_from_every_text() {
+    fn tokens_in_text_are_redacted() {
         let (one, other) = (mint().unwrap(), mint().unwrap());
         let said = format!("'{}' and {}, not tg_no", one.expose(), other.expose());
         let shown = format!("'{}…' and {}…, not tg_no", one.prefix(), other.prefix());
@@ -177,20 +170,20 @@ mod tests {
     }
 
     #[test]
-    fn two_random_secrets_are_not_the_same() {
+    fn random_secrets_differ() {
         let hashes = [(); 2].map(|()| hash_token(&Secret::random().unwrap(), "tg_a"));
         assert_ne!(hashes[0], hashes[1]);
     }
 
     #[test]
-    fn neither_secret_nor_token_is_shown_to_those_who_debug() {
+    fn debug_output_hides_secret_and_token() {
         assert_eq!(format!("{:?}", Secret::new(b"hunter2")), "Secret(…)");
         let token = mint().unwrap();
         assert_eq!(format!("{token:?}"), format!("{}…", &token.expose()[..9]));
     }
 
     #[test]
-    fn no_more_than_the_start_of_a_real_token_is_shown() {
+    fn prefix_shows_only_the_start_of_a_real_token() {
         for text in ["", "tg_", "tg_short", "hunter2-hunter2-hunter2", "tg_ééééééééé"] {
             assert!(prefix(text).len() <= 9 && !prefix(text).contains("hunter2"), "{text}");
         }

@@ -1,5 +1,4 @@
-//! Builds the parts from settings and hands them to the pipeline: the only file that may name
-//! everything, and one that decides nothing.
+//! Builds all parts from the settings. This module may use every other, and makes no decisions.
 
 mod start;
 
@@ -24,7 +23,7 @@ use crate::access::member_cache::MemberCache;
 use crate::access::token::Secret;
 use crate::access::{AuthMode, Authenticator};
 use crate::billing::checkpoints::CheckpointKeeper;
-use crate::billing::summary::BillingSummary;
+use crate::billing::summary::{BillingClient, BillingSummary};
 use crate::clock;
 use crate::config::{self, AccessMode, Key, Settings, Target};
 use crate::downstream::DownstreamConfig;
@@ -44,7 +43,7 @@ use crate::reports::Reports;
 use crate::reports::me::MeReport;
 use crate::reports::queue::ReportQueue;
 use crate::routes::api::Passthrough;
-use crate::routes::catalog::{self, CatalogFacts, JobStatusWords, Replay};
+use crate::routes::catalog::{self, CatalogFacts, JobStatusWords, PageFacts, Preset, Replay};
 use crate::routes::page::Page;
 use crate::routes::site::Site;
 use crate::routes::{Handlers, Routes, endpoints, openapi};
@@ -57,7 +56,7 @@ use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::{self, GatewayService, KeyRing};
 use crate::validate::ChatRules;
 
-/// Videos are dear and slow: their replies are kept at least this long.
+/// Replies to videos are kept at least this long, because videos are expensive and slow.
 const KEEP_VIDEOS: Duration = Duration::from_secs(7 * 86_400);
 
 pub const TIDY_INTERVAL: Duration = Duration::from_secs(60);
@@ -65,10 +64,9 @@ pub const TIDY_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct SharedState {
     pub metrics: Arc<Metrics>,
-    /// Knows the gateway's keys, those before a change of settings included.
+    /// Includes the keys from before a reload.
     pub redactor: Redactor,
     pub store: Store,
-    /// Whether the gateway's account is the ledger's.
     pub binding: AccountBinding,
     pub access: Arc<Authenticator>,
     pub running: RunningPurchases,
@@ -79,19 +77,18 @@ pub struct SharedState {
     pub body_memory: Arc<BodyMemory>,
     pub hosts: Arc<ArcSwap<Hosts>>,
     pub drain_expired: CancellationToken,
-    /// The sandbox with its socket's address, where it is in use.
     pub sandbox: Option<(Sandbox, SocketAddr)>,
 }
 
-/// The gate as settings describe it, ready to be served by any number of cores.
+/// The proxy for one version of the settings, from which each core builds its stack.
 pub struct App {
-    pub config: Settings,
+    pub settings: Settings,
     own_addresses: Vec<IpAddr>,
     pub shared: SharedState,
     downstream: Arc<DownstreamConfig>,
     handlers: Arc<Handlers>,
     gateway: GatewayAccount,
-    /// The gateway as whatever is no purchase asks it.
+    /// The gateway for requests that are not purchases.
     polls: GatewayService,
     context: purchase::PurchaseContext,
     pub summary: BillingSummary,
@@ -101,48 +98,47 @@ struct GatewayAccount {
     base: Url,
     keys: Vec<Key>,
     ring: Arc<Mutex<KeyRing>>,
-    /// How many with other keys or another address there were before.
+    /// Incremented by a reload with other keys or another address.
     generation: u64,
 }
 
 impl App {
-    pub fn new(config: Settings, own: Vec<IpAddr>, shared: SharedState) -> io::Result<Self> {
-        let app = Self::build(config, own, shared, None)?;
+    pub fn new(settings: Settings, own: Vec<IpAddr>, shared: SharedState) -> io::Result<Self> {
+        let app = Self::build(settings, own, shared, None)?;
         app.apply();
         Ok(app)
     }
 
-    /// Builds the gate anew from other settings, and changes nothing that is in use before it
-    /// [takes over](Self::take_over). The billing summary stays, so that nothing has to be asked.
-    pub fn with_settings(&self, config: Settings) -> io::Result<Self> {
-        Self::build(config, self.own_addresses.clone(), self.shared.clone(), Some(self))
+    /// Builds an app with other settings. It has no effect until [`replace`](Self::replace).
+    pub fn with_settings(&self, settings: Settings) -> io::Result<Self> {
+        Self::build(settings, self.own_addresses.clone(), self.shared.clone(), Some(self))
     }
 
     fn build(
-        config: Settings,
+        settings: Settings,
         own: Vec<IpAddr>,
         shared: SharedState,
         old: Option<&Self>,
     ) -> io::Result<Self> {
-        let gateway = GatewayAccount::new(&config, &shared, old.map(|old| &old.gateway))?;
-        let polls = gateway.stack(&config, &shared)?;
-        let limiter = Arc::new(Limiter::new(&config.limits, Arc::clone(&shared.refusals)));
+        let gateway = GatewayAccount::new(&settings, &shared, old.map(|old| &old.gateway))?;
+        let polls = gateway.stack(&settings, &shared)?;
+        let limiter = Arc::new(Limiter::new(&settings.limits, Arc::clone(&shared.refusals)));
         let summary = match old {
             Some(old) => old.summary.clone(),
             None => {
                 let (store, window) = (shared.store.clone(), Arc::clone(&shared.rate_limit));
-                BillingSummary::new(polls.clone(), &gateway.keys, store, window)
+                BillingSummary::new(BillingClient::new(polls.clone()), &gateway.keys, store, window)
             }
         };
-        let handlers = handlers(&config, &shared, &limiter, &summary, polls.clone())?;
+        let handlers = handlers(&settings, &shared, &limiter, &summary, polls.clone())?;
         let downstream = DownstreamConfig {
-            origins: Origins::new(&config.access.allowed_origins, shared.access.has_logins()),
-            hosts: Arc::new(Hosts::new(config.server.hosts.iter().cloned(), own.clone())),
-            trusted_proxies: config.server.trusted_proxies.clone().into(),
+            origins: Origins::new(&settings.access.allowed_origins, shared.access.has_logins()),
+            hosts: Arc::new(Hosts::new(settings.server.hosts.iter().cloned(), own.clone())),
+            trusted_proxies: settings.server.trusted_proxies.clone().into(),
             access: Arc::clone(&shared.access),
-            routes: routes(&config),
+            routes: routes(&settings),
             limiter,
-            server: config.server.clone(),
+            server: settings.server.clone(),
             body_memory: Arc::clone(&shared.body_memory),
             refusal_log: Arc::default(),
             metrics: Arc::clone(&shared.metrics),
@@ -155,13 +151,13 @@ impl App {
             refusals: Arc::clone(&shared.refusals),
             jobs: shared.jobs.clone(),
             keys,
-            terms: terms(&config),
+            terms: terms(&settings),
             metrics: Arc::clone(&shared.metrics),
             drain_expired: shared.drain_expired.clone(),
         };
         let (downstream, handlers) = (Arc::new(downstream), Arc::new(handlers));
         Ok(Self {
-            config,
+            settings,
             own_addresses: own,
             shared,
             downstream,
@@ -174,57 +170,57 @@ impl App {
     }
 
     fn apply(&self) {
-        let Self { config, shared, downstream, .. } = self;
+        let Self { settings, shared, downstream, .. } = self;
         shared.jobs.reconfigure(jobs::PollerSetup {
             gateway: self.polls.clone(),
             keys: Arc::clone(&self.context.keys),
-            status_words: config.jobs.clone(),
-            is_public: !config.is_local_only(),
+            status_words: settings.jobs.clone(),
+            is_public: !settings.is_local_only(),
         });
         shared.hosts.store(Arc::clone(&downstream.hosts));
-        shared.rate_limit.reconfigure(config.gateway.rate_limit);
-        let most = config.server.max_connections_per_address;
-        shared.address_limits.reconfigure(most, Arc::clone(&downstream.trusted_proxies));
+        shared.rate_limit.reconfigure(settings.gateway.rate_limit);
+        let max = settings.server.max_connections_per_address;
+        shared.address_limits.reconfigure(max, Arc::clone(&downstream.trusted_proxies));
     }
 
-    /// Takes the place of `old`: its settings hold from now on, and its gateway is asked for the billing
-    /// summary; at once if the keys or the gateway's address changed, as the account may be another one.
+    /// Puts these settings into effect. If the keys or the gateway's address differ from the `old`
+    /// ones, the billing summary is requested at once, because the account may have changed.
     pub fn replace(&self, old: &Self) {
         self.apply();
-        let is_another = !self.gateway.is_same_account(&old.gateway);
-        self.summary.replace_gateway(self.polls.clone(), &self.gateway.keys, is_another);
-        if is_another {
+        let is_changed = !self.gateway.is_same_account(&old.gateway);
+        let polls = BillingClient::new(self.polls.clone());
+        self.summary.replace_gateway(polls, &self.gateway.keys, is_changed);
+        if is_changed {
             self.context.binding.recheck();
         }
     }
 
-    /// Follows the account: its balance, its rate limit, whether it is the ledger's account; and notes a
-    /// checkpoint for reconciliation. Play money is never reconciled. It ends with the gate.
+    /// Polls the account's balance and rate limit, and records checkpoints for reconciliation.
     pub fn watch_account(&self) -> impl Future<Output = ()> + Send + 'static {
-        let following = self.summary.run();
+        let polling = self.summary.run();
         let purchase::PurchaseContext { ledger, binding, .. } = &self.context;
-        let is_live = matches!(self.config.gateway.target, Target::Live { .. });
+        let is_live = matches!(self.settings.gateway.target, Target::Live { .. });
         let keeper = is_live.then(|| CheckpointKeeper::new(ledger.clone(), binding.clone()));
         let keeping = keeper.map(|keeper| keeper.run(self.summary.subscribe()));
         let keeping = OptionFuture::from(keeping);
         async {
-            futures_util::join!(following, keeping);
+            futures_util::join!(polling, keeping);
         }
     }
 
-    /// One core's stack, with connections to the gateway of its own. Its purchases run on `tasks`.
+    /// Builds a stack with its own connections to the gateway. Its purchases run on `tasks`.
     pub fn core<B>(&self, tasks: TaskTracker) -> io::Result<HttpService<B>>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<crate::response::BoxError>,
     {
-        let gateway = self.gateway.stack(&self.config, &self.shared)?;
+        let gateway = self.gateway.stack(&self.settings, &self.shared)?;
         let purchases = Purchases::new(self.context.clone(), gateway, tasks);
         let routes = Routes { handlers: Arc::clone(&self.handlers), purchases };
         Ok(pipeline::downstream(&self.downstream, routes))
     }
 
-    /// Forgets callers who have not come for a while, and replies that were kept for long enough.
+    /// Deletes rate-limit state of idle callers, and expired replies.
     pub fn tidy(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let DownstreamConfig { limiter, refusal_log: refusals, .. } = &*self.downstream;
         let (limiter, refusals) = (Arc::clone(limiter), Arc::clone(refusals));
@@ -233,16 +229,16 @@ impl App {
             limiter.evict_idle();
             refusals.flush(clock::now());
             if let Err(error) = ledger.purge_expired().await {
-                tracing::warn!(%error, "old replies could not be forgotten");
+                tracing::warn!(%error, "expired replies not deleted");
             }
         }
     }
 
     pub fn server(&self) -> server::ConnectionSettings {
         server::ConnectionSettings {
-            header_timeout: self.config.server.header_timeout,
-            idle_timeout: self.config.server.idle_timeout,
-            connections: Arc::new(Semaphore::new(self.config.server.max_connections)),
+            header_timeout: self.settings.server.header_timeout,
+            idle_timeout: self.settings.server.idle_timeout,
+            connections: Arc::new(Semaphore::new(self.settings.server.max_connections)),
             address_limits: Arc::clone(&self.shared.address_limits),
             metrics: Arc::clone(&self.shared.metrics),
         }
@@ -250,8 +246,8 @@ impl App {
 }
 
 impl GatewayAccount {
-    fn new(config: &Settings, shared: &SharedState, old: Option<&Self>) -> io::Result<Self> {
-        let (base, keys) = match (&config.gateway.target, &shared.sandbox) {
+    fn new(settings: &Settings, shared: &SharedState, old: Option<&Self>) -> io::Result<Self> {
+        let (base, keys) = match (&settings.gateway.target, &shared.sandbox) {
             (Target::Live { base_url, keys }, _) => (base_url.clone(), keys.clone()),
             (Target::Sandbox, Some((sandbox, address))) => {
                 let base = Url::parse(&format!("http://{address}")).map_err(io::Error::other)?;
@@ -267,25 +263,23 @@ impl GatewayAccount {
         Ok(gateway)
     }
 
-    /// Whether it answers for the same account, as far as the settings tell.
     fn is_same_account(&self, other: &Self) -> bool {
         let ids = |keys: &[Key]| keys.iter().map(Key::id).collect::<Vec<_>>();
         self.base == other.base && ids(&self.keys) == ids(&other.keys)
     }
 
-    fn stack(&self, config: &Settings, shared: &SharedState) -> io::Result<GatewayService> {
+    fn stack(&self, settings: &Settings, shared: &SharedState) -> io::Result<GatewayService> {
         let redactor = shared.redactor.clone();
         Ok(pipeline::gateway(upstream::Gateway {
             key_ring: Arc::clone(&self.ring),
             rate_limit: Arc::clone(&shared.rate_limit),
-            max_wait: config.gateway.max_wait,
-            client: Client::new(&self.base, &self.keys, &config.gateway, redactor)?,
+            max_wait: settings.gateway.max_wait,
+            client: Client::new(&self.base, &self.keys, &settings.gateway, redactor)?,
         }))
     }
 }
 
-/// Who may call: nobody is let in whom `mode` does not name, whatever else fails. `secret` is needed
-/// where there are members only, who are let in once their list is [read](Authenticator::load).
+/// Builds the access control for `mode`. `secret` is called only for members.
 pub fn access(
     mode: &AccessMode,
     store: Store,
@@ -300,17 +294,17 @@ pub fn access(
     Ok(Arc::new(Authenticator::new(door, metrics)))
 }
 
-pub fn sandbox(config: &Settings) -> Sandbox {
+pub fn sandbox(settings: &Settings) -> Sandbox {
     Sandbox::new(sandbox::SandboxSettings {
-        seed: config.sandbox.seed,
-        balance: config.sandbox.balance,
-        job_time: config.sandbox.job_time,
+        seed: settings.sandbox.seed,
+        balance: settings.sandbox.balance,
+        job_time: settings.sandbox.job_time,
         ..sandbox::SandboxSettings::default()
     })
 }
 
-pub fn terms(config: &Settings) -> PurchaseTerms {
-    let (gateway, budget) = (&config.gateway, &config.budget);
+pub fn terms(settings: &Settings) -> PurchaseTerms {
+    let (gateway, budget) = (&settings.gateway, &settings.budget);
     PurchaseTerms {
         limits: Budgets {
             total_day: budget.total.day,
@@ -319,14 +313,14 @@ pub fn terms(config: &Settings) -> PurchaseTerms {
             caller_month: budget.caller.month,
             balance_floor: gateway.balance_floor,
         },
-        dedupe_window: config.purchase.dedupe_window,
-        keep_chats: config.purchase.keep_replies,
-        keep_videos: config.purchase.keep_replies.max(KEEP_VIDEOS),
+        dedupe_window: settings.purchase.dedupe_window,
+        keep_chats: settings.purchase.keep_replies,
+        keep_videos: settings.purchase.keep_replies.max(KEEP_VIDEOS),
         join_timeout: gateway.max_wait + gateway.chat_timeout.max(gateway.video_timeout),
     }
 }
 
-/// The window of a command that asks the gateway itself, which goes on with what `store` remembers.
+/// Returns the rate limit for a command that asks the gateway directly.
 pub async fn standalone_rate_limit(
     store: Store,
     settings: &config::GatewayConfig,
@@ -337,7 +331,7 @@ pub async fn standalone_rate_limit(
     window
 }
 
-/// Asks the gateway at `base` with these keys, outside of any gate, when it is their turn in `window`.
+/// Returns a client of the gateway at `base` for a command that asks it directly.
 pub fn standalone_gateway(
     settings: &config::GatewayConfig,
     base: &Url,
@@ -347,7 +341,7 @@ pub fn standalone_gateway(
     let ring = Arc::new(Mutex::new(KeyRing::new(keys.len())));
     let redactor = Redactor::new(Arc::new(Metrics::default()));
     if let Target::Live { keys: all, .. } = &settings.target {
-        // The gateway may echo another key than the one that it is asked with.
+        // The gateway may echo a key other than the one in the request.
         redactor.add_keys(all);
     }
     let (max_wait, transport) = (settings.max_wait, Client::new(base, keys, settings, redactor)?);
@@ -360,86 +354,77 @@ pub fn standalone_gateway(
 }
 
 fn handlers(
-    config: &Settings,
+    settings: &Settings,
     shared: &SharedState,
     limiter: &Arc<Limiter>,
     summary: &BillingSummary,
     gateway: GatewayService,
 ) -> io::Result<Handlers> {
     let sandbox = shared.sandbox.iter().map(|(_, address)| format!("http://{address}"));
-    let origins: Vec<_> = config.page.media_origins.iter().cloned().chain(sandbox).collect();
-    let media = MediaClient::new(origins.clone(), config.gateway.connect_timeout);
-    let are_shared = !config.access.allowed_origins.is_empty();
-    let sold = config.gateway.passthrough.iter().filter(|one| one.method == Method::POST);
+    let origins: Vec<_> = settings.page.media_origins.iter().cloned().chain(sandbox).collect();
+    let media = MediaClient::new(origins.clone(), settings.gateway.connect_timeout);
+    let are_shared = !settings.access.allowed_origins.is_empty();
+    let sold = settings.gateway.passthrough.iter().filter(|one| one.method == Method::POST);
     let prices = sold.map(|one| (one.path.clone(), one.price)).collect();
     Ok(Handlers {
         access: Arc::clone(&shared.access),
-        catalog: catalog::render(&config.catalog, &catalog_facts(config, origins, shared)),
+        catalog: catalog::render(&settings.catalog, &catalog_facts(settings, origins, shared)),
         ledger_name: HeaderValue::try_from(&*shared.store.name()).map_err(io::Error::other)?,
-        openapi: openapi::document(&config.catalog),
+        openapi: openapi::document(&settings.catalog),
         rules: ChatRules {
-            catalog: Arc::new(config.catalog.clone()),
-            fields: config.gateway.chat_fields.clone(),
+            catalog: Arc::new(settings.catalog.clone()),
+            fields: settings.gateway.chat_fields.clone(),
         },
-        me: me(config, shared, limiter, summary),
+        me: MeReport {
+            mode: match settings.gateway.target {
+                Target::Sandbox => "sandbox",
+                Target::Live { .. } => "live",
+            },
+            access: settings.access.mode.name(),
+            shows_balance: settings.access.mode == AccessMode::Open && settings.is_local_only(),
+            budgets: terms(settings).limits,
+            limiter: Arc::clone(limiter),
+            window: Arc::clone(&shared.rate_limit),
+            summary: summary.clone(),
+            store: shared.store.clone(),
+        },
         reports: Reports {
             store: shared.store.clone(),
             summary: summary.clone(),
-            // In open mode, an address identifies this machine's own users at most.
-            identifies_callers: config.access.mode != AccessMode::Open || config.is_local_only(),
+            // In open mode, an address identifies a caller only on this machine.
+            identifies_callers: settings.access.mode != AccessMode::Open
+                || settings.is_local_only(),
             queue: ReportQueue::default(),
         },
         passthrough: Passthrough::new(gateway, prices),
         jobs: shared.jobs.clone(),
         redactor: shared.redactor.clone(),
-        videos: Videos::new(media, config.jobs.clone(), shared.jobs.clone(), are_shared),
-        page: match &config.page.dir {
-            Some(dir) => Page::Site(Site::new(dir.clone(), config.page.fallback.clone())),
-            None => Page::built_in(&config.page.title, &config.page.media_origins),
+        videos: Videos::new(media, settings.jobs.clone(), shared.jobs.clone(), are_shared),
+        page: match &settings.page.dir {
+            Some(dir) => Page::Site(Site::new(dir.clone(), settings.page.fallback.clone())),
+            None => Page::built_in(&settings.page.title, &settings.page.media_origins),
         },
     })
 }
 
-fn routes(config: &Settings) -> Arc<RouteTable> {
-    let added = config.gateway.passthrough.iter().cloned();
+fn routes(settings: &Settings) -> Arc<RouteTable> {
+    let added = settings.gateway.passthrough.iter().cloned();
     Arc::new(endpoints::route_table(added.map(|one| (one.method, one.path))))
 }
 
-fn me(
-    config: &Settings,
-    shared: &SharedState,
-    limiter: &Arc<Limiter>,
-    summary: &BillingSummary,
-) -> MeReport {
-    MeReport {
-        mode: match config.gateway.target {
-            Target::Sandbox => "sandbox",
-            Target::Live { .. } => "live",
-        },
-        access: config.access.mode.name(),
-        shows_balance: config.access.mode == AccessMode::Open && config.is_local_only(),
-        budgets: terms(config).limits,
-        limiter: Arc::clone(limiter),
-        window: Arc::clone(&shared.rate_limit),
-        summary: summary.clone(),
-        store: shared.store.clone(),
-    }
-}
-
-/// What the price list says besides prices.
 fn catalog_facts(
-    config: &Settings,
+    settings: &Settings,
     media_origins: Vec<String>,
     shared: &SharedState,
 ) -> CatalogFacts {
-    let sandbox = matches!(config.gateway.target, Target::Sandbox);
-    let config::JobsConfig { finished, failed, result } = config.jobs.clone();
-    let terms = terms(config);
+    let sandbox = matches!(settings.gateway.target, Target::Sandbox);
+    let config::JobsConfig { finished, failed, result } = settings.jobs.clone();
+    let terms = terms(settings);
     CatalogFacts {
         sandbox,
-        access: config.access.mode.name(),
-        chat_body: config.server.chat_body,
-        video_body: config.server.video_body,
+        access: settings.access.mode.name(),
+        chat_body: settings.server.chat_body,
+        video_body: settings.server.video_body,
         jobs: JobStatusWords { finished, failed, result, media_origins },
         faults: if sandbox { sandbox::SANDBOX_FAULTS.to_vec() } else { Vec::new() },
         replay: Replay {
@@ -447,7 +432,15 @@ fn catalog_facts(
             video_seconds: terms.keep_videos.as_secs(),
             ledger: String::from(&*shared.store.name()),
         },
+        page: PageFacts {
+            default_model: settings.page.default_model.clone(),
+            presets: settings.page.presets.iter().map(preset).collect(),
+        },
     }
+}
+
+fn preset(preset: &config::PresetConfig) -> Preset {
+    Preset { name: preset.name.clone(), system: preset.system.clone() }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Opens what a gate starts with: its store, its window, its sandbox.
+//! Starts the state that outlives a reload: ledger, rate limit, sandbox.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -22,53 +22,53 @@ use crate::server;
 use crate::store::{AccountBinding, MoneyKind, OpenError, Opening, RecentRefusals, Store};
 use crate::upstream::rate_limit::RateLimit;
 
-/// When a gate shutdown.
+/// The stages of a shutdown.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown {
-    /// From here on nothing new is begun.
+    /// No new work is accepted.
     pub draining: CancellationToken,
-    /// `server.drain` is over: calls whose purchase is still under way are answered without it.
+    /// `server.drain` has expired: requests still waiting for a purchase are answered without it.
     pub drain_expired: CancellationToken,
-    /// Nothing is under way any more: who is asked last may go, too.
+    /// Nothing is in flight, so the sandbox may stop, too.
     pub finished: CancellationToken,
 }
 
-/// What outlives a change of settings, as it is at the start; its store is open. `admin` is where commands beside
-/// this server ask it; `secret` is asked for where members may call. Jobs and the sandbox run on `behind`.
+/// Starts the shared state and waits for its ledger. `admin` is the ops listener's address;
+/// `secret` is called only if members may call; jobs and the sandbox run on `runtime`.
 pub async fn start(
-    config: &Settings,
+    settings: &Settings,
     admin: Option<SocketAddr>,
-    behind: &Handle,
+    runtime: &Handle,
     shutdown: &Shutdown,
     secret: impl FnOnce() -> io::Result<Secret>,
 ) -> io::Result<SharedState> {
-    let (shared, opening) = prepare(config, admin, behind, shutdown, secret).await?;
+    let (shared, opening) = prepare(settings, admin, runtime, shutdown, secret).await?;
     open(&shared, opening).await?;
     Ok(shared)
 }
 
-/// The same before its store is [open](open): until then, nothing can be bought.
+/// Like [`start`], but nothing can be bought until [`open`].
 pub async fn prepare(
-    config: &Settings,
+    settings: &Settings,
     admin: Option<SocketAddr>,
-    behind: &Handle,
+    runtime: &Handle,
     shutdown: &Shutdown,
     secret: impl FnOnce() -> io::Result<Secret>,
 ) -> io::Result<(SharedState, Option<Opening>)> {
-    let (store, opening) = open_store(config, admin).await?;
-    let jobs = JobRegistry::new(store.clone(), behind.clone(), shutdown.draining.clone());
+    let (store, opening) = open_store(settings, admin).await?;
+    let jobs = JobRegistry::new(store.clone(), runtime.clone(), shutdown.draining.clone());
     let window =
-        RateLimit::new(store.clone(), config.gateway.rate_limit, shutdown.draining.clone());
+        RateLimit::new(store.clone(), settings.gateway.rate_limit, shutdown.draining.clone());
     let metrics = Arc::new(Metrics::default());
-    let watched = Arc::clone(&window);
-    metrics.watch_rate_limit(move || (watched.free_slots(), watched.waiting_count()));
-    let access = access(&config.access.mode, store.clone(), secret, Arc::clone(&metrics))?;
+    let observed = Arc::clone(&window);
+    metrics.watch_rate_limit(move || (observed.free_slots(), observed.waiting_count()));
+    let access = access(&settings.access.mode, store.clone(), secret, Arc::clone(&metrics))?;
     let shared = SharedState {
         access,
         redactor: Redactor::new(Arc::clone(&metrics)),
         metrics,
         store,
-        binding: match config.gateway.target {
+        binding: match settings.gateway.target {
             Target::Sandbox => AccountBinding::trusted(),
             Target::Live { .. } => AccountBinding::unchecked(),
         },
@@ -80,18 +80,18 @@ pub async fn prepare(
         body_memory: Arc::default(),
         hosts: Arc::default(),
         drain_expired: shutdown.drain_expired.clone(),
-        sandbox: start_sandbox(config, behind, shutdown.finished.clone())?,
+        sandbox: start_sandbox(settings, runtime, shutdown.finished.clone())?,
     };
     Ok((shared, opening))
 }
 
-/// Waits for the store, which may be checked or brought up to date, and reads back what an earlier process
-/// left: only then does the first purchase begin. A store that cannot be used stops sales, not the rest.
+/// Waits for the ledger, then restores the state of an earlier process. If the ledger is unusable,
+/// only sales stop.
 pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Result<()> {
     if let Some(opening) = &mut opening
         && let Err(error) = opening.wait().await
     {
-        error!("nothing can be bought: {error}");
+        error!(%error, "ledger unusable, nothing can be sold");
     }
     shared.rate_limit.restore().await;
     shared.access.load().await.map_err(io::Error::other)?;
@@ -102,20 +102,20 @@ pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Res
 }
 
 async fn open_store(
-    config: &Settings,
+    settings: &Settings,
     admin: Option<SocketAddr>,
 ) -> io::Result<(Store, Option<Opening>)> {
-    let money = match config.gateway.target {
+    let money = match settings.gateway.target {
         Target::Sandbox => MoneyKind::Play,
         Target::Live { .. } => MoneyKind::Real,
     };
-    match &config.store {
+    match &settings.store {
         config::StoreConfig::Memory => Ok((Store::in_memory(Arc::new(clock::wall)), None)),
         config::StoreConfig::Sqlite(path) => {
             match Store::start_serving(path, Arc::new(clock::wall), money, admin).await {
                 Ok((store, opening)) => Ok((store, Some(opening))),
                 Err(OpenError::Unusable(reason)) => {
-                    error!("nothing can be bought: {reason}");
+                    error!(%reason, "ledger unusable, nothing can be sold");
                     Ok((Store::unusable(reason), None))
                 }
                 Err(locked @ OpenError::Locked { .. }) => Err(io::Error::other(locked)),
@@ -124,31 +124,26 @@ async fn open_store(
     }
 }
 
-/// The sandbox listens on a free port of its own, like the gateway that it stands for.
 fn start_sandbox(
-    config: &Settings,
-    behind: &Handle,
-    over: CancellationToken,
+    settings: &Settings,
+    runtime: &Handle,
+    finished: CancellationToken,
 ) -> io::Result<Option<(Sandbox, SocketAddr)>> {
-    match config.gateway.target {
-        Target::Live { .. } => Ok(None),
-        Target::Sandbox => {
-            let listener = server::bind((Ipv4Addr::LOCALHOST, 0).into())?;
-            let address = listener.local_addr()?;
-            let sandbox = sandbox(config);
-            let serving = sandbox.clone();
-            behind.spawn(async move {
-                match TcpListener::from_std(listener) {
-                    Ok(listener) => serving.serve(listener, over.cancelled_owned()).await,
-                    Err(error) => error!(%error, "the sandbox cannot serve"),
-                }
-            });
-            Ok(Some((sandbox, address)))
+    let Target::Sandbox = settings.gateway.target else { return Ok(None) };
+    let listener = server::bind((Ipv4Addr::LOCALHOST, 0).into())?;
+    let address = listener.local_addr()?;
+    let sandbox = sandbox(settings);
+    let server = sandbox.clone();
+    runtime.spawn(async move {
+        match TcpListener::from_std(listener) {
+            Ok(listener) => server.serve(listener, finished.cancelled_owned()).await,
+            Err(error) => error!(%error, "sandbox failed"),
         }
-    }
+    });
+    Ok(Some((sandbox, address)))
 }
 
-/// The addresses under which callers reach us; all of the machine's where we listen on all.
+/// Returns the addresses of these listeners; for an unspecified address, all of the machine.
 pub fn own_addresses(listen: &[SocketAddr]) -> io::Result<Vec<IpAddr>> {
     let mut own: Vec<_> = listen.iter().map(|at| at.ip().to_canonical()).collect();
     if own.iter().any(IpAddr::is_unspecified) {

@@ -1,4 +1,4 @@
-//! The account as the gateway reports it, and how the ledger compares with that.
+//! The account as the gateway reports it, and its comparison with the ledger.
 
 pub mod checkpoints;
 pub mod reconcile;

@@ -1,4 +1,4 @@
-//! `tollgate check`: says every fault and where, or what the settings amount to.
+//! `tollgate check`: validates the settings, and prints what they amount to.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -6,108 +6,112 @@ use std::sync::Arc;
 
 use super::process::{self, Capacity};
 use super::secret::secret;
-use super::{Exit, Loaded, print_errors};
+use super::{Exit, Loaded, online, print_errors};
 use crate::access::SecretError;
 use crate::access::member_cache::MemberCount;
 use crate::clock;
 use crate::config::{
     AccessMode, BudgetConfig, SettingError, Settings, SpendLimit, StoreConfig, Target,
 };
+use crate::contract::money::Usd;
 use crate::reports::text::pluralize;
-use crate::store;
+use crate::store::Store;
 
+/// Runs the checks. With `is_online`, it then asks the gateway about the account.
 pub async fn check(
     loaded: &Result<Loaded, Vec<SettingError>>,
+    is_online: bool,
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> io::Result<Exit> {
-    let Loaded { config, file, warnings } = match loaded {
+    let Loaded { settings, file, warnings } = match loaded {
         Ok(loaded) => loaded,
-        Err(faults) => return print_errors(faults, err),
+        Err(errors) => return print_errors(errors, err),
     };
     for warning in warnings {
         writeln!(err, "warning: {warning}")?;
     }
-    if let Some(fault) = secret_fault(config).await {
-        writeln!(err, "{fault}")?;
+    if let Some(error) = secret_error(settings).await {
+        writeln!(err, "{error}")?;
         return Ok(Exit::UsageError);
     }
-    if let Some(fault) = ledger_fault(config) {
-        writeln!(err, "{fault}")?;
+    if let Some(error) = ledger_error(settings) {
+        writeln!(err, "{error}")?;
         return Ok(Exit::Failed);
     }
-    let (server, capacity) = (&config.server, process::expected_capacity(&config.server));
+    let (server, capacity) = (&settings.server, process::expected_capacity(&settings.server));
     if capacity.is_lowered(server) {
         writeln!(
             err,
-            "warning: server.max_connections: {} connections, {} of one address, do not fit the limit \
-             of open files; raise it (ulimit -Hn, LimitNOFILE=)",
+            "warning: server.max_connections: the open-file limit is too low for {} connections, {} \
+             per address; raise it (ulimit -Hn, LimitNOFILE=)",
             server.max_connections, server.max_connections_per_address
         )?;
     }
     let Capacity { connections, per_address, open_files } = capacity;
     let open_files = open_files.map_or("unknown".to_owned(), |limit| limit.to_string());
-    let clients = format!(
-        "at most {connections} connections, {per_address} of one address; the limit of open files is \
-         {open_files}"
-    );
-    let no_file = "no file, the defaults and the environment".to_owned();
+    let no_file = "no file; defaults and environment".to_owned();
     let listen: Vec<_> = server.listen.iter().map(ToString::to_string).collect();
     let rows = [
         ("settings", file.as_ref().map_or(no_file, |path| path.display().to_string())),
-        ("gateway", gateway(&config.gateway.target)),
+        ("gateway", gateway(&settings.gateway.target)),
         ("listen", listen.join(", ")),
-        ("admin", config.ops.listen.to_string()),
-        ("clients", clients),
-        ("callers", callers(&config.access.mode, count(config).await)),
-        ("budgets", budgets(&config.budget)),
-        ("store", store(&config.store)),
+        ("admin", settings.ops.listen.to_string()),
+        (
+            "clients",
+            format!(
+                "at most {connections} connections, {per_address} per address; open-file limit \
+                 {open_files}"
+            ),
+        ),
+        ("callers", callers(&settings.access.mode, count_members(settings).await)),
+        ("budgets", budgets(&settings.budget)),
+        ("store", store(&settings.store)),
     ];
     for (name, value) in rows {
         writeln!(out, "{name:<9} {value}")?;
     }
-    Ok(Exit::Done)
+    if is_online { online::ask_gateway(settings, out, err).await } else { Ok(Exit::Done) }
 }
 
-fn members(config: &Settings) -> Option<&Path> {
-    match &config.store {
-        StoreConfig::Sqlite(path) if config.access.mode == AccessMode::Members => Some(path),
+fn member_store(settings: &Settings) -> Option<&Path> {
+    match &settings.store {
+        StoreConfig::Sqlite(path) if settings.access.mode == AccessMode::Members => Some(path),
         StoreConfig::Sqlite(_) | StoreConfig::Memory => None,
     }
 }
 
-/// Whether `serve` would refuse the secret; nothing is made or noted for it.
-async fn secret_fault(config: &Settings) -> Option<String> {
-    let path = members(config).filter(|path| store::Store::needs_token_secret(path))?;
-    let found = match secret(config) {
+/// Returns the reason why `serve` would reject the secret. It creates and records nothing.
+async fn secret_error(settings: &Settings) -> Option<String> {
+    let path = member_store(settings).filter(|path| Store::needs_token_secret(path))?;
+    let found = match secret(settings) {
         Ok(found) => found,
-        Err(why) => return Some(why.to_string()),
+        Err(error) => return Some(error.to_string()),
     };
-    let ledger = store::Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
-    let noted = ledger.token_secret_fingerprint().await.ok()??;
-    (noted != found.fingerprint()).then(|| SecretError::Mismatch.to_string())
+    let ledger = Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
+    let recorded = ledger.token_secret_fingerprint().await.ok()??;
+    (recorded != found.fingerprint).then(|| SecretError::Mismatch.to_string())
 }
 
-/// Whether `serve` could sell nothing from the ledger.
-fn ledger_fault(config: &Settings) -> Option<String> {
-    let StoreConfig::Sqlite(path) = &config.store else { return None };
-    let error = path.exists().then(|| store::Store::check_integrity(path).err())??;
+fn ledger_error(settings: &Settings) -> Option<String> {
+    let StoreConfig::Sqlite(path) = &settings.store else { return None };
+    let error = path.exists().then(|| Store::check_integrity(path).err())??;
     Some(format!(
-        "store.url: {error}. A server would sell nothing from it. Put a backup in its place, as docs/operations.md \
-         (\"The ledger\") says, or name another file"
+        "store.url: {error}. A server could sell nothing from it. Restore a backup (see \"The \
+         ledger\" in docs/operations.md), or name another file"
     ))
 }
 
-async fn count(config: &Settings) -> Option<MemberCount> {
-    let path = members(config)?;
+async fn count_members(settings: &Settings) -> Option<MemberCount> {
+    let path = member_store(settings)?;
     if !path.try_exists().ok()? {
         return Some(MemberCount::default());
     }
-    let ledger = store::Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
+    let ledger = Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
     Some(MemberCount::of(&ledger.members().await.ok()?))
 }
 
-/// The host alone: a path may say more than a terminal should.
+/// Describes the gateway by its host alone, because a path may hold more than a terminal should.
 pub(super) fn gateway(target: &Target) -> String {
     match target {
         Target::Sandbox => "the sandbox, play money".to_owned(),
@@ -119,33 +123,35 @@ pub(super) fn gateway(target: &Target) -> String {
 }
 
 pub(super) fn callers(mode: &AccessMode, members: Option<MemberCount>) -> String {
-    const HOW: &str = "`tollgate member add NAME` adds one";
+    const HINT: &str = "add one with `tollgate member add NAME`";
     match (mode, members) {
-        (AccessMode::Open, _) => {
-            "open: whoever reaches an address above, told apart by address".into()
-        }
+        (AccessMode::Open, _) => "open: anyone who reaches the address, told apart by IP".into(),
         (AccessMode::Jwt { .. }, _) => "jwt: users of the web app's own login".into(),
         (AccessMode::Members, None) => "members: holders of a token".into(),
         (AccessMode::Members, Some(MemberCount { members: 0, .. })) => {
-            format!("members: NOBODY YET, and nobody is let in; {HOW}")
+            format!("members: NONE YET, so every call is rejected; {HINT}")
         }
         (AccessMode::Members, Some(MemberCount { members, admins })) => {
-            format!("members: {members}, {}; {HOW}", pluralize(admins as u64, "admin"))
+            format!("members: {members}, {}; {HINT}", pluralize(admins as u64, "admin"))
         }
     }
 }
 
 pub(super) fn budgets(budget: &BudgetConfig) -> String {
-    let rows = [("in all", budget.total), ("each caller", budget.caller)];
-    let held: Vec<_> = rows.iter().filter_map(|(whose, spend)| limit(whose, spend)).collect();
-    if held.is_empty() { "none".to_owned() } else { held.join("; ") }
+    let rows = [("total", budget.total), ("per caller", budget.caller)];
+    let limits = rows.into_iter().filter_map(|(name, SpendLimit { day, month })| {
+        limit(day, month).map(|limit| format!("{name} {limit}"))
+    });
+    let limits: Vec<_> = limits.collect();
+    if limits.is_empty() { "none".to_owned() } else { limits.join("; ") }
 }
 
-fn limit(whose: &str, spend: &SpendLimit) -> Option<String> {
-    let day = spend.day.map(|day| format!("{} a day", day.short()));
-    let month = spend.month.map(|month| format!("{} a month", month.short()));
-    let both: Vec<_> = [day, month].into_iter().flatten().collect();
-    (!both.is_empty()).then(|| format!("{whose} {}", both.join(" and ")))
+/// Describes a limit such as `$5.00 a day and $50.00 a month`.
+pub(super) fn limit(day: Option<Usd>, month: Option<Usd>) -> Option<String> {
+    let day = day.map(|day| format!("{} a day", day.short()));
+    let month = month.map(|month| format!("{} a month", month.short()));
+    let both: Vec<_> = day.into_iter().chain(month).collect();
+    (!both.is_empty()).then(|| both.join(" and "))
 }
 
 fn store(store: &StoreConfig) -> String {

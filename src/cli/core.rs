@@ -1,4 +1,4 @@
-//! One core: a thread with a runtime, a stack of its own, and a share of every listener.
+//! One thread per CPU core, each with its own runtime, tower stack and clones of the listeners.
 
 use std::net::TcpListener as StdListener;
 use std::pin::pin;
@@ -9,22 +9,22 @@ use std::{io, thread};
 use arc_swap::ArcSwap;
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
-use tokio::runtime::{self, Runtime};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tower::{Service, service_fn};
 use tracing::{error, info, warn};
 
+use super::runtime;
 use crate::app::{App, Shutdown};
 use crate::downstream::caller::Peer;
 use crate::pipeline::HttpService;
 use crate::server;
 
-/// How long the last answers may take after `server.drain`.
+/// How long the last responses may take after `server.drain`.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A core's stack, which can be exchanged while it serves: each request takes the one of its moment.
+/// A core's stack. A reload swaps it; each request uses the current one.
 type SharedStack = Arc<ArcSwap<HttpService<Incoming>>>;
 
 pub(super) struct Core {
@@ -62,9 +62,9 @@ impl Core {
         let serving = serve(listeners, Arc::clone(&stack), tasks.clone(), settings, shutdown);
         let thread = thread::Builder::new().name(format!("core-{number}")).spawn(move || {
             if let Err(error) = runtime.block_on(serving) {
-                error!(%error, "a core cannot serve");
+                error!(%error, "core failed");
             }
-            // Not waited for: a name that does not resolve must not outlast the drain.
+            // In the background, because a pending DNS lookup must not outlast the drain.
             runtime.shutdown_background();
             at_end.send(()).ok();
         })?;
@@ -79,31 +79,27 @@ impl Core {
         self.stack.store(Arc::new(stack));
     }
 
-    /// Waits until all have finished what is under way, for at most `drain`.
+    /// Waits for requests and purchases in flight, for at most `drain`.
     pub(super) async fn drain_all(cores: Vec<Self>, drain: Duration, shutdown: &Shutdown) {
         let in_flight: Vec<_> = cores.iter().map(|core| core.tasks.clone()).collect();
         let mut finish = pin!(async {
             for core in cores {
                 if core.ended.await.is_err() {
-                    error!("a core ended by a panic");
+                    error!("core panicked");
                 }
-                // It has ended: this does not block.
+                // The thread has ended, so this does not block.
                 core.thread.join().ok();
             }
         });
         if timeout(drain, &mut finish).await.is_err() {
             let left: usize = in_flight.iter().map(TaskTracker::len).sum();
             warn!(left, "stopping with purchases in flight; they may have been charged");
-            // Whoever still waits for one is told so, instead of a connection that just ends.
+            // Waiting clients get an unknown outcome instead of a closed connection.
             shutdown.drain_expired.cancel();
             timeout(FLUSH_TIMEOUT, finish).await.ok();
         }
         info!("stopped");
     }
-}
-
-pub(super) fn runtime() -> io::Result<Runtime> {
-    runtime::Builder::new_current_thread().enable_all().build()
 }
 
 async fn serve(
@@ -116,9 +112,9 @@ async fn serve(
     let serving = TaskTracker::new();
     for listener in listeners {
         let stack = Arc::clone(&stack);
-        let introduce = move |peer| {
+        let make_service = move |peer| {
             let stack = Arc::clone(&stack);
-            // Every layer of a stack is always ready: it refuses rather than making a caller wait.
+            // The stack is always ready, so `poll_ready` is not needed.
             service_fn(move |request| {
                 HttpService::clone(&stack.load()).call(Peer(peer).insert_into(request))
             })
@@ -126,14 +122,14 @@ async fn serve(
         let listener = TcpListener::from_std(listener)?;
         serving.spawn(server::run(
             listener,
-            introduce,
+            make_service,
             settings.clone(),
             shutdown.draining.clone(),
         ));
     }
     serving.close();
     serving.wait().await;
-    // Connections are gone; what they bought may still be on its way.
+    // Connections are closed, but their purchases may still be in flight.
     tasks.close();
     shutdown.drain_expired.run_until_cancelled(tasks.wait()).await;
     Ok(())

@@ -1,5 +1,5 @@
-//! How a command finds the ledger, and how it asks the gateway: through the running server, or itself if there
-//! is none. Either way each request takes a slot of the account's rate limit.
+//! Finds the ledger for a command, and asks the gateway: through the running server, or directly if
+//! there is none. Either way, each request takes a slot of the rate limit.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::CommandError;
 use crate::billing::summary::BillingReport;
 use crate::clock;
-use crate::config::{self, Settings, StoreConfig as StoreSetting};
+use crate::config::{Settings, StoreConfig};
 use crate::reports::text::strip_controls;
 use crate::response::BoxError;
 use crate::store::Store;
@@ -28,18 +28,17 @@ use crate::store::sqlite::{LockHolder, OpenError};
 use crate::upstream::billing::ApiKeysResponse;
 
 const MAX_REPLY: usize = 1 << 20;
-/// What a server needs besides its own patience with the gateway.
+/// Added to the time that the server itself may wait for the gateway.
 const TIMEOUT_MARGIN: Duration = Duration::from_secs(10);
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) enum GatewayAccess {
-    /// The server that has the ledger.
+    /// A server has the ledger.
     ViaServer(RunningServer),
-    /// The command, with the ledger in its hands: no server begins meanwhile.
+    /// The command has locked the ledger, so no server can start meanwhile.
     Standalone(Store),
 }
 
-/// A running server, as its ledger's lock names it.
 pub(super) struct RunningServer {
     process: Option<u32>,
     address: SocketAddr,
@@ -53,78 +52,69 @@ struct ProblemBody {
     detail: Option<String>,
 }
 
-/// Says which file was written: a wrong working folder, or a variable that is missing, is seen by it.
+/// Prints which file was written, so that a wrong folder or a missing variable is noticed.
 pub(super) fn print_path(path: &Path, err: &mut impl Write) -> io::Result<()> {
     let whole = path.canonicalize();
     writeln!(err, "the ledger is {} (store.url)", whole.as_deref().unwrap_or(path).display())
 }
 
-/// The file, or a sentence on why there is none to look into.
-pub(super) fn existing_path(config: &Settings) -> Result<&Path, String> {
-    let path = match &config.store {
-        StoreSetting::Sqlite(path) => path,
-        StoreSetting::Memory => {
-            return Err(
-                "store.url is \"memory\": what was bought is known to the running server alone, and \
-                 no ledger is on disk (in sandbox mode this is the default, as it is play money)"
-                    .to_owned(),
-            );
-        }
+pub(super) fn existing_path(settings: &Settings) -> Result<&Path, String> {
+    let StoreConfig::Sqlite(path) = &settings.store else {
+        return Err(
+            "store.url is \"memory\" (the default of the sandbox, which uses play money): only the \
+             running server knows its purchases; set store.url to keep a ledger on disk"
+                .to_owned(),
+        );
     };
     match path.try_exists() {
         Ok(true) => Ok(path),
         Ok(false) => Err(format!(
-            "there is no ledger at {} (store.url): the server makes it at its first start",
+            "there is no ledger at {} (store.url); the server creates it when it first starts",
             path.display()
         )),
         Err(error) => Err(format!("the ledger at {} cannot be read: {error}", path.display())),
     }
 }
 
-pub(super) fn open_read_only(config: &Settings) -> Result<Store, CommandError> {
-    Ok(Store::open_read_only(existing_path(config)?, Arc::new(clock::wall))?)
+pub(super) fn open_read_only(settings: &Settings) -> Result<Store, CommandError> {
+    Ok(Store::open_read_only(existing_path(settings)?, Arc::new(clock::wall))?)
 }
 
-/// Who asks on behalf of the ledger at `path`; or a sentence on why nobody can.
-pub(super) fn gateway_access(config: &Settings, path: &Path) -> Result<GatewayAccess, String> {
+/// Decides who asks the gateway: the server that has the ledger at `path`, or this command.
+pub(super) fn gateway_access(settings: &Settings, path: &Path) -> Result<GatewayAccess, String> {
     match Store::open_exclusive(path, Arc::new(clock::wall)) {
         Ok(store) => Ok(GatewayAccess::Standalone(store)),
         Err(OpenError::Locked { pid, holder: LockHolder::Server(admin) }) => {
-            let admin = reachable(admin.unwrap_or(config.ops.listen));
-            let config::GatewayConfig { max_wait, connect_timeout, chat_timeout, .. } =
-                config.gateway;
-            let patience = max_wait + connect_timeout + chat_timeout + TIMEOUT_MARGIN;
-            Ok(GatewayAccess::ViaServer(RunningServer {
-                process: pid,
-                address: admin,
-                timeout: patience,
-            }))
+            let address = reachable(admin.unwrap_or(settings.ops.listen));
+            let gateway = &settings.gateway;
+            let timeout =
+                gateway.max_wait + gateway.connect_timeout + gateway.chat_timeout + TIMEOUT_MARGIN;
+            Ok(GatewayAccess::ViaServer(RunningServer { process: pid, address, timeout }))
         }
         Err(error @ (OpenError::Locked { .. } | OpenError::Unusable(_))) => Err(error.to_string()),
     }
 }
 
-/// Has the server at `admin` read the list of members now; whether it did.
-pub(super) async fn refresh_members(admin: SocketAddr) -> bool {
-    let asked = timeout(REFRESH_TIMEOUT, ask(reachable(admin), Request::post("/members"))).await;
-    matches!(asked, Ok(Ok((StatusCode::OK, _))))
+/// Makes the server at `address` reload its members; returns whether it did.
+pub(super) async fn refresh_members(address: SocketAddr) -> bool {
+    let reply = timeout(REFRESH_TIMEOUT, ask(reachable(address), Request::post("/members"))).await;
+    matches!(reply, Ok(Ok((StatusCode::OK, _))))
 }
 
 async fn ask(
-    admin: SocketAddr,
+    address: SocketAddr,
     request: request::Builder,
 ) -> Result<(StatusCode, Bytes), BoxError> {
-    let stream = TcpStream::connect(admin).await?;
+    let stream = TcpStream::connect(address).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
-    let request = request.header(HOST, admin.to_string()).body(Empty::<Bytes>::new())?;
+    let request = request.header(HOST, address.to_string()).body(Empty::<Bytes>::new())?;
     let (head, body) = sender.send_request(request).await?.into_parts();
     let body = Limited::new(body, MAX_REPLY).collect().await?.to_bytes();
     connection.abort();
     Ok((head.status, body))
 }
 
-/// Who listens everywhere is reached over loopback.
 fn reachable(mut at: SocketAddr) -> SocketAddr {
     if at.ip().is_unspecified() {
         at.set_ip(match at.ip() {
@@ -137,27 +127,23 @@ fn reachable(mut at: SocketAddr) -> SocketAddr {
 
 impl RunningServer {
     pub(super) async fn listing(&self) -> Result<ApiKeysResponse, String> {
-        let answer = timeout(self.timeout, ask(self.address, Request::get("/billing"))).await;
-        let (status, body) = match answer {
-            Ok(answer) => {
-                answer.map_err(|error| self.unreachable(&strip_controls(&error.to_string())))
-            }
-            Err(_late) => Err(self.unreachable("it took too long")),
-        }?;
+        let reply = timeout(self.timeout, ask(self.address, Request::get("/billing"))).await;
+        let (status, body) = reply
+            .map_err(|_| self.unreachable("timed out"))?
+            .map_err(|error| self.unreachable(&strip_controls(&error.to_string())))?;
         if status != StatusCode::OK {
             return Err(match serde_json::from_slice(&body) {
                 Ok(ProblemBody { code, title, detail }) => {
-                    let why = strip_controls(&detail.unwrap_or(title));
-                    format!("{} was told: {why} ({})", self.describe(), strip_controls(&code))
+                    let detail = strip_controls(&detail.unwrap_or(title));
+                    format!("{} reported: {detail} ({})", self.describe(), strip_controls(&code))
                 }
-                Err(_) => self.unreachable(&format!("it says {status}")),
+                Err(_) => self.unreachable(&format!("status {status}")),
             });
         }
-        let told = serde_json::from_slice(&body);
-        let BillingReport { process, keys, billing } =
-            told.map_err(|_| self.unreachable("what it says is no billing summary"))?;
+        let BillingReport { process, keys, billing } = serde_json::from_slice(&body)
+            .map_err(|_| self.unreachable("the reply is not a billing summary"))?;
         if self.process.is_some_and(|expected| expected != process) {
-            return Err(self.unreachable(&format!("process {process} answers there")));
+            return Err(self.unreachable(&format!("process {process} answers at this address")));
         }
         Ok(ApiKeysResponse { keys, billing })
     }
@@ -167,12 +153,12 @@ impl RunningServer {
         format!("the running server{}", process.unwrap_or_default())
     }
 
-    fn unreachable(&self, why: &str) -> String {
-        let (name, admin) = (self.describe(), self.address);
+    fn unreachable(&self, reason: &str) -> String {
+        let (name, address) = (self.describe(), self.address);
         format!(
-            "{name} has the ledger and alone knows what may be sent to the gateway, and its admin \
-             listener at {admin} does not answer: {why}; nothing was asked. Run this where {admin} \
-             can be reached, or stop the server"
+            "{name} has the ledger and its rate limit, but its admin listener at {address} does not \
+             answer: {reason}; the gateway was not asked. Run this where {address} can be reached, \
+             or stop the server"
         )
     }
 }

@@ -1,4 +1,4 @@
-//! `tollgate member`: who may call, also while a server runs; a token is printed once, alone on its line.
+//! `tollgate member`: manages members, also while a server runs. A token is printed once.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
-use serde::Serialize;
 use tokio::time::sleep;
 
+use super::check::limit;
 use super::ledger::{self, refresh_members};
 use super::{CommandError, Exit, OutputFormat, print_json, secret};
 use crate::access::SecretError;
 use crate::access::token::{self, MemberToken, Secret, TOKEN_PREFIX};
 use crate::clock::{self, Date, iso8601};
-use crate::config::{AccessMode, Settings, StoreConfig as StoreSetting};
+use crate::config::{AccessMode, Settings, StoreConfig};
 use crate::contract::money::Usd;
 use crate::contract::wire::KEY_PREFIX;
 use crate::reports::members::{self, MemberSpend};
@@ -27,64 +27,62 @@ use crate::store::{
     VERSION_POLL_INTERVAL, is_member_name,
 };
 
-/// `tollgate member …`
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum MemberCommand {
     /// Adds members and prints their tokens, once
     Add {
-        /// 1 to 64 of a-z 0-9 . _ -; a name is never given to another
+        /// 1 to 64 of a-z 0-9 . _ -; names are never reused
         #[arg(required = true, value_name = "NAME", value_parser = name)]
         names: Vec<Arc<str>>,
-        /// What each may spend: 5.00/day, 50.00/month, or both
+        /// Spending limit of each member: 5.00/day, 50.00/month, or both
         #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = budget)]
         budgets: Vec<OwnBudget>,
-        /// What it may do
+        /// Role of the members
         #[arg(long, value_enum, default_value = "member")]
         role: Role,
     },
-    /// Lists all members, their budgets and what they spent
+    /// Lists all members with their budgets and spending
     List {
-        /// How it is printed
+        /// Output format
         #[arg(long, value_enum, default_value = "table")]
         format: OutputFormat,
     },
-    /// Ends members' tokens and logins, for good
+    /// Revokes members permanently; their tokens and sessions end
     Revoke {
-        /// Whose
+        /// The members
         #[arg(required = true, value_name = "NAME", value_parser = name)]
         names: Vec<Arc<str>>,
     },
-    /// Changes members' budget or role
+    /// Changes the budget or role of members
     Update {
-        /// Whose
+        /// The members
         #[arg(required = true, value_name = "NAME", value_parser = name)]
         names: Vec<Arc<str>>,
-        /// What changes
+        /// The changes
         #[command(flatten)]
-        to: MemberUpdate,
+        update: MemberUpdate,
     },
-    /// Gives members another token and prints it, once; the old one and its logins end
+    /// Replaces members' tokens and prints the new ones once; the old ones and their sessions end
     Rotate {
-        /// Whose
+        /// The members
         #[arg(required = true, value_name = "NAME", value_parser = name)]
         names: Vec<Arc<str>>,
-        /// Goes on with the secret as it is now: tokens that were made with another hold no more
+        /// Accept that the secret has changed; tokens made with the old one become invalid
         #[arg(long)]
         new_secret: bool,
     },
 }
 
-/// What `update` changes.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[group(id = "to", required = true, multiple = true)]
 pub struct MemberUpdate {
-    /// What it may spend: 5.00/day, 50.00/month, or both; a period that is not named stays as it is
+    /// Spending limit: 5.00/day, 50.00/month, or both; an omitted period stays as it is
     #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = budget)]
     budgets: Vec<OwnBudget>,
-    /// Takes its own budget away; with --budget, all but that
+    /// Remove the budget; with --budget, replace it
     #[arg(long)]
     no_budget: bool,
-    /// What it may do
+    /// New role
     #[arg(long, value_enum)]
     role: Option<Role>,
 }
@@ -96,8 +94,8 @@ impl ValueEnum for Role {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let help = match self {
-            Self::Member => "Buys for itself",
-            Self::Admin => "Sees everybody's spend and jobs, and the account's numbers as well",
+            Self::Member => "Buys on its own budget",
+            Self::Admin => "Also sees all spending and jobs, and the account",
         };
         Some(PossibleValue::new(self.name()).help(help))
     }
@@ -110,7 +108,6 @@ fn name(text: &str) -> Result<Arc<str>, &'static str> {
     is_member_name(text).then(|| text.into()).ok_or("expected 1 to 64 of a-z 0-9 . _ -")
 }
 
-/// A larger budget could not be counted.
 const MAX_BUDGET: Usd = Usd::dollars(1_000_000_000);
 
 fn budget(text: &str) -> Result<OwnBudget, String> {
@@ -131,31 +128,30 @@ fn override_budget(before: OwnBudget, named: OwnBudget) -> OwnBudget {
     OwnBudget { day: named.day.or(before.day), month: named.month.or(before.month) }
 }
 
-/// Tokens and lists go to `out`, messages to `err`.
+/// Changes or lists members. Tokens and lists go to `out`, messages to `err`.
 pub async fn member(
-    config: &Settings,
-    change: MemberCommand,
+    settings: &Settings,
+    command: MemberCommand,
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    let StoreSetting::Sqlite(path) = &config.store else {
+    let StoreConfig::Sqlite(path) = &settings.store else {
         return Err(CommandError::usage(
-            "members need a store that lasts: set store.url, such as \
-             store.url = \"sqlite:tollgate.db\"",
+            "members need a persistent store: set store.url, for example to \"sqlite:tollgate.db\"",
         ));
     };
-    if let MemberCommand::List { format } = change {
+    if let MemberCommand::List { format } = command {
         return list(path, format, out, err).await;
     }
-    let (names, own) = names_and_budget(&change)?;
-    if !matches!(change, MemberCommand::Add { .. }) {
-        // Only what adds somebody makes a ledger.
-        ledger::existing_path(config)?;
+    let (names, budget) = names_and_budget(&command)?;
+    if !matches!(command, MemberCommand::Add { .. }) {
+        // Only `add` may create the ledger.
+        ledger::existing_path(settings)?;
     }
     let ledger = Store::open_shared(path, Arc::new(clock::wall))?;
-    let done = apply(config, &ledger, (&change, names, own), err).await?;
-    // First of all: a token that is in force and was not shown is lost.
-    for (name, Outcome { token, .. }) in names.iter().zip(&done) {
+    let outcomes = apply(settings, &ledger, (&command, names, budget), err).await?;
+    // Printed before anything can fail: a token that was not shown is lost.
+    for (name, Outcome { token, .. }) in names.iter().zip(&outcomes) {
         match token {
             Some(token) if names.len() == 1 => writeln!(out, "{}", token.expose())?,
             Some(token) => writeln!(out, "{name}\t{}", token.expose())?,
@@ -164,249 +160,236 @@ pub async fn member(
     }
     out.flush()?;
     if let Some(server) = ledger.lock_holder() {
-        let is_known = match server {
-            LockHolder::Server(Some(admin)) => refresh_members(admin).await,
+        let is_refreshed = match server {
+            LockHolder::Server(Some(address)) => refresh_members(address).await,
             LockHolder::Server(None) | LockHolder::Command => false,
         };
-        if !is_known {
-            // It looks by itself.
+        if !is_refreshed {
+            // Until the server has polled the ledger.
             sleep(VERSION_POLL_INTERVAL * 3).await;
         }
     }
     ledger::print_path(path, err)?;
-    for Outcome { words, .. } in &done {
-        writeln!(err, "{words}")?;
+    for Outcome { message, .. } in &outcomes {
+        writeln!(err, "{message}")?;
     }
-    if config.access.mode != AccessMode::Members {
-        let mode = config.access.mode.name();
-        let asks = "no member's token is asked for until access.mode is \"members\"";
-        writeln!(err, "access.mode is \"{mode}\": {asks}")?;
+    if settings.access.mode != AccessMode::Members {
+        let mode = settings.access.mode.name();
+        writeln!(
+            err,
+            "access.mode is \"{mode}\": member tokens are ignored until it is \"members\""
+        )?;
     }
     Ok(Exit::Done)
 }
 
-/// Whom it concerns, each once, and the budget that is named, each period once.
-fn names_and_budget(change: &MemberCommand) -> Result<(&[Arc<str>], OwnBudget), CommandError> {
-    let (names, budgets): (&[_], &[_]) = match change {
+/// Returns the names and the budget of the command, and rejects duplicates.
+fn names_and_budget(command: &MemberCommand) -> Result<(&[Arc<str>], OwnBudget), CommandError> {
+    let (names, budgets): (&[_], &[_]) = match command {
         MemberCommand::List { .. } => (&[], &[]),
         MemberCommand::Add { names, budgets, .. }
-        | MemberCommand::Update { names, to: MemberUpdate { budgets, .. } } => (names, budgets),
+        | MemberCommand::Update { names, update: MemberUpdate { budgets, .. } } => (names, budgets),
         MemberCommand::Revoke { names } | MemberCommand::Rotate { names, .. } => (names, &[]),
     };
     let mut seen = HashSet::new();
-    if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
-        let why = format!("expected each name once, but {twice} is there twice");
-        return Err(CommandError::usage(why));
+    if let Some(name) = names.iter().find(|name| !seen.insert(*name)) {
+        return Err(CommandError::usage(format!("expected each name once; {name} is given twice")));
     }
-    let own = budgets.iter().try_fold(OwnBudget::default(), |own, one: &OwnBudget| {
-        let is_twice = one.day.and(own.day).or(one.month.and(own.month)).is_some();
-        (!is_twice).then(|| override_budget(own, *one))
-    });
-    let twice = || CommandError::usage("--budget: expected each period once at most");
-    Ok((names, own.ok_or_else(twice)?))
+    let mut budget = OwnBudget::default();
+    for one in budgets {
+        if one.day.and(budget.day).or(one.month.and(budget.month)).is_some() {
+            return Err(CommandError::usage("--budget: expected each period at most once"));
+        }
+        budget = override_budget(budget, *one);
+    }
+    Ok((names, budget))
 }
 
 struct Outcome {
-    words: String,
+    message: String,
     token: Option<MemberToken>,
 }
 
-/// Changes all of them in one step, or none.
+/// Changes all of the members in one step, or none.
 async fn apply(
-    config: &Settings,
+    settings: &Settings,
     ledger: &Store,
-    (change, names, own): (&MemberCommand, &[Arc<str>], OwnBudget),
+    (command, names, budget): (&MemberCommand, &[Arc<str>], OwnBudget),
     err: &mut impl Write,
 ) -> Result<Vec<Outcome>, CommandError> {
     let members = ledger.members().await?;
     let find = |name: &Arc<str>| members.iter().find(|member| member.name == *name);
-    let keying = match change {
+    let secret = match command {
         MemberCommand::Add { .. } | MemberCommand::Rotate { .. } => {
-            // For a name's sake it is refused before any secret is made.
-            let is_new = matches!(change, MemberCommand::Add { .. });
-            names.iter().try_for_each(|name| may_get_token(name, find(name), is_new))?;
-            let may_change = matches!(change, MemberCommand::Rotate { new_secret: true, .. });
-            Some(token_secret(config, ledger, &members, may_change).await?)
+            // Names are checked before the secret is created.
+            let is_new = matches!(command, MemberCommand::Add { .. });
+            names.iter().try_for_each(|name| check_name(name, find(name), is_new))?;
+            let new_secret = matches!(command, MemberCommand::Rotate { new_secret: true, .. });
+            Some(token_secret(settings, ledger, &members, new_secret).await?)
         }
         MemberCommand::List { .. }
         | MemberCommand::Revoke { .. }
         | MemberCommand::Update { .. } => None,
     };
     let mut changes = Vec::with_capacity(names.len());
-    let mut done = Vec::with_capacity(names.len());
+    let mut outcomes = Vec::with_capacity(names.len());
     for name in names {
-        let token = keying.as_ref().map(|_| token::mint()).transpose()?;
-        let hashed = keying.as_ref().zip(token.as_ref()).map(|((secret, _), token)| {
+        let token = secret.as_ref().map(|_| token::mint()).transpose()?;
+        let hashed = secret.as_ref().zip(token.as_ref()).map(|((secret, _), token)| {
             (token::hash_token(secret, token.expose()), token.prefix().into())
         });
-        let planned = plan(change, (name, find(name)), own, hashed);
-        let (change, words) = planned.ok_or_else(|| fault_message(name, MemberError::NotFound))?;
+        let (change, message) = plan(command, (name, find(name)), budget, hashed)
+            .ok_or_else(|| member_error(name, MemberError::NotFound))?;
         changes.push((Arc::clone(name), change));
-        done.push(Outcome { words, token });
+        outcomes.push(Outcome { message, token });
     }
-    let print = keying.as_ref().map(|(secret, _)| secret.fingerprint());
+    let print = secret.as_ref().map(|(secret, _)| secret.fingerprint);
     let changed = ledger.change_members(print, changes).await;
-    changed.map_err(|(name, fault)| fault_message(&name, fault))?;
-    if let Some((_, Some(warning))) = keying {
+    changed.map_err(|(name, error)| member_error(&name, error))?;
+    if let Some((_, Some(warning))) = secret {
         writeln!(err, "{warning}")?;
     }
-    Ok(done)
+    Ok(outcomes)
 }
 
-/// What is to be written, and what is said when it is; `None` if there is no such member.
+/// Returns the change to record and the message to print; `None` if there is no such member.
 fn plan(
-    change: &MemberCommand,
+    command: &MemberCommand,
     (name, found): (&Arc<str>, Option<&Member>),
-    own: OwnBudget,
+    budget: OwnBudget,
     hashed: Option<(Digest, Arc<str>)>,
 ) -> Option<(MemberChange, String)> {
-    Some(match change {
+    Some(match command {
         MemberCommand::Add { role, .. } => {
-            let (name, role, (token, prefix)) = (Arc::clone(name), *role, hashed?);
-            let budget = budget_words(own);
-            let words = format!("{name} is added, {budget}; its token is shown this once:");
-            let (added, revoked) = (clock::wall(), None);
+            let (token, prefix) = hashed?;
+            let message =
+                format!("added {name}, {}; the token is shown only once:", budget_text(budget));
             let member = Member {
-                name,
-                role,
-                own_budget: own,
+                name: Arc::clone(name),
+                role: *role,
+                own_budget: budget,
                 token,
                 prefix,
-                added_at: added,
-                revoked_at: revoked,
+                added_at: clock::wall(),
+                revoked_at: None,
             };
-            (MemberChange::Add(member), words)
+            (MemberChange::Add(member), message)
         }
         MemberCommand::Rotate { .. } => {
             let (token, prefix) = hashed?;
-            let words = "has another token, shown this once; the old one holds no more:";
-            (MemberChange::Rotate(token, prefix), format!("{name} {words}"))
+            let message = format!(
+                "rotated {name}: the old token is invalid, the new one is shown only once:"
+            );
+            (MemberChange::Rotate(token, prefix), message)
         }
-        MemberCommand::Update { to, .. } => {
+        MemberCommand::Update { update, .. } => {
             let before = found?;
-            let base = if to.no_budget { OwnBudget::default() } else { before.own_budget };
-            let own = override_budget(base, own);
-            let (now, budget) = (to.role.unwrap_or(before.role).name(), budget_words(own));
-            let words = format!("{name} is changed: role {now}, {budget}");
-            (MemberChange::Update(to.role, (own != before.own_budget).then_some(own)), words)
+            let base = if update.no_budget { OwnBudget::default() } else { before.own_budget };
+            let budget = override_budget(base, budget);
+            let role = update.role.unwrap_or(before.role).name();
+            let message = format!("updated {name}: role {role}, {}", budget_text(budget));
+            let changed = (budget != before.own_budget).then_some(budget);
+            (MemberChange::Update(update.role, changed), message)
         }
         MemberCommand::Revoke { .. } => {
-            let words = format!("{name} is revoked: its token and its logins hold no more");
-            (MemberChange::Revoke, words)
+            let message = format!("revoked {name}: the token and its sessions are invalid");
+            (MemberChange::Revoke, message)
         }
         MemberCommand::List { .. } => return None,
     })
 }
 
-fn may_get_token(name: &str, found: Option<&Member>, is_new: bool) -> Result<(), CommandError> {
+/// Rejects names that can get no token.
+fn check_name(name: &str, found: Option<&Member>, is_new: bool) -> Result<(), CommandError> {
     let is_revoked = found.map(|member| member.revoked_at.is_some());
     Err(match (is_new, is_revoked) {
         (true, None) | (false, Some(false)) => return Ok(()),
-        (true, Some(false)) => fault_message(name, MemberError::NameTaken),
-        // Another token helps only where the member still is one.
+        (true, Some(false)) => member_error(name, MemberError::NameTaken),
         (true, Some(true)) => CommandError::from(format!(
-            "{name} was a member and is revoked, which is for good: a name stays with its jobs and its \
-             spend; choose another"
+            "{name} is a revoked member, and names are never reused; choose another name"
         )),
-        (false, Some(true)) => fault_message(name, MemberError::Revoked),
-        (false, None) => fault_message(name, MemberError::NotFound),
+        (false, Some(true)) => member_error(name, MemberError::Revoked),
+        (false, None) => member_error(name, MemberError::NotFound),
     })
 }
 
-/// Returns the secret that new tokens are hashed with, and a warning if it invalidates the tokens of others.
-/// The file is created here, so whatever can be refused was refused before. It stays even if the change fails,
-/// because somebody else may have made a token with it by then.
+/// Returns the secret for new tokens, and a warning if it invalidates other tokens. A secret file
+/// that this creates stays if the change fails, because another command may use it by then.
 async fn token_secret(
-    config: &Settings,
+    settings: &Settings,
     ledger: &Store,
     members: &[Member],
-    may_change: bool,
+    new_secret: bool,
 ) -> Result<(Secret, Option<String>), CommandError> {
     let before = ledger.token_secret_fingerprint().await?;
-    let is_made = secret::is_missing(config);
-    let secret = secret::secret_or_new(config)?;
-    let is_another = before.is_some_and(|print| print != secret.fingerprint());
-    if is_another && !is_made && !may_change {
+    let is_created = secret::is_missing(settings);
+    let secret = secret::secret_or_new(settings)?;
+    let is_changed = before.is_some_and(|print| print != secret.fingerprint);
+    if is_changed && !is_created && !new_secret {
         return Err(CommandError::usage(SecretError::Mismatch.to_string()));
     }
     let others = members.iter().filter(|member| member.revoked_at.is_none()).count();
-    if others == 0 || !(is_made || is_another) {
+    if others == 0 || !(is_created || is_changed) {
         return Ok((secret, None));
     }
-    let what = if is_made {
-        "was not beside the ledger and is made anew"
-    } else {
-        "is another one from now on"
-    };
-    // A server that runs has the secret that it started with.
-    let when = if ledger.lock_holder().is_some() {
-        "the server that runs keeps the one before until it is started again, and the token below does \
-         not hold there; after that "
+    let cause = if is_created { "was missing and has been recreated" } else { "has changed" };
+    let running = if ledger.lock_holder().is_some() {
+        ". The running server uses the old secret, and rejects the new token, until it is restarted"
     } else {
         ""
     };
     let warning = format!(
-        "the secret {what}: {when}the tokens of {others} earlier members hold no more; put it back as it \
-         was, or give each another token with `tollgate member rotate`"
+        "the secret {cause}: the tokens of {others} earlier members are invalid; restore the old \
+         secret, or replace the tokens with `tollgate member rotate`{running}"
     );
     Ok((secret, Some(warning)))
 }
 
-fn fault_message(name: &str, fault: MemberError) -> CommandError {
-    CommandError::from(match fault {
+fn member_error(name: &str, error: MemberError) -> CommandError {
+    CommandError::from(match error {
         MemberError::NameTaken => format!(
-            "there is a member called {name}: a name stays with its jobs and its spend; \
-             choose another, or give this one another token with `tollgate member rotate {name}`"
+            "there is already a member {name}; choose another name, or replace the token with \
+             `tollgate member rotate {name}`"
         ),
-        MemberError::NotFound => format!("there is no member called {name}"),
+        MemberError::NotFound => format!("there is no member {name}"),
         MemberError::Revoked => {
-            format!("{name} was revoked, which is for good: add a member of another name")
+            format!("{name} is revoked, which is permanent; add a member under another name")
         }
         MemberError::Unavailable(why) => why.to_string(),
     })
 }
 
-fn budget_words(own: OwnBudget) -> String {
-    match (own.day, own.month) {
-        (None, None) => "without a budget of its own".to_owned(),
-        (Some(day), None) => format!("budget {} a day", day.short()),
-        (None, Some(month)) => format!("budget {} a month", month.short()),
-        (Some(day), Some(month)) => {
-            format!("budget {} a day, {} a month", day.short(), month.short())
-        }
-    }
+fn budget_text(OwnBudget { day, month }: OwnBudget) -> String {
+    limit(day, month).map_or("no budget of its own".to_owned(), |limit| format!("budget {limit}"))
 }
 
-const HEAD: &str =
+const COLUMNS: &str =
     "name,role,state,token,day_budget,day_spent,month_budget,month_spent,added,revoked";
 
-/// Prints everybody; before there is a ledger, that is nobody.
 async fn list(
     path: &Path,
     format: OutputFormat,
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    let listed = if path.try_exists()? {
+    let members = if path.try_exists()? {
         members::list_with_spend(&Store::open_read_only(path, Arc::new(clock::wall))?).await?
     } else {
-        writeln!(err, "there is no ledger at {} yet, and nobody in it", path.display())?;
+        writeln!(err, "there is no ledger at {} yet, so there are no members", path.display())?;
         Vec::new()
     };
     match format {
         OutputFormat::Table => {
-            // Days are enough for people, and a gap says `-`.
-            let gap = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+            // People need the day only; an empty cell is `-`.
+            let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
             let day = |moment| iso_day(Date::at(moment).days());
-            let rows = listed.iter().map(|one| cells(one, day).map(gap));
-            write!(out, "{}", table(&HEAD.replace('_', " "), rows, usize::MAX))?;
+            let rows = members.iter().map(|member| cells(member, day).map(dash));
+            write!(out, "{}", table(&COLUMNS.replace('_', " "), rows, usize::MAX))?;
         }
         OutputFormat::Csv => {
-            write!(out, "{}", csv(HEAD, listed.iter().map(|one| cells(one, iso8601))))?;
+            write!(out, "{}", csv(COLUMNS, members.iter().map(|member| cells(member, iso8601))))?;
         }
-        OutputFormat::Json => {
-            print_json(&Document { members: listed.iter().map(Row::of).collect() }, out)?;
-        }
+        OutputFormat::Json => print_json(&members::document(&members), out)?,
     }
     Ok(Exit::Done)
 }
@@ -428,51 +411,12 @@ fn cells(listed: &MemberSpend, moment: fn(Duration) -> String) -> [String; 10] {
     ]
 }
 
-#[derive(Serialize)]
-struct Document<'a> {
-    members: Vec<Row<'a>>,
-}
-
-#[derive(Serialize)]
-struct Row<'a> {
-    name: &'a str,
-    role: &'static str,
-    state: &'static str,
-    token_prefix: &'a str,
-    budget: Periods<Option<Usd>>,
-    spent: Periods<Usd>,
-    added: String,
-    revoked: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Periods<T> {
-    day: T,
-    month: T,
-}
-
-impl<'a> Row<'a> {
-    fn of(listed: &'a MemberSpend) -> Self {
-        let MemberSpend { member, spent } = listed;
-        Self {
-            name: &member.name,
-            role: member.role.name(),
-            state: listed.state(),
-            token_prefix: &member.prefix,
-            budget: Periods { day: member.own_budget.day, month: member.own_budget.month },
-            spent: Periods { day: spent.day, month: spent.month },
-            added: iso8601(member.added_at),
-            revoked: member.revoked_at.map(iso8601),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_is_dollars_and_a_period() {
+    fn budget_has_dollars_and_a_period() {
         let day = |amount| OwnBudget { day: Some(amount), month: None };
         for (text, expected) in [
             ("5.00/day", day(Usd::dollars(5))),

@@ -1,4 +1,4 @@
-//! The command line: what was asked for, and one file per command.
+//! The command line: arguments, exit codes, and one file per command.
 
 mod check;
 mod core;
@@ -21,21 +21,21 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 
 pub use check::check;
 pub use member::{MemberCommand, member};
-pub use online::online;
-pub use process::harden;
+pub use process::{harden, runtime};
 pub use purchase::{PurchaseCommand, purchase};
 pub use reconcile::reconcile;
 pub use sandbox::sandbox;
 pub(crate) use secret::secret;
 pub use serve::serve;
 pub use settings::{Loaded, load, load_from, read_text};
-pub use usage::{GroupBy, OutputFormat, Since, usage};
+pub use usage::{GroupBy, OutputFormat, usage};
 
 use crate::access::token;
 use crate::config::{SettingError, redact_keys};
@@ -44,67 +44,66 @@ use crate::config::{SettingError, redact_keys};
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
 #[command(name = "tollgate", version)]
 pub struct Cli {
-    /// The settings file; without it `proxy.toml` here, if there
+    /// The settings file [default: proxy.toml in the current folder, if there is one]
     #[arg(long, global = true, value_name = "PATH")]
     pub config: Option<PathBuf>,
-    /// What to do; `serve` when nothing is said
+    /// The command to run [default: serve]
     #[command(subcommand)]
     pub command: Option<Command>,
 }
 
-/// What `tollgate` can be told to do.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
-    /// Runs the proxy (this is what happens without a command)
+    /// Runs the proxy (the default)
     Serve {
-        /// Gives the ledger to the account of the gateway's key, if it is another account's so far
+        /// Binds the ledger to the account of the current gateway key
         #[arg(long)]
         new_account: bool,
     },
-    /// Reads settings and keys, says every fault and where
+    /// Validates settings and keys; reports every error and its location
     Check {
-        /// Asks the gateway for balance, limits and key names as well
+        /// Also asks the gateway for balance, limits and key names
         #[arg(long)]
         online: bool,
     },
-    /// Adds, lists, changes and revokes those who may call
+    /// Adds, lists, updates and revokes members
     Member {
-        /// What becomes of whom
+        /// The change to make
         #[command(subcommand)]
         change: MemberCommand,
     },
-    /// Says what was spent, from the ledger
+    /// Reports spending from the ledger
     Usage {
-        /// How far back: 24h, 7d, or from a UTC date on: 2026-11-01
+        /// Start of the report: 24h, 7d, or a UTC date such as 2026-11-01
         #[arg(long, value_name = "TIME", default_value = "7d", value_parser = usage::since)]
-        since: Since,
-        /// What is added up in a row
+        since: Duration,
+        /// What to group by
         #[arg(long, value_enum, default_value = "day")]
         by: GroupBy,
-        /// How it is printed
+        /// Output format
         #[arg(long, value_enum, default_value = "table")]
         format: OutputFormat,
     },
-    /// Settles unknown outcomes by the gateway's own counters, and says how far the books are apart
+    /// Resolves unknown outcomes from the gateway's counters, and reports the drift
     Reconcile {
-        /// Says it, and changes nothing
+        /// Report only; change nothing
         #[arg(long)]
         dry_run: bool,
-        /// How it is printed
+        /// Output format
         #[arg(long, value_enum, default_value = "text")]
         format: reconcile::ReportFormat,
     },
-    /// Shows single purchases, and ends one unknown outcome by hand
+    /// Lists purchases, and resolves an unknown outcome by hand
     Purchase {
-        /// What to do
+        /// The action to take
         #[command(subcommand)]
         action: PurchaseCommand,
     },
-    /// Prints the API's OpenAPI 3.1 document
+    /// Prints the API as an OpenAPI 3.1 document
     Openapi,
     /// Runs the sandbox gateway alone
     Sandbox {
-        /// Where it listens
+        /// The address to listen on
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
         listen: SocketAddr,
     },
@@ -114,27 +113,15 @@ impl Command {
     pub fn needs_gateway_key(&self) -> bool {
         matches!(self, Self::Serve { .. } | Self::Check { .. } | Self::Reconcile { .. })
     }
-
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Member { .. } => "tollgate member",
-            Self::Usage { .. } => "tollgate usage",
-            Self::Reconcile { .. } => "tollgate reconcile",
-            Self::Purchase { .. } => "tollgate purchase",
-            Self::Serve { .. } | Self::Check { .. } | Self::Openapi | Self::Sandbox { .. } => {
-                "tollgate"
-            }
-        }
-    }
 }
 
-/// How a command ended, as the shell sees it.
+/// The exit code of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
     Done = 0,
     Failed = 1,
-    /// In the command line or in the settings.
+    /// A mistake in the command line or the settings.
     UsageError = 2,
     /// `reconcile` left unknown outcomes.
     Unresolved = 3,
@@ -152,20 +139,20 @@ pub struct CommandError {
 }
 
 impl CommandError {
-    fn usage(why: impl Into<String>) -> Self {
-        Self { exit: Exit::UsageError, message: why.into() }
+    fn usage(message: impl Into<String>) -> Self {
+        Self { exit: Exit::UsageError, message: message.into() }
     }
 }
 
 impl<E: Display> From<E> for CommandError {
-    fn from(why: E) -> Self {
-        Self { exit: Exit::Failed, message: why.to_string() }
+    fn from(error: E) -> Self {
+        Self { exit: Exit::Failed, message: error.to_string() }
     }
 }
 
 impl Cli {
-    /// Reads the command line, program name first. `Err` means that help or a mistake was printed, without any
-    /// key that stood there, and how to exit.
+    /// Parses the arguments, program name first. If it printed help or an error, without any key,
+    /// it returns the exit code as `Err`.
     pub fn parse_args(
         arguments: impl IntoIterator<Item = OsString>,
         out: &mut impl Write,
@@ -189,9 +176,9 @@ impl Cli {
     }
 }
 
-pub fn print_errors(faults: &[SettingError], err: &mut impl Write) -> io::Result<Exit> {
-    for fault in faults {
-        writeln!(err, "{fault}")?;
+pub fn print_errors(errors: &[SettingError], err: &mut impl Write) -> io::Result<Exit> {
+    for error in errors {
+        writeln!(err, "{error}")?;
     }
     Ok(Exit::UsageError)
 }

@@ -1,91 +1,84 @@
-//! `tollgate check --online`: asks the gateway with each key, and prints what the account has.
+//! `tollgate check --online`: asks the gateway about each key and the account.
 
 use std::io::{self, Write};
+use std::slice;
 use std::sync::Arc;
 
+use super::Exit;
 use super::ledger::{self, GatewayAccess, RunningServer};
-use super::{Exit, Loaded, check};
 use crate::app;
 use crate::billing::summary::{is_active_prefix, usd_from_cents, visible_prefix};
 use crate::clock;
-use crate::config::{Key, SettingError, Settings, Target};
+use crate::config::{Key, Settings, Target};
 use crate::contract::wire::KEY_PREFIX;
 use crate::reports::text::{pluralize, strip_controls};
 use crate::store::Store;
 use crate::upstream::Error;
 use crate::upstream::billing::{self, ApiKey, ApiKeysResponse, UsageCounter};
 
-/// `check`, then the account as the gateway lists it. A key is named by its place and its public prefix only.
-pub async fn online(
-    loaded: &Result<Loaded, Vec<SettingError>>,
+/// Prints the account. Keys are named by their position and public prefix only.
+pub(super) async fn ask_gateway(
+    settings: &Settings,
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> io::Result<Exit> {
-    let exit = check(loaded, out, err).await?;
-    match loaded {
-        Ok(Loaded { config, .. }) if exit == Exit::Done => ask_directly(config, out, err).await,
-        Ok(_) | Err(_) => Ok(exit),
-    }
-}
-
-async fn ask_directly(
-    config: &Settings,
-    out: &mut impl Write,
-    err: &mut impl Write,
-) -> io::Result<Exit> {
-    let Target::Live { base_url, keys } = &config.gateway.target else {
+    let Target::Live { base_url, keys } = &settings.gateway.target else {
         writeln!(out, "online    nothing to ask: the sandbox starts with the server")?;
         return Ok(Exit::Done);
     };
-    let store = match ledger::existing_path(config).map(|path| ledger::gateway_access(config, path))
-    {
+    let access = ledger::existing_path(settings).map(|path| ledger::gateway_access(settings, path));
+    let store = match access {
         Ok(Ok(GatewayAccess::ViaServer(server))) => {
             return ask_server(&server, keys, out, err).await;
         }
         Ok(Ok(GatewayAccess::Standalone(store))) => {
-            writeln!(out, "asked     here; the ledger's window counts a request for each key")?;
+            writeln!(out, "asked     directly; each key takes one slot of the rate limit")?;
             store
         }
-        Ok(Err(why)) => {
-            writeln!(err, "the gateway is not asked: {why}")?;
+        Ok(Err(reason)) => {
+            writeln!(err, "the gateway was not asked: {reason}")?;
             return Ok(Exit::Failed);
         }
         Err(_no_ledger) => {
-            writeln!(out, "asked     here; there is no ledger yet to count it in the window")?;
+            writeln!(out, "asked     directly; without a ledger, the rate limit is not recorded")?;
             Store::in_memory(Arc::new(clock::wall))
         }
     };
-    let window = app::standalone_rate_limit(store, &config.gateway).await;
+    let rate_limit = app::standalone_rate_limit(store, &settings.gateway).await;
     let mut listings = Vec::with_capacity(keys.len());
-    for (place, key) in (1..).zip(keys) {
-        // A ring of its own for each, so that none stands in for another.
-        let key = std::slice::from_ref(key);
-        let gateway = app::standalone_gateway(&config.gateway, base_url, key, Arc::clone(&window))?;
+    for (number, key) in (1..).zip(keys) {
+        // A key ring of its own, so that no key is tried in place of another.
+        let gateway = app::standalone_gateway(
+            &settings.gateway,
+            base_url,
+            slice::from_ref(key),
+            Arc::clone(&rate_limit),
+        )?;
         listings.push(match billing::fetch(gateway).await {
             Ok(listing) => Some(listing),
             Err(Error::AllKeysRejected | Error::KeyRejected { .. }) => None,
             Err(error) => {
-                writeln!(err, "gateway.base_url: asked with key {place}: {error}")?;
+                writeln!(err, "gateway.base_url: request with key {number} failed: {error}")?;
                 return Ok(Exit::Failed);
             }
         });
     }
     let listing = listings.iter().flatten().last();
     let listed = listing.map_or(&[][..], |listing| &listing.keys);
-    for (place, (key, own)) in (1..).zip(keys.iter().zip(&listings)) {
+    for (number, (key, accepted)) in (1..).zip(keys.iter().zip(&listings)) {
         let prefix =
             listed_prefix(key, listed).map(|prefix| format!(" ({}…)", strip_controls(prefix)));
         let prefix = prefix.unwrap_or_default();
-        match own {
-            Some(_) => writeln!(out, "key {place}     accepted{prefix}")?,
-            None => writeln!(err, "key {place}{prefix}: the gateway refuses it")?,
+        match accepted {
+            Some(_) => writeln!(out, "key {number}     accepted{prefix}")?,
+            None => writeln!(err, "key {number}{prefix}: the gateway rejected it")?,
         }
     }
     listing.map_or(Ok(()), |listing| print(listing, out))?;
     Ok(if listings.iter().all(Option::is_some) { Exit::Done } else { Exit::Failed })
 }
 
-/// What the running server was told: its own keys asked, so these here are looked up in the list alone.
+/// Asks through the running server. It uses its own keys, so these are only looked up in its list.
 async fn ask_server(
     server: &RunningServer,
     keys: &[Key],
@@ -94,25 +87,21 @@ async fn ask_server(
 ) -> io::Result<Exit> {
     let listing = match server.listing().await {
         Ok(listing) => listing,
-        Err(why) => {
-            writeln!(err, "{why}")?;
+        Err(reason) => {
+            writeln!(err, "{reason}")?;
             return Ok(Exit::Failed);
         }
     };
-    writeln!(out, "asked     by {}, within its window", server.describe())?;
+    writeln!(out, "asked     by {}, within its rate limit", server.describe())?;
     let mut exit = Exit::Done;
-    for (place, key) in (1..).zip(keys) {
+    for (number, key) in (1..).zip(keys) {
         match listed_prefix(key, &listing.keys) {
-            None => writeln!(out, "key {place}     not tried; nothing in the list fits it")?,
+            None => writeln!(out, "key {number}     not tried; no listed key matches it")?,
             Some(prefix) if is_active_prefix(prefix, &listing.keys) => {
-                writeln!(out, "key {place}     not tried; listed as {}…", strip_controls(prefix))?;
+                writeln!(out, "key {number}     not tried; listed as {}…", strip_controls(prefix))?;
             }
             Some(prefix) => {
-                writeln!(
-                    err,
-                    "key {place} ({}…): the gateway lists it as revoked",
-                    strip_controls(prefix)
-                )?;
+                writeln!(err, "key {number} ({}…): listed as revoked", strip_controls(prefix))?;
                 exit = Exit::Failed;
             }
         }
@@ -121,7 +110,7 @@ async fn ask_server(
     Ok(exit)
 }
 
-/// The longest listed prefix that is one of this key, and not the whole of it.
+/// Returns the longest listed prefix of this key that is not the whole key.
 fn listed_prefix<'a>(key: &Key, listed: &'a [ApiKey]) -> Option<&'a str> {
     let prefixes = listed.iter().map(|row| visible_prefix(&row.key_prefix));
     let fits = prefixes.filter(|prefix| {
@@ -144,9 +133,9 @@ fn print(
     for (name, UsageCounter { count, cost_cents }) in counters {
         writeln!(out, "{name:<9} {}, {}", pluralize(count, "call"), dollars(cost_cents))?;
     }
-    writeln!(out, "spent     {} in all", dollars(usage.total_spent_cents))?;
+    writeln!(out, "spent     {} in total", dollars(usage.total_spent_cents))?;
     for row in keys {
-        let said = |word: &str, text: &Option<String>| {
+        let field = |word: &str, text: &Option<String>| {
             text.as_ref()
                 .map(|text| format!(", {word} {}", strip_controls(text)))
                 .unwrap_or_default()
@@ -158,9 +147,9 @@ fn print(
             "listed    {}…, {}{}{uses}{}{}",
             strip_controls(&row.key_prefix),
             strip_controls(&row.name),
-            said("created", &row.created_at),
-            said("last used", &row.last_used_at),
-            said("revoked", &row.revoked_at),
+            field("created", &row.created_at),
+            field("last used", &row.last_used_at),
+            field("revoked", &row.revoked_at)
         )?;
     }
     Ok(())
@@ -171,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_named_by_what_the_gateway_lists_of_it_and_never_whole() {
+    fn listed_prefix_is_the_longest_but_never_the_whole_key() {
         let row = |prefix: &str| ApiKey {
             id: None,
             name: "a key".to_owned(),

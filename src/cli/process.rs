@@ -1,10 +1,11 @@
-//! What a process sets up before it works: its log, its core dumps, its limit of open files.
+//! Sets up the process: log, core dumps, open-file limit.
 
 use std::io::{self, IsTerminal};
 use std::{panic, thread};
 
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::runtime::{self, Runtime};
 use tracing::{error, warn};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -14,23 +15,25 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::config::{LogConfig, LogFormat, ServerConfig};
 
 pub(super) const OPS_CONNECTIONS: usize = 64;
-/// File descriptors for listeners, runtimes, the log, the ledger and its reports.
-const BASE_FILES: u64 = 64;
-/// For the sources of finished videos.
-const VIDEO_FILES: u64 = 64;
+/// Descriptors for listeners, runtimes, the log and the ledger; for the ops listener; for videos.
+const RESERVED_FILES: u64 = 64 + OPS_CONNECTIONS as u64 + 64;
 const GATEWAY_FILES_PER_CORE: u64 = 64;
-/// Kept back even if half of all descriptors is less.
+/// Reserved even if it is more than half of all descriptors.
 const MIN_RESERVE: u64 = 64;
 
-/// Disables core dumps and closes `/proc/PID/environ`, `mem` and `maps` to others, where the system can.
+pub fn runtime() -> io::Result<Runtime> {
+    runtime::Builder::new_current_thread().enable_all().build()
+}
+
+/// Disables core dumps, and hides the process's environment and memory from other users.
 pub fn harden() {
     let hardened = prctl::set_dumpable(false).and(setrlimit(Resource::RLIMIT_CORE, 0, 0));
     if let Err(error) = hardened {
-        warn!(%error, "the process could not be closed to others");
+        warn!(%error, "process hardening failed");
     }
 }
 
-/// Logs to standard error. Of libraries only warnings are logged, because their finer events can hold headers.
+/// Logs to standard error. Libraries log only warnings, because other events can hold headers.
 pub(super) fn start_log(settings: LogConfig) {
     let text = settings.format == LogFormat::Auto && io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
@@ -42,13 +45,12 @@ pub(super) fn start_log(settings: LogConfig) {
     let filter = Targets::new()
         .with_target("tollgate", settings.level)
         .with_default(LevelFilter::WARN.min(settings.level.into()));
-    // A host program may have its own subscriber already.
     registry().with(lines.with_filter(filter)).try_init().ok();
-    // The default hook prints what the panic says, and that may hold anything.
+    // The default hook prints the panic message, which may hold a secret.
     panic::set_hook(Box::new(|panic| {
-        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
         let thread = thread::current().name().unwrap_or("unnamed").to_owned();
-        error!(place, thread, "a panic: this is a bug in tollgate");
+        error!(location, thread, "thread panicked: this is a bug in tollgate");
     }));
 }
 
@@ -66,8 +68,9 @@ impl Capacity {
     }
 }
 
-/// Raises the soft limit of open files to the hard one, and lowers the settings to what it allows: else one
-/// address with idle connections takes the descriptors that purchases, the ledger and the ops listener need.
+/// Raises the open-file limit to the hard limit, and lowers the connection limits to fit. Otherwise
+/// idle connections could take the descriptors that purchases, the ledger and the ops listener
+/// need.
 pub(super) fn fit_open_file_limit(server: &mut ServerConfig) {
     let limits = getrlimit(Resource::RLIMIT_NOFILE);
     if let Ok((soft, hard)) = limits
@@ -85,7 +88,7 @@ pub(super) fn fit_open_file_limit(server: &mut ServerConfig) {
             connections = capacity.connections,
             max_connections_per_address = server.max_connections_per_address,
             per_address = capacity.per_address,
-            "connection limits lowered: raise the limit of open files"
+            "connection limits lowered: raise the open-file limit"
         );
         server.max_connections = capacity.connections;
         server.max_connections_per_address = capacity.per_address;
@@ -101,23 +104,17 @@ fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The settings, or less if the limit of open files is too low for them: then one address gets a tenth.
+/// Fits the connection limits to the open-file limit, of which at most half is reserved. If
+/// lowered, an address gets a tenth.
 fn capacity(server: &ServerConfig, open_files: Option<u64>, cores: usize) -> Capacity {
-    let (asked, per_address) = (server.max_connections, server.max_connections_per_address);
-    let connections = open_files.map_or(asked, |limit| {
-        let left = limit.saturating_sub(reserve(limit, cores)).max(1);
-        usize::try_from(left).unwrap_or(usize::MAX).min(asked)
+    let (max, max_per_address) = (server.max_connections, server.max_connections_per_address);
+    let connections = open_files.map_or(max, |limit| {
+        let needed = RESERVED_FILES + GATEWAY_FILES_PER_CORE.saturating_mul(cores as u64);
+        let left = limit.saturating_sub(needed.min((limit / 2).max(MIN_RESERVE))).max(1);
+        usize::try_from(left).unwrap_or(usize::MAX).min(max)
     });
-    let per_address =
-        if connections < asked { per_address.min((connections / 10).max(1)) } else { per_address };
-    Capacity { connections, per_address, open_files }
-}
-
-/// Descriptors that are not for clients' connections: at most half of all.
-fn reserve(limit: u64, cores: usize) -> u64 {
-    let ops = OPS_CONNECTIONS as u64;
-    let gateway = GATEWAY_FILES_PER_CORE.saturating_mul(cores as u64);
-    (BASE_FILES + ops + VIDEO_FILES).saturating_add(gateway).min((limit / 2).max(MIN_RESERVE))
+    let tenth = if connections < max { (connections / 10).max(1) } else { usize::MAX };
+    Capacity { connections, per_address: max_per_address.min(tenth), open_files }
 }
 
 #[cfg(test)]
@@ -126,7 +123,7 @@ mod tests {
     use crate::config::Settings;
 
     #[test]
-    fn connections_and_the_share_of_an_address_follow_the_open_file_limit() {
+    fn connection_limits_fit_the_open_file_limit() {
         let mut server = Settings::default().server;
         for (open_files, connections, per_address) in [
             (None, 10_000, 1_000),

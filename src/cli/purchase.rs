@@ -1,4 +1,4 @@
-//! `tollgate purchase`: lists purchases, and resolves an unknown outcome by hand, also while a server runs.
+//! `tollgate purchase`: lists purchases and resolves unknown outcomes, also while a server runs.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use crate::store::{PurchaseId, PurchaseRecord, PurchaseState, Settlement, Store}
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum PurchaseCommand {
-    /// Lists purchases, the newest first
+    /// Lists purchases, newest first
     List {
         /// Only purchases in this state
         #[arg(long, value_enum)]
         state: Option<PurchaseState>,
-        /// How they are printed
+        /// Output format
         #[arg(long, value_enum, default_value = "table")]
         format: OutputFormat,
     },
-    /// Ends one purchase whose outcome is unknown, when you know what became of it
+    /// Resolves a purchase whose outcome is unknown
     Resolve {
-        /// Its id, as `tollgate purchase list` shows it
+        /// The id, from `tollgate purchase list`
         #[arg(value_name = "ID", value_parser = id)]
         id: PurchaseId,
-        /// What became of it: `released` gives the money back and frees its idempotency key
+        /// The outcome; `released` frees the money and the idempotency key
         #[arg(value_enum)]
         outcome: Resolution,
     },
@@ -55,11 +55,11 @@ impl ValueEnum for PurchaseState {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let help = match self {
-            Self::Held => "Its price is held; nothing was sent",
-            Self::Sent => "It was sent",
+            Self::Held => "The price is held; nothing was sent",
+            Self::Sent => "The request was sent",
             Self::Charged => "The gateway charged for it",
             Self::Released => "The gateway did not charge for it",
-            Self::Unknown => "Nobody knows; it counts as spent",
+            Self::Unknown => "The outcome is unknown; it counts as spent",
         };
         Some(PossibleValue::new(self.name()).help(help))
     }
@@ -67,18 +67,20 @@ impl ValueEnum for PurchaseState {
 
 fn id(text: &str) -> Result<PurchaseId, &'static str> {
     let id = Uuid::try_parse(text).map(PurchaseId);
-    id.map_err(|_| "expected the id of a purchase, as `tollgate purchase list` shows it")
+    id.map_err(|_| "expected the id of a purchase, from `tollgate purchase list`")
 }
 
 pub async fn purchase(
-    config: &Settings,
+    settings: &Settings,
     action: PurchaseCommand,
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
     match action {
-        PurchaseCommand::List { state, format } => list(&rows(config, state).await?, format, out)?,
+        PurchaseCommand::List { state, format } => {
+            list(&rows(settings, state).await?, format, out)?
+        }
         PurchaseCommand::Resolve { id, outcome } => {
-            let (row, state) = resolve(config, id, outcome).await?;
+            let (row, state) = resolve(settings, id, outcome).await?;
             let (service, model) = (row.service.name(), strip_controls(&row.model));
             let (state, price) = (state.name(), row.price.short());
             writeln!(out, "{state:<10} {id}  {service} {model}, {price}")?;
@@ -88,10 +90,10 @@ pub async fn purchase(
 }
 
 async fn rows(
-    config: &Settings,
+    settings: &Settings,
     state: Option<PurchaseState>,
 ) -> Result<Vec<PurchaseRecord>, CommandError> {
-    let ledger = ledger::open_read_only(config)?;
+    let ledger = ledger::open_read_only(settings)?;
     if state == Some(PurchaseState::Unknown) {
         return Ok(ledger.unknown_purchases(usize::MAX).await?);
     }
@@ -102,22 +104,22 @@ async fn rows(
 }
 
 async fn resolve(
-    config: &Settings,
+    settings: &Settings,
     id: PurchaseId,
     outcome: Resolution,
 ) -> Result<(PurchaseRecord, PurchaseState), CommandError> {
-    let ledger = Store::open_shared(ledger::existing_path(config)?, Arc::new(clock::wall))?;
+    let ledger = Store::open_shared(ledger::existing_path(settings)?, Arc::new(clock::wall))?;
     let row = ledger.purchase(id).await?;
-    let row = row.ok_or_else(|| format!("{id}: no purchase has this id"))?;
+    let row = row.ok_or_else(|| format!("there is no purchase {id}"))?;
     if row.state != PurchaseState::Unknown {
         return Err(CommandError::from(format!(
-            "{id}: its outcome is known: {}; only unknown outcomes can be resolved",
+            "{id} is already {}; only unknown outcomes can be resolved",
             row.state.name()
         )));
     }
     let (ending, state) = match outcome {
         Resolution::Charged => (
-            charged_without_reply(row.price, app::terms(config).keep(row.service)),
+            charged_without_reply(row.price, app::terms(settings).keep(row.service)),
             PurchaseState::Charged,
         ),
         Resolution::Released => (Settlement::Released, PurchaseState::Released),

@@ -1,4 +1,4 @@
-//! `tollgate reconcile`: settles unknown outcomes by the gateway's counters, and prints the drift.
+//! `tollgate reconcile`: resolves unknown outcomes from the gateway's counters.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -16,22 +16,20 @@ use crate::clock::{self, iso8601};
 use crate::config::{Settings, Target};
 use crate::contract::money::Usd;
 use crate::reports::text::strip_controls;
-use crate::store::{PurchaseId, PurchaseRecord, PurchaseState, Store};
+use crate::store::{PurchaseRecord, PurchaseState, Store};
 use crate::upstream::billing;
 
-/// `--format`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormat {
-    /// Lines for people
+    /// Text
     Text,
-    /// One object
+    /// JSON
     Json,
 }
 
 #[derive(Serialize)]
 struct ReconcileReport {
     dry_run: bool,
-    /// When the checkpoint was noted that is compared from; none for the first.
     since: Option<String>,
     purchases: Vec<ReportedPurchase>,
     charged: Option<Usd>,
@@ -41,7 +39,6 @@ struct ReconcileReport {
     checkpoint: &'static str,
 }
 
-/// A purchase whose outcome was unknown, and what is known now.
 #[derive(Serialize)]
 struct ReportedPurchase {
     id: String,
@@ -52,40 +49,41 @@ struct ReportedPurchase {
     reason: String,
 }
 
-/// Prints what can be decided and what cannot, and writes it to the ledger unless this is a `dry_run`.
+/// Prints the report; unless this is a `dry_run`, also records it in the ledger.
 pub async fn reconcile(
-    config: &Settings,
+    settings: &Settings,
     (dry_run, format): (bool, ReportFormat),
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    let report = compare(config, dry_run).await?;
+    let report = compare(settings, dry_run).await?;
     match format {
         ReportFormat::Text => print(&report, out)?,
         ReportFormat::Json => print_json(&report, out)?,
     }
-    let is_left = report.purchases.iter().any(|one| one.state == PurchaseState::Unknown.name());
-    Ok(if is_left { Exit::Unresolved } else { Exit::Done })
+    let is_unresolved =
+        report.purchases.iter().any(|one| one.state == PurchaseState::Unknown.name());
+    Ok(if is_unresolved { Exit::Unresolved } else { Exit::Done })
 }
 
-async fn compare(config: &Settings, dry_run: bool) -> Result<ReconcileReport, CommandError> {
-    let Target::Live { base_url, keys } = &config.gateway.target else {
-        let why = "the sandbox's play money is never reconciled; set gateway.base_url and a key";
+async fn compare(settings: &Settings, dry_run: bool) -> Result<ReconcileReport, CommandError> {
+    let Target::Live { base_url, keys } = &settings.gateway.target else {
+        let why =
+            "the sandbox uses play money, which is not reconciled; set gateway.base_url and a key";
         return Err(why.into());
     };
-    let path = ledger::existing_path(config)?;
-    let way = ledger::gateway_access(config, path)?;
+    let path = ledger::existing_path(settings)?;
+    let access = ledger::gateway_access(settings, path)?;
     let clock = Arc::new(clock::wall);
-    let ledger = match &way {
+    let ledger = match &access {
         GatewayAccess::Standalone(store) => store.clone(),
-        // In a dry run, one that cannot be written beside a server.
         GatewayAccess::ViaServer(_) if dry_run => Store::open_read_only(path, clock)?,
         GatewayAccess::ViaServer(_) => Store::open_shared(path, clock)?,
     };
-    let look = match way {
+    let look = match access {
         GatewayAccess::ViaServer(server) => checkpoints::compare(&ledger, server.listing()).await?,
         GatewayAccess::Standalone(store) => {
-            let window = app::standalone_rate_limit(store, &config.gateway).await;
-            let gateway = app::standalone_gateway(&config.gateway, base_url, keys, window)?;
+            let window = app::standalone_rate_limit(store, &settings.gateway).await;
+            let gateway = app::standalone_gateway(&settings.gateway, base_url, keys, window)?;
             let listing = async { billing::fetch(gateway).await.map_err(|why| why.to_string()) };
             checkpoints::compare(&ledger, listing).await?
         }
@@ -95,14 +93,14 @@ async fn compare(config: &Settings, dry_run: bool) -> Result<ReconcileReport, Co
         .map(|before| reconcile::decide(&before, &look.now, &look.evidence, look.read_at));
     let drift = verdict.as_ref().map(|verdict| verdict.drift);
     let checkpoint = if dry_run {
-        "nothing is changed: this is a dry run"
+        "dry run: nothing was changed"
     } else {
-        let terms = app::terms(config);
+        let terms = app::terms(settings);
         let keep = |service| terms.keep(service);
         if checkpoints::apply_verdict(&ledger, &look, verdict.as_ref(), keep).await? {
-            "a new checkpoint is noted"
+            "a new checkpoint was recorded"
         } else {
-            "the checkpoint stays where it is, as more can be told later: try again"
+            "the checkpoint stays, because more outcomes may be known later: try again"
         }
     };
     Ok(ReconcileReport {
@@ -122,18 +120,15 @@ fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandEr
         report;
     let (Some(since), Some(charged), Some(unknown), Some(drift)) = (since, charged, unknown, drift)
     else {
-        let first =
-            "nothing to compare with yet: outcomes can be told from the first checkpoint on";
-        writeln!(out, "{first}")?;
+        writeln!(out, "nothing to compare: outcomes can be resolved from the first checkpoint on")?;
         if !purchases.is_empty() {
-            let why = "there is nothing to tell them by, they stay spent";
-            writeln!(out, "{} unknown so far: {why}", purchases.len())?;
+            let count = purchases.len();
+            writeln!(out, "{count} unknown so far: these cannot be resolved, and count as spent")?;
         }
         return Ok(writeln!(out, "{checkpoint}")?);
     };
     writeln!(out, "since      {since}")?;
     for ReportedPurchase { id, service, model, price, state, reason } in purchases {
-        let state = if *state == PurchaseState::Released.name() { "free" } else { state };
         let (model, price) = (strip_controls(model), price.short());
         writeln!(out, "{state:<10} {id}  {service} {model}, {price}: {reason}")?;
     }
@@ -141,10 +136,10 @@ fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandEr
         writeln!(out, "unknown    none")?;
     }
     let (charged, open) = (charged.short(), unknown.short());
-    writeln!(out, "here       {charged} charged since then, {open} unknown or under way")?;
+    writeln!(out, "ledger     {charged} charged since then, {open} unknown or in flight")?;
     match spent {
         Some(spent) => writeln!(out, "gateway    {} spent since then", spent.short())?,
-        None => writeln!(out, "gateway    its counter went back")?,
+        None => writeln!(out, "gateway    counter went back")?,
     }
     Ok(writeln!(out, "drift      {drift}\n{checkpoint}")?)
 }
@@ -152,52 +147,42 @@ fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandEr
 fn difference(drift: &Drift) -> String {
     match drift.difference() {
         Some(Difference::None) => "none, to the cent".to_owned(),
-        Some(Difference::Unknown) => "none beyond what is unknown or under way here".to_owned(),
+        Some(Difference::Unknown) => "none beyond what is unknown or in flight".to_owned(),
         Some(Difference::More(amount)) => {
-            format!("the gateway took {} more than is booked here", amount.short())
+            format!("the gateway charged {} more than the ledger", amount.short())
         }
         Some(Difference::Less(amount)) => {
-            format!("the gateway took {} less than is charged here", amount.short())
+            format!("the gateway charged {} less than the ledger", amount.short())
         }
-        None => "cannot be told".to_owned(),
+        None => "unknown".to_owned(),
     }
 }
 
 fn purchases(look: &Comparison, verdict: Option<&Verdict>) -> Vec<ReportedPurchase> {
-    let told: Vec<_> = match verdict {
-        Some(Verdict { settled, undecided, .. }) => {
-            let settled = settled.iter().map(|Decision { id, charged, proof }| {
-                let state = if charged.is_some() {
-                    PurchaseState::Charged
-                } else {
-                    PurchaseState::Released
-                };
-                (*id, state, proof.to_string())
-            });
-            let left = undecided
-                .iter()
-                .map(|(id, doubt)| (*id, PurchaseState::Unknown, doubt.to_string()));
-            settled.chain(left).collect()
-        }
-        None => {
-            let why = "there is no checkpoint to tell it by";
-            let lost = look.evidence.iter();
-            lost.map(|entry| (entry.purchase.id, PurchaseState::Unknown, why.to_owned())).collect()
-        }
-    };
-    let rows: HashMap<_, _> =
-        look.evidence.iter().map(|one| (one.purchase.id, &one.purchase)).collect();
-    let purchase = |(id, state, reason): (PurchaseId, PurchaseState, String)| {
-        let row: &PurchaseRecord = rows.get(&id)?;
-        let (service, model, price) = (row.service.name(), row.model.clone(), row.price);
+    let mut outcomes = HashMap::new();
+    if let Some(Verdict { settled, undecided, .. }) = verdict {
+        outcomes.extend(settled.iter().map(|Decision { id, charged, proof }| {
+            let state =
+                if charged.is_some() { PurchaseState::Charged } else { PurchaseState::Released };
+            (*id, (state, proof.to_string()))
+        }));
+        let unknown = undecided.iter();
+        outcomes
+            .extend(unknown.map(|(id, doubt)| (*id, (PurchaseState::Unknown, doubt.to_string()))));
+    }
+    let rows = look.evidence.iter().map(|entry| &entry.purchase);
+    let report = |purchase: &PurchaseRecord| {
+        let outcome = outcomes.remove(&purchase.id);
+        let first = || (PurchaseState::Unknown, "no earlier checkpoint to compare with".to_owned());
+        let (state, reason) = outcome.or_else(|| verdict.is_none().then(first))?;
         Some(ReportedPurchase {
-            id: id.to_string(),
-            service,
-            model,
-            price,
+            id: purchase.id.to_string(),
+            service: purchase.service.name(),
+            model: purchase.model.clone(),
+            price: purchase.price,
             state: state.name(),
             reason,
         })
     };
-    told.into_iter().filter_map(purchase).collect()
+    rows.filter_map(report).collect()
 }

@@ -1,4 +1,4 @@
-//! Reads the settings again while the server runs, on SIGHUP: all of them hold, or none.
+//! Reloads the settings on SIGHUP: either all of them apply, or none.
 
 use std::io;
 use std::path::Path;
@@ -10,15 +10,15 @@ use super::{CommandError, load, process};
 use crate::app::App;
 use crate::config::{Settings, Target};
 
-/// Returns the new gate, which every core has by then; or the old one, with the reason in the log.
+/// Returns the new app, which all cores then use, or the old one if the settings are rejected.
 pub(super) fn reload(old: App, config_path: Option<&Path>, cores: &[Core]) -> App {
     match rebuild(&old, config_path, cores) {
         Ok(new) => {
-            info!("settings read again");
+            info!("settings reloaded");
             new
         }
-        Err(CommandError { message: why, .. }) => {
-            error!("the new settings are refused, the old ones stay: {why}");
+        Err(CommandError { message: reason, .. }) => {
+            error!(reason, "settings rejected");
             old
         }
     }
@@ -26,15 +26,15 @@ pub(super) fn reload(old: App, config_path: Option<&Path>, cores: &[Core]) -> Ap
 
 fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App, CommandError> {
     let mut loaded = load(config_path, true)
-        .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
-    process::fit_open_file_limit(&mut loaded.config.server);
-    check_changes(&old.config, &loaded.config)?;
+        .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+    process::fit_open_file_limit(&mut loaded.settings.server);
+    check_changes(&old.settings, &loaded.settings)?;
     for warning in &loaded.warnings {
-        warn!("{warning}");
+        warn!(warning, "risky setting");
     }
-    let app = old.with_settings(loaded.config)?;
+    let app = old.with_settings(loaded.settings)?;
     let stacks = cores.iter().map(|core| core.build_stack(&app)).collect::<io::Result<Vec<_>>>()?;
-    // First: nothing goes to another account by the former one's rate limit.
+    // Before the swap, so that no request to a new account uses the old rate limit.
     app.replace(old);
     for (core, stack) in cores.iter().zip(stacks) {
         core.swap_stack(stack);
@@ -44,10 +44,10 @@ fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App,
 }
 
 fn check_changes(old: &Settings, new: &Settings) -> Result<(), CommandError> {
-    let is_sandbox = |config: &Settings| matches!(config.gateway.target, Target::Sandbox);
+    let is_sandbox = |settings: &Settings| matches!(settings.gateway.target, Target::Sandbox);
     let (before, after) = (&old.server, &new.server);
-    // The rest of the new settings was judged by these: a budget by who can reach us, say.
-    let refused = [
+    // Other settings were validated against these: for example, whether a budget is required.
+    let rejected = [
         ("server.listen", before.listen != after.listen),
         ("gateway.base_url", is_sandbox(old) != is_sandbox(new)),
         ("access.mode", old.access.mode != new.access.mode),
@@ -63,11 +63,11 @@ fn check_changes(old: &Settings, new: &Settings) -> Result<(), CommandError> {
         ("sandbox", old.sandbox != new.sandbox),
         ("log", old.log != new.log),
     ];
-    if let Some((setting, _)) = refused.iter().find(|(_, is_changed)| *is_changed) {
-        return Err(format!("{setting} can only change with a restart").into());
+    if let Some((setting, _)) = rejected.iter().find(|(_, is_changed)| *is_changed) {
+        return Err(format!("{setting} can only change at a restart").into());
     }
     for (setting, _) in ignored.iter().filter(|(_, is_changed)| *is_changed) {
-        warn!(setting, "takes effect with a restart only");
+        warn!(setting, "setting takes effect after a restart");
     }
     Ok(())
 }
@@ -90,9 +90,9 @@ mod tests {
             .unwrap();
         let loaded = load(Some(&path), true).expect("settings of a sandbox");
         let (shutdown, runtime) = (Shutdown::default(), Handle::current());
-        let secret = || Err(io::Error::other("nobody logs in"));
-        let shared = app::start(&loaded.config, None, &runtime, &shutdown, secret).await.unwrap();
-        let mut app = App::new(loaded.config, vec![], shared.clone()).unwrap();
+        let secret = || Err(io::Error::other("not needed"));
+        let shared = app::start(&loaded.settings, None, &runtime, &shutdown, secret).await.unwrap();
+        let mut app = App::new(loaded.settings, vec![], shared.clone()).unwrap();
         tokio::spawn(app.watch_account());
         let free = || shared.rate_limit.free_slots();
         for _ in 0..1_000 {

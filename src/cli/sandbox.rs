@@ -1,36 +1,30 @@
-//! `tollgate sandbox`: the make-believe gateway alone, for work on another program.
+//! `tollgate sandbox`: runs the simulated gateway alone.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::Exit;
-use super::serve::bind;
+use super::serve::{Signals, bind};
 use crate::app;
 use crate::config::Settings;
 
-/// Runs it until it is told to stop. Its key is play money's, and printed so that it can be used.
 pub async fn sandbox(
-    config: &Settings,
+    settings: &Settings,
     listen: SocketAddr,
     out: &mut impl Write,
 ) -> io::Result<Exit> {
-    let sandbox = app::sandbox(config);
+    let sandbox = app::sandbox(settings);
     let listener = TcpListener::from_std(bind(listen)?)?;
-    // Before anybody can read that it runs: a signal that nobody takes ends a process on the spot.
-    let mut term = signal(SignalKind::terminate())?;
-    let mut int = signal(SignalKind::interrupt())?;
+    // Registered before the address is printed: an unhandled signal would kill the process.
+    let mut signals = Signals::new()?;
     writeln!(out, "sandbox   http://{}", listener.local_addr()?)?;
     for key in sandbox.keys() {
         writeln!(out, "key       {key}")?;
     }
     writeln!(out, "balance   {} of play money", sandbox.balance().short())?;
     out.flush()?;
-    let shutdown = async move {
-        tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
-    };
-    sandbox.serve(listener, shutdown).await;
+    sandbox.serve(listener, async move { signals.terminated().await }).await;
     Ok(Exit::Done)
 }

@@ -1,4 +1,4 @@
-//! Finds the secret that keys the hashes of tokens and cookies, or makes it beside the ledger.
+//! Reads the secret for token and cookie hashes, or creates it beside the ledger.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -16,36 +16,36 @@ use crate::store;
 const FILE_NAME: &str = "tollgate.secret";
 const MAX_SIZE: u64 = 4_096;
 
-/// Returns the secret of the settings, or of the file beside the ledger, which is created unless tokens depend
-/// on a lost one ([`SecretError`]), or a random one if the ledger is in memory. No error repeats it.
-pub(crate) fn secret(config: &Settings) -> io::Result<Secret> {
-    if let StoreConfig::Sqlite(ledger) = &config.store
-        && is_missing(config)
+/// Returns the secret of the settings or of the file beside the ledger; random for one in memory. A
+/// missing file is created unless tokens depend on the old one.
+pub(crate) fn secret(settings: &Settings) -> io::Result<Secret> {
+    if let StoreConfig::Sqlite(ledger) = &settings.store
+        && is_missing(settings)
         && store::Store::needs_token_secret(ledger)
     {
         return Err(io::Error::other(SecretError::Lost));
     }
-    secret_or_new(config).map_err(io::Error::other)
+    secret_or_new(settings).map_err(io::Error::other)
 }
 
-/// As [`secret`], but a lost one is replaced, which invalidates the tokens that were made with it.
-pub(super) fn secret_or_new(config: &Settings) -> Result<Secret, String> {
-    if let Some(given) = &config.secret {
-        return Ok(Secret::new(given.expose().as_bytes()));
+/// Like [`secret`], but replaces a lost secret, which invalidates the tokens made with it.
+pub(super) fn secret_or_new(settings: &Settings) -> Result<Secret, String> {
+    if let Some(secret) = &settings.secret {
+        return Ok(Secret::new(secret.expose().as_bytes()));
     }
-    let Some(path) = path_of(config) else {
+    let Some(path) = path_of(settings) else {
         return Secret::random().map_err(|error| error.to_string());
     };
     let found = read_or_create(&path).map_err(|why| format!("{}: {why}", path.display()))?;
     Ok(Secret::new(found.expose().as_bytes()))
 }
 
-pub(super) fn is_missing(config: &Settings) -> bool {
-    path_of(config).is_some_and(|path| matches!(path.try_exists(), Ok(false)))
+pub(super) fn is_missing(settings: &Settings) -> bool {
+    path_of(settings).is_some_and(|path| matches!(path.try_exists(), Ok(false)))
 }
 
-pub(super) fn path_of(config: &Settings) -> Option<PathBuf> {
-    match (&config.secret, &config.store) {
+pub(super) fn path_of(settings: &Settings) -> Option<PathBuf> {
+    match (&settings.secret, &settings.store) {
         (None, StoreConfig::Sqlite(ledger)) => Some(ledger.with_file_name(FILE_NAME)),
         (Some(_), _) | (None, StoreConfig::Memory) => None,
     }
@@ -55,13 +55,12 @@ pub(super) fn parent_dir(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whoever comes first makes it, and everybody reads it.
 fn read_or_create(path: &Path) -> Result<SecretText, String> {
-    let unmade =
-        |error| format!("the secret cannot be made ({error}); set TOLLGATE_SECRET instead");
+    let create_error =
+        |error| format!("cannot create the secret ({error}); set TOLLGATE_SECRET instead");
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            create(path).and_then(|()| File::open(path)).map_err(unmade)?
+            create(path).and_then(|()| File::open(path)).map_err(create_error)?
         }
         found => found.map_err(|error| error.to_string())?,
     };
@@ -69,33 +68,32 @@ fn read_or_create(path: &Path) -> Result<SecretText, String> {
 }
 
 fn read(mut file: &File) -> Result<SecretText, String> {
-    let about = file.metadata().map_err(|error| error.to_string())?;
-    if !about.is_file() || about.len() > MAX_SIZE {
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    if !metadata.is_file() || metadata.len() > MAX_SIZE {
         return Err("expected a small file with the secret".to_owned());
     }
-    if about.permissions().mode() & 0o077 != 0 {
-        return Err("others than its owner can read or change the secret; chmod 600 it".to_owned());
+    if metadata.permissions().mode() & 0o077 != 0 {
+        return Err("other users can read or change the secret; chmod 600 it".to_owned());
     }
     let mut text = Zeroizing::new(String::new());
-    // It may be one that cannot be read as text; the error says no more than that.
     file.read_to_string(&mut text).map_err(|error| error.to_string())?;
     SecretText::new(&text).map_err(str::to_owned)
 }
 
-/// Nobody ever sees a part of it: it gets its name when it is on the disk, and one alone gets it.
+/// Writes a temporary file and links it to `path`, so that no process reads a part of it.
 fn create(path: &Path) -> io::Result<()> {
     let folder = parent_dir(path);
-    let draft = folder.join(format!(".{FILE_NAME}.{}", Uuid::now_v7()));
-    let named = write(&draft).and_then(|()| fs::hard_link(&draft, path));
-    fs::remove_file(&draft).ok();
-    match named {
+    let temporary = folder.join(format!(".{FILE_NAME}.{}", Uuid::now_v7()));
+    let linked = write(&temporary).and_then(|()| fs::hard_link(&temporary, path));
+    fs::remove_file(&temporary).ok();
+    match linked {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         Ok(()) | Err(_) => File::open(folder)?.sync_all(),
     }
 }
 
-fn write(draft: &Path) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft)?;
+fn write(path: &Path) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     writeln!(file, "{}", &**token::random()?)?;
     file.sync_all()
 }
@@ -107,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_who_come_at_once_get_the_same_secret() {
+    fn concurrent_readers_get_the_same_secret() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE_NAME);
         let found: Vec<_> = thread::scope(|scope| {
@@ -118,11 +116,11 @@ mod tests {
         let kept = fs::read_to_string(&path).unwrap();
         assert!(found.iter().all(|secret| secret.expose() == kept.trim_end()));
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no draft is left");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
     }
 
     #[test]
-    fn a_file_that_others_can_read_is_refused_until_it_is_closed_to_them() {
+    fn file_that_others_can_read_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE_NAME);
         let made = read_or_create(&path).unwrap();
@@ -135,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_no_secret_in_it_is_left_as_it_is_and_not_repeated() {
+    fn file_without_a_secret_is_neither_changed_nor_printed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE_NAME);
         for content in [&b"hunter2"[..], b"", b"\xff\xfe", &[b'x'; 10_000]] {
@@ -150,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_settings_give_comes_before_the_file() {
+    fn secret_of_the_settings_overrides_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let beside = StoreConfig::Sqlite(folder.path().join("ledger.db"));
         let long = "a secret of 0123456789abcdef0123456789";
@@ -159,7 +157,7 @@ mod tests {
             store: beside.clone(),
             ..Settings::default()
         };
-        let hash = |config: &Settings| token::hash_token(&secret(config).unwrap(), "tg_a");
+        let hash = |settings: &Settings| token::hash_token(&secret(settings).unwrap(), "tg_a");
         assert_eq!(hash(&given), token::hash_token(&Secret::new(long.as_bytes()), "tg_a"));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 

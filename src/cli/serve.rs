@@ -1,4 +1,4 @@
-//! `tollgate serve`: one runtime per core for callers, one more for everything behind them.
+//! `tollgate serve`: one runtime per core for callers, and one for everything else.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -8,7 +8,6 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinHandle;
@@ -17,53 +16,52 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::check::{budgets, callers, gateway};
-use super::core::{Core, runtime};
+use super::core::Core;
 use super::reload::reload;
 use super::secret::secret;
-use super::{CommandError, Exit, Loaded, process};
+use super::{CommandError, Exit, Loaded, process, runtime};
 use crate::access::SecretError;
-use crate::app::{self, App, SharedState, Shutdown, TIDY_INTERVAL};
+use crate::app::{self, App, Shutdown, TIDY_INTERVAL};
 use crate::clock;
-use crate::config::Settings;
 use crate::downstream::host::Hosts;
 use crate::problem::{DRAINING, LEDGER_UNAVAILABLE, Problem};
 use crate::routes::ops::Ops;
 use crate::server;
 use crate::store::{AccountBinding, Opening, Store};
 
-/// How long the ledger's answer to a probe holds, and how long it may take.
+/// How long the result of a ledger probe is cached, and how long a probe may take.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the ledger may take to close when nothing is under way any more.
+/// How long the ledger may take to close after the drain.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs the proxy until it is told to stop. `new_account` gives the ledger to the gateway's account.
+/// Runs the proxy until SIGTERM or SIGINT. `new_account` binds the ledger to the gateway's account.
 pub fn serve(
     loaded: Loaded,
     config_path: Option<PathBuf>,
     new_account: bool,
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    let mut config = loaded.config;
-    let behind = runtime()?;
-    // Before anybody can know that we run: from the first listener on, a signal means a stop in good order.
-    let mut signals = behind.block_on(async { Signals::new() })?;
-    process::start_log(config.log);
+    let mut settings = loaded.settings;
+    let runtime = runtime()?;
+    // Registered first: once there is a listener, a signal must shut down gracefully.
+    let mut signals = runtime.block_on(async { Signals::new() })?;
+    process::start_log(settings.log);
     for warning in loaded.warnings {
-        warn!("{warning}");
+        warn!(warning, "risky setting");
     }
-    process::fit_open_file_limit(&mut config.server);
-    // All sockets before the first request: half a server is none.
+    process::fit_open_file_limit(&mut settings.server);
+    // Every socket is bound before the first request is accepted.
     let listeners =
-        config.server.listen.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
-    let admin = bind(config.ops.listen)?;
+        settings.server.listen.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
+    let admin = bind(settings.ops.listen)?;
     let shutdown = Shutdown::default();
-    let finding = || secret(&config);
+    let secret = || secret(&settings);
     let preparing =
-        app::prepare(&config, Some(admin.local_addr()?), behind.handle(), &shutdown, finding);
-    let Some(prepared) = behind.block_on(signals.unless_terminated(preparing)) else {
-        info!("stopped before the start was over");
+        app::prepare(&settings, Some(admin.local_addr()?), runtime.handle(), &shutdown, secret);
+    let Some(prepared) = runtime.block_on(signals.unless_terminated(preparing)) else {
+        info!("stopped during startup");
         return Ok(Exit::Done);
     };
     let (shared, opening) = prepared.map_err(start_error)?;
@@ -71,24 +69,23 @@ pub fn serve(
         shared.binding.adopt_next_account();
         shared.rate_limit.forget_limit();
     }
-    let own = app::own_addresses(&config.server.listen)?;
-    // A file that was read must still be there at a reload: without it, its budgets would be gone.
+    let own = app::own_addresses(&settings.server.listen)?;
+    // A reload must find the same file: without it, its budgets would be lost.
     let config_path = config_path.or(loaded.file);
-    let app = App::new(config, own, shared.clone())?;
+    let app = App::new(settings, own, shared)?;
     let cores = Core::start_all(&app, &listeners, &shutdown)?;
-    let server = Server { shared, shutdown, cores, config_path };
-    behind.block_on(server.run(app, opening, (listeners, admin), &mut signals, out))
+    let server = Server { shutdown, cores, config_path };
+    runtime.block_on(server.run(app, opening, (listeners, admin), &mut signals, out))
 }
 
 fn start_error(error: io::Error) -> CommandError {
-    if error.get_ref().is_some_and(|fault| fault.is::<SecretError>()) {
+    if error.get_ref().is_some_and(|error| error.is::<SecretError>()) {
         return CommandError::usage(error.to_string());
     }
     error.into()
 }
 
 struct Server {
-    shared: SharedState,
     shutdown: Shutdown,
     cores: Vec<Core>,
     config_path: Option<PathBuf>,
@@ -103,96 +100,95 @@ impl Server {
         signals: &mut Signals,
         out: &mut impl Write,
     ) -> Result<Exit, CommandError> {
-        // The admin listener goes last: probes see `draining` until nothing is left to drain.
+        // The ops listener stops last, so that probes see `draining` until the drain ends.
         let end = CancellationToken::new();
         let at = admin.local_addr()?;
-        self.serve_ops(&app, admin, end.clone())?;
-        let access = Arc::clone(&self.shared.access);
+        serve_ops(&app, &self.shutdown, admin, end.clone())?;
+        let access = Arc::clone(&app.shared.access);
         tokio::spawn(async move { access.run().await });
         for listener in &listeners {
             info!(page = %listener.local_addr()?, admin = %at, "listening");
         }
-        let begun = signals.unless_terminated(app::open(&self.shared, opening)).await;
+        let begun = signals.unless_terminated(app::open(&app.shared, opening)).await;
         let is_open = begun.transpose().map_err(start_error)?.is_some();
         if is_open {
-            self.print_banner(&app.config, &listeners, at, out)?;
+            print_banner(&app, &listeners, at, out)?;
         }
-        // With these open beside the cores' own, the kernel would accept connections that nobody serves.
+        // The cores have clones. These would accept connections that are never served.
         drop(listeners);
-        let drain = app.config.server.drain;
+        let drain = app.settings.server.drain;
         if is_open {
             tokio::spawn(app.watch_account());
             let reload = |app| reload(app, self.config_path.as_deref(), &self.cores);
             run_until_stopped(app, App::tidy, reload, signals).await;
         }
         self.shutdown.draining.cancel();
-        info!("stopping: finishing what is under way");
+        info!("drain started");
         spawn_exit_watchdog(drain);
         Core::drain_all(self.cores, drain, &self.shutdown).await;
         end.cancel();
         Ok(Exit::Done)
     }
+}
 
-    fn serve_ops(&self, app: &App, admin: StdListener, end: CancellationToken) -> io::Result<()> {
-        let own = app::own_addresses(&[admin.local_addr()?])?;
-        let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&self.shared.hosts));
-        let guard =
-            move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
-        let probe = Arc::new(Probe {
-            stopping: self.shutdown.draining.clone(),
-            binding: self.shared.binding.clone(),
-            ledger: self.shared.store.clone(),
-            latest: Mutex::default(),
-        });
-        let ready = move || {
-            let probe = Arc::clone(&probe);
-            async move { probe.ready().await }
-        };
-        let service = Ops {
-            access: Some(Arc::clone(&self.shared.access)),
-            summary: Some(app.summary.clone()),
-            host_guard: Arc::new(guard),
-            own_addresses: own.into(),
-            ..Ops::new(Arc::clone(&self.shared.metrics), ready)
-        };
-        // Who reaches the admin listener at all is not among those who crowd out each other.
-        let connections = Arc::new(Semaphore::new(process::OPS_CONNECTIONS));
-        let settings = server::ConnectionSettings {
-            address_limits: Arc::default(),
-            connections,
-            ..app.server()
-        };
-        let introduce = move |peer: SocketAddr| service.service_for(peer.ip());
-        tokio::spawn(server::run(TcpListener::from_std(admin)?, introduce, settings, end));
-        Ok(())
-    }
+fn serve_ops(
+    app: &App,
+    shutdown: &Shutdown,
+    admin: StdListener,
+    end: CancellationToken,
+) -> io::Result<()> {
+    let own = app::own_addresses(&[admin.local_addr()?])?;
+    let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&app.shared.hosts));
+    let guard =
+        move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
+    let probe = Arc::new(Probe {
+        stopping: shutdown.draining.clone(),
+        binding: app.shared.binding.clone(),
+        ledger: app.shared.store.clone(),
+        latest: Mutex::default(),
+    });
+    let ready = move || {
+        let probe = Arc::clone(&probe);
+        async move { probe.ready().await }
+    };
+    let service = Ops {
+        access: Some(Arc::clone(&app.shared.access)),
+        summary: Some(app.summary.clone()),
+        host_guard: Arc::new(guard),
+        own_addresses: own.into(),
+        ..Ops::new(Arc::clone(&app.shared.metrics), ready)
+    };
+    // The per-address limit does not apply to operators.
+    let connections = Arc::new(Semaphore::new(process::OPS_CONNECTIONS));
+    let settings =
+        server::ConnectionSettings { address_limits: Arc::default(), connections, ..app.server() };
+    let make_service = move |peer: SocketAddr| service.service_for(peer.ip());
+    tokio::spawn(server::run(TcpListener::from_std(admin)?, make_service, settings, end));
+    Ok(())
+}
 
-    /// Where the page is, what it costs, who may come: the first thing that a person reads.
-    fn print_banner(
-        &self,
-        config: &Settings,
-        listeners: &[StdListener],
-        admin: SocketAddr,
-        out: &mut impl Write,
-    ) -> io::Result<()> {
-        writeln!(out, "tollgate {}", env!("CARGO_PKG_VERSION"))?;
-        for listener in listeners {
-            writeln!(out, "page      http://{}", listener.local_addr()?)?;
-        }
-        let count = self.shared.access.member_count();
-        writeln!(out, "gateway   {}", gateway(&config.gateway.target))?;
-        writeln!(out, "callers   {}", callers(&config.access.mode, count))?;
-        writeln!(out, "budgets   {}", budgets(&config.budget))?;
-        writeln!(out, "admin     http://{admin}")?;
-        out.flush()?;
-        if config.is_local_only() {
-            // One that tells nothing of itself looks like a browser on this machine.
-            info!(
-                "no front-end is named; before one is, set server.hosts and server.trusted_proxies"
-            );
-        }
-        Ok(())
+fn print_banner(
+    app: &App,
+    listeners: &[StdListener],
+    admin: SocketAddr,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    writeln!(out, "tollgate {}", env!("CARGO_PKG_VERSION"))?;
+    for listener in listeners {
+        writeln!(out, "page      http://{}", listener.local_addr()?)?;
     }
+    let settings = &app.settings;
+    let members = app.shared.access.member_count();
+    writeln!(out, "gateway   {}", gateway(&settings.gateway.target))?;
+    writeln!(out, "callers   {}", callers(&settings.access.mode, members))?;
+    writeln!(out, "budgets   {}", budgets(&settings.budget))?;
+    writeln!(out, "admin     http://{admin}")?;
+    out.flush()?;
+    if settings.is_local_only() {
+        // Behind an unknown reverse proxy, every caller looks like a local browser.
+        info!(settings = "server.hosts, server.trusted_proxies", "no reverse proxy configured");
+    }
+    Ok(())
 }
 
 struct Probe {
@@ -209,23 +205,20 @@ impl Probe {
             return Err(refusal(&DRAINING));
         }
         if self.ledger.is_starting() {
-            let why = "starting: the ledger is being opened";
-            return Err(refusal(&LEDGER_UNAVAILABLE).detail(why));
+            return Err(refusal(&LEDGER_UNAVAILABLE).detail("starting: the ledger is opening"));
         }
         self.binding.ensure_same_account()?;
         let mut latest = self.latest.lock().await;
-        let is_usable = match *latest {
-            Some((at, is_usable)) if at.elapsed() < PROBE_INTERVAL => is_usable,
-            _ => {
-                let answer = timeout(PROBE_TIMEOUT, self.ledger.ensure_usable()).await;
-                let is_usable = matches!(answer, Ok(Ok(())));
-                *latest = Some((clock::now(), is_usable));
-                is_usable
-            }
-        };
-        // The store's own words name paths: they are for the log.
-        let why = "the ledger cannot be used, so nothing is sold; the server's log says why";
-        if is_usable { Ok(()) } else { Err(refusal(&LEDGER_UNAVAILABLE).detail(why)) }
+        if latest.is_none_or(|(at, _)| at.elapsed() >= PROBE_INTERVAL) {
+            let answer = timeout(PROBE_TIMEOUT, self.ledger.ensure_usable()).await;
+            *latest = Some((clock::now(), matches!(answer, Ok(Ok(())))));
+        }
+        if matches!(*latest, Some((_, true))) {
+            return Ok(());
+        }
+        // The store's error has paths, so it is only logged.
+        let why = "the ledger is unusable, so nothing can be sold; see the server's log";
+        Err(refusal(&LEDGER_UNAVAILABLE).detail(why))
     }
 }
 
@@ -234,7 +227,7 @@ pub(super) fn bind(at: SocketAddr) -> io::Result<StdListener> {
         .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {at}: {error}")))
 }
 
-/// Tidies now and then, reloads on SIGHUP, and returns at the first SIGTERM or SIGINT.
+/// Tidies at intervals, reloads on SIGHUP, and returns at the first SIGTERM or SIGINT.
 async fn run_until_stopped<A, T: Future<Output = ()> + Send + 'static>(
     mut app: A,
     tidy: impl Fn(&A) -> T,
@@ -245,7 +238,7 @@ async fn run_until_stopped<A, T: Future<Output = ()> + Send + 'static>(
     let Signals { hup, term, int } = signals;
     loop {
         tokio::select! {
-            // One at a time: a ledger that hangs keeps nothing else waiting.
+            // At most one runs, in its own task: a ledger that hangs must not block signals.
             _ = due.tick() => if tidying.as_ref().is_none_or(JoinHandle::is_finished) {
                 tidying = Some(tokio::spawn(tidy(&app)));
             },
@@ -256,15 +249,14 @@ async fn run_until_stopped<A, T: Future<Output = ()> + Send + 'static>(
     }
 }
 
-/// They are heard from the first listener on, whatever the ledger does.
-struct Signals {
+pub(super) struct Signals {
     hup: Signal,
     term: Signal,
     int: Signal,
 }
 
 impl Signals {
-    fn new() -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             hup: signal(SignalKind::hangup())?,
             term: signal(SignalKind::terminate())?,
@@ -272,7 +264,7 @@ impl Signals {
         })
     }
 
-    async fn terminated(&mut self) {
+    pub(super) async fn terminated(&mut self) {
         tokio::select! { _ = self.term.recv() => {}, _ = self.int.recv() => {} }
     }
 
@@ -281,26 +273,24 @@ impl Signals {
     }
 }
 
-/// Exits at a second signal, or soon after `drain`; what is in flight then is an unknown outcome. This has its own
-/// thread because a disk that hangs may block everything else.
+/// Exits at a second signal or soon after `drain`, from a thread that a hanging disk cannot block.
 fn spawn_exit_watchdog(drain: Duration) {
     let watch = move || {
         let watching = async {
             let mut signals = Signals::new()?;
             Ok::<_, io::Error>(timeout(drain + CLOSE_TIMEOUT, signals.terminated()).await.is_ok())
         };
-        let runtime = Builder::new_current_thread().enable_all().build();
-        match runtime.and_then(|runtime| runtime.block_on(watching)) {
+        match runtime().and_then(|runtime| runtime.block_on(watching)) {
             Ok(true) => std::process::exit(1),
             Ok(false) => {
                 error!("ledger not closed in time");
                 std::process::exit(0)
             }
-            Err(error) => warn!(%error, "second signal not heard"),
+            Err(error) => warn!(%error, "exit watchdog failed"),
         }
     };
-    if let Err(error) = thread::Builder::new().name("end".to_owned()).spawn(watch) {
-        warn!(%error, "second signal not heard");
+    if let Err(error) = thread::Builder::new().name("watchdog".to_owned()).spawn(watch) {
+        warn!(%error, "exit watchdog failed");
     }
 }
 
@@ -315,7 +305,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn tidy_that_never_ends_is_not_begun_twice_and_keeps_no_signal_waiting() {
+    async fn tidy_that_hangs_runs_once_and_delays_no_signal() {
         let mut signals = Signals::new().unwrap();
         let (begun, reloaded) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
         let tidy = |_: &()| {
@@ -338,7 +328,7 @@ mod tests {
         tokio::select! {
             () = ended => {}
             () = told => {}
-            () = tokio::time::sleep(TIDY_INTERVAL * 1_000) => panic!("it is deaf"),
+            () = tokio::time::sleep(TIDY_INTERVAL * 1_000) => panic!("no signal was handled"),
         }
         let counts = (begun.load(Ordering::Relaxed), reloaded.load(Ordering::Relaxed));
         assert_eq!(counts, (1, 1));

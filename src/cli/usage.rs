@@ -1,4 +1,4 @@
-//! `tollgate usage`: what was spent, from the ledger, also while a server is writing it.
+//! `tollgate usage`: reports spending from the ledger, also while a server runs.
 
 use std::io::Write;
 use std::time::Duration;
@@ -13,75 +13,56 @@ use crate::reports::text::{csv, table};
 use crate::reports::usage::{SpendTotals, iso_day};
 use crate::store::SpendRow;
 
-/// `--by`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum GroupBy {
-    /// Who bought
+    /// The caller
     Member,
-    /// What was bought
+    /// The model
     Model,
     /// The UTC day
     Day,
 }
 
-/// `--format`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
-    /// Columns for people
+    /// Aligned columns
     Table,
     /// Comma-separated values with a header
     Csv,
-    /// JSON with all details
+    /// JSON with all fields
     Json,
 }
 
-/// `--since`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Since {
-    /// So long before now.
-    Last(Duration),
-    /// From the beginning of this UTC day on.
-    Day(Date),
+/// Parses `90m`, `24h`, `7d` or `2026-11-01` into the time when the report starts.
+pub(super) fn since(text: &str) -> Result<Duration, &'static str> {
+    let start = if text.contains('-') { date(text) } else { before_now(text) };
+    start.ok_or("expected a time such as 24h or 7d, or a date such as 2026-11-01")
 }
 
-/// Reads `90m`, `24h`, `7d`, or a date such as `2026-11-01`.
-pub(super) fn since(text: &str) -> Result<Since, &'static str> {
-    let parsed = if text.contains('-') { date(text) } else { duration(text) };
-    parsed.ok_or("expected a time such as 24h or 7d, or a date such as 2026-11-01")
+fn date(text: &str) -> Option<Duration> {
+    if text.len() != "2026-11-01".len() {
+        return None;
+    }
+    let mut parts = text.split('-').map(|part| part.parse().ok());
+    let date = Date { year: parts.next()??, month: parts.next()??, day: parts.next()?? };
+    // The calendar turns a date that does not exist into another one.
+    (iso_day(date.days()) == text).then(|| date.start())
 }
 
-fn date(text: &str) -> Option<Since> {
-    let [year, month, day] = text.split('-').collect::<Vec<_>>()[..] else { return None };
-    let is_date = (year.len(), month.len(), day.len()) == (4, 2, 2);
-    let date = Date { year: number(year)?, month: number(month)?, day: number(day)? };
-    // A day that the calendar does not have comes back as another one.
-    let exists =
-        date.year >= 1970 && (1..=12).contains(&date.month) && Date::from_days(date.days()) == date;
-    (is_date && exists).then_some(Since::Day(date))
-}
-
-fn duration(text: &str) -> Option<Since> {
+fn before_now(text: &str) -> Option<Duration> {
     const UNITS: &[(char, u64)] = &[('s', 1), ('m', 60), ('h', 3_600), ('d', 86_400)];
     let unit = UNITS.iter().find_map(|(unit, seconds)| Some((text.strip_suffix(*unit)?, seconds)));
     let (count, seconds) = unit?;
-    Some(Since::Last(Duration::from_secs(number(count)?.checked_mul(*seconds)?)))
-}
-
-fn number(digits: &str) -> Option<u64> {
-    let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    digits.parse().ok().filter(|_| plain)
+    let count: u64 = count.parse().ok().filter(|_| count.starts_with(|c: char| c != '+'))?;
+    Some(clock::wall().saturating_sub(Duration::from_secs(count.checked_mul(*seconds)?)))
 }
 
 pub async fn usage(
-    config: &Settings,
-    (since, by, format): (Since, GroupBy, OutputFormat),
+    settings: &Settings,
+    (since, by, format): (Duration, GroupBy, OutputFormat),
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    let since = match since {
-        Since::Last(time) => clock::wall().saturating_sub(time),
-        Since::Day(date) => date.start(),
-    };
-    let rows = ledger::open_read_only(config)?.spend(None, since, usize::MAX).await?;
+    let rows = ledger::open_read_only(settings)?.spend(None, since, usize::MAX).await?;
     let (name, key): (_, fn(&SpendRow) -> String) = match by {
         GroupBy::Member => ("member", |row| row.caller.clone()),
         GroupBy::Model => ("model", |row| row.model.clone()),
@@ -130,14 +111,17 @@ mod tests {
     use super::*;
     use crate::contract::money::Usd;
 
-    #[test]
-    fn a_time_or_a_date_says_since_when() {
-        let day = |year, month, day| Since::Day(Date { year, month, day });
+    #[tokio::test(start_paused = true)]
+    async fn since_is_a_date_or_a_time_before_now() {
+        let now = Date { year: 2026, month: 11, day: 22 }.start();
+        clock::set_wall(Some(now));
+        let last = |seconds| now - Duration::from_secs(seconds);
+        let day = |year, month, day| Date { year, month, day }.start();
         for (text, expected) in [
-            ("24h", Since::Last(Duration::from_secs(86_400))),
-            ("7d", Since::Last(Duration::from_secs(604_800))),
-            ("90m", Since::Last(Duration::from_secs(5_400))),
-            ("0s", Since::Last(Duration::ZERO)),
+            ("24h", last(86_400)),
+            ("7d", last(604_800)),
+            ("90m", last(5_400)),
+            ("0s", now),
             ("2026-11-01", day(2026, 11, 1)),
             ("2024-02-29", day(2024, 2, 29)),
             ("1970-01-01", day(1970, 1, 1)),
@@ -169,10 +153,11 @@ mod tests {
         ] {
             assert!(since(text).is_err(), "{text}");
         }
+        clock::set_wall(None);
     }
 
     #[test]
-    fn a_key_that_would_break_a_line_is_quoted() {
+    fn csv_quotes_keys_with_separators() {
         let sum = SpendTotals { count: 1, charged: Usd::mills(3), ..SpendTotals::default() };
         let lines = ["a,b", "plain", "say \"hi\""].map(|key| line(key, &sum));
         let figures = "1,0.003000,0.000000,0.000000";

@@ -1,9 +1,6 @@
-//! The settings: as written, and as meant ([`Settings`]).
+//! The settings. `proxy.toml` documents each of them.
 //!
-//! Invariant: a `Config` is right. Nothing after it parses a string or checks a setting again.
-//!
-//! Reading is pure: [`Settings::read`] is given text ([`SettingsSource`]), and answers with settings or with
-//! every fault at once. What each setting is for stands in `proxy.toml`.
+//! Invariant: [`Settings`] are valid; no later code parses or checks them again.
 
 mod error;
 mod raw;
@@ -27,15 +24,14 @@ pub use sections::{Environment, SettingsSource};
 use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;
 
-/// Every setting, checked. [`Settings::default`] is what holds when nothing is set: the sandbox, on
-/// loopback, open to whoever can reach it.
+/// All settings, validated. The default is the sandbox on loopback with open access.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub server: ServerConfig,
     pub ops: OpsConfig,
     pub gateway: GatewayConfig,
     pub access: AccessConfig,
-    /// `TOLLGATE_SECRET`, or what is in `TOLLGATE_SECRET_FILE`; if neither is set, a secret is made.
+    /// If `None`, the secret is in a file beside the ledger.
     pub secret: Option<SecretText>,
     pub limits: LimitsConfig,
     pub budget: BudgetConfig,
@@ -51,7 +47,7 @@ pub struct Settings {
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     pub listen: Vec<SocketAddr>,
-    /// Lower-case names without a port.
+    /// Lower case, without a port.
     pub hosts: Vec<String>,
     pub trusted_proxies: Vec<Network>,
     pub max_connections: usize,
@@ -65,7 +61,7 @@ pub struct ServerConfig {
     pub drain: Duration,
 }
 
-/// A network in CIDR notation; an IPv4-mapped IPv6 address is folded to IPv4 first.
+/// A network; an IPv4-mapped IPv6 address is stored as IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     pub address: IpAddr,
@@ -93,9 +89,8 @@ pub struct GatewayConfig {
 #[derive(Clone, Debug)]
 pub enum Target {
     Sandbox,
-    /// https, or http if the host is loopback.
     Live {
-        /// No query, no fragment, no userinfo.
+        /// https, or http to a loopback host; without query, fragment or userinfo.
         base_url: Url,
         keys: Vec<Key>,
     },
@@ -118,7 +113,6 @@ pub struct PassthroughConfig {
 #[derive(Clone, Debug)]
 pub struct AccessConfig {
     pub mode: AccessMode,
-    /// Exact web origins, as browsers write them.
     pub allowed_origins: Vec<String>,
 }
 
@@ -141,9 +135,7 @@ impl AccessMode {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JwtConfig {
-    /// A token's `iss`, exactly.
     pub issuer: String,
-    /// A token's `aud`, exactly, or one of them.
     pub audience: String,
     pub jwks: JwksSource,
     pub leeway: Duration,
@@ -153,12 +145,12 @@ pub struct JwtConfig {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JwksSource {
-    /// https; http if the host is loopback.
+    /// https, or http to a loopback host.
     Url(Url),
     File(PathBuf),
 }
 
-/// Where a claim stands in a token: the names to follow from the outermost object.
+/// The names that lead from the token's outermost object to the claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimPath(pub Vec<String>);
 
@@ -177,7 +169,7 @@ pub struct BudgetConfig {
     pub caller: SpendLimit,
 }
 
-/// Spending per UTC day and month; `None` is no limit.
+/// Spending limits per UTC day and month.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpendLimit {
     pub day: Option<Usd>,
@@ -205,11 +197,21 @@ pub struct JobsConfig {
 
 #[derive(Clone, Debug)]
 pub struct PageConfig {
-    /// A static site to front; `None` is the built-in page.
+    /// The folder of a static site; `None` is the built-in page.
     pub dir: Option<PathBuf>,
     pub fallback: Option<String>,
     pub title: String,
     pub media_origins: Vec<String>,
+    /// The chat model that the page preselects; the cheapest if `None`.
+    pub default_model: Option<String>,
+    /// System messages that the page offers.
+    pub presets: Vec<PresetConfig>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PresetConfig {
+    pub name: String,
+    pub system: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,37 +240,34 @@ impl Settings {
     pub fn warnings(&self) -> Vec<String> {
         let live = matches!(self.gateway.target, Target::Live { .. });
         let in_memory = self.store == StoreConfig::Memory;
-        let open_purse =
+        let is_unlimited =
             self.access.mode == AccessMode::Open && self.budget.total == SpendLimit::default();
-        let admin_is_local = self.ops.listen.ip().to_canonical().is_loopback();
+        let ops_is_local = self.ops.listen.ip().to_canonical().is_loopback();
         let rows = [
             (
                 live && in_memory,
-                "store.url: with \"memory\", what was bought and which keys were used is forgotten when \
-                 the process ends",
+                "store.url: with \"memory\", purchases and idempotency keys are lost at a restart",
             ),
             (
                 live && self.page.media_origins.is_empty(),
-                "page.media_origins: empty, so finished videos are not fetched from where the gateway \
-                 puts them: the page plays none, and GET /bff/video/content is a 404; a job's status has \
-                 the address whose origin belongs here",
+                "page.media_origins: empty, so the page plays no videos and GET /bff/video/content \
+                 returns 404; add the origin of the video addresses in a job's status",
             ),
             (
-                live && self.is_behind_proxy() && open_purse,
-                "budget.total: not set, while server.hosts or server.trusted_proxies say that others \
-                 reach us: whoever does can spend the whole balance",
+                live && self.is_behind_proxy() && is_unlimited,
+                "budget.total: not set, but server.hosts or server.trusted_proxies is: anyone who \
+                 reaches the front-end can spend the whole balance",
             ),
             (
                 self.access.mode == AccessMode::Members && in_memory,
-                "access.mode: with store.url = \"memory\", `tollgate member add` reaches no list that \
-                 this server reads; use \"sqlite:…\"",
+                "access.mode: members need a ledger on disk; set store.url to \"sqlite:…\"",
             ),
-            (!admin_is_local, "admin.listen: the metrics are open to whoever reaches it"),
+            (!ops_is_local, "admin.listen: anyone who reaches this address can read the metrics"),
         ];
         rows.into_iter().filter(|(holds, _)| *holds).map(|(_, text)| text.to_owned()).collect()
     }
 
-    /// Whether only this machine's own users can be calling.
+    /// Returns whether only users of this machine can call.
     pub fn is_local_only(&self) -> bool {
         let own = self.server.listen.iter().all(|at| at.ip().to_canonical().is_loopback());
         own && !self.is_behind_proxy()

@@ -1,4 +1,4 @@
-//! The settings as written: the file's tree with the environment laid over it, each value with its place.
+//! The settings as written in the file and the environment, each value with its location.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use super::error::{Location, SettingError};
 use crate::contract::wire::KEY_PREFIX;
 
 const PREFIX: &str = "TOLLGATE_";
-/// Variables that begin so and are no settings.
+/// Variables with this prefix that are not settings.
 const SECRETS: &[&str] = &["TOLLGATE_SECRET", "TOLLGATE_SECRET_FILE"];
 
 #[derive(Default)]
 pub(super) struct RawSettings {
     pub(super) sections: RawTable,
-    /// The file could not be read to its end: what it does not say means nothing.
+    /// The file has syntax errors, so nothing can be concluded from missing settings.
     pub(super) broken: bool,
 }
 
@@ -38,11 +38,11 @@ pub(super) enum RawValue {
 }
 
 impl RawSettings {
-    /// Reads the file, then lays `TOLLGATE_SECTION__NAME` over it. Faults are about form only.
-    pub(super) fn parse(source: &SettingsSource<'_>, faults: &mut Vec<SettingError>) -> Self {
+    /// Parses the file, and overrides it with `TOLLGATE_SECTION__NAME` variables.
+    pub(super) fn parse(source: &SettingsSource<'_>, errors: &mut Vec<SettingError>) -> Self {
         let mut raw = Self::default();
         if let Some((name, text)) = source.file {
-            let table = file(name, text, faults);
+            let table = file(name, text, errors);
             raw.broken = table.is_none();
             raw.sections = table.unwrap_or_default();
         }
@@ -51,7 +51,7 @@ impl RawSettings {
                 && !SECRETS.contains(&variable.as_str())
                 && !is_service_link(rest, value)
             {
-                raw.overlay(variable, rest, value, faults);
+                raw.overlay(variable, rest, value, errors);
             }
         }
         raw
@@ -66,35 +66,37 @@ impl RawSettings {
         }
     }
 
-    fn overlay(&mut self, variable: &str, rest: &str, value: &str, faults: &mut Vec<SettingError>) {
-        let place = Location::Variable(variable.to_owned());
+    fn overlay(&mut self, variable: &str, rest: &str, value: &str, errors: &mut Vec<SettingError>) {
+        let location = Location::Variable(variable.to_owned());
         let is_upper = !rest.chars().any(char::is_lowercase);
         let Some((section, name)) = rest.split_once("__").filter(|_| is_upper) else {
             let text = "unknown variable, expected TOLLGATE_SECTION__NAME in upper case, such as \
                         TOLLGATE_SERVER__LISTEN";
-            return faults.push(SettingError::new(place, text));
+            return errors.push(SettingError::new(location, text));
         };
         if value.contains(KEY_PREFIX) {
-            return faults.push(SettingError::new(place, KEY_IN_SETTINGS));
+            return errors.push(SettingError::new(location, KEY_IN_SETTINGS));
         }
         let empty =
             || RawNode { location: Location::Unknown, value: RawValue::Table(RawTable::new()) };
         let (_, section) = self
             .sections
             .entry(section.to_ascii_lowercase())
-            .or_insert_with(|| (place.clone(), empty()));
-        // A file whose section is not a table is at fault already.
+            .or_insert_with(|| (location.clone(), empty()));
+        // If the section is not a table, `SettingsReader` reports it.
         if let RawValue::Table(table) = &mut section.value {
-            let node = RawNode { location: place.clone(), value: RawValue::Text(value.to_owned()) };
-            table.insert(name.to_ascii_lowercase(), (place, node));
+            let node =
+                RawNode { location: location.clone(), value: RawValue::Text(value.to_owned()) };
+            table.insert(name.to_ascii_lowercase(), (location, node));
         }
     }
 }
 
-const KEY_IN_SETTINGS: &str = "a gateway key stands here, expected it in GATEWAY_API_KEY or in the file \
-                        that GATEWAY_API_KEY_FILE names, nowhere else";
+const KEY_IN_SETTINGS: &str =
+    "expected no gateway key here; set GATEWAY_API_KEY or GATEWAY_API_KEY_FILE";
 
 impl RawNode {
+    /// Parses the TOML value of a variable; returns a value of the file as it is.
     pub(super) fn parse_inline(&self) -> Result<Self, String> {
         let (RawValue::Text(text), Location::Variable(_)) = (&self.value, &self.location) else {
             return Ok(self.clone());
@@ -113,68 +115,72 @@ impl RawNode {
         }
     }
 
-    fn key(&self) -> Option<&Location> {
+    fn find_key(&self) -> Option<&Location> {
         match &self.value {
             RawValue::Text(text) => text.contains(KEY_PREFIX).then_some(&self.location),
-            RawValue::List(nodes) => nodes.iter().find_map(Self::key),
-            RawValue::Table(table) => key(table),
+            RawValue::List(nodes) => nodes.iter().find_map(Self::find_key),
+            RawValue::Table(table) => find_key(table),
             RawValue::Number(_) | RawValue::Other(_) => None,
         }
     }
 }
 
-fn key(table: &RawTable) -> Option<&Location> {
+fn find_key(table: &RawTable) -> Option<&Location> {
     let is_key = |name: &str| name.contains(KEY_PREFIX);
-    table.iter().find_map(|(name, (at, node))| if is_key(name) { Some(at) } else { node.key() })
+    table
+        .iter()
+        .find_map(|(name, (at, node))| if is_key(name) { Some(at) } else { node.find_key() })
 }
 
-/// Every syntax fault of the file, or its tree. What the parser could not place is not guessed at.
-fn file(name: &str, text: &str, faults: &mut Vec<SettingError>) -> Option<RawTable> {
-    let place = |offset: usize| Location::at(name, text, offset);
-    let (table, errors) = DeTable::parse_recoverable(text);
-    for error in &errors {
+/// Parses the file; `None` if it has syntax errors.
+fn file(name: &str, text: &str, errors: &mut Vec<SettingError>) -> Option<RawTable> {
+    let locate = |offset: usize| Location::at(name, text, offset);
+    let (table, syntax_errors) = DeTable::parse_recoverable(text);
+    for error in &syntax_errors {
         let offset = error.span().map_or(text.len(), |span| span.start);
-        faults.push(SettingError::new(place(offset), format!("not TOML: {}", error.message())));
+        errors.push(SettingError::new(locate(offset), format!("not TOML: {}", error.message())));
     }
-    let in_the_open: Vec<_> = text.match_indices(KEY_PREFIX).collect();
-    faults.extend(
-        in_the_open.iter().map(|(offset, _)| SettingError::new(place(*offset), KEY_IN_SETTINGS)),
+    let in_text: Vec<_> = text.match_indices(KEY_PREFIX).collect();
+    errors.extend(
+        in_text.iter().map(|(offset, _)| SettingError::new(locate(*offset), KEY_IN_SETTINGS)),
     );
-    if !errors.is_empty() {
+    if !syntax_errors.is_empty() {
         return None;
     }
-    let tree = entries(table.into_inner(), &place);
-    // Written with escapes, a key hides from a search of the text.
-    if in_the_open.is_empty() {
-        faults.extend(key(&tree).map(|place| SettingError::new(place.clone(), KEY_IN_SETTINGS)));
+    let tree = entries(table.into_inner(), &locate);
+    // A key that is written with escapes is not found in the text.
+    if in_text.is_empty() {
+        errors.extend(
+            find_key(&tree).map(|location| SettingError::new(location.clone(), KEY_IN_SETTINGS)),
+        );
     }
     Some(tree)
 }
 
-fn entries(table: DeTable<'_>, place: &dyn Fn(usize) -> Location) -> RawTable {
+fn entries(table: DeTable<'_>, locate: &dyn Fn(usize) -> Location) -> RawTable {
     let row = |(name, value): (Spanned<_>, _)| {
-        let here = place(name.span().start);
-        (String::from(name.into_inner()), (here, node(value, place)))
+        let location = locate(name.span().start);
+        (String::from(name.into_inner()), (location, node(value, locate)))
     };
     table.into_iter().map(row).collect()
 }
 
-fn node(value: Spanned<DeValue<'_>>, place: &dyn Fn(usize) -> Location) -> RawNode {
-    let here = place(value.span().start);
+fn node(value: Spanned<DeValue<'_>>, locate: &dyn Fn(usize) -> Location) -> RawNode {
+    let location = locate(value.span().start);
     let value = match value.into_inner() {
         DeValue::String(text) => RawValue::Text(text.into_owned()),
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
             .map_or(RawValue::Other("a number of that size"), RawValue::Number),
-        DeValue::Array(all) => RawValue::List(all.into_iter().map(|it| node(it, place)).collect()),
-        DeValue::Table(table) => RawValue::Table(entries(table, place)),
+        DeValue::Array(all) => RawValue::List(all.into_iter().map(|it| node(it, locate)).collect()),
+        DeValue::Table(table) => RawValue::Table(entries(table, locate)),
         DeValue::Float(_) => RawValue::Other("a number with a point (quote it)"),
         DeValue::Boolean(_) => RawValue::Other("a truth value"),
         DeValue::Datetime(_) => RawValue::Other("a date"),
     };
-    RawNode { location: here, value }
+    RawNode { location, value }
 }
 
-/// Container platforms set such variables for a service that is called `tollgate`; no user wrote them.
+/// Returns whether a container platform set this variable for a service named `tollgate`.
 fn is_service_link(rest: &str, value: &str) -> bool {
     const MARKS: &[&str] = &["SERVICE_HOST", "SERVICE_PORT", "PORT_"];
     let address = value.starts_with("tcp://") || value.starts_with("udp://");

@@ -1,4 +1,4 @@
-//! Reads the tables of the settings, and remembers which names were asked for.
+//! Reads tables of settings, and finds names that are unknown because nothing read them.
 
 use super::Parsed;
 use super::error::{Location, SettingError, former_name, unknown_name};
@@ -11,12 +11,12 @@ pub(super) struct SettingsReader {
     unknown: Vec<(Location, String)>,
 }
 
-/// A table of settings being read; a name that it was not asked for is unknown.
+/// A table of settings. When it has been read, names that were never requested are unknown.
 pub(super) struct Section<'a> {
     path: String,
-    place: Location,
+    location: Location,
     table: &'a RawTable,
-    report: &'a mut SettingsReader,
+    reader: &'a mut SettingsReader,
 }
 
 impl SettingsReader {
@@ -26,29 +26,31 @@ impl SettingsReader {
         name: &str,
         read: impl FnOnce(&mut Section<'_>) -> T,
     ) -> T {
-        let nothing = RawTable::new();
-        let (place, table) = match raw.sections.get(name) {
-            Some((place, RawNode { value: RawValue::Table(table), .. })) => (place.clone(), table),
-            Some((place, node)) => {
-                let text = format!("{name}: expected a section, [{name}], not {}", node.kind());
-                self.errors.push(SettingError::new(place.clone(), text));
-                (place.clone(), &nothing)
+        let empty = RawTable::new();
+        let (location, table) = match raw.sections.get(name) {
+            Some((location, RawNode { value: RawValue::Table(table), .. })) => {
+                (location.clone(), table)
             }
-            None => (Location::Unknown, &nothing),
+            Some((location, node)) => {
+                let text = format!("{name}: expected a section, [{name}], not {}", node.kind());
+                self.errors.push(SettingError::new(location.clone(), text));
+                (location.clone(), &empty)
+            }
+            None => (Location::Unknown, &empty),
         };
-        Section { path: name.to_owned(), place, table, report: self }.read_all(read)
+        Section { path: name.to_owned(), location, table, reader: self }.read_all(read)
     }
 
-    /// Ends the reading: whatever was written and never asked for is a fault.
+    /// Adds an error for every name that nothing read; returns all errors and all known names.
     pub(super) fn finish(mut self, raw: &RawSettings) -> (Vec<SettingError>, Vec<String>) {
         let is_known = |name: &str| {
             self.known.iter().any(|full| full.split_once('.').is_some_and(|(own, _)| own == name))
         };
-        for (name, (place, node)) in raw.sections.iter().filter(|(name, _)| !is_known(name)) {
+        for (name, (location, node)) in raw.sections.iter().filter(|(name, _)| !is_known(name)) {
             if node.location != Location::Unknown {
-                self.unknown.push((place.clone(), name.clone()));
+                self.unknown.push((location.clone(), name.clone()));
             }
-            // Each variable is at fault by itself, whether or not the file has such a section.
+            // Each variable is an error of its own, whether or not the file has this section.
             if let RawValue::Table(table) = &node.value {
                 let variables =
                     table.iter().filter(|(_, (at, _))| matches!(at, Location::Variable(_)));
@@ -56,9 +58,8 @@ impl SettingsReader {
                 self.unknown.extend(named);
             }
         }
-        let faults =
-            self.unknown.into_iter().map(|(at, name)| unknown_name(at, &name, &self.known));
-        self.errors.extend(faults);
+        let unknown = self.unknown.into_iter();
+        self.errors.extend(unknown.map(|(at, name)| unknown_name(at, &name, &self.known)));
         self.errors.sort();
         self.errors.dedup();
         (self.errors, self.known)
@@ -116,7 +117,7 @@ impl Section<'_> {
         parse: fn(&str) -> Parsed<T>,
         default: Vec<T>,
     ) -> Vec<T> {
-        let Some(node) = self.structured(name) else { return default };
+        let Some(node) = self.inline(name) else { return default };
         let RawValue::List(nodes) = &node.value else {
             let text = format!("expected a list, [\"…\", \"…\"], not {}", node.kind());
             self.error_at(name, &node.location, &text);
@@ -126,7 +127,7 @@ impl Section<'_> {
         for node in nodes {
             match self.accept(name, &node.location, as_text(node, parse)) {
                 Some(item) if list.contains(&item) => {
-                    let expected = "expected each entry once, this one is there twice";
+                    let expected = "expected each entry once, this one is a duplicate";
                     self.error_at(name, &node.location, expected);
                 }
                 Some(item) => list.push(item),
@@ -141,17 +142,17 @@ impl Section<'_> {
         name: &str,
         read: impl FnOnce(&mut Section<'_>) -> T,
     ) -> Option<T> {
-        let node = self.structured(name)?;
+        let node = self.inline(name)?;
         self.nested(name, &node, read)
     }
 
-    /// A list of tables, in order; `read` ends early where one lacks a setting.
+    /// Reads a list of tables in order. `read` returns `None` if a table lacks a setting.
     pub(super) fn tables(
         &mut self,
         name: &str,
         mut read: impl FnMut(&mut Section<'_>) -> Option<()>,
     ) {
-        let Some(node) = self.structured(name) else { return };
+        let Some(node) = self.inline(name) else { return };
         let RawValue::List(nodes) = &node.value else {
             let text = format!("expected a list of tables, [{{ … }}], not {}", node.kind());
             return self.error_at(name, &node.location, &text);
@@ -165,46 +166,55 @@ impl Section<'_> {
         self.table.contains_key(name)
     }
 
-    pub(super) fn peek(&self, name: &str) -> Option<&RawNode> {
+    fn peek(&self, name: &str) -> Option<&RawNode> {
         self.table.get(name).map(|(_, node)| node)
     }
 
-    pub(super) fn error(&mut self, name: &str, expected: &str) {
-        let place = self.peek(name).map_or(Location::Unknown, |node| node.location.clone());
-        self.error_at(name, &place, expected);
+    /// Returns whether the value is a list or a table; `is_inline` decides for text in a variable.
+    pub(super) fn is_structured(&self, name: &str, is_inline: fn(&str) -> bool) -> bool {
+        self.peek(name).is_some_and(|node| match &node.value {
+            RawValue::Text(text) => is_inline(text.trim()),
+            RawValue::List(_) | RawValue::Table(_) => true,
+            RawValue::Number(_) | RawValue::Other(_) => false,
+        })
     }
 
-    pub(super) fn error_at(&mut self, name: &str, place: &Location, expected: &str) {
+    pub(super) fn error(&mut self, name: &str, expected: &str) {
+        let location = self.peek(name).map_or(Location::Unknown, |node| node.location.clone());
+        self.error_at(name, &location, expected);
+    }
+
+    pub(super) fn error_at(&mut self, name: &str, location: &Location, expected: &str) {
         let text = format!("{}.{name}: {expected}", self.path);
-        self.report.errors.push(SettingError::new(place.clone(), text));
+        self.reader.errors.push(SettingError::new(location.clone(), text));
     }
 
     pub(super) fn section_error(&mut self, expected: &str) {
         let text = format!("{}: {expected}", self.path);
-        self.report.errors.push(SettingError::new(self.place.clone(), text));
+        self.reader.errors.push(SettingError::new(self.location.clone(), text));
     }
 
     pub(super) fn error_count(&self) -> usize {
-        self.report.errors.len()
+        self.reader.errors.len()
     }
 
     fn require(&mut self, name: &str) {
-        // If it is here under its former name, that name is the fault.
+        // A former name is reported as renamed instead.
         let is_renamed = former_name(&format!("{}.{name}", self.path))
             .and_then(|former| former.rsplit('.').next())
             .is_some_and(|former| self.has(former));
         if !self.has(name) && !is_renamed {
-            self.section_error(&format!("expected a setting `{name}` in it"));
+            self.section_error(&format!("expected a setting `{name}`"));
         }
     }
 
     fn read_all<T>(mut self, read: impl FnOnce(&mut Section<'_>) -> T) -> T {
         let result = read(&mut self);
-        let Section { path, table, report, .. } = self;
-        for (name, (place, _)) in table {
+        let Section { path, table, reader, .. } = self;
+        for (name, (location, _)) in table {
             let full = format!("{path}.{name}");
-            if !report.known.contains(&full) {
-                report.unknown.push((place.clone(), full));
+            if !reader.known.contains(&full) {
+                reader.unknown.push((location.clone(), full));
             }
         }
         result
@@ -222,37 +232,36 @@ impl Section<'_> {
             return None;
         };
         let path = format!("{}.{name}", self.path);
-        let place = node.location.clone();
-        Some(Section { path, place, table, report: self.report }.read_all(read))
+        let location = node.location.clone();
+        Some(Section { path, location, table, reader: self.reader }.read_all(read))
     }
 
     fn node(&mut self, name: &str) -> Option<RawNode> {
         let full = format!("{}.{name}", self.path);
-        if !self.report.known.contains(&full) {
-            self.report.known.push(full);
+        if !self.reader.known.contains(&full) {
+            self.reader.known.push(full);
         }
         self.peek(name).cloned()
     }
 
-    fn structured(&mut self, name: &str) -> Option<RawNode> {
+    fn inline(&mut self, name: &str) -> Option<RawNode> {
         let node = self.node(name)?;
         let parsed = node.parse_inline().map_err(|error| {
-            let hint = "in .env, single quotes around the value keep its own quotes";
-            format!("expected a list or table as TOML writes it, such as [\"…\"] ({hint}): {error}")
-                .into()
+            let hint = "in .env, single quotes around the value keep its quotes";
+            format!("expected a list or table in TOML, such as [\"…\"] ({hint}): {error}").into()
         });
         self.accept(name, &node.location, parsed)
     }
 
-    fn accept<T>(&mut self, name: &str, place: &Location, parsed: Parsed<T>) -> Option<T> {
-        parsed.map_err(|expected| self.error_at(name, place, &expected)).ok()
+    fn accept<T>(&mut self, name: &str, location: &Location, parsed: Parsed<T>) -> Option<T> {
+        parsed.map_err(|expected| self.error_at(name, location, &expected)).ok()
     }
 }
 
 fn as_text<T>(node: &RawNode, parse: impl Fn(&str) -> Parsed<T>) -> Parsed<T> {
     match &node.value {
         RawValue::Text(text) => parse(text),
-        // The parser's words say which text was expected.
+        // The parser's error says what is expected.
         RawValue::Number(_) | RawValue::List(_) | RawValue::Table(_) | RawValue::Other(_) => {
             let expected = parse("").err().unwrap_or("expected text".into());
             Err(format!("{expected}, not {}", node.kind()).into())

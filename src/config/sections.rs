@@ -1,4 +1,4 @@
-//! Reads the settings, section by section, each setting with its default.
+//! Reads the settings by section, each with its default.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,48 +11,45 @@ use tracing::Level;
 use zeroize::Zeroizing;
 
 use super::error::{Location, SettingError};
-use super::raw::{RawSettings, RawValue};
+use super::raw::RawSettings;
 use super::read::{Section, SettingsReader};
 use super::{
     AccessConfig, AccessMode, BudgetConfig, ClaimPath, GatewayConfig, JobsConfig, JwksSource,
     JwtConfig, Key, LimitsConfig, LogConfig, LogFormat, OpsConfig, PageConfig, Parsed,
-    PassthroughConfig, PurchaseConfig, RateLimitConfig, SandboxConfig, ServerConfig, Settings,
-    SpendLimit, StoreConfig, Target, secrets, value,
+    PassthroughConfig, PresetConfig, PurchaseConfig, RateLimitConfig, SandboxConfig, ServerConfig,
+    Settings, SpendLimit, StoreConfig, Target, secrets, value,
 };
 use crate::contract::catalog::{Catalog, ChatModel, Tier};
 use crate::contract::money::Usd;
 
-/// What settings are read from: all of it text, so that reading is pure.
+/// The text that settings are read from, so that reading them does no I/O.
 pub struct SettingsSource<'a> {
-    /// The settings file: its name as faults cite it, and its text. `None` if there is none.
+    /// The name and text of the file.
     pub file: Option<(&'a str, &'a str)>,
-    /// The folder that relative paths count from; empty is the working directory.
+    /// The folder where relative paths start; empty is the working directory.
     pub folder: &'a Path,
-    /// The environment, a `.env` included. Only `TOLLGATE_…`, `GATEWAY_API_KEY` and
-    /// `GATEWAY_API_KEY_FILE` are looked at.
     pub environment: &'a Environment,
-    /// Whether the gateway is asked for anything: what never asks needs no key, and judges none.
+    /// If not set, keys are neither required nor validated.
     pub needs_gateway_key: bool,
     pub key_file: &'a dyn Fn(&Path) -> Result<Zeroizing<String>, String>,
 }
 
-/// Environment variables by name; values are wiped when dropped, as some are secret.
+/// Environment variables by name. Values are wiped on drop, because some are secret.
 pub type Environment = BTreeMap<String, Zeroizing<String>>;
 
 impl Settings {
-    /// Reads and checks every setting: the environment wins over the file, the file over the defaults.
-    /// Returns every fault at once, sorted by place. None of them repeats a value.
+    /// Reads and validates all settings. Errors are sorted by location, and none contains a value.
     pub fn read(source: &SettingsSource<'_>) -> Result<Self, Vec<SettingError>> {
-        let mut report = SettingsReader::default();
-        let raw = RawSettings::parse(source, &mut report.errors);
+        let mut reader = SettingsReader::default();
+        let raw = RawSettings::parse(source, &mut reader.errors);
         if raw.broken {
-            return Err(report.finish(&RawSettings::default()).0);
+            return Err(reader.finish(&RawSettings::default()).0);
         }
-        let (config, faults, _) = interpret(source, &raw, report);
-        if faults.is_empty() { Ok(config) } else { Err(faults) }
+        let (settings, errors, _) = interpret(source, &raw, reader);
+        if errors.is_empty() { Ok(settings) } else { Err(errors) }
     }
 
-    /// The name of every setting, as `section.name`, in the order of the documentation.
+    /// Returns all names, as `section.name`, in the order of the documentation.
     pub fn names() -> Vec<String> {
         defaults().1
     }
@@ -72,84 +69,93 @@ fn defaults() -> (Settings, Vec<String>) {
         needs_gateway_key: true,
         key_file: &|_| Err("no file is read here".to_owned()),
     };
-    let (config, _, names) = interpret(&source, &RawSettings::default(), SettingsReader::default());
-    (config, names)
+    let (settings, _, names) =
+        interpret(&source, &RawSettings::default(), SettingsReader::default());
+    (settings, names)
 }
 
-/// The settings, their faults, and the names of all of them. A setting at fault has its default.
+/// Returns the settings, with defaults for those in error, all errors, and all names.
 fn interpret(
     source: &SettingsSource<'_>,
     raw: &RawSettings,
-    mut report: SettingsReader,
+    mut reader: SettingsReader,
 ) -> (Settings, Vec<SettingError>, Vec<String>) {
-    let mut of_keys = Vec::new();
-    let mut keys = secrets::keys(source, &mut of_keys);
+    let mut key_errors = Vec::new();
+    let mut keys = secrets::keys(source, &mut key_errors);
     let base_url = raw.location_of("gateway", "base_url");
     match &base_url {
-        // The same gateway, and with it the same ledger, as a command has that asks it.
-        Some(place) if !source.needs_gateway_key => keys = Some((place.clone(), Vec::new())),
-        Some(_) | None => report.errors.extend(of_keys),
+        // Still live, so that such a command finds the same ledger.
+        Some(location) if !source.needs_gateway_key => keys = Some((location.clone(), Vec::new())),
+        Some(_) | None => reader.errors.extend(key_errors),
     }
     let is_sandbox = base_url.is_none() && keys.is_none();
     let is_live = base_url.is_some() && keys.is_some();
     let folder = source.folder;
-    let config = Settings {
-        server: report.section(raw, "server", server),
-        ops: report.section(raw, "admin", |section| OpsConfig {
+    let settings = Settings {
+        server: reader.section(raw, "server", server),
+        ops: reader.section(raw, "admin", |section| OpsConfig {
             listen: section.text("listen", value::listen, ([127, 0, 0, 1], 9464).into()),
         }),
-        gateway: report.section(raw, "gateway", |section| gateway(section, keys)),
-        access: report.section(raw, "access", |section| access(section, folder)),
-        secret: secrets::secret(source, &mut report.errors),
-        limits: report.section(raw, "limits", limits),
-        budget: report.section(raw, "budget", |section| BudgetConfig {
+        gateway: reader.section(raw, "gateway", |section| gateway(section, keys)),
+        access: reader.section(raw, "access", |section| access(section, folder)),
+        secret: secrets::secret(source, &mut reader.errors),
+        limits: reader.section(raw, "limits", limits),
+        budget: reader.section(raw, "budget", |section| BudgetConfig {
             total: section.table("total", spend).unwrap_or_default(),
             caller: section.table("caller", spend).unwrap_or_default(),
         }),
-        purchase: report.section(raw, "purchase", |section| PurchaseConfig {
+        purchase: reader.section(raw, "purchase", |section| PurchaseConfig {
             dedupe_window: section.text("dedupe_window", value::time_or_zero, secs(30)),
             keep_replies: section.text("keep_replies", value::time, secs(24 * 3_600)),
         }),
-        store: report.section(raw, "store", |section| store(section, folder, is_live)),
-        jobs: report.section(raw, "jobs", jobs),
-        page: report.section(raw, "page", |section| page(section, folder)),
-        catalog: report.section(raw, "models", catalog),
-        sandbox: report.section(raw, "sandbox", |section| SandboxConfig {
+        store: reader.section(raw, "store", |section| store(section, folder, is_live)),
+        jobs: reader.section(raw, "jobs", jobs),
+        page: reader.section(raw, "page", |section| page(section, folder)),
+        catalog: reader.section(raw, "models", catalog),
+        sandbox: reader.section(raw, "sandbox", |section| SandboxConfig {
             job_time: section.text("job_time", value::time_or_zero, secs(30)),
             balance: section.text("balance", value::money, Usd::dollars(50)),
             seed: section.number("seed", value::seed, 1),
         }),
-        log: report.section(raw, "log", log),
+        log: reader.section(raw, "log", log),
     };
     let listen = raw.location_of("server", "listen").unwrap_or(Location::Unknown);
-    if let Some(text) = exposure_error(&config, is_sandbox, is_live) {
-        report.errors.push(SettingError::new(listen.clone(), text));
+    if let Some(text) = exposure_error(&settings, is_sandbox, is_live) {
+        reader.errors.push(SettingError::new(listen.clone(), text));
     }
-    let admin = config.ops.listen;
-    if admin.port() != 0 && config.server.listen.contains(&admin) {
-        let place = raw.location_of("admin", "listen").unwrap_or(listen);
-        let text = "admin.listen: expected another address than those of server.listen";
-        report.errors.push(SettingError::new(place, text));
+    let admin = settings.ops.listen;
+    if admin.port() != 0 && settings.server.listen.contains(&admin) {
+        let location = raw.location_of("admin", "listen").unwrap_or(listen);
+        let text = "admin.listen: expected an address other than those of server.listen";
+        reader.errors.push(SettingError::new(location, text));
     }
-    let (faults, names) = report.finish(raw);
-    (config, faults, names)
+    reader.errors.extend(default_model_error(&settings, raw));
+    let (errors, names) = reader.finish(raw);
+    (settings, errors, names)
 }
 
-/// What must hold before anyone beyond this machine can reach us.
-fn exposure_error(config: &Settings, is_sandbox: bool, is_live: bool) -> Option<&'static str> {
-    let mut listen = config.server.listen.iter();
+fn default_model_error(settings: &Settings, raw: &RawSettings) -> Option<SettingError> {
+    let model = settings.page.default_model.as_ref()?;
+    let text = "page.default_model: expected a chat model of the price list or of models.chat";
+    let location = raw.location_of("page", "default_model").unwrap_or(Location::Unknown);
+    settings.catalog.chat_model(model).is_none().then(|| SettingError::new(location, text))
+}
+
+/// Returns an error if other machines can reach a sandbox, or a live gateway without a budget.
+fn exposure_error(settings: &Settings, is_sandbox: bool, is_live: bool) -> Option<&'static str> {
+    let mut listen = settings.server.listen.iter();
     let is_beyond = listen.any(|at| !at.ip().to_canonical().is_loopback());
     let is_open =
-        config.access.mode == AccessMode::Open && config.budget.total == SpendLimit::default();
+        settings.access.mode == AccessMode::Open && settings.budget.total == SpendLimit::default();
     if is_beyond && is_sandbox {
         return Some(
-            "server.listen: expected loopback addresses only, as this is the sandbox; set \
-             gateway.base_url and GATEWAY_API_KEY to serve others",
+            "server.listen: expected loopback addresses only, because the sandbox runs; set \
+             gateway.base_url and GATEWAY_API_KEY to serve other machines",
         );
     }
     (is_beyond && is_live && is_open).then_some(
-        "server.listen: expected a budget.total, as anyone who reaches an address beyond loopback can \
-         spend (access.mode is open)",
+        "server.listen: expected a budget.total, because access.mode is open and anyone who \
+         reaches this address can spend",
     )
 }
 
@@ -187,8 +193,7 @@ fn server(section: &mut Section<'_>) -> ServerConfig {
         drain: section.text("drain", value::time_or_zero, secs(30)),
     };
     if server.max_body_memory < server.chat_body.max(server.video_body) {
-        let expected = "expected at least server.chat_body and server.video_body, else a body of that \
-                        size is never accepted";
+        let expected = "expected at least server.chat_body and server.video_body";
         section.error("max_body_memory", expected);
     }
     server
@@ -196,21 +201,17 @@ fn server(section: &mut Section<'_>) -> ServerConfig {
 
 fn listen(section: &mut Section<'_>) -> Vec<SocketAddr> {
     let default = vec![SocketAddr::from(([127, 0, 0, 1], 8080))];
-    // In a variable, `[::1]:8080` is an address and `["…"]` a list.
-    let is_address = |text: &str| text.parse::<SocketAddr>().is_ok() || !text.starts_with('[');
-    let several = section.peek("listen").is_some_and(|node| {
-        let in_variable = matches!(&node.value, RawValue::Text(text) if !is_address(text.trim()));
-        in_variable || matches!(node.value, RawValue::List(_))
-    });
-    if !several {
+    // In a variable, `[::1]:8080` is an address, but `["…"]` is a list.
+    let is_list = |text: &str| text.starts_with('[') && text.parse::<SocketAddr>().is_err();
+    if !section.is_structured("listen", is_list) {
         return section.optional("listen", value::listen).map_or(default, |listen| vec![listen]);
     }
-    let faults = section.error_count();
-    let several = section.list("listen", value::listen, default.clone());
-    if several.is_empty() && section.error_count() == faults {
+    let errors = section.error_count();
+    let listen = section.list("listen", value::listen, default.clone());
+    if listen.is_empty() && section.error_count() == errors {
         section.error("listen", "expected at least one address");
     }
-    if several.is_empty() { default } else { several }
+    if listen.is_empty() { default } else { listen }
 }
 
 fn gateway(section: &mut Section<'_>, keys: Option<(Location, Vec<Key>)>) -> GatewayConfig {
@@ -236,14 +237,14 @@ fn target(section: &mut Section<'_>, keys: Option<(Location, Vec<Key>)>) -> Targ
             }
         }
         (true, None) => {
-            let text = "expected a key with it, in GATEWAY_API_KEY or GATEWAY_API_KEY_FILE; for the \
-                        sandbox, leave this setting out";
+            let text = "expected a key with it, in GATEWAY_API_KEY or GATEWAY_API_KEY_FILE; to use the \
+                        sandbox, remove this setting";
             section.error("base_url", text);
         }
-        (false, Some((place, _))) => {
-            let text = "expected the gateway's address with the key (TOLLGATE_GATEWAY__BASE_URL, or \
-                        in the file); for the sandbox, leave the key out";
-            section.error_at("base_url", &place, text);
+        (false, Some((location, _))) => {
+            let text =
+                "expected the gateway's address with the key; to use the sandbox, remove the key";
+            section.error_at("base_url", &location, text);
         }
         (false, None) => {}
     }
@@ -251,19 +252,12 @@ fn target(section: &mut Section<'_>, keys: Option<(Location, Vec<Key>)>) -> Targ
 }
 
 fn rate_limit(section: &mut Section<'_>) -> RateLimitConfig {
-    let is_table = section.peek("rate_limit").is_some_and(|node| {
-        let in_variable =
-            matches!(&node.value, RawValue::Text(text) if text.trim().starts_with('{'));
-        in_variable || matches!(node.value, RawValue::Table(_))
-    });
-    if !is_table {
-        let expected = "expected \"auto\" or { requests = 60, seconds = 60 }";
-        return section.keyword(
-            "rate_limit",
-            &[("auto", RateLimitConfig::Auto)],
-            expected,
-            RateLimitConfig::Auto,
-        );
+    if !section.is_structured("rate_limit", |text| text.starts_with('{')) {
+        let auto = |text: &str| match text {
+            "auto" => Ok(RateLimitConfig::Auto),
+            _ => Err("expected \"auto\" or { requests = 60, seconds = 60 }".into()),
+        };
+        return section.text("rate_limit", auto, RateLimitConfig::Auto);
     }
     let fixed = section.table("rate_limit", |table| {
         let requests = table.required_number("requests", value::count);
@@ -275,7 +269,7 @@ fn rate_limit(section: &mut Section<'_>) -> RateLimitConfig {
 
 fn chat_field(text: &str) -> Parsed<String> {
     if CHAT_FIELDS.contains(&text) {
-        return Err("expected a further field: model and messages always pass".into());
+        return Err("expected a field other than model and messages, which are always sent".into());
     }
     value::name(text)
 }
@@ -288,10 +282,10 @@ fn passthrough(section: &mut Section<'_>) -> Vec<PassthroughConfig> {
         let price = row.required("price", value::money);
         let (method, path, price) = (method?, path?, price?);
         if method == http::Method::GET && price != Usd::ZERO {
-            let text = "expected price = \"0\" for a GET: what is asked twice must not cost twice";
+            let text = "expected price = \"0\" for a GET, because clients may repeat it";
             row.section_error(text);
         } else if all.iter().any(|it| it.method == method && it.path == path) {
-            row.section_error("expected each method and path once, these are there twice");
+            row.section_error("expected each method and path once, this is a duplicate");
         } else {
             all.push(PassthroughConfig { method, path, price });
         }
@@ -306,7 +300,7 @@ fn catalog(section: &mut Section<'_>) -> Catalog {
         let (id, price) = (row.required("id", value::name), row.required("price", value::money));
         let id = id?;
         if catalog.chat_model(&id).is_some() || catalog.video_model(&id).is_some() {
-            row.section_error("expected a new model, one with this id is in the catalog already");
+            row.section_error("expected a new model, this id is already in the catalog");
         } else {
             let (id, tier) = (Cow::Owned(id), Tier::Added(price?));
             catalog.chat.push(ChatModel { id, tier, best_for: "" });
@@ -367,7 +361,7 @@ fn leeway(text: &str) -> Parsed<Duration> {
     }
 }
 
-/// A name, or a JSON pointer to a claim within others; `None` for the empty text.
+/// Parses a name or a JSON pointer; `None` if the text is empty.
 fn claim(text: &str) -> Parsed<Option<ClaimPath>> {
     if text.is_empty() {
         return Ok(None);
@@ -437,14 +431,24 @@ fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
     let dir = section.text("dir", |text| Ok(text.to_owned()), String::new());
     let fallback = section.text("fallback", file_name, String::new());
     if dir.is_empty() && !fallback.is_empty() {
-        let expected = "expected page.dir with it, the folder that holds this file";
+        let expected = "expected page.dir with it, the folder of this file";
         section.error("fallback", expected);
     }
+    let default_model = section.text("default_model", value::model_or_none, None);
+    let mut presets = Vec::new();
+    section.tables("presets", |row| {
+        let (name, system) =
+            (row.required("name", value::line), row.required("system", value::prose));
+        presets.push(PresetConfig { name: name?, system: system? });
+        Some(())
+    });
     PageConfig {
         dir: Some(dir).filter(|dir| !dir.is_empty()).map(|dir| folder.join(dir)),
         fallback: Some(fallback).filter(|file| !file.is_empty()),
         title: section.text("title", value::line, "tollgate".to_owned()),
         media_origins: section.list("media_origins", value::web_origin, Vec::new()),
+        default_model,
+        presets,
     }
 }
 

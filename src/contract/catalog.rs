@@ -1,11 +1,11 @@
-//! The models on offer: one row per model, read by validation, the ledger, the page and the sandbox.
+//! The models, one row each.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use super::money::Usd;
 
-/// The price list that holds: the published rows, and those that an operator added in `[models]`.
+/// The published models, and those that an operator added in `[models]`.
 #[derive(Clone, Debug)]
 pub struct Catalog {
     pub chat: Vec<ChatModel>,
@@ -16,7 +16,6 @@ pub struct Catalog {
 pub struct ChatModel {
     pub id: Cow<'static, str>,
     pub tier: Tier,
-    /// What the contract recommends it for; empty where it says nothing.
     pub best_for: &'static str,
 }
 
@@ -24,8 +23,7 @@ pub struct ChatModel {
 pub enum Tier {
     Standard,
     Budget,
-    /// "Its cost: not shown" (2.6, `eta-5`). Guess: the standard price, the higher of the two, so that
-    /// what is set aside covers it either way.
+    /// "Its cost: not shown" (2.6, `eta-5`). Guess: the standard price, the higher of the two.
     Unstated,
     Added(Usd),
 }
@@ -44,7 +42,7 @@ pub struct VideoModel {
 pub enum Durations {
     Between(u32, u32),
     OneOf(&'static [u32]),
-    /// "Duration for this model: not shown": only the overall range binds.
+    /// "Duration for this model: not shown": the overall range applies.
     Unstated,
 }
 
@@ -57,15 +55,16 @@ pub enum ImageInput {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AspectRatioSupport {
     Ignored,
-    /// The contract names two families that follow it, and not which identifiers belong to them.
-    /// Guess: every model but the one that ignores it does.
+    /// The contract names two families that use it, but not their ids. Guess: every model does.
     Unstated,
 }
 
 pub const OVERALL_DURATION: (u32, u32) = (4, 15);
-/// For a request that names none (2.5). Every model makes it.
+/// For a request that names none (2.5). Every model offers it.
 pub const DEFAULT_DURATION: u32 = 8;
 pub const DEFAULT_VIDEO_MODEL: &str = "video-a-2";
+/// The page preselects it if no model is cheaper.
+pub const DEFAULT_CHAT_MODEL: &str = "eta-5-mini";
 
 impl Tier {
     pub const fn price(self) -> Usd {
@@ -98,7 +97,6 @@ impl Durations {
     }
 }
 
-/// In words that follow "takes": `4, 6 or 8 seconds`, `5 to 15 seconds`.
 impl fmt::Display for Durations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -151,7 +149,6 @@ const fn video(
 
 use Durations::{Between, OneOf};
 
-/// A chat model whose price the contract does not state.
 pub const UNSTATED_CHAT: &str = "eta-5";
 
 #[rustfmt::skip]
@@ -190,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_on_offer_once_and_makes_the_default_clip() {
+    fn every_model_is_listed_once_and_offers_the_default_duration() {
         let catalog = Catalog::published();
         assert_eq!((catalog.chat.len(), catalog.video.len()), (12, 8));
         let ids: HashSet<_> = catalog.chat.iter().map(|model| &model.id).collect();
@@ -208,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_found_by_its_exact_identifier_only() {
+    fn model_is_found_by_exact_id_only() {
         let catalog = Catalog::published();
         for id in ["alpha-sonnet-4.5 ", "Alpha-sonnet-4.5", "аlpha-sonnet-4.5", "", "video-b"] {
             assert!(catalog.chat_model(id).is_none(), "{id:?}");
@@ -216,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_read_like_a_sentence() {
+    fn durations_are_displayed_in_words() {
         assert_eq!(OneOf(&[4, 6, 8]).to_string(), "4, 6 or 8 seconds");
         assert_eq!(Between(5, 10).to_string(), "5 to 10 seconds");
     }

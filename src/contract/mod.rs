@@ -1,9 +1,6 @@
-//! The gateway's contract as data: models and their prices, payloads, paths. Pure; no async, no
-//! sockets, no clock.
+//! The gateway's contract as data: models, prices, payloads, paths.
 //!
-//! Section numbers in this module's docs are those of the gateway's contract, as retold in
-//! `docs/explain/gateway.md`. Whatever the contract does not show has a name here (a variant, a constant
-//! with "guess" in its doc) and a line in `docs/explain/gateway.md`.
+//! Section numbers are those in `docs/explain/gateway.md`, which also lists each "Guess".
 
 pub mod catalog;
 pub mod money;

@@ -1,4 +1,4 @@
-//! Money in whole micro-dollars: a budget chat costs $0.003, so cents are too coarse, and floats lie.
+//! Money in micro-dollars: a budget chat costs $0.003, so cents are too coarse.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 
 const MICROS: u64 = 1_000_000;
 
-/// An amount of US dollars, exact, in micro-dollars. It is written `0.006000` and never negative.
+/// An exact amount of US dollars, displayed as `0.006000`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Usd(u64);
 
@@ -35,7 +35,7 @@ impl Usd {
         Self(dollars * MICROS)
     }
 
-    /// An amount of cents, the unit of the billing summary (2.3); `None` when it does not fit.
+    /// Cents are the unit of the billing summary (2.3). Returns `None` on overflow.
     pub fn cents(cents: u64) -> Option<Self> {
         cents.checked_mul(10_000).map(Self)
     }
@@ -56,12 +56,12 @@ impl Usd {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// Reads the gateway's dollar text (2.3, 2.5): exactly `$` and a decimal, as in `$5.00`.
+    /// Reads the gateway's notation (2.3, 2.5), such as `$5.00`.
     pub fn from_dollar_text(text: &str) -> Result<Self, ParseUsdError> {
         text.strip_prefix('$').ok_or(ParseUsdError::Malformed)?.parse()
     }
 
-    /// The amount for people: cents at least, and as many places as it needs (`$5.00`, `$0.006`).
+    /// Formats with at least two decimal places, and more only if needed: `$5.00`, `$0.006`.
     pub fn short(self) -> String {
         let (whole, mut fraction, mut places) = (self.0 / MICROS, self.0 % MICROS, 6);
         while places > 2 && fraction % 10 == 0 {
@@ -72,7 +72,7 @@ impl Usd {
     }
 }
 
-/// Reads a bare decimal as settings and flags write it: `5`, `5.00`, `0.006`.
+/// Reads a plain decimal, as in settings and flags: `5`, `5.00`, `0.006`.
 impl std::str::FromStr for Usd {
     type Err = ParseUsdError;
 
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_are_read_exactly_or_not_at_all() {
+    fn amount_is_parsed_exactly_or_rejected() {
         for (text, micros) in [
             ("0", 0),
             ("5", 5_000_000),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_as_many_places_as_the_amount_needs() {
+    fn short_form_has_as_many_places_as_needed() {
         for (micros, shown) in [
             (0, "$0.00"),
             (5_000_000, "$5.00"),
@@ -165,13 +165,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(micros: u64) {
+        fn formatted_amount_parses_back(micros: u64) {
             prop_assert_eq!(Usd(micros).to_string().parse(), Ok(Usd(micros)));
             prop_assert_eq!(Usd::from_dollar_text(&Usd(micros).short()), Ok(Usd(micros)));
         }
 
         #[test]
-        fn digits_with_at_most_six_places_are_read_to_the_last_one(
+        fn up_to_six_decimal_places_are_parsed_exactly(
             whole in prop_oneof![Just(18_446_744_073_708_u64), Just(18_446_744_073_709), any::<u64>()],
             fraction in "[0-9]{1,7}",
         ) {
@@ -187,7 +187,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_an_amount_is_digits_around_at_most_one_point(text in "[0-9.,+ e$_-]{0,9}|\\PC{0,9}") {
+        fn only_digits_with_at_most_one_point_are_an_amount(text in "[0-9.,+ e$_-]{0,9}|\\PC{0,9}") {
             let is_digits = |part: &str| {
                 !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())
             };
@@ -200,7 +200,7 @@ mod tests {
         }
 
         #[test]
-        fn sums_and_differences_are_exact_or_there_are_none(one: u64, other: u64) {
+        fn checked_arithmetic_is_exact_or_none(one: u64, other: u64) {
             let exact = |micros: Option<u64>| micros.map(Usd);
             let sum = u64::try_from(u128::from(one) + u128::from(other)).ok();
             let left = u64::try_from(i128::from(one) - i128::from(other)).ok();

@@ -1,4 +1,4 @@
-//! The video request as the gateway takes it, and what it answers (2.5).
+//! The video request and its reply (2.5).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::money::Usd;
 
-/// The longest prompt, in characters (2.5). Guess: the unit is the code point, JSON Schema's unit.
+/// In characters (2.5). Guess: these are code points, as in JSON Schema.
 pub const MAX_PROMPT: usize = 4_000;
 pub const ASPECT_RATIOS: &[&str] = &["16:9", "9:16"];
 pub const DEFAULT_ASPECT_RATIO: &str = "16:9";
@@ -16,9 +16,7 @@ pub const DEFAULT_ASPECT_RATIO: &str = "16:9";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VideoRequest<'a> {
     pub prompt: Cow<'a, str>,
-    /// One of the catalog's video models; always sent, so that no default can drift.
     pub model: Cow<'a, str>,
-    /// Seconds; always sent, for the same reason.
     pub duration: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aspect_ratio: Option<Cow<'a, str>>,
@@ -26,12 +24,12 @@ pub struct VideoRequest<'a> {
     pub image_url: Option<Cow<'a, str>>,
 }
 
-/// What of the answer to an accepted job (2.5) tollgate itself reads; the body passes unchanged. Only
-/// the job's identifier has to be there: a video is not thrown away for the type of a side field.
+/// The parts of the reply to an accepted job (2.5) that are read here; the body passes unchanged.
+///
+/// Only `request_id` is required: a malformed side field must not lose a paid video.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VideoAccepted {
     pub request_id: Arc<str>,
-    /// What was charged, where it says so as the contract does (`$<amount>`).
     pub charged: Option<Usd>,
     pub balance: Option<Usd>,
 }
@@ -70,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_side_field_of_another_type_says_nothing_and_loses_nothing() {
+    fn side_field_of_another_type_is_ignored() {
         let paid = r#"{"request_id":"r","cost":{"this_request":"$5.00"},"balance":"$1.25"}"#;
         let accepted = VideoAccepted::read(paid.as_bytes()).unwrap();
         assert_eq!(accepted.charged, Some(Usd::dollars(5)));

@@ -1,7 +1,7 @@
-//! Bounds what callers hold open: each caller's event streams and videos, and those of all together.
+//! Limits the open event streams and video transfers, per caller and in total.
 //!
-//! Finished videos are shared fairly: if all seats are taken, a newcomer gets the seat of a slow
-//! transfer. The caller of that one asks for the rest by its range.
+//! If all transfers are taken, a new one may evict a slow one, whose caller can resume with a range
+//! request.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -15,23 +15,22 @@ use crate::problem::{OVERLOADED, Problem, RATE_LIMITED};
 use crate::store::Caller;
 use crate::sync::lock;
 
-/// A transfer with less than this, in bytes a second, is slow.
-const SLOW_BYTES_PER_SECOND: u64 = 64 * 1_024;
-/// For how long it has to be slow; younger ones keep their seat.
+/// In bytes per second. A slower transfer may be evicted.
+const SLOW_SPEED: u64 = 64 * 1_024;
+/// The interval over which speed is measured; younger transfers are never evicted.
 const SPEED_WINDOW: Duration = Duration::from_secs(5);
 
-/// How many there are at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct ConcurrencyBounds {
     what: &'static str,
     per_caller: usize,
     total: usize,
     retry_after: Duration,
-    /// Whether slow ones make room for newcomers.
+    /// Whether a slow one is evicted for a new one.
     evicts_slow: bool,
 }
 
-/// A page needs one for each tab.
+/// A page needs one per tab.
 pub const STREAMS: ConcurrencyBounds = ConcurrencyBounds {
     what: "event streams",
     per_caller: 8,
@@ -40,24 +39,22 @@ pub const STREAMS: ConcurrencyBounds = ConcurrencyBounds {
     evicts_slow: false,
 };
 
-/// Each has a connection of its own on both sides. A browser opens six at a time, or, behind a front-end that
-/// speaks HTTP/2, as many as there are clips in view.
+/// A browser opens six at a time over HTTP/1.1, and one for each visible clip over HTTP/2.
 pub const VIDEOS: ConcurrencyBounds = ConcurrencyBounds {
-    what: "videos on their way",
+    what: "video transfers",
     per_caller: 16,
     total: 64,
     retry_after: Duration::from_secs(10),
     evicts_slow: true,
 };
 
-/// Who has one open.
 #[derive(Clone, Debug)]
 pub struct ConcurrencyLimit {
     bounds: ConcurrencyBounds,
     active: ActivePermits,
 }
 
-/// The oldest seat comes first.
+/// Oldest first.
 type ActivePermits = Arc<Mutex<Vec<Arc<Holder>>>>;
 
 #[derive(Debug)]
@@ -72,70 +69,60 @@ impl ConcurrencyLimit {
         Self { bounds, active: Arc::default() }
     }
 
-    /// Takes one more, until the seat is dropped: `rate_limited` if the caller has enough; `overloaded` if
-    /// all are taken and no slow one can make room.
     pub fn acquire(&self, caller: &Caller) -> Result<ConcurrencyPermit, Problem> {
-        let ConcurrencyBounds {
-            what,
-            per_caller: of_a_caller,
-            total: of_all,
-            retry_after: come_back,
-            evicts_slow: is_shared,
-        } = self.bounds;
+        let ConcurrencyBounds { what, per_caller, total, retry_after, evicts_slow } = self.bounds;
         let now = clock::now();
-        let mut taken = lock(&self.active);
+        let mut active = lock(&self.active);
         let refused =
-            |kind, detail: String| Err(Problem::new(kind).detail(detail).retry_after(come_back));
-        let own = taken.iter().filter(|holder| holder.caller == *caller).count();
-        // A caller that has enough is told so, however many there are in all.
-        if own >= of_a_caller {
-            return refused(&RATE_LIMITED, format!("at most {of_a_caller} {what} of a caller"));
+            |kind, detail: String| Err(Problem::new(kind).detail(detail).retry_after(retry_after));
+        let own = active.iter().filter(|holder| holder.caller == *caller).count();
+        if own >= per_caller {
+            return refused(&RATE_LIMITED, format!("at most {per_caller} {what} per caller"));
         }
-        if taken.len() >= of_all {
-            match slowest_permit(&taken, caller, now).filter(|_| is_shared) {
-                Some(place) => taken.remove(place).evicted.cancel(),
-                None => return refused(&OVERLOADED, format!("at most {of_all} {what} at a time")),
+        if active.len() >= total {
+            match slowest_permit(&active, caller, now).filter(|_| evicts_slow) {
+                Some(place) => active.remove(place).evicted.cancel(),
+                None => return refused(&OVERLOADED, format!("at most {total} {what} at a time")),
             }
         }
         let progress = Mutex::new(Progress { bytes: 0, before: (now, 0), lately: (now, 0) });
-        let cut = CancellationToken::new();
-        let holder = Arc::new(Holder { caller: caller.clone(), progress, evicted: cut });
-        taken.push(Arc::clone(&holder));
+        let evicted = CancellationToken::new();
+        let holder = Arc::new(Holder { caller: caller.clone(), progress, evicted });
+        active.push(Arc::clone(&holder));
         Ok(ConcurrencyPermit { active: Arc::clone(&self.active), holder })
     }
 }
 
-/// The seat that a newcomer gets if all are taken: among the slow transfers one of the caller that has the
-/// most seats, and of these the slowest. A caller that has fewer seats than the newcomer makes no room.
-fn slowest_permit(taken: &[Arc<Holder>], newcomer: &Caller, now: Instant) -> Option<usize> {
+/// Returns the transfer to evict: the slowest of the caller with the most transfers. A caller with
+/// no more transfers than the newcomer keeps its own.
+fn slowest_permit(active: &[Arc<Holder>], newcomer: &Caller, now: Instant) -> Option<usize> {
     let (mut of_callers, mut of_sites) = (HashMap::new(), HashMap::new());
-    for holder in taken {
+    for holder in active {
         *of_callers.entry(holder.caller.clone()).or_insert(0_usize) += 1;
         *of_sites.entry(site(&holder.caller)).or_insert(0_usize) += 1;
     }
     let own_site = site(newcomer);
     let candidate = |(place, holder): (usize, &Arc<Holder>)| {
-        let speed =
-            lock(&holder.progress).speed(now).filter(|speed| *speed < SLOW_BYTES_PER_SECOND)?;
+        let speed = lock(&holder.progress).speed(now).filter(|speed| *speed < SLOW_SPEED)?;
         let its_site = site(&holder.caller);
-        let (seats, its, own) = if its_site == own_site {
+        let (counts, its, own) = if its_site == own_site {
             (&of_callers, &holder.caller, newcomer)
         } else {
             (&of_sites, &its_site, &own_site)
         };
-        let has = |who| seats.get(who).copied().unwrap_or_default();
+        let has = |who| counts.get(who).copied().unwrap_or_default();
         let (its, own) = (has(its), has(own));
         (its > own).then_some((its, Reverse(speed), place))
     };
-    taken.iter().enumerate().filter_map(candidate).max().map(|(_, _, place)| place)
+    active.iter().enumerate().filter_map(candidate).max().map(|(_, _, place)| place)
 }
 
-/// Callers who may well be one: an IPv6 site has a /48, in which it can be 65,536 callers.
+/// Groups callers that may be one: an IPv6 site has a /48, which holds 65,536 callers.
 fn site(caller: &Caller) -> Caller {
     caller.network((32, 48)).map_or_else(|| caller.clone(), Caller::Address)
 }
 
-/// How far a transfer is, and how far it was at two earlier moments, at least [`SPEED_WINDOW`] apart.
+/// The bytes of a transfer, now and at two earlier times at least [`SPEED_WINDOW`] apart.
 #[derive(Debug)]
 struct Progress {
     bytes: u64,
@@ -151,7 +138,7 @@ impl Progress {
         self.bytes = self.bytes.saturating_add(bytes as u64);
     }
 
-    /// Bytes a second over the last while; `None` before there was one.
+    /// Returns bytes per second, or `None` for a young transfer.
     fn speed(&self, now: Instant) -> Option<u64> {
         let (since, bytes) = self.before;
         let span = now.saturating_duration_since(since);
@@ -160,7 +147,6 @@ impl Progress {
     }
 }
 
-/// A caller's seat.
 #[derive(Debug)]
 pub struct ConcurrencyPermit {
     active: ActivePermits,
@@ -168,12 +154,11 @@ pub struct ConcurrencyPermit {
 }
 
 impl ConcurrencyPermit {
-    /// So many bytes more went to the caller.
     pub fn record_bytes(&self, bytes: usize) {
         lock(&self.holder.progress).record(bytes, clock::now());
     }
 
-    /// Resolves when somebody else has got this seat.
+    /// Resolves when this transfer is evicted.
     pub fn evicted(&self) -> WaitForCancellationFutureOwned {
         self.holder.evicted.clone().cancelled_owned()
     }

@@ -1,7 +1,7 @@
-//! How far jobs are: one poller for each open job, and as many watchers as there are.
+//! Video jobs: one poller per open job, for any number of watchers.
 //!
-//! Every accepted job is in the store with its owner. Whoever asks for one that the store does not
-//! know, or that is not theirs, is told that there is none, and the gateway is not asked.
+//! Every accepted job is stored with its owner. A job that is unknown or belongs to another caller
+//! is reported as not found, without a request to the gateway.
 
 pub mod concurrency;
 pub mod events;
@@ -11,7 +11,7 @@ pub mod status;
 
 use std::collections::HashMap;
 use std::future::pending;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -26,6 +26,7 @@ use tracing::error;
 pub use poller::JobUpdate;
 pub use status::StatusDocument;
 
+use crate::config::JobsConfig;
 use crate::problem::{
     DRAINING, FieldError, GATEWAY_UNREACHABLE, JOB_NOT_FOUND, LEDGER_UNAVAILABLE, Problem,
 };
@@ -34,33 +35,27 @@ use crate::sync::lock;
 use crate::upstream::{Error, GatewayReply, GatewayRequest};
 use concurrency::{ConcurrencyLimit, ConcurrencyPermit};
 use poller::PolledJob;
-use status::Words;
 
 pub use crate::store::{Job, JobState, StatusUpdate};
 
-/// How long a client waits for the first word on a job.
+/// How long a client waits for the first status of a job.
 const FIRST_STATUS_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many of a caller's jobs are listed, the latest first.
 const MAX_LISTED: usize = 200;
 
-/// Between the first polls of two jobs that a server picks up at its start: half of the reported window.
+/// The interval between first polls after a start: at most half of the reported rate limit.
 const RESUME_INTERVAL: Duration = Duration::from_secs(2);
-/// No job waits longer for its first poll.
+/// The longest wait for the first poll after a start.
 const MAX_RESUME_DELAY: Duration = Duration::from_secs(300);
 
-/// What jobs are polled with.
 pub struct PollerSetup {
     pub gateway: BoxCloneSyncService<GatewayRequest, GatewayReply, Error>,
-    /// The keys of the ring, in its order.
     pub keys: Arc<[KeyId]>,
-    /// How a status body is read.
-    pub status_words: Words,
-    /// Whether other machines reach this server: an address is no identity then, and a caller sees only
-    /// jobs that it names.
+    pub status_words: JobsConfig,
+    /// Whether other machines can connect, so that an address does not identify a caller.
     pub is_public: bool,
 }
 
-/// All jobs, shared by every core; it outlives a change of settings.
+/// All jobs, shared by all cores and kept across reloads.
 #[derive(Clone)]
 pub struct JobRegistry(Arc<Shared>);
 
@@ -76,12 +71,12 @@ struct Shared {
 }
 
 impl JobRegistry {
-    /// Jobs of `book`, polled by tasks on `runtime` until `stop`. They rest until [`JobRegistry::reconfigure`].
-    pub fn new(book: Store, runtime: Handle, stop: CancellationToken) -> Self {
+    /// Polling starts with the first [`reconfigure`](Self::reconfigure).
+    pub fn new(store: Store, runtime: Handle, shutdown: CancellationToken) -> Self {
         Self(Arc::new(Shared {
-            store: book,
+            store,
             runtime,
-            shutdown: stop,
+            shutdown,
             tasks: TaskTracker::new(),
             setup: ArcSwapOption::empty(),
             polled: Mutex::default(),
@@ -90,67 +85,66 @@ impl JobRegistry {
         }))
     }
 
-    /// Applies these settings from now on. With the first, all open jobs are picked up again.
+    /// Applies new settings. The first call resumes all open jobs.
     pub fn reconfigure(&self, setup: PollerSetup) {
         if self.0.setup.swap(Some(Arc::new(setup))).is_some() {
             return;
         }
         let shared = Arc::clone(&self.0);
-        let picking_up = async move {
+        let resume = async move {
             match shared.store.open_jobs().await {
                 Ok(jobs) => {
                     for (number, job) in (0..).zip(jobs) {
                         shared.start(job, (RESUME_INTERVAL * number).min(MAX_RESUME_DELAY));
                     }
                 }
-                Err(error) => error!(%error, "open jobs are not picked up again until asked for"),
+                Err(error) => error!(%error, "open jobs unreadable; resuming them on request"),
             }
         };
-        self.0.tasks.spawn_on(picking_up, &self.0.runtime);
+        self.0.tasks.spawn_on(resume, &self.0.runtime);
     }
 
-    /// Polls a job that was accepted, and recorded where that was possible. Before the first settings it
-    /// waits to be picked up with the other open jobs.
+    /// Starts to poll an accepted job, or leaves it to the first
+    /// [`reconfigure`](Self::reconfigure).
     pub fn track(&self, job: Job) {
         if self.0.setup.load().is_some() {
             self.0.start(job, Duration::ZERO);
         }
     }
 
-    /// Returns the gateway's latest word on a job. The first question waits for the first word.
+    /// Returns the latest status of a job, and waits for the first one.
     pub async fn status(&self, request_id: &str, caller: &Caller) -> Result<StatusUpdate, Problem> {
-        let JobSubscription { polled: watched, updates: mut news, shutdown: stop } =
+        let JobSubscription { polled, mut updates, shutdown } =
             self.subscribe(request_id, caller).await?;
-        watched.lease();
-        let before = news.borrow().polls;
-        let is_answer = |news: &JobUpdate| news.status.is_some() || news.polls > before;
-        let answer = async { news.wait_for(is_answer).await.map(|news| news.clone()) };
-        let no_word = || Problem::new(&GATEWAY_UNREACHABLE);
+        polled.lease();
+        let before = updates.borrow().polls;
+        let is_answer = |update: &JobUpdate| update.status.is_some() || update.polls > before;
+        let answer = async { updates.wait_for(is_answer).await.map(|update| update.clone()) };
+        let no_status = || Problem::new(&GATEWAY_UNREACHABLE);
         tokio::select! {
             biased;
             Ok(JobUpdate { status, problem, .. }) = answer => {
-                status.ok_or_else(|| problem.unwrap_or_else(no_word))
+                status.ok_or_else(|| problem.unwrap_or_else(no_status))
             }
-            () = stop.cancelled() => {
+            () = shutdown.cancelled() => {
                 Err(Problem::new(&DRAINING).retry_after(Duration::from_secs(1)))
             }
-            () = sleep(FIRST_STATUS_TIMEOUT) => Err(no_word()
-                .detail("the gateway has not said yet how the job is")
+            () = sleep(FIRST_STATUS_TIMEOUT) => Err(no_status()
+                .detail("the gateway has not reported the job's status yet")
                 .retry_after(FIRST_STATUS_TIMEOUT)),
         }
     }
 
-    /// Watches a job for as long as the guard is held.
     pub async fn subscribe(
         &self,
         request_id: &str,
         caller: &Caller,
     ) -> Result<JobSubscription, Problem> {
         let not_found = || Problem::new(&JOB_NOT_FOUND);
-        let polled = self.0.polled().get(request_id).cloned();
-        let watched = match polled {
-            // A caller that may not see a job must not even wake its poller.
-            Some(watched) if may_see(caller, &watched.job) => watched,
+        let known = lock(&self.0.polled).get(request_id).cloned();
+        let polled = match known {
+            // A caller that may not see a job must not wake its poller.
+            Some(polled) if may_see(caller, &polled.job) => polled,
             Some(_) => return Err(not_found()),
             None => {
                 let found = self.0.store.find_job(request_id.into()).await.map_err(unavailable)?;
@@ -162,44 +156,38 @@ impl JobRegistry {
                 }
             }
         };
-        Ok(JobSubscription {
-            updates: watched.subscribe(),
-            polled: watched,
-            shutdown: self.0.shutdown.clone(),
-        })
+        let (updates, shutdown) = (polled.subscribe(), self.0.shutdown.clone());
+        Ok(JobSubscription { polled, updates, shutdown })
     }
 
-    /// Returns a job with the latest word on it, without waiting for one.
+    /// Returns a job with its latest status, without waiting for one.
     pub async fn get(&self, request_id: &str, caller: &Caller) -> Result<Job, Problem> {
-        let mut watching = self.subscribe(request_id, caller).await?;
-        Ok(Job { latest_update: watching.latest().status, ..watching.job().clone() })
+        let mut job = self.subscribe(request_id, caller).await?;
+        Ok(Job { latest_update: job.latest().status, ..job.job().clone() })
     }
 
-    /// Returns the caller's latest jobs, newest first, with the latest words.
+    /// Returns the caller's jobs with their latest status, newest first.
     pub async fn list(&self, caller: &Caller) -> Result<Vec<Job>, Problem> {
         self.may_list(caller)?;
         let owner = caller.to_string().into();
         let mut jobs = self.0.store.jobs_of(owner, MAX_LISTED).await.map_err(unavailable)?;
-        let polled = self.0.polled();
+        let polled = lock(&self.0.polled);
         for job in &mut jobs {
-            if let Some(watched) = polled.get(&job.request_id) {
-                job.latest_update.clone_from(&watched.updates.borrow().status);
+            if let Some(polled) = polled.get(&job.request_id) {
+                job.latest_update.clone_from(&polled.updates.borrow().status);
             }
         }
         Ok(jobs)
     }
 
-    /// Takes a seat for one more event stream.
     pub fn stream_permit(&self, caller: &Caller) -> Result<ConcurrencyPermit, Problem> {
         self.0.stream_limit.acquire(caller)
     }
 
-    /// Takes a seat for one more finished video on its way.
     pub fn transfer_permit(&self, caller: &Caller) -> Result<ConcurrencyPermit, Problem> {
         self.0.transfer_limit.acquire(caller)
     }
 
-    /// Is cancelled when the server stops.
     pub fn shutdown_token(&self) -> CancellationToken {
         self.0.shutdown.clone()
     }
@@ -210,8 +198,8 @@ impl JobRegistry {
             Caller::Address(_) if is_public => Err(Problem::invalid(vec![FieldError {
                 pointer: "/request_id".to_owned(),
                 code: "required",
-                detail: "required: others than this machine reach this server, and an address is \
-                         no identity; name the jobs that you know"
+                detail: "required: name the jobs, because this server is public and an IP \
+                         address does not identify a caller"
                     .to_owned(),
             }])),
             Caller::Address(_) | Caller::Member(_) | Caller::Subject(_) => Ok(()),
@@ -219,9 +207,9 @@ impl JobRegistry {
     }
 }
 
-/// Whether a job is this caller's to see. A caller known by its address alone may see whatever such callers
-/// ordered and it can name: the gateway's ids are not guessed. A job of a member or subject stays its
-/// owner's, also when `access.mode` becomes open.
+/// A caller without credentials may see any job of such callers that it can name, because ids
+/// cannot be guessed. A job of a member or subject stays private even if `access.mode` becomes
+/// open.
 fn may_see(caller: &Caller, job: &Job) -> bool {
     match caller {
         Caller::Address(_) => !Caller::is_authenticated(&job.owner),
@@ -230,36 +218,30 @@ fn may_see(caller: &Caller, job: &Job) -> bool {
 }
 
 fn unavailable(error: Unavailable) -> Problem {
-    error!(%error, "jobs cannot be looked up");
+    error!(%error, "jobs unreadable");
     Problem::new(&LEDGER_UNAVAILABLE).retry_after(Duration::from_secs(5))
 }
 
 impl Shared {
-    fn polled(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<PolledJob>>> {
-        lock(&self.polled)
-    }
-
-    /// Starts the job's poller unless it runs already; unless somebody watches, so much `later`. When the
-    /// job has ended it is forgotten here: the store remembers it.
+    /// Starts the job's poller unless it is running. An unwatched job is polled after `later`.
     fn start(self: &Arc<Self>, job: Job, later: Duration) -> Arc<PolledJob> {
-        let mut polled = self.polled();
-        if let Some(watched) = polled.get(&job.request_id) {
-            return Arc::clone(watched);
+        let mut polled = lock(&self.polled);
+        if let Some(running) = polled.get(&job.request_id) {
+            return Arc::clone(running);
         }
-        let watched = Arc::new(PolledJob::new(job));
-        polled.insert(Arc::clone(&watched.job.request_id), Arc::clone(&watched));
-        let (shared, polled) = (Arc::clone(self), Arc::clone(&watched));
+        let started = Arc::new(PolledJob::new(job));
+        polled.insert(Arc::clone(&started.job.request_id), Arc::clone(&started));
+        let (shared, job) = (Arc::clone(self), Arc::clone(&started));
         let polling = async move {
-            let run = poller::run(Arc::clone(&shared), Arc::clone(&polled), later);
+            let run = poller::run(Arc::clone(&shared), Arc::clone(&job), later);
             shared.shutdown.run_until_cancelled(run).await;
-            shared.polled().remove(&polled.job.request_id);
+            lock(&shared.polled).remove(&job.job.request_id);
         };
         self.tasks.spawn_on(polling, &self.runtime);
-        watched
+        started
     }
 }
 
-/// Somebody who watches a job.
 pub struct JobSubscription {
     polled: Arc<PolledJob>,
     updates: watch::Receiver<JobUpdate>,
@@ -267,22 +249,20 @@ pub struct JobSubscription {
 }
 
 impl JobSubscription {
-    /// The job as it was accepted.
     pub fn job(&self) -> &Job {
         &self.polled.job
     }
 
-    /// Whether there will be no more news of it.
     pub fn has_ended(&self) -> bool {
         self.updates.borrow().is_final()
     }
 
-    /// Returns what is known now; what comes later is news again.
+    /// Returns the latest update and marks it as seen.
     pub fn latest(&mut self) -> JobUpdate {
         self.updates.borrow_and_update().clone()
     }
 
-    /// Resolves when there is more than [`updates`](Self::news) told; never after the last.
+    /// Resolves when there is a newer update; never after the final one.
     pub async fn changed(&mut self) {
         if self.updates.changed().await.is_err() {
             pending().await

@@ -1,4 +1,4 @@
-//! Asks for one job until it has ended, at the pace that its watchers and the job's usual time allow.
+//! Polls one job until it has ended.
 
 use std::future::ready;
 use std::panic::AssertUnwindSafe;
@@ -21,62 +21,57 @@ use crate::store::{Job, JobState, StatusUpdate, Store};
 use crate::sync::lock;
 use crate::upstream::{Abort, BeforeSend, Error, GatewayCall, GatewayRequest};
 
-/// For how long a caller that asked for a job's status counts as watching it.
+/// How long a caller that asked for a job's status counts as watching it.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// How many earlier jobs of the same model tell how long it usually takes.
+/// How many earlier jobs of the model determine its usual duration.
 const HISTORY_SIZE: usize = 9;
 
-/// The pause before a poller that has panicked starts again.
 const PANIC_BACKOFF: Duration = Duration::from_secs(5);
 
-/// What is known of a job.
 #[derive(Clone, Debug, Default)]
 pub struct JobUpdate {
-    /// The gateway's latest word.
     pub status: Option<StatusUpdate>,
-    /// Why the latest poll brought none.
+    /// Why the latest poll failed.
     pub problem: Option<Problem>,
-    /// Polls so far.
     pub polls: u64,
 }
 
 impl JobUpdate {
-    /// Whether there will be no more of it.
     pub fn is_final(&self) -> bool {
-        self.status.as_ref().is_some_and(|word| word.state != JobState::Open)
+        self.status.as_ref().is_some_and(|status| status.state != JobState::Open)
     }
 }
 
-/// What the poller of a job shares with those who watch it: whoever holds a receiver of its news.
+/// Shared by a job's poller and its watchers.
 #[derive(Debug)]
 pub(super) struct PolledJob {
     pub(super) job: Job,
     pub(super) updates: watch::Sender<JobUpdate>,
-    /// Until when somebody counts as watching who asked.
+    /// Until when a caller that asked for the status counts as watching.
     lease: Mutex<Option<Instant>>,
     wake: Notify,
 }
 
 impl PolledJob {
     pub(super) fn new(job: Job) -> Self {
-        let news = JobUpdate { status: job.latest_update.clone(), ..JobUpdate::default() };
+        let update = JobUpdate { status: job.latest_update.clone(), ..JobUpdate::default() };
         Self {
             job,
-            updates: watch::Sender::new(news),
+            updates: watch::Sender::new(update),
             lease: Mutex::default(),
             wake: Notify::new(),
         }
     }
 
-    /// One more who watches, until the receiver is dropped.
+    /// Adds a watcher until the receiver is dropped.
     pub(super) fn subscribe(&self) -> watch::Receiver<JobUpdate> {
-        let news = self.updates.subscribe();
+        let update = self.updates.subscribe();
         self.wake.notify_one();
-        news
+        update
     }
 
-    /// Somebody asked, and will ask again.
+    /// Counts a caller that polls as a watcher for a while.
     pub(super) fn lease(&self) {
         *lock(&self.lease) = Some(clock::now() + LEASE);
         self.wake.notify_one();
@@ -86,10 +81,10 @@ impl PolledJob {
         self.updates.receiver_count() > 0 || lock(&self.lease).is_some_and(|end| clock::now() < end)
     }
 
-    /// Resolves when the job is to be asked for. The first who watches makes it sooner.
-    async fn due(&self, pace: &PollSchedule) {
+    /// Resolves when the next poll is due. A new watcher makes that sooner.
+    async fn due(&self, schedule: &PollSchedule) {
         loop {
-            let due = pace.next_poll(self.is_watched());
+            let due = schedule.next_poll(self.is_watched());
             if due <= clock::now() {
                 return;
             }
@@ -102,7 +97,7 @@ impl PolledJob {
     }
 }
 
-/// Takes the poll of an unwatched job out of the queue when somebody begins to watch the job.
+/// Cancels the queued poll of an unwatched job once the job is watched.
 struct Promotion(Arc<PolledJob>);
 
 impl BeforeSend for Promotion {
@@ -119,113 +114,105 @@ impl BeforeSend for Promotion {
     }
 }
 
-/// Polls until the job has ended; unless somebody watches, the first time so much `later`. Whatever goes
-/// wrong keeps the last word and slows down; a job is never given up, as it was paid for.
-pub(super) async fn run(shared: Arc<Shared>, watched: Arc<PolledJob>, later: Duration) {
+/// Polls until the job has ended, the first time after `later` unless it is watched. A failed poll
+/// slows it down, but a job is never given up, because it was paid for.
+pub(super) async fn run(shared: Arc<Shared>, polled: Arc<PolledJob>, later: Duration) {
     loop {
-        let polled = poll(Arc::clone(&shared), Arc::clone(&watched), later);
-        if AssertUnwindSafe(polled).catch_unwind().await.is_ok() {
+        let polling = poll(Arc::clone(&shared), Arc::clone(&polled), later);
+        if AssertUnwindSafe(polling).catch_unwind().await.is_ok() {
             return;
         }
-        error!(request_id = &*watched.job.request_id, "the poller of a job begins anew");
+        error!(request_id = &*polled.job.request_id, "job poller panicked; restarting");
         sleep(PANIC_BACKOFF).await;
     }
 }
 
-async fn poll(shared: Arc<Shared>, watched: Arc<PolledJob>, later: Duration) {
-    let job = &watched.job;
-    let times =
-        shared.store.job_durations(Arc::clone(&job.model), HISTORY_SIZE).await.unwrap_or_default();
-    let age = shared.store.now().saturating_sub(job.at);
-    let mut pace = PollSchedule::new(times, age, clock::now()).delayed(later);
+async fn poll(shared: Arc<Shared>, polled: Arc<PolledJob>, later: Duration) {
+    let (store, job) = (&shared.store, &polled.job);
+    let times = store.job_durations(Arc::clone(&job.model), HISTORY_SIZE).await.unwrap_or_default();
+    let age = store.now().saturating_sub(job.at);
+    let mut schedule = PollSchedule::new(times, age, clock::now()).delayed(later);
     loop {
-        watched.due(&pace).await;
+        polled.due(&schedule).await;
         let Some(setup) = shared.setup.load_full() else { return };
-        let Some(answer) = request_status(&shared.store, &setup, &watched).await else { continue };
+        let Some(answer) = request_status(store, &setup, &polled).await else { continue };
         match answer {
-            Ok(word) => {
-                // A poll may have waited for long: what counts for the next one is the answer.
-                pace.answered(clock::now());
-                record_status(&shared, &watched, word).await;
-                if watched.updates.borrow().is_final() {
+            Ok(status) => {
+                // The poll may have been queued for long, so the next one counts from the answer.
+                schedule.answered(clock::now());
+                record_status(&shared, &polled, status).await;
+                if polled.updates.borrow().is_final() {
                     return;
                 }
             }
             Err(problem) => {
-                pace.failed(clock::now());
-                watched.updates.send_modify(|news| {
-                    news.problem = Some(problem);
-                    news.polls += 1;
+                schedule.failed(clock::now());
+                polled.updates.send_modify(|update| {
+                    update.problem = Some(problem);
+                    update.polls += 1;
                 });
             }
         }
     }
 }
 
-/// The gateway's word. `None` if the job became a watched one while its poll waited for its turn: then
-/// it is to be asked for as one.
+/// Polls once. Returns `None` if the job became watched while its poll was queued.
 async fn request_status(
-    book: &Store,
+    store: &Store,
     setup: &PollerSetup,
-    watched: &Arc<PolledJob>,
+    polled: &Arc<PolledJob>,
 ) -> Option<Result<StatusUpdate, Problem>> {
-    let job = &watched.job;
-    let is_watched = watched.is_watched();
-    let promotion = || Arc::new(Promotion(Arc::clone(watched))) as Arc<dyn BeforeSend>;
-    let ask = GatewayRequest {
+    let (job, is_watched) = (&polled.job, polled.is_watched());
+    let promotion = || Arc::new(Promotion(Arc::clone(polled))) as Arc<dyn BeforeSend>;
+    let request = GatewayRequest {
         call: GatewayCall::VideoStatus { request_id: (&*job.request_id).into(), is_watched },
         before_send: (!is_watched).then(promotion),
         caller: Arc::clone(&job.owner),
         preferred_key: job.key.and_then(|key| setup.keys.iter().position(|known| *known == key)),
         is_patient: true,
     };
-    let reply = match setup.gateway.clone().oneshot(ask).await {
+    let reply = match setup.gateway.clone().oneshot(request).await {
         Ok(reply) => reply,
         Err(Error::Aborted(Abort::Cancelled)) => return None,
         Err(error) => return Some(Err(error.read_problem())),
     };
     if reply.status.is_success() {
         let state = setup.status_words.state(&reply.body);
-        return Some(Ok(StatusUpdate { at: book.now(), body: reply.body, state }));
+        return Some(Ok(StatusUpdate { at: store.now(), body: reply.body, state }));
     }
-    // Guess: it accepted the job, so it may only not show it yet. What it says is not passed on: a 404
-    // would read as if there were no such job.
+    // Guess: the job was accepted and is not shown yet, so a 404 is not passed on.
     let detail = if reply.status == StatusCode::NOT_FOUND {
         "the gateway does not show the job yet".to_owned()
     } else {
-        format!("the gateway does not say how the job is: {}", reply.status.as_u16())
+        format!("the gateway returned {} for the job's status", reply.status.as_u16())
     };
     Some(Err(Problem::new(&GATEWAY_UNREACHABLE).detail(detail)))
 }
 
-/// Those who watch hear it when the store has it.
-async fn record_status(shared: &Shared, watched: &PolledJob, word: StatusUpdate) {
-    let is_new = watched
-        .updates
-        .borrow()
-        .status
-        .as_ref()
-        .is_none_or(|before| (before.state, &before.body) != (word.state, &word.body));
-    let request_id = &watched.job.request_id;
+/// Stores a new status, then notifies the watchers.
+async fn record_status(shared: &Shared, polled: &PolledJob, status: StatusUpdate) {
+    let is_change = |old: &StatusUpdate| (old.state, &old.body) != (status.state, &status.body);
+    let is_new = polled.updates.borrow().status.as_ref().is_none_or(is_change);
+    let request_id = &polled.job.request_id;
     if is_new {
-        let noted = async {
-            if word.state != JobState::Open {
-                // The entry of its purchase may still be waiting for the store, and the job with it.
-                shared.store.insert_job(&watched.job).await?;
+        let stored = async {
+            if status.state != JobState::Open {
+                // The settlement that stores the job may still be in the retry queue.
+                shared.store.insert_job(&polled.job).await?;
             }
-            shared.store.update_job(Arc::clone(request_id), word.clone()).await
+            shared.store.update_job(Arc::clone(request_id), status.clone()).await
         };
-        if let Err(error) = noted.await {
-            error!(%error, request_id = &**request_id, "a job's state could not be recorded");
+        if let Err(error) = stored.await {
+            error!(%error, request_id = &**request_id, "job state not recorded");
         }
-        if word.state != JobState::Open {
-            let took = word.at.saturating_sub(watched.job.at);
+        if status.state != JobState::Open {
+            let took = status.at.saturating_sub(polled.job.at);
             let took = Duration::from_secs(took.as_secs());
-            info!(request_id = &**request_id, state = word.state.name(), ?took, "a job ended");
+            info!(request_id = &**request_id, state = status.state.name(), ?took, "job ended");
         }
     }
-    watched.updates.send_modify(|news| {
-        *news = JobUpdate { status: Some(word), problem: None, polls: news.polls + 1 };
+    polled.updates.send_modify(|update| {
+        *update = JobUpdate { status: Some(status), problem: None, polls: update.polls + 1 };
     });
 }
 

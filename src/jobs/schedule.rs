@@ -1,59 +1,47 @@
-//! When a job is asked for next: decisions only, the time is passed in.
+//! Decides when a job is polled next. The time is passed in.
 
 use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// How soon a job is asked for the first time, after it was accepted or picked up again.
 const FIRST_POLL: Duration = Duration::from_secs(1);
-/// How long a job takes, where nobody knows.
+/// Assumed until a job of the model has finished.
 const DEFAULT_JOB_DURATION: Duration = Duration::from_secs(60);
-/// Between two polls of a job that somebody watches.
+/// The shortest and longest time between polls of a watched job.
 const WATCHED_GAP: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
-/// The first pause after a poll that brought no word; it doubles.
+/// The wait after a failed poll; it doubles.
 const FIRST_BACKOFF: Duration = Duration::from_secs(2);
-/// The longest such pause while somebody watches.
 const MAX_WATCHED_BACKOFF: Duration = Duration::from_secs(30);
-/// The longest time without a poll of a job that is not an hour old.
+/// The longest time between polls in a job's first hour.
 const MAX_GAP: Duration = Duration::from_secs(300);
-/// The longest of all.
 const MAX_GAP_OF_OLD_JOBS: Duration = Duration::from_secs(6 * 3_600);
 
 #[derive(Clone, Debug)]
 pub(super) struct PollSchedule {
     usual_duration: Duration,
     started: Instant,
-    /// After its start.
     first: Duration,
-    /// How old the job was then.
+    /// The job's age at `started`.
     age: Duration,
     last: Option<Instant>,
-    /// Polls in a row that brought no word.
     failures: u32,
 }
 
 impl PollSchedule {
-    /// `times`: how long such jobs took. `age`: how old this one is.
+    /// `times` are the durations of earlier jobs of the model; `age` is how old this job is.
     pub(super) fn new(mut times: Vec<Duration>, age: Duration, now: Instant) -> Self {
         times.sort_unstable();
-        let usual = times.get(times.len() / 2).copied().unwrap_or(DEFAULT_JOB_DURATION);
-        Self {
-            usual_duration: usual,
-            started: now,
-            first: FIRST_POLL,
-            age,
-            last: None,
-            failures: 0,
-        }
+        let usual_duration = times.get(times.len() / 2).copied().unwrap_or(DEFAULT_JOB_DURATION);
+        Self { usual_duration, started: now, first: FIRST_POLL, age, last: None, failures: 0 }
     }
 
-    /// The same, but it is asked for so much later the first time, unless somebody watches.
+    /// Delays the first poll, unless the job is watched.
     pub(super) fn delayed(mut self, by: Duration) -> Self {
         self.first += by;
         self
     }
 
-    /// When it is asked for next. That somebody watches makes it sooner, never later.
+    /// Returns when to poll next. A watched job is never polled later than an unwatched one.
     pub(super) fn next_poll(&self, is_watched: bool) -> Instant {
         match self.last {
             None if is_watched => self.started,
@@ -66,13 +54,11 @@ impl PollSchedule {
         }
     }
 
-    /// There was an answer.
     pub(super) fn answered(&mut self, now: Instant) {
         self.last = Some(now);
         self.failures = 0;
     }
 
-    /// It was asked for, and there was none: nobody is asked again at once.
     pub(super) fn failed(&mut self, now: Instant) {
         self.last = Some(now);
         self.failures = self.failures.saturating_add(1);
@@ -82,7 +68,7 @@ impl PollSchedule {
         (self.usual_duration / 12).clamp(WATCHED_GAP.0, WATCHED_GAP.1)
     }
 
-    /// Sparse before it is due, denser around that, then ever more slowly.
+    /// Polls rarely at first, often around the usual duration, then ever more rarely.
     fn unwatched_gap(&self, age: Duration) -> Duration {
         let soon = self.usual_duration * 3 / 4;
         if age < soon {
@@ -90,7 +76,8 @@ impl PollSchedule {
         } else if age < self.usual_duration * 3 / 2 {
             (self.usual_duration / 6).clamp(Duration::from_secs(5), Duration::from_secs(30))
         } else {
-            // Nobody may ever learn the end of a job whose words are not known: it must not fill the window.
+            // A job whose final state is not recognised is polled for ever, so it must use few
+            // slots.
             (age / 4).min(MAX_GAP.max(age / 12)).clamp(Duration::from_secs(10), MAX_GAP_OF_OLD_JOBS)
         }
     }

@@ -1,5 +1,5 @@
-//! Reads what a status body says of a job, by the words of `[jobs]`: the contract does not show the
-//! body (4.3), so where things are and what they are called is a guess that settings can mend.
+//! Reads the state of a job from a status body, by the words of `[jobs]`. The contract does not
+//! show the body (4.3), so the field names are guesses that settings can correct.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,15 @@ use serde_json::value::RawValue;
 use url::Url;
 
 use crate::clock;
+use crate::config::JobsConfig;
 use crate::store::{JobState, StatusUpdate};
 
-/// The settings under `[jobs]`.
-pub use crate::config::JobsConfig as Words;
-
-impl Words {
-    /// Returns the state that a status body tells. One that names no state, but an address, is that of a
-    /// finished job. A word that nobody knows means that the job goes on: it is never called failed for
-    /// being strange.
+impl JobsConfig {
+    /// A body without a state but with a result URL is finished. An unknown word means open.
     pub fn state(&self, body: &[u8]) -> JobState {
         let Some(word) = state_word(body) else {
-            return if self.result_url(body).is_some() {
-                JobState::Finished
-            } else {
-                JobState::Open
-            };
+            let has_result = self.result_url(body).is_some();
+            return if has_result { JobState::Finished } else { JobState::Open };
         };
         let word = word.to_lowercase();
         let is = |words: &[String]| words.iter().any(|known| known.to_lowercase() == word);
@@ -37,7 +30,7 @@ impl Words {
         }
     }
 
-    /// Returns the first web address that one of the pointers leads to.
+    /// Returns the first web URL that a pointer of `jobs.result` finds.
     pub fn result_url(&self, body: &[u8]) -> Option<String> {
         let is_web = |text: &String| {
             Url::parse(text).is_ok_and(|address| matches!(address.scheme(), "http" | "https"))
@@ -47,10 +40,10 @@ impl Words {
     }
 }
 
-/// Guess: one of these fields of the body tells the state.
+/// Guess: the state is in one of these fields.
 const STATE_FIELDS: &[&str] = &["status", "state"];
 
-/// Returns the word that a status body has for the state; names in any case of letters.
+/// Returns the word for the state. Field names match in any case.
 pub fn state_word(body: &[u8]) -> Option<String> {
     let body = String::from_utf8_lossy(body);
     let members = members(first_value(&body)?)?;
@@ -60,8 +53,8 @@ pub fn state_word(body: &[u8]) -> Option<String> {
     })
 }
 
-/// Returns the text at the first of `pointers` (RFC 6901) that leads to one. Only what a pointer leads through has
-/// to be sound: a reply that was paid for is not lost for an odd number elsewhere in it.
+/// Returns the string at the first of `pointers` (RFC 6901) that finds one. Only the path to it has
+/// to be valid, so that a paid reply is not lost to an odd value elsewhere.
 pub fn text_at(body: &[u8], pointers: &[String]) -> Option<String> {
     let body = String::from_utf8_lossy(body);
     pointers.iter().find_map(|pointer| {
@@ -82,7 +75,7 @@ fn members(outer: &RawValue) -> Option<BTreeMap<String, &RawValue>> {
     serde_json::from_str(outer.get()).ok()
 }
 
-/// The first value of the text, whatever comes after it.
+/// Parses the first value and ignores what follows.
 fn first_value(body: &str) -> Option<&RawValue> {
     Deserialize::deserialize(&mut serde_json::Deserializer::from_str(body)).ok()
 }
@@ -91,30 +84,29 @@ fn text(value: &RawValue) -> Option<String> {
     serde_json::from_str(value.get()).ok()
 }
 
-/// How far a job is, as lists and events tell it.
+/// A job's status in lists and events.
 #[derive(Serialize)]
 pub struct StatusDocument<'a> {
     request_id: &'a str,
-    /// `open`, `finished` or `failed`, by the words of `[jobs]`.
+    /// `open`, `finished` or `failed`.
     state: &'static str,
-    /// When the gateway said so; `null` before it said anything.
+    /// When the gateway reported it; `null` before the first status.
     at: Option<String>,
     /// The gateway's status body, unchanged.
     status: Option<Box<RawValue>>,
 }
 
 impl<'a> StatusDocument<'a> {
-    pub fn new(request_id: &'a str, word: Option<&StatusUpdate>) -> Self {
+    pub fn new(request_id: &'a str, update: Option<&StatusUpdate>) -> Self {
         Self {
             request_id,
-            state: word.map_or("open", |word| word.state.name()),
-            at: word.map(|word| clock::iso8601(word.at)),
-            status: word.and_then(|word| raw(&word.body)),
+            state: update.map_or("open", |update| update.state.name()),
+            at: update.map(|update| clock::iso8601(update.at)),
+            status: update.and_then(|update| raw(&update.body)),
         }
     }
 }
 
-/// The body as it came. It was found to be JSON when it did.
 fn raw(body: &Bytes) -> Option<Box<RawValue>> {
     serde_json::from_str(&String::from_utf8_lossy(body)).ok()
 }
@@ -139,9 +131,9 @@ mod tests {
         assert_eq!(text_at(b"not json", &["/s".to_owned()]), None);
     }
 
-    fn words() -> Words {
+    fn words() -> JobsConfig {
         let list = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        Words {
+        JobsConfig {
             finished: list(&["completed", "Done"]),
             failed: list(&["failed"]),
             result: list(&["/url", "/output/0"]),

@@ -63,7 +63,7 @@ impl Fake {
         jobs.reconfigure(PollerSetup {
             gateway: BoxCloneSyncService::new(gateway),
             keys: Arc::from([KeyId([1; 8]), KeyId([2; 8])]),
-            status_words: Words {
+            status_words: JobsConfig {
                 finished: vec!["completed".to_owned()],
                 failed: vec!["failed".to_owned()],
                 result: vec![],
@@ -111,7 +111,7 @@ fn secs(seconds: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_nobody_ordered_is_not_found_and_the_gateway_not_asked() {
+async fn unknown_job_is_not_found_without_gateway_request() {
     let fake = Fake::new(vec![RUNNING]);
     let problem = fake.jobs.status("r", &caller()).await.unwrap_err();
     assert_eq!(problem.kind().code, "job_not_found");
@@ -120,7 +120,7 @@ async fn a_job_that_nobody_ordered_is_not_found_and_the_gateway_not_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn end_of_a_job_is_kept_though_its_purchase_is_not_settled_yet() {
+async fn end_of_job_is_stored_before_its_purchase_is_settled() {
     let fake = Fake::new(vec![DONE]);
     // The store could not take the end of its purchase, which is retried.
     fake.jobs.track(job("r"));
@@ -132,7 +132,7 @@ async fn end_of_a_job_is_kept_though_its_purchase_is_not_settled_yet() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn five_hundred_who_watch_one_job_are_one_poll_an_interval() {
+async fn five_hundred_watchers_cost_one_poll_per_interval() {
     let fake = Fake::on(
         Store::in_memory(Arc::new(clock::wall)),
         vec![RUNNING],
@@ -151,7 +151,7 @@ async fn five_hundred_who_watch_one_job_are_one_poll_an_interval() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_poll_comes_within_two_seconds_unwatched_and_at_once_for_who_asks() {
+async fn first_poll_comes_within_two_seconds_or_at_once_if_watched() {
     let fake = Fake::new(vec![RUNNING]);
     let start = clock::now();
     fake.accept("a").await;
@@ -163,7 +163,7 @@ async fn the_first_poll_comes_within_two_seconds_unwatched_and_at_once_for_who_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn open_jobs_are_picked_up_by_the_next_server_and_ended_ones_are_not() {
+async fn restart_resumes_open_jobs_only() {
     let first = Fake::new(vec![DONE]);
     first.accept("ended").await;
     sleep(secs(2)).await;
@@ -183,7 +183,7 @@ async fn open_jobs_are_picked_up_by_the_next_server_and_ended_ones_are_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn open_jobs_are_picked_up_one_after_another_and_at_once_for_who_asks() {
+async fn resumed_jobs_are_polled_one_by_one_or_at_once_if_watched() {
     let book = Store::in_memory(Arc::new(clock::wall));
     for number in 0..200 {
         book.insert_job(&job(&format!("r-{number}"))).await.unwrap();
@@ -206,7 +206,7 @@ fn name(ask: &GatewayRequest) -> Box<str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_is_asked_for_with_its_key_in_the_name_of_its_owner() {
+async fn job_is_polled_with_its_key_for_its_owner() {
     let fake = Fake::new(vec![RUNNING]);
     fake.accept("r").await;
     sleep(secs(2)).await;
@@ -215,7 +215,7 @@ async fn a_job_is_asked_for_with_its_key_in_the_name_of_its_owner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn trouble_keeps_the_last_word_and_never_ends_a_job() {
+async fn failed_poll_keeps_last_status_and_never_ends_job() {
     let fake = Fake::new(vec![RUNNING, None, Some((404, "{}")), Some((403, "{}")), None, DONE]);
     fake.accept("r").await;
     let word = fake.jobs.status("r", &caller()).await.unwrap();
@@ -229,7 +229,7 @@ async fn trouble_keeps_the_last_word_and_never_ends_a_job() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_there_is_no_word_at_all_who_asks_is_told_so_in_time() {
+async fn status_request_times_out_without_first_status() {
     let fake = Fake::new(vec![Some((404, "{}"))]);
     fake.accept("r").await;
     let problem = fake.jobs.status("r", &caller()).await.unwrap_err();
@@ -247,7 +247,7 @@ async fn where_there_is_no_word_at_all_who_asks_is_told_so_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_word_that_nobody_knows_is_passed_raw_and_asked_for_ever_more_slowly() {
+async fn unknown_state_is_passed_raw_and_polled_ever_more_rarely() {
     let fake = Fake::new(vec![Some((200, r#"{"phase":"imploded","n":1.50}"#))]);
     fake.accept("r").await;
     let word = fake.jobs.status("r", &caller()).await.unwrap();
@@ -261,13 +261,13 @@ async fn a_word_that_nobody_knows_is_passed_raw_and_asked_for_ever_more_slowly()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ended_job_is_forgotten_and_its_watchers_keep_the_last_word() {
+async fn ended_job_is_dropped_and_watchers_keep_last_status() {
     let fake = Fake::new(vec![DONE]);
     fake.accept("alone").await;
     fake.accept("watched").await;
     let watching = fake.jobs.subscribe("watched", &caller()).await.unwrap();
     sleep(secs(2)).await;
-    assert!(fake.jobs.0.polled().is_empty());
+    assert!(lock(&fake.jobs.0.polled).is_empty());
     assert!(fake.jobs.0.tasks.is_empty());
     assert!(watching.has_ended());
     let polls = fake.polls();
@@ -276,7 +276,7 @@ async fn an_ended_job_is_forgotten_and_its_watchers_keep_the_last_word() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_callers_jobs_are_listed_with_the_latest_words_unless_others_could_be_the_caller() {
+async fn jobs_are_listed_with_latest_status_for_identified_callers_only() {
     let fake = Fake::new(vec![RUNNING, DONE]);
     fake.accept("a").await;
     fake.accept("b").await;

@@ -1,7 +1,7 @@
-//! Sets the price aside before a purchase is sent, and settles it after.
+//! Holds the price before a purchase is sent, and settles it afterwards.
 //!
-//! Invariant: nothing is sent whose price is not set aside, durably; and what was set aside is given back
-//! only when the gateway provably did not charge.
+//! Invariant: nothing is sent before its price is held durably. A hold is released only if the
+//! gateway provably did not charge.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,27 +27,25 @@ use crate::store::{
 use crate::upstream::{Abort, BeforeSend, GatewayReply};
 use crate::validate::OrderKind;
 
-/// How long after its end a purchase without a key is joined by a request that a stock SDK marks as a
-/// retry: SDKs wait up to ten minutes for a reply, and as long as `Retry-After` says before they retry.
+/// How long a marked SDK retry joins a purchase that has ended. SDKs wait up to ten minutes for a
+/// reply, then for `Retry-After`.
 const RETRY_WINDOW: Duration = Duration::from_secs(15 * 60);
 
-/// A price that is set aside. Dropped unsettled (a panic, the runtime's end), it is settled by its phase:
-/// released if nothing was sent, else unknown.
+/// A held price. Dropped unsettled, it is released if nothing was sent, else unknown.
 pub(super) struct Hold {
     context: Arc<PurchaseContext>,
     id: PurchaseId,
-    /// For how long a reply is kept.
     keep: Duration,
-    /// When the price was held, in the account's spending.
+    /// The account's spending when the price was held.
     watermark: CreditWatermark,
-    /// Of a purchase without a key.
+    /// Of a purchase without an idempotency key.
     fingerprint: Option<Digest>,
     waiters: Waiters,
     progress: Progress,
 }
 
 impl Hold {
-    /// Sets the price aside, unless the purchase repeats another, or a budget or the balance does not cover it.
+    /// Holds the price. Fails for a duplicate, and if a budget or the balance does not cover it.
     pub(super) async fn place(
         context: &Arc<PurchaseContext>,
         purchase: &PurchaseRequest,
@@ -55,47 +53,47 @@ impl Hold {
         let PurchaseContext { ledger, refusals, binding, terms, .. } = &**context;
         let reservation = reservation(purchase, terms, refusals);
         let fingerprint = match &reservation.dedupe_key {
-            store::DedupeKey::Fingerprint(duplicate) => Some(duplicate.fingerprint),
+            store::DedupeKey::Fingerprint(check) => Some(check.fingerprint),
             store::DedupeKey::IdempotencyKey { .. } => None,
         };
-        let mark = ledger.reserve(&reservation).await.map_err(|refused| {
-            let stop = match (refused, binding.ensure_same_account()) {
-                // The balance is not the account's that the ledger is about.
+        let watermark = ledger.reserve(&reservation).await.map_err(|refused| {
+            let error = match (refused, binding.ensure_same_account()) {
+                // The balance belongs to another account than the ledger's.
                 (ReserveError::InsufficientCredit, Err(other_account)) => other_account.into(),
                 (refused, _) => hold_error(refused, reservation.price),
             };
-            if matches!(stop, HoldError::Problem(_)) {
-                note_refusal(refusals, fingerprint);
+            if matches!(error, HoldError::Problem(_)) {
+                record_refusal(refusals, fingerprint);
             }
-            stop
+            error
         })?;
-        // It may have repeated another one that was not sent after all. Nothing of this one was sent.
+        // It may have waited for a purchase that was not sent after all.
         purchase.progress.enter(Phase::Queued);
         Ok(Arc::new(Self {
             context: Arc::clone(context),
             id: purchase.id,
             keep: terms.keep(purchase.service()),
-            watermark: mark,
+            watermark,
             fingerprint,
             waiters: purchase.waiters.clone(),
             progress: purchase.progress.clone(),
         }))
     }
 
-    /// Notes that the caller took the reply, where that decides what a repeat without a key is.
+    /// Only duplicates without a key depend on whether the reply was delivered.
     pub(super) fn delivery(&self) -> Option<Delivery> {
         let ledger = &self.context.ledger;
         self.fingerprint.map(|_| Delivery { ledger: ledger.clone(), id: self.id })
     }
 
-    /// Records the end, with the reply that a repeat gets and the job that a video became.
+    /// Records the outcome, with the reply for duplicates and the job of a video.
     pub(super) async fn settle(
         &self,
         charge: Charge,
         reply: Option<&GatewayReply>,
         job: Option<&Job>,
     ) {
-        let ending = match charge {
+        let settlement = match charge {
             Charge::Paid(cost) => Settlement::Charged {
                 cost,
                 reply: reply.map(|reply| KeptReply {
@@ -106,24 +104,22 @@ impl Hold {
                 keep: self.keep,
                 job: job.cloned().map(Box::new),
             },
-            // The key is free again.
+            // The idempotency key can be used again.
             Charge::Free => Settlement::Released,
             Charge::Unknown => Settlement::Unknown,
         };
         if charge == Charge::Free {
-            note_refusal(&self.context.refusals, self.fingerprint);
+            record_refusal(&self.context.refusals, self.fingerprint);
         }
         let ledger = &self.context.ledger;
-        let settled = ledger.settle(self.id, ending.clone()).await;
+        let settled = ledger.settle(self.id, settlement.clone()).await;
         self.progress.enter(Phase::Settled);
         if let Err(error) = settled {
-            // The answer is worth more than its entry, which follows as soon as the store can take it.
-            // Until then the price stays set aside; after a crash, what is `sent` is unknown.
-            error!(id = %self.id, %error, "the end of a purchase could not be recorded yet");
-            ledger.settle_later(self.id, ending);
+            // The caller gets its reply anyway. The price stays held until the retry.
+            error!(id = %self.id, %error, "failed to settle purchase; will retry");
+            ledger.settle_later(self.id, settlement);
         }
-        // Guess: the purchase's own charge is in the balance that its reply says, and all that had ended
-        // before it was held.
+        // Guess: the reported balance includes this charge and all settled before the hold.
         if let (Charge::Paid(cost), Some(balance)) = (charge, reply.and_then(GatewayReply::balance))
         {
             ledger.record_balance(self.watermark.including(cost), balance);
@@ -133,17 +129,17 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let ending = match self.progress.phase() {
+        let settlement = match self.progress.phase() {
             Phase::Settled => return,
             Phase::Queued => Settlement::Released,
             Phase::AtRisk | Phase::Sent => Settlement::Unknown,
         };
-        self.context.ledger.settle_later(self.id, ending);
+        self.context.ledger.settle_later(self.id, settlement);
     }
 }
 
-/// The retry of what was refused for free is another purchase than an earlier one that was answered.
-fn note_refusal(refusals: &RecentRefusals, fingerprint: Option<Digest>) {
+/// Remembers a free refusal, so that its retry does not join an earlier purchase.
+fn record_refusal(refusals: &RecentRefusals, fingerprint: Option<Digest>) {
     if let Some(fingerprint) = fingerprint {
         refusals.record(RefusalKey::Fingerprint(fingerprint));
     }
@@ -157,19 +153,18 @@ impl BeforeSend for Hold {
     fn authorize(&self) -> BoxFuture<'_, Result<(), Abort>> {
         Box::pin(async move {
             let PurchaseContext { ledger, binding, .. } = &*self.context;
-            // Checked for each attempt: a caller that waited out a 429 may be gone, or revoked.
+            // Checked for each attempt: during a 429 a caller may leave or be revoked.
             if !self.waiters.any() {
                 return Err(Abort::Cancelled);
             }
-            // The account may have changed while it queued.
             if binding.is_mismatch() {
                 return Err(Abort::OtherAccount);
             }
-            // A further attempt, after a 401 or 429: it is recorded already.
+            // A retry after a 401 or 429 is recorded already.
             if self.progress.phase() == Phase::Sent {
                 return Ok(());
             }
-            // From here on it counts as sent, even if the mark cannot be made: the safe side.
+            // From here on it counts as sent, even if that cannot be recorded.
             self.progress.enter(Phase::AtRisk);
             match ledger.mark_sent(self.id, binding.account_status()).await {
                 Ok(()) => {
@@ -177,7 +172,7 @@ impl BeforeSend for Hold {
                     Ok(())
                 }
                 Err(error) => {
-                    error!(id = %self.id, %error, "a purchase is not sent: it cannot be recorded");
+                    error!(id = %self.id, %error, "purchase not recorded as sent; not sending it");
                     Err(Abort::Unrecorded)
                 }
             }
@@ -195,11 +190,11 @@ pub(super) fn reservation(
     let service = purchase.service();
     let route = match order.kind {
         OrderKind::Chat | OrderKind::Video => service.name(),
-        // Its path: one key may be used once at each endpoint.
+        // The path: a key is unique per endpoint.
         OrderKind::Other => &order.model,
     };
-    let claim = match &purchase.dedupe_by {
-        // Addresses move, so an anonymous caller's key stands for itself. A guessable key can collide.
+    let dedupe_key = match &purchase.dedupe_by {
+        // An anonymous caller's address may change, so its key alone identifies the purchase.
         DedupeBy::IdempotencyKey(key) => store::DedupeKey::IdempotencyKey {
             key: digest(&[
                 purchase.caller.namespace().as_bytes(),
@@ -224,14 +219,14 @@ pub(super) fn reservation(
         service,
         model: order.model.clone(),
         price: order.price,
-        dedupe_key: claim,
+        dedupe_key,
         budgets: terms.limits.intersect(purchase.session.own_budget),
         replay_only: purchase.replay_only,
     }
 }
 
-/// How long ago an identical purchase may have ended to be joined. No reply is looked for that is not
-/// kept for so long, and without a window nothing that has ended is joined.
+/// Returns how long ago a duplicate may have ended to be joined, at most as long as replies are
+/// kept. A zero `dedupe_window` turns this off.
 fn look_back(is_retry: bool, terms: &PurchaseTerms, service: store::Service) -> Duration {
     let window = terms.dedupe_window;
     if is_retry && !window.is_zero() {
@@ -241,7 +236,7 @@ fn look_back(is_retry: bool, terms: &PurchaseTerms, service: store::Service) -> 
     }
 }
 
-/// Each part with its length in front, so that no two lists of parts look alike.
+/// Hashes each part with its length, so that no two lists of parts are alike.
 fn digest(parts: &[&[u8]]) -> Digest {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
@@ -259,17 +254,17 @@ fn hold_error(refused: ReserveError, price: Usd) -> HoldError {
         ReserveError::OverBudget(over) => {
             Problem::new(&BUDGET_EXHAUSTED).detail(over_budget_detail(&over)).into()
         }
-        // It names no balance: whoever may call reads this, and not everybody may see the account.
+        // Names no balance, because callers may not see the account.
         ReserveError::InsufficientCredit => Problem::new(&INSUFFICIENT_CREDIT)
             .detail(format!(
-                "this costs {}, which the account's prepaid balance does not cover; who runs this \
-                 service has to add credit",
+                "this costs {}, more than the account's prepaid balance; ask the operator of this \
+                 service to add credit",
                 price.short(),
             ))
             .into(),
         ReserveError::Unavailable(error) => {
-            // The ledger says so itself, once.
-            debug!(%error, "purchase refused by the ledger");
+            // The ledger logs the cause itself, once.
+            debug!(%error, "purchase refused by ledger");
             Problem::new(&LEDGER_UNAVAILABLE).retry_after(Duration::from_secs(5)).into()
         }
     }

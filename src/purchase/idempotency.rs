@@ -1,12 +1,10 @@
-//! Makes one purchase of all that are the same: a repeat joins the call that is running, or is
-//! answered from the ledger.
+//! Answers duplicates: they join the running purchase, or get its reply from the ledger.
 //!
-//! Stock SDKs and browsers send a lost POST again on their own, most without any key. The ledger
-//! decides, in the step that sets the price aside, whether a purchase is new; here, those that are
-//! not are answered.
+//! SDKs and browsers retry a lost POST on their own, mostly without a key. The ledger recognises
+//! duplicates when it holds the price.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,16 +24,14 @@ use crate::problem::{
 use crate::store::{ExistingPurchase, KeptReply, PurchaseId, PurchaseState, Service, Unavailable};
 use crate::sync::lock;
 
-/// What a repeat is told to wait for a call that has not ended.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// How much of kept replies is in memory at once because it is being sent again, in KiB.
+/// The memory for replies that are being replayed, in KiB.
 const MAX_REPLAY_KIB: u32 = 64 * 1_024;
-/// A reply of so many bytes takes none of that room: a connection buffers more than that.
+/// A smaller reply needs no permit: a connection buffers more than that.
 const SMALL_REPLY: usize = 16 * 1_024;
 
-/// The purchases that are running in this process, and the room for replies that are sent again;
-/// shared by every core.
+/// The running purchases of this process, and the memory for replays; shared by all cores.
 #[derive(Clone)]
 pub struct RunningPurchases {
     calls: Arc<Mutex<HashMap<PurchaseId, RunningPurchase>>>,
@@ -55,20 +51,16 @@ struct RunningPurchase {
 }
 
 impl RunningPurchases {
-    fn lock(&self) -> MutexGuard<'_, HashMap<PurchaseId, RunningPurchase>> {
-        lock(&self.calls)
-    }
-
-    /// Lets others join this purchase until the guard is gone.
+    /// Lets duplicates join this purchase until the guard is dropped.
     pub(super) fn register(&self, purchase: &PurchaseRequest) -> RunningGuard {
         let (sender, outcome) = watch::channel(None);
         let call = RunningPurchase { outcome, waiters: purchase.waiters.clone() };
-        self.lock().insert(purchase.id, call);
+        lock(&self.calls).insert(purchase.id, call);
         RunningGuard { running: self.clone(), id: purchase.id, outcome: sender }
     }
 
-    /// Waits until a kept reply of so many bytes may be read into memory. The room is taken until the
-    /// last part of the reply is gone, so clients that do not read hold no more than all of it.
+    /// Waits until a kept reply of this size may be read into memory. The permit is held until the
+    /// reply is sent, so slow clients cannot exhaust memory.
     async fn reserve_memory(
         &self,
         purchase: &PurchaseRequest,
@@ -80,13 +72,13 @@ impl RunningPurchases {
         }
         let size =
             u32::try_from(bytes.div_ceil(1_024)).unwrap_or(MAX_REPLAY_KIB).min(MAX_REPLAY_KIB);
-        let room = Arc::clone(&self.replays).acquire_many_owned(size);
+        let permit = Arc::clone(&self.replays).acquire_many_owned(size);
         tokio::select! {
             biased;
-            room = timeout_at(give_up, room) => match room {
-                Ok(Ok(room)) => Ok(Some(room)),
+            permit = timeout_at(give_up, permit) => match permit {
+                Ok(Ok(permit)) => Ok(Some(permit)),
                 Ok(Err(_)) | Err(_) => Err(still_running().detail(
-                    "its reply is kept, and too many kept replies are being read right now",
+                    "its reply is kept, but too many kept replies are being read right now",
                 )),
             },
             () = purchase.waiters.all_gone() => Err(Problem::new(&OVERLOADED)),
@@ -94,8 +86,7 @@ impl RunningPurchases {
     }
 }
 
-/// A purchase that others can join. It is closed also when its task panics or is stopped: those who
-/// joined then see no outcome, and ask the ledger.
+/// If the purchase panics, duplicates that joined see no outcome and ask the ledger.
 pub(super) struct RunningGuard {
     running: RunningPurchases,
     id: PurchaseId,
@@ -103,7 +94,6 @@ pub(super) struct RunningGuard {
 }
 
 impl RunningGuard {
-    /// Tells those who joined, and hands the outcome on.
     pub(super) fn publish(self, outcome: Outcome) -> Outcome {
         self.outcome.send_replace(Some(outcome.clone()));
         outcome
@@ -112,18 +102,18 @@ impl RunningGuard {
 
 impl Drop for RunningGuard {
     fn drop(&mut self) {
-        self.running.lock().remove(&self.id);
+        lock(&self.running.calls).remove(&self.id);
     }
 }
 
-/// What a repeat is answered with; `None` where the ledger has to be asked again.
+/// Returns the outcome of a duplicate, or `None` if it has to ask the ledger again.
 pub(super) async fn answer_duplicate(
     context: &PurchaseContext,
     purchase: &PurchaseRequest,
     earlier: ExistingPurchase,
     give_up: Instant,
 ) -> Option<Outcome> {
-    // The one that it repeats may have been sent.
+    // The earlier purchase may have been sent.
     purchase.progress.enter(Phase::AtRisk);
     match earlier.state {
         PurchaseState::Held | PurchaseState::Sent => {
@@ -135,15 +125,14 @@ pub(super) async fn answer_duplicate(
     }
 }
 
-/// The outcome of a running purchase; `None` when it ended without telling, or ran elsewhere: the ledger
-/// knows more.
+/// Waits for a running purchase. Returns `None` if the ledger knows more.
 async fn join(
     context: &PurchaseContext,
     purchase: &PurchaseRequest,
     earlier: PurchaseId,
     give_up: Instant,
 ) -> Option<Outcome> {
-    let call = context.running.lock().get(&earlier).cloned();
+    let call = lock(&context.running.calls).get(&earlier).cloned();
     let Some(mut call) = call else {
         return match timeout_at(give_up, context.ledger.wait_until_ended(earlier)).await {
             Ok(Ok(())) => None,
@@ -156,7 +145,7 @@ async fn join(
         return Some(Err(still_running()));
     };
     match ended.ok()?.clone()? {
-        // It was given up for want of anybody who waits, just before this one came.
+        // It was cancelled just before this one joined.
         Err(problem) if problem.kind() == &OVERLOADED => None,
         Ok(receipt) => Some(Ok(Receipt { is_replay: true, ..receipt })),
         Err(problem) => Some(Err(problem.replayed())),
@@ -174,7 +163,7 @@ async fn replay(
         return Err(Problem::new(&OUTCOME_UNKNOWN).replayed());
     }
     let Some(bytes) = reply_bytes else { return Err(reply_lost()) };
-    let room = context.running.reserve_memory(purchase, bytes, give_up).await?;
+    let permit = context.running.reserve_memory(purchase, bytes, give_up).await?;
     let reply = context.ledger.reply(id).await.map_err(|error| unreadable(id, &error))?;
     let KeptReply { status, is_json, body } = reply.ok_or_else(reply_lost)?;
     let is_video = purchase.service() == Service::Video;
@@ -182,8 +171,8 @@ async fn replay(
         status: StatusCode::from_u16(status).unwrap_or(StatusCode::OK),
         is_json,
         video: is_video.then(|| VideoAccepted::read(&body)).flatten(),
-        body: match room {
-            Some(room) => Bytes::from_owner(InRoom { body, _room: room }),
+        body: match permit {
+            Some(permit) => Bytes::from_owner(ReplayedBody { body, _permit: permit }),
             None => body,
         },
         cost,
@@ -193,13 +182,13 @@ async fn replay(
     })
 }
 
-/// A reply with the room that it takes.
-struct InRoom {
+/// A reply and the memory permit that it holds.
+struct ReplayedBody {
     body: Bytes,
-    _room: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for InRoom {
+impl AsRef<[u8]> for ReplayedBody {
     fn as_ref(&self) -> &[u8] {
         &self.body
     }
@@ -213,7 +202,7 @@ fn unreadable(id: PurchaseId, error: &Unavailable) -> Problem {
 fn reply_lost() -> Problem {
     Problem::new(&OUTCOME_UNKNOWN)
         .charged(Charged::Yes)
-        .detail("it was bought and charged, and its reply is lost or no longer kept")
+        .detail("it was bought and charged, but its reply was lost or is no longer kept")
         .replayed()
 }
 

@@ -1,6 +1,6 @@
-//! From a checked order to a receipt. Everything here is typed; no HTTP request comes this far.
+//! Turns a checked order into a receipt.
 //!
-//! `Purchases::complete` is the whole way of a purchase, top to bottom. Each file holds one of its steps.
+//! [`Purchases::complete`] lists the steps of a purchase, and each file implements one of them.
 
 mod budget;
 pub mod idempotency;
@@ -40,24 +40,19 @@ use send::Charge;
 
 type Outcome = Result<Receipt, Problem>;
 
-/// What purchases are made with; shared by every core.
 #[derive(Clone)]
 pub struct PurchaseContext {
     pub ledger: Store,
-    /// Whether the gateway's account is the ledger's.
     pub binding: AccountBinding,
     pub running: RunningPurchases,
     pub refusals: Arc<RecentRefusals>,
     pub jobs: JobRegistry,
-    /// The keys of the ring, in its order.
     pub keys: Arc<[KeyId]>,
     pub terms: PurchaseTerms,
     pub metrics: Arc<Metrics>,
-    /// Cancelled when nobody is to wait any longer for what is under way.
     pub drain_expired: CancellationToken,
 }
 
-/// One core's purchases.
 #[derive(Clone)]
 pub struct Purchases {
     context: Arc<PurchaseContext>,
@@ -66,7 +61,6 @@ pub struct Purchases {
 }
 
 impl Purchases {
-    /// Purchases from `gateway`, each in a task of its own on `tasks`.
     pub fn new(
         context: PurchaseContext,
         gateway: BoxCloneSyncService<GatewayRequest, GatewayReply, Error>,
@@ -75,26 +69,27 @@ impl Purchases {
         Self { context: Arc::new(context), gateway, tasks }
     }
 
-    /// Buys, or answers a repeat. A purchase goes on when its caller hangs up and this is dropped.
+    /// Buys, or replays the reply of a duplicate. The purchase goes on if this future is dropped.
     pub async fn buy(&self, purchase: PurchaseRequest) -> Outcome {
-        let (own, bought) = (self.clone(), purchase.clone());
-        let call = async move { own.complete(&bought).await };
+        let (purchases, bought) = (self.clone(), purchase.clone());
+        let call = async move { purchases.complete(&bought).await };
         waiters::run(&self.tasks, &self.context.drain_expired, &purchase, call).await
     }
 
-    /// The steps of a purchase in their order, on which the guarantees rest. Whatever is dropped half-way
-    /// (a panic, the runtime's end) is settled by what is known of it: the hold, and then those who joined
-    /// ask the ledger.
+    /// Runs the steps of a purchase. The guarantees depend on their order.
+    ///
+    /// If it is dropped half-way (a panic, the end of the runtime), the hold settles itself by its
+    /// phase.
     async fn complete(&self, purchase: &PurchaseRequest) -> Outcome {
         let PurchaseContext { running, binding, jobs, terms, .. } = &*self.context;
         let order = purchase.order.get();
         let give_up = clock::now() + terms.join_timeout;
-        // The account and its balance are known, if the gateway tells them soon.
+        // Give the gateway a moment to report its account and balance.
         binding.wait_for_check().await;
-        // Hold: one step of the ledger recognises a repeat, checks each budget and the balance, and sets the
-        // price aside.
+        // Hold: one ledger step finds duplicates, checks budgets and balance, and sets the price
+        // aside.
         let (open, hold) = loop {
-            // Whoever the ledger tells of this purchase finds it running.
+            // Registered first, so that a duplicate found in the ledger finds it running.
             let open = running.register(purchase);
             match Hold::place(&self.context, purchase).await {
                 Ok(hold) => break (open, hold),
@@ -109,22 +104,22 @@ impl Purchases {
                 }
             }
         };
-        // The gateway's account is the ledger's. Only now, since a repeat is answered whichever it is.
+        // Check the account after the hold, because a duplicate is answered for any account.
         if let Err(refusal) = binding.ensure_same_account() {
             hold.settle(Charge::Free, None, None).await;
             return open.publish(Err(refusal));
         }
-        // Wait for a slot, authorize, send: the gateway asks `hold` right before each first byte.
+        // Send: the gateway waits for a slot and calls `hold.authorize` before the first byte.
         let reply = self.send(purchase, Arc::clone(&hold) as _).await;
         let charge = send::charge(order, &reply);
-        // Note the job: it is written down with the charge, so that it outlives a crash.
+        // The job is stored with the charge, so that it survives a crash.
         let job = self.job(purchase, &reply, charge);
-        // Settle: the end is in the ledger before the answer's first byte.
+        // Settle: the ledger knows the outcome before the caller gets the first byte.
         hold.settle(charge, reply.as_ref().ok(), job.as_ref()).await;
         if let Some(job) = job {
             jobs.track(job);
         }
-        // Publish: to those who joined, then to the caller.
+        // Publish to duplicates that joined, then return to the caller.
         open.publish(match reply {
             Ok(reply) => Ok(Receipt::new(reply, charge, hold.delivery())),
             Err(error) => Err(error.purchase_problem()),
@@ -132,48 +127,41 @@ impl Purchases {
     }
 }
 
-/// What a caller wants to buy. Only a [`Checked`] order can be in it.
 #[derive(Clone)]
 pub struct PurchaseRequest {
     pub id: PurchaseId,
     pub caller: Caller,
-    /// What its credentials say of it: its own budget, besides those of the settings, and how long it may
-    /// buy.
+    /// The caller's own budget, and when its credentials end.
     pub session: Session,
     pub order: Checked<Order>,
     pub dedupe_by: DedupeBy,
-    /// It is not bought: either it repeats an earlier one, or it is refused.
+    /// Replays an earlier purchase or fails, but never buys.
     pub replay_only: bool,
     pub waiters: Waiters,
     pub progress: Progress,
 }
 
-/// How a purchase is told from others.
+/// How duplicates are recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DedupeBy {
-    /// By the caller's `Idempotency-Key`, unquoted.
+    /// The caller's `Idempotency-Key`, unquoted.
     IdempotencyKey(Box<str>),
-    /// By its fingerprint to an earlier one; a retry where the client says so.
+    /// The same caller, endpoint and body. Stock SDKs mark their retries.
     Fingerprint { is_retry: bool },
 }
 
 impl PurchaseRequest {
-    /// A purchase that nobody waits for yet, of a caller without credentials.
-    pub fn new(caller: Caller, order: Checked<Order>, claim: DedupeBy) -> Self {
+    pub fn new(caller: Caller, order: Checked<Order>, dedupe_by: DedupeBy) -> Self {
         Self {
             id: PurchaseId::new(),
             caller,
             session: Session::default(),
             order,
-            dedupe_by: claim,
+            dedupe_by,
             replay_only: false,
             waiters: Waiters::default(),
             progress: Progress::default(),
         }
-    }
-
-    pub fn with_session(self, standing: Session) -> Self {
-        Self { session: standing, ..self }
     }
 
     fn service(&self) -> Service {
@@ -185,26 +173,23 @@ impl PurchaseRequest {
     }
 }
 
-/// How far a purchase is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Nothing of it was sent.
     #[default]
     Queued,
-    /// Money may have been spent: it is about to be sent, or repeats a purchase that may have been.
+    /// About to be sent, or a duplicate of a purchase that may have been sent.
     AtRisk,
-    /// The ledger has it as sent, so its first byte may be out.
+    /// Recorded as sent, so any byte may have been written.
     Sent,
-    /// The ledger has its end.
     Settled,
 }
 
-/// The phase of one purchase. Clones share it.
+/// A purchase's phase, shared by clones.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(watch::Sender<Phase>);
 
 impl Progress {
-    /// Resolves once the purchase was sent; never for one that repeats another.
+    /// Resolves once the purchase was sent. A duplicate is never sent.
     pub async fn sent(&self) {
         self.0.subscribe().wait_for(|phase| *phase >= Phase::Sent).await.ok();
     }
@@ -218,21 +203,18 @@ impl Progress {
     }
 }
 
-/// What purchases are made under, from the settings.
 #[derive(Clone, Copy, Debug)]
 pub struct PurchaseTerms {
     pub limits: Budgets,
-    /// How long an identical purchase without a key joins one whose reply did not arrive.
+    /// How long a duplicate without a key joins a purchase whose reply did not arrive.
     pub dedupe_window: Duration,
-    /// How long replies are kept.
     pub keep_chats: Duration,
     pub keep_videos: Duration,
-    /// How long a repeat waits for the end of the first call.
+    /// How long a duplicate waits for the first purchase to end.
     pub join_timeout: Duration,
 }
 
 impl PurchaseTerms {
-    /// How long the reply of what is bought there is kept.
     pub fn keep(&self, service: Service) -> Duration {
         match service {
             Service::Chat => self.keep_chats,
@@ -241,20 +223,16 @@ impl PurchaseTerms {
     }
 }
 
-/// The gateway's answer to a purchase, to be passed on.
 #[derive(Clone, Debug)]
 pub struct Receipt {
-    /// A success or a definitive refusal.
     pub status: StatusCode,
     pub is_json: bool,
     pub body: Bytes,
-    /// What it cost; nothing for a refusal. A replay repeats it and is not charged again.
+    /// Zero for a refusal. A replay shows the original cost and is not charged again.
     pub cost: Usd,
-    /// Whether it is the answer of an earlier or running purchase, given again.
     pub is_replay: bool,
-    /// To be told when the caller took the body to its end.
+    /// To be called when the caller has received the whole body.
     pub delivery: Option<Delivery>,
-    /// The job that a video's order became.
     pub video: Option<VideoAccepted>,
 }
 
@@ -269,7 +247,7 @@ impl Receipt {
     }
 }
 
-/// Notes in the ledger that a reply reached its caller.
+/// Records in the ledger that a reply reached its caller.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     ledger: Store,
@@ -277,7 +255,6 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// The body was taken to its end.
     pub fn record(&self) {
         self.ledger.mark_delivered(self.id);
     }

@@ -62,7 +62,7 @@ pub(super) fn keyed() -> PurchaseRequest {
 }
 
 fn claimed(claim: DedupeBy) -> PurchaseRequest {
-    let order = validate::video(br#"{"prompt":"a tide"}"#, &Catalog::published()).unwrap();
+    let order = validate::video(br#"{"prompt":"a tide"}"#, &Catalog::published()).unwrap().order;
     PurchaseRequest::new(Caller::Address([192, 0, 2, 1].into()), order, claim)
 }
 

@@ -1,8 +1,8 @@
-//! Lets a purchase run to its end although its caller has hung up; and knows whether anybody still waits
-//! for it who may buy it: until its first byte is sent, it goes with the last of them.
+//! Runs a purchase to its end even if its caller disconnects. If every waiter leaves before the
+//! first byte is sent, it is cancelled.
 //!
-//! hyper drops a request's future when its connection closes; a purchase cut in half would leave the
-//! money spent and the receipt unknown. A shutdown waits for the tracker that these tasks run on.
+//! hyper drops a request's future when its connection closes, so each purchase runs in a task of
+//! its own. A shutdown waits for these tasks.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,12 +20,11 @@ use crate::problem::{
 };
 use crate::sync::lock;
 
-/// What a purchase that nobody waits for any longer still needs to leave its queue.
+/// How long a cancelled purchase may take to leave the queue.
 const MAX_LEAVE_TIME: Duration = Duration::from_millis(100);
-/// When another server may have taken this one's place.
+/// When another process may have replaced this one.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// Everybody who waits, or has waited, for one purchase.
 #[derive(Clone, Default)]
 pub struct Waiters(Arc<Mutex<Vec<Arc<Waiter>>>>);
 
@@ -36,21 +35,20 @@ struct Waiter {
 }
 
 impl Waiter {
-    /// A caller whose credentials have ended does not count: nothing more is bought for it.
+    /// A caller whose credentials have ended does not count.
     fn counts(&self) -> bool {
         !self.gone.is_cancelled() && !self.session.has_ended()
     }
 }
 
 impl Waiters {
-    /// Adds one more who waits, until the guard is dropped or its credentials end.
-    pub(super) fn add(&self, standing: Session) -> WaiterGuard {
-        let presence = Arc::new(Waiter { session: standing, ..Waiter::default() });
-        lock(&self.0).push(Arc::clone(&presence));
-        WaiterGuard(presence)
+    /// Adds a waiter until the guard is dropped or its credentials end.
+    pub(super) fn add(&self, session: Session) -> WaiterGuard {
+        let waiter = Arc::new(Waiter { session, ..Waiter::default() });
+        lock(&self.0).push(Arc::clone(&waiter));
+        WaiterGuard(waiter)
     }
 
-    /// Those who wait for `other` wait for this one, too.
     pub(super) fn merge(&self, other: &Self) {
         let others = lock(&other.0).clone();
         let mut here = lock(&self.0);
@@ -58,12 +56,10 @@ impl Waiters {
         here.extend(others);
     }
 
-    /// Whether anybody is still here.
     pub(super) fn any(&self) -> bool {
         self.first().is_some()
     }
 
-    /// Resolves when nobody is left.
     pub(super) async fn all_gone(&self) {
         while let Some(one) = self.first() {
             tokio::select! {
@@ -79,11 +75,9 @@ impl Waiters {
     }
 }
 
-/// Somebody who waits.
 pub(super) struct WaiterGuard(Arc<Waiter>);
 
 impl WaiterGuard {
-    /// Whether its credentials have ended.
     pub(super) fn session_ended(&self) -> bool {
         self.0.session.has_ended()
     }
@@ -95,33 +89,33 @@ impl Drop for WaiterGuard {
     }
 }
 
-/// Runs `call`, which makes this purchase, as a task tracked by `tasks`. After `cut`, its caller waits no
-/// longer and is told what is known.
+/// Runs `call`, which makes this purchase, as a task of `tasks`. Once `cut` is cancelled, it
+/// returns what is known so far.
 pub(super) async fn run(
     tasks: &TaskTracker,
     cut: &CancellationToken,
     purchase: &PurchaseRequest,
     call: impl Future<Output = Outcome> + Send + 'static,
 ) -> Outcome {
-    // Goes with this future, that is, with the caller.
-    let waiting = purchase.waiters.add(purchase.session.clone());
+    // Dropped with this future when the caller disconnects.
+    let waiter = purchase.waiters.add(purchase.session.clone());
     let mut task = tasks.spawn(call.in_current_span());
     let ended = tokio::select! {
         biased;
         ended = &mut task => ended,
-        () = cut.cancelled() => return cut_off(task, waiting, &purchase.progress).await,
+        () = cut.cancelled() => return cut_off(task, waiter, &purchase.progress).await,
     };
     match outcome(ended, &purchase.progress) {
-        // It was given up for want of anybody who may buy it.
-        Err(given_up) if given_up.kind() == &OVERLOADED && waiting.session_ended() => {
+        // It was cancelled because its last waiter's credentials ended.
+        Err(given_up) if given_up.kind() == &OVERLOADED && waiter.session_ended() => {
             Err(Problem::new(&INVALID_CREDENTIALS)
-                .detail("the credentials ended while this waited for its turn: nothing was sent"))
+                .detail("the credentials ended while the request was queued; nothing was sent"))
         }
         outcome => outcome,
     }
 }
 
-/// How a purchase ended. After a panic or the runtime's end in the middle, its phase says how far it came.
+/// After a panic or the end of the runtime, the outcome follows from the phase.
 fn outcome(ended: Result<Outcome, JoinError>, progress: &Progress) -> Outcome {
     ended.unwrap_or_else(|_stopped| {
         Err(Problem::new(match progress.phase() {
@@ -131,11 +125,11 @@ fn outcome(ended: Result<Outcome, JoinError>, progress: &Progress) -> Outcome {
     })
 }
 
-/// What is known of a purchase that its caller waits for no longer.
-async fn cut_off(task: JoinHandle<Outcome>, waiting: WaiterGuard, progress: &Progress) -> Outcome {
+/// Returns what is known of a purchase that no longer has time to end.
+async fn cut_off(task: JoinHandle<Outcome>, waiter: WaiterGuard, progress: &Progress) -> Outcome {
     let may_be_sent = || matches!(progress.phase(), Phase::AtRisk | Phase::Sent);
-    // What nobody waits for is not sent any more. What was just leaving is known to be at risk soon.
-    drop(waiting);
+    // Without a waiter it is not sent, unless it is being authorized right now.
+    drop(waiter);
     if !may_be_sent()
         && let Ok(ended) = timeout(MAX_LEAVE_TIME, task).await
     {
@@ -143,8 +137,10 @@ async fn cut_off(task: JoinHandle<Outcome>, waiting: WaiterGuard, progress: &Pro
     }
     match progress.phase() {
         Phase::Queued => Err(Problem::new(&DRAINING).retry_after(RETRY_AFTER)),
-        Phase::AtRisk | Phase::Sent | Phase::Settled => Err(Problem::new(&OUTCOME_UNKNOWN)
-            .detail("the server stopped before the gateway's reply came")),
+        Phase::AtRisk | Phase::Sent | Phase::Settled => {
+            Err(Problem::new(&OUTCOME_UNKNOWN)
+                .detail("the server stopped before the gateway replied"))
+        }
     }
 }
 
@@ -255,7 +251,7 @@ mod tests {
                 }
                 Err(Problem::new(kind))
             };
-            let outcome = made(&purchase().with_session(standing), ends).await;
+            let outcome = made(&PurchaseRequest { session: standing, ..purchase() }, ends).await;
             assert_eq!(outcome.unwrap_err().kind().code, code, "{has_ended}");
         }
     }

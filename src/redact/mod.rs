@@ -1,11 +1,10 @@
-//! Finds the gateway's keys in text that came from the gateway and overwrites them with asterisks.
+//! Overwrites the gateway's keys with asterisks in everything that the gateway sends.
 //!
-//! A debug page or an error that echoes the request would otherwise hand the key to a browser. The reply
-//! is paid for, so the rest of it is delivered.
+//! A debug page or an error that echoes the request would otherwise hand the key to a browser. The
+//! rest of the reply is paid for, so it is delivered.
 //!
-//! The search works on the text as it is and as readers decode it: escapes of JSON, URLs and HTML, which may
-//! be escaped themselves. Each decoded byte knows where it came from, so whole escapes are
-//! overwritten and JSON stays valid. Most texts have no such escape and are searched once.
+//! Text is searched as it is, and again with its JSON, URL and HTML escapes decoded, even nested
+//! ones. A match overwrites whole escapes, so JSON stays valid.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,8 +31,8 @@ impl Redactor {
         Self { patterns: Arc::default(), metrics }
     }
 
-    /// Looks for these keys from now on, too. Earlier ones stay known: the gateway may still echo a key
-    /// that was replaced, for example in the status of an old job.
+    /// Adds keys to look for. Old keys stay: the gateway may echo a replaced key, for example in
+    /// the status of an old job.
     pub fn add_keys(&self, keys: &[Key]) {
         self.patterns.rcu(|known| known.with(keys));
     }
@@ -57,11 +56,12 @@ impl Redactor {
     }
 }
 
-/// A rest of a key that is shorter than this could stand in any text.
+/// A shorter secret could occur in any text by chance.
 const MIN_SECRET: usize = 12;
-/// How often a text is decoded: `_` as `&#95;`, its `&` as `\u0026`, and the whole quoted in JSON.
+/// The deepest nesting of escapes: `_` as `&#95;`, its `&` as `\u0026`, and all of it quoted in
+/// JSON.
 const MAX_DEPTH: usize = 3;
-/// How many bytes of JSON's `\uXXXX` can stand before one of its own.
+/// The number of bytes of `\uXXXX` that can precede its last one.
 const WITHIN_ESCAPE: usize = 5;
 
 #[derive(Default)]
@@ -82,7 +82,7 @@ impl KeyPatterns {
             .ascii_case_insensitive(true)
             .match_kind(MatchKind::LeftmostLongest)
             .build(all.iter().flat_map(|key| key_patterns(key.expose())));
-        // Building fails only beyond some 2^31 states; a handful of keys is far from it.
+        // Building fails only beyond 2^31 states, far more than a handful of keys needs.
         Self { keys: all, search: search.ok() }
     }
 
@@ -105,8 +105,8 @@ impl KeyPatterns {
     }
 }
 
-/// Where the JSON escape begins that `start` is within, or `start` itself: half an escape would not be
-/// JSON any more.
+/// Returns the start of the JSON escape that contains `start`, else `start`. Half an escape is not
+/// valid JSON.
 fn unit_start(text: &[u8], start: usize) -> usize {
     let earliest = start.saturating_sub(WITHIN_ESCAPE);
     let escape = (earliest..start).find(|at| {
@@ -119,7 +119,7 @@ fn unit_start(text: &[u8], start: usize) -> usize {
 
 fn key_patterns(key: &str) -> Vec<Vec<u8>> {
     let mut forms = vec![key.as_bytes().to_vec()];
-    // However the prefix was written, what follows it is the secret. Too short a rest is a word.
+    // The part after the prefix is the secret, however the prefix was written.
     let rest = key.trim_start_matches(KEY_PREFIX);
     if rest.len() >= MIN_SECRET {
         forms.push(rest.as_bytes().to_vec());
@@ -128,7 +128,7 @@ fn key_patterns(key: &str) -> Vec<Vec<u8>> {
     for alignment in 0..3 {
         let padded = [&b"\0\0"[..alignment], key.as_bytes()].concat();
         for encoded in [STANDARD_NO_PAD.encode(&padded), URL_SAFE_NO_PAD.encode(&padded)] {
-            // Characters that also hold bits of a neighbour differ from text to text.
+            // Characters that also encode bits of a neighbouring byte differ from text to text.
             let start = [0, 2, 3][alignment];
             let end = encoded.len() - usize::from(padded.len() % 3 != 0);
             forms.extend(encoded.get(start..end).map(|inner| inner.as_bytes().to_vec()));
@@ -138,8 +138,7 @@ fn key_patterns(key: &str) -> Vec<Vec<u8>> {
 }
 
 const LEADS: [u8; 3] = [b'\\', b'%', b'&'];
-/// Named entities of characters that keys, base64 and escapes are made of. Of the five of XML only
-/// `&amp;` matters.
+/// HTML's named entities for characters that occur in keys, base64 and escapes.
 const NAMED: &[(&[u8], u8)] = &[
     (b"&amp;", b'&'),
     (b"&percnt;", b'%'),
@@ -154,29 +153,28 @@ const NAMED: &[(&[u8], u8)] = &[
 
 struct Decoded {
     text: Vec<u8>,
-    /// Where in the source each byte of the text begins, and where the source ends.
+    /// The source offset of each byte of `text`, then the length of the source.
     starts: Vec<usize>,
 }
 
 impl Decoded {
-    /// `None` if there is nothing to decode that a key could be made of, which is so for most texts.
+    /// Returns `None` if no escape could be part of a key, as in most texts.
     fn decode(source: &[u8]) -> Option<Self> {
-        let mut found = next(source, 0)?;
+        let mut found = next_escape(source, 0)?;
         let mut decoded = Self {
             text: Vec::with_capacity(source.len()),
             starts: Vec::with_capacity(source.len() + 1),
         };
         let mut plain = 0;
         loop {
-            decoded.text.extend_from_slice(&source[plain..found.at]);
-            decoded.starts.extend(plain..found.at);
-            decoded.text.push(found.byte);
-            decoded.starts.push(found.at);
-            plain = found.at + found.length;
-            match next(source, plain) {
-                Some(escape) => found = escape,
-                None => break,
-            }
+            let (at, length, byte) = found;
+            decoded.text.extend_from_slice(&source[plain..at]);
+            decoded.starts.extend(plain..at);
+            decoded.text.push(byte);
+            decoded.starts.push(at);
+            plain = at + length;
+            let Some(next) = next_escape(source, plain) else { break };
+            found = next;
         }
         decoded.text.extend_from_slice(&source[plain..]);
         decoded.starts.extend(plain..=source.len());
@@ -190,30 +188,22 @@ impl Decoded {
     }
 }
 
-struct Escape {
-    at: usize,
-    byte: u8,
-    length: usize,
-}
-
-fn next(source: &[u8], mut from: usize) -> Option<Escape> {
+/// Returns the next escape: its offset, its length and the decoded byte.
+fn next_escape(source: &[u8], mut from: usize) -> Option<(usize, usize, u8)> {
     loop {
         let at = from + source[from..].iter().position(|byte| LEADS.contains(byte))?;
         match escape(&source[at..]) {
-            Some((byte, length)) if is_of_interest(byte) => {
-                return Some(Escape { at, byte, length });
-            }
+            Some((byte, length)) if may_be_in_key(byte) => return Some((at, length, byte)),
             _ => from = at + 1,
         }
     }
 }
 
-/// Keys, base64, and what escapes are made of.
-fn is_of_interest(byte: u8) -> bool {
+fn may_be_in_key(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_-+/\\%&#;".contains(&byte)
 }
 
-/// What the text begins with, if that is an escape, and its length.
+/// Decodes the escape that `text` starts with, and returns its length.
 fn escape(text: &[u8]) -> Option<(u8, usize)> {
     match text {
         [b'\\', b'u' | b'U', b'0', b'0', high, low, ..] => Some((hex(*high, *low)?, 6)),
@@ -237,8 +227,8 @@ fn hex(high: u8, low: u8) -> Option<u8> {
     u8::try_from(digit(high)? * 16 + digit(low)?).ok()
 }
 
-/// A character reference, with or without its end. It ends where it would be beyond ASCII: what follows
-/// may be the next character of a key, decoded from an escape of its own.
+/// Decodes a character reference, with or without its `;`. It stops before it would leave ASCII,
+/// because the next digit may be the next character of a key.
 fn number(text: &[u8], radix: u32) -> Option<(u8, usize)> {
     let (mut value, mut length) = (0, 0);
     while let Some(digit) = text.get(length).and_then(|byte| char::from(*byte).to_digit(radix)) {

@@ -117,7 +117,7 @@ fn whole_escapes_are_overwritten_so_that_json_stays_valid() {
 }
 
 #[test]
-fn what_is_found_is_counted() {
+fn redaction_is_counted() {
     let metrics = Arc::new(Metrics::default());
     let redactor = Redactor::new(Arc::clone(&metrics));
     redactor.add_keys(&[Key::new(KEY.to_owned())]);
@@ -147,7 +147,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn no_key_is_left_after_decoding_however_its_characters_are_escaped(
+    fn key_is_redacted_however_its_characters_are_escaped(
         outer in proptest::collection::vec(0_u8..20, KEY.len()),
         inner in proptest::collection::vec(0_u8..20, KEY.len() * 8),
         around in "[ -~é中]{0,12}",

@@ -1,5 +1,5 @@
-//! `GET /bff/admin/billing`: the account as the gateway tells it, how its balance went, and what nobody
-//! knows the outcome of. Of a key there is its name and the public prefix that the gateway lists.
+//! `GET /bff/admin/billing`: the account as the gateway reports it, its history, and the unknown
+//! purchases. Of a key it shows the name and the public prefix.
 
 use http::StatusCode;
 use serde::Serialize;
@@ -15,14 +15,11 @@ use crate::upstream::billing::{ApiKey, ApiKeysResponse};
 
 const MAX_CHECKPOINTS: usize = 100;
 const MAX_UNKNOWN: usize = 500;
-/// A public prefix is short; whatever else the gateway puts there is cut.
 const MAX_PREFIX: usize = 24;
 
 #[derive(Serialize)]
 struct BillingDocument {
-    /// Nothing before the gateway said anything.
     account: Option<AccountBody>,
-    /// Whether the gateway did not answer when it was asked last.
     stale: bool,
     checkpoints: Vec<CheckpointBody>,
     unknown: UnknownPurchases,
@@ -56,7 +53,6 @@ struct Key {
     uses: Option<u64>,
 }
 
-/// What the gateway's books said at a moment at which nothing was under way.
 #[derive(Serialize)]
 struct CheckpointBody {
     at: String,
@@ -68,7 +64,6 @@ struct CheckpointBody {
 #[derive(Serialize)]
 struct UnknownPurchases {
     count: usize,
-    /// Whether there are more than are listed and counted.
     more: bool,
     #[serde(flatten)]
     price: Amounts<1>,
@@ -87,8 +82,7 @@ struct Purchase {
 }
 
 impl Reports {
-    /// The account's numbers and keys' names as the gateway tells them, and what is unknown. The gateway
-    /// is asked at most once a minute, and nobody waits for it for longer than a second.
+    /// Reports the account. The gateway is asked at most once a minute, for at most a second.
     pub async fn admin_billing(&self) -> Result<Response, Problem> {
         self.summary.refresh().await;
         let mut rows = self.store.unknown_purchases(MAX_UNKNOWN + 1).await.map_err(unavailable)?;

@@ -1,5 +1,5 @@
-//! `GET /bff/jobs`: the caller's own jobs, or those that it names; and `GET /bff/admin/jobs`: everybody's latest
-//! jobs, without what they show.
+//! `GET /bff/jobs`: the caller's jobs; `GET /bff/admin/jobs`: the latest jobs of all, without their
+//! content.
 
 use http::StatusCode;
 use serde::Serialize;
@@ -11,7 +11,6 @@ use crate::problem::{JOB_NOT_FOUND, Problem};
 use crate::response::{self, Response};
 use crate::store::Caller;
 
-/// Jobs of everybody that are listed, the latest first.
 const MAX_ADMIN_JOBS: usize = 200;
 
 #[derive(Serialize)]
@@ -40,11 +39,11 @@ struct AdminJob<'a> {
     state: &'static str,
     ordered_at: String,
     age_seconds: u64,
-    /// When the gateway said so; nothing before it said anything.
+    /// When the gateway reported this state; `None` before the first.
     heard_at: Option<String>,
 }
 
-/// Lists the named jobs that there are, in that order, or the caller's own where none is named.
+/// Lists the named jobs that exist, in that order, or all of the caller's if none is named.
 pub async fn list(
     jobs: &JobRegistry,
     caller: &Caller,

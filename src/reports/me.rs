@@ -1,4 +1,4 @@
-//! `GET /bff/me`: what is left to a caller of its limits, of budgets, and of the account where it may see that.
+//! `GET /bff/me`: what the caller has left of its limits, its budgets and the account's balance.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,12 @@ use crate::response::{self, Response};
 use crate::store::{BudgetScope, Budgets, Caller, OwnBudget, RemainingCredit, Role, Store};
 use crate::upstream::rate_limit::RateLimit;
 
-/// The longest wait for the ledger to tell the balance.
 const MAX_BALANCE_WAIT: Duration = Duration::from_secs(1);
 
 pub struct MeReport {
     /// `sandbox` or `live`.
     pub mode: &'static str,
     pub access: &'static str,
-    /// Whether every caller may see the account's balance; admins always may.
     pub shows_balance: bool,
     pub budgets: Budgets,
     pub limiter: Arc<Limiter>,
@@ -77,8 +75,8 @@ struct QueueWait {
 }
 
 impl MeReport {
-    /// What `caller` may know. The gateway is asked for the balance at most once a minute, and nobody
-    /// waits for it for longer than a second.
+    /// Reports the limits of `caller`. The gateway is asked at most once a minute, for at most a
+    /// second.
     pub async fn report(&self, caller: &Caller, standing: &Session) -> Result<Response, Problem> {
         let shows_balance = self.shows_balance || standing.role == Role::Admin;
         if shows_balance {

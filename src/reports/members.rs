@@ -1,4 +1,4 @@
-//! Who may call, what they may spend and what they did: `GET /bff/admin/members` and `tollgate member list`.
+//! The members and their spending: `GET /bff/admin/members` and `tollgate member list`.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::problem::Problem;
 use crate::response::{self, Response};
 use crate::store::{BudgetScope, Caller, Member, PeriodSpend, Store, Unavailable};
 
-/// A member, and what it has spent, set aside or lost track of in this UTC day and month.
+/// A member, and what it has spent in this UTC day and month.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberSpend {
     pub member: Member,
@@ -20,13 +20,11 @@ pub struct MemberSpend {
 }
 
 impl MemberSpend {
-    /// Whether its token is good: `active` or `revoked`.
     pub fn state(&self) -> &'static str {
         if self.member.revoked_at.is_none() { "active" } else { "revoked" }
     }
 }
 
-/// All members by name, revoked ones too.
 pub async fn list_with_spend(store: &Store) -> Result<Vec<MemberSpend>, Unavailable> {
     let mut listed = Vec::new();
     for member in store.members().await? {
@@ -53,7 +51,7 @@ struct Row<'a> {
     budgets: [Budget; 2],
 }
 
-/// Of one period; there is one of each, whether or not the member has a limit of its own there.
+/// One period. It is listed even if the member has no limit of its own.
 #[derive(Serialize)]
 struct Budget {
     period: &'static str,
@@ -66,9 +64,12 @@ struct Budget {
 impl Reports {
     pub async fn admin_members(&self) -> Result<Response, Problem> {
         let listed = list_with_spend(&self.store).await.map_err(unavailable)?;
-        let document = MembersDocument { members: listed.iter().map(row).collect() };
-        Ok(response::json(StatusCode::OK, &document))
+        Ok(response::json(StatusCode::OK, &document(&listed)))
     }
+}
+
+pub fn document(listed: &[MemberSpend]) -> impl Serialize {
+    MembersDocument { members: listed.iter().map(row).collect() }
 }
 
 fn row(listed: &MemberSpend) -> Row<'_> {

@@ -1,4 +1,4 @@
-//! What callers and admins may know: limits, spend, members, jobs, and the account.
+//! Reports for callers and admins: limits, spending, members, jobs and the account.
 
 mod billing;
 pub mod jobs;
@@ -17,16 +17,14 @@ use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
 use crate::store::{Role, Store, Unavailable};
 use queue::ReportQueue;
 
-/// Answers `GET /bff/usage` and `GET /bff/admin/…`.
 pub struct Reports {
     pub store: Store,
     pub summary: BillingSummary,
-    /// Whether more than an IP address identifies callers.
+    /// Whether callers are identified by more than an IP address.
     pub identifies_callers: bool,
     pub queue: ReportQueue,
 }
 
-/// Refuses all but admins. In open mode nobody is one.
 pub fn ensure_admin(role: Role) -> Result<(), Problem> {
     match role {
         Role::Admin => Ok(()),
@@ -36,11 +34,11 @@ pub fn ensure_admin(role: Role) -> Result<(), Problem> {
 }
 
 fn unavailable(error: Unavailable) -> Problem {
-    tracing::error!(%error, "an admin's question cannot be answered");
+    tracing::error!(%error, "failed to read admin report");
     Problem::new(&LEDGER_UNAVAILABLE)
 }
 
-/// Amounts by name, as members of a JSON object: dollars, and with `_micros` after the name micro-dollars.
+/// Amounts as members of a JSON object: `name` in dollars, and `name_micros` in micro-dollars.
 struct Amounts<const N: usize>([(&'static str, Usd); N]);
 
 impl<const N: usize> Serialize for Amounts<N> {

@@ -1,5 +1,6 @@
-//! Lets each caller read one report at a time, and so many callers at once: a report reads up to a month
-//! of purchases, and the store reads them one after another.
+//! Lets each caller read one report at a time, and limits how many callers read at once.
+//!
+//! A report reads up to a month of purchases, and the store reads reports one after another.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,12 +14,12 @@ use crate::response::{Body, Response};
 use crate::store::Caller;
 use crate::sync::lock;
 
-/// Reports that are read or wait for their turn, of different callers.
+/// Reports that are being read or wait in the store.
 const MAX_REPORTS: usize = 16;
-/// How long a caller gets the same answer to the same question.
+/// How long the same question gets the same answer.
 const MAX_AGE: Duration = Duration::from_millis(200);
 const RETRY_AFTER: Duration = Duration::from_secs(2);
-/// Callers whose latest answer is kept, besides those who wait for one.
+/// Callers whose latest answer is kept, in addition to those that wait.
 const MAX_KEPT: usize = 64;
 
 pub struct ReportQueue {
@@ -26,7 +27,7 @@ pub struct ReportQueue {
     slots: Semaphore,
 }
 
-/// Whoever has it reads a report; in it is the caller's latest one.
+/// Held while the caller's report is read; contains the latest one.
 type Turn = Arc<tokio::sync::Mutex<Option<Kept>>>;
 
 struct Kept {
@@ -42,7 +43,8 @@ impl Default for ReportQueue {
 }
 
 impl ReportQueue {
-    /// Runs `report` after the caller's earlier ones, or repeats its answer to the same question a moment ago.
+    /// Runs `report` after the caller's earlier ones, or returns a recent answer to the same
+    /// question.
     pub async fn run(
         &self,
         caller: &Caller,
@@ -59,7 +61,7 @@ impl ReportQueue {
         }
         let _place = self.slots.try_acquire().map_err(|_| {
             Problem::new(&OVERLOADED)
-                .detail("too many reports are being read right now")
+                .detail("too many reports are being read; retry later")
                 .retry_after(RETRY_AFTER)
         })?;
         let answer = report.await?;
@@ -80,7 +82,6 @@ impl ReportQueue {
     }
 }
 
-/// The same answer again, unless its body comes piece by piece.
 fn copy(answer: &Response) -> Option<Response> {
     let mut copy = Response::new(Body::from(answer.body().whole()?));
     *copy.status_mut() = answer.status();
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn too_many_callers_are_told_when_to_come_back_and_hang_ups_make_room() {
+    async fn too_many_callers_get_retry_after_and_disconnects_free_slots() {
         let (turns, slow) = (ReportQueue::default(), Slow::default());
         let numbers: Vec<_> = (0..=MAX_REPORTS).map(caller).collect();
         let mut waiting = Vec::new();
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answers_of_few_callers_are_kept() {
+    async fn number_of_kept_answers_is_bounded() {
         let (turns, slow) = (ReportQueue::default(), Slow::default());
         for number in 0..3 * MAX_KEPT {
             text(turns.run(&caller(number), "?", slow.report()).await);

@@ -47,7 +47,12 @@ fn office(listing: Option<String>) -> Office {
     });
     let window =
         RateLimit::new(store.clone(), config::RateLimitConfig::Auto, CancellationToken::new());
-    let summary = BillingSummary::new(gateway, &[], store.clone(), window);
+    let summary = BillingSummary::new(
+        crate::billing::summary::BillingClient::new(gateway),
+        &[],
+        store.clone(),
+        window,
+    );
     let turns = ReportQueue::default();
     Office {
         reports: Reports { store: store.clone(), summary, identifies_callers: true, queue: turns },
@@ -115,14 +120,14 @@ fn today() -> String {
 }
 
 #[test]
-fn all_but_admins_are_refused_with_a_sentence() {
+fn callers_without_admin_role_are_refused_with_a_reason() {
     assert!(ensure_admin(Role::Admin).is_ok());
     let refused = ensure_admin(Role::default()).unwrap_err();
     assert_eq!(refused.kind().code, "forbidden");
 }
 
 #[tokio::test]
-async fn everybodys_spend_is_told_by_caller_day_and_model_with_what_is_unknown_and_held() {
+async fn admin_usage_lists_caller_day_and_model_with_unknown_and_held() {
     let office = office(None);
     office.buy("member:ann", "alpha", Usd::mills(3), charged(Usd::mills(4))).await;
     office.buy("member:ann", "alpha", Usd::mills(3), Some(Settlement::Unknown)).await;
@@ -139,7 +144,7 @@ async fn everybodys_spend_is_told_by_caller_day_and_model_with_what_is_unknown_a
 }
 
 #[tokio::test]
-async fn more_rows_than_are_told_at_once_are_refused_rather_than_cut() {
+async fn too_many_rows_are_refused_not_truncated() {
     let office = office(None);
     let buy = |number: usize| {
         let (caller, cost) = (format!("member:m{number}"), Usd::mills(3));
@@ -160,7 +165,7 @@ async fn more_rows_than_are_told_at_once_are_refused_rather_than_cut() {
 }
 
 #[tokio::test]
-async fn a_spreadsheet_gets_text_and_no_formulas() {
+async fn csv_contains_text_and_no_formulas() {
     let office = office(None);
     office.buy("=HYPERLINK(\"x\")", "@alpha,1", Usd::mills(3), charged(Usd::mills(3))).await;
     let answer =
@@ -191,7 +196,7 @@ async fn members_are_listed_with_budgets_and_spend_and_without_tokens() {
 }
 
 #[tokio::test]
-async fn everybodys_jobs_come_newest_first_without_what_they_show() {
+async fn admin_jobs_are_newest_first_without_content() {
     let office = office(None);
     let now = clock::wall();
     for (name, owner, ago) in [("a", "member:ann", 90), ("b", "192.0.2.1", 30)] {
@@ -225,7 +230,7 @@ async fn everybodys_jobs_come_newest_first_without_what_they_show() {
 }
 
 #[tokio::test]
-async fn the_account_is_told_with_its_keys_names_and_never_a_key() {
+async fn admin_billing_names_keys_without_secrets() {
     let listing = format!(
         r#"{{"keys":[{{"name":"web","keyPrefix":"svc_sk_ab12...","createdAt":"2025-01-01T00:00:00Z","lastUsedAt":null,"usageCount":7,"key":"{CANARY}"}},{{"name":"old","keyPrefix":"{CANARY}","createdAt":null,"revokedAt":"2025-02-01T00:00:00Z"}}],"billing":{{"balanceCents":4210,"rateLimit":{{"requests":60,"windowSeconds":60}},"usage":{{"chat":{{"count":3,"costCents":1}},"totalSpentCents":790}}}}}}"#
     );
@@ -254,7 +259,7 @@ async fn the_account_is_told_with_its_keys_names_and_never_a_key() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_says_nothing_is_no_reason_to_tell_nothing() {
+async fn admin_billing_works_without_an_answer_of_the_gateway() {
     let office = office(None);
     let json = text(office.reports.admin_billing().await.unwrap()).await;
     let unknown = r#"{"count":0,"more":false,"price":"0.000000","price_micros":0,"purchases":[]}"#;

@@ -1,4 +1,4 @@
-//! Writes rows as comma-separated values, and as columns for people.
+//! Formats rows as comma-separated values, and as aligned columns.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,8 @@ pub fn csv<const N: usize>(head: &str, rows: impl Iterator<Item = [String; N]>) 
     text
 }
 
-/// Returns aligned columns under a comma-separated header; those from `numbers` on are aligned to the right.
+/// Returns aligned columns under a comma-separated header. Columns from `numbers` on are
+/// right-aligned.
 pub fn table<const N: usize>(
     head: &str,
     rows: impl Iterator<Item = [String; N]>,
@@ -36,8 +37,7 @@ pub fn table<const N: usize>(
     text
 }
 
-/// Returns a cell as RFC 4180 wants it. Spreadsheets compute what begins like a formula: an apostrophe
-/// before it makes it text.
+/// Quotes a cell according to RFC 4180. An apostrophe keeps spreadsheets from running a formula.
 fn csv_cell(text: &str) -> Cow<'_, str> {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']);
     let breaks = text.contains([',', '"', '\r', '\n']);
@@ -52,7 +52,7 @@ fn csv_cell(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns somebody else's words without what moves a terminal's cursor or turns its text around.
+/// Removes control characters, and those that change the direction of text.
 pub fn strip_controls(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().filter(|c| !c.is_control() && !turns(*c)).collect()
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_is_quoted_where_it_must_be_and_never_a_formula() {
+    fn cell_is_quoted_when_needed_and_is_never_a_formula() {
         for (text, written) in [
             ("plain", "plain"),
             ("", ""),

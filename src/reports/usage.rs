@@ -1,4 +1,4 @@
-//! What was spent: `GET /bff/usage`, `GET /bff/admin/usage`, and the sums of `tollgate usage`.
+//! Spending: `GET /bff/usage`, `GET /bff/admin/usage`, and the totals of `tollgate usage`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,19 +14,17 @@ use crate::contract::money::Usd;
 use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
 use crate::response::{self, Response};
 use crate::store::{Caller, SpendRow};
-use crate::validate::{AdminUsageQuery, UsageFormat, too_many_rows};
+use crate::validate::{AdminUsageQuery, UsageDays, UsageFormat, too_many_rows};
 
-/// More are no answer for a page, and memory that one caller can have us fill.
+/// Bounds the memory that one request can use. A page cannot show more.
 pub(super) const MAX_ROWS: usize = 20_000;
 
-/// What purchases come to. Released ones count nothing; all others count as spent.
+/// Totals of purchases. Released ones are left out, all others count as spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SpendTotals {
     pub count: u64,
     pub charged: Usd,
-    /// The prices of those whose outcome is unknown.
     pub unknown: Usd,
-    /// The prices of those under way.
     pub held: Usd,
 }
 
@@ -63,7 +61,7 @@ impl SpendTotals {
     }
 }
 
-/// The ledger itself counts no further than the largest amount.
+/// The ledger itself holds no larger sum.
 fn saturating_sum(sum: Usd, more: Usd) -> Usd {
     sum.checked_add(more).unwrap_or(Usd::micros(u64::MAX))
 }
@@ -117,8 +115,7 @@ struct Figures {
 }
 
 impl Reports {
-    /// What `caller` spent on the last `days` UTC days, today included.
-    pub async fn usage(&self, caller: &Caller, days: u64) -> Result<Response, Problem> {
+    pub async fn usage(&self, caller: &Caller, days: UsageDays) -> Result<Response, Problem> {
         if !self.identifies_callers {
             return Err(Problem::new(&FORBIDDEN).detail(
                 "callers are told apart by address here, and an address is no identity: what it \
@@ -126,7 +123,8 @@ impl Reports {
             ));
         }
         let since = beginning(days);
-        let rows = self.store.spend(Some(caller.to_string()), since, usize::MAX).await;
+        let caller = Some(caller.to_string());
+        let rows = self.store.spend_by_local_day(caller, since, days.utc_offset, usize::MAX).await;
         let rows = rows.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
         let own = rows.iter().map(|of| OwnUsageRow {
             day: iso_day(of.day),
@@ -143,13 +141,13 @@ impl Reports {
         Ok(response::json(StatusCode::OK, &document))
     }
 
-    /// What everybody spent, by caller, UTC day, service and model.
     pub async fn admin_usage(&self, query: AdminUsageQuery) -> Result<Response, Problem> {
         let AdminUsageQuery { days, format: shape } = query;
         let since = beginning(days);
-        let rows = self.store.spend(None, since, MAX_ROWS + 1).await.map_err(unavailable)?;
+        let rows = self.store.spend_by_local_day(None, since, days.utc_offset, MAX_ROWS + 1).await;
+        let rows = rows.map_err(unavailable)?;
         if rows.len() > MAX_ROWS {
-            // A part would not add up.
+            // A truncated report would not add up.
             return Err(too_many_rows(MAX_ROWS));
         }
         if shape == UsageFormat::Csv {
@@ -168,10 +166,15 @@ impl Reports {
     }
 }
 
-/// The beginning of the first of so many UTC days, of which today is the last.
-fn beginning(days: u64) -> Duration {
-    let today = Date::at(clock::wall()).days();
-    Date::from_days((today + 1).saturating_sub(days)).start()
+/// Returns the start of the first of these local days, of which today is the last.
+fn beginning(UsageDays { count, utc_offset }: UsageDays) -> Duration {
+    let ahead = Duration::from_secs(utc_offset.unsigned_abs() * 60);
+    let is_behind = utc_offset < 0;
+    let wall = clock::wall();
+    let local = if is_behind { wall.saturating_sub(ahead) } else { wall + ahead };
+    let today = Date::at(local).days();
+    let start = Date::from_days((today + 1).saturating_sub(count)).start();
+    if is_behind { start + ahead } else { start.saturating_sub(ahead) }
 }
 
 fn figures<'a>(rows: impl IntoIterator<Item = &'a SpendRow>) -> Figures {

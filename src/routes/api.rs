@@ -23,7 +23,7 @@ pub(super) async fn chat(cx: HandlerContext) -> HandlerResult {
 }
 
 pub(super) async fn video(cx: HandlerContext) -> HandlerResult {
-    let video = validate::video_with_ignored(&cx.call.body, &cx.handlers.rules.catalog)?;
+    let video = validate::video(&cx.call.body, &cx.handlers.rules.catalog)?;
     let receipt = cx.buy(video.order).await?;
     Ok(purchases::with_ignored(&video.ignored, purchases::from_receipt(receipt)))
 }

@@ -39,6 +39,9 @@ const SHARED_FILES: &[(&str, &str)] = &[
     ("/bff/widgets/format.js", "core/format.js"),
 ];
 
+/// The page's icon, in the set of its files.
+pub const ICON: &str = "icon.svg";
+
 /// The page's markup, with a placeholder for its head.
 pub const INDEX: &str = include_str!("../../static/index.html");
 
@@ -66,6 +69,7 @@ fn media_type(name: &str) -> &'static str {
     match name.rsplit('.').next() {
         Some("js") => "text/javascript; charset=utf-8",
         Some("css") => "text/css; charset=utf-8",
+        Some("svg") => "image/svg+xml",
         _ => "text/plain; charset=utf-8",
     }
 }
@@ -78,6 +82,17 @@ pub fn base_path() -> String {
         hasher.update(&(file.bytes.len() as u64).to_le_bytes()).update(file.bytes);
     }
     format!("/_/{}", short_hash(&hasher.finalize()))
+}
+
+/// The page's icon, for the path that browsers ask by themselves.
+pub fn icon(head: &Parts) -> Option<Response> {
+    static READY: LazyLock<Option<StaticFile>> = LazyLock::new(|| {
+        let headers =
+            header_map([(CACHE_CONTROL, REVALIDATE), (X_CONTENT_TYPE_OPTIONS, "nosniff")]);
+        let file = page_files().find(|file| file.name == ICON)?;
+        Some(StaticFile::embedded(file, media_type(ICON), &headers))
+    });
+    READY.as_ref().map(|icon| icon.response(&head.method, &head.headers))
 }
 
 pub fn answer(head: &Parts) -> Option<Response> {

@@ -6,8 +6,8 @@ use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 
 use super::{HandlerContext, assets, purchases};
-use crate::access::Credentials;
 use crate::access::cookie::csrf_header_missing;
+use crate::access::{Credentials, LOGIN_LIFETIME};
 use crate::downstream::Call;
 use crate::jobs::events::{self, EventStreamRequest};
 use crate::problem::{ALL, Charged, FORBIDDEN, Kind, NOT_FOUND, Problem};
@@ -75,7 +75,7 @@ pub(super) async fn log_in(cx: HandlerContext) -> HandlerResult {
     let current = session_cookie(&cx)?;
     let admit = |member: &_| cx.handlers.me.limiter.take_login(member);
     let cookie = access.log_in(login.get(), current, &call.caller, admit).await?;
-    Ok(no_content(call.transport.set_cookie(&cookie.value, cookie.max_age)))
+    Ok(no_content(call.transport.set_cookie(&cookie, LOGIN_LIFETIME)))
 }
 
 pub(super) async fn log_out(cx: HandlerContext) -> HandlerResult {

@@ -15,6 +15,22 @@ pub struct CatalogFacts {
     pub jobs: JobStatusWords,
     pub faults: Vec<(&'static str, &'static str)>,
     pub replay: Replay,
+    pub page: PageFacts,
+}
+
+/// Settings of the page.
+#[derive(Clone, Debug)]
+pub struct PageFacts {
+    /// `page.default_model`.
+    pub default_model: Option<String>,
+    pub presets: Vec<Preset>,
+}
+
+/// A system message that the page offers (`page.presets`).
+#[derive(Clone, Debug, Serialize)]
+pub struct Preset {
+    pub name: String,
+    pub system: String,
 }
 
 /// How long replies are kept for replay, and the name of the ledger that keeps them.
@@ -41,12 +57,13 @@ struct CatalogDocument<'a> {
     access: &'static str,
     chat: Vec<ChatRow<'a>>,
     video: Vec<VideoRow<'a>>,
-    defaults: Defaults,
+    defaults: Defaults<'a>,
     limits: CatalogLimits,
     aspect_ratios: &'static [&'static str],
     roles: &'static [&'static str],
     jobs: &'a JobStatusWords,
     sandbox_faults: Vec<SandboxFault>,
+    presets: &'a [Preset],
     replay: &'a Replay,
 }
 
@@ -79,7 +96,8 @@ enum DurationRule {
 }
 
 #[derive(Serialize)]
-struct Defaults {
+struct Defaults<'a> {
+    chat_model: &'a str,
     video_model: &'static str,
     duration: u32,
     aspect_ratio: &'static str,
@@ -112,6 +130,7 @@ pub fn render(catalog: &Catalog, facts: &CatalogFacts) -> Bytes {
         chat: chats.collect(),
         video: catalog.video.iter().map(video_row).collect(),
         defaults: Defaults {
+            chat_model: default_chat_model(catalog, facts.page.default_model.as_deref()),
             video_model: contract::DEFAULT_VIDEO_MODEL,
             duration: contract::DEFAULT_DURATION,
             aspect_ratio: video::DEFAULT_ASPECT_RATIO,
@@ -129,10 +148,19 @@ pub fn render(catalog: &Catalog, facts: &CatalogFacts) -> Bytes {
             .iter()
             .map(|&(word, does)| SandboxFault { word, does })
             .collect(),
+        presets: &facts.page.presets,
         replay: &facts.replay,
     };
     // Serializing strings and numbers cannot fail.
     serde_json::to_vec(&list).unwrap_or_default().into()
+}
+
+/// The one that the settings name, else the cheapest.
+fn default_chat_model<'a>(catalog: &'a Catalog, named: Option<&'a str>) -> &'a str {
+    let order =
+        |model: &&contract::ChatModel| (model.price(), model.id != contract::DEFAULT_CHAT_MODEL);
+    let cheapest = || catalog.chat.iter().min_by_key(order).map(|model| &*model.id);
+    named.or_else(cheapest).unwrap_or(contract::DEFAULT_CHAT_MODEL)
 }
 
 fn video_row(model: &contract::VideoModel) -> VideoRow<'_> {
@@ -177,6 +205,13 @@ mod tests {
             },
             faults: vec![("sandbox:slow", "answers late")],
             replay: Replay { chat_seconds: 60, video_seconds: 90, ledger: "a memory".to_owned() },
+            page: PageFacts {
+                default_model: None,
+                presets: vec![Preset {
+                    name: "Translate".to_owned(),
+                    system: "Translate into English.".to_owned(),
+                }],
+            },
         };
         let list = render(&Catalog::published(), &facts);
         let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
@@ -187,8 +222,19 @@ mod tests {
         assert_eq!(list["video"][4]["durations"]["values"][2], 8);
         assert_eq!(list["access"], "open");
         assert_eq!(list["sandbox_faults"][0]["word"], "sandbox:slow");
+        assert_eq!(list["defaults"]["chat_model"], "eta-5-mini");
+        assert_eq!(list["presets"][0]["system"], "Translate into English.");
         assert_eq!(list["replay"]["chat_seconds"], 60);
         assert_eq!(list["replay"]["video_seconds"], 90);
         assert_eq!(list["replay"]["ledger"], "a memory");
+    }
+
+    #[test]
+    fn default_chat_model_is_the_named_one_else_the_cheapest() {
+        let mut catalog = Catalog::published();
+        assert_eq!(default_chat_model(&catalog, Some("iota-5")), "iota-5");
+        let tier = contract::Tier::Added("0.001".parse().unwrap());
+        catalog.chat.push(contract::ChatModel { id: "new".into(), tier, best_for: "" });
+        assert_eq!(default_chat_model(&catalog, None), "new");
     }
 }

@@ -63,10 +63,10 @@ impl HandlerContext {
         let headers = &self.call.head.headers;
         let dedupe_by = purchases::dedupe_key(headers)?;
         purchases::check_ledger(&self.handlers.ledger_name, headers)?;
-        let (caller, session) = (self.call.caller.clone(), self.call.session.clone());
+        let session = self.call.session.clone();
         let replay_only = headers.contains_key(purchases::TOLLGATE_REPLAY);
-        let purchase = PurchaseRequest::new(caller, order, dedupe_by).with_session(session);
-        Ok(PurchaseRequest { replay_only, ..purchase })
+        let purchase = PurchaseRequest::new(self.call.caller.clone(), order, dedupe_by);
+        Ok(PurchaseRequest { session, replay_only, ..purchase })
     }
 
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {

@@ -148,7 +148,12 @@ mod tests {
     {
         let store = Store::in_memory(Arc::new(crate::clock::wall));
         let window = RateLimit::new(store.clone(), Setting::Auto, CancellationToken::new());
-        BillingSummary::new(gateway, &[], store, window)
+        BillingSummary::new(
+            crate::billing::summary::BillingClient::new(gateway),
+            &[],
+            store,
+            window,
+        )
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
+use serde::Serialize;
 
 use super::assets;
 use super::file::{REVALIDATE, StaticFile, header_map};
@@ -13,7 +14,7 @@ use crate::problem::{self, Problem};
 use crate::response::{self, HandlerResult, Response};
 
 pub enum Page {
-    BuiltIn(StaticFile),
+    BuiltIn { index: StaticFile, manifest: StaticFile },
     Site(Site),
 }
 
@@ -33,15 +34,20 @@ impl Page {
         let policy = HeaderValue::try_from(content_security_policy(media_origins));
         let policy = policy.unwrap_or(HeaderValue::from_static(DENY_ALL_CSP));
         headers.insert(CONTENT_SECURITY_POLICY, policy);
-        Self::BuiltIn(StaticFile::new(markup.into(), HTML, &headers))
+        let plain = header_map([(CACHE_CONTROL, REVALIDATE), (X_CONTENT_TYPE_OPTIONS, "nosniff")]);
+        let manifest = StaticFile::new(manifest(title).into(), MANIFEST, &plain);
+        Self::BuiltIn { index: StaticFile::new(markup.into(), HTML, &headers), manifest }
     }
 
     pub async fn answer(&self, head: &Parts) -> HandlerResult {
         let found = match self {
-            Self::BuiltIn(index) if head.uri.path() == "/" => {
-                Some(index.response(&head.method, &head.headers))
-            }
-            Self::BuiltIn(_) => assets::answer(head),
+            Self::BuiltIn { index, manifest } => match head.uri.path() {
+                "/" => Some(index.response(&head.method, &head.headers)),
+                "/manifest.webmanifest" => Some(manifest.response(&head.method, &head.headers)),
+                // Browsers ask for it wherever no page has named an icon, such as beside a JSON document.
+                "/favicon.ico" => assets::icon(head),
+                _ => assets::answer(head),
+            },
             Self::Site(site) => site.answer(head).await?,
         };
         match found {
@@ -54,6 +60,7 @@ impl Page {
 
 const PLACEHOLDER: &str = "{{head}}";
 const HTML: &str = "text/html; charset=utf-8";
+const MANIFEST: &str = "application/manifest+json";
 const NOT_FOUND_HTML: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
     <meta name=\"viewport\" content=\"width=device-width\"><meta name=\"color-scheme\" content=\"light dark\">\
     <title>Nothing here</title><h1>There is nothing at this address</h1>\
@@ -76,6 +83,38 @@ fn head_html(title: &str, base: &str) -> String {
     head + &format!("<script type=\"module\" src=\"{base}/shell.js\"></script>")
 }
 
+#[derive(Serialize)]
+struct Manifest<'a> {
+    name: &'a str,
+    start_url: &'static str,
+    display: &'static str,
+    background_color: &'static str,
+    theme_color: &'static str,
+    icons: [Icon; 1],
+}
+
+#[derive(Serialize)]
+struct Icon {
+    src: String,
+    sizes: &'static str,
+    r#type: &'static str,
+}
+
+/// The manifest by which a browser offers to install the page.
+fn manifest(title: &str) -> Vec<u8> {
+    let src = format!("{}/{}", assets::base_path(), assets::ICON);
+    let manifest = Manifest {
+        name: title,
+        start_url: "/",
+        display: "standalone",
+        background_color: "#faf9f7",
+        theme_color: "#0d655d",
+        icons: [Icon { src, sizes: "any", r#type: "image/svg+xml" }],
+    };
+    // Plain structs of strings: this cannot fail.
+    serde_json::to_vec(&manifest).unwrap_or_default()
+}
+
 fn escape_html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -92,7 +131,7 @@ fn content_security_policy(media_origins: &[String]) -> String {
         media_origins.iter().filter(harmless).map(|origin| format!(" {origin}")).collect();
     format!(
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
-         media-src 'self' blob:{media}; connect-src 'self'; base-uri 'none'; form-action 'none'; \
+         media-src 'self' blob:{media}; connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
          frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
 }

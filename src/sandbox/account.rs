@@ -1,4 +1,4 @@
-//! The one prepaid account: its keys, its credit and its rate limit, behind one lock.
+//! The prepaid account: its keys, its credit and its rate limit.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
@@ -11,7 +11,7 @@ use super::reply::{self, Rejection, SandboxResponse};
 use super::{FakeGateway, Sandbox, SandboxSettings};
 use crate::clock::{self, Instant, iso8601};
 use crate::contract::money::Usd;
-use crate::contract::wire::{KEY_PREFIX, MAX_KEYS};
+use crate::contract::wire::{INVALID_API_KEY, KEY_PREFIX, MAX_KEYS};
 use crate::sync::lock;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ struct Spent {
     micros: u64,
 }
 
-/// A key and its record (2.1). Dates count from the Unix epoch.
+/// A key and its record (2.1). Times are since the Unix epoch.
 struct Key {
     secret: String,
     id: String,
@@ -80,8 +80,9 @@ impl SandboxAccount {
         let State { keys, window, .. } = &mut *state;
         let is_good = |key: &&mut Key| key.secret == secret && key.revoked.is_none();
         let key = keys.iter_mut().find(is_good).filter(|_| secret.starts_with(KEY_PREFIX));
-        let key = key.ok_or_else(|| reply::refuse(reply::BAD_KEY, "The API key is not valid"))?;
-        // Asked under the lock, so that the log stays in order.
+        let key =
+            key.ok_or_else(|| reply::refuse_key(INVALID_API_KEY, "The API key is not valid"))?;
+        // Read under the lock, so that the log stays in order.
         window.admit(clock::now()).map_err(reply::limited)?;
         key.uses += 1;
         key.last_used = Some(clock::wall());
@@ -93,7 +94,7 @@ impl SandboxAccount {
         let Some(left) = state.balance.checked_sub(price) else {
             let (price, balance) = (price.short(), state.balance.short());
             let message = format!("This costs {price}, and the balance is {balance}");
-            return Err(reply::refuse(reply::NO_CREDIT, &message));
+            return Err(reply::refuse(StatusCode::PAYMENT_REQUIRED, &message));
         };
         state.balance = left;
         let spent = match sale {
@@ -101,7 +102,7 @@ impl SandboxAccount {
             Sale::Video => &mut state.video,
         };
         spent.count += 1;
-        // No overflow: what was spent never exceeds the balance that there once was.
+        // No overflow: the sum never exceeds the initial balance.
         spent.micros += price.as_micros();
         Ok(SandboxCharge { nth: spent.count, left })
     }
@@ -126,7 +127,7 @@ impl Sandbox {
         self.0.account.state().active().map(|key| key.secret.clone()).collect()
     }
 
-    /// Makes a further key and shows it this once; `None` when five are active already (3.1).
+    /// Adds a key, or returns `None` if five are active already (3.1).
     pub fn add_key(&self) -> Option<String> {
         let (mut state, seed) = (self.0.account.state(), &self.0.seed);
         if state.active().count() >= MAX_KEYS {
@@ -138,7 +139,7 @@ impl Sandbox {
         Some(secret)
     }
 
-    /// Revokes a key at once (3.1); whether it was active.
+    /// Revokes a key (3.1). Returns whether it was active.
     pub fn revoke(&self, key: &str) -> bool {
         let mut state = self.0.account.state();
         let active = state.keys.iter_mut().find(|it| it.secret == key && it.revoked.is_none());
@@ -173,8 +174,7 @@ impl Key {
         }
     }
 
-    /// The leading part that the list shows (2.1). Guess: twelve characters, never over half of
-    /// what is secret.
+    /// Returns the public prefix (2.1). Guess: twelve characters, at most half of the secret.
     fn prefix(&self) -> String {
         let rest = self.secret.strip_prefix(KEY_PREFIX).unwrap_or_default();
         let shown = (rest.chars().count() / 2).min(12);
@@ -182,8 +182,8 @@ impl Key {
     }
 }
 
-/// What `GET /api/api-keys` shows (2.1 to 2.3); no key in full. Guesses: a date that is not there yet is
-/// `null`, cents are rounded down, and videos show in the total alone.
+/// `GET /api/api-keys` (2.1 to 2.3). Guesses: a missing date is `null`, cents are rounded down, and
+/// videos show in the total only.
 pub(super) fn list(gateway: &FakeGateway) -> SandboxResponse {
     let (requests, window) = gateway.settings.window;
     let state = gateway.account.state();
@@ -226,7 +226,7 @@ fn derived_key(seed: &Seed, nth: usize) -> String {
     format!("{KEY_PREFIX}sandbox_{}", seed.hex("key", &nth.to_string(), 32))
 }
 
-/// When the requests of the last `length` arrived, at most `limit` of them.
+/// The times of the requests of the last `length`, at most `limit` of them.
 struct SlidingWindow {
     limit: usize,
     length: Duration,
@@ -238,7 +238,7 @@ impl SlidingWindow {
         Self { limit: limit as usize, length, taken: VecDeque::new() }
     }
 
-    /// `Err` is how long until a place is free. Guess: a refused request takes no place.
+    /// Fails with the time until a slot is free. Guess: a refused request takes none.
     fn admit(&mut self, now: Instant) -> Result<(), Duration> {
         while self.taken.front().is_some_and(|taken| now.duration_since(*taken) >= self.length) {
             self.taken.pop_front();
@@ -272,7 +272,7 @@ impl Seed {
 
     fn hash(&self, purpose: &str, text: &str) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        // The length keeps purpose and text apart.
+        // The length separates purpose and text.
         hasher.update(&(purpose.len() as u64).to_le_bytes());
         hasher.update(purpose.as_bytes());
         hasher.update(text.as_bytes());

@@ -1,7 +1,8 @@
-//! `POST /api/v1/chat` (2.4): a made-up reply, charged like a real one. It is Markdown that gives a chat
-//! window something to show.
+//! `POST /api/v1/chat` (2.4): a made-up reply in Markdown, charged like a real one.
 
-use serde::{Deserialize, Serialize};
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::json;
 
 use super::FakeGateway;
 use super::account::{Sale, Seed};
@@ -10,10 +11,11 @@ use crate::clock;
 use crate::contract::catalog::{Catalog, ChatModel};
 
 pub(super) async fn answer(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
-    let order: Order = serde_json::from_slice(body)
-        .map_err(|error| reply::refuse(reply::INVALID, &format!("Not a chat request: {error}")))?;
+    let order: Order = serde_json::from_slice(body).map_err(|error| {
+        reply::refuse(StatusCode::BAD_REQUEST, &format!("Not a chat request: {error}"))
+    })?;
     let Some(model) = gateway.catalog.chat_model(&order.model) else {
-        return Err(reply::refuse(reply::INVALID, "The model is not known"));
+        return Err(reply::refuse(StatusCode::BAD_REQUEST, "The model is not known"));
     };
     let prompt = order.prompt()?;
     let fault = SandboxFault::of(prompt);
@@ -21,12 +23,13 @@ pub(super) async fn answer(gateway: &FakeGateway, body: &[u8]) -> SandboxResult 
     let receipt = gateway.account.charge(Sale::Chat, model.price())?;
     fault.delay(&gateway.settings).await?;
     let content = compose(&gateway.seed, &gateway.catalog, &model.id, prompt);
-    Ok(fault.finish(&Chat {
-        id: format!("chat_{}", gateway.seed.hex("chat id", &receipt.nth.to_string(), 24)),
-        model: &model.id,
-        created: clock::wall().as_secs(),
-        message: ReplyMessage { role: "assistant", content: &content },
-    }))
+    // The contract shows `message.content` only; the other fields are guesses.
+    Ok(fault.finish(&json!({
+        "id": format!("chat_{}", gateway.seed.hex("chat id", &receipt.nth.to_string(), 24)),
+        "model": model.id,
+        "created": clock::wall().as_secs(),
+        "message": { "role": "assistant", "content": content },
+    })))
 }
 
 #[derive(Deserialize)]
@@ -41,31 +44,16 @@ struct Message {
     content: String,
 }
 
-/// The contract shows `message.content` alone; the other fields are guesses.
-#[derive(Serialize)]
-struct Chat<'a> {
-    id: String,
-    model: &'a str,
-    created: u64,
-    message: ReplyMessage<'a>,
-}
-
-#[derive(Serialize)]
-struct ReplyMessage<'a> {
-    role: &'a str,
-    content: &'a str,
-}
-
 impl Order {
     fn prompt(&self) -> Result<&str, Rejection> {
         if self.messages.iter().any(|message| message.content.trim().is_empty()) {
-            return Err(reply::refuse(reply::INVALID, "A message has no content"));
+            return Err(reply::refuse(StatusCode::BAD_REQUEST, "A message has no content"));
         }
         let last_of_user = self.messages.iter().rev().find(|message| message.role == "user");
         last_of_user
             .or(self.messages.last())
             .map(|message| message.content.as_str())
-            .ok_or_else(|| reply::refuse(reply::INVALID, "There are no messages"))
+            .ok_or_else(|| reply::refuse(StatusCode::BAD_REQUEST, "There are no messages"))
     }
 }
 
@@ -80,9 +68,8 @@ fn compose(seed: &Seed, catalog: &Catalog, model: &str, prompt: &str) -> String 
         sections.push(HINTS.to_owned());
     }
     format!(
-        "## {}\n\nYou said:\n\n> {}\n\n{}\n\n{}\n*Made up by the sandbox as `{model}`; no model was \
-         asked.*\n",
-        seed.pick("heading", prompt, HEADINGS),
+        "## Hello from the sandbox\n\nYou said:\n\n> {}\n\n{}\n\n{}\n*Made up by the sandbox as \
+         `{model}`; no model was asked.*\n",
         quote(prompt),
         seed.pick("opening", prompt, OPENINGS),
         sections.join("\n"),
@@ -96,39 +83,22 @@ const SECTIONS: &[(&[&str], Section)] = &[
     (&["code", "function", "script"], |_| CODE.to_owned()),
     (&["list", "steps", "plan"], |_| STEPS.to_owned()),
     (&["fault", "error", "sandbox:"], |_| faults()),
-    (&["long", "story", "essay"], |_| story()),
-];
-
-const HEADINGS: &[&str] = &[
-    "Hello from the sandbox",
-    "Good question",
-    "Here is a thought",
-    "Let us see",
-    "At your service",
+    (&["long", "story", "essay"], |_| STORY.to_owned()),
 ];
 
 const OPENINGS: &[&str] = &[
-    "A real model would think about this now. The sandbox only makes believe, **free of charge**: it \
-     is paid in play money.",
-    "The road to a good answer is *short* here, because nobody travels it: this text was put \
-     together from your words and a seed.",
-    "Ask the same again and you will get the same reply: the sandbox is **deterministic**, which is \
-     what tests like.",
+    "A real model would think about this now. The sandbox is paid in play money, **free of charge**.",
+    "Ask the same question again and you get the same reply: the sandbox is **deterministic**.",
 ];
 
-const TALE: &[&str] = &[
-    "At the edge of the map stood a toll house, and in it lived a keeper who had never once been \
-     asked for change. Travellers came with chats in their pockets and videos under their arms; the \
-     keeper looked at each, named the price, and wrote a line into a large green book.",
-    "One evening a storm took the bridge just as a letter was crossing it. The sender stood in the \
-     rain and wondered whether to send it again. \"Wait,\" said the keeper, and turned the pages. \
-     \"It is paid for, and I do not know yet whether it arrived. Paying twice will not make it \
-     arrive more.\"",
-    "In the morning the answer came back over a plank, a little wet, and was handed to the one who \
-     had asked. The book had one line for it, and one was right.",
-    "Since then they say in those parts: *count first, send once, and keep what comes back.* The \
-     keeper had it painted above the door, next to the opening hours, which are always.",
-];
+const STORY: &str = "### The letter\n\n\
+    A storm took the bridge just as a letter was crossing it. The sender stood in the rain and \
+    wondered whether to send it again. \"Wait,\" said the keeper of the bridge, and turned the \
+    pages of a large green book. \"It is paid for, and I do not know yet whether it arrived. \
+    Paying twice will not make it arrive twice.\"\n\n\
+    In the morning the answer came back over a plank, a little wet, and was handed to the one who \
+    had asked. The book had one line for it, and one was right.\n\n---\n\n\
+    That was the whole story.\n";
 
 const HINTS: &str = "Some words in a prompt bring more:\n\n\
     - **table**: the price list\n\
@@ -171,11 +141,6 @@ fn faults() -> String {
     let rows: String =
         SANDBOX_FAULTS.iter().map(|(word, does)| format!("- `{word}` {does}\n")).collect();
     format!("### Faults\n\nPut one of these words into a prompt:\n\n{rows}")
-}
-
-fn story() -> String {
-    let tale = TALE.join("\n\n");
-    format!("### The keeper of the toll house\n\n{tale}\n\n---\n\nThat was the whole story.\n")
 }
 
 fn quote(prompt: &str) -> String {

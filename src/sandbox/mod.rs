@@ -1,9 +1,7 @@
-//! A make-believe gateway on a real socket: the contract's endpoints, play money, and faults to try
-//! an app's error handling with. A request is judged by its path, then its method, then its key and the rate
-//! limit, then its order.
+//! A fake gateway on a real socket, with play money, and with faults to test error handling.
 //!
-//! Invariant: it checks payloads with code of its own. A stand-in that shared the proxy's validator
-//! would prove nothing about it.
+//! Invariant: it validates payloads with its own code. If it shared the proxy's validator, tests
+//! against it would prove nothing.
 
 mod account;
 mod chat;
@@ -42,32 +40,25 @@ pub use account::ChargeCounts;
 pub use reply::SANDBOX_FAULTS;
 
 use account::{SandboxAccount, Seed};
-use reply::{
-    NO_KEY, NOT_FOUND, NOT_JSON, Rejection, SandboxResponse, SandboxResult, TOO_LARGE, refuse,
-    refuse_method,
-};
+use reply::{Rejection, SandboxResponse, SandboxResult, refuse, refuse_key, refuse_method};
 
-/// How a sandbox behaves. The default is what `tollgate` without an account runs.
 #[derive(Clone)]
 pub struct SandboxSettings {
-    /// What ids, replies and the default key are derived from: the same seed, the same sandbox.
+    /// Determines ids, replies and the default key.
     pub seed: u64,
-    /// $50.00.
     pub balance: Usd,
-    /// How long a video job takes; some models take a little less, others more. 30 s.
+    /// How long a video job takes; some models take a little more or less.
     pub job_time: Duration,
-    /// The account's rate limit: this many requests in any stretch this long. 60 per 60 s (2.3).
+    /// The account's rate limit: this many requests per period.
     pub window: (u32, Duration),
-    /// The account's keys, each starting with `svc_sk_`; beyond the first five (3.1) they are not
-    /// known. Empty: one key, derived from the seed.
+    /// At most five (3.1), each starting with `svc_sk_`. If empty, one is derived from the seed.
     pub keys: Vec<String>,
-    /// How long a reply takes that no fault delays. 400 ms.
     pub reply_delay: Duration,
-    /// `sandbox:slow`: 10 s.
+    /// The delay of `sandbox:slow`.
     pub slow: Duration,
-    /// `sandbox:hang`: 10 min.
+    /// The delay of `sandbox:hang`.
     pub hang: Duration,
-    /// How long a connection may be silent between requests, or a request be on its way. 75 s.
+    /// How long a connection may be idle, or a request body take to arrive.
     pub idle: Duration,
 }
 
@@ -88,15 +79,10 @@ impl Default for SandboxSettings {
     }
 }
 
-/// Says nothing of the keys: one of them may be a canary, or a real key given by mistake.
+/// Omits the keys, because one of them may be real.
 impl fmt::Debug for SandboxSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("seed", &self.seed)
-            .field("balance", &self.balance)
-            .field("job_time", &self.job_time)
-            .field("window", &self.window)
-            .finish_non_exhaustive()
+        f.debug_struct("SandboxSettings").field("seed", &self.seed).finish_non_exhaustive()
     }
 }
 
@@ -128,55 +114,46 @@ impl Sandbox {
     }
 
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
-        serve(self.0, listener, shutdown).await;
+        let mut shutdown = pin!(shutdown);
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut shutdown => break,
+                Some(_) = connections.join_next() => {}
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => {
+                        connections.spawn(serve_connection(self.0.clone(), stream));
+                    }
+                    Err(_) => tokio::time::sleep(ACCEPT_BACKOFF).await,
+                },
+            }
+        }
+        connections.shutdown().await;
     }
 
-    /// Requests that arrived whole, refused ones included; clips do not count.
+    /// Returns the number of complete requests, including refused ones and without clips.
     pub fn requests(&self) -> u64 {
         self.0.requests.load(Ordering::Relaxed)
     }
 }
 
-const BACK_OFF: Duration = Duration::from_millis(50);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
 #[error("the sandbox dropped the connection")]
 struct Dropped;
 
-async fn serve(
-    gateway: Arc<FakeGateway>,
-    listener: TcpListener,
-    shutdown: impl Future<Output = ()>,
-) {
-    let mut shutdown = pin!(shutdown);
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            biased;
-            () = &mut shutdown => break,
-            Some(_) = connections.join_next() => {}
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(converse(gateway.clone(), stream));
-                }
-                Err(_) => tokio::time::sleep(BACK_OFF).await,
-            },
-        }
-    }
-    connections.shutdown().await;
-}
-
-async fn converse(gateway: Arc<FakeGateway>, stream: TcpStream) {
+async fn serve_connection(gateway: Arc<FakeGateway>, stream: TcpStream) {
     let Ok(local) = stream.local_addr() else { return };
-    // Replies are small and awaited; a refused option costs some milliseconds, no more.
+    // If it fails, replies are some milliseconds slower.
     let _ = stream.set_nodelay(true);
     let idle = gateway.settings.idle;
     let service = service_fn(move |request| {
         let gateway = gateway.clone();
-        async move { serve_one(&gateway, local, request).await }
+        async move { respond(&gateway, local, request).await }
     });
-    // hyper's header timeout also runs while a connection waits for its next request. A connection
-    // that ends in an error has told its client all that there is to tell.
+    // The header timeout also limits how long a connection may be idle.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(idle)
@@ -184,12 +161,12 @@ async fn converse(gateway: Arc<FakeGateway>, stream: TcpStream) {
         .await;
 }
 
-/// Paths under which any web origin may call (4, note 6).
+/// Any web origin may call paths below this one (4, note 6).
 const CROSS_ORIGIN: &str = "/api/v1/";
-/// The largest body that is read. The contract shows none; a guess.
+/// Guess: the contract shows no limit.
 const MAX_BODY: usize = 4 * 1024 * 1024;
 
-async fn serve_one(
+async fn respond(
     gateway: &FakeGateway,
     local: SocketAddr,
     request: Request<Incoming>,
@@ -214,7 +191,7 @@ async fn route(
     head: &Parts,
     body: Incoming,
 ) -> SandboxResult {
-    // Read before any refusal: an early close with an unread body would lose the refusal.
+    // Read before any refusal, because closing with an unread body could lose the refusal.
     let body = read(gateway, body).await?;
     let path = head.uri.path();
     if path.starts_with(video::CLIP_FOLDER) {
@@ -227,7 +204,7 @@ async fn route(
     let method = match path {
         wire::CHAT | wire::VIDEO => Method::POST,
         wire::VIDEO_STATUS | wire::API_KEYS => Method::GET,
-        _ => return Err(refuse(NOT_FOUND, "There is no such endpoint")),
+        _ => return Err(refuse(StatusCode::NOT_FOUND, "There is no such endpoint")),
     };
     if head.method == Method::OPTIONS && path.starts_with(CROSS_ORIGIN) {
         return Ok(preflight(&method));
@@ -237,7 +214,10 @@ async fn route(
     }
     admit(gateway, &head.headers)?;
     if method == Method::POST && !is_json(&head.headers) {
-        return Err(refuse(NOT_JSON, "Send Content-Type: application/json"));
+        return Err(refuse(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "Send Content-Type: application/json",
+        ));
     }
     match path {
         wire::CHAT => chat::answer(gateway, &body).await,
@@ -257,7 +237,10 @@ fn admit(gateway: &FakeGateway, headers: &HeaderMap) -> Result<(), Rejection> {
         .and_then(|value| value.split_once(' '))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     let Some((_, key)) = bearer else {
-        return Err(refuse(NO_KEY, "Send Authorization: Bearer with an API key"));
+        return Err(refuse_key(
+            wire::MISSING_API_KEY,
+            "Send Authorization: Bearer with an API key",
+        ));
     };
     gateway.account.admit(key.trim())
 }
@@ -267,7 +250,7 @@ async fn read(gateway: &FakeGateway, body: Incoming) -> Result<Bytes, Rejection>
     match tokio::time::timeout(gateway.settings.idle, whole).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(refuse(TOO_LARGE, "The body is too large"))
+            Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, "The body is too large"))
         }
         Ok(Err(_)) | Err(_) => Err(Rejection::Dropped),
     }
@@ -280,7 +263,7 @@ fn is_json(headers: &HeaderMap) -> bool {
         .is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
 }
 
-/// Where the caller reached us: by the name it used, else by the socket's own address.
+/// Returns the origin that the caller used, for links to clips.
 fn origin(headers: &HeaderMap, local: SocketAddr) -> String {
     let host = headers.get(HOST).and_then(|value| Authority::try_from(value.as_bytes()).ok());
     host.map_or_else(|| format!("http://{local}"), |host| format!("http://{host}"))

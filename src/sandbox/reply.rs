@@ -1,5 +1,4 @@
-//! How the sandbox's answers and refusals look, and the words in a prompt that make it misbehave, so that an
-//! app's error handling can be tried.
+//! The sandbox's responses and refusals, and the faults that a word in a prompt causes.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -26,31 +25,8 @@ pub(super) enum Rejection {
     Dropped,
 }
 
-/// A kind of refusal. Only the two of 401 are the contract's (7); it shows no other error, so the
-/// rest are guesses.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SandboxRefusal(StatusCode, &'static str);
-
-pub(super) const NO_KEY: SandboxRefusal =
-    SandboxRefusal(StatusCode::UNAUTHORIZED, wire::MISSING_API_KEY);
-pub(super) const BAD_KEY: SandboxRefusal =
-    SandboxRefusal(StatusCode::UNAUTHORIZED, wire::INVALID_API_KEY);
-pub(super) const INVALID: SandboxRefusal =
-    SandboxRefusal(StatusCode::BAD_REQUEST, "invalid_request");
-pub(super) const NO_CREDIT: SandboxRefusal =
-    SandboxRefusal(StatusCode::PAYMENT_REQUIRED, "insufficient_credits");
-pub(super) const NOT_FOUND: SandboxRefusal = SandboxRefusal(StatusCode::NOT_FOUND, "not_found");
-pub(super) const BAD_METHOD: SandboxRefusal =
-    SandboxRefusal(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed");
-pub(super) const TOO_LARGE: SandboxRefusal =
-    SandboxRefusal(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large");
-pub(super) const NOT_JSON: SandboxRefusal =
-    SandboxRefusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type");
-const LIMITED: SandboxRefusal =
-    SandboxRefusal(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded");
-
 pub(super) fn json(status: StatusCode, body: &impl Serialize) -> SandboxResponse {
-    // Plain structs of strings and numbers, for which this cannot fail.
+    // Cannot fail: plain structs of strings and numbers.
     answer(status, "application/json", serde_json::to_vec(body).unwrap_or_default().into())
 }
 
@@ -61,25 +37,42 @@ pub(super) fn answer(status: StatusCode, media_type: &'static str, body: Bytes) 
     answer
 }
 
-/// "Shape of the error body: not shown" (7). Guess: these two fields.
-pub(super) fn refuse(SandboxRefusal(status, error): SandboxRefusal, message: &str) -> Rejection {
-    let body = json!({ "error": error, "message": message });
-    Rejection::Refused(Box::new(json(status, &body)))
+/// Guess: the contract shows no errors except the two of [`refuse_key`] (7).
+pub(super) fn refuse(status: StatusCode, message: &str) -> Rejection {
+    let error = match status {
+        StatusCode::PAYMENT_REQUIRED => "insufficient_credits",
+        StatusCode::NOT_FOUND => "not_found",
+        StatusCode::METHOD_NOT_ALLOWED => "method_not_allowed",
+        StatusCode::PAYLOAD_TOO_LARGE => "payload_too_large",
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => "unsupported_media_type",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_exceeded",
+        _ => "invalid_request",
+    };
+    refuse_as(status, error, message)
 }
 
-/// The refusal of a full window. Guess: a 429 that says when to return, in whole seconds.
+pub(super) fn refuse_key(error: &str, message: &str) -> Rejection {
+    refuse_as(StatusCode::UNAUTHORIZED, error, message)
+}
+
+/// Guess: the contract does not show the fields of an error (7).
+fn refuse_as(status: StatusCode, error: &str, message: &str) -> Rejection {
+    Rejection::Refused(Box::new(json(status, &json!({ "error": error, "message": message }))))
+}
+
+/// Guess: a 429 has a `Retry-After` in whole seconds.
 pub(super) fn limited(wait: Duration) -> Rejection {
     let whole = clock::ceil_seconds(wait).max(1);
     let message = format!("Too many requests: try again in {whole} s");
-    refuse_with(LIMITED, &message, RETRY_AFTER, &whole.to_string())
+    refuse_with(StatusCode::TOO_MANY_REQUESTS, &message, RETRY_AFTER, &whole.to_string())
 }
 
 pub(super) fn refuse_method(allowed: &str) -> Rejection {
-    refuse_with(BAD_METHOD, &format!("Use {allowed}"), ALLOW, allowed)
+    refuse_with(StatusCode::METHOD_NOT_ALLOWED, &format!("Use {allowed}"), ALLOW, allowed)
 }
 
-fn refuse_with(refusal: SandboxRefusal, message: &str, name: HeaderName, value: &str) -> Rejection {
-    let mut stop = refuse(refusal, message);
+fn refuse_with(status: StatusCode, message: &str, name: HeaderName, value: &str) -> Rejection {
+    let mut stop = refuse(status, message);
     if let (Rejection::Refused(answer), Ok(value)) = (&mut stop, HeaderValue::from_str(value)) {
         answer.headers_mut().insert(name, value);
     }
@@ -128,8 +121,10 @@ impl SandboxFault {
 
     pub(super) fn refuse(self, prompt: &str, refused: &RefusedOnce) -> Result<(), Rejection> {
         match self.0 {
-            "sandbox:broke" => Err(refuse(NO_CREDIT, "No credit is left")),
-            "sandbox:revoked" => Err(refuse(BAD_KEY, "The API key has been revoked")),
+            "sandbox:broke" => Err(refuse(StatusCode::PAYMENT_REQUIRED, "No credit is left")),
+            "sandbox:revoked" => {
+                Err(refuse_key(wire::INVALID_API_KEY, "The API key has been revoked"))
+            }
             "sandbox:429" if refused.is_first_try(prompt) => Err(limited(LIMITED_WAIT)),
             _ => Ok(()),
         }
@@ -157,12 +152,12 @@ impl SandboxFault {
     }
 }
 
-/// The prompts that `sandbox:429` refused and that have not come again yet.
+/// The prompts that `sandbox:429` refused and that were not retried yet.
 #[derive(Default)]
 pub(super) struct RefusedOnce(Mutex<HashSet<[u8; 32]>>);
 
 impl RefusedOnce {
-    /// Every other try is a first one, so that a person can watch it more than once.
+    /// Every other try counts as a first one, so that it can be tried again.
     fn is_first_try(&self, prompt: &str) -> bool {
         let prompt = *blake3::hash(prompt.as_bytes()).as_bytes();
         let mut waiting = lock(&self.0);

@@ -1,5 +1,5 @@
-//! `POST /api/v1/video` (2.5) and `GET /api/v1/video/status`: jobs that take their time and end in a
-//! clip. `GET /clips/<name>.mp4`: the clips, for any player, with ranges and without a key.
+//! `POST /api/v1/video` (2.5), `GET /api/v1/video/status`, and `GET /clips/<name>.mp4`, which needs
+//! no key.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,6 +13,7 @@ use http::header::{
 };
 use http::{HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::FakeGateway;
 use super::account::Sale;
@@ -24,7 +25,7 @@ use crate::contract::catalog::{
 use crate::contract::video::{ASPECT_RATIOS, DEFAULT_ASPECT_RATIO, MAX_PROMPT};
 use crate::sync::lock;
 
-/// How long a model's job takes, in percent of the setting; the others take all of it.
+/// How long a model's job takes, in percent of the setting.
 const PACE: &[(&str, u32)] = &[
     ("video-c-2", 60),
     ("video-c-3-fast", 70),
@@ -33,16 +34,17 @@ const PACE: &[(&str, u32)] = &[
     ("video-d-3.1", 120),
     ("video-e-gen4.5", 130),
 ];
-/// How much of a job's time it is queued, in percent.
+/// The share of its time that a job is queued, in percent.
 const QUEUED: u128 = 15;
-/// When a job that fails does so, in percent of its time.
+/// When a failing job fails, in percent of its time.
 const FAILS_AT: u128 = 60;
 
 pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     let arrived = clock::now();
-    let order: Order = serde_json::from_slice(body)
-        .map_err(|error| reply::refuse(reply::INVALID, &format!("Not a video request: {error}")))?;
-    let model = order.check(gateway).map_err(|why| reply::refuse(reply::INVALID, why))?;
+    let order: Order = serde_json::from_slice(body).map_err(|error| {
+        reply::refuse(StatusCode::BAD_REQUEST, &format!("Not a video request: {error}"))
+    })?;
+    let model = order.check(gateway).map_err(|why| reply::refuse(StatusCode::BAD_REQUEST, why))?;
     let fault = SandboxFault::of(&order.prompt);
     fault.refuse(&order.prompt, &gateway.refused_once)?;
     let receipt = gateway.account.charge(Sale::Video, model.price)?;
@@ -50,7 +52,8 @@ pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     let job = SandboxJob {
         request_id: request_id.clone(),
         model: model.id.to_string(),
-        is_portrait: order.is_portrait(model),
+        is_portrait: model.aspect_ratio != AspectRatioSupport::Ignored
+            && order.aspect_ratio.as_deref() == Some("9:16"),
         takes: pace(&model.id, gateway.settings.job_time),
         fails: fault == SandboxFault("sandbox:fail"),
         started: clock::now(),
@@ -59,29 +62,30 @@ pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     lock(&gateway.jobs).insert(request_id.clone(), job);
     fault.delay(&gateway.settings).await?;
     let cost = model.price.short();
-    Ok(fault.finish(&Accepted {
-        message: format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
-        request_id,
-        model: &model.id,
-        cost: Cost { this_request: &cost, per_video: &cost },
-        balance: receipt.left.short(),
-        metadata: Metadata { latency_ms: clock::now().duration_since(arrived).as_millis() },
-    }))
+    let latency = u64::try_from(clock::now().duration_since(arrived).as_millis());
+    Ok(fault.finish(&json!({
+        "message": format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
+        "request_id": request_id,
+        "model": model.id,
+        "cost": { "this_request": cost, "per_video": cost },
+        "balance": receipt.left.short(),
+        "metadata": { "latency_ms": latency.unwrap_or(u64::MAX) },
+    })))
 }
 
 pub(super) fn status(gateway: &FakeGateway, query: &str, origin: &str) -> SandboxResult {
     let mut pairs = url::form_urlencoded::parse(query.as_bytes());
     let Some((_, id)) = pairs.find(|(name, _)| name == "request_id") else {
-        return Err(reply::refuse(reply::INVALID, "The query has no request_id"));
+        return Err(reply::refuse(StatusCode::BAD_REQUEST, "The query has no request_id"));
     };
     let jobs = lock(&gateway.jobs);
     let Some(job) = jobs.get(id.as_ref()) else {
-        return Err(reply::refuse(reply::NOT_FOUND, "There is no such job"));
+        return Err(reply::refuse(StatusCode::NOT_FOUND, "There is no such job"));
     };
     Ok(reply::json(StatusCode::OK, &job.status(clock::now(), origin)))
 }
 
-/// The account's jobs. Each was paid for, so the balance bounds how many there are.
+/// Bounded by the balance, because each job was paid for.
 pub(super) type SandboxJobs = Mutex<HashMap<String, SandboxJob>>;
 
 pub(super) struct SandboxJob {
@@ -103,28 +107,7 @@ struct Order {
     image_url: Option<String>,
 }
 
-#[derive(Serialize)]
-struct Accepted<'a> {
-    request_id: String,
-    model: &'a str,
-    message: String,
-    cost: Cost<'a>,
-    balance: String,
-    metadata: Metadata,
-}
-
-#[derive(Serialize)]
-struct Cost<'a> {
-    this_request: &'a str,
-    per_video: &'a str,
-}
-
-#[derive(Serialize)]
-struct Metadata {
-    latency_ms: u128,
-}
-
-/// "Fields of the video status response: not shown" (2.5). Guess: all of them.
+/// All fields are guesses (2.5).
 #[derive(Debug, PartialEq, Serialize)]
 struct Status<'a> {
     request_id: &'a str,
@@ -159,11 +142,6 @@ impl Order {
             Some((_, why)) => Err(why),
             None => Ok(model),
         }
-    }
-
-    fn is_portrait(&self, model: &VideoModel) -> bool {
-        model.aspect_ratio != AspectRatioSupport::Ignored
-            && self.aspect_ratio.as_deref() == Some("9:16")
     }
 }
 
@@ -213,9 +191,9 @@ const CLIPS: &[(&str, &[u8])] = &[
 pub(super) fn clip(path: &str, headers: &HeaderMap) -> SandboxResult {
     let name = path.strip_prefix(CLIP_FOLDER).unwrap_or_default();
     let Some((_, clip)) = CLIPS.iter().find(|(known, _)| *known == name) else {
-        return Err(reply::refuse(reply::NOT_FOUND, "There is no such clip"));
+        return Err(reply::refuse(StatusCode::NOT_FOUND, "There is no such clip"));
     };
-    // We give no validator, so whatever If-Range holds does not match: the whole clip, then.
+    // Clips have no validator, so `If-Range` never matches.
     let range = headers.get(RANGE).filter(|_| !headers.contains_key(IF_RANGE));
     let part = range
         .and_then(|value| value.to_str().ok())
@@ -235,7 +213,7 @@ pub(super) fn clip(path: &str, headers: &HeaderMap) -> SandboxResult {
     if let Some(Ok(range)) = shown.map(HeaderValue::try_from) {
         headers.insert(CONTENT_RANGE, range);
     }
-    // Any page may play a clip and read it by script.
+    // Any web page may play and read a clip.
     for (name, value) in [
         (ACCEPT_RANGES, "bytes"),
         (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
@@ -255,7 +233,7 @@ enum Part {
 }
 
 impl Part {
-    /// RFC 9110, 14.1.2. Malformed ranges and several at once ask for the whole.
+    /// Parses a range (RFC 9110, 14.1.2). A malformed or multiple range selects the whole clip.
     fn of(range: &str, length: usize) -> Self {
         let one = range.strip_prefix("bytes=").and_then(|range| range.trim().split_once('-'));
         let (first, last) = match one {

@@ -1,10 +1,9 @@
-//! Which account of the gateway the ledger is about: told by the ids of the account's keys.
+//! Checks that the gateway's account is the one that the ledger is about, by the ids of its keys.
 //!
-//! One id in common with those that are noted means the same account, so keys may be rotated one by one.
-//! A listing that could not be had decides nothing.
+//! One id in common means the same account, so keys can be rotated one by one. A listing that
+//! fails changes nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -14,25 +13,23 @@ use tracing::{error, info, warn};
 use super::{AccountCheck, AccountStatus, Store, Unavailable};
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 
-/// How long a purchase waits at most for the first listing: a gateway that is slow with it sells all the
-/// same.
+/// How long a purchase waits for the first listing. After that it is sold anyway.
 const MAX_CHECK_WAIT: Duration = Duration::from_millis(300);
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AccountState {
     Unchecked,
-    /// Nobody can say: it sells, and what it sells may be on another account.
+    /// Not known: purchases are sold, perhaps to another account.
     Unknown,
     Matches,
     Mismatch,
 }
 
-/// Whether the gateway's account is the ledger's. Clones share it; each speaks for one gateway.
+/// Whether the gateway's account is the ledger's. Clones share the state; each is for one gateway.
 #[derive(Clone, Debug)]
 pub struct AccountBinding {
-    inner: Arc<Inner>,
-    /// How many gateways with other keys or another address there were before.
+    status: Arc<watch::Sender<Status>>,
     generation: u64,
 }
 
@@ -40,43 +37,34 @@ pub struct AccountBinding {
 struct Status {
     state: AccountState,
     generation: u64,
-}
-
-#[derive(Debug)]
-struct Inner {
-    status: watch::Sender<Status>,
-    /// The ledger is to be given to the account, if it is another one.
-    adopt_next: AtomicBool,
+    adopt_next: bool,
 }
 
 impl AccountBinding {
-    /// One that every ledger is about: the sandbox's.
     pub fn trusted() -> Self {
         Self::with(AccountState::Matches)
     }
 
-    /// One that has to be recognised.
     pub fn unchecked() -> Self {
         Self::with(AccountState::Unchecked)
     }
 
-    fn with(standing: AccountState) -> Self {
-        let judged = watch::Sender::new(Status { state: standing, generation: 0 });
-        let shared = Arc::new(Inner { status: judged, adopt_next: AtomicBool::new(false) });
-        Self { inner: shared, generation: 0 }
+    fn with(state: AccountState) -> Self {
+        let status = Status { state, generation: 0, adopt_next: false };
+        Self { status: Arc::new(watch::Sender::new(status)), generation: 0 }
     }
 
-    /// The same, speaking for another gateway: the one after so many changes of keys or address.
-    pub fn for_generation(&self, gateway: u64) -> Self {
-        Self { inner: Arc::clone(&self.inner), generation: gateway }
+    /// Returns a binding for the gateway after this many changes of keys or address.
+    pub fn for_generation(&self, generation: u64) -> Self {
+        Self { status: Arc::clone(&self.status), generation }
     }
 
     pub fn adopt_next_account(&self) {
-        self.inner.adopt_next.store(true, Ordering::Relaxed);
+        self.status.send_modify(|status| status.adopt_next = true);
     }
 
-    /// Compares the account's keys with those that the ledger notes, and notes them; whether it is known to
-    /// be the ledger's. What a former gateway listed says nothing of the one that is in use.
+    /// Compares the listed key ids with the recorded ones, records them, and returns whether they
+    /// match. A listing of a former gateway does not change the state of the current one.
     pub async fn check_account(
         &self,
         ledger: &Store,
@@ -86,42 +74,38 @@ impl AccountBinding {
             self.listing_failed();
             return Ok(false);
         }
-        let is_same = match self.inner.adopt_next.load(Ordering::Relaxed) {
-            true => self.adopt(ledger, keys).await,
-            false => self.note(ledger, keys).await,
-        };
-        let is_same = is_same.inspect_err(|_| self.listing_failed())?;
+        let adopts = self.status.borrow().adopt_next;
+        let checked =
+            if adopts { self.adopt(ledger, keys).await } else { self.record(ledger, keys).await };
+        let is_same = checked.inspect_err(|_| self.listing_failed())?;
         self.set_state(if is_same { AccountState::Matches } else { AccountState::Mismatch });
         Ok(is_same)
     }
 
-    fn set_state(&self, standing: AccountState) {
-        let mut was = standing;
-        self.inner.status.send_if_modified(|judged| {
-            let is_current = judged.generation == self.generation;
+    fn set_state(&self, state: AccountState) {
+        let mut before = state;
+        self.status.send_if_modified(|status| {
+            let is_current = status.generation == self.generation;
             if is_current {
-                was = std::mem::replace(&mut judged.state, standing);
+                before = std::mem::replace(&mut status.state, state);
             }
             is_current
         });
-        match (was, standing) {
+        match (before, state) {
             (AccountState::Mismatch, AccountState::Matches) => {
-                info!("gateway account recognised; selling again")
+                info!("gateway account confirmed; sales resumed")
             }
-            (
-                AccountState::Matches | AccountState::Unknown | AccountState::Unchecked,
-                AccountState::Mismatch,
-            ) => error!(
-                "gateway account is not the ledger's: nothing is sold; use a key of the ledger's \
-                 account, or start once with: tollgate serve --new-account"
+            (AccountState::Mismatch, _) | (_, AccountState::Matches) => {}
+            _ => error!(
+                fix = "use a key of the ledger's account, or start once with --new-account",
+                "gateway account is not the ledger's; sales stopped"
             ),
-            _ => {}
         }
     }
 
-    /// Sales to another account stop before the ledger notes that there is one: whatever was sold to it
-    /// precedes the note, even if the note fails.
-    async fn note(&self, ledger: &Store, keys: Vec<String>) -> Result<bool, Unavailable> {
+    /// Stops sales before recording that the account is another one, so that every sale to it
+    /// precedes the record, even if recording fails.
+    async fn record(&self, ledger: &Store, keys: Vec<String>) -> Result<bool, Unavailable> {
         if !ledger.check_account(keys.clone(), AccountCheck::Compare).await? {
             self.set_state(AccountState::Mismatch);
         }
@@ -129,70 +113,67 @@ impl AccountBinding {
     }
 
     async fn adopt(&self, ledger: &Store, keys: Vec<String>) -> Result<bool, Unavailable> {
-        match ledger.check_account(keys.clone(), AccountCheck::Compare).await? {
-            true => info!("--new-account: gateway account is the ledger's already"),
-            false => warn!("--new-account: ledger given to the gateway's account"),
+        if ledger.check_account(keys.clone(), AccountCheck::Compare).await? {
+            info!("gateway account already matches; --new-account has no effect");
+        } else {
+            warn!("ledger given to the gateway's account");
         }
         let is_same = ledger.check_account(keys, AccountCheck::Adopt).await?;
-        self.inner.adopt_next.store(false, Ordering::Relaxed);
+        self.status.send_modify(|status| status.adopt_next = false);
         Ok(is_same)
     }
 
-    /// Nothing was told: whatever is known stays.
     pub fn listing_failed(&self) {
-        self.inner.status.send_if_modified(|judged| {
-            let is_first = judged.state == AccountState::Unchecked;
+        self.status.send_if_modified(|status| {
+            let is_first = status.state == AccountState::Unchecked;
             if is_first {
-                judged.state = AccountState::Unknown;
+                status.state = AccountState::Unknown;
             }
             is_first
         });
     }
 
-    /// The gateway's keys or its address changed, to those that this one speaks for: purchases wait a moment
-    /// for the next listing, as for the first one. An account that is known to be another one stays so. The ledger is not given to an account
-    /// that nobody meant when the server started.
+    /// The gateway's keys or address changed: purchases wait a moment for the next listing.
+    ///
+    /// A known mismatch stays one. `--new-account` is dropped: it meant the earlier account.
     pub fn recheck(&self) {
-        if self.inner.adopt_next.swap(false, Ordering::Relaxed) {
-            error!(
-                "--new-account: ledger not given to the gateway's account: its keys or its address \
-                 changed before it listed its keys; start again with --new-account if it is still meant"
-            );
-        }
-        self.inner.status.send_modify(|judged| {
-            judged.generation = self.generation;
-            if judged.state != AccountState::Mismatch {
-                judged.state = AccountState::Unchecked;
+        let mut dropped = false;
+        self.status.send_modify(|status| {
+            dropped = std::mem::take(&mut status.adopt_next);
+            status.generation = self.generation;
+            if status.state != AccountState::Mismatch {
+                status.state = AccountState::Unchecked;
             }
         });
+        if dropped {
+            error!(
+                fix = "start again with --new-account",
+                "new account not adopted: gateway keys or address changed"
+            );
+        }
     }
 
     pub fn is_mismatch(&self) -> bool {
-        self.state() == AccountState::Mismatch
+        self.status.borrow().state == AccountState::Mismatch
     }
 
-    /// Whose account a purchase is charged to that is sent to this gateway now.
     pub fn account_status(&self) -> AccountStatus {
-        let judged = *self.inner.status.borrow();
-        if judged.state == AccountState::Matches && judged.generation == self.generation {
+        let status = *self.status.borrow();
+        if status.state == AccountState::Matches && status.generation == self.generation {
             AccountStatus::Confirmed
         } else {
             AccountStatus::Unconfirmed
         }
     }
 
-    fn state(&self) -> AccountState {
-        self.inner.status.borrow().state
-    }
-
-    /// Waits a moment for the first listing.
     pub async fn wait_for_check(&self) {
-        if self.state() == AccountState::Unchecked {
-            let mut judged = self.inner.status.subscribe();
-            let known = judged.wait_for(|judged| judged.state != AccountState::Unchecked);
-            if timeout(MAX_CHECK_WAIT, known).await.is_err() {
-                self.listing_failed();
-            }
+        if self.status.borrow().state != AccountState::Unchecked {
+            return;
+        }
+        let mut status = self.status.subscribe();
+        let checked = status.wait_for(|status| status.state != AccountState::Unchecked);
+        if timeout(MAX_CHECK_WAIT, checked).await.is_err() {
+            self.listing_failed();
         }
     }
 
@@ -203,8 +184,8 @@ impl AccountBinding {
         }
         Err(Problem::new(&LEDGER_UNAVAILABLE)
             .detail(
-                "the gateway's key belongs to another account than the ledger of this server: \
-                 nothing is sold until its operator mends that",
+                "the gateway's key belongs to a different account than this server's ledger; the \
+                 operator has to fix this",
             )
             .retry_after(RETRY_AFTER))
     }
@@ -221,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn purchase_after_a_change_of_keys_waits_for_the_listing_of_the_new_ones() {
+    async fn purchase_after_key_change_waits_for_the_new_listing() {
         let ledger = Store::in_memory(Arc::new(clock::wall));
         let binding = AccountBinding::unchecked();
         let recognise = async |id: &str| binding.check_account(&ledger, vec![id.to_owned()]).await;
@@ -244,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn new_account_is_not_that_of_keys_that_came_later() {
+    async fn key_change_cancels_new_account() {
         let ledger = Store::in_memory(Arc::new(clock::wall));
         let recognise = async |binding: &AccountBinding, id: &str| {
             binding.check_account(&ledger, vec![id.to_owned()]).await
@@ -262,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn account_is_recognised_only_once_the_gateway_in_use_lists_the_ledgers_keys() {
+    async fn account_is_confirmed_only_by_a_listing_of_the_current_gateway() {
         use AccountStatus::{Confirmed, Unconfirmed};
         let ledger = Store::in_memory(Arc::new(clock::wall));
         let former = AccountBinding::unchecked();
@@ -293,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn purchase_after_a_change_of_keys_waits_a_moment_at_most() {
+    async fn purchase_after_key_change_waits_a_bounded_time() {
         let binding = AccountBinding::unchecked();
         binding.listing_failed();
         binding.recheck();

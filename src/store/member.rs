@@ -1,4 +1,4 @@
-//! Who calls: callers, members and their logins, and who was refused for free.
+//! Callers, members and their logins, and recent refusals.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -10,14 +10,13 @@ use super::{Clock, Digest, Unavailable};
 use crate::contract::money::Usd;
 use crate::sync::lock;
 
-/// Who is asking: limits, budgets, keys and jobs count per caller.
+/// The identity that limits, budgets, idempotency keys and jobs belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Caller {
-    /// Somebody without credentials, by address: IPv4 as it is, IPv6 by its /64.
+    /// A client without credentials, by address: IPv4 in full, IPv6 by its /64.
     Address(IpAddr),
-    /// Who holds a token that tollgate issued, by the member's name.
     Member(Arc<str>),
-    /// A user of the web app's own login, by its JWT's `sub`.
+    /// A user of the web app's own login, by the `sub` of its JWT.
     Subject(Arc<str>),
 }
 
@@ -25,12 +24,11 @@ const MEMBER: &str = "member:";
 const SUBJECT: &str = "subject:";
 
 impl Caller {
-    /// Whether text that a caller is written as is that of a member or a subject.
     pub fn is_authenticated(written: &str) -> bool {
         written.starts_with(MEMBER) || written.starts_with(SUBJECT)
     }
 
-    /// The network of so many leading bits (of IPv4, of IPv6) that an address is in.
+    /// Returns the address's network of the given prefix length (for IPv4, for IPv6).
     pub fn network(&self, bits: (u32, u32)) -> Option<IpAddr> {
         match self {
             Self::Address(IpAddr::V4(address)) => {
@@ -45,8 +43,8 @@ impl Caller {
         }
     }
 
-    /// Where this caller's idempotency keys live. Addresses move, so those who are known by nothing
-    /// else share one namespace.
+    /// Returns the scope of this caller's idempotency keys. Addresses change, so all clients
+    /// without credentials share one.
     pub fn namespace(&self) -> String {
         match self {
             Self::Address(_) => "open".to_owned(),
@@ -55,7 +53,7 @@ impl Caller {
     }
 }
 
-/// As the ledger and the log write it. No address looks like a member or a subject.
+/// The form in the ledger and the log. No address looks like a member or a subject.
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -67,16 +65,15 @@ impl fmt::Display for Caller {
     }
 }
 
-/// How often a server looks at the [`edition`](super::Store::members_version): what another process changes holds
-/// there after this and the time that reading the list takes.
+/// How often a server polls the [version](super::Store::members_version) for changes made by
+/// other processes.
 pub const VERSION_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Logins of one member that are kept; where there are more, the first to be opened are over.
 pub(super) const MAX_LOGINS_PER_MEMBER: usize = 100;
 
 const MAX_NAME_LEN: usize = 64;
 
-/// Whether a member may be called so: 1 to 64 of `a-z 0-9 . _ -`.
+/// Returns whether a text is a valid member name: 1 to 64 of `a-z 0-9 . _ -`.
 pub fn is_member_name(text: &str) -> bool {
     let is_plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-');
     (1..=MAX_NAME_LEN).contains(&text.len()) && text.bytes().all(is_plain)
@@ -86,7 +83,7 @@ pub fn is_member_name(text: &str) -> bool {
 pub enum Role {
     #[default]
     Member,
-    /// Sees everybody's spend and jobs, and the account's numbers.
+    /// Sees all spending and jobs, and the account's balance.
     Admin,
 }
 
@@ -105,7 +102,7 @@ impl Role {
     }
 }
 
-/// A caller's own budget, which holds besides `budget.caller`; `None` is no limit of its own.
+/// A caller's own budget, in addition to `budget.caller`. `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct OwnBudget {
     pub day: Option<Usd>,
@@ -114,38 +111,33 @@ pub struct OwnBudget {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// 1 to 64 of `a-z 0-9 . _ -`; never given to another once it was used.
+    /// Never reused, even after the member is revoked.
     pub name: Arc<str>,
     pub role: Role,
     pub own_budget: OwnBudget,
-    /// The keyed hash of its token; the token itself is nowhere.
+    /// The keyed hash of its token; the token itself is not stored.
     pub token: Digest,
-    /// The token's first characters, by which a person tells it from others.
     pub prefix: Arc<str>,
-    /// When it was added: wall-clock time since the Unix epoch.
     pub added_at: Duration,
-    /// When it was revoked, if it was.
     pub revoked_at: Option<Duration>,
 }
 
-/// A login: the cookie that stands for a member's token.
+/// A session cookie, which stands for a member's token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoginSession {
-    /// The keyed hash of the cookie's value.
     pub id: Digest,
     pub member: Arc<str>,
-    /// The keyed hash of the token it was opened with: with another token it is over.
+    /// The keyed hash of the member's token at login. Another token ends the login.
     pub token: Digest,
-    /// When it ends at the latest: wall-clock time since the Unix epoch.
     pub expires_at: Duration,
 }
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum MemberError {
-    /// Someone has, or had, this name: jobs and spend stay with it.
-    #[error("there is, or was, a member of this name")]
+    /// A name is never reused: jobs and spending stay with it.
+    #[error("the name belongs to a current or former member")]
     NameTaken,
-    #[error("there is no member of this name")]
+    #[error("there is no member with this name")]
     NotFound,
     #[error("this member was revoked")]
     Revoked,
@@ -156,10 +148,10 @@ pub enum MemberError {
 #[derive(Clone, Debug)]
 pub enum MemberChange {
     Add(Member),
-    /// Ends its token and logins for good; one that is revoked already stays as it is.
+    /// Ends its token and logins for good. Does nothing if it is revoked already.
     Revoke,
     Update(Option<Role>, Option<OwnBudget>),
-    /// Gives it another token; the old one and its logins end.
+    /// Replaces its token. The old one and its logins end.
     Rotate(Digest, Arc<str>),
 }
 
@@ -167,14 +159,14 @@ const MAX_REFUSALS: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RefusalKey {
-    /// Only who sent it: its body was not read.
     Caller(Caller),
     Fingerprint(Digest),
 }
 
-/// The latest refusals that cost nothing, by what is known of the request. It lives as long as the
-/// process. Whatever it does not remember counts as refused when it was forgotten: a new process starts
-/// as if everybody had just been refused, because requests failed while none was running.
+/// Recent refusals that cost nothing, kept in memory.
+///
+/// A request that is not found counts as refused when its entry was dropped. After a start every
+/// request counts as just refused, because requests failed while no server was running.
 pub struct RecentRefusals {
     clock: Clock,
     log: Mutex<RefusalLog>,
@@ -182,7 +174,7 @@ pub struct RecentRefusals {
 
 struct RefusalLog {
     last: HashMap<RefusalKey, Duration>,
-    /// Notes in the order in which they were made; one that was renewed is in it more than once.
+    /// Entries in the order in which they were recorded. A repeated one is in it more than once.
     order: VecDeque<(RefusalKey, Duration)>,
     forgotten_until: Duration,
 }
@@ -194,7 +186,6 @@ impl fmt::Debug for RecentRefusals {
 }
 
 impl RecentRefusals {
-    /// Nothing is remembered of the time before now. `clock` is the one of the store.
     pub fn new(clock: Clock) -> Self {
         let (last, order, forgotten_until) = (HashMap::new(), VecDeque::new(), clock());
         Self { clock, log: Mutex::new(RefusalLog { last, order, forgotten_until }) }
@@ -214,7 +205,7 @@ impl RecentRefusals {
         }
     }
 
-    /// When a request like this one, or any of its caller's, may last have been refused.
+    /// Returns when this request, or any request of its caller, may last have been refused.
     pub fn last(&self, caller: &Caller, fingerprint: &Digest) -> Duration {
         let noted = lock(&self.log);
         let keys = [RefusalKey::Caller(caller.clone()), RefusalKey::Fingerprint(*fingerprint)];
@@ -228,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn written_caller_tells_whether_it_has_credentials() {
+    fn written_caller_shows_whether_it_is_authenticated() {
         let (v4, v6) = (Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
         for (caller, has) in [
             (Caller::Address(v4), false),
@@ -246,7 +237,7 @@ mod tests {
         Caller::Address([192, 0, 2, number].into())
     }
 
-    /// Refusals at moments that the test sets.
+    /// Refusals with a clock that the test sets.
     struct Wound(RecentRefusals, Arc<Mutex<Duration>>);
 
     impl Wound {
@@ -263,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_counts_for_its_caller_or_for_its_fingerprint_alone() {
+    fn refusal_matches_its_caller_or_its_fingerprint_only() {
         let refusals = Wound::new(SECOND);
         refusals.note(RefusalKey::Caller(caller(1)), 5 * SECOND);
         refusals.note(RefusalKey::Fingerprint([2; 32]), 7 * SECOND);
@@ -278,10 +269,10 @@ mod tests {
     }
 
     #[test]
-    fn forgotten_refusals_count_for_everybody_and_memory_is_bounded() {
+    fn dropped_refusals_apply_to_all_callers_and_memory_is_bounded() {
         let refusals = Wound::new(Duration::ZERO);
         refusals.note(RefusalKey::Caller(caller(1)), 2 * SECOND);
-        // One that is renewed again and again pushes the others out, and is not forgotten itself.
+        // One that repeats pushes the others out, and is not dropped itself.
         for second in 0..MAX_REFUSALS as u32 {
             assert_eq!(refusals.0.last(&caller(2), &[2; 32]), Duration::ZERO);
             refusals.note(RefusalKey::Fingerprint([1; 32]), SECOND * (3 + second));

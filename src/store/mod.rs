@@ -1,17 +1,15 @@
-//! State that must survive a restart, or be shared by many instances.
+//! The ledger: purchases, jobs, members, and what was sent to the gateway.
 //!
-//! The verbs are those of the business, never get/set: each is one atomic step in the backend, so
-//! that no caller can race with another. What a purchase goes through:
+//! Each operation is one atomic step, so callers cannot race. A purchase goes through these states:
 //!
 //! ```text
 //! reserve ─► held ─► sent ─► charged     the gateway charged for it
-//!             │       ├────► released    it provably did not: the hold is released
-//!             │       └────► unknown     the outcome is unknown: it counts as spent until it is reconciled
-//!             └────────────► released    it was never sent
+//!              │       ├───► released    the gateway did not charge for it
+//!              │       └───► unknown     counts as spent until it is reconciled
+//!              └───────────► released    it was never sent
 //! ```
-//! `held` is durable before the first byte goes to the gateway; the end is durable before the
-//! first byte goes back to the caller. After a crash, what was `held` is released and what was
-//! `sent` is unknown.
+//! A hold is durable before the first byte goes to the gateway. The end is durable before the first
+//! byte goes back to the caller.
 
 mod binding;
 mod member;
@@ -35,7 +33,7 @@ pub use model::{
 };
 pub use sqlite::{HookFuture, LockHolder, OpenError, Opening, Store, StoreHook, StoreOp};
 
-/// The store cannot record anything right now: nothing may be bought.
+/// The store cannot record anything now, so nothing may be bought.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the store is unavailable: {0}")]
 pub struct Unavailable(pub Arc<str>);

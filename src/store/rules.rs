@@ -1,5 +1,5 @@
-//! The rules of the ledger as pure functions over values: which purchase is a repeat, whether budgets
-//! cover a price, and how a purchase's end changes what counts as spent. Every backend judges by them.
+//! The ledger's rules as pure functions: which purchase is a duplicate, whether the budgets cover a
+//! price, and what counts as spent.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::{
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 
-/// What every backend can count up to: SQLite's integers are signed.
+/// The largest amount that SQLite's signed integers can hold.
 const MAX_AMOUNT: Usd = Usd::micros(i64::MAX as u64);
 
-/// A balance that was learnt so long ago refuses nothing any more; it is asked for every few minutes.
+/// A balance older than this refuses nothing. It is refreshed every few minutes.
 const MAX_BALANCE_AGE: Duration = Duration::from_secs(15 * 60);
 
-/// How many days a counted day may lie ahead of the clock and still be believed: time zones, leap
-/// seconds and a clock that was set back explain no more.
+/// How far ahead of the clock a recorded day may lie. Time zones, leap seconds and a corrected
+/// clock explain no more.
 const MAX_CLOCK_SKEW_DAYS: u64 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +51,8 @@ pub(super) fn is_expired(
     state == PurchaseState::Charged && keep_until.is_none_or(|until| until <= now)
 }
 
-/// Whether a purchase with this fingerprint repeats one that ended at `ended`, in its window: its caller
-/// may not have seen the reply. One that is running is always repeated.
+/// Returns whether an ended purchase with the same fingerprint is repeated: its caller may not have
+/// seen the reply. A running one always is.
 pub(super) fn is_duplicate(
     duplicate: &DuplicateCheck,
     (state, ended, is_delivered): (PurchaseState, Duration, bool),
@@ -62,7 +62,7 @@ pub(super) fn is_duplicate(
         || duplicate.delivered_since.is_some_and(|since| ended >= since)
 }
 
-/// Nothing if every limit leaves room for the price; else the limit that renews last.
+/// Returns the exceeded budget that renews last, if any.
 pub(super) fn check_budgets(
     limits: &Budgets,
     total: PeriodSpend,
@@ -98,12 +98,11 @@ pub(super) fn check_budgets(
     Ok(())
 }
 
-/// The sum, or `None` if no backend could count it.
 pub(super) fn checked_sum(spent: Usd, amount: Usd) -> Option<Usd> {
     spent.checked_add(amount).filter(|sum| *sum <= MAX_AMOUNT)
 }
 
-/// Where an ending leads from a state; `None` if it changes nothing.
+/// Returns the state after a settlement, or `None` if nothing changes.
 pub(super) fn next_state(state: PurchaseState, ending: &Settlement) -> Option<PurchaseState> {
     let end = match ending {
         Settlement::Charged { .. } => PurchaseState::Charged,
@@ -127,13 +126,12 @@ pub(super) fn amount_spent(price: Usd, ending: &Settlement) -> Usd {
 
 /// What the account's balance covers.
 ///
-/// Invariant: what is sold against a balance is never more than what it covers. A price that was held
-/// while the gateway was asked counts as not yet in its answer, whichever way round it was.
+/// Invariant: sales never exceed the balance. A price that was held while the gateway was asked
+/// counts as missing from its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Credit {
-    /// Prices of what is under way, in micro-dollars.
     pub(super) held: u64,
-    /// All that was spent since the server started: it also tells moments apart.
+    /// All that was spent since the server started. It also serves as the watermark.
     pub(super) spent: u64,
     pub(super) known: Option<KnownBalance>,
 }
@@ -141,7 +139,7 @@ pub(super) struct Credit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KnownBalance {
     pub(super) balance: Usd,
-    /// What had been spent when it was certainly in this balance.
+    /// What had been spent when this balance certainly included it.
     pub(super) since: CreditWatermark,
     pub(super) as_of: Duration,
 }
@@ -157,8 +155,8 @@ impl Credit {
         Some(RemainingCredit { amount: balance.saturating_sub(Usd::micros(gone)), as_of })
     }
 
-    /// Holds a price, unless what is left above `floor` does not cover it. A gateway that has not told its
-    /// balance for long never blocks sales: it refuses by itself.
+    /// Holds a price, unless the balance above `floor` does not cover it. An old balance never
+    /// blocks a sale: the gateway refuses by itself.
     pub(super) fn hold(
         &mut self,
         price: Usd,
@@ -176,14 +174,12 @@ impl Credit {
         Ok(())
     }
 
-    /// A purchase that was held at `price` ended, and counts for `amount`.
     pub(super) fn settle(&mut self, price: Usd, amount: Usd) {
         self.held = self.held.saturating_sub(price.as_micros());
         self.spent = self.spent.saturating_add(amount.as_micros());
     }
 
-    /// The gateway answered a question that was asked at `mark`. An answer that is older than what is known
-    /// says nothing new.
+    /// Records a balance that was requested at `mark`, unless a newer one is known.
     pub(super) fn record_balance(&mut self, mark: CreditWatermark, balance: Usd, as_of: Duration) {
         if self.known.is_none_or(|known| known.since <= mark) {
             self.known = Some(KnownBalance { balance, since: mark, as_of });
@@ -200,9 +196,9 @@ pub(super) struct Today {
 }
 
 impl Today {
-    /// The day at a wall-clock time, but never one before the latest day that anything counted in: a
-    /// clock that jumps back opens no period that was left behind. A latest day that is not
-    /// [believed](last_believed_day) is left out: it was counted under a clock that was ahead.
+    /// Returns the day of a wall-clock time, but never a day before `latest_day`: a clock that
+    /// jumps back reopens no earlier period. A day that is not
+    /// [plausible](latest_plausible_day) is ignored.
     pub(super) fn at(wall: Duration, latest_day: Option<u64>) -> Self {
         let latest_day = latest_day.filter(|day| *day <= latest_plausible_day(wall));
         Self::on(Date::at(wall).days().max(latest_day.unwrap_or(0)))
@@ -222,19 +218,18 @@ impl Today {
     }
 }
 
-/// The last day that purchases can have counted in if the clock is right at `wall`.
+/// Returns the last day that purchases can have counted in, if the clock is right at `wall`.
 pub(super) fn latest_plausible_day(wall: Duration) -> u64 {
     Date::at(wall).days().saturating_add(MAX_CLOCK_SKEW_DAYS)
 }
 
-/// Logs that purchases were counted in a day that cannot have come yet.
 pub(super) fn warn_day_ahead(day: u64, wall: Duration) {
     let ledger_day = clock::iso8601(Date::from_days(day).start());
     let clock_day = clock::iso8601(Date::at(wall).start());
     tracing::warn!(
         %ledger_day,
         %clock_day,
-        "ledger day ahead of clock ignored; budgets count in the clock's day"
+        "ledger day is ahead of the clock; ignored"
     );
 }
 

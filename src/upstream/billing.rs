@@ -1,4 +1,4 @@
-//! Asks for the account's own books: its keys, its balance, its rate limit, what was spent.
+//! Fetches the account's keys, balance, rate limit and usage (contract 2.1 to 2.3).
 
 use serde::{Deserialize, Serialize};
 use tower::{Service, ServiceExt};
@@ -6,13 +6,10 @@ use tower::{Service, ServiceExt};
 use super::{Error, GatewayCall, GatewayReply, GatewayRequest, UnparsableReply};
 use crate::store::AccountLimit;
 
-/// Longer is no id of a key.
 const MAX_ID_LENGTH: usize = 256;
-/// More keys of one account are passed over.
 const MAX_KEYS: usize = 1_000;
 
-/// The answer to `GET /api/api-keys` (contract 2.1 to 2.3). Fields that the contract does not show
-/// are passed over.
+/// The body of `GET /api/api-keys`. Unknown fields are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct ApiKeysResponse {
     /// Every key of the account, revoked ones included.
@@ -21,41 +18,37 @@ pub struct ApiKeysResponse {
 }
 
 impl ApiKeysResponse {
-    /// The ids of the account's keys, as far as they are told.
+    /// Returns the ids of the keys that have one.
     pub fn key_ids(&self) -> Vec<String> {
         let ids = self.keys.iter().filter_map(|key| key.id.clone());
         ids.filter(|id| !id.is_empty() && id.len() <= MAX_ID_LENGTH).take(MAX_KEYS).collect()
     }
 }
 
-/// A key as the gateway lists it, never in full (2.1).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApiKey {
-    /// Its name within the account, which it keeps when it is revoked.
+    /// Stays the same when the key is revoked.
     #[serde(default)]
     pub id: Option<String>,
     pub name: String,
     pub key_prefix: String,
     pub created_at: Option<String>,
-    /// ISO 8601; none where it was never used.
     pub last_used_at: Option<String>,
-    /// ISO 8601; none while it works.
     pub revoked_at: Option<String>,
     pub usage_count: Option<u64>,
 }
 
-/// The billing summary (2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GatewayBilling {
-    /// The balance, in cents: a chat of $0.003 may not show in it.
+    /// Rounded to cents, so a chat of $0.003 may not change it.
     pub balance_cents: u64,
     pub rate_limit: AccountLimit,
     pub usage: GatewayUsage,
 }
 
-/// What was spent, by kind (2.3). Videos have no counter: they show in the total alone.
+/// What was spent, by kind. Videos have no counter and show in the total only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GatewayUsage {
@@ -64,20 +57,17 @@ pub struct GatewayUsage {
     pub search: UsageCounter,
     #[serde(default)]
     pub images: UsageCounter,
-    /// Everything, in cents, whatever credit was bought in between.
     pub total_spent_cents: u64,
 }
 
-/// One kind of call (2.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageCounter {
     pub count: u64,
-    /// What they cost together, in cents.
     pub cost_cents: u64,
 }
 
-/// Asks the gateway; it costs nothing but a place in the account's window.
+/// Fetches the keys and the billing summary: free, but it takes a rate-limit slot.
 pub async fn fetch<S>(gateway: S) -> Result<ApiKeysResponse, Error>
 where
     S: Service<GatewayRequest, Response = GatewayReply, Error = Error>,
@@ -85,8 +75,6 @@ where
     parse(&gateway.oneshot(GatewayRequest::free(GatewayCall::Billing)).await?)
 }
 
-/// Reads the answer to such a question. [`Error::Unparsable`]: a field is missing or of another type than
-/// the contract says.
 pub fn parse(reply: &GatewayReply) -> Result<ApiKeysResponse, Error> {
     if !reply.status.is_success() {
         return Err(Error::Status(reply.status));
@@ -138,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_books_are_read_as_the_contract_shows_them() {
+    async fn billing_is_parsed_as_in_contract() {
         let ApiKeysResponse { keys, billing } = asked(StatusCode::OK, REFERENCE).await.unwrap();
         let shown: Vec<_> =
             keys.iter().map(|key| (&*key.name, &*key.key_prefix, key.usage_count)).collect();
@@ -155,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_missing_or_of_another_type_is_not_guessed() {
+    async fn missing_or_mistyped_field_is_an_error() {
         for (from, to) in [
             ("\"balanceCents\": 4210", "\"balanceCents\": \"4210\""),
             ("\"balanceCents\": 4210", "\"balanceCents\": 42.1"),
@@ -178,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_is_no_listing() {
+    async fn refused_billing_request_is_an_error() {
         let outcome = asked(StatusCode::FORBIDDEN, REFERENCE).await;
         assert!(matches!(outcome, Err(Error::Status(StatusCode::FORBIDDEN))), "{outcome:?}");
     }

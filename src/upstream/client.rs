@@ -1,8 +1,8 @@
-//! Sends one attempt and reads its reply. The request is built from nothing: a constant method and
-//! path, our key, our own JSON.
+//! Sends one attempt and reads its reply. The request consists of a constant method and path, our
+//! key and our own JSON; nothing is copied from the caller.
 //!
-//! Invariant: an attempt is written to one connection only. It moves to another one just when hyper
-//! hands it back untouched, the proof that no byte of it was sent.
+//! Invariant: an attempt is written to one connection only. It moves to another one only if hyper
+//! returns the request untouched, which proves that no byte was sent.
 
 use std::io;
 use std::sync::Arc;
@@ -27,33 +27,26 @@ use crate::config::{GatewayConfig, Key};
 use crate::contract::wire;
 use crate::redact::Redactor;
 
-/// The largest reply that is kept, in bytes.
 const MAX_REPLY: usize = 4 * 1_024 * 1_024;
-/// How long a chosen connection may wait for its attempt to be authorized.
+/// A pooled connection is not used if its attempt took longer than this to authorize.
 const MAX_AUTHORIZE: Duration = Duration::from_millis(500);
-/// A larger chat has a connection of its own: a gateway may refuse it before it is complete, and on a
-/// used connection that could be a second reply to an earlier request, so its outcome would be unknown.
-/// This much goes out in one write, however small the kernel's send buffer still is.
+/// A larger chat gets a fresh connection, because the gateway may reject it before it is complete.
+/// On a used connection, that could be a second reply to an earlier request.
 const MAX_POOLED_BODY: usize = 16 * 1_024;
-/// The deadline of a question that buys nothing.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// One core's client. Clones share its connections.
+/// One core's connections to the gateway. Clones share them.
 #[derive(Clone)]
-pub struct Client {
-    shared: Arc<Shared>,
-}
+pub struct Client(Arc<Shared>);
 
 struct Shared {
     connector: Connector,
     pool: Pool,
     redactor: Redactor,
-    /// The headers of every request, by key.
-    heads: Vec<HeaderMap>,
+    headers: Vec<HeaderMap>,
     chat: Uri,
     video: Uri,
     billing: Uri,
-    /// The path that all targets begin with.
     prefix: String,
     chat_timeout: Duration,
     video_timeout: Duration,
@@ -73,7 +66,7 @@ impl Client {
             connector: Connector::new(base, settings.connect_timeout)?,
             pool: Pool::default(),
             redactor,
-            heads: keys.iter().map(|key| head(base, key)).collect::<io::Result<_>>()?,
+            headers: keys.iter().map(|key| head(base, key)).collect::<io::Result<_>>()?,
             chat: target(wire::CHAT)?,
             video: target(wire::VIDEO)?,
             billing: target(wire::API_KEYS)?,
@@ -81,11 +74,10 @@ impl Client {
             chat_timeout: settings.chat_timeout,
             video_timeout: settings.video_timeout,
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self(Arc::new(shared)))
     }
 }
 
-/// The headers of every request with this key, made once.
 fn head(base: &Url, key: &Key) -> io::Result<HeaderMap> {
     let bearer = format!("Bearer {}", key.expose());
     let mut bearer = HeaderValue::from_str(&bearer).map_err(io::Error::other)?;
@@ -99,10 +91,10 @@ fn head(base: &Url, key: &Key) -> io::Result<HeaderMap> {
 
 impl SendAttempt for Client {
     async fn send(&self, attempt: Attempt) -> Result<GatewayReply, Error> {
-        let outcome = self.shared.attempt(&attempt).await;
+        let outcome = self.0.attempt(&attempt).await;
         if let Err(error) = &outcome {
-            // The gateway's words are not in it: they could hold a key.
-            warn!(%error, "the gateway did not answer as promised");
+            // The error contains no text from the gateway, which could include a key.
+            warn!(%error, "gateway request failed");
         }
         outcome
     }
@@ -111,21 +103,19 @@ impl SendAttempt for Client {
 impl Shared {
     async fn attempt(&self, attempt: &Attempt) -> Result<GatewayReply, Error> {
         let mut request = self.request(attempt)?;
-        // A pooled connection may prove dead before it takes a byte; a fresh one hardly ever does.
         let pooled = match &attempt.request.call {
             GatewayCall::Chat(body) if body.len() > MAX_POOLED_BODY => None,
             GatewayCall::Chat(_) | GatewayCall::VideoStatus { .. } | GatewayCall::Billing => {
                 self.pool.take(&attempt.request.caller)
             }
-            // Three dollars are not put on a connection that the gateway may be closing, nor is what
-            // may cost as much.
+            // Too expensive for a connection that the gateway may be closing.
             GatewayCall::Video(_) | GatewayCall::Passthrough { .. } => None,
         };
         if let Some(connection) = pooled {
-            let chosen = clock::now();
+            let taken_at = clock::now();
             authorize(attempt).await?;
-            // The ledger may have taken long, and the gateway meanwhile hung up.
-            let is_fresh = clock::now().duration_since(chosen) < MAX_AUTHORIZE;
+            // The gateway may have closed the connection during a slow ledger write.
+            let is_fresh = clock::now().duration_since(taken_at) < MAX_AUTHORIZE;
             if is_fresh && connection.is_ready() {
                 match self.exchange(connection, request, attempt).await {
                     Err(SendFailure::Unsent(Some(untouched))) => request = *untouched,
@@ -145,7 +135,7 @@ impl Shared {
     }
 
     fn request(&self, attempt: &Attempt) -> Result<Request<Full<Bytes>>, Error> {
-        // Neither the settings nor percent-encoding leave anything that a target may not hold.
+        // Cannot fail: the settings and percent-encoding leave only valid characters.
         let target = |path: &str| {
             format!("{}{path}", self.prefix).parse::<Uri>().map_err(|_| Error::ClosedBeforeSend)
         };
@@ -162,7 +152,7 @@ impl Shared {
                 (Method::GET, target(&path)?, Bytes::new())
             }
         };
-        let head = self.heads.get(attempt.key).ok_or(Error::AllKeysRejected)?;
+        let head = self.headers.get(attempt.key).ok_or(Error::AllKeysRejected)?;
         Ok(connect::build_request(method, target, head.clone(), body))
     }
 
@@ -172,27 +162,25 @@ impl Shared {
         request: Request<Full<Bytes>>,
         attempt: &Attempt,
     ) -> Result<GatewayReply, SendFailure> {
-        let patience = match attempt.request.call {
-            GatewayCall::Chat(_) => self.chat_timeout,
-            GatewayCall::Video(_) => self.video_timeout,
-            GatewayCall::Passthrough { .. } if attempt.request.call.is_purchase() => {
-                self.chat_timeout
-            }
-            GatewayCall::Passthrough { .. }
-            | GatewayCall::VideoStatus { .. }
-            | GatewayCall::Billing => READ_TIMEOUT,
+        let call = &attempt.request.call;
+        let limit = if matches!(call, GatewayCall::Video(_)) {
+            self.video_timeout
+        } else if call.is_purchase() {
+            self.chat_timeout
+        } else {
+            READ_TIMEOUT
         };
-        let whole = async {
+        let exchanged = async {
             let response = connection.send(request).await?;
             let reply = self.read(response, attempt).await?;
-            // A refusal can come before the request is complete; an answer to it cannot.
+            // A refusal may arrive before the request is complete; a success cannot.
             if connection.replied_early() && reply.status.is_success() {
                 return Err(Error::Status(reply.status).into());
             }
             self.pool.put(&attempt.request.caller, connection);
             Ok(reply)
         };
-        timeout(patience, whole).await.unwrap_or(Err(Error::Timeout(patience).into()))
+        timeout(limit, exchanged).await.unwrap_or(Err(Error::Timeout(limit).into()))
     }
 
     async fn read(
@@ -206,24 +194,20 @@ impl Shared {
         let body = self.redactor.redact_bytes(body);
         if body.len() > MAX_REPLY {
             let is_paid = attempt.request.call.is_purchase() && head.status.is_success();
-            let unread = if is_paid {
-                UnparsableReply::truncated(&body)
-            } else {
-                UnparsableReply::default()
-            };
-            return Err(Error::TooLarge(unread));
+            let kept = is_paid.then(|| UnparsableReply::truncated(&body));
+            return Err(Error::TooLarge(kept.unwrap_or_default()));
         }
         GatewayReply::parse(&attempt.request.call, head.status, body, attempt.key)
     }
 }
 
-/// The body, or more of its beginning than is taken.
+/// Reads the body, and stops once it is larger than [`MAX_REPLY`].
 async fn collect(mut body: Incoming) -> hyper::Result<Bytes> {
     let (mut first, mut all) = (Bytes::new(), BytesMut::new());
     while first.len().max(all.len()) <= MAX_REPLY {
         let Some(frame) = body.frame().await.transpose()? else { break };
         let Ok(data) = frame.into_data() else { continue };
-        // Most come in one piece, which is not copied.
+        // Most bodies arrive in one frame, which is not copied.
         if first.is_empty() {
             first = data;
             continue;

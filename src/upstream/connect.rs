@@ -1,4 +1,4 @@
-//! Opens connections: TCP, and TLS with the system's trust anchors.
+//! Opens TCP and TLS connections. TLS trusts the system's certificates.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -28,7 +28,7 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Checks what can be checked before the first connection: the host's name, the trust anchors.
+    /// Fails if the URL has no valid host, or if the system has no trust anchors.
     pub(super) fn new(base: &Url, patience: Duration) -> io::Result<Self> {
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
         let host = base.host_str().ok_or_else(|| invalid("gateway.base_url has no host"))?;
@@ -37,8 +37,9 @@ impl Connector {
             base.port_or_known_default().ok_or_else(|| invalid("gateway.base_url has no port"))?;
         let tls = match base.scheme() {
             "https" => {
-                let name = ServerName::try_from(host.clone())
-                    .map_err(|_| invalid("the host of gateway.base_url is no TLS server name"))?;
+                let name = ServerName::try_from(host.clone()).map_err(|_| {
+                    invalid("the host of gateway.base_url is not a valid TLS server name")
+                })?;
                 Some((TlsConnector::from(client_config()?), name))
             }
             _ => None,
@@ -46,8 +47,6 @@ impl Connector {
         Ok(Self { host, port, tls, patience })
     }
 
-    /// A fresh connection, its task running on this runtime. Any failure here is before the first
-    /// byte of a request.
     pub(super) async fn connect(&self) -> Result<Connection, Error> {
         let opened = timeout(self.patience, self.open()).await;
         opened
@@ -66,7 +65,6 @@ impl Connector {
     }
 }
 
-/// The headers of every request of ours to a server.
 pub(super) fn base_headers(server: &Url) -> io::Result<HeaderMap> {
     let host = &server[url::Position::BeforeHost..url::Position::AfterPort];
     let agent = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
@@ -90,8 +88,7 @@ pub(super) fn build_request(
     request
 }
 
-/// One for the process: trust anchors are parsed once, and TLS sessions are resumed, so that a further
-/// connection is cheap.
+/// Shared by the process, so that trust anchors are parsed once and TLS sessions are resumed.
 static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
 
 fn client_config() -> io::Result<Arc<ClientConfig>> {
@@ -104,8 +101,8 @@ fn client_config() -> io::Result<Arc<ClientConfig>> {
     if added == 0 {
         return Err(io::Error::new(
             io::ErrorKind::NotFound,
-            "no trust anchors for TLS on this system: install the package ca-certificates, or name \
-             a file of them in SSL_CERT_FILE",
+            "no trust anchors for TLS on this system: install the package ca-certificates, or set \
+             SSL_CERT_FILE",
         ));
     }
     let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());

@@ -1,8 +1,9 @@
-//! A connection to the gateway that knows how far its request is.
+//! An HTTP/1.1 connection that tracks the progress of its request.
 //!
-//! HTTP/1.1 cannot tell a reply that was already on its way from the reply to the request just written.
-//! Two things can be told: bytes that are there before the first byte of a request is written, and a
-//! reply that begins before its request is complete. Both end the connection.
+//! HTTP/1.1 cannot tell a stray reply from the reply to the request just written. Two cases can be
+//! detected, and both end the connection:
+//! - bytes that arrive before the first byte of a request is written;
+//! - a reply that starts before its request is complete.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -25,7 +26,6 @@ use tokio_util::either::Either;
 
 use super::Error;
 
-/// A reply's head may be this large, in bytes.
 const MAX_HEAD: usize = 64 * 1_024;
 
 #[derive(Debug)]
@@ -34,11 +34,10 @@ pub(super) struct Connection {
     progress: Arc<Progress>,
 }
 
-/// Why a request has no reply.
 pub(super) enum SendFailure {
-    /// Nothing of it was written. Here it is again, if hyper still had it.
+    /// No byte was written. Holds the request if hyper returned it.
     Unsent(Option<Box<Request<Full<Bytes>>>>),
-    /// It was written, at least in part.
+    /// Part of it may have been written.
     Sent(Error),
 }
 
@@ -58,7 +57,6 @@ impl From<SendFailure> for Error {
 }
 
 impl Connection {
-    /// Speaks HTTP/1.1 over `io`; its task runs on this runtime.
     pub(super) async fn handshake(io: Stream) -> io::Result<Self> {
         let progress = Arc::new(Progress::default());
         let io = TrackedIo { io, progress: Arc::clone(&progress) };
@@ -67,7 +65,7 @@ impl Connection {
             .handshake::<_, Full<Bytes>>(TokioIo::new(io))
             .await
             .map_err(io::Error::other)?;
-        // Its errors reach whoever waits for the reply.
+        // Errors reach the caller of `send`.
         tokio::spawn(async move { connection.await.ok() });
         Ok(Self { sender, progress })
     }
@@ -76,7 +74,7 @@ impl Connection {
         self.sender.is_ready()
     }
 
-    /// Whether it can be used again: it is open, and its last reply came after its request was complete.
+    /// Whether it is open, and its last reply came after its request was complete.
     pub(super) fn is_reusable(&self) -> bool {
         !self.sender.is_closed() && matches!(self.progress.phase(), Phase::Sent)
     }
@@ -85,13 +83,12 @@ impl Connection {
         matches!(self.progress.phase(), Phase::Early)
     }
 
-    /// Notes that its last reply was read to the end.
+    /// Call when the last reply was read to its end.
     pub(super) fn mark_idle(&self) {
         self.progress.is_used.store(true, Ordering::Relaxed);
         self.progress.enter(Phase::Idle);
     }
 
-    /// Returns the head of the reply; its body streams.
     pub(super) async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -111,14 +108,14 @@ impl Connection {
 #[repr(u8)]
 enum Phase {
     Idle,
-    /// It was handed over, and nothing of it was written.
+    /// hyper has the request and has not written any of it.
     Handed,
-    /// Nothing of it will be written: the gateway spoke, or hung up, before it was its turn.
+    /// The request is never written: the gateway sent bytes or hung up first.
     Refused,
     /// Part of it may have been written.
     Writing,
     Sent,
-    /// A reply began before all of it was written.
+    /// A reply started before the whole request was written.
     Early,
 }
 
@@ -128,7 +125,6 @@ const PHASES: [Phase; 6] =
 #[derive(Debug, Default)]
 struct Progress {
     phase: AtomicU8,
-    /// Whether it has carried a request before this one.
     is_used: AtomicBool,
 }
 
@@ -141,21 +137,23 @@ impl Progress {
         self.phase.store(phase as u8, Ordering::Release);
     }
 
-    /// Whether what was just read may be passed on.
+    /// Fails if the bytes just read cannot be the reply to the current request.
     fn has_read(&self) -> io::Result<()> {
         match self.phase() {
-            // Without a request, hyper ends the connection itself.
+            // Without a request in flight, hyper closes the connection itself.
             Phase::Idle | Phase::Sent | Phase::Early => Ok(()),
             Phase::Handed => {
                 self.enter(Phase::Refused);
-                Err(io::Error::other("the gateway sent bytes before it was asked"))
+                Err(io::Error::other("the gateway sent bytes before the request"))
             }
             Phase::Refused => Err(io::ErrorKind::ConnectionAborted.into()),
             Phase::Writing => {
                 self.enter(Phase::Early);
                 if self.is_used.load(Ordering::Relaxed) {
-                    // It may be a second reply to an earlier request.
-                    return Err(io::Error::other("a reply came before its request was complete"));
+                    // This may be a second reply to an earlier request.
+                    return Err(io::Error::other(
+                        "a reply started before its request was complete",
+                    ));
                 }
                 Ok(())
             }
@@ -165,15 +163,14 @@ impl Progress {
 
 pub(super) type Stream = Either<TcpStream, TlsStream<TcpStream>>;
 
-/// Tells `progress` what passes.
 struct TrackedIo {
     io: Stream,
     progress: Arc<Progress>,
 }
 
 impl TrackedIo {
-    /// Whether a request may be written. The runtime learns of bytes that came only when it looks at all
-    /// sockets, so the kernel is asked. Over TLS a used connection has had its session tickets.
+    /// Checks that the gateway is silent before the first byte of a request. It asks the kernel,
+    /// because the runtime polls sockets only now and then.
     fn begin(&self) -> io::Result<()> {
         match self.progress.phase() {
             Phase::Handed => {}
@@ -193,7 +190,9 @@ impl TrackedIo {
             let is_silent = peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
             if !is_silent {
                 self.progress.enter(Phase::Refused);
-                return Err(io::Error::other("the gateway spoke, or hung up, before it was asked"));
+                return Err(io::Error::other(
+                    "the gateway sent bytes or hung up before the request",
+                ));
             }
         }
         self.progress.enter(Phase::Writing);
@@ -237,8 +236,7 @@ impl AsyncWrite for TrackedIo {
         self.io.is_write_vectored()
     }
 
-    /// hyper flushes once it has written all that it has, which is the whole of a request: each body is
-    /// there in one piece.
+    /// hyper flushes after the whole request, because each body is a single chunk.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.io).poll_flush(cx))?;
         if self.progress.phase() == Phase::Writing {

@@ -1,4 +1,4 @@
-//! How a conversation with the gateway can fail, and what that says about the charge.
+//! How a request to the gateway can fail, and whether it may have been charged.
 
 use std::time::Duration;
 use std::{fmt, io};
@@ -12,78 +12,67 @@ use crate::problem::{
     LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem,
 };
 
-/// What went wrong. [`Error::charged`] says what it means for the money.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("no connection to the gateway: {0}")]
     Unreachable(#[source] io::Error),
-    /// A connection was made, and it took no byte of the request.
-    #[error("the gateway closed the connection before it took the request")]
+    #[error("the gateway closed the connection before the request was sent")]
     ClosedBeforeSend,
-    /// The connection died after the first byte.
+    /// The connection failed after the first byte.
     #[error("the connection was lost after the request was sent: {0}")]
     Lost(#[source] hyper::Error),
     #[error("no reply within {0:?}")]
     Timeout(Duration),
-    /// A redirect, a 5xx, or a status that the contract does not know.
-    #[error("the gateway answered {0}")]
+    /// A redirect, a 5xx, or a status outside the contract.
+    #[error("the gateway returned {0}")]
     Status(StatusCode),
-    /// The reply is compressed, although none was asked for.
-    #[error("the reply is encoded")]
+    /// The reply has a content encoding, although the request allowed none.
+    #[error("the reply has a content encoding")]
     Encoded,
     #[error("the reply is too large")]
     TooLarge(UnparsableReply),
-    /// A success whose body is not the JSON that the contract specifies.
-    #[error("a reply with status {0} that breaks the contract")]
+    #[error("the body of a {0} reply does not match the contract")]
     Unparsable(StatusCode, UnparsableReply),
-    /// 401: this key is refused. Guess: it is free.
-    #[error("the gateway refuses key {}", key + 1)]
+    /// A 401. Guess: it is free.
+    #[error("the gateway rejected key {}", key + 1)]
     KeyRejected { key: usize },
-    /// 401 for every key of the ring.
-    #[error("the gateway refuses every key")]
+    #[error("the gateway rejected all keys")]
     AllKeysRejected,
-    /// 429: the account's window is used up. Guess: it is free.
-    #[error("the gateway asks to wait")]
+    /// A 429. Guess: it is free.
+    #[error("the gateway returned 429")]
     Throttled { retry_after: Option<Duration> },
-    /// There is no place in the account's window in time. Nothing was sent.
-    #[error("no place in the window within max_wait")]
+    /// No rate-limit slot came free in time. Nothing was sent.
+    #[error("no rate-limit slot within gateway.max_wait")]
     NoSlot { retry_after: Duration },
-    #[error("it was not sent: shutting down")]
+    #[error("not sent: shutting down")]
     Draining,
-    #[error("it was not sent: {0:?}")]
+    #[error("not sent: {0:?}")]
     Aborted(Abort),
 }
 
-/// How long a caller is told to wait after a 429 that named no time: the reported window (2.3).
-const UNTOLD_WAIT: Duration = Duration::from_secs(60);
-/// How long a caller is told to wait when a call was held back here.
-const UNSENT_WAIT: Duration = Duration::from_secs(5);
+/// `Retry-After` of a 429 that has none: the rate limit's period as reported (2.3).
+const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(60);
+const UNSENT_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 impl Error {
-    /// What is known of the charge of a purchase that ended so; whether some of it may have reached the
-    /// gateway; and what a caller is told where nothing was charged: the problem, and how long to wait.
+    /// Returns whether the request was charged, whether any byte may have been sent, and the
+    /// problem and `Retry-After` for a caller that was not charged.
     #[rustfmt::skip]
     fn meaning(&self) -> (Charged, bool, &'static Kind, Option<Duration>) {
         use Charged::{No, Unknown};
         match self {
-            Self::Unreachable(_)                => (No, false, &GATEWAY_UNREACHABLE, None),
-            Self::ClosedBeforeSend                      => (No, false, &GATEWAY_UNREACHABLE, None),
-            Self::Lost(_)                       => (Unknown, true, &GATEWAY_UNREACHABLE, None),
-            Self::Timeout(_)                       => (Unknown, true, &GATEWAY_UNREACHABLE, None),
-            Self::Status(_)                     => (Unknown, true, &GATEWAY_UNREACHABLE, None),
-            Self::Encoded                       => (Unknown, true, &GATEWAY_UNREACHABLE, None),
-            Self::TooLarge(_)                   => (Unknown, true, &GATEWAY_UNREACHABLE, None),
-            // A 2xx that cannot be read may be a page of something in between: it proves no charge.
-            Self::Unparsable(..)                => (Unknown, true, &GATEWAY_UNREACHABLE, None),
-            Self::KeyRejected { .. }             => (No, true, &GATEWAY_KEY_REJECTED, None),
-            Self::AllKeysRejected                     => (No, true, &GATEWAY_KEY_REJECTED, None),
-            Self::Throttled { retry_after }     => (No, true, &GATEWAY_BUSY, Some(retry_after.unwrap_or(UNTOLD_WAIT))),
-            Self::NoSlot { retry_after }    => (No, false, &GATEWAY_BUSY, Some(*retry_after)),
-            Self::Draining                      => (No, false, &DRAINING, Some(UNSENT_WAIT)),
-            // Whoever asked is gone; an identical purchase that joins just now may still read this.
-            Self::Aborted(Abort::Cancelled)     => (No, false, &OVERLOADED, Some(UNSENT_WAIT)),
-            Self::Aborted(Abort::Unrecorded)    => (No, false, &LEDGER_UNAVAILABLE, Some(UNSENT_WAIT)),
-            Self::Aborted(Abort::OtherAccount)  => (No, false, &LEDGER_UNAVAILABLE, Some(UNTOLD_WAIT)),
+            Self::Unreachable(_) | Self::ClosedBeforeSend => (No, false, &GATEWAY_UNREACHABLE, None),
+            // A 2xx that is no valid reply may come from a middlebox: it proves no charge.
+            Self::Lost(_) | Self::Timeout(_) | Self::Status(_) | Self::Encoded | Self::TooLarge(_)
+            | Self::Unparsable(..) => (Unknown, true, &GATEWAY_UNREACHABLE, None),
+            Self::KeyRejected { .. } | Self::AllKeysRejected => (No, true, &GATEWAY_KEY_REJECTED, None),
+            Self::Throttled { retry_after } => (No, true, &GATEWAY_BUSY, Some(retry_after.unwrap_or(DEFAULT_RETRY_AFTER))),
+            Self::NoSlot { retry_after } => (No, false, &GATEWAY_BUSY, Some(*retry_after)),
+            Self::Draining => (No, false, &DRAINING, Some(UNSENT_RETRY_AFTER)),
+            // The caller is gone, but an identical purchase that joins now may still see this.
+            Self::Aborted(Abort::Cancelled) => (No, false, &OVERLOADED, Some(UNSENT_RETRY_AFTER)),
+            Self::Aborted(Abort::Unrecorded) => (No, false, &LEDGER_UNAVAILABLE, Some(UNSENT_RETRY_AFTER)),
+            Self::Aborted(Abort::OtherAccount) => (No, false, &LEDGER_UNAVAILABLE, Some(DEFAULT_RETRY_AFTER)),
         }
     }
 
@@ -95,13 +84,13 @@ impl Error {
         self.meaning().1
     }
 
-    /// What came of a reply that may have been paid for and cannot be read.
+    /// Returns the body of a reply that may have been paid for and cannot be parsed.
     pub fn unparsable_reply(&self) -> Option<&Bytes> {
-        let (Self::Unparsable(_, unread) | Self::TooLarge(unread)) = self else { return None };
-        unread.body()
+        let (Self::Unparsable(_, reply) | Self::TooLarge(reply)) = self else { return None };
+        reply.body()
     }
 
-    /// What a buyer is told. The cause is for the log.
+    /// Returns the problem for the caller of a purchase. The cause is for the log.
     pub fn purchase_problem(&self) -> Problem {
         match self.charged() {
             Charged::No => self.read_problem(),
@@ -111,14 +100,13 @@ impl Error {
         }
     }
 
-    /// What somebody who only asked is told: nothing was bought, whatever went wrong.
+    /// Returns the problem for a request that buys nothing.
     pub fn read_problem(&self) -> Problem {
         let (_, _, kind, wait) = self.meaning();
         let mut problem = Problem::new(kind);
         if let Self::Aborted(Abort::OtherAccount) = self {
-            problem = problem.detail(
-                "the gateway's key belongs to another account than the ledger of this server",
-            );
+            problem = problem
+                .detail("the gateway's key and this server's ledger belong to different accounts");
         }
         match wait {
             Some(wait) => problem.retry_after(wait),
@@ -127,28 +115,25 @@ impl Error {
     }
 }
 
-/// How much of an unreadable reply is kept, in bytes.
-const MAX_UNREAD: usize = 1 << 20;
-/// Where a reply was cut, a key could have been cut in two, and half of one is not found.
-const MAX_LOOK: usize = 4_096;
+const MAX_KEPT: usize = 1 << 20;
+/// This much is dropped where a reply was cut, because it may end in half a key.
+const KEY_MARGIN: usize = 4_096;
 
-/// The beginning of a reply that was paid for and that nobody can read, without our keys. It is never
-/// printed: it may hold what a caller said.
+/// The start of a reply that was paid for and cannot be parsed, with keys redacted. It is never
+/// printed, because it may contain a caller's data.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct UnparsableReply(Bytes);
 
 impl UnparsableReply {
-    /// A whole body, in which no key is left.
     pub fn from_body(body: &Bytes) -> Self {
-        Self(body.slice(..body.len().min(MAX_UNREAD)))
+        Self(body.slice(..body.len().min(MAX_KEPT)))
     }
 
-    /// The beginning of one that is larger than tollgate takes.
+    /// Keeps the start of a body that is too large.
     pub(super) fn truncated(beginning: &Bytes) -> Self {
-        Self(beginning.slice(..beginning.len().saturating_sub(MAX_LOOK).min(MAX_UNREAD)))
+        Self(beginning.slice(..beginning.len().saturating_sub(KEY_MARGIN).min(MAX_KEPT)))
     }
 
-    /// Returns what there is; nothing where it was empty, or never read.
     pub fn body(&self) -> Option<&Bytes> {
         Some(&self.0).filter(|body| !body.is_empty())
     }
@@ -156,6 +141,6 @@ impl UnparsableReply {
 
 impl fmt::Debug for UnparsableReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Unread({} bytes)", self.0.len())
+        write!(f, "UnparsableReply({} bytes)", self.0.len())
     }
 }

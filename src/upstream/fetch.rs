@@ -1,5 +1,5 @@
-//! Fetches from public addresses: a login service's keys, and finished videos from where the gateway put
-//! them. Without our key, without following anything.
+//! Fetches public URLs: JSON Web Key Sets and finished videos. It sends no key and follows no
+//! redirect.
 
 use std::io;
 use std::time::Duration;
@@ -19,8 +19,7 @@ use super::Error;
 use super::connect::{self, Connector};
 use super::connection::{Connection, SendFailure};
 
-/// Asks for an address over a connection to its server. The body of the reply streams.
-async fn ask(
+async fn send(
     connection: &mut Connection,
     address: &Url,
     method: Method,
@@ -34,36 +33,37 @@ async fn ask(
     connection.send(connect::build_request(method, target, head, Bytes::new())).await
 }
 
-/// A small public document.
 #[derive(Clone, Debug)]
 pub struct FetchedDocument {
     pub body: Bytes,
-    /// How long it may be kept without asking again, where the server says so.
+    /// How long the server allows it to be cached, if it says so.
     pub max_age: Option<Duration>,
 }
 
-/// Fetches the document at `address`, at most `largest` bytes, within `patience` in all. Redirects are not
-/// followed. No error has words of the document.
+/// Fetches a document. Errors contain no text of the document.
 pub async fn fetch_document(
     address: &Url,
-    largest: usize,
+    max_size: usize,
     patience: Duration,
 ) -> io::Result<FetchedDocument> {
-    let late = |_elapsed| {
-        let text = format!("no whole reply within {patience:?}");
+    timeout(patience, fetch_whole(address, max_size, patience)).await.unwrap_or_else(|_elapsed| {
+        let text = format!("no complete reply within {patience:?}");
         Err(io::Error::new(io::ErrorKind::TimedOut, text))
-    };
-    timeout(patience, whole(address, largest, patience)).await.unwrap_or_else(late)
+    })
 }
 
-async fn whole(address: &Url, largest: usize, patience: Duration) -> io::Result<FetchedDocument> {
+async fn fetch_whole(
+    address: &Url,
+    max_size: usize,
+    patience: Duration,
+) -> io::Result<FetchedDocument> {
     let unreachable =
         |error: io::Error| io::Error::new(error.kind(), format!("no connection: {error}"));
     let connector = Connector::new(address, patience).map_err(unreachable)?;
     let mut connection = connector.open().await.map_err(unreachable)?;
     let json = HeaderValue::from_static("application/jwk-set+json, application/json");
     let accept = HeaderMap::from_iter([(ACCEPT, json)]);
-    let fetched = ask(&mut connection, address, Method::GET, accept).await;
+    let fetched = send(&mut connection, address, Method::GET, accept).await;
     let (head, body) = fetched
         .map_err(|failed| match failed {
             SendFailure::Unsent(_) => unreachable(io::ErrorKind::ConnectionAborted.into()),
@@ -71,24 +71,24 @@ async fn whole(address: &Url, largest: usize, patience: Duration) -> io::Result<
         })?
         .into_parts();
     if head.status != StatusCode::OK {
-        return Err(io::Error::other(format!("the answer was {}", head.status)));
+        return Err(io::Error::other(format!("the server returned {}", head.status)));
     }
     if head.headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
-        return Err(io::Error::other("the reply is encoded"));
+        return Err(io::Error::other("the reply has a content encoding"));
     }
-    let body = Limited::new(body, largest).collect().await.map_err(|error| {
+    let body = Limited::new(body, max_size).collect().await.map_err(|error| {
         if error.is::<LengthLimitError>() {
-            return io::Error::other(format!("the reply is larger than {largest} bytes"));
+            return io::Error::other(format!("the reply is larger than {max_size} bytes"));
         }
         io::Error::other(format!("the connection was lost: {error}"))
     })?;
-    Ok(FetchedDocument { body: body.to_bytes(), max_age: fresh_for(&head.headers) })
+    Ok(FetchedDocument { body: body.to_bytes(), max_age: max_age(&head.headers) })
 }
 
-/// `max-age` (RFC 9111); nothing at all where it may not be kept.
-fn fresh_for(headers: &HeaderMap) -> Option<Duration> {
-    let said = headers.get_all(CACHE_CONTROL).iter().filter_map(|value| value.to_str().ok());
-    let words: Vec<_> = said.flat_map(|value| value.split(',')).map(str::trim).collect();
+/// Reads `max-age` (RFC 9111). Zero if the document must not be cached.
+fn max_age(headers: &HeaderMap) -> Option<Duration> {
+    let values = headers.get_all(CACHE_CONTROL).iter().filter_map(|value| value.to_str().ok());
+    let words: Vec<_> = values.flat_map(|value| value.split(',')).map(str::trim).collect();
     let is = |word: &&str, name: &str| word.eq_ignore_ascii_case(name);
     if words.iter().any(|word| is(word, "no-store") || is(word, "no-cache")) {
         return Some(Duration::ZERO);
@@ -101,10 +101,9 @@ fn fresh_for(headers: &HeaderMap) -> Option<Duration> {
 }
 
 const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
-/// What of the reply's head reaches the caller.
-const PASSED: &[HeaderName] = &[CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED];
-/// How files of these types end; those of any other end as the first.
-const ENDINGS: &[(&str, &str)] = &[
+const PASSED_HEADERS: &[HeaderName] = &[CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED];
+/// File extensions. The first is the default.
+const EXTENSIONS: &[(&str, &str)] = &[
     ("video/mp4", "mp4"),
     ("video/webm", "webm"),
     ("video/quicktime", "mov"),
@@ -113,7 +112,6 @@ const ENDINGS: &[(&str, &str)] = &[
     ("video/mpeg", "mpg"),
 ];
 
-/// Fetches finished videos from these origins.
 #[derive(Clone, Debug)]
 pub struct MediaClient {
     origins: Vec<String>,
@@ -121,12 +119,10 @@ pub struct MediaClient {
 }
 
 impl MediaClient {
-    /// `origins` as browsers write them; `patience` is how long a connection may take.
     pub fn new(origins: Vec<String>, patience: Duration) -> Self {
         Self { origins, patience }
     }
 
-    /// Returns the address, if it may be fetched.
     pub fn allowed_url(&self, address: &str) -> Option<Url> {
         let address = Url::parse(address).ok()?;
         let origin = address.origin().ascii_serialization();
@@ -134,8 +130,7 @@ impl MediaClient {
         (is_plain && self.origins.contains(&origin)).then_some(address)
     }
 
-    /// Fetches a video, or the range of it that was asked for. The body streams. Whatever is not a
-    /// video, or a refusal of the range, is an error.
+    /// Fetches a video or a range of it. Any reply other than a video or a 416 is an error.
     pub async fn fetch(
         &self,
         address: &Url,
@@ -145,7 +140,7 @@ impl MediaClient {
         let connector = Connector::new(address, self.patience).map_err(Error::Unreachable)?;
         let mut connection = connector.connect().await?;
         let range = range.map(|range| (RANGE, range.clone())).into_iter().collect();
-        let fetched = timeout(HEAD_TIMEOUT, ask(&mut connection, address, method, range)).await;
+        let fetched = timeout(HEAD_TIMEOUT, send(&mut connection, address, method, range)).await;
         only_video(fetched.map_err(|_elapsed| Error::Timeout(HEAD_TIMEOUT))??)
     }
 }
@@ -153,30 +148,30 @@ impl MediaClient {
 fn only_video(reply: Response<Incoming>) -> Result<Response<Incoming>, Error> {
     let (mut head, body) = reply.into_parts();
     let media_type = media_type(&head.headers);
-    let fine = match head.status {
+    let is_valid = match head.status {
         StatusCode::OK | StatusCode::PARTIAL_CONTENT => media_type.is_some(),
         status => status == StatusCode::RANGE_NOT_SATISFIABLE,
     };
-    if !fine {
+    if !is_valid {
         return Err(Error::Status(head.status));
     }
     let all = std::mem::take(&mut head.headers);
-    let passed = PASSED.iter().filter_map(|name| Some((name.clone(), all.get(name)?.clone())));
+    let passed =
+        PASSED_HEADERS.iter().filter_map(|name| Some((name.clone(), all.get(name)?.clone())));
     head.headers.extend(passed);
     if let Some(media_type) = media_type {
-        let ending =
-            ENDINGS.iter().find(|(known, _)| *known == media_type).unwrap_or(&ENDINGS[0]).1;
-        let name = format!("inline; filename=\"video.{ending}\"");
-        let labels = [(CONTENT_TYPE, media_type), (CONTENT_DISPOSITION, name)];
-        let labels =
-            labels.into_iter().filter_map(|(label, text)| Some((label, text.try_into().ok()?)));
-        head.headers.extend(labels);
+        let extension =
+            EXTENSIONS.iter().find(|(known, _)| *known == media_type).unwrap_or(&EXTENSIONS[0]).1;
+        let name = format!("inline; filename=\"video.{extension}\"");
+        let headers = [(CONTENT_TYPE, media_type), (CONTENT_DISPOSITION, name)];
+        let headers =
+            headers.into_iter().filter_map(|(name, text)| Some((name, text.try_into().ok()?)));
+        head.headers.extend(headers);
     }
     Ok(Response::from_parts(head, body))
 }
 
-/// The type of a video, without its parameters. What a browser could read as another type is none: a
-/// list, two headers, XML, anything but a token.
+/// Returns the media type, or `None` if a browser could read it as anything but a video.
 fn media_type(headers: &HeaderMap) -> Option<String> {
     let mut values = headers.get_all(CONTENT_TYPE).iter();
     let (value, None) = (values.next()?, values.next()) else { return None };

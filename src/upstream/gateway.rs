@@ -1,7 +1,6 @@
-//! The way of an ask to the gateway: it picks a key, waits for a slot in the rate limit, and sends.
+//! Sends a request to the gateway: picks a key, waits for a rate-limit slot, sends.
 //!
-//! The rate limit is inside the ring of keys, so that the next key's attempt takes a slot of its own:
-//! every request that leaves is counted.
+//! Each attempt takes a slot of its own, so a retry with the next key is counted as well.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,11 +12,12 @@ use super::{Attempt, Error, GatewayReply, GatewayRequest};
 use crate::clock::{self, Instant};
 use crate::sync::lock;
 
-/// Sends one attempt: the [`Client`](super::client::Client), or what stands in for it in a test.
+/// Sends one attempt: the [`Client`](super::client::Client), or a closure in a test.
 pub trait SendAttempt: Clone + Send + Sync + 'static {
     fn send(&self, attempt: Attempt) -> impl Future<Output = Result<GatewayReply, Error>> + Send;
 }
 
+#[cfg(test)]
 impl<F, R> SendAttempt for F
 where
     F: Fn(Attempt) -> R + Clone + Send + Sync + 'static,
@@ -28,31 +28,30 @@ where
     }
 }
 
-/// The gateway as one core asks it.
+/// One core's access to the gateway.
 #[derive(Clone)]
 pub struct Gateway<T> {
-    /// Shared by every core, as is the window.
+    /// Shared by all cores, like `rate_limit`.
     pub key_ring: Arc<Mutex<KeyRing>>,
     pub rate_limit: Arc<RateLimit>,
-    /// How long an ask waits for slots in all, unless it is patient.
+    /// How long a request waits for slots in total, unless it is patient.
     pub max_wait: Duration,
     pub client: T,
 }
 
 impl<T: SendAttempt> Gateway<T> {
-    /// Asks with the key that the ask prefers, else with the first that is not known to be refused. A
-    /// 401 is taken to be free (a guess that the contract's rules for keys suggest: 5.8, 5.9), so the
-    /// same ask goes on with the next key.
-    pub async fn send(&self, ask: GatewayRequest) -> Result<GatewayReply, Error> {
+    /// Sends with the preferred key, else with the first usable one. After a 401 it tries the next
+    /// key. Guess: a 401 is free, as 5.8 and 5.9 suggest.
+    pub async fn send(&self, request: GatewayRequest) -> Result<GatewayReply, Error> {
         let (mut from, since) = (0, clock::now());
-        let mut prefer = ask.preferred_key;
+        let mut preferred = request.preferred_key;
         loop {
-            let key = lock(&self.key_ring).next(prefer.take(), &mut from, clock::now());
+            let key = lock(&self.key_ring).next(preferred.take(), &mut from, clock::now());
             let key = key.ok_or(Error::AllKeysRejected)?;
-            match self.attempt(Attempt { request: ask.clone(), key, since }).await {
+            match self.attempt(Attempt { request: request.clone(), key, since }).await {
                 Err(Error::KeyRejected { .. }) => {
                     lock(&self.key_ring).mark_rejected(key, clock::now());
-                    warn!(key = key + 1, "the gateway refuses this key of the ring");
+                    warn!(key = key + 1, "gateway key rejected");
                 }
                 Ok(reply) => {
                     lock(&self.key_ring).mark_accepted(key);
@@ -63,8 +62,7 @@ impl<T: SendAttempt> Gateway<T> {
         }
     }
 
-    /// Sends with one key when there is a slot for it; after a 429 once more, within `max_wait` of the
-    /// ask's first moment.
+    /// Waits for a slot and sends with one key. After a 429 it retries until `max_wait` is over.
     pub(super) async fn attempt(&self, attempt: Attempt) -> Result<GatewayReply, Error> {
         let mut give_up = (!attempt.request.is_patient).then(|| attempt.since + self.max_wait);
         let mut slot = self.rate_limit.acquire(&attempt, give_up, false).await?;
@@ -74,7 +72,7 @@ impl<T: SendAttempt> Gateway<T> {
             if !matches!(outcome, Err(Error::Throttled { .. })) {
                 return outcome;
             }
-            // Patience is for the queue: a gateway that refuses is not asked for ever.
+            // Even a patient request gives up if the gateway keeps answering 429.
             let give_up = *give_up.get_or_insert_with(|| clock::now() + self.max_wait);
             slot = match self.rate_limit.acquire(&attempt, Some(give_up), true).await {
                 Err(Error::NoSlot { retry_after }) => {
@@ -86,18 +84,17 @@ impl<T: SendAttempt> Gateway<T> {
     }
 }
 
-const FIRST_PARK: Duration = Duration::from_secs(1);
-const MAX_PARK: Duration = Duration::from_secs(60);
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
-/// Remembers which keys the gateway refuses. A refused key is parked and probed again later, ever less
-/// often, by one ask at a time. Decisions only: the time is passed in.
+/// Retries rejected keys with exponential backoff, by one request at a time.
 #[derive(Debug)]
-pub struct KeyRing(Vec<Option<Parked>>);
+pub struct KeyRing(Vec<Option<Backoff>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Parked {
+struct Backoff {
     until: Instant,
-    next_park: Duration,
+    next: Duration,
 }
 
 impl KeyRing {
@@ -105,44 +102,42 @@ impl KeyRing {
         Self(vec![None; keys])
     }
 
-    /// Returns the next key to try: the preferred one while nobody refuses it, else the first from `from` on.
+    /// Returns the preferred key unless it is rejected, else the first one from `from`.
     fn next(&mut self, preferred: Option<usize>, from: &mut usize, now: Instant) -> Option<usize> {
-        let is_good = |place: &usize| matches!(self.0.get(*place), Some(None));
-        preferred.filter(is_good).or_else(|| {
+        let is_usable = |index: &usize| matches!(self.0.get(*index), Some(None));
+        preferred.filter(is_usable).or_else(|| {
             let picked = self.pick(*from, now)?;
             *from = picked + 1;
             Some(picked)
         })
     }
 
-    /// The first key from `from` on that may be tried. A parked key whose time has come is handed
-    /// out once, and parked again until its probe has an outcome.
+    /// A rejected key whose backoff is over is returned once, and waits again until its probe ends.
     fn pick(&mut self, from: usize, now: Instant) -> Option<usize> {
         let mut keys = self.0.iter_mut().enumerate().skip(from);
-        let (place, parked) =
-            keys.find(|(_, parked)| parked.is_none_or(|parked| parked.until <= now))?;
-        if let Some(Parked { until, next_park }) = parked {
-            *until = now + *next_park;
+        let (index, backoff) =
+            keys.find(|(_, backoff)| backoff.is_none_or(|backoff| backoff.until <= now))?;
+        if let Some(Backoff { until, next }) = backoff {
+            *until = now + *next;
         }
-        Some(place)
+        Some(index)
     }
 
-    fn mark_rejected(&mut self, place: usize, now: Instant) {
-        if let Some(parked) = self.0.get_mut(place) {
-            let park = parked.map_or(FIRST_PARK, |parked| parked.next_park);
-            *parked = Some(Parked { until: now + park, next_park: (park * 2).min(MAX_PARK) });
-        }
-    }
-
-    fn mark_accepted(&mut self, place: usize) {
-        if let Some(parked) = self.0.get_mut(place) {
-            *parked = None;
+    fn mark_rejected(&mut self, index: usize, now: Instant) {
+        if let Some(backoff) = self.0.get_mut(index) {
+            let wait = backoff.map_or(FIRST_BACKOFF, |backoff| backoff.next);
+            *backoff = Some(Backoff { until: now + wait, next: (wait * 2).min(MAX_BACKOFF) });
         }
     }
 
-    /// How many keys are not known to be refused.
+    fn mark_accepted(&mut self, index: usize) {
+        if let Some(backoff) = self.0.get_mut(index) {
+            *backoff = None;
+        }
+    }
+
     pub fn usable(&self) -> usize {
-        self.0.iter().filter(|parked| parked.is_none()).count()
+        self.0.iter().filter(|backoff| backoff.is_none()).count()
     }
 }
 
@@ -184,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_preferred_key_is_tried_first_while_it_is_good_and_then_any_other() {
+    async fn preferred_key_is_tried_first_unless_rejected() {
         let ring = Arc::new(Mutex::new(KeyRing::new(3)));
         assert_eq!(tried(&ring, 2, &[]).await, [2]);
         assert_eq!(tried(&ring, 7, &[]).await, [0]);
@@ -195,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refused_key_is_parked_probed_once_and_taken_back() {
+    async fn rejected_key_is_probed_once_and_restored() {
         let start = clock::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut ring = KeyRing::new(2);
@@ -216,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_that_stays_refused_is_probed_once_a_minute() {
+    async fn rejected_key_is_probed_once_a_minute() {
         let mut now = clock::now();
         let mut ring = KeyRing::new(1);
         let mut probes = 0;

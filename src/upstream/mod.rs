@@ -1,8 +1,9 @@
-//! Whatever talks to the gateway: the ring of keys, the connections, the reading of replies.
+//! The gateway client: keys, rate limit, connections and replies.
 //!
-//! Invariants: only [`client`] writes `authorization`; a request is built from nothing of the
-//! caller's; nothing is sent twice, except after a refusal that is free (401, 429) or when the
-//! connection took no byte of it.
+//! Invariants:
+//! - Only [`client`] writes the `authorization` header.
+//! - No header or body of a caller is copied into a request.
+//! - Once any byte has been sent, a request is never retried, except after a 401 or 429.
 
 pub mod billing;
 pub mod client;
@@ -33,78 +34,67 @@ pub type GatewayService = BoxCloneSyncService<GatewayRequest, GatewayReply, Erro
 #[derive(Clone)]
 pub struct GatewayRequest {
     pub call: GatewayCall,
-    /// Authorizes or cancels it before the first byte; nothing does where it costs nothing.
+    /// Authorizes or cancels a purchase before its first byte.
     pub before_send: Option<Arc<dyn BeforeSend>>,
-    /// For whom it is asked: those who wait for the window take turns. Empty is tollgate itself.
+    /// Callers take turns in the queue for slots. Empty for tollgate itself.
     pub caller: Arc<str>,
-    /// The place in the ring of the key to try first, if any.
     pub preferred_key: Option<usize>,
-    /// Waits for its turn however long that takes: `gateway.max_wait` is for whoever has a client.
+    /// Waits for a slot without a deadline; otherwise `gateway.max_wait` applies.
     pub is_patient: bool,
 }
 
 impl GatewayRequest {
-    /// A question of tollgate's own, which costs nothing.
-    pub fn free(what: GatewayCall) -> Self {
-        Self {
-            call: what,
-            before_send: None,
-            caller: "".into(),
-            preferred_key: None,
-            is_patient: false,
-        }
+    /// A free request by tollgate itself.
+    pub fn free(call: GatewayCall) -> Self {
+        Self { call, before_send: None, caller: "".into(), preferred_key: None, is_patient: false }
     }
 
-    /// The same, which waits for its turn however long that takes.
     #[must_use]
     pub fn patient(self) -> Self {
         Self { is_patient: true, ..self }
     }
 }
 
-/// Decides right before the first byte: the connection is there, and nothing was sent.
+/// Decides whether to send, once a connection is open and before the first byte is written.
 pub trait BeforeSend: Send + Sync {
-    /// Lets an attempt go, or not. It is asked again for a further attempt after a refusal that was free.
+    /// Called for each attempt, so again after a 401 or 429.
     fn authorize(&self) -> BoxFuture<'_, Result<(), Abort>>;
 
-    /// Resolves when nobody waits for it any more.
+    /// Resolves when the request is no longer wanted.
     fn cancelled(&self) -> BoxFuture<'_, ()>;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abort {
-    /// Nobody waits for it any more who may buy it.
+    /// No caller that may buy it waits any more.
     Cancelled,
-    /// It could not be recorded as sent.
+    /// The ledger could not record it as sent.
     Unrecorded,
-    /// The gateway's account is known to be another one than the ledger's.
+    /// The gateway's account is not the ledger's.
     OtherAccount,
 }
 
 /// The gateway's endpoints (contract 4) as tollgate uses them.
 #[derive(Clone, Debug)]
 pub enum GatewayCall {
-    /// Buys a chat; the body was validated and re-serialised.
     Chat(Bytes),
-    /// Buys a video; the body was validated and re-serialised.
     Video(Bytes),
     VideoStatus {
         request_id: Box<str>,
         is_watched: bool,
     },
     Billing,
-    /// Asks or buys at an endpoint of `gateway.passthrough`, of which the contract says nothing.
+    /// An endpoint of `gateway.passthrough`, which the contract does not describe.
     Passthrough {
-        /// `POST` buys; `GET` asks.
+        /// `POST` buys, `GET` is free.
         method: Method,
         path: Box<str>,
-        /// Strict JSON; empty with `GET`.
+        /// Strict JSON, or empty for `GET`.
         body: Bytes,
     },
 }
 
 impl GatewayCall {
-    /// Whether it spends money, so that a lost reply leaves the outcome unknown.
     pub fn is_purchase(&self) -> bool {
         match self {
             Self::Chat(_) | Self::Video(_) => true,
@@ -117,8 +107,8 @@ impl GatewayCall {
 #[derive(Clone)]
 pub struct Attempt {
     pub request: GatewayRequest,
-    /// The key's place in the ring.
+    /// The key's index in the ring.
     pub key: usize,
-    /// When it was first asked, with whichever key.
+    /// When the request was made, with any key.
     pub since: Instant,
 }

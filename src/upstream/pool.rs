@@ -1,7 +1,7 @@
-//! Connections to the gateway that are kept for the next request of the same caller, for a few seconds.
+//! Keeps idle connections for a few seconds, each for the next request of the same caller.
 //!
-//! A connection only ever carries one caller's requests. A gateway that answers twice cannot make one
-//! caller's reply another's that way.
+//! A connection carries the requests of one caller only. So a stray second reply never reaches
+//! another caller.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -13,17 +13,12 @@ use super::connection::Connection;
 use crate::clock::{self, Instant};
 use crate::sync::lock;
 
-/// How long a connection may be idle. A gateway closes idle connections when it likes, and a purchase
-/// that meets such a close looks as if it had been charged.
+/// Short, because a purchase that meets a closing connection looks as if it had been charged.
 const MAX_IDLE: Duration = Duration::from_secs(3);
-/// How long connections are not kept after one of them died under a request: such a gateway closes
-/// them without a word, and a lost reply costs more than any number of fresh connections.
+/// How long no connection is kept after one failed during a request.
 const REST: Duration = Duration::from_secs(60);
-/// How many connections of a core are idle at once, of all callers. The one that has been idle longest
-/// makes room.
 const MAX_KEPT: usize = 64;
 
-/// One core's idle connections. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pool {
     state: Arc<Mutex<State>>,
@@ -31,7 +26,7 @@ pub(super) struct Pool {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The one that has been idle longest comes first.
+    /// The longest idle comes first.
     idle: VecDeque<Idle>,
     paused_until: Option<Instant>,
     is_swept: bool,
@@ -45,7 +40,7 @@ struct Idle {
 }
 
 impl Pool {
-    /// Takes the connection that this caller used last, if it is young and alive.
+    /// Takes the caller's most recently used connection that is still open.
     pub(super) fn take(&self, caller: &str) -> Option<Connection> {
         let mut state = lock(&self.state);
         state.expire(clock::now());
@@ -58,7 +53,7 @@ impl Pool {
         }
     }
 
-    /// Keeps a connection of `caller` whose last reply was read to its end.
+    /// Keeps a connection whose last reply was read to its end.
     pub(super) fn put(&self, caller: &Arc<str>, connection: Connection) {
         if !connection.is_reusable() {
             return;
@@ -79,14 +74,13 @@ impl Pool {
         }
     }
 
-    /// A kept connection died under a request: none is kept for a while.
+    /// Closes all idle connections and keeps none for a while.
     pub(super) fn pause(&self) {
         let mut state = lock(&self.state);
         state.idle.clear();
         state.paused_until = Some(clock::now() + REST);
     }
 
-    /// Closes connections when their time is over, until there are none.
     async fn sweep(self) {
         let next = || {
             let mut state = lock(&self.state);

@@ -1,4 +1,4 @@
-//! Reads what the gateway answered: which replies a caller may have, and what the others mean.
+//! Parses the gateway's replies and decides which of them reach a caller.
 
 use std::time::Duration;
 
@@ -11,26 +11,23 @@ use super::{Error, GatewayCall, UnparsableReply};
 use crate::contract::money::Usd;
 use crate::contract::video::VideoAccepted;
 
-/// An answer of the gateway that may be passed on: a success as the contract specifies it, or a
-/// definitive refusal.
+/// A reply that may reach a caller: a success as the contract describes it, or a final refusal.
 #[derive(Clone, Debug)]
 pub struct GatewayReply {
     pub status: StatusCode,
-    /// Whether the body is JSON; refusals may be anything.
+    /// A refusal may have any body.
     pub is_json: bool,
-    /// The body, unchanged but for redacted keys.
+    /// Unchanged, except that keys are redacted.
     pub body: Bytes,
-    /// The place in the ring of the key that was used.
+    /// The index of the key that was used.
     pub key: usize,
-    /// What an accepted video's order became: read here, once.
     pub video: Option<VideoAccepted>,
 }
 
 impl GatewayReply {
-    /// Reads a body: a refusal may have any, a success the one that the contract specifies. It passes
-    /// unchanged.
+    /// Checks the body of a success against the contract. The body stays unchanged.
     pub fn parse(
-        what: &GatewayCall,
+        call: &GatewayCall,
         status: StatusCode,
         body: Bytes,
         key: usize,
@@ -39,11 +36,11 @@ impl GatewayReply {
         if !status.is_success() {
             return Ok(Self { status, is_json, body, key, video: None });
         }
-        let (matches_contract, video) = match what {
+        let (matches_contract, video) = match call {
             GatewayCall::Chat(_) | GatewayCall::VideoStatus { .. } | GatewayCall::Billing => {
                 (is_object(&body), None)
             }
-            // Guess: these keep to what all of the contract's endpoints do, and answer in JSON (4).
+            // Guess: JSON, like all endpoints of the contract (4).
             GatewayCall::Passthrough { .. } => (true, None),
             GatewayCall::Video(_) => {
                 let video = VideoAccepted::read(&body);
@@ -56,13 +53,13 @@ impl GatewayReply {
         Ok(Self { status, is_json, body, key, video })
     }
 
-    /// Returns the credit that is left, where it says so (2.5).
+    /// Returns the remaining credit, if the reply states it (2.5).
     pub fn balance(&self) -> Option<Usd> {
         self.video.as_ref().and_then(|video| video.balance)
     }
 }
 
-/// What the gateway refuses for good. Guess: these cost nothing (the contract shows no such errors).
+/// Final refusals. Guess: they are free (the contract shows no such errors).
 pub(super) const REFUSALS: &[StatusCode] = &[
     StatusCode::BAD_REQUEST,
     StatusCode::PAYMENT_REQUIRED,
@@ -73,10 +70,10 @@ pub(super) const REFUSALS: &[StatusCode] = &[
     StatusCode::UNPROCESSABLE_ENTITY,
 ];
 
-/// A gateway that asks for more than this is asked again all the same.
+/// The longest `Retry-After` that is respected.
 const MAX_WAIT: Duration = Duration::from_secs(3_600);
 
-/// What the head alone decides, before the body is read.
+/// Rejects a reply by its status and headers, before the body is read.
 pub(super) fn check_head(status: StatusCode, headers: &HeaderMap, key: usize) -> Result<(), Error> {
     match status {
         StatusCode::UNAUTHORIZED => return Err(Error::KeyRejected { key }),
@@ -94,7 +91,7 @@ fn is_object(body: &[u8]) -> bool {
     body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{')
 }
 
-/// Seconds only: an HTTP date would need the gateway's clock to agree with ours.
+/// Ignores HTTP dates, because the gateway's clock may differ from ours.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds).min(MAX_WAIT))

@@ -1,12 +1,9 @@
-//! Refuses, before a cent is spent, what the gateway would refuse.
+//! Rejects requests that the gateway would reject, before they cost anything.
 //!
-//! Invariant: only this module makes a [`Checked`], and only what is `Checked` can be sent. What is
-//! sent is the checked value written anew, never the caller's own bytes.
+//! Invariant: only this module creates a [`Checked`], and only `Checked` orders are sent, with a body
+//! that is serialized from the checked values.
 //!
-//! Where the contract is silent, guesses hold: each is marked "Guess" where it is made, and listed in
-//! `docs/explain/gateway.md`.
-//!
-//! A body is refused with 400 `malformed_json`, or with 422 `invalid_request` and every fault at its place.
+//! Assumptions beyond the contract are marked "Guess" and listed in `docs/explain/gateway.md`.
 
 mod chat;
 mod image_url;
@@ -26,15 +23,15 @@ use zeroize::Zeroizing;
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
 pub use query::{
-    AdminUsageQuery, MAX_JOBS, UsageFormat, admin_usage, job_ids, no_query, request_id,
+    AdminUsageQuery, MAX_JOBS, UsageDays, UsageFormat, admin_usage, job_ids, no_query, request_id,
     too_many_rows, usage_days, video_status,
 };
 pub use rule::IgnoredFields;
-pub use video::{VideoOrder, video, video_with_ignored};
+pub use video::{VideoOrder, video};
 
 use crate::contract::money::Usd;
 use crate::problem::Problem;
-use json::{Field, FromObject, ObjectEntry};
+use json::{Entry, Field, FromObject};
 use rule::{Faults, Rule, UnknownFields};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,16 +57,14 @@ pub enum OrderKind {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Order {
     pub kind: OrderKind,
-    /// The model that `body` names; the path, where it is of an endpoint of `gateway.passthrough`.
+    /// The model in `body`, or the path of a `gateway.passthrough` endpoint.
     pub model: Box<str>,
-    /// From the row that `model` was found in.
     pub price: Usd,
-    /// The JSON that is sent: the same fields in the same order for the same request, without
-    /// blanks between them.
+    /// Canonical JSON: equal requests have equal bytes.
     pub body: Bytes,
 }
 
-/// Shows everything but the body: prompts do not belong in logs.
+/// Hides the body: prompts do not belong in logs.
 impl fmt::Debug for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Order")
@@ -81,7 +76,7 @@ impl fmt::Debug for Order {
     }
 }
 
-/// Reads the body of `POST /bff/login`. No fault repeats any of the token.
+/// Reads the body of `POST /bff/login`. Faults never quote the token.
 pub fn log_in(payload: &[u8]) -> Result<Checked<Zeroizing<String>>, Problem> {
     let mut draft = LoginBody::default();
     json::read_object(payload, &mut draft)?;
@@ -103,16 +98,13 @@ struct LoginBody<'a> {
 impl<'a> LoginBody<'a> {
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/token", code: "required", check: |draft| draft.token.missing("the token that you were given") },
+        Rule { pointer: "/token", code: "required", check: |draft| draft.token.missing("the member's token") },
         Rule { pointer: "/token", code: "wrong_type", check: |draft| draft.token.wrong_type() },
     ];
 }
 
 impl<'de> FromObject<'de> for LoginBody<'de> {
-    fn member<A: MapAccess<'de>>(
-        &mut self,
-        entry: ObjectEntry<'_, 'de, A>,
-    ) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
         match entry.name() {
             "token" => entry.read_into(&mut self.token),
             _ => entry.reject(&mut self.unknown),
@@ -120,7 +112,7 @@ impl<'de> FromObject<'de> for LoginBody<'de> {
     }
 }
 
-/// The body is sent as written, without blanks around it: the meaning of its fields is unknown here.
+/// Checks that the body is strict JSON and keeps its bytes: its fields are unknown here.
 pub fn passthrough(
     payload: &[u8],
     query: Option<&str>,
@@ -138,10 +130,7 @@ pub fn passthrough(
 }
 
 impl<'de> FromObject<'de> for UnknownFields<'de> {
-    fn member<A: MapAccess<'de>>(
-        &mut self,
-        entry: ObjectEntry<'_, 'de, A>,
-    ) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
         entry.reject(self)
     }
 }
@@ -151,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_login_is_one_token_and_nothing_else() {
+    fn login_body_is_one_token_and_nothing_else() {
         let read = |payload: &str| log_in(payload.as_bytes());
         let token = |payload: &str| read(payload).ok().map(|it| it.into_inner().to_string());
         assert_eq!(token(r#"{"token": " tg_a\n"}"#).as_deref(), Some("tg_a"));
@@ -182,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sound_is_sent_as_it_is_written() {
+    fn valid_passthrough_body_is_sent_unchanged() {
         for payload in ["{}", r#" {"q": "x",  "n": 1.50e1, "deep": [[{"a": null}]]} \n"#] {
             let payload = payload.replace("\\n", "\n");
             let order = passthrough(payload.as_bytes(), None, PATH, Usd::mills(6)).unwrap();
@@ -196,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_readers_could_read_differently_is_refused() {
+    fn ambiguous_json_is_rejected() {
         let deep = format!("{}{}", "{\"a\":".repeat(40), "1}");
         for payload in [
             "",
@@ -216,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_refused_rather_than_lost() {
+    fn passthrough_query_is_rejected() {
         assert_eq!(code(b"{}", Some("q=1")), Some("invalid_request"));
         assert_eq!(code(b"{}", Some("")), None);
         let problem = no_query(Some("a=1&b")).unwrap_err();

@@ -1,6 +1,4 @@
-//! A rule is a row: where it looks, what it is called, and what it says when it is broken. What is found
-//! is listed as faults, or passed over and named in `Tollgate-Ignored`. Also how texts are judged and
-//! shown: what people see as blank, what a quoted name looks like, which known name is nearest.
+//! Validation rules as table rows, the faults they report, and checks and quoting of text.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -8,7 +6,6 @@ use std::fmt::Display;
 
 use crate::problem::{FieldError, Problem};
 
-/// The most faults that one problem lists: enough to mend a payload, too few to flood a reader.
 pub(super) const MAX_FAULTS: usize = 64;
 
 pub(super) struct Rule<T> {
@@ -85,7 +82,7 @@ impl Faults {
     }
 }
 
-/// The keys of an object that it does not take: all of them, and the first that are listed.
+/// The unknown keys of an object: all of them, and the first few in order.
 #[derive(Default)]
 pub(super) struct UnknownFields<'de> {
     pub(super) names: HashSet<Cow<'de, str>>,
@@ -98,8 +95,7 @@ pub(super) const MAX_IGNORED: usize = 32;
 pub struct IgnoredFields(Vec<String>);
 
 impl IgnoredFields {
-    /// `temperature, messages.name`; nothing where nothing was passed over. Letters, digits, `.`, `_`
-    /// and `-` only, whatever the caller sent.
+    /// Returns the value of `Tollgate-Ignored`, such as `temperature, messages.name`.
     pub fn names(&self) -> Option<String> {
         (!self.0.is_empty()).then(|| self.0.join(", "))
     }
@@ -116,9 +112,8 @@ impl IgnoredFields {
         }
     }
 
-    /// Names what was passed over in an object at `place`, which ends in a point or is empty.
-    pub(super) fn add_all(&mut self, place: &str, passed: &UnknownFields<'_>) {
-        for name in &passed.first {
+    pub(super) fn add_all(&mut self, place: &str, ignored: &UnknownFields<'_>) {
+        for name in &ignored.first {
             self.add(&format!("{place}{name}"));
         }
     }
@@ -130,8 +125,7 @@ impl IgnoredFields {
 
 const MAX_QUOTE: usize = 64;
 
-/// What people see as nothing, besides Unicode's `White_Space`: code points that JavaScript or Python
-/// strip and Rust does not, and those that have no ink. Each row is a range with both ends included.
+/// Blank code points besides Unicode's `White_Space`, as inclusive ranges.
 ///
 /// Guess: what the gateway calls "whitespace-only" (2.5) is no wider than this.
 #[rustfmt::skip]
@@ -164,10 +158,10 @@ pub(super) fn is_blank(text: &str) -> bool {
 }
 
 pub(super) fn blank(text: &str) -> Option<String> {
-    (!text.is_empty() && is_blank(text)).then(|| "expected text; it holds only blanks".to_owned())
+    (!text.is_empty() && is_blank(text)).then(|| "expected text; it is only whitespace".to_owned())
 }
 
-/// C strings end at U+0000: another reader may see a shorter text. Guess: no prompt or message needs it.
+/// A C string ends at U+0000, so another reader may see less. Guess: no prompt needs it.
 pub(super) fn nul(text: &str) -> Option<String> {
     text.as_bytes().contains(&0).then(|| "expected text without U+0000".to_owned())
 }
@@ -177,7 +171,7 @@ pub(super) fn not_among(text: &str, known: &[&str]) -> Option<String> {
     (!known.contains(&text)).then(|| format!("expected {}, not `{}`", expected(), quote(text)))
 }
 
-/// `text` as a problem shows it: cut at [`MAX_QUOTE`], with nothing in it that a terminal obeys.
+/// Truncates `text` to [`MAX_QUOTE`] characters and escapes control characters.
 pub(super) fn quote(text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(MAX_QUOTE));
     for (position, letter) in text.chars().enumerate() {
@@ -232,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_without_ink_is_blank_whoever_strips_it() {
+    fn text_without_visible_characters_is_blank() {
         for blank in [
             "",
             " ",
@@ -269,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ranges_are_in_order_and_apart() {
+    fn invisible_ranges_are_sorted_and_disjoint() {
         for (first, last) in INVISIBLE {
             assert!(first <= last);
         }
@@ -279,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quoted_name_is_short_and_obeyed_by_no_terminal() {
+    fn quoted_text_is_short_and_escaped() {
         assert_eq!(quote("aspect_ratio"), "aspect_ratio");
         assert_eq!(quote("it's \"so\""), "it's \"so\"");
         assert_eq!(quote("\u{1b}[2J\n\0"), "\\u{1b}[2J\\n\\0");
@@ -289,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_finds_its_name_and_a_stranger_finds_none() {
+    fn nearest_name_is_found_for_typos_only() {
         let known = ["alpha-sonnet-4.5", "eta-5", "eta-5-mini", "theta-32b"];
         for (given, found) in [
             ("alpha-sonnet-45", Some("alpha-sonnet-4.5")),
@@ -308,14 +302,14 @@ mod tests {
     }
 
     #[test]
-    fn names_are_listed_as_in_a_sentence() {
+    fn names_are_joined_as_in_a_sentence() {
         assert_eq!(join_list([], "or"), "");
         assert_eq!(join_list(["a"], "or"), "a");
         assert_eq!(join_list(["a", "b"], "or"), "a or b");
         assert_eq!(join_list(["a", "b", "c"], "and"), "a, b and c");
     }
 
-    /// What some reader strips: Rust, JavaScript, Python, and what has no ink.
+    /// Stripped by Rust, JavaScript or Python, or invisible.
     const STRIPPED: &[char] = &[
         ' ',
         '\t',
@@ -353,7 +347,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_text_is_blank_exactly_when_stripping_what_anybody_strips_leaves_nothing(
+        fn text_is_blank_exactly_if_stripping_leaves_nothing(
             blanks in prop::collection::vec(prop::sample::select(STRIPPED), 0..12),
             ink in prop::option::weighted(0.5, prop::sample::select(&['a', '.', '0', 'é', '水', '\u{1f30a}'][..])),
             at in any::<prop::sample::Index>(),
@@ -371,12 +365,12 @@ mod tests {
         }
 
         #[test]
-        fn what_trim_leaves_empty_is_blank(text in "\\PC{0,8}|\\s{0,8}") {
+        fn text_that_trims_to_nothing_is_blank(text in "\\PC{0,8}|\\s{0,8}") {
             prop_assert!(!text.trim().is_empty() || is_blank(&text));
         }
 
         #[test]
-        fn a_quote_is_bounded_and_holds_no_control(text in any::<String>()) {
+        fn quoted_text_is_bounded_without_control_characters(text in any::<String>()) {
             let shown = quote(&text);
             prop_assert!(shown.len() <= 12 * MAX_QUOTE);
             prop_assert!(!shown.chars().any(char::is_control));

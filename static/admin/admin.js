@@ -1,132 +1,215 @@
-/** The admin view: what everybody spends and makes, and how the account is. The server shows it to admins alone. */
+/** The admin view: everyone's spending, members, videos and the account, in tabs. The server answers admins only. */
 
 import { saveFile } from '../chat/transfer.js';
 import { announce, button, byId, element } from '../core/dom.js';
 import { price } from '../core/format.js';
-import { sentence } from '../core/problems.js';
 import { read } from '../core/site.js';
-import { byDay, dayName, figure, furnish, lastDays, picture, ranking, roomFor, shape, SERVICES, table, words } from '../usage/pictures.js';
+import { aboutDays, byDay, countOf, dayName, daysOf, failure, figure, figures, furnish, lastDays, ranking, SERVICES, table, utcOffset } from '../usage/pictures.js';
 
-/** As many of the latest jobs are listed at once. */
+const TEXT = {
+  title: 'Admin',
+  tabs: { overview: 'Overview', members: 'Members', videos: 'Videos', account: 'Account' },
+  sections: 'Admin',
+  announced: (amount, days) => `${amount} in ${days} days by everyone`,
+  failed: 'Could not load this view.',
+  purchases: (count) => `${count} ${count === 1 ? 'purchase' : 'purchases'}`,
+  sum: (days) => (days === 1 ? 'Today' : `Last ${days} days`),
+  today: 'Today',
+  open: 'Unknown outcomes',
+  empty: 'No purchases in this period.',
+  byMember: 'By member',
+  byModel: 'By model',
+  details: 'By member, day and model',
+  save: 'Download CSV',
+  spending: { label: 'Spending by member, day and model', columns: ['Member', 'Day', 'Model', 'Kind', '>Purchases', '>Spent'] },
+  unknown: (count, more, amount) => (count === 1 && !more
+    ? `1 purchase (${amount}) has an unknown outcome. ` : `${more ? 'More than ' : ''}${count} purchases (${amount}) have an unknown outcome. `),
+  settle: (count) => [`${count === 1 ? 'It counts' : 'They count'} as spent until settled. To settle, run `, 'tollgate reconcile', ' on the server.'],
+  which: 'Show them',
+  unknowns: { label: 'Unknown outcomes', columns: ['Time', 'Member', 'Model', '>Price'] },
+  balance: 'Account balance',
+  spentSoFar: 'Spent so far',
+  asOf: (at, stale) => `as of ${at}${stale ? '; the gateway has not answered since' : ''}`,
+  noBalance: 'The gateway has not reported a balance yet.',
+  balances: 'Balance',
+  noBalances: 'A chart of the balance appears after two reconciliations.',
+  members: { label: 'Members', columns: ['Name', 'Role', 'State', 'Today', 'This month', 'Token', 'Added'] },
+  searchMembers: 'Search members',
+  foundMembers: (some, all) => `${some} of ${all} members`,
+  noMembers: 'No members yet. Add one on the server: tollgate member add NAME',
+  noMatches: 'No members match.',
+  budget: (spent, limit) => `${spent} of ${limit}`,
+  budgetOf: (name) => `Budget of ${name}, used today`,
+  videos: { label: 'Latest videos', columns: ['Ordered', 'Member', 'Model', 'State', '>Price'] },
+  noVideos: 'No videos yet.',
+  more: (count) => `Show ${count} more`,
+};
+
+/** How many of the latest jobs are listed at first. */
 const JOBS = 20;
+const TABS = { overview, members, videos, account };
 
-let shownAs = null, jobsShown = JOBS;
+let loaded = null, tab = 'overview', jobsShown = JOBS, wanted = '';
 
 /** Fills the view in. */
-export const start = () => furnish('admin', 'Everybody’s spending', { load, redraw: () => shownAs && draw(shownAs) });
+export const start = () => furnish('admin', TEXT.title, load);
 
 /** Called each time the view comes into sight: others spend meanwhile. */
 export const shown = () => load();
 
 async function load() {
-  const days = Number(byId('admin-range').querySelector(':checked').value);
+  const days = daysOf('admin');
   try {
-    const [usage, { members }, { jobs }, billing] = await Promise.all([
-      read(`/bff/admin/usage?since=${days}d`), read('/bff/admin/members'), read('/bff/admin/jobs'), read('/bff/admin/billing')]);
+    const [usage, { members: people }, { jobs }, billing] = await Promise.all([
+      read(`/bff/admin/usage?since=${days}d&utc_offset=${utcOffset()}`), read('/bff/admin/members'), read('/bff/admin/jobs'), read('/bff/admin/billing')]);
     const rows = usage.rows.map((row) => ({ ...row, spent_micros: spentOf(row), caller: plainName(row.caller) }));
-    draw({ rows, total: usage.total, members, jobs, billing, days });
-    announce(`${price(spentOf(usage.total))} by all in ${days} days`);
+    loaded = { rows, total: spentOf(usage.total), people, jobs, billing, days };
+    draw();
+    announce(TEXT.announced(price(loaded.total), days));
   } catch (problem) {
-    shownAs = null;
-    byId('admin-body').replaceChildren(element('div', { class: 'problem', role: 'alert' },
-      element('p', {}, element('strong', { text: 'This cannot be shown. ' }), sentence(problem)),
-      problem.detail ? element('p', { class: 'hint', text: problem.detail }) : null,
-      element('div', { class: 'actions' }, button('Try again', () => void load()))));
+    loaded = null;
+    byId('admin-body').replaceChildren(failure(TEXT.failed, problem, () => void load()));
   }
 }
 
-/** What counts against budgets: charged, under way, or not known. */
+/** What counts against budgets: charged, pending, or unknown. */
 const spentOf = (row) => row.charged_micros + row.unknown_micros + row.held_micros;
 /** `ann` for `member:ann`; an address or a subject keeps its kind. */
 const plainName = (caller) => caller.replace(/^member:/, '');
 const when = (moment) => new Date(moment).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' });
-const heading = (text) => element('h3', { text });
+const money = (micros) => ({ text: price(micros), by: micros });
+const time = (moment) => ({ text: when(moment), by: moment });
 
-function draw(all) {
-  shownAs = all;
-  const { rows, total, days, members, jobs, billing } = all;
+/** Draws the tabs, and the panel of the one that is chosen. */
+function draw() {
+  const names = Object.keys(TABS);
+  const choose = (name) => {
+    tab = name;
+    draw();
+    byId(`admin-tab-${name}`).focus();
+  };
+  const keys = (event) => {
+    const at = names.indexOf(tab);
+    const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: names.length - 1 }[event.key];
+    if (next === undefined) return;
+    event.preventDefault();
+    choose(names[(next + names.length) % names.length]);
+  };
+  byId('admin-range').hidden = tab !== 'overview';
   byId('admin-body').replaceChildren(
-    element('p', { class: 'total' }, element('strong', { text: price(spentOf(total)) }),
-      ` for ${total.count} ${total.count === 1 ? 'purchase' : 'purchases'} in the last ${days} days`),
-    ...unknown(billing.unknown), ...spending(rows, total, days), ...account(billing), ...people(members), ...videos(jobs));
+    element('div', { class: 'tabs', role: 'tablist', 'aria-label': TEXT.sections, keydown: keys }, names.map((name) => element('button', {
+      type: 'button', id: `admin-tab-${name}`, role: 'tab', class: 'link', text: TEXT.tabs[name], click: () => choose(name),
+      'aria-selected': String(name === tab), 'aria-controls': name === tab && 'admin-panel', tabindex: name === tab ? '0' : '-1',
+    }))),
+    element('div', { id: 'admin-panel', class: 'usage-body', role: 'tabpanel', 'aria-labelledby': `admin-tab-${tab}` }, TABS[tab](loaded)));
 }
 
-function spending(rows, total, days) {
-  if (!rows.length) return [element('p', { class: 'empty', text: 'Nothing was bought in these days.' })];
-  const body = byId('admin-body');
+function overview({ rows, total, days, billing }) {
+  const today = rows.filter(({ day }) => day === lastDays(1)[0]);
+  const head = [
+    figures([
+      [TEXT.sum(days), price(total), TEXT.purchases(countOf(rows))],
+      [TEXT.today, price(today.reduce((sum, row) => sum + row.spent_micros, 0)), TEXT.purchases(countOf(today))],
+      [TEXT.open, String(billing.unknown.count) + (billing.unknown.more ? '+' : ''), price(billing.unknown.price_micros)],
+    ]), ...unknown(billing.unknown)];
+  if (!rows.length) return [...head, element('p', { class: 'empty', text: TEXT.empty })];
   const sorted = [...rows].sort((one, other) => other.day.localeCompare(one.day) || other.spent_micros - one.spent_micros);
-  return [
-    element('div', { class: 'pictures' },
-      ranking('By member', rows, ({ caller }) => caller, roomFor(body, 2)), ranking('By model', rows, ({ model }) => model, roomFor(body, 2))),
-    byDay(rows, days, roomFor(body, 1)),
-    element('div', { class: 'usage-head' }, heading('Each member, day and model'), button('Export as CSV', () => void saveCsv(days), 'quiet small')),
-    table('Spending by member, day and model', ['Member', 'Day', 'Model', 'What', '>Count', '>Spent'], sorted.map((row) =>
-      [row.caller, row.day, row.model, SERVICES[row.service] ?? row.service, String(row.count), price(row.spent_micros)]), price(spentOf(total))),
-    element('p', { class: 'hint', text: 'Days are those of UTC. What is under way or not known yet counts as spent.' }),
+  return [...head,
+    element('div', { class: 'pictures' }, byDay(rows, days),
+      ranking(TEXT.byMember, rows, ({ caller }) => caller), ranking(TEXT.byModel, rows, ({ model }) => model)),
+    element('div', { class: 'usage-head' }, element('h3', { text: TEXT.details }), button(TEXT.save, () => void saveCsv(days), 'quiet small')),
+    table(TEXT.spending.label, TEXT.spending.columns, sorted.map((row) => [
+      row.caller, row.day, row.model, SERVICES[row.service] ?? row.service, { text: String(row.count), by: row.count }, money(row.spent_micros)]),
+    { total: price(total) }),
+    aboutDays(() => void load()),
   ];
 }
 
-/** The server's own file, fetched here so that a refusal is said in words. */
+/** Saves the server's own file; it is fetched here, so that an error is shown in words. */
 async function saveCsv(days) {
-  const response = await fetch(`/bff/admin/usage?since=${days}d&format=csv`, { cache: 'no-store' }).catch(() => null);
+  const response = await fetch(`/bff/admin/usage?since=${days}d&utc_offset=${utcOffset()}&format=csv`, { cache: 'no-store' }).catch(() => null);
   if (!response?.ok) return void load();
-  saveFile(await response.text(), `everybody-${lastDays(1)[0]}.csv`, 'text/csv');
+  saveFile(await response.text(), `everyone-${lastDays(1)[0]}.csv`, 'text/csv');
 }
 
-function unknown({ count, more, price_micros: total, purchases }) {
+function unknown({ count, more, price_micros: prices, purchases }) {
   if (!count) return [];
-  return [element('div', { class: 'problem' },
-    element('p', {}, element('strong', { text: `Of ${more ? 'more than ' : ''}${count} ${count === 1 ? 'purchase' : 'purchases'} (${price(total)}), nobody knows the outcome. ` }),
-      'They count as spent until they are settled: run ', element('code', { text: 'tollgate reconcile' }), ' where the server runs.'),
-    element('details', {}, element('summary', { text: 'Which ones' }),
-      table('Unknown outcomes', ['When', 'Member', 'Model', '>Price'], purchases.map((one) => [when(one.at), plainName(one.caller), one.model, price(one.price_micros)]))))];
+  const [before, command, after] = TEXT.settle(count);
+  return [element('div', { class: 'problem', 'data-charged': 'unknown' },
+    element('p', {}, element('strong', { text: TEXT.unknown(count, more, price(prices)) }),
+      before, element('code', { text: command }), after),
+    element('details', {}, element('summary', { text: TEXT.which }),
+      table(TEXT.unknowns.label, TEXT.unknowns.columns, purchases.map((one) => [time(one.at), plainName(one.caller), one.model, money(one.price_micros)]))))];
 }
 
-function account({ account: said, stale, checkpoints }) {
-  const facts = said
-    ? `${price(said.balance_micros)} left, ${price(said.spent_micros)} spent so far; as of ${when(said.as_of)}${stale ? ', and the gateway did not answer since' : ''}.`
-    : 'The gateway has not told the balance yet.';
+function account({ billing: { account: said, stale, checkpoints } }) {
   const points = checkpoints.map(({ at, balance_micros: micros }) => ({ at: Date.parse(at), micros })).reverse();
-  return [heading('Account'), element('p', { text: facts }),
-    points.length > 1 ? trend(points, roomFor(byId('admin-body'), 1))
-      : element('p', { class: 'hint', text: 'How the balance goes is pictured once reconciliation has noted it twice.' })];
+  return [
+    said ? figures([[TEXT.balance, price(said.balance_micros), TEXT.asOf(when(said.as_of), stale)], [TEXT.spentSoFar, price(said.spent_micros), '']])
+      : element('p', { text: TEXT.noBalance }),
+    points.length > 1 ? trend(points) : element('p', { class: 'hint', text: TEXT.noBalances }),
+  ];
 }
 
 /** The balance at each checkpoint, as a line. */
-function trend(points, width) {
-  const [height, top, foot] = [150, 22, 24];
+function trend(points) {
   const most = Math.max(1, ...points.map(({ micros }) => micros));
   const [first, last] = [points[0], points.at(-1)];
   const span = Math.max(1, last.at - first.at);
-  const place = ({ at, micros }) => [(at - first.at) / span * width, height - foot - (height - foot - top) * (micros / most)].map(Math.round).join();
+  const place = ({ at, micros }) => `${((at - first.at) / span) * 1000},${Math.round(200 - (micros / most) * 200)}`;
   const day = ({ at }) => dayName(new Date(at).toISOString().slice(0, 10));
-  const parts = [
-    shape('line', { x1: 0, x2: width, y1: height - foot, y2: height - foot, class: 'grid' }),
-    shape('polyline', { points: points.map(place).join(' '), class: 'trend' }),
-    words(price(most), { x: 0, y: top - 7 }),
-    words(day(first), { x: 0, y: height - 6 }),
-    words(day(last), { x: width, y: height - 6, 'text-anchor': 'end' }),
-  ];
-  return figure('Balance', picture(width, height, `Balance: ${day(first)} ${price(first.micros)}, ${day(last)} ${price(last.micros)}`, parts));
-}
-
-function people(members) {
-  if (!members.length) return [];
-  const budget = ({ budgets }, wanted) => {
-    const { limit_micros: limit, spent_micros: spent } = budgets.find(({ period }) => period === wanted);
-    return limit === null ? price(spent) : `${price(spent)} of ${price(limit)}`;
+  const shape = (tag, attributes, ...children) => {
+    const made = document.createElementNS('http://www.w3.org/2000/svg', tag);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    made.append(...children);
+    return made;
   };
-  return [heading('Members'), table('Members', ['Name', 'Role', 'State', 'Token', '>Today', '>This month', 'Added'], members.map((one) =>
-    [one.name, one.role, one.state, `${one.token_prefix}…`, budget(one, 'day'), budget(one, 'month'), when(one.added)]))];
+  const label = `${TEXT.balances}: ${day(first)} ${price(first.micros)}, ${day(last)} ${price(last.micros)}`;
+  return figure(TEXT.balances,
+    element('p', { class: 'scale', 'aria-hidden': 'true', text: price(most) }),
+    shape('svg', { viewBox: '0 0 1000 200', preserveAspectRatio: 'none', class: 'line', role: 'img', 'aria-label': label },
+      shape('polyline', { points: points.map(place).join(' '), class: 'trend', 'vector-effect': 'non-scaling-stroke' })),
+    element('p', { class: 'ends', 'aria-hidden': 'true' }, element('span', { text: day(first) }), element('span', { text: day(last) })));
 }
 
-function videos(jobs) {
-  if (!jobs.length) return [];
+function members({ people }) {
+  if (!people.length) return [element('p', { class: 'empty', text: TEXT.noMembers })];
+  const found = () => people.filter(({ name, role, state }) => `${name} ${role} ${state}`.toLowerCase().includes(wanted.trim().toLowerCase()));
+  const place = element('div');
+  const list = () => {
+    const some = found();
+    place.replaceChildren(some.length ? table(TEXT.members.label, TEXT.members.columns, some.map(member), { cards: true })
+      : element('p', { class: 'empty', text: TEXT.noMatches }));
+    return some.length;
+  };
+  list();
+  const field = element('input', {
+    type: 'search', placeholder: TEXT.searchMembers, 'aria-label': TEXT.searchMembers, value: wanted, autocomplete: 'off',
+    input: () => {
+      wanted = field.value;
+      announce(TEXT.foundMembers(list(), people.length));
+    },
+  });
+  return [element('div', { class: 'find' }, field), place];
+}
+
+function member({ name, role, state, token_prefix: prefix, budgets, added }) {
+  const of = (wantedPeriod) => budgets.find(({ period }) => period === wantedPeriod);
+  const text = ({ limit_micros: limit, spent_micros: spent }) => (limit === null ? price(spent) : TEXT.budget(price(spent), price(limit)));
+  const today = of('day'), month = of('month');
+  const bar = today.limit_micros && element('progress', { max: today.limit_micros, value: today.spent_micros, 'aria-label': TEXT.budgetOf(name) });
+  return [name, role, state,
+    { node: element('span', { class: 'budget' }, text(today), bar || null), by: today.spent_micros },
+    { text: text(month), by: month.spent_micros }, `${prefix}…`, time(added)];
+}
+
+function videos({ jobs }) {
+  if (!jobs.length) return [element('p', { class: 'empty', text: TEXT.noVideos })];
   const rest = jobs.length - jobsShown;
-  return [heading('Latest videos'), table('Latest videos', ['Ordered', 'Member', 'Model', 'State', '>Price'], jobs.slice(0, jobsShown).map((job) =>
-    [when(job.ordered_at), plainName(job.owner), job.model, job.state, price(job.price_micros)])),
-  rest > 0 ? button(`Show ${rest} more`, () => {
+  return [table(TEXT.videos.label, TEXT.videos.columns, jobs.slice(0, jobsShown).map((job) =>
+    [time(job.ordered_at), plainName(job.owner), job.model, job.state, money(job.price_micros)])),
+  rest > 0 ? button(TEXT.more(rest), () => {
     jobsShown = Infinity;
-    draw(shownAs);
-  }) : ''];
+    draw();
+  }) : null];
 }

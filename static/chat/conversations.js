@@ -1,10 +1,11 @@
-/** The list of conversations: searched, renamed, deleted and brought back, exported and imported. */
+/** The list of conversations: search, rename, delete with undo, export and import. */
 
 import { announce, button, byId, element, notice } from '../core/dom.js';
 import { conversations } from '../core/store.js';
+import { TEXT } from './chat.js';
 
 const DAY = 24 * 60 * 60 * 1000;
-/** As many are listed before the person asks for more. */
+/** Older ones are found by search only. */
 const AT_ONCE = 300;
 
 let chat = null, all = [], renaming = null, searching = null;
@@ -14,15 +15,16 @@ export function start(view) {
   if (chat) return;
   chat = view;
   for (const id of ['search-field', 'export-all']) byId(id).hidden = false;
+  byId('conversations').addEventListener('keydown', followKeys);
   byId('search').addEventListener('input', () => {
     clearTimeout(searching);
     searching = setTimeout(() => {
       draw();
-      announce(`${found().length} of ${all.length} conversations`);
+      announce(TEXT.found(found().length, all.length));
     }, 150);
   });
-  const transfer = (act) => () => import('./transfer.js').then(act).catch(() => notice('This could not be loaded. Try again when the service can be reached.'));
-  byId('export-all').addEventListener('click', transfer(async ({ saveJson }) => saveJson(await sorted(), 'conversations')));
+  const transfer = (act) => () => import('./transfer.js').then(act).catch(() => notice(TEXT.notLoaded));
+  byId('export-all').addEventListener('click', transfer(async ({ saveJson }) => saveJson(await sorted(), TEXT.fileNames.all)));
   byId('export-json').addEventListener('click', transfer(({ saveJson }) => saveJson([chat.current()], chat.current().title)));
   byId('import-file').addEventListener('change', transfer(async ({ importFile }) => {
     const [file] = byId('import-file').files;
@@ -33,15 +35,16 @@ export function start(view) {
   byId('export-markdown').addEventListener('click', transfer(({ saveMarkdown }) => saveMarkdown(chat.current())));
 }
 
-/** Lists what there is now. */
+/** Lists the conversations of this browser. */
 export async function showList() {
   all = await sorted();
   draw();
 }
 
-const sorted = async () => (await conversations.all()).sort((one, other) => other.at - one.at);
+/** Pinned ones first, then the newest. */
+const sorted = async () => (await conversations.all()).sort((one, other) => Boolean(other.pinned) - Boolean(one.pinned) || other.at - one.at);
 
-/** Those that the search finds, by title and by what was said. */
+/** The ones that match the search, by title or content. */
 function found() {
   const wanted = byId('search').value.trim().toLowerCase();
   if (!wanted) return all;
@@ -50,35 +53,80 @@ function found() {
 }
 
 function draw() {
-  // A name that is being typed is not torn away by what another tab does.
+  // Another tab's change does not interrupt the typing of a name.
   if (renaming && byId('conversations').contains(document.activeElement)) return;
   const listed = found();
-  const groups = Map.groupBy(listed.slice(0, AT_ONCE), ({ at }) => ageOf(at));
+  const groups = Map.groupBy(listed.slice(0, AT_ONCE), ({ pinned, at }) => (pinned ? TEXT.pinned : ageOf(at)));
   const parts = [...groups].flatMap(([age, those]) => [element('h3', { text: age }), element('ul', {}, those.map(row))]);
-  if (!listed.length) parts.push(element('p', { class: 'hint', text: all.length ? 'Nothing was found.' : 'What you ask is kept in this browser and listed here.' }));
-  if (listed.length > AT_ONCE) parts.push(element('p', { class: 'hint', text: `And ${listed.length - AT_ONCE} older ones: search for them.` }));
+  if (!listed.length) parts.push(element('p', { class: 'hint', text: all.length ? TEXT.noMatches : TEXT.noneYet }));
+  if (listed.length > AT_ONCE) parts.push(element('p', { class: 'hint', text: TEXT.older(listed.length - AT_ONCE) }));
+  const { activeElement: focused } = document;
+  const held = byId('conversations').contains(focused) && focused.closest('li');
+  const place = held ? [...held.querySelectorAll('button')].indexOf(focused) : -1;
   byId('conversations').replaceChildren(...parts);
+  // The focus stays on its row, wherever that is now.
+  const same = held && [...byId('conversations').querySelectorAll('li')].find(({ dataset }) => dataset.id === held.dataset.id);
+  if (same) (same.querySelectorAll('button')[place] ?? same.querySelector('button'))?.focus({ preventScroll: true });
 }
 
 function ageOf(at) {
   const midnight = new Date().setHours(0, 0, 0, 0);
-  if (at >= midnight) return 'Today';
-  if (at >= midnight - DAY) return 'Yesterday';
-  return at >= midnight - 7 * DAY ? 'Last seven days' : new Date(at).toLocaleDateString([], { month: 'long', year: 'numeric' });
+  if (at >= midnight) return TEXT.today;
+  if (at >= midnight - DAY) return TEXT.yesterday;
+  return at >= midnight - 7 * DAY ? TEXT.week : new Date(at).toLocaleDateString([], { month: 'long', year: 'numeric' });
 }
 
-const nameOf = ({ title }) => title || 'Untitled';
+const nameOf = ({ title }) => title || TEXT.untitled;
 
 function row(conversation) {
   const name = nameOf(conversation);
   const isCurrent = conversation.id === chat.current().id;
-  const item = element('li', { class: isCurrent && 'current' });
+  const item = element('li', { class: isCurrent && 'current', 'data-id': conversation.id });
   item.append(
-    element('button', { type: 'button', class: 'link', text: name, title: name, 'aria-current': isCurrent && 'true', click: () => take(conversation) }),
+    element('button', { type: 'button', class: 'link', dir: 'auto', text: name, title: name, 'aria-current': isCurrent && 'true', 'aria-keyshortcuts': 'F2 Delete', click: () => take(conversation) }),
+    snippet(conversation),
     element('span', { class: 'acts' },
-      element('button', { type: 'button', class: 'link icon pen', title: 'Rename', 'aria-label': `Rename ${name}`, click: () => rename(conversation, item) }),
-      element('button', { type: 'button', class: 'link icon bin', title: 'Delete', 'aria-label': `Delete ${name}`, click: () => remove(conversation) })));
+      element('button', { type: 'button', class: 'link icon pen', tabindex: '-1', title: TEXT.rename, 'aria-label': TEXT.renameOf(name), click: () => rename(conversation, item) }),
+      element('button', { type: 'button', class: 'link icon bin', tabindex: '-1', title: TEXT.delete, 'aria-label': TEXT.deleteOf(name), click: () => remove(conversation) }),
+      element('button', { type: 'button', class: 'link icon pin', tabindex: '-1', 'aria-pressed': conversation.pinned ? 'true' : 'false', title: TEXT.pin, 'aria-label': TEXT.pinOf(name), click: () => pin(conversation) })));
   return item;
+}
+
+/** One Tab stop per row: arrows go to other rows and to a row's actions; F2 renames and Delete deletes. */
+function followKeys(event) {
+  const item = event.target.closest('li');
+  if (!item || event.target.matches('input') || event.altKey || event.ctrlKey || event.metaKey) return;
+  const controls = [...item.querySelectorAll('button')];
+  const rows = [...byId('conversations').querySelectorAll('li > .link:first-child')];
+  const step = (all, by) => () => all[all.indexOf(event.target.closest('button')) + by]?.focus();
+  const near = (by) => () => rows[rows.indexOf(controls[0]) + by]?.focus();
+  const act = {
+    ArrowRight: step(controls, 1), ArrowLeft: step(controls, -1), ArrowDown: near(1), ArrowUp: near(-1),
+    F2: () => controls[1]?.click(), Delete: () => controls[2]?.click(),
+  }[event.key];
+  if (!act) return;
+  event.preventDefault();
+  act();
+}
+
+/** What the search found in the messages, with some words around it. */
+function snippet({ title, turns }) {
+  const wanted = byId('search').value.trim().toLowerCase();
+  if (!wanted || title?.toLowerCase().includes(wanted)) return '';
+  const text = turns.flatMap(({ question, answer }) => [question, answer]).find((one) => one?.toLowerCase().includes(wanted));
+  const at = text?.toLowerCase().indexOf(wanted) ?? -1;
+  // Lower case may have another length in some languages.
+  if (at < 0) return '';
+  const end = at + wanted.length;
+  return element('span', { class: 'snippet', dir: 'auto' }, `${at > 30 ? '…' : ''}${text.slice(Math.max(0, at - 30), at)}`,
+    element('mark', { text: text.slice(at, end) }), text.slice(end, end + 60));
+}
+
+async function pin(conversation) {
+  const { pinned } = await chat.change(conversation, (latest) => { latest.pinned = !latest.pinned; });
+  await showList();
+  actOf(found().findIndex(({ id }) => id === conversation.id), 2)?.focus();
+  announce((pinned ? TEXT.pinnedNow : TEXT.unpinned)(nameOf(conversation)));
 }
 
 async function take(conversation) {
@@ -88,7 +136,7 @@ async function take(conversation) {
 }
 
 function rename(conversation, item) {
-  const field = element('input', { type: 'text', value: conversation.title, 'aria-label': `New name of ${nameOf(conversation)}`, maxlength: 200 });
+  const field = element('input', { type: 'text', value: conversation.title, 'aria-label': TEXT.newName(nameOf(conversation)), maxlength: 200 });
   const end = async () => {
     renaming = null;
     await showList();
@@ -102,11 +150,11 @@ function rename(conversation, item) {
     if (title && conversation.id === chat.current().id) byId('chat-heading').textContent = title;
     field.blur();
     await end();
-    if (title) announce(`Renamed to ${title}`);
+    if (title) announce(TEXT.renamed(title));
   };
   renaming = conversation.id;
   item.replaceChildren(element('form', { class: 'rename', submit: save },
-    field, element('button', { type: 'submit', class: 'quiet small', text: 'Save' })));
+    field, element('button', { type: 'submit', class: 'quiet small', text: TEXT.save })));
   field.addEventListener('keydown', (event) => {
     if (event.key !== 'Escape') return;
     event.preventDefault();
@@ -124,18 +172,18 @@ async function remove(conversation) {
   await conversations.delete(conversation.id);
   const wasOpen = conversation.id === chat.current().id;
   const waits = kept.turns.some(({ state }) => state === 'sent' || state === 'left');
-  const undo = button('Undo', async () => {
+  const undo = button(TEXT.undo, async () => {
     shown.remove();
     await conversations.put(kept);
     await (wasOpen ? chat.open(kept) : showList());
-    announce(`${nameOf(kept)} is back.`);
+    announce(TEXT.restored(nameOf(kept)));
     byId('chat-text').focus();
   });
-  const shown = notice(`Deleted “${nameOf(kept)}”.${waits ? ' An answer was still on its way to it.' : ''}`, undo, 'deleted');
+  const shown = notice(TEXT.deleted(nameOf(kept), waits), undo, 'deleted');
   if (wasOpen) await chat.open(chat.fresh());
   await showList();
   (actOf(Math.min(place, found().length - 1), 1) ?? byId('new-conversation')).focus();
 }
 
-/** The first or second button for what can be done with the row at this place. */
+/** An action of the row at this place: 0 renames, 1 deletes, 2 pins. */
 const actOf = (place, which) => byId('conversations').querySelectorAll('li')[place]?.querySelector('.acts')?.children[which];

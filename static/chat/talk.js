@@ -1,16 +1,17 @@
-/** One conversation: messages are bought, settled, edited, set aside, and asked again. */
+/** One conversation: buys answers, settles them, and keeps older versions of edited messages. */
 
 import { canAskAgain, commit, draft, follow, serverRemembers, whenSettled } from '../core/buying.js';
 import { announce, byId, hush, readOut } from '../core/dom.js';
 import { price } from '../core/format.js';
-import { sentence } from '../core/problems.js';
-import { conversations, purchases, whenChangedElsewhere } from '../core/store.js';
-import { draw } from './turns.js';
+import { spoken } from '../core/problems.js';
+import { choice, conversations, purchases, whenChangedElsewhere } from '../core/store.js';
+import { TEXT } from './chat.js';
+import { draw, tick } from './turns.js';
 
 /**
  * A turn: `{key, question, answer, model, costMicros, at, ledger, state, problem}`, its state that of its purchase
- * (`sent` while waiting) or `left`: the person stopped waiting. A conversation is `{id, title, at, turns,
- * aside}`; `aside` holds what was replaced by editing: `{id, after: key of the turn before it, at, turns}`.
+ * (`sent` while waiting) or `left`: the person stopped waiting. A conversation is `{id, title, at,
+ * system, turns, aside}`; `system` is its instructions; `aside` holds what was replaced by editing: `{id, after: key of the turn before it, at, turns}`.
  * A conversation is only ever changed by `change`, turns are found by their key: another tab may be writing to it.
  */
 const WAITING = 'sent';
@@ -23,7 +24,10 @@ let catalog, composer, current = fresh();
 /** The turn that is in the composer. */
 let editing = null;
 
-/** `view`: `{catalog, picked(), write(text), showList()}`. */
+/** When this tab sent each purchase that it waits for. */
+const sentAt = new Map();
+
+/** `view`: `{catalog, picked(), write(text), showList(), changed(), pickModel(choose)}`; `changed` is called after each drawing. */
 export function start(view) {
   ({ catalog } = view);
   composer = view;
@@ -33,11 +37,12 @@ export function start(view) {
     show();
   });
   whenChangedElsewhere(refresh);
+  setInterval(() => tick(byId('turns')), 1000);
 }
 
-/** A conversation in which nothing is said yet. */
+/** An empty conversation. */
 export function fresh() {
-  return { id: `${Date.now()}-${Math.random()}`, title: '', at: Date.now(), turns: [], aside: [] };
+  return { id: `${Date.now()}-${Math.random()}`, title: '', at: Date.now(), system: choice.get('new-system') ?? '', turns: [], aside: [] };
 }
 
 /** The one that is shown. */
@@ -47,7 +52,21 @@ export const isEditing = () => editing !== null;
 export const waiting = () => current.turns.find((turn) => turn.state === WAITING);
 const everyTurn = ({ turns, aside = [] }) => [...turns, ...aside.flatMap((branch) => branch.turns)];
 
-/** Takes a conversation up. */
+/** The instructions of the shown conversation. */
+export const system = () => current.system ?? '';
+
+export async function setSystem(text) {
+  if (current.turns.length) {
+    await change(current, (latest) => { latest.system = text; });
+  } else {
+    current.system = text;
+    // They outlive a reload, as the draft does.
+    choice.set('new-system', text);
+  }
+  show();
+}
+
+/** Opens a conversation. */
 export async function take(conversation) {
   current = conversation;
   editing = null;
@@ -57,30 +76,30 @@ export async function take(conversation) {
   show();
 }
 
-/** How many bytes sending this now would take. */
+/** The size of the request that would send this now, in bytes. */
 export const sizeOf = (text) => new TextEncoder().encode(JSON.stringify(payload(text, composer.picked(), editing))).length;
 
-/** Sends a message; the one that is being edited, and what came after it, is set aside for it. */
+/** Sends a message. If one is being edited, this starts a new version. */
 export function say(text) {
   const instead = editing;
   edit(null);
   return buyTurn(current, text, composer.picked(), instead);
 }
 
-/** What the model is told: the turns before `until` with an answer, and the question. */
+/** The request: the answered turns before `until`, and the question. */
 function payload(question, model, until = null) {
   const end = current.turns.findIndex((turn) => turn.key === until);
   const said = current.turns.slice(0, end < 0 ? undefined : end).filter((turn) => turn.state === 'done');
   return {
     model: model.id,
-    messages: [...said.flatMap((turn) => [
+    messages: [...(current.system ? [{ role: 'system', content: current.system }] : []), ...said.flatMap((turn) => [
       { role: 'user', content: turn.question },
       { role: 'assistant', content: turn.answer },
     ]), { role: 'user', content: question }],
   };
 }
 
-/** Buys an answer; `instead` names the turn that this one takes the place of. */
+/** Buys an answer. `instead`: the key of the turn that it replaces. */
 async function buyTurn(conversation, question, model, instead = null) {
   const record = draft({
     kind: 'chat', payload: payload(question, model, instead),
@@ -90,6 +109,7 @@ async function buyTurn(conversation, question, model, instead = null) {
     key: record.key, question, answer: null, model: model.id, costMicros: model.price_micros,
     at: record.at, ledger: null, state: WAITING, problem: null,
   };
+  if (!conversation.turns.length) choice.set('new-system', '');
   await change(conversation, (latest) => {
     if (latest.turns.some((one) => one.key === turn.key)) return;
     setAside(latest, latest.turns.findIndex((one) => one.key === instead));
@@ -99,12 +119,14 @@ async function buyTurn(conversation, question, model, instead = null) {
   });
   show();
   bringIntoView();
-  announce(`Sent to ${model.id}. Waiting for the answer.`);
+  announce(TEXT.sent(model.id));
   void composer.showList();
+  sentAt.set(record.key, Date.now());
   await commit(record);
+  sentAt.delete(record.key);
 }
 
-/** Takes the turns from this place on out of the way. What is only refusals is not worth keeping. */
+/** Moves the turns from this place on to an older version. One of refusals only is dropped. */
 function setAside(conversation, from) {
   if (from < 0) return;
   const turns = conversation.turns.splice(from);
@@ -113,7 +135,7 @@ function setAside(conversation, from) {
   conversation.aside.push({ id: turns[0].key, after: conversation.turns.at(-1)?.key ?? null, at: Date.now(), turns });
 }
 
-/** Puts a branch that was set aside back, and what is there now aside. */
+/** Swaps an older version in, and the current one out. */
 async function bringBack(id) {
   await change(current, (latest) => {
     const branch = latest.aside.find((one) => one.id === id);
@@ -124,25 +146,78 @@ async function bringBack(id) {
     latest.turns.push(...branch.turns);
   });
   show();
-  announce('Brought back. What stood here is set aside.');
-  byId('chat-heading').focus();
 }
 
-/** Takes in what a purchase brought, whenever that is: also after a reload, or after waiting was stopped. */
+/**
+ * The versions of what follows the turn `after`: the keys of their first turns, oldest first, the place of the one that is shown, and
+ * `show(id, by)`, which shows another one.
+ */
+function versions(after) {
+  const here = current.turns[current.turns.findIndex(({ key }) => key === after) + 1];
+  const all = (current.aside ?? []).filter((branch) => branch.after === after).map(({ id, turns }) => ({ id, at: turns[0]?.at ?? 0 }));
+  if (here) all.push({ id: here.key, at: here.at });
+  const ids = all.sort((one, other) => one.at - other.at).map(({ id }) => id);
+  const switchTo = async (id, by) => {
+    if (waiting()) return announce(TEXT.waitFirst);
+    await bringBack(id);
+    announce(TEXT.versionShown(ids.indexOf(id) + 1, ids.length));
+    const shown = current.turns[current.turns.findIndex(({ key }) => key === after) + 1];
+    [...byId('turns').children].find((item) => item.dataset.key === shown?.key)?.querySelector(`[data-step="${by}"]`)?.focus();
+  };
+  return { ids, place: here ? ids.indexOf(here.key) : -1, show: switchTo };
+}
+
+/** Takes the outcome of a purchase in, also after a reload or after the person stopped waiting. */
 async function settle(record) {
   elsewhere.delete(record.key);
   const before = await conversations.one(record.about.conversation);
   if (!before || !everyTurn(before).some((one) => one.key === record.key)) return;
-  const conversation = await changeTurn(before, record.key, newsOf(record));
+  const news = newsOf(record);
+  if (record.state === 'done' && sentAt.has(record.key)) {
+    news.took = Date.now() - sentAt.get(record.key);
+    learnTime(record.payload.model, news.took);
+  }
+  const conversation = await changeTurn(before, record.key, news);
   const turn = everyTurn(conversation).find((one) => one.key === record.key);
   if (!turn) return;
   void composer.showList();
-  if (conversation.id !== current.id) return announce(`An answer came in another conversation: ${conversation.title}`);
+  if (conversation.id !== current.id) return announce(TEXT.receivedElsewhere(conversation.title));
   show(turn);
   if (turn === conversation.turns.at(-1)) bringIntoView();
-  if (turn.state !== 'done') return announce(sentence(turn.problem));
-  announce(`Answer received, ${price(turn.costMicros)}`);
+  if (turn.state !== 'done') return announce(spoken(turn.problem));
+  announce(TEXT.received(price(turn.costMicros)));
   readOut(turn.answer);
+}
+
+/** How long the last answers of each model took, in milliseconds. */
+function times() {
+  try {
+    return JSON.parse(choice.get('chat-times')) ?? {};
+  } catch {
+    return {};
+  }
+}
+
+function learnTime(model, took) {
+  const all = times();
+  all[model] = [...(all[model] ?? []), took].slice(-9);
+  choice.set('chat-times', JSON.stringify(all));
+}
+
+/** The median time of a model's answers in this browser, in milliseconds; 0 if none is known. */
+function usual(model) {
+  const known = (times()[model] ?? []).sort((one, other) => one - other);
+  return known[Math.floor(known.length / 2)] ?? 0;
+}
+
+/** The cost of this conversation, older versions included, in micro-dollars: charged, and not known yet. */
+export function cost() {
+  const sum = { charged: 0, open: 0 };
+  for (const { state, costMicros } of everyTurn(current)) {
+    if (state === 'done' || state === 'charged') sum.charged += costMicros;
+    else if (state !== 'refused') sum.open += costMicros;
+  }
+  return sum;
 }
 
 function newsOf({ state, problem, costMicros, at, ledger, reply }) {
@@ -152,7 +227,7 @@ function newsOf({ state, problem, costMicros, at, ledger, reply }) {
   return news;
 }
 
-/** Edits the latest version of a conversation, whoever wrote it; what is shown becomes that version, too. */
+/** Edits the latest version of a conversation, whichever tab wrote it, and shows that version. */
 export async function change(conversation, alter) {
   const latest = await conversations.change(conversation.id, alter, conversation);
   if (latest.id === current.id) current = latest;
@@ -163,7 +238,7 @@ const changeTurn = (conversation, key, news) => change(conversation, (latest) =>
   Object.assign(everyTurn(latest).find((one) => one.key === key) ?? {}, news);
 });
 
-/** Another tab wrote something: shows it, and waits for the answers that it waits for. */
+/** Shows the changes of another tab, and waits for the same answers. */
 async function refresh(shelf) {
   if (shelf !== 'conversations' && shelf !== 'purchases') return;
   const before = JSON.stringify(current);
@@ -175,29 +250,31 @@ async function refresh(shelf) {
   show();
 }
 
-/** The person waits no more; the answer may still come. */
+/** The person stops waiting; the answer may still come. */
 export async function stopWaiting() {
   const turn = waiting();
   if (!turn) return;
   await changeTurn(current, turn.key, { state: 'left' });
   show();
-  announce('Stopped waiting. If the answer still comes, it appears here.');
+  announce(TEXT.stoppedWaiting);
   byId('chat-text').focus();
 }
 
 /** Shows the current conversation; `news` is the turn that has just changed. */
 function show(news = null) {
-  byId('chat-heading').textContent = current.title || 'New conversation';
+  byId('chat-heading').textContent = current.title || TEXT.fresh;
   byId('chat-empty').hidden = everyTurn(current).length > 0;
   for (const id of ['keep', 'new-here']) byId(id).hidden = everyTurn(current).length === 0;
   byId('chat-stop').hidden = !waiting();
+  composer.changed();
   draw(byId('turns'), current, {
-    news: news?.key, edited: editing, elsewhere, offers, bringBack,
+    news: news?.key, edited: editing, elsewhere, offers, versions, usual,
     priceOf: (turn) => price(modelOf(turn).price_micros),
   });
+  tick(byId('turns'));
 }
 
-/** The latest question on top, with as much of its answer as there is room for. */
+/** Scrolls the latest question to the top, so that its answer has room. */
 export function bringIntoView() {
   const latest = [...byId('turns').querySelectorAll(':scope > .mine')].at(-1);
   latest?.scrollIntoView({ block: 'start' });
@@ -205,22 +282,32 @@ export function bringIntoView() {
 
 const modelOf = (turn) => catalog.chat.find((model) => model.id === turn.model) ?? composer.picked();
 
-/** What a person may do with a turn. */
+/** The actions that a turn offers. */
+/** Puts the last message into the composer; returns whether there is one that can be edited. */
+export function editLast() {
+  const last = current.turns.at(-1);
+  const { edit: rewrite } = last && !editing ? offers(last) : {};
+  rewrite?.();
+  return Boolean(rewrite);
+}
+
 function offers(turn) {
-  const mend = () => {
-    if (waiting()) return announce('Wait for the answer first, or stop waiting for it.');
+  const rewrite = () => {
+    if (waiting()) return announce(TEXT.waitFirst);
     edit(turn.key);
     composer.write(turn.question);
   };
   const isLast = () => turn.key === current.turns.at(-1)?.key;
-  const anew = async () => {
-    if (waiting()) return announce('Wait for the answer first, or stop waiting for it.');
-    const instead = isLast() ? turn.key : null;
+  const repeat = async (model = modelOf(turn)) => {
+    if (waiting()) return announce(TEXT.waitFirst);
+    const instead = turn.state === 'done' || isLast() ? turn.key : null;
     if (!instead && turn.state === 'refused') {
       await change(current, (latest) => { latest.turns = latest.turns.filter((one) => one.key !== turn.key); });
     }
-    await buyTurn(current, turn.question, modelOf(turn), instead);
+    await buyTurn(current, turn.question, model, instead);
   };
+  const again = () => repeat();
+  const other = () => composer.pickModel((model) => repeat(model));
   const send = async (how, text) => {
     const record = await purchases.one(turn.key);
     await changeTurn(current, turn.key, record ? { state: WAITING } : UNTRACEABLE);
@@ -229,26 +316,25 @@ function offers(turn) {
     announce(text);
     await commit(record, how);
   };
-  if (turn.state === 'done') return isLast() ? { edit: mend, again: anew } : { edit: mend };
+  if (turn.state === 'done') return { edit: rewrite, again, other };
   if (turn.state === WAITING || turn.state === 'left') return {};
-  const same = () => send({}, 'Asking for the answer. It is not bought twice.');
-  const atRisk = () => send({ atRisk: true }, `Sent again to ${turn.model}.`);
-  if (turn.state !== 'unknown' || turn.problem.code === 'untraceable') return { edit: mend, again: anew };
-  return canAskAgain({ ...turn, kind: 'chat' }) ? { edit: mend, again: anew, same } : { edit: mend, again: anew, atRisk };
+  const same = () => send({}, TEXT.checking);
+  const atRisk = () => send({ atRisk: true }, TEXT.sentAgain(turn.model));
+  if (turn.state !== 'unknown' || turn.problem.code === 'untraceable') return { edit: rewrite, again };
+  return canAskAgain({ ...turn, kind: 'chat' }) ? { edit: rewrite, again, same } : { edit: rewrite, again, atRisk };
 }
 
-/** An earlier message is in the composer, or none: says what sending it does to what came after. */
+/** Puts an earlier message into the composer, or none, and says what sending it does. */
 export function edit(key) {
   editing = key;
   const place = current.turns.findIndex((turn) => turn.key === key);
   const after = place < 0 ? 0 : current.turns.length - place - 1;
   byId('editing').hidden = !key;
-  byId('editing-text').textContent = `You are editing an earlier message. Once it is sent, the old one${
-    after ? ` and the ${after === 1 ? 'message' : `${after} messages`} after it` : ''} will be set aside, where you can bring it back.`;
+  byId('editing-text').textContent = TEXT.editing(after);
   show();
 }
 
-/** A turn that waits for a purchase that this browser no longer knows, or that has ended meanwhile. */
+/** Mends a turn whose purchase has ended meanwhile, or is not known to this browser any more. */
 async function reconcile(turn) {
   if (turn.state !== WAITING && turn.state !== 'left') return;
   const record = await purchases.one(turn.key);

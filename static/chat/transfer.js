@@ -1,20 +1,21 @@
-/** Takes conversations out of the browser and in again: JSON that can be imported, Markdown to read. */
+/** Exports conversations as JSON or Markdown, and imports JSON. */
 
 import { announce, notice } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { conversations } from '../core/store.js';
+import { TEXT } from './chat.js';
 
 const FORMAT = 'tollgate-conversations';
 const VERSION = 1;
-/** More than this in one file is no export of this page. */
+/** Larger files are rejected. In bytes. */
 const LARGEST = 200 * 1024 * 1024;
 const STATES = ['done', 'refused', 'charged', 'unknown'];
 const NOT_KNOWN = { state: 'unknown', problem: { code: 'untraceable', charged: 'unknown' } };
 
-/** Saves these conversations as a file. The keys of purchases stay here: who has one could ask for its answer. */
+/** Saves these conversations as a file, without the keys of purchases: a key gives access to its answer. */
 export function saveJson(all, name) {
-  const plain = all.map(({ id, title, at, turns, aside = [] }) => ({
-    id, title, at, turns: turns.map(outgoing),
+  const plain = all.map(({ id, title, at, system, turns, aside = [] }) => ({
+    id, title, at, ...(system && { system }), turns: turns.map(outgoing),
     aside: aside.map((branch) => ({ at: branch.at, after: turns.findIndex(({ key }) => key === branch.after), turns: branch.turns.map(outgoing) })),
   }));
   save(JSON.stringify({ format: FORMAT, version: VERSION, exported: new Date().toISOString(), conversations: plain }, null, 1), name, 'json');
@@ -28,14 +29,14 @@ const outgoing = ({ question, answer, model, costMicros, at, state, problem }) =
 /** Saves one conversation to be read, with the model and the price of each answer. */
 export function saveMarkdown({ title, turns }) {
   const parts = turns.flatMap(({ question, answer, model, costMicros, at }) => [
-    `## You, ${new Date(at).toLocaleString()}`, question,
-    `## ${model}, ${price(costMicros)}`, answer ?? '*No answer came to this page.*',
+    `## ${TEXT.exported.question(new Date(at).toLocaleString())}`, question,
+    `## ${TEXT.exported.answer(model, price(costMicros))}`, answer ?? TEXT.exported.noAnswer,
   ]);
-  save(`${[`# ${title || 'Conversation'}`, ...parts].join('\n\n')}\n`, title, 'md');
+  save(`${[`# ${title || TEXT.exported.untitled}`, ...parts].join('\n\n')}\n`, title, 'md');
 }
 
 function save(text, name, ending) {
-  const plain = (name || 'conversation').replace(/[^\p{L}\p{N}]+/gu, '-').replace(/^-|-$/g, '').slice(0, 60) || 'conversation';
+  const plain = (name || TEXT.fileNames.one).replace(/[^\p{L}\p{N}]+/gu, '-').replace(/^-|-$/g, '').slice(0, 60) || TEXT.fileNames.one;
   saveFile(text, `${plain}.${ending}`, ending === 'md' ? 'text/markdown' : 'application/json');
 }
 
@@ -47,18 +48,18 @@ export function saveFile(text, name, type) {
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
-  announce(`Saved as ${name}`);
+  announce(TEXT.saved(name));
 }
 
-/** Takes a file's conversations in and says how many; nothing that is here is overwritten. */
+/** Imports a file's conversations and says how many. It overwrites nothing. */
 export async function importFile(file) {
-  const refuse = (why) => notice(`“${file.name}” was not imported: ${why} Nothing was changed.`, null, 'import');
-  if (file.size > LARGEST) return refuse('it is too large.');
+  const refuse = (why) => notice(TEXT.notImported(file.name, why), null, 'import');
+  if (file.size > LARGEST) return refuse(TEXT.tooLarge);
   let incoming;
   try {
     incoming = checked(JSON.parse(await file.text()));
   } catch (error) {
-    return refuse(error instanceof Fault ? error.message : 'it is not JSON.');
+    return refuse(error instanceof Fault ? error.message : TEXT.notJson);
   }
   const sum = { added: 0, there: 0, copied: 0 };
   for (const conversation of incoming) {
@@ -69,26 +70,23 @@ export async function importFile(file) {
       continue;
     }
     const id = before ? `${Date.now()}-${Math.random()}` : conversation.id;
-    if (!(await conversations.put({ ...conversation, id, title: before ? `${conversation.title} (imported)` : conversation.title }))) {
-      return notice('This browser has no room for all of it. What was imported so far lasts as long as this tab.', null, 'import');
+    if (!(await conversations.put({ ...conversation, id, title: before ? TEXT.exported.copyOf(conversation.title) : conversation.title }))) {
+      return notice(TEXT.noRoom, null, 'import');
     }
     sum[before ? 'copied' : 'added'] += 1;
   }
-  const said = [
-    `${sum.added} imported`, sum.there && `${sum.there} were here already`,
-    sum.copied && `${sum.copied} differ from what is here and came in as copies`,
-  ].filter(Boolean).join(', ');
-  notice(`Conversations from “${file.name}”: ${said}.`, null, 'import');
+  const parts = TEXT.importedParts(sum.added, sum.there, sum.copied).filter(Boolean).join(', ');
+  notice(TEXT.imported(file.name, parts), null, 'import');
 }
 
 const fingerprint = ({ title, turns }) => JSON.stringify([title, turns.map(({ question, answer, model, at }) => [question, answer, model, at])]);
 
 class Fault extends Error {}
 
-/** The conversations of an export; throws what is wrong with it, and where. */
+/** The conversations of an export. Throws a `Fault` that names the wrong field. */
 function checked(file) {
-  if (file?.format !== FORMAT) throw new Fault('it is no export of this page.');
-  if (file.version !== VERSION) throw new Fault(`it is of version ${file.version}, and this page reads version ${VERSION}.`);
+  if (file?.format !== FORMAT) throw new Fault(TEXT.notOurs);
+  if (file.version !== VERSION) throw new Fault(TEXT.otherVersion(file.version, VERSION));
   const all = demand(Array.isArray, file.conversations, 'conversations', 'a list');
   return all.map((one, place) => {
     const where = `conversations[${place}]`;
@@ -102,7 +100,7 @@ function checked(file) {
     });
     return {
       id: demand(isText, one.id, `${where}.id`, 'text'), title: demand(isText, one.title, `${where}.title`, 'text'),
-      at: demand(isTime, one.at, `${where}.at`, 'a time'), turns, aside,
+      at: demand(isTime, one.at, `${where}.at`, 'a time'), system: demand(isText, one.system ?? '', `${where}.system`, 'text'), turns, aside,
     };
   });
 }
@@ -127,7 +125,7 @@ function incomingTurn(turn, where) {
 
 function demand(holds, value, where, wanted) {
   if (holds(value)) return value;
-  throw new Fault(`${where} is not ${wanted}.`);
+  throw new Fault(TEXT.expected(where, wanted));
 }
 
 const isObject = (value) => value !== null && typeof value === 'object' && !Array.isArray(value);

@@ -1,22 +1,23 @@
-/** Draws the turns of a conversation: what was asked, what came of it, and what can be done with either. */
+/** Draws the turns of a conversation: each question, its answer or problem, and their actions. */
 
-import { button, copy, element } from '../core/dom.js';
+import { button, copyButton, element } from '../core/dom.js';
 import { price } from '../core/format.js';
+import { prose } from '../core/markdown.js';
 import { problemCard } from '../core/problems.js';
-import { render } from './markdown.js';
+import { TEXT } from './chat.js';
 
 /** Longer questions are folded at first. */
 const LONG = 1200;
 
-/** What is shown, by slot: `{sign, item}`. Only what has changed is made anew, so that focus and selection stay. */
+/** The list's items by slot: `{sign, item}`. Only changed ones are rebuilt, so that focus and selection stay. */
 let shown = new Map();
 let drawn = null;
 
 /**
- * Brings `list`, an `<ol>`, to what `conversation` is now.
+ * Brings `list`, an `<ol>`, to the state of `conversation`.
  * @param {object} how news: key of the turn that has just changed; edited: key of the one in the composer;
- *   elsewhere: keys that another tab works on; offers(turn): what can be done; priceOf(turn): what asking again
- *   costs; bringBack(id): takes up what was set aside
+ *   elsewhere: keys that another tab works on; offers(turn): its actions; priceOf(turn): the price of asking again;
+ *   usual(model): how long its answers take, in milliseconds; versions(after): the versions that follow a turn
  */
 export function draw(list, conversation, how) {
   const before = drawn === conversation.id ? shown : new Map();
@@ -29,88 +30,92 @@ export function draw(list, conversation, how) {
     shown.set(slot, { sign, item: made });
     return made;
   };
-  const branches = (after) => (conversation.aside ?? []).filter((branch) => branch.after === after)
-    .map((branch) => item(`aside ${branch.id}`, branch.turns, () => aside(branch, how)));
+  let after = null;
   const items = conversation.turns.flatMap((turn) => {
     const { key, state, problem, answer: text } = turn;
     const offers = how.offers(turn);
     const isEdited = how.edited === key;
+    const versions = how.versions(after);
+    after = key;
     return [
-      item(`question ${key}`, [Boolean(offers.edit), isEdited], () => question(turn, offers, isEdited)),
+      item(`question ${key}`, [Boolean(offers.edit), isEdited, versions.ids], () => question(turn, offers, isEdited, versions)),
       item(`answer ${key}`, [state, problem, text?.length, Object.keys(offers), how.elsewhere.has(key)], () => answer(turn, offers, how)),
-      ...branches(key),
     ];
   });
-  items.unshift(...branches(null));
+  // Older versions of what is not there any more.
+  const rest = how.versions(after);
+  if (rest.ids.length) items.push(item(`rest ${after}`, rest.ids, () => element('li', { class: 'mine' }, switcher(rest))));
   items.forEach((one, place) => {
     if (list.children[place] !== one) list.insertBefore(one, list.children[place] ?? null);
   });
   while (list.children.length > items.length) list.lastChild.remove();
 }
 
-const act = (text, does) => button(text, does, 'link small');
+/** Counts the seconds of an answer that is on its way. */
+export function tick(list) {
+  for (const clock of list.querySelectorAll('.waited')) {
+    const seconds = Math.max(0, Math.round((Date.now() - Number(clock.dataset.since)) / 1000));
+    clock.textContent = TEXT.waited(seconds, clock.dataset.usual);
+  }
+}
 
-function question(turn, { edit }, isEdited) {
-  const text = element('p', { class: 'plain', text: turn.question });
-  const foot = element('footer', {}, act('Copy', () => copy(turn.question)), edit && act('Edit', edit));
+const act = (text, does, kind = 'link small') => button(text, does, kind);
+
+function question(turn, { edit }, isEdited, versions) {
+  const text = element('p', { class: 'plain', dir: 'auto', text: turn.question });
+  const foot = element('footer', {}, versions.ids.length > 1 ? switcher(versions) : null, copyButton(() => turn.question), edit && act(TEXT.edit, edit));
   if (turn.question.length > LONG) {
     text.classList.add('folded');
-    const more = act('Show all', () => {
-      more.textContent = text.classList.toggle('folded') ? 'Show all' : 'Show less';
+    const more = act(TEXT.showAll, () => {
+      more.textContent = text.classList.toggle('folded') ? TEXT.showAll : TEXT.showLess;
     });
     foot.prepend(more);
   }
-  return element('li', { class: isEdited ? 'mine edited' : 'mine' }, element('article', { 'aria-label': isEdited ? 'You, being edited' : 'You' }, text, foot));
+  return element('li', { class: isEdited ? 'mine edited' : 'mine', 'data-key': turn.key },
+    element('article', { 'aria-label': isEdited ? TEXT.youEdited : TEXT.you }, text, foot));
 }
 
-function answer(turn, offers, { news, elsewhere, priceOf }) {
+/** `‹ 2/3 ›`: the versions of a message, with what followed each. */
+function switcher({ ids, place, show }) {
+  const step = (by, text, name) => element('button', {
+    type: 'button', class: 'link small', text, 'aria-label': name, 'data-step': by,
+    'aria-disabled': ids[place + by] === undefined && 'true', click: () => ids[place + by] !== undefined && show(ids[place + by], by),
+  });
+  return element('span', { class: 'versions', role: 'group', 'aria-label': TEXT.versions },
+    step(-1, '‹', TEXT.previousVersion),
+    element('span', { 'aria-label': TEXT.versionOf(place + 1, ids.length), role: 'img', text: `${place + 1}/${ids.length}` }),
+    step(1, '›', TEXT.nextVersion));
+}
+
+function answer(turn, offers, { news, elsewhere, priceOf, usual }) {
   const body = element('article', { 'aria-label': turn.model, 'aria-busy': turn.state === 'sent' && 'true' });
   const cost = turn.state === 'refused' ? '' : ` · ${price(turn.costMicros)}`;
-  const foot = (...more) => element('footer', {}, element('span', { text: `${turn.model}${cost}` }), when(turn.at), ...more);
+  const foot = (...more) => element('footer', {}, element('span', { text: `${turn.model}${cost}` }), when(turn), ...more);
   if (turn.state === 'done') {
-    body.append(prose(turn.answer),
-      foot(act('Copy', () => copy(turn.answer)), offers.again && act(`Ask again · ${priceOf(turn)}`, offers.again)));
+    body.append(prose(turn.answer), foot(copyButton(() => turn.answer),
+      offers.again && act(TEXT.again(priceOf(turn)), offers.again), offers.other && act(TEXT.otherModel, offers.other)));
   } else if (turn.state === 'sent') {
-    const text = elsewhere.has(turn.key) ? 'Another tab is waiting for this answer; it will appear here, too.' : `${turn.model} is answering`;
-    body.append(element('p', { class: 'pending', text }));
+    body.append(elsewhere.has(turn.key) ? element('p', { class: 'pending', text: TEXT.elsewhere }) : waiting(turn, usual(turn.model)));
   } else if (turn.state === 'left') {
-    body.append(element('p', { class: 'pending still', text: 'You stopped waiting. If the answer still comes, it appears here.' }));
+    body.append(element('p', { class: 'pending still', text: TEXT.stopped }));
   } else {
-    body.append(problemCard(turn.problem, offers, { fresh: news === turn.key, priceText: priceOf(turn) }), foot());
+    body.append(problemCard(turn.problem, offers, { fresh: news === turn.key, priceText: priceOf(turn), cost: price(turn.costMicros) }), foot());
   }
   return element('li', { class: 'theirs' }, body);
 }
 
-/** What a model wrote. Its headings may leave levels out; read aloud, none is. */
-function prose(text) {
-  const made = element('div', { class: 'prose' }, render(text));
-  let above = 2;
-  for (const heading of made.querySelectorAll('h3, h4, h5, h6')) {
-    const level = Math.min(Number(heading.tagName[1]), above + 1);
-    if (level !== Number(heading.tagName[1])) heading.setAttribute('aria-level', level);
-    above = level;
-  }
-  return made;
+/** Three lines where the answer will be, and for how long it has been on its way. */
+function waiting({ model, at }, usual) {
+  return element('div', { class: 'waiting-answer' },
+    element('p', { class: 'pending', text: TEXT.answering(model) }),
+    element('p', { class: 'waited', 'aria-hidden': 'true', 'data-since': at, 'data-usual': usual ? Math.max(1, Math.round(usual / 1000)) : '' }),
+    element('div', { class: 'skeleton', 'aria-hidden': 'true' }, element('span'), element('span'), element('span')));
 }
 
-function when(at) {
+function when({ at, took }) {
   const time = new Date(at);
   return element('time', {
-    datetime: time.toISOString(), title: time.toLocaleString(),
+    datetime: time.toISOString(), title: took > 0 ? TEXT.tookAt(time.toLocaleString(), Math.max(1, Math.round(took / 1000))) : time.toLocaleString(),
     text: time.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' }),
   });
-}
-
-/** What was replaced by editing: folded away, still readable, and brought back by a button. */
-function aside({ id, turns, at }, { bringBack }) {
-  const count = turns.length === 1 ? 'One message was' : `${turns.length} messages were`;
-  const list = element('ol', { class: 'turns' }, turns.flatMap((turn) => [
-    element('li', { class: 'mine' }, element('article', { 'aria-label': 'You' }, element('p', { class: 'plain', text: turn.question }))),
-    element('li', { class: 'theirs' }, element('article', { 'aria-label': turn.model }, turn.answer === null
-      ? element('p', { class: 'pending still', text: turn.problem ? 'There is no answer to this.' : 'If the answer still comes, it appears here.' })
-      : prose(turn.answer))),
-  ]));
-  return element('li', { class: 'aside' }, element('details', {},
-    element('summary', { text: `${count} set aside, ${new Date(at).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' })}` }),
-    button('Bring back', () => bringBack(id), 'quiet small'), list));
 }

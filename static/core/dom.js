@@ -1,4 +1,11 @@
-/** Makes elements without markup strings, and tells assistive technology what happened. The page and the widgets use it. */
+/** Makes elements without markup strings, and announces events to assistive technology. The page and the widgets use it. */
+
+const TEXT = {
+  dismiss: 'Dismiss',
+  copy: 'Copy',
+  copied: 'Copied',
+  notCopied: 'This browser blocks copying. Select the text and copy it yourself.',
+};
 
 /**
  * Makes an element. `text` sets its text, functions become listeners, `true` an empty attribute,
@@ -22,6 +29,17 @@ export function element(tag, properties = {}, ...children) {
 export function fill(parent, children) {
   for (const child of children) if (child !== null && child !== undefined) parent.append(child);
   return parent;
+}
+
+/** Draws an icon of the page's sprite (index.html); it is decoration, so the control needs a text of its own. */
+export function icon(name) {
+  const made = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
+  const use = document.createElementNS('http://www.w3.org/2000/svg', 'use');
+  made.setAttribute('class', 'i');
+  made.setAttribute('aria-hidden', 'true');
+  use.setAttribute('href', `#i-${name}`);
+  made.append(use);
+  return made;
 }
 
 /** A button that does `act`. */
@@ -48,6 +66,12 @@ export function twice(label, sure, act, { kind, say: tell = announce } = {}) {
 export function unrepeated(made) {
   made.addEventListener('keydown', (event) => event.repeat && event.preventDefault());
   return made;
+}
+
+/** The parts of a text in which `name`, the id of a model, does not break at its hyphens. */
+export function unbroken(text, name) {
+  const at = text.indexOf(name);
+  return at < 0 ? [text] : [text.slice(0, at), element('span', { class: 'model', text: name }), text.slice(at + name.length)];
 }
 
 /** The element with this id; the page's markup has it. */
@@ -82,18 +106,32 @@ export function notice(text, action = null, group = null) {
     if (group && shown.dataset.group === group) shown.remove();
   }
   const shown = element('div', { class: 'notice', role: 'alert', 'data-text': text, 'data-group': group },
-    element('p', { text }), action, button('Dismiss', () => shown.remove()));
+    element('p', { text }), action, button(TEXT.dismiss, () => shown.remove()));
   all.append(shown);
   return shown;
 }
 
-/** Copies text and says so; where the browser offers no clipboard, it says that. */
+/** Copies text and says so; where the browser offers no clipboard, it says that. Resolves to whether it is copied. */
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
-    announce('Copied');
+    announce(TEXT.copied);
+    return true;
   } catch {
-    announce('This browser does not let the page copy. Select the text and copy it.');
+    announce(TEXT.notCopied);
+    return false;
   }
+}
+
+/** A button that copies `text()`, and shows a tick for a moment. */
+export function copyButton(text, kind = 'link small') {
+  let timer = null;
+  const made = button(TEXT.copy, async () => {
+    if (!(await copy(text()))) return;
+    clearTimeout(timer);
+    made.textContent = `${TEXT.copied} ✓`;
+    timer = setTimeout(() => { made.textContent = TEXT.copy; }, 1500);
+  }, kind);
+  return made;
 }
 

@@ -2,14 +2,33 @@
 
 import { element } from './dom.js';
 
-/** Micro-dollars as people write them: `$0.006`, `$5.00`. Integers only, so nothing is rounded. */
+const TEXT = {
+  budgets: {
+    caller: { day: 'You, today', month: 'You, this month' },
+    total: { day: 'Everyone, today', month: 'Everyone, this month' },
+  },
+  perVideo: (amount) => `${amount} per video`,
+};
+
+const dollars = new Intl.NumberFormat('en-US', { style: 'currency', currency: 'USD', maximumFractionDigits: 0 });
+
+/** Formats micro-dollars exactly: `$0.006`, `$5.00`, `$1,234.50`. Uses integers only, so nothing is rounded. */
 export function price(amount) {
-  const dollars = Math.floor(amount / 1_000_000);
   const rest = String(amount % 1_000_000).padStart(6, '0').replace(/0{1,4}$/, '');
-  return `$${dollars}.${rest}`;
+  return `${dollars.format(Math.floor(amount / 1_000_000))}.${rest}`;
 }
 
-/** Micro-dollars of a decimal text such as `0.006000`, or null. */
+/**
+ * Formats what is left: whole cents from a dollar on, three decimals below. It rounds down, so that it never promises more than
+ * there is.
+ */
+export function amountLeft(amount) {
+  const [unit, digits] = amount >= 1_000_000 ? [10_000, 2] : [1_000, 3];
+  const rest = Math.floor((amount % 1_000_000) / unit);
+  return `${dollars.format(Math.floor(amount / 1_000_000))}.${String(rest).padStart(digits, '0')}`;
+}
+
+/** Parses a decimal text such as `0.006000` as micro-dollars; null if it is none. */
 export function micros(text) {
   const match = /^(\d{1,9})(?:\.(\d{1,6}))?$/.exec(text ?? '');
   return match && Number(match[1]) * 1_000_000 + Number((match[2] ?? '').padEnd(6, '0'));
@@ -28,7 +47,7 @@ export function withCost(record) {
   return record;
 }
 
-/** `1:05` for 65 seconds. */
+/** Formats a time span: `1:05` for 65 seconds. */
 export function clock(milliseconds) {
   const seconds = Math.max(0, Math.round(milliseconds / 1000));
   const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];
@@ -36,22 +55,14 @@ export function clock(milliseconds) {
   return (hours ? `${hours}:${two(minutes)}` : String(minutes)) + `:${two(seconds % 60)}`;
 }
 
-/** What a budget of `GET /bff/me` is called. */
+/** Returns the name of a budget of `GET /bff/me`. */
 export function nameOfBudget({ scope, period }) {
-  return `${scope === 'total' ? 'Everybody’s' : 'Your'} ${period}`;
-}
-
-const TIERS = { standard: 'Standard', budget: 'Budget', unstated: 'No published price, held at', added: 'Added here' };
-
-/** Fills a picker with chat models, grouped by tier and price. */
-export function offerChatModels(select, models) {
-  offer(select, models, (model) => `${TIERS[model.tier] ?? model.tier} · ${price(model.price_micros)}`,
-    (model) => model.best_for);
+  return TEXT.budgets[scope]?.[period] ?? `${scope} ${period}`;
 }
 
 /** Fills a picker with video models, grouped by price. */
 export function offerVideoModels(select, models) {
-  offer(select, models, (model) => `${price(model.price_micros)} per video`, (model) => model.remarks);
+  offer(select, models, (model) => TEXT.perVideo(price(model.price_micros)), (model) => model.remarks);
 }
 
 function offer(select, models, groupOf, praiseOf) {

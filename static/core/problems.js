@@ -1,117 +1,140 @@
-/** Says in human words what went wrong, whether it cost anything, and what to do now. */
+/** Says what went wrong like a receipt: first whether it cost money, then one sentence, then one next step. */
 
 import { announce, button, element, twice } from './dom.js';
 
 /**
- * What to offer: `again` buys anew with a new key, `same` asks for the first purchase's answer with its own key,
- * `atRisk` sends that although it may be forgotten, `edit` puts the text back, `drop` takes it out of sight.
+ * The sentence of each problem, and its next step: `again` buys with a new key, `same` asks for the first purchase's
+ * answer with its own key, `atRisk` sends that key although the service may have forgotten it, `edit` puts the text
+ * back, `drop` removes it from the list.
  */
 const PROBLEMS = {
-  offline: ['You are offline, so it was not sent.', 'again'],
-  unkept: ['This browser keeps nothing right now (full disk or private window), so it was not sent: its answer could be lost.', 'again'],
-  unsettled: ['It was sent before, and what became of it is not known yet.', 'same'],
-  forgotten: ['The answer was lost, and the service may no longer know this purchase.', 'atRisk'],
-  unsent: ['The page was closed before this was sent, as far as is known.', 'same'],
-  untraceable: ['This browser no longer knows what became of it.', 'edit'],
-  between: ['Something on the way answered in the service’s place.', 'same'],
-  connection_lost: ['The connection was lost before an answer came. It may have arrived all the same.', 'same'],
+  offline: ['You are offline, so nothing was sent.', 'again'],
+  unkept: ['This browser cannot save anything right now (full disk or private window). Nothing was sent, because its answer could be lost.', 'again'],
+  unsettled: ['It was sent earlier, and its outcome is not known yet.', 'same'],
+  forgotten: ['The answer was lost, and the service may have forgotten this purchase. If you send it again, you may pay twice.', 'atRisk'],
+  unsent: ['The page was closed before this was sent.', 'same'],
+  untraceable: ['This browser no longer knows the outcome.', 'edit'],
+  between: ['Something between this page and the service answered instead.', 'same'],
+  connection_lost: ['The connection was lost before the answer arrived.', 'same'],
   unreachable: ['The service cannot be reached.', 'again'],
-  unreadable: ['An answer came, but it cannot be read.', 'same'],
-  stranger: ['Somebody else is signed in now. The answer is only for the person who bought it.', 'same'],
-  refused: ['The gateway refused this.', 'edit'],
-  malformed_request: ['The server could not read the request.', 'again'],
-  malformed_json: ['The server could not read the request.', 'again'],
-  invalid_idempotency_key: ['The server did not take this purchase’s key.', 'again'],
-  missing_credentials: ['You have to sign in first.', 'again'],
-  invalid_credentials: ['Your sign-in has ended. Sign in again.', 'again'],
-  budget_exhausted: ['Your budget does not cover this. Wait until it renews, or pick a cheaper model.', 'edit'],
-  insufficient_credit: ['The account’s prepaid credit is used up. Whoever runs this service has to add some.', 'again'],
-  origin_not_allowed: ['This page’s address may not call the service.', 'reload'],
-  forbidden: ['You may not do this.', 'edit'],
+  unreadable: ['An answer arrived, but it cannot be read.', 'same'],
+  unshowable: ['It went through, but its answer cannot be shown.', 'again'],
+  stranger: ['Someone else is signed in now. Only the person who paid gets the answer.', 'same'],
+  refused: ['The AI gateway rejected this request.', 'edit'],
+  malformed_request: ['The service could not read the request.', 'again'],
+  malformed_json: ['The service could not read the request.', 'again'],
+  invalid_idempotency_key: ['The service rejected the key of this purchase.', 'again'],
+  missing_credentials: ['Please sign in first.', 'again'],
+  invalid_credentials: ['Your sign-in has ended. Please sign in again.', 'again'],
+  budget_exhausted: ['Your budget does not cover this.', 'edit'],
+  insufficient_credit: ['The prepaid credit is used up. Please tell your admin.', 'again'],
+  origin_not_allowed: ['This address may not use the service.', 'reload'],
+  forbidden: ['You are not allowed to do this.', 'edit'],
   unknown_endpoint: ['The service does not offer this.', 'reload'],
   not_found: ['There is nothing at this address.', 'reload'],
-  job_not_found: ['The service knows no such video.', 'none'],
-  purchase_not_found: ['It was not bought: the service knows no such purchase.', 'again'],
+  job_not_found: ['The service does not know this video.', 'none'],
+  purchase_not_found: ['The service has no record of this, so it was never bought.', 'again'],
   method_not_allowed: ['The service does not offer this.', 'reload'],
   request_timeout: ['Sending took too long.', 'again'],
-  still_running: ['The first attempt is still being worked on.', 'same'],
-  ledger_changed: ['The service keeps its purchases in a new place, so it was not sent.', 'again'],
-  payload_too_large: ['This is more text than one request may carry. Start a new conversation, or shorten it.', 'edit'],
-  unsupported_media_type: ['The server could not read the request.', 'again'],
-  misdirected_request: ['The service does not know itself by this address.', 'reload'],
-  invalid_request: ['Something in it has to be changed first.', 'edit'],
-  idempotency_key_reused: ['This purchase’s key was used before, for something else.', 'again'],
-  outcome_unknown: ['It was sent, and the answer was lost on its way back.', 'same'],
-  rate_limited: ['You are faster than the service allows.', 'again'],
-  internal: ['The service broke down before buying anything.', 'again'],
-  gateway_unreachable: ['The service behind this one cannot be reached.', 'again'],
-  gateway_key_rejected: ['The service behind this one refuses its key. Whoever runs this service has to renew it.', 'again'],
-  gateway_busy: ['The service behind this one has no room right now.', 'again'],
-  overloaded: ['Too much is going on right now.', 'again'],
+  still_running: ['The first attempt is still running.', 'same'],
+  ledger_changed: ['The service now keeps its records elsewhere, so nothing was sent.', 'again'],
+  payload_too_large: ['This conversation is too long. Start a new one or shorten the message.', 'edit'],
+  unsupported_media_type: ['The service could not read the request.', 'again'],
+  misdirected_request: ['The service is not set up for this address.', 'reload'],
+  invalid_request: ['This needs a change before it can be sent.', 'edit'],
+  idempotency_key_reused: ['The key of this purchase was already used for something else.', 'again'],
+  outcome_unknown: ['The answer was lost on its way back.', 'same'],
+  rate_limited: ['You are sending too fast.', 'again'],
+  internal: ['The service failed before it sent anything.', 'again'],
+  gateway_unreachable: ['The AI gateway cannot be reached.', 'again'],
+  gateway_key_rejected: ['The AI gateway rejected our key. Please tell your admin.', 'again'],
+  gateway_busy: ['The AI gateway is busy.', 'again'],
+  overloaded: ['The service is busy.', 'again'],
   draining: ['The service is restarting.', 'again'],
-  ledger_unavailable: ['Spending cannot be recorded right now, so nothing is bought.', 'again'],
+  ledger_unavailable: ['Spending cannot be recorded right now, so nothing was sent.', 'again'],
 };
 
-const CHARGED = { no: 'Not charged.', yes: 'It was charged.', unknown: 'It may have been charged.' };
-/** What the fields of an order are called here. */
-const FIELDS = { prompt: 'Prompt', model: 'Model', duration: 'Length', aspect_ratio: 'Shape', image_url: 'Picture' };
-
-const LABELS = {
+const TEXT = {
+  charged: { no: 'Not charged', yes: 'Charged', unknown: 'May be charged' },
   again: 'Try again',
-  same: 'Ask for the answer (not charged twice)',
+  same: 'Check again, free',
   atRisk: 'Send it again',
-  edit: 'Change it',
+  edit: 'Edit and resend',
   reload: 'Reload the page',
-  drop: 'Remove from this list',
+  drop: 'Dismiss',
+  unsent: 'Send it now',
+  spend: (cost) => `Yes, spend ${cost}`,
+  payTwice: (cost) => `Really? You may pay ${cost} twice`,
+  details: 'Details',
+  latest: (words) => `Last reply: ${words}`,
+  request: (id) => `Request ${id}`,
+  code: (code) => `Code ${code}`,
+  checked: (time) => `Last checked ${time}.`,
+  wait: (seconds) => `Please wait ${seconds} more seconds`,
+  waiting: (label, seconds) => `${label} (in ${seconds} s)`,
+  unknown: 'Something went wrong.',
+  /** The fields of an order. */
+  fields: { prompt: 'Prompt', model: 'Model', duration: 'Length', aspect_ratio: 'Shape', image_url: 'Picture' },
 };
 
-/** The row of a problem. Of one code it can depend on what it cost. */
-function rowOf({ code, charged }) {
+/** The row of a problem. Of one code it can depend on the cost. */
+function rowOf({ code, charged, status }) {
   if (code === 'refused' && charged !== 'no') return PROBLEMS.between;
+  if (code === 'refused' && status === 402) return PROBLEMS.insufficient_credit;
   if (code === 'connection_lost' && charged === 'no') return PROBLEMS.unreachable;
+  if (code === 'outcome_unknown' && charged === 'yes') return PROBLEMS.unshowable;
   return PROBLEMS[code];
 }
 
-/** Whether it is a refusal of a retry, which says nothing of the first attempt: the outcome of that one is not known yet. */
+/** Whether only a retry was refused: the outcome of the first attempt is not known yet. */
 const isUnsettled = (problem) => problem.charged === 'unknown' && !['same', 'atRisk'].includes(rowOf(problem)?.[1]) && problem.code !== 'untraceable';
-const words = (problem) => rowOf(problem)?.[0] ?? problem.title ?? 'Something went wrong.';
+const words = (problem) => rowOf(problem)?.[0] ?? problem.title ?? TEXT.unknown;
 
 /** The sentence for a problem, for people. */
 export function sentence(problem) {
   return isUnsettled(problem) ? PROBLEMS.unsettled[0] : words(problem);
 }
 
+/** Whether it cost money, and the sentence: for a screen reader. */
+export const spoken = (problem) => `${moneyOf(problem)}. ${sentence(problem)}`;
+
+const moneyOf = ({ charged }) => TEXT.charged[charged] ?? TEXT.charged.unknown;
+
 /**
- * What a problem looks like, with a button for each of `offers` that makes sense for it.
+ * The receipt of a problem, with a button for each of `offers` that makes sense for it.
  * @param {object} problem as thrown by transport.js or kept by purchases.js
  * @param {Record<string, () => void>} offers
  * @param {{fresh?: boolean, priceText?: string, cost?: string}} options `fresh`: it is to be announced;
- *   `priceText`: what buying anew costs at once; `cost`: what the purchase itself costs
+ *   `priceText`: the price of buying again at one press; `cost`: the price of the purchase itself
  */
 export function problemCard(problem, offers = {}, { fresh = false, priceText = '', cost = priceText } = {}) {
   const best = (isUnsettled(problem) ? PROBLEMS.unsettled : rowOf(problem))?.[1] ?? 'again';
   const all = { ...offers, ...(best === 'reload' && { reload: () => location.reload() }) };
-  // Buying anew is never the first thing to offer while the first purchase may have gone through.
-  const settle = all.same ?? all.atRisk;
-  const wanted = [problem.charged !== 'no' && 'same', problem.charged !== 'no' && 'atRisk', best, 'edit', 'again', 'drop'].filter((offer, place, those) => all[offer]
-    && those.findIndex((other) => all[other] === all[offer]) === place
-    && !(offer === 'again' && (problem.code === 'invalid_request' || (problem.charged !== 'no' && settle))));
-  const buttons = wanted.map((offer) => {
-    if (offer === 'atRisk') return twice(`${LABELS.atRisk} · ${cost}`, `Really? It could cost ${cost} a second time`, all.atRisk);
-    if (offer === 'same' && problem.code === 'unsent') return twice(`Send it now · ${cost}`, `Yes, spend ${cost}`, all.same);
-    const label = offer === 'again' && priceText ? `${LABELS.again} · ${priceText}` : LABELS[offer];
-    const made = button(label, all[offer]);
-    return ['edit', 'reload', 'drop'].includes(offer) ? made : countdown(made, label, problem);
-  });
-  return element('div', { class: 'problem', role: fresh ? 'alert' : 'group' },
-    element('p', {}, element('strong', { text: `${sentence(problem)} ` }),
-      element('span', { text: CHARGED[problem.charged] ?? CHARGED.unknown })),
-    isUnsettled(problem) ? element('p', { text: `The latest answer: ${words(problem)}` }) : null,
-    faults(problem),
-    wanted.includes('atRisk')
-      ? element('p', { text: 'Sent again, it could be bought a second time: the service may have forgotten this purchase.' }) : null,
+  const charged = TEXT.charged[problem.charged] ? problem.charged : 'unknown';
+  const offered = wanted(problem, best, all);
+  const buttons = offered.map((offer) => offerButton(offer, all[offer], problem, { priceText, cost }));
+  return element('div', { class: 'problem', 'data-charged': charged, role: fresh ? 'alert' : 'group' },
+    element('p', { class: 'verdict' }, element('strong', { text: moneyOf(problem) }), charged === 'no' || !cost ? null : element('span', { text: cost })),
+    element('p', { text: offered.includes('atRisk') ? PROBLEMS.forgotten[0] : sentence(problem) }),
+    remarks(problem),
     buttons.length ? element('div', { class: 'actions' }, ...buttons) : null,
-    problem.requestId ? element('p', { class: 'hint', text: `Request ${problem.requestId}` }) : null);
+    details(problem));
+}
+
+/** The offers to show. A second purchase is never the first of them while the first one may have gone through. */
+function wanted(problem, best, all) {
+  const isOpen = problem.charged !== 'no';
+  const order = [isOpen && 'same', isOpen && 'atRisk', best, 'edit', 'again', 'drop'];
+  return [...new Set(order)].filter((offer) => all[offer]
+    && !(offer === 'again' && (problem.code === 'invalid_request' || (isOpen && (all.same ?? all.atRisk)))));
+}
+
+function offerButton(offer, act, problem, { priceText, cost }) {
+  if (offer === 'atRisk') return twice(`${TEXT.atRisk} · ${cost}`, TEXT.payTwice(cost), act);
+  if (offer === 'same' && problem.code === 'unsent') return twice(`${TEXT.unsent} · ${cost}`, TEXT.spend(cost), act);
+  const label = offer === 'again' && (priceText || cost) ? `${TEXT.again} · ${priceText || cost}` : TEXT[offer];
+  const made = button(label, act);
+  return ['edit', 'reload', 'drop'].includes(offer) ? made : countdown(made, label, problem);
 }
 
 /** `it renews at 2026-01-31T00:00:00Z`, in the person's own time. */
@@ -119,18 +142,36 @@ function withLocalTimes(text) {
   return text.replace(/\d{4}-\d\d-\d\dT[\d:.]{5,18}Z/g, (time) => new Date(time).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' }));
 }
 
-function faults({ errors, detail }) {
+/** The faults of each field, or which budget it is and when it renews: a person needs them for the next step. */
+function remarks({ code, errors, detail, charged, at }) {
   if (errors?.length) {
-    return element('ul', {}, ...errors.map(({ pointer, detail: said, code }) => {
+    return element('ul', {}, ...errors.map(({ pointer, detail: said, code: fault }) => {
       const field = pointer?.split('/')[1];
-      return element('li', { text: `${field ? `${FIELDS[field] ?? field}: ` : ''}${said ?? code}` });
+      return element('li', { text: `${field ? `${TEXT.fields[field] ?? field}: ` : ''}${said ?? fault}` });
     }));
   }
-  const said = detail ? withLocalTimes(detail[0].toUpperCase() + detail.slice(1)) : null;
-  return said && element('p', { class: 'hint', text: said });
+  if (code === 'budget_exhausted' && detail) return element('p', { class: 'hint', text: capital(withLocalTimes(detail)) });
+  if (charged === 'unknown' && at) return element('p', { class: 'hint', text: TEXT.checked(new Date(at).toLocaleTimeString()) });
+  return null;
 }
 
-/** Counts down to when it may be tried again. The button stays a button and says how long. */
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
+
+/** Folded away: for who has to find the cause. */
+function details(problem) {
+  const { code, detail, requestId, errors } = problem;
+  const isShown = errors?.length || code === 'budget_exhausted';
+  const lines = [
+    isUnsettled(problem) && TEXT.latest(words(problem)),
+    !isShown && detail && capital(withLocalTimes(detail)),
+    requestId && TEXT.code(code),
+    requestId && TEXT.request(requestId),
+  ].filter(Boolean);
+  if (!lines.length) return null;
+  return element('details', {}, element('summary', { text: TEXT.details }), ...lines.map((text) => element('p', { class: 'hint', text })));
+}
+
+/** Counts down to the next possible attempt. The button stays a button and says how long. */
 function countdown(made, label, { retryAfter, at }) {
   if (!retryAfter) return made;
   const from = (at ?? Date.now()) + retryAfter * 1000;
@@ -138,10 +179,10 @@ function countdown(made, label, { retryAfter, at }) {
   made.addEventListener('click', (event) => {
     if (left() <= 0) return;
     event.stopImmediatePropagation();
-    announce(`Please wait ${left()} more seconds`);
+    announce(TEXT.wait(left()));
   }, { capture: true });
   const tick = () => {
-    made.textContent = left() > 0 ? `${label} (in ${left()} s)` : label;
+    made.textContent = left() > 0 ? TEXT.waiting(label, left()) : label;
     if (left() > 0) setTimeout(tick, 1000);
   };
   tick();

@@ -2,19 +2,37 @@
 
 import { TollgateError, createClient } from './transport.js';
 
-/** What a 401 says of the credentials; a gateway's own 401 says nothing of them. */
+const TEXT = { offline: 'You are offline' };
+
+/** The codes of a 401 about the caller's credentials. A 401 of the gateway has another code. */
 const SIGNED_OUT = ['missing_credentials', 'invalid_credentials'];
+
+/** What the caller can still spend, in micro-dollars: the least of its budgets and the balance. Infinity while it is not known. */
+let spendable = Infinity;
+const watchers = [];
+
+export const canSpend = () => spendable;
+
+/** Calls `changed()` when {@link canSpend} has changed. */
+export const whenCanSpend = (changed) => watchers.push(changed);
+
+/** Takes in an answer of `GET /bff/me`. */
+export function learnFunds({ balance, budgets }) {
+  const before = spendable;
+  spendable = Math.min(balance?.amount_micros ?? Infinity, ...budgets.map((budget) => budget.left_micros));
+  if (spendable !== before) for (const changed of watchers) changed();
+}
 
 let tellSignedOut = () => {};
 
-/** Calls `tell(code)` whenever a reply says that nobody is signed in, or not any more. */
+/** Calls `tell(code)` when a reply says that the caller is not signed in. */
 export function whenSignedOut(tell) {
   tellSignedOut = tell;
 }
 
 async function fetchHere(address, request) {
-  if (navigator.onLine === false) throw new TollgateError({ code: 'offline', charged: 'no', detail: 'You are offline' });
-  // No page of another site can send this header along with the cookie.
+  if (navigator.onLine === false) throw new TollgateError({ code: 'offline', charged: 'no', detail: TEXT.offline });
+  // A page of another site cannot send this header with the cookie.
   const headers = { ...request.headers, 'x-tollgate': '1' };
   const response = await fetch(address, { ...request, headers, credentials: 'same-origin' });
   if (response.status === 401) {
@@ -24,13 +42,13 @@ async function fetchHere(address, request) {
   return response;
 }
 
-/** Buys. A person waits in front of it: a refusal that asks for a longer wait is shown with a countdown. */
+/** Buys. If the server asks for a wait longer than 10 seconds, the refusal is shown with a countdown instead. */
 export const shop = createClient({ fetch: fetchHere, attempts: 3, patience: 10 });
 
 const once = createClient({ fetch: fetchHere, attempts: 1 });
 
-/** Reads a JSON document, once: the view that shows it has a button to try again. Throws a `TollgateError`. */
+/** Reads a JSON document without retries. Throws a `TollgateError`. */
 export const read = (path) => once.ask(path);
 
-/** Sends what buys nothing, such as a login. Throws as `read` does. */
+/** Posts a request that buys nothing, such as a login. Throws a `TollgateError`. */
 export const post = (path, body) => once.ask(path, { body });

@@ -1,12 +1,16 @@
-/** Keeps conversations, purchases and jobs in IndexedDB; where that fails, in memory, and says so. */
+/** Keeps conversations, purchases and jobs in IndexedDB. If that fails, keeps them in memory and says so. */
 
 import { notice } from './dom.js';
 import { withCost } from './format.js';
 
+const TEXT = {
+  unkept: 'This browser cannot save anything right now (private window or full disk). Leave this tab open until your answers have arrived.',
+};
+
 const NAME = 'tollgate';
 const VERSION = 2;
-/** What holds for whoever is at this browser. */
-const SHARED = ['theme', 'owner'];
+/** Choices that everyone at this browser shares. */
+const SHARED = ['theme', 'rail', 'owner'];
 const KEPT = ['conversations', 'purchases', 'jobs'];
 
 /** Conversations: `{id, title, at, turns, aside}`, as in chat.js. */
@@ -19,8 +23,8 @@ export const jobs = shelf('jobs');
 let owner = '', channel = null;
 
 /**
- * From now on, what is kept is that of `whose` (`member:ann`), and nobody else's is seen: each has a database, drafts
- * and choices of its own. Where nobody signs in, it is ''. Called once, before anything is kept.
+ * Keeps the records of `whose` (`member:ann`) from now on, apart from those of everyone else: a database, drafts and
+ * choices of its own. In open mode it is ''. Called once, before anything is kept.
  */
 export function keepFor(whose) {
   owner = whose;
@@ -28,7 +32,7 @@ export function keepFor(whose) {
   channel = new BroadcastChannel(own(NAME));
 }
 
-/** Whether callers are told apart by address here: what an address has ordered is not one person's own. */
+/** Whether callers are told apart by address: an address is not one person. */
 export const isNobody = () => !owner;
 
 /** A name that is this person's own. */
@@ -45,7 +49,7 @@ export function session() {
   }
 }
 
-/** What was picked last, such as a model; forgotten where the browser keeps nothing. */
+/** The person's choices, such as a model; lost if the browser keeps nothing. */
 export const choice = {
   get(name) {
     try { return localStorage.getItem(placeOf(name)); } catch { return null; }
@@ -80,7 +84,7 @@ function tell(shelf, isKept) {
  */
 function shelf(name) {
   const held = new Map();
-  // Held only here, and newer than what is on disk.
+  // Only in memory, and newer than on disk.
   const unsaved = new Set();
   const keyOf = (record) => record.id ?? record.key;
   return {
@@ -147,7 +151,7 @@ function shelf(name) {
         return held.get(key) ?? null;
       }
     },
-    /** Whether there is any; much cheaper than reading all of them. */
+    /** Whether there is any record; much cheaper than reading all of them. */
     async some() {
       return held.size > 0 || (await transact(name, 'readonly', (rows) => rows.count()).catch(() => 0)) > 0;
     },
@@ -155,8 +159,7 @@ function shelf(name) {
 }
 
 function unkept() {
-  notice('This browser does not keep anything right now (private window or full disk). '
-    + 'Leave this tab open until your answers have arrived.');
+  notice(TEXT.unkept);
 }
 
 let opened = null;

@@ -1,134 +1,170 @@
-/** Draws what was spent, without a library: pictures with words for who cannot see them, and tables. */
+/** Draws spending: charts whose bars can be reached by keyboard, and tables that can be sorted. */
 
-import { byId, element } from '../core/dom.js';
+import { button, byId, element } from '../core/dom.js';
 import { price } from '../core/format.js';
+import { sentence } from '../core/problems.js';
+import { choice } from '../core/store.js';
 
 export const SERVICES = { chat: 'Chats', video: 'Videos' };
-const RANGES = [7, 31];
-const DAY = 24 * 60 * 60 * 1000;
-const SVG = 'http://www.w3.org/2000/svg';
 
-/** Fills a view of spending in: its heading, how far back, and a body whose pictures fit into it. */
-export function furnish(view, title, { load, redraw }) {
-  const choice = (days) => element('label', { class: 'choice' },
-    element('input', { type: 'radio', name: `${view}-range`, value: days, checked: days === RANGES[0] }), ` ${days} days`);
-  const body = element('div', { id: `${view}-body`, class: 'usage-body' });
+const TEXT = {
+  ranges: { 7: '7 days', 31: '31 days', month: 'This month' },
+  range: 'Period',
+  byDay: (service) => `${service} by day`,
+  bar: (day, amount, count) => `${day}: ${amount}, ${count} ${count === 1 ? 'purchase' : 'purchases'}`,
+  none: (day) => `${day}: nothing`,
+  keys: 'Arrow keys go from day to day.',
+  total: 'Total',
+  days: { local: 'Days are in your local time.', utc: 'Days are in UTC, as those of budgets.' },
+  pending: ' Pending and unknown purchases count as spent. ',
+  switchDays: { local: 'Use UTC days', utc: 'Use local days' },
+  retry: 'Try again',
+};
+
+const DAY = 24 * 60 * 60 * 1000;
+
+/** Fills a view of spending in: its heading, the choice of a period, and an empty body. */
+export function furnish(view, title, load) {
+  const option = ([range, name], place) => element('label', { class: 'choice' },
+    element('input', { type: 'radio', name: `${view}-range`, value: range, checked: place === 0 }), ` ${name}`);
   byId(`view-${view}`).replaceChildren(
     element('div', { class: 'usage-head' },
       element('h2', { id: `${view}-heading`, tabindex: '-1', text: title }),
       element('fieldset', { id: `${view}-range`, class: 'choices', change: () => void load() },
-        element('legend', { class: 'unseen', text: 'How far back' }), RANGES.map(choice))),
-    body);
-  // Pictures are drawn in the width there is, so that their words keep their size.
-  let width = 0;
-  new ResizeObserver(([{ contentRect }]) => {
-    if (contentRect.width && Math.abs(contentRect.width - width) > 8) redraw();
-    width = contentRect.width;
-  }).observe(body);
+        element('legend', { class: 'unseen', text: TEXT.range }), Object.entries(TEXT.ranges).map(option))),
+    element('div', { id: `${view}-body`, class: 'usage-body' }));
 }
 
-/** The last days in UTC, oldest first: `2026-01-31`. */
+/** Says why a view cannot be shown, with a button to try again. */
+export function failure(text, problem, retry) {
+  return element('div', { class: 'problem', role: 'alert' },
+    element('p', {}, element('strong', { text: `${text} ` }), sentence(problem)),
+    problem.detail ? element('p', { class: 'hint', text: problem.detail }) : null,
+    element('div', { class: 'actions' }, button(TEXT.retry, retry)));
+}
+
+/** Returns the number of days of the chosen period, today included. */
+export function daysOf(view) {
+  const { value } = byId(`${view}-range`).querySelector(':checked');
+  return value === 'month' ? Number(lastDays(1)[0].slice(-2)) : Number(value);
+}
+
+/** Returns how many minutes the days of these views begin before UTC days. */
+export const utcOffset = () => (choice.get('days') === 'utc' ? 0 : -new Date().getTimezoneOffset());
+
+/** Returns the last days, the oldest first: `2026-01-31`. */
 export function lastDays(count) {
-  return Array.from({ length: count }, (_, place) => new Date(Date.now() - (count - 1 - place) * DAY).toISOString().slice(0, 10));
+  const today = Date.now() + utcOffset() * 60_000;
+  return Array.from({ length: count }, (_, place) => new Date(today - (count - 1 - place) * DAY).toISOString().slice(0, 10));
 }
 
-/** The width of one of `side` pictures side by side in `body`, or of one below the other where there is less room. */
-export function roomFor(body, side) {
-  const whole = body.clientWidth || 600;
-  return Math.max(200, (whole >= 720 ? (whole - 24 * (side - 1)) / side : whole) - 38);
+/** Says which days these are, with a button for the others; none is needed where they are the same. */
+export function aboutDays(reload) {
+  const isUtc = utcOffset() === 0;
+  const kind = isUtc ? 'utc' : 'local';
+  const other = new Date().getTimezoneOffset() && button(TEXT.switchDays[kind], () => {
+    choice.set('days', isUtc ? 'local' : 'utc');
+    reload();
+  }, 'quiet small');
+  return element('p', { class: 'hint' }, TEXT.days[kind], TEXT.pending, other || null);
 }
 
-const sumOf = (rows) => rows.reduce((sum, row) => sum + row.spent_micros, 0);
+export const sumOf = (rows) => rows.reduce((sum, row) => sum + row.spent_micros, 0);
+export const countOf = (rows) => rows.reduce((sum, row) => sum + row.count, 0);
 const servicesIn = (rows) => Object.keys(SERVICES).filter((service) => rows.some((row) => row.service === service));
 
-/** A picture on a card, with its title. */
-export function figure(title, drawing, legend = null) {
-  return element('figure', { class: 'card' }, element('figcaption', {}, element('h3', { text: title }), legend), drawing);
+/** Figures side by side: `[name, value, note]` each. */
+export function figures(rows) {
+  return element('dl', { class: 'figures' }, rows.map(([name, value, note]) => element('div', { class: 'card' },
+    element('dt', { text: name }), element('dd', {}, element('strong', { text: value }), note ? element('span', { class: 'hint', text: note }) : null))));
 }
 
-/** Bars of the last `count` days. Rows are `{day, service, spent_micros}`. */
-export function byDay(rows, count, width) {
-  const days = lastDays(count).map((day) => ({ day, rows: rows.filter((row) => row.day === day) }));
-  const most = Math.max(1, ...days.map((one) => sumOf(one.rows)));
-  const services = servicesIn(rows);
-  const [height, foot, top] = [200, 24, 22];
-  const step = width / count;
-  const scale = (height - foot - top) / most;
-  const parts = [
-    shape('line', { x1: 0, x2: width, y1: top, y2: top, class: 'grid' }),
-    shape('line', { x1: 0, x2: width, y1: height - foot, y2: height - foot, class: 'grid' }),
-    words(price(most), { x: 0, y: top - 7 }),
-  ];
-  days.forEach(({ day, rows: those }, place) => {
-    let bottom = height - foot;
-    for (const service of services) {
-      const tall = sumOf(those.filter((row) => row.service === service)) * scale;
-      if (!tall) continue;
-      // What was spent is seen, however little it is beside a video.
-      const seen = Math.max(tall, 2);
-      bottom -= seen;
-      parts.push(shape('rect', { x: step * (place + 0.15), y: bottom, width: step * 0.7, height: seen, rx: Math.min(2, seen / 2), class: service },
-        shape('title', {}, `${day}: ${SERVICES[service]} ${price(sumOf(those.filter((row) => row.service === service)))}`)));
-    }
-    const every = Math.ceil(70 / step);
-    const middle = step * (place + 0.5);
-    // No name runs over the edge.
-    const anchor = middle + 24 > width ? { x: width, 'text-anchor': 'end' } : middle < 24 ? { x: 0 } : { x: middle, 'text-anchor': 'middle' };
-    if ((count - 1 - place) % every === 0) parts.push(words(dayName(day), { ...anchor, y: height - 6 }));
+/** A chart on a card, with its title. */
+export function figure(title, ...children) {
+  return element('figure', { class: 'card' }, element('figcaption', {}, element('h3', { text: title })), children);
+}
+
+/** Charts of the last `count` days, one for each service: a chat costs too little to be seen beside a video. */
+export const byDay = (rows, count) => servicesIn(rows).map((service) => oneService(service, rows.filter((row) => row.service === service), count));
+
+function oneService(service, rows, count) {
+  const days = lastDays(count).map((day) => ({ day, those: rows.filter((row) => row.day === day) }));
+  const most = Math.max(1, ...days.map(({ those }) => sumOf(those)));
+  const every = Math.ceil(count / 7);
+  const items = days.map(({ day, those }, place) => {
+    const spent = sumOf(those);
+    const text = those.length ? TEXT.bar(dayName(day), price(spent), countOf(those)) : TEXT.none(dayName(day));
+    const bar = element('span', { class: `bar ${service}` });
+    // A bar can be seen, however short it is.
+    bar.style.height = those.length ? `max(3px, ${(spent / most) * 100}%)` : '0';
+    const isNamed = (count - 1 - place) % every === 0;
+    return element('li', {},
+      element('span', { class: 'column', role: 'img', 'aria-label': text, tabindex: place === count - 1 ? '0' : '-1' },
+        bar, element('span', { class: 'tip', text })),
+      element('span', { class: 'tick', 'aria-hidden': 'true', text: isNamed ? dayName(day) : '' }));
   });
-  const said = days.filter((one) => one.rows.length).map((one) => `${dayName(one.day)} ${price(sumOf(one.rows))}`).join(', ');
-  const legend = element('p', { class: 'legend' }, services.map((service) => element('span', { class: service, text: SERVICES[service] })));
-  return figure('By day', picture(width, height, `By day: ${said}`, parts), legend);
+  const title = TEXT.byDay(SERVICES[service]);
+  const list = element('ol', { class: 'bars', 'aria-label': `${title}. ${TEXT.keys}`, keydown: followKeys }, items);
+  return figure(title, element('p', { class: 'scale', 'aria-hidden': 'true', text: price(most) }), list);
 }
 
-/** One bar for each name, the dearest first, with a part for each service. */
-export function ranking(title, rows, nameOf, width) {
-  const all = [...Map.groupBy(rows, nameOf)].map(([name, those]) => ({ name, rows: those, spent: sumOf(those) }))
+/** One Tab stop for a chart; arrow keys, Home and End go from bar to bar. */
+function followKeys(event) {
+  const bars = [...event.currentTarget.querySelectorAll('.column')];
+  const at = bars.indexOf(event.target);
+  const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: bars.length - 1 }[event.key];
+  if (next === undefined || !bars[next]) return;
+  event.preventDefault();
+  bars.forEach((bar, place) => bar.setAttribute('tabindex', place === next ? '0' : '-1'));
+  bars[next].focus();
+}
+
+/** One bar for each name, the highest sum first, with a part for each service. */
+export function ranking(title, rows, nameOf) {
+  const all = [...Map.groupBy(rows, nameOf)].map(([name, those]) => ({ name, those, spent: sumOf(those) }))
     .sort((one, other) => other.spent - one.spent);
   const most = Math.max(1, all[0].spent);
-  const line = 40;
-  const parts = all.flatMap(({ name, rows: those, spent }, place) => {
-    const bar = (x, wide, kind) => shape('rect', { x, y: place * line + 20, width: wide, height: 8, rx: 4, class: kind });
-    let end = 0;
-    return [
-      words(name, { x: 0, y: place * line + 14 }),
-      words(price(spent), { x: width, y: place * line + 14, 'text-anchor': 'end' }),
-      bar(0, width, 'trough'),
-      ...servicesIn(those).map((service) => {
-        const wide = Math.max(4, width * (sumOf(those.filter((row) => row.service === service)) / most));
-        end += wide;
-        return bar(end - wide, wide, service);
-      }),
-    ];
+  const parts = ({ those }) => servicesIn(those).map((service) => {
+    const part = element('span', { class: service });
+    part.style.width = `max(4px, ${(sumOf(those.filter((row) => row.service === service)) / most) * 100}%)`;
+    return part;
   });
-  const said = all.map(({ name, spent }) => `${name} ${price(spent)}`).join(', ');
-  return figure(title, picture(width, all.length * line - 10, `${title}: ${said}`, parts));
+  return figure(title, element('ol', { class: 'ranking', role: 'list', 'aria-label': title }, all.map((one) => element('li', {},
+    element('span', { class: 'model', text: one.name }), element('strong', { text: price(one.spent) }),
+    element('span', { class: 'trough' }, parts(one))))));
 }
 
-/** `31 Jan` */
+/** `Jan 31` in the browser's language. */
 export function dayName(day) {
   return new Date(`${day}T00:00:00Z`).toLocaleDateString([], { day: 'numeric', month: 'short', timeZone: 'UTC' });
 }
 
-/** An image of this size that is called `label`. */
-export const picture = (width, height, label, parts) =>
-  shape('svg', { viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': label }, ...parts);
-export const words = (text, attributes) => shape('text', attributes, text);
-
-export function shape(tag, attributes, ...children) {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
-}
-
-/** A table of texts that scrolls by itself. A column whose name begins with `>` is of numbers; `total` stands below the last. */
-export function table(label, columns, rows, total = null) {
-  const kinds = columns.map((name) => (name.startsWith('>') ? 'right' : null));
-  const head = columns.map((name, place) => element('th', { scope: 'col', text: name.replace('>', ''), class: kinds[place] }));
-  const body = rows.map((row) => element('tr', {}, row.map((text, place) => element('td', { text, class: kinds[place] }))));
+/**
+ * A table that scrolls by itself and is sorted by a click on a column. `columns`: names; one that begins with `>` is of
+ * numbers. A cell is a text, a node, or `{text | node, by}`, where `by` is what it is sorted by. `total` stands below the last column.
+ */
+export function table(label, columns, rows, { total = null, cards = false } = {}) {
+  const names = columns.map((name) => name.replace('>', ''));
+  const kind = (place) => (columns[place].startsWith('>') ? 'right' : null);
+  const body = element('tbody');
+  const heads = names.map((text, place) => element('th', { scope: 'col', class: kind(place) },
+    element('button', { type: 'button', class: 'sort', text, click: () => sort(place) })));
+  const cellOf = (cell, place) => {
+    const { node, text } = cell?.by === undefined ? { node: cell } : cell;
+    return element('td', { class: kind(place), 'data-label': names[place] }, node ?? text);
+  };
+  const keyOf = (cell) => cell?.by ?? cell;
+  const fill = (all) => body.replaceChildren(...all.map((row) => element('tr', {}, row.map(cellOf))));
+  const sort = (place) => {
+    const isUp = heads[place].ariaSort !== 'ascending';
+    for (const head of heads) head.ariaSort = null;
+    heads[place].ariaSort = isUp ? 'ascending' : 'descending';
+    const compare = (one, other) => (typeof one === 'number' ? one - other : String(one).localeCompare(String(other), [], { numeric: true }));
+    fill([...rows].sort((one, other) => (isUp ? 1 : -1) * compare(keyOf(one[place]), keyOf(other[place]))));
+  };
+  fill(rows);
   const foot = total && element('tfoot', {}, element('tr', {},
-    element('th', { scope: 'row', colspan: columns.length - 1, text: 'Together' }), element('td', { class: 'right', text: total })));
-  return element('div', { class: 'table', tabindex: '0', role: 'group', 'aria-label': label },
-    element('table', {}, element('thead', {}, element('tr', {}, head)), element('tbody', {}, body), foot));
+    element('th', { scope: 'row', colspan: columns.length - 1, text: TEXT.total }), element('td', { class: 'right', text: total })));
+  return element('div', { class: cards ? 'table cards' : 'table', tabindex: '0', role: 'group', 'aria-label': label },
+    element('table', {}, element('thead', {}, element('tr', {}, heads)), body, foot));
 }

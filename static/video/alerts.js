@@ -1,14 +1,15 @@
-/** Says that a video is finished to who looks elsewhere: in the title and, where they asked for it, by a notification. */
+/** Tells a person who looks elsewhere that a video is finished: in the title and, if they want it, by a notification. */
 
 import { announce, byId } from '../core/dom.js';
 import { choice } from '../core/store.js';
+import { TEXT } from './strings.js';
 
 let unseen = 0;
 const isSeen = () => document.visibilityState === 'visible' && !byId('view-video').hidden;
 
 /** Begins; nothing is asked of the person before they click. */
 export function startAlerts() {
-  // Whoever sets the title need not know of the badge.
+  // The shell sets the title without the badge.
   new MutationObserver(badge).observe(document.querySelector('title'), { childList: true });
   new MutationObserver(seen).observe(byId('view-video'), { attributeFilter: ['hidden'] });
   document.addEventListener('visibilitychange', seen);
@@ -53,10 +54,10 @@ const isOn = () => choice.get('notify') === 'on' && globalThis.Notification?.per
 async function turn() {
   if (isOn()) {
     choice.set('notify', 'off');
-    announce('Notifications are off.');
+    announce(TEXT.notificationsOff);
   } else if ((await Notification.requestPermission()) === 'granted') {
     choice.set('notify', 'on');
-    announce('You will be notified when a video is finished while you look elsewhere.');
+    announce(TEXT.notificationsOn);
   }
   showToggle();
 }
@@ -64,5 +65,5 @@ async function turn() {
 function showToggle() {
   byId('jobs-notify').ariaPressed = isOn();
   const isBlocked = globalThis.Notification?.permission === 'denied';
-  byId('jobs-notify-hint').textContent = isBlocked ? 'This browser blocks notifications of this page; its settings can allow them.' : '';
+  byId('jobs-notify-hint').textContent = isBlocked ? TEXT.notificationsBlocked : '';
 }

@@ -1,30 +1,28 @@
-/** Shows one video as a card: how far it is, then the clip and its file. */
+/** Shows one video as a card: first its progress, then the clip and its file. */
 
 import { button, element, twice } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
 import { remove, standing, usualTime, watchJob } from './jobs.js';
 import { fileName, reason } from './status.js';
+import { TEXT } from './strings.js';
 
-const NAMES = { open: 'Being made', finished: 'Finished', failed: 'Failed', left: 'Not watched', gone: 'No word' };
-/** Of one that this browser has not ordered. */
-const NO_PROMPT = 'Its prompt is not known to this browser: the server keeps none.';
 /** Beyond this, a status body is cut: it is shown for people. */
 const LONGEST_BODY = 20_000;
 
 /**
  * A card for this job, which is drawn anew by `draw(job)` and goes on counting by `tick()`.
  * @param {object} job
- * @param {{mediaOrigins: string[], reuse: (payload: object) => void}} options
+ * @param {{mediaOrigins: string[], isSandbox: boolean, reuse: (payload: object) => void}} options
  */
-export function card(job, { mediaOrigins, reuse }) {
+export function card(job, { mediaOrigins, isSandbox, reuse }) {
   const parts = {
     chip: element('span', { class: 'chip' }), time: element('span', { class: 'elapsed' }), took: element('span'),
     expected: element('p', { class: 'hint' }), frame: element('div', { class: 'frame' }), said: element('div', { class: 'said' }),
-    actions: element('div', { class: 'actions' }), details: element('details', {}, element('summary', { text: 'Details' })),
+    actions: element('div', { class: 'actions' }), details: element('details', {}, element('summary', { text: TEXT.details })),
   };
   const { payload, costMicros, at } = job;
-  const prompt = payload.prompt || NO_PROMPT;
-  const item = element('li', {}, element('article', { class: 'card job', 'aria-label': `Video by ${payload.model}: ${start(prompt, 60)}` },
+  const prompt = payload.prompt || TEXT.noPrompt;
+  const item = element('li', {}, element('article', { class: 'card job', 'aria-label': TEXT.videoBy(payload.model, start(prompt, 60)) },
     parts.frame,
     element('div', { class: 'about' },
       element('p', { class: 'state' }, parts.chip, ' ', parts.took),
@@ -38,9 +36,9 @@ export function card(job, { mediaOrigins, reuse }) {
     const said = standing(current);
     said.playable = said.address && mediaOrigins.includes(new URL(said.address).origin);
     item.firstChild.dataset.phase = said.phase;
-    parts.chip.textContent = NAMES[said.phase];
+    parts.chip.textContent = TEXT.states[said.phase];
     drawFrame(said);
-    parts.said.replaceChildren(...words(current, said));
+    parts.said.replaceChildren(...words(current, said, isSandbox));
     drawActions(said);
     drawDetails(said);
     tick();
@@ -63,13 +61,13 @@ export function card(job, { mediaOrigins, reuse }) {
   function drawActions({ phase, address, playable }) {
     const wanted = [
       phase === 'finished' && playable && element('a', {
-        href: contentOf(current.id), download: fileName(current, address), text: 'Download',
+        href: contentOf(current.id), download: fileName(current, address), text: TEXT.download,
       }),
       address && !playable && phase !== 'failed' && outside(address),
-      ['left', 'gone'].includes(phase) && !current.id.startsWith('unnamed-') && button('Look again', () => watchJob(current.id, true), 'quiet small'),
-      payload.prompt && button('Use again', () => reuse(payload), 'quiet small'),
-      phase === 'open' && button('Stop watching', () => watchJob(current.id, false), 'quiet small'),
-      phase !== 'open' && twice('Remove', 'Really remove? It is not paid back', () => remove(current.id), { kind: 'quiet small' }),
+      ['left', 'gone'].includes(phase) && !current.id.startsWith('unnamed-') && button(TEXT.watchAgain, () => watchJob(current.id, true), 'quiet small'),
+      payload.prompt && button(TEXT.useAgain, () => reuse(payload), 'quiet small'),
+      phase === 'open' && titled(button(TEXT.hide, () => watchJob(current.id, false), 'quiet small'), TEXT.hideHint(price(costMicros))),
+      phase !== 'open' && twice(TEXT.remove, TEXT.removeSure, () => remove(current.id), { kind: 'quiet small' }),
     ].filter(Boolean);
     // A button that somebody is on, or has pressed once of twice, is not taken from under them.
     const kinds = `${phase} ${playable} ${address}`;
@@ -82,18 +80,18 @@ export function card(job, { mediaOrigins, reuse }) {
 
   function drawDetails({ address }) {
     const facts = [
-      ['Ordered', new Date(at).toLocaleString()],
-      current.took > 0 && ['Took', clock(current.took)],
-      payload.aspect_ratio && ['Shape', payload.aspect_ratio],
-      payload.image_url && ['Started from', payload.image_url],
-      ['Request', current.id],
+      [TEXT.facts.ordered, new Date(at).toLocaleString()],
+      current.took > 0 && [TEXT.facts.took, clock(current.took)],
+      payload.aspect_ratio && [TEXT.facts.shape, payload.aspect_ratio],
+      payload.image_url && [TEXT.facts.startedFrom, payload.image_url],
+      [TEXT.facts.request, current.id],
     ].filter(Boolean);
     parts.details.replaceChildren(...[
       parts.details.firstChild,
       payload.prompt && element('p', { class: 'plain whole', text: payload.prompt }),
       element('dl', {}, ...facts.flatMap(([name, value]) => [element('dt', { text: name }), element('dd', { text: value })])),
       address && element('p', {}, outside(address)),
-      current.body && element('p', { class: 'hint', text: 'What the service says, as it came' }),
+      current.body && element('p', { class: 'hint', text: TEXT.rawReply }),
       current.body && element('pre', { tabindex: '0', text: start(JSON.stringify(current.body, null, 2), LONGEST_BODY) }),
     ].filter(Boolean));
   }
@@ -102,7 +100,7 @@ export function card(job, { mediaOrigins, reuse }) {
   function tick() {
     if (!current.open) {
       const { phase } = standing(current);
-      parts.took.textContent = current.took > 0 ? `${phase === 'finished' ? 'made in' : 'after'} ${clock(current.took)}` : '';
+      parts.took.textContent = current.took > 0 ? (phase === 'finished' ? TEXT.madeIn : TEXT.after)(clock(current.took)) : '';
       return;
     }
     parts.took.textContent = '';
@@ -110,12 +108,11 @@ export function card(job, { mediaOrigins, reuse }) {
     const usual = usualTime(payload.model);
     const late = usual && elapsed > usual.time;
     parts.time.textContent = clock(elapsed);
-    parts.expected.textContent = !usual ? 'How long this model takes is not known here yet.'
-      : late ? `Longer than usual: about ${clock(usual.time)}.` : `Usually about ${clock(usual.time)}.`;
+    parts.expected.textContent = !usual ? TEXT.timeUnknown : (late ? TEXT.late : TEXT.usually)(clock(usual.time));
     const percent = bar.dataset.percent;
-    const [value, most, label] = percent ? [percent, 100, `Progress: ${percent} %, as the service reports it`]
-      : usual && !late ? [elapsed, usual.time, `Progress: ${clock(elapsed)} of the usual ${clock(usual.time)}`]
-        : [null, 100, 'Progress: not known'];
+    const [value, most, label] = percent ? [percent, 100, TEXT.progress.reported(percent)]
+      : usual && !late ? [elapsed, usual.time, TEXT.progress.byTime(clock(elapsed), clock(usual.time))]
+        : [null, 100, TEXT.progress.unknown];
     bar.max = most;
     if (value === null) bar.removeAttribute('value');
     else bar.value = value;
@@ -126,28 +123,33 @@ export function card(job, { mediaOrigins, reuse }) {
   return { item, prompt: payload.prompt, draw, tick };
 }
 
-/** What is to be said of it in words. */
-function words({ body, trouble, costMicros }, { state, phase, percent, address, playable }) {
+/** The status in words. */
+function words({ body, trouble, costMicros }, { state, phase, percent, address, playable }, isSandbox) {
   const said = [];
   if (phase === 'open') {
-    const reported = percent === null ? '' : `, ${percent} %`;
-    said.push(element('p', { class: 'pending', text: state ? `Status: “${state}”${reported}` : 'Waiting for the first status' }));
+    said.push(element('p', { class: 'pending', text: state ? TEXT.status(state, percent) : TEXT.firstStatus }));
   } else if (phase === 'finished' && !address) {
-    said.push(element('p', { text: 'Finished, but the answer names no address that this page knows how to find. It is in the details.' }));
+    said.push(element('p', { text: TEXT.noAddress }));
   } else if (phase === 'finished' && !playable) {
-    said.push(element('p', { class: 'hint', text: `It can be played and downloaded here once whoever runs this service lists ${new URL(address).origin} in page.media_origins.` }));
+    // Each run of the sandbox serves its clips from a port of its own.
+    said.push(element('p', { class: 'hint', text: isSandbox ? TEXT.sandboxGone : TEXT.notPlayable(new URL(address).origin) }));
   } else if (phase === 'failed') {
     const why = reason(body);
-    said.push(element('p', { class: 'fault', text: `The video could not be made (“${state}”).` }),
-      why && element('p', { text: `The service says: ${why}` }),
-      element('p', { text: `${price(costMicros)} were charged when it was ordered. Whether a failed video is paid back, the service does not say.` }));
+    said.push(element('p', { class: 'fault', text: TEXT.failed(state) }),
+      why && element('p', { text: TEXT.gatewaySays(why) }),
+      element('p', { text: TEXT.failedCost(price(costMicros)) }));
   } else if (phase === 'left') {
-    said.push(element('p', { text: `You stopped watching${state ? ` at “${state}”` : ''}. It cannot be cancelled: it goes on, and is paid for.` }));
+    said.push(element('p', { text: TEXT.hidden(state, price(costMicros)) }));
   } else if (phase === 'gone' && state) {
-    said.push(element('p', { text: `Last status: “${state}”` }));
+    said.push(element('p', { text: TEXT.lastStatus(state) }));
   }
   if (trouble) said.push(element('p', { class: 'hint', text: trouble }));
   return said.filter(Boolean);
+}
+
+function titled(made, title) {
+  made.title = title;
+  return made;
 }
 
 const contentOf = (id) => `/bff/video/content?request_id=${encodeURIComponent(id)}`;
@@ -168,9 +170,9 @@ function clip(job, address) {
     const video = element('video', {
       // Some phones show no picture before the first second unless they are told where to be.
       'data-src': `${contentOf(job.id)}#t=0.001`, controls: true, playsinline: true, preload: 'none',
-      'aria-label': start(job.payload.prompt || NO_PROMPT, 200),
+      'aria-label': start(job.payload.prompt || TEXT.noPrompt, 200),
       error: () => box.replaceChildren(element('div', { class: 'broken' },
-        element('p', { text: 'The clip cannot be played right now.' }), button('Try again', load, 'quiet small'))),
+        element('p', { text: TEXT.clipBroken }), button(TEXT.tryAgain, load, 'quiet small'))),
     });
     box.replaceChildren(video);
     soon.observe(video);
@@ -180,7 +182,7 @@ function clip(job, address) {
 }
 
 function outside(address) {
-  return element('a', { href: address, target: '_blank', rel: 'noopener noreferrer', title: new URL(address).origin, text: 'Open the clip by itself' });
+  return element('a', { href: address, target: '_blank', rel: 'noopener noreferrer', title: new URL(address).origin, text: TEXT.openClip });
 }
 
 function day(at) {

@@ -1,8 +1,9 @@
-/** The form of a video: it shows what the picked model takes, says what is missing, and survives a reload. */
+/** The form of a video: shows the picked model's options, says what is missing, and survives a reload. */
 
 import { byId, element } from '../core/dom.js';
 import { offerVideoModels, price } from '../core/format.js';
 import { choice } from '../core/store.js';
+import { TEXT } from './strings.js';
 
 /** A draft beyond this many characters is not kept; the service takes far fewer. */
 const LONGEST_DRAFT = 20_000;
@@ -92,13 +93,18 @@ function keepDraft() {
   if (text.length <= LONGEST_DRAFT) choice.set('video-draft', text);
 }
 
+/** The catalog's remarks; `requires image_url` is said in words. */
+function remarksOf({ remarks, image }) {
+  return image === 'required' ? TEXT.pictureRequired : remarks;
+}
+
 /** Shows what this model takes, and only that. */
 function followModel({ duration, aspect_ratio: aspect }) {
   const model = picked();
   const required = model.image === 'required';
-  byId('video-generate').textContent = `Generate · ${price(model.price_micros)}`;
-  byId('video-model-hint').textContent = model.remarks;
-  byId('video-image-label').textContent = `Picture to start from (${required ? 'required' : 'optional'})`;
+  byId('video-generate').textContent = TEXT.generate(price(model.price_micros));
+  byId('video-model-hint').textContent = remarksOf(model);
+  byId('video-image-label').textContent = TEXT.picture(required);
   byId('video-image').required = required;
   showDurations(model, duration ?? catalog.defaults.duration);
   showAspect(model, aspect ?? catalog.defaults.aspect_ratio);
@@ -106,24 +112,23 @@ function followModel({ duration, aspect_ratio: aspect }) {
 }
 
 function showDurations({ durations }, wanted) {
-  const legend = element('legend', { text: 'Length' });
+  const legend = element('legend', { text: TEXT.length });
   if (durations.kind === 'one_of') {
     const preset = durations.values.includes(wanted) ? wanted : nearest(durations.values, wanted);
     return byId('video-duration').replaceChildren(legend, element('div', { class: 'choices' }, ...durations.values.map((value) =>
-      radio('duration', value, `${value} s`, value === preset))));
+      radio('duration', value, TEXT.seconds(value), value === preset))));
   }
   const { min, max } = durations;
   const value = Math.min(max, Math.max(min, wanted));
-  const shown = element('output', { for: 'video-seconds', text: `${value} s` });
+  const shown = element('output', { for: 'video-seconds', text: TEXT.seconds(value) });
   const range = element('input', {
-    id: 'video-seconds', type: 'range', min, max, step: 1, value, 'aria-label': 'Length in seconds', 'aria-describedby': 'video-seconds-hint',
-    input: () => { shown.textContent = `${range.value} s`; },
+    id: 'video-seconds', type: 'range', min, max, step: 1, value, 'aria-label': TEXT.lengthInSeconds, 'aria-describedby': 'video-seconds-hint',
+    input: () => { shown.textContent = TEXT.seconds(range.value); },
   });
   byId('video-duration').replaceChildren(legend, element('div', { class: 'range' }, range, shown), element('p', {
     id: 'video-seconds-hint', class: 'hint',
     text: durations.kind === 'unstated'
-      ? `The price list does not say which lengths this model makes; ${min} to ${max} s is what the service takes overall.`
-      : `${min} to ${max} seconds, at the same price`,
+      ? TEXT.lengthUnstated(min, max) : TEXT.lengthRange(min, max),
   }));
 }
 
@@ -131,10 +136,9 @@ const nearest = (values, wanted) => values.reduce((best, value) =>
   (Math.abs(value - wanted) < Math.abs(best - wanted) ? value : best));
 
 function showAspect({ aspect_ratio: rule }, wanted) {
-  const names = { '16:9': 'Landscape 16:9', '9:16': 'Portrait 9:16' };
   byId('video-aspect').hidden = rule === 'ignored';
-  byId('video-aspect').replaceChildren(element('legend', { text: 'Shape' }), element('div', { class: 'choices' },
-    ...catalog.aspect_ratios.map((ratio) => radio('aspect', ratio, names[ratio] ?? ratio, ratio === wanted))));
+  byId('video-aspect').replaceChildren(element('legend', { text: TEXT.shape }), element('div', { class: 'choices' },
+    ...catalog.aspect_ratios.map((ratio) => radio('aspect', ratio, TEXT.shapes[ratio] ?? ratio, ratio === wanted))));
 }
 
 function radio(name, value, text, on) {
@@ -147,7 +151,7 @@ const lengthOf = (text) => [...text].length;
 function showCount() {
   const used = lengthOf(byId('video-prompt').value);
   const most = catalog.limits.prompt_characters;
-  byId('video-count').textContent = `${used} of ${most} characters`;
+  byId('video-count').textContent = TEXT.characters(used, most);
   byId('video-count').classList.toggle('over', used > most);
 }
 
@@ -156,15 +160,15 @@ const CLOSED = /^[^.:]+\.?$|\.(local|localhost|internal|lan|home|corp)\.?$|^(0|1
 
 const MISSING = {
   prompt: (text) => {
-    if (!text) return 'Say what the video should show.';
+    if (!text) return TEXT.sayWhat;
     const over = lengthOf(byId('video-prompt').value) - catalog.limits.prompt_characters;
-    return over > 0 ? `Shorten it by ${over} characters.` : '';
+    return over > 0 ? TEXT.shorten(over) : '';
   },
   image: (text) => {
-    if (!text) return picked().image === 'required' ? `${picked().id} needs the web address of a picture.` : '';
-    if (!/^https?:\/\//i.test(text) || !URL.canParse(text)) return 'A public web address, please: it begins with https:// or http://';
+    if (!text) return picked().image === 'required' ? TEXT.needsPicture(picked().id) : '';
+    if (!/^https?:\/\//i.test(text) || !URL.canParse(text)) return TEXT.notAnAddress;
     const { hostname } = new URL(text);
-    return CLOSED.test(hostname) ? `A public web address, please: ${hostname} is not public.` : '';
+    return CLOSED.test(hostname) ? TEXT.notPublic(hostname) : '';
   },
 };
 
@@ -177,12 +181,12 @@ function complain(faults) {
   }
 }
 
-/** A dropped or pasted file would make the browser leave the page, or vanish without a word. */
+/** A dropped file would make the browser leave the page; a pasted one would vanish silently. */
 function refuseFiles(form) {
   const refuse = (event, { files } = {}) => {
     if (!files?.length) return;
     event.preventDefault();
-    complain([['image', 'A public URL, please: files cannot be uploaded here.']]);
+    complain([['image', TEXT.noFiles]]);
     byId('video-image').focus();
   };
   form.addEventListener('dragover', (event) => event.dataTransfer?.types.includes('Files') && event.preventDefault());

@@ -1,6 +1,7 @@
-/** The list of videos: what is under way first, then the newest; searched and shown in parts. */
+/** The list of videos: running ones first, then the newest; searchable, shown in parts. */
 
 import { byId, say } from '../core/dom.js';
+import { TEXT } from './strings.js';
 
 /** As many as are shown at once, and added by a click. */
 const PART = 12;
@@ -11,7 +12,7 @@ const MANY = 7;
 const entries = new Map();
 let most = PART;
 
-/** Begins, with an empty list; that it is empty is said by `arrange`, once that is known. */
+/** Begins with an empty list; `arrange` says so once it is known to be empty. */
 export function startGallery() {
   byId('jobs-search').addEventListener('input', narrow);
   byId('jobs-filter').addEventListener('change', narrow);
@@ -70,8 +71,8 @@ export function arrange() {
   byId('jobs-tools').hidden = entries.size < MANY;
   byId('jobs-none').hidden = entries.size === 0 || matching.length > 0;
   byId('jobs-more').hidden = matching.length <= most;
-  byId('jobs-more').textContent = `Show ${Math.min(PART, matching.length - most)} more`;
-  say('jobs-count', entries.size === 0 ? '' : matching.length === entries.size ? `${entries.size}` : `${matching.length} of ${entries.size}`);
+  byId('jobs-more').textContent = TEXT.showMore(Math.min(PART, matching.length - most));
+  say('jobs-count', entries.size === 0 ? '' : TEXT.count(matching.length, entries.size));
 }
 
 /**

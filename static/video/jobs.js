@@ -5,6 +5,7 @@ import { read } from '../core/site.js';
 import { isNobody, jobs as shelf, whenChangedElsewhere } from '../core/store.js';
 import { understand } from './status.js';
 import { follow, isPassing, lead } from './stream.js';
+import { TEXT } from './strings.js';
 
 /**
  * A job: `{id, payload, costMicros, at, open, left, body, trouble, took}`. `open`: it is being watched; `left`: the
@@ -46,7 +47,7 @@ export async function takeIn({ reply, payload, costMicros, at }) {
   if (before?.removed || before?.payload.prompt) return;
   await keep({
     id: id ?? `unnamed-${at}`, costMicros, at, open: Boolean(id), left: false, body: id ? null : reply.raw, took: null,
-    trouble: id ? null : 'The order was accepted, but the answer names no job to ask after.', ...before, payload,
+    trouble: id ? null : TEXT.noJob, ...before, payload,
   }, {});
   watchOpen();
 }
@@ -137,7 +138,7 @@ async function stumbled(id, problem) {
   const job = known.get(id);
   if (!job?.open) return;
   const goesOn = isPassing(problem);
-  const trouble = goesOn ? `${sentence(problem)} The video goes on; looking again soon.` : sentence(problem);
+  const trouble = goesOn ? TEXT.goesOn(sentence(problem)) : sentence(problem);
   await keep({ ...job, trouble, open: goesOn }, {});
   watchOpen();
 }

@@ -1,13 +1,14 @@
-/** Orders that are not jobs yet: on their way, refused, or of unknown outcome. */
+/** Orders that are not jobs yet: on their way, refused, or with an unknown outcome. */
 
 import { canAskAgain, commit, draft, follow, forget, serverRemembers, whenSettled } from '../core/buying.js';
-import { announce, button, element } from '../core/dom.js';
+import { announce, element } from '../core/dom.js';
 import { price } from '../core/format.js';
-import { problemCard, sentence } from '../core/problems.js';
+import { problemCard, spoken } from '../core/problems.js';
 import { read } from '../core/site.js';
 import { isNobody, purchases, whenChangedElsewhere } from '../core/store.js';
 import { place, unplace } from './gallery.js';
 import { takeIn, takeUp } from './jobs.js';
+import { TEXT } from './strings.js';
 
 /** What stands in the list, by key. */
 const shown = new Map();
@@ -20,23 +21,20 @@ let putBack, askAnew;
 export async function startOrders({ replay }, { reuse, again }) {
   [putBack, askAnew] = [reuse, again];
   serverRemembers(replay);
-  whenSettled('video', settle, (record) => wait(record, 'Another tab is waiting for this order'));
+  whenSettled('video', settle, (record) => wait(record, TEXT.orderedElsewhere));
   whenChangedElsewhere((name) => name === 'purchases' && void refresh());
   for (const record of await purchases.all()) {
     if (record.kind === 'video' && !OVER.includes(record.state)) await settle(record, true);
   }
 }
 
-const NAMES = { refused: 'Not ordered', charged: 'Charged, without a video', unknown: 'Outcome unknown' };
-const UNKNOWN = 'Do not order it anew before this is known. Asking is safe; this page also asks by itself when it is opened or back online. '
-  + 'If it was accepted, it becomes a video here.';
 const OVER = ['done', 'forgotten'];
 
 /** Buys one video. */
 export async function order(payload, costMicros) {
   const record = draft({ kind: 'video', payload, costMicros, about: {} });
-  wait(record, `Ordering from ${payload.model}`);
-  announce('Ordering the video.');
+  wait(record, TEXT.orderingFrom(payload.model));
+  announce(TEXT.ordering);
   await commit(record);
 }
 
@@ -48,7 +46,7 @@ export async function lookElsewhere() {
 }
 
 /** Orders of exactly this that are on their way or of unknown outcome. */
-export function openTwins(payload) {
+export function openDuplicates(payload) {
   return [...shown.values()].filter((record) => record.state !== 'refused' && JSON.stringify(record.payload) === JSON.stringify(payload));
 }
 
@@ -69,32 +67,33 @@ async function settle(record, old = false) {
     clear(record.key);
     await takeIn(record);
     lookElsewhere().catch(() => {});
-    return announce(`Ordered for ${price(record.costMicros)}. The video is being made.`);
+    return announce(TEXT.ordered(price(record.costMicros)));
   }
-  if (!record.problem) return wait(record, 'Asking what became of this order');
+  if (!record.problem) return wait(record, TEXT.checking);
   left.delete(record.key);
   const problem = problemCard(record.problem, offers(record), { fresh: !old, cost: price(record.costMicros) });
-  const advice = record.state === 'unknown' ? element('p', { class: 'hint', text: UNKNOWN }) : null;
+  // Only where the card offers to check.
+  const advice = record.state === 'unknown' && canAskAgain(record) ? element('p', { class: 'hint', text: TEXT.doNotReorder }) : null;
   show(record, element('div', {}, problem, advice), !old);
-  if (!old) announce(sentence(record.problem));
+  if (!old) announce(spoken(record.problem));
 }
 
 function wait(record, text) {
   const stop = () => {
     left.add(record.key);
     wait(record, '');
-    announce('You stopped waiting for this order.');
+    announce(TEXT.stoppedWaiting);
   };
   show(record, left.has(record.key)
-    ? element('p', { class: 'pending still', text: 'You stopped waiting. It cannot be cancelled and may be charged: if it was accepted, the video appears here' })
+    ? element('p', { class: 'pending still', text: TEXT.stopped })
     : element('div', {}, element('p', { class: 'pending', text }),
-      element('div', { class: 'actions' }, button('Stop waiting (it may still be charged)', stop, 'quiet small'))));
+      element('div', { class: 'actions' }, element('button', { type: 'button', class: 'quiet small', text: TEXT.stopWaiting, title: TEXT.stopWaitingHint, click: stop }))));
 }
 
 function show(record, content, inView = false) {
   shown.set(record.key, { ...record });
-  const item = element('li', { id: `order-${record.key}`, class: 'order' }, element('article', { class: 'card', 'aria-label': `Order from ${record.payload.model}` },
-    element('p', { class: 'state' }, element('span', { class: `chip ${record.state}`, text: NAMES[record.state] ?? 'On its way' })),
+  const item = element('li', { id: `order-${record.key}`, class: 'order' }, element('article', { class: 'card', 'aria-label': TEXT.orderBy(record.payload.model) },
+    element('p', { class: 'state' }, element('span', { class: `chip ${record.state}`, text: TEXT.orderStates[record.state] ?? TEXT.onItsWay })),
     element('p', { class: 'plain clamp', text: record.payload.prompt }),
     element('p', { class: 'hint', text: `${record.payload.model} · ${record.payload.duration} s · ${price(record.costMicros)}` }),
     content));
@@ -119,11 +118,11 @@ function offers(record) {
     await forget(record);
   };
   const same = async () => {
-    wait(record, 'Asking what became of this order. It is not bought twice.');
+    wait(record, TEXT.checking);
     await commit(record);
   };
   const atRisk = async () => {
-    wait(record, `Ordering again from ${record.payload.model}`);
+    wait(record, TEXT.orderingAgain(record.payload.model));
     await commit(record, { atRisk: true });
   };
   const settled = record.state === 'unknown' && (canAskAgain(record) ? { same } : { atRisk });

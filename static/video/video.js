@@ -1,6 +1,6 @@
 /** The video view: a form that follows the picked model's rules, a purchase that is confirmed first, and what became of each. */
 
-import { announce, byId, say, unrepeated } from '../core/dom.js';
+import { announce, byId, say, unbroken, unrepeated } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
 import { sentence } from '../core/problems.js';
 import { alertOfEnd, startAlerts } from './alerts.js';
@@ -8,7 +8,8 @@ import { card } from './card.js';
 import { clearPrompt, fillIn, isComplete, payload, picked, startForm } from './form.js';
 import { arrange, place, startGallery, unplace } from './gallery.js';
 import { all, standing, startJobs } from './jobs.js';
-import { lookElsewhere, openTwins, order, startOrders } from './orders.js';
+import { lookElsewhere, openDuplicates, order, startOrders } from './orders.js';
+import { TEXT } from './strings.js';
 
 /** For so long after an order, an equal one is remarked on: it may be a mistake. */
 const RECENT = 24 * 60 * 60 * 1000;
@@ -64,9 +65,9 @@ function ask() {
   if (!isComplete()) return;
   const wanted = payload();
   const cost = price(picked().price_micros);
-  byId('video-confirm-text').textContent = `One video of ${wanted.duration} seconds by ${wanted.model} for ${cost}? It cannot be cancelled once it is ordered.`;
+  byId('video-confirm-text').replaceChildren(...unbroken(TEXT.sure(wanted.duration, wanted.model, cost), wanted.model));
   byId('video-confirm-duplicate').textContent = duplicate(wanted);
-  byId('video-yes').textContent = `Yes, spend ${cost}`;
+  byId('video-yes').textContent = TEXT.spend(cost);
   byId('video-confirm').hidden = false;
   byId('video-actions').hidden = true;
   // Not on "Yes": a second Enter must not spend.
@@ -76,11 +77,11 @@ function ask() {
 
 /** That exactly this was ordered already, if it was. */
 function duplicate(wanted) {
-  if (openTwins(wanted).length) return 'You have ordered exactly this already; what became of it is shown below “Your videos”.';
+  if (openDuplicates(wanted).length) return TEXT.duplicateOpen;
   const text = JSON.stringify(wanted);
   const before = all().filter((job) => Date.now() - job.at < RECENT && JSON.stringify(job.payload) === text).at(-1);
   if (!before) return '';
-  return `You ordered exactly this ${clock(Date.now() - before.at)} ago already${before.open ? '; it is still being made' : ''}.`;
+  return TEXT.duplicate(clock(Date.now() - before.at), before.open);
 }
 
 function askedNothing() {
@@ -91,10 +92,10 @@ function askedNothing() {
 /** Second click: buys. */
 async function buy() {
   const wanted = payload();
-  const { price_micros: price } = picked();
+  const { price_micros: toll } = picked();
   askedNothing();
   byId('video-generate').focus();
-  const ordered = order(wanted, price);
+  const ordered = order(wanted, toll);
   clearPrompt();
   await ordered;
 }
@@ -122,21 +123,21 @@ function show(job, { ended, removed, first }) {
   const before = cards.get(job.id);
   // The prompt of a video is learned when an order turns out to be the one that made it.
   if (before?.prompt === prompt) before.draw(job);
-  else cards.set(job.id, card(job, { mediaOrigins: catalog.jobs.media_origins ?? [], reuse }));
+  else cards.set(job.id, card(job, { mediaOrigins: catalog.jobs.media_origins ?? [], isSandbox: catalog.mode === 'sandbox', reuse }));
   const { phase } = standing(job);
   place(id, {
     item: cards.get(job.id).item, at: job.at, rank: phase === 'open' ? 1 : 2, phase, text: `${prompt} ${model} ${job.id}`.toLowerCase(),
   });
   if (!ended) return;
-  const text = phase === 'finished' ? 'A video is finished.' : 'A video could not be made.';
+  const text = phase === 'finished' ? TEXT.finishedNews : TEXT.failedNews;
   announce(text);
   alertOfEnd(job, text, first);
 }
 
 function showConnection(problem) {
   const text = !problem ? ''
-    : problem.code === 'offline' ? 'You are offline. Videos go on being made; this page looks again when you are back.'
-      : problem.code === 'connection_lost' ? 'The service cannot be reached right now. Videos go on being made; looking again soon.'
-        : `${sentence(problem)} Videos go on being made; looking again soon.`;
+    : problem.code === 'offline' ? TEXT.offline
+      : problem.code === 'connection_lost' ? TEXT.unreachable
+        : TEXT.connection(sentence(problem));
   say('jobs-connection', text);
 }

@@ -167,12 +167,14 @@ export interface Catalog {
   access: 'open' | 'members' | 'jwt';
   chat: ChatModel[];
   video: VideoModel[];
-  defaults: { video_model: string; duration: number; aspect_ratio: string };
+  defaults: { chat_model: string; video_model: string; duration: number; aspect_ratio: string };
   limits: { prompt_characters: number; chat_body_bytes: number; video_body_bytes: number };
   aspect_ratios: string[];
   roles: string[];
   /** Which words of a status body mean what, and where finished videos may be played from. */
   jobs: { finished: string[]; failed: string[]; result: string[]; media_origins: string[] };
+  /** System messages that the page offers. */
+  presets: { name: string; system: string }[];
   /** Words in a prompt that make the sandbox misbehave; none where the gateway is live. */
   sandbox_faults: { word: string; does: string }[];
   /** For how long a key is known, and the name of the memory that knows it. */

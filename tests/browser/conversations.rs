@@ -93,7 +93,7 @@ fn conversations_are_searched_renamed_deleted_and_brought_back() {
     page.wait_until("document.activeElement.id === 'chat-heading'");
     page.evaluate("void (document.getElementById('search').value = '')");
     page.find(("searchbox", "Search conversations")).fill("zzzz");
-    page.wait_for_text("Nothing was found.");
+    page.wait_for_text("No conversations match.");
     page.evaluate("(() => { const field = document.getElementById('search'); field.value = ''; field.dispatchEvent(new Event('input')); })()");
 
     page.find(("button", "Delete Towers by the sea")).click();
@@ -108,7 +108,31 @@ fn conversations_are_searched_renamed_deleted_and_brought_back() {
 }
 
 #[test]
-fn what_is_exported_can_be_imported_and_nothing_is_overwritten() {
+fn pinned_conversation_stands_on_top_and_search_shows_where_it_found_the_words() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    ask(&page, "About lighthouses\nand about the sea in winter");
+    begin(&page, "About bridges");
+    page.find(("button", "Pin About lighthouses")).click();
+    titles(&page, "About lighthouses,About bridges");
+    page.wait_until("document.activeElement.getAttribute('aria-label') === 'Pin About lighthouses' && document.activeElement.ariaPressed === 'true'");
+    page.reload();
+    titles(&page, "About lighthouses,About bridges");
+    page.wait_until("document.querySelector('#conversations h3').textContent === 'Pinned'");
+    page.find(("searchbox", "Search conversations")).fill("WINTER");
+    titles(&page, "About lighthouses");
+    page.wait_until("document.querySelector('.snippet mark').textContent === 'winter'");
+    assert_eq!(
+        page.evaluate(
+            "document.querySelector('.snippet').textContent.includes('about the sea in winter')"
+        ),
+        true
+    );
+    page.screenshot("conversations-search");
+}
+
+#[test]
+fn exported_conversations_import_without_overwriting() {
     let gate = Gate::start();
     let page = open(&gate);
     ask(&page, "About lighthouses");
@@ -122,15 +146,18 @@ fn what_is_exported_can_be_imported_and_nothing_is_overwritten() {
     assert_eq!(turn.get("key"), None, "a key asks for an answer: it stays here");
 
     import(&page, &file);
-    assert!(told(&page).ends_with("0 imported, 2 were here already."));
+    assert!(told(&page).ends_with("0 added, 2 already here."));
     page.find(("button", "Delete About bridges")).click();
     titles(&page, "About lighthouses");
     import(&page, &file);
-    assert!(told(&page).ends_with("1 imported, 1 were here already."));
+    assert!(told(&page).ends_with("1 added, 1 already here."));
     titles(&page, "About bridges,About lighthouses");
     import(&page, &file.replace("\"question\": \"About bridges\"", "\"question\": \"Another\""));
     let copied = told(&page);
-    assert!(copied.contains("1 differ from what is here and came in as copies"), "{copied}");
+    assert!(
+        copied.contains("1 added as copies, because they differ from what is here"),
+        "{copied}"
+    );
     page.wait_until(&format!("{TITLES}.split(',').length === 3"));
 
     page.reload();
@@ -146,7 +173,7 @@ fn what_is_exported_can_be_imported_and_nothing_is_overwritten() {
 }
 
 #[test]
-fn a_file_that_is_no_export_is_refused_in_words_and_changes_nothing() {
+fn import_of_another_file_is_refused_and_changes_nothing() {
     let gate = Gate::start();
     let page = open(&gate);
     ask(&page, "About lighthouses");
@@ -159,26 +186,26 @@ fn a_file_that_is_no_export_is_refused_in_words_and_changes_nothing() {
     };
     for (file, says) in [
         ("{".to_owned(), "it is not JSON."),
-        ("[1]".to_owned(), "it is no export of this page."),
-        (wrong("/version", json!(2)), "it is of version 2, and this page reads version 1."),
-        (wrong("/conversations", json!({})), "conversations is not a list."),
+        ("[1]".to_owned(), "it is not an export of this page."),
+        (wrong("/version", json!(2)), "it has version 2, and this page reads version 1."),
+        (wrong("/conversations", json!({})), "expected conversations to be a list."),
         (
             wrong("/conversations/1/turns/0/answer", json!(7)),
-            "conversations[1].turns[0].answer is not text or null.",
+            "expected conversations[1].turns[0].answer to be text or null.",
         ),
         (
             wrong("/conversations/0/turns/0/answer", json!(null)),
-            "conversations[0].turns[0].answer is not text.",
+            "expected conversations[0].turns[0].answer to be text.",
         ),
         (
             wrong("/conversations/0/turns/0/state", json!("sent")),
-            "conversations[0].turns[0].state is not one of",
+            "expected conversations[0].turns[0].state to be one of",
         ),
         (
             wrong("/conversations/0/turns/0/costMicros", json!(0.5)),
-            "costMicros is not a whole number",
+            "costMicros to be a whole number",
         ),
-        (wrong("/conversations/0/at", json!("now")), "conversations[0].at is not a time."),
+        (wrong("/conversations/0/at", json!("now")), "expected conversations[0].at to be a time."),
     ] {
         import(&page, &file);
         let told = told(&page);
@@ -203,7 +230,7 @@ const MANY: &str = "new Promise((done) => {
 })";
 
 #[test]
-fn two_hundred_conversations_and_a_long_one_are_no_trouble() {
+fn two_hundred_conversations_and_a_long_one_stay_usable() {
     let gate = Gate::start();
     let page = open(&gate);
     page.evaluate(MANY);
@@ -239,7 +266,7 @@ const FULL_WHILE_READING: &str = "import(document.querySelector('link[href$=\"/s
 })";
 
 #[test]
-fn what_could_not_be_written_stays_in_memory_though_all_was_read_meanwhile() {
+fn unsaved_record_stays_in_memory_after_a_full_read() {
     let gate = Gate::start();
     let page = open(&gate);
     assert_eq!(page.evaluate(FULL_WHILE_READING), "false,newer,newer");

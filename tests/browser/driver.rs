@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::gate::Gate;
 use crate::page::Page;
-use crate::people::{sign_in, signed_in};
+use crate::sign_in::{sign_in, sign_out, signed_in};
 use crate::site::Site;
 use crate::watch::Tamper;
 
@@ -24,7 +24,7 @@ const EMPTY: &str =
     "<!doctype html><html lang=en><title>empty</title><link rel=icon href='data:,'><h1>Empty</h1>";
 
 #[test]
-fn a_form_is_filled_by_role_and_name_with_real_events() {
+fn driver_fills_a_form_by_role_and_name_with_real_events() {
     let site = Site::serve("", FORM);
     let page = Page::new(&site.origin);
     page.goto(&site.origin);
@@ -45,19 +45,19 @@ fn a_form_is_filled_by_role_and_name_with_real_events() {
 
 /// Chromium's tab crashed, within two rounds, when the number of a document that has just gone was looked up.
 #[test]
-fn elements_may_be_looked_for_while_a_page_gives_way_to_the_next_one() {
+fn driver_finds_elements_during_navigation() {
     let gate = Gate::start_for_members();
     let ann = gate.member(&["add", "ann"]);
     let page = signed_in(&gate, &ann);
     for _ in 0..10 {
-        page.find(("button", "Sign out")).click();
+        sign_out(&page);
         page.find(("textbox", "Your token"));
         sign_in(&page, &ann);
     }
 }
 
 #[test]
-fn every_kind_of_fault_is_noticed() {
+fn driver_notices_every_kind_of_page_error() {
     let policy =
         "Content-Security-Policy: script-src 'self'; require-trusted-types-for 'script'\r\n";
     #[rustfmt::skip]
@@ -93,7 +93,7 @@ fn every_kind_of_fault_is_noticed() {
 
 #[test]
 #[should_panic(expected = "the page has faults")]
-fn a_fault_fails_the_test_that_did_not_expect_it() {
+fn unexpected_page_error_fails_the_test() {
     let site = Site::serve("", EMPTY);
     let page = Page::new(&site.origin);
     page.goto(&site.origin);
@@ -101,7 +101,7 @@ fn a_fault_fails_the_test_that_did_not_expect_it() {
 }
 
 #[test]
-fn an_expected_fault_and_an_allowed_origin_fail_nothing() {
+fn expected_page_error_and_allowed_origin_pass() {
     let site = Site::serve("", EMPTY);
     let other = Site::serve("Access-Control-Allow-Origin: *\r\n", EMPTY);
     let mut page = Page::new(&site.origin);
@@ -113,7 +113,7 @@ fn an_expected_fault_and_an_allowed_origin_fail_nothing() {
 }
 
 #[test]
-fn the_network_can_be_lost_and_tampered_with() {
+fn driver_can_drop_and_tamper_with_the_network() {
     let site = Site::serve("", EMPTY);
     let mut page = Page::new(&site.origin);
     page.expect_errors(&["Failed to load resource"]);
@@ -140,7 +140,7 @@ fn the_network_can_be_lost_and_tampered_with() {
 }
 
 #[test]
-fn a_page_is_seen_small_dark_and_in_forced_colors() {
+fn driver_emulates_small_dark_and_forced_color_pages() {
     let site = Site::serve("", EMPTY);
     let page = Page::new(&site.origin);
     page.resize(320, 640);

@@ -96,7 +96,7 @@ fn start(origin: &str) -> Gate {
 }
 
 #[test]
-fn a_page_of_another_origin_chats_by_the_element_and_by_the_client() {
+fn page_of_another_origin_chats_with_widget_and_client() {
     let (host, gate) = Host::serve(start);
     let page = host.open(&gate);
     page.find(MESSAGE).fill("Good morning");
@@ -110,7 +110,7 @@ fn a_page_of_another_origin_chats_by_the_element_and_by_the_client() {
 }
 
 #[test]
-fn a_page_of_another_origin_makes_a_video_in_two_steps_and_it_plays() {
+fn page_of_another_origin_orders_a_video_in_two_steps_and_plays_it() {
     let (host, gate) = Host::serve(start);
     let page = host.open(&gate);
     page.find(PROMPT).fill("A lighthouse at dusk");
@@ -122,7 +122,7 @@ fn a_page_of_another_origin_makes_a_video_in_two_steps_and_it_plays() {
 }
 
 #[test]
-fn the_elements_fit_a_phone() {
+fn widgets_fit_a_phone() {
     let (host, gate) = Host::serve(start);
     let page = host.open(&gate);
     page.find(("combobox", "Seconds"));
@@ -134,7 +134,7 @@ fn the_elements_fit_a_phone() {
 }
 
 #[test]
-fn an_answer_that_is_lost_on_its_way_is_asked_for_again_and_costs_one_charge() {
+fn lost_reply_is_retried_and_charged_once() {
     let (host, gate) = Host::serve(start);
     let mut page = host.open(&gate);
     page.expect_errors(&["net::ERR", "Failed to load resource"]);
@@ -150,7 +150,7 @@ fn an_answer_that_is_lost_on_its_way_is_asked_for_again_and_costs_one_charge() {
 }
 
 #[test]
-fn the_client_sends_again_what_cannot_be_bought_twice_and_tells_the_rest() {
+fn client_retries_only_what_cannot_be_bought_twice() {
     let gate = Gate::start();
     let page = Page::new(&gate.origin);
     page.goto(&gate.origin);
@@ -159,7 +159,7 @@ fn the_client_sends_again_what_cannot_be_bought_twice_and_tells_the_rest() {
 
 /// The page buys through what others embed, and keeps in IndexedDB what they keep themselves.
 #[test]
-fn each_row_of_the_clients_table_holds_for_the_pages_store() {
+fn client_retry_table_holds_for_the_pages_store() {
     let gate = Gate::start();
     let page = Page::new(&gate.origin);
     page.goto(&gate.origin);
@@ -170,7 +170,7 @@ fn each_row_of_the_clients_table_holds_for_the_pages_store() {
 }
 
 #[test]
-fn a_site_that_is_not_listed_can_load_the_client_and_buy_nothing() {
+fn unlisted_site_loads_the_client_and_buys_nothing() {
     let (host, gate) = Host::serve(|_| Gate::start());
     let mut page = host.open(&gate);
     page.expect_errors(&["CORS policy", "CorsIssue", "Failed to load resource", "net::ERR"]);
@@ -186,7 +186,7 @@ fn a_site_that_is_not_listed_can_load_the_client_and_buy_nothing() {
 }
 
 #[test]
-fn a_video_is_ordered_as_the_form_says_through_a_change_of_mind() {
+fn changed_video_order_is_sent_as_the_form_shows_it() {
     let shop = Shop::open(None);
     let upstream = Upstream::start(|heard| match heard.method.as_str() {
         "POST" => Reply::video("job-1"),

@@ -8,7 +8,8 @@ use crate::support::Server;
 use crate::support::process::run;
 use crate::support::server::exchange;
 
-const SETTINGS: &[(&str, &str)] = &[("TOLLGATE_SANDBOX__JOB_TIME", "2s")];
+const SETTINGS: &[(&str, &str)] =
+    &[("TOLLGATE_SANDBOX__JOB_TIME", "2s"), ("TOLLGATE_PAGE__DEFAULT_MODEL", "alpha-sonnet-4.5")];
 const MEMBERS: &[(&str, &str)] =
     &[("TOLLGATE_ACCESS__MODE", "members"), ("TOLLGATE_STORE__URL", "sqlite:tollgate.db")];
 /// How every secret of the gateway begins.

@@ -21,7 +21,7 @@ const BUYS: &str = "
 
 /// Money 5, with the client as it is served. A ledger in memory is another one after a restart, as one is that was restored in place.
 #[test]
-fn client_buys_nothing_twice_from_a_server_that_lost_its_ledger_after_the_look() {
+fn client_buys_nothing_twice_after_the_server_loses_its_ledger() {
     let shop = Shop::open(None);
     let upstream = Upstream::start(|heard| match heard.method.as_str() {
         "POST" => Reply::video(&format!("job-{}", heard.number)),

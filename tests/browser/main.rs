@@ -1,31 +1,33 @@
 //! Guarantees that only a real browser can check: Chromium opens the page that the real binary serves.
 #![cfg(test)]
 
-mod chatting;
+mod appearance;
+mod chat;
 mod chromium;
 mod clips;
 mod conversations;
+mod documented_snippets;
 mod driver;
 mod element;
-mod elsewhere;
 mod embedding;
 mod gate;
-mod kept;
+mod kept_purchases;
+mod keyboard;
 mod ledgers;
-mod looks;
 #[path = "../support/markdown.rs"]
 #[expect(dead_code, reason = "blocks are all that is read here")]
 mod markdown;
 mod openai_sdk;
+mod other_browsers;
 mod page;
-mod pasted;
-mod people;
+mod page_load;
 mod purchases;
 mod scenarios;
-mod shared;
+mod shared_storage;
+mod shell;
 mod shop;
+mod sign_in;
 mod site;
-mod start;
 #[path = "../support/mod.rs"]
 #[expect(dead_code, reason = "the page needs some of it")]
 mod support;

@@ -64,7 +64,7 @@ fn run(page: &Page, gate: &str, options: &str, errand: &str) -> Value {
 }
 
 #[test]
-fn a_chat_is_bought_whole_and_as_a_stream_and_its_headers_can_be_read() {
+fn chat_is_bought_whole_and_streamed_with_readable_headers() {
     let (_shop, gate, page) = listed();
     let whole = format!(
         "const {{ data, response, request_id }} = await ai.chat.completions.create({CHAT}).withResponse();
@@ -89,7 +89,7 @@ fn a_chat_is_bought_whole_and_as_a_stream_and_its_headers_can_be_read() {
 }
 
 #[test]
-fn a_video_is_ordered_polled_at_the_pace_that_is_told_and_downloaded() {
+fn video_is_ordered_polled_at_the_given_interval_and_downloaded() {
     let (_shop, gate, page) = listed();
     let told = run(
         &page,
@@ -113,7 +113,7 @@ fn a_video_is_ordered_polled_at_the_pace_that_is_told_and_downloaded() {
 }
 
 #[test]
-fn a_refusal_can_be_read_and_costs_nothing() {
+fn refusal_is_readable_and_free() {
     let (_shop, gate, mut page) = listed();
     page.expect_errors(&["Failed to load resource"]);
     let errand = "return await ai.chat.completions.create({ model: 'gpt-4o', messages: [] });";
@@ -125,7 +125,7 @@ fn a_refusal_can_be_read_and_costs_nothing() {
 }
 
 #[test]
-fn an_answer_that_is_lost_on_its_way_is_asked_for_again_by_the_sdk_and_costs_one_charge() {
+fn lost_reply_is_retried_by_the_sdk_and_charged_once() {
     let (_shop, gate, mut page) = listed();
     page.expect_errors(&["net::ERR", "Failed to load resource"]);
     page.tamper("*/v1/chat/completions", Tamper::LoseReply);
@@ -158,7 +158,7 @@ fn models_are_listed() {
 }
 
 #[test]
-fn a_page_whose_origin_is_not_listed_is_refused_and_buys_nothing() {
+fn page_of_an_unlisted_origin_is_refused_and_buys_nothing() {
     let shop = shop();
     let gate =
         Gate::start_with(&[("TOLLGATE_ACCESS__ALLOWED_ORIGINS", "[\"http://localhost:1\"]")]);
@@ -176,7 +176,7 @@ fn a_page_whose_origin_is_not_listed_is_refused_and_buys_nothing() {
 }
 
 #[test]
-fn what_the_document_shows_for_a_browser_works_as_it_is_written() {
+fn documented_browser_snippet_works_as_written() {
     let (_shop, gate, page) = listed();
     let text = markdown::read("docs/guide/openai.md");
     let shown = markdown::blocks(markdown::section(&text, "In a browser"), "js").concat();

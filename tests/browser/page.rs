@@ -21,8 +21,18 @@ const KEYS: &[(&str, &str, u32, &str)] = &[
     ("Escape", "Escape", 27, ""),
     ("ArrowUp", "ArrowUp", 38, ""),
     ("ArrowDown", "ArrowDown", 40, ""),
+    ("ArrowLeft", "ArrowLeft", 37, ""),
+    ("ArrowRight", "ArrowRight", 39, ""),
+    ("Delete", "Delete", 46, ""),
+    ("F2", "F2", 113, ""),
     (" ", "Space", 32, " "),
+    ("/", "Slash", 191, "/"),
+    ("?", "Slash", 191, "?"),
+    ("2", "Digit2", 50, "2"),
+    ("k", "KeyK", 75, "k"),
+    ("n", "KeyN", 78, "n"),
 ];
+const CONTROL: u32 = 2;
 const SHIFT: u32 = 8;
 
 /// A tab. At the end of the test, any fault that was not expected fails it.
@@ -177,14 +187,18 @@ impl Page {
         answer["result"]["value"].take()
     }
 
-    /// Presses and lets go of a key, such as `Enter` or `Shift+Tab`.
+    /// Presses and lets go of a key, such as `Enter`, `Shift+Tab` or `Control+k`.
     pub(crate) fn press(&self, chord: &str) {
-        let (modifiers, name) =
-            chord.strip_prefix("Shift+").map_or((0, chord), |name| (SHIFT, name));
+        let (modifiers, name) = match chord.split_once('+') {
+            Some(("Shift", name)) => (SHIFT, name),
+            Some(("Control", name)) => (CONTROL, name),
+            _ => (0, chord),
+        };
         let row = KEYS.iter().find(|(key, ..)| *key == name);
         let (key, code, number, text) = row.unwrap_or_else(|| panic!("no such key: {chord}"));
         for kind in ["keyDown", "keyUp"] {
-            let text = if kind == "keyDown" { *text } else { "" };
+            let types = kind == "keyDown" && modifiers != CONTROL;
+            let text = if types { *text } else { "" };
             let event = json!({"type": kind, "key": key, "code": code, "text": text,
                 "windowsVirtualKeyCode": number, "modifiers": modifiers});
             self.call("Input.dispatchKeyEvent", event);

@@ -2,11 +2,11 @@
 
 use crate::gate::Gate;
 use crate::page::Page;
-use crate::start::begin_with;
+use crate::page_load::begin_with;
 use crate::watch::Tamper;
 
 const MESSAGE: (&str, &str) = ("textbox", "Message");
-const ASK: (&str, &str) = ("button", "Ask for the answer (not charged twice)");
+const ASK: (&str, &str) = ("button", "Check again, free");
 const PAID: &str = "*/api/v1/chat";
 const MARKDOWN: &str = include_str!("../page/markdown.js");
 /// The price list names a ledger that the server has no more, as it does between a look and a restored backup. `posts` are the ledgers
@@ -58,18 +58,22 @@ fn lose_the_first_answer(gate: &Gate, page: &Page, then: Tamper) {
 }
 
 #[test]
-fn a_refusal_after_a_lost_answer_leaves_the_outcome_unknown_and_the_key_the_same() {
+fn refusal_after_a_lost_reply_keeps_outcome_unknown_and_key() {
     for (name, says, refusal) in [
-        ("limited", "You are faster than", Tamper::Answer(429, vec![PROBLEM], LIMITED)),
+        ("limited", "You are sending too fast", Tamper::Answer(429, vec![PROBLEM], LIMITED)),
         ("no-ledger", "Spending cannot be recorded", Tamper::Answer(503, vec![PROBLEM], NO_LEDGER)),
-        ("between", "Something on the way answered", Tamper::Answer(403, vec![], "blocked")),
+        (
+            "between",
+            "Something between this page and the service answered",
+            Tamper::Answer(403, vec![], "blocked"),
+        ),
         ("unreachable", "The connection was lost", Tamper::Refuse),
     ] {
         let gate = Gate::start();
         let page = open(&gate);
         lose_the_first_answer(&gate, &page, refusal);
         page.find(ASK);
-        page.wait_for_text("It may have been charged.");
+        page.wait_for_text("May be charged");
         assert!(!page.shows(("button", "Try again…")), "{name}: nothing is offered anew");
         let key = page.evaluate(KEYS);
         // A machine that is slow may have spent all attempts before the refusals began.
@@ -78,8 +82,10 @@ fn a_refusal_after_a_lost_answer_leaves_the_outcome_unknown_and_the_key_the_same
         page.find(ASK).click();
         page.patiently(|| (asked() > before).then_some(())).expect("it asks again");
         page.find(ASK);
-        page.wait_for_text(says);
-        page.wait_for_text("It may have been charged.");
+        page.wait_until(&format!(
+            "document.querySelector('.problem')?.textContent.includes('{says}')"
+        ));
+        page.wait_for_text("May be charged");
         page.screenshot(&format!("unknown-{name}"));
         page.stop_tampering();
         page.find(ASK).click();
@@ -90,7 +96,7 @@ fn a_refusal_after_a_lost_answer_leaves_the_outcome_unknown_and_the_key_the_same
 }
 
 #[test]
-fn a_connection_that_is_lost_after_the_post_costs_exactly_one_charge() {
+fn connection_lost_after_the_post_costs_one_charge() {
     let gate = Gate::start();
     let page = open(&gate);
     lose_the_first_answer(&gate, &page, Tamper::LoseReply);
@@ -100,7 +106,7 @@ fn a_connection_that_is_lost_after_the_post_costs_exactly_one_charge() {
 }
 
 #[test]
-fn a_reload_in_the_middle_of_a_purchase_costs_exactly_one_charge() {
+fn reload_during_a_purchase_costs_one_charge() {
     let gate = Gate::start();
     let page = open(&gate);
     page.find(MESSAGE).fill("sandbox:slow");
@@ -116,7 +122,7 @@ fn a_reload_in_the_middle_of_a_purchase_costs_exactly_one_charge() {
 }
 
 #[test]
-fn a_key_of_another_memory_is_sent_again_only_at_the_second_click_of_a_warned_person() {
+fn key_of_another_ledger_is_resent_only_after_warning_and_confirmation() {
     let gate = Gate::start();
     let page = open(&gate);
     lose_the_first_answer(&gate, &page, Tamper::Refuse);
@@ -130,28 +136,23 @@ fn a_key_of_another_memory_is_sent_again_only_at_the_second_click_of_a_warned_pe
     );
     let posts = page.times_asked(&format!("POST {}/api/v1/chat", gate.origin));
     page.find(ASK).click();
-    page.wait_for_text("it could be bought a second time");
+    page.wait_for_text("you may pay twice");
     assert_eq!(page.times_asked(&format!("POST {}/api/v1/chat", gate.origin)), posts);
     // A server that has another ledger takes no purchase for this one.
     page.stop_tampering();
     page.find(("button", "Send it again · $0.006")).click();
     assert_eq!(page.times_asked(&format!("POST {}/api/v1/chat", gate.origin)), posts);
-    page.find(("button", "Really? It could cost $0.006 a second time")).click();
+    page.find(("button", "Really? You may pay $0.006 twice")).click();
     page.wait_until(&format!("{SPENT} === '{PRICE_OF_ONE}'"));
 }
 
 #[test]
-fn an_open_video_is_asked_for_by_itself_only_when_it_was_sent_and_is_never_bought() {
+fn open_video_is_resumed_only_if_sent_and_never_bought_again() {
     for (state, ledger, says, posts) in [
         ("intent", "replay.ledger", "The page was closed before this was sent", 0),
-        ("sent", "'another'", "it could be bought a second time", 0),
-        ("unknown", "null", "it could be bought a second time", 0),
-        (
-            "sent",
-            "replay.ledger",
-            "It was not bought: the service knows no such purchase. Not charged.",
-            1,
-        ),
+        ("sent", "'another'", "you may pay twice", 0),
+        ("unknown", "null", "you may pay twice", 0),
+        ("sent", "replay.ledger", "The service has no record of this, so it was never bought.", 1),
     ] {
         let gate = Gate::start();
         let page = open(&gate);
@@ -172,7 +173,7 @@ fn an_open_video_is_asked_for_by_itself_only_when_it_was_sent_and_is_never_bough
 }
 
 #[test]
-fn key_that_was_never_sent_follows_the_ledger() {
+fn unsent_key_follows_the_current_ledger() {
     let gate = Gate::start();
     let page = open(&gate);
     begin_with(&page, STALE);
@@ -186,20 +187,20 @@ fn key_that_was_never_sent_follows_the_ledger() {
 }
 
 #[test]
-fn key_that_was_sent_to_an_earlier_ledger_is_sent_again_only_by_a_warned_person() {
+fn key_sent_to_an_earlier_ledger_is_resent_only_after_a_warning() {
     let gate = Gate::start();
     let page = open(&gate);
     page.evaluate(&left_open("sent", "'gone'"));
     page.goto(&format!("{}/#video", gate.origin));
     begin_with(&page, STALE);
     page.reload();
-    page.wait_for_text("it could be bought a second time");
-    page.wait_for_text("It may have been charged.");
+    page.wait_for_text("you may pay twice");
+    page.wait_for_text("May be charged");
     assert_eq!(page.evaluate("posts.join()"), "gone");
     assert_eq!(gate.sold(), 0, "the server took nothing");
     page.evaluate("isStale = false");
     page.find(("button", "Send it again · $3.00")).click();
-    page.find(("button", "Really? It could cost $3.00 a second time")).click();
+    page.find(("button", "Really? You may pay $3.00 twice")).click();
     page.wait_for_text("The video is being made");
     assert_eq!(page.evaluate("posts.join() === `gone,${ledger}`"), true);
     assert_eq!(gate.sold(), 1);
@@ -230,7 +231,7 @@ fn open_purchase_that_version_1_of_the_page_kept_is_shown_with_its_cost() {
     page.evaluate(KEPT_BY_VERSION_1);
     page.goto(&format!("{}/#video", gate.origin));
     page.reload();
-    page.wait_for_text("it could be bought a second time");
+    page.wait_for_text("you may pay twice");
     page.find(("button", "Send it again · $3.00"));
     let turn = page.evaluate(
         "import(document.querySelector('script[type=module]').src.replace('shell.js', 'core/store.js')).then(({ conversations }) => conversations.one('1')).then(({ turns }) => turns[0])",
@@ -256,7 +257,7 @@ fn left_open(state: &str, ledger: &str) -> String {
 }
 
 #[test]
-fn two_tabs_add_to_one_conversation_and_both_show_all_of_it() {
+fn conversation_shared_by_two_tabs_shows_all_turns_in_both() {
     let gate = Gate::start();
     let first = open(&gate);
     first.find(MESSAGE).fill("one");
@@ -285,7 +286,7 @@ fn answers(count: usize) -> String {
 }
 
 #[test]
-fn markdown_becomes_elements_and_never_markup() {
+fn markdown_becomes_elements_without_parsing_markup() {
     let gate = Gate::start();
     let page = open(&gate);
     assert_eq!(page.evaluate(MARKDOWN), serde_json::json!([]));

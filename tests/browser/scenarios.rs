@@ -1,10 +1,10 @@
 //! What a person does on the page, from opening it to a clip that plays.
 
+use crate::chat::choose_model;
 use crate::gate::Gate;
 use crate::page::Page;
 
 /// What the page calls things: role and accessible name; `…` stands for the rest of a name.
-const CHAT_MODEL: (&str, &str) = ("combobox", "Model");
 const MESSAGE: (&str, &str) = ("textbox", "Message");
 const SEND: (&str, &str) = ("button", "Send · $…");
 const TO_VIDEO: (&str, &str) = ("link", "Video");
@@ -23,10 +23,10 @@ fn open(gate: &Gate) -> Page {
 }
 
 #[test]
-fn a_message_is_answered_in_rendered_markdown() {
+fn reply_is_rendered_as_markdown() {
     let gate = Gate::start();
     let page = open(&gate);
-    page.find(CHAT_MODEL).choose("beta");
+    choose_model(&page, "beta");
     assert!(page.shows(SEND), "the price is known before it is spent");
     page.find(MESSAGE).fill("Show me **some** Markdown, please");
     page.press("Enter");
@@ -36,7 +36,7 @@ fn a_message_is_answered_in_rendered_markdown() {
 }
 
 #[test]
-fn a_video_is_bought_in_two_steps_and_plays() {
+fn video_is_bought_in_two_steps_and_plays() {
     let gate = Gate::start();
     let page = open(&gate);
     page.find(TO_VIDEO).click();
@@ -74,35 +74,39 @@ fn enter_never_buys_a_video() {
 }
 
 #[test]
-fn an_unknown_outcome_is_called_unknown_and_perhaps_charged() {
+fn unknown_outcome_is_shown_as_unknown_and_possibly_charged() {
     let gate = Gate::start();
     let mut page = open(&gate);
     page.expect_errors(&["status of 424"]);
     page.find(MESSAGE).fill("sandbox:502");
     page.press("Enter");
-    page.wait_for_text("the answer was lost on its way back");
-    page.wait_for_text("may have been charged");
+    page.wait_for_text("The answer was lost on its way back");
+    page.wait_for_text("May be charged");
 }
 
 #[test]
-fn what_is_left_is_shown_after_each_call_with_a_warning_when_it_covers_no_video() {
+fn remaining_balance_is_shown_and_warns_below_a_videos_price() {
     let gate = Gate::start_with(&[
         ("TOLLGATE_SANDBOX__BALANCE", "4.00"),
         ("TOLLGATE_BUDGET__CALLER", "{ day = \"20.00\" }"),
     ]);
     let mut page = open(&gate);
-    page.wait_for_text("Balance $4.00 · Your day: $20.00 left");
+    page.find(("button", "$4.00 in the account")).click();
+    page.wait_for_text("$20.00 of $20.00 left");
     page.wait_until("!document.getElementById('left').classList.contains('low')");
+    page.press("Escape");
     page.find(TO_VIDEO).click();
     page.find(PROMPT).fill("A lighthouse at dusk");
     page.find(GENERATE).click();
     page.find(CONFIRM).click();
-    page.wait_for_text("Balance $1.00 · Your day: $17.00 left · less than one video");
+    page.find(("button", "$1.00 not enough for a video")).click();
+    page.wait_for_text("$17.00 of $20.00 left");
+    page.press("Escape");
     page.wait_until("document.getElementById('left').classList.contains('low')");
     page.screenshot("what is left");
     page.expect_errors(&["status of 402"]);
     page.find(PROMPT).fill("A lighthouse at dawn");
     page.find(GENERATE).click();
     page.find(CONFIRM).click();
-    page.wait_for_text("Whoever runs this service has to add some");
+    page.wait_for_text("The prepaid credit is used up.");
 }

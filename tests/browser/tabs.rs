@@ -27,7 +27,7 @@ fn streams(page: &Page, gate: &Gate) -> usize {
 }
 
 #[test]
-fn two_tabs_hear_of_a_video_by_one_stream() {
+fn two_tabs_share_one_event_stream() {
     let gate = Gate::start();
     let mut first = Page::new(&gate.origin);
     open(&mut first, &gate);
@@ -46,7 +46,7 @@ fn two_tabs_hear_of_a_video_by_one_stream() {
 }
 
 #[test]
-fn when_the_tab_with_the_stream_closes_another_takes_over() {
+fn event_stream_moves_to_another_tab_when_its_tab_closes() {
     let gate = Gate::start_with(&[("TOLLGATE_SANDBOX__JOB_TIME", "8s")]);
     let mut stays = Page::new(&gate.origin);
     let mut closes = stays.another_tab(&gate.origin);
@@ -63,7 +63,7 @@ fn when_the_tab_with_the_stream_closes_another_takes_over() {
 }
 
 #[test]
-fn what_one_tab_removes_is_gone_from_the_other() {
+fn video_removed_in_one_tab_disappears_in_the_other() {
     let gate = Gate::start();
     let mut first = Page::new(&gate.origin);
     open(&mut first, &gate);
@@ -72,12 +72,12 @@ fn what_one_tab_removes_is_gone_from_the_other() {
     open(&mut second, &gate);
     second.wait_until(FINISHED);
     second.find(("button", "Remove")).click();
-    second.find(("button", "Really remove? It is not paid back")).click();
-    first.wait_for_text("Nothing ordered yet.");
+    second.find(("button", "Really remove? It is not refunded")).click();
+    first.wait_for_text("No videos yet.");
 }
 
 #[test]
-fn an_order_on_its_way_is_seen_in_the_other_tab_and_settled_there_when_its_own_closes() {
+fn running_order_is_shown_and_settled_by_another_tab() {
     let gate = Gate::start();
     let mut stays = Page::new(&gate.origin);
     open(&mut stays, &gate);

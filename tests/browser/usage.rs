@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::chat::choose_model;
 use crate::gate::Gate;
 use crate::page::Page;
 use crate::watch::Tamper;
@@ -16,33 +17,48 @@ fn open(gate: &Gate) -> Page {
 }
 
 #[test]
-fn spending_is_pictured_by_day_and_model_and_saved_as_a_table() {
+fn usage_is_charted_by_day_and_model_and_exported_as_csv() {
     let gate = Gate::start();
     let page = open(&gate);
     page.find(("link", "Usage")).click();
-    page.wait_for_text("Nothing was bought in these days.");
+    page.wait_for_text("No purchases in this period.");
     page.find(("link", "Chat")).click();
     for (count, model) in [(1, "alpha"), (2, "zeta"), (3, "zeta")] {
-        page.find(("combobox", "Model")).choose(model);
+        choose_model(&page, model);
         page.find(("textbox", "Message")).fill("Hello");
         page.press("Enter");
         page.wait_until(&format!("document.querySelectorAll('#turns .prose').length === {count}"));
     }
     page.find(("link", "Usage")).click();
-    page.wait_for_text("$0.012 for 3 purchases in the last 7 days");
-    let labels = "[...document.querySelectorAll('svg')].map((one) => one.getAttribute('aria-label')).join('; ')";
-    let labels = page.evaluate(labels).to_string();
-    assert!(labels.contains("alpha-sonnet-4.5 $0.006") && labels.contains(" $0.012;"), "{labels}");
+    page.wait_until("document.querySelector('.figures')?.innerText.startsWith('Last 7 days\\n$0.012\\n3 purchases')");
+    let models = "document.querySelector('ol[aria-label=\"By model\"]').innerText";
+    assert_eq!(page.evaluate(models), "alpha-sonnet-4.5\n$0.006\nzeta-m2.5\n$0.006");
+    // The bar of today can be reached by keyboard, and shows what it says.
+    let bars = "[...document.querySelectorAll('ol[aria-label^=\"Chats by day\"] .column')]";
+    assert_eq!(page.evaluate(&format!("{bars}.length")), 7);
+    assert_eq!(page.evaluate(&format!("{bars}.filter((bar) => bar.tabIndex === 0).length")), 1);
+    page.evaluate(&format!("{bars}.at(-1).focus()"));
+    let tip = page.evaluate("document.activeElement.innerText").to_string();
+    assert!(tip.contains(": $0.012, 3 purchases"), "{tip}");
+    page.press("ArrowLeft");
+    page.wait_until("document.activeElement.ariaLabel.endsWith(': nothing')");
     let rows = "[...document.querySelectorAll('#usage-body tbody tr')].map((row) => row.cells[3].textContent).sort().join()";
     assert_eq!(page.evaluate(rows), "1,2");
     page.find(("radio", "31 days")).click();
-    page.wait_for_text("in the last 31 days");
+    page.wait_for_text("Last 31 days");
+    page.find(("button", "Purchases")).click();
+    let counts = "[...document.querySelectorAll('#usage-body tbody tr')].map((row) => row.cells[3].textContent).join()";
+    assert_eq!(page.evaluate(counts), "1,2");
+    page.find(("button", "Purchases")).click();
+    assert_eq!(page.evaluate(counts), "2,1");
+    page.find(("radio", "This month")).click();
+    page.wait_until("document.querySelector('.figures').innerText.includes('$0.012')");
 
     page.call("Page.setDownloadBehavior", json!({"behavior": "deny"}));
     page.evaluate(
         "(() => { const make = URL.createObjectURL; URL.createObjectURL = (blob) => { blob.text().then((text) => { globalThis.saved = text; }); return make.call(URL, blob); }; })()",
     );
-    page.find(("button", "Download as CSV")).click();
+    page.find(("button", "Download CSV")).click();
     page.wait_until("globalThis.saved !== undefined");
     let saved = page.evaluate("globalThis.saved");
     let saved = saved.as_str().expect("text");
@@ -52,24 +68,24 @@ fn spending_is_pictured_by_day_and_model_and_saved_as_a_table() {
 }
 
 #[test]
-fn on_a_phone_the_whole_table_is_in_sight() {
+fn usage_table_fits_a_phone() {
     let gate = Gate::start();
     let page = open(&gate);
     page.resize(390, 844);
-    page.find(("combobox", "Model")).choose("alpha");
+    choose_model(&page, "alpha");
     page.find(("textbox", "Message")).fill("Hello");
     page.press("Enter");
     page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
-    page.wait_for_text("Spent $0.006");
+    page.wait_until("document.getElementById('spent').textContent === '$0.006'");
     page.find(("link", "Usage")).click();
-    page.wait_for_text("Together");
+    page.wait_for_text("Total");
     let hidden = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('#usage-body .table'))";
     assert_eq!(page.evaluate(hidden), 0);
     page.screenshot("usage-phone");
 }
 
 #[test]
-fn spending_that_is_not_shown_says_why() {
+fn hidden_usage_says_why() {
     let gate = Gate::start();
     let mut page = open(&gate);
     page.expect_errors(&["status of 403"]);
@@ -77,9 +93,32 @@ fn spending_that_is_not_shown_says_why() {
         Tamper::Answer(403, vec![("Content-Type", "application/problem+json")], FORBIDDEN);
     page.tamper("*/bff/usage*", refusal);
     page.find(("link", "Usage")).click();
-    page.wait_for_text("Your spending cannot be shown.");
+    page.wait_for_text("Could not load your spending.");
     page.wait_for_text("callers are told apart by address here");
     page.stop_tampering();
     page.find(("button", "Try again")).click();
-    page.wait_for_text("Nothing was bought in these days.");
+    page.wait_for_text("No purchases in this period.");
+}
+
+#[test]
+fn days_are_local_until_the_person_asks_for_those_of_utc() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.call("Emulation.setTimezoneOverride", json!({"timezoneId": "Pacific/Kiritimati"}));
+    page.find(("textbox", "Message")).fill("Hello");
+    page.press("Enter");
+    page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
+    page.find(("link", "Usage")).click();
+    page.wait_for_text("Days are in your local time.");
+    let day = "document.querySelector('#usage-body tbody td').textContent";
+    // 14 hours ahead of UTC.
+    let today = "(offset) => new Date(Date.now() + offset * 3_600_000).toISOString().slice(0, 10)";
+    assert_eq!(page.evaluate(&format!("{day} === ({today})(14)")), true);
+    page.find(("button", "Use UTC days")).click();
+    page.wait_for_text("Days are in UTC");
+    assert_eq!(page.evaluate(&format!("{day} === ({today})(0)")), true);
+    let asked = |offset: i32| {
+        page.times_begun(&format!("GET {}/bff/usage?since=7d&utc_offset={offset}", gate.origin))
+    };
+    assert!(asked(840) > 0 && asked(0) > 0);
 }

@@ -11,7 +11,7 @@ const NOT_PUBLIC: &str =
     "document.getElementById('video-image-fault').textContent.endsWith(' is not public.')";
 
 #[test]
-fn every_model_has_the_form_that_its_rules_ask_for() {
+fn video_form_follows_each_models_rules() {
     let gate = Gate::start();
     let page = open(&gate);
     let catalog = page.evaluate("fetch('/bff/catalog').then((reply) => reply.json())");
@@ -46,7 +46,7 @@ fn every_model_has_the_form_that_its_rules_ask_for() {
 }
 
 #[test]
-fn what_is_missing_is_said_and_nothing_is_asked_to_be_spent() {
+fn incomplete_video_form_names_missing_fields_and_asks_for_no_money() {
     let gate = Gate::start();
     let page = open(&gate);
     page.find(GENERATE).click();
@@ -62,17 +62,17 @@ fn what_is_missing_is_said_and_nothing_is_asked_to_be_spent() {
     page.wait_for_text("video-e-gen4-turbo needs the web address of a picture.");
     page.find(PICTURE).fill("file:///etc/passwd");
     page.find(GENERATE).click();
-    page.wait_for_text("A public web address, please");
+    page.wait_for_text("Enter a public web address");
     page.evaluate(
         "(() => { const drop = new DataTransfer(); drop.items.add(new File(['x'], 'cat.png', { type: 'image/png' }));
             return document.getElementById('video-form').dispatchEvent(new DragEvent('drop', { dataTransfer: drop, bubbles: true, cancelable: true })); })()",
     );
-    page.wait_for_text("A public URL, please: files cannot be uploaded here.");
+    page.wait_for_text("Enter a public web address: files cannot be uploaded here.");
     assert!(!page.shows(CONFIRM));
 }
 
 #[test]
-fn a_picture_at_an_address_that_is_not_public_is_said_at_its_field_before_anything_is_asked() {
+fn private_image_url_is_refused_at_its_field_without_a_request() {
     let gate = Gate::start();
     let page = open(&gate);
     page.find(PROMPT).fill("A lighthouse");
@@ -105,7 +105,7 @@ fn a_picture_at_an_address_that_is_not_public_is_said_at_its_field_before_anythi
 }
 
 #[test]
-fn an_order_that_the_server_refuses_names_the_field_and_is_not_offered_unchanged() {
+fn refused_order_names_its_field_and_is_not_offered_unchanged() {
     let gate = Gate::start();
     let page = open(&gate);
     page.find(PROMPT).fill("A lighthouse");
@@ -114,15 +114,15 @@ fn an_order_that_the_server_refuses_names_the_field_and_is_not_offered_unchanged
     page.find(GENERATE).click();
     page.find(CONFIRM).click();
     page.wait_for_text("Picture: expected a public host: this address is documentation");
-    page.wait_for_text("Not charged.");
-    page.find(("button", "Change it"));
+    page.wait_for_text("Not charged");
+    page.find(("button", "Edit and resend"));
     assert!(!page.shows(("button", "Try again…")), "the same would be refused again");
     page.screenshot("video-refused");
     assert_eq!(gate.sold(), 0);
 }
 
 #[test]
-fn what_was_written_is_there_after_a_reload() {
+fn video_form_survives_a_reload() {
     let gate = Gate::start();
     let page = open(&gate);
     page.find(MODEL).choose("video-d-3.1 ·");
@@ -138,7 +138,7 @@ fn what_was_written_is_there_after_a_reload() {
 }
 
 #[test]
-fn a_double_click_or_enter_spends_nothing_and_escape_takes_it_back() {
+fn double_click_and_enter_buy_no_video_and_escape_cancels() {
     let gate = Gate::start_with(&[LONG]);
     let page = open(&gate);
     page.find(PROMPT).fill("A lighthouse");
@@ -165,7 +165,7 @@ fn a_double_click_or_enter_spends_nothing_and_escape_takes_it_back() {
 }
 
 #[test]
-fn an_address_may_fill_the_form_in_and_never_orders() {
+fn url_prefills_the_video_form_without_ordering() {
     let gate = Gate::start();
     let page = open(&gate);
     page.goto(&format!("{}/?#video?prompt=A%20paper%20boat&model=video-b", gate.origin));

@@ -9,9 +9,9 @@ use crate::watch::Tamper;
 pub(crate) const PROMPT: (&str, &str) = ("textbox", "What should it show?");
 pub(crate) const GENERATE: (&str, &str) = ("button", "Generate · $…");
 pub(crate) const CONFIRM: (&str, &str) = ("button", "Yes, spend $…");
-pub(crate) const ASK: (&str, &str) = ("button", "Ask for the answer (not charged twice)");
+pub(crate) const ASK: (&str, &str) = ("button", "Check again, free");
 const REMOVE: (&str, &str) = ("button", "Remove");
-const REALLY: (&str, &str) = ("button", "Really remove? It is not paid back");
+const REALLY: (&str, &str) = ("button", "Really remove? It is not refunded");
 const TO_CHAT: (&str, &str) = ("link", "Chat");
 const TO_VIDEO: (&str, &str) = ("link", "Video");
 pub(crate) const IS_READY: &str = "document.querySelector('video')?.readyState >= 2";
@@ -51,7 +51,7 @@ fn keep_jobs(page: &Page, jobs: &serde_json::Value) {
 }
 
 #[test]
-fn a_reload_in_the_middle_finds_the_job_again_and_its_clip_plays() {
+fn reload_resumes_the_job_and_its_clip_plays() {
     let gate = Gate::start_with(&[("TOLLGATE_SANDBOX__JOB_TIME", "6s")]);
     let page = open(&gate);
     order(&page, "A lighthouse at dusk: slow camera!");
@@ -75,7 +75,7 @@ fn a_reload_in_the_middle_finds_the_job_again_and_its_clip_plays() {
 }
 
 #[test]
-fn a_connection_that_is_killed_after_the_order_costs_exactly_one_charge() {
+fn connection_killed_after_the_order_costs_one_charge() {
     let gate = Gate::start();
     let page = open(&gate);
     page.tamper("*/api/v1/video", Tamper::LoseReply);
@@ -89,15 +89,15 @@ fn a_connection_that_is_killed_after_the_order_costs_exactly_one_charge() {
 }
 
 #[test]
-fn an_unknown_outcome_is_settled_later_and_becomes_a_video() {
+fn unknown_outcome_is_settled_later_into_a_video() {
     let gate = Gate::start();
     let page = open(&gate);
     page.tamper("*/api/v1/video", Tamper::LoseReply);
     order(&page, "A lighthouse");
     page.find(ASK);
     page.wait_for_text("Outcome unknown");
-    page.wait_for_text("It may have been charged.");
-    page.wait_for_text("Do not order it anew before this is known");
+    page.wait_for_text("May be charged");
+    page.wait_for_text("Do not order it again yet.");
     assert_eq!(gate.sold(), 1);
     page.screenshot("video-unknown");
     page.stop_tampering();
@@ -109,54 +109,54 @@ fn an_unknown_outcome_is_settled_later_and_becomes_a_video() {
 }
 
 #[test]
-fn waiting_for_an_order_can_be_stopped_and_says_that_it_may_be_charged() {
+fn stopped_order_says_that_it_may_be_charged() {
     let gate = Gate::start();
     let page = open(&gate);
     order(&page, "sandbox:slow a lighthouse");
-    page.find(("button", "Stop waiting (it may still be charged)")).click();
+    page.find(("button", "Stop waiting")).click();
     page.wait_for_text("It cannot be cancelled and may be charged");
     page.wait_until(IS_READY);
     assert_eq!(gate.sold(), 1);
 }
 
 #[test]
-fn a_failed_video_is_said_with_its_reason_and_what_it_cost() {
+fn failed_video_shows_its_reason_and_cost() {
     let gate = Gate::start();
     let page = open(&gate);
     order(&page, "sandbox:fail a lighthouse");
     page.wait_for_text("The video could not be made (“failed”).");
-    page.wait_for_text("The service says: The video could not be made");
-    page.wait_for_text("$3.00 were charged when it was ordered.");
+    page.wait_for_text("The AI gateway says: The video could not be made");
+    page.wait_for_text("$3.00 was charged when it was ordered.");
     page.find(REMOVE).click();
     page.find(REALLY).click();
-    page.wait_for_text("Nothing ordered yet.");
+    page.wait_for_text("No videos yet.");
     assert_eq!(page.evaluate("document.activeElement.id"), "jobs-heading");
     page.reload();
-    page.wait_for_text("Nothing ordered yet.");
+    page.wait_for_text("No videos yet.");
 }
 
 #[test]
-fn a_refused_order_says_so_in_words_and_costs_nothing() {
+fn refused_order_is_explained_and_free() {
     let gate = Gate::start_with(&[LONG, ("TOLLGATE_BUDGET__CALLER", "{ day = \"4.00\" }")]);
     let page = open(&gate);
     order(&page, "A lighthouse");
     page.find(("progressbar", "Progress…"));
     order(&page, "Another lighthouse");
     page.wait_for_text("Your budget does not cover this.");
-    page.wait_for_text("Not charged.");
-    page.find(("button", "Remove from this list")).click();
+    page.wait_for_text("Not charged");
+    page.find(("button", "Dismiss")).click();
     page.wait_until("!document.querySelector('.order')");
     page.tamper("*/api/v1/video", Tamper::Answer(503, vec![PROBLEM, ("Retry-After", "90")], FULL));
     order(&page, "A third lighthouse");
-    page.wait_for_text("no room right now");
-    page.find(("button", "Try again (in …"));
+    page.wait_for_text("The AI gateway is busy.");
+    page.find(("button", "Try again · $3.00 (in …"));
     assert_eq!(gate.sold(), 1);
 }
 
 const FULL: &str = r#"{"type":"/problems/gateway_busy","title":"No room","status":503,"code":"gateway_busy","charged":"no"}"#;
 
 #[test]
-fn a_state_that_nobody_knows_is_shown_as_it_is_and_never_as_failed() {
+fn unknown_job_status_is_shown_raw_and_never_as_failed() {
     let gate = Gate::start();
     let page = open(&gate);
     let told = "retry: 500\n\nevent: job\ndata: {\"request_id\":\"vid_odd\",\"state\":\"open\",\"status\":{\"status\":\"warming_up_lenses\",\"progress\":\"half\"}}\n\n";
@@ -172,7 +172,7 @@ fn a_state_that_nobody_knows_is_shown_as_it_is_and_never_as_failed() {
 }
 
 #[test]
-fn a_result_that_is_no_web_address_is_never_looked_for_on_this_host() {
+fn result_that_is_no_url_is_never_requested_from_this_host() {
     let gate = Gate::start();
     let page = open(&gate);
     let addresses = ["/evil.mp4", "//evil.example/x.mp4", "evil.mp4", "javascript:alert(1)", "?x"];
@@ -181,13 +181,13 @@ fn a_result_that_is_no_web_address_is_never_looked_for_on_this_host() {
     });
     keep_jobs(&page, &jobs.collect());
     let says =
-        "(document.body.innerText.match(/names no address that this page knows/g) ?? []).length";
+        "(document.body.innerText.match(/no video address that this page can find/g) ?? []).length";
     page.wait_until(&format!("{says} === {}", addresses.len()));
     assert_eq!(page.evaluate("document.querySelectorAll('#jobs :is(a, video)').length"), 0);
 }
 
 #[test]
-fn a_refused_stream_is_not_asked_for_again_and_again_but_jobs_are_looked_at() {
+fn refused_event_stream_falls_back_to_slow_polling() {
     let gate = Gate::start();
     let page = open(&gate);
     let refused = "retry: 1\n\nevent: problem\ndata: {\"title\":\"Too many\",\"status\":429,\"code\":\"rate_limited\",\"charged\":\"no\"}\n\n";
@@ -206,13 +206,13 @@ fn a_refused_stream_is_not_asked_for_again_and_again_but_jobs_are_looked_at() {
 }
 
 #[test]
-fn a_job_goes_on_while_the_browser_is_offline_and_is_found_finished_after_it() {
+fn job_finished_while_offline_is_found_when_back_online() {
     let gate = Gate::start_with(&[("TOLLGATE_SANDBOX__JOB_TIME", "4s")]);
     let page = open(&gate);
     order(&page, "A lighthouse");
     page.find(("progressbar", "Progress…"));
     page.offline(true);
-    page.wait_for_text("You are offline. Videos go on being made");
+    page.wait_for_text("You are offline. Videos are still being made");
     page.screenshot("video-offline");
     page.offline(false);
     page.wait_until(IS_READY);
@@ -221,20 +221,20 @@ fn a_job_goes_on_while_the_browser_is_offline_and_is_found_finished_after_it() {
 }
 
 #[test]
-fn a_service_that_is_away_for_a_while_is_said_and_jobs_are_found_again() {
+fn unreachable_service_is_shown_and_jobs_resume_afterwards() {
     let gate = Gate::start();
     let page = open(&gate);
     page.tamper("*/bff/events*", Tamper::Refuse);
     page.tamper("*/api/v1/video/status*", Tamper::Refuse);
     order(&page, "A lighthouse");
-    page.wait_for_text("The service cannot be reached right now. Videos go on being made");
+    page.wait_for_text("The service cannot be reached. Videos are still being made");
     page.stop_tampering();
     page.wait_until(IS_READY);
     page.wait_until("document.getElementById('jobs-connection').textContent === ''");
 }
 
 #[test]
-fn an_order_that_was_lost_when_the_network_went_is_settled_when_it_is_back() {
+fn order_lost_with_the_network_is_settled_when_it_returns() {
     let gate = Gate::start();
     let page = open(&gate);
     page.tamper("*/api/v1/video", Tamper::LoseReply);
@@ -249,7 +249,7 @@ fn an_order_that_was_lost_when_the_network_went_is_settled_when_it_is_back() {
 }
 
 #[test]
-fn the_title_says_that_a_video_is_finished_until_it_was_seen() {
+fn page_title_announces_a_finished_video_until_seen() {
     let gate = Gate::start();
     let page = open(&gate);
     order(&page, "A lighthouse");
@@ -261,7 +261,7 @@ fn the_title_says_that_a_video_is_finished_until_it_was_seen() {
 }
 
 #[test]
-fn a_notification_comes_only_after_a_click_that_asked_for_it() {
+fn notification_appears_only_after_opting_in() {
     let gate = Gate::start();
     let page = Page::new(&gate.origin);
     // What a browser asks the person cannot be answered here: this stands for its dialog.
@@ -287,7 +287,7 @@ fn a_notification_comes_only_after_a_click_that_asked_for_it() {
 }
 
 #[test]
-fn nothing_is_bought_that_the_browser_cannot_remember() {
+fn video_is_not_bought_if_it_cannot_be_stored() {
     let gate = Gate::start();
     let page = open(&gate);
     let quota = |bytes: Option<u32>| {
@@ -299,12 +299,12 @@ fn nothing_is_bought_that_the_browser_cannot_remember() {
     };
     quota(Some(1));
     order(&page, "A lighthouse");
-    page.wait_for_text("This browser keeps nothing right now");
-    page.wait_for_text("Not charged.");
+    page.wait_for_text("This browser cannot save anything right now");
+    page.wait_for_text("Not charged");
     assert_eq!(page.times_asked(&format!("POST {}/api/v1/video", gate.origin)), 0);
     assert_eq!(gate.sold(), 0);
     quota(None);
-    page.find(("button", "Try again")).click();
+    page.find(("button", "Try again · $3.00")).click();
     page.find(CONFIRM).click();
     page.wait_until(IS_READY);
     assert_eq!(gate.sold(), 1);
@@ -336,7 +336,7 @@ const KEPT: &str = "new Promise((done) => { indexedDB.open('tollgate').onsuccess
 }; })";
 
 #[test]
-fn a_video_that_is_removed_while_another_tab_is_heard_does_not_come_back() {
+fn video_removed_during_an_update_from_another_tab_stays_removed() {
     let gate = Gate::start();
     let page = open(&gate);
     keep_jobs(&page, &json!([{"id": "one", "body": {"status": "failed"}}]));
@@ -344,24 +344,24 @@ fn a_video_that_is_removed_while_another_tab_is_heard_does_not_come_back() {
     page.evaluate(REMOVE_WHILE_READING);
     page.wait_until(&format!("{KEPT}.then((count) => count === 0)"));
     assert_eq!(page.evaluate("document.querySelectorAll('#jobs > li').length"), 0);
-    page.wait_for_text("Nothing ordered yet.");
+    page.wait_for_text("No videos yet.");
 }
 
 /// A reload cuts off what is still being written.
 #[test]
-fn removed_video_is_shown_until_its_removal_is_kept() {
+fn removed_video_stays_until_its_removal_is_stored() {
     let gate = Gate::start();
     let page = open(&gate);
     keep_jobs(&page, &json!([{"id": "one", "body": {"status": "failed"}}]));
     page.find(REMOVE).click();
     page.evaluate(WATCH_REMOVAL);
     page.find(REALLY).click();
-    page.wait_for_text("Nothing ordered yet.");
+    page.wait_for_text("No videos yet.");
     assert_eq!(page.evaluate("shown"), 1);
 }
 
 #[test]
-fn video_that_moves_in_the_list_does_not_disarm_the_button_that_asks_really() {
+fn moved_video_keeps_its_armed_confirm_button() {
     let gate = Gate::start();
     let page = open(&gate);
     let silent = Tamper::Answer(200, vec![EVENTS], "retry: 60000\n\n");
@@ -392,7 +392,7 @@ fn video_that_moves_in_the_list_does_not_disarm_the_button_that_asks_really() {
 }
 
 #[test]
-fn forty_videos_are_shown_in_parts_searched_and_filtered_and_fit_320_pixels() {
+fn forty_videos_are_paged_searched_filtered_and_fit_320_pixels() {
     let gate = Gate::start();
     let page = open(&gate);
     page.resize(320, 640);
@@ -418,9 +418,9 @@ fn forty_videos_are_shown_in_parts_searched_and_filtered_and_fit_320_pixels() {
     page.wait_until(&format!("{shown} === 1"));
     page.wait_for_text("1 of 40");
     page.find(("searchbox", "Search your videos")).fill(" nowhere");
-    page.wait_for_text("None of your videos is like that.");
+    page.wait_for_text("No videos match.");
     page.evaluate("document.getElementById('jobs-search').value = ''");
-    page.find(("combobox", "Show")).choose("Failed");
+    page.find(("combobox", "Show")).choose("Needs attention");
     page.wait_until(&format!("{shown} === 4"));
     page.find(("link", "Skip to content"));
     page.screenshot("video-forty");

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use rusqlite::{Connection, params};
 use tollgate::store::PurchaseState;
 
-use crate::commands::desk::{CHAT, CHAT_BODY, Desk, MINUTE, Server, gateway, line, post};
+use crate::commands::fixture::{CHAT, CHAT_BODY, Desk, MINUTE, Server, gateway, line, post};
 use crate::commands::recorder::unlisted;
 use crate::support::server::exchange;
 use crate::support::until;
@@ -39,7 +39,7 @@ fn noted(desk: &Desk, arguments: &[&str], environment: &[(&str, &str)]) -> Serve
 }
 
 #[test]
-fn another_accounts_key_sells_nothing_until_the_ledger_is_given_to_it() {
+fn key_of_another_account_sells_nothing_until_the_ledger_is_assigned_to_it() {
     let desk = Desk::open();
     let (other, address) = gateway(&desk.runtime, 99);
     let url = format!("http://{address}");
@@ -81,7 +81,7 @@ fn another_accounts_key_sells_nothing_until_the_ledger_is_given_to_it() {
 }
 
 #[test]
-fn purchase_on_an_account_that_never_listed_its_keys_is_not_released_by_another() {
+fn purchase_on_an_unlisted_account_is_not_released_by_another() {
     let desk = Desk::open();
     drop(noted(&desk, &["serve"], &[]));
     desk.checkpoint(60 * MINUTE);
@@ -106,7 +106,7 @@ fn purchase_on_an_account_that_never_listed_its_keys_is_not_released_by_another(
     desk.charge_chat();
     let out = desk.left(&["reconcile"]);
     assert!(line(&out, lost.id).contains("tollgate purchase resolve"), "{out}");
-    assert!(line(&out, counted).contains("1 of 3 alike were charged"), "{out}");
+    assert!(line(&out, counted).contains("1 of 3 identical purchases were charged"), "{out}");
     assert_eq!([lost.id, counted].map(|id| desk.state(id)), [PurchaseState::Unknown; 2]);
     desk.done(&["purchase", "resolve", &lost.id.to_string(), "charged"]);
     assert_eq!(desk.state(lost.id), PurchaseState::Charged);
@@ -114,7 +114,7 @@ fn purchase_on_an_account_that_never_listed_its_keys_is_not_released_by_another(
 }
 
 #[test]
-fn gateway_that_is_down_at_the_start_decides_nothing() {
+fn gateway_down_at_start_does_not_change_the_account() {
     let desk = Desk::open();
     drop(noted(&desk, &["serve"], &[]));
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

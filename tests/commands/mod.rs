@@ -1,11 +1,11 @@
 //! What `member`, `usage`, `reconcile` and `check --online` print and change, by the real binary before a sandbox.
 
 mod account;
-mod desk;
+mod fixture;
 mod member;
 mod online;
 mod purchase;
+mod rate_limit;
 mod reconcile;
 mod recorder;
 mod usage;
-mod window;

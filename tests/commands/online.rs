@@ -1,12 +1,12 @@
 //! `tollgate check --online` shows the account, and of a key no more than the gateway makes public.
 
-use crate::commands::desk::{Desk, KEY};
+use crate::commands::fixture::{Desk, KEY};
 
 /// What the sandbox lists of it.
 const PREFIX: &str = "svc_sk_CANARY_01234";
 
 #[test]
-fn check_online_prints_what_the_account_has_and_names_a_refused_key_by_its_public_prefix() {
+fn check_online_prints_the_account_and_the_prefix_of_a_rejected_key() {
     let desk = Desk::open();
     desk.charge_chat();
     desk.charge_video("video-a-2");
@@ -18,7 +18,7 @@ fn check_online_prints_what_the_account_has_and_names_a_refused_key_by_its_publi
         "limit     60 requests in 60 s",
         "chat      1 call, $0.00",
         "search    0 calls, $0.00",
-        "spent     $3.00 in all",
+        "spent     $3.00 in total",
         PREFIX,
         "sandbox 0",
     ] {
@@ -28,6 +28,8 @@ fn check_online_prints_what_the_account_has_and_names_a_refused_key_by_its_publi
     let ended = desk.run(&["check", "--online"], &[]);
     assert_eq!(ended.code, Some(1), "{}", ended.said());
     assert!(ended.err.starts_with("key 1 (svc_sk_CANARY_"), "{}", ended.err);
-    assert!(ended.err.contains("refuses it") && ended.out.contains("key 2     accepted"));
+    assert!(
+        ended.err.contains("the gateway rejected it") && ended.out.contains("key 2     accepted")
+    );
     assert!(ended.out.contains("revoked 20"), "{}", ended.out);
 }

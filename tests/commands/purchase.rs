@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tollgate::store::{PurchaseId, PurchaseState, Settlement};
 
-use crate::commands::desk::{CHAT, CHAT_BODY, Desk, MINUTE, VIDEO, charged, line, post};
+use crate::commands::fixture::{CHAT, CHAT_BODY, Desk, MINUTE, VIDEO, charged, line, post};
 
 #[test]
-fn purchases_are_listed_newest_first_in_the_words_of_users() {
+fn purchases_are_listed_newest_first_with_public_states() {
     let desk = Desk::with_ledger();
     assert_eq!(desk.done(&["purchase", "list"]).lines().count(), 1, "the head alone");
     let sold = desk.enter(CHAT, "192.0.2.1", charged(CHAT.2), 5 * MINUTE);
@@ -53,9 +53,9 @@ fn operator_ends_an_unknown_outcome_once() {
     );
 
     for (id, outcome, says) in [
-        (bought, "released", "its outcome is known: charged"),
-        (free, "charged", "its outcome is known: released"),
-        (PurchaseId::new(), "charged", "no purchase has this id"),
+        (bought, "released", "is already charged"),
+        (free, "charged", "is already released"),
+        (PurchaseId::new(), "charged", "there is no purchase"),
     ] {
         let ended = desk.run(&["purchase", "resolve", &id.to_string(), outcome], &[]);
         assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.err);

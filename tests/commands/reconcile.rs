@@ -10,11 +10,11 @@ use rusqlite::{Connection, params};
 use tollgate::clock;
 use tollgate::store::{Job, JobState, PurchaseState, Settlement, StatusUpdate, Store};
 
-use crate::commands::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, charged, line, post};
+use crate::commands::fixture::{CHAT, DEAR, Desk, MINUTE, VIDEO, charged, line, post};
 use crate::support::{until, until_within};
 
 #[test]
-fn a_chat_is_told_by_the_count_and_a_dry_run_changes_nothing() {
+fn reconcile_resolves_a_chat_by_count_and_dry_run_changes_nothing() {
     let desk = Desk::with_ledger();
     let out = desk.done(&["reconcile", "--dry-run"]);
     assert!(out.contains("first checkpoint"), "{out}");
@@ -26,7 +26,7 @@ fn a_chat_is_told_by_the_count_and_a_dry_run_changes_nothing() {
     desk.charge_chat();
     let chat = desk.lose(CHAT, Duration::ZERO);
     let before = desk.rows();
-    let told = "the gateway counted 1, 0 charged and 1 doubtful here";
+    let told = "the gateway counted 1; 0 certain and 1 possible here";
     let out = desk.done(&["reconcile", "--dry-run"]);
     assert!(line(&out, chat).starts_with("charged") && line(&out, chat).contains(told), "{out}");
     assert!(out.contains("dry run"), "{out}");
@@ -44,7 +44,7 @@ fn a_chat_is_told_by_the_count_and_a_dry_run_changes_nothing() {
 }
 
 #[test]
-fn a_video_is_told_by_what_was_spent() {
+fn reconcile_resolves_a_video_by_spending() {
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
     let cheap = desk.lose(VIDEO, 30 * MINUTE);
@@ -56,8 +56,11 @@ fn a_video_is_told_by_what_was_spent() {
     let out = desk.done(&["reconcile"]);
     assert!(line(&out, cheap).starts_with("charged"), "{out}");
     assert!(line(&out, cheap).contains("by the spending"), "{out}");
-    assert!(line(&out, dear).starts_with("free"), "{out}");
-    assert!(line(&out, chat).starts_with("free") && line(&out, chat).contains("count"), "{out}");
+    assert!(line(&out, dear).starts_with("released"), "{out}");
+    assert!(
+        line(&out, chat).starts_with("released") && line(&out, chat).contains("count"),
+        "{out}"
+    );
     assert_eq!(
         [cheap, dear, chat].map(|id| desk.state(id)),
         [PurchaseState::Charged, PurchaseState::Released, PurchaseState::Released]
@@ -82,7 +85,7 @@ fn reconcile_prints_one_object_of_json() {
 }
 
 #[test]
-fn what_somebody_else_may_have_spent_releases_nothing_and_never_will() {
+fn foreign_spending_releases_nothing() {
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
     // $5 were spent: on the dear one, or on the cheap one and $2 by somebody else.
@@ -91,22 +94,25 @@ fn what_somebody_else_may_have_spent_releases_nothing_and_never_will() {
     desk.charge_video("video-d-3.1");
     let out = desk.left(&["reconcile"]);
     assert!(line(&out, dear).starts_with("charged"), "{out}");
-    assert!(line(&out, cheap).contains("unless somebody else uses the account"), "{out}");
+    assert!(line(&out, cheap).contains("unless someone else uses the account"), "{out}");
     assert!(out.contains("the checkpoint stays"), "{out}");
     // What was inferred is no proof: the cheap one may still have been charged.
     let out = desk.left(&["reconcile"]);
-    assert!(line(&out, cheap).contains("unless somebody else uses the account"), "{out}");
+    assert!(line(&out, cheap).contains("unless someone else uses the account"), "{out}");
     assert_eq!(desk.state(cheap), PurchaseState::Unknown);
 }
 
 #[test]
-fn reconcile_tells_while_purchases_are_under_way() {
+fn reconcile_works_with_purchases_in_flight() {
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
     let (chat, video) = (desk.lose(CHAT, 30 * MINUTE), desk.lose(VIDEO, 30 * MINUTE));
     desk.enter(CHAT, "192.0.2.1", None, MINUTE);
     let out = desk.done(&["reconcile"]);
-    assert!(line(&out, chat).starts_with("free") && line(&out, video).starts_with("free"), "{out}");
+    assert!(
+        line(&out, chat).starts_with("released") && line(&out, video).starts_with("released"),
+        "{out}"
+    );
 
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
@@ -119,7 +125,7 @@ fn reconcile_tells_while_purchases_are_under_way() {
 }
 
 #[test]
-fn a_report_does_not_contradict_itself() {
+fn reconcile_report_is_consistent() {
     let desk = Desk::with_ledger();
     let out = desk.done(&["reconcile", "--dry-run"]);
     assert!(!out.contains("this is the first checkpoint"), "a dry run notes none: {out}");
@@ -131,8 +137,8 @@ fn a_report_does_not_contradict_itself() {
     let out = desk.done(&["reconcile"]);
     for line in [
         "unknown    none",
-        "here       $0.00 charged since then, $0.012 unknown or under way",
-        "drift      none beyond what is unknown or under way here",
+        "ledger     $0.00 charged since then, $0.012 unknown or in flight",
+        "drift      none beyond what is unknown or in flight",
     ] {
         assert!(out.lines().any(|found| found == line), "{line}: {out}");
     }
@@ -188,7 +194,7 @@ fn refunded_video_hides_no_charge() {
 }
 
 #[test]
-fn clock_that_was_set_back_releases_nothing() {
+fn clock_set_back_releases_nothing() {
     let desk = Desk::with_ledger();
     // The server ran with a clock that was an hour fast; it is right since the checkpoint.
     let fast = Store::open_shared(&desk.path(), Arc::new(|| clock::wall() + 60 * MINUTE)).unwrap();
@@ -201,12 +207,12 @@ fn clock_that_was_set_back_releases_nothing() {
     desk.charge_chat();
     // The count is 1 since the checkpoint. By the clock, both are "since".
     let out = desk.left(&["reconcile"]);
-    assert!(!line(&out, lost).starts_with("free"), "{out}");
+    assert!(!line(&out, lost).starts_with("released"), "{out}");
     assert_eq!(desk.state(lost), PurchaseState::Unknown);
 }
 
 #[test]
-fn what_cannot_be_told_stays_unknown_with_its_reason() {
+fn undecidable_purchase_stays_unknown_with_its_reason() {
     let desk = Desk::with_ledger();
     let older = desk.lose(VIDEO, 90 * MINUTE);
     desk.checkpoint(60 * MINUTE);
@@ -216,7 +222,7 @@ fn what_cannot_be_told_stays_unknown_with_its_reason() {
     assert!(line(&out, older).contains("before the last checkpoint"), "{out}");
     for chat in chats {
         assert!(line(&out, chat).starts_with("unknown"), "{out}");
-        assert!(line(&out, chat).contains("1 of 2 alike were charged"), "{out}");
+        assert!(line(&out, chat).contains("1 of 2 identical purchases were charged"), "{out}");
     }
 
     // Somebody else's chat: from now on nobody can say whose was charged.
@@ -224,12 +230,12 @@ fn what_cannot_be_told_stays_unknown_with_its_reason() {
     desk.charge_chat();
     desk.charge_chat();
     let out = desk.left(&["reconcile", "--dry-run"]);
-    assert!(line(&out, young).contains("somebody else uses the account"), "{out}");
+    assert!(line(&out, young).contains("someone else uses the account"), "{out}");
     assert!(desk.rows().iter().all(|row| row.state == PurchaseState::Unknown));
 }
 
 #[test]
-fn what_may_still_be_charged_is_not_given_back_and_keeps_its_checkpoint() {
+fn possibly_late_charge_is_not_released_and_keeps_its_checkpoint() {
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
     let before = desk.checked();
@@ -243,7 +249,7 @@ fn what_may_still_be_charged_is_not_given_back_and_keeps_its_checkpoint() {
 }
 
 #[test]
-fn what_was_long_under_way_is_young_when_it_is_lost() {
+fn age_of_an_unknown_purchase_starts_at_its_end() {
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
     let before = desk.checked();
@@ -262,11 +268,11 @@ fn what_was_long_under_way_is_young_when_it_is_lost() {
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
     let over = desk.lose_slowly(CHAT, 20 * MINUTE, 6 * MINUTE);
-    assert!(line(&desk.done(&["reconcile"]), over).starts_with("free"));
+    assert!(line(&desk.done(&["reconcile"]), over).starts_with("released"));
 }
 
 #[test]
-fn what_a_running_server_lost_is_told_and_known_there_at_once() {
+fn reconciled_outcome_is_visible_in_the_running_server_at_once() {
     let desk = Desk::open();
     let server = desk.serve();
     // It notes the gateway's books in the background.
@@ -301,7 +307,7 @@ fn crowd(desk: &Desk, number: u32) {
     let write = "WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < ?2)
         INSERT INTO purchases (id, at, day, month, caller, service, model, price_micros, state, ended_at)
         SELECT randomblob(16), ?1 + n, 0, 0, '192.0.2.1', 'chat', 'eta-5-mini', 3000, 'released', ?1 + n
-        FROM counted";
+        FROM counted" ;
     assert_eq!(file.execute(write, params![at, number]).unwrap(), number as usize);
 }
 
@@ -317,7 +323,7 @@ fn most_memory_at_start(desk: &Desk) -> usize {
 }
 
 #[test]
-fn a_start_holds_no_copy_of_the_ledger_however_much_was_sold() {
+fn start_on_a_large_ledger_uses_little_memory() {
     const MANY: u32 = 100_000;
     let desk = Desk::with_ledger();
     let empty = most_memory_at_start(&desk);
@@ -329,7 +335,7 @@ fn a_start_holds_no_copy_of_the_ledger_however_much_was_sold() {
 }
 
 #[test]
-fn drift_of_a_restored_backup_is_shown_after_the_next_start() {
+fn drift_of_a_restored_backup_is_reported_after_the_next_start() {
     let desk = Desk::open();
     let server = desk.serve();
     until("it notes a checkpoint", || desk.checked().is_some());
@@ -349,13 +355,13 @@ fn drift_of_a_restored_backup_is_shown_after_the_next_start() {
         server.process.printed().contains("purchases may be missing since the last checkpoint")
     });
     let out = desk.done(&["reconcile"]);
-    assert!(out.contains("drift      the gateway took $3.00 more than is booked here"), "{out}");
+    assert!(out.contains("drift      the gateway charged $3.00 more than the ledger"), "{out}");
     let out = desk.done(&["reconcile"]);
     assert!(out.contains("drift      none"), "it was said once: {out}");
 }
 
 #[test]
-fn a_gateway_that_does_not_answer_changes_nothing() {
+fn unreachable_gateway_changes_nothing_in_reconcile() {
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
     let (chat, before) = (desk.lose(CHAT, 30 * MINUTE), desk.checked());
@@ -366,7 +372,11 @@ fn a_gateway_that_does_not_answer_changes_nothing() {
     {
         let ended = desk.run(&["reconcile"], &[(name, value)]);
         assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.err);
-        assert!(ended.err.contains("the gateway's books cannot be read"), "{}", ended.err);
+        assert!(
+            ended.err.contains("the gateway's billing summary cannot be read"),
+            "{}",
+            ended.err
+        );
         let ended = desk.run(&["check", "--online"], &[(name, value)]);
         assert_eq!(ended.code, Some(1), "{}", ended.said());
         assert!(!ended.err.is_empty(), "{}", ended.out);

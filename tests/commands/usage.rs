@@ -7,7 +7,7 @@ use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{Budgets, DedupeKey, PurchaseId, Reservation, Service, Settlement};
 
-use crate::commands::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, charged};
+use crate::commands::fixture::{CHAT, DEAR, Desk, MINUTE, VIDEO, charged};
 
 /// Four kinds of purchases of two callers, today, ten days ago, and one that cost nothing.
 fn spent() -> Desk {
@@ -45,7 +45,7 @@ fn usage_is_exact_in_json() {
 }
 
 #[test]
-fn usage_shows_what_is_under_way_beside_a_running_server() {
+fn usage_shows_holds_of_a_running_server() {
     let desk = Desk::open();
     let server = desk.server();
     let reservation = Reservation {
@@ -65,7 +65,7 @@ fn usage_shows_what_is_under_way_beside_a_running_server() {
 }
 
 #[test]
-fn usage_is_aligned_for_people_and_plain_for_spreadsheets() {
+fn usage_table_is_aligned_and_csv_is_escaped() {
     let desk = spent();
     assert_eq!(
         desk.done(&["usage", "--by", "model", "--since", "11d"]),
@@ -84,7 +84,7 @@ fn usage_is_aligned_for_people_and_plain_for_spreadsheets() {
 }
 
 #[test]
-fn reports_say_why_there_is_nothing_to_read() {
+fn reports_without_a_ledger_say_why() {
     let desk = Desk::open();
     for command in ["usage", "reconcile"] {
         for (environment, says) in [

@@ -13,32 +13,32 @@ use mutate::Mutator;
 use targets::{TARGETS, Target};
 
 #[test]
-fn a_chat_that_is_accepted_is_sent_as_it_was_meant() {
+fn accepted_chat_is_sent_as_written() {
     holds("chat");
 }
 
 #[test]
-fn a_video_that_is_accepted_is_sent_as_it_was_meant() {
+fn accepted_video_is_sent_as_written() {
     holds("video");
 }
 
 #[test]
-fn orders_in_another_dialect_keep_to_the_contract() {
+fn openai_requests_map_to_valid_orders() {
     holds("dialect");
 }
 
 #[test]
-fn no_picture_is_fetched_from_a_private_host() {
+fn image_url_never_names_a_private_host() {
     holds("image_url");
 }
 
 #[test]
-fn nobody_writes_himself_another_address() {
+fn forwarded_headers_cannot_forge_an_address() {
     holds("forwarded");
 }
 
 #[test]
-fn no_reply_is_taken_for_another_or_holds_a_key() {
+fn gateway_replies_are_not_confused_and_hold_no_key() {
     holds("upstream");
 }
 
@@ -48,12 +48,12 @@ fn redacted_text_decodes_to_no_key() {
 }
 
 #[test]
-fn a_ledger_that_was_changed_is_refused_or_adds_up() {
+fn changed_ledger_is_refused_or_adds_up() {
     holds("ledger");
 }
 
 #[test]
-fn browsers_read_the_events_that_were_meant() {
+fn event_streams_parse_as_written() {
     holds("events");
 }
 
@@ -63,7 +63,7 @@ fn settings_are_read_or_refused_without_repeating_a_key() {
 }
 
 #[test]
-fn every_target_has_inputs_and_all_inputs_have_a_target() {
+fn every_fuzz_target_has_inputs_and_every_input_a_target() {
     let folders = fs::read_dir(corpus()).expect("fuzz/corpus");
     let folders: BTreeSet<_> =
         folders.map(|folder| folder.unwrap().file_name().into_string().unwrap()).collect();

@@ -26,7 +26,7 @@ pub(crate) fn sources() -> impl Iterator<Item = (String, String)> {
 }
 
 #[test]
-fn links_lead_to_files_and_headings_that_are_there() {
+fn links_point_to_existing_files_and_headings() {
     let mut faults = Vec::new();
     for document in documents() {
         let text = read(&document);
@@ -49,7 +49,7 @@ fn links_lead_to_files_and_headings_that_are_there() {
 }
 
 #[test]
-fn files_of_the_code_that_are_named_are_there() {
+fn named_source_files_exist() {
     let mut faults = Vec::new();
     for document in documents() {
         for span in spans(&read(&document)) {
@@ -64,7 +64,7 @@ fn files_of_the_code_that_are_named_are_there() {
 }
 
 #[test]
-fn settings_that_are_named_are_settings() {
+fn named_settings_exist() {
     let known = Settings::names();
     let sections: BTreeSet<_> = known.iter().filter_map(|name| name.split('.').next()).collect();
     let mut faults = Vec::new();
@@ -89,7 +89,7 @@ fn settings_that_are_named_are_settings() {
 }
 
 #[test]
-fn every_guess_in_the_code_is_in_the_list() {
+fn every_assumption_in_the_code_is_documented() {
     let text = read("docs/explain/gateway.md");
     let guess = |word: &str| {
         ["guess", "guesses", "assumption", "assumptions"].contains(&word.to_lowercase().as_str())
@@ -105,7 +105,7 @@ fn every_guess_in_the_code_is_in_the_list() {
 }
 
 #[test]
-fn every_listed_guess_is_where_the_list_says() {
+fn every_documented_assumption_is_in_the_code() {
     let text = read("docs/explain/gateway.md");
     let mut places = 0;
     for row in rows(section(&text, "Assumptions")) {

@@ -25,7 +25,7 @@ fn table(text: &str) -> Vec<Vec<&str>> {
 }
 
 #[test]
-fn every_attack_has_its_row() {
+fn every_security_case_has_a_row() {
     let text = read("docs/dev/security-cases.md");
     let listed: Vec<_> = table(&text).into_iter().map(|row| row[0].to_owned()).collect();
     let known: Vec<_> = GROUPS
@@ -36,7 +36,7 @@ fn every_attack_has_its_row() {
 }
 
 #[test]
-fn every_row_names_tests_that_are_there_or_says_why_there_is_none() {
+fn every_security_case_names_existing_tests_or_a_reason() {
     let text = read("docs/dev/security-cases.md");
     let (mut faults, mut named) = (Vec::new(), 0);
     for row in table(&text) {
@@ -54,18 +54,18 @@ fn every_row_names_tests_that_are_there_or_says_why_there_is_none() {
 }
 
 #[test]
-fn a_test_is_told_from_what_only_looks_like_one() {
-    assert!(is_test("documents::security::every_attack_has_its_row"));
+fn test_functions_are_told_from_lookalikes() {
+    assert!(is_test("documents::security::every_security_case_has_a_row"));
     assert!(is_test("architecture::files_stay_short"));
     assert!(is_test(
         "src::downstream::forwarded::first_untrusted_hop_from_the_right_is_the_client"
     ));
-    assert!(is_test("src::contract::money::what_is_written_reads_back"));
-    assert!(is_test("stores::budgets::a_clock_that_jumps_back_opens_no_period"));
+    assert!(is_test("src::contract::money::formatted_amount_parses_back"));
+    assert!(is_test("stores::budgets::clock_set_back_opens_no_new_period"));
     for other in [
         "documents::security::is_test",
         "documents::security::every_attack",
-        "documents::nowhere::every_attack_has_its_row",
+        "documents::nowhere::every_security_case_has_a_row",
         "stores::budgets::within",
     ] {
         assert!(!is_test(other), "{other}");
@@ -73,7 +73,7 @@ fn a_test_is_told_from_what_only_looks_like_one() {
 }
 
 #[test]
-fn the_build_is_as_it_is_described() {
+fn build_matches_its_description() {
     let manifest = read("Cargo.toml");
     for line in ["overflow-checks = true", "panic = \"unwind\"", "unsafe_code = \"forbid\""] {
         assert!(manifest.lines().any(|known| known.starts_with(line)), "{line}");

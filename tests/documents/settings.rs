@@ -12,6 +12,7 @@ const EXAMPLES: &[&str] = &[
     "budget.total",
     "budget.caller",
     "models.chat",
+    "page.presets",
     "store.url",
 ];
 
@@ -63,20 +64,20 @@ fn read(file: &str, environment: &[(&str, &str)]) -> Result<Settings, Vec<Settin
 }
 
 #[test]
-fn the_settings_file_as_shipped_sets_nothing() {
+fn shipped_settings_file_sets_nothing() {
     let config = read(&shipped(), &[]).expect("it is right");
     assert_eq!(format!("{config:?}"), format!("{:?}", Settings::default()));
 }
 
 #[test]
-fn the_settings_file_shows_the_defaults() {
+fn shipped_settings_file_shows_the_defaults() {
     let file = uncommented(&shipped(), |name| !EXAMPLES.contains(&name));
     let config = read(&file, &[]).expect("the defaults are right");
     assert_eq!(format!("{config:?}"), format!("{:?}", Settings::default()));
 }
 
 #[test]
-fn the_settings_file_shows_every_setting_once_and_in_order() {
+fn shipped_settings_file_lists_every_setting_once_in_order() {
     let text = shipped();
     let shown: Vec<_> = commented(&text).into_iter().map(|(name, _)| name).collect();
     let mut known = Settings::names();
@@ -95,7 +96,7 @@ fn the_settings_file_shows_every_setting_once_and_in_order() {
 }
 
 #[test]
-fn the_settings_file_loads_with_every_setting_uncommented() {
+fn shipped_settings_file_loads_with_every_setting_uncommented() {
     let live = [("GATEWAY_API_KEY", "svc_sk_example")];
     let file = uncommented(&shipped(), |name| name != "access.jwt");
     let config = read(&file, &live).expect("every example is right");
@@ -108,7 +109,7 @@ fn the_settings_file_loads_with_every_setting_uncommented() {
 }
 
 #[test]
-fn a_live_gateway_has_the_store_that_the_settings_file_shows() {
+fn live_gateway_defaults_to_the_documented_store() {
     let live = [
         ("GATEWAY_API_KEY", "svc_sk_example"),
         ("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.example.com"),
@@ -119,7 +120,7 @@ fn a_live_gateway_has_the_store_that_the_settings_file_shows() {
 }
 
 #[test]
-fn each_setting_is_explained_above_it() {
+fn every_setting_has_a_comment() {
     let text = shipped();
     let lines: Vec<_> = text.lines().collect();
     for (index, line) in lines.iter().enumerate() {
@@ -130,7 +131,7 @@ fn each_setting_is_explained_above_it() {
 }
 
 #[test]
-fn the_example_environment_is_the_sandbox_until_it_is_filled_in() {
+fn example_env_runs_the_sandbox_until_filled_in() {
     let read_example = |uncomment: &[&str], key: &str| {
         let text = fs::read_to_string(".env.example").expect("tests run in the package root");
         let mut text = text.replace("\nGATEWAY_API_KEY=\n", &format!("\nGATEWAY_API_KEY={key}\n"));

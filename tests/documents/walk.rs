@@ -14,7 +14,7 @@ const ADMIN: &str = "127.0.0.1:9464";
 const LONG_FAULTS: &[&str] = &["sandbox:slow", "sandbox:hang"];
 
 #[test]
-fn every_snippet_of_settings_loads() {
+fn documented_settings_snippets_load() {
     let mut loaded = 0;
     for document in documents() {
         for block in blocks(&read(&document), "toml") {
@@ -41,7 +41,7 @@ fn every_snippet_of_settings_loads() {
 }
 
 #[test]
-fn commands_with_curl_answer_as_the_readme_and_the_guide_say() {
+fn documented_curl_commands_answer_as_shown() {
     // The README's are some of the guide's: each set begins with a sandbox of its own.
     for (document, least) in [("README.md", 2), ("docs/guide/getting-started.md", 7)] {
         walk_through(document, least);
@@ -73,7 +73,7 @@ fn walk_through(document: &str, least: usize) {
 }
 
 #[test]
-fn a_fault_is_answered_as_the_guide_says() {
+fn sandbox_faults_answer_as_documented() {
     let text = read("docs/guide/getting-started.md");
     let mut faults = rows(section(&text, "Sandbox faults"));
     faults.retain(|row| !LONG_FAULTS.contains(&row[0].trim_matches('`')));

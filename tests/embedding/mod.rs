@@ -7,7 +7,7 @@ mod axum_server;
 #[expect(dead_code, reason = "an example's `main` is not run here")]
 mod hyper_server;
 
-mod starting;
+mod startup;
 mod wire;
 
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ fn get(host: SocketAddr, path: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_axum_application_keeps_its_routes_and_sells_through_the_gate() {
+async fn axum_application_keeps_its_routes_and_sells_through_tollgate() {
     let gate = Tollgate::new(Config::default()).unwrap();
     let background = tokio::spawn(gate.background());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -59,7 +59,7 @@ async fn an_axum_application_keeps_its_routes_and_sells_through_the_gate() {
 }
 
 #[tokio::test]
-async fn a_bare_hyper_server_sells_through_the_gate() {
+async fn plain_hyper_server_sells_through_tollgate() {
     let gate = Tollgate::new(Config::default()).unwrap();
     tokio::spawn(gate.background());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -72,7 +72,7 @@ async fn a_bare_hyper_server_sells_through_the_gate() {
 }
 
 #[tokio::test]
-async fn a_gate_that_was_shut_down_sells_nothing_and_says_so() {
+async fn embedded_service_after_shutdown_refuses_purchases() {
     let gate = Tollgate::new(Config::default()).unwrap();
     gate.shutdown().await;
     let answer = gate.clone().oneshot(request()).await.unwrap();
@@ -83,7 +83,7 @@ async fn a_gate_that_was_shut_down_sells_nothing_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_request_whose_peer_nobody_names_is_refused_in_words() {
+async fn request_without_a_peer_is_refused_with_an_explanation() {
     let gate = Tollgate::new(Config::default()).unwrap();
     let mut request = request();
     request.extensions_mut().remove::<Peer>();
@@ -96,7 +96,7 @@ async fn a_request_whose_peer_nobody_names_is_refused_in_words() {
 }
 
 #[tokio::test]
-async fn mistakes_in_the_settings_are_all_named_and_no_value_is_repeated() {
+async fn all_settings_errors_are_named_without_values() {
     let variables = [("GATEWAY_API_KEY".to_owned(), "not-a-key".to_owned())];
     let toml = "[server]\nlisten = \"nowhere\"\n[purchase]\ndedup_window = \"30s\"\n";
     let Err(StartError::Settings(faults)) = Config::read(toml, Path::new(""), variables) else {
@@ -110,7 +110,7 @@ async fn mistakes_in_the_settings_are_all_named_and_no_value_is_repeated() {
 }
 
 #[tokio::test]
-async fn settings_are_set_one_by_one_over_those_of_the_text() {
+async fn single_settings_override_the_text() {
     let toml = "[page]\ntitle = \"Text\"\n[limits]\nburst = 5\n";
     let config = Config::read(toml, Path::new(""), []).unwrap().set("page.title", "One by one");
     let gate = Tollgate::new(config).unwrap();
@@ -129,12 +129,12 @@ async fn settings_are_set_one_by_one_over_those_of_the_text() {
 }
 
 #[test]
-fn outside_of_a_runtime_there_is_no_gate() {
+fn building_outside_a_runtime_fails() {
     assert!(matches!(Tollgate::new(Config::default()), Err(StartError::NoRuntime)));
 }
 
 #[test]
-fn the_gate_is_a_service_that_any_server_can_share() {
+fn embedded_service_is_clone_send_and_sync() {
     fn shared<T: Clone + Send + Sync + 'static>() {}
     shared::<Tollgate>();
     shared::<Config>();
@@ -150,7 +150,7 @@ fn request() -> Request<Full<bytes::Bytes>> {
 }
 
 #[tokio::test]
-async fn the_price_list_is_there_for_a_request_without_a_body() {
+async fn catalog_answers_a_request_without_a_body() {
     let gate = Tollgate::new(Config::default()).unwrap();
     let request = Request::get("/bff/catalog")
         .header("host", "localhost")

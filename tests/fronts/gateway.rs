@@ -4,7 +4,7 @@ use crate::fronts::front::{Front, Kind};
 use crate::support::{Gate, Reply, Upstream, until};
 
 #[test]
-fn a_gateway_that_cannot_prove_its_name_is_sent_nothing() {
+fn gateway_with_an_invalid_certificate_receives_nothing() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let front = Front::start(Kind::Secured, upstream.address());
     let certificate = front.certificate();
@@ -31,7 +31,7 @@ fn a_gateway_that_cannot_prove_its_name_is_sent_nothing() {
 }
 
 #[test]
-fn further_connection_resumes_the_tls_session() {
+fn second_connection_resumes_the_tls_session() {
     let upstream = Upstream::start(|heard| Reply::video(&format!("job-{}", heard.number)));
     let front = Front::start(Kind::Secured, upstream.address());
     let certificate = front.certificate();

@@ -3,6 +3,6 @@
 mod front;
 mod gateway;
 mod hidden;
-mod passing;
+mod proxied;
 mod smuggling;
 mod snippets;

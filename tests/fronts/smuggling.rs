@@ -13,22 +13,22 @@ use crate::support::{CHAT, Gate, Reply, Upstream};
 const LAST: &str = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
 #[test]
-fn bytes_as_attackers_write_them_confuse_nobody_behind_nginx() {
+fn smuggled_requests_fail_behind_nginx() {
     through(Some(Kind::Nginx));
 }
 
 #[test]
-fn bytes_as_attackers_write_them_confuse_nobody_behind_haproxy() {
+fn smuggled_requests_fail_behind_haproxy() {
     through(Some(Kind::HaProxy));
 }
 
 #[test]
-fn bytes_as_attackers_write_them_confuse_nobody_behind_caddy() {
+fn smuggled_requests_fail_behind_caddy() {
     through(Some(Kind::Caddy));
 }
 
 #[test]
-fn bytes_as_attackers_write_them_confuse_nobody_without_a_front() {
+fn smuggled_requests_fail_without_a_front() {
     through(None);
 }
 

@@ -9,12 +9,12 @@ use crate::markdown::{blocks, read};
 use crate::support::{Gate, Reply, Upstream};
 
 #[test]
-fn the_recipe_in_python_buys_once_and_waits_where_it_is_told_to() {
+fn python_recipe_buys_once_and_honors_retry_after() {
     run("python", "python3", "recipe.py", "");
 }
 
 #[test]
-fn the_recipe_for_node_buys_once_and_waits_where_it_is_told_to() {
+fn node_recipe_buys_once_and_honors_retry_after() {
     let call = "\nconst order = { model: 'eta-5-mini', messages: [{ role: 'user', content: 'Hello' }] };\n\
         console.log((await buy('/api/v1/chat', order)).message.content);\n";
     run("js", "node", "recipe.mjs", call);

@@ -48,7 +48,7 @@ fn preflight(gate: &Gate, origin: &str, path: &str, asked: &str) -> Answer {
 }
 
 #[test]
-fn a_preflight_is_answered_here_with_what_may_be_sent_and_nothing_else() {
+fn preflight_lists_allowed_methods_and_headers() {
     let (upstream, gate) = gate();
     let known = "authorization,content-type,idempotency-key,last-event-id,tollgate-ledger,tollgate-replay,\
                  x-request-id,x-stainless-lang,x-stainless-retry-count,x-tollgate";
@@ -75,7 +75,7 @@ fn a_preflight_is_answered_here_with_what_may_be_sent_and_nothing_else() {
 }
 
 #[test]
-fn an_origin_is_listed_byte_for_byte_or_not_at_all() {
+fn allowed_origin_matches_byte_for_byte() {
     let (upstream, gate) = gate();
     for (origin, listed) in [
         (APP, true),
@@ -113,7 +113,7 @@ fn an_origin_is_listed_byte_for_byte_or_not_at_all() {
 }
 
 #[test]
-fn what_is_refused_is_named_in_the_log() {
+fn refused_origin_is_logged() {
     let (_upstream, gate) = gate();
     let sent = gate.ask("POST", "/api/v1/chat", &[("Origin", "https://evil.example:81")], CHAT);
     assert_eq!(sent.status, 403);
@@ -127,7 +127,7 @@ fn what_is_refused_is_named_in_the_log() {
 }
 
 #[test]
-fn a_page_that_may_not_read_leaves_a_trace_although_it_only_asks_first_or_reads() {
+fn refused_preflight_and_read_are_logged() {
     // Apart from the others: those in this process share a log.
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let gate = Gate::binary(&upstream, LISTED, &[]);
@@ -165,7 +165,7 @@ fn a_page_that_may_not_read_leaves_a_trace_although_it_only_asks_first_or_reads(
 }
 
 #[test]
-fn what_the_browser_says_of_the_page_decides_before_what_the_page_says_of_itself() {
+fn sec_fetch_site_overrides_origin() {
     let (upstream, gate) = gate();
     let own = format!("http://{}", gate.address());
     for (site, origin, taken) in [
@@ -200,7 +200,7 @@ fn what_the_browser_says_of_the_page_decides_before_what_the_page_says_of_itself
 }
 
 #[test]
-fn a_page_of_another_port_of_this_machine_is_another_origin() {
+fn page_on_another_port_is_another_origin() {
     let (upstream, gate) = gate();
     let other = format!("http://127.0.0.1:{}", gate.address().port() ^ 1);
     let answer = gate.ask("POST", "/api/v1/chat", &[("Origin", &other)], CHAT);
@@ -208,7 +208,7 @@ fn a_page_of_another_port_of_this_machine_is_another_origin() {
 }
 
 #[test]
-fn only_json_in_plain_utf8_is_read_so_that_nothing_spends_without_a_preflight() {
+fn only_json_content_type_can_spend() {
     let (upstream, gate) = gate();
     let taken = [
         "application/json",
@@ -258,7 +258,7 @@ fn only_json_in_plain_utf8_is_read_so_that_nothing_spends_without_a_preflight() 
 }
 
 #[test]
-fn every_answer_of_the_api_can_be_read_by_a_listed_page_and_by_no_other() {
+fn api_answers_are_readable_by_listed_origins_only() {
     let upstream = Upstream::start(|heard| match heard.target.as_str() {
         "/api/v1/video" => Reply::error(404),
         "/api/v1/chat" => Reply::chat("hi").header("access-control-allow-origin", "*"),
@@ -318,7 +318,7 @@ fn every_answer_of_the_api_can_be_read_by_a_listed_page_and_by_no_other() {
 }
 
 #[test]
-fn an_unknown_outcome_can_be_read_by_a_listed_page() {
+fn unknown_outcome_is_readable_by_a_listed_origin() {
     let upstream = Upstream::start(|_| Reply::chat("late").after(Duration::from_secs(1)));
     let gate = Gate::start(
         &upstream,
@@ -332,7 +332,7 @@ fn an_unknown_outcome_can_be_read_by_a_listed_page() {
 }
 
 #[test]
-fn an_answer_of_the_api_is_no_page_and_no_cache_keeps_it() {
+fn api_answers_are_not_cached_or_rendered() {
     let (_upstream, gate) = gate();
     for (method, path, body) in [
         ("POST", "/api/v1/chat", CHAT),

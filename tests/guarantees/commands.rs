@@ -29,7 +29,7 @@ fn said(ended: &Ended) -> String {
 }
 
 #[test]
-fn help_and_version_are_no_mistakes() {
+fn help_and_version_exit_with_0() {
     let folder = TempDir::with_prefix("tollgate-commands-").unwrap();
     for (arguments, says) in [
         (&["--help"][..], "Usage"),
@@ -44,7 +44,7 @@ fn help_and_version_are_no_mistakes() {
 }
 
 #[test]
-fn a_mistake_in_the_command_line_ends_with_2_and_repeats_no_key() {
+fn command_line_error_exits_with_2_without_the_key() {
     let folder = TempDir::with_prefix("tollgate-commands-").unwrap();
     for arguments in [
         &["--wrong"][..],
@@ -62,7 +62,7 @@ fn a_mistake_in_the_command_line_ends_with_2_and_repeats_no_key() {
 }
 
 #[test]
-fn a_mistake_in_the_settings_ends_with_2_and_says_where() {
+fn settings_error_exits_with_2_and_its_place() {
     for (settings, environment, says) in [
         ("[server]\nlisten = \"nowhere\"\n", &[][..], "proxy.toml:2:10"),
         ("[server]\n\n  lissten = \"127.0.0.1:0\"\n", &[], "proxy.toml:3:3"),
@@ -83,7 +83,7 @@ fn a_mistake_in_the_settings_ends_with_2_and_says_where() {
 }
 
 #[test]
-fn all_mistakes_are_said_at_once_a_line_each() {
+fn all_settings_errors_are_printed_one_a_line() {
     let folder =
         folder("[server]\nlisten = \"nowhere\"\nchat_body = \"big\"\n[limits]\nburst = 0\n");
     let ended = run(folder.path(), &["check"], &[]);
@@ -94,7 +94,7 @@ fn all_mistakes_are_said_at_once_a_line_each() {
 }
 
 #[test]
-fn settings_that_are_named_must_be_there() {
+fn missing_config_file_is_an_error() {
     let folder = TempDir::with_prefix("tollgate-commands-").unwrap();
     for command in [&["--config", "none.toml"][..], &["check", "--config", "none.toml"]] {
         let ended = run(folder.path(), command, &[]);
@@ -106,7 +106,7 @@ fn settings_that_are_named_must_be_there() {
 }
 
 #[test]
-fn what_the_page_is_to_serve_has_to_be_there_and_the_fault_is_where_it_was_written() {
+fn missing_page_dir_is_an_error_at_its_setting() {
     for (settings, environment, says) in [
         ("page.dir = \"none\"\n", &[][..], "proxy.toml: page.dir: "),
         ("", &[("TOLLGATE_PAGE__DIR", "none")], "TOLLGATE_PAGE__DIR: page.dir: expected a folder"),
@@ -119,7 +119,7 @@ fn what_the_page_is_to_serve_has_to_be_there_and_the_fault_is_where_it_was_writt
         (
             "page.dir = \"site\"\npage.fallback = \"indx.html\"\n",
             &[],
-            "proxy.toml: page.fallback: expected a file in page.dir that is there: ",
+            "proxy.toml: page.fallback: expected a file in page.dir that exists: ",
         ),
         (
             "page.dir = \"site\"\n",
@@ -139,7 +139,7 @@ fn what_the_page_is_to_serve_has_to_be_there_and_the_fault_is_where_it_was_writt
 }
 
 #[test]
-fn a_live_gateway_whose_videos_nobody_could_fetch_here_is_warned_of() {
+fn live_gateway_without_media_origins_warns() {
     let live = "gateway.base_url = \"https://gateway.example\"\n";
     let listed = format!("{live}page.media_origins = [\"https://cdn.example\"]\n");
     for (settings, is_warned) in [(live, true), (&listed, false), ("", false)] {
@@ -154,7 +154,7 @@ fn a_live_gateway_whose_videos_nobody_could_fetch_here_is_warned_of() {
 }
 
 #[test]
-fn a_mistake_of_spelling_is_answered_with_the_spelling_that_is_right() {
+fn misspelled_command_suggests_the_right_one() {
     let key = SECRET.to_owned();
     for (file, variables, says) in [
         ("limits.concurrent = 1.5\n", None, "a whole number, not a number with a point\n"),
@@ -178,7 +178,7 @@ fn a_mistake_of_spelling_is_answered_with_the_spelling_that_is_right() {
 }
 
 #[test]
-fn check_says_that_the_ledger_is_damaged_and_what_helps() {
+fn check_reports_a_damaged_ledger_and_the_fix() {
     let folder = folder("store.url = \"sqlite:ledger.db\"\n");
     let path = folder.path().join("ledger.db");
     let check = || run(folder.path(), &["check"], &[]);
@@ -209,7 +209,7 @@ fn check_says_that_the_ledger_is_damaged_and_what_helps() {
 }
 
 #[test]
-fn an_address_that_is_not_this_machines_ends_with_1() {
+fn foreign_listen_address_exits_with_1() {
     let folder = folder("budget.total = { day = \"1.00\" }\n");
     let ended = run(
         folder.path(),
@@ -274,7 +274,7 @@ impl Drop for Sandbox {
 }
 
 #[test]
-fn the_sandbox_alone_answers_a_plain_client_and_ends_when_told() {
+fn standalone_sandbox_answers_and_stops_on_a_signal() {
     let folder = TempDir::with_prefix("tollgate-commands-").unwrap();
     // The program that is worked on is told first where its gateway will be.
     let settings = "gateway.base_url = \"http://127.0.0.1:8081\"\n";

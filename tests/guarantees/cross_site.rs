@@ -28,7 +28,7 @@ fn read(gate: &Gate, path: &str, headers: &[(&str, &str)]) -> Answer {
 }
 
 #[test]
-fn read_of_another_site_without_a_listed_origin_is_refused_and_uses_up_nothing() {
+fn cross_site_read_without_a_listed_origin_is_refused_and_uses_no_limit() {
     let (upstream, gate) = gate();
     let unlisted = ("Origin", "https://evil.example");
     for path in ["/bff/me", "/bff/jobs", "/bff/usage", "/bff/events", "/v1/models", "/v1/videos"] {

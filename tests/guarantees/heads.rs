@@ -76,27 +76,27 @@ fn fault(upstream: &Upstream, gate: &Gate, (name, bytes, want): &Case) -> Result
 }
 
 #[test]
-fn a_length_that_two_parsers_could_read_differently_is_refused_and_the_connection_ends() {
+fn ambiguous_length_is_refused_and_closes_the_connection() {
     walk(corpus::framing());
 }
 
 #[test]
-fn lines_that_are_no_http_are_refused() {
+fn malformed_header_lines_are_refused() {
     walk(corpus::syntax());
 }
 
 #[test]
-fn only_our_own_names_are_answered() {
+fn only_known_hosts_are_answered() {
     walk(corpus::hosts());
 }
 
 #[test]
-fn a_path_is_compared_byte_for_byte_and_nothing_else_is_a_target() {
+fn paths_match_byte_for_byte() {
     walk(corpus::targets());
 }
 
 #[test]
-fn of_what_nobody_serves_nothing_reaches_the_gateway() {
+fn unserved_paths_never_reach_the_gateway() {
     let (upstream, gate) = gate();
     for path in [
         "//api/v1/video/status?request_id=a",
@@ -121,7 +121,7 @@ fn of_what_nobody_serves_nothing_reaches_the_gateway() {
 }
 
 #[test]
-fn no_header_of_a_caller_is_copied_and_the_gateways_head_is_always_the_same() {
+fn caller_headers_are_not_copied_to_the_gateway() {
     let (upstream, gate) = gate();
     let length = CHAT.len();
     for lines in [
@@ -150,7 +150,7 @@ fn no_header_of_a_caller_is_copied_and_the_gateways_head_is_always_the_same() {
 }
 
 #[test]
-fn a_refusal_by_the_head_asks_for_no_body_and_an_accepted_head_does() {
+fn expect_continue_is_answered_only_if_the_head_is_accepted() {
     let (upstream, gate) = gate();
     let expecting = |lines: &str| chat(&format!("Expect: 100-continue\r\n{lines}"), "");
     for (name, head, status) in [
@@ -189,7 +189,7 @@ fn a_refusal_by_the_head_asks_for_no_body_and_an_accepted_head_does() {
 }
 
 #[test]
-fn a_probe_in_http_1_0_needs_no_host_and_nothing_else_does_without() {
+fn only_healthz_answers_http_1_0_without_a_host() {
     let (_upstream, gate) = gate();
     for (bytes, status) in [
         ("GET /healthz HTTP/1.0\r\n\r\n", "200"),
@@ -206,7 +206,7 @@ fn a_probe_in_http_1_0_needs_no_host_and_nothing_else_does_without() {
 }
 
 #[test]
-fn an_answer_to_head_has_the_length_and_no_body() {
+fn head_request_gets_length_and_no_body() {
     let (_upstream, gate) = gate();
     let whole = gate.get("/bff/catalog");
     let mut client = gate.client();
@@ -219,7 +219,7 @@ fn an_answer_to_head_has_the_length_and_no_body() {
 }
 
 #[test]
-fn requests_in_one_segment_are_answered_in_their_order() {
+fn pipelined_requests_are_answered_in_order() {
     let (upstream, gate) = gate();
     let mut client = gate.client();
     let one = chat(&format!("Content-Length: {}\r\n", CHAT.len()), CHAT);
@@ -233,7 +233,7 @@ fn requests_in_one_segment_are_answered_in_their_order() {
 }
 
 #[test]
-fn a_body_that_ends_early_buys_nothing() {
+fn truncated_body_buys_nothing() {
     let (upstream, gate) = gate();
     let whole = chat(&format!("Content-Length: {}\r\n", CHAT.len()), CHAT);
     let chunked =
@@ -251,7 +251,7 @@ fn a_body_that_ends_early_buys_nothing() {
 }
 
 #[test]
-fn what_is_no_head_gets_a_bare_status_and_the_connection_ends() {
+fn unparsable_head_gets_a_bare_status_and_closes() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let gate = Gate::start(&upstream, "");
     let headers: String = (0..70).map(|number| format!("x{number}: x\r\n")).collect();

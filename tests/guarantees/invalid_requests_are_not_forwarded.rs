@@ -62,7 +62,7 @@ fn faults(answer: &Answer) -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_field_that_breaks_the_contract_is_named() {
+fn every_invalid_field_is_named() {
     let watched = Watched::start("");
     let rows = CHATS.iter().map(|(body, pointer, code)| (TO_CHAT, chat(body), pointer, code));
     let videos = VIDEOS.iter().map(|(body, pointer, code)| (TO_VIDEO, video(body), pointer, code));
@@ -77,7 +77,7 @@ fn every_field_that_breaks_the_contract_is_named() {
 }
 
 #[test]
-fn every_fault_of_a_payload_is_told_at_once() {
+fn all_payload_faults_are_reported_at_once() {
     let watched = Watched::start("");
     let body = r#"{"prompt":"","model":"video-d-3.1","duration":7,"aspect_ratio":"1:1","image_url":"x","seed":1}"#;
     let answer = watched.gate.post(TO_VIDEO, body);
@@ -91,7 +91,7 @@ fn every_fault_of_a_payload_is_told_at_once() {
 }
 
 #[test]
-fn what_is_not_one_json_object_is_told_by_line_and_column() {
+fn malformed_json_is_reported_by_line_and_column() {
     let watched = Watched::start("");
     for target in [TO_CHAT, TO_VIDEO] {
         for body in MALFORMED {
@@ -103,7 +103,7 @@ fn what_is_not_one_json_object_is_told_by_line_and_column() {
 }
 
 #[test]
-fn depth_and_bytes_that_are_not_text_are_refused() {
+fn deep_nesting_and_invalid_utf8_are_refused() {
     let watched = Watched::start("gateway.chat_fields = [\"tools\"]");
     let deep = format!(r#"{{"tools":{}{}}}"#, "[".repeat(10_000), "]".repeat(10_000));
     assert_refused(&watched.gate.post(TO_CHAT, &deep), 400, "malformed_json", "deep");
@@ -124,7 +124,7 @@ fn depth_and_bytes_that_are_not_text_are_refused() {
 }
 
 #[test]
-fn a_prompt_is_counted_in_code_points() {
+fn prompt_length_counts_code_points() {
     let upstream = Upstream::start(|_| Reply::video("job-1"));
     let gate = Gate::start(&upstream, "");
     for character in ["a", "é", "語", "🦀"] {
@@ -138,7 +138,7 @@ fn a_prompt_is_counted_in_code_points() {
 }
 
 #[test]
-fn only_json_in_utf8_and_uncompressed_is_taken() {
+fn only_uncompressed_utf8_json_is_accepted() {
     let watched = Watched::start("");
     for (target, body) in [(TO_CHAT, CHAT), (TO_VIDEO, VIDEO)] {
         for header in [
@@ -165,7 +165,7 @@ fn only_json_in_utf8_and_uncompressed_is_taken() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_before_it_is_read() {
+fn too_large_body_is_refused_before_it_is_read() {
     let watched = Watched::start("server = { chat_body = \"1KiB\", video_body = \"1KiB\" }");
     for (target, body) in [(TO_CHAT, CHAT), (TO_VIDEO, VIDEO)] {
         let large = body.replace('}', &format!("}}{}", " ".repeat(1_024)));
@@ -180,7 +180,7 @@ fn what_is_too_large_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn other_paths_and_methods_are_not_forwarded() {
+fn unknown_paths_and_methods_are_not_forwarded() {
     let watched = Watched::start("");
     for target in [
         "/api/api-keys",
@@ -222,7 +222,7 @@ fn other_paths_and_methods_are_not_forwarded() {
 }
 
 #[test]
-fn a_status_query_that_names_no_one_job_is_not_forwarded() {
+fn status_query_without_exactly_one_job_is_not_forwarded() {
     let watched = Watched::start("");
     let long = format!("?request_id={}", "a".repeat(10_000));
     for query in [
@@ -245,7 +245,7 @@ fn a_status_query_that_names_no_one_job_is_not_forwarded() {
 }
 
 #[test]
-fn what_is_right_is_forwarded_as_the_contract_writes_it() {
+fn valid_request_is_forwarded_in_contract_form() {
     let upstream = Upstream::start(|heard| match heard.target.as_str() {
         TO_CHAT => Reply::chat("hi"),
         _ => Reply::video("job-1"),

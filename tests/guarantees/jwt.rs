@@ -22,7 +22,7 @@ fn buy(gate: &Gate, bearer: &str, key: &str) -> Answer {
 }
 
 #[test]
-fn a_forged_token_buys_nothing_and_the_gateway_hears_nothing_of_it() {
+fn forged_jwt_buys_nothing() {
     let (upstream, login, stranger) = (upstream(), Login::start(), Login::start());
     let gate = Gate::start(&upstream, &login.settings());
     let claims = login.claims("ada", 600);
@@ -77,7 +77,7 @@ fn a_forged_token_buys_nothing_and_the_gateway_hears_nothing_of_it() {
 }
 
 #[test]
-fn what_is_one_subjects_is_no_others() {
+fn jobs_and_keys_of_one_subject_are_hidden_from_others() {
     let (upstream, login) = (upstream(), Login::start());
     let gate = Gate::start(&upstream, &login.settings());
     let [ada, eve] = ["ada", "eve"].map(|name| login.bearer(&gate, &login.claims(name, 600)));
@@ -102,7 +102,7 @@ fn what_is_one_subjects_is_no_others() {
 }
 
 #[test]
-fn a_budget_in_a_token_is_its_subjects_own() {
+fn budget_claim_applies_to_its_subject() {
     let (upstream, login) = (upstream(), Login::start());
     let gate = Gate::start(&upstream, &login.settings());
     let poor = |name| {
@@ -119,7 +119,7 @@ fn a_budget_in_a_token_is_its_subjects_own() {
 }
 
 #[test]
-fn a_login_service_that_is_down_stops_nobody_who_came_before() {
+fn unreachable_issuer_does_not_stop_known_keys() {
     let (upstream, login) = (upstream(), Login::start());
     login.is_up(false);
     let gate = Gate::start(&upstream, &login.settings());
@@ -144,7 +144,7 @@ fn a_login_service_that_is_down_stops_nobody_who_came_before() {
 }
 
 #[test]
-fn a_stream_ends_with_the_token_that_opened_it() {
+fn event_stream_ends_when_its_token_expires() {
     let (upstream, login) = (upstream(), Login::start());
     let gate = Gate::start(&upstream, &login.settings());
     let long = login.bearer(&gate, &login.claims("ada", 3_600));

@@ -27,7 +27,7 @@ fn left(answer: &Answer) -> (u64, u64) {
 }
 
 #[test]
-fn the_third_call_in_a_burst_of_two_is_told_when_to_return() {
+fn third_call_in_a_burst_of_two_gets_retry_after() {
     let upstream = upstream();
     let gate = Gate::start(
         &upstream,
@@ -53,7 +53,7 @@ fn the_third_call_in_a_burst_of_two_is_told_when_to_return() {
 }
 
 #[test]
-fn a_refusal_that_took_of_the_limit_says_what_is_left() {
+fn counted_refusal_reports_the_remaining_limit() {
     let upstream = upstream();
     let settings = "limits = { requests = 2, seconds = 60, burst = 5, concurrent = 9 }";
     let gate = Gate::start(&upstream, settings);
@@ -68,7 +68,7 @@ fn a_refusal_that_took_of_the_limit_says_what_is_left() {
 }
 
 #[test]
-fn a_wait_of_less_than_a_second_is_a_second_and_then_there_is_room() {
+fn retry_after_is_at_least_a_second_and_then_succeeds() {
     let upstream = upstream();
     let gate =
         Gate::start(&upstream, "limits = { requests = 1, seconds = 1, burst = 1, concurrent = 9 }");
@@ -80,7 +80,7 @@ fn a_wait_of_less_than_a_second_is_a_second_and_then_there_is_room() {
 }
 
 #[test]
-fn what_breaks_the_contract_uses_up_room_as_well() {
+fn invalid_requests_count_against_the_limit() {
     let upstream = upstream();
     let gate = Gate::start(
         &upstream,
@@ -96,7 +96,7 @@ fn what_breaks_the_contract_uses_up_room_as_well() {
 }
 
 #[test]
-fn reads_have_ten_times_the_room_and_pages_probes_and_preflights_are_free() {
+fn reads_have_ten_times_the_limit_and_pages_are_free() {
     let upstream = upstream();
     let gate = Gate::start(
         &upstream,
@@ -127,7 +127,7 @@ fn reads_have_ten_times_the_room_and_pages_probes_and_preflights_are_free() {
 }
 
 #[test]
-fn who_says_that_it_is_somebody_else_is_not_believed() {
+fn untrusted_forwarded_header_is_ignored() {
     let upstream = upstream();
     let gate = Gate::start(
         &upstream,
@@ -150,7 +150,7 @@ fn who_says_that_it_is_somebody_else_is_not_believed() {
 }
 
 #[test]
-fn a_trusted_proxy_is_believed_as_far_as_it_saw() {
+fn trusted_proxy_is_believed_one_hop() {
     let upstream = upstream();
     let gate = Gate::start(
         &upstream,
@@ -178,7 +178,7 @@ fn a_trusted_proxy_is_believed_as_far_as_it_saw() {
 }
 
 #[test]
-fn callers_come_by_every_listener_each_with_room_of_its_own() {
+fn limits_are_per_caller_across_listeners() {
     let upstream = upstream();
     let gate = Gate::binary(
         &upstream,
@@ -200,7 +200,7 @@ fn callers_come_by_every_listener_each_with_room_of_its_own() {
 }
 
 #[test]
-fn a_caller_has_so_many_calls_at_a_time_and_a_place_is_free_when_one_ends() {
+fn concurrent_calls_of_a_caller_are_limited() {
     let upstream = Upstream::start(|_| Reply::chat("hello").after(Duration::from_secs(1)));
     let gate = Gate::start(
         &upstream,
@@ -223,7 +223,7 @@ fn a_caller_has_so_many_calls_at_a_time_and_a_place_is_free_when_one_ends() {
 }
 
 #[test]
-fn a_body_may_have_as_many_bytes_as_the_setting_says_and_not_one_more() {
+fn body_limit_is_exact_to_the_byte() {
     let upstream = upstream();
     let gate = Gate::start(&upstream, "server.chat_body = \"1KiB\"\nserver.video_body = \"100B\"");
     let padded = |length: usize| format!("{CHAT:<length$}");
@@ -242,7 +242,7 @@ fn a_body_may_have_as_many_bytes_as_the_setting_says_and_not_one_more() {
 }
 
 #[test]
-fn a_client_that_sends_on_after_a_refusal_still_reads_it() {
+fn client_that_keeps_sending_still_reads_the_refusal() {
     let upstream = upstream();
     let gate = Gate::start(&upstream, "server.chat_body = \"1KiB\"");
     let head =
@@ -269,7 +269,7 @@ fn a_client_that_sends_on_after_a_refusal_still_reads_it() {
 }
 
 #[test]
-fn a_body_that_comes_too_slowly_buys_nothing() {
+fn slow_body_times_out_and_buys_nothing() {
     let upstream = upstream();
     let gate = Gate::start(&upstream, "server.body_timeout = \"300ms\"");
     let chunked = [("Transfer-Encoding", "chunked")];
@@ -299,7 +299,7 @@ fn a_body_that_comes_too_slowly_buys_nothing() {
 }
 
 #[test]
-fn bodies_together_take_no_more_memory_than_the_setting_says() {
+fn request_bodies_together_respect_max_body_memory() {
     let upstream = upstream();
     let gate = Gate::start(&upstream, "server.max_body_memory = \"4MiB\"");
     let head = |length: &str| {

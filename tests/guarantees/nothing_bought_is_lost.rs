@@ -2,7 +2,7 @@
 //! booked; and a shutdown waits for what is under way.
 
 mod crashes;
-mod leaving;
+mod disconnects;
 
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn booked(gate: &Gate, service: &str, outcome: &str, count: u64) -> bool {
 }
 
 #[test]
-fn a_client_that_hangs_up_does_not_cut_its_purchase() {
+fn disconnect_does_not_cut_the_purchase() {
     for (how, leave) in LEAVINGS {
         for (service, target, body) in
             [("chat", "/api/v1/chat", CHAT), ("video", "/api/v1/video", VIDEO)]
@@ -55,7 +55,7 @@ fn a_client_that_hangs_up_does_not_cut_its_purchase() {
 }
 
 #[test]
-fn a_client_that_hangs_up_while_the_reply_trickles_does_not_cut_it() {
+fn disconnect_during_a_slow_reply_does_not_cut_the_purchase() {
     let upstream = Upstream::start(|_| Reply::chat(&"x".repeat(20_000)).dribbled());
     let gate = Gate::start(&upstream, "");
     let mut client = gate.client();
@@ -67,7 +67,7 @@ fn a_client_that_hangs_up_while_the_reply_trickles_does_not_cut_it() {
 }
 
 #[test]
-fn who_hangs_up_at_once_has_bought_it_whole_or_not_at_all() {
+fn immediate_disconnect_buys_completely_or_not_at_all() {
     const CALLS: usize = 30;
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let gate = Gate::start(&upstream, "");
@@ -85,7 +85,7 @@ fn who_hangs_up_at_once_has_bought_it_whole_or_not_at_all() {
 }
 
 #[test]
-fn the_unknown_outcome_of_who_hung_up_is_booked() {
+fn unknown_outcome_after_a_disconnect_is_recorded() {
     let upstream = Upstream::start(|_| Reply::chat("hi").after(LATE).cut(30, Ending::Reset));
     let gate = Gate::start(&upstream, "");
     let mut client = gate.client();
@@ -97,7 +97,7 @@ fn the_unknown_outcome_of_who_hung_up_is_booked() {
 }
 
 #[test]
-fn a_request_that_never_became_whole_buys_nothing() {
+fn incomplete_request_buys_nothing() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let gate = Gate::start(&upstream, "");
     let whole = request(gate.address(), "POST", "/api/v1/chat", &[], CHAT);
@@ -112,7 +112,7 @@ fn a_request_that_never_became_whole_buys_nothing() {
 }
 
 #[test]
-fn a_signal_waits_for_the_purchase_in_flight() {
+fn sigterm_waits_for_the_purchase_in_flight() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_millis(400)));
         let mut gate = Gate::binary(&upstream, "", &[]);
@@ -142,7 +142,7 @@ fn a_signal_waits_for_the_purchase_in_flight() {
 }
 
 #[test]
-fn a_signal_waits_for_the_purchase_of_who_hung_up() {
+fn sigterm_waits_for_a_purchase_after_a_disconnect() {
     let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_millis(300)));
     let mut gate = Gate::binary(&upstream, "", &[]);
     let mut client = gate.client();
@@ -157,21 +157,21 @@ fn a_signal_waits_for_the_purchase_of_who_hung_up() {
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn second_signal_exits_at_once() {
     let upstream = Upstream::start(|_| Reply::nothing(Ending::Hang));
     let mut gate = Gate::binary(&upstream, "", &[]);
     let mut client = gate.client();
     client.send("POST", "/api/v1/chat", &[], CHAT);
     upstream.wait_for(1);
     gate.signal(Signal::SIGTERM);
-    until("it is stopping", || gate.printed().contains("finishing what is under way"));
+    until("it is stopping", || gate.printed().contains("drain started"));
     gate.signal(Signal::SIGINT);
     assert_eq!(gate.wait().code(), Some(1));
     assert!(client.try_answer().is_none());
 }
 
 #[test]
-fn a_drain_has_an_end_and_says_what_was_left() {
+fn drain_ends_and_logs_unfinished_purchases() {
     let upstream = Upstream::start(|_| Reply::nothing(Ending::Hang));
     let mut gate = Gate::binary(&upstream, "server.drain = \"300ms\"", &[]);
     let mut client = gate.client();
@@ -188,7 +188,7 @@ fn a_drain_has_an_end_and_says_what_was_left() {
 }
 
 #[test]
-fn drain_that_ends_answers_every_purchase_in_flight_and_its_retry_learns_the_same() {
+fn drain_end_answers_purchases_in_flight_like_their_retries() {
     let upstream = Upstream::start(|_| Reply::nothing(Ending::Hang));
     let settings = "store.url = \"sqlite:ledger.db\"\nserver.drain = \"300ms\"";
     let mut gate = Gate::binary(&upstream, settings, &[]);

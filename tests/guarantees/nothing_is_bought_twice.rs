@@ -12,7 +12,7 @@ use crate::support::upstream::Welcome;
 use crate::support::{CHAT, Ending, Gate, Reply, Upstream};
 
 #[test]
-fn a_gateway_that_takes_no_connection_has_charged_nothing() {
+fn refused_gateway_connection_is_not_charged() {
     let nobody = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = nobody.local_addr().unwrap();
     drop(nobody);
@@ -26,7 +26,7 @@ fn a_gateway_that_takes_no_connection_has_charged_nothing() {
 }
 
 #[test]
-fn a_connection_that_ends_before_the_request_is_read_is_never_followed_by_another() {
+fn lost_gateway_connection_is_not_retried() {
     for bytes in [0, 1, 20, 200] {
         for ending in [Ending::Fin, Ending::Reset] {
             let upstream =
@@ -47,7 +47,7 @@ fn a_connection_that_ends_before_the_request_is_read_is_never_followed_by_anothe
 }
 
 #[test]
-fn a_gateway_that_closes_idle_connections_is_never_sent_a_request_twice() {
+fn idle_close_by_the_gateway_never_sends_twice() {
     const CALLS: usize = 200;
     let upstream = Upstream::start(|heard| {
         let pause = Duration::from_micros(heard.number as u64 * 7 % 900);
@@ -79,7 +79,7 @@ fn a_gateway_that_closes_idle_connections_is_never_sent_a_request_twice() {
 }
 
 #[test]
-fn a_pooled_connection_that_is_known_to_be_dead_is_not_used() {
+fn dead_pooled_connection_is_not_used() {
     let upstream =
         Upstream::start(|_| Reply::chat("hi").header("connection", "close").then(Ending::Fin));
     let gate = Gate::start(&upstream, "");
@@ -90,7 +90,7 @@ fn a_pooled_connection_that_is_known_to_be_dead_is_not_used() {
 }
 
 #[test]
-fn chats_share_a_connection_and_a_video_has_its_own() {
+fn chats_share_a_connection_and_videos_use_a_fresh_one() {
     let upstream = Upstream::start(|heard| match heard.target.as_str() {
         "/api/v1/chat" => Reply::chat("hi"),
         _ => Reply::video("job-1"),
@@ -102,7 +102,7 @@ fn chats_share_a_connection_and_a_video_has_its_own() {
 }
 
 #[test]
-fn a_refused_key_is_followed_by_the_next_one_which_then_stays() {
+fn rejected_key_falls_back_to_the_next_which_stays() {
     let upstream = Upstream::with(
         3,
         |_| Welcome::Serve,
@@ -122,7 +122,7 @@ fn a_refused_key_is_followed_by_the_next_one_which_then_stays() {
 }
 
 #[test]
-fn when_every_key_is_refused_the_gateway_is_left_alone_for_a_while() {
+fn gateway_is_not_asked_for_a_while_after_all_keys_are_rejected() {
     let upstream = Upstream::with(
         2,
         |_| Welcome::Serve,
@@ -138,7 +138,7 @@ fn when_every_key_is_refused_the_gateway_is_left_alone_for_a_while() {
 }
 
 #[test]
-fn a_lost_reply_is_not_followed_by_the_next_key() {
+fn lost_reply_is_not_retried_with_the_next_key() {
     let upstream =
         Upstream::with(3, |_| Welcome::Serve, |_| Reply::chat("hi").cut(10, Ending::Fin));
     let gate = Gate::start(&upstream, "");
@@ -146,7 +146,7 @@ fn a_lost_reply_is_not_followed_by_the_next_key() {
 }
 
 #[test]
-fn a_429_is_waited_out_and_bought_once() {
+fn gateway_429_is_waited_out_and_bought_once() {
     for told in [Some("0"), Some("1"), None] {
         let upstream = Upstream::start(move |heard| match (heard.number, told) {
             (0, Some(seconds)) => Reply::error(429).header("retry-after", seconds),
@@ -166,7 +166,7 @@ fn a_429_is_waited_out_and_bought_once() {
 }
 
 #[test]
-fn a_429_that_takes_too_long_is_told_with_the_time_to_return() {
+fn long_gateway_429_is_gateway_busy_with_retry_after() {
     for told in ["60", "2", "never", "18446744073709551616"] {
         let upstream = Upstream::start(move |_| Reply::error(429).header("retry-after", told));
         let gate = Gate::start(&upstream, "gateway.max_wait = \"1s\"");
@@ -179,7 +179,7 @@ fn a_429_that_takes_too_long_is_told_with_the_time_to_return() {
 }
 
 #[test]
-fn a_definitive_refusal_passes_as_it_is_and_costs_nothing() {
+fn definitive_refusal_passes_unchanged_and_free() {
     for status in [400, 402, 403, 404, 413, 415, 422] {
         for (body, media_type) in [
             (r#"{"error":"as the gateway words it","n":1.0}"#, "application/json"),

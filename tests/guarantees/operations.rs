@@ -17,7 +17,7 @@ fn slow(millis: u64) -> Upstream {
 }
 
 #[test]
-fn told_to_read_its_settings_again_it_takes_good_ones_and_refuses_bad_ones() {
+fn sighup_applies_valid_settings_and_rejects_invalid_ones() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let old = "limits = { requests = 100, seconds = 3600, burst = 50 }\n";
     let gate = Gate::binary(&upstream, old, &[]);
@@ -34,7 +34,7 @@ fn told_to_read_its_settings_again_it_takes_good_ones_and_refuses_bad_ones() {
         fs::write(&file, bad).unwrap();
         gate.signal(Signal::SIGHUP);
         until("it says that they are refused", || {
-            gate.printed()[before..].contains("the old ones stay")
+            gate.printed()[before..].contains("settings rejected")
         });
         assert!(gate.printed()[before..].contains(says), "{}", gate.printed());
         assert_eq!(policy().as_deref(), Some("\"caller\";q=100;w=3600"));
@@ -44,42 +44,42 @@ fn told_to_read_its_settings_again_it_takes_good_ones_and_refuses_bad_ones() {
         "limits = { requests = 7, seconds = 60, burst = 9 }\nserver.header_timeout = \"9s\"\n";
     fs::write(&file, good).unwrap();
     gate.signal(Signal::SIGHUP);
-    until("it says that it did", || gate.printed().contains("settings read again"));
+    until("it says that it did", || gate.printed().contains("settings reloaded"));
     assert_eq!(policy().as_deref(), Some("\"caller\";q=7;w=60"));
     let printed = gate.printed();
-    let (_, after) = printed.rsplit_once("the old ones stay").unwrap();
+    let (_, after) = printed.rsplit_once("settings rejected").unwrap();
     assert!(after.contains("server.header_timeout"), "what needs a restart is named: {after}");
     assert!(!after.contains("server.listen"), "what has not changed is not: {after}");
 }
 
 #[test]
-fn a_call_that_is_under_way_outlives_a_change_of_settings() {
+fn call_in_flight_survives_a_reload() {
     let upstream = slow(1_000);
     let gate = Gate::binary(&upstream, "", &[]);
     let mut buyer = gate.client();
     buyer.send("POST", "/api/v1/chat", &[], CHAT);
     upstream.wait_for(1);
     gate.signal(Signal::SIGHUP);
-    until("it says that it did", || gate.printed().contains("settings read again"));
+    until("it says that it did", || gate.printed().contains("settings reloaded"));
     assert_eq!(buyer.answer().status, 200);
     assert_eq!(upstream.requests(), 1);
 }
 
 #[test]
-fn a_signal_right_after_it_says_that_it_runs_is_taken() {
+fn signal_right_after_the_start_message_is_handled() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     for (signal, code) in [(Signal::SIGHUP, None), (Signal::SIGTERM, Some(0))] {
         let mut gate = Gate::binary(&upstream, "", &[]);
         gate.signal(signal);
         match code {
             Some(code) => assert_eq!(gate.wait().code(), Some(code)),
-            None => until("it reads again", || gate.printed().contains("settings read again")),
+            None => until("it reads again", || gate.printed().contains("settings reloaded")),
         }
     }
 }
 
 #[test]
-fn of_two_servers_on_one_address_the_second_says_so_and_ends() {
+fn second_server_on_one_address_exits() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let gate = Gate::binary(&upstream, "", &[]);
     let folder = tempfile::tempdir().unwrap();
@@ -99,7 +99,7 @@ fn of_two_servers_on_one_address_the_second_says_so_and_ends() {
 }
 
 #[test]
-fn what_operators_see_is_not_where_callers_call_and_the_other_way_round() {
+fn ops_and_public_listeners_do_not_share_endpoints() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let gate = Gate::start(&upstream, "");
     assert!(gate.metrics().contains("tollgate_connections"));
@@ -149,7 +149,7 @@ fn readyz_is_503_while_the_ledger_is_damaged_or_gone() {
     for gate in [damaged, gone] {
         let (status, text) = readiness(&gate);
         assert_eq!(status, 503, "{text}");
-        assert!(text.contains("ledger_unavailable") && text.contains("cannot be used"), "{text}");
+        assert!(text.contains("ledger_unavailable") && text.contains("is unusable"), "{text}");
         assert!(!text.contains("ledger.db"), "{text}");
         assert_eq!(gate.chat().status, 503);
         let mut probe = gate.admin_client();
@@ -159,7 +159,7 @@ fn readyz_is_503_while_the_ledger_is_damaged_or_gone() {
 }
 
 #[test]
-fn a_server_that_waits_for_a_command_says_for_which_and_starts_or_stops() {
+fn server_waiting_for_a_command_names_it() {
     let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
     let environment = [
         ("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0"),
@@ -188,7 +188,7 @@ fn a_server_that_waits_for_a_command_says_for_which_and_starts_or_stops() {
 }
 
 #[test]
-fn ops_listener_answers_a_foreign_host_over_loopback_with_healthz_alone() {
+fn ops_listener_answers_a_foreign_host_with_healthz_only() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let settings = "server.hosts = [\"ops.example\"]\n";
     let gate = Gate::binary(&upstream, settings, &[]);
@@ -213,7 +213,7 @@ fn ops_listener_answers_a_foreign_host_over_loopback_with_healthz_alone() {
     // The names that count are those of the settings that hold now.
     fs::write(gate.folder().join("proxy.toml"), "server.hosts = [\"new.example\"]\n").unwrap();
     gate.signal(Signal::SIGHUP);
-    until("it has read them", || gate.printed().contains("settings read again"));
+    until("it has read them", || gate.printed().contains("settings reloaded"));
     assert_eq!(ask("/metrics", "ops.example").status, 421);
     assert_eq!(ask("/metrics", "new.example").status, 200);
 }

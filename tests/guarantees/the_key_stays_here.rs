@@ -1,9 +1,9 @@
 //! Guarantee 1: nothing of the key beyond its public prefix reaches a client, a log, a metric, a panic,
 //! a file or another host. Every [`Gate`] looks for it when it ends; these tests provoke a leak.
 
-mod before_the_start;
-mod escaped;
+mod encodings;
 mod process;
+mod startup_errors;
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 
-use crate::support::heard::Heard;
+use crate::support::received::Heard;
 use crate::support::{Ending, Gate, Reply, Upstream};
 
 /// The authorization that the gateway was sent.
@@ -36,7 +36,7 @@ const ECHOES: &[Echo] = &[
 ];
 
 #[test]
-fn an_echoed_key_is_redacted_and_the_paid_reply_delivered() {
+fn echoed_key_is_redacted_and_the_paid_reply_delivered() {
     for (how, echo) in ECHOES {
         for dribbles in [false, true] {
             let upstream = Upstream::start(move |heard| {
@@ -56,7 +56,7 @@ fn an_echoed_key_is_redacted_and_the_paid_reply_delivered() {
 }
 
 #[test]
-fn a_refusal_that_echoes_the_request_is_redacted() {
+fn refusal_that_echoes_the_request_is_redacted() {
     for status in [400, 402, 403, 404, 413, 415, 422] {
         let upstream = Upstream::start(move |heard| {
             Reply::new(status, heard.bytes.clone()).header("content-type", "text/html")
@@ -70,7 +70,7 @@ fn a_refusal_that_echoes_the_request_is_redacted() {
 }
 
 #[test]
-fn a_key_in_the_head_of_a_reply_goes_no_further() {
+fn key_in_a_reply_header_is_not_passed_on() {
     let headers = ["x-echo", "location", "set-cookie", "www-authenticate", "retry-after", "etag"];
     for status in [200, 302, 400, 401, 429, 500] {
         let upstream = Upstream::start(move |heard| {
@@ -90,7 +90,7 @@ fn a_key_in_the_head_of_a_reply_goes_no_further() {
 }
 
 #[test]
-fn a_key_in_the_reason_phrase_goes_no_further() {
+fn key_in_the_reason_phrase_is_not_passed_on() {
     for (status, expected) in [(200, 200), (400, 400), (500, 424)] {
         let upstream = Upstream::start(move |heard| {
             let head =
@@ -102,7 +102,7 @@ fn a_key_in_the_reason_phrase_goes_no_further() {
 }
 
 #[test]
-fn a_reply_that_cannot_be_read_is_not_shown() {
+fn unreadable_reply_is_not_passed_on() {
     for body in ["not json ", "[", "{\"message\":"] {
         let upstream =
             Upstream::start(move |heard| Reply::new(200, format!("{body}{}", bearer(heard))));
@@ -112,7 +112,7 @@ fn a_reply_that_cannot_be_read_is_not_shown() {
 }
 
 #[test]
-fn a_compressed_reply_is_not_passed_on() {
+fn compressed_reply_is_not_passed_on() {
     for status in [200, 400] {
         let upstream = Upstream::start(move |heard| {
             let body = json!({"message": {"content": bearer(heard)}}).to_string();
@@ -128,7 +128,7 @@ fn a_compressed_reply_is_not_passed_on() {
 }
 
 #[test]
-fn a_redirect_is_neither_followed_nor_passed_on() {
+fn redirect_is_neither_followed_nor_passed_on() {
     for status in [300, 301, 302, 303, 305, 307, 308] {
         let elsewhere = Upstream::start(|_| Reply::chat("got you"));
         let target = format!("http://{}/api/v1/chat", elsewhere.address());
@@ -143,7 +143,7 @@ fn a_redirect_is_neither_followed_nor_passed_on() {
 }
 
 #[test]
-fn a_question_about_a_job_leaks_no_more_than_a_purchase() {
+fn status_request_does_not_leak_the_key() {
     let elsewhere = Upstream::start(|_| Reply::chat("got you"));
     let target = format!("http://{}/api/v1/video/status", elsewhere.address());
     let upstream = Upstream::start(move |heard| match heard.number {
@@ -170,7 +170,7 @@ fn a_question_about_a_job_leaks_no_more_than_a_purchase() {
 }
 
 #[test]
-fn no_header_of_the_caller_reaches_the_gateway() {
+fn caller_headers_never_reach_the_gateway() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let gate = Gate::start(&upstream, "");
     let headers = [
@@ -210,7 +210,7 @@ fn no_header_of_the_caller_reaches_the_gateway() {
 }
 
 #[test]
-fn a_lost_connection_says_nothing_of_what_was_sent() {
+fn connection_error_does_not_reveal_the_request() {
     for ending in [Ending::Fin, Ending::Reset] {
         let upstream = Upstream::start(move |heard| Reply::new(200, bearer(heard)).cut(60, ending));
         let answer = Gate::start(&upstream, "").chat();

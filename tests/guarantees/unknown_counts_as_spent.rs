@@ -1,7 +1,7 @@
 //! Guarantee 6: a call whose outcome is not known stays booked, and is never sent again.
 
-mod told;
-mod unread;
+mod charged_field;
+mod unparsable_replies;
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ const RAW: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn a_purchase_without_a_readable_reply_is_a_424_and_was_sent_once() {
+fn purchase_without_a_readable_reply_is_a_424_and_sent_once() {
     for (fate, turn) in FATES {
         let upstream = Upstream::start(move |heard| match heard.target.as_str() {
             "/api/v1/chat" => turn(Reply::chat("hi")),
@@ -78,7 +78,7 @@ fn a_purchase_without_a_readable_reply_is_a_424_and_was_sent_once() {
 }
 
 #[test]
-fn whatever_is_no_reply_is_a_424() {
+fn every_invalid_reply_is_a_424() {
     for (what, bytes) in RAW {
         let upstream = Upstream::start(move |_| Reply::raw(*bytes).then(Ending::Fin));
         let gate = Gate::start(&upstream, SHORT);
@@ -113,7 +113,7 @@ fn status_outside_the_contract_is_a_424() {
 }
 
 #[test]
-fn success_that_cannot_be_read_is_unknown() {
+fn unreadable_success_is_unknown() {
     for charges in [false, true] {
         let reply = move |_: &_| Reply::new(200, "<html>").charged(charges);
         let upstream = Upstream::start(reply);
@@ -125,7 +125,7 @@ fn success_that_cannot_be_read_is_unknown() {
 }
 
 #[test]
-fn a_reply_larger_than_anyone_needs_is_not_kept() {
+fn too_large_reply_is_not_kept() {
     const MOST: usize = 4 * 1_024 * 1_024;
     for (size, taken) in [(MOST, true), (MOST + 1, false)] {
         let upstream = Upstream::start(move |_| {
@@ -162,12 +162,12 @@ const FRAMINGS: &[Framing] = &[
 ];
 
 #[test]
-fn a_chat_reply_cut_at_any_byte_is_whole_or_a_424() {
+fn chat_reply_cut_at_any_byte_is_complete_or_a_424() {
     cut_at_every_byte("/api/v1/chat", crate::support::CHAT, &Reply::chat("hi"));
 }
 
 #[test]
-fn a_video_reply_cut_at_any_byte_is_whole_or_a_424() {
+fn video_reply_cut_at_any_byte_is_complete_or_a_424() {
     cut_at_every_byte("/api/v1/video", crate::support::VIDEO, &Reply::video("job-1"));
 }
 

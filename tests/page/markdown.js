@@ -1,8 +1,8 @@
 // Evaluated in the open page by a browser test (`Runtime.evaluate`, awaited, by value): the list of what is
-// wrong with static/chat/markdown.js, empty when all is well.
+// wrong with static/core/markdown.js, empty when all is well.
 (async () => {
   const { src } = document.querySelector('script[type="module"]');
-  const { render } = await import(src.replace('shell.js', 'chat/markdown.js'));
+  const { render } = await import(src.replace('shell.js', 'core/markdown.js'));
   const faults = [];
 
   const shown = (text) => {
@@ -38,11 +38,50 @@
     ['[![b](https://x.y/b)](https://x.y/c)', `<p>${link('https://x.y/c', '<span>b</span>')}</p>`],
     ['[w](https://en.org/a_(b))', `<p>${link('https://en.org/a_(b)', 'w')}</p>`],
     ['[1] and a[0](1)', '<p>[1] and a[0](1)</p>'],
+    ['costs $5 and $10, or US$5', '<p>costs $5 and $10, or US$5</p>'],
+    ['a [^x] b', '<p>a [^x] b</p>'],
+    ['\\( unclosed', '<p>( unclosed</p>'],
   ];
   for (const [text, wanted] of RENDERED) {
     const got = shown(text).innerHTML;
     if (got !== wanted) faults.push(`${text} became ${got}, not ${wanted}`);
   }
+
+  // Formulas become MathML; what is not known stays source.
+  const { formula } = await import(src.replace('shell.js', 'core/math.js'));
+  const FORMULAS = [
+    ['a^2 + b^2', '<msup><mi>a</mi><mn>2</mn></msup><mo>+</mo><msup><mi>b</mi><mn>2</mn></msup>'],
+    ['\\frac{1}{2}', '<mfrac><mn>1</mn><mn>2</mn></mfrac>'],
+    ['\\sqrt[3]{x}', '<mroot><mi>x</mi><mn>3</mn></mroot>'],
+    ['x_i^{n+1}', '<msubsup><mi>x</mi><mi>i</mi><mrow><mi>n</mi><mo>+</mo><mn>1</mn></mrow></msubsup>'],
+    ['\\alpha \\le 3.14', '<mi>α</mi><mo>≤</mo><mn>3.14</mn>'],
+    ['\\text{if } x', '<mtext>if&nbsp;</mtext><mi>x</mi>'],
+    ['\\mathbb{R}', '<mi>ℝ</mi>'],
+    ["f'", '<msup><mi>f</mi><mo>′</mo></msup>'],
+    ['<img src=x>', '<mo>&lt;</mo><mi>i</mi><mi>m</mi><mi>g</mi><mi>s</mi><mi>r</mi><mi>c</mi><mo>=</mo><mi>x</mi><mo>&gt;</mo>'],
+  ];
+  for (const [tex, wanted] of FORMULAS) {
+    const got = formula(tex, false)?.innerHTML;
+    if (got !== wanted) faults.push(`${tex} became ${got}, not ${wanted}`);
+  }
+  for (const tex of ['\\unheardof', '{', '}', 'x^', '\\left( x', '\\begin{matrix} a', '\\frac{1}', 'a^b^c', '{'.repeat(60) + '}'.repeat(60)]) {
+    if (formula(tex, true) !== null) faults.push(`${tex} became a formula`);
+  }
+  for (const [tex, count] of [['\\begin{pmatrix} a & b \\\\ c & d \\end{pmatrix}', 4], ['\\begin{cases} 1 & x \\\\ 2 & y \\end{cases}', 4]]) {
+    if (formula(tex, true)?.querySelectorAll('mtd').length !== count) faults.push(`${tex} has not ${count} cells`);
+  }
+  const rendered = async (text) => {
+    const box = shown(text);
+    for (let waits = 0; waits < 100 && !box.querySelector('math'); waits += 1) await new Promise((done) => { setTimeout(done, 10); });
+    return box;
+  };
+  for (const text of ['so \\(a^2\\) is', 'so $a^2$ is', '$$a^2$$', 'so\n\\[\na^2\n\\]\nis', '> $$\n> a^2\n> $$', '| $a^2$ |\n|---|', '\\begin{align}\na^2 &= b\n\\end{align}']) {
+    if (!(await rendered(text)).querySelector('math msup')) faults.push(`${text} is no formula`);
+  }
+  const noted = shown('a[^1] b[^two] c[^1]\n\n[^1]: first *note*\n[^two]: second\n');
+  if (noted.querySelectorAll('.footnotes li').length !== 2) faults.push('there are not two footnotes');
+  if ([...noted.querySelectorAll('sup')].map(({ textContent }) => textContent).join() !== '1,2,1') faults.push('the marks of footnotes are wrong');
+  if (!noted.querySelector('.footnotes li em')) faults.push('a footnote is not rendered');
 
   if (!shown('```js\nlet a = 1;\n  <b>').textContent.includes('let a = 1;\n  <b>')) faults.push('an unclosed fence lost text');
 

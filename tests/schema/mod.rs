@@ -122,7 +122,7 @@ fn count(replies: &[Answered], operation: &str, statuses: std::ops::Range<u16>) 
 }
 
 #[test]
-fn requests_made_from_the_document_are_answered_as_it_says_and_only_a_success_costs_its_price() {
+fn openapi_requests_get_documented_replies_and_only_success_costs() {
     let gate = Gate::start();
     let checks = "not_a_server_error,status_code_conformance,content_type_conformance,\
         response_headers_conformance,response_schema_conformance,negative_data_rejection,\
@@ -142,7 +142,7 @@ fn requests_made_from_the_document_are_answered_as_it_says_and_only_a_success_co
 }
 
 #[test]
-fn the_document_that_is_printed_is_the_one_that_is_served_to_any_page() {
+fn printed_openapi_document_is_the_served_one() {
     let gate = Gate::start();
     let printed = run(gate.folder.path(), &["openapi"], &[("GATEWAY_API_KEY", KEY)]);
     assert_eq!(printed.code, Some(0), "{}", printed.stderr);

@@ -19,7 +19,7 @@ fn models_are_listed_and_found() {
 }
 
 #[test]
-fn a_chat_is_answered_whole_and_as_a_stream() {
+fn sdk_chat_is_answered_whole_and_streamed() {
     let sandbox = sandbox();
     for sdk in ALL {
         for errand in ["chat", "stream"] {
@@ -31,7 +31,7 @@ fn a_chat_is_answered_whole_and_as_a_stream() {
 }
 
 #[test]
-fn an_error_is_raised_with_its_status_its_words_and_its_place() {
+fn sdk_error_has_status_message_and_field() {
     let sandbox = sandbox();
     for sdk in OPENAI {
         let told = sdk.run(&sandbox.address.to_string(), "mistake");
@@ -51,7 +51,7 @@ fn an_error_is_raised_with_its_status_its_words_and_its_place() {
 }
 
 #[test]
-fn a_video_is_ordered_polled_and_downloaded() {
+fn sdk_video_is_ordered_polled_and_downloaded() {
     let sandbox = sandbox();
     for sdk in OPENAI {
         let told = sdk.run(&sandbox.address.to_string(), "video");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::sdks::program::{ALL, OPENAI, Sdk};
-use crate::support::heard::Heard;
+use crate::support::received::Heard;
 use crate::support::{Ending, Gate, Reply, Upstream};
 
 const TEXT: &str = "bought once";
@@ -108,16 +108,16 @@ fn assert_charged_once(sdks: &[Sdk], errand: &str, micros: u64, sold: fn() -> Re
 }
 
 #[test]
-fn a_chat_of_any_sdk_is_charged_once() {
+fn chat_of_every_sdk_is_charged_once() {
     assert_charged_once(&ALL, "chat", 6_000, || Reply::chat(TEXT));
 }
 
 #[test]
-fn a_stream_of_any_sdk_is_charged_once() {
+fn stream_of_every_sdk_is_charged_once() {
     assert_charged_once(&ALL, "stream", 6_000, || Reply::chat(TEXT));
 }
 
 #[test]
-fn a_video_of_any_sdk_is_charged_once() {
+fn video_of_every_sdk_is_charged_once() {
     assert_charged_once(&OPENAI, "order", 3_000_000, || Reply::video("job-1"));
 }

@@ -26,13 +26,13 @@ fn folder() -> TempDir {
 }
 
 #[test]
-fn the_readmes_lines_for_python_buy_a_chat() {
+fn readme_python_snippet_buys_a_chat() {
     let printed = printed(Sdk::Python, "README.md", "Call it", &folder());
     assert!(printed.contains("Hello from the sandbox"), "{printed}");
 }
 
 #[test]
-fn what_is_shown_for_python_streams_a_chat_and_saves_a_video() {
+fn python_guide_snippet_streams_a_chat_and_saves_a_video() {
     let folder = folder();
     let printed = printed(Sdk::Python, "docs/guide/openai.md", "From Python", &folder);
     assert!(printed.contains("Hello from the sandbox"), "{printed}");
@@ -41,14 +41,14 @@ fn what_is_shown_for_python_streams_a_chat_and_saves_a_video() {
 }
 
 #[test]
-fn what_is_shown_for_node_buys_a_chat_and_tells_its_price() {
+fn node_guide_snippet_buys_a_chat_and_prints_its_cost() {
     let printed = printed(Sdk::Node, "docs/guide/openai.md", "From Node", &folder());
     assert!(printed.contains("Hello from the sandbox"), "{printed}");
     assert!(printed.trim_end().ends_with("0.003000"), "{printed}");
 }
 
 #[test]
-fn what_is_shown_for_vercels_sdk_buys_a_chat() {
+fn vercel_sdk_snippet_buys_a_chat() {
     let printed = printed(Sdk::Vercel, "docs/guide/openai.md", "With Vercel's AI SDK", &folder());
     assert!(printed.contains("Hello from the sandbox"), "{printed}");
 }

@@ -12,7 +12,7 @@ const FLAGS: &str = "--noEmit --strict --exactOptionalPropertyTypes --noUnchecke
     --moduleResolution bundler";
 
 #[test]
-fn client_types_compile_with_a_program_that_uses_all_of_them() {
+fn client_types_compile_with_a_program_that_uses_them_all() {
     let folder = tempfile::tempdir().expect("a folder");
     for (file, name) in [
         ("static/widgets/client.d.ts", "client.d.ts"),
@@ -27,7 +27,7 @@ fn client_types_compile_with_a_program_that_uses_all_of_them() {
 }
 
 #[test]
-fn client_exports_what_its_types_say() {
+fn client_exports_match_its_types() {
     let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("static/core/transport.js");
     let folder = tempfile::tempdir().expect("a folder");
     let module = folder.path().join("client.mjs");

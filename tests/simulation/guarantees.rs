@@ -8,10 +8,10 @@ use tollgate::contract::money::Usd;
 use tollgate::problem::Charged;
 use tollgate::store::{self, BudgetScope, PurchaseId};
 
-use crate::books::Entry;
 use crate::clients::{Asked, Client, Heard, Identity, Told, Wish, name};
 use crate::disk::{Platter, finish};
 use crate::gateway::Fate;
+use crate::model_ledger::Entry;
 use crate::run::replay;
 use crate::tally::ENDINGS;
 use crate::world::State;

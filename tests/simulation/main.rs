@@ -2,18 +2,18 @@
 //! gateway, a store and a clock that do whatever a seed says. See docs/dev/simulation.md.
 #![cfg(test)]
 
-mod books;
 mod clients;
 mod dice;
 mod disk;
 mod gateway;
 mod guarantees;
-mod line;
+mod model_ledger;
 mod process;
 mod run;
 mod setup;
 mod step;
 mod tally;
+mod transport;
 mod world;
 
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ const SEEDS_COMPARED: u64 = 60;
 const SEEDS_TWICE: u64 = 300;
 
 #[test]
-fn thousands_of_courses_of_events_keep_every_guarantee() {
+fn simulated_runs_keep_every_guarantee() {
     if let Some(seed) = one_seed() {
         return replay(seed);
     }
@@ -44,7 +44,7 @@ fn thousands_of_courses_of_events_keep_every_guarantee() {
 }
 
 #[test]
-fn the_store_on_disk_keeps_them_too() {
+fn simulated_runs_on_disk_keep_every_guarantee() {
     if one_seed().is_some() {
         return;
     }
@@ -55,7 +55,7 @@ fn the_store_on_disk_keeps_them_too() {
 }
 
 #[test]
-fn one_seed_is_one_course_of_events() {
+fn seed_determines_the_run() {
     for seed in 0..SEEDS_TWICE {
         are_equal(seed, &one(seed, false, true), &one(seed, false, true));
     }

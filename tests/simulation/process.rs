@@ -24,8 +24,8 @@ use tower::util::BoxCloneSyncService;
 
 use crate::clients::{Asked, Heard, Presence, Told, Wish, name};
 use crate::disk::{Disk, Platter, finish};
-use crate::line::Line;
 use crate::setup::{ORDERS, callers};
+use crate::transport::Line;
 use crate::world::World;
 
 static METRICS: LazyLock<Arc<Metrics>> = LazyLock::new(Arc::default);

@@ -25,7 +25,8 @@ pub(crate) static ORDERS: LazyLock<Vec<Checked<Order>>> = LazyLock::new(|| {
             format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"{words}"}}]}}"#);
         validate::chat(body.as_bytes(), &rules).expect("a chat")
     };
-    let video = |body: &str| validate::video(body.as_bytes(), &rules.catalog).expect("a video");
+    let video =
+        |body: &str| validate::video(body.as_bytes(), &rules.catalog).expect("a video").order;
     vec![
         chat("alpha-sonnet-4.5", "a tide"),
         chat("alpha-sonnet-4.5", "a storm"),

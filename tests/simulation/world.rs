@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tollgate::clock;
 
-use crate::books::Books;
 use crate::clients::Clients;
 use crate::dice::Dice;
 use crate::gateway::Gateway;
+use crate::model_ledger::Books;
 use crate::setup::Setup;
 use crate::tally::Tally;
 

@@ -33,7 +33,7 @@ const SLOWER: u32 = 10;
 const SPARE_TIME: Duration = Duration::from_millis(250);
 
 #[test]
-fn a_gate_that_has_served_for_long_is_as_it_was() {
+fn long_traffic_leaks_nothing_and_adds_up() {
     let mut gate = Gate::start();
     let lap = Duration::from_secs(seconds()) / LAPS;
     let laps: Vec<(Heard, Kept)> = (0..LAPS)

@@ -8,7 +8,7 @@ use tollgate::store::{
     PurchaseState, Reservation, Service, Settlement, Snapshot, StatusUpdate,
 };
 
-use crate::desk::*;
+use crate::fixture::*;
 use crate::jobs::job;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -18,9 +18,9 @@ on_every_backend!(
     snapshots_come_newest_first,
     evidence_is_what_the_counters_may_hold,
     charge_without_a_reply_is_assumed,
-    unrecognised_account_stays_with_its_purchase,
-    one_purchase_is_found_by_its_id,
-    one_key_in_common_is_the_same_account,
+    unrecognized_account_stays_with_its_purchase,
+    purchase_is_found_by_its_id,
+    one_common_key_means_the_same_account,
     adopted_account_uses_no_earlier_checkpoint,
     checkpoint_before_another_account_is_not_used,
     rate_limit_of_another_account_is_forgotten,
@@ -142,7 +142,7 @@ async fn evidence_is_what_the_counters_may_hold(desk: Desk) {
     assert_eq!((&jobs[..3], &jobs[3..]), (&states[..], &[None; 4][..]));
 }
 
-async fn unrecognised_account_stays_with_its_purchase(desk: Desk) {
+async fn unrecognized_account_stays_with_its_purchase(desk: Desk) {
     let (listed, unlisted) = (desk.send(&asked("ann", PRICE)).await, asked("ann", PRICE));
     desk.reserve(&unlisted).await.expect("set aside");
     let sent = async |account| bounded(desk.store.mark_sent(unlisted.id, account)).await.unwrap();
@@ -166,14 +166,14 @@ async fn charge_without_a_reply_is_assumed(desk: Desk) {
     assert_eq!(assumed, [(read, false), (lost, true)]);
 }
 
-async fn one_purchase_is_found_by_its_id(desk: Desk) {
+async fn purchase_is_found_by_its_id(desk: Desk) {
     let id = desk.buy(&asked("ann", PRICE), "").await;
     let found = bounded(desk.store.purchase(id)).await.unwrap().expect("it is there");
     assert_eq!((found.id, found.state), (id, PurchaseState::Charged));
     assert_eq!(bounded(desk.store.purchase(PurchaseId::new())).await.unwrap(), None);
 }
 
-async fn one_key_in_common_is_the_same_account(desk: Desk) {
+async fn one_common_key_means_the_same_account(desk: Desk) {
     use AccountCheck::{Compare, Record};
     assert!(desk.recognise(&["a"], Compare).await, "none is noted");
     assert!(desk.recognise(&["b"], Record).await);

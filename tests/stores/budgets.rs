@@ -7,20 +7,20 @@ use tollgate::store::{
     BudgetKind, Budgets, OverBudget, Reservation, ReserveError, Service, Settlement, SpendRow,
 };
 
-use crate::desk::*;
+use crate::fixture::*;
 
 on_every_backend!(
-    a_budget_is_spent_to_its_end_and_not_beyond,
-    what_is_set_aside_sent_and_unknown_counts_as_spent,
-    a_released_purchase_gives_its_price_back,
-    a_cost_that_differs_moves_the_counters_by_the_difference,
-    a_refusal_names_the_limit_that_renews_last,
-    callers_have_budgets_of_their_own,
-    a_day_and_a_month_end_at_midnight_utc,
-    a_late_end_counts_where_its_price_was_set_aside,
-    a_clock_that_jumps_back_opens_no_period,
-    day_far_ahead_of_clock_blocks_no_budget,
-    an_amount_that_cannot_be_counted_is_refused,
+    budget_is_spent_to_its_end_and_not_beyond,
+    held_sent_and_unknown_count_as_spent,
+    released_purchase_frees_its_hold,
+    different_cost_adjusts_the_counters,
+    over_budget_names_the_budget_that_renews_last,
+    callers_have_separate_budgets,
+    days_and_months_end_at_midnight_utc,
+    late_settlement_counts_in_the_period_of_its_hold,
+    clock_set_back_opens_no_new_period,
+    purchase_dated_far_ahead_blocks_no_budget,
+    uncountable_amount_is_refused,
     spending_is_summed_by_day_service_and_model_for_one_caller,
 );
 
@@ -39,7 +39,7 @@ async fn over(desk: &Desk, asked: &Reservation) -> OverBudget {
     }
 }
 
-async fn a_budget_is_spent_to_its_end_and_not_beyond(desk: Desk) {
+async fn budget_is_spent_to_its_end_and_not_beyond(desk: Desk) {
     let limits = daily(Usd::dollars(10));
     desk.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
     let refused = over(&desk, &within(limits, Usd::micros(5_000_001))).await;
@@ -49,7 +49,7 @@ async fn a_budget_is_spent_to_its_end_and_not_beyond(desk: Desk) {
     desk.reserve(&within(limits, Usd::ZERO)).await.unwrap();
 }
 
-async fn what_is_set_aside_sent_and_unknown_counts_as_spent(desk: Desk) {
+async fn held_sent_and_unknown_count_as_spent(desk: Desk) {
     desk.reserve(&asked("ann", Usd::dollars(1))).await.unwrap();
     desk.send(&asked("ann", Usd::dollars(2))).await;
     let unknown = desk.send(&asked("ann", Usd::dollars(4))).await;
@@ -61,7 +61,7 @@ async fn what_is_set_aside_sent_and_unknown_counts_as_spent(desk: Desk) {
     assert_eq!(desk.of("bob").await.month, Usd::ZERO);
 }
 
-async fn a_released_purchase_gives_its_price_back(desk: Desk) {
+async fn released_purchase_frees_its_hold(desk: Desk) {
     let limits = daily(Usd::dollars(5));
     for _ in 0..3 {
         let id = desk.send(&within(limits, Usd::dollars(5))).await;
@@ -70,7 +70,7 @@ async fn a_released_purchase_gives_its_price_back(desk: Desk) {
     assert_eq!(desk.total().await.day, Usd::ZERO);
 }
 
-async fn a_cost_that_differs_moves_the_counters_by_the_difference(desk: Desk) {
+async fn different_cost_adjusts_the_counters(desk: Desk) {
     for (cost, spent) in [(Usd::dollars(3), 3), (Usd::dollars(7), 10), (Usd::ZERO, 10)] {
         let id = desk.send(&asked("ann", Usd::dollars(5))).await;
         desk.settle(id, charged(cost, "")).await;
@@ -82,7 +82,7 @@ async fn a_cost_that_differs_moves_the_counters_by_the_difference(desk: Desk) {
     assert_eq!(prices, [Usd::dollars(3), Usd::dollars(7), Usd::ZERO]);
 }
 
-async fn a_refusal_names_the_limit_that_renews_last(desk: Desk) {
+async fn over_budget_names_the_budget_that_renews_last(desk: Desk) {
     desk.reserve(&asked("ann", Usd::dollars(1))).await.unwrap();
     let one = Some(Usd::dollars(1));
     let midnight = START + 12 * HOUR;
@@ -105,7 +105,7 @@ async fn a_refusal_names_the_limit_that_renews_last(desk: Desk) {
     }
 }
 
-async fn callers_have_budgets_of_their_own(desk: Desk) {
+async fn callers_have_separate_budgets(desk: Desk) {
     let limits = Budgets { caller_month: Some(Usd::dollars(5)), ..Budgets::default() };
     let of = |caller| Reservation { budgets: limits, ..asked(caller, Usd::dollars(5)) };
     desk.reserve(&of("ann")).await.unwrap();
@@ -113,7 +113,7 @@ async fn callers_have_budgets_of_their_own(desk: Desk) {
     desk.reserve(&of("bob")).await.unwrap();
 }
 
-async fn a_day_and_a_month_end_at_midnight_utc(desk: Desk) {
+async fn days_and_months_end_at_midnight_utc(desk: Desk) {
     let limits = Budgets {
         total_day: Some(Usd::dollars(5)),
         total_month: Some(Usd::dollars(10)),
@@ -133,7 +133,7 @@ async fn a_day_and_a_month_end_at_midnight_utc(desk: Desk) {
     assert_eq!(desk.total().await.month, Usd::dollars(5));
 }
 
-async fn a_late_end_counts_where_its_price_was_set_aside(desk: Desk) {
+async fn late_settlement_counts_in_the_period_of_its_hold(desk: Desk) {
     let id = desk.send(&asked("ann", Usd::dollars(5))).await;
     desk.settle(id, Settlement::Unknown).await;
     desk.pass(DAY);
@@ -144,7 +144,7 @@ async fn a_late_end_counts_where_its_price_was_set_aside(desk: Desk) {
     assert_eq!(desk.total().await.day, Usd::dollars(7));
 }
 
-async fn a_clock_that_jumps_back_opens_no_period(desk: Desk) {
+async fn clock_set_back_opens_no_new_period(desk: Desk) {
     let limits = daily(Usd::dollars(5));
     desk.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
     for back in [SECOND, DAY, 2 * DAY] {
@@ -156,7 +156,7 @@ async fn a_clock_that_jumps_back_opens_no_period(desk: Desk) {
 }
 
 /// Bought while the clock was years ahead, and then it was set right.
-async fn day_far_ahead_of_clock_blocks_no_budget(desk: Desk) {
+async fn purchase_dated_far_ahead_blocks_no_budget(desk: Desk) {
     let limits = daily(Usd::dollars(5));
     let five = || within(limits, Usd::dollars(5));
     let renews = START + 12 * HOUR;
@@ -177,7 +177,7 @@ async fn day_far_ahead_of_clock_blocks_no_budget(desk: Desk) {
     assert_eq!(over(&desk, &five()).await.renews_at, renews + 3 * DAY);
 }
 
-async fn an_amount_that_cannot_be_counted_is_refused(desk: Desk) {
+async fn uncountable_amount_is_refused(desk: Desk) {
     let most = Usd::micros(i64::MAX as u64);
     for price in [Usd::micros(u64::MAX), Usd::micros(most.as_micros() + 1)] {
         assert!(matches!(

@@ -3,16 +3,16 @@
 use tollgate::contract::money::Usd;
 use tollgate::store::{Budgets, PurchaseId, Reservation, ReserveError, Settlement};
 
-use crate::desk::*;
+use crate::fixture::*;
 
 on_every_backend!(
-    of_200_purchases_at_once_exactly_those_are_set_aside_that_the_budget_covers,
-    of_200_purchases_at_once_exactly_those_are_held_that_the_balance_covers,
-    a_purchase_that_is_waited_for_has_ended,
-    of_50_purchases_with_one_key_exactly_one_is_made,
+    concurrent_purchases_hold_exactly_the_budget,
+    concurrent_purchases_hold_exactly_the_balance,
+    awaited_purchase_has_ended,
+    concurrent_purchases_with_one_key_are_made_once,
 );
 
-async fn of_200_purchases_at_once_exactly_those_are_set_aside_that_the_budget_covers(desk: Desk) {
+async fn concurrent_purchases_hold_exactly_the_budget(desk: Desk) {
     let limits = Budgets { total_day: Some(Usd::dollars(20)), ..Budgets::default() };
     let answers = at_once(&desk, 200, |turn| {
         let caller = format!("caller {turn}");
@@ -26,7 +26,7 @@ async fn of_200_purchases_at_once_exactly_those_are_set_aside_that_the_budget_co
     assert_eq!(desk.states().await.len(), 4);
 }
 
-async fn of_200_purchases_at_once_exactly_those_are_held_that_the_balance_covers(desk: Desk) {
+async fn concurrent_purchases_hold_exactly_the_balance(desk: Desk) {
     let before = desk.buy(&asked("ann", Usd::dollars(5)), "hello").await;
     let mark = bounded(desk.store.credit_watermark()).await.expect("a mark");
     let meanwhile = desk.send(&asked("ann", Usd::dollars(5))).await;
@@ -49,7 +49,7 @@ async fn of_200_purchases_at_once_exactly_those_are_held_that_the_balance_covers
     assert_eq!(left().await, Usd::dollars(3));
 }
 
-async fn a_purchase_that_is_waited_for_has_ended(desk: Desk) {
+async fn awaited_purchase_has_ended(desk: Desk) {
     bounded(desk.store.wait_until_ended(PurchaseId::new())).await.expect("nothing is under way");
     for ending in [charged(PRICE, "hello"), Settlement::Released, Settlement::Unknown] {
         let id = desk.send(&asked("ann", PRICE)).await;
@@ -63,7 +63,7 @@ async fn a_purchase_that_is_waited_for_has_ended(desk: Desk) {
     }
 }
 
-async fn of_50_purchases_with_one_key_exactly_one_is_made(desk: Desk) {
+async fn concurrent_purchases_with_one_key_are_made_once(desk: Desk) {
     let answers = at_once(&desk, 50, |_| keyed("k", "p")).await;
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);
     let known = answers.iter().filter(|answer| matches!(answer, Err(ReserveError::Duplicate(_))));

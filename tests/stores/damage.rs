@@ -13,7 +13,7 @@ use tollgate::store::{
     BudgetScope, Clock, OpenError, PurchaseId, PurchaseState, Settlement, Store,
 };
 
-use crate::desk::*;
+use crate::fixture::*;
 
 type Purchases = Vec<(PurchaseId, PurchaseState, Usd)>;
 
@@ -30,7 +30,7 @@ fn costs(purchases: Purchases) -> Purchases {
 }
 
 #[tokio::test]
-async fn a_file_that_was_cut_is_refused_wherever_it_was_cut() {
+async fn truncated_ledger_is_refused() {
     let (desk, copy) = sold().await;
     let whole = fs::read(&copy).unwrap();
     let cuts = (0..whole.len()).step_by(509).chain((0..whole.len()).step_by(4_096));
@@ -44,7 +44,7 @@ async fn a_file_that_was_cut_is_refused_wherever_it_was_cut() {
 }
 
 #[tokio::test]
-async fn a_flipped_bit_is_refused_or_changes_no_money() {
+async fn flipped_bit_is_refused_or_harmless() {
     let (desk, copy) = sold().await;
     let whole = fs::read(&copy).unwrap();
     let before = costs(purchases(&copy, desk.clock()).await.unwrap());
@@ -68,7 +68,7 @@ async fn a_flipped_bit_is_refused_or_changes_no_money() {
 }
 
 #[tokio::test]
-async fn money_that_does_not_add_up_is_refused() {
+async fn ledger_whose_counters_do_not_add_up_is_refused() {
     let (desk, copied) = sold().await;
     let whole = fs::read(&copied).unwrap();
     for change in [
@@ -91,7 +91,7 @@ async fn money_that_does_not_add_up_is_refused() {
 }
 
 #[tokio::test]
-async fn a_log_that_was_cut_loses_only_its_latest_steps() {
+async fn truncated_wal_loses_only_its_latest_commits() {
     let (mut desk, old) = sold().await;
     let before = purchases(&old, desk.clock()).await.unwrap();
     desk.restart();

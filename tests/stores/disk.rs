@@ -13,11 +13,11 @@ use tollgate::store::{
     Store, StoreCapacity,
 };
 
-use crate::desk::*;
+use crate::fixture::*;
 use crate::jobs::job;
 
 #[tokio::test]
-async fn a_second_server_is_told_whose_the_ledger_is() {
+async fn second_server_is_told_the_lock_holder() {
     let mut desk = Desk::on_disk(StoreCapacity::default());
     let other_name = desk.path().with_file_name("other.db");
     std::os::unix::fs::symlink(desk.path(), &other_name).unwrap();
@@ -37,20 +37,24 @@ async fn play_money_and_real_money_never_share_a_ledger() {
     let clock = Desk::in_memory(StoreCapacity::default()).clock();
     for (first, other) in [(MoneyKind::Play, MoneyKind::Real), (MoneyKind::Real, MoneyKind::Play)] {
         let path = folder.path().join(format!("{first:?}.db"));
-        drop(Store::serve_money_kind(&path, clock.clone(), first, None).unwrap());
-        let refused = Store::serve_money_kind(&path, clock.clone(), other, None).unwrap_err();
+        drop(
+            Store::serve_with(&path, clock.clone(), StoreCapacity::default(), Some(first)).unwrap(),
+        );
+        let refused =
+            Store::serve_with(&path, clock.clone(), StoreCapacity::default(), Some(other))
+                .unwrap_err();
         assert!(matches!(refused, OpenError::Unusable(_)), "{refused}");
         let says = refused.to_string();
         assert!(says.contains("other kind of money") && says.contains(".db"), "{says}");
         drop(
-            Store::serve_money_kind(&path, clock.clone(), first, None)
+            Store::serve_with(&path, clock.clone(), StoreCapacity::default(), Some(first))
                 .expect("it stays what it was"),
         );
     }
 }
 
 #[tokio::test]
-async fn the_files_are_their_owners_alone() {
+async fn ledger_files_are_private_to_their_owner() {
     let desk = Desk::on_disk(StoreCapacity::default());
     desk.buy(&asked("ann", PRICE), "").await;
     let folder = fs::read_dir(desk.path().parent().unwrap()).unwrap();
@@ -63,7 +67,7 @@ async fn the_files_are_their_owners_alone() {
 }
 
 #[tokio::test]
-async fn a_file_that_others_could_read_is_closed_to_them() {
+async fn readable_ledger_file_is_made_private() {
     let mut desk = Desk::on_disk(StoreCapacity::default());
     desk.stop();
     fs::set_permissions(desk.path(), fs::Permissions::from_mode(0o644)).unwrap();
@@ -72,7 +76,7 @@ async fn a_file_that_others_could_read_is_closed_to_them() {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_purchases_until_there_is_room() {
+async fn full_disk_refuses_purchases_until_space_is_free() {
     let mut desk = Desk::on_disk(StoreCapacity { pages: Some(60), ..StoreCapacity::default() });
     let big = "x".repeat(20_000);
     let mut bought = 0;
@@ -103,7 +107,7 @@ async fn a_full_disk_refuses_purchases_until_there_is_room() {
 }
 
 #[tokio::test]
-async fn an_end_that_found_no_room_is_noted_when_there_is_some() {
+async fn settlement_is_retried_after_a_full_disk() {
     let desk = Desk::on_disk(StoreCapacity { pages: Some(60), ..StoreCapacity::default() });
     let id = desk.send(&asked("ann", PRICE)).await;
     desk.store.settle_later(id, charged(PRICE, &"x".repeat(500_000)));
@@ -115,7 +119,7 @@ async fn an_end_that_found_no_room_is_noted_when_there_is_some() {
 }
 
 #[tokio::test]
-async fn charge_and_job_are_written_in_one_step() {
+async fn charge_and_job_commit_together() {
     let desk = Desk::on_disk(StoreCapacity { pages: Some(60), ..StoreCapacity::default() });
     let asked = asked("ann", PRICE);
     let id = desk.send(&asked).await;
@@ -137,7 +141,7 @@ async fn charge_and_job_are_written_in_one_step() {
 }
 
 #[tokio::test]
-async fn what_is_written_beside_a_server_holds_within_a_second() {
+async fn changes_beside_a_server_apply_within_a_second() {
     let desk = Desk::on_disk(StoreCapacity::default());
     let id = desk.send(&keyed("k", "p")).await;
     desk.settle(id, Settlement::Unknown).await;
@@ -159,7 +163,7 @@ async fn what_is_written_beside_a_server_holds_within_a_second() {
 }
 
 #[tokio::test]
-async fn another_process_is_kept_from_serving_and_may_write_beside() {
+async fn second_process_cannot_serve_but_may_write_shared() {
     let desk = Desk::on_disk(StoreCapacity::default());
     let id = desk.send(&keyed("k", "p")).await;
     desk.settle(id, Settlement::Unknown).await;
@@ -193,7 +197,7 @@ async fn the_other_process() {
 }
 
 #[tokio::test]
-async fn a_reader_reads_beside_a_server_and_writes_nothing() {
+async fn reader_reads_beside_a_server_without_writing() {
     let desk = Desk::on_disk(StoreCapacity::default());
     let reader = Store::open_read_only(&desk.path(), desk.clock()).unwrap();
     let id = desk.buy(&asked("ann", PRICE), "").await;
@@ -206,7 +210,7 @@ async fn a_reader_reads_beside_a_server_and_writes_nothing() {
 }
 
 #[tokio::test]
-async fn a_ledger_is_made_beside_a_server_that_has_yet_to_start() {
+async fn shared_open_creates_a_ledger_before_the_first_server() {
     let desk = Desk::on_disk(StoreCapacity::default());
     let path = desk.path().with_file_name("later.db");
     let missing = Store::open_read_only(&path, desk.clock());
@@ -217,7 +221,7 @@ async fn a_ledger_is_made_beside_a_server_that_has_yet_to_start() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_ledger_of_ours_is_left_as_it_is() {
+async fn foreign_file_is_refused_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     fs::write(at("text"), "not a database at all, but longer than its header ".repeat(20)).unwrap();
@@ -234,8 +238,8 @@ async fn a_file_that_is_no_ledger_of_ours_is_left_as_it_is() {
     for (name, why) in [
         ("text", "not a database"),
         ("short", "not a ledger of tollgate"),
-        ("folder", "it is not a file"),
-        ("device", "it is not a file"),
+        ("folder", "it is not a regular file"),
+        ("device", "it is not a regular file"),
         ("foreign", "not a ledger of tollgate"),
         ("newer", "its version is 99"),
         ("emptied", "it is empty, but it was not"),
@@ -252,7 +256,7 @@ async fn a_file_that_is_no_ledger_of_ours_is_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_ledger_that_cannot_be_used_refuses_everything() {
+async fn unusable_ledger_refuses_every_command() {
     let broken = Store::unusable("damaged");
     let asked = asked("ann", PRICE);
     assert!(matches!(broken.reserve(&asked).await, Err(ReserveError::Unavailable(_))));

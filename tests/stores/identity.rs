@@ -9,7 +9,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tollgate::store::{AccountStatus, Clock, OpenError, ReserveError, Settlement, Store};
 
-use crate::desk::*;
+use crate::fixture::*;
 
 fn serve(path: &Path, clock: Clock) -> Store {
     Store::serve(path, clock).expect("it opens")
@@ -54,7 +54,7 @@ fn place() -> Place {
 }
 
 #[tokio::test]
-async fn name_outlives_restarts_and_crashes_in_one_boot() {
+async fn ledger_name_survives_restarts_and_crashes_in_one_boot() {
     let Place { path, clock, .. } = &place();
     let ledger = serve(path, clock.clone());
     let name = ledger.name();
@@ -72,7 +72,7 @@ async fn name_outlives_restarts_and_crashes_in_one_boot() {
 }
 
 #[tokio::test]
-async fn name_changes_after_a_crash_of_the_system_only() {
+async fn ledger_name_changes_after_a_system_crash_only() {
     let Place { path, clock, .. } = &place();
     let ledger = serve(path, clock.clone());
     let name = ledger.name();
@@ -86,7 +86,7 @@ async fn name_changes_after_a_crash_of_the_system_only() {
 }
 
 #[tokio::test]
-async fn name_changes_when_a_backup_is_put_back_in_place() {
+async fn ledger_name_changes_when_a_backup_is_restored_in_place() {
     let Place { path, clock, .. } = &place();
     let backup = path.with_file_name("backup.db");
     for is_killed in [false, true] {
@@ -112,7 +112,7 @@ async fn name_changes_when_a_backup_is_put_back_in_place() {
 }
 
 #[tokio::test]
-async fn name_changes_although_a_command_had_the_backup_before_the_server() {
+async fn ledger_name_changes_even_if_a_command_opened_the_backup_first() {
     let Place { path, clock, .. } = &place();
     let backup = path.with_file_name("backup.db");
     let ledger = serve(path, clock.clone());
@@ -130,7 +130,7 @@ async fn name_changes_although_a_command_had_the_backup_before_the_server() {
 }
 
 #[tokio::test]
-async fn name_changes_when_a_backup_of_an_earlier_run_is_put_back() {
+async fn ledger_name_changes_when_an_earlier_runs_backup_is_restored() {
     let Place { path, clock, .. } = &place();
     let name = next_name(path, clock.clone());
     let backup = fs::read(path).unwrap();
@@ -143,7 +143,7 @@ async fn name_changes_when_a_backup_of_an_earlier_run_is_put_back() {
 }
 
 #[tokio::test]
-async fn name_changes_with_another_file_under_the_path_and_without_the_lock_file() {
+async fn ledger_name_changes_with_another_file_or_a_missing_lock_file() {
     let Place { path, clock, .. } = &place();
     let other = path.with_file_name("other.db");
     let names = [path, &other].map(|path| next_name(path, clock.clone()));
@@ -159,7 +159,7 @@ async fn name_changes_with_another_file_under_the_path_and_without_the_lock_file
 const DAMAGE: &str = "UPDATE spent SET micros = micros + 1";
 
 #[tokio::test]
-async fn whole_file_is_checked_only_unless_it_is_as_the_last_server_closed_it() {
+async fn whole_file_is_checked_only_after_an_unclean_end() {
     let Place { path, clock, .. } = &place();
     let ledger = serve(path, clock.clone());
     sell(&ledger, 1).await;
@@ -187,7 +187,7 @@ async fn whole_file_is_checked_only_unless_it_is_as_the_last_server_closed_it() 
 }
 
 #[test]
-fn start_waits_for_who_writes_just_now() {
+fn start_waits_for_a_concurrent_writer() {
     let Place { path, clock, _folder } = place();
     drop(serve(&path, clock.clone()));
     let writer = Connection::open(&path).unwrap();
@@ -199,7 +199,7 @@ fn start_waits_for_who_writes_just_now() {
 }
 
 #[tokio::test]
-async fn ledger_that_was_removed_or_replaced_under_the_server_sells_no_more() {
+async fn ledger_removed_or_replaced_under_the_server_stops_sales() {
     type Exchange = (&'static str, fn(&Path));
     let exchanges: [Exchange; 4] = [
         ("removed", |path| fs::remove_file(path).unwrap()),
@@ -217,7 +217,10 @@ async fn ledger_that_was_removed_or_replaced_under_the_server_sells_no_more() {
         bounded(ledger.purge_expired()).await.unwrap();
         exchange(&path);
         let noticed = bounded(ledger.purge_expired()).await.unwrap_err();
-        assert!(noticed.to_string().contains(&format!("was {what} under the server")), "{noticed}");
+        assert!(
+            noticed.to_string().contains(&format!("was {what} while the server was running")),
+            "{noticed}"
+        );
         let refused = bounded(ledger.reserve(&asked("ann", PRICE))).await.unwrap_err();
         assert!(
             matches!(&refused, ReserveError::Unavailable(why) if why.0.contains(what)),
@@ -227,7 +230,7 @@ async fn ledger_that_was_removed_or_replaced_under_the_server_sells_no_more() {
 }
 
 #[tokio::test]
-async fn file_with_several_paths_is_refused_and_served_under_one_of_them() {
+async fn file_with_several_hard_links_is_refused() {
     let Place { path, clock, .. } = &place();
     let ledger = serve(path, clock.clone());
     sell(&ledger, 1).await;
@@ -256,7 +259,7 @@ async fn file_with_several_paths_is_refused_and_served_under_one_of_them() {
 }
 
 #[tokio::test]
-async fn log_that_a_long_reader_made_grow_is_cut_when_it_has_gone() {
+async fn wal_grown_by_a_long_reader_is_truncated_afterwards() {
     const LIMIT: u64 = 64 << 20;
     let Place { path, clock, .. } = &place();
     let ledger = serve(path, clock.clone());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate::contract::money::Usd;
 use tollgate::store::{Job, JobState, KeyId, MoneyKind, StatusUpdate, Store};
 
-use crate::desk::*;
+use crate::fixture::*;
 
 pub(crate) fn job(request_id: &str, owner: &str) -> Job {
     Job {
@@ -59,7 +59,7 @@ fn list(names: &[&str]) -> Vec<Arc<str>> {
     names.iter().map(|name| Arc::from(*name)).collect()
 }
 
-async fn a_job_is_found_as_it_was_accepted_and_no_other(desk: Desk) {
+async fn job_is_found_as_accepted(desk: Desk) {
     let accepted = job("r-1", "ann");
     let keyless = Job { key: None, price: Usd::ZERO, ..job("R-1", "") };
     desk.accept(&accepted).await;
@@ -71,7 +71,7 @@ async fn a_job_is_found_as_it_was_accepted_and_no_other(desk: Desk) {
     }
 }
 
-async fn a_job_that_is_known_stays_as_it_is(desk: Desk) {
+async fn known_job_is_not_overwritten(desk: Desk) {
     desk.accept(&job("r", "ann")).await;
     desk.hear("r", word(SECOND, JobState::Open)).await;
     let known = desk.job("r").await;
@@ -80,7 +80,7 @@ async fn a_job_that_is_known_stays_as_it_is(desk: Desk) {
     assert_eq!(desk.jobs_of("bob", 9).await, list(&[]));
 }
 
-async fn the_latest_word_is_kept_and_what_has_ended_stays_ended(desk: Desk) {
+async fn latest_status_is_kept_and_ended_jobs_stay_ended(desk: Desk) {
     desk.accept(&job("r", "ann")).await;
     for (after, state) in [(1, JobState::Open), (2, JobState::Open), (3, JobState::Failed)] {
         let word = word(after * SECOND, state);
@@ -104,7 +104,7 @@ async fn open_jobs_come_oldest_first_until_they_end(desk: Desk) {
     assert_eq!(desk.open().await, list(&["b", "d"]));
 }
 
-async fn a_callers_jobs_come_newest_first(desk: Desk) {
+async fn jobs_of_a_caller_come_newest_first(desk: Desk) {
     for (name, owner) in [("a", "ann"), ("b", "bob"), ("c", "ann"), ("d", "ann")] {
         desk.accept(&job(name, owner)).await;
     }
@@ -114,7 +114,7 @@ async fn a_callers_jobs_come_newest_first(desk: Desk) {
     assert_eq!(desk.jobs_of("ANN", 9).await, list(&[]));
 }
 
-async fn how_long_a_model_takes_is_told_by_what_it_finished(desk: Desk) {
+async fn model_duration_is_estimated_from_finished_jobs(desk: Desk) {
     for (name, took, state) in [
         ("a", 40, JobState::Finished),
         ("b", 50, JobState::Failed),
@@ -133,16 +133,16 @@ async fn how_long_a_model_takes_is_told_by_what_it_finished(desk: Desk) {
 }
 
 on_every_backend!(
-    a_job_is_found_as_it_was_accepted_and_no_other,
-    a_job_that_is_known_stays_as_it_is,
-    the_latest_word_is_kept_and_what_has_ended_stays_ended,
+    job_is_found_as_accepted,
+    known_job_is_not_overwritten,
+    latest_status_is_kept_and_ended_jobs_stay_ended,
     open_jobs_come_oldest_first_until_they_end,
-    a_callers_jobs_come_newest_first,
-    how_long_a_model_takes_is_told_by_what_it_finished,
+    jobs_of_a_caller_come_newest_first,
+    model_duration_is_estimated_from_finished_jobs,
 );
 
 #[tokio::test]
-async fn jobs_outlive_the_server_and_the_crash_of_one() {
+async fn jobs_survive_restarts_and_crashes() {
     let mut desk = Desk::on_disk(Default::default());
     desk.accept(&job("a", "ann")).await;
     desk.accept(&job("b", "ann")).await;
@@ -161,7 +161,7 @@ async fn jobs_outlive_the_server_and_the_crash_of_one() {
 }
 
 #[tokio::test]
-async fn server_that_starts_knows_open_jobs_and_times_of_their_model() {
+async fn starting_server_knows_open_jobs_and_model_durations() {
     let mut desk = Desk::on_disk(Default::default());
     desk.accept(&job("a", "ann")).await;
     desk.hear("a", word(40 * SECOND, JobState::Finished)).await;
@@ -180,7 +180,7 @@ async fn server_that_starts_knows_open_jobs_and_times_of_their_model() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_broken_says_so() {
+async fn broken_store_reports_errors() {
     let mut desk = Desk::on_disk(Default::default());
     desk.stop();
     assert!(desk.store.insert_job(&job("r", "ann")).await.is_err());

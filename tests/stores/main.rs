@@ -3,17 +3,17 @@
 
 mod audit;
 mod budgets;
-mod claims;
 mod concurrency;
 mod damage;
-mod desk;
+mod dedupe;
 mod disk;
-mod endings;
+mod fixture;
 mod identity;
 mod jobs;
 mod members;
 mod model;
 mod oracle;
+mod rate_limit;
 mod reports;
 mod restart;
-mod window;
+mod settlements;

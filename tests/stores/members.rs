@@ -7,7 +7,7 @@ use tollgate::store::{
     LoginSession, Member, MemberChange, MemberError, OwnBudget, Role, Store, is_member_name,
 };
 
-use crate::desk::*;
+use crate::fixture::*;
 
 const OWN: OwnBudget = OwnBudget { day: Some(Usd::dollars(5)), month: None };
 
@@ -73,7 +73,7 @@ impl Desk {
     }
 }
 
-async fn members_are_found_as_they_were_added_by_name(desk: Desk) {
+async fn members_are_listed_by_name_as_added(desk: Desk) {
     assert_eq!(desk.members().await, []);
     let bob = Member {
         role: Role::Admin,
@@ -86,7 +86,7 @@ async fn members_are_found_as_they_were_added_by_name(desk: Desk) {
     assert_eq!(desk.members().await, [member("a.n-n_2"), member("ann"), bob]);
 }
 
-async fn a_name_is_never_given_twice(desk: Desk) {
+async fn member_name_is_never_reused(desk: Desk) {
     desk.enlist(&member("ann")).await.unwrap();
     let other =
         Member { token: identity("other"), own_budget: OwnBudget::default(), ..member("ann") };
@@ -96,7 +96,7 @@ async fn a_name_is_never_given_twice(desk: Desk) {
     assert_eq!(desk.members().await, [Member { revoked_at: Some(START), ..member("ann") }]);
 }
 
-async fn who_was_revoked_stays_so(desk: Desk) {
+async fn revoked_member_stays_revoked(desk: Desk) {
     desk.enlist(&member("ann")).await.unwrap();
     desk.pass(HOUR);
     desk.revoke("ann").await.unwrap();
@@ -108,7 +108,7 @@ async fn who_was_revoked_stays_so(desk: Desk) {
     assert_eq!(desk.members().await, [Member { revoked_at: Some(START + HOUR), ..member("ann") }]);
 }
 
-async fn nobody_else_is_changed(desk: Desk) {
+async fn member_change_affects_no_other_member(desk: Desk) {
     desk.enlist(&member("ann")).await.unwrap();
     desk.log_in(&login("cookie", "ann", START + HOUR)).await;
     for name in ["", "an", "annn", "Ann", "ann ", "%", "' OR 1=1"] {
@@ -121,7 +121,7 @@ async fn nobody_else_is_changed(desk: Desk) {
     assert_eq!(desk.sessions().await.len(), 1);
 }
 
-async fn an_update_changes_what_it_names_and_ends_no_login(desk: Desk) {
+async fn update_changes_named_fields_and_ends_no_login(desk: Desk) {
     desk.enlist(&member("ann")).await.unwrap();
     desk.log_in(&login("cookie", "ann", START + HOUR)).await;
     desk.update("ann", Some(Role::Admin), None).await.unwrap();
@@ -138,14 +138,14 @@ async fn an_update_changes_what_it_names_and_ends_no_login(desk: Desk) {
     assert_eq!(desk.sessions().await, [login("cookie", "ann", START + HOUR)]);
 }
 
-async fn another_token_takes_the_place_of_the_old_one(desk: Desk) {
+async fn rotated_token_replaces_the_old_one(desk: Desk) {
     desk.enlist(&member("ann")).await.unwrap();
     desk.rotate("ann", "new").await.unwrap();
     let rotated = Member { token: identity("new"), prefix: "new".into(), ..member("ann") };
     assert_eq!(desk.members().await, [rotated]);
 }
 
-async fn a_login_holds_until_its_time_or_its_end(desk: Desk) {
+async fn login_is_valid_until_it_expires_or_ends(desk: Desk) {
     desk.enlist(&member("ann")).await.unwrap();
     let (short, long) =
         (login("short", "ann", START + HOUR), login("long", "ann", START + 2 * HOUR));
@@ -163,7 +163,7 @@ async fn a_login_holds_until_its_time_or_its_end(desk: Desk) {
     assert_eq!(desk.sessions().await, []);
 }
 
-async fn what_ends_a_token_ends_its_logins_and_no_others(desk: Desk) {
+async fn ending_a_token_ends_only_its_logins(desk: Desk) {
     for name in ["ann", "bob", "eve"] {
         desk.enlist(&member(name)).await.unwrap();
         desk.log_in(&login(name, name, START + HOUR)).await;
@@ -174,7 +174,7 @@ async fn what_ends_a_token_ends_its_logins_and_no_others(desk: Desk) {
 }
 
 /// As where the login is kept just after the token ended.
-async fn a_login_with_a_token_that_holds_no_more_is_none(desk: Desk) {
+async fn login_with_an_ended_token_is_invalid(desk: Desk) {
     for name in ["ann", "bob"] {
         desk.enlist(&member(name)).await.unwrap();
     }
@@ -189,7 +189,7 @@ async fn a_login_with_a_token_that_holds_no_more_is_none(desk: Desk) {
     assert_eq!(desk.sessions().await, [new]);
 }
 
-async fn a_member_has_a_hundred_logins_at_most(desk: Desk) {
+async fn member_has_at_most_a_hundred_logins(desk: Desk) {
     for name in ["ann", "bob"] {
         desk.enlist(&member(name)).await.unwrap();
     }
@@ -202,7 +202,7 @@ async fn a_member_has_a_hundred_logins_at_most(desk: Desk) {
     assert_eq!(left, [identity("bob's")].into_iter().chain(expected).collect::<Vec<_>>());
 }
 
-async fn every_change_has_an_edition_of_its_own_and_a_look_has_none(desk: Desk) {
+async fn every_member_change_increments_the_version(desk: Desk) {
     let mut seen = vec![desk.edition().await];
     let note = async |seen: &mut Vec<u64>| seen.push(desk.edition().await);
     desk.enlist(&member("ann")).await.unwrap();
@@ -228,21 +228,21 @@ async fn every_change_has_an_edition_of_its_own_and_a_look_has_none(desk: Desk) 
 }
 
 on_every_backend!(
-    members_are_found_as_they_were_added_by_name,
-    a_name_is_never_given_twice,
-    who_was_revoked_stays_so,
-    nobody_else_is_changed,
-    an_update_changes_what_it_names_and_ends_no_login,
-    another_token_takes_the_place_of_the_old_one,
-    a_login_holds_until_its_time_or_its_end,
-    what_ends_a_token_ends_its_logins_and_no_others,
-    a_login_with_a_token_that_holds_no_more_is_none,
-    a_member_has_a_hundred_logins_at_most,
-    every_change_has_an_edition_of_its_own_and_a_look_has_none,
+    members_are_listed_by_name_as_added,
+    member_name_is_never_reused,
+    revoked_member_stays_revoked,
+    member_change_affects_no_other_member,
+    update_changes_named_fields_and_ends_no_login,
+    rotated_token_replaces_the_old_one,
+    login_is_valid_until_it_expires_or_ends,
+    ending_a_token_ends_only_its_logins,
+    login_with_an_ended_token_is_invalid,
+    member_has_at_most_a_hundred_logins,
+    every_member_change_increments_the_version,
 );
 
 #[tokio::test]
-async fn what_is_changed_beside_a_server_is_seen_by_it_and_the_other_way_round() {
+async fn member_changes_are_seen_by_server_and_commands() {
     let desk = Desk::on_disk(Default::default());
     let beside = Store::open_shared(&desk.path(), desk.clock()).unwrap();
     let edition = desk.edition().await;
@@ -262,7 +262,7 @@ async fn what_is_changed_beside_a_server_is_seen_by_it_and_the_other_way_round()
 }
 
 #[tokio::test]
-async fn the_secret_of_a_token_is_noted_with_it_or_not_at_all() {
+async fn token_and_secret_fingerprint_commit_together() {
     let desk = Desk::on_disk(Default::default());
     let beside = Store::open_shared(&desk.path(), desk.clock()).unwrap();
     let keyed = async || bounded(beside.token_secret_fingerprint()).await.unwrap();
@@ -286,7 +286,7 @@ async fn the_secret_of_a_token_is_noted_with_it_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn change_of_many_members_is_done_whole_or_not_at_all() {
+async fn change_of_many_members_is_atomic() {
     let desk = Desk::on_disk(Default::default());
     let beside = Store::open_shared(&desk.path(), desk.clock()).unwrap();
     let added = |name: &str| (name.into(), MemberChange::Add(member(name)));
@@ -306,7 +306,7 @@ async fn change_of_many_members_is_done_whole_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn members_and_logins_outlive_the_server_and_the_crash_of_one() {
+async fn members_and_logins_survive_restarts_and_crashes() {
     let mut desk = Desk::on_disk(Default::default());
     desk.enlist(&member("ann")).await.unwrap();
     desk.log_in(&login("cookie", "ann", START + HOUR)).await;
@@ -324,7 +324,7 @@ async fn members_and_logins_outlive_the_server_and_the_crash_of_one() {
 }
 
 #[tokio::test]
-async fn a_reader_lists_members_and_changes_none() {
+async fn reader_lists_members_without_writing() {
     let desk = Desk::on_disk(Default::default());
     desk.enlist(&member("ann")).await.unwrap();
     let reader = Store::open_read_only(&desk.path(), desk.clock()).unwrap();
@@ -335,7 +335,7 @@ async fn a_reader_lists_members_and_changes_none() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_broken_knows_nobody() {
+async fn broken_store_authenticates_nobody() {
     let broken = Store::unusable("damaged");
     let refused = broken.change_member("ann".into(), MemberChange::Add(member("ann"))).await;
     assert!(matches!(refused, Err(MemberError::Unavailable(_))));
@@ -344,7 +344,7 @@ async fn a_store_that_is_broken_knows_nobody() {
 }
 
 #[test]
-fn a_name_is_plain_and_short() {
+fn member_name_is_plain_and_short() {
     for name in ["a", "0", "ann", "a.b_c-9", ".", &"x".repeat(64)] {
         assert!(is_member_name(name), "{name}");
     }

@@ -13,7 +13,7 @@ use tollgate::store::{
     Reservation, Settlement, StoreCapacity,
 };
 
-use crate::desk::*;
+use crate::fixture::*;
 use crate::oracle::Oracle;
 
 const LITTLE: StoreCapacity =
@@ -93,7 +93,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn stores_in_memory_and_on_disk_do_what_the_oracle_does(verbs in vec(verbs(), 1..60)) {
+    fn memory_and_disk_stores_match_the_oracle(verbs in vec(verbs(), 1..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             let mut all = All {

@@ -3,7 +3,7 @@
 use tollgate::contract::money::Usd;
 use tollgate::store::{Job, Reservation, Service, Settlement, SpendRow};
 
-use crate::desk::*;
+use crate::fixture::*;
 
 const TODAY: u64 = START.as_secs() / 86_400;
 
@@ -28,7 +28,7 @@ impl Desk {
     }
 }
 
-async fn everybodys_spend_is_grouped_by_caller_day_and_model(desk: Desk) {
+async fn all_spending_is_grouped_by_caller_day_and_model(desk: Desk) {
     assert_eq!(desk.spending_of_all(START).await, []);
     desk.end(of("bob", "alpha", 3), charged(Usd::mills(4), "")).await;
     desk.end(of("ann", "beta", 5), charged(Usd::mills(5), "")).await;
@@ -53,6 +53,22 @@ async fn everybodys_spend_is_grouped_by_caller_day_and_model(desk: Desk) {
     assert_eq!(desk.spending_of_all(START + SECOND).await, [next]);
 }
 
+async fn spend_is_grouped_by_the_days_of_a_time_zone(desk: Desk) {
+    desk.end(of("ann", "alpha", 3), charged(Usd::mills(3), "")).await;
+    let mut days = Vec::new();
+    for utc_offset in [0, 720, -720, 1_080] {
+        let rows = desk.store.spend_by_local_day(None, START, utc_offset, usize::MAX);
+        let day = START.as_secs().checked_add_signed(utc_offset * 60).unwrap() / 86_400;
+        assert_eq!(
+            bounded(rows).await.expect("added up"),
+            [row("ann", day, "alpha", 1, [3, 0, 0])]
+        );
+        days.push(day);
+    }
+    days.dedup();
+    assert!(days.len() > 1, "no offset has moved it to another day");
+}
+
 async fn unknown_outcomes_come_latest_first_until_they_are_known(desk: Desk) {
     let mut ids = Vec::new();
     for _ in 0..4 {
@@ -71,7 +87,7 @@ async fn unknown_outcomes_come_latest_first_until_they_are_known(desk: Desk) {
     assert_eq!(unknown(2).await, ids[..2]);
 }
 
-async fn everybodys_jobs_come_newest_first(desk: Desk) {
+async fn all_jobs_come_newest_first(desk: Desk) {
     for (name, owner) in [("a", "ann"), ("b", "bob"), ("c", "ann")] {
         let job = Job {
             request_id: name.into(),
@@ -94,7 +110,8 @@ async fn everybodys_jobs_come_newest_first(desk: Desk) {
 }
 
 on_every_backend!(
-    everybodys_spend_is_grouped_by_caller_day_and_model,
+    all_spending_is_grouped_by_caller_day_and_model,
+    spend_is_grouped_by_the_days_of_a_time_zone,
     unknown_outcomes_come_latest_first_until_they_are_known,
-    everybodys_jobs_come_newest_first,
+    all_jobs_come_newest_first,
 );

@@ -3,10 +3,10 @@
 use tollgate::contract::money::Usd;
 use tollgate::store::{PurchaseState, Settlement};
 
-use crate::desk::*;
+use crate::fixture::*;
 
 #[tokio::test]
-async fn what_was_never_sent_is_released_and_what_was_sent_is_unknown() {
+async fn crash_releases_held_and_makes_sent_unknown() {
     let mut desk = Desk::on_disk(Default::default());
     desk.reserve(&keyed("held", "p")).await.unwrap();
     desk.send(&keyed("sent", "p")).await;
@@ -35,7 +35,7 @@ async fn what_was_never_sent_is_released_and_what_was_sent_is_unknown() {
 }
 
 #[tokio::test]
-async fn the_last_handle_writes_what_is_still_on_its_way() {
+async fn last_handle_flushes_pending_writes() {
     let mut desk = Desk::on_disk(Default::default());
     let mut ids = Vec::new();
     for _ in 0..300 {
@@ -49,7 +49,7 @@ async fn the_last_handle_writes_what_is_still_on_its_way() {
 }
 
 #[tokio::test]
-async fn a_settled_purchase_is_not_settled_again_by_a_restart() {
+async fn restart_does_not_settle_a_settled_purchase() {
     let mut desk = Desk::on_disk(Default::default());
     let id = desk.send(&asked("ann", PRICE)).await;
     desk.settle(id, Settlement::Unknown).await;
@@ -63,7 +63,7 @@ async fn a_settled_purchase_is_not_settled_again_by_a_restart() {
 }
 
 #[tokio::test]
-async fn a_day_that_was_counted_in_is_remembered() {
+async fn latest_counted_day_survives_a_restart() {
     let mut desk = Desk::on_disk(Default::default());
     desk.buy(&asked("ann", PRICE), "").await;
     desk.set(START - 2 * DAY);

@@ -66,7 +66,7 @@ fn base64_within(text: &str, alignment: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_canary_is_found_in_every_form() {
+fn canary_is_found_in_every_encoding() {
     let canary = Canary::new();
     let key = canary.key();
     let bearer = format!("Bearer {key}");

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use socket2::{Domain, Socket, Type};
 
-use super::books::{Books, Errand};
-use super::heard::{parse_head, read_head, values};
+use super::accounting::{Books, Errand};
+use super::received::{parse_head, read_head, values};
 use super::{PATIENCE, lock, patiently};
 
 /// What all clients of one gate have in common.

@@ -104,7 +104,7 @@ async fn serve(
     let own = vec![page.local_addr().unwrap().ip()];
     let (access, metrics) = (Arc::clone(&shared.access), Arc::clone(&shared.metrics));
     let app = App::new(config, own, shared.clone()).expect("the gate starts");
-    if app.config.gateway.rate_limit == tollgate::config::RateLimitConfig::Auto {
+    if app.settings.gateway.rate_limit == tollgate::config::RateLimitConfig::Auto {
         tokio::spawn(app.watch_account());
     } else {
         // Nobody asks for the account's keys, so no purchase is to wait for them.

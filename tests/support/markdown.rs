@@ -119,7 +119,7 @@ fn outside_blocks(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 #[test]
-fn the_parts_of_a_document_are_found() {
+fn markdown_parts_are_found() {
     let text = "# T\n\n## A `b`\n\n| x | y |\n|---|---|\n| `1` | [2](a.md#c) |\n\n```sh\n## no\n| no |\n```\n\n## C\n1. x\n   ```toml\n   a = 1\n     b\n   ```\n";
     let names: Vec<_> = sections(text).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["A `b`", "C"]);

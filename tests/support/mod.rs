@@ -3,18 +3,18 @@
 //! Whenever a [`Gate`] ends, two invariants hold or the test fails: no key is anywhere ([`canary`]),
 //! and the money adds up ([`books`]).
 
-pub(crate) mod books;
+pub(crate) mod accounting;
 pub(crate) mod canary;
 pub(crate) mod client;
 #[path = "../corpus/targets/decode.rs"]
 pub(crate) mod decode;
 pub(crate) mod gate;
-pub(crate) mod heard;
 pub(crate) mod in_process;
 pub(crate) mod log;
 pub(crate) mod login;
 pub(crate) mod members;
 pub(crate) mod process;
+pub(crate) mod received;
 pub(crate) mod reply;
 pub(crate) mod server;
 mod settings;

@@ -186,7 +186,7 @@ fn address_in(line: &str, word: &str) -> Option<SocketAddr> {
 }
 
 #[test]
-fn the_address_is_read_from_the_line_that_names_it() {
+fn listen_address_is_read_from_the_start_line() {
     let address = address_in("page      http://127.0.0.1:4711", "page");
     assert_eq!(address, Some(SocketAddr::from(([127, 0, 0, 1], 4711))));
     assert_eq!(address_in("tollgate 0.1.0 starts", "page"), None);

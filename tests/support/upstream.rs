@@ -12,7 +12,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use tollgate::clock::{self, Instant};
 
 use super::canary::Canary;
-use super::heard::{Heard, fingerprint, parse_head, read_head, values};
+use super::received::{Heard, fingerprint, parse_head, read_head, values};
 use super::reply::{Ending, Reply};
 use super::{lock, log, patiently, until};
 

@@ -1,4 +1,4 @@
-//! Compares the ledger with the gateway's books at one moment, and notes checkpoints.
+//! Compares the ledger with the gateway's counters, and records checkpoints.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,33 +17,29 @@ use crate::upstream::billing::{ApiKeysResponse, GatewayBilling};
 
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// What the ledger knows, read after the gateway had answered.
     pub evidence: Vec<Evidence>,
     pub before: Option<Checkpoint>,
     pub now: Snapshot,
     pub keys: Vec<String>,
-    /// When the evidence was read: wall-clock time since the Unix epoch.
     pub read_at: Duration,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
-    #[error("the gateway's books cannot be read: {0}")]
+    #[error("the gateway's billing summary cannot be read: {0}")]
     Gateway(String),
     #[error(
-        "the gateway's key belongs to another account than the ledger: nothing is compared. Use a key \
-         of the ledger's account, or give the ledger to this one: tollgate serve --new-account"
+        "the gateway's key belongs to a different account than the ledger: use a key of the ledger's \
+         account, or give the ledger to this one with tollgate serve --new-account"
     )]
     OtherAccount,
-    #[error(
-        "the gateway lists no ids of keys: nobody can say whether the ledger is this account's"
-    )]
+    #[error("the gateway lists no key ids, so its account cannot be compared with the ledger's")]
     NoKeys,
     #[error(transparent)]
     Ledger(#[from] Unavailable),
 }
 
-/// Reads the gateway's counters and the ledger. Purchases may be under way: the evidence marks them as such.
+/// Reads the gateway's counters and the ledger. Purchases may be running.
 pub async fn compare(
     ledger: &Store,
     gateway: impl Future<Output = Result<ApiKeysResponse, String>>,
@@ -72,15 +68,17 @@ pub async fn compare(
     })
 }
 
-/// Notes whose account it is, settles what is known, and notes a checkpoint if nothing more can be decided from
-/// the earlier one; returns whether it did. What was settled before an error stays settled.
+/// Applies a verdict, and records a checkpoint if the earlier one can decide nothing more. Returns
+/// whether it did.
+///
+/// Purchases that were settled before an error stay settled.
 pub async fn apply_verdict(
     ledger: &Store,
     look: &Comparison,
     verdict: Option<&Verdict>,
     keep: impl Fn(Service) -> Duration,
 ) -> Result<bool, CompareError> {
-    // Until now it may have been nobody's: then it is this account's, as its checkpoint is.
+    // The ledger may have had no account so far. From now on it is this one's.
     if !ledger.check_account(look.keys.clone(), AccountCheck::Record).await? {
         return Err(CompareError::OtherAccount);
     }
@@ -101,13 +99,15 @@ pub async fn apply_verdict(
     Ok(is_final)
 }
 
-/// The end of a purchase that was charged, and whose reply was never read.
+/// Returns the settlement of a charged purchase whose reply was never read.
 pub fn charged_without_reply(cost: Usd, keep: Duration) -> Settlement {
     Settlement::Charged { cost, reply: None, keep, job: None }
 }
 
-/// Checks that each listing is of the ledger's account. Each process notes one checkpoint, from its first listing,
-/// unless outcomes are unknown or purchases may be missing since the last one: a new one would hide them.
+/// Checks the account of each listing, and records one checkpoint per process.
+///
+/// It records none while outcomes are unknown or purchases may be missing, because a new checkpoint
+/// would hide them.
 pub struct CheckpointKeeper {
     ledger: Store,
     binding: AccountBinding,
@@ -133,7 +133,7 @@ impl CheckpointKeeper {
         }
     }
 
-    /// Whatever fails is a line in the log, and is tried again with the next listing.
+    /// An error is logged, and the next listing tries again.
     async fn process(&self, known: &SummaryReading) {
         let Self { ledger, binding, has_checkpoint: is_noted } = self;
         let binding = binding.for_generation(known.generation);
@@ -141,19 +141,19 @@ impl CheckpointKeeper {
             Ok(true) => {}
             Ok(false) => {
                 if binding.is_mismatch() {
-                    // Its checkpoints are not used any more.
+                    // Its checkpoints are no longer used.
                     is_noted.store(false, Ordering::Relaxed);
                 }
                 return;
             }
-            Err(why) => return info!(%why, "account not checked"),
+            Err(why) => return info!(%why, "gateway account not checked"),
         }
         if is_noted.load(Ordering::Relaxed) {
             return;
         }
         match record_checkpoint(ledger, snapshot(&known.listing.billing, known.asked_at)).await {
             Ok(()) => is_noted.store(true, Ordering::Relaxed),
-            Err(why) => info!(%why, "no checkpoint was noted"),
+            Err(why) => info!(%why, "checkpoint not recorded"),
         }
     }
 }
@@ -161,13 +161,11 @@ impl CheckpointKeeper {
 async fn record_checkpoint(ledger: &Store, snapshot: Snapshot) -> Result<(), Unavailable> {
     if let Some(before) = ledger.latest_checkpoint().await? {
         if ledger.may_lack_purchases() {
-            warn!(
-                "purchases may be missing since the last checkpoint: tollgate reconcile shows the drift"
-            );
+            warn!("purchases may be missing since the last checkpoint");
             return Ok(());
         }
         if ledger.unknown_after(before.settled_through).await? > 0 {
-            info!("outcomes are unknown since the last checkpoint: tollgate reconcile can tell");
+            info!("outcomes are unknown since the last checkpoint");
             return Ok(());
         }
     }

@@ -76,7 +76,7 @@ async fn lose(ledger: &Store) {
 }
 
 #[tokio::test]
-async fn first_listing_notes_checkpoint_though_purchases_are_under_way() {
+async fn first_listing_records_checkpoint_despite_running_purchases() {
     let ledger = ledger();
     let id = PurchaseId::new();
     reserve(&ledger, (Kind::Chat, Usd::mills(3)), "eta-5-mini", id).await;
@@ -91,7 +91,7 @@ async fn first_listing_notes_checkpoint_though_purchases_are_under_way() {
 }
 
 #[tokio::test]
-async fn checkpoint_is_tried_again_with_each_listing() {
+async fn failed_checkpoint_is_retried_with_each_listing() {
     let ledger = ledger();
     let (told, latest) = watch::channel(SummaryStatus::default());
     let binding = AccountBinding::unchecked();
@@ -111,7 +111,7 @@ async fn checkpoint_is_tried_again_with_each_listing() {
 }
 
 #[tokio::test]
-async fn checkpoint_is_noted_anew_once_the_account_is_back() {
+async fn checkpoint_is_recorded_again_once_the_account_matches() {
     let ledger = ledger();
     let keeper = CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked());
     keeper.process(&known(&["k1"])).await;
@@ -203,7 +203,7 @@ async fn purchase_that_another_account_was_charged_for_is_not_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_sale_waits_a_moment_for_the_first_listing() {
+async fn first_purchase_waits_for_the_first_listing() {
     let binding = AccountBinding::unchecked();
     let began = clock::now();
     binding.wait_for_check().await;
@@ -228,7 +228,7 @@ async fn other_account_is_not_compared() {
 }
 
 #[tokio::test]
-async fn reconciliation_notes_the_account_that_it_compared() {
+async fn reconcile_records_the_compared_account() {
     let ledger = ledger();
     let keep = |_| Duration::from_secs(60);
     let is_same = async |key: &str| {
@@ -241,7 +241,7 @@ async fn reconciliation_notes_the_account_that_it_compared() {
 }
 
 #[tokio::test]
-async fn reconciliation_notes_no_checkpoint_of_another_account() {
+async fn reconcile_records_no_checkpoint_of_another_account() {
     let ledger = ledger();
     let look = compare(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
     // A server notes its account meanwhile.
@@ -350,7 +350,7 @@ async fn live(seed: u64) -> usize {
 }
 
 #[tokio::test]
-async fn reconciling_again_and_again_releases_nothing_that_was_charged() {
+async fn repeated_reconcile_releases_no_charged_purchase() {
     let mut released = 0;
     for seed in 0..3_000 {
         released += live(seed).await;

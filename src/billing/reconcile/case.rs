@@ -1,4 +1,4 @@
-//! What the counters and the evidence say together.
+//! Combines the gateway's counters with the evidence of the ledger.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -10,23 +10,20 @@ use crate::contract::catalog::UNSTATED_CHAT;
 use crate::contract::money::Usd;
 use crate::store::{Checkpoint, Evidence, JobState, PurchaseId, PurchaseState, Service, Snapshot};
 
-/// The dearest chat of the price list, in micro-dollars: what somebody else's chat costs at most.
+/// The most expensive chat of the price list, in micro-dollars: an upper bound for others' chats.
 const MAX_CHAT_PRICE: i128 = 6_000;
-/// The cheapest one: what a chat without a stated price costs at least.
+/// The cheapest one: a lower bound for a chat without a stated price.
 const MIN_CHAT_PRICE: i128 = 3_000;
 
-/// How a purchase counts in what the gateway counted since the checkpoint.
+/// How a purchase contributes to the counters since the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contribution {
-    /// Not at all.
     Never,
-    /// For its price.
     Certain,
-    /// For its price, or not at all.
     Possible,
-    /// For its price, not at all, or less than that: it may have been charged before, and refunded since.
+    /// Its price, 0, or less: it may have been charged before the checkpoint, and refunded since.
     PossibleOrRefund,
-    /// Not at all, or less than that.
+    /// 0, or less.
     Refund,
 }
 
@@ -65,7 +62,7 @@ impl<'a> Case<'a> {
         } else if case.contradicts() {
             Some(Undecided::Contradiction)
         } else if unexplained.abs() > 1 {
-            // Both figures are rounded: a cent more or less is nothing.
+            // Both figures are rounded, so a difference of one cent means nothing.
             Some(Undecided::BalanceChange(unexplained))
         } else {
             None
@@ -73,13 +70,12 @@ impl<'a> Case<'a> {
         case
     }
 
-    /// The purchases that the checkpoint counts nothing of.
     fn since(&self) -> impl Iterator<Item = &'a Evidence> {
         let number = self.before.last_number;
         self.evidence.iter().filter(move |entry| entry.number > number)
     }
 
-    /// Whether our clock went back since the checkpoint, as far as that shows.
+    /// Returns whether our clock visibly went back since the checkpoint.
     fn clock_went_back(&self, read_at: Duration) -> bool {
         let mut latest = self.before.snapshot.at;
         let goes_back = self.since().any(|entry| {
@@ -100,7 +96,7 @@ impl<'a> Case<'a> {
         self.chats < 0 || self.chat_cents < 0
     }
 
-    /// Whether no story fits the counters, whatever others spend.
+    /// Returns whether no explanation fits the counters, whatever others spend.
     fn contradicts(&self) -> bool {
         let (count, low, high) = self.certain_chats();
         let others = (self.chats - count).max(0);
@@ -112,7 +108,7 @@ impl<'a> Case<'a> {
             || self.spent_cents * CENT + CENT <= low + videos - self.possible_refunds()
     }
 
-    /// The chats that are surely charged: how many, and what they cost at least and at most.
+    /// Returns the number of certain chats, and their lowest and highest cost.
     fn certain_chats(&self) -> (i128, i128, i128) {
         let chats = self.entries(&[Contribution::Certain], Service::Chat);
         chats.fold((0, 0, 0), |(count, low, high), entry| {
@@ -127,7 +123,6 @@ impl<'a> Case<'a> {
         ours.map(|entry| micros(entry.purchase.price)).fold(MAX_CHAT_PRICE, i128::max)
     }
 
-    /// What may have been given back of what the checkpoint counts.
     fn possible_refunds(&self) -> i128 {
         self.sum(&[Contribution::PossibleOrRefund, Contribution::Refund], Service::Video)
     }
@@ -160,14 +155,14 @@ impl<'a> Case<'a> {
             Contribution::Never
         } else if entry.number <= self.before.settled_through {
             let may_come = self.before.snapshot.at.saturating_sub(REFUNDS_WITHIN);
-            // Of charged ones, the evidence has those alone that may be refunded.
+            // Charged videos are in the evidence only if they may be refunded.
             let is_late = row.state == PurchaseState::Charged
                 || row.ended_at.is_none_or(|end| end > may_come);
             if is_refundable && is_late { Contribution::Refund } else { Contribution::Never }
         } else if entry.number <= self.before.last_number {
             if is_refundable { Contribution::PossibleOrRefund } else { Contribution::Possible }
         } else {
-            // Nobody knows what an endpoint of `gateway.passthrough` costs.
+            // The cost of a `gateway.passthrough` endpoint is not known.
             let is_sure = row.state == PurchaseState::Charged
                 && row.service != Service::Other
                 && !is_refundable
@@ -193,7 +188,7 @@ impl<'a> Case<'a> {
             possible: doubtful as u64,
         };
         let proof = Proof::Count(count);
-        // Somebody else's chats only add to the count: what is not counted is nobody's.
+        // Others' chats only raise the count, so a chat that is not counted was not charged.
         match self.chats - charged {
             0 => self.release(verdict, &unknown, proof),
             rest if rest == i128::from(count.possible) => verdict.charge(&unknown, proof),
@@ -212,7 +207,7 @@ impl<'a> Case<'a> {
     pub(super) fn videos(&self, verdict: &mut Verdict) {
         let (_, chats, _) = self.certain_chats();
         let sure = self.sum(&[Contribution::Certain], Service::Video);
-        // More than this was not spent on all that is doubtful; what is dearer was not charged.
+        // The possible videos cost less than this. A more expensive one was not charged.
         let below = self.spent_cents * CENT + CENT - chats - sure + self.possible_refunds();
         let mut alike: BTreeMap<i128, Vec<&Evidence>> = BTreeMap::new();
         for entry in self.unknown(Service::Video) {
@@ -254,16 +249,16 @@ impl<'a> Case<'a> {
         kinds.into_iter().collect()
     }
 
-    /// How many of each kind were charged if nobody else uses the account, and nothing else fits.
+    /// Returns how many of each price were charged, if nobody else uses the account and only one
+    /// combination fits.
     fn video_combination(&self, kinds: &[(i128, u64)], sure: i128) -> Result<Vec<u64>, Undecided> {
         let slack = self.sum(&[Contribution::Possible], Service::Other);
-        // What chats cost in all is the gateway's own figure, which young ones may be in or not.
+        // The gateway's total for chats may or may not include recent ones.
         let chats = self.sum(&[Contribution::Possible], Service::Chat);
         let left = (self.spent_cents - self.chat_cents) * CENT - sure + self.possible_refunds();
         only_combination(kinds, left - 2 * CENT - slack - chats, left + 2 * CENT + chats)
     }
 
-    /// The lost purchases that these counters can tell of.
     pub(super) fn unknown(&self, service: Service) -> Vec<&'a Evidence> {
         let wanted = |entry: &&Evidence| {
             let row = &entry.purchase;
@@ -274,7 +269,6 @@ impl<'a> Case<'a> {
         self.since().filter(wanted).collect()
     }
 
-    /// None of these was charged so far.
     fn release(&self, verdict: &mut Verdict, rows: &[&Evidence], proof: Proof) {
         for entry in rows {
             match self.release_blocked {
@@ -287,7 +281,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Adds the drift that remains, and whether time alone may still tell more.
+    /// Adds the remaining drift, and whether a later run may decide more.
     pub(super) fn finish(&self, verdict: Verdict) -> Verdict {
         let sum = |rows: &mut dyn Iterator<Item = Usd>| usd(rows.map(micros).sum());
         let undecided: HashSet<PurchaseId> = verdict.undecided.iter().map(|(id, _)| *id).collect();
@@ -314,7 +308,7 @@ impl<'a> Case<'a> {
         Verdict { drift, is_final, ..verdict }
     }
 
-    /// Whether time alone may make this one certain.
+    /// Returns whether the passage of time may make this one certain.
     fn may_become_certain(&self, entry: &Evidence) -> bool {
         let is_open = entry.purchase.service == Service::Video
             && entry.purchase.state == PurchaseState::Charged
@@ -327,7 +321,8 @@ impl<'a> Case<'a> {
 
 const MAX_TRIES: u32 = 100_000;
 
-/// The only choice with a sum between two exclusive bounds, as a number of each kind (price, how many exist).
+/// Returns the only combination (a number of each price) whose sum lies between two exclusive
+/// bounds.
 fn only_combination(
     kinds: &[(i128, u64)],
     above: i128,
@@ -380,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_choice_is_found_and_two_are_not_taken_for_one() {
+    fn only_a_unique_combination_is_returned() {
         for (kinds, above, below, expected) in [
             (&[][..], -1, 1, Ok(vec![])),
             (&[], 0, 2, Err(Undecided::NoCombination)),

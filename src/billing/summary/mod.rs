@@ -1,5 +1,5 @@
-//! The gateway's billing summary: fetched once for everybody who waits for it, and never in the way of a
-//! purchase.
+//! The gateway's billing summary. Concurrent callers share one request, and purchases do not wait
+//! for it.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, Weak};
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
-use tower::{Service, ServiceExt};
 use tracing::{info, warn};
 
 use crate::clock::{self, Instant};
@@ -25,20 +25,18 @@ use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::{Error, GatewayCall, GatewayReply, GatewayRequest};
 
 const MAX_AGE: Duration = Duration::from_secs(60);
-/// How often it is fetched while there are purchases.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(300);
-/// How often operators' questions go out at most: each takes a slot from those who buy.
+/// The shortest time between operators' requests, because each takes a slot from a purchase.
 const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(2);
-/// How long anybody waits for a question of somebody else.
+/// The longest wait for somebody else's request.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// What the gateway said, and when, and when it was asked: wall-clock times since the Unix epoch.
+/// A billing summary. Times are wall-clock times since the Unix epoch.
 #[derive(Clone, Debug)]
 pub struct SummaryReading {
     pub listing: Arc<ApiKeysResponse>,
     pub as_of: Duration,
     pub asked_at: Duration,
-    /// Which gateway said so: how many with other keys or another address there were before.
     pub generation: u64,
 }
 
@@ -49,7 +47,7 @@ pub struct SummaryStatus {
     pub is_readable: Option<bool>,
 }
 
-/// The summary as a running server gives it to a command; it holds only the public parts of keys.
+/// The summary as a server returns it to a command. It has only the public prefixes of keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BillingReport {
     pub process: u32,
@@ -57,13 +55,12 @@ pub struct BillingReport {
     pub billing: GatewayBilling,
 }
 
-/// The billing summary. Clones share it; it outlives a change of settings, which costs no question.
 #[derive(Clone)]
 pub struct BillingSummary(Arc<Shared>);
 
 #[derive(Clone)]
 struct GatewaySource {
-    gateway: BoxCloneSyncService<GatewayRequest, GatewayReply, Error>,
+    gateway: BillingClient,
     keys: Arc<[Key]>,
     generation: u64,
     /// Cancelled when another account may answer.
@@ -73,7 +70,6 @@ struct GatewaySource {
 struct Shared {
     source: Mutex<GatewaySource>,
     fetching: tokio::sync::Mutex<()>,
-    /// Held by the operator whose question is next.
     operator: tokio::sync::Mutex<()>,
     last: Mutex<Option<(Instant, Result<SummaryReading, Problem>)>>,
     latest: watch::Sender<SummaryStatus>,
@@ -83,35 +79,19 @@ struct Shared {
     window: Arc<RateLimit>,
 }
 
-/// A service that asks the gateway.
-pub trait BillingClient:
-    Service<GatewayRequest, Response = GatewayReply, Error = Error, Future: Send>
-    + Clone
-    + Send
-    + Sync
-    + 'static
-{
-}
-
-impl<S> BillingClient for S where
-    S: Service<GatewayRequest, Response = GatewayReply, Error = Error, Future: Send>
-        + Clone
-        + Send
-        + Sync
-        + 'static
-{
-}
+/// Sends requests to the gateway.
+pub type BillingClient = BoxCloneSyncService<GatewayRequest, GatewayReply, Error>;
 
 impl BillingSummary {
-    /// Asks through `gateway` with `keys`. `ledger` learns the balance, and `window` the rate limit.
+    /// Sends requests through `gateway`. The balance goes to `ledger`, the rate limit to `window`.
     pub fn new(
-        gateway: impl BillingClient,
+        gateway: BillingClient,
         keys: &[Key],
         ledger: Store,
         window: Arc<RateLimit>,
     ) -> Self {
         let source = GatewaySource {
-            gateway: BoxCloneSyncService::new(gateway),
+            gateway,
             keys: keys.into(),
             generation: 0,
             replaced: CancellationToken::new(),
@@ -129,11 +109,11 @@ impl BillingSummary {
         }))
     }
 
-    /// Asks through another gateway from now on. If its keys or address changed (`is_another`), the account may
-    /// have, too: the old one's limit and answers are dropped, and the new one is asked at once.
-    pub fn replace_gateway(&self, gateway: impl BillingClient, keys: &[Key], is_another: bool) {
+    /// Replaces the gateway. If its keys or address changed (`is_another`), the account may have,
+    /// too: the old limit and answers are dropped, and the new gateway is asked at once.
+    pub fn replace_gateway(&self, gateway: BillingClient, keys: &[Key], is_another: bool) {
         let mut source = lock(&self.0.source);
-        source.gateway = BoxCloneSyncService::new(gateway);
+        source.gateway = gateway;
         source.keys = keys.into();
         if is_another {
             source.generation += 1;
@@ -148,7 +128,6 @@ impl BillingSummary {
         self.0.latest.subscribe()
     }
 
-    /// Whether the gateway did not answer when it was asked last.
     pub fn is_stale(&self) -> bool {
         lock(&self.0.last).as_ref().is_some_and(|(_, said)| said.is_err())
     }
@@ -164,15 +143,16 @@ impl BillingSummary {
         timeout(MAX_WAIT, asking).await.ok();
     }
 
-    /// Asks the gateway anew, for an operator; concurrent calls share an answer.
+    /// Fetches the summary for an operator. Concurrent calls share one request.
     pub async fn fetch_now(&self) -> Result<SummaryReading, Problem> {
         let shared = Arc::clone(&self.0);
         spawn_fetch(async move { shared.fetch_now().await }).await
     }
 
-    /// Asks at once, then every few minutes while there are purchases, until nobody else holds the summary.
+    /// Fetches the summary now, then every few minutes while there are purchases. Ends when the
+    /// last other clone is dropped.
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
-        // What was asked before the ledger was open was held back.
+        // Earlier requests were held back, because the ledger was not open.
         *lock(&self.0.last) = None;
         let summary = Arc::downgrade(&self.0);
         async move {
@@ -194,7 +174,7 @@ async fn wait_until_used(summary: &Weak<Shared>, pause: Duration) {
     }
 }
 
-/// In a task of its own: if a client hangs up, others still get the answer and the pace is kept.
+/// Fetches in a task, so that a client that disconnects does not cancel it for the others.
 async fn spawn_fetch(
     asking: impl Future<Output = Result<SummaryReading, Problem>> + Send + 'static,
 ) -> Result<SummaryReading, Problem> {
@@ -202,7 +182,6 @@ async fn spawn_fetch(
 }
 
 impl Shared {
-    /// The summary, at most `age` old. A question waits for its turn however long that takes.
     async fn at_most(&self, age: Duration) -> Result<SummaryReading, Problem> {
         let since = clock::now().checked_sub(age);
         if let Some(said) = self.answer_since(since) {
@@ -215,7 +194,7 @@ impl Shared {
         }
     }
 
-    /// Asks after this call. The question waits for `gateway.max_wait` at most, as an operator is waiting.
+    /// Fetches after this call. The request waits for `gateway.max_wait` at most.
     async fn fetch_now(&self) -> Result<SummaryReading, Problem> {
         let since = Some(clock::now());
         let _operator = self.operator.lock().await;
@@ -226,7 +205,7 @@ impl Shared {
         if let Some(asked) = asked {
             sleep_until(asked + MIN_FETCH_INTERVAL).await;
         }
-        // A patient question may take minutes: this one does not wait for it.
+        // The other kind of request may wait for minutes, so this one does not wait for it.
         let _turn = timeout(MAX_WAIT, self.fetching.lock()).await.ok();
         match self.answer_since(since) {
             Some(said) => said,
@@ -234,21 +213,22 @@ impl Shared {
         }
     }
 
-    /// What was said to a question that went out after this moment.
     fn answer_since(&self, since: Option<Instant>) -> Option<Result<SummaryReading, Problem>> {
         let last = lock(&self.last);
         let (asked, said) = last.as_ref()?;
         since.is_none_or(|since| *asked >= since).then(|| said.clone())
     }
 
-    /// Asks, and hands on what was said. If another account may answer meanwhile, that one is asked.
+    /// Sends a request and publishes the answer. If the gateway is replaced meanwhile, asks the new
+    /// one.
     async fn fetch(&self, ask: GatewayRequest) -> Result<SummaryReading, Problem> {
         loop {
             let GatewaySource { gateway, replaced, generation, .. } = lock(&self.source).clone();
             let mark = self.ledger.credit_watermark().await;
             let (sent, asked) = (clock::now(), self.ledger.now());
             let reply = replaced.run_until_cancelled(gateway.oneshot(ask.clone())).await;
-            // Held until the reply has taken effect: the gateway is not replaced in between.
+            // Held until the reply has taken effect, so that the gateway is not replaced in
+            // between.
             let source = lock(&self.source);
             let Some(reply) = reply.filter(|_| source.generation == generation) else { continue };
             let was_held_back =
@@ -258,7 +238,7 @@ impl Shared {
                     self.ledger.record_balance(mark, usd_from_cents(listing.billing.balance_cents));
                 }
                 self.warn_revoked_keys(&listing.keys, &source.keys);
-                // A limit of the settings holds all the same: the window sees to that.
+                // A limit in the settings still applies.
                 let limit = listing.billing.rate_limit;
                 if lock(&self.limit).replace(limit) != Some(limit) {
                     self.window.set_limit(limit);
@@ -266,7 +246,7 @@ impl Shared {
                 let (listing, as_of) = (Arc::new(listing), self.ledger.now());
                 SummaryReading { listing, as_of, asked_at: asked, generation }
             });
-            // A question that was not sent says nothing of the gateway.
+            // A request that was not sent says nothing about the gateway.
             if !was_held_back {
                 self.publish(said.as_ref().ok());
             }
@@ -278,7 +258,7 @@ impl Shared {
 
     fn publish(&self, known: Option<&SummaryReading>) {
         if known.is_none() {
-            info!("the account's books cannot be read; selling goes on");
+            info!("billing summary not readable; sales continue");
             if lock(&self.limit).is_none() {
                 self.window.assume_default();
             }
@@ -289,7 +269,7 @@ impl Shared {
         });
     }
 
-    /// Logs each revoked key of the ring once. A prefix that a working key has, too, says nothing.
+    /// Logs each revoked key of the ring once, unless a working key has the same prefix.
     fn warn_revoked_keys(&self, listed: &[ApiKey], ring: &[Key]) {
         let is_ours = |prefix: &str| ring.iter().any(|key| key.expose().starts_with(prefix));
         for key in listed.iter().filter(|key| key.revoked_at.is_some()) {
@@ -302,23 +282,21 @@ impl Shared {
             }
             if lock(&self.revoked).insert(prefix.to_owned()) {
                 let name = key.name.escape_debug();
-                warn!(%name, prefix, "a key of the ring is revoked; take it out of GATEWAY_API_KEY");
+                warn!(%name, prefix, "gateway key is revoked; remove it from GATEWAY_API_KEY");
             }
         }
     }
 }
 
-/// Returns a listed prefix without what stands for the rest of the key.
+/// Returns a listed prefix without the characters that stand for the rest of the key.
 pub fn visible_prefix(prefix: &str) -> &str {
     prefix.trim_end_matches(['.', '…', '*'])
 }
 
-/// Whether a key that works is listed with this prefix.
 pub fn is_active_prefix(prefix: &str, listed: &[ApiKey]) -> bool {
     listed.iter().any(|key| key.revoked_at.is_none() && visible_prefix(&key.key_prefix) == prefix)
 }
 
-/// Returns a number of cents as an amount, at most the largest that there is.
 pub fn usd_from_cents(cents: u64) -> Usd {
     Usd::cents(cents).unwrap_or(Usd::micros(u64::MAX))
 }

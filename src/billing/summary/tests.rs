@@ -33,7 +33,7 @@ where
     let window =
         RateLimit::new(store.clone(), config::RateLimitConfig::Auto, CancellationToken::new());
     let keys = [Key::new("svc_sk_ab12rest".to_owned())];
-    BillingSummary::new(service_fn(gateway), &keys, store, window)
+    BillingSummary::new(BillingClient::new(service_fn(gateway)), &keys, store, window)
 }
 
 /// One whose gateway answers its `n`th question (from 0) so; with the questions counted.
@@ -79,7 +79,7 @@ async fn now(summary: &BillingSummary) -> u64 {
 }
 
 #[tokio::test]
-async fn two_hundred_who_want_to_know_are_one_question() {
+async fn two_hundred_callers_share_one_request() {
     let (summary, count) = answering(|_| Some(listing(4_210, "")));
     futures_util::future::join_all((0..200).map(|_| summary.refresh())).await;
     assert_eq!(count.load(Ordering::SeqCst), 1);
@@ -89,7 +89,7 @@ async fn two_hundred_who_want_to_know_are_one_question() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_does_not_answer_is_not_asked_more_often_and_what_was_known_is_stale() {
+async fn silent_gateway_is_not_asked_more_often_and_the_summary_is_stale() {
     let (summary, count) = answering(|nth| (nth == 0).then(|| listing(4_210, "")));
     summary.refresh().await;
     summary.forget();
@@ -103,13 +103,13 @@ async fn a_gateway_that_does_not_answer_is_not_asked_more_often_and_what_was_kno
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_a_gateway_that_hangs() {
+async fn refresh_does_not_wait_for_a_hanging_gateway() {
     let summary = summary(|_| std::future::pending());
     timeout(Duration::from_secs(2), summary.refresh()).await.expect("it is given up");
 }
 
 #[tokio::test(start_paused = true)]
-async fn operators_question_does_not_wait_for_patient_one() {
+async fn operator_request_does_not_wait_for_background_request() {
     let summary = summary(|asked: GatewayRequest| async move {
         if asked.is_patient {
             std::future::pending().await
@@ -131,7 +131,7 @@ async fn operators_question_does_not_wait_for_patient_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn operator_who_comes_while_the_gateway_answers_hears_the_next_answer_two_seconds_later() {
+async fn operator_request_during_another_gets_the_next_answer_two_seconds_later() {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     let summary = summary(move |_| {
@@ -155,7 +155,7 @@ async fn operator_who_comes_while_the_gateway_answers_hears_the_next_answer_two_
 }
 
 #[tokio::test(start_paused = true)]
-async fn operator_who_hangs_up_lets_nobody_ask_sooner() {
+async fn disconnected_operator_does_not_shorten_the_interval() {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     let summary = summary(move |_| {
@@ -174,19 +174,19 @@ async fn operator_who_hangs_up_lets_nobody_ask_sooner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn same_limit_of_another_account_is_told() {
+async fn same_limit_of_another_account_is_applied_again() {
     let (summary, _) = answering(|_| Some(listing(1, "")));
     now(&summary).await;
     assert_eq!(summary.limit(), Some(7));
     let gateway = lock(&summary.0.source).gateway.clone();
-    summary.replace_gateway(gateway, &[], true);
+    summary.replace_gateway(BillingClient::new(gateway), &[], true);
     assert_eq!(summary.limit(), None);
     now(&summary).await;
     assert_eq!(summary.limit(), Some(7));
 }
 
 #[tokio::test(start_paused = true)]
-async fn summary_is_followed_while_there_are_sales_and_as_long_as_it_is_held() {
+async fn summary_is_refreshed_while_there_are_purchases_and_clones() {
     let (summary, count) = answering(|_| Some(listing(1, "")));
     let following = tokio::spawn(summary.run());
     sleep(Duration::from_secs(3_600)).await;
@@ -199,7 +199,7 @@ async fn summary_is_followed_while_there_are_sales_and_as_long_as_it_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_revoked_key_of_ours_is_told_once() {
+async fn revoked_key_is_logged_once() {
     let row = |name: &str, prefix: &str, revoked: bool| {
         let revoked = if revoked { r#""2025-01-01T00:00:00Z""# } else { "null" };
         format!(r#"{{"name":"{name}","keyPrefix":"{prefix}","revokedAt":{revoked}}}"#)
@@ -224,7 +224,7 @@ async fn a_revoked_key_of_ours_is_told_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn change_of_settings_asks_nothing_and_change_of_account_asks_at_once() {
+async fn settings_change_sends_no_request_but_account_change_does() {
     let (summary, count) = answering(|_| Some(listing(1, "")));
     let following = tokio::spawn(summary.run());
     sleep(Duration::from_secs(1)).await;
@@ -238,11 +238,11 @@ async fn change_of_settings_asks_nothing_and_change_of_account_asks_at_once() {
     };
     let balance = || summary.reading().unwrap().listing.billing.balance_cents;
     for _ in 0..100 {
-        summary.replace_gateway(other.clone(), &[], false);
+        summary.replace_gateway(BillingClient::new(other.clone()), &[], false);
         summary.refresh().await;
     }
     assert_eq!((others.load(Ordering::SeqCst), balance()), (0, 1));
-    summary.replace_gateway(other, &[], true);
+    summary.replace_gateway(BillingClient::new(other), &[], true);
     sleep(Duration::from_secs(1)).await;
     assert_eq!((others.load(Ordering::SeqCst), balance()), (1, 2));
     summary.forget();
@@ -267,7 +267,7 @@ async fn exchanged_while_asked(is_another: bool) -> (BillingSummary, u64) {
     let exchange = async {
         tokio::task::yield_now().await;
         let next = service_fn(|_: GatewayRequest| async { Ok(reply(listing(2, ""))) });
-        summary.replace_gateway(next, &[], is_another);
+        summary.replace_gateway(BillingClient::new(next), &[], is_another);
         answer.notify_one();
     };
     let (told, ()) = tokio::join!(now(&summary), exchange);
@@ -289,7 +289,7 @@ async fn late_answer_counts_if_only_other_settings_changed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn question_that_was_held_back_here_tells_nothing_of_the_gateway() {
+async fn request_that_was_not_sent_does_not_make_the_summary_stale() {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     // As while the ledger is being opened: a page asks, and nothing can be noted in the window's log.
@@ -314,12 +314,12 @@ async fn question_that_was_held_back_here_tells_nothing_of_the_gateway() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_gateway_is_asked_at_once_although_the_former_one_hangs() {
+async fn new_gateway_is_asked_while_the_old_one_hangs() {
     let summary = summary(|_| std::future::pending());
     let following = tokio::spawn(summary.run());
     sleep(Duration::from_secs(1)).await;
     let next = service_fn(|_: GatewayRequest| async { Ok(reply(listing(2, ""))) });
-    summary.replace_gateway(next, &[], true);
+    summary.replace_gateway(BillingClient::new(next), &[], true);
     sleep(Duration::from_millis(100)).await;
     assert_eq!(summary.is_read(), Some(true));
     following.abort();
@@ -342,7 +342,7 @@ async fn buy(ledger: &Store) {
 }
 
 #[tokio::test]
-async fn whoever_follows_the_balance_hears_once_that_something_was_sold() {
+async fn credit_use_is_reported_once() {
     let ledger = Store::in_memory(Arc::new(clock::wall));
     assert!(!ledger.take_credit_used());
     buy(&ledger).await;

@@ -1,9 +1,9 @@
-//! Every fault says where it is and what was expected.
+//! Every error has a location and says what was expected.
 
 use super::*;
 
-/// A file with one fault, and how it is printed from its place on.
-const ONE_FAULT: &[(&str, &str)] = &[
+/// A file with one error, and the start of its message after the file name.
+const ONE_ERROR: &[(&str, &str)] = &[
     ("[server]\nlisten = \"localhost:80\"", "2:10: server.listen: expected an address and a port"),
     ("[server]\nlisten = 8080", "2:10: server.listen: expected an address and a port"),
     ("[server]\nlisten = []", "2:10: server.listen: expected at least one address"),
@@ -25,7 +25,7 @@ const ONE_FAULT: &[(&str, &str)] = &[
     ),
     (
         "[gateway]\nrate_limit = { requests = 5 }",
-        "2:14: gateway.rate_limit: expected a setting `seconds` in it",
+        "2:14: gateway.rate_limit: expected a setting `seconds`",
     ),
     (
         "[budget]\ntotal = { day = '1', mnth = '2' }",
@@ -42,7 +42,7 @@ const ONE_FAULT: &[(&str, &str)] = &[
     ),
     ("server = 1", "1:1: server: expected a section, [server], not a number"),
     ("[[server]]", "1:3: server: expected a section, [server], not a list"),
-    ("[admin]\nlisten = '127.0.0.1:8080'", "2:10: admin.listen: expected another address"),
+    ("[admin]\nlisten = '127.0.0.1:8080'", "2:10: admin.listen: expected an address other than"),
     ("[gateway]\nbase_url = 'https://g.example'", "2:12: gateway.base_url: expected a key with it"),
     ("[gateway]\nrate_limit = 'always'", "2:14: gateway.rate_limit: expected \"auto\" or {"),
     (
@@ -57,18 +57,21 @@ const ONE_FAULT: &[(&str, &str)] = &[
         "[gateway]\nbalance_floor = '0.0000001'",
         "2:17: gateway.balance_floor: expected at most six places",
     ),
-    ("[gateway]\nchat_fields = ['model']", "2:16: gateway.chat_fields: expected a further field"),
+    (
+        "[gateway]\nchat_fields = ['model']",
+        "2:16: gateway.chat_fields: expected a field other than",
+    ),
     (
         "[gateway]\npassthrough = [{ method = 'PUT', path = '/api/v1/x', price = '1' }]",
         "2:27: gateway.passthrough.method: expected \"GET\"",
     ),
     (
         "[gateway]\npassthrough = [{ method = 'GET', path = '/api/v1/chat', price = '1' }]",
-        "2:41: gateway.passthrough.path: expected an endpoint that",
+        "2:41: gateway.passthrough.path: expected an endpoint other than",
     ),
     (
         "[gateway]\npassthrough = [{ path = '/api/v1/x', price = '1' }]",
-        "2:16: gateway.passthrough: expected a setting `method` in it",
+        "2:16: gateway.passthrough: expected a setting `method`",
     ),
     (
         "[gateway]\npassthrough = [{ method = 'GET', path = '/api/v1/x', price = '0.01' }]",
@@ -132,6 +135,11 @@ const ONE_FAULT: &[(&str, &str)] = &[
         "[page]\nmedia_origins = ['capacitor://localhost']",
         "2:18: page.media_origins: expected an exact origin",
     ),
+    ("[page]\ndefault_model = 'video-b'", "2:17: page.default_model: expected a chat model"),
+    (
+        "[page]\npresets = [{ name = 'x', system = ' ' }]",
+        "2:35: page.presets.system: expected text",
+    ),
     ("[models]\nchat = [{ id = 'eta-5', price = '1' }]", "2:9: models.chat: expected a new model"),
     (
         "[models]\nchat = [{ id = 'video-b', price = '1' }]",
@@ -148,8 +156,8 @@ const ONE_FAULT: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn one_fault_is_printed_once_with_its_line_and_column() {
-    for (file, printed) in ONE_FAULT {
+fn each_error_is_printed_once_with_line_and_column() {
+    for (file, printed) in ONE_ERROR {
         let faults = read(file, &[]).expect_err(file);
         assert_eq!(faults.len(), 1, "{file}\n{faults:#?}");
         let printed = format!("proxy.toml:{printed}");
@@ -158,10 +166,10 @@ fn one_fault_is_printed_once_with_its_line_and_column() {
 }
 
 #[test]
-fn faults_of_the_environment_name_the_variable() {
+fn errors_of_the_environment_name_the_variable() {
     for (name, value, expected) in [
         ("TOLLGATE_SERVER__LISTEN", "80", "expected an address and a port"),
-        ("TOLLGATE_SERVER__HOSTS", "a.example", "server.hosts: expected a list or table as TOML"),
+        ("TOLLGATE_SERVER__HOSTS", "a.example", "server.hosts: expected a list or table in TOML"),
         ("TOLLGATE_SERVER__HOSTS", "['*']", "server.hosts: expected a host name"),
         ("TOLLGATE_LIMITS__BURST", "many", "limits.burst: expected a whole number"),
         ("TOLLGATE_BUDGET__TOTAL", "{day=5}", "budget.total.day: expected dollars as text"),
@@ -192,7 +200,7 @@ fn faults_of_the_environment_name_the_variable() {
 }
 
 #[test]
-fn former_name_of_a_setting_is_refused_with_the_new_name() {
+fn renamed_settings_are_rejected_with_the_new_name() {
     for (file, expected) in [
         ("[gateway]\nwindow = 'auto'", "2:1: gateway.window was renamed to gateway.rate_limit"),
         (
@@ -214,7 +222,7 @@ fn former_name_of_a_setting_is_refused_with_the_new_name() {
 }
 
 #[test]
-fn every_fault_is_said_at_once_in_the_order_of_the_file() {
+fn all_errors_are_reported_in_the_order_of_the_file() {
     let file = "[log]\nlevel = 'loud'\n[server]\nlisten = 'x'\nhosts = ['*', 'a..b']\n[pgae]\n";
     let environment = [("TOLLGATE_LIMITS__BURST", "0"), ("GATEWAY_API_KEY", "nothing")];
     let faults = read(file, &environment).expect_err("seven");
@@ -233,7 +241,7 @@ fn every_fault_is_said_at_once_in_the_order_of_the_file() {
 }
 
 #[test]
-fn nobody_beyond_this_machine_reaches_a_sandbox_or_an_open_purse() {
+fn public_address_needs_a_live_gateway_and_a_budget() {
     for listen in ["0.0.0.0:80", "[::]:80", "192.0.2.7:80", "[::ffff:192.0.2.7]:80"] {
         let file = format!("[server]\nlisten = ['127.0.0.1:80', '{listen}']");
         let faults = read(&file, &[]).expect_err(listen);
@@ -251,7 +259,7 @@ fn nobody_beyond_this_machine_reaches_a_sandbox_or_an_open_purse() {
 }
 
 #[test]
-fn an_unread_file_draws_no_further_faults() {
+fn syntax_error_causes_no_other_errors() {
     let faults = read("[gateway]\nbase_url = \"https://g.example", &[KEY]).expect_err("unclosed");
     assert!(faults.iter().all(|fault| fault.contains("not TOML")), "{faults:#?}");
 }

@@ -32,7 +32,7 @@ const URL: (&str, &str) = ("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.exampl
 const KEY: (&str, &str) = ("GATEWAY_API_KEY", "svc_sk_one");
 
 #[test]
-fn nothing_set_is_the_sandbox_on_loopback() {
+fn default_is_the_sandbox_on_loopback() {
     let config = Settings::default();
     assert!(matches!(config.gateway.target, Target::Sandbox));
     assert_eq!(config.server.listen, ["127.0.0.1:8080".parse().expect("an address")]);
@@ -49,7 +49,7 @@ fn nothing_set_is_the_sandbox_on_loopback() {
 }
 
 #[test]
-fn a_key_and_an_address_make_it_live_with_a_store_beside_the_file() {
+fn key_and_base_url_select_the_live_gateway_and_a_ledger_beside_the_file() {
     let config = read("", &[URL, ("GATEWAY_API_KEY", " svc_sk_one, svc_sk_two ")]).expect("right");
     let Target::Live { base_url, keys } = config.gateway.target else { panic!("not live") };
     assert_eq!(base_url.host_str(), Some("gateway.example.com"));
@@ -58,7 +58,7 @@ fn a_key_and_an_address_make_it_live_with_a_store_beside_the_file() {
 }
 
 #[test]
-fn the_environment_wins_over_the_file_and_the_file_over_the_defaults() {
+fn environment_overrides_the_file() {
     let file = r#"
         server = { listen = "127.0.0.1:1", hosts = ["a.example"], drain = "1s", max_connections = 5 }
         budget.total.day = "1.00"
@@ -92,7 +92,7 @@ fn the_environment_wins_over_the_file_and_the_file_over_the_defaults() {
 }
 
 #[test]
-fn several_addresses_are_a_list_also_in_a_variable() {
+fn listen_takes_a_list_in_file_and_variable() {
     let written = r#"["127.0.0.1:1", "[::1]:1"]"#;
     for config in [
         read(&format!("server.listen = {written}"), &[]),
@@ -103,7 +103,7 @@ fn several_addresses_are_a_list_also_in_a_variable() {
 }
 
 #[test]
-fn paths_count_from_the_folder_of_the_file() {
+fn relative_paths_start_at_the_folder_of_the_file() {
     let file = r#"
         store.url = "sqlite:data/t.db"
         page = { dir = "site", fallback = "index.html" }
@@ -122,7 +122,7 @@ fn paths_count_from_the_folder_of_the_file() {
 }
 
 #[test]
-fn a_login_has_its_keys_at_an_address_and_its_claims_by_name_or_pointer() {
+fn jwt_takes_a_jwks_url_and_claims_by_name_or_pointer() {
     let file = r#"
         [access]
         mode = "jwt"
@@ -145,7 +145,7 @@ fn a_login_has_its_keys_at_an_address_and_its_claims_by_name_or_pointer() {
 }
 
 #[test]
-fn added_models_and_endpoints_are_read_with_their_prices() {
+fn added_models_and_endpoints_have_prices() {
     let file = r#"
         [[gateway.passthrough]]
         method = "POST"
@@ -161,7 +161,7 @@ fn added_models_and_endpoints_are_read_with_their_prices() {
 }
 
 #[test]
-fn what_this_version_lacks_is_no_setting() {
+fn unsupported_settings_are_rejected() {
     let rows = [
         ("server.tls = { cert = 'c', key = 'k' }", "1:8: unknown setting `server.tls`"),
         ("store.url = 'mysql://localhost'", "1:13: store.url: expected \"memory\" or \"sqlite:"),
@@ -173,7 +173,7 @@ fn what_this_version_lacks_is_no_setting() {
 }
 
 #[test]
-fn only_loopback_without_a_front_end_is_private() {
+fn only_loopback_without_a_front_end_is_local_only() {
     for (file, is_private) in [
         ("", true),
         ("server.listen = ['127.0.0.1:1', '[::1]:1', '[::ffff:127.0.0.1]:1']", true),
@@ -186,7 +186,7 @@ fn only_loopback_without_a_front_end_is_private() {
 }
 
 #[test]
-fn risky_settings_are_right_and_warned_of() {
+fn risky_settings_cause_warnings() {
     const MEDIA: (&str, &str) = ("TOLLGATE_PAGE__MEDIA_ORIGINS", "[\"https://cdn.example\"]");
     let rows = [
         ("store.url = 'memory'", "store.url"),

@@ -1,4 +1,4 @@
-//! No key is repeated, wherever it stands.
+//! Keys and secrets are never printed.
 
 use super::*;
 use super::{read, read_with};
@@ -11,7 +11,7 @@ fn has_canary(text: &str) -> bool {
 }
 
 #[test]
-fn a_key_in_the_file_is_refused_where_it_stands_and_never_repeated() {
+fn key_in_the_file_is_rejected_by_position_and_not_printed() {
     for (file, place) in [
         (format!("[gateway]\nbase_url = \"{CANARY}\""), "proxy.toml:2:13"),
         (format!("# {CANARY}\n"), "proxy.toml:1:3"),
@@ -26,14 +26,16 @@ fn a_key_in_the_file_is_refused_where_it_stands_and_never_repeated() {
         (format!("[gateway\nkey = \"{CANARY}\""), "proxy.toml:2:8"),
     ] {
         let faults = read(&file, &[]).expect_err(&file);
-        let refusal = format!("{place}: a gateway key stands here, expected it in GATEWAY_API_KEY");
+        let refusal = format!(
+            "{place}: expected no gateway key here; set GATEWAY_API_KEY or GATEWAY_API_KEY_FILE"
+        );
         assert!(faults.iter().any(|fault| fault.starts_with(&refusal)), "{faults:#?}");
         assert!(!has_canary(&faults.join("\n")), "{faults:#?}");
     }
 }
 
 #[test]
-fn a_key_in_another_variable_is_refused_and_never_repeated() {
+fn key_in_another_variable_is_rejected_and_not_printed() {
     for name in
         ["TOLLGATE_PAGE__TITLE", "TOLLGATE_SERVER__HOSTS", "TOLLGATE_GATEWAY__KEY", "TOLLGATE_X"]
     {
@@ -46,13 +48,13 @@ fn a_key_in_another_variable_is_refused_and_never_repeated() {
 }
 
 #[test]
-fn keys_that_are_wrong_are_counted_and_never_repeated() {
+fn invalid_keys_are_reported_by_number_and_not_printed() {
     let six = (0..6).map(|n| format!("{CANARY}{n}")).collect::<Vec<_>>().join(",");
     for (value, expected) in [
         ("CANARY-without-prefix".to_owned(), "key 1: expected a key that begins with svc_sk_…"),
         ("svc_sk_".to_owned(), "key 1: expected a key that begins with svc_sk_…"),
-        (format!("{CANARY},"), "key 2: expected a key, nothing is there"),
-        (format!("{CANARY}, {CANARY}"), "key 2: expected another key than key 1"),
+        (format!("{CANARY},"), "key 2: expected a key, found nothing"),
+        (format!("{CANARY}, {CANARY}"), "key 2: expected a key other than key 1"),
         ("svc_sk_CANA+RY".to_owned(), "key 1: character 12: expected a letter, digit, _ or -"),
         ("svc_sk_éCANARY".to_owned(), "key 1: character 8: expected a letter, digit, _ or -"),
         (format!("{CANARY},svc_sk_/"), "key 2: character 8: expected a letter, digit, _ or -"),
@@ -70,7 +72,7 @@ fn keys_that_are_wrong_are_counted_and_never_repeated() {
 }
 
 #[test]
-fn a_key_file_is_found_from_the_folder_and_its_last_newline_is_no_part_of_the_key() {
+fn key_file_is_relative_to_the_folder_and_trimmed() {
     let file = |path: &std::path::Path| {
         assert_eq!(path, std::path::Path::new("/etc/tollgate/key"));
         Ok(format!("{CANARY}\n").into())
@@ -90,7 +92,7 @@ fn a_key_file_is_found_from_the_folder_and_its_last_newline_is_no_part_of_the_ke
 }
 
 #[test]
-fn no_value_is_repeated_whatever_is_wrong_with_it() {
+fn no_error_contains_a_value() {
     let value = "hunter2-hunter2";
     for name in Settings::names() {
         let (section, own) = name.split_once('.').expect("section.name");
@@ -108,7 +110,7 @@ fn no_value_is_repeated_whatever_is_wrong_with_it() {
 }
 
 #[test]
-fn a_secret_that_could_be_guessed_is_refused_and_never_repeated() {
+fn weak_secret_is_rejected_and_not_printed() {
     let few = "change-me-".repeat(5);
     for value in ["hunter2-hunter2", "hunter2-hunter2-hunter2-hunter2", &few, CANARY] {
         let faults = read("", &[("TOLLGATE_SECRET", value)]).expect_err(value);
@@ -130,7 +132,7 @@ fn a_secret_that_could_be_guessed_is_refused_and_never_repeated() {
 }
 
 #[test]
-fn a_secret_is_read_from_the_environment_or_a_file_and_is_not_shown() {
+fn secret_is_read_from_variable_or_file_and_not_printed() {
     let file = |path: &std::path::Path| {
         assert_eq!(path, std::path::Path::new("/etc/tollgate/s"));
         Ok(format!("{LONG}\n").into())

@@ -1,5 +1,4 @@
-//! Reads single values: times, sizes, numbers, money, networks, names, and hosts, origins and addresses
-//! of the web.
+//! Parses single values.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -15,13 +14,13 @@ const TIME_UNITS: &[(&str, u64)] =
     &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 const SIZE_UNITS: &[(&str, u64)] =
     &[("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
-/// The longest time that a setting takes, so that no deadline overflows: 400 days.
+/// 400 days, so that no deadline overflows.
 const MAX_TIME: u64 = 400 * 86_400_000;
 const MAX_SIZE: u64 = 16 << 30;
 
 pub(super) fn time(text: &str) -> Parsed<Duration> {
     match time_or_zero(text)? {
-        Duration::ZERO => Err("expected a time longer than nothing".into()),
+        Duration::ZERO => Err("expected a time longer than zero".into()),
         time => Ok(time),
     }
 }
@@ -35,19 +34,17 @@ pub(super) fn time_or_zero(text: &str) -> Parsed<Duration> {
     }
 }
 
-/// A size in bytes, at least one: `512B`, `64KiB`, `2MiB`.
 pub(super) fn size(text: &str) -> Parsed<usize> {
     let expected = "expected a whole number and a unit, such as \"512B\", \"64KiB\" or \"2MiB\"";
     match parse_unit(text, SIZE_UNITS).ok_or(expected)? {
         0 => Err("expected a size of at least \"1B\"".into()),
-        bytes @ 1..=MAX_SIZE => {
-            usize::try_from(bytes).map_err(|_| "expected a size that this machine can hold".into())
-        }
+        bytes @ 1..=MAX_SIZE => usize::try_from(bytes)
+            .map_err(|_| "expected a size that this machine can address".into()),
         _ => Err("expected a size of at most \"16GiB\"".into()),
     }
 }
 
-/// `None` when it is not a number and a unit. What does not fit is more than any setting takes.
+/// Parses a number and a unit, saturating on overflow.
 fn parse_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -68,17 +65,21 @@ pub(super) fn count(number: i64) -> Parsed<NonZeroU32> {
 }
 
 pub(super) fn seconds(number: i64) -> Parsed<Duration> {
-    let seconds = u64::try_from(number).ok().filter(|it| (1..=86_400).contains(it));
-    seconds.map(Duration::from_secs).ok_or("expected whole seconds, from 1 to 86400".into())
+    match u64::try_from(number) {
+        Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
+        _ => Err("expected whole seconds, from 1 to 86400".into()),
+    }
 }
 
 pub(super) fn connections(number: i64) -> Parsed<usize> {
-    let connections = usize::try_from(number).ok().filter(|it| (1..=1_000_000).contains(it));
-    connections.ok_or("expected a whole number from 1 to 1000000".into())
+    match usize::try_from(number) {
+        Ok(connections @ 1..=1_000_000) => Ok(connections),
+        _ => Err("expected a whole number from 1 to 1000000".into()),
+    }
 }
 
 pub(super) fn seed(number: i64) -> Parsed<u64> {
-    u64::try_from(number).map_err(|_| "expected a whole number from 0".into())
+    number.try_into().map_err(|_| "expected a whole number from 0".into())
 }
 
 pub(super) fn listen(text: &str) -> Parsed<SocketAddr> {
@@ -86,7 +87,7 @@ pub(super) fn listen(text: &str) -> Parsed<SocketAddr> {
     text.parse().map_err(|_| expected.into())
 }
 
-/// A network, or a single address; IPv4 in IPv6 clothes is folded, bits beyond the prefix are a fault.
+/// Parses a network or a single address; an IPv4-mapped IPv6 address becomes IPv4.
 pub(super) fn network(text: &str) -> Parsed<Network> {
     let expected = "expected a network such as \"10.0.0.0/8\" or \"2001:db8::/32\", or one address";
     let parts = text.split_once('/');
@@ -103,7 +104,7 @@ pub(super) fn network(text: &str) -> Parsed<Network> {
         Some(_) => return Err(expected.into()),
     };
     if has_bits_beyond(address, prefix) {
-        return Err("expected no bits of the address beyond the network's prefix".into());
+        return Err("expected no address bits beyond the network's prefix".into());
     }
     Ok(Network { address, prefix })
 }
@@ -122,7 +123,7 @@ fn has_bits_beyond(address: IpAddr, prefix: u8) -> bool {
 
 pub(super) fn line(text: &str) -> Parsed<String> {
     if text.trim().is_empty() || text.chars().any(char::is_control) {
-        return Err("expected text of one line that is not blank".into());
+        return Err("expected one line of text that is not blank".into());
     }
     Ok(text.to_owned())
 }
@@ -130,6 +131,17 @@ pub(super) fn line(text: &str) -> Parsed<String> {
 pub(super) fn name(text: &str) -> Parsed<String> {
     if !(1..=128).contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("expected a name of 1 to 128 visible ASCII characters".into());
+    }
+    Ok(text.to_owned())
+}
+
+pub(super) fn model_or_none(text: &str) -> Parsed<Option<String>> {
+    if text.is_empty() { Ok(None) } else { name(text).map(Some) }
+}
+
+pub(super) fn prose(text: &str) -> Parsed<String> {
+    if text.trim().is_empty() {
+        return Err("expected text that is not blank".into());
     }
     Ok(text.to_owned())
 }
@@ -144,10 +156,10 @@ pub(super) fn pointer(text: &str) -> Parsed<String> {
 
 const API: &str = "/api/v1/";
 const KNOWN: &[&str] = &[wire::CHAT, wire::VIDEO, wire::VIDEO_STATUS];
-/// Schemes whose pages have no origin to speak of: browsers write `null`.
+/// Schemes whose origin browsers send as `null`.
 const NO_ORIGIN: &[&str] = &["about", "blob", "data", "file", "javascript"];
 
-/// A host as browsers name it, without a port: lower case, IPv6 in brackets.
+/// Normalizes a host as browsers do: lower case, IPv6 in brackets.
 pub(super) fn host(text: &str) -> Parsed<String> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     if let Ok(address) = bare.unwrap_or(text).parse::<Ipv6Addr>() {
@@ -162,8 +174,7 @@ pub(super) fn host(text: &str) -> Parsed<String> {
     Ok(name)
 }
 
-/// Whether it is an IPv4 address or a name of dotted labels. Other spellings of an address, such as
-/// `0x7f.1`, are not: browsers write them out.
+/// Accepts a host name or a dotted IPv4 address, but not `0x7f.1`, which browsers rewrite.
 fn is_name(name: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -184,7 +195,7 @@ pub(super) fn origin(text: &str) -> Parsed<String> {
             Url::parse(text).is_ok_and(|url| url.origin().ascii_serialization() == text)
                 && is_authority(rest)
         }
-        // Apps in a shell have origins of their own, such as capacitor://localhost.
+        // Such as capacitor://localhost.
         _ => is_scheme(scheme) && !NO_ORIGIN.contains(&scheme) && is_authority(rest),
     };
     if right { Ok(text.to_owned()) } else { Err(expected.into()) }
@@ -216,35 +227,31 @@ fn is_authority(text: &str) -> bool {
     port && host(name).is_ok_and(|host| host == name)
 }
 
-/// https, or http where the host is loopback.
 pub(super) fn base_url(text: &str) -> Parsed<Url> {
-    let in_the_open =
-        "expected https: the key would travel in the open (http is for loopback hosts)";
-    let url = address(text, in_the_open)?;
+    let http_error = "expected https, got http (plain http would expose the key; it is allowed on loopback only)";
+    let url = address(text, http_error)?;
     if url.query().is_some() || url.fragment().is_some() {
         return Err("expected no query and no fragment".into());
     }
     let path = url.path().trim_end_matches('/');
     if path.ends_with("/api/v1") || path.ends_with("/api") {
-        return Err("expected the address without /api/v1, which is added to it".into());
+        return Err("expected the address without /api/v1, which tollgate adds".into());
     }
     Ok(url)
 }
 
-/// Of a login service's public keys: https, or http where the host is loopback.
 pub(super) fn jwks_url(text: &str) -> Parsed<Url> {
-    let in_the_open =
-        "expected https: others could put in keys of their own (http is for loopback hosts)";
-    let url = address(text, in_the_open)?;
+    let http_error = "expected https, got http (plain http would allow forged keys; it is allowed on loopback only)";
+    let url = address(text, http_error)?;
     if url.fragment().is_some() {
         return Err("expected no fragment".into());
     }
     Ok(url)
 }
 
-fn address(text: &str, in_the_open: &'static str) -> Parsed<Url> {
+fn address(text: &str, http_error: &'static str) -> Parsed<Url> {
     let expected = "expected an address such as \"https://gateway.example.com\"";
-    // The parser drops tabs and newlines, and turns backslashes: what is written must be what is meant.
+    // The parser would drop whitespace and rewrite backslashes.
     if text.chars().any(|c| c.is_whitespace() || c.is_control() || c == '\\') {
         return Err(expected.into());
     }
@@ -253,7 +260,7 @@ fn address(text: &str, in_the_open: &'static str) -> Parsed<Url> {
     match url.scheme() {
         "https" => {}
         "http" if is_loopback(&host) => {}
-        "http" => return Err(in_the_open.into()),
+        "http" => return Err(http_error.into()),
         _ => return Err(expected.into()),
     }
     if !url.username().is_empty() || url.password().is_some() {
@@ -264,7 +271,7 @@ fn address(text: &str, in_the_open: &'static str) -> Parsed<Url> {
 
 fn is_loopback(host: &Host<&str>) -> bool {
     match host {
-        // Some resolvers ask DNS for the names below it.
+        // Not its subdomains, which some resolvers look up in DNS.
         Host::Domain(name) => *name == "localhost",
         Host::Ipv4(address) => address.is_loopback(),
         Host::Ipv6(address) => IpAddr::from(*address).to_canonical().is_loopback(),
@@ -282,7 +289,7 @@ pub(super) fn endpoint(text: &str) -> Parsed<String> {
         return Err("expected an exact path below /api/v1/, such as \"/api/v1/search\"".into());
     }
     if KNOWN.contains(&text) {
-        return Err("expected an endpoint that tollgate does not know already".into());
+        return Err("expected an endpoint other than those that tollgate serves".into());
     }
     Ok(text.to_owned())
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn times_are_a_whole_number_and_a_unit() {
+fn times_have_a_whole_number_and_a_unit() {
     for (text, millis) in [
         ("500ms", 500),
         ("10s", 10_000),
@@ -42,7 +42,7 @@ fn times_are_a_whole_number_and_a_unit() {
 }
 
 #[test]
-fn sizes_are_a_whole_number_and_a_binary_unit() {
+fn sizes_have_a_whole_number_and_a_binary_unit() {
     for (text, bytes) in [("512B", 512), ("64KiB", 65_536), ("2MiB", 2_097_152), ("1GiB", 1 << 30)]
     {
         assert_eq!(size(text), Ok(bytes), "{text}");
@@ -65,7 +65,7 @@ fn sizes_are_a_whole_number_and_a_binary_unit() {
 }
 
 #[test]
-fn networks_are_folded_and_hold_no_stray_bits() {
+fn networks_are_canonical_without_host_bits() {
     for (text, address, prefix) in [
         ("10.0.0.0/8", "10.0.0.0", 8),
         ("192.0.2.7", "192.0.2.7", 32),
@@ -101,7 +101,7 @@ fn networks_are_folded_and_hold_no_stray_bits() {
 }
 
 #[test]
-fn numbers_stay_in_their_range() {
+fn numbers_outside_their_range_are_rejected() {
     assert!(count(0).is_err() && count(-1).is_err() && count(1 << 32).is_err());
     assert_eq!(count(1).map(NonZeroU32::get), Ok(1));
     assert!(seconds(0).is_err() && seconds(86_401).is_err() && seconds(86_400).is_ok());
@@ -110,7 +110,7 @@ fn numbers_stay_in_their_range() {
 }
 
 #[test]
-fn pointers_and_names_are_exact() {
+fn pointers_and_names_are_validated() {
     for text in ["/url", "/data/0/url", "/a~1b/~0", "/"] {
         assert!(pointer(text).is_ok(), "{text}");
     }
@@ -125,7 +125,7 @@ fn pointers_and_names_are_exact() {
 
 proptest! {
     #[test]
-    fn every_time_reads_as_the_number_that_was_written(
+    fn times_round_trip(
         number in 1_u64..=300_000,
         (unit, millis) in prop::sample::select(TIME_UNITS),
     ) {
@@ -135,7 +135,7 @@ proptest! {
     }
 
     #[test]
-    fn every_size_reads_as_the_number_that_was_written(
+    fn sizes_round_trip(
         number in 1_u64..=100_000,
         (unit, factor) in prop::sample::select(SIZE_UNITS),
     ) {
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_breaks_a_reader_or_is_repeated(text in "\\PC{12,30}") {
+    fn parsers_neither_panic_nor_print_the_value(text in "\\PC{12,30}") {
         let faults = [
             time(&text).err(), size(&text).err(), network(&text).err(), money(&text).err(),
             listen(&text).err(), pointer(&text).err(),
@@ -196,7 +196,7 @@ fn hosts_are_names_without_a_port() {
 }
 
 #[test]
-fn origins_are_written_as_browsers_write_them() {
+fn origins_have_the_form_that_browsers_send() {
     for text in [
         "https://app.example.com",
         "http://localhost:5173",
@@ -243,7 +243,7 @@ fn origins_are_written_as_browsers_write_them() {
 }
 
 #[test]
-fn the_key_travels_over_https_or_stays_on_this_machine() {
+fn base_url_needs_https_or_loopback() {
     for text in [
         "https://gateway.example.com",
         "https://gateway.example.com/prefix",
@@ -278,7 +278,7 @@ fn the_key_travels_over_https_or_stays_on_this_machine() {
 }
 
 #[test]
-fn further_endpoints_are_exact_paths_that_are_not_known() {
+fn passthrough_paths_are_exact_and_not_built_in() {
     for text in ["/api/v1/search", "/api/v1/images/edit", "/api/v1/video/list"] {
         assert!(endpoint(text).is_ok(), "{text}");
     }

@@ -1,5 +1,4 @@
-//! What one stream tells, in which order: a snapshot, then whatever changes, a sign of life in
-//! between, and its own end.
+//! One event stream: a snapshot, then each change, with heartbeats in between.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -15,9 +14,8 @@ use crate::clock::{self, Instant};
 use crate::jobs::concurrency::ConcurrencyPermit;
 use crate::jobs::{JobSubscription, JobUpdate, StatusDocument, StatusUpdate};
 
-/// Between two signs of life.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// How long a stream lasts; the browser goes on with another one.
+/// A stream ends after this time, and the browser reconnects.
 const MAX_AGE: Duration = Duration::from_secs(300);
 
 pub(super) struct EventStream {
@@ -26,7 +24,6 @@ pub(super) struct EventStream {
     ends_at: Instant,
     next_heartbeat: Instant,
     shutdown: CancellationToken,
-    /// The stream ends when the caller's credentials do.
     pub(super) session: Session,
     is_over: bool,
     _permit: Option<ConcurrencyPermit>,
@@ -34,56 +31,49 @@ pub(super) struct EventStream {
 
 struct StreamedJob {
     subscription: JobSubscription,
-    sent: Option<StateMark>,
+    sent: Option<String>,
     is_final: bool,
     has_problem: bool,
 }
 
 impl EventStream {
-    /// A stream about these jobs, for a browser that was told what its last event's id says, and that is
-    /// to connect `again` after the end.
+    /// `last_event_id` names the states that the browser knows. It reconnects after `reconnect_after`.
     pub(super) fn new(
-        watched: Vec<JobSubscription>,
+        subscriptions: Vec<JobSubscription>,
         last_event_id: &str,
-        again: Duration,
-        stop: CancellationToken,
-        seat: Option<ConcurrencyPermit>,
+        reconnect_after: Duration,
+        shutdown: CancellationToken,
+        permit: Option<ConcurrencyPermit>,
     ) -> Self {
         let known = read_event_id(last_event_id);
-        let jobs = watched.into_iter().map(|mut watching| {
-            let news = watching.latest();
-            let mark = state_mark(&watching.job().request_id, &news);
-            let told = mark.filter(|mark| known.contains(mark));
-            StreamedJob {
-                subscription: watching,
-                sent: told,
-                is_final: news.is_final(),
-                has_problem: false,
-            }
+        let jobs = subscriptions.into_iter().map(|mut subscription| {
+            let update = subscription.latest();
+            let mark = state_mark(&subscription.job().request_id, &update);
+            let sent = mark.filter(|mark| known.contains(mark));
+            StreamedJob { subscription, sent, is_final: update.is_final(), has_problem: false }
         });
         let now = clock::now();
-        let mut flow = Self {
+        let mut stream = Self {
             jobs: jobs.collect(),
-            pending: VecDeque::from([retry_field(again)]),
+            pending: VecDeque::from([retry_field(reconnect_after)]),
             ends_at: now + MAX_AGE,
             next_heartbeat: now + HEARTBEAT,
-            shutdown: stop,
+            shutdown,
             session: Session::default(),
             is_over: false,
-            _permit: seat,
+            _permit: permit,
         };
-        for job in 0..flow.jobs.len() {
-            flow.push_update(job, true);
+        for job in 0..stream.jobs.len() {
+            stream.push_update(job, true);
         }
-        flow
+        stream
     }
 
-    /// Whether the browser knows all that there is, and there will be no more.
+    /// Whether all jobs have ended and the browser knows it.
     pub(super) fn is_up_to_date(&self) -> bool {
         self.pending.len() == 1 && self.is_finished()
     }
 
-    /// Returns the next bytes, or `None` at the end.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(bytes) = self.pending.pop_front() {
@@ -117,46 +107,42 @@ impl EventStream {
         self.jobs.iter().all(|job| job.is_final)
     }
 
-    /// Tells what is new of a job. A snapshot also tells of a job on which there is no word yet.
-    fn push_update(&mut self, place: usize, is_snapshot: bool) {
-        let Some(job) = self.jobs.get_mut(place) else { return };
-        let news = job.subscription.latest();
+    /// Queues an event if the job has changed. A snapshot includes jobs without a status.
+    fn push_update(&mut self, index: usize, is_snapshot: bool) {
+        let Some(job) = self.jobs.get_mut(index) else { return };
+        let update = job.subscription.latest();
         let request_id = job.subscription.job().request_id.clone();
-        let mark = state_mark(&request_id, &news);
-        job.is_final = news.is_final();
+        let mark = state_mark(&request_id, &update);
+        job.is_final = update.is_final();
         let is_new = match &mark {
             Some(_) => mark != job.sent,
             None => is_snapshot,
         };
-        // Told once: that it lasts is no news.
-        let was_troubled = std::mem::replace(&mut job.has_problem, news.problem.is_some());
-        let trouble = news.problem.filter(|_| !was_troubled);
+        // Reported once while it lasts.
+        let had_problem = std::mem::replace(&mut job.has_problem, update.problem.is_some());
+        let problem = update.problem.filter(|_| !had_problem);
         if is_new {
             job.sent = mark;
-            let status = StatusDocument::new(&request_id, news.status.as_ref());
-            // Strings and JSON that was read before: this cannot fail.
+            let status = StatusDocument::new(&request_id, update.status.as_ref());
+            // Cannot fail: strings and parsed JSON.
             let data = serde_json::to_vec(&status).unwrap_or_default();
             let id = event_id(self.jobs.iter().filter_map(|job| job.sent.as_ref()));
             let id = Some(&*id).filter(|id| !id.is_empty());
             self.pending.push_back(event("job", id, &data));
         }
-        if let Some(problem) = trouble {
+        if let Some(problem) = problem {
             let document = problem.for_job(&request_id).to_json("");
             self.pending.push_back(event("problem", None, &document));
         }
     }
 }
 
-/// What was told of one state of one job: the start of a hash of both.
-type StateMark = String;
-
-/// The longest `Last-Event-ID` that is read, in bytes.
 const MAX_ID: usize = 4_096;
 const SEPARATOR: char = '.';
 
-/// The mark of what is known of a job; `None` before the first word.
-fn state_mark(request_id: &str, news: &JobUpdate) -> Option<StateMark> {
-    let StatusUpdate { body, state, .. } = news.status.as_ref()?;
+/// Identifies one state of one job: the start of a hash of both.
+fn state_mark(request_id: &str, update: &JobUpdate) -> Option<String> {
+    let StatusUpdate { body, state, .. } = update.status.as_ref()?;
     let mut hasher = blake3::Hasher::new();
     for part in [request_id.as_bytes(), state.name().as_bytes(), body] {
         hasher.update(&(part.len() as u64).to_le_bytes());
@@ -165,13 +151,12 @@ fn state_mark(request_id: &str, news: &JobUpdate) -> Option<StateMark> {
     Some(hasher.finalize().to_hex()[..12].to_owned())
 }
 
-/// The id of an event after which all of these were told.
-fn event_id<'a>(marks: impl Iterator<Item = &'a StateMark>) -> String {
+/// Returns an event id that names all states sent so far.
+fn event_id<'a>(marks: impl Iterator<Item = &'a String>) -> String {
     marks.map(String::as_str).collect::<Vec<_>>().join(&SEPARATOR.to_string())
 }
 
-/// What the browser that sends this `Last-Event-ID` was told.
-fn read_event_id(last_event_id: &str) -> HashSet<StateMark> {
+fn read_event_id(last_event_id: &str) -> HashSet<String> {
     let readable = if last_event_id.len() <= MAX_ID { last_event_id } else { "" };
     readable.split(SEPARATOR).filter(|mark| !mark.is_empty()).map(str::to_owned).collect()
 }

@@ -1,7 +1,7 @@
 //! `GET /bff/events`: one stream of server-sent events for many jobs.
 //!
-//! A browser never connects again after a 429 or a 503, so what stands in the way for a while is told
-//! inside the stream, with a time to come back.
+//! A browser does not reconnect after a 429 or 503. So temporary problems are events inside the
+//! stream, with a time to reconnect.
 
 mod event_stream;
 
@@ -22,26 +22,22 @@ use crate::store::Caller;
 use crate::validate;
 use event_stream::EventStream;
 
-/// How soon a browser is to connect again.
 const RETRY: Duration = Duration::from_secs(3);
 
-/// Who wants to be told of what.
 #[derive(Clone, Copy, Debug)]
 pub struct EventStreamRequest<'a> {
     pub caller: &'a Caller,
-    /// The stream ends with the caller's credentials.
+    /// The stream ends when this ends.
     pub session: &'a Session,
-    /// `Last-Event-ID`, or nothing.
+    /// `Last-Event-ID`, or empty.
     pub last_event_id: &'a str,
-    /// The request's name in logs.
     pub id: &'a str,
 }
 
-/// Streams what becomes of the named jobs, or, where none is named, of all open jobs of the caller.
+/// Streams the status of the named jobs, or of all open jobs of the caller if none is named.
 ///
-/// # Errors
-/// `job_not_found`, when there is none of those that are named; `invalid_request`, when jobs have to
-/// be named.
+/// Fails with `job_not_found` if none of the named jobs exists, and with `invalid_request` if the
+/// caller has to name jobs.
 pub async fn stream(
     jobs: &JobRegistry,
     listener: EventStreamRequest<'_>,
@@ -55,7 +51,7 @@ pub async fn stream(
     if watched.is_empty() && !missing.is_empty() {
         return Err(Problem::new(&JOB_NOT_FOUND));
     }
-    // What has ended is told at once, and takes no seat.
+    // A job that has ended needs one event, and no permit.
     let takes_seat = watched.iter().any(|watching| !watching.has_ended());
     let (seat, again) = match takes_seat.then(|| jobs.stream_permit(caller)).transpose() {
         Ok(seat) => (seat, RETRY),
@@ -82,8 +78,7 @@ pub async fn stream(
     Ok(response::event_stream(Response::new(Body::stream(StreamBody::new(parts)))))
 }
 
-/// Watches the named jobs, or, where none is named, all open jobs of the caller; and says which of them
-/// there are not.
+/// Returns the subscriptions, and a problem for each job that does not exist.
 async fn watch(
     jobs: &JobRegistry,
     caller: &Caller,
@@ -110,33 +105,32 @@ async fn watch(
     Ok((watched, missing))
 }
 
-/// The whole of a stream that says why there is none. What will not change by itself is a refusal.
+/// Returns a stream with a single problem if it is temporary, else the problem itself.
 fn single_problem(id: &str, problem: Problem) -> Result<Response, Problem> {
     let Some(wait) = problem.retry_delay() else { return Err(problem) };
     let parts = [retry_field(jitter(wait)), event("problem", None, &problem.to_json(id))];
     Ok(response::event_stream(Response::new(Body::from(Bytes::from(parts.concat())))))
 }
 
-/// A time from `wait` to twice that, at random, so that those who were told to wait in one moment do not
-/// all come back in another.
+/// Returns a random time between `wait` and twice that, so that clients do not return all at once.
 fn jitter(wait: Duration) -> Duration {
     let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     let more = RandomState::new().build_hasher().finish() % millis.saturating_add(1).max(1);
     wait.saturating_add(Duration::from_millis(more))
 }
 
-/// Tells a browser how long to wait before it connects again.
+/// Sets the browser's reconnection time.
 pub fn retry_field(wait: Duration) -> Bytes {
     format!("retry: {}\n\n", wait.as_millis()).into()
 }
 
-/// Writes nothing, so that every hop on the way knows that the stream lives.
+/// A heartbeat, which every hop on the way sees.
 pub fn comment() -> Bytes {
     Bytes::from_static(b":\n\n")
 }
 
-/// Writes an event so that what a browser reads (HTML, 9.2) is what was meant. `name` and `id` are ours and hold no line end; each line of `data` gets a field of its
-/// own, and a browser joins them with `\n`, whatever they ended with.
+/// Formats an event (HTML, 9.2). `name` and `id` contain no line break. Each line of `data` gets a
+/// field of its own, and a browser joins them with `\n`.
 pub fn event(name: &str, id: Option<&str>, data: &[u8]) -> Bytes {
     let mut event = Vec::with_capacity(data.len() + 64);
     let mut field = |name: &str, value: &[u8]| {

@@ -137,7 +137,7 @@ impl Simulation {
         jobs.reconfigure(PollerSetup {
             gateway: gateway.clone(),
             keys: Arc::from([]),
-            status_words: Words {
+            status_words: JobsConfig {
                 finished: vec!["completed".to_owned()],
                 failed: vec![],
                 result: vec![],
@@ -310,7 +310,7 @@ async fn unwatched_jobs_cost_a_full_account_one_request_in_ten_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_job_has_its_turn_where_there_are_more_than_the_limit_can_poll() {
+async fn every_job_is_polled_although_limit_cannot_poll_all_at_once() {
     let simulation = Arc::new(Simulation::new(5));
     for person in 0..100 {
         simulation.order(person, 100 * HOUR).await;
@@ -331,7 +331,7 @@ async fn every_job_has_its_turn_where_there_are_more_than_the_limit_can_poll() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_poll_goes_first_once_somebody_watches_its_job() {
+async fn queued_poll_goes_first_once_its_job_is_watched() {
     let simulation = Arc::new(Simulation::new(6));
     let mut orders = Vec::new();
     for person in 0..1_000 {

@@ -30,12 +30,12 @@ async fn again_after_a_cut(after_authorization: bool) -> Result<Arc<Hold>, HoldE
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_cut_off_before_it_was_sent_is_void_and_may_be_bought() {
+async fn purchase_interrupted_before_send_is_released_and_may_be_bought() {
     assert!(again_after_a_cut(false).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_cut_off_after_it_was_sent_is_unknown_and_is_not_bought_again() {
+async fn purchase_interrupted_after_send_is_unknown_and_not_bought_again() {
     match again_after_a_cut(true).await {
         Err(HoldError::Duplicate(earlier)) => assert_eq!(earlier.state, PurchaseState::Unknown),
         Err(HoldError::Problem(problem)) => panic!("{problem:?}"),
@@ -138,7 +138,7 @@ async fn marked_retry_joins_delivered_reply_for_fifteen_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn marked_retry_of_refused_call_joins_nothing_that_was_delivered_before() {
+async fn marked_retry_after_refusal_joins_no_delivered_reply() {
     let refusals: [fn() -> Error; 2] =
         [|| Error::NoSlot { retry_after: SOON }, || Error::ClosedBeforeSend];
     for refusal in refusals {
@@ -153,7 +153,7 @@ async fn marked_retry_of_refused_call_joins_nothing_that_was_delivered_before() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn process_that_starts_has_refused_everybody() {
+async fn new_process_treats_every_purchase_as_refused() {
     let mut shop = Shop::open();
     assert!(shop.buys(false, None).await);
     tokio::time::sleep(SOON).await;
@@ -167,7 +167,7 @@ async fn left_in(context: &PurchaseContext) -> Usd {
 }
 
 #[tokio::test]
-async fn an_outcome_changes_what_is_left_by_what_is_known_of_its_charge() {
+async fn outcome_changes_remaining_budget_by_its_charge() {
     const SAID: &str = r#"{"request_id":"r","balance":"$41.50"}"#;
     type Answer = fn() -> Result<GatewayReply, Error>;
     let outcomes: [(Answer, u64); 5] = [
@@ -187,7 +187,7 @@ async fn an_outcome_changes_what_is_left_by_what_is_known_of_its_charge() {
 }
 
 #[tokio::test]
-async fn a_purchase_that_is_dropped_half_way_counts_as_spent() {
+async fn purchase_dropped_half_way_counts_as_spent() {
     let context = context(SOON);
     context.ledger.record_balance(CreditWatermark::default(), Usd::dollars(50));
     let endless = purchases(&context, |ask| async move {
@@ -217,5 +217,5 @@ async fn a_refusal_says_who_can_help_and_nothing_of_the_account() {
     let text = String::from_utf8_lossy(&body);
     assert!(text.contains("costs $3.00, which the account"), "{text}");
     assert!(!text.contains("2.1") && !text.contains("1.00"), "{text}");
-    assert!(text.contains("who runs this service has to add credit"), "{text}");
+    assert!(text.contains("ask the operator of this service to add credit"), "{text}");
 }

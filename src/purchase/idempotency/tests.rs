@@ -10,7 +10,7 @@ use crate::store::Settlement;
 use crate::upstream::{Abort, Error};
 
 #[tokio::test(start_paused = true)]
-async fn who_joins_a_purchase_that_is_being_given_up_buys_it_anew() {
+async fn duplicate_of_cancelled_purchase_buys() {
     let (first, second, asked) = (keyed(), keyed(), Arc::new(AtomicUsize::new(0)));
     let purchases = purchases(&context(10 * SOON), move |_| {
         let number = asked.fetch_add(1, Ordering::SeqCst);
@@ -48,7 +48,7 @@ async fn elsewhere(until: Option<Duration>) -> (Outcome, Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_elsewhere_is_asked_for_until_patience_ends() {
+async fn duplicate_waits_for_other_process_until_timeout() {
     let (outcome, took) = elsewhere(Some(SOON / 2)).await;
     assert!(outcome.is_ok_and(|receipt| !receipt.is_replay) && took == SOON / 2, "{took:?}");
     let (outcome, took) = elsewhere(None).await;
@@ -57,7 +57,7 @@ async fn what_runs_elsewhere_is_asked_for_until_patience_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_joins_a_purchase_that_runs_gets_its_reply_as_a_replay() {
+async fn duplicate_of_running_purchase_gets_replay() {
     let (first, second, context) = (keyed(), keyed(), context(10 * SOON));
     let purchases = purchases(&context, |_| async {
         sleep(SOON).await;
@@ -66,5 +66,5 @@ async fn who_joins_a_purchase_that_runs_gets_its_reply_as_a_replay() {
     let (buyer, joiner) = tokio::join!(purchases.complete(&first), purchases.complete(&second));
     assert!(!buyer.unwrap().is_replay);
     assert!(joiner.unwrap().is_replay);
-    assert!(context.running.lock().is_empty(), "what has ended is not kept");
+    assert!(lock(&context.running.calls).is_empty(), "what has ended is not kept");
 }

@@ -24,7 +24,10 @@ async fn bought(payload: &[u8], answer: Result<(u16, &str), Error>) -> (Option<U
             let rules = validate::ChatRules { catalog, fields: Vec::new() };
             (validate::chat(payload, &rules), GatewayCall::Chat(Bytes::new()))
         }
-        _ => (validate::video(payload, &Catalog::published()), GatewayCall::Video(Bytes::new())),
+        _ => (
+            validate::video(payload, &Catalog::published()).map(|video| video.order),
+            GatewayCall::Video(Bytes::new()),
+        ),
     };
     let caller = Caller::Address([192, 0, 2, 1].into());
     let purchase = PurchaseRequest::new(
@@ -58,7 +61,7 @@ fn counted(what: &str, micros: u64) -> String {
 }
 
 #[tokio::test]
-async fn what_the_gateway_says_that_it_charged_is_what_it_cost() {
+async fn cost_is_what_gateway_states() {
     for (said, micros) in [
         (r#"{"request_id":"r","cost":{"this_request":"$3.00"}}"#, 3_000_000),
         (r#"{"request_id":"r","cost":{"this_request":"$2.50"}}"#, 2_500_000),
@@ -77,7 +80,7 @@ async fn what_the_gateway_says_that_it_charged_is_what_it_cost() {
 }
 
 #[tokio::test]
-async fn a_refusal_costs_nothing_and_is_counted_as_one() {
+async fn refusal_is_free_and_counted() {
     let refused = r#"{"request_id":"r","cost":{"this_request":"$3.00"}}"#;
     for status in [400, 402] {
         let (price, figures) = bought(VIDEO, Ok((status, refused))).await;
@@ -88,7 +91,7 @@ async fn a_refusal_costs_nothing_and_is_counted_as_one() {
 }
 
 #[tokio::test]
-async fn an_unknown_outcome_counts_with_its_whole_price() {
+async fn unknown_outcome_counts_with_full_price() {
     let (price, figures) = bought(VIDEO, Err(Error::Timeout(Duration::from_secs(1)))).await;
     assert_eq!((price, figures), (None, counted("video,unknown", 3_000_000)));
 }
@@ -113,7 +116,7 @@ async fn accepted_job_has_owner_key_model_price_and_purchase() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_no_job() {
+async fn refusal_creates_no_job() {
     let (receipt, job) = ordered(400, r#"{"request_id":"r-1"}"#).await;
     assert!(receipt.video.is_none() && job.is_none());
 }

@@ -86,6 +86,35 @@ fn first_view_takes_12_requests_and_40_kilobytes_and_the_whole_page_120() {
     assert!(all <= 120 * 1024, "{all} bytes of brotli in all");
 }
 
+/// Views and panels with the style sheets that are loaded with them. What the page's core has is counted elsewhere.
+const PARTS: &[&[&str]] = &[
+    &["usage/usage.js", "usage/usage.css"],
+    &["admin/admin.js", "usage/usage.css"],
+    &["shell/palette.js", "shell/palette.css"],
+    &["shell/purse.js"],
+    &["sign-in.js"],
+];
+
+#[test]
+fn part_loaded_at_first_need_takes_12_kilobytes_at_most() {
+    for part in PARTS {
+        let (mut needed, mut left) = (BTreeSet::new(), Vec::new());
+        left.extend(part.iter().map(|name| name.to_string()));
+        while let Some(name) = left.pop() {
+            let is_part = !name.starts_with("core/") && !PRELOADED.contains(&name.as_str());
+            if is_part && needed.insert(name.clone()) {
+                left.extend(imports(&name, " from '"));
+            }
+        }
+        let files = page_files().filter(|row| needed.contains(row.name));
+        let size: usize = files
+            .map(|row| StaticFile::embedded(row, "text/javascript", &HeaderMap::new()))
+            .map(|ready| ready.size("br").expect("text shrinks"))
+            .sum();
+        assert!(size <= 12 * 1024, "{part:?}: {size} bytes of brotli in {needed:?}");
+    }
+}
+
 #[test]
 fn page_files_have_no_markup_injection_eval_or_foreign_host() {
     for row in page_files() {

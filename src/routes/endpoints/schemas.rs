@@ -220,6 +220,10 @@ pub(in crate::routes) fn since() -> SchemaRef {
     string().pattern(Some("^[1-9][0-9]{0,2}d$")).into()
 }
 
+pub(in crate::routes) fn utc_offset() -> SchemaRef {
+    integer().minimum(Some(-1_080)).maximum(Some(1_080)).into()
+}
+
 fn dollars() -> SchemaRef {
     string().pattern(Some(r"^[0-9]+\.[0-9]{6}$")).into()
 }

@@ -20,6 +20,12 @@ const SCRIPT: &str = "text/javascript";
 const TEXT: &str = "text/plain";
 const VIDEO: &[(&str, &str)] = &[("video/mp4", "Anything")];
 
+const UTC_OFFSET: QueryParam = optional(
+    "utc_offset",
+    "By the days of a time zone: its minutes ahead of UTC, such as 60 or -300.",
+    schemas::utc_offset,
+);
+
 pub(super) const PAID: Route =
     Route { method: Method::POST, class: Class::Paid, auth: Auth::Caller, ..DEFAULT_ROUTE };
 pub(super) const READ: Route = Route { class: Class::Read, auth: Auth::Caller, ..DEFAULT_ROUTE };
@@ -130,12 +136,15 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/bff/usage", ..READ },
-        description: "What the caller spent, by UTC day and model: `?since=7d`, up to `31d`. 403 in open mode on a \
-            public address.",
+        description: "What the caller spent, by UTC day and model: `?since=7d`, up to `31d`; `&utc_offset=60` for the \
+            days of a time zone, in minutes. 403 in open mode on a public address.",
         handler: |cx| Box::pin(bff::usage(cx)),
         operations: &[operation("usage", "facts", "Get the caller's spending")
-            .query(&[optional("since", "How far back: 7d, or 24h; 7d by default.", schemas::since)])
-            .responses(&[ok("By UTC day and model.", &[(JSON, "Usage")])])
+            .query(&[
+                optional("since",     "Days, today back: 7d, or 24h; 7d by default.", schemas::since),
+                UTC_OFFSET,
+            ])
+            .responses(&[ok("By day and model.", &[(JSON, "Usage")])])
             .problems(&[&[&FORBIDDEN, &INVALID_REQUEST, &LEDGER_UNAVAILABLE]])],
     },
     Endpoint {
@@ -232,14 +241,15 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         route: Route { path: "/bff/admin/usage", ..ADMIN },
         description: "For [admins](#admin-reports): spending by caller, UTC day and model: `?since=7d`, up to `366d`, \
-            `&format=csv`.",
+            `&format=csv`, `&utc_offset=60`.",
         handler: |cx| Box::pin(bff::admin_usage(cx)),
         operations: &[operation("adminUsage", "admins", "Get the spending of all callers")
             .query(&[
-                optional("since", "UTC days, including today: 1d to 366d; 7d by default.", schemas::since),
+                optional("since", "Days, including today: 1d to 366d; 7d by default.", schemas::since),
+                UTC_OFFSET,
                 optional("format", "json or csv.", || schemas::one_of(["json", "csv"])),
             ])
-            .responses(&[ok("By caller, UTC day and model.", &[(JSON, "Anything")])])
+            .responses(&[ok("By caller, day and model.", &[(JSON, "Anything")])])
             .problems(&[&[&INVALID_REQUEST]])],
     },
     Endpoint {

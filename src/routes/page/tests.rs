@@ -55,6 +55,7 @@ async fn page_has_security_headers() {
         "style-src 'self'",
         "media-src 'self' blob: https://clips.example",
         "connect-src 'self'",
+        "manifest-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",

@@ -11,7 +11,7 @@ async fn fetch(running: &Running, method: &str, path: &str, range: &str) -> Got 
 }
 
 #[tokio::test]
-async fn a_clip_plays_anywhere_without_a_key() {
+async fn clip_is_served_without_key() {
     let running = run(SandboxSettings { window: (0, Duration::from_secs(60)), ..quick() }).await;
     for name in ["landscape", "portrait"] {
         let got = fetch(&running, "GET", &format!("/clips/{name}.mp4"), "").await;
@@ -26,7 +26,7 @@ async fn a_clip_plays_anywhere_without_a_key() {
 }
 
 #[tokio::test]
-async fn parts_of_a_clip_put_together_are_the_clip() {
+async fn ranges_of_a_clip_add_up_to_the_clip() {
     let running = run(quick()).await;
     let path = "/clips/landscape.mp4";
     let whole = fetch(&running, "GET", path, "").await.body;
@@ -47,7 +47,7 @@ async fn parts_of_a_clip_put_together_are_the_clip() {
 }
 
 #[tokio::test]
-async fn what_is_no_clip_is_not_found() {
+async fn unknown_clip_is_not_found() {
     let running = run(quick()).await;
     for path in ["/clips/", "/clips/other.mp4", "/clips/../landscape.mp4", "/clips/landscape.mp4/"]
     {

@@ -23,7 +23,7 @@ async fn unknown_paths_and_wrong_methods_are_refused() {
 }
 
 #[tokio::test]
-async fn any_web_origin_may_call_below_the_versioned_path_and_nowhere_else() {
+async fn cors_is_open_below_versioned_path_only() {
     let running = run(quick()).await;
     let preflight = Request::builder().method("OPTIONS").uri("/api/v1/chat").header("host", "x");
     let got = running.send(preflight, "").await.expect("a reply");

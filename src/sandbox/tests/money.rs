@@ -58,7 +58,7 @@ async fn the_account_lists_its_keys_and_its_billing() {
 }
 
 #[tokio::test]
-async fn only_an_active_key_with_the_prefix_gets_in() {
+async fn only_active_key_with_prefix_is_accepted() {
     let keys = vec!["svc_sk_canary_1".to_owned(), "wrong_prefix".to_owned()];
     let running = run(SandboxSettings { keys, ..quick() }).await;
     let attempt = async |authorization: Option<&str>| {
@@ -98,7 +98,7 @@ async fn an_account_holds_five_active_keys_at_most() {
 }
 
 #[tokio::test]
-async fn nothing_is_sold_that_the_balance_does_not_cover() {
+async fn purchase_beyond_balance_is_refused() {
     let balance = Usd::micros(3_005_999);
     let running = run(SandboxSettings { balance, ..quick() }).await;
     let dear = json!({"prompt": "A fox", "model": "video-d-3.1"});
@@ -115,7 +115,7 @@ async fn nothing_is_sold_that_the_balance_does_not_cover() {
 }
 
 #[tokio::test]
-async fn the_window_counts_every_call_with_a_valid_key_and_no_other() {
+async fn rate_limit_counts_requests_with_valid_key_only() {
     let running = run(SandboxSettings { window: (3, Duration::from_secs(3600)), ..quick() }).await;
     let stranger = Request::builder().uri("/api/api-keys").header("host", "localhost");
     running.send(stranger, "").await.expect("a reply");

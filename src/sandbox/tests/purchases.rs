@@ -88,7 +88,7 @@ async fn the_model_that_ignores_the_aspect_ratio_makes_a_landscape() {
 }
 
 #[tokio::test]
-async fn a_job_that_nobody_ordered_is_not_found() {
+async fn unknown_job_is_not_found() {
     let running = run(quick()).await;
     let got = running.get("/api/v1/video/status?request_id=vid_0").await;
     assert_eq!(got.refusal(), refused(404, "not_found"));

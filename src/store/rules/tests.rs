@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn the_last_second_of_a_month_is_still_in_it() {
+fn last_second_of_month_belongs_to_it() {
     let new_year = Duration::from_secs(1_735_689_600);
     let before = Today::at(new_year - Duration::from_nanos(1), None);
     let after = Today::at(new_year, None);
@@ -14,7 +14,7 @@ fn the_last_second_of_a_month_is_still_in_it() {
 }
 
 #[test]
-fn a_day_that_was_counted_in_is_never_left_backwards() {
+fn clock_that_jumps_back_reopens_no_earlier_day() {
     let wall = Duration::from_secs(1_735_689_600);
     let today = Today::at(wall, None);
     for later in [today.day + 1, today.day + 2] {
@@ -45,7 +45,7 @@ enum Step {
 use Step::{Answer, Ask, Begin, End, EndWith, Left as IsLeft};
 
 #[test]
-fn what_is_left_is_what_was_said_less_what_it_may_not_have_counted() {
+fn remaining_credit_is_balance_minus_uncounted_spending() {
     let rows: &[(&str, &[Step])] = &[
         ("nothing known: everything sells", &[Begin(100, true), IsLeft(None)]),
         ("exactly covered", &[Ask, Answer(3), Begin(3, true), IsLeft(Some(0))]),
@@ -119,7 +119,7 @@ fn what_is_left_is_what_was_said_less_what_it_may_not_have_counted() {
 }
 
 #[test]
-fn an_answer_that_is_older_than_what_is_known_is_not_taken() {
+fn older_balance_is_ignored() {
     let mut credit = Credit::default();
     let early = CreditWatermark(credit.spent);
     credit.hold(Usd::dollars(3), Usd::ZERO, Duration::ZERO).unwrap();
@@ -159,7 +159,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 
 proptest! {
     #[test]
-    fn nothing_is_ever_sold_that_the_gateway_cannot_charge(events in events()) {
+    fn sales_never_exceed_the_balance(events in events()) {
         let (mut credit, price) = (Credit::default(), Usd::dollars(3));
         let mut balance = 20_u64;
         credit.record_balance(CreditWatermark(0), Usd::dollars(balance), Duration::ZERO);
@@ -217,7 +217,7 @@ proptest! {
 }
 
 #[test]
-fn the_floor_is_never_sold() {
+fn balance_floor_is_never_sold() {
     let mut credit = Credit::default();
     let now = Duration::ZERO;
     credit.record_balance(credit.watermark(), Usd::dollars(5), now);
@@ -229,7 +229,7 @@ fn the_floor_is_never_sold() {
 }
 
 #[test]
-fn a_balance_that_nobody_has_told_for_a_quarter_of_an_hour_refuses_nothing() {
+fn balance_older_than_fifteen_minutes_refuses_nothing() {
     let (minute, now) = (Duration::from_secs(60), 10 * MAX_BALANCE_AGE);
     for (ago, floor, sells) in [
         (MAX_BALANCE_AGE - minute, Usd::ZERO, false),

@@ -1,4 +1,4 @@
-//! Turns the ledger's values into SQLite's and back, exactly or not at all.
+//! Converts the ledger's values to SQLite's and back, exactly or not at all.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use uuid::Uuid;
 use crate::contract::money::Usd;
 use crate::store::{PurchaseId, PurchaseState, Service};
 
-/// A moment in nanoseconds, which reaches to the year 2262; later ones are cut to that.
+/// Nanoseconds, which reach to the year 2262. Later moments are cut to that.
 pub(super) fn nanos(moment: Duration) -> i64 {
     i64::try_from(moment.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// A number of ours, of which SQLite's integers hold the lower half.
+/// SQLite's integers are signed. Larger numbers are cut.
 pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

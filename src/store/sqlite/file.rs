@@ -1,4 +1,4 @@
-//! Opens a ledger's file, or says why it had better not be used: nothing in it is guessed.
+//! Opens a ledger's file, or explains why it must not be used.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -12,10 +12,8 @@ use super::schema::{self, FileKind};
 use super::{OpenError, StoreError, lock};
 use crate::store::{StoreCapacity, Unavailable};
 
-/// How long another process may hold the file before a step gives up.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a write-ahead log that was larger is cut to.
 pub(super) const MAX_WAL_BYTES: u64 = 64 << 20;
 
 const MOUNTS: &str = "/proc/self/mountinfo";
@@ -38,18 +36,16 @@ const WRONG_COUNTERS: &str = ", own AS (
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Make it, bring it up to date, write it.
+    /// Create, migrate and write it.
     Serve,
-    /// Make it, or write one that is up to date.
+    /// Create it, or write it if it has the newest version.
     Shared,
-    /// Read one that is up to date.
+    /// Read it if it has the newest version.
     Read,
-    /// Read what is there, of whichever version.
+    /// Read it, whatever its version.
     Inspect,
 }
 
-/// A connection to a ledger that is as it has to be for `purpose`, as far as a glance tells. `path` must be
-/// a file already, if perhaps empty.
 pub(super) fn open(
     path: &Path,
     purpose: Purpose,
@@ -62,7 +58,6 @@ pub(super) fn open(
     Ok(connection)
 }
 
-/// A connection to a file of the right kind; nothing is written yet.
 pub(super) fn connect(path: &Path, purpose: Purpose) -> Result<(Connection, FileKind), OpenError> {
     let connect = || {
         let access = match purpose {
@@ -87,21 +82,20 @@ pub(super) fn connect(path: &Path, purpose: Purpose) -> Result<(Connection, File
     connect().map_err(|why: String| OpenError::unusable(path, why))
 }
 
-/// Brings the file up to date, and has it written as it has to be.
 pub(super) fn prepare(
     connection: &mut Connection,
     kind: FileKind,
     room: StoreCapacity,
 ) -> Result<(), String> {
     let sql = |error: rusqlite::Error| error.to_string();
-    // A server that runs may be writing just now.
+    // A running server may be writing now.
     if kind != FileKind::Ledger(schema::newest_version()) {
         schema::migrate(connection).map_err(sql)?;
     }
     let log = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
     let mode = connection.query_row("PRAGMA journal_mode = WAL", [], log).map_err(sql)?;
     if mode != "wal" {
-        return Err("its file system does not allow a write-ahead log".to_owned());
+        return Err("its file system does not support a write-ahead log".to_owned());
     }
     connection.pragma_update(None, "synchronous", "FULL").map_err(sql)?;
     for limit in [
@@ -117,21 +111,19 @@ pub(super) fn prepare(
 fn check_version(kind: FileKind, purpose: Purpose) -> Result<(), String> {
     let newest = schema::newest_version();
     match (kind, purpose) {
-        (FileKind::Foreign, _) => Err("it is not a ledger of tollgate".to_owned()),
+        (FileKind::Foreign, _) => Err("it is not a tollgate ledger".to_owned()),
         (FileKind::Ledger(version), _) if version > newest => {
-            Err(format!("its version is {version}; this tollgate knows {newest} at most"))
+            Err(format!("its version is {version}; this tollgate supports versions up to {newest}"))
         }
-        (FileKind::Ledger(version), Purpose::Shared | Purpose::Read) if version < newest => {
-            Err(format!("its version is {version}; start the server once to bring it to {newest}"))
-        }
-        (FileKind::Empty, Purpose::Read | Purpose::Inspect) => {
-            Err("there is nothing in it yet".to_owned())
-        }
+        (FileKind::Ledger(version), Purpose::Shared | Purpose::Read) if version < newest => Err(
+            format!("its version is {version}; start the server once to migrate it to {newest}"),
+        ),
+        (FileKind::Empty, Purpose::Read | Purpose::Inspect) => Err("it is empty".to_owned()),
         (FileKind::Empty | FileKind::Ledger(_), _) => Ok(()),
     }
 }
 
-/// SQLite reads a last page that was cut as if zeros followed. Where there is a log, it has that page.
+/// SQLite reads a truncated last page as if zeros followed. A write-ahead log still has the page.
 pub(super) fn check_whole_pages(connection: &Connection, path: &Path) -> Result<(), String> {
     let page: u64 = connection
         .pragma_query_value(None, "page_size", |row| row.get(0))
@@ -139,11 +131,11 @@ pub(super) fn check_whole_pages(connection: &Connection, path: &Path) -> Result<
     let has_log = size_of(&lock::with_suffix(path, "-wal")) > 0;
     match has_log || size_of(path).is_multiple_of(page.max(1)) {
         true => Ok(()),
-        false => Err("it is damaged: its last page was cut".to_owned()),
+        false => Err("it is damaged: its last page is truncated".to_owned()),
     }
 }
 
-/// Looks for damage: in the file's structure and its indexes, then in the money. It reads the whole file.
+/// Checks the file's structure, its indexes and its counters. Reads the whole file.
 pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), String> {
     let damaged = |error: rusqlite::Error| format!("it is damaged: {error}");
     let view = connection.transaction().map_err(damaged)?;
@@ -157,57 +149,58 @@ pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), String>
     }
     let wrong: i64 = view.query_row(&wrong_counters, [], |row| row.get(0)).map_err(damaged)?;
     if wrong != 0 {
-        return Err(format!("it is damaged: {wrong} of its counters are not their purchases' sum"));
+        return Err(format!(
+            "it is damaged: {wrong} counters differ from the sum of their purchases"
+        ));
     }
     view.commit().map_err(damaged)
 }
 
-/// Whatever is there already is a file. A device would be changed for every process, not just for us.
+/// A device is refused, because setting its permissions would change it for every process.
 pub(super) fn ensure_regular_file(path: &Path) -> Result<(), OpenError> {
     match fs::metadata(path) {
-        Ok(found) if !found.is_file() => Err(OpenError::unusable(path, "it is not a file")),
+        Ok(found) if !found.is_file() => Err(OpenError::unusable(path, "it is not a regular file")),
         Ok(_) | Err(_) => Ok(()),
     }
 }
 
-/// A file, whatever it is called: its device and its number there.
 pub(super) type FileId = (u64, u64);
 
 pub(super) fn file_id(path: &Path) -> io::Result<FileId> {
     fs::metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
-/// Whoever goes on with a file that nobody will find again loses what it sells.
+/// Refuses a path that no longer leads to `file`: its purchases would be lost.
 pub(super) fn ensure_not_replaced(path: &Path, file: FileId) -> Result<(), StoreError> {
     let what = match file_id(path) {
         Ok(found) if found != file => "replaced",
         Err(error) if error.kind() == io::ErrorKind::NotFound => "removed",
         Ok(_) | Err(_) => return Ok(()),
     };
-    let why = format!("{} was {what} under the server", path.display());
+    let why = format!("{} was {what} while the server was running", path.display());
     Err(StoreError::Permanent(Unavailable(why.into())))
 }
 
-/// Its write-ahead log lies beside a file and is named after it, so a file with two paths would have two.
+/// The write-ahead log is named after the path, so a file with two paths would have two logs.
 pub(super) fn ensure_single_path(path: &Path) -> Result<(), OpenError> {
     let found = fs::metadata(path).map_err(|error| OpenError::unusable(path, error))?;
     if found.nlink() > 1 {
         let why = format!(
-            "it has {} hard links, and must have one; `find -samefile` names the others",
+            "it has {} hard links; remove all but one (`find -samefile` lists them)",
             found.nlink()
         );
         return Err(OpenError::unusable(path, why));
     }
-    // Where the kernel lists no mounts, there are none to be feared.
+    // No list of mounts means that there are none.
     let mounts = fs::read(MOUNTS).unwrap_or_default();
     if is_mount_point(&mounts, path) {
-        let why = "it is mounted by itself; mount its folder, never the file";
+        let why = "it is a mount point; mount its folder, not the file";
         return Err(OpenError::unusable(path, why));
     }
     Ok(())
 }
 
-/// Whether `path` is the fifth word of a line: where something is mounted.
+/// Returns whether `path` is a mount point: the fifth word of a line.
 fn is_mount_point(mounts: &[u8], path: &Path) -> bool {
     let escape = |byte: &u8| match byte {
         b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
@@ -224,26 +217,29 @@ fn is_mount_point(mounts: &[u8], path: &Path) -> bool {
 pub(super) fn ensure_not_truncated(path: &Path) -> Result<(), OpenError> {
     ensure_regular_file(path)?;
     let exists = path.try_exists().map_err(|error| OpenError::unusable(path, error))?;
-    // SQLite takes a file that is shorter than its smallest page for a new one.
+    // SQLite treats a file shorter than its smallest page as a new one.
     if (1..MIN_LEDGER_BYTES).contains(&size_of(path)) {
-        return Err(OpenError::unusable(path, "it is not a ledger of tollgate"));
+        return Err(OpenError::unusable(path, "it is not a tollgate ledger"));
     }
     if size_of(path) == 0 {
         if size_of(&lock::with_suffix(path, "-wal")) > 0 {
-            return Err(OpenError::unusable(path, "its write-ahead log is there, but it is not"));
+            return Err(OpenError::unusable(
+                path,
+                "its write-ahead log exists, but the ledger is missing or empty",
+            ));
         }
         if exists && lock::was_served(path) {
             return Err(OpenError::unusable(
                 path,
-                "it is empty, but it was not; remove it to begin anew",
+                "it is empty, but a server has used it; remove it to start over",
             ));
         }
     }
     Ok(())
 }
 
-/// Makes sure that there is a file, for its owner alone. It is never opened here: closing it would
-/// drop the locks that SQLite may hold on it in this process.
+/// Creates the file if there is none, for its owner only. An existing one is not opened, because
+/// closing it would drop the locks that SQLite may hold on it in this process.
 pub(super) fn create(path: &Path) -> Result<(), OpenError> {
     ensure_not_truncated(path)?;
     let created = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);

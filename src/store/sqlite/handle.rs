@@ -1,4 +1,4 @@
-//! The store as the rest of the program holds it: where its steps run, and what stands before them.
+//! The handle that the rest of the program uses, and where its operations run.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,9 @@ use crate::store::{
     AccountLimit, Clock, PurchaseId, Reservation, ReserveError, Settlement, SlotId, Unavailable,
 };
 
-/// Everything that a server remembers: purchases, jobs, members, and what was sent to the gateway.
-/// Clones are the same store. Dropping the last one writes what is still queued, and waits for that.
+/// The ledger of a server. Clones share it.
+///
+/// Dropping the last clone waits until everything that is queued was written.
 #[derive(Clone)]
 pub struct Store {
     pub(super) inner: Arc<StoreInner>,
@@ -30,19 +31,16 @@ pub struct Store {
 }
 
 pub(super) struct StoreInner {
-    /// Empty where there is no file.
+    /// Empty for an in-memory store.
     pub(super) path: PathBuf,
     pub(super) clock: Clock,
     pub(super) name: Arc<str>,
     pub(super) executor: Executor,
     pub(super) admission: Admission,
-    /// Which file it is, where a server sells from one.
     pub(super) identity: Option<(LedgerIdentity, FileId)>,
-    /// Where there is a file: else reports are read by the connection that writes.
+    /// `None` in memory: the writer's connection reads the reports, too.
     pub(super) report_reader: Option<ReportReader>,
-    /// Something was sold against the balance, or refused for it.
     pub(super) credit_used: AtomicBool,
-    /// The limit that was noted last, written or not.
     pub(super) latest_rate_limit: Arc<Mutex<Option<AccountLimit>>>,
 }
 
@@ -67,7 +65,7 @@ pub enum StoreOp<'a> {
 
 pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What a test puts between callers and a store: it delays verbs, refuses, watches or breaks them.
+/// Lets a test delay, refuse, watch or break operations.
 pub trait StoreHook: Send + Sync + 'static {
     fn before<'a>(&'a self, verb: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>>;
 
@@ -77,7 +75,7 @@ pub trait StoreHook: Send + Sync + 'static {
         outcome: &'a Result<(), ReserveError>,
     ) -> HookFuture<'a, ()>;
 
-    /// Whether a verb that nobody waits for reaches the store.
+    /// Returns whether an operation without a reply reaches the store.
     fn allows(&self, verb: StoreOp<'_>) -> bool;
 }
 
@@ -92,22 +90,20 @@ impl Store {
         Self { inner: Arc::clone(&self.inner), tap: Some(tap) }
     }
 
-    /// The wall-clock time as this store has it, which its records are stamped with.
     pub fn now(&self) -> Duration {
         (self.inner.clock)()
     }
 
-    /// The public name of what it remembers: another one once purchases may have been forgotten.
+    /// Returns the ledger's public name, which changes when purchases may have been lost.
     pub fn name(&self) -> Arc<str> {
         Arc::clone(&self.inner.name)
     }
 
-    /// Whether it may lack purchases, as a backup does: found when it was opened.
+    /// Returns whether the file may lack purchases, as a restored backup does.
     pub fn may_lack_purchases(&self) -> bool {
         self.inner.identity.as_ref().is_some_and(|(identity, _)| identity.may_lack_purchases)
     }
 
-    /// Where the server that has this store now is asked by operators, whichever process it is.
     pub fn lock_holder(&self) -> Option<LockHolder> {
         lock::lock_holder(&self.inner.path)
     }
@@ -128,7 +124,16 @@ impl Store {
         self.with_hooks(verb, self.execute_when_open(weight, step)).await
     }
 
-    /// Runs a step that waits for a store that is being opened: a server's own questions at its start.
+    /// Runs a command that need not be synced to disk.
+    pub(super) async fn query<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        self.run(StoreOp::Other(name), Durability::Buffered, work).await
+    }
+
+    /// Runs a command, and waits for the store if it is still being opened.
     pub(super) async fn run_while_starting<T: Send + 'static>(
         &self,
         verb: &'static str,
@@ -138,7 +143,6 @@ impl Store {
         self.with_hooks(StoreOp::Other(verb), self.execute(weight, step)).await
     }
 
-    /// Reads a report, so that no sale waits for it.
     pub(super) async fn run_report<T: Send + 'static>(
         &self,
         verb: &'static str,
@@ -205,7 +209,8 @@ impl Store {
     }
 
     fn enqueue(&self, step: Box<dyn WriteCommand>) {
-        // Where the writer is gone, the step goes with its answer, and whoever waits is told so.
+        // If the writer is gone, the command is dropped with its reply channel, and its caller gets
+        // an error.
         match &self.inner.executor {
             Executor::Closed => {}
             Executor::Inline(writer) => {
@@ -223,10 +228,9 @@ impl Store {
 }
 
 fn writer_gone() -> Unavailable {
-    Unavailable("the ledger's writer is gone".into())
+    Unavailable("the ledger's writer has stopped".into())
 }
 
-/// However the file is called, it has one lock; and a process that changes its folder keeps its ledger.
 pub(super) fn canonical_path(path: &Path) -> PathBuf {
     path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
@@ -234,7 +238,7 @@ pub(super) fn canonical_path(path: &Path) -> PathBuf {
 impl Drop for StoreInner {
     fn drop(&mut self) {
         self.admission.stop.store(true, Ordering::Relaxed);
-        // First: a connection that still reads would keep the write-ahead log from being emptied.
+        // First, because an open reader would keep the write-ahead log from being emptied.
         drop(self.report_reader.take());
         match std::mem::replace(&mut self.executor, Executor::Closed) {
             Executor::Closed => {}

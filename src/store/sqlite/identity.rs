@@ -1,12 +1,13 @@
-//! Says which ledger a file is: its public name, which changes whenever purchases may have been forgotten.
+//! Gives a ledger its public name, which changes when purchases may have been lost.
 //!
-//! Each start writes a new nonce into the file and into the lock file beside it. The lock file also keeps the number
-//! of the latest purchase, and, after a clean end, the size and time of the file. Another file under the same path,
-//! or an earlier copy of this one, disagrees with the lock file, and gets another name. A power cut can forget
-//! purchases too, so the file has the boot id of its last start.
+//! Each start writes a new nonce into the ledger and into its lock file. The lock file also has the
+//! number of the latest purchase and, after a clean stop, the size and time of the ledger.
 //!
-//! Invariant: a file keeps its name only if it has every purchase that was ever sold under it. What cannot be told
-//! gets another name, which costs callers no more than a question.
+//! Another file at the same path, or an old copy, disagrees with the lock file and is renamed. A
+//! power failure can lose purchases, too, so the ledger records the boot id of its last start.
+//!
+//! Invariant: a ledger keeps its name only if it has every purchase that was sold under it. If that
+//! is not certain, it is renamed, which costs callers one extra question.
 
 use std::fs;
 use std::sync::Arc;
@@ -22,25 +23,23 @@ const FIRST_VERSION: i64 = 4;
 
 pub(super) type Nonce = [u8; 16];
 
-/// A file as it lies on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileStamp {
     pub(super) size: u64,
-    /// When it was last written, in nanoseconds since 1970-01-01 UTC.
+    /// In nanoseconds since 1970-01-01 UTC.
     pub(super) modified: i64,
     pub(super) inode: u64,
 }
 
-/// What the lock file says of the ledger beside it.
+/// The ledger's state as its lock file records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LedgerState {
     pub(super) nonce: Nonce,
     pub(super) latest_number: i64,
-    /// The file as the last server closed it; none while one has it, and after a crash.
+    /// The file as the last server closed it; `None` while one has it, and after a crash.
     pub(super) closed: Option<FileStamp>,
 }
 
-/// What the file says of itself.
 #[derive(Clone, Debug)]
 struct StoredIdentity {
     name: Arc<str>,
@@ -50,20 +49,18 @@ struct StoredIdentity {
     has_running: bool,
 }
 
-/// The ledger as a new server takes it over.
 #[derive(Clone, Debug)]
 pub(super) struct LedgerIdentity {
     pub(super) name: Arc<str>,
     pub(super) state: LedgerState,
     pub(super) suspect_reason: Option<&'static str>,
-    /// Whether purchases may be missing that an earlier server sold.
     pub(super) may_lack_purchases: bool,
     boot: String,
 }
 
 impl LedgerIdentity {
-    /// Who the file is, now that a new server has its lock, which says `marked`. `found` is the file before it
-    /// was opened, where it has no write-ahead log. Nothing is written yet.
+    /// Compares a ledger with its lock file, whose state is `marked`. `found` is the ledger before
+    /// it was opened, unless it has a write-ahead log. Writes nothing.
     pub(super) fn read(
         connection: &Connection,
         kind: FileKind,
@@ -77,7 +74,7 @@ impl LedgerIdentity {
         let new_name = || random::<8>().map(|bytes| format!("durable-{}", hex(&bytes)).into());
         let (name, doubt, forgets) = match (stored, marked) {
             (None, _) if kind == FileKind::Empty => (new_name()?, None, false),
-            (None, _) => (new_name()?, Some("no server of this version has had it"), false),
+            (None, _) => (new_name()?, Some("its version is older"), false),
             (Some(stored), marked) => {
                 let doubt = suspicion(&stored, marked, &boot, found);
                 let forgets = doubt.is_some_and(|doubt| doubt.may_lack_purchases);
@@ -97,7 +94,7 @@ impl LedgerIdentity {
     }
 }
 
-/// Refuses a file whose content was exchanged under the server that has it.
+/// Refuses a file whose content was replaced while a server has it.
 pub(super) fn ensure_nonce(connection: &Connection, nonce: &Nonce) -> Result<(), StoreError> {
     let query = "SELECT nonce = ? FROM identity";
     let is_same: Option<bool> =
@@ -106,11 +103,10 @@ pub(super) fn ensure_nonce(connection: &Connection, nonce: &Nonce) -> Result<(),
         return Ok(());
     }
     Err(StoreError::Permanent(Unavailable(
-        "the ledger's content was replaced under the server".into(),
+        "the ledger's content was replaced while the server was running".into(),
     )))
 }
 
-/// Why a file is not simply the one that the last server closed.
 #[derive(Clone, Copy)]
 struct Suspicion {
     why: &'static str,
@@ -125,7 +121,7 @@ fn suspicion(
 ) -> Option<Suspicion> {
     let Some(LedgerState { nonce, latest_number: latest, closed }) = marked else {
         return Some(Suspicion {
-            why: "its lock file is not there, or is empty",
+            why: "its lock file is missing or empty",
             may_lack_purchases: true,
         });
     };
@@ -142,15 +138,12 @@ fn suspicion(
         });
     }
     if let Some(closed) = closed {
-        // A copy that lies elsewhere, or was put back: the original may have sold meanwhile.
+        // A copy from elsewhere: the original may have sold meanwhile.
         if found.is_some_and(|found| found.inode != closed.inode) {
-            return Some(Suspicion {
-                why: "it is a copy of what the last server closed",
-                may_lack_purchases: true,
-            });
+            return Some(Suspicion { why: "it is a copy", may_lack_purchases: true });
         }
         let why = "it was written after the last server closed it";
-        // A copy of a running server's file, put back, has purchases under way that have ended since.
+        // A copy of a running server's file, put back, has purchases that have ended since.
         let forgets = stored.has_running;
         return (Some(closed) != found).then_some(Suspicion { why, may_lack_purchases: forgets });
     }
@@ -160,7 +153,7 @@ fn suspicion(
             may_lack_purchases: true,
         });
     }
-    Some(Suspicion { why: "it was not closed", may_lack_purchases: false })
+    Some(Suspicion { why: "it was not closed cleanly", may_lack_purchases: false })
 }
 
 fn stored(connection: &Connection, kind: FileKind) -> rusqlite::Result<Option<StoredIdentity>> {
@@ -237,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn copy_with_purchases_under_way_that_was_put_back_gets_another_name() {
+    fn restored_copy_with_running_purchases_gets_a_new_name() {
         let written = |written| Some(FileStamp { size: 4_096, modified: written, inode: 9 });
         let stored = StoredIdentity { has_running: true, ..stored() };
         let marked = Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: written(5) });
@@ -248,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn name_is_never_kept_without_a_boot_id() {
+    fn missing_boot_id_changes_the_name() {
         let unknown = StoredIdentity { boot: String::new(), ..stored() };
         let marked = Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: None });
         assert!(

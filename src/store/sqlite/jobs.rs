@@ -1,9 +1,9 @@
-//! The jobs in the ledger's file: as steps inside a transaction that somebody else commits.
+//! The jobs in the ledger.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
+use rusqlite::{Connection, Row, ToSql, params};
 use uuid::Uuid;
 
 use super::StoreError;
@@ -14,53 +14,76 @@ use super::writer::Durability;
 use crate::store::{Job, JobState, KeyId, PurchaseId, StatusUpdate, Unavailable};
 
 impl Store {
-    /// Notes a job without its purchase; on return, a power cut does not forget it. One that is known
-    /// stays as it is, and a word comes by [`update_job`](Self::heard) alone.
+    /// Records a job without its purchase, durably. A known job stays as it is: its status changes
+    /// only by [`update_job`](Self::update_job).
     pub async fn insert_job(&self, job: &Job) -> Result<(), Unavailable> {
         let job = job.clone();
-        let accept = move |books: &Ledger| insert(&books.connection, &job);
-        self.run(StoreOp::Other("accept"), Durability::Synced, accept).await
+        let write = move |ledger: &Ledger| insert(&ledger.connection, &job);
+        self.run(StoreOp::Other("insert_job"), Durability::Synced, write).await
     }
 
-    /// The gateway's latest word on a job. On one that has ended, or is not known, it changes nothing.
+    /// Records the gateway's latest status of a job, unless it has ended or is not known.
     pub async fn update_job(
         &self,
         request_id: Arc<str>,
-        word: StatusUpdate,
+        update: StatusUpdate,
     ) -> Result<(), Unavailable> {
-        // What a power cut forgets is asked for again.
-        let heard = move |books: &Ledger| update(&books.connection, &request_id, &word);
-        self.run(StoreOp::Other("heard"), Durability::Buffered, heard).await
+        // Not synced: the gateway is asked again after a power failure.
+        let write = move |ledger: &Ledger| {
+            let mut write = ledger.connection.prepare_cached(
+                "UPDATE jobs SET heard_at = ?, body = ?, state = ?
+                 WHERE request_id = ? AND state = 'open'",
+            )?;
+            let StatusUpdate { at, body, state } = &update;
+            write.execute(params![nanos(*at), &body[..], state.name(), request_id])?;
+            Ok(())
+        };
+        self.run(StoreOp::Other("update_job"), Durability::Buffered, write).await
     }
 
     pub async fn find_job(&self, request_id: Arc<str>) -> Result<Option<Job>, Unavailable> {
-        let find = move |books: &Ledger| job(&books.connection, &request_id);
-        self.run(StoreOp::Other("job"), Durability::Buffered, find).await
+        self.query("find_job", move |ledger| {
+            Ok(jobs(ledger, "WHERE request_id = ?", &[&request_id])?.pop())
+        })
+        .await
     }
 
     pub async fn open_jobs(&self) -> Result<Vec<Job>, Unavailable> {
-        self.run_while_starting("open_jobs", Durability::Buffered, |books| open(&books.connection))
-            .await
+        self.run_while_starting("open_jobs", Durability::Buffered, |ledger| {
+            jobs(ledger, "WHERE state = 'open' ORDER BY number", &[])
+        })
+        .await
     }
 
     pub async fn jobs_of(&self, owner: Arc<str>, most: usize) -> Result<Vec<Job>, Unavailable> {
-        let find = move |books: &Ledger| of(&books.connection, &owner, most);
+        let which = "WHERE owner = ? ORDER BY number DESC LIMIT ?";
+        let find = move |ledger: &Ledger| jobs(ledger, which, &[&owner, &column::count(most)]);
         self.run(StoreOp::Other("jobs_of"), Durability::Buffered, find).await
     }
 
     pub async fn latest_jobs(&self, most: usize) -> Result<Vec<Job>, Unavailable> {
-        let find = move |books: &Ledger| latest(&books.connection, most);
-        self.run(StoreOp::Other("latest_jobs"), Durability::Buffered, find).await
+        let which = "ORDER BY number DESC LIMIT ?";
+        self.query("latest_jobs", move |ledger| jobs(ledger, which, &[&column::count(most)])).await
     }
 
+    /// Returns how long the latest finished jobs of a model took.
     pub async fn job_durations(
         &self,
         model: Arc<str>,
         most: usize,
     ) -> Result<Vec<Duration>, Unavailable> {
-        // A job that is picked up at the start asks it once.
-        let find = move |books: &Ledger| durations(&books.connection, &model, most);
-        self.run_while_starting("times", Durability::Buffered, find).await
+        let find = move |ledger: &Ledger| {
+            let mut find = ledger.connection.prepare_cached(
+                "SELECT at, heard_at FROM jobs WHERE model = ? AND state = 'finished'
+                 ORDER BY heard_at DESC, number DESC LIMIT ?",
+            )?;
+            let durations = find.query_map(params![model, column::count(most)], |row| {
+                Ok(column::moment(row, 1)?.saturating_sub(column::moment(row, 0)?))
+            })?;
+            Ok(durations.collect::<rusqlite::Result<_>>()?)
+        };
+        // A job that is resumed at the start needs it.
+        self.run_while_starting("job_durations", Durability::Buffered, find).await
     }
 }
 
@@ -81,64 +104,12 @@ pub(super) fn insert(connection: &Connection, job: &Job) -> Result<(), StoreErro
     Ok(())
 }
 
-fn update(
-    connection: &Connection,
-    request_id: &str,
-    word: &StatusUpdate,
-) -> Result<(), StoreError> {
-    let mut note = connection.prepare_cached(
-        "UPDATE jobs SET heard_at = ?, body = ?, state = ? WHERE request_id = ? AND state = 'open'",
-    )?;
-    note.execute(params![nanos(word.at), &word.body[..], word.state.name(), request_id])?;
-    Ok(())
-}
-
-fn job(connection: &Connection, request_id: &str) -> Result<Option<Job>, StoreError> {
-    let mut find = connection.prepare_cached(&select("WHERE request_id = ?"))?;
-    Ok(find.query_row([request_id], read).optional()?)
-}
-
-fn open(connection: &Connection) -> Result<Vec<Job>, StoreError> {
-    all(connection, &select("WHERE state = 'open' ORDER BY number"), &[])
-}
-
-fn of(connection: &Connection, owner: &str, most: usize) -> Result<Vec<Job>, StoreError> {
-    let latest = select("WHERE owner = ? ORDER BY number DESC LIMIT ?");
-    all(connection, &latest, &[&owner, &column::count(most)])
-}
-
-fn latest(connection: &Connection, most: usize) -> Result<Vec<Job>, StoreError> {
-    all(connection, &select("ORDER BY number DESC LIMIT ?"), &[&column::count(most)])
-}
-
-fn durations(
-    connection: &Connection,
-    model: &str,
-    most: usize,
-) -> Result<Vec<Duration>, StoreError> {
-    let mut find = connection.prepare_cached(
-        "SELECT at, heard_at FROM jobs WHERE model = ? AND state = 'finished'
-         ORDER BY heard_at DESC, number DESC LIMIT ?",
-    )?;
-    let times = find.query_map(params![model, column::count(most)], |row| {
-        Ok(column::moment(row, 1)?.saturating_sub(column::moment(row, 0)?))
-    })?;
-    Ok(times.collect::<rusqlite::Result<_>>()?)
-}
-
-fn select(which: &str) -> String {
-    format!(
+fn jobs(ledger: &Ledger, which: &str, values: &[&dyn ToSql]) -> Result<Vec<Job>, StoreError> {
+    let query = format!(
         "SELECT request_id, owner, key, model, price_micros, at, heard_at, body, state, purchase
          FROM jobs {which}"
-    )
-}
-
-fn all(
-    connection: &Connection,
-    query: &str,
-    values: &[&dyn ToSql],
-) -> Result<Vec<Job>, StoreError> {
-    let mut find = connection.prepare_cached(query)?;
+    );
+    let mut find = ledger.connection.prepare_cached(&query)?;
     Ok(find.query_map(values, read)?.collect::<rusqlite::Result<_>>()?)
 }
 

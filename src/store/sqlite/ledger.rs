@@ -1,4 +1,4 @@
-//! An open ledger: its connection, what is known of it without asking, and its counters.
+//! An open ledger: its connection, cached state and counters.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -14,13 +14,11 @@ use crate::store::{BudgetScope, CreditWatermark, PeriodSpend, StoreCapacity};
 pub(super) struct Ledger {
     pub(super) connection: Connection,
     pub(super) replies: Replies,
-    /// How many purchases are remembered after their end; nothing is all.
     pub(super) max_ended: Option<usize>,
     pub(super) ended_count: Cell<usize>,
-    /// How many places in the window were taken since the old ones were dropped.
     pub(super) slots_taken: Cell<usize>,
     pub(super) latest_number: Cell<Option<i64>>,
-    /// What went wrong with steps that were undone alone.
+    /// What went wrong with commands that were rolled back alone.
     pub(super) step_error: Cell<Option<StoreError>>,
     pub(super) has_ended: Cell<bool>,
     pub(super) has_warned_of_day: Cell<bool>,
@@ -41,10 +39,11 @@ impl Ledger {
         }
     }
 
-    /// As it was when it was new.
     pub(super) fn clear(&self) -> Result<(), StoreError> {
         let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN
-            ('credit', 'members_edition') ORDER BY rowid DESC";
+            ('credit', 'members_edition')";
+        // In whatever order the schema lists them; the pragma ends with the transaction.
+        self.connection.execute_batch("PRAGMA defer_foreign_keys = 1")?;
         let mut tables = self.connection.prepare_cached(tables)?;
         let tables = tables.query_map([], |row| row.get::<_, String>(0))?;
         for table in tables.collect::<rusqlite::Result<Vec<_>>>()? {
@@ -62,7 +61,7 @@ impl Ledger {
         &self,
         work: impl FnOnce(&Self) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        // One that reads first would not wait for who writes just now.
+        // A deferred transaction that reads first would not wait for another writer.
         let writing = TransactionBehavior::Immediate;
         let transaction = Transaction::new_unchecked(&self.connection, writing)?;
         work(self)?;
@@ -72,7 +71,6 @@ impl Ledger {
 
 /// The tables `spent` and `credit`, in the same transaction as the purchases.
 impl Ledger {
-    /// The latest day that anything was counted in, among those up to `last`.
     pub(super) fn latest_day(&self, last: Option<u64>) -> Result<Option<u64>, StoreError> {
         let mut latest = self.connection.prepare_cached(
             "SELECT max(period) FROM spent WHERE scope = 'total' AND unit = 'day' AND period <= ?",
@@ -143,8 +141,8 @@ impl Ledger {
         Ok(spent)
     }
 
-    /// Moves all four counters of a purchase: it counted for `before`, and counts for `after`. An amount
-    /// that cannot be counted breaks a constraint of the table.
+    /// Changes a purchase's share of the four counters from `before` to `after`. A counter that
+    /// would overflow breaks a constraint of the table.
     pub(super) fn change_spend(
         &self,
         caller: &str,
@@ -152,7 +150,7 @@ impl Ledger {
         before: Usd,
         after: Usd,
     ) -> Result<(), StoreError> {
-        // A counter is made even by a purchase that costs nothing: its day was counted in.
+        // Even a free purchase creates its counters: they record that the day was counted in.
         if before == after && before != Usd::ZERO {
             return Ok(());
         }

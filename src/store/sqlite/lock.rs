@@ -1,9 +1,8 @@
-//! Lets one server at a time have a ledger's file. The lock lies beside it, since opening and closing
-//! the file itself would drop SQLite's own locks.
+//! Lets one server at a time use a ledger's file. The lock is a file beside it, because opening and
+//! closing the ledger itself would drop SQLite's locks.
 //!
-//! A file can have several paths: hard links, or a mount of the file alone in two containers. So the server also
-//! locks the file itself, by a descriptor that is opened before SQLite opens the file and closed after it. (`flock`
-//! and SQLite's locks know nothing of each other.)
+//! A file can have several paths: hard links, or a mount of the file alone. So the server also
+//! locks the ledger with `flock`, on a descriptor that is opened before SQLite and closed after it.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -20,16 +19,15 @@ use super::{LockHolder, OpenError};
 use crate::clock;
 
 const LOCK_SUFFIX: &str = ".lock";
-/// A command has the lock for as long as it asks the gateway; whoever comes meanwhile waits so long.
 const MAX_COMMAND_WAIT: Duration = Duration::from_secs(120);
-/// What is written in the lock may be of the last holder for a moment.
+/// The lock file may name its last holder for a moment.
 const MAX_SERVER_WAIT: Duration = Duration::from_millis(200);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Digits of a purchase's number, so that the next one overwrites it in place.
+/// A purchase number has this many digits, so that the next one overwrites it in place.
 const DIGITS: usize = 20;
 const PROC_LOCKS: &str = "/proc/locks";
 
-/// Held for as long as the holder lives; the system drops it with the process.
+/// Held for as long as the holder lives; the system releases it with the process.
 #[derive(Debug)]
 pub(super) struct Lock {
     file: File,
@@ -37,15 +35,14 @@ pub(super) struct Lock {
     holder: LockHolder,
     state: Option<LedgerState>,
     number_offset: u64,
-    /// The ledger itself: its lock holds under every path.
     ledger_file: Option<File>,
     is_clean: bool,
-    /// Whether the file is not as the last server closed it.
+    /// The file is not as the last server closed it.
     is_suspect: bool,
 }
 
 impl Lock {
-    /// Takes the lock on `<path>.lock`, or names the process that has it.
+    /// Locks `<path>.lock`, or names the process that holds it.
     pub(super) fn acquire(ledger: &Path, holder: LockHolder) -> Result<Self, OpenError> {
         let path = with_suffix(ledger, LOCK_SUFFIX);
         let unusable = |error: io::Error| OpenError::unusable(&path, error);
@@ -69,10 +66,7 @@ impl Lock {
                     }
                     if has_it == LockHolder::Command && !std::mem::replace(&mut is_told, true) {
                         let pid = pid.unwrap_or_default();
-                        warn!(
-                            pid,
-                            "waiting for a command that asks the gateway and has the ledger"
-                        );
+                        warn!(pid, "waiting for a command that has the ledger");
                     }
                     thread::sleep(POLL_INTERVAL);
                 }
@@ -98,8 +92,8 @@ impl Lock {
         Ok(lock)
     }
 
-    /// Locks the file at `path` itself, or names the process that has it under another path. SQLite
-    /// must not have it open yet in this process.
+    /// Locks the ledger file, or names the process that locked it under another path. SQLite must
+    /// not have it open yet in this process.
     pub(super) fn lock_ledger_file(&mut self, path: &Path) -> Result<(), OpenError> {
         let unusable = |error: io::Error| OpenError::unusable(path, error);
         let ledger = File::open(path).map_err(unusable)?;
@@ -107,7 +101,7 @@ impl Lock {
         loop {
             match ledger.try_lock() {
                 Ok(()) => break,
-                // A process that was being started just now may have a copy for a moment.
+                // A process that is being started may have inherited a copy for a moment.
                 Err(TryLockError::WouldBlock) if since.elapsed() < MAX_SERVER_WAIT => {
                     thread::sleep(POLL_INTERVAL);
                 }
@@ -128,7 +122,7 @@ impl Lock {
         self.state
     }
 
-    /// Writes who has it, and which ledger it is of. From then on, the ledger counts as one that was served.
+    /// Writes the holder and the ledger's state. From then on the ledger counts as served.
     pub(super) fn write_state(&mut self, mark: LedgerState) -> io::Result<()> {
         self.state = Some(mark);
         self.write()
@@ -154,18 +148,16 @@ impl Lock {
         self.number_offset = start.len() as u64;
         self.file.rewind()?;
         self.file.set_len(0)?;
-        // Nothing waits for the disk: a lock that a power cut put back disagrees with the ledger.
+        // Not synced: a lock file that a power failure put back disagrees with the ledger.
         self.file.write_all(format!("{start}{rest}").as_bytes())
     }
 
-    /// Everything was written. The connection is closed before the lock is given back, and then the file is
-    /// as the next server is to find it.
     pub(super) fn mark_clean(&mut self) {
         self.is_clean = true;
     }
 
-    /// The file is not as the last server closed it: the next server is to find that, too, as it may have
-    /// to give it another name.
+    /// The file is not as the last server closed it. The next server has to find that, too, because
+    /// it may have to rename the ledger.
     pub(super) fn mark_suspect(&mut self) {
         self.is_suspect = true;
     }
@@ -223,7 +215,6 @@ fn read(file: &mut File) -> io::Result<LockContents> {
     Ok(LockContents { pid, holder, state: mark })
 }
 
-/// `None` unless it is whole: then nothing is known of the ledger.
 fn parse_state(text: &str) -> Option<LedgerState> {
     let (nonce, latest) = text.split_once(' ')?;
     let digits = u128::from_str_radix(nonce, 16).ok().filter(|_| nonce.len() == 32)?;
@@ -244,7 +235,7 @@ fn parse_stamp(text: &str) -> Option<FileStamp> {
     })
 }
 
-/// A ledger that nobody has open; `None` where a part of it is in a write-ahead log.
+/// Describes a ledger file that no process has open; `None` if it has a write-ahead log.
 pub(super) fn file_stamp(ledger: &Path) -> Option<FileStamp> {
     if fs::metadata(with_suffix(ledger, "-wal")).is_ok_and(|log| log.len() > 0) {
         return None;
@@ -254,7 +245,6 @@ pub(super) fn file_stamp(ledger: &Path) -> Option<FileStamp> {
     Some(FileStamp { size: found.len(), modified: written, inode: found.ino() })
 }
 
-/// The process that has a file's lock, where the kernel lists it for us.
 fn flock_owner(file: &File) -> Option<u32> {
     let inode = format!(":{}", file.metadata().ok()?.ino());
     let locks = fs::read_to_string(PROC_LOCKS).ok()?;
@@ -267,11 +257,11 @@ fn flock_owner(file: &File) -> Option<u32> {
     })
 }
 
-/// Closing the files is not enough: a process that was being started just now still has them open.
+/// Unlocks, because a process that is being started may still have copies of the descriptors.
 impl Drop for Lock {
     fn drop(&mut self) {
         if let Err(error) = self.write_closed() {
-            warn!(%error, "ledger lock file was not written: the next start checks all of the ledger");
+            warn!(%error, "ledger lock file not written; the next start checks the ledger");
         }
         if let Some(ledger) = &self.ledger_file {
             let _ = ledger.unlock();
@@ -280,10 +270,9 @@ impl Drop for Lock {
     }
 }
 
-/// Who has the ledger now: a server, or a command that asks the gateway.
 pub(super) fn lock_holder(path: &Path) -> Option<LockHolder> {
     let mut file = File::open(with_suffix(path, LOCK_SUFFIX)).ok()?;
-    // Shared, so that commands do not take each other for a server.
+    // Shared, so that two commands do not mistake each other for a server.
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => read(&mut file).ok().map(|signed| signed.holder),
         Ok(()) | Err(TryLockError::Error(_)) => None,
@@ -307,7 +296,7 @@ mod tests {
     const SERVER: LockHolder = LockHolder::Server(None);
 
     #[test]
-    fn a_lock_is_given_back_also_where_another_process_has_inherited_its_file() {
+    fn lock_is_released_even_if_a_child_inherited_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
         let lock = Lock::acquire(&path, SERVER).unwrap();
@@ -321,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_says_who_has_it_and_where_operators_ask() {
+    fn lock_names_its_holder_and_the_ops_address() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
         for admin in
@@ -336,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_waits_for_a_command_that_is_asking() {
+    fn server_waits_for_a_command_that_holds_the_lock() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
         let mut command = Lock::acquire(&path, LockHolder::Command).unwrap();

@@ -1,7 +1,7 @@
-//! The members and their logins in the ledger's file.
+//! The members and their logins.
 //!
-//! Invariant: whatever changes one of them counts the edition up in the same transaction, and waits for
-//! the disk: a token that was revoked does not come back with the power.
+//! Invariant: every change increments the version in the same transaction, and waits for the disk.
+//! A revoked token does not come back after a power failure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,19 +19,19 @@ use crate::store::{
     Digest, LoginSession, Member, MemberChange, MemberError, OwnBudget, Role, Unavailable,
 };
 
-/// What a step answers: a refusal leaves nothing to undo.
+/// A refusal leaves nothing to roll back.
 type ChangeResult = Result<Result<(), MemberError>, StoreError>;
 
-/// A login that raced with the end of its token is none.
+/// A login that raced with the end of its token is not valid.
 const VALID_SESSION: &str =
     "until > ?1 AND EXISTS (SELECT 1 FROM members WHERE members.name = sessions.member
     AND members.token = sessions.token AND members.revoked IS NULL)";
 
-/// The list of members and their logins. Every change is durable on return, and other processes on the
-/// same store see it at their next [`members_version`](Store::edition).
+/// Every change is durable on return. Other processes see it at their next
+/// [`members_version`](Store::members_version).
 impl Store {
-    /// Does all of this, or, where one change is refused, nothing: whose, and why. With a token, the secret
-    /// that it is hashed with is noted by its fingerprint.
+    /// Applies all changes, or none if one is refused, and returns whose it was. With new tokens,
+    /// the fingerprint of the secret that they are hashed with is recorded.
     pub async fn change_members(
         &self,
         print: Option<Digest>,
@@ -39,8 +39,8 @@ impl Store {
     ) -> Result<(), (Arc<str>, MemberError)> {
         let first = changes.first().map(|(name, _)| Arc::clone(name));
         let clock = self.inner.clock.clone();
-        let step = move |books: &Ledger| {
-            let connection = &books.connection;
+        let step = move |ledger: &Ledger| {
+            let connection = &ledger.connection;
             connection.execute_batch("SAVEPOINT members")?;
             for (name, change) in &changes {
                 if let Err(fault) = apply_change(connection, name, change, clock())? {
@@ -68,21 +68,22 @@ impl Store {
     }
 
     pub async fn members(&self) -> Result<Vec<Member>, Unavailable> {
-        self.run_while_starting("members", Durability::Buffered, |books| members(&books.connection))
-            .await
+        self.run_while_starting("members", Durability::Buffered, |ledger| {
+            members(&ledger.connection)
+        })
+        .await
     }
 
-    /// Keeps a login; those whose time is over are forgotten with it, and so is the oldest of a member
-    /// who has a hundred.
+    /// Adds a login. Deletes those that have ended, and the member's oldest beyond a hundred.
     pub async fn log_in(&self, session: &LoginSession) -> Result<(), Unavailable> {
         let (session, clock) = (session.clone(), self.inner.clock.clone());
-        let keep = move |books: &Ledger| log_in(&books.connection, &session, clock());
+        let keep = move |ledger: &Ledger| log_in(&ledger.connection, &session, clock());
         self.run(StoreOp::Other("log_in"), Durability::Synced, keep).await
     }
 
     pub async fn log_out(&self, id: Digest) -> Result<(), Unavailable> {
-        let end = move |books: &Ledger| {
-            let connection = &books.connection;
+        let end = move |ledger: &Ledger| {
+            let connection = &ledger.connection;
             connection.execute("DELETE FROM sessions WHERE id = ?", [id])?;
             bump_version(connection)
         };
@@ -91,33 +92,37 @@ impl Store {
 
     pub async fn sessions(&self) -> Result<Vec<LoginSession>, Unavailable> {
         let clock = self.inner.clock.clone();
-        let find = move |books: &Ledger| sessions(&books.connection, clock());
-        self.run_while_starting("sessions", Durability::Buffered, find).await
+        self.run_while_starting("sessions", Durability::Buffered, move |ledger| {
+            sessions(&ledger.connection, clock())
+        })
+        .await
     }
 
-    /// The fingerprint of the secret that tokens are hashed with, where one is noted and a member's token
-    /// depends on it.
+    /// Returns the fingerprint of the secret that tokens are hashed with, if one is recorded and
+    /// any member's token depends on it.
     pub async fn token_secret_fingerprint(&self) -> Result<Option<Digest>, Unavailable> {
-        self.run_while_starting("keyed_by", Durability::Buffered, |books| {
-            token_secret_fingerprint(&books.connection)
+        self.run_while_starting("token_secret_fingerprint", Durability::Buffered, |ledger| {
+            token_secret_fingerprint(&ledger.connection)
         })
         .await
     }
 
     pub async fn set_token_secret_fingerprint(&self, print: Digest) -> Result<(), Unavailable> {
-        let note = move |books: &Ledger| set_token_secret_fingerprint(&books.connection, print);
-        self.run_while_starting("key_by", Durability::Synced, note).await
+        self.run_while_starting("set_token_secret_fingerprint", Durability::Synced, move |ledger| {
+            set_token_secret_fingerprint(&ledger.connection, print)
+        })
+        .await
     }
 
-    /// Another number after any change of members or logins, by whichever process. Cheap: asked several
-    /// times a second.
+    /// Returns a number that changes with every change of members or logins, in any process. It is
+    /// cheap to poll.
     pub async fn members_version(&self) -> Result<u64, Unavailable> {
-        let read = |books: &Ledger| {
+        self.run_while_starting("members_version", Durability::Buffered, |ledger| {
             let query = "SELECT edition FROM members_edition";
-            let mut read = books.connection.prepare_cached(query)?;
+            let mut read = ledger.connection.prepare_cached(query)?;
             Ok(read.query_row([], |row| row.get(0))?)
-        };
-        self.run_while_starting("edition", Durability::Buffered, read).await
+        })
+        .await
     }
 }
 

@@ -1,5 +1,5 @@
-//! The store over SQLite, in memory or in a file that survives a crash of the process; what is dear
-//! survives a power cut.
+//! The store over SQLite: in memory, or in a file that survives a crash of the process. Expensive
+//! purchases also survive a power failure.
 
 mod column;
 mod file;
@@ -29,9 +29,9 @@ pub use open::Opening;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockHolder {
-    /// A server, which operators ask at this address, where it said so.
+    /// A server, and the address of its ops listener, if it has one.
     Server(Option<SocketAddr>),
-    /// A command that asks the gateway while there is no server.
+    /// A command that calls the gateway while no server runs.
     Command,
 }
 
@@ -46,14 +46,14 @@ pub enum OpenError {
 fn holder_name(holder: &LockHolder) -> &'static str {
     match holder {
         LockHolder::Server(_) => "another server",
-        LockHolder::Command => "a command that asks the gateway",
+        LockHolder::Command => "a command that calls the gateway",
     }
 }
 
 fn advice(holder: &LockHolder) -> &'static str {
     match holder {
         LockHolder::Server(_) => "",
-        LockHolder::Command => "; it has not come to its end: end it, and start again",
+        LockHolder::Command => "; wait for it to finish or stop it, then start again",
     }
 }
 
@@ -69,12 +69,13 @@ impl OpenError {
 
 #[derive(Clone, Debug)]
 pub(super) enum StoreError {
-    /// Rolled back; the next one may succeed: a lock that was held too long.
+    /// Rolled back. The next transaction may succeed: a lock was held too long.
     Transient(Unavailable),
-    /// Rolled back for want of room, which something smaller may find.
+    /// Rolled back for lack of space. A smaller transaction may succeed.
     DiskFull(Unavailable),
-    /// What is on the disk is not known any more: nothing is written until a restart has read it anew.
-    /// (A failed fsync is never tried again: the system may have dropped the pages.)
+    /// The state of the file is unknown, so nothing is written until a restart reads it again.
+    ///
+    /// A failed fsync is never retried, because the system may have dropped the pages.
     Permanent(Unavailable),
 }
 

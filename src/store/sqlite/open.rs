@@ -1,8 +1,7 @@
-//! Opens a ledger's file to sell from, to write beside a server, or to read; and says when it is open.
+//! Opens a ledger's file: to sell from it, to write next to a server, or to read it.
 //!
-//! A server has the lock at once, or fails at once. Whatever takes as long as the file is large (a check of all of
-//! it after an unclean end, a migration) happens on the ledger's own thread afterwards, while its verbs answer that
-//! it is starting.
+//! A server gets the lock at once, or fails at once. Slow work (a full check after an unclean stop,
+//! a migration) then runs on the ledger's thread, while operations answer that it is starting.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -27,10 +26,9 @@ use super::{LockHolder, OpenError, StoreError, members, slots};
 use crate::clock;
 use crate::store::{Clock, MoneyKind, StoreCapacity, Unavailable};
 
-/// Finds what is forgotten first, where ends are bounded.
+/// Finds the purchase to forget first, when ended ones are limited.
 const MEMORY_INDEX: &str =
     "CREATE INDEX purchases_ended ON purchases (ended_at, number) WHERE ended_at IS NOT NULL";
-/// Steps of SQLite between two looks whether to give up.
 const OPS_PER_STOP_CHECK: i32 = 10_000;
 
 pub struct Opening {
@@ -39,10 +37,10 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Waits until it is open. What was queued for it by then is answered; until [`serve`](Self::admit),
-    /// everything else is told that the ledger is starting.
+    /// Waits until the ledger is open. Until [`serve`](Self::serve), operations answer that it is
+    /// starting, except those that were queued before.
     pub async fn wait(&mut self) -> Result<(), OpenError> {
-        let gone = || Err(OpenError::Unusable("its thread ended by a panic".into()));
+        let gone = || Err(OpenError::Unusable("its thread panicked".into()));
         (&mut self.opened).await.unwrap_or_else(|_| gone())
     }
 
@@ -52,8 +50,6 @@ impl Opening {
 }
 
 impl Store {
-    /// An empty store that ends with the process and takes the wall-clock time from `clock`. Its steps run
-    /// where they are asked for.
     pub fn in_memory(clock: Clock) -> Self {
         Self::in_memory_with_capacity(clock, StoreCapacity::default())
     }
@@ -62,39 +58,38 @@ impl Store {
     pub fn in_memory_with_capacity(clock: Clock, room: StoreCapacity) -> Self {
         let open = || -> rusqlite::Result<Ledger> {
             let mut connection = Connection::open_in_memory()?;
-            // Each change keeps a copy of the page: the smaller, the faster.
+            // Each change copies its page, so smaller pages are faster.
             connection.pragma_update(None, "page_size", 1_024)?;
             connection.set_prepared_statement_cache_capacity(128);
             schema::migrate(&mut connection)?;
             connection.execute_batch(MEMORY_INDEX)?;
-            let mut books = Ledger::new(connection, room);
-            books.max_ended = Some(room.ended_purchases);
-            Ok(books)
+            let mut ledger = Ledger::new(connection, room);
+            ledger.max_ended = Some(room.ended_purchases);
+            Ok(ledger)
         };
-        let books = match open() {
-            Ok(books) => books,
+        let ledger = match open() {
+            Ok(ledger) => ledger,
             Err(error) => return Self::unusable(error.to_string()),
         };
-        let opened = Self::inline(Path::new(""), clock, books, None);
+        let opened = Self::inline(Path::new(""), clock, ledger, None);
         opened.unwrap_or_else(|error| Self::unusable(error.to_string()))
     }
 
-    /// Does to a store in memory what each start of a server does to a file.
+    /// Recovers an in-memory store, as each start of a server does for a file.
     #[doc(hidden)]
     pub async fn recover(&self) -> Result<(), Unavailable> {
         let now = self.now();
-        let recover = move |books: &Ledger| books.recover(now);
+        let recover = move |ledger: &Ledger| ledger.recover(now);
         self.run(StoreOp::Other("recover"), Durability::Buffered, recover).await
     }
 
-    /// Forgets everything that a store in memory has: to make a new one takes longer.
     #[doc(hidden)]
     pub async fn clear(&self) -> Result<(), Unavailable> {
-        self.run(StoreOp::Other("clear"), Durability::Buffered, |books: &Ledger| books.clear())
+        self.run(StoreOp::Other("clear"), Durability::Buffered, |ledger: &Ledger| ledger.clear())
             .await
     }
 
-    /// A store that answers every verb with [`Unavailable`] and this reason.
+    /// Returns a store whose operations all fail with this reason.
     pub fn unusable(reason: impl Into<Arc<str>>) -> Self {
         let admission = Admission::default();
         admission.close(Unavailable(reason.into()));
@@ -104,63 +99,42 @@ impl Store {
         Self::from_inner(shared)
     }
 
-    /// Opens a file to sell from, and makes it where there is none. One process may: the lock on
-    /// `<path>.lock` says which. What a crash left under way is ended: what was never sent is released,
-    /// what was sent is unknown.
+    /// Opens a file to sell from, and creates it if there is none. The lock `<path>.lock` admits
+    /// one process.
+    ///
+    /// After a crash, running purchases end: unsent ones are released, sent ones become unknown.
     #[doc(hidden)]
     pub fn serve(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        Self::serve_as(path, clock, StoreCapacity::default(), None, None)
+        Self::serve_with(path, clock, StoreCapacity::default(), None)
     }
 
-    /// The same, for this kind of money alone: a ledger of the other kind is refused. Commands that
-    /// work beside the server find it at `admin`.
-    #[doc(hidden)]
-    pub fn serve_money_kind(
-        path: &Path,
-        clock: Clock,
-        money: MoneyKind,
-        admin: Option<SocketAddr>,
-    ) -> Result<Self, OpenError> {
-        Self::serve_as(path, clock, StoreCapacity::default(), Some(money), admin)
-    }
-
-    #[doc(hidden)]
-    pub fn serve_with_capacity(
-        path: &Path,
-        clock: Clock,
-        room: StoreCapacity,
-    ) -> Result<Self, OpenError> {
-        Self::serve_as(path, clock, room, None, None)
-    }
-
-    /// The same with steps that run where they are asked for, so that paused time stands still meanwhile.
+    /// Runs operations on the caller's thread, so that paused time stands still.
     #[doc(hidden)]
     pub fn serve_inline(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
         let taken = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
-        let (books, lock) =
+        let (ledger, lock) =
             taken.serve(&clock, StoreCapacity::default(), None, &Admission::opened())?;
-        Self::inline(path, clock, books, Some(lock))
+        Self::inline(path, clock, ledger, Some(lock))
     }
 
-    fn serve_as(
+    #[doc(hidden)]
+    pub fn serve_with(
         path: &Path,
         clock: Clock,
-        room: StoreCapacity,
+        capacity: StoreCapacity,
         money: Option<MoneyKind>,
-        admin: Option<SocketAddr>,
     ) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
         let admission = Admission::opened();
-        let taken = LockedLedger::acquire(path, LockHolder::Server(admin), Purpose::Serve)?;
+        let taken = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
         let (identity, file) = (taken.identity.clone(), taken.file);
-        let (books, lock) = taken.serve(&clock, room, money, &admission)?;
-        let mut shared = spawn_store(path, clock, books, OpenMode::Write, Some(lock))?;
+        let (ledger, lock) = taken.serve(&clock, capacity, money, &admission)?;
+        let mut shared = spawn_store(path, clock, ledger, OpenMode::Write, Some(lock))?;
         shared.set_identity(identity, file);
         Ok(Self::from_inner(shared))
     }
 
-    /// Takes a ledger to sell from, and opens it on a thread of its own: see [`Opening`].
     pub async fn start_serving(
         path: &Path,
         clock: Clock,
@@ -184,8 +158,8 @@ impl Store {
                     return;
                 }
                 let opened = taken.serve(&clock, StoreCapacity::default(), Some(money), &admission);
-                let writer = opened.and_then(|(books, lock)| {
-                    Writer::new(books, OpenMode::Write, Some(lock), &admission)
+                let writer = opened.and_then(|(ledger, lock)| {
+                    Writer::new(ledger, OpenMode::Write, Some(lock), &admission)
                         .map_err(|error| OpenError::unusable(&path, error))
                 });
                 match writer {
@@ -201,7 +175,7 @@ impl Store {
             }
         };
         let writer = spawn(path, work)?;
-        let gone = || Err(OpenError::unusable(path, "its thread ended by a panic"));
+        let gone = || Err(OpenError::unusable(path, "its thread panicked"));
         let identity = taken.await.unwrap_or_else(|_| gone())?;
         let steps = Executor::Thread { queue, writer };
         let mut shared = StoreInner::new(path, clock, steps, admission.clone());
@@ -210,22 +184,21 @@ impl Store {
         Ok((Self::from_inner(shared), Opening { admission, opened }))
     }
 
-    /// Opens a ledger to write in it next to a running server, which sees at once what changes.
     pub fn open_shared(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
         file::create(path)?;
         file::ensure_single_path(path)?;
         let room = StoreCapacity::default();
-        let books = Ledger::new(file::open(path, Purpose::Shared, room)?, room);
-        spawn_store(path, clock, books, OpenMode::Write, None).map(Self::from_inner)
+        let ledger = Ledger::new(file::open(path, Purpose::Shared, room)?, room);
+        spawn_store(path, clock, ledger, OpenMode::Write, None).map(Self::from_inner)
     }
 
-    /// Opens a ledger to write in it where no server has it, and until it is dropped none begins: what
-    /// is asked of the gateway meanwhile is in the window's log when one does.
+    /// Opens a ledger to write in it while no server has it, and keeps servers out until it is
+    /// dropped. The next server's rate limit includes the requests that are sent meanwhile.
     pub fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
         let taken = LockedLedger::acquire(path, LockHolder::Command, Purpose::Shared)?;
-        // The lock first: it is given back last.
+        // Dropped last, so declared first.
         let LockedLedger { mut lock, mut connection, kind, identity, .. } = taken;
         let unusable = |why: String| OpenError::unusable(path, why);
         check_if_suspect(&mut connection, kind, &identity).map_err(unusable)?;
@@ -234,19 +207,17 @@ impl Store {
         }
         let room = StoreCapacity::default();
         file::prepare(&mut connection, kind, room).map_err(unusable)?;
-        let books = Ledger::new(connection, room);
-        books
-            .transact(|books| slots::recover(books, clock()))
+        let ledger = Ledger::new(connection, room);
+        ledger
+            .transact(|ledger| slots::recover(ledger, clock()))
             .map_err(|fault| unusable(fault.unavailable().to_string()))?;
         lock.write().map_err(|error| unusable(error.to_string()))?;
-        spawn_store(path, clock, books, OpenMode::Write, Some(lock)).map(Self::from_inner)
+        spawn_store(path, clock, ledger, OpenMode::Write, Some(lock)).map(Self::from_inner)
     }
 
-    /// Looks for damage, which takes no lock and writes nothing. Beside a server it reads only the head: the
-    /// server has looked.
+    /// Checks whether a server could sell from the file. Takes no lock and writes nothing.
     ///
-    /// # Errors
-    /// Why a server could not sell from it.
+    /// If a server has the file, only the header is read, because the server has checked the rest.
     pub fn check_integrity(path: &Path) -> Result<(), OpenError> {
         let path = &canonical_path(path);
         file::ensure_not_truncated(path)?;
@@ -263,16 +234,15 @@ impl Store {
             .map_err(|why| OpenError::unusable(path, why))
     }
 
-    /// Opens a ledger for reports; every verb that would write answers [`Unavailable`].
     pub fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
         let room = StoreCapacity::default();
-        let books = Ledger::new(file::open(path, Purpose::Read, room)?, room);
-        spawn_store(path, clock, books, OpenMode::Read, None).map(Self::from_inner)
+        let ledger = Ledger::new(file::open(path, Purpose::Read, room)?, room);
+        spawn_store(path, clock, ledger, OpenMode::Read, None).map(Self::from_inner)
     }
 
-    /// Whether somebody's token in the ledger at `path` depends on a secret that is noted there, as far as
-    /// that can be read.
+    /// Returns whether any member's token depends on the recorded secret, as far as the file can be
+    /// read.
     pub fn needs_token_secret(path: &Path) -> bool {
         let opened = file::connect(&canonical_path(path), Purpose::Inspect);
         opened.is_ok_and(|(file, _)| {
@@ -283,12 +253,12 @@ impl Store {
     fn inline(
         path: &Path,
         clock: Clock,
-        books: Ledger,
+        ledger: Ledger,
         lock: Option<Lock>,
     ) -> Result<Self, OpenError> {
         let admission = Admission::opened();
         let access = if lock.is_some() { OpenMode::Write } else { OpenMode::Memory };
-        let writer = Writer::new(books, access, lock, &admission)
+        let writer = Writer::new(ledger, access, lock, &admission)
             .map_err(|error| OpenError::unusable(path, error))?;
         let steps = Executor::Inline(Box::new(Mutex::new(writer)));
         Ok(Self::from_inner(StoreInner::new(path, clock, steps, admission)))
@@ -319,13 +289,13 @@ impl StoreInner {
 fn spawn_store(
     path: &Path,
     clock: Clock,
-    books: Ledger,
+    ledger: Ledger,
     access: OpenMode,
     lock: Option<Lock>,
 ) -> Result<StoreInner, OpenError> {
     let admission = Admission::opened();
     let (queue, queued) = mpsc::channel();
-    let writer = Writer::new(books, access, lock, &admission)
+    let writer = Writer::new(ledger, access, lock, &admission)
         .map_err(|error| OpenError::unusable(path, error))?;
     let writer = spawn(path, move || writer.run(&queued))?;
     let steps = Executor::Thread { queue, writer };
@@ -346,7 +316,7 @@ fn spawn(
     thread.spawn(work).map_err(|error| OpenError::unusable(path, error))
 }
 
-/// A ledger whose lock is ours. The connection is closed before the lock is given back.
+/// A ledger that this process has locked. The connection is closed before the lock is released.
 struct LockedLedger {
     connection: Connection,
     kind: FileKind,
@@ -370,7 +340,7 @@ impl LockedLedger {
         Ok(Self { connection, kind, identity, file, lock })
     }
 
-    /// Whatever takes long: the check, the migration; then the ledger is this server's.
+    /// Checks and migrates the file, which may take long, and makes it this server's.
     fn serve(
         self,
         clock: &Clock,
@@ -378,7 +348,7 @@ impl LockedLedger {
         money: Option<MoneyKind>,
         admission: &Admission,
     ) -> Result<(Ledger, Lock), OpenError> {
-        // The lock first: it is given back last.
+        // Dropped last, so declared first.
         let Self { mut lock, mut connection, kind, identity, .. } = self;
         let path = connection.path().unwrap_or_default().to_owned();
         let unusable = |why: String| OpenError::unusable(Path::new(&path), why);
@@ -391,26 +361,26 @@ impl LockedLedger {
         check_if_suspect(&mut connection, kind, &identity).map_err(unusable)?;
         file::prepare(&mut connection, kind, room).map_err(unusable)?;
         connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;
-        let books = Ledger::new(connection, room);
+        let ledger = Ledger::new(connection, room);
         if let Some(money) = money
-            && !books.set_money_kind(money).map_err(faulty)?
+            && !ledger.set_money_kind(money).map_err(faulty)?
         {
-            let why =
-                "it counts the other kind of money; play money and real money take a file each";
+            let why = "it holds the other kind of money; use separate files for play money and real money";
             return Err(unusable(why.to_owned()));
         }
-        // In the file first: a crash in between leaves a lock that is of no file, and costs the name.
-        let begin = |books: &Ledger| {
-            books.recover(clock())?;
-            identity.save(&books.connection)
+        // The file before the lock: after a crash in between they differ, and the file gets a new
+        // name.
+        let begin = |ledger: &Ledger| {
+            ledger.recover(clock())?;
+            identity.save(&ledger.connection)
         };
-        books.transact(begin).map_err(faulty)?;
+        ledger.transact(begin).map_err(faulty)?;
         lock.write_state(identity.state).map_err(|error| unusable(error.to_string()))?;
-        Ok((books, lock))
+        Ok((ledger, lock))
     }
 }
 
-/// Reads all of a file that was not closed by the last server, or that is another one.
+/// Reads the whole file if the last server did not close it, or if it is another file.
 fn check_if_suspect(
     connection: &mut Connection,
     kind: FileKind,

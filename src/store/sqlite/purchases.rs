@@ -1,4 +1,4 @@
-//! What a purchase goes through: held, sent, ended; and how a repeat finds it again.
+//! The life of a purchase: held, sent, ended. Also finds the purchase that a retry repeats.
 
 use std::pin::pin;
 use std::sync::atomic::Ordering;
@@ -22,13 +22,13 @@ use crate::store::{
     RemainingCredit, Reservation, ReserveError, Settlement, Unavailable,
 };
 
-/// How soon a purchase that another process may end is looked at again.
+/// How often a purchase that another process may end is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 impl Store {
-    /// Holds a price, durably, against every budget and the account's balance, and claims the purchase's
-    /// identity; or says what stands in the way. All of it is one step. The mark is for a balance that
-    /// comes with the reply.
+    /// Holds a price, durably, against every budget and the account's balance, and takes the
+    /// purchase's dedupe key, in one step. Returns the watermark for a balance that comes with the
+    /// reply.
     pub async fn reserve(
         &self,
         reservation: &Reservation,
@@ -39,7 +39,8 @@ impl Store {
             .with_hooks(StoreOp::Reserve(reservation), async {
                 self.check_capacity()?;
                 let (asked, clock) = (reservation.clone(), self.inner.clock.clone());
-                self.execute_when_open(weight, move |books| books.reserve(&asked, clock())).await?
+                self.execute_when_open(weight, move |ledger| ledger.reserve(&asked, clock()))
+                    .await?
             })
             .await;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
@@ -48,101 +49,95 @@ impl Store {
         held
     }
 
-    /// Whether anything was sold against the balance, or refused for it, since this was asked last.
+    /// Returns whether credit was used, or was missing, since the last call.
     pub fn take_credit_used(&self) -> bool {
         self.inner.credit_used.swap(false, Ordering::Relaxed)
     }
 
-    /// Returns once a purchase is no longer under way.
+    /// Returns once a purchase is no longer running.
     pub async fn wait_until_ended(&self, id: PurchaseId) -> Result<(), Unavailable> {
         loop {
-            // Begun before the look: an end in between wakes it.
+            // Registered before the check, so that an end in between is not missed.
             let mut end = pin!(self.inner.admission.ends.notified());
             end.as_mut().enable();
-            let look = move |books: &Ledger| books.is_running(id);
-            if !self.run(StoreOp::Other("ended"), Durability::Buffered, look).await? {
+            if !self.query("wait_until_ended", move |ledger| ledger.is_running(id)).await? {
                 return Ok(());
             }
-            // Another process tells us nothing.
+            // Another process sends no notification.
             timeout(POLL_INTERVAL, end).await.ok();
         }
     }
 
-    /// The present moment in the account's spending, to be handed to [`record_balance`](Self::learnt) with what the
-    /// gateway answers.
+    /// Returns the watermark of now, to be passed to [`record_balance`](Self::record_balance) with
+    /// the gateway's answer.
     pub async fn credit_watermark(&self) -> Result<CreditWatermark, Unavailable> {
-        let mark = |books: &Ledger| Ok(books.credit()?.watermark());
-        self.run(StoreOp::Other("credit_mark"), Durability::Buffered, mark).await
+        self.query("credit_watermark", |ledger| Ok(ledger.credit()?.watermark())).await
     }
 
-    /// Notes, without waiting, the balance that the gateway answered to a question asked at `mark`.
     pub fn record_balance(&self, mark: CreditWatermark, balance: Usd) {
         let as_of = self.now();
-        self.notify(StoreOp::Other("learnt"), Durability::Buffered, move |books| {
-            let mut credit = books.credit()?;
+        self.notify(StoreOp::Other("record_balance"), Durability::Buffered, move |ledger| {
+            let mut credit = ledger.credit()?;
             credit.record_balance(mark, balance, as_of);
-            books.set_credit(&credit)
+            ledger.set_credit(&credit)
         });
     }
 
-    /// What is left of the balance, where anything is known of it.
     pub async fn remaining_credit(&self) -> Result<Option<RemainingCredit>, Unavailable> {
-        let left = |books: &Ledger| Ok(books.credit()?.remaining());
-        self.run(StoreOp::Other("credit_left"), Durability::Buffered, left).await
+        self.query("remaining_credit", |ledger| Ok(ledger.credit()?.remaining())).await
     }
 
-    /// Marks a held purchase as about to be sent to this account; on return, a crash makes it unknown.
+    /// Marks a held purchase as about to be sent. From then on, a crash makes it unknown.
     pub async fn mark_sent(
         &self,
         id: PurchaseId,
         account: AccountStatus,
     ) -> Result<(), Unavailable> {
-        // A dear one waits for the disk here too: after a power cut, it must not look unsent.
-        let mark = move |books: &Ledger| books.mark_sent(id, account);
+        // An expensive purchase waits for the disk here, too: after a power failure it must not
+        // look unsent.
+        let mark = move |ledger: &Ledger| ledger.mark_sent(id, account);
         self.run(StoreOp::MarkSent(id), Durability::OfPurchase(id), mark).await
     }
 
-    /// Ends a purchase, and writes down the job that it became; on return, both are durable. Ending one
-    /// that has ended already changes nothing, except that an unknown one may become charged or released.
+    /// Ends a purchase, and records its video job, durably. A purchase that has ended stays as it
+    /// is, except that an unknown one may become charged or released.
     pub async fn settle(&self, id: PurchaseId, ending: Settlement) -> Result<(), Unavailable> {
         let (clock, end) = (self.inner.clock.clone(), ending.clone());
-        let settle = move |books: &Ledger| books.settle(id, &end, clock());
+        let settle = move |ledger: &Ledger| ledger.settle(id, &end, clock());
         self.run(StoreOp::Settle(id, &ending), Durability::OfPurchase(id), settle).await
     }
 
     /// [`settle`](Self::settle) without waiting, for tasks that are being dropped.
     pub fn settle_later(&self, id: PurchaseId, ending: Settlement) {
         let (clock, end) = (self.inner.clock.clone(), ending.clone());
-        let settle = move |books: &Ledger| books.settle(id, &end, clock());
+        let settle = move |ledger: &Ledger| ledger.settle(id, &end, clock());
         self.notify(StoreOp::SettleLater(id, &ending), Durability::OfPurchase(id), settle);
     }
 
     pub async fn reply(&self, id: PurchaseId) -> Result<Option<KeptReply>, Unavailable> {
-        let find = move |books: &Ledger| replies::find(&books.connection, id);
-        self.run(StoreOp::Other("reply"), Durability::Buffered, find).await
+        self.query("reply", move |ledger| replies::find(&ledger.connection, id)).await
     }
 
-    /// Notes, without waiting, that the caller took the reply to its end.
     pub fn mark_delivered(&self, id: PurchaseId) {
-        self.notify(StoreOp::MarkDelivered(id), Durability::Buffered, move |books| {
-            books.mark_delivered(id)
+        self.notify(StoreOp::MarkDelivered(id), Durability::Buffered, move |ledger| {
+            ledger.mark_delivered(id)
         });
     }
 
-    /// Keeps, without waiting, what was answered to a purchase and cannot be read, for the operator and
-    /// for a day. A store that ends with the process keeps nothing.
+    /// Keeps, without waiting, a reply that cannot be parsed, for the operator and for a day. An
+    /// in-memory store keeps none.
     pub fn keep_unparsable_reply(&self, id: PurchaseId, body: Bytes) {
         if self.inner.path.as_os_str().is_empty() {
             return;
         }
-        // On the writer's thread, which may wait for a disk.
+        // On the writer's thread, because it may wait for a disk.
         let (path, clock) = (self.inner.path.clone(), self.inner.clock.clone());
-        self.notify(StoreOp::Other("keep_unread"), Durability::Buffered, move |_| {
+        self.notify(StoreOp::Other("keep_unparsable_reply"), Durability::Buffered, move |_| {
             match replies::keep_unparsable(&path, id, &body, clock()) {
                 Ok(file) => {
-                    warn!(%id, file = %file.display(), "a reply that cannot be read is kept");
+                    warn!(%id, file = %file.display(), "unparsable reply kept");
                 }
-                Err(error) => error!(%id, %error, "a reply that cannot be read could not be kept"),
+                Err(error) => error!(%id, %error, "failed to keep unparsable reply"),
             }
             Ok(())
         });
@@ -151,50 +146,48 @@ impl Store {
     pub async fn purge_expired(&self) -> Result<(), Unavailable> {
         let (path, clock) = (self.inner.path.clone(), self.inner.clock.clone());
         let must_be_ours = self.ownership_check();
-        let forget = move |books: &Ledger| {
-            must_be_ours(books)?;
+        self.query("purge_expired", move |ledger| {
+            must_be_ours(ledger)?;
             if !path.as_os_str().is_empty()
                 && let Err(error) = replies::purge_unparsable(&path, clock())
             {
-                warn!(%error, "replies that could not be read could not be forgotten");
+                warn!(%error, "failed to delete unparsable replies");
             }
-            books.replies.purge_expired(&books.connection, clock())
-        };
-        self.run(StoreOp::Other("forget"), Durability::Buffered, forget).await
+            ledger.replies.purge_expired(&ledger.connection, clock())
+        })
+        .await
     }
 
-    /// Returns an error if no purchase can be recorded now. It writes nothing.
+    /// Returns an error if no purchase can be recorded now. Writes nothing.
     pub async fn ensure_usable(&self) -> Result<(), Unavailable> {
         self.check_capacity()?;
         let look = self.ownership_check();
-        self.run(StoreOp::Other("must_be_usable"), Durability::Buffered, look).await
+        self.run(StoreOp::Other("ensure_usable"), Durability::Buffered, look).await
     }
 
-    /// Whether the server is still to open the ledger.
     pub fn is_starting(&self) -> bool {
         self.inner.admission.is_starting()
     }
 
-    /// Refuses a file that was removed or exchanged under the server that has it.
+    /// Returns a check that the file was not removed or replaced while the server has it.
     fn ownership_check(&self) -> impl Fn(&Ledger) -> Result<(), StoreError> + Send + use<> {
         let (path, identity) = (self.inner.path.clone(), self.inner.identity.clone());
-        move |books| {
+        move |ledger| {
             let Some((identity, id)) = &identity else { return Ok(()) };
             file::ensure_not_replaced(&path, *id)?;
-            identity::ensure_nonce(&books.connection, &identity.state.nonce)
+            identity::ensure_nonce(&ledger.connection, &identity.state.nonce)
         }
     }
 
-    /// What a scope has spent, held or lost track of, in the current day and month.
     pub async fn current_spend(&self, scope: BudgetScope) -> Result<PeriodSpend, Unavailable> {
         let clock = self.inner.clock.clone();
-        let spent = move |books: &Ledger| books.current_spend(&scope, clock());
-        self.run(StoreOp::Other("spent"), Durability::Buffered, spent).await
+        self.query("current_spend", move |ledger| ledger.current_spend(&scope, clock())).await
     }
 }
 
 impl Ledger {
-    /// Gives the ledger to a kind of money where it has none yet; whether it is that kind's.
+    /// Sets the kind of money if the ledger has none yet, and returns whether the ledger has this
+    /// kind.
     pub(super) fn set_money_kind(&self, money: MoneyKind) -> Result<bool, StoreError> {
         let give = "INSERT OR IGNORE INTO money (number, kind) VALUES (1, ?1)";
         self.connection.execute(give, params![money.name()])?;
@@ -202,14 +195,14 @@ impl Ledger {
         Ok(self.connection.query_row(ask, params![money.name()], |row| row.get(0))?)
     }
 
-    /// Everything is looked at before anything is written, so a refusal leaves nothing to undo.
+    /// Checks everything before it writes, so that a refusal leaves nothing to roll back.
     pub(super) fn reserve(
         &self,
         asked: &Reservation,
         now: Duration,
     ) -> Result<Result<CreditWatermark, ReserveError>, StoreError> {
         if self.purchase(asked.id)?.is_some() {
-            return Err(Unavailable("the purchase is in the ledger already".into()).into());
+            return Err(Unavailable("the purchase is already in the ledger".into()).into());
         }
         let judged = match &asked.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } => self.find_by_key(key, payload, now)?,
@@ -263,7 +256,7 @@ impl Ledger {
         Ok(Ok(credit.watermark()))
     }
 
-    /// Nothing in the way, except perhaps a purchase that has to let go of the key first; or a refusal.
+    /// Returns the expired purchase that has to give up the key, if there is one.
     fn find_by_key(
         &self,
         key: &Digest,
@@ -286,7 +279,6 @@ impl Ledger {
         })
     }
 
-    /// One that is running, or the latest that ended and is repeated.
     fn find_duplicate(
         &self,
         duplicate: &DuplicateCheck,
@@ -350,7 +342,7 @@ impl Ledger {
              WHERE id = ? AND ended_at IS NULL",
         )?;
         match mark.execute(params![account == AccountStatus::Unconfirmed, id.0.as_bytes()])? {
-            0 => Err(Unavailable("nothing is set aside for the purchase".into()).into()),
+            0 => Err(Unavailable("the purchase is not held".into()).into()),
             _ => Ok(()),
         }
     }
@@ -414,8 +406,8 @@ impl Ledger {
         Ok(matches!(state, Some(PurchaseState::Held | PurchaseState::Sent)))
     }
 
-    /// What the crash of an earlier server left behind: what was never sent is released, what was sent
-    /// is unknown.
+    /// Ends the purchases that a crash left running: unsent ones are released, sent ones become
+    /// unknown.
     pub(super) fn recover(&self, now: Duration) -> Result<(), StoreError> {
         let mut left = self
             .connection
@@ -428,14 +420,13 @@ impl Ledger {
             } else {
                 Settlement::Unknown
             };
-            tracing::warn!(purchase = %id, state = state.name(), "found under way after a crash");
+            tracing::warn!(purchase = %id, state = state.name(), "recovered in-flight purchase after crash");
             self.settle(id, &ending, now)?;
         }
         self.set_credit(&Credit::default())?;
         slots::recover(self, now)
     }
 
-    /// Whether a purchase is worth waiting for the disk; one that is not there is not.
     pub(super) fn needs_sync(&self, id: PurchaseId) -> Result<bool, StoreError> {
         Ok(self
             .purchase(id)?
@@ -459,7 +450,7 @@ impl Ledger {
     }
 }
 
-/// What a verb has to know of a purchase that has not ended for good: so far, it counts for its price.
+/// A purchase before it is settled. It counts for its price.
 struct Purchase {
     number: i64,
     state: PurchaseState,

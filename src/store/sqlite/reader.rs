@@ -1,4 +1,4 @@
-//! Reads reports on a thread of its own, so that no sale waits for them.
+//! Reads reports on a thread of its own, so that purchases do not wait for them.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 use super::file::{self, Purpose};
 use crate::store::{StoreCapacity, Unavailable};
 
-/// How many steps of SQLite's machine pass before a query looks whether anybody still waits for it.
 const OPS_PER_CANCEL_CHECK: i32 = 10_000;
 
 type Query = Box<dyn FnOnce(&Path) + Send>;
@@ -30,7 +29,7 @@ impl ReportReader {
         Ok(Self { queue: Some(queue), thread: Some(thread), is_closed: Arc::default() })
     }
 
-    /// A query whose answer nobody waits for any more is not begun, and is ended where it has begun.
+    /// Runs a query. If its caller goes away, it is not begun, or is interrupted.
     pub(super) fn read<T: Send + 'static, Q>(
         &self,
         query: Q,
@@ -47,7 +46,7 @@ impl ReportReader {
                 return;
             }
             let report = run_query(path, is_in_vain, query);
-            // The file is closed by now, and with it the other hold on the answer is gone.
+            // The other reference was dropped with the connection.
             if let Some(answer) = Arc::into_inner(answer) {
                 let _ = answer.send(report);
             }
@@ -55,7 +54,7 @@ impl ReportReader {
         if let Some(queue) = &self.queue {
             let _ = queue.send(Box::new(work));
         }
-        async move { answered.await.unwrap_or_else(|_| Err(Unavailable("the report broke".into()))) }
+        async move { answered.await.unwrap_or_else(|_| Err(Unavailable("the report failed".into()))) }
     }
 }
 
@@ -69,7 +68,7 @@ impl Drop for ReportReader {
     }
 }
 
-/// Each report has a connection of its own: between two, no file is held open.
+/// Opens a connection for each report, so that no file is held open between two.
 fn run_query<T>(
     path: &Path,
     is_in_vain: impl FnMut() -> bool + Send + 'static,

@@ -1,5 +1,6 @@
-//! Keeps replies for replay, within bounds: those that are kept for the shortest time go first. What the gateway
-//! answered and nobody can read is kept in files beside the ledger, for a day: the oldest go first.
+//! Keeps replies for retries, within limits: those that expire next are deleted first.
+//!
+//! Replies that cannot be parsed are kept in files beside the ledger, for a day.
 
 use std::cell::Cell;
 use std::fs::{self, DirBuilder, DirEntry, OpenOptions};
@@ -16,10 +17,9 @@ use super::column::nanos;
 use super::lock::with_suffix;
 use crate::store::{KeptReply, PurchaseId, StoreCapacity};
 
-/// The replies' bounds, and how much room is taken.
+/// The limits of the kept replies, and how much is used.
 pub(super) struct Replies {
     room: StoreCapacity,
-    /// Nothing when it has to be counted anew.
     kept: Cell<Option<Kept>>,
 }
 
@@ -64,7 +64,7 @@ impl Replies {
         Self { room, kept: Cell::new(None) }
     }
 
-    /// Something was undone: what is taken has to be counted anew.
+    /// Counts again at the next use, because something was rolled back.
     pub(super) fn invalidate(&self) {
         self.kept.set(None);
     }
@@ -112,7 +112,7 @@ impl Replies {
         let mut expired = connection
             .prepare_cached("DELETE FROM replies WHERE until <= ? RETURNING length(body)")?;
         let mut expired = expired.query([nanos(now)])?;
-        // Counting all of them again would take the longer, the more are kept.
+        // Counting again would read all that are kept.
         let mut kept = self.kept.get();
         while let Some(row) = expired.next()? {
             let bytes = row.get(0)?;
@@ -134,7 +134,7 @@ const UNPARSABLE_RETENTION: Duration = Duration::from_secs(86_400);
 const MAX_UNPARSABLE_BYTES: u64 = 64 << 20;
 const MAX_UNPARSABLE: usize = 1_000;
 
-/// Writes one down for its owner alone, and says where; the name is the purchase's.
+/// Writes a reply to a file for its owner only, named after the purchase, and returns its path.
 pub(super) fn keep_unparsable(
     ledger: &Path,
     id: PurchaseId,
@@ -155,7 +155,6 @@ pub(super) fn keep_unparsable(
     Ok(path)
 }
 
-/// Drops those whose time has come, and the oldest of too many.
 pub(super) fn purge_unparsable(ledger: &Path, now: Duration) -> io::Result<()> {
     let entries = match fs::read_dir(with_suffix(ledger, UNPARSABLE_SUFFIX)) {
         Ok(entries) => entries,
@@ -167,7 +166,7 @@ pub(super) fn purge_unparsable(ledger: &Path, now: Duration) -> io::Result<()> {
         let entry = entry?;
         match file_details(&entry, now) {
             Ok(Some(file)) => kept.push(file),
-            // Somebody else put it there, and may want it back.
+            // Not ours.
             Ok(None) => {}
             Err(error) => warn_not_removed(&entry.path(), &error),
         }
@@ -189,10 +188,10 @@ pub(super) fn purge_unparsable(ledger: &Path, now: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Its age, its size and where it is; none for what no file of ours can be.
+/// Returns age, size and path; `None` for anything that is not a file of ours.
 fn file_details(entry: &DirEntry, now: Duration) -> io::Result<Option<(Duration, u64, PathBuf)>> {
     let about = match entry.metadata() {
-        // It went meanwhile.
+        // Deleted meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         about => about?,
     };
@@ -200,9 +199,8 @@ fn file_details(entry: &DirEntry, now: Duration) -> io::Result<Option<(Duration,
     Ok(about.is_file().then(|| (age, about.len(), entry.path())))
 }
 
-/// One is no reason to keep the others.
 fn warn_not_removed(path: &Path, error: &io::Error) {
-    warn!(file = %path.display(), %error, "a reply that could not be read could not be forgotten");
+    warn!(file = %path.display(), %error, "failed to delete unparsable reply");
 }
 
 #[cfg(test)]
@@ -220,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_kept_for_a_day_for_its_owner_alone() {
+    fn unparsable_reply_is_kept_for_a_day_for_its_owner_only() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = folder.path().join("ledger.db");
         let (first, second) = (PurchaseId::new(), PurchaseId::new());
@@ -238,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_of_ours_keeps_none_of_the_others() {
+    fn foreign_entries_do_not_block_deletion() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = folder.path().join("ledger.db");
         keep_unparsable(&ledger, PurchaseId::new(), b"x", Duration::ZERO).unwrap();
@@ -251,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_when_there_are_too_many_bytes() {
+    fn oldest_files_are_deleted_beyond_the_byte_limit() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = folder.path().join("ledger.db");
         let large = vec![0; usize::try_from(MAX_UNPARSABLE_BYTES / 4).unwrap()];

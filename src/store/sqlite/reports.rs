@@ -1,4 +1,4 @@
-//! What reports and reconciliation read of the purchases, checkpoints, and the account's keys.
+//! Queries for reports and reconciliation: purchases, checkpoints, and the account's keys.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::store::{
     Snapshot, SpendRow, Unavailable,
 };
 
-/// Reports. They group within the file: a month of chats is read, but not held.
+/// Reports group rows in SQLite, so a month of chats is read but not held in memory.
 impl Store {
     pub async fn purchases_since(
         &self,
@@ -23,13 +23,13 @@ impl Store {
         let since = nanos(since);
         let read =
             move |file: &Connection| purchases(file, "WHERE at >= ? ORDER BY at, number", since);
-        self.run_report("rows", read).await
+        self.run_report("purchases_since", read).await
     }
 
     pub async fn unknown_purchases(&self, most: usize) -> Result<Vec<PurchaseRecord>, Unavailable> {
         let most = column::count(most);
         let which = "WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT ?";
-        self.run_report("unknown", move |file| purchases(file, which, most)).await
+        self.run_report("unknown_purchases", move |file| purchases(file, which, most)).await
     }
 
     pub async fn purchase(&self, id: PurchaseId) -> Result<Option<PurchaseRecord>, Unavailable> {
@@ -39,16 +39,28 @@ impl Store {
         self.run_report("purchase", read).await
     }
 
-    /// What `caller`, or everybody, has spent by caller, UTC day, service and model since a wall-clock time,
-    /// in this order, at most `most` rows; what was released counts nothing.
+    /// Returns spending since a wall-clock time by caller, UTC day, service and model, in this
+    /// order. `None` is all callers. Released purchases are left out.
     pub async fn spend(
         &self,
         caller: Option<String>,
         since: Duration,
         most: usize,
     ) -> Result<Vec<SpendRow>, Unavailable> {
-        self.run_report("spending", move |file| spend_rows(file, caller.as_deref(), since, most))
-            .await
+        self.spend_by_local_day(caller, since, 0, most).await
+    }
+
+    /// Returns the same by the days of a time zone; `utc_offset` is its distance from UTC in minutes.
+    pub async fn spend_by_local_day(
+        &self,
+        caller: Option<String>,
+        since: Duration,
+        utc_offset: i64,
+        most: usize,
+    ) -> Result<Vec<SpendRow>, Unavailable> {
+        let read =
+            move |file: &Connection| spend_rows(file, caller.as_deref(), since, utc_offset, most);
+        self.run_report("spend", read).await
     }
 }
 
@@ -56,19 +68,21 @@ fn spend_rows(
     connection: &Connection,
     caller: Option<&str>,
     since: Duration,
+    utc_offset: i64,
     most: usize,
 ) -> rusqlite::Result<Vec<SpendRow>> {
     let mut find = connection.prepare(
-        "SELECT caller, day, service, model, count(*),
+        "SELECT caller, (at + ?4) / 86400000000000 AS local_day, service, model, count(*),
                 coalesce(sum(cost_micros), 0),
                 sum(iif(state = 'unknown', price_micros, 0)),
                 sum(iif(state IN ('held', 'sent'), price_micros, 0))
          FROM purchases WHERE at >= ?1 AND state <> 'released' AND (?2 IS NULL OR caller = ?2)
-         GROUP BY caller, day, service, model ORDER BY caller, day, service, model
+         GROUP BY caller, local_day, service, model ORDER BY caller, local_day, service, model
          LIMIT ?3",
     )?;
     let most = column::count(most);
-    let groups = find.query_map(params![nanos(since), caller, most], |row| {
+    let ahead = utc_offset.saturating_mul(60_000_000_000);
+    let groups = find.query_map(params![nanos(since), caller, most, ahead], |row| {
         Ok(SpendRow {
             caller: row.get(0)?,
             day: row.get(1)?,
@@ -110,7 +124,7 @@ fn purchase(row: &rusqlite::Row<'_>) -> rusqlite::Result<PurchaseRecord> {
     })
 }
 
-/// A name that was damaged is no reason to show no money.
+/// A damaged name must not hide an amount.
 fn model(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<String> {
     Ok(String::from_utf8_lossy(row.get_ref(column)?.as_bytes()?).into_owned())
 }
@@ -118,26 +132,19 @@ fn model(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<String> {
 const MAX_CHECKPOINTS: i64 = 1_000;
 
 impl Store {
-    /// Notes what the gateway's books said, with the purchases that had begun and settled by then.
     pub async fn record_checkpoint(&self, snapshot: Snapshot) -> Result<(), Unavailable> {
-        let note = move |books: &Ledger| record_checkpoint(books, snapshot);
-        self.run(StoreOp::Other("check"), Durability::Buffered, note).await
+        self.query("record_checkpoint", move |ledger| record_checkpoint(ledger, snapshot)).await
     }
 
-    /// The latest checkpoint of this account that has a place among the purchases.
     pub async fn latest_checkpoint(&self) -> Result<Option<Checkpoint>, Unavailable> {
-        let find = |books: &Ledger| latest_checkpoint(&books.connection);
-        self.run(StoreOp::Other("last_check"), Durability::Buffered, find).await
+        self.query("latest_checkpoint", |ledger| latest_checkpoint(&ledger.connection)).await
     }
 
-    /// The latest snapshots, newest first, at most `most`, whichever account they are of.
     pub async fn latest_snapshots(&self, most: usize) -> Result<Vec<Snapshot>, Unavailable> {
-        let find = move |books: &Ledger| latest_snapshots(&books.connection, most);
-        self.run(StoreOp::Other("checks"), Durability::Buffered, find).await
+        self.query("latest_snapshots", move |ledger| latest_snapshots(&ledger.connection, most))
+            .await
     }
 
-    /// How many outcomes are unknown among the purchases after this number. It takes little memory,
-    /// however many there are.
     pub async fn unknown_after(&self, number: u64) -> Result<u64, Unavailable> {
         let count = "SELECT count(*) FROM purchases WHERE number > ? AND state = 'unknown'";
         let read = move |file: &Connection| {
@@ -146,9 +153,11 @@ impl Store {
         self.run_report("unknown_after", read).await
     }
 
-    /// In the order of their numbers: every purchase after `settled`; of the earlier ones those whose
-    /// outcome is unknown, and charged videos without a finished job whose end, or whose job's failure,
-    /// is later than `refundable` (wall-clock time since the Unix epoch).
+    /// Returns every purchase after `settled`, in order, and the earlier ones that may still
+    /// change.
+    ///
+    /// Those are unknown ones, and charged videos without a finished job whose end, or whose job's
+    /// failure, is later than `refundable` (wall-clock time since the Unix epoch).
     pub async fn evidence(
         &self,
         settled: u64,
@@ -157,22 +166,21 @@ impl Store {
         self.run_report("evidence", move |file| evidence(file, settled, refundable)).await
     }
 
-    /// Whether the account with these keys is the one that the ledger is about: none is noted yet, or
-    /// one id is noted. `keys` must not be empty.
+    /// Returns whether these key ids are the ledger's: none is recorded yet, or at least one is.
+    /// `keys` must not be empty.
     pub async fn check_account(
         &self,
         keys: Vec<String>,
         how: AccountCheck,
     ) -> Result<bool, Unavailable> {
         let clock = self.inner.clock.clone();
-        let compare = move |books: &Ledger| check_account(&books.connection, &keys, how, clock());
-        self.run(StoreOp::Other("recognise"), Durability::Synced, compare).await
+        let compare = move |ledger: &Ledger| check_account(&ledger.connection, &keys, how, clock());
+        self.run(StoreOp::Other("check_account"), Durability::Synced, compare).await
     }
 }
 
-/// Looks at the purchases since the last checkpoint only, and at all of them once in a ledger's life.
-fn record_checkpoint(books: &Ledger, snapshot: Snapshot) -> Result<(), StoreError> {
-    let connection = &books.connection;
+fn record_checkpoint(ledger: &Ledger, snapshot: Snapshot) -> Result<(), StoreError> {
+    let connection = &ledger.connection;
     let before = latest_checkpoint(connection)?.map_or(0, |before| before.settled_through);
     let settles = nanos(snapshot.at.saturating_sub(SETTLES_WITHIN));
     let (unsettled, number): (Option<i64>, i64) = connection.query_row(
@@ -201,8 +209,7 @@ fn record_checkpoint(books: &Ledger, snapshot: Snapshot) -> Result<(), StoreErro
     Ok(())
 }
 
-/// One without numbers is from an earlier version, or another account was found since: nothing is
-/// compared with it.
+/// Without numbers, a checkpoint is from an earlier version or another account, and is ignored.
 fn latest_checkpoint(connection: &Connection) -> Result<Option<Checkpoint>, StoreError> {
     let mut latest = connection.prepare_cached(
         "SELECT at, balance_cents, chats, chat_cents, spent_cents, settled, purchases FROM checks
@@ -286,7 +293,7 @@ fn check_account(
             "UPDATE checks SET settled = NULL, purchases = NULL WHERE purchases IS NOT NULL";
         connection.execute(unuse, [])?;
         if how == AccountCheck::Record {
-            // What it told of its rate limit is not true of the ledger's account.
+            // The rate limit may be the other account's.
             connection.execute("DELETE FROM rate_limit", [])?;
             return Ok(false);
         }

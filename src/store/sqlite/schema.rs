@@ -5,7 +5,7 @@ use rusqlite::Connection;
 /// Marks a SQLite file as ours: `toll`.
 pub(super) const APPLICATION: i64 = 0x746f_6c6c;
 
-/// What brings a file from one version to the next; the first starts from nothing.
+/// Each entry migrates a file to the next version; the first creates it.
 const MIGRATIONS: &[&str] = &["
     -- Money is in micro-dollars, moments are in nanoseconds since 1970-01-01 UTC.
     CREATE TABLE purchases (
@@ -248,9 +248,8 @@ pub(super) enum FileKind {
     Foreign,
 }
 
-/// Reads what kind of file it is, without changing it.
 pub(super) fn file_kind(connection: &Connection) -> rusqlite::Result<FileKind> {
-    // At one moment: another process may be making it just now.
+    // In one transaction: another process may be creating the file.
     let moment = connection.unchecked_transaction()?;
     let pragma = |name| moment.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (application, version) = (pragma("application_id")?, pragma("user_version")?);
@@ -261,7 +260,6 @@ pub(super) fn file_kind(connection: &Connection) -> rusqlite::Result<FileKind> {
     })
 }
 
-/// Brings a file to the newest version, in one transaction. Does nothing where it is there already.
 pub(super) fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
     apply_migrations(connection, MIGRATIONS)
 }

@@ -1,7 +1,7 @@
-//! Owns the connection: drains its queue into one transaction, commits, and only then answers.
+//! Owns the connection. Drains its queue into one transaction, commits it, and only then replies.
 //!
-//! Invariant: whoever is told that a step was done finds it done after a crash of this process; and
-//! after a power cut too, where it concerned a dear purchase.
+//! Invariant: a command that was reported as done survives a crash of this process. If it concerns
+//! an expensive purchase, it also survives a power failure.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -20,15 +20,12 @@ use super::{StoreError, file};
 use crate::clock;
 use crate::store::{PurchaseId, Unavailable};
 
-/// Whether verbs are answered; shared with the writer's thread.
 #[derive(Clone, Default)]
 pub(super) struct Admission {
     state: Arc<OnceLock<Result<(), Unavailable>>>,
-    /// Too many ends wait to be written: no purchase begins.
     pub(super) is_retry_queue_full: Arc<AtomicBool>,
-    /// Whoever opened it is gone.
     pub(super) stop: Arc<AtomicBool>,
-    /// Woken when purchases have ended.
+    /// Notified when purchases have ended.
     pub(super) ends: Arc<Notify>,
 }
 
@@ -49,7 +46,6 @@ impl Admission {
     }
 
     pub(super) fn open(&self) {
-        // Where it could not be opened, that stays so.
         let _ = self.state.set(Ok(()));
     }
 
@@ -58,21 +54,18 @@ impl Admission {
     }
 }
 
-/// Steps in one transaction: each waits for all, so there is a bound.
 const MAX_BATCH: usize = 256;
-/// Pages in the write-ahead log from which on it is copied into the file.
 const WAL_CHECKPOINT_PAGES: i32 = 1_000;
-/// How soon what nobody waits for is tried again after a fault.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
-/// How much of that may wait: beyond it no purchase begins, until half of it is done.
+/// Commands that may wait for a retry. Beyond it no purchase begins until half of them are done.
 const MAX_RETRIES: usize = 10_000;
-/// A fault is over when something was written, and nothing has failed for so long.
+/// A fault is over after a write, and this long without another fault.
 const RECOVERY_PERIOD: Duration = Duration::from_secs(10);
 const PAGE_BYTES: u64 = 4_096;
 
 pub(super) type CommandQueue = mpsc::Receiver<Box<dyn WriteCommand>>;
 
-/// How a transaction begins: a reader must not ask for the right to write.
+/// How transactions begin. A reader must not ask for the write lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpenMode {
     Write,
@@ -83,7 +76,7 @@ pub(super) enum OpenMode {
 pub(super) struct Writer {
     ledger: Ledger,
     mode: OpenMode,
-    /// What nobody waits for and a fault undid.
+    /// Notifications that a fault rolled back.
     retries: VecDeque<Box<dyn WriteCommand>>,
     next_retry: clock::Instant,
     wal_pages: Arc<AtomicI32>,
@@ -92,7 +85,7 @@ pub(super) struct Writer {
     is_synchronous: bool,
     broken: Option<Unavailable>,
     incident: Option<Incident>,
-    /// Given back after the connection is closed.
+    /// Released after the connection is closed.
     lock: Option<Lock>,
 }
 
@@ -103,21 +96,21 @@ struct Incident {
 
 impl Writer {
     pub(super) fn new(
-        mut books: Ledger,
+        mut ledger: Ledger,
         access: OpenMode,
         lock: Option<Lock>,
         admission: &Admission,
     ) -> rusqlite::Result<Self> {
         let (log_pages, has_written) = (Arc::<AtomicI32>::default(), Arc::<AtomicBool>::default());
         let (seen, written) = (Arc::clone(&log_pages), Arc::clone(&has_written));
-        // SQLite's own hook copies inside the commit, and hides it when that fails.
-        books.connection.wal_hook(Some(move |_: &mut Wal, pages| {
+        // SQLite's own hook copies inside the commit, and hides an error.
+        ledger.connection.wal_hook(Some(move |_: &mut Wal, pages| {
             seen.store(pages, Ordering::Relaxed);
             written.store(true, Ordering::Relaxed);
             Ok(())
         }))?;
         Ok(Self {
-            ledger: books,
+            ledger: ledger,
             mode: access,
             retries: VecDeque::new(),
             next_retry: clock::now(),
@@ -139,7 +132,7 @@ impl Writer {
         self.close();
     }
 
-    /// Runs one step where it is asked for; before it, what an earlier fault undid.
+    /// Runs one command on the caller's thread, after any retries that are due.
     pub(super) fn run_inline(&mut self, step: Box<dyn WriteCommand>) {
         if !self.retries.is_empty() && self.next_retry <= clock::now() {
             let again = self.retries.drain(..).collect();
@@ -149,26 +142,26 @@ impl Writer {
         self.checkpoint_wal();
     }
 
-    /// Writes what a fault undid, and leaves the file as the next server is to find it.
+    /// Writes what still waits for a retry, and closes the ledger cleanly.
     pub(super) fn close(mut self) {
         let last = self.retries.drain(..).collect();
         self.process(last);
         if !self.retries.is_empty() {
-            tracing::error!(lost = self.retries.len(), "the ledger could not write its last steps");
+            tracing::error!(lost = self.retries.len(), "ledger lost commands at shutdown");
         } else if self.broken.is_none() && self.lock.is_some() {
-            // Somebody else may have the file open, and then closing it would leave the log as it is.
+            // If another process has the file open, closing it would leave the log as it is.
             self.truncate_wal();
             self.lock.iter_mut().for_each(Lock::mark_clean);
         }
     }
 
-    /// Whatever is queued; or, when its time has come, what a fault undid. These are not mixed, so that
-    /// what failed once makes nobody wait.
+    /// Returns queued commands, or the retries if they are due. The two are not mixed, so that a
+    /// failing command delays no other.
     fn next_batch(&mut self, queue: &CommandQueue) -> Option<Vec<Box<dyn WriteCommand>>> {
         let first = if self.retries.is_empty() {
             queue.recv().ok()?
         } else if self.next_retry <= clock::now() {
-            // First, or a busy queue would keep it waiting for ever.
+            // Retries first, or a busy queue would delay them for ever.
             return Some(self.retries.drain(..).collect());
         } else {
             let pause = self.next_retry.saturating_duration_since(clock::now());
@@ -183,7 +176,7 @@ impl Writer {
         Some(iter::once(first).chain(queue.try_iter().take(MAX_BATCH - 1)).collect())
     }
 
-    /// Where there is no room for all together, there may be for some alone.
+    /// If the disk is too full for the batch, some commands may still fit alone.
     fn process(&mut self, mut batch: Vec<Box<dyn WriteCommand>>) {
         match self.commit(&mut batch) {
             Err(StoreError::DiskFull(_)) if batch.len() > 1 => {
@@ -213,17 +206,18 @@ impl Writer {
         self.limit_retries();
     }
 
-    /// What is under way may still add to the list, but nothing new begins: so it is bounded, and loses nothing.
+    /// Running purchases may still add to the list, but no new one begins. So it is bounded, and
+    /// loses nothing.
     fn limit_retries(&self) {
         let waiting = self.retries.len();
         if waiting >= MAX_RETRIES
             && !self.admission.is_retry_queue_full.swap(true, Ordering::Relaxed)
         {
-            tracing::error!(waiting, "ledger retry list is full: no purchase begins");
+            tracing::error!(waiting, "ledger retry queue full; purchases blocked");
         } else if waiting <= MAX_RETRIES / 2
             && self.admission.is_retry_queue_full.swap(false, Ordering::Relaxed)
         {
-            tracing::info!(waiting, "ledger retry list has room again");
+            tracing::info!(waiting, "ledger retry queue drained; purchases resumed");
         }
     }
 
@@ -231,7 +225,7 @@ impl Writer {
         &self.ledger.connection
     }
 
-    /// All steps in one transaction; a step that fails is undone alone.
+    /// Runs all commands in one transaction. A command that fails is rolled back alone.
     fn commit(&mut self, batch: &mut [Box<dyn WriteCommand>]) -> Result<(), StoreError> {
         if let Some(why) = &self.broken {
             return Err(StoreError::Permanent(why.clone()));
@@ -240,7 +234,7 @@ impl Writer {
         let connection = &self.ledger.connection;
         execute(connection, if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" })?;
         let done = match batch {
-            // With nothing beside it, the whole transaction is undone.
+            // A single command needs no savepoint: the whole transaction is rolled back.
             [step] => step.run(&self.ledger),
             _ => {
                 batch.iter_mut().try_for_each(|step| run_in_savepoint(&self.ledger, step.as_mut()))
@@ -261,13 +255,11 @@ impl Writer {
         done
     }
 
-    /// What the lock file has to say of the ledger, and the log of faults.
     fn committed(&mut self, latest: Option<i64>) {
         if let (Some(latest), Some(lock)) = (latest, &mut self.lock)
             && let Err(error) = lock.write_latest(latest)
         {
-            let why =
-                format!("the number of a purchase could not be noted in the lock file: {error}");
+            let why = format!("failed to write the purchase number to the lock file: {error}");
             self.log_fault(&StoreError::Permanent(Unavailable(why.into())));
         }
         if let Some(fault) = self.ledger.step_error.take() {
@@ -281,11 +273,11 @@ impl Writer {
             && self.incident.as_ref().is_some_and(|it| it.latest.elapsed() >= RECOVERY_PERIOD)
         {
             self.incident = None;
-            tracing::info!("ledger writes again");
+            tracing::info!("ledger writes recovered");
         }
     }
 
-    /// Sets whether the commit waits until the disk has it; that cannot change within a transaction.
+    /// Sets whether the commit waits for the disk. That cannot change within a transaction.
     fn set_synchronous(&mut self, batch: &[Box<dyn WriteCommand>]) -> Result<(), StoreError> {
         if self.mode == OpenMode::Memory {
             return Ok(());
@@ -306,14 +298,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Copies the write-ahead log into the file between batches, so that no commit waits for it and a
-    /// failure is seen.
+    /// Copies the write-ahead log into the file between batches. No commit waits for it, and an
+    /// error is seen.
     fn checkpoint_wal(&mut self) {
         if self.broken.is_some() || self.wal_pages.load(Ordering::Relaxed) < WAL_CHECKPOINT_PAGES {
             return;
         }
         match self.ledger.connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE) {
-            // Somebody still reads what is in it: tried again after the next batch.
+            // A reader still needs some pages: retried after the next batch.
             Ok((pages, copied)) if copied < pages => {}
             Ok((pages, _)) => {
                 self.wal_pages.store(0, Ordering::Relaxed);
@@ -328,8 +320,8 @@ impl Writer {
         }
     }
 
-    /// Gives back the room of a log that a long reader made grow. Where somebody reads just now, the next
-    /// writer cuts it: `journal_size_limit`.
+    /// Frees the space of a log that grew during a long read. If a reader is active, the next
+    /// writer truncates it: `journal_size_limit`.
     fn truncate_wal(&self) {
         let connection = &self.ledger.connection;
         let cut = || {
@@ -339,11 +331,11 @@ impl Writer {
             cut
         };
         if let Err(error) = cut() {
-            tracing::debug!(%error, "ledger log was not cut");
+            tracing::debug!(%error, "ledger write-ahead log not truncated");
         }
     }
 
-    /// One line when writing begins to fail, or fails for another reason; one when it is over.
+    /// Logs the first fault of a kind, until it is over.
     fn log_fault(&mut self, fault: &StoreError) {
         match fault {
             StoreError::Transient(why) | StoreError::DiskFull(why) => {
@@ -354,12 +346,12 @@ impl Writer {
                     return;
                 }
                 match is_room {
-                    true => tracing::error!(%why, "ledger disk is full"),
+                    true => tracing::error!(%why, "ledger disk full"),
                     false => tracing::error!(%why, "ledger write failed"),
                 }
             }
             StoreError::Permanent(why) if self.broken.is_none() => {
-                tracing::error!(%why, "the ledger writes nothing more until a restart");
+                tracing::error!(%why, "ledger failed; nothing is written until a restart");
                 self.broken = Some(why.clone());
             }
             StoreError::Permanent(_) => {}
@@ -367,22 +359,22 @@ impl Writer {
     }
 }
 
-/// Runs a step so that, if it fails, only that step is undone. An error is one of the whole batch.
-fn run_in_savepoint(books: &Ledger, step: &mut dyn WriteCommand) -> Result<(), StoreError> {
-    let connection = &books.connection;
+/// Runs a command in a savepoint. An error means that the whole batch failed.
+fn run_in_savepoint(ledger: &Ledger, step: &mut dyn WriteCommand) -> Result<(), StoreError> {
+    let connection = &ledger.connection;
     execute(connection, "SAVEPOINT step")?;
-    match step.run(books) {
+    match step.run(ledger) {
         Ok(()) => execute(connection, "RELEASE step"),
         Err(fault) => {
-            books.replies.invalidate();
-            // Some faults make SQLite undo the whole transaction.
+            ledger.replies.invalidate();
+            // Some errors make SQLite roll back the whole transaction.
             if matches!(fault, StoreError::Permanent(_)) || connection.is_autocommit() {
                 return Err(fault);
             }
             execute(connection, "ROLLBACK TO step")?;
             execute(connection, "RELEASE step")?;
             step.failed(fault.unavailable());
-            books.step_error.set(Some(fault));
+            ledger.step_error.set(Some(fault));
             Ok(())
         }
     }
@@ -393,26 +385,22 @@ fn execute(connection: &Connection, statement: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Whether a commit has to wait for the disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Durability {
     Buffered,
     Synced,
-    /// As dear as that purchase.
     OfPurchase(PurchaseId),
 }
 
-/// Something to be done inside a transaction. It may be run again when that was rolled back.
+/// Work inside a transaction. It may run again after a rollback.
 pub(super) trait WriteCommand: Send {
     fn durability(&self) -> Durability;
 
-    fn run(&mut self, books: &Ledger) -> Result<(), StoreError>;
+    fn run(&mut self, ledger: &Ledger) -> Result<(), StoreError>;
 
-    /// It alone was undone.
     fn failed(&mut self, why: Unavailable);
 
-    /// Tells whoever waits, after the commit or what went wrong with it; gives back what nobody waits
-    /// for and has to be tried again.
+    /// Replies after the commit or the fault. Returns the command if it has to be retried.
     fn answer(self: Box<Self>, fault: Option<&Unavailable>) -> Option<Box<dyn WriteCommand>>;
 }
 
@@ -422,11 +410,10 @@ struct Task<T, F> {
     weight: Durability,
     work: F,
     outcome: Option<Answer<T>>,
-    /// Whoever waits.
     answer: Option<oneshot::Sender<Answer<T>>>,
 }
 
-/// A step that somebody waits for.
+/// A command whose caller waits for a reply.
 pub(super) fn request<T: Send + 'static>(
     weight: Durability,
     work: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
@@ -435,7 +422,7 @@ pub(super) fn request<T: Send + 'static>(
     (Box::new(Task { weight, work, outcome: None, answer: Some(answer) }), answered)
 }
 
-/// A step that nobody waits for.
+/// A command without a reply. It is retried until it succeeds.
 pub(super) fn notification(
     weight: Durability,
     work: impl FnMut(&Ledger) -> Result<(), StoreError> + Send + 'static,
@@ -452,8 +439,8 @@ where
         self.weight
     }
 
-    fn run(&mut self, books: &Ledger) -> Result<(), StoreError> {
-        self.outcome = Some(Ok((self.work)(books)?));
+    fn run(&mut self, ledger: &Ledger) -> Result<(), StoreError> {
+        self.outcome = Some(Ok((self.work)(ledger)?));
         Ok(())
     }
 
@@ -462,14 +449,14 @@ where
     }
 
     fn answer(mut self: Box<Self>, fault: Option<&Unavailable>) -> Option<Box<dyn WriteCommand>> {
-        let undone = || Err(Unavailable("the step was not reached".into()));
+        let undone = || Err(Unavailable("the command was not run".into()));
         let outcome = match fault {
             Some(why) => Err(why.clone()),
             None => self.outcome.take().unwrap_or_else(undone),
         };
         match self.answer.take() {
             Some(answer) => {
-                // Whoever asked may have gone; a purchase that is left so is settled by its own guard.
+                // The caller may be gone; its purchase is settled by its own guard.
                 let _ = answer.send(outcome);
                 None
             }

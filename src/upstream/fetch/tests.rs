@@ -35,7 +35,7 @@ async fn answered(answer: &str) -> io::Result<FetchedDocument> {
 }
 
 #[tokio::test]
-async fn a_document_is_asked_for_plainly_and_read_whole() {
+async fn document_is_fetched_without_credentials() {
     let answer =
         "HTTP/1.1 200 OK\r\nCache-Control: max-age=7\r\nContent-Length: 10\r\n\r\n0123456789";
     let (address, seen) = server(answer.as_bytes().to_vec(), false).await;
@@ -51,15 +51,15 @@ async fn a_document_is_asked_for_plainly_and_read_whole() {
 }
 
 #[tokio::test]
-async fn what_is_no_whole_plain_document_is_none() {
+async fn invalid_document_is_an_error() {
     let why = async |answer: &str| answered(answer).await.expect_err(answer).to_string();
     let redirect =
         "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n";
-    assert_eq!(why(redirect).await, "the answer was 302 Found");
+    assert_eq!(why(redirect).await, "the server returned 302 Found");
     let broken = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 2\r\n\r\n{}";
-    assert_eq!(why(broken).await, "the answer was 500 Internal Server Error");
+    assert_eq!(why(broken).await, "the server returned 500 Internal Server Error");
     let encoded = "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx";
-    assert_eq!(why(encoded).await, "the reply is encoded");
+    assert_eq!(why(encoded).await, "the reply has a content encoding");
     let cut = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n0123";
     assert!(why(cut).await.starts_with("the connection was lost: "));
     let large = "HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n01234567890";
@@ -71,13 +71,13 @@ async fn what_is_no_whole_plain_document_is_none() {
 }
 
 #[tokio::test]
-async fn a_server_that_stalls_is_given_up_and_one_that_is_gone_is_unreachable() {
+async fn stalled_server_times_out_and_missing_one_is_unreachable() {
     let soon = Duration::from_millis(50);
     for answer in ["", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n0123"] {
         let (address, _seen) = server(answer.as_bytes().to_vec(), false).await;
         let fetched = fetch_document(&address, 10, soon).await;
         let error = fetched.expect_err(answer);
-        assert_eq!(error.to_string(), "no whole reply within 50ms");
+        assert_eq!(error.to_string(), "no complete reply within 50ms");
     }
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let gone = format!("http://{}/", listener.local_addr().expect("bound"));
@@ -87,7 +87,7 @@ async fn a_server_that_stalls_is_given_up_and_one_that_is_gone_is_unreachable() 
 }
 
 #[test]
-fn how_long_it_may_be_kept_is_read_from_cache_control() {
+fn max_age_is_read_from_cache_control() {
     for (said, seconds) in [
         (&["max-age=300"][..], Some(300)),
         (&["public, max-age=300, must-revalidate"], Some(300)),
@@ -102,7 +102,7 @@ fn how_long_it_may_be_kept_is_read_from_cache_control() {
     ] {
         let headers: HeaderMap =
             said.iter().map(|said| (CACHE_CONTROL, HeaderValue::from_static(said))).collect();
-        assert_eq!(fresh_for(&headers), seconds.map(Duration::from_secs), "{said:?}");
+        assert_eq!(max_age(&headers), seconds.map(Duration::from_secs), "{said:?}");
     }
 }
 

@@ -1,8 +1,7 @@
-//! Those who wait: caller by caller in turns, so that who asks often waits behind who asks rarely; and the
-//! pace at which polls go.
+//! Queues in which callers take turns, and the pace of polls.
 //!
-//! Slots that are taken at one moment come free at one moment, too. So polls are spread over the
-//! window: what purchases are expected to leave of the limit, evenly.
+//! Slots taken at once come free at once. So polls are spread evenly over the period, within what
+//! purchases are expected to leave.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,14 +9,14 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// One place in so many is kept from polls.
-const RESERVED: usize = 10;
-/// A limit so small has none to keep.
-const TOO_SMALL_FOR_A_RESERVE: usize = 5;
-/// Clocks never agree: the window is taken to be longer by one part in so many.
-const CLOCKS_AGREE_TO: u32 = 1_000;
+/// One slot in this many is kept from polls.
+const RESERVE_DIVISOR: usize = 10;
+/// Smaller limits keep none.
+const MIN_TO_RESERVE: usize = 5;
+/// The period is lengthened by this fraction, because the gateway's clock may run differently.
+const CLOCK_DRIFT_DIVISOR: u32 = 1_000;
 
-/// So many requests in any window so long.
+/// At most `requests` in any interval of `period`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestLimit {
     pub(super) requests: usize,
@@ -25,12 +24,12 @@ pub(super) struct RequestLimit {
 }
 
 impl RequestLimit {
-    /// How long after its reply a place is free again.
+    /// How long after its reply a request still occupies its slot.
     pub(super) fn slot_lifetime(self) -> Duration {
-        self.period + self.period / CLOCKS_AGREE_TO
+        self.period + self.period / CLOCK_DRIFT_DIVISOR
     }
 
-    /// Whichever allows fewer requests in the long run.
+    /// Returns the limit that allows fewer requests in the long run.
     pub(super) fn stricter(self, other: Self) -> Self {
         let nanos = |limit: Self| limit.period.as_nanos();
         let count = |limit: Self| u128::try_from(limit.requests).unwrap_or(u128::MAX);
@@ -39,18 +38,18 @@ impl RequestLimit {
         if ours <= theirs { self } else { other }
     }
 
-    /// The last places, which no poll takes from a purchase.
+    /// Returns the number of slots that polls leave to purchases.
     pub(super) fn kept_from_polls(self) -> usize {
-        if self.requests < TOO_SMALL_FOR_A_RESERVE { 0 } else { self.requests.div_ceil(RESERVED) }
+        if self.requests < MIN_TO_RESERVE { 0 } else { self.requests.div_ceil(RESERVE_DIVISOR) }
     }
 }
 
-/// Each caller has a line of its own; the callers take turns.
+/// One FIFO queue per caller; the callers take turns.
 #[derive(Debug, Default)]
 pub(super) struct FairQueue(VecDeque<(Arc<str>, VecDeque<u64>)>);
 
 impl FairQueue {
-    /// `again` puts it before all others.
+    /// `again` puts it first.
     pub(super) fn push(&mut self, caller: &Arc<str>, number: u64, again: bool) {
         match (self.0.iter_mut().find(|(one, _)| one == caller), again) {
             (Some((_, own)), true) => own.push_front(number),
@@ -60,7 +59,7 @@ impl FairQueue {
         }
     }
 
-    /// `false` where it does not wait here.
+    /// Returns `false` if it was not queued.
     pub(super) fn remove(&mut self, caller: &Arc<str>, number: u64) -> bool {
         let Some(turn) = self.0.iter().position(|(one, _)| one == caller) else { return false };
         let own = &mut self.0[turn].1;
@@ -72,7 +71,7 @@ impl FairQueue {
         true
     }
 
-    /// Whose turn it is; its caller goes to the end.
+    /// Takes the next ticket, and moves its caller to the end.
     pub(super) fn pop(&mut self) -> Option<u64> {
         let (caller, mut own) = self.0.pop_front()?;
         let number = own.pop_front();
@@ -82,7 +81,7 @@ impl FairQueue {
         number
     }
 
-    /// How many go before one more of this caller.
+    /// Returns how many tickets would be served before a new one of this caller.
     pub(super) fn position(&self, caller: &str) -> usize {
         let own = self.0.iter().find(|(one, _)| **one == *caller).map_or(0, |(_, own)| own.len());
         self.0.iter().map(|(_, theirs)| theirs.len().min(own + 1)).sum()
@@ -97,21 +96,18 @@ impl FairQueue {
     }
 }
 
-/// While unwatched jobs wait, so many polls of watched jobs go before one of theirs does.
 const WATCHED_PER_UNWATCHED: usize = 9;
-/// A burst of purchases shows in the last part of a window, one in so many.
+/// Purchases of the last period are also counted over its last fraction, to detect a burst.
 const RECENT: u32 = 2;
 
-/// Polls that wait for a slot.
 #[derive(Debug, Default)]
 pub(super) struct PollQueue {
     pub(super) watched: FairQueue,
     pub(super) unwatched: FairQueue,
-    /// Polls of watched jobs that went while unwatched ones waited.
+    /// Polls of watched jobs since the last one of an unwatched job.
     passed_over: usize,
-    /// When purchases were granted in the last window, the earliest first.
+    /// Grants of the last period, earliest first.
     purchases: VecDeque<Instant>,
-    /// When the last poll was granted.
     last: Option<Instant>,
 }
 
@@ -124,7 +120,7 @@ impl PollQueue {
         self.watched.is_empty() && self.unwatched.is_empty()
     }
 
-    /// Takes the next one, which goes now. Watched jobs come first, except for every tenth poll.
+    /// Takes the next poll. Watched jobs come first, except for every tenth poll.
     pub(super) fn pop(&mut self, now: Instant) -> Option<u64> {
         self.last = Some(now);
         let is_turn = self.passed_over >= WATCHED_PER_UNWATCHED && !self.unwatched.is_empty();
@@ -136,31 +132,29 @@ impl PollQueue {
         self.watched.pop()
     }
 
-    /// A purchase goes now.
     pub(super) fn record_purchase(&mut self, limit: RequestLimit, now: Instant) {
-        let spacing = limit.slot_lifetime();
-        // If there are as many as the limit, nothing is left for polls: more need not be counted.
+        let lifetime = limit.slot_lifetime();
         while self.purchases.len() >= limit.requests.max(1)
-            || self.purchases.front().is_some_and(|at| *at + spacing <= now)
+            || self.purchases.front().is_some_and(|at| *at + lifetime <= now)
         {
             self.purchases.pop_front();
         }
         self.purchases.push_back(now);
     }
 
-    /// When the pace lets the next poll go: what is left of the next window, evenly. The window may bring
-    /// as many purchases as the last one, or come at the rate of its last part if that is higher.
+    /// Returns when the next poll may be sent. The next period is expected to bring as many
+    /// purchases as the last one, or as its last fraction if that rate is higher.
     pub(super) fn next_due(&self, limit: RequestLimit, now: Instant) -> Instant {
         let [whole, part] = spans(limit).map(|span| {
             self.purchases.len() - self.purchases.partition_point(|at| *at + span <= now)
         });
         let expected = whole.max(part.saturating_mul(RECENT as usize));
         let left = limit.requests.saturating_sub(expected).max(1);
-        let gap = limit.slot_lifetime() / u32::try_from(left).unwrap_or(u32::MAX);
-        self.last.map_or(now, |last| last + gap)
+        let interval = limit.slot_lifetime() / u32::try_from(left).unwrap_or(u32::MAX);
+        self.last.map_or(now, |last| last + interval)
     }
 
-    /// The moments at which [`next_due`](Self::due) is reached or changes, while polls wait for it.
+    /// Returns the times at which the pace may allow a poll.
     pub(super) fn changes(
         &self,
         limit: RequestLimit,

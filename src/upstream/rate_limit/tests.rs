@@ -19,9 +19,9 @@ mod polls;
 const SECOND: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
-fn setting(requests: u32, seconds: u64) -> config::RateLimitConfig {
+fn setting(requests: u32, seconds: u64) -> RateLimitConfig {
     let requests = NonZeroU32::new(requests).unwrap();
-    config::RateLimitConfig::Fixed { requests, period: Duration::from_secs(seconds) }
+    RateLimitConfig::Fixed { requests, period: Duration::from_secs(seconds) }
 }
 
 fn memory() -> Store {
@@ -106,7 +106,7 @@ fn retry_after(outcome: Result<GatewayReply, Error>) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_429_is_waited_out_but_not_for_ever() {
+async fn retry_after_429_gives_up_after_max_wait() {
     for (told, calls, seconds, honest) in [
         (Some(60), 1, 0, 60),
         (Some(6), 4, 18, 6),
@@ -130,7 +130,7 @@ async fn a_429_is_waited_out_but_not_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_ends_a_row_of_429s_that_tell_no_time() {
+async fn any_other_reply_resets_wait_after_429() {
     let gateway = Gateway::new(|number| match number % 2 {
         0 => Err(Error::Throttled { retry_after: None }),
         _ => Ok(reply()),
@@ -144,7 +144,7 @@ async fn an_answer_ends_a_row_of_429s_that_tell_no_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_429_nobody_else_asks_before_its_time_and_the_same_call_is_the_first_then() {
+async fn after_429_same_request_goes_first_and_others_wait() {
     let gateway = Gateway::new(|number| match number {
         0 => Err(Error::Throttled { retry_after: Some(3 * SECOND) }),
         _ => Ok(reply()),
@@ -163,7 +163,7 @@ async fn after_a_429_nobody_else_asks_before_its_time_and_the_same_call_is_the_f
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_cannot_be_served_in_time_is_told_at_once_and_succeeds_when_told() {
+async fn request_without_slot_in_time_fails_at_once_and_its_retry_succeeds() {
     let window = window(2, 60);
     let gateway = Gateway::new(|_| Ok(reply()));
     let start = clock::now();
@@ -179,7 +179,7 @@ async fn who_cannot_be_served_in_time_is_told_at_once_and_succeeds_when_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_in_vain_is_told_within_max_wait_and_succeeds_when_told() {
+async fn waiting_request_fails_within_max_wait_and_its_retry_succeeds() {
     // One place every nine seconds; two others are before the last.
     let window = window(1, 9);
     let gateway = Gateway::new(|_| Ok(reply()));
@@ -211,7 +211,7 @@ impl BeforeSend for Leaver {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_purchase_that_nobody_waits_for_leaves_the_queue() {
+async fn cancelled_purchase_leaves_queue() {
     let window = window(1, 15);
     let gateway = Gateway::new(|_| Ok(reply()));
     gateway.ask(&window, chat("a")).await.unwrap();
@@ -226,7 +226,7 @@ async fn a_purchase_that_nobody_waits_for_leaves_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_refuses_who_waits_and_leaves_alone_who_was_sent() {
+async fn shutdown_rejects_waiting_requests_and_keeps_sent_ones() {
     let shutdown = CancellationToken::new();
     let window = RateLimit::new(memory(), setting(1, 5), shutdown.clone());
     let gateway = Gateway::slow(4 * SECOND);
@@ -248,7 +248,7 @@ async fn a_shutdown_refuses_who_waits_and_leaves_alone_who_was_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_recorded_is_not_sent_and_takes_no_place() {
+async fn unrecorded_request_is_not_sent_and_takes_no_slot() {
     let log = Store::unusable("no disk");
     let window = RateLimit::new(log, setting(1, 60), CancellationToken::new());
     window.restore().await;
@@ -261,7 +261,7 @@ async fn what_cannot_be_recorded_is_not_sent_and_takes_no_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_never_left_takes_no_place_and_what_may_have_left_does() {
+async fn only_requests_that_may_have_been_sent_take_slots() {
     for (error, free) in [
         (Error::ClosedBeforeSend, 1),
         (Error::Unreachable(std::io::ErrorKind::ConnectionRefused.into()), 1),
@@ -281,7 +281,7 @@ async fn what_never_left_takes_no_place_and_what_may_have_left_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_dropped_takes_its_place_from_then_on_and_a_waiting_one_none() {
+async fn dropped_request_occupies_slot_and_dropped_waiter_does_not() {
     let window = window(1, 10);
     let gateway = Gateway::slow(60 * SECOND);
     let sent = timeout(3 * SECOND, gateway.ask(&window, chat("a")));
@@ -295,7 +295,7 @@ async fn a_call_that_is_dropped_takes_its_place_from_then_on_and_a_waiting_one_n
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_key_of_the_ring_takes_a_place_of_its_own() {
+async fn each_key_takes_its_own_slot() {
     let window = window(2, 60);
     let client = |attempt: Attempt| async move {
         Err::<GatewayReply, _>(Error::KeyRejected { key: attempt.key })
@@ -309,11 +309,11 @@ async fn each_key_of_the_ring_takes_a_place_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_restart_goes_on_with_the_log_and_a_clock_that_was_set_back_counts_from_now() {
+async fn restart_restores_log_even_if_clock_was_set_back() {
     let log = memory();
     let wall = clock::wall();
     for (ago, ahead) in [(90, 0), (50, 0), (10, 0), (0, 3_000)] {
-        let place = SlotId::new();
+        let place = SlotId::generate();
         let at = wall - Duration::from_secs(ago) + Duration::from_secs(ahead);
         clock::set_wall(Some(at));
         log.take_slot(place).await.unwrap();
@@ -352,7 +352,7 @@ impl StoreHook for SlowLog {
 async fn slow_ledger_frees_no_slot_early_after_a_restart() {
     let log = memory();
     clock::set_wall(Some(clock::wall()));
-    let place = SlotId::new();
+    let place = SlotId::generate();
     log.take_slot(place).await.unwrap();
     log.slot_replied(place);
     let log = log.with_hook(Arc::new(SlowLog(5 * SECOND)));
@@ -366,7 +366,7 @@ async fn slow_ledger_frees_no_slot_early_after_a_restart() {
 
 /// With real time: cores do not share a runtime.
 #[test]
-fn cores_share_one_window() {
+fn cores_share_one_rate_limit() {
     const LIMIT: usize = 10;
     let window = window(u32::try_from(LIMIT).unwrap(), 1);
     let gateway = Gateway::slow(Duration::from_millis(5));
@@ -401,7 +401,7 @@ fn cores_share_one_window() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_in_the_moment_of_its_grant_gives_its_place_back_once() {
+async fn waiter_dropped_during_grant_returns_slot_once() {
     let window = window(2, 60);
     let sleeper = Gateway::slow(50 * SECOND);
     let (one, two) = (sleeper.ask(&window, chat("a")), sleeper.ask(&window, chat("b")));
@@ -419,7 +419,7 @@ async fn who_leaves_in_the_moment_of_its_grant_gives_its_place_back_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_granted_a_place_in_its_last_moment_has_it() {
+async fn slot_granted_at_last_moment_is_used() {
     let window = window(1, 60);
     let sleeper = Gateway::slow(50 * SECOND);
     let late = async {

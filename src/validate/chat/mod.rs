@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::{MapAccess, SeqAccess};
 use serde_json::value::RawValue;
 
-use super::json::{self, Field, FromObject, FromValue, ObjectEntry, ValueSeed};
+use super::json::{self, Entry, Field, FromObject, FromValue, ValueSeed};
 use super::rule::{
     Faults, IgnoredFields, Rule, UnknownFields, blank, not_among, nul, unknown_model,
 };
@@ -22,13 +22,11 @@ use crate::problem::{INTERNAL, Problem};
 #[derive(Clone, Debug)]
 pub struct ChatRules {
     pub catalog: Arc<Catalog>,
-    /// `gateway.chat_fields`: optional fields that pass as they are written. `model` and `messages`
-    /// mean nothing here.
+    /// `gateway.chat_fields`: optional fields that are sent as written.
     pub fields: Vec<String>,
 }
 
-/// The order's body is `model`, `messages`, then the fields let through, by name. A field let through
-/// keeps its bytes (a number is not rounded, `null` stays), once it is known to be sound JSON.
+/// Writes `model`, `messages`, then the bytes of each allowed field, sorted by name.
 pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<Checked<Order>, Problem> {
     let mut draft = ChatDraft::<DraftMessage<'_>>::new(rules);
     json::read_object(payload, &mut draft)?;
@@ -49,10 +47,10 @@ pub(super) struct ChatDraft<'a, M> {
 impl<'a, M: IntoMessage<'a> + 'a> ChatDraft<'a, M> {
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/model", code: "required", check: |chat| chat.model.missing("which model answers") },
+        Rule { pointer: "/model", code: "required", check: |chat| chat.model.missing("the id of a chat model") },
         Rule { pointer: "/model", code: "wrong_type", check: |chat| chat.model.wrong_type() },
         Rule { pointer: "/model", code: "unknown_model", check: Self::unknown_model },
-        Rule { pointer: "/messages", code: "required", check: |chat| chat.messages.missing("what is said, as [{\"role\": \"user\", \"content\": \"…\"}]") },
+        Rule { pointer: "/messages", code: "required", check: |chat| chat.messages.missing("the conversation, as [{\"role\": \"user\", \"content\": \"…\"}]") },
         Rule { pointer: "/messages", code: "wrong_type", check: |chat| chat.messages.wrong_type() },
         Rule { pointer: "/messages", code: "empty", check: |chat| {
             (chat.messages.value()?.count == 0).then(|| "expected at least one message".to_owned())
@@ -76,26 +74,22 @@ impl<'a, M: IntoMessage<'a> + 'a> ChatDraft<'a, M> {
         }
         let known = catalog.chat.iter().map(|model| &*model.id);
         Some(match catalog.video_model(id) {
-            Some(row) => format!("{} makes videos: send it to {}", row.id, wire::VIDEO),
+            Some(row) => format!("{} is a video model: send it to {}", row.id, wire::VIDEO),
             None => unknown_model("chat", id, known),
         })
     }
 
-    /// The order, or every fault: its own, and then what was found `elsewhere`.
-    pub(super) fn finish(
-        mut self,
-        size: usize,
-        elsewhere: Faults,
-    ) -> Result<Checked<Order>, Problem> {
+    /// Returns the order, or all faults: those of this draft, then `others`.
+    pub(super) fn finish(mut self, size: usize, others: Faults) -> Result<Checked<Order>, Problem> {
         let mut faults = Faults::default();
         faults.check(Self::RULES, &self, &"");
         if let Field::Present(messages) = &mut self.messages {
             faults.append_at(&"", mem::take(&mut messages.faults));
         }
-        let further = self.rules.fields.iter().map(String::as_str);
-        let fields: Vec<_> = ["model", "messages"].into_iter().chain(further).collect();
+        let allowed = self.rules.fields.iter().map(String::as_str);
+        let fields: Vec<_> = ["model", "messages"].into_iter().chain(allowed).collect();
         faults.unknown_fields(&self.unknown, &fields, &"");
-        faults.append_at(&"", elsewhere);
+        faults.append_at(&"", others);
         let row = self.model.value().and_then(|id| self.rules.catalog.chat_model(id));
         let (true, Some(row), Field::Present(messages)) = (faults.is_empty(), row, self.messages)
         else {
@@ -114,7 +108,7 @@ impl<'a, M: IntoMessage<'a> + 'a> ChatDraft<'a, M> {
 }
 
 impl<'a> FromObject<'a> for ChatDraft<'a, DraftMessage<'a>> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "model" => entry.read_into(&mut self.model),
             "messages" => entry.read_into(&mut self.messages),
@@ -126,7 +120,7 @@ impl<'a> FromObject<'a> for ChatDraft<'a, DraftMessage<'a>> {
     }
 }
 
-/// The messages, judged one by one as they are read: a body full of faulty ones takes no memory.
+/// Checks messages as they are read, so that faulty ones take no memory.
 #[derive(Default)]
 pub(super) struct Messages<'a, M> {
     valid: Vec<Message<'a>>,
@@ -137,8 +131,8 @@ pub(super) struct Messages<'a, M> {
 }
 
 pub(super) trait IntoMessage<'a>: FromObject<'a> + Default {
-    /// The message in the gateway's words. Pointers of its faults count from the message.
-    fn translated(self, faults: &mut Faults, ignored: &mut IgnoredFields) -> DraftMessage<'a>;
+    /// Pushes faults with pointers relative to the message.
+    fn into_message(self, faults: &mut Faults, ignored: &mut IgnoredFields) -> DraftMessage<'a>;
 }
 
 impl<'a, M: IntoMessage<'a>> FromValue<'a> for Messages<'a, M> {
@@ -164,12 +158,12 @@ impl<'a, M: IntoMessage<'a>> Messages<'a, M> {
         if let Some(detail) = field.wrong_type() {
             self.faults.push(at, "wrong_type", detail);
         }
-        let Field::Present(said) = field else { return };
-        let mut of_dialect = Faults::default();
-        let message = said.translated(&mut of_dialect, &mut self.ignored);
+        let Field::Present(message) = field else { return };
+        let mut found = Faults::default();
+        let message = message.into_message(&mut found, &mut self.ignored);
         self.faults.check(DraftMessage::RULES, &message, &at);
         self.faults.unknown_fields(&message.unknown, &["role", "content"], &at);
-        self.faults.append_at(&at, of_dialect);
+        self.faults.append_at(&at, found);
         if let (true, Field::Present(role), Field::Present(content)) =
             (self.faults.is_empty(), message.role, message.content)
         {
@@ -178,7 +172,7 @@ impl<'a, M: IntoMessage<'a>> Messages<'a, M> {
     }
 }
 
-/// Guess: a message has no further fields (2.4), and the gateway refuses a blank one.
+/// Guess: a message has no other fields (2.4), and the gateway rejects a blank one.
 #[derive(Default)]
 pub(super) struct DraftMessage<'a> {
     pub(super) role: Field<Cow<'a, str>>,
@@ -189,21 +183,21 @@ pub(super) struct DraftMessage<'a> {
 impl<'a> DraftMessage<'a> {
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/role", code: "required", check: |said| said.role.missing("who speaks") },
-        Rule { pointer: "/role", code: "wrong_type", check: |said| said.role.wrong_type() },
-        Rule { pointer: "/role", code: "unknown_role", check: |said| not_among(said.role.value()?, ROLES) },
-        Rule { pointer: "/content", code: "required", check: |said| said.content.missing("what is said") },
-        Rule { pointer: "/content", code: "wrong_type", check: |said| said.content.wrong_type() },
-        Rule { pointer: "/content", code: "empty", check: |said| {
-            said.content.value()?.is_empty().then(|| "expected text; it is empty".to_owned())
+        Rule { pointer: "/role", code: "required", check: |message| message.role.missing("user, assistant or system") },
+        Rule { pointer: "/role", code: "wrong_type", check: |message| message.role.wrong_type() },
+        Rule { pointer: "/role", code: "unknown_role", check: |message| not_among(message.role.value()?, ROLES) },
+        Rule { pointer: "/content", code: "required", check: |message| message.content.missing("the text of the message") },
+        Rule { pointer: "/content", code: "wrong_type", check: |message| message.content.wrong_type() },
+        Rule { pointer: "/content", code: "empty", check: |message| {
+            message.content.value()?.is_empty().then(|| "expected text; it is empty".to_owned())
         } },
-        Rule { pointer: "/content", code: "blank", check: |said| blank(said.content.value()?) },
-        Rule { pointer: "/content", code: "nul_character", check: |said| nul(said.content.value()?) },
+        Rule { pointer: "/content", code: "blank", check: |message| blank(message.content.value()?) },
+        Rule { pointer: "/content", code: "nul_character", check: |message| nul(message.content.value()?) },
     ];
 }
 
 impl<'a> IntoMessage<'a> for DraftMessage<'a> {
-    fn translated(self, _: &mut Faults, _: &mut IgnoredFields) -> Self {
+    fn into_message(self, _: &mut Faults, _: &mut IgnoredFields) -> Self {
         self
     }
 }
@@ -211,7 +205,7 @@ impl<'a> IntoMessage<'a> for DraftMessage<'a> {
 impl<'a> FromObject<'a> for DraftMessage<'a> {
     const EXPECTED: &'static str = "an object with role and content";
 
-    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "role" => entry.read_into(&mut self.role),
             "content" => entry.read_into(&mut self.content),

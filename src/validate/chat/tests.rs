@@ -1,4 +1,4 @@
-//! Every rule of a chat, broken and mended.
+//! Every rule of a chat request, broken and kept.
 
 use proptest::prelude::*;
 
@@ -39,10 +39,10 @@ fn with_content(content: &str) -> String {
 }
 
 #[test]
-fn each_rule_can_be_broken_and_says_what_was_expected() {
+fn each_rule_reports_what_was_expected() {
     #[rustfmt::skip]
     let cases = [
-        (r#"{"messages":[{"role":"user","content":"hi"}]}"#.to_owned(), "/model", "required", "which model answers"),
+        (r#"{"messages":[{"role":"user","content":"hi"}]}"#.to_owned(), "/model", "required", "the id of a chat model"),
         (with_model("null"), "/model", "wrong_type", "expected a string, found null"),
         (with_model("7"), "/model", "wrong_type", "expected a string, found a number"),
         (with_model("[\"eta-5\"]"), "/model", "wrong_type", "expected a string, found an array"),
@@ -53,8 +53,8 @@ fn each_rule_can_be_broken_and_says_what_was_expected() {
         (with_model("\"eta-5\\u0000\""), "/model", "unknown_model", "there is no chat model `eta-5\\0`"),
         (with_model("\"alpha-sonnet-45\""), "/model", "unknown_model", "did you mean `alpha-sonnet-4.5`?"),
         (with_model("\"gpt-4o\""), "/model", "unknown_model", "iota-5 and eta-5"),
-        (with_model("\"video-b\""), "/model", "unknown_model", "video-b makes videos: send it to /api/v1/video"),
-        (r#"{"model":"eta-5"}"#.to_owned(), "/messages", "required", "what is said"),
+        (with_model("\"video-b\""), "/model", "unknown_model", "video-b is a video model: send it to /api/v1/video"),
+        (r#"{"model":"eta-5"}"#.to_owned(), "/messages", "required", "the conversation"),
         (with_messages("null"), "/messages", "wrong_type", "expected an array of messages, found null"),
         (with_messages("\"hi\""), "/messages", "wrong_type", "expected an array of messages, found a string"),
         (with_messages(r#"{"role":"user","content":"hi"}"#), "/messages", "wrong_type", "expected an array of messages, found an object"),
@@ -62,17 +62,17 @@ fn each_rule_can_be_broken_and_says_what_was_expected() {
         (with_messages("[null]"), "/messages/0", "wrong_type", "expected an object with role and content, found null"),
         (with_messages("[[\"user\",\"hi\"]]"), "/messages/0", "wrong_type", "expected an object with role and content, found an array"),
         (with_messages(r#"[{"role":"user","content":"a"},"b"]"#), "/messages/1", "wrong_type", "found a string"),
-        (with_messages(r#"[{"content":"hi"}]"#), "/messages/0/role", "required", "who speaks"),
+        (with_messages(r#"[{"content":"hi"}]"#), "/messages/0/role", "required", "user, assistant or system"),
         (with_messages(r#"[{"role":null,"content":"hi"}]"#), "/messages/0/role", "wrong_type", "expected a string, found null"),
         (with_messages(r#"[{"role":"tool","content":"hi"}]"#), "/messages/0/role", "unknown_role", "expected user, assistant or system, not `tool`"),
         (with_messages(r#"[{"role":"User","content":"hi"}]"#), "/messages/0/role", "unknown_role", "not `User`"),
         (with_messages(r#"[{"role":"","content":"hi"}]"#), "/messages/0/role", "unknown_role", "not ``"),
-        (with_messages(r#"[{"role":"user"}]"#), "/messages/0/content", "required", "what is said"),
+        (with_messages(r#"[{"role":"user"}]"#), "/messages/0/content", "required", "the text of the message"),
         (with_content("null"), "/messages/0/content", "wrong_type", "expected a string, found null"),
         (with_content(r#"[{"type":"text","text":"hi"}]"#), "/messages/0/content", "wrong_type", "expected a string, found an array"),
         (with_content("\"\""), "/messages/0/content", "empty", "it is empty"),
-        (with_content("\" \\n\\t\""), "/messages/0/content", "blank", "it holds only blanks"),
-        (with_content("\"\\ufeff\\u200b\\u3164\""), "/messages/0/content", "blank", "it holds only blanks"),
+        (with_content("\" \\n\\t\""), "/messages/0/content", "blank", "it is only whitespace"),
+        (with_content("\"\\ufeff\\u200b\\u3164\""), "/messages/0/content", "blank", "it is only whitespace"),
         (with_content("\"a\\u0000b\""), "/messages/0/content", "nul_character", "expected text without U+0000"),
         (with_messages(r#"[{"role":"user","content":"hi","name":"x"}]"#), "/messages/0/name", "unknown_field", "there is no field `name`; known: role, content"),
         (with_messages(r#"[{"role":"user","contents":"hi","content":"hi"}]"#), "/messages/0/contents", "unknown_field", "did you mean `content`?"),
@@ -91,7 +91,7 @@ fn each_rule_can_be_broken_and_says_what_was_expected() {
 }
 
 #[test]
-fn the_rows_of_the_tables_are_all_broken_somewhere() {
+fn every_rule_has_a_failing_case() {
     let payloads = [
         "{}".to_owned(),
         r#"{"model":1,"messages":1}"#.to_owned(),
@@ -119,7 +119,7 @@ fn the_rows_of_the_tables_are_all_broken_somewhere() {
 }
 
 #[test]
-fn all_faults_are_told_at_once() {
+fn all_faults_are_reported_at_once() {
     let payload = r#"{
         "temperature": 1, "modle": "eta-5",
         "messages": [
@@ -149,7 +149,7 @@ fn all_faults_are_told_at_once() {
 }
 
 #[test]
-fn a_flood_of_faults_is_cut_and_says_so() {
+fn fault_list_is_truncated_with_a_notice() {
     for (payload, last) in [
         (with_messages(&format!("[{}1]", "1,".repeat(63))), "/messages/63"),
         (with_messages(&format!("[{}1]", "1,".repeat(64))), ""),
@@ -168,7 +168,7 @@ fn a_flood_of_faults_is_cut_and_says_so() {
 }
 
 #[test]
-fn what_is_sent_is_the_request_written_anew() {
+fn request_is_reserialized_canonically() {
     #[rustfmt::skip]
     let cases = [
         (
@@ -190,7 +190,7 @@ fn what_is_sent_is_the_request_written_anew() {
 }
 
 #[test]
-fn fields_that_were_let_through_keep_their_bytes_and_come_by_name() {
+fn allowed_fields_keep_their_bytes_in_name_order() {
     let fields = ["top_p", "stop", "seed", "meta", "unused"];
     let message = r#"[{"role":"user","content":"hi"}]"#;
     let payload = format!(
@@ -208,7 +208,7 @@ fn fields_that_were_let_through_keep_their_bytes_and_come_by_name() {
 }
 
 #[test]
-fn fields_that_were_let_through_are_sound_json() {
+fn allowed_fields_must_be_valid_json() {
     let kept = |value: &str| {
         let payload = format!(
             "{{\"model\":\"eta-5\",\n\"messages\":[{{\"role\":\"user\",\"content\":\"hi\"}}],\n\"x\":{value}}}"
@@ -239,7 +239,7 @@ fn fields_that_were_let_through_are_sound_json() {
 }
 
 #[test]
-fn letting_a_known_field_through_changes_nothing() {
+fn allowing_a_known_field_has_no_effect() {
     let payload = with_content("\"hi\"");
     assert_eq!(sent(&payload, &["model", "messages", "role"]), payload);
     let broken = chat(with_model("7").as_bytes(), &rules(&["model"]));
@@ -247,7 +247,7 @@ fn letting_a_known_field_through_changes_nothing() {
 }
 
 #[test]
-fn the_price_is_that_of_the_model_that_is_sent() {
+fn price_is_that_of_the_chosen_model() {
     for model in &Catalog::published().chat {
         let payload = with_model(&format!("\"{}\"", model.id));
         let order = chat(payload.as_bytes(), &rules(&[])).expect(&payload).into_inner();
@@ -260,7 +260,7 @@ fn the_price_is_that_of_the_model_that_is_sent() {
 }
 
 #[test]
-fn a_model_that_an_operator_added_is_known() {
+fn model_added_in_settings_is_accepted() {
     use crate::contract::catalog::{ChatModel, Tier};
     let mut catalog = Catalog::published();
     let tier = Tier::Added(Usd::mills(9));
@@ -271,7 +271,7 @@ fn a_model_that_an_operator_added_is_known() {
 }
 
 #[test]
-fn an_order_shows_no_prompt_to_a_log() {
+fn debug_output_of_an_order_hides_the_prompt() {
     let order = chat(with_content("\"my secret\"").as_bytes(), &rules(&[])).unwrap();
     let shown = format!("{order:?}");
     assert!(
@@ -282,12 +282,12 @@ fn an_order_shows_no_prompt_to_a_log() {
 
 proptest! {
     #[test]
-    fn no_bytes_panic(payload: Vec<u8>) {
+    fn arbitrary_bytes_never_panic(payload: Vec<u8>) {
         let _ = chat(&payload, &rules(&["x"]));
     }
 
     #[test]
-    fn what_is_sent_is_the_same_order_again(
+    fn reserialized_order_validates_to_itself(
         said in prop::collection::vec((prop::sample::select(ROLES), any::<String>()), 0..5),
         seed in any::<i64>(),
     ) {
@@ -308,7 +308,7 @@ proptest! {
     }
 
     #[test]
-    fn one_bent_byte_passes_only_as_an_order_that_stands(at in 0usize..85, byte: u8) {
+    fn order_with_one_changed_byte_is_rejected_or_stable(at in 0usize..85, byte: u8) {
         let sound = r#"{"model":"eta-5","messages":[{"role":"user","content":"hi \u00e9"}],"x":[1.0,{"a":2}]}"#;
         let mut payload = sound.as_bytes().to_vec();
         payload[at] = byte;
@@ -319,7 +319,7 @@ proptest! {
 }
 
 #[test]
-fn where_faults_were_left_out_the_last_one_says_so() {
+fn last_fault_reports_a_truncated_list() {
     let unknown = |count: usize| {
         let fields: String = (0..count).map(|number| format!(r#","f{number}":1"#)).collect();
         faults(&with_model("\"eta-5\"").replace("]}", &format!("]{fields}}}")))

@@ -1,50 +1,48 @@
-//! Whether an address of a picture can be public, by its text alone (contract 2.5).
+//! Checks that a picture's URL is public, by its text alone (contract 2.5).
 //!
-//! The gateway fetches it, and a bad one is charged like a good one. Names are never resolved here: an
-//! answer would be stale by the time the gateway asks, and asking would tell others what runs where.
-//! A public name that points to a private address is therefore not caught.
+//! The gateway fetches the picture, and charges for a bad URL, too. Names are not resolved, because
+//! the gateway's own lookup may differ: a public name of a private address is not detected.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use url::{Host, Url};
 
-/// Guess: the contract names no limit; this is what common servers and browsers agree on.
+/// Guess: the contract names no limit; common servers and browsers agree on this.
 const MAX_LENGTH: usize = 2_048;
 
-/// The canonical form of a public http or https address, which is what is sent; or why `raw` is none.
+/// Returns the canonical form of a public URL, or what was expected instead.
 ///
-/// Guess: "public" (2.5) is every name with a dot that is not reserved for private networks, and every
-/// address that is routed globally, on any port.
+/// Guess: "public" (2.5) is every dotted name that is not reserved for private networks, and every
+/// globally routed address, on any port.
 pub fn image_url(raw: &str) -> Result<String, String> {
     if raw.len() > MAX_LENGTH {
         return Err(format!("expected at most {MAX_LENGTH} bytes, not {}", raw.len()));
     }
-    // The parser drops tabs and line ends and turns `\` into `/`: what it reads is not what was given.
+    // The parser would drop tabs and line breaks, and turn `\` into `/`.
     if raw.chars().any(|letter| letter <= ' ' || letter == '\u{7F}' || letter == '\\') {
-        return Err("expected an address without blanks, control characters and `\\`".to_owned());
+        return Err("expected a URL without spaces, control characters or `\\`".to_owned());
     }
     let is_web = |it: &str| ["http", "https"].iter().any(|known| it.eq_ignore_ascii_case(known));
     let (_, rest) = raw
         .split_once("://")
         .filter(|(scheme, _)| is_web(scheme))
-        .ok_or("expected an address that starts with http:// or https://")?;
+        .ok_or("expected a URL that starts with http:// or https://")?;
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     if authority.is_empty() {
         return Err("expected a host after the scheme".to_owned());
     }
     if authority.contains('@') {
-        return Err("expected an address without a user name".to_owned());
+        return Err("expected a URL without a user name".to_owned());
     }
-    let url = Url::parse(raw).map_err(|error| format!("expected an address: {error}"))?;
+    let url = Url::parse(raw).map_err(|error| format!("expected a URL: {error}"))?;
     let host = url.host().ok_or("expected a host after the scheme")?;
     check_host(&host)?;
     if url.as_str().len() > MAX_LENGTH {
-        return Err(format!("expected at most {MAX_LENGTH} bytes once it is percent-encoded"));
+        return Err(format!("expected at most {MAX_LENGTH} bytes when percent-encoded"));
     }
     Ok(url.into())
 }
 
-/// A network that is not public: its address, how many leading bits count, and what it is.
 type Network<A> = (A, u32, &'static str);
 
 #[rustfmt::skip]
@@ -53,7 +51,7 @@ const PRIVATE_V4: &[Network<Ipv4Addr>] = &[
     (Ipv4Addr::new(10, 0, 0, 0),        8, "private"),
     (Ipv4Addr::new(100, 64, 0, 0),     10, "carrier-grade NAT"),
     (Ipv4Addr::new(127, 0, 0, 0),       8, "loopback"),
-    (Ipv4Addr::new(168, 63, 129, 16),  32, "a cloud's own services"),
+    (Ipv4Addr::new(168, 63, 129, 16),  32, "a cloud platform's services"),
     (Ipv4Addr::new(169, 254, 0, 0),    16, "link-local"),
     (Ipv4Addr::new(172, 16, 0, 0),     12, "private"),
     (Ipv4Addr::new(192, 0, 0, 0),      24, "protocol assignments"),
@@ -67,8 +65,7 @@ const PRIVATE_V4: &[Network<Ipv4Addr>] = &[
     (Ipv4Addr::new(240, 0, 0, 0),       4, "reserved"),
 ];
 
-/// The first row that matches names the address; the last rows catch what lies outside of 2000::/3,
-/// where alone global addresses are given out.
+/// The first match names the address; the last rows cover all but 2000::/3, the global addresses.
 #[rustfmt::skip]
 const PRIVATE_V6: &[Network<Ipv6Addr>] = &[
     (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0),           128, "unspecified"),
@@ -91,7 +88,6 @@ const PRIVATE_V6: &[Network<Ipv6Addr>] = &[
     (Ipv6Addr::new(0x8000, 0, 0, 0, 0, 0, 0, 0),        1, "reserved"),
 ];
 
-/// Names that only mean something within some machine or network, and all names below them.
 #[rustfmt::skip]
 const PRIVATE_NAMES: &[&str] = &[
     "localhost", "localdomain", "local", "internal", "intranet", "intra", "private", "corp", "home", "lan", "svc", "consul",
@@ -108,7 +104,6 @@ fn check_host(host: &Host<&str>) -> Result<(), String> {
     }
 }
 
-/// `name` is lower-case ASCII: the parser made it so.
 fn check_name(name: &str) -> Result<(), String> {
     let bare = name.strip_suffix('.').unwrap_or(name);
     if !bare.contains('.') {
@@ -121,7 +116,7 @@ fn check_name(name: &str) -> Result<(), String> {
         bare.strip_suffix(**closed).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
     };
     PRIVATE_NAMES.iter().find(below).map_or(Ok(()), |closed| {
-        Err(format!("expected a public host: names in `{closed}` are known in private only"))
+        Err(format!("expected a public host: names under `{closed}` are private"))
     })
 }
 

@@ -1,4 +1,4 @@
-//! One table of addresses: what passes, in which form it is sent, and what does not.
+//! Accepted URLs with their canonical form, and rejected ones with the reason.
 
 use proptest::prelude::*;
 
@@ -45,18 +45,18 @@ const PASSES: &[(&str, &str)] = &[
 
 #[rustfmt::skip]
 const FAILS: &[(&str, &str)] = &[
-    // Blanks and what the parser would repair in silence.
+    // Whitespace, and what the parser would repair silently.
     ("", "starts with http:// or https://"),
-    (" https://example.com/", "without blanks"),
-    ("https://example.com/ ", "without blanks"),
-    ("https://example.com/a b", "without blanks"),
-    ("ht\ntp://example.com/", "without blanks"),
-    ("https://a\tb.com/", "without blanks"),
-    ("https://example.com/\r\nHost:x", "without blanks"),
-    ("https://example.com/\0", "without blanks"),
-    ("https://example.com/\u{7f}", "without blanks"),
-    ("https:\\\\example.com\\a", "without blanks"),
-    ("https://example.com\\@127.0.0.1/", "without blanks"),
+    (" https://example.com/", "without spaces"),
+    ("https://example.com/ ", "without spaces"),
+    ("https://example.com/a b", "without spaces"),
+    ("ht\ntp://example.com/", "without spaces"),
+    ("https://a\tb.com/", "without spaces"),
+    ("https://example.com/\r\nHost:x", "without spaces"),
+    ("https://example.com/\0", "without spaces"),
+    ("https://example.com/\u{7f}", "without spaces"),
+    ("https:\\\\example.com\\a", "without spaces"),
+    ("https://example.com\\@127.0.0.1/", "without spaces"),
     // Schemes.
     ("example.com/cat.png", "starts with http:// or https://"),
     ("//example.com/cat.png", "starts with http:// or https://"),
@@ -76,20 +76,20 @@ const FAILS: &[(&str, &str)] = &[
     ("https:///example.com/", "a host"),
     ("https://?a", "a host"),
     ("https://#a", "a host"),
-    ("https://:443/", "an address"),
+    ("https://:443/", "a URL"),
     ("https://user@example.com/", "without a user name"),
     ("https://user:secret@example.com/", "without a user name"),
     ("https://:secret@example.com/", "without a user name"),
     ("https://@example.com/", "without a user name"),
     ("https://good.com@127.0.0.1/", "without a user name"),
     ("https://127.0.0.1%2f@example.com/", "without a user name"),
-    ("https://example.com:99999/", "an address"),
-    ("https://example.com:x/", "an address"),
-    ("https://exa mple.com/", "without blanks"),
-    ("https://exa%20mple.com/", "an address"),
-    ("https://xn--a/", "an address"),
-    ("https://a%00b.com/", "an address"),
-    // IPv4, however it is written.
+    ("https://example.com:99999/", "a URL"),
+    ("https://example.com:x/", "a URL"),
+    ("https://exa mple.com/", "without spaces"),
+    ("https://exa%20mple.com/", "a URL"),
+    ("https://xn--a/", "a URL"),
+    ("https://a%00b.com/", "a URL"),
+    // IPv4 in every notation.
     ("http://127.0.0.1/", "loopback"),
     ("http://127.0.0.1./", "loopback"),
     ("http://127.1/", "loopback"),
@@ -114,7 +114,7 @@ const FAILS: &[(&str, &str)] = &[
     ("http://100.127.255.255/", "carrier-grade NAT"),
     ("http://100.100.100.200/", "carrier-grade NAT"),
     ("http://169.254.169.254/latest/meta-data", "link-local"),
-    ("http://168.63.129.16/", "a cloud's own services"),
+    ("http://168.63.129.16/", "a cloud platform's services"),
     ("http://192.0.0.192/", "protocol assignments"),
     ("http://192.0.2.1/", "documentation"),
     ("http://198.51.100.1/", "documentation"),
@@ -126,10 +126,10 @@ const FAILS: &[(&str, &str)] = &[
     ("http://239.255.255.255/", "multicast"),
     ("http://240.0.0.1/", "reserved"),
     ("http://255.255.255.255/", "reserved"),
-    ("http://256.1.1.1/", "an address"),
-    ("http://1.2.3.4.5/", "an address"),
-    ("http://example.1/", "an address"),
-    // IPv6 and the IPv4 hidden in it.
+    ("http://256.1.1.1/", "a URL"),
+    ("http://1.2.3.4.5/", "a URL"),
+    ("http://example.1/", "a URL"),
+    // IPv6, and IPv4 embedded in it.
     ("http://[::]/", "unspecified"),
     ("http://[::1]/", "loopback"),
     ("http://[0:0:0:0:0:0:0:1]/", "loopback"),
@@ -152,24 +152,24 @@ const FAILS: &[(&str, &str)] = &[
     ("http://[100::1]/", "reserved"),
     ("http://[5f00::1]/", "reserved"),
     ("http://[9000::1]/", "reserved"),
-    ("http://[fe80::1%25eth0]/", "an address"),
-    ("http://[fe80::1%eth0]/", "an address"),
-    ("http://[::1/", "an address"),
-    // Names that only mean something in private.
+    ("http://[fe80::1%25eth0]/", "a URL"),
+    ("http://[fe80::1%eth0]/", "a URL"),
+    ("http://[::1/", "a URL"),
+    // Private names.
     ("http://localhost/", "a name with a dot"),
     ("http://LOCALHOST./", "a name with a dot"),
     ("http://ⓛocalhost/", "a name with a dot"),
     ("http://metadata/", "a name with a dot"),
     ("http://intranet:8080/", "a name with a dot"),
-    ("http://x.localhost/", "known in private"),
-    ("http://x.localhost./", "known in private"),
-    ("http://printer.local/", "known in private"),
-    ("http://metadata.google.internal/", "known in private"),
-    ("http://metadata.google.internal./", "known in private"),
-    ("http://nas.home.arpa/", "known in private"),
-    ("http://home.arpa/", "known in private"),
-    ("http://router.lan/", "known in private"),
-    ("http://a.b.corp/", "known in private"),
+    ("http://x.localhost/", "are private"),
+    ("http://x.localhost./", "are private"),
+    ("http://printer.local/", "are private"),
+    ("http://metadata.google.internal/", "are private"),
+    ("http://metadata.google.internal./", "are private"),
+    ("http://nas.home.arpa/", "are private"),
+    ("http://home.arpa/", "are private"),
+    ("http://router.lan/", "are private"),
+    ("http://a.b.corp/", "are private"),
     ("http://kubernetes.default.svc/", "`svc`"),
     ("http://vault.service.consul/", "`consul`"),
     ("http://abcdefghij.onion/", "`onion`"),
@@ -187,7 +187,7 @@ const FAILS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn a_public_address_is_sent_in_its_canonical_form() {
+fn public_url_is_sent_in_canonical_form() {
     for (raw, canonical) in PASSES {
         assert_eq!(image_url(raw).as_deref(), Ok(*canonical), "{raw:?}");
         assert_eq!(image_url(canonical).as_deref(), Ok(*canonical), "{canonical:?}");
@@ -195,7 +195,7 @@ fn a_public_address_is_sent_in_its_canonical_form() {
 }
 
 #[test]
-fn any_other_address_is_refused_with_its_reason() {
+fn other_urls_are_rejected_with_a_reason() {
     for (raw, reason) in FAILS {
         match image_url(raw) {
             Ok(canonical) => panic!("{raw:?} passed as {canonical}"),
@@ -205,7 +205,7 @@ fn any_other_address_is_refused_with_its_reason() {
 }
 
 #[test]
-fn the_limit_holds_for_what_was_given_and_for_what_is_sent() {
+fn length_limit_applies_before_and_after_encoding() {
     let long = |length: usize| {
         let start = "https://example.com/";
         format!("{start}{}", "a".repeat(length - start.len()))
@@ -222,7 +222,7 @@ fn the_limit_holds_for_what_was_given_and_for_what_is_sent() {
 }
 
 #[test]
-fn a_name_may_be_as_long_as_names_are_and_no_longer() {
+fn host_name_length_is_limited() {
     let label = |length| "a".repeat(length);
     let of = |last| format!("https://{0}.{0}.{0}.{1}/", label(63), label(last));
     for (address, passes) in [
@@ -251,7 +251,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn what_is_sent_would_pass_again_and_stay_as_it_is(raw in addresses()) {
+    fn canonical_url_is_accepted_unchanged(raw in addresses()) {
         if let Ok(canonical) = image_url(&raw) {
             prop_assert_eq!(image_url(&canonical), Ok(canonical.clone()));
             prop_assert!(canonical.is_ascii());
@@ -259,7 +259,7 @@ proptest! {
     }
 
     #[test]
-    fn every_private_network_is_closed_in_every_notation(last in 0u32..0x0100_0000) {
+    fn private_network_is_rejected_in_every_notation(last in 0u32..0x0100_0000) {
         let address = 0x0A00_0000 | last;
         let octal = format!("0{address:o}");
         let hexadecimal = format!("{address:#x}");
@@ -270,7 +270,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_panics(raw in any::<String>()) {
+    fn arbitrary_text_never_panics(raw in any::<String>()) {
         let _ = image_url(&raw);
         let _ = image_url(&format!("http://{raw}"));
     }

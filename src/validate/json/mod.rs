@@ -1,8 +1,7 @@
-//! The gate that every JSON body passes: one object, no key twice, no depth, nothing after it; read
-//! once, into fields that say whether they were there and of the right type.
+//! A strict JSON reader for request bodies, which are read once, straight into fields.
 //!
-//! Invariant: whatever two JSON readers could read differently (a key given twice, a lone surrogate,
-//! a byte order mark, depth) is refused here, also in values that nobody asked for.
+//! Invariant: whatever two parsers could read differently is rejected, also in unknown fields:
+//! duplicate keys, lone surrogates, a byte order mark, deep nesting.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -17,17 +16,14 @@ use serde_json::value::RawValue;
 use super::rule::{MAX_FAULTS, UnknownFields, quote};
 use crate::problem::{MALFORMED_JSON, Problem};
 
-/// How many arrays and objects may lie within each other, the outermost object included.
 pub(super) const MAX_DEPTH: u8 = 32;
 
-/// The most names that [`UnknownFields`] remembers for its faults; one more than is ever listed.
 const MAX_UNKNOWN: usize = MAX_FAULTS + 1;
 
 pub(super) trait FromObject<'de> {
     const EXPECTED: &'static str = "an object";
 
-    fn member<A: MapAccess<'de>>(&mut self, entry: ObjectEntry<'_, 'de, A>)
-    -> Result<(), A::Error>;
+    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error>;
 }
 
 pub(super) fn read_object<'de>(
@@ -42,9 +38,8 @@ pub(super) fn read_object<'de>(
         .map_err(|error| malformed(payload, text, &error))
 }
 
-/// Looks into a value of `payload` that was kept as it was written, with the same strictness.
-pub(super) fn check_raw(payload: &[u8], kept: &RawValue) -> Result<(), Problem> {
-    let text = kept.get();
+pub(super) fn check_raw(payload: &[u8], raw: &RawValue) -> Result<(), Problem> {
+    let text = raw.get();
     let mut reader = serde_json::Deserializer::from_str(text);
     let read = ValueSeed::<Skipped>::within(1).deserialize(&mut reader);
     read.map(drop).map_err(|error| malformed(payload, text, &error))
@@ -56,18 +51,18 @@ fn read_members<'de, A: MapAccess<'de>>(
     depth: u8,
 ) -> Result<(), A::Error> {
     while let Some(Name(name)) = map.next_key()? {
-        object.member(ObjectEntry { name, map: &mut map, depth })?;
+        object.member(Entry { name, map: &mut map, depth })?;
     }
     Ok(())
 }
 
-pub(super) struct ObjectEntry<'m, 'de, A> {
+pub(super) struct Entry<'m, 'de, A> {
     name: Cow<'de, str>,
     map: &'m mut A,
     depth: u8,
 }
 
-impl<'de, A: MapAccess<'de>> ObjectEntry<'_, 'de, A> {
+impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -80,8 +75,7 @@ impl<'de, A: MapAccess<'de>> ObjectEntry<'_, 'de, A> {
         Ok(())
     }
 
-    /// Keeps the value as it is written, under the `name` that was let through. Whoever keeps it has
-    /// to [`check_raw`] it.
+    /// Keeps the value's bytes. The caller must [`check_raw`] them.
     pub(super) fn keep_raw<'a>(
         self,
         name: &'a str,
@@ -98,26 +92,23 @@ impl<'de, A: MapAccess<'de>> ObjectEntry<'_, 'de, A> {
         if unknown.first.len() < MAX_UNKNOWN {
             unknown.first.push(self.name.clone());
         }
-        insert_unique(&mut unknown.names, self.name)?;
+        insert(&mut unknown.names, self.name)?;
         self.map.next_value_seed(ValueSeed::<Skipped>::within(self.depth))?;
         Ok(())
     }
 
-    /// Skips the value of a key that is passed over; one with `null` asks for nothing.
-    pub(super) fn ignore(self, passed: &mut UnknownFields<'de>) -> Result<(), A::Error> {
-        insert_unique(&mut passed.names, self.name.clone())?;
+    /// Skips a field that is ignored, and records its name unless it is `null`.
+    pub(super) fn ignore(self, ignored: &mut UnknownFields<'de>) -> Result<(), A::Error> {
+        insert(&mut ignored.names, self.name.clone())?;
         let value: Field<Skipped> = self.map.next_value_seed(ValueSeed::within(self.depth))?;
-        if !value.is_null() && passed.first.len() < MAX_UNKNOWN {
-            passed.first.push(self.name);
+        if !value.is_null() && ignored.first.len() < MAX_UNKNOWN {
+            ignored.first.push(self.name);
         }
         Ok(())
     }
 }
 
-fn insert_unique<'de, E: Error>(
-    names: &mut HashSet<Cow<'de, str>>,
-    name: Cow<'de, str>,
-) -> Result<(), E> {
+fn insert<'a, E: Error>(names: &mut HashSet<Cow<'a, str>>, name: Cow<'a, str>) -> Result<(), E> {
     if names.contains(&name) {
         return Err(duplicate_key(&name));
     }
@@ -145,7 +136,7 @@ impl<'de, M: FromObject<'de>> Visitor<'de> for RootVisitor<'_, M> {
     }
 }
 
-/// A key, unescaped, so that `\u0070rompt` is the same key as `prompt`.
+/// An unescaped key: `\u0070rompt` is `prompt`.
 #[derive(Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -157,14 +148,13 @@ fn duplicate_key<E: Error>(name: &str) -> E {
 pub(super) enum Field<T> {
     #[default]
     Absent,
-    /// It has a value of another type, which is named; `null` is one.
+    /// Names the type that was found, which may be `null`.
     WrongType(&'static str),
     Present(T),
 }
 
 const NULL: &str = "null";
 
-/// What a field's value has to be: a type implements the kinds of JSON that it can be read from.
 pub(super) trait FromValue<'de>: Sized {
     const EXPECTED: &'static str;
 
@@ -172,8 +162,8 @@ pub(super) trait FromValue<'de>: Sized {
         None
     }
 
-    /// From a number that is written without a point or an exponent and fits an `i64` or a `u64`.
-    fn whole(_: i128) -> Option<Self> {
+    /// Takes numbers without a point or an exponent that fit an `i64` or a `u64`.
+    fn integer(_: i128) -> Option<Self> {
         None
     }
 
@@ -189,7 +179,7 @@ pub(super) trait FromValue<'de>: Sized {
     fn members<A: MapAccess<'de>>(mut map: A, depth: u8) -> Result<Option<Self>, A::Error> {
         let mut names = HashSet::new();
         while let Some(Name(name)) = map.next_key()? {
-            insert_unique(&mut names, name)?;
+            insert(&mut names, name)?;
             map.next_value_seed(ValueSeed::<Skipped>::within(depth))?;
         }
         Ok(None)
@@ -222,12 +212,11 @@ impl FromValue<'_> for bool {
     }
 }
 
-/// Guess: the gateway's "integer" is what is written as one. `8.0` and `8e0`, which some readers take
-/// as 8, are refused.
+/// Guess: the gateway's "integer" is written as one. `8.0` and `8e0` are rejected.
 impl FromValue<'_> for i128 {
     const EXPECTED: &'static str = "a whole number, written without a point or an exponent";
 
-    fn whole(number: i128) -> Option<Self> {
+    fn integer(number: i128) -> Option<Self> {
         Some(number)
     }
 }
@@ -253,11 +242,11 @@ impl<T> Field<T> {
         if self.is_null() { Self::Absent } else { self }
     }
 
-    pub(super) fn map<U>(self, other: impl FnOnce(T) -> U) -> Field<U> {
+    pub(super) fn map<U>(self, convert: impl FnOnce(T) -> U) -> Field<U> {
         match self {
             Self::Absent => Field::Absent,
             Self::WrongType(found) => Field::WrongType(found),
-            Self::Present(value) => Field::Present(other(value)),
+            Self::Present(value) => Field::Present(convert(value)),
         }
     }
 
@@ -288,7 +277,7 @@ impl<T> ValueSeed<T> {
         if self.within < MAX_DEPTH {
             return Ok(self.within + 1);
         }
-        let expected = "arrays and objects within each other";
+        let expected = "nested arrays and objects";
         Err(E::custom(format_args!("expected at most {MAX_DEPTH} {expected}")))
     }
 }
@@ -317,14 +306,13 @@ impl<'de, T: FromValue<'de>> Visitor<'de> for ValueSeed<T> {
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<Field<T>, E> {
-        Ok(read(T::whole(number.into()), "a number"))
+        Ok(read(T::integer(number.into()), "a number"))
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<Field<T>, E> {
-        Ok(read(T::whole(number.into()), "a number"))
+        Ok(read(T::integer(number.into()), "a number"))
     }
 
-    /// A number with a point or an exponent, `-0`, or one beyond 64 bits: nothing takes those.
     fn visit_f64<E>(self, _: f64) -> Result<Field<T>, E> {
         Ok(Field::WrongType("a number"))
     }
@@ -352,7 +340,7 @@ fn read<T>(value: Option<T>, found: &'static str) -> Field<T> {
     value.map_or(Field::WrongType(found), Field::Present)
 }
 
-/// serde_json's words for a syntax error, and ours, which say what was expected.
+/// serde_json's syntax errors, and what was expected instead.
 #[rustfmt::skip]
 const SYNTAX_ERRORS: &[(&str, &str)] = &[
     ("EOF while parsing a list",          "the body ends within an array"),
@@ -366,12 +354,12 @@ const SYNTAX_ERRORS: &[(&str, &str)] = &[
     ("expected ident",                    "expected `true`, `false` or `null`"),
     ("expected value",                    "expected a value"),
     ("invalid escape",                    "expected \" \\ / b f n r t, or u and four hexadecimal digits, after a backslash"),
-    ("invalid number",                    "expected a number as JSON writes it"),
+    ("invalid number",                    "expected a valid JSON number"),
     ("key must be a string",              "expected a key in double quotes"),
     ("lone leading surrogate",            "expected a whole surrogate pair, such as \\ud83d\\ude00"),
-    ("number out of range",               "expected a number that is not this large"),
+    ("number out of range",               "expected a smaller number"),
     ("trailing characters",               "expected nothing after the object"),
-    ("trailing comma",                    "expected a further item after the comma, or no comma"),
+    ("trailing comma",                    "expected another item after the comma, or no comma"),
     ("unexpected end of hex escape",      "expected a whole surrogate pair, such as \\ud83d\\ude00"),
 ];
 
@@ -391,7 +379,7 @@ fn text(payload: &[u8]) -> Result<&str, Problem> {
     }
 }
 
-/// The refusal for an error in `part`, which is a slice of `payload`.
+/// `part` is a slice of `payload`.
 fn malformed(payload: &[u8], part: &str, error: &serde_json::Error) -> Problem {
     let start = part.as_ptr().addr().saturating_sub(payload.as_ptr().addr());
     let line_start: usize =
@@ -400,21 +388,21 @@ fn malformed(payload: &[u8], part: &str, error: &serde_json::Error) -> Problem {
 }
 
 fn describe(error: &serde_json::Error) -> String {
-    let said = error.to_string();
+    let message = error.to_string();
     match error.classify() {
         Category::Data => {
             let place = format!(" at line {} column {}", error.line(), error.column());
-            said.strip_suffix(&place).unwrap_or(&said).to_owned()
+            message.strip_suffix(&place).unwrap_or(&message).to_owned()
         }
         Category::Syntax | Category::Eof | Category::Io => SYNTAX_ERRORS
             .iter()
-            .find(|(theirs, _)| said.starts_with(theirs))
+            .find(|(theirs, _)| message.starts_with(theirs))
             .map_or("expected well-formed JSON", |(_, ours)| ours)
             .to_owned(),
     }
 }
 
-/// `read` is how many bytes lie before the fault, or end with it.
+/// `read` counts the bytes up to the fault.
 fn problem(payload: &[u8], read: usize, expected: &str) -> Problem {
     let before = &payload[..read.min(payload.len())];
     let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);

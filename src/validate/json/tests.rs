@@ -1,10 +1,10 @@
-//! Bodies that two readers could read differently do not pass.
+//! Ambiguous bodies are rejected.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// An object with a text, a number and a field that is kept as it is written.
+/// An object with a text, a number and a raw field.
 #[derive(Default)]
 struct Sample<'de> {
     text: Field<Cow<'de, str>>,
@@ -14,10 +14,7 @@ struct Sample<'de> {
 }
 
 impl<'de> FromObject<'de> for Sample<'de> {
-    fn member<A: MapAccess<'de>>(
-        &mut self,
-        entry: ObjectEntry<'_, 'de, A>,
-    ) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
         match entry.name() {
             "text" => entry.read_into(&mut self.text),
             "number" => entry.read_into(&mut self.number),
@@ -36,7 +33,7 @@ fn read(payload: &[u8]) -> Result<Sample<'_>, Problem> {
     Ok(sample)
 }
 
-/// What the caller of `payload` is told.
+/// The detail of the problem for `payload`.
 fn told(payload: &[u8]) -> String {
     let Err(problem) = read(payload) else {
         panic!("{:?} passed", String::from_utf8_lossy(payload));
@@ -48,7 +45,7 @@ fn told(payload: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_not_one_json_object_is_told_where_and_what_was_expected() {
+fn malformed_body_reports_position_and_expectation() {
     for (payload, expected) in MALFORMED {
         assert_eq!(&told(payload), expected, "{:?}", String::from_utf8_lossy(payload));
     }
@@ -86,19 +83,19 @@ const MALFORMED: &[(&[u8], &str)] = &[
     (b"{\"text\" \"a\"}",              "line 1, column 9: expected `:` after a key"),
     (b"{\"text\":\"a\" \"b\":1}",      "line 1, column 13: expected `,` or `}` after a value of an object"),
     (b"{\"x\":[1 2]}",                 "line 1, column 9: expected `,` or `]` after an element of an array"),
-    (b"{\"x\":[1,]}",                  "line 1, column 9: expected a further item after the comma, or no comma"),
-    (b"{\"x\":1,}",                    "line 1, column 8: expected a further item after the comma, or no comma"),
+    (b"{\"x\":[1,]}",                  "line 1, column 9: expected another item after the comma, or no comma"),
+    (b"{\"x\":1,}",                    "line 1, column 8: expected another item after the comma, or no comma"),
     (b"{text:1}",                      "line 1, column 2: expected a key in double quotes"),
     (b"{'text':1}",                    "line 1, column 2: expected a key in double quotes"),
     (b"{\"x\":tru}",                   "line 1, column 9: expected `true`, `false` or `null`"),
     (b"{\"x\":NaN}",                   "line 1, column 6: expected a value"),
     (b"{\"x\":/*1*/1}",                "line 1, column 6: expected a value"),
-    (b"{\"x\":08}",                    "line 1, column 7: expected a number as JSON writes it"),
+    (b"{\"x\":08}",                    "line 1, column 7: expected a valid JSON number"),
     (b"{\"x\":+8}",                    "line 1, column 6: expected a value"),
     (b"{\"x\":.8}",                    "line 1, column 6: expected a value"),
-    (b"{\"x\":8.}",                    "line 1, column 8: expected a number as JSON writes it"),
-    (b"{\"x\":1e400}",                 "line 1, column 10: expected a number that is not this large"),
-    (b"{\"kept\":[1e400]}",            "line 1, column 14: expected a number that is not this large"),
+    (b"{\"x\":8.}",                    "line 1, column 8: expected a valid JSON number"),
+    (b"{\"x\":1e400}",                 "line 1, column 10: expected a smaller number"),
+    (b"{\"kept\":[1e400]}",            "line 1, column 14: expected a smaller number"),
     (b"{\"text\":\"a\tb\"}",           "line 1, column 11: expected an escape such as \\n instead of a raw control character"),
     (b"{\"text\":\"\\x\"}",            "line 1, column 11: expected \" \\ / b f n r t, or u and four hexadecimal digits, after a backslash"),
     (b"{\"text\":\"\\u12g4\"}",         "line 1, column 15: expected \" \\ / b f n r t, or u and four hexadecimal digits, after a backslash"),
@@ -111,7 +108,7 @@ const MALFORMED: &[(&[u8], &str)] = &[
 ];
 
 #[test]
-fn a_key_is_given_once_at_every_level_however_it_is_written() {
+fn duplicate_keys_are_rejected_at_every_level() {
     for (payload, place, key) in [
         (r#"{"text":"a","text":"a"}"#, "line 1, column 18", "text"),
         (r#"{"text":null,"text":"a"}"#, "line 1, column 19", "text"),
@@ -132,14 +129,14 @@ fn a_key_is_given_once_at_every_level_however_it_is_written() {
 }
 
 #[test]
-fn a_key_that_looks_like_a_place_does_not_move_the_place() {
+fn key_that_looks_like_a_position_does_not_shift_it() {
     let key = "y at line 7 column 9";
     let told = told(format!(r#"{{"{key}":1,"{key}":2}}"#).as_bytes());
     assert_eq!(told, format!("line 1, column 48: the key `{key}` is given twice in one object"));
 }
 
 #[test]
-fn thirty_two_containers_pass_and_thirty_three_do_not() {
+fn nesting_is_limited_to_thirty_two_levels() {
     for key in ["text", "number", "kept", "unheard"] {
         for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
             let nested = |inner: usize| {
@@ -148,7 +145,7 @@ fn thirty_two_containers_pass_and_thirty_three_do_not() {
             assert!(read(nested(31).as_bytes()).is_ok(), "{key} {open}");
             for inner in [32, 33, 126, 200, 100_000] {
                 let told = told(nested(inner).as_bytes());
-                let expected = "expected at most 32 arrays and objects within each other";
+                let expected = "expected at most 32 nested arrays and objects";
                 assert!(told.ends_with(expected), "{key} {open} {inner}: {told}");
             }
         }
@@ -156,7 +153,7 @@ fn thirty_two_containers_pass_and_thirty_three_do_not() {
 }
 
 #[test]
-fn a_value_is_absent_or_of_the_wrong_type_or_what_it_says() {
+fn field_is_absent_wrong_type_or_present() {
     for (payload, expected) in [
         (r#"{}"#, None),
         (r#"{"text":null}"#, Some("expected a string, found null")),
@@ -177,7 +174,7 @@ fn a_value_is_absent_or_of_the_wrong_type_or_what_it_says() {
 }
 
 #[test]
-fn a_whole_number_is_one_that_is_written_as_one() {
+fn only_plain_integers_are_whole_numbers() {
     for (written, number) in [
         ("8", Some(8)),
         ("0", Some(0)),
@@ -205,7 +202,7 @@ fn a_whole_number_is_one_that_is_written_as_one() {
 }
 
 #[test]
-fn texts_without_escapes_are_not_copied() {
+fn strings_without_escapes_are_borrowed() {
     let payload = br#"{"text":"plain","kept": [1.0, 123456789012345678901234567890 ] }"#;
     let sample = read(payload).unwrap();
     assert!(matches!(sample.text.value(), Some(Cow::Borrowed("plain"))));
@@ -213,7 +210,7 @@ fn texts_without_escapes_are_not_copied() {
 }
 
 #[test]
-fn keys_that_mean_nothing_are_remembered_as_they_came_and_not_all_of_them() {
+fn unknown_keys_are_remembered_in_order_up_to_a_limit() {
     let many: Vec<_> = (0..5_000).map(|number| format!(r#""k{number}":{number}"#)).collect();
     let payload = format!("{{{}}}", many.join(","));
     let sample = read(payload.as_bytes()).unwrap();
@@ -225,12 +222,12 @@ fn keys_that_mean_nothing_are_remembered_as_they_came_and_not_all_of_them() {
 
 proptest! {
     #[test]
-    fn no_bytes_panic(payload: Vec<u8>) {
+    fn arbitrary_bytes_never_panic(payload: Vec<u8>) {
         let _ = read(&payload);
     }
 
     #[test]
-    fn a_sound_body_that_is_cut_or_bent_is_never_a_panic(
+    fn truncated_or_corrupted_body_never_panics(
         at in 0usize..60, byte: u8, cut: bool,
     ) {
         let mut payload = r#"{"text":"é\ud83d\ude00","number":8,"kept":{"a":[1e3]},"x":[{}]}"#.as_bytes().to_vec();

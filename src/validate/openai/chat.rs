@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`: a chat as OpenAI's SDKs send it.
+//! `POST /v1/chat/completions`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::problem::Problem;
 use crate::validate::chat::{DraftMessage, IntoMessage};
-use crate::validate::json::{self, Field, FromObject, FromValue, ObjectEntry, ValueSeed};
+use crate::validate::json::{self, Entry, Field, FromObject, FromValue, ValueSeed};
 use crate::validate::rule::{Faults, IgnoredFields, Rule, UnknownFields, quote};
 use crate::validate::{ChatRules, Checked, Order, chat as native};
 
@@ -18,7 +18,7 @@ use crate::validate::{ChatRules, Checked, Order, chat as native};
 pub struct ChatOrder {
     pub order: Checked<Order>,
     pub is_stream: bool,
-    /// Whether usage is to come as an event of its own.
+    /// Whether to stream usage as a separate event.
     pub wants_usage: bool,
     pub ignored: IgnoredFields,
 }
@@ -29,7 +29,7 @@ pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<ChatOrder, Problem> {
         stream: Field::Absent,
         options: Field::Absent,
         fixed: BTreeMap::new(),
-        passed: UnknownFields::default(),
+        unknown: UnknownFields::default(),
     };
     json::read_object(payload, &mut draft)?;
     for kept in draft.chat.extra.values().chain(draft.fixed.values()) {
@@ -38,30 +38,27 @@ pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<ChatOrder, Problem> {
     draft.finish(payload.len())
 }
 
-/// A field that may only ask for what is done anyway: without it, another answer would come than the
-/// one that was asked for.
+/// A field that is accepted with its default value only, because ignoring it changes the reply.
 struct FixedField {
     name: &'static str,
     allows: fn(&RawValue) -> bool,
     detail: &'static str,
 }
 
-const NO_TOOLS: &str = "tools cannot be called through this gateway";
-const TOOLS_REJECTED: &str = "tools cannot be called through this gateway, and without them another answer \
-                     would come than the one that is asked for";
+const NO_TOOLS: &str = "the gateway does not support tools: leave the field out";
 
 #[rustfmt::skip]
 const FIXED_FIELDS: &[FixedField] = &[
-    FixedField { name: "tools",           allows: is_empty_list, detail: TOOLS_REJECTED },
-    FixedField { name: "functions",       allows: is_empty_list, detail: TOOLS_REJECTED },
-    FixedField { name: "tool_choice",     allows: is_no_tool, detail: TOOLS_REJECTED },
-    FixedField { name: "function_call",   allows: is_no_tool, detail: TOOLS_REJECTED },
-    FixedField { name: "n",               allows: |it| read(it) == Some(1_i64), detail: "one answer comes for each request: expected 1" },
-    FixedField { name: "response_format", allows: is_text_format, detail: "the gateway answers in text: expected {\"type\": \"text\"}" },
-    FixedField { name: "logprobs",        allows: |it| read(it) == Some(false), detail: "the gateway tells no probabilities: expected false" },
-    FixedField { name: "top_logprobs",    allows: |it| read(it) == Some(0_i64), detail: "the gateway tells no probabilities: expected 0" },
-    FixedField { name: "modalities",      allows: |it| read(it).is_some_and(|all: Vec<String>| all.iter().all(|one| one == "text")), detail: "the gateway answers in text: expected [\"text\"]" },
-    FixedField { name: "web_search_options", allows: |_| false, detail: "the gateway's chats do not search the web" },
+    FixedField { name: "tools",           allows: is_empty_list, detail: NO_TOOLS },
+    FixedField { name: "functions",       allows: is_empty_list, detail: NO_TOOLS },
+    FixedField { name: "tool_choice",     allows: is_no_tool, detail: NO_TOOLS },
+    FixedField { name: "function_call",   allows: is_no_tool, detail: NO_TOOLS },
+    FixedField { name: "n",               allows: |it| read(it) == Some(1_i64), detail: "expected 1: the gateway returns one choice" },
+    FixedField { name: "response_format", allows: is_text_format, detail: "expected {\"type\": \"text\"}: the gateway returns text only" },
+    FixedField { name: "logprobs",        allows: |it| read(it) == Some(false), detail: "expected false: the gateway returns no log probabilities" },
+    FixedField { name: "top_logprobs",    allows: |it| read(it) == Some(0_i64), detail: "expected 0: the gateway returns no log probabilities" },
+    FixedField { name: "modalities",      allows: |it| read(it).is_some_and(|all: Vec<String>| all.iter().all(|one| one == "text")), detail: "expected [\"text\"]: the gateway returns text only" },
+    FixedField { name: "web_search_options", allows: |_| false, detail: "the gateway does not support web search: leave the field out" },
 ];
 
 fn read<'a, T: Deserialize<'a>>(value: &'a RawValue) -> Option<T> {
@@ -87,7 +84,7 @@ struct Draft<'a> {
     stream: Field<bool>,
     options: Field<StreamOptions<'a>>,
     fixed: BTreeMap<&'a str, &'a RawValue>,
-    passed: UnknownFields<'a>,
+    unknown: UnknownFields<'a>,
 }
 
 impl Draft<'_> {
@@ -111,11 +108,11 @@ impl Draft<'_> {
             }
         }
         let mut ignored = IgnoredFields::default();
-        ignored.add_all("", &self.passed);
+        ignored.add_all("", &self.unknown);
         if let Field::Present(messages) = &mut self.chat.messages {
             ignored.append(mem::take(&mut messages.ignored));
         }
-        ignored.add_all("stream_options.", &options.passed);
+        ignored.add_all("stream_options.", &options.unknown);
         Ok(ChatOrder {
             order: self.chat.finish(size, faults)?,
             is_stream: matches!(stream, Field::Present(true)),
@@ -126,11 +123,10 @@ impl Draft<'_> {
 }
 
 impl<'a> FromObject<'a> for Draft<'a> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "model" => entry.read_into(&mut self.chat.model),
             "messages" => entry.read_into(&mut self.chat.messages),
-            // How an answer travels is between the caller and us.
             "stream" => entry.read_into(&mut self.stream),
             "stream_options" => entry.read_into(&mut self.options),
             name => {
@@ -139,7 +135,7 @@ impl<'a> FromObject<'a> for Draft<'a> {
                 }
                 match FIXED_FIELDS.iter().find(|bound| bound.name == name) {
                     Some(bound) => entry.keep_raw(bound.name, &mut self.fixed),
-                    None => entry.ignore(&mut self.passed),
+                    None => entry.ignore(&mut self.unknown),
                 }
             }
         }
@@ -149,14 +145,14 @@ impl<'a> FromObject<'a> for Draft<'a> {
 #[derive(Default)]
 struct StreamOptions<'a> {
     include_usage: Field<bool>,
-    passed: UnknownFields<'a>,
+    unknown: UnknownFields<'a>,
 }
 
 impl<'a> FromObject<'a> for StreamOptions<'a> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "include_usage" => entry.read_into(&mut self.include_usage),
-            _ => entry.ignore(&mut self.passed),
+            _ => entry.ignore(&mut self.unknown),
         }
     }
 }
@@ -176,7 +172,7 @@ impl<'a> FromValue<'a> for EmptyArray {
 }
 
 const BETWEEN_PARTS: &str = "\n";
-/// In the place of a content that has faults of its own, so that no further ones are found in it.
+/// Replaces faulty content, so that the rules for messages report nothing more about it.
 const PLACEHOLDER: &str = "-";
 
 #[derive(Default)]
@@ -185,26 +181,26 @@ struct OpenAiMessage<'a> {
     content: Field<Content<'a>>,
     tool_calls: Field<EmptyArray>,
     function_call: Field<EmptyArray>,
-    passed: UnknownFields<'a>,
+    unknown: UnknownFields<'a>,
 }
 
 impl<'a> OpenAiMessage<'a> {
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/tool_calls", code: "not_supported", check: |said| {
-            said.tool_calls.wrong_type().filter(|_| !said.tool_calls.is_null()).map(|_| NO_TOOLS.to_owned())
+        Rule { pointer: "/tool_calls", code: "not_supported", check: |message| {
+            message.tool_calls.wrong_type().filter(|_| !message.tool_calls.is_null()).map(|_| NO_TOOLS.to_owned())
         } },
-        Rule { pointer: "/function_call", code: "not_supported", check: |said| {
-            let is_none = said.function_call.is_absent() || said.function_call.is_null();
+        Rule { pointer: "/function_call", code: "not_supported", check: |message| {
+            let is_none = message.function_call.is_absent() || message.function_call.is_null();
             (!is_none).then(|| NO_TOOLS.to_owned())
         } },
     ];
 }
 
 impl<'a> IntoMessage<'a> for OpenAiMessage<'a> {
-    fn translated(self, faults: &mut Faults, ignored: &mut IgnoredFields) -> DraftMessage<'a> {
+    fn into_message(self, faults: &mut Faults, ignored: &mut IgnoredFields) -> DraftMessage<'a> {
         faults.check(Self::RULES, &self, &"");
-        ignored.add_all("messages.", &self.passed);
+        ignored.add_all("messages.", &self.unknown);
         let role = self.role.map(|role| match &*role {
             "developer" => Cow::Borrowed("system"),
             _ => role,
@@ -224,18 +220,18 @@ impl<'a> IntoMessage<'a> for OpenAiMessage<'a> {
 impl<'a> FromObject<'a> for OpenAiMessage<'a> {
     const EXPECTED: &'static str = "an object with role and content";
 
-    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "role" => entry.read_into(&mut self.role),
             "content" => entry.read_into(&mut self.content),
             "tool_calls" => entry.read_into(&mut self.tool_calls),
             "function_call" => entry.read_into(&mut self.function_call),
-            _ => entry.ignore(&mut self.passed),
+            _ => entry.ignore(&mut self.unknown),
         }
     }
 }
 
-/// A text, or parts that make one. Pointers of its faults count from the content.
+/// A text, or parts that are joined. Pointers of faults are relative to the content.
 #[derive(Default)]
 struct Content<'a> {
     text: Cow<'a, str>,
@@ -272,7 +268,7 @@ impl<'a> Content<'a> {
         }
         let Field::Present(part) = part else { return };
         self.faults.check(Part::RULES, &part, &at);
-        self.ignored.add_all("messages.content.", &part.passed);
+        self.ignored.add_all("messages.content.", &part.unknown);
         let Some(text) = part.text.into_value() else { return };
         match index {
             0 => self.text = text,
@@ -285,7 +281,7 @@ impl<'a> Content<'a> {
 struct Part<'a> {
     kind: Field<Cow<'a, str>>,
     text: Field<Cow<'a, str>>,
-    passed: UnknownFields<'a>,
+    unknown: UnknownFields<'a>,
 }
 
 impl<'a> Part<'a> {
@@ -295,14 +291,14 @@ impl<'a> Part<'a> {
 
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/type", code: "required", check: |part| part.kind.missing("what kind of part it is: text") },
+        Rule { pointer: "/type", code: "required", check: |part| part.kind.missing("the type of the part: text") },
         Rule { pointer: "/type", code: "wrong_type", check: |part| part.kind.wrong_type() },
         Rule { pointer: "/type", code: "not_supported", check: |part| {
             let kind = part.kind.value()?;
-            (kind != "text").then(|| format!("the gateway's chats take text only, not `{}`", quote(kind)))
+            (kind != "text").then(|| format!("expected text, not `{}`: the gateway takes text only", quote(kind)))
         } },
         Rule { pointer: "/text", code: "required", check: |part| {
-            part.is_text().then(|| part.text.missing("what is said")).flatten()
+            part.is_text().then(|| part.text.missing("the text of the part")).flatten()
         } },
         Rule { pointer: "/text", code: "wrong_type", check: |part| {
             part.is_text().then(|| part.text.wrong_type()).flatten()
@@ -313,11 +309,11 @@ impl<'a> Part<'a> {
 impl<'a> FromObject<'a> for Part<'a> {
     const EXPECTED: &'static str = "an object with type and text";
 
-    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "type" => entry.read_into(&mut self.kind),
             "text" => entry.read_into(&mut self.text),
-            _ => entry.ignore(&mut self.passed),
+            _ => entry.ignore(&mut self.unknown),
         }
     }
 }

@@ -1,8 +1,6 @@
-//! Reads orders in OpenAI's dialect: what the gateway has a word for goes through the gate of its own
-//! orders, what it has none for is passed over and named, and what must not be passed over is a fault.
+//! Translates requests of OpenAI's API. `docs/guide/openai.md` says what happens to each field.
 //!
-//! `docs/guide/openai.md` has the fate of every field. `null` is absence here: SDKs write it for what was
-//! not set. A field that nobody knows is passed over like one that the gateway has no word for.
+//! `null` counts as absent, because SDKs send it for unset fields. Unknown fields are ignored.
 
 mod chat;
 mod video;

@@ -1,4 +1,4 @@
-//! What is sent, what is refused where, and what is passed over and named.
+//! Bodies that are sent, faults, and ignored fields.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::problem::{FieldError, Problem};
 use crate::validate::rule::MAX_IGNORED;
 use crate::validate::{ChatRules, Checked, Order};
 
-/// The names of what was passed over in a chat with these further fields.
+/// The ignored fields of a chat with these extra fields.
 fn named(further: &str) -> Option<String> {
     let rules = ChatRules { catalog: Arc::new(Catalog::published()), fields: Vec::new() };
     let payload = format!(
@@ -18,14 +18,14 @@ fn named(further: &str) -> Option<String> {
 }
 
 #[test]
-fn what_was_passed_over_is_named_unless_it_was_null() {
+fn ignored_fields_are_named_unless_null() {
     assert_eq!(named(""), None);
     assert_eq!(named(r#","seed":null"#), None);
     assert_eq!(named(r#","seed":7,"user":"ann","top_p":null"#), Some("seed, user".to_owned()));
 }
 
 #[test]
-fn names_fit_a_header_whatever_they_are() {
+fn ignored_field_names_are_valid_in_a_header() {
     assert_eq!(named(r#","a b\r\n":1,"é.-_":1"#), Some("a?b??, ?.-_".to_owned()));
     let many: String = (0..MAX_IGNORED + 2).map(|number| format!(r#","f{number}":1"#)).collect();
     let names = named(&many).expect("names");
@@ -33,7 +33,7 @@ fn names_fit_a_header_whatever_they_are() {
     assert!(names.starts_with("f0, f1, ") && names.ends_with(", f31"), "{names}");
 }
 
-/// What is sent, or each fault as `pointer code`.
+/// The body that is sent, or each fault as `pointer code`.
 fn sent(order: Result<Checked<Order>, Problem>) -> String {
     let body = |order: Checked<Order>| String::from_utf8(order.get().body.to_vec()).expect("JSON");
     let fault = |fault: &FieldError| format!("{} {}", fault.pointer, fault.code);
@@ -45,7 +45,7 @@ fn sent(order: Result<Checked<Order>, Problem>) -> String {
 
 const PICTURE: &str = "https://pictures.example/a.png";
 
-/// What a video with these fields becomes, without what all of them have.
+/// The body of a video with these extra fields, without the common ones.
 fn ordered(fields: &str) -> String {
     let payload = format!(r#"{{"prompt":"a tide","model":"video-c-3-fast"{fields}}}"#);
     let order = video(payload.as_bytes(), &Catalog::published()).map(|video| video.order);
@@ -70,7 +70,7 @@ fn bare(sent: &str) -> String {
 }
 
 #[test]
-fn each_field_of_a_video_becomes_the_gateways_own() {
+fn openai_video_fields_map_to_the_gateways() {
     for (fields, becomes) in [
         ("", r#","duration":8}"#),
         (r#","seconds":4"#, r#","duration":4}"#),
@@ -105,7 +105,7 @@ fn each_field_of_a_video_becomes_the_gateways_own() {
 }
 
 #[test]
-fn each_field_of_a_form_is_the_one_of_its_name() {
+fn form_fields_map_like_json_fields() {
     for (fields, becomes) in [
         (&[][..], r#","duration":8}"#),
         (&[("seconds", Some("4"))], r#","duration":4}"#),
@@ -131,7 +131,7 @@ fn each_field_of_a_form_is_the_one_of_its_name() {
 }
 
 #[test]
-fn what_is_said_becomes_one_text_and_what_is_no_text_is_refused() {
+fn message_content_becomes_one_text_or_is_rejected() {
     let rules = ChatRules { catalog: Arc::new(Catalog::published()), fields: Vec::new() };
     for (message, becomes) in [
         (r#"{"role":"user","content":"a"}"#, r#"{"role":"user","content":"a"}"#),
@@ -174,7 +174,7 @@ fn what_is_said_becomes_one_text_and_what_is_no_text_is_refused() {
 }
 
 #[test]
-fn each_field_of_a_chat_is_met_passed_over_or_refused() {
+fn chat_fields_are_honored_ignored_or_rejected() {
     let rules = ChatRules { catalog: Arc::new(Catalog::published()), fields: Vec::new() };
     let read = |fields: &str| {
         let payload = format!(
@@ -222,7 +222,7 @@ fn each_field_of_a_chat_is_met_passed_over_or_refused() {
 }
 
 #[test]
-fn a_fault_points_to_its_own_message_and_what_is_passed_over_is_named_with_its_place() {
+fn faults_and_ignored_fields_name_their_position() {
     let rules = ChatRules { catalog: Arc::new(Catalog::published()), fields: Vec::new() };
     let read = |messages: &str| {
         chat(format!(r#"{{"model":"eta-5-mini","messages":[{messages}]}}"#).as_bytes(), &rules)
@@ -237,12 +237,11 @@ fn a_fault_points_to_its_own_message_and_what_is_passed_over_is_named_with_its_p
 }
 
 #[test]
-fn a_ratio_is_named_where_the_model_makes_nothing_of_it() {
+fn ignored_aspect_ratio_is_reported() {
     let catalog = Catalog::published();
     let native = |fields: &str| {
         let payload = format!(r#"{{"prompt":"a tide"{fields}}}"#);
-        let order =
-            crate::validate::video_with_ignored(payload.as_bytes(), &catalog).expect(fields);
+        let order = crate::validate::video(payload.as_bytes(), &catalog).expect(fields);
         order.ignored.names()
     };
     let dialect = |fields: &str| {

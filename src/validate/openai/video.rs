@@ -1,4 +1,4 @@
-//! `POST /v1/videos`: a video job as OpenAI's SDKs order it, in JSON or as a form.
+//! `POST /v1/videos`, as JSON or as a form.
 
 use std::borrow::Cow;
 use std::mem;
@@ -8,7 +8,8 @@ use serde::de::MapAccess;
 use crate::contract::catalog::Catalog;
 use crate::contract::video::ASPECT_RATIOS;
 use crate::problem::Problem;
-use crate::validate::json::{self, Field, FromObject, FromValue, ObjectEntry};
+use crate::validate::image_url;
+use crate::validate::json::{self, Entry, Field, FromObject, FromValue};
 use crate::validate::rule::{Faults, IgnoredFields, Rule, UnknownFields, quote};
 use crate::validate::video::{self as native, ImageUrl, VideoOrder};
 
@@ -53,7 +54,7 @@ impl<'a> Draft<'a> {
         Rule { pointer: "/duration", code: "wrong_type", check: |video| video.duration.wrong_type() },
         Rule { pointer: "/duration", code: "duplicate", check: |video| {
             video.seconds.value().and(video.duration.value())?;
-            Some("the same as `seconds`: expected one of the two".to_owned())
+            Some("use either `seconds` or `duration`, not both".to_owned())
         } },
         Rule { pointer: "/size", code: "wrong_type", check: |video| video.size.wrong_type() },
         Rule { pointer: "/size", code: "size_not_offered", check: |video| {
@@ -64,15 +65,15 @@ impl<'a> Draft<'a> {
         } },
         Rule { pointer: "/aspect_ratio", code: "duplicate", check: |video| {
             video.size.value().and(video.video.aspect_ratio.value())?;
-            Some("`size` says the same: expected one of the two".to_owned())
+            Some("use either `size` or `aspect_ratio`, not both".to_owned())
         } },
         Rule { pointer: "/input_reference", code: "wrong_type", check: |video| video.reference.wrong_type() },
         Rule { pointer: "/input_reference", code: "not_supported", check: |video| {
-            video.reference.value()?.address.is_none().then(|| NO_FILES.to_owned())
+            video.reference.value()?.0.is_none().then(|| NO_FILES.to_owned())
         } },
         Rule { pointer: "/image_url", code: "duplicate", check: |video| {
             video.reference.value().and(video.video.image_url.value())?;
-            Some("the same as `input_reference`: expected one of the two".to_owned())
+            Some("use either `input_reference` or `image_url`, not both".to_owned())
         } },
     ];
 
@@ -90,7 +91,7 @@ impl<'a> Draft<'a> {
     }
 
     fn set(&mut self, name: &'a str, input: &'a FormValue) {
-        let (file, faults) = (Field::Present(InputReference { address: None }), &mut self.faults);
+        let (file, faults) = (Field::Present(InputReference(None)), &mut self.faults);
         let text = match input {
             FormValue::Text(text) => Cow::Borrowed(text.as_str()),
             FormValue::File if name == "input_reference" => {
@@ -106,11 +107,14 @@ impl<'a> Draft<'a> {
             "duration" => set_once(&mut self.duration, Seconds::read(&text), name, faults),
             "size" => set_once(&mut self.size, Field::Present(text), name, faults),
             "aspect_ratio" => set_once(&mut video.aspect_ratio, Field::Present(text), name, faults),
-            "image_url" => {
-                set_once(&mut video.image_url, Field::Present(ImageUrl::parse(&text)), name, faults)
-            }
+            "image_url" => set_once(
+                &mut video.image_url,
+                Field::Present(ImageUrl(image_url(&text))),
+                name,
+                faults,
+            ),
             "input_reference" | "input_reference[image_url]" => {
-                let reference = Field::Present(InputReference { address: Some(text) });
+                let reference = Field::Present(InputReference(Some(text)));
                 set_once(&mut self.reference, reference, name, faults);
             }
             "input_reference[file_id]" => set_once(&mut self.reference, file, name, faults),
@@ -138,11 +142,11 @@ impl<'a> Draft<'a> {
         if video.ignores_aspect_ratio() {
             ignored.add(if size.is_some() { "size" } else { "aspect_ratio" });
         }
-        // One that is mistyped was told of already, under the caller's own name for it.
+        // A wrong type was already reported under the caller's name of the field.
         let seconds = self.seconds.into_value().or(self.duration.into_value());
         video.duration = seconds.map_or(Field::Absent, |Seconds(whole)| Field::Present(whole));
-        video.image_url = match self.reference.into_value().and_then(|it| it.address) {
-            Some(address) => Field::Present(ImageUrl::parse(&address)),
+        video.image_url = match self.reference.into_value().and_then(|reference| reference.0) {
+            Some(address) => Field::Present(ImageUrl(image_url(&address))),
             None => video.image_url.null_as_absent(),
         };
         let order = video.finish(faults, |pointer| match pointer {
@@ -154,19 +158,18 @@ impl<'a> Draft<'a> {
     }
 }
 
-const NO_FILES: &str = "the gateway fetches a picture by its public address and takes no file: \
-                        give its URL, as `input_reference` or as `image_url`";
+const NO_FILES: &str =
+    "files are not supported: give a public URL as `input_reference` or `image_url`";
 
 fn set_once<T>(field: &mut Field<T>, value: Field<T>, name: &str, faults: &mut Faults) {
     if field.is_absent() {
         *field = value;
     } else {
-        let detail = "expected once in a form".to_owned();
+        let detail = "given twice in the form".to_owned();
         faults.push(format_args!("/{}", quote(name)), "duplicate", detail);
     }
 }
 
-/// The ratio that a size stands for: `1280x720` is 16:9.
 fn aspect_ratio(size: &str) -> Option<&'static str> {
     if let Some(known) = ASPECT_RATIOS.iter().find(|known| **known == size) {
         return Some(known);
@@ -184,7 +187,7 @@ fn aspect_ratio(size: &str) -> Option<&'static str> {
 }
 
 impl<'a> FromObject<'a> for Draft<'a> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "prompt" => entry.read_into(&mut self.video.prompt),
             "model" => entry.read_into(&mut self.video.model),
@@ -199,7 +202,7 @@ impl<'a> FromObject<'a> for Draft<'a> {
     }
 }
 
-/// A length that is a number, or a text with one in it, as OpenAI has it.
+/// OpenAI's SDKs send a number or a string of digits.
 #[derive(Clone, Copy)]
 struct Seconds(i128);
 
@@ -217,26 +220,23 @@ impl<'a> FromValue<'a> for Seconds {
         text.parse::<i128>().ok().filter(|_| is_plain).map(Self)
     }
 
-    fn whole(number: i128) -> Option<Self> {
+    fn integer(number: i128) -> Option<Self> {
         Some(Self(number))
     }
 }
 
-/// What the video starts from: an address, or something that is none.
-struct InputReference<'a> {
-    address: Option<Cow<'a, str>>,
-}
+struct InputReference<'a>(Option<Cow<'a, str>>);
 
 impl<'a> FromValue<'a> for InputReference<'a> {
     const EXPECTED: &'static str = "a public URL, or an object with image_url";
 
     fn string(text: Cow<'a, str>) -> Option<Self> {
-        Some(Self { address: Some(text) })
+        Some(Self(Some(text)))
     }
 
     fn members<A: MapAccess<'a>>(map: A, depth: u8) -> Result<Option<Self>, A::Error> {
         let parts = <ReferenceObject<'_> as FromValue<'_>>::members(map, depth)?;
-        Ok(parts.map(|parts| Self { address: parts.image_url.into_value() }))
+        Ok(parts.map(|parts| Self(parts.image_url.into_value())))
     }
 }
 
@@ -247,7 +247,7 @@ struct ReferenceObject<'a> {
 }
 
 impl<'a> FromObject<'a> for ReferenceObject<'a> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "image_url" => entry.read_into(&mut self.image_url),
             _ => entry.ignore(&mut self.ignored),

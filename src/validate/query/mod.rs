@@ -1,17 +1,12 @@
-//! The gate that every query passes, the counterpart of [`super::json`]: names and values are decoded once, a
-//! name that is not asked for is a fault, and so is one that is there twice. Every query is given without
-//! its `?`; its refusals are 422 `invalid_request` with every fault, and their pointers name the parameters.
+//! Strict parsing of query strings, without the `?`. Unknown and duplicate parameters are faults.
 
 use percent_encoding::percent_decode_str;
 
 use super::rule::{Faults, quote};
 use crate::problem::{FieldError, Problem};
 
-/// A value at fault: the fault's stable name, and what was expected.
-struct InvalidValue {
-    code: &'static str,
-    detail: String,
-}
+/// The fault's code, and what was expected.
+type InvalidValue = (&'static str, String);
 
 struct Params<'q> {
     pairs: Vec<(&'q str, &'q str)>,
@@ -37,25 +32,27 @@ impl<'q> Params<'q> {
     fn single<T>(
         &mut self,
         name: &'static str,
-        judge: impl Fn(&str) -> Result<T, InvalidValue>,
+        parse: impl Fn(&str) -> Result<T, InvalidValue>,
     ) -> Option<T> {
         match self.values(name)[..] {
             [] => None,
-            [value] => self.accept(name, judge(value)),
+            [value] => self.accept(name, parse(value)),
             ref several => {
                 let detail = format!("expected one {name}, not {}", several.len());
-                self.accept(name, Err(InvalidValue { code: "duplicate", detail }))
+                self.fault(name, ("duplicate", detail));
+                None
             }
         }
     }
 
-    fn accept<T>(&mut self, name: &str, read: Result<T, InvalidValue>) -> Option<T> {
-        let fault =
-            |InvalidValue { code, detail }| self.faults.push(format_args!("/{name}"), code, detail);
-        read.map_err(fault).ok()
+    fn accept<T>(&mut self, name: &str, result: Result<T, InvalidValue>) -> Option<T> {
+        result.map_err(|fault| self.fault(name, fault)).ok()
     }
 
-    /// Lists every parameter that was not asked for, and ends the reading.
+    fn fault(&mut self, name: &str, (code, detail): InvalidValue) {
+        self.faults.push(format_args!("/{name}"), code, detail);
+    }
+
     fn finish(mut self) -> Result<(), Problem> {
         for (name, _) in &self.pairs {
             if decode(name).is_some_and(|name| self.known.iter().any(|it| it.as_bytes() == name)) {
@@ -82,18 +79,16 @@ pub fn no_query(query: Option<&str>) -> Result<(), Problem> {
     Params::read(query).finish()
 }
 
-/// `text` with its percent-encoding and its `+` undone as forms write them; `None` where a `%` is not
-/// followed by two hexadecimal digits, which readers make different things of.
+/// Decodes percent-encoding and `+`. Returns `None` for an incomplete escape, which is ambiguous.
 fn decode(text: &str) -> Option<Vec<u8>> {
     let is_escape = |rest: &str| {
         rest.as_bytes().first_chunk::<2>().is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit))
     };
-    let is_sound = text.split('%').skip(1).all(is_escape);
-    is_sound.then(|| percent_decode_str(&text.replace('+', " ")).collect())
+    let is_valid = text.split('%').skip(1).all(is_escape);
+    is_valid.then(|| percent_decode_str(&text.replace('+', " ")).collect())
 }
 
-/// Guess: the contract does not show the identifiers' form (2.5). If a real one were refused, nobody could
-/// fetch a paid video.
+/// Guess: the contract does not show the form of request ids (2.5).
 const MAX_REQUEST_ID: usize = 128;
 
 pub const MAX_JOBS: usize = 50;
@@ -103,8 +98,8 @@ const REQUEST_ID: &str = "request_id";
 pub fn video_status(query: Option<&str>) -> Result<Box<str>, Problem> {
     let mut params = Params::read(query);
     if params.values(REQUEST_ID).is_empty() {
-        let detail = "required: the request_id that the video request was answered with".to_owned();
-        params.accept(REQUEST_ID, Err::<(), _>(InvalidValue { code: "required", detail }));
+        let detail = "required: the request_id from the reply to the video request".to_owned();
+        params.fault(REQUEST_ID, ("required", detail));
     }
     let request_id = params.single(REQUEST_ID, parse_request_id).unwrap_or_default();
     params.finish().map(|()| request_id)
@@ -112,7 +107,7 @@ pub fn video_status(query: Option<&str>) -> Result<Box<str>, Problem> {
 
 pub fn request_id(segment: &str) -> Result<Box<str>, Problem> {
     let mut params = Params::read(None);
-    // In a path, a plus is a plus.
+    // In a path, `+` is literal.
     let request_id = params.accept(REQUEST_ID, parse_request_id(&segment.replace('+', "%2B")));
     params.finish().map(|()| request_id.unwrap_or_default())
 }
@@ -127,7 +122,7 @@ pub fn job_ids(query: Option<&str>) -> Result<Vec<Box<str>>, Problem> {
         }
         if request_ids.len() > MAX_JOBS {
             let detail = format!("expected at most {MAX_JOBS} jobs");
-            params.accept(REQUEST_ID, Err::<(), _>(InvalidValue { code: "too_many", detail }));
+            params.fault(REQUEST_ID, ("too_many", detail));
             break;
         }
     }
@@ -135,37 +130,41 @@ pub fn job_ids(query: Option<&str>) -> Result<Vec<Box<str>>, Problem> {
 }
 
 fn parse_request_id(value: &str) -> Result<Box<str>, InvalidValue> {
-    let Some(id) = decode(value) else {
-        let detail = "expected two hexadecimal digits after each %".to_owned();
-        return Err(InvalidValue { code: "bad_encoding", detail });
-    };
-    match id.len() {
-        0 => {
-            let detail = format!("expected 1 to {MAX_REQUEST_ID} characters; it is empty");
-            Err(InvalidValue { code: "empty", detail })
-        }
-        1..=MAX_REQUEST_ID => {
-            let visible = id.iter().all(u8::is_ascii_graphic).then(|| String::from_utf8(id).ok());
-            let detail = "expected visible ASCII characters only".to_owned();
-            let id = visible.flatten().map(String::into_boxed_str);
-            id.ok_or(InvalidValue { code: "bad_character", detail })
-        }
-        length => {
-            let detail = format!("expected at most {MAX_REQUEST_ID} characters, not {length}");
-            Err(InvalidValue { code: "too_long", detail })
-        }
+    let invalid = |code, expected: &str| (code, format!("expected {expected}"));
+    let id = decode(value)
+        .ok_or_else(|| invalid("bad_encoding", "two hexadecimal digits after each %"))?;
+    if id.is_empty() {
+        let expected = format!("1 to {MAX_REQUEST_ID} characters; it is empty");
+        return Err(invalid("empty", &expected));
     }
+    if id.len() > MAX_REQUEST_ID {
+        let expected = format!("at most {MAX_REQUEST_ID} characters, not {}", id.len());
+        return Err(invalid("too_long", &expected));
+    }
+    let visible = id.iter().all(u8::is_ascii_graphic).then(|| String::from_utf8(id).ok());
+    let id = visible.flatten().map(String::into_boxed_str);
+    id.ok_or_else(|| invalid("bad_character", "visible ASCII characters only"))
 }
 
 const DEFAULT_DAYS: u64 = 7;
-/// A caller sees no more days than a month has, an admin no more than a year has.
 const MAX_DAYS: u64 = 31;
 const MAX_ADMIN_DAYS: u64 = 366;
+/// 18 hours; no time zone is farther from UTC.
+const MAX_UTC_OFFSET: i64 = 18 * 60;
+
+/// The days of a usage report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsageDays {
+    /// How many days, today included.
+    pub count: u64,
+    /// How many minutes a day begins before a UTC day does: 60 for UTC+1.
+    pub utc_offset: i64,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdminUsageQuery {
-    /// UTC days, today included: 1 to 366.
-    pub days: u64,
+    /// 1 to 366 days.
+    pub days: UsageDays,
     pub format: UsageFormat,
 }
 
@@ -176,40 +175,53 @@ pub enum UsageFormat {
     Csv,
 }
 
-pub fn usage_days(query: Option<&str>) -> Result<u64, Problem> {
+pub fn usage_days(query: Option<&str>) -> Result<UsageDays, Problem> {
     let mut params = Params::read(query);
-    let days = params.single("since", |value| parse_days(value, MAX_DAYS));
-    params.finish().map(|()| days.unwrap_or(DEFAULT_DAYS))
+    let days = days(&mut params, MAX_DAYS);
+    params.finish().map(|()| days)
+}
+
+fn days(params: &mut Params<'_>, most: u64) -> UsageDays {
+    let count = params.single("since", |value| parse_days(value, most));
+    let utc_offset = params.single("utc_offset", parse_utc_offset);
+    UsageDays { count: count.unwrap_or(DEFAULT_DAYS), utc_offset: utc_offset.unwrap_or(0) }
 }
 
 pub fn admin_usage(query: Option<&str>) -> Result<AdminUsageQuery, Problem> {
     let mut params = Params::read(query);
-    let days = params.single("since", |value| parse_days(value, MAX_ADMIN_DAYS));
-    let shape = params.single("format", |value| match value {
+    let days = days(&mut params, MAX_ADMIN_DAYS);
+    let format = params.single("format", |value| match value {
         "json" => Ok(UsageFormat::Json),
         "csv" => Ok(UsageFormat::Csv),
-        _ => Err(InvalidValue { code: "bad_format", detail: "expected json or csv".to_owned() }),
+        _ => Err(("bad_format", "expected json or csv".to_owned())),
     });
     params.finish()?;
-    let (days, shape) = (days.unwrap_or(DEFAULT_DAYS), shape.unwrap_or_default());
-    Ok(AdminUsageQuery { days, format: shape })
+    Ok(AdminUsageQuery { days, format: format.unwrap_or_default() })
 }
 
-fn parse_days(value: &str, most: u64) -> Result<u64, InvalidValue> {
+fn parse_days(value: &str, max: u64) -> Result<u64, InvalidValue> {
     let digits = value.strip_suffix('d').unwrap_or_default();
-    let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-    let days = digits.parse().ok().filter(|days| plain && (1..=most).contains(days));
-    let detail = || format!("expected 1d to {most}d, such as since={DEFAULT_DAYS}d");
-    days.ok_or_else(|| InvalidValue { code: "bad_period", detail: detail() })
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let days = digits.parse().ok().filter(|days| is_plain && (1..=max).contains(days));
+    let detail = || format!("expected 1d to {max}d, such as since={DEFAULT_DAYS}d");
+    days.ok_or_else(|| ("bad_period", detail()))
 }
 
-pub fn too_many_rows(most: usize) -> Problem {
+fn parse_utc_offset(value: &str) -> Result<i64, InvalidValue> {
+    let digits = value.strip_prefix('-').unwrap_or(value);
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let is_offset = |minutes: &i64| plain && minutes.abs() <= MAX_UTC_OFFSET;
+    value.parse().ok().filter(is_offset).ok_or_else(|| {
+        ("bad_utc_offset", format!("expected minutes from -{MAX_UTC_OFFSET} to {MAX_UTC_OFFSET}"))
+    })
+}
+
+pub fn too_many_rows(max: usize) -> Problem {
     Problem::invalid(vec![FieldError {
         pointer: "/since".to_owned(),
         code: "too_many_rows",
         detail: format!(
-            "there are more than {most} rows; ask for fewer days, or run `tollgate usage` beside the \
-             ledger"
+            "more than {max} rows: ask for fewer days, or run `tollgate usage` on the server"
         ),
     }])
 }
@@ -224,27 +236,22 @@ pub struct ListQuery {
     pub is_ascending: bool,
 }
 
-/// The query of `GET /v1/videos`; unknown parameters are passed over, and the last of several counts.
+/// Reads the query of `GET /v1/videos`, ignoring unknown parameters.
 pub fn list_query(query: Option<&str>) -> Result<ListQuery, Problem> {
     let mut params = Params::read(query);
-    let mut last = |name| params.values(name).last().map(|value| decode_lossy(value));
-    let (limit, after, order) = (last("limit"), last("after"), last("order"));
-    let limit = limit.map_or(Ok(DEFAULT_PAGE), |limit| {
-        let limit = limit.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
+    let limit = params.single("limit", |value| {
+        let limit = value.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
         let detail = format!("expected a whole number from 1 to {MAX_PAGE}");
-        limit.ok_or(InvalidValue { code: "bad_parameter", detail })
+        limit.ok_or(("bad_parameter", detail))
     });
-    let is_ascending = match order.as_deref() {
-        None | Some("desc") => Ok(false),
-        Some("asc") => Ok(true),
-        Some(order) => {
-            let detail = format!("expected asc or desc, not `{}`", quote(order));
-            Err(InvalidValue { code: "bad_parameter", detail })
-        }
-    };
-    let limit = params.accept("limit", limit).unwrap_or_default();
-    let is_ascending = params.accept("order", is_ascending).unwrap_or_default();
+    let after = params.single("after", |value| Ok(decode_lossy(value)));
+    let is_ascending = params.single("order", |value| match value {
+        "asc" => Ok(true),
+        "desc" => Ok(false),
+        other => Err(("bad_parameter", format!("expected asc or desc, not `{}`", quote(other)))),
+    });
     params.finish_ignoring_unknown()?;
+    let (limit, is_ascending) = (limit.unwrap_or(DEFAULT_PAGE), is_ascending.unwrap_or_default());
     Ok(ListQuery { limit, after, is_ascending })
 }
 

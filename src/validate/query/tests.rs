@@ -1,4 +1,4 @@
-//! What each query takes, and what is said of what it does not take.
+//! Accepted queries, and the faults of rejected ones.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ fn codes(query: Option<&str>) -> Vec<(String, &'static str)> {
 }
 
 #[test]
-fn one_visible_identifier_is_taken_as_it_decodes() {
+fn request_id_is_percent_decoded() {
     let longest = format!("request_id={}", "x".repeat(128));
     for (query, id, sent) in [
         ("request_id=abc", "abc", "request_id=abc"),
@@ -36,7 +36,7 @@ fn one_visible_identifier_is_taken_as_it_decodes() {
 }
 
 #[test]
-fn an_identifier_in_a_path_is_taken_as_it_decodes() {
+fn request_id_in_a_path_is_percent_decoded() {
     for (segment, id) in [("vid_1", "vid_1"), ("a%2Fb%2B", "a/b+"), ("a+b&c=d", "a+b&c=d")] {
         assert_eq!(&*request_id(segment).expect(segment), id);
     }
@@ -46,7 +46,7 @@ fn an_identifier_in_a_path_is_taken_as_it_decodes() {
 }
 
 #[test]
-fn anything_else_says_what_is_wrong() {
+fn invalid_request_id_reports_its_fault() {
     let long = format!("request_id={}", "x".repeat(10_240));
     for (query, code) in [
         (None, "required"),
@@ -74,7 +74,7 @@ fn anything_else_says_what_is_wrong() {
 }
 
 #[test]
-fn a_parameter_that_nobody_knows_is_named() {
+fn unknown_parameters_are_reported() {
     assert_eq!(codes(Some("request_id=a&x=1")), [("/x".to_owned(), "unknown_parameter")]);
     assert_eq!(
         codes(Some("request_id[]=a&a/b~c")),
@@ -90,12 +90,12 @@ fn a_parameter_that_nobody_knows_is_named() {
 
 proptest! {
     #[test]
-    fn every_visible_identifier_survives_being_sent(id in "[!-~]{1,128}") {
+    fn every_visible_request_id_survives_encoding(id in "[!-~]{1,128}") {
         prop_assert_eq!(video_status(Some(&encoded(&id))).unwrap(), id.into());
     }
 
     #[test]
-    fn no_query_panics(query in any::<String>()) {
+    fn arbitrary_query_never_panics(query in any::<String>()) {
         let _ = video_status(Some(&query));
     }
 }
@@ -105,21 +105,21 @@ fn ids(query: Option<&str>) -> Vec<String> {
 }
 
 #[test]
-fn any_number_of_jobs_up_to_the_bound_is_named_each_once() {
+fn job_ids_are_deduplicated() {
     assert!(ids(None).is_empty() && ids(Some("&&")).is_empty());
     assert_eq!(ids(Some("request_id=a&request_id=b%2F&request_id=a")), ["a", "b/"]);
     assert_eq!(ids(Some("request_id=a&request%5fid=b&request_id=c")), ["a", "b", "c"]);
 }
 
 #[test]
-fn as_many_jobs_as_the_bound_says_may_be_named_and_not_one_more() {
+fn number_of_job_ids_is_limited() {
     let query = |count| (0..count).map(|id| format!("request_id={id}&")).collect::<String>();
     assert_eq!(ids(Some(&query(MAX_JOBS))).len(), MAX_JOBS);
     assert!(job_ids(Some(&query(MAX_JOBS + 1))).is_err());
 }
 
 #[test]
-fn every_fault_is_named() {
+fn all_query_faults_are_reported_at_once() {
     let many: String = (0..60).map(|number| format!("request_id={number}&")).collect();
     for (query, expected) in [
         ("request_id=a&x=1", &[("/x", "unknown_parameter")][..]),
@@ -137,10 +137,11 @@ fn every_fault_is_named() {
 }
 
 #[test]
-fn a_month_of_days_can_be_asked_for_and_nothing_else() {
+fn usage_period_is_one_to_thirty_one_days() {
     for (query, days) in [(None, 7), (Some(""), 7), (Some("since=1d"), 1), (Some("since=31d"), 31)]
     {
-        assert_eq!(usage_days(query).expect("right"), days, "{query:?}");
+        let expected = UsageDays { count: days, utc_offset: 0 };
+        assert_eq!(usage_days(query).expect("right"), expected, "{query:?}");
     }
     for (query, code) in [
         ("since=0d", "bad_period"),
@@ -160,7 +161,24 @@ fn a_month_of_days_can_be_asked_for_and_nothing_else() {
 }
 
 #[test]
-fn a_year_of_days_can_be_asked_for_as_json_or_csv() {
+fn days_of_a_time_zone_can_be_asked_for() {
+    for (query, utc_offset) in
+        [("utc_offset=60", 60), ("utc_offset=-720", -720), ("since=7d&utc_offset=0", 0)]
+    {
+        let days = UsageDays { count: 7, utc_offset };
+        assert_eq!(usage_days(Some(query)).expect("right"), days, "{query}");
+        assert_eq!(admin_usage(Some(query)).expect("right").days, days, "{query}");
+    }
+    for offset in ["1081", "-1081", "+60", "%2B60", "", "1h", "--1", "99999999999999999999"] {
+        let query = format!("utc_offset={offset}");
+        let problem = usage_days(Some(&query)).expect_err(&query);
+        let codes: Vec<_> = problem.errors().iter().map(|fault| fault.code).collect();
+        assert_eq!(codes, ["bad_utc_offset"], "{query}");
+    }
+}
+
+#[test]
+fn admin_usage_takes_up_to_a_year_as_json_or_csv() {
     for (query, days, shape) in [
         (None, 7, UsageFormat::Json),
         (Some("since=366d"), 366, UsageFormat::Json),
@@ -168,6 +186,7 @@ fn a_year_of_days_can_be_asked_for_as_json_or_csv() {
         (Some("format=json&since=1d"), 1, UsageFormat::Json),
     ] {
         let found = admin_usage(query).expect("right");
+        let days = UsageDays { count: days, utc_offset: 0 };
         assert_eq!(found, AdminUsageQuery { days, format: shape }, "{query:?}");
     }
     for (query, codes) in [
@@ -185,7 +204,7 @@ fn a_year_of_days_can_be_asked_for_as_json_or_csv() {
 }
 
 #[test]
-fn a_part_of_a_list_is_what_sdks_ask_for() {
+fn list_query_takes_the_parameters_sdks_send() {
     for (query, limit, after, is_ascending) in [
         (None, 20, None, false),
         (Some("limit=5&after=vid_1&order=asc&x=y"), 5, Some("vid_1"), true),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::de::MapAccess;
 
 use super::image_url::image_url;
-use super::json::{self, Field, FromObject, FromValue, ObjectEntry};
+use super::json::{self, Entry, Field, FromObject, FromValue};
 use super::rule::{
     Faults, IgnoredFields, Rule, UnknownFields, blank, not_among, nul, unknown_model,
 };
@@ -25,13 +25,10 @@ pub struct VideoOrder {
     pub ignored: IgnoredFields,
 }
 
-pub fn video(payload: &[u8], catalog: &Catalog) -> Result<Checked<Order>, Problem> {
-    video_with_ignored(payload, catalog).map(|video| video.order)
-}
-
-/// The body names the model and the duration even if the caller left them out: no default of the gateway can
-/// drift from what was set aside. Guess: an `aspect_ratio` may be sent to every model.
-pub fn video_with_ignored(payload: &[u8], catalog: &Catalog) -> Result<VideoOrder, Problem> {
+/// Always writes model and duration, so that no default of the gateway can change the price.
+///
+/// Guess: an `aspect_ratio` may be sent to every model.
+pub fn video(payload: &[u8], catalog: &Catalog) -> Result<VideoOrder, Problem> {
     let mut draft = VideoDraft::new(catalog);
     json::read_object(payload, &mut draft)?;
     let mut ignored = IgnoredFields::default();
@@ -58,7 +55,7 @@ impl<'a> VideoDraft<'a> {
 
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/prompt", code: "required", check: |video| video.prompt.missing("what the video shows") },
+        Rule { pointer: "/prompt", code: "required", check: |video| video.prompt.missing("a description of the video") },
         Rule { pointer: "/prompt", code: "wrong_type", check: |video| video.prompt.wrong_type() },
         Rule { pointer: "/prompt", code: "empty", check: |video| {
             video.prompt.value()?.is_empty().then(|| format!("expected 1 to {MAX_PROMPT} characters; it is empty"))
@@ -79,7 +76,7 @@ impl<'a> VideoDraft<'a> {
         Rule { pointer: "/image_url", code: "image_required", check: |video| {
             let row = video.model_row()?;
             (row.image == ImageInput::Required && video.image_url.is_absent())
-                .then(|| format!("{} animates a picture: it needs a public image_url", row.id))
+                .then(|| format!("{} requires a public image_url", row.id))
         } },
     ];
 
@@ -115,7 +112,7 @@ impl<'a> VideoDraft<'a> {
         }
         let known = catalog.video.iter().map(|model| &*model.id);
         Some(match catalog.chat_model(id) {
-            Some(row) => format!("{} answers chats: send it to {}", row.id, wire::CHAT),
+            Some(row) => format!("{} is a chat model: send it to {}", row.id, wire::CHAT),
             None => unknown_model("video", id, known),
         })
     }
@@ -128,7 +125,6 @@ impl<'a> VideoDraft<'a> {
         }
     }
 
-    /// A model that is not known is held to the overall range.
     fn duration_not_offered(&self) -> Option<String> {
         let seconds = self.seconds()?;
         let row = self.model_row();
@@ -142,8 +138,9 @@ impl<'a> VideoDraft<'a> {
         })
     }
 
-    /// The order, or every fault: its own, with the pointers that the caller's own words have, and
-    /// then what was found `elsewhere`.
+    /// Returns the order, or all faults: those of this draft, then `elsewhere`.
+    ///
+    /// `pointer` maps a field to its name in the caller's dialect.
     pub(super) fn finish(
         self,
         elsewhere: Faults,
@@ -181,7 +178,7 @@ impl<'a> VideoDraft<'a> {
 }
 
 impl<'a> FromObject<'a> for VideoDraft<'a> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "prompt" => entry.read_into(&mut self.prompt),
             "model" => entry.read_into(&mut self.model),
@@ -193,19 +190,13 @@ impl<'a> FromObject<'a> for VideoDraft<'a> {
     }
 }
 
-pub(super) struct ImageUrl(Result<String, String>);
-
-impl ImageUrl {
-    pub(super) fn parse(address: &str) -> Self {
-        Self(image_url(address))
-    }
-}
+pub(super) struct ImageUrl(pub(super) Result<String, String>);
 
 impl<'a> FromValue<'a> for ImageUrl {
     const EXPECTED: &'static str = "a string";
 
     fn string(text: Cow<'a, str>) -> Option<Self> {
-        Some(Self::parse(&text))
+        Some(Self(image_url(&text)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Every rule of a video job, broken and mended.
+//! Every rule of a video request, broken and kept.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::validate::rule::is_blank;
 
 fn order(payload: &str) -> Order {
-    video(payload.as_bytes(), &Catalog::published()).expect(payload).into_inner()
+    video(payload.as_bytes(), &Catalog::published()).expect(payload).order.into_inner()
 }
 
 fn sent(payload: &str) -> String {
@@ -25,12 +25,12 @@ fn faults(payload: &str) -> Vec<(String, &'static str, String)> {
 
 #[rustfmt::skip]
 const BROKEN: &[(&str, &str, &str, &str)] = &[
-    (r#"{}"#, "/prompt", "required", "what the video shows"),
+    (r#"{}"#, "/prompt", "required", "a description of the video"),
     (r#"{"prompt":null}"#, "/prompt", "wrong_type", "expected a string, found null"),
     (r#"{"prompt":["a tide"]}"#, "/prompt", "wrong_type", "expected a string, found an array"),
     (r#"{"prompt":""}"#, "/prompt", "empty", "expected 1 to 4000 characters; it is empty"),
-    (r#"{"prompt":" \n"}"#, "/prompt", "blank", "it holds only blanks"),
-    (r#"{"prompt":"\ufeff\u2800\u00ad"}"#, "/prompt", "blank", "it holds only blanks"),
+    (r#"{"prompt":" \n"}"#, "/prompt", "blank", "it is only whitespace"),
+    (r#"{"prompt":"\ufeff\u2800\u00ad"}"#, "/prompt", "blank", "it is only whitespace"),
     (r#"{"prompt":"a\u0000b"}"#, "/prompt", "nul_character", "expected text without U+0000"),
     (r#"{"prompt":"a","model":null}"#, "/model", "wrong_type", "expected a string, found null"),
     (r#"{"prompt":"a","model":{}}"#, "/model", "wrong_type", "expected a string, found an object"),
@@ -38,7 +38,7 @@ const BROKEN: &[(&str, &str, &str, &str)] = &[
     (r#"{"prompt":"a","model":"video-a-2 "}"#, "/model", "unknown_model", "did you mean `video-a-2`?"),
     (r#"{"prompt":"a","model":"VIDEO-D-3.1"}"#, "/model", "unknown_model", "did you mean `video-d-3.1`?"),
     (r#"{"prompt":"a","model":"video-e-gen4.5-turbo"}"#, "/model", "unknown_model", "did you mean `video-e-gen4-turbo`?"),
-    (r#"{"prompt":"a","model":"gamma-large"}"#, "/model", "unknown_model", "gamma-large answers chats: send it to /api/v1/chat"),
+    (r#"{"prompt":"a","model":"gamma-large"}"#, "/model", "unknown_model", "gamma-large is a chat model: send it to /api/v1/chat"),
     (r#"{"prompt":"a","model":"video-x","duration":3}"#, "/model", "unknown_model", "there is no video model `video-x`"),
     (r#"{"prompt":"a","duration":null}"#, "/duration", "wrong_type", "a whole number, written without a point or an exponent, found null"),
     (r#"{"prompt":"a","duration":"8"}"#, "/duration", "wrong_type", "found a string"),
@@ -59,7 +59,7 @@ const BROKEN: &[(&str, &str, &str, &str)] = &[
     (r#"{"prompt":"a","image_url":""}"#, "/image_url", "not_public_url", "starts with http:// or https://"),
     (r#"{"prompt":"a","image_url":"http://localhost/x.png"}"#, "/image_url", "not_public_url", "a name with a dot"),
     (r#"{"prompt":"a","image_url":"https://169.254.169.254/"}"#, "/image_url", "not_public_url", "link-local"),
-    (r#"{"prompt":"a","model":"video-e-gen4-turbo"}"#, "/image_url", "image_required", "video-e-gen4-turbo animates a picture"),
+    (r#"{"prompt":"a","model":"video-e-gen4-turbo"}"#, "/image_url", "image_required", "video-e-gen4-turbo requires a public image_url"),
     (r#"{"prompt":"a","model":"video-e-gen4-turbo","image_url":null}"#, "/image_url", "wrong_type", "found null"),
     (r#"{"prompt":"a","seed":1}"#, "/seed", "unknown_field", "there is no field `seed`; known: prompt, model, duration, aspect_ratio, image_url"),
     (r#"{"prompt":"a","aspectRatio":"9:16"}"#, "/aspectRatio", "unknown_field", "did you mean `aspect_ratio`?"),
@@ -67,13 +67,13 @@ const BROKEN: &[(&str, &str, &str, &str)] = &[
 ];
 
 #[test]
-fn each_rule_can_be_broken_and_says_what_was_expected() {
+fn each_rule_reports_what_was_expected() {
     for (payload, pointer, code, detail) in BROKEN {
         let found = faults(payload);
         let fault = found.iter().find(|(at, named, _)| at == pointer && named == code);
         let (_, _, said) = fault.unwrap_or_else(|| panic!("{payload}: {found:?}"));
         assert!(said.contains(detail), "{payload}: {said}");
-        // An unknown model is held to the overall range as well.
+        // An unknown model also takes the overall range.
         assert!(found.len() == 1 || payload.contains("video-x"), "{payload}: {found:?}");
     }
     let long = format!(r#"{{"prompt":"{}"}}"#, "a".repeat(4_001));
@@ -85,7 +85,7 @@ fn each_rule_can_be_broken_and_says_what_was_expected() {
 }
 
 #[test]
-fn all_faults_are_told_at_once() {
+fn all_faults_are_reported_at_once() {
     let payload = r#"{"seed":1,"duration":7,"prompt":" ","aspect_ratio":"4:3",
         "image_url":"file:///x","model":"video-d-3.1","style":{"a":[]}}"#;
     let found = faults(payload);
@@ -107,7 +107,7 @@ fn all_faults_are_told_at_once() {
 }
 
 #[test]
-fn a_body_that_two_readers_read_differently_is_malformed() {
+fn ambiguous_body_is_malformed() {
     for payload in [
         r#"[{"prompt":"a"}]"#,
         r#"{"prompt":"a","prompt":"b"}"#,
@@ -127,7 +127,7 @@ fn a_body_that_two_readers_read_differently_is_malformed() {
 }
 
 #[test]
-fn the_prompt_is_counted_in_code_points() {
+fn prompt_length_is_counted_in_code_points() {
     for letter in ["a", "é", "界", "😀", "\\ud83d\\ude00", "\\n", "\u{301}"] {
         let prompt = |count: usize| format!(r#"{{"prompt":"a{}"}}"#, letter.repeat(count - 1));
         assert_eq!(faults(&prompt(4_000)), [], "{letter}");
@@ -146,7 +146,7 @@ fn the_prompt_is_counted_in_code_points() {
 }
 
 #[test]
-fn what_is_sent_names_model_and_duration() {
+fn sent_body_always_names_model_and_duration() {
     #[rustfmt::skip]
     let cases = [
         (r#"{"prompt":"a tide"}"#, r#"{"prompt":"a tide","model":"video-a-2","duration":8}"#),
@@ -176,7 +176,7 @@ fn what_is_sent_names_model_and_duration() {
 }
 
 #[test]
-fn every_model_takes_what_its_row_offers_at_its_own_price() {
+fn every_model_takes_its_durations_at_its_price() {
     for row in &Catalog::published().video {
         for seconds in 0..=20 {
             let payload = format!(
@@ -207,12 +207,12 @@ fn every_model_takes_what_its_row_offers_at_its_own_price() {
 
 proptest! {
     #[test]
-    fn no_bytes_panic(payload: Vec<u8>) {
+    fn arbitrary_bytes_never_panic(payload: Vec<u8>) {
         let _ = video(&payload, &Catalog::published());
     }
 
     #[test]
-    fn what_is_sent_is_the_same_order_again(
+    fn reserialized_order_validates_to_itself(
         prompt in any::<String>(),
         model in prop::option::of(0usize..8),
         duration in prop::option::of(3u32..17),
@@ -225,8 +225,8 @@ proptest! {
         if let Some(duration) = duration { payload["duration"] = duration.into() }
         if let Some(ratio) = ratio { payload["aspect_ratio"] = ratio.into() }
         if let Some(picture) = &picture { payload["image_url"] = picture.as_str().into() }
-        if let Ok(order) = video(payload.to_string().as_bytes(), &catalog) {
-            prop_assert_eq!(&video(&order.get().body, &catalog).unwrap(), &order);
+        if let Ok(VideoOrder { order, .. }) = video(payload.to_string().as_bytes(), &catalog) {
+            prop_assert_eq!(&video(&order.get().body, &catalog).unwrap().order, &order);
             let body: serde_json::Value = serde_json::from_slice(&order.get().body).unwrap();
             prop_assert_eq!(body["prompt"].as_str(), Some(prompt.as_str()));
         } else {

@@ -64,13 +64,13 @@ fn assert_charged_once(errand: &str, micros: u64, sold: fn() -> Reply) {
 }
 
 #[test]
-fn a_chat_is_charged_once_whatever_the_gateway_does() {
+fn chat_is_charged_once_under_every_gateway_fault() {
     let errand = format!("return {{ id: (await ai.chat.completions.create({{ {MODEL} }})).id }};");
     assert_charged_once(&errand, 6_000, || Reply::chat("bought once"));
 }
 
 #[test]
-fn a_stream_is_charged_once_whatever_the_gateway_does() {
+fn stream_is_charged_once_under_every_gateway_fault() {
     let errand = format!(
         "const chunks = await ai.chat.completions.create({{ {MODEL}, stream: true }});
          let text = ''; for await (const chunk of chunks) text += chunk.choices[0]?.delta?.content ?? '';
@@ -80,7 +80,7 @@ fn a_stream_is_charged_once_whatever_the_gateway_does() {
 }
 
 #[test]
-fn a_video_is_charged_once_whatever_the_gateway_does() {
+fn video_is_charged_once_under_every_gateway_fault() {
     let errand = "return { id: (await ai.videos.create({ prompt: 'a tide' })).id };";
     assert_charged_once(errand, 3_000_000, || Reply::video("job-1"));
 }

@@ -8,10 +8,10 @@ use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{Role, VERSION_POLL_INTERVAL};
 
-use crate::commands::desk::{Desk, get};
+use crate::commands::fixture::{Desk, get};
 
 #[test]
-fn many_names_are_added_at_once_and_each_line_names_its_token() {
+fn member_add_with_many_names_prints_a_token_per_line() {
     let desk = Desk::open();
     let names: Vec<_> = (0..200).map(|number| format!("m{number}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
@@ -33,9 +33,9 @@ fn many_names_are_added_at_once_and_each_line_names_its_token() {
 
     // One that cannot be done keeps all of them as they are.
     let said = desk.refused(&["revoke", "m1", "nobody", "m2"], 1);
-    assert!(said.contains("there is no member called nobody"), "{said}");
+    assert!(said.contains("there is no member nobody"), "{said}");
     assert!(desk.members().iter().all(|member| member.revoked_at.is_none()));
-    assert!(desk.refused(&["revoke", "m1", "m1"], 2).contains("m1 is there twice"));
+    assert!(desk.refused(&["revoke", "m1", "m1"], 2).contains("m1 is given twice"));
     desk.told(&["revoke", "m1", "m2"]);
     desk.told(&["update", "m3", "m4", "--role", "admin"]);
     let ended = desk.run(&["member", "rotate", "m3", "m4"], &[]);
@@ -52,7 +52,7 @@ fn rows() -> u64 {
 }
 
 #[test]
-fn revoked_token_holds_no_more_when_the_command_is_done_however_large_the_ledger_is() {
+fn revoked_token_is_invalid_when_the_command_ends_even_on_a_large_ledger() {
     let desk = Desk::open();
     let settings = desk.folder.path().join("proxy.toml");
     let members = fs::read_to_string(&settings).unwrap() + "[access]\nmode = \"members\"\n";

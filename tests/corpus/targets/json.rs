@@ -40,7 +40,7 @@ pub(super) fn chat(data: &[u8]) -> bool {
 
 pub(super) fn video(data: &[u8]) -> bool {
     let catalog = Catalog::published();
-    let Some(order) = judged(validate::video(data, &catalog)) else { return false };
+    let Some(order) = judged(video_order(data, &catalog)) else { return false };
     assert!(order.body.len() <= data.len() + MOST_ADDED, "it grew: {}", order.body.len());
     let (meant, sent) = (value(data), value(&order.body));
     for (name, value) in meant.as_object().expect("an object") {
@@ -50,8 +50,12 @@ pub(super) fn video(data: &[u8]) -> bool {
             _ => assert_eq!(value, &sent[name], "another {name}"),
         }
     }
-    is_accepted_again(&order, validate::video(&order.body, &catalog));
+    is_accepted_again(&order, video_order(&order.body, &catalog));
     true
+}
+
+fn video_order(data: &[u8], catalog: &Catalog) -> Result<Checked<Order>, Problem> {
+    validate::video(data, catalog).map(|video| video.order)
 }
 
 /// Orders in OpenAI's dialect: whatever it lets through is an order of the gateway's own contract.
@@ -70,7 +74,7 @@ pub(super) fn dialect(data: &[u8]) -> bool {
         is_accepted_again(order, validate::chat(&order.body, &rules));
     }
     if let Some(order) = &video {
-        is_accepted_again(order, validate::video(&order.body, &catalog));
+        is_accepted_again(order, video_order(&order.body, &catalog));
     }
     chat.is_some() || video.is_some()
 }

@@ -43,7 +43,7 @@ pub(super) fn settings(data: &[u8]) -> bool {
         Err(faults) => {
             assert!(!faults.is_empty(), "refused without a word");
             assert!(faults.iter().all(|fault| !fault.to_string().contains('\n')), "{faults:?}");
-            faults.iter().map(|fault| format!("{fault}{fault:?}{:?}\n", fault.location())).collect()
+            faults.iter().map(|fault| format!("{fault}{fault:?}\n")).collect()
         }
     };
     assert_eq!(format!("{first:?}"), format!("{second:?}"));

@@ -53,7 +53,7 @@ fn seen(gate: &Gate, admin: &Holder, target: &str) -> Value {
 }
 
 #[test]
-fn a_member_is_refused_an_admin_is_told_and_a_stranger_is_asked_who_it_is() {
+fn admin_endpoints_answer_admins_only() {
     let upstream = upstream();
     let gate = Gate::start(&upstream, MEMBERS);
     let ann = gate.member("ann");
@@ -76,7 +76,7 @@ fn a_member_is_refused_an_admin_is_told_and_a_stranger_is_asked_who_it_is() {
 }
 
 #[test]
-fn in_open_mode_nobody_is_an_admin() {
+fn open_mode_has_no_admin() {
     let upstream = upstream();
     let gate = Gate::start(&upstream, "");
     for target in PAGES {
@@ -85,7 +85,7 @@ fn in_open_mode_nobody_is_an_admin() {
 }
 
 #[test]
-fn a_role_that_is_given_or_taken_holds_while_the_server_runs() {
+fn role_change_applies_to_the_running_server() {
     let upstream = upstream();
     let gate = Gate::start(&upstream, MEMBERS);
     let ann = gate.member("ann");
@@ -98,7 +98,7 @@ fn a_role_that_is_given_or_taken_holds_while_the_server_runs() {
 }
 
 #[test]
-fn an_admin_sees_everybodys_spend_jobs_and_budgets_and_the_account_without_any_key() {
+fn admin_sees_all_spending_jobs_budgets_and_the_account_without_keys() {
     for store in STORES {
         let upstream = upstream();
         let gate = Gate::start(&upstream, &format!("{store}\n{MEMBERS}"));

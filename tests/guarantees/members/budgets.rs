@@ -23,7 +23,7 @@ fn buy(gate: &Gate, holder: &Holder, what: &str) -> Answer {
 }
 
 #[test]
-fn two_members_at_once_spend_what_all_may_and_neither_more_than_its_own() {
+fn concurrent_members_stay_within_total_and_own_budgets() {
     const EACH: usize = 200;
     const AT_ONCE: usize = 8;
     for store in STORES {
@@ -58,7 +58,7 @@ fn two_members_at_once_spend_what_all_may_and_neither_more_than_its_own() {
 }
 
 #[test]
-fn a_members_own_budget_holds_besides_that_of_all_callers_and_it_can_see_it() {
+fn own_budget_applies_with_the_total_and_is_visible() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let settings = format!("{MEMBERS}budget.caller = {{ day = \"0.012\", month = \"5.00\" }}");
     let gate = Gate::start(&upstream, &settings);
@@ -86,7 +86,7 @@ fn a_members_own_budget_holds_besides_that_of_all_callers_and_it_can_see_it() {
 }
 
 #[test]
-fn the_accounts_balance_is_shown_to_admins_alone() {
+fn account_balance_is_shown_to_admins_only() {
     // The reply of a video tells it.
     let upstream = Upstream::start(|_| Reply::video("job-1"));
     let gate = Gate::start(&upstream, MEMBERS);
@@ -102,7 +102,7 @@ fn the_accounts_balance_is_shown_to_admins_alone() {
 }
 
 #[test]
-fn members_behind_one_address_have_each_their_own_limits() {
+fn members_behind_one_address_have_separate_limits() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let limits = "limits = { requests = 1, seconds = 3600, burst = 2, concurrent = 8 }\n";
     let gate = Gate::start(&upstream, &format!("{limits}{MEMBERS}"));
@@ -115,7 +115,7 @@ fn members_behind_one_address_have_each_their_own_limits() {
 }
 
 #[test]
-fn a_member_who_has_enough_under_way_stands_in_nobody_elses_way() {
+fn member_at_its_concurrency_limit_blocks_no_other() {
     let upstream = Upstream::start(|_| Reply::chat("hello").after(Duration::from_secs(2)));
     let limits = "limits = { requests = 1000, seconds = 1, burst = 1000, concurrent = 1 }\n";
     let gate = Gate::start(&upstream, &format!("{limits}{MEMBERS}"));

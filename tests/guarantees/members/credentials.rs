@@ -22,7 +22,7 @@ fn assert_refused(answer: &Answer, code: &str, challenge: &str) {
 }
 
 #[test]
-fn a_token_that_holds_is_let_in_and_every_other_is_refused_alike() {
+fn valid_token_is_accepted_and_every_other_refused_alike() {
     for store in STORES {
         let upstream = Upstream::start(|_| Reply::chat("hello"));
         let gate = Gate::start(&upstream, &format!("{store}\n{MEMBERS}"));
@@ -85,7 +85,7 @@ fn a_token_that_holds_is_let_in_and_every_other_is_refused_alike() {
 }
 
 #[test]
-fn each_endpoint_that_costs_or_tells_of_somebody_is_for_known_callers_alone() {
+fn paid_and_private_endpoints_require_credentials() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let further = "gateway.passthrough = [{ method = \"POST\", path = \"/api/v1/search\", price = \"0.01\" }]";
     let gate = Gate::start(&upstream, &format!("{MEMBERS}{further}"));
@@ -105,7 +105,7 @@ fn each_endpoint_that_costs_or_tells_of_somebody_is_for_known_callers_alone() {
 }
 
 #[test]
-fn in_open_mode_whatever_is_shown_is_ignored() {
+fn open_mode_ignores_credentials() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let gate = Gate::start(&upstream, "");
     for headers in [
@@ -128,7 +128,7 @@ fn in_open_mode_whatever_is_shown_is_ignored() {
 }
 
 #[test]
-fn wrong_credentials_are_limited_by_address_and_a_right_one_never_for_their_sake() {
+fn failed_credentials_are_limited_by_address_without_blocking_valid_ones() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let gate = Gate::start(&upstream, MEMBERS);
     let ann = gate.member("ann");
@@ -167,7 +167,7 @@ fn wrong_credentials_are_limited_by_address_and_a_right_one_never_for_their_sake
 }
 
 #[test]
-fn a_listed_page_may_send_the_cookie_and_no_other_may() {
+fn cookie_is_accepted_from_listed_origins_only() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let origins = "access.allowed_origins = [\"https://app.example\"]";
     let gate = Gate::start(&upstream, &format!("{MEMBERS}{origins}"));

@@ -31,7 +31,7 @@ fn me(gate: &Gate, cookie: &str) -> Answer {
 }
 
 #[test]
-fn a_login_buys_with_the_cookie_where_the_page_means_it() {
+fn cookie_buys_only_with_the_csrf_header() {
     for store in STORES {
         let (upstream, gate) = gate(store);
         let ann = gate.member("ann");
@@ -70,7 +70,7 @@ fn a_login_buys_with_the_cookie_where_the_page_means_it() {
 }
 
 #[test]
-fn a_logout_ends_the_login_and_that_one_alone() {
+fn logout_ends_only_its_own_session() {
     let (_upstream, gate) = gate("");
     let ann = gate.member("ann");
     let (here, there) = (cookie(&log_in(&gate, &ann, &[])), cookie(&log_in(&gate, &ann, &[])));
@@ -89,7 +89,7 @@ fn a_logout_ends_the_login_and_that_one_alone() {
 }
 
 #[test]
-fn a_login_is_never_one_that_was_there_before() {
+fn login_always_starts_a_new_session() {
     let (_upstream, gate) = gate("");
     let (ann, bob) = (gate.member("ann"), gate.member("bob"));
     let planted = format!("tollgate={}", "A".repeat(43));
@@ -107,7 +107,7 @@ fn a_login_is_never_one_that_was_there_before() {
 }
 
 #[test]
-fn a_cookie_ends_with_its_members_token() {
+fn cookie_ends_with_its_members_token() {
     let (_upstream, gate) = gate("");
     let (mut ann, bob) = (gate.member("ann"), gate.member("bob"));
     let (anns, bobs) = (cookie(&log_in(&gate, &ann, &[])), cookie(&log_in(&gate, &bob, &[])));
@@ -121,7 +121,7 @@ fn a_cookie_ends_with_its_members_token() {
 }
 
 #[test]
-fn over_https_the_cookie_is_bound_to_it_and_over_plain_http_nobody_signs_in() {
+fn cookie_is_secure_over_https_and_refused_over_plain_http() {
     const PROTO: &str = "X-Forwarded-Proto";
     let settings = "server.trusted_proxies = [\"127.0.0.1/32\"]\nserver.hosts = [\"chat.example\"]";
     let (_upstream, gate) = gate(settings);
@@ -156,7 +156,7 @@ fn over_https_the_cookie_is_bound_to_it_and_over_plain_http_nobody_signs_in() {
 }
 
 #[test]
-fn who_is_not_trusted_cannot_say_that_it_speaks_https() {
+fn untrusted_forwarded_proto_is_ignored() {
     let (_upstream, gate) = gate("server.hosts = [\"chat.example\"]");
     let ann = gate.member("ann");
     for headers in [
@@ -170,7 +170,7 @@ fn who_is_not_trusted_cannot_say_that_it_speaks_https() {
 }
 
 #[test]
-fn a_login_is_one_token_as_json_and_nothing_else() {
+fn login_takes_one_token_as_json() {
     let (_upstream, gate) = gate("");
     let large = format!("{{\"token\":\"{}\"}}", "x".repeat(5_000));
     for (body, status, code) in [
@@ -194,7 +194,7 @@ fn a_login_is_one_token_as_json_and_nothing_else() {
 }
 
 #[test]
-fn member_who_signs_in_too_often_is_limited_and_no_other_member_is() {
+fn frequent_logins_limit_only_their_member() {
     let limits = "limits = { requests = 1, seconds = 3600, burst = 3, concurrent = 9 }";
     let (_upstream, gate) = gate(limits);
     let (ann, bob) = (gate.member("ann"), gate.member("bob"));

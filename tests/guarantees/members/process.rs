@@ -20,11 +20,11 @@ fn status(gate: &Gate, token: &str) -> u16 {
 }
 
 #[test]
-fn who_is_added_may_call_and_who_is_revoked_may_not_while_the_server_runs() {
+fn added_and_revoked_members_take_effect_while_the_server_runs() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let settings = format!("store.url = \"sqlite:ledger.db\"\n{MEMBERS}");
     let mut gate = Gate::binary(&upstream, &settings, &[]);
-    assert!(gate.printed().contains("members: NOBODY YET"), "{}", gate.printed());
+    assert!(gate.printed().contains("members: NONE YET"), "{}", gate.printed());
     assert!(gate.printed().contains("tollgate member add NAME"), "{}", gate.printed());
     assert_eq!(gate.post("/api/v1/chat", CHAT).code(), "missing_credentials");
 
@@ -39,7 +39,7 @@ fn who_is_added_may_call_and_who_is_revoked_may_not_while_the_server_runs() {
     let before = gate.printed().len();
     fs::write(gate.folder().join("proxy.toml"), "store.url = \"sqlite:ledger.db\"\n").unwrap();
     gate.signal(Signal::SIGHUP);
-    until("it is refused", || gate.printed()[before..].contains("the old ones stay"));
+    until("it is refused", || gate.printed()[before..].contains("settings rejected"));
     assert!(gate.printed()[before..].contains("access.mode can only change"));
     assert_eq!(gate.post("/api/v1/chat", CHAT).code(), "missing_credentials");
     fs::write(gate.folder().join("proxy.toml"), &settings).unwrap();
@@ -54,7 +54,7 @@ fn who_is_added_may_call_and_who_is_revoked_may_not_while_the_server_runs() {
 }
 
 #[test]
-fn a_list_that_cannot_be_read_at_the_start_lets_nobody_in_and_the_rest_goes_on() {
+fn unreadable_member_list_refuses_members_and_serves_the_rest() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let settings = format!("store.url = \"sqlite:ledger.db\"\n{MEMBERS}");
     let damage = |folder: &Path| fs::write(folder.join("ledger.db"), "no ledger").unwrap();
@@ -71,7 +71,7 @@ fn a_list_that_cannot_be_read_at_the_start_lets_nobody_in_and_the_rest_goes_on()
 }
 
 #[test]
-fn with_another_secret_than_the_tokens_were_made_with_no_server_starts() {
+fn server_does_not_start_with_a_changed_secret() {
     const OTHER: &str = "another secret of 0123456789abcdef0123456789";
     let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
     let settings = format!(
@@ -82,7 +82,7 @@ fn with_another_secret_than_the_tokens_were_made_with_no_server_starts() {
     let right = [("TOLLGATE_SECRET", SECRET)];
     let added = run(folder.path(), &["member", "add", "ann"], &right);
     assert_eq!(added.code, Some(0), "{added:?}");
-    let another = ([("TOLLGATE_SECRET", OTHER)], "is not the one that the members' tokens");
+    let another = ([("TOLLGATE_SECRET", OTHER)], "were made with another secret");
     let none = ([("TOLLGATE_LOG__LEVEL", "info")], "is gone");
     for (environment, why) in [another, none] {
         let checked = run(folder.path(), &["check"], &environment);
@@ -100,7 +100,7 @@ fn with_another_secret_than_the_tokens_were_made_with_no_server_starts() {
 }
 
 #[test]
-fn members_job_is_nobody_elses_after_the_mode_has_become_open() {
+fn members_job_stays_private_after_switching_to_open_mode() {
     let upstream = Upstream::start(|heard| match heard.method.as_str() {
         "POST" => Reply::video("job-of-ann"),
         _ => Reply::new(200, r#"{"status":"running"}"#),

@@ -52,7 +52,7 @@ fn threads(gate: &Gate) -> usize {
 }
 
 #[test]
-fn hundred_reports_at_once_take_no_thread_each_and_stop_no_purchase() {
+fn hundred_concurrent_reports_block_no_purchase() {
     const AT_ONCE: usize = 100;
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let mut tokens = Vec::new();

@@ -22,7 +22,7 @@ fn get(gate: &Gate, holder: &Holder, target: &str) -> Answer {
 }
 
 #[test]
-fn a_job_is_its_owners_and_for_anybody_else_there_is_none() {
+fn job_of_another_member_is_not_found() {
     for store in STORES {
         let (upstream, gate) = gate(store);
         let (ann, bob) = (gate.member("ann"), gate.member("bob"));
@@ -53,7 +53,7 @@ fn a_job_is_its_owners_and_for_anybody_else_there_is_none() {
 }
 
 #[test]
-fn a_key_is_its_members_own() {
+fn idempotency_key_is_scoped_to_its_member() {
     for store in STORES {
         let (upstream, gate) = gate(store);
         let (ann, bob) = (gate.member("ann"), gate.member("bob"));
@@ -75,7 +75,7 @@ fn a_key_is_its_members_own() {
 }
 
 #[test]
-fn a_purchase_like_another_members_is_not_a_repeat_of_it() {
+fn identical_purchase_of_another_member_is_not_joined() {
     let (upstream, gate) = gate("");
     let (ann, bob) = (gate.member("ann"), gate.member("bob"));
     let again = ("x-stainless-retry-count", "1");
@@ -87,7 +87,7 @@ fn a_purchase_like_another_members_is_not_a_repeat_of_it() {
 }
 
 #[test]
-fn a_name_is_all_that_is_logged_of_a_caller() {
+fn log_holds_only_the_name_of_a_caller() {
     let (_upstream, gate) = gate("");
     let ann = gate.member("ann-who-is-logged");
     let chat = gate.ask("POST", "/api/v1/chat", &[ann.bearer()], CHAT);

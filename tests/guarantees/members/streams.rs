@@ -16,7 +16,7 @@ fn wait_for_bytes(client: &Client) {
 }
 
 #[test]
-fn a_revoked_members_next_request_is_refused_and_its_streams_end() {
+fn revoked_member_is_refused_and_its_streams_end() {
     let upstream = Upstream::start(|heard| match heard.method.as_str() {
         "POST" => Reply::video("job-1"),
         _ => Reply::new(200, r#"{"status":"running"}"#),
@@ -47,7 +47,7 @@ fn a_revoked_members_next_request_is_refused_and_its_streams_end() {
 }
 
 #[test]
-fn a_revoked_member_does_not_get_the_rest_of_a_video() {
+fn revoked_member_loses_a_running_download() {
     let media = Upstream::start(|_| {
         Reply::new(200, "x").header("content-type", "video/mp4").then(Ending::Endless)
     });
@@ -72,7 +72,7 @@ fn a_revoked_member_does_not_get_the_rest_of_a_video() {
 }
 
 #[test]
-fn what_a_revoked_member_has_in_the_queue_is_not_bought() {
+fn queued_purchase_of_a_revoked_member_is_not_bought() {
     let upstream = Upstream::start(|heard| match heard.target.as_str() {
         "/api/v1/chat" => Reply::chat("hello"),
         _ => Reply::video("job-1"),

@@ -9,7 +9,7 @@ use tollgate::contract::money::Usd;
 use tollgate::store::{Budgets, DedupeKey, PurchaseId, Reservation, Service, Store};
 
 use crate::support::client::Answer;
-use crate::support::heard::Heard;
+use crate::support::received::Heard;
 use crate::support::upstream::Welcome;
 use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO};
 
@@ -43,7 +43,7 @@ fn assert_over(answer: &Answer, whose: &str, left: &str) {
 }
 
 #[test]
-fn of_200_at_once_a_budget_lets_through_what_it_covers() {
+fn budget_covers_exactly_its_share_of_200_concurrent_purchases() {
     const AT_ONCE: usize = 200;
     for store in STORES {
         let upstream = Upstream::start(honest);
@@ -77,7 +77,7 @@ fn of_200_at_once_a_budget_lets_through_what_it_covers() {
 }
 
 #[test]
-fn a_budget_is_bought_out_to_its_last_mill() {
+fn budget_is_spent_to_its_last_mill() {
     let upstream = Upstream::start(honest);
     let gate = Gate::start(&upstream, "budget.total = { day = \"0.014\", month = \"5.00\" }");
     assert_eq!((gate.chat().status, gate.chat().status), (200, 200));
@@ -86,7 +86,7 @@ fn a_budget_is_bought_out_to_its_last_mill() {
 }
 
 #[test]
-fn each_caller_has_a_budget_of_its_own_below_that_of_all() {
+fn caller_budget_applies_below_the_total() {
     for store in STORES {
         let upstream = Upstream::start(honest);
         let settings = format!(
@@ -115,7 +115,7 @@ fn each_caller_has_a_budget_of_its_own_below_that_of_all() {
 }
 
 #[test]
-fn what_was_provably_not_charged_is_given_back() {
+fn uncharged_hold_is_released() {
     for store in STORES {
         let upstream = Upstream::closed(
             1,
@@ -146,7 +146,7 @@ fn what_was_provably_not_charged_is_given_back() {
 }
 
 #[test]
-fn what_may_have_been_charged_is_kept() {
+fn possibly_charged_hold_is_kept() {
     for store in STORES {
         for lost in [Reply::error(500), Reply::chat("hi").cut(30, Ending::Reset)] {
             let upstream = Upstream::start(move |_| lost.clone());
@@ -164,7 +164,7 @@ fn what_may_have_been_charged_is_kept() {
 }
 
 #[test]
-fn what_the_gateway_says_that_it_took_counts() {
+fn cost_reported_by_the_gateway_counts() {
     let upstream = Upstream::start(|_| accepted(4));
     let gate = Gate::start(&upstream, "budget.total = { day = \"8.00\" }");
     // By the price list it is three dollars.
@@ -176,7 +176,7 @@ fn what_the_gateway_says_that_it_took_counts() {
 }
 
 #[test]
-fn a_replay_and_a_refusal_here_are_not_spent() {
+fn replays_and_local_refusals_spend_nothing() {
     let upstream = Upstream::start(honest);
     let gate = Gate::start(&upstream, "budget.total = { day = \"0.006\" }");
     let ask = |body: &str| gate.ask("POST", "/api/v1/chat", &[("idempotency-key", "k")], body);
@@ -188,7 +188,7 @@ fn a_replay_and_a_refusal_here_are_not_spent() {
 }
 
 #[test]
-fn purchase_under_a_clock_that_was_ahead_blocks_no_budget_and_is_logged_once() {
+fn purchase_dated_ahead_blocks_no_budget_and_is_logged_once() {
     let upstream = Upstream::start(honest);
     let settings =
         "store.url = \"sqlite:ledger.db\"\nbudget.total = { day = \"0.010\", month = \"0.010\" }";

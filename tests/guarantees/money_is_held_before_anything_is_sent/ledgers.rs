@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 
-use tollgate::store::{MoneyKind, Store};
+use tollgate::store::{MoneyKind, Store, StoreCapacity};
 
 use crate::support::client::Answer;
 use crate::support::process::run;
@@ -31,7 +31,10 @@ const SPOILS: &[Spoil] = &[
     }),
     ("a ledger of play money", |ledger| {
         let clock = std::sync::Arc::new(tollgate::clock::wall);
-        drop(Store::serve_money_kind(ledger, clock, MoneyKind::Play, None).unwrap());
+        drop(
+            Store::serve_with(ledger, clock, StoreCapacity::default(), Some(MoneyKind::Play))
+                .unwrap(),
+        );
     }),
     // It stands for devices: nothing in /dev is touched to see what would happen to it.
     ("a socket", |ledger| drop(UnixListener::bind(ledger).unwrap())),
@@ -53,7 +56,7 @@ fn assert_free_routes_live(gate: &Gate) {
 }
 
 #[test]
-fn a_ledger_that_cannot_be_used_sells_nothing_and_stops_nothing_else() {
+fn unusable_ledger_stops_sales_only() {
     for (name, spoil) in SPOILS {
         let upstream = Upstream::start(|_| Reply::chat("hi"));
         let gate = Gate::binary_in(&upstream, STORE, |folder| {
@@ -66,13 +69,13 @@ fn a_ledger_that_cannot_be_used_sells_nothing_and_stops_nothing_else() {
         assert_free_routes_live(&gate);
         assert_eq!(upstream.requests(), 0, "{name}");
         let printed = gate.printed();
-        assert!(printed.contains("nothing can be bought"), "{name}: {printed}");
+        assert!(printed.contains("nothing can be sold"), "{name}: {printed}");
         assert!(printed.contains("ledger.db"), "{printed}");
     }
 }
 
 #[test]
-fn a_ledger_that_lost_its_middle_sells_nothing() {
+fn ledger_with_a_missing_middle_sells_nothing() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let mut gate = Gate::binary_in(&upstream, STORE, with_a_site);
     for _ in 0..20 {
@@ -100,7 +103,7 @@ fn limit_files(gate: &Gate, bytes: &str) {
 }
 
 #[test]
-fn a_disk_that_fills_up_stops_sales_and_nothing_else() {
+fn full_disk_stops_sales_only() {
     // A page of SQLite's log more each time: the fault comes at another step of a purchase.
     for pages in 30..42 {
         fill(&(pages * 4_120).to_string());
@@ -156,7 +159,7 @@ fn numbered(call: usize) -> (String, String) {
 }
 
 #[test]
-fn a_second_server_on_one_ledger_ends_and_names_the_first() {
+fn second_server_on_one_ledger_exits_and_names_the_first() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let gate = Gate::binary_in(&upstream, STORE, with_a_site);
     let at = format!("http://{}", upstream.address());

@@ -13,8 +13,8 @@ use tollgate::contract::money::Usd;
 use tollgate::store::{BudgetScope, PurchaseRecord, PurchaseState, Store};
 
 use crate::support::client::Answer;
-use crate::support::heard::Heard;
 use crate::support::process::Signal;
+use crate::support::received::Heard;
 use crate::support::{CHAT, Ending, Gate, Reply, Upstream, VIDEO};
 
 /// A ledger in a file, and no page of ours: to compress it takes most of a start.
@@ -25,7 +25,7 @@ fn start(upstream: &Upstream) -> Gate {
 }
 
 #[test]
-fn a_purchase_in_flight_at_a_stop_is_replayed_after_it() {
+fn purchase_in_flight_at_a_stop_is_replayed_after_restart() {
     let upstream = Upstream::start(|_| Reply::video("job-1").after(Duration::from_millis(300)));
     let mut gate = start(&upstream);
     let headers = [("idempotency-key", "k")];
@@ -47,7 +47,7 @@ fn a_purchase_in_flight_at_a_stop_is_replayed_after_it() {
 }
 
 #[test]
-fn an_unknown_outcome_outlives_a_crash() {
+fn unknown_outcome_survives_a_crash() {
     let upstream = Upstream::start(|heard| match heard.number {
         0 => Reply::error(500).charged(true),
         _ => Reply::nothing(Ending::Hang).charged(true),
@@ -144,7 +144,7 @@ fn shop(gate: &Gate, round: usize, shopper: usize, ends: &AtomicBool) -> Vec<Tri
 }
 
 #[test]
-fn kill_9_at_any_moment_loses_nothing_and_buys_nothing_twice() {
+fn kill_9_at_any_moment_loses_and_repeats_nothing() {
     const ROUNDS: usize = 30;
     const MOST_ROUNDS: usize = 5 * ROUNDS;
     const SHOPPERS: usize = 3;

@@ -25,7 +25,7 @@ fn booked(gate: &Gate, outcome: &str) -> bool {
 }
 
 #[test]
-fn identical_ones_at_once_are_one_purchase() {
+fn concurrent_identical_requests_are_one_purchase() {
     const AT_ONCE: usize = 20;
     for store in STORES {
         let upstream = Upstream::start(|_| Reply::video("job-1").after(3 * LATE));
@@ -45,7 +45,7 @@ fn identical_ones_at_once_are_one_purchase() {
 }
 
 #[test]
-fn after_a_delivered_reply_an_identical_one_is_another_purchase() {
+fn identical_request_after_a_delivered_reply_is_a_new_purchase() {
     for store in STORES {
         let upstream = Upstream::start(|_| Reply::chat("hi"));
         let gate = Gate::start(&upstream, store);
@@ -58,7 +58,7 @@ fn after_a_delivered_reply_an_identical_one_is_another_purchase() {
 }
 
 #[test]
-fn what_an_sdk_says_to_send_again_joins_a_delivered_reply() {
+fn marked_sdk_retry_joins_a_delivered_reply() {
     for store in STORES {
         let upstream = Upstream::start(|_| Reply::chat("hi"));
         let gate = Gate::start(&upstream, store);
@@ -76,7 +76,7 @@ fn what_an_sdk_says_to_send_again_joins_a_delivered_reply() {
 }
 
 #[test]
-fn other_callers_and_other_payloads_are_no_repeats() {
+fn other_callers_and_payloads_are_not_duplicates() {
     let upstream = Upstream::start(|_| Reply::chat("hi").after(LATE));
     let gate = Gate::start(&upstream, "server.trusted_proxies = [\"127.0.0.0/8\"]");
     let other = CHAT.replace("hello", "hello!");
@@ -93,7 +93,7 @@ fn other_callers_and_other_payloads_are_no_repeats() {
 }
 
 #[test]
-fn a_browser_that_sends_a_lost_post_again_joins_the_running_one() {
+fn browser_resend_joins_the_running_purchase() {
     for store in STORES {
         let upstream = Upstream::start(|_| Reply::chat("hi").after(2 * LATE));
         let gate = Gate::start(&upstream, store);
@@ -108,7 +108,7 @@ fn a_browser_that_sends_a_lost_post_again_joins_the_running_one() {
 }
 
 #[test]
-fn a_reply_that_found_nobody_waits_for_the_repeat() {
+fn undelivered_reply_is_replayed_to_the_duplicate() {
     for store in STORES {
         let upstream = Upstream::start(|_| Reply::chat("hi").after(LATE));
         let mut gate = Gate::start(&upstream, store);
@@ -131,7 +131,7 @@ fn a_reply_that_found_nobody_waits_for_the_repeat() {
 }
 
 #[test]
-fn a_reply_of_which_only_a_part_was_taken_waits_for_the_repeat() {
+fn partly_read_reply_is_replayed_to_the_duplicate() {
     let upstream = Upstream::start(|_| Reply::chat(&"x".repeat(3_000_000)));
     for store in STORES {
         let gate = Gate::start(&upstream, store);
@@ -149,7 +149,7 @@ fn a_reply_of_which_only_a_part_was_taken_waits_for_the_repeat() {
 }
 
 #[test]
-fn an_sdk_whose_connection_drops_once_after_the_job_was_taken_pays_once() {
+fn sdk_with_a_dropped_connection_pays_once() {
     for store in STORES {
         let upstream = Upstream::start(|heard| match heard.number {
             0 => Reply::nothing(Ending::Reset).charged(true),
@@ -175,7 +175,7 @@ fn an_sdk_whose_connection_drops_once_after_the_job_was_taken_pays_once() {
 }
 
 #[test]
-fn without_a_window_only_what_is_running_is_joined() {
+fn zero_dedupe_window_joins_running_purchases_only() {
     for store in STORES {
         let upstream = Upstream::start(|heard| match heard.number {
             0 => Reply::chat("hi").after(2 * LATE).cut(30, Ending::Reset),
@@ -195,7 +195,7 @@ fn without_a_window_only_what_is_running_is_joined() {
 }
 
 #[test]
-fn a_repeat_after_the_window_is_another_purchase() {
+fn duplicate_after_the_dedupe_window_is_a_new_purchase() {
     for store in STORES {
         let upstream = Upstream::start(|heard| match heard.number {
             0 => Reply::error(500).charged(true),

@@ -40,7 +40,7 @@ fn counting() -> Upstream {
 }
 
 #[test]
-fn fifty_at_once_with_one_key_are_one_purchase_with_fifty_equal_replies() {
+fn fifty_concurrent_requests_with_one_key_get_one_reply() {
     const AT_ONCE: usize = 50;
     for store in STORES {
         for (target, body, price) in
@@ -69,7 +69,7 @@ fn fifty_at_once_with_one_key_are_one_purchase_with_fifty_equal_replies() {
 }
 
 #[test]
-fn a_key_with_another_payload_is_refused_and_nothing_is_sent() {
+fn key_with_another_payload_is_refused_and_sends_nothing() {
     for store in STORES {
         let upstream = counting();
         let gate = Gate::start(&upstream, store);
@@ -84,7 +84,7 @@ fn a_key_with_another_payload_is_refused_and_nothing_is_sent() {
 }
 
 #[test]
-fn a_key_in_use_is_refused_to_another_payload_while_the_first_runs() {
+fn key_of_a_running_purchase_is_refused_to_another_payload() {
     let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_millis(300)));
     let gate = Gate::start(&upstream, "");
     let mut first = gate.client();
@@ -95,7 +95,7 @@ fn a_key_in_use_is_refused_to_another_payload_while_the_first_runs() {
 }
 
 #[test]
-fn a_payload_that_is_written_otherwise_is_the_same() {
+fn reformatted_payload_is_the_same_payload() {
     let upstream = counting();
     let gate = Gate::start(&upstream, "");
     let first = chat(&gate, "k");
@@ -110,7 +110,7 @@ fn a_payload_that_is_written_otherwise_is_the_same() {
 }
 
 #[test]
-fn a_key_is_the_same_bare_and_quoted_and_another_on_another_route() {
+fn key_is_equal_bare_or_quoted_and_scoped_to_its_route() {
     for store in STORES {
         let upstream = counting();
         let gate = Gate::start(&upstream, store);
@@ -125,7 +125,7 @@ fn a_key_is_the_same_bare_and_quoted_and_another_on_another_route() {
 }
 
 #[test]
-fn a_key_that_is_none_buys_nothing() {
+fn invalid_key_buys_nothing() {
     let upstream = counting();
     let gate = Gate::start(&upstream, "");
     let long = "k".repeat(256);
@@ -154,7 +154,7 @@ fn two_keys_with_one_payload_are_two_purchases() {
 }
 
 #[test]
-fn a_key_stands_for_its_purchase_from_whatever_address() {
+fn key_is_valid_from_any_address_of_its_caller() {
     let upstream = counting();
     let gate = Gate::start(&upstream, "server.trusted_proxies = [\"127.0.0.0/8\"]");
     let from = |address: &str| {
@@ -167,7 +167,7 @@ fn a_key_stands_for_its_purchase_from_whatever_address() {
 }
 
 #[test]
-fn a_refusal_by_the_gateway_frees_the_key_also_for_another_payload() {
+fn gateway_refusal_frees_the_key() {
     for store in STORES {
         for refusal in [400, 402, 403, 404, 413, 415, 422] {
             let upstream = Upstream::start(move |heard| match heard.number {
@@ -185,7 +185,7 @@ fn a_refusal_by_the_gateway_frees_the_key_also_for_another_payload() {
 }
 
 #[test]
-fn a_refusal_here_and_a_gateway_that_is_not_there_leave_the_key_free() {
+fn local_refusal_and_unreachable_gateway_leave_the_key_free() {
     for store in STORES {
         let upstream = Upstream::closed(1, |_| Welcome::Serve, |_| Reply::chat("hi"));
         let gate = Gate::start(&upstream, store);
@@ -205,7 +205,7 @@ fn a_refusal_here_and_a_gateway_that_is_not_there_leave_the_key_free() {
 }
 
 #[test]
-fn an_unknown_outcome_stays_the_answer_of_its_key() {
+fn unknown_outcome_is_replayed_for_its_key() {
     for store in STORES {
         let upstream = Upstream::start(|heard| match heard.number {
             0 => Reply::chat("hi").cut(40, Ending::Reset),
@@ -228,7 +228,7 @@ fn an_unknown_outcome_stays_the_answer_of_its_key() {
 }
 
 #[test]
-fn success_without_a_readable_reply_is_unknown_again_and_again() {
+fn unreadable_success_is_replayed_as_unknown() {
     for store in STORES {
         let upstream = Upstream::start(|_| Reply::new(200, "<html>thank you</html>"));
         let mut gate = Gate::start(&upstream, store);
@@ -246,7 +246,7 @@ fn success_without_a_readable_reply_is_unknown_again_and_again() {
 }
 
 #[test]
-fn a_reply_is_replayed_for_as_long_as_replies_are_kept() {
+fn reply_is_replayed_while_it_is_kept() {
     for store in STORES {
         let upstream = counting();
         let gate = Gate::start(&upstream, &format!("{store}\npurchase.keep_replies = \"400ms\""));
@@ -265,7 +265,7 @@ fn a_reply_is_replayed_for_as_long_as_replies_are_kept() {
 }
 
 #[test]
-fn who_asks_for_a_call_that_does_not_end_is_told_to_come_back() {
+fn retry_of_an_endless_call_gets_still_running() {
     // Each key of the ring has a second; who joins waits for one second in all.
     let upstream = Upstream::with(
         3,
@@ -293,7 +293,7 @@ fn who_asks_for_a_call_that_does_not_end_is_told_to_come_back() {
 }
 
 #[test]
-fn who_joins_a_call_that_comes_to_nothing_in_time_is_told_the_same() {
+fn joined_call_that_fails_in_time_gets_the_same_answer() {
     let upstream = Upstream::start(|_| Reply::nothing(Ending::Hang).charged(true));
     let gate = Gate::start(
         &upstream,

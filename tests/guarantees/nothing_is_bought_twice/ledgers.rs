@@ -81,7 +81,7 @@ fn paid_request_with_the_right_ledger_name_or_none_is_bought() {
 }
 
 #[test]
-fn kept_reply_and_running_call_are_not_given_to_another_ledger_name() {
+fn kept_reply_and_running_call_require_the_same_ledger_name() {
     let upstream = Upstream::start(|_| Reply::video("job-1").after(Duration::from_millis(500)));
     let gate = Gate::start(&upstream, "");
     let name = name(&gate);
@@ -132,7 +132,7 @@ fn repeat_after_the_server_lost_its_ledger_is_refused_and_not_bought_again() {
 
 /// A page that is opened anew asks like this: whatever became of the key meanwhile, it must not buy.
 #[test]
-fn request_for_a_replay_alone_answers_what_was_bought_and_buys_nothing() {
+fn replay_only_request_never_buys() {
     let upstream = upstream();
     let gate = Gate::start(&upstream, "");
     for (number, (target, body)) in

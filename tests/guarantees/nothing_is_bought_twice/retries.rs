@@ -27,7 +27,7 @@ fn call(gate: &Gate, first: usize, body: &str) -> Answer {
 }
 
 #[test]
-fn sampling_one_prompt_beyond_the_limit_gets_no_answer_twice() {
+fn repeated_prompt_beyond_the_limit_gets_no_reply_twice() {
     const CALLS: usize = 20;
     for store in STORES {
         let upstream = Upstream::start(|heard| Reply::chat(&format!("answer {}", heard.number)));

@@ -15,7 +15,7 @@ fn said(messages: &Value) -> String {
 }
 
 #[test]
-fn a_chat_is_answered_as_openai_does() {
+fn chat_reply_has_openai_shape() {
     let upstream = Upstream::start(|_| Reply::chat("hi there"));
     let gate = Gate::start(&upstream, "");
     let answer = gate.ask("POST", CHATS, &[("authorization", "Bearer sk-any")], CHAT);
@@ -42,7 +42,7 @@ fn a_chat_is_answered_as_openai_does() {
 }
 
 #[test]
-fn usage_is_told_where_the_gateway_tells_it() {
+fn usage_is_passed_on_if_reported() {
     let upstream = Upstream::start(|_| {
         Reply::new(
             200,
@@ -71,7 +71,7 @@ enum Fate {
 }
 
 #[test]
-fn every_field_has_its_fate() {
+fn every_openai_chat_field_is_mapped_ignored_or_refused() {
     use Fate::{Met, Named, Refused};
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let gate = Gate::start(&upstream, "");
@@ -158,7 +158,7 @@ fn every_field_has_its_fate() {
 }
 
 #[test]
-fn messages_reach_the_gateway_in_its_own_words() {
+fn openai_messages_are_translated_for_the_gateway() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let gate = Gate::start(&upstream, "");
     for (sent, heard, named) in [
@@ -196,7 +196,7 @@ fn messages_reach_the_gateway_in_its_own_words() {
 }
 
 #[test]
-fn faults_of_messages_point_into_what_was_sent() {
+fn message_faults_point_into_the_original_payload() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let gate = Gate::start(&upstream, "");
     let text = json!({ "type": "text", "text": "what is this?" });
@@ -261,7 +261,7 @@ fn faults_of_messages_point_into_what_was_sent() {
 }
 
 #[test]
-fn fields_that_the_settings_let_through_pass_as_they_are_written() {
+fn allowed_chat_fields_pass_unchanged() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let gate = Gate::start(&upstream, "gateway.chat_fields = [\"temperature\", \"tools\"]");
     let answer = gate.post(CHATS, &chat_with(r#""temperature":0.70,"tools":[{"x":1}],"top_p":1"#));
@@ -271,7 +271,7 @@ fn fields_that_the_settings_let_through_pass_as_they_are_written() {
 }
 
 #[test]
-fn one_key_is_one_purchase_in_both_dialects_and_each_is_answered_in_its_own_shape() {
+fn key_is_shared_by_both_dialects_with_their_own_reply_shape() {
     for store in STORES {
         let upstream = Upstream::start(|_| Reply::chat("once"));
         let gate = Gate::start(&upstream, store);
@@ -290,7 +290,7 @@ fn one_key_is_one_purchase_in_both_dialects_and_each_is_answered_in_its_own_shap
 }
 
 #[test]
-fn a_reply_without_a_text_was_charged_and_the_native_endpoint_shows_it() {
+fn reply_without_text_is_charged_and_readable_natively() {
     let upstream = Upstream::start(|_| Reply::new(200, r#"{"message":{"parts":[]}}"#));
     let gate = Gate::start(&upstream, "");
     let key = [("idempotency-key", "k-1")];
@@ -302,7 +302,7 @@ fn a_reply_without_a_text_was_charged_and_the_native_endpoint_shows_it() {
 }
 
 #[test]
-fn the_models_are_those_of_the_catalog() {
+fn openai_models_match_the_catalog() {
     let upstream = Upstream::start(|_| Reply::error(500));
     let gate =
         Gate::start(&upstream, "models.chat = [{ id = \"org/new-model\", price = \"0.01\" }]");

@@ -20,7 +20,7 @@ fn assert_shape(answer: &Answer, status: u16, code: &str, family: &str) {
 }
 
 #[test]
-fn a_base_url_without_v1_is_told_so_that_an_sdk_shows_it() {
+fn base_url_without_v1_gets_a_hint_in_openai_shape() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let gate = Gate::start(&upstream, "");
     for (method, target, status) in [
@@ -56,7 +56,7 @@ fn a_base_url_without_v1_is_told_so_that_an_sdk_shows_it() {
 }
 
 #[test]
-fn every_layer_refuses_in_the_shape_that_sdks_read() {
+fn refusals_of_every_layer_have_openai_shape() {
     const BAD: &str = "invalid_request_error";
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let gate = Gate::start(&upstream, "server.video_body = \"1KiB\"");
@@ -127,7 +127,7 @@ fn every_layer_refuses_in_the_shape_that_sdks_read() {
 }
 
 #[test]
-fn other_paths_keep_the_shape_of_problems_and_have_a_hint() {
+fn other_paths_get_problems_with_a_hint() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let gate = Gate::start(&upstream, "");
     let answer = gate.post("/api/v1/chat/completions", CHAT);
@@ -137,7 +137,7 @@ fn other_paths_keep_the_shape_of_problems_and_have_a_hint() {
 }
 
 #[test]
-fn a_limit_says_when_to_return_and_may_be_read_by_listed_origins() {
+fn rate_limited_reply_has_retry_after_readable_by_listed_origins() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let settings = "limits = { requests = 1, seconds = 60, burst = 1 }\n\
                     access.allowed_origins = [\"https://app.example\"]";
@@ -152,7 +152,7 @@ fn a_limit_says_when_to_return_and_may_be_read_by_listed_origins() {
 }
 
 #[test]
-fn what_may_be_sent_again_says_nothing_and_what_may_not_says_so() {
+fn unretryable_errors_say_x_should_retry_false() {
     let upstream = Upstream::start(|_| Reply::error(401).charged(false));
     let gate = Gate::start(&upstream, "");
     let answer = gate.post(CHATS, CHAT);
@@ -169,7 +169,7 @@ fn what_may_be_sent_again_says_nothing_and_what_may_not_says_so() {
 }
 
 #[test]
-fn the_gateways_own_refusals_keep_their_status_and_are_told_in_the_shape() {
+fn gateway_refusals_keep_their_status_in_openai_shape() {
     for status in [400, 402, 403, 404, 413, 415, 422] {
         let upstream = Upstream::start(move |_| Reply::error(status));
         let gate = Gate::start(&upstream, "");

@@ -38,7 +38,7 @@ fn stream(gate: &Gate, headers: &[(&str, &str)]) -> Answer {
 }
 
 #[test]
-fn a_stream_is_the_whole_text_in_chunks_and_done() {
+fn stream_is_the_whole_text_in_chunks_and_done() {
     let long = "日本語 \u{2028} \"x\"\r\n".repeat(3_000);
     for content in ["hi", "", &long] {
         let reply = content.to_owned();
@@ -55,7 +55,7 @@ fn a_stream_is_the_whole_text_in_chunks_and_done() {
 }
 
 #[test]
-fn signs_of_life_come_before_the_gateway_has_answered() {
+fn stream_sends_keep_alives_before_the_reply() {
     let upstream = Upstream::start(|_| Reply::chat("worth the wait").after(LATE));
     let gate = Gate::start(&upstream, "");
     let answer = stream(&gate, &[]);
@@ -67,7 +67,7 @@ fn signs_of_life_come_before_the_gateway_has_answered() {
 }
 
 #[test]
-fn a_refusal_before_anything_is_sent_is_a_plain_status() {
+fn refusal_before_sending_is_a_plain_status() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     for (settings, body, status, code) in [
         ("budget.total = { day = \"0.001\" }", streamed(), 402, "budget_exhausted"),
@@ -83,7 +83,7 @@ fn a_refusal_before_anything_is_sent_is_a_plain_status() {
 }
 
 #[test]
-fn what_the_gateway_says_at_once_is_a_plain_status_as_well() {
+fn immediate_gateway_refusal_is_a_plain_status() {
     for (reply, status, charged) in [
         (Reply::error(402), 402, "no"),
         (Reply::error(400), 400, "no"),
@@ -102,7 +102,7 @@ fn what_the_gateway_says_at_once_is_a_plain_status_as_well() {
 }
 
 #[test]
-fn a_problem_after_the_stream_began_is_an_error_in_it_and_its_end() {
+fn problem_after_the_stream_began_is_an_error_event() {
     for (reply, charged) in [
         (Reply::nothing(Ending::Fin).charged(true).after(LATE), "unknown"),
         (Reply::error(402).after(LATE), "no"),
@@ -121,7 +121,7 @@ fn a_problem_after_the_stream_began_is_an_error_in_it_and_its_end() {
 }
 
 #[test]
-fn who_hangs_up_within_a_stream_finds_its_answer_kept() {
+fn disconnect_within_a_stream_keeps_the_reply() {
     for store in STORES {
         let upstream = Upstream::start(|_| Reply::chat("kept").after(LATE));
         let gate = Gate::start(&upstream, store);
@@ -140,7 +140,7 @@ fn who_hangs_up_within_a_stream_finds_its_answer_kept() {
 }
 
 #[test]
-fn a_stream_that_reached_nobody_is_replayed_to_who_asks_again_without_a_word() {
+fn undelivered_stream_is_replayed_to_the_duplicate() {
     let upstream = Upstream::start(|_| Reply::chat("kept").after(LATE));
     let gate = Gate::start(&upstream, "");
     let mut lost = gate.client();
@@ -157,7 +157,7 @@ fn a_stream_that_reached_nobody_is_replayed_to_who_asks_again_without_a_word() {
 }
 
 #[test]
-fn a_stream_is_a_call_at_the_same_time_until_its_end() {
+fn open_stream_counts_as_a_concurrent_call() {
     let upstream = Upstream::start(|_| Reply::chat("hi").after(LATE));
     let settings = "limits = { requests = 100, seconds = 1, burst = 100, concurrent = 1 }";
     let gate = Gate::start(&upstream, settings);

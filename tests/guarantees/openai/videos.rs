@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::VIDEOS;
 use crate::support::client::Answer;
-use crate::support::heard::Heard;
+use crate::support::received::Heard;
 use crate::support::{Gate, Reply, Upstream};
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer sk-any");
@@ -33,7 +33,7 @@ fn form(gate: &Gate, fields: &[(&str, Option<&str>, &str)]) -> Answer {
 }
 
 #[test]
-fn a_video_is_ordered_watched_and_listed_under_one_id() {
+fn video_is_ordered_watched_and_listed_under_one_id() {
     let upstream = upstream(r#"{"status":"rendering"}"#);
     let gate = Gate::start(&upstream, "");
     let order =
@@ -85,7 +85,7 @@ fn a_video_is_ordered_watched_and_listed_under_one_id() {
 }
 
 #[test]
-fn a_status_is_told_in_openais_words() {
+fn job_status_is_translated_for_openai() {
     for (status, word, progress) in [
         (r#"{"status":"queued"}"#, "queued", 0),
         (r#"{"state":"Pending"}"#, "queued", 0),
@@ -111,7 +111,7 @@ fn a_status_is_told_in_openais_words() {
 }
 
 #[test]
-fn a_finished_video_that_is_elsewhere_is_told_of_and_not_as_a_wrong_path() {
+fn video_hosted_elsewhere_is_not_reported_as_a_wrong_path() {
     let status = r#"{"status":"completed","video_url":"https://cdn.example/a.mp4"}"#;
     let upstream = upstream(status);
     let gate = Gate::start(&upstream, "");
@@ -132,7 +132,7 @@ fn a_finished_video_that_is_elsewhere_is_told_of_and_not_as_a_wrong_path() {
 }
 
 #[test]
-fn every_field_of_an_order_has_its_fate() {
+fn every_openai_video_field_is_mapped_ignored_or_refused() {
     const PICTURE: &str = "https://pictures.example/a.png";
     let upstream = upstream("{}");
     let gate = Gate::start(&upstream, "");
@@ -205,7 +205,7 @@ fn every_field_of_an_order_has_its_fate() {
 }
 
 #[test]
-fn a_ratio_that_the_model_ignores_is_named_as_it_was_asked_for() {
+fn ignored_aspect_ratio_is_named_as_requested() {
     const NATIVE: &str = "/api/v1/video";
     let upstream = upstream("{}");
     let gate = Gate::start(&upstream, "");
@@ -242,7 +242,7 @@ fn a_ratio_that_the_model_ignores_is_named_as_it_was_asked_for() {
 }
 
 #[test]
-fn a_form_is_the_same_order_and_a_repeat_of_it_is_bought_once() {
+fn multipart_order_equals_the_json_order_and_is_bought_once() {
     let upstream = upstream("{}");
     let gate = Gate::start(&upstream, "");
     let fields = [
@@ -270,7 +270,7 @@ fn a_form_is_the_same_order_and_a_repeat_of_it_is_bought_once() {
 }
 
 #[test]
-fn a_form_that_cannot_be_taken_says_why() {
+fn unsupported_multipart_order_says_why() {
     let upstream = upstream("{}");
     let gate = Gate::start(&upstream, "");
     let prompt = ("prompt", None, "a tide");
@@ -299,7 +299,7 @@ fn a_form_that_cannot_be_taken_says_why() {
 }
 
 #[test]
-fn jobs_of_others_are_not_listed_where_an_address_is_no_identity() {
+fn open_mode_lists_no_jobs() {
     let upstream = upstream("{}");
     let gate = Gate::start(&upstream, "server.trusted_proxies = [\"127.0.0.0/8\"]");
     assert_eq!(gate.post(VIDEOS, r#"{"prompt":"a tide"}"#).status, 200);

@@ -14,7 +14,7 @@ use crate::support::canary::Canary;
 use crate::support::{Gate, Reply, Upstream, until};
 
 #[test]
-fn the_most_talkative_log_does_not_hold_it() {
+fn trace_log_does_not_hold_the_key() {
     let upstream = Upstream::start(|heard| match heard.number {
         0 => Reply::new(200, format!("{{\"echo\":{:?}}}", heard.values("authorization"))),
         1 => Reply::new(500, heard.bytes.clone()),
@@ -32,7 +32,7 @@ fn the_most_talkative_log_does_not_hold_it() {
 }
 
 #[test]
-fn a_proxy_of_the_system_is_not_asked() {
+fn proxy_environment_variables_are_ignored() {
     let trap = Upstream::start(|_| Reply::chat("got you"));
     let at = format!("http://{}", trap.address());
     let names =
@@ -45,7 +45,7 @@ fn a_proxy_of_the_system_is_not_asked() {
 }
 
 #[test]
-fn another_process_of_the_same_user_cannot_read_its_environment() {
+fn process_environment_is_unreadable_to_the_same_user() {
     let folder = TempDir::new().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let binary = folder.path().join("tollgate");
@@ -126,13 +126,13 @@ fn read(process: u32, file: &str) -> Option<Vec<u8>> {
 const TO_PANIC: &str = "TOLLGATE_TEST_PANICS_WITH";
 
 #[test]
-fn a_panic_is_a_line_with_its_place_and_nothing_of_its_text() {
+fn panic_log_names_the_place_without_the_message() {
     if let Some(text) = text_to_panic_with() {
         return panic_in_a_server(&text);
     }
     let key = Canary::new();
     let (_, module) = module_path!().split_once("::").unwrap();
-    let test = format!("{module}::a_panic_is_a_line_with_its_place_and_nothing_of_its_text");
+    let test = format!("{module}::panic_log_names_the_place_without_the_message");
     let this = std::env::current_exe().unwrap();
     let output = Command::new(this)
         .args(["--exact", &test, "--nocapture"])

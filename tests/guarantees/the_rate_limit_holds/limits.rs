@@ -5,7 +5,7 @@ use super::*;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn no_second_sees_more_than_five_calls_whoever_asks_for_what() {
+fn rate_limit_of_five_a_second_holds_for_all_requests() {
     let upstream = upstream();
     let settings = "gateway.rate_limit = { requests = 5, seconds = 1 }\ngateway.max_wait = \"6s\"";
     let gate = gate(&upstream, settings);
@@ -33,7 +33,7 @@ fn no_second_sees_more_than_five_calls_whoever_asks_for_what() {
 }
 
 #[test]
-fn a_repeat_after_a_429_takes_a_place_of_its_own() {
+fn retry_after_a_429_takes_its_own_slot() {
     let upstream = Upstream::start(|heard| match heard.number {
         0 => Reply::error(429).header("retry-after", "1"),
         _ => Reply::chat("hi"),
@@ -47,7 +47,7 @@ fn a_repeat_after_a_429_takes_a_place_of_its_own() {
 }
 
 #[test]
-fn a_reply_that_takes_long_keeps_its_place_one_window_longer() {
+fn slow_reply_keeps_its_slot_for_a_window_after_it() {
     let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_millis(600)));
     let gate = gate(&upstream, "gateway.rate_limit = { requests = 2, seconds = 1 }");
     let clients: Vec<_> = (0..6).map(|caller| send(&gate, caller, "hi")).collect();
@@ -59,7 +59,7 @@ fn a_reply_that_takes_long_keeps_its_place_one_window_longer() {
 }
 
 #[test]
-fn a_restart_goes_on_with_the_window() {
+fn rate_limit_survives_a_restart() {
     // Side by side, as they wait for the window most of the time.
     thread::scope(|scope| {
         for how in [Signal::SIGTERM, Signal::SIGKILL] {
@@ -86,7 +86,7 @@ fn goes_on_with_the_window(how: Signal) {
 }
 
 #[test]
-fn a_call_that_a_crash_cut_off_counts_from_the_restart_on() {
+fn call_cut_off_by_a_crash_counts_from_the_restart() {
     let upstream = Upstream::start(|_| Reply::chat("hi").after(SECOND / 2));
     let settings = "gateway.rate_limit = { requests = 2, seconds = 4 }";
     let mut gate = Gate::binary(&upstream, settings, &[]);
@@ -101,7 +101,7 @@ fn a_call_that_a_crash_cut_off_counts_from_the_restart_on() {
 }
 
 #[test]
-fn auto_follows_what_the_gateway_tells() {
+fn auto_rate_limit_follows_the_gateway() {
     let upstream = upstream();
     upstream.tell_books(books(7, 1));
     let gate = gate(&upstream, "gateway.rate_limit = \"auto\"");
@@ -114,7 +114,7 @@ fn auto_follows_what_the_gateway_tells() {
 }
 
 #[test]
-fn a_gateway_that_keeps_its_books_to_itself_holds_up_purchases_five_seconds_at_most() {
+fn silent_billing_delays_purchases_five_seconds_at_most() {
     let started = tollgate::clock::now();
     let silent = upstream();
     silent.tell_books(Reply::nothing(Ending::Hang));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_429_is_obeyed_by_all_and_then_everybody_is_served() {
+fn gateway_429_pauses_all_callers_and_then_serves_them() {
     let upstream = Upstream::start(|heard| match heard.number {
         0 => Reply::error(429).header("retry-after", "1"),
         _ => Reply::chat("hi"),
@@ -24,7 +24,7 @@ fn a_429_is_obeyed_by_all_and_then_everybody_is_served() {
 }
 
 #[test]
-fn who_finds_no_place_within_max_wait_is_told_when_to_return_and_then_finds_one() {
+fn gateway_busy_after_max_wait_has_a_correct_retry_after() {
     let upstream = upstream();
     let settings = "gateway.rate_limit = { requests = 2, seconds = 3 }\ngateway.max_wait = \"1s\"";
     let gate = gate(&upstream, settings);
@@ -40,7 +40,7 @@ fn who_finds_no_place_within_max_wait_is_told_when_to_return_and_then_finds_one(
 }
 
 #[test]
-fn with_no_patience_at_all_a_free_place_is_still_taken() {
+fn zero_max_wait_still_takes_a_free_slot() {
     let upstream = upstream();
     let settings = "gateway.rate_limit = { requests = 1, seconds = 60 }\ngateway.max_wait = \"0s\"";
     let gate = gate(&upstream, settings);
@@ -51,7 +51,7 @@ fn with_no_patience_at_all_a_free_place_is_still_taken() {
 }
 
 #[test]
-fn a_purchase_whose_client_hangs_up_while_it_queues_is_never_sent() {
+fn queued_purchase_of_a_disconnected_client_is_never_sent() {
     let upstream = upstream();
     let gate = gate(&upstream, "gateway.rate_limit = { requests = 1, seconds = 3 }");
     assert_eq!(gate.chat().status, 200);
@@ -66,7 +66,7 @@ fn a_purchase_whose_client_hangs_up_while_it_queues_is_never_sent() {
 }
 
 #[test]
-fn a_caller_with_many_calls_does_not_keep_others_waiting() {
+fn caller_with_many_calls_does_not_starve_others() {
     let upstream = upstream();
     let gate = gate(&upstream, "gateway.rate_limit = { requests = 4, seconds = 1 }");
     let mut greedy: Vec<_> = (0..24).map(|_| send(&gate, 1, "greedy")).collect();
@@ -84,7 +84,7 @@ fn a_caller_with_many_calls_does_not_keep_others_waiting() {
         assert_honest(&client.answer());
     }
     let heard = upstream.heard();
-    let is_modest = |heard: &crate::support::heard::Heard| {
+    let is_modest = |heard: &crate::support::received::Heard| {
         String::from_utf8_lossy(&heard.body).contains("modest")
     };
     let last = heard.iter().rposition(is_modest).unwrap();
@@ -93,7 +93,7 @@ fn a_caller_with_many_calls_does_not_keep_others_waiting() {
 }
 
 #[test]
-fn a_shutdown_refuses_who_queues_and_it_costs_nothing() {
+fn shutdown_refuses_queued_purchases_for_free() {
     let upstream = upstream();
     let settings =
         "gateway.rate_limit = { requests = 2, seconds = 30 }\ngateway.max_wait = \"60s\"";

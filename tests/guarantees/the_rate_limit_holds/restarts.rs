@@ -15,7 +15,7 @@ fn served(statuses: &[u16]) -> usize {
 }
 
 #[test]
-fn small_limit_holds_after_crash_while_gateway_does_not_tell_it() {
+fn small_rate_limit_holds_after_a_crash_with_silent_billing() {
     let upstream = upstream();
     upstream.tell_books(books(5, 60));
     let settings = format!("{AUTO}\ngateway.max_wait = \"7s\"");

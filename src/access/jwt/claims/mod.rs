@@ -1,4 +1,4 @@
-//! Reads what a token claims, by the settings and the time: all of it right, or nothing.
+//! Validates a token's claims against the settings and the time.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,76 +18,71 @@ pub(super) struct Claims {
     pub(super) subject: Arc<str>,
     pub(super) role: Role,
     pub(super) own_budget: OwnBudget,
-    /// When it ends, the leeway included: wall-clock time since the Unix epoch.
+    /// Wall-clock time since the Unix epoch, including the leeway.
     pub(super) expires_at: Duration,
 }
 
 impl Claims {
-    pub(super) fn read(text: &str, rules: &JwtConfig, now: Duration) -> Result<Self, Malformed> {
+    pub(super) fn read(text: &str, config: &JwtConfig, now: Duration) -> Result<Self, Malformed> {
         let claims = JsonObject::read(text)?;
-        let expiry = numeric_date(claims.raw("exp").ok_or(Malformed)?)?;
-        let until = expiry + rules.leeway;
-        let is_early = |name| -> Result<bool, Malformed> {
+        let expires_at = numeric_date(claims.raw("exp").ok_or(Malformed)?)? + config.leeway;
+        let is_future = |name| -> Result<bool, Malformed> {
             let from = claims.raw(name).map(numeric_date).transpose()?;
-            Ok(from.is_some_and(|from| from > now + rules.leeway))
+            Ok(from.is_some_and(|from| from > now + config.leeway))
         };
-        let holds = now < until && !is_early("nbf")? && !is_early("iat")?;
-        let is_theirs = claims.required::<String>("iss")? == rules.issuer;
-        // Bound to a key of the bearer's (RFC 7800): good with a proof of it alone, and none is asked for.
-        if !(holds && is_theirs && is_audience(&claims, &rules.audience)?) || claims.has("cnf") {
+        let is_current = now < expires_at && !is_future("nbf")? && !is_future("iat")?;
+        let is_issuer = claims.required::<String>("iss")? == config.issuer;
+        // `cnf` (RFC 7800) requires a proof of possession, which is not supported.
+        if !(is_current && is_issuer && is_audience(&claims, &config.audience)?)
+            || claims.has("cnf")
+        {
             return Err(Malformed);
         }
-        let own = rules
-            .budget_claim
-            .as_ref()
-            .map_or(Ok(OwnBudget::default()), |it| own_budget(&claims, it))?;
-        let role = rules.role_claim.as_ref().map_or(Role::Member, |name| role(&claims, name));
-        Ok(Self {
-            subject: subject(claims.required("sub")?)?,
-            role,
-            own_budget: own,
-            expires_at: until,
-        })
+        let own_budget = match &config.budget_claim {
+            Some(path) => own_budget(&claims, path)?,
+            None => OwnBudget::default(),
+        };
+        let role = config.role_claim.as_ref().map_or(Role::Member, |path| role(&claims, path));
+        Ok(Self { subject: subject(claims.required("sub")?)?, role, own_budget, expires_at })
     }
 }
 
 fn is_audience(claims: &JsonObject<'_>, audience: &str) -> Result<bool, Malformed> {
-    if let Ok(named) = claims.required::<String>("aud") {
-        return Ok(named == audience);
+    if let Ok(name) = claims.required::<String>("aud") {
+        return Ok(name == audience);
     }
-    let several: Vec<String> = claims.required("aud")?;
-    Ok(several.iter().any(|named| named == audience))
+    Ok(claims.required::<Vec<String>>("aud")?.iter().any(|name| name == audience))
 }
 
 fn subject(name: String) -> Result<Arc<str>, Malformed> {
-    // Lines and directions of writing would lie to whoever reads a log or a list.
-    let lies = |c: char| {
+    // Line breaks and bidirectional controls would forge what people see in logs and lists.
+    let is_forbidden = |c: char| {
         c.is_control()
             || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
-    if name.trim().is_empty() || name.len() > MAX_SUBJECT || name.chars().any(lies) {
+    if name.trim().is_empty() || name.len() > MAX_SUBJECT || name.chars().any(is_forbidden) {
         return Err(Malformed);
     }
     Ok(escape_invisible(&name).into())
 }
 
-/// Writes invisible characters as `\u{…}`, so that no two names look the same in a log or a list. No two
-/// names become the same, since one that has `\u{` in it is written another way as well.
+/// Escapes invisible characters as `\u{…}`, so that different names look different.
+///
+/// A literal `\u{` is escaped as well, so that different names stay different.
 fn escape_invisible(name: &str) -> String {
-    let mut shown = String::with_capacity(name.len());
+    let mut escaped = String::with_capacity(name.len());
     for (at, c) in name.char_indices() {
         let looks_escaped = c == '\\' && name[at..].starts_with("\\u{");
         if looks_escaped || is_invisible(c) {
-            shown.extend(c.escape_unicode());
+            escaped.extend(c.escape_unicode());
         } else {
-            shown.push(c);
+            escaped.push(c);
         }
     }
-    shown
+    escaped
 }
 
-/// Characters of no width, fillers and marks (Unicode's `Default_Ignorable_Code_Point`, and those of
-/// interlinear annotation), and blanks that are none to see.
+/// Unicode's `Default_Ignorable_Code_Point`, interlinear annotation, and blank symbols.
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
@@ -96,9 +91,8 @@ fn is_invisible(c: char) -> bool {
         | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-fn raw_claim<'a>(claims: &JsonObject<'a>, name: &ClaimPath) -> Result<Option<&'a str>, Malformed> {
-    let ClaimPath(path) = name;
-    let Some((first, rest)) = path.split_first() else { return Ok(None) };
+fn raw_claim<'a>(claims: &JsonObject<'a>, path: &ClaimPath) -> Result<Option<&'a str>, Malformed> {
+    let Some((first, rest)) = path.0.split_first() else { return Ok(None) };
     let mut found = claims.raw(first);
     for name in rest {
         let Some(outer) = found else { return Ok(None) };
@@ -107,51 +101,50 @@ fn raw_claim<'a>(claims: &JsonObject<'a>, name: &ClaimPath) -> Result<Option<&'a
     Ok(found)
 }
 
-/// A claim that cannot be read gives nothing.
-fn role(claims: &JsonObject<'_>, name: &ClaimPath) -> Role {
-    let Ok(Some(written)) = raw_claim(claims, name) else { return Role::Member };
-    let one: Option<String> = serde_json::from_str(written).ok();
-    let several: Vec<&RawValue> = serde_json::from_str(written).unwrap_or_default();
+/// An unreadable claim grants nothing.
+fn role(claims: &JsonObject<'_>, path: &ClaimPath) -> Role {
+    let Ok(Some(raw)) = raw_claim(claims, path) else { return Role::Member };
+    let one: Option<String> = serde_json::from_str(raw).ok();
+    let several: Vec<&RawValue> = serde_json::from_str(raw).unwrap_or_default();
     let among = several.iter().filter_map(|one| serde_json::from_str::<String>(one.get()).ok());
     let is_admin = one.into_iter().chain(among).any(|name| name == Role::Admin.name());
     if is_admin { Role::Admin } else { Role::Member }
 }
 
-/// `"5.00/day"`, `"100/month"`, or `{"day": "5.00", "month": "100"}` with one of them or both.
-/// What cannot be read is a fault: none at all would be no limit.
-fn own_budget(claims: &JsonObject<'_>, name: &ClaimPath) -> Result<OwnBudget, Malformed> {
-    let mut own = OwnBudget::default();
-    let Some(written) = raw_claim(claims, name)? else { return Ok(own) };
-    if let Ok(text) = serde_json::from_str::<String>(written) {
+/// Reads `"5.00/day"`, `"100/month"`, or `{"day": "5.00", "month": "100"}`.
+///
+/// Fails if the claim is unreadable, because an absent budget means no limit.
+fn own_budget(claims: &JsonObject<'_>, path: &ClaimPath) -> Result<OwnBudget, Malformed> {
+    let mut budget = OwnBudget::default();
+    let Some(raw) = raw_claim(claims, path)? else { return Ok(budget) };
+    if let Ok(text) = serde_json::from_str::<String>(raw) {
         let (amount, period) = text.split_once('/').ok_or(Malformed)?;
-        set_limit(&mut own, period, amount)?;
-        return Ok(own);
+        set_limit(&mut budget, period, amount)?;
+        return Ok(budget);
     }
-    let budget = JsonObject::read(written)?;
-    for period in budget.names() {
-        set_limit(&mut own, period, &budget.required::<String>(period)?)?;
+    let limits = JsonObject::read(raw)?;
+    for period in limits.names() {
+        set_limit(&mut budget, period, &limits.required::<String>(period)?)?;
     }
-    if own == OwnBudget::default() { Err(Malformed) } else { Ok(own) }
+    if budget == OwnBudget::default() { Err(Malformed) } else { Ok(budget) }
 }
 
-fn set_limit(own: &mut OwnBudget, period: &str, amount: &str) -> Result<(), Malformed> {
+fn set_limit(budget: &mut OwnBudget, period: &str, amount: &str) -> Result<(), Malformed> {
     let limit = match period {
-        "day" => &mut own.day,
-        "month" => &mut own.month,
+        "day" => &mut budget.day,
+        "month" => &mut budget.month,
         _ => return Err(Malformed),
     };
     *limit = Some(amount.parse().map_err(|_| Malformed)?);
     Ok(())
 }
 
-/// The last second of the year 9999: a time beyond it is a mistake.
 const MAX_SECONDS: u64 = 253_402_300_799;
 const SECOND_DIGITS: usize = 12;
 const NANO_DIGITS: usize = 9;
 const MAX_LENGTH: usize = 64;
 
-/// Reads a moment as tokens write it (RFC 7519, 2: seconds since the Unix epoch, whole or not), digit by
-/// digit, since no float holds them all. What is no JSON number or before 1970 is malformed.
+/// Reads a `NumericDate` (RFC 7519, 2) as exact seconds since the Unix epoch.
 fn numeric_date(written: &str) -> Result<Duration, Malformed> {
     if written.len() > MAX_LENGTH {
         return Err(Malformed);
@@ -168,7 +161,7 @@ fn numeric_date(written: &str) -> Result<Duration, Malformed> {
     if significant.is_empty() {
         return Ok(Duration::ZERO);
     }
-    // How many places the first digit lies after the first digit that is read.
+    // The zeros between the highest digit of `SECOND_DIGITS` and the first significant one.
     let length = |text: &str| i64::try_from(text.len()).map_err(|_| Malformed);
     let zeros = (length(&digits)? - length(significant)?).saturating_sub(exponent);
     let zeros = usize::try_from(zeros.saturating_add(SECOND_DIGITS as i64 - length(whole)?))
@@ -181,10 +174,9 @@ fn numeric_date(written: &str) -> Result<Duration, Malformed> {
     Ok(Duration::new(seconds, nanos.parse().map_err(|_| Malformed)?))
 }
 
-/// A JSON object that somebody else wrote: each name once, each value of the expected type.
 pub(super) struct JsonObject<'a>(BTreeMap<Cow<'a, str>, &'a RawValue>);
 
-/// It is not what was expected. What it is instead is not said.
+/// Carries no details, because the input is secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
@@ -204,7 +196,7 @@ impl<'a> JsonObject<'a> {
         self.optional(name)?.ok_or(Malformed)
     }
 
-    /// A member that need not be there; `null` is no absence.
+    /// `null` does not count as absent.
     pub(super) fn optional<T: Deserialize<'a>>(&self, name: &str) -> Result<Option<T>, Malformed> {
         let Some(written) = self.raw(name) else { return Ok(None) };
         serde_json::from_str(written).map(Some).map_err(|_| Malformed)
@@ -232,7 +224,7 @@ impl<'de> Visitor<'de> for ObjectVisitor {
         let mut members = BTreeMap::new();
         while let Some((name, value)) = map.next_entry::<Cow<'de, str>, &'de RawValue>()? {
             if members.insert(name, value).is_some() {
-                return Err(A::Error::custom("a name is given twice"));
+                return Err(A::Error::custom("duplicate name"));
             }
         }
         Ok(JsonObject(members))

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::access::jwt::tests::issuer::{NOW, but, settings};
+use crate::access::jwt::tests::issuer::{NOW, claims_with, settings};
 use crate::contract::money::Usd;
 
 fn read(name: &[&str], value: Value) -> Result<Claims, Malformed> {
@@ -12,12 +12,12 @@ fn read(name: &[&str], value: Value) -> Result<Claims, Malformed> {
         true => JwtConfig { role_claim: None, budget_claim: Some(name.clone()), ..rules },
         false => rules,
     };
-    let claims = but(&name.0[0], value).to_string();
+    let claims = claims_with(&name.0[0], value).to_string();
     Claims::read(&claims, &rules, Duration::from_secs(NOW))
 }
 
 #[test]
-fn a_budget_is_read_exactly_or_the_token_is_refused() {
+fn malformed_budget_claim_rejects_the_token() {
     let (day, month) = (Some(Usd::dollars(5)), Some(Usd::dollars(100)));
     for (value, own) in [
         (Value::Null, OwnBudget::default()),
@@ -57,7 +57,7 @@ fn a_budget_is_read_exactly_or_the_token_is_refused() {
     ] {
         assert!(read(&["budget"], value.clone()).is_err(), "{value}");
     }
-    let twice = but("budget", json!("5/day")).to_string();
+    let twice = claims_with("budget", json!("5/day")).to_string();
     for written in ["null", r#"{"day":"5","day":"6"}"#, r#"{"day":"5","d\u0061y":"6"}"#] {
         let claims = twice.replace("\"5/day\"", written);
         let name = Some(ClaimPath(vec!["budget".to_owned()]));
@@ -67,7 +67,7 @@ fn a_budget_is_read_exactly_or_the_token_is_refused() {
 }
 
 #[test]
-fn only_the_word_makes_an_admin() {
+fn only_the_exact_role_name_makes_an_admin() {
     for (value, role) in [
         (json!("admin"), Role::Admin),
         (json!(["admin"]), Role::Admin),
@@ -89,7 +89,7 @@ fn only_the_word_makes_an_admin() {
 }
 
 #[test]
-fn a_claim_may_lie_within_others() {
+fn role_and_budget_are_read_from_nested_claims() {
     let roles = json!({"roles": ["offline_access", "admin"]});
     let claims = read(&["realm_access", "roles"], roles).expect("right");
     assert_eq!(claims.role, Role::Admin);
@@ -108,7 +108,7 @@ fn a_claim_may_lie_within_others() {
 }
 
 #[test]
-fn no_two_names_look_the_same_for_what_nobody_sees_in_one() {
+fn invisible_characters_in_a_subject_are_escaped() {
     for (name, shown) in [
         ("ada", "ada"),
         ("CORP\\ada", "CORP\\ada"),
@@ -125,7 +125,7 @@ fn no_two_names_look_the_same_for_what_nobody_sees_in_one() {
 }
 
 #[test]
-fn a_moment_is_read_digit_by_digit_or_it_is_none() {
+fn numeric_date_is_parsed_exactly_or_rejected() {
     for (written, seconds, nanos) in [
         ("0", 0, 0),
         ("-0", u64::MAX, 0),
@@ -161,7 +161,7 @@ fn a_moment_is_read_digit_by_digit_or_it_is_none() {
 }
 
 #[test]
-fn an_object_is_read_strictly_or_not_at_all() {
+fn json_object_is_parsed_strictly() {
     let text = r#"{"a":1,"\u0062":"x","n":null,"o":{"a":[1]}}"#;
     let object = JsonObject::read(text).unwrap();
     assert_eq!(object.required::<u64>("a"), Ok(1));
@@ -193,7 +193,7 @@ fn an_object_is_read_strictly_or_not_at_all() {
 
 proptest! {
     #[test]
-    fn the_same_moment_is_the_same_however_the_point_is_moved(
+    fn numeric_date_does_not_depend_on_the_exponent(
         seconds in 0..=MAX_SECONDS,
         nanos in 0..1_000_000_000_u32,
         shift in 0..12_usize,

@@ -1,36 +1,29 @@
-//! The public keys of a login service (RFC 7517), each with the algorithms that it is good for.
+//! The public keys of a login service (RFC 7517).
 //!
-//! Invariant: a token never says how it is checked. Its algorithm is one that the key takes, and its
-//! `kid` is only ever looked up.
+//! Invariant: the key determines which algorithms are accepted, not the token.
 
 use std::ops::RangeInclusive;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use jsonwebtoken::{Algorithm, DecodingKey};
+use jsonwebtoken::Algorithm::{
+    self, ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512,
+};
+use jsonwebtoken::DecodingKey;
 use serde_json::value::RawValue;
 
 use super::claims::{JsonObject, Malformed};
 
 pub(super) const MAX_DOCUMENT: usize = 256 * 1_024;
 const MAX_KEYS: usize = 100;
-/// The bits of an RSA modulus: less is broken, more is a way to keep us busy.
 const MODULUS_BITS: RangeInclusive<usize> = 2_048..=8_192;
 
-const RSA: &[Algorithm] = &[
-    Algorithm::RS256,
-    Algorithm::RS384,
-    Algorithm::RS512,
-    Algorithm::PS256,
-    Algorithm::PS384,
-    Algorithm::PS512,
-];
-const P256: &[Algorithm] = &[Algorithm::ES256];
-const P384: &[Algorithm] = &[Algorithm::ES384];
-const ED25519: &[Algorithm] = &[Algorithm::EdDSA];
+const RSA: &[Algorithm] = &[RS256, RS384, RS512, PS256, PS384, PS512];
+const P256: &[Algorithm] = &[ES256];
+const P384: &[Algorithm] = &[ES384];
+const ED25519: &[Algorithm] = &[EdDSA];
 
-/// The algorithm of this name (RFC 7518, 8037, 9864), if a public key can check it: not `none`, and none
-/// with a shared secret.
+/// Returns the public-key algorithm of this name (RFC 7518, 8037, 9864).
 pub(super) fn algorithm(name: &str) -> Option<Algorithm> {
     let name = if name == "Ed25519" { "EdDSA" } else { name };
     let is_public = |it: &Algorithm| [RSA, P256, P384, ED25519].iter().any(|all| all.contains(it));
@@ -41,7 +34,6 @@ pub(super) fn algorithm(name: &str) -> Option<Algorithm> {
 pub(super) struct KeySet {
     keys: Vec<PublicKey>,
     pub(super) fingerprint: blake3::Hash,
-    /// How many keys of the document are of no use here.
     pub(super) skipped: usize,
 }
 
@@ -54,24 +46,24 @@ struct PublicKey {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum KeySetError {
-    #[error("it is no JSON Web Key Set, {{\"keys\": [ … ]}}")]
+    #[error("expected a JSON Web Key Set, {{\"keys\": [ … ]}}")]
     Malformed,
-    #[error("it is larger than {MAX_DOCUMENT} bytes")]
+    #[error("expected at most {MAX_DOCUMENT} bytes")]
     TooLarge,
-    #[error("it has more than {MAX_KEYS} keys")]
+    #[error("expected at most {MAX_KEYS} keys")]
     TooManyKeys,
 }
 
 pub(super) enum KeyLookup<'a> {
     Key(&'a DecodingKey),
-    /// None, and no newer set could change that by the name alone.
+    /// No key of this name takes this algorithm; a newer set is not worth a fetch.
     NoMatch,
-    /// A name that it has never heard of: a newer set may have it.
+    /// A newer set may have this `kid`.
     UnknownKid,
 }
 
 impl KeySet {
-    /// Keys of no use here (secret, private, for encryption, broken, unknown algorithm) are left out.
+    /// Skips keys that cannot verify signatures: private, for encryption, malformed or unknown.
     pub(super) fn read(document: &[u8]) -> Result<Self, KeySetError> {
         if document.len() > MAX_DOCUMENT {
             return Err(KeySetError::TooLarge);
@@ -98,9 +90,9 @@ impl KeySet {
         if id.is_some() && !self.keys.iter().any(|key| named(&key)) {
             return KeyLookup::UnknownKid;
         }
-        let mut fit =
-            self.keys.iter().filter(named).filter(|key| key.algorithms.contains(&algorithm));
-        match (fit.next(), fit.next()) {
+        let accepts = |key: &&PublicKey| key.algorithms.contains(&algorithm);
+        let mut matching = self.keys.iter().filter(named).filter(accepts);
+        match (matching.next(), matching.next()) {
             (Some(only), None) => KeyLookup::Key(&only.key),
             (None | Some(_), _) => KeyLookup::NoMatch,
         }
@@ -111,31 +103,29 @@ impl PublicKey {
     fn read(written: &str) -> Result<Self, Malformed> {
         let jwk = JsonObject::read(written)?;
         let is_public = !["d", "p", "q", "k"].iter().any(|secret| jwk.has(secret));
-        let signs = jwk.optional::<String>("use")?.is_none_or(|meant| meant == "sig");
+        let signs = jwk.optional::<String>("use")?.is_none_or(|value| value == "sig");
         let verifies = jwk
             .optional::<Vec<String>>("key_ops")?
-            .is_none_or(|meant| meant.iter().any(|operation| operation == "verify"));
+            .is_none_or(|operations| operations.iter().any(|operation| operation == "verify"));
         if !(is_public && signs && verifies) {
             return Err(Malformed);
         }
         let curve = jwk.optional::<String>("crv")?;
-        let (takes, key) = match (jwk.required::<String>("kty")?.as_str(), curve.as_deref()) {
+        let (algorithms, key) = match (jwk.required::<String>("kty")?.as_str(), curve.as_deref()) {
             ("RSA", _) => (RSA, rsa(&jwk)?),
             ("EC", Some("P-256")) => (P256, ec(&jwk, 32)?),
             ("EC", Some("P-384")) => (P384, ec(&jwk, 48)?),
-            ("OKP", Some("Ed25519")) => {
-                (ED25519, DecodingKey::from_ed_der(&bytes_of_length(&jwk, "x", 32)?))
-            }
+            ("OKP", Some("Ed25519")) => (ED25519, DecodingKey::from_ed_der(&sized(&jwk, "x", 32)?)),
             _ => return Err(Malformed),
         };
-        let takes = match jwk.optional::<String>("alg")? {
-            None => takes.to_vec(),
+        let algorithms = match jwk.optional::<String>("alg")? {
+            None => algorithms.to_vec(),
             Some(name) => {
-                let only = algorithm(&name).filter(|only| takes.contains(only));
-                vec![only.ok_or(Malformed)?]
+                let named = algorithm(&name).filter(|named| algorithms.contains(named));
+                vec![named.ok_or(Malformed)?]
             }
         };
-        Ok(Self { kid: jwk.optional("kid")?, algorithms: takes, key })
+        Ok(Self { kid: jwk.optional("kid")?, algorithms, key })
     }
 }
 
@@ -153,13 +143,12 @@ fn rsa(jwk: &JsonObject<'_>) -> Result<DecodingKey, Malformed> {
 }
 
 fn ec(jwk: &JsonObject<'_>, width: usize) -> Result<DecodingKey, Malformed> {
-    // The point as it is, not compressed (SEC 1, 2.3.3).
-    let point =
-        [&[4], &*bytes_of_length(jwk, "x", width)?, &*bytes_of_length(jwk, "y", width)?].concat();
+    // An uncompressed point (SEC 1, 2.3.3).
+    let point = [&[4], &*sized(jwk, "x", width)?, &*sized(jwk, "y", width)?].concat();
     Ok(DecodingKey::from_ec_der(&point))
 }
 
-fn bytes_of_length(jwk: &JsonObject<'_>, name: &str, width: usize) -> Result<Vec<u8>, Malformed> {
+fn sized(jwk: &JsonObject<'_>, name: &str, width: usize) -> Result<Vec<u8>, Malformed> {
     bytes(jwk, name).and_then(|bytes| if bytes.len() == width { Ok(bytes) } else { Err(Malformed) })
 }
 

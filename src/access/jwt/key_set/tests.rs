@@ -13,7 +13,7 @@ fn usable(jwk: &Value) -> usize {
 }
 
 #[test]
-fn keys_for_signatures_are_taken() {
+fn signature_keys_are_accepted() {
     for jwk in [
         RSA.jwk(),
         P256.jwk(),
@@ -32,7 +32,7 @@ fn keys_for_signatures_are_taken() {
 }
 
 #[test]
-fn keys_of_no_use_are_left_out_and_the_others_stay() {
+fn unusable_keys_are_skipped_and_the_others_kept() {
     let small = b64([0xff; 255]);
     let huge = b64([0xff; 1_025]);
     let useless = [
@@ -78,11 +78,11 @@ fn keys_of_no_use_are_left_out_and_the_others_stay() {
     all.push(P256.jwk());
     let set = KeySet::read(document(&all).as_bytes()).expect("a set");
     assert_eq!((set.usable(), set.skipped), (1, useless.len()));
-    assert!(matches!(set.find(Some("p256"), Algorithm::ES256), KeyLookup::Key(_)));
+    assert!(matches!(set.find(Some("p256"), ES256), KeyLookup::Key(_)));
 }
 
 #[test]
-fn what_is_no_set_is_refused_as_a_whole() {
+fn malformed_key_set_is_rejected_as_a_whole() {
     let many: Vec<_> = (0..101).map(|_| json!({})).collect();
     let large = document(&[json!("a".repeat(MAX_DOCUMENT))]);
     for (document, why) in [
@@ -106,11 +106,11 @@ fn what_is_no_set_is_refused_as_a_whole() {
 }
 
 #[test]
-fn a_point_that_is_on_no_curve_signs_nothing() {
+fn point_off_the_curve_verifies_nothing() {
     let jwk = with(P256.jwk(), "x", json!(b64([7; 32])));
     let set = KeySet::read(document(&[jwk]).as_bytes()).expect("a set");
-    let KeyLookup::Key(key) = set.find(Some("p256"), Algorithm::ES256) else { panic!("no key") };
+    let KeyLookup::Key(key) = set.find(Some("p256"), ES256) else { panic!("no key") };
     let signature = b64([1; 64]);
-    let verdict = jsonwebtoken::crypto::verify(&signature, b"a.b", key, Algorithm::ES256);
+    let verdict = jsonwebtoken::crypto::verify(&signature, b"a.b", key, ES256);
     assert!(!verdict.unwrap_or(false));
 }

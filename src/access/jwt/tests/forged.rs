@@ -1,4 +1,4 @@
-//! Tokens that somebody made up: each is refused, and none makes us ask for keys more than once.
+//! Forged tokens: each is rejected, and none triggers a fetch.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE, URL_SAFE_NO_PAD};
@@ -78,7 +78,7 @@ fn forged() -> Vec<(String, String)> {
         ("cnf", json!({"jkt": "x"})),
     ] {
         let why = format!("{name}: {value}");
-        add(&why, RSA.token("RS256", &but(name, value)));
+        add(&why, RSA.token("RS256", &claims_with(name, value)));
     }
 
     for key in [
@@ -159,7 +159,7 @@ fn forged() -> Vec<(String, String)> {
     let mut bits = URL_SAFE_NO_PAD.decode(signature).expect("base64");
     bits[10] ^= 1;
     add("a bit of the signature", format!("{header}.{payload}.{}", b64(&bits)));
-    let other = b64(but("sub", json!("eve")).to_string());
+    let other = b64(claims_with("sub", json!("eve")).to_string());
     add("other claims under the signature", format!("{header}.{other}.{signature}"));
     add("no signature", format!("{header}.{payload}."));
     add("no signature, no dot", format!("{header}.{payload}"));
@@ -188,7 +188,7 @@ fn forged() -> Vec<(String, String)> {
     add("another alphabet", format!("{header}.{payload}.{standard}"));
     add("a quoted token", format!("\"{good}\""));
     add("twice in one", format!("{good},{good}"));
-    let large = RSA.token("RS256", &but("pad", json!("a".repeat(8_192))));
+    let large = RSA.token("RS256", &claims_with("pad", json!("a".repeat(8_192))));
     add("too large", large);
     all
 }
@@ -198,9 +198,9 @@ async fn is_refused(jwt: &JwtVerifier, token: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_forged_token_is_refused_and_makes_us_ask_for_nothing() {
-    let told = every_key();
-    let (jwt, clock) = checker(&settings(), &told);
+async fn forged_tokens_are_rejected_without_a_fetch() {
+    let source = every_key();
+    let (jwt, clock) = checker(&settings(), &source);
     assert_eq!(who(&jwt, &RSA.token("RS256", &claims())).await, Ok(ada()));
     let forged = forged();
     assert!(forged.len() >= 100, "{}", forged.len());
@@ -210,21 +210,21 @@ async fn a_forged_token_is_refused_and_makes_us_ask_for_nothing() {
         assert!(is_refused(&jwt, token).await, "{why}: {token}");
     }
     // Keys were asked for less than 30 seconds ago, and what cannot pass asks for none at any time.
-    assert_eq!(told.asked(), 1);
+    assert_eq!(source.fetches(), 1);
     tokio::time::sleep(Duration::from_secs(31)).await;
     clock.set(NOW);
     for (why, token) in forged.iter().filter(|(why, _)| why != "kid") {
         assert!(is_refused(&jwt, token).await, "{why}");
-        assert_eq!(told.asked(), 1, "{why}: {token}");
+        assert_eq!(source.fetches(), 1, "{why}: {token}");
     }
     assert_eq!(who(&jwt, &RSA.token("RS256", &claims())).await, Ok(ada()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_names_its_algorithm_takes_no_other() {
+async fn key_with_alg_accepts_no_other_algorithm() {
     let mut jwk = RSA.jwk();
     jwk["alg"] = json!("PS256");
-    let (jwt, _) = checker(&settings(), &Told::new(&[jwk]));
+    let (jwt, _) = checker(&settings(), &FakeSource::new(&[jwk]));
     for by in ["RS256", "RS384", "RS512", "PS384", "PS512"] {
         assert_eq!(who(&jwt, &RSA.token(by, &claims())).await, Err(Denied::Invalid), "{by}");
     }
@@ -232,9 +232,9 @@ async fn a_key_that_names_its_algorithm_takes_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_name_a_token_needs_the_only_key_of_its_kind() {
-    let told = Told::new(&[RSA.jwk(), OTHER.jwk(), P256.jwk()]);
-    let (jwt, _) = checker(&settings(), &told);
+async fn token_without_kid_needs_a_single_matching_key() {
+    let source = FakeSource::new(&[RSA.jwk(), OTHER.jwk(), P256.jwk()]);
+    let (jwt, _) = checker(&settings(), &source);
     let token = |signer: &issuer::Signer, by: &str| {
         signer.signed(by, &json!({ "alg": by }).to_string(), &claims().to_string())
     };

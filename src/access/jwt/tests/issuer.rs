@@ -1,4 +1,4 @@
-//! A login service of the tests: keys made on the spot, tokens of any shape, a source that counts.
+//! A fake login service: generated keys, tokens of any shape, a source that counts fetches.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -19,7 +19,7 @@ use crate::config::{self, JwksSource};
 
 pub(crate) const ISSUER: &str = "https://login.example.com/";
 pub(crate) const AUDIENCE: &str = "tollgate";
-/// What the tests' wall clock shows at first.
+/// The initial time of the tests' wall clock.
 pub(crate) const NOW: u64 = 1_800_000_000;
 
 /// A key of the login service.
@@ -128,7 +128,7 @@ pub(crate) fn claims() -> Value {
 }
 
 /// The claims that pass, but for one, which is absent where `value` is `null`.
-pub(crate) fn but(name: &str, value: Value) -> Value {
+pub(crate) fn claims_with(name: &str, value: Value) -> Value {
     let mut claims = claims();
     let members = claims.as_object_mut().expect("an object");
     members.remove(name);
@@ -149,44 +149,44 @@ pub(crate) fn settings() -> config::JwtConfig {
     }
 }
 
-/// A source that says what it is told to, and counts who asks.
+/// A key source with a given document, which counts fetches.
 #[derive(Clone, Default)]
-pub(crate) struct Told {
+pub(crate) struct FakeSource {
     document: Arc<Mutex<Option<String>>>,
-    asked: Arc<AtomicUsize>,
+    fetches: Arc<AtomicUsize>,
     seconds: Arc<AtomicU64>,
 }
 
-impl Told {
+impl FakeSource {
     pub(crate) fn new(keys: &[Value]) -> Self {
-        let told = Self::default();
-        told.says(Some(document(keys)));
-        told.seconds.store(600, Ordering::SeqCst);
-        told
+        let source = Self::default();
+        source.serve(Some(document(keys)));
+        source.seconds.store(600, Ordering::SeqCst);
+        source
     }
 
     /// Nothing is an outage.
-    pub(crate) fn says(&self, document: Option<String>) {
+    pub(crate) fn serve(&self, document: Option<String>) {
         *self.document.lock().expect("not poisoned") = document;
     }
 
-    pub(crate) fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    pub(crate) fn fetches(&self) -> usize {
+        self.fetches.load(Ordering::SeqCst)
     }
 }
 
-impl Told {
+impl FakeSource {
     pub(crate) fn source(&self) -> KeySource {
-        let told = self.clone();
-        Box::new(move || told.fetch())
+        let source = self.clone();
+        Box::new(move || source.fetch())
     }
 
     fn fetch(&self) -> FetchFuture {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.fetches.fetch_add(1, Ordering::SeqCst);
         let document = self.document.lock().expect("not poisoned").clone();
         let again = Duration::from_secs(self.seconds.load(Ordering::SeqCst));
         Box::pin(async move {
-            // As over a network: whoever asks meanwhile has to wait.
+            // As slow as a network.
             tokio::time::sleep(Duration::from_millis(100)).await;
             let body = document.ok_or(std::io::Error::other("an outage"))?.into();
             Ok(Fetched { body, refetch_in: again })
@@ -203,10 +203,10 @@ impl Clock {
     }
 }
 
-/// A checker with its keys kept fresh from `told`.
-pub(crate) fn checker(settings: &config::JwtConfig, told: &Told) -> (JwtVerifier, Clock) {
+/// A checker with its keys kept fresh from `source`.
+pub(crate) fn checker(settings: &config::JwtConfig, source: &FakeSource) -> (JwtVerifier, Clock) {
     Clock.set(NOW);
-    let jwt = JwtVerifier::with_source(settings, told.source());
+    let jwt = JwtVerifier::with_source(settings, source.source());
     tokio::spawn(jwt.run());
     (jwt, Clock)
 }

@@ -1,4 +1,4 @@
-//! What a token has to be, and what becomes of those that are not.
+//! Tokens that are accepted, and tokens that are not.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ mod forged;
 pub(crate) mod issuer;
 
 use issuer::{
-    AUDIENCE, ED, ISSUER, NOW, OTHER, P256, P384, RSA, Told, b64, but, checker, claims, document,
-    settings,
+    AUDIENCE, ED, FakeSource, ISSUER, NOW, OTHER, P256, P384, RSA, b64, checker, claims,
+    claims_with, document, settings,
 };
 
 const UNAVAILABLE: Denied = Denied::Unavailable(Duration::from_secs(30));
 
-fn every_key() -> Told {
-    Told::new(&[RSA.jwk(), P256.jwk(), P384.jwk(), ED.jwk()])
+fn every_key() -> FakeSource {
+    FakeSource::new(&[RSA.jwk(), P256.jwk(), P384.jwk(), ED.jwk()])
 }
 
 fn ada() -> Caller {
@@ -32,18 +32,18 @@ async fn who(jwt: &JwtVerifier, token: &str) -> Result<Caller, Denied> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_of_each_algorithm_names_its_subject_and_its_end() {
-    let told = every_key();
-    let (jwt, _) = checker(&settings(), &told);
+async fn token_of_each_algorithm_yields_subject_and_expiry() {
+    let source = every_key();
+    let (jwt, _) = checker(&settings(), &source);
     let rsa = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"].map(|by| (&RSA, by));
     for (signer, by) in rsa.into_iter().chain([(&P256, "ES256"), (&P384, "ES384"), (&ED, "EdDSA")])
     {
         let token = signer.token(by, &claims());
-        let (caller, standing) = jwt.verify(&token, || Ok(())).await.expect(by);
+        let (caller, session) = jwt.verify(&token, || Ok(())).await.expect(by);
         assert_eq!(caller, ada(), "{by}");
-        assert_eq!(standing.expires_at, Some(Duration::from_secs(NOW + 660)), "{by}");
+        assert_eq!(session.expires_at, Some(Duration::from_secs(NOW + 660)), "{by}");
         assert_eq!(
-            (standing.role, standing.own_budget),
+            (session.role, session.own_budget),
             (Role::Member, OwnBudget::default()),
             "{by}"
         );
@@ -51,11 +51,11 @@ async fn a_token_of_each_algorithm_names_its_subject_and_its_end() {
     let header = json!({"alg": "Ed25519", "kid": "ed"}).to_string();
     let token = ED.signed("EdDSA", &header, &claims().to_string());
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
-    assert_eq!(told.asked(), 1);
+    assert_eq!(source.fetches(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_may_be_written_in_any_way_that_means_the_same() {
+async fn equivalent_headers_and_claims_are_accepted() {
     let (jwt, _) = checker(&settings(), &every_key());
     for header in [
         json!({"alg": "RS256", "kid": "rsa"}),
@@ -70,41 +70,41 @@ async fn a_token_may_be_written_in_any_way_that_means_the_same() {
         assert_eq!(who(&jwt, &token).await, Ok(ada()), "{header}");
     }
     for claims in [
-        but("aud", json!(["another", AUDIENCE])),
-        but("aud", json!([AUDIENCE])),
-        but("nbf", Value::Null),
-        but("iat", Value::Null),
-        but("scope", json!("openid")),
+        claims_with("aud", json!(["another", AUDIENCE])),
+        claims_with("aud", json!([AUDIENCE])),
+        claims_with("nbf", Value::Null),
+        claims_with("iat", Value::Null),
+        claims_with("scope", json!("openid")),
     ] {
         assert_eq!(who(&jwt, &RSA.token("RS256", &claims)).await, Ok(ada()), "{claims}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn clocks_may_be_apart_by_the_leeway_and_no_more() {
+async fn times_are_checked_with_the_configured_leeway() {
     let (jwt, _) = checker(&settings(), &every_key());
     for (claims, passes) in [
-        (but("exp", json!(NOW - 59)), true),
-        (but("exp", json!(NOW - 60)), false),
-        (but("nbf", json!(NOW + 60)), true),
-        (but("nbf", json!(NOW + 61)), false),
-        (but("iat", json!(NOW + 60)), true),
-        (but("iat", json!(NOW + 61)), false),
+        (claims_with("exp", json!(NOW - 59)), true),
+        (claims_with("exp", json!(NOW - 60)), false),
+        (claims_with("nbf", json!(NOW + 60)), true),
+        (claims_with("nbf", json!(NOW + 61)), false),
+        (claims_with("iat", json!(NOW + 60)), true),
+        (claims_with("iat", json!(NOW + 61)), false),
     ] {
         let verdict = who(&jwt, &P256.token("ES256", &claims)).await;
         assert_eq!(verdict.is_ok(), passes, "{claims}");
     }
-    let exact = config::JwtConfig { leeway: Duration::ZERO, ..settings() };
+    let exact = JwtConfig { leeway: Duration::ZERO, ..settings() };
     let (jwt, _) = checker(&exact, &every_key());
     assert_eq!(
-        who(&jwt, &P256.token("ES256", &but("exp", json!(NOW)))).await,
+        who(&jwt, &P256.token("ES256", &claims_with("exp", json!(NOW)))).await,
         Err(Denied::Invalid)
     );
-    assert!(who(&jwt, &P256.token("ES256", &but("exp", json!(NOW + 1)))).await.is_ok());
+    assert!(who(&jwt, &P256.token("ES256", &claims_with("exp", json!(NOW + 1)))).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_was_checked_ends_all_the_same() {
+async fn cached_token_still_expires() {
     let (jwt, clock) = checker(&settings(), &every_key());
     let token = ED.token("EdDSA", &claims());
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
@@ -118,34 +118,34 @@ async fn a_token_that_was_checked_ends_all_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_was_checked_falls_with_its_key() {
-    let told = every_key();
-    let (jwt, _) = checker(&settings(), &told);
+async fn cached_token_is_rejected_after_its_key_is_removed() {
+    let source = every_key();
+    let (jwt, _) = checker(&settings(), &source);
     let (kept, gone) = (P256.token("ES256", &claims()), ED.token("EdDSA", &claims()));
     assert_eq!(who(&jwt, &kept).await, Ok(ada()));
     assert_eq!(who(&jwt, &gone).await, Ok(ada()));
-    told.says(Some(document(&[P256.jwk()])));
+    source.serve(Some(document(&[P256.jwk()])));
     tokio::time::sleep(Duration::from_secs(601)).await;
     assert_eq!(who(&jwt, &kept).await, Ok(ada()));
     assert_eq!(who(&jwt, &gone).await, Err(Denied::Invalid));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rotated_key_is_fetched_by_the_first_token_that_names_it() {
-    let told = Told::new(&[P256.jwk()]);
-    let (jwt, _) = checker(&settings(), &told);
+async fn first_token_with_a_new_kid_fetches_the_keys() {
+    let source = FakeSource::new(&[P256.jwk()]);
+    let (jwt, _) = checker(&settings(), &source);
     assert_eq!(who(&jwt, &P256.token("ES256", &claims())).await, Ok(ada()));
-    told.says(Some(document(&[P256.jwk(), ED.jwk()])));
+    source.serve(Some(document(&[P256.jwk(), ED.jwk()])));
     tokio::time::sleep(Duration::from_secs(31)).await;
-    assert_eq!(told.asked(), 1);
+    assert_eq!(source.fetches(), 1);
     assert_eq!(who(&jwt, &ED.token("EdDSA", &claims())).await, Ok(ada()));
-    assert_eq!(told.asked(), 2);
+    assert_eq!(source.fetches(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_storm_of_unknown_keys_is_one_fetch_in_thirty_seconds() {
-    let told = Told::new(&[P256.jwk()]);
-    let (jwt, _) = checker(&settings(), &told);
+async fn unknown_kids_cause_one_fetch_in_thirty_seconds() {
+    let source = FakeSource::new(&[P256.jwk()]);
+    let (jwt, _) = checker(&settings(), &source);
     assert_eq!(who(&jwt, &P256.token("ES256", &claims())).await, Ok(ada()));
     tokio::time::sleep(Duration::from_secs(30)).await;
     for round in 0..5 {
@@ -157,73 +157,69 @@ async fn a_storm_of_unknown_keys_is_one_fetch_in_thirty_seconds() {
         for verdict in futures_util::future::join_all(storm).await {
             assert_eq!(verdict, Err(Denied::Invalid));
         }
-        assert_eq!(told.asked(), 2, "round {round}");
+        assert_eq!(source.fetches(), 2, "round {round}");
         assert_eq!(who(&jwt, &P256.token("ES256", &claims())).await, Ok(ada()));
     }
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(who(&jwt, &ED.token("EdDSA", &claims())).await, Err(Denied::Invalid));
-    assert_eq!(told.asked(), 3);
+    assert_eq!(source.fetches(), 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_outlive_their_service_for_a_day() {
-    let told = every_key();
-    let (jwt, clock) = checker(&settings(), &told);
+async fn keys_stay_valid_for_a_day_during_an_outage() {
+    let source = every_key();
+    let (jwt, clock) = checker(&settings(), &source);
     let token = RSA.token("RS256", &claims());
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
-    told.says(None);
+    source.serve(None);
     tokio::time::sleep(Duration::from_secs(24 * 3_600 - 10)).await;
     clock.set(NOW);
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
     tokio::time::sleep(Duration::from_secs(11)).await;
     clock.set(NOW);
     assert_eq!(who(&jwt, &token).await, Err(UNAVAILABLE));
-    told.says(Some(document(&[RSA.jwk()])));
+    source.serve(Some(document(&[RSA.jwk()])));
     tokio::time::sleep(Duration::from_secs(31)).await;
     clock.set(NOW);
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_any_keys_nobody_is_told_that_the_token_is_wrong() {
-    let told = Told::default();
-    let (jwt, _) = checker(&settings(), &told);
+async fn without_keys_a_token_is_unavailable_not_invalid() {
+    let source = FakeSource::default();
+    let (jwt, _) = checker(&settings(), &source);
     let token = RSA.token("RS256", &claims());
     assert_eq!(who(&jwt, &token).await, Err(UNAVAILABLE));
     assert_eq!(who(&jwt, &token).await, Err(UNAVAILABLE));
-    assert_eq!(told.asked(), 1);
-    told.says(Some("<html>busy</html>".to_owned()));
+    assert_eq!(source.fetches(), 1);
+    source.serve(Some("<html>busy</html>".to_owned()));
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(who(&jwt, &token).await, Err(UNAVAILABLE));
-    told.says(Some(document(&[RSA.jwk()])));
+    source.serve(Some(document(&[RSA.jwk()])));
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn roles_and_budgets_are_read_where_the_settings_say() {
+async fn role_and_budget_come_from_the_configured_claims() {
     let name = |name: &str| Some(ClaimPath(vec![name.to_owned()]));
-    let rules =
-        config::JwtConfig { role_claim: name("role"), budget_claim: name("budget"), ..settings() };
+    let rules = JwtConfig { role_claim: name("role"), budget_claim: name("budget"), ..settings() };
     let (jwt, _) = checker(&rules, &every_key());
-    let mut rich = but("role", json!(["staff", "admin"]));
+    let mut rich = claims_with("role", json!(["staff", "admin"]));
     rich["budget"] = json!("5.00/day");
-    let (_, standing) = jwt.verify(&ED.token("EdDSA", &rich), || Ok(())).await.expect("right");
-    assert_eq!(standing.role, Role::Admin);
-    assert_eq!(standing.own_budget, OwnBudget { day: Some(Usd::dollars(5)), month: None });
-    let broken = ED.token("EdDSA", &but("budget", json!("lots")));
+    let (_, session) = jwt.verify(&ED.token("EdDSA", &rich), || Ok(())).await.expect("right");
+    assert_eq!(session.role, Role::Admin);
+    assert_eq!(session.own_budget, OwnBudget { day: Some(Usd::dollars(5)), month: None });
+    let broken = ED.token("EdDSA", &claims_with("budget", json!("lots")));
     assert_eq!(who(&jwt, &broken).await, Err(Denied::Invalid));
 }
 
 #[tokio::test]
-async fn a_file_is_read_at_once_and_again_when_it_changes() {
+async fn key_file_is_read_at_start_and_again_on_change() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("jwks.json");
-    let rules = config::JwtConfig {
-        jwks: JwksSource::File(path.clone()),
-        leeway: Duration::ZERO,
-        ..settings()
-    };
+    let rules =
+        JwtConfig { jwks: JwksSource::File(path.clone()), leeway: Duration::ZERO, ..settings() };
     let at = |claims: Value| {
         let mut claims = claims;
         claims["exp"] = json!(clock::wall().as_secs() + 600);
@@ -233,8 +229,8 @@ async fn a_file_is_read_at_once_and_again_when_it_changes() {
     };
     for (content, why) in [
         (None, "No such file"),
-        (Some("{"), "it is no JSON Web Key Set"),
-        (Some(r#"{"keys":[]}"#), "it holds no key that can be used"),
+        (Some("{"), "expected a JSON Web Key Set"),
+        (Some(r#"{"keys":[]}"#), "it contains no usable key"),
     ] {
         if let Some(content) = content {
             std::fs::write(&path, content).expect("written");
@@ -257,7 +253,7 @@ async fn a_file_is_read_at_once_and_again_when_it_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_asked_for_once_nobody_checks_tokens() {
+async fn refetching_stops_when_the_verifier_is_dropped() {
     clock::set_wall(Some(Duration::from_secs(NOW)));
     let jwt = JwtVerifier::with_source(&settings(), every_key().source());
     let keeping = tokio::spawn(jwt.run());
@@ -267,7 +263,7 @@ async fn nothing_is_asked_for_once_nobody_checks_tokens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_log_shows_no_more_than_the_settings() {
+async fn debug_output_shows_only_the_settings() {
     let (jwt, _) = checker(&settings(), &every_key());
     let token = RSA.token("RS256", &claims());
     assert_eq!(who(&jwt, &token).await, Ok(ada()));

@@ -130,7 +130,7 @@ fn told(evidence: &[Evidence], now: &Snapshot) -> (String, bool) {
 
 #[rustfmt::skip]
 #[test]
-fn counters_decide_what_every_story_agrees_on() {
+fn counters_decide_what_every_explanation_shares() {
     for (words, delta, expected) in [
         // Chats, by the count.
         ("c?",                (1, 1, 1),      "+count"),
@@ -270,7 +270,7 @@ fn clock_that_went_back_blocks_release() {
 }
 
 #[test]
-fn checkpoint_stays_while_time_can_tell_more() {
+fn checkpoint_is_kept_while_a_later_run_may_decide_more() {
     for (words, delta, is_final) in [
         ("", (0, 0, 0), true),
         ("c?!", (1, 1, 1), true),
@@ -291,7 +291,7 @@ fn checkpoint_stays_while_time_can_tell_more() {
 }
 
 #[test]
-fn the_drift_is_what_neither_book_explains() {
+fn drift_is_what_neither_side_explains() {
     for (words, spent_cents, chats, difference) in [
         ("v+", 300, 0, Difference::None),
         ("v+ c+", 300, 1, Difference::None),
@@ -311,7 +311,7 @@ fn the_drift_is_what_neither_book_explains() {
 }
 
 #[test]
-fn a_thousand_alike_are_told_at_once() {
+fn thousand_identical_purchases_are_decided_quickly() {
     let many = format!("{} {}", "v? ".repeat(1_000), "V? ".repeat(1_000));
     let (told, _) = told(&evidence(&many), &moved((0, 0, 800_000)));
     assert!(told.split(' ').all(|told| told == "+spending"));
@@ -371,7 +371,7 @@ fn reconcile(worlds: u64, is_plain: bool) -> Tally {
 }
 
 #[test]
-fn no_gateway_makes_a_charged_purchase_free() {
+fn charged_purchase_is_never_released() {
     let Tally { unknown, released, charged } = reconcile(100_000, false);
     // Most worlds hide something; enough of them do not.
     assert!(unknown > 50_000, "{unknown}");
@@ -379,7 +379,7 @@ fn no_gateway_makes_a_charged_purchase_free() {
 }
 
 #[test]
-fn plain_gateways_decide_most_outcomes() {
+fn plain_counters_decide_most_outcomes() {
     let Tally { unknown, released, charged } = reconcile(2_000, true);
     assert!((released + charged) * 2 > unknown, "{released} and {charged} of {unknown}");
     assert!(released * 5 > unknown && charged * 10 > unknown, "{released}, {charged}, {unknown}");

@@ -42,7 +42,7 @@ fn id_of(event: &str) -> &str {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_snapshot_comes_first_then_every_change_then_the_end() {
+async fn stream_sends_snapshot_then_changes_then_ends() {
     let fake = one(vec![RUNNING, RUNNING, DONE]).await;
     let mut flow = follow(&fake, &["r"], "").await;
     let said = said(&mut flow, 60).await;
@@ -62,7 +62,7 @@ async fn a_snapshot_comes_first_then_every_change_then_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_was_told_all_is_told_nothing_again() {
+async fn known_states_are_not_sent_again() {
     let fake = Fake::new(vec![RUNNING]);
     fake.accept("a").await;
     fake.accept("b").await;
@@ -78,7 +78,7 @@ async fn who_was_told_all_is_told_nothing_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_finished_set_is_told_once_and_then_there_is_nothing_to_tell() {
+async fn finished_jobs_are_sent_once() {
     let fake = one(vec![DONE]).await;
     sleep(secs(2)).await;
     let mut flow = follow(&fake, &["r"], "").await;
@@ -90,7 +90,7 @@ async fn a_finished_set_is_told_once_and_then_there_is_nothing_to_tell() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_stream_gives_signs_of_life_and_ends_after_five_minutes() {
+async fn idle_stream_sends_heartbeats_and_ends_after_five_minutes() {
     let fake = one(vec![RUNNING]).await;
     sleep(secs(2)).await;
     let mut flow = follow(&fake, &["r"], "").await;
@@ -102,7 +102,7 @@ async fn a_silent_stream_gives_signs_of_life_and_ends_after_five_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_ends_with_the_server_and_frees_its_seat_when_it_is_dropped() {
+async fn stream_ends_on_shutdown_and_frees_permit_on_drop() {
     let fake = one(vec![RUNNING]).await;
     let mut flows = Vec::new();
     for _ in 0..8 {
@@ -116,7 +116,7 @@ async fn a_stream_ends_with_the_server_and_frees_its_seat_when_it_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn trouble_is_an_event_that_names_the_job_and_comes_once() {
+async fn problem_event_names_job_and_is_sent_once() {
     let fake = one(vec![RUNNING, None, None, DONE]).await;
     sleep(secs(2)).await;
     let told = said(&mut follow(&fake, &["r"], "").await, 60).await;
@@ -129,7 +129,7 @@ async fn trouble_is_an_event_that_names_the_job_and_comes_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_last_word_that_came_while_nobody_looked_is_told_all_the_same() {
+async fn final_status_that_came_between_reads_is_sent() {
     let fake = one(vec![RUNNING, DONE]).await;
     let mut flow = follow(&fake, &["r"], "").await;
     flow.next().await;
@@ -149,7 +149,7 @@ fn news(body: &'static str, at: u64) -> JobUpdate {
 }
 
 #[test]
-fn an_id_tells_which_jobs_were_told_as_they_are_now() {
+fn event_id_names_states_already_sent() {
     let marks =
         [state_mark("a", &news("{}", 1)), state_mark("b", &news("{}", 1))].map(Option::unwrap);
     let told = read_event_id(&event_id(marks.iter()));
@@ -160,7 +160,7 @@ fn an_id_tells_which_jobs_were_told_as_they_are_now() {
 }
 
 #[test]
-fn what_is_no_id_of_ours_tells_nothing() {
+fn foreign_event_id_is_ignored() {
     for text in ["", ".", "...", &"a.".repeat(5_000)] {
         assert!(read_event_id(text).is_empty(), "{text}");
     }

@@ -28,7 +28,7 @@ fn endless(
 }
 
 #[tokio::test]
-async fn query_ends_when_nobody_waits_for_it() {
+async fn query_is_interrupted_when_its_caller_is_gone() {
     let (_folder, path, _ledger) = ledger();
     let reader = ReportReader::start(path).unwrap();
     let (begins, begun) = mpsc::channel();
@@ -44,7 +44,7 @@ async fn query_ends_when_nobody_waits_for_it() {
 }
 
 #[tokio::test]
-async fn end_of_store_ends_the_query() {
+async fn dropping_the_store_interrupts_the_query() {
     let (_folder, path, _ledger) = ledger();
     let reader = ReportReader::start(path).unwrap();
     let (begins, begun) = mpsc::channel();
@@ -55,7 +55,7 @@ async fn end_of_store_ends_the_query() {
 }
 
 #[test]
-fn caller_has_an_index_for_its_report() {
+fn report_of_one_caller_uses_an_index() {
     let (_folder, path, _ledger) = ledger();
     let file = Connection::open(path).unwrap();
     let plan: String = file

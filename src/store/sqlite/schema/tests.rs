@@ -19,7 +19,7 @@ const SOLD: &str = "
     INSERT INTO money VALUES (1, 'real')";
 
 #[tokio::test]
-async fn a_ledger_of_version_one_keeps_its_purchases_and_learns_of_members() {
+async fn version_one_ledger_keeps_its_purchases_after_migration() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.db");
     let mut file = Connection::open(&path).unwrap();
@@ -29,7 +29,7 @@ async fn a_ledger_of_version_one_keeps_its_purchases_and_learns_of_members() {
     let clock = || Arc::new(|| Duration::from_secs(9));
     for opened in [Store::open_read_only(&path, clock()), Store::open_shared(&path, clock())] {
         let why = opened.unwrap_err().to_string();
-        assert!(why.contains("start the server once to bring it to 6"), "{why}");
+        assert!(why.contains("start the server once to migrate it to 6"), "{why}");
     }
 
     let ledger = Store::serve(&path, clock()).unwrap();
@@ -45,7 +45,7 @@ async fn a_ledger_of_version_one_keeps_its_purchases_and_learns_of_members() {
 }
 
 #[tokio::test]
-async fn a_ledger_of_version_two_keeps_its_members_and_learns_their_secret() {
+async fn version_two_ledger_keeps_its_members_and_records_their_secret() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.db");
     let mut file = Connection::open(&path).unwrap();
@@ -55,7 +55,7 @@ async fn a_ledger_of_version_two_keeps_its_members_and_learns_their_secret() {
     drop(file);
     let clock = || Arc::new(|| Duration::from_secs(9));
     let why = Store::open_shared(&path, clock()).unwrap_err().to_string();
-    assert!(why.contains("its version is 2; start the server once to bring it to 6"), "{why}");
+    assert!(why.contains("its version is 2; start the server once to migrate it to 6"), "{why}");
 
     let ledger = Store::serve(&path, clock()).unwrap();
     let members = ledger.members().await.unwrap();
@@ -76,7 +76,7 @@ async fn a_ledger_of_version_two_keeps_its_members_and_learns_their_secret() {
 }
 
 #[tokio::test]
-async fn checkpoint_of_version_three_stays_as_history_alone() {
+async fn version_three_checkpoint_is_history_only() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.db");
     let mut file = Connection::open(&path).unwrap();
@@ -157,7 +157,7 @@ async fn ledger_of_each_version_with_former_names_keeps_its_money_and_states() {
 }
 
 #[test]
-fn each_version_is_reached_from_every_earlier_one_with_its_rows() {
+fn every_earlier_version_migrates_to_the_newest_with_its_rows() {
     let later = "ALTER TABLE checks ADD COLUMN note TEXT";
     let versions: Vec<&str> = MIGRATIONS.iter().copied().chain([later]).collect();
     for start in 1..=MIGRATIONS.len() {
@@ -178,7 +178,7 @@ fn each_version_is_reached_from_every_earlier_one_with_its_rows() {
 }
 
 #[test]
-fn a_migration_that_fails_leaves_the_file_as_it_was() {
+fn failed_migration_changes_nothing() {
     let mut file = Connection::open_in_memory().unwrap();
     migrate(&mut file).unwrap();
     let versions: Vec<&str> =
@@ -190,7 +190,7 @@ fn a_migration_that_fails_leaves_the_file_as_it_was() {
 }
 
 #[test]
-fn unknown_purchases_are_found_by_their_own_index() {
+fn query_for_unknown_purchases_uses_an_index() {
     let mut file = Connection::open_in_memory().unwrap();
     migrate(&mut file).unwrap();
     for query in [
@@ -206,7 +206,7 @@ fn unknown_purchases_are_found_by_their_own_index() {
 }
 
 #[test]
-fn only_our_own_files_are_taken_for_ledgers() {
+fn foreign_files_are_not_ledgers() {
     let file = Connection::open_in_memory().unwrap();
     assert_eq!(file_kind(&file).unwrap(), FileKind::Empty);
     file.execute_batch("CREATE TABLE theirs (x)").unwrap();

@@ -16,7 +16,7 @@ const NOW: Duration = Duration::from_secs(1_763_640_000);
 type Answered<T> = oneshot::Receiver<Result<T, Unavailable>>;
 
 #[test]
-fn only_what_is_dear_waits_for_the_disk() {
+fn only_expensive_purchases_are_synced() {
     let mut writer = writer();
     let (cheap, dear) = (reservation(Usd::mills(6)), reservation(Usd::mills(100)));
     for (asked, weight, synchronous) in [
@@ -25,12 +25,12 @@ fn only_what_is_dear_waits_for_the_disk() {
         (&cheap, Durability::OfPurchase(cheap.id), 1),
     ] {
         let asked = asked.clone();
-        writer.process(vec![request(weight, move |books| books.reserve(&asked, NOW)).0]);
+        writer.process(vec![request(weight, move |ledger| ledger.reserve(&asked, NOW)).0]);
         assert_eq!(level(&writer), synchronous, "{weight:?}");
     }
     let settle = |id| {
-        request(Durability::OfPurchase(id), move |books| {
-            books.settle(id, &Settlement::Released, NOW)
+        request(Durability::OfPurchase(id), move |ledger| {
+            ledger.settle(id, &Settlement::Released, NOW)
         })
         .0
     };
@@ -41,11 +41,11 @@ fn only_what_is_dear_waits_for_the_disk() {
 }
 
 #[test]
-fn a_step_that_fails_is_undone_alone() {
+fn failed_command_is_rolled_back_alone() {
     let mut writer = writer();
     let (first, first_answer) = reserve(Usd::mills(1));
-    let (broken, broken_answer) = request(Durability::Buffered, |books| {
-        books.connection.execute("DELETE FROM purchases", [])?;
+    let (broken, broken_answer) = request(Durability::Buffered, |ledger| {
+        ledger.connection.execute("DELETE FROM purchases", [])?;
         Err::<(), _>(Unavailable("on purpose".into()).into())
     });
     let (last, last_answer) = reserve(Usd::mills(2));
@@ -56,7 +56,7 @@ fn a_step_that_fails_is_undone_alone() {
 }
 
 #[test]
-fn after_a_failed_write_nothing_is_written_until_a_restart() {
+fn failed_write_stops_all_writing_until_restart() {
     let mut writer = writer();
     let (first, first_answer) = reserve(Usd::mills(1));
     let (broken, _) = request(Durability::Buffered, |_| {
@@ -71,7 +71,7 @@ fn after_a_failed_write_nothing_is_written_until_a_restart() {
 }
 
 #[test]
-fn the_log_is_copied_into_the_file_before_it_grows_without_end() {
+fn write_ahead_log_is_checkpointed_before_it_grows_too_large() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer_on(Connection::open(folder.path().join("ledger.db")).unwrap());
     let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
@@ -91,7 +91,7 @@ fn the_log_is_copied_into_the_file_before_it_grows_without_end() {
 }
 
 #[test]
-fn retry_list_drops_nothing_and_stops_purchases_while_it_is_full() {
+fn full_retry_queue_blocks_purchases_and_loses_nothing() {
     let mut writer = writer();
     let (is_down, done) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicI32::new(0)));
     let count = MAX_RETRIES + 50;
@@ -118,7 +118,7 @@ fn retry_list_drops_nothing_and_stops_purchases_while_it_is_full() {
 }
 
 #[test]
-fn fault_is_over_when_something_was_written_and_nothing_failed_for_a_while() {
+fn fault_ends_after_a_write_and_a_quiet_period() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer_on(Connection::open(folder.path().join("ledger.db")).unwrap());
     let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
@@ -129,7 +129,7 @@ fn fault_is_over_when_something_was_written_and_nothing_failed_for_a_while() {
     let earlier = clock::now().checked_sub(RECOVERY_PERIOD).unwrap();
     writer.incident = Some(Incident { is_disk_full: true, latest: earlier });
     writer.process(vec![
-        request(Durability::Buffered, |books| books.needs_sync(PurchaseId::new())).0,
+        request(Durability::Buffered, |ledger| ledger.needs_sync(PurchaseId::new())).0,
     ]);
     assert!(writer.incident.is_some(), "that was read only");
     writer.process(vec![reserve(Usd::mills(1)).0]);
@@ -137,12 +137,12 @@ fn fault_is_over_when_something_was_written_and_nothing_failed_for_a_while() {
 }
 
 #[test]
-fn limit_step_that_is_tried_again_keeps_newer_limit() {
+fn retried_limit_command_keeps_newer_limit() {
     let mut writer = writer();
     let latest = Arc::new(Mutex::new(None));
     let note = || {
         let latest = Arc::clone(&latest);
-        notification(Durability::Synced, move |books| slots::write_latest_limit(books, &latest))
+        notification(Durability::Synced, move |ledger| slots::write_latest_limit(ledger, &latest))
     };
     let limit = |requests| AccountLimit { requests, window_seconds: 60 };
     *latest.lock().unwrap() = Some(limit(60));
@@ -187,7 +187,7 @@ fn reservation(price: Usd) -> Reservation {
 
 fn reserve(price: Usd) -> (Box<dyn WriteCommand>, Answered<Result<CreditWatermark, ReserveError>>) {
     let asked = reservation(price);
-    request(Durability::Buffered, move |books| books.reserve(&asked, NOW))
+    request(Durability::Buffered, move |ledger| ledger.reserve(&asked, NOW))
 }
 
 fn told<T>(mut answer: Answered<T>) -> Result<T, Unavailable> {

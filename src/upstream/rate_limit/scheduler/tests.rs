@@ -43,7 +43,7 @@ fn one_by_one(queue: &mut Scheduler, mut now: Instant) -> Vec<u64> {
 }
 
 #[test]
-fn a_place_is_free_one_window_after_the_reply_and_not_after_the_send() {
+fn slot_is_free_one_period_after_reply_not_after_send() {
     let start = clock::now();
     let mut queue = queue(2);
     enter(&mut queue, 0..3, Priority::Purchase, "a");
@@ -57,7 +57,7 @@ fn a_place_is_free_one_window_after_the_reply_and_not_after_the_send() {
 }
 
 #[test]
-fn what_was_never_sent_takes_no_place() {
+fn unsent_request_takes_no_slot() {
     let start = clock::now();
     let mut queue = queue(1);
     enter(&mut queue, 0..2, Priority::Purchase, "a");
@@ -67,7 +67,7 @@ fn what_was_never_sent_takes_no_place() {
 }
 
 #[test]
-fn one_caller_with_500_does_not_keep_ten_with_one_waiting() {
+fn caller_with_500_requests_does_not_delay_ten_callers_with_one() {
     let mut queue = queue(1);
     enter(&mut queue, 0..500, Priority::Purchase, "greedy");
     for number in 500..510 {
@@ -80,7 +80,7 @@ fn one_caller_with_500_does_not_keep_ten_with_one_waiting() {
 }
 
 #[test]
-fn polls_take_turns_by_caller_as_well() {
+fn polls_take_turns_by_caller() {
     let mut queue = queue(1);
     enter(&mut queue, 0..3, Priority::Watched, "a");
     enter(&mut queue, 3..4, Priority::Watched, "b");
@@ -88,7 +88,7 @@ fn polls_take_turns_by_caller_as_well() {
 }
 
 #[test]
-fn own_questions_go_first_and_purchases_before_polls_but_for_every_tenth() {
+fn internal_requests_go_first_then_nine_purchases_per_poll() {
     let mut queue = queue(1);
     enter(&mut queue, 0..30, Priority::Watched, "p");
     enter(&mut queue, 100..125, Priority::Purchase, "b");
@@ -102,7 +102,7 @@ fn own_questions_go_first_and_purchases_before_polls_but_for_every_tenth() {
 }
 
 #[test]
-fn polls_leave_the_last_places_to_purchases() {
+fn polls_leave_last_slots_to_purchases() {
     let start = clock::now();
     for (limit, reserve) in [(1, 0), (4, 0), (5, 1), (10, 1), (11, 2), (60, 6)] {
         let mut queue = queue(limit);
@@ -118,7 +118,7 @@ fn polls_leave_the_last_places_to_purchases() {
 }
 
 #[test]
-fn polls_are_spread_over_what_purchases_leave_of_window() {
+fn polls_are_spread_over_slots_that_purchases_leave() {
     let start = clock::now();
     for (purchases, left) in [(0, 60), (5, 50), (12, 36), (30, 1)] {
         let mut queue = known(RequestLimit { requests: 60, period: 60 * SECOND });
@@ -153,7 +153,7 @@ fn watched_jobs_are_polled_before_unwatched_ones_except_every_tenth_time() {
 }
 
 #[test]
-fn assumed_limit_keeps_one_slot_for_own_question() {
+fn assumed_limit_keeps_one_slot_for_internal_request() {
     let start = clock::now();
     let mut queue = Scheduler::with_assumed_limit(RequestLimit { requests: 5, period: SECOND });
     enter(&mut queue, 0..9, Priority::Purchase, "a");
@@ -168,7 +168,7 @@ fn assumed_limit_keeps_one_slot_for_own_question() {
 }
 
 #[test]
-fn purchases_that_trickle_do_not_starve_polls() {
+fn steady_purchases_do_not_starve_polls() {
     let mut now = clock::now();
     let mut queue = queue(5);
     enter(&mut queue, 0..1, Priority::Watched, "p");
@@ -188,7 +188,7 @@ fn purchases_that_trickle_do_not_starve_polls() {
 }
 
 #[test]
-fn a_smaller_limit_waits_until_what_was_sent_fits_and_a_larger_one_holds_at_once() {
+fn smaller_limit_waits_for_sent_requests_and_larger_one_applies_at_once() {
     let start = clock::now();
     let mut queue = queue(4);
     enter(&mut queue, 0..9, Priority::Purchase, "a");
@@ -204,7 +204,7 @@ fn a_smaller_limit_waits_until_what_was_sent_fits_and_a_larger_one_holds_at_once
 }
 
 #[test]
-fn a_longer_window_remembers_what_counted_no_more() {
+fn longer_period_counts_expired_replies_again() {
     let start = clock::now();
     let mut queue = queue(3);
     enter(&mut queue, 0..9, Priority::Purchase, "a");
@@ -217,7 +217,7 @@ fn a_longer_window_remembers_what_counted_no_more() {
 }
 
 #[test]
-fn a_429_stops_everything_until_its_time_has_passed() {
+fn no_slot_is_granted_until_429_is_over() {
     let start = clock::now();
     let mut queue = queue(10);
     enter(&mut queue, 0..1, Priority::Internal, "");
@@ -232,7 +232,7 @@ fn a_429_stops_everything_until_its_time_has_passed() {
 }
 
 #[test]
-fn purchases_wait_for_the_limit_and_polls_not_as_long() {
+fn polls_wait_less_for_the_limit_than_purchases() {
     let start = clock::now();
     let held = || {
         let mut queue = queue(9);
@@ -257,7 +257,7 @@ fn purchases_wait_for_the_limit_and_polls_not_as_long() {
 }
 
 #[test]
-fn a_restart_goes_on_with_the_log() {
+fn restart_restores_log() {
     let start = clock::now();
     let mut queue = queue(3);
     queue.restore([start + SECOND, start].into_iter());
@@ -267,7 +267,7 @@ fn a_restart_goes_on_with_the_log() {
 }
 
 #[test]
-fn the_wait_that_is_told_is_when_the_place_is_free() {
+fn expected_wait_ends_when_slot_is_free() {
     let start = clock::now();
     let millis = Duration::from_millis;
     let mut queue = queue(3);
@@ -292,7 +292,7 @@ fn the_wait_that_is_told_is_when_the_place_is_free() {
 }
 
 #[test]
-fn a_429_without_a_time_is_waited_out_ever_longer_up_to_a_window() {
+fn wait_after_429_without_retry_after_doubles_up_to_one_period() {
     let mut now = clock::now();
     let mut queue = known(RequestLimit { requests: 9, period: 10 * SECOND });
     for (told, seconds) in
@@ -308,7 +308,7 @@ fn a_429_without_a_time_is_waited_out_ever_longer_up_to_a_window() {
 }
 
 #[test]
-fn calls_that_get_a_429_together_are_one_and_a_later_one_is_news() {
+fn concurrent_429s_count_once() {
     let start = clock::now();
     let mut queue = known(RequestLimit { requests: 9, period: 10 * SECOND });
     for _ in 0..5 {
@@ -321,7 +321,7 @@ fn calls_that_get_a_429_together_are_one_and_a_later_one_is_news() {
 }
 
 #[test]
-fn a_purchase_is_told_of_the_polls_that_go_before_it() {
+fn expected_wait_of_purchase_includes_polls() {
     let start = clock::now();
     let told = |polls: u64| {
         let mut queue = queue(1);
@@ -336,7 +336,7 @@ fn a_purchase_is_told_of_the_polls_that_go_before_it() {
 }
 
 #[test]
-fn replies_that_count_no_more_make_nobody_wait() {
+fn expired_replies_delay_nothing() {
     let start = clock::now();
     let mut queue = queue(2);
     (0..2).for_each(|_| queue.release(start));
@@ -346,7 +346,7 @@ fn replies_that_count_no_more_make_nobody_wait() {
 }
 
 #[test]
-fn replies_are_forgotten_once_no_window_needs_them() {
+fn replies_are_dropped_once_no_period_needs_them() {
     let start = clock::now();
     let mut queue = queue(MIN_KEPT_REPLIES + 100);
     (0..MIN_KEPT_REPLIES + 100).for_each(|_| queue.release(start));

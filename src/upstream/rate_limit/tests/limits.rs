@@ -7,11 +7,11 @@ fn billing(requests: u64, window_seconds: u64) -> AccountLimit {
 }
 
 fn auto() -> Arc<RateLimit> {
-    RateLimit::new(memory(), config::RateLimitConfig::Auto, CancellationToken::new())
+    RateLimit::new(memory(), RateLimitConfig::Auto, CancellationToken::new())
 }
 
 #[tokio::test(start_paused = true)]
-async fn purchases_wait_for_the_gateways_word_five_seconds_at_most_and_its_own_question_does_not() {
+async fn purchases_wait_five_seconds_for_limit_and_internal_request_does_not() {
     let gateway = Gateway::new(|_| Ok(reply()));
     let waited = async |window: &Arc<RateLimit>, attempt: Attempt| {
         let start = clock::now();
@@ -34,7 +34,7 @@ async fn purchases_wait_for_the_gateways_word_five_seconds_at_most_and_its_own_q
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_lets_those_go_who_wait_for_it() {
+async fn reported_limit_releases_waiting_requests() {
     let gateway = Gateway::new(|_| Ok(reply()));
     let window = auto();
     let start = clock::now();
@@ -48,7 +48,7 @@ async fn an_answer_lets_those_go_who_wait_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gateway_that_does_not_tell_lets_those_go_who_wait_for_its_word() {
+async fn missing_limit_releases_waiting_requests() {
     let gateway = Gateway::new(|_| Ok(reply()));
     let window = auto();
     let start = clock::now();
@@ -63,7 +63,7 @@ async fn a_gateway_that_does_not_tell_lets_those_go_who_wait_for_its_word() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_limit_is_passed_over_and_a_setting_wins() {
+async fn invalid_limit_is_ignored_and_setting_wins() {
     let window = auto();
     let longest = MAX_PERIOD.as_secs();
     for limit in [billing(0, 60), billing(7, 0), billing(7, longest + 1)] {
@@ -78,26 +78,26 @@ async fn what_is_no_limit_is_passed_over_and_a_setting_wins() {
     window.set_limit(billing(60, 60));
     assert_eq!(window.free_slots(), 3);
     // Nothing is asked again at a reload: what was told meanwhile holds.
-    window.reconfigure(config::RateLimitConfig::Auto);
+    window.reconfigure(RateLimitConfig::Auto);
     assert_eq!(window.free_slots(), 60);
 }
 
 #[tokio::test(start_paused = true)]
-async fn restart_begins_with_limit_that_was_told_last() {
+async fn restart_restores_last_reported_limit() {
     let log = memory();
-    let begin = async |setting: config::RateLimitConfig| {
+    let begin = async |setting: RateLimitConfig| {
         let window = RateLimit::new(log.clone(), setting, CancellationToken::new());
         window.restore().await;
         window
     };
     let gateway = Gateway::new(|_| Ok(reply()));
-    let first = begin(config::RateLimitConfig::Auto).await;
+    let first = begin(RateLimitConfig::Auto).await;
     first.set_limit(billing(1_000, 60));
     first.set_limit(billing(0, 60));
     for _ in 0..100 {
         gateway.ask(&first, chat("a")).await.unwrap();
     }
-    let second = begin(config::RateLimitConfig::Auto).await;
+    let second = begin(RateLimitConfig::Auto).await;
     assert_eq!(second.free_slots(), 900);
     let start = clock::now();
     gateway.ask(&second, chat("a")).await.unwrap();
@@ -110,13 +110,13 @@ async fn restart_begins_with_limit_that_was_told_last() {
     let fixed = begin(setting(500, 60)).await;
     assert_eq!(fixed.free_slots(), 399, "the settings win");
     fixed.set_limit(billing(200, 60));
-    fixed.reconfigure(config::RateLimitConfig::Auto);
+    fixed.reconfigure(RateLimitConfig::Auto);
     assert_eq!(fixed.free_slots(), 99, "and what was told meanwhile is not forgotten");
-    assert_eq!(begin(config::RateLimitConfig::Auto).await.free_slots(), 99);
+    assert_eq!(begin(RateLimitConfig::Auto).await.free_slots(), 99);
 }
 
 #[tokio::test(start_paused = true)]
-async fn hold_begins_anew_when_ledger_has_opened() {
+async fn wait_for_limit_restarts_when_ledger_opens() {
     let gateway = Gateway::new(|_| Ok(reply()));
     let window = auto();
     sleep(60 * SECOND).await;
@@ -151,7 +151,7 @@ async fn limit_of_former_account_is_forgotten() {
         assert_eq!(clock::now() - start, PURCHASE_WAIT_FOR_LIMIT);
         // A gateway that does not answer brings the former limit not back, nor does a reload.
         window.assume_default();
-        window.reconfigure(config::RateLimitConfig::Auto);
+        window.reconfigure(RateLimitConfig::Auto);
         assert!(window.free_slots() < free);
         // The same limit is news.
         window.set_limit(billing(2_000, 60));
@@ -165,12 +165,12 @@ async fn limit_of_former_account_is_forgotten() {
     let start = clock::now();
     gateway.ask(&fixed, chat("a")).await.unwrap();
     assert_eq!(clock::now(), start, "nothing is waited for");
-    fixed.reconfigure(config::RateLimitConfig::Auto);
+    fixed.reconfigure(RateLimitConfig::Auto);
     assert_eq!(fixed.free_slots(), 499, "what holds stays until the new account tells its own");
 }
 
 #[tokio::test(start_paused = true)]
-async fn limit_question_leaves_at_once_when_keys_change_under_load() {
+async fn billing_request_is_sent_at_once_when_keys_change_under_load() {
     let gateway = Gateway::new(|_| Ok(reply()));
     let question =
         || Attempt { request: GatewayRequest::free(GatewayCall::Billing).patient(), ..chat("") };
@@ -191,11 +191,10 @@ async fn limit_question_leaves_at_once_when_keys_change_under_load() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limit_question_leaves_at_once_when_a_start_under_load_is_for_a_new_account() {
+async fn billing_request_is_sent_at_once_after_start_with_new_account_under_load() {
     let gateway = Gateway::new(|_| Ok(reply()));
     let log = memory();
-    let begin =
-        || RateLimit::new(log.clone(), config::RateLimitConfig::Auto, CancellationToken::new());
+    let begin = || RateLimit::new(log.clone(), RateLimitConfig::Auto, CancellationToken::new());
     let earlier = begin();
     earlier.set_limit(billing(1_000, 60));
     for _ in 0..100 {
@@ -213,10 +212,9 @@ async fn limit_question_leaves_at_once_when_a_start_under_load_is_for_a_new_acco
 }
 
 #[tokio::test(start_paused = true)]
-async fn start_for_new_account_passes_over_stored_limit() {
+async fn start_with_new_account_ignores_stored_limit() {
     let log = memory();
-    let begin =
-        || RateLimit::new(log.clone(), config::RateLimitConfig::Auto, CancellationToken::new());
+    let begin = || RateLimit::new(log.clone(), RateLimitConfig::Auto, CancellationToken::new());
     begin().set_limit(billing(1_000, 60));
     let window = begin();
     window.forget_limit();
@@ -233,17 +231,17 @@ async fn start_for_new_account_passes_over_stored_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_waits_up_to_max_wait_for_limit_that_is_not_known_yet() {
+async fn request_waits_up_to_max_wait_for_unknown_limit() {
     let transport = |_: Attempt| ready(Ok::<_, Error>(reply()));
     for (told_after, served_after) in [(1, Some(1)), (3, None)] {
         let log = memory();
         // As many as the assumed limit allows, and more.
         for _ in 0..100 {
-            let place = SlotId::new();
+            let place = SlotId::generate();
             log.take_slot(place).await.unwrap();
             log.slot_replied(place);
         }
-        let window = RateLimit::new(log, config::RateLimitConfig::Auto, CancellationToken::new());
+        let window = RateLimit::new(log, RateLimitConfig::Auto, CancellationToken::new());
         window.restore().await;
         let start = clock::now();
         let asking = send(&window, 2 * SECOND, transport, chat("a"));
@@ -267,7 +265,7 @@ async fn request_waits_up_to_max_wait_for_limit_that_is_not_known_yet() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limit_question_finds_its_slot_although_purchases_fill_assumed_limit() {
+async fn billing_request_gets_slot_although_purchases_fill_assumed_limit() {
     let gateway = Gateway::new(|_| Ok(reply()));
     let window = auto();
     window.assume_default();

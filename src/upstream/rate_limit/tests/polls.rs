@@ -52,7 +52,7 @@ async fn poll_is_not_refused_however_long_it_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn thousand_waiting_polls_go_one_by_one_although_the_first_ones_leave() {
+async fn thousand_waiting_polls_are_sent_one_by_one_although_first_ones_leave() {
     let (window, gateway) = (window(1_000, 10), Gateway::slow(SECOND / 10));
     let start = clock::now();
     let polls = (0..1_000).map(|job| {
@@ -71,7 +71,7 @@ async fn thousand_waiting_polls_go_one_by_one_although_the_first_ones_leave() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn granted_waiter_does_not_become_attendant() {
+async fn granted_waiter_does_not_become_clock_watcher() {
     let window = window(1, 60);
     let polling = Attempt { request: poll(0).request.patient(), ..poll(0) };
     let (_buyer, mut bought) = window.enqueue(&chat("a"), false);
@@ -93,7 +93,7 @@ async fn granted_waiter_does_not_become_attendant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn poll_that_gateway_refuses_gives_up_after_max_wait() {
+async fn poll_with_429s_gives_up_after_max_wait() {
     let retry_after = Some(SECOND);
     let gateway = Gateway::new(move |_| Err(Error::Throttled { retry_after }));
     let window = window(60, 60);

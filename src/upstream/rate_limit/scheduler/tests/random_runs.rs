@@ -224,7 +224,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_window_ever_holds_more_than_the_limit_and_nobody_is_lost(
+    fn no_period_exceeds_limit_and_no_waiter_is_lost(
         limit in limit(),
         steps in prop::collection::vec(step(), 1..120),
     ) {
@@ -237,7 +237,7 @@ proptest! {
     }
 
     #[test]
-    fn no_poll_waits_for_more_than_nine_purchases_each(
+    fn poll_waits_for_nine_purchases_at_most(
         requests in 1..12_usize,
         polls in 1..20_u64,
     ) {

@@ -1,0 +1,215 @@
+/** Reads what stands within a block of Markdown: emphasis, code, links, formulas. */
+
+import { element, fill } from './dom.js';
+
+/** Deeper nesting stays text. */
+export const DEEPEST = 12;
+/** Longer formulas stay text. */
+export const LONGEST_FORMULA = 4000;
+const LONGEST_ADDRESS = 2048;
+const LOOK_BACK = 16;
+
+const PIECE = /\\[!-/:-@[-`{-~]|\$\$?|`+|\*+|_+|~~|!?\[|\]|<(?:https?:\/\/|mailto:)[^\s<>]+>|https?:\/\/[^\s<>]+|\\?\n| +\n?|[^\\`*_~![\]<hH $\n]+|[\s\S]/gy;
+
+/**
+ * The nodes of a run of text. One pass from left to right: `out` holds what is done, and an end mark wraps
+ * what follows its start mark. Whatever has no partner stays text. Nothing here is searched twice, because
+ * an answer of nothing but start marks must not hang the page. Marks of footnotes are added to `noteMarks`.
+ */
+export function inline(text, noteMarks) {
+  const run = { text, noteMarks, out: [], brackets: [], unclosed: new Set(), marks: { '*': [], '_': [], '~': [] }, ticks: runsOfTicks(text) };
+  for (let at = 0; at < text.length;) {
+    PIECE.lastIndex = at;
+    const [piece] = PIECE.exec(text);
+    at = take(run, piece, at) ?? at + piece.length;
+  }
+  return run.out.map((part) => part.node ?? part.text);
+}
+
+/** Takes one piece in; returns the place to go on from where that is not the piece's end. */
+function take(run, piece, at) {
+  const { out, brackets } = run;
+  const first = piece[0];
+  if (first === '`') return code(run, piece, at);
+  if (first === '$' || piece === '\\(' || piece === '\\[') return inlineMath(run, piece, at);
+  if (piece === '[' && run.text[at + 1] === '^') return noteMark(run, at);
+  if (first === '*' || first === '_' || piece === '~~') return emphasis(run, piece, at);
+  if (piece === '[' || piece === '![') return void brackets.push(out.push(words(piece)) - 1);
+  if (piece === ']') return closeBracket(run, at);
+  if (piece.length > 7 && /^<?(?:https?:|mailto:)/i.test(piece)) return autolink(run, piece, at);
+  if (piece === '\\\n' || /^ {2,}\n$/.test(piece)) return void out.push({ node: element('br'), depth: 1 });
+  return void out.push(words(first === '\\' && piece.length === 2 ? piece[1] : piece));
+}
+
+const words = (text) => ({ text, depth: 0 });
+
+const ENDS = { '$': '$', '$$': '$$', '\\(': '\\)', '\\[': '\\]' };
+
+/** A formula in a line. A single `$` that a space follows, or that ends before a digit, is money. */
+function inlineMath(run, piece, at) {
+  const { text, out, unclosed } = run;
+  const from = at + piece.length, end = ENDS[piece];
+  const plain = () => void out.push(words(piece[0] === '\\' ? piece[1] : piece));
+  if (unclosed.has(end) || (piece === '$' && /\s/.test(text[from] ?? ' '))) return plain();
+  let stop = text.slice(from, from + LONGEST_FORMULA).indexOf(end);
+  if (stop < 0) {
+    unclosed.add(end);
+    return plain();
+  }
+  stop += from;
+  if (piece === '$' && (/\s/.test(text[stop - 1]) || /\d/.test(text[stop + 1] ?? '') || text[stop - 1] === '\\')) return plain();
+  const source = text.slice(from, stop);
+  if (!source.trim()) return plain();
+  out.push({ node: math(source, piece === '$$' || piece === '\\['), depth: 1 });
+  return stop + end.length;
+}
+
+function noteMark({ text, noteMarks, out, brackets }, at) {
+  const match = /^\[\^([^\]\s]{1,40})\]/.exec(text.slice(at, at + 44));
+  if (!match) return void brackets.push(out.push(words('[')) - 1);
+  const mark = element('sup', { class: 'note' });
+  noteMarks.push({ name: match[1], mark });
+  out.push({ node: mark, depth: 1 });
+  return at + match[0].length;
+}
+
+/** Where runs of backticks of each length stand, so that a missing partner costs no second search. */
+function runsOfTicks(text) {
+  const runs = new Map();
+  for (const { 0: run, index } of text.matchAll(/`+/g)) {
+    if (!runs.has(run.length)) runs.set(run.length, { places: [], seen: 0 });
+    runs.get(run.length).places.push(index);
+  }
+  return runs;
+}
+
+function code({ text, out, ticks }, marks, at) {
+  const same = ticks.get(marks.length) ?? { places: [], seen: 0 };
+  while (same.places[same.seen] <= at) same.seen += 1;
+  const end = same.places[same.seen];
+  if (end === undefined) return void out.push(words(marks));
+  let inner = text.slice(at + marks.length, end).replaceAll('\n', ' ');
+  if (inner.startsWith(' ') && inner.endsWith(' ') && inner.trim()) inner = inner.slice(1, -1);
+  out.push({ node: element('code', { text: inner }), depth: 1 });
+  return end + marks.length;
+}
+
+function emphasis(run, piece, at) {
+  const { text, out } = run;
+  const mark = piece[0], places = run.marks[mark];
+  const [opens, closes] = sides(mark, text[at - 1] ?? ' ', text[at + piece.length] ?? ' ');
+  let left = piece.length;
+  while (closes && left > 0) {
+    const from = partner(places, out, left, opens);
+    if (from < 0) break;
+    const start = out[from];
+    const used = Math.min(2, left, start.left);
+    const tag = mark === '~' ? 's' : used === 2 ? 'strong' : 'em';
+    if (!wrap(run, from + 1, element(tag))) break;
+    start.left -= used;
+    start.text = mark.repeat(start.left);
+    if (!start.left) places.pop();
+    left -= used;
+  }
+  if (!left) return;
+  const place = out.push({ text: mark.repeat(left), depth: 0, left, both: opens && closes }) - 1;
+  if (opens) places.push(place);
+}
+
+/** Whether a mark between these two characters may start, and may end, emphasis. */
+function sides(mark, before, after) {
+  const [blankBefore, blankAfter] = [/\s/.test(before), /\s/.test(after)];
+  const [pointBefore, pointAfter] = [/[\p{P}\p{S}]/u.test(before), /[\p{P}\p{S}]/u.test(after)];
+  const opens = !blankAfter && (!pointAfter || blankBefore || pointBefore);
+  const closes = !blankBefore && (!pointBefore || blankAfter || pointAfter);
+  // snake_case is a name, not emphasis.
+  return mark === '_' ? [opens && (!closes || pointBefore), closes && (!opens || pointAfter)] : [opens, closes];
+}
+
+/** The nearest start mark that may pair with an end mark of this length (CommonMark's rule of three). */
+function partner(places, out, left, both) {
+  for (let back = places.length - 1; back >= Math.max(0, places.length - LOOK_BACK); back -= 1) {
+    const start = out[places[back]];
+    const odd = (both || start.both) && (start.left + left) % 3 === 0 && (start.left % 3 || left % 3);
+    if (!odd) {
+      places.length = back + 1;
+      return places[back];
+    }
+  }
+  return -1;
+}
+
+/** Puts everything from `from` on into `node`; refuses to nest deeper than the cap. */
+function wrap({ out, brackets, marks }, from, node) {
+  const depth = out.slice(from).reduce((most, part) => Math.max(most, part.depth), 0) + 1;
+  if (depth > DEEPEST) return false;
+  fill(node, out.splice(from).map((part) => part.node ?? part.text));
+  out.push({ node, depth });
+  for (const places of [brackets, ...Object.values(marks)]) {
+    while (places.length && places.at(-1) >= from) places.pop();
+  }
+  return true;
+}
+
+function closeBracket(run, at) {
+  const { text, out, brackets } = run;
+  const from = brackets.pop();
+  const target = from !== undefined && text[at + 1] === '(' ? destination(text, at + 2) : null;
+  const link = target && anchor(target.address);
+  if (!link) return void out.push(words(']'));
+  // An image becomes a link to it: nothing in an answer may make this page fetch. Inside a link it is its text.
+  const holder = out[from].text === '![' && brackets.length ? element('span') : link;
+  if (out.length === from + 1) out.push(words(target.address));
+  if (!wrap(run, from + 1, holder)) return void out.push(words(']'));
+  out.splice(from, 1);
+  // No link stands in a link, so what was open around this one cannot become one.
+  if (holder === link) brackets.length = 0;
+  return target.next;
+}
+
+/** `address "title")` from here, with balanced parentheses; null when it is not that. */
+function destination(text, from) {
+  const rest = text.slice(from, from + LONGEST_ADDRESS);
+  const match = /^ *(?:<([^<>\n]*)>|((?:[^\s()\\]|\\.|\([^\s()]*\))*))(?: +(?:"[^"]*"|'[^']*'))? *\)/.exec(rest);
+  return match && { address: match[1] ?? match[2], next: from + match[0].length };
+}
+
+function autolink({ out, brackets }, piece, at) {
+  // What stands in brackets is the text of a link already.
+  if (brackets.length && piece[0] !== '<') piece = piece.split(']', 1)[0];
+  const bracketed = piece[0] === '<';
+  let address = bracketed ? piece.slice(1, -1) : piece;
+  if (address.length <= LONGEST_ADDRESS && !bracketed) {
+    address = address.replace(/[?!.,:;*_~'"\]]+$/, '');
+    if (!address.includes('(')) address = address.replace(/\).*$/, '');
+  }
+  const link = address.length <= LONGEST_ADDRESS && !brackets.length ? anchor(address) : null;
+  if (!link) {
+    out.push(words(piece));
+    return at + piece.length;
+  }
+  link.append(address);
+  out.push({ node: link, depth: 1 });
+  return at + (bracketed ? piece.length : address.length);
+}
+
+const SCHEMES = ['http:', 'https:', 'mailto:'];
+
+/** A link that leaves this page and tells nobody where from; null for anything but web and mail. */
+function anchor(address) {
+  // Browsers drop tabs, newlines and other controls inside an address, which is how schemes are hidden.
+  if (/[\u0000-\u0020\u007f-\u009f]/.test(address) || !URL.canParse(address)) return null;
+  const { protocol, href } = new URL(address);
+  if (!SCHEMES.includes(protocol)) return null;
+  return element('a', { href, target: '_blank', rel: 'noopener noreferrer nofollow' });
+}
+
+/** A formula: its source at first, then MathML as soon as math.js is there and knows all of it. */
+export function math(source, isBlock) {
+  const box = element(isBlock ? 'div' : 'span', { class: isBlock ? 'math display' : 'math', dir: 'ltr', text: source.trim() });
+  void import('./math.js').then(({ formula }) => {
+    const made = formula(source, isBlock);
+    if (made) box.replaceChildren(made);
+  }).catch(() => null);
+  return box;
+}

@@ -1,0 +1,309 @@
+/** Turns Markdown into DOM nodes. Never markup strings: what a model wrote cannot become code here. */
+
+import { button, copyButton, element, fill } from './dom.js';
+import { DEEPEST, LONGEST_FORMULA, inline as inlineNodes, math } from './inline.js';
+
+const TEXT = {
+  code: 'Code',
+  codeKind: 'code',
+  wrap: 'Wrap lines',
+  showLines: (count) => `Show all ${count} lines`,
+  table: 'Table',
+  done: 'done',
+  toDo: 'to do',
+  footnotes: 'Footnotes',
+  footnote: (number) => `Footnote ${number}`,
+  back: 'Back to the text',
+};
+
+const LONGEST = 200 * 1024;
+const WIDEST = 64;
+/** Longer code is folded at first. In lines. */
+const LONG_CODE = 40;
+
+/** The footnotes of the text that is being rendered: what each says, and where it is referred to. */
+let notes = null;
+
+/** An answer: its text rendered, each block in its own direction, and no heading level skipped for screen readers. */
+export function prose(text) {
+  const made = element('div', { class: 'prose' }, render(text));
+  for (const block of made.querySelectorAll('ul, ol, blockquote, table')) block.dir = 'auto';
+  let above = 2;
+  for (const heading of made.querySelectorAll('h3, h4, h5, h6')) {
+    const level = Math.min(Number(heading.tagName[1]), above + 1);
+    if (level !== Number(heading.tagName[1])) heading.setAttribute('aria-level', level);
+    above = level;
+  }
+  return made;
+}
+
+/** A fragment with the rendered text. Past 200 KB the rest is shown as it is. */
+export function render(text) {
+  const fragment = document.createDocumentFragment();
+  const lines = text.slice(0, LONGEST).replace(/\r\n?/g, '\n').replace(/\t/g, '    ').split('\n');
+  notes = { said: new Map(), marks: [] };
+  fill(fragment, blocks(lines, 0));
+  fill(fragment, footnotes(notes));
+  fragment.normalize();
+  if (text.length > LONGEST) fragment.append(element('pre', { text: text.slice(LONGEST) }));
+  return fragment;
+}
+
+// Each of these reads a line in linear time: no two neighbouring parts can match the same characters.
+const FENCE = /^ {0,3}(`{3,64}|~{3,64})([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})(?: (.*)|)$/;
+const RULE = /^ {0,3}(?:(?:\* *){3,}|(?:- *){3,}|(?:_ *){3,})$/;
+const QUOTE = /^ {0,3}> ?/;
+const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?: +(.*)|)$/;
+const TASK = /^\[([ xX])\] +/;
+const NOTE = /^ {0,3}\[\^([^\]\s]{1,40})\]: *(.*)$/;
+const MATH = /^ {0,3}(?:\$\$|\\\[|\\begin\{(align|equation|gather|multline)\*?\})/;
+const DIVIDER = /^\|?(?: *:?-+:? *\|)* *:?-+:?(?: *\|)?$/;
+
+/** Each reader looks at the line `at` and returns `[nodes, next line]`, or null when it is not its kind. */
+const READERS = [fence, mathBlock, heading, rule, quote, footnote, list, table];
+
+function blocks(lines, depth) {
+  const nodes = [];
+  for (let at = 0; at < lines.length;) {
+    if (!lines[at].trim()) {
+      at += 1;
+      continue;
+    }
+    const read = depth < DEEPEST ? firstOf(lines, at, depth) : null;
+    const [made, next] = read ?? paragraph(lines, at, depth);
+    for (const node of made) nodes.push(node);
+    at = next;
+  }
+  return nodes;
+}
+
+function firstOf(lines, at, depth) {
+  for (const reader of READERS) {
+    const read = reader(lines, at, depth);
+    if (read) return read;
+  }
+  return null;
+}
+
+function paragraph(lines, at, depth) {
+  let next = at + 1;
+  while (next < lines.length && lines[next].trim() && !(depth < DEEPEST && interrupts(lines, next))) next += 1;
+  return [[element('p', {}, inline(lines.slice(at, next).map((line) => line.trimStart()).join('\n')))], next];
+}
+
+function interrupts(lines, at) {
+  const line = lines[at];
+  return FENCE.test(line) || MATH.test(line) || NOTE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || isTable(lines, at)
+    || /^ {0,3}(?:[-*+]|1[.)]) +\S/.test(line);
+}
+
+function fence(lines, at) {
+  const open = FENCE.exec(lines[at]);
+  if (!open) return null;
+  const [, marks, told] = open;
+  const indent = /^ */.exec(lines[at])[0].length;
+  const closes = new RegExp(`^ {0,3}${marks[0]}{${marks.length},} *$`);
+  let next = at + 1;
+  while (next < lines.length && !closes.test(lines[next])) next += 1;
+  const code = lines.slice(at + 1, next).map((line) => line.slice(Math.min(indent, /^ */.exec(line)[0].length))).join('\n');
+  // Without its end mark, which a cut-off answer lacks, a fence runs to the end.
+  return [[codeBlock(code, told.trim().split(' ', 1)[0])], next + 1];
+}
+
+function codeBlock(text, language) {
+  const shown = element('code', { text });
+  // Colours are loaded with the first code; without them, it is plain.
+  if (language) void import('./highlight.js').then(({ highlight }) => highlight(shown, language)).catch(() => null);
+  const pre = element('pre', { tabindex: '0', role: 'group', 'aria-label': TEXT.code, dir: 'ltr' }, shown);
+  const wrap = button(TEXT.wrap, () => { wrap.ariaPressed = pre.classList.toggle('wrapped'); }, 'link small');
+  wrap.ariaPressed = 'false';
+  const count = text.split('\n', LONG_CODE + 1).length;
+  const isWide = /[^\n]{60}/.test(text);
+  const made = element('div', { class: 'code' },
+    element('div', { class: 'code-head' }, element('span', { text: language || TEXT.codeKind }), isWide ? wrap : null, copyButton(() => text)), pre);
+  if (count > LONG_CODE) {
+    made.classList.add('long');
+    const all = button(TEXT.showLines(text.split('\n').length), () => {
+      made.classList.remove('long');
+      all.remove();
+      pre.focus();
+    }, 'link small');
+    made.append(all);
+  }
+  return made;
+}
+
+/** `$$ … $$` or `\\[ … \\]` on lines of their own; without its end mark it is text. */
+function mathBlock(lines, at) {
+  const open = MATH.exec(lines[at]);
+  if (!open) return null;
+  const isBare = Boolean(open[1]);
+  const mark = open[0].trim();
+  const end = isBare ? mark.replace('begin', 'end') : mark === '$$' ? '$$' : '\\]';
+  let length = 0;
+  for (let next = at; next < lines.length && length <= LONGEST_FORMULA; next += 1) {
+    const from = next === at ? open[0].length : 0;
+    const stop = lines[next].indexOf(end, from);
+    if (stop >= 0) {
+      if (lines[next].slice(stop + end.length).trim()) return null;
+      const inner = [...lines.slice(at, next), lines[next].slice(0, stop)].join('\n').slice(open[0].length);
+      const source = isBare ? `${mark}${inner}${end}` : inner;
+      return source.trim() ? [[math(source, true)], next + 1] : null;
+    }
+    if (!lines[next].trim()) return null;
+    length += lines[next].length;
+  }
+  return null;
+}
+
+/** `[^name]: text`, with indented lines after it. */
+function footnote(lines, at, depth) {
+  const match = NOTE.exec(lines[at]);
+  if (!match) return null;
+  let next = at + 1;
+  while (next < lines.length && /^ {2,}\S/.test(lines[next])) next += 1;
+  const inner = [match[2], ...lines.slice(at + 1, next).map((line) => line.trimStart())];
+  if (!notes.said.has(match[1])) notes.said.set(match[1], blocks(inner, depth + 1));
+  return [[], next];
+}
+
+/** Numbers the marks of footnotes, and lists the footnotes. A mark without a footnote stays text. */
+function footnotes({ said, marks }) {
+  const items = new Map();
+  for (const { name, mark } of marks) {
+    const nodes = said.get(name);
+    if (!nodes) {
+      mark.replaceWith(`[^${name}]`);
+      continue;
+    }
+    if (!items.has(name)) {
+      const item = element('li', { tabindex: '-1' }, nodes);
+      item.append(' ', element('button', { type: 'button', class: 'link back', 'aria-label': TEXT.back, text: '↩', click: () => mark.querySelector('button').focus() }));
+      items.set(name, { item, number: items.size + 1 });
+    }
+    const { item, number } = items.get(name);
+    mark.append(element('button', { type: 'button', class: 'link', 'aria-label': TEXT.footnote(number), text: number, click: () => item.focus() }));
+  }
+  if (!items.size) return [];
+  return [element('section', { class: 'footnotes', 'aria-label': TEXT.footnotes }, element('ol', {}, [...items.values()].map(({ item }) => item)))];
+}
+
+function heading(lines, at) {
+  const match = HEADING.exec(lines[at]);
+  if (!match) return null;
+  // The page has an h1 and the view an h2.
+  const level = Math.min(6, match[1].length + 2);
+  const title = (match[2] ?? '').trim().replace(/(^| )#{1,6}$/, '');
+  return [[element(`h${level}`, {}, inline(title))], at + 1];
+}
+
+function rule(lines, at) {
+  return RULE.test(lines[at]) ? [[element('hr')], at + 1] : null;
+}
+
+function quote(lines, at, depth) {
+  if (!QUOTE.test(lines[at])) return null;
+  let next = at;
+  while (next < lines.length && (QUOTE.test(lines[next]) || (lines[next].trim() && !interrupts(lines, next)))) next += 1;
+  const inner = lines.slice(at, next).map((line) => line.replace(QUOTE, ''));
+  return [[element('blockquote', {}, blocks(inner, depth + 1))], next];
+}
+
+function list(lines, at, depth) {
+  const first = ITEM.exec(lines[at]);
+  if (!first || first[1].length > 3) return null;
+  const kind = kindOf(first[2]);
+  const items = [];
+  let next = at, loose = false;
+  while (next < lines.length) {
+    const start = ITEM.exec(lines[next]);
+    if (!start || start[1].length > first[1].length + 1 || kindOf(start[2]) !== kind || RULE.test(lines[next])) break;
+    const [inner, after] = itemLines(lines, next, start);
+    if (inner.some((line, place) => !line.trim() && place < inner.length - 1)) loose = true;
+    items.push(inner);
+    const gap = skipBlank(lines, after);
+    const goesOn = gap < lines.length && ITEM.exec(lines[gap]);
+    if (gap > after && goesOn && kindOf(goesOn[2]) === kind) loose = true;
+    next = goesOn ? gap : after;
+  }
+  const number = Number.parseInt(first[2], 10);
+  const made = element(Number.isNaN(number) ? 'ul' : 'ol', { start: number > 1 && number });
+  return [[fill(made, items.map((inner) => item(inner, depth, loose)))], next];
+}
+
+/** The lines of one item without their indent, and the line after it. */
+function itemLines(lines, at, start) {
+  const width = start[1].length + start[2].length + 1;
+  const inner = [start[3] ?? ''];
+  let next = at + 1;
+  for (; next < lines.length; next += 1) {
+    const line = lines[next];
+    const indent = /^ */.exec(line)[0].length;
+    if (!line.trim()) {
+      const after = skipBlank(lines, next);
+      // Models often indent by two where the mark is three wide.
+      if (after >= lines.length || /^ */.exec(lines[after])[0].length < start[1].length + 2) break;
+      for (; next < after; next += 1) inner.push('');
+      next -= 1;
+    } else if (indent >= start[1].length + 2) {
+      inner.push(line.slice(Math.min(indent, width)));
+    } else if (inner.at(-1).trim() && !ITEM.test(line) && !interrupts(lines, next)) {
+      inner.push(line.trimStart());
+    } else {
+      break;
+    }
+  }
+  return [inner, next];
+}
+
+function item(inner, depth, loose) {
+  const task = TASK.exec(inner[0]);
+  if (task) inner[0] = inner[0].slice(task[0].length);
+  const nodes = blocks(inner, depth + 1)
+    .flatMap((node) => (!loose && node.tagName === 'P' ? [...node.childNodes] : [node]));
+  if (!task) return element('li', {}, nodes);
+  const done = task[1] !== ' ';
+  const box = element('input', { type: 'checkbox', disabled: true, checked: done, 'aria-label': done ? TEXT.done : TEXT.toDo });
+  return element('li', { class: 'task' }, box, ' ', nodes);
+}
+
+const kindOf = (mark) => (/\d/.test(mark) ? mark.at(-1) : mark);
+
+function skipBlank(lines, at) {
+  while (at < lines.length && !lines[at].trim()) at += 1;
+  return at;
+}
+
+function isTable(lines, at) {
+  return lines[at].includes('|') && at + 1 < lines.length && lines[at + 1].includes('-') && DIVIDER.test(lines[at + 1].trim())
+    && cells(lines[at]).length === cells(lines[at + 1]).length;
+}
+
+function table(lines, at) {
+  if (!isTable(lines, at)) return null;
+  const aligned = cells(lines[at + 1]).map((mark) =>
+    (mark.endsWith(':') ? (mark.startsWith(':') ? 'center' : 'right') : null));
+  let next = at + 2;
+  while (next < lines.length && lines[next].trim() && !interrupts(lines, next)) next += 1;
+  // A row of thousands of columns takes a browser seconds to lay out.
+  if (aligned.length > WIDEST) return [[element('pre', { text: lines.slice(at, next).join('\n') })], next];
+  const row = (line, tag, texts = cells(line)) => element('tr', {}, ...aligned.map((align, place) =>
+    element(tag, { class: align, scope: tag === 'th' && 'col' }, inline(texts[place] ?? ''))));
+  const head = element('thead', {}, row(lines[at], 'th'));
+  const body = element('tbody', {}, lines.slice(at + 2, next).map((line) => row(line, 'td')));
+  return [[element('div', { class: 'table', tabindex: '0', role: 'group', 'aria-label': TEXT.table },
+    element('table', {}, head, body))], next];
+}
+
+function cells(line) {
+  const found = [''];
+  for (const [piece] of line.trim().replace(/^\|/, '').matchAll(/\\\||`[^`]*`|[^|\\`]+|[\s\S]/g)) {
+    if (piece === '|') found.push('');
+    else found[found.length - 1] += piece === '\\|' ? '|' : piece;
+  }
+  if (found.length > 1 && !found.at(-1).trim()) found.pop();
+  return found.map((cell) => cell.trim());
+}
+
+const inline = (text) => inlineNodes(text, notes.marks);

@@ -1,0 +1,141 @@
+//! The frame around the views: it moves nothing while it loads, notices cover no title, and paper shows no controls.
+
+use serde_json::json;
+
+use crate::appearance::{VIOLATIONS, load_axe};
+use crate::gate::Gate;
+use crate::page::Page;
+use crate::page_load::begin_with;
+
+const MESSAGE: (&str, &str) = ("textbox", "Message");
+/// Sums the layout shifts that no input has caused.
+const SHIFTS: &str = "globalThis.shifted = 0;
+new PerformanceObserver((list) => {
+    for (const { value, hadRecentInput } of list.getEntries()) if (!hadRecentInput) globalThis.shifted += value;
+}).observe({ type: 'layout-shift', buffered: true })";
+
+fn open(gate: &Gate) -> Page {
+    let page = Page::new(&gate.origin);
+    page.resize(1280, 800);
+    page.goto(&gate.origin);
+    page.find(("button", "Send · $…"));
+    page
+}
+
+#[test]
+fn loading_on_a_slow_phone_shifts_nothing() {
+    let gate = Gate::start_with(&[("TOLLGATE_BUDGET__CALLER", "{ day = \"20.00\" }")]);
+    let page = Page::new(&gate.origin);
+    begin_with(&page, SHIFTS);
+    page.resize(390, 844);
+    page.call("Emulation.setCPUThrottlingRate", json!({"rate": 4}));
+    page.goto(&gate.origin);
+    page.find(("button", "$20.00 left today"));
+    page.wait_until("document.getElementById('conversations').textContent !== ''");
+    let shifted = page.evaluate("globalThis.shifted").as_f64().expect("a number");
+    assert!(shifted < 0.05, "shifted by {shifted}");
+}
+
+#[test]
+fn notice_stands_in_the_middle_of_the_column_and_covers_no_title() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(MESSAGE).fill("Hello");
+    page.press("Enter");
+    page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
+    page.offline(true);
+    page.wait_for_text("You are offline. Your drafts are kept");
+    let apart = "(() => {
+        const box = (place) => document.querySelector(place).getBoundingClientRect();
+        const [notice, title, talk] = [box('.notice'), box('#chat-heading'), box('.talk')];
+        const middle = ({ left, width }) => left + width / 2;
+        return notice.top >= title.bottom && Math.abs(middle(notice) - middle(talk)) < 2;
+    })()";
+    assert_eq!(page.evaluate(apart), true);
+    page.offline(false);
+    page.wait_until("document.querySelector('.notice') === null");
+}
+
+#[test]
+fn focus_ring_of_the_sidebar_is_not_cut() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(MESSAGE).fill("Hello");
+    page.press("Enter");
+    page.wait_until("document.querySelectorAll('#conversations li').length === 1");
+    // The ring is 3 pixels wide and 2 pixels away.
+    let cut = "['#jump', '#new-conversation', '#search', '#conversations li > .link'].filter((place) => {
+        const one = document.querySelector(place);
+        const { left, right } = one.getBoundingClientRect();
+        for (let box = one.parentElement; box !== document.body; box = box.parentElement) {
+            const outer = box.getBoundingClientRect();
+            if (getComputedStyle(box).overflowX !== 'visible' && (left - 5 < outer.left || right + 5 > outer.right)) return true;
+        }
+        return false;
+    })";
+    assert_eq!(page.evaluate(cut), json!([]));
+}
+
+#[test]
+fn printed_page_is_the_conversation_without_controls() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(MESSAGE).fill("Hello");
+    page.press("Enter");
+    page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
+    page.call("Emulation.setEmulatedMedia", json!({"media": "print"}));
+    let shown = "[...document.querySelectorAll('.side, .composer, #turns button, #turns .prose')].filter((one) => one.checkVisibility()).map((one) => one.className)";
+    assert_eq!(page.evaluate(shown), json!(["prose"]));
+}
+
+#[test]
+fn page_can_be_installed_under_its_title() {
+    let gate = Gate::start_with(&[("TOLLGATE_PAGE__TITLE", "Acme AI")]);
+    let page = open(&gate);
+    let manifest = page.call("Page.getAppManifest", json!({}));
+    assert_eq!(manifest["errors"], json!([]), "{manifest}");
+    let text = manifest["data"].as_str().expect("the manifest");
+    assert!(text.contains("\"name\":\"Acme AI\"") && text.contains("standalone"), "{text}");
+    let icon =
+        page.evaluate("fetch('/favicon.ico').then(({ headers }) => headers.get('content-type'))");
+    assert_eq!(icon, "image/svg+xml");
+}
+
+#[test]
+fn running_videos_are_counted_at_the_link_to_their_view() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(("link", "Video")).click();
+    page.find(("textbox", "What should it show?")).fill("A lighthouse at dusk");
+    page.find(("button", "Generate · $…")).click();
+    page.find(("button", "Yes, spend $…")).click();
+    let count = "document.querySelector('#views a[href=\"#video\"]').dataset.count";
+    page.wait_until(&format!("{count} === '1'"));
+    page.find(("link", "Chat")).click();
+    page.wait_until(&format!("{count} === undefined"));
+    assert_eq!(gate.sold(), 1);
+}
+
+#[test]
+fn sidebar_is_narrowed_to_icons_that_keep_their_names_and_stays_so() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    let width = "document.getElementById('side').offsetWidth";
+    assert_eq!(page.evaluate(width), 260);
+    page.find(("button", "Narrow sidebar")).click();
+    assert_eq!(page.evaluate(width), 56);
+    page.reload();
+    assert_eq!(page.evaluate(width), 56);
+    for (role, name) in [
+        ("link", "Video"),
+        ("button", "New conversation"),
+        ("button", "Menu"),
+        ("button", "$50.00 in the account"),
+    ] {
+        page.find((role, name));
+    }
+    load_axe(&page);
+    assert_eq!(page.evaluate(VIOLATIONS), "");
+    page.find(("button", "Narrow sidebar")).click();
+    assert_eq!(page.evaluate(width), 260);
+}

@@ -1,0 +1,80 @@
+//! How a gate begins inside another program: what it warns of, and what is left of one that could not begin.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{sleep, timeout};
+use tollgate::{Config, StartError, Tollgate};
+use tracing_subscriber::fmt;
+
+use super::PATIENCE;
+
+const LIVE: [(&str, &str); 1] =
+    [("GATEWAY_API_KEY", "svc_sk_0123456789abcdef0123456789abcdef01234567")];
+
+fn read(toml: &str, folder: &Path, variables: &[(&str, &str)]) -> Config {
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    Config::read(toml, folder, variables.iter().map(owned)).expect("the test's settings are right")
+}
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+}
+
+impl io::Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(line)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn risky_settings_warn_once() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _heard = tracing::subscriber::set_default(subscriber);
+    let folder = tempfile::tempdir().unwrap();
+    let risky = "store.url = \"memory\"\nserver.hosts = [\"a.example\"]\nadmin.listen = \"0.0.0.0:9464\"\n\
+                 gateway.base_url = \"http://127.0.0.1:9\"\n";
+    let gate = Tollgate::new(read(risky, folder.path(), &LIVE)).unwrap();
+    let warned = lines.text();
+    for name in ["store.url: ", "budget.total: "] {
+        assert_eq!(warned.matches(name).count(), 1, "{name}: {warned}");
+    }
+    // It has no such listener.
+    assert!(!warned.contains("admin.listen"), "{warned}");
+    gate.shutdown().await;
+    let gate = Tollgate::new(Config::default()).unwrap();
+    assert_eq!(lines.text().matches("WARN").count(), warned.matches("WARN").count());
+    gate.shutdown().await;
+}
+
+#[tokio::test]
+async fn failed_start_leaves_nothing_running_and_the_store_unlocked() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = "store.url = \"sqlite:tollgate.db\"\n";
+    let before = Handle::current().metrics().num_alive_tasks();
+    let jwt = "access.mode = \"jwt\"\naccess.jwt = { issuer = \"https://login.example/\", audience = \"a\", jwks = \"absent.json\" }\n";
+    let failed = Tollgate::new(read(&format!("{store}{jwt}"), folder.path(), &[]));
+    assert!(matches!(failed, Err(StartError::System(_))), "{failed:?}");
+    let nothing_runs = async {
+        while Handle::current().metrics().num_alive_tasks() > before {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, nothing_runs).await.expect("what was begun ends");
+    let gate = Tollgate::new(read(store, folder.path(), &[])).expect("the store is free");
+    gate.shutdown().await;
+}

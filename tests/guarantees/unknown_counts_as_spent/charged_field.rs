@@ -1,0 +1,120 @@
+//! Every answer of a paid route says whether money moved: a price where it was bought, `charged` where
+//! it was not.
+
+use std::time::Duration;
+
+use crate::support::client::Answer;
+use crate::support::received::Heard;
+use crate::support::upstream::Welcome;
+use crate::support::{CHAT, Ending, Gate, Reply, Upstream, VIDEO};
+
+type Answering = fn(&Heard) -> Reply;
+
+struct Case {
+    /// Lines of `proxy.toml`.
+    settings: &'static str,
+    gateway: Answering,
+    body: &'static str,
+    expected: (u16, &'static str, &'static str),
+}
+
+const fn case(
+    settings: &'static str,
+    gateway: Answering,
+    body: &'static str,
+    expected: (u16, &'static str, &'static str),
+) -> Case {
+    Case { settings, gateway, body, expected }
+}
+
+const CASES: &[Case] = &[
+    case("", |_| Reply::chat("hi"), "{", (400, "malformed_json", "no")),
+    case("", |_| Reply::chat("hi"), "{}", (422, "invalid_request", "no")),
+    case(
+        "budget.total = { day = \"0.001\" }",
+        |_| Reply::chat("hi"),
+        CHAT,
+        (402, "budget_exhausted", "no"),
+    ),
+    case("", |_| Reply::error(401), CHAT, (502, "gateway_key_rejected", "no")),
+    case("gateway.max_wait = \"0s\"", |_| Reply::error(429), CHAT, (503, "gateway_busy", "no")),
+    case("", |_| Reply::error(500), CHAT, (424, "outcome_unknown", "unknown")),
+    case("", |_| Reply::error(302), CHAT, (424, "outcome_unknown", "unknown")),
+    case(
+        "",
+        |_| Reply::chat("hi").cut(20, Ending::Reset),
+        CHAT,
+        (424, "outcome_unknown", "unknown"),
+    ),
+    case(
+        "gateway.chat_timeout = \"200ms\"",
+        |_| Reply::nothing(Ending::Hang),
+        CHAT,
+        (424, "outcome_unknown", "unknown"),
+    ),
+    case("", |_| Reply::new(200, "thank you"), CHAT, (424, "outcome_unknown", "unknown")),
+];
+
+/// What stock SDKs send again on their own.
+fn is_sent_again(status: u16) -> bool {
+    matches!(status, 408 | 409 | 429 | 500..)
+}
+
+#[track_caller]
+fn assert_told(answer: &Answer, expected: (u16, &str, &str)) {
+    let charged = answer.charged().unwrap_or_default();
+    assert_eq!((answer.status, answer.code().as_str(), charged.as_str()), expected);
+    assert_eq!(answer.value("tollgate-cost"), None, "no reply, no price");
+    assert_eq!(answer.value("cache-control"), Some("no-store"));
+    let costs_nothing = charged == "no" || answer.status == 409;
+    assert!(costs_nothing || !is_sent_again(answer.status), "an SDK would buy it again");
+    assert_eq!(answer.value("retry-after").is_some(), answer.status == 503, "{}", answer.text());
+}
+
+#[test]
+fn failed_purchase_states_whether_it_was_charged() {
+    for Case { settings, gateway, body, expected } in CASES {
+        let upstream = Upstream::start(gateway);
+        let gate = Gate::start(&upstream, settings);
+        for key in [None, Some("k")] {
+            let headers: Vec<_> = key.map(|key| ("idempotency-key", key)).into_iter().collect();
+            assert_told(&gate.ask("POST", "/api/v1/chat", &headers, body), *expected);
+        }
+    }
+}
+
+#[test]
+fn unreachable_gateway_states_charged_no() {
+    let upstream = Upstream::closed(1, |_| Welcome::Serve, |_| Reply::chat("hi"));
+    let gate = Gate::start(&upstream, "");
+    for answer in [gate.chat(), gate.video()] {
+        assert_told(&answer, (502, "gateway_unreachable", "no"));
+    }
+}
+
+#[test]
+fn cost_header_is_repeated_on_joins_and_replays() {
+    let upstream = Upstream::start(|heard| match heard.target.as_str() {
+        "/api/v1/chat" => Reply::chat("hi").after(Duration::from_millis(200)),
+        _ => Reply::video("job-1").after(Duration::from_millis(200)),
+    });
+    let gate = Gate::start(&upstream, "");
+    let cheap = CHAT.replace("alpha-sonnet-4.5", "iota-5");
+    for (target, body, price) in [
+        ("/api/v1/chat", CHAT, "0.006000"),
+        ("/api/v1/chat", cheap.as_str(), "0.003000"),
+        ("/api/v1/video", VIDEO, "3.000000"),
+    ] {
+        let headers = [("idempotency-key", price)];
+        let before = upstream.requests();
+        let mut first = gate.client();
+        first.send("POST", target, &headers, body);
+        upstream.wait_for(before + 1);
+        let joined = gate.ask("POST", target, &headers, body);
+        let replayed = gate.ask("POST", target, &headers, body);
+        for answer in [first.answer(), joined, replayed] {
+            assert_eq!((answer.status, answer.value("tollgate-cost")), (200, Some(price)));
+        }
+        assert_eq!(upstream.requests(), before + 1);
+    }
+}

@@ -1,0 +1,251 @@
+//! A ledger with a clock that the test winds, and purchases made in a line.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tollgate::contract::money::Usd;
+use tollgate::store::{
+    AccountStatus, BudgetScope, Budgets, Clock, DedupeKey, Digest, DuplicateCheck,
+    ExistingPurchase, KeptReply, PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState,
+    Reservation, ReserveError, Service, Settlement, Store, StoreCapacity,
+};
+
+/// 2025-11-20, noon.
+pub(crate) const START: Duration = Duration::from_secs(1_763_640_000);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
+pub(crate) const DAY: Duration = Duration::from_secs(86_400);
+pub(crate) const PRICE: Usd = Usd::mills(6);
+
+pub(crate) struct Desk {
+    pub(crate) store: Store,
+    time: Arc<Mutex<Duration>>,
+    folder: Option<TempDir>,
+}
+
+impl Desk {
+    pub(crate) fn in_memory(room: StoreCapacity) -> Self {
+        let time = Arc::new(Mutex::new(START));
+        Self { store: Store::in_memory_with_capacity(clock(&time), room), time, folder: None }
+    }
+
+    pub(crate) fn on_disk(room: StoreCapacity) -> Self {
+        let time = Arc::new(Mutex::new(START));
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::serve_with(&folder.path().join("ledger.db"), clock(&time), room, None);
+        Self { store: store.expect("a new ledger"), time, folder: Some(folder) }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.as_ref().expect("on disk").path().join("ledger.db")
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        clock(&self.time)
+    }
+
+    /// Ends the server and starts it again, where the store outlives it.
+    pub(crate) fn restart(&mut self) {
+        self.restart_with(StoreCapacity::default());
+    }
+
+    pub(crate) fn restart_with(&mut self, room: StoreCapacity) {
+        self.stop();
+        let store = Store::serve_with(&self.path(), self.clock(), room, None);
+        self.take(store.expect("it opens again"));
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.take(Store::unusable("stopped"));
+    }
+
+    pub(crate) fn take(&mut self, store: Store) {
+        self.store = store;
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        *self.time.lock().expect("the clock")
+    }
+
+    pub(crate) fn set(&self, time: Duration) {
+        *self.time.lock().expect("the clock") = time;
+    }
+
+    pub(crate) fn pass(&self, time: Duration) {
+        self.set(self.now() + time);
+    }
+
+    pub(crate) async fn reserve(&self, asked: &Reservation) -> Result<(), ReserveError> {
+        bounded(self.store.reserve(asked)).await.map(drop)
+    }
+
+    /// A purchase that is matched from `since` on. Its caller was never refused.
+    pub(crate) fn duplicate(
+        &self,
+        fingerprint: &str,
+        since: Duration,
+        is_retry: bool,
+    ) -> Reservation {
+        self.matched(fingerprint, (since, Duration::MAX), is_retry.then_some(Duration::ZERO))
+    }
+
+    /// The same, with all bounds.
+    pub(crate) fn matched(
+        &self,
+        fingerprint: &str,
+        (since, until): (Duration, Duration),
+        delivered_since: Option<Duration>,
+    ) -> Reservation {
+        let (fingerprint, within) = (identity(fingerprint), self.now() - since);
+        let ahead = until.saturating_sub(self.now());
+        let claim = DedupeKey::Fingerprint(DuplicateCheck {
+            fingerprint,
+            within,
+            clock_skew: ahead,
+            delivered_since,
+        });
+        Reservation { dedupe_key: claim, ..asked("ann", PRICE) }
+    }
+
+    /// Reserves and sends.
+    pub(crate) async fn send(&self, asked: &Reservation) -> PurchaseId {
+        self.reserve(asked).await.expect("set aside");
+        bounded(self.store.mark_sent(asked.id, AccountStatus::Confirmed)).await.expect("marked");
+        asked.id
+    }
+
+    /// Buys for the price that was expected.
+    pub(crate) async fn buy(&self, asked: &Reservation, body: &str) -> PurchaseId {
+        let id = self.send(asked).await;
+        self.settle(id, charged(asked.price, body)).await;
+        id
+    }
+
+    pub(crate) async fn settle(&self, id: PurchaseId, ending: Settlement) {
+        bounded(self.store.settle(id, ending)).await.expect("settled");
+    }
+
+    pub(crate) async fn known(&self, asked: &Reservation) -> ExistingPurchase {
+        match self.reserve(asked).await {
+            Err(ReserveError::Duplicate(earlier)) => earlier,
+            other => panic!("expected it to be known, not {other:?}"),
+        }
+    }
+
+    /// What a repeat is answered with.
+    pub(crate) async fn replayed(&self, asked: &Reservation) -> Option<KeptReply> {
+        let earlier = self.known(asked).await;
+        let reply = bounded(self.store.reply(earlier.id)).await.expect("looked up");
+        let reply = reply.filter(|_| earlier.reply_bytes.is_some());
+        assert_eq!(earlier.reply_bytes, reply.as_ref().map(|reply| reply.body.len()));
+        reply
+    }
+
+    pub(crate) async fn total(&self) -> PeriodSpend {
+        bounded(self.store.current_spend(BudgetScope::Total)).await.expect("counted")
+    }
+
+    pub(crate) async fn of(&self, caller: &str) -> PeriodSpend {
+        bounded(self.store.current_spend(BudgetScope::Caller(caller.into())))
+            .await
+            .expect("counted")
+    }
+
+    pub(crate) async fn rows(&self) -> Vec<PurchaseRecord> {
+        bounded(self.store.purchases_since(Duration::ZERO)).await.expect("rows")
+    }
+
+    pub(crate) async fn states(&self) -> Vec<PurchaseState> {
+        self.rows().await.into_iter().map(|row| row.state).collect()
+    }
+}
+
+fn clock(time: &Arc<Mutex<Duration>>) -> Clock {
+    let time = Arc::clone(time);
+    Arc::new(move || *time.lock().expect("the clock"))
+}
+
+/// No answer takes longer than this.
+pub(crate) async fn bounded<T>(answer: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), answer).await.expect("an answer in time")
+}
+
+/// Copies a ledger that may be open. Another process does it: closing the file in this one would drop
+/// the locks that SQLite holds on it.
+pub(crate) fn copy(ledger: &Path, to: &Path) {
+    for ending in ["", "-wal", ".lock"] {
+        let from = beside(ledger, ending);
+        if from.exists() {
+            let copied = Command::new("cp").arg(from).arg(beside(to, ending)).status();
+            assert!(copied.expect("cp").success());
+        }
+    }
+}
+
+pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
+    PathBuf::from(format!("{}{ending}", path.display()))
+}
+
+pub(crate) fn identity(name: &str) -> Digest {
+    let mut identity = [0; 32];
+    identity[..name.len()].copy_from_slice(name.as_bytes());
+    identity
+}
+
+/// A purchase that resembles no other.
+pub(crate) fn asked(caller: &str, price: Usd) -> Reservation {
+    let id = PurchaseId::new();
+    let mut fingerprint = [0; 32];
+    fingerprint[16..].copy_from_slice(id.0.as_bytes());
+    let (within, ahead) = (Duration::MAX, Duration::MAX);
+    let claim = DedupeKey::Fingerprint(DuplicateCheck {
+        fingerprint,
+        within,
+        clock_skew: ahead,
+        delivered_since: None,
+    });
+    Reservation {
+        id,
+        caller: caller.into(),
+        service: Service::Chat,
+        model: "alpha".into(),
+        price,
+        dedupe_key: claim,
+        budgets: Budgets::default(),
+        replay_only: false,
+    }
+}
+
+pub(crate) fn keyed(key: &str, payload: &str) -> Reservation {
+    let claim = DedupeKey::IdempotencyKey { key: identity(key), payload: identity(payload) };
+    Reservation { dedupe_key: claim, ..asked("ann", PRICE) }
+}
+
+pub(crate) fn reply(body: &str) -> KeptReply {
+    KeptReply { status: 200, is_json: true, body: body.to_owned().into() }
+}
+
+pub(crate) fn charged(cost: Usd, body: &str) -> Settlement {
+    Settlement::Charged { cost, reply: Some(reply(body)), keep: 24 * HOUR, job: None }
+}
+
+/// Runs each test on each backend, with the usual room.
+macro_rules! on_every_backend {
+    ($($test:ident),+ $(,)?) => {
+        mod memory {
+            $(#[tokio::test] async fn $test() {
+                super::$test($crate::fixture::Desk::in_memory(Default::default())).await;
+            })+
+        }
+        mod sqlite {
+            $(#[tokio::test] async fn $test() {
+                super::$test($crate::fixture::Desk::on_disk(Default::default())).await;
+            })+
+        }
+    };
+}
+pub(crate) use on_every_backend;
