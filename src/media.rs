@@ -13,9 +13,8 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::access::Session;
-use crate::config::JobsConfig;
-use crate::jobs::JobRegistry;
 use crate::jobs::concurrency::ConcurrencyPermit;
+use crate::jobs::{JobRegistry, JobsConfig};
 use crate::problem::{NOT_FOUND, Problem};
 use crate::response::{Body, BoxError, HandlerResult, Response};
 use crate::store::Caller;

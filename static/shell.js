@@ -1,7 +1,7 @@
 /** Starts the page: loads prices and the caller, shows the view that the address names, then resumes what was left open. */
 
 import { announce, button, byId, element, hush, icon, notice } from './core/dom.js';
-import { amountLeft, nameOfBudget, price } from './core/format.js';
+import { amountLeft, price } from './core/format.js';
 import { canSpend, learnFunds, post, read, whenSignedOut } from './core/site.js';
 import { choice, jobs, keepFor, purchases, whenChanged } from './core/store.js';
 
@@ -189,7 +189,7 @@ function signIn(why = '') {
     announce('');
     document.title = `${TEXT.signIn} · ${service}`;
     const { askWho } = await import('./sign-in.js');
-    await meet(await askWho(why));
+    await meet(await askWho(why, catalog.contact));
     people.postMessage(ownerOf(me));
     // The same member goes on; another one starts with a fresh page.
     if (owner !== null && ownerOf(me) !== owner) return location.reload();

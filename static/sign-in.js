@@ -13,21 +13,23 @@ const TEXT = {
   token: 'Your token',
   show: 'Show',
   hide: 'Hide',
-  tokenHint: ['It starts with ', 'tg_', '. Ask your admin for a new one if you lost yours. This browser does not store it.'],
+  tokenHint: ['It starts with ', 'tg_', '. This browser does not store it.'],
+  contact: (name) => `You get one, or a new one, from ${name}.`,
+  admin: 'your admin',
   noToken: 'Paste your token first.',
   wrongToken: 'No member has this token. Check that you copied all of it. It may also have been revoked.',
   tooMany: (seconds) => `Too many wrong tokens. Try again in ${seconds} seconds.`,
   noCookie: 'This browser blocked the sign-in cookie. Allow cookies for this address and try again.',
 };
 
-/** Shows the form until a member has signed in; resolves with the answer of `GET /bff/me`. `why` says why the last session ended. */
-export async function askWho(why) {
+/** Shows the form until a member has signed in; resolves with the answer of `GET /bff/me`. `why` says why the last session ended, `contact` who hands out tokens. */
+export async function askWho(why, contact) {
   const place = byId('sign-in');
   const isOffered = await offersLogins();
   return new Promise((done) => {
     const heading = element('h2', { id: 'sign-in-heading', tabindex: '-1', text: isOffered ? TEXT.signIn : TEXT.notSignedIn });
     const reason = element('p', { role: 'alert' });
-    place.replaceChildren(element('div', { class: 'card' }, heading, reason, isOffered ? form(welcome) : elsewhere()));
+    place.replaceChildren(element('div', { class: 'card' }, heading, reason, isOffered ? form(welcome, contact) : elsewhere()));
     place.hidden = false;
     // A screen reader announces an alert when its text changes, not when it is added.
     reason.textContent = why;
@@ -57,7 +59,7 @@ function elsewhere() {
   return element('p', { text: TEXT.elsewhere });
 }
 
-function form(welcome) {
+function form(welcome, contact) {
   const field = element('input', {
     id: 'token', type: 'password', autocomplete: 'current-password', spellcheck: 'false', maxlength: 200,
     'aria-describedby': 'token-hint token-fault', input: () => say(''),
@@ -94,7 +96,7 @@ function form(welcome) {
     element('div', { class: 'field' },
       element('label', { for: 'token', text: TEXT.token }), element('div', { class: 'secret' }, field, reveal),
       element('p', { id: 'token-hint', class: 'hint' },
-        TEXT.tokenHint[0], element('code', { text: TEXT.tokenHint[1] }), TEXT.tokenHint[2]), fault),
+        TEXT.tokenHint[0], element('code', { text: TEXT.tokenHint[1] }), TEXT.tokenHint[2], ' ', TEXT.contact(contact || TEXT.admin)), fault),
     press);
 }
 

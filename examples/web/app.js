@@ -1,4 +1,7 @@
-import { createClient } from 'http://127.0.0.1:8080/bff/client.js';
+// index.html says where tollgate is.
+const { tollgate: home } = document.querySelector('[data-tollgate]').dataset;
+const { createClient } = await import(`${home}/bff/client.js`);
+await import(`${home}/bff/widgets.js`);
 
 // With members or a login of your own: createClient({ token: () => session.accessToken })
 const tollgate = createClient();

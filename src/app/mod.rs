@@ -23,7 +23,7 @@ use crate::access::member_cache::MemberCache;
 use crate::access::token::Secret;
 use crate::access::{AuthMode, Authenticator};
 use crate::billing::checkpoints::CheckpointKeeper;
-use crate::billing::summary::{BillingClient, BillingSummary};
+use crate::billing::summary::BillingSummary;
 use crate::clock;
 use crate::config::{self, AccessMode, Key, Settings, Target};
 use crate::downstream::DownstreamConfig;
@@ -129,7 +129,7 @@ impl App {
             Some(old) => old.summary.clone(),
             None => {
                 let (store, window) = (shared.store.clone(), Arc::clone(&shared.rate_limit));
-                BillingSummary::new(BillingClient::new(polls.clone()), &gateway.keys, store, window)
+                BillingSummary::new(polls.clone(), &gateway.keys, store, window)
             }
         };
         let handlers = handlers(&settings, &shared, &limiter, &summary, polls.clone())?;
@@ -190,8 +190,7 @@ impl App {
     pub fn replace(&self, old: &Self) {
         self.apply();
         let is_changed = !self.gateway.is_same_account(&old.gateway);
-        let polls = BillingClient::new(self.polls.clone());
-        self.summary.replace_gateway(polls, &self.gateway.keys, is_changed);
+        self.summary.replace_gateway(self.polls.clone(), &self.gateway.keys, is_changed);
         if is_changed {
             self.context.binding.recheck();
         }
@@ -403,7 +402,9 @@ fn handlers(
         redactor: shared.redactor.clone(),
         videos: Videos::new(media, settings.jobs.clone(), shared.jobs.clone(), are_shared),
         page: match &settings.page.dir {
-            Some(dir) => Page::Site(Site::new(dir.clone(), settings.page.fallback.clone())),
+            Some(dir) => {
+                Page::Site(Box::new(Site::new(dir.clone(), settings.page.fallback.clone())))
+            }
             None => Page::built_in(&settings.page.title, &settings.page.media_origins),
         },
     })
@@ -438,6 +439,7 @@ fn catalog_facts(
             video_seconds: terms.keep_videos.as_secs(),
             ledger: String::from(&*shared.store.name()),
         },
+        contact: settings.page.contact.clone(),
         default_model: settings.page.default_model.clone(),
         presets: settings.page.presets.iter().map(preset).collect(),
     }
@@ -448,34 +450,4 @@ fn preset(preset: &config::PresetConfig) -> Preset {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
-    use tower::ServiceExt;
-
-    use super::*;
-    use crate::upstream::{GatewayCall, GatewayRequest};
-
-    #[tokio::test]
-    async fn key_that_is_not_asked_with_is_redacted_too() {
-        let keys = ["svc_sk_CANARY_first_key", "svc_sk_CANARY_second_key"];
-        let keys = keys.map(|key| Key::new(key.to_owned()));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let base = Url::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
-        let echo = format!(r#"{{"keyPrefix":"{}"}}"#, keys[1].expose());
-        tokio::spawn(async move {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            assert!(stream.read(&mut [0; 4_096]).await.unwrap() > 0);
-            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", echo.len());
-            stream.write_all((head + &echo).as_bytes()).await.unwrap();
-        });
-        let mut settings = Settings::default().gateway;
-        settings.target = Target::Live { base_url: base.clone(), keys: keys.to_vec() };
-        let window =
-            standalone_rate_limit(Store::in_memory(Arc::new(clock::wall)), &settings).await;
-        let gateway = standalone_gateway(&settings, &base, &keys[..1], window).unwrap();
-        let reply = gateway.oneshot(GatewayRequest::free(GatewayCall::Billing)).await.unwrap();
-        let said = String::from_utf8(reply.body.to_vec()).unwrap();
-        assert!(said.contains("keyPrefix") && !said.contains("CANARY"), "{said}");
-    }
-}
+mod tests;

@@ -110,10 +110,9 @@ pub(super) fn former_name(name: &str) -> Option<&'static str> {
 
 /// `name` is a section or `section.setting`.
 pub(super) fn unknown_name(location: Location, name: &str, known: &[String]) -> SettingError {
-    let as_written = |setting: &str| match &location {
-        Location::Variable(_) => variable(setting),
-        _ => setting.to_owned(),
-    };
+    let is_variable = matches!(location, Location::Variable(_));
+    let as_written =
+        |setting: &str| if is_variable { variable(setting) } else { setting.to_owned() };
     if let Some((old, new)) = RENAMED.iter().find(|(old, _)| *old == name) {
         let text = format!("{old} was renamed to {}", as_written(new));
         return SettingError::new(location, text);

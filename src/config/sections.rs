@@ -434,6 +434,7 @@ fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
         let expected = "expected page.dir with it, the folder of this file";
         section.error("fallback", expected);
     }
+    let contact = section.text("contact", value::line_or_none, None);
     let default_model = section.text("default_model", value::model_or_none, None);
     let mut presets = Vec::new();
     section.tables("presets", |row| {
@@ -447,6 +448,7 @@ fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
         fallback: Some(fallback).filter(|file| !file.is_empty()),
         title: section.text("title", value::line, "tollgate".to_owned()),
         media_origins: section.list("media_origins", value::web_origin, Vec::new()),
+        contact,
         default_model,
         presets,
     }

@@ -26,11 +26,9 @@ pub struct ConcurrencyBounds {
     per_caller: usize,
     total: usize,
     retry_after: Duration,
-    /// Whether a slow one is evicted for a new one.
     evicts_slow: bool,
 }
 
-/// A page needs one per tab.
 pub const STREAMS: ConcurrencyBounds = ConcurrencyBounds {
     what: "event streams",
     per_caller: 8,
@@ -54,7 +52,6 @@ pub struct ConcurrencyLimit {
     active: ActivePermits,
 }
 
-/// Oldest first.
 type ActivePermits = Arc<Mutex<Vec<Arc<Holder>>>>;
 
 #[derive(Debug)]
@@ -158,7 +155,6 @@ impl ConcurrencyPermit {
         lock(&self.holder.progress).record(bytes, clock::now());
     }
 
-    /// Resolves when this transfer is evicted.
     pub fn evicted(&self) -> WaitForCancellationFutureOwned {
         self.holder.evicted.clone().cancelled_owned()
     }
@@ -188,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_has_so_many_all_have_so_many_and_a_dropped_one_is_free() {
+    fn permits_are_limited_per_caller_and_in_total() {
         for (bounds, own, all) in [(STREAMS, 8, 1_000), (VIDEOS, 16, 64)] {
             let seats = ConcurrencyLimit::new(bounds);
             let mut taken: Vec<_> = (0..own).map(|_| seats.acquire(&caller(0)).unwrap()).collect();

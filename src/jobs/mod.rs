@@ -26,7 +26,7 @@ use tracing::error;
 pub use poller::JobUpdate;
 pub use status::StatusDocument;
 
-use crate::config::JobsConfig;
+pub use crate::config::JobsConfig;
 use crate::problem::{
     DRAINING, FieldError, GATEWAY_UNREACHABLE, JOB_NOT_FOUND, LEDGER_UNAVAILABLE, Problem,
 };
@@ -38,7 +38,6 @@ use poller::PolledJob;
 
 pub use crate::store::{Job, JobState, StatusUpdate};
 
-/// How long a client waits for the first status of a job.
 const FIRST_STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_LISTED: usize = 200;
 
@@ -104,8 +103,7 @@ impl JobRegistry {
         self.0.tasks.spawn_on(resume, &self.0.runtime);
     }
 
-    /// Starts to poll an accepted job, or leaves it to the first
-    /// [`reconfigure`](Self::reconfigure).
+    /// Starts to poll an accepted job, unless the first `reconfigure` is about to.
     pub fn track(&self, job: Job) {
         if self.0.setup.load().is_some() {
             self.0.start(job, Duration::ZERO);
@@ -160,7 +158,6 @@ impl JobRegistry {
         Ok(JobSubscription { polled, updates, shutdown })
     }
 
-    /// Returns a job with its latest status, without waiting for one.
     pub async fn get(&self, request_id: &str, caller: &Caller) -> Result<Job, Problem> {
         let mut job = self.subscribe(request_id, caller).await?;
         Ok(Job { latest_update: job.latest().status, ..job.job().clone() })
@@ -208,8 +205,7 @@ impl JobRegistry {
 }
 
 /// A caller without credentials may see any job of such callers that it can name, because ids
-/// cannot be guessed. A job of a member or subject stays private even if `access.mode` becomes
-/// open.
+/// cannot be guessed. A member's job stays private even if `access.mode` becomes open.
 fn may_see(caller: &Caller, job: &Job) -> bool {
     match caller {
         Caller::Address(_) => !Caller::is_authenticated(&job.owner),
@@ -223,7 +219,6 @@ fn unavailable(error: Unavailable) -> Problem {
 }
 
 impl Shared {
-    /// Starts the job's poller unless it is running. An unwatched job is polled after `later`.
     fn start(self: &Arc<Self>, job: Job, later: Duration) -> Arc<PolledJob> {
         let mut polled = lock(&self.polled);
         if let Some(running) = polled.get(&job.request_id) {
@@ -257,7 +252,6 @@ impl JobSubscription {
         self.updates.borrow().is_final()
     }
 
-    /// Returns the latest update and marks it as seen.
     pub fn latest(&mut self) -> JobUpdate {
         self.updates.borrow_and_update().clone()
     }

@@ -24,7 +24,6 @@ use crate::upstream::{Abort, BeforeSend, Error, GatewayCall, GatewayRequest};
 /// How long a caller that asked for a job's status counts as watching it.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// How many earlier jobs of the model determine its usual duration.
 const HISTORY_SIZE: usize = 9;
 
 const PANIC_BACKOFF: Duration = Duration::from_secs(5);
@@ -32,7 +31,6 @@ const PANIC_BACKOFF: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, Default)]
 pub struct JobUpdate {
     pub status: Option<StatusUpdate>,
-    /// Why the latest poll failed.
     pub problem: Option<Problem>,
     pub polls: u64,
 }
@@ -43,12 +41,10 @@ impl JobUpdate {
     }
 }
 
-/// Shared by a job's poller and its watchers.
 #[derive(Debug)]
 pub(super) struct PolledJob {
     pub(super) job: Job,
     pub(super) updates: watch::Sender<JobUpdate>,
-    /// Until when a caller that asked for the status counts as watching.
     lease: Mutex<Option<Instant>>,
     wake: Notify,
 }
@@ -64,7 +60,6 @@ impl PolledJob {
         }
     }
 
-    /// Adds a watcher until the receiver is dropped.
     pub(super) fn subscribe(&self) -> watch::Receiver<JobUpdate> {
         let update = self.updates.subscribe();
         self.wake.notify_one();
@@ -156,7 +151,6 @@ async fn poll(shared: Arc<Shared>, polled: Arc<PolledJob>, later: Duration) {
     }
 }
 
-/// Polls once. Returns `None` if the job became watched while its poll was queued.
 async fn request_status(
     store: &Store,
     setup: &PollerSetup,
@@ -237,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_who_watches_wakes_the_poller_and_the_last_lets_it_rest() {
+    async fn first_watcher_wakes_poller_and_last_one_slows_it_down() {
         let (job, start) = (watched(), clock::now());
         let times = vec![Duration::from_secs(600)];
         let mut pace = PollSchedule::new(times, Duration::ZERO, start);
@@ -256,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_comes_while_the_poller_sleeps_wakes_it() {
+    async fn new_watcher_wakes_sleeping_poller() {
         let job = watched();
         let mut pace = PollSchedule::new(vec![], Duration::ZERO, clock::now());
         pace.answered(clock::now());

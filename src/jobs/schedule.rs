@@ -5,14 +5,11 @@ use std::time::Duration;
 use crate::clock::Instant;
 
 const FIRST_POLL: Duration = Duration::from_secs(1);
-/// Assumed until a job of the model has finished.
 const DEFAULT_JOB_DURATION: Duration = Duration::from_secs(60);
-/// The shortest and longest time between polls of a watched job.
 const WATCHED_GAP: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
 /// The wait after a failed poll; it doubles.
 const FIRST_BACKOFF: Duration = Duration::from_secs(2);
 const MAX_WATCHED_BACKOFF: Duration = Duration::from_secs(30);
-/// The longest time between polls in a job's first hour.
 const MAX_GAP: Duration = Duration::from_secs(300);
 const MAX_GAP_OF_OLD_JOBS: Duration = Duration::from_secs(6 * 3_600);
 
@@ -21,7 +18,6 @@ pub(super) struct PollSchedule {
     usual_duration: Duration,
     started: Instant,
     first: Duration,
-    /// The job's age at `started`.
     age: Duration,
     last: Option<Instant>,
     failures: u32,
@@ -35,7 +31,6 @@ impl PollSchedule {
         Self { usual_duration, started: now, first: FIRST_POLL, age, last: None, failures: 0 }
     }
 
-    /// Delays the first poll, unless the job is watched.
     pub(super) fn delayed(mut self, by: Duration) -> Self {
         self.first += by;
         self
@@ -76,8 +71,7 @@ impl PollSchedule {
         } else if age < self.usual_duration * 3 / 2 {
             (self.usual_duration / 6).clamp(Duration::from_secs(5), Duration::from_secs(30))
         } else {
-            // A job whose final state is not recognised is polled for ever, so it must use few
-            // slots.
+            // A job whose final state is not recognised is polled for ever.
             (age / 4).min(MAX_GAP.max(age / 12)).clamp(Duration::from_secs(10), MAX_GAP_OF_OLD_JOBS)
         }
     }
@@ -116,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_watched_job_is_asked_for_at_once_and_at_most_five_seconds_apart() {
+    async fn watched_job_is_polled_at_once_and_every_five_seconds_at_least() {
         for times in [vec![], seconds(&[1]), seconds(&[3_000])] {
             let gaps = gaps(PollSchedule::new(times, Duration::ZERO, clock::now()), true, true);
             assert_eq!(gaps[0], Duration::ZERO);
@@ -128,8 +122,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_watching_it_is_asked_for_soon_then_sparsely_then_around_its_time_then_ever_less()
-     {
+    async fn unwatched_job_is_polled_rarely_except_around_its_usual_duration() {
         let pace = PollSchedule::new(seconds(&[90, 100, 3_000]), Duration::ZERO, clock::now());
         let gaps = gaps(pace, false, true);
         assert!(gaps[0] <= 2 * SECOND, "the first within two seconds");
@@ -164,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_job_of_yesterday_is_asked_for_soon_after_a_restart() {
+    async fn old_job_is_polled_soon_after_restart() {
         let pace = PollSchedule::new(vec![], 86_400 * SECOND, clock::now());
         assert!(pace.next_poll(false) - clock::now() <= 2 * SECOND);
     }

@@ -30,7 +30,6 @@ impl JobsConfig {
         }
     }
 
-    /// Returns the first web URL that a pointer of `jobs.result` finds.
     pub fn result_url(&self, body: &[u8]) -> Option<String> {
         let is_web = |text: &String| {
             Url::parse(text).is_ok_and(|address| matches!(address.scheme(), "http" | "https"))
@@ -43,7 +42,6 @@ impl JobsConfig {
 /// Guess: the state is in one of these fields.
 const STATE_FIELDS: &[&str] = &["status", "state"];
 
-/// Returns the word for the state. Field names match in any case.
 pub fn state_word(body: &[u8]) -> Option<String> {
     let body = String::from_utf8_lossy(body);
     let members = members(first_value(&body)?)?;
@@ -75,7 +73,6 @@ fn members(outer: &RawValue) -> Option<BTreeMap<String, &RawValue>> {
     serde_json::from_str(outer.get()).ok()
 }
 
-/// Parses the first value and ignores what follows.
 fn first_value(body: &str) -> Option<&RawValue> {
     Deserialize::deserialize(&mut serde_json::Deserializer::from_str(body)).ok()
 }
@@ -84,15 +81,12 @@ fn text(value: &RawValue) -> Option<String> {
     serde_json::from_str(value.get()).ok()
 }
 
-/// A job's status in lists and events.
 #[derive(Serialize)]
 pub struct StatusDocument<'a> {
     request_id: &'a str,
-    /// `open`, `finished` or `failed`.
     state: &'static str,
     /// When the gateway reported it; `null` before the first status.
     at: Option<String>,
-    /// The gateway's status body, unchanged.
     status: Option<Box<RawValue>>,
 }
 
@@ -116,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_pointer_that_leads_to_a_text_holds() {
+    fn first_pointer_that_finds_a_string_wins() {
         let body =
             br#"{"n":1.5,"x":null,"b":true,"url":7,"output":[{"a/b":"deep"},"second"],"s":"flat"}"#;
         for (pointers, found) in [
@@ -141,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_read_by_the_words_of_the_settings_and_never_failed_for_being_strange() {
+    fn state_follows_configured_words_and_unknown_word_means_open() {
         for (body, state, word) in [
             (r#"{"status":"completed"}"#, JobState::Finished, Some("completed")),
             (r#"{"Status":"DONE","url":"https://x/a.mp4"}"#, JobState::Finished, Some("DONE")),

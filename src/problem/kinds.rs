@@ -268,6 +268,7 @@ pub const FIELD_ERROR_CODES: &[(&str, &str)] = &[
     ("`size_not_offered`", "OpenAI's API: a `size` that is neither 16:9 nor 9:16"),
     ("`bad_parameter`", "OpenAI's API: `limit` or `order` of a list is invalid"),
     ("`bad_period`", "`since` is not `1d` to `31d` (`366d` at `/bff/admin/usage`)"),
+    ("`bad_utc_offset`", "`utc_offset` is not a whole number from `-1080` to `1080`"),
     ("`too_many_rows`", "`/bff/admin/usage`: more than 20,000 rows; ask for fewer days"),
     ("`bad_format`", "`format` is neither `json` nor `csv`"),
     ("`bad_encoding`, `bad_character`", "`request_id` has bad percent-encoding or characters"),

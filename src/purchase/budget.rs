@@ -27,8 +27,7 @@ use crate::store::{
 use crate::upstream::{Abort, BeforeSend, GatewayReply};
 use crate::validate::OrderKind;
 
-/// How long a marked SDK retry joins a purchase that has ended. SDKs wait up to ten minutes for a
-/// reply, then for `Retry-After`.
+/// How long SDKs may wait before they retry: ten minutes for a reply, then `Retry-After`.
 const RETRY_WINDOW: Duration = Duration::from_secs(15 * 60);
 
 /// A held price. Dropped unsettled, it is released if nothing was sent, else unknown.
@@ -38,7 +37,6 @@ pub(super) struct Hold {
     keep: Duration,
     /// The account's spending when the price was held.
     watermark: CreditWatermark,
-    /// Of a purchase without an idempotency key.
     fingerprint: Option<Digest>,
     waiters: Waiters,
     progress: Progress,
@@ -58,7 +56,6 @@ impl Hold {
         };
         let watermark = ledger.reserve(&reservation).await.map_err(|refused| {
             let error = match (refused, binding.ensure_same_account()) {
-                // The balance belongs to another account than the ledger's.
                 (ReserveError::InsufficientCredit, Err(other_account)) => other_account.into(),
                 (refused, _) => hold_error(refused, reservation.price),
             };
@@ -80,7 +77,6 @@ impl Hold {
         }))
     }
 
-    /// Only duplicates without a key depend on whether the reply was delivered.
     pub(super) fn delivery(&self) -> Option<Delivery> {
         let ledger = &self.context.ledger;
         self.fingerprint.map(|_| Delivery { ledger: ledger.clone(), id: self.id })
@@ -104,7 +100,6 @@ impl Hold {
                 keep: self.keep,
                 job: job.cloned().map(Box::new),
             },
-            // The idempotency key can be used again.
             Charge::Free => Settlement::Released,
             Charge::Unknown => Settlement::Unknown,
         };
@@ -160,7 +155,6 @@ impl BeforeSend for Hold {
             if binding.is_mismatch() {
                 return Err(Abort::OtherAccount);
             }
-            // A retry after a 401 or 429 is recorded already.
             if self.progress.phase() == Phase::Sent {
                 return Ok(());
             }
@@ -263,7 +257,6 @@ fn hold_error(refused: ReserveError, price: Usd) -> HoldError {
             ))
             .into(),
         ReserveError::Unavailable(error) => {
-            // The ledger logs the cause itself, once.
             debug!(%error, "purchase refused by ledger");
             Problem::new(&LEDGER_UNAVAILABLE).retry_after(Duration::from_secs(5)).into()
         }

@@ -26,7 +26,6 @@ use crate::sync::lock;
 
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// The memory for replies that are being replayed, in KiB.
 const MAX_REPLAY_KIB: u32 = 64 * 1_024;
 /// A smaller reply needs no permit: a connection buffers more than that.
 const SMALL_REPLY: usize = 16 * 1_024;
@@ -59,8 +58,7 @@ impl RunningPurchases {
         RunningGuard { running: self.clone(), id: purchase.id, outcome: sender }
     }
 
-    /// Waits until a kept reply of this size may be read into memory. The permit is held until the
-    /// reply is sent, so slow clients cannot exhaust memory.
+    /// The permit is held until the reply is sent, so slow clients cannot exhaust memory.
     async fn reserve_memory(
         &self,
         purchase: &PurchaseRequest,
@@ -113,7 +111,6 @@ pub(super) async fn answer_duplicate(
     earlier: ExistingPurchase,
     give_up: Instant,
 ) -> Option<Outcome> {
-    // The earlier purchase may have been sent.
     purchase.progress.enter(Phase::AtRisk);
     match earlier.state {
         PurchaseState::Held | PurchaseState::Sent => {
@@ -182,7 +179,6 @@ async fn replay(
     })
 }
 
-/// A reply and the memory permit that it holds.
 struct ReplayedBody {
     body: Bytes,
     _permit: OwnedSemaphorePermit,

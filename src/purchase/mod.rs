@@ -1,6 +1,6 @@
 //! Turns a checked order into a receipt.
 //!
-//! [`Purchases::complete`] lists the steps of a purchase, and each file implements one of them.
+//! `Purchases::complete` lists the steps of a purchase, and each file implements one of them.
 
 mod budget;
 pub mod idempotency;
@@ -76,18 +76,15 @@ impl Purchases {
         waiters::run(&self.tasks, &self.context.drain_expired, &purchase, call).await
     }
 
-    /// Runs the steps of a purchase. The guarantees depend on their order.
-    ///
-    /// If it is dropped half-way (a panic, the end of the runtime), the hold settles itself by its
-    /// phase.
+    /// The guarantees depend on the order of these steps. If a purchase is dropped half-way, by a
+    /// panic or the end of the runtime, the hold settles itself by its phase.
     async fn complete(&self, purchase: &PurchaseRequest) -> Outcome {
         let PurchaseContext { running, binding, jobs, terms, .. } = &*self.context;
         let order = purchase.order.get();
         let give_up = clock::now() + terms.join_timeout;
         // Give the gateway a moment to report its account and balance.
         binding.wait_for_check().await;
-        // Hold: one ledger step finds duplicates, checks budgets and balance, and sets the price
-        // aside.
+        // Hold: one ledger step finds duplicates, checks budgets and balance, and holds the price.
         let (open, hold) = loop {
             // Registered first, so that a duplicate found in the ledger finds it running.
             let open = running.register(purchase);
@@ -104,7 +101,6 @@ impl Purchases {
                 }
             }
         };
-        // Check the account after the hold, because a duplicate is answered for any account.
         if let Err(refusal) = binding.ensure_same_account() {
             hold.settle(Charge::Free, None, None).await;
             return open.publish(Err(refusal));
@@ -131,7 +127,6 @@ impl Purchases {
 pub struct PurchaseRequest {
     pub id: PurchaseId,
     pub caller: Caller,
-    /// The caller's own budget, and when its credentials end.
     pub session: Session,
     pub order: Checked<Order>,
     pub dedupe_by: DedupeBy,
@@ -141,7 +136,6 @@ pub struct PurchaseRequest {
     pub progress: Progress,
 }
 
-/// How duplicates are recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DedupeBy {
     /// The caller's `Idempotency-Key`, unquoted.
@@ -184,7 +178,6 @@ pub enum Phase {
     Settled,
 }
 
-/// A purchase's phase, shared by clones.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(watch::Sender<Phase>);
 
@@ -206,11 +199,9 @@ impl Progress {
 #[derive(Clone, Copy, Debug)]
 pub struct PurchaseTerms {
     pub limits: Budgets,
-    /// How long a duplicate without a key joins a purchase whose reply did not arrive.
     pub dedupe_window: Duration,
     pub keep_chats: Duration,
     pub keep_videos: Duration,
-    /// How long a duplicate waits for the first purchase to end.
     pub join_timeout: Duration,
 }
 
@@ -231,7 +222,6 @@ pub struct Receipt {
     /// Zero for a refusal. A replay shows the original cost and is not charged again.
     pub cost: Usd,
     pub is_replay: bool,
-    /// To be called when the caller has received the whole body.
     pub delivery: Option<Delivery>,
     pub video: Option<VideoAccepted>,
 }
@@ -247,7 +237,6 @@ impl Receipt {
     }
 }
 
-/// Records in the ledger that a reply reached its caller.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     ledger: Store,

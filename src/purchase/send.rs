@@ -18,7 +18,6 @@ use crate::validate::{Order, OrderKind};
 pub(super) enum Charge {
     Free,
     Paid(Usd),
-    /// The whole price counts as spent.
     Unknown,
 }
 
@@ -44,8 +43,8 @@ impl Purchases {
         let request = GatewayRequest { before_send, caller, ..GatewayRequest::free(call) };
         let started = clock::now();
         let reply = self.gateway.clone().oneshot(request).await;
-        let elapsed_ms = clock::now().duration_since(started).as_millis();
-        log(&self.context.metrics, purchase, charge(order, &reply), elapsed_ms);
+        let millis = clock::now().duration_since(started).as_millis();
+        log(&self.context.metrics, purchase, charge(order, &reply), millis);
         if let Some(body) = reply.as_ref().err().and_then(Error::unparsable_reply) {
             self.context.ledger.keep_unparsable_reply(purchase.id, body.clone());
         }
@@ -72,12 +71,10 @@ impl Purchases {
     }
 }
 
-/// More than 10,000 times the most expensive video.
 const MAX_CREDIBLE: Usd = Usd::dollars(50_000);
 
-/// Decides what a purchase cost, and no other place does.
-///
-/// A success costs what the gateway states (2.5), else the list price. Guess: a refusal is free.
+/// The only place that decides what a purchase cost: what the gateway states (2.5), else the list
+/// price. Guess: a refusal is free.
 pub(super) fn charge(order: &Order, reply: &Result<GatewayReply, Error>) -> Charge {
     let reply = match reply {
         Ok(reply) if reply.status.is_success() => reply,
@@ -110,7 +107,7 @@ fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, elapsed_ms
             "charged price differs from price list");
     }
     if charge == Charge::Unknown {
-        warn!(service, model, %cost, %caller, outcome, elapsed_ms, "purchase outcome unknown; it may have been charged");
+        warn!(service, model, %cost, %caller, outcome, elapsed_ms, "purchase outcome unknown");
     } else {
         info!(service, model, %cost, %caller, outcome, elapsed_ms, "purchase");
     }

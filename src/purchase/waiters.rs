@@ -35,14 +35,12 @@ struct Waiter {
 }
 
 impl Waiter {
-    /// A caller whose credentials have ended does not count.
     fn counts(&self) -> bool {
         !self.gone.is_cancelled() && !self.session.has_ended()
     }
 }
 
 impl Waiters {
-    /// Adds a waiter until the guard is dropped or its credentials end.
     pub(super) fn add(&self, session: Session) -> WaiterGuard {
         let waiter = Arc::new(Waiter { session, ..Waiter::default() });
         lock(&self.0).push(Arc::clone(&waiter));
@@ -89,8 +87,7 @@ impl Drop for WaiterGuard {
     }
 }
 
-/// Runs `call`, which makes this purchase, as a task of `tasks`. Once `cut` is cancelled, it
-/// returns what is known so far.
+/// Runs `call` as a task. Once `cut` is cancelled, it returns what is known so far.
 pub(super) async fn run(
     tasks: &TaskTracker,
     cut: &CancellationToken,
@@ -106,7 +103,6 @@ pub(super) async fn run(
         () = cut.cancelled() => return cut_off(task, waiter, &purchase.progress).await,
     };
     match outcome(ended, &purchase.progress) {
-        // It was cancelled because its last waiter's credentials ended.
         Err(given_up) if given_up.kind() == &OVERLOADED && waiter.session_ended() => {
             Err(Problem::new(&INVALID_CREDENTIALS)
                 .detail("the credentials ended while the request was queued; nothing was sent"))
@@ -199,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_hang_up_does_not_stop_the_purchase_and_a_shutdown_waits_for_it() {
+    async fn purchase_survives_disconnect_and_shutdown_waits_for_it() {
         let finished = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&finished);
         let slow = async move {
@@ -217,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_an_unknown_outcome_once_money_may_have_been_spent() {
+    async fn panic_after_send_is_an_unknown_outcome() {
         for (phase, code) in [
             (Phase::Queued, "internal"),
             (Phase::AtRisk, "outcome_unknown"),

@@ -31,8 +31,7 @@ impl Redactor {
         Self { patterns: Arc::default(), metrics }
     }
 
-    /// Adds keys to look for. Old keys stay: the gateway may echo a replaced key, for example in
-    /// the status of an old job.
+    /// Old keys stay, because the gateway may echo them, for example in the status of an old job.
     pub fn add_keys(&self, keys: &[Key]) {
         self.patterns.rcu(|known| known.with(keys));
     }
@@ -58,8 +57,7 @@ impl Redactor {
 
 /// A shorter secret could occur in any text by chance.
 const MIN_SECRET: usize = 12;
-/// The deepest nesting of escapes: `_` as `&#95;`, its `&` as `\u0026`, and all of it quoted in
-/// JSON.
+/// The deepest nesting of escapes: `_` as `&#95;`, its `&` as `\u0026`, and that quoted in JSON.
 const MAX_DEPTH: usize = 3;
 /// The number of bytes of `\uXXXX` that can precede its last one.
 const WITHIN_ESCAPE: usize = 5;
@@ -105,8 +103,7 @@ impl KeyPatterns {
     }
 }
 
-/// Returns the start of the JSON escape that contains `start`, else `start`. Half an escape is not
-/// valid JSON.
+/// Returns the start of the JSON escape that contains `start`, else `start`.
 fn unit_start(text: &[u8], start: usize) -> usize {
     let earliest = start.saturating_sub(WITHIN_ESCAPE);
     let escape = (earliest..start).find(|at| {
@@ -203,7 +200,6 @@ fn may_be_in_key(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_-+/\\%&#;".contains(&byte)
 }
 
-/// Decodes the escape that `text` starts with, and returns its length.
 fn escape(text: &[u8]) -> Option<(u8, usize)> {
     match text {
         [b'\\', b'u' | b'U', b'0', b'0', high, low, ..] => Some((hex(*high, *low)?, 6)),

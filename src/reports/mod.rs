@@ -28,8 +28,9 @@ pub struct Reports {
 pub fn ensure_admin(role: Role) -> Result<(), Problem> {
     match role {
         Role::Admin => Ok(()),
-        Role::Member => Err(Problem::new(&FORBIDDEN)
-            .detail("only callers with the role admin see this; an address has none")),
+        Role::Member => {
+            Err(Problem::new(&FORBIDDEN).detail("only callers with the admin role may see this"))
+        }
     }
 }
 

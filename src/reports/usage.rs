@@ -118,8 +118,7 @@ impl Reports {
     pub async fn usage(&self, caller: &Caller, days: UsageDays) -> Result<Response, Problem> {
         if !self.identifies_callers {
             return Err(Problem::new(&FORBIDDEN).detail(
-                "callers are told apart by address here, and an address is no identity: what it \
-                 spent is not shown",
+                "in open mode usage is not shown, because an IP address does not identify a user",
             ));
         }
         let since = beginning(days);

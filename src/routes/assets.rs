@@ -38,6 +38,10 @@ const SHARED_FILES: &[(&str, &str)] = &[
     ("/bff/widgets/purchases.js", "core/purchases.js"),
     ("/bff/widgets/dom.js", "core/dom.js"),
     ("/bff/widgets/format.js", "core/format.js"),
+    ("/bff/widgets/markdown.js", "core/markdown.js"),
+    ("/bff/widgets/inline.js", "core/inline.js"),
+    ("/bff/widgets/math.js", "core/math.js"),
+    ("/bff/widgets/highlight.js", "core/highlight.js"),
 ];
 
 /// The page's icon, in the set of its files.

@@ -16,6 +16,9 @@ pub struct CatalogFacts {
     pub presets: Vec<Preset>,
     pub replay: Replay,
     pub limits: CatalogLimits,
+    /// `page.contact`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contact: Option<String>,
     /// `page.default_model`.
     #[serde(skip)]
     pub default_model: Option<String>,
@@ -178,6 +181,7 @@ mod tests {
             },
             sandbox_faults: vec![FaultWord { word: "sandbox:slow", does: "answers late" }],
             replay: Replay { chat_seconds: 60, video_seconds: 90, ledger: "a memory".to_owned() },
+            contact: Some("Ann, room 5".to_owned()),
             default_model: None,
             presets: vec![Preset {
                 name: "Translate".to_owned(),
@@ -195,6 +199,7 @@ mod tests {
         assert_eq!(list["sandbox_faults"][0]["word"], "sandbox:slow");
         assert_eq!(list["defaults"]["chat_model"], "eta-5-mini");
         assert_eq!(list["presets"][0]["system"], "Translate into English.");
+        assert_eq!(list["contact"], "Ann, room 5");
         assert_eq!(list["replay"]["chat_seconds"], 60);
         assert_eq!(list["replay"]["video_seconds"], 90);
         assert_eq!(list["replay"]["ledger"], "a memory");

@@ -18,7 +18,7 @@ use crate::response::{self, HandlerResult, Response};
 pub enum Page {
     /// The files with fixed paths; all others are in [`assets`].
     BuiltIn(HashMap<&'static str, StaticFile>),
-    Site(Site),
+    Site(Box<Site>),
 }
 
 impl Page {

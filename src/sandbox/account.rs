@@ -102,7 +102,6 @@ impl SandboxAccount {
             Sale::Video => &mut state.video,
         };
         spent.count += 1;
-        // No overflow: the sum never exceeds the initial balance.
         spent.micros += price.as_micros();
         Ok(SandboxCharge { nth: spent.count, left })
     }
@@ -127,7 +126,6 @@ impl Sandbox {
         self.0.account.state().active().map(|key| key.secret.clone()).collect()
     }
 
-    /// Adds a key, or returns `None` if five are active already (3.1).
     pub fn add_key(&self) -> Option<String> {
         let (mut state, seed) = (self.0.account.state(), &self.0.seed);
         if state.active().count() >= MAX_KEYS {
@@ -139,7 +137,6 @@ impl Sandbox {
         Some(secret)
     }
 
-    /// Revokes a key (3.1). Returns whether it was active.
     pub fn revoke(&self, key: &str) -> bool {
         let mut state = self.0.account.state();
         let active = state.keys.iter_mut().find(|it| it.secret == key && it.revoked.is_none());
@@ -226,7 +223,6 @@ fn derived_key(seed: &Seed, nth: usize) -> String {
     format!("{KEY_PREFIX}sandbox_{}", seed.hex("key", &nth.to_string(), 32))
 }
 
-/// The times of the requests of the last `length`, at most `limit` of them.
 struct SlidingWindow {
     limit: usize,
     length: Duration,
@@ -272,7 +268,6 @@ impl Seed {
 
     fn hash(&self, purpose: &str, text: &str) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        // The length separates purpose and text.
         hasher.update(&(purpose.len() as u64).to_le_bytes());
         hasher.update(purpose.as_bytes());
         hasher.update(text.as_bytes());
@@ -299,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_none_lets_nobody_in() {
+    fn limit_of_zero_admits_no_request() {
         let mut window = SlidingWindow::new((0, Duration::from_secs(5)));
         assert_eq!(window.admit(clock::now()), Err(Duration::from_secs(5)));
     }

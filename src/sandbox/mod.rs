@@ -49,14 +49,11 @@ pub struct SandboxSettings {
     pub balance: Usd,
     /// How long a video job takes; some models take a little more or less.
     pub job_time: Duration,
-    /// The account's rate limit: this many requests per period.
     pub window: (u32, Duration),
     /// At most five (3.1), each starting with `svc_sk_`. If empty, one is derived from the seed.
     pub keys: Vec<String>,
     pub reply_delay: Duration,
-    /// The delay of `sandbox:slow`.
     pub slow: Duration,
-    /// The delay of `sandbox:hang`.
     pub hang: Duration,
     /// How long a connection may be idle, or a request body take to arrive.
     pub idle: Duration,
@@ -79,7 +76,6 @@ impl Default for SandboxSettings {
     }
 }
 
-/// Omits the keys, because one of them may be real.
 impl fmt::Debug for SandboxSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SandboxSettings").field("seed", &self.seed).finish_non_exhaustive()
@@ -132,7 +128,6 @@ impl Sandbox {
         connections.shutdown().await;
     }
 
-    /// Returns the number of complete requests, including refused ones and without clips.
     pub fn requests(&self) -> u64 {
         self.0.requests.load(Ordering::Relaxed)
     }
@@ -146,7 +141,6 @@ struct Dropped;
 
 async fn serve_connection(gateway: Arc<FakeGateway>, stream: TcpStream) {
     let Ok(local) = stream.local_addr() else { return };
-    // If it fails, replies are some milliseconds slower.
     let _ = stream.set_nodelay(true);
     let idle = gateway.settings.idle;
     let service = service_fn(move |request| {
@@ -263,7 +257,6 @@ fn is_json(headers: &HeaderMap) -> bool {
         .is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
 }
 
-/// Returns the origin that the caller used, for links to clips.
 fn origin(headers: &HeaderMap, local: SocketAddr) -> String {
     let host = headers.get(HOST).and_then(|value| Authority::try_from(value.as_bytes()).ok());
     host.map_or_else(|| format!("http://{local}"), |host| format!("http://{host}"))

@@ -79,8 +79,8 @@ fn refuse_with(status: StatusCode, message: &str, name: HeaderName, value: &str)
     stop
 }
 
-/// Every word that changes the sandbox's fault, and what it does: for `docs/guide/getting-started.md`
-/// and the page. A word counts in a video's prompt and in a chat's last user message.
+/// The words in a prompt that cause a fault, and what each does. Of a chat, only the last user
+/// message counts.
 #[rustfmt::skip]
 pub const SANDBOX_FAULTS: &[(&str, &str)] = &[
     ("sandbox:slow",    "charges, and answers late"),
@@ -103,7 +103,6 @@ const HTML_502: &str = "<html>\r\n<head><title>502 Bad Gateway</title></head>\r\
 const GARBLED: &str =
     "{\"id\":\"9f2c\",\"message\":{\"role\":\"assistant\",\"content\":\"It was a br";
 
-/// One of [`SANDBOX_FAULTS`], or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SandboxFault(pub(super) &'static str);
 
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_word_that_is_one_decides() {
+    fn first_fault_word_wins() {
         assert_eq!(
             SandboxFault::of("sandbox: sandbox:nap sandbox:drop sandbox:slow"),
             SandboxFault("sandbox:drop")

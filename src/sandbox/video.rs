@@ -25,7 +25,6 @@ use crate::contract::catalog::{
 use crate::contract::video::{ASPECT_RATIOS, DEFAULT_ASPECT_RATIO, MAX_PROMPT};
 use crate::sync::lock;
 
-/// How long a model's job takes, in percent of the setting.
 const PACE: &[(&str, u32)] = &[
     ("video-c-2", 60),
     ("video-c-3-fast", 70),
@@ -34,9 +33,7 @@ const PACE: &[(&str, u32)] = &[
     ("video-d-3.1", 120),
     ("video-e-gen4.5", 130),
 ];
-/// The share of its time that a job is queued, in percent.
 const QUEUED: u128 = 15;
-/// When a failing job fails, in percent of its time.
 const FAILS_AT: u128 = 60;
 
 pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
@@ -63,14 +60,14 @@ pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     fault.delay(&gateway.settings).await?;
     let cost = model.price.short();
     let latency = u64::try_from(clock::now().duration_since(arrived).as_millis());
-    Ok(fault.finish(&json!({
-        "message": format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
-        "request_id": request_id,
-        "model": model.id,
-        "cost": { "this_request": cost, "per_video": cost },
-        "balance": receipt.left.short(),
-        "metadata": { "latency_ms": latency.unwrap_or(u64::MAX) },
-    })))
+    Ok(fault.finish(&Accepted {
+        message: format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
+        request_id,
+        model: &model.id,
+        cost: json!({ "this_request": cost, "per_video": cost }),
+        balance: receipt.left.short(),
+        metadata: json!({ "latency_ms": latency.unwrap_or(u64::MAX) }),
+    }))
 }
 
 pub(super) fn status(gateway: &FakeGateway, query: &str, origin: &str) -> SandboxResult {
@@ -105,6 +102,16 @@ struct Order {
     duration: Option<u32>,
     aspect_ratio: Option<String>,
     image_url: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Accepted<'a, T> {
+    request_id: String,
+    model: &'a str,
+    message: String,
+    cost: T,
+    balance: String,
+    metadata: T,
 }
 
 /// All fields are guesses (2.5).
@@ -213,7 +220,6 @@ pub(super) fn clip(path: &str, headers: &HeaderMap) -> SandboxResult {
     if let Some(Ok(range)) = shown.map(HeaderValue::try_from) {
         headers.insert(CONTENT_RANGE, range);
     }
-    // Any web page may play and read a clip.
     for (name, value) in [
         (ACCEPT_RANGES, "bytes"),
         (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),

@@ -103,8 +103,8 @@ pub(super) fn checked_sum(spent: Usd, amount: Usd) -> Option<Usd> {
 }
 
 /// Returns the state after a settlement, or `None` if nothing changes.
-pub(super) fn next_state(state: PurchaseState, ending: &Settlement) -> Option<PurchaseState> {
-    let end = match ending {
+pub(super) fn next_state(state: PurchaseState, settlement: &Settlement) -> Option<PurchaseState> {
+    let end = match settlement {
         Settlement::Charged { .. } => PurchaseState::Charged,
         Settlement::Released => PurchaseState::Released,
         Settlement::Unknown => PurchaseState::Unknown,
@@ -116,8 +116,8 @@ pub(super) fn next_state(state: PurchaseState, ending: &Settlement) -> Option<Pu
     }
 }
 
-pub(super) fn amount_spent(price: Usd, ending: &Settlement) -> Usd {
-    match ending {
+pub(super) fn amount_spent(price: Usd, settlement: &Settlement) -> Usd {
+    match settlement {
         Settlement::Charged { cost, .. } => *cost,
         Settlement::Released => Usd::ZERO,
         Settlement::Unknown => price,
@@ -180,9 +180,14 @@ impl Credit {
     }
 
     /// Records a balance that was requested at `mark`, unless a newer one is known.
-    pub(super) fn record_balance(&mut self, mark: CreditWatermark, balance: Usd, as_of: Duration) {
-        if self.known.is_none_or(|known| known.since <= mark) {
-            self.known = Some(KnownBalance { balance, since: mark, as_of });
+    pub(super) fn record_balance(
+        &mut self,
+        watermark: CreditWatermark,
+        balance: Usd,
+        as_of: Duration,
+    ) {
+        if self.known.is_none_or(|known| known.since <= watermark) {
+            self.known = Some(KnownBalance { balance, since: watermark, as_of });
         }
     }
 }

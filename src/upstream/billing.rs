@@ -9,7 +9,6 @@ use crate::store::AccountLimit;
 const MAX_ID_LENGTH: usize = 256;
 const MAX_KEYS: usize = 1_000;
 
-/// The body of `GET /api/api-keys`. Unknown fields are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct ApiKeysResponse {
     /// Every key of the account, revoked ones included.
@@ -18,7 +17,6 @@ pub struct ApiKeysResponse {
 }
 
 impl ApiKeysResponse {
-    /// Returns the ids of the keys that have one.
     pub fn key_ids(&self) -> Vec<String> {
         let ids = self.keys.iter().filter_map(|key| key.id.clone());
         ids.filter(|id| !id.is_empty() && id.len() <= MAX_ID_LENGTH).take(MAX_KEYS).collect()
@@ -48,7 +46,6 @@ pub struct GatewayBilling {
     pub usage: GatewayUsage,
 }
 
-/// What was spent, by kind. Videos have no counter and show in the total only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GatewayUsage {

@@ -35,7 +35,6 @@ const MAX_AUTHORIZE: Duration = Duration::from_millis(500);
 const MAX_POOLED_BODY: usize = 16 * 1_024;
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// One core's connections to the gateway. Clones share them.
 #[derive(Clone)]
 pub struct Client(Arc<Shared>);
 
@@ -108,7 +107,6 @@ impl Shared {
             GatewayCall::Chat(_) | GatewayCall::VideoStatus { .. } | GatewayCall::Billing => {
                 self.pool.take(&attempt.request.caller)
             }
-            // Too expensive for a connection that the gateway may be closing.
             GatewayCall::Video(_) | GatewayCall::Passthrough { .. } => None,
         };
         if let Some(connection) = pooled {
@@ -207,7 +205,6 @@ async fn collect(mut body: Incoming) -> hyper::Result<Bytes> {
     while first.len().max(all.len()) <= MAX_REPLY {
         let Some(frame) = body.frame().await.transpose()? else { break };
         let Ok(data) = frame.into_data() else { continue };
-        // Most bodies arrive in one frame, which is not copied.
         if first.is_empty() {
             first = data;
             continue;

@@ -28,7 +28,6 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Fails if the URL has no valid host, or if the system has no trust anchors.
     pub(super) fn new(base: &Url, patience: Duration) -> io::Result<Self> {
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
         let host = base.host_str().ok_or_else(|| invalid("gateway.base_url has no host"))?;

@@ -37,7 +37,6 @@ pub(super) struct Connection {
 pub(super) enum SendFailure {
     /// No byte was written. Holds the request if hyper returned it.
     Unsent(Option<Box<Request<Full<Bytes>>>>),
-    /// Part of it may have been written.
     Sent(Error),
 }
 
@@ -65,7 +64,6 @@ impl Connection {
             .handshake::<_, Full<Bytes>>(TokioIo::new(io))
             .await
             .map_err(io::Error::other)?;
-        // Errors reach the caller of `send`.
         tokio::spawn(async move { connection.await.ok() });
         Ok(Self { sender, progress })
     }
@@ -115,7 +113,6 @@ enum Phase {
     /// Part of it may have been written.
     Writing,
     Sent,
-    /// A reply started before the whole request was written.
     Early,
 }
 
@@ -150,7 +147,6 @@ impl Progress {
             Phase::Writing => {
                 self.enter(Phase::Early);
                 if self.is_used.load(Ordering::Relaxed) {
-                    // This may be a second reply to an earlier request.
                     return Err(io::Error::other(
                         "a reply started before its request was complete",
                     ));

@@ -23,10 +23,8 @@ pub enum Error {
     Lost(#[source] hyper::Error),
     #[error("no reply within {0:?}")]
     Timeout(Duration),
-    /// A redirect, a 5xx, or a status outside the contract.
     #[error("the gateway returned {0}")]
     Status(StatusCode),
-    /// The reply has a content encoding, although the request allowed none.
     #[error("the reply has a content encoding")]
     Encoded,
     #[error("the reply is too large")]
@@ -50,13 +48,11 @@ pub enum Error {
     Aborted(Abort),
 }
 
-/// `Retry-After` of a 429 that has none: the rate limit's period as reported (2.3).
 const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(60);
 const UNSENT_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 impl Error {
-    /// Returns whether the request was charged, whether any byte may have been sent, and the
-    /// problem and `Retry-After` for a caller that was not charged.
+    /// Returns (charged, any byte may have been sent, problem if not charged, its `Retry-After`).
     #[rustfmt::skip]
     fn meaning(&self) -> (Charged, bool, &'static Kind, Option<Duration>) {
         use Charged::{No, Unknown};
@@ -129,7 +125,6 @@ impl UnparsableReply {
         Self(body.slice(..body.len().min(MAX_KEPT)))
     }
 
-    /// Keeps the start of a body that is too large.
     pub(super) fn truncated(beginning: &Bytes) -> Self {
         Self(beginning.slice(..beginning.len().saturating_sub(KEY_MARGIN).min(MAX_KEPT)))
     }

@@ -36,7 +36,6 @@ async fn send(
 #[derive(Clone, Debug)]
 pub struct FetchedDocument {
     pub body: Bytes,
-    /// How long the server allows it to be cached, if it says so.
     pub max_age: Option<Duration>,
 }
 
@@ -102,7 +101,6 @@ fn max_age(headers: &HeaderMap) -> Option<Duration> {
 
 const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
 const PASSED_HEADERS: &[HeaderName] = &[CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED];
-/// File extensions. The first is the default.
 const EXTENSIONS: &[(&str, &str)] = &[
     ("video/mp4", "mp4"),
     ("video/webm", "webm"),

@@ -28,13 +28,10 @@ where
     }
 }
 
-/// One core's access to the gateway.
 #[derive(Clone)]
 pub struct Gateway<T> {
-    /// Shared by all cores, like `rate_limit`.
     pub key_ring: Arc<Mutex<KeyRing>>,
     pub rate_limit: Arc<RateLimit>,
-    /// How long a request waits for slots in total, unless it is patient.
     pub max_wait: Duration,
     pub client: T,
 }

@@ -44,7 +44,6 @@ pub struct GatewayRequest {
 }
 
 impl GatewayRequest {
-    /// A free request by tollgate itself.
     pub fn free(call: GatewayCall) -> Self {
         Self { call, before_send: None, caller: "".into(), preferred_key: None, is_patient: false }
     }
@@ -60,21 +59,16 @@ pub trait BeforeSend: Send + Sync {
     /// Called for each attempt, so again after a 401 or 429.
     fn authorize(&self) -> BoxFuture<'_, Result<(), Abort>>;
 
-    /// Resolves when the request is no longer wanted.
     fn cancelled(&self) -> BoxFuture<'_, ()>;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abort {
-    /// No caller that may buy it waits any more.
     Cancelled,
-    /// The ledger could not record it as sent.
     Unrecorded,
-    /// The gateway's account is not the ledger's.
     OtherAccount,
 }
 
-/// The gateway's endpoints (contract 4) as tollgate uses them.
 #[derive(Clone, Debug)]
 pub enum GatewayCall {
     Chat(Bytes),
@@ -107,8 +101,6 @@ impl GatewayCall {
 #[derive(Clone)]
 pub struct Attempt {
     pub request: GatewayRequest,
-    /// The key's index in the ring.
     pub key: usize,
-    /// When the request was made, with any key.
     pub since: Instant,
 }

@@ -15,7 +15,6 @@ use crate::sync::lock;
 
 /// Short, because a purchase that meets a closing connection looks as if it had been charged.
 const MAX_IDLE: Duration = Duration::from_secs(3);
-/// How long no connection is kept after one failed during a request.
 const REST: Duration = Duration::from_secs(60);
 const MAX_KEPT: usize = 64;
 
@@ -40,7 +39,6 @@ struct Idle {
 }
 
 impl Pool {
-    /// Takes the caller's most recently used connection that is still open.
     pub(super) fn take(&self, caller: &str) -> Option<Connection> {
         let mut state = lock(&self.state);
         state.expire(clock::now());
@@ -53,7 +51,6 @@ impl Pool {
         }
     }
 
-    /// Keeps a connection whose last reply was read to its end.
     pub(super) fn put(&self, caller: &Arc<str>, connection: Connection) {
         if !connection.is_reusable() {
             return;

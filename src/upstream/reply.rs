@@ -36,7 +36,7 @@ impl GatewayReply {
         if !status.is_success() {
             return Ok(Self { status, is_json, body, key, video: None });
         }
-        let (matches_contract, video) = match call {
+        let (is_as_promised, video) = match call {
             GatewayCall::Chat(_) | GatewayCall::VideoStatus { .. } | GatewayCall::Billing => {
                 (is_object(&body), None)
             }
@@ -47,7 +47,7 @@ impl GatewayReply {
                 (video.is_some(), video)
             }
         };
-        if !(is_json && matches_contract) {
+        if !(is_json && is_as_promised) {
             return Err(Error::Unparsable(status, UnparsableReply::from_body(&body)));
         }
         Ok(Self { status, is_json, body, key, video })
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn success_that_breaks_the_contract_is_unreadable() {
+    fn success_that_breaks_the_contract_is_unparsable() {
         let chat = || GatewayCall::Chat(Bytes::new());
         let video = || GatewayCall::Video(Bytes::new());
         let other = || GatewayCall::Passthrough {

@@ -5,7 +5,7 @@ import { price } from '../core/format.js';
 import { canSpend, whenCanSpend } from '../core/site.js';
 import { choice, conversations, whenChangedElsewhere } from '../core/store.js';
 
-/** What the chat says, in all of its modules. */
+/** The strings of the chat, for all of its modules. */
 export const TEXT = {
   // The composer
   send: (cost) => `Send · ${cost}`,

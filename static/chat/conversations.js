@@ -109,7 +109,7 @@ function followKeys(event) {
   act();
 }
 
-/** What the search found in the messages, with some words around it. */
+/** The search's match in the messages, with some words around it. */
 function snippet({ title, turns }) {
   const wanted = byId('search').value.trim().toLowerCase();
   if (!wanted || title?.toLowerCase().includes(wanted)) return '';

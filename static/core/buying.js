@@ -18,7 +18,7 @@ const purchases = new Purchases({
   store: shelf, transport: shop, locks: navigator.locks, ended: (record) => keepers.get(record.kind)?.keep(record),
 });
 
-/** What the server remembers: the catalog's `replay`. */
+/** Takes in for how long the server keeps keys: the catalog's `replay`. */
 export const serverRemembers = (replay) => purchases.remember(replay);
 
 /** Whether asking again with the same key can only bring the first purchase's answer. */
@@ -82,7 +82,7 @@ async function alone(record, work) {
   release ??= await purchases.hold(record.key);
   try {
     Object.assign(record, isNew ? null : await shelf.one(record.key));
-    // What another tab has just tried is not tried again by this one.
+    // Another tab has just tried it; this one does not try again.
     if (isNew || (isOpen(record) && !(waited && record.state === 'unknown'))) return await work();
     await keepers.get(record.kind)?.keep(record);
     return record;
@@ -98,7 +98,7 @@ let asked = 0;
 async function askAgain() {
   if (document.visibilityState !== 'visible' || navigator.onLine === false || Date.now() - asked < PAUSE) return;
   for (const record of await open()) {
-    // What the server itself does not know, it will not know sooner for being asked.
+    // The server itself does not know the outcome yet; asking sooner does not help.
     if (record.state !== 'unknown' || record.problem?.code === 'outcome_unknown' || !purchases.isWanted(record)) continue;
     asked = Date.now();
     void settle(record);

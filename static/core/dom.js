@@ -82,9 +82,16 @@ export function say(id, text) {
   if (byId(id).textContent !== text) byId(id).textContent = text;
 }
 
+let tell = (text) => { byId('status').textContent = text; };
+
+/** Announces by `how(text)` from now on, instead of the page's status region. */
+export function announceBy(how) {
+  tell = how;
+}
+
 /** Says it once to a screen reader: sent, waiting, received with its cost. */
 export function announce(text) {
-  byId('status').textContent = text;
+  tell(text);
 }
 
 /** Takes the answer back that was read out: its conversation is out of sight. */

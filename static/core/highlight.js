@@ -41,7 +41,7 @@ function kind(comment, strings, words, flags = '') {
   return new RegExp(parts.join('|'), `g${flags}`);
 }
 
-/** What of `text` is what: `[{kind, start, end}]`, in order; empty for a language not known here. */
+/** The tokens of `text`, in order: `[{kind, start, end}]`; empty for an unknown language. */
 export function tokens(text, language) {
   const reads = KIND_OF.get(language.toLowerCase());
   if (!reads || text.length > LONGEST) return [];

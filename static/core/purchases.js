@@ -94,7 +94,7 @@ export class Purchases {
     try {
       if (!sentBefore) {
         record.ledger = this.#memory?.ledger ?? null;
-        // What this browser could forget in the middle is not begun.
+        // A purchase that this browser could forget is not started.
         if (!(await this.#move(record, 'intent'))) throw UNKEPT;
       } else if (!ledger && !atRisk) {
         throw FORGOTTEN;
@@ -164,7 +164,7 @@ export class Purchases {
 /** The purchases that are held in this document, if the browser has no locks. */
 const heldHere = new Map();
 
-/** What of an error outlives a reload. What is no refusal may be anything, so its outcome is unknown. */
+/** The parts of an error that survive a reload. An error that is not a refusal has an unknown outcome. */
 function lasting({ code, status, title, detail, charged = 'unknown', errors, retryAfter, requestId, message }) {
   return {
     code: typeof code === 'string' ? code : 'connection_lost',

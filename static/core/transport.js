@@ -25,8 +25,8 @@ const AFTER_LOOKUP = ['gateway_unreachable', 'gateway_key_rejected', 'gateway_bu
 const SAFE_SHARE = 0.9;
 /** How many ended purchases a client remembers. */
 const MAX_ENDED = 1000;
-const FORGOTTEN = 'The answer was lost, and the service no longer knows this purchase. Sent again, it may be bought a second time';
-const STRANGER = 'Somebody else is signed in now. Its answer is only for who bought it';
+const FORGOTTEN = 'The answer was lost, and the service may have forgotten this purchase. If you send it again, you may pay twice';
+const STRANGER = 'Someone else is signed in now. Only the person who paid gets the answer';
 
 /** A refusal, or a call whose outcome is not known. */
 export class TollgateError extends Error {
@@ -95,7 +95,7 @@ export const callerName = ({ kind, name }) => `${kind} ${name ?? ''}`;
 const JSON_BODY = { 'content-type': 'application/json' };
 const named = (ids) => ids.map((id) => `request_id=${encodeURIComponent(id)}`).join('&');
 
-/** What was sent with each key. Of the purchases that have ended, only the last `MAX_ENDED` are remembered. */
+/** The caller and ledger of each sent key. Of ended purchases, only the last `MAX_ENDED` are kept. */
 class SentKeys {
   #open = new Map();
   #ended = new Map();
@@ -292,7 +292,7 @@ async function signed({ token }, headers, { signal }) {
 }
 
 const lost = ({ method = 'GET' }) => new TollgateError({
-  code: 'connection_lost', charged: method === 'POST' ? 'unknown' : 'no', detail: 'The connection was lost before an answer came',
+  code: 'connection_lost', charged: method === 'POST' ? 'unknown' : 'no', detail: 'The connection was lost before the answer arrived',
 });
 
 /** The body of a success, as `take` reads it; a refusal is thrown. */
@@ -351,7 +351,7 @@ async function pause(seconds, signal) {
   }
 }
 
-/** What comes of `work`, or the abort. */
+/** The result of `work`, or the abort. */
 async function unlessStopped(work, signal) {
   if (!signal) return work;
   let stop;

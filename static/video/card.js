@@ -1,4 +1,4 @@
-/** Shows one video as a card: first its progress, then the clip and its file. */
+/** Shows one video as a tile: first its progress, then the clip in its true shape, which plays while it is pointed at. */
 
 import { button, element, twice } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
@@ -6,51 +6,50 @@ import { remove, standing, usualTime, watchJob } from './jobs.js';
 import { fileName, reason } from './status.js';
 import { TEXT } from './strings.js';
 
-/** Beyond this, a status body is cut: it is shown for people. */
-const LONGEST_BODY = 20_000;
-
 /**
- * A card for this job, which is drawn anew by `draw(job)` and goes on counting by `tick()`.
+ * A tile for this job, which is drawn again by `draw(job)` and goes on counting by `tick()`.
  * @param {object} job
- * @param {{mediaOrigins: string[], isSandbox: boolean, reuse: (payload: object) => void}} options
+ * @param {object} options mediaOrigins: where clips may be played from; isSandbox; promised(model): the time that the price list
+ *   names, in milliseconds, or 0; reuse(payload): fills the form in; open(id): shows it large
  */
-export function card(job, { mediaOrigins, isSandbox, reuse }) {
+export function card(job, { mediaOrigins, isSandbox, promised, reuse, open }) {
+  const { payload, costMicros, at } = job;
+  const prompt = payload.prompt || TEXT.noPrompt;
   const parts = {
     chip: element('span', { class: 'chip' }), time: element('span', { class: 'elapsed' }), took: element('span'),
     expected: element('p', { class: 'hint' }), frame: element('div', { class: 'frame' }), said: element('div', { class: 'said' }),
-    actions: element('div', { class: 'actions' }), details: element('details', {}, element('summary', { text: TEXT.details })),
+    actions: element('div', { class: 'actions' }),
+    pick: element('input', { type: 'checkbox', class: 'pick', 'aria-label': TEXT.pick(start(prompt, 60)) }),
   };
-  const { payload, costMicros, at } = job;
-  const prompt = payload.prompt || TEXT.noPrompt;
-  const item = element('li', {}, element('article', { class: 'card job', 'aria-label': TEXT.videoBy(payload.model, start(prompt, 60)) },
-    parts.frame,
+  const item = element('li', { 'data-id': job.id }, element('article', { class: 'card job', 'aria-label': TEXT.videoBy(payload.model, start(prompt, 60)) },
+    parts.frame, parts.pick,
     element('div', { class: 'about' },
-      element('p', { class: 'state' }, parts.chip, ' ', parts.took),
-      element('p', { class: payload.prompt ? 'plain clamp' : 'hint', text: prompt }),
-      element('p', { class: 'hint' }, `${payload.model} · ${payload.duration ? `${payload.duration} s · ` : ''}${price(costMicros)} · `, day(at)),
-      parts.said, parts.actions, parts.details)));
+      element('p', { class: 'state' }, parts.chip, ' ', parts.took, ' ', day(at)),
+      element('p', { class: payload.prompt ? 'plain clamp' : 'hint', dir: 'auto', title: payload.prompt, text: prompt }),
+      element('p', { class: 'hint' }, `${payload.model} · ${payload.duration ? `${payload.duration} s · ` : ''}${price(costMicros)}`),
+      parts.said, parts.actions)));
+  if (payload.aspect_ratio === '9:16') parts.frame.classList.add('portrait');
   let current = job, media = null, bar = null, offered = null;
 
   function draw(latest) {
     current = latest;
-    const said = standing(current);
-    said.playable = said.address && mediaOrigins.includes(new URL(said.address).origin);
+    const said = playableOf(current, mediaOrigins);
     item.firstChild.dataset.phase = said.phase;
     parts.chip.textContent = TEXT.states[said.phase];
+    parts.pick.disabled = said.phase === 'open';
     drawFrame(said);
     parts.said.replaceChildren(...words(current, said, isSandbox));
     drawActions(said);
-    drawDetails(said);
     tick();
   }
 
-  /** The frame is made anew only when it is to show something else: a clip may be playing in it. */
+  /** The frame is rebuilt only when it shows something else: a clip may be playing in it. */
   function drawFrame({ phase, address, percent, playable }) {
     const isClip = phase === 'finished' && playable;
     const wanted = phase === 'finished' ? `${playable} ${address}` : phase;
     if (phase === 'open') bar ??= element('progress', { max: 100 });
     if (wanted !== media) {
-      if (isClip) parts.frame.replaceChildren(clip(current, address));
+      if (isClip) parts.frame.replaceChildren(clip(current, parts.frame), element('button', { type: 'button', class: 'enlarge', 'aria-label': TEXT.enlarge(start(prompt, 60)), click: () => open(current.id) }));
       else parts.frame.replaceChildren(...(phase === 'open' ? [element('div', { class: 'waiting' }, parts.time, bar, parts.expected)] : []));
       parts.frame.hidden = phase !== 'open' && !isClip;
       media = wanted;
@@ -67,9 +66,10 @@ export function card(job, { mediaOrigins, isSandbox, reuse }) {
       ['left', 'gone'].includes(phase) && !current.id.startsWith('unnamed-') && button(TEXT.watchAgain, () => watchJob(current.id, true), 'quiet small'),
       payload.prompt && button(TEXT.useAgain, () => reuse(payload), 'quiet small'),
       phase === 'open' && titled(button(TEXT.hide, () => watchJob(current.id, false), 'quiet small'), TEXT.hideHint(price(costMicros))),
+      button(TEXT.details, () => open(current.id), 'quiet small'),
       phase !== 'open' && twice(TEXT.remove, TEXT.removeSure, () => remove(current.id), { kind: 'quiet small' }),
     ].filter(Boolean);
-    // A button that somebody is on, or has pressed once of twice, is not taken from under them.
+    // A button that has the focus, or was pressed once of twice, stays.
     const kinds = `${phase} ${playable} ${address}`;
     if (kinds === offered) return;
     offered = kinds;
@@ -78,25 +78,7 @@ export function card(job, { mediaOrigins, isSandbox, reuse }) {
     if (hadFocus) wanted[0].focus();
   }
 
-  function drawDetails({ address }) {
-    const facts = [
-      [TEXT.facts.ordered, new Date(at).toLocaleString()],
-      current.took > 0 && [TEXT.facts.took, clock(current.took)],
-      payload.aspect_ratio && [TEXT.facts.shape, payload.aspect_ratio],
-      payload.image_url && [TEXT.facts.startedFrom, payload.image_url],
-      [TEXT.facts.request, current.id],
-    ].filter(Boolean);
-    parts.details.replaceChildren(...[
-      parts.details.firstChild,
-      payload.prompt && element('p', { class: 'plain whole', text: payload.prompt }),
-      element('dl', {}, ...facts.flatMap(([name, value]) => [element('dt', { text: name }), element('dd', { text: value })])),
-      address && element('p', {}, outside(address)),
-      current.body && element('p', { class: 'hint', text: TEXT.rawReply }),
-      current.body && element('pre', { tabindex: '0', text: start(JSON.stringify(current.body, null, 2), LONGEST_BODY) }),
-    ].filter(Boolean));
-  }
-
-  /** Time is what is known of progress; a percentage is shown only where the service reports one. */
+  /** One clock: the time that is left, by the reported share or by the usual time of the model. */
   function tick() {
     if (!current.open) {
       const { phase } = standing(current);
@@ -105,13 +87,14 @@ export function card(job, { mediaOrigins, isSandbox, reuse }) {
     }
     parts.took.textContent = '';
     const elapsed = Date.now() - at;
-    const usual = usualTime(payload.model);
-    const late = usual && elapsed > usual.time;
-    parts.time.textContent = clock(elapsed);
-    parts.expected.textContent = !usual ? TEXT.timeUnknown : (late ? TEXT.late : TEXT.usually)(clock(usual.time));
+    const learnt = usualTime(payload.model)?.time;
+    const usual = learnt ?? promised(payload.model);
     const percent = bar.dataset.percent;
+    const left = timeLeft(elapsed, usual, Number(percent));
+    parts.time.textContent = left > 0 ? TEXT.left(clock(left)) : clock(elapsed);
+    parts.expected.textContent = !usual ? TEXT.timeUnknown : elapsed > usual ? TEXT.late(clock(usual)) : (learnt ? TEXT.usually : TEXT.promised)(clock(usual));
     const [value, most, label] = percent ? [percent, 100, TEXT.progress.reported(percent)]
-      : usual && !late ? [elapsed, usual.time, TEXT.progress.byTime(clock(elapsed), clock(usual.time))]
+      : left > 0 ? [elapsed, elapsed + left, TEXT.progress.byTime(clock(elapsed), clock(elapsed + left))]
         : [null, 100, TEXT.progress.unknown];
     bar.max = most;
     if (value === null) bar.removeAttribute('value');
@@ -123,8 +106,20 @@ export function card(job, { mediaOrigins, isSandbox, reuse }) {
   return { item, prompt: payload.prompt, draw, tick };
 }
 
+/** In milliseconds; 0 if it is not known. A share counts once it says something. */
+export function timeLeft(elapsed, usual, percent) {
+  if (percent >= 5 && percent < 100) return elapsed * (100 - percent) / percent;
+  return usual ? Math.max(0, usual - elapsed) : 0;
+}
+
+/** The parsed status, and whether its clip may be played here. */
+export function playableOf(job, mediaOrigins) {
+  const said = standing(job);
+  return { ...said, playable: said.address && mediaOrigins.includes(new URL(said.address).origin) };
+}
+
 /** The status in words. */
-function words({ body, trouble, costMicros }, { state, phase, percent, address, playable }, isSandbox) {
+export function words({ body, trouble, costMicros }, { state, phase, percent, address, playable }, isSandbox) {
   const said = [];
   if (phase === 'open') {
     said.push(element('p', { class: 'pending', text: state ? TEXT.status(state, percent) : TEXT.firstStatus }));
@@ -152,7 +147,7 @@ function titled(made, title) {
   return made;
 }
 
-const contentOf = (id) => `/bff/video/content?request_id=${encodeURIComponent(id)}`;
+export const contentOf = (id) => `/bff/video/content?request_id=${encodeURIComponent(id)}`;
 
 /** A clip begins to load when it comes near the view: of forty, most are never looked at. */
 const soon = new IntersectionObserver((entries) => {
@@ -164,24 +159,35 @@ const soon = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: '600px' });
 
-function clip(job, address) {
+/** The clip: it plays without sound while its tile is pointed at or has the focus. */
+function clip(job, frame) {
   const box = element('div', { class: 'clip' });
   const load = () => {
     const video = element('video', {
       // Some phones show no picture before the first second unless they are told where to be.
-      'data-src': `${contentOf(job.id)}#t=0.001`, controls: true, playsinline: true, preload: 'none',
+      'data-src': `${contentOf(job.id)}#t=0.001`, playsinline: true, loop: true, preload: 'none',
       'aria-label': start(job.payload.prompt || TEXT.noPrompt, 200),
+      loadedmetadata: () => {
+        if (video.videoWidth) frame.style.setProperty('aspect-ratio', `${video.videoWidth} / ${video.videoHeight}`);
+      },
       error: () => box.replaceChildren(element('div', { class: 'broken' },
         element('p', { text: TEXT.clipBroken }), button(TEXT.tryAgain, load, 'quiet small'))),
     });
+    video.muted = true;
     box.replaceChildren(video);
     soon.observe(video);
   };
+  const play = () => {
+    if (!matchMedia('(prefers-reduced-motion: reduce)').matches) box.querySelector('video')?.play().catch(() => {});
+  };
+  const stop = () => box.querySelector('video')?.pause();
+  for (const sign of ['pointerenter', 'focusin']) frame.addEventListener(sign, play);
+  for (const sign of ['pointerleave', 'focusout']) frame.addEventListener(sign, stop);
   load();
   return box;
 }
 
-function outside(address) {
+export function outside(address) {
   return element('a', { href: address, target: '_blank', rel: 'noopener noreferrer', title: new URL(address).origin, text: TEXT.openClip });
 }
 
@@ -190,4 +196,4 @@ function day(at) {
   return element('time', { datetime: date.toISOString(), text: date.toLocaleString([], { day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' }) });
 }
 
-const start = (text, most) => (text.length > most ? `${[...text].slice(0, most).join('')}…` : text);
+export const start = (text, most) => (text.length > most ? `${[...text].slice(0, most).join('')}…` : text);

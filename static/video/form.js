@@ -25,13 +25,15 @@ export function startForm(prices, { changed }) {
     whenChanged();
   });
   refuseFiles(form);
+  showChips();
+  byId('video-more').addEventListener('click', () => fold(byId('video-options').classList.contains('open')));
   fillIn(draft());
 }
 
 /** The picked model's row of the price list. */
 export const picked = () => catalog.video.find((model) => model.id === byId('video-model').value);
 
-/** What the form asks for, as the service takes it. */
+/** The order that the form describes, as the API takes it. */
 export function payload() {
   const { model, prompt, duration, aspect_ratio, image_url } = asked();
   return {
@@ -39,6 +41,23 @@ export function payload() {
     ...(picked().aspect_ratio !== 'ignored' && { aspect_ratio }),
     ...(image_url && { image_url }),
   };
+}
+
+/** Shows or hides the options; on a wide screen they are always there. */
+function fold(isFolded) {
+  byId('video-options').classList.toggle('open', !isFolded);
+  byId('video-more').ariaExpanded = String(!isFolded);
+}
+
+/** Words that a click adds to the prompt. */
+function showChips() {
+  const add = (word) => {
+    const before = byId('video-prompt').value.trim();
+    byId('video-prompt').value = before ? `${before.replace(/[,.]$/, '')}, ${word}` : word;
+    byId('video-prompt').dispatchEvent(new Event('input', { bubbles: true }));
+    byId('video-prompt').focus();
+  };
+  byId('video-chips').replaceChildren(...TEXT.chips.map((word) => element('li', {}, element('button', { type: 'button', class: 'link small', text: `+ ${word}`, click: () => add(word) }))));
 }
 
 /** Puts wishes into the form; what is not said is as the price list has it. */
@@ -52,7 +71,7 @@ export function fillIn(wishes) {
   keepDraft();
 }
 
-/** What it said was ordered. The rest stays: the next video is often like the last. */
+/** Clears the prompt after an order. The options stay: the next video is often like the last. */
 export function clearPrompt() {
   byId('video-prompt').value = '';
   showCount();
@@ -63,6 +82,7 @@ export function clearPrompt() {
 export function isComplete() {
   const faults = ['prompt', 'image'].map((name) => [name, MISSING[name](byId(`video-${name}`).value.trim())]).filter(([, text]) => text);
   complain(faults);
+  if (faults.some(([name]) => name === 'image')) fold(false);
   if (faults.length) byId(`video-${faults[0][0]}`).focus();
   return faults.length === 0;
 }
@@ -93,15 +113,14 @@ function keepDraft() {
   if (text.length <= LONGEST_DRAFT) choice.set('video-draft', text);
 }
 
-/** The catalog's remarks; `requires image_url` is said in words. */
-function remarksOf({ remarks, image }) {
-  return image === 'required' ? TEXT.pictureRequired : remarks;
-}
+/** The picker has the catalog's remarks; `requires image_url` is said in words. */
+const remarksOf = ({ image }) => (image === 'required' ? TEXT.pictureRequired : '');
 
 /** Shows what this model takes, and only that. */
 function followModel({ duration, aspect_ratio: aspect }) {
   const model = picked();
   const required = model.image === 'required';
+  complain([]);
   byId('video-generate').textContent = TEXT.generate(price(model.price_micros));
   byId('video-model-hint').textContent = remarksOf(model);
   byId('video-image-label').textContent = TEXT.picture(required);
@@ -186,6 +205,7 @@ function refuseFiles(form) {
   const refuse = (event, { files } = {}) => {
     if (!files?.length) return;
     event.preventDefault();
+    fold(false);
     complain([['image', TEXT.noFiles]]);
     byId('video-image').focus();
   };

@@ -1,4 +1,4 @@
-/** Knows every video that was ordered, in all tabs and across reloads, and hears what becomes of the open ones. */
+/** Keeps every ordered video, across tabs and reloads, and follows the open ones. */
 
 import { sentence } from '../core/problems.js';
 import { read } from '../core/site.js';
@@ -59,7 +59,7 @@ export async function takeUp(rows) {
     const { request_id: id, model, price_micros: costMicros, ordered_at: at, status: body } = row;
     const open = row.state === 'open';
     const job = { id, payload: { model, prompt: '' }, costMicros, at: Date.parse(at), open, left: false, body, trouble: null, took: open ? null : tookOf(row) };
-    // What another tab has kept of it meanwhile stays.
+    // Another tab's newer record stays.
     if (!held.has(id)) await shelf.change(id, () => {}, job);
   }
   await refresh();
@@ -79,13 +79,13 @@ export async function remove(id) {
   tell(job, { removed: true });
 }
 
-/** Watches a job no more, or again. It goes on all the same: nothing can cancel it. */
+/** Stops or resumes watching a job. Nothing can cancel the job itself. */
 export async function watchJob(id, wanted) {
   await keep({ ...known.get(id), open: wanted, left: !wanted, trouble: null }, {});
   watchOpen();
 }
 
-/** What the job's status body says. `phase` is also `left`, and `gone` where nobody is to be asked any more. */
+/** The parsed status of a job. `phase` can also be `left` (hidden by the person) and `gone` (not followed any more). */
 export function standing(job) {
   const said = understand(job.body, words);
   if (said.phase !== 'open' || job.open) return said;
@@ -118,7 +118,7 @@ async function refresh() {
   watchOpen();
 }
 
-/** One tab hears for all; what only this tab remembers, nobody else can hear of. */
+/** One tab follows the jobs of all tabs; jobs that only this tab remembers are followed here. */
 function watchOpen() {
   const mine = all().filter((job) => job.open && (leads || unkept.has(job.id)));
   follow(mine.map(({ id }) => id), { told: heard, failed: stumbled, connection: whenConnected });

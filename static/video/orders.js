@@ -10,9 +10,9 @@ import { place, unplace } from './gallery.js';
 import { takeIn, takeUp } from './jobs.js';
 import { TEXT } from './strings.js';
 
-/** What stands in the list, by key. */
+/** The listed orders, by key. */
 const shown = new Map();
-/** Those that this tab waits for no more. */
+/** Orders that the person stopped waiting for in this tab. */
 const left = new Set();
 
 let putBack, askAnew;
@@ -34,6 +34,7 @@ const OVER = ['done', 'forgotten'];
 export async function order(payload, costMicros) {
   const record = draft({ kind: 'video', payload, costMicros, about: {} });
   wait(record, TEXT.orderingFrom(payload.model));
+  document.getElementById(`order-${record.key}`)?.scrollIntoView({ block: 'nearest' });
   announce(TEXT.ordering);
   await commit(record);
 }
@@ -74,7 +75,8 @@ async function settle(record, old = false) {
   const problem = problemCard(record.problem, offers(record), { fresh: !old, cost: price(record.costMicros) });
   // Only where the card offers to check.
   const advice = record.state === 'unknown' && canAskAgain(record) ? element('p', { class: 'hint', text: TEXT.doNotReorder }) : null;
-  show(record, element('div', {}, problem, advice), !old);
+  // Money may be at stake, or the person has just clicked: then the drawer opens.
+  show(record, element('div', {}, problem, advice), !old, !old || record.state !== 'refused' ? 'now' : 'later');
   if (!old) announce(spoken(record.problem));
 }
 
@@ -90,14 +92,14 @@ function wait(record, text) {
       element('div', { class: 'actions' }, element('button', { type: 'button', class: 'quiet small', text: TEXT.stopWaiting, title: TEXT.stopWaitingHint, click: stop }))));
 }
 
-function show(record, content, inView = false) {
+function show(record, content, inView = false, needsAttention = false) {
   shown.set(record.key, { ...record });
   const item = element('li', { id: `order-${record.key}`, class: 'order' }, element('article', { class: 'card', 'aria-label': TEXT.orderBy(record.payload.model) },
     element('p', { class: 'state' }, element('span', { class: `chip ${record.state}`, text: TEXT.orderStates[record.state] ?? TEXT.onItsWay })),
     element('p', { class: 'plain clamp', text: record.payload.prompt }),
     element('p', { class: 'hint', text: `${record.payload.model} · ${record.payload.duration} s · ${price(record.costMicros)}` }),
     content));
-  place(item.id, { item, at: record.at, rank: 0 });
+  place(item.id, { item, at: record.at, rank: 0, needsAttention });
   if (inView) item.scrollIntoView({ block: 'nearest' });
 }
 

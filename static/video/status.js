@@ -9,7 +9,7 @@ export function understand(body, { finished, failed, result }) {
   const state = [field(body, 'status'), field(body, 'state')].find((value) => typeof value === 'string') ?? null;
   const address = result.map((pointer) => at(body, pointer)).map(webAddress).find(Boolean) ?? null;
   const word = state?.toLowerCase();
-  // A word that nobody knows means that it goes on: it is never called failed for being strange.
+  // An unknown word counts as still running, never as failed.
   const phase = among(finished, word) || (state === null && address) ? 'finished' : among(failed, word) ? 'failed' : 'open';
   return { state, phase, percent: percentOf(field(body, 'progress')), address };
 }
@@ -21,7 +21,7 @@ export function reason(body) {
   return texts.find((text) => typeof text === 'string' && text.trim())?.slice(0, 500) ?? null;
 }
 
-/** What the file is to be called: the prompt's first words, the day, and the ending that its address has. */
+/** The name of the file: the first words of the prompt, the day, and the extension of its address. */
 export function fileName({ payload, at: ordered }, address) {
   const words = payload.prompt.toLowerCase().match(/[\p{L}\p{N}\p{M}]+/gu) ?? [];
   const start = [...words.slice(0, 8).join('-')].slice(0, 60).join('').replace(/-$/, '') || 'video';
@@ -40,7 +40,7 @@ function field(body, wanted) {
 
 const among = (words, word) => words.some((one) => one.toLowerCase() === word);
 
-/** What a JSON pointer leads to (RFC 6901). */
+/** The value at a JSON pointer (RFC 6901). */
 function at(body, pointer) {
   return pointer.split('/').slice(1).map((part) => part.replaceAll('~1', '/').replaceAll('~0', '~'))
     .reduce((value, part) => (isObject(value) && Object.hasOwn(value, part) ? value[part] : undefined), body);

@@ -1,4 +1,4 @@
-/** What the video view says. */
+/** The strings of the video view. */
 export const TEXT = {
   // The form
   generate: (cost) => `Generate · ${cost}`,
@@ -17,6 +17,7 @@ export const TEXT = {
   needsPicture: (model) => `${model} needs the web address of a picture.`,
   notAnAddress: 'Enter a public web address: it begins with https:// or http://',
   notPublic: (host) => `Enter a public web address: ${host} is not public.`,
+  chips: ['slow camera', 'aerial shot', 'close-up', 'golden hour', 'black and white', 'hand-drawn'],
   noFiles: 'Enter a public web address: files cannot be uploaded here.',
 
   // The confirmation
@@ -48,6 +49,8 @@ export const TEXT = {
   noPrompt: 'Ordered elsewhere; prompt not saved.',
   madeIn: (time) => `made in ${time}`,
   after: (time) => `after ${time}`,
+  left: (time) => `about ${time} left`,
+  promised: (time) => `About ${time}, says the price list.`,
   timeUnknown: 'How long this model takes is not known yet.',
   late: (time) => `Longer than usual: about ${time}.`,
   usually: (time) => `Usually about ${time}.`,
@@ -74,9 +77,19 @@ export const TEXT = {
   remove: 'Remove',
   removeSure: 'Really remove? It is not refunded',
   details: 'Details',
-  facts: { ordered: 'Ordered', took: 'Took', shape: 'Shape', startedFrom: 'Started from', request: 'Request' },
+  facts: {
+    model: 'Model', length: 'Length', price: 'Price', ordered: 'Ordered', took: 'Took', shape: 'Shape', startedFrom: 'Started from', request: 'Request',
+  },
   rawReply: 'The last reply of the AI gateway',
   openClip: 'Open the clip in a new tab',
+  enlarge: (prompt) => `Show large: ${prompt}`,
+  large: 'Video',
+  previous: '‹ Previous',
+  next: 'Next ›',
+  close: 'Close',
+  firstOne: 'This is the first one.',
+  lastOne: 'This is the last one.',
+  pick: (prompt) => `Select ${prompt}`,
   clipBroken: 'The clip cannot be played right now.',
   tryAgain: 'Try again',
   noJob: 'The order was accepted, but the reply names no job to follow.',
@@ -85,6 +98,15 @@ export const TEXT = {
   failedNews: 'A video could not be made.',
 
   // The list
+  making: (count, time) => `${count} being made${time ? ` · about ${time} left` : ''}`,
+  attention: (count) => `${count} ${count === 1 ? 'order needs' : 'orders need'} attention`,
+  anyModel: 'Any model',
+  anyShape: 'Any shape',
+  select: 'Select',
+  doneSelecting: 'Done',
+  downloadPicked: (count) => `Download ${count}`,
+  removePicked: (count) => `Remove ${count}`,
+  removePickedSure: (count) => `Really remove ${count}? They are not refunded`,
   showMore: (count) => `Show ${count} more`,
   count: (some, all) => (some === all ? `${all}` : `${some} of ${all}`),
   offline: 'You are offline. Videos are still being made; this page checks again when you are back.',

@@ -3,11 +3,12 @@
 import { announce, byId, say, unbroken, unrepeated } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
 import { sentence } from '../core/problems.js';
+import { canSpend, whenCanSpend } from '../core/site.js';
 import { alertOfEnd, startAlerts } from './alerts.js';
-import { card } from './card.js';
+import { card, timeLeft } from './card.js';
 import { clearPrompt, fillIn, isComplete, payload, picked, startForm } from './form.js';
-import { arrange, place, startGallery, unplace } from './gallery.js';
-import { all, standing, startJobs } from './jobs.js';
+import { arrange, place, showMaking, shownIds, startGallery, unplace } from './gallery.js';
+import { all, remove, standing, startJobs, usualTime } from './jobs.js';
 import { lookElsewhere, openDuplicates, order, startOrders } from './orders.js';
 import { TEXT } from './strings.js';
 
@@ -23,10 +24,15 @@ export async function start(prices) {
   byId('video-body').hidden = false;
   startForm(catalog, { changed: askedNothing });
   startConfirm();
-  startGallery();
+  startGallery({ remove });
+  whenCanSpend(showOrderable);
+  keepFiles();
   startAlerts();
   await startJobs(catalog.jobs, { changed: show, connection: showConnection });
-  setInterval(() => cards.forEach(({ tick }) => tick()), 1000);
+  setInterval(() => {
+    cards.forEach(({ tick }) => tick());
+    showMaking();
+  }, 1000);
   await startOrders(catalog, { reuse, again });
   document.addEventListener('visibilitychange', look);
 }
@@ -41,7 +47,7 @@ export function shown() {
   reuse({ prompt, model });
 }
 
-/** What cannot be looked up now is looked up the next time; nothing is said of what is not known. */
+/** Lists videos that were ordered elsewhere. A failure is ignored: the next look lists them. */
 function look() {
   if (!document.hidden && !byId('view-video').hidden) lookElsewhere().then(arrange, () => {});
 }
@@ -60,11 +66,35 @@ function startConfirm() {
   unrepeated(byId('video-yes'));
 }
 
+/** A file that is dropped beside the form would make the browser leave the page. */
+function keepFiles() {
+  for (const kind of ['dragover', 'drop']) {
+    document.addEventListener(kind, (event) => {
+      if (!byId('view-video').hidden && event.dataTransfer?.types.includes('Files')) event.preventDefault();
+    });
+  }
+}
+
+/** “Generate” looks disabled where the money left does not cover it; pressed, it says why. */
+function showOrderable() {
+  byId('video-generate').ariaDisabled = canSpend() < picked().price_micros ? 'true' : null;
+}
+
 /** First click: either what is missing, or what it will cost. */
-function ask() {
+async function ask() {
   if (!isComplete()) return;
   const wanted = payload();
-  const cost = price(picked().price_micros);
+  const { price_micros: amount } = picked();
+  const cost = price(amount);
+  byId('video-fault').textContent = '';
+  if (canSpend() < amount) {
+    const { shortOf } = await import('../core/short.js');
+    const why = await shortOf(amount);
+    if (why) {
+      byId('video-fault').textContent = why;
+      return;
+    }
+  }
   byId('video-confirm-text').replaceChildren(...unbroken(TEXT.sure(wanted.duration, wanted.model, cost), wanted.model));
   byId('video-confirm-duplicate').textContent = duplicate(wanted);
   byId('video-yes').textContent = TEXT.spend(cost);
@@ -85,6 +115,8 @@ function duplicate(wanted) {
 }
 
 function askedNothing() {
+  byId('video-fault').textContent = '';
+  showOrderable();
   byId('video-confirm').hidden = true;
   byId('video-actions').hidden = false;
 }
@@ -92,10 +124,10 @@ function askedNothing() {
 /** Second click: buys. */
 async function buy() {
   const wanted = payload();
-  const { price_micros: toll } = picked();
+  const { price_micros: amount } = picked();
   askedNothing();
   byId('video-generate').focus();
-  const ordered = order(wanted, toll);
+  const ordered = order(wanted, amount);
   clearPrompt();
   await ordered;
 }
@@ -112,6 +144,28 @@ function again(wishes) {
   ask();
 }
 
+const how = () => ({ mediaOrigins: catalog.jobs.media_origins ?? [], isSandbox: catalog.mode === 'sandbox' });
+
+/** lightbox.js, once it is needed. */
+let large = null;
+
+async function openLarge(id) {
+  large ??= await import('./lightbox.js');
+  large.openLarge(id, { ...how(), ids: shownIds, reuse });
+}
+
+/** The time that the price list names for a model, in milliseconds; 0 if it names none. */
+function promised(id) {
+  const remarks = catalog.video.find((model) => model.id === id)?.remarks ?? '';
+  return Number(/about (\d{1,4}) seconds/.exec(remarks)?.[1] ?? 0) * 1000;
+}
+
+/** The time until a video is made, in milliseconds; 0 if it is not known. */
+function leftOf({ id, at, payload: { model } }) {
+  const { percent } = standing(all().find((job) => job.id === id) ?? { body: null });
+  return timeLeft(Date.now() - at, usualTime(model)?.time ?? promised(model), percent ?? 0);
+}
+
 /** Something is new of a job. */
 function show(job, { ended, removed, first }) {
   const id = `job-${job.id}`;
@@ -123,10 +177,12 @@ function show(job, { ended, removed, first }) {
   const before = cards.get(job.id);
   // The prompt of a video is learned when an order turns out to be the one that made it.
   if (before?.prompt === prompt) before.draw(job);
-  else cards.set(job.id, card(job, { mediaOrigins: catalog.jobs.media_origins ?? [], isSandbox: catalog.mode === 'sandbox', reuse }));
+  else cards.set(job.id, card(job, { ...how(), promised, reuse, open: openLarge }));
+  large?.refresh(job);
   const { phase } = standing(job);
   place(id, {
     item: cards.get(job.id).item, at: job.at, rank: phase === 'open' ? 1 : 2, phase, text: `${prompt} ${model} ${job.id}`.toLowerCase(),
+    model, shape: job.payload.aspect_ratio, left: () => leftOf(job),
   });
   if (!ended) return;
   const text = phase === 'finished' ? TEXT.finishedNews : TEXT.failedNews;

@@ -10,9 +10,63 @@
  */
 
 import { callerName, createClient, newKey } from '../client.js';
-import { button, element, twice } from './dom.js';
-import { price, withCost } from './format.js';
+import { announceBy, button, element, twice } from './dom.js';
+import { amountLeft, nameOfBudget, price, withCost } from './format.js';
 import { Purchases, draft, isUnheld } from './purchases.js';
+
+/** The strings of the widgets. */
+export const TEXT = {
+  money: { no: 'Not charged.', yes: 'Charged.', unknown: 'May be charged.' },
+  untold: 'A message was sent before this page was loaded, and its answer is not here yet. The signed-in user could not be checked',
+  /** A browser does not tell a page which of the two it is. */
+  unreached: (base, origin) => `No answer from ${base}. Is it running, and is ${origin} in its access.allowed_origins?`,
+  pending: 'It was sent, and its answer is not here yet.',
+  forgotten: 'The answer was lost, and the service may have forgotten this purchase. If you send it again, you may pay twice.',
+  tryAgain: 'Try again',
+  tryAgainFor: (cost) => `Try again · ${cost}`,
+  buyAgain: (cost) => `Buy again · ${cost}`,
+  buyAgainSure: (cost) => `Really? You pay ${cost} again`,
+  spend: (cost) => `Yes, spend ${cost}`,
+  checkFree: 'Check again, free',
+  check: 'Check again',
+  sendAgain: (cost) => `Send it again · ${cost}`,
+  sendAgainSure: (cost) => `Really? You may pay ${cost} twice`,
+  forget: 'Dismiss',
+  itsPrice: 'its price',
+  waitFirst: 'Wait for the answer to the last one.',
+  shownElsewhere: 'It is shown elsewhere on this page.',
+  waiting: 'Waiting for the answer.',
+  retrying: 'Asking again.',
+  retryingFree: 'Asking again; you do not pay twice.',
+  received: (cost) => `Received for ${cost}.`,
+  left: (name, amount) => `${name}: ${amount} left`,
+  model: 'Model',
+
+  // The chat
+  conversation: 'Conversation',
+  message: 'Message',
+  send: (cost) => `Send · ${cost}`,
+  writeFirst: 'Write a message first.',
+
+  // The video
+  videos: 'Videos',
+  prompt: 'What should it show?',
+  seconds: 'Seconds',
+  shape: 'Shape',
+  picture: 'Picture to start from',
+  generate: (cost) => `Generate · ${cost}`,
+  sayWhat: 'Say what the video should show.',
+  noCancel: 'It cannot be cancelled.',
+  keepEditing: 'Keep editing',
+  making: (seconds, percent) => `Being made: ${seconds} s${percent === null ? '' : `, ${percent} %`}`,
+  progress: 'Progress',
+  ready: 'It is ready.',
+  failed: 'The video could not be made.',
+  clip: 'The finished video',
+};
+
+// The widgets speak through status regions of their own: the page around them is not theirs.
+announceBy(() => {});
 
 const STYLE = `
 :host { display: block; font: inherit; --accent: var(--tollgate-accent, #2f6f4f); --radius: var(--tollgate-radius, .5rem); }
@@ -31,16 +85,25 @@ article.mine { background: color-mix(in srgb, var(--accent) 16%, transparent); }
 article.trouble { border: 1px solid var(--tollgate-trouble, #b3261e); }
 .row { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center; }
 .small { font-size: .85em; opacity: .85; margin: 0; }
+progress { width: 100%; accent-color: var(--accent); }
+.prose { white-space: normal; }
+.prose > :first-child { margin-block-start: 0; }
+.prose > :last-child { margin-block-end: 0; }
+.prose :is(pre, .table) { overflow-x: auto; }
+.prose pre { padding: .6rem; background: color-mix(in srgb, currentColor 7%, transparent); border-radius: var(--radius); }
+.prose pre.wrapped { white-space: pre-wrap; }
+.prose .code-head { display: flex; gap: .5rem; justify-content: space-between; align-items: center; font-size: .85em; }
+.prose .code-head span { margin-inline-end: auto; }
+.prose .code-head button { min-height: 1.75rem; padding: 0 .5rem; }
+.prose .long pre { max-height: 24rem; overflow: hidden; }
+.prose table { border-collapse: collapse; }
+.prose :is(th, td) { padding: .3rem .6rem; border: solid color-mix(in srgb, currentColor 25%, transparent); border-width: 1px 0; text-align: start; }
+.prose :is(p, li, h3, h4, h5, h6, td, th) { unicode-bidi: plaintext; }
+.prose :is(h3, h4, h5, h6) { font-size: 1.1em; margin: 1em 0 .4em; }
+.prose .note button, .prose .back { border: 0; padding: 0 .2rem; min-height: 1.5rem; color: var(--accent); }
 video { width: 100%; border-radius: var(--radius); background: #000; }
 @media (forced-colors: active) { button.main { forced-color-adjust: auto; } }
 `;
-
-const MONEY = { no: 'Nothing was charged.', yes: 'It was charged.', unknown: 'It may have been charged.' };
-const UNTOLD = 'Something was sent before this page was loaded, and its answer is not here yet. Who is signed in now could not be told';
-/** A browser does not tell a page which of the two it is. */
-const UNREACHED = 'The service cannot be reached, or it does not let this site call it (access.allowed_origins).';
-const LEFT = 'It was sent, and its answer is not here yet.';
-const FORGOTTEN = 'The answer was lost, and the service may no longer know this purchase. Sent again, it may be bought a second time.';
 
 /** A field with its name. */
 export const labelled = (name, field) => element('label', {}, name, field);
@@ -112,6 +175,7 @@ export class PurchaseWidget extends HTMLElement {
     this.#style.replaceSync(STYLE);
     this.attachShadow({ mode: 'open', delegatesFocus: true }).adoptedStyleSheets = [this.#style];
     this.said = element('p', { class: 'small', role: 'status' });
+    this.left = element('p', { class: 'small' });
   }
 
   async connectedCallback() {
@@ -120,11 +184,12 @@ export class PurchaseWidget extends HTMLElement {
       for (const record of this.#unseen.splice(0)) await this.drop(record);
       for (const key of this.#shown) if (this.#store.one(key)) void this.holds(key);
       this.isBack();
-      // What another element let go of while this one was out of the page.
+      // Another widget may have released something while this one was out of the page.
       if (this.catalog) void this.takeUp();
       return;
     }
     const baseUrl = this.getAttribute('base-url') ?? undefined;
+    this.base = new URL(baseUrl ?? '/', import.meta.url).origin;
     this.client = createClient({ baseUrl, token: () => (typeof this.token === 'function' ? this.token() : this.token) });
     this.#store = new TabStore(`${this.localName} ${baseUrl ?? ''} ${this.id}`);
     this.#purchases = new Purchases({ store: this.#store, transport: this.client, locks: navigator.locks });
@@ -179,18 +244,32 @@ export class PurchaseWidget extends HTMLElement {
     // Reading costs nothing; what an earlier page has sent may have.
     const charged = this.#store.all().length ? 'unknown' : 'no';
     const say = ({ code, message }, ...ways) => {
-      this.shadowRoot.replaceChildren(this.card(code === 'connection_lost' ? UNREACHED : message, charged, ...ways));
+      this.shadowRoot.replaceChildren(this.card(code === 'connection_lost' ? TEXT.unreached(this.base, location.origin) : message, charged, ...ways));
     };
     try {
       this.catalog = await this.client.catalog({ onRetry: (error) => say(error) });
     } catch (error) {
       const again = () => { this.shadowRoot.replaceChildren(); void this.begin(); };
-      say(error, this.way('Try again', again));
+      say(error, this.way(TEXT.tryAgain, again));
       return;
     }
     this.#purchases.remember(this.catalog.replay);
     this.draw();
+    void this.showLeft();
     await this.takeUp();
+  }
+
+  /** Shows the tightest budget of the caller. What cannot be read is not shown; the purchase itself says what is wrong. */
+  async showLeft() {
+    if (this.catalog.access !== 'open' && !this.token) return;
+    let budgets;
+    try {
+      ({ budgets } = await this.client.me());
+    } catch {
+      return;
+    }
+    const [least] = [...budgets].sort((one, other) => one.left_micros - other.left_micros);
+    this.left.textContent = least ? TEXT.left(nameOfBudget(least), amountLeft(least.left_micros)) : '';
   }
 
   /** Goes on with the caller's own purchases that an earlier page left. Nothing is shown before it is known who is calling. */
@@ -201,7 +280,7 @@ export class PurchaseWidget extends HTMLElement {
     try {
       caller = callerName((await this.client.me()).caller);
     } catch (error) {
-      const card = this.card(`${UNTOLD}: ${error.message}`, 'unknown', this.way('Look again', () => void this.takeUp()));
+      const card = this.card(`${TEXT.untold}: ${error.message}`, 'unknown', this.way(TEXT.check, () => void this.takeUp()));
       this.list.append(element('li', {}, card));
       return;
     }
@@ -231,10 +310,10 @@ export class PurchaseWidget extends HTMLElement {
   /** Sends by itself what is still wanted and known, and asks about the rest. */
   async resume(record, spot) {
     if (this.#purchases.isWanted(record) && !this.busy && !record.anew) await this.go(record, spot);
-    else this.place(this.#purchases.canAskAgain(record) ? this.#unknown(record, spot, LEFT) : this.#atRisk(record, spot), spot);
+    else this.place(this.#purchases.canAskAgain(record) ? this.#unknown(record, spot, TEXT.pending) : this.#atRisk(record, spot), spot);
   }
 
-  /** A purchase that nobody has sent yet. */
+  /** A purchase that was not sent yet. */
   fresh(payload) {
     const record = draft({ key: newKey(), kind: this.kind, payload });
     this.#shown.add(record.key);
@@ -242,7 +321,7 @@ export class PurchaseWidget extends HTMLElement {
   }
 
   isBusy() {
-    if (this.busy) this.said.textContent = 'Wait for the answer to the last one.';
+    if (this.busy) this.said.textContent = TEXT.waitFirst;
     return Boolean(this.busy);
   }
 
@@ -250,7 +329,7 @@ export class PurchaseWidget extends HTMLElement {
   go(record, spot, how = {}) {
     if (this.isBusy()) return false;
     if (record.state !== 'draft' && !this.#held.has(record.key)) {
-      this.said.textContent = 'It is shown elsewhere on this page.';
+      this.said.textContent = TEXT.shownElsewhere;
       return false;
     }
     this.busy = record.key;
@@ -262,11 +341,12 @@ export class PurchaseWidget extends HTMLElement {
 
   async #run(record, spot, { atRisk }) {
     await this.holds(record.key);
-    this.said.textContent = 'Waiting for the answer.';
-    const onRetry = () => { this.said.textContent = record.anew ? 'Asking again.' : 'Asking again; it is not bought twice.'; };
+    this.said.textContent = TEXT.waiting;
+    const onRetry = () => { this.said.textContent = record.anew ? TEXT.retrying : TEXT.retryingFree; };
     await this.#purchases.send(record, { atRisk, onRetry });
     if (record.state === 'done') {
-      this.said.textContent = `Received for ${price(record.costMicros)}.`;
+      this.said.textContent = TEXT.received(price(record.costMicros));
+      void this.showLeft();
       this.took(record, spot);
     } else {
       this.said.textContent = '';
@@ -286,30 +366,29 @@ export class PurchaseWidget extends HTMLElement {
     if (charged === 'unknown') return isUnheld(record) ? this.#atRisk(record, spot) : this.#unknown(record, spot, words);
     await this.drop(record);
     const cost = this.#cost(record);
-    const anew = () => this.go(this.fresh(record.payload), spot);
-    if (charged === 'yes') return this.card(words, charged, this.twice(`Buy it anew · ${cost}`, `Really? It costs ${cost} a second time`, anew));
-    const again = `Try again · ${cost}`;
-    return this.card(words, charged, this.kind === 'video' ? this.twice(again, `Yes, spend ${cost}`, anew) : this.way(again, anew));
+    const again = () => this.go(this.fresh(record.payload), spot);
+    if (charged === 'yes') return this.card(words, charged, this.twice(TEXT.buyAgain(cost), TEXT.buyAgainSure(cost), again));
+    return this.card(words, charged, this.kind === 'video' ? this.twice(TEXT.tryAgainFor(cost), TEXT.spend(cost), again) : this.way(TEXT.tryAgainFor(cost), again));
   }
 
   #unknown(record, spot, words) {
-    const way = record.anew ? 'Ask again' : 'Ask what became of it (not bought twice)';
+    const way = record.anew ? TEXT.check : TEXT.checkFree;
     return this.card(words, 'unknown', this.way(way, () => this.go(record, spot)), this.forget(record));
   }
 
   #atRisk(record, spot) {
     const cost = this.#cost(record);
     const send = () => this.go(record, spot, { atRisk: true });
-    return this.card(FORGOTTEN, 'unknown', this.twice(`Send it again · ${cost}`, `Really? It may cost ${cost} a second time`, send), this.forget(record));
+    return this.card(TEXT.forgotten, 'unknown', this.twice(TEXT.sendAgain(cost), TEXT.sendAgainSure(cost), send), this.forget(record));
   }
 
   #cost({ payload }) {
     const row = this.catalog[this.kind].find(({ id }) => id === payload.model);
-    return row ? price(row.price_micros) : 'its price';
+    return row ? price(row.price_micros) : TEXT.itsPrice;
   }
 
   card(words, charged, ...ways) {
-    return element('article', { class: 'trouble', role: 'alert' }, words, element('p', { class: 'small', text: MONEY[charged] ?? MONEY.unknown }), element('div', { class: 'row' }, ...ways));
+    return element('article', { class: 'trouble', role: 'alert' }, words, element('p', { class: 'small', text: TEXT.money[charged] ?? TEXT.money.unknown }), element('div', { class: 'row' }, ...ways));
   }
 
   /** A button of a card, which is gone once `act` has begun. */
@@ -330,13 +409,14 @@ export class PurchaseWidget extends HTMLElement {
   }
 
   forget(record) {
-    return this.way('Forget it', () => void this.drop(record));
+    return this.way(TEXT.forget, () => void this.drop(record));
   }
 
   models(rows, remark) {
     const wanted = this.getAttribute('model');
     const select = element('select', {}, rows.map((row) => option(row, row[remark])));
-    if (rows.some((row) => row.id === wanted)) select.value = wanted;
+    const preset = this.catalog.defaults[`${this.kind}_model`];
+    if (rows.some((row) => row.id === (wanted ?? preset))) select.value = wanted ?? preset;
     return { select, isFixed: select.value === wanted };
   }
 

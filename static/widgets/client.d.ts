@@ -173,6 +173,8 @@ export interface Catalog {
   roles: string[];
   /** Which words of a status body mean what, and where finished videos may be played from. */
   jobs: { finished: string[]; failed: string[]; result: string[]; media_origins: string[] };
+  /** Who hands out tokens, if `page.contact` says so. */
+  contact?: string;
   /** System messages that the page offers. */
   presets: { name: string; system: string }[];
   /** Words in a prompt that make the sandbox misbehave; none where the gateway is live. */

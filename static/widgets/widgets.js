@@ -10,10 +10,10 @@
 
 import { button, element, unrepeated } from './widgets/dom.js';
 import { price } from './widgets/format.js';
-import { PurchaseWidget, labelled } from './widgets/base.js';
+import { PurchaseWidget, TEXT, labelled } from './widgets/base.js';
 
 class TollgateChat extends PurchaseWidget {
-  /** What was asked, with the reply if there is one, and where it stands. */
+  /** The questions, with their replies if there are any, and their places in the list. */
   #turns = [];
   kind = 'chat';
 
@@ -21,10 +21,10 @@ class TollgateChat extends PurchaseWidget {
     const { select, isFixed } = this.models(this.catalog.chat, 'best_for');
     const picked = () => this.catalog.chat.find((row) => row.id === select.value);
     const send = element('button', { class: 'main', type: 'submit' });
-    const label = () => { send.textContent = `Send · ${price(picked().price_micros)}`; };
+    const label = () => { send.textContent = TEXT.send(price(picked().price_micros)); };
     select.addEventListener('change', label);
     label();
-    this.list = element('ol', { 'aria-label': 'Conversation', 'aria-live': 'polite' });
+    this.list = element('ol', { 'aria-label': TEXT.conversation, 'aria-live': 'polite' });
     const text = element('textarea', { rows: 3, keydown: (event) => {
       if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
       event.preventDefault();
@@ -33,10 +33,10 @@ class TollgateChat extends PurchaseWidget {
     const form = element('form', { submit: (event) => {
       event.preventDefault();
       if (this.isBusy()) return;
-      if (!text.value.trim()) { this.said.textContent = 'Write a message first.'; text.focus(); return; }
+      if (!text.value.trim()) { this.said.textContent = TEXT.writeFirst; text.focus(); return; }
       this.ask(text.value, picked().id);
       text.value = '';
-    } }, ...(isFixed ? [] : [labelled('Model', select)]), labelled('Message', text), element('div', { class: 'row' }, send, this.said));
+    } }, ...(isFixed ? [] : [labelled(TEXT.model, select)]), labelled(TEXT.message, text), element('div', { class: 'row' }, send, this.said), this.left);
     this.shadowRoot.replaceChildren(this.list, form);
   }
 
@@ -81,7 +81,10 @@ class TollgateChat extends PurchaseWidget {
 
   #reply(turn, content) {
     turn.reply = content;
-    turn.end = this.#show(element('article', { text: content }), turn.end);
+    const article = element('article', { text: content });
+    turn.end = this.#show(article, turn.end);
+    // Until it is there, and if it cannot be loaded, the text is shown as it came.
+    void import('./widgets/markdown.js').then(({ prose }) => article.replaceChildren(prose(content)), () => null);
   }
 
   /** Shows it behind this entry, or last. */
@@ -106,7 +109,7 @@ class TollgateVideo extends PurchaseWidget {
     const length = element('select');
     const shape = element('select', {}, ...this.catalog.aspect_ratios.map((ratio) => element('option', { value: ratio, text: ratio })));
     const picture = element('input', { type: 'url', placeholder: 'https://' });
-    const [lengths, shapes, pictures] = [labelled('Seconds', length), labelled('Shape', shape), labelled('Picture to start from', picture)];
+    const [lengths, shapes, pictures] = [labelled(TEXT.seconds, length), labelled(TEXT.shape, shape), labelled(TEXT.picture, picture)];
     const order = button('', () => ask(), 'main');
     const sure = element('div', { class: 'row', hidden: true });
     const begin = () => {
@@ -120,15 +123,15 @@ class TollgateVideo extends PurchaseWidget {
       length.value = values.includes(this.catalog.defaults.duration) ? this.catalog.defaults.duration : values[0];
       shapes.hidden = ratio === 'ignored';
       picture.required = image === 'required';
-      order.textContent = `Generate · ${price(picked().price_micros)}`;
+      order.textContent = TEXT.generate(price(picked().price_micros));
       begin();
     };
     select.addEventListener('change', follow);
     const ask = () => {
       if (this.isBusy()) return;
-      if (!prompt.value.trim()) { this.said.textContent = 'Say what the video should show.'; prompt.focus(); return; }
+      if (!prompt.value.trim()) { this.said.textContent = TEXT.sayWhat; prompt.focus(); return; }
       if (!picture.reportValidity()) return;
-      const yes = button(`Yes, spend ${price(picked().price_micros)}`, () => {
+      const yes = button(TEXT.spend(price(picked().price_micros)), () => {
         if (this.isBusy()) return;
         begin();
         order.focus();
@@ -138,17 +141,17 @@ class TollgateVideo extends PurchaseWidget {
         };
         void this.go(this.fresh(payload), this.#add(payload.prompt));
       }, 'main');
-      const no = button('Keep editing', () => { begin(); order.focus(); });
-      sure.replaceChildren('It cannot be cancelled once it is ordered.', no, unrepeated(yes));
+      const no = button(TEXT.keepEditing, () => { begin(); order.focus(); });
+      sure.replaceChildren(TEXT.noCancel, no, unrepeated(yes));
       sure.hidden = false;
       order.hidden = true;
       no.focus();
     };
     follow();
-    this.list = element('ol', { 'aria-label': 'Videos' });
+    this.list = element('ol', { 'aria-label': TEXT.videos });
     const form = element('form', { submit: (event) => event.preventDefault() },
-      ...(isFixed ? [] : [labelled('Model', select)]), labelled('What should it show?', prompt),
-      element('div', { class: 'row' }, lengths, shapes), pictures, order, sure, this.said);
+      ...(isFixed ? [] : [labelled(TEXT.model, select)]), labelled(TEXT.prompt, prompt),
+      element('div', { class: 'row' }, lengths, shapes), pictures, order, sure, this.said, this.left);
     this.shadowRoot.replaceChildren(form, this.list);
   }
 
@@ -184,30 +187,55 @@ class TollgateVideo extends PurchaseWidget {
   async #follow(record, card) {
     const { signal } = this.stop;
     const { requestId } = record.reply;
-    const state = element('p', { class: 'small', role: 'status', text: 'It is being made.' });
-    card.append(state);
+    const state = element('p', { class: 'small', role: 'status' });
+    const bar = element('progress', { max: 100, 'aria-label': TEXT.progress });
+    const began = Date.now();
+    let percent = null;
+    const tick = () => { state.textContent = TEXT.making(Math.round((Date.now() - began) / 1000), percent); };
+    const clock = setInterval(tick, 1000);
+    const rest = () => {
+      clearInterval(clock);
+      bar.remove();
+    };
+    tick();
+    card.append(state, bar);
     this.#followed.set(record, card);
     try {
       for await (const word of this.client.video.watch(requestId, { signal })) {
-        if (word.state === 'open') continue;
+        if (word.state === 'open') {
+          percent = percentOf(word.status?.progress);
+          if (percent !== null) bar.value = percent;
+          continue;
+        }
+        rest();
         if (word.state === 'finished') {
           const clip = URL.createObjectURL(await this.client.video.content(requestId, { signal }));
-          card.append(element('video', { src: clip, controls: true, 'aria-label': 'The finished video' }));
+          card.append(element('video', {
+            // Some phones show no picture before the first second unless they are told where to be.
+            src: `${clip}#t=0.001`, controls: true, playsinline: true, preload: 'metadata', 'aria-label': TEXT.clip,
+          }));
         }
-        state.textContent = word.state === 'finished' ? 'It is ready.' : 'The service could not make it.';
+        state.textContent = word.state === 'finished' ? TEXT.ready : TEXT.failed;
         this.#followed.delete(record);
         this.settled(record);
         if (word.state === 'finished') this.tell('tollgate-video', { ...record.reply, status: word.status });
         return;
       }
     } catch (error) {
+      rest();
       state.remove();
-      // Out of the page, nobody watches; back in it, it goes on.
+      // A widget that is out of the page does not follow its videos; it resumes when it is back.
       if (signal.aborted) return;
       this.#followed.delete(record);
-      this.place(this.card(error.message, 'yes', this.way('Look again', () => void this.#follow(record, card)), this.forget(record)), card);
+      this.place(this.card(error.message, 'yes', this.way(TEXT.check, () => void this.#follow(record, card)), this.forget(record)), card);
     }
   }
+}
+
+/** Below 1 it is a share of one, from 1 on a percentage. */
+function percentOf(progress) {
+  if (typeof progress !== 'number' || !(progress >= 0 && progress <= 100)) return null;
+  return Math.round(progress < 1 ? progress * 100 : progress);
 }
 
 for (const [name, element] of [['tollgate-chat', TollgateChat], ['tollgate-video', TollgateVideo]]) {

@@ -1,12 +1,16 @@
-//! No type name is used twice.
+//! No type name is used twice, and log messages are short and plain.
 
 use std::collections::BTreeMap;
 
-use crate::{Source, is_name, none, production};
+use crate::{Source, is_name, none, production, words};
 
 /// Names that may be defined more than once, because each is clear within its module.
-const SHARED_TYPE_NAMES: &[&str] = &["Admission"];
+const SHARED_TYPE_NAMES: &[&str] = &[];
 const KINDS_OF_TYPES: &[&str] = &["struct", "enum", "union", "trait", "type"];
+
+const LOG_MACROS: &[&str] = &["trace!(", "debug!(", "info!(", "warn!(", "error!("];
+const MAX_MESSAGE: usize = 70;
+const ODD_WORDS: &[&str] = &["anew", "save when", "whoever", "nobody", "besides"];
 
 #[test]
 fn public_type_names_are_unique() {
@@ -21,7 +25,33 @@ fn public_type_names_are_unique() {
 }
 
 #[test]
-fn public_types_are_found() {
+fn log_messages_are_short_and_plain() {
+    none(production().flat_map(|file| {
+        let messages = log_messages(&file.code).into_iter();
+        let faulty = messages.filter_map(|message| Some((fault_of(&message)?, message)));
+        let faulty: Vec<_> = faulty
+            .map(|(fault, message)| format!("{}: {fault}: \"{message}\"", file.path))
+            .collect();
+        faulty
+    }));
+}
+
+#[test]
+fn every_log_message_is_checked() {
+    let code = "warn!(%error, name = \"x\", \"it \\\n    failed\");\ninfo!(\"Who\");\ndebug!(a);\n";
+    assert_eq!(log_messages(code), ["it failed", "Who", ""]);
+    for (message, is_plain) in [
+        ("ledger check started", true),
+        ("Ledger check started", false),
+        ("what was sent is unknown", false),
+        ("whatever was sent is unknown", true),
+        ("nobody can log in", false),
+        ("", false),
+        (&*"x".repeat(MAX_MESSAGE), true),
+        (&*"x".repeat(MAX_MESSAGE + 1), false),
+    ] {
+        assert_eq!(fault_of(message).is_none(), is_plain, "{message}");
+    }
     let code = "pub struct A;\npub(super) enum B {}\nstruct C;\nimpl X {\n    pub type D = E;\n}\n";
     assert_eq!(public_types(code), ["A", "B"]);
 }
@@ -36,4 +66,75 @@ fn public_types(code: &str) -> Vec<String> {
         KINDS_OF_TYPES.contains(&kind).then_some(name)
     });
     names.collect()
+}
+
+/// What a log message has against the rules.
+fn fault_of(message: &str) -> Option<&'static str> {
+    let first = words(message).next().unwrap_or_default();
+    if message.is_empty() {
+        return Some("no message");
+    }
+    if message.chars().count() > MAX_MESSAGE {
+        return Some("longer than 70 characters");
+    }
+    if message.starts_with(char::is_uppercase) {
+        return Some("starts with a capital");
+    }
+    if ["who", "what"].contains(&first) {
+        return Some("names no subject");
+    }
+    let spaced = format!(" {} ", words(message).collect::<Vec<_>>().join(" "));
+    let is_odd = ODD_WORDS.iter().any(|word| spaced.contains(&format!(" {word} ")));
+    is_odd.then_some("an odd word")
+}
+
+/// The message of each log macro; an empty one, if it has none.
+fn log_messages(code: &str) -> Vec<String> {
+    let starts = LOG_MACROS.iter().flat_map(|name| {
+        let places = code.match_indices(name);
+        let whole = places.filter(|(at, _)| !code[..*at].ends_with(is_name));
+        whole.map(|(at, name)| at + name.len())
+    });
+    let mut starts: Vec<_> = starts.collect();
+    starts.sort_unstable();
+    starts.into_iter().map(|start| message_in(&code[start..])).collect()
+}
+
+/// The first literal among a macro's arguments that is an argument of its own.
+fn message_in(arguments: &str) -> String {
+    let (mut depth, mut before) = (1, '(');
+    let mut rest = arguments.char_indices();
+    while let Some((at, c)) = rest.next() {
+        match c {
+            '"' => {
+                let text = literal(&arguments[at + 1..]);
+                if before == '(' || before == ',' {
+                    return text.replace("\\\n", "\n").split('\n').map(str::trim_start).collect();
+                }
+                // Past its end: the quote that closes it.
+                rest.by_ref().find(|(end, _)| *end == at + 1 + text.len());
+            }
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return String::new();
+        }
+        if !c.is_whitespace() {
+            before = c;
+        }
+    }
+    String::new()
+}
+
+/// A string literal up to the quote that ends it.
+fn literal(text: &str) -> &str {
+    let mut is_escaped = false;
+    let end = text.find(|c| {
+        let is_end = c == '"' && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+        is_end
+    });
+    &text[..end.unwrap_or(text.len())]
 }

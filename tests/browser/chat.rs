@@ -136,7 +136,7 @@ fn offline_page_sends_nothing_and_keeps_drafts_across_reloads() {
     let page = open(&gate);
     page.find(MESSAGE).click();
     page.wait_until(
-        "performance.getEntriesByType('resource').some(({ name }) => name.endsWith('/markdown.js'))",
+        "performance.getEntriesByType('resource').some(({ name }) => name.endsWith('/inline.js'))",
     );
     page.offline(true);
     page.wait_for_text("You are offline. Your drafts are kept");

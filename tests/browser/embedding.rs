@@ -110,6 +110,32 @@ fn page_of_another_origin_chats_with_widget_and_client() {
 }
 
 #[test]
+fn widget_renders_markdown_and_shows_what_is_left() {
+    let shop = Shop::open(None);
+    let listed = shop.listed();
+    let gate = Gate::start_with(&[
+        ("TOLLGATE_ACCESS__ALLOWED_ORIGINS", &listed),
+        ("TOLLGATE_BUDGET__CALLER", "{ day = \"1.00\" }"),
+    ]);
+    shop.show("/index.html", &format!(
+        "<!doctype html><html lang=\"en\"><title>Shop</title><link rel=\"icon\" href=\"data:,\"><p id=\"status\">ours</p>\
+         <script type=\"module\" src=\"{}/bff/widgets.js\"></script><tollgate-chat></tollgate-chat></html>", gate.origin
+    ));
+    let page = shop.visit("/index.html", &gate.origin);
+    page.find(MESSAGE).fill("Show me a table of prices and some code");
+    page.press("Enter");
+    let shadow = "document.querySelector('tollgate-chat').shadowRoot";
+    page.wait_until(&format!("{shadow}.querySelector('.prose table') !== null && {shadow}.querySelector('.prose pre code') !== null"));
+    page.wait_until(&format!("{shadow}.textContent.includes('You, today: $0.994 left')"));
+    page.evaluate(&format!("{shadow}.querySelector('.code-head button:last-child').click()"));
+    page.wait_until(&format!(
+        "{shadow}.querySelector('.code-head button:last-child').textContent !== ''"
+    ));
+    assert_eq!(page.evaluate("document.getElementById('status').textContent"), "ours");
+    page.screenshot("widget-markdown");
+}
+
+#[test]
 fn page_of_another_origin_orders_a_video_in_two_steps_and_plays_it() {
     let (host, gate) = Host::serve(start);
     let page = host.open(&gate);
@@ -176,7 +202,7 @@ fn unlisted_site_loads_the_client_and_buys_nothing() {
     page.expect_errors(&["CORS policy", "CorsIssue", "Failed to load resource", "net::ERR"]);
     // At once: not only when every attempt has failed, which takes 15 s.
     let says = "[...document.querySelectorAll('tollgate-chat, tollgate-video')]
-        .every(({ shadowRoot }) => shadowRoot?.textContent.includes('does not let this site call it'))";
+        .every(({ shadowRoot }) => shadowRoot?.textContent.includes('in its access.allowed_origins?'))";
     let since = tollgate::clock::now();
     page.wait_until(says);
     assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
@@ -218,7 +244,7 @@ fn changed_video_order_is_sent_as_the_form_shows_it() {
     let orders = || upstream.heard().into_iter().filter(|heard| heard.method == "POST");
     page.patiently(|| orders().next()).expect("an order");
     let shadow = "document.querySelector('tollgate-video').shadowRoot";
-    page.wait_until(&format!("{shadow}.textContent.includes('It is being made')"));
+    page.wait_until(&format!("{shadow}.textContent.includes('Being made:')"));
     let focus = page.evaluate(&format!("{shadow}.activeElement?.textContent"));
     assert_eq!(focus, generate.1, "who confirms is not thrown out of the form");
     gate.told_elsewhere(upstream.charges().iter().sum());

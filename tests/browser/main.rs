@@ -10,6 +10,8 @@ mod documented_snippets;
 mod driver;
 mod element;
 mod embedding;
+
+mod gallery;
 mod gate;
 mod kept_purchases;
 mod keyboard;

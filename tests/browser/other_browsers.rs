@@ -72,7 +72,7 @@ fn members_video_appears_in_another_browser_until_removed_there() {
     {
         second.resize(width, 800);
         second.prefer(&[colours]);
-        second.evaluate("document.getElementById('jobs-heading').scrollIntoView()");
+        second.evaluate("document.getElementById('video-heading').scrollIntoView()");
         second.screenshot(&format!("video-elsewhere-{look}"));
     }
     second.reload();

@@ -3,6 +3,7 @@
 use crate::chat::choose_model;
 use crate::gate::Gate;
 use crate::page::Page;
+use crate::watch::Tamper;
 
 /// What the page calls things: role and accessible name; `…` stands for the rest of a name.
 const MESSAGE: (&str, &str) = ("textbox", "Message");
@@ -106,6 +107,12 @@ fn remaining_balance_is_shown_and_warns_below_a_videos_price() {
     page.screenshot("what is left");
     page.expect_errors(&["status of 402"]);
     page.find(PROMPT).fill("A lighthouse at dawn");
+    page.find(GENERATE).click();
+    page.wait_for_text("The prepaid credit does not cover $3.00.");
+    assert!(!page.shows(CONFIRM));
+    // If the page cannot ask what is left, the server refuses the order.
+    page.expect_errors(&["status of 503"]);
+    page.tamper("*/bff/me", Tamper::Answer(503, vec![], "{}"));
     page.find(GENERATE).click();
     page.find(CONFIRM).click();
     page.wait_for_text("The prepaid credit is used up.");

@@ -142,6 +142,23 @@ fn wrong_token_is_explained_and_can_be_corrected() {
 }
 
 #[test]
+fn sign_in_names_who_hands_out_tokens_and_shows_what_was_typed() {
+    let gate = Gate::start_with(&[
+        ("TOLLGATE_ACCESS__MODE", "members"),
+        ("TOLLGATE_STORE__URL", "sqlite:tollgate.db"),
+        ("TOLLGATE_PAGE__CONTACT", "Ann, room 5"),
+    ]);
+    let page = open(&gate);
+    page.wait_for_text("You get one, or a new one, from Ann, room 5.");
+    let kind = "document.getElementById('token').type";
+    assert_eq!(page.evaluate(kind), "password");
+    page.find(("button", "Show")).click();
+    assert_eq!(page.evaluate(kind), "text");
+    page.find(("button", "Hide")).click();
+    assert_eq!(page.evaluate(kind), "password");
+}
+
+#[test]
 fn expired_session_asks_to_sign_in_and_keeps_the_draft() {
     let gate = Gate::start_for_members();
     let ann = gate.member(&["add", "ann"]);

@@ -7,7 +7,7 @@ use crate::gate::Gate;
 use crate::page::Page;
 use crate::watch::Tamper;
 
-const FORBIDDEN: &str = r#"{"type":"/problems/forbidden","title":"You may not do this","status":403,"code":"forbidden","charged":"no","detail":"callers are told apart by address here"}"#;
+const FORBIDDEN: &str = r#"{"type":"/problems/forbidden","title":"You may not do this","status":403,"code":"forbidden","charged":"no","detail":"in open mode usage is not shown"}"#;
 
 fn open(gate: &Gate) -> Page {
     let page = Page::new(&gate.origin);
@@ -94,7 +94,7 @@ fn hidden_usage_says_why() {
     page.tamper("*/bff/usage*", refusal);
     page.find(("link", "Usage")).click();
     page.wait_for_text("Could not load your spending.");
-    page.wait_for_text("callers are told apart by address here");
+    page.wait_for_text("in open mode usage is not shown");
     page.stop_tampering();
     page.find(("button", "Try again")).click();
     page.wait_for_text("No purchases in this period.");

@@ -38,7 +38,7 @@ pub(crate) fn order(page: &Page, prompt: &str) {
 }
 
 /// Keeps these jobs as earlier pages did: the fields of each besides its id.
-fn keep_jobs(page: &Page, jobs: &serde_json::Value) {
+pub(crate) fn keep_jobs(page: &Page, jobs: &serde_json::Value) {
     page.evaluate(&format!(
         "new Promise((done) => {{ indexedDB.open('tollgate').onsuccess = ({{ target: {{ result: base }} }}) => {{
             const writing = base.transaction('jobs', 'readwrite');
@@ -130,7 +130,7 @@ fn failed_video_shows_its_reason_and_cost() {
     page.find(REMOVE).click();
     page.find(REALLY).click();
     page.wait_for_text("No videos yet.");
-    assert_eq!(page.evaluate("document.activeElement.id"), "jobs-heading");
+    assert_eq!(page.evaluate("document.activeElement.id"), "video-heading");
     page.reload();
     page.wait_for_text("No videos yet.");
 }
@@ -139,6 +139,8 @@ fn failed_video_shows_its_reason_and_cost() {
 fn refused_order_is_explained_and_free() {
     let gate = Gate::start_with(&[LONG, ("TOLLGATE_BUDGET__CALLER", "{ day = \"4.00\" }")]);
     let page = open(&gate);
+    // The page does not hear what is left, as after another tab's order.
+    page.tamper("*/bff/me", Tamper::Answer(503, vec![PROBLEM], FULL));
     order(&page, "A lighthouse");
     page.find(("progressbar", "Progress…"));
     order(&page, "Another lighthouse");
@@ -167,8 +169,8 @@ fn unknown_job_status_is_shown_raw_and_never_as_failed() {
     page.find(("progressbar", "Progress: not known"));
     let text = page.evaluate("document.body.innerText");
     assert!(!text.as_str().expect("text").contains("could not be made"));
-    page.evaluate("document.querySelector('#jobs details').open = true");
-    page.wait_for_text("\"progress\": \"half\"");
+    page.find(("button", "Details")).click();
+    page.wait_until("document.querySelector('.lightbox details pre').textContent.includes('\"progress\": \"half\"')");
 }
 
 #[test]
@@ -284,6 +286,47 @@ fn notification_appears_only_after_opting_in() {
     page.find(TO_CHAT).click();
     page.wait_until("told.length === 1");
     assert_eq!(page.evaluate("told[0]"), "A video is finished. Two");
+}
+
+#[test]
+fn video_that_the_budget_does_not_cover_is_refused_before_anything_is_asked() {
+    let gate = Gate::start_with(&[LONG, ("TOLLGATE_BUDGET__CALLER", "{ day = \"4.00\" }")]);
+    let page = open(&gate);
+    order(&page, "A lighthouse");
+    page.find(("progressbar", "Progress…"));
+    page.wait_until("document.getElementById('video-generate').ariaDisabled === 'true'");
+    page.find(PROMPT).fill("Another one");
+    page.find(GENERATE).click();
+    page.wait_for_text("You, today: $1.00 left. This costs $3.00. The budget renews");
+    assert!(!page.shows(CONFIRM));
+    assert_eq!(
+        (gate.sold(), page.times_asked(&format!("POST {}/api/v1/video", gate.origin))),
+        (1, 1)
+    );
+}
+
+#[test]
+fn file_dropped_beside_the_form_does_not_make_the_browser_leave_the_page() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    let stays = page.evaluate(
+        "(() => { const drop = new DataTransfer(); drop.items.add(new File(['x'], 'cat.png', { type: 'image/png' }));
+            return ['dragover', 'drop'].map((kind) => document.getElementById('jobs').dispatchEvent(new DragEvent(kind, { dataTransfer: drop, bubbles: true, cancelable: true }))); })()",
+    );
+    assert_eq!(stays, json!([false, false]));
+}
+
+#[test]
+fn pending_video_says_how_long_it_will_take_by_the_price_list() {
+    let gate = Gate::start_with(&[LONG]);
+    let page = open(&gate);
+    page.find(("combobox", "Model")).choose("video-c-2");
+    order(&page, "A lighthouse");
+    page.wait_until(
+        "/^about 0:(40|3\\d) left$/.test(document.querySelector('.elapsed').textContent)",
+    );
+    page.wait_for_text("1 being made · about 0:");
+    page.wait_for_text("About 0:40, says the price list.");
 }
 
 #[test]
@@ -405,15 +448,15 @@ fn forty_videos_are_paged_searched_filtered_and_fit_320_pixels() {
     keep_jobs(&page, &jobs.collect());
     let shown =
         "[...document.querySelectorAll('#jobs > li')].filter((item) => !item.hidden).length";
-    page.wait_until(&format!("{shown} === 12"));
+    page.wait_until(&format!("{shown} === 24"));
     assert_eq!(
         page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         ),
         0
     );
-    page.find(("button", "Show 12 more")).click();
-    page.wait_until(&format!("{shown} === 24"));
+    page.find(("button", "Show 16 more")).click();
+    page.wait_until(&format!("{shown} === 40"));
     page.find(("searchbox", "Search your videos")).fill("SNOW fox");
     page.wait_until(&format!("{shown} === 1"));
     page.wait_for_text("1 of 40");

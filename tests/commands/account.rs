@@ -24,7 +24,7 @@ fn say(server: &Server, word: &str) -> String {
 fn sells(server: &Server) -> bool {
     let answer = buy(server);
     let sold = answer.starts_with("HTTP/1.1 200");
-    let refused = answer.starts_with("HTTP/1.1 503") && answer.contains("another account");
+    let refused = answer.starts_with("HTTP/1.1 503") && answer.contains("different account");
     assert!(sold || refused && answer.contains("ledger_unavailable"), "{answer}");
     assert!(sold || answer.contains("retry-after"), "{answer}");
     sold
@@ -49,7 +49,7 @@ fn key_of_another_account_sells_nothing_until_the_ledger_is_assigned_to_it() {
     // From the first request on.
     assert!(!sells(&server) && !sells(&server));
     let ready = exchange(server.admin, "GET", "/readyz", &[], "");
-    assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("another account"), "{ready}");
+    assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("different account"), "{ready}");
     let is_retired = || desk.checked().is_none();
     until("the earlier checkpoint is retired", is_retired);
     let ended = desk.run(&["reconcile"], &elsewhere);

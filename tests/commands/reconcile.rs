@@ -120,7 +120,7 @@ fn reconcile_works_with_purchases_in_flight() {
     let running = desk.enter(CHAT, "192.0.2.1", None, MINUTE);
     desk.charge_chat();
     let out = desk.left(&["reconcile"]);
-    assert!(line(&out, chat).contains("1 of 2 alike"), "{out}");
+    assert!(line(&out, chat).contains("1 of 2 identical purchases"), "{out}");
     assert_eq!(desk.state(running), PurchaseState::Held);
 }
 
@@ -188,7 +188,7 @@ fn refunded_video_hides_no_charge() {
             }
         };
         let out = desk.left(&["reconcile"]);
-        assert!(line(&out, lost).contains("1 of 2 alike"), "{out}");
+        assert!(line(&out, lost).contains("1 of 2 identical purchases"), "{out}");
         assert_eq!(desk.state(lost), PurchaseState::Unknown);
     }
 }
@@ -241,7 +241,7 @@ fn possibly_late_charge_is_not_released_and_keeps_its_checkpoint() {
     let before = desk.checked();
     let chat = desk.lose(CHAT, MINUTE);
     let out = desk.left(&["reconcile"]);
-    assert!(line(&out, chat).contains("it may be yet"), "{out}");
+    assert!(line(&out, chat).contains("not charged yet"), "{out}");
     assert!(out.contains("the checkpoint stays"), "{out}");
     assert_eq!((desk.state(chat), desk.checked()), (PurchaseState::Unknown, before));
     desk.charge_chat();
@@ -257,7 +257,7 @@ fn age_of_an_unknown_purchase_starts_at_its_end() {
     let video = desk.lose_slowly(VIDEO, 10 * MINUTE, Duration::ZERO);
     let out = desk.left(&["reconcile"]);
     for id in [chat, video] {
-        assert!(line(&out, id).contains("it may be yet"), "{out}");
+        assert!(line(&out, id).contains("not charged yet"), "{out}");
         assert_eq!((desk.state(id), desk.checked()), (PurchaseState::Unknown, before));
     }
     desk.charge_chat();

@@ -17,19 +17,23 @@ fn every_payload_fault_is_documented() {
         let rest = judges.iter().flat_map(move |(_, code)| code.split(mark).skip(1));
         rest.filter_map(|rest| rest.split('"').next())
     };
-    let mut raised: BTreeSet<_> = [
-        "code: \"",
-        "Err((\"",
-        "|| (\"",
-        "        (\"",
-        "or((\"",
-        "|| invalid(\"",
-        "Err(invalid(\"",
-        ", (\"",
-    ]
-    .into_iter()
-    .flat_map(after)
-    .collect();
+    // A code stands in a field, is the first of a pair, or is what `invalid` is told.
+    let production = judges.iter().filter(|(path, _)| !path.contains("tests"));
+    let pairs: Vec<_> = production
+        .flat_map(|(_, code)| {
+            let code = code.split("#[cfg(test)]").next().unwrap_or_default();
+            code.match_indices("(\"").filter_map(|(at, mark)| {
+                let before = &code[..at];
+                let is_call =
+                    before.ends_with(char::is_alphanumeric) && !before.ends_with("invalid");
+                let (text, _) = code[at + mark.len()..].split_once("\", ")?;
+                let is_code = text.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+                (!is_call && is_code && !text.is_empty()).then_some(text)
+            })
+        })
+        .collect();
+    let mut raised: BTreeSet<_> = after("code: \"").collect();
+    raised.extend(pairs);
     // Two codes are pushed as arguments.
     raised.extend(after("\"unknown_").map(|rest| match rest {
         "parameter" => "unknown_parameter",

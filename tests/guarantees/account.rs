@@ -216,7 +216,11 @@ fn public_open_mode_hides_balance_and_spending() {
     assert_eq!(account.questions(), 0, "who may not see it does not have it asked for");
     let refused = gate.get("/bff/usage");
     assert_eq!((refused.status, &*refused.code()), (403, "forbidden"));
-    assert!(refused.text().contains("an address is no identity"), "{}", refused.text());
+    assert!(
+        refused.text().contains("an IP address does not identify a user"),
+        "{}",
+        refused.text()
+    );
 }
 
 #[test]

@@ -237,13 +237,13 @@ async fn foreign_file_is_refused_unchanged() {
 
     for (name, why) in [
         ("text", "not a database"),
-        ("short", "not a ledger of tollgate"),
+        ("short", "not a tollgate ledger"),
         ("folder", "it is not a regular file"),
         ("device", "it is not a regular file"),
-        ("foreign", "not a ledger of tollgate"),
+        ("foreign", "not a tollgate ledger"),
         ("newer", "its version is 99"),
-        ("emptied", "it is empty, but it was not"),
-        ("gone", "its write-ahead log is there"),
+        ("emptied", "it is empty, but a server has used it"),
+        ("gone", "its write-ahead log exists"),
         ("nowhere/ledger", "No such file"),
     ] {
         let before = fs::read(at(name)).ok();

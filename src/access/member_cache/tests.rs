@@ -31,7 +31,7 @@ impl Away {
 impl StoreHook for Away {
     fn before<'a>(&'a self, verb: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>> {
         let is_away = self.is_away.load(Ordering::SeqCst);
-        let refuses = is_away && matches!(verb, StoreOp::Other("edition"));
+        let refuses = is_away && matches!(verb, StoreOp::Other("members_version"));
         Box::pin(ready(if refuses { Err(Unavailable("away".into())) } else { Ok(()) }))
     }
 

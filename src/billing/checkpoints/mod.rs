@@ -121,8 +121,8 @@ impl CheckpointKeeper {
 
     pub async fn run(self, mut latest: watch::Receiver<SummaryStatus>) {
         loop {
-            let SummaryStatus { known, is_readable: is_read } = latest.borrow_and_update().clone();
-            match (is_read, known) {
+            let SummaryStatus { known, is_readable } = latest.borrow_and_update().clone();
+            match (is_readable, known) {
                 (Some(true), Some(known)) => self.process(&known).await,
                 (Some(_), _) => self.binding.listing_failed(),
                 (None, _) => {}
@@ -135,24 +135,24 @@ impl CheckpointKeeper {
 
     /// An error is logged, and the next listing tries again.
     async fn process(&self, known: &SummaryReading) {
-        let Self { ledger, binding, has_checkpoint: is_noted } = self;
+        let Self { ledger, binding, has_checkpoint } = self;
         let binding = binding.for_generation(known.generation);
         match binding.check_account(ledger, known.listing.key_ids()).await {
             Ok(true) => {}
             Ok(false) => {
                 if binding.is_mismatch() {
                     // Its checkpoints are no longer used.
-                    is_noted.store(false, Ordering::Relaxed);
+                    has_checkpoint.store(false, Ordering::Relaxed);
                 }
                 return;
             }
             Err(why) => return info!(%why, "gateway account not checked"),
         }
-        if is_noted.load(Ordering::Relaxed) {
+        if has_checkpoint.load(Ordering::Relaxed) {
             return;
         }
         match record_checkpoint(ledger, snapshot(&known.listing.billing, known.asked_at)).await {
-            Ok(()) => is_noted.store(true, Ordering::Relaxed),
+            Ok(()) => has_checkpoint.store(true, Ordering::Relaxed),
             Err(why) => info!(%why, "checkpoint not recorded"),
         }
     }

@@ -13,7 +13,7 @@
 //! A purchase that was sent while the account was not confirmed is never settled here.
 //!
 //! Charging leaves the money spent and the key taken, so it may also assume that nobody else uses
-//! the account. Such a purchase stays uncertain, and never makes room for a release.
+//! the account. Such a purchase stays uncertain, and never justifies a release.
 
 mod case;
 

@@ -28,7 +28,7 @@ const MAX_AGE: Duration = Duration::from_secs(60);
 const REFRESH_INTERVAL: Duration = Duration::from_secs(300);
 /// The shortest time between operators' requests, because each takes a slot from a purchase.
 const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(2);
-/// The longest wait for somebody else's request.
+/// The longest wait for another caller's request.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// A billing summary. Times are wall-clock times since the Unix epoch.
@@ -129,7 +129,7 @@ impl BillingSummary {
     }
 
     pub fn is_stale(&self) -> bool {
-        lock(&self.0.last).as_ref().is_some_and(|(_, said)| said.is_err())
+        lock(&self.0.last).as_ref().is_some_and(|(_, answer)| answer.is_err())
     }
 
     pub fn reading(&self) -> Option<SummaryReading> {
@@ -184,12 +184,12 @@ async fn spawn_fetch(
 impl Shared {
     async fn at_most(&self, age: Duration) -> Result<SummaryReading, Problem> {
         let since = clock::now().checked_sub(age);
-        if let Some(said) = self.answer_since(since) {
-            return said;
+        if let Some(answer) = self.answer_since(since) {
+            return answer;
         }
         let _turn = self.fetching.lock().await;
         match self.answer_since(since) {
-            Some(said) => said,
+            Some(answer) => answer,
             None => self.fetch(GatewayRequest::free(GatewayCall::Billing).patient()).await,
         }
     }
@@ -198,8 +198,8 @@ impl Shared {
     async fn fetch_now(&self) -> Result<SummaryReading, Problem> {
         let since = Some(clock::now());
         let _operator = self.operator.lock().await;
-        if let Some(said) = self.answer_since(since) {
-            return said;
+        if let Some(answer) = self.answer_since(since) {
+            return answer;
         }
         let asked = lock(&self.last).as_ref().map(|(asked, _)| *asked);
         if let Some(asked) = asked {
@@ -208,15 +208,15 @@ impl Shared {
         // The other kind of request may wait for minutes, so this one does not wait for it.
         let _turn = timeout(MAX_WAIT, self.fetching.lock()).await.ok();
         match self.answer_since(since) {
-            Some(said) => said,
+            Some(answer) => answer,
             None => self.fetch(GatewayRequest::free(GatewayCall::Billing)).await,
         }
     }
 
     fn answer_since(&self, since: Option<Instant>) -> Option<Result<SummaryReading, Problem>> {
         let last = lock(&self.last);
-        let (asked, said) = last.as_ref()?;
-        since.is_none_or(|since| *asked >= since).then(|| said.clone())
+        let (asked, answer) = last.as_ref()?;
+        since.is_none_or(|since| *asked >= since).then(|| answer.clone())
     }
 
     /// Sends a request and publishes the answer. If the gateway is replaced meanwhile, asks the new
@@ -233,7 +233,7 @@ impl Shared {
             let Some(reply) = reply.filter(|_| source.generation == generation) else { continue };
             let was_held_back =
                 matches!(reply, Err(Error::Aborted(_) | Error::NoSlot { .. } | Error::Draining));
-            let said = reply.and_then(|reply| billing::parse(&reply)).map(|listing| {
+            let answer = reply.and_then(|reply| billing::parse(&reply)).map(|listing| {
                 if let Ok(mark) = mark {
                     self.ledger.record_balance(mark, usd_from_cents(listing.billing.balance_cents));
                 }
@@ -248,11 +248,11 @@ impl Shared {
             });
             // A request that was not sent says nothing about the gateway.
             if !was_held_back {
-                self.publish(said.as_ref().ok());
+                self.publish(answer.as_ref().ok());
             }
-            let said = said.map_err(|error| error.read_problem().detail(error.to_string()));
-            *lock(&self.last) = Some((sent, said.clone()));
-            return said;
+            let answer = answer.map_err(|error| error.read_problem().detail(error.to_string()));
+            *lock(&self.last) = Some((sent, answer.clone()));
+            return answer;
         }
     }
 

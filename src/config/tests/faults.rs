@@ -135,6 +135,7 @@ const ONE_ERROR: &[(&str, &str)] = &[
         "[page]\nmedia_origins = ['capacitor://localhost']",
         "2:18: page.media_origins: expected an exact origin",
     ),
+    ("[page]\ncontact = ' '", "2:11: page.contact: expected text of one line"),
     ("[page]\ndefault_model = 'video-b'", "2:17: page.default_model: expected a chat model"),
     (
         "[page]\npresets = [{ name = 'x', system = ' ' }]",

@@ -128,6 +128,10 @@ pub(super) fn line(text: &str) -> Parsed<String> {
     Ok(text.to_owned())
 }
 
+pub(super) fn line_or_none(text: &str) -> Parsed<Option<String>> {
+    if text.is_empty() { Ok(None) } else { line(text).map(Some) }
+}
+
 pub(super) fn name(text: &str) -> Parsed<String> {
     if !(1..=128).contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("expected a name of 1 to 128 visible ASCII characters".into());

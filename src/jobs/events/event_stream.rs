@@ -15,7 +15,6 @@ use crate::jobs::concurrency::ConcurrencyPermit;
 use crate::jobs::{JobSubscription, JobUpdate, StatusDocument, StatusUpdate};
 
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// A stream ends after this time, and the browser reconnects.
 const MAX_AGE: Duration = Duration::from_secs(300);
 
 pub(super) struct EventStream {
@@ -37,7 +36,7 @@ struct StreamedJob {
 }
 
 impl EventStream {
-    /// `last_event_id` names the states that the browser knows. It reconnects after `reconnect_after`.
+    /// `last_event_id` names the states that the browser knows. It returns after `reconnect_after`.
     pub(super) fn new(
         subscriptions: Vec<JobSubscription>,
         last_event_id: &str,
@@ -69,7 +68,6 @@ impl EventStream {
         stream
     }
 
-    /// Whether all jobs have ended and the browser knows it.
     pub(super) fn is_up_to_date(&self) -> bool {
         self.pending.len() == 1 && self.is_finished()
     }
@@ -118,7 +116,6 @@ impl EventStream {
             Some(_) => mark != job.sent,
             None => is_snapshot,
         };
-        // Reported once while it lasts.
         let had_problem = std::mem::replace(&mut job.has_problem, update.problem.is_some());
         let problem = update.problem.filter(|_| !had_problem);
         if is_new {
@@ -151,7 +148,6 @@ fn state_mark(request_id: &str, update: &JobUpdate) -> Option<String> {
     Some(hasher.finalize().to_hex()[..12].to_owned())
 }
 
-/// Returns an event id that names all states sent so far.
 fn event_id<'a>(marks: impl Iterator<Item = &'a String>) -> String {
     marks.map(String::as_str).collect::<Vec<_>>().join(&SEPARATOR.to_string())
 }

@@ -27,7 +27,6 @@ const RETRY: Duration = Duration::from_secs(3);
 #[derive(Clone, Copy, Debug)]
 pub struct EventStreamRequest<'a> {
     pub caller: &'a Caller,
-    /// The stream ends when this ends.
     pub session: &'a Session,
     /// `Last-Event-ID`, or empty.
     pub last_event_id: &'a str,
@@ -35,9 +34,7 @@ pub struct EventStreamRequest<'a> {
 }
 
 /// Streams the status of the named jobs, or of all open jobs of the caller if none is named.
-///
-/// Fails with `job_not_found` if none of the named jobs exists, and with `invalid_request` if the
-/// caller has to name jobs.
+/// Fails if none of the named jobs exists, or if this caller has to name jobs.
 pub async fn stream(
     jobs: &JobRegistry,
     listener: EventStreamRequest<'_>,
@@ -78,7 +75,6 @@ pub async fn stream(
     Ok(response::event_stream(Response::new(Body::stream(StreamBody::new(parts)))))
 }
 
-/// Returns the subscriptions, and a problem for each job that does not exist.
 async fn watch(
     jobs: &JobRegistry,
     caller: &Caller,
@@ -119,7 +115,6 @@ fn jitter(wait: Duration) -> Duration {
     wait.saturating_add(Duration::from_millis(more))
 }
 
-/// Sets the browser's reconnection time.
 pub fn retry_field(wait: Duration) -> Bytes {
     format!("retry: {}\n\n", wait.as_millis()).into()
 }
@@ -207,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_and_a_sign_of_life_are_no_events() {
+    fn retry_and_heartbeat_are_no_events() {
         let stream =
             [retry_field(Duration::from_secs(3)), comment(), event("job", None, b"1"), comment()];
         assert_eq!(text(&stream[..2]), "retry: 3000\n\n:\n\n");

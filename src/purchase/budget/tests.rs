@@ -204,7 +204,7 @@ async fn purchase_dropped_half_way_counts_as_spent() {
 }
 
 #[tokio::test]
-async fn a_refusal_says_who_can_help_and_nothing_of_the_account() {
+async fn refusal_names_a_remedy_but_no_balance() {
     let context = context(SOON);
     let limits = Budgets { balance_floor: Usd::dollars(1), ..Budgets::default() };
     let context = PurchaseContext { terms: PurchaseTerms { limits, ..context.terms }, ..context };
@@ -215,7 +215,7 @@ async fn a_refusal_says_who_can_help_and_nothing_of_the_account() {
     let answer = problem.into_response("");
     let body = answer.into_body();
     let text = String::from_utf8_lossy(&body);
-    assert!(text.contains("costs $3.00, which the account"), "{text}");
+    assert!(text.contains("costs $3.00, more than the account"), "{text}");
     assert!(!text.contains("2.1") && !text.contains("1.00"), "{text}");
     assert!(text.contains("ask the operator of this service to add credit"), "{text}");
 }

@@ -93,6 +93,10 @@ const PARTS: &[&[&str]] = &[
     &["shell/palette.js", "shell/palette.css"],
     &["shell/purse.js"],
     &["sign-in.js"],
+    &["chat/talk.js", "chat/talk.css"],
+    &["chat/conversations.js"],
+    &["chat/models.js"],
+    &["chat/preset.js"],
 ];
 
 #[test]

@@ -39,7 +39,7 @@ async fn the_same_seed_gives_the_same_key_ids_and_words() {
 }
 
 #[tokio::test]
-async fn a_video_job_is_accepted_and_ends_in_a_clip_under_the_name_that_was_asked() {
+async fn video_job_ends_in_a_clip_on_the_requested_host() {
     let running = run(quick()).await;
     let order =
         json!({"prompt": "A fox", "model": "video-d-3.1", "duration": 8, "aspect_ratio": "9:16"});

@@ -49,11 +49,11 @@ pub(super) enum Purpose {
 pub(super) fn open(
     path: &Path,
     purpose: Purpose,
-    room: StoreCapacity,
+    capacity: StoreCapacity,
 ) -> Result<Connection, OpenError> {
     let (mut connection, kind) = connect(path, purpose)?;
     if purpose != Purpose::Read {
-        prepare(&mut connection, kind, room).map_err(|why| OpenError::unusable(path, why))?;
+        prepare(&mut connection, kind, capacity).map_err(|why| OpenError::unusable(path, why))?;
     }
     Ok(connection)
 }
@@ -85,7 +85,7 @@ pub(super) fn connect(path: &Path, purpose: Purpose) -> Result<(Connection, File
 pub(super) fn prepare(
     connection: &mut Connection,
     kind: FileKind,
-    room: StoreCapacity,
+    capacity: StoreCapacity,
 ) -> Result<(), String> {
     let sql = |error: rusqlite::Error| error.to_string();
     // A running server may be writing now.
@@ -100,7 +100,7 @@ pub(super) fn prepare(
     connection.pragma_update(None, "synchronous", "FULL").map_err(sql)?;
     for limit in [
         Some(format!("PRAGMA journal_size_limit = {MAX_WAL_BYTES}")),
-        room.pages.map(|pages| format!("PRAGMA max_page_count = {pages}")),
+        capacity.pages.map(|pages| format!("PRAGMA max_page_count = {pages}")),
     ] {
         let Some(limit) = limit else { continue };
         connection.query_row(&limit, [], |_| Ok(())).map_err(sql)?;
@@ -129,9 +129,10 @@ pub(super) fn check_whole_pages(connection: &Connection, path: &Path) -> Result<
         .pragma_query_value(None, "page_size", |row| row.get(0))
         .map_err(|error| error.to_string())?;
     let has_log = size_of(&lock::with_suffix(path, "-wal")) > 0;
-    match has_log || size_of(path).is_multiple_of(page.max(1)) {
-        true => Ok(()),
-        false => Err("it is damaged: its last page is truncated".to_owned()),
+    if has_log || size_of(path).is_multiple_of(page.max(1)) {
+        Ok(())
+    } else {
+        Err("it is damaged: its last page is truncated".to_owned())
     }
 }
 

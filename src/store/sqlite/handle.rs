@@ -15,8 +15,8 @@ use super::file::FileId;
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
 use super::reader::ReportReader;
-use super::writer::{Admission, Durability, WriteCommand, Writer, notification, request};
-use super::{LockHolder, StoreError, lock};
+use super::writer::{CommandGate, Durability, WriteCommand, Writer, notification, request};
+use super::{LockHolder, Result, StoreError, lock};
 use crate::store::{
     AccountLimit, Clock, PurchaseId, Reservation, ReserveError, Settlement, SlotId, Unavailable,
 };
@@ -27,7 +27,7 @@ use crate::store::{
 #[derive(Clone)]
 pub struct Store {
     pub(super) inner: Arc<StoreInner>,
-    tap: Option<Arc<dyn StoreHook>>,
+    hook: Option<Arc<dyn StoreHook>>,
 }
 
 pub(super) struct StoreInner {
@@ -36,7 +36,7 @@ pub(super) struct StoreInner {
     pub(super) clock: Clock,
     pub(super) name: Arc<str>,
     pub(super) executor: Executor,
-    pub(super) admission: Admission,
+    pub(super) gate: CommandGate,
     pub(super) identity: Option<(LedgerIdentity, FileId)>,
     /// `None` in memory: the writer's connection reads the reports, too.
     pub(super) report_reader: Option<ReportReader>,
@@ -67,27 +67,27 @@ pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Lets a test delay, refuse, watch or break operations.
 pub trait StoreHook: Send + Sync + 'static {
-    fn before<'a>(&'a self, verb: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>>;
+    fn before<'a>(&'a self, op: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>>;
 
     fn after<'a>(
         &'a self,
-        verb: StoreOp<'a>,
+        op: StoreOp<'a>,
         outcome: &'a Result<(), ReserveError>,
     ) -> HookFuture<'a, ()>;
 
     /// Returns whether an operation without a reply reaches the store.
-    fn allows(&self, verb: StoreOp<'_>) -> bool;
+    fn allows(&self, op: StoreOp<'_>) -> bool;
 }
 
 impl Store {
-    pub(super) fn from_inner(shared: StoreInner) -> Self {
-        Self { inner: Arc::new(shared), tap: None }
+    pub(super) fn from_inner(inner: StoreInner) -> Self {
+        Self { inner: Arc::new(inner), hook: None }
     }
 
     #[doc(hidden)]
     #[must_use]
-    pub fn with_hook(&self, tap: Arc<dyn StoreHook>) -> Self {
-        Self { inner: Arc::clone(&self.inner), tap: Some(tap) }
+    pub fn with_hook(&self, hook: Arc<dyn StoreHook>) -> Self {
+        Self { inner: Arc::clone(&self.inner), hook: Some(hook) }
     }
 
     pub fn now(&self) -> Duration {
@@ -109,7 +109,7 @@ impl Store {
     }
 
     pub(super) fn check_capacity(&self) -> Result<(), Unavailable> {
-        if self.inner.admission.is_retry_queue_full.load(Ordering::Relaxed) {
+        if self.inner.gate.is_retry_queue_full.load(Ordering::Relaxed) {
             return Err(Unavailable("too many purchases wait to be recorded".into()));
         }
         Ok(())
@@ -117,18 +117,18 @@ impl Store {
 
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        verb: StoreOp<'_>,
-        weight: Durability,
-        step: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
+        op: StoreOp<'_>,
+        durability: Durability,
+        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        self.with_hooks(verb, self.execute_when_open(weight, step)).await
+        self.with_hooks(op, self.execute_when_open(durability, work)).await
     }
 
     /// Runs a command that need not be synced to disk.
     pub(super) async fn query<T: Send + 'static>(
         &self,
         name: &'static str,
-        work: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         self.run(StoreOp::Other(name), Durability::Buffered, work).await
     }
@@ -136,16 +136,16 @@ impl Store {
     /// Runs a command, and waits for the store if it is still being opened.
     pub(super) async fn run_while_starting<T: Send + 'static>(
         &self,
-        verb: &'static str,
-        weight: Durability,
-        step: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
+        op: &'static str,
+        durability: Durability,
+        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        self.with_hooks(StoreOp::Other(verb), self.execute(weight, step)).await
+        self.with_hooks(StoreOp::Other(op), self.execute(durability, work)).await
     }
 
     pub(super) async fn run_report<T: Send + 'static>(
         &self,
-        verb: &'static str,
+        op: &'static str,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         let read = async {
@@ -159,71 +159,71 @@ impl Store {
                 (None, _) => Err(self.closed_error()),
             }
         };
-        self.with_hooks(StoreOp::Other(verb), read).await
+        self.with_hooks(StoreOp::Other(op), read).await
     }
 
     pub(super) fn notify(
         &self,
-        verb: StoreOp<'_>,
-        weight: Durability,
-        step: impl FnMut(&Ledger) -> Result<(), StoreError> + Send + 'static,
+        op: StoreOp<'_>,
+        durability: Durability,
+        work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
     ) {
-        if self.tap.as_ref().is_none_or(|tap| tap.allows(verb)) {
-            self.enqueue(notification(weight, step));
+        if self.hook.as_ref().is_none_or(|hook| hook.allows(op)) {
+            self.enqueue(notification(durability, work));
         }
     }
 
     pub(super) async fn with_hooks<T, E: Clone + From<Unavailable>>(
         &self,
-        verb: StoreOp<'_>,
+        op: StoreOp<'_>,
         work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E>
     where
         ReserveError: From<E>,
     {
-        let Some(tap) = &self.tap else { return work.await };
-        tap.before(verb).await?;
-        let done = work.await;
-        let outcome = done.as_ref().map(|_| ()).map_err(|error| error.clone().into());
-        tap.after(verb, &outcome).await;
-        done
+        let Some(hook) = &self.hook else { return work.await };
+        hook.before(op).await?;
+        let result = work.await;
+        let outcome = result.as_ref().map(|_| ()).map_err(|error| error.clone().into());
+        hook.after(op, &outcome).await;
+        result
     }
 
     pub(super) async fn execute_when_open<T: Send + 'static>(
         &self,
-        weight: Durability,
-        step: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
+        durability: Durability,
+        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        self.inner.admission.check()?;
-        self.execute(weight, step).await
+        self.inner.gate.check()?;
+        self.execute(durability, work).await
     }
 
     async fn execute<T: Send + 'static>(
         &self,
-        weight: Durability,
-        step: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
+        durability: Durability,
+        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        let (step, answered) = request(weight, step);
-        self.enqueue(step);
-        answered.await.unwrap_or_else(|oneshot::error::RecvError { .. }| Err(self.closed_error()))
+        let (work, reply) = request(durability, work);
+        self.enqueue(work);
+        reply.await.unwrap_or_else(|oneshot::error::RecvError { .. }| Err(self.closed_error()))
     }
 
-    fn enqueue(&self, step: Box<dyn WriteCommand>) {
+    fn enqueue(&self, work: Box<dyn WriteCommand>) {
         // If the writer is gone, the command is dropped with its reply channel, and its caller gets
         // an error.
         match &self.inner.executor {
             Executor::Closed => {}
             Executor::Inline(writer) => {
                 if let Ok(mut writer) = writer.lock() {
-                    writer.run_inline(step);
+                    writer.run_inline(work);
                 }
             }
-            Executor::Thread { queue, .. } => drop(queue.send(step)),
+            Executor::Thread { queue, .. } => drop(queue.send(work)),
         }
     }
 
     fn closed_error(&self) -> Unavailable {
-        self.inner.admission.check().err().unwrap_or_else(writer_gone)
+        self.inner.gate.check().err().unwrap_or_else(writer_gone)
     }
 }
 
@@ -237,7 +237,7 @@ pub(super) fn canonical_path(path: &Path) -> PathBuf {
 
 impl Drop for StoreInner {
     fn drop(&mut self) {
-        self.admission.stop.store(true, Ordering::Relaxed);
+        self.gate.stop.store(true, Ordering::Relaxed);
         // First, because an open reader would keep the write-ahead log from being emptied.
         drop(self.report_reader.take());
         match std::mem::replace(&mut self.executor, Executor::Closed) {

@@ -59,30 +59,30 @@ pub(super) struct LedgerIdentity {
 }
 
 impl LedgerIdentity {
-    /// Compares a ledger with its lock file, whose state is `marked`. `found` is the ledger before
+    /// Compares a ledger with its lock file's state. `found` is the ledger before
     /// it was opened, unless it has a write-ahead log. Writes nothing.
     pub(super) fn read(
         connection: &Connection,
         kind: FileKind,
-        marked: Option<LedgerState>,
+        recorded: Option<LedgerState>,
         found: Option<FileStamp>,
     ) -> Result<Self, String> {
         let stored = stored(connection, kind).map_err(|error| error.to_string())?;
         let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
         let latest = stored.as_ref().map_or(0, |stored| stored.latest_number);
-        let mark = LedgerState { nonce: random()?, latest_number: latest, closed: None };
+        let state = LedgerState { nonce: random()?, latest_number: latest, closed: None };
         let new_name = || random::<8>().map(|bytes| format!("durable-{}", hex(&bytes)).into());
-        let (name, doubt, forgets) = match (stored, marked) {
+        let (name, suspicion, forgets) = match (stored, recorded) {
             (None, _) if kind == FileKind::Empty => (new_name()?, None, false),
             (None, _) => (new_name()?, Some("its version is older"), false),
-            (Some(stored), marked) => {
-                let doubt = suspicion(&stored, marked, &boot, found);
-                let forgets = doubt.is_some_and(|doubt| doubt.may_lack_purchases);
+            (Some(stored), recorded) => {
+                let suspicion = suspicion(&stored, recorded, &boot, found);
+                let forgets = suspicion.is_some_and(|suspicion| suspicion.may_lack_purchases);
                 let name = if forgets { new_name()? } else { stored.name };
-                (name, doubt.map(|doubt| doubt.why), forgets)
+                (name, suspicion.map(|suspicion| suspicion.why), forgets)
             }
         };
-        Ok(Self { name, state: mark, suspect_reason: doubt, may_lack_purchases: forgets, boot })
+        Ok(Self { name, state, suspect_reason: suspicion, may_lack_purchases: forgets, boot })
     }
 
     pub(super) fn save(&self, connection: &Connection) -> Result<(), StoreError> {
@@ -115,11 +115,11 @@ struct Suspicion {
 
 fn suspicion(
     stored: &StoredIdentity,
-    marked: Option<LedgerState>,
+    recorded: Option<LedgerState>,
     boot: &str,
     found: Option<FileStamp>,
 ) -> Option<Suspicion> {
-    let Some(LedgerState { nonce, latest_number: latest, closed }) = marked else {
+    let Some(LedgerState { nonce, latest_number: latest, closed }) = recorded else {
         return Some(Suspicion {
             why: "its lock file is missing or empty",
             may_lack_purchases: true,
@@ -203,29 +203,32 @@ mod tests {
     fn name_changes_only_when_purchases_may_be_missing() {
         let stamp = |written, inode| Some(FileStamp { size: 4_096, modified: written, inode });
         let (same, other, copy) = (stamp(5, 9), stamp(6, 9), stamp(5, 10));
-        let mark = |nonce, latest, closed| {
+        let state = |nonce, latest, closed| {
             Some(LedgerState { nonce: [nonce; 16], latest_number: latest, closed })
         };
         // What the lock says, the boot, the file: whether it is checked, and gets another name.
-        for (marked, boot, found, is_checked, forgets) in [
-            (mark(1, 7, same), "today", same, false, false),
-            (mark(1, 7, same), "tomorrow", same, false, false),
-            (mark(1, 7, same), "tomorrow", other, true, false),
-            (mark(1, 7, same), "today", copy, true, true),
-            (mark(1, 7, same), "today", None, true, false),
-            (mark(1, 7, None), "today", same, true, false),
-            (mark(1, 6, None), "today", same, true, false),
-            (mark(1, 7, None), "tomorrow", same, true, true),
-            (mark(1, 7, None), "", same, true, true),
-            (mark(1, 8, None), "today", same, true, true),
-            (mark(1, 8, same), "today", same, true, true),
-            (mark(2, 7, same), "today", same, true, true),
-            (mark(2, 7, None), "today", same, true, true),
+        for (recorded, boot, found, is_checked, forgets) in [
+            (state(1, 7, same), "today", same, false, false),
+            (state(1, 7, same), "tomorrow", same, false, false),
+            (state(1, 7, same), "tomorrow", other, true, false),
+            (state(1, 7, same), "today", copy, true, true),
+            (state(1, 7, same), "today", None, true, false),
+            (state(1, 7, None), "today", same, true, false),
+            (state(1, 6, None), "today", same, true, false),
+            (state(1, 7, None), "tomorrow", same, true, true),
+            (state(1, 7, None), "", same, true, true),
+            (state(1, 8, None), "today", same, true, true),
+            (state(1, 8, same), "today", same, true, true),
+            (state(2, 7, same), "today", same, true, true),
+            (state(2, 7, None), "today", same, true, true),
             (None, "today", same, true, true),
         ] {
-            let doubt = suspicion(&stored(), marked, boot, found);
-            let judged = (doubt.is_some(), doubt.is_some_and(|doubt| doubt.may_lack_purchases));
-            assert_eq!(judged, (is_checked, forgets), "{marked:?} {boot} {found:?}");
+            let suspicion = suspicion(&stored(), recorded, boot, found);
+            let judged = (
+                suspicion.is_some(),
+                suspicion.is_some_and(|suspicion| suspicion.may_lack_purchases),
+            );
+            assert_eq!(judged, (is_checked, forgets), "{recorded:?} {boot} {found:?}");
         }
     }
 
@@ -233,19 +236,20 @@ mod tests {
     fn restored_copy_with_running_purchases_gets_a_new_name() {
         let written = |written| Some(FileStamp { size: 4_096, modified: written, inode: 9 });
         let stored = StoredIdentity { has_running: true, ..stored() };
-        let marked = Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: written(5) });
+        let recorded = Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: written(5) });
         assert!(
-            suspicion(&stored, marked, "today", written(6))
-                .is_some_and(|doubt| doubt.may_lack_purchases)
+            suspicion(&stored, recorded, "today", written(6))
+                .is_some_and(|suspicion| suspicion.may_lack_purchases)
         );
     }
 
     #[test]
     fn missing_boot_id_changes_the_name() {
         let unknown = StoredIdentity { boot: String::new(), ..stored() };
-        let marked = Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: None });
+        let recorded = Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: None });
         assert!(
-            suspicion(&unknown, marked, "", None).is_some_and(|doubt| doubt.may_lack_purchases)
+            suspicion(&unknown, recorded, "", None)
+                .is_some_and(|suspicion| suspicion.may_lack_purchases)
         );
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::{Connection, Row, ToSql, params};
 use uuid::Uuid;
 
-use super::StoreError;
+use super::Result;
 use super::column::{self, nanos};
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
@@ -87,7 +87,7 @@ impl Store {
     }
 }
 
-pub(super) fn insert(connection: &Connection, job: &Job) -> Result<(), StoreError> {
+pub(super) fn insert(connection: &Connection, job: &Job) -> Result<()> {
     let mut insert = connection.prepare_cached(
         "INSERT INTO jobs (request_id, owner, key, model, price_micros, at, purchase)
          VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING",
@@ -104,7 +104,7 @@ pub(super) fn insert(connection: &Connection, job: &Job) -> Result<(), StoreErro
     Ok(())
 }
 
-fn jobs(ledger: &Ledger, which: &str, values: &[&dyn ToSql]) -> Result<Vec<Job>, StoreError> {
+fn jobs(ledger: &Ledger, which: &str, values: &[&dyn ToSql]) -> Result<Vec<Job>> {
     let query = format!(
         "SELECT request_id, owner, key, model, price_micros, at, heard_at, body, state, purchase
          FROM jobs {which}"

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
 use super::replies::Replies;
-use super::{StoreError, column};
+use super::{Result, StoreError, column};
 use crate::contract::money::Usd;
 use crate::store::rules::{Credit, KnownBalance, Today, latest_plausible_day, warn_day_ahead};
 use crate::store::{BudgetScope, CreditWatermark, PeriodSpend, StoreCapacity};
@@ -25,10 +25,10 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(connection: Connection, room: StoreCapacity) -> Self {
+    pub(super) fn new(connection: Connection, capacity: StoreCapacity) -> Self {
         Self {
             connection,
-            replies: Replies::new(room),
+            replies: Replies::new(capacity),
             max_ended: None,
             ended_count: Cell::default(),
             slots_taken: Cell::default(),
@@ -39,7 +39,7 @@ impl Ledger {
         }
     }
 
-    pub(super) fn clear(&self) -> Result<(), StoreError> {
+    pub(super) fn clear(&self) -> Result<()> {
         let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN
             ('credit', 'members_edition')";
         // In whatever order the schema lists them; the pragma ends with the transaction.
@@ -57,10 +57,7 @@ impl Ledger {
         Ok(())
     }
 
-    pub(super) fn transact(
-        &self,
-        work: impl FnOnce(&Self) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    pub(super) fn transact(&self, work: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
         // A deferred transaction that reads first would not wait for another writer.
         let writing = TransactionBehavior::Immediate;
         let transaction = Transaction::new_unchecked(&self.connection, writing)?;
@@ -71,7 +68,7 @@ impl Ledger {
 
 /// The tables `spent` and `credit`, in the same transaction as the purchases.
 impl Ledger {
-    pub(super) fn latest_day(&self, last: Option<u64>) -> Result<Option<u64>, StoreError> {
+    pub(super) fn latest_day(&self, last: Option<u64>) -> Result<Option<u64>> {
         let mut latest = self.connection.prepare_cached(
             "SELECT max(period) FROM spent WHERE scope = 'total' AND unit = 'day' AND period <= ?",
         )?;
@@ -79,16 +76,12 @@ impl Ledger {
         Ok(latest.query_row([last], |row| row.get(0))?)
     }
 
-    pub(super) fn current_spend(
-        &self,
-        scope: &BudgetScope,
-        now: Duration,
-    ) -> Result<PeriodSpend, StoreError> {
+    pub(super) fn current_spend(&self, scope: &BudgetScope, now: Duration) -> Result<PeriodSpend> {
         self.spend_of(scope, self.today(now)?)
     }
 
     /// Counts a settled purchase. Beyond `max_ended`, deletes the one that ended first.
-    pub(super) fn count_end(&self) -> Result<(), StoreError> {
+    pub(super) fn count_end(&self) -> Result<()> {
         let Some(bound) = self.max_ended else { return Ok(()) };
         self.ended_count.set(self.ended_count.get() + 1);
         if self.ended_count.get() <= bound {
@@ -104,7 +97,7 @@ impl Ledger {
         Ok(())
     }
 
-    pub(super) fn today(&self, now: Duration) -> Result<Today, StoreError> {
+    pub(super) fn today(&self, now: Duration) -> Result<Today> {
         let last = latest_plausible_day(now);
         let mut latest = self.latest_day(None)?;
         if let Some(day) = latest.filter(|day| *day > last) {
@@ -116,11 +109,7 @@ impl Ledger {
         Ok(Today::at(now, latest))
     }
 
-    pub(super) fn spend_of(
-        &self,
-        scope: &BudgetScope,
-        today: Today,
-    ) -> Result<PeriodSpend, StoreError> {
+    pub(super) fn spend_of(&self, scope: &BudgetScope, today: Today) -> Result<PeriodSpend> {
         let mut read = self.connection.prepare_cached(
             "SELECT (SELECT micros FROM spent WHERE scope = ?1 AND unit = 'day' AND period = ?2),
                     (SELECT micros FROM spent WHERE scope = ?1 AND unit = 'month' AND period = ?3)",
@@ -149,7 +138,7 @@ impl Ledger {
         today: Today,
         before: Usd,
         after: Usd,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         // Even a free purchase creates its counters: they record that the day was counted in.
         if before == after && before != Usd::ZERO {
             return Ok(());
@@ -165,7 +154,7 @@ impl Ledger {
         Ok(())
     }
 
-    pub(super) fn credit(&self) -> Result<Credit, StoreError> {
+    pub(super) fn credit(&self) -> Result<Credit> {
         let mut read = self
             .connection
             .prepare_cached("SELECT held, spent, balance, since, as_of FROM credit")?;
@@ -183,7 +172,7 @@ impl Ledger {
         Ok(credit)
     }
 
-    pub(super) fn set_credit(&self, credit: &Credit) -> Result<(), StoreError> {
+    pub(super) fn set_credit(&self, credit: &Credit) -> Result<()> {
         let mut write = self.connection.prepare_cached(
             "UPDATE credit SET held = ?, spent = ?, balance = ?, since = ?, as_of = ?",
         )?;

@@ -50,21 +50,21 @@ impl Lock {
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(&path).map_err(unusable)?;
         let since = clock::now();
-        let mut is_told = false;
+        let mut has_warned = false;
         loop {
             match file.try_lock() {
                 Ok(()) => break,
                 Err(TryLockError::WouldBlock) => {
-                    let LockContents { pid, holder: has_it, .. } =
+                    let LockContents { pid, holder: current, .. } =
                         read(&mut file).map_err(unusable)?;
-                    let patience = match has_it {
+                    let patience = match current {
                         LockHolder::Command => MAX_COMMAND_WAIT,
                         LockHolder::Server(_) => MAX_SERVER_WAIT,
                     };
                     if since.elapsed() >= patience {
-                        return Err(OpenError::Locked { pid, holder: has_it });
+                        return Err(OpenError::Locked { pid, holder: current });
                     }
-                    if has_it == LockHolder::Command && !std::mem::replace(&mut is_told, true) {
+                    if current == LockHolder::Command && !std::mem::replace(&mut has_warned, true) {
                         let pid = pid.unwrap_or_default();
                         warn!(pid, "waiting for a command that has the ledger");
                     }
@@ -74,13 +74,13 @@ impl Lock {
             }
         }
         let was_served = file.metadata().map_err(unusable)?.len() > 0;
-        let LockContents { state: mark, .. } = read(&mut file).map_err(unusable)?;
+        let LockContents { state, .. } = read(&mut file).map_err(unusable)?;
         let path = ledger.to_owned();
         let mut lock = Self {
             file,
             path,
             holder,
-            state: mark,
+            state,
             number_offset: 0,
             ledger_file: None,
             is_clean: false,
@@ -123,8 +123,8 @@ impl Lock {
     }
 
     /// Writes the holder and the ledger's state. From then on the ledger counts as served.
-    pub(super) fn write_state(&mut self, mark: LedgerState) -> io::Result<()> {
-        self.state = Some(mark);
+    pub(super) fn write_state(&mut self, state: LedgerState) -> io::Result<()> {
+        self.state = Some(state);
         self.write()
     }
 
@@ -163,27 +163,27 @@ impl Lock {
     }
 
     fn write_closed(&mut self) -> io::Result<()> {
-        let was_closed = self.state.is_some_and(|mark| mark.closed.is_some());
+        let was_closed = self.state.is_some_and(|state| state.closed.is_some());
         let may_note = match self.holder {
             LockHolder::Server(_) => true,
             // What a server left open stays so.
             LockHolder::Command => was_closed && !self.is_suspect,
         };
-        if let Some(mark) = &mut self.state
+        if let Some(state) = &mut self.state
             && may_note
             && self.is_clean
         {
-            mark.closed = file_stamp(&self.path);
+            state.closed = file_stamp(&self.path);
             self.write()?;
         }
         Ok(())
     }
 
     pub(super) fn write_latest(&mut self, latest: i64) -> io::Result<()> {
-        let Some(mark) = self.state.as_mut().filter(|mark| mark.latest_number < latest) else {
+        let Some(state) = self.state.as_mut().filter(|state| state.latest_number < latest) else {
             return Ok(());
         };
-        mark.latest_number = latest;
+        state.latest_number = latest;
         self.file.write_all_at(format!("{latest:0DIGITS$}").as_bytes(), self.number_offset)
     }
 }
@@ -200,19 +200,19 @@ fn read(file: &mut File) -> io::Result<LockContents> {
     file.read_to_string(&mut text)?;
     let mut lines = text.lines();
     let pid = lines.next().and_then(|line| line.trim().parse().ok());
-    let (mut holder, mut mark) = (LockHolder::Server(None), None);
+    let (mut holder, mut state) = (LockHolder::Server(None), None);
     for line in lines {
         match line.split_once(' ') {
             None if line == "command" => holder = LockHolder::Command,
             Some(("admin", at)) => holder = LockHolder::Server(at.parse().ok()),
-            Some(("ledger", noted)) => mark = parse_state(noted),
+            Some(("ledger", noted)) => state = parse_state(noted),
             Some(("closed", noted)) => {
-                mark = mark.map(|mark| LedgerState { closed: parse_stamp(noted), ..mark });
+                state = state.map(|state| LedgerState { closed: parse_stamp(noted), ..state });
             }
             Some(_) | None => {}
         }
     }
-    Ok(LockContents { pid, holder, state: mark })
+    Ok(LockContents { pid, holder, state })
 }
 
 fn parse_state(text: &str) -> Option<LedgerState> {
@@ -274,7 +274,7 @@ pub(super) fn lock_holder(path: &Path) -> Option<LockHolder> {
     let mut file = File::open(with_suffix(path, LOCK_SUFFIX)).ok()?;
     // Shared, so that two commands do not mistake each other for a server.
     match file.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => read(&mut file).ok().map(|signed| signed.holder),
+        Err(TryLockError::WouldBlock) => read(&mut file).ok().map(|contents| contents.holder),
         Ok(()) | Err(TryLockError::Error(_)) => None,
     }
 }

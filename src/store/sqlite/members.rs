@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::StoreError;
+use super::Result;
 use super::column::{self, nanos};
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
@@ -20,7 +20,7 @@ use crate::store::{
 };
 
 /// A refusal leaves nothing to roll back.
-type ChangeResult = Result<Result<(), MemberError>, StoreError>;
+type ChangeResult = Result<Result<(), MemberError>>;
 
 /// A login that raced with the end of its token is not valid.
 const VALID_SESSION: &str =
@@ -34,7 +34,7 @@ impl Store {
     /// the fingerprint of the secret that they are hashed with is recorded.
     pub async fn change_members(
         &self,
-        print: Option<Digest>,
+        fingerprint: Option<Digest>,
         changes: Vec<(Arc<str>, MemberChange)>,
     ) -> Result<(), (Arc<str>, MemberError)> {
         let first = changes.first().map(|(name, _)| Arc::clone(name));
@@ -43,13 +43,13 @@ impl Store {
             let connection = &ledger.connection;
             connection.execute_batch("SAVEPOINT members")?;
             for (name, change) in &changes {
-                if let Err(fault) = apply_change(connection, name, change, clock())? {
+                if let Err(error) = apply_change(connection, name, change, clock())? {
                     connection.execute_batch("ROLLBACK TO members; RELEASE members")?;
-                    return Ok(Err((Arc::clone(name), fault)));
+                    return Ok(Err((Arc::clone(name), error)));
                 }
             }
-            if let Some(print) = print {
-                set_token_secret_fingerprint(connection, print)?;
+            if let Some(fingerprint) = fingerprint {
+                set_token_secret_fingerprint(connection, fingerprint)?;
             }
             connection.execute_batch("RELEASE members")?;
             Ok(Ok(()))
@@ -64,7 +64,7 @@ impl Store {
         change: MemberChange,
     ) -> Result<(), MemberError> {
         let changed = self.change_members(None, vec![(name, change)]).await;
-        changed.map_err(|(_, fault)| fault)
+        changed.map_err(|(_, error)| error)
     }
 
     pub async fn members(&self) -> Result<Vec<Member>, Unavailable> {
@@ -107,9 +107,12 @@ impl Store {
         .await
     }
 
-    pub async fn set_token_secret_fingerprint(&self, print: Digest) -> Result<(), Unavailable> {
+    pub async fn set_token_secret_fingerprint(
+        &self,
+        fingerprint: Digest,
+    ) -> Result<(), Unavailable> {
         self.run_while_starting("set_token_secret_fingerprint", Durability::Synced, move |ledger| {
-            set_token_secret_fingerprint(&ledger.connection, print)
+            set_token_secret_fingerprint(&ledger.connection, fingerprint)
         })
         .await
     }
@@ -126,17 +129,15 @@ impl Store {
     }
 }
 
-pub(super) fn token_secret_fingerprint(
-    connection: &Connection,
-) -> Result<Option<Digest>, StoreError> {
+pub(super) fn token_secret_fingerprint(connection: &Connection) -> Result<Option<Digest>> {
     let query =
         "SELECT print FROM secret WHERE EXISTS (SELECT 1 FROM members WHERE revoked IS NULL)";
     Ok(connection.query_row(query, [], |row| row.get(0)).optional()?)
 }
 
-fn set_token_secret_fingerprint(connection: &Connection, print: Digest) -> Result<(), StoreError> {
+fn set_token_secret_fingerprint(connection: &Connection, fingerprint: Digest) -> Result<()> {
     let note = "INSERT OR REPLACE INTO secret (number, print) VALUES (1, ?)";
-    connection.execute(note, [print])?;
+    connection.execute(note, [fingerprint])?;
     Ok(())
 }
 
@@ -190,8 +191,8 @@ fn update(
     role: Option<Role>,
     own: Option<OwnBudget>,
 ) -> ChangeResult {
-    if let Err(fault) = ensure_active(connection, name)? {
-        return Ok(Err(fault));
+    if let Err(error) = ensure_active(connection, name)? {
+        return Ok(Err(error));
     }
     if let Some(role) = role {
         let write = "UPDATE members SET role = ? WHERE name = ?";
@@ -206,8 +207,8 @@ fn update(
 }
 
 fn rotate(connection: &Connection, name: &str, token: &Digest, prefix: &str) -> ChangeResult {
-    if let Err(fault) = ensure_active(connection, name)? {
-        return Ok(Err(fault));
+    if let Err(error) = ensure_active(connection, name)? {
+        return Ok(Err(error));
     }
     let write = "UPDATE members SET token = ?, prefix = ? WHERE name = ?";
     connection.execute(write, params![token, prefix, name])?;
@@ -224,37 +225,33 @@ fn ensure_active(connection: &Connection, name: &str) -> ChangeResult {
     })
 }
 
-fn delete_sessions(connection: &Connection, name: &str) -> Result<(), StoreError> {
+fn delete_sessions(connection: &Connection, name: &str) -> Result<()> {
     connection.execute("DELETE FROM sessions WHERE member = ?", [name])?;
     bump_version(connection)
 }
 
-fn log_in(
-    connection: &Connection,
-    session: &LoginSession,
-    now: Duration,
-) -> Result<(), StoreError> {
+fn log_in(connection: &Connection, session: &LoginSession, now: Duration) -> Result<()> {
     connection
         .execute(&format!("DELETE FROM sessions WHERE NOT ({VALID_SESSION})"), [nanos(now)])?;
     connection.execute(
         "INSERT OR REPLACE INTO sessions (id, member, token, until) VALUES (?, ?, ?, ?)",
         params![session.id, session.member, session.token, nanos(session.expires_at)],
     )?;
-    let most = i64::try_from(MAX_LOGINS_PER_MEMBER).unwrap_or(i64::MAX);
+    let limit = i64::try_from(MAX_LOGINS_PER_MEMBER).unwrap_or(i64::MAX);
     connection.execute(
         "DELETE FROM sessions WHERE member = ?1 AND number NOT IN
             (SELECT number FROM sessions WHERE member = ?1 ORDER BY number DESC LIMIT ?2)",
-        params![session.member, most],
+        params![session.member, limit],
     )?;
     bump_version(connection)
 }
 
-fn bump_version(connection: &Connection) -> Result<(), StoreError> {
+fn bump_version(connection: &Connection) -> Result<()> {
     connection.execute("UPDATE members_edition SET edition = edition + 1", [])?;
     Ok(())
 }
 
-fn members(connection: &Connection) -> Result<Vec<Member>, StoreError> {
+fn members(connection: &Connection) -> Result<Vec<Member>> {
     let mut all = connection.prepare_cached(
         "SELECT name, role, day_micros, month_micros, token, prefix, added, revoked FROM members
          ORDER BY name",
@@ -275,7 +272,7 @@ fn members(connection: &Connection) -> Result<Vec<Member>, StoreError> {
     Ok(all.collect::<rusqlite::Result<_>>()?)
 }
 
-fn sessions(connection: &Connection, now: Duration) -> Result<Vec<LoginSession>, StoreError> {
+fn sessions(connection: &Connection, now: Duration) -> Result<Vec<LoginSession>> {
     let query = format!(
         "SELECT id, member, token, until FROM sessions WHERE {VALID_SESSION} ORDER BY number"
     );

@@ -79,6 +79,8 @@ pub(super) enum StoreError {
     Permanent(Unavailable),
 }
 
+pub(super) type Result<T, E = StoreError> = std::result::Result<T, E>;
+
 impl StoreError {
     pub(super) fn unavailable(&self) -> Unavailable {
         match self {

@@ -21,7 +21,7 @@ use super::ledger::Ledger;
 use super::lock::{self, Lock};
 use super::reader::ReportReader;
 use super::schema::{self, FileKind};
-use super::writer::{Admission, Durability, OpenMode, Writer};
+use super::writer::{CommandGate, Durability, OpenMode, Writer};
 use super::{LockHolder, OpenError, StoreError, members, slots};
 use crate::clock;
 use crate::store::{Clock, MoneyKind, StoreCapacity, Unavailable};
@@ -32,7 +32,7 @@ const MEMORY_INDEX: &str =
 const OPS_PER_STOP_CHECK: i32 = 10_000;
 
 pub struct Opening {
-    admission: Admission,
+    gate: CommandGate,
     opened: oneshot::Receiver<Result<(), OpenError>>,
 }
 
@@ -40,12 +40,12 @@ impl Opening {
     /// Waits until the ledger is open. Until [`serve`](Self::serve), operations answer that it is
     /// starting, except those that were queued before.
     pub async fn wait(&mut self) -> Result<(), OpenError> {
-        let gone = || Err(OpenError::Unusable("its thread panicked".into()));
-        (&mut self.opened).await.unwrap_or_else(|_| gone())
+        let panicked = || Err(OpenError::Unusable("its thread panicked".into()));
+        (&mut self.opened).await.unwrap_or_else(|_| panicked())
     }
 
     pub fn serve(self) {
-        self.admission.open();
+        self.gate.open();
     }
 }
 
@@ -55,7 +55,7 @@ impl Store {
     }
 
     #[doc(hidden)]
-    pub fn in_memory_with_capacity(clock: Clock, room: StoreCapacity) -> Self {
+    pub fn in_memory_with_capacity(clock: Clock, capacity: StoreCapacity) -> Self {
         let open = || -> rusqlite::Result<Ledger> {
             let mut connection = Connection::open_in_memory()?;
             // Each change copies its page, so smaller pages are faster.
@@ -63,8 +63,8 @@ impl Store {
             connection.set_prepared_statement_cache_capacity(128);
             schema::migrate(&mut connection)?;
             connection.execute_batch(MEMORY_INDEX)?;
-            let mut ledger = Ledger::new(connection, room);
-            ledger.max_ended = Some(room.ended_purchases);
+            let mut ledger = Ledger::new(connection, capacity);
+            ledger.max_ended = Some(capacity.ended_purchases);
             Ok(ledger)
         };
         let ledger = match open() {
@@ -91,12 +91,12 @@ impl Store {
 
     /// Returns a store whose operations all fail with this reason.
     pub fn unusable(reason: impl Into<Arc<str>>) -> Self {
-        let admission = Admission::default();
-        admission.close(Unavailable(reason.into()));
+        let gate = CommandGate::default();
+        gate.close(Unavailable(reason.into()));
         let clock: Clock = Arc::new(clock::wall);
-        let mut shared = StoreInner::new(Path::new(""), clock, Executor::Closed, admission);
-        shared.name = "broken".into();
-        Self::from_inner(shared)
+        let mut inner = StoreInner::new(Path::new(""), clock, Executor::Closed, gate);
+        inner.name = "broken".into();
+        Self::from_inner(inner)
     }
 
     /// Opens a file to sell from, and creates it if there is none. The lock `<path>.lock` admits
@@ -112,9 +112,9 @@ impl Store {
     #[doc(hidden)]
     pub fn serve_inline(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
-        let taken = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
+        let locked = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
         let (ledger, lock) =
-            taken.serve(&clock, StoreCapacity::default(), None, &Admission::opened())?;
+            locked.serve(&clock, StoreCapacity::default(), None, &CommandGate::opened())?;
         Self::inline(path, clock, ledger, Some(lock))
     }
 
@@ -126,13 +126,13 @@ impl Store {
         money: Option<MoneyKind>,
     ) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
-        let admission = Admission::opened();
-        let taken = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
-        let (identity, file) = (taken.identity.clone(), taken.file);
-        let (ledger, lock) = taken.serve(&clock, capacity, money, &admission)?;
-        let mut shared = spawn_store(path, clock, ledger, OpenMode::Write, Some(lock))?;
-        shared.set_identity(identity, file);
-        Ok(Self::from_inner(shared))
+        let gate = CommandGate::opened();
+        let locked = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
+        let (identity, file) = (locked.identity.clone(), locked.file);
+        let (ledger, lock) = locked.serve(&clock, capacity, money, &gate)?;
+        let mut inner = spawn_store(path, clock, ledger, OpenMode::Write, Some(lock))?;
+        inner.set_identity(identity, file);
+        Ok(Self::from_inner(inner))
     }
 
     pub async fn start_serving(
@@ -142,54 +142,54 @@ impl Store {
         admin: Option<SocketAddr>,
     ) -> Result<(Self, Opening), OpenError> {
         let path = &canonical_path(path);
-        let admission = Admission::default();
-        let (queue, queued) = mpsc::channel();
-        let (tell_taken, taken) = oneshot::channel();
-        let (tell_opened, opened) = oneshot::channel();
+        let gate = CommandGate::default();
+        let (queue, commands) = mpsc::channel();
+        let (send_locked, locked) = oneshot::channel();
+        let (send_opened, opened) = oneshot::channel();
         let work = {
-            let (path, clock, admission) = (path.to_owned(), clock.clone(), admission.clone());
+            let (path, clock, gate) = (path.to_owned(), clock.clone(), gate.clone());
             move || {
-                let taken =
+                let locked =
                     match LockedLedger::acquire(&path, LockHolder::Server(admin), Purpose::Serve) {
-                        Ok(taken) => taken,
-                        Err(error) => return drop(tell_taken.send(Err(error))),
+                        Ok(locked) => locked,
+                        Err(error) => return drop(send_locked.send(Err(error))),
                     };
-                if tell_taken.send(Ok((taken.identity.clone(), taken.file))).is_err() {
+                if send_locked.send(Ok((locked.identity.clone(), locked.file))).is_err() {
                     return;
                 }
-                let opened = taken.serve(&clock, StoreCapacity::default(), Some(money), &admission);
+                let opened = locked.serve(&clock, StoreCapacity::default(), Some(money), &gate);
                 let writer = opened.and_then(|(ledger, lock)| {
-                    Writer::new(ledger, OpenMode::Write, Some(lock), &admission)
+                    Writer::new(ledger, OpenMode::Write, Some(lock), &gate)
                         .map_err(|error| OpenError::unusable(&path, error))
                 });
                 match writer {
                     Ok(writer) => {
-                        tell_opened.send(Ok(())).ok();
-                        writer.run(&queued);
+                        send_opened.send(Ok(())).ok();
+                        writer.run(&commands);
                     }
                     Err(error) => {
-                        admission.close(Unavailable(error.to_string().into()));
-                        tell_opened.send(Err(error)).ok();
+                        gate.close(Unavailable(error.to_string().into()));
+                        send_opened.send(Err(error)).ok();
                     }
                 }
             }
         };
         let writer = spawn(path, work)?;
-        let gone = || Err(OpenError::unusable(path, "its thread panicked"));
-        let identity = taken.await.unwrap_or_else(|_| gone())?;
-        let steps = Executor::Thread { queue, writer };
-        let mut shared = StoreInner::new(path, clock, steps, admission.clone());
-        shared.report_reader = Some(reader(path)?);
-        shared.set_identity(identity.0, identity.1);
-        Ok((Self::from_inner(shared), Opening { admission, opened }))
+        let panicked = || Err(OpenError::unusable(path, "its thread panicked"));
+        let identity = locked.await.unwrap_or_else(|_| panicked())?;
+        let executor = Executor::Thread { queue, writer };
+        let mut inner = StoreInner::new(path, clock, executor, gate.clone());
+        inner.report_reader = Some(reader(path)?);
+        inner.set_identity(identity.0, identity.1);
+        Ok((Self::from_inner(inner), Opening { gate, opened }))
     }
 
     pub fn open_shared(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
         file::create(path)?;
         file::ensure_single_path(path)?;
-        let room = StoreCapacity::default();
-        let ledger = Ledger::new(file::open(path, Purpose::Shared, room)?, room);
+        let capacity = StoreCapacity::default();
+        let ledger = Ledger::new(file::open(path, Purpose::Shared, capacity)?, capacity);
         spawn_store(path, clock, ledger, OpenMode::Write, None).map(Self::from_inner)
     }
 
@@ -197,17 +197,17 @@ impl Store {
     /// dropped. The next server's rate limit includes the requests that are sent meanwhile.
     pub fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
-        let taken = LockedLedger::acquire(path, LockHolder::Command, Purpose::Shared)?;
+        let locked = LockedLedger::acquire(path, LockHolder::Command, Purpose::Shared)?;
         // Dropped last, so declared first.
-        let LockedLedger { mut lock, mut connection, kind, identity, .. } = taken;
+        let LockedLedger { mut lock, mut connection, kind, identity, .. } = locked;
         let unusable = |why: String| OpenError::unusable(path, why);
         check_if_suspect(&mut connection, kind, &identity).map_err(unusable)?;
         if identity.suspect_reason.is_some() {
             lock.mark_suspect();
         }
-        let room = StoreCapacity::default();
-        file::prepare(&mut connection, kind, room).map_err(unusable)?;
-        let ledger = Ledger::new(connection, room);
+        let capacity = StoreCapacity::default();
+        file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
+        let ledger = Ledger::new(connection, capacity);
         ledger
             .transact(|ledger| slots::recover(ledger, clock()))
             .map_err(|fault| unusable(fault.unavailable().to_string()))?;
@@ -236,8 +236,8 @@ impl Store {
 
     pub fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
-        let room = StoreCapacity::default();
-        let ledger = Ledger::new(file::open(path, Purpose::Read, room)?, room);
+        let capacity = StoreCapacity::default();
+        let ledger = Ledger::new(file::open(path, Purpose::Read, capacity)?, capacity);
         spawn_store(path, clock, ledger, OpenMode::Read, None).map(Self::from_inner)
     }
 
@@ -256,23 +256,23 @@ impl Store {
         ledger: Ledger,
         lock: Option<Lock>,
     ) -> Result<Self, OpenError> {
-        let admission = Admission::opened();
-        let access = if lock.is_some() { OpenMode::Write } else { OpenMode::Memory };
-        let writer = Writer::new(ledger, access, lock, &admission)
+        let gate = CommandGate::opened();
+        let mode = if lock.is_some() { OpenMode::Write } else { OpenMode::Memory };
+        let writer = Writer::new(ledger, mode, lock, &gate)
             .map_err(|error| OpenError::unusable(path, error))?;
-        let steps = Executor::Inline(Box::new(Mutex::new(writer)));
-        Ok(Self::from_inner(StoreInner::new(path, clock, steps, admission)))
+        let executor = Executor::Inline(Box::new(Mutex::new(writer)));
+        Ok(Self::from_inner(StoreInner::new(path, clock, executor, gate)))
     }
 }
 
 impl StoreInner {
-    fn new(path: &Path, clock: Clock, steps: Executor, admission: Admission) -> Self {
+    fn new(path: &Path, clock: Clock, executor: Executor, gate: CommandGate) -> Self {
         Self {
             path: path.to_owned(),
             clock,
             name: Uuid::now_v7().to_string().into(),
-            executor: steps,
-            admission,
+            executor,
+            gate,
             identity: None,
             report_reader: None,
             credit_used: AtomicBool::new(false),
@@ -290,18 +290,18 @@ fn spawn_store(
     path: &Path,
     clock: Clock,
     ledger: Ledger,
-    access: OpenMode,
+    mode: OpenMode,
     lock: Option<Lock>,
 ) -> Result<StoreInner, OpenError> {
-    let admission = Admission::opened();
-    let (queue, queued) = mpsc::channel();
-    let writer = Writer::new(ledger, access, lock, &admission)
-        .map_err(|error| OpenError::unusable(path, error))?;
-    let writer = spawn(path, move || writer.run(&queued))?;
-    let steps = Executor::Thread { queue, writer };
-    let mut shared = StoreInner::new(path, clock, steps, admission);
-    shared.report_reader = Some(reader(path)?);
-    Ok(shared)
+    let gate = CommandGate::opened();
+    let (queue, commands) = mpsc::channel();
+    let writer =
+        Writer::new(ledger, mode, lock, &gate).map_err(|error| OpenError::unusable(path, error))?;
+    let writer = spawn(path, move || writer.run(&commands))?;
+    let executor = Executor::Thread { queue, writer };
+    let mut inner = StoreInner::new(path, clock, executor, gate);
+    inner.report_reader = Some(reader(path)?);
+    Ok(inner)
 }
 
 fn reader(path: &Path) -> Result<ReportReader, OpenError> {
@@ -344,9 +344,9 @@ impl LockedLedger {
     fn serve(
         self,
         clock: &Clock,
-        room: StoreCapacity,
+        capacity: StoreCapacity,
         money: Option<MoneyKind>,
-        admission: &Admission,
+        gate: &CommandGate,
     ) -> Result<(Ledger, Lock), OpenError> {
         // Dropped last, so declared first.
         let Self { mut lock, mut connection, kind, identity, .. } = self;
@@ -354,14 +354,14 @@ impl LockedLedger {
         let unusable = |why: String| OpenError::unusable(Path::new(&path), why);
         let sql = |error: rusqlite::Error| unusable(error.to_string());
         let faulty = |fault: StoreError| unusable(fault.unavailable().0.to_string());
-        let stop = Arc::clone(&admission.stop);
+        let stop = Arc::clone(&gate.stop);
         connection
             .progress_handler(OPS_PER_STOP_CHECK, Some(move || stop.load(Ordering::Relaxed)))
             .map_err(sql)?;
         check_if_suspect(&mut connection, kind, &identity).map_err(unusable)?;
-        file::prepare(&mut connection, kind, room).map_err(unusable)?;
+        file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
         connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;
-        let ledger = Ledger::new(connection, room);
+        let ledger = Ledger::new(connection, capacity);
         if let Some(money) = money
             && !ledger.set_money_kind(money).map_err(faulty)?
         {

@@ -13,7 +13,7 @@ use super::column::{self, nanos};
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
 use super::writer::Durability;
-use super::{StoreError, file, identity, jobs, replies, slots};
+use super::{Result, file, identity, jobs, replies, slots};
 use crate::contract::money::Usd;
 use crate::store::rules::{self, Credit, KeyMatch, Today};
 use crate::store::{
@@ -33,14 +33,16 @@ impl Store {
         &self,
         reservation: &Reservation,
     ) -> Result<CreditWatermark, ReserveError> {
-        let weight =
+        let durability =
             if reservation.needs_sync() { Durability::Synced } else { Durability::Buffered };
         let held = self
             .with_hooks(StoreOp::Reserve(reservation), async {
                 self.check_capacity()?;
-                let (asked, clock) = (reservation.clone(), self.inner.clock.clone());
-                self.execute_when_open(weight, move |ledger| ledger.reserve(&asked, clock()))
-                    .await?
+                let (reservation, clock) = (reservation.clone(), self.inner.clock.clone());
+                self.execute_when_open(durability, move |ledger| {
+                    ledger.reserve(&reservation, clock())
+                })
+                .await?
             })
             .await;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
@@ -58,7 +60,7 @@ impl Store {
     pub async fn wait_until_ended(&self, id: PurchaseId) -> Result<(), Unavailable> {
         loop {
             // Registered before the check, so that an end in between is not missed.
-            let mut end = pin!(self.inner.admission.ends.notified());
+            let mut end = pin!(self.inner.gate.ends.notified());
             end.as_mut().enable();
             if !self.query("wait_until_ended", move |ledger| ledger.is_running(id)).await? {
                 return Ok(());
@@ -74,11 +76,11 @@ impl Store {
         self.query("credit_watermark", |ledger| Ok(ledger.credit()?.watermark())).await
     }
 
-    pub fn record_balance(&self, mark: CreditWatermark, balance: Usd) {
+    pub fn record_balance(&self, watermark: CreditWatermark, balance: Usd) {
         let as_of = self.now();
         self.notify(StoreOp::Other("record_balance"), Durability::Buffered, move |ledger| {
             let mut credit = ledger.credit()?;
-            credit.record_balance(mark, balance, as_of);
+            credit.record_balance(watermark, balance, as_of);
             ledger.set_credit(&credit)
         });
     }
@@ -95,23 +97,23 @@ impl Store {
     ) -> Result<(), Unavailable> {
         // An expensive purchase waits for the disk here, too: after a power failure it must not
         // look unsent.
-        let mark = move |ledger: &Ledger| ledger.mark_sent(id, account);
-        self.run(StoreOp::MarkSent(id), Durability::OfPurchase(id), mark).await
+        let watermark = move |ledger: &Ledger| ledger.mark_sent(id, account);
+        self.run(StoreOp::MarkSent(id), Durability::OfPurchase(id), watermark).await
     }
 
     /// Ends a purchase, and records its video job, durably. A purchase that has ended stays as it
     /// is, except that an unknown one may become charged or released.
-    pub async fn settle(&self, id: PurchaseId, ending: Settlement) -> Result<(), Unavailable> {
-        let (clock, end) = (self.inner.clock.clone(), ending.clone());
+    pub async fn settle(&self, id: PurchaseId, settlement: Settlement) -> Result<(), Unavailable> {
+        let (clock, end) = (self.inner.clock.clone(), settlement.clone());
         let settle = move |ledger: &Ledger| ledger.settle(id, &end, clock());
-        self.run(StoreOp::Settle(id, &ending), Durability::OfPurchase(id), settle).await
+        self.run(StoreOp::Settle(id, &settlement), Durability::OfPurchase(id), settle).await
     }
 
     /// [`settle`](Self::settle) without waiting, for tasks that are being dropped.
-    pub fn settle_later(&self, id: PurchaseId, ending: Settlement) {
-        let (clock, end) = (self.inner.clock.clone(), ending.clone());
+    pub fn settle_later(&self, id: PurchaseId, settlement: Settlement) {
+        let (clock, end) = (self.inner.clock.clone(), settlement.clone());
         let settle = move |ledger: &Ledger| ledger.settle(id, &end, clock());
-        self.notify(StoreOp::SettleLater(id, &ending), Durability::OfPurchase(id), settle);
+        self.notify(StoreOp::SettleLater(id, &settlement), Durability::OfPurchase(id), settle);
     }
 
     pub async fn reply(&self, id: PurchaseId) -> Result<Option<KeptReply>, Unavailable> {
@@ -145,9 +147,9 @@ impl Store {
 
     pub async fn purge_expired(&self) -> Result<(), Unavailable> {
         let (path, clock) = (self.inner.path.clone(), self.inner.clock.clone());
-        let must_be_ours = self.ownership_check();
+        let check_ownership = self.ownership_check();
         self.query("purge_expired", move |ledger| {
-            must_be_ours(ledger)?;
+            check_ownership(ledger)?;
             if !path.as_os_str().is_empty()
                 && let Err(error) = replies::purge_unparsable(&path, clock())
             {
@@ -166,11 +168,11 @@ impl Store {
     }
 
     pub fn is_starting(&self) -> bool {
-        self.inner.admission.is_starting()
+        self.inner.gate.is_starting()
     }
 
     /// Returns a check that the file was not removed or replaced while the server has it.
-    fn ownership_check(&self) -> impl Fn(&Ledger) -> Result<(), StoreError> + Send + use<> {
+    fn ownership_check(&self) -> impl Fn(&Ledger) -> Result<()> + Send + use<> {
         let (path, identity) = (self.inner.path.clone(), self.inner.identity.clone());
         move |ledger| {
             let Some((identity, id)) = &identity else { return Ok(()) };
@@ -188,7 +190,7 @@ impl Store {
 impl Ledger {
     /// Sets the kind of money if the ledger has none yet, and returns whether the ledger has this
     /// kind.
-    pub(super) fn set_money_kind(&self, money: MoneyKind) -> Result<bool, StoreError> {
+    pub(super) fn set_money_kind(&self, money: MoneyKind) -> Result<bool> {
         let give = "INSERT OR IGNORE INTO money (number, kind) VALUES (1, ?1)";
         self.connection.execute(give, params![money.name()])?;
         let ask = "SELECT kind = ?1 FROM money";
@@ -198,13 +200,13 @@ impl Ledger {
     /// Checks everything before it writes, so that a refusal leaves nothing to roll back.
     pub(super) fn reserve(
         &self,
-        asked: &Reservation,
+        reservation: &Reservation,
         now: Duration,
-    ) -> Result<Result<CreditWatermark, ReserveError>, StoreError> {
-        if self.purchase(asked.id)?.is_some() {
+    ) -> Result<Result<CreditWatermark, ReserveError>> {
+        if self.purchase(reservation.id)?.is_some() {
             return Err(Unavailable("the purchase is already in the ledger".into()).into());
         }
-        let judged = match &asked.dedupe_key {
+        let judged = match &reservation.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } => self.find_by_key(key, payload, now)?,
             DedupeKey::Fingerprint(like) => self.find_duplicate(like, now)?.map_or(Ok(None), Err),
         };
@@ -212,22 +214,23 @@ impl Ledger {
             Ok(expired) => expired,
             Err(refused) => return Ok(Err(refused)),
         };
-        if asked.replay_only {
+        if reservation.replay_only {
             return Ok(Err(ReserveError::NothingToReplay));
         }
         let today = self.today(now)?;
         let total = self.spend_of(&BudgetScope::Total, today)?;
-        let own = self.spend_of(&BudgetScope::Caller(asked.caller.clone()), today)?;
+        let own = self.spend_of(&BudgetScope::Caller(reservation.caller.clone()), today)?;
         let mut credit = self.credit()?;
-        let covered = rules::check_budgets(&asked.budgets, total, own, asked.price, today)
-            .and_then(|()| credit.hold(asked.price, asked.budgets.balance_floor, now));
+        let (budgets, price) = (&reservation.budgets, reservation.price);
+        let covered = rules::check_budgets(budgets, total, own, price, today)
+            .and_then(|()| credit.hold(price, budgets.balance_floor, now));
         if let Err(refused) = covered {
             return Ok(Err(refused));
         }
         if let Some(number) = expired {
             self.clear_dedupe_key(number)?;
         }
-        let (key, payload, fingerprint) = match &asked.dedupe_key {
+        let (key, payload, fingerprint) = match &reservation.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } => (Some(key), Some(payload), None),
             DedupeKey::Fingerprint(duplicate) => (None, None, Some(&duplicate.fingerprint)),
         };
@@ -237,20 +240,20 @@ impl Ledger {
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'held', ?, ?, ?)",
         )?;
         insert.execute(params![
-            asked.id.0.as_bytes(),
+            reservation.id.0.as_bytes(),
             nanos(now),
             today.day,
             today.month,
-            asked.caller,
-            asked.service.name(),
-            &*asked.model,
-            asked.price.as_micros(),
+            reservation.caller,
+            reservation.service.name(),
+            &*reservation.model,
+            price.as_micros(),
             key,
             payload,
             fingerprint,
         ])?;
         let number = self.connection.last_insert_rowid();
-        self.change_spend(&asked.caller, today, Usd::ZERO, asked.price)?;
+        self.change_spend(&reservation.caller, today, Usd::ZERO, price)?;
         self.set_credit(&credit)?;
         self.latest_number.set(Some(number));
         Ok(Ok(credit.watermark()))
@@ -262,7 +265,7 @@ impl Ledger {
         key: &Digest,
         payload: &Digest,
         now: Duration,
-    ) -> Result<Result<Option<i64>, ReserveError>, StoreError> {
+    ) -> Result<Result<Option<i64>, ReserveError>> {
         let mut find = self.connection.prepare_cached(
             "SELECT number, id, state, coalesce(cost_micros, price_micros), keep_until, payload
              FROM purchases WHERE key = ?",
@@ -283,7 +286,7 @@ impl Ledger {
         &self,
         duplicate: &DuplicateCheck,
         now: Duration,
-    ) -> Result<Option<ReserveError>, StoreError> {
+    ) -> Result<Option<ReserveError>> {
         let mut running = self.connection.prepare_cached(
             "SELECT number, id, state, price_micros, keep_until FROM purchases
              WHERE fingerprint = ? AND ended_at IS NULL",
@@ -311,7 +314,7 @@ impl Ledger {
         Ok(None)
     }
 
-    fn clear_dedupe_key(&self, number: i64) -> Result<(), StoreError> {
+    fn clear_dedupe_key(&self, number: i64) -> Result<()> {
         let mut clear = self.connection.prepare_cached(
             "UPDATE purchases SET key = NULL, payload = NULL, fingerprint = NULL WHERE number = ?",
         )?;
@@ -319,11 +322,7 @@ impl Ledger {
         Ok(())
     }
 
-    fn existing_purchase(
-        &self,
-        found: FoundPurchase,
-        now: Duration,
-    ) -> Result<ExistingPurchase, StoreError> {
+    fn existing_purchase(&self, found: FoundPurchase, now: Duration) -> Result<ExistingPurchase> {
         let FoundPurchase { number, earlier, keep_until } = found;
         let is_kept = earlier.state == PurchaseState::Charged
             && !rules::is_expired(earlier.state, keep_until, now);
@@ -332,16 +331,12 @@ impl Ledger {
         Ok(ExistingPurchase { reply_bytes, ..earlier })
     }
 
-    pub(super) fn mark_sent(
-        &self,
-        id: PurchaseId,
-        account: AccountStatus,
-    ) -> Result<(), StoreError> {
-        let mut mark = self.connection.prepare_cached(
+    pub(super) fn mark_sent(&self, id: PurchaseId, account: AccountStatus) -> Result<()> {
+        let mut watermark = self.connection.prepare_cached(
             "UPDATE purchases SET state = 'sent', unrecognised = max(unrecognised, ?)
              WHERE id = ? AND ended_at IS NULL",
         )?;
-        match mark.execute(params![account == AccountStatus::Unconfirmed, id.0.as_bytes()])? {
+        match watermark.execute(params![account == AccountStatus::Unconfirmed, id.0.as_bytes()])? {
             0 => Err(Unavailable("the purchase is not held".into()).into()),
             _ => Ok(()),
         }
@@ -350,14 +345,14 @@ impl Ledger {
     pub(super) fn settle(
         &self,
         id: PurchaseId,
-        ending: &Settlement,
+        settlement: &Settlement,
         now: Duration,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let Some(purchase) = self.purchase(id)? else { return Ok(()) };
-        let Some(state) = rules::next_state(purchase.state, ending) else { return Ok(()) };
-        let counts = rules::amount_spent(purchase.price, ending);
-        self.change_spend(&purchase.caller, purchase.today, purchase.price, counts)?;
-        let (cost, until) = match ending {
+        let Some(state) = rules::next_state(purchase.state, settlement) else { return Ok(()) };
+        let amount = rules::amount_spent(purchase.price, settlement);
+        self.change_spend(&purchase.caller, purchase.today, purchase.price, amount)?;
+        let (cost, until) = match settlement {
             Settlement::Charged { cost, keep, .. } => {
                 (Some(cost.as_micros()), Some(nanos(now.saturating_add(*keep))))
             }
@@ -368,12 +363,12 @@ impl Ledger {
                 ended_at = coalesce(ended_at, ?), assumed = ?
              WHERE number = ?",
         )?;
-        let assumed = matches!(ending, Settlement::Charged { reply: None, .. });
+        let assumed = matches!(settlement, Settlement::Charged { reply: None, .. });
         end.execute(params![state.name(), cost, until, nanos(now), assumed, purchase.number])?;
         if state == PurchaseState::Released {
             self.clear_dedupe_key(purchase.number)?;
         }
-        if let Settlement::Charged { reply: Some(reply), .. } = ending {
+        if let Settlement::Charged { reply: Some(reply), .. } = settlement {
             self.replies.keep(
                 &self.connection,
                 purchase.number,
@@ -381,12 +376,12 @@ impl Ledger {
                 until.unwrap_or_default(),
             )?;
         }
-        if let Settlement::Charged { job: Some(job), .. } = ending {
+        if let Settlement::Charged { job: Some(job), .. } = settlement {
             jobs::insert(&self.connection, job)?;
         }
         if purchase.state != PurchaseState::Unknown {
             let mut credit = self.credit()?;
-            credit.settle(purchase.price, counts);
+            credit.settle(purchase.price, amount);
             self.set_credit(&credit)?;
             self.has_ended.set(true);
             self.count_end()?;
@@ -394,46 +389,46 @@ impl Ledger {
         Ok(())
     }
 
-    pub(super) fn mark_delivered(&self, id: PurchaseId) -> Result<(), StoreError> {
-        let mut mark =
+    pub(super) fn mark_delivered(&self, id: PurchaseId) -> Result<()> {
+        let mut watermark =
             self.connection.prepare_cached("UPDATE purchases SET delivered = 1 WHERE id = ?")?;
-        mark.execute([id.0.as_bytes()])?;
+        watermark.execute([id.0.as_bytes()])?;
         Ok(())
     }
 
-    fn is_running(&self, id: PurchaseId) -> Result<bool, StoreError> {
+    fn is_running(&self, id: PurchaseId) -> Result<bool> {
         let state = self.purchase(id)?.map(|purchase| purchase.state);
         Ok(matches!(state, Some(PurchaseState::Held | PurchaseState::Sent)))
     }
 
     /// Ends the purchases that a crash left running: unsent ones are released, sent ones become
     /// unknown.
-    pub(super) fn recover(&self, now: Duration) -> Result<(), StoreError> {
+    pub(super) fn recover(&self, now: Duration) -> Result<()> {
         let mut left = self
             .connection
             .prepare_cached("SELECT id, state FROM purchases WHERE ended_at IS NULL")?;
         let left = left.query_map([], |row| Ok((column::id(row, 0)?, column::state(row, 1)?)))?;
         for purchase in left.collect::<rusqlite::Result<Vec<_>>>()? {
             let (id, state) = purchase;
-            let ending = if state == PurchaseState::Held {
+            let settlement = if state == PurchaseState::Held {
                 Settlement::Released
             } else {
                 Settlement::Unknown
             };
             tracing::warn!(purchase = %id, state = state.name(), "recovered in-flight purchase after crash");
-            self.settle(id, &ending, now)?;
+            self.settle(id, &settlement, now)?;
         }
         self.set_credit(&Credit::default())?;
         slots::recover(self, now)
     }
 
-    pub(super) fn needs_sync(&self, id: PurchaseId) -> Result<bool, StoreError> {
+    pub(super) fn needs_sync(&self, id: PurchaseId) -> Result<bool> {
         Ok(self
             .purchase(id)?
             .is_some_and(|purchase| purchase.price >= crate::store::model::SYNC_THRESHOLD))
     }
 
-    fn purchase(&self, id: PurchaseId) -> Result<Option<Purchase>, StoreError> {
+    fn purchase(&self, id: PurchaseId) -> Result<Option<Purchase>> {
         let mut find = self.connection.prepare_cached(
             "SELECT number, state, price_micros, caller, day, month FROM purchases WHERE id = ?",
         )?;

@@ -24,8 +24,8 @@ pub(super) struct ReportReader {
 impl ReportReader {
     pub(super) fn start(path: PathBuf) -> io::Result<Self> {
         let (queue, queued) = mpsc::channel::<Query>();
-        let work = move || queued.iter().for_each(|query| query(&path));
-        let thread = thread::Builder::new().name("report".to_owned()).spawn(work)?;
+        let job = move || queued.iter().for_each(|query| query(&path));
+        let thread = thread::Builder::new().name("report".to_owned()).spawn(job)?;
         Ok(Self { queue: Some(queue), thread: Some(thread), is_closed: Arc::default() })
     }
 
@@ -37,24 +37,24 @@ impl ReportReader {
     where
         Q: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
-        let (answer, answered) = oneshot::channel();
-        let (answer, is_over) = (Arc::new(answer), Arc::clone(&self.is_closed));
-        let work = move |path: &Path| {
-            let waits = Arc::clone(&answer);
-            let is_in_vain = move || waits.is_closed() || is_over.load(Ordering::Relaxed);
-            if is_in_vain() {
+        let (sender, reply) = oneshot::channel();
+        let (sender, is_over) = (Arc::new(sender), Arc::clone(&self.is_closed));
+        let job = move |path: &Path| {
+            let waiting = Arc::clone(&sender);
+            let is_cancelled = move || waiting.is_closed() || is_over.load(Ordering::Relaxed);
+            if is_cancelled() {
                 return;
             }
-            let report = run_query(path, is_in_vain, query);
+            let report = run_query(path, is_cancelled, query);
             // The other reference was dropped with the connection.
-            if let Some(answer) = Arc::into_inner(answer) {
-                let _ = answer.send(report);
+            if let Some(sender) = Arc::into_inner(sender) {
+                let _ = sender.send(report);
             }
         };
         if let Some(queue) = &self.queue {
-            let _ = queue.send(Box::new(work));
+            let _ = queue.send(Box::new(job));
         }
-        async move { answered.await.unwrap_or_else(|_| Err(Unavailable("the report failed".into()))) }
+        async move { reply.await.unwrap_or_else(|_| Err(Unavailable("the report failed".into()))) }
     }
 }
 
@@ -71,13 +71,13 @@ impl Drop for ReportReader {
 /// Opens a connection for each report, so that no file is held open between two.
 fn run_query<T>(
     path: &Path,
-    is_in_vain: impl FnMut() -> bool + Send + 'static,
+    is_cancelled: impl FnMut() -> bool + Send + 'static,
     query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
 ) -> Result<T, Unavailable> {
     let mut connection = file::open(path, Purpose::Read, StoreCapacity::default())
         .map_err(|error| Unavailable(error.to_string().into()))?;
     let report = connection
-        .progress_handler(OPS_PER_CANCEL_CHECK, Some(is_in_vain))
+        .progress_handler(OPS_PER_CANCEL_CHECK, Some(is_cancelled))
         .and_then(|()| query(&connection));
     report.map_err(|error| Unavailable(error.to_string().into()))
 }

@@ -12,14 +12,14 @@ use std::time::{Duration, SystemTime};
 use rusqlite::{Connection, OptionalExtension, params};
 use tracing::warn;
 
-use super::StoreError;
+use super::Result;
 use super::column::nanos;
 use super::lock::with_suffix;
 use crate::store::{KeptReply, PurchaseId, StoreCapacity};
 
 /// The limits of the kept replies, and how much is used.
 pub(super) struct Replies {
-    room: StoreCapacity,
+    capacity: StoreCapacity,
     kept: Cell<Option<Kept>>,
 }
 
@@ -35,19 +35,13 @@ impl Kept {
     }
 }
 
-pub(super) fn reply_size(
-    connection: &Connection,
-    number: i64,
-) -> Result<Option<usize>, StoreError> {
+pub(super) fn reply_size(connection: &Connection, number: i64) -> Result<Option<usize>> {
     let mut find =
         connection.prepare_cached("SELECT length(body) FROM replies WHERE number = ?")?;
     Ok(find.query_row([number], |row| row.get(0)).optional()?)
 }
 
-pub(super) fn find(
-    connection: &Connection,
-    id: PurchaseId,
-) -> Result<Option<KeptReply>, StoreError> {
+pub(super) fn find(connection: &Connection, id: PurchaseId) -> Result<Option<KeptReply>> {
     let mut find = connection.prepare_cached(
         "SELECT status, is_json, body FROM replies
          WHERE number = (SELECT number FROM purchases WHERE id = ?)",
@@ -60,8 +54,8 @@ pub(super) fn find(
 }
 
 impl Replies {
-    pub(super) fn new(room: StoreCapacity) -> Self {
-        Self { room, kept: Cell::new(None) }
+    pub(super) fn new(capacity: StoreCapacity) -> Self {
+        Self { capacity, kept: Cell::new(None) }
     }
 
     /// Counts again at the next use, because something was rolled back.
@@ -75,8 +69,8 @@ impl Replies {
         number: i64,
         reply: &KeptReply,
         until: i64,
-    ) -> Result<(), StoreError> {
-        if reply.body.len() > self.room.reply_bytes {
+    ) -> Result<()> {
+        if reply.body.len() > self.capacity.reply_bytes {
             return Ok(());
         }
         let mut kept = match self.kept.get() {
@@ -88,7 +82,7 @@ impl Replies {
         )?;
         insert.execute(params![number, until, reply.status, reply.is_json, &reply.body[..]])?;
         kept = Kept { replies: kept.replies + 1, bytes: kept.bytes + reply.body.len() };
-        while kept.replies > self.room.replies || kept.bytes > self.room.reply_bytes {
+        while kept.replies > self.capacity.replies || kept.bytes > self.capacity.reply_bytes {
             let mut next = connection.prepare_cached(
                 "DELETE FROM replies
              WHERE number = (SELECT number FROM replies ORDER BY until, number LIMIT 1)
@@ -104,11 +98,7 @@ impl Replies {
         Ok(())
     }
 
-    pub(super) fn purge_expired(
-        &self,
-        connection: &Connection,
-        now: Duration,
-    ) -> Result<(), StoreError> {
+    pub(super) fn purge_expired(&self, connection: &Connection, now: Duration) -> Result<()> {
         let mut expired = connection
             .prepare_cached("DELETE FROM replies WHERE until <= ? RETURNING length(body)")?;
         let mut expired = expired.query([nanos(now)])?;
@@ -123,7 +113,7 @@ impl Replies {
     }
 }
 
-fn count(connection: &Connection) -> Result<Kept, StoreError> {
+fn count(connection: &Connection) -> Result<Kept> {
     let sizes = "SELECT count(*), coalesce(sum(length(body)), 0) FROM replies";
     let count = |row: &rusqlite::Row<'_>| Ok(Kept { replies: row.get(0)?, bytes: row.get(1)? });
     Ok(connection.query_row(sizes, [], count)?)
@@ -190,13 +180,14 @@ pub(super) fn purge_unparsable(ledger: &Path, now: Duration) -> io::Result<()> {
 
 /// Returns age, size and path; `None` for anything that is not a file of ours.
 fn file_details(entry: &DirEntry, now: Duration) -> io::Result<Option<(Duration, u64, PathBuf)>> {
-    let about = match entry.metadata() {
+    let metadata = match entry.metadata() {
         // Deleted meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        about => about?,
+        metadata => metadata?,
     };
-    let age = (SystemTime::UNIX_EPOCH + now).duration_since(about.modified()?).unwrap_or_default();
-    Ok(about.is_file().then(|| (age, about.len(), entry.path())))
+    let age =
+        (SystemTime::UNIX_EPOCH + now).duration_since(metadata.modified()?).unwrap_or_default();
+    Ok(metadata.is_file().then(|| (age, metadata.len(), entry.path())))
 }
 
 fn warn_not_removed(path: &Path, error: &io::Error) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::StoreError;
+use super::Result;
 use super::column::{self, nanos};
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
@@ -179,7 +179,7 @@ impl Store {
     }
 }
 
-fn record_checkpoint(ledger: &Ledger, snapshot: Snapshot) -> Result<(), StoreError> {
+fn record_checkpoint(ledger: &Ledger, snapshot: Snapshot) -> Result<()> {
     let connection = &ledger.connection;
     let before = latest_checkpoint(connection)?.map_or(0, |before| before.settled_through);
     let settles = nanos(snapshot.at.saturating_sub(SETTLES_WITHIN));
@@ -210,7 +210,7 @@ fn record_checkpoint(ledger: &Ledger, snapshot: Snapshot) -> Result<(), StoreErr
 }
 
 /// Without numbers, a checkpoint is from an earlier version or another account, and is ignored.
-fn latest_checkpoint(connection: &Connection) -> Result<Option<Checkpoint>, StoreError> {
+fn latest_checkpoint(connection: &Connection) -> Result<Option<Checkpoint>> {
     let mut latest = connection.prepare_cached(
         "SELECT at, balance_cents, chats, chat_cents, spent_cents, settled, purchases FROM checks
          WHERE purchases IS NOT NULL ORDER BY number DESC LIMIT 1",
@@ -225,7 +225,7 @@ fn latest_checkpoint(connection: &Connection) -> Result<Option<Checkpoint>, Stor
     Ok(found.optional()?)
 }
 
-fn latest_snapshots(connection: &Connection, most: usize) -> Result<Vec<Snapshot>, StoreError> {
+fn latest_snapshots(connection: &Connection, most: usize) -> Result<Vec<Snapshot>> {
     let mut latest = connection.prepare_cached(
         "SELECT at, balance_cents, chats, chat_cents, spent_cents FROM checks
          ORDER BY number DESC LIMIT ?",
@@ -279,7 +279,7 @@ fn check_account(
     keys: &[String],
     how: AccountCheck,
     now: Duration,
-) -> Result<bool, StoreError> {
+) -> Result<bool> {
     let mut noted =
         connection.prepare_cached("SELECT id FROM account_keys WHERE retired IS NULL")?;
     let noted =

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::{OptionalExtension, params};
 
-use super::StoreError;
+use super::Result;
 use super::column::{self, nanos};
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
@@ -19,28 +19,28 @@ const PURGE_INTERVAL: usize = 64;
 /// After a restart, the rate limit still includes what was sent before.
 impl Store {
     /// Takes a slot, which a crash does not forget.
-    pub async fn take_slot(&self, place: SlotId) -> Result<(), Unavailable> {
+    pub async fn take_slot(&self, slot: SlotId) -> Result<(), Unavailable> {
         let at = self.now();
-        let take = move |ledger: &Ledger| take_slot(ledger, place, at);
-        self.run(StoreOp::TakeSlot(place), Durability::Buffered, take).await
+        let take = move |ledger: &Ledger| take_slot(ledger, slot, at);
+        self.run(StoreOp::TakeSlot(slot), Durability::Buffered, take).await
     }
 
     /// Records, without waiting, the reply or failure. The slot is free one period later.
-    pub fn slot_replied(&self, place: SlotId) {
+    pub fn slot_replied(&self, slot: SlotId) {
         let at = self.now();
-        self.notify(StoreOp::SlotReplied(place), Durability::Buffered, move |ledger| {
+        self.notify(StoreOp::SlotReplied(slot), Durability::Buffered, move |ledger| {
             let sql = "UPDATE places SET replied = max(at, ?) WHERE id = ?";
             let mut update = ledger.connection.prepare_cached(sql)?;
-            update.execute(params![nanos(at), place.0.as_bytes()])?;
+            update.execute(params![nanos(at), slot.0.as_bytes()])?;
             Ok(())
         });
     }
 
     /// Records, without waiting, that nothing was sent. The slot is free at once.
-    pub fn release_slot(&self, place: SlotId) {
-        self.notify(StoreOp::ReleaseSlot(place), Durability::Buffered, move |ledger| {
+    pub fn release_slot(&self, slot: SlotId) {
+        self.notify(StoreOp::ReleaseSlot(slot), Durability::Buffered, move |ledger| {
             let mut delete = ledger.connection.prepare_cached("DELETE FROM places WHERE id = ?")?;
-            delete.execute([place.0.as_bytes()])?;
+            delete.execute([slot.0.as_bytes()])?;
             Ok(())
         });
     }
@@ -73,7 +73,7 @@ impl Store {
 
 /// Treats requests that were running when the last server ended as answered now: they reached the
 /// gateway before.
-pub(super) fn recover(ledger: &Ledger, now: Duration) -> Result<(), StoreError> {
+pub(super) fn recover(ledger: &Ledger, now: Duration) -> Result<()> {
     let sql = "UPDATE places SET replied = max(at, ?) WHERE replied IS NULL";
     ledger.connection.prepare_cached(sql)?.execute([nanos(now)])?;
     // A clock that was wrong may have dated them far ahead; they would stay for ever.
@@ -82,10 +82,10 @@ pub(super) fn recover(ledger: &Ledger, now: Duration) -> Result<(), StoreError> 
     purge_old(ledger, now)
 }
 
-fn take_slot(ledger: &Ledger, place: SlotId, at: Duration) -> Result<(), StoreError> {
+fn take_slot(ledger: &Ledger, slot: SlotId, at: Duration) -> Result<()> {
     let sql = "INSERT INTO places (id, at) VALUES (?, ?)";
     let mut insert = ledger.connection.prepare_cached(sql)?;
-    insert.execute(params![place.0.as_bytes(), nanos(at)])?;
+    insert.execute(params![slot.0.as_bytes(), nanos(at)])?;
     ledger.slots_taken.set(ledger.slots_taken.get() + 1);
     if ledger.slots_taken.get() < PURGE_INTERVAL {
         return Ok(());
@@ -93,7 +93,7 @@ fn take_slot(ledger: &Ledger, place: SlotId, at: Duration) -> Result<(), StoreEr
     purge_old(ledger, at)
 }
 
-fn purge_old(ledger: &Ledger, now: Duration) -> Result<(), StoreError> {
+fn purge_old(ledger: &Ledger, now: Duration) -> Result<()> {
     ledger.slots_taken.set(0);
     // The reply counts: if the clock was set ahead meanwhile, the request looks old. Running
     // requests have no reply yet, and stay.
@@ -108,12 +108,12 @@ fn purge_old(ledger: &Ledger, now: Duration) -> Result<(), StoreError> {
 pub(super) fn write_latest_limit(
     ledger: &Ledger,
     latest: &Mutex<Option<AccountLimit>>,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     let limit = *latest.lock().unwrap_or_else(PoisonError::into_inner);
     limit.map_or(Ok(()), |limit| write_rate_limit(ledger, limit))
 }
 
-fn write_rate_limit(ledger: &Ledger, limit: AccountLimit) -> Result<(), StoreError> {
+fn write_rate_limit(ledger: &Ledger, limit: AccountLimit) -> Result<()> {
     let AccountLimit { requests, window_seconds } = limit;
     let whole = |number| i64::try_from(number).unwrap_or(i64::MAX);
     let sql = "INSERT OR REPLACE INTO rate_limit (number, requests, seconds) VALUES (1, ?, ?)";
@@ -121,7 +121,7 @@ fn write_rate_limit(ledger: &Ledger, limit: AccountLimit) -> Result<(), StoreErr
     Ok(())
 }
 
-pub(super) fn read_rate_limit(ledger: &Ledger) -> Result<Option<AccountLimit>, StoreError> {
+pub(super) fn read_rate_limit(ledger: &Ledger) -> Result<Option<AccountLimit>> {
     let sql = "SELECT requests, seconds FROM rate_limit";
     let row = ledger.connection.query_row(sql, [], |row| {
         Ok(AccountLimit { requests: row.get(0)?, window_seconds: row.get(1)? })
@@ -129,11 +129,7 @@ pub(super) fn read_rate_limit(ledger: &Ledger) -> Result<Option<AccountLimit>, S
     Ok(row.optional()?)
 }
 
-fn recent_replies(
-    ledger: &Ledger,
-    within: Duration,
-    now: Duration,
-) -> Result<Vec<Duration>, StoreError> {
+fn recent_replies(ledger: &Ledger, within: Duration, now: Duration) -> Result<Vec<Duration>> {
     let mut taken = ledger.connection.prepare_cached(
         "SELECT coalesce(replied, max(at, ?1)) FROM places
          WHERE coalesce(replied, max(at, ?1)) >= ?2 ORDER BY at",

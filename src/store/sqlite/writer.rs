@@ -16,12 +16,12 @@ use tokio::sync::{Notify, oneshot};
 
 use super::ledger::Ledger;
 use super::lock::Lock;
-use super::{StoreError, file};
+use super::{Result, StoreError, file};
 use crate::clock;
 use crate::store::{PurchaseId, Unavailable};
 
 #[derive(Clone, Default)]
-pub(super) struct Admission {
+pub(super) struct CommandGate {
     state: Arc<OnceLock<Result<(), Unavailable>>>,
     pub(super) is_retry_queue_full: Arc<AtomicBool>,
     pub(super) stop: Arc<AtomicBool>,
@@ -29,11 +29,11 @@ pub(super) struct Admission {
     pub(super) ends: Arc<Notify>,
 }
 
-impl Admission {
+impl CommandGate {
     pub(super) fn opened() -> Self {
-        let admission = Self::default();
-        admission.open();
-        admission
+        let gate = Self::default();
+        gate.open();
+        gate
     }
 
     pub(super) fn check(&self) -> Result<(), Unavailable> {
@@ -81,7 +81,7 @@ pub(super) struct Writer {
     next_retry: clock::Instant,
     wal_pages: Arc<AtomicI32>,
     has_written: Arc<AtomicBool>,
-    admission: Admission,
+    gate: CommandGate,
     is_synchronous: bool,
     broken: Option<Unavailable>,
     incident: Option<Incident>,
@@ -99,24 +99,24 @@ impl Writer {
         mut ledger: Ledger,
         access: OpenMode,
         lock: Option<Lock>,
-        admission: &Admission,
+        gate: &CommandGate,
     ) -> rusqlite::Result<Self> {
         let (log_pages, has_written) = (Arc::<AtomicI32>::default(), Arc::<AtomicBool>::default());
-        let (seen, written) = (Arc::clone(&log_pages), Arc::clone(&has_written));
+        let (pages_seen, written) = (Arc::clone(&log_pages), Arc::clone(&has_written));
         // SQLite's own hook copies inside the commit, and hides an error.
         ledger.connection.wal_hook(Some(move |_: &mut Wal, pages| {
-            seen.store(pages, Ordering::Relaxed);
+            pages_seen.store(pages, Ordering::Relaxed);
             written.store(true, Ordering::Relaxed);
             Ok(())
         }))?;
         Ok(Self {
-            ledger: ledger,
+            ledger,
             mode: access,
             retries: VecDeque::new(),
             next_retry: clock::now(),
             wal_pages: log_pages,
             has_written,
-            admission: admission.clone(),
+            gate: gate.clone(),
             is_synchronous: true,
             broken: None,
             incident: None,
@@ -133,12 +133,12 @@ impl Writer {
     }
 
     /// Runs one command on the caller's thread, after any retries that are due.
-    pub(super) fn run_inline(&mut self, step: Box<dyn WriteCommand>) {
+    pub(super) fn run_inline(&mut self, command: Box<dyn WriteCommand>) {
         if !self.retries.is_empty() && self.next_retry <= clock::now() {
-            let again = self.retries.drain(..).collect();
-            self.process(again);
+            let retries = self.retries.drain(..).collect();
+            self.process(retries);
         }
-        self.process(vec![step]);
+        self.process(vec![command]);
         self.checkpoint_wal();
     }
 
@@ -166,7 +166,7 @@ impl Writer {
         } else {
             let pause = self.next_retry.saturating_duration_since(clock::now());
             match queue.recv_timeout(pause) {
-                Ok(step) => step,
+                Ok(command) => command,
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     return Some(self.retries.drain(..).collect());
                 }
@@ -180,26 +180,26 @@ impl Writer {
     fn process(&mut self, mut batch: Vec<Box<dyn WriteCommand>>) {
         match self.commit(&mut batch) {
             Err(StoreError::DiskFull(_)) if batch.len() > 1 => {
-                for mut step in batch {
-                    let done = self.commit(slice::from_mut(&mut step));
-                    self.answer(vec![step], done);
+                for mut command in batch {
+                    let done = self.commit(slice::from_mut(&mut command));
+                    self.answer(vec![command], done);
                 }
             }
             done => self.answer(batch, done),
         }
     }
 
-    fn answer(&mut self, batch: Vec<Box<dyn WriteCommand>>, done: Result<(), StoreError>) {
+    fn answer(&mut self, batch: Vec<Box<dyn WriteCommand>>, done: Result<()>) {
         if let Err(fault) = &done {
             self.log_fault(fault);
         }
         let done = done.map_err(|fault| fault.unavailable());
-        for step in batch {
-            let undone = step.answer(done.as_ref().err());
-            if let Some(step) = undone
+        for command in batch {
+            let undone = command.answer(done.as_ref().err());
+            if let Some(command) = undone
                 && self.broken.is_none()
             {
-                self.retries.push_back(step);
+                self.retries.push_back(command);
                 self.next_retry = clock::now() + RETRY_DELAY;
             }
         }
@@ -210,12 +210,10 @@ impl Writer {
     /// loses nothing.
     fn limit_retries(&self) {
         let waiting = self.retries.len();
-        if waiting >= MAX_RETRIES
-            && !self.admission.is_retry_queue_full.swap(true, Ordering::Relaxed)
-        {
+        if waiting >= MAX_RETRIES && !self.gate.is_retry_queue_full.swap(true, Ordering::Relaxed) {
             tracing::error!(waiting, "ledger retry queue full; purchases blocked");
         } else if waiting <= MAX_RETRIES / 2
-            && self.admission.is_retry_queue_full.swap(false, Ordering::Relaxed)
+            && self.gate.is_retry_queue_full.swap(false, Ordering::Relaxed)
         {
             tracing::info!(waiting, "ledger retry queue drained; purchases resumed");
         }
@@ -226,7 +224,7 @@ impl Writer {
     }
 
     /// Runs all commands in one transaction. A command that fails is rolled back alone.
-    fn commit(&mut self, batch: &mut [Box<dyn WriteCommand>]) -> Result<(), StoreError> {
+    fn commit(&mut self, batch: &mut [Box<dyn WriteCommand>]) -> Result<()> {
         if let Some(why) = &self.broken {
             return Err(StoreError::Permanent(why.clone()));
         }
@@ -235,10 +233,10 @@ impl Writer {
         execute(connection, if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" })?;
         let done = match batch {
             // A single command needs no savepoint: the whole transaction is rolled back.
-            [step] => step.run(&self.ledger),
-            _ => {
-                batch.iter_mut().try_for_each(|step| run_in_savepoint(&self.ledger, step.as_mut()))
-            }
+            [command] => command.run(&self.ledger),
+            _ => batch
+                .iter_mut()
+                .try_for_each(|command| run_in_savepoint(&self.ledger, command.as_mut())),
         };
         let done = done.and_then(|()| execute(connection, "COMMIT"));
         let latest = self.ledger.latest_number.take();
@@ -266,7 +264,7 @@ impl Writer {
             self.log_fault(&fault);
         }
         if self.ledger.has_ended.take() {
-            self.admission.ends.notify_waiters();
+            self.gate.ends.notify_waiters();
         }
         let has_written = self.has_written.swap(false, Ordering::Relaxed);
         if has_written
@@ -278,13 +276,13 @@ impl Writer {
     }
 
     /// Sets whether the commit waits for the disk. That cannot change within a transaction.
-    fn set_synchronous(&mut self, batch: &[Box<dyn WriteCommand>]) -> Result<(), StoreError> {
+    fn set_synchronous(&mut self, batch: &[Box<dyn WriteCommand>]) -> Result<()> {
         if self.mode == OpenMode::Memory {
             return Ok(());
         }
         let mut is_full = false;
-        for step in batch {
-            is_full |= match step.durability() {
+        for command in batch {
+            is_full |= match command.durability() {
                 Durability::Buffered => false,
                 Durability::Synced => true,
                 Durability::OfPurchase(id) => !is_full && self.ledger.needs_sync(id)?,
@@ -339,15 +337,16 @@ impl Writer {
     fn log_fault(&mut self, fault: &StoreError) {
         match fault {
             StoreError::Transient(why) | StoreError::DiskFull(why) => {
-                let is_room = matches!(fault, StoreError::DiskFull(_));
-                let trouble = Incident { is_disk_full: is_room, latest: clock::now() };
-                let before = self.incident.replace(trouble);
-                if before.is_some_and(|before| before.is_disk_full == is_room) {
+                let is_disk_full = matches!(fault, StoreError::DiskFull(_));
+                let incident = Incident { is_disk_full, latest: clock::now() };
+                let previous = self.incident.replace(incident);
+                if previous.is_some_and(|previous| previous.is_disk_full == is_disk_full) {
                     return;
                 }
-                match is_room {
-                    true => tracing::error!(%why, "ledger disk full"),
-                    false => tracing::error!(%why, "ledger write failed"),
+                if is_disk_full {
+                    tracing::error!(%why, "ledger disk full");
+                } else {
+                    tracing::error!(%why, "ledger write failed");
                 }
             }
             StoreError::Permanent(why) if self.broken.is_none() => {
@@ -360,10 +359,10 @@ impl Writer {
 }
 
 /// Runs a command in a savepoint. An error means that the whole batch failed.
-fn run_in_savepoint(ledger: &Ledger, step: &mut dyn WriteCommand) -> Result<(), StoreError> {
+fn run_in_savepoint(ledger: &Ledger, command: &mut dyn WriteCommand) -> Result<()> {
     let connection = &ledger.connection;
     execute(connection, "SAVEPOINT step")?;
-    match step.run(ledger) {
+    match command.run(ledger) {
         Ok(()) => execute(connection, "RELEASE step"),
         Err(fault) => {
             ledger.replies.invalidate();
@@ -373,14 +372,14 @@ fn run_in_savepoint(ledger: &Ledger, step: &mut dyn WriteCommand) -> Result<(), 
             }
             execute(connection, "ROLLBACK TO step")?;
             execute(connection, "RELEASE step")?;
-            step.failed(fault.unavailable());
+            command.failed(fault.unavailable());
             ledger.step_error.set(Some(fault));
             Ok(())
         }
     }
 }
 
-fn execute(connection: &Connection, statement: &str) -> Result<(), StoreError> {
+fn execute(connection: &Connection, statement: &str) -> Result<()> {
     connection.prepare_cached(statement)?.execute([])?;
     Ok(())
 }
@@ -396,7 +395,7 @@ pub(super) enum Durability {
 pub(super) trait WriteCommand: Send {
     fn durability(&self) -> Durability;
 
-    fn run(&mut self, ledger: &Ledger) -> Result<(), StoreError>;
+    fn run(&mut self, ledger: &Ledger) -> Result<()>;
 
     fn failed(&mut self, why: Unavailable);
 
@@ -407,7 +406,7 @@ pub(super) trait WriteCommand: Send {
 type Answer<T> = Result<T, Unavailable>;
 
 struct Task<T, F> {
-    weight: Durability,
+    durability: Durability,
     work: F,
     outcome: Option<Answer<T>>,
     answer: Option<oneshot::Sender<Answer<T>>>,
@@ -415,31 +414,31 @@ struct Task<T, F> {
 
 /// A command whose caller waits for a reply.
 pub(super) fn request<T: Send + 'static>(
-    weight: Durability,
-    work: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
+    durability: Durability,
+    work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
 ) -> (Box<dyn WriteCommand>, oneshot::Receiver<Answer<T>>) {
     let (answer, answered) = oneshot::channel();
-    (Box::new(Task { weight, work, outcome: None, answer: Some(answer) }), answered)
+    (Box::new(Task { durability, work, outcome: None, answer: Some(answer) }), answered)
 }
 
 /// A command without a reply. It is retried until it succeeds.
 pub(super) fn notification(
-    weight: Durability,
-    work: impl FnMut(&Ledger) -> Result<(), StoreError> + Send + 'static,
+    durability: Durability,
+    work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
 ) -> Box<dyn WriteCommand> {
-    Box::new(Task { weight, work, outcome: None, answer: None })
+    Box::new(Task { durability, work, outcome: None, answer: None })
 }
 
 impl<T, F> WriteCommand for Task<T, F>
 where
     T: Send + 'static,
-    F: FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
+    F: FnMut(&Ledger) -> Result<T> + Send + 'static,
 {
     fn durability(&self) -> Durability {
-        self.weight
+        self.durability
     }
 
-    fn run(&mut self, ledger: &Ledger) -> Result<(), StoreError> {
+    fn run(&mut self, ledger: &Ledger) -> Result<()> {
         self.outcome = Some(Ok((self.work)(ledger)?));
         Ok(())
     }

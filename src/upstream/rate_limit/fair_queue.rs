@@ -29,7 +29,6 @@ impl RequestLimit {
         self.period + self.period / CLOCK_DRIFT_DIVISOR
     }
 
-    /// Returns the limit that allows fewer requests in the long run.
     pub(super) fn stricter(self, other: Self) -> Self {
         let nanos = |limit: Self| limit.period.as_nanos();
         let count = |limit: Self| u128::try_from(limit.requests).unwrap_or(u128::MAX);
@@ -38,7 +37,6 @@ impl RequestLimit {
         if ours <= theirs { self } else { other }
     }
 
-    /// Returns the number of slots that polls leave to purchases.
     pub(super) fn kept_from_polls(self) -> usize {
         if self.requests < MIN_TO_RESERVE { 0 } else { self.requests.div_ceil(RESERVE_DIVISOR) }
     }
@@ -59,7 +57,6 @@ impl FairQueue {
         }
     }
 
-    /// Returns `false` if it was not queued.
     pub(super) fn remove(&mut self, caller: &Arc<str>, number: u64) -> bool {
         let Some(turn) = self.0.iter().position(|(one, _)| one == caller) else { return false };
         let own = &mut self.0[turn].1;
@@ -106,7 +103,6 @@ pub(super) struct PollQueue {
     pub(super) unwatched: FairQueue,
     /// Polls of watched jobs since the last one of an unwatched job.
     passed_over: usize,
-    /// Grants of the last period, earliest first.
     purchases: VecDeque<Instant>,
     last: Option<Instant>,
 }
@@ -196,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_is_not_waited_for() {
+    fn removed_ticket_is_not_served() {
         let mut line = line(&[("a", 1), ("b", 2), ("b", 3), ("c", 4)]);
         assert!(line.remove(&"a".into(), 1) && line.remove(&"b".into(), 2));
         assert!(!line.remove(&"a".into(), 1) && !line.remove(&"b".into(), 9));
@@ -204,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_again_is_the_first() {
+    fn retried_ticket_goes_first() {
         let mut line = line(&[("a", 1), ("b", 2)]);
         line.push(&"c".into(), 3, true);
         line.push(&"b".into(), 4, true);

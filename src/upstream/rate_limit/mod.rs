@@ -85,7 +85,6 @@ impl RateLimit {
         Arc::new(Self { state: Mutex::new(state), changed, clock_watcher_left, log, shutdown })
     }
 
-    /// Restores the limit and the recent requests of earlier processes.
     pub async fn restore(&self) {
         let stored = self.log.recorded_rate_limit().await.unwrap_or_else(|error| {
             warn!(%error, "stored rate limit unreadable");
@@ -99,7 +98,6 @@ impl RateLimit {
                 state.reported = state.reported.or(stored);
             }
             if state.reported.is_none() && state.fixed.is_none() {
-                // The ledger may have taken longer to open than the first wait.
                 wait_for_limit(&mut state.scheduler, now);
             }
         });
@@ -114,7 +112,6 @@ impl RateLimit {
         }
     }
 
-    /// Applies the limit that the gateway reported, unless the settings have one.
     pub fn set_limit(&self, reported: AccountLimit) {
         let Some(limit) = valid_limit(reported) else {
             warn!(?reported, "gateway reported an invalid rate limit");
@@ -168,7 +165,6 @@ impl RateLimit {
 }
 
 impl RateLimit {
-    /// Returns how long a purchase of a new caller would wait for a slot.
     pub fn expected_wait(&self) -> Duration {
         self.update(|state, now| state.scheduler.expected_turn(Priority::Purchase, "", now) - now)
     }
@@ -214,7 +210,6 @@ impl RateLimit {
                 () = self.shutdown.cancelled() => return Err(Error::Draining),
                 () = &mut changed, if watches_clock => {}
                 () = &mut clock_watcher_left, if !watches_clock => {}
-                // Any waiter that wakes grants all free slots.
                 () = sleep_until(wake.unwrap_or_else(clock::now)), if wake.is_some() => {
                     self.update(|_, _| ());
                 }
@@ -309,7 +304,6 @@ impl Waiter {
                 return Ok(change.min(give_up));
             }
             if !state.scheduler.remove(&self.ticket) {
-                // It was granted a slot at the last moment.
                 return Ok(now);
             }
             state.waiters.remove(&self.ticket.number);

@@ -50,7 +50,6 @@ pub(super) struct Scheduler {
     /// same, or the new one has not seen the earlier requests.
     former: Option<RequestLimit>,
     in_flight: usize,
-    /// The times of replies, earliest first.
     replies: VecDeque<Instant>,
     throttled_until: Option<Instant>,
     next_throttle: Duration,
@@ -85,7 +84,6 @@ impl Scheduler {
         self.replies.make_contiguous().sort_unstable();
     }
 
-    /// Sets the limit of an earlier process, whose account was another one.
     pub(super) fn set_former_limit(&mut self, limit: RequestLimit) {
         if !self.is_known {
             self.former = Some(limit);
@@ -105,7 +103,6 @@ impl Scheduler {
         self.limit_awaited_until = None;
     }
 
-    /// Replaces a limit that no longer applies by an assumed one.
     pub(super) fn assume_limit(&mut self, limit: RequestLimit) {
         self.former.get_or_insert(self.limit);
         self.limit = limit;

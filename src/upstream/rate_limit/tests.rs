@@ -1,4 +1,4 @@
-//! Tests of waiting for a slot, with time that stands still unless somebody waits for it.
+//! Tests of waiting for a slot, with paused time.
 
 use std::future::ready;
 use std::num::NonZeroU32;
@@ -40,7 +40,7 @@ fn chat(caller: &str) -> Attempt {
     Attempt { request: ask, key: 0, since: clock::now() }
 }
 
-/// One that nobody ever waits for.
+/// A limit that no test reaches.
 pub(crate) fn wide() -> Arc<RateLimit> {
     window(1_000, 1)
 }
@@ -330,7 +330,7 @@ struct SlowLog(Duration);
 
 impl StoreHook for SlowLog {
     fn before<'a>(&'a self, verb: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>> {
-        let is_asked = matches!(verb, StoreOp::Other("replies_since"));
+        let is_asked = matches!(verb, StoreOp::Other("recent_replies"));
         Box::pin(async move {
             if is_asked {
                 sleep(self.0).await;

@@ -5,8 +5,10 @@ use percent_encoding::percent_decode_str;
 use super::rule::{Faults, quote};
 use crate::problem::{FieldError, Problem};
 
-/// The fault's code, and what was expected.
-type InvalidValue = (&'static str, String);
+struct InvalidValue {
+    code: &'static str,
+    detail: String,
+}
 
 struct Params<'q> {
     pairs: Vec<(&'q str, &'q str)>,
@@ -39,7 +41,7 @@ impl<'q> Params<'q> {
             [value] => self.accept(name, parse(value)),
             ref several => {
                 let detail = format!("expected one {name}, not {}", several.len());
-                self.fault(name, ("duplicate", detail));
+                self.fault(name, InvalidValue { code: "duplicate", detail });
                 None
             }
         }
@@ -49,7 +51,7 @@ impl<'q> Params<'q> {
         result.map_err(|fault| self.fault(name, fault)).ok()
     }
 
-    fn fault(&mut self, name: &str, (code, detail): InvalidValue) {
+    fn fault(&mut self, name: &str, InvalidValue { code, detail }: InvalidValue) {
         self.faults.push(format_args!("/{name}"), code, detail);
     }
 
@@ -99,7 +101,7 @@ pub fn video_status(query: Option<&str>) -> Result<Box<str>, Problem> {
     let mut params = Params::read(query);
     if params.values(REQUEST_ID).is_empty() {
         let detail = "required: the request_id from the reply to the video request".to_owned();
-        params.fault(REQUEST_ID, ("required", detail));
+        params.fault(REQUEST_ID, InvalidValue { code: "required", detail });
     }
     let request_id = params.single(REQUEST_ID, parse_request_id).unwrap_or_default();
     params.finish().map(|()| request_id)
@@ -122,7 +124,7 @@ pub fn job_ids(query: Option<&str>) -> Result<Vec<Box<str>>, Problem> {
         }
         if request_ids.len() > MAX_JOBS {
             let detail = format!("expected at most {MAX_JOBS} jobs");
-            params.fault(REQUEST_ID, ("too_many", detail));
+            params.fault(REQUEST_ID, InvalidValue { code: "too_many", detail });
             break;
         }
     }
@@ -130,20 +132,22 @@ pub fn job_ids(query: Option<&str>) -> Result<Vec<Box<str>>, Problem> {
 }
 
 fn parse_request_id(value: &str) -> Result<Box<str>, InvalidValue> {
-    let invalid = |code, expected: &str| (code, format!("expected {expected}"));
-    let id = decode(value)
-        .ok_or_else(|| invalid("bad_encoding", "two hexadecimal digits after each %"))?;
+    let Some(id) = decode(value) else {
+        let detail = "expected two hexadecimal digits after each %".to_owned();
+        return Err(InvalidValue { code: "bad_encoding", detail });
+    };
     if id.is_empty() {
-        let expected = format!("1 to {MAX_REQUEST_ID} characters; it is empty");
-        return Err(invalid("empty", &expected));
+        let detail = format!("expected 1 to {MAX_REQUEST_ID} characters; it is empty");
+        return Err(InvalidValue { code: "empty", detail });
     }
     if id.len() > MAX_REQUEST_ID {
-        let expected = format!("at most {MAX_REQUEST_ID} characters, not {}", id.len());
-        return Err(invalid("too_long", &expected));
+        let detail = format!("expected at most {MAX_REQUEST_ID} characters, not {}", id.len());
+        return Err(InvalidValue { code: "too_long", detail });
     }
     let visible = id.iter().all(u8::is_ascii_graphic).then(|| String::from_utf8(id).ok());
     let id = visible.flatten().map(String::into_boxed_str);
-    id.ok_or_else(|| invalid("bad_character", "visible ASCII characters only"))
+    let detail = "expected visible ASCII characters only".to_owned();
+    id.ok_or(InvalidValue { code: "bad_character", detail })
 }
 
 const DEFAULT_DAYS: u64 = 7;
@@ -193,7 +197,7 @@ pub fn admin_usage(query: Option<&str>) -> Result<AdminUsageQuery, Problem> {
     let format = params.single("format", |value| match value {
         "json" => Ok(UsageFormat::Json),
         "csv" => Ok(UsageFormat::Csv),
-        _ => Err(("bad_format", "expected json or csv".to_owned())),
+        _ => Err(InvalidValue { code: "bad_format", detail: "expected json or csv".to_owned() }),
     });
     params.finish()?;
     Ok(AdminUsageQuery { days, format: format.unwrap_or_default() })
@@ -204,15 +208,16 @@ fn parse_days(value: &str, max: u64) -> Result<u64, InvalidValue> {
     let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     let days = digits.parse().ok().filter(|days| is_plain && (1..=max).contains(days));
     let detail = || format!("expected 1d to {max}d, such as since={DEFAULT_DAYS}d");
-    days.ok_or_else(|| ("bad_period", detail()))
+    days.ok_or_else(|| InvalidValue { code: "bad_period", detail: detail() })
 }
 
 fn parse_utc_offset(value: &str) -> Result<i64, InvalidValue> {
     let digits = value.strip_prefix('-').unwrap_or(value);
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     let is_offset = |minutes: &i64| plain && minutes.abs() <= MAX_UTC_OFFSET;
-    value.parse().ok().filter(is_offset).ok_or_else(|| {
-        ("bad_utc_offset", format!("expected minutes from -{MAX_UTC_OFFSET} to {MAX_UTC_OFFSET}"))
+    value.parse().ok().filter(is_offset).ok_or_else(|| InvalidValue {
+        code: "bad_utc_offset",
+        detail: format!("expected minutes from -{MAX_UTC_OFFSET} to {MAX_UTC_OFFSET}"),
     })
 }
 
@@ -242,13 +247,16 @@ pub fn list_query(query: Option<&str>) -> Result<ListQuery, Problem> {
     let limit = params.single("limit", |value| {
         let limit = value.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
         let detail = format!("expected a whole number from 1 to {MAX_PAGE}");
-        limit.ok_or(("bad_parameter", detail))
+        limit.ok_or(InvalidValue { code: "bad_parameter", detail })
     });
     let after = params.single("after", |value| Ok(decode_lossy(value)));
     let is_ascending = params.single("order", |value| match value {
         "asc" => Ok(true),
         "desc" => Ok(false),
-        other => Err(("bad_parameter", format!("expected asc or desc, not `{}`", quote(other)))),
+        other => {
+            let detail = format!("expected asc or desc, not `{}`", quote(other));
+            Err(InvalidValue { code: "bad_parameter", detail })
+        }
     });
     params.finish_ignoring_unknown()?;
     let (limit, is_ascending) = (limit.unwrap_or(DEFAULT_PAGE), is_ascending.unwrap_or_default());

@@ -63,7 +63,7 @@ fn admin_endpoints_answer_admins_only() {
         assert_eq!(gate.get(target).code(), "missing_credentials", "{target}");
         let refused = get(&gate, &ann, target);
         assert_eq!((refused.status, &*refused.code()), (403, "forbidden"), "{target}");
-        assert!(refused.text().contains("only callers with the role admin"), "{target}");
+        assert!(refused.text().contains("only callers with the admin role"), "{target}");
         // Before its query is looked at.
         assert_eq!(get(&gate, &ann, &format!("{target}?since=x")).status, 403, "{target}");
     }

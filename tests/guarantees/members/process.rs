@@ -83,7 +83,7 @@ fn server_does_not_start_with_a_changed_secret() {
     let added = run(folder.path(), &["member", "add", "ann"], &right);
     assert_eq!(added.code, Some(0), "{added:?}");
     let another = ([("TOLLGATE_SECRET", OTHER)], "were made with another secret");
-    let none = ([("TOLLGATE_LOG__LEVEL", "info")], "is gone");
+    let none = ([("TOLLGATE_LOG__LEVEL", "info")], "were made with is missing");
     for (environment, why) in [another, none] {
         let checked = run(folder.path(), &["check"], &environment);
         assert_eq!(checked.code, Some(2), "{checked:?}");

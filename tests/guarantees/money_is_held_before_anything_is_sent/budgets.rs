@@ -218,5 +218,5 @@ fn purchase_dated_ahead_blocks_no_budget_and_is_logged_once() {
     assert!(said.ends_with(&format!("it renews at {renews}")), "{said} {renews}");
     let next = clock::Date::at(clock::wall()).next_month().start();
     assert_eq!(renews, clock::iso8601(next));
-    assert_eq!(gate.printed().matches("ledger day ahead of clock ignored").count(), 1);
+    assert_eq!(gate.printed().matches("ledger day is ahead of the clock; ignored").count(), 1);
 }

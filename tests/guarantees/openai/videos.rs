@@ -276,7 +276,7 @@ fn unsupported_multipart_order_says_why() {
     let prompt = ("prompt", None, "a tide");
     let file = form(&gate, &[prompt, ("input_reference", Some("a.png"), "PNG")]);
     assert_eq!((file.status, &file.json()["error"]["param"]), (422, &json!("input_reference")));
-    assert!(file.text().contains("public address"), "{}", file.text());
+    assert!(file.text().contains("public URL"), "{}", file.text());
     let twice = form(&gate, &[prompt, prompt]);
     assert_eq!(
         (twice.status, &twice.json()["error"]["errors"][0]["code"]),

@@ -97,7 +97,7 @@ fn full_retry_queue_blocks_purchases_and_loses_nothing() {
     let count = MAX_RETRIES + 50;
     for number in 0..count {
         assert_eq!(
-            writer.admission.is_retry_queue_full.load(Ordering::Relaxed),
+            writer.gate.is_retry_queue_full.load(Ordering::Relaxed),
             number >= MAX_RETRIES,
             "{number}"
         );
@@ -114,7 +114,7 @@ fn full_retry_queue_blocks_purchases_and_loses_nothing() {
     let waiting = writer.retries.drain(..).collect();
     writer.process(waiting);
     assert_eq!(done.load(Ordering::Relaxed), i32::try_from(count).unwrap());
-    assert!(!writer.admission.is_retry_queue_full.load(Ordering::Relaxed));
+    assert!(!writer.gate.is_retry_queue_full.load(Ordering::Relaxed));
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn writer_on(mut connection: Connection) -> Writer {
         Ledger::new(connection, StoreCapacity::default()),
         OpenMode::Write,
         None,
-        &Admission::default(),
+        &CommandGate::default(),
     )
     .unwrap()
 }

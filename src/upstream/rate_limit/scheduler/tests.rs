@@ -26,7 +26,7 @@ fn enter(queue: &mut Scheduler, numbers: std::ops::Range<u64>, rank: Priority, c
     numbers.for_each(|number| queue.enqueue(&ticket(number, rank, caller), false));
 }
 
-/// Whoever can go, goes.
+/// Grants every free slot.
 fn grants(queue: &mut Scheduler, now: Instant) -> Vec<u64> {
     std::iter::from_fn(|| queue.grant(now)).collect()
 }

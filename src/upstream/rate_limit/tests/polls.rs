@@ -85,7 +85,7 @@ async fn granted_waiter_does_not_become_clock_watcher() {
     assert!(!first.watch_clock());
     granted.try_recv().expect("it has its place");
     assert!(second.watch_clock(), "somebody looks at the clock");
-    // Whoever attends is relieved when it leaves.
+    // A clock watcher that leaves is replaced.
     let (third, _) = window.enqueue(&polling, false);
     assert!(!third.watch_clock());
     drop(second);

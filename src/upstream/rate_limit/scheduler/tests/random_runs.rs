@@ -1,4 +1,4 @@
-//! Random lives of a queue: arrivals, replies, hang-ups, other limits, 429s, restarts.
+//! Random runs of the scheduler: arrivals, replies, disconnects, other limits, 429s, restarts.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -112,7 +112,7 @@ impl Life {
         }
     }
 
-    /// Time goes from change to change: between two of them nobody may be able to go.
+    /// Time goes from change to change: nothing may be grantable in between.
     fn pass(&mut self, until: Instant) {
         while let Some(change) = self.queue.next_change(self.now).filter(|at| *at <= until) {
             assert!(change > self.now);
@@ -180,7 +180,7 @@ impl Life {
         assert_eq!(self.queue.waiting_count(), self.waiting.len());
     }
 
-    /// Each is answered at once: everybody has a turn, within the time that so many need.
+    /// Each request is answered at once, and every ticket gets its turn in time.
     fn end(&mut self) {
         let windows = u32::try_from(self.waiting.len() + 2).unwrap();
         let end = self.now + self.limit.slot_lifetime() * windows + Duration::from_secs(3);

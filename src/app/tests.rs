@@ -1,0 +1,28 @@
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tower::ServiceExt;
+
+use super::*;
+use crate::upstream::{GatewayCall, GatewayRequest};
+
+#[tokio::test]
+async fn key_that_is_not_asked_with_is_redacted_too() {
+    let keys = ["svc_sk_CANARY_first_key", "svc_sk_CANARY_second_key"];
+    let keys = keys.map(|key| Key::new(key.to_owned()));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = Url::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    let echo = format!(r#"{{"keyPrefix":"{}"}}"#, keys[1].expose());
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        assert!(stream.read(&mut [0; 4_096]).await.unwrap() > 0);
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", echo.len());
+        stream.write_all((head + &echo).as_bytes()).await.unwrap();
+    });
+    let mut settings = Settings::default().gateway;
+    settings.target = Target::Live { base_url: base.clone(), keys: keys.to_vec() };
+    let window = standalone_rate_limit(Store::in_memory(Arc::new(clock::wall)), &settings).await;
+    let gateway = standalone_gateway(&settings, &base, &keys[..1], window).unwrap();
+    let reply = gateway.oneshot(GatewayRequest::free(GatewayCall::Billing)).await.unwrap();
+    let said = String::from_utf8(reply.body.to_vec()).unwrap();
+    assert!(said.contains("keyPrefix") && !said.contains("CANARY"), "{said}");
+}

@@ -1,0 +1,105 @@
+/** Shows one video large, with its facts, and leads to the next and the previous one. Loaded when it is first opened. */
+
+import { announce, button, copyButton, element, twice } from '../core/dom.js';
+import { clock, price } from '../core/format.js';
+import { contentOf, outside, playableOf, start, words } from './card.js';
+import { all, remove } from './jobs.js';
+import { fileName } from './status.js';
+import { TEXT } from './strings.js';
+
+/** Beyond this, a status body is cut: it is shown for people. */
+const LONGEST_BODY = 20_000;
+
+let box = null, stage, side, shown = null, how = null;
+
+/**
+ * Opens the video with this id.
+ * @param {object} options `mediaOrigins`, `isSandbox`; `ids()`: the videos in the order of the list; `reuse(payload)`: fills the form in
+ */
+export function openLarge(id, options) {
+  how = options;
+  box ??= build();
+  draw(id);
+  if (!box.open) box.showModal();
+  box.querySelector('video')?.focus();
+}
+
+/** Something is new of a job. */
+export function refresh(job) {
+  if (box?.open && job.id === shown && !stage.querySelector('video')) draw(job.id);
+}
+
+function build() {
+  stage = element('div', { class: 'stage' });
+  side = element('div', { class: 'facts' });
+  const made = element('dialog', { class: 'lightbox', 'aria-label': TEXT.large, keydown: steer },
+    stage, side,
+    element('div', { class: 'lightbox-bar' },
+      element('button', { type: 'button', class: 'quiet small', text: TEXT.previous, 'aria-keyshortcuts': 'ArrowLeft K', click: () => go(-1) }),
+      element('button', { type: 'button', class: 'quiet small', text: TEXT.next, 'aria-keyshortcuts': 'ArrowRight J', click: () => go(1) }),
+      element('button', { type: 'button', class: 'quiet small', text: TEXT.close, click: () => made.close() })));
+  made.addEventListener('click', ({ target }) => target === made && made.close());
+  made.addEventListener('close', () => stage.replaceChildren());
+  document.body.append(made);
+  return made;
+}
+
+function steer(event) {
+  if (event.altKey || event.ctrlKey || event.metaKey) return;
+  const isInVideo = event.target.matches('video');
+  const act = {
+    j: () => go(1), k: () => go(-1), d: () => side.querySelector('a[download]')?.click(), i: () => side.toggleAttribute('hidden'),
+    // In the player, arrows seek.
+    ...(!isInVideo && { ArrowRight: () => go(1), ArrowLeft: () => go(-1) }),
+  }[event.key];
+  if (!act) return;
+  event.preventDefault();
+  act();
+}
+
+function go(by) {
+  const ids = how.ids();
+  const next = ids[ids.indexOf(shown) + by];
+  if (!next) return announce(by > 0 ? TEXT.lastOne : TEXT.firstOne);
+  draw(next);
+  box.querySelector('video')?.focus();
+}
+
+function draw(id) {
+  const job = all().find((one) => one.id === id);
+  if (!job) return box.close();
+  shown = id;
+  const { payload, costMicros } = job;
+  const said = playableOf(job, how.mediaOrigins);
+  const prompt = payload.prompt || TEXT.noPrompt;
+  stage.replaceChildren(said.phase === 'finished' && said.playable
+    ? element('video', { src: contentOf(id), controls: true, autoplay: !matchMedia('(prefers-reduced-motion: reduce)').matches, loop: true, playsinline: true, tabindex: '0', 'aria-label': start(prompt, 200) })
+    : element('div', { class: 'said' }, ...words(job, said, how.isSandbox)));
+  const facts = [
+    [TEXT.facts.model, payload.model],
+    payload.duration && [TEXT.facts.length, TEXT.seconds(payload.duration)],
+    payload.aspect_ratio && [TEXT.facts.shape, payload.aspect_ratio],
+    [TEXT.facts.price, price(costMicros)],
+    job.took > 0 && [TEXT.facts.took, clock(job.took)],
+    [TEXT.facts.ordered, new Date(job.at).toLocaleString()],
+    payload.image_url && [TEXT.facts.startedFrom, payload.image_url],
+    [TEXT.facts.request, id],
+  ].filter(Boolean);
+  const use = (act) => () => {
+    box.close();
+    act();
+  };
+  side.replaceChildren(...[
+    element('p', { class: 'plain whole', dir: 'auto', text: prompt }),
+    element('div', { class: 'actions' }, ...[
+      said.phase === 'finished' && said.playable && element('a', { href: contentOf(id), download: fileName(job, said.address), class: 'primary', text: TEXT.download }),
+      payload.prompt && copyButton(() => payload.prompt, 'quiet small'),
+      payload.prompt && button(TEXT.useAgain, use(() => how.reuse(payload)), 'quiet small'),
+      said.phase !== 'open' && twice(TEXT.remove, TEXT.removeSure, use(() => remove(id)), { kind: 'quiet small' }),
+    ].filter(Boolean)),
+    element('dl', {}, ...facts.flatMap(([name, value]) => [element('dt', { text: name }), element('dd', { text: value })])),
+    said.address && element('p', {}, outside(said.address)),
+    job.body && element('details', {}, element('summary', { text: TEXT.rawReply }),
+      element('pre', { tabindex: '0', text: start(JSON.stringify(job.body, null, 2), LONGEST_BODY) })),
+  ].filter(Boolean));
+}
