@@ -46,8 +46,6 @@ const CHUNK_SIZE: usize = 16 * 1_024;
 /// ```
 pub struct Body {
     inner: Inner,
-    /// The problem in this body, so that an outer layer can render it in another format.
-    problem: Option<Box<Problem>>,
     guard: Option<Box<dyn Send>>,
     on_end: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -86,7 +84,7 @@ impl Body {
 
     /// Calls `then` when the connection has taken the last chunk of a buffered body.
     ///
-    /// The connection takes chunks as the client reads, so at most the socket buffer is still unsent.
+    /// The connection takes chunks as the client reads, so only the socket buffer may be unsent.
     #[doc(hidden)]
     #[must_use]
     pub fn on_end(mut self, then: impl FnOnce() + Send + 'static) -> Self {
@@ -102,13 +100,8 @@ impl Body {
         }
     }
 
-    #[doc(hidden)]
-    pub fn problem(&self) -> Option<&Problem> {
-        self.problem.as_deref()
-    }
-
     fn new(inner: Inner) -> Self {
-        Self { inner, problem: None, guard: None, on_end: None }
+        Self { inner, guard: None, on_end: None }
     }
 }
 
@@ -186,10 +179,9 @@ pub fn event_stream(response: Response) -> Response {
     with_headers(response, headers)
 }
 
+/// The problem is an extension of the response, so that outer layers can read it.
 pub fn from_problem(problem: Problem, request_id: &str) -> Response {
-    let mut response = problem.clone().into_response(request_id).map(Body::from);
-    response.body_mut().problem = Some(Box::new(problem));
-    with_security_headers(response)
+    with_security_headers(problem.into_response(request_id).map(Body::from))
 }
 
 /// Keeps OpenAI's SDKs from retrying, unless they should.

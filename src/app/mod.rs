@@ -43,7 +43,9 @@ use crate::reports::Reports;
 use crate::reports::me::MeReport;
 use crate::reports::queue::ReportQueue;
 use crate::routes::api::Passthrough;
-use crate::routes::catalog::{self, CatalogFacts, JobStatusWords, PageFacts, Preset, Replay};
+use crate::routes::catalog::{
+    self, CatalogFacts, CatalogLimits, FaultWord, JobStatusWords, Preset, Replay,
+};
 use crate::routes::page::Page;
 use crate::routes::site::Site;
 use crate::routes::{Handlers, Routes, endpoints, openapi};
@@ -421,23 +423,25 @@ fn catalog_facts(
     let sandbox = matches!(settings.gateway.target, Target::Sandbox);
     let config::JobsConfig { finished, failed, result } = settings.jobs.clone();
     let terms = terms(settings);
+    let faults = if sandbox { sandbox::SANDBOX_FAULTS } else { &[] };
     CatalogFacts {
-        sandbox,
+        mode: if sandbox { "sandbox" } else { "live" },
         access: settings.access.mode.name(),
-        chat_body: settings.server.chat_body,
-        video_body: settings.server.video_body,
         jobs: JobStatusWords { finished, failed, result, media_origins },
-        faults: if sandbox { sandbox::SANDBOX_FAULTS.to_vec() } else { Vec::new() },
+        sandbox_faults: faults.iter().map(|&(word, does)| FaultWord { word, does }).collect(),
+        limits: CatalogLimits {
+            prompt_characters: crate::contract::video::MAX_PROMPT,
+            chat_body_bytes: settings.server.chat_body,
+            video_body_bytes: settings.server.video_body,
+        },
         replay: Replay {
             chat_seconds: terms.keep_chats.as_secs(),
             video_seconds: terms.keep_videos.as_secs(),
             ledger: String::from(&*shared.store.name()),
         },
-        page: PageFacts {
-            contact: settings.page.contact.clone(),
-            default_model: settings.page.default_model.clone(),
-            presets: settings.page.presets.iter().map(preset).collect(),
-        },
+        contact: settings.page.contact.clone(),
+        default_model: settings.page.default_model.clone(),
+        presets: settings.page.presets.iter().map(preset).collect(),
     }
 }
 

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use serde::Serialize;
+
 use super::money::Usd;
 
 /// The published models, and those that an operator added in `[models]`.
@@ -46,13 +48,15 @@ pub enum Durations {
     Unstated,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ImageInput {
     Optional,
     Required,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum AspectRatioSupport {
     Ignored,
     /// The contract names two families that use it, but not their ids. Guess: every model does.

@@ -4,6 +4,7 @@
 
 use http::header::CONTENT_TYPE;
 
+use crate::problem::Problem;
 use crate::response::{self, Body, Response};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +24,7 @@ impl Dialect {
     }
 
     pub fn render(self, mut response: Response) -> Response {
-        let document = match (self, response.body().problem()) {
+        let document = match (self, response.extensions().get::<Problem>()) {
             (Self::Native, _) | (_, None) => return response,
             (Self::MissingV1, Some(problem)) if matches!(response.status().as_u16(), 404 | 405) => {
                 problem.clone().hint(BASE_URL_HINT).to_openai_json()

@@ -13,15 +13,13 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 fn contains(network: Network, address: IpAddr) -> bool {
-    let same = |left: u128, right: u128, width: u32| {
-        let shift = width.saturating_sub(u32::from(network.prefix));
-        shift >= width || left >> shift == right >> shift
+    let (differing, width): (u128, u8) = match (network.address, address) {
+        (IpAddr::V4(own), IpAddr::V4(one)) => ((own.to_bits() ^ one.to_bits()).into(), 32),
+        (IpAddr::V6(own), IpAddr::V6(one)) => (own.to_bits() ^ one.to_bits(), 128),
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return false,
     };
-    match (network.address, address) {
-        (IpAddr::V4(own), IpAddr::V4(one)) => same(own.to_bits().into(), one.to_bits().into(), 32),
-        (IpAddr::V6(own), IpAddr::V6(one)) => same(own.to_bits(), one.to_bits(), 128),
-        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
-    }
+    let host_bits = width.saturating_sub(network.prefix);
+    differing.checked_shr(host_bits.into()).unwrap_or(0) == 0
 }
 
 pub(super) fn is_trusted(address: IpAddr, trusted: &[Network]) -> bool {

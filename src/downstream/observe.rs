@@ -71,8 +71,8 @@ impl RequestScope {
         config.metrics.request(self.route_label(), status, elapsed);
         let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         // The ledger logs its failure once: more lines would fill a disk that is already full.
-        let is_ledger =
-            response.body().problem().is_some_and(|it| *it.kind() == LEDGER_UNAVAILABLE);
+        let problem = response.extensions().get::<Problem>();
+        let is_ledger = problem.is_some_and(|problem| *problem.kind() == LEDGER_UNAVAILABLE);
         match status {
             424 | 500..=599 if is_ledger => {}
             424 | 500..=599 if !response.headers().contains_key(rate::RATELIMIT_POLICY) => {

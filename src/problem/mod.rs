@@ -219,6 +219,7 @@ impl Problem {
         if self.replayed {
             headers.insert(REPLAYED, HeaderValue::from_static("true"));
         }
+        response.extensions_mut().insert(self);
         response
     }
 }
@@ -249,22 +250,17 @@ impl OpenAiError<'_> {
 /// Whether stock SDKs retry this status. It is safe: nothing was charged, or the retry joins the
 /// running call.
 pub fn is_retried_by_sdks(status: StatusCode) -> bool {
-    matches!(
-        status,
-        StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS
-    ) || status.is_server_error()
+    matches!(status.as_u16(), 408 | 409 | 429 | 500..=599)
 }
 
 pub fn openai_error_type(status: StatusCode) -> &'static str {
-    match status {
-        StatusCode::UNAUTHORIZED => "authentication_error",
-        StatusCode::PAYMENT_REQUIRED => "insufficient_quota",
-        StatusCode::FORBIDDEN => "permission_error",
-        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
-        StatusCode::CONFLICT | StatusCode::FAILED_DEPENDENCY | StatusCode::REQUEST_TIMEOUT => {
-            "api_error"
-        }
-        status if status.is_server_error() => "server_error",
+    match status.as_u16() {
+        401 => "authentication_error",
+        402 => "insufficient_quota",
+        403 => "permission_error",
+        429 => "rate_limit_error",
+        408 | 409 | 424 => "api_error",
+        500..=599 => "server_error",
         _ => "invalid_request_error",
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use http::HeaderMap;
 use http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
 
@@ -88,15 +89,9 @@ pub fn base_path() -> String {
     format!("/_/{}", short_hash(&hasher.finalize()))
 }
 
-/// The page's icon, for the path that browsers ask by themselves.
-pub fn icon(head: &Parts) -> Option<Response> {
-    static READY: LazyLock<Option<StaticFile>> = LazyLock::new(|| {
-        let headers =
-            header_map([(CACHE_CONTROL, REVALIDATE), (X_CONTENT_TYPE_OPTIONS, "nosniff")]);
-        let file = page_files().find(|file| file.name == ICON)?;
-        Some(StaticFile::embedded(file, media_type(ICON), &headers))
-    });
-    READY.as_ref().map(|icon| icon.response(&head.method, &head.headers))
+pub fn icon(headers: &HeaderMap) -> Option<StaticFile> {
+    let file = page_files().find(|file| file.name == ICON)?;
+    Some(StaticFile::embedded(file, media_type(ICON), headers))
 }
 
 pub fn answer(head: &Parts) -> Option<Response> {

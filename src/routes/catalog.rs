@@ -6,26 +6,35 @@ use serde::Serialize;
 use crate::contract::catalog::{AspectRatioSupport, Catalog, Durations, ImageInput};
 use crate::contract::{catalog as contract, video, wire};
 
-#[derive(Clone, Debug)]
+/// The facts that are not from the [`Catalog`], as they are served.
+#[derive(Clone, Debug, Serialize)]
 pub struct CatalogFacts {
-    pub sandbox: bool,
+    pub mode: &'static str,
     pub access: &'static str,
-    pub chat_body: usize,
-    pub video_body: usize,
     pub jobs: JobStatusWords,
-    pub faults: Vec<(&'static str, &'static str)>,
+    pub sandbox_faults: Vec<FaultWord>,
+    pub presets: Vec<Preset>,
     pub replay: Replay,
-    pub page: PageFacts,
-}
-
-/// Settings of the page.
-#[derive(Clone, Debug)]
-pub struct PageFacts {
+    pub limits: CatalogLimits,
     /// `page.contact`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub contact: Option<String>,
     /// `page.default_model`.
+    #[serde(skip)]
     pub default_model: Option<String>,
-    pub presets: Vec<Preset>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct FaultWord {
+    pub word: &'static str,
+    pub does: &'static str,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct CatalogLimits {
+    pub prompt_characters: usize,
+    pub chat_body_bytes: usize,
+    pub video_body_bytes: usize,
 }
 
 /// A system message that the page offers (`page.presets`).
@@ -55,20 +64,13 @@ pub struct JobStatusWords {
 
 #[derive(Serialize)]
 struct CatalogDocument<'a> {
-    mode: &'static str,
-    access: &'static str,
+    #[serde(flatten)]
+    facts: &'a CatalogFacts,
     chat: Vec<ChatRow<'a>>,
     video: Vec<VideoRow<'a>>,
     defaults: Defaults<'a>,
-    limits: CatalogLimits,
     aspect_ratios: &'static [&'static str],
     roles: &'static [&'static str],
-    jobs: &'a JobStatusWords,
-    sandbox_faults: Vec<SandboxFault>,
-    presets: &'a [Preset],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    contact: Option<&'a str>,
-    replay: &'a Replay,
 }
 
 #[derive(Serialize)]
@@ -86,8 +88,8 @@ struct VideoRow<'a> {
     price: String,
     price_micros: u64,
     durations: DurationRule,
-    image: &'static str,
-    aspect_ratio: &'static str,
+    image: ImageInput,
+    aspect_ratio: AspectRatioSupport,
     remarks: &'static str,
 }
 
@@ -107,19 +109,6 @@ struct Defaults<'a> {
     aspect_ratio: &'static str,
 }
 
-#[derive(Serialize)]
-struct CatalogLimits {
-    prompt_characters: usize,
-    chat_body_bytes: usize,
-    video_body_bytes: usize,
-}
-
-#[derive(Serialize)]
-struct SandboxFault {
-    word: &'static str,
-    does: &'static str,
-}
-
 pub fn render(catalog: &Catalog, facts: &CatalogFacts) -> Bytes {
     let chats = catalog.chat.iter().map(|model| ChatRow {
         id: &model.id,
@@ -129,32 +118,17 @@ pub fn render(catalog: &Catalog, facts: &CatalogFacts) -> Bytes {
         best_for: model.best_for,
     });
     let list = CatalogDocument {
-        mode: if facts.sandbox { "sandbox" } else { "live" },
-        access: facts.access,
+        facts,
         chat: chats.collect(),
         video: catalog.video.iter().map(video_row).collect(),
         defaults: Defaults {
-            chat_model: default_chat_model(catalog, facts.page.default_model.as_deref()),
+            chat_model: default_chat_model(catalog, facts.default_model.as_deref()),
             video_model: contract::DEFAULT_VIDEO_MODEL,
             duration: contract::DEFAULT_DURATION,
             aspect_ratio: video::DEFAULT_ASPECT_RATIO,
         },
-        limits: CatalogLimits {
-            prompt_characters: video::MAX_PROMPT,
-            chat_body_bytes: facts.chat_body,
-            video_body_bytes: facts.video_body,
-        },
         aspect_ratios: video::ASPECT_RATIOS,
         roles: wire::ROLES,
-        jobs: &facts.jobs,
-        sandbox_faults: facts
-            .faults
-            .iter()
-            .map(|&(word, does)| SandboxFault { word, does })
-            .collect(),
-        presets: &facts.page.presets,
-        contact: facts.page.contact.as_deref(),
-        replay: &facts.replay,
     };
     // Serializing strings and numbers cannot fail.
     serde_json::to_vec(&list).unwrap_or_default().into()
@@ -179,14 +153,8 @@ fn video_row(model: &contract::VideoModel) -> VideoRow<'_> {
             Durations::OneOf(values) => DurationRule::OneOf { values },
             Durations::Unstated => DurationRule::Unstated { min, max },
         },
-        image: match model.image {
-            ImageInput::Optional => "optional",
-            ImageInput::Required => "required",
-        },
-        aspect_ratio: match model.aspect_ratio {
-            AspectRatioSupport::Ignored => "ignored",
-            AspectRatioSupport::Unstated => "unstated",
-        },
+        image: model.image,
+        aspect_ratio: model.aspect_ratio,
         remarks: model.remarks,
     }
 }
@@ -198,26 +166,27 @@ mod tests {
     #[test]
     fn the_list_names_every_model_with_its_price_in_both_units() {
         let facts = CatalogFacts {
-            sandbox: true,
+            mode: "sandbox",
             access: "open",
-            chat_body: 10,
-            video_body: 5,
+            limits: CatalogLimits {
+                prompt_characters: video::MAX_PROMPT,
+                chat_body_bytes: 10,
+                video_body_bytes: 5,
+            },
             jobs: JobStatusWords {
                 finished: vec![],
                 failed: vec![],
                 result: vec![],
                 media_origins: vec![],
             },
-            faults: vec![("sandbox:slow", "answers late")],
+            sandbox_faults: vec![FaultWord { word: "sandbox:slow", does: "answers late" }],
             replay: Replay { chat_seconds: 60, video_seconds: 90, ledger: "a memory".to_owned() },
-            page: PageFacts {
-                contact: Some("Ann, room 5".to_owned()),
-                default_model: None,
-                presets: vec![Preset {
-                    name: "Translate".to_owned(),
-                    system: "Translate into English.".to_owned(),
-                }],
-            },
+            contact: Some("Ann, room 5".to_owned()),
+            default_model: None,
+            presets: vec![Preset {
+                name: "Translate".to_owned(),
+                system: "Translate into English.".to_owned(),
+            }],
         };
         let list = render(&Catalog::published(), &facts);
         let list: serde_json::Value = serde_json::from_slice(&list).unwrap();

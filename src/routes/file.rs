@@ -230,15 +230,8 @@ fn quality(weights: &[(&str, u16)], coding: &str) -> u16 {
 /// Parses a weight (RFC 9110, section 12.4.2): `0.5` is 500.
 fn parse_qvalue(text: &str) -> Option<u16> {
     let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
-    if rest.len() > 3 || !rest.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let rest: u16 = format!("{rest:0<3}").parse().ok()?;
-    match whole {
-        "0" => Some(rest),
-        "1" if rest == 0 => Some(1000),
-        _ => None,
-    }
+    let thousandths = format!("{whole}{rest:0<3}").parse().ok().filter(|weight| *weight <= 1_000);
+    thousandths.filter(|_| matches!(whole, "0" | "1") && rest.len() <= 3)
 }
 
 #[cfg(test)]

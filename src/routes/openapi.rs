@@ -6,17 +6,14 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{OperationBuilder, ParameterBuilder, ParameterIn};
-use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::response::ResponseBuilder;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::{
-    ComponentsBuilder, ContentBuilder, HttpMethod, InfoBuilder, OpenApi, OpenApiBuilder, Paths,
-    Ref, Required, SecurityRequirement,
+    ComponentsBuilder, Header, HttpMethod, InfoBuilder, ObjectBuilder, OpenApi, OpenApiBuilder,
+    Paths, Required, SecurityRequirement,
 };
 
-use super::endpoints::{
-    self, ENDPOINTS, Endpoint, EndpointResponse, Operation, QueryParam, optional, schemas,
-};
+use super::endpoints::{self, ENDPOINTS, Endpoint, Operation, content, parameter, schemas};
 use crate::contract::catalog::Catalog;
 use crate::downstream::route::Class;
 use crate::problem::Kind;
@@ -26,25 +23,28 @@ const DESCRIPTION: &str = "A proxy that holds the key of a prepaid AI gateway an
      Idempotency-Key per purchase, and the same key with each retry; without a key, requests are compared by payload. \
      Every problem says whether money moved (`charged`).";
 
-const PURCHASE_REQUEST_HEADERS: &[QueryParam] = &[
-    optional(
-        "Idempotency-Key",
-        "One key per purchase: a retry with the same key returns the same reply.",
-        schemas::idempotency_key,
-    ),
-    optional(
-        "Tollgate-Ledger",
-        "The ledger's name, from the catalog or an earlier reply. If the ledger has changed since, nothing is sent, \
-         and the response is a 412 `ledger_changed`.",
-        schemas::text,
-    ),
-    optional(
-        "Tollgate-Replay",
-        "`only` returns the reply of an earlier purchase and buys nothing. Without one, the response is a 404 \
-         `purchase_not_found`.",
-        schemas::text,
-    ),
-];
+fn purchase_request_headers() -> [ParameterBuilder; 3] {
+    let header = |name, about, schema| parameter(name, ParameterIn::Header, about, schema);
+    [
+        header(
+            "Idempotency-Key",
+            "One key per purchase: a retry with the same key returns the same reply.",
+            schemas::pattern("^[!#-~]+$").min_length(Some(1)).max_length(Some(255)),
+        ),
+        header(
+            "Tollgate-Ledger",
+            "The ledger's name, from the catalog or an earlier reply. If the ledger has changed since, nothing is \
+             sent, and the response is a 412 `ledger_changed`.",
+            schemas::string(),
+        ),
+        header(
+            "Tollgate-Replay",
+            "`only` returns the reply of an earlier purchase and buys nothing. Without one, the response is a 404 \
+             `purchase_not_found`.",
+            schemas::string(),
+        ),
+    ]
+}
 
 const PURCHASE_RESPONSE_HEADERS: &[(&str, &str)] = &[
     (
@@ -71,7 +71,7 @@ fn build(catalog: &Catalog) -> OpenApi {
     for endpoint in ENDPOINTS {
         let method =
             if endpoint.route.method == Method::POST { HttpMethod::Post } else { HttpMethod::Get };
-        for (operation, path) in endpoint.operations.iter().zip(endpoint.openapi_paths()) {
+        for (operation, path) in (endpoint.operations)().into_iter().zip(endpoint.openapi_paths()) {
             let built = build_operation(endpoint, operation, &path);
             paths.add_path_operation(path, vec![method.clone()], built);
         }
@@ -102,48 +102,33 @@ fn build(catalog: &Catalog) -> OpenApi {
 
 fn build_operation(
     endpoint: &Endpoint,
-    operation: &Operation,
+    operation: Operation,
     path: &str,
 ) -> utoipa::openapi::path::Operation {
-    let is_paid = endpoint.route.class == Class::Paid;
-    let mut builder = OperationBuilder::new()
-        .operation_id(Some(operation.id))
-        .summary(Some(operation.summary))
-        .tag(operation.tag);
-    if !operation.description.is_empty() {
-        builder = builder.description(Some(operation.description));
-    }
+    let problems = problems_by_status(endpoint, &operation);
+    let (mut builder, is_paid) = (operation.builder, endpoint.route.class == Class::Paid);
     for name in path_variables(path) {
-        let schema = Some(schemas::non_empty());
-        builder = builder.parameter(parameter(name, ParameterIn::Path, true).schema(schema));
+        let variable = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path);
+        let variable = variable.required(Required::True).schema(Some(schemas::non_empty()));
+        builder = builder.parameter(variable);
     }
-    let headers = if is_paid { PURCHASE_REQUEST_HEADERS } else { &[] };
-    let queries = operation.query.iter().map(|query| (query, ParameterIn::Query));
-    for (one, place) in queries.chain(headers.iter().map(|header| (header, ParameterIn::Header))) {
-        let built = parameter(one.name, place, one.is_required)
-            .description(Some(one.description))
-            .schema(Some((one.schema)()));
-        builder = builder.parameter(built);
+    if is_paid {
+        builder = purchase_request_headers().into_iter().fold(builder, OperationBuilder::parameter);
     }
-    if !operation.request_body.is_empty() {
-        let body = operation.request_body.iter().fold(
-            RequestBodyBuilder::new().required(Some(Required::True)),
-            |body, (media_type, name)| body.content(*media_type, content(name)),
-        );
-        builder = builder.request_body(Some(body.build()));
+    for (status, mut response) in operation.responses {
+        for (name, about) in PURCHASE_RESPONSE_HEADERS.iter().filter(|_| is_paid) {
+            response = response.header(*name, header(about, schemas::non_empty()));
+        }
+        builder = builder.response(status.to_string(), response);
     }
-    for reply in operation.responses {
-        builder = builder.response(reply.status.as_str(), success_response(reply, is_paid));
-    }
-    for (status, kinds) in problems_by_status(endpoint, operation) {
+    for (status, kinds) in problems {
         builder = builder.response(status.to_string(), problem_response(endpoint, &kinds));
     }
     builder.build()
 }
 
-fn parameter(name: &str, place: ParameterIn, is_required: bool) -> ParameterBuilder {
-    let required = if is_required { Required::True } else { Required::False };
-    ParameterBuilder::new().name(name).parameter_in(place).required(required)
+fn header(description: &str, schema: ObjectBuilder) -> Header {
+    HeaderBuilder::new().description(Some(description)).schema(Some(schema)).build()
 }
 
 fn path_variables(path: &str) -> impl Iterator<Item = &str> {
@@ -165,44 +150,22 @@ fn problems_by_status(
     by_status
 }
 
-fn content(schema: &str) -> utoipa::openapi::Content {
-    ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build()
-}
-
-fn success_response(reply: &EndpointResponse, is_paid: bool) -> utoipa::openapi::Response {
-    let mut builder = ResponseBuilder::new().description(reply.description);
-    for (media_type, schema) in reply.bodies {
-        builder = builder.content(*media_type, content(schema));
-    }
-    if is_paid {
-        for (name, about) in PURCHASE_RESPONSE_HEADERS {
-            let header =
-                HeaderBuilder::new().description(Some(*about)).schema(Some(schemas::non_empty()));
-            builder = builder.header(*name, header.build());
-        }
-    }
-    builder.build()
-}
-
-fn problem_response(endpoint: &Endpoint, kinds: &[&Kind]) -> utoipa::openapi::Response {
+fn problem_response(endpoint: &Endpoint, kinds: &[&Kind]) -> ResponseBuilder {
     let lines: Vec<_> =
         kinds.iter().map(|kind| format!("`{}`: {}.", kind.code, kind.title)).collect();
-    let mut builder = ResponseBuilder::new().description(lines.join(" "));
     let (media_type, schema) = if endpoint.route.path.starts_with("/v1/") {
         ("application/json", "OpenAiError")
     } else {
         ("application/problem+json", "Problem")
     };
-    builder = builder.content(media_type, content(schema));
+    let response = ResponseBuilder::new().description(lines.join(" "));
+    let response = response.content(media_type, content(schema));
     let returns = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
     if kinds.iter().any(|kind| returns.contains(&kind.status)) {
-        let about = Some("Whole seconds, at least 1.");
-        let header = HeaderBuilder::new()
-            .description(about)
-            .schema(Some(schemas::integer().minimum(Some(1))));
-        builder = builder.header("Retry-After", header.build());
+        let seconds = schemas::integer().minimum(Some(1));
+        return response.header("Retry-After", header("Whole seconds, at least 1.", seconds));
     }
-    builder.build()
+    response
 }
 
 #[cfg(test)]
@@ -221,7 +184,7 @@ mod tests {
         let rows = ENDPOINTS.iter().flat_map(Endpoint::openapi_paths).count();
         assert_eq!(described, rows, "two rows have one method and path");
         for endpoint in ENDPOINTS {
-            assert!(!endpoint.operations.is_empty(), "{:?}", endpoint.route);
+            assert!(!(endpoint.operations)().is_empty(), "{:?}", endpoint.route);
         }
     }
 

@@ -1,5 +1,7 @@
 //! Serves the built-in page, or the site in `page.dir`, at all paths that are no endpoints.
 
+use std::collections::{BTreeMap, HashMap};
+
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
@@ -14,7 +16,8 @@ use crate::problem::{self, Problem};
 use crate::response::{self, HandlerResult, Response};
 
 pub enum Page {
-    BuiltIn { index: Box<StaticFile>, manifest: Box<StaticFile> },
+    /// The files with fixed paths; all others are in [`assets`].
+    BuiltIn(HashMap<&'static str, StaticFile>),
     Site(Box<Site>),
 }
 
@@ -35,19 +38,19 @@ impl Page {
         let policy = policy.unwrap_or(HeaderValue::from_static(DENY_ALL_CSP));
         headers.insert(CONTENT_SECURITY_POLICY, policy);
         let plain = header_map([(CACHE_CONTROL, REVALIDATE), (X_CONTENT_TYPE_OPTIONS, "nosniff")]);
-        let manifest = Box::new(StaticFile::new(manifest(title).into(), MANIFEST, &plain));
-        let index = Box::new(StaticFile::new(markup.into(), HTML, &headers));
-        Self::BuiltIn { index, manifest }
+        let manifest = StaticFile::new(manifest(title).into(), MANIFEST, &plain);
+        let index = StaticFile::new(markup.into(), HTML, &headers);
+        let files = [("/", index), ("/manifest.webmanifest", manifest)].into_iter();
+        // Browsers ask for an icon wherever no page names one, such as beside a JSON document.
+        let icon = assets::icon(&plain).map(|icon| ("/favicon.ico", icon));
+        Self::BuiltIn(files.chain(icon).collect())
     }
 
     pub async fn answer(&self, head: &Parts) -> HandlerResult {
         let found = match self {
-            Self::BuiltIn { index, manifest } => match head.uri.path() {
-                "/" => Some(index.response(&head.method, &head.headers)),
-                "/manifest.webmanifest" => Some(manifest.response(&head.method, &head.headers)),
-                // Browsers ask for it wherever no page has named an icon, such as beside a JSON document.
-                "/favicon.ico" => assets::icon(head),
-                _ => assets::answer(head),
+            Self::BuiltIn(files) => match files.get(head.uri.path()) {
+                Some(file) => Some(file.response(&head.method, &head.headers)),
+                None => assets::answer(head),
             },
             Self::Site(site) => site.answer(head).await?,
         };
@@ -86,34 +89,24 @@ fn head_html(title: &str, base: &str) -> String {
 
 #[derive(Serialize)]
 struct Manifest<'a> {
-    name: &'a str,
-    start_url: &'static str,
-    display: &'static str,
-    background_color: &'static str,
-    theme_color: &'static str,
-    icons: [Icon; 1],
-}
-
-#[derive(Serialize)]
-struct Icon {
-    src: String,
-    sizes: &'static str,
-    r#type: &'static str,
+    #[serde(flatten)]
+    texts: BTreeMap<&'static str, &'a str>,
+    icons: [BTreeMap<&'static str, &'a str>; 1],
 }
 
 /// The manifest by which a browser offers to install the page.
 fn manifest(title: &str) -> Vec<u8> {
-    let src = format!("{}/{}", assets::base_path(), assets::ICON);
-    let manifest = Manifest {
-        name: title,
-        start_url: "/",
-        display: "standalone",
-        background_color: "#faf9f7",
-        theme_color: "#0d655d",
-        icons: [Icon { src, sizes: "any", r#type: "image/svg+xml" }],
-    };
-    // Plain structs of strings: this cannot fail.
-    serde_json::to_vec(&manifest).unwrap_or_default()
+    let icon = format!("{}/{}", assets::base_path(), assets::ICON);
+    let texts = [
+        ("name", title),
+        ("start_url", "/"),
+        ("display", "standalone"),
+        ("background_color", "#faf9f7"),
+        ("theme_color", "#0d655d"),
+    ];
+    let icon = [("src", &*icon), ("sizes", "any"), ("type", "image/svg+xml")];
+    // Serializing strings cannot fail.
+    serde_json::to_vec(&Manifest { texts: texts.into(), icons: [icon.into()] }).unwrap_or_default()
 }
 
 fn escape_html(text: &str) -> String {

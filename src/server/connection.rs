@@ -130,8 +130,8 @@ impl Activity {
 
     /// Returns when the timer is due again, or `None` if the phase took too long.
     ///
-    /// Resetting the timer only when it fires costs a busy connection nothing. It fires at least once
-    /// per `header_timeout`, so that a head after a long idle time gets no extra time.
+    /// The timer is reset only when it fires, so a busy connection pays nothing. It fires at least
+    /// once per `header_timeout`, so that a head after a long idle time gets no extra time.
     fn next_deadline(&self, settings: &ConnectionSettings) -> Option<clock::Instant> {
         let now = clock::now();
         let look_again = now + settings.header_timeout;

@@ -119,7 +119,8 @@ impl Limiter {
         if let Some(slot) = admission.slot {
             // SDKs retry these, possibly before the body was read.
             let retried = [&REQUEST_TIMEOUT, &OVERLOADED];
-            if response.body().problem().is_some_and(|problem| retried.contains(&problem.kind())) {
+            let problem = response.extensions().get::<Problem>();
+            if problem.is_some_and(|problem| retried.contains(&problem.kind())) {
                 self.note_refusal(&slot.key);
             }
             response = response.map(|body| body.with_guard(slot));

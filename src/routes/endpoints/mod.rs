@@ -6,7 +6,11 @@ mod table;
 
 use std::pin::Pin;
 
-use http::{Method, StatusCode};
+use http::Method;
+use utoipa::openapi::path::{OperationBuilder, ParameterBuilder, ParameterIn};
+use utoipa::openapi::request_body::RequestBodyBuilder;
+use utoipa::openapi::response::ResponseBuilder;
+use utoipa::openapi::{Content, ContentBuilder, Ref, Required};
 
 use self::schemas::SchemaRef;
 use super::{HandlerContext, api};
@@ -33,13 +37,13 @@ pub static PASSTHROUGH: &[Endpoint] = &[
         route: Route { path: "/api/v1/", body: BodyKind::ChatJson, ..PAID },
         description: "An endpoint of `gateway.passthrough` that costs.",
         handler: |cx| Box::pin(api::passthrough_buy(cx)),
-        operations: &[],
+        operations: Vec::new,
     },
     Endpoint {
         route: Route { path: "/api/v1/", cross_origin: CrossOrigin::Scripts, ..READ },
         description: "An endpoint of `gateway.passthrough` that costs nothing.",
         handler: |cx| Box::pin(api::passthrough_read(cx)),
-        operations: &[],
+        operations: Vec::new,
     },
 ];
 
@@ -47,7 +51,7 @@ pub static PAGE: Endpoint = Endpoint {
     route: DEFAULT_ROUTE,
     description: "The page, or the site in `page.dir`. Unknown paths below `/api/`, `/bff/` and `/v1/` are 404.",
     handler: |cx| Box::pin(async move { cx.handlers.page.answer(&cx.call.head).await }),
-    operations: &[],
+    operations: Vec::new,
 };
 
 pub struct Endpoint {
@@ -55,7 +59,7 @@ pub struct Endpoint {
     /// In Markdown, for `docs/reference/http.md`.
     pub description: &'static str,
     /// For the OpenAPI document; several if the route has several paths.
-    pub(super) operations: &'static [Operation],
+    pub(super) operations: fn() -> Vec<Operation>,
     pub(super) handler: Handler,
 }
 
@@ -69,7 +73,8 @@ impl Endpoint {
     /// Returns the paths of the operations, with variables in braces.
     pub fn openapi_paths(&self) -> impl Iterator<Item = String> {
         let template = self.route.path;
-        self.operations.iter().map(move |operation| format!("{template}{}", operation.path_suffix))
+        let suffixes = (self.operations)().into_iter().map(|operation| operation.path_suffix);
+        suffixes.map(move |suffix| format!("{template}{suffix}"))
     }
 }
 
@@ -89,86 +94,91 @@ pub(super) fn find(route: &Route) -> &'static Endpoint {
     all.into_iter().find(|endpoint| endpoint.route == *route).unwrap_or(&PAGE)
 }
 
-#[derive(Clone, Copy)]
 pub(super) struct Operation {
     /// Appended to the route's path, with variables in braces.
     pub(super) path_suffix: &'static str,
-    pub(super) id: &'static str,
-    pub(super) tag: &'static str,
-    pub(super) summary: &'static str,
-    pub(super) description: &'static str,
-    pub(super) query: &'static [QueryParam],
-    pub(super) request_body: Bodies,
-    pub(super) responses: &'static [EndpointResponse],
+    pub(super) responses: Vec<(u16, ResponseBuilder)>,
     pub(super) problems: &'static [&'static [&'static Kind]],
+    /// Everything else.
+    pub(super) builder: OperationBuilder,
 }
 
-/// Media types and the names of their schemas.
-pub(super) type Bodies = &'static [(&'static str, &'static str)];
-
-const fn operation(id: &'static str, tag: &'static str, summary: &'static str) -> Operation {
-    Operation {
-        path_suffix: "",
-        id,
-        tag,
-        summary,
-        description: "",
-        query: &[],
-        request_body: &[],
-        responses: &[],
-        problems: &[],
-    }
+fn operation(id: &'static str, tag: &'static str, summary: &'static str) -> Operation {
+    let builder = OperationBuilder::new().operation_id(Some(id)).tag(tag).summary(Some(summary));
+    Operation { path_suffix: "", responses: Vec::new(), problems: &[], builder }
 }
 
 impl Operation {
-    const fn path_suffix(self, path_suffix: &'static str) -> Self {
+    fn path_suffix(self, path_suffix: &'static str) -> Self {
         Self { path_suffix, ..self }
     }
 
-    const fn description(self, description: &'static str) -> Self {
-        Self { description, ..self }
+    fn description(self, description: &'static str) -> Self {
+        Self { builder: self.builder.description(Some(description)), ..self }
     }
 
-    const fn query(self, query: &'static [QueryParam]) -> Self {
-        Self { query, ..self }
+    fn query(self, name: &str, description: &str, schema: impl Into<SchemaRef>) -> Self {
+        let query = parameter(name, ParameterIn::Query, description, schema);
+        Self { builder: self.builder.parameter(query), ..self }
     }
 
-    const fn request_body(self, request_body: Bodies) -> Self {
-        Self { request_body, ..self }
+    fn job_id(self) -> Self {
+        let about = "The job's id, from the reply to the order.";
+        let id = parameter("request_id", ParameterIn::Query, about, schemas::request_id());
+        Self { builder: self.builder.parameter(id.required(Required::True)), ..self }
     }
 
-    const fn responses(self, responses: &'static [EndpointResponse]) -> Self {
-        Self { responses, ..self }
+    fn job_ids(self) -> Self {
+        let about = "Job ids, repeatable; by default the caller's own jobs.";
+        self.query("request_id", about, schemas::list(schemas::request_id()))
     }
 
-    const fn problems(self, problems: &'static [&'static [&'static Kind]]) -> Self {
+    fn days(self, since: &str) -> Self {
+        let offset = "By the days of a time zone: its minutes ahead of UTC, such as 60 or -300.";
+        self.query("since", since, schemas::pattern("^[1-9][0-9]{0,2}d$")).query(
+            "utc_offset",
+            offset,
+            schemas::range(-1_080, 1_080),
+        )
+    }
+
+    fn request_body(self, schema: &str) -> Self {
+        let body = RequestBodyBuilder::new().required(Some(Required::True));
+        let body = body.content("application/json", content(schema)).build();
+        Self { builder: self.builder.request_body(Some(body)), ..self }
+    }
+
+    fn ok(self, description: &str, media_type: &str, schema: &str) -> Self {
+        self.response(200, description, &[(media_type, schema)])
+    }
+
+    /// `bodies` are media types and the names of their schemas.
+    fn response(mut self, status: u16, description: &str, bodies: &[(&str, &str)]) -> Self {
+        let response = ResponseBuilder::new().description(description);
+        let add = |response: ResponseBuilder, (media_type, schema): &(&str, &str)| {
+            response.content(*media_type, content(schema))
+        };
+        self.responses.push((status, bodies.iter().fold(response, add)));
+        self
+    }
+
+    fn problems(self, problems: &'static [&'static [&'static Kind]]) -> Self {
         Self { problems, ..self }
     }
 }
 
-pub(super) struct QueryParam {
-    pub(super) name: &'static str,
-    pub(super) is_required: bool,
-    pub(super) description: &'static str,
-    pub(super) schema: fn() -> SchemaRef,
+pub(super) fn parameter(
+    name: &str,
+    place: ParameterIn,
+    description: &str,
+    schema: impl Into<SchemaRef>,
+) -> ParameterBuilder {
+    let parameter = ParameterBuilder::new().name(name).parameter_in(place);
+    parameter.required(Required::False).description(Some(description)).schema(Some(schema))
 }
 
-pub(super) struct EndpointResponse {
-    pub(super) status: StatusCode,
-    pub(super) description: &'static str,
-    pub(super) bodies: Bodies,
-}
-
-pub(super) const fn optional(
-    name: &'static str,
-    description: &'static str,
-    schema: fn() -> SchemaRef,
-) -> QueryParam {
-    QueryParam { name, is_required: false, description, schema }
-}
-
-const fn ok(description: &'static str, bodies: Bodies) -> EndpointResponse {
-    EndpointResponse { status: StatusCode::OK, description, bodies }
+pub(super) fn content(schema: &str) -> Content {
+    ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build()
 }
 
 /// Returns the problems that follow from the properties of a route.

@@ -11,27 +11,34 @@ use crate::contract::video::{ASPECT_RATIOS, MAX_PROMPT};
 use crate::contract::wire::ROLES;
 use crate::problem;
 
-pub(in crate::routes) type SchemaRef = RefOr<Schema>;
+pub(super) type SchemaRef = RefOr<Schema>;
+
+const CHARGED: [&str; 3] = ["no", "yes", "unknown"];
+const MODES: [&str; 2] = ["sandbox", "live"];
+const ACCESS: [&str; 3] = ["open", "members", "jwt"];
 
 pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)> {
-    let request_id = record([("request_id", text())]);
+    let message = record([("content", string())]);
+    let openai_list = record([("object", one_of(["list"]))]);
+    let openai_error = record([
+        ("message type", string()),
+        ("param? code?", nullable_string()),
+        ("charged?", one_of(CHARGED)),
+    ]);
     vec![
         ("Anything", object(SchemaType::AnyValue).into()),
-        ("Text", text()),
+        ("Text", string().into()),
         ("Problem", problem_document()),
-        ("OpenAiError", openai_error()),
-        ("OpenAiObject", record([("id object", text())]).into()),
-        (
-            "OpenAiList",
-            record([("object", one_of(["list"])), ("data", list(named("OpenAiObject")))]).into(),
-        ),
+        ("OpenAiError", record([("error", openai_error)]).into()),
+        ("OpenAiObject", record([("id object", string())]).into()),
+        ("OpenAiList", with(openai_list, "data", list(named("OpenAiObject"))).into()),
         ("OpenAiChatRequest", openai_chat(catalog)),
         ("OpenAiVideoRequest", openai_video(catalog)),
         ("Login", closed(record([("token", non_empty())])).into()),
         ("ChatRequest", chat_request(catalog)),
-        ("ChatReply", record([("message", record([("content", text())]).into())]).into()),
+        ("ChatReply", record([("message", message)]).into()),
         ("VideoRequest", video_request(catalog)),
-        ("VideoAccepted", request_id.into()),
+        ("VideoAccepted", record([("request_id", string())]).into()),
         ("Jobs", jobs()),
         ("Catalog", price_list()),
         ("Me", me()),
@@ -39,20 +46,12 @@ pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)
     ]
 }
 
-fn openai_error() -> SchemaRef {
-    let error = record([("message type", text())])
-        .property("param", nullable_text())
-        .property("code", nullable_text())
-        .property("charged", one_of(["no", "yes", "unknown"]));
-    record([("error", error.into())]).into()
-}
-
 fn openai_chat(catalog: &Catalog) -> SchemaRef {
-    let part = record([("type", one_of(["text"])), ("text", non_blank().into())]);
+    let part = record([("type", one_of(["text"])), ("text", non_blank())]);
     let parts = ArrayBuilder::new().items(part).min_items(Some(1));
     let content = OneOfBuilder::new().item(non_blank()).item(parts);
     let roles = ROLES.iter().copied().chain(["developer"]);
-    let message = record([("role", one_of(roles)), ("content", content.into())]);
+    let message = with(record([("role", one_of(roles))]), "content", content);
     chat(catalog, message)
         .property("stream", object(SchemaType::from_iter([Type::Boolean, Type::Null])))
         .into()
@@ -60,201 +59,162 @@ fn openai_chat(catalog: &Catalog) -> SchemaRef {
 
 fn chat_request(catalog: &Catalog) -> SchemaRef {
     let roles = one_of(ROLES.iter().copied());
-    let message = record([("role", roles), ("content", non_blank().into())]);
+    let message = record([("role", roles), ("content", non_blank())]);
     closed(chat(catalog, closed(message))).into()
 }
 
 fn chat(catalog: &Catalog, message: ObjectBuilder) -> ObjectBuilder {
-    let messages = ArrayBuilder::new().items(message).min_items(Some(1));
-    let models = catalog.chat.iter().map(|model| &*model.id);
-    record([("model", one_of(models)), ("messages", messages.into())])
+    let models = record([("model", one_of(catalog.chat.iter().map(|model| &*model.id)))]);
+    with(models, "messages", ArrayBuilder::new().items(message).min_items(Some(1)))
 }
 
 fn openai_video(catalog: &Catalog) -> SchemaRef {
-    let sizes = ["1280x720", "720x1280", "1920x1080", "1080x1920"];
-    record([("prompt", non_blank().into())])
-        .property("model", one_of_or_null(catalog.video.iter().map(|model| &*model.id)))
-        .property("seconds", one_of_or_null(["4", "5", "6", "8", "10", "15"]))
-        .property("size", one_of_or_null(sizes))
-        .into()
+    let models = catalog.video.iter().map(|model| &*model.id);
+    record([
+        ("prompt", non_blank()),
+        ("model?", one_of_or_null(models)),
+        ("seconds?", one_of_or_null(["4", "5", "6", "8", "10", "15"])),
+        ("size?", one_of_or_null(["1280x720", "720x1280", "1920x1080", "1080x1920"])),
+    ])
+    .into()
 }
 
 fn problem_document() -> SchemaRef {
-    let codes = problem::ALL.iter().map(|kind| kind.code);
     record([
-        ("type title", text()),
-        ("status", integer().into()),
-        ("code", one_of(codes)),
-        ("charged", one_of(["no", "yes", "unknown"])),
+        ("type title detail? instance? request_id?", string()),
+        ("status", integer()),
+        ("code", one_of(problem::ALL.iter().map(|kind| kind.code))),
+        ("charged", one_of(CHARGED)),
     ])
-    .property("detail", text())
-    .property("instance", text())
-    .property("request_id", text())
-    .property("errors", list(record([("pointer code detail", text())])))
+    .property("errors", list(record([("pointer code detail", string())])))
     .into()
 }
 
 /// Returns one schema per model, because durations and pictures differ.
 fn video_request(catalog: &Catalog) -> SchemaRef {
-    let shapes = catalog.video.iter().map(video_shape);
-    shapes.fold(OneOfBuilder::new(), |one_of, shape| one_of.item(shape)).into()
+    catalog.video.iter().map(video_shape).fold(OneOfBuilder::new(), OneOfBuilder::item).into()
 }
 
 fn video_shape(model: &VideoModel) -> ObjectBuilder {
-    let prompt =
-        non_blank().max_length(Some(MAX_PROMPT)).description(Some("Counted in code points."));
-    let (low, high) = match model.durations {
-        Durations::Between(low, high) => (low, high),
-        Durations::OneOf(_) | Durations::Unstated => OVERALL_DURATION,
-    };
     let duration = match model.durations {
         Durations::OneOf(values) => integer().enum_values(Some(values.iter().copied())),
-        Durations::Between(..) | Durations::Unstated => {
-            integer().minimum(Some(low)).maximum(Some(high))
-        }
+        Durations::Between(low, high) => range(low, high),
+        Durations::Unstated => range(OVERALL_DURATION.0, OVERALL_DURATION.1),
     };
-    let ratio = string().enum_values(Some(ASPECT_RATIOS.iter().copied()));
+    let ratio = one_of(ASPECT_RATIOS.iter().copied());
     let ratio = match model.aspect_ratio {
         AspectRatioSupport::Ignored => ratio.description(Some("This model ignores it.")),
         AspectRatioSupport::Unstated => ratio,
     };
-    let picture = string()
-        .pattern(Some("^https?://"))
-        .max_length(Some(2_048))
-        .description(Some("A public address of a starting picture."));
-    let mut shape = closed(record([("prompt", prompt.into())]))
-        .title(Some(String::from(&*model.id)))
-        .property("model", one_of([&*model.id]))
-        .property("duration", duration.description(Some("Seconds; 8 by default.")))
-        .property("aspect_ratio", ratio)
-        .property("image_url", picture);
-    if model.id != DEFAULT_VIDEO_MODEL {
-        shape = shape.required("model");
-    }
-    match model.image {
-        ImageInput::Required => shape.required("image_url"),
-        ImageInput::Optional => shape,
-    }
+    let picture = pattern("^https?://").max_length(Some(2_048));
+    let prompt = non_blank().max_length(Some(MAX_PROMPT));
+    let shape = record([
+        ("prompt", prompt.description(Some("Counted in code points."))),
+        (if model.id == DEFAULT_VIDEO_MODEL { "model?" } else { "model" }, one_of([&*model.id])),
+        ("duration?", duration.description(Some("Seconds; 8 by default."))),
+        ("aspect_ratio?", ratio),
+        (
+            match model.image {
+                ImageInput::Required => "image_url",
+                ImageInput::Optional => "image_url?",
+            },
+            picture.description(Some("A public address of a starting picture.")),
+        ),
+    ]);
+    closed(shape).title(Some(String::from(&*model.id)))
 }
 
 fn jobs() -> SchemaRef {
     let job = record([
-        ("request_id model ordered_at", text()),
+        ("request_id model ordered_at", string()),
         ("state", one_of(["open", "finished", "failed"])),
         ("price", dollars()),
-        ("price_micros", integer().into()),
+        ("price_micros", integer()),
+        ("at?", nullable_string()),
     ])
-    .property("at", nullable_text())
     .property("status", named("Anything"));
-    record([("jobs", list(job))]).into()
+    with(object(Type::Object), "jobs", list(job)).into()
 }
 
 fn price_list() -> SchemaRef {
-    let priced =
-        || record([("id", text()), ("price", dollars()), ("price_micros", integer().into())]);
-    let chat = priced().property("tier", text()).property("best_for", text());
-    let video = priced()
-        .property("durations", object(Type::Object))
-        .property("image", one_of(["optional", "required"]))
-        .property("aspect_ratio", text())
-        .property("remarks", text());
-    record([
+    let chat = record([
+        ("id tier? best_for?", string()),
+        ("price", dollars()),
+        ("price_micros", integer()),
+    ]);
+    let video = record([
+        ("id aspect_ratio? remarks?", string()),
+        ("price", dollars()),
+        ("price_micros", integer()),
+        ("durations?", object(Type::Object)),
+        ("image?", one_of(["optional", "required"])),
+    ]);
+    let facts = record([
         ("mode", one_of(MODES)),
         ("access", one_of(ACCESS)),
-        ("chat", list(chat)),
-        ("video", list(video)),
-        ("defaults limits", object(Type::Object).into()),
-    ])
-    .into()
+        ("defaults limits", object(Type::Object)),
+    ]);
+    with(with(facts, "chat", list(chat)), "video", list(video)).into()
 }
-
-const MODES: [&str; 2] = ["sandbox", "live"];
-const ACCESS: [&str; 3] = ["open", "members", "jwt"];
 
 fn me() -> SchemaRef {
     let budget = record([
-        ("scope renews", text()),
+        ("scope renews", string()),
         ("period", one_of(["day", "month"])),
-        ("limit_micros spent_micros left_micros", integer().into()),
+        ("limit_micros spent_micros left_micros", integer()),
     ]);
-    record([
-        ("caller", record([("kind", text())]).into()),
+    let facts = record([
+        ("caller", record([("kind", string())])),
         ("mode", one_of(MODES)),
         ("access", one_of(ACCESS)),
-        ("limits", object(Type::Object).into()),
-        ("budgets", list(budget)),
-        ("window", record([("wait_seconds", integer().into())]).into()),
-    ])
-    .property("balance", record([("amount", dollars()), ("amount_micros", integer().into())]))
-    .into()
+        ("limits", object(Type::Object)),
+        ("window", record([("wait_seconds", integer())])),
+        ("balance?", record([("amount", dollars()), ("amount_micros", integer())])),
+    ]);
+    with(facts, "budgets", list(budget)).into()
 }
 
 fn usage() -> SchemaRef {
     let row = record([
-        ("day service model", text()),
-        ("count spent_micros", integer().into()),
+        ("day service model", string()),
+        ("count spent_micros", integer()),
         ("spent", dollars()),
     ]);
-    record([
-        ("since", text()),
-        ("total", dollars()),
-        ("total_micros", integer().into()),
-        ("rows", list(row)),
-    ])
-    .into()
+    let facts = record([("since", string()), ("total", dollars()), ("total_micros", integer())]);
+    with(facts, "rows", list(row)).into()
 }
 
-pub(in crate::routes) fn request_id() -> SchemaRef {
-    string().pattern(Some("^[A-Za-z0-9_-]{1,128}$")).into()
+pub(super) fn request_id() -> ObjectBuilder {
+    pattern("^[A-Za-z0-9_-]{1,128}$")
 }
 
-pub(in crate::routes) fn limit() -> SchemaRef {
-    integer().minimum(Some(1)).maximum(Some(100)).into()
+fn dollars() -> ObjectBuilder {
+    pattern(r"^[0-9]+\.[0-9]{6}$")
 }
 
-pub(in crate::routes) fn idempotency_key() -> SchemaRef {
-    string().min_length(Some(1)).max_length(Some(255)).pattern(Some("^[!#-~]+$")).into()
-}
-
-pub(in crate::routes) fn since() -> SchemaRef {
-    string().pattern(Some("^[1-9][0-9]{0,2}d$")).into()
-}
-
-pub(in crate::routes) fn utc_offset() -> SchemaRef {
-    integer().minimum(Some(-1_080)).maximum(Some(1_080)).into()
-}
-
-fn dollars() -> SchemaRef {
-    string().pattern(Some(r"^[0-9]+\.[0-9]{6}$")).into()
-}
-
-pub(in crate::routes) fn text() -> SchemaRef {
-    string().into()
-}
-
-pub(in crate::routes) fn non_empty() -> SchemaRef {
-    string().min_length(Some(1)).into()
+pub(in crate::routes) fn non_empty() -> ObjectBuilder {
+    string().min_length(Some(1))
 }
 
 fn non_blank() -> ObjectBuilder {
-    string().min_length(Some(1)).pattern(Some(r"\S"))
+    non_empty().pattern(Some(r"\S"))
 }
 
-fn nullable_text() -> ObjectBuilder {
+fn nullable_string() -> ObjectBuilder {
     object(SchemaType::from_iter([Type::String, Type::Null]))
 }
 
-pub(in crate::routes) fn one_of<'a>(values: impl IntoIterator<Item = &'a str>) -> SchemaRef {
-    string().enum_values(Some(values.into_iter().map(String::from))).into()
+pub(super) fn one_of<'a>(values: impl IntoIterator<Item = &'a str>) -> ObjectBuilder {
+    string().enum_values(Some(values.into_iter().map(String::from)))
 }
 
 /// Also allows `null`, which OpenAI's API treats as absent.
 fn one_of_or_null<'a>(values: impl IntoIterator<Item = &'a str>) -> ObjectBuilder {
     let values = values.into_iter().map(|value| Some(String::from(value))).chain([None]);
-    nullable_text().enum_values(Some(values))
+    nullable_string().enum_values(Some(values))
 }
 
-pub(in crate::routes) fn list(items: impl Into<SchemaRef>) -> SchemaRef {
+pub(super) fn list(items: impl Into<SchemaRef>) -> SchemaRef {
     ArrayBuilder::new().items(items.into()).into()
 }
 
@@ -262,14 +222,20 @@ fn named(name: &str) -> SchemaRef {
     Ref::from_schema_name(name).into()
 }
 
-/// An object with required properties. One entry may have several names, separated by spaces.
-fn record<const N: usize>(properties: [(&'static str, SchemaRef); N]) -> ObjectBuilder {
-    let named = properties
-        .iter()
-        .flat_map(|(names, shape)| names.split(' ').map(move |name| (name, shape)));
-    named.fold(object(Type::Object), |record, (name, shape)| {
-        record.property(name, shape.clone()).required(name)
+/// An object with these properties. An entry may have several names, separated by spaces; a `?`
+/// marks an optional one.
+fn record<const N: usize>(properties: [(&str, ObjectBuilder); N]) -> ObjectBuilder {
+    properties.into_iter().fold(object(Type::Object), |record, (names, schema)| {
+        let schema = SchemaRef::from(schema);
+        names.split(' ').fold(record, |record, name| match name.strip_suffix('?') {
+            Some(name) => record.property(name, schema.clone()),
+            None => with(record, name, schema.clone()),
+        })
     })
+}
+
+fn with(record: ObjectBuilder, name: &str, schema: impl Into<SchemaRef>) -> ObjectBuilder {
+    record.property(name, schema).required(name)
 }
 
 fn closed(record: ObjectBuilder) -> ObjectBuilder {
@@ -280,10 +246,18 @@ fn object(kind: impl Into<SchemaType>) -> ObjectBuilder {
     ObjectBuilder::new().schema_type(kind)
 }
 
-fn string() -> ObjectBuilder {
+pub(in crate::routes) fn string() -> ObjectBuilder {
     object(Type::String)
+}
+
+pub(in crate::routes) fn pattern(pattern: &str) -> ObjectBuilder {
+    string().pattern(Some(pattern))
 }
 
 pub(in crate::routes) fn integer() -> ObjectBuilder {
     object(Type::Integer)
+}
+
+pub(super) fn range<N: Into<utoipa::Number>>(min: N, max: N) -> ObjectBuilder {
+    integer().minimum(Some(min)).maximum(Some(max))
 }

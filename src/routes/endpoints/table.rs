@@ -2,12 +2,10 @@
 
 use std::future::ready;
 
-use http::{Method, StatusCode};
+use http::Method;
 
-use super::{
-    Endpoint, EndpointResponse, GATEWAY_PROBLEMS, JOB_PROBLEMS, LOGIN_PROBLEMS, QueryParam, ok,
-    operation, optional, schemas,
-};
+use super::schemas::{one_of, range};
+use super::{Endpoint, GATEWAY_PROBLEMS, JOB_PROBLEMS, LOGIN_PROBLEMS, operation};
 use crate::downstream::route::{Auth, BodyKind, Class, CrossOrigin, DEFAULT_ROUTE, Route};
 use crate::problem::{
     FORBIDDEN, INVALID_REQUEST, LEDGER_UNAVAILABLE, NOT_FOUND, ORIGIN_NOT_ALLOWED,
@@ -18,13 +16,7 @@ const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
 const SCRIPT: &str = "text/javascript";
 const TEXT: &str = "text/plain";
-const VIDEO: &[(&str, &str)] = &[("video/mp4", "Anything")];
-
-const UTC_OFFSET: QueryParam = optional(
-    "utc_offset",
-    "By the days of a time zone: its minutes ahead of UTC, such as 60 or -300.",
-    schemas::utc_offset,
-);
+const VIDEO: &str = "video/mp4";
 
 pub(super) const PAID: Route =
     Route { method: Method::POST, class: Class::Paid, auth: Auth::Caller, ..DEFAULT_ROUTE };
@@ -33,50 +25,35 @@ const ADMIN: Route = Route { auth: Auth::Admin, ..READ };
 const LOGIN: Route = Route { method: Method::POST, ..DEFAULT_ROUTE };
 const SHARED: Route = Route { cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE };
 
-const JOB_ID: QueryParam = QueryParam {
-    name: "request_id",
-    is_required: true,
-    description: "The job's id, from the reply to the order.",
-    schema: schemas::request_id,
-};
-const JOB_IDS: QueryParam =
-    optional("request_id", "Job ids, repeatable; by default the caller's own jobs.", || {
-        schemas::list(schemas::request_id())
-    });
-
-const NO_CONTENT: EndpointResponse = with_status(StatusCode::NO_CONTENT, ok("Done.", &[]));
-
-const fn with_status(status: StatusCode, response: EndpointResponse) -> EndpointResponse {
-    EndpointResponse { status, ..response }
-}
-
+// Its texts are wider than rustfmt can lay out.
+#[rustfmt::skip]
 pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         route: Route { path: "/api/v1/chat", body: BodyKind::ChatJson, ..PAID },
         description: "Buys one chat reply: `model` and `messages`. Returns the gateway's reply, unchanged.",
         handler: |cx| Box::pin(api::chat(cx)),
-        operations: &[operation("chat", "purchases", "Buy one chat reply")
-            .request_body(&[(JSON, "ChatRequest")])
-            .responses(&[ok("The gateway's reply, unchanged.", &[(JSON, "ChatReply")])])],
+        operations: || vec![operation("chat", "purchases", "Buy one chat reply")
+            .request_body("ChatRequest")
+            .ok("The gateway's reply, unchanged.", JSON, "ChatReply")],
     },
     Endpoint {
         route: Route { path: "/api/v1/video", body: BodyKind::VideoJson, ..PAID },
         description: "Orders one video: `prompt`, and optionally `model`, `duration`, `aspect_ratio`, `image_url`. If \
             the model ignores the ratio, `Tollgate-Ignored` names it.",
         handler: |cx| Box::pin(api::video(cx)),
-        operations: &[operation("video", "purchases", "Order one video")
+        operations: || vec![operation("video", "purchases", "Order one video")
             .description("It is charged when it is accepted, and cannot be cancelled. Follow it by its request_id.")
-            .request_body(&[(JSON, "VideoRequest")])
-            .responses(&[ok("The gateway's acceptance, unchanged.", &[(JSON, "VideoAccepted")])])],
+            .request_body("VideoRequest")
+            .ok("The gateway's acceptance, unchanged.", JSON, "VideoAccepted")],
     },
     Endpoint {
         route: Route { path: "/api/v1/video/status", ..READ },
         description: "Returns the gateway's latest status of a job (`?request_id=`), unchanged; while clients ask, at \
             most 5 s old. Only for jobs that were ordered here.",
         handler: |cx| Box::pin(api::video_status(cx)),
-        operations: &[operation("videoStatus", "jobs", "Get the status of a job")
-            .query(&[JOB_ID])
-            .responses(&[ok("The gateway's latest status body, unchanged.", &[(JSON, "Anything")])])
+        operations: || vec![operation("videoStatus", "jobs", "Get the status of a job")
+            .job_id()
+            .ok("The gateway's latest status body, unchanged.", JSON, "Anything")
             .problems(&[JOB_PROBLEMS, GATEWAY_PROBLEMS])],
     },
     Endpoint {
@@ -84,13 +61,11 @@ pub static ENDPOINTS: &[Endpoint] = &[
         description: "Returns a finished video (`?request_id=`) from this origin, with ranges, if its address is in \
             `page.media_origins` or the sandbox's.",
         handler: |cx| Box::pin(api::video_content(cx)),
-        operations: &[operation("videoContent", "jobs", "Get a finished video")
+        operations: || vec![operation("videoContent", "jobs", "Get a finished video")
             .description("Supports ranges. Its address must be in page.media_origins, or the sandbox's.")
-            .query(&[JOB_ID])
-            .responses(&[
-                ok("The video.", VIDEO),
-                with_status(StatusCode::PARTIAL_CONTENT, ok("A part of the video.", VIDEO)),
-            ])
+            .job_id()
+            .ok("The video.", VIDEO, "Anything")
+            .response(206, "A part of the video.", &[(VIDEO, "Anything")])
             .problems(&[JOB_PROBLEMS, &[&NOT_FOUND], GATEWAY_PROBLEMS])],
     },
     Endpoint {
@@ -98,23 +73,21 @@ pub static ENDPOINTS: &[Endpoint] = &[
         description: "Streams [events](#events) of up to 50 jobs (`?request_id=`, repeatable), or of all open jobs of \
             the caller.",
         handler: |cx| Box::pin(bff::events(cx)),
-        operations: &[operation("events", "jobs", "Stream changes of jobs")
+        operations: || vec![operation("events", "jobs", "Stream changes of jobs")
             .description("Server-sent events: `job` for each change of a job, `problem` for each failure. In open \
                 mode on a public address, name at least one job.")
-            .query(&[JOB_IDS])
-            .responses(&[
-                ok("Events.", &[(EVENTS, "Text")]),
-                with_status(StatusCode::NO_CONTENT, ok("All jobs ended before Last-Event-ID.", &[])),
-            ])
+            .job_ids()
+            .ok("Events.", EVENTS, "Text")
+            .response(204, "All jobs ended before Last-Event-ID.", &[])
             .problems(&[JOB_PROBLEMS, GATEWAY_PROBLEMS])],
     },
     Endpoint {
         route: Route { path: "/bff/jobs", ..READ },
         description: "Lists the caller's latest jobs, or those named by `?request_id=`, with price and latest status.",
         handler: |cx| Box::pin(bff::jobs(cx)),
-        operations: &[operation("jobs", "jobs", "List the caller's jobs")
-            .query(&[JOB_IDS])
-            .responses(&[ok("The latest first, at most 200.", &[(JSON, "Jobs")])])
+        operations: || vec![operation("jobs", "jobs", "List the caller's jobs")
+            .job_ids()
+            .ok("The latest first, at most 200.", JSON, "Jobs")
             .problems(&[JOB_PROBLEMS, GATEWAY_PROBLEMS])],
     },
     Endpoint {
@@ -122,16 +95,16 @@ pub static ENDPOINTS: &[Endpoint] = &[
         description: "The price list: models with prices and rules, limits, sandbox or live, and how long the server \
             keeps an `Idempotency-Key` (`replay`).",
         handler: |cx| Box::pin(bff::catalog(cx)),
-        operations: &[operation("catalog", "facts", "Get the price list")
-            .responses(&[ok("Models, prices and limits.", &[(JSON, "Catalog")])])],
+        operations: || vec![operation("catalog", "facts", "Get the price list")
+            .ok("Models, prices and limits.", JSON, "Catalog")],
     },
     Endpoint {
         route: Route { path: "/bff/me", ..READ },
         description: "The caller, and what is left of its limits and budgets; the account's balance, if the caller may \
             see it. Uses up none of them.",
         handler: |cx| Box::pin(async move { cx.handlers.me.report(&cx.call.caller, &cx.call.session).await }),
-        operations: &[operation("me", "facts", "Get the caller and what is left of its limits")
-            .responses(&[ok("Limits, budgets and, if visible, the balance.", &[(JSON, "Me")])])
+        operations: || vec![operation("me", "facts", "Get the caller and what is left of its limits")
+            .ok("Limits, budgets and, if visible, the balance.", JSON, "Me")
             .problems(&[&[&LEDGER_UNAVAILABLE]])],
     },
     Endpoint {
@@ -139,82 +112,75 @@ pub static ENDPOINTS: &[Endpoint] = &[
         description: "What the caller spent, by UTC day and model: `?since=7d`, up to `31d`; `&utc_offset=60` for the \
             days of a time zone, in minutes. 403 in open mode on a public address.",
         handler: |cx| Box::pin(bff::usage(cx)),
-        operations: &[operation("usage", "facts", "Get the caller's spending")
-            .query(&[
-                optional("since",     "Days, today back: 7d, or 24h; 7d by default.", schemas::since),
-                UTC_OFFSET,
-            ])
-            .responses(&[ok("By day and model.", &[(JSON, "Usage")])])
+        operations: || vec![operation("usage", "facts", "Get the caller's spending")
+            .days("Days, today back: 7d, or 24h; 7d by default.")
+            .ok("By day and model.", JSON, "Usage")
             .problems(&[&[&FORBIDDEN, &INVALID_REQUEST, &LEDGER_UNAVAILABLE]])],
     },
     Endpoint {
         route: Route { path: "/v1/models", ..DEFAULT_ROUTE },
         description: "Lists chat and video models in [OpenAI's format](../guide/openai.md#models).",
-        handler: |cx| Box::pin(ready(Ok(openai::models(&cx.handlers.rules.catalog)))),
-        operations: &[operation("openaiModels", "openai", "List chat and video models")
-            .responses(&[ok("A list.", &[(JSON, "OpenAiList")])])
+        handler: |cx| Box::pin(openai::models(cx)),
+        operations: || vec![operation("openaiModels", "openai", "List chat and video models")
+            .ok("A list.", JSON, "OpenAiList")
             .problems(&[&[&ORIGIN_NOT_ALLOWED]])],
     },
     Endpoint {
         route: Route { path: "/v1/models/", ..DEFAULT_ROUTE },
         description: "One model, in the same format.",
-        handler: |cx| {
-            let path = cx.call.head.uri.path();
-            Box::pin(ready(openai::model(&cx.handlers.rules.catalog, path)))
-        },
-        operations: &[operation("openaiModel", "openai", "Get one model")
+        handler: |cx| Box::pin(openai::model(cx)),
+        operations: || vec![operation("openaiModel", "openai", "Get one model")
             .path_suffix("{model}")
-            .responses(&[ok("The model.", &[(JSON, "OpenAiObject")])])
+            .ok("The model.", JSON, "OpenAiObject")
             .problems(&[&[&NOT_FOUND, &ORIGIN_NOT_ALLOWED]])],
     },
     Endpoint {
         route: Route { path: "/v1/chat/completions", body: BodyKind::ChatJson, ..PAID },
         description: "Buys one chat reply in OpenAI's format, whole or streamed.",
         handler: |cx| Box::pin(openai::chat::buy(cx)),
-        operations: &[operation("openaiChat", "openai", "Buy one chat reply")
+        operations: || vec![operation("openaiChat", "openai", "Buy one chat reply")
             .description("Tollgate-Ignored names fields that the gateway does not support. Retries of SDKs need no \
                 Idempotency-Key: they join the first call or get its reply.")
-            .request_body(&[(JSON, "OpenAiChatRequest")])
-            .responses(&[ok(
+            .request_body("OpenAiChatRequest")
+            .response(
+                200,
                 "A chat completion. With `stream: true`, its chunks as server-sent events, the last with the \
                  cost, and then `data: [DONE]`. A problem after the first byte is an event with `error`, without \
                  `[DONE]`. A stream that begins before the outcome is known has no Tollgate-Cost.",
                 &[(JSON, "OpenAiObject"), (EVENTS, "Text")],
-            )])],
+            )],
     },
     Endpoint {
         route: Route { path: "/v1/videos", body: BodyKind::VideoForm, ..PAID },
         description: "Orders one video in OpenAI's format, as JSON or a form.",
         handler: |cx| Box::pin(openai::videos::buy(cx)),
-        operations: &[operation("openaiVideo", "openai", "Order one video")
+        operations: || vec![operation("openaiVideo", "openai", "Order one video")
             .description("A form (multipart/form-data) needs an Authorization header.")
-            .request_body(&[(JSON, "OpenAiVideoRequest")])
-            .responses(&[ok("The job.", &[(JSON, "OpenAiObject")])])],
+            .request_body("OpenAiVideoRequest")
+            .ok("The job.", JSON, "OpenAiObject")],
     },
     Endpoint {
         route: Route { path: "/v1/videos", ..READ },
         description: "Lists the caller's latest jobs in OpenAI's format.",
         handler: |cx| Box::pin(openai::videos::list(cx)),
-        operations: &[operation("openaiVideos", "openai", "List the caller's latest jobs")
-            .query(&[
-                optional("limit", "1 to 100.", schemas::limit),
-                optional("order", "By age.", || schemas::one_of(["asc", "desc"])),
-            ])
-            .responses(&[ok("A list.", &[(JSON, "OpenAiList")])])
+        operations: || vec![operation("openaiVideos", "openai", "List the caller's latest jobs")
+            .query("limit", "1 to 100.", range(1, 100))
+            .query("order", "By age.", one_of(["asc", "desc"]))
+            .ok("A list.", JSON, "OpenAiList")
             .problems(&[&[&INVALID_REQUEST, &FORBIDDEN]])],
     },
     Endpoint {
         route: Route { path: "/v1/videos/", ..READ },
         description: "One job; with `/content` below it, the finished video.",
         handler: |cx| Box::pin(openai::videos::get(cx)),
-        operations: &[
+        operations: || vec![
             operation("openaiVideoNamed", "openai", "Get the status of a video")
                 .path_suffix("{id}")
-                .responses(&[ok("The job.", &[(JSON, "OpenAiObject")])])
+                .ok("The job.", JSON, "OpenAiObject")
                 .problems(&[JOB_PROBLEMS, GATEWAY_PROBLEMS]),
             operation("openaiVideoContent", "openai", "Get a finished video")
                 .path_suffix("{id}/content")
-                .responses(&[ok("The video.", VIDEO)])
+                .ok("The video.", VIDEO, "Anything")
                 .problems(&[JOB_PROBLEMS, &[&NOT_FOUND], GATEWAY_PROBLEMS]),
         ],
     },
@@ -223,19 +189,19 @@ pub static ENDPOINTS: &[Endpoint] = &[
         description: "With `access.mode = \"members\"`: turns `{\"token\": \"tg_…\"}` into a [session \
             cookie](../guide/callers.md#sessions).",
         handler: |cx| Box::pin(bff::log_in(cx)),
-        operations: &[operation("login", "people", "Exchange a member's token for a session cookie")
+        operations: || vec![operation("login", "people", "Exchange a member's token for a session cookie")
             .description("Only with access.mode = \"members\". With the cookie, requests that change something need \
                 the header `X-Tollgate: 1`.")
-            .request_body(&[(JSON, "Login")])
-            .responses(&[NO_CONTENT])
+            .request_body("Login")
+            .response(204, "Done.", &[])
             .problems(&[LOGIN_PROBLEMS])],
     },
     Endpoint {
         route: Route { path: "/bff/logout", ..LOGIN },
         description: "Ends the session.",
         handler: |cx| Box::pin(bff::log_out(cx)),
-        operations: &[operation("logout", "people", "End the session")
-            .responses(&[NO_CONTENT])
+        operations: || vec![operation("logout", "people", "End the session")
+            .response(204, "Done.", &[])
             .problems(&[LOGIN_PROBLEMS])],
     },
     Endpoint {
@@ -243,87 +209,84 @@ pub static ENDPOINTS: &[Endpoint] = &[
         description: "For [admins](#admin-reports): spending by caller, UTC day and model: `?since=7d`, up to `366d`, \
             `&format=csv`, `&utc_offset=60`.",
         handler: |cx| Box::pin(bff::admin_usage(cx)),
-        operations: &[operation("adminUsage", "admins", "Get the spending of all callers")
-            .query(&[
-                optional("since", "Days, including today: 1d to 366d; 7d by default.", schemas::since),
-                UTC_OFFSET,
-                optional("format", "json or csv.", || schemas::one_of(["json", "csv"])),
-            ])
-            .responses(&[ok("By caller, day and model.", &[(JSON, "Anything")])])
+        operations: || vec![operation("adminUsage", "admins", "Get the spending of all callers")
+            .days("Days, including today: 1d to 366d; 7d by default.")
+            .query("format", "json or csv.", one_of(["json", "csv"]))
+            .ok("By caller, day and model.", JSON, "Anything")
             .problems(&[&[&INVALID_REQUEST]])],
     },
     Endpoint {
         route: Route { path: "/bff/admin/members", ..ADMIN },
         description: "For admins: members with budgets and spending of today and this month.",
         handler: |cx| Box::pin(async move { cx.handlers.reports.admin_members().await }),
-        operations: &[operation("adminMembers", "admins", "List members")
-            .responses(&[ok("Names, roles, budgets and spending.", &[(JSON, "Anything")])])],
+        operations: || vec![operation("adminMembers", "admins", "List members")
+            .ok("Names, roles, budgets and spending.", JSON, "Anything")],
     },
     Endpoint {
         route: Route { path: "/bff/admin/jobs", ..ADMIN },
         description: "For admins: the latest jobs of all callers.",
         handler: |cx| Box::pin(async move { cx.handlers.reports.admin_jobs().await }),
-        operations: &[operation("adminJobs", "admins", "List the latest jobs of all callers")
-            .responses(&[ok("The latest first.", &[(JSON, "Anything")])])],
+        operations: || vec![operation("adminJobs", "admins", "List the latest jobs of all callers")
+            .ok("The latest first.", JSON, "Anything")],
     },
     Endpoint {
         route: Route { path: "/bff/admin/billing", ..ADMIN },
         description: "For admins: the gateway account, its keys by name, its balance over time, unknown outcomes.",
         handler: |cx| Box::pin(async move { cx.report(cx.handlers.reports.admin_billing()).await }),
-        operations: &[operation("adminBilling", "admins", "Get the gateway account")
-            .responses(&[ok("Balances, keys by name, unknown outcomes.", &[(JSON, "Anything")])])],
+        operations: || vec![operation("adminBilling", "admins", "Get the gateway account")
+            .ok("Balances, keys by name, unknown outcomes.", JSON, "Anything")],
     },
     Endpoint {
         route: Route { path: "/healthz", ..DEFAULT_ROUTE },
         description: "Returns `ok`, for any Host.",
         handler: |_| Box::pin(ready(Ok(bff::healthz()))),
-        operations: &[operation("healthz", "facts", "Check that the server is alive")
-            .responses(&[ok("It is alive.", &[(TEXT, "Text")])])],
+        operations: || vec![operation("healthz", "facts", "Check that the server is alive")
+            .ok("It is alive.", TEXT, "Text")],
     },
     Endpoint {
         route: Route { path: "/bff/client.js", ..SHARED },
         description: "The [browser client](../guide/web.md#the-client): one ES module without imports.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
-        operations: &[operation("client", "embedding", "Get the browser client")
-            .responses(&[ok("The module.", &[(SCRIPT, "Text")])])],
+        operations: || vec![operation("client", "embedding", "Get the browser client")
+            .ok("The module.", SCRIPT, "Text")],
     },
     Endpoint {
         route: Route { path: "/bff/client.d.ts", ..SHARED },
         description: "The client's TypeScript types.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
-        operations: &[operation("clientTypes", "embedding", "Get the client's TypeScript types")
-            .responses(&[ok("The types.", &[(TEXT, "Text")])])],
+        operations: || vec![operation("clientTypes", "embedding", "Get the client's TypeScript types")
+            .ok("The types.", TEXT, "Text")],
     },
     Endpoint {
         route: Route { path: "/bff/widgets.js", ..SHARED },
         description: "The widgets `<tollgate-chat>` and `<tollgate-video>`, as custom elements.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
-        operations: &[operation("widgets", "embedding", "Get the widgets")
-            .responses(&[ok("The module.", &[(SCRIPT, "Text")])])],
+        operations: || vec![operation("widgets", "embedding", "Get the widgets")
+            .ok("The module.", SCRIPT, "Text")],
     },
     Endpoint {
         route: Route { path: "/bff/widgets/", ..SHARED },
         description: "Modules that the widgets load.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
-        operations: &[operation("widgetModule", "embedding", "Get a module of the widgets")
+        operations: || vec![operation("widgetModule", "embedding", "Get a module of the widgets")
             .path_suffix("{name}")
-            .responses(&[ok("The module.", &[(SCRIPT, "Text")])])
+            .ok("The module.", SCRIPT, "Text")
             .problems(&[&[&NOT_FOUND]])],
     },
     Endpoint {
         route: Route { path: "/bff/openapi.json", ..SHARED },
         description: "This API as an OpenAPI 3.1 document, readable from any page. `tollgate openapi` prints it, too.",
         handler: |cx| Box::pin(bff::openapi(cx)),
-        operations: &[operation("openapi", "facts", "Get this document")
-            .responses(&[ok("OpenAPI 3.1.", &[(JSON, "Anything")])])],
+        operations: || vec![operation("openapi", "facts", "Get this document")
+            .ok("OpenAPI 3.1.", JSON, "Anything")],
     },
     Endpoint {
         route: Route { path: "/problems/", ..DEFAULT_ROUTE },
         description: "Explains a problem code.",
         handler: |cx| Box::pin(ready(bff::problem(cx.call.head.uri.path()))),
-        operations: &[operation("problem", "facts", "Explain a problem code")
+        operations: || vec![operation("problem", "facts", "Explain a problem code")
             .path_suffix("{code}")
-            .responses(&[ok("An HTML page.", &[("text/html", "Text")])])
+            .ok("An HTML page.", "text/html", "Text")
             .problems(&[&[&NOT_FOUND]])],
     },
 ];

@@ -8,7 +8,7 @@ use http::StatusCode;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 
-use super::purchases;
+use super::{HandlerContext, purchases};
 use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;
 use crate::jobs::status;
@@ -39,19 +39,18 @@ struct Model<'a> {
     price: String,
 }
 
-pub(super) fn models(catalog: &Catalog) -> Response {
-    response::json(
-        StatusCode::OK,
-        &ModelList { object: "list", data: all_models(catalog).collect() },
-    )
+pub(super) async fn models(cx: HandlerContext) -> HandlerResult {
+    let data = all_models(&cx.handlers.rules.catalog).collect();
+    Ok(response::json(StatusCode::OK, &ModelList { object: "list", data }))
 }
 
-pub(super) fn model(catalog: &Catalog, path: &str) -> HandlerResult {
-    let id = path.strip_prefix(PREFIX).unwrap_or_default();
+pub(super) async fn model(cx: HandlerContext) -> HandlerResult {
+    let id = cx.call.head.uri.path().strip_prefix(PREFIX).unwrap_or_default();
     let id = percent_decode_str(id).decode_utf8_lossy();
-    let model = all_models(catalog).find(|model| model.id == id).ok_or_else(|| {
-        Problem::new(&NOT_FOUND).detail("no such model; GET /v1/models lists all models")
-    })?;
+    let model =
+        all_models(&cx.handlers.rules.catalog).find(|model| model.id == id).ok_or_else(|| {
+            Problem::new(&NOT_FOUND).detail("no such model; GET /v1/models lists all models")
+        })?;
     Ok(response::json(StatusCode::OK, &model))
 }
 
