@@ -62,7 +62,7 @@ impl Core {
         let serving = serve(listeners, Arc::clone(&stack), tasks.clone(), settings, shutdown);
         let thread = thread::Builder::new().name(format!("core-{number}")).spawn(move || {
             if let Err(error) = runtime.block_on(serving) {
-                error!(%error, "core failed");
+                error!(%error, "worker failed");
             }
             // In the background, because a pending DNS lookup must not outlast the drain.
             runtime.shutdown_background();
@@ -85,7 +85,7 @@ impl Core {
         let mut finish = pin!(async {
             for core in cores {
                 if core.ended.await.is_err() {
-                    error!("core panicked");
+                    error!("worker panicked");
                 }
                 // The thread has ended, so this does not block.
                 core.thread.join().ok();

@@ -110,7 +110,7 @@ impl BeforeSend for Promotion {
 }
 
 /// Polls until the job has ended, the first time after `later` unless it is watched. A failed poll
-/// slows it down, but a job is never given up, because it was paid for.
+/// slows it down, but a job is never abandoned, because it was paid for.
 pub(super) async fn run(shared: Arc<Shared>, polled: Arc<PolledJob>, later: Duration) {
     loop {
         let polling = poll(Arc::clone(&shared), Arc::clone(&polled), later);

@@ -218,7 +218,7 @@ pub struct RemainingCredit {
     pub as_of: Duration,
 }
 
-/// The earlier purchase that a repeat matches.
+/// The earlier purchase that a duplicate matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExistingPurchase {
     pub id: PurchaseId,

@@ -66,7 +66,7 @@ impl Lock {
                     }
                     if current == LockHolder::Command && !std::mem::replace(&mut has_warned, true) {
                         let pid = pid.unwrap_or_default();
-                        warn!(pid, "waiting for a command that has the ledger");
+                        warn!(pid, "waiting for command that holds the ledger lock");
                     }
                     thread::sleep(POLL_INTERVAL);
                 }

@@ -147,7 +147,7 @@ impl Writer {
         let last = self.retries.drain(..).collect();
         self.process(last);
         if !self.retries.is_empty() {
-            tracing::error!(lost = self.retries.len(), "ledger lost commands at shutdown");
+            tracing::error!(lost = self.retries.len(), "ledger writes lost at shutdown");
         } else if self.broken.is_none() && self.lock.is_some() {
             // If another process has the file open, closing it would leave the log as it is.
             self.truncate_wal();

@@ -140,7 +140,7 @@ impl RateLimit {
                 wait_for_limit(&mut state.scheduler, now);
             }
         });
-        info!("rate limit forgotten: gateway account may have changed");
+        info!("rate limit reset: gateway account may have changed");
     }
 
     /// Stops waiting for the gateway to report a limit.
