@@ -97,8 +97,8 @@ fn ledger_error(settings: &Settings) -> Option<String> {
     let StoreConfig::Sqlite(path) = &settings.store else { return None };
     let error = path.exists().then(|| Store::check_integrity(path).err())??;
     Some(format!(
-        "store.url: {error}. A server could sell nothing from it. Restore a backup (see \"The \
-         ledger\" in docs/operations.md), or name another file"
+        "store.url: {error}. A server could sell nothing from it. Restore a backup (see \"Back \
+         up\" in docs/operations.md), or name another file"
     ))
 }
 

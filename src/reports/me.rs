@@ -40,7 +40,7 @@ struct MeDocument<'a> {
     budgets: Vec<Budget>,
     #[serde(skip_serializing_if = "Option::is_none")]
     balance: Option<Balance>,
-    window: QueueWait,
+    rate_limit: QueueWait,
 }
 
 #[derive(Serialize)]
@@ -101,7 +101,9 @@ impl MeReport {
                 as_of: clock::iso8601(as_of),
                 stale: self.summary.is_stale(),
             }),
-            window: QueueWait { wait_seconds: clock::ceil_seconds(self.window.expected_wait()) },
+            rate_limit: QueueWait {
+                wait_seconds: clock::ceil_seconds(self.window.expected_wait()),
+            },
         };
         Ok(response::json(StatusCode::OK, &document))
     }

@@ -10,7 +10,7 @@ export interface Fault {
   detail: string;
 }
 
-/** A refusal, or a call whose outcome nobody here knows. */
+/** A refusal, or a call with an unknown outcome. */
 export class TollgateError extends Error {
   constructor(facts: Pick<TollgateError, 'code' | 'charged'> & Partial<TollgateError>);
   name: 'TollgateError';
@@ -46,9 +46,9 @@ export interface ClientOptions {
   baseUrl?: string | URL;
   /** A member's token or a JWT, or what gives one: it is asked before each attempt. */
   token?: string | null | (() => string | null | Promise<string | null>);
-  /** How often a call is tried at most; 5 when nothing is said. */
+  /** How often a call is tried at most. Default: 5. */
   attempts?: number;
-  /** The longest wait, in seconds, that a refusal may ask for and still be retried; 60 when nothing is said. */
+  /** The longest wait, in seconds, that a refusal may ask for and still be retried. Default: 60. */
   patience?: number;
   /** Another `fetch` than the platform's. If it throws a `TollgateError`, the call ends with it; any other error is a lost connection. */
   fetch?: typeof globalThis.fetch;
@@ -64,7 +64,7 @@ export interface ReadOptions {
   signal?: AbortSignal | undefined;
 }
 
-/** To whom and to what a key means its purchase: a repeat by or to another would buy anew, and is not sent. */
+/** The caller and the ledger that a key belongs to. With any other, a retry would buy again, so it is not sent. */
 export interface Known {
   caller: string;
   ledger: string | null;
@@ -72,19 +72,19 @@ export interface Known {
   at: number;
   /** For how long the server said that it keeps the key. */
   seconds: number;
-  /** Whether it was bought anew: of an earlier one with this key, no refusal speaks. */
+  /** Whether it may have been sent to a second ledger. A refusal then says nothing about the first attempt. */
   anew: boolean;
 }
 
 export interface BuyOptions extends ReadOptions {
-  /** Names the purchase; made anew for each call when nothing is said. It means this purchase to one caller alone. */
+  /** Names the purchase. Default: a new one for each call. Valid for one caller only. */
   idempotencyKey?: string | undefined;
   /**
    * Whether this key may have been sent by an earlier call: then a refusal that does not speak of the key leaves the purchase `unknown`.
-   * `true` when nothing is said of an `idempotencyKey`; say `false` of one that was never sent.
+   * Default: `true` with an `idempotencyKey`. Set `false` for one that was never sent.
    */
   sentBefore?: boolean | undefined;
-  /** What `onSend` told of this key, kept over a reload. With `ledger: null` the same caller may buy anew. */
+  /** The `Known` that `onSend` received for this key, kept over a reload. With `ledger: null` the same caller may buy again. */
   known?: Known | null | undefined;
   /** Asks for the answer of a purchase that was sent before, and buys nothing: if none is known, `purchase_not_found` is thrown. */
   replayOnly?: boolean | undefined;
@@ -113,7 +113,7 @@ export interface VideoRequest {
   image_url?: string;
 }
 
-/** What every purchase is answered with, besides its own. */
+/** The fields common to all purchase replies. */
 export interface Paid {
   /** US dollars with six places; a replay repeats it and is not charged again. */
   cost: string | null;
@@ -179,7 +179,7 @@ export interface Catalog {
   presets: { name: string; system: string }[];
   /** Words in a prompt that make the sandbox misbehave; none where the gateway is live. */
   sandbox_faults: { word: string; does: string }[];
-  /** For how long a key is known, and the name of the memory that knows it. */
+  /** How long a key is kept, and the ledger that keeps it. */
   replay: { chat_seconds: number; video_seconds: number; ledger: string };
 }
 
@@ -192,7 +192,7 @@ export interface Budget {
   spent_micros: number;
   left: string;
   left_micros: number;
-  /** When it begins anew (ISO 8601). */
+  /** When it renews (ISO 8601). */
   renews: string;
 }
 
@@ -205,7 +205,7 @@ export interface Me {
   /** The account's, for who may see it. */
   balance?: { amount: string; amount_micros: number; as_of: string; stale: boolean };
   /** How long a purchase would queue for the account's rate limit now. */
-  window: { wait_seconds: number };
+  rate_limit: { wait_seconds: number };
 }
 
 export interface Job extends Priced {
@@ -247,15 +247,15 @@ export interface Client {
   ask(path: string, options?: AskOptions): Promise<unknown>;
   /** The price list (`GET /bff/catalog`). */
   catalog(options?: ReadOptions): Promise<Catalog>;
-  /** Who is calling, and what is left to it (`GET /bff/me`). */
+  /** The caller and its remaining limits and budgets (`GET /bff/me`). */
   me(options?: ReadOptions): Promise<Me>;
   /** The caller's videos, the latest first (`GET /bff/jobs`). */
   jobs(options?: ReadOptions): Promise<Jobs>;
-  /** What was spent, such as since `24h`; `7d` when nothing is said (`GET /bff/usage`). */
+  /** What was spent, for example since `24h`. Default: `7d` (`GET /bff/usage`). */
   usage(since?: string, options?: ReadOptions): Promise<Usage>;
 }
 
-/** What the widgets of `/bff/widgets.js` have besides their attributes. */
+/** Properties and methods of the widgets of `/bff/widgets.js`, in addition to their attributes. */
 export interface TollgateElement extends HTMLElement {
   token: ClientOptions['token'];
 }

@@ -194,7 +194,7 @@ fn me_reports_remaining_limits_without_using_them() {
     let me = me(&gate);
     assert_eq!(me["caller"], json!({"kind": "address"}));
     assert_eq!((&me["mode"], &me["access"]), (&json!("live"), &json!("open")));
-    assert_eq!(me["window"], json!({"wait_seconds": 0}));
+    assert_eq!(me["rate_limit"], json!({"wait_seconds": 0}));
     let limits = &me["limits"];
     assert_eq!((&limits["requests"], &limits["seconds"]), (&json!(60), &json!(60)));
     assert!(limits["left"].as_u64().unwrap() >= 2, "{limits}");

@@ -5,10 +5,12 @@
 //! explanation of the counters charges it, and charged if every explanation does.
 //!
 //! Releasing frees the purchase's key, so it must be right even if others use the account. It
-//! assumes (docs/explain/gateway.md lists each): - a charge shows in the counters within
-//! [`SETTLES_WITHIN`] of the purchase's end here; - the count of chats never falls, and the total
-//! falls only by refunds of our failed videos; - a reply that was read was charged, and a finished
-//! video is not refunded; - our clock was not set forward between the end of the purchase and now.
+//! assumes (docs/explain/gateway.md lists each):
+//!
+//! - A charge shows in the counters within [`SETTLES_WITHIN`] of the purchase's end here.
+//! - The count of chats never falls. The total falls only by refunds of our failed videos.
+//! - A reply that was read was charged, and a finished video is not refunded.
+//! - Our clock was not set forward between the end of the purchase and now.
 //!
 //! A purchase that was sent while the account was not confirmed is never settled here.
 //!

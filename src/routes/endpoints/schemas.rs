@@ -168,7 +168,7 @@ fn me() -> SchemaRef {
         ("mode", one_of(MODES)),
         ("access", one_of(ACCESS)),
         ("limits", object(Type::Object)),
-        ("window", record([("wait_seconds", integer())])),
+        ("rate_limit", record([("wait_seconds", integer())])),
         ("balance?", record([("amount", dollars()), ("amount_micros", integer())])),
     ]);
     with(facts, "budgets", list(budget)).into()
