@@ -184,7 +184,7 @@ impl AccountBinding {
         }
         Err(Problem::new(&LEDGER_UNAVAILABLE)
             .detail(
-                "the gateway's key belongs to another account than this server's ledger; the \
+                "the gateway's key belongs to a different account than this server's ledger; the \
                  operator has to fix this",
             )
             .retry_after(RETRY_AFTER))

@@ -23,7 +23,18 @@ export function inline(text, noteMarks) {
     const [piece] = PIECE.exec(text);
     at = take(run, piece, at) ?? at + piece.length;
   }
-  return run.out.map((part) => part.node ?? part.text);
+  return joined(run.out);
+}
+
+/** The nodes of these parts; neighbouring texts become one, because many text nodes are slow to lay out. */
+function joined(parts) {
+  const nodes = [];
+  for (const { node, text } of parts) {
+    if (node) nodes.push(node);
+    else if (typeof nodes.at(-1) === 'string') nodes[nodes.length - 1] += text;
+    else nodes.push(text);
+  }
+  return nodes;
 }
 
 /** Takes one piece in; returns the place to go on from where that is not the piece's end. */
@@ -143,7 +154,7 @@ function partner(places, out, left, both) {
 function wrap({ out, brackets, marks }, from, node) {
   const depth = out.slice(from).reduce((most, part) => Math.max(most, part.depth), 0) + 1;
   if (depth > DEEPEST) return false;
-  fill(node, out.splice(from).map((part) => part.node ?? part.text));
+  fill(node, joined(out.splice(from)));
   out.push({ node, depth });
   for (const places of [brackets, ...Object.values(marks)]) {
     while (places.length && places.at(-1) >= from) places.pop();

@@ -173,7 +173,7 @@ fn server_waiting_for_a_command_names_it() {
         let server = Process::start(folder.path(), &environment);
         until("it says so", || {
             let printed = server.printed();
-            let waiting = printed.lines().find(|line| line.contains("waiting for a command"));
+            let waiting = printed.lines().find(|line| line.contains("waiting for command"));
             waiting.is_some_and(|line| line.contains(&std::process::id().to_string()))
         });
         server

@@ -29,7 +29,7 @@ pub enum CompareError {
     #[error("the gateway's billing summary cannot be read: {0}")]
     Gateway(String),
     #[error(
-        "the gateway's key belongs to another account than the ledger: use a key of the ledger's \
+        "the gateway's key belongs to a different account than the ledger: use a key of the ledger's \
          account, or give the ledger to this one with tollgate serve --new-account"
     )]
     OtherAccount,
