@@ -3,17 +3,10 @@
 use crate::appearance::{VIOLATIONS, load_axe};
 use crate::gate::Gate;
 use crate::page::Page;
+use crate::shell::open;
 
 const MESSAGE: (&str, &str) = ("textbox", "Message");
 const FOCUS: &str = "document.activeElement";
-
-fn open(gate: &Gate) -> Page {
-    let page = Page::new(&gate.origin);
-    page.resize(1280, 800);
-    page.goto(&gate.origin);
-    page.find(("button", "Send · $…"));
-    page
-}
 
 fn ask(page: &Page, text: &str) {
     page.find(MESSAGE).fill(text);

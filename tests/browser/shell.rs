@@ -14,7 +14,8 @@ new PerformanceObserver((list) => {
     for (const { value, hadRecentInput } of list.getEntries()) if (!hadRecentInput) globalThis.shifted += value;
 }).observe({ type: 'layout-shift', buffered: true })";
 
-fn open(gate: &Gate) -> Page {
+/// The page on a wide screen.
+pub(crate) fn open(gate: &Gate) -> Page {
     let page = Page::new(&gate.origin);
     page.resize(1280, 800);
     page.goto(&gate.origin);

@@ -33,7 +33,7 @@ fn problem(kind: &Kind) -> String {
     let status = status.as_u16();
     let when = if when.starts_with("- ") { format!("\n\n{when}") } else { format!(" {when}") };
     let mut section = format!(
-        "\n## `{code}`\n\n{title}. Status {status}, charged: {charged}.\n\nWhen:{when}\n\nWhat to do: {advice}\n"
+        "\n## `{code}`\n\n{title}. Status {status}, charged: {charged}.\n\n**Cause**:{when}\n\n**Fix**: {advice}\n"
     );
     if *kind == INVALID_REQUEST {
         section += "\n| Fault | Means |\n|---|---|\n";

@@ -24,17 +24,16 @@ fn rows() -> u64 {
     std::env::var("LEDGER_ROWS").map_or(30_000, |rows| rows.parse().expect("a number"))
 }
 
+/// Opens the ledger as a server does, and closes it again.
+fn serve_once(ledger: &Path) {
+    let capacity = StoreCapacity::default();
+    let clock = Arc::new(clock::wall);
+    drop(Store::serve_with(ledger, clock, capacity, Some(MoneyKind::Real)).unwrap());
+}
+
 /// A ledger with purchases that are all charged, and counters that are their sum.
 fn fill(ledger: &Path) {
-    drop(
-        Store::serve_with(
-            ledger,
-            Arc::new(clock::wall),
-            StoreCapacity::default(),
-            Some(MoneyKind::Real),
-        )
-        .unwrap(),
-    );
+    serve_once(ledger);
     let file = Connection::open(ledger).unwrap();
     file.execute_batch(&format!(
         "PRAGMA synchronous = OFF;
@@ -56,15 +55,7 @@ fn fill(ledger: &Path) {
     .unwrap();
     drop(file);
     // A server has had it as it is now.
-    drop(
-        Store::serve_with(
-            ledger,
-            Arc::new(clock::wall),
-            StoreCapacity::default(),
-            Some(MoneyKind::Real),
-        )
-        .unwrap(),
-    );
+    serve_once(ledger);
 }
 
 /// The folder of a server that sells from such a ledger in the mode `members`, or in the open.
