@@ -86,7 +86,7 @@ pub enum Command {
     },
     /// Resolves unknown outcomes from the gateway's counters, and reports the drift
     Reconcile {
-        /// Report only; change nothing
+        /// Report only; resolve nothing
         #[arg(long)]
         dry_run: bool,
         /// Output format

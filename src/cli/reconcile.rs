@@ -93,7 +93,7 @@ async fn compare(settings: &Settings, dry_run: bool) -> Result<ReconcileReport, 
         .map(|before| reconcile::decide(&before, &look.now, &look.evidence, look.read_at));
     let drift = verdict.as_ref().map(|verdict| verdict.drift);
     let checkpoint = if dry_run {
-        "dry run: nothing was changed"
+        "dry run: no outcome was resolved"
     } else {
         let terms = app::terms(settings);
         let keep = |service| terms.keep(service);

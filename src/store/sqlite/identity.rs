@@ -20,6 +20,7 @@ use crate::store::Unavailable;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const FIRST_VERSION: i64 = 4;
+const OTHER_COPY: &str = "its lock file belongs to another copy";
 
 pub(super) type Nonce = [u8; 16];
 
@@ -73,8 +74,15 @@ impl LedgerIdentity {
         let state = LedgerState { nonce: random()?, latest_number: latest, closed: None };
         let new_name = || random::<8>().map(|bytes| format!("durable-{}", hex(&bytes)).into());
         let (name, suspicion, forgets) = match (stored, recorded) {
-            (None, _) if kind == FileKind::Empty => (new_name()?, None, false),
-            (None, _) => (new_name()?, Some("its version is older"), false),
+            (None, recorded) => {
+                let suspicion = match kind {
+                    FileKind::Ledger(..FIRST_VERSION) => Some("its version is older"),
+                    FileKind::Ledger(_) if recorded.is_some() => Some(OTHER_COPY),
+                    // Made by a command: no server has had it.
+                    FileKind::Ledger(_) | FileKind::Empty | FileKind::Foreign => None,
+                };
+                (new_name()?, suspicion, false)
+            }
             (Some(stored), recorded) => {
                 let suspicion = suspicion(&stored, recorded, &boot, found);
                 let forgets = suspicion.is_some_and(|suspicion| suspicion.may_lack_purchases);
@@ -126,10 +134,7 @@ fn suspicion(
         });
     };
     if stored.nonce != nonce {
-        return Some(Suspicion {
-            why: "its lock file belongs to another copy",
-            may_lack_purchases: true,
-        });
+        return Some(Suspicion { why: OTHER_COPY, may_lack_purchases: true });
     }
     if stored.latest_number < latest {
         return Some(Suspicion {
@@ -187,6 +192,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::schema;
     use super::*;
 
     fn stored() -> StoredIdentity {
@@ -241,6 +247,22 @@ mod tests {
             suspicion(&stored, recorded, "today", written(6))
                 .is_some_and(|suspicion| suspicion.may_lack_purchases)
         );
+    }
+
+    #[test]
+    fn ledger_that_no_server_had_is_not_suspect() {
+        let mut file = Connection::open_in_memory().unwrap();
+        schema::migrate(&mut file).unwrap();
+        let newest = FileKind::Ledger(schema::newest_version());
+        let state = LedgerState { nonce: [1; 16], latest_number: 7, closed: None };
+        for (kind, recorded, reason) in [
+            (newest, None, None),
+            (newest, Some(state), Some(OTHER_COPY)),
+            (FileKind::Ledger(FIRST_VERSION - 1), None, Some("its version is older")),
+        ] {
+            let identity = LedgerIdentity::read(&file, kind, recorded, None).unwrap();
+            assert_eq!(identity.suspect_reason, reason, "{kind:?}");
+        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl Store {
         // Not synced: the gateway is asked again after a power failure.
         let write = move |ledger: &Ledger| {
             let mut write = ledger.connection.prepare_cached(
-                "UPDATE jobs SET heard_at = ?, body = ?, state = ?
+                "UPDATE jobs SET status_at = ?, body = ?, state = ?
                  WHERE request_id = ? AND state = 'open'",
             )?;
             let StatusUpdate { at, body, state } = &update;
@@ -74,8 +74,8 @@ impl Store {
     ) -> Result<Vec<Duration>, Unavailable> {
         let find = move |ledger: &Ledger| {
             let mut find = ledger.connection.prepare_cached(
-                "SELECT at, heard_at FROM jobs WHERE model = ? AND state = 'finished'
-                 ORDER BY heard_at DESC, number DESC LIMIT ?",
+                "SELECT at, status_at FROM jobs WHERE model = ? AND state = 'finished'
+                 ORDER BY status_at DESC, number DESC LIMIT ?",
             )?;
             let durations = find.query_map(params![model, column::count(most)], |row| {
                 Ok(column::moment(row, 1)?.saturating_sub(column::moment(row, 0)?))
@@ -89,8 +89,8 @@ impl Store {
 
 pub(super) fn insert(connection: &Connection, job: &Job) -> Result<()> {
     let mut insert = connection.prepare_cached(
-        "INSERT INTO jobs (request_id, owner, key, model, price_micros, at, purchase)
-         VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING",
+        "INSERT INTO jobs (request_id, owner, key, model, price_micros, at, purchase, prompt)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING",
     )?;
     insert.execute(params![
         job.request_id,
@@ -100,13 +100,15 @@ pub(super) fn insert(connection: &Connection, job: &Job) -> Result<()> {
         job.price.as_micros(),
         nanos(job.at),
         job.purchase.map(|id| id.0.into_bytes()),
+        job.prompt,
     ])?;
     Ok(())
 }
 
 fn jobs(ledger: &Ledger, which: &str, values: &[&dyn ToSql]) -> Result<Vec<Job>> {
     let query = format!(
-        "SELECT request_id, owner, key, model, price_micros, at, heard_at, body, state, purchase
+        "SELECT request_id, owner, key, model, price_micros, at, status_at, body, state, purchase,
+            prompt
          FROM jobs {which}"
     );
     let mut find = ledger.connection.prepare_cached(&query)?;
@@ -132,6 +134,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Job> {
         model: text(3)?,
         price: column::money(row, 4)?,
         at: column::moment(row, 5)?,
+        prompt: row.get(10)?,
         latest_update: latest,
     })
 }

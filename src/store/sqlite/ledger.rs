@@ -41,7 +41,7 @@ impl Ledger {
 
     pub(super) fn clear(&self) -> Result<()> {
         let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN
-            ('credit', 'members_edition')";
+            ('credit', 'members_version')";
         // In whatever order the schema lists them; the pragma ends with the transaction.
         self.connection.execute_batch("PRAGMA defer_foreign_keys = 1")?;
         let mut tables = self.connection.prepare_cached(tables)?;
@@ -49,7 +49,7 @@ impl Ledger {
         for table in tables.collect::<rusqlite::Result<Vec<_>>>()? {
             self.connection.prepare_cached(&format!("DELETE FROM {table}"))?.execute([])?;
         }
-        self.connection.execute("UPDATE members_edition SET edition = 0", [])?;
+        self.connection.execute("UPDATE members_version SET version = 0", [])?;
         self.set_credit(&Credit::default())?;
         self.replies.invalidate();
         self.ended_count.set(0);

@@ -121,7 +121,7 @@ impl Store {
     /// cheap to poll.
     pub async fn members_version(&self) -> Result<u64, Unavailable> {
         self.run_while_starting("members_version", Durability::Buffered, |ledger| {
-            let query = "SELECT edition FROM members_edition";
+            let query = "SELECT version FROM members_version";
             let mut read = ledger.connection.prepare_cached(query)?;
             Ok(read.query_row([], |row| row.get(0))?)
         })
@@ -247,7 +247,7 @@ fn log_in(connection: &Connection, session: &LoginSession, now: Duration) -> Res
 }
 
 fn bump_version(connection: &Connection) -> Result<()> {
-    connection.execute("UPDATE members_edition SET edition = edition + 1", [])?;
+    connection.execute("UPDATE members_version SET version = version + 1", [])?;
     Ok(())
 }
 

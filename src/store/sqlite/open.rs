@@ -22,7 +22,7 @@ use super::lock::{self, Lock};
 use super::reader::ReportReader;
 use super::schema::{self, FileKind};
 use super::writer::{CommandGate, Durability, OpenMode, Writer};
-use super::{LockHolder, OpenError, StoreError, members, slots};
+use super::{LockHolder, OpenError, StoreError, members};
 use crate::clock;
 use crate::store::{Clock, MoneyKind, StoreCapacity, Unavailable};
 
@@ -114,7 +114,7 @@ impl Store {
         let path = &canonical_path(path);
         let locked = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
         let (ledger, lock) =
-            locked.serve(&clock, StoreCapacity::default(), None, &CommandGate::opened())?;
+            locked.open(&clock, StoreCapacity::default(), None, &CommandGate::opened())?;
         Self::inline(path, clock, ledger, Some(lock))
     }
 
@@ -129,7 +129,7 @@ impl Store {
         let gate = CommandGate::opened();
         let locked = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
         let (identity, file) = (locked.identity.clone(), locked.file);
-        let (ledger, lock) = locked.serve(&clock, capacity, money, &gate)?;
+        let (ledger, lock) = locked.open(&clock, capacity, money, &gate)?;
         let mut inner = spawn_store(path, clock, ledger, OpenMode::Write, Some(lock))?;
         inner.set_identity(identity, file);
         Ok(Self::from_inner(inner))
@@ -157,7 +157,7 @@ impl Store {
                 if send_locked.send(Ok((locked.identity.clone(), locked.file))).is_err() {
                     return;
                 }
-                let opened = locked.serve(&clock, StoreCapacity::default(), Some(money), &gate);
+                let opened = locked.open(&clock, StoreCapacity::default(), Some(money), &gate);
                 let writer = opened.and_then(|(ledger, lock)| {
                     Writer::new(ledger, OpenMode::Write, Some(lock), &gate)
                         .map_err(|error| OpenError::unusable(&path, error))
@@ -194,24 +194,14 @@ impl Store {
     }
 
     /// Opens a ledger to write in it while no server has it, and keeps servers out until it is
-    /// dropped. The next server's rate limit includes the requests that are sent meanwhile.
+    /// dropped. Ends what a crash interrupted, as a server does.
+    ///
+    /// The next server's rate limit includes the requests that are sent meanwhile.
     pub fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
         let locked = LockedLedger::acquire(path, LockHolder::Command, Purpose::Shared)?;
-        // Dropped last, so declared first.
-        let LockedLedger { mut lock, mut connection, kind, identity, .. } = locked;
-        let unusable = |why: String| OpenError::unusable(path, why);
-        check_if_suspect(&mut connection, kind, &identity).map_err(unusable)?;
-        if identity.suspect_reason.is_some() {
-            lock.mark_suspect();
-        }
-        let capacity = StoreCapacity::default();
-        file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
-        let ledger = Ledger::new(connection, capacity);
-        ledger
-            .transact(|ledger| slots::recover(ledger, clock()))
-            .map_err(|fault| unusable(fault.unavailable().to_string()))?;
-        lock.write().map_err(|error| unusable(error.to_string()))?;
+        let gate = CommandGate::opened();
+        let (ledger, lock) = locked.open(&clock, StoreCapacity::default(), None, &gate)?;
         spawn_store(path, clock, ledger, OpenMode::Write, Some(lock)).map(Self::from_inner)
     }
 
@@ -340,8 +330,9 @@ impl LockedLedger {
         Ok(Self { connection, kind, identity, file, lock })
     }
 
-    /// Checks and migrates the file, which may take long, and makes it this server's.
-    fn serve(
+    /// Checks and migrates the file, which may take long, and ends what a crash interrupted. A
+    /// server also makes the file its own.
+    fn open(
         self,
         clock: &Clock,
         capacity: StoreCapacity,
@@ -368,14 +359,19 @@ impl LockedLedger {
             let why = "it holds the other kind of money; use separate files for play money and real money";
             return Err(unusable(why.to_owned()));
         }
-        // The file before the lock: after a crash in between they differ, and the file gets a new
-        // name.
+        // Saved before the lock is written: if the process dies in between, the two differ, and
+        // the next start renames the ledger. A command saves it for that effect, because the
+        // recovery may remove what shows that purchases are missing.
+        let is_server = lock.is_server();
         let begin = |ledger: &Ledger| {
             ledger.recover(clock())?;
-            identity.save(&ledger.connection)
+            if is_server || identity.may_lack_purchases {
+                identity.save(&ledger.connection)?;
+            }
+            Ok(())
         };
         ledger.transact(begin).map_err(faulty)?;
-        lock.write_state(identity.state).map_err(|error| unusable(error.to_string()))?;
+        lock.write_opened(&identity).map_err(|error| unusable(error.to_string()))?;
         Ok((ledger, lock))
     }
 }

@@ -255,7 +255,7 @@ fn evidence(
          FROM purchases AS p LEFT JOIN jobs AS j ON j.purchase = p.id
          WHERE p.number > ?1 OR p.state = 'unknown'
             OR (p.state = 'charged' AND p.service = 'video' AND j.state IS NOT 'finished'
-                AND iif(j.state = 'failed', j.heard_at, p.ended_at) > ?2)
+                AND iif(j.state = 'failed', j.status_at, p.ended_at) > ?2)
          ORDER BY p.number",
     )?;
     let found = find.query_map(params![column::signed(settled), nanos(refundable)], |row| {

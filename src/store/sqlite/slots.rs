@@ -29,7 +29,7 @@ impl Store {
     pub fn slot_replied(&self, slot: SlotId) {
         let at = self.now();
         self.notify(StoreOp::SlotReplied(slot), Durability::Buffered, move |ledger| {
-            let sql = "UPDATE places SET replied = max(at, ?) WHERE id = ?";
+            let sql = "UPDATE slots SET replied = max(at, ?) WHERE id = ?";
             let mut update = ledger.connection.prepare_cached(sql)?;
             update.execute(params![nanos(at), slot.0.as_bytes()])?;
             Ok(())
@@ -39,7 +39,7 @@ impl Store {
     /// Records, without waiting, that nothing was sent. The slot is free at once.
     pub fn release_slot(&self, slot: SlotId) {
         self.notify(StoreOp::ReleaseSlot(slot), Durability::Buffered, move |ledger| {
-            let mut delete = ledger.connection.prepare_cached("DELETE FROM places WHERE id = ?")?;
+            let mut delete = ledger.connection.prepare_cached("DELETE FROM slots WHERE id = ?")?;
             delete.execute([slot.0.as_bytes()])?;
             Ok(())
         });
@@ -74,16 +74,16 @@ impl Store {
 /// Treats requests that were running when the last server ended as answered now: they reached the
 /// gateway before.
 pub(super) fn recover(ledger: &Ledger, now: Duration) -> Result<()> {
-    let sql = "UPDATE places SET replied = max(at, ?) WHERE replied IS NULL";
+    let sql = "UPDATE slots SET replied = max(at, ?) WHERE replied IS NULL";
     ledger.connection.prepare_cached(sql)?.execute([nanos(now)])?;
     // A clock that was wrong may have dated them far ahead; they would stay for ever.
     let ahead = nanos(now + SLOT_RETENTION);
-    ledger.connection.prepare_cached("DELETE FROM places WHERE at > ?")?.execute([ahead])?;
+    ledger.connection.prepare_cached("DELETE FROM slots WHERE at > ?")?.execute([ahead])?;
     purge_old(ledger, now)
 }
 
 fn take_slot(ledger: &Ledger, slot: SlotId, at: Duration) -> Result<()> {
-    let sql = "INSERT INTO places (id, at) VALUES (?, ?)";
+    let sql = "INSERT INTO slots (id, at) VALUES (?, ?)";
     let mut insert = ledger.connection.prepare_cached(sql)?;
     insert.execute(params![slot.0.as_bytes(), nanos(at)])?;
     ledger.slots_taken.set(ledger.slots_taken.get() + 1);
@@ -97,7 +97,7 @@ fn purge_old(ledger: &Ledger, now: Duration) -> Result<()> {
     ledger.slots_taken.set(0);
     // The reply counts: if the clock was set ahead meanwhile, the request looks old. Running
     // requests have no reply yet, and stay.
-    let sql = "DELETE FROM places WHERE at < ?1 AND replied < ?1";
+    let sql = "DELETE FROM slots WHERE at < ?1 AND replied < ?1";
     let mut old = ledger.connection.prepare_cached(sql)?;
     old.execute([nanos(now.saturating_sub(SLOT_RETENTION))])?;
     Ok(())
@@ -131,7 +131,7 @@ pub(super) fn read_rate_limit(ledger: &Ledger) -> Result<Option<AccountLimit>> {
 
 fn recent_replies(ledger: &Ledger, within: Duration, now: Duration) -> Result<Vec<Duration>> {
     let mut taken = ledger.connection.prepare_cached(
-        "SELECT coalesce(replied, max(at, ?1)) FROM places
+        "SELECT coalesce(replied, max(at, ?1)) FROM slots
          WHERE coalesce(replied, max(at, ?1)) >= ?2 ORDER BY at",
     )?;
     let since = nanos(now.saturating_sub(within));
