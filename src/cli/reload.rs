@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use tracing::{error, info, warn};
 
@@ -33,11 +34,12 @@ fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App,
         warn!(warning, "risky setting");
     }
     let app = old.with_settings(loaded.settings)?;
-    let stacks = cores.iter().map(|core| core.build_stack(&app)).collect::<io::Result<Vec<_>>>()?;
+    let stacks =
+        cores.iter().map(|core| app.core(core.tasks.clone())).collect::<io::Result<Vec<_>>>()?;
     // Before the swap, so that no request to a new account uses the old rate limit.
     app.replace(old);
     for (core, stack) in cores.iter().zip(stacks) {
-        core.swap_stack(stack);
+        core.stack.store(Arc::new(stack));
     }
     app.shared.access.refetch_keys();
     Ok(app)

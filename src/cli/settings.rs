@@ -10,7 +10,8 @@ use zeroize::Zeroizing;
 
 use super::secret;
 use crate::config::{
-    Environment, Location, SettingError, Settings, SettingsSource, StoreConfig, Target,
+    AccessMode, Environment, JwksSource, JwtConfig, Location, SettingError, Settings,
+    SettingsSource, StoreConfig, Target,
 };
 
 const DEFAULT_FILE: &str = "proxy.toml";
@@ -100,19 +101,11 @@ fn read_settings(
     source: &SettingsSource<'_>,
     file: Option<&Path>,
 ) -> Result<Settings, Vec<SettingError>> {
-    let settings = Settings::read(source)?;
-    let error = |(setting, expected): (&str, String)| {
-        let variable = format!("TOLLGATE_{}", setting.replace('.', "__").to_uppercase());
-        let location = match source.file {
-            _ if source.environment.contains_key(&variable) => Location::Variable(variable),
-            Some((name, _)) => Location::File(name.to_owned()),
-            None => Location::Unknown,
-        };
-        SettingError::new(location, format!("{setting}: expected {expected}"))
-    };
-    let found = missing_files(&settings).into_iter().chain(exposed_files(&settings, file, source));
-    let errors: Vec<_> = found.map(error).collect();
-    if errors.is_empty() { Ok(settings) } else { Err(errors) }
+    Settings::read_and_check(source, |settings| {
+        let mut errors = missing_files(settings);
+        errors.extend(exposed_files(settings, file, source));
+        errors
+    })
 }
 
 fn missing_files(settings: &Settings) -> Vec<(&'static str, String)> {
@@ -134,6 +127,9 @@ fn missing_files(settings: &Settings) -> Vec<(&'static str, String)> {
     if let (Some(dir), Some(fallback)) = (&settings.page.dir, &settings.page.fallback) {
         let file = dir.join(fallback);
         need("page.fallback", "a file in page.dir", &file, !dir.is_dir() || file.is_file());
+    }
+    if let AccessMode::Jwt(JwtConfig { jwks: JwksSource::File(file), .. }) = &settings.access.mode {
+        need("access.jwt.jwks", "a file", file, file.is_file());
     }
     missing
 }
@@ -233,8 +229,7 @@ fn add_env_file(path: &Path, environment: &mut Environment, errors: &mut Vec<Set
             }
             // The library's error repeats the line, which may hold a key.
             Some(Err(_)) => {
-                let location =
-                    Location::Line { file: name.clone(), line: first_entry(text, before) };
+                let location = Location::File(format!("{name}:{}", first_entry(text, before)));
                 let expected =
                     "expected NAME=value, or NAME='value' if the value has blanks or quotes";
                 errors.push(SettingError::new(location, expected));

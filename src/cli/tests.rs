@@ -260,6 +260,30 @@ fn check_rejects_what_serve_rejects() {
 }
 
 #[test]
+fn missing_files_are_reported_by_position_and_with_all_other_errors() {
+    let jwt = "jwt = { issuer = 'i', audience = 'a', jwks = 'keys.json' }";
+    let text =
+        format!("[page]\ndir = 'site'\n[access]\nmode = 'jwt'\n{jwt}\n[log]\nlevel = 'loud'");
+    let folder = folder(&[("proxy.toml", &text)]);
+    let (exit, out, err) = checked(&load(folder.path(), &[]));
+    assert_eq!((exit, out.as_str()), (Exit::UsageError, ""));
+    let lines: Vec<_> = err.lines().collect();
+    assert_eq!(lines.len(), 3, "{err}");
+    for (line, expected) in lines.into_iter().zip([
+        "proxy.toml:2:7: page.dir: expected a folder that exists: ",
+        "proxy.toml:5:46: access.jwt.jwks: expected a file that exists: ",
+        "proxy.toml:7:9: log.level: expected",
+    ]) {
+        assert!(line.contains(expected), "{err}");
+    }
+    let access = format!("{{ mode = 'jwt', {jwt} }}");
+    let folder = self::folder(&[("proxy.toml", &format!("access = {access}"))]);
+    let inline = ("TOLLGATE_ACCESS__JWT", jwt.trim_start_matches("jwt = "));
+    let (_, _, err) = checked(&load(folder.path(), &[inline]));
+    assert!(err.starts_with("TOLLGATE_ACCESS__JWT: access.jwt.jwks: expected a file"), "{err}");
+}
+
+#[test]
 fn page_dir_with_secret_files_is_rejected() {
     let files =
         &[("key", CANARY), ("proxy.toml", "page.dir = '.'\nstore.url = 'sqlite:ledger.db'")];

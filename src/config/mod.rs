@@ -241,13 +241,10 @@ type Parsed<T> = Result<T, Cow<'static, str>>;
 impl Settings {
     pub fn warnings(&self) -> Vec<String> {
         let live = matches!(self.gateway.target, Target::Live { .. });
-        let in_memory = self.store == StoreConfig::Memory;
-        let is_unlimited =
-            self.access.mode == AccessMode::Open && self.budget.total == SpendLimit::default();
         let ops_is_local = self.ops.listen.ip().to_canonical().is_loopback();
         let rows = [
             (
-                live && in_memory,
+                live && self.store == StoreConfig::Memory,
                 "store.url: with \"memory\", purchases and idempotency keys are lost at a restart",
             ),
             (
@@ -256,13 +253,9 @@ impl Settings {
                  returns 404; add the origin of the video addresses in a job's status",
             ),
             (
-                live && self.is_behind_proxy() && is_unlimited,
+                live && self.is_behind_proxy() && self.is_unlimited(),
                 "budget.total: not set, but server.hosts or server.trusted_proxies is: anyone who \
                  reaches the front-end can spend the whole balance",
-            ),
-            (
-                self.access.mode == AccessMode::Members && in_memory,
-                "access.mode: members need a ledger on disk; set store.url to \"sqlite:…\"",
             ),
             (!ops_is_local, "admin.listen: anyone who reaches this address can read the metrics"),
         ];
@@ -271,8 +264,16 @@ impl Settings {
 
     /// Returns whether only users of this machine can call.
     pub fn is_local_only(&self) -> bool {
-        let own = self.server.listen.iter().all(|at| at.ip().to_canonical().is_loopback());
-        own && !self.is_behind_proxy()
+        self.listens_on_loopback() && !self.is_behind_proxy()
+    }
+
+    fn listens_on_loopback(&self) -> bool {
+        self.server.listen.iter().all(|at| at.ip().to_canonical().is_loopback())
+    }
+
+    /// Returns whether anyone may spend the whole balance.
+    fn is_unlimited(&self) -> bool {
+        self.access.mode == AccessMode::Open && self.budget.total == SpendLimit::default()
     }
 
     fn is_behind_proxy(&self) -> bool {

@@ -80,18 +80,6 @@ impl Section<'_> {
         self.optional(name, parse)
     }
 
-    pub(super) fn keyword<T: Copy>(
-        &mut self,
-        name: &str,
-        words: &[(&str, T)],
-        expected: &'static str,
-        default: T,
-    ) -> T {
-        let found = |text: &str| words.iter().find(|(word, _)| *word == text).map(|(_, it)| *it);
-        let word = self.read(name, |node| as_text(node, |it| found(it).ok_or(expected.into())));
-        word.unwrap_or(default)
-    }
-
     pub(super) fn number<T>(&mut self, name: &str, parse: fn(i64) -> Parsed<T>, default: T) -> T {
         self.read(name, |node| as_number(node).and_then(parse)).unwrap_or(default)
     }
@@ -107,8 +95,7 @@ impl Section<'_> {
 
     fn read<T>(&mut self, name: &str, parse: impl FnOnce(&RawNode) -> Parsed<T>) -> Option<T> {
         let node = self.node(name)?;
-        let parsed = parse(&node);
-        self.accept(name, &node.location, parsed)
+        self.accept(name, &node.location, parse(&node))
     }
 
     pub(super) fn list<T: PartialEq>(
