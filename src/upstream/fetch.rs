@@ -54,9 +54,11 @@ pub async fn fetch_document(
         let accept = HeaderMap::from_iter([(ACCEPT, json)]);
         let reply = send(&mut connection, address, Method::GET, accept).await;
         let (head, body) = reply
-            .map_err(|error| match error {
-                Error::ClosedBeforeSend => unreachable(io::ErrorKind::ConnectionAborted.into()),
-                error => io::Error::other(error),
+            .map_err(|error| {
+                if matches!(error, Error::ClosedBeforeSend) {
+                    return unreachable(io::ErrorKind::ConnectionAborted.into());
+                }
+                io::Error::other(error)
             })?
             .into_parts();
         if head.status != StatusCode::OK {
