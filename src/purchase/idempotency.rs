@@ -111,7 +111,7 @@ pub(super) async fn answer_duplicate(
     earlier: ExistingPurchase,
     give_up: Instant,
 ) -> Option<Outcome> {
-    purchase.progress.enter(Phase::AtRisk);
+    purchase.progress.enter(Phase::MaybeSent);
     match earlier.state {
         PurchaseState::Held | PurchaseState::Sent => {
             join(context, purchase, earlier.id, give_up).await
