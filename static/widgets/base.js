@@ -2,8 +2,8 @@
  * What the widgets of `widgets.js` share: the client, the price list, one purchase at a time, and what is kept of it.
  *
  * A purchase is kept in the tab from just before it is sent. Its key stands for it only with one caller and in one ledger of the server,
- * so it is sent again under these alone, by itself or at a press of a button; in another ledger, only by a person who was told that it may
- * be bought a second time.
+ * so it is sent again under these alone, by itself or at a press of a button. In another ledger, only a person sends it, after a warning
+ * that it may be bought a second time.
  *
  * Several widgets of a tab may find the same kept purchase. One of them holds it, and it alone shows and sends it: from when it sends it
  * or takes it up until it is settled, or until the element leaves the page and has nothing under way. The others wait for it to let go.
@@ -11,13 +11,13 @@
 
 import { callerName, createClient, newKey } from '../client.js';
 import { announceBy, button, element, twice } from './dom.js';
-import { amountLeft, nameOfBudget, price, withCost } from './format.js';
+import { amountLeft, nameOfBudget, price, withCurrentNames } from './format.js';
 import { Purchases, draft, isUnheld } from './purchases.js';
 
 /** The strings of the widgets. */
 export const TEXT = {
   money: { no: 'Not charged.', yes: 'Charged.', unknown: 'May be charged.' },
-  untold: 'A message was sent before this page was loaded, and its answer is not here yet. The signed-in user could not be checked',
+  unchecked: 'A message was sent before this page was loaded, and its answer is not here yet. The signed-in user could not be checked',
   /** A browser does not tell a page which of the two it is. */
   unreached: (base, origin) => `No answer from ${base}. Is it running, and is ${origin} in its access.allowed_origins?`,
   pending: 'It was sent, and its answer is not here yet.',
@@ -123,7 +123,7 @@ class TabStore {
   all() {
     try {
       const list = JSON.parse(sessionStorage.getItem(this.#name));
-      return Array.isArray(list) ? list.map(withCost) : [];
+      return Array.isArray(list) ? list.map(withCurrentNames) : [];
     } catch {
       return [];
     }
@@ -280,7 +280,7 @@ export class PurchaseWidget extends HTMLElement {
     try {
       caller = callerName((await this.client.me()).caller);
     } catch (error) {
-      const card = this.card(`${TEXT.untold}: ${error.message}`, 'unknown', this.way(TEXT.check, () => void this.takeUp()));
+      const card = this.card(`${TEXT.unchecked}: ${error.message}`, 'unknown', this.way(TEXT.check, () => void this.takeUp()));
       this.list.append(element('li', {}, card));
       return;
     }
@@ -309,7 +309,7 @@ export class PurchaseWidget extends HTMLElement {
 
   /** Sends by itself what is still wanted and known, and asks about the rest. */
   async resume(record, spot) {
-    if (this.#purchases.isWanted(record) && !this.busy && !record.anew) await this.go(record, spot);
+    if (this.#purchases.isWanted(record) && !this.busy && !record.mayBuyAgain) await this.go(record, spot);
     else this.place(this.#purchases.canAskAgain(record) ? this.#unknown(record, spot, TEXT.pending) : this.#atRisk(record, spot), spot);
   }
 
@@ -342,7 +342,7 @@ export class PurchaseWidget extends HTMLElement {
   async #run(record, spot, { atRisk }) {
     await this.holds(record.key);
     this.said.textContent = TEXT.waiting;
-    const onRetry = () => { this.said.textContent = record.anew ? TEXT.retrying : TEXT.retryingFree; };
+    const onRetry = () => { this.said.textContent = record.mayBuyAgain ? TEXT.retrying : TEXT.retryingFree; };
     await this.#purchases.send(record, { atRisk, onRetry });
     if (record.state === 'done') {
       this.said.textContent = TEXT.received(price(record.costMicros));
@@ -372,7 +372,7 @@ export class PurchaseWidget extends HTMLElement {
   }
 
   #unknown(record, spot, words) {
-    const way = record.anew ? TEXT.check : TEXT.checkFree;
+    const way = record.mayBuyAgain ? TEXT.check : TEXT.checkFree;
     return this.card(words, 'unknown', this.way(way, () => this.go(record, spot)), this.forget(record));
   }
 

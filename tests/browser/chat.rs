@@ -98,7 +98,9 @@ fn chat_works_by_keyboard_alone() {
     page.press("Enter");
     page.wait_until(&answered(1));
     page.wait_until("document.getElementById('status').textContent === 'Answer received, $0.006'");
-    page.wait_until("document.getElementById('heard').textContent.includes('Write down what')");
+    page.wait_until(
+        "document.getElementById('read-aloud').textContent.includes('Write down what')",
+    );
     assert_eq!(page.evaluate(&format!("{FOCUSED}.id")), "chat-text", "the focus stays");
     walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent === 'With another model'"));
     walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent.startsWith('Ask again · $')"));

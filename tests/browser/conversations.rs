@@ -65,7 +65,7 @@ fn import(page: &Page, content: &str) {
     page.wait_until("document.querySelector('[data-group=import]') !== null");
 }
 
-fn told(page: &Page) -> String {
+fn import_notice(page: &Page) -> String {
     let text = page.evaluate("document.querySelector('[data-group=import] p').textContent");
     page.evaluate("document.querySelector('[data-group=import]').remove()");
     text.as_str().expect("text").to_owned()
@@ -146,14 +146,14 @@ fn exported_conversations_import_without_overwriting() {
     assert_eq!(turn.get("key"), None, "a key asks for an answer: it stays here");
 
     import(&page, &file);
-    assert!(told(&page).ends_with("0 added, 2 already here."));
+    assert!(import_notice(&page).ends_with("0 added, 2 already here."));
     page.find(("button", "Delete About bridges")).click();
     titles(&page, "About lighthouses");
     import(&page, &file);
-    assert!(told(&page).ends_with("1 added, 1 already here."));
+    assert!(import_notice(&page).ends_with("1 added, 1 already here."));
     titles(&page, "About bridges,About lighthouses");
     import(&page, &file.replace("\"question\": \"About bridges\"", "\"question\": \"Another\""));
-    let copied = told(&page);
+    let copied = import_notice(&page);
     assert!(
         copied.contains("1 added as copies, because they differ from what is here"),
         "{copied}"
@@ -208,8 +208,8 @@ fn import_of_another_file_is_refused_and_changes_nothing() {
         (wrong("/conversations/0/at", json!("now")), "expected conversations[0].at to be a time."),
     ] {
         import(&page, &file);
-        let told = told(&page);
-        assert!(told.contains(says) && told.ends_with("Nothing was changed."), "{told}");
+        let notice = import_notice(&page);
+        assert!(notice.contains(says) && notice.ends_with("Nothing was changed."), "{notice}");
         assert_eq!(page.evaluate(TITLES), "About lighthouses", "{says}");
     }
 }

@@ -32,7 +32,7 @@ struct Host {
 }
 
 impl Host {
-    /// Serves `examples/web` with its policy, as if tollgate were at the address that `start` gives: it is told
+    /// Serves `examples/web` with its policy, as if tollgate were at the address that `start` gives, which gets
     /// the site's origin.
     fn serve(start: impl FnOnce(&str) -> Gate) -> (Self, Gate) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -214,7 +214,7 @@ fn unlisted_site_loads_the_client_and_buys_nothing() {
 #[test]
 fn changed_video_order_is_sent_as_the_form_shows_it() {
     let shop = Shop::open(None);
-    let upstream = Upstream::start(|heard| match heard.method.as_str() {
+    let upstream = Upstream::start(|request| match request.method.as_str() {
         "POST" => Reply::video("job-1"),
         _ => Reply::new(200, r#"{"status":"rendering"}"#),
     });
@@ -241,7 +241,7 @@ fn changed_video_order_is_sent_as_the_form_shows_it() {
     page.find(yes).click();
     page.find(generate);
     assert!(!page.shows(yes), "one press more would buy another");
-    let orders = || upstream.heard().into_iter().filter(|heard| heard.method == "POST");
+    let orders = || upstream.heard().into_iter().filter(|request| request.method == "POST");
     page.patiently(|| orders().next()).expect("an order");
     let shadow = "document.querySelector('tollgate-video').shadowRoot";
     page.wait_until(&format!("{shadow}.textContent.includes('Being made:')"));
@@ -249,7 +249,7 @@ fn changed_video_order_is_sent_as_the_form_shows_it() {
     assert_eq!(focus, generate.1, "who confirms is not thrown out of the form");
     gate.told_elsewhere(upstream.charges().iter().sum());
     let bodies: Vec<_> =
-        orders().map(|heard| String::from_utf8_lossy(&heard.body).into_owned()).collect();
+        orders().map(|request| String::from_utf8_lossy(&request.body).into_owned()).collect();
     assert_eq!(bodies.len(), 1);
     assert!(bodies[0].contains("\"duration\":5"), "{bodies:?}");
 }
