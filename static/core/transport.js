@@ -334,13 +334,19 @@ function refusal(response, text, { method } = {}) {
     status: response.status,
     code: isProblem ? problem.code : 'refused',
     title: isProblem ? problem.title : `It was refused (${response.status})`,
-    detail: isProblem ? problem.detail ?? '' : text.slice(0, 500),
+    detail: isProblem ? problem.detail ?? '' : messageIn(problem) ?? text.slice(0, 500),
     charged: isProblem ? problem.charged : isFree ? 'no' : 'unknown',
     errors: isProblem && Array.isArray(problem.errors) ? problem.errors : [],
     retryAfter: /^\d{1,6}$/.test(after) ? Math.max(1, Number(after)) : null,
     requestId: response.headers.get('x-request-id'),
     ledger: response.headers.get('tollgate-ledger'),
   });
+}
+
+/** The sentence in the gateway's own refusal, if it has one. */
+function messageIn(body) {
+  const message = body?.message ?? body?.error?.message;
+  return typeof message === 'string' && message ? message : null;
 }
 
 async function pause(seconds, signal) {

@@ -26,6 +26,7 @@ export const TEXT = {
   tryAgainFor: (cost) => `Try again · ${cost}`,
   buyAgain: (cost) => `Buy again · ${cost}`,
   buyAgainSure: (cost) => `Really? You pay ${cost} again`,
+  noCredit: 'The prepaid credit is used up.',
   spend: (cost) => `Yes, spend ${cost}`,
   checkFree: 'Check again, free',
   check: 'Check again',
@@ -56,7 +57,7 @@ export const TEXT = {
   picture: 'Picture to start from',
   generate: (cost) => `Generate · ${cost}`,
   sayWhat: 'Say what the video should show.',
-  noCancel: 'It cannot be cancelled.',
+  sure: (seconds, model, cost) => `${seconds} s by ${model} for ${cost}. It cannot be cancelled.`,
   keepEditing: 'Keep editing',
   making: (seconds, percent) => `Being made: ${seconds} s${percent === null ? '' : `, ${percent} %`}`,
   progress: 'Progress',
@@ -83,6 +84,7 @@ ol { list-style: none; margin: 0 0 .8rem; padding: 0; display: grid; gap: .6rem;
 article { padding: .6rem .8rem; border-radius: var(--radius); white-space: pre-wrap; overflow-wrap: anywhere; background: color-mix(in srgb, currentColor 7%, transparent); }
 article.mine { background: color-mix(in srgb, var(--accent) 16%, transparent); }
 article.trouble { border: 1px solid var(--tollgate-trouble, #b3261e); }
+.row > p { flex: 1 0 100%; margin: 0; }
 .row { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center; }
 .small { font-size: .85em; opacity: .85; margin: 0; }
 progress { width: 100%; accent-color: var(--accent); }
@@ -104,6 +106,12 @@ progress { width: 100%; accent-color: var(--accent); }
 video { width: 100%; border-radius: var(--radius); background: #000; }
 @media (forced-colors: active) { button.main { forced-color-adjust: auto; } }
 `;
+
+/** What went wrong, for people. The gateway's own refusal is not always a sentence. */
+function sentence({ code, status, title, message }) {
+  if (code !== 'refused') return message;
+  return status === 402 ? TEXT.noCredit : /^\s*[<{[]/.test(message) ? title : message;
+}
 
 /** A field with its name. */
 export const labelled = (name, field) => element('label', {}, name, field);
@@ -325,6 +333,11 @@ export class PurchaseWidget extends HTMLElement {
     return Boolean(this.busy);
   }
 
+  /** Takes back what was said about the form, which has changed since. */
+  unsay() {
+    if (!this.busy) this.said.textContent = '';
+  }
+
   /** Buys once, or asks for what was bought. `false`, and it is said, while another purchase runs. */
   go(record, spot, how = {}) {
     if (this.isBusy()) return false;
@@ -361,8 +374,8 @@ export class PurchaseWidget extends HTMLElement {
   }
 
   async #ended(record, spot) {
-    const { charged, message, errors } = record.problem;
-    const words = [message, ...(errors ?? []).slice(1).map(({ pointer, detail }) => `${pointer}: ${detail}`)].join('\n');
+    const { charged, errors } = record.problem;
+    const words = [sentence(record.problem), ...(errors ?? []).slice(1).map(({ pointer, detail }) => `${pointer}: ${detail}`)].join('\n');
     if (charged === 'unknown') return isUnheld(record) ? this.#atRisk(record, spot) : this.#unknown(record, spot, words);
     await this.drop(record);
     const cost = this.#cost(record);

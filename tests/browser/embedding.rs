@@ -196,6 +196,38 @@ fn client_retry_table_holds_for_the_pages_store() {
 }
 
 #[test]
+fn widget_says_a_refusal_of_the_gateway_in_words_and_clears_its_remarks() {
+    let shop = Shop::open(None);
+    let gate = Gate::start_with(&[("TOLLGATE_ACCESS__ALLOWED_ORIGINS", &shop.listed())]);
+    shop.show("/index.html", &format!(
+        "<!doctype html><html lang=en><title>shop</title><link rel=icon href='data:,'><h1>Shop</h1>
+        <tollgate-chat></tollgate-chat><tollgate-video></tollgate-video><script type=module src='{}/bff/widgets.js'></script>", gate.origin));
+    let mut page = shop.visit("/index.html", &gate.origin);
+    page.expect_errors(&["status of 402"]);
+    page.find(MESSAGE).fill("sandbox:broke");
+    page.press("Enter");
+    let card =
+        "document.querySelector('tollgate-chat').shadowRoot.querySelector('.trouble')?.innerText";
+    page.wait_until(&format!("{card}?.startsWith('The prepaid credit is used up.')"));
+    assert_eq!(page.evaluate(&format!("{card}.includes('{{')")), false, "no JSON");
+
+    let said = "document.querySelector('tollgate-video').shadowRoot.querySelector('form > [role=status]').textContent";
+    page.find(("button", "Generate · $…")).click();
+    page.wait_until(&format!("{said} === 'Say what the video should show.'"));
+    page.find(PROMPT).fill("A boat");
+    page.wait_until(&format!("{said} === ''"));
+    page.find(("button", "Generate · $…")).click();
+    page.find(("button", "Yes, spend $3.00"));
+    let question =
+        "document.querySelector('tollgate-video').shadowRoot.querySelector('.row > p').innerText";
+    let asked = "8 s by video-a-2 for $3.00. It cannot be cancelled.";
+    assert_eq!(page.evaluate(question), asked);
+    page.resize(390, 800);
+    page.screenshot("widget-confirm");
+    assert_eq!(gate.sold(), 0);
+}
+
+#[test]
 fn unlisted_site_loads_the_client_and_buys_nothing() {
     let (host, gate) = Host::serve(|_| Gate::start());
     let mut page = host.open(&gate);
