@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use crate::gate::Gate;
 use crate::page::Page;
+use crate::page_load::begin_with;
 
 const MESSAGE: (&str, &str) = ("textbox", "Message");
 const NEW: (&str, &str) = ("button", "New conversation");
@@ -270,4 +271,30 @@ fn unsaved_record_stays_in_memory_after_a_full_read() {
     let gate = Gate::start();
     let page = open(&gate);
     assert_eq!(page.evaluate(FULL_WHILE_READING), "false,newer,newer");
+}
+
+#[test]
+fn conversation_is_shared_and_an_answer_read_aloud_where_the_browser_can() {
+    let gate = Gate::start();
+    let page = Page::new(&gate.origin);
+    begin_with(
+        &page,
+        "globalThis.shared = []; globalThis.spoken = [];
+        Object.defineProperty(navigator, 'share', { value: async (what) => void shared.push(what) });
+        Object.defineProperty(globalThis, 'speechSynthesis', { value: { speaking: false, cancel() {}, speak: ({ text }) => spoken.push(text) } });",
+    );
+    page.goto(&gate.origin);
+    page.find(("textbox", "Message")).fill("Write a list of steps");
+    page.press("Enter");
+    page.find(("button", "Read aloud")).click();
+    page.wait_until("spoken.length === 1");
+    let spoken = page.evaluate("spoken[0]");
+    let is_plain = |text: &str| text.len() > 20 && !text.contains("**") && !text.contains("##");
+    assert!(spoken.as_str().is_some_and(is_plain), "{spoken}");
+    page.evaluate("document.getElementById('keep').open = true");
+    page.find(("button", "Share …")).click();
+    page.wait_until("shared.length === 1");
+    assert_eq!(page.evaluate("shared[0].title"), "Write a list of steps");
+    assert_eq!(page.evaluate("shared[0].text.startsWith('# Write a list of steps')"), true);
+    assert_eq!(gate.sold(), 1);
 }
