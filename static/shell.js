@@ -400,7 +400,7 @@ function closeMenus({ type, key, target }) {
   }
 }
 
-/** Opens the palette (`palette`) or the list of shortcuts (`help`). */
+/** Opens the palette (`palette`), the prompts (`prompts`) or the list of shortcuts (`help`). */
 async function openKeys(which) {
   if (!catalog || signingIn || document.querySelector('dialog[open]')) return;
   for (const panel of document.querySelectorAll(':popover-open')) panel.hidePopover();
@@ -432,7 +432,12 @@ function followKeys() {
       event.preventDefault();
       return void openKeys('palette');
     }
-    if (event.repeat || choice.get('keys') === 'off' || target.closest?.(TYPING) || document.querySelector('dialog[open], :popover-open')) return;
+    if (event.repeat || choice.get('keys') === 'off') return;
+    if (key === '/' && target.id === 'chat-text' && !target.value && choice.get('prompts')?.length > 2 && !document.querySelector('dialog[open]')) {
+      event.preventDefault();
+      return void openKeys('prompts');
+    }
+    if (target.closest?.(TYPING) || document.querySelector('dialog[open], :popover-open')) return;
     const act = shortcut(key);
     if (!act) return;
     event.preventDefault();

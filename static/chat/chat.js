@@ -55,6 +55,7 @@ export const TEXT = {
   waited: (seconds, usual) => `${seconds} s${usual ? `, usually ${usual} s` : ''}`,
   tookAt: (time, seconds) => `${time}, answered in ${seconds} s`,
   otherModel: 'With another model',
+  readAloud: 'Read aloud',
 
   // Announced to screen readers
   sent: (model) => `Sent to ${model}. Waiting for the answer.`,
@@ -99,6 +100,7 @@ export const TEXT = {
     untitled: 'Conversation', question: (time) => `You, ${time}`, answer: (model, cost) => `${model}, ${cost}`,
     noAnswer: '*This page has no answer.*', copyOf: (title) => `${title} (imported)`,
   },
+  notShared: 'This browser could not share it. Export it instead.',
   notImported: (file, why) => `“${file}” was not imported: ${why} Nothing was changed.`,
   imported: (file, parts) => `Imported “${file}”: ${parts}.`,
   importedParts: (added, there, copied) => [

@@ -6,7 +6,7 @@ import { price } from '../core/format.js';
 import { spoken } from '../core/problems.js';
 import { choice, conversations, purchases, whenChangedElsewhere } from '../core/store.js';
 import { TEXT } from './chat.js';
-import { draw, tick } from './turns.js';
+import { draw, tick, wordsOf } from './turns.js';
 
 /**
  * A turn: `{key, question, answer, model, costMicros, at, ledger, state, problem}`, its state that of its purchase
@@ -186,7 +186,7 @@ async function settle(record) {
   if (turn === conversation.turns.at(-1)) bringIntoView();
   if (turn.state !== 'done') return announce(spoken(turn.problem));
   announce(TEXT.received(price(turn.costMicros)));
-  readOut(turn.answer);
+  readOut(wordsOf(turn.key));
 }
 
 /** How long the last answers of each model took, in milliseconds. */

@@ -95,11 +95,11 @@ export function announce(text) {
 }
 
 /** Takes the answer back that was read out: its conversation is out of sight. */
-export const hush = () => byId('heard').replaceChildren();
+export const hush = () => byId('read-aloud').replaceChildren();
 
 /** Reads a finished answer out, once; only the latest is kept. */
 export function readOut(text) {
-  byId('heard').replaceChildren(element('p', { text }));
+  byId('read-aloud').replaceChildren(element('p', { text }));
 }
 
 /**

@@ -34,8 +34,12 @@ export function micros(text) {
   return match && Number(match[1]) * 1_000_000 + Number((match[2] ?? '').padEnd(6, '0'));
 }
 
-/** Gives a kept record whose amounts have the names of an earlier version today's names; returns it. */
-export function withCost(record) {
+/** Renames the fields that a kept record has from an earlier version; returns it. */
+export function withCurrentNames(record) {
+  if ('anew' in record) {
+    record.mayBuyAgain = record.anew;
+    delete record.anew;
+  }
   if ('tollMicros' in record) {
     record.costMicros = record.tollMicros;
     delete record.tollMicros;

@@ -5,7 +5,7 @@
  * draft → intent → sent → done | refused | charged (without a result) | unknown | forgotten (dismissed)
  *
  * A record: `{key, kind: 'chat' | 'video', payload, costMicros, at, state, reply, problem}`, what the transport noted when it was sent
- * (`caller`, `ledger`, `at`, `seconds`, `anew`: `Known` in client.d.ts), and whatever else its owner keeps with it.
+ * (`caller`, `ledger`, `at`, `seconds`, `mayBuyAgain`: `Known` in client.d.ts), and whatever else its owner keeps with it.
  */
 
 import { micros } from './format.js';
@@ -33,7 +33,7 @@ export const isUnheld = ({ problem }) => ['forgotten', 'purchase_not_found'].inc
 export const isWithin = (at, span) => Date.now() >= at && Date.now() - at < span;
 
 /** A purchase with its own key, not yet kept and not yet sent. */
-export const draft = (facts) => ({ at: Date.now(), state: 'draft', reply: null, problem: null, caller: null, ledger: null, anew: false, ...facts });
+export const draft = (facts) => ({ at: Date.now(), state: 'draft', reply: null, problem: null, caller: null, ledger: null, mayBuyAgain: false, ...facts });
 
 export class Purchases {
   #store;
@@ -78,13 +78,15 @@ export class Purchases {
 
   /**
    * Sends a purchase, or asks for the answer to one that was sent, which buys nothing. Resolves with the record in its new state; it
-   * does not throw. `atRisk`: a person was told that it could be bought a second time, and wants it sent.
+   * does not throw. `atRisk`: the person knows that this may buy a second time, and still wants it sent.
    */
   async send(record, { atRisk = false, onRetry } = {}) {
     const sentBefore = record.state !== 'draft';
     const replayOnly = sentBefore && !atRisk && record.problem?.code !== 'unsent';
-    const { caller, ledger, at, seconds, anew } = record;
-    const known = sentBefore ? { caller, ledger: atRisk ? null : ledger, at, seconds, anew } : null;
+    const { caller, ledger, at, seconds } = record;
+    // `anew` is the field's name in records of earlier versions.
+    const mayBuyAgain = record.mayBuyAgain || record.anew;
+    const known = sentBefore ? { caller, ledger: atRisk ? null : ledger, at, seconds, mayBuyAgain } : null;
     record.problem = null;
     const onSend = async (noted) => {
       Object.assign(record, noted);

@@ -2,8 +2,8 @@
  * What the widgets of `widgets.js` share: the client, the price list, one purchase at a time, and what is kept of it.
  *
  * A purchase is kept in the tab from just before it is sent. Its key stands for it only with one caller and in one ledger of the server,
- * so it is sent again under these alone, by itself or at a press of a button; in another ledger, only by a person who was told that it may
- * be bought a second time.
+ * so it is sent again under these alone, by itself or at a press of a button. In another ledger, only a person sends it, after a warning
+ * that it may be bought a second time.
  *
  * Several widgets of a tab may find the same kept purchase. One of them holds it, and it alone shows and sends it: from when it sends it
  * or takes it up until it is settled, or until the element leaves the page and has nothing under way. The others wait for it to let go.
@@ -11,13 +11,13 @@
 
 import { callerName, createClient, newKey } from '../client.js';
 import { announceBy, button, element, twice } from './dom.js';
-import { amountLeft, nameOfBudget, price, withCost } from './format.js';
+import { amountLeft, nameOfBudget, price, withCurrentNames } from './format.js';
 import { Purchases, draft, isUnheld } from './purchases.js';
 
 /** The strings of the widgets. */
 export const TEXT = {
   money: { no: 'Not charged.', yes: 'Charged.', unknown: 'May be charged.' },
-  untold: 'A message was sent before this page was loaded, and its answer is not here yet. The signed-in user could not be checked',
+  unchecked: 'A message was sent before this page was loaded, and its answer is not here yet. The signed-in user could not be checked',
   /** A browser does not tell a page which of the two it is. */
   unreached: (base, origin) => `No answer from ${base}. Is it running, and is ${origin} in its access.allowed_origins?`,
   pending: 'It was sent, and its answer is not here yet.',
@@ -26,6 +26,7 @@ export const TEXT = {
   tryAgainFor: (cost) => `Try again · ${cost}`,
   buyAgain: (cost) => `Buy again · ${cost}`,
   buyAgainSure: (cost) => `Really? You pay ${cost} again`,
+  noCredit: 'The prepaid credit is used up.',
   spend: (cost) => `Yes, spend ${cost}`,
   checkFree: 'Check again, free',
   check: 'Check again',
@@ -56,7 +57,7 @@ export const TEXT = {
   picture: 'Picture to start from',
   generate: (cost) => `Generate · ${cost}`,
   sayWhat: 'Say what the video should show.',
-  noCancel: 'It cannot be cancelled.',
+  sure: (seconds, model, cost) => `${seconds} s by ${model} for ${cost}. It cannot be cancelled.`,
   keepEditing: 'Keep editing',
   making: (seconds, percent) => `Being made: ${seconds} s${percent === null ? '' : `, ${percent} %`}`,
   progress: 'Progress',
@@ -83,6 +84,7 @@ ol { list-style: none; margin: 0 0 .8rem; padding: 0; display: grid; gap: .6rem;
 article { padding: .6rem .8rem; border-radius: var(--radius); white-space: pre-wrap; overflow-wrap: anywhere; background: color-mix(in srgb, currentColor 7%, transparent); }
 article.mine { background: color-mix(in srgb, var(--accent) 16%, transparent); }
 article.trouble { border: 1px solid var(--tollgate-trouble, #b3261e); }
+.row > p { flex: 1 0 100%; margin: 0; }
 .row { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center; }
 .small { font-size: .85em; opacity: .85; margin: 0; }
 progress { width: 100%; accent-color: var(--accent); }
@@ -105,6 +107,12 @@ video { width: 100%; border-radius: var(--radius); background: #000; }
 @media (forced-colors: active) { button.main { forced-color-adjust: auto; } }
 `;
 
+/** What went wrong, for people. The gateway's own refusal is not always a sentence. */
+function sentence({ code, status, title, message }) {
+  if (code !== 'refused') return message;
+  return status === 402 ? TEXT.noCredit : /^\s*[<{[]/.test(message) ? title : message;
+}
+
 /** A field with its name. */
 export const labelled = (name, field) => element('label', {}, name, field);
 const option = (model, remark) => element('option', { value: model.id, text: `${model.id} · ${price(model.price_micros)}${remark ? ` · ${remark}` : ''}` });
@@ -123,7 +131,7 @@ class TabStore {
   all() {
     try {
       const list = JSON.parse(sessionStorage.getItem(this.#name));
-      return Array.isArray(list) ? list.map(withCost) : [];
+      return Array.isArray(list) ? list.map(withCurrentNames) : [];
     } catch {
       return [];
     }
@@ -280,7 +288,7 @@ export class PurchaseWidget extends HTMLElement {
     try {
       caller = callerName((await this.client.me()).caller);
     } catch (error) {
-      const card = this.card(`${TEXT.untold}: ${error.message}`, 'unknown', this.way(TEXT.check, () => void this.takeUp()));
+      const card = this.card(`${TEXT.unchecked}: ${error.message}`, 'unknown', this.way(TEXT.check, () => void this.takeUp()));
       this.list.append(element('li', {}, card));
       return;
     }
@@ -309,7 +317,7 @@ export class PurchaseWidget extends HTMLElement {
 
   /** Sends by itself what is still wanted and known, and asks about the rest. */
   async resume(record, spot) {
-    if (this.#purchases.isWanted(record) && !this.busy && !record.anew) await this.go(record, spot);
+    if (this.#purchases.isWanted(record) && !this.busy && !record.mayBuyAgain) await this.go(record, spot);
     else this.place(this.#purchases.canAskAgain(record) ? this.#unknown(record, spot, TEXT.pending) : this.#atRisk(record, spot), spot);
   }
 
@@ -323,6 +331,11 @@ export class PurchaseWidget extends HTMLElement {
   isBusy() {
     if (this.busy) this.said.textContent = TEXT.waitFirst;
     return Boolean(this.busy);
+  }
+
+  /** Takes back what was said about the form, which has changed since. */
+  unsay() {
+    if (!this.busy) this.said.textContent = '';
   }
 
   /** Buys once, or asks for what was bought. `false`, and it is said, while another purchase runs. */
@@ -342,7 +355,7 @@ export class PurchaseWidget extends HTMLElement {
   async #run(record, spot, { atRisk }) {
     await this.holds(record.key);
     this.said.textContent = TEXT.waiting;
-    const onRetry = () => { this.said.textContent = record.anew ? TEXT.retrying : TEXT.retryingFree; };
+    const onRetry = () => { this.said.textContent = record.mayBuyAgain ? TEXT.retrying : TEXT.retryingFree; };
     await this.#purchases.send(record, { atRisk, onRetry });
     if (record.state === 'done') {
       this.said.textContent = TEXT.received(price(record.costMicros));
@@ -361,8 +374,8 @@ export class PurchaseWidget extends HTMLElement {
   }
 
   async #ended(record, spot) {
-    const { charged, message, errors } = record.problem;
-    const words = [message, ...(errors ?? []).slice(1).map(({ pointer, detail }) => `${pointer}: ${detail}`)].join('\n');
+    const { charged, errors } = record.problem;
+    const words = [sentence(record.problem), ...(errors ?? []).slice(1).map(({ pointer, detail }) => `${pointer}: ${detail}`)].join('\n');
     if (charged === 'unknown') return isUnheld(record) ? this.#atRisk(record, spot) : this.#unknown(record, spot, words);
     await this.drop(record);
     const cost = this.#cost(record);
@@ -372,7 +385,7 @@ export class PurchaseWidget extends HTMLElement {
   }
 
   #unknown(record, spot, words) {
-    const way = record.anew ? TEXT.check : TEXT.checkFree;
+    const way = record.mayBuyAgain ? TEXT.check : TEXT.checkFree;
     return this.card(words, 'unknown', this.way(way, () => this.go(record, spot)), this.forget(record));
   }
 

@@ -73,7 +73,7 @@ export interface Known {
   /** For how long the server said that it keeps the key. */
   seconds: number;
   /** Whether it may have been sent to a second ledger. A refusal then says nothing about the first attempt. */
-  anew: boolean;
+  mayBuyAgain: boolean;
 }
 
 export interface BuyOptions extends ReadOptions {
@@ -90,7 +90,7 @@ export interface BuyOptions extends ReadOptions {
   replayOnly?: boolean | undefined;
   /** Called before each attempt is sent, and awaited: keep it beside the key. If it throws, nothing is sent (`retry_failed`). */
   onSend?: (known: Known) => void | Promise<void>;
-  /** Told before each repeat: why, and after how many seconds it comes. Where it throws, nothing is sent again (`retry_failed`). */
+  /** Called before each retry with its reason and its delay in seconds. If it throws, nothing is sent again (`retry_failed`). */
   onRetry?: (reason: TollgateError, seconds: number) => void | Promise<void>;
 }
 

@@ -8,7 +8,7 @@
  * `--tollgate-accent`, `--tollgate-on-accent` (text on it), `--tollgate-trouble`, `--tollgate-radius`.
  */
 
-import { button, element, unrepeated } from './widgets/dom.js';
+import { button, element, unbroken, unrepeated } from './widgets/dom.js';
 import { price } from './widgets/format.js';
 import { PurchaseWidget, TEXT, labelled } from './widgets/base.js';
 
@@ -30,7 +30,7 @@ class TollgateChat extends PurchaseWidget {
       event.preventDefault();
       form.requestSubmit();
     } });
-    const form = element('form', { submit: (event) => {
+    const form = element('form', { input: () => this.unsay(), submit: (event) => {
       event.preventDefault();
       if (this.isBusy()) return;
       if (!text.value.trim()) { this.said.textContent = TEXT.writeFirst; text.focus(); return; }
@@ -142,14 +142,16 @@ class TollgateVideo extends PurchaseWidget {
         void this.go(this.fresh(payload), this.#add(payload.prompt));
       }, 'main');
       const no = button(TEXT.keepEditing, () => { begin(); order.focus(); });
-      sure.replaceChildren(TEXT.noCancel, no, unrepeated(yes));
+      this.unsay();
+      const question = TEXT.sure(length.value, picked().id, price(picked().price_micros));
+      sure.replaceChildren(element('p', {}, unbroken(question, picked().id)), no, unrepeated(yes));
       sure.hidden = false;
       order.hidden = true;
       no.focus();
     };
     follow();
     this.list = element('ol', { 'aria-label': TEXT.videos });
-    const form = element('form', { submit: (event) => event.preventDefault() },
+    const form = element('form', { input: () => this.unsay(), submit: (event) => event.preventDefault() },
       ...(isFixed ? [] : [labelled(TEXT.model, select)]), labelled(TEXT.prompt, prompt),
       element('div', { class: 'row' }, lengths, shapes), pictures, order, sure, this.said, this.left);
     this.shadowRoot.replaceChildren(form, this.list);
