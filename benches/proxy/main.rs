@@ -1,5 +1,6 @@
 //! Measures tollgate beside nginx on the path that people run: see benches/README.md.
 #![expect(clippy::print_stdout, reason = "it prints what it measured")]
+#![expect(clippy::disallowed_methods, reason = "it measures real time")]
 #![expect(clippy::float_arithmetic, reason = "figures of a benchmark are not money")]
 
 mod count;

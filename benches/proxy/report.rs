@@ -8,6 +8,9 @@ use serde_json::{Map, Value};
 /// What was measured of one build in one scenario.
 pub(crate) type Figure = (&'static str, String, &'static str);
 
+/// A scenario, a build, and the medians of its figures.
+type Row<'a> = (&'static str, &'a str, Vec<(&'a str, f64)>);
+
 #[derive(Default)]
 pub(crate) struct Report {
     /// In the order in which they were first measured.
@@ -38,7 +41,7 @@ impl Report {
 
     /// One line a scenario and build. `×` is the ratio of its CPU time to nginx's.
     pub(crate) fn table(&self) -> String {
-        let mut rows: Vec<(&'static str, &str, Vec<(&str, f64)>)> = Vec::new();
+        let mut rows: Vec<Row<'_>> = Vec::new();
         for name in &self.order {
             let (scenario, build, figure) = name;
             let value = (*figure, self.median(name));
