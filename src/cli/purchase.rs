@@ -20,7 +20,7 @@ use crate::store::{PurchaseId, PurchaseRecord, PurchaseState, Settlement, Store}
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum PurchaseCommand {
-    /// Lists purchases, newest first
+    /// List purchases, newest first
     List {
         /// Only purchases in this state
         #[arg(long, value_enum)]
@@ -29,7 +29,7 @@ pub enum PurchaseCommand {
         #[arg(long, value_enum, default_value = "table")]
         format: OutputFormat,
     },
-    /// Resolves a purchase whose outcome is unknown
+    /// Resolve a purchase whose outcome is unknown
     Resolve {
         /// The id, from `tollgate purchase list`
         #[arg(value_name = "ID", value_parser = id)]
@@ -70,7 +70,7 @@ fn id(text: &str) -> Result<PurchaseId, &'static str> {
     id.map_err(|_| "expected the id of a purchase, from `tollgate purchase list`")
 }
 
-pub async fn purchase(
+pub(super) async fn purchase(
     settings: &Settings,
     action: PurchaseCommand,
     out: &mut impl Write,

@@ -50,7 +50,7 @@ struct ReportedPurchase {
 }
 
 /// Prints the report; unless this is a `dry_run`, also records it in the ledger.
-pub async fn reconcile(
+pub(super) async fn reconcile(
     settings: &Settings,
     (dry_run, format): (bool, ReportFormat),
     out: &mut impl Write,

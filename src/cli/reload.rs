@@ -7,7 +7,8 @@ use std::sync::Arc;
 use tracing::{error, info, warn};
 
 use super::core::Core;
-use super::{CommandError, load, process};
+use super::settings::load;
+use super::{CommandError, process};
 use crate::app::App;
 use crate::config::{Settings, Target};
 
@@ -94,7 +95,7 @@ mod tests {
         let (shutdown, runtime) = (Shutdown::default(), Handle::current());
         let secret = || Err(io::Error::other("not needed"));
         let shared = app::start(&loaded.settings, None, &runtime, &shutdown, secret).await.unwrap();
-        let mut app = App::new(loaded.settings, vec![], shared.clone()).unwrap();
+        let mut app = App::new(loaded.settings, shared.clone()).unwrap();
         tokio::spawn(app.watch_account());
         let free = || shared.rate_limit.free_slots();
         for _ in 0..1_000 {

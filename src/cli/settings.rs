@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use super::secret;
 use crate::config::{
     AccessMode, Environment, JwksSource, JwtConfig, Location, SettingError, Settings,
-    SettingsSource, StoreConfig, Target,
+    SettingsSource, Target,
 };
 
 const DEFAULT_FILE: &str = "proxy.toml";
@@ -28,7 +28,10 @@ pub struct Loaded {
 }
 
 /// Loads the settings. The environment overrides `.env`, and both override the file.
-pub fn load(explicit: Option<&Path>, needs_gateway_key: bool) -> Result<Loaded, Vec<SettingError>> {
+pub(super) fn load(
+    explicit: Option<&Path>,
+    needs_gateway_key: bool,
+) -> Result<Loaded, Vec<SettingError>> {
     load_from(explicit, needs_gateway_key, Path::new(""), std::env::vars_os())
 }
 
@@ -59,13 +62,8 @@ pub fn load_from(
         key_file: &key_file,
     };
     let file = text.as_ref().map(|_| path.clone());
-    let settings = match read_settings(&source, file.as_deref()) {
-        Ok(settings) if errors.is_empty() => settings,
-        result => {
-            errors.extend(result.err().into_iter().flatten());
-            return Err(errors);
-        }
-    };
+    let settings = read_settings(&source, file.as_deref()).map_err(|more| errors.extend(more));
+    let Some(settings) = settings.ok().filter(|_| errors.is_empty()) else { return Err(errors) };
     let mut warnings = settings.warnings();
     warnings.extend(readable_file_warnings(folder, &environment));
     if has_key && explicit.is_none() {
@@ -75,7 +73,7 @@ pub fn load_from(
 }
 
 /// Reads settings from text, without a file or a `.env`; relative paths start at `folder`.
-pub fn read_text(
+pub(crate) fn read_text(
     toml: &str,
     folder: &Path,
     variables: &Environment,
@@ -119,9 +117,7 @@ fn missing_files(settings: &Settings) -> Vec<(&'static str, String)> {
     if let Some(dir) = &settings.page.dir {
         need("page.dir", "a folder", dir, is_folder(dir));
     }
-    if let StoreConfig::Sqlite(path) = &settings.store
-        && let Some(folder) = path.parent()
-    {
+    if let Some(folder) = settings.store.path().and_then(Path::parent) {
         need("store.url", "a folder", folder, is_folder(folder));
     }
     if let (Some(dir), Some(fallback)) = (&settings.page.dir, &settings.page.fallback) {
@@ -143,16 +139,12 @@ fn exposed_files(
     let Some(site) = settings.page.dir.as_deref().and_then(|dir| dir.canonicalize().ok()) else {
         return Vec::new();
     };
-    let ledger = match &settings.store {
-        StoreConfig::Sqlite(path) => Some(path.clone()),
-        StoreConfig::Memory => None,
-    };
     let named = |name: &str| {
         let path = source.environment.get(name)?.trim();
         (!path.is_empty()).then(|| source.folder.join(path))
     };
     let files = [
-        ("the ledger (store.url)", ledger),
+        ("the ledger (store.url)", settings.store.path().map(Path::to_owned)),
         // If the ledger is a link, this file may be in another folder.
         ("the secret beside the ledger (tollgate.secret)", secret::path_of(settings)),
         ("the settings file", file.map(Path::to_owned)),
@@ -251,13 +243,12 @@ struct LineReader<'a> {
 
 impl io::Read for LineReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let line =
-            self.rest.iter().position(|byte| *byte == b'\n').map_or(self.rest.len(), |at| at + 1);
-        let (part, rest) = self.rest.split_at(line.min(buffer.len()));
-        buffer[..part.len()].copy_from_slice(part);
+        let mut line = self.rest.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
+        let count = line.read(buffer)?;
+        let (part, rest) = self.rest.split_at(count);
         self.rest = rest;
         self.lines_read.set(self.lines_read.get() + usize::from(part.ends_with(b"\n")));
-        Ok(part.len())
+        Ok(count)
     }
 }
 

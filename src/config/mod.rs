@@ -12,7 +12,7 @@ mod value;
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use url::Url;
@@ -186,6 +186,12 @@ pub struct PurchaseConfig {
 pub enum StoreConfig {
     Memory,
     Sqlite(PathBuf),
+}
+
+impl StoreConfig {
+    pub fn path(&self) -> Option<&Path> {
+        if let Self::Sqlite(path) = self { Some(path) } else { None }
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -251,9 +251,7 @@ fn target(section: &mut Section<'_>, keys: Option<(Location, Vec<Key>)>) -> Targ
     let base_url = section.optional("base_url", value::base_url);
     match (section.has("base_url"), keys) {
         (true, Some((_, keys))) => {
-            if let Some(base_url) = base_url {
-                return Target::Live { base_url, keys };
-            }
+            return base_url.map_or(Target::Sandbox, |base_url| Target::Live { base_url, keys });
         }
         (true, None) => {
             let text = "expected a key with it, in GATEWAY_API_KEY or GATEWAY_API_KEY_FILE; to use the \
@@ -330,11 +328,11 @@ fn catalog(section: &mut Section<'_>) -> Catalog {
 }
 
 fn access(section: &mut Section<'_>, folder: &Path) -> AccessConfig {
-    let mode = |text: &str| match text {
+    let known_mode = |text: &str| match text {
         "open" | "members" | "jwt" => Ok(text.to_owned()),
         _ => Err("expected \"open\", \"members\" or \"jwt\"".into()),
     };
-    let mode = section.text("mode", mode, "open".to_owned());
+    let mode = section.text("mode", known_mode, "open".to_owned());
     let allowed_origins = section.list("allowed_origins", value::origin, Vec::new());
     match (&*mode, section.has("jwt")) {
         ("jwt", false) => section.error("mode", "expected a table [access.jwt] with this mode"),
@@ -355,8 +353,8 @@ fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<JwtConfig> {
     let audience = section.required("audience", value::line);
     let jwks = section.required("jwks", jwks);
     let leeway = section.text("leeway", leeway, secs(60));
-    let role_claim = section.text("role_claim", claim, None);
-    let budget_claim = section.text("budget_claim", claim, None);
+    let role_claim = section.nullable("role_claim", claim);
+    let budget_claim = section.nullable("budget_claim", claim);
     let jwks = match jwks? {
         JwksSource::File(file) => JwksSource::File(folder.join(file)),
         address @ JwksSource::Url(_) => address,
@@ -378,17 +376,14 @@ fn leeway(text: &str) -> Parsed<Duration> {
     }
 }
 
-/// Parses a name or a JSON pointer; `None` if the text is empty.
-fn claim(text: &str) -> Parsed<Option<ClaimPath>> {
-    if text.is_empty() {
-        return Ok(None);
-    }
+/// Parses a name or a JSON pointer.
+fn claim(text: &str) -> Parsed<ClaimPath> {
     if !text.starts_with('/') {
-        return value::line(text).map(|name| Some(ClaimPath(vec![name])));
+        return value::line(text).map(|name| ClaimPath(vec![name]));
     }
     let pointer = value::pointer(text)?;
     let unescaped = |step: &str| step.replace("~1", "/").replace("~0", "~");
-    Ok(Some(ClaimPath(pointer.split('/').skip(1).map(unescaped).collect())))
+    Ok(ClaimPath(pointer.split('/').skip(1).map(unescaped).collect()))
 }
 
 fn limits(section: &mut Section<'_>) -> LimitsConfig {
@@ -445,14 +440,14 @@ fn jobs(section: &mut Section<'_>) -> JobsConfig {
 }
 
 fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
-    let dir = section.text("dir", |text| Ok(text.to_owned()), String::new());
-    let fallback = section.text("fallback", file_name, String::new());
-    if dir.is_empty() && !fallback.is_empty() {
+    let dir = section.nullable("dir", |text| Ok(PathBuf::from(text)));
+    let fallback = section.nullable("fallback", file_name);
+    if dir.is_none() && fallback.is_some() {
         let expected = "expected page.dir with it, the folder of this file";
         section.error("fallback", expected);
     }
-    let contact = section.text("contact", value::line_or_none, None);
-    let default_model = section.text("default_model", value::model_or_none, None);
+    let contact = section.nullable("contact", value::line);
+    let default_model = section.nullable("default_model", value::name);
     let mut presets = Vec::new();
     section.tables("presets", |row| {
         let (name, system) =
@@ -461,8 +456,8 @@ fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
         Some(())
     });
     PageConfig {
-        dir: Some(dir).filter(|dir| !dir.is_empty()).map(|dir| folder.join(dir)),
-        fallback: Some(fallback).filter(|file| !file.is_empty()),
+        dir: dir.map(|dir| folder.join(dir)),
+        fallback,
         title: section.text("title", value::line, "tollgate".to_owned()),
         media_origins: section.list("media_origins", value::web_origin, Vec::new()),
         contact,

@@ -13,14 +13,14 @@ fn read(file: &str, environment: &[(&str, &str)]) -> Result<Settings, Vec<String
 fn read_with(
     file: &str,
     environment: &[(&str, &str)],
-    key_file: &dyn Fn(&std::path::Path) -> Result<zeroize::Zeroizing<String>, String>,
+    key_file: &dyn Fn(&Path) -> Result<zeroize::Zeroizing<String>, String>,
 ) -> Result<Settings, Vec<String>> {
     let rows = environment.iter();
     let environment: Environment =
         rows.map(|(name, value)| ((*name).to_owned(), (*value).to_owned().into())).collect();
     let source = SettingsSource {
         file: Some(("proxy.toml", file)),
-        folder: std::path::Path::new("/etc/tollgate"),
+        folder: Path::new("/etc/tollgate"),
         environment: &environment,
         needs_gateway_key: true,
         key_file,
