@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures_util::future::OptionFuture;
 use http::{HeaderValue, Method};
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -22,7 +23,7 @@ use crate::access::Authenticator;
 use crate::billing::checkpoints::CheckpointKeeper;
 use crate::billing::summary::BillingSummary;
 use crate::clock;
-use crate::config::{self, AccessMode, Key, Settings, Target};
+use crate::config::{self, AccessMode, Key, PresetConfig, Settings, Target};
 use crate::downstream::DownstreamConfig;
 use crate::downstream::body::BodyMemory;
 use crate::downstream::cross_site::Origins;
@@ -39,12 +40,9 @@ use crate::reports::Reports;
 use crate::reports::me::MeReport;
 use crate::reports::queue::ReportQueue;
 use crate::routes::api::Passthrough;
-use crate::routes::catalog::{
-    self, CatalogFacts, CatalogLimits, FaultWord, JobStatusWords, Preset, Replay,
-};
 use crate::routes::page::Page;
 use crate::routes::site::Site;
-use crate::routes::{Handlers, Routes, endpoints, openapi};
+use crate::routes::{Handlers, Routes, catalog, endpoints, openapi};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, AddressLimits};
 use crate::store::{AccountBinding, Budgets, KeyId, RecentRefusals, Store};
@@ -335,7 +333,11 @@ fn handlers(
     let prices = sold.map(|one| (one.path.clone(), one.price)).collect();
     Ok(Handlers {
         access: Arc::clone(&shared.access),
-        catalog: catalog::render(&settings.catalog, &catalog_facts(settings, origins, shared)),
+        catalog: catalog::render(
+            &settings.catalog,
+            settings.page.default_model.as_deref(),
+            catalog_facts(settings, &origins, shared),
+        ),
         ledger_name: HeaderValue::try_from(&*shared.store.name()).map_err(io::Error::other)?,
         openapi: openapi::document(&settings.catalog),
         rules: ChatRules {
@@ -376,36 +378,38 @@ fn handlers(
     })
 }
 
-fn catalog_facts(
-    settings: &Settings,
-    media_origins: Vec<String>,
-    shared: &SharedState,
-) -> CatalogFacts {
+fn catalog_facts(settings: &Settings, media_origins: &[String], shared: &SharedState) -> Value {
     let sandbox = matches!(settings.gateway.target, Target::Sandbox);
-    let config::JobsConfig { finished, failed, result } = settings.jobs.clone();
-    let terms = terms(settings);
-    let preset =
-        |one: &config::PresetConfig| Preset { name: one.name.clone(), system: one.system.clone() };
+    let (terms, jobs, page) = (terms(settings), &settings.jobs, &settings.page);
     let faults = if sandbox { sandbox::SANDBOX_FAULTS } else { &[] };
-    CatalogFacts {
-        mode: if sandbox { "sandbox" } else { "live" },
-        access: settings.access.mode.name(),
-        jobs: JobStatusWords { finished, failed, result, media_origins },
-        sandbox_faults: faults.iter().map(|&(word, does)| FaultWord { word, does }).collect(),
-        limits: CatalogLimits {
-            prompt_characters: crate::contract::video::MAX_PROMPT,
-            chat_body_bytes: settings.server.chat_body,
-            video_body_bytes: settings.server.video_body,
+    let fault = |(word, does): &(_, _)| json!({ "word": word, "does": does });
+    let preset = |preset: &PresetConfig| json!({ "name": preset.name, "system": preset.system });
+    let mut facts = json!({
+        "mode": if sandbox { "sandbox" } else { "live" },
+        "access": settings.access.mode.name(),
+        "jobs": {
+            "finished": jobs.finished,
+            "failed": jobs.failed,
+            "result": jobs.result,
+            "media_origins": media_origins,
         },
-        replay: Replay {
-            chat_seconds: terms.keep_chats.as_secs(),
-            video_seconds: terms.keep_videos.as_secs(),
-            ledger: String::from(&*shared.store.name()),
+        "sandbox_faults": faults.iter().map(fault).collect::<Value>(),
+        "limits": {
+            "prompt_characters": crate::contract::video::MAX_PROMPT,
+            "chat_body_bytes": settings.server.chat_body,
+            "video_body_bytes": settings.server.video_body,
         },
-        contact: settings.page.contact.clone(),
-        default_model: settings.page.default_model.clone(),
-        presets: settings.page.presets.iter().map(preset).collect(),
+        "replay": {
+            "chat_seconds": terms.keep_chats.as_secs(),
+            "video_seconds": terms.keep_videos.as_secs(),
+            "ledger": &*shared.store.name(),
+        },
+        "presets": page.presets.iter().map(preset).collect::<Value>(),
+    });
+    if let Some(contact) = &page.contact {
+        facts["contact"] = json!(contact);
     }
+    facts
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ struct AdminJob<'a> {
     ordered_at: String,
     age_seconds: u64,
     /// When the gateway reported this state; `None` before the first.
-    heard_at: Option<String>,
+    status_at: Option<String>,
 }
 
 /// Lists the named jobs that exist, in that order, or all of the caller's if none is named.
@@ -80,7 +80,7 @@ impl Reports {
             state: job.latest_update.as_ref().map_or("open", |word| word.state.name()),
             ordered_at: iso8601(job.at),
             age_seconds: clock::wall().saturating_sub(job.at).as_secs(),
-            heard_at: job.latest_update.as_ref().map(|word| iso8601(word.at)),
+            status_at: job.latest_update.as_ref().map(|word| iso8601(word.at)),
         });
         Ok(response::json(StatusCode::OK, &JobsDocument { jobs: rows.collect() }))
     }

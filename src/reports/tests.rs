@@ -222,7 +222,7 @@ async fn admin_jobs_are_newest_first_without_content() {
     let json = text(office.reports.admin_jobs().await.unwrap()).await;
     let newest = r#"{"jobs":[{"request_id":"b","owner":"192.0.2.1","model":"video-a-2","price":"3.000000","price_micros":3000000,"state":"open","ordered_at":""#;
     assert!(json.starts_with(newest), "{json}");
-    let next = r#""heard_at":null},{"request_id":"a","owner":"member:ann","#;
+    let next = r#""status_at":null},{"request_id":"a","owner":"member:ann","#;
     assert!(json.contains(next) && json.contains(r#""state":"finished""#), "{json}");
     let age: u64 =
         json.split("\"age_seconds\":").nth(2).unwrap().split(',').next().unwrap().parse().unwrap();
