@@ -33,7 +33,7 @@ use crate::store::{
     Store,
 };
 use crate::upstream::{Error, GatewayReply, GatewayRequest};
-use crate::validate::{Checked, Order, OrderKind};
+use crate::validate::{Checked, Order};
 use budget::Hold;
 use idempotency::RunningPurchases;
 use send::Charge;
@@ -155,14 +155,6 @@ impl PurchaseRequest {
             replay_only: false,
             waiters: Waiters::default(),
             progress: Progress::default(),
-        }
-    }
-
-    fn service(&self) -> Service {
-        match self.order.get().kind {
-            OrderKind::Chat => Service::Chat,
-            OrderKind::Video => Service::Video,
-            OrderKind::Other => Service::Other,
         }
     }
 }
