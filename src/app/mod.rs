@@ -353,7 +353,7 @@ fn handlers(
             shows_balance: settings.access.mode == AccessMode::Open && settings.is_local_only(),
             budgets: terms(settings).limits,
             limiter: Arc::clone(limiter),
-            window: Arc::clone(&shared.rate_limit),
+            rate_limit: Arc::clone(&shared.rate_limit),
             summary: summary.clone(),
             store: shared.store.clone(),
         },

@@ -22,10 +22,9 @@ use crate::problem::{
 use crate::store::{
     self, AccountBinding, BudgetKind, CreditWatermark, Digest, DuplicateCheck, ExistingPurchase,
     Job, KeptReply, OverBudget, PurchaseId, RecentRefusals, RefusalKey, Reservation, ReserveError,
-    Settlement,
+    Service, Settlement,
 };
 use crate::upstream::{Abort, BeforeSend, GatewayReply};
-use crate::validate::OrderKind;
 
 /// How long SDKs may wait before they retry: ten minutes for a reply, then `Retry-After`.
 const RETRY_WINDOW: Duration = Duration::from_secs(15 * 60);
@@ -71,7 +70,7 @@ impl Hold {
         Ok(Placed::Held(Arc::new(Self {
             context: Arc::clone(context),
             id: purchase.id,
-            keep: terms.keep(purchase.service()),
+            keep: terms.keep(purchase.order.get().service),
             watermark,
             fingerprint,
             waiters: purchase.waiters.clone(),
@@ -183,11 +182,11 @@ pub(super) fn reservation(
 ) -> Reservation {
     let order = purchase.order.get();
     let caller = purchase.caller.to_string();
-    let service = purchase.service();
-    let route = match order.kind {
-        OrderKind::Chat | OrderKind::Video => service.name(),
+    let service = order.service;
+    let route = match service {
+        Service::Chat | Service::Video => service.name(),
         // The path: a key is unique per endpoint.
-        OrderKind::Other => &order.model,
+        Service::Other => &order.model,
     };
     let dedupe_key = match &purchase.dedupe_by {
         // An anonymous caller's address may change, so its key alone identifies the purchase.
@@ -223,7 +222,7 @@ pub(super) fn reservation(
 
 /// Returns how long ago a duplicate may have ended to be joined, at most as long as replies are
 /// kept. A zero `dedupe_window` turns this off.
-fn look_back(is_retry: bool, terms: &PurchaseTerms, service: store::Service) -> Duration {
+fn look_back(is_retry: bool, terms: &PurchaseTerms, service: Service) -> Duration {
     let window = terms.dedupe_window;
     if is_retry && !window.is_zero() {
         window.max(RETRY_WINDOW.min(terms.keep(service)))

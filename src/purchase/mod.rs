@@ -32,7 +32,7 @@ use crate::store::{
     AccountBinding, Budgets, Caller, KeyId, PurchaseId, RecentRefusals, Service, Store,
 };
 use crate::upstream::{Error, GatewayReply, GatewayRequest};
-use crate::validate::{Checked, Order, OrderKind};
+use crate::validate::{Checked, Order};
 use budget::{Hold, Placed};
 use idempotency::RunningPurchases;
 use send::Charge;
@@ -154,14 +154,6 @@ impl PurchaseRequest {
             replay_only: false,
             waiters: Waiters::default(),
             progress: Progress::default(),
-        }
-    }
-
-    fn service(&self) -> Service {
-        match self.order.get().kind {
-            OrderKind::Chat => Service::Chat,
-            OrderKind::Video => Service::Video,
-            OrderKind::Other => Service::Other,
         }
     }
 }

@@ -91,7 +91,7 @@ fn marked_retry_looks_back_fifteen_minutes_if_replies_are_kept_so_long() {
         (Duration::ZERO, 1_440 * MINUTE, true, Duration::ZERO),
     ] {
         let kept = PurchaseTerms { dedupe_window: window, keep_chats: keep, ..terms(SOON) };
-        let found = look_back(is_retry, &kept, store::Service::Chat);
+        let found = look_back(is_retry, &kept, Service::Chat);
         assert_eq!(found, back, "{window:?} {keep:?} {is_retry}");
     }
 }
