@@ -25,6 +25,7 @@ mod other_browsers;
 mod page;
 mod page_load;
 mod purchases;
+mod receipts;
 mod scenarios;
 mod shared_storage;
 mod shell;
