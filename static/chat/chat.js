@@ -14,7 +14,6 @@ export const TEXT = {
     title: 'Models', search: 'Search models', close: 'Close', none: 'No models match.', lately: 'Used lately',
     tiers: { standard: 'Standard', budget: 'Budget', unstated: 'Price not published', added: 'Added here' },
   },
-  attach: 'Add a text file',
   preset: {
     title: 'Instructions', none: 'Instructions', own: 'Own instructions', nothing: 'None', presets: 'Presets', save: 'Use', cancel: 'Cancel',
     hint: 'The model follows them in this conversation. They are sent with each message.', placeholder: 'For example: Answer briefly.',

@@ -1,6 +1,6 @@
 /**
- * Carries a purchase from the click to its end, and across reloads, without ever buying it twice. The page and the widgets buy through
- * this; they differ in the store that they pass.
+ * Carries a purchase from the click to its end, also across reloads, and never buys it twice. The page and the widgets pass their own
+ * stores.
  *
  * draft → intent → sent → done | refused | charged (without a result) | unknown | forgotten (dismissed)
  *
@@ -10,9 +10,9 @@
 
 import { micros } from './format.js';
 
-/** How long a purchase is asked for without a click: until then a person still wants it. */
+/** For how long a purchase is asked for without a click. */
 const FRESH = 60 * 60 * 1000;
-/** How much of the time for which the server keeps a key is relied upon; the transport checks it again. */
+/** The share of a key's lifetime on the server that is relied on; the transport checks it again. */
 const SAFE_SHARE = 0.9;
 
 const UNKEPT = Object.assign(new Error('This browser does not keep what is bought'), { code: 'unkept', charged: 'no' });
@@ -26,7 +26,7 @@ const BUY = {
 /** Whether the outcome is not known yet. */
 export const isOpen = ({ state }) => ['intent', 'sent', 'unknown'].includes(state);
 
-/** Whether the service said that it knows no such purchase, or may have forgotten it: asking again is of no use. */
+/** Whether the service does not know the purchase, or may have forgotten it: asking again is of no use. */
 export const isUnheld = ({ problem }) => ['forgotten', 'purchase_not_found'].includes(problem?.code);
 
 /** A clock that was set back says nothing about an age. */

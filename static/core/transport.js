@@ -1,12 +1,12 @@
 /**
  * A client for tollgate, served at `/bff/client.js`: `const tollgate = createClient()`.
  *
- * Every purchase has one Idempotency-Key. It is made before the first attempt and sent with each retry, so a lost reply is asked for
- * again and never bought again. A key stands for its purchase only with one caller and in one ledger of the server. The client checks
- * both before each attempt, names the ledger in the request (`Tollgate-Ledger`), and does not send a key that another caller or another
- * ledger would take for a new purchase. What a retry cannot settle is thrown, and the error says whether money moved.
+ * Every purchase has one Idempotency-Key, which each retry repeats: a lost reply is asked for again and never bought again. A key stands
+ * for its purchase only with one caller and in one ledger of the server. The client checks both before each attempt, names the ledger in
+ * the request (`Tollgate-Ledger`), and never sends a key that would count as a new purchase. If a retry cannot settle the outcome, the
+ * client throws an error that says whether money moved.
  *
- * This file has no imports, so that any page can load it. The built-in page buys through it as well.
+ * This file has no imports, so that any page can load it. The built-in page uses it too.
  */
 
 /** Where this file came from: the default address of the API. */
@@ -16,25 +16,19 @@ const ATTEMPTS = 5;
 const PATIENCE = 60;
 /** The longest wait between two attempts after a lost connection, in seconds. */
 const MAX_BACKOFF = 60;
-/** Refusals that cost nothing, or that the same key answers later. They are retried if they say when. */
+/** Refusals that cost nothing, or that the same key answers later. Retried if they say when. */
 const RETRYABLE = [409, 429, 503];
 /** Refusals that come after the key was looked up, so they hold for every attempt with it. So does the gateway's own refusal. */
 const AFTER_LOOKUP = ['gateway_unreachable', 'gateway_key_rejected', 'gateway_busy', 'budget_exhausted', 'insufficient_credit',
   'purchase_not_found'];
-/** How much of the time for which the server keeps a key is relied upon. */
+/** The share of a key's lifetime on the server that is relied on. */
 const SAFE_SHARE = 0.9;
-/** How many ended purchases a client remembers. */
 const MAX_ENDED = 1000;
 const FORGOTTEN = 'The answer was lost, and the service may have forgotten this purchase. If you send it again, you may pay twice';
 const STRANGER = 'Someone else is signed in now. Only the person who paid gets the answer';
 
-/** A refusal, or a call whose outcome is not known. */
+/** A refusal, or a call with an unknown outcome. The fields are described in client.d.ts. */
 export class TollgateError extends Error {
-  /**
-   * `code`: the problem's, or `connection_lost`, `unreadable`, `refused`, `forgotten`, `stranger`, or `token_failed`, `retry_failed` if
-   * a function of the page threw (`cause`). `charged`: `no`, `yes` or `unknown`. `errors`: faults of the payload. `retryAfter`: seconds.
-   * `ledger`: the server's ledger, if the answer names it. `idempotencyKey`: calling again with it settles what is unknown.
-   */
   constructor(facts) {
     super(facts.detail || facts.title || facts.code);
     this.name = 'TollgateError';
@@ -43,12 +37,7 @@ export class TollgateError extends Error {
   }
 }
 
-/**
- * @param {object} options
- *   baseUrl: tollgate's address; by default, where this file came from. token: a member's token or a JWT, or a function that returns one
- *   (it may be async). attempts: how often a call is tried at most. patience: the longest wait in seconds that a server may ask for.
- *   fetch: another one; a `TollgateError` that it throws is thrown as it is, and any other error is a lost connection.
- */
+/** Makes a client. client.d.ts describes the options and methods. */
 export function createClient({
   baseUrl = HOME, token = null, attempts = ATTEMPTS, patience = PATIENCE, fetch = globalThis.fetch.bind(globalThis),
 } = {}) {
@@ -82,14 +71,13 @@ export function createClient({
   });
 }
 
-/** A new Idempotency-Key: a name that no other purchase has. */
+/** Makes a new Idempotency-Key. */
 export function newKey() {
   if (crypto.randomUUID) return crypto.randomUUID();
   // Plain http beyond loopback has no randomUUID.
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
 }
 
-/** A caller's name in one word. */
 export const callerName = ({ kind, name }) => `${kind} ${name ?? ''}`;
 
 const JSON_BODY = { 'content-type': 'application/json' };
@@ -142,7 +130,7 @@ async function buy(wire, path, request, { idempotencyKey: brought, sentBefore = 
   }
 }
 
-/** Whether the error is this call's own. The reason of an abort belongs to the page, even if it is an error of another call. */
+/** Whether the error is this call's own. An abort's reason belongs to the page, even if it is an error of another call. */
 const isOurs = (error, signal) => error instanceof TollgateError && !(signal?.aborted && error === signal.reason);
 
 /** Sends until there is an answer that another attempt would not change. `take` reads the body of a success. */

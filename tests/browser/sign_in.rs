@@ -263,6 +263,9 @@ fn admin_view_shows_all_spending_to_admins_only() {
     page.wait_until(&format!("{by_member} !== ''"));
     let label = page.evaluate(by_member).to_string();
     assert!(label.contains("ann\\n$0.0") && label.contains("ada\\n$0.0"), "{label}");
+    page.wait_for_text(
+        "1 purchase ($0.006) has an unknown outcome. It counts as spent until settled.",
+    );
     page.wait_for_text("tollgate reconcile");
     page.call("Page.setDownloadBehavior", json!({"behavior": "deny"}));
     page.evaluate(
@@ -301,6 +304,8 @@ fn admin_finds_and_sorts_members_and_goes_through_the_tabs_by_keyboard() {
     page.resize(390, 844);
     let hidden = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('#admin-panel .table'))";
     assert_eq!(page.evaluate(hidden), 0);
+    let hidden = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('.tabs'))";
+    assert_eq!(page.evaluate(hidden), 0, "no tab is cut");
 }
 
 #[test]
