@@ -18,6 +18,7 @@ use crate::clock;
 use crate::config::{AccessMode, Settings, StoreConfig, Target};
 use crate::jobs::JobRegistry;
 use crate::metrics::Metrics;
+use crate::pictures::Pictures;
 use crate::purchase::idempotency::RunningPurchases;
 use crate::redact::Redactor;
 use crate::sandbox::Sandbox;
@@ -89,6 +90,10 @@ pub async fn prepare(
         drain_expired: shutdown.drain_expired.clone(),
         sandbox: start_sandbox(settings, runtime, shutdown.finished.clone())?,
         own_addresses: own_addresses(&settings.server.listen)?,
+        pictures: match &settings.store {
+            StoreConfig::Memory => None,
+            StoreConfig::Sqlite(path) => Some(Arc::new(Pictures::beside(path))),
+        },
     };
     Ok((shared, opening))
 }

@@ -19,6 +19,9 @@ use crate::response::Response;
 use crate::store::{Caller, RecentRefusals, RefusalKey};
 use crate::sync::{self, KeyedLimit};
 
+/// Concurrent uploads per caller.
+const MAX_UPLOADS: usize = 2;
+
 const READ_FACTOR: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
 
 /// The limits of all callers, shared by all cores.
@@ -28,6 +31,7 @@ pub struct Limiter {
     reads: Bucket,
     logins: Bucket,
     in_flight: Arc<KeyedLimit<Caller>>,
+    uploads: Arc<KeyedLimit<Caller>>,
     limits: LimitsConfig,
     refusals: Arc<RecentRefusals>,
 }
@@ -50,6 +54,7 @@ impl Limiter {
             reads: Bucket::new(more(limits.requests), limits.period, more(limits.burst)),
             logins: Bucket::new(limits.requests, limits.period, limits.burst),
             in_flight: Arc::default(),
+            uploads: Arc::default(),
             limits: *limits,
             refusals,
         }
@@ -86,7 +91,7 @@ impl Limiter {
     pub fn admit<B>(&self, call: &Call<B>) -> (Admission, Result<(), Problem>) {
         let (caller, is_paid) = (&call.caller, call.route.class == Class::Paid);
         let bucket = match call.route.class {
-            Class::Paid => &self.paid,
+            Class::Paid | Class::Upload => &self.paid,
             Class::Read => &self.reads,
             Class::Free => return (Admission::default(), Ok(())),
         };
@@ -95,7 +100,7 @@ impl Limiter {
                 self.note_refusal(caller);
             }
             let problem = Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait);
-            (Admission { headers: Some(headers), slot: None }, Err(problem))
+            (Admission { headers: Some(headers), ..Admission::default() }, Err(problem))
         };
         let headers = match bucket.take(caller) {
             Ok(remaining) => bucket.headers(remaining),
@@ -105,13 +110,19 @@ impl Limiter {
                 return refuse(bucket.headers(0), detail, wait);
             }
         };
-        let max = self.limits.concurrent.get() as usize;
-        let slot = is_paid.then(|| self.in_flight.try_acquire(caller.clone(), max)).flatten();
-        if is_paid && slot.is_none() {
+        let (permits, max) = match call.route.class {
+            Class::Paid => (&self.in_flight, self.limits.concurrent.get() as usize),
+            Class::Upload => (&self.uploads, MAX_UPLOADS),
+            Class::Read | Class::Free => {
+                return (Admission { headers: Some(headers), ..Admission::default() }, Ok(()));
+            }
+        };
+        let Some(permit) = permits.try_acquire(caller.clone(), max) else {
             let detail = format!("at most {max} concurrent calls");
             return refuse(headers, detail, Duration::from_secs(1));
-        }
-        (Admission { headers: Some(headers), slot }, Ok(()))
+        };
+        let (slot, upload) = if is_paid { (Some(permit), None) } else { (None, Some(permit)) };
+        (Admission { headers: Some(headers), slot, _upload: upload }, Ok(()))
     }
 
     /// Adds the rate limit headers, and holds the caller's slot until the body is written.
@@ -136,11 +147,16 @@ impl Limiter {
 pub struct Admission {
     headers: Option<RateLimitHeaders>,
     slot: Option<sync::KeyedPermit<Caller>>,
+    _upload: Option<sync::KeyedPermit<Caller>>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::Session;
+    use crate::access::cookie::Transport;
+    use crate::downstream::RequestId;
+    use crate::downstream::route::{DEFAULT_ROUTE, Route};
 
     fn limiter(concurrent: u32) -> Arc<Limiter> {
         let number = |n| NonZeroU32::new(n).unwrap();
@@ -166,6 +182,36 @@ mod tests {
         assert_eq!(takes(&limiter.paid, 1), 2);
         assert_eq!(takes(&limiter.paid, 2), 2);
         assert_eq!(takes(&limiter.reads, 1), 20);
+    }
+
+    static UPLOAD: Route = Route { class: Class::Upload, ..DEFAULT_ROUTE };
+
+    fn upload(last: u8) -> Call<()> {
+        Call {
+            id: RequestId::new(),
+            caller: caller(last),
+            session: Session::default(),
+            transport: Transport::Plain,
+            route: &UPLOAD,
+            head: http::Request::new(()).into_parts().0,
+            body: (),
+        }
+    }
+
+    #[test]
+    fn two_uploads_per_caller_run_at_once_beside_purchases() {
+        let limiter = limiter(1);
+        let purchase = limiter.in_flight.try_acquire(caller(1), 1);
+        let uploads = [limiter.admit(&upload(1)), limiter.admit(&upload(1))];
+        assert!(uploads.iter().all(|(_, admitted)| admitted.is_ok()));
+        assert!(limiter.uploads.try_acquire(caller(1), MAX_UPLOADS).is_none());
+        assert!(limiter.admit(&upload(2)).1.is_ok());
+        let refused = limiter.admit(&upload(1)).1.map_err(|problem| problem.kind().code);
+        assert_eq!(refused, Err("rate_limited"));
+        for (admission, _) in uploads {
+            limiter.finish(admission, Response::default());
+        }
+        assert!(limiter.uploads.is_empty() && purchase.is_some());
     }
 
     #[test]
