@@ -27,7 +27,13 @@ export function startForm(prices, listener) {
     keepDraft();
     acts.changed();
   });
-  refuseFiles(form);
+  if (catalog.pictures) {
+    const tell = (text) => {
+      fold(false);
+      complain([['image', text]]);
+    };
+    import('./pictures.js').then(({ startPictures }) => startPictures(catalog.pictures, tell), () => acts.complain(TEXT.notLoaded));
+  } else refuseFiles(form);
   showChips();
   byId('video-more').addEventListener('click', () => fold(byId('video-options').classList.contains('open')));
   fillIn(draft());
@@ -101,6 +107,7 @@ export function fillIn(wishes) {
   model = catalog.video.find(({ id }) => id === wanted) ?? catalog.video[0];
   byId('video-prompt').value = wishes.prompt ?? '';
   byId('video-image').value = wishes.image_url ?? '';
+  byId('video-image').dispatchEvent(new Event('change'));
   followModel(wishes);
   showCount();
   keepDraft();
@@ -217,6 +224,7 @@ const MISSING = {
     return over > 0 ? TEXT.shorten(over) : '';
   },
   image: (text) => {
+    if (byId('video-image').ariaBusy) return TEXT.uploading;
     if (!text) return model.image === 'required' ? TEXT.needsPicture(model.id) : '';
     if (!/^https?:\/\//i.test(text) || !URL.canParse(text)) return TEXT.notAnAddress;
     const { hostname } = new URL(text);
