@@ -15,13 +15,13 @@ use tracing::info;
 use uuid::Uuid;
 
 use super::file::{self, FileId, Purpose};
-use super::handle::{Executor, Store, StoreInner, StoreOp, canonical_path};
+use super::handle::{Executor, Store, StoreInner, canonical_path};
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
 use super::lock::{self, Lock};
 use super::reader::ReportReader;
 use super::schema::{self, FileKind};
-use super::writer::{CommandGate, Durability, OpenMode, Writer};
+use super::writer::{CommandGate, OpenMode, Writer};
 use super::{LockHolder, OpenError, StoreError, members};
 use crate::clock;
 use crate::store::{Clock, MoneyKind, StoreCapacity, Unavailable};
@@ -63,7 +63,7 @@ impl Store {
             connection.set_prepared_statement_cache_capacity(128);
             schema::migrate(&mut connection)?;
             connection.execute_batch(MEMORY_INDEX)?;
-            let mut ledger = Ledger::new(connection, capacity);
+            let mut ledger = Ledger::new(connection, capacity, clock.clone());
             ledger.max_ended = Some(capacity.ended_purchases);
             Ok(ledger)
         };
@@ -78,15 +78,12 @@ impl Store {
     /// Recovers an in-memory store, as each start of a server does for a file.
     #[doc(hidden)]
     pub async fn recover(&self) -> Result<(), Unavailable> {
-        let now = self.now();
-        let recover = move |ledger: &Ledger| ledger.recover(now);
-        self.run(StoreOp::Other("recover"), Durability::Buffered, recover).await
+        self.query("recover", Ledger::recover).await
     }
 
     #[doc(hidden)]
     pub async fn clear(&self) -> Result<(), Unavailable> {
-        self.run(StoreOp::Other("clear"), Durability::Buffered, |ledger: &Ledger| ledger.clear())
-            .await
+        self.query("clear", Ledger::clear).await
     }
 
     /// Returns a store whose operations all fail with this reason.
@@ -189,7 +186,8 @@ impl Store {
         file::create(path)?;
         file::ensure_single_path(path)?;
         let capacity = StoreCapacity::default();
-        let ledger = Ledger::new(file::open(path, Purpose::Shared, capacity)?, capacity);
+        let connection = file::open(path, Purpose::Shared, capacity)?;
+        let ledger = Ledger::new(connection, capacity, clock.clone());
         spawn_store(path, clock, ledger, OpenMode::Write, None).map(Self::from_inner)
     }
 
@@ -227,7 +225,8 @@ impl Store {
     pub fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
         let capacity = StoreCapacity::default();
-        let ledger = Ledger::new(file::open(path, Purpose::Read, capacity)?, capacity);
+        let connection = file::open(path, Purpose::Read, capacity)?;
+        let ledger = Ledger::new(connection, capacity, clock.clone());
         spawn_store(path, clock, ledger, OpenMode::Read, None).map(Self::from_inner)
     }
 
@@ -352,7 +351,7 @@ impl LockedLedger {
         check_if_suspect(&mut connection, kind, &identity).map_err(unusable)?;
         file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
         connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;
-        let ledger = Ledger::new(connection, capacity);
+        let ledger = Ledger::new(connection, capacity, clock.clone());
         if let Some(money) = money
             && !ledger.set_money_kind(money).map_err(faulty)?
         {
@@ -364,7 +363,7 @@ impl LockedLedger {
         // recovery may remove what shows that purchases are missing.
         let is_server = lock.is_server();
         let begin = |ledger: &Ledger| {
-            ledger.recover(clock())?;
+            ledger.recover()?;
             if is_server || identity.may_lack_purchases {
                 identity.save(&ledger.connection)?;
             }
