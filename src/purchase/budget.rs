@@ -15,6 +15,7 @@ use super::{
     PurchaseTerms, Waiters,
 };
 use crate::clock;
+use crate::contract::catalog::Service;
 use crate::contract::money::Usd;
 use crate::problem::{
     BUDGET_EXHAUSTED, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, LEDGER_UNAVAILABLE,
@@ -22,7 +23,7 @@ use crate::problem::{
 };
 use crate::store::{
     self, BudgetKind, CreditWatermark, Digest, DuplicateCheck, Job, KeptReply, OverBudget,
-    PurchaseId, RecentRefusals, RefusalKey, Reservation, ReserveError, Service, Settlement,
+    PurchaseId, RecentRefusals, RefusalKey, Reservation, ReserveError, Settlement,
 };
 use crate::upstream::{Abort, BeforeSend, GatewayReply};
 

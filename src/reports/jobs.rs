@@ -83,7 +83,7 @@ impl Reports {
             state: job.latest_update.as_ref().map_or("open", |update| update.state.name()),
             ordered_at: iso8601(job.at),
             age_seconds: clock::wall().saturating_sub(job.at).as_secs(),
-            heard_at: job.latest_update.as_ref().map(|update| iso8601(update.at)),
+            heard_at: job.latest_update.as_ref().map(|word| iso8601(word.at)),
         });
         Ok(response::json(StatusCode::OK, &JobsDocument { jobs: rows.collect() }))
     }
