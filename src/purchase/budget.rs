@@ -14,6 +14,7 @@ use super::{
     DedupeBy, Delivery, Phase, Progress, PurchaseContext, PurchaseRequest, PurchaseTerms, Waiters,
 };
 use crate::clock;
+use crate::contract::catalog::Service;
 use crate::contract::money::Usd;
 use crate::problem::{
     BUDGET_EXHAUSTED, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, LEDGER_UNAVAILABLE,
@@ -22,7 +23,7 @@ use crate::problem::{
 use crate::store::{
     self, AccountBinding, BudgetKind, CreditWatermark, Digest, DuplicateCheck, ExistingPurchase,
     Job, KeptReply, OverBudget, PurchaseId, RecentRefusals, RefusalKey, Reservation, ReserveError,
-    Service, Settlement,
+    Settlement,
 };
 use crate::upstream::{Abort, BeforeSend, GatewayReply};
 
