@@ -318,6 +318,7 @@ pub fn terms(settings: &Settings) -> PurchaseTerms {
         keep_chats: settings.purchase.keep_replies,
         keep_videos: settings.purchase.keep_replies.max(KEEP_VIDEOS),
         join_timeout: gateway.max_wait + gateway.chat_timeout.max(gateway.video_timeout),
+        keep_prompts: settings.jobs.keep_prompts,
     }
 }
 
@@ -421,7 +422,7 @@ fn catalog_facts(
     shared: &SharedState,
 ) -> CatalogFacts {
     let sandbox = matches!(settings.gateway.target, Target::Sandbox);
-    let config::JobsConfig { finished, failed, result } = settings.jobs.clone();
+    let config::JobsConfig { finished, failed, result, .. } = settings.jobs.clone();
     let terms = terms(settings);
     let faults = if sandbox { sandbox::SANDBOX_FAULTS } else { &[] };
     CatalogFacts {

@@ -24,6 +24,9 @@ struct OwnJob<'a> {
     #[serde(flatten)]
     price: Amounts<1>,
     ordered_at: String,
+    /// Only for the caller who ordered it; others may name a job of an open-mode caller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt: Option<&'a str>,
     #[serde(flatten)]
     status: StatusDocument<'a>,
 }
@@ -60,10 +63,12 @@ pub async fn list(
     if named.is_empty() {
         found = jobs.list(caller).await?;
     }
+    let owner = caller.to_string();
     let rows = found.iter().map(|job| OwnJob {
         model: &job.model,
         price: Amounts([("price", job.price)]),
         ordered_at: iso8601(job.at),
+        prompt: job.prompt.as_deref().filter(|_| *job.owner == *owner),
         status: StatusDocument::new(&job.request_id, job.latest_update.as_ref()),
     });
     Ok(response::json(StatusCode::OK, &JobsDocument { jobs: rows.collect() }))
