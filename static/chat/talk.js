@@ -1,7 +1,7 @@
 /** One conversation: buys answers, settles them, and keeps older versions of edited messages. */
 
 import { canAskAgain, commit, draft, follow, serverRemembers, whenSettled } from '../core/buying.js';
-import { announce, byId, hush, readOut } from '../core/dom.js';
+import { announce, byId, clearReadOut, readOut } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { spoken } from '../core/problems.js';
 import { choice, conversations, purchases, whenChangedElsewhere } from '../core/store.js';
@@ -71,7 +71,7 @@ export async function take(conversation) {
   current = conversation;
   editing = null;
   byId('editing').hidden = true;
-  hush();
+  clearReadOut();
   for (const turn of everyTurn(conversation)) await reconcile(turn);
   show();
 }
