@@ -1,6 +1,6 @@
 /** Starts the page: loads prices and the caller, shows the view that the address names, then resumes what was left open. */
 
-import { announce, button, byId, element, clearReadOut, icon, notice } from './core/dom.js';
+import { announce, button, byId, clearReadOut, element, icon, notice, styled } from './core/dom.js';
 import { amountLeft, price } from './core/format.js';
 import { canSpend, learnFunds, post, read, whenSignedOut } from './core/site.js';
 import { choice, jobs, keepFor, purchases, whenChanged } from './core/store.js';
@@ -161,18 +161,6 @@ function begin(name) {
     notice(TEXT.noView, reload());
   });
   return view.started;
-}
-
-const sheets = new Map();
-
-/** Adds one of the page's style sheets; resolves when it is loaded, or cannot be. */
-function styled(name) {
-  if (!sheets.has(name)) {
-    sheets.set(name, new Promise((done) => {
-      document.head.append(element('link', { rel: 'stylesheet', href: new URL(name, import.meta.url), load: done, error: done }));
-    }));
-  }
-  return sheets.get(name);
 }
 
 /** Returns `member:ann`, or '' in open mode, where an address does not identify a person. */

@@ -226,6 +226,7 @@ mod tests {
             model: "m".into(),
             price: Usd::ZERO,
             at: Duration::ZERO,
+            prompt: None,
             latest_update: None,
         }))
     }

@@ -102,6 +102,7 @@ fn job(request_id: &str) -> Job {
         model: "video-a-2".into(),
         price: Usd::dollars(3),
         at: clock::wall(),
+        prompt: None,
         latest_update: None,
     }
 }

@@ -66,6 +66,7 @@ impl Purchases {
             model: (&*purchase.order.get().model).into(),
             price: cost,
             at: self.context.ledger.now(),
+            prompt: None,
             latest_update: None,
         })
     }

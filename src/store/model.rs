@@ -415,6 +415,8 @@ pub struct Job {
     pub model: Arc<str>,
     pub price: Usd,
     pub at: Duration,
+    /// `None` unless `jobs.keep_prompts` is on.
+    pub prompt: Option<Arc<str>>,
     pub latest_update: Option<StatusUpdate>,
 }
 

@@ -1,6 +1,6 @@
 /** The chat view: the composer with its price. talk.js sends the messages and takes their answers in. */
 
-import { announce, byId, element, notice } from '../core/dom.js';
+import { announce, byId, element, notice, styled } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { canSpend, whenCanSpend } from '../core/site.js';
 import { choice, conversations, whenChangedElsewhere } from '../core/store.js';
@@ -215,16 +215,9 @@ async function takeUp() {
   await showList();
 }
 
-let look = null;
-
-/** The style sheet of messages. */
-const styled = () => (look ??= new Promise((done) => {
-  document.head.append(element('link', { rel: 'stylesheet', href: new URL('talk.css', import.meta.url), load: done, error: done }));
-}));
-
 /** Loads what only a conversation needs. */
 async function talking() {
-  const [module] = await Promise.all([import('./talk.js'), styled()]);
+  const [module] = await Promise.all([import('./talk.js'), styled('chat/talk.css')]);
   if (!talk) module.start({ catalog, picked, write, showList, changed, pickModel });
   talk = module;
 }
@@ -314,7 +307,7 @@ const cheapest = () => catalog.chat.reduce((best, one) => (one.price_micros < be
 /** Opens the sheet of models. Loaded when it is first needed. */
 async function pickModel(choose, current = null) {
   try {
-    const [models] = await Promise.all([import('./models.js'), styled()]);
+    const [models] = await Promise.all([import('./models.js'), styled('chat/talk.css')]);
     models.pickModel(catalog, current, (chosen) => {
       models.noteUse(chosen.id);
       choose(chosen);

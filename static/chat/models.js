@@ -10,7 +10,10 @@ const LATELY = 3;
 
 let sheet = null, field, list, models, picked, choose;
 
-/** Opens the sheet; `done(model)` takes the choice. `current` is the id of the model that is picked now. */
+/**
+ * Opens the sheet; `done(model)` takes the choice. `current` is the id of the model that is picked now. A model that names its `group`
+ * stands in that one.
+ */
 export function pickModel(catalog, current, done) {
   [models, picked, choose] = [catalog.chat, current, done];
   sheet ??= build();
@@ -65,7 +68,7 @@ function draw() {
     if (model) put(TEXT.models.lately, model);
   }
   for (const model of matching) {
-    if (!recent.includes(model.id)) put(`${TEXT.models.tiers[model.tier] ?? model.tier} · ${price(model.price_micros)}`, model);
+    if (!recent.includes(model.id)) put(model.group ?? `${TEXT.models.tiers[model.tier] ?? model.tier} · ${price(model.price_micros)}`, model);
   }
   list.replaceChildren(...[...groups].map(([name, rows], place) => element('div', { role: 'group', 'aria-labelledby': `model-group-${place}` },
     element('p', { id: `model-group-${place}`, role: 'presentation', class: 'hint', text: name }), ...rows.map(option))));

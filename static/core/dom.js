@@ -134,3 +134,14 @@ export function copyButton(text, kind = 'link small') {
   return made;
 }
 
+const sheets = new Map();
+
+/** Adds one of the page's style sheets, once; resolves when it is loaded, or cannot be. */
+export function styled(name) {
+  if (!sheets.has(name)) {
+    sheets.set(name, new Promise((done) => {
+      document.head.append(element('link', { rel: 'stylesheet', href: new URL(`../${name}`, import.meta.url), load: done, error: done }));
+    }));
+  }
+  return sheets.get(name);
+}

@@ -2,7 +2,7 @@
 
 import { button, element, twice } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
-import { remove, standing, usualTime, watchJob } from './jobs.js';
+import { markFavourite, remove, standing, usualTime, watchJob } from './jobs.js';
 import { fileName, reason } from './status.js';
 import { TEXT } from './strings.js';
 
@@ -19,10 +19,11 @@ export function card(job, { mediaOrigins, isSandbox, promised, reuse, open }) {
     chip: element('span', { class: 'chip' }), time: element('span', { class: 'elapsed' }), took: element('span'),
     expected: element('p', { class: 'hint' }), frame: element('div', { class: 'frame' }), said: element('div', { class: 'said' }),
     actions: element('div', { class: 'actions' }),
+    star: element('button', { type: 'button', class: 'star', 'aria-label': TEXT.favouriteOf(start(prompt, 60)), text: '★', click: () => void markFavourite(job.id) }),
     pick: element('input', { type: 'checkbox', class: 'pick', 'aria-label': TEXT.pick(start(prompt, 60)) }),
   };
   const item = element('li', { 'data-id': job.id }, element('article', { class: 'card job', 'aria-label': TEXT.videoBy(payload.model, start(prompt, 60)) },
-    parts.frame, parts.pick,
+    parts.frame, parts.star, parts.pick,
     element('div', { class: 'about' },
       element('p', { class: 'state' }, parts.chip, ' ', parts.took, ' ', day(at)),
       element('p', { class: payload.prompt ? 'plain clamp' : 'hint', dir: 'auto', title: payload.prompt, text: prompt }),
@@ -37,6 +38,8 @@ export function card(job, { mediaOrigins, isSandbox, promised, reuse, open }) {
     item.firstChild.dataset.phase = said.phase;
     parts.chip.textContent = TEXT.states[said.phase];
     parts.pick.disabled = said.phase === 'open';
+    parts.star.hidden = said.phase !== 'finished';
+    parts.star.ariaPressed = String(Boolean(current.favourite));
     drawFrame(said);
     parts.said.replaceChildren(...words(current, said, isSandbox));
     drawActions(said);

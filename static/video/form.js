@@ -1,28 +1,31 @@
 /** The form of a video: shows the picked model's options, says what is missing, and survives a reload. */
 
-import { byId, element } from '../core/dom.js';
-import { offerVideoModels, price } from '../core/format.js';
+import { byId, element, styled } from '../core/dom.js';
+import { clock, price } from '../core/format.js';
 import { choice } from '../core/store.js';
 import { TEXT } from './strings.js';
 
 /** A draft beyond this many characters is not kept; the service takes far fewer. */
 const LONGEST_DRAFT = 20_000;
 
-let catalog, whenChanged;
+let catalog, acts, model;
 
-/** Fills the form in. `changed()` is called whenever it asks for something else. */
-export function startForm(prices, { changed }) {
-  [catalog, whenChanged] = [prices, changed];
-  offerVideoModels(byId('video-model'), catalog.video);
+/**
+ * Fills the form in.
+ * @param {object} listener `changed()` is called whenever it asks for something else; `usual(model)`: the time that videos of this model
+ *   took here, in milliseconds, or undefined; `complain(text)` says what went wrong
+ */
+export function startForm(prices, listener) {
+  [catalog, acts] = [prices, listener];
   const form = byId('video-form');
   // Enter in a field would submit: it must never buy.
   form.addEventListener('submit', (event) => event.preventDefault());
-  byId('video-model').addEventListener('change', () => followModel(asked()));
+  byId('video-model').addEventListener('click', () => void pickAnother());
   form.addEventListener('input', () => {
     showCount();
     complain([]);
     keepDraft();
-    whenChanged();
+    acts.changed();
   });
   refuseFiles(form);
   showChips();
@@ -31,14 +34,14 @@ export function startForm(prices, { changed }) {
 }
 
 /** The picked model's row of the price list. */
-export const picked = () => catalog.video.find((model) => model.id === byId('video-model').value);
+export const picked = () => model;
 
 /** The order that the form describes, as the API takes it. */
 export function payload() {
-  const { model, prompt, duration, aspect_ratio, image_url } = asked();
+  const { prompt, duration, aspect_ratio, image_url } = asked();
   return {
-    prompt, model, duration,
-    ...(picked().aspect_ratio !== 'ignored' && { aspect_ratio }),
+    prompt, model: model.id, duration,
+    ...(model.aspect_ratio !== 'ignored' && { aspect_ratio }),
     ...(image_url && { image_url }),
   };
 }
@@ -49,6 +52,36 @@ function fold(isFolded) {
   byId('video-more').ariaExpanded = String(!isFolded);
 }
 
+/** Opens the sheet of models: what each costs, makes and needs. Loaded when it is first opened. */
+async function pickAnother() {
+  try {
+    const [{ pickModel }] = await Promise.all([import('../chat/models.js'), styled('chat/talk.css')]);
+    const rows = catalog.video.map((one) => ({ ...one, group: TEXT.perVideo(price(one.price_micros)), best_for: factsOf(one) }));
+    pickModel({ chat: rows }, model.id, ({ id }) => {
+      const wishes = asked();
+      model = catalog.video.find((one) => one.id === id);
+      followModel(wishes);
+      keepDraft();
+    });
+  } catch {
+    acts.complain(TEXT.notLoaded);
+  }
+}
+
+/** What a model makes, how long that takes here, and what it needs. */
+function factsOf({ id, durations: { values, min, max }, remarks }) {
+  const usual = acts.usual(id);
+  return [TEXT.seconds(values ? TEXT.oneOf(values) : TEXT.range(min, max)), usual && TEXT.usuallyHere(clock(usual)), inWords(remarks)].filter(Boolean).join(' · ');
+}
+
+const inWords = (remarks) => remarks.replace('requires image_url', TEXT.pictureRequired);
+
+/** The time that the price list names for a model, in milliseconds; 0 if it names none. */
+export function promised(id) {
+  const remarks = catalog.video.find((one) => one.id === id)?.remarks ?? '';
+  return Number(/about (\d{1,4}) seconds/.exec(remarks)?.[1] ?? 0) * 1000;
+}
+
 /** Words that a click adds to the prompt. */
 function showChips() {
   const add = (word) => {
@@ -57,13 +90,15 @@ function showChips() {
     byId('video-prompt').dispatchEvent(new Event('input', { bubbles: true }));
     byId('video-prompt').focus();
   };
-  byId('video-chips').replaceChildren(...TEXT.chips.map((word) => element('li', {}, element('button', { type: 'button', class: 'link small', text: `+ ${word}`, click: () => add(word) }))));
+  byId('video-chips').replaceChildren(...Object.entries(TEXT.help).map(([name, words]) => element('details', { class: 'menu' },
+    element('summary', { class: 'link small', text: `+ ${name}` }),
+    element('div', { class: 'card' }, words.map((word) => element('button', { type: 'button', class: 'link small', text: word, click: () => add(word) }))))));
 }
 
 /** Puts wishes into the form; what is not said is as the price list has it. */
 export function fillIn(wishes) {
   const wanted = wishes.model ?? catalog.defaults.video_model;
-  byId('video-model').value = catalog.video.some((model) => model.id === wanted) ? wanted : catalog.video[0].id;
+  model = catalog.video.find(({ id }) => id === wanted) ?? catalog.video[0];
   byId('video-prompt').value = wishes.prompt ?? '';
   byId('video-image').value = wishes.image_url ?? '';
   followModel(wishes);
@@ -92,7 +127,7 @@ const checked = (name) => byId('video-form').querySelector(`input[name="${name}"
 /** Everything that the form holds, also what this model does not take: another one may. */
 function asked() {
   return {
-    model: picked().id,
+    model: model.id,
     prompt: byId('video-prompt').value,
     duration: Number(checked('duration') ?? byId('video-seconds')?.value ?? catalog.defaults.duration),
     aspect_ratio: checked('aspect') ?? catalog.defaults.aspect_ratio,
@@ -113,21 +148,19 @@ function keepDraft() {
   if (text.length <= LONGEST_DRAFT) choice.set('video-draft', text);
 }
 
-/** The picker has the catalog's remarks; `requires image_url` is said in words. */
-const remarksOf = ({ image }) => (image === 'required' ? TEXT.pictureRequired : '');
-
 /** Shows what this model takes, and only that. */
 function followModel({ duration, aspect_ratio: aspect }) {
-  const model = picked();
   const required = model.image === 'required';
   complain([]);
   byId('video-generate').textContent = TEXT.generate(price(model.price_micros));
-  byId('video-model-hint').textContent = remarksOf(model);
+  byId('video-model').textContent = model.id;
+  byId('video-model').ariaLabel = TEXT.model(model.id);
+  byId('video-model-hint').textContent = inWords(model.remarks);
   byId('video-image-label').textContent = TEXT.picture(required);
   byId('video-image').required = required;
   showDurations(model, duration ?? catalog.defaults.duration);
   showAspect(model, aspect ?? catalog.defaults.aspect_ratio);
-  whenChanged();
+  acts.changed();
 }
 
 function showDurations({ durations }, wanted) {
@@ -184,7 +217,7 @@ const MISSING = {
     return over > 0 ? TEXT.shorten(over) : '';
   },
   image: (text) => {
-    if (!text) return picked().image === 'required' ? TEXT.needsPicture(picked().id) : '';
+    if (!text) return model.image === 'required' ? TEXT.needsPicture(model.id) : '';
     if (!/^https?:\/\//i.test(text) || !URL.canParse(text)) return TEXT.notAnAddress;
     const { hostname } = new URL(text);
     return CLOSED.test(hostname) ? TEXT.notPublic(hostname) : '';

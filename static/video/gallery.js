@@ -1,6 +1,6 @@
-/** The list of videos: running ones first, then the newest; searchable, filtered, selectable, shown in parts. */
+/** The list of videos: running ones first, then the newest; shown in parts. tools.js narrows it and selects from it. */
 
-import { byId, element, say, twice } from '../core/dom.js';
+import { byId, element, say } from '../core/dom.js';
 import { clock } from '../core/format.js';
 import { TEXT } from './strings.js';
 
@@ -8,21 +8,17 @@ import { TEXT } from './strings.js';
 const PART = 24;
 /** From so many on there is something to search. */
 const MANY = 7;
-/** Between two downloads of a selection, in milliseconds: browsers drop faster ones. */
-const BETWEEN = 400;
 
 /**
- * By id: `{item, at, rank, phase, text, model, shape, left(), needsAttention}`. `rank` 0 stands before 1, `text` is searched;
- * `left()`: the time until it is made; an order that needs attention stands in the drawer above.
+ * By id: `{item, job, at, rank, phase, text, left(), needsAttention}`. `rank` 0 stands before 1, `text` is searched; `left()`: the time
+ * until it is made; an order that needs attention has no job and stands in the drawer above.
  */
 const entries = new Map();
-let most = PART, drop = null, isSelecting = false;
+let most = PART, drop = null;
 
 /** Begins with an empty list; `arrange` says so once it is known to be empty. `remove(id)` removes a video. */
 export function startGallery({ remove }) {
   drop = remove;
-  byId('jobs-search').addEventListener('input', narrow);
-  for (const id of ['jobs-filter', 'jobs-model', 'jobs-shape', 'jobs-sort']) byId(id).addEventListener('change', narrow);
   byId('jobs-more').addEventListener('click', () => {
     const next = shownItems()[most - 1];
     most += PART;
@@ -31,8 +27,22 @@ export function startGallery({ remove }) {
     next?.nextElementSibling?.querySelector('button, a, summary, video')?.focus();
   });
   byId('jobs').addEventListener('keydown', steer);
-  byId('jobs').addEventListener('change', showPicked);
-  byId('jobs-select').addEventListener('click', () => select(!isSelecting));
+  byId('jobs-select').addEventListener('click', () => void narrowing().then(({ select }) => select(), () => {}));
+}
+
+/** tools.js, once there is something to narrow or to select; `tools` when it is loaded. */
+let loading = null, tools = null;
+
+function narrowing() {
+  loading ??= import('./tools.js').then((module) => {
+    tools = module;
+    module.startTools({ narrow, arrange, shownItems, drop });
+    return module;
+  }).catch((error) => {
+    loading = null;
+    throw error;
+  });
+  return loading;
 }
 
 /** J and K go to the next and the previous tile. */
@@ -76,23 +86,15 @@ function narrow() {
   arrange();
 }
 
-/** The filter's choices, by the phases that they show. */
-const SHOWN = { all: null, open: ['open', 'left'], finished: ['finished'], other: ['failed', 'gone'] };
-
 /** Shows the entries, or that there are none. */
 export function arrange() {
-  const search = byId('jobs-search').value.trim().toLowerCase();
-  const isNarrowed = entries.size >= MANY;
-  const phases = isNarrowed ? SHOWN[byId('jobs-filter').value] : null;
-  const [model, shape] = ['jobs-model', 'jobs-shape'].map((id) => (isNarrowed ? byId(id).value : ''));
-  const isWanted = (entry) => (!phases || !entry.phase || phases.includes(entry.phase))
-    && (!model || entry.model === model) && (!shape || entry.shape === shape)
-    && (!isNarrowed || !entry.text || search.split(/\s+/).every((word) => entry.text.includes(word)));
-  const newer = byId('jobs-sort').value === 'oldest' ? -1 : 1;
   const all = [...entries.values()];
+  const isMany = all.length >= MANY;
+  if (isMany && !loading) void narrowing().then(arrange, () => {});
+  const { isWanted, newer } = (isMany && tools?.wanted()) || { isWanted: () => true, newer: 1 };
   const urgent = all.filter(({ needsAttention }) => needsAttention).sort((one, other) => other.at - one.at);
   const sorted = all.filter(({ needsAttention }) => !needsAttention).sort((one, other) => one.rank - other.rank || newer * (other.at - one.at));
-  const matching = sorted.filter(isWanted);
+  const matching = sorted.filter((entry) => !entry.job || isWanted(entry));
   const visible = new Set(matching.slice(0, most));
   order(byId('attention-list'), urgent.map(({ item }) => item));
   order(byId('jobs'), sorted.map(({ item }) => item));
@@ -100,27 +102,13 @@ export function arrange() {
   byId('attention').hidden = urgent.length === 0;
   say('attention-count', urgent.length ? TEXT.attention(urgent.length) : '');
   byId('jobs-empty').hidden = entries.size > 0;
-  byId('jobs-tools').hidden = !isNarrowed;
-  byId('jobs-select').hidden = sorted.length < 2 && !isSelecting;
+  byId('jobs-select').hidden = sorted.length < 2 && byId('jobs-select').ariaPressed !== 'true';
   byId('jobs-none').hidden = sorted.length === 0 || matching.length > 0;
   byId('jobs-more').hidden = matching.length <= most;
   byId('jobs-more').textContent = TEXT.showMore(Math.min(PART, matching.length - most));
   say('jobs-count', entries.size === 0 ? '' : TEXT.count(matching.length, sorted.length));
-  offer('jobs-model', sorted.map((entry) => entry.model), TEXT.anyModel);
-  offer('jobs-shape', sorted.map((entry) => entry.shape), TEXT.anyShape);
+  tools?.show(sorted, isMany);
   showMaking();
-  showPicked();
-}
-
-/** Offers these values, each once, and all of them. */
-function offer(id, values, anyText) {
-  const wanted = ['', ...new Set(values.filter(Boolean).sort())];
-  const select = byId(id);
-  if (wanted.join() === [...select.options].map(({ value }) => value).join()) return;
-  const before = select.value;
-  select.replaceChildren(...wanted.map((value) => element('option', { value, text: value || anyText })));
-  select.value = wanted.includes(before) ? before : '';
-  select.hidden = wanted.length < 3;
 }
 
 /** How many are being made, and until when. */
@@ -129,41 +117,6 @@ export function showMaking() {
   const left = Math.max(0, ...open.map((entry) => entry.left?.() ?? 0));
   const text = open.length ? TEXT.making(open.length, left > 0 ? clock(left) : '') : '';
   if (byId('jobs-making').textContent !== text) byId('jobs-making').textContent = text;
-}
-
-function select(wanted) {
-  isSelecting = wanted;
-  byId('jobs').classList.toggle('selecting', wanted);
-  byId('jobs-select').textContent = wanted ? TEXT.doneSelecting : TEXT.select;
-  byId('jobs-select').ariaPressed = String(wanted);
-  if (!wanted) for (const box of byId('jobs').querySelectorAll('.pick:checked')) box.checked = false;
-  showPicked();
-}
-
-const pickedItems = () => shownItems().filter((item) => item.querySelector('.pick:checked'));
-
-/** The actions of the selected videos. */
-function showPicked() {
-  const items = isSelecting ? pickedItems() : [];
-  const facts = items.map(({ dataset }) => dataset.id).join();
-  const bar = byId('jobs-picked');
-  bar.hidden = items.length === 0;
-  if (bar.dataset.facts === facts) return;
-  bar.dataset.facts = facts;
-  bar.replaceChildren(
-    element('button', { type: 'button', class: 'quiet small', text: TEXT.downloadPicked(items.length), click: () => void download(items) }),
-    twice(TEXT.removePicked(items.length), TEXT.removePickedSure(items.length), async () => {
-      for (const { dataset } of items) await drop(dataset.id);
-      select(false);
-      byId('video-heading').focus();
-    }, { kind: 'quiet small' }));
-}
-
-async function download(items) {
-  for (const item of items) {
-    item.querySelector('a[download]')?.click();
-    await new Promise((done) => { setTimeout(done, BETWEEN); });
-  }
 }
 
 /**

@@ -2,17 +2,18 @@
 
 import { sentence } from '../core/problems.js';
 import { read } from '../core/site.js';
-import { isNobody, jobs as shelf, whenChangedElsewhere } from '../core/store.js';
+import { isNobody, jobs as shelf, own, whenChangedElsewhere } from '../core/store.js';
 import { understand } from './status.js';
-import { follow, isPassing, lead } from './stream.js';
 import { TEXT } from './strings.js';
 
 /**
- * A job: `{id, payload, costMicros, at, open, left, body, trouble, took}`. `open`: it is being watched; `left`: the
+ * A job: `{id, payload, costMicros, at, open, left, body, trouble, took, favourite}`. `open`: it is being watched; `left`: the
  * person stopped watching it; `took`: how long it was in the making, by the server's clock, in milliseconds. Of one
  * that was ordered elsewhere, the prompt is not known. What is kept of one that was removed is `{id, removed: true}`.
  */
 const known = new Map();
+/** Before stream.js is asked for again, in milliseconds. */
+const RETRY = 5_000;
 /** Those that only this tab remembers, since the browser keeps nothing. */
 const unkept = new Set();
 
@@ -85,6 +86,15 @@ export async function watchJob(id, wanted) {
   watchOpen();
 }
 
+/** Marks a job as a favourite, or not any more. Resolves to whether it is one now. */
+export async function markFavourite(id) {
+  const job = await shelf.change(id, (kept) => { kept.favourite = !kept.favourite; }, known.get(id));
+  changes += 1;
+  known.set(id, job);
+  tell(job, {});
+  return job.favourite;
+}
+
 /** The parsed status of a job. `phase` can also be `left` (hidden by the person) and `gone` (not followed any more). */
 export function standing(job) {
   const said = understand(job.body, words);
@@ -118,10 +128,31 @@ async function refresh() {
   watchOpen();
 }
 
+/** Calls `begin()` once this tab is to follow the jobs of all tabs: now, or when the one that does is closed. */
+function lead(begin) {
+  // Plain http beyond loopback has no locks: each tab follows them there.
+  if (!navigator.locks) return begin();
+  void navigator.locks.request(own('stream'), () => {
+    begin();
+    return new Promise(() => {});
+  });
+}
+
+/** stream.js, once there is something to follow. */
+let stream = null;
+
 /** One tab follows the jobs of all tabs; jobs that only this tab remembers are followed here. */
-function watchOpen() {
-  const mine = all().filter((job) => job.open && (leads || unkept.has(job.id)));
-  follow(mine.map(({ id }) => id), { told: heard, failed: stumbled, connection: whenConnected });
+async function watchOpen() {
+  const mine = () => all().filter((job) => job.open && (leads || unkept.has(job.id))).map(({ id }) => id);
+  if (!stream && !mine().length) return;
+  try {
+    stream ??= import('./stream.js');
+    const { follow } = await stream;
+    follow(mine(), { told: heard, failed: stumbled, connection: whenConnected });
+  } catch {
+    stream = null;
+    setTimeout(watchOpen, RETRY);
+  }
 }
 
 async function heard(id, body) {
@@ -134,10 +165,9 @@ async function heard(id, body) {
   await measure(id);
 }
 
-async function stumbled(id, problem) {
+async function stumbled(id, problem, goesOn) {
   const job = known.get(id);
   if (!job?.open) return;
-  const goesOn = isPassing(problem);
   const trouble = goesOn ? TEXT.goesOn(sentence(problem)) : sentence(problem);
   await keep({ ...job, trouble, open: goesOn }, {});
   watchOpen();

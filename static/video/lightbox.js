@@ -3,7 +3,7 @@
 import { announce, button, copyButton, element, twice } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
 import { contentOf, outside, playableOf, start, words } from './card.js';
-import { all, remove } from './jobs.js';
+import { all, markFavourite, remove } from './jobs.js';
 import { fileName } from './status.js';
 import { TEXT } from './strings.js';
 
@@ -14,15 +14,37 @@ let box = null, stage, side, shown = null, how = null;
 
 /**
  * Opens the video with this id.
- * @param {object} options `mediaOrigins`, `isSandbox`; `ids()`: the videos in the order of the list; `reuse(payload)`: fills the form in
+ * @param {object} options `mediaOrigins`, `isSandbox`; `catalog`: the price list; `ids()`: the videos in the order of the list;
+ *   `reuse(payload)`: fills the form in
  */
 export function openLarge(id, options) {
   how = options;
   box ??= build();
-  draw(id);
-  if (!box.open) box.showModal();
-  box.querySelector('video')?.focus();
+  grow(document.querySelector(`#jobs [data-id="${CSS.escape(id)}"] video`), () => {
+    draw(id);
+    if (!box.open) box.showModal();
+    box.querySelector('video')?.focus();
+    return stage.querySelector('video');
+  });
 }
+
+/** The clip of the tile grows into the one that `act()` shows and returns, where motion is wanted. */
+function grow(tile, act) {
+  if (!tile || !document.startViewTransition || isStill()) return act();
+  const name = (clip, text) => clip?.style.setProperty('view-transition-name', text);
+  let clip = null;
+  name(tile, 'clip');
+  const transition = document.startViewTransition(() => {
+    name(tile, '');
+    clip = act();
+    name(clip, 'clip');
+  });
+  // It is skipped in a tab that nobody sees.
+  transition.ready.catch(() => {});
+  void transition.finished.then(() => name(clip, ''));
+}
+
+const isStill = () => matchMedia('(prefers-reduced-motion: reduce)').matches;
 
 /** Something is new of a job. */
 export function refresh(job) {
@@ -48,7 +70,7 @@ function steer(event) {
   if (event.altKey || event.ctrlKey || event.metaKey) return;
   const isInVideo = event.target.matches('video');
   const act = {
-    j: () => go(1), k: () => go(-1), d: () => side.querySelector('a[download]')?.click(), i: () => side.toggleAttribute('hidden'),
+    j: () => go(1), k: () => go(-1), f: () => side.querySelector('[aria-pressed]').click(), d: () => side.querySelector('a[download]')?.click(), i: () => side.toggleAttribute('hidden'),
     // In the player, arrows seek.
     ...(!isInVideo && { ArrowRight: () => go(1), ArrowLeft: () => go(-1) }),
   }[event.key];
@@ -73,7 +95,7 @@ function draw(id) {
   const said = playableOf(job, how.mediaOrigins);
   const prompt = payload.prompt || TEXT.noPrompt;
   stage.replaceChildren(said.phase === 'finished' && said.playable
-    ? element('video', { src: contentOf(id), controls: true, autoplay: !matchMedia('(prefers-reduced-motion: reduce)').matches, loop: true, playsinline: true, tabindex: '0', 'aria-label': start(prompt, 200) })
+    ? element('video', { src: contentOf(id), controls: true, autoplay: !isStill(), loop: true, playsinline: true, tabindex: '0', 'aria-label': start(prompt, 200) })
     : element('div', { class: 'said' }, ...words(job, said, how.isSandbox)));
   const facts = [
     [TEXT.facts.model, payload.model],
@@ -95,11 +117,32 @@ function draw(id) {
       said.phase === 'finished' && said.playable && element('a', { href: contentOf(id), download: fileName(job, said.address), class: 'primary', text: TEXT.download }),
       payload.prompt && copyButton(() => payload.prompt, 'quiet small'),
       payload.prompt && button(TEXT.useAgain, use(() => how.reuse(payload)), 'quiet small'),
+      favourite(job),
       said.phase !== 'open' && twice(TEXT.remove, TEXT.removeSure, use(() => remove(id)), { kind: 'quiet small' }),
     ].filter(Boolean)),
+    payload.prompt && element('details', {}, element('summary', { text: TEXT.variation }),
+      element('div', { class: 'actions' }, changes(payload).map(([text, change]) => button(text, use(() => how.reuse({ ...payload, ...change })), 'quiet small')))),
     element('dl', {}, ...facts.flatMap(([name, value]) => [element('dt', { text: name }), element('dd', { text: value })])),
     said.address && element('p', {}, outside(said.address)),
     job.body && element('details', {}, element('summary', { text: TEXT.rawReply }),
       element('pre', { tabindex: '0', text: start(JSON.stringify(job.body, null, 2), LONGEST_BODY) })),
   ].filter(Boolean));
+}
+
+function favourite(job) {
+  const made = button(TEXT.favourite, async () => show(await markFavourite(job.id)), 'quiet small');
+  const show = (isOne) => { made.ariaPressed = String(Boolean(isOne)); };
+  show(job.favourite);
+  return made;
+}
+
+/** What can be changed of an order, one thing at a time, with its text: shape, length or model. */
+function changes({ model, duration, aspect_ratio: shape, image_url: picture }) {
+  const { video, aspect_ratios: shapes } = how.catalog;
+  const { durations, aspect_ratio: rule } = video.find(({ id }) => id === model) ?? {};
+  return [
+    ...(rule && rule !== 'ignored' ? shapes : []).filter((one) => one !== shape).map((one) => [TEXT.shapes[one] ?? one, { aspect_ratio: one }]),
+    ...(durations?.values ?? [durations?.min, durations?.max]).filter((one) => one && one !== duration).map((one) => [TEXT.seconds(one), { duration: one }]),
+    ...video.filter(({ id, image }) => id !== model && (picture || image !== 'required')).map((one) => [`${one.id} · ${price(one.price_micros)}`, { model: one.id }]),
+  ];
 }

@@ -2,12 +2,11 @@
 
 import { canAskAgain, commit, draft, follow, forget, serverRemembers, whenSettled } from '../core/buying.js';
 import { announce, element } from '../core/dom.js';
-import { price } from '../core/format.js';
+import { clock, price } from '../core/format.js';
 import { problemCard, spoken } from '../core/problems.js';
-import { read } from '../core/site.js';
-import { isNobody, purchases, whenChangedElsewhere } from '../core/store.js';
+import { purchases } from '../core/store.js';
 import { place, unplace } from './gallery.js';
-import { takeIn, takeUp } from './jobs.js';
+import { all, takeIn } from './jobs.js';
 import { TEXT } from './strings.js';
 
 /** The listed orders, by key. */
@@ -15,14 +14,19 @@ const shown = new Map();
 /** Orders that the person stopped waiting for in this tab. */
 const left = new Set();
 
-let putBack, askAnew;
+/** For so long after an order, an equal one is remarked on: it may be a mistake. */
+const RECENT = 24 * 60 * 60 * 1000;
 
-/** Takes up the orders that are kept. `reuse(payload)` fills the form in, `again(payload)` also asks whether to buy. */
-export async function startOrders({ replay }, { reuse, again }) {
-  [putBack, askAnew] = [reuse, again];
+let acts;
+
+/**
+ * Takes up the orders that are kept. `reuse(payload)` fills the form in, `again(payload)` also asks whether to buy, `look()` lists what
+ * was ordered elsewhere.
+ */
+export async function startOrders({ replay }, listener) {
+  acts = listener;
   serverRemembers(replay);
   whenSettled('video', settle, (record) => wait(record, TEXT.orderedElsewhere));
-  whenChangedElsewhere((name) => name === 'purchases' && void refresh());
   for (const record of await purchases.all()) {
     if (record.kind === 'video' && !OVER.includes(record.state)) await settle(record, true);
   }
@@ -39,20 +43,20 @@ export async function order(payload, costMicros) {
   await commit(record);
 }
 
-/** Takes up what this caller has ordered elsewhere. While an order is on its way from here, a listed one may be that very one. */
-export async function lookElsewhere() {
-  if (isNobody()) return;
-  const { jobs } = await read('/bff/jobs');
-  if ([...shown.values()].every(({ problem }) => problem)) await takeUp(jobs);
-}
+/** Whether none is on its way. */
+export const areSettled = () => [...shown.values()].every(({ problem }) => problem);
 
-/** Orders of exactly this that are on their way or of unknown outcome. */
-export function openDuplicates(payload) {
-  return [...shown.values()].filter((record) => record.state !== 'refused' && JSON.stringify(record.payload) === JSON.stringify(payload));
+/** Says that exactly this was ordered already, if it was. */
+export function duplicate(wanted) {
+  const text = JSON.stringify(wanted);
+  const isSame = ({ payload }) => JSON.stringify(payload) === text;
+  if ([...shown.values()].some((record) => record.state !== 'refused' && isSame(record))) return TEXT.duplicateOpen;
+  const before = all().filter((job) => Date.now() - job.at < RECENT && isSame(job)).at(-1);
+  return before ? TEXT.duplicate(clock(Date.now() - before.at), before.open) : '';
 }
 
 /** Another tab has bought something, or learned what became of it. */
-async function refresh() {
+export async function refresh() {
   for (const record of await purchases.all()) {
     if (record.kind !== 'video') continue;
     if (OVER.includes(record.state)) clear(record.key);
@@ -67,7 +71,7 @@ async function settle(record, old = false) {
   if (record.state === 'done') {
     clear(record.key);
     await takeIn(record);
-    lookElsewhere().catch(() => {});
+    acts.look();
     return announce(TEXT.ordered(price(record.costMicros)));
   }
   if (!record.problem) return wait(record, TEXT.checking);
@@ -128,5 +132,5 @@ function offers(record) {
     await commit(record, { atRisk: true });
   };
   const settled = record.state === 'unknown' && (canAskAgain(record) ? { same } : { atRisk });
-  return { edit: back(putBack), again: back(askAnew), ...settled, drop };
+  return { edit: back(acts.reuse), again: back(acts.again), ...settled, drop };
 }

@@ -1,7 +1,6 @@
 /** One stream of events for all open videos of all tabs; where there can be none, a look at each now and then. */
 
 import { read } from '../core/site.js';
-import { own } from '../core/store.js';
 import { TollgateError } from '../core/transport.js';
 
 /** As many jobs as one stream takes. */
@@ -16,7 +15,7 @@ const BARREN = 3;
 const PASSING = [401, 408, 409, 424, 429];
 
 /** Whether a later look can bring something else: only a definite refusal says something of the job itself. */
-export const isPassing = ({ status }) => !(status >= 400 && status < 500) || PASSING.includes(status);
+const isPassing = ({ status }) => !(status >= 400 && status < 500) || PASSING.includes(status);
 
 /** Between two looks at the clock; a gap of this many says that the computer slept. */
 const TICK = 15_000, SLEPT = 10;
@@ -30,20 +29,10 @@ let listener = null;
 let stream = null, named = '', barren = 0, begun = 0;
 let isLooking = false, again = AGAIN;
 
-/** Calls `begin()` once this tab is to hold the stream: now, or when the one that does is closed. */
-export function lead(begin) {
-  // Plain http beyond loopback has no locks: each tab has its own stream there.
-  if (!navigator.locks) return begin();
-  void navigator.locks.request(own('stream'), () => {
-    begin();
-    return new Promise(() => {});
-  });
-}
-
 /**
  * Follows these jobs and no others from now on. Each call takes the place of the one before.
- * `told(id, body)` takes the latest status body of a job, `failed(id, problem)` what is wrong with one job, and
- * `connection(problem)` why nothing can be heard of any, or null: it can.
+ * `told(id, body)` takes the latest status body of a job, `failed(id, problem, isPassing)` what is wrong with one job and whether a later
+ * look can bring something else, and `connection(problem)` why nothing can be heard of any, or null: it can.
  */
 export function follow(wanted, told) {
   ids = wanted.slice(-MOST);
@@ -73,7 +62,10 @@ function connect() {
   mine.addEventListener('problem', ({ data }) => {
     if (mine !== stream) return;
     const { request_id: id, ...facts } = JSON.parse(data);
-    if (id) return listener.failed(id, new TollgateError(facts));
+    if (id) {
+      const about = new TollgateError(facts);
+      return listener.failed(id, about, isPassing(about));
+    }
     // The stream itself is refused, and a browser would come back for ever.
     void look();
   });
@@ -131,7 +123,7 @@ async function lookAtAll() {
       listener.told(id, body);
     } catch (problem) {
       if (!isPassing(problem)) {
-        listener.failed(id, problem);
+        listener.failed(id, problem, false);
         continue;
       }
       // The next one would fare no better.

@@ -3,7 +3,12 @@ export const TEXT = {
   // The form
   generate: (cost) => `Generate · ${cost}`,
   picture: (isRequired) => `Picture to start from (${isRequired ? 'required' : 'optional'})`,
-  pictureRequired: 'Needs a starting picture.',
+  model: (id) => `Model: ${id}`,
+  perVideo: (cost) => `${cost} per video`,
+  oneOf: (values) => values.join(', ').replace(/, (\d+)$/, ' or $1'),
+  range: (min, max) => `${min} to ${max}`,
+  usuallyHere: (time) => `usually ${time} here`,
+  pictureRequired: 'needs a starting picture',
   length: 'Length',
   lengthInSeconds: 'Length in seconds',
   seconds: (count) => `${count} s`,
@@ -17,8 +22,13 @@ export const TEXT = {
   needsPicture: (model) => `${model} needs the web address of a picture.`,
   notAnAddress: 'Enter a public web address: it begins with https:// or http://',
   notPublic: (host) => `Enter a public web address: ${host} is not public.`,
-  chips: ['slow camera', 'aerial shot', 'close-up', 'golden hour', 'black and white', 'hand-drawn'],
+  help: {
+    Camera: ['slow camera', 'aerial shot', 'close-up', 'tracking shot', 'slow pan to the left', 'handheld', 'time-lapse'],
+    Style: ['golden hour', 'cinematic', 'black and white', 'hand-drawn', 'watercolour', 'film grain', 'neon light'],
+  },
   noFiles: 'Enter a public web address: files cannot be uploaded here.',
+
+  notLoaded: 'Could not load this part of the page. Check your connection and try again.',
 
   // The confirmation
   sure: (seconds, model, cost) => `${seconds} s by ${model} for ${cost}. It cannot be cancelled.`,
@@ -72,6 +82,9 @@ export const TEXT = {
   download: 'Download',
   watchAgain: 'Show progress',
   useAgain: 'Use again',
+  favourite: 'Favourite',
+  favouriteOf: (prompt) => `Favourite: ${prompt}`,
+  variation: 'Variation: use again with one change',
   hide: 'Hide',
   hideHint: (cost) => `It will still be made, and ${cost} is spent.`,
   remove: 'Remove',
@@ -100,8 +113,16 @@ export const TEXT = {
   // The list
   making: (count, time) => `${count} being made${time ? ` · about ${time} left` : ''}`,
   attention: (count) => `${count} ${count === 1 ? 'order needs' : 'orders need'} attention`,
-  anyModel: 'Any model',
-  anyShape: 'Any shape',
+  tools: {
+    search: 'Search your videos', placeholder: 'Search prompts and models', filter: 'Show', model: 'Made by', shape: 'Shape', date: 'Ordered', sort: 'Order',
+    choices: {
+      filter: { all: 'All', favourite: 'Favourites', open: 'Being made', finished: 'Finished', other: 'Needs attention' },
+      model: { '': 'Any model' },
+      shape: { '': 'Any shape' },
+      date: { '': 'Any day', today: 'Today', d7: 'Last 7 days', d31: 'Last 31 days' },
+      sort: { newest: 'Newest first', oldest: 'Oldest first' },
+    },
+  },
   select: 'Select',
   doneSelecting: 'Done',
   downloadPicked: (count) => `Download ${count}`,

@@ -61,3 +61,113 @@ fn selected_videos_are_removed_together() {
     page.reload();
     page.wait_until("document.querySelectorAll('#jobs > li').length === 1");
 }
+
+/// Two finished videos, and what each tile's star says.
+fn two_videos(page: &crate::page::Page) {
+    let clip = json!({"status": "completed", "video_url": "https://media.example/x.mp4"});
+    keep_jobs(
+        page,
+        &json!([{"id": "older", "at": 1_700_000_000_000_u64, "body": clip, "payload": {"prompt": "A fox", "model": "video-d-3.1", "duration": 6, "aspect_ratio": "16:9"}},
+            {"id": "newer", "at": 1_700_000_001_000_u64, "body": clip}]),
+    );
+}
+
+#[test]
+fn favourite_is_kept_and_found_by_its_filter() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    let jobs = (0..8).map(|nth| {
+        let at = 1_700_000_000_000_u64 + nth;
+        json!({"id": format!("vid_{nth}"), "at": at, "payload": {"prompt": format!("Fox {nth}"), "model": "video-b", "duration": 5},
+            "body": {"status": "completed", "video_url": "https://media.example/x.mp4"}})
+    });
+    keep_jobs(&page, &jobs.collect());
+    page.find(("button", "Favourite: Fox 5")).click();
+    let shown = "[...document.querySelectorAll('#jobs > li')].filter((item) => !item.hidden).map((item) => item.querySelector('.plain').textContent).join()";
+    page.wait_until("document.querySelectorAll('.star[aria-pressed=\"true\"]').length === 1");
+    page.reload();
+    page.find(("combobox", "Show")).choose("Favourites");
+    page.wait_until(&format!("{shown} === 'Fox 5'"));
+    page.find(("button", "Favourite: Fox 5")).click();
+    page.wait_for_text("No videos match.");
+}
+
+#[test]
+fn videos_are_narrowed_by_day_model_and_shape_and_sorted() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    let now = tollgate::clock::wall().as_millis();
+    let days_ago = |days: u128| u64::try_from(now - days * 86_400_000).expect("a time");
+    let jobs = [0, 3, 3, 20, 20, 90, 90].into_iter().zip(0..).map(|(days, nth)| {
+        let (model, shape) = if nth % 2 == 0 { ("video-b", "16:9") } else { ("video-c-2", "9:16") };
+        json!({"id": format!("vid_{nth}"), "at": days_ago(days) - nth, "body": {"status": "failed"},
+            "payload": {"prompt": format!("Fox {nth}"), "model": model, "duration": 5, "aspect_ratio": shape}})
+    });
+    keep_jobs(&page, &jobs.collect());
+    let shows = |foxes: &str| {
+        page.wait_until(&format!(
+            "[...document.querySelectorAll('#jobs > li')].filter((item) => !item.hidden)
+            .map((item) => item.querySelector('.plain').textContent.at(-1)).join('') === '{foxes}'"
+        ));
+    };
+    shows("0123456");
+    page.find(("combobox", "Ordered")).choose("Today");
+    shows("0");
+    page.find(("combobox", "Ordered")).choose("Last 7 days");
+    shows("012");
+    page.find(("combobox", "Ordered")).choose("Last 31 days");
+    page.find(("combobox", "Made by")).choose("video-c-2");
+    shows("13");
+    page.find(("combobox", "Ordered")).choose("Any day");
+    page.find(("combobox", "Order")).choose("Oldest first");
+    shows("531");
+    page.find(("combobox", "Made by")).choose("Any model");
+    page.find(("combobox", "Shape")).choose("16:9");
+    shows("6420");
+}
+
+#[test]
+fn variation_fills_the_form_in_with_one_change_and_orders_nothing() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    two_videos(&page);
+    let change = |button: &str| {
+        page.evaluate("[...document.querySelectorAll('#jobs [data-id=older] .actions button')].find(({ textContent }) => textContent === 'Details').click()");
+        page.wait_until("document.querySelector('.lightbox').open");
+        page.evaluate("document.querySelector('.lightbox details').open = true");
+        page.find(("button", button)).click();
+        page.wait_until("document.activeElement.id === 'video-prompt'");
+        assert_eq!(page.find(crate::videos::PROMPT).value(), "A fox");
+        let chosen = "[...document.querySelectorAll('#video-form :checked')].map(({ value }) => value).join()";
+        page.evaluate(&format!(
+            "document.getElementById('video-model').textContent + ' ' + {chosen}"
+        ))
+    };
+    assert_eq!(change("Portrait 9:16"), "video-d-3.1 6,9:16");
+    assert_eq!(change("4 s"), "video-d-3.1 4,16:9");
+    assert_eq!(change("video-d-3.1-fast · $3.00"), "video-d-3.1-fast 6,16:9");
+    page.find(("button", "Generate · $3.00"));
+    assert!(!page.shows(crate::videos::CONFIRM));
+    assert_eq!(gate.sold(), 0);
+}
+
+#[test]
+fn tile_grows_into_the_large_clip_only_where_motion_is_wanted() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    order(&page, "A lighthouse");
+    page.wait_until(IS_READY);
+    page.evaluate("(() => { const begin = document.startViewTransition; globalThis.grown = 0;
+        document.startViewTransition = (act) => { grown += 1; return begin.call(document, act); }; })()");
+    let enlarge = |motion: &str, grown: u32| {
+        page.prefer(&[("prefers-reduced-motion", motion)]);
+        page.find(("button", "Show large: A lighthouse")).click();
+        page.wait_until("document.querySelector('.lightbox video')?.readyState >= 2");
+        assert_eq!(page.evaluate("grown"), grown, "{motion}");
+        page.wait_until("!document.querySelector('.lightbox video').style.viewTransitionName");
+        page.press("Escape");
+        page.wait_until("!document.querySelector('.lightbox').open");
+    };
+    enlarge("reduce", 0);
+    enlarge("no-preference", 1);
+}

@@ -7,6 +7,8 @@ const PROMPT: (&str, &str) = ("textbox", "What should it show?");
 const GENERATE: (&str, &str) = ("button", "Generate · $…");
 const CONFIRM: (&str, &str) = ("button", "Yes, spend $…");
 const FINISHED: &str = "document.querySelectorAll('#jobs video').length === 1";
+const LEADS: &str =
+    "navigator.locks.query().then(({ held }) => held.some(({ name }) => name === 'stream'))";
 const IS_MADE: &str = "document.querySelectorAll('#jobs progress').length === 1";
 
 fn open(page: &mut Page, gate: &Gate) {
@@ -31,6 +33,9 @@ fn two_tabs_share_one_event_stream() {
     let gate = Gate::start();
     let mut first = Page::new(&gate.origin);
     open(&mut first, &gate);
+    // The first tab that may order leads.
+    first.find(PROMPT).click();
+    first.wait_until(LEADS);
     let mut second = first.another_tab(&gate.origin);
     open(&mut second, &gate);
     // The tab that orders is not the one that listens.

@@ -3,9 +3,8 @@
 use serde_json::json;
 
 use crate::gate::Gate;
-use crate::videos::{CONFIRM, GENERATE, LONG, PROMPT, open};
+use crate::videos::{CONFIRM, GENERATE, LONG, PROMPT, open, order, pick_model};
 
-const MODEL: (&str, &str) = ("combobox", "Model");
 const PICTURE: (&str, &str) = ("textbox", "Picture to start from…");
 const NOT_PUBLIC: &str =
     "document.getElementById('video-image-fault').textContent.endsWith(' is not public.')";
@@ -19,8 +18,7 @@ fn video_form_follows_each_models_rules() {
     assert!(models.len() >= 8);
     for model in models {
         let id = model["id"].as_str().expect("an id");
-        // Ids begin alike: the price that follows ends this one.
-        page.find(MODEL).choose(&format!("{id} ·"));
+        pick_model(&page, id);
         let cents = model["price_micros"].as_u64().expect("a price") / 10_000;
         page.find(("button", &format!("Generate · ${}.{:02}", cents / 100, cents % 100)));
         let durations = &model["durations"];
@@ -52,7 +50,7 @@ fn incomplete_video_form_names_missing_fields_and_asks_for_no_money() {
     page.find(GENERATE).click();
     page.wait_for_text("Say what the video should show.");
     assert_eq!(page.evaluate("document.activeElement.id"), "video-prompt");
-    page.find(MODEL).choose("gen4-turbo");
+    pick_model(&page, "video-e-gen4-turbo");
     // A flag is two code points and four code units.
     page.evaluate("document.getElementById('video-prompt').value = '🇫🇷'.repeat(2001)");
     page.find(PROMPT).fill("!");
@@ -125,14 +123,14 @@ fn refused_order_names_its_field_and_is_not_offered_unchanged() {
 fn video_form_survives_a_reload() {
     let gate = Gate::start();
     let page = open(&gate);
-    page.find(MODEL).choose("video-d-3.1 ·");
+    pick_model(&page, "video-d-3.1");
     page.find(("radio", "4 s")).click();
     page.find(("radio", "Portrait 9:16")).click();
     page.find(PROMPT).fill("A lighthouse at dusk");
     page.reload();
     page.find(PROMPT);
     assert_eq!(page.find(PROMPT).value(), "A lighthouse at dusk");
-    assert_eq!(page.find(MODEL).value(), "video-d-3.1");
+    page.find(("button", "Model: video-d-3.1"));
     let chosen = "[...document.querySelectorAll('#video-form :checked')].map(({ value }) => value).filter((value) => !value.startsWith('video')).join()";
     assert_eq!(page.evaluate(chosen), "4,9:16");
 }
@@ -170,8 +168,66 @@ fn url_prefills_the_video_form_without_ordering() {
     let page = open(&gate);
     page.goto(&format!("{}/?#video?prompt=A%20paper%20boat&model=video-b", gate.origin));
     page.wait_until("document.getElementById('video-prompt').value === 'A paper boat'");
-    assert_eq!(page.find(MODEL).value(), "video-b");
+    page.find(("button", "Model: video-b"));
     page.wait_until("location.hash === '#video'");
     assert!(!page.shows(CONFIRM));
     assert_eq!(page.times_asked(&format!("POST {}/api/v1/video", gate.origin)), 0);
+}
+
+#[test]
+fn model_sheet_shows_price_lengths_needs_and_the_time_learnt_here() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    order(&page, "A lighthouse");
+    page.wait_for_text("made in 0:");
+    page.find(("button", "Model: video-a-2")).click();
+    let card = |id: &str| {
+        let text =
+            page.evaluate(&format!("document.querySelector('[data-model=\"{id}\"]').innerText"));
+        text.as_str().expect("a text").to_owned()
+    };
+    page.find(("combobox", "Search models"));
+    let learnt = card("video-a-2");
+    assert!(learnt.contains("$3.00") && learnt.contains("5 to 15 s · usually 0:0"), "{learnt}");
+    let picture = card("video-e-gen4-turbo");
+    assert!(picture.contains("needs a starting picture"), "{picture}");
+    assert!(card("video-d-3.1").contains("$5.00") && card("video-d-3.1").contains("4, 6 or 8 s"));
+    crate::appearance::load_axe(&page);
+    for (width, height) in [(1280, 800), (390, 844)] {
+        page.resize(width, height);
+        assert_eq!(page.evaluate(crate::appearance::VIOLATIONS), "", "{width}");
+    }
+    page.resize(1280, 800);
+    page.find(("combobox", "Search models")).fill("best quality");
+    page.press("Enter");
+    page.find(("button", "Generate · $5.00"));
+    page.wait_until("document.activeElement.id === 'video-model'");
+}
+
+#[test]
+fn prompt_help_adds_its_words_to_the_prompt() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(PROMPT).fill("A lighthouse.");
+    page.evaluate("document.querySelector('#video-chips summary').click()");
+    page.find(("button", "aerial shot")).click();
+    page.evaluate("document.querySelector('#video-chips details:last-child summary').click()");
+    page.find(("button", "watercolour")).click();
+    assert_eq!(page.find(PROMPT).value(), "A lighthouse, aerial shot, watercolour");
+    page.wait_until("document.querySelector('#video-chips [open]') === null");
+    page.reload();
+    assert_eq!(page.find(PROMPT).value(), "A lighthouse, aerial shot, watercolour");
+}
+
+/// Names of models are cut nowhere, however narrow the window is.
+#[test]
+fn form_cuts_no_model_name() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    pick_model(&page, "video-e-gen4-turbo");
+    for width in [390, 1280, 1440] {
+        page.resize(width, 800);
+        let is_cut = "(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth)(document.getElementById('video-model'))";
+        assert_eq!(page.evaluate(is_cut), false, "{width}");
+    }
 }

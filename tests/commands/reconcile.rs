@@ -162,6 +162,7 @@ fn refunded_video_hides_no_charge() {
             model: VIDEO.1.into(),
             price: VIDEO.2,
             at: clock::wall(),
+            prompt: None,
             latest_update: None,
         };
         let Some(Settlement::Charged { cost, reply, keep, .. }) = charged(VIDEO.2) else {

@@ -17,6 +17,7 @@ pub(crate) fn job(request_id: &str, owner: &str) -> Job {
         model: "video-a-2".into(),
         price: Usd::dollars(3),
         at: START,
+        prompt: None,
         latest_update: None,
     }
 }
@@ -61,7 +62,8 @@ fn list(names: &[&str]) -> Vec<Arc<str>> {
 
 async fn job_is_found_as_accepted(desk: Desk) {
     let accepted = job("r-1", "ann");
-    let keyless = Job { key: None, price: Usd::ZERO, ..job("R-1", "") };
+    let prompt = Some("a \"lighthouse\"\nat night".into());
+    let keyless = Job { key: None, price: Usd::ZERO, prompt, ..job("R-1", "") };
     desk.accept(&accepted).await;
     desk.accept(&keyless).await;
     assert_eq!(desk.job("r-1").await, Some(accepted));

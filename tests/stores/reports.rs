@@ -97,6 +97,7 @@ async fn all_jobs_come_newest_first(desk: Desk) {
             model: "video-a-2".into(),
             price: Usd::dollars(3),
             at: START,
+            prompt: None,
             latest_update: None,
         };
         bounded(desk.store.insert_job(&job)).await.unwrap();

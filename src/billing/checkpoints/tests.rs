@@ -284,6 +284,7 @@ fn job(bought: &Bought) -> Job {
         model: bought.model.into(),
         price: bought.price,
         at: NOON,
+        prompt: None,
         latest_update: None,
     }
 }

@@ -89,8 +89,8 @@ impl Store {
 
 pub(super) fn insert(connection: &Connection, job: &Job) -> Result<()> {
     let mut insert = connection.prepare_cached(
-        "INSERT INTO jobs (request_id, owner, key, model, price_micros, at, purchase)
-         VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING",
+        "INSERT INTO jobs (request_id, owner, key, model, price_micros, at, purchase, prompt)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING",
     )?;
     insert.execute(params![
         job.request_id,
@@ -100,13 +100,15 @@ pub(super) fn insert(connection: &Connection, job: &Job) -> Result<()> {
         job.price.as_micros(),
         nanos(job.at),
         job.purchase.map(|id| id.0.into_bytes()),
+        job.prompt,
     ])?;
     Ok(())
 }
 
 fn jobs(ledger: &Ledger, which: &str, values: &[&dyn ToSql]) -> Result<Vec<Job>> {
     let query = format!(
-        "SELECT request_id, owner, key, model, price_micros, at, heard_at, body, state, purchase
+        "SELECT request_id, owner, key, model, price_micros, at, heard_at, body, state, purchase,
+            prompt
          FROM jobs {which}"
     );
     let mut find = ledger.connection.prepare_cached(&query)?;
@@ -132,6 +134,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Job> {
         model: text(3)?,
         price: column::money(row, 4)?,
         at: column::moment(row, 5)?,
+        prompt: row.get(10)?,
         latest_update: latest,
     })
 }

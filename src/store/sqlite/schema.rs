@@ -221,6 +221,7 @@ const MIGRATIONS: &[&str] = &["
     -- What one caller bought since a time.
     CREATE INDEX purchases_caller ON purchases (caller, at);
     ALTER TABLE jobs RENAME COLUMN toll_micros TO price_micros;
+    ALTER TABLE jobs ADD COLUMN prompt TEXT;    -- only with `jobs.keep_prompts`
 "];
 
 /// The version that gave states, prices and fingerprints plain names.

@@ -144,7 +144,7 @@ async fn ledger_of_each_version_with_former_names_keeps_its_money_and_states() {
         let reply = ledger.reply(rows[0].id).await.unwrap().expect("kept");
         assert_eq!((reply.status, &*reply.body), (200, &b"{}"[..]));
         let job = ledger.find_job("job-1".into()).await.unwrap().expect("kept");
-        assert_eq!(job.price, Usd::dollars(3));
+        assert_eq!((job.price, job.prompt), (Usd::dollars(3), None));
         drop(ledger);
         let mut file = Connection::open(&path).unwrap();
         crate::store::sqlite::file::check_integrity(&mut file).unwrap();
