@@ -214,7 +214,7 @@ class TollgateVideo extends PurchaseWidget {
         if (word.state === 'finished') {
           const clip = URL.createObjectURL(await this.client.video.content(requestId, { signal }));
           card.append(element('video', {
-            // Some phones show no picture before the first second unless they are told where to be.
+            // Some phones show no picture before playing without a start time.
             src: `${clip}#t=0.001`, controls: true, playsinline: true, preload: 'metadata', 'aria-label': TEXT.clip,
           }));
         }
