@@ -282,7 +282,6 @@ export function bringIntoView() {
 
 const modelOf = (turn) => catalog.chat.find((model) => model.id === turn.model) ?? composer.picked();
 
-/** The actions that a turn offers. */
 /** Puts the last message into the composer; returns whether there is one that can be edited. */
 export function editLast() {
   const last = current.turns.at(-1);
@@ -291,6 +290,7 @@ export function editLast() {
   return Boolean(rewrite);
 }
 
+/** The actions that a turn offers. */
 function offers(turn) {
   const rewrite = () => {
     if (waiting()) return announce(TEXT.waitFirst);
