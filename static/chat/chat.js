@@ -14,7 +14,6 @@ export const TEXT = {
     title: 'Models', search: 'Search models', close: 'Close', none: 'No models match.', lately: 'Used lately',
     tiers: { standard: 'Standard', budget: 'Budget', unstated: 'Price not published', added: 'Added here' },
   },
-  attach: 'Add a text file',
   preset: {
     title: 'Instructions', none: 'Instructions', own: 'Own instructions', nothing: 'None', presets: 'Presets', save: 'Use', cancel: 'Cancel',
     hint: 'The model follows them in this conversation. They are sent with each message.', placeholder: 'For example: Answer briefly.',
@@ -55,6 +54,7 @@ export const TEXT = {
   waited: (seconds, usual) => `${seconds} s${usual ? `, usually ${usual} s` : ''}`,
   tookAt: (time, seconds) => `${time}, answered in ${seconds} s`,
   otherModel: 'With another model',
+  readAloud: 'Read aloud',
 
   // Announced to screen readers
   sent: (model) => `Sent to ${model}. Waiting for the answer.`,
@@ -99,6 +99,7 @@ export const TEXT = {
     untitled: 'Conversation', question: (time) => `You, ${time}`, answer: (model, cost) => `${model}, ${cost}`,
     noAnswer: '*This page has no answer.*', copyOf: (title) => `${title} (imported)`,
   },
+  notShared: 'This browser could not share it. Export it instead.',
   notImported: (file, why) => `“${file}” was not imported: ${why} Nothing was changed.`,
   imported: (file, parts) => `Imported “${file}”: ${parts}.`,
   importedParts: (added, there, copied) => [

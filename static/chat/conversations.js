@@ -33,6 +33,8 @@ export function start(view) {
     await showList();
   }));
   byId('export-markdown').addEventListener('click', transfer(({ saveMarkdown }) => saveMarkdown(chat.current())));
+  byId('share').hidden = !navigator.share;
+  byId('share').addEventListener('click', transfer(({ share }) => share(chat.current())));
 }
 
 /** Lists the conversations of this browser. */

@@ -1,12 +1,12 @@
 /** One conversation: buys answers, settles them, and keeps older versions of edited messages. */
 
 import { canAskAgain, commit, draft, follow, serverRemembers, whenSettled } from '../core/buying.js';
-import { announce, byId, hush, readOut } from '../core/dom.js';
+import { announce, byId, clearReadOut, readOut } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { spoken } from '../core/problems.js';
 import { choice, conversations, purchases, whenChangedElsewhere } from '../core/store.js';
 import { TEXT } from './chat.js';
-import { draw, tick } from './turns.js';
+import { draw, tick, wordsOf } from './turns.js';
 
 /**
  * A turn: `{key, question, answer, model, costMicros, at, ledger, state, problem}`, its state that of its purchase
@@ -71,7 +71,7 @@ export async function take(conversation) {
   current = conversation;
   editing = null;
   byId('editing').hidden = true;
-  hush();
+  clearReadOut();
   for (const turn of everyTurn(conversation)) await reconcile(turn);
   show();
 }
@@ -186,7 +186,7 @@ async function settle(record) {
   if (turn === conversation.turns.at(-1)) bringIntoView();
   if (turn.state !== 'done') return announce(spoken(turn.problem));
   announce(TEXT.received(price(turn.costMicros)));
-  readOut(turn.answer);
+  readOut(wordsOf(turn.key));
 }
 
 /** How long the last answers of each model took, in milliseconds. */
@@ -282,7 +282,6 @@ export function bringIntoView() {
 
 const modelOf = (turn) => catalog.chat.find((model) => model.id === turn.model) ?? composer.picked();
 
-/** The actions that a turn offers. */
 /** Puts the last message into the composer; returns whether there is one that can be edited. */
 export function editLast() {
   const last = current.turns.at(-1);
@@ -291,6 +290,7 @@ export function editLast() {
   return Boolean(rewrite);
 }
 
+/** The actions that a turn offers. */
 function offers(turn) {
   const rewrite = () => {
     if (waiting()) return announce(TEXT.waitFirst);

@@ -26,13 +26,25 @@ const outgoing = ({ question, answer, model, costMicros, at, state, problem }) =
   problem: problem ? { code: problem.code, charged: problem.charged } : null,
 });
 
-/** Saves one conversation to be read, with the model and the price of each answer. */
-export function saveMarkdown({ title, turns }) {
+/** Saves one conversation to be read. */
+export const saveMarkdown = (conversation) => save(asMarkdown(conversation), conversation.title, 'md');
+
+/** Hands one conversation to another app, if the person picks one. */
+export async function share(conversation) {
+  try {
+    await navigator.share({ title: conversation.title || TEXT.exported.untitled, text: asMarkdown(conversation) });
+  } catch (error) {
+    if (error.name !== 'AbortError') notice(TEXT.notShared);
+  }
+}
+
+/** One conversation with the model and the price of each answer. */
+function asMarkdown({ title, turns }) {
   const parts = turns.flatMap(({ question, answer, model, costMicros, at }) => [
     `## ${TEXT.exported.question(new Date(at).toLocaleString())}`, question,
     `## ${TEXT.exported.answer(model, price(costMicros))}`, answer ?? TEXT.exported.noAnswer,
   ]);
-  save(`${[`# ${title || TEXT.exported.untitled}`, ...parts].join('\n\n')}\n`, title, 'md');
+  return `${[`# ${title || TEXT.exported.untitled}`, ...parts].join('\n\n')}\n`;
 }
 
 function save(text, name, ending) {

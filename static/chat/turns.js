@@ -59,6 +59,22 @@ export function tick(list) {
   }
 }
 
+/** Returns the words of a shown answer, without its buttons and Markdown signs. */
+export function wordsOf(key) {
+  const words = shown.get(`answer ${key}`)?.item.querySelector('.prose')?.cloneNode(true);
+  if (!words) return '';
+  for (const one of words.querySelectorAll('button')) one.remove();
+  for (const block of words.querySelectorAll('p, li, th, td, pre, h3, h4, h5, h6')) block.append('\n');
+  return words.textContent;
+}
+
+/** Reads an answer aloud with the browser's own voice, or stops reading. */
+function readAloud(key) {
+  const isReading = speechSynthesis.speaking;
+  speechSynthesis.cancel();
+  if (!isReading) speechSynthesis.speak(new SpeechSynthesisUtterance(wordsOf(key)));
+}
+
 const act = (text, does, kind = 'link small') => button(text, does, kind);
 
 function question(turn, { edit }, isEdited, versions) {
@@ -93,7 +109,8 @@ function answer(turn, offers, { news, elsewhere, priceOf, usual }) {
   const foot = (...more) => element('footer', {}, element('span', { text: `${turn.model}${cost}` }), when(turn), ...more);
   if (turn.state === 'done') {
     body.append(prose(turn.answer), foot(copyButton(() => turn.answer),
-      offers.again && act(TEXT.again(priceOf(turn)), offers.again), offers.other && act(TEXT.otherModel, offers.other)));
+      offers.again && act(TEXT.again(priceOf(turn)), offers.again), offers.other && act(TEXT.otherModel, offers.other),
+      globalThis.speechSynthesis && act(TEXT.readAloud, () => readAloud(turn.key))));
   } else if (turn.state === 'sent') {
     body.append(elsewhere.has(turn.key) ? element('p', { class: 'pending', text: TEXT.elsewhere }) : waiting(turn, usual(turn.model)));
   } else if (turn.state === 'left') {

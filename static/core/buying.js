@@ -21,10 +21,8 @@ const purchases = new Purchases({
 /** Takes in for how long the server keeps keys: the catalog's `replay`. */
 export const serverRemembers = (replay) => purchases.remember(replay);
 
-/** Whether asking again with the same key can only bring the first purchase's answer. */
 export const canAskAgain = (record) => purchases.canAskAgain(record);
 
-/** The person does not want to see it any more. */
 export const forget = (record) => purchases.forget(record);
 
 /**
@@ -38,7 +36,7 @@ export function whenSettled(kind, keep, wait) {
 /** A purchase of this tab's session, with its own key, not yet kept and not yet sent. */
 export const draft = (facts) => blank({ key: newKey(), session: session(), ...facts });
 
-/** Keeps the intent, sends it, and keeps its outcome. Resolves with the record; it does not throw. `atRisk`: see `Purchases.send`. */
+/** Keeps the intent, sends it, and keeps its outcome. See `Purchases.send`. */
 export const commit = (record, { atRisk = false } = {}) => alone(record, () => purchases.send(record, { atRisk }));
 
 /** Purchases whose outcome is not known. */

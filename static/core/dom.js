@@ -9,10 +9,7 @@ const TEXT = {
 
 /**
  * Makes an element. `text` sets its text, functions become listeners, `true` an empty attribute,
- * `false`, `null` and `undefined` nothing; anything else is an attribute.
- * @param {string} tag
- * @param {Record<string, any>} [properties]
- * @param {...any} children nodes, texts, lists of them, or nothing
+ * `false`, `null` and `undefined` nothing; anything else is an attribute. Children are nodes, texts or lists of them.
  */
 export function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
@@ -42,15 +39,11 @@ export function icon(name) {
   return made;
 }
 
-/** A button that does `act`. */
 export function button(text, act, kind = 'quiet') {
   return element('button', { type: 'button', class: kind, text, click: act });
 }
 
-/**
- * A button that does `act` at its second press only, such as one that spends. In between it is named `sure`, which `say` tells
- * assistive technology.
- */
+/** A button that does `act` at its second press only. In between it is named `sure`, which `say` tells assistive technology. */
 export function twice(label, sure, act, { kind, say: tell = announce } = {}) {
   const made = button(label, () => {
     if (made.textContent === sure) return act();
@@ -74,7 +67,6 @@ export function unbroken(text, name) {
   return at < 0 ? [text] : [text.slice(0, at), element('span', { class: 'model', text: name }), text.slice(at + name.length)];
 }
 
-/** The element with this id; the page's markup has it. */
 export const byId = (id) => document.getElementById(id);
 
 /** Says it in this place; saying the same again would be read out again. */
@@ -94,12 +86,12 @@ export function announce(text) {
   tell(text);
 }
 
-/** Takes the answer back that was read out: its conversation is out of sight. */
-export const hush = () => byId('heard').replaceChildren();
+/** Clears the answer that was read out. */
+export const clearReadOut = () => byId('read-aloud').replaceChildren();
 
 /** Reads a finished answer out, once; only the latest is kept. */
 export function readOut(text) {
-  byId('heard').replaceChildren(element('p', { text }));
+  byId('read-aloud').replaceChildren(element('p', { text }));
 }
 
 /**
@@ -118,7 +110,7 @@ export function notice(text, action = null, group = null) {
   return shown;
 }
 
-/** Copies text and says so; where the browser offers no clipboard, it says that. Resolves to whether it is copied. */
+/** Copies text and says so, or why not. Resolves to whether it is copied. */
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);

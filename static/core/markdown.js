@@ -101,14 +101,14 @@ function interrupts(lines, at) {
 function fence(lines, at) {
   const open = FENCE.exec(lines[at]);
   if (!open) return null;
-  const [, marks, told] = open;
+  const [, marks, language] = open;
   const indent = /^ */.exec(lines[at])[0].length;
   const closes = new RegExp(`^ {0,3}${marks[0]}{${marks.length},} *$`);
   let next = at + 1;
   while (next < lines.length && !closes.test(lines[next])) next += 1;
   const code = lines.slice(at + 1, next).map((line) => line.slice(Math.min(indent, /^ */.exec(line)[0].length))).join('\n');
   // Without its end mark, which a cut-off answer lacks, a fence runs to the end.
-  return [[codeBlock(code, told.trim().split(' ', 1)[0])], next + 1];
+  return [[codeBlock(code, language.trim().split(' ', 1)[0])], next + 1];
 }
 
 function codeBlock(text, language) {

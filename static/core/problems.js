@@ -102,10 +102,7 @@ const moneyOf = ({ charged }) => TEXT.charged[charged] ?? TEXT.charged.unknown;
 
 /**
  * The receipt of a problem, with a button for each of `offers` that makes sense for it.
- * @param {object} problem as thrown by transport.js or kept by purchases.js
- * @param {Record<string, () => void>} offers
- * @param {{fresh?: boolean, priceText?: string, cost?: string}} options `fresh`: it is to be announced;
- *   `priceText`: the price of buying again at one press; `cost`: the price of the purchase itself
+ * `fresh`: announce it; `priceText`: the price of buying again at one press; `cost`: the price of the purchase itself.
  */
 export function problemCard(problem, offers = {}, { fresh = false, priceText = '', cost = priceText } = {}) {
   const best = (isUnsettled(problem) ? PROBLEMS.unsettled : rowOf(problem))?.[1] ?? 'again';

@@ -1,18 +1,18 @@
 /**
- * Carries a purchase from the click to its end, and across reloads, without ever buying it twice. The page and the widgets buy through
- * this; they differ in the store that they pass.
+ * Carries a purchase from the click to its end, also across reloads, and never buys it twice. The page and the widgets pass their own
+ * stores.
  *
  * draft → intent → sent → done | refused | charged (without a result) | unknown | forgotten (dismissed)
  *
  * A record: `{key, kind: 'chat' | 'video', payload, costMicros, at, state, reply, problem}`, what the transport noted when it was sent
- * (`caller`, `ledger`, `at`, `seconds`, `anew`: `Known` in client.d.ts), and whatever else its owner keeps with it.
+ * (`caller`, `ledger`, `at`, `seconds`, `mayBuyAgain`: `Known` in client.d.ts), and whatever else its owner keeps with it.
  */
 
 import { micros } from './format.js';
 
-/** How long a purchase is asked for without a click: until then a person still wants it. */
+/** For how long a purchase is asked for without a click. */
 const FRESH = 60 * 60 * 1000;
-/** How much of the time for which the server keeps a key is relied upon; the transport checks it again. */
+/** The share of a key's lifetime on the server that is relied on; the transport checks it again. */
 const SAFE_SHARE = 0.9;
 
 const UNKEPT = Object.assign(new Error('This browser does not keep what is bought'), { code: 'unkept', charged: 'no' });
@@ -26,14 +26,14 @@ const BUY = {
 /** Whether the outcome is not known yet. */
 export const isOpen = ({ state }) => ['intent', 'sent', 'unknown'].includes(state);
 
-/** Whether the service said that it knows no such purchase, or may have forgotten it: asking again is of no use. */
-export const isUnheld = ({ problem }) => ['forgotten', 'purchase_not_found'].includes(problem?.code);
+/** Whether the service does not know the purchase, or may have forgotten it: asking again is of no use. */
+export const isForgotten = ({ problem }) => ['forgotten', 'purchase_not_found'].includes(problem?.code);
 
 /** A clock that was set back says nothing about an age. */
 export const isWithin = (at, span) => Date.now() >= at && Date.now() - at < span;
 
 /** A purchase with its own key, not yet kept and not yet sent. */
-export const draft = (facts) => ({ at: Date.now(), state: 'draft', reply: null, problem: null, caller: null, ledger: null, anew: false, ...facts });
+export const draft = (facts) => ({ at: Date.now(), state: 'draft', reply: null, problem: null, caller: null, ledger: null, mayBuyAgain: false, ...facts });
 
 export class Purchases {
   #store;
@@ -62,7 +62,7 @@ export class Purchases {
 
   /** Whether asking again with the same key can only bring the first purchase's answer. */
   canAskAgain(record) {
-    return !isUnheld(record) && this.#isKnown(record);
+    return !isForgotten(record) && this.#isKnown(record);
   }
 
   #isKnown({ kind, ledger, at, seconds }) {
@@ -78,13 +78,15 @@ export class Purchases {
 
   /**
    * Sends a purchase, or asks for the answer to one that was sent, which buys nothing. Resolves with the record in its new state; it
-   * does not throw. `atRisk`: a person was told that it could be bought a second time, and wants it sent.
+   * does not throw. `atRisk`: the person knows that this may buy a second time, and still wants it sent.
    */
   async send(record, { atRisk = false, onRetry } = {}) {
     const sentBefore = record.state !== 'draft';
     const replayOnly = sentBefore && !atRisk && record.problem?.code !== 'unsent';
-    const { caller, ledger, at, seconds, anew } = record;
-    const known = sentBefore ? { caller, ledger: atRisk ? null : ledger, at, seconds, anew } : null;
+    const { caller, ledger, at, seconds } = record;
+    // `anew` is the field's name in records of earlier versions.
+    const mayBuyAgain = record.mayBuyAgain || record.anew;
+    const known = sentBefore ? { caller, ledger: atRisk ? null : ledger, at, seconds, mayBuyAgain } : null;
     record.problem = null;
     const onSend = async (noted) => {
       Object.assign(record, noted);

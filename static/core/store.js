@@ -1,7 +1,7 @@
 /** Keeps conversations, purchases and jobs in IndexedDB. If that fails, keeps them in memory and says so. */
 
 import { notice } from './dom.js';
-import { withCost } from './format.js';
+import { withCurrentNames } from './format.js';
 
 const TEXT = {
   unkept: 'This browser cannot save anything right now (private window or full disk). Leave this tab open until your answers have arrived.',
@@ -32,7 +32,7 @@ export function keepFor(whose) {
   channel = new BroadcastChannel(own(NAME));
 }
 
-/** Whether callers are told apart by address: an address is not one person. */
+/** Whether only their address distinguishes callers: an address is not one person. */
 export const isNobody = () => !owner;
 
 /** A name that is this person's own. */
@@ -189,8 +189,8 @@ function rewrite(rows) {
   rows.openCursor().onsuccess = ({ target: { result: cursor } }) => {
     if (!cursor) return;
     const record = cursor.value;
-    for (const branch of [record, ...(record.aside ?? [])]) branch.turns?.forEach(withCost);
-    cursor.update(withCost(record));
+    for (const branch of [record, ...(record.aside ?? [])]) branch.turns?.forEach(withCurrentNames);
+    cursor.update(withCurrentNames(record));
     cursor.continue();
   };
 }

@@ -1,12 +1,12 @@
 /**
  * A client for tollgate, served at `/bff/client.js`: `const tollgate = createClient()`.
  *
- * Every purchase has one Idempotency-Key. It is made before the first attempt and sent with each retry, so a lost reply is asked for
- * again and never bought again. A key stands for its purchase only with one caller and in one ledger of the server. The client checks
- * both before each attempt, names the ledger in the request (`Tollgate-Ledger`), and does not send a key that another caller or another
- * ledger would take for a new purchase. What a retry cannot settle is thrown, and the error says whether money moved.
+ * Every purchase has one Idempotency-Key, which each retry repeats: a lost reply is asked for again and never bought again. A key stands
+ * for its purchase only with one caller and in one ledger of the server. The client checks both before each attempt, names the ledger in
+ * the request (`Tollgate-Ledger`), and never sends a key that would count as a new purchase. If a retry cannot settle the outcome, the
+ * client throws an error that says whether money moved.
  *
- * This file has no imports, so that any page can load it. The built-in page buys through it as well.
+ * This file has no imports, so that any page can load it. The built-in page uses it too.
  */
 
 /** Where this file came from: the default address of the API. */
@@ -16,25 +16,19 @@ const ATTEMPTS = 5;
 const PATIENCE = 60;
 /** The longest wait between two attempts after a lost connection, in seconds. */
 const MAX_BACKOFF = 60;
-/** Refusals that cost nothing, or that the same key answers later. They are retried if they say when. */
+/** Refusals that cost nothing, or that the same key answers later. Retried if they say when. */
 const RETRYABLE = [409, 429, 503];
-/** Decided only after the key was looked up: these speak of every attempt with it. So does the gateway's own refusal. */
+/** Refusals that come after the key was looked up, so they hold for every attempt with it. So does the gateway's own refusal. */
 const AFTER_LOOKUP = ['gateway_unreachable', 'gateway_key_rejected', 'gateway_busy', 'budget_exhausted', 'insufficient_credit',
   'purchase_not_found'];
-/** How much of the time for which the server keeps a key is relied upon. */
+/** The share of a key's lifetime on the server that is relied on. */
 const SAFE_SHARE = 0.9;
-/** How many ended purchases a client remembers. */
 const MAX_ENDED = 1000;
 const FORGOTTEN = 'The answer was lost, and the service may have forgotten this purchase. If you send it again, you may pay twice';
 const STRANGER = 'Someone else is signed in now. Only the person who paid gets the answer';
 
-/** A refusal, or a call whose outcome is not known. */
+/** A refusal, or a call with an unknown outcome. The fields are described in client.d.ts. */
 export class TollgateError extends Error {
-  /**
-   * `code`: the problem's, or `connection_lost`, `unreadable`, `refused`, `forgotten`, `stranger`, or `token_failed`, `retry_failed` if
-   * a function of the page threw (`cause`). `charged`: `no`, `yes` or `unknown`. `errors`: faults of the payload. `retryAfter`: seconds.
-   * `ledger`: the server's ledger, if the answer names it. `idempotencyKey`: calling again with it settles what is unknown.
-   */
   constructor(facts) {
     super(facts.detail || facts.title || facts.code);
     this.name = 'TollgateError';
@@ -43,16 +37,11 @@ export class TollgateError extends Error {
   }
 }
 
-/**
- * @param {object} options
- *   baseUrl: tollgate's address; by default, where this file came from. token: a member's token or a JWT, or a function that returns one
- *   (it may be async). attempts: how often a call is tried at most. patience: the longest wait in seconds that a server may ask for.
- *   fetch: another one; a `TollgateError` that it throws is thrown as it is, and any other error is a lost connection.
- */
+/** Makes a client. client.d.ts describes the options and methods. */
 export function createClient({
   baseUrl = HOME, token = null, attempts = ATTEMPTS, patience = PATIENCE, fetch = globalThis.fetch.bind(globalThis),
 } = {}) {
-  const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, patience, fetch, met: null, sent: new SentKeys() };
+  const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, patience, fetch, lastCaller: null, sent: new SentKeys() };
   const ask = async (path, { body, signal, onRetry } = {}) => {
     const request = body === undefined ? { signal, onRetry } : { signal, method: 'POST', headers: JSON_BODY, body: JSON.stringify(body) };
     return (await call(wire, path, request, asReply)).body;
@@ -82,14 +71,13 @@ export function createClient({
   });
 }
 
-/** A new Idempotency-Key: a name that no other purchase has. */
+/** Makes a new Idempotency-Key. */
 export function newKey() {
   if (crypto.randomUUID) return crypto.randomUUID();
   // Plain http beyond loopback has no randomUUID.
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
 }
 
-/** A caller's name in one word. */
 export const callerName = ({ kind, name }) => `${kind} ${name ?? ''}`;
 
 const JSON_BODY = { 'content-type': 'application/json' };
@@ -142,7 +130,7 @@ async function buy(wire, path, request, { idempotencyKey: brought, sentBefore = 
   }
 }
 
-/** Whether the error is this call's own. The reason of an abort belongs to the page, even if it is an error of another call. */
+/** Whether the error is this call's own. An abort's reason belongs to the page, even if it is an error of another call. */
 const isOurs = (error, signal) => error instanceof TollgateError && !(signal?.aborted && error === signal.reason);
 
 /** Sends until there is an answer that another attempt would not change. `take` reads the body of a success. */
@@ -155,7 +143,7 @@ async function call(wire, path, { onRetry, checks, sentBefore = false, ...reques
   for (let attempt = 1; ; attempt += 1) {
     try {
       const response = await send(wire, path, request, before);
-      return { body: await whole(response, request, take), response };
+      return { body: await readBody(response, request, take), response };
     } catch (error) {
       if (!isOurs(error, request.signal)) throw error;
       if (checks && error.code === 'ledger_changed') {
@@ -169,19 +157,20 @@ async function call(wire, path, { onRetry, checks, sentBefore = false, ...reques
       }
       // A refusal of a retry says nothing of an earlier attempt that was lost.
       const isInDoubt = doubt || checks?.isSentElsewhere();
-      if (isInDoubt && error.charged === 'no' && !(speaksOfTheKey(error) && !checks?.isAnew())) error.charged = 'unknown';
+      if (isInDoubt && error.charged === 'no' && !(settlesKey(error) && !checks?.mayBuyAgain())) error.charged = 'unknown';
       const isLost = error.code === 'connection_lost';
       const wait = isLost ? Math.min(2 ** (attempt - 1), MAX_BACKOFF) : error.retryAfter;
       const isRetried = isLost || (RETRYABLE.includes(error.status) && wait !== null && wait <= wire.patience);
       if (!isRetried || attempt >= attempts) throw error;
       doubt ||= error.charged !== 'no';
-      await tell(onRetry, doubt, error, wait);
+      await notify(onRetry, doubt, error, wait);
       await pause(wait, request.signal);
     }
   }
 }
 
-const speaksOfTheKey = ({ code }) => code === 'refused' || AFTER_LOOKUP.includes(code);
+/** Whether a refusal answers for every attempt with its key. */
+const settlesKey = ({ code }) => code === 'refused' || AFTER_LOOKUP.includes(code);
 
 /**
  * Checks a purchase before each attempt: a retry needs the caller and the ledger of the first attempt, and a key that is still kept
@@ -192,31 +181,32 @@ function preflight(wire, key, kept, { known, signal, onSend }) {
   let isFirst = true;
   let renamed = null;
   const isSentElsewhere = () => (wire.sent.get(key) ?? own) !== own;
-  const judge = (first, now) => {
+  const checkRepeat = (first, now) => {
     // The page says that the purchase may be bought a second time.
-    if (first.ledger == null) return { ...now, anew: true };
+    if (first.ledger == null) return { ...now, mayBuyAgain: true };
     const age = now.at - first.at;
     const seconds = Math.min(first.seconds ?? now.seconds, now.seconds);
     // A clock that was set back says nothing about an age.
     if (first.ledger !== now.ledger || !(age >= 0 && age < seconds * 1000 * SAFE_SHARE)) throw stopped('forgotten', FORGOTTEN);
-    return { ...now, at: first.at, seconds, anew: Boolean(first.anew) };
+    // `anew` is the field's name in records of earlier versions.
+    return { ...now, at: first.at, seconds, mayBuyAgain: Boolean(first.mayBuyAgain || first.anew) };
   };
   const check = async (headers, doubt) => {
-    const catalog = await glance(wire, '/bff/catalog', { signal });
+    const catalog = await readNow(wire, '/bff/catalog', { signal });
     const ledger = renamed ?? catalog?.replay?.ledger;
     if (typeof ledger !== 'string') throw unreadable('GET', '/bff/catalog names no ledger');
     renamed = null;
     const caller = catalog.access === 'open' ? ANYONE : await callerOf(wire, headers.authorization, doubt, signal);
     // Nothing is awaited until the key is noted, since another call may send it too.
     const isRepeat = doubt || isSentElsewhere();
-    const now = { caller, ledger, at: Date.now(), seconds: catalog.replay?.[kept], anew: false };
+    const now = { caller, ledger, at: Date.now(), seconds: catalog.replay?.[kept], mayBuyAgain: false };
     const first = own ?? (isRepeat ? known ?? wire.sent.get(key) : null);
     if (first && (first.caller ?? caller) !== caller) throw stopped('stranger', STRANGER, isRepeat);
-    own = isRepeat && first ? judge(first, now) : now;
+    own = isRepeat && first ? checkRepeat(first, now) : now;
     isFirst = !isRepeat;
     wire.sent.set(key, own);
     headers['tollgate-ledger'] = own.ledger;
-    await tell(onSend, isRepeat, { ...own });
+    await notify(onSend, isRepeat, { ...own });
     return isRepeat;
   };
   return {
@@ -226,8 +216,8 @@ function preflight(wire, key, kept, { known, signal, onSend }) {
       throw error;
     }),
     isSentElsewhere,
-    /** Whether the key went to a ledger that may not be the first one's: then no refusal speaks of the first attempt. */
-    isAnew: () => Boolean(own?.anew),
+    /** Whether the key may have gone to a second ledger: then a refusal says nothing about the first attempt. */
+    mayBuyAgain: () => Boolean(own?.mayBuyAgain),
     /** The server has another ledger by now; `null` if it did not say which. */
     follow: (ledger) => { renamed = ledger; },
     /** Nothing was charged: the next call with this key is a first one. */
@@ -237,25 +227,25 @@ function preflight(wire, key, kept, { known, signal, onSend }) {
   };
 }
 
-/** In open mode callers are told apart by address only, so everybody is the same caller. */
+/** In open mode only addresses distinguish callers, so everyone counts as the same caller. */
 const ANYONE = callerName({ kind: 'address' });
 
-/** Whose token this is, as the server says. It is asked once for each token and before each retry: a server may be set up anew. */
+/** Returns the caller that a token belongs to. Asks once for each token, and before each retry, since the server's settings may change. */
 async function callerOf(wire, authorization, isRepeat, signal) {
-  if (isRepeat || !wire.met || wire.met.authorization !== authorization) {
-    const caller = (await glance(wire, '/bff/me', { headers: authorization && { authorization }, signal }))?.caller;
+  if (isRepeat || !wire.lastCaller || wire.lastCaller.authorization !== authorization) {
+    const caller = (await readNow(wire, '/bff/me', { headers: authorization && { authorization }, signal }))?.caller;
     if (typeof caller?.kind !== 'string') throw unreadable('GET', '/bff/me names no caller');
-    wire.met = { authorization, name: callerName(caller) };
+    wire.lastCaller = { authorization, name: callerName(caller) };
   }
-  return wire.met.name;
+  return wire.lastCaller.name;
 }
 
-const glance = async (wire, path, request) => whole(await send({ ...wire, token: null }, path, request), request, asJson);
+const readNow = async (wire, path, request) => readBody(await send({ ...wire, token: null }, path, request), request, asJson);
 
 /** Calls a function of the page. If it throws, nothing more is sent, and the error carries the key. */
-async function tell(listener, doubt, ...words) {
+async function notify(listener, doubt, ...values) {
   try {
-    await listener?.(...words);
+    await listener?.(...values);
   } catch (cause) {
     throw failed('retry_failed', cause, doubt ? 'unknown' : 'no');
   }
@@ -283,8 +273,8 @@ async function send(wire, path, { headers = {}, ...request } = {}, before = null
 /** The headers with the caller's token. Without it nothing is sent, so this attempt has cost nothing. */
 async function signed({ token }, headers, { signal }) {
   try {
-    const word = typeof token === 'function' ? await unlessStopped(token(), signal) : token;
-    return Object.fromEntries(new Headers({ ...headers, ...(word && { authorization: `Bearer ${word}` }) }));
+    const value = typeof token === 'function' ? await unlessStopped(token(), signal) : token;
+    return Object.fromEntries(new Headers({ ...headers, ...(value && { authorization: `Bearer ${value}` }) }));
   } catch (cause) {
     if (signal?.aborted) throw signal.reason;
     throw failed('token_failed', cause, 'no');
@@ -296,7 +286,7 @@ const lost = ({ method = 'GET' }) => new TollgateError({
 });
 
 /** The body of a success, as `take` reads it; a refusal is thrown. */
-async function whole(response, request, take) {
+async function readBody(response, request, take) {
   try {
     if (response.ok) return await take(response, request);
     throw refusal(response, await response.text(), request);
@@ -332,13 +322,19 @@ function refusal(response, text, { method } = {}) {
     status: response.status,
     code: isProblem ? problem.code : 'refused',
     title: isProblem ? problem.title : `It was refused (${response.status})`,
-    detail: isProblem ? problem.detail ?? '' : text.slice(0, 500),
+    detail: isProblem ? problem.detail ?? '' : messageIn(problem) ?? text.slice(0, 500),
     charged: isProblem ? problem.charged : isFree ? 'no' : 'unknown',
     errors: isProblem && Array.isArray(problem.errors) ? problem.errors : [],
     retryAfter: /^\d{1,6}$/.test(after) ? Math.max(1, Number(after)) : null,
     requestId: response.headers.get('x-request-id'),
     ledger: response.headers.get('tollgate-ledger'),
   });
+}
+
+/** The sentence in the gateway's own refusal, if it has one. */
+function messageIn(body) {
+  const message = body?.message ?? body?.error?.message;
+  return typeof message === 'string' && message ? message : null;
 }
 
 async function pause(seconds, signal) {
@@ -381,11 +377,11 @@ async function* watch(wire, requestId, { signal } = {}) {
       for await (const { id, event, data } of events(response.body)) {
         lastId = id || lastId;
         failures = 0;
-        const word = JSON.parse(data);
-        if (event === 'problem' && word.request_id) throw problemOfEvent(word);
+        const update = JSON.parse(data);
+        if (event === 'problem' && update.request_id) throw problemOfEvent(update);
         if (event !== 'job') continue;
-        yield { requestId: word.request_id, state: word.state, status: word.status, at: word.at };
-        if (word.state !== 'open') return;
+        yield { requestId: update.request_id, state: update.state, status: update.status, at: update.at };
+        if (update.state !== 'open') return;
       }
     } catch (error) {
       if (signal?.aborted) throw signal.reason;

@@ -10,20 +10,26 @@ const TEXT = {
   results: 'Results',
   none: 'No matches.',
   found: (count) => (count === 1 ? '1 result' : `${count} results`),
-  kinds: { view: 'View', conversation: 'Conversation', model: 'Model', action: 'Action' },
+  kinds: { view: 'View', conversation: 'Conversation', model: 'Model', action: 'Action', prompt: 'Prompt' },
   untitled: 'Untitled',
   model: (id, amount) => `Chat with ${id} · ${amount}`,
   newConversation: 'New conversation',
   themes: { '': 'Theme: system', light: 'Theme: light', dark: 'Theme: dark' },
   help: 'Keyboard shortcuts',
   signOut: 'Sign out',
+  prompts: 'Prompts',
+  promptsField: 'Find a prompt',
+  savePrompt: 'Save this message as a prompt',
+  promptSaved: 'Saved as a prompt. Type / in an empty message to find it.',
+  removePrompt: 'Remove a prompt',
+  promptRemoved: 'The prompt is removed.',
   close: 'Close',
   singleKeys: 'Use single-key shortcuts',
   shortcuts: [
     [['Ctrl K'], 'Go to a view, a conversation or an action (⌘K on a Mac)'],
     [['1', '…'], 'Go to the first view, the second, …'],
     [['N'], 'Start a new conversation'],
-    [['/'], 'Search your conversations'],
+    [['/'], 'Search your conversations; in an empty message: find a prompt'],
     [['?'], 'Show this list'],
     [['Enter'], 'Send the message'],
     [['Shift Enter'], 'Start a new line in the message'],
@@ -37,16 +43,27 @@ const TEXT = {
 /** The most results that are listed. */
 const MAX_RESULTS = 40;
 
+/** The most prompts that are kept. */
+const MAX_PROMPTS = 100;
+
 /** Opens the palette. `page` is `{catalog, views, go(view, focus), openConversation(id)}`. */
-export async function palette(page) {
+export const palette = (page) => choose({ label: TEXT.palette, hint: TEXT.field, none: TEXT.none }, entries(page), () => kept(page));
+
+/** Opens the list of prompts; the chosen one is written into the message. Escape writes the `/` that opened it. */
+export async function prompts(page) {
+  await choose({ label: TEXT.prompts, hint: TEXT.promptsField, none: TEXT.none }, promptEntries(page));
+  byId('palette').addEventListener('cancel', () => insert('/'));
+}
+
+/** Opens a list to search and choose from. `more()` resolves to further entries. */
+async function choose(text, all, more = null) {
   const field = element('input', {
-    type: 'text', role: 'combobox', placeholder: TEXT.field, autocomplete: 'off', spellcheck: 'false',
-    'aria-label': TEXT.palette, 'aria-expanded': 'true', 'aria-controls': 'palette-list', 'aria-autocomplete': 'list',
+    type: 'text', role: 'combobox', placeholder: text.hint, autocomplete: 'off', spellcheck: 'false',
+    'aria-label': text.label, 'aria-expanded': 'true', 'aria-controls': 'palette-list', 'aria-autocomplete': 'list',
   });
   const list = element('ul', { id: 'palette-list', role: 'listbox', 'aria-label': TEXT.results });
-  const none = element('p', { class: 'hint', text: TEXT.none, hidden: true });
-  const dialog = open('palette', TEXT.palette, field, list, none);
-  const all = entries(page, []);
+  const none = element('p', { class: 'hint', text: text.none, hidden: true });
+  const dialog = open('palette', text.label, field, list, none);
   let shown = [], at = 0;
 
   const mark = () => {
@@ -56,7 +73,7 @@ export async function palette(page) {
     else field.removeAttribute('aria-activedescendant');
     chosen?.scrollIntoView({ block: 'nearest' });
   };
-  const choose = (entry) => {
+  const take = (entry) => {
     dialog.close();
     entry?.act();
   };
@@ -66,7 +83,7 @@ export async function palette(page) {
     at = 0;
     none.hidden = shown.length > 0;
     list.hidden = !shown.length;
-    list.replaceChildren(...shown.map((entry, place) => element('li', { id: `palette-${place}`, role: 'option', click: () => choose(entry) },
+    list.replaceChildren(...shown.map((entry, place) => element('li', { id: `palette-${place}`, role: 'option', click: () => take(entry) },
       icon(entry.icon), element('span', { text: entry.name }), element('span', { class: 'hint', text: entry.kind }))));
     mark();
   };
@@ -81,17 +98,20 @@ export async function palette(page) {
     if (step && shown.length) {
       at = (at + step + shown.length) % shown.length;
       mark();
-    } else if (event.key === 'Enter' && !event.repeat) choose(shown[at]);
+    } else if (event.key === 'Enter' && !event.repeat) take(shown[at]);
   });
   draw();
   field.focus();
-  all.push(...await kept(page));
+  if (!more) return;
+  all.push(...await more());
   if (dialog.open) draw();
 }
 
-/** What can be chosen, but conversations. */
-function entries({ catalog, go, views }) {
-  const action = (name, glyph, act) => ({ kind: TEXT.kinds.action, name, icon: glyph, act });
+const action = (name, glyph, act) => ({ kind: TEXT.kinds.action, name, icon: glyph, act });
+
+/** Everything except conversations. */
+function entries(page) {
+  const { catalog, go, views } = page;
   return [
     ...views.map(({ name, title }) => ({ kind: TEXT.kinds.view, name: title, icon: name, act: () => go(name) })),
     action(TEXT.newConversation, 'plus', () => byId('new-conversation').click()),
@@ -103,6 +123,7 @@ function entries({ catalog, go, views }) {
       byId('theme').dispatchEvent(new Event('change'));
       announce(name);
     })),
+    ...promptEntries(page),
     action(TEXT.help, 'help', help),
     ...(byId('sign-out').hidden ? [] : [action(TEXT.signOut, 'out', () => byId('sign-out').click())]),
   ];
@@ -115,6 +136,44 @@ async function kept({ openConversation }) {
     kind: TEXT.kinds.conversation, name: title || TEXT.untitled, icon: 'chat',
     act: () => void openConversation(id),
   }));
+}
+
+/** The prompts that this browser keeps, and what can be done with them. */
+function promptEntries({ go }) {
+  const saved = savedPrompts();
+  const keep = (all, text) => {
+    choice.set('prompts', JSON.stringify(all.slice(0, MAX_PROMPTS)));
+    announce(text);
+  };
+  const list = (act) => saved.map((text) => ({ kind: TEXT.kinds.prompt, name: text.slice(0, 200), icon: 'edit', act: () => act(text) }));
+  const write = (text) => {
+    insert(text);
+    go('chat', 'chat-text');
+  };
+  const remove = () => choose({ label: TEXT.removePrompt, hint: TEXT.promptsField, none: TEXT.none },
+    list((text) => keep(saved.filter((other) => other !== text), TEXT.promptRemoved)));
+  const draft = byId('chat-text').value.trim();
+  return [
+    ...list(write),
+    ...(draft && !saved.includes(draft) ? [action(TEXT.savePrompt, 'plus', () => keep([draft, ...saved], TEXT.promptSaved))] : []),
+    ...(saved.length ? [action(TEXT.removePrompt, 'bin', () => void remove())] : []),
+  ];
+}
+
+/** Writes into the message, where the caret is. */
+function insert(text) {
+  const field = byId('chat-text');
+  field.setRangeText(text, field.selectionStart, field.selectionEnd, 'end');
+  field.dispatchEvent(new Event('input', { bubbles: true }));
+}
+
+function savedPrompts() {
+  try {
+    const all = JSON.parse(choice.get('prompts'));
+    return Array.isArray(all) ? all.map(String) : [];
+  } catch {
+    return [];
+  }
 }
 
 function pick(go, model) {

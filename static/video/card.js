@@ -167,7 +167,7 @@ function clip(job, frame) {
   const box = element('div', { class: 'clip' });
   const load = () => {
     const video = element('video', {
-      // Some phones show no picture before the first second unless they are told where to be.
+      // Some phones show no picture before playing without a start time.
       'data-src': `${contentOf(job.id)}#t=0.001`, playsinline: true, loop: true, preload: 'none',
       'aria-label': start(job.payload.prompt || TEXT.noPrompt, 200),
       loadedmetadata: () => {

@@ -26,7 +26,7 @@ let changes = 0;
  * Takes up all jobs that are kept and goes on watching the open ones.
  * @param {object} jobWords the catalog's `jobs`
  * @param {{changed: (job: object, news: {ended?: boolean, removed?: boolean, first?: boolean}) => void,
- *   connection: (problem: Error | null) => void}} listener `ended`: just now; `first`: this tab heard it first of all
+ *   connection: (problem: Error | null) => void}} listener `ended`: just now; `first`: this tab is the first to know
  */
 export async function startJobs(jobWords, { changed, connection }) {
   [words, tell, whenConnected] = [jobWords, changed, connection];
@@ -156,14 +156,14 @@ async function watchOpen() {
   if (!stream && !mine().length) return;
   try {
     const { follow } = await loadStream();
-    follow(mine(), { told: heard, failed: stumbled, connection: whenConnected });
+    follow(mine(), { received, failed: stumbled, connection: whenConnected });
   } catch {
     whenConnected({ code: navigator.onLine === false ? 'offline' : 'connection_lost' });
     setTimeout(watchOpen, RETRY);
   }
 }
 
-async function heard(id, body) {
+async function received(id, body) {
   const job = known.get(id);
   if (!job?.open) return;
   const ended = understand(body, words).phase !== 'open';

@@ -98,8 +98,14 @@ fn chat_works_by_keyboard_alone() {
     page.press("Enter");
     page.wait_until(&answered(1));
     page.wait_until("document.getElementById('status').textContent === 'Answer received, $0.006'");
-    page.wait_until("document.getElementById('heard').textContent.includes('Write down what')");
+    page.wait_until(
+        "document.getElementById('read-aloud').textContent.includes('Write down what')",
+    );
     assert_eq!(page.evaluate(&format!("{FOCUSED}.id")), "chat-text", "the focus stays");
+    let read = page.evaluate("document.getElementById('read-aloud').textContent");
+    let is_plain = |text: &str| !["**", "##", "Copy"].iter().any(|sign| text.contains(sign));
+    assert!(read.as_str().is_some_and(is_plain), "read without signs and buttons: {read}");
+    walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent === 'Read aloud'"));
     walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent === 'With another model'"));
     walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent.startsWith('Ask again · $')"));
     walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent === 'Edit'"));

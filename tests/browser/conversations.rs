@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use crate::gate::Gate;
 use crate::page::Page;
+use crate::page_load::begin_with;
 
 const MESSAGE: (&str, &str) = ("textbox", "Message");
 const NEW: (&str, &str) = ("button", "New conversation");
@@ -65,7 +66,7 @@ fn import(page: &Page, content: &str) {
     page.wait_until("document.querySelector('[data-group=import]') !== null");
 }
 
-fn told(page: &Page) -> String {
+fn import_notice(page: &Page) -> String {
     let text = page.evaluate("document.querySelector('[data-group=import] p').textContent");
     page.evaluate("document.querySelector('[data-group=import]').remove()");
     text.as_str().expect("text").to_owned()
@@ -146,14 +147,14 @@ fn exported_conversations_import_without_overwriting() {
     assert_eq!(turn.get("key"), None, "a key asks for an answer: it stays here");
 
     import(&page, &file);
-    assert!(told(&page).ends_with("0 added, 2 already here."));
+    assert!(import_notice(&page).ends_with("0 added, 2 already here."));
     page.find(("button", "Delete About bridges")).click();
     titles(&page, "About lighthouses");
     import(&page, &file);
-    assert!(told(&page).ends_with("1 added, 1 already here."));
+    assert!(import_notice(&page).ends_with("1 added, 1 already here."));
     titles(&page, "About bridges,About lighthouses");
     import(&page, &file.replace("\"question\": \"About bridges\"", "\"question\": \"Another\""));
-    let copied = told(&page);
+    let copied = import_notice(&page);
     assert!(
         copied.contains("1 added as copies, because they differ from what is here"),
         "{copied}"
@@ -208,8 +209,8 @@ fn import_of_another_file_is_refused_and_changes_nothing() {
         (wrong("/conversations/0/at", json!("now")), "expected conversations[0].at to be a time."),
     ] {
         import(&page, &file);
-        let told = told(&page);
-        assert!(told.contains(says) && told.ends_with("Nothing was changed."), "{told}");
+        let notice = import_notice(&page);
+        assert!(notice.contains(says) && notice.ends_with("Nothing was changed."), "{notice}");
         assert_eq!(page.evaluate(TITLES), "About lighthouses", "{says}");
     }
 }
@@ -270,4 +271,30 @@ fn unsaved_record_stays_in_memory_after_a_full_read() {
     let gate = Gate::start();
     let page = open(&gate);
     assert_eq!(page.evaluate(FULL_WHILE_READING), "false,newer,newer");
+}
+
+#[test]
+fn conversation_is_shared_and_an_answer_read_aloud_where_the_browser_can() {
+    let gate = Gate::start();
+    let page = Page::new(&gate.origin);
+    begin_with(
+        &page,
+        "globalThis.shared = []; globalThis.spoken = [];
+        Object.defineProperty(navigator, 'share', { value: async (what) => void shared.push(what) });
+        Object.defineProperty(globalThis, 'speechSynthesis', { value: { speaking: false, cancel() {}, speak: ({ text }) => spoken.push(text) } });",
+    );
+    page.goto(&gate.origin);
+    page.find(("textbox", "Message")).fill("Write a list of steps");
+    page.press("Enter");
+    page.find(("button", "Read aloud")).click();
+    page.wait_until("spoken.length === 1");
+    let spoken = page.evaluate("spoken[0]");
+    let is_plain = |text: &str| text.len() > 20 && !text.contains("**") && !text.contains("##");
+    assert!(spoken.as_str().is_some_and(is_plain), "{spoken}");
+    page.evaluate("document.getElementById('keep').open = true");
+    page.find(("button", "Share …")).click();
+    page.wait_until("shared.length === 1");
+    assert_eq!(page.evaluate("shared[0].title"), "Write a list of steps");
+    assert_eq!(page.evaluate("shared[0].text.startsWith('# Write a list of steps')"), true);
+    assert_eq!(gate.sold(), 1);
 }

@@ -79,13 +79,13 @@ fn driver_notices_every_kind_of_page_error() {
         page.goto(&site.origin);
         assert_eq!(page.take_faults(), Vec::<String>::new(), "before {mistake}");
         page.evaluate(&format!("void setTimeout(() => {{ {mistake} }})"));
-        let mut heard = Vec::new();
+        let mut faults = Vec::new();
         let noticed = page.patiently(|| {
-            heard.extend(page.take_faults());
-            heard.iter().any(|heard| heard.contains(fault)).then_some(())
+            faults.extend(page.take_faults());
+            faults.iter().any(|one| one.contains(fault)).then_some(())
         });
-        assert!(noticed.is_some(), "{mistake}: {heard:?}");
-        // The same mistake may be told in two ways; the second must not fail this test.
+        assert!(noticed.is_some(), "{mistake}: {faults:?}");
+        // The same mistake may be reported in two ways; the second must not fail this test.
         page.goto("about:blank");
         page.take_faults();
     }

@@ -38,7 +38,7 @@ impl<'p> Element<'p> {
 
     /// Clicks its middle, once that is in view and nothing covers it.
     ///
-    /// A page may draw itself anew between a look and a press: then the press meets nothing, or what has taken the
+    /// A page may redraw itself between a look and a press: then the press meets nothing, or what has taken the
     /// element's place, and the element that now has its name is pressed. What was pressed is never pressed twice.
     pub(crate) fn click(self) {
         let mut element = self;

@@ -32,7 +32,7 @@ struct Host {
 }
 
 impl Host {
-    /// Serves `examples/web` with its policy, as if tollgate were at the address that `start` gives: it is told
+    /// Serves `examples/web` with its policy, as if tollgate were at the address that `start` gives, which gets
     /// the site's origin.
     fn serve(start: impl FnOnce(&str) -> Gate) -> (Self, Gate) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -123,10 +123,22 @@ fn widget_renders_markdown_and_shows_what_is_left() {
     ));
     let page = shop.visit("/index.html", &gate.origin);
     page.find(MESSAGE).fill("Show me a table of prices and some code");
-    page.press("Enter");
+    // What the live region tells a screen reader: entries and their texts as they come.
     let shadow = "document.querySelector('tollgate-chat').shadowRoot";
+    page.evaluate(&format!(
+        "globalThis.spoken = []; new MutationObserver((changes) => changes.forEach(({{ target, addedNodes }}) => {{
+            const added = [...addedNodes].filter((node) => !(target.closest('[aria-hidden]') || node.querySelector?.('[aria-hidden]')));
+            spoken.push(...added.map(({{ textContent }}) => textContent));
+        }})).observe({shadow}.querySelector('[aria-live]'), {{ childList: true, subtree: true }})"
+    ));
+    page.press("Enter");
     page.wait_until(&format!("{shadow}.querySelector('.prose table') !== null && {shadow}.querySelector('.prose pre code') !== null"));
     page.wait_until(&format!("{shadow}.textContent.includes('You, today: $0.994 left')"));
+    page.wait_until(&format!("{shadow}.querySelector('[aria-live] [aria-hidden=true]') === null"));
+    assert_eq!(
+        page.evaluate("spoken.some((text) => text.includes('**') || text.includes('## '))"),
+        false
+    );
     page.evaluate(&format!("{shadow}.querySelector('.code-head button:last-child').click()"));
     page.wait_until(&format!(
         "{shadow}.querySelector('.code-head button:last-child').textContent !== ''"
@@ -196,6 +208,38 @@ fn client_retry_table_holds_for_the_pages_store() {
 }
 
 #[test]
+fn widget_says_a_refusal_of_the_gateway_in_words_and_clears_its_remarks() {
+    let shop = Shop::open(None);
+    let gate = Gate::start_with(&[("TOLLGATE_ACCESS__ALLOWED_ORIGINS", &shop.listed())]);
+    shop.show("/index.html", &format!(
+        "<!doctype html><html lang=en><title>shop</title><link rel=icon href='data:,'><h1>Shop</h1>
+        <tollgate-chat></tollgate-chat><tollgate-video></tollgate-video><script type=module src='{}/bff/widgets.js'></script>", gate.origin));
+    let mut page = shop.visit("/index.html", &gate.origin);
+    page.expect_errors(&["status of 402"]);
+    page.find(MESSAGE).fill("sandbox:broke");
+    page.press("Enter");
+    let card =
+        "document.querySelector('tollgate-chat').shadowRoot.querySelector('.trouble')?.innerText";
+    page.wait_until(&format!("{card}?.startsWith('The prepaid credit is used up.')"));
+    assert_eq!(page.evaluate(&format!("{card}.includes('{{')")), false, "no JSON");
+
+    let said = "document.querySelector('tollgate-video').shadowRoot.querySelector('form > [role=status]').textContent";
+    page.find(("button", "Generate · $…")).click();
+    page.wait_until(&format!("{said} === 'Say what the video should show.'"));
+    page.find(PROMPT).fill("A boat");
+    page.wait_until(&format!("{said} === ''"));
+    page.find(("button", "Generate · $…")).click();
+    page.find(("button", "Yes, spend $3.00"));
+    let question =
+        "document.querySelector('tollgate-video').shadowRoot.querySelector('.row > p').innerText";
+    let asked = "8 s by video-a-2 for $3.00. It cannot be cancelled.";
+    assert_eq!(page.evaluate(question), asked);
+    page.resize(390, 800);
+    page.screenshot("widget-confirm");
+    assert_eq!(gate.sold(), 0);
+}
+
+#[test]
 fn unlisted_site_loads_the_client_and_buys_nothing() {
     let (host, gate) = Host::serve(|_| Gate::start());
     let mut page = host.open(&gate);
@@ -214,7 +258,7 @@ fn unlisted_site_loads_the_client_and_buys_nothing() {
 #[test]
 fn changed_video_order_is_sent_as_the_form_shows_it() {
     let shop = Shop::open(None);
-    let upstream = Upstream::start(|heard| match heard.method.as_str() {
+    let upstream = Upstream::start(|request| match request.method.as_str() {
         "POST" => Reply::video("job-1"),
         _ => Reply::new(200, r#"{"status":"rendering"}"#),
     });
@@ -241,7 +285,7 @@ fn changed_video_order_is_sent_as_the_form_shows_it() {
     page.find(yes).click();
     page.find(generate);
     assert!(!page.shows(yes), "one press more would buy another");
-    let orders = || upstream.heard().into_iter().filter(|heard| heard.method == "POST");
+    let orders = || upstream.heard().into_iter().filter(|request| request.method == "POST");
     page.patiently(|| orders().next()).expect("an order");
     let shadow = "document.querySelector('tollgate-video').shadowRoot";
     page.wait_until(&format!("{shadow}.textContent.includes('Being made:')"));
@@ -249,7 +293,7 @@ fn changed_video_order_is_sent_as_the_form_shows_it() {
     assert_eq!(focus, generate.1, "who confirms is not thrown out of the form");
     gate.told_elsewhere(upstream.charges().iter().sum());
     let bodies: Vec<_> =
-        orders().map(|heard| String::from_utf8_lossy(&heard.body).into_owned()).collect();
+        orders().map(|request| String::from_utf8_lossy(&request.body).into_owned()).collect();
     assert_eq!(bodies.len(), 1);
     assert!(bodies[0].contains("\"duration\":5"), "{bodies:?}");
 }

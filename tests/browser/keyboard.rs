@@ -191,3 +191,45 @@ fn focus_rings_in_the_sidebar_are_whole() {
     page.resize(1280, 800);
     assert_eq!(page.evaluate(CUT_RINGS), serde_json::json!(["", true]));
 }
+
+#[test]
+fn message_saved_as_prompt_is_written_again_by_slash_and_sent_by_nobody() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(MESSAGE).fill("Summarise this in three lines:");
+    open_palette(&page);
+    page.type_text("save this");
+    page.press("Enter");
+    page.wait_until(
+        "document.getElementById('status').textContent.startsWith('Saved as a prompt')",
+    );
+    page.evaluate("document.getElementById('chat-text').select()");
+    page.press("Delete");
+    assert_eq!(page.find(MESSAGE).value(), "");
+
+    page.reload();
+    page.wait_until("document.activeElement.id === 'chat-text'");
+    page.press("/");
+    page.wait_until("document.activeElement.role === 'combobox'");
+    load_axe(&page);
+    assert_eq!(page.evaluate(VIOLATIONS), "", "among the prompts");
+    page.press("Enter");
+    page.wait_until(
+        "document.getElementById('chat-text').value === 'Summarise this in three lines:'",
+    );
+    page.evaluate("document.getElementById('chat-text').select()");
+    page.press("Delete");
+    // Whoever wants a slash presses Escape.
+    page.press("/");
+    page.wait_until("document.activeElement.role === 'combobox'");
+    page.press("Escape");
+    page.wait_until("document.getElementById('chat-text').value === '/'");
+
+    open_palette(&page);
+    page.type_text("remove a prompt");
+    page.press("Enter");
+    page.wait_until("document.activeElement.role === 'combobox' && document.querySelectorAll('#palette-list li').length === 1");
+    page.press("Enter");
+    page.wait_until("document.getElementById('status').textContent === 'The prompt is removed.'");
+    assert_eq!(gate.sold(), 0);
+}

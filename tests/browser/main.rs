@@ -10,12 +10,13 @@ mod documented_snippets;
 mod driver;
 mod element;
 mod embedding;
-
+mod firefox;
 mod gallery;
 mod gate;
 mod kept_purchases;
 mod keyboard;
 mod ledgers;
+mod main_road;
 #[path = "../support/markdown.rs"]
 #[expect(dead_code, reason = "blocks are all that is read here")]
 mod markdown;
@@ -24,6 +25,7 @@ mod other_browsers;
 mod page;
 mod page_load;
 mod purchases;
+mod receipts;
 mod scenarios;
 mod shared_storage;
 mod shell;

@@ -1,4 +1,4 @@
-//! OpenAI's stock SDK in a page of another origin: what it asks for is allowed, what it is told can be read, and
+//! OpenAI's stock SDK in a page of another origin: what it asks for is allowed, what it answers can be read, and
 //! one call of it is charged once at most.
 
 mod faults;
@@ -20,7 +20,7 @@ const START: &str = r#"<!doctype html><html lang="en"><title>Shop</title><link r
 import OpenAI from 'openai';
 globalThis.client = (baseURL, more) =>
   new OpenAI({ baseURL, apiKey: 'sk-any', dangerouslyAllowBrowser: true, ...more });
-globalThis.told = (error) => ({ error: error.constructor.name, status: error.status, code: error.code, param: error.param,
+globalThis.outcome = (error) => ({ error: error.constructor.name, status: error.status, code: error.code, param: error.param,
   message: error.message, charged: error.error?.charged, id: error.requestID });
 globalThis.printed = [];
 console.log = (...words) => printed.push(words.join(' '));
@@ -59,7 +59,7 @@ fn listed() -> (Shop, Gate, Page) {
 fn run(page: &Page, gate: &str, options: &str, errand: &str) -> Value {
     let base = json!(format!("{gate}/v1"));
     page.evaluate(&format!(
-        "(async () => {{ const ai = client({base}, {options}); {errand} }})().catch(told)"
+        "(async () => {{ const ai = client({base}, {options}); {errand} }})().catch(outcome)"
     ))
 }
 
@@ -73,10 +73,10 @@ fn chat_is_bought_whole_and_streamed_with_readable_headers() {
     );
     // These two make the SDK send headers of their own.
     let named = "{ organization: 'org-any', project: 'proj-any' }";
-    let told = run(&page, &gate.origin, named, &whole);
-    assert!(told["text"].as_str().is_some_and(|text| text.contains("Hello")), "{told}");
-    assert_eq!(told["price"], "0.003000", "{told}");
-    assert!(told["id"].is_string() && told["id"] == told["same"], "{told}");
+    let outcome = run(&page, &gate.origin, named, &whole);
+    assert!(outcome["text"].as_str().is_some_and(|text| text.contains("Hello")), "{outcome}");
+    assert_eq!(outcome["price"], "0.003000", "{outcome}");
+    assert!(outcome["id"].is_string() && outcome["id"] == outcome["same"], "{outcome}");
     let stream = format!(
         "const chunks = await ai.chat.completions.create({{ ...{CHAT}, stream: true }});
          let text = '';
@@ -84,14 +84,14 @@ fn chat_is_bought_whole_and_streamed_with_readable_headers() {
          return {{ text }};"
     );
     let streamed = run(&page, &gate.origin, "{}", &stream);
-    assert_eq!(streamed["text"], told["text"], "{streamed}");
+    assert_eq!(streamed["text"], outcome["text"], "{streamed}");
     assert_eq!(gate.sold(), 2);
 }
 
 #[test]
 fn video_is_ordered_polled_at_the_given_interval_and_downloaded() {
     let (_shop, gate, page) = listed();
-    let told = run(
+    let outcome = run(
         &page,
         &gate.origin,
         "{}",
@@ -106,9 +106,13 @@ fn video_is_ordered_polled_at_the_given_interval_and_downloaded() {
          const film = await (await ai.videos.downloadContent(made.id)).arrayBuffer();
          return { status: now.status, pace, kind: new TextDecoder().decode(film.slice(4, 8)) };",
     );
-    assert_eq!((&told["status"], &told["kind"]), (&json!("completed"), &json!("ftyp")), "{told}");
-    let pace = told["pace"].as_str().and_then(|pace| pace.parse::<u64>().ok());
-    assert!(pace.is_some_and(|pace| pace > 0), "{told}");
+    assert_eq!(
+        (&outcome["status"], &outcome["kind"]),
+        (&json!("completed"), &json!("ftyp")),
+        "{outcome}"
+    );
+    let pace = outcome["pace"].as_str().and_then(|pace| pace.parse::<u64>().ok());
+    assert!(pace.is_some_and(|pace| pace > 0), "{outcome}");
     assert_eq!(gate.sold(), 1);
 }
 
@@ -117,10 +121,14 @@ fn refusal_is_readable_and_free() {
     let (_shop, gate, mut page) = listed();
     page.expect_errors(&["Failed to load resource"]);
     let errand = "return await ai.chat.completions.create({ model: 'gpt-4o', messages: [] });";
-    let told = run(&page, &gate.origin, "{}", errand);
-    assert_eq!((&told["status"], &told["code"]), (&json!(422), &json!("invalid_request")));
-    assert_eq!((&told["param"], &told["charged"]), (&json!("model"), &json!("no")), "{told}");
-    assert!(told["id"].is_string(), "{told}");
+    let outcome = run(&page, &gate.origin, "{}", errand);
+    assert_eq!((&outcome["status"], &outcome["code"]), (&json!(422), &json!("invalid_request")));
+    assert_eq!(
+        (&outcome["param"], &outcome["charged"]),
+        (&json!("model"), &json!("no")),
+        "{outcome}"
+    );
+    assert!(outcome["id"].is_string(), "{outcome}");
     assert_eq!(gate.sold(), 0);
 }
 
@@ -169,8 +177,8 @@ fn page_of_an_unlisted_origin_is_refused_and_buys_nothing() {
         format!("return await ai.chat.completions.create({{ ...{CHAT}, stream: true }});"),
         "return await ai.videos.create({ prompt: 'a tide' });".to_owned(),
     ] {
-        let told = run(&page, &gate.origin, "{}", &errand);
-        assert_eq!(told["error"], "APIConnectionError", "{errand}: {told}");
+        let outcome = run(&page, &gate.origin, "{}", &errand);
+        assert_eq!(outcome["error"], "APIConnectionError", "{errand}: {outcome}");
     }
     assert_eq!(gate.sold(), 0);
 }

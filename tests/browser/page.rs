@@ -99,7 +99,7 @@ impl Page {
 
     /// Takes the faults so far that were not expected, so that they fail the test no more.
     pub(crate) fn take_faults(&self) -> Vec<String> {
-        // What happened before this call has been heard once it is answered.
+        // What happened before this call is noted once this is answered.
         let _ = self.ask("Runtime.evaluate", json!({"expression": "0"}));
         let mut faults = mem::take(&mut lock(&self.record).faults);
         faults.retain(|fault| !self.expected.iter().any(|part| fault.contains(part)));

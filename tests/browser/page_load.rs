@@ -16,7 +16,7 @@ const SLOW_DISK: &str = "(() => {
         const late = { get result() { return late.real.result; }, get error() { return late.real.error; } };
         void gone.then(() => {
             late.real = open.apply(this, names);
-            for (const event of ['onsuccess', 'onerror', 'onupgradeneeded', 'onblocked']) late.real[event] = (told) => late[event]?.(told);
+            for (const event of ['onsuccess', 'onerror', 'onupgradeneeded', 'onblocked']) late.real[event] = (happened) => late[event]?.(happened);
         });
         return late;
     };
@@ -25,7 +25,7 @@ const SLOW_DISK: &str = "(() => {
 const SLOW_ACCOUNT: &str = "(() => {
     const ask = fetch;
     globalThis.fetch = (path, how) => (new URL(path, location).pathname === '/bff/me'
-        ? new Promise((told) => { globalThis.tell = () => told(ask(path, how)); })
+        ? new Promise((resolve) => { globalThis.tell = () => resolve(ask(path, how)); })
         : ask(path, how));
 })()";
 /// Notes the colours that are chosen when the body begins, which nothing was painted before.

@@ -74,7 +74,7 @@ fn refusal_after_a_lost_reply_keeps_outcome_unknown_and_key() {
         lose_the_first_answer(&gate, &page, refusal);
         page.find(ASK);
         page.wait_for_text("May be charged");
-        assert!(!page.shows(("button", "Try again…")), "{name}: nothing is offered anew");
+        assert!(!page.shows(("button", "Try again…")), "{name}: no second purchase is offered");
         let key = page.evaluate(KEYS);
         // A machine that is slow may have spent all attempts before the refusals began.
         let asked = || page.times_asked(&format!("POST {}/api/v1/chat", gate.origin));

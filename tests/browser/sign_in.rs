@@ -134,8 +134,8 @@ fn wrong_token_is_explained_and_can_be_corrected() {
     page.wait_for_text("Paste your token first.");
     sign_in(&page, "tg_wrong");
     page.wait_for_text("No member has this token.");
-    let told = "document.querySelector('#token-fault[role=alert]').textContent !== '' && document.activeElement.getAttribute('aria-invalid') === 'true'";
-    page.wait_until(told);
+    let is_shown = "document.querySelector('#token-fault[role=alert]').textContent !== '' && document.activeElement.getAttribute('aria-invalid') === 'true'";
+    page.wait_until(is_shown);
     // The field is selected, so that a paste takes the place of what was wrong.
     sign_in(&page, &ann);
     page.find(SEND);
@@ -189,9 +189,10 @@ fn announcements_are_cleared_at_sign_out() {
     let page = signed_in(&gate, &ann);
     page.find(MESSAGE).fill("Hello");
     page.press("Enter");
-    let said = "['heard', 'status'].map((id) => document.getElementById(id).textContent).join('')";
+    let said =
+        "['read-aloud', 'status'].map((id) => document.getElementById(id).textContent).join('')";
     page.wait_until(&format!("({said}).includes('Answer received')"));
-    page.wait_until("document.getElementById('heard').textContent !== ''");
+    page.wait_until("document.getElementById('read-aloud').textContent !== ''");
     gate.member(&["revoke", "ann"]);
     // The page may have noticed by itself, and have hidden its links.
     page.evaluate("location.hash = '#usage'");
@@ -262,6 +263,9 @@ fn admin_view_shows_all_spending_to_admins_only() {
     page.wait_until(&format!("{by_member} !== ''"));
     let label = page.evaluate(by_member).to_string();
     assert!(label.contains("ann\\n$0.0") && label.contains("ada\\n$0.0"), "{label}");
+    page.wait_for_text(
+        "1 purchase ($0.006) has an unknown outcome. It counts as spent until settled.",
+    );
     page.wait_for_text("tollgate reconcile");
     page.call("Page.setDownloadBehavior", json!({"behavior": "deny"}));
     page.evaluate(
@@ -300,6 +304,8 @@ fn admin_finds_and_sorts_members_and_goes_through_the_tabs_by_keyboard() {
     page.resize(390, 844);
     let hidden = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('#admin-panel .table'))";
     assert_eq!(page.evaluate(hidden), 0);
+    let hidden = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('.tabs'))";
+    assert_eq!(page.evaluate(hidden), 0, "no tab is cut");
 }
 
 #[test]

@@ -13,6 +13,22 @@ fn python_recipe_buys_once_and_honors_retry_after() {
     run("python", "python3", "recipe.py", "");
 }
 
+/// The gateway's own refusal has another form than tollgate's problems.
+#[test]
+fn recipes_report_a_refusal_of_the_gateway() {
+    let call = "\nawait buy('/api/v1/chat', { model: 'eta-5-mini', messages: [{ role: 'user', content: 'Hello' }] });\n";
+    for (language, program, file, after) in
+        [("python", "python3", "recipe.py", ""), ("js", "node", "recipe.mjs", call)]
+    {
+        let broke = r#"{"error":"insufficient_credits","message":"No credit is left"}"#;
+        let upstream = Upstream::start(move |_| Reply::new(402, broke));
+        let gate = Gate::start(&upstream, "");
+        let (printed, is_success) = execute(&gate, language, program, file, after);
+        assert!(!is_success, "{printed}");
+        assert!(printed.contains("402 insufficient_credits: charged no"), "{printed}");
+    }
+}
+
 #[test]
 fn node_recipe_buys_once_and_honors_retry_after() {
     let call = "\nconst order = { model: 'eta-5-mini', messages: [{ role: 'user', content: 'Hello' }] };\n\
@@ -22,24 +38,30 @@ fn node_recipe_buys_once_and_honors_retry_after() {
 
 /// Runs the block of this language, and what stands after it, against a limit that is used up.
 fn run(language: &str, program: &str, file: &str, after: &str) {
-    // What another program is told, the books of this test do not hold.
+    // This test's ledger does not hold what another program was charged.
     let upstream = Upstream::start(|heard| Reply::chat("Good morning").charged(heard.number == 0));
     let limits = "limits = { requests = 1, seconds = 1, burst = 1, concurrent = 9 }";
     let gate = Gate::start(&upstream, limits);
+    assert_eq!(gate.chat().status, 200);
+    let (printed, is_success) = execute(&gate, language, program, file, after);
+    assert!(is_success, "{printed}");
+    assert_eq!(printed.trim(), "Good morning");
+    assert_eq!(upstream.requests(), 2);
+}
+
+/// Runs the block of this language, and what stands after it. Returns what it printed and whether it succeeded.
+fn execute(gate: &Gate, language: &str, program: &str, file: &str, after: &str) -> (String, bool) {
     let block = blocks(&read("docs/guide/getting-started.md"), language).pop().expect("a block");
     let here = format!("http://{}", gate.address());
     assert!(block.contains("http://127.0.0.1:8080"));
     let folder = TempDir::new().unwrap();
     let path = folder.path().join(file);
     fs::write(&path, block.replace("http://127.0.0.1:8080", &here) + after).unwrap();
-    assert_eq!(gate.chat().status, 200);
     let output = Command::new(program).arg(&path).env_remove("http_proxy").output();
     let output = output.unwrap_or_else(|error| {
         let package = if program == "node" { "nodejs" } else { program };
         panic!("{program}: {error}; install it: apt-get install {package}")
     });
-    let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success(), "{told}");
-    assert_eq!(told.trim(), "Good morning");
-    assert_eq!(upstream.requests(), 2);
+    let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    (printed, output.status.success())
 }

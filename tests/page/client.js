@@ -12,7 +12,7 @@ async (modules) => {
   const bought = (headers = {}) => () => new Response('{"message":{"role":"assistant","content":"Hi"}}', { headers });
   const lost = () => { throw new TypeError('Failed to fetch'); };
   const cut = () => new Response(new ReadableStream({ start: (body) => body.error(new TypeError('cut')) }));
-  const told = (status, code, charged, headers = {}) => () =>
+  const refused = (status, code, charged, headers = {}) => () =>
     new Response(JSON.stringify({ code, charged, title: code, detail: `It is ${code}`, errors: [{ pointer: '/model' }] }), { status, headers });
   const html = (status, headers = {}) => () => new Response('<h1>Bad Gateway</h1>', { status, headers });
   const keeps = (seconds, ledger = 'one') => () => Response.json({ replay: { ledger, chat_seconds: seconds } });
@@ -80,7 +80,7 @@ async (modules) => {
   }
   const chat = (client) => client.chat(REQUEST);
   const me = (client) => client.me();
-  // A key of one's own: sent before, as far as the client knows, unless it is told better.
+  // A key of one's own: sent before, as far as the client knows, unless the call says otherwise.
   const repeat = (client) => client.chat(REQUEST, { idempotencyKey: 'mine' });
   const first = (client) => client.chat(REQUEST, { idempotencyKey: 'mine', sentBefore: false });
   /** A token that cannot be had the `fails`th time. */
@@ -92,36 +92,36 @@ async (modules) => {
     let asked = 0;
     return { token: () => `t${asked += 1}` };
   };
-  /** A key that a page has kept, with what it was told of it. */
+  /** A key that a page has kept, with what `onSend` said about it. */
   const known = (otherwise) => (client) => client.chat(REQUEST, { idempotencyKey: 'mine', known: { caller: 'member ann', ledger: 'one', at: Date.now(), ...otherwise } });
   /** A ledger that is another one as soon as a second token was asked for. */
   const forgetting = () => {
     let asked = 0;
     return { token: async () => { asked += 1; return 't'; }, ledgers: [() => keeps(100, asked > 1 ? 'two' : 'one')()] };
   };
-  const CHANGED = told(412, 'ledger_changed', 'no');
+  const CHANGED = refused(412, 'ledger_changed', 'no');
   const stubborn = (client) => client.chat(REQUEST, { onRetry: () => { throw new RangeError('no more'); } });
 
   // What is done, how the server behaves, how many requests that takes, and what comes of it.
   const CASES = [
     ['a lost reply is asked for again', chat, [lost, bought({ 'idempotent-replayed': 'true' })], 2, { replayed: true }],
     ['so is one that is cut', chat, [cut, bought()], 2, { replayed: false }],
-    ['a purchase under way is joined later', chat, [told(409, 'in_flight', 'unknown', after(1)), bought()], 2, {}],
-    ['a full house is waited for', chat, [told(429, 'rate_limited', 'no', after(1)), bought()], 2, {}],
-    ['so is one that is late', chat, [told(503, 'gateway_busy', 'no', after(1)), bought()], 2, {}],
-    ['409 without a time is said', chat, [told(409, 'idempotency_conflict', 'no')], 1, { charged: 'no', status: 409, retryAfter: null }],
-    ['429 without a time is said', chat, [told(429, 'rate_limited', 'no')], 1, { charged: 'no', retryAfter: null }],
-    ['503 without a time is said', chat, [told(503, 'ledger_unavailable', 'no')], 1, { code: 'ledger_unavailable' }],
-    ['a time that nobody waits for is said', chat, [told(429, 'rate_limited', 'no', after(61))], 1, { retryAfter: 61 }],
-    ['a time at once is a second', chat, [told(429, 'rate_limited', 'no', after(0)), bought()], 2, {}],
-    ['a date is no number of seconds', chat, [told(429, 'rate_limited', 'no', after('Sat, 21 Nov 2026 00:00:00 GMT'))], 1, { retryAfter: null }],
-    ['a fault of the payload is said', chat, [told(400, 'invalid_request', 'no')], 1, { code: 'invalid_request', charged: 'no', detail: 'It is invalid_request' }],
-    ['what is spent is not tried again', chat, [told(502, 'outcome_unknown', 'unknown', after(1))], 1, { charged: 'unknown' }],
-    ['a refused repeat does not settle what was lost', chat, [lost, told(401, 'unauthorized', 'no')], 2, { charged: 'unknown', code: 'unauthorized' }],
+    ['a purchase under way is joined later', chat, [refused(409, 'in_flight', 'unknown', after(1)), bought()], 2, {}],
+    ['a full house is waited for', chat, [refused(429, 'rate_limited', 'no', after(1)), bought()], 2, {}],
+    ['so is one that is late', chat, [refused(503, 'gateway_busy', 'no', after(1)), bought()], 2, {}],
+    ['409 without a time is said', chat, [refused(409, 'idempotency_conflict', 'no')], 1, { charged: 'no', status: 409, retryAfter: null }],
+    ['429 without a time is said', chat, [refused(429, 'rate_limited', 'no')], 1, { charged: 'no', retryAfter: null }],
+    ['503 without a time is said', chat, [refused(503, 'ledger_unavailable', 'no')], 1, { code: 'ledger_unavailable' }],
+    ['a time that nobody waits for is said', chat, [refused(429, 'rate_limited', 'no', after(61))], 1, { retryAfter: 61 }],
+    ['a time at once is a second', chat, [refused(429, 'rate_limited', 'no', after(0)), bought()], 2, {}],
+    ['a date is no number of seconds', chat, [refused(429, 'rate_limited', 'no', after('Sat, 21 Nov 2026 00:00:00 GMT'))], 1, { retryAfter: null }],
+    ['a fault of the payload is said', chat, [refused(400, 'invalid_request', 'no')], 1, { code: 'invalid_request', charged: 'no', detail: 'It is invalid_request' }],
+    ['what is spent is not tried again', chat, [refused(502, 'outcome_unknown', 'unknown', after(1))], 1, { charged: 'unknown' }],
+    ['a refused repeat does not settle what was lost', chat, [lost, refused(401, 'unauthorized', 'no')], 2, { charged: 'unknown', code: 'unauthorized' }],
     ['nor does a proxy between', chat, [lost, html(502)], 2, { charged: 'unknown', code: 'refused' }],
-    ['what speaks of the key settles it', chat, [lost, told(402, 'insufficient_credit', 'no')], 2, { charged: 'no' }],
+    ['what speaks of the key settles it', chat, [lost, refused(402, 'insufficient_credit', 'no')], 2, { charged: 'no' }],
     ['so does the gateway\'s own refusal', chat, [lost, html(400, { 'tollgate-cost': '0' })], 2, { charged: 'no', code: 'refused' }],
-    ['a refusal that cost nothing leaves no doubt', chat, [told(429, 'rate_limited', 'no', after(1)), told(401, 'unauthorized', 'no')], 2, { charged: 'no' }],
+    ['a refusal that cost nothing leaves no doubt', chat, [refused(429, 'rate_limited', 'no', after(1)), refused(401, 'unauthorized', 'no')], 2, { charged: 'no' }],
     ['an answer that is not JSON is not bought again', chat, [() => new Response('<p>')], 1, { code: 'unreadable', charged: 'unknown' }],
     ['another server\'s refusal leaves a purchase unknown', chat, [html(502)], 1, { code: 'refused', charged: 'unknown', status: 502 }],
     ['the gateway\'s own refusal has a cost', chat, [html(400, { 'tollgate-cost': '0' })], 1, { charged: 'no' }],
@@ -131,44 +131,45 @@ async (modules) => {
     ['one attempt is one', chat, [lost], 1, { code: 'connection_lost', charged: 'unknown' }, { attempts: 1 }],
     ['no number is one attempt', chat, [lost], 1, { code: 'connection_lost' }, { attempts: NaN }],
     ...[[401, 'invalid_credentials'], [403, 'forbidden'], [429, 'rate_limited'], [503, 'draining'], [503, 'overloaded'], [503, 'ledger_unavailable'], [422, 'idempotency_key_reused']]
-      .map(([status, code]) => [`${code} says nothing of an earlier attempt`, repeat, [told(status, code, 'no')], 1, { code, charged: 'unknown' }]),
-    ['nor does it where it is sent again', repeat, [told(429, 'rate_limited', 'no', after(1)), told(401, 'invalid_credentials', 'no')], 2, { charged: 'unknown' }],
-    ['what speaks of the key settles an earlier attempt', repeat, [told(402, 'budget_exhausted', 'no')], 1, { charged: 'no' }],
+      .map(([status, code]) => [`${code} says nothing of an earlier attempt`, repeat, [refused(status, code, 'no')], 1, { code, charged: 'unknown' }]),
+    ['nor does it where it is sent again', repeat, [refused(429, 'rate_limited', 'no', after(1)), refused(401, 'invalid_credentials', 'no')], 2, { charged: 'unknown' }],
+    ['what speaks of the key settles an earlier attempt', repeat, [refused(402, 'budget_exhausted', 'no')], 1, { charged: 'no' }],
     ['an answer settles it', repeat, [bought({ 'idempotent-replayed': 'true' })], 1, { replayed: true, idempotencyKey: 'mine' }],
-    ['a key that was never sent is refused for nothing', first, [told(401, 'invalid_credentials', 'no')], 1, { charged: 'no' }],
+    ['a key that was never sent is refused for nothing', first, [refused(401, 'invalid_credentials', 'no')], 1, { charged: 'no' }],
     ['a token that cannot be had sends nothing', chat, [], 0, { code: 'token_failed', charged: 'no', detail: 'no session' }, token(1)],
     ['nor does it speak of an earlier attempt', repeat, [], 0, { code: 'token_failed', charged: 'unknown', idempotencyKey: 'mine' }, token(1)],
     ['nor of one that was lost', chat, [lost], 1, { code: 'token_failed', charged: 'unknown' }, token(2)],
     ['a token that no header takes is none', chat, [], 0, { code: 'token_failed', charged: 'no' }, { token: 'a\nb' }],
     ['reading without a token costs nothing', me, [], 0, { code: 'token_failed', charged: 'no' }, token(1)],
     ['who stops at a lost attempt keeps its key', stubborn, [lost], 1, { code: 'retry_failed', charged: 'unknown', detail: 'no more' }],
-    ['who stops at a refusal has paid nothing', stubborn, [told(429, 'rate_limited', 'no', after(1))], 1, { code: 'retry_failed', charged: 'no' }],
+    ['who stops at a refusal has paid nothing', stubborn, [refused(429, 'rate_limited', 'no', after(1))], 1, { code: 'retry_failed', charged: 'no' }],
     ['another ledger is not asked', chat, [lost], 1, { code: 'forgotten', charged: 'unknown' }, { ledgers: ['one', 'two'] }],
-    ['nor what is joined', chat, [told(409, 'in_flight', 'unknown', after(1))], 1, { code: 'forgotten' }, { ledgers: ['one', 'two'] }],
+    ['nor what is joined', chat, [refused(409, 'in_flight', 'unknown', after(1))], 1, { code: 'forgotten' }, { ledgers: ['one', 'two'] }],
     ['nor one that keeps keys no longer', chat, [lost], 1, { code: 'forgotten', charged: 'unknown' }, { ledgers: [keeps(0)] }],
     ['nor one that does not say how long', chat, [lost], 1, { code: 'forgotten' }, { ledgers: [keeps()] }],
-    ['a refusal that cost nothing may be repeated anywhere', chat, [told(429, 'rate_limited', 'no', after(1)), bought()], 2, {}, { ledgers: ['one', 'two'] }],
-    ['and counts from there', chat, [told(429, 'rate_limited', 'no', after(1)), lost, bought()], 3, {}, { ledgers: ['one', 'two', 'two'] }],
+    ['a refusal that cost nothing may be repeated anywhere', chat, [refused(429, 'rate_limited', 'no', after(1)), bought()], 2, {}, { ledgers: ['one', 'two'] }],
+    ['and counts from there', chat, [refused(429, 'rate_limited', 'no', after(1)), lost, bought()], 3, {}, { ledgers: ['one', 'two', 'two'] }],
     ['a look that is lost is an attempt', chat, [lost, bought()], 2, {}, { ledgers: ['one', lost, 'one'] }],
     ['and ends with them', chat, [lost], 1, { code: 'connection_lost', charged: 'unknown' }, { ledgers: ['one', lost], attempts: 2 }],
     ['who cannot look has paid nothing', chat, [], 0, { code: 'connection_lost', charged: 'no' }, { ledgers: [lost], attempts: 2 }],
     ['but may have, with an earlier key', repeat, [], 0, { code: 'connection_lost', charged: 'unknown' }, { ledgers: [lost], attempts: 1 }],
     ['a look that is refused sends nothing', chat, [], 0, { code: 'refused', status: 502, charged: 'no' }, { ledgers: [html(502)] }],
     ['and says nothing of what was lost', chat, [lost], 1, { code: 'refused', status: 502, charged: 'unknown' }, { ledgers: ['one', html(502)] }],
-    ['a look that is put off is waited for', chat, [bought()], 1, {}, { ledgers: [told(429, 'rate_limited', 'no', after(1)), 'one'] }],
+    ['a look that is put off is waited for', chat, [bought()], 1, {}, { ledgers: [refused(429, 'rate_limited', 'no', after(1)), 'one'] }],
     ['nor one who is another by now with the same token', chat, [lost], 1, { code: 'stranger', charged: 'unknown' }, { token: 't', callers: ['ann', 'bob'] }],
     ['a price list that is nothing keeps the key', chat, [lost], 1, { code: 'unreadable', charged: 'unknown' }, { ledgers: ['one', () => new Response('null')] }],
     ['another caller is not answered', chat, [lost], 1, { code: 'stranger', charged: 'unknown' }, { ...tokens(), callers: { 'Bearer t2': 'bob' } }],
     ['the same one with another token is', chat, [lost, bought()], 2, {}, tokens()],
-    ['nor buys what the first one wanted', chat, [told(429, 'rate_limited', 'no', after(1))], 1, { code: 'stranger', charged: 'no' }, { ...tokens(), callers: { 'Bearer t2': 'bob' } }],
+    ['nor buys what the first one wanted', chat, [refused(429, 'rate_limited', 'no', after(1))], 1, { code: 'stranger', charged: 'no' }, { ...tokens(), callers: { 'Bearer t2': 'bob' } }],
     ['what a page has kept is compared', known({}), [bought()], 1, {}],
     ['to another ledger', known({ ledger: 'two' }), [], 0, { code: 'forgotten', charged: 'unknown' }],
     ['too late', known({ at: 0 }), [], 0, { code: 'forgotten', charged: 'unknown' }],
     ['by a clock that was set back', known({ at: Date.now() + 60_000 }), [], 0, { code: 'forgotten' }],
     ['by another caller', known({ caller: 'member bob' }), [], 0, { code: 'stranger', charged: 'unknown' }],
-    ['unless it may be bought anew', known({ ledger: null }), [bought()], 1, {}],
-    ['then no refusal speaks of the first one', known({ ledger: null }), [told(402, 'insufficient_credit', 'no')], 1, { charged: 'unknown' }],
-    ['nor later', known({ anew: true }), [told(402, 'insufficient_credit', 'no')], 1, { charged: 'unknown' }],
+    ['unless it may be bought again', known({ ledger: null }), [bought()], 1, {}],
+    ['then no refusal speaks of the first one', known({ ledger: null }), [refused(402, 'insufficient_credit', 'no')], 1, { charged: 'unknown' }],
+    ['nor later', known({ mayBuyAgain: true }), [refused(402, 'insufficient_credit', 'no')], 1, { charged: 'unknown' }],
+    ['nor one that an earlier version kept', known({ anew: true }), [refused(402, 'insufficient_credit', 'no')], 1, { charged: 'unknown' }],
     ['as long as it was to be kept then', known({ at: Date.now() - 80_000, seconds: 80 }), [], 0, { code: 'forgotten', charged: 'unknown' }, { ledgers: [keeps(1000)] }],
     ['and never by another caller', known({ ledger: null, caller: 'member bob' }), [], 0, { code: 'stranger' }],
     ['and then as any other', known({ ledger: null }), [lost], 1, { code: 'forgotten' }, { ledgers: ['one', 'two'] }],
@@ -178,18 +179,18 @@ async (modules) => {
     // The server checks the ledger that a purchase names: it may have changed since the look.
     ['an unsent key follows the ledger', chat, [CHANGED, bought()], 2, { ledgers: 'one,two' }, { ledgers: ['one', 'two'] }],
     ['also with its only attempt', chat, [CHANGED, bought()], 2, { replayed: false }, { ledgers: ['one', 'two'], attempts: 1 }],
-    ['also after a free refusal', chat, [told(429, 'rate_limited', 'no', after(1)), CHANGED, bought()], 3, { ledgers: 'one,two,three' }, { ledgers: ['one', 'two', 'three'] }],
+    ['also after a free refusal', chat, [refused(429, 'rate_limited', 'no', after(1)), CHANGED, bought()], 3, { ledgers: 'one,two,three' }, { ledgers: ['one', 'two', 'three'] }],
     ['and then counts as sent', chat, [CHANGED, lost, CHANGED], 3, { code: 'forgotten', charged: 'unknown', ledgers: 'one,two,two' }, { ledgers: ['one', 'two'] }],
-    ['a ledger that changes again is told', chat, [CHANGED, CHANGED], 2, { code: 'ledger_changed', status: 412, charged: 'no' }],
+    ['a ledger that changes again is refused', chat, [CHANGED, CHANGED], 2, { code: 'ledger_changed', status: 412, charged: 'no' }],
     ['a lost key is not sent to another ledger', chat, [lost, CHANGED], 2, { code: 'forgotten', charged: 'unknown', ledgers: 'one,one' }],
-    ['nor is one that still ran', chat, [told(409, 'still_running', 'unknown', after(1)), CHANGED], 2, { code: 'forgotten', charged: 'unknown' }],
+    ['nor is one that still ran', chat, [refused(409, 'still_running', 'unknown', after(1)), CHANGED], 2, { code: 'forgotten', charged: 'unknown' }],
     ['nor a repeat of an earlier call', repeat, [CHANGED], 1, { code: 'forgotten', charged: 'unknown', ledgers: 'one' }],
     ['nor what a page has kept', known({}), [CHANGED], 1, { code: 'forgotten', charged: 'unknown', ledgers: 'one' }],
     ['nor what a person sent at risk', known({ ledger: null }), [CHANGED], 1, { code: 'forgotten', charged: 'unknown', ledgers: 'one' }],
     ['a key of one\'s own that was never sent follows the ledger', first, [CHANGED, bought()], 2, { ledgers: 'one,two' }, { ledgers: ['one', 'two'] }],
     ['none is one attempt', chat, [lost], 1, { code: 'connection_lost' }, { attempts: 0 }],
-    ['an unsent key goes to the ledger that the refusal names', chat, [told(412, 'ledger_changed', 'no', { 'tollgate-ledger': 'two' }), bought()], 2, { ledgers: 'one,two' }],
-    ['a wait beyond the client\'s patience is said', chat, [told(429, 'rate_limited', 'no', after(2))], 1, { retryAfter: 2 }, { patience: 1 }],
+    ['an unsent key goes to the ledger that the refusal names', chat, [refused(412, 'ledger_changed', 'no', { 'tollgate-ledger': 'two' }), bought()], 2, { ledgers: 'one,two' }],
+    ['a wait beyond the client\'s patience is said', chat, [refused(429, 'rate_limited', 'no', after(2))], 1, { retryAfter: 2 }, { patience: 1 }],
     ['patience does not limit what was lost', chat, [lost, bought()], 2, {}, { patience: 0 }],
     ['in open mode everybody is the same caller', chat, [lost, bought()], 2, {}, { ledgers: [open], callers: ['ann', 'bob'], token: 't' }],
     ['a fetch that knows better is believed', chat, [offline], 1, { code: 'offline', charged: 'no' }],
@@ -220,7 +221,7 @@ async (modules) => {
     const stop = new AbortController();
     const reason = new Error('gone');
     const errand = (client) => client.chat(REQUEST, { signal: stop.signal, onRetry: () => setTimeout(() => stop.abort(reason), 50) });
-    const { sent, error, took } = await play([told(429, 'rate_limited', 'no', after(30))], errand);
+    const { sent, error, took } = await play([refused(429, 'rate_limited', 'no', after(30))], errand);
     return sent.length === 1 && error === reason && took < 5_000 ? [] : [`an abort: ${sent.length} requests, ${error}, ${took} ms`];
   };
   const stoppedBefore = async () => {
@@ -228,7 +229,7 @@ async (modules) => {
     const { sent, error } = await play([lost], errand);
     return sent.length === 1 && !(error instanceof TollgateError) ? [] : [`an early abort: ${sent.length} requests, ${error}`];
   };
-  // Whatever breaks because of an abort, it is the abort that is told.
+  // Whatever breaks because of an abort, it is the abort that is refused.
   const stoppedWithItsToken = async () => {
     const stop = new AbortController();
     const reason = new Error('gone');
@@ -263,7 +264,7 @@ async (modules) => {
     for (const options of second) words.push(await client.chat(REQUEST, { idempotencyKey, ...options }).then(() => 'bought', ({ code, charged }) => `${code} ${charged}`));
     return { words: words.join() };
   };
-  const REFUSED = told(401, 'invalid_credentials', 'no');
+  const REFUSED = refused(401, 'invalid_credentials', 'no');
   const SEVERAL = [
     ['who calls again finds another ledger each time', twice([{}, {}]), [lost], 'forgotten unknown,forgotten unknown', ['one', 'two']],
     ['or the same one, after another look', twice([{}, {}]), [lost, bought()], 'refused unknown,bought', ['one', html(502), 'one']],
@@ -294,12 +295,12 @@ async (modules) => {
     const most = later ? 1 : 2;
     return sent.length === most && answer?.ends === 'forgotten unknown,forgotten unknown' ? [] : [`two calls at once, ${later}: ${sent.length} requests, ${answer?.ends}`];
   };
-  // What is noted is told before each attempt, the same for all of them.
+  // What is noted is refused before each attempt, the same for all of them.
   const noted = async () => {
-    const told = [];
-    await play([lost, bought()], (client) => client.chat(REQUEST, { onSend: (word) => told.push(word) }));
-    const [one, two] = told;
-    return told.length === 2 && one.caller === 'member ann' && one.ledger === 'one' && one.at === two.at ? [] : [`what is noted: ${JSON.stringify(told)}`];
+    const refused = [];
+    await play([lost, bought()], (client) => client.chat(REQUEST, { onSend: (word) => refused.push(word) }));
+    const [one, two] = refused;
+    return refused.length === 2 && one.caller === 'member ann' && one.ledger === 'one' && one.at === two.at ? [] : [`what is noted: ${JSON.stringify(refused)}`];
   };
   // Nothing is sent before what is noted of it is kept.
   const keptFirst = async () => {

@@ -1,5 +1,5 @@
 // Stands between a page and tollgate in a browser test: a classic script before the elements. It wraps `fetch`, as
-// a bad connection or a server that was started anew would, and notes what was sent.
+// a bad connection or a server that was restarted would, and notes what was sent.
 {
   const real = fetch;
   // What a test wants of a page from its beginning.

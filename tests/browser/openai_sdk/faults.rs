@@ -30,7 +30,7 @@ const FAULTS: &[Fault] = &[
     },
 ];
 
-/// Runs the errand under every fault: it costs this much once, and is told of, whatever came of it.
+/// Runs the errand under every fault: it costs this much once, and reports an error.
 fn assert_charged_once(errand: &str, micros: u64, sold: fn() -> Reply) {
     let shop = shop();
     // Longer than all attempts of the SDK together: it gives up before the gate does, but for a stream.
@@ -38,26 +38,27 @@ fn assert_charged_once(errand: &str, micros: u64, sold: fn() -> Reply) {
         format!("gateway.chat_timeout = \"15s\"\naccess.allowed_origins = {}\n", shop.listed());
     for fault in FAULTS {
         let reply = fault.reply;
-        let upstream = Upstream::start(move |heard| match heard.method.as_str() {
-            "POST" => reply(heard.number, sold()),
+        let upstream = Upstream::start(move |request| match request.method.as_str() {
+            "POST" => reply(request.number, sold()),
             _ => Reply::new(200, r#"{"status":"rendering"}"#),
         });
         let gate = Gate::start(&upstream, &settings);
         let origin = format!("http://{}", gate.address());
         let mut page = visit(&shop, &origin);
         page.expect_errors(&["Failed to load resource", "net::ERR"]);
-        let told = run(&page, &origin, fault.options, errand);
+        let outcome = run(&page, &origin, fault.options, errand);
         let charges: Vec<_> = upstream.charges().into_iter().filter(|micros| *micros > 0).collect();
         gate.told_elsewhere(charges.iter().sum());
-        assert_eq!(charges, [micros], "the gateway {}: {told}", fault.name);
-        let purchases = upstream.heard().into_iter().filter(|heard| heard.method == "POST").count();
-        assert_eq!(purchases, 1, "the gateway {}: {told}", fault.name);
-        assert!(told["error"].is_string(), "the gateway {}: {told}", fault.name);
+        assert_eq!(charges, [micros], "the gateway {}: {outcome}", fault.name);
+        let purchases =
+            upstream.heard().into_iter().filter(|request| request.method == "POST").count();
+        assert_eq!(purchases, 1, "the gateway {}: {outcome}", fault.name);
+        assert!(outcome["error"].is_string(), "the gateway {}: {outcome}", fault.name);
         if fault.name != "hangs" {
             assert_eq!(
-                (&told["status"], &told["charged"]),
+                (&outcome["status"], &outcome["charged"]),
                 (&424.into(), &"unknown".into()),
-                "{told}"
+                "{outcome}"
             );
         }
     }
