@@ -284,6 +284,7 @@ pub fn terms(settings: &Settings) -> PurchaseTerms {
         keep_chats: settings.purchase.keep_replies,
         keep_videos: settings.purchase.keep_replies.max(KEEP_VIDEOS),
         join_timeout: gateway.max_wait + gateway.chat_timeout.max(gateway.video_timeout),
+        keep_prompts: settings.jobs.keep_prompts,
     }
 }
 

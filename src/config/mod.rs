@@ -199,6 +199,7 @@ pub struct JobsConfig {
     pub finished: Vec<String>,
     pub failed: Vec<String>,
     pub result: Vec<String>,
+    pub keep_prompts: bool,
 }
 
 #[derive(Clone, Debug)]

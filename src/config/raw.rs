@@ -32,6 +32,7 @@ pub(super) struct RawNode {
 pub(super) enum RawValue {
     Text(String),
     Number(i64),
+    Flag(bool),
     List(Vec<RawNode>),
     Table(RawTable),
     Other(&'static str),
@@ -115,6 +116,7 @@ impl RawNode {
         match &self.value {
             RawValue::Text(_) => "text",
             RawValue::Number(_) => "a number",
+            RawValue::Flag(_) => "a truth value",
             RawValue::List(_) => "a list",
             RawValue::Table(_) => "a table",
             RawValue::Other(kind) => kind,
@@ -126,7 +128,7 @@ impl RawNode {
             RawValue::Text(text) => text.contains(KEY_PREFIX).then_some(&self.location),
             RawValue::List(nodes) => nodes.iter().find_map(Self::find_key),
             RawValue::Table(table) => find_key(table),
-            RawValue::Number(_) | RawValue::Other(_) => None,
+            RawValue::Number(_) | RawValue::Flag(_) | RawValue::Other(_) => None,
         }
     }
 }
@@ -180,7 +182,7 @@ fn node(value: Spanned<DeValue<'_>>, locate: &dyn Fn(usize) -> Location) -> RawN
         DeValue::Array(all) => RawValue::List(all.into_iter().map(|it| node(it, locate)).collect()),
         DeValue::Table(table) => RawValue::Table(entries(table, locate)),
         DeValue::Float(_) => RawValue::Other("a number with a point (quote it)"),
-        DeValue::Boolean(_) => RawValue::Other("a truth value"),
+        DeValue::Boolean(flag) => RawValue::Flag(flag),
         DeValue::Datetime(_) => RawValue::Other("a date"),
     };
     RawNode { location, value }

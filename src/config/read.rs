@@ -100,6 +100,18 @@ impl Section<'_> {
         self.read(name, |node| as_number(node).and_then(parse))
     }
 
+    /// Reads a setting that is off by default.
+    pub(super) fn flag(&mut self, name: &str) -> bool {
+        let read = |node: &RawNode| match (&node.value, &node.location) {
+            (RawValue::Flag(flag), _) => Ok(*flag),
+            (RawValue::Text(text), Location::Variable(_)) => {
+                text.trim().parse().map_err(|_| "expected true or false".into())
+            }
+            _ => Err(format!("expected true or false, not {}", node.kind()).into()),
+        };
+        self.read(name, read).unwrap_or(false)
+    }
+
     fn read<T>(&mut self, name: &str, parse: impl FnOnce(&RawNode) -> Parsed<T>) -> Option<T> {
         let node = self.node(name)?;
         self.accept(name, &node.location, parse(&node))
@@ -169,7 +181,7 @@ impl Section<'_> {
         self.peek(name).is_some_and(|node| match &node.value {
             RawValue::Text(text) => is_inline(text.trim()),
             RawValue::List(_) | RawValue::Table(_) => true,
-            RawValue::Number(_) | RawValue::Other(_) => false,
+            RawValue::Number(_) | RawValue::Flag(_) | RawValue::Other(_) => false,
         })
     }
 
@@ -256,7 +268,11 @@ fn as_text<T>(node: &RawNode, parse: impl Fn(&str) -> Parsed<T>) -> Parsed<T> {
     match &node.value {
         RawValue::Text(text) => parse(text),
         // The parser's error says what is expected.
-        RawValue::Number(_) | RawValue::List(_) | RawValue::Table(_) | RawValue::Other(_) => {
+        RawValue::Number(_)
+        | RawValue::Flag(_)
+        | RawValue::List(_)
+        | RawValue::Table(_)
+        | RawValue::Other(_) => {
             let expected = parse("").err().unwrap_or("expected text".into());
             Err(format!("{expected}, not {}", node.kind()).into())
         }

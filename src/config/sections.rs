@@ -431,6 +431,7 @@ fn jobs(section: &mut Section<'_>) -> JobsConfig {
         finished: section.list("finished", value::line, words(FINISHED)),
         failed: section.list("failed", value::line, words(FAILED)),
         result: section.list("result", value::pointer, words(RESULT)),
+        keep_prompts: section.flag("keep_prompts"),
     };
     if jobs.failed.iter().any(|word| jobs.finished.contains(word)) {
         let written = if section.has("failed") { "failed" } else { "finished" };

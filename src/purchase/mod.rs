@@ -194,6 +194,8 @@ pub struct PurchaseTerms {
     pub keep_chats: Duration,
     pub keep_videos: Duration,
     pub join_timeout: Duration,
+    /// Whether a job is stored with its prompt.
+    pub keep_prompts: bool,
 }
 
 impl PurchaseTerms {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
 use tower::ServiceExt;
 use tracing::{error, info, warn};
 
@@ -58,18 +59,27 @@ impl Purchases {
         charge: Charge,
     ) -> Option<Job> {
         let (Ok(reply), Charge::Paid(cost)) = (reply, charge) else { return None };
+        let order = purchase.order.get();
         Some(Job {
             request_id: reply.video.as_ref()?.request_id.clone(),
             purchase: Some(purchase.id),
             owner: purchase.caller.to_string().into(),
             key: self.context.keys.get(reply.key).copied(),
-            model: (&*purchase.order.get().model).into(),
+            model: (&*order.model).into(),
             price: cost,
             at: self.context.ledger.now(),
-            prompt: None,
+            prompt: self.context.terms.keep_prompts.then(|| prompt(&order.body)).flatten(),
             latest_update: None,
         })
     }
+}
+
+fn prompt(body: &[u8]) -> Option<Arc<str>> {
+    #[derive(Deserialize)]
+    struct Prompt {
+        prompt: String,
+    }
+    serde_json::from_slice::<Prompt>(body).ok().map(|order| order.prompt.into())
 }
 
 const MAX_CREDIBLE: Usd = Usd::dollars(50_000);

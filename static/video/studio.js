@@ -6,7 +6,7 @@ import { purchases, whenChangedElsewhere } from '../core/store.js';
 import { card, timeLeft } from './card.js';
 import { promised } from './form.js';
 import { arrange, place, showMaking, shownIds, startGallery, unplace } from './gallery.js';
-import { all, remove, standing, startJobs, takeUp, usualTime } from './jobs.js';
+import { all, loadStream, remove, standing, startJobs, takeUp, usualTime } from './jobs.js';
 import { TEXT } from './strings.js';
 
 const cards = new Map();
@@ -38,7 +38,7 @@ const hasOrders = async () => (await purchases.all()).some(({ kind, state }) => 
 let orders = null;
 
 export function ordering() {
-  orders ??= import('./orders.js').then(async (module) => {
+  orders ??= Promise.all([import('./orders.js'), loadStream()]).then(async ([module]) => {
     await module.startOrders(catalog, acts);
     return module;
   }).catch((error) => {
@@ -94,8 +94,8 @@ function show(job, { ended, removed, first }) {
   }
   const { prompt, model } = job.payload;
   const before = cards.get(job.id);
-  // The prompt of a video is learned when an order turns out to be the one that made it.
-  if (before?.prompt === prompt) before.draw(job);
+  // The wishes are learned when an order turns out to be the one that made it.
+  if (before?.wishes === JSON.stringify(job.payload)) before.draw(job);
   else cards.set(job.id, card(job, { ...how(), promised, reuse: acts.reuse, open: openLarge }));
   large?.refresh(job);
   const { phase } = standing(job);
