@@ -123,7 +123,7 @@ impl Reports {
         }
         let since = beginning(days);
         let caller = Some(caller.to_string());
-        let rows = self.store.spend_by_local_day(caller, since, days.utc_offset, usize::MAX).await;
+        let rows = self.store.spend(caller, since, days.utc_offset, usize::MAX).await;
         let rows = rows.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
         let own = rows.iter().map(|of| OwnUsageRow {
             day: iso_day(of.day),
@@ -143,7 +143,7 @@ impl Reports {
     pub async fn admin_usage(&self, query: AdminUsageQuery) -> Result<Response, Problem> {
         let AdminUsageQuery { days, format: shape } = query;
         let since = beginning(days);
-        let rows = self.store.spend_by_local_day(None, since, days.utc_offset, MAX_ROWS + 1).await;
+        let rows = self.store.spend(None, since, days.utc_offset, MAX_ROWS + 1).await;
         let rows = rows.map_err(unavailable)?;
         if rows.len() > MAX_ROWS {
             // A truncated report would not add up.
