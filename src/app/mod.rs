@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
-pub use start::{Shutdown, open, own_addresses, prepare, start};
+pub use start::{Shutdown, open, own_addresses, prepare};
 
 use crate::access::Authenticator;
 use crate::billing::checkpoints::CheckpointKeeper;
@@ -39,6 +39,7 @@ use crate::redact::Redactor;
 use crate::reports::Reports;
 use crate::reports::me::MeReport;
 use crate::reports::queue::ReportQueue;
+use crate::response::BoxError;
 use crate::routes::api::Passthrough;
 use crate::routes::page::Page;
 use crate::routes::site::Site;
@@ -193,8 +194,7 @@ impl App {
     /// Builds a stack with its own connections to the gateway. Its purchases run on `tasks`.
     pub fn core<B>(&self, tasks: TaskTracker) -> io::Result<HttpService<B>>
     where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<crate::response::BoxError>,
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
         let gateway = self.gateway.stack(&self.settings, &self.shared)?;
         let purchases = Purchases::new(self.context.clone(), gateway, tasks);

@@ -189,6 +189,7 @@ fn front_timeout_exceeds_ours() {
         environment: &tollgate::config::Environment::new(),
         needs_gateway_key: true,
         key_file: &|_| Err("none is read".to_owned()),
+        check_files: &|_| Vec::new(),
     });
     let gateway = gateway.expect("the defaults are right").gateway;
     let ours = gateway.max_wait + gateway.chat_timeout.max(gateway.video_timeout);

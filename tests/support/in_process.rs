@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tollgate::access::Authenticator;
 use tollgate::access::token::Secret;
-use tollgate::app::{App, SharedState, Shutdown};
+use tollgate::app::{self, App, SharedState, Shutdown};
 use tollgate::config::{Environment, Settings, SettingsSource};
 use tollgate::downstream::caller::Peer;
 use tollgate::jobs::JobRegistry;
@@ -51,18 +51,20 @@ impl InProcess {
             environment,
             needs_gateway_key: true,
             key_file: &|path| panic!("no key file is read here: {}", path.display()),
+            check_files: &|_| Vec::new(),
         };
         let config = Settings::read(&source).expect("the test's settings are right");
         let page = server::bind(config.server.listen[0]).unwrap();
-        let admin = server::bind(config.ops.listen).unwrap();
+        let admin = server::bind(config.admin_listen).unwrap();
         let (page_at, admin_at) = (page.local_addr().unwrap(), admin.local_addr().unwrap());
         let shutdown = CancellationToken::new();
         let shutdowns = Shutdown { draining: shutdown.clone(), ..Shutdown::default() };
         let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let text = config.secret.clone();
         let secret = || Ok(Secret::new(text.expect("it is set").expose().as_bytes()));
-        let beginning = tollgate::app::start(&config, None, runtime.handle(), &shutdowns, secret);
-        let mut shared = runtime.block_on(beginning).expect("a store that can be used");
+        let preparing = app::prepare(&config, None, runtime.handle(), &shutdowns, secret);
+        let (mut shared, opening) = runtime.block_on(preparing).expect("a usable ledger");
+        runtime.block_on(app::open(&shared, opening)).expect("a usable ledger");
         if let Some(wrap) = wrap {
             let store = wrap(shared.store.clone());
             shared.store = store.clone();
