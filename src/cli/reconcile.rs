@@ -146,7 +146,7 @@ fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandEr
 
 fn purchases(comparison: &Comparison, verdict: Option<&Verdict>) -> Vec<ReportedPurchase> {
     let mut outcomes = HashMap::new();
-    for Decision { id, charged, proof } in verdict.iter().flat_map(|verdict| &verdict.settled) {
+    for Decision { id, charged, proof, .. } in verdict.iter().flat_map(|verdict| &verdict.settled) {
         let state =
             if charged.is_some() { PurchaseState::Charged } else { PurchaseState::Released };
         outcomes.insert(*id, (state, proof.to_string()));
