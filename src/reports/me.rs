@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde::Serialize;
+use serde_json::Value;
 use tokio::time::timeout;
 
 use super::Amounts;
 use crate::access::Session;
 use crate::billing::summary::BillingSummary;
 use crate::clock;
-use crate::downstream::rate::{LimitStatus, Limiter};
+use crate::downstream::rate::Limiter;
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 use crate::response::{self, Response};
 use crate::store::{BudgetScope, Budgets, Caller, OwnBudget, RemainingCredit, Role, Store};
@@ -36,7 +37,7 @@ struct MeDocument<'a> {
     caller: CallerBody<'a>,
     mode: &'static str,
     access: &'static str,
-    limits: LimitStatus,
+    limits: Value,
     budgets: Vec<Budget>,
     #[serde(skip_serializing_if = "Option::is_none")]
     balance: Option<Balance>,

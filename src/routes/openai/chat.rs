@@ -10,6 +10,7 @@ use futures_util::stream::poll_fn;
 use http_body::{Body as _, Frame};
 use http_body_util::StreamBody;
 use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::time::{interval, sleep, timeout};
 
 use super::{Completion, Usage, gateway_refusal, gateway_refusal_json};
@@ -64,7 +65,8 @@ impl Formatter {
     }
 
     fn completion(&self, completion: &Completion) -> Bytes {
-        let message = Message { role: "assistant", content: &completion.content, refusal: None };
+        let message =
+            json!({ "role": "assistant", "content": completion.content, "refusal": null });
         let choices =
             [Choice { message: Some(message), finish_reason: Some("stop"), ..Choice::default() }];
         let chat =
@@ -144,18 +146,11 @@ struct CompletionBody<'a> {
 struct Choice<'a> {
     index: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<Message<'a>>,
+    message: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     delta: Option<Delta<'a>>,
     logprobs: Option<()>,
     finish_reason: Option<&'static str>,
-}
-
-#[derive(Serialize)]
-struct Message<'a> {
-    role: &'static str,
-    content: &'a str,
-    refusal: Option<()>,
 }
 
 #[derive(Default, Serialize)]
@@ -168,7 +163,7 @@ struct Delta<'a> {
 
 /// The longest wait for the purchase to be sent before the stream begins.
 const MAX_HEADER_DELAY: Duration = Duration::from_secs(10);
-/// How long the gateway has to answer at once before the stream begins.
+/// How long the gateway may take to reply before the stream begins.
 const REPLY_GRACE: Duration = Duration::from_secs(1);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 const HEARTBEAT: &[u8] = b":\n\n";
