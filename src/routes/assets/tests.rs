@@ -42,7 +42,7 @@ fn imports(name: &str, mark: &str) -> Vec<String> {
     rest.map(|rest| resolve(folder, rest.split('\'').next().expect("a name"))).collect()
 }
 
-/// `../core/dom.js` from `chat` is `core/dom.js`. No folder lies deeper.
+/// `../core/dom.js` from `chat` is `core/dom.js`. No folder is nested deeper.
 fn resolve(folder: &str, name: &str) -> String {
     match (name.strip_prefix("../"), name.strip_prefix("./")) {
         (Some(name), _) => name.to_owned(),
@@ -86,7 +86,7 @@ fn first_view_takes_12_requests_and_40_kilobytes_and_the_whole_page_120() {
     assert!(all <= 120 * 1024, "{all} bytes of brotli in all");
 }
 
-/// Views and panels with the style sheets that are loaded with them. What the page's core has is counted elsewhere.
+/// Views and panels with the style sheets that are loaded with them. Rules of the page's core are counted elsewhere.
 const PARTS: &[&[&str]] = &[
     &["usage/usage.js", "usage/usage.css"],
     &["admin/admin.js", "usage/usage.css"],
