@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde::Serialize;
-use serde_json::Value;
 use tokio::time::timeout;
 
 use super::Amounts;
@@ -33,11 +32,11 @@ pub struct MeReport {
 }
 
 #[derive(Serialize)]
-struct MeDocument<'a> {
+struct MeDocument<'a, L> {
     caller: CallerBody<'a>,
     mode: &'static str,
     access: &'static str,
-    limits: Value,
+    limits: L,
     budgets: Vec<Budget>,
     #[serde(skip_serializing_if = "Option::is_none")]
     balance: Option<Balance>,

@@ -6,7 +6,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use self::bucket::Bucket;
 pub(super) use self::bucket::RATELIMIT_POLICY;
@@ -56,7 +57,7 @@ impl Limiter {
         }
     }
 
-    pub fn status(&self, caller: &Caller) -> Value {
+    pub fn status(&self, caller: &Caller) -> impl Serialize + use<> {
         let left = self.paid.remaining(caller, clock::now());
         json!({
             "requests": self.limits.requests,

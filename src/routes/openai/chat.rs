@@ -10,7 +10,6 @@ use futures_util::stream::poll_fn;
 use http_body::{Body as _, Frame};
 use http_body_util::StreamBody;
 use serde::Serialize;
-use serde_json::{Value, json};
 use tokio::time::{interval, sleep, timeout};
 
 use super::{Completion, Usage, gateway_refusal, gateway_refusal_json};
@@ -65,8 +64,7 @@ impl Formatter {
     }
 
     fn completion(&self, completion: &Completion) -> Bytes {
-        let message =
-            json!({ "role": "assistant", "content": completion.content, "refusal": null });
+        let message = Message { role: "assistant", content: &completion.content, refusal: None };
         let choices =
             [Choice { message: Some(message), finish_reason: Some("stop"), ..Choice::default() }];
         let chat =
@@ -146,11 +144,18 @@ struct CompletionBody<'a> {
 struct Choice<'a> {
     index: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<Value>,
+    message: Option<Message<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     delta: Option<Delta<'a>>,
     logprobs: Option<()>,
     finish_reason: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Message<'a> {
+    role: &'static str,
+    content: &'a str,
+    refusal: Option<()>,
 }
 
 #[derive(Default, Serialize)]

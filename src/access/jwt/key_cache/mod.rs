@@ -139,7 +139,7 @@ impl KeyCache {
         let had_failed = mem::replace(&mut state.last_failed, result.is_err());
         drop(state);
         if had_failed && result.is_ok() {
-            info!("JWKS available again");
+            info!("fetched JWKS after failure");
         }
         let pause = result.unwrap_or_else(|error| {
             let has_keys = self.current().is_some();
@@ -172,9 +172,9 @@ fn read_and_log(document: &[u8]) -> Result<KeySet, KeySetError> {
     let set = KeySet::read(document)?;
     let (usable, skipped) = (set.usable(), set.skipped);
     if usable == 0 {
-        warn!(skipped, "JWKS has no usable key; rejecting all tokens");
+        warn!(skipped, "no usable key in JWKS; rejecting all tokens");
     } else {
-        info!(usable, skipped, "JWKS loaded");
+        info!(usable, skipped, "loaded JWKS");
     }
     Ok(set)
 }
