@@ -11,7 +11,8 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures_util::future::OptionFuture;
 use http::{HeaderValue, Method};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -379,7 +380,11 @@ fn handlers(
     })
 }
 
-fn catalog_facts(settings: &Settings, media_origins: &[String], shared: &SharedState) -> Value {
+fn catalog_facts(
+    settings: &Settings,
+    media_origins: &[String],
+    shared: &SharedState,
+) -> impl Serialize {
     let sandbox = matches!(settings.gateway.target, Target::Sandbox);
     let (terms, jobs, page) = (terms(settings), &settings.jobs, &settings.page);
     let faults = if sandbox { sandbox::SANDBOX_FAULTS } else { &[] };
@@ -394,7 +399,7 @@ fn catalog_facts(settings: &Settings, media_origins: &[String], shared: &SharedS
             "result": jobs.result,
             "media_origins": media_origins,
         },
-        "sandbox_faults": faults.iter().map(fault).collect::<Value>(),
+        "sandbox_faults": faults.iter().map(fault).collect::<Vec<_>>(),
         "limits": {
             "prompt_characters": crate::contract::video::MAX_PROMPT,
             "chat_body_bytes": settings.server.chat_body,
@@ -405,7 +410,7 @@ fn catalog_facts(settings: &Settings, media_origins: &[String], shared: &SharedS
             "video_seconds": terms.keep_videos.as_secs(),
             "ledger": &*shared.store.name(),
         },
-        "presets": page.presets.iter().map(preset).collect::<Value>(),
+        "presets": page.presets.iter().map(preset).collect::<Vec<_>>(),
     });
     if let Some(contact) = &page.contact {
         facts["contact"] = json!(contact);

@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::response::BoxError;
 use crate::sync::{KeyedLimit, KeyedPermit, lock};
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ConnectionSettings {
     /// Limits the time to read a request's head, and the time from connect to the first head.
     pub header_timeout: Duration,
