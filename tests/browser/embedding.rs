@@ -214,7 +214,7 @@ fn unlisted_site_loads_the_client_and_buys_nothing() {
 #[test]
 fn changed_video_order_is_sent_as_the_form_shows_it() {
     let shop = Shop::open(None);
-    let upstream = Upstream::start(|received| match received.method.as_str() {
+    let upstream = Upstream::start(|heard| match heard.method.as_str() {
         "POST" => Reply::video("job-1"),
         _ => Reply::new(200, r#"{"status":"rendering"}"#),
     });
@@ -241,8 +241,7 @@ fn changed_video_order_is_sent_as_the_form_shows_it() {
     page.find(yes).click();
     page.find(generate);
     assert!(!page.shows(yes), "one press more would buy another");
-    let orders =
-        || upstream.received_requests().into_iter().filter(|received| received.method == "POST");
+    let orders = || upstream.received_requests().into_iter().filter(|heard| heard.method == "POST");
     page.patiently(|| orders().next()).expect("an order");
     let shadow = "document.querySelector('tollgate-video').shadowRoot";
     page.wait_until(&format!("{shadow}.textContent.includes('Being made:')"));
@@ -250,7 +249,7 @@ fn changed_video_order_is_sent_as_the_form_shows_it() {
     assert_eq!(focus, generate.1, "who confirms is not thrown out of the form");
     gate.told_elsewhere(upstream.charges().iter().sum());
     let bodies: Vec<_> =
-        orders().map(|received| String::from_utf8_lossy(&received.body).into_owned()).collect();
+        orders().map(|heard| String::from_utf8_lossy(&heard.body).into_owned()).collect();
     assert_eq!(bodies.len(), 1);
     assert!(bodies[0].contains("\"duration\":5"), "{bodies:?}");
 }

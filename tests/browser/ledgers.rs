@@ -23,8 +23,8 @@ const BUYS: &str = "
 #[test]
 fn client_buys_nothing_twice_after_the_server_loses_its_ledger() {
     let shop = Shop::open(None);
-    let upstream = Upstream::start(|received| match received.method.as_str() {
-        "POST" => Reply::video(&format!("job-{}", received.number)),
+    let upstream = Upstream::start(|heard| match heard.method.as_str() {
+        "POST" => Reply::video(&format!("job-{}", heard.number)),
         _ => Reply::new(200, r#"{"status":"rendering"}"#),
     });
     let charges =

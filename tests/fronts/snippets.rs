@@ -23,8 +23,7 @@ fn node_recipe_buys_once_and_honors_retry_after() {
 /// Runs the block of this language, and what stands after it, against a limit that is used up.
 fn run(language: &str, program: &str, file: &str, after: &str) {
     // What another program is told, the books of this test do not hold.
-    let upstream =
-        Upstream::start(|received| Reply::chat("Good morning").charged(received.number == 0));
+    let upstream = Upstream::start(|heard| Reply::chat("Good morning").charged(heard.number == 0));
     let limits = "limits = { requests = 1, seconds = 1, burst = 1, concurrent = 9 }";
     let gate = Gate::start(&upstream, limits);
     let block = blocks(&read("docs/guide/getting-started.md"), language).pop().expect("a block");

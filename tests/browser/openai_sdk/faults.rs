@@ -38,8 +38,8 @@ fn assert_charged_once(errand: &str, micros: u64, sold: fn() -> Reply) {
         format!("gateway.chat_timeout = \"15s\"\naccess.allowed_origins = {}\n", shop.listed());
     for fault in FAULTS {
         let reply = fault.reply;
-        let upstream = Upstream::start(move |received| match received.method.as_str() {
-            "POST" => reply(received.number, sold()),
+        let upstream = Upstream::start(move |heard| match heard.method.as_str() {
+            "POST" => reply(heard.number, sold()),
             _ => Reply::new(200, r#"{"status":"rendering"}"#),
         });
         let gate = Gate::start(&upstream, &settings);
@@ -50,11 +50,8 @@ fn assert_charged_once(errand: &str, micros: u64, sold: fn() -> Reply) {
         let charges: Vec<_> = upstream.charges().into_iter().filter(|micros| *micros > 0).collect();
         gate.told_elsewhere(charges.iter().sum());
         assert_eq!(charges, [micros], "the gateway {}: {told}", fault.name);
-        let purchases = upstream
-            .received_requests()
-            .into_iter()
-            .filter(|received| received.method == "POST")
-            .count();
+        let purchases =
+            upstream.received_requests().into_iter().filter(|heard| heard.method == "POST").count();
         assert_eq!(purchases, 1, "the gateway {}: {told}", fault.name);
         assert!(told["error"].is_string(), "the gateway {}: {told}", fault.name);
         if fault.name != "hangs" {
