@@ -50,8 +50,7 @@ fn assert_charged_once(errand: &str, micros: u64, sold: fn() -> Reply) {
         let charges: Vec<_> = upstream.charges().into_iter().filter(|micros| *micros > 0).collect();
         gate.told_elsewhere(charges.iter().sum());
         assert_eq!(charges, [micros], "the gateway {}: {told}", fault.name);
-        let purchases =
-            upstream.received_requests().into_iter().filter(|heard| heard.method == "POST").count();
+        let purchases = upstream.heard().into_iter().filter(|heard| heard.method == "POST").count();
         assert_eq!(purchases, 1, "the gateway {}: {told}", fault.name);
         assert!(told["error"].is_string(), "the gateway {}: {told}", fault.name);
         if fault.name != "hangs" {
