@@ -1,4 +1,4 @@
-//! The real stack on a thread of this process: what `tollgate serve` runs, without signals.
+//! Runs what `tollgate serve` runs, without signals, on a thread of this process.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -23,21 +23,21 @@ use tower::ServiceExt;
 
 use super::log;
 
-/// Makes a store that does what another does, and more.
+/// Wraps a store.
 pub(crate) type Wrap = fn(Store) -> Store;
 
-/// A gate on a thread of its own.
+/// A gate on its own thread.
 pub(super) struct InProcess {
     pub(super) page: SocketAddr,
     pub(super) admin: SocketAddr,
-    /// The list in the store and as the gate sees it; they hold the store open, until `stop`.
+    /// The members. They keep the store open until `stop`.
     pub(super) known: Option<(Store, Arc<Authenticator>)>,
     shutdown: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
 
 impl InProcess {
-    /// Starts it with settings that must be right; `wrap` takes the store's place.
+    /// Starts it with valid settings. `wrap` may replace the store.
     pub(super) fn start(
         settings: &str,
         environment: &Environment,
@@ -86,7 +86,7 @@ impl InProcess {
         Self { page: page_at, admin: admin_at, known: Some(known), shutdown, thread: Some(thread) }
     }
 
-    /// Stops accepting, and waits for what is under way.
+    /// Stops accepting, and waits for requests in flight.
     pub(super) fn stop(&mut self) {
         self.shutdown.cancel();
         self.known = None;
@@ -108,7 +108,7 @@ async fn serve(
     if app.settings.gateway.rate_limit == tollgate::config::RateLimitConfig::Auto {
         tokio::spawn(app.watch_account());
     } else {
-        // Nobody asks for the account's keys, so no purchase is to wait for them.
+        // The account's keys are never fetched, so purchases must not wait for them.
         shared.binding.listing_failed();
     }
     tokio::spawn(async move { access.run().await });
