@@ -58,15 +58,19 @@ impl RawSettings {
         raw
     }
 
-    pub(super) fn location_of(&self, section: &str, name: &str) -> Option<Location> {
-        match &self.sections.get(section)?.1.value {
-            RawValue::Table(table) => table.get(name).map(|(_, node)| node.location.clone()),
-            RawValue::Text(_)
-            | RawValue::Number(_)
-            | RawValue::Flag(_)
-            | RawValue::List(_)
-            | RawValue::Other(_) => None,
+    /// Returns where a setting such as `access.jwt.jwks` is set.
+    pub(super) fn location_of(&self, path: &str) -> Option<Location> {
+        let mut names = path.split('.');
+        let mut node = &self.sections.get(names.next()?)?.1;
+        for name in names {
+            let RawValue::Table(table) = &node.value else {
+                // In a variable, the rest of the path is inside its text.
+                let is_variable = matches!(node.location, Location::Variable(_));
+                return is_variable.then(|| node.location.clone());
+            };
+            node = &table.get(name)?.1;
         }
+        Some(node.location.clone())
     }
 
     fn overlay(&mut self, variable: &str, rest: &str, value: &str, errors: &mut Vec<SettingError>) {

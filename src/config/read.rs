@@ -75,21 +75,16 @@ impl Section<'_> {
         self.read(name, |node| as_text(node, parse))
     }
 
+    /// Reads text of which the empty one means that there is no value.
+    pub(super) fn nullable<T>(&mut self, name: &str, parse: fn(&str) -> Parsed<T>) -> Option<T> {
+        let is_empty = |node: &RawNode| matches!(&node.value, RawValue::Text(it) if it.is_empty());
+        let read = |node: &RawNode| (!is_empty(node)).then(|| as_text(node, parse)).transpose();
+        self.read(name, read).flatten()
+    }
+
     pub(super) fn required<T>(&mut self, name: &str, parse: fn(&str) -> Parsed<T>) -> Option<T> {
         self.require(name);
         self.optional(name, parse)
-    }
-
-    pub(super) fn keyword<T: Copy>(
-        &mut self,
-        name: &str,
-        words: &[(&str, T)],
-        expected: &'static str,
-        default: T,
-    ) -> T {
-        let found = |text: &str| words.iter().find(|(word, _)| *word == text).map(|(_, it)| *it);
-        let word = self.read(name, |node| as_text(node, |it| found(it).ok_or(expected.into())));
-        word.unwrap_or(default)
     }
 
     pub(super) fn number<T>(&mut self, name: &str, parse: fn(i64) -> Parsed<T>, default: T) -> T {
@@ -119,8 +114,7 @@ impl Section<'_> {
 
     fn read<T>(&mut self, name: &str, parse: impl FnOnce(&RawNode) -> Parsed<T>) -> Option<T> {
         let node = self.node(name)?;
-        let parsed = parse(&node);
-        self.accept(name, &node.location, parsed)
+        self.accept(name, &node.location, parse(&node))
     }
 
     pub(super) fn list<T: PartialEq>(

@@ -11,9 +11,9 @@ use crate::clock;
 use crate::contract::money::Usd;
 use crate::metrics::Metrics;
 use crate::problem::Charged;
-use crate::store::Job;
+use crate::store::{Job, Service};
 use crate::upstream::{BeforeSend, Error, GatewayCall, GatewayReply, GatewayRequest};
-use crate::validate::{Order, OrderKind};
+use crate::validate::Order;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Charge {
@@ -30,10 +30,10 @@ impl Purchases {
         before_send: Arc<dyn BeforeSend>,
     ) -> Result<GatewayReply, Error> {
         let order = purchase.order.get();
-        let call = match order.kind {
-            OrderKind::Chat => GatewayCall::Chat(order.body.clone()),
-            OrderKind::Video => GatewayCall::Video(order.body.clone()),
-            OrderKind::Other => GatewayCall::Passthrough {
+        let call = match order.service {
+            Service::Chat => GatewayCall::Chat(order.body.clone()),
+            Service::Video => GatewayCall::Video(order.body.clone()),
+            Service::Other => GatewayCall::Passthrough {
                 method: http::Method::POST,
                 path: order.model.clone(),
                 body: order.body.clone(),
@@ -104,7 +104,7 @@ pub(super) fn charge(order: &Order, reply: &Result<GatewayReply, Error>) -> Char
 
 fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, elapsed_ms: u128) {
     let order = purchase.order.get();
-    let (service, model) = (purchase.service().name(), &*order.model);
+    let (service, model) = (order.service.name(), &*order.model);
     let (outcome, cost) = match charge {
         Charge::Paid(cost) => ("charged", cost),
         Charge::Free => ("refused", Usd::ZERO),

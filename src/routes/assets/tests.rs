@@ -27,7 +27,7 @@ fn every_file_of_the_page_is_in_the_binary() {
     there.retain(|name| !not_served(name));
     let rows: BTreeSet<String> = page_files().map(|row| row.name.to_owned()).collect();
     assert_eq!(there, rows);
-    assert_eq!(rows.len(), page_files().count(), "a name stands twice");
+    assert_eq!(rows.len(), page_files().count(), "duplicate name");
     for name in PRELOADED.iter().chain(SHARED_FILES.iter().map(|(_, name)| name)) {
         assert!(STATIC.iter().any(|file| file.name == *name), "{name}");
     }
