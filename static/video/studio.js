@@ -1,6 +1,6 @@
 /** The list of videos and orders. Loaded once there is something to list, or somebody begins to order. */
 
-import { announce, say, styled } from '../core/dom.js';
+import { announce, notice, say, styled } from '../core/dom.js';
 import { sentence } from '../core/problems.js';
 import { purchases, whenChangedElsewhere } from '../core/store.js';
 import { card, timeLeft } from './card.js';
@@ -65,8 +65,11 @@ const how = () => ({ mediaOrigins: catalog.jobs.media_origins ?? [], isSandbox: 
 let large = null;
 
 async function openLarge(id) {
-  const [module] = await Promise.all([import('./lightbox.js'), styled('video/lightbox.css')]);
-  large = module;
+  try {
+    [large] = await Promise.all([import('./lightbox.js'), styled('video/lightbox.css')]);
+  } catch {
+    return void notice(TEXT.notLoaded);
+  }
   large.openLarge(id, { ...how(), catalog, ids: shownIds, reuse: acts.reuse });
 }
 
@@ -90,7 +93,7 @@ function show(job, { ended, removed, first }) {
     alerts ??= import('./alerts.js').then((module) => {
       module.startAlerts();
       return module;
-    });
+    }).catch(() => { alerts = null; });
   }
   const { prompt, model } = job.payload;
   const before = cards.get(job.id);
@@ -106,7 +109,7 @@ function show(job, { ended, removed, first }) {
   if (!ended) return;
   const text = phase === 'finished' ? TEXT.finishedNews : TEXT.failedNews;
   announce(text);
-  alerts?.then(({ alertOfEnd }) => alertOfEnd(job, text, first), () => {});
+  void alerts?.then((module) => module?.alertOfEnd(job, text, first));
 }
 
 function showConnection(problem) {
