@@ -28,6 +28,17 @@ screenshots:
     mkdir -p docs/screenshots
     cp "${CARGO_TARGET_DIR:-target}"/tmp/screenshots/*.png docs/screenshots/
 
+# The server beside nginx on two cores, ten minutes; some of it: just bench chat fixed --rounds 5; see benches/README.md
+bench *words:
+    cargo bench --locked --bench proxy -- {{ words }}
+
+# The same beside the build of another commit: just bench-against HEAD~3 chat
+bench-against commit *words:
+    git worktree add --force --detach target/bench/tree {{ commit }}
+    cargo build --release --locked --manifest-path target/bench/tree/Cargo.toml --target-dir target/bench/build
+    git worktree remove --force target/bench/tree
+    cargo bench --locked --bench proxy -- --other target/bench/build/release/tollgate {{ words }}
+
 # Coverage-guided fuzzing of one target, for so many seconds (needs: a C++ compiler); see fuzz/README.md
 fuzz target seconds="600":
     fuzz/run {{ target }} {{ seconds }}

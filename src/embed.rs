@@ -224,8 +224,7 @@ impl Tollgate {
         let wait = || cli::runtime()?.block_on(starting);
         let started = thread::scope(|scope| scope.spawn(wait).join());
         let shared = started.map_err(|_| io::Error::other("start failed: a thread panicked"))??;
-        let own = app::own_addresses(&settings.server.listen)?;
-        let app = App::new(settings, own, shared)?;
+        let app = App::new(settings, shared)?;
         let tasks = TaskTracker::new();
         let stack = app.core(tasks.clone())?;
         let _ = guards.map(DropGuard::disarm);

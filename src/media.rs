@@ -26,16 +26,16 @@ const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resour
 #[derive(Clone)]
 pub struct Videos {
     media: MediaClient,
-    words: JobsConfig,
+    config: JobsConfig,
     jobs: JobRegistry,
     policy: HeaderValue,
 }
 
 impl Videos {
-    /// With `are_shared`, pages of other origins may load videos, subject to CORS.
-    pub fn new(media: MediaClient, words: JobsConfig, jobs: JobRegistry, are_shared: bool) -> Self {
-        let policy = if are_shared { "cross-origin" } else { "same-site" };
-        Self { media, words, jobs, policy: HeaderValue::from_static(policy) }
+    /// With `is_shared`, pages of other origins may load videos, subject to CORS.
+    pub fn new(media: MediaClient, config: JobsConfig, jobs: JobRegistry, is_shared: bool) -> Self {
+        let policy = if is_shared { "cross-origin" } else { "same-site" };
+        Self { media, config, jobs, policy: HeaderValue::from_static(policy) }
     }
 
     /// Streams the video that a job's status names, until the caller's credentials expire.
@@ -48,7 +48,7 @@ impl Videos {
     ) -> HandlerResult {
         let not_finished =
             || Problem::new(&NOT_FOUND).detail("the job's status names no video yet");
-        let address = self.words.result_url(status).ok_or_else(not_finished)?;
+        let address = self.config.result_url(status).ok_or_else(not_finished)?;
         let not_listed = || origin_not_listed(&address);
         let address = self.media.allowed_url(&address).ok_or_else(not_listed)?;
         let permit = self.jobs.transfer_permit(caller)?;
@@ -83,7 +83,7 @@ fn origin_not_listed(address: &str) -> Problem {
     ))
 }
 
-/// Why a transfer was cut. The client can resume it with a range request.
+/// Why a transfer ended early. The client can resume it with a range request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum TransferError {
     #[error("the source sent nothing for 30 seconds")]
@@ -96,7 +96,7 @@ enum TransferError {
     SessionEnded,
 }
 
-/// Streams the video. A cut transfer ends with an error, so it is not mistaken for the whole.
+/// Streams the video. A transfer that ends early returns an error, so it is not mistaken for the whole.
 fn stream_video<B>(
     body: B,
     permit: ConcurrencyPermit,
@@ -184,7 +184,7 @@ mod tests {
         Fake { source, transfer, seats, others, stop }
     }
 
-    async fn cut(transfer: &mut Transfer) -> TransferError {
+    async fn transfer_error(transfer: &mut Transfer) -> TransferError {
         let error = transfer.frame().await.expect("not its end").expect_err("no piece");
         *error.downcast::<TransferError>().expect("ours")
     }
@@ -201,7 +201,7 @@ mod tests {
         }
         assert!(transfer.frame().await.unwrap().is_ok());
         let since = clock::now();
-        assert_eq!(cut(&mut transfer).await, TransferError::SourceTimeout);
+        assert_eq!(transfer_error(&mut transfer).await, TransferError::SourceTimeout);
         assert_eq!(since.elapsed(), READ_TIMEOUT);
         assert!(seats.acquire(&caller(1)).is_err(), "its seat is still taken");
         drop(transfer);
@@ -221,7 +221,7 @@ mod tests {
         }
         let newcomer = seats.acquire(&caller(99)).expect("the slow one makes room");
         source.send("b").await.unwrap();
-        assert_eq!(cut(&mut transfer).await, TransferError::Evicted);
+        assert_eq!(transfer_error(&mut transfer).await, TransferError::Evicted);
         drop(newcomer);
     }
 
@@ -230,7 +230,7 @@ mod tests {
         let Fake { source: _source, mut transfer, stop, .. } = fake();
         timeout(READ_TIMEOUT / 2, transfer.frame()).await.expect_err("there is nothing yet");
         stop.cancel();
-        assert_eq!(cut(&mut transfer).await, TransferError::ServerStopped);
+        assert_eq!(transfer_error(&mut transfer).await, TransferError::ServerStopped);
         let Fake { source, mut transfer, .. } = fake();
         drop(source);
         assert!(transfer.frame().await.is_none());

@@ -14,9 +14,9 @@ use prometheus_client::registry::{Metric, Registry};
 pub struct Metrics {
     registry: Registry,
     requests: Family<RequestLabels, Counter>,
-    request_micros: Family<RouteLabels, Counter<u64, AtomicU64>>,
-    purchases: Family<PurchaseLabels, Counter>,
-    prices: Family<PurchaseLabels, Counter>,
+    request_micros: Family<Labels<1>, Counter<u64, AtomicU64>>,
+    purchases: Family<Labels<2>, Counter>,
+    prices: Family<Labels<2>, Counter>,
     pub redacted: Counter,
     pub credentials_failed: Counter,
     pub connections: Gauge,
@@ -32,16 +32,8 @@ struct RequestLabels {
     status: u16,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RouteLabels {
-    route: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PurchaseLabels {
-    service: &'static str,
-    outcome: &'static str,
-}
+/// The names and values of `N` labels.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,12 +76,12 @@ impl Metrics {
     pub fn request(&self, route: &'static str, status: u16, elapsed: Duration) {
         self.requests.get_or_create(&RequestLabels { route, status }).inc();
         let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
-        self.request_micros.get_or_create(&RouteLabels { route }).inc_by(micros);
+        self.request_micros.get_or_create(&[("route", route)]).inc_by(micros);
     }
 
     /// `outcome` is `charged`, `refused` or `unknown`.
     pub fn purchase(&self, service: &'static str, outcome: &'static str, price_micros: u64) {
-        let labels = PurchaseLabels { service, outcome };
+        let labels = [("service", service), ("outcome", outcome)];
         self.purchases.get_or_create(&labels).inc();
         self.prices.get_or_create(&labels).inc_by(price_micros);
     }

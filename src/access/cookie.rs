@@ -88,13 +88,13 @@ pub fn csrf_header_missing(headers: &HeaderMap) -> Option<Problem> {
 mod tests {
     use super::*;
 
-    fn carried(way: Transport, lines: &[&str]) -> String {
+    fn read(transport: Transport, lines: &[&str]) -> String {
         let mut headers = HeaderMap::new();
         for line in lines {
             headers.append(COOKIE, HeaderValue::from_bytes(line.as_bytes()).unwrap());
         }
-        match way.credentials(&headers) {
-            Credentials::Cookie(value) => format!("Login({value:?})"),
+        match transport.credentials(&headers) {
+            Credentials::Cookie(value) => format!("Cookie({value:?})"),
             other @ (Credentials::Missing | Credentials::Malformed | Credentials::Token(_)) => {
                 format!("{other:?}")
             }
@@ -104,31 +104,31 @@ mod tests {
     #[test]
     fn each_transport_has_its_own_cookie_and_plain_http_has_none() {
         const HTTPS: &str = "__Host-Http-tollgate=v";
-        for (way, lines, found) in [
-            (Transport::Https, &[HTTPS][..], "Login(\"v\")"),
-            (Transport::Https, &["a=b; __Host-Http-tollgate=v;c=d"], "Login(\"v\")"),
-            (Transport::Https, &["a=b", HTTPS], "Login(\"v\")"),
-            (Transport::Https, &["tollgate=v"], "Nothing"),
-            (Transport::Https, &["__host-http-tollgate=v"], "Nothing"),
-            (Transport::Https, &["__Host-Http-tollgate"], "Nothing"),
-            (Transport::Https, &["__Host-Http-tollgate="], "Login(\"\")"),
-            (Transport::Https, &[HTTPS, HTTPS], "Garbled"),
-            (Transport::Https, &["__Host-Http-tollgate=v; __Host-Http-tollgate=w"], "Garbled"),
-            (Transport::Https, &[HTTPS, "\u{e9}=x"], "Garbled"),
-            (Transport::Loopback, &["tollgate=v"], "Login(\"v\")"),
-            (Transport::Loopback, &[HTTPS], "Nothing"),
-            (Transport::Plain, &["tollgate=v", HTTPS], "Nothing"),
-            (Transport::Https, &[], "Nothing"),
+        for (transport, lines, found) in [
+            (Transport::Https, &[HTTPS][..], "Cookie(\"v\")"),
+            (Transport::Https, &["a=b; __Host-Http-tollgate=v;c=d"], "Cookie(\"v\")"),
+            (Transport::Https, &["a=b", HTTPS], "Cookie(\"v\")"),
+            (Transport::Https, &["tollgate=v"], "Missing"),
+            (Transport::Https, &["__host-http-tollgate=v"], "Missing"),
+            (Transport::Https, &["__Host-Http-tollgate"], "Missing"),
+            (Transport::Https, &["__Host-Http-tollgate="], "Cookie(\"\")"),
+            (Transport::Https, &[HTTPS, HTTPS], "Malformed"),
+            (Transport::Https, &["__Host-Http-tollgate=v; __Host-Http-tollgate=w"], "Malformed"),
+            (Transport::Https, &[HTTPS, "\u{e9}=x"], "Malformed"),
+            (Transport::Loopback, &["tollgate=v"], "Cookie(\"v\")"),
+            (Transport::Loopback, &[HTTPS], "Missing"),
+            (Transport::Plain, &["tollgate=v", HTTPS], "Missing"),
+            (Transport::Https, &[], "Missing"),
         ] {
-            assert_eq!(carried(way, lines), found, "{way:?} {lines:?}");
+            assert_eq!(read(transport, lines), found, "{transport:?} {lines:?}");
         }
     }
 
     #[test]
     fn cookie_is_http_only_same_site_and_secure_over_https() {
         let day = Duration::from_secs(86_400);
-        let set = |way: Transport| {
-            way.set_cookie("v", day).map(|value| value.to_str().unwrap().to_owned())
+        let set = |transport: Transport| {
+            transport.set_cookie("v", day).map(|value| value.to_str().unwrap().to_owned())
         };
         let whole =
             "__Host-Http-tollgate=v; Path=/; Max-Age=86400; HttpOnly; SameSite=Strict; Secure";
@@ -139,6 +139,6 @@ mod tests {
         let cleared = Transport::Loopback.clear_cookie().unwrap();
         assert_eq!(cleared, "tollgate=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict");
         assert!(!format!("{:?}", Transport::Https.set_cookie("secret", day)).contains("secret"));
-        assert_eq!(format!("{:?}", Credentials::Cookie("secret")), "Login(…)");
+        assert_eq!(format!("{:?}", Credentials::Cookie("secret")), "Cookie(…)");
     }
 }

@@ -1,10 +1,10 @@
 //! Limits failed authentications per address, to slow guessing down.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use super::counter_key::CounterKey;
 use crate::clock::Instant;
 use crate::store::Caller;
 use crate::sync::lock;
@@ -12,12 +12,8 @@ use crate::sync::lock;
 /// Failures per address and [`PERIOD`] that are answered with a 401.
 const MAX_FAILURES: u32 = 30;
 const PERIOD: Duration = Duration::from_secs(60);
-/// With this many counters, new addresses share one per network, which bounds memory.
-const GROUPED_FROM: usize = 50_000;
-/// With this many, they share one per wider network. There are about 66,000 of those.
-const GROUPED_WIDER_FROM: usize = 2 * GROUPED_FROM;
-const GROUP_PREFIX: (u32, u32) = (16, 32);
-const WIDE_GROUP_PREFIX: (u32, u32) = (8, 16);
+/// With this many counters, new addresses share, which bounds memory.
+const SHARED_FROM: usize = 50_000;
 
 #[derive(Debug, Default)]
 pub(super) struct FailureLimiter(Mutex<Option<Period>>);
@@ -25,25 +21,12 @@ pub(super) struct FailureLimiter(Mutex<Option<Period>>);
 #[derive(Debug)]
 struct Period {
     ends_at: Instant,
-    counts: HashMap<CountKey, u32>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum CountKey {
-    Caller(Caller),
-    Network(IpAddr, (u32, u32)),
+    counts: HashMap<CounterKey, u32>,
 }
 
 impl Period {
-    /// An address that has its own counter keeps it.
-    fn key_for(&self, address: &Caller) -> CountKey {
-        let own = CountKey::Caller(address.clone());
-        if self.counts.len() < GROUPED_FROM || self.counts.contains_key(&own) {
-            return own;
-        }
-        let bits =
-            if self.counts.len() < GROUPED_WIDER_FROM { GROUP_PREFIX } else { WIDE_GROUP_PREFIX };
-        address.network(bits).map_or(own, |network| CountKey::Network(network, bits))
+    fn key(&self, address: &Caller) -> CounterKey {
+        CounterKey::new(address, &self.counts, SHARED_FROM)
     }
 }
 
@@ -54,7 +37,7 @@ impl FailureLimiter {
         let Some(period) = current.as_ref().filter(|period| now < period.ends_at) else {
             return Ok(());
         };
-        let count = period.counts.get(&period.key_for(address));
+        let count = period.counts.get(&period.key(address));
         let is_limited = count.is_some_and(|count| *count >= MAX_FAILURES);
         if is_limited { Err(period.ends_at - now) } else { Ok(()) }
     }
@@ -65,7 +48,7 @@ impl FailureLimiter {
         current.take_if(|period| period.ends_at <= now);
         let period =
             current.get_or_insert_with(|| Period { ends_at: now + PERIOD, counts: HashMap::new() });
-        let count = period.counts.entry(period.key_for(address)).or_default();
+        let count = period.counts.entry(period.key(address)).or_default();
         if *count >= MAX_FAILURES {
             return Err(period.ends_at - now);
         }
@@ -107,33 +90,29 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn many_addresses_are_counted_by_network_in_bounded_memory() {
         let (failures, begin) = (FailureLimiter::default(), clock::now());
-        let crowded = u32::try_from(GROUPED_FROM).unwrap();
+        let many = u32::try_from(SHARED_FROM).unwrap();
         let of_network = |number: u32| {
             let bits = (0x2000_u128 << 112) | (u128::from(number) << 96);
             Caller::Address(std::net::Ipv6Addr::from_bits(bits).into())
         };
-        for number in 0..crowded {
+        for number in 0..many {
             assert_eq!(failures.record(&address(number), begin), Ok(()));
         }
-        // All who come late from one network have thirty together, as each had before.
+        // All later addresses of one network share thirty failures.
         let late = |number: u32| address((10 << 24) | number);
         let answered = (0..1_000).filter(|n| failures.record(&late(*n), begin).is_ok()).count();
         assert_eq!(answered, 30);
         assert!(failures.check(&late(2_000), begin).is_err());
         assert_eq!(failures.check(&address(11 << 24), begin), Ok(()), "another network");
-        for number in 0..2 * crowded {
+        for number in 0..2 * many {
             failures.record(&of_network(number), begin).ok();
         }
         let counted = || failures.0.lock().unwrap().as_ref().unwrap().counts.len();
-        assert!(
-            (GROUPED_WIDER_FROM..=GROUPED_WIDER_FROM + 10).contains(&counted()),
-            "{}",
-            counted()
-        );
+        assert!((2 * SHARED_FROM..=2 * SHARED_FROM + 10).contains(&counted()), "{}", counted());
         for _ in 1..30 {
             assert_eq!(failures.record(&address(0), begin), Ok(()));
         }
-        assert!(failures.record(&address(0), begin).is_err(), "who is counted stays counted");
+        assert!(failures.record(&address(0), begin).is_err(), "it keeps its own counter");
         assert_eq!(failures.record(&address(0), begin + PERIOD), Ok(()));
         assert!(failures.0.lock().unwrap().as_ref().unwrap().counts.capacity() < 100);
     }

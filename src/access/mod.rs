@@ -3,6 +3,7 @@
 //! Invariant: credentials are compared by keyed hash or signature, and never logged or returned.
 
 pub mod cookie;
+pub mod counter_key;
 mod failures;
 pub mod jwt;
 pub mod member_cache;
@@ -79,10 +80,10 @@ pub enum Credentials<'a> {
 impl fmt::Debug for Credentials<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Missing => "Nothing",
+            Self::Missing => "Missing",
             Self::Token(_) => "Token(…)",
-            Self::Cookie(_) => "Login(…)",
-            Self::Malformed => "Garbled",
+            Self::Cookie(_) => "Cookie(…)",
+            Self::Malformed => "Malformed",
         })
     }
 }
@@ -147,13 +148,13 @@ impl Authenticator {
         result.map_err(|denied| self.rejection(denied, &address))
     }
 
-    /// Signs a member in, unless `admit` refuses, and ends the login of the cookie `carried`.
+    /// Signs a member in, unless `admit` refuses, and ends the login of the cookie `current`.
     ///
     /// Returns the new cookie's value, which is valid for [`LOGIN_LIFETIME`].
     pub async fn log_in(
         &self,
         token: &str,
-        carried: Option<&str>,
+        current: Option<&str>,
         address: &Caller,
         admit: impl Fn(&Caller) -> Result<(), Duration>,
     ) -> Result<Zeroizing<String>, Problem> {
@@ -163,7 +164,7 @@ impl Authenticator {
         // Each sign-in writes to disk and reloads the whole list.
         admit(&member)
             .map_err(|after| rate_limited("this member signed in too many times", after))?;
-        members.log_in(token, carried).await.map_err(rejected)
+        members.log_in(token, current).await.map_err(rejected)
     }
 
     pub async fn log_out(&self, value: &str) -> Result<(), Problem> {
@@ -223,8 +224,7 @@ impl Authenticator {
         let counted = match denied {
             Denied::Unavailable(_) if self.has_logins() => return members_unavailable(),
             Denied::Unavailable(retry_after) => {
-                let detail = "tokens cannot be verified right now: the login service's keys are \
-                              unavailable";
+                let detail = "tokens cannot be verified right now: access.jwt.jwks has no keys";
                 return Problem::new(&OVERLOADED).detail(detail).retry_after(retry_after);
             }
             Denied::Throttled(retry_after) => Err(retry_after),
@@ -270,19 +270,19 @@ mod tests {
         let past = clock::wall() - Duration::from_secs(1);
         let soon = clock::wall() + Duration::from_millis(30);
         let later = clock::wall() + Duration::from_secs(3_600);
-        let standing = |until, ended: Option<&CancellationToken>| Session {
+        let session = |until, ended: Option<&CancellationToken>| Session {
             expires_at: until,
             revoked: ended.cloned(),
             ..Session::default()
         };
-        assert!(standing(Some(past), None).ended().now_or_never().is_some());
-        assert!(standing(Some(past), None).has_ended());
-        standing(Some(soon), Some(&token)).ended().await;
-        for lasting in [standing(None, None), standing(Some(later), Some(&token))] {
-            assert!(!lasting.has_ended() && lasting.ended().now_or_never().is_none());
+        assert!(session(Some(past), None).ended().now_or_never().is_some());
+        assert!(session(Some(past), None).has_ended());
+        session(Some(soon), Some(&token)).ended().await;
+        for session in [session(None, None), session(Some(later), Some(&token))] {
+            assert!(!session.has_ended() && session.ended().now_or_never().is_none());
         }
         token.cancel();
-        assert!(standing(Some(later), Some(&token)).has_ended());
-        standing(Some(later), Some(&token)).ended().await;
+        assert!(session(Some(later), Some(&token)).has_ended());
+        session(Some(later), Some(&token)).ended().await;
     }
 }

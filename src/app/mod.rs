@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures_util::future::OptionFuture;
 use http::{HeaderValue, Method};
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,20 +19,16 @@ use url::Url;
 
 pub use start::{Shutdown, open, own_addresses, prepare, start};
 
-use crate::access::jwt::JwtVerifier;
-use crate::access::member_cache::MemberCache;
-use crate::access::token::Secret;
-use crate::access::{AuthMode, Authenticator};
+use crate::access::Authenticator;
 use crate::billing::checkpoints::CheckpointKeeper;
 use crate::billing::summary::BillingSummary;
 use crate::clock;
-use crate::config::{self, AccessMode, Key, Settings, Target};
+use crate::config::{self, AccessMode, Key, PresetConfig, Settings, Target};
 use crate::downstream::DownstreamConfig;
 use crate::downstream::body::BodyMemory;
 use crate::downstream::cross_site::Origins;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
-use crate::downstream::route::RouteTable;
 use crate::jobs::{self, JobRegistry};
 use crate::media::Videos;
 use crate::metrics::Metrics;
@@ -43,12 +40,9 @@ use crate::reports::Reports;
 use crate::reports::me::MeReport;
 use crate::reports::queue::ReportQueue;
 use crate::routes::api::Passthrough;
-use crate::routes::catalog::{
-    self, CatalogFacts, CatalogLimits, FaultWord, JobStatusWords, Preset, Replay,
-};
 use crate::routes::page::Page;
 use crate::routes::site::Site;
-use crate::routes::{Handlers, Routes, endpoints, openapi};
+use crate::routes::{Handlers, Routes, catalog, endpoints, openapi};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, AddressLimits};
 use crate::store::{AccountBinding, Budgets, KeyId, RecentRefusals, Store};
@@ -80,12 +74,12 @@ pub struct SharedState {
     pub hosts: Arc<ArcSwap<Hosts>>,
     pub drain_expired: CancellationToken,
     pub sandbox: Option<(Sandbox, SocketAddr)>,
+    pub own_addresses: Vec<IpAddr>,
 }
 
 /// The proxy for one version of the settings, from which each core builds its stack.
 pub struct App {
     pub settings: Settings,
-    own_addresses: Vec<IpAddr>,
     pub shared: SharedState,
     downstream: Arc<DownstreamConfig>,
     handlers: Arc<Handlers>,
@@ -105,40 +99,37 @@ struct GatewayAccount {
 }
 
 impl App {
-    pub fn new(settings: Settings, own: Vec<IpAddr>, shared: SharedState) -> io::Result<Self> {
-        let app = Self::build(settings, own, shared, None)?;
+    pub fn new(settings: Settings, shared: SharedState) -> io::Result<Self> {
+        let app = Self::build(settings, shared, None)?;
         app.apply();
         Ok(app)
     }
 
     /// Builds an app with other settings. It has no effect until [`replace`](Self::replace).
     pub fn with_settings(&self, settings: Settings) -> io::Result<Self> {
-        Self::build(settings, self.own_addresses.clone(), self.shared.clone(), Some(self))
+        Self::build(settings, self.shared.clone(), Some(self))
     }
 
-    fn build(
-        settings: Settings,
-        own: Vec<IpAddr>,
-        shared: SharedState,
-        old: Option<&Self>,
-    ) -> io::Result<Self> {
+    fn build(settings: Settings, shared: SharedState, old: Option<&Self>) -> io::Result<Self> {
         let gateway = GatewayAccount::new(&settings, &shared, old.map(|old| &old.gateway))?;
         let polls = gateway.stack(&settings, &shared)?;
         let limiter = Arc::new(Limiter::new(&settings.limits, Arc::clone(&shared.refusals)));
         let summary = match old {
             Some(old) => old.summary.clone(),
             None => {
-                let (store, window) = (shared.store.clone(), Arc::clone(&shared.rate_limit));
-                BillingSummary::new(polls.clone(), &gateway.keys, store, window)
+                let (store, rate_limit) = (shared.store.clone(), Arc::clone(&shared.rate_limit));
+                BillingSummary::new(polls.clone(), &gateway.keys, store, rate_limit)
             }
         };
         let handlers = handlers(&settings, &shared, &limiter, &summary, polls.clone())?;
+        let added = settings.gateway.passthrough.iter().cloned();
+        let own = shared.own_addresses.clone();
         let downstream = DownstreamConfig {
             origins: Origins::new(&settings.access.allowed_origins, shared.access.has_logins()),
-            hosts: Arc::new(Hosts::new(settings.server.hosts.iter().cloned(), own.clone())),
+            hosts: Arc::new(Hosts::new(settings.server.hosts.iter().cloned(), own)),
             trusted_proxies: settings.server.trusted_proxies.clone().into(),
             access: Arc::clone(&shared.access),
-            routes: routes(&settings),
+            routes: Arc::new(endpoints::route_table(added.map(|one| (one.method, one.path)))),
             limiter,
             server: settings.server.clone(),
             body_memory: Arc::clone(&shared.body_memory),
@@ -158,17 +149,7 @@ impl App {
             drain_expired: shared.drain_expired.clone(),
         };
         let (downstream, handlers) = (Arc::new(downstream), Arc::new(handlers));
-        Ok(Self {
-            settings,
-            own_addresses: own,
-            shared,
-            downstream,
-            handlers,
-            gateway,
-            polls,
-            context,
-            summary,
-        })
+        Ok(Self { settings, shared, downstream, handlers, gateway, polls, context, summary })
     }
 
     fn apply(&self) {
@@ -280,21 +261,6 @@ impl GatewayAccount {
     }
 }
 
-/// Builds the access control for `mode`. `secret` is called only for members.
-pub fn access(
-    mode: &AccessMode,
-    store: Store,
-    secret: impl FnOnce() -> io::Result<Secret>,
-    metrics: Arc<Metrics>,
-) -> io::Result<Arc<Authenticator>> {
-    let door = match mode {
-        AccessMode::Open => AuthMode::Open,
-        AccessMode::Members => AuthMode::Members(MemberCache::new(store, secret()?)),
-        AccessMode::Jwt(settings) => AuthMode::Jwt(JwtVerifier::new(settings)?),
-    };
-    Ok(Arc::new(Authenticator::new(door, metrics)))
-}
-
 pub fn sandbox(settings: &Settings) -> Sandbox {
     Sandbox::new(sandbox::SandboxSettings {
         seed: settings.sandbox.seed,
@@ -318,6 +284,7 @@ pub fn terms(settings: &Settings) -> PurchaseTerms {
         keep_chats: settings.purchase.keep_replies,
         keep_videos: settings.purchase.keep_replies.max(KEEP_VIDEOS),
         join_timeout: gateway.max_wait + gateway.chat_timeout.max(gateway.video_timeout),
+        keep_prompts: settings.jobs.keep_prompts,
     }
 }
 
@@ -326,10 +293,10 @@ pub async fn standalone_rate_limit(
     store: Store,
     settings: &config::GatewayConfig,
 ) -> Arc<RateLimit> {
-    let window = RateLimit::new(store, settings.rate_limit, CancellationToken::new());
-    window.restore().await;
-    window.assume_default();
-    window
+    let rate_limit = RateLimit::new(store, settings.rate_limit, CancellationToken::new());
+    rate_limit.restore().await;
+    rate_limit.assume_default();
+    rate_limit
 }
 
 /// Returns a client of the gateway at `base` for a command that asks it directly.
@@ -337,20 +304,18 @@ pub fn standalone_gateway(
     settings: &config::GatewayConfig,
     base: &Url,
     keys: &[Key],
-    window: Arc<RateLimit>,
+    rate_limit: Arc<RateLimit>,
 ) -> io::Result<GatewayService> {
-    let ring = Arc::new(Mutex::new(KeyRing::new(keys.len())));
     let redactor = Redactor::new(Arc::new(Metrics::default()));
     if let Target::Live { keys: all, .. } = &settings.target {
         // The gateway may echo a key other than the one in the request.
         redactor.add_keys(all);
     }
-    let (max_wait, transport) = (settings.max_wait, Client::new(base, keys, settings, redactor)?);
     Ok(pipeline::gateway(upstream::Gateway {
-        key_ring: ring,
-        rate_limit: window,
-        max_wait,
-        client: transport,
+        key_ring: Arc::new(Mutex::new(KeyRing::new(keys.len()))),
+        rate_limit,
+        max_wait: settings.max_wait,
+        client: Client::new(base, keys, settings, redactor)?,
     }))
 }
 
@@ -369,7 +334,11 @@ fn handlers(
     let prices = sold.map(|one| (one.path.clone(), one.price)).collect();
     Ok(Handlers {
         access: Arc::clone(&shared.access),
-        catalog: catalog::render(&settings.catalog, &catalog_facts(settings, origins, shared)),
+        catalog: catalog::render(
+            &settings.catalog,
+            settings.page.default_model.as_deref(),
+            catalog_facts(settings, &origins, shared),
+        ),
         ledger_name: HeaderValue::try_from(&*shared.store.name()).map_err(io::Error::other)?,
         openapi: openapi::document(&settings.catalog),
         rules: ChatRules {
@@ -385,7 +354,7 @@ fn handlers(
             shows_balance: settings.access.mode == AccessMode::Open && settings.is_local_only(),
             budgets: terms(settings).limits,
             limiter: Arc::clone(limiter),
-            window: Arc::clone(&shared.rate_limit),
+            rate_limit: Arc::clone(&shared.rate_limit),
             summary: summary.clone(),
             store: shared.store.clone(),
         },
@@ -410,43 +379,38 @@ fn handlers(
     })
 }
 
-fn routes(settings: &Settings) -> Arc<RouteTable> {
-    let added = settings.gateway.passthrough.iter().cloned();
-    Arc::new(endpoints::route_table(added.map(|one| (one.method, one.path))))
-}
-
-fn catalog_facts(
-    settings: &Settings,
-    media_origins: Vec<String>,
-    shared: &SharedState,
-) -> CatalogFacts {
+fn catalog_facts(settings: &Settings, media_origins: &[String], shared: &SharedState) -> Value {
     let sandbox = matches!(settings.gateway.target, Target::Sandbox);
-    let config::JobsConfig { finished, failed, result } = settings.jobs.clone();
-    let terms = terms(settings);
+    let (terms, jobs, page) = (terms(settings), &settings.jobs, &settings.page);
     let faults = if sandbox { sandbox::SANDBOX_FAULTS } else { &[] };
-    CatalogFacts {
-        mode: if sandbox { "sandbox" } else { "live" },
-        access: settings.access.mode.name(),
-        jobs: JobStatusWords { finished, failed, result, media_origins },
-        sandbox_faults: faults.iter().map(|&(word, does)| FaultWord { word, does }).collect(),
-        limits: CatalogLimits {
-            prompt_characters: crate::contract::video::MAX_PROMPT,
-            chat_body_bytes: settings.server.chat_body,
-            video_body_bytes: settings.server.video_body,
+    let fault = |(word, does): &(_, _)| json!({ "word": word, "does": does });
+    let preset = |preset: &PresetConfig| json!({ "name": preset.name, "system": preset.system });
+    let mut facts = json!({
+        "mode": if sandbox { "sandbox" } else { "live" },
+        "access": settings.access.mode.name(),
+        "jobs": {
+            "finished": jobs.finished,
+            "failed": jobs.failed,
+            "result": jobs.result,
+            "media_origins": media_origins,
         },
-        replay: Replay {
-            chat_seconds: terms.keep_chats.as_secs(),
-            video_seconds: terms.keep_videos.as_secs(),
-            ledger: String::from(&*shared.store.name()),
+        "sandbox_faults": faults.iter().map(fault).collect::<Value>(),
+        "limits": {
+            "prompt_characters": crate::contract::video::MAX_PROMPT,
+            "chat_body_bytes": settings.server.chat_body,
+            "video_body_bytes": settings.server.video_body,
         },
-        contact: settings.page.contact.clone(),
-        default_model: settings.page.default_model.clone(),
-        presets: settings.page.presets.iter().map(preset).collect(),
+        "replay": {
+            "chat_seconds": terms.keep_chats.as_secs(),
+            "video_seconds": terms.keep_videos.as_secs(),
+            "ledger": &*shared.store.name(),
+        },
+        "presets": page.presets.iter().map(preset).collect::<Value>(),
+    });
+    if let Some(contact) = &page.contact {
+        facts["contact"] = json!(contact);
     }
-}
-
-fn preset(preset: &config::PresetConfig) -> Preset {
-    Preset { name: preset.name.clone(), system: preset.system.clone() }
+    facts
 }
 
 #[cfg(test)]

@@ -9,10 +9,13 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::{SharedState, access, sandbox};
+use super::{SharedState, sandbox};
+use crate::access::jwt::JwtVerifier;
+use crate::access::member_cache::MemberCache;
 use crate::access::token::Secret;
+use crate::access::{AuthMode, Authenticator};
 use crate::clock;
-use crate::config::{self, Settings, Target};
+use crate::config::{AccessMode, Settings, StoreConfig, Target};
 use crate::jobs::JobRegistry;
 use crate::metrics::Metrics;
 use crate::purchase::idempotency::RunningPurchases;
@@ -57,14 +60,18 @@ pub async fn prepare(
 ) -> io::Result<(SharedState, Option<Opening>)> {
     let (store, opening) = open_store(settings, admin).await?;
     let jobs = JobRegistry::new(store.clone(), runtime.clone(), shutdown.draining.clone());
-    let window =
+    let rate_limit =
         RateLimit::new(store.clone(), settings.gateway.rate_limit, shutdown.draining.clone());
     let metrics = Arc::new(Metrics::default());
-    let observed = Arc::clone(&window);
+    let observed = Arc::clone(&rate_limit);
     metrics.watch_rate_limit(move || (observed.free_slots(), observed.waiting_count()));
-    let access = access(&settings.access.mode, store.clone(), secret, Arc::clone(&metrics))?;
+    let mode = match &settings.access.mode {
+        AccessMode::Open => AuthMode::Open,
+        AccessMode::Members => AuthMode::Members(MemberCache::new(store.clone(), secret()?)),
+        AccessMode::Jwt(settings) => AuthMode::Jwt(JwtVerifier::new(settings)?),
+    };
     let shared = SharedState {
-        access,
+        access: Arc::new(Authenticator::new(mode, Arc::clone(&metrics))),
         redactor: Redactor::new(Arc::clone(&metrics)),
         metrics,
         store,
@@ -75,12 +82,13 @@ pub async fn prepare(
         running: RunningPurchases::default(),
         refusals: Arc::new(RecentRefusals::new(Arc::new(clock::wall))),
         jobs,
-        rate_limit: window,
+        rate_limit,
         address_limits: Arc::default(),
         body_memory: Arc::default(),
         hosts: Arc::default(),
         drain_expired: shutdown.drain_expired.clone(),
         sandbox: start_sandbox(settings, runtime, shutdown.finished.clone())?,
+        own_addresses: own_addresses(&settings.server.listen)?,
     };
     Ok((shared, opening))
 }
@@ -110,8 +118,8 @@ async fn open_store(
         Target::Live { .. } => MoneyKind::Real,
     };
     match &settings.store {
-        config::StoreConfig::Memory => Ok((Store::in_memory(Arc::new(clock::wall)), None)),
-        config::StoreConfig::Sqlite(path) => {
+        StoreConfig::Memory => Ok((Store::in_memory(Arc::new(clock::wall)), None)),
+        StoreConfig::Sqlite(path) => {
             match Store::start_serving(path, Arc::new(clock::wall), money, admin).await {
                 Ok((store, opening)) => Ok((store, Some(opening))),
                 Err(OpenError::Unusable(reason)) => {

@@ -6,28 +6,22 @@ use std::sync::Arc;
 
 use super::process::{self, Capacity};
 use super::secret::secret;
-use super::{Exit, Loaded, online, print_errors};
+use super::{Exit, Loaded, online};
 use crate::access::SecretError;
 use crate::access::member_cache::MemberCount;
 use crate::clock;
-use crate::config::{
-    AccessMode, BudgetConfig, SettingError, Settings, SpendLimit, StoreConfig, Target,
-};
+use crate::config::{AccessMode, BudgetConfig, Settings, SpendLimit, Target};
 use crate::contract::money::Usd;
 use crate::reports::text::pluralize;
 use crate::store::Store;
 
 /// Runs the checks. With `is_online`, it then asks the gateway about the account.
-pub async fn check(
-    loaded: &Result<Loaded, Vec<SettingError>>,
+pub(super) async fn check(
+    Loaded { settings, file, warnings }: &Loaded,
     is_online: bool,
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> io::Result<Exit> {
-    let Loaded { settings, file, warnings } = match loaded {
-        Ok(loaded) => loaded,
-        Err(errors) => return print_errors(errors, err),
-    };
     for warning in warnings {
         writeln!(err, "warning: {warning}")?;
     }
@@ -52,6 +46,7 @@ pub async fn check(
     let open_files = open_files.map_or("unknown".to_owned(), |limit| limit.to_string());
     let no_file = "no file; defaults and environment".to_owned();
     let listen: Vec<_> = server.listen.iter().map(ToString::to_string).collect();
+    let store = settings.store.path();
     let rows = [
         ("settings", file.as_ref().map_or(no_file, |path| path.display().to_string())),
         ("gateway", gateway(&settings.gateway.target)),
@@ -66,7 +61,7 @@ pub async fn check(
         ),
         ("callers", callers(&settings.access.mode, count_members(settings).await)),
         ("budgets", budgets(&settings.budget)),
-        ("store", store(&settings.store)),
+        ("store", store.map_or("memory".to_owned(), |path| format!("sqlite, {}", path.display()))),
     ];
     for (name, value) in rows {
         writeln!(out, "{name:<9} {value}")?;
@@ -75,26 +70,24 @@ pub async fn check(
 }
 
 fn member_store(settings: &Settings) -> Option<&Path> {
-    match &settings.store {
-        StoreConfig::Sqlite(path) if settings.access.mode == AccessMode::Members => Some(path),
-        StoreConfig::Sqlite(_) | StoreConfig::Memory => None,
-    }
+    settings.store.path().filter(|_| settings.access.mode == AccessMode::Members)
 }
 
 /// Returns the reason why `serve` would reject the secret. It creates and records nothing.
 async fn secret_error(settings: &Settings) -> Option<String> {
     let path = member_store(settings).filter(|path| Store::needs_token_secret(path))?;
-    let found = match secret(settings) {
-        Ok(found) => found,
-        Err(error) => return Some(error.to_string()),
-    };
-    let ledger = Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
-    let recorded = ledger.token_secret_fingerprint().await.ok()??;
-    (recorded != found.fingerprint).then(|| SecretError::Mismatch.to_string())
+    match secret(settings) {
+        Err(error) => Some(error.to_string()),
+        Ok(secret) => {
+            let ledger = Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
+            let recorded = ledger.token_secret_fingerprint().await.ok()??;
+            (recorded != secret.fingerprint).then(|| SecretError::Mismatch.to_string())
+        }
+    }
 }
 
 fn ledger_error(settings: &Settings) -> Option<String> {
-    let StoreConfig::Sqlite(path) = &settings.store else { return None };
+    let path = settings.store.path()?;
     let error = path.exists().then(|| Store::check_integrity(path).err())??;
     Some(format!(
         "store.url: {error}. A server could sell nothing from it. Restore a backup (see \"Back \
@@ -152,11 +145,4 @@ pub(super) fn limit(day: Option<Usd>, month: Option<Usd>) -> Option<String> {
     let month = month.map(|month| format!("{} a month", month.short()));
     let both: Vec<_> = day.into_iter().chain(month).collect();
     (!both.is_empty()).then(|| both.join(" and "))
-}
-
-fn store(store: &StoreConfig) -> String {
-    match store {
-        StoreConfig::Memory => "memory".to_owned(),
-        StoreConfig::Sqlite(path) => format!("sqlite, {}", path.display()),
-    }
 }

@@ -28,9 +28,8 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 type SharedStack = Arc<ArcSwap<HttpService<Incoming>>>;
 
 pub(super) struct Core {
-    stack: SharedStack,
-    tasks: TaskTracker,
-    thread: thread::JoinHandle<()>,
+    pub(super) stack: SharedStack,
+    pub(super) tasks: TaskTracker,
     ended: oneshot::Receiver<()>,
 }
 
@@ -60,7 +59,7 @@ impl Core {
         let runtime = runtime()?;
         let (at_end, ended) = oneshot::channel();
         let serving = serve(listeners, Arc::clone(&stack), tasks.clone(), settings, shutdown);
-        let thread = thread::Builder::new().name(format!("core-{number}")).spawn(move || {
+        thread::Builder::new().name(format!("core-{number}")).spawn(move || {
             if let Err(error) = runtime.block_on(serving) {
                 error!(%error, "worker failed");
             }
@@ -68,15 +67,7 @@ impl Core {
             runtime.shutdown_background();
             at_end.send(()).ok();
         })?;
-        Ok(Self { stack, tasks, thread, ended })
-    }
-
-    pub(super) fn build_stack(&self, app: &App) -> io::Result<HttpService<Incoming>> {
-        app.core(self.tasks.clone())
-    }
-
-    pub(super) fn swap_stack(&self, stack: HttpService<Incoming>) {
-        self.stack.store(Arc::new(stack));
+        Ok(Self { stack, tasks, ended })
     }
 
     /// Waits for requests and purchases in flight, for at most `drain`.
@@ -87,8 +78,6 @@ impl Core {
                 if core.ended.await.is_err() {
                     error!("worker panicked");
                 }
-                // The thread has ended, so this does not block.
-                core.thread.join().ok();
             }
         });
         if timeout(drain, &mut finish).await.is_err() {

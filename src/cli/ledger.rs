@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::CommandError;
 use crate::billing::summary::BillingReport;
 use crate::clock;
-use crate::config::{Settings, StoreConfig};
+use crate::config::Settings;
 use crate::reports::text::strip_controls;
 use crate::response::BoxError;
 use crate::store::Store;
@@ -59,20 +59,17 @@ pub(super) fn print_path(path: &Path, err: &mut impl Write) -> io::Result<()> {
 }
 
 pub(super) fn existing_path(settings: &Settings) -> Result<&Path, String> {
-    let StoreConfig::Sqlite(path) = &settings.store else {
-        return Err(
-            "store.url is \"memory\" (the default of the sandbox, which uses play money): only the \
-             running server knows its purchases; set store.url to keep a ledger on disk"
-                .to_owned(),
-        );
-    };
+    let path = settings.store.path().ok_or(
+        "store.url is \"memory\" (the default of the sandbox, which uses play money): only the \
+         running server knows its purchases; set store.url to keep a ledger on disk",
+    )?;
+    let shown = path.display();
     match path.try_exists() {
         Ok(true) => Ok(path),
         Ok(false) => Err(format!(
-            "there is no ledger at {} (store.url); the server creates it when it first starts",
-            path.display()
+            "there is no ledger at {shown} (store.url); the server creates it when it first starts"
         )),
-        Err(error) => Err(format!("the ledger at {} cannot be read: {error}", path.display())),
+        Err(error) => Err(format!("the ledger at {shown} cannot be read: {error}")),
     }
 }
 

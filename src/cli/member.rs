@@ -1,6 +1,5 @@
 //! `tollgate member`: manages members, also while a server runs. A token is printed once.
 
-use std::collections::HashSet;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use super::{CommandError, Exit, OutputFormat, print_json, secret};
 use crate::access::SecretError;
 use crate::access::token::{self, MemberToken, Secret, TOKEN_PREFIX};
 use crate::clock::{self, Date, iso8601};
-use crate::config::{AccessMode, Settings, StoreConfig};
+use crate::config::{AccessMode, Settings};
 use crate::contract::money::Usd;
 use crate::contract::wire::KEY_PREFIX;
 use crate::reports::members::{self, MemberSpend};
@@ -29,31 +28,31 @@ use crate::store::{
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum MemberCommand {
-    /// Adds members and prints their tokens, once
+    /// Add members and print their tokens, once
     Add {
         /// 1 to 64 of a-z 0-9 . _ -; names are never reused
         #[arg(required = true, value_name = "NAME", value_parser = name)]
         names: Vec<Arc<str>>,
-        /// Spending limit of each member: 5.00/day, 50.00/month, or both
+        /// Spending limit of each member: 5.00/day or 50.00/month; repeat it to set both
         #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = budget)]
         budgets: Vec<OwnBudget>,
         /// Role of the members
         #[arg(long, value_enum, default_value = "member")]
         role: Role,
     },
-    /// Lists all members with their budgets and spending
+    /// List all members with their budgets and spending
     List {
         /// Output format
         #[arg(long, value_enum, default_value = "table")]
         format: OutputFormat,
     },
-    /// Revokes members permanently; their tokens and sessions end
+    /// Revoke members permanently; their tokens and sessions end
     Revoke {
         /// The members
         #[arg(required = true, value_name = "NAME", value_parser = name)]
         names: Vec<Arc<str>>,
     },
-    /// Changes the budget or role of members
+    /// Change the budget or role of members
     Update {
         /// The members
         #[arg(required = true, value_name = "NAME", value_parser = name)]
@@ -62,7 +61,7 @@ pub enum MemberCommand {
         #[command(flatten)]
         update: MemberUpdate,
     },
-    /// Replaces members' tokens and prints the new ones once; the old ones and their sessions end
+    /// Replace members' tokens and print the new ones once; the old ones and their sessions end
     Rotate {
         /// The members
         #[arg(required = true, value_name = "NAME", value_parser = name)]
@@ -76,7 +75,7 @@ pub enum MemberCommand {
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[group(id = "to", required = true, multiple = true)]
 pub struct MemberUpdate {
-    /// Spending limit: 5.00/day, 50.00/month, or both; an omitted period stays as it is
+    /// Spending limit: 5.00/day or 50.00/month; repeat it to set both; an omitted period stays as it is
     #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = budget)]
     budgets: Vec<OwnBudget>,
     /// Remove the budget; with --budget, replace it
@@ -128,34 +127,35 @@ fn override_budget(before: OwnBudget, named: OwnBudget) -> OwnBudget {
     OwnBudget { day: named.day.or(before.day), month: named.month.or(before.month) }
 }
 
+const NO_LEDGER: &str =
+    "members need a persistent store: set store.url, for example to \"sqlite:tollgate.db\"";
+
 /// Changes or lists members. Tokens and lists go to `out`, messages to `err`.
-pub async fn member(
+pub(super) async fn member(
     settings: &Settings,
     command: MemberCommand,
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    let StoreConfig::Sqlite(path) = &settings.store else {
-        return Err(CommandError::usage(
-            "members need a persistent store: set store.url, for example to \"sqlite:tollgate.db\"",
-        ));
+    let path = settings.store.path().ok_or_else(|| CommandError::usage(NO_LEDGER))?;
+    let (names, budgets): (&[_], &[_]) = match &command {
+        MemberCommand::List { format } => return list(path, *format, out, err).await,
+        MemberCommand::Add { names, budgets, .. }
+        | MemberCommand::Update { names, update: MemberUpdate { budgets, .. } } => (names, budgets),
+        MemberCommand::Revoke { names } | MemberCommand::Rotate { names, .. } => (names, &[]),
     };
-    if let MemberCommand::List { format } = command {
-        return list(path, format, out, err).await;
-    }
-    let (names, budget) = names_and_budget(&command)?;
+    let budget = merge_budgets(names, budgets)?;
     if !matches!(command, MemberCommand::Add { .. }) {
         // Only `add` may create the ledger.
         ledger::existing_path(settings)?;
     }
     let ledger = Store::open_shared(path, Arc::new(clock::wall))?;
-    let outcomes = apply(settings, &ledger, (&command, names, budget), err).await?;
+    let (tokens, messages) = apply(settings, &ledger, (&command, names, budget), err).await?;
     // Printed before anything can fail: a token that was not shown is lost.
-    for (name, Outcome { token, .. }) in names.iter().zip(&outcomes) {
-        match token {
-            Some(token) if names.len() == 1 => writeln!(out, "{}", token.expose())?,
-            Some(token) => writeln!(out, "{name}\t{}", token.expose())?,
-            None => {}
+    for (name, token) in names.iter().zip(&tokens) {
+        match names.len() {
+            1 => writeln!(out, "{}", token.expose())?,
+            _ => writeln!(out, "{name}\t{}", token.expose())?,
         }
     }
     out.flush()?;
@@ -170,7 +170,7 @@ pub async fn member(
         }
     }
     ledger::print_path(path, err)?;
-    for Outcome { message, .. } in &outcomes {
+    for message in messages {
         writeln!(err, "{message}")?;
     }
     if settings.access.mode != AccessMode::Members {
@@ -183,73 +183,57 @@ pub async fn member(
     Ok(Exit::Done)
 }
 
-/// Returns the names and the budget of the command, and rejects duplicates.
-fn names_and_budget(command: &MemberCommand) -> Result<(&[Arc<str>], OwnBudget), CommandError> {
-    let (names, budgets): (&[_], &[_]) = match command {
-        MemberCommand::List { .. } => (&[], &[]),
-        MemberCommand::Add { names, budgets, .. }
-        | MemberCommand::Update { names, update: MemberUpdate { budgets, .. } } => (names, budgets),
-        MemberCommand::Revoke { names } | MemberCommand::Rotate { names, .. } => (names, &[]),
-    };
-    let mut seen = HashSet::new();
-    if let Some(name) = names.iter().find(|name| !seen.insert(*name)) {
+/// Merges the budgets of the command. Rejects a name or a period that is given twice.
+fn merge_budgets(names: &[Arc<str>], budgets: &[OwnBudget]) -> Result<OwnBudget, CommandError> {
+    if let Some(at) = (1..names.len()).find(|at| names[..*at].contains(&names[*at])) {
+        let name = &names[at];
         return Err(CommandError::usage(format!("expected each name once; {name} is given twice")));
     }
-    let mut budget = OwnBudget::default();
-    for one in budgets {
+    budgets.iter().try_fold(OwnBudget::default(), |budget, one| {
         if one.day.and(budget.day).or(one.month.and(budget.month)).is_some() {
             return Err(CommandError::usage("--budget: expected each period at most once"));
         }
-        budget = override_budget(budget, *one);
-    }
-    Ok((names, budget))
+        Ok(override_budget(budget, *one))
+    })
 }
 
-struct Outcome {
-    message: String,
-    token: Option<MemberToken>,
-}
-
-/// Changes all of the members in one step, or none.
+/// Changes all of the members in one step, or none. Returns their new tokens and the messages.
 async fn apply(
     settings: &Settings,
     ledger: &Store,
     (command, names, budget): (&MemberCommand, &[Arc<str>], OwnBudget),
     err: &mut impl Write,
-) -> Result<Vec<Outcome>, CommandError> {
+) -> Result<(Vec<MemberToken>, Vec<String>), CommandError> {
     let members = ledger.members().await?;
     let find = |name: &Arc<str>| members.iter().find(|member| member.name == *name);
-    let secret = match command {
-        MemberCommand::Add { .. } | MemberCommand::Rotate { .. } => {
-            // Names are checked before the secret is created.
-            let is_new = matches!(command, MemberCommand::Add { .. });
-            names.iter().try_for_each(|name| check_name(name, find(name), is_new))?;
-            let new_secret = matches!(command, MemberCommand::Rotate { new_secret: true, .. });
-            Some(token_secret(settings, ledger, &members, new_secret).await?)
+    let (mut tokens, mut hashes, mut secret) = (Vec::new(), Vec::new(), None);
+    let new_secret = matches!(command, MemberCommand::Rotate { new_secret: true, .. });
+    if let MemberCommand::Add { .. } | MemberCommand::Rotate { .. } = command {
+        // Names are checked before the secret is created.
+        let is_new = matches!(command, MemberCommand::Add { .. });
+        names.iter().try_for_each(|name| check_name(name, find(name), is_new))?;
+        let (key, _) = secret.insert(token_secret(settings, ledger, &members, new_secret).await?);
+        for _ in names {
+            let token = token::mint()?;
+            hashes.push((token::hash_token(key, token.expose()), token.prefix().into()));
+            tokens.push(token);
         }
-        MemberCommand::List { .. }
-        | MemberCommand::Revoke { .. }
-        | MemberCommand::Update { .. } => None,
-    };
-    let mut changes = Vec::with_capacity(names.len());
-    let mut outcomes = Vec::with_capacity(names.len());
-    for name in names {
-        let token = secret.as_ref().map(|_| token::mint()).transpose()?;
-        let hashed = secret.as_ref().zip(token.as_ref()).map(|((secret, _), token)| {
-            (token::hash_token(secret, token.expose()), token.prefix().into())
-        });
-        let (change, message) = plan(command, (name, find(name)), budget, hashed)
-            .ok_or_else(|| member_error(name, MemberError::NotFound))?;
-        changes.push((Arc::clone(name), change));
-        outcomes.push(Outcome { message, token });
     }
-    let print = secret.as_ref().map(|(secret, _)| secret.fingerprint);
-    let changed = ledger.change_members(print, changes).await;
+    let (mut hashes, mut messages) = (hashes.into_iter(), Vec::new());
+    let changes = names.iter().map(|name| {
+        let (change, message) = plan(command, (name, find(name)), budget, hashes.next())
+            .ok_or_else(|| member_error(name, MemberError::NotFound))?;
+        messages.push(message);
+        Ok((Arc::clone(name), change))
+    });
+    let changes = changes.collect::<Result<_, CommandError>>()?;
+    let fingerprint = secret.as_ref().map(|(secret, _)| secret.fingerprint);
+    let changed = ledger.change_members(fingerprint, changes).await;
     changed.map_err(|(name, error)| member_error(&name, error))?;
     if let Some((_, Some(warning))) = secret {
         writeln!(err, "{warning}")?;
     }
-    Ok(outcomes)
+    Ok((tokens, messages))
 }
 
 /// Returns the change to record and the message to print; `None` if there is no such member.
@@ -262,8 +246,8 @@ fn plan(
     Some(match command {
         MemberCommand::Add { role, .. } => {
             let (token, prefix) = hashed?;
-            let message =
-                format!("added {name}, {}; the token is shown only once:", budget_text(budget));
+            let budget_text = budget_text(budget);
+            let message = format!("added {name}, {budget_text}; the token is shown only once:");
             let member = Member {
                 name: Arc::clone(name),
                 role: *role,
@@ -324,7 +308,7 @@ async fn token_secret(
     let before = ledger.token_secret_fingerprint().await?;
     let is_created = secret::is_missing(settings);
     let secret = secret::secret_or_new(settings)?;
-    let is_changed = before.is_some_and(|print| print != secret.fingerprint);
+    let is_changed = before.is_some_and(|before| before != secret.fingerprint);
     if is_changed && !is_created && !new_secret {
         return Err(CommandError::usage(SecretError::Mismatch.to_string()));
     }

@@ -15,6 +15,7 @@ mod serve;
 mod settings;
 mod usage;
 
+use std::env;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -26,19 +27,18 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 
-pub use check::check;
-pub use member::{MemberCommand, member};
-pub use process::{harden, runtime};
-pub use purchase::{PurchaseCommand, purchase};
-pub use reconcile::reconcile;
-pub use sandbox::sandbox;
+use member::MemberCommand;
+pub use process::runtime;
+pub use purchase::PurchaseCommand;
 pub(crate) use secret::secret;
 pub use serve::serve;
-pub use settings::{Loaded, load, load_from, read_text};
-pub use usage::{GroupBy, OutputFormat, usage};
+pub(crate) use settings::read_text;
+pub use settings::{Loaded, load_from};
+pub use usage::{GroupBy, OutputFormat};
 
 use crate::access::token;
 use crate::config::{SettingError, redact_keys};
+use crate::routes::openapi;
 
 /// A proxy that keeps the key of a prepaid AI gateway, and never buys twice.
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
@@ -54,27 +54,27 @@ pub struct Cli {
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
-    /// Runs the proxy (the default)
+    /// Run the proxy (the default)
     Serve {
-        /// Binds the ledger to the account of the current gateway key
+        /// Bind the ledger to the account of the current gateway key
         #[arg(long)]
         new_account: bool,
     },
-    /// Validates settings and keys; reports every error and its location
+    /// Validate settings and keys; report every error and its location
     Check {
-        /// Also asks the gateway for balance, limits and key names
+        /// Also ask the gateway for balance, limits and key names
         #[arg(long)]
         online: bool,
     },
-    /// Adds, lists, updates and revokes members
+    /// Add, list, update and revoke members
     Member {
         /// The change to make
         #[command(subcommand)]
         change: MemberCommand,
     },
-    /// Reports spending from the ledger
+    /// Report spending from the ledger
     Usage {
-        /// Start of the report: 24h, 7d, or a UTC date such as 2026-11-01
+        /// Start of the report, before now: 24h, 7d, or a UTC date such as 2026-11-01
         #[arg(long, value_name = "TIME", default_value = "7d", value_parser = usage::since)]
         since: Duration,
         /// What to group by
@@ -84,35 +84,29 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "table")]
         format: OutputFormat,
     },
-    /// Resolves unknown outcomes from the gateway's counters, and reports the drift
+    /// Resolve unknown outcomes from the gateway's counters, and report the drift
     Reconcile {
-        /// Report only; change nothing
+        /// Report only; resolve nothing
         #[arg(long)]
         dry_run: bool,
         /// Output format
         #[arg(long, value_enum, default_value = "text")]
         format: reconcile::ReportFormat,
     },
-    /// Lists purchases, and resolves an unknown outcome by hand
+    /// List purchases, and resolve an unknown outcome by hand
     Purchase {
         /// The action to take
         #[command(subcommand)]
         action: PurchaseCommand,
     },
-    /// Prints the API as an OpenAPI 3.1 document
+    /// Print the API as an OpenAPI 3.1 document
     Openapi,
-    /// Runs the sandbox gateway alone
+    /// Run the sandbox gateway alone
     Sandbox {
         /// The address to listen on
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
         listen: SocketAddr,
     },
-}
-
-impl Command {
-    pub fn needs_gateway_key(&self) -> bool {
-        matches!(self, Self::Serve { .. } | Self::Check { .. } | Self::Reconcile { .. })
-    }
 }
 
 /// The exit code of a command.
@@ -125,12 +119,6 @@ pub enum Exit {
     UsageError = 2,
     /// `reconcile` left unknown outcomes.
     Unresolved = 3,
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
-    }
 }
 
 pub struct CommandError {
@@ -150,7 +138,55 @@ impl<E: Display> From<E> for CommandError {
     }
 }
 
+/// Runs the program with the arguments of the process.
+pub fn main() -> ExitCode {
+    process::harden();
+    let (mut out, mut err) = (io::stdout().lock(), io::stderr());
+    let result = match Cli::parse_args(env::args_os(), &mut out, &mut err) {
+        Ok(Ok(cli)) => {
+            runtime().map_err(Into::into).and_then(|it| it.block_on(cli.run(&mut out, &mut err)))
+        }
+        Ok(Err(exit)) => Ok(exit),
+        Err(error) => Err(error.into()),
+    };
+    let exit = result.unwrap_or_else(|CommandError { exit, message }| {
+        writeln!(err, "tollgate: {message}").ok();
+        exit
+    });
+    ExitCode::from(exit as u8)
+}
+
 impl Cli {
+    async fn run(self, out: &mut impl Write, err: &mut impl Write) -> Result<Exit, CommandError> {
+        let command = self.command();
+        let needs_gateway_key = matches!(
+            command,
+            Command::Serve { .. } | Command::Check { .. } | Command::Reconcile { .. }
+        );
+        let loaded = match settings::load(self.config.as_deref(), needs_gateway_key) {
+            Ok(loaded) => loaded,
+            Err(errors) => return Ok(print_errors(&errors, err)?),
+        };
+        let settings = &loaded.settings;
+        match command {
+            Command::Serve { new_account } => serve(loaded, self.config, new_account, out).await,
+            Command::Check { online } => Ok(check::check(&loaded, online, out, err).await?),
+            Command::Member { change } => member::member(settings, change, out, err).await,
+            Command::Usage { since, by, format } => {
+                usage::usage(settings, (since, by, format), out).await
+            }
+            Command::Reconcile { dry_run, format } => {
+                reconcile::reconcile(settings, (dry_run, format), out).await
+            }
+            Command::Purchase { action } => purchase::purchase(settings, action, out).await,
+            Command::Openapi => {
+                out.write_all(&openapi::document(&settings.catalog))?;
+                Ok(writeln!(out).map(|()| Exit::Done)?)
+            }
+            Command::Sandbox { listen } => Ok(sandbox::sandbox(settings, listen, out, err).await?),
+        }
+    }
+
     /// Parses the arguments, program name first. If it printed help or an error, without any key,
     /// it returns the exit code as `Err`.
     pub fn parse_args(
@@ -176,7 +212,7 @@ impl Cli {
     }
 }
 
-pub fn print_errors(errors: &[SettingError], err: &mut impl Write) -> io::Result<Exit> {
+fn print_errors(errors: &[SettingError], err: &mut impl Write) -> io::Result<Exit> {
     for error in errors {
         writeln!(err, "{error}")?;
     }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use super::Exit;
 use super::ledger::{self, GatewayAccess, RunningServer};
 use crate::app;
-use crate::billing::summary::{is_active_prefix, usd_from_cents, visible_prefix};
+use crate::billing::summary::{is_active_prefix, visible_prefix};
 use crate::clock;
 use crate::config::{Key, Settings, Target};
+use crate::contract::money::Usd;
 use crate::contract::wire::KEY_PREFIX;
 use crate::reports::text::{pluralize, strip_controls};
 use crate::store::Store;
@@ -125,7 +126,7 @@ fn print(
     ApiKeysResponse { keys, billing }: &ApiKeysResponse,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let dollars = |amount| usd_from_cents(amount).short();
+    let dollars = |amount| Usd::cents(amount).short();
     let (limit, usage) = (billing.rate_limit, billing.usage);
     writeln!(out, "balance   {}", dollars(billing.balance_cents))?;
     writeln!(out, "limit     {} requests in {} s", limit.requests, limit.window_seconds)?;

@@ -26,7 +26,7 @@ pub fn runtime() -> io::Result<Runtime> {
 }
 
 /// Disables core dumps, and hides the process's environment and memory from other users.
-pub fn harden() {
+pub(super) fn harden() {
     let hardened = prctl::set_dumpable(false).and(setrlimit(Resource::RLIMIT_CORE, 0, 0));
     if let Err(error) = hardened {
         warn!(%error, "process hardening failed");

@@ -20,7 +20,7 @@ use crate::store::{PurchaseId, PurchaseRecord, PurchaseState, Settlement, Store}
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum PurchaseCommand {
-    /// Lists purchases, newest first
+    /// List purchases, newest first
     List {
         /// Only purchases in this state
         #[arg(long, value_enum)]
@@ -29,7 +29,7 @@ pub enum PurchaseCommand {
         #[arg(long, value_enum, default_value = "table")]
         format: OutputFormat,
     },
-    /// Resolves a purchase whose outcome is unknown
+    /// Resolve a purchase whose outcome is unknown
     Resolve {
         /// The id, from `tollgate purchase list`
         #[arg(value_name = "ID", value_parser = id)]
@@ -70,76 +70,59 @@ fn id(text: &str) -> Result<PurchaseId, &'static str> {
     id.map_err(|_| "expected the id of a purchase, from `tollgate purchase list`")
 }
 
-pub async fn purchase(
+pub(super) async fn purchase(
     settings: &Settings,
     action: PurchaseCommand,
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
     match action {
-        PurchaseCommand::List { state, format } => {
-            list(&rows(settings, state).await?, format, out)?
-        }
-        PurchaseCommand::Resolve { id, outcome } => {
-            let (row, state) = resolve(settings, id, outcome).await?;
-            let (service, model) = (row.service.name(), strip_controls(&row.model));
-            let (state, price) = (state.name(), row.price.short());
-            writeln!(out, "{state:<10} {id}  {service} {model}, {price}")?;
-        }
+        PurchaseCommand::List { state, format } => list(settings, state, format, out).await?,
+        PurchaseCommand::Resolve { id, outcome } => resolve(settings, id, outcome, out).await?,
     }
     Ok(Exit::Done)
-}
-
-async fn rows(
-    settings: &Settings,
-    state: Option<PurchaseState>,
-) -> Result<Vec<PurchaseRecord>, CommandError> {
-    let ledger = ledger::open_read_only(settings)?;
-    if state == Some(PurchaseState::Unknown) {
-        return Ok(ledger.unknown_purchases(usize::MAX).await?);
-    }
-    let mut rows = ledger.purchases_since(Duration::ZERO).await?;
-    rows.reverse();
-    rows.retain(|row| state.is_none_or(|state| row.state == state));
-    Ok(rows)
 }
 
 async fn resolve(
     settings: &Settings,
     id: PurchaseId,
     outcome: Resolution,
-) -> Result<(PurchaseRecord, PurchaseState), CommandError> {
+    out: &mut impl Write,
+) -> Result<(), CommandError> {
     let ledger = Store::open_shared(ledger::existing_path(settings)?, Arc::new(clock::wall))?;
-    let row = ledger.purchase(id).await?;
-    let row = row.ok_or_else(|| format!("there is no purchase {id}"))?;
+    let row = ledger.purchase(id).await?.ok_or_else(|| format!("there is no purchase {id}"))?;
+    let (service, state) = (row.service.name(), row.state.name());
     if row.state != PurchaseState::Unknown {
-        return Err(CommandError::from(format!(
-            "{id} is already {}; only unknown outcomes can be resolved",
-            row.state.name()
-        )));
+        let why = format!("{id} is already {state}; only unknown outcomes can be resolved");
+        return Err(why.into());
     }
+    let keep = app::terms(settings).keep(row.service);
     let (ending, state) = match outcome {
-        Resolution::Charged => (
-            charged_without_reply(row.price, app::terms(settings).keep(row.service)),
-            PurchaseState::Charged,
-        ),
+        Resolution::Charged => (charged_without_reply(row.price, keep), PurchaseState::Charged),
         Resolution::Released => (Settlement::Released, PurchaseState::Released),
     };
     ledger.settle(id, ending).await?;
-    Ok((row, state))
+    let (state, model, price) = (state.name(), strip_controls(&row.model), row.price.short());
+    Ok(writeln!(out, "{state:<10} {id}  {service} {model}, {price}")?)
 }
 
-fn list(
-    rows: &[PurchaseRecord],
+async fn list(
+    settings: &Settings,
+    state: Option<PurchaseState>,
     format: OutputFormat,
     out: &mut impl Write,
 ) -> Result<(), CommandError> {
+    let ledger = ledger::open_read_only(settings)?;
+    let mut rows = if state == Some(PurchaseState::Unknown) {
+        ledger.unknown_purchases(usize::MAX).await?
+    } else {
+        ledger.purchases_since(Duration::ZERO).await?.into_iter().rev().collect()
+    };
+    rows.retain(|row| state.is_none_or(|state| row.state == state));
     let (head, cells) = ("id,when,caller,service,model,price,state", rows.iter().map(cells));
     match format {
         OutputFormat::Table => write!(out, "{}", table(head, cells, usize::MAX))?,
         OutputFormat::Csv => write!(out, "{}", csv(head, cells))?,
-        OutputFormat::Json => {
-            print_json(&rows.iter().map(PurchaseRow::of).collect::<Vec<_>>(), out)?
-        }
+        OutputFormat::Json => print_json(&rows.iter().map(json).collect::<Vec<_>>(), out)?,
     }
     Ok(())
 }
@@ -170,18 +153,16 @@ struct PurchaseRow<'a> {
     state: &'static str,
 }
 
-impl<'a> PurchaseRow<'a> {
-    fn of(row: &'a PurchaseRecord) -> Self {
-        Self {
-            id: row.id.to_string(),
-            at: iso8601(row.at),
-            ended: row.ended_at.map(iso8601),
-            caller: &row.caller,
-            service: row.service.name(),
-            model: &row.model,
-            price: row.price,
-            price_micros: row.price.as_micros(),
-            state: row.state.name(),
-        }
+fn json(row: &PurchaseRecord) -> PurchaseRow<'_> {
+    PurchaseRow {
+        id: row.id.to_string(),
+        at: iso8601(row.at),
+        ended: row.ended_at.map(iso8601),
+        caller: &row.caller,
+        service: row.service.name(),
+        model: &row.model,
+        price: row.price,
+        price_micros: row.price.as_micros(),
+        state: row.state.name(),
     }
 }

@@ -11,7 +11,7 @@ use super::ledger::{self, GatewayAccess};
 use super::{CommandError, Exit, print_json};
 use crate::app;
 use crate::billing::checkpoints::{self, Comparison};
-use crate::billing::reconcile::{self, Decision, Difference, Drift, Verdict};
+use crate::billing::reconcile::{self, Decision, Verdict};
 use crate::clock::{self, iso8601};
 use crate::config::{Settings, Target};
 use crate::contract::money::Usd;
@@ -50,7 +50,7 @@ struct ReportedPurchase {
 }
 
 /// Prints the report; unless this is a `dry_run`, also records it in the ledger.
-pub async fn reconcile(
+pub(super) async fn reconcile(
     settings: &Settings,
     (dry_run, format): (bool, ReportFormat),
     out: &mut impl Write,
@@ -93,7 +93,7 @@ async fn compare(settings: &Settings, dry_run: bool) -> Result<ReconcileReport, 
         .map(|before| reconcile::decide(&before, &look.now, &look.evidence, look.read_at));
     let drift = verdict.as_ref().map(|verdict| verdict.drift);
     let checkpoint = if dry_run {
-        "dry run: nothing was changed"
+        "dry run: no outcome was resolved"
     } else {
         let terms = app::terms(settings);
         let keep = |service| terms.keep(service);
@@ -110,7 +110,7 @@ async fn compare(settings: &Settings, dry_run: bool) -> Result<ReconcileReport, 
         charged: drift.map(|drift| drift.charged),
         unknown: drift.map(|drift| drift.unknown),
         spent: drift.and_then(|drift| drift.spent),
-        drift: drift.as_ref().map(difference),
+        drift: drift.map(|drift| drift.describe()),
         checkpoint,
     })
 }
@@ -144,24 +144,10 @@ fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandEr
     Ok(writeln!(out, "drift      {drift}\n{checkpoint}")?)
 }
 
-fn difference(drift: &Drift) -> String {
-    match drift.difference() {
-        Some(Difference::None) => "none, to the cent".to_owned(),
-        Some(Difference::Unknown) => "none beyond what is unknown or in flight".to_owned(),
-        Some(Difference::More(amount)) => {
-            format!("the gateway charged {} more than the ledger", amount.short())
-        }
-        Some(Difference::Less(amount)) => {
-            format!("the gateway charged {} less than the ledger", amount.short())
-        }
-        None => "unknown".to_owned(),
-    }
-}
-
 fn purchases(look: &Comparison, verdict: Option<&Verdict>) -> Vec<ReportedPurchase> {
     let mut outcomes = HashMap::new();
     if let Some(Verdict { settled, undecided, .. }) = verdict {
-        outcomes.extend(settled.iter().map(|Decision { id, charged, proof }| {
+        outcomes.extend(settled.iter().map(|Decision { id, charged, proof, .. }| {
             let state =
                 if charged.is_some() { PurchaseState::Charged } else { PurchaseState::Released };
             (*id, (state, proof.to_string()))

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use tracing::{error, info, warn};
 
 use super::core::Core;
-use super::{CommandError, load, process};
+use super::settings::load;
+use super::{CommandError, process};
 use crate::app::App;
 use crate::config::{Settings, Target};
 
@@ -33,11 +35,12 @@ fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App,
         warn!(warning, "risky setting");
     }
     let app = old.with_settings(loaded.settings)?;
-    let stacks = cores.iter().map(|core| core.build_stack(&app)).collect::<io::Result<Vec<_>>>()?;
+    let stacks =
+        cores.iter().map(|core| app.core(core.tasks.clone())).collect::<io::Result<Vec<_>>>()?;
     // Before the swap, so that no request to a new account uses the old rate limit.
     app.replace(old);
     for (core, stack) in cores.iter().zip(stacks) {
-        core.swap_stack(stack);
+        core.stack.store(Arc::new(stack));
     }
     app.shared.access.refetch_keys();
     Ok(app)
@@ -92,7 +95,7 @@ mod tests {
         let (shutdown, runtime) = (Shutdown::default(), Handle::current());
         let secret = || Err(io::Error::other("not needed"));
         let shared = app::start(&loaded.settings, None, &runtime, &shutdown, secret).await.unwrap();
-        let mut app = App::new(loaded.settings, vec![], shared.clone()).unwrap();
+        let mut app = App::new(loaded.settings, shared.clone()).unwrap();
         tokio::spawn(app.watch_account());
         let free = || shared.rate_limit.free_slots();
         for _ in 0..1_000 {

@@ -10,11 +10,15 @@ use super::serve::{Signals, bind};
 use crate::app;
 use crate::config::Settings;
 
-pub async fn sandbox(
+pub(super) async fn sandbox(
     settings: &Settings,
     listen: SocketAddr,
     out: &mut impl Write,
+    err: &mut impl Write,
 ) -> io::Result<Exit> {
+    if !listen.ip().to_canonical().is_loopback() {
+        writeln!(err, "warning: --listen: other machines can reach {listen} and use the sandbox")?;
+    }
     let sandbox = app::sandbox(settings);
     let listener = TcpListener::from_std(bind(listen)?)?;
     // Registered before the address is printed: an unhandled signal would kill the process.

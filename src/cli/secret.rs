@@ -10,8 +10,8 @@ use zeroize::Zeroizing;
 
 use crate::access::SecretError;
 use crate::access::token::{self, Secret};
-use crate::config::{SecretText, Settings, StoreConfig};
-use crate::store;
+use crate::config::{SecretText, Settings};
+use crate::store::Store;
 
 const FILE_NAME: &str = "tollgate.secret";
 const MAX_SIZE: u64 = 4_096;
@@ -19,10 +19,7 @@ const MAX_SIZE: u64 = 4_096;
 /// Returns the secret of the settings or of the file beside the ledger; random for one in memory. A
 /// missing file is created unless tokens depend on the old one.
 pub(crate) fn secret(settings: &Settings) -> io::Result<Secret> {
-    if let StoreConfig::Sqlite(ledger) = &settings.store
-        && is_missing(settings)
-        && store::Store::needs_token_secret(ledger)
-    {
+    if is_missing(settings) && settings.store.path().is_some_and(Store::needs_token_secret) {
         return Err(io::Error::other(SecretError::Lost));
     }
     secret_or_new(settings).map_err(io::Error::other)
@@ -45,10 +42,8 @@ pub(super) fn is_missing(settings: &Settings) -> bool {
 }
 
 pub(super) fn path_of(settings: &Settings) -> Option<PathBuf> {
-    match (&settings.secret, &settings.store) {
-        (None, StoreConfig::Sqlite(ledger)) => Some(ledger.with_file_name(FILE_NAME)),
-        (Some(_), _) | (None, StoreConfig::Memory) => None,
-    }
+    let ledger = settings.store.path().filter(|_| settings.secret.is_none())?;
+    Some(ledger.with_file_name(FILE_NAME))
 }
 
 pub(super) fn parent_dir(file: &Path) -> &Path {
@@ -58,16 +53,12 @@ pub(super) fn parent_dir(file: &Path) -> &Path {
 fn read_or_create(path: &Path) -> Result<SecretText, String> {
     let create_error =
         |error| format!("cannot create the secret ({error}); set TOLLGATE_SECRET instead");
-    let file = match File::open(path) {
+    let mut file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             create(path).and_then(|()| File::open(path)).map_err(create_error)?
         }
         found => found.map_err(|error| error.to_string())?,
     };
-    read(&file)
-}
-
-fn read(mut file: &File) -> Result<SecretText, String> {
     let metadata = file.metadata().map_err(|error| error.to_string())?;
     if !metadata.is_file() || metadata.len() > MAX_SIZE {
         return Err("expected a small file with the secret".to_owned());
@@ -103,6 +94,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::config::StoreConfig;
 
     #[test]
     fn concurrent_readers_get_the_same_secret() {

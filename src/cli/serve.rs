@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinHandle;
@@ -27,7 +28,7 @@ use crate::downstream::host::Hosts;
 use crate::problem::{DRAINING, LEDGER_UNAVAILABLE, Problem};
 use crate::routes::ops::Ops;
 use crate::server;
-use crate::store::{AccountBinding, Opening, Store};
+use crate::store::{AccountBinding, Store};
 
 /// How long the result of a ledger probe is cached, and how long a probe may take.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -37,30 +38,28 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the proxy until SIGTERM or SIGINT. `new_account` binds the ledger to the gateway's account.
-pub fn serve(
-    loaded: Loaded,
+pub async fn serve(
+    Loaded { mut settings, file, warnings }: Loaded,
     config_path: Option<PathBuf>,
     new_account: bool,
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    let mut settings = loaded.settings;
-    let runtime = runtime()?;
     // Registered first: once there is a listener, a signal must shut down gracefully.
-    let mut signals = runtime.block_on(async { Signals::new() })?;
+    let mut signals = Signals::new()?;
     process::start_log(settings.log);
-    for warning in loaded.warnings {
+    for warning in warnings {
         warn!(warning, "risky setting");
     }
     process::fit_open_file_limit(&mut settings.server);
     // Every socket is bound before the first request is accepted.
     let listeners =
         settings.server.listen.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
-    let admin = bind(settings.ops.listen)?;
-    let shutdown = Shutdown::default();
+    let ops = bind(settings.ops.listen)?;
+    let at = ops.local_addr()?;
+    let (shutdown, runtime) = (Shutdown::default(), Handle::current());
     let secret = || secret(&settings);
-    let preparing =
-        app::prepare(&settings, Some(admin.local_addr()?), runtime.handle(), &shutdown, secret);
-    let Some(prepared) = runtime.block_on(signals.unless_terminated(preparing)) else {
+    let preparing = app::prepare(&settings, Some(at), &runtime, &shutdown, secret);
+    let Some(prepared) = signals.unless_terminated(preparing).await else {
         info!("stopped during startup");
         return Ok(Exit::Done);
     };
@@ -69,13 +68,35 @@ pub fn serve(
         shared.binding.adopt_next_account();
         shared.rate_limit.forget_limit();
     }
-    let own = app::own_addresses(&settings.server.listen)?;
-    // A reload must find the same file: without it, its budgets would be lost.
-    let config_path = config_path.or(loaded.file);
-    let app = App::new(settings, own, shared)?;
+    let app = App::new(settings, shared)?;
     let cores = Core::start_all(&app, &listeners, &shutdown)?;
-    let server = Server { shutdown, cores, config_path };
-    runtime.block_on(server.run(app, opening, (listeners, admin), &mut signals, out))
+    // The ops listener stops last, so that probes see `draining` until the drain ends.
+    let end = CancellationToken::new();
+    serve_ops(&app, &shutdown, ops, end.clone())?;
+    let access = Arc::clone(&app.shared.access);
+    tokio::spawn(async move { access.run().await });
+    for listener in &listeners {
+        info!(page = %listener.local_addr()?, admin = %at, "listening");
+    }
+    let opened = signals.unless_terminated(app::open(&app.shared, opening)).await;
+    let drain = app.settings.server.drain;
+    // The cores have clones of the listeners. These would accept connections that are never served.
+    if opened.transpose().map_err(start_error)?.is_none() {
+        drop(listeners);
+    } else {
+        print_banner(&app, listeners, at, out)?;
+        tokio::spawn(app.watch_account());
+        // A reload must find the same file: without it, its budgets would be lost.
+        let config_path = config_path.or(file);
+        let reload = |app| reload(app, config_path.as_deref(), &cores);
+        run_until_stopped(app, App::tidy, reload, &mut signals).await;
+    }
+    shutdown.draining.cancel();
+    info!("drain started");
+    spawn_exit_watchdog(drain);
+    Core::drain_all(cores, drain, &shutdown).await;
+    end.cancel();
+    Ok(Exit::Done)
 }
 
 fn start_error(error: io::Error) -> CommandError {
@@ -83,52 +104,6 @@ fn start_error(error: io::Error) -> CommandError {
         return CommandError::usage(error.to_string());
     }
     error.into()
-}
-
-struct Server {
-    shutdown: Shutdown,
-    cores: Vec<Core>,
-    config_path: Option<PathBuf>,
-}
-
-impl Server {
-    async fn run(
-        self,
-        app: App,
-        opening: Option<Opening>,
-        (listeners, admin): (Vec<StdListener>, StdListener),
-        signals: &mut Signals,
-        out: &mut impl Write,
-    ) -> Result<Exit, CommandError> {
-        // The ops listener stops last, so that probes see `draining` until the drain ends.
-        let end = CancellationToken::new();
-        let at = admin.local_addr()?;
-        serve_ops(&app, &self.shutdown, admin, end.clone())?;
-        let access = Arc::clone(&app.shared.access);
-        tokio::spawn(async move { access.run().await });
-        for listener in &listeners {
-            info!(page = %listener.local_addr()?, admin = %at, "listening");
-        }
-        let begun = signals.unless_terminated(app::open(&app.shared, opening)).await;
-        let is_open = begun.transpose().map_err(start_error)?.is_some();
-        if is_open {
-            print_banner(&app, &listeners, at, out)?;
-        }
-        // The cores have clones. These would accept connections that are never served.
-        drop(listeners);
-        let drain = app.settings.server.drain;
-        if is_open {
-            tokio::spawn(app.watch_account());
-            let reload = |app| reload(app, self.config_path.as_deref(), &self.cores);
-            run_until_stopped(app, App::tidy, reload, signals).await;
-        }
-        self.shutdown.draining.cancel();
-        info!("drain started");
-        spawn_exit_watchdog(drain);
-        Core::drain_all(self.cores, drain, &self.shutdown).await;
-        end.cancel();
-        Ok(Exit::Done)
-    }
 }
 
 fn serve_ops(
@@ -169,7 +144,7 @@ fn serve_ops(
 
 fn print_banner(
     app: &App,
-    listeners: &[StdListener],
+    listeners: Vec<StdListener>,
     admin: SocketAddr,
     out: &mut impl Write,
 ) -> io::Result<()> {

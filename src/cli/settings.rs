@@ -10,7 +10,8 @@ use zeroize::Zeroizing;
 
 use super::secret;
 use crate::config::{
-    Environment, Location, SettingError, Settings, SettingsSource, StoreConfig, Target,
+    AccessMode, Environment, JwksSource, JwtConfig, Location, SettingError, Settings,
+    SettingsSource, Target,
 };
 
 const DEFAULT_FILE: &str = "proxy.toml";
@@ -27,7 +28,10 @@ pub struct Loaded {
 }
 
 /// Loads the settings. The environment overrides `.env`, and both override the file.
-pub fn load(explicit: Option<&Path>, needs_gateway_key: bool) -> Result<Loaded, Vec<SettingError>> {
+pub(super) fn load(
+    explicit: Option<&Path>,
+    needs_gateway_key: bool,
+) -> Result<Loaded, Vec<SettingError>> {
     load_from(explicit, needs_gateway_key, Path::new(""), std::env::vars_os())
 }
 
@@ -58,13 +62,8 @@ pub fn load_from(
         key_file: &key_file,
     };
     let file = text.as_ref().map(|_| path.clone());
-    let settings = match read_settings(&source, file.as_deref()) {
-        Ok(settings) if errors.is_empty() => settings,
-        result => {
-            errors.extend(result.err().into_iter().flatten());
-            return Err(errors);
-        }
-    };
+    let settings = read_settings(&source, file.as_deref()).map_err(|more| errors.extend(more));
+    let Some(settings) = settings.ok().filter(|_| errors.is_empty()) else { return Err(errors) };
     let mut warnings = settings.warnings();
     warnings.extend(readable_file_warnings(folder, &environment));
     if has_key && explicit.is_none() {
@@ -74,7 +73,7 @@ pub fn load_from(
 }
 
 /// Reads settings from text, without a file or a `.env`; relative paths start at `folder`.
-pub fn read_text(
+pub(crate) fn read_text(
     toml: &str,
     folder: &Path,
     variables: &Environment,
@@ -100,19 +99,11 @@ fn read_settings(
     source: &SettingsSource<'_>,
     file: Option<&Path>,
 ) -> Result<Settings, Vec<SettingError>> {
-    let settings = Settings::read(source)?;
-    let error = |(setting, expected): (&str, String)| {
-        let variable = format!("TOLLGATE_{}", setting.replace('.', "__").to_uppercase());
-        let location = match source.file {
-            _ if source.environment.contains_key(&variable) => Location::Variable(variable),
-            Some((name, _)) => Location::File(name.to_owned()),
-            None => Location::Unknown,
-        };
-        SettingError::new(location, format!("{setting}: expected {expected}"))
-    };
-    let found = missing_files(&settings).into_iter().chain(exposed_files(&settings, file, source));
-    let errors: Vec<_> = found.map(error).collect();
-    if errors.is_empty() { Ok(settings) } else { Err(errors) }
+    Settings::read_and_check(source, |settings| {
+        let mut errors = missing_files(settings);
+        errors.extend(exposed_files(settings, file, source));
+        errors
+    })
 }
 
 fn missing_files(settings: &Settings) -> Vec<(&'static str, String)> {
@@ -126,14 +117,15 @@ fn missing_files(settings: &Settings) -> Vec<(&'static str, String)> {
     if let Some(dir) = &settings.page.dir {
         need("page.dir", "a folder", dir, is_folder(dir));
     }
-    if let StoreConfig::Sqlite(path) = &settings.store
-        && let Some(folder) = path.parent()
-    {
+    if let Some(folder) = settings.store.path().and_then(Path::parent) {
         need("store.url", "a folder", folder, is_folder(folder));
     }
     if let (Some(dir), Some(fallback)) = (&settings.page.dir, &settings.page.fallback) {
         let file = dir.join(fallback);
         need("page.fallback", "a file in page.dir", &file, !dir.is_dir() || file.is_file());
+    }
+    if let AccessMode::Jwt(JwtConfig { jwks: JwksSource::File(file), .. }) = &settings.access.mode {
+        need("access.jwt.jwks", "a file", file, file.is_file());
     }
     missing
 }
@@ -147,16 +139,12 @@ fn exposed_files(
     let Some(site) = settings.page.dir.as_deref().and_then(|dir| dir.canonicalize().ok()) else {
         return Vec::new();
     };
-    let ledger = match &settings.store {
-        StoreConfig::Sqlite(path) => Some(path.clone()),
-        StoreConfig::Memory => None,
-    };
     let named = |name: &str| {
         let path = source.environment.get(name)?.trim();
         (!path.is_empty()).then(|| source.folder.join(path))
     };
     let files = [
-        ("the ledger (store.url)", ledger),
+        ("the ledger (store.url)", settings.store.path().map(Path::to_owned)),
         // If the ledger is a link, this file may be in another folder.
         ("the secret beside the ledger (tollgate.secret)", secret::path_of(settings)),
         ("the settings file", file.map(Path::to_owned)),
@@ -233,8 +221,7 @@ fn add_env_file(path: &Path, environment: &mut Environment, errors: &mut Vec<Set
             }
             // The library's error repeats the line, which may hold a key.
             Some(Err(_)) => {
-                let location =
-                    Location::Line { file: name.clone(), line: first_entry(text, before) };
+                let location = Location::File(format!("{name}:{}", first_entry(text, before)));
                 let expected =
                     "expected NAME=value, or NAME='value' if the value has blanks or quotes";
                 errors.push(SettingError::new(location, expected));
@@ -256,13 +243,12 @@ struct LineReader<'a> {
 
 impl io::Read for LineReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let line =
-            self.rest.iter().position(|byte| *byte == b'\n').map_or(self.rest.len(), |at| at + 1);
-        let (part, rest) = self.rest.split_at(line.min(buffer.len()));
-        buffer[..part.len()].copy_from_slice(part);
+        let mut line = self.rest.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
+        let count = line.read(buffer)?;
+        let (part, rest) = self.rest.split_at(count);
         self.rest = rest;
         self.lines_read.set(self.lines_read.get() + usize::from(part.ends_with(b"\n")));
-        Ok(part.len())
+        Ok(count)
     }
 }
 

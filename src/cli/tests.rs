@@ -26,10 +26,20 @@ fn variables(environment: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
 }
 
 fn checked(loaded: &Result<Loaded, Vec<SettingError>>) -> (Exit, String, String) {
+    let runtime = runtime().expect("a runtime");
+    runtime.block_on(check_with(loaded, false))
+}
+
+async fn check_with(
+    loaded: &Result<Loaded, Vec<SettingError>>,
+    is_online: bool,
+) -> (Exit, String, String) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let checking = check(loaded, false, &mut out, &mut err);
-    let exit = runtime.expect("a runtime").block_on(checking).expect("a Vec takes all");
+    let exit = match loaded {
+        Ok(loaded) => check::check(loaded, is_online, &mut out, &mut err).await,
+        Err(errors) => print_errors(errors, &mut err),
+    };
+    let exit = exit.expect("a Vec takes all");
     (exit, String::from_utf8(out).expect("text"), String::from_utf8(err).expect("text"))
 }
 
@@ -116,7 +126,7 @@ fn env_file_does_not_change_the_process_environment() {
     let folder = folder(&[(".env", "TOLLGATE_PAGE__TITLE=only-for-this-test\n")]);
     let loaded = load(folder.path(), &[]).expect("right");
     assert_eq!(loaded.settings.page.title, "only-for-this-test");
-    assert!(std::env::vars_os().all(|(_, value)| value != "only-for-this-test"));
+    assert!(env::vars_os().all(|(_, value)| value != "only-for-this-test"));
 }
 
 #[test]
@@ -260,6 +270,30 @@ fn check_rejects_what_serve_rejects() {
 }
 
 #[test]
+fn missing_files_are_reported_by_position_and_with_all_other_errors() {
+    let jwt = "jwt = { issuer = 'i', audience = 'a', jwks = 'keys.json' }";
+    let text =
+        format!("[page]\ndir = 'site'\n[access]\nmode = 'jwt'\n{jwt}\n[log]\nlevel = 'loud'");
+    let folder = folder(&[("proxy.toml", &text)]);
+    let (exit, out, err) = checked(&load(folder.path(), &[]));
+    assert_eq!((exit, out.as_str()), (Exit::UsageError, ""));
+    let lines: Vec<_> = err.lines().collect();
+    assert_eq!(lines.len(), 3, "{err}");
+    for (line, expected) in lines.into_iter().zip([
+        "proxy.toml:2:7: page.dir: expected a folder that exists: ",
+        "proxy.toml:5:46: access.jwt.jwks: expected a file that exists: ",
+        "proxy.toml:7:9: log.level: expected",
+    ]) {
+        assert!(line.contains(expected), "{err}");
+    }
+    let access = format!("{{ mode = 'jwt', {jwt} }}");
+    let folder = self::folder(&[("proxy.toml", &format!("access = {access}"))]);
+    let inline = ("TOLLGATE_ACCESS__JWT", jwt.trim_start_matches("jwt = "));
+    let (_, _, err) = checked(&load(folder.path(), &[inline]));
+    assert!(err.starts_with("TOLLGATE_ACCESS__JWT: access.jwt.jwks: expected a file"), "{err}");
+}
+
+#[test]
 fn page_dir_with_secret_files_is_rejected() {
     let files =
         &[("key", CANARY), ("proxy.toml", "page.dir = '.'\nstore.url = 'sqlite:ledger.db'")];
@@ -345,12 +379,9 @@ async fn check_online_asks_nothing_in_the_sandbox_or_after_an_error() {
         (&[("TOLLGATE_LIMITS__BURST", "many")], Exit::UsageError, "TOLLGATE_LIMITS__BURST"),
         (&[("TOLLGATE_STORE__URL", "mysql://localhost")], Exit::UsageError, "store.url"),
     ] {
-        let (mut out, mut err) = (Vec::new(), Vec::new());
-        let loaded = load(folder.path(), variables);
-        assert_eq!(check(&loaded, true, &mut out, &mut err).await.expect("a Vec takes all"), exit);
-        out.append(&mut err);
-        let said = String::from_utf8(out).expect("text");
-        assert!(said.contains(says), "{said}");
+        let (ended, out, err) = check_with(&load(folder.path(), variables), true).await;
+        assert_eq!(ended, exit);
+        assert!((out + &err).contains(says), "{says}");
     }
 }
 

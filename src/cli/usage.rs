@@ -36,7 +36,8 @@ pub enum OutputFormat {
 /// Parses `90m`, `24h`, `7d` or `2026-11-01` into the time when the report starts.
 pub(super) fn since(text: &str) -> Result<Duration, &'static str> {
     let start = if text.contains('-') { date(text) } else { before_now(text) };
-    start.ok_or("expected a time such as 24h or 7d, or a date such as 2026-11-01")
+    let past = start.filter(|start| *start < clock::wall());
+    past.ok_or("expected a time before now, such as 24h or 7d, or a past date such as 2026-11-01")
 }
 
 fn date(text: &str) -> Option<Duration> {
@@ -57,7 +58,7 @@ fn before_now(text: &str) -> Option<Duration> {
     Some(clock::wall().saturating_sub(Duration::from_secs(count.checked_mul(*seconds)?)))
 }
 
-pub async fn usage(
+pub(super) async fn usage(
     settings: &Settings,
     (since, by, format): (Duration, GroupBy, OutputFormat),
     out: &mut impl Write,
@@ -121,7 +122,7 @@ mod tests {
             ("24h", last(86_400)),
             ("7d", last(604_800)),
             ("90m", last(5_400)),
-            ("0s", now),
+            ("2026-11-21", day(2026, 11, 21)),
             ("2026-11-01", day(2026, 11, 1)),
             ("2024-02-29", day(2024, 2, 29)),
             ("1970-01-01", day(1970, 1, 1)),
@@ -131,6 +132,11 @@ mod tests {
         for text in [
             "",
             "7",
+            "0s",
+            "0d",
+            "2026-11-22",
+            "2026-11-23",
+            "3000-01-01",
             "d",
             "-7d",
             "+7d",

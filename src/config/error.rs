@@ -12,21 +12,17 @@ pub struct SettingError {
     text: String,
 }
 
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Location {
     /// Both numbers start at 1; the column is in characters.
-    Position {
-        file: String,
-        line: usize,
-        column: usize,
-    },
-    Line {
-        file: String,
-        line: usize,
-    },
+    #[error("{file}:{line}:{column}")]
+    Position { file: String, line: usize, column: usize },
+    #[error("{0}")]
     File(String),
+    #[error("{0}")]
     Variable(String),
     /// A default, or the settings as a whole.
+    #[error("")]
     Unknown,
 }
 
@@ -77,17 +73,6 @@ fn write_escaped(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     })
 }
 
-impl fmt::Display for Location {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Position { file, line, column } => write!(f, "{file}:{line}:{column}"),
-            Self::Line { file, line } => write!(f, "{file}:{line}"),
-            Self::File(name) | Self::Variable(name) => f.write_str(name),
-            Self::Unknown => Ok(()),
-        }
-    }
-}
-
 impl fmt::Debug for SettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
@@ -128,20 +113,23 @@ pub(super) fn unknown_name(location: Location, name: &str, known: &[String]) -> 
     SettingError::new(location, text)
 }
 
-/// Returns a name with a similar spelling, or the same setting in another section.
+/// Returns the most similar name: in the same section first, then the same name in another section.
 fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
-    let own = |full: &str| full.split_once('.').map_or(full, |(_, own)| own).to_owned();
-    let max_distance = 2.max(own(name).chars().count() / 3);
-    let is_section = !name.contains('.');
-    let sections = known.iter().filter_map(|full| full.split_once('.')).map(|(section, _)| section);
-    let sections = sections.filter(|_| is_section);
+    let split = |full: &'a str| full.split_once('.').unwrap_or(("", full));
+    let (section, own) = name.split_once('.').unwrap_or(("", name));
+    let max_distance = 2.max(own.chars().count() / 3);
+    let sections = known.iter().map(|full| split(full).0).filter(|_| section.is_empty());
     let ranked = known.iter().map(String::as_str).chain(sections).map(|candidate| {
-        let differs = own(candidate) != own(name);
+        let (its_section, its_own) = split(candidate);
+        let is_beside = !section.is_empty() && its_section == section;
         let distance = strsim::damerau_levenshtein(name, candidate);
-        (differs, if is_section && !differs { 0 } else { distance }, candidate)
+        let is_near = own == its_own || distance <= max_distance;
+        let is_part = is_beside && its_own.contains(own);
+        let distance = if section.is_empty() && own == its_own { 0 } else { distance };
+        (is_near || is_part, (!is_beside, own != its_own, distance), candidate)
     });
-    let near = ranked.filter(|(differs, distance, _)| !differs || *distance <= max_distance);
-    near.min_by_key(|(differs, distance, _)| (*differs, *distance)).map(|(.., name)| name)
+    let near = ranked.filter(|(is_near, ..)| *is_near);
+    near.min_by_key(|(_, rank, _)| *rank).map(|(.., candidate)| candidate)
 }
 
 fn variable(setting: &str) -> String {

@@ -12,7 +12,7 @@ mod value;
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use url::Url;
@@ -188,11 +188,18 @@ pub enum StoreConfig {
     Sqlite(PathBuf),
 }
 
+impl StoreConfig {
+    pub fn path(&self) -> Option<&Path> {
+        if let Self::Sqlite(path) = self { Some(path) } else { None }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct JobsConfig {
     pub finished: Vec<String>,
     pub failed: Vec<String>,
     pub result: Vec<String>,
+    pub keep_prompts: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -241,13 +248,10 @@ type Parsed<T> = Result<T, Cow<'static, str>>;
 impl Settings {
     pub fn warnings(&self) -> Vec<String> {
         let live = matches!(self.gateway.target, Target::Live { .. });
-        let in_memory = self.store == StoreConfig::Memory;
-        let is_unlimited =
-            self.access.mode == AccessMode::Open && self.budget.total == SpendLimit::default();
         let ops_is_local = self.ops.listen.ip().to_canonical().is_loopback();
         let rows = [
             (
-                live && in_memory,
+                live && self.store == StoreConfig::Memory,
                 "store.url: with \"memory\", purchases and idempotency keys are lost at a restart",
             ),
             (
@@ -256,13 +260,9 @@ impl Settings {
                  returns 404; add the origin of the video addresses in a job's status",
             ),
             (
-                live && self.is_behind_proxy() && is_unlimited,
+                live && self.is_behind_proxy() && self.is_unlimited(),
                 "budget.total: not set, but server.hosts or server.trusted_proxies is: anyone who \
                  reaches the front-end can spend the whole balance",
-            ),
-            (
-                self.access.mode == AccessMode::Members && in_memory,
-                "access.mode: members need a ledger on disk; set store.url to \"sqlite:…\"",
             ),
             (!ops_is_local, "admin.listen: anyone who reaches this address can read the metrics"),
         ];
@@ -271,8 +271,16 @@ impl Settings {
 
     /// Returns whether only users of this machine can call.
     pub fn is_local_only(&self) -> bool {
-        let own = self.server.listen.iter().all(|at| at.ip().to_canonical().is_loopback());
-        own && !self.is_behind_proxy()
+        self.listens_on_loopback() && !self.is_behind_proxy()
+    }
+
+    fn listens_on_loopback(&self) -> bool {
+        self.server.listen.iter().all(|at| at.ip().to_canonical().is_loopback())
+    }
+
+    /// Returns whether anyone may spend the whole balance.
+    fn is_unlimited(&self) -> bool {
+        self.access.mode == AccessMode::Open && self.budget.total == SpendLimit::default()
     }
 
     fn is_behind_proxy(&self) -> bool {

@@ -32,6 +32,7 @@ pub(super) struct RawNode {
 pub(super) enum RawValue {
     Text(String),
     Number(i64),
+    Flag(bool),
     List(Vec<RawNode>),
     Table(RawTable),
     Other(&'static str),
@@ -57,13 +58,19 @@ impl RawSettings {
         raw
     }
 
-    pub(super) fn location_of(&self, section: &str, name: &str) -> Option<Location> {
-        match &self.sections.get(section)?.1.value {
-            RawValue::Table(table) => table.get(name).map(|(_, node)| node.location.clone()),
-            RawValue::Text(_) | RawValue::Number(_) | RawValue::List(_) | RawValue::Other(_) => {
-                None
-            }
+    /// Returns where a setting such as `access.jwt.jwks` is set.
+    pub(super) fn location_of(&self, path: &str) -> Option<Location> {
+        let mut names = path.split('.');
+        let mut node = &self.sections.get(names.next()?)?.1;
+        for name in names {
+            let RawValue::Table(table) = &node.value else {
+                // In a variable, the rest of the path is inside its text.
+                let is_variable = matches!(node.location, Location::Variable(_));
+                return is_variable.then(|| node.location.clone());
+            };
+            node = &table.get(name)?.1;
         }
+        Some(node.location.clone())
     }
 
     fn overlay(&mut self, variable: &str, rest: &str, value: &str, errors: &mut Vec<SettingError>) {
@@ -109,6 +116,7 @@ impl RawNode {
         match &self.value {
             RawValue::Text(_) => "text",
             RawValue::Number(_) => "a number",
+            RawValue::Flag(_) => "a truth value",
             RawValue::List(_) => "a list",
             RawValue::Table(_) => "a table",
             RawValue::Other(kind) => kind,
@@ -120,7 +128,7 @@ impl RawNode {
             RawValue::Text(text) => text.contains(KEY_PREFIX).then_some(&self.location),
             RawValue::List(nodes) => nodes.iter().find_map(Self::find_key),
             RawValue::Table(table) => find_key(table),
-            RawValue::Number(_) | RawValue::Other(_) => None,
+            RawValue::Number(_) | RawValue::Flag(_) | RawValue::Other(_) => None,
         }
     }
 }
@@ -174,7 +182,7 @@ fn node(value: Spanned<DeValue<'_>>, locate: &dyn Fn(usize) -> Location) -> RawN
         DeValue::Array(all) => RawValue::List(all.into_iter().map(|it| node(it, locate)).collect()),
         DeValue::Table(table) => RawValue::Table(entries(table, locate)),
         DeValue::Float(_) => RawValue::Other("a number with a point (quote it)"),
-        DeValue::Boolean(_) => RawValue::Other("a truth value"),
+        DeValue::Boolean(flag) => RawValue::Flag(flag),
         DeValue::Datetime(_) => RawValue::Other("a date"),
     };
     RawNode { location, value }

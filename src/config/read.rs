@@ -75,21 +75,16 @@ impl Section<'_> {
         self.read(name, |node| as_text(node, parse))
     }
 
+    /// Reads text of which the empty one means that there is no value.
+    pub(super) fn nullable<T>(&mut self, name: &str, parse: fn(&str) -> Parsed<T>) -> Option<T> {
+        let is_empty = |node: &RawNode| matches!(&node.value, RawValue::Text(it) if it.is_empty());
+        let read = |node: &RawNode| (!is_empty(node)).then(|| as_text(node, parse)).transpose();
+        self.read(name, read).flatten()
+    }
+
     pub(super) fn required<T>(&mut self, name: &str, parse: fn(&str) -> Parsed<T>) -> Option<T> {
         self.require(name);
         self.optional(name, parse)
-    }
-
-    pub(super) fn keyword<T: Copy>(
-        &mut self,
-        name: &str,
-        words: &[(&str, T)],
-        expected: &'static str,
-        default: T,
-    ) -> T {
-        let found = |text: &str| words.iter().find(|(word, _)| *word == text).map(|(_, it)| *it);
-        let word = self.read(name, |node| as_text(node, |it| found(it).ok_or(expected.into())));
-        word.unwrap_or(default)
     }
 
     pub(super) fn number<T>(&mut self, name: &str, parse: fn(i64) -> Parsed<T>, default: T) -> T {
@@ -105,10 +100,21 @@ impl Section<'_> {
         self.read(name, |node| as_number(node).and_then(parse))
     }
 
+    /// Reads a setting that is off by default.
+    pub(super) fn flag(&mut self, name: &str) -> bool {
+        let read = |node: &RawNode| match (&node.value, &node.location) {
+            (RawValue::Flag(flag), _) => Ok(*flag),
+            (RawValue::Text(text), Location::Variable(_)) => {
+                text.trim().parse().map_err(|_| "expected true or false".into())
+            }
+            _ => Err(format!("expected true or false, not {}", node.kind()).into()),
+        };
+        self.read(name, read).unwrap_or(false)
+    }
+
     fn read<T>(&mut self, name: &str, parse: impl FnOnce(&RawNode) -> Parsed<T>) -> Option<T> {
         let node = self.node(name)?;
-        let parsed = parse(&node);
-        self.accept(name, &node.location, parsed)
+        self.accept(name, &node.location, parse(&node))
     }
 
     pub(super) fn list<T: PartialEq>(
@@ -175,7 +181,7 @@ impl Section<'_> {
         self.peek(name).is_some_and(|node| match &node.value {
             RawValue::Text(text) => is_inline(text.trim()),
             RawValue::List(_) | RawValue::Table(_) => true,
-            RawValue::Number(_) | RawValue::Other(_) => false,
+            RawValue::Number(_) | RawValue::Flag(_) | RawValue::Other(_) => false,
         })
     }
 
@@ -262,7 +268,11 @@ fn as_text<T>(node: &RawNode, parse: impl Fn(&str) -> Parsed<T>) -> Parsed<T> {
     match &node.value {
         RawValue::Text(text) => parse(text),
         // The parser's error says what is expected.
-        RawValue::Number(_) | RawValue::List(_) | RawValue::Table(_) | RawValue::Other(_) => {
+        RawValue::Number(_)
+        | RawValue::Flag(_)
+        | RawValue::List(_)
+        | RawValue::Table(_)
+        | RawValue::Other(_) => {
             let expected = parse("").err().unwrap_or("expected text".into());
             Err(format!("{expected}, not {}", node.kind()).into())
         }

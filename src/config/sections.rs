@@ -40,12 +40,20 @@ pub type Environment = BTreeMap<String, Zeroizing<String>>;
 impl Settings {
     /// Reads and validates all settings. Errors are sorted by location, and none contains a value.
     pub fn read(source: &SettingsSource<'_>) -> Result<Self, Vec<SettingError>> {
+        Self::read_and_check(source, |_| Vec::new())
+    }
+
+    /// Like [`read`](Self::read). `check` returns further errors: settings and what was expected.
+    pub fn read_and_check(
+        source: &SettingsSource<'_>,
+        check: impl FnOnce(&Self) -> Vec<(&'static str, String)>,
+    ) -> Result<Self, Vec<SettingError>> {
         let mut reader = SettingsReader::default();
         let raw = RawSettings::parse(source, &mut reader.errors);
         if raw.broken {
             return Err(reader.finish(&RawSettings::default()).0);
         }
-        let (settings, errors, _) = interpret(source, &raw, reader);
+        let (settings, errors, _) = interpret(source, &raw, reader, check);
         if errors.is_empty() { Ok(settings) } else { Err(errors) }
     }
 
@@ -69,8 +77,8 @@ fn defaults() -> (Settings, Vec<String>) {
         needs_gateway_key: true,
         key_file: &|_| Err("no file is read here".to_owned()),
     };
-    let (settings, _, names) =
-        interpret(&source, &RawSettings::default(), SettingsReader::default());
+    let (raw, reader) = (RawSettings::default(), SettingsReader::default());
+    let (settings, _, names) = interpret(&source, &raw, reader, |_| Vec::new());
     (settings, names)
 }
 
@@ -79,10 +87,11 @@ fn interpret(
     source: &SettingsSource<'_>,
     raw: &RawSettings,
     mut reader: SettingsReader,
+    check: impl FnOnce(&Settings) -> Vec<(&'static str, String)>,
 ) -> (Settings, Vec<SettingError>, Vec<String>) {
     let mut key_errors = Vec::new();
     let mut keys = secrets::keys(source, &mut key_errors);
-    let base_url = raw.location_of("gateway", "base_url");
+    let base_url = raw.location_of("gateway.base_url");
     match &base_url {
         // Still live, so that such a command finds the same ledger.
         Some(location) if !source.needs_gateway_key => keys = Some((location.clone(), Vec::new())),
@@ -119,44 +128,54 @@ fn interpret(
         }),
         log: reader.section(raw, "log", log),
     };
-    let listen = raw.location_of("server", "listen").unwrap_or(Location::Unknown);
-    if let Some(text) = exposure_error(&settings, is_sandbox, is_live) {
-        reader.errors.push(SettingError::new(listen.clone(), text));
+    let conflicts = conflicts(&settings, raw, is_sandbox, is_live);
+    for (name, expected) in conflicts.chain(check(&settings)) {
+        let location = raw.location_of(name).unwrap_or(Location::Unknown);
+        reader.errors.push(SettingError::new(location, format!("{name}: expected {expected}")));
     }
-    let admin = settings.ops.listen;
-    if admin.port() != 0 && settings.server.listen.contains(&admin) {
-        let location = raw.location_of("admin", "listen").unwrap_or(listen);
-        let text = "admin.listen: expected an address other than those of server.listen";
-        reader.errors.push(SettingError::new(location, text));
-    }
-    reader.errors.extend(default_model_error(&settings, raw));
     let (errors, names) = reader.finish(raw);
     (settings, errors, names)
 }
 
-fn default_model_error(settings: &Settings, raw: &RawSettings) -> Option<SettingError> {
-    let model = settings.page.default_model.as_ref()?;
-    let text = "page.default_model: expected a chat model of the price list or of models.chat";
-    let location = raw.location_of("page", "default_model").unwrap_or(Location::Unknown);
-    settings.catalog.chat_model(model).is_none().then(|| SettingError::new(location, text))
-}
-
-/// Returns an error if other machines can reach a sandbox, or a live gateway without a budget.
-fn exposure_error(settings: &Settings, is_sandbox: bool, is_live: bool) -> Option<&'static str> {
-    let mut listen = settings.server.listen.iter();
-    let is_beyond = listen.any(|at| !at.ip().to_canonical().is_loopback());
-    let is_open =
-        settings.access.mode == AccessMode::Open && settings.budget.total == SpendLimit::default();
-    if is_beyond && is_sandbox {
-        return Some(
-            "server.listen: expected loopback addresses only, because the sandbox runs; set \
-             gateway.base_url and GATEWAY_API_KEY to serve other machines",
-        );
-    }
-    (is_beyond && is_live && is_open).then_some(
-        "server.listen: expected a budget.total, because access.mode is open and anyone who \
-         reaches this address can spend",
-    )
+/// Returns each setting that contradicts another, and what was expected.
+fn conflicts(
+    settings: &Settings,
+    raw: &RawSettings,
+    is_sandbox: bool,
+    is_live: bool,
+) -> impl Iterator<Item = (&'static str, String)> {
+    let Settings { server, ops, access, catalog, page, .. } = settings;
+    let is_public = !settings.listens_on_loopback();
+    let is_shared = ops.listen.port() != 0 && server.listen.contains(&ops.listen);
+    let has_ops = raw.location_of("admin.listen").is_some();
+    let model = page.default_model.as_deref();
+    let rows = [
+        (
+            is_public && is_sandbox,
+            "server.listen",
+            "loopback addresses only, because the sandbox runs; set gateway.base_url and \
+             GATEWAY_API_KEY to serve other machines",
+        ),
+        (
+            is_public && is_live && settings.is_unlimited(),
+            "server.listen",
+            "a budget.total, because access.mode is open and anyone who reaches this address can \
+             spend",
+        ),
+        (is_shared && has_ops, "admin.listen", "an address other than those of server.listen"),
+        (is_shared && !has_ops, "server.listen", "an address other than that of admin.listen"),
+        (
+            access.mode == AccessMode::Members && settings.store == StoreConfig::Memory,
+            "access.mode",
+            "store.url with it, such as \"sqlite:tollgate.db\", because members are kept on disk",
+        ),
+        (
+            model.is_some_and(|model| catalog.chat_model(model).is_none()),
+            "page.default_model",
+            "a chat model of the price list or of models.chat",
+        ),
+    ];
+    rows.into_iter().filter(|(holds, ..)| *holds).map(|(_, name, text)| (name, text.to_owned()))
 }
 
 const CHAT_FIELDS: &[&str] = &["model", "messages"];
@@ -232,9 +251,7 @@ fn target(section: &mut Section<'_>, keys: Option<(Location, Vec<Key>)>) -> Targ
     let base_url = section.optional("base_url", value::base_url);
     match (section.has("base_url"), keys) {
         (true, Some((_, keys))) => {
-            if let Some(base_url) = base_url {
-                return Target::Live { base_url, keys };
-            }
+            return base_url.map_or(Target::Sandbox, |base_url| Target::Live { base_url, keys });
         }
         (true, None) => {
             let text = "expected a key with it, in GATEWAY_API_KEY or GATEWAY_API_KEY_FILE; to use the \
@@ -311,24 +328,22 @@ fn catalog(section: &mut Section<'_>) -> Catalog {
 }
 
 fn access(section: &mut Section<'_>, folder: &Path) -> AccessConfig {
-    const MODES: &[(&str, &str)] = &[("open", "open"), ("members", "members"), ("jwt", "jwt")];
-    let expected = "expected \"open\", \"members\" or \"jwt\"";
-    let mode = section.keyword("mode", MODES, expected, "open");
+    let known_mode = |text: &str| match text {
+        "open" | "members" | "jwt" => Ok(text.to_owned()),
+        _ => Err("expected \"open\", \"members\" or \"jwt\"".into()),
+    };
+    let mode = section.text("mode", known_mode, "open".to_owned());
     let allowed_origins = section.list("allowed_origins", value::origin, Vec::new());
-    let written = section.has("jwt");
+    match (&*mode, section.has("jwt")) {
+        ("jwt", false) => section.error("mode", "expected a table [access.jwt] with this mode"),
+        ("jwt", true) | (_, false) => {}
+        (_, true) => section.error("jwt", "expected access.mode = \"jwt\" with this table"),
+    }
     let jwt = section.table("jwt", |section| jwt(section, folder)).flatten();
-    let mode = match (mode, written) {
-        ("jwt", true) => jwt.map_or(AccessMode::Open, AccessMode::Jwt),
-        ("jwt", false) => {
-            section.error("mode", "expected a table [access.jwt] with this mode");
-            AccessMode::Open
-        }
-        (_, true) => {
-            section.error("jwt", "expected access.mode = \"jwt\" with this table");
-            AccessMode::Open
-        }
-        ("members", false) => AccessMode::Members,
-        (_, false) => AccessMode::Open,
+    let mode = match (&*mode, jwt) {
+        ("jwt", Some(jwt)) => AccessMode::Jwt(jwt),
+        ("members", _) => AccessMode::Members,
+        _ => AccessMode::Open,
     };
     AccessConfig { mode, allowed_origins }
 }
@@ -338,8 +353,8 @@ fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<JwtConfig> {
     let audience = section.required("audience", value::line);
     let jwks = section.required("jwks", jwks);
     let leeway = section.text("leeway", leeway, secs(60));
-    let role_claim = section.text("role_claim", claim, None);
-    let budget_claim = section.text("budget_claim", claim, None);
+    let role_claim = section.nullable("role_claim", claim);
+    let budget_claim = section.nullable("budget_claim", claim);
     let jwks = match jwks? {
         JwksSource::File(file) => JwksSource::File(folder.join(file)),
         address @ JwksSource::Url(_) => address,
@@ -361,17 +376,14 @@ fn leeway(text: &str) -> Parsed<Duration> {
     }
 }
 
-/// Parses a name or a JSON pointer; `None` if the text is empty.
-fn claim(text: &str) -> Parsed<Option<ClaimPath>> {
-    if text.is_empty() {
-        return Ok(None);
-    }
+/// Parses a name or a JSON pointer.
+fn claim(text: &str) -> Parsed<ClaimPath> {
     if !text.starts_with('/') {
-        return value::line(text).map(|name| Some(ClaimPath(vec![name])));
+        return value::line(text).map(|name| ClaimPath(vec![name]));
     }
     let pointer = value::pointer(text)?;
     let unescaped = |step: &str| step.replace("~1", "/").replace("~0", "~");
-    Ok(Some(ClaimPath(pointer.split('/').skip(1).map(unescaped).collect())))
+    Ok(ClaimPath(pointer.split('/').skip(1).map(unescaped).collect()))
 }
 
 fn limits(section: &mut Section<'_>) -> LimitsConfig {
@@ -419,6 +431,7 @@ fn jobs(section: &mut Section<'_>) -> JobsConfig {
         finished: section.list("finished", value::line, words(FINISHED)),
         failed: section.list("failed", value::line, words(FAILED)),
         result: section.list("result", value::pointer, words(RESULT)),
+        keep_prompts: section.flag("keep_prompts"),
     };
     if jobs.failed.iter().any(|word| jobs.finished.contains(word)) {
         let written = if section.has("failed") { "failed" } else { "finished" };
@@ -428,14 +441,14 @@ fn jobs(section: &mut Section<'_>) -> JobsConfig {
 }
 
 fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
-    let dir = section.text("dir", |text| Ok(text.to_owned()), String::new());
-    let fallback = section.text("fallback", file_name, String::new());
-    if dir.is_empty() && !fallback.is_empty() {
+    let dir = section.nullable("dir", |text| Ok(PathBuf::from(text)));
+    let fallback = section.nullable("fallback", file_name);
+    if dir.is_none() && fallback.is_some() {
         let expected = "expected page.dir with it, the folder of this file";
         section.error("fallback", expected);
     }
-    let contact = section.text("contact", value::line_or_none, None);
-    let default_model = section.text("default_model", value::model_or_none, None);
+    let contact = section.nullable("contact", value::line);
+    let default_model = section.nullable("default_model", value::name);
     let mut presets = Vec::new();
     section.tables("presets", |row| {
         let (name, system) =
@@ -444,8 +457,8 @@ fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
         Some(())
     });
     PageConfig {
-        dir: Some(dir).filter(|dir| !dir.is_empty()).map(|dir| folder.join(dir)),
-        fallback: Some(fallback).filter(|file| !file.is_empty()),
+        dir: dir.map(|dir| folder.join(dir)),
+        fallback,
         title: section.text("title", value::line, "tollgate".to_owned()),
         media_origins: section.list("media_origins", value::web_origin, Vec::new()),
         contact,
@@ -463,18 +476,21 @@ fn file_name(text: &str) -> Parsed<String> {
 }
 
 fn log(section: &mut Section<'_>) -> LogConfig {
-    const FORMATS: &[(&str, LogFormat)] = &[("auto", LogFormat::Auto), ("json", LogFormat::Json)];
-    const LEVELS: &[(&str, Level)] = &[
-        ("error", Level::ERROR),
-        ("warn", Level::WARN),
-        ("info", Level::INFO),
-        ("debug", Level::DEBUG),
-        ("trace", Level::TRACE),
-    ];
-    let format = "expected \"auto\" or \"json\"";
-    let level = "expected \"error\", \"warn\", \"info\", \"debug\" or \"trace\"";
+    let format = |text: &str| match text {
+        "auto" => Ok(LogFormat::Auto),
+        "json" => Ok(LogFormat::Json),
+        _ => Err("expected \"auto\" or \"json\"".into()),
+    };
+    let level = |text: &str| match text {
+        "error" => Ok(Level::ERROR),
+        "warn" => Ok(Level::WARN),
+        "info" => Ok(Level::INFO),
+        "debug" => Ok(Level::DEBUG),
+        "trace" => Ok(Level::TRACE),
+        _ => Err("expected \"error\", \"warn\", \"info\", \"debug\" or \"trace\"".into()),
+    };
     LogConfig {
-        format: section.keyword("format", FORMATS, format, LogFormat::Auto),
-        level: section.keyword("level", LEVELS, level, Level::INFO),
+        format: section.text("format", format, LogFormat::Auto),
+        level: section.text("level", level, Level::INFO),
     }
 }

@@ -7,6 +7,27 @@ use serde::Serialize;
 
 use super::money::Usd;
 
+/// What a purchase buys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Service {
+    Chat,
+    Video,
+    /// An endpoint of `gateway.passthrough`.
+    Other,
+}
+
+impl Service {
+    pub const ALL: [Self; 3] = [Self::Chat, Self::Video, Self::Other];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Video => "video",
+            Self::Other => "other",
+        }
+    }
+}
+
 /// The published models, and those that an operator added in `[models]`.
 #[derive(Clone, Debug)]
 pub struct Catalog {

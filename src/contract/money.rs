@@ -35,9 +35,9 @@ impl Usd {
         Self(dollars * MICROS)
     }
 
-    /// Cents are the unit of the billing summary (2.3). Returns `None` on overflow.
-    pub fn cents(cents: u64) -> Option<Self> {
-        cents.checked_mul(10_000).map(Self)
+    /// Cents are the unit of the billing summary (2.3). A sum that is too large is clamped.
+    pub const fn cents(cents: u64) -> Self {
+        Self(cents.saturating_mul(10_000))
     }
 
     pub const fn as_micros(self) -> u64 {
@@ -207,8 +207,8 @@ mod tests {
             prop_assert_eq!(Usd(one).checked_add(Usd(other)), exact(sum));
             prop_assert_eq!(Usd(one).checked_sub(Usd(other)), exact(left));
             prop_assert_eq!(Usd(one).saturating_sub(Usd(other)), Usd(left.unwrap_or(0)));
-            let cents = u64::try_from(u128::from(one) * 10_000).ok();
-            prop_assert_eq!(Usd::cents(one), exact(cents));
+            let cents = u64::try_from(u128::from(one) * 10_000).unwrap_or(u64::MAX);
+            prop_assert_eq!(Usd::cents(one), Usd(cents));
         }
     }
 }

@@ -152,15 +152,15 @@ mod tests {
         }
         match credentials(&headers, transport) {
             Credentials::Token(token) => format!("Token({token:?})"),
-            Credentials::Cookie(value) => format!("Login({value:?})"),
+            Credentials::Cookie(value) => format!("Cookie({value:?})"),
             other @ (Credentials::Missing | Credentials::Malformed) => format!("{other:?}"),
         }
     }
 
     #[test]
     fn debug_of_credentials_hides_their_value() {
-        for shown in [Credentials::Token("hunter2"), Credentials::Cookie("hunter2")] {
-            assert!(!format!("{shown:?}").contains("hunter2"), "{shown:?}");
+        for credentials in [Credentials::Token("hunter2"), Credentials::Cookie("hunter2")] {
+            assert!(!format!("{credentials:?}").contains("hunter2"), "{credentials:?}");
         }
     }
 
@@ -169,45 +169,48 @@ mod tests {
         const AUTH: &str = "authorization";
         const COOKIE: (&str, &str) = ("cookie", "tollgate=v");
         for (lines, found) in [
-            (&[][..], "Nothing"),
+            (&[][..], "Missing"),
             (&[(AUTH, "Bearer tg_a")], "Token(\"tg_a\")"),
             (&[(AUTH, "bEARER  tg_a ")], "Token(\"tg_a\")"),
             (&[(AUTH, "Bearer a.b-c_~+/==")], "Token(\"a.b-c_~+/==\")"),
             (&[(AUTH, "Bearer tg_a"), COOKIE], "Token(\"tg_a\")"),
-            (&[(AUTH, "")], "Garbled"),
-            (&[(AUTH, "Bearer")], "Garbled"),
-            (&[(AUTH, "Bearer ")], "Garbled"),
-            (&[(AUTH, "tg_a")], "Garbled"),
-            (&[(AUTH, "Basic dGc6YQ==")], "Garbled"),
-            (&[(AUTH, "Bearer a b")], "Garbled"),
-            (&[(AUTH, "Bearer a,Bearer a")], "Garbled"),
-            (&[(AUTH, "Bearer \u{e9}")], "Garbled"),
-            (&[(AUTH, "Bearer tg_a"), (AUTH, "Bearer tg_a")], "Garbled"),
-            (&[(AUTH, "Basic x"), COOKIE], "Garbled"),
-            (&[COOKIE], "Login(\"v\")"),
-            (&[COOKIE, COOKIE], "Garbled"),
+            (&[(AUTH, "")], "Malformed"),
+            (&[(AUTH, "Bearer")], "Malformed"),
+            (&[(AUTH, "Bearer ")], "Malformed"),
+            (&[(AUTH, "tg_a")], "Malformed"),
+            (&[(AUTH, "Basic dGc6YQ==")], "Malformed"),
+            (&[(AUTH, "Bearer a b")], "Malformed"),
+            (&[(AUTH, "Bearer a,Bearer a")], "Malformed"),
+            (&[(AUTH, "Bearer \u{e9}")], "Malformed"),
+            (&[(AUTH, "Bearer tg_a"), (AUTH, "Bearer tg_a")], "Malformed"),
+            (&[(AUTH, "Basic x"), COOKIE], "Malformed"),
+            (&[COOKIE], "Cookie(\"v\")"),
+            (&[COOKIE, COOKIE], "Malformed"),
         ] {
             assert_eq!(read(Transport::Loopback, lines), found, "{lines:?}");
         }
-        assert_eq!(read(Transport::Plain, &[COOKIE]), "Nothing");
+        assert_eq!(read(Transport::Plain, &[COOKIE]), "Missing");
     }
 
     #[test]
     fn unsafe_method_with_cookie_needs_csrf_header() {
-        let meant = |value| HeaderMap::from_iter([("x-tollgate".parse().unwrap(), value)]);
+        let csrf_header = |value| HeaderMap::from_iter([("x-tollgate".parse().unwrap(), value)]);
         let (yes, no) = (HeaderValue::from_static("1"), HeaderValue::from_static("true"));
-        for (shown, method, is_asked_for) in [
+        for (credentials, method, is_required) in [
             (Credentials::Cookie("v"), Method::POST, true),
             (Credentials::Cookie("v"), Method::GET, false),
             (Credentials::Cookie("v"), Method::HEAD, false),
             (Credentials::Token("t"), Method::POST, false),
         ] {
-            let refused = csrf_problem(shown, &method, &HeaderMap::new()).is_some();
-            assert_eq!(refused, is_asked_for, "{shown:?} {method}");
-            assert_eq!(csrf_problem(shown, &method, &meant(no.clone())).is_some(), is_asked_for);
+            let refused = csrf_problem(credentials, &method, &HeaderMap::new()).is_some();
+            assert_eq!(refused, is_required, "{credentials:?} {method}");
+            assert_eq!(
+                csrf_problem(credentials, &method, &csrf_header(no.clone())).is_some(),
+                is_required
+            );
             assert!(
-                csrf_problem(shown, &method, &meant(yes.clone())).is_none(),
-                "{shown:?} {method}"
+                csrf_problem(credentials, &method, &csrf_header(yes.clone())).is_none(),
+                "{credentials:?} {method}"
             );
         }
     }

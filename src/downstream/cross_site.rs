@@ -161,7 +161,7 @@ fn is_same_origin(origin: &HeaderValue, headers: &HeaderMap) -> bool {
     name.is_some_and(|(_, name)| host.is_some_and(|host| host.eq_ignore_ascii_case(name)))
 }
 
-/// Refuses unsafe methods from unlisted origins, by `Sec-Fetch-Site` or else by `Origin`.
+/// Refuses unsafe methods from unlisted origins, by `Sec-Fetch-Site` or, without it, by `Origin`.
 pub async fn csrf<B, F: Future<Output = HandlerResult>>(
     config: &DownstreamConfig,
     request: Request<B>,

@@ -80,7 +80,7 @@ pub(super) fn hint(path: &str) -> Option<&'static str> {
     HINTS.iter().find(|(known, _)| path_matches(known, path)).map(|(_, hint)| *hint)
 }
 
-/// Compares a path with an entry of a table, which matches all below it if it ends in `/`.
+/// Compares a path with a table entry. An entry that ends in `/` matches all paths below it.
 pub(super) fn path_matches(known: &str, path: &str) -> bool {
     path == known || (known.ends_with('/') && path.starts_with(known))
 }
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn wrong_path_gets_a_hint() {
-        for (path, heart) in [
+        for (path, text) in [
             ("/v1/completions", Some("/v1/chat/completions")),
             ("/v1/embeddings", Some("GET /v1/models")),
             ("/v1/images/generations", Some("GET /v1/models")),
@@ -116,8 +116,8 @@ mod tests {
             ("/index.html", None),
         ] {
             let hint = hint(path);
-            assert_eq!(hint.is_some(), heart.is_some(), "{path}");
-            assert!(hint.unwrap_or_default().contains(heart.unwrap_or_default()), "{path}");
+            assert_eq!(hint.is_some(), text.is_some(), "{path}");
+            assert!(hint.unwrap_or_default().contains(text.unwrap_or_default()), "{path}");
         }
     }
 }

@@ -35,12 +35,10 @@ pub fn client_ip(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> IpAd
     if trusted.is_empty() || !is_trusted(peer) {
         return peer;
     }
-    let by_x_forwarded_for =
-        first_untrusted(peer, elements(headers, &X_FORWARDED_FOR), is_trusted, parse_ip);
-    let by_forwarded =
-        first_untrusted(peer, elements(headers, &FORWARDED), is_trusted, |element| {
-            parse_ip(parameter(element, "for")?)
-        });
+    let hops = elements(headers, X_FORWARDED_FOR).map(parse_ip);
+    let by_x_forwarded_for = first_untrusted(peer, hops, is_trusted);
+    let hops = elements(headers, FORWARDED).map(|element| parse_ip(parameter(element, "for")?));
+    let by_forwarded = first_untrusted(peer, hops, is_trusted);
     match (headers.contains_key(X_FORWARDED_FOR), headers.contains_key(FORWARDED)) {
         (true, false) => by_x_forwarded_for,
         (false, true) => by_forwarded,
@@ -67,39 +65,32 @@ pub fn transport(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> Tran
 
 /// Whether at least one hop reports its scheme, and all that do report https.
 fn is_https(headers: &HeaderMap) -> bool {
-    let schemes = elements(headers, &X_FORWARDED_PROTO).into_iter();
-    let forwarded = elements(headers, &FORWARDED).into_iter();
-    let schemes = schemes.chain(forwarded.filter_map(|element| parameter(element, "proto")));
-    let mut schemes = schemes.peekable();
+    let forwarded = elements(headers, FORWARDED);
+    let forwarded = forwarded.filter_map(|element| parameter(element, "proto"));
+    let mut schemes = elements(headers, X_FORWARDED_PROTO).chain(forwarded).peekable();
     schemes.peek().is_some() && schemes.all(|scheme| scheme.eq_ignore_ascii_case("https"))
 }
 
-fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
-    let mut all: Vec<_> = headers
-        .get_all(name)
-        .iter()
-        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
-        // An element that is not text stops the walk here. A proxy may append to the client's
-        // line, so the elements to its right still count.
-        .map(|element| std::str::from_utf8(element).unwrap_or("?").trim())
-        .collect();
-    all.reverse();
-    all
+/// Returns the elements of all lines, from the right.
+fn elements(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all(name).iter().rev();
+    let elements = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
+    // An element that is not text stops the walk here. A proxy may append to the client's line, so
+    // the elements to its right still count.
+    elements.map(|element| std::str::from_utf8(element).unwrap_or("?").trim())
 }
 
 /// Stops at the first untrusted hop, or at the last valid one before garbage.
 fn first_untrusted(
     peer: IpAddr,
-    elements: Vec<&str>,
+    hops: impl Iterator<Item = Option<IpAddr>>,
     is_trusted: impl Fn(IpAddr) -> bool,
-    parse: impl Fn(&str) -> Option<IpAddr>,
 ) -> IpAddr {
     let mut client = peer;
-    for element in elements {
-        let Some(hop) = parse(element) else { return client };
+    for hop in hops.map_while(|hop| hop) {
         client = hop;
         if !is_trusted(hop) {
-            return client;
+            break;
         }
     }
     client
@@ -194,8 +185,8 @@ mod tests {
             for (name, value) in lines {
                 headers.append(*name, value.parse().unwrap());
             }
-            let way = transport(peer.parse().unwrap(), &headers, &trusted());
-            assert_eq!(way, expected, "{peer} {lines:?}");
+            let found = transport(peer.parse().unwrap(), &headers, &trusted());
+            assert_eq!(found, expected, "{peer} {lines:?}");
         }
     }
 

@@ -100,10 +100,10 @@ impl RequestId {
 
 /// Makes a refused header safe to log: escaped, truncated, keys redacted.
 fn sanitize(value: Option<&HeaderValue>) -> String {
-    const MOST: usize = 100;
+    const MAX_CHARS: usize = 100;
     let text = String::from_utf8_lossy(value.map(HeaderValue::as_bytes).unwrap_or_default());
-    let cut: String = redact_keys(&text).chars().take(MOST).collect();
-    cut.escape_debug().to_string()
+    let short: String = redact_keys(&text).chars().take(MAX_CHARS).collect();
+    short.escape_debug().to_string()
 }
 
 #[cfg(test)]
@@ -149,14 +149,14 @@ mod tests {
             head,
             body,
         };
-        let shown = format!("{call:?}");
-        assert!(shown.contains("ann") && !shown.contains("hunter2"), "{shown}");
+        let debug = format!("{call:?}");
+        assert!(debug.contains("ann") && !debug.contains("hunter2"), "{debug}");
     }
 
     #[test]
     fn plain_request_id_is_kept_and_any_other_replaced() {
         let mut headers = HeaderMap::new();
-        for (sent, kept) in [
+        for (sent, is_kept) in [
             ("abc-1.2_3", true),
             ("", false),
             ("a b", false),
@@ -167,7 +167,7 @@ mod tests {
         ] {
             headers.insert(X_REQUEST_ID, HeaderValue::from_bytes(sent.as_bytes()).unwrap());
             let id = RequestId::from_headers(&headers);
-            assert_eq!(id.as_str() == sent, kept, "{sent:?}");
+            assert_eq!(id.as_str() == sent, is_kept, "{sent:?}");
             assert!(!id.as_str().is_empty());
         }
     }

@@ -27,7 +27,7 @@ pub enum BodyKind {
 pub enum Auth {
     /// Open to all: credentials are ignored.
     Public,
-    /// Needs valid credentials, else 401.
+    /// Needs valid credentials; 401 without them.
     Caller,
     Admin,
 }

@@ -112,8 +112,7 @@ impl JobRegistry {
 
     /// Returns the latest status of a job, and waits for the first one.
     pub async fn status(&self, request_id: &str, caller: &Caller) -> Result<StatusUpdate, Problem> {
-        let JobSubscription { polled, mut updates, shutdown } =
-            self.subscribe(request_id, caller).await?;
+        let JobSubscription { polled, mut updates } = self.subscribe(request_id, caller).await?;
         polled.lease();
         let before = updates.borrow().polls;
         let is_answer = |update: &JobUpdate| update.status.is_some() || update.polls > before;
@@ -124,7 +123,7 @@ impl JobRegistry {
             Ok(JobUpdate { status, problem, .. }) = answer => {
                 status.ok_or_else(|| problem.unwrap_or_else(no_status))
             }
-            () = shutdown.cancelled() => {
+            () = self.0.shutdown.cancelled() => {
                 Err(Problem::new(&DRAINING).retry_after(Duration::from_secs(1)))
             }
             () = sleep(FIRST_STATUS_TIMEOUT) => Err(no_status()
@@ -154,8 +153,8 @@ impl JobRegistry {
                 }
             }
         };
-        let (updates, shutdown) = (polled.subscribe(), self.0.shutdown.clone());
-        Ok(JobSubscription { polled, updates, shutdown })
+        let updates = polled.subscribe();
+        Ok(JobSubscription { polled, updates })
     }
 
     pub async fn get(&self, request_id: &str, caller: &Caller) -> Result<Job, Problem> {
@@ -165,7 +164,15 @@ impl JobRegistry {
 
     /// Returns the caller's jobs with their latest status, newest first.
     pub async fn list(&self, caller: &Caller) -> Result<Vec<Job>, Problem> {
-        self.may_list(caller)?;
+        let is_public = self.0.setup.load().as_ref().is_none_or(|setup| setup.is_public);
+        if is_public && matches!(caller, Caller::Address(_)) {
+            return Err(Problem::invalid(vec![FieldError {
+                pointer: "/request_id".to_owned(),
+                code: "required",
+                detail: "required: name the jobs, because this server is public and an IP                          address does not identify a caller"
+                    .to_owned(),
+            }]));
+        }
         let owner = caller.to_string().into();
         let mut jobs = self.0.store.jobs_of(owner, MAX_LISTED).await.map_err(unavailable)?;
         let polled = lock(&self.0.polled);
@@ -187,20 +194,6 @@ impl JobRegistry {
 
     pub fn shutdown_token(&self) -> CancellationToken {
         self.0.shutdown.clone()
-    }
-
-    fn may_list(&self, caller: &Caller) -> Result<(), Problem> {
-        let is_public = self.0.setup.load().as_ref().is_none_or(|setup| setup.is_public);
-        match caller {
-            Caller::Address(_) if is_public => Err(Problem::invalid(vec![FieldError {
-                pointer: "/request_id".to_owned(),
-                code: "required",
-                detail: "required: name the jobs, because this server is public and an IP \
-                         address does not identify a caller"
-                    .to_owned(),
-            }])),
-            Caller::Address(_) | Caller::Member(_) | Caller::Subject(_) => Ok(()),
-        }
     }
 }
 
@@ -240,7 +233,6 @@ impl Shared {
 pub struct JobSubscription {
     polled: Arc<PolledJob>,
     updates: watch::Receiver<JobUpdate>,
-    shutdown: CancellationToken,
 }
 
 impl JobSubscription {

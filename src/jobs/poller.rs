@@ -93,17 +93,15 @@ impl PolledJob {
 }
 
 /// Cancels the queued poll of an unwatched job once the job is watched.
-struct Promotion(Arc<PolledJob>);
-
-impl BeforeSend for Promotion {
+impl BeforeSend for PolledJob {
     fn authorize(&self) -> BoxFuture<'_, Result<(), Abort>> {
         Box::pin(ready(Ok(())))
     }
 
     fn cancelled(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            while !self.0.is_watched() {
-                self.0.wake.notified().await;
+            while !self.is_watched() {
+                self.wake.notified().await;
             }
         })
     }
@@ -157,10 +155,9 @@ async fn request_status(
     polled: &Arc<PolledJob>,
 ) -> Option<Result<StatusUpdate, Problem>> {
     let (job, is_watched) = (&polled.job, polled.is_watched());
-    let promotion = || Arc::new(Promotion(Arc::clone(polled))) as Arc<dyn BeforeSend>;
     let request = GatewayRequest {
         call: GatewayCall::VideoStatus { request_id: (&*job.request_id).into(), is_watched },
-        before_send: (!is_watched).then(promotion),
+        before_send: (!is_watched).then(|| Arc::clone(polled) as _),
         caller: Arc::clone(&job.owner),
         preferred_key: job.key.and_then(|key| setup.keys.iter().position(|known| *known == key)),
         is_patient: true,
@@ -240,7 +237,7 @@ mod tests {
         let within = |seconds| timeout(Duration::from_secs(seconds), job.due(&pace));
         within(50).await.expect_err("nobody watches");
         let one = job.subscribe();
-        within(0).await.expect("it is overdue for who watches");
+        within(0).await.expect("it is overdue for a watcher");
         pace.answered(clock::now());
         let within = |seconds| timeout(Duration::from_secs(seconds), job.due(&pace));
         drop((job.subscribe(), one));

@@ -67,6 +67,7 @@ impl Fake {
                 finished: vec!["completed".to_owned()],
                 failed: vec!["failed".to_owned()],
                 result: vec![],
+                keep_prompts: false,
             },
             is_public: false,
         });

@@ -36,8 +36,6 @@ pub struct Kind {
     pub code: &'static str,
     pub charged: Charged,
     pub title: &'static str,
-    /// When it is returned, in Markdown, for the reference.
-    pub when: &'static str,
     pub advice: &'static str,
 }
 

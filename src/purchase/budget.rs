@@ -11,21 +11,21 @@ use tracing::{debug, error};
 
 use super::send::Charge;
 use super::{
-    DedupeBy, Delivery, HoldError, Phase, Progress, PurchaseContext, PurchaseRequest,
-    PurchaseTerms, Waiters,
+    DedupeBy, Delivery, Phase, Progress, PurchaseContext, PurchaseRequest, PurchaseTerms, Waiters,
 };
 use crate::clock;
+use crate::contract::catalog::Service;
 use crate::contract::money::Usd;
 use crate::problem::{
     BUDGET_EXHAUSTED, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, LEDGER_UNAVAILABLE,
     PURCHASE_NOT_FOUND, Problem,
 };
 use crate::store::{
-    self, BudgetKind, CreditWatermark, Digest, DuplicateCheck, Job, KeptReply, OverBudget,
-    PurchaseId, RecentRefusals, RefusalKey, Reservation, ReserveError, Settlement,
+    self, AccountBinding, BudgetKind, CreditWatermark, Digest, DuplicateCheck, ExistingPurchase,
+    Job, KeptReply, OverBudget, PurchaseId, RecentRefusals, RefusalKey, Reservation, ReserveError,
+    Settlement,
 };
 use crate::upstream::{Abort, BeforeSend, GatewayReply};
-use crate::validate::OrderKind;
 
 /// How long SDKs may wait before they retry: ten minutes for a reply, then `Retry-After`.
 const RETRY_WINDOW: Duration = Duration::from_secs(15 * 60);
@@ -42,39 +42,41 @@ pub(super) struct Hold {
     progress: Progress,
 }
 
+pub(super) enum Placed {
+    Held(Arc<Hold>),
+    Duplicate(ExistingPurchase),
+}
+
 impl Hold {
-    /// Holds the price. Fails for a duplicate, and if a budget or the balance does not cover it.
+    /// Holds the price. Fails if a budget or the balance does not cover it.
     pub(super) async fn place(
         context: &Arc<PurchaseContext>,
         purchase: &PurchaseRequest,
-    ) -> Result<Arc<Self>, HoldError> {
+    ) -> Result<Placed, Problem> {
         let PurchaseContext { ledger, refusals, binding, terms, .. } = &**context;
         let reservation = reservation(purchase, terms, refusals);
         let fingerprint = match &reservation.dedupe_key {
             store::DedupeKey::Fingerprint(check) => Some(check.fingerprint),
             store::DedupeKey::IdempotencyKey { .. } => None,
         };
-        let watermark = ledger.reserve(&reservation).await.map_err(|refused| {
-            let error = match (refused, binding.ensure_same_account()) {
-                (ReserveError::InsufficientCredit, Err(other_account)) => other_account.into(),
-                (refused, _) => hold_error(refused, reservation.price),
-            };
-            if matches!(error, HoldError::Problem(_)) {
-                record_refusal(refusals, fingerprint);
+        let watermark = match ledger.reserve(&reservation).await {
+            Ok(watermark) => watermark,
+            Err(error) => {
+                return not_held(error, reservation.price, binding)
+                    .inspect_err(|_| record_refusal(refusals, fingerprint));
             }
-            error
-        })?;
+        };
         // It may have waited for a purchase that was not sent after all.
         purchase.progress.enter(Phase::Queued);
-        Ok(Arc::new(Self {
+        Ok(Placed::Held(Arc::new(Self {
             context: Arc::clone(context),
             id: purchase.id,
-            keep: terms.keep(purchase.service()),
+            keep: terms.keep(purchase.order.get().service),
             watermark,
             fingerprint,
             waiters: purchase.waiters.clone(),
             progress: purchase.progress.clone(),
-        }))
+        })))
     }
 
     pub(super) fn delivery(&self) -> Option<Delivery> {
@@ -127,7 +129,7 @@ impl Drop for Hold {
         let settlement = match self.progress.phase() {
             Phase::Settled => return,
             Phase::Queued => Settlement::Released,
-            Phase::AtRisk | Phase::Sent => Settlement::Unknown,
+            Phase::MaybeSent | Phase::Sent => Settlement::Unknown,
         };
         self.context.ledger.settle_later(self.id, settlement);
     }
@@ -159,7 +161,7 @@ impl BeforeSend for Hold {
                 return Ok(());
             }
             // From here on it counts as sent, even if that cannot be recorded.
-            self.progress.enter(Phase::AtRisk);
+            self.progress.enter(Phase::MaybeSent);
             match ledger.mark_sent(self.id, binding.account_status()).await {
                 Ok(()) => {
                     self.progress.enter(Phase::Sent);
@@ -181,11 +183,11 @@ pub(super) fn reservation(
 ) -> Reservation {
     let order = purchase.order.get();
     let caller = purchase.caller.to_string();
-    let service = purchase.service();
-    let route = match order.kind {
-        OrderKind::Chat | OrderKind::Video => service.name(),
+    let service = order.service;
+    let route = match service {
+        Service::Chat | Service::Video => service.name(),
         // The path: a key is unique per endpoint.
-        OrderKind::Other => &order.model,
+        Service::Other => &order.model,
     };
     let dedupe_key = match &purchase.dedupe_by {
         // An anonymous caller's address may change, so its key alone identifies the purchase.
@@ -221,7 +223,7 @@ pub(super) fn reservation(
 
 /// Returns how long ago a duplicate may have ended to be joined, at most as long as replies are
 /// kept. A zero `dedupe_window` turns this off.
-fn look_back(is_retry: bool, terms: &PurchaseTerms, service: store::Service) -> Duration {
+fn look_back(is_retry: bool, terms: &PurchaseTerms, service: Service) -> Duration {
     let window = terms.dedupe_window;
     if is_retry && !window.is_zero() {
         window.max(RETRY_WINDOW.min(terms.keep(service)))
@@ -240,27 +242,28 @@ fn digest(parts: &[&[u8]]) -> Digest {
     *hasher.finalize().as_bytes()
 }
 
-fn hold_error(refused: ReserveError, price: Usd) -> HoldError {
-    match refused {
-        ReserveError::Duplicate(earlier) => HoldError::Duplicate(earlier),
-        ReserveError::KeyReused => Problem::new(&IDEMPOTENCY_KEY_REUSED).into(),
-        ReserveError::NothingToReplay => Problem::new(&PURCHASE_NOT_FOUND).into(),
+fn not_held(error: ReserveError, price: Usd, binding: &AccountBinding) -> Result<Placed, Problem> {
+    Err(match error {
+        ReserveError::Duplicate(earlier) => return Ok(Placed::Duplicate(earlier)),
+        ReserveError::NothingToReplay => Problem::new(&PURCHASE_NOT_FOUND),
+        ReserveError::KeyReused => Problem::new(&IDEMPOTENCY_KEY_REUSED),
         ReserveError::OverBudget(over) => {
-            Problem::new(&BUDGET_EXHAUSTED).detail(over_budget_detail(&over)).into()
+            Problem::new(&BUDGET_EXHAUSTED).detail(over_budget_detail(&over))
         }
         // Names no balance, because callers may not see the account.
-        ReserveError::InsufficientCredit => Problem::new(&INSUFFICIENT_CREDIT)
-            .detail(format!(
+        ReserveError::InsufficientCredit => {
+            binding.ensure_same_account()?;
+            Problem::new(&INSUFFICIENT_CREDIT).detail(format!(
                 "this costs {}, more than the account's prepaid balance; ask the operator of this \
                  service to add credit",
                 price.short(),
             ))
-            .into(),
+        }
         ReserveError::Unavailable(error) => {
             debug!(%error, "purchase refused by ledger");
-            Problem::new(&LEDGER_UNAVAILABLE).retry_after(Duration::from_secs(5)).into()
+            Problem::new(&LEDGER_UNAVAILABLE).retry_after(Duration::from_secs(5))
         }
-    }
+    })
 }
 
 fn over_budget_detail(over: &OverBudget) -> String {

@@ -111,7 +111,7 @@ pub(super) async fn answer_duplicate(
     earlier: ExistingPurchase,
     give_up: Instant,
 ) -> Option<Outcome> {
-    purchase.progress.enter(Phase::AtRisk);
+    purchase.progress.enter(Phase::MaybeSent);
     match earlier.state {
         PurchaseState::Held | PurchaseState::Sent => {
             join(context, purchase, earlier.id, give_up).await
@@ -163,7 +163,7 @@ async fn replay(
     let permit = context.running.reserve_memory(purchase, bytes, give_up).await?;
     let reply = context.ledger.reply(id).await.map_err(|error| unreadable(id, &error))?;
     let KeptReply { status, is_json, body } = reply.ok_or_else(reply_lost)?;
-    let is_video = purchase.service() == Service::Video;
+    let is_video = purchase.order.get().service == Service::Video;
     Ok(Receipt {
         status: StatusCode::from_u16(status).unwrap_or(StatusCode::OK),
         is_json,

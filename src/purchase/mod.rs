@@ -29,12 +29,11 @@ use crate::jobs::JobRegistry;
 use crate::metrics::Metrics;
 use crate::problem::Problem;
 use crate::store::{
-    AccountBinding, Budgets, Caller, ExistingPurchase, KeyId, PurchaseId, RecentRefusals, Service,
-    Store,
+    AccountBinding, Budgets, Caller, KeyId, PurchaseId, RecentRefusals, Service, Store,
 };
 use crate::upstream::{Error, GatewayReply, GatewayRequest};
-use crate::validate::{Checked, Order, OrderKind};
-use budget::Hold;
+use crate::validate::{Checked, Order};
+use budget::{Hold, Placed};
 use idempotency::RunningPurchases;
 use send::Charge;
 
@@ -89,9 +88,9 @@ impl Purchases {
             // Registered first, so that a duplicate found in the ledger finds it running.
             let open = running.register(purchase);
             match Hold::place(&self.context, purchase).await {
-                Ok(hold) => break (open, hold),
-                Err(HoldError::Problem(problem)) => return open.publish(Err(*problem)),
-                Err(HoldError::Duplicate(earlier)) => {
+                Err(problem) => return open.publish(Err(problem)),
+                Ok(Placed::Held(hold)) => break (open, hold),
+                Ok(Placed::Duplicate(earlier)) => {
                     drop(open);
                     let answer =
                         idempotency::answer_duplicate(&self.context, purchase, earlier, give_up);
@@ -157,14 +156,6 @@ impl PurchaseRequest {
             progress: Progress::default(),
         }
     }
-
-    fn service(&self) -> Service {
-        match self.order.get().kind {
-            OrderKind::Chat => Service::Chat,
-            OrderKind::Video => Service::Video,
-            OrderKind::Other => Service::Other,
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -172,7 +163,7 @@ pub enum Phase {
     #[default]
     Queued,
     /// About to be sent, or a duplicate of a purchase that may have been sent.
-    AtRisk,
+    MaybeSent,
     /// Recorded as sent, so any byte may have been written.
     Sent,
     Settled,
@@ -203,6 +194,8 @@ pub struct PurchaseTerms {
     pub keep_chats: Duration,
     pub keep_videos: Duration,
     pub join_timeout: Duration,
+    /// Whether a job is stored with its prompt.
+    pub keep_prompts: bool,
 }
 
 impl PurchaseTerms {
@@ -246,17 +239,5 @@ pub struct Delivery {
 impl Delivery {
     pub fn record(&self) {
         self.ledger.mark_delivered(self.id);
-    }
-}
-
-#[derive(Clone, Debug)]
-enum HoldError {
-    Duplicate(ExistingPurchase),
-    Problem(Box<Problem>),
-}
-
-impl From<Problem> for HoldError {
-    fn from(problem: Problem) -> Self {
-        Self::Problem(Box::new(problem))
     }
 }

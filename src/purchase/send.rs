@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
 use tower::ServiceExt;
 use tracing::{error, info, warn};
 
@@ -10,9 +11,9 @@ use crate::clock;
 use crate::contract::money::Usd;
 use crate::metrics::Metrics;
 use crate::problem::Charged;
-use crate::store::Job;
+use crate::store::{Job, Service};
 use crate::upstream::{BeforeSend, Error, GatewayCall, GatewayReply, GatewayRequest};
-use crate::validate::{Order, OrderKind};
+use crate::validate::Order;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Charge {
@@ -29,10 +30,10 @@ impl Purchases {
         before_send: Arc<dyn BeforeSend>,
     ) -> Result<GatewayReply, Error> {
         let order = purchase.order.get();
-        let call = match order.kind {
-            OrderKind::Chat => GatewayCall::Chat(order.body.clone()),
-            OrderKind::Video => GatewayCall::Video(order.body.clone()),
-            OrderKind::Other => GatewayCall::Passthrough {
+        let call = match order.service {
+            Service::Chat => GatewayCall::Chat(order.body.clone()),
+            Service::Video => GatewayCall::Video(order.body.clone()),
+            Service::Other => GatewayCall::Passthrough {
                 method: http::Method::POST,
                 path: order.model.clone(),
                 body: order.body.clone(),
@@ -58,18 +59,27 @@ impl Purchases {
         charge: Charge,
     ) -> Option<Job> {
         let (Ok(reply), Charge::Paid(cost)) = (reply, charge) else { return None };
+        let order = purchase.order.get();
         Some(Job {
             request_id: reply.video.as_ref()?.request_id.clone(),
             purchase: Some(purchase.id),
             owner: purchase.caller.to_string().into(),
             key: self.context.keys.get(reply.key).copied(),
-            model: (&*purchase.order.get().model).into(),
+            model: (&*order.model).into(),
             price: cost,
             at: self.context.ledger.now(),
-            prompt: None,
+            prompt: self.context.terms.keep_prompts.then(|| prompt(&order.body)).flatten(),
             latest_update: None,
         })
     }
+}
+
+fn prompt(body: &[u8]) -> Option<Arc<str>> {
+    #[derive(Deserialize)]
+    struct Prompt {
+        prompt: String,
+    }
+    serde_json::from_slice::<Prompt>(body).ok().map(|order| order.prompt.into())
 }
 
 const MAX_CREDIBLE: Usd = Usd::dollars(50_000);
@@ -94,7 +104,7 @@ pub(super) fn charge(order: &Order, reply: &Result<GatewayReply, Error>) -> Char
 
 fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, elapsed_ms: u128) {
     let order = purchase.order.get();
-    let (service, model) = (purchase.service().name(), &*order.model);
+    let (service, model) = (order.service.name(), &*order.model);
     let (outcome, cost) = match charge {
         Charge::Paid(cost) => ("charged", cost),
         Charge::Free => ("refused", Usd::ZERO),

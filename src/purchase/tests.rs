@@ -20,6 +20,7 @@ pub(super) fn terms(patience: Duration) -> PurchaseTerms {
         keep_chats: SOON,
         keep_videos: SOON,
         join_timeout: patience,
+        keep_prompts: false,
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
@@ -26,32 +26,27 @@ const MAX_LEAVE_TIME: Duration = Duration::from_millis(100);
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Default)]
-pub struct Waiters(Arc<Mutex<Vec<Arc<Waiter>>>>);
+pub struct Waiters(Arc<Mutex<Vec<Waiter>>>);
 
-#[derive(Default)]
+#[derive(Clone)]
 struct Waiter {
-    gone: CancellationToken,
+    disconnected: CancellationToken,
     session: Session,
 }
 
-impl Waiter {
-    fn counts(&self) -> bool {
-        !self.gone.is_cancelled() && !self.session.has_ended()
-    }
-}
-
 impl Waiters {
-    pub(super) fn add(&self, session: Session) -> WaiterGuard {
-        let waiter = Arc::new(Waiter { session, ..Waiter::default() });
-        lock(&self.0).push(Arc::clone(&waiter));
-        WaiterGuard(waiter)
+    /// The waiter counts until the guard is dropped or its session ends.
+    pub(super) fn add(&self, session: Session) -> DropGuard {
+        let disconnected = CancellationToken::new();
+        lock(&self.0).push(Waiter { disconnected: disconnected.clone(), session });
+        disconnected.drop_guard()
     }
 
     pub(super) fn merge(&self, other: &Self) {
         let others = lock(&other.0).clone();
-        let mut here = lock(&self.0);
-        here.retain(|one| !one.gone.is_cancelled());
-        here.extend(others);
+        let mut waiters = lock(&self.0);
+        waiters.retain(|waiter| !waiter.disconnected.is_cancelled());
+        waiters.extend(others);
     }
 
     pub(super) fn any(&self) -> bool {
@@ -59,38 +54,22 @@ impl Waiters {
     }
 
     pub(super) async fn all_gone(&self) {
-        while let Some(one) = self.first() {
-            tokio::select! {
-                biased;
-                () = one.gone.cancelled() => {}
-                () = one.session.ended() => {}
-            }
+        while let Some(Waiter { disconnected, session }) = self.first() {
+            disconnected.run_until_cancelled(session.ended()).await;
         }
     }
 
-    fn first(&self) -> Option<Arc<Waiter>> {
-        lock(&self.0).iter().find(|one| one.counts()).cloned()
+    fn first(&self) -> Option<Waiter> {
+        let is_waiting =
+            |one: &&Waiter| !one.disconnected.is_cancelled() && !one.session.has_ended();
+        lock(&self.0).iter().find(is_waiting).cloned()
     }
 }
 
-pub(super) struct WaiterGuard(Arc<Waiter>);
-
-impl WaiterGuard {
-    pub(super) fn session_ended(&self) -> bool {
-        self.0.session.has_ended()
-    }
-}
-
-impl Drop for WaiterGuard {
-    fn drop(&mut self) {
-        self.0.gone.cancel();
-    }
-}
-
-/// Runs `call` as a task. Once `cut` is cancelled, it returns what is known so far.
+/// Runs `call` as a task. Once `stop` is cancelled, it returns what is known so far.
 pub(super) async fn run(
     tasks: &TaskTracker,
-    cut: &CancellationToken,
+    stop: &CancellationToken,
     purchase: &PurchaseRequest,
     call: impl Future<Output = Outcome> + Send + 'static,
 ) -> Outcome {
@@ -100,10 +79,10 @@ pub(super) async fn run(
     let ended = tokio::select! {
         biased;
         ended = &mut task => ended,
-        () = cut.cancelled() => return cut_off(task, waiter, &purchase.progress).await,
+        () = stop.cancelled() => return abandon(task, waiter, &purchase.progress).await,
     };
     match outcome(ended, &purchase.progress) {
-        Err(given_up) if given_up.kind() == &OVERLOADED && waiter.session_ended() => {
+        Err(problem) if problem.kind() == &OVERLOADED && purchase.session.has_ended() => {
             Err(Problem::new(&INVALID_CREDENTIALS)
                 .detail("the credentials ended while the request was queued; nothing was sent"))
         }
@@ -116,14 +95,14 @@ fn outcome(ended: Result<Outcome, JoinError>, progress: &Progress) -> Outcome {
     ended.unwrap_or_else(|_stopped| {
         Err(Problem::new(match progress.phase() {
             Phase::Queued => &INTERNAL,
-            Phase::AtRisk | Phase::Sent | Phase::Settled => &OUTCOME_UNKNOWN,
+            Phase::MaybeSent | Phase::Sent | Phase::Settled => &OUTCOME_UNKNOWN,
         }))
     })
 }
 
 /// Returns what is known of a purchase that no longer has time to end.
-async fn cut_off(task: JoinHandle<Outcome>, waiter: WaiterGuard, progress: &Progress) -> Outcome {
-    let may_be_sent = || matches!(progress.phase(), Phase::AtRisk | Phase::Sent);
+async fn abandon(task: JoinHandle<Outcome>, waiter: DropGuard, progress: &Progress) -> Outcome {
+    let may_be_sent = || matches!(progress.phase(), Phase::MaybeSent | Phase::Sent);
     // Without a waiter it is not sent, unless it is being authorized right now.
     drop(waiter);
     if !may_be_sent()
@@ -133,7 +112,7 @@ async fn cut_off(task: JoinHandle<Outcome>, waiter: WaiterGuard, progress: &Prog
     }
     match progress.phase() {
         Phase::Queued => Err(Problem::new(&DRAINING).retry_after(RETRY_AFTER)),
-        Phase::AtRisk | Phase::Sent | Phase::Settled => {
+        Phase::MaybeSent | Phase::Sent | Phase::Settled => {
             Err(Problem::new(&OUTCOME_UNKNOWN)
                 .detail("the server stopped before the gateway replied"))
         }
@@ -151,43 +130,43 @@ mod tests {
     use crate::purchase::tests::{purchase, receipt};
 
     #[tokio::test(start_paused = true)]
-    async fn somebody_waits_until_the_last_one_is_gone() {
+    async fn purchase_has_waiters_until_the_last_one_leaves() {
         let (first, second) = (Waiters::default(), Waiters::default());
         let (one, two) = (first.add(Session::default()), second.add(Session::default()));
         first.merge(&second);
         drop(one);
         assert!(first.any());
         timeout(Duration::from_secs(1), first.all_gone()).await.expect_err("one is left");
-        let alone = first.clone();
-        let left = tokio::spawn(async move { alone.all_gone().await });
+        let waiters = first.clone();
+        let all_left = tokio::spawn(async move { waiters.all_gone().await });
         tokio::task::yield_now().await;
         drop(two);
-        left.await.expect("told");
+        all_left.await.expect("notified");
         assert!(!first.any());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whose_credentials_ended_waits_no_more_and_its_companion_does() {
-        let standings = [(); 2].map(|()| {
+    async fn waiter_leaves_when_its_session_ends() {
+        let sessions = [(); 2].map(|()| {
             let revoked = Some(CancellationToken::new());
             Session { revoked, ..Session::default() }
         });
-        let end = |which: usize| standings[which].revoked.as_ref().unwrap().cancel();
+        let end = |which: usize| sessions[which].revoked.as_ref().unwrap().cancel();
         let waiters = Waiters::default();
-        let [one, two] = standings.each_ref().map(|standing| waiters.add(standing.clone()));
+        let _guards = sessions.each_ref().map(|session| waiters.add(session.clone()));
         end(0);
-        assert!((one.session_ended(), two.session_ended(), waiters.any()) == (true, false, true));
-        let alone = waiters.clone();
-        let left = tokio::spawn(async move { alone.all_gone().await });
+        assert!(waiters.any());
+        let remaining = waiters.clone();
+        let all_left = tokio::spawn(async move { remaining.all_gone().await });
         tokio::task::yield_now().await;
-        assert!(!left.is_finished());
+        assert!(!all_left.is_finished());
         end(1);
-        left.await.expect("told");
+        all_left.await.expect("notified");
         assert!(!waiters.any());
     }
 
-    /// The outcome of a purchase that this call makes.
-    async fn made(
+    /// Runs the purchase as `call` to its end.
+    async fn run_call(
         purchase: &PurchaseRequest,
         call: impl Future<Output = Outcome> + Send + 'static,
     ) -> Outcome {
@@ -203,8 +182,8 @@ mod tests {
             flag.store(true, Ordering::SeqCst);
             Ok(receipt())
         };
-        let (tasks, cut, purchase) = (TaskTracker::new(), CancellationToken::new(), purchase());
-        let answer = run(&tasks, &cut, &purchase, slow);
+        let (tasks, stop, purchase) = (TaskTracker::new(), CancellationToken::new(), purchase());
+        let answer = run(&tasks, &stop, &purchase, slow);
         timeout(Duration::from_secs(1), answer).await.expect_err("the caller gives up");
 
         tasks.close();
@@ -216,7 +195,7 @@ mod tests {
     async fn panic_after_send_is_an_unknown_outcome() {
         for (phase, code) in [
             (Phase::Queued, "internal"),
-            (Phase::AtRisk, "outcome_unknown"),
+            (Phase::MaybeSent, "outcome_unknown"),
             (Phase::Sent, "outcome_unknown"),
             (Phase::Settled, "outcome_unknown"),
         ] {
@@ -226,36 +205,40 @@ mod tests {
                 progress.enter(phase);
                 panic!("a bug")
             };
-            assert_eq!(made(&purchase, broken).await.unwrap_err().kind().code, code, "{phase:?}");
+            assert_eq!(
+                run_call(&purchase, broken).await.unwrap_err().kind().code,
+                code,
+                "{phase:?}"
+            );
         }
     }
 
     #[tokio::test]
-    async fn only_what_was_given_up_for_want_of_credentials_is_told_so() {
+    async fn cancelled_purchase_names_ended_credentials() {
         for (kind, has_ended, code) in [
             (&OVERLOADED, true, "invalid_credentials"),
             (&OVERLOADED, false, "overloaded"),
-            // What may have been charged is never told as a refusal.
+            // A purchase that may have been charged is never reported as refused.
             (&OUTCOME_UNKNOWN, true, "outcome_unknown"),
             (&OUTCOME_UNKNOWN, false, "outcome_unknown"),
         ] {
             let ended = CancellationToken::new();
-            let standing = Session { revoked: Some(ended.clone()), ..Session::default() };
+            let session = Session { revoked: Some(ended.clone()), ..Session::default() };
             let ends = async move {
                 if has_ended {
                     ended.cancel();
                 }
                 Err(Problem::new(kind))
             };
-            let outcome = made(&PurchaseRequest { session: standing, ..purchase() }, ends).await;
+            let outcome = run_call(&PurchaseRequest { session, ..purchase() }, ends).await;
             assert_eq!(outcome.unwrap_err().kind().code, code, "{has_ended}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn caller_of_a_purchase_that_is_cut_is_told_what_is_known() {
+    async fn abandoned_purchase_reports_what_is_known() {
         for (phase, code) in [
-            (Phase::AtRisk, "outcome_unknown"),
+            (Phase::MaybeSent, "outcome_unknown"),
             (Phase::Sent, "outcome_unknown"),
             (Phase::Queued, "draining"),
         ] {
@@ -265,27 +248,27 @@ mod tests {
                 progress.enter(phase);
                 pending().await
             };
-            let (tasks, cut) = (TaskTracker::new(), CancellationToken::new());
-            let mut answer = Box::pin(run(&tasks, &cut, &purchase, hangs));
+            let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+            let mut answer = Box::pin(run(&tasks, &stop, &purchase, hangs));
             timeout(Duration::from_secs(40), &mut answer).await.expect_err("it waits");
-            cut.cancel();
+            stop.cancel();
             assert_eq!(answer.await.unwrap_err().kind().code, code);
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn purchase_that_was_leaving_when_it_was_cut_is_an_unknown_outcome() {
+    async fn purchase_authorized_while_it_is_abandoned_is_an_unknown_outcome() {
         let purchase = purchase();
         let (waiters, progress) = (purchase.waiters.clone(), purchase.progress.clone());
         let hangs = async move {
             waiters.all_gone().await;
             time::sleep(MAX_LEAVE_TIME / 2).await;
-            progress.enter(Phase::AtRisk);
+            progress.enter(Phase::MaybeSent);
             pending().await
         };
-        let cut = CancellationToken::new();
-        cut.cancel();
-        let outcome = run(&TaskTracker::new(), &cut, &purchase, hangs).await;
+        let stop = CancellationToken::new();
+        stop.cancel();
+        let outcome = run(&TaskTracker::new(), &stop, &purchase, hangs).await;
         assert_eq!(outcome.unwrap_err().kind().code, "outcome_unknown");
     }
 }

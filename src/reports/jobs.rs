@@ -4,8 +4,9 @@
 use http::StatusCode;
 use serde::Serialize;
 
-use super::{Amounts, Reports, unavailable};
+use super::{Reports, unavailable};
 use crate::clock::{self, iso8601};
+use crate::contract::money::Usd;
 use crate::jobs::{JobRegistry, StatusDocument};
 use crate::problem::{JOB_NOT_FOUND, Problem};
 use crate::response::{self, Response};
@@ -21,9 +22,12 @@ struct JobsDocument<T> {
 #[derive(Serialize)]
 struct OwnJob<'a> {
     model: &'a str,
-    #[serde(flatten)]
-    price: Amounts<1>,
+    price: Usd,
+    price_micros: u64,
     ordered_at: String,
+    /// Only for the caller who ordered it; others may name a job of an open-mode caller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt: Option<&'a str>,
     #[serde(flatten)]
     status: StatusDocument<'a>,
 }
@@ -33,14 +37,14 @@ struct AdminJob<'a> {
     request_id: &'a str,
     owner: &'a str,
     model: &'a str,
-    #[serde(flatten)]
-    price: Amounts<1>,
+    price: Usd,
+    price_micros: u64,
     /// `open`, `finished` or `failed`.
     state: &'static str,
     ordered_at: String,
     age_seconds: u64,
     /// When the gateway reported this state; `None` before the first.
-    heard_at: Option<String>,
+    status_at: Option<String>,
 }
 
 /// Lists the named jobs that exist, in that order, or all of the caller's if none is named.
@@ -60,10 +64,13 @@ pub async fn list(
     if named.is_empty() {
         found = jobs.list(caller).await?;
     }
+    let owner = caller.to_string();
     let rows = found.iter().map(|job| OwnJob {
         model: &job.model,
-        price: Amounts([("price", job.price)]),
+        price: job.price,
+        price_micros: job.price.as_micros(),
         ordered_at: iso8601(job.at),
+        prompt: job.prompt.as_deref().filter(|_| *job.owner == *owner),
         status: StatusDocument::new(&job.request_id, job.latest_update.as_ref()),
     });
     Ok(response::json(StatusCode::OK, &JobsDocument { jobs: rows.collect() }))
@@ -76,11 +83,12 @@ impl Reports {
             request_id: &job.request_id,
             owner: &job.owner,
             model: &job.model,
-            price: Amounts([("price", job.price)]),
-            state: job.latest_update.as_ref().map_or("open", |word| word.state.name()),
+            price: job.price,
+            price_micros: job.price.as_micros(),
+            state: job.latest_update.as_ref().map_or("open", |update| update.state.name()),
             ordered_at: iso8601(job.at),
             age_seconds: clock::wall().saturating_sub(job.at).as_secs(),
-            heard_at: job.latest_update.as_ref().map(|word| iso8601(word.at)),
+            status_at: job.latest_update.as_ref().map(|update| iso8601(update.at)),
         });
         Ok(response::json(StatusCode::OK, &JobsDocument { jobs: rows.collect() }))
     }

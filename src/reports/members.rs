@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::{Amounts, Reports, unavailable};
+use super::{Reports, unavailable};
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
 use crate::problem::Problem;
@@ -35,32 +35,6 @@ pub async fn list_with_spend(store: &Store) -> Result<Vec<MemberSpend>, Unavaila
     Ok(listed)
 }
 
-#[derive(Serialize)]
-struct MembersDocument<'a> {
-    members: Vec<Row<'a>>,
-}
-
-#[derive(Serialize)]
-struct Row<'a> {
-    name: &'a str,
-    role: &'static str,
-    state: &'static str,
-    token_prefix: &'a str,
-    added: String,
-    revoked: Option<String>,
-    budgets: [Budget; 2],
-}
-
-/// One period. It is listed even if the member has no limit of its own.
-#[derive(Serialize)]
-struct Budget {
-    period: &'static str,
-    limit: Option<Usd>,
-    limit_micros: Option<u64>,
-    #[serde(flatten)]
-    spent: Amounts<1>,
-}
-
 impl Reports {
     pub async fn admin_members(&self) -> Result<Response, Problem> {
         let listed = list_with_spend(&self.store).await.map_err(unavailable)?;
@@ -68,28 +42,29 @@ impl Reports {
     }
 }
 
-pub fn document(listed: &[MemberSpend]) -> impl Serialize {
-    MembersDocument { members: listed.iter().map(row).collect() }
-}
-
-fn row(listed: &MemberSpend) -> Row<'_> {
-    let MemberSpend { member, spent } = listed;
-    let budget = |period, limit: Option<Usd>, spent| Budget {
-        period,
-        limit,
-        limit_micros: limit.map(Usd::as_micros),
-        spent: Amounts([("spent", spent)]),
+/// Returns the report's JSON. A period is listed even if the member has no limit of its own.
+pub fn document(listed: &[MemberSpend]) -> Value {
+    let budget = |period, limit: Option<Usd>, spent: Usd| {
+        json!({
+            "period": period,
+            "limit": limit, "limit_micros": limit.map(Usd::as_micros),
+            "spent": spent, "spent_micros": spent.as_micros(),
+        })
     };
-    Row {
-        name: &member.name,
-        role: member.role.name(),
-        state: listed.state(),
-        token_prefix: &member.prefix,
-        added: iso8601(member.added_at),
-        revoked: member.revoked_at.map(iso8601),
-        budgets: [
-            budget("day", member.own_budget.day, spent.day),
-            budget("month", member.own_budget.month, spent.month),
-        ],
-    }
+    let row = |listed: &MemberSpend| {
+        let MemberSpend { member, spent } = listed;
+        json!({
+            "name": &*member.name,
+            "role": member.role.name(),
+            "state": listed.state(),
+            "token_prefix": &*member.prefix,
+            "added": iso8601(member.added_at),
+            "revoked": member.revoked_at.map(iso8601),
+            "budgets": [
+                budget("day", member.own_budget.day, spent.day),
+                budget("month", member.own_budget.month, spent.month),
+            ],
+        })
+    };
+    json!({ "members": listed.iter().map(row).collect::<Vec<_>>() })
 }

@@ -59,7 +59,7 @@ impl ReportQueue {
         {
             return Ok(answer);
         }
-        let _place = self.slots.try_acquire().map_err(|_| {
+        let _slot = self.slots.try_acquire().map_err(|_| {
             Problem::new(&OVERLOADED)
                 .detail("too many reports are being read; retry later")
                 .retry_after(RETRY_AFTER)

@@ -44,11 +44,11 @@ fn csv_cell(text: &str) -> Cow<'_, str> {
     if !is_formula && !breaks {
         return Cow::Borrowed(text);
     }
-    let mark = if is_formula { "'" } else { "" };
+    let prefix = if is_formula { "'" } else { "" };
     if breaks {
-        format!("\"{mark}{}\"", text.replace('"', "\"\"")).into()
+        format!("\"{prefix}{}\"", text.replace('"', "\"\"")).into()
     } else {
-        format!("{mark}{text}").into()
+        format!("{prefix}{text}").into()
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gateways_words_move_no_cursor() {
+    fn control_characters_are_stripped() {
         assert_eq!(strip_controls("a\u{1b}[31mb\r\n\u{202e}c é"), "a[31mbc é");
     }
 }

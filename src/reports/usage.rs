@@ -6,15 +6,16 @@ use std::time::Duration;
 use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION};
 use http::{HeaderValue, StatusCode};
 use serde::Serialize;
+use serde_json::json;
 
 use super::text::csv;
-use super::{Amounts, Reports, unavailable};
+use super::{Reports, unavailable};
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
 use crate::response::{self, Response};
 use crate::store::{Caller, SpendRow};
-use crate::validate::{AdminUsageQuery, UsageDays, UsageFormat, too_many_rows};
+use crate::validate::{UsageDays, UsageFormat, too_many_rows};
 
 /// Bounds the memory that one request can use. A page cannot show more.
 pub(super) const MAX_ROWS: usize = 20_000;
@@ -32,23 +33,28 @@ impl SpendTotals {
     pub const COLUMNS: &str = "count,charged,unknown,held";
 
     pub fn of<'a>(rows: impl IntoIterator<Item = &'a SpendRow>) -> Self {
-        rows.into_iter().fold(Self::default(), |sum, row| Self {
-            count: sum.count + row.count,
-            charged: saturating_sum(sum.charged, row.charged),
-            unknown: saturating_sum(sum.unknown, row.unknown),
-            held: saturating_sum(sum.held, row.held),
-        })
+        rows.into_iter().fold(Self::default(), Self::with)
+    }
+
+    fn with(self, row: &SpendRow) -> Self {
+        Self {
+            count: self.count + row.count,
+            charged: saturating_sum(self.charged, row.charged),
+            unknown: saturating_sum(self.unknown, row.unknown),
+            held: saturating_sum(self.held, row.held),
+        }
     }
 
     pub fn group_by(
         rows: &[SpendRow],
         key: impl Fn(&SpendRow) -> String,
     ) -> BTreeMap<String, Self> {
-        let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        let mut groups: BTreeMap<_, Self> = BTreeMap::new();
         for row in rows {
-            groups.entry(key(row)).or_default().push(row);
+            let group = groups.entry(key(row)).or_default();
+            *group = group.with(row);
         }
-        groups.into_iter().map(|(key, rows)| (key, Self::of(rows))).collect()
+        groups
     }
 
     fn spent(&self) -> Usd {
@@ -73,24 +79,6 @@ pub fn iso_day(days: u64) -> String {
 }
 
 #[derive(Serialize)]
-struct OwnUsage<'a> {
-    since: String,
-    #[serde(flatten)]
-    total: Amounts<1>,
-    rows: Vec<OwnUsageRow<'a>>,
-}
-
-#[derive(Serialize)]
-struct OwnUsageRow<'a> {
-    day: String,
-    service: &'static str,
-    model: &'a str,
-    count: u64,
-    #[serde(flatten)]
-    spent: Amounts<1>,
-}
-
-#[derive(Serialize)]
 struct AdminUsage<'a> {
     since: String,
     total: Figures,
@@ -110,8 +98,12 @@ struct AdminUsageRow<'a> {
 #[derive(Serialize)]
 struct Figures {
     count: u64,
-    #[serde(flatten)]
-    amounts: Amounts<3>,
+    charged: Usd,
+    charged_micros: u64,
+    unknown: Usd,
+    unknown_micros: u64,
+    held: Usd,
+    held_micros: u64,
 }
 
 impl Reports {
@@ -125,23 +117,29 @@ impl Reports {
         let caller = Some(caller.to_string());
         let rows = self.store.spend_by_local_day(caller, since, days.utc_offset, usize::MAX).await;
         let rows = rows.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
-        let own = rows.iter().map(|of| OwnUsageRow {
-            day: iso_day(of.day),
-            service: of.service.name(),
-            model: &of.model,
-            count: of.count,
-            spent: Amounts([("spent", SpendTotals::of([of]).spent())]),
-        });
-        let document = OwnUsage {
-            since: clock::iso8601(since),
-            total: Amounts([("total", SpendTotals::of(&rows).spent())]),
-            rows: own.collect(),
+        let row = |row: &SpendRow| {
+            let spent = SpendTotals::of([row]).spent();
+            json!({
+                "day": iso_day(row.day),
+                "service": row.service.name(),
+                "model": row.model,
+                "count": row.count,
+                "spent": spent, "spent_micros": spent.as_micros(),
+            })
         };
+        let total = SpendTotals::of(&rows).spent();
+        let document = json!({
+            "since": clock::iso8601(since),
+            "total": total, "total_micros": total.as_micros(),
+            "rows": rows.iter().map(row).collect::<Vec<_>>(),
+        });
         Ok(response::json(StatusCode::OK, &document))
     }
 
-    pub async fn admin_usage(&self, query: AdminUsageQuery) -> Result<Response, Problem> {
-        let AdminUsageQuery { days, format: shape } = query;
+    pub async fn admin_usage(
+        &self,
+        (days, format): (UsageDays, UsageFormat),
+    ) -> Result<Response, Problem> {
         let since = beginning(days);
         let rows = self.store.spend_by_local_day(None, since, days.utc_offset, MAX_ROWS + 1).await;
         let rows = rows.map_err(unavailable)?;
@@ -149,15 +147,15 @@ impl Reports {
             // A truncated report would not add up.
             return Err(too_many_rows(MAX_ROWS));
         }
-        if shape == UsageFormat::Csv {
+        if format == UsageFormat::Csv {
             return Ok(csv_download(&rows));
         }
-        let all = rows.iter().map(|of| AdminUsageRow {
-            caller: &of.caller,
-            day: iso_day(of.day),
-            service: of.service.name(),
-            model: &of.model,
-            figures: figures([of]),
+        let all = rows.iter().map(|row| AdminUsageRow {
+            caller: &row.caller,
+            day: iso_day(row.day),
+            service: row.service.name(),
+            model: &row.model,
+            figures: figures([row]),
         });
         let (since, total) = (clock::iso8601(since), figures(&rows));
         let document = AdminUsage { since, total, rows: all.collect() };
@@ -178,8 +176,9 @@ fn beginning(UsageDays { count, utc_offset }: UsageDays) -> Duration {
 
 fn figures<'a>(rows: impl IntoIterator<Item = &'a SpendRow>) -> Figures {
     let SpendTotals { count, charged, unknown, held } = SpendTotals::of(rows);
-    let amounts = Amounts([("charged", charged), ("unknown", unknown), ("held", held)]);
-    Figures { count, amounts }
+    let (charged_micros, unknown_micros) = (charged.as_micros(), unknown.as_micros());
+    let held_micros = held.as_micros();
+    Figures { count, charged, charged_micros, unknown, unknown_micros, held, held_micros }
 }
 
 fn csv_download(rows: &[SpendRow]) -> Response {

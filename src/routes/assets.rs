@@ -56,13 +56,13 @@ pub fn page_files() -> impl Iterator<Item = &'static Embedded> {
 
 static FILES: LazyLock<HashMap<String, StaticFile>> = LazyLock::new(|| {
     let nosniff = (X_CONTENT_TYPE_OPTIONS, "nosniff");
-    let kept = header_map([(CACHE_CONTROL, IMMUTABLE), nosniff.clone()]);
+    let immutable = header_map([(CACHE_CONTROL, IMMUTABLE), nosniff.clone()]);
     let [allow, policy] = CROSS_ORIGIN_HEADERS;
     let shared = header_map([(CACHE_CONTROL, REVALIDATE), allow, policy, nosniff]);
     let ready =
         |file: &Embedded, headers| StaticFile::embedded(file, media_type(file.name), headers);
     let base = base_path();
-    let rows = page_files().map(|file| (format!("{base}/{}", file.name), ready(file, &kept)));
+    let rows = page_files().map(|file| (format!("{base}/{}", file.name), ready(file, &immutable)));
     let others = SHARED_FILES.iter().filter_map(|(path, name)| {
         let file = STATIC.iter().find(|file| file.name == *name)?;
         Some((path.to_string(), ready(file, &shared)))

@@ -9,7 +9,7 @@ use super::{HandlerContext, assets, purchases};
 use crate::access::cookie::csrf_header_missing;
 use crate::access::{Credentials, LOGIN_LIFETIME};
 use crate::downstream::Call;
-use crate::jobs::events::{self, EventStreamRequest};
+use crate::jobs::events;
 use crate::problem::{ALL, Charged, FORBIDDEN, Kind, NOT_FOUND, Problem};
 use crate::reports::jobs;
 use crate::response::{self, HandlerResult, Response};
@@ -29,8 +29,7 @@ pub(super) async fn events(cx: HandlerContext) -> HandlerResult {
     let Call { caller, session, head, id, .. } = &cx.call;
     let last_event_id = head.headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
     let last_event_id = last_event_id.unwrap_or_default();
-    let request = EventStreamRequest { caller, session, last_event_id, id: id.as_str() };
-    events::stream(&cx.handlers.jobs, request, ids).await
+    events::stream(&cx.handlers.jobs, caller, session, last_event_id, ids, id.as_str()).await
 }
 
 pub(super) async fn catalog(cx: HandlerContext) -> HandlerResult {

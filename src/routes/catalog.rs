@@ -1,140 +1,41 @@
 //! The document of `GET /bff/catalog`.
 
 use bytes::Bytes;
-use serde::Serialize;
+use serde_json::{Value, json};
 
-use crate::contract::catalog::{AspectRatioSupport, Catalog, Durations, ImageInput};
+use crate::contract::catalog::{Catalog, Durations};
 use crate::contract::{catalog as contract, video, wire};
 
-/// The facts that are not from the [`Catalog`], as they are served.
-#[derive(Clone, Debug, Serialize)]
-pub struct CatalogFacts {
-    pub mode: &'static str,
-    pub access: &'static str,
-    pub jobs: JobStatusWords,
-    pub sandbox_faults: Vec<FaultWord>,
-    pub presets: Vec<Preset>,
-    pub replay: Replay,
-    pub limits: CatalogLimits,
-    /// `page.contact`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub contact: Option<String>,
-    /// `page.default_model`.
-    #[serde(skip)]
-    pub default_model: Option<String>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct FaultWord {
-    pub word: &'static str,
-    pub does: &'static str,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct CatalogLimits {
-    pub prompt_characters: usize,
-    pub chat_body_bytes: usize,
-    pub video_body_bytes: usize,
-}
-
-/// A system message that the page offers (`page.presets`).
-#[derive(Clone, Debug, Serialize)]
-pub struct Preset {
-    pub name: String,
-    pub system: String,
-}
-
-/// How long replies are kept for replay, and the name of the ledger that keeps them.
-#[derive(Clone, Debug, Serialize)]
-pub struct Replay {
-    pub chat_seconds: u64,
-    pub video_seconds: u64,
-    /// If the name changes, keys sent before may be forgotten and could buy again.
-    pub ledger: String,
-}
-
-/// How to read a job's status body, from `[jobs]`.
-#[derive(Clone, Debug, Serialize)]
-pub struct JobStatusWords {
-    pub finished: Vec<String>,
-    pub failed: Vec<String>,
-    pub result: Vec<String>,
-    pub media_origins: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct CatalogDocument<'a> {
-    #[serde(flatten)]
-    facts: &'a CatalogFacts,
-    chat: Vec<ChatRow<'a>>,
-    video: Vec<VideoRow<'a>>,
-    defaults: Defaults<'a>,
-    aspect_ratios: &'static [&'static str],
-    roles: &'static [&'static str],
-}
-
-#[derive(Serialize)]
-struct ChatRow<'a> {
-    id: &'a str,
-    tier: &'static str,
-    price: String,
-    price_micros: u64,
-    best_for: &'static str,
-}
-
-#[derive(Serialize)]
-struct VideoRow<'a> {
-    id: &'a str,
-    price: String,
-    price_micros: u64,
-    durations: DurationRule,
-    image: ImageInput,
-    aspect_ratio: AspectRatioSupport,
-    remarks: &'static str,
-}
-
-#[derive(Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-enum DurationRule {
-    OneOf { values: &'static [u32] },
-    Range { min: u32, max: u32 },
-    Unstated { min: u32, max: u32 },
-}
-
-#[derive(Serialize)]
-struct Defaults<'a> {
-    chat_model: &'a str,
-    video_model: &'static str,
-    duration: u32,
-    aspect_ratio: &'static str,
-}
-
-pub fn render(catalog: &Catalog, facts: &CatalogFacts) -> Bytes {
-    let chats = catalog.chat.iter().map(|model| ChatRow {
-        id: &model.id,
-        tier: model.tier.name(),
-        price: model.price().to_string(),
-        price_micros: model.price().as_micros(),
-        best_for: model.best_for,
-    });
-    let list = CatalogDocument {
-        facts,
-        chat: chats.collect(),
-        video: catalog.video.iter().map(video_row).collect(),
-        defaults: Defaults {
-            chat_model: default_chat_model(catalog, facts.default_model.as_deref()),
-            video_model: contract::DEFAULT_VIDEO_MODEL,
-            duration: contract::DEFAULT_DURATION,
-            aspect_ratio: video::DEFAULT_ASPECT_RATIO,
-        },
-        aspect_ratios: video::ASPECT_RATIOS,
-        roles: wire::ROLES,
+/// `facts` are the entries that do not depend on the models.
+pub fn render(catalog: &Catalog, default_model: Option<&str>, facts: Value) -> Bytes {
+    let chat = |model: &contract::ChatModel| {
+        json!({
+            "id": model.id,
+            "tier": model.tier.name(),
+            "price": model.price().to_string(),
+            "price_micros": model.price().as_micros(),
+            "best_for": model.best_for,
+        })
     };
-    // Serializing strings and numbers cannot fail.
-    serde_json::to_vec(&list).unwrap_or_default().into()
+    let mut document = json!({
+        "chat": catalog.chat.iter().map(chat).collect::<Value>(),
+        "video": catalog.video.iter().map(video_row).collect::<Value>(),
+        "defaults": {
+            "chat_model": default_chat_model(catalog, default_model),
+            "video_model": contract::DEFAULT_VIDEO_MODEL,
+            "duration": contract::DEFAULT_DURATION,
+            "aspect_ratio": video::DEFAULT_ASPECT_RATIO,
+        },
+        "aspect_ratios": video::ASPECT_RATIOS,
+        "roles": wire::ROLES,
+    });
+    if let (Value::Object(document), Value::Object(facts)) = (&mut document, facts) {
+        document.extend(facts);
+    }
+    document.to_string().into()
 }
 
-/// The one that the settings name, else the cheapest.
+/// Returns the model that the settings name, or else the cheapest.
 fn default_chat_model<'a>(catalog: &'a Catalog, named: Option<&'a str>) -> &'a str {
     let order =
         |model: &&contract::ChatModel| (model.price(), model.id != contract::DEFAULT_CHAT_MODEL);
@@ -142,21 +43,21 @@ fn default_chat_model<'a>(catalog: &'a Catalog, named: Option<&'a str>) -> &'a s
     named.or_else(cheapest).unwrap_or(contract::DEFAULT_CHAT_MODEL)
 }
 
-fn video_row(model: &contract::VideoModel) -> VideoRow<'_> {
+fn video_row(model: &contract::VideoModel) -> Value {
     let (min, max) = contract::OVERALL_DURATION;
-    VideoRow {
-        id: &model.id,
-        price: model.price.to_string(),
-        price_micros: model.price.as_micros(),
-        durations: match model.durations {
-            Durations::Between(min, max) => DurationRule::Range { min, max },
-            Durations::OneOf(values) => DurationRule::OneOf { values },
-            Durations::Unstated => DurationRule::Unstated { min, max },
+    json!({
+        "id": model.id,
+        "price": model.price.to_string(),
+        "price_micros": model.price.as_micros(),
+        "durations": match model.durations {
+            Durations::Between(min, max) => json!({"kind": "range", "min": min, "max": max}),
+            Durations::OneOf(values) => json!({"kind": "one_of", "values": values}),
+            Durations::Unstated => json!({"kind": "unstated", "min": min, "max": max}),
         },
-        image: model.image,
-        aspect_ratio: model.aspect_ratio,
-        remarks: model.remarks,
-    }
+        "image": model.image,
+        "aspect_ratio": model.aspect_ratio,
+        "remarks": model.remarks,
+    })
 }
 
 #[cfg(test)]
@@ -165,31 +66,15 @@ mod tests {
 
     #[test]
     fn the_list_names_every_model_with_its_price_in_both_units() {
-        let facts = CatalogFacts {
-            mode: "sandbox",
-            access: "open",
-            limits: CatalogLimits {
-                prompt_characters: video::MAX_PROMPT,
-                chat_body_bytes: 10,
-                video_body_bytes: 5,
-            },
-            jobs: JobStatusWords {
-                finished: vec![],
-                failed: vec![],
-                result: vec![],
-                media_origins: vec![],
-            },
-            sandbox_faults: vec![FaultWord { word: "sandbox:slow", does: "answers late" }],
-            replay: Replay { chat_seconds: 60, video_seconds: 90, ledger: "a memory".to_owned() },
-            contact: Some("Ann, room 5".to_owned()),
-            default_model: None,
-            presets: vec![Preset {
-                name: "Translate".to_owned(),
-                system: "Translate into English.".to_owned(),
-            }],
-        };
-        let list = render(&Catalog::published(), &facts);
-        let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
+        let facts = json!({
+            "access": "open",
+            "sandbox_faults": [{"word": "sandbox:slow", "does": "answers late"}],
+            "replay": {"chat_seconds": 60, "video_seconds": 90, "ledger": "a memory"},
+            "contact": "Ann, room 5",
+            "presets": [{"name": "Translate", "system": "Translate into English."}],
+        });
+        let list = render(&Catalog::published(), None, facts);
+        let list: Value = serde_json::from_slice(&list).unwrap();
         assert_eq!(list["chat"].as_array().unwrap().len(), 12);
         assert_eq!(list["chat"][0]["price"], "0.006000");
         assert_eq!(list["chat"][0]["price_micros"], 6_000);
@@ -206,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn default_chat_model_is_the_named_one_else_the_cheapest() {
+    fn default_chat_model_is_the_named_or_the_cheapest_one() {
         let mut catalog = Catalog::published();
         assert_eq!(default_chat_model(&catalog, Some("iota-5")), "iota-5");
         let tier = contract::Tier::Added("0.001".parse().unwrap());

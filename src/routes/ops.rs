@@ -147,12 +147,12 @@ mod tests {
         S::Future: Send,
     {
         let store = Store::in_memory(Arc::new(crate::clock::wall));
-        let window = RateLimit::new(store.clone(), Setting::Auto, CancellationToken::new());
+        let rate_limit = RateLimit::new(store.clone(), Setting::Auto, CancellationToken::new());
         BillingSummary::new(
             crate::billing::summary::BillingClient::new(gateway),
             &[],
             store,
-            window,
+            rate_limit,
         )
     }
 
@@ -168,7 +168,7 @@ mod tests {
             own_addresses: Arc::new(own),
             ..Ops::new(Arc::default(), async || Ok(()))
         };
-        for (peer, is_near) in [
+        for (peer, is_local) in [
             ("127.0.0.1", true),
             ("127.9.9.9", true),
             ("::1", true),
@@ -179,13 +179,13 @@ mod tests {
             ("10.0.0.1", false),
             ("2001:db8::1", false),
         ] {
-            let asked = |path: &str| {
+            let send = |path: &str| {
                 let request = Request::get(path).body(()).unwrap();
                 admin.service_for(peer.parse().unwrap()).oneshot(request)
             };
-            let status = asked("/billing").await.unwrap().status();
-            assert_eq!(status == StatusCode::FORBIDDEN, !is_near, "{peer}: {status}");
-            assert_eq!(asked("/metrics").await.unwrap().status(), StatusCode::OK, "{peer}");
+            let status = send("/billing").await.unwrap().status();
+            assert_eq!(status == StatusCode::FORBIDDEN, !is_local, "{peer}: {status}");
+            assert_eq!(send("/metrics").await.unwrap().status(), StatusCode::OK, "{peer}");
         }
     }
 
@@ -238,8 +238,8 @@ mod tests {
             let request = header
                 .into_iter()
                 .fold(request, |request, (name, value)| request.header(name, value));
-            let near = admin.service_for(peer.parse().unwrap());
-            let response = near.oneshot(request.body(()).unwrap()).await.unwrap();
+            let service = admin.service_for(peer.parse().unwrap());
+            let response = service.oneshot(request.body(()).unwrap()).await.unwrap();
             assert_eq!(response.status(), status, "{peer} {method} {header:?}");
         }
     }
@@ -254,10 +254,10 @@ mod tests {
         };
         let admin = Ops::new(Arc::default(), ready);
         let status = async |path: &str| {
-            let asked = admin
+            let response = admin
                 .service_for([192, 0, 2, 8].into())
                 .oneshot(Request::get(path).body(()).unwrap());
-            asked.await.unwrap().status()
+            response.await.unwrap().status()
         };
         assert_eq!(status("/readyz").await, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(status("/healthz").await, StatusCode::OK);

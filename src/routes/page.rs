@@ -1,13 +1,13 @@
 //! Serves the built-in page, or the site in `page.dir`, at all paths that are no endpoints.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
-use serde::Serialize;
+use serde_json::json;
 
 use super::assets;
 use super::file::{REVALIDATE, StaticFile, header_map};
@@ -87,26 +87,18 @@ fn head_html(title: &str, base: &str) -> String {
     head + &format!("<script type=\"module\" src=\"{base}/shell.js\"></script>")
 }
 
-#[derive(Serialize)]
-struct Manifest<'a> {
-    #[serde(flatten)]
-    texts: BTreeMap<&'static str, &'a str>,
-    icons: [BTreeMap<&'static str, &'a str>; 1],
-}
-
 /// The manifest by which a browser offers to install the page.
-fn manifest(title: &str) -> Vec<u8> {
+fn manifest(title: &str) -> String {
     let icon = format!("{}/{}", assets::base_path(), assets::ICON);
-    let texts = [
-        ("name", title),
-        ("start_url", "/"),
-        ("display", "standalone"),
-        ("background_color", "#faf9f7"),
-        ("theme_color", "#0d655d"),
-    ];
-    let icon = [("src", &*icon), ("sizes", "any"), ("type", "image/svg+xml")];
-    // Serializing strings cannot fail.
-    serde_json::to_vec(&Manifest { texts: texts.into(), icons: [icon.into()] }).unwrap_or_default()
+    let manifest = json!({
+        "name": title,
+        "start_url": "/",
+        "display": "standalone",
+        "background_color": "#faf9f7",
+        "theme_color": "#0d655d",
+        "icons": [{ "src": icon, "sizes": "any", "type": "image/svg+xml" }],
+    });
+    manifest.to_string()
 }
 
 fn escape_html(text: &str) -> String {

@@ -120,12 +120,12 @@ fn is_inside(real: &Path, root: &Path) -> bool {
 fn safe_path(path: &str) -> Option<PathBuf> {
     let mut inner = PathBuf::new();
     let segments: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
-    for (place, segment) in segments.iter().enumerate() {
+    for (index, segment) in segments.iter().enumerate() {
         let name = percent_decode_str(segment).decode_utf8().ok()?;
-        let last = place + 1 == segments.len();
-        let hidden = name.starts_with('.');
-        let other_place = name.contains(['/', '\\', ':']) || name.chars().any(char::is_control);
-        if hidden || other_place || (name.is_empty() && !last) {
+        let is_last = index + 1 == segments.len();
+        let is_hidden = name.starts_with('.');
+        let is_unsafe = name.contains(['/', '\\', ':']) || name.chars().any(char::is_control);
+        if is_hidden || is_unsafe || (name.is_empty() && !is_last) {
             return None;
         }
         if !name.is_empty() {

@@ -26,11 +26,6 @@ pub(super) enum Sale {
     Video,
 }
 
-pub(super) struct SandboxCharge {
-    pub(super) nth: u64,
-    pub(super) left: Usd,
-}
-
 pub(super) struct SandboxAccount(Mutex<State>);
 
 struct State {
@@ -80,8 +75,9 @@ impl SandboxAccount {
         let State { keys, window, .. } = &mut *state;
         let is_good = |key: &&mut Key| key.secret == secret && key.revoked.is_none();
         let key = keys.iter_mut().find(is_good).filter(|_| secret.starts_with(KEY_PREFIX));
-        let key =
-            key.ok_or_else(|| reply::refuse_key(INVALID_API_KEY, "The API key is not valid"))?;
+        let Some(key) = key else {
+            return Err(reply::refuse_key(INVALID_API_KEY, "The API key is not valid"));
+        };
         // Read under the lock, so that the log stays in order.
         window.admit(clock::now()).map_err(reply::limited)?;
         key.uses += 1;
@@ -89,7 +85,8 @@ impl SandboxAccount {
         Ok(())
     }
 
-    pub(super) fn charge(&self, sale: Sale, price: Usd) -> Result<SandboxCharge, Rejection> {
+    /// Returns how many of this kind were sold, and the balance left.
+    pub(super) fn charge(&self, sale: Sale, price: Usd) -> Result<(u64, Usd), Rejection> {
         let mut state = self.state();
         let Some(left) = state.balance.checked_sub(price) else {
             let (price, balance) = (price.short(), state.balance.short());
@@ -103,7 +100,7 @@ impl SandboxAccount {
         };
         spent.count += 1;
         spent.micros += price.as_micros();
-        Ok(SandboxCharge { nth: spent.count, left })
+        Ok((spent.count, left))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -6,26 +6,26 @@ use serde_json::json;
 
 use super::FakeGateway;
 use super::account::{Sale, Seed};
-use super::reply::{self, Rejection, SANDBOX_FAULTS, SandboxFault, SandboxResult};
+use super::reply::{Rejection, SANDBOX_FAULTS, SandboxFault, SandboxResult, refuse};
 use crate::clock;
 use crate::contract::catalog::{Catalog, ChatModel};
 
 pub(super) async fn answer(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     let order: Order = serde_json::from_slice(body).map_err(|error| {
-        reply::refuse(StatusCode::BAD_REQUEST, &format!("Not a chat request: {error}"))
+        refuse(StatusCode::BAD_REQUEST, &format!("Not a chat request: {error}"))
     })?;
     let Some(model) = gateway.catalog.chat_model(&order.model) else {
-        return Err(reply::refuse(StatusCode::BAD_REQUEST, "The model is not known"));
+        return Err(refuse(StatusCode::BAD_REQUEST, "The model is not known"));
     };
     let prompt = order.prompt()?;
     let fault = SandboxFault::of(prompt);
     fault.refuse(prompt, &gateway.refused_once)?;
-    let receipt = gateway.account.charge(Sale::Chat, model.price())?;
+    let (nth, _) = gateway.account.charge(Sale::Chat, model.price())?;
     fault.delay(&gateway.settings).await?;
     let content = compose(&gateway.seed, &gateway.catalog, &model.id, prompt);
     // The contract shows `message.content` only; the other fields are guesses.
     Ok(fault.finish(&json!({
-        "id": format!("chat_{}", gateway.seed.hex("chat id", &receipt.nth.to_string(), 24)),
+        "id": format!("chat_{}", gateway.seed.hex("chat id", &nth.to_string(), 24)),
         "model": model.id,
         "created": clock::wall().as_secs(),
         "message": { "role": "assistant", "content": content },
@@ -46,14 +46,13 @@ struct Message {
 
 impl Order {
     fn prompt(&self) -> Result<&str, Rejection> {
+        let invalid = |message| refuse(StatusCode::BAD_REQUEST, message);
         if self.messages.iter().any(|message| message.content.trim().is_empty()) {
-            return Err(reply::refuse(StatusCode::BAD_REQUEST, "A message has no content"));
+            return Err(invalid("A message has no content"));
         }
-        let last_of_user = self.messages.iter().rev().find(|message| message.role == "user");
-        last_of_user
-            .or(self.messages.last())
-            .map(|message| message.content.as_str())
-            .ok_or_else(|| reply::refuse(StatusCode::BAD_REQUEST, "There are no messages"))
+        let last_of_user = self.messages.iter().rfind(|message| message.role == "user");
+        let prompt = last_of_user.or(self.messages.last());
+        prompt.map(|message| &*message.content).ok_or_else(|| invalid("There are no messages"))
     }
 }
 
@@ -62,8 +61,15 @@ const QUOTE: usize = 120;
 fn compose(seed: &Seed, catalog: &Catalog, model: &str, prompt: &str) -> String {
     let words = prompt.to_lowercase();
     let is_asked = |triggers: &[&str]| triggers.iter().any(|trigger| words.contains(trigger));
-    let asked = SECTIONS.iter().filter(|(triggers, _)| is_asked(triggers));
-    let mut sections: Vec<_> = asked.map(|(_, section)| section(catalog)).collect();
+    let sections: [(&[&str], String); 5] = [
+        (&["table", "price", "cost"], table(catalog)),
+        (&["code", "function", "script"], CODE.to_owned()),
+        (&["list", "steps", "plan"], STEPS.to_owned()),
+        (&["fault", "error", "sandbox:"], faults()),
+        (&["long", "story", "essay"], STORY.to_owned()),
+    ];
+    let asked = sections.into_iter().filter(|(triggers, _)| is_asked(triggers));
+    let mut sections: Vec<_> = asked.map(|(_, section)| section).collect();
     if sections.is_empty() {
         sections.push(HINTS.to_owned());
     }
@@ -76,59 +82,15 @@ fn compose(seed: &Seed, catalog: &Catalog, model: &str, prompt: &str) -> String 
     )
 }
 
-type Section = fn(&Catalog) -> String;
-
-const SECTIONS: &[(&[&str], Section)] = &[
-    (&["table", "price", "cost"], table),
-    (&["code", "function", "script"], |_| CODE.to_owned()),
-    (&["list", "steps", "plan"], |_| STEPS.to_owned()),
-    (&["fault", "error", "sandbox:"], |_| faults()),
-    (&["long", "story", "essay"], |_| STORY.to_owned()),
-];
-
 const OPENINGS: &[&str] = &[
     "A real model would think about this now. The sandbox is paid in play money, **free of charge**.",
     "Ask the same question again and you get the same reply: the sandbox is **deterministic**.",
 ];
 
-const STORY: &str = "### The letter\n\n\
-    A storm took the bridge just as a letter was crossing it. The sender stood in the rain and \
-    wondered whether to send it again. \"Wait,\" said the keeper of the bridge, and turned the \
-    pages of a large green book. \"It is paid for, and I do not know yet whether it arrived. \
-    Paying twice will not make it arrive twice.\"\n\n\
-    In the morning the answer came back over a plank, a little wet, and was handed to the one who \
-    had asked. The book had one line for it, and one was right.\n\n---\n\n\
-    That was the whole story.\n";
-
-const HINTS: &str = "Some words in a prompt bring more:\n\n\
-    - **table**: the price list\n\
-    - **code**: a program to copy\n\
-    - **list**: steps to follow\n\
-    - **long**: a story to scroll through\n\
-    - **fault**: how to make this sandbox misbehave\n";
-
-const CODE: &str = "### A program\n\n\
-    ```js\n\
-    // Asks through the proxy: the page needs no key.\n\
-    const reply = await fetch(\"/api/v1/chat\", {\n  \
-      method: \"POST\",\n  \
-      headers: { \"Content-Type\": \"application/json\" },\n  \
-      body: JSON.stringify({\n    \
-        model: \"eta-5-mini\",\n    \
-        messages: [{ role: \"user\", content: \"Hello & <welcome>\" }],\n  \
-      }),\n\
-    });\n\
-    console.log((await reply.json()).message.content);\n\
-    ```\n\n\
-    Run it in the console of this page; `await` works there.\n";
-
-const STEPS: &str = "### Steps\n\n\
-    1. Write down what you want to know.\n\
-    2. Pick a model:\n   \
-       - a *budget* one while you try things,\n   \
-       - a *standard* one when it matters.\n\
-    3. Read the reply before you pay for the next one.\n";
-
+const STORY: &str = include_str!("replies/story.md");
+const HINTS: &str = include_str!("replies/hints.md");
+const CODE: &str = include_str!("replies/code.md");
+const STEPS: &str = include_str!("replies/steps.md");
 fn table(catalog: &Catalog) -> String {
     let row = |model: &ChatModel| {
         format!("| `{}` | {} | {} |\n", model.id, model.tier.name(), model.price().short())

@@ -8,12 +8,12 @@ mod chat;
 mod reply;
 mod video;
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use std::{fmt, io};
 
 use bytes::Bytes;
 use http::header::{
@@ -135,10 +135,6 @@ impl Sandbox {
 
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
-#[derive(Debug, thiserror::Error)]
-#[error("the sandbox dropped the connection")]
-struct Dropped;
-
 async fn serve_connection(gateway: Arc<FakeGateway>, stream: TcpStream) {
     let Ok(local) = stream.local_addr() else { return };
     let _ = stream.set_nodelay(true);
@@ -164,17 +160,17 @@ async fn respond(
     gateway: &FakeGateway,
     local: SocketAddr,
     request: Request<Incoming>,
-) -> Result<SandboxResponse, Dropped> {
+) -> io::Result<SandboxResponse> {
     let (head, body) = request.into_parts();
     let is_cross_origin = head.uri.path().starts_with(CROSS_ORIGIN);
     let mut answer = match route(gateway, local, &head, body).await {
         Ok(answer) => answer,
         Err(Rejection::Refused(answer)) => *answer,
-        Err(Rejection::Dropped) => return Err(Dropped),
+        // hyper closes the connection without a reply.
+        Err(Rejection::Dropped) => return Err(io::ErrorKind::ConnectionAborted.into()),
     };
     if is_cross_origin {
-        let any = HeaderValue::from_static("*");
-        answer.headers_mut().insert(ACCESS_CONTROL_ALLOW_ORIGIN, any);
+        answer.headers_mut().insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
     }
     Ok(answer)
 }
@@ -196,22 +192,20 @@ async fn route(
     }
     gateway.requests.fetch_add(1, Ordering::Relaxed);
     let method = match path {
-        wire::CHAT | wire::VIDEO => Method::POST,
-        wire::VIDEO_STATUS | wire::API_KEYS => Method::GET,
+        wire::CHAT | wire::VIDEO => "POST",
+        wire::VIDEO_STATUS | wire::API_KEYS => "GET",
         _ => return Err(refuse(StatusCode::NOT_FOUND, "There is no such endpoint")),
     };
     if head.method == Method::OPTIONS && path.starts_with(CROSS_ORIGIN) {
-        return Ok(preflight(&method));
+        return Ok(preflight(method));
     }
     if head.method != method {
-        return Err(refuse_method(method.as_str()));
+        return Err(refuse_method(method));
     }
     admit(gateway, &head.headers)?;
-    if method == Method::POST && !is_json(&head.headers) {
-        return Err(refuse(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "Send Content-Type: application/json",
-        ));
+    if method == "POST" && !is_json(&head.headers) {
+        let message = "Send Content-Type: application/json";
+        return Err(refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
     match path {
         wire::CHAT => chat::answer(gateway, &body).await,
@@ -230,12 +224,9 @@ fn admit(gateway: &FakeGateway, headers: &HeaderMap) -> Result<(), Rejection> {
         .and_then(|value| value.to_str().ok())
         .and_then(|value| value.split_once(' '))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    let Some((_, key)) = bearer else {
-        return Err(refuse_key(
-            wire::MISSING_API_KEY,
-            "Send Authorization: Bearer with an API key",
-        ));
-    };
+    let missing =
+        || refuse_key(wire::MISSING_API_KEY, "Send Authorization: Bearer with an API key");
+    let (_, key) = bearer.ok_or_else(missing)?;
     gateway.account.admit(key.trim())
 }
 
@@ -262,14 +253,12 @@ fn origin(headers: &HeaderMap, local: SocketAddr) -> String {
     host.map_or_else(|| format!("http://{local}"), |host| format!("http://{host}"))
 }
 
-fn preflight(method: &Method) -> SandboxResponse {
-    let mut answer = reply::answer(StatusCode::NO_CONTENT, "text/plain", Bytes::new());
-    answer.headers_mut().remove(CONTENT_TYPE);
+fn preflight(method: &'static str) -> SandboxResponse {
+    let mut answer = SandboxResponse::default();
+    *answer.status_mut() = StatusCode::NO_CONTENT;
     let allowed = HeaderValue::from_static("authorization, content-type");
     answer.headers_mut().insert(ACCESS_CONTROL_ALLOW_HEADERS, allowed);
-    if let Ok(method) = HeaderValue::from_str(method.as_str()) {
-        answer.headers_mut().insert(ACCESS_CONTROL_ALLOW_METHODS, method);
-    }
+    answer.headers_mut().insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(method));
     answer
 }
 

@@ -72,11 +72,11 @@ pub(super) fn refuse_method(allowed: &str) -> Rejection {
 }
 
 fn refuse_with(status: StatusCode, message: &str, name: HeaderName, value: &str) -> Rejection {
-    let mut stop = refuse(status, message);
-    if let (Rejection::Refused(answer), Ok(value)) = (&mut stop, HeaderValue::from_str(value)) {
+    let mut rejection = refuse(status, message);
+    if let (Rejection::Refused(answer), Ok(value)) = (&mut rejection, value.try_into()) {
         answer.headers_mut().insert(name, value);
     }
-    stop
+    rejection
 }
 
 /// The words in a prompt that cause a fault, and what each does. Of a chat, only the last user
@@ -136,9 +136,7 @@ impl SandboxFault {
             "sandbox:slow" => settings.slow,
             _ => settings.reply_delay,
         };
-        if !wait.is_zero() {
-            tokio::time::sleep(wait).await;
-        }
+        tokio::time::sleep(wait).await;
         if self.0 == "sandbox:hang" { Err(Rejection::Dropped) } else { Ok(()) }
     }
 

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::FakeGateway;
 use super::account::Sale;
-use super::reply::{self, SandboxFault, SandboxResult};
+use super::reply::{self, SandboxFault, SandboxResult, refuse};
 use crate::clock::{self, Instant};
 use crate::contract::catalog::{
     AspectRatioSupport, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, ImageInput, VideoModel,
@@ -39,13 +39,13 @@ const FAILS_AT: u128 = 60;
 pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     let arrived = clock::now();
     let order: Order = serde_json::from_slice(body).map_err(|error| {
-        reply::refuse(StatusCode::BAD_REQUEST, &format!("Not a video request: {error}"))
+        refuse(StatusCode::BAD_REQUEST, &format!("Not a video request: {error}"))
     })?;
-    let model = order.check(gateway).map_err(|why| reply::refuse(StatusCode::BAD_REQUEST, why))?;
+    let model = order.check(gateway).map_err(|why| refuse(StatusCode::BAD_REQUEST, why))?;
     let fault = SandboxFault::of(&order.prompt);
     fault.refuse(&order.prompt, &gateway.refused_once)?;
-    let receipt = gateway.account.charge(Sale::Video, model.price)?;
-    let request_id = format!("vid_{}", gateway.seed.hex("video id", &receipt.nth.to_string(), 24));
+    let (nth, left) = gateway.account.charge(Sale::Video, model.price)?;
+    let request_id = format!("vid_{}", gateway.seed.hex("video id", &nth.to_string(), 24));
     let job = SandboxJob {
         request_id: request_id.clone(),
         model: model.id.to_string(),
@@ -60,24 +60,24 @@ pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     fault.delay(&gateway.settings).await?;
     let cost = model.price.short();
     let latency = u64::try_from(clock::now().duration_since(arrived).as_millis());
-    Ok(fault.finish(&Accepted {
-        message: format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
-        request_id,
-        model: &model.id,
-        cost: json!({ "this_request": cost, "per_video": cost }),
-        balance: receipt.left.short(),
-        metadata: json!({ "latency_ms": latency.unwrap_or(u64::MAX) }),
-    }))
+    Ok(fault.finish(&json!({
+        "message": format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
+        "request_id": request_id,
+        "model": model.id,
+        "cost": { "this_request": cost, "per_video": cost },
+        "balance": left.short(),
+        "metadata": { "latency_ms": latency.unwrap_or(u64::MAX) },
+    })))
 }
 
 pub(super) fn status(gateway: &FakeGateway, query: &str, origin: &str) -> SandboxResult {
     let mut pairs = url::form_urlencoded::parse(query.as_bytes());
     let Some((_, id)) = pairs.find(|(name, _)| name == "request_id") else {
-        return Err(reply::refuse(StatusCode::BAD_REQUEST, "The query has no request_id"));
+        return Err(refuse(StatusCode::BAD_REQUEST, "The query has no request_id"));
     };
     let jobs = lock(&gateway.jobs);
     let Some(job) = jobs.get(id.as_ref()) else {
-        return Err(reply::refuse(StatusCode::NOT_FOUND, "There is no such job"));
+        return Err(refuse(StatusCode::NOT_FOUND, "There is no such job"));
     };
     Ok(reply::json(StatusCode::OK, &job.status(clock::now(), origin)))
 }
@@ -102,16 +102,6 @@ struct Order {
     duration: Option<u32>,
     aspect_ratio: Option<String>,
     image_url: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Accepted<'a, T> {
-    request_id: String,
-    model: &'a str,
-    message: String,
-    cost: T,
-    balance: String,
-    metadata: T,
 }
 
 /// All fields are guesses (2.5).
@@ -198,27 +188,27 @@ const CLIPS: &[(&str, &[u8])] = &[
 pub(super) fn clip(path: &str, headers: &HeaderMap) -> SandboxResult {
     let name = path.strip_prefix(CLIP_FOLDER).unwrap_or_default();
     let Some((_, clip)) = CLIPS.iter().find(|(known, _)| *known == name) else {
-        return Err(reply::refuse(StatusCode::NOT_FOUND, "There is no such clip"));
+        return Err(refuse(StatusCode::NOT_FOUND, "There is no such clip"));
     };
     // Clips have no validator, so `If-Range` never matches.
-    let range = headers.get(RANGE).filter(|_| !headers.contains_key(IF_RANGE));
-    let part = range
-        .and_then(|value| value.to_str().ok())
-        .map_or(Part::Whole, |range| Part::of(range, clip.len()));
-    let (status, bytes, shown) = match part {
-        Part::Whole => (StatusCode::OK, *clip, None),
-        Part::Some(range) => {
-            let shown = format!("bytes {}-{}/{}", range.start, range.end - 1, clip.len());
-            (StatusCode::PARTIAL_CONTENT, &clip[range], Some(shown))
-        }
-        Part::Beyond => {
-            (StatusCode::RANGE_NOT_SATISFIABLE, &[][..], Some(format!("bytes */{}", clip.len())))
-        }
+    let asked = headers.get(RANGE).filter(|_| !headers.contains_key(IF_RANGE));
+    let asked = asked.and_then(|value| parse_range(value.to_str().ok()?, clip.len()));
+    let status = match &asked {
+        None => StatusCode::OK,
+        Some(range) if range.is_empty() => StatusCode::RANGE_NOT_SATISFIABLE,
+        Some(_) => StatusCode::PARTIAL_CONTENT,
     };
+    let bytes = asked.clone().map_or(*clip, |range| &clip[range]);
     let mut answer = reply::answer(status, "video/mp4", Bytes::from_static(bytes));
     let headers = answer.headers_mut();
-    if let Some(Ok(range)) = shown.map(HeaderValue::try_from) {
-        headers.insert(CONTENT_RANGE, range);
+    if let Some(range) = asked {
+        let part = if range.is_empty() {
+            "*".to_owned()
+        } else {
+            format!("{}-{}", range.start, range.end - 1)
+        };
+        let value = HeaderValue::try_from(format!("bytes {part}/{}", clip.len()));
+        headers.extend(value.ok().map(|value| (CONTENT_RANGE, value)));
     }
     for (name, value) in [
         (ACCEPT_RANGES, "bytes"),
@@ -231,32 +221,18 @@ pub(super) fn clip(path: &str, headers: &HeaderMap) -> SandboxResult {
     Ok(answer)
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum Part {
-    Whole,
-    Some(Range<usize>),
-    Beyond,
-}
-
-impl Part {
-    /// Parses a range (RFC 9110, 14.1.2). A malformed or multiple range selects the whole clip.
-    fn of(range: &str, length: usize) -> Self {
-        let one = range.strip_prefix("bytes=").and_then(|range| range.trim().split_once('-'));
-        let (first, last) = match one {
-            Some(("", suffix)) => match suffix.parse::<usize>() {
-                Ok(0) => return Self::Beyond,
-                Ok(suffix) => (length.saturating_sub(suffix), length - 1),
-                Err(_) => return Self::Whole,
-            },
-            Some((first, last)) => match (first.parse::<usize>(), last.parse::<usize>()) {
-                (Ok(first), Ok(last)) if first <= last => (first, last),
-                (Ok(first), Err(_)) if last.is_empty() => (first, length - 1),
-                _ => return Self::Whole,
-            },
-            None => return Self::Whole,
-        };
-        if first < length { Self::Some(first..last.min(length - 1) + 1) } else { Self::Beyond }
-    }
+/// Parses a range (RFC 9110, 14.1.2): `None` if it is malformed or has several parts, and empty if
+/// it starts beyond the end.
+fn parse_range(text: &str, length: usize) -> Option<Range<usize>> {
+    let (first, last) = match text.strip_prefix("bytes=")?.trim().split_once('-')? {
+        ("", suffix) => (length.saturating_sub(suffix.parse().ok()?), length - 1),
+        (first, "") => (first.parse().ok()?, length - 1),
+        (first, last) => {
+            let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+            (first <= last).then_some((first, last))?
+        }
+    };
+    Some(first.min(length)..last.min(length - 1) + 1)
 }
 
 #[cfg(test)]
@@ -318,22 +294,22 @@ mod tests {
     #[test]
     fn ranges_are_read_as_players_write_them() {
         for (range, part) in [
-            ("bytes=0-", Part::Some(0..100)),
-            ("bytes=0-0", Part::Some(0..1)),
-            ("bytes=10-19", Part::Some(10..20)),
-            ("bytes=99-200", Part::Some(99..100)),
-            ("bytes=-1", Part::Some(99..100)),
-            ("bytes=-500", Part::Some(0..100)),
-            ("bytes=100-", Part::Beyond),
-            ("bytes=-0", Part::Beyond),
-            ("bytes=20-10", Part::Whole),
-            ("bytes=a-b", Part::Whole),
-            ("bytes=-", Part::Whole),
-            ("bytes=0-1,4-5", Part::Whole),
-            ("lines=0-1", Part::Whole),
-            ("", Part::Whole),
+            ("bytes=0-", Some(0..100)),
+            ("bytes=0-0", Some(0..1)),
+            ("bytes=10-19", Some(10..20)),
+            ("bytes=99-200", Some(99..100)),
+            ("bytes=-1", Some(99..100)),
+            ("bytes=-500", Some(0..100)),
+            ("bytes=100-", Some(100..100)),
+            ("bytes=-0", Some(100..100)),
+            ("bytes=20-10", None),
+            ("bytes=a-b", None),
+            ("bytes=-", None),
+            ("bytes=0-1,4-5", None),
+            ("lines=0-1", None),
+            ("", None),
         ] {
-            assert_eq!(Part::of(range, 100), part, "{range}");
+            assert_eq!(parse_range(range, 100), part, "{range}");
         }
     }
 

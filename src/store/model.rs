@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::{OwnBudget, Unavailable};
 use crate::clock;
+pub use crate::contract::catalog::Service;
 use crate::contract::money::Usd;
 
 /// Identifies a purchase. It is a UUIDv7, so ids sort by time.
@@ -53,26 +54,6 @@ impl MoneyKind {
         match self {
             Self::Play => "play",
             Self::Real => "real",
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Service {
-    Chat,
-    Video,
-    /// An endpoint of `gateway.passthrough`.
-    Other,
-}
-
-impl Service {
-    pub const ALL: [Self; 3] = [Self::Chat, Self::Video, Self::Other];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Chat => "chat",
-            Self::Video => "video",
-            Self::Other => "other",
         }
     }
 }

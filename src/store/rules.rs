@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{
-    BudgetKind, Budgets, CreditWatermark, Digest, DuplicateCheck, OverBudget, PeriodSpend,
-    PurchaseState, RemainingCredit, ReserveError, Settlement, Unavailable,
+    BudgetKind, Budgets, CreditWatermark, DuplicateCheck, OverBudget, PeriodSpend, PurchaseState,
+    RemainingCredit, ReserveError, Settlement, Unavailable,
 };
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
@@ -19,28 +19,6 @@ const MAX_BALANCE_AGE: Duration = Duration::from_secs(15 * 60);
 /// How far ahead of the clock a recorded day may lie. Time zones, leap seconds and a corrected
 /// clock explain no more.
 const MAX_CLOCK_SKEW_DAYS: u64 = 2;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KeyMatch {
-    Expired,
-    PayloadMismatch,
-    Duplicate,
-}
-
-pub(super) fn match_key(
-    earlier: (PurchaseState, Option<Duration>),
-    payloads: (&Digest, &Digest),
-    now: Duration,
-) -> KeyMatch {
-    let (state, keep_until) = earlier;
-    if is_expired(state, keep_until, now) {
-        KeyMatch::Expired
-    } else if payloads.0 != payloads.1 {
-        KeyMatch::PayloadMismatch
-    } else {
-        KeyMatch::Duplicate
-    }
-}
 
 /// Whether a charged purchase's reply and key are no longer kept.
 pub(super) fn is_expired(

@@ -1,8 +1,8 @@
 //! Sends one attempt and reads its reply. The request consists of a constant method and path, our
 //! key and our own JSON; nothing is copied from the caller.
 //!
-//! Invariant: an attempt is written to one connection only. It moves to another one only if hyper
-//! returns the request untouched, which proves that no byte was sent.
+//! Invariant: an attempt is written to one connection only. It moves to another one only after
+//! [`Error::ClosedBeforeSend`], which proves that no byte was sent.
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use url::Url;
 use url::form_urlencoded::byte_serialize;
 
 use super::connect::{self, Connector};
-use super::connection::{Connection, SendFailure};
+use super::connection::Connection;
 use super::pool::Pool;
 use super::{Attempt, Error, GatewayCall, GatewayReply, SendAttempt, UnparsableReply, reply};
 use crate::clock;
@@ -101,7 +101,6 @@ impl SendAttempt for Client {
 
 impl Shared {
     async fn attempt(&self, attempt: &Attempt) -> Result<GatewayReply, Error> {
-        let mut request = self.request(attempt)?;
         let pooled = match &attempt.request.call {
             GatewayCall::Chat(body) if body.len() > MAX_POOLED_BODY => None,
             GatewayCall::Chat(_) | GatewayCall::VideoStatus { .. } | GatewayCall::Billing => {
@@ -115,21 +114,18 @@ impl Shared {
             // The gateway may have closed the connection during a slow ledger write.
             let is_fresh = clock::now().duration_since(taken_at) < MAX_AUTHORIZE;
             if is_fresh && connection.is_ready() {
-                match self.exchange(connection, request, attempt).await {
-                    Err(SendFailure::Unsent(Some(untouched))) => request = *untouched,
-                    Err(SendFailure::Unsent(None)) => request = self.request(attempt)?,
-                    outcome => {
-                        if let Err(SendFailure::Sent(Error::Lost(_))) = outcome {
-                            self.pool.pause();
-                        }
-                        return outcome.map_err(Error::from);
-                    }
+                let outcome = self.exchange(connection, attempt).await;
+                if let Err(Error::Lost(_)) = outcome {
+                    self.pool.pause();
+                }
+                if !matches!(outcome, Err(Error::ClosedBeforeSend)) {
+                    return outcome;
                 }
             }
         }
         let connection = self.connector.connect().await?;
         authorize(attempt).await?;
-        Ok(self.exchange(connection, request, attempt).await?)
+        self.exchange(connection, attempt).await
     }
 
     fn request(&self, attempt: &Attempt) -> Result<Request<Full<Bytes>>, Error> {
@@ -157,9 +153,8 @@ impl Shared {
     async fn exchange(
         &self,
         mut connection: Connection,
-        request: Request<Full<Bytes>>,
         attempt: &Attempt,
-    ) -> Result<GatewayReply, SendFailure> {
+    ) -> Result<GatewayReply, Error> {
         let call = &attempt.request.call;
         let limit = if matches!(call, GatewayCall::Video(_)) {
             self.video_timeout
@@ -169,16 +164,16 @@ impl Shared {
             READ_TIMEOUT
         };
         let exchanged = async {
-            let response = connection.send(request).await?;
+            let response = connection.send(self.request(attempt)?).await?;
             let reply = self.read(response, attempt).await?;
             // A refusal may arrive before the request is complete; a success cannot.
             if connection.replied_early() && reply.status.is_success() {
-                return Err(Error::Status(reply.status).into());
+                return Err(Error::Status(reply.status));
             }
             self.pool.put(&attempt.request.caller, connection);
             Ok(reply)
         };
-        timeout(limit, exchanged).await.unwrap_or(Err(Error::Timeout(limit).into()))
+        timeout(limit, exchanged).await.unwrap_or(Err(Error::Timeout(limit)))
     }
 
     async fn read(
@@ -201,27 +196,26 @@ impl Shared {
 
 /// Reads the body, and stops once it is larger than [`MAX_REPLY`].
 async fn collect(mut body: Incoming) -> hyper::Result<Bytes> {
-    let (mut first, mut all) = (Bytes::new(), BytesMut::new());
-    while first.len().max(all.len()) <= MAX_REPLY {
-        let Some(frame) = body.frame().await.transpose()? else { break };
+    let mut all = Bytes::new();
+    while all.len() <= MAX_REPLY
+        && let Some(frame) = body.frame().await.transpose()?
+    {
         let Ok(data) = frame.into_data() else { continue };
-        if first.is_empty() {
-            first = data;
-            continue;
-        }
         if all.is_empty() {
-            all.extend_from_slice(&first);
+            all = data;
+        } else {
+            // Copies `all` only once, because the new buffer is not shared.
+            let mut grown = BytesMut::from(all);
+            grown.extend_from_slice(&data);
+            all = grown.freeze();
         }
-        all.extend_from_slice(&data);
     }
-    Ok(if all.is_empty() { first } else { all.freeze() })
+    Ok(all)
 }
 
 async fn authorize(attempt: &Attempt) -> Result<(), Error> {
-    match &attempt.request.before_send {
-        Some(before_send) => before_send.authorize().await.map_err(Error::Aborted),
-        None => Ok(()),
-    }
+    let Some(before_send) = &attempt.request.before_send else { return Ok(()) };
+    before_send.authorize().await.map_err(Error::Aborted)
 }
 
 #[cfg(test)]

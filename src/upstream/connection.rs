@@ -34,27 +34,6 @@ pub(super) struct Connection {
     progress: Arc<Progress>,
 }
 
-pub(super) enum SendFailure {
-    /// No byte was written. Holds the request if hyper returned it.
-    Unsent(Option<Box<Request<Full<Bytes>>>>),
-    Sent(Error),
-}
-
-impl From<Error> for SendFailure {
-    fn from(error: Error) -> Self {
-        Self::Sent(error)
-    }
-}
-
-impl From<SendFailure> for Error {
-    fn from(failed: SendFailure) -> Self {
-        match failed {
-            SendFailure::Unsent(_) => Self::ClosedBeforeSend,
-            SendFailure::Sent(error) => error,
-        }
-    }
-}
-
 impl Connection {
     pub(super) async fn handshake(io: Stream) -> io::Result<Self> {
         let progress = Arc::new(Progress::default());
@@ -87,17 +66,18 @@ impl Connection {
         self.progress.enter(Phase::Idle);
     }
 
+    /// Fails with [`Error::ClosedBeforeSend`] only if no byte was written.
     pub(super) async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, SendFailure> {
+    ) -> Result<Response<Incoming>, Error> {
         self.progress.enter(Phase::Handed);
         self.sender.try_send_request(request).await.map_err(|mut failed| {
-            match (failed.take_message(), self.progress.phase()) {
-                (Some(untouched), _) => SendFailure::Unsent(Some(Box::new(untouched))),
-                (None, Phase::Refused) => SendFailure::Unsent(None),
-                (None, _) => Error::Lost(failed.into_error()).into(),
+            let is_untouched = failed.take_message().is_some();
+            if is_untouched || self.progress.phase() == Phase::Refused {
+                return Error::ClosedBeforeSend;
             }
+            Error::Lost(failed.into_error())
         })
     }
 }

@@ -17,17 +17,17 @@ use url::{Position, Url};
 
 use super::Error;
 use super::connect::{self, Connector};
-use super::connection::{Connection, SendFailure};
+use super::connection::Connection;
 
 async fn send(
     connection: &mut Connection,
     address: &Url,
     method: Method,
     more: HeaderMap,
-) -> Result<Response<Incoming>, SendFailure> {
+) -> Result<Response<Incoming>, Error> {
     let target = &address[Position::BeforePath..Position::AfterQuery];
     let (Ok(target), Ok(mut head)) = (target.parse(), connect::base_headers(address)) else {
-        return Err(SendFailure::Unsent(None));
+        return Err(Error::ClosedBeforeSend);
     };
     head.extend(more);
     connection.send(connect::build_request(method, target, head, Bytes::new())).await
@@ -45,43 +45,40 @@ pub async fn fetch_document(
     max_size: usize,
     patience: Duration,
 ) -> io::Result<FetchedDocument> {
-    timeout(patience, fetch_whole(address, max_size, patience)).await.unwrap_or_else(|_elapsed| {
+    let unreachable =
+        |error: io::Error| io::Error::new(error.kind(), format!("no connection: {error}"));
+    let fetched = async {
+        let connector = Connector::new(address, patience).map_err(unreachable)?;
+        let mut connection = connector.open().await.map_err(unreachable)?;
+        let json = HeaderValue::from_static("application/jwk-set+json, application/json");
+        let accept = HeaderMap::from_iter([(ACCEPT, json)]);
+        let reply = send(&mut connection, address, Method::GET, accept).await;
+        let (head, body) = reply
+            .map_err(|error| {
+                if matches!(error, Error::ClosedBeforeSend) {
+                    return unreachable(io::ErrorKind::ConnectionAborted.into());
+                }
+                io::Error::other(error)
+            })?
+            .into_parts();
+        if head.status != StatusCode::OK {
+            return Err(io::Error::other(format!("the server returned {}", head.status)));
+        }
+        if head.headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
+            return Err(io::Error::other("the reply has a content encoding"));
+        }
+        let body = Limited::new(body, max_size).collect().await.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                return io::Error::other(format!("the reply is larger than {max_size} bytes"));
+            }
+            io::Error::other(format!("the connection was lost: {error}"))
+        })?;
+        Ok(FetchedDocument { body: body.to_bytes(), max_age: max_age(&head.headers) })
+    };
+    timeout(patience, fetched).await.unwrap_or_else(|_elapsed| {
         let text = format!("no complete reply within {patience:?}");
         Err(io::Error::new(io::ErrorKind::TimedOut, text))
     })
-}
-
-async fn fetch_whole(
-    address: &Url,
-    max_size: usize,
-    patience: Duration,
-) -> io::Result<FetchedDocument> {
-    let unreachable =
-        |error: io::Error| io::Error::new(error.kind(), format!("no connection: {error}"));
-    let connector = Connector::new(address, patience).map_err(unreachable)?;
-    let mut connection = connector.open().await.map_err(unreachable)?;
-    let json = HeaderValue::from_static("application/jwk-set+json, application/json");
-    let accept = HeaderMap::from_iter([(ACCEPT, json)]);
-    let fetched = send(&mut connection, address, Method::GET, accept).await;
-    let (head, body) = fetched
-        .map_err(|failed| match failed {
-            SendFailure::Unsent(_) => unreachable(io::ErrorKind::ConnectionAborted.into()),
-            SendFailure::Sent(error) => io::Error::other(error),
-        })?
-        .into_parts();
-    if head.status != StatusCode::OK {
-        return Err(io::Error::other(format!("the server returned {}", head.status)));
-    }
-    if head.headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
-        return Err(io::Error::other("the reply has a content encoding"));
-    }
-    let body = Limited::new(body, max_size).collect().await.map_err(|error| {
-        if error.is::<LengthLimitError>() {
-            return io::Error::other(format!("the reply is larger than {max_size} bytes"));
-        }
-        io::Error::other(format!("the connection was lost: {error}"))
-    })?;
-    Ok(FetchedDocument { body: body.to_bytes(), max_age: max_age(&head.headers) })
 }
 
 /// Reads `max-age` (RFC 9111). Zero if the document must not be cached.

@@ -23,12 +23,13 @@ use zeroize::Zeroizing;
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
 pub use query::{
-    AdminUsageQuery, MAX_JOBS, UsageDays, UsageFormat, admin_usage, job_ids, no_query, request_id,
-    too_many_rows, usage_days, video_status,
+    MAX_JOBS, UsageDays, UsageFormat, admin_usage, job_ids, no_query, request_id, too_many_rows,
+    usage_days, video_status,
 };
 pub use rule::IgnoredFields;
 pub use video::{VideoOrder, video};
 
+use crate::contract::catalog::Service;
 use crate::contract::money::Usd;
 use crate::problem::Problem;
 use json::{Entry, Field, FromObject};
@@ -47,16 +48,9 @@ impl<T> Checked<T> {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum OrderKind {
-    Chat,
-    Video,
-    Other,
-}
-
 #[derive(Clone, PartialEq, Eq)]
 pub struct Order {
-    pub kind: OrderKind,
+    pub service: Service,
     /// The model in `body`, or the path of a `gateway.passthrough` endpoint.
     pub model: Box<str>,
     pub price: Usd,
@@ -68,7 +62,7 @@ pub struct Order {
 impl fmt::Debug for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Order")
-            .field("paid", &self.kind)
+            .field("service", &self.service)
             .field("model", &self.model)
             .field("price", &self.price)
             .field("body", &format_args!("{} bytes", self.body.len()))
@@ -122,7 +116,7 @@ pub fn passthrough(
     no_query(query)?;
     json::read_object(payload, &mut UnknownFields::default())?;
     Ok(Checked(Order {
-        kind: OrderKind::Other,
+        service: Service::Other,
         model: path.into(),
         price,
         body: Bytes::copy_from_slice(payload.trim_ascii()),
@@ -178,8 +172,8 @@ mod tests {
             let order = order.into_inner();
             assert_eq!(order.body, payload.trim());
             assert_eq!(
-                (order.kind, &*order.model, order.price),
-                (OrderKind::Other, PATH, Usd::mills(6))
+                (order.service, &*order.model, order.price),
+                (Service::Other, PATH, Usd::mills(6))
             );
         }
     }

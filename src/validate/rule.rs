@@ -37,13 +37,13 @@ impl Faults {
         at: &impl Display,
     ) {
         for name in &unknown.first {
-            let place = quote(name).replace('~', "~0").replace('/', "~1");
+            let segment = quote(name).replace('~', "~0").replace('/', "~1");
             let hint = match nearest(name, known.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("known: {}", known.join(", ")),
             };
             let detail = format!("there is no field `{}`; {hint}", quote(name));
-            self.push(format_args!("{at}/{place}"), "unknown_field", detail);
+            self.push(format_args!("{at}/{segment}"), "unknown_field", detail);
         }
     }
 
@@ -112,9 +112,9 @@ impl IgnoredFields {
         }
     }
 
-    pub(super) fn add_all(&mut self, place: &str, ignored: &UnknownFields<'_>) {
+    pub(super) fn add_all(&mut self, parent: &str, ignored: &UnknownFields<'_>) {
         for name in &ignored.first {
-            self.add(&format!("{place}{name}"));
+            self.add(&format!("{parent}{name}"));
         }
     }
 

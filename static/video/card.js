@@ -38,7 +38,7 @@ export function card(job, { mediaOrigins, isSandbox, promised, reuse, open }) {
     item.firstChild.dataset.phase = said.phase;
     parts.chip.textContent = TEXT.states[said.phase];
     parts.pick.disabled = said.phase === 'open';
-    parts.star.hidden = said.phase !== 'finished';
+    parts.star.hidden = said.phase === 'open' || parts.frame.hidden;
     parts.star.ariaPressed = String(Boolean(current.favourite));
     drawFrame(said);
     parts.said.replaceChildren(...words(current, said, isSandbox));
@@ -106,7 +106,7 @@ export function card(job, { mediaOrigins, isSandbox, promised, reuse, open }) {
   }
 
   draw(job);
-  return { item, prompt: payload.prompt, draw, tick };
+  return { item, wishes: JSON.stringify(payload), draw, tick };
 }
 
 /** In milliseconds; 0 if it is not known. A share counts once it says something. */

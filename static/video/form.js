@@ -101,6 +101,7 @@ export function fillIn(wishes) {
   model = catalog.video.find(({ id }) => id === wanted) ?? catalog.video[0];
   byId('video-prompt').value = wishes.prompt ?? '';
   byId('video-image').value = wishes.image_url ?? '';
+  byId('video-image').dispatchEvent(new Event('change'));
   followModel(wishes);
   showCount();
   keepDraft();

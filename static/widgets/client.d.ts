@@ -217,6 +217,8 @@ export interface Job extends Priced {
   model: string;
   state: 'open' | 'finished' | 'failed';
   ordered_at: string;
+  /** If the server keeps prompts, and you ordered it. */
+  prompt?: string;
   /** When the gateway last answered. */
   at: string | null;
   /** The gateway's status body, unchanged; `null` before its first answer. */

@@ -1,4 +1,4 @@
-//! No type name is used twice, and log messages are short and plain.
+//! No type name is used twice, and log messages are short, plain and documented.
 
 use std::collections::BTreeMap;
 
@@ -56,6 +56,18 @@ fn every_log_message_is_checked() {
     assert_eq!(public_types(code), ["A", "B"]);
 }
 
+#[test]
+fn every_log_line_of_operators_is_documented() {
+    let text = std::fs::read_to_string("docs/operations.md").unwrap();
+    none(production().flat_map(|file| {
+        let messages = messages_of(&["info!(", "warn!(", "error!("], &file.code).into_iter();
+        let missing = messages.filter(|message| !text.contains(&format!("`{message}`")));
+        let missing: Vec<_> =
+            missing.map(|message| format!("{}: \"{message}\"", file.path)).collect();
+        missing
+    }));
+}
+
 /// The names of a file's types that others may use.
 fn public_types(code: &str) -> Vec<String> {
     let names = code.lines().filter_map(|line| {
@@ -90,7 +102,11 @@ fn fault_of(message: &str) -> Option<&'static str> {
 
 /// The message of each log macro; an empty one, if it has none.
 fn log_messages(code: &str) -> Vec<String> {
-    let starts = LOG_MACROS.iter().flat_map(|name| {
+    messages_of(LOG_MACROS, code)
+}
+
+fn messages_of(macros: &[&str], code: &str) -> Vec<String> {
+    let starts = macros.iter().flat_map(|name| {
         let places = code.match_indices(name);
         let whole = places.filter(|(at, _)| !code[..*at].ends_with(is_name));
         whole.map(|(at, name)| at + name.len())

@@ -26,10 +26,15 @@ fn firefox_chats_and_keeps_the_answer_across_a_reload() {
     assert_eq!(gate.sold(), 1, "a reload buys nothing");
 }
 
+#[expect(clippy::disallowed_methods, reason = "./test long asks for the whole road")]
+fn is_long() -> bool {
+    std::env::var("FIREFOX").as_deref() == Ok("long")
+}
+
 /// Takes about 30 seconds, so `./test long` asks for it by `FIREFOX=long`.
 #[test]
 fn firefox_signs_in_and_follows_a_video_across_a_reload_until_it_plays() {
-    if std::env::var("FIREFOX").as_deref() != Ok("long") {
+    if !is_long() {
         return;
     }
     let gate = Gate::start_for_members();

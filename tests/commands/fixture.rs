@@ -16,9 +16,9 @@ use tollgate::store::{
     PurchaseState, Reservation, Service, Settlement, Snapshot, Store,
 };
 
-use crate::support::process;
 pub(crate) use crate::support::server::Server;
 use crate::support::server::{exchange, serve};
+use crate::support::{process, until};
 
 pub(crate) const KEY: &str = "svc_sk_CANARY_0123456789abcdef0123456789";
 pub(crate) const OTHER_KEY: &str = "svc_sk_ZANARY_fedcba9876543210fedcba9876";
@@ -191,6 +191,13 @@ impl Desk {
     /// Runs `tollgate serve` before the sandbox.
     pub(crate) fn serve(&self) -> Server {
         self.serve_with(&["serve"], &[])
+    }
+
+    /// The same; it has noted its first checkpoint, and notes no other.
+    pub(crate) fn serve_noted(&self) -> Server {
+        let (before, server) = (self.checked(), self.serve());
+        until("a start notes a checkpoint", || self.checked() != before);
+        server
     }
 
     /// The same with these arguments, and with more in its environment.

@@ -1,7 +1,8 @@
 //! `tollgate reconcile` settles what it can tell, says why, and leaves the rest.
 
 use std::fs;
-use std::net::TcpListener;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,6 +88,7 @@ fn reconcile_prints_one_object_of_json() {
 #[test]
 fn foreign_spending_releases_nothing() {
     let desk = Desk::with_ledger();
+    let _server = desk.serve_noted();
     desk.checkpoint(60 * MINUTE);
     // $5 were spent: on the dear one, or on the cheap one and $2 by somebody else.
     let (cheap, dear) = (desk.lose(VIDEO, 30 * MINUTE), desk.lose(DEAR, 30 * MINUTE));
@@ -105,6 +107,7 @@ fn foreign_spending_releases_nothing() {
 #[test]
 fn reconcile_works_with_purchases_in_flight() {
     let desk = Desk::with_ledger();
+    let _server = desk.serve_noted();
     desk.checkpoint(60 * MINUTE);
     let (chat, video) = (desk.lose(CHAT, 30 * MINUTE), desk.lose(VIDEO, 30 * MINUTE));
     desk.enter(CHAT, "192.0.2.1", None, MINUTE);
@@ -115,13 +118,49 @@ fn reconcile_works_with_purchases_in_flight() {
     );
 
     let desk = Desk::with_ledger();
+    let _server = desk.serve_noted();
     desk.checkpoint(60 * MINUTE);
     let chat = desk.lose(CHAT, 30 * MINUTE);
     let running = desk.enter(CHAT, "192.0.2.1", None, MINUTE);
     desk.charge_chat();
     let out = desk.left(&["reconcile"]);
-    assert!(line(&out, chat).contains("1 of 2 identical purchases"), "{out}");
+    assert!(line(&out, chat).contains("1 of 2 purchases"), "{out}");
     assert_eq!(desk.state(running), PurchaseState::Held);
+}
+
+#[test]
+fn reconcile_after_a_crash_first_ends_what_it_interrupted() {
+    let desk = Desk::with_ledger();
+    let mut server = desk.serve_noted();
+    let noted = desk.checked();
+    let held = desk.enter(CHAT, "192.0.2.1", None, Duration::ZERO);
+    let body = r#"{"model":"eta-5-mini","messages":[{"role":"user","content":"sandbox:hang"}]}"#;
+    let mut client = TcpStream::connect(server.address).unwrap();
+    let request = format!(
+        "POST /api/v1/chat HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    client.write_all(request.as_bytes()).unwrap();
+    until("the gateway charges for it", || desk.sandbox.charges().chat == 1);
+    let sent = desk.rows().iter().find(|row| row.id != held).expect("it is entered").id;
+    assert_eq!([held, sent].map(|id| desk.state(id)), [PurchaseState::Held, PurchaseState::Sent]);
+    server.process.kill();
+
+    let out = desk.done(&["reconcile", "--dry-run"]);
+    assert!(line(&out, sent).starts_with("charged"), "{out}");
+    assert_eq!(
+        [held, sent].map(|id| desk.state(id)),
+        [PurchaseState::Released, PurchaseState::Unknown]
+    );
+    assert_eq!(desk.checked(), noted);
+    let out = desk.done(&["reconcile"]);
+    assert!(line(&out, sent).starts_with("charged"), "{out}");
+    assert_eq!(
+        [held, sent].map(|id| desk.state(id)),
+        [PurchaseState::Released, PurchaseState::Charged]
+    );
+    assert_ne!(desk.checked(), noted);
 }
 
 #[test]
@@ -129,6 +168,7 @@ fn reconcile_report_is_consistent() {
     let desk = Desk::with_ledger();
     let out = desk.done(&["reconcile", "--dry-run"]);
     assert!(!out.contains("this is the first checkpoint"), "a dry run notes none: {out}");
+    let _server = desk.serve_noted();
     desk.checkpoint(60 * MINUTE);
     for _ in 0..4 {
         desk.enter(CHAT, "192.0.2.1", None, MINUTE);
@@ -189,7 +229,7 @@ fn refunded_video_hides_no_charge() {
             }
         };
         let out = desk.left(&["reconcile"]);
-        assert!(line(&out, lost).contains("1 of 2 identical purchases"), "{out}");
+        assert!(line(&out, lost).contains("1 of 2 purchases"), "{out}");
         assert_eq!(desk.state(lost), PurchaseState::Unknown);
     }
 }
@@ -223,7 +263,7 @@ fn undecidable_purchase_stays_unknown_with_its_reason() {
     assert!(line(&out, older).contains("before the last checkpoint"), "{out}");
     for chat in chats {
         assert!(line(&out, chat).starts_with("unknown"), "{out}");
-        assert!(line(&out, chat).contains("1 of 2 identical purchases were charged"), "{out}");
+        assert!(line(&out, chat).contains("1 of 2 purchases were charged"), "{out}");
     }
 
     // Somebody else's chat: from now on nobody can say whose was charged.

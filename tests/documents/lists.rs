@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use tollgate::problem::FIELD_ERROR_CODES;
 use tollgate::sandbox::SANDBOX_FAULTS;
 
 use crate::markdown::{read, rows, section, spans};
@@ -10,8 +9,9 @@ use crate::references::sources;
 
 #[test]
 fn every_payload_fault_is_documented() {
-    let explained: BTreeSet<_> =
-        FIELD_ERROR_CODES.iter().flat_map(|(codes, _)| spans(codes)).collect();
+    let text = read("docs/reference/problems.md");
+    let table = rows(section(&text, "`invalid_request`"));
+    let explained: BTreeSet<_> = table.iter().flat_map(|row| spans(row[0])).collect();
     let judges: Vec<_> = sources().filter(|(path, _)| path.starts_with("src/validate/")).collect();
     let after = |mark: &'static str| {
         let rest = judges.iter().flat_map(move |(_, code)| code.split(mark).skip(1));
@@ -41,7 +41,7 @@ fn every_payload_fault_is_documented() {
         "model" => "unknown_model",
         "role" => "unknown_role",
         "aspect_ratio" => "unknown_aspect_ratio",
-        other => panic!("unknown_{other} is new: name it here and in src/problem/kinds.rs"),
+        other => panic!("unknown_{other} is new: name it here and in docs/reference/problems.md"),
     }));
     assert_eq!(explained, raised);
 }

@@ -66,7 +66,8 @@ async fn failed_start_leaves_nothing_running_and_the_store_unlocked() {
     let folder = tempfile::tempdir().unwrap();
     let store = "store.url = \"sqlite:tollgate.db\"\n";
     let before = Handle::current().metrics().num_alive_tasks();
-    let jwt = "access.mode = \"jwt\"\naccess.jwt = { issuer = \"https://login.example/\", audience = \"a\", jwks = \"absent.json\" }\n";
+    let jwt = "access.mode = \"jwt\"\naccess.jwt = { issuer = \"https://login.example/\", audience = \"a\", jwks = \"empty.json\" }\n";
+    std::fs::write(folder.path().join("empty.json"), r#"{"keys":[]}"#).unwrap();
     let failed = Tollgate::new(read(&format!("{store}{jwt}"), folder.path(), &[]));
     assert!(matches!(failed, Err(StartError::System(_))), "{failed:?}");
     let nothing_runs = async {

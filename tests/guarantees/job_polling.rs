@@ -1,6 +1,7 @@
 //! Jobs: whoever may see one shares one poll with all others, and nobody else causes any.
 
 use std::io::Read;
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -185,6 +186,28 @@ fn job_is_polled_with_the_key_that_made_it() {
     let heard = upstream.heard();
     assert_ne!(heard[0].values("authorization"), heard[1].values("authorization"));
     assert_eq!(heard[1].values("authorization"), heard[2].values("authorization"));
+}
+
+/// Whoever can name a job of a caller without credentials sees its status, but not its prompt.
+#[test]
+fn kept_prompt_survives_a_restart_and_is_not_shown_to_another_address() {
+    let upstream = upstream(|_| Reply::new(200, RUNNING));
+    let settings =
+        "store.url = \"sqlite:tollgate.db\"\njobs.keep_prompts = true\nlog.level = \"trace\"";
+    let mut gate = Gate::binary(&upstream, settings, &[]);
+    assert_eq!(
+        gate.post("/api/v1/video", &VIDEO.replace("a lighthouse", "between us")).status,
+        200
+    );
+    assert!(!gate.printed().contains("between us"));
+    gate.kill();
+    gate.restart();
+    let jobs = "/bff/jobs?request_id=job-1";
+    assert_eq!(gate.get(jobs).json()["jobs"][0]["prompt"], "between us");
+    let mut other = gate.client_from(Ipv4Addr::new(127, 0, 0, 2), gate.address());
+    other.send("GET", jobs, &[], "");
+    let seen = other.answer().json()["jobs"][0].clone();
+    assert_eq!((&seen["request_id"], seen.get("prompt")), (&"job-1".into(), None));
 }
 
 #[test]

@@ -101,9 +101,8 @@ async fn serve(
     admin: TcpListener,
     shutdown: CancellationToken,
 ) {
-    let own = vec![page.local_addr().unwrap().ip()];
     let (access, metrics) = (Arc::clone(&shared.access), Arc::clone(&shared.metrics));
-    let app = App::new(config, own, shared.clone()).expect("the gate starts");
+    let app = App::new(config, shared.clone()).expect("the gate starts");
     if app.settings.gateway.rate_limit == tollgate::config::RateLimitConfig::Auto {
         tokio::spawn(app.watch_account());
     } else {

@@ -124,7 +124,7 @@ impl MemberCache {
     pub(super) async fn log_in(
         &self,
         token: &str,
-        carried: Option<&str>,
+        old_cookie: Option<&str>,
     ) -> Result<Zeroizing<String>, Denied> {
         let list = self.list()?;
         let Member { name, token, .. } =
@@ -141,7 +141,7 @@ impl MemberCache {
         };
         let _guard = self.updating.lock().await;
         self.store.log_in(&session).await?;
-        if let Some(id) = carried.and_then(|value| self.login_id(value)) {
+        if let Some(id) = old_cookie.and_then(|value| self.login_id(value)) {
             self.store.log_out(id).await?;
         }
         self.reload().await?;

@@ -1,12 +1,11 @@
 //! Compares the ledger with the gateway's counters, and records checkpoints.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::reconcile::{REFUNDS_WITHIN, Verdict};
+use super::reconcile::{Decision, REFUNDS_WITHIN, Verdict};
 use super::summary::{SummaryReading, SummaryStatus};
 use crate::contract::money::Usd;
 use crate::store::{
@@ -74,27 +73,26 @@ pub async fn compare(
 /// Purchases that were settled before an error stay settled.
 pub async fn apply_verdict(
     ledger: &Store,
-    look: &Comparison,
+    comparison: &Comparison,
     verdict: Option<&Verdict>,
     keep: impl Fn(Service) -> Duration,
 ) -> Result<bool, CompareError> {
     // The ledger may have had no account so far. From now on it is this one's.
-    if !ledger.check_account(look.keys.clone(), AccountCheck::Record).await? {
+    if !ledger.check_account(comparison.keys.clone(), AccountCheck::Record).await? {
         return Err(CompareError::OtherAccount);
     }
-    for settled in verdict.iter().flat_map(|verdict| &verdict.settled) {
-        let Some(entry) = look.evidence.iter().find(|entry| entry.purchase.id == settled.id) else {
-            continue;
-        };
-        let ending = match settled.charged {
-            Some(cost) => charged_without_reply(cost, keep(entry.purchase.service)),
+    for &Decision { id, service, charged, .. } in
+        verdict.iter().flat_map(|verdict| &verdict.settled)
+    {
+        let settlement = match charged {
+            Some(cost) => charged_without_reply(cost, keep(service)),
             None => Settlement::Released,
         };
-        ledger.settle(settled.id, ending).await?;
+        ledger.settle(id, settlement).await?;
     }
     let is_final = verdict.is_none_or(|verdict| verdict.is_final);
     if is_final {
-        ledger.record_checkpoint(look.now).await?;
+        ledger.record_checkpoint(comparison.now).await?;
     }
     Ok(is_final)
 }
@@ -111,15 +109,15 @@ pub fn charged_without_reply(cost: Usd, keep: Duration) -> Settlement {
 pub struct CheckpointKeeper {
     ledger: Store,
     binding: AccountBinding,
-    has_checkpoint: AtomicBool,
+    has_checkpoint: bool,
 }
 
 impl CheckpointKeeper {
     pub fn new(ledger: Store, binding: AccountBinding) -> Self {
-        Self { ledger, binding, has_checkpoint: AtomicBool::new(false) }
+        Self { ledger, binding, has_checkpoint: false }
     }
 
-    pub async fn run(self, mut latest: watch::Receiver<SummaryStatus>) {
+    pub async fn run(mut self, mut latest: watch::Receiver<SummaryStatus>) {
         loop {
             let SummaryStatus { known, is_readable } = latest.borrow_and_update().clone();
             match (is_readable, known) {
@@ -134,31 +132,23 @@ impl CheckpointKeeper {
     }
 
     /// An error is logged, and the next listing tries again.
-    async fn process(&self, known: &SummaryReading) {
+    async fn process(&mut self, known: &SummaryReading) {
         let Self { ledger, binding, has_checkpoint } = self;
         let binding = binding.for_generation(known.generation);
         match binding.check_account(ledger, known.listing.key_ids()).await {
-            Ok(true) => {}
-            Ok(false) => {
-                if binding.is_mismatch() {
-                    // Its checkpoints are no longer used.
-                    has_checkpoint.store(false, Ordering::Relaxed);
-                }
-                return;
-            }
-            Err(why) => return info!(%why, "gateway account not checked"),
-        }
-        if has_checkpoint.load(Ordering::Relaxed) {
-            return;
-        }
-        match record_checkpoint(ledger, snapshot(&known.listing.billing, known.asked_at)).await {
-            Ok(()) => has_checkpoint.store(true, Ordering::Relaxed),
-            Err(why) => info!(%why, "checkpoint not recorded"),
+            Ok(true) if *has_checkpoint => {}
+            Ok(true) => match record_checkpoint(ledger, known).await {
+                Ok(()) => *has_checkpoint = true,
+                Err(why) => info!(%why, "checkpoint not recorded"),
+            },
+            // The checkpoints of another account are no longer used.
+            Ok(false) => *has_checkpoint &= !binding.is_mismatch(),
+            Err(why) => info!(%why, "gateway account not checked"),
         }
     }
 }
 
-async fn record_checkpoint(ledger: &Store, snapshot: Snapshot) -> Result<(), Unavailable> {
+async fn record_checkpoint(ledger: &Store, known: &SummaryReading) -> Result<(), Unavailable> {
     if let Some(before) = ledger.latest_checkpoint().await? {
         if ledger.may_lack_purchases() {
             warn!("purchases may be missing since the last checkpoint");
@@ -169,7 +159,7 @@ async fn record_checkpoint(ledger: &Store, snapshot: Snapshot) -> Result<(), Una
             return Ok(());
         }
     }
-    ledger.record_checkpoint(snapshot).await
+    ledger.record_checkpoint(snapshot(&known.listing.billing, known.asked_at)).await
 }
 
 fn snapshot(billing: &GatewayBilling, at: Duration) -> Snapshot {

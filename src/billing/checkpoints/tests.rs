@@ -1,4 +1,4 @@
-//! When both books are looked into, and when a checkpoint is noted.
+//! When the ledger and the gateway are compared, and when checkpoints are recorded.
 
 use std::sync::{Arc, Mutex};
 
@@ -80,11 +80,14 @@ async fn first_listing_records_checkpoint_despite_running_purchases() {
     let ledger = ledger();
     let id = PurchaseId::new();
     reserve(&ledger, (Kind::Chat, Usd::mills(3)), "eta-5-mini", id).await;
-    let keeper = CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked());
+    let mut keeper = CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked());
     keeper.process(&known(&["k1"])).await;
-    let noted = ledger.latest_checkpoint().await.unwrap().expect("noted");
-    assert_eq!((noted.snapshot, noted.settled_through, noted.last_number), (figures(), 0, 1));
-    // One is enough for a process.
+    let checkpoint = ledger.latest_checkpoint().await.unwrap().expect("recorded");
+    assert_eq!(
+        (checkpoint.snapshot, checkpoint.settled_through, checkpoint.last_number),
+        (figures(), 0, 1)
+    );
+    // Each process records one.
     ledger.settle(id, Settlement::Released).await.unwrap();
     keeper.process(&known(&["k1"])).await;
     assert_eq!(ledger.latest_snapshots(9).await.unwrap().len(), 1);
@@ -93,27 +96,26 @@ async fn first_listing_records_checkpoint_despite_running_purchases() {
 #[tokio::test]
 async fn failed_checkpoint_is_retried_with_each_listing() {
     let ledger = ledger();
-    let (told, latest) = watch::channel(SummaryStatus::default());
+    let (sender, latest) = watch::channel(SummaryStatus::default());
     let binding = AccountBinding::unchecked();
-    let following =
-        tokio::spawn(CheckpointKeeper::new(ledger.clone(), binding.clone()).run(latest));
+    let keeping = tokio::spawn(CheckpointKeeper::new(ledger.clone(), binding.clone()).run(latest));
     for known in [None, Some(known(&[])), Some(known(&["k1"]))] {
         assert_eq!(ledger.latest_checkpoint().await.unwrap(), None);
-        told.send_replace(SummaryStatus { is_readable: Some(known.is_some()), known });
+        sender.send_replace(SummaryStatus { is_readable: Some(known.is_some()), known });
         binding.ensure_same_account().expect("nothing is decided");
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
     }
     assert!(ledger.latest_checkpoint().await.unwrap().is_some());
-    drop(told);
-    following.await.expect("it ends with the books");
+    drop(sender);
+    keeping.await.expect("it ends with the summary");
 }
 
 #[tokio::test]
 async fn checkpoint_is_recorded_again_once_the_account_matches() {
     let ledger = ledger();
-    let keeper = CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked());
+    let mut keeper = CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked());
     keeper.process(&known(&["k1"])).await;
     assert!(ledger.latest_checkpoint().await.unwrap().is_some());
     keeper.process(&known(&["another's"])).await;
@@ -126,24 +128,24 @@ async fn checkpoint_is_recorded_again_once_the_account_matches() {
 async fn unknown_outcomes_keep_their_checkpoint() {
     let ledger = ledger();
     lose(&ledger).await;
-    let note = async || {
+    let record = async || {
         CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked())
             .process(&known(&["k1"]))
             .await;
         ledger.latest_snapshots(9).await.unwrap().len()
     };
-    assert_eq!(note().await, 1, "the first, whatever was lost before");
-    assert_eq!(note().await, 1, "what was lost just before may be counted since");
+    assert_eq!(record().await, 1, "the first is recorded despite losses");
+    assert_eq!(record().await, 1, "charges of earlier losses may be counted since");
     let ledger = self::ledger();
-    let note = async || {
+    let record = async || {
         CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked())
             .process(&known(&["k1"]))
             .await;
         ledger.latest_snapshots(9).await.unwrap().len()
     };
-    assert_eq!((note().await, note().await), (1, 2));
+    assert_eq!((record().await, record().await), (1, 2));
     lose(&ledger).await;
-    assert_eq!(note().await, 2, "what was lost since can be told from there alone");
+    assert_eq!(record().await, 2, "later losses can be decided from this checkpoint only");
 }
 
 #[tokio::test]
@@ -151,29 +153,33 @@ async fn keys_rotated_one_by_one_keep_the_account() {
     let ledger = ledger();
     let binding = AccountBinding::unchecked();
     let mut keys = vec!["k0", "k1", "k2", "k3", "k4"];
-    let recognise = async |keys: &[&str]| {
+    let is_accepted = async |keys: &[&str]| {
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
         binding.check_account(&ledger, keys).await.unwrap()
     };
-    assert!(recognise(&keys).await);
+    assert!(is_accepted(&keys).await);
     for (place, new) in ["n0", "n1", "n2", "n3", "n4"].into_iter().enumerate() {
         keys[place] = new;
-        assert!(recognise(&keys).await, "{keys:?}");
+        assert!(is_accepted(&keys).await, "{keys:?}");
         binding.ensure_same_account().unwrap();
     }
-    assert!(!recognise(&["x0"]).await, "none in common");
+    assert!(!is_accepted(&["x0"]).await, "none in common");
     let refusal = binding.ensure_same_account().unwrap_err();
     assert_eq!(refusal.kind().code, "ledger_unavailable");
-    assert!(!recognise(&["x0", "x1"]).await, "and it was not noted");
-    assert!(recognise(&["n4", "x0"]).await);
-    binding.ensure_same_account().expect("it sells again");
+    assert!(!is_accepted(&["x0", "x1"]).await, "the refused key was not recorded");
+    assert!(is_accepted(&["n4", "x0"]).await);
+    binding.ensure_same_account().expect("purchases continue");
 
     CheckpointKeeper::new(ledger.clone(), binding.clone()).process(&known(&["k0"])).await;
     assert!(ledger.latest_checkpoint().await.unwrap().is_some());
     binding.adopt_next_account();
-    assert!(recognise(&["y0"]).await);
-    assert_eq!(ledger.latest_checkpoint().await.unwrap(), None, "it is the earlier account's");
-    assert!(!recognise(&["n4"]).await);
+    assert!(is_accepted(&["y0"]).await);
+    assert_eq!(
+        ledger.latest_checkpoint().await.unwrap(),
+        None,
+        "it belongs to the earlier account"
+    );
+    assert!(!is_accepted(&["n4"]).await);
 }
 
 #[tokio::test]
@@ -187,18 +193,18 @@ async fn purchase_that_another_account_was_charged_for_is_not_released() {
     // The next process sells with a key of another account until the first listing arrives.
     let binding = AccountBinding::unchecked();
     binding.listing_failed();
-    binding.ensure_same_account().expect("nobody can say");
+    binding.ensure_same_account().expect("no account is known");
     lose(&ledger).await;
     CheckpointKeeper::new(ledger.clone(), binding.clone()).process(&known(&["x"])).await;
     assert!(binding.ensure_same_account().is_err());
     // Back with the first account's key, whose counters did not move.
     let listing = listing(&["a"], figures());
     *time.lock().unwrap() = NOON + 2 * SETTLES_WITHIN;
-    let look = compare(&ledger, async { Ok(listing) }).await.unwrap();
-    assert_eq!(look.before, None, "there is nothing to compare it with");
-    assert_eq!(look.evidence.len(), 1);
-    apply_verdict(&ledger, &look, None, |_| Duration::from_secs(60)).await.unwrap();
-    let row = ledger.purchase(look.evidence[0].purchase.id).await.unwrap().expect("it is there");
+    let comparison = compare(&ledger, async { Ok(listing) }).await.unwrap();
+    assert_eq!(comparison.before, None, "no checkpoint of this account");
+    assert_eq!(comparison.evidence.len(), 1);
+    apply_verdict(&ledger, &comparison, None, |_| Duration::from_secs(60)).await.unwrap();
+    let row = ledger.purchase(comparison.evidence[0].purchase.id).await.unwrap().expect("recorded");
     assert_eq!(row.state, PurchaseState::Unknown);
 }
 
@@ -207,7 +213,7 @@ async fn first_purchase_waits_for_the_first_listing() {
     let binding = AccountBinding::unchecked();
     let began = clock::now();
     binding.wait_for_check().await;
-    binding.ensure_same_account().expect("nobody can say");
+    binding.ensure_same_account().expect("no account is known");
     assert_eq!(began.elapsed(), Duration::from_millis(300));
     binding.wait_for_check().await;
     assert_eq!(began.elapsed(), Duration::from_millis(300), "once");
@@ -216,15 +222,15 @@ async fn first_purchase_waits_for_the_first_listing() {
 #[tokio::test]
 async fn other_account_is_not_compared() {
     let ledger = ledger();
-    let look = async |keys: &[&str]| {
+    let comparison = async |keys: &[&str]| {
         let listing = listing(keys, figures());
         compare(&ledger, async { Ok(listing) }).await
     };
-    assert!(look(&["k1"]).await.is_ok());
+    assert!(comparison(&["k1"]).await.is_ok());
     ledger.check_account(vec!["k1".to_owned()], AccountCheck::Record).await.unwrap();
-    assert!(look(&["k0", "k1"]).await.is_ok());
-    assert!(matches!(look(&["k2"]).await, Err(CompareError::OtherAccount)));
-    assert!(matches!(look(&[]).await, Err(CompareError::NoKeys)));
+    assert!(comparison(&["k0", "k1"]).await.is_ok());
+    assert!(matches!(comparison(&["k2"]).await, Err(CompareError::OtherAccount)));
+    assert!(matches!(comparison(&[]).await, Err(CompareError::NoKeys)));
 }
 
 #[tokio::test]
@@ -234,31 +240,30 @@ async fn reconcile_records_the_compared_account() {
     let is_same = async |key: &str| {
         ledger.check_account(vec![key.to_owned()], AccountCheck::Compare).await.unwrap()
     };
-    let look = compare(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
-    assert!(is_same("k2").await, "a dry run notes nothing");
-    assert!(apply_verdict(&ledger, &look, None, keep).await.unwrap());
+    let comparison = compare(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
+    assert!(is_same("k2").await, "a comparison records nothing");
+    assert!(apply_verdict(&ledger, &comparison, None, keep).await.unwrap());
     assert!(is_same("k1").await && !is_same("k2").await);
 }
 
 #[tokio::test]
 async fn reconcile_records_no_checkpoint_of_another_account() {
     let ledger = ledger();
-    let look = compare(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
-    // A server notes its account meanwhile.
+    let comparison = compare(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
+    // A server records its account meanwhile.
     CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked())
         .process(&known(&["k2"]))
         .await;
     let keep = |_| Duration::from_secs(60);
-    let written = apply_verdict(&ledger, &look, None, keep).await;
+    let written = apply_verdict(&ledger, &comparison, None, keep).await;
     assert!(matches!(written, Err(CompareError::OtherAccount)), "{written:?}");
     assert_eq!(ledger.latest_snapshots(9).await.unwrap().len(), 1, "the server's");
 }
 
-/// Something that happens in a world.
 enum Event {
     Begins(usize),
     Ends(usize),
-    Hears(usize),
+    JobEnds(usize),
     Reconciles,
 }
 
@@ -289,8 +294,8 @@ fn job(bought: &Bought) -> Job {
     }
 }
 
-/// Lives through a world, and reconciles now and then; how often something was released.
-async fn live(seed: u64) -> usize {
+/// Replays a world, reconciles now and then, and returns the number of releases.
+async fn replay(seed: u64) -> usize {
     let mut dice = Dice::new(seed);
     let world = World::random(&mut dice, 9, false);
     let time = Arc::new(Mutex::new(world.wall(0)));
@@ -300,10 +305,10 @@ async fn live(seed: u64) -> usize {
     for (place, bought) in world.bought.iter().enumerate() {
         events.push((bought.begun, 0, Event::Begins(place)));
         events.push((bought.ended, 1, Event::Ends(place)));
-        if let Some((heard, state)) = bought.job
+        if let Some((ended, state)) = bought.job
             && state != JobState::Open
         {
-            events.push((heard, 2, Event::Hears(place)));
+            events.push((ended, 2, Event::JobEnds(place)));
         }
     }
     for _ in 0..6 {
@@ -315,8 +320,8 @@ async fn live(seed: u64) -> usize {
         *time.lock().unwrap() = world.wall(at);
         match event {
             Event::Begins(place) => {
-                let Bought { service, price, model, id, is_recognised, .. } = world.bought[place];
-                let account = if is_recognised {
+                let Bought { service, price, model, id, is_confirmed, .. } = world.bought[place];
+                let account = if is_confirmed {
                     AccountStatus::Confirmed
                 } else {
                     AccountStatus::Unconfirmed
@@ -324,17 +329,22 @@ async fn live(seed: u64) -> usize {
                 send(&ledger, (service, price), model, id, account).await;
             }
             Event::Ends(place) => end(&ledger, &world.bought[place]).await,
-            Event::Hears(place) => {
+            Event::JobEnds(place) => {
                 let (_, state) = world.bought[place].job.unwrap();
-                let word = StatusUpdate { at: world.wall(at), body: "{}".into(), state };
+                let update = StatusUpdate { at: world.wall(at), body: "{}".into(), state };
                 let request_id = world.bought[place].id.to_string().into();
-                ledger.update_job(request_id, word).await.unwrap();
+                ledger.update_job(request_id, update).await.unwrap();
             }
             Event::Reconciles => {
                 let listing = listing(&["k"], world.snapshot(at, at));
-                let look = compare(&ledger, async { Ok(listing) }).await.unwrap();
-                let verdict = look.before.map(|before| {
-                    reconcile::decide(&before, &look.now, &look.evidence, look.read_at)
+                let comparison = compare(&ledger, async { Ok(listing) }).await.unwrap();
+                let verdict = comparison.before.map(|before| {
+                    reconcile::decide(
+                        &before,
+                        &comparison.now,
+                        &comparison.evidence,
+                        comparison.read_at,
+                    )
                 });
                 for settled in verdict.iter().flat_map(|verdict| &verdict.settled) {
                     let is_free = settled.charged.is_none();
@@ -343,7 +353,7 @@ async fn live(seed: u64) -> usize {
                     assert!(!(is_free && has_paid), "seed {seed}: {settled:?}\n{world:#?}");
                 }
                 let keep = |_| Duration::from_secs(60);
-                apply_verdict(&ledger, &look, verdict.as_ref(), keep).await.unwrap();
+                apply_verdict(&ledger, &comparison, verdict.as_ref(), keep).await.unwrap();
             }
         }
     }
@@ -354,7 +364,7 @@ async fn live(seed: u64) -> usize {
 async fn repeated_reconcile_releases_no_charged_purchase() {
     let mut released = 0;
     for seed in 0..3_000 {
-        released += live(seed).await;
+        released += replay(seed).await;
     }
     assert!(released > 200, "{released}");
 }

@@ -19,13 +19,14 @@
 
 mod case;
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
 pub use crate::store::SETTLES_WITHIN;
-use crate::store::{Checkpoint, Evidence, PurchaseId, PurchaseState, Service, Snapshot};
+use crate::store::{
+    Checkpoint, Evidence, PurchaseId, PurchaseRecord, PurchaseState, Service, Snapshot,
+};
 use case::Case;
 
 /// How long after its failure a video may be refunded; without a failure, after its order.
@@ -47,18 +48,21 @@ pub struct Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub id: PurchaseId,
+    pub service: Service,
     pub charged: Option<Usd>,
     pub proof: Proof,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Proof {
+    #[error("by the count: {0}")]
     Count(ChatCount),
-    /// Beyond the certain charges, at most this much was spent.
+    #[error("by the spending: at most {} beyond certain charges", .0.short())]
     Spending(Usd),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the gateway counted {counted}; {charged} certain and {possible} possible here")]
 pub struct ChatCount {
     pub counted: u64,
     pub charged: u64,
@@ -78,9 +82,17 @@ pub enum Undecided {
     #[error("a counter of the gateway decreased")]
     CounterDecreased,
     /// No combination of our purchases makes the gateway's count.
-    #[error("{why}: {0}", why = .0.why())]
+    #[error(
+        "{why}: {0}",
+        why = if .0.counted < .0.charged {
+            "the gateway counted fewer chats than were charged"
+        } else {
+            "someone else uses the account"
+        }
+    )]
     Miscounted(ChatCount),
-    #[error("{charged} of {of} identical purchases were charged; which ones is not known")]
+    /// Purchases of one service may differ in model and price.
+    #[error("{charged} of {of} purchases were charged; the gateway's counters do not show which")]
     Ambiguous { charged: u64, of: u64 },
     #[error(
         "no combination of the unknown videos explains the spending: someone else uses the account"
@@ -118,14 +130,6 @@ pub struct Drift {
     pub spent: Option<Usd>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Difference {
-    None,
-    Unknown,
-    More(Usd),
-    Less(Usd),
-}
-
 /// Compares two snapshots. `evidence` was read at `read_at` (since the Unix epoch), after the
 /// gateway had answered.
 pub fn decide(
@@ -148,42 +152,49 @@ pub fn decide(
             verdict.leave_undecided(&case.unknown(service), Undecided::CounterDecreased);
         }
     } else {
-        case.chats(&mut verdict);
-        case.videos(&mut verdict);
+        case.decide_chats(&mut verdict);
+        case.decide_videos(&mut verdict);
         verdict.leave_undecided(&case.unknown(Service::Other), Undecided::Uncounted);
     }
     case.finish(verdict)
 }
 
 impl Verdict {
-    fn leave_undecided(&mut self, rows: &[&Evidence], why: Undecided) {
-        self.undecided.extend(rows.iter().map(|entry| (entry.purchase.id, why)));
+    fn leave_undecided(&mut self, entries: &[&Evidence], why: Undecided) {
+        self.undecided.extend(entries.iter().map(|entry| (entry.purchase.id, why)));
     }
 
-    fn settle(
-        &mut self,
-        Evidence { purchase: row, .. }: &Evidence,
-        charged: Option<Usd>,
-        proof: Proof,
-    ) {
-        self.settled.push(Decision { id: row.id, charged, proof });
+    fn settle(&mut self, entry: &Evidence, charged: Option<Usd>, proof: Proof) {
+        let PurchaseRecord { id, service, .. } = entry.purchase;
+        self.settled.push(Decision { id, service, charged, proof });
     }
 
-    fn charge(&mut self, rows: &[&Evidence], proof: Proof) {
-        rows.iter().for_each(|entry| self.settle(entry, Some(entry.purchase.price), proof));
+    fn charge(&mut self, entries: &[&Evidence], proof: Proof) {
+        entries.iter().for_each(|entry| self.settle(entry, Some(entry.purchase.price), proof));
+    }
+}
+
+impl Undecided {
+    /// Returns whether no later run with the same checkpoint can decide it.
+    fn is_final(self) -> bool {
+        matches!(self, Self::BeforeCheckpoint(_) | Self::Uncounted | Self::UnconfirmedAccount)
     }
 }
 
 impl Drift {
-    pub fn difference(&self) -> Option<Difference> {
-        let (spent, charged) = (micros(self.spent?), micros(self.charged));
+    /// Compares the gateway's spending with the ledger's, in words.
+    pub fn describe(&self) -> String {
+        let Some(spent) = self.spent.map(micros) else { return "unknown".to_owned() };
+        let charged = micros(self.charged);
         let most = charged + micros(self.unknown);
-        Some(match spent {
-            _ if (spent - charged).abs() < CENT => Difference::None,
-            _ if spent >= most + CENT => Difference::More(usd(spent - most)),
-            _ if spent < charged => Difference::Less(usd(charged - spent)),
-            _ => Difference::Unknown,
-        })
+        let differs =
+            |by, how| format!("the gateway charged {} {how} than the ledger", usd(by).short());
+        match spent {
+            _ if (spent - charged).abs() < CENT => "none, to the cent".to_owned(),
+            _ if spent >= most + CENT => differs(spent - most, "more"),
+            _ if spent < charged => differs(charged - spent, "less"),
+            _ => "none beyond what is unknown or in flight".to_owned(),
+        }
     }
 }
 
@@ -194,34 +205,6 @@ fn micros(amount: Usd) -> i128 {
 /// Returns a sum as an amount, clamped to what can be written.
 fn usd(micros: i128) -> Usd {
     Usd::micros(u64::try_from(micros.max(0)).unwrap_or(u64::MAX))
-}
-
-impl fmt::Display for Proof {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Count(count) => write!(f, "by the count: {count}"),
-            Self::Spending(amount) => {
-                write!(f, "by the spending: at most {} beyond certain charges", amount.short())
-            }
-        }
-    }
-}
-
-impl fmt::Display for ChatCount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { counted, charged, possible } = self;
-        write!(f, "the gateway counted {counted}; {charged} certain and {possible} possible here")
-    }
-}
-
-impl ChatCount {
-    fn why(&self) -> &'static str {
-        if self.counted < self.charged {
-            "the gateway counted fewer chats than were charged"
-        } else {
-            "someone else uses the account"
-        }
-    }
 }
 
 #[cfg(test)]

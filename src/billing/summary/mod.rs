@@ -139,8 +139,8 @@ impl BillingSummary {
     /// Returns once the summary is at most a minute old, or after a second.
     pub async fn refresh(&self) {
         let shared = Arc::clone(&self.0);
-        let asking = spawn_fetch(async move { shared.at_most(MAX_AGE).await });
-        timeout(MAX_WAIT, asking).await.ok();
+        let fetch = spawn_fetch(async move { shared.at_most(MAX_AGE).await });
+        timeout(MAX_WAIT, fetch).await.ok();
     }
 
     /// Fetches the summary for an operator. Concurrent calls share one request.
@@ -176,9 +176,9 @@ async fn wait_until_used(summary: &Weak<Shared>, pause: Duration) {
 
 /// Fetches in a task, so that a client that disconnects does not cancel it for the others.
 async fn spawn_fetch(
-    asking: impl Future<Output = Result<SummaryReading, Problem>> + Send + 'static,
+    fetch: impl Future<Output = Result<SummaryReading, Problem>> + Send + 'static,
 ) -> Result<SummaryReading, Problem> {
-    tokio::spawn(asking).await.unwrap_or_else(|_stopped| Err(Problem::new(&INTERNAL)))
+    tokio::spawn(fetch).await.unwrap_or_else(|_stopped| Err(Problem::new(&INTERNAL)))
 }
 
 impl Shared {
@@ -221,12 +221,12 @@ impl Shared {
 
     /// Sends a request and publishes the answer. If the gateway is replaced meanwhile, asks the new
     /// one.
-    async fn fetch(&self, ask: GatewayRequest) -> Result<SummaryReading, Problem> {
+    async fn fetch(&self, request: GatewayRequest) -> Result<SummaryReading, Problem> {
         loop {
             let GatewaySource { gateway, replaced, generation, .. } = lock(&self.source).clone();
-            let mark = self.ledger.credit_watermark().await;
-            let (sent, asked) = (clock::now(), self.ledger.now());
-            let reply = replaced.run_until_cancelled(gateway.oneshot(ask.clone())).await;
+            let watermark = self.ledger.credit_watermark().await;
+            let (sent_at, asked_at) = (clock::now(), self.ledger.now());
+            let reply = replaced.run_until_cancelled(gateway.oneshot(request.clone())).await;
             // Held until the reply has taken effect, so that the gateway is not replaced in
             // between.
             let source = lock(&self.source);
@@ -234,8 +234,9 @@ impl Shared {
             let was_held_back =
                 matches!(reply, Err(Error::Aborted(_) | Error::NoSlot { .. } | Error::Draining));
             let answer = reply.and_then(|reply| billing::parse(&reply)).map(|listing| {
-                if let Ok(mark) = mark {
-                    self.ledger.record_balance(mark, usd_from_cents(listing.billing.balance_cents));
+                if let Ok(watermark) = watermark {
+                    self.ledger
+                        .record_balance(watermark, Usd::cents(listing.billing.balance_cents));
                 }
                 self.warn_revoked_keys(&listing.keys, &source.keys);
                 // A limit in the settings still applies.
@@ -244,14 +245,14 @@ impl Shared {
                     self.window.set_limit(limit);
                 }
                 let (listing, as_of) = (Arc::new(listing), self.ledger.now());
-                SummaryReading { listing, as_of, asked_at: asked, generation }
+                SummaryReading { listing, as_of, asked_at, generation }
             });
             // A request that was not sent says nothing about the gateway.
             if !was_held_back {
                 self.publish(answer.as_ref().ok());
             }
             let answer = answer.map_err(|error| error.read_problem().detail(error.to_string()));
-            *lock(&self.last) = Some((sent, answer.clone()));
+            *lock(&self.last) = Some((sent_at, answer.clone()));
             return answer;
         }
     }
@@ -271,16 +272,11 @@ impl Shared {
 
     /// Logs each revoked key of the ring once, unless a working key has the same prefix.
     fn warn_revoked_keys(&self, listed: &[ApiKey], ring: &[Key]) {
-        let is_ours = |prefix: &str| ring.iter().any(|key| key.expose().starts_with(prefix));
         for key in listed.iter().filter(|key| key.revoked_at.is_some()) {
             let prefix = visible_prefix(&key.key_prefix);
-            if prefix.len() <= KEY_PREFIX.len()
-                || is_active_prefix(prefix, listed)
-                || !is_ours(prefix)
-            {
-                continue;
-            }
-            if lock(&self.revoked).insert(prefix.to_owned()) {
+            let is_ours = ring.iter().any(|key| key.expose().starts_with(prefix));
+            let is_known = prefix.len() > KEY_PREFIX.len() && !is_active_prefix(prefix, listed);
+            if is_ours && is_known && lock(&self.revoked).insert(prefix.to_owned()) {
                 let name = key.name.escape_debug();
                 warn!(%name, prefix, "gateway key is revoked; remove it from GATEWAY_API_KEY");
             }
@@ -295,10 +291,6 @@ pub fn visible_prefix(prefix: &str) -> &str {
 
 pub fn is_active_prefix(prefix: &str, listed: &[ApiKey]) -> bool {
     listed.iter().any(|key| key.revoked_at.is_none() && visible_prefix(&key.key_prefix) == prefix)
-}
-
-pub fn usd_from_cents(cents: u64) -> Usd {
-    Usd::cents(cents).unwrap_or(Usd::micros(u64::MAX))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! One question for all who want to know, and what becomes of its answer.
+//! Concurrent callers share one request, and what its answer changes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -23,7 +23,6 @@ fn reply(body: Bytes) -> GatewayReply {
     GatewayReply { status: StatusCode::OK, is_json: true, body, key: 0, video: None }
 }
 
-/// A summary that is read through this gateway.
 fn summary<F, R>(gateway: F) -> BillingSummary
 where
     F: Fn(GatewayRequest) -> R + Clone + Send + Sync + 'static,
@@ -36,7 +35,7 @@ where
     BillingSummary::new(BillingClient::new(service_fn(gateway)), &keys, store, window)
 }
 
-/// One whose gateway answers its `n`th question (from 0) so; with the questions counted.
+/// A summary whose gateway returns `answer(n)` to request `n`, and the number of requests.
 fn answering(
     answer: impl Fn(usize) -> Option<Bytes> + Clone + Send + Sync + 'static,
 ) -> (BillingSummary, Arc<AtomicUsize>) {
@@ -53,17 +52,17 @@ fn answering(
 }
 
 impl BillingSummary {
-    /// What was asked before is too old.
+    /// Makes the latest answer too old.
     fn forget(&self) {
         *lock(&self.0.last) = None;
     }
 
-    /// What is sold against, in cents.
+    /// The balance that purchases are checked against, in cents.
     async fn balance(&self) -> Option<u64> {
         self.0.ledger.remaining_credit().await.unwrap().map(|left| left.amount.as_micros() / 10_000)
     }
 
-    /// The rate limit that holds, if one was told.
+    /// The rate limit in effect, if the gateway reported one.
     fn limit(&self) -> Option<usize> {
         lock(&self.0.limit).map(|_| self.0.window.free_slots())
     }
@@ -75,7 +74,7 @@ impl BillingSummary {
 
 /// The balance in cents, as an operator reads it.
 async fn now(summary: &BillingSummary) -> u64 {
-    summary.fetch_now().await.expect("it is told").listing.billing.balance_cents
+    summary.fetch_now().await.expect("a summary").listing.billing.balance_cents
 }
 
 #[tokio::test]
@@ -110,8 +109,8 @@ async fn refresh_does_not_wait_for_a_hanging_gateway() {
 
 #[tokio::test(start_paused = true)]
 async fn operator_request_does_not_wait_for_background_request() {
-    let summary = summary(|asked: GatewayRequest| async move {
-        if asked.is_patient {
+    let summary = summary(|request: GatewayRequest| async move {
+        if request.is_patient {
             std::future::pending().await
         } else {
             sleep(3 * MAX_WAIT).await
@@ -148,7 +147,11 @@ async fn operator_request_during_another_gets_the_next_answer_two_seconds_later(
     });
     sleep(Duration::from_millis(50)).await;
     let late = (0..20).map(|_| now(&summary));
-    assert_eq!(futures_util::future::join_all(late).await, [2; 20], "asked after they came");
+    assert_eq!(
+        futures_util::future::join_all(late).await,
+        [2; 20],
+        "the request was sent after they came"
+    );
     assert_eq!(first.await.unwrap(), 1);
     assert!(began.elapsed() >= MIN_FETCH_INTERVAL);
     assert_eq!(count.load(Ordering::SeqCst), 2);
@@ -188,14 +191,14 @@ async fn same_limit_of_another_account_is_applied_again() {
 #[tokio::test(start_paused = true)]
 async fn summary_is_refreshed_while_there_are_purchases_and_clones() {
     let (summary, count) = answering(|_| Some(listing(1, "")));
-    let following = tokio::spawn(summary.run());
+    let polling = tokio::spawn(summary.run());
     sleep(Duration::from_secs(3_600)).await;
     assert_eq!(count.load(Ordering::SeqCst), 1);
     buy(&summary.0.ledger).await;
     sleep(Duration::from_secs(3_600)).await;
     assert_eq!(count.load(Ordering::SeqCst), 2);
     drop(summary);
-    timeout(Duration::from_secs(3_600), following).await.expect("it ends").unwrap();
+    timeout(Duration::from_secs(3_600), polling).await.expect("it ends").unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -204,7 +207,7 @@ async fn revoked_key_is_logged_once() {
         let revoked = if revoked { r#""2025-01-01T00:00:00Z""# } else { "null" };
         format!(r#"{{"name":"{name}","keyPrefix":"{prefix}","revokedAt":{revoked}}}"#)
     };
-    for (keys, told) in [
+    for (keys, logged) in [
         (vec![row("ours", "svc_sk_ab12", true)], &["svc_sk_ab12"][..]),
         (
             vec![row("ours", "svc_sk_ab12…", true), row("ours", "svc_sk_ab12", true)],
@@ -219,14 +222,14 @@ async fn revoked_key_is_logged_once() {
         now(&summary).await;
         now(&summary).await;
         let names = summary.0.revoked.lock().unwrap().iter().cloned().collect::<Vec<_>>();
-        assert_eq!(names, told);
+        assert_eq!(names, logged);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn settings_change_sends_no_request_but_account_change_does() {
     let (summary, count) = answering(|_| Some(listing(1, "")));
-    let following = tokio::spawn(summary.run());
+    let polling = tokio::spawn(summary.run());
     sleep(Duration::from_secs(1)).await;
     let others = Arc::new(AtomicUsize::new(0));
     let other = {
@@ -249,12 +252,12 @@ async fn settings_change_sends_no_request_but_account_change_does() {
     summary.refresh().await;
     assert_eq!((count.load(Ordering::SeqCst), others.load(Ordering::SeqCst)), (1, 2));
     drop(summary);
-    timeout(Duration::from_secs(600), following).await.expect("there is one follower").unwrap();
+    timeout(Duration::from_secs(600), polling).await.expect("there is one task").unwrap();
 }
 
-/// A summary whose first question is answered only after the gateway was exchanged; with what the one that
-/// asked was told.
-async fn exchanged_while_asked(is_another: bool) -> (BillingSummary, u64) {
+/// Replaces the gateway during the first request. Returns the summary, and the balance that the
+/// request returned.
+async fn replaced_while_fetching(is_another: bool) -> (BillingSummary, u64) {
     let answer = Arc::new(Notify::new());
     let answered = Arc::clone(&answer);
     let summary = summary(move |_| {
@@ -264,27 +267,27 @@ async fn exchanged_while_asked(is_another: bool) -> (BillingSummary, u64) {
             Ok(reply(listing(1, "")))
         }
     });
-    let exchange = async {
+    let replace = async {
         tokio::task::yield_now().await;
         let next = service_fn(|_: GatewayRequest| async { Ok(reply(listing(2, ""))) });
         summary.replace_gateway(BillingClient::new(next), &[], is_another);
         answer.notify_one();
     };
-    let (told, ()) = tokio::join!(now(&summary), exchange);
-    (summary, told)
+    let (balance, ()) = tokio::join!(now(&summary), replace);
+    (summary, balance)
 }
 
 #[tokio::test]
 async fn late_answer_of_former_gateway_has_no_effect() {
-    let (summary, told) = exchanged_while_asked(true).await;
-    assert_eq!((told, summary.balance().await, summary.is_read()), (2, Some(2), Some(true)));
+    let (summary, balance) = replaced_while_fetching(true).await;
+    assert_eq!((balance, summary.balance().await, summary.is_read()), (2, Some(2), Some(true)));
     assert_eq!(summary.reading().unwrap().generation, 1);
 }
 
 #[tokio::test]
 async fn late_answer_counts_if_only_other_settings_changed() {
-    let (summary, told) = exchanged_while_asked(false).await;
-    assert_eq!((told, summary.balance().await), (1, Some(1)));
+    let (summary, balance) = replaced_while_fetching(false).await;
+    assert_eq!((balance, summary.balance().await), (1, Some(1)));
     assert!(summary.reading().is_some());
 }
 
@@ -292,7 +295,7 @@ async fn late_answer_counts_if_only_other_settings_changed() {
 async fn request_that_was_not_sent_does_not_make_the_summary_stale() {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
-    // As while the ledger is being opened: a page asks, and nothing can be noted in the window's log.
+    // The ledger is being opened, so no rate-limit slot can be recorded.
     let summary = summary(move |_| {
         let is_first = counted.fetch_add(1, Ordering::SeqCst) == 0;
         async move {
@@ -306,23 +309,23 @@ async fn request_that_was_not_sent_does_not_make_the_summary_stale() {
     assert!(summary.limit().is_none() && summary.is_stale());
     assert_eq!(summary.is_read(), None);
 
-    let following = tokio::spawn(summary.run());
+    let polling = tokio::spawn(summary.run());
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(summary.is_read(), Some(true), "it is asked at once");
+    assert_eq!(summary.is_read(), Some(true), "the request is sent at once");
     assert_eq!(count.load(Ordering::SeqCst), 2);
-    following.abort();
+    polling.abort();
 }
 
 #[tokio::test(start_paused = true)]
 async fn new_gateway_is_asked_while_the_old_one_hangs() {
     let summary = summary(|_| std::future::pending());
-    let following = tokio::spawn(summary.run());
+    let polling = tokio::spawn(summary.run());
     sleep(Duration::from_secs(1)).await;
     let next = service_fn(|_: GatewayRequest| async { Ok(reply(listing(2, ""))) });
     summary.replace_gateway(BillingClient::new(next), &[], true);
     sleep(Duration::from_millis(100)).await;
     assert_eq!(summary.is_read(), Some(true));
-    following.abort();
+    polling.abort();
 }
 
 /// Something is sold against the balance.

@@ -65,7 +65,7 @@ fn invalid_keys_are_reported_by_number_and_not_printed() {
     ] {
         let faults = read("", &[URL, ("GATEWAY_API_KEY", &value)]).expect_err(&value);
         assert_eq!(faults, [format!("GATEWAY_API_KEY: {expected}")]);
-        let file = |_: &std::path::Path| Ok(value.clone().into());
+        let file = |_: &Path| Ok(value.clone().into());
         let faults = read_with("", &[URL, ("GATEWAY_API_KEY_FILE", "k")], &file).expect_err(&value);
         assert_eq!(faults, [format!("GATEWAY_API_KEY_FILE: {expected}")]);
     }
@@ -73,8 +73,8 @@ fn invalid_keys_are_reported_by_number_and_not_printed() {
 
 #[test]
 fn key_file_is_relative_to_the_folder_and_trimmed() {
-    let file = |path: &std::path::Path| {
-        assert_eq!(path, std::path::Path::new("/etc/tollgate/key"));
+    let file = |path: &Path| {
+        assert_eq!(path, Path::new("/etc/tollgate/key"));
         Ok(format!("{CANARY}\n").into())
     };
     let config = read_with("", &[URL, ("GATEWAY_API_KEY_FILE", "key")], &file).expect("right");
@@ -116,7 +116,7 @@ fn weak_secret_is_rejected_and_not_printed() {
         let faults = read("", &[("TOLLGATE_SECRET", value)]).expect_err(value);
         assert!(faults[0].starts_with("TOLLGATE_SECRET: expected a"), "{faults:?}");
         assert!(!faults[0].contains("hunter2") && !faults[0].contains("change-me"), "{faults:?}");
-        let file = |_: &std::path::Path| Ok(value.to_owned().into());
+        let file = |_: &Path| Ok(value.to_owned().into());
         let faults = read_with("", &[("TOLLGATE_SECRET_FILE", "s")], &file).expect_err(value);
         assert!(faults[0].starts_with("TOLLGATE_SECRET_FILE: expected a"), "{faults:?}");
         assert!(!faults[0].contains("hunter2") && !has_canary(&faults[0]), "{faults:?}");
@@ -133,8 +133,8 @@ fn weak_secret_is_rejected_and_not_printed() {
 
 #[test]
 fn secret_is_read_from_variable_or_file_and_not_printed() {
-    let file = |path: &std::path::Path| {
-        assert_eq!(path, std::path::Path::new("/etc/tollgate/s"));
+    let file = |path: &Path| {
+        assert_eq!(path, Path::new("/etc/tollgate/s"));
         Ok(format!("{LONG}\n").into())
     };
     let of_file = read_with("", &[("TOLLGATE_SECRET_FILE", "s")], &file).expect("right");

@@ -94,6 +94,7 @@ pub(super) fn network(text: &str) -> Parsed<Network> {
     let (address, prefix) = parts.map_or((text, None), |(address, it)| (address, Some(it)));
     let written: IpAddr = address.parse().map_err(|_| expected)?;
     let address = written.to_canonical();
+    let bits = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
     let (width, folded) = (bits(address), bits(written) - bits(address));
     let prefix = match prefix {
         None => width,
@@ -103,22 +104,14 @@ pub(super) fn network(text: &str) -> Parsed<Network> {
         }
         Some(_) => return Err(expected.into()),
     };
-    if has_bits_beyond(address, prefix) {
-        return Err("expected no address bits beyond the network's prefix".into());
-    }
-    Ok(Network { address, prefix })
-}
-
-fn bits(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
-}
-
-fn has_bits_beyond(address: IpAddr, prefix: u8) -> bool {
     let left_aligned = match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
         IpAddr::V6(address) => address.to_bits(),
     };
-    left_aligned.checked_shl(u32::from(prefix)).is_some_and(|rest| rest != 0)
+    if left_aligned.checked_shl(u32::from(prefix)).is_some_and(|beyond| beyond != 0) {
+        return Err("expected no address bits beyond the network's prefix".into());
+    }
+    Ok(Network { address, prefix })
 }
 
 pub(super) fn line(text: &str) -> Parsed<String> {
@@ -128,19 +121,11 @@ pub(super) fn line(text: &str) -> Parsed<String> {
     Ok(text.to_owned())
 }
 
-pub(super) fn line_or_none(text: &str) -> Parsed<Option<String>> {
-    if text.is_empty() { Ok(None) } else { line(text).map(Some) }
-}
-
 pub(super) fn name(text: &str) -> Parsed<String> {
     if !(1..=128).contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("expected a name of 1 to 128 visible ASCII characters".into());
     }
     Ok(text.to_owned())
-}
-
-pub(super) fn model_or_none(text: &str) -> Parsed<Option<String>> {
-    if text.is_empty() { Ok(None) } else { name(text).map(Some) }
 }
 
 pub(super) fn prose(text: &str) -> Parsed<String> {

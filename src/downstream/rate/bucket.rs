@@ -2,8 +2,6 @@
 //! per network.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,6 +15,7 @@ use tower_governor::GovernorError;
 use tower_governor::governor::{GovernorConfigBuilder, SharedRateLimiter};
 use tower_governor::key_extractor::KeyExtractor;
 
+use crate::access::counter_key::CounterKey;
 use crate::clock::{self, Instant};
 use crate::response::Response;
 use crate::store::Caller;
@@ -26,32 +25,16 @@ pub(in crate::downstream) const RATELIMIT_POLICY: HeaderName =
     HeaderName::from_static("ratelimit-policy");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 /// With this many buckets (about 20 MB), new callers share.
-const SHARING_STARTS: usize = 100_000;
-/// With this many, they share by wider networks, of which there are at most about 66,000.
-const WIDE_SHARING_STARTS: usize = 2 * SHARING_STARTS;
-/// The prefix lengths of shared IPv4 and IPv6 networks.
-const NARROW_PREFIX: (u32, u32) = (16, 32);
-const WIDE_PREFIX: (u32, u32) = (8, 16);
-/// Subjects have no network, so they share by hash.
-const SUBJECT_BUCKETS: u64 = 1_024;
+const SHARED_FROM: usize = 100_000;
 
 #[derive(Debug)]
 pub(super) struct Bucket {
-    limiter: SharedRateLimiter<BucketKey, StateInformationMiddleware>,
+    limiter: SharedRateLimiter<CounterKey, StateInformationMiddleware>,
     policy: HeaderValue,
     pub(super) burst: u32,
     pub(super) interval: Duration,
     /// What was left after each bucket's last use, which governor reports only then.
-    last_seen: Mutex<HashMap<BucketKey, (u32, Instant)>>,
-    subjects: RandomState,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum BucketKey {
-    Caller(Caller),
-    /// All new callers from a network with this prefix length.
-    Network(IpAddr, u32),
-    Subjects(u64),
+    last_seen: Mutex<HashMap<CounterKey, (u32, Instant)>>,
 }
 
 /// Unused: the key comes from the call, not from a request.
@@ -59,9 +42,9 @@ enum BucketKey {
 struct NoKeyExtractor;
 
 impl KeyExtractor for NoKeyExtractor {
-    type Key = BucketKey;
+    type Key = CounterKey;
 
-    fn extract<T>(&self, _request: &Request<T>) -> Result<BucketKey, GovernorError> {
+    fn extract<T>(&self, _request: &Request<T>) -> Result<CounterKey, GovernorError> {
         Err(GovernorError::UnableToExtractKey)
     }
 }
@@ -82,14 +65,13 @@ impl Bucket {
         };
         let policy = format!("\"caller\";q={requests};w={}", period.as_secs());
         let policy = HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static(""));
-        let (last_seen, subjects) = (Mutex::default(), RandomState::new());
-        Self { limiter, policy, burst: burst.get(), interval, last_seen, subjects }
+        Self { limiter, policy, burst: burst.get(), interval, last_seen: Mutex::default() }
     }
 
     /// Takes one request. Returns what is left, or how long to wait.
     pub(super) fn take(&self, caller: &Caller) -> Result<u32, Duration> {
         let mut last_seen = lock(&self.last_seen);
-        let key = self.key(&last_seen, caller);
+        let key = CounterKey::new(caller, &last_seen, SHARED_FROM);
         match self.limiter.check_key(&key) {
             Ok(state) => {
                 let remaining = state.remaining_burst_capacity();
@@ -102,7 +84,7 @@ impl Bucket {
 
     pub(super) fn remaining(&self, caller: &Caller, now: Instant) -> u32 {
         let last_seen = lock(&self.last_seen);
-        let key = self.key(&last_seen, caller);
+        let key = CounterKey::new(caller, &last_seen, SHARED_FROM);
         last_seen.get(&key).map_or(self.burst, |seen| self.refilled(*seen, now))
     }
 
@@ -112,27 +94,6 @@ impl Bucket {
         let mut last_seen = lock(&self.last_seen);
         last_seen.retain(|_, seen| self.refilled(*seen, now) < self.burst);
         last_seen.shrink_to_fit();
-    }
-
-    /// A caller with a bucket of its own keeps it.
-    fn key(&self, last: &HashMap<BucketKey, (u32, Instant)>, caller: &Caller) -> BucketKey {
-        let own = BucketKey::Caller(caller.clone());
-        if last.len() < SHARING_STARTS || last.contains_key(&own) {
-            return own;
-        }
-        let bits = if last.len() < WIDE_SHARING_STARTS { NARROW_PREFIX } else { WIDE_PREFIX };
-        match caller {
-            Caller::Address(address) => match caller.network(bits) {
-                Some(network) if address.is_ipv4() => BucketKey::Network(network, bits.0),
-                Some(network) => BucketKey::Network(network, bits.1),
-                None => own,
-            },
-            Caller::Subject(subject) => {
-                BucketKey::Subjects(self.subjects.hash_one(subject) % SUBJECT_BUCKETS)
-            }
-            // The operator bounds their number.
-            Caller::Member(_) => own,
-        }
     }
 
     fn refilled(&self, (remaining, at): (u32, Instant), now: Instant) -> u32 {
@@ -181,8 +142,8 @@ mod tests {
 
     /// The `number`th network of `bits` bits that a caller can come from.
     fn of_network(number: u32, bits: u32) -> Caller {
-        let place = u128::from(number) << (128 - bits);
-        Caller::Address(Ipv6Addr::from_bits((0x2000 << 112) | place).into())
+        let bits = u128::from(number) << (128 - bits);
+        Caller::Address(Ipv6Addr::from_bits((0x2000 << 112) | bits).into())
     }
 
     fn subject(number: u32) -> Caller {
@@ -195,34 +156,34 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_for_any_number_of_callers() {
-        let crowded = u32::try_from(SHARING_STARTS).unwrap();
+        let many = u32::try_from(SHARED_FROM).unwrap();
         let of_one_provider = bucket();
-        for number in 0..crowded + 1_000 {
+        for number in 0..many + 1_000 {
             of_one_provider.take(&of_network(number, 64)).ok();
         }
-        // All who came late share one allowance of two, which is used up.
-        assert_eq!(remembered(&of_one_provider), SHARING_STARTS + 1);
-        assert!(of_one_provider.take(&of_network(2 * crowded, 64)).is_err());
+        // All later callers share one burst of two, which is used up.
+        assert_eq!(remembered(&of_one_provider), SHARED_FROM + 1);
+        assert!(of_one_provider.take(&of_network(2 * many, 64)).is_err());
         let from_everywhere = bucket();
-        for number in 0..2 * crowded + 1_000 {
-            from_everywhere.take(&of_network(number, NARROW_PREFIX.1)).ok();
+        for number in 0..2 * many + 1_000 {
+            from_everywhere.take(&of_network(number, 32)).ok();
         }
-        assert_eq!(remembered(&from_everywhere), WIDE_SHARING_STARTS + 1);
+        assert_eq!(remembered(&from_everywhere), 2 * SHARED_FROM + 1);
         for number in 0..2_000 {
             from_everywhere.take(&subject(number)).ok();
         }
-        let most = WIDE_SHARING_STARTS + 1 + usize::try_from(SUBJECT_BUCKETS).unwrap();
-        assert!((WIDE_SHARING_STARTS + 2..=most).contains(&remembered(&from_everywhere)));
+        let max = 2 * SHARED_FROM + 1 + 1_024;
+        assert!((2 * SHARED_FROM + 2..=max).contains(&remembered(&from_everywhere)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn known_callers_and_other_networks_are_served_while_others_share() {
         let bucket = bucket();
         let known = of_network(7, 64);
-        for number in 0..=u32::try_from(SHARING_STARTS).unwrap() + 5 {
+        for number in 0..=u32::try_from(SHARED_FROM).unwrap() + 5 {
             bucket.take(&of_network(number, 64)).ok();
         }
-        assert!(bucket.take(&of_network(200_000, 64)).is_err(), "one of the crowd");
+        assert!(bucket.take(&of_network(200_000, 64)).is_err(), "it shares a bucket");
         assert_eq!(bucket.remaining(&of_network(200_000, 64), clock::now()), 0);
         assert_eq!(bucket.take(&known), Ok(0), "it had two and took one");
         assert_eq!(bucket.take(&Caller::Address([192, 0, 2, 1].into())), Ok(1));

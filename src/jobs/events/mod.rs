@@ -24,55 +24,55 @@ use event_stream::EventStream;
 
 const RETRY: Duration = Duration::from_secs(3);
 
-#[derive(Clone, Copy, Debug)]
-pub struct EventStreamRequest<'a> {
-    pub caller: &'a Caller,
-    pub session: &'a Session,
-    /// `Last-Event-ID`, or empty.
-    pub last_event_id: &'a str,
-    pub id: &'a str,
-}
-
 /// Streams the status of the named jobs, or of all open jobs of the caller if none is named.
 /// Fails if none of the named jobs exists, or if this caller has to name jobs.
 pub async fn stream(
     jobs: &JobRegistry,
-    listener: EventStreamRequest<'_>,
+    caller: &Caller,
+    session: &Session,
+    last_event_id: &str,
     named: Vec<Box<str>>,
+    request_id: &str,
 ) -> Result<Response, Problem> {
-    let EventStreamRequest { caller, session: standing, last_event_id, id } = listener;
-    let (mut watched, mut missing) = match watch(jobs, caller, named).await {
+    let mut reconnect_after = RETRY;
+    let (mut watched, mut problems) = match watch(jobs, caller, named).await {
+        Ok((watched, missing)) if watched.is_empty() && !missing.is_empty() => {
+            return Err(Problem::new(&JOB_NOT_FOUND));
+        }
         Ok(found) => found,
-        Err(problem) => return single_problem(id, problem),
-    };
-    if watched.is_empty() && !missing.is_empty() {
-        return Err(Problem::new(&JOB_NOT_FOUND));
-    }
-    // A job that has ended needs one event, and no permit.
-    let takes_seat = watched.iter().any(|watching| !watching.has_ended());
-    let (seat, again) = match takes_seat.then(|| jobs.stream_permit(caller)).transpose() {
-        Ok(seat) => (seat, RETRY),
         Err(problem) => {
             let Some(wait) = problem.retry_delay() else { return Err(problem) };
-            missing.push(problem);
-            watched.retain(JobSubscription::has_ended);
-            (None, jitter(wait))
+            reconnect_after = jitter(wait);
+            (Vec::new(), vec![problem])
         }
     };
-    let mut flow = EventStream::new(watched, last_event_id, again, jobs.shutdown_token(), seat);
-    flow.session = standing.clone();
-    if missing.is_empty() && flow.is_up_to_date() {
-        let mut nothing = Response::default();
-        *nothing.status_mut() = StatusCode::NO_CONTENT;
-        return Ok(nothing);
+    // A job that has ended needs one event, and no permit.
+    let needs_permit = watched.iter().any(|job| !job.has_ended());
+    let permit = match needs_permit.then(|| jobs.stream_permit(caller)).transpose() {
+        Ok(permit) => permit,
+        Err(problem) => {
+            let Some(wait) = problem.retry_delay() else { return Err(problem) };
+            reconnect_after = jitter(wait);
+            problems.push(problem);
+            watched.retain(JobSubscription::has_ended);
+            None
+        }
+    };
+    let shutdown = jobs.shutdown_token();
+    let mut events = EventStream::new(watched, last_event_id, reconnect_after, shutdown, permit);
+    events.session = session.clone();
+    if problems.is_empty() && events.is_up_to_date() {
+        let mut response = Response::default();
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        return Ok(response);
     }
-    let problems = missing.into_iter().map(|problem| event("problem", None, &problem.to_json(id)));
-    flow.pending.extend(problems);
-    let parts = stream::unfold(flow, |mut flow| async {
-        let part = flow.next().await?;
-        Some((Ok::<_, BoxError>(Frame::data(part)), flow))
+    let problems = problems.iter().map(|one| event("problem", None, &one.to_json(request_id)));
+    events.pending.extend(problems);
+    let frames = stream::unfold(events, |mut events| async {
+        let part = events.next().await?;
+        Some((Ok::<_, BoxError>(Frame::data(part)), events))
     });
-    Ok(response::event_stream(Response::new(Body::stream(StreamBody::new(parts)))))
+    Ok(response::event_stream(Response::new(Body::stream(StreamBody::new(frames)))))
 }
 
 async fn watch(
@@ -99,13 +99,6 @@ async fn watch(
         }
     }
     Ok((watched, missing))
-}
-
-/// Returns a stream with a single problem if it is temporary, else the problem itself.
-fn single_problem(id: &str, problem: Problem) -> Result<Response, Problem> {
-    let Some(wait) = problem.retry_delay() else { return Err(problem) };
-    let parts = [retry_field(jitter(wait)), event("problem", None, &problem.to_json(id))];
-    Ok(response::event_stream(Response::new(Body::from(Bytes::from(parts.concat())))))
 }
 
 /// Returns a random time between `wait` and twice that, so that clients do not return all at once.
@@ -155,11 +148,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_who_are_told_to_wait_come_back_at_different_times() {
+    fn clients_reconnect_at_different_times() {
         let wait = Duration::from_secs(30);
-        let told: std::collections::HashSet<_> = (0..100).map(|_| jitter(wait)).collect();
-        assert!(told.iter().all(|told| (wait..=wait * 2).contains(told)));
-        assert!(told.len() > 90, "{told:?}");
+        let waits: std::collections::HashSet<_> = (0..100).map(|_| jitter(wait)).collect();
+        assert!(waits.iter().all(|jittered| (wait..=wait * 2).contains(jittered)));
+        assert!(waits.len() > 90, "{waits:?}");
         assert_eq!(jitter(Duration::ZERO), Duration::ZERO);
     }
 

@@ -141,6 +141,7 @@ impl Simulation {
                 finished: vec!["completed".to_owned()],
                 failed: vec![],
                 result: vec![],
+                keep_prompts: false,
             },
             is_public: false,
         });

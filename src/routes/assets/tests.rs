@@ -27,7 +27,7 @@ fn every_file_of_the_page_is_in_the_binary() {
     there.retain(|name| !not_served(name));
     let rows: BTreeSet<String> = page_files().map(|row| row.name.to_owned()).collect();
     assert_eq!(there, rows);
-    assert_eq!(rows.len(), page_files().count(), "a name stands twice");
+    assert_eq!(rows.len(), page_files().count(), "duplicate name");
     for name in PRELOADED.iter().chain(SHARED_FILES.iter().map(|(_, name)| name)) {
         assert!(STATIC.iter().any(|file| file.name == *name), "{name}");
     }
@@ -142,12 +142,12 @@ fn part_loaded_at_first_need_takes_12_kilobytes_at_most() {
 /// Every module that is imported later stands in a row above.
 #[test]
 fn every_part_of_the_video_view_has_a_size_limit() {
-    let parts: Vec<_> = PARTS.iter().flat_map(|(_, part)| *part).collect();
+    let parts: Vec<_> = PARTS.iter().flat_map(|(_, part)| part.iter().copied()).collect();
     for row in
         page_files().filter(|row| row.name.starts_with("video/") && row.name.ends_with(".js"))
     {
         for name in imports(row.name, "import('") {
-            let is_known = parts.contains(&&*name) || name.starts_with("core/");
+            let is_known = parts.contains(&name.as_str()) || name.starts_with("core/");
             assert!(is_known, "{}: {name}", row.name);
         }
     }

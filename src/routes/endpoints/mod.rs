@@ -1,5 +1,5 @@
-//! All endpoints, one row each in `table`. The layers, the dispatch, the OpenAPI document and
-//! `docs/reference/http.md` use the rows.
+//! All endpoints, one row each in `table`. The layers, the dispatch and the OpenAPI document use
+//! the rows; `docs/reference/http.md` describes each.
 
 pub(super) mod schemas;
 mod table;
@@ -35,13 +35,11 @@ use table::{PAID, READ};
 pub static PASSTHROUGH: &[Endpoint] = &[
     Endpoint {
         route: Route { path: "/api/v1/", body: BodyKind::ChatJson, ..PAID },
-        description: "An endpoint of `gateway.passthrough` that costs.",
         handler: |cx| Box::pin(api::passthrough_buy(cx)),
         operations: Vec::new,
     },
     Endpoint {
         route: Route { path: "/api/v1/", cross_origin: CrossOrigin::Scripts, ..READ },
-        description: "An endpoint of `gateway.passthrough` that costs nothing.",
         handler: |cx| Box::pin(api::passthrough_read(cx)),
         operations: Vec::new,
     },
@@ -49,15 +47,12 @@ pub static PASSTHROUGH: &[Endpoint] = &[
 
 pub static PAGE: Endpoint = Endpoint {
     route: DEFAULT_ROUTE,
-    description: "The page, or the site in `page.dir`. Unknown paths below `/api/`, `/bff/` and `/v1/` are 404.",
     handler: |cx| Box::pin(async move { cx.handlers.page.answer(&cx.call.head).await }),
     operations: Vec::new,
 };
 
 pub struct Endpoint {
     pub route: Route,
-    /// In Markdown, for `docs/reference/http.md`.
-    pub description: &'static str,
     /// For the OpenAPI document; several if the route has several paths.
     pub(super) operations: fn() -> Vec<Operation>,
     pub(super) handler: Handler,
@@ -169,11 +164,11 @@ impl Operation {
 
 pub(super) fn parameter(
     name: &str,
-    place: ParameterIn,
+    location: ParameterIn,
     description: &str,
     schema: impl Into<SchemaRef>,
 ) -> ParameterBuilder {
-    let parameter = ParameterBuilder::new().name(name).parameter_in(place);
+    let parameter = ParameterBuilder::new().name(name).parameter_in(location);
     parameter.required(Required::False).description(Some(description)).schema(Some(schema))
 }
 

@@ -30,7 +30,6 @@ const SHARED: Route = Route { cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE };
 pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         route: Route { path: "/api/v1/chat", body: BodyKind::ChatJson, ..PAID },
-        description: "Buys one chat reply: `model` and `messages`. Returns the gateway's reply, unchanged.",
         handler: |cx| Box::pin(api::chat(cx)),
         operations: || vec![operation("chat", "purchases", "Buy one chat reply")
             .request_body("ChatRequest")
@@ -38,8 +37,6 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/api/v1/video", body: BodyKind::VideoJson, ..PAID },
-        description: "Orders one video: `prompt`, and optionally `model`, `duration`, `aspect_ratio`, `image_url`. If \
-            the model ignores the ratio, `Tollgate-Ignored` names it.",
         handler: |cx| Box::pin(api::video(cx)),
         operations: || vec![operation("video", "purchases", "Order one video")
             .description("It is charged when it is accepted, and cannot be cancelled. Follow it by its request_id.")
@@ -48,8 +45,6 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/api/v1/video/status", ..READ },
-        description: "Returns the gateway's latest status of a job (`?request_id=`), unchanged; while clients ask, at \
-            most 5 s old. Only for jobs that were ordered here.",
         handler: |cx| Box::pin(api::video_status(cx)),
         operations: || vec![operation("videoStatus", "jobs", "Get the status of a job")
             .job_id()
@@ -58,8 +53,6 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/bff/video/content", ..READ },
-        description: "Returns a finished video (`?request_id=`) from this origin, with ranges, if its address is in \
-            `page.media_origins` or the sandbox's.",
         handler: |cx| Box::pin(api::video_content(cx)),
         operations: || vec![operation("videoContent", "jobs", "Get a finished video")
             .description("Supports ranges. Its address must be in page.media_origins, or the sandbox's.")
@@ -70,8 +63,6 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/bff/events", ..READ },
-        description: "Streams [events](#events) of up to 50 jobs (`?request_id=`, repeatable), or of all open jobs of \
-            the caller.",
         handler: |cx| Box::pin(bff::events(cx)),
         operations: || vec![operation("events", "jobs", "Stream changes of jobs")
             .description("Server-sent events: `job` for each change of a job, `problem` for each failure. In open \
@@ -83,7 +74,6 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/bff/jobs", ..READ },
-        description: "Lists the caller's latest jobs, or those named by `?request_id=`, with price and latest status.",
         handler: |cx| Box::pin(bff::jobs(cx)),
         operations: || vec![operation("jobs", "jobs", "List the caller's jobs")
             .job_ids()
@@ -92,16 +82,12 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/bff/catalog", ..SHARED },
-        description: "The price list: models with prices and rules, limits, sandbox or live, and how long the server \
-            keeps an `Idempotency-Key` (`replay`).",
         handler: |cx| Box::pin(bff::catalog(cx)),
         operations: || vec![operation("catalog", "facts", "Get the price list")
             .ok("Models, prices and limits.", JSON, "Catalog")],
     },
     Endpoint {
         route: Route { path: "/bff/me", ..READ },
-        description: "The caller, and what is left of its limits and budgets; the account's balance, if the caller may \
-            see it. Uses up none of them.",
         handler: |cx| Box::pin(async move { cx.handlers.me.report(&cx.call.caller, &cx.call.session).await }),
         operations: || vec![operation("me", "facts", "Get the caller and what is left of its limits")
             .ok("Limits, budgets and, if visible, the balance.", JSON, "Me")
@@ -109,8 +95,6 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/bff/usage", ..READ },
-        description: "What the caller spent, by UTC day and model: `?since=7d`, up to `31d`; `&utc_offset=60` for the \
-            days of a time zone, in minutes. 403 in open mode on a public address.",
         handler: |cx| Box::pin(bff::usage(cx)),
         operations: || vec![operation("usage", "facts", "Get the caller's spending")
             .days("Days, today back: 7d, or 24h; 7d by default.")
@@ -119,7 +103,6 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/v1/models", ..DEFAULT_ROUTE },
-        description: "Lists chat and video models in [OpenAI's format](../guide/openai.md#models).",
         handler: |cx| Box::pin(openai::models(cx)),
         operations: || vec![operation("openaiModels", "openai", "List chat and video models")
             .ok("A list.", JSON, "OpenAiList")
@@ -127,7 +110,6 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/v1/models/", ..DEFAULT_ROUTE },
-        description: "One model, in the same format.",
         handler: |cx| Box::pin(openai::model(cx)),
         operations: || vec![operation("openaiModel", "openai", "Get one model")
             .path_suffix("{model}")
@@ -136,7 +118,6 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/v1/chat/completions", body: BodyKind::ChatJson, ..PAID },
-        description: "Buys one chat reply in OpenAI's format, whole or streamed.",
         handler: |cx| Box::pin(openai::chat::buy(cx)),
         operations: || vec![operation("openaiChat", "openai", "Buy one chat reply")
             .description("Tollgate-Ignored names fields that the gateway does not support. Retries of SDKs need no \
@@ -152,7 +133,6 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/v1/videos", body: BodyKind::VideoForm, ..PAID },
-        description: "Orders one video in OpenAI's format, as JSON or a form.",
         handler: |cx| Box::pin(openai::videos::buy(cx)),
         operations: || vec![operation("openaiVideo", "openai", "Order one video")
             .description("A form (multipart/form-data) needs an Authorization header.")
@@ -161,7 +141,6 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/v1/videos", ..READ },
-        description: "Lists the caller's latest jobs in OpenAI's format.",
         handler: |cx| Box::pin(openai::videos::list(cx)),
         operations: || vec![operation("openaiVideos", "openai", "List the caller's latest jobs")
             .query("limit", "1 to 100.", range(1, 100))
@@ -171,7 +150,6 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/v1/videos/", ..READ },
-        description: "One job; with `/content` below it, the finished video.",
         handler: |cx| Box::pin(openai::videos::get(cx)),
         operations: || vec![
             operation("openaiVideoNamed", "openai", "Get the status of a video")
@@ -186,8 +164,6 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/bff/login", body: BodyKind::LoginJson, ..LOGIN },
-        description: "With `access.mode = \"members\"`: turns `{\"token\": \"tg_…\"}` into a [session \
-            cookie](../guide/callers.md#sessions).",
         handler: |cx| Box::pin(bff::log_in(cx)),
         operations: || vec![operation("login", "people", "Exchange a member's token for a session cookie")
             .description("Only with access.mode = \"members\". With the cookie, requests that change something need \
@@ -198,7 +174,6 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/bff/logout", ..LOGIN },
-        description: "Ends the session.",
         handler: |cx| Box::pin(bff::log_out(cx)),
         operations: || vec![operation("logout", "people", "End the session")
             .response(204, "Done.", &[])
@@ -206,8 +181,6 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/bff/admin/usage", ..ADMIN },
-        description: "For [admins](#admin-reports): spending by caller, UTC day and model: `?since=7d`, up to `366d`, \
-            `&format=csv`, `&utc_offset=60`.",
         handler: |cx| Box::pin(bff::admin_usage(cx)),
         operations: || vec![operation("adminUsage", "admins", "Get the spending of all callers")
             .days("Days, including today: 1d to 366d; 7d by default.")
@@ -217,56 +190,48 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/bff/admin/members", ..ADMIN },
-        description: "For admins: members with budgets and spending of today and this month.",
         handler: |cx| Box::pin(async move { cx.handlers.reports.admin_members().await }),
         operations: || vec![operation("adminMembers", "admins", "List members")
             .ok("Names, roles, budgets and spending.", JSON, "Anything")],
     },
     Endpoint {
         route: Route { path: "/bff/admin/jobs", ..ADMIN },
-        description: "For admins: the latest jobs of all callers.",
         handler: |cx| Box::pin(async move { cx.handlers.reports.admin_jobs().await }),
         operations: || vec![operation("adminJobs", "admins", "List the latest jobs of all callers")
             .ok("The latest first.", JSON, "Anything")],
     },
     Endpoint {
         route: Route { path: "/bff/admin/billing", ..ADMIN },
-        description: "For admins: the gateway account, its keys by name, its balance over time, unknown outcomes.",
         handler: |cx| Box::pin(async move { cx.report(cx.handlers.reports.admin_billing()).await }),
         operations: || vec![operation("adminBilling", "admins", "Get the gateway account")
             .ok("Balances, keys by name, unknown outcomes.", JSON, "Anything")],
     },
     Endpoint {
         route: Route { path: "/healthz", ..DEFAULT_ROUTE },
-        description: "Returns `ok`, for any Host.",
         handler: |_| Box::pin(ready(Ok(bff::healthz()))),
         operations: || vec![operation("healthz", "facts", "Check that the server is alive")
             .ok("It is alive.", TEXT, "Text")],
     },
     Endpoint {
         route: Route { path: "/bff/client.js", ..SHARED },
-        description: "The [browser client](../guide/web.md#the-client): one ES module without imports.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: || vec![operation("client", "embedding", "Get the browser client")
             .ok("The module.", SCRIPT, "Text")],
     },
     Endpoint {
         route: Route { path: "/bff/client.d.ts", ..SHARED },
-        description: "The client's TypeScript types.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: || vec![operation("clientTypes", "embedding", "Get the client's TypeScript types")
             .ok("The types.", TEXT, "Text")],
     },
     Endpoint {
         route: Route { path: "/bff/widgets.js", ..SHARED },
-        description: "The widgets `<tollgate-chat>` and `<tollgate-video>`, as custom elements.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: || vec![operation("widgets", "embedding", "Get the widgets")
             .ok("The module.", SCRIPT, "Text")],
     },
     Endpoint {
         route: Route { path: "/bff/widgets/", ..SHARED },
-        description: "Modules that the widgets load.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: || vec![operation("widgetModule", "embedding", "Get a module of the widgets")
             .path_suffix("{name}")
@@ -275,14 +240,12 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/bff/openapi.json", ..SHARED },
-        description: "This API as an OpenAPI 3.1 document, readable from any page. `tollgate openapi` prints it, too.",
         handler: |cx| Box::pin(bff::openapi(cx)),
         operations: || vec![operation("openapi", "facts", "Get this document")
             .ok("OpenAPI 3.1.", JSON, "Anything")],
     },
     Endpoint {
         route: Route { path: "/problems/", ..DEFAULT_ROUTE },
-        description: "Explains a problem code.",
         handler: |cx| Box::pin(ready(bff::problem(cx.call.head.uri.path()))),
         operations: || vec![operation("problem", "facts", "Explain a problem code")
             .path_suffix("{code}")

@@ -23,21 +23,21 @@ use crate::routes::purchases;
 use crate::validate::{self, Checked, Order};
 
 pub(crate) async fn buy(cx: HandlerContext) -> HandlerResult {
-    let wanted = validate::openai::chat(&cx.call.body, &cx.handlers.rules)?;
+    let parsed = validate::openai::chat(&cx.call.body, &cx.handlers.rules)?;
     let formatter = Formatter {
         id: format!("chatcmpl-{}", cx.call.id.as_str()),
         created: clock::wall().as_secs(),
-        model: wanted.order.get().model.to_string(),
-        is_stream: wanted.is_stream,
-        wants_usage: wanted.wants_usage,
+        model: parsed.order.get().model.to_string(),
+        is_stream: parsed.is_stream,
+        wants_usage: parsed.wants_usage,
         redactor: cx.handlers.redactor.clone(),
     };
-    let response = if wanted.is_stream {
-        stream(&cx, wanted.order, formatter).await?
+    let response = if parsed.is_stream {
+        stream(&cx, parsed.order, formatter).await?
     } else {
-        formatter.response(cx.buy(wanted.order).await?)?
+        formatter.response(cx.buy(parsed.order).await?)?
     };
-    Ok(purchases::with_ignored(&wanted.ignored, response))
+    Ok(purchases::with_ignored(&parsed.ignored, response))
 }
 
 struct Formatter {

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::{HandlerContext, purchases};
 use crate::contract::catalog::Catalog;
@@ -21,50 +22,35 @@ use crate::response::{self, HandlerResult, Response};
 
 const PREFIX: &str = "/v1/models/";
 
-#[derive(Serialize)]
-struct ModelList<'a> {
-    object: &'static str,
-    data: Vec<Model<'a>>,
-}
-
-#[derive(Serialize)]
-struct Model<'a> {
-    id: &'a str,
-    object: &'static str,
-    /// Unknown, but strict clients need a number.
-    created: u64,
-    owned_by: &'static str,
-    /// Our extension: the endpoint that takes the model.
-    kind: &'static str,
-    price: String,
-}
-
 pub(super) async fn models(cx: HandlerContext) -> HandlerResult {
-    let data = all_models(&cx.handlers.rules.catalog).collect();
-    Ok(response::json(StatusCode::OK, &ModelList { object: "list", data }))
+    let data: Value = all_models(&cx.handlers.rules.catalog).collect();
+    Ok(response::json(StatusCode::OK, &json!({ "object": "list", "data": data })))
 }
 
 pub(super) async fn model(cx: HandlerContext) -> HandlerResult {
     let id = cx.call.head.uri.path().strip_prefix(PREFIX).unwrap_or_default();
     let id = percent_decode_str(id).decode_utf8_lossy();
-    let model =
-        all_models(&cx.handlers.rules.catalog).find(|model| model.id == id).ok_or_else(|| {
-            Problem::new(&NOT_FOUND).detail("no such model; GET /v1/models lists all models")
-        })?;
+    let mut models = all_models(&cx.handlers.rules.catalog);
+    let model = models.find(|model| model["id"] == *id).ok_or_else(|| {
+        Problem::new(&NOT_FOUND).detail("no such model; GET /v1/models lists all models")
+    })?;
     Ok(response::json(StatusCode::OK, &model))
 }
 
-fn all_models(catalog: &Catalog) -> impl Iterator<Item = Model<'_>> {
-    let model = |id, kind, price: Usd| Model {
-        id,
-        object: "model",
-        created: 0,
-        owned_by: "gateway",
-        kind,
-        price: price.to_string(),
+fn all_models(catalog: &Catalog) -> impl Iterator<Item = Value> {
+    // `created` is unknown, but strict clients need a number. `kind` and `price` are extensions.
+    let model = |id: &str, kind, price: Usd| {
+        json!({
+            "id": id,
+            "object": "model",
+            "created": 0,
+            "owned_by": "gateway",
+            "kind": kind,
+            "price": price.to_string(),
+        })
     };
-    let chats = catalog.chat.iter().map(move |row| model(&*row.id, "chat", row.price()));
-    chats.chain(catalog.video.iter().map(move |row| model(&*row.id, "video", row.price)))
+    let chats = catalog.chat.iter().map(move |row| model(&row.id, "chat", row.price()));
+    chats.chain(catalog.video.iter().map(move |row| model(&row.id, "video", row.price)))
 }
 
 /// The text in the gateway's reply.

@@ -9,6 +9,7 @@ use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use multer::Multipart;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::{gateway_refusal, text_at};
 use crate::clock;
@@ -52,13 +53,7 @@ struct VideoBody<'a> {
     seconds: Option<String>,
     size: Option<&'a str>,
     remixed_from_video_id: Option<&'a str>,
-    error: Option<VideoError>,
-}
-
-#[derive(Serialize)]
-struct VideoError {
-    code: &'static str,
-    message: String,
+    error: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -69,15 +64,15 @@ struct OrderBody {
 
 pub(crate) async fn buy(cx: HandlerContext) -> HandlerResult {
     let (call, catalog) = (&cx.call, &cx.handlers.rules.catalog);
-    let wanted = match form_fields(&call.head.headers, &call.body).await? {
+    let parsed = match form_fields(&call.head.headers, &call.body).await? {
         None => validate::openai::video(&call.body, catalog)?,
         Some(fields) => validate::openai::video_from_form(&fields, catalog)?,
     };
-    let sent = wanted.order.get().clone();
-    let receipt = cx.buy(wanted.order).await?;
+    let sent = parsed.order.get().clone();
+    let receipt = cx.buy(parsed.order).await?;
     let redactor = &cx.handlers.redactor;
     if !receipt.status.is_success() {
-        return Ok(purchases::with_ignored(&wanted.ignored, gateway_refusal(receipt, redactor)));
+        return Ok(purchases::with_ignored(&parsed.ignored, gateway_refusal(receipt, redactor)));
     }
     let request_id = receipt.video.as_ref().map(|video| Arc::clone(&video.request_id));
     let request_id = request_id.ok_or_else(|| Problem::new(&OUTCOME_UNKNOWN))?;
@@ -89,26 +84,17 @@ pub(crate) async fn buy(cx: HandlerContext) -> HandlerResult {
     };
     video.prompt = order.as_ref().map(|order| &*order.prompt);
     video.seconds = order.as_ref().map(|order| order.duration.to_string());
-    video.size = wanted.size.as_deref();
+    video.size = parsed.size.as_deref();
     // Serializing strings and numbers cannot fail.
     let body = serde_json::to_vec(&video).unwrap_or_default().into();
     let receipt = Receipt { status: StatusCode::OK, is_json: true, body, ..receipt };
     let response = with_poll_interval(purchases::from_receipt(receipt));
-    Ok(purchases::with_ignored(&wanted.ignored, response))
+    Ok(purchases::with_ignored(&parsed.ignored, response))
 }
 
 fn with_poll_interval(mut response: Response) -> Response {
     response.headers_mut().insert(POLL_AFTER, POLL_AFTER_MS);
     response
-}
-
-#[derive(Serialize)]
-struct VideoList<'a> {
-    object: &'static str,
-    data: Vec<VideoBody<'a>>,
-    first_id: Option<&'a str>,
-    last_id: Option<&'a str>,
-    has_more: bool,
 }
 
 pub(crate) async fn list(cx: HandlerContext) -> HandlerResult {
@@ -128,28 +114,27 @@ pub(crate) async fn list(cx: HandlerContext) -> HandlerResult {
     let start = match &page.after {
         None => 0,
         Some(id) => {
-            let place = jobs.iter().position(|job| *job.request_id == **id);
-            place.map(|place| place + 1).ok_or_else(|| Problem::new(&JOB_NOT_FOUND))?
+            let index = jobs.iter().position(|job| *job.request_id == **id);
+            index.map(|index| index + 1).ok_or_else(|| Problem::new(&JOB_NOT_FOUND))?
         }
     };
     let rest = jobs.get(start..).unwrap_or_default();
-    let shown = rest.get(..page.limit.min(rest.len())).unwrap_or_default();
-    let list = VideoList {
-        object: "list",
-        data: shown.iter().map(|job| VideoBody::of(job, &cx.handlers.redactor)).collect(),
-        first_id: shown.first().map(|job| &*job.request_id),
-        last_id: shown.last().map(|job| &*job.request_id),
-        has_more: rest.len() > shown.len(),
-    };
+    let page_jobs = rest.get(..page.limit.min(rest.len())).unwrap_or_default();
+    let videos = page_jobs.iter().map(|job| VideoBody::of(job, &cx.handlers.redactor));
+    let list = json!({
+        "object": "list",
+        "data": videos.collect::<Vec<_>>(),
+        "first_id": page_jobs.first().map(|job| &*job.request_id),
+        "last_id": page_jobs.last().map(|job| &*job.request_id),
+        "has_more": rest.len() > page_jobs.len(),
+    });
     Ok(response::json(StatusCode::OK, &list))
 }
 
 pub(crate) async fn get(cx: HandlerContext) -> HandlerResult {
     let rest = cx.call.head.uri.path().strip_prefix(PREFIX).unwrap_or_default();
-    let (id, is_content) = match rest.strip_suffix(CONTENT_SUFFIX) {
-        Some(id) => (id, true),
-        None => (rest, false),
-    };
+    let content_of = rest.strip_suffix(CONTENT_SUFFIX);
+    let id = content_of.unwrap_or(rest);
     if id.contains('/') {
         return Err(Problem::new(&UNKNOWN_ENDPOINT)
             .detail("a video has GET /v1/videos/{id} and GET /v1/videos/{id}/content only"));
@@ -157,7 +142,7 @@ pub(crate) async fn get(cx: HandlerContext) -> HandlerResult {
     let request_id = &validate::request_id(id)?;
     // Waits for the gateway's first status, which is then in the job.
     let status = cx.handlers.jobs.status(request_id, &cx.call.caller).await?;
-    if is_content {
+    if content_of.is_some() {
         return content(&cx, &status.body).await;
     }
     let job = cx.handlers.jobs.get(request_id, &cx.call.caller).await?;
@@ -194,15 +179,12 @@ impl<'a> VideoBody<'a> {
             JobState::Failed => {
                 let message = text_at(redactor, &latest.body, FAILURE_POINTERS)
                     .unwrap_or_else(|| "the gateway gave no reason".to_owned());
-                Self {
-                    status: "failed",
-                    error: Some(VideoError { code: "failed", message }),
-                    ..video
-                }
+                let error = json!({ "code": "failed", "message": message });
+                Self { status: "failed", error: Some(error), ..video }
             }
             JobState::Open => {
-                let word = state_word(&latest.body).unwrap_or_default().to_lowercase();
-                let status = if QUEUED.contains(&&*word) { "queued" } else { "in_progress" };
+                let state = state_word(&latest.body).unwrap_or_default().to_lowercase();
+                let status = if QUEUED.contains(&&*state) { "queued" } else { "in_progress" };
                 Self { status, ..video }
             }
         }

@@ -3,11 +3,55 @@
 use std::time::Duration;
 
 use rusqlite::types::Type;
-use rusqlite::{Result, Row};
+use rusqlite::{Connection, OptionalExtension, Params, Result, Row};
 use uuid::Uuid;
 
 use crate::contract::money::Usd;
 use crate::store::{PurchaseId, PurchaseState, Service};
+
+/// Runs statements, which are prepared once.
+pub(super) trait Sql {
+    /// Returns the number of rows that were changed.
+    fn run(&self, sql: &str, values: impl Params) -> Result<usize>;
+
+    fn first<T>(
+        &self,
+        sql: &str,
+        values: impl Params,
+        read: impl FnOnce(&Row<'_>) -> Result<T>,
+    ) -> Result<Option<T>>;
+
+    fn all<T>(
+        &self,
+        sql: &str,
+        values: impl Params,
+        read: impl FnMut(&Row<'_>) -> Result<T>,
+    ) -> Result<Vec<T>>;
+}
+
+impl Sql for Connection {
+    fn run(&self, sql: &str, values: impl Params) -> Result<usize> {
+        self.prepare_cached(sql)?.execute(values)
+    }
+
+    fn first<T>(
+        &self,
+        sql: &str,
+        values: impl Params,
+        read: impl FnOnce(&Row<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        self.prepare_cached(sql)?.query_row(values, read).optional()
+    }
+
+    fn all<T>(
+        &self,
+        sql: &str,
+        values: impl Params,
+        read: impl FnMut(&Row<'_>) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        self.prepare_cached(sql)?.query_map(values, read)?.collect()
+    }
+}
 
 /// Nanoseconds, which reach to the year 2262. Later moments are cut to that.
 pub(super) fn nanos(moment: Duration) -> i64 {
@@ -25,6 +69,10 @@ pub(super) fn count(number: usize) -> i64 {
 
 pub(super) fn moment(row: &Row<'_>, column: usize) -> Result<Duration> {
     Ok(Duration::from_nanos(row.get(column)?))
+}
+
+pub(super) fn moment_or_none(row: &Row<'_>, column: usize) -> Result<Option<Duration>> {
+    Ok(row.get::<_, Option<u64>>(column)?.map(Duration::from_nanos))
 }
 
 pub(super) fn money(row: &Row<'_>, column: usize) -> Result<Usd> {

@@ -20,6 +20,7 @@ use crate::store::Unavailable;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const FIRST_VERSION: i64 = 4;
+const OTHER_COPY: &str = "its lock file belongs to another copy";
 
 pub(super) type Nonce = [u8; 16];
 
@@ -73,13 +74,20 @@ impl LedgerIdentity {
         let state = LedgerState { nonce: random()?, latest_number: latest, closed: None };
         let new_name = || random::<8>().map(|bytes| format!("durable-{}", hex(&bytes)).into());
         let (name, suspicion, forgets) = match (stored, recorded) {
-            (None, _) if kind == FileKind::Empty => (new_name()?, None, false),
-            (None, _) => (new_name()?, Some("its version is older"), false),
+            (None, recorded) => {
+                let suspicion = match kind {
+                    FileKind::Ledger(..FIRST_VERSION) => Some("its version is older"),
+                    FileKind::Ledger(_) if recorded.is_some() => Some(OTHER_COPY),
+                    // Made by a command: no server has had it.
+                    FileKind::Ledger(_) | FileKind::Empty | FileKind::Foreign => None,
+                };
+                (new_name()?, suspicion, false)
+            }
             (Some(stored), recorded) => {
                 let suspicion = suspicion(&stored, recorded, &boot, found);
-                let forgets = suspicion.is_some_and(|suspicion| suspicion.may_lack_purchases);
+                let forgets = suspicion.is_some_and(|(_, forgets)| forgets);
                 let name = if forgets { new_name()? } else { stored.name };
-                (name, suspicion.map(|suspicion| suspicion.why), forgets)
+                (name, suspicion.map(|(why, _)| why), forgets)
             }
         };
         Ok(Self { name, state, suspect_reason: suspicion, may_lack_purchases: forgets, boot })
@@ -107,53 +115,35 @@ pub(super) fn ensure_nonce(connection: &Connection, nonce: &Nonce) -> Result<(),
     )))
 }
 
-#[derive(Clone, Copy)]
-struct Suspicion {
-    why: &'static str,
-    may_lack_purchases: bool,
-}
-
+/// Returns why the file is suspect, if it is, and whether purchases may be missing.
 fn suspicion(
     stored: &StoredIdentity,
     recorded: Option<LedgerState>,
     boot: &str,
     found: Option<FileStamp>,
-) -> Option<Suspicion> {
-    let Some(LedgerState { nonce, latest_number: latest, closed }) = recorded else {
-        return Some(Suspicion {
-            why: "its lock file is missing or empty",
-            may_lack_purchases: true,
-        });
+) -> Option<(&'static str, bool)> {
+    let Some(LedgerState { nonce, latest_number, closed }) = recorded else {
+        return Some(("its lock file is missing or empty", true));
     };
     if stored.nonce != nonce {
-        return Some(Suspicion {
-            why: "its lock file belongs to another copy",
-            may_lack_purchases: true,
-        });
+        return Some((OTHER_COPY, true));
     }
-    if stored.latest_number < latest {
-        return Some(Suspicion {
-            why: "it lacks purchases that were sold",
-            may_lack_purchases: true,
-        });
+    if stored.latest_number < latest_number {
+        return Some(("it lacks purchases that were sold", true));
     }
     if let Some(closed) = closed {
         // A copy from elsewhere: the original may have sold meanwhile.
         if found.is_some_and(|found| found.inode != closed.inode) {
-            return Some(Suspicion { why: "it is a copy", may_lack_purchases: true });
+            return Some(("it is a copy", true));
         }
-        let why = "it was written after the last server closed it";
         // A copy of a running server's file, put back, has purchases that have ended since.
-        let forgets = stored.has_running;
-        return (Some(closed) != found).then_some(Suspicion { why, may_lack_purchases: forgets });
+        let changed = ("it was written after the last server closed it", stored.has_running);
+        return (Some(closed) != found).then_some(changed);
     }
     if boot.is_empty() || stored.boot != boot {
-        return Some(Suspicion {
-            why: "the system went down while it was open",
-            may_lack_purchases: true,
-        });
+        return Some(("the system went down while it was open", true));
     }
-    Some(Suspicion { why: "it was not closed cleanly", may_lack_purchases: false })
+    Some(("it was not closed cleanly", false))
 }
 
 fn stored(connection: &Connection, kind: FileKind) -> rusqlite::Result<Option<StoredIdentity>> {
@@ -187,6 +177,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::schema;
     use super::*;
 
     fn stored() -> StoredIdentity {
@@ -224,10 +215,7 @@ mod tests {
             (None, "today", same, true, true),
         ] {
             let suspicion = suspicion(&stored(), recorded, boot, found);
-            let judged = (
-                suspicion.is_some(),
-                suspicion.is_some_and(|suspicion| suspicion.may_lack_purchases),
-            );
+            let judged = (suspicion.is_some(), suspicion.is_some_and(|(_, forgets)| forgets));
             assert_eq!(judged, (is_checked, forgets), "{recorded:?} {boot} {found:?}");
         }
     }
@@ -237,19 +225,30 @@ mod tests {
         let written = |written| Some(FileStamp { size: 4_096, modified: written, inode: 9 });
         let stored = StoredIdentity { has_running: true, ..stored() };
         let recorded = Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: written(5) });
-        assert!(
-            suspicion(&stored, recorded, "today", written(6))
-                .is_some_and(|suspicion| suspicion.may_lack_purchases)
-        );
+        let suspicion = suspicion(&stored, recorded, "today", written(6));
+        assert!(suspicion.is_some_and(|(_, forgets)| forgets));
+    }
+
+    #[test]
+    fn ledger_that_no_server_had_is_not_suspect() {
+        let mut file = Connection::open_in_memory().unwrap();
+        schema::migrate(&mut file).unwrap();
+        let newest = FileKind::Ledger(schema::newest_version());
+        let state = LedgerState { nonce: [1; 16], latest_number: 7, closed: None };
+        for (kind, recorded, reason) in [
+            (newest, None, None),
+            (newest, Some(state), Some(OTHER_COPY)),
+            (FileKind::Ledger(FIRST_VERSION - 1), None, Some("its version is older")),
+        ] {
+            let identity = LedgerIdentity::read(&file, kind, recorded, None).unwrap();
+            assert_eq!(identity.suspect_reason, reason, "{kind:?}");
+        }
     }
 
     #[test]
     fn missing_boot_id_changes_the_name() {
         let unknown = StoredIdentity { boot: String::new(), ..stored() };
         let recorded = Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: None });
-        assert!(
-            suspicion(&unknown, recorded, "", None)
-                .is_some_and(|suspicion| suspicion.may_lack_purchases)
-        );
+        assert!(suspicion(&unknown, recorded, "", None).is_some_and(|(_, forgets)| forgets));
     }
 }

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
+use super::column::{self, Sql};
 use super::replies::Replies;
-use super::{Result, StoreError, column};
+use super::{Result, StoreError};
 use crate::contract::money::Usd;
 use crate::store::rules::{Credit, KnownBalance, Today, latest_plausible_day, warn_day_ahead};
-use crate::store::{BudgetScope, CreditWatermark, PeriodSpend, StoreCapacity};
+use crate::store::{BudgetScope, Clock, CreditWatermark, PeriodSpend, StoreCapacity};
 
 pub(super) struct Ledger {
     pub(super) connection: Connection,
+    clock: Clock,
     pub(super) replies: Replies,
     pub(super) max_ended: Option<usize>,
     pub(super) ended_count: Cell<usize>,
@@ -25,9 +27,10 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(connection: Connection, capacity: StoreCapacity) -> Self {
+    pub(super) fn new(connection: Connection, capacity: StoreCapacity, clock: Clock) -> Self {
         Self {
             connection,
+            clock,
             replies: Replies::new(capacity),
             max_ended: None,
             ended_count: Cell::default(),
@@ -39,17 +42,19 @@ impl Ledger {
         }
     }
 
+    pub(super) fn now(&self) -> Duration {
+        (self.clock)()
+    }
+
     pub(super) fn clear(&self) -> Result<()> {
         let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN
-            ('credit', 'members_edition')";
+            ('credit', 'members_version')";
         // In whatever order the schema lists them; the pragma ends with the transaction.
         self.connection.execute_batch("PRAGMA defer_foreign_keys = 1")?;
-        let mut tables = self.connection.prepare_cached(tables)?;
-        let tables = tables.query_map([], |row| row.get::<_, String>(0))?;
-        for table in tables.collect::<rusqlite::Result<Vec<_>>>()? {
-            self.connection.prepare_cached(&format!("DELETE FROM {table}"))?.execute([])?;
+        for table in self.connection.all(tables, [], |row| row.get::<_, String>(0))? {
+            self.connection.run(&format!("DELETE FROM {table}"), [])?;
         }
-        self.connection.execute("UPDATE members_edition SET edition = 0", [])?;
+        self.connection.execute("UPDATE members_version SET version = 0", [])?;
         self.set_credit(&Credit::default())?;
         self.replies.invalidate();
         self.ended_count.set(0);
@@ -69,15 +74,10 @@ impl Ledger {
 /// The tables `spent` and `credit`, in the same transaction as the purchases.
 impl Ledger {
     pub(super) fn latest_day(&self, last: Option<u64>) -> Result<Option<u64>> {
-        let mut latest = self.connection.prepare_cached(
-            "SELECT max(period) FROM spent WHERE scope = 'total' AND unit = 'day' AND period <= ?",
-        )?;
+        let latest =
+            "SELECT max(period) FROM spent WHERE scope = 'total' AND unit = 'day' AND period <= ?";
         let last = column::signed(last.unwrap_or(u64::MAX));
-        Ok(latest.query_row([last], |row| row.get(0))?)
-    }
-
-    pub(super) fn current_spend(&self, scope: &BudgetScope, now: Duration) -> Result<PeriodSpend> {
-        self.spend_of(scope, self.today(now)?)
+        Ok(self.connection.first(latest, [last], |row| row.get(0))?.flatten())
     }
 
     /// Counts a settled purchase. Beyond `max_ended`, deletes the one that ended first.
@@ -97,7 +97,8 @@ impl Ledger {
         Ok(())
     }
 
-    pub(super) fn today(&self, now: Duration) -> Result<Today> {
+    pub(super) fn today(&self) -> Result<Today> {
+        let now = self.now();
         let last = latest_plausible_day(now);
         let mut latest = self.latest_day(None)?;
         if let Some(day) = latest.filter(|day| *day > last) {
@@ -111,18 +112,20 @@ impl Ledger {
 
     pub(super) fn spend_of(&self, scope: &BudgetScope, today: Today) -> Result<PeriodSpend> {
         let mut read = self.connection.prepare_cached(
-            "SELECT (SELECT micros FROM spent WHERE scope = ?1 AND unit = 'day' AND period = ?2),
-                    (SELECT micros FROM spent WHERE scope = ?1 AND unit = 'month' AND period = ?3)",
+            "SELECT
+                coalesce((SELECT micros FROM spent
+                    WHERE scope = ?1 AND unit = 'day' AND period = ?2), 0),
+                coalesce((SELECT micros FROM spent
+                    WHERE scope = ?1 AND unit = 'month' AND period = ?3), 0)",
         )?;
         let scope = match scope {
             BudgetScope::Total => "total",
             BudgetScope::Caller(caller) => &caller_scope(caller),
         };
         let spent = read.query_row(params![scope, today.day, today.month], |row| {
-            let micros = |column| row.get::<_, Option<u64>>(column);
             Ok(PeriodSpend {
-                day: Usd::micros(micros(0)?.unwrap_or_default()),
-                month: Usd::micros(micros(1)?.unwrap_or_default()),
+                day: column::money(row, 0)?,
+                month: column::money(row, 1)?,
                 day_renews_at: today.day_ends(),
                 month_renews_at: today.month_ends(),
             })
@@ -143,14 +146,13 @@ impl Ledger {
         if before == after && before != Usd::ZERO {
             return Ok(());
         }
-        let mut write = self.connection.prepare_cached(
-            "INSERT INTO spent (scope, unit, period, micros) VALUES
+        let write = "INSERT INTO spent (scope, unit, period, micros) VALUES
                 ('total', 'day', ?2, ?4), ('total', 'month', ?3, ?4),
                 (?1, 'day', ?2, ?4), (?1, 'month', ?3, ?4)
-             ON CONFLICT DO UPDATE SET micros = micros - ?5 + excluded.micros",
-        )?;
+             ON CONFLICT DO UPDATE SET micros = micros - ?5 + excluded.micros";
         let (before, after) = (before.as_micros(), after.as_micros());
-        write.execute(params![caller_scope(caller), today.day, today.month, after, before])?;
+        let values = params![caller_scope(caller), today.day, today.month, after, before];
+        self.connection.run(write, values)?;
         Ok(())
     }
 

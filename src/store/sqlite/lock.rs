@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::identity::{FileStamp, LedgerState, Nonce, hex};
+use super::identity::{FileStamp, LedgerIdentity, LedgerState, Nonce, hex};
 use super::{LockHolder, OpenError};
 use crate::clock;
 
@@ -122,13 +122,22 @@ impl Lock {
         self.state
     }
 
-    /// Writes the holder and the ledger's state. From then on the ledger counts as served.
-    pub(super) fn write_state(&mut self, state: LedgerState) -> io::Result<()> {
-        self.state = Some(state);
+    pub(super) fn is_server(&self) -> bool {
+        matches!(self.holder, LockHolder::Server(_))
+    }
+
+    /// Writes the holder and, for a server, the ledger's state. A command leaves the state: if the
+    /// file is not as the last server closed it, the next server has to find that, too.
+    pub(super) fn write_opened(&mut self, identity: &LedgerIdentity) -> io::Result<()> {
+        if self.is_server() {
+            self.state = Some(identity.state);
+        } else {
+            self.is_suspect = identity.suspect_reason.is_some();
+        }
         self.write()
     }
 
-    pub(super) fn write(&mut self) -> io::Result<()> {
+    fn write(&mut self) -> io::Result<()> {
         let pid = std::process::id();
         let who = match self.holder {
             LockHolder::Server(None) => format!("{pid}\n"),
@@ -156,19 +165,10 @@ impl Lock {
         self.is_clean = true;
     }
 
-    /// The file is not as the last server closed it. The next server has to find that, too, because
-    /// it may have to rename the ledger.
-    pub(super) fn mark_suspect(&mut self) {
-        self.is_suspect = true;
-    }
-
     fn write_closed(&mut self) -> io::Result<()> {
         let was_closed = self.state.is_some_and(|state| state.closed.is_some());
-        let may_note = match self.holder {
-            LockHolder::Server(_) => true,
-            // What a server left open stays so.
-            LockHolder::Command => was_closed && !self.is_suspect,
-        };
+        // What a server left open stays so.
+        let may_note = self.is_server() || (was_closed && !self.is_suspect);
         if let Some(state) = &mut self.state
             && may_note
             && self.is_clean

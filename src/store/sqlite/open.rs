@@ -15,14 +15,14 @@ use tracing::info;
 use uuid::Uuid;
 
 use super::file::{self, FileId, Purpose};
-use super::handle::{Executor, Store, StoreInner, StoreOp, canonical_path};
+use super::handle::{Executor, Store, StoreInner, canonical_path};
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
 use super::lock::{self, Lock};
 use super::reader::ReportReader;
 use super::schema::{self, FileKind};
-use super::writer::{CommandGate, Durability, OpenMode, Writer};
-use super::{LockHolder, OpenError, StoreError, members, slots};
+use super::writer::{CommandGate, OpenMode, Writer};
+use super::{LockHolder, OpenError, StoreError, members};
 use crate::clock;
 use crate::store::{Clock, MoneyKind, StoreCapacity, Unavailable};
 
@@ -63,7 +63,7 @@ impl Store {
             connection.set_prepared_statement_cache_capacity(128);
             schema::migrate(&mut connection)?;
             connection.execute_batch(MEMORY_INDEX)?;
-            let mut ledger = Ledger::new(connection, capacity);
+            let mut ledger = Ledger::new(connection, capacity, clock.clone());
             ledger.max_ended = Some(capacity.ended_purchases);
             Ok(ledger)
         };
@@ -78,15 +78,12 @@ impl Store {
     /// Recovers an in-memory store, as each start of a server does for a file.
     #[doc(hidden)]
     pub async fn recover(&self) -> Result<(), Unavailable> {
-        let now = self.now();
-        let recover = move |ledger: &Ledger| ledger.recover(now);
-        self.run(StoreOp::Other("recover"), Durability::Buffered, recover).await
+        self.query("recover", Ledger::recover).await
     }
 
     #[doc(hidden)]
     pub async fn clear(&self) -> Result<(), Unavailable> {
-        self.run(StoreOp::Other("clear"), Durability::Buffered, |ledger: &Ledger| ledger.clear())
-            .await
+        self.query("clear", Ledger::clear).await
     }
 
     /// Returns a store whose operations all fail with this reason.
@@ -114,7 +111,7 @@ impl Store {
         let path = &canonical_path(path);
         let locked = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
         let (ledger, lock) =
-            locked.serve(&clock, StoreCapacity::default(), None, &CommandGate::opened())?;
+            locked.open(&clock, StoreCapacity::default(), None, &CommandGate::opened())?;
         Self::inline(path, clock, ledger, Some(lock))
     }
 
@@ -129,7 +126,7 @@ impl Store {
         let gate = CommandGate::opened();
         let locked = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
         let (identity, file) = (locked.identity.clone(), locked.file);
-        let (ledger, lock) = locked.serve(&clock, capacity, money, &gate)?;
+        let (ledger, lock) = locked.open(&clock, capacity, money, &gate)?;
         let mut inner = spawn_store(path, clock, ledger, OpenMode::Write, Some(lock))?;
         inner.set_identity(identity, file);
         Ok(Self::from_inner(inner))
@@ -157,7 +154,7 @@ impl Store {
                 if send_locked.send(Ok((locked.identity.clone(), locked.file))).is_err() {
                     return;
                 }
-                let opened = locked.serve(&clock, StoreCapacity::default(), Some(money), &gate);
+                let opened = locked.open(&clock, StoreCapacity::default(), Some(money), &gate);
                 let writer = opened.and_then(|(ledger, lock)| {
                     Writer::new(ledger, OpenMode::Write, Some(lock), &gate)
                         .map_err(|error| OpenError::unusable(&path, error))
@@ -189,29 +186,20 @@ impl Store {
         file::create(path)?;
         file::ensure_single_path(path)?;
         let capacity = StoreCapacity::default();
-        let ledger = Ledger::new(file::open(path, Purpose::Shared, capacity)?, capacity);
+        let connection = file::open(path, Purpose::Shared, capacity)?;
+        let ledger = Ledger::new(connection, capacity, clock.clone());
         spawn_store(path, clock, ledger, OpenMode::Write, None).map(Self::from_inner)
     }
 
     /// Opens a ledger to write in it while no server has it, and keeps servers out until it is
-    /// dropped. The next server's rate limit includes the requests that are sent meanwhile.
+    /// dropped. Ends what a crash interrupted, as a server does.
+    ///
+    /// The next server's rate limit includes the requests that are sent meanwhile.
     pub fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
         let locked = LockedLedger::acquire(path, LockHolder::Command, Purpose::Shared)?;
-        // Dropped last, so declared first.
-        let LockedLedger { mut lock, mut connection, kind, identity, .. } = locked;
-        let unusable = |why: String| OpenError::unusable(path, why);
-        check_if_suspect(&mut connection, kind, &identity).map_err(unusable)?;
-        if identity.suspect_reason.is_some() {
-            lock.mark_suspect();
-        }
-        let capacity = StoreCapacity::default();
-        file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
-        let ledger = Ledger::new(connection, capacity);
-        ledger
-            .transact(|ledger| slots::recover(ledger, clock()))
-            .map_err(|fault| unusable(fault.unavailable().to_string()))?;
-        lock.write().map_err(|error| unusable(error.to_string()))?;
+        let gate = CommandGate::opened();
+        let (ledger, lock) = locked.open(&clock, StoreCapacity::default(), None, &gate)?;
         spawn_store(path, clock, ledger, OpenMode::Write, Some(lock)).map(Self::from_inner)
     }
 
@@ -237,7 +225,8 @@ impl Store {
     pub fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
         let capacity = StoreCapacity::default();
-        let ledger = Ledger::new(file::open(path, Purpose::Read, capacity)?, capacity);
+        let connection = file::open(path, Purpose::Read, capacity)?;
+        let ledger = Ledger::new(connection, capacity, clock.clone());
         spawn_store(path, clock, ledger, OpenMode::Read, None).map(Self::from_inner)
     }
 
@@ -340,8 +329,9 @@ impl LockedLedger {
         Ok(Self { connection, kind, identity, file, lock })
     }
 
-    /// Checks and migrates the file, which may take long, and makes it this server's.
-    fn serve(
+    /// Checks and migrates the file, which may take long, and ends what a crash interrupted. A
+    /// server also makes the file its own.
+    fn open(
         self,
         clock: &Clock,
         capacity: StoreCapacity,
@@ -361,21 +351,26 @@ impl LockedLedger {
         check_if_suspect(&mut connection, kind, &identity).map_err(unusable)?;
         file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
         connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;
-        let ledger = Ledger::new(connection, capacity);
+        let ledger = Ledger::new(connection, capacity, clock.clone());
         if let Some(money) = money
             && !ledger.set_money_kind(money).map_err(faulty)?
         {
             let why = "it holds the other kind of money; use separate files for play money and real money";
             return Err(unusable(why.to_owned()));
         }
-        // The file before the lock: after a crash in between they differ, and the file gets a new
-        // name.
+        // Saved before the lock is written: if the process dies in between, the two differ, and
+        // the next start renames the ledger. A command saves it for that effect, because the
+        // recovery may remove what shows that purchases are missing.
+        let is_server = lock.is_server();
         let begin = |ledger: &Ledger| {
-            ledger.recover(clock())?;
-            identity.save(&ledger.connection)
+            ledger.recover()?;
+            if is_server || identity.may_lack_purchases {
+                identity.save(&ledger.connection)?;
+            }
+            Ok(())
         };
         ledger.transact(begin).map_err(faulty)?;
-        lock.write_state(identity.state).map_err(|error| unusable(error.to_string()))?;
+        lock.write_opened(&identity).map_err(|error| unusable(error.to_string()))?;
         Ok((ledger, lock))
     }
 }

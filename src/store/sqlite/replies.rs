@@ -9,11 +9,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 use tracing::warn;
 
 use super::Result;
-use super::column::nanos;
+use super::column::{Sql, nanos};
 use super::lock::with_suffix;
 use crate::store::{KeptReply, PurchaseId, StoreCapacity};
 
@@ -35,22 +35,14 @@ impl Kept {
     }
 }
 
-pub(super) fn reply_size(connection: &Connection, number: i64) -> Result<Option<usize>> {
-    let mut find =
-        connection.prepare_cached("SELECT length(body) FROM replies WHERE number = ?")?;
-    Ok(find.query_row([number], |row| row.get(0)).optional()?)
-}
-
 pub(super) fn find(connection: &Connection, id: PurchaseId) -> Result<Option<KeptReply>> {
-    let mut find = connection.prepare_cached(
-        "SELECT status, is_json, body FROM replies
-         WHERE number = (SELECT number FROM purchases WHERE id = ?)",
-    )?;
-    let found = find.query_row([id.0.as_bytes()], |row| {
+    let find = "SELECT status, is_json, body FROM replies
+        WHERE number = (SELECT number FROM purchases WHERE id = ?)";
+    let found = connection.first(find, [id.0.as_bytes()], |row| {
         let body: Vec<u8> = row.get(2)?;
         Ok(KeptReply { status: row.get(0)?, is_json: row.get(1)?, body: body.into() })
     });
-    Ok(found.optional()?)
+    Ok(found?)
 }
 
 impl Replies {
@@ -77,18 +69,16 @@ impl Replies {
             Some(kept) => kept,
             None => count(connection)?,
         };
-        let mut insert = connection.prepare_cached(
+        connection.run(
             "INSERT INTO replies (number, until, status, is_json, body) VALUES (?, ?, ?, ?, ?)",
+            params![number, until, reply.status, reply.is_json, &reply.body[..]],
         )?;
-        insert.execute(params![number, until, reply.status, reply.is_json, &reply.body[..]])?;
         kept = Kept { replies: kept.replies + 1, bytes: kept.bytes + reply.body.len() };
         while kept.replies > self.capacity.replies || kept.bytes > self.capacity.reply_bytes {
-            let mut next = connection.prepare_cached(
-                "DELETE FROM replies
-             WHERE number = (SELECT number FROM replies ORDER BY until, number LIMIT 1)
-             RETURNING length(body)",
-            )?;
-            let Some(bytes) = next.query_row([], |row| row.get::<_, usize>(0)).optional()? else {
+            let next = "DELETE FROM replies
+                WHERE number = (SELECT number FROM replies ORDER BY until, number LIMIT 1)
+                RETURNING length(body)";
+            let Some(bytes) = connection.first(next, [], |row| row.get(0))? else {
                 kept = Kept::default();
                 break;
             };
@@ -99,16 +89,11 @@ impl Replies {
     }
 
     pub(super) fn purge_expired(&self, connection: &Connection, now: Duration) -> Result<()> {
-        let mut expired = connection
-            .prepare_cached("DELETE FROM replies WHERE until <= ? RETURNING length(body)")?;
-        let mut expired = expired.query([nanos(now)])?;
+        let expired = "DELETE FROM replies WHERE until <= ? RETURNING length(body)";
+        let expired = connection.all(expired, [nanos(now)], |row| row.get(0))?;
         // Counting again would read all that are kept.
-        let mut kept = self.kept.get();
-        while let Some(row) = expired.next()? {
-            let bytes = row.get(0)?;
-            kept = kept.map(|kept| kept.without(bytes));
-        }
-        self.kept.set(kept);
+        let without = |kept| expired.into_iter().fold(kept, Kept::without);
+        self.kept.set(self.kept.get().map(without));
         Ok(())
     }
 }

@@ -221,7 +221,13 @@ const MIGRATIONS: &[&str] = &["
     -- What one caller bought since a time.
     CREATE INDEX purchases_caller ON purchases (caller, at);
     ALTER TABLE jobs RENAME COLUMN toll_micros TO price_micros;
+    ALTER TABLE jobs RENAME COLUMN heard_at TO status_at;
     ALTER TABLE jobs ADD COLUMN prompt TEXT;    -- only with `jobs.keep_prompts`
+    ALTER TABLE places RENAME TO slots;
+    DROP INDEX places_at;
+    CREATE INDEX slots_at ON slots (at);
+    ALTER TABLE members_edition RENAME TO members_version;
+    ALTER TABLE members_version RENAME COLUMN edition TO version;
 "];
 
 /// The version that gave states, prices and fingerprints plain names.

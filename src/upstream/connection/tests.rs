@@ -43,7 +43,7 @@ async fn exchanged(
     mut peer: StdStream,
     body: usize,
     reply: &'static [u8],
-) -> (Result<u16, SendFailure>, StdStream) {
+) -> (Result<u16, Error>, StdStream) {
     let answering = std::thread::spawn(move || {
         read_head(&mut peer);
         peer.write_all(reply).unwrap();
@@ -84,7 +84,7 @@ async fn stray_reply_that_is_already_there_is_never_taken() {
         // No await from here on: the runtime has not seen these bytes.
         peer.write_all(stray).unwrap();
         let outcome = connection.send(request(2)).await;
-        assert!(matches!(outcome, Err(SendFailure::Unsent(_))), "nothing of it was written");
+        assert!(matches!(outcome, Err(Error::ClosedBeforeSend)), "nothing of it was written");
         drop(connection);
         assert!(is_unread(peer));
     }
@@ -94,7 +94,7 @@ async fn stray_reply_that_is_already_there_is_never_taken() {
 async fn request_is_not_written_to_a_connection_that_was_closed() {
     let (mut connection, peer) = used().await;
     drop(peer);
-    assert!(matches!(connection.send(request(2)).await, Err(SendFailure::Unsent(_))));
+    assert!(matches!(connection.send(request(2)).await, Err(Error::ClosedBeforeSend)));
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn reply_before_its_request_is_complete_ends_a_used_connection() {
     for reply in [REPLY, REFUSAL] {
         let (mut connection, peer) = used().await;
         let (outcome, _peer) = exchanged(&mut connection, peer, LARGE, reply).await;
-        assert!(matches!(outcome, Err(SendFailure::Sent(Error::Lost(_)))));
+        assert!(matches!(outcome, Err(Error::Lost(_))));
         assert!(!connection.is_reusable());
     }
 }

@@ -17,7 +17,7 @@ const MIN_TO_RESERVE: usize = 5;
 const CLOCK_DRIFT_DIVISOR: u32 = 1_000;
 
 /// At most `requests` in any interval of `period`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RequestLimit {
     pub(super) requests: usize,
     pub(super) period: Duration,
@@ -32,9 +32,9 @@ impl RequestLimit {
     pub(super) fn stricter(self, other: Self) -> Self {
         let nanos = |limit: Self| limit.period.as_nanos();
         let count = |limit: Self| u128::try_from(limit.requests).unwrap_or(u128::MAX);
-        let (ours, theirs) =
-            (count(self).saturating_mul(nanos(other)), count(other).saturating_mul(nanos(self)));
-        if ours <= theirs { self } else { other }
+        let is_stricter =
+            count(self).saturating_mul(nanos(other)) <= count(other).saturating_mul(nanos(self));
+        if is_stricter { self } else { other }
     }
 
     pub(super) fn kept_from_polls(self) -> usize {
@@ -47,45 +47,46 @@ impl RequestLimit {
 pub(super) struct FairQueue(VecDeque<(Arc<str>, VecDeque<u64>)>);
 
 impl FairQueue {
-    /// `again` puts it first.
+    /// Adds a ticket at the end, or in front if `again`.
     pub(super) fn push(&mut self, caller: &Arc<str>, number: u64, again: bool) {
-        match (self.0.iter_mut().find(|(one, _)| one == caller), again) {
-            (Some((_, own)), true) => own.push_front(number),
-            (Some((_, own)), false) => own.push_back(number),
+        match (self.0.iter_mut().find(|(waiting, _)| waiting == caller), again) {
+            (Some((_, tickets)), true) => tickets.push_front(number),
+            (Some((_, tickets)), false) => tickets.push_back(number),
             (None, true) => self.0.push_front((Arc::clone(caller), [number].into())),
             (None, false) => self.0.push_back((Arc::clone(caller), [number].into())),
         }
     }
 
     pub(super) fn remove(&mut self, caller: &Arc<str>, number: u64) -> bool {
-        let Some(turn) = self.0.iter().position(|(one, _)| one == caller) else { return false };
-        let own = &mut self.0[turn].1;
-        let Some(place) = own.iter().position(|one| *one == number) else { return false };
-        own.remove(place);
-        if own.is_empty() {
-            self.0.remove(turn);
-        }
-        true
+        let Some((_, tickets)) = self.0.iter_mut().find(|(waiting, _)| waiting == caller) else {
+            return false;
+        };
+        let before = tickets.len();
+        tickets.retain(|ticket| *ticket != number);
+        let is_removed = tickets.len() < before;
+        self.0.retain(|(_, tickets)| !tickets.is_empty());
+        is_removed
     }
 
     /// Takes the next ticket, and moves its caller to the end.
     pub(super) fn pop(&mut self) -> Option<u64> {
-        let (caller, mut own) = self.0.pop_front()?;
-        let number = own.pop_front();
-        if !own.is_empty() {
-            self.0.push_back((caller, own));
+        let (caller, mut tickets) = self.0.pop_front()?;
+        let number = tickets.pop_front();
+        if !tickets.is_empty() {
+            self.0.push_back((caller, tickets));
         }
         number
     }
 
     /// Returns how many tickets would be served before a new one of this caller.
     pub(super) fn position(&self, caller: &str) -> usize {
-        let own = self.0.iter().find(|(one, _)| **one == *caller).map_or(0, |(_, own)| own.len());
-        self.0.iter().map(|(_, theirs)| theirs.len().min(own + 1)).sum()
+        let own = self.0.iter().find(|(waiting, _)| **waiting == *caller);
+        let own = own.map_or(0, |(_, tickets)| tickets.len());
+        self.0.iter().map(|(_, tickets)| tickets.len().min(own + 1)).sum()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.iter().map(|(_, own)| own.len()).sum()
+        self.0.iter().map(|(_, tickets)| tickets.len()).sum()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -102,7 +103,7 @@ pub(super) struct PollQueue {
     pub(super) watched: FairQueue,
     pub(super) unwatched: FairQueue,
     /// Polls of watched jobs since the last one of an unwatched job.
-    passed_over: usize,
+    watched_in_a_row: usize,
     purchases: VecDeque<Instant>,
     last: Option<Instant>,
 }
@@ -119,12 +120,13 @@ impl PollQueue {
     /// Takes the next poll. Watched jobs come first, except for every tenth poll.
     pub(super) fn pop(&mut self, now: Instant) -> Option<u64> {
         self.last = Some(now);
-        let is_turn = self.passed_over >= WATCHED_PER_UNWATCHED && !self.unwatched.is_empty();
-        if self.watched.is_empty() || is_turn {
-            self.passed_over = 0;
+        let is_due = self.watched_in_a_row >= WATCHED_PER_UNWATCHED && !self.unwatched.is_empty();
+        if self.watched.is_empty() || is_due {
+            self.watched_in_a_row = 0;
             return self.unwatched.pop();
         }
-        self.passed_over = if self.unwatched.is_empty() { 0 } else { self.passed_over + 1 };
+        self.watched_in_a_row =
+            if self.unwatched.is_empty() { 0 } else { self.watched_in_a_row + 1 };
         self.watched.pop()
     }
 
@@ -145,8 +147,8 @@ impl PollQueue {
             self.purchases.len() - self.purchases.partition_point(|at| *at + span <= now)
         });
         let expected = whole.max(part.saturating_mul(RECENT as usize));
-        let left = limit.requests.saturating_sub(expected).max(1);
-        let interval = limit.slot_lifetime() / u32::try_from(left).unwrap_or(u32::MAX);
+        let remaining = limit.requests.saturating_sub(expected).max(1);
+        let interval = limit.slot_lifetime() / u32::try_from(remaining).unwrap_or(u32::MAX);
         self.last.map_or(now, |last| last + interval)
     }
 
@@ -174,37 +176,40 @@ fn spans(limit: RequestLimit) -> [Duration; 2] {
 mod tests {
     use super::*;
 
-    fn line(entries: &[(&str, u64)]) -> FairQueue {
-        let mut line = FairQueue::default();
+    fn queue(entries: &[(&str, u64)]) -> FairQueue {
+        let mut queue = FairQueue::default();
         for (caller, number) in entries {
-            line.push(&Arc::from(*caller), *number, false);
+            queue.push(&Arc::from(*caller), *number, false);
         }
-        line
+        queue
     }
 
     #[test]
     fn callers_take_turns() {
-        let mut line = line(&[("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5), ("b", 6)]);
-        assert_eq!((line.position("a"), line.position("b"), line.position("d")), (6, 6, 3));
-        let order: Vec<_> = std::iter::from_fn(|| line.pop()).collect();
+        let mut queue = queue(&[("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5), ("b", 6)]);
+        assert_eq!((queue.position("a"), queue.position("b"), queue.position("d")), (6, 6, 3));
+        let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(order, [1, 4, 5, 2, 6, 3]);
-        assert_eq!((line.is_empty(), line.len()), (true, 0));
+        assert_eq!((queue.is_empty(), queue.len()), (true, 0));
     }
 
     #[test]
     fn removed_ticket_is_not_served() {
-        let mut line = line(&[("a", 1), ("b", 2), ("b", 3), ("c", 4)]);
-        assert!(line.remove(&"a".into(), 1) && line.remove(&"b".into(), 2));
-        assert!(!line.remove(&"a".into(), 1) && !line.remove(&"b".into(), 9));
-        assert_eq!((line.len(), line.pop(), line.pop(), line.pop()), (2, Some(3), Some(4), None));
+        let mut queue = queue(&[("a", 1), ("b", 2), ("b", 3), ("c", 4)]);
+        assert!(queue.remove(&"a".into(), 1) && queue.remove(&"b".into(), 2));
+        assert!(!queue.remove(&"a".into(), 1) && !queue.remove(&"b".into(), 9));
+        assert_eq!(
+            (queue.len(), queue.pop(), queue.pop(), queue.pop()),
+            (2, Some(3), Some(4), None)
+        );
     }
 
     #[test]
     fn retried_ticket_goes_first() {
-        let mut line = line(&[("a", 1), ("b", 2)]);
-        line.push(&"c".into(), 3, true);
-        line.push(&"b".into(), 4, true);
-        let order: Vec<_> = std::iter::from_fn(|| line.pop()).collect();
+        let mut queue = queue(&[("a", 1), ("b", 2)]);
+        queue.push(&"c".into(), 3, true);
+        queue.push(&"b".into(), 4, true);
+        let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(order, [3, 1, 4, 2]);
     }
 }

@@ -12,7 +12,6 @@ mod fair_queue;
 mod scheduler;
 
 use std::collections::HashMap;
-use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -41,18 +40,17 @@ pub struct RateLimit {
     state: Mutex<State>,
     /// A slot may come free sooner than the waiters expect.
     changed: Notify,
-    /// Another patient waiter has to watch the clock.
-    clock_watcher_left: Notify,
+    /// Held by the only patient waiter that sets a timer, so that one wakes instead of all.
+    clock_watch: tokio::sync::Mutex<()>,
     log: Store,
     shutdown: CancellationToken,
 }
 
+#[derive(Default)]
 struct State {
     scheduler: Scheduler,
     waiters: HashMap<u64, oneshot::Sender<()>>,
     next_ticket: u64,
-    /// The only patient waiter that sets a timer, so that one wakes instead of all.
-    clock_watcher: Option<u64>,
     /// The limit of the settings, which overrides `reported`.
     fixed: Option<RequestLimit>,
     /// The limit that the gateway reported last, also in an earlier process.
@@ -72,17 +70,13 @@ impl RateLimit {
             Some(limit) => scheduler.set_limit(limit),
             None => wait_for_limit(&mut scheduler, clock::now()),
         }
-        let state = State {
-            scheduler,
-            waiters: HashMap::new(),
-            next_ticket: 0,
-            clock_watcher: None,
-            fixed,
-            reported: None,
-            is_other_account: false,
-        };
-        let (changed, clock_watcher_left) = (Notify::new(), Notify::new());
-        Arc::new(Self { state: Mutex::new(state), changed, clock_watcher_left, log, shutdown })
+        Arc::new(Self {
+            state: Mutex::new(State { scheduler, fixed, ..State::default() }),
+            changed: Notify::new(),
+            clock_watch: tokio::sync::Mutex::default(),
+            log,
+            shutdown,
+        })
     }
 
     pub async fn restore(&self) {
@@ -184,40 +178,20 @@ impl RateLimit {
         give_up: Option<Instant>,
         again: bool,
     ) -> Result<Slot, Error> {
-        let (mut waiter, mut granted) = self.enqueue(attempt, again);
-        let mut cancelled = pin!(async {
+        let cancelled = async {
             match &attempt.request.before_send {
                 Some(before_send) => before_send.cancelled().await,
                 None => std::future::pending().await,
             }
-        });
-        loop {
-            let mut changed = pin!(self.changed.notified());
-            let mut clock_watcher_left = pin!(self.clock_watcher_left.notified());
-            if granted.try_recv().is_ok() {
-                break;
-            }
-            let watches_clock = give_up.is_some() || waiter.watch_clock();
-            let wake = match give_up {
-                Some(give_up) => Some(waiter.next_wake(give_up)?),
-                None if watches_clock => self.update(|state, now| state.scheduler.next_change(now)),
-                None => None,
-            };
-            tokio::select! {
-                biased;
-                _ = &mut granted => break,
-                () = &mut cancelled => return Err(Error::Aborted(Abort::Cancelled)),
-                () = self.shutdown.cancelled() => return Err(Error::Draining),
-                () = &mut changed, if watches_clock => {}
-                () = &mut clock_watcher_left, if !watches_clock => {}
-                () = sleep_until(wake.unwrap_or_else(clock::now)), if wake.is_some() => {
-                    self.update(|_, _| ());
-                }
-            }
+        };
+        let (mut waiter, granted) = self.enqueue(attempt, again);
+        tokio::select! {
+            biased;
+            _ = granted => waiter.has_left = true,
+            error = self.watch_clock(&mut waiter, give_up) => return Err(error),
+            () = cancelled => return Err(Error::Aborted(Abort::Cancelled)),
+            () = self.shutdown.cancelled() => return Err(Error::Draining),
         }
-        waiter.has_left = true;
-        // It may have been woken to watch the clock.
-        self.update(|state, _| self.hand_over_clock(state, waiter.ticket.number));
         let mut slot = Slot { limit: Arc::clone(self), id: SlotId::generate(), is_used: false };
         if let Err(error) = self.log.take_slot(slot.id).await {
             error!(%error, "rate-limit slot not recorded; request not sent");
@@ -225,6 +199,31 @@ impl RateLimit {
         }
         slot.is_used = true;
         Ok(slot)
+    }
+
+    /// Grants slots as they come free. Returns an error as soon as none can come free in time.
+    async fn watch_clock(&self, waiter: &mut Waiter, give_up: Option<Instant>) -> Error {
+        let _watch = match give_up {
+            Some(_) => None,
+            None => Some(self.clock_watch.lock().await),
+        };
+        loop {
+            let changed = self.changed.notified();
+            let wake = match give_up {
+                Some(give_up) => match waiter.next_wake(give_up) {
+                    Ok(wake) => wake,
+                    Err(error) => return error,
+                },
+                None => self.update(|state, now| state.scheduler.next_change(now)),
+            };
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = sleep_until(wake.unwrap_or_else(clock::now)), if wake.is_some() => {
+                    self.update(|_, _| ());
+                }
+            }
+        }
     }
 
     fn enqueue(
@@ -259,7 +258,6 @@ impl RateLimit {
         let now = clock::now();
         let changed = change(&mut state, now);
         while let Some(granted) = state.scheduler.grant(now) {
-            self.hand_over_clock(&mut state, granted);
             match state.waiters.remove(&granted) {
                 // A waiter that is leaving returns the slot itself.
                 Some(granted) => _ = granted.send(()),
@@ -267,14 +265,6 @@ impl RateLimit {
             }
         }
         changed
-    }
-
-    /// Wakes another waiter to watch the clock if this one did.
-    fn hand_over_clock(&self, state: &mut State, number: u64) {
-        state.clock_watcher.take_if(|watcher| *watcher == number);
-        if state.clock_watcher.is_none() {
-            self.clock_watcher_left.notify_one();
-        }
     }
 }
 
@@ -286,25 +276,17 @@ struct Waiter {
 }
 
 impl Waiter {
-    /// Whether this patient waiter sets the timer for all of them.
-    fn watch_clock(&self) -> bool {
-        let number = self.ticket.number;
-        self.limit.update(|state, _| {
-            state.waiters.contains_key(&number)
-                && *state.clock_watcher.get_or_insert(number) == number
-        })
-    }
-
-    /// Returns when to check again, or an error as soon as no slot can come free in time.
-    fn next_wake(&mut self, give_up: Instant) -> Result<Instant, Error> {
+    /// Returns when to check again, `None` if the slot was granted already, or an error as soon as
+    /// no slot can come free in time.
+    fn next_wake(&mut self, give_up: Instant) -> Result<Option<Instant>, Error> {
         let wake = self.limit.update(|state, now| {
             let Ticket { priority, caller, .. } = &self.ticket;
             if now < give_up && state.scheduler.earliest(*priority, now) <= give_up {
                 let change = state.scheduler.next_change(now).unwrap_or(give_up);
-                return Ok(change.min(give_up));
+                return Ok(Some(change.min(give_up)));
             }
             if !state.scheduler.remove(&self.ticket) {
-                return Ok(now);
+                return Ok(None);
             }
             state.waiters.remove(&self.ticket.number);
             let expected = state.scheduler.expected_turn(*priority, caller, now);
@@ -321,7 +303,6 @@ impl Drop for Waiter {
             return;
         }
         let was_granted = self.limit.update(|state, _| {
-            self.limit.hand_over_clock(state, self.ticket.number);
             let waited = state.scheduler.remove(&self.ticket);
             let was_granted = state.waiters.remove(&self.ticket.number).is_none() && !waited;
             if was_granted {
@@ -374,8 +355,8 @@ fn wait_for_limit(scheduler: &mut Scheduler, now: Instant) {
 fn valid_limit(reported: AccountLimit) -> Option<RequestLimit> {
     let requests = usize::try_from(reported.requests).unwrap_or(usize::MAX);
     let period = Duration::from_secs(reported.window_seconds);
-    let is_one = requests > 0 && !period.is_zero() && period <= MAX_PERIOD;
-    is_one.then_some(RequestLimit { requests, period })
+    let is_valid = requests > 0 && !period.is_zero() && period <= MAX_PERIOD;
+    is_valid.then_some(RequestLimit { requests, period })
 }
 
 fn fixed_limit(setting: RateLimitConfig) -> Option<RequestLimit> {

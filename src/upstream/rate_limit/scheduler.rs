@@ -41,7 +41,7 @@ pub(super) struct Ticket {
     pub(super) caller: Arc<str>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Scheduler {
     limit: RequestLimit,
     /// Otherwise one slot is kept for the request that reports the limit.
@@ -63,20 +63,7 @@ pub(super) struct Scheduler {
 
 impl Scheduler {
     pub(super) fn with_assumed_limit(limit: RequestLimit) -> Self {
-        Self {
-            limit,
-            is_known: false,
-            former: None,
-            in_flight: 0,
-            replies: VecDeque::new(),
-            throttled_until: None,
-            next_throttle: DEFAULT_THROTTLE,
-            limit_awaited_until: None,
-            internal: FairQueue::default(),
-            purchases: FairQueue::default(),
-            polls: PollQueue::default(),
-            purchases_since_poll: 0,
-        }
+        Self { limit, ..Self::default() }
     }
 
     pub(super) fn restore(&mut self, replies: impl Iterator<Item = Instant>) {
@@ -124,7 +111,8 @@ impl Scheduler {
             // Several requests in flight count as one.
             None if self.throttled_until.is_some_and(|until| now < until) => return,
             None => {
-                let wait = self.next_throttle.min(self.limit.period).max(MIN_THROTTLE);
+                let wait = self.next_throttle.max(DEFAULT_THROTTLE);
+                let wait = wait.min(self.limit.period).max(MIN_THROTTLE);
                 self.next_throttle = wait * 2;
                 wait
             }
@@ -133,7 +121,7 @@ impl Scheduler {
     }
 
     pub(super) fn reset_throttle(&mut self) {
-        self.next_throttle = DEFAULT_THROTTLE;
+        self.next_throttle = Duration::ZERO;
     }
 
     /// `again` puts it first among its priority.

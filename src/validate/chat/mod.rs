@@ -14,8 +14,8 @@ use super::json::{self, Entry, Field, FromObject, FromValue, ValueSeed};
 use super::rule::{
     Faults, IgnoredFields, Rule, UnknownFields, blank, not_among, nul, unknown_model,
 };
-use super::{Checked, Order, OrderKind};
-use crate::contract::catalog::Catalog;
+use super::{Checked, Order};
+use crate::contract::catalog::{Catalog, Service};
 use crate::contract::wire::{self, Message, ROLES};
 use crate::problem::{INTERNAL, Problem};
 
@@ -99,7 +99,7 @@ impl<'a, M: IntoMessage<'a> + 'a> ChatDraft<'a, M> {
         let mut body = Vec::with_capacity(size);
         serde_json::to_writer(&mut body, &request).map_err(|_| Problem::new(&INTERNAL))?;
         Ok(Checked(Order {
-            kind: OrderKind::Chat,
+            service: Service::Chat,
             model: (*row.id).into(),
             price: row.price(),
             body: body.into(),

@@ -251,7 +251,7 @@ fn price_is_that_of_the_chosen_model() {
     for model in &Catalog::published().chat {
         let payload = with_model(&format!("\"{}\"", model.id));
         let order = chat(payload.as_bytes(), &rules(&[])).expect(&payload).into_inner();
-        assert_eq!((order.kind, &*order.model), (OrderKind::Chat, &*model.id));
+        assert_eq!((order.service, &*order.model), (Service::Chat, &*model.id));
         assert_eq!(order.price, model.price());
         assert_eq!(order.body, payload);
     }

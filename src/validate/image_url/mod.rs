@@ -70,8 +70,8 @@ const PRIVATE_V4: &[Network<Ipv4Addr>] = &[
 const PRIVATE_V6: &[Network<Ipv6Addr>] = &[
     (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0),           128, "unspecified"),
     (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 1),           128, "loopback"),
-    (Ipv6Addr::new(0, 0, 0, 0, 0, 0xFFFF, 0, 0),       96, "IPv4 in disguise"),
-    (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0),            96, "IPv4 in disguise"),
+    (Ipv6Addr::new(0, 0, 0, 0, 0, 0xFFFF, 0, 0),       96, "an IPv4 address in IPv6 form"),
+    (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0),            96, "an IPv4 address in IPv6 form"),
     (Ipv6Addr::new(0x64, 0xFF9B, 0, 0, 0, 0, 0, 0),    96, "NAT64"),
     (Ipv6Addr::new(0x64, 0xFF9B, 1, 0, 0, 0, 0, 0),    48, "NAT64"),
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0),       32, "Teredo"),

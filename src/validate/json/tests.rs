@@ -33,8 +33,8 @@ fn read(payload: &[u8]) -> Result<Sample<'_>, Problem> {
     Ok(sample)
 }
 
-/// The detail of the problem for `payload`.
-fn told(payload: &[u8]) -> String {
+/// Returns the detail of the problem for `payload`.
+fn fault_detail(payload: &[u8]) -> String {
     let Err(problem) = read(payload) else {
         panic!("{:?} passed", String::from_utf8_lossy(payload));
     };
@@ -47,10 +47,13 @@ fn told(payload: &[u8]) -> String {
 #[test]
 fn malformed_body_reports_position_and_expectation() {
     for (payload, expected) in MALFORMED {
-        assert_eq!(&told(payload), expected, "{:?}", String::from_utf8_lossy(payload));
+        assert_eq!(&fault_detail(payload), expected, "{:?}", String::from_utf8_lossy(payload));
     }
     for (theirs, ours) in SYNTAX_ERRORS {
-        assert!(MALFORMED.iter().any(|(_, told)| told.ends_with(ours)), "{theirs} was never met");
+        assert!(
+            MALFORMED.iter().any(|(_, detail)| detail.ends_with(ours)),
+            "no body causes {theirs}"
+        );
     }
 }
 
@@ -123,7 +126,7 @@ fn duplicate_keys_are_rejected_at_every_level() {
         (r#"{"a\u001b[2J":1,"a\u001b[2J":2}"#, "line 1, column 28", "a\\u{1b}[2J"),
     ] {
         let expected = format!("{place}: the key `{key}` is given twice in one object");
-        assert_eq!(told(payload.as_bytes()), expected, "{payload}");
+        assert_eq!(fault_detail(payload.as_bytes()), expected, "{payload}");
     }
     assert!(read(r#"{"x":{"y":{"x":1}},"y":[{"x":1},{"x":1}]}"#.as_bytes()).is_ok());
 }
@@ -131,22 +134,22 @@ fn duplicate_keys_are_rejected_at_every_level() {
 #[test]
 fn key_that_looks_like_a_position_does_not_shift_it() {
     let key = "y at line 7 column 9";
-    let told = told(format!(r#"{{"{key}":1,"{key}":2}}"#).as_bytes());
-    assert_eq!(told, format!("line 1, column 48: the key `{key}` is given twice in one object"));
+    let detail = fault_detail(format!(r#"{{"{key}":1,"{key}":2}}"#).as_bytes());
+    assert_eq!(detail, format!("line 1, column 48: the key `{key}` is given twice in one object"));
 }
 
 #[test]
 fn nesting_is_limited_to_thirty_two_levels() {
-    for key in ["text", "number", "kept", "unheard"] {
+    for key in ["text", "number", "kept", "unknown"] {
         for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
             let nested = |inner: usize| {
                 format!(r#"{{"{key}":{}1{}}}"#, open.repeat(inner), close.repeat(inner))
             };
             assert!(read(nested(31).as_bytes()).is_ok(), "{key} {open}");
             for inner in [32, 33, 126, 200, 100_000] {
-                let told = told(nested(inner).as_bytes());
+                let detail = fault_detail(nested(inner).as_bytes());
                 let expected = "expected at most 32 nested arrays and objects";
-                assert!(told.ends_with(expected), "{key} {open} {inner}: {told}");
+                assert!(detail.ends_with(expected), "{key} {open} {inner}: {detail}");
             }
         }
     }
@@ -217,7 +220,7 @@ fn unknown_keys_are_remembered_in_order_up_to_a_limit() {
     assert_eq!(sample.unknown.first.len(), MAX_UNKNOWN);
     assert_eq!(&sample.unknown.first[..2], ["k0", "k1"]);
     let twice = payload.replace(r#""k4999":"#, r#""k4000":"#);
-    assert!(told(twice.as_bytes()).contains("the key `k4000` is given twice"));
+    assert!(fault_detail(twice.as_bytes()).contains("the key `k4000` is given twice"));
 }
 
 proptest! {

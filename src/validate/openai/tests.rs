@@ -118,6 +118,8 @@ fn form_fields_map_like_json_fields() {
         (&[("input_reference[file_id]", Some("f"))], "/input_reference not_supported"),
         (&[("input_reference", None)], "/input_reference not_supported"),
         (&[("mask", None), ("quality", Some("hd"))], r#","duration":8}"#),
+        (&[("image_url", None)], "/image_url wrong_type"),
+        (&[("tags[]", Some("a")), ("tags[]", Some("b"))], r#","duration":8}"#),
         (&[("seconds", Some("four"))], "/seconds wrong_type"),
         (&[("model", Some("eta-5"))], "/model duplicate"),
         (&[("prompt", Some("another"))], "/prompt duplicate"),
@@ -166,10 +168,10 @@ fn message_content_becomes_one_text_or_is_rejected() {
         (r#"{"role":"user","content":1}"#, "/messages/0/content wrong_type"),
     ] {
         let payload = format!(r#"{{"model":"eta-5-mini","messages":[{message}]}}"#);
-        let told = sent(chat(payload.as_bytes(), &rules).map(|chat| chat.order));
+        let sent_body = sent(chat(payload.as_bytes(), &rules).map(|chat| chat.order));
         let begin = r#"{"model":"eta-5-mini","messages":["#;
-        let message = told.strip_prefix(begin).and_then(|rest| rest.strip_suffix("]}"));
-        assert_eq!(message.unwrap_or(&told), becomes);
+        let message = sent_body.strip_prefix(begin).and_then(|rest| rest.strip_suffix("]}"));
+        assert_eq!(message.unwrap_or(&sent_body), becomes);
     }
 }
 

@@ -4,10 +4,11 @@ use std::borrow::Cow;
 use std::mem;
 
 use serde::de::MapAccess;
+use serde_json::json;
 
 use crate::contract::catalog::Catalog;
 use crate::contract::video::ASPECT_RATIOS;
-use crate::problem::Problem;
+use crate::problem::{INTERNAL, Problem};
 use crate::validate::image_url;
 use crate::validate::json::{self, Entry, Field, FromObject, FromValue};
 use crate::validate::rule::{Faults, IgnoredFields, Rule, UnknownFields, quote};
@@ -25,14 +26,32 @@ pub fn video(payload: &[u8], catalog: &Catalog) -> Result<VideoOrder, Problem> {
     draft.finish()
 }
 
+/// Reads a form as a JSON object of texts. A file becomes an empty object, which no field accepts.
 pub fn video_from_form(
     fields: &[(String, FormValue)],
     catalog: &Catalog,
 ) -> Result<VideoOrder, Problem> {
-    let mut draft = Draft::new(catalog);
-    for (name, input) in fields {
-        draft.set(name, input);
+    let mut object = serde_json::Map::new();
+    let mut faults = Faults::default();
+    for (name, value) in fields {
+        let (name, value) = match (name.as_str(), value) {
+            ("input_reference[file_id]", _) => ("input_reference", json!({})),
+            ("input_reference[image_url]", FormValue::Text(text)) => {
+                ("input_reference", json!(text))
+            }
+            (name, FormValue::Text(text)) => (name, json!(text)),
+            (name, FormValue::File) => (name, json!({})),
+        };
+        if !object.contains_key(name) {
+            object.insert(name.to_owned(), value);
+        } else if Draft::FIELDS.contains(&name) {
+            let detail = "given twice in the form".to_owned();
+            faults.push(format_args!("/{name}"), "duplicate", detail);
+        }
     }
+    let payload = serde_json::to_vec(&object).map_err(|_| Problem::new(&INTERNAL))?;
+    let mut draft = Draft { faults, ..Draft::new(catalog) };
+    json::read_object(&payload, &mut draft)?;
     draft.finish()
 }
 
@@ -42,12 +61,16 @@ struct Draft<'a> {
     duration: Field<Seconds>,
     size: Field<Cow<'a, str>>,
     reference: Field<InputReference<'a>>,
-    ignored_fields: UnknownFields<'a>,
-    ignored: IgnoredFields,
+    unknown: UnknownFields<'a>,
     faults: Faults,
 }
 
 impl<'a> Draft<'a> {
+    #[rustfmt::skip]
+    const FIELDS: &'static [&'static str] = &[
+        "prompt", "model", "seconds", "duration", "size", "aspect_ratio", "image_url", "input_reference",
+    ];
+
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
         Rule { pointer: "/seconds", code: "wrong_type", check: |video| video.seconds.wrong_type() },
@@ -84,41 +107,8 @@ impl<'a> Draft<'a> {
             duration: Field::Absent,
             size: Field::Absent,
             reference: Field::Absent,
-            ignored_fields: UnknownFields::default(),
-            ignored: IgnoredFields::default(),
+            unknown: UnknownFields::default(),
             faults: Faults::default(),
-        }
-    }
-
-    fn set(&mut self, name: &'a str, input: &'a FormValue) {
-        let (file, faults) = (Field::Present(InputReference(None)), &mut self.faults);
-        let text = match input {
-            FormValue::Text(text) => Cow::Borrowed(text.as_str()),
-            FormValue::File if name == "input_reference" => {
-                return set_once(&mut self.reference, file, name, faults);
-            }
-            FormValue::File => return self.ignored.add(name),
-        };
-        let video = &mut self.video;
-        match name {
-            "prompt" => set_once(&mut video.prompt, Field::Present(text), name, faults),
-            "model" => set_once(&mut video.model, Field::Present(text), name, faults),
-            "seconds" => set_once(&mut self.seconds, Seconds::read(&text), name, faults),
-            "duration" => set_once(&mut self.duration, Seconds::read(&text), name, faults),
-            "size" => set_once(&mut self.size, Field::Present(text), name, faults),
-            "aspect_ratio" => set_once(&mut video.aspect_ratio, Field::Present(text), name, faults),
-            "image_url" => set_once(
-                &mut video.image_url,
-                Field::Present(ImageUrl(image_url(&text))),
-                name,
-                faults,
-            ),
-            "input_reference" | "input_reference[image_url]" => {
-                let reference = Field::Present(InputReference(Some(text)));
-                set_once(&mut self.reference, reference, name, faults);
-            }
-            "input_reference[file_id]" => set_once(&mut self.reference, file, name, faults),
-            _ => self.ignored.add(name),
         }
     }
 
@@ -129,8 +119,8 @@ impl<'a> Draft<'a> {
         self.reference = self.reference.null_as_absent();
         let mut faults = mem::take(&mut self.faults);
         faults.check(Self::RULES, &self, &"");
-        let (mut video, mut ignored) = (self.video, self.ignored);
-        ignored.add_all("", &self.ignored_fields);
+        let (mut video, mut ignored) = (self.video, IgnoredFields::default());
+        ignored.add_all("", &self.unknown);
         let duration = if self.duration.is_absent() { "/seconds" } else { "/duration" };
         let picture = if self.reference.is_absent() { "/image_url" } else { "/input_reference" };
         let size = self.size.into_value();
@@ -161,15 +151,6 @@ impl<'a> Draft<'a> {
 const NO_FILES: &str =
     "files are not supported: give a public URL as `input_reference` or `image_url`";
 
-fn set_once<T>(field: &mut Field<T>, value: Field<T>, name: &str, faults: &mut Faults) {
-    if field.is_absent() {
-        *field = value;
-    } else {
-        let detail = "given twice in the form".to_owned();
-        faults.push(format_args!("/{}", quote(name)), "duplicate", detail);
-    }
-}
-
 fn aspect_ratio(size: &str) -> Option<&'static str> {
     if let Some(known) = ASPECT_RATIOS.iter().find(|known| **known == size) {
         return Some(known);
@@ -197,7 +178,7 @@ impl<'a> FromObject<'a> for Draft<'a> {
             "aspect_ratio" => entry.read_into(&mut self.video.aspect_ratio),
             "image_url" => entry.read_into(&mut self.video.image_url),
             "input_reference" => entry.read_into(&mut self.reference),
-            _ => entry.ignore(&mut self.ignored_fields),
+            _ => entry.ignore(&mut self.unknown),
         }
     }
 }
@@ -205,12 +186,6 @@ impl<'a> FromObject<'a> for Draft<'a> {
 /// OpenAI's SDKs send a number or a string of digits.
 #[derive(Clone, Copy)]
 struct Seconds(i128);
-
-impl Seconds {
-    fn read(text: &str) -> Field<Self> {
-        Self::string(Cow::Borrowed(text)).map_or(Field::WrongType("a string"), Field::Present)
-    }
-}
 
 impl<'a> FromValue<'a> for Seconds {
     const EXPECTED: &'static str = "a whole number of seconds";

@@ -5,10 +5,8 @@ use percent_encoding::percent_decode_str;
 use super::rule::{Faults, quote};
 use crate::problem::{FieldError, Problem};
 
-struct InvalidValue {
-    code: &'static str,
-    detail: String,
-}
+/// The code and the detail of a fault.
+type InvalidValue = (&'static str, String);
 
 struct Params<'q> {
     pairs: Vec<(&'q str, &'q str)>,
@@ -41,18 +39,14 @@ impl<'q> Params<'q> {
             [value] => self.accept(name, parse(value)),
             ref several => {
                 let detail = format!("expected one {name}, not {}", several.len());
-                self.fault(name, InvalidValue { code: "duplicate", detail });
-                None
+                self.accept(name, Err(("duplicate", detail)))
             }
         }
     }
 
     fn accept<T>(&mut self, name: &str, result: Result<T, InvalidValue>) -> Option<T> {
-        result.map_err(|fault| self.fault(name, fault)).ok()
-    }
-
-    fn fault(&mut self, name: &str, InvalidValue { code, detail }: InvalidValue) {
-        self.faults.push(format_args!("/{name}"), code, detail);
+        let mut push = |(code, detail)| self.faults.push(format_args!("/{name}"), code, detail);
+        result.map_err(&mut push).ok()
     }
 
     fn finish(mut self) -> Result<(), Problem> {
@@ -66,8 +60,8 @@ impl<'q> Params<'q> {
             } else {
                 format!("there is no parameter `{name}`; known: {}", self.known.join(", "))
             };
-            let place = name.replace('~', "~0").replace('/', "~1");
-            self.faults.push(format_args!("/{place}"), "unknown_parameter", expected);
+            let segment = name.replace('~', "~0").replace('/', "~1");
+            self.faults.push(format_args!("/{segment}"), "unknown_parameter", expected);
         }
         self.finish_ignoring_unknown()
     }
@@ -99,12 +93,14 @@ const REQUEST_ID: &str = "request_id";
 
 pub fn video_status(query: Option<&str>) -> Result<Box<str>, Problem> {
     let mut params = Params::read(query);
-    if params.values(REQUEST_ID).is_empty() {
-        let detail = "required: the request_id from the reply to the video request".to_owned();
-        params.fault(REQUEST_ID, InvalidValue { code: "required", detail });
-    }
-    let request_id = params.single(REQUEST_ID, parse_request_id).unwrap_or_default();
-    params.finish().map(|()| request_id)
+    let request_id = match params.values(REQUEST_ID)[..] {
+        [] => {
+            let detail = "required: the request_id from the reply to the video request";
+            params.accept(REQUEST_ID, Err(("required", detail.to_owned())))
+        }
+        _ => params.single(REQUEST_ID, parse_request_id),
+    };
+    params.finish().map(|()| request_id.unwrap_or_default())
 }
 
 pub fn request_id(segment: &str) -> Result<Box<str>, Problem> {
@@ -118,13 +114,11 @@ pub fn job_ids(query: Option<&str>) -> Result<Vec<Box<str>>, Problem> {
     let mut params = Params::read(query);
     let mut request_ids: Vec<Box<str>> = Vec::new();
     for value in params.values(REQUEST_ID) {
-        match params.accept(REQUEST_ID, parse_request_id(value)) {
-            Some(id) if !request_ids.contains(&id) => request_ids.push(id),
-            Some(_) | None => {}
-        }
+        let id = params.accept(REQUEST_ID, parse_request_id(value));
+        request_ids.extend(id.filter(|id| !request_ids.contains(id)));
         if request_ids.len() > MAX_JOBS {
             let detail = format!("expected at most {MAX_JOBS} jobs");
-            params.fault(REQUEST_ID, InvalidValue { code: "too_many", detail });
+            params.accept::<()>(REQUEST_ID, Err(("too_many", detail)));
             break;
         }
     }
@@ -132,22 +126,20 @@ pub fn job_ids(query: Option<&str>) -> Result<Vec<Box<str>>, Problem> {
 }
 
 fn parse_request_id(value: &str) -> Result<Box<str>, InvalidValue> {
-    let Some(id) = decode(value) else {
-        let detail = "expected two hexadecimal digits after each %".to_owned();
-        return Err(InvalidValue { code: "bad_encoding", detail });
-    };
-    if id.is_empty() {
-        let detail = format!("expected 1 to {MAX_REQUEST_ID} characters; it is empty");
-        return Err(InvalidValue { code: "empty", detail });
+    let fault = |code, detail: &str| Err((code, format!("expected {detail}")));
+    match decode(value) {
+        None => fault("bad_encoding", "two hexadecimal digits after each %"),
+        Some(id) if id.is_empty() => {
+            fault("empty", &format!("1 to {MAX_REQUEST_ID} characters; it is empty"))
+        }
+        Some(id) if id.len() > MAX_REQUEST_ID => {
+            fault("too_long", &format!("at most {MAX_REQUEST_ID} characters, not {}", id.len()))
+        }
+        Some(id) => match String::from_utf8(id) {
+            Ok(id) if id.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(id.into()),
+            _ => fault("bad_character", "visible ASCII characters only"),
+        },
     }
-    if id.len() > MAX_REQUEST_ID {
-        let detail = format!("expected at most {MAX_REQUEST_ID} characters, not {}", id.len());
-        return Err(InvalidValue { code: "too_long", detail });
-    }
-    let visible = id.iter().all(u8::is_ascii_graphic).then(|| String::from_utf8(id).ok());
-    let id = visible.flatten().map(String::into_boxed_str);
-    let detail = "expected visible ASCII characters only".to_owned();
-    id.ok_or(InvalidValue { code: "bad_character", detail })
 }
 
 const DEFAULT_DAYS: u64 = 7;
@@ -163,13 +155,6 @@ pub struct UsageDays {
     pub count: u64,
     /// How many minutes a day begins before a UTC day does: 60 for UTC+1.
     pub utc_offset: i64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AdminUsageQuery {
-    /// 1 to 366 days.
-    pub days: UsageDays,
-    pub format: UsageFormat,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -191,16 +176,15 @@ fn days(params: &mut Params<'_>, most: u64) -> UsageDays {
     UsageDays { count: count.unwrap_or(DEFAULT_DAYS), utc_offset: utc_offset.unwrap_or(0) }
 }
 
-pub fn admin_usage(query: Option<&str>) -> Result<AdminUsageQuery, Problem> {
+pub fn admin_usage(query: Option<&str>) -> Result<(UsageDays, UsageFormat), Problem> {
     let mut params = Params::read(query);
     let days = days(&mut params, MAX_ADMIN_DAYS);
     let format = params.single("format", |value| match value {
         "json" => Ok(UsageFormat::Json),
         "csv" => Ok(UsageFormat::Csv),
-        _ => Err(InvalidValue { code: "bad_format", detail: "expected json or csv".to_owned() }),
+        _ => Err(("bad_format", "expected json or csv".to_owned())),
     });
-    params.finish()?;
-    Ok(AdminUsageQuery { days, format: format.unwrap_or_default() })
+    params.finish().map(|()| (days, format.unwrap_or_default()))
 }
 
 fn parse_days(value: &str, max: u64) -> Result<u64, InvalidValue> {
@@ -208,17 +192,15 @@ fn parse_days(value: &str, max: u64) -> Result<u64, InvalidValue> {
     let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     let days = digits.parse().ok().filter(|days| is_plain && (1..=max).contains(days));
     let detail = || format!("expected 1d to {max}d, such as since={DEFAULT_DAYS}d");
-    days.ok_or_else(|| InvalidValue { code: "bad_period", detail: detail() })
+    days.ok_or_else(|| ("bad_period", detail()))
 }
 
 fn parse_utc_offset(value: &str) -> Result<i64, InvalidValue> {
     let digits = value.strip_prefix('-').unwrap_or(value);
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     let is_offset = |minutes: &i64| plain && minutes.abs() <= MAX_UTC_OFFSET;
-    value.parse().ok().filter(is_offset).ok_or_else(|| InvalidValue {
-        code: "bad_utc_offset",
-        detail: format!("expected minutes from -{MAX_UTC_OFFSET} to {MAX_UTC_OFFSET}"),
-    })
+    let detail = || format!("expected minutes from -{MAX_UTC_OFFSET} to {MAX_UTC_OFFSET}");
+    value.parse().ok().filter(is_offset).ok_or_else(|| ("bad_utc_offset", detail()))
 }
 
 pub fn too_many_rows(max: usize) -> Problem {
@@ -246,17 +228,14 @@ pub fn list_query(query: Option<&str>) -> Result<ListQuery, Problem> {
     let mut params = Params::read(query);
     let limit = params.single("limit", |value| {
         let limit = value.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
-        let detail = format!("expected a whole number from 1 to {MAX_PAGE}");
-        limit.ok_or(InvalidValue { code: "bad_parameter", detail })
+        let detail = || format!("expected a whole number from 1 to {MAX_PAGE}");
+        limit.ok_or_else(|| ("bad_parameter", detail()))
     });
     let after = params.single("after", |value| Ok(decode_lossy(value)));
     let is_ascending = params.single("order", |value| match value {
         "asc" => Ok(true),
         "desc" => Ok(false),
-        other => {
-            let detail = format!("expected asc or desc, not `{}`", quote(other));
-            Err(InvalidValue { code: "bad_parameter", detail })
-        }
+        other => Err(("bad_parameter", format!("expected asc or desc, not `{}`", quote(other)))),
     });
     params.finish_ignoring_unknown()?;
     let (limit, is_ascending) = (limit.unwrap_or(DEFAULT_PAGE), is_ascending.unwrap_or_default());

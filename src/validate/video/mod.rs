@@ -9,10 +9,10 @@ use super::json::{self, Entry, Field, FromObject, FromValue};
 use super::rule::{
     Faults, IgnoredFields, Rule, UnknownFields, blank, not_among, nul, unknown_model,
 };
-use super::{Checked, Order, OrderKind};
+use super::{Checked, Order};
 use crate::contract::catalog::{
     AspectRatioSupport, Catalog, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, Durations, ImageInput,
-    VideoModel,
+    Service, VideoModel,
 };
 use crate::contract::video::{ASPECT_RATIOS, MAX_PROMPT, VideoRequest};
 use crate::contract::wire;
@@ -169,7 +169,7 @@ impl<'a> VideoDraft<'a> {
         };
         let body = serde_json::to_vec(&request).map_err(|_| Problem::new(&INTERNAL))?;
         Ok(Checked(Order {
-            kind: OrderKind::Video,
+            service: Service::Video,
             model: (*row.id).into(),
             price: row.price,
             body: body.into(),

@@ -197,8 +197,8 @@ fn every_model_takes_its_durations_at_its_price() {
         );
         let order = order(&payload);
         assert_eq!(
-            (order.kind, &*order.model, order.price),
-            (OrderKind::Video, &*row.id, row.price)
+            (order.service, &*order.model, order.price),
+            (Service::Video, &*row.id, row.price)
         );
         let body: serde_json::Value = serde_json::from_slice(&order.body).unwrap();
         assert_eq!((&body["model"], &body["duration"]), (&(*row.id).into(), &8.into()));

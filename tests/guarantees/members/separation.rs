@@ -53,6 +53,22 @@ fn job_of_another_member_is_not_found() {
 }
 
 #[test]
+fn kept_prompt_is_shown_only_to_the_member_who_ordered() {
+    for (store, is_kept) in STORES.iter().flat_map(|store| [(store, true), (store, false)]) {
+        let (_upstream, gate) = gate(&format!("jobs.keep_prompts = {is_kept}\n{store}"));
+        let (ann, bob) = (gate.member("ann"), gate.member("bob"));
+        let order = VIDEO.replace("a lighthouse", "only \\\"between\\\" us");
+        assert_eq!(gate.ask("POST", "/api/v1/video", &[ann.bearer()], &order).status, 200);
+        for target in ["/bff/jobs?request_id=job-1", "/bff/jobs"] {
+            let prompt = get(&gate, &ann, target).json()["jobs"][0]["prompt"].clone();
+            assert_eq!(prompt.as_str(), is_kept.then_some("only \"between\" us"), "{target}");
+            assert_eq!(get(&gate, &bob, target).text(), r#"{"jobs":[]}"#, "{target}");
+        }
+        assert_eq!(get(&gate, &ann, "/api/v1/video/status?request_id=job-1").text(), DONE);
+    }
+}
+
+#[test]
 fn idempotency_key_is_scoped_to_its_member() {
     for store in STORES {
         let (upstream, gate) = gate(store);

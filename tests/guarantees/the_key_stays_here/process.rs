@@ -162,7 +162,8 @@ fn panic_in_a_server(text: &str) {
         std::io::pipe().map(|(out, announced)| (BufReader::new(out), announced)).unwrap();
     thread::spawn(move || {
         let mut announced = announced;
-        cli::serve(loaded, None, false, &mut announced).ok();
+        let runtime = cli::runtime().unwrap();
+        runtime.block_on(cli::serve(loaded, None, false, &mut announced)).ok();
     });
     let mut line = String::new();
     out.read_line(&mut line).unwrap();

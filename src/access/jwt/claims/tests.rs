@@ -109,7 +109,7 @@ fn role_and_budget_are_read_from_nested_claims() {
 
 #[test]
 fn invisible_characters_in_a_subject_are_escaped() {
-    for (name, shown) in [
+    for (name, escaped) in [
         ("ada", "ada"),
         ("CORP\\ada", "CORP\\ada"),
         ("zo\u{eb} \u{627}\u{62f}\u{627} \u{1f99c}", "zo\u{eb} \u{627}\u{62f}\u{627} \u{1f99c}"),
@@ -119,8 +119,8 @@ fn invisible_characters_in_a_subject_are_escaped() {
         ("ada\\u{200b}", "ada\\u{5c}u{200b}"),
         ("ada\\u200b", "ada\\u200b"),
     ] {
-        assert_eq!(escape_invisible(name), shown);
-        assert_eq!(subject(name.to_owned()).as_deref(), Ok(shown));
+        assert_eq!(escape_invisible(name), escaped);
+        assert_eq!(subject(name.to_owned()).as_deref(), Ok(escaped));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Caches the login service's keys: fetched periodically, and when a token names an unknown one.
+//! Caches the keys of the JWKS. They are fetched periodically, and when a token names an unknown key.
 
 use std::error::Error;
 use std::fs::File;
@@ -145,14 +145,14 @@ impl KeyCache {
         let had_failed = mem::replace(&mut state.last_failed, result.is_err());
         drop(state);
         if had_failed && result.is_ok() {
-            info!("login service keys available again");
+            info!("fetched JWKS again");
         }
         let pause = result.unwrap_or_else(|error| {
             let has_keys = self.current().is_some();
             if had_failed {
-                debug!(%error, has_keys, "failed to fetch login service keys");
+                debug!(%error, has_keys, "failed to fetch JWKS");
             } else {
-                warn!(%error, has_keys, "failed to fetch login service keys");
+                warn!(%error, has_keys, "failed to fetch JWKS");
             }
             if has_keys { MIN_FETCH_INTERVAL } else { RETRY_WITHOUT_KEYS }
         });
@@ -178,9 +178,9 @@ fn read_and_log(document: &[u8]) -> Result<KeySet, KeySetError> {
     let set = KeySet::read(document)?;
     let (usable, skipped) = (set.usable(), set.skipped);
     if usable == 0 {
-        warn!(skipped, "login service has no usable keys; rejecting all tokens");
+        warn!(skipped, "no usable key in JWKS; rejecting all tokens");
     } else {
-        info!(usable, skipped, "login service keys loaded");
+        info!(usable, skipped, "loaded JWKS");
     }
     Ok(set)
 }

@@ -42,10 +42,10 @@ async fn refetch_ignores_the_minimum_interval() {
     let keys = keys(&source);
     tokio::spawn(keys.run());
     tokio::time::sleep(Duration::from_secs(1)).await;
-    for asked in 2..5 {
+    for fetches in 2..5 {
         keys.refetch();
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(source.fetches(), asked);
+        assert_eq!(source.fetches(), fetches);
     }
 }
 
@@ -53,7 +53,7 @@ async fn refetch_ignores_the_minimum_interval() {
 async fn waiting_for_keys_times_out_when_nothing_runs() {
     let keys = keys(&FakeSource::new(&[P256.jwk()]));
     let start = clock::now();
-    assert!(keys.refetched(None).await.is_none(), "nobody keeps them");
+    assert!(keys.refetched(None).await.is_none(), "no task fetches them");
     assert_eq!(start.elapsed(), MAX_WAIT);
 }
 
@@ -66,7 +66,7 @@ async fn unchanged_document_is_not_parsed_again() {
     tokio::time::sleep(Duration::from_secs(1_300)).await;
     assert!(source.fetches() >= 3);
     assert!(Arc::ptr_eq(&first, &keys.current().expect("keys")));
-    // A short while after it was asked, nobody waits.
+    // Shortly after a fetch, no token waits.
     tokio::time::sleep(Duration::from_secs(31)).await;
     keys.refetched(Some(&first)).await.expect("keys");
     assert!(keys.refetched(Some(&first)).now_or_never().expect("at once").is_none());

@@ -1,4 +1,4 @@
-//! The public keys of a login service (RFC 7517).
+//! The public keys of a JWKS (RFC 7517).
 //!
 //! Invariant: the key determines which algorithms are accepted, not the token.
 

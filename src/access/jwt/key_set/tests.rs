@@ -63,7 +63,7 @@ fn unusable_keys_are_skipped_and_the_others_kept() {
         with(RSA.jwk(), "alg", json!("HS256")),
         with(RSA.jwk(), "alg", json!("none")),
         with(RSA.jwk(), "kid", json!(7)),
-        // A private key that is shown to everybody signs for everybody.
+        // A published private key lets anyone sign.
         with(RSA.jwk(), "d", json!("AAAA")),
         with(P256.jwk(), "d", json!("AAAA")),
         with(P256.jwk(), "crv", json!("P-384")),

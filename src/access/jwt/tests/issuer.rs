@@ -203,7 +203,7 @@ impl Clock {
     }
 }
 
-/// A checker with its keys kept fresh from `source`.
+/// Returns a verifier that fetches its keys from `source`.
 pub(crate) fn checker(settings: &config::JwtConfig, source: &FakeSource) -> (JwtVerifier, Clock) {
     Clock.set(NOW);
     let jwt = JwtVerifier::with_source(settings, source.source());

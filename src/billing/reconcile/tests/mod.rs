@@ -1,4 +1,4 @@
-//! What can be told of unknown outcomes, and that nothing else is claimed.
+//! Which unknown outcomes the counters decide, and that they decide no others.
 
 pub(in crate::billing) mod world;
 
@@ -8,9 +8,9 @@ use crate::store::{JobState, PurchaseRecord};
 use world::{Dice, World};
 
 const START: Duration = Duration::from_secs(1_000_000);
-/// When the gateway is asked again.
+/// When the gateway is asked again, in seconds after the checkpoint.
 const LATER: u64 = 3_600;
-/// The numbers of the checkpoint: settled, begun.
+/// The numbers of the last settled purchase and of the last one at the checkpoint.
 const SETTLED: u64 = 10;
 const BEGUN: u64 = 20;
 
@@ -32,10 +32,14 @@ fn moved(delta: (i64, i64, i64)) -> Snapshot {
     snapshot((by(10, delta.0), by(100, delta.1), by(1_000, delta.2)), LATER)
 }
 
-/// Purchases as a word each: a kind (`c` chat of $0.006, `e` chat without a stated price, `v` video of $3,
-/// `V` of $5, `o` other of $1) and a state (`+` charged, `?` unknown, `-` released, `>` under way), then
-/// any of: `u` sent to an unrecognised account, `!` young, `<` before the checkpoint, `~` under way or young at it, `a` assumed; for a charged
-/// video, which is finished otherwise: `f` failed, `p` open, `n` without a job.
+/// Parses purchases, one word each. The first letter is what was bought: `c` a chat of $0.006, `e` a
+/// chat without a stated price, `v` a video of $3, `V` a video of $5, `o` something else of $1.
+///
+/// The second is the state: `+` charged, `?` unknown, `-` released, `>` in flight. Flags follow:
+///
+/// - `u`: sent to an unconfirmed account; `a`: its charge is assumed.
+/// - `!`: recent; `<`: settled at the checkpoint; `~`: in flight or recent at the checkpoint.
+/// - For a charged video, whose job is finished otherwise: `f` failed, `p` open, `n` no job.
 fn evidence(words: &str) -> Vec<Evidence> {
     let (mut settled, mut band, mut since) = (0, SETTLED, BEGUN);
     let each = words.split_whitespace().map(|word| {
@@ -77,19 +81,19 @@ fn evidence(words: &str) -> Vec<Evidence> {
             price,
             state,
         };
-        let (is_assumed, is_recognised) = (has('a'), !has('u'));
+        let (is_assumed, is_confirmed) = (has('a'), !has('u'));
         Evidence {
             purchase: row,
             number: *number,
             is_assumed,
-            is_account_confirmed: is_recognised,
+            is_account_confirmed: is_confirmed,
             job,
         }
     });
     each.collect()
 }
 
-fn told(evidence: &[Evidence], now: &Snapshot) -> (String, bool) {
+fn outcomes(evidence: &[Evidence], now: &Snapshot) -> (String, bool) {
     let read_at = START + Duration::from_secs(LATER + 5);
     let Verdict { settled, undecided, is_final, .. } =
         decide(&checkpoint(), now, evidence, read_at);
@@ -104,28 +108,32 @@ fn told(evidence: &[Evidence], now: &Snapshot) -> (String, bool) {
         });
         let doubt =
             undecided.iter().find(|(other, _)| *other == id).map(|(_, doubt)| match doubt {
-                Undecided::BeforeCheckpoint(_) => "older".to_owned(),
-                Undecided::TooRecent => "young".to_owned(),
-                Undecided::CounterDecreased => "back".to_owned(),
+                Undecided::BeforeCheckpoint(_) => "before".to_owned(),
+                Undecided::TooRecent => "recent".to_owned(),
+                Undecided::CounterDecreased => "decreased".to_owned(),
                 Undecided::Miscounted(_) => "miscounted".to_owned(),
                 Undecided::Ambiguous { charged, of } => format!("{charged}/{of}"),
                 Undecided::NoCombination => "none".to_owned(),
                 Undecided::ManyCombinations => "many".to_owned(),
-                Undecided::ProbablyFree => "hidden".to_owned(),
+                Undecided::ProbablyFree => "probably-free".to_owned(),
                 Undecided::Uncounted => "uncounted".to_owned(),
                 Undecided::Contradiction => "contradiction".to_owned(),
                 Undecided::BalanceChange(_) => "balance".to_owned(),
                 Undecided::ClockSetBack => "clock".to_owned(),
-                Undecided::UnconfirmedAccount => "whose".to_owned(),
+                Undecided::UnconfirmedAccount => "unconfirmed".to_owned(),
             });
-        assert!(settled.is_none() || doubt.is_none(), "both settled and not");
+        assert!(settled.is_none() || doubt.is_none(), "settled and undecided");
         settled.or(doubt)
     };
     let unknown = evidence.iter().filter(|entry| entry.purchase.state == PurchaseState::Unknown);
-    let told: Vec<_> =
+    let found: Vec<_> =
         unknown.map(|entry| of(entry.purchase.id).expect("each has a verdict")).collect();
-    assert_eq!(told.len(), settled.len() + undecided.len(), "nothing else is told");
-    (told.join(" "), is_final)
+    assert_eq!(
+        found.len(),
+        settled.len() + undecided.len(),
+        "only unknown purchases have a verdict"
+    );
+    (found.join(" "), is_final)
 }
 
 #[rustfmt::skip]
@@ -140,7 +148,7 @@ fn counters_decide_what_every_explanation_shares() {
         ("c? c? c?",          (3, 2, 2),      "+count +count +count"),
         ("c? c? c?",          (0, 0, 0),      "-count -count -count"),
         ("c? c? c?",          (2, 1, 1),      "2/3 2/3 2/3"),
-        // A charge that is not certain counts as nothing or as its price.
+        // A charge that is not certain counts as 0 or as its price.
         ("c+! c?",            (1, 1, 1),      "1/2"),
         ("c+! c?",            (2, 1, 1),      "+count"),
         ("c+! c?",            (0, 0, 0),      "-count"),
@@ -149,9 +157,9 @@ fn counters_decide_what_every_explanation_shares() {
         ("c+~ c?",            (0, 0, 0),      "-count"),
         ("c> c?",             (1, 1, 1),      "1/2"),
         ("c> c?",             (0, 0, 0),      "-count"),
-        ("c?~ c?",            (0, 0, 0),      "older -count"),
-        ("c?~ c?",            (1, 1, 1),      "older 1/2"),
-        // Somebody else, or counters that contradict what is surely charged.
+        ("c?~ c?",            (0, 0, 0),      "before -count"),
+        ("c?~ c?",            (1, 1, 1),      "before 1/2"),
+        // Someone else uses the account, or the counters contradict certain charges.
         ("c+ c?",             (3, 2, 2),      "miscounted"),
         ("c+ c+ c?",          (1, 1, 1),      "miscounted"),
         ("c+ c+ v?",          (1, 1, 1),      "contradiction"),
@@ -159,7 +167,7 @@ fn counters_decide_what_every_explanation_shares() {
         ("v? c?",             (0, 50, 50),    "contradiction contradiction"),
         ("v+ c?",             (0, 0, 0),      "contradiction"),
         ("e+ c?",             (1, 0, 0),      "-count"),
-        // Videos, by what was spent beyond what is surely charged.
+        // Videos, by the spending beyond certain charges.
         ("v?",                (0, 0, 300),    "+spending"),
         ("v?",                (0, 0, 0),      "-spending"),
         ("v?",                (0, 0, 301),    "+spending"),
@@ -167,8 +175,8 @@ fn counters_decide_what_every_explanation_shares() {
         ("v?",                (0, 0, 150),    "-spending"),
         ("v?",                (0, 0, 303),    "none"),
         ("v?",                (0, 0, 500),    "none"),
-        // The $5 may be somebody else's $2 and the $3 of ours.
-        ("v? V?",             (0, 0, 500),    "hidden +spending"),
+        // Someone else may have spent $2, and we $3.
+        ("v? V?",             (0, 0, 500),    "probably-free +spending"),
         ("v? V?",             (0, 0, 300),    "+spending -spending"),
         ("v? V?",             (0, 0, 800),    "+spending +spending"),
         ("v? V?",             (0, 0, 0),      "-spending -spending"),
@@ -177,9 +185,9 @@ fn counters_decide_what_every_explanation_shares() {
         ("v? v? v? v? v? V? V? V?", (0, 0, 1_500), "many many many many many many many many"),
         ("v+ V+ v?",          (0, 0, 800),    "-spending"),
         ("v+ V+ v?",          (0, 0, 1_100),  "+spending"),
-        // What was inferred makes no room for a release.
-        ("v? V+a",            (0, 0, 500),    "hidden"),
-        // A video that failed may be refunded, whether it was charged before the checkpoint or since.
+        // An assumed charge never justifies a release.
+        ("v? V+a",            (0, 0, 500),    "probably-free"),
+        // A failed video may be refunded, whether it was charged before or after the checkpoint.
         ("v+f v?",            (0, 0, 300),    "1/2"),
         ("v+f v?",            (0, 0, 600),    "+spending"),
         ("v+f v?",            (0, 0, 0),      "-spending"),
@@ -190,45 +198,45 @@ fn counters_decide_what_every_explanation_shares() {
         ("v+<f v?",           (0, 0, -300),   "-spending"),
         ("v+<f V?",           (0, 0, 0),      "-spending"),
         ("v+< v?",            (0, 0, 0),      "-spending"),
-        ("v?< v?",            (0, 0, 0),      "older 1/2"),
+        ("v?< v?",            (0, 0, 0),      "before 1/2"),
         ("v+~f v?",           (0, 0, 0),      "1/3"),
         ("v+~ v?",            (0, 0, 0),      "-spending"),
         ("v+~ v?",            (0, 0, 300),    "1/2"),
-        // Both at once.
+        // Chats and videos at once.
         ("c+ c? v?",          (2, 1, 301),    "+count +spending"),
         ("c+ c? v?",          (1, 1, 301),    "-count +spending"),
         ("c+ c? v?",          (1, 1, 1),      "-count -spending"),
-        // Nobody knows what a passed-through endpoint costs.
+        // The cost of a passthrough endpoint is not known.
         ("o+ v?",             (0, 0, 400),    "+spending"),
         ("o+ v?",             (0, 0, 100),    "-spending"),
         ("v? o?",             (0, 0, 400),    "+spending uncounted"),
         ("v? o? o? o?",       (0, 0, 300),    "many uncounted uncounted uncounted"),
-        // What is young may still be charged; what was charged is charged.
-        ("c?!",               (0, 0, 0),      "young"),
+        // A recent purchase may still be charged.
+        ("c?!",               (0, 0, 0),      "recent"),
         ("c?!",               (1, 1, 1),      "+count"),
-        ("c? c?!",            (0, 0, 0),      "-count young"),
-        ("v?!",               (0, 0, 0),      "young"),
-        // Before the checkpoint, nothing is known.
-        ("c?< c?",            (1, 1, 1),      "older +count"),
-        // What may be another account's is never settled, and proves nothing of the others.
-        ("c?u",               (0, 0, 0),      "whose"),
-        ("c?u",               (1, 1, 1),      "whose"),
-        ("v?u",               (0, 0, 0),      "whose"),
-        ("v?u",               (0, 0, 300),    "whose"),
-        ("c?<u c?",           (1, 1, 1),      "whose +count"),
-        ("c?~u c?",           (1, 1, 1),      "whose 1/2"),
-        ("c?u c?",            (0, 0, 0),      "whose -count"),
-        ("c?u c?",            (1, 1, 1),      "whose 1/2"),
+        ("c? c?!",            (0, 0, 0),      "-count recent"),
+        ("v?!",               (0, 0, 0),      "recent"),
+        // A purchase before the checkpoint is never decided.
+        ("c?< c?",            (1, 1, 1),      "before +count"),
+        // A purchase on an unconfirmed account is never settled, and proves nothing about others.
+        ("c?u",               (0, 0, 0),      "unconfirmed"),
+        ("c?u",               (1, 1, 1),      "unconfirmed"),
+        ("v?u",               (0, 0, 0),      "unconfirmed"),
+        ("v?u",               (0, 0, 300),    "unconfirmed"),
+        ("c?<u c?",           (1, 1, 1),      "unconfirmed +count"),
+        ("c?~u c?",           (1, 1, 1),      "unconfirmed 1/2"),
+        ("c?u c?",            (0, 0, 0),      "unconfirmed -count"),
+        ("c?u c?",            (1, 1, 1),      "unconfirmed 1/2"),
         ("c+u c?",            (1, 1, 1),      "1/2"),
         ("c+u c?",            (0, 0, 0),      "-count"),
         ("v+u v?",            (0, 0, 300),    "1/2"),
         ("v+u v?",            (0, 0, 0),      "-spending"),
-        ("o?u c?u",           (-1, 0, 0),     "whose whose"),
-        ("c?",                (-1, 0, 0),     "back"),
-        ("c? v?",             (0, -1, 0),     "back back"),
+        ("o?u c?u",           (-1, 0, 0),     "unconfirmed unconfirmed"),
+        ("c?",                (-1, 0, 0),     "decreased"),
+        ("c? v?",             (0, -1, 0),     "decreased decreased"),
         ("",                  (0, 0, 0),      ""),
     ] {
-        assert_eq!(told(&evidence(words), &moved(delta)).0, expected, "{words:?} with {delta:?}");
+        assert_eq!(outcomes(&evidence(words), &moved(delta)).0, expected, "{words:?} with {delta:?}");
     }
 }
 
@@ -244,11 +252,15 @@ fn unexplained_balance_blocks_release() {
     ] {
         let mut now = moved((0, 0, 0));
         now.balance_cents = now.balance_cents.checked_add_signed(by).unwrap();
-        assert_eq!(told(&evidence("c? v?"), &now).0, expected, "{by}");
+        assert_eq!(outcomes(&evidence("c? v?"), &now).0, expected, "{by}");
     }
     let mut now = moved((1, 1, 1));
     now.balance_cents += 1_000;
-    assert_eq!(told(&evidence("c?"), &now).0, "+count", "what stays spent needs no balance");
+    assert_eq!(
+        outcomes(&evidence("c?"), &now).0,
+        "+count",
+        "a charge does not depend on the balance"
+    );
 }
 
 #[test]
@@ -257,16 +269,16 @@ fn clock_that_went_back_blocks_release() {
     let second = Duration::from_secs(1);
     let mut sooner = now;
     sooner.at = START - second;
-    assert_eq!(told(&evidence("c?"), &sooner).0, "clock");
+    assert_eq!(outcomes(&evidence("c?"), &sooner).0, "clock");
     let mut rows = evidence("c- c?");
     rows[1].purchase.at = START - second;
-    assert_eq!(told(&rows, &now).0, "clock", "it began before the checkpoint, by the clock");
+    assert_eq!(outcomes(&rows, &now).0, "clock", "it began before the checkpoint");
     let mut rows = evidence("c- c?");
     rows[0].purchase.at = START + second;
-    assert_eq!(told(&rows, &now).0, "clock", "the later one began sooner, by the clock");
+    assert_eq!(outcomes(&rows, &now).0, "clock", "a later purchase began earlier");
     let mut rows = evidence("c-< c?");
     rows[0].purchase.ended_at = Some(START + Duration::from_secs(LATER + 6));
-    assert_eq!(told(&rows, &now).0, "clock", "one ended later than now");
+    assert_eq!(outcomes(&rows, &now).0, "clock", "one ended in the future");
 }
 
 #[test]
@@ -285,39 +297,40 @@ fn checkpoint_is_kept_while_a_later_run_may_decide_more() {
         ("c?<", (0, 0, 0), true),
         ("c?u", (0, 0, 0), true),
     ] {
-        let told = told(&evidence(words), &moved(delta)).1;
-        assert_eq!(told, is_final, "{words:?} with {delta:?}");
+        let found = outcomes(&evidence(words), &moved(delta)).1;
+        assert_eq!(found, is_final, "{words:?} with {delta:?}");
     }
 }
 
 #[test]
 fn drift_is_what_neither_side_explains() {
-    for (words, spent_cents, chats, difference) in [
-        ("v+", 300, 0, Difference::None),
-        ("v+ c+", 300, 1, Difference::None),
-        ("v+", 301, 0, Difference::More(Usd::mills(10))),
-        ("v+", 1_000, 0, Difference::More(Usd::dollars(7))),
-        ("v+ V+", 300, 0, Difference::Less(Usd::dollars(5))),
-        ("v?", 300, 0, Difference::None),
-        ("v? v?", 300, 0, Difference::Unknown),
-        ("v? v?", 900, 0, Difference::More(Usd::dollars(3))),
-        ("v? v+<", 0, 0, Difference::None),
-        ("v>", 300, 0, Difference::Unknown),
+    let (none, open) = ("none, to the cent", "none beyond what is unknown or in flight");
+    for (words, spent_cents, chats, drift) in [
+        ("v+", 300, 0, none),
+        ("v+ c+", 300, 1, none),
+        ("v+", 301, 0, "the gateway charged $0.01 more than the ledger"),
+        ("v+", 1_000, 0, "the gateway charged $7.00 more than the ledger"),
+        ("v+ V+", 300, 0, "the gateway charged $5.00 less than the ledger"),
+        ("v?", 300, 0, none),
+        ("v? v?", 300, 0, open),
+        ("v? v?", 900, 0, "the gateway charged $3.00 more than the ledger"),
+        ("v? v+<", 0, 0, none),
+        ("v>", 300, 0, open),
     ] {
         let now = moved((chats, chats, spent_cents));
-        let Verdict { drift, .. } = decide(&checkpoint(), &now, &evidence(words), now.at);
-        assert_eq!(drift.difference(), Some(difference), "{words:?} {spent_cents}: {drift:?}");
+        let verdict = decide(&checkpoint(), &now, &evidence(words), now.at);
+        assert_eq!(verdict.drift.describe(), drift, "{words:?} {spent_cents}: {verdict:?}");
     }
 }
 
 #[test]
 fn thousand_identical_purchases_are_decided_quickly() {
     let many = format!("{} {}", "v? ".repeat(1_000), "V? ".repeat(1_000));
-    let (told, _) = told(&evidence(&many), &moved((0, 0, 800_000)));
-    assert!(told.split(' ').all(|told| told == "+spending"));
+    let (found, _) = outcomes(&evidence(&many), &moved((0, 0, 800_000)));
+    assert!(found.split(' ').all(|outcome| outcome == "+spending"));
 }
 
-/// What was decided in so many worlds.
+/// Counts of decisions.
 #[derive(Debug, Default)]
 struct Tally {
     unknown: usize,
@@ -325,7 +338,7 @@ struct Tally {
     charged: usize,
 }
 
-/// Reconciles once in each of so many random worlds.
+/// Reconciles once in each of several random worlds.
 fn reconcile(worlds: u64, is_plain: bool) -> Tally {
     let mut tally = Tally::default();
     for seed in 0..worlds {
@@ -335,14 +348,14 @@ fn reconcile(worlds: u64, is_plain: bool) -> Tally {
         let asked = first + if is_plain { 100_000 } else { dice.below(5_000) };
         let delay = |dice: &mut Dice| if is_plain { 0 } else { dice.below(4) };
         let answered = first + delay(&mut dice);
-        let noted = answered + delay(&mut dice);
+        let recorded = answered + delay(&mut dice);
         let before = match is_plain {
             true => Checkpoint { settled_through: 0, last_number: 0, ..world.checkpoint(0, 0, 0) },
-            false => world.checkpoint(first, answered, noted),
+            false => world.checkpoint(first, answered, recorded),
         };
-        let shown = asked.max(noted) + delay(&mut dice);
+        let shown = asked.max(recorded) + delay(&mut dice);
         let read = shown + delay(&mut dice);
-        let now = world.snapshot(asked.max(noted), shown);
+        let now = world.snapshot(asked.max(recorded), shown);
         let evidence = world.evidence(&before, read);
         let verdict = decide(&before, &now, &evidence, world.wall(read));
         tally.unknown += verdict.settled.len() + verdict.undecided.len();
@@ -358,7 +371,7 @@ fn reconcile(worlds: u64, is_plain: bool) -> Tally {
                 }
                 Some(_) => {
                     tally.charged += 1;
-                    let is_ours = !world.has_strangers;
+                    let is_ours = !world.has_other_spenders;
                     assert!(
                         !is_ours || world.is_charged(settled.id),
                         "seed {seed}: charged {settled:?}\n{before:?}\n{now:?}\n{world:#?}"
@@ -373,7 +386,7 @@ fn reconcile(worlds: u64, is_plain: bool) -> Tally {
 #[test]
 fn charged_purchase_is_never_released() {
     let Tally { unknown, released, charged } = reconcile(100_000, false);
-    // Most worlds hide something; enough of them do not.
+    // Most worlds cannot be decided, but enough can.
     assert!(unknown > 50_000, "{unknown}");
     assert!(released > 5_000 && charged > 1_000, "{released} and {charged} of {unknown}");
 }

@@ -1,7 +1,7 @@
-//! Random gateways with all that they may do to an account, and the truth about each purchase.
+//! Random gateways and accounts, with what really happened to each purchase.
 //!
-//! Times are real seconds; the wall clock is what our machine makes of them. The worlds keep to what
-//! reconciliation assumes of the gateway, and to nothing else.
+//! Times are real seconds; `wall` is what our clock shows. The worlds obey only what reconciliation
+//! assumes about the gateway.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::store::{
     Checkpoint, Evidence, JobState, PurchaseId, PurchaseRecord, PurchaseState, Service, Snapshot,
 };
 
-/// One second less than what a charge may take to show.
+/// The longest time until a charge shows, less one second.
 pub(crate) const LAG: u64 = 299;
 const DAY: u64 = 86_400;
 const EPOCH: u64 = 1_000_000_000;
 
-/// SplitMix64: quick, and the same everywhere.
+/// SplitMix64: fast and deterministic.
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -47,7 +47,7 @@ impl Dice {
     }
 }
 
-/// Something that moves the gateway's counters, and when each of them shows it.
+/// A change of the gateway's counters.
 #[derive(Clone, Copy, Debug)]
 struct Shift {
     chats: i64,
@@ -58,7 +58,7 @@ struct Shift {
     shown: [u64; 4],
 }
 
-/// A purchase of ours, with what really became of it.
+/// A purchase of ours, with what really happened to it.
 #[derive(Clone, Debug)]
 pub(crate) struct Bought {
     pub(crate) id: PurchaseId,
@@ -67,15 +67,15 @@ pub(crate) struct Bought {
     pub(crate) price: Usd,
     pub(crate) begun: u64,
     pub(crate) ended: u64,
-    /// How it ended here.
+    /// Its state in the ledger.
     pub(crate) state: PurchaseState,
     pub(crate) is_assumed: bool,
     pub(crate) is_charged: bool,
-    /// Whether it was known whose account it went to.
-    pub(crate) is_recognised: bool,
-    /// When all of it was given back.
+    /// Whether the account was confirmed when it was sent.
+    pub(crate) is_confirmed: bool,
+    /// When all of it was refunded.
     pub(crate) refunded: Option<u64>,
-    /// When its job was heard of, and its state from then on; before that, it is open.
+    /// When its job ended, and its state from then on; before that, it is open.
     pub(crate) job: Option<(u64, JobState)>,
 }
 
@@ -86,15 +86,15 @@ pub(crate) struct World {
     shifts: Vec<Shift>,
     start: [u64; 4],
     rounding: [u64; 4],
-    /// The clock from these moments on, by how much it differs from the time.
+    /// From each of these times on, how far our clock is ahead.
     steps: Vec<(u64, i64)>,
-    pub(crate) has_strangers: bool,
-    /// While our keys were not listed, and whether they were another account's.
+    pub(crate) has_other_spenders: bool,
+    /// When our keys were not listed, and whether they belonged to another account.
     unlisted: Option<(Range<u64>, bool)>,
 }
 
 impl World {
-    /// The purchases of `most` and their gateway; a plain one has nothing but charges.
+    /// Creates up to `most` purchases and their gateway. A plain world has only charges.
     pub(crate) fn random(dice: &mut Dice, most: u64, is_plain: bool) -> Self {
         let mut world = Self {
             bought: Vec::new(),
@@ -102,7 +102,7 @@ impl World {
             start: [dice.below(99), dice.below(9_999_999), dice.below(99_999_999), 0],
             rounding: [dice.below(3), dice.below(3), dice.below(3), dice.below(3)],
             steps: vec![(0, 0)],
-            has_strangers: false,
+            has_other_spenders: false,
             unlisted: None,
         };
         world.start[3] = 1_000_000_000 + dice.below(99_999_999);
@@ -118,7 +118,7 @@ impl World {
         world.bought.sort_by_key(|bought| bought.begun);
         if !is_plain {
             if dice.one_in(3) {
-                world.has_strangers = true;
+                world.has_other_spenders = true;
                 for _ in 0..=dice.below(3) {
                     world.spend_elsewhere(dice, span);
                 }
@@ -164,7 +164,7 @@ impl World {
             0 => (PurchaseState::Released, false, false),
             1 | 2 => (PurchaseState::Unknown, true, false),
             3 | 4 => (PurchaseState::Unknown, false, false),
-            // Inferred, or said by the operator, and wrong.
+            // Assumed by us or stated by the operator, and wrong.
             5 if !is_plain => (PurchaseState::Charged, dice.one_in(2), true),
             _ => (PurchaseState::Charged, true, false),
         };
@@ -178,7 +178,7 @@ impl World {
             state,
             is_assumed,
             is_charged,
-            is_recognised: true,
+            is_confirmed: true,
             refunded: None,
             job: None,
         };
@@ -186,7 +186,7 @@ impl World {
         if let Some((unlisted, is_of_others)) = &self.unlisted
             && unlisted.contains(&begun)
         {
-            (bought.is_recognised, is_elsewhere) = (false, *is_of_others);
+            (bought.is_confirmed, is_elsewhere) = (false, *is_of_others);
         }
         let is_plain_job = is_plain || dice.one_in(2);
         if service == Service::Video && state == PurchaseState::Charged && !is_assumed {
@@ -206,8 +206,8 @@ impl World {
                 (Service::Other, _) if !is_plain => i64::try_from(dice.below(2 * price)).unwrap(),
                 _ => i64::try_from(price).unwrap(),
             };
-            // What costs more than its price looks like somebody else's spending.
-            self.has_strangers |= cost > i64::try_from(price).unwrap() && !is_elsewhere;
+            // A cost above the price looks like someone else's spending.
+            self.has_other_spenders |= cost > i64::try_from(price).unwrap() && !is_elsewhere;
             let shown = std::array::from_fn(|_| match lags {
                 true => charged + dice.below(late - charged + 1),
                 false => charged,
@@ -220,7 +220,7 @@ impl World {
                 service == Service::Video && !matches!(bought.job, Some((_, JobState::Finished)));
             if refunds && may_fail && dice.one_in(2) {
                 let latest = match bought.job {
-                    Some((heard, JobState::Failed)) => heard + DAY - 1,
+                    Some((reported, JobState::Failed)) => reported + DAY - 1,
                     _ => ended + DAY - 1,
                 };
                 let first = shown.into_iter().max().unwrap().max(ended);
@@ -236,7 +236,7 @@ impl World {
         self.bought.push(bought);
     }
 
-    /// Another program with the account's keys; nothing is ever given back to it.
+    /// Spends as another program with the account's keys, without refunds.
     fn spend_elsewhere(&mut self, dice: &mut Dice, span: u64) {
         let (chats, micros) = match dice.below(4) {
             0 => (1, 3_000),
@@ -249,7 +249,7 @@ impl World {
         self.shift([chats, chats * micros, micros, -micros], shown);
     }
 
-    /// Backwards at any time; forwards only where nothing that counts ages by it.
+    /// Sets the clock back at any time, and forward only if that makes no purchase older.
     fn set_clock(&mut self, dice: &mut Dice, span: u64) {
         let at = dice.below(span + 900);
         let by = i64::from(dice.pick(&[1, 60, 400, 3_600, 7_200, 90_000]));
@@ -267,13 +267,13 @@ impl World {
         }
     }
 
-    /// What our clock shows.
+    /// Returns what our clock shows.
     pub(crate) fn wall(&self, at: u64) -> Duration {
         let (_, by) = self.steps.iter().rev().find(|(from, _)| *from <= at).unwrap();
         Duration::from_secs((EPOCH + at).checked_add_signed(*by).unwrap())
     }
 
-    /// What the gateway says when it was asked then and answers then.
+    /// Returns the gateway's answer to a request sent at `asked` and answered at `answered`.
     pub(crate) fn snapshot(&self, asked: u64, answered: u64) -> Snapshot {
         let sum = |counter: usize, part: fn(&Shift) -> i64| {
             let shown = self.shifts.iter().filter(|shift| shift.shown[counter] <= answered);
@@ -294,19 +294,19 @@ impl World {
         }
     }
 
-    /// The ledger's checkpoint of a snapshot that came then, as the store would note it a moment later.
-    pub(crate) fn checkpoint(&self, asked: u64, answered: u64, noted: u64) -> Checkpoint {
+    /// Returns the checkpoint that the store would record for a snapshot at `recorded`.
+    pub(crate) fn checkpoint(&self, asked: u64, answered: u64, recorded: u64) -> Checkpoint {
         let snapshot = self.snapshot(asked, answered);
-        let begun = self.bought.iter().filter(|bought| bought.begun <= noted);
+        let begun = self.bought.iter().filter(|bought| bought.begun <= recorded);
         let settles = snapshot.at.saturating_sub(Duration::from_secs(LAG + 1));
         let is_unsettled =
-            |bought: &&Bought| bought.ended > noted || self.wall(bought.ended) > settles;
+            |bought: &&Bought| bought.ended > recorded || self.wall(bought.ended) > settles;
         let number = begun.clone().count();
         let settled = begun.clone().position(|bought| is_unsettled(&bought)).unwrap_or(number);
         Checkpoint { snapshot, settled_through: settled as u64, last_number: number as u64 }
     }
 
-    /// What the ledger has to say then.
+    /// Returns the ledger's evidence at this time.
     pub(crate) fn evidence(&self, before: &Checkpoint, at: u64) -> Vec<Evidence> {
         let refundable = before.snapshot.at.saturating_sub(Duration::from_secs(DAY));
         let begun = self.bought.iter().filter(|bought| bought.begun <= at);
@@ -314,12 +314,12 @@ impl World {
             let has_ended = bought.ended <= at;
             let state = if has_ended { bought.state } else { PurchaseState::Sent };
             let job = bought.job.filter(|_| has_ended);
-            let job = job.map(|(heard, state)| match heard <= at {
-                true => (heard, state),
+            let job = job.map(|(reported, state)| match reported <= at {
+                true => (reported, state),
                 false => (bought.ended, JobState::Open),
             });
             let since = match job {
-                Some((heard, JobState::Failed)) => heard,
+                Some((reported, JobState::Failed)) => reported,
                 _ => bought.ended,
             };
             let job = job.map(|(_, state)| state);
@@ -342,7 +342,7 @@ impl World {
                 },
                 number,
                 is_assumed: bought.is_assumed && has_ended,
-                is_account_confirmed: bought.is_recognised,
+                is_account_confirmed: bought.is_confirmed,
                 job,
             })
         });

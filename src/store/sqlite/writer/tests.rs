@@ -25,14 +25,12 @@ fn only_expensive_purchases_are_synced() {
         (&cheap, Durability::OfPurchase(cheap.id), 1),
     ] {
         let asked = asked.clone();
-        writer.process(vec![request(weight, move |ledger| ledger.reserve(&asked, NOW)).0]);
+        writer.process(vec![request(weight, move |ledger| ledger.reserve(&asked)).0]);
         assert_eq!(level(&writer), synchronous, "{weight:?}");
     }
     let settle = |id| {
-        request(Durability::OfPurchase(id), move |ledger| {
-            ledger.settle(id, &Settlement::Released, NOW)
-        })
-        .0
+        request(Durability::OfPurchase(id), move |ledger| ledger.settle(id, &Settlement::Released))
+            .0
     };
     writer.process(vec![settle(cheap.id), settle(dear.id)]);
     assert_eq!(level(&writer), 2, "one dear step makes its batch wait");
@@ -161,7 +159,7 @@ fn writer() -> Writer {
 fn writer_on(mut connection: Connection) -> Writer {
     schema::migrate(&mut connection).unwrap();
     Writer::new(
-        Ledger::new(connection, StoreCapacity::default()),
+        Ledger::new(connection, StoreCapacity::default(), Arc::new(|| NOW)),
         OpenMode::Write,
         None,
         &CommandGate::default(),
@@ -187,7 +185,7 @@ fn reservation(price: Usd) -> Reservation {
 
 fn reserve(price: Usd) -> (Box<dyn WriteCommand>, Answered<Result<CreditWatermark, ReserveError>>) {
     let asked = reservation(price);
-    request(Durability::Buffered, move |ledger| ledger.reserve(&asked, NOW))
+    request(Durability::Buffered, move |ledger| ledger.reserve(&asked))
 }
 
 fn told<T>(mut answer: Answered<T>) -> Result<T, Unavailable> {

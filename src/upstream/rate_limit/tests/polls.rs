@@ -71,25 +71,18 @@ async fn thousand_waiting_polls_are_sent_one_by_one_although_first_ones_leave() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn granted_waiter_does_not_become_clock_watcher() {
-    let window = window(1, 60);
-    let polling = Attempt { request: poll(0).request.patient(), ..poll(0) };
-    let (_buyer, mut bought) = window.enqueue(&chat("a"), false);
-    let (first, mut granted) = window.enqueue(&polling, false);
-    let (second, _) = window.enqueue(&polling, false);
-    bought.try_recv().expect("the only place");
-    // It looked, saw nothing, and another core grants it a place before it asks whether it attends.
-    granted.try_recv().expect_err("there is no place yet");
-    let more = RequestLimit { requests: 2, period: 60 * SECOND };
-    window.update(|state, _| state.scheduler.set_limit(more));
-    assert!(!first.watch_clock());
-    granted.try_recv().expect("it has its place");
-    assert!(second.watch_clock(), "somebody looks at the clock");
-    // A clock watcher that leaves is replaced.
-    let (third, _) = window.enqueue(&polling, false);
-    assert!(!third.watch_clock());
-    drop(second);
-    assert!(third.watch_clock());
+async fn clock_watcher_that_leaves_or_is_granted_is_replaced() {
+    let (window, gateway) = (window(1, 60), Gateway::slow(SECOND / 10));
+    gateway.ask(&window, chat("a buyer")).await.unwrap();
+    let start = clock::now();
+    let leaving = timeout(SECOND, gateway.ask(&window, poll(1)));
+    let (leaving, second, third) =
+        tokio::join!(leaving, gateway.ask(&window, poll(2)), gateway.ask(&window, poll(3)));
+    leaving.expect_err("it watched the clock and left");
+    second.unwrap();
+    third.unwrap();
+    let waited = clock::now() - start;
+    assert!((120 * SECOND..122 * SECOND).contains(&waited), "{waited:?}");
 }
 
 #[tokio::test(start_paused = true)]
