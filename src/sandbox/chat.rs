@@ -29,7 +29,7 @@ pub(super) async fn answer(gateway: &FakeGateway, body: &[u8]) -> SandboxResult 
         "id": format!("chat_{}", gateway.seed.hex("chat id", &nth.to_string(), 24)),
         "model": model.id,
         "created": clock::wall().as_secs(),
-        "message": { "role": "assistant", "content": content },
+        "message": { "content": content, "role": "assistant" },
     })))
 }
 
