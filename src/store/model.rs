@@ -96,12 +96,6 @@ pub struct Reservation {
     pub replay_only: bool,
 }
 
-impl Reservation {
-    pub fn needs_sync(&self) -> bool {
-        self.price >= SYNC_THRESHOLD
-    }
-}
-
 /// From this price on, a purchase is synced to disk.
 pub(super) const SYNC_THRESHOLD: Usd = Usd::mills(100);
 

@@ -76,26 +76,24 @@ pub(super) fn checked_sum(spent: Usd, amount: Usd) -> Option<Usd> {
     spent.checked_add(amount).filter(|sum| *sum <= MAX_AMOUNT)
 }
 
-/// Returns the state after a settlement, or `None` if nothing changes.
-pub(super) fn next_state(state: PurchaseState, settlement: &Settlement) -> Option<PurchaseState> {
-    let end = match settlement {
-        Settlement::Charged { .. } => PurchaseState::Charged,
-        Settlement::Released => PurchaseState::Released,
-        Settlement::Unknown => PurchaseState::Unknown,
+/// Returns the state after a settlement, and what then counts as spent, or `None` if nothing
+/// changes.
+pub(super) fn settle(
+    state: PurchaseState,
+    price: Usd,
+    settlement: &Settlement,
+) -> Option<(PurchaseState, Usd)> {
+    let (end, spent) = match settlement {
+        Settlement::Charged { cost, .. } => (PurchaseState::Charged, *cost),
+        Settlement::Released => (PurchaseState::Released, Usd::ZERO),
+        Settlement::Unknown => (PurchaseState::Unknown, price),
     };
-    match state {
-        PurchaseState::Held | PurchaseState::Sent => Some(end),
-        PurchaseState::Unknown => (end != PurchaseState::Unknown).then_some(end),
-        PurchaseState::Charged | PurchaseState::Released => None,
-    }
-}
-
-pub(super) fn amount_spent(price: Usd, settlement: &Settlement) -> Usd {
-    match settlement {
-        Settlement::Charged { cost, .. } => *cost,
-        Settlement::Released => Usd::ZERO,
-        Settlement::Unknown => price,
-    }
+    let changes = match state {
+        PurchaseState::Held | PurchaseState::Sent => true,
+        PurchaseState::Unknown => end != PurchaseState::Unknown,
+        PurchaseState::Charged | PurchaseState::Released => false,
+    };
+    changes.then_some((end, spent))
 }
 
 /// What the account's balance covers.

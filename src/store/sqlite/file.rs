@@ -50,7 +50,7 @@ pub(super) fn open(path: &Path, purpose: Purpose) -> Result<Connection, OpenErro
     let (mut connection, kind) = connect(path, purpose)?;
     if purpose != Purpose::Read {
         let capacity = StoreCapacity::default();
-        prepare(&mut connection, kind, capacity).map_err(|why| OpenError::unusable(path, why))?;
+        prepare(&mut connection, kind, capacity).map_err(OpenError::at(path))?;
     }
     Ok(connection)
 }
@@ -76,7 +76,7 @@ pub(super) fn connect(path: &Path, purpose: Purpose) -> Result<(Connection, File
         }
         Ok((connection, kind))
     };
-    connect().map_err(|why: String| OpenError::unusable(path, why))
+    connect().map_err(OpenError::at::<String>(path))
 }
 
 pub(super) fn prepare(
@@ -177,7 +177,7 @@ pub(super) fn ensure_not_replaced(path: &Path, file: FileId) -> Result<(), Store
 
 /// The write-ahead log is named after the path, so a file with two paths would have two logs.
 pub(super) fn ensure_single_path(path: &Path) -> Result<(), OpenError> {
-    let found = fs::metadata(path).map_err(|error| OpenError::unusable(path, error))?;
+    let found = fs::metadata(path).map_err(OpenError::at(path))?;
     if found.nlink() > 1 {
         let why = format!(
             "it has {} hard links; remove all but one (`find -samefile` lists them)",
@@ -210,7 +210,7 @@ fn is_mount_point(mounts: &[u8], path: &Path) -> bool {
 /// Refuses a file that is too short to be the ledger that was there.
 pub(super) fn ensure_not_truncated(path: &Path) -> Result<(), OpenError> {
     ensure_regular_file(path)?;
-    let exists = path.try_exists().map_err(|error| OpenError::unusable(path, error))?;
+    let exists = path.try_exists().map_err(OpenError::at(path))?;
     let why = match size_of(path) {
         // SQLite treats a file shorter than its smallest page as a new one.
         1..MIN_LEDGER_BYTES => "it is not a tollgate ledger",
@@ -234,7 +234,7 @@ pub(super) fn create(path: &Path) -> Result<(), OpenError> {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             fs::set_permissions(path, fs::Permissions::from_mode(0o600))
-                .map_err(|error| OpenError::unusable(path, error))
+                .map_err(OpenError::at(path))
         }
         Err(error) => Err(OpenError::unusable(path, error)),
     }

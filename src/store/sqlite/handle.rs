@@ -159,7 +159,7 @@ impl Store {
                 (Some(reports), _) => reports.read(query).await,
                 (None, Executor::Inline(writer)) => {
                     let writer = writer.lock().map_err(|_| writer_gone())?;
-                    query(writer.connection())
+                    query(&writer.ledger.connection)
                         .map_err(|error| StoreError::from(error).unavailable())
                 }
                 (None, _) => Err(self.closed_error()),

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, params};
 
 use super::column::{self, Sql};
 use tracing::warn;
@@ -63,14 +63,6 @@ impl Ledger {
         self.ended_count.set(0);
         self.slots_taken.set(0);
         Ok(())
-    }
-
-    pub(super) fn transact(&self, work: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
-        // A deferred transaction that reads first would not wait for another writer.
-        let writing = TransactionBehavior::Immediate;
-        let transaction = Transaction::new_unchecked(&self.connection, writing)?;
-        work(self)?;
-        Ok(transaction.commit()?)
     }
 }
 

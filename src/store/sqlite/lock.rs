@@ -33,10 +33,11 @@ pub(super) struct Lock {
     file: File,
     path: PathBuf,
     holder: LockHolder,
-    state: Option<LedgerState>,
+    pub(super) state: Option<LedgerState>,
     number_offset: u64,
     ledger_file: Option<File>,
-    is_clean: bool,
+    /// The ledger was closed as it should be.
+    pub(super) is_clean: bool,
     /// The file is not as the last server closed it.
     is_suspect: bool,
 }
@@ -103,10 +104,6 @@ impl Lock {
         Ok(())
     }
 
-    pub(super) fn state(&self) -> Option<LedgerState> {
-        self.state
-    }
-
     pub(super) fn is_server(&self) -> bool {
         matches!(self.holder, LockHolder::Server(_))
     }
@@ -144,10 +141,6 @@ impl Lock {
         self.file.set_len(0)?;
         // Not synced: a lock file that a power failure put back disagrees with the ledger.
         self.file.write_all(format!("{start}{rest}").as_bytes())
-    }
-
-    pub(super) fn mark_clean(&mut self) {
-        self.is_clean = true;
     }
 
     fn write_closed(&mut self) -> io::Result<()> {

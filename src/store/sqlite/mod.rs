@@ -59,6 +59,10 @@ impl OpenError {
     pub(super) fn unusable(path: &Path, why: impl std::fmt::Display) -> Self {
         Self::Unusable(format!("{}: {why}", path.display()).into())
     }
+
+    pub(super) fn at<E: std::fmt::Display>(path: &Path) -> impl Fn(E) -> Self {
+        move |why| Self::unusable(path, why)
+    }
 }
 
 #[derive(Clone, Debug)]

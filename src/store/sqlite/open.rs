@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::oneshot;
 use tracing::info;
 use uuid::Uuid;
@@ -188,8 +188,7 @@ impl Store {
         let connection = file::open(path, purpose)?;
         let ledger = Ledger::new(connection, StoreCapacity::default(), clock.clone());
         let gate = CommandGate::opened();
-        let writer = Writer::new(ledger, mode, None, &gate);
-        let writer = writer.map_err(|error| OpenError::unusable(path, error))?;
+        let writer = Writer::new(ledger, mode, None, &gate).map_err(OpenError::at(path))?;
         Self::spawn(path, clock, writer, gate, None)
     }
 
@@ -220,7 +219,7 @@ impl Store {
         }
         file::check_whole_pages(&connection, path)
             .and_then(|()| file::check_integrity(&mut connection))
-            .map_err(|why| OpenError::unusable(path, why))
+            .map_err(OpenError::at(path))
     }
 
     /// Returns whether any member's token depends on the recorded secret, as far as the file can be
@@ -270,8 +269,7 @@ impl StoreInner {
         mut self,
         identity: Option<(LedgerIdentity, FileId)>,
     ) -> Result<Store, OpenError> {
-        let reader = ReportReader::start(self.path.clone());
-        let reader = reader.map_err(|error| OpenError::unusable(&self.path, error))?;
+        let reader = ReportReader::start(self.path.clone()).map_err(OpenError::at(&self.path))?;
         self.report_reader = Some(reader);
         if let Some((identity, _)) = &identity {
             self.name = Arc::clone(&identity.name);
@@ -286,7 +284,7 @@ fn spawn(
     work: impl FnOnce() + Send + 'static,
 ) -> Result<thread::JoinHandle<()>, OpenError> {
     let thread = thread::Builder::new().name("ledger".to_owned());
-    thread.spawn(work).map_err(|error| OpenError::unusable(path, error))
+    thread.spawn(work).map_err(OpenError::at(path))
 }
 
 /// A ledger that this process has locked. The connection is closed before the lock is released.
@@ -305,12 +303,12 @@ impl LockedLedger {
         file::create(path)?;
         lock.lock_ledger_file(path)?;
         file::ensure_single_path(path)?;
-        let file = file::file_id(path).map_err(|error| OpenError::unusable(path, error))?;
+        let file = file::file_id(path).map_err(OpenError::at(path))?;
         let found = lock::file_stamp(path);
         let purpose = if lock.is_server() { Purpose::Serve } else { Purpose::Shared };
         let (connection, kind) = file::connect(path, purpose)?;
-        let identity = LedgerIdentity::read(&connection, kind, lock.state(), found);
-        let identity = identity.map_err(|why| OpenError::unusable(path, why))?;
+        let identity = LedgerIdentity::read(&connection, kind, lock.state, found)
+            .map_err(OpenError::at(path))?;
         Ok(Self { connection, kind, identity, file, lock })
     }
 
@@ -350,18 +348,17 @@ impl LockedLedger {
             let why = "it holds the other kind of money; use separate files for play money and real money";
             return Err(unusable(why.to_owned()));
         }
+        // A deferred transaction that reads first would not wait for another writer.
+        let writing = TransactionBehavior::Immediate;
+        let transaction = Transaction::new_unchecked(&ledger.connection, writing).map_err(sql)?;
+        ledger.recover().map_err(faulty)?;
         // Saved before the lock is written: if the process dies in between, the two differ, and
         // the next start renames the ledger. A command saves it for that effect, because the
         // recovery may remove what shows that purchases are missing.
-        let is_server = lock.is_server();
-        let begin = |ledger: &Ledger| {
-            ledger.recover()?;
-            if is_server || identity.may_lack_purchases {
-                identity.save(&ledger.connection)?;
-            }
-            Ok(())
-        };
-        ledger.transact(begin).map_err(faulty)?;
+        if lock.is_server() || identity.may_lack_purchases {
+            identity.save(&ledger.connection).map_err(faulty)?;
+        }
+        transaction.commit().map_err(sql)?;
         lock.write_opened(&identity).map_err(|error| unusable(error.to_string()))?;
         Writer::new(ledger, OpenMode::Write, Some(lock), gate).map_err(sql)
     }

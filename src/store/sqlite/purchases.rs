@@ -34,8 +34,8 @@ impl Store {
         &self,
         reservation: &Reservation,
     ) -> Result<CreditWatermark, ReserveError> {
-        let durability =
-            if reservation.needs_sync() { Durability::Synced } else { Durability::Buffered };
+        let is_expensive = reservation.price >= SYNC_THRESHOLD;
+        let durability = if is_expensive { Durability::Synced } else { Durability::Buffered };
         let held = self
             .with_hooks(StoreOp::Reserve(reservation), async {
                 self.check_capacity()?;
@@ -339,8 +339,8 @@ impl Ledger {
     pub(super) fn settle(&self, id: PurchaseId, settlement: &Settlement) -> Result<()> {
         let now = self.now();
         let Some(purchase) = self.purchase(id)? else { return Ok(()) };
-        let Some(state) = rules::next_state(purchase.state, settlement) else { return Ok(()) };
-        let amount = rules::amount_spent(purchase.price, settlement);
+        let settled = rules::settle(purchase.state, purchase.price, settlement);
+        let Some((state, amount)) = settled else { return Ok(()) };
         self.change_spend(&purchase.caller, purchase.today, purchase.price, amount)?;
         let (cost, until) = match settlement {
             Settlement::Charged { cost, keep, .. } => {

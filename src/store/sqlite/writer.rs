@@ -74,7 +74,7 @@ pub(super) enum OpenMode {
 }
 
 pub(super) struct Writer {
-    ledger: Ledger,
+    pub(super) ledger: Ledger,
     mode: OpenMode,
     /// Notifications that a fault rolled back.
     retries: VecDeque<Box<dyn WriteCommand>>,
@@ -147,7 +147,7 @@ impl Writer {
         } else if self.broken.is_none() && self.lock.is_some() {
             // If another process has the file open, closing it would leave the log as it is.
             self.truncate_wal();
-            self.lock.iter_mut().for_each(Lock::mark_clean);
+            self.lock.iter_mut().for_each(|lock| lock.is_clean = true);
         }
     }
 
@@ -213,10 +213,6 @@ impl Writer {
         {
             tracing::info!(waiting, "ledger retry queue drained; purchases resumed");
         }
-    }
-
-    pub(super) fn connection(&self) -> &Connection {
-        &self.ledger.connection
     }
 
     /// Runs all commands in one transaction. A command that fails is rolled back alone.
