@@ -93,7 +93,8 @@ fn key_file(path: &Path) -> Result<Zeroizing<String>, String> {
     read_file(path).map_err(|error| error.to_string())
 }
 
-/// Returns an error for each missing file, and for each secret file that `page.dir` would serve.
+/// Returns an error for each missing file, for each secret file that `page.dir` would serve, and for
+/// members without a ledger on disk.
 fn check_files(
     settings: &Settings,
     (environment, folder): (&Environment, &Path),
@@ -118,6 +119,10 @@ fn check_files(
     }
     if let AccessMode::Jwt(JwtConfig { jwks: JwksSource::File(file), .. }) = &settings.access.mode {
         need("access.jwt.jwks", "a file", file, file.is_file());
+    }
+    if settings.access.mode == AccessMode::Members && settings.store.is_none() {
+        let expected = "store.url with it, such as \"sqlite:tollgate.db\", to keep the members";
+        missing.push(("access.mode", expected.to_owned()));
     }
     let Some(site) = settings.page.dir.as_deref().and_then(|dir| dir.canonicalize().ok()) else {
         return missing;

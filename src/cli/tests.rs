@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::*;
 use crate::clock;
-use crate::config::Target;
+use crate::config::{Settings, Target};
 
 const CANARY: &str = "svc_sk_CANARY_0123456789";
 
@@ -367,6 +367,14 @@ fn check_prints_who_may_call() {
 }
 
 #[test]
+fn members_need_a_ledger_on_disk() {
+    let folder = folder(&[("proxy.toml", "[access]\nmode = 'members'")]);
+    let (exit, _, err) = checked(&load(folder.path(), &[]));
+    assert_eq!(exit, Exit::UsageError);
+    assert!(err.contains("proxy.toml:2:8: access.mode: expected store.url with it"), "{err}");
+}
+
+#[test]
 fn variable_that_is_not_utf8_is_an_error() {
     use std::os::unix::ffi::OsStringExt;
     let folder = folder(&[]);
@@ -376,6 +384,17 @@ fn variable_that_is_not_utf8_is_an_error() {
     ];
     let errors = load_from(None, true, folder.path(), variables).expect_err("invalid settings");
     assert_eq!(format!("{errors:?}"), "[TOLLGATE_PAGE__TITLE: expected text in UTF-8]");
+}
+
+#[tokio::test]
+async fn sandbox_warns_if_other_machines_can_reach_it() {
+    // No machine has this address, so nothing is served.
+    let listen = "192.0.2.1:0".parse().expect("an address");
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let served = sandbox::sandbox(&Settings::default(), listen, &mut out, &mut err).await;
+    assert!(served.is_err() && out.is_empty());
+    let printed = String::from_utf8(err).expect("text");
+    assert!(printed.starts_with("warning: --listen: other machines can reach 192.0.2.1:0"));
 }
 
 #[tokio::test]

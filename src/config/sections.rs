@@ -138,7 +138,7 @@ fn conflicts(
     is_sandbox: bool,
     is_live: bool,
 ) -> impl Iterator<Item = (&'static str, String)> {
-    let Settings { server, admin_listen, access, catalog, page, .. } = settings;
+    let Settings { server, admin_listen, catalog, page, .. } = settings;
     let is_public = !settings.listens_on_loopback();
     let is_shared = admin_listen.port() != 0 && server.listen.contains(admin_listen);
     let has_ops = raw.location_of("admin.listen").is_some();
@@ -158,11 +158,6 @@ fn conflicts(
         ),
         (is_shared && has_ops, "admin.listen", "an address other than those of server.listen"),
         (is_shared && !has_ops, "server.listen", "an address other than that of admin.listen"),
-        (
-            access.mode == AccessMode::Members && settings.store.is_none(),
-            "access.mode",
-            "store.url with it, such as \"sqlite:tollgate.db\", because members are kept on disk",
-        ),
         (
             model.is_some_and(|model| catalog.chat_model(model).is_none()),
             "page.default_model",

@@ -44,7 +44,6 @@ const ONE_ERROR: &[(&str, &str)] = &[
     ("[[server]]", "1:3: server: expected a section, [server], not a list"),
     ("[admin]\nlisten = '127.0.0.1:8080'", "2:10: admin.listen: expected an address other than"),
     ("[server]\nlisten = '127.0.0.1:9464'", "2:10: server.listen: expected an address other than"),
-    ("[access]\nmode = 'members'", "2:8: access.mode: expected store.url with it"),
     (
         "[gateway]\nurl = 'https://gateway.example.com'",
         "2:1: unknown setting `gateway.url`, did you mean `gateway.base_url`?",
