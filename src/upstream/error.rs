@@ -111,7 +111,7 @@ impl Error {
 }
 
 const MAX_KEPT: usize = 1 << 20;
-/// This much is dropped where a reply was cut, because it may end in half a key.
+/// Dropped from the end of a truncated reply, because it may end in half a key.
 const KEY_MARGIN: usize = 4_096;
 
 /// The start of a reply that was paid for and cannot be parsed, with keys redacted. It is never
