@@ -166,12 +166,12 @@ impl RateLimit {
         self.update(|state, _| state.scheduler.waiting_count())
     }
 
-    /// Waits for a slot until `give_up`. `again` puts an attempt that got a 429 first in the queue.
+    /// Waits for a slot until `give_up`. `is_retry` puts an attempt that got a 429 first in the queue.
     pub(super) async fn acquire(
         self: &Arc<Self>,
         attempt: &Attempt,
         give_up: Option<Instant>,
-        again: bool,
+        is_retry: bool,
     ) -> Result<Slot, Error> {
         let cancelled = async {
             match &attempt.request.before_send {
@@ -179,7 +179,7 @@ impl RateLimit {
                 None => std::future::pending().await,
             }
         };
-        let (mut waiter, granted) = self.enqueue(attempt, again);
+        let (mut waiter, granted) = self.enqueue(attempt, is_retry);
         tokio::select! {
             biased;
             _ = granted => waiter.has_left = true,
@@ -224,7 +224,7 @@ impl RateLimit {
     fn enqueue(
         self: &Arc<Self>,
         attempt: &Attempt,
-        again: bool,
+        is_retry: bool,
     ) -> (Waiter, oneshot::Receiver<()>) {
         let (grant, granted) = oneshot::channel();
         let priority = match &attempt.request.call {
@@ -239,7 +239,7 @@ impl RateLimit {
         let ticket = self.update(|state, _| {
             let ticket = Ticket { number: state.next_ticket, priority, caller };
             state.next_ticket += 1;
-            state.scheduler.enqueue(&ticket, again);
+            state.scheduler.enqueue(&ticket, is_retry);
             state.waiters.insert(ticket.number, grant);
             ticket
         });

@@ -48,7 +48,7 @@ pub(super) struct Ticket {
 #[derive(Debug, Default)]
 pub(super) struct Scheduler {
     pub(super) limit: RequestLimit,
-    /// Otherwise one slot is kept for the request that reports the limit.
+    /// While the limit is not known, one slot is kept for the request that reports it.
     is_known: bool,
     /// The limit before it became unknown. Internal requests may use it: either the account is the
     /// same, or the new one has not seen the earlier requests.
@@ -124,9 +124,9 @@ impl Scheduler {
         self.next_throttle = Duration::ZERO;
     }
 
-    /// `again` puts it first among its priority.
-    pub(super) fn enqueue(&mut self, ticket: &Ticket, again: bool) {
-        self.queue(ticket.priority).push(&ticket.caller, ticket.number, again);
+    /// `is_retry` puts it first among its priority.
+    pub(super) fn enqueue(&mut self, ticket: &Ticket, is_retry: bool) {
+        self.queue(ticket.priority).push(&ticket.caller, ticket.number, is_retry);
     }
 
     /// Returns `false` if it was granted already.
