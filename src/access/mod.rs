@@ -172,10 +172,7 @@ impl Authenticator {
     }
 
     pub async fn load(&self) -> Result<(), SecretError> {
-        match self.cache() {
-            Some(members) => members.load().await,
-            None => Ok(()),
-        }
+        if let Some(members) = self.cache() { members.load().await } else { Ok(()) }
     }
 
     pub async fn refresh(&self) {

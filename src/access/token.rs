@@ -13,7 +13,6 @@ pub const TOKEN_PREFIX: &str = "tg_";
 
 /// Random characters that may be shown; the rest keeps 220 bits.
 const PREFIX_RANDOM: usize = 6;
-
 const RANDOM_BYTES: usize = 32;
 
 /// The keys of the hashes. Without them, a stolen ledger cannot be used to test tokens.

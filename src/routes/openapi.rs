@@ -104,7 +104,7 @@ fn build_operation(
 ) -> utoipa::openapi::path::Operation {
     let problems = problems_by_status(endpoint, &operation);
     let (mut builder, is_paid) = (operation.builder, endpoint.route.class == Class::Paid);
-    for name in path_variables(path) {
+    for name in path.split('{').skip(1).filter_map(|rest| rest.split('}').next()) {
         let variable = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path);
         let variable = variable.required(Required::True).schema(Some(schemas::non_empty()));
         builder = builder.parameter(variable);
@@ -126,10 +126,6 @@ fn build_operation(
 
 fn header(description: &str, schema: ObjectBuilder) -> Header {
     HeaderBuilder::new().description(Some(description)).schema(Some(schema)).build()
-}
-
-fn path_variables(path: &str) -> impl Iterator<Item = &str> {
-    path.split('{').skip(1).filter_map(|rest| rest.split('}').next())
 }
 
 fn problems_by_status(
