@@ -158,10 +158,8 @@ impl http_body::Body for Body {
 pub fn json(status: StatusCode, body: &impl Serialize) -> Response {
     // Serializing our own plain structs cannot fail.
     let bytes = serde_json::to_vec(body).unwrap_or_default();
-    with_headers(
-        from_bytes(status, "application/json", bytes.into()),
-        [(CACHE_CONTROL, "no-store")],
-    )
+    let response = from_bytes(status, "application/json", bytes.into());
+    with_headers(response, [(CACHE_CONTROL, "no-store")])
 }
 
 pub fn from_bytes(status: StatusCode, media_type: &'static str, body: Bytes) -> Response {
@@ -194,10 +192,8 @@ pub fn with_retry_hint(response: Response) -> Response {
 
 /// Keeps browsers from running the body as a page, script or frame, whatever the gateway sent.
 pub fn with_security_headers(response: Response) -> Response {
-    with_headers(
-        response,
-        [(CONTENT_SECURITY_POLICY, API_CSP), (X_CONTENT_TYPE_OPTIONS, "nosniff")],
-    )
+    let headers = [(CONTENT_SECURITY_POLICY, API_CSP), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    with_headers(response, headers)
 }
 
 pub fn with_headers<const N: usize>(

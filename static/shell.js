@@ -1,6 +1,6 @@
 /** Starts the page: loads prices and the caller, shows the view that the address names, then resumes what was left open. */
 
-import { announce, button, byId, element, hush, icon, notice, styled } from './core/dom.js';
+import { announce, button, byId, clearReadOut, element, icon, notice, styled } from './core/dom.js';
 import { amountLeft, price } from './core/format.js';
 import { canSpend, learnFunds, post, read, whenSignedOut } from './core/site.js';
 import { choice, jobs, keepFor, purchases, whenChanged } from './core/store.js';
@@ -72,7 +72,7 @@ async function start() {
   }
   // In open mode the page does not wait for `me`: it may take as long as the account takes to answer.
   const isOpen = catalog.access === 'open';
-  if (!isOpen) await meet(await asked);
+  if (!isOpen) await takeCaller(await asked);
   // While the caller is not known, assume the one that this browser saw last.
   owner = isOpen ? '' : me ? ownerOf(me) : choice.get('owner') ?? '';
   choice.set('owner', owner);
@@ -91,7 +91,7 @@ async function start() {
   // Open purchases are settled only for the caller who made them.
   if (isOpen) {
     const answer = await asked;
-    if (!me) await meet(answer);
+    if (!me) await takeCaller(answer);
     if (me && ownerOf(me) !== owner) return location.reload();
   }
   if (me) showMe();
@@ -100,7 +100,7 @@ async function start() {
 }
 
 /** Takes in an answer of `GET /bff/me`. */
-async function meet(answer) {
+async function takeCaller(answer) {
   if (answer.status === 401) return signIn();
   if (!answer.caller) return;
   me = answer;
@@ -173,11 +173,11 @@ function signIn(why = '') {
     document.body.classList.add('signed-out');
     for (const panel of document.querySelectorAll(':popover-open')) panel.hidePopover();
     document.querySelector('dialog[open]')?.close();
-    hush();
+    clearReadOut();
     announce('');
     document.title = `${TEXT.signIn} · ${service}`;
     const { askWho } = await import('./sign-in.js');
-    await meet(await askWho(why, catalog.contact));
+    await takeCaller(await askWho(why, catalog.contact));
     people.postMessage(ownerOf(me));
     // The same member goes on; another one starts with a fresh page.
     if (owner !== null && ownerOf(me) !== owner) return location.reload();
@@ -319,7 +319,7 @@ async function showSpent() {
 /** Asks for the balance and the budgets again. */
 async function showLeft() {
   try {
-    await meet(await read('/bff/me'));
+    await takeCaller(await read('/bff/me'));
   } catch {
     return; // The last figures stay; the next purchase reports its own errors.
   }

@@ -172,10 +172,7 @@ impl Authenticator {
     }
 
     pub async fn load(&self) -> Result<(), SecretError> {
-        match self.cache() {
-            Some(members) => members.load().await,
-            None => Ok(()),
-        }
+        if let Some(members) = self.cache() { members.load().await } else { Ok(()) }
     }
 
     pub async fn refresh(&self) {
@@ -239,12 +236,6 @@ impl Authenticator {
             Ok(()) => Problem::new(&INVALID_CREDENTIALS),
             Err(after) => rate_limited("too many invalid credentials from this address", after),
         }
-    }
-}
-
-impl fmt::Debug for Authenticator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Authenticator")
     }
 }
 

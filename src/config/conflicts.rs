@@ -1,7 +1,7 @@
 //! Finds settings that contradict each other.
 
+use super::Settings;
 use super::raw::RawSettings;
-use super::{AccessMode, Settings, StoreConfig};
 
 /// Returns each setting that contradicts another, and what was expected.
 pub(super) fn conflicts(
@@ -10,9 +10,9 @@ pub(super) fn conflicts(
     is_sandbox: bool,
     is_live: bool,
 ) -> impl Iterator<Item = (&'static str, String)> {
-    let Settings { server, ops, access, catalog, page, store, .. } = settings;
+    let Settings { server, admin_listen, catalog, page, store, .. } = settings;
     let is_public = !settings.listens_on_loopback();
-    let is_shared = ops.listen.port() != 0 && server.listen.contains(&ops.listen);
+    let is_shared = admin_listen.port() != 0 && server.listen.contains(admin_listen);
     let has_ops = raw.location_of("admin.listen").is_some();
     let model = page.default_model.as_deref();
     let rows = [
@@ -31,11 +31,6 @@ pub(super) fn conflicts(
         (is_shared && has_ops, "admin.listen", "an address other than those of server.listen"),
         (is_shared && !has_ops, "server.listen", "an address other than that of admin.listen"),
         (
-            access.mode == AccessMode::Members && *store == StoreConfig::Memory,
-            "access.mode",
-            "store.url with it, such as \"sqlite:tollgate.db\", because members are kept on disk",
-        ),
-        (
             model.is_some_and(|model| catalog.chat_model(model).is_none()),
             "page.default_model",
             "a chat model of the price list or of models.chat",
@@ -46,7 +41,7 @@ pub(super) fn conflicts(
             "server.public_url with it, where the gateway fetches them",
         ),
         (
-            page.pictures && *store == StoreConfig::Memory,
+            page.pictures && store.is_none(),
             "page.pictures",
             "store.url with it, such as \"sqlite:tollgate.db\", because pictures are kept beside it",
         ),

@@ -175,8 +175,8 @@ mod tests {
         Caller::Address(std::net::Ipv4Addr::from_bits(number).into())
     }
 
-    fn is_cut(seat: &ConcurrencyPermit) -> bool {
-        seat.holder.evicted.is_cancelled()
+    fn is_evicted(permit: &ConcurrencyPermit) -> bool {
+        permit.holder.evicted.is_cancelled()
     }
 
     fn code(outcome: Result<ConcurrencyPermit, Problem>) -> &'static str {
@@ -186,67 +186,69 @@ mod tests {
     #[test]
     fn permits_are_limited_per_caller_and_in_total() {
         for (bounds, own, all) in [(STREAMS, 8, 1_000), (VIDEOS, 16, 64)] {
-            let seats = ConcurrencyLimit::new(bounds);
-            let mut taken: Vec<_> = (0..own).map(|_| seats.acquire(&caller(0)).unwrap()).collect();
-            assert_eq!(seats.acquire(&caller(0)).unwrap_err().kind().code, "rate_limited");
-            taken.extend((own..all).map(|number| seats.acquire(&caller(number / own)).unwrap()));
-            assert_eq!(seats.acquire(&caller(all)).unwrap_err().kind().code, "overloaded");
-            assert_eq!(seats.acquire(&caller(0)).unwrap_err().kind().code, "rate_limited");
+            let limit = ConcurrencyLimit::new(bounds);
+            let mut taken: Vec<_> = (0..own).map(|_| limit.acquire(&caller(0)).unwrap()).collect();
+            assert_eq!(limit.acquire(&caller(0)).unwrap_err().kind().code, "rate_limited");
+            taken.extend((own..all).map(|number| limit.acquire(&caller(number / own)).unwrap()));
+            assert_eq!(limit.acquire(&caller(all)).unwrap_err().kind().code, "overloaded");
+            assert_eq!(limit.acquire(&caller(0)).unwrap_err().kind().code, "rate_limited");
             taken.pop();
-            taken.push(seats.acquire(&caller(all)).unwrap());
+            taken.push(limit.acquire(&caller(all)).unwrap());
             taken.clear();
-            assert!(lock(&seats.active).is_empty());
+            assert!(lock(&limit.active).is_empty());
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn newcomer_gets_the_slowest_seat_of_who_has_most_and_a_fast_one_is_never_cut() {
-        let seats = ConcurrencyLimit::new(VIDEOS);
-        let of = |who: usize, count: usize| -> Vec<_> {
-            (0..count).map(|_| seats.acquire(&caller(who)).unwrap()).collect()
+    async fn newcomer_evicts_slowest_transfer_of_largest_caller_and_never_a_fast_one() {
+        let limit = ConcurrencyLimit::new(VIDEOS);
+        let of = |number: usize, count: usize| -> Vec<_> {
+            (0..count).map(|_| limit.acquire(&caller(number)).unwrap()).collect()
         };
         let groups = [of(1, 16), of(2, 15), of(3, 15), of(4, 15), of(5, 3)];
         let step = Duration::from_secs(1);
         for second in 0..10 {
             if second < 5 {
-                assert_eq!(code(seats.acquire(&caller(9))), "overloaded", "after {second} s");
+                assert_eq!(code(limit.acquire(&caller(9))), "overloaded", "after {second} s");
             }
-            for (number, seat) in groups[0].iter().enumerate() {
+            for (number, permit) in groups[0].iter().enumerate() {
                 // The first of them is fast, the third the slowest.
-                seat.record_bytes([70_000, 20_000, 10_000, 30_000][number.min(3)]);
+                permit.record_bytes([70_000, 20_000, 10_000, 30_000][number.min(3)]);
             }
             tokio::time::advance(step).await;
         }
-        let newcomer = seats.acquire(&caller(9)).unwrap();
-        let cut = |group: usize| groups[group].iter().filter(|seat| is_cut(seat)).count();
-        assert_eq!([0, 1, 2, 3, 4].map(cut), [1, 0, 0, 0, 0]);
-        assert!(is_cut(&groups[0][2]));
+        let newcomer = limit.acquire(&caller(9)).unwrap();
+        let evicted =
+            |group: usize| groups[group].iter().filter(|permit| is_evicted(permit)).count();
+        assert_eq!([0, 1, 2, 3, 4].map(evicted), [1, 0, 0, 0, 0]);
+        assert!(is_evicted(&groups[0][2]));
         let more = of(9, 12);
-        assert!(!is_cut(&groups[0][0]));
-        assert!(more.iter().chain([&newcomer]).all(|seat| !is_cut(seat)));
-        assert_eq!(lock(&seats.active).len(), 64);
+        assert!(!is_evicted(&groups[0][0]));
+        assert!(more.iter().chain([&newcomer]).all(|permit| !is_evicted(permit)));
+        assert_eq!(lock(&limit.active).len(), 64);
         assert_eq!(
-            code(seats.acquire(&caller(9))),
+            code(limit.acquire(&caller(9))),
             "overloaded",
-            "nobody has more than the newcomer"
+            "no caller has more than the newcomer"
         );
         drop(groups);
-        assert_eq!(lock(&seats.active).len(), 13);
+        assert_eq!(lock(&limit.active).len(), 13);
     }
 
     #[tokio::test(start_paused = true)]
     async fn callers_of_one_ipv6_site_count_together_against_others() {
-        let seats = ConcurrencyLimit::new(VIDEOS);
+        let limit = ConcurrencyLimit::new(VIDEOS);
         let of_site = |site: u128, number: u128| {
             let bits = (0x2001_0db8_u128 << 96) | (site << 80) | (number << 64);
             Caller::Address(std::net::Ipv6Addr::from_bits(bits).into())
         };
-        let crowd: Vec<_> = (0..48).map(|n| seats.acquire(&of_site(1, n)).unwrap()).collect();
-        let single: Vec<_> = (0..16).map(|_| seats.acquire(&caller(1)).unwrap()).collect();
+        let site_permits: Vec<_> =
+            (0..48).map(|n| limit.acquire(&of_site(1, n)).unwrap()).collect();
+        let single: Vec<_> = (0..16).map(|_| limit.acquire(&caller(1)).unwrap()).collect();
         tokio::time::advance(SPEED_WINDOW).await;
-        let newcomer = seats.acquire(&of_site(2, 1)).unwrap();
-        assert_eq!(crowd.iter().filter(|seat| is_cut(seat)).count(), 1);
-        assert!(single.iter().all(|seat| !is_cut(seat)));
+        let newcomer = limit.acquire(&of_site(2, 1)).unwrap();
+        assert_eq!(site_permits.iter().filter(|permit| is_evicted(permit)).count(), 1);
+        assert!(single.iter().all(|permit| !is_evicted(permit)));
         drop(newcomer);
     }
 }

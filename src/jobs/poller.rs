@@ -235,16 +235,16 @@ mod tests {
         let mut pace = PollSchedule::new(times, Duration::ZERO, start);
         pace.answered(start);
         let within = |seconds| timeout(Duration::from_secs(seconds), job.due(&pace));
-        within(50).await.expect_err("nobody watches");
+        within(50).await.expect_err("it is not watched");
         let one = job.subscribe();
         within(0).await.expect("it is overdue for a watcher");
         pace.answered(clock::now());
         let within = |seconds| timeout(Duration::from_secs(seconds), job.due(&pace));
         drop((job.subscribe(), one));
         assert!(!job.is_watched());
-        within(20).await.expect_err("nobody watches any more");
+        within(20).await.expect_err("it is no longer watched");
         job.lease();
-        within(0).await.expect("somebody asked");
+        within(0).await.expect("a caller has asked");
     }
 
     #[tokio::test(start_paused = true)]

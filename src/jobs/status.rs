@@ -131,6 +131,7 @@ mod tests {
             finished: list(&["completed", "Done"]),
             failed: list(&["failed"]),
             result: list(&["/url", "/output/0"]),
+            keep_prompts: false,
         }
     }
 

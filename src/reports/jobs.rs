@@ -25,6 +25,9 @@ struct OwnJob<'a> {
     price: Usd,
     price_micros: u64,
     ordered_at: String,
+    /// Only for the caller who ordered it; others may name a job of an open-mode caller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt: Option<&'a str>,
     #[serde(flatten)]
     status: StatusDocument<'a>,
 }
@@ -61,11 +64,13 @@ pub async fn list(
     if named.is_empty() {
         found = jobs.list(caller).await?;
     }
+    let owner = caller.to_string();
     let rows = found.iter().map(|job| OwnJob {
         model: &job.model,
         price: job.price,
         price_micros: job.price.as_micros(),
         ordered_at: iso8601(job.at),
+        prompt: job.prompt.as_deref().filter(|_| *job.owner == *owner),
         status: StatusDocument::new(&job.request_id, job.latest_update.as_ref()),
     });
     Ok(response::json(StatusCode::OK, &JobsDocument { jobs: rows.collect() }))

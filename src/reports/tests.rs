@@ -219,7 +219,7 @@ async fn admin_jobs_are_newest_first_without_content() {
             model: "video-a-2".into(),
             price: Usd::dollars(3),
             at: now - Duration::from_secs(ago),
-            prompt: None,
+            prompt: Some("hunter2".into()),
             latest_update: None,
         };
         test.store.insert_job(&job).await.unwrap();

@@ -105,14 +105,16 @@ impl StaticFile {
         match range.filter(|_| is_current).and_then(|range| parse_range(range, length)) {
             Some(None) => {
                 let mut response = self.empty_response(StatusCode::RANGE_NOT_SATISFIABLE);
-                set_header(&mut response, CONTENT_RANGE, &format!("bytes */{length}"));
+                let range = HeaderValue::try_from(format!("bytes */{length}"));
+                response.headers_mut().extend(range.map(|range| (CONTENT_RANGE, range)));
                 response
             }
             Some(Some((first, last))) => {
                 let part = variant.bytes.slice(first..=last);
                 let mut response =
                     self.variant_response(variant, StatusCode::PARTIAL_CONTENT, part);
-                set_header(&mut response, CONTENT_RANGE, &format!("bytes {first}-{last}/{length}"));
+                let range = HeaderValue::try_from(format!("bytes {first}-{last}/{length}"));
+                response.headers_mut().extend(range.map(|range| (CONTENT_RANGE, range)));
                 response
             }
             None => self.variant_response(variant, StatusCode::OK, variant.bytes.clone()),
@@ -161,12 +163,6 @@ fn etag(hash: &str, coding: &str) -> HeaderValue {
     // Hexadecimal digits and a coding's name are always valid.
     HeaderValue::try_from(format!("\"{hash}-{coding}\""))
         .unwrap_or(HeaderValue::from_static("\"\""))
-}
-
-fn set_header(response: &mut Response, name: HeaderName, value: &str) {
-    if let Ok(value) = HeaderValue::from_str(value) {
-        response.headers_mut().insert(name, value);
-    }
 }
 
 /// Compares `If-None-Match` weakly, as for GET and HEAD (RFC 9110, section 13.1.2).

@@ -73,8 +73,7 @@ impl HandlerContext {
     }
 
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {
-        let purchase = self.purchase(order)?;
-        self.purchases.buy(purchase).await
+        self.purchases.buy(self.purchase(order)?).await
     }
 
     /// Runs a report, which reads many purchases: one at a time per caller.
@@ -102,9 +101,8 @@ impl Routes {
             }
             (endpoint.handler)(HandlerContext { handlers, purchases, call }).await
         };
-        let result = handling.await;
-        let mut response =
-            result.unwrap_or_else(|problem| response::from_problem(problem, id.as_str()));
+        let refuse = |problem| response::from_problem(problem, id.as_str());
+        let mut response = handling.await.unwrap_or_else(refuse);
         if !endpoint.is_page() {
             response = response::with_security_headers(response);
         }

@@ -82,11 +82,8 @@ fn build(catalog: &Catalog) -> OpenApi {
         .description(Some(DESCRIPTION))
         .build();
     let token = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
-    let components = schemas::all(catalog)
-        .into_iter()
-        .fold(ComponentsBuilder::new(), |components, (name, schema)| {
-            components.schema(name, schema)
-        })
+    let components = ComponentsBuilder::new()
+        .schemas_from_iter(schemas::all(catalog))
         .security_scheme("token", token);
     OpenApiBuilder::new()
         .info(info)
@@ -107,7 +104,7 @@ fn build_operation(
 ) -> utoipa::openapi::path::Operation {
     let problems = problems_by_status(endpoint, &operation);
     let (mut builder, is_paid) = (operation.builder, endpoint.route.class == Class::Paid);
-    for name in path_variables(path) {
+    for name in path.split('{').skip(1).filter_map(|rest| rest.split('}').next()) {
         let variable = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path);
         let variable = variable.required(Required::True).schema(Some(schemas::non_empty()));
         builder = builder.parameter(variable);
@@ -129,10 +126,6 @@ fn build_operation(
 
 fn header(description: &str, schema: ObjectBuilder) -> Header {
     HeaderBuilder::new().description(Some(description)).schema(Some(schema)).build()
-}
-
-fn path_variables(path: &str) -> impl Iterator<Item = &str> {
-    path.split('{').skip(1).filter_map(|rest| rest.split('}').next())
 }
 
 fn problems_by_status(

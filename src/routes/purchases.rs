@@ -93,10 +93,8 @@ pub(super) fn with_ignored(ignored: &IgnoredFields, mut response: Response) -> R
 
 pub(super) fn from_gateway(status: StatusCode, is_json: bool, body: Bytes) -> Response {
     let media_type = if is_json { "application/json" } else { "text/plain; charset=utf-8" };
-    response::with_headers(
-        response::from_bytes(status, media_type, body),
-        [(CACHE_CONTROL, "no-store")],
-    )
+    let response = response::from_bytes(status, media_type, body);
+    response::with_headers(response, [(CACHE_CONTROL, "no-store")])
 }
 
 #[cfg(test)]

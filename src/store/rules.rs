@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use super::{
-    BudgetKind, Budgets, CreditWatermark, Digest, DuplicateCheck, OverBudget, PeriodSpend,
-    PurchaseState, RemainingCredit, ReserveError, Settlement, Unavailable,
+    BudgetKind, Budgets, CreditWatermark, DuplicateCheck, OverBudget, PeriodSpend, PurchaseState,
+    RemainingCredit, ReserveError, Settlement, Unavailable,
 };
-use crate::clock::{self, Date};
+use crate::clock::Date;
 use crate::contract::money::Usd;
 
 /// The largest amount that SQLite's signed integers can hold.
@@ -19,28 +19,6 @@ const MAX_BALANCE_AGE: Duration = Duration::from_secs(15 * 60);
 /// How far ahead of the clock a recorded day may lie. Time zones, leap seconds and a corrected
 /// clock explain no more.
 const MAX_CLOCK_SKEW_DAYS: u64 = 2;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KeyMatch {
-    Expired,
-    PayloadMismatch,
-    Duplicate,
-}
-
-pub(super) fn match_key(
-    earlier: (PurchaseState, Option<Duration>),
-    payloads: (&Digest, &Digest),
-    now: Duration,
-) -> KeyMatch {
-    let (state, keep_until) = earlier;
-    if is_expired(state, keep_until, now) {
-        KeyMatch::Expired
-    } else if payloads.0 != payloads.1 {
-        KeyMatch::PayloadMismatch
-    } else {
-        KeyMatch::Duplicate
-    }
-}
 
 /// Whether a charged purchase's reply and key are no longer kept.
 pub(super) fn is_expired(
@@ -77,15 +55,11 @@ pub(super) fn check_budgets(
         (BudgetKind::TotalDay, limits.total_day, total.day, day),
         (BudgetKind::CallerDay, limits.caller_day, caller.day, day),
     ];
-    let over = counters.iter().filter_map(|&(limit, budget, spent, renews)| {
+    let over = counters.iter().filter_map(|&(kind, budget, spent, renews_at)| {
         let budget = budget?;
         let fits = checked_sum(spent, price).is_some_and(|sum| sum <= budget);
-        (!fits).then(|| OverBudget {
-            kind: limit,
-            budget,
-            remaining: budget.saturating_sub(spent),
-            renews_at: renews,
-        })
+        let remaining = budget.saturating_sub(spent);
+        (!fits).then_some(OverBudget { kind, budget, remaining, renews_at })
     });
     if let Some(last) =
         over.reduce(|last, next| if next.renews_at > last.renews_at { next } else { last })
@@ -102,26 +76,24 @@ pub(super) fn checked_sum(spent: Usd, amount: Usd) -> Option<Usd> {
     spent.checked_add(amount).filter(|sum| *sum <= MAX_AMOUNT)
 }
 
-/// Returns the state after a settlement, or `None` if nothing changes.
-pub(super) fn next_state(state: PurchaseState, settlement: &Settlement) -> Option<PurchaseState> {
-    let end = match settlement {
-        Settlement::Charged { .. } => PurchaseState::Charged,
-        Settlement::Released => PurchaseState::Released,
-        Settlement::Unknown => PurchaseState::Unknown,
+/// Returns the state after a settlement, and what then counts as spent, or `None` if nothing
+/// changes.
+pub(super) fn settle(
+    state: PurchaseState,
+    price: Usd,
+    settlement: &Settlement,
+) -> Option<(PurchaseState, Usd)> {
+    let (end, spent) = match settlement {
+        Settlement::Charged { cost, .. } => (PurchaseState::Charged, *cost),
+        Settlement::Released => (PurchaseState::Released, Usd::ZERO),
+        Settlement::Unknown => (PurchaseState::Unknown, price),
     };
-    match state {
-        PurchaseState::Held | PurchaseState::Sent => Some(end),
-        PurchaseState::Unknown => (end != PurchaseState::Unknown).then_some(end),
-        PurchaseState::Charged | PurchaseState::Released => None,
-    }
-}
-
-pub(super) fn amount_spent(price: Usd, settlement: &Settlement) -> Usd {
-    match settlement {
-        Settlement::Charged { cost, .. } => *cost,
-        Settlement::Released => Usd::ZERO,
-        Settlement::Unknown => price,
-    }
+    let changes = match state {
+        PurchaseState::Held | PurchaseState::Sent => true,
+        PurchaseState::Unknown => end != PurchaseState::Unknown,
+        PurchaseState::Charged | PurchaseState::Released => false,
+    };
+    changes.then_some((end, spent))
 }
 
 /// What the account's balance covers.
@@ -226,16 +198,6 @@ impl Today {
 /// Returns the last day that purchases can have counted in, if the clock is right at `wall`.
 pub(super) fn latest_plausible_day(wall: Duration) -> u64 {
     Date::at(wall).days().saturating_add(MAX_CLOCK_SKEW_DAYS)
-}
-
-pub(super) fn warn_day_ahead(day: u64, wall: Duration) {
-    let ledger_day = clock::iso8601(Date::from_days(day).start());
-    let clock_day = clock::iso8601(Date::at(wall).start());
-    tracing::warn!(
-        %ledger_day,
-        %clock_day,
-        "ledger day is ahead of the clock; ignored"
-    );
 }
 
 #[cfg(test)]

@@ -106,7 +106,7 @@ mod tests {
         }
     }"#;
 
-    async fn asked(status: StatusCode, body: &str) -> Result<ApiKeysResponse, Error> {
+    async fn fetch_reply(status: StatusCode, body: &str) -> Result<ApiKeysResponse, Error> {
         let reply = GatewayReply {
             status,
             is_json: true,
@@ -114,8 +114,8 @@ mod tests {
             key: 0,
             video: None,
         };
-        fetch(service_fn(move |asked: GatewayRequest| {
-            assert!(matches!(asked.call, GatewayCall::Billing) && asked.before_send.is_none());
+        fetch(service_fn(move |request: GatewayRequest| {
+            assert!(matches!(request.call, GatewayCall::Billing) && request.before_send.is_none());
             let reply = reply.clone();
             async move { Ok(reply) }
         }))
@@ -124,7 +124,8 @@ mod tests {
 
     #[tokio::test]
     async fn billing_is_parsed_as_in_contract() {
-        let ApiKeysResponse { keys, billing } = asked(StatusCode::OK, REFERENCE).await.unwrap();
+        let ApiKeysResponse { keys, billing } =
+            fetch_reply(StatusCode::OK, REFERENCE).await.unwrap();
         let shown: Vec<_> =
             keys.iter().map(|key| (&*key.name, &*key.key_prefix, key.usage_count)).collect();
         assert_eq!(
@@ -157,14 +158,14 @@ mod tests {
             ("\"keys\"", "\"key\""),
         ] {
             assert!(REFERENCE.contains(from), "{from}");
-            let outcome = asked(StatusCode::OK, &REFERENCE.replace(from, to)).await;
+            let outcome = fetch_reply(StatusCode::OK, &REFERENCE.replace(from, to)).await;
             assert!(matches!(outcome, Err(Error::Unparsable(..))), "{to}: {outcome:?}");
         }
     }
 
     #[tokio::test]
     async fn refused_billing_request_is_an_error() {
-        let outcome = asked(StatusCode::FORBIDDEN, REFERENCE).await;
+        let outcome = fetch_reply(StatusCode::FORBIDDEN, REFERENCE).await;
         assert!(matches!(outcome, Err(Error::Status(StatusCode::FORBIDDEN))), "{outcome:?}");
     }
 }

@@ -24,11 +24,11 @@ pub(super) struct Connector {
     host: String,
     port: u16,
     tls: Option<(TlsConnector, ServerName<'static>)>,
-    patience: Duration,
+    connect_timeout: Duration,
 }
 
 impl Connector {
-    pub(super) fn new(base: &Url, patience: Duration) -> io::Result<Self> {
+    pub(super) fn new(base: &Url, connect_timeout: Duration) -> io::Result<Self> {
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
         let host = base.host_str().ok_or_else(|| invalid("gateway.base_url has no host"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -43,11 +43,11 @@ impl Connector {
             }
             _ => None,
         };
-        Ok(Self { host, port, tls, patience })
+        Ok(Self { host, port, tls, connect_timeout })
     }
 
     pub(super) async fn connect(&self) -> Result<Connection, Error> {
-        let opened = timeout(self.patience, self.open()).await;
+        let opened = timeout(self.connect_timeout, self.open()).await;
         opened
             .unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
             .map_err(Error::Unreachable)

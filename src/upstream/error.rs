@@ -44,7 +44,7 @@ pub enum Error {
     NoSlot { retry_after: Duration },
     #[error("not sent: shutting down")]
     Draining,
-    #[error("not sent: {0:?}")]
+    #[error("not sent: {0}")]
     Aborted(Abort),
 }
 
@@ -83,7 +83,7 @@ impl Error {
     /// Returns the body of a reply that may have been paid for and cannot be parsed.
     pub fn unparsable_reply(&self) -> Option<&Bytes> {
         let (Self::Unparsable(_, reply) | Self::TooLarge(reply)) = self else { return None };
-        reply.body()
+        Some(&reply.0).filter(|body| !body.is_empty())
     }
 
     /// Returns the problem for the caller of a purchase. The cause is for the log.
@@ -100,9 +100,8 @@ impl Error {
     pub fn read_problem(&self) -> Problem {
         let (_, _, kind, wait) = self.meaning();
         let mut problem = Problem::new(kind);
-        if let Self::Aborted(Abort::OtherAccount) = self {
-            problem = problem
-                .detail("the gateway's key and this server's ledger belong to different accounts");
+        if let Self::Aborted(abort @ Abort::OtherAccount) = self {
+            problem = problem.detail(abort.to_string());
         }
         match wait {
             Some(wait) => problem.retry_after(wait),
@@ -112,12 +111,12 @@ impl Error {
 }
 
 const MAX_KEPT: usize = 1 << 20;
-/// This much is dropped where a reply was cut, because it may end in half a key.
+/// Dropped from the end of a truncated reply, because it may end in half a key.
 const KEY_MARGIN: usize = 4_096;
 
 /// The start of a reply that was paid for and cannot be parsed, with keys redacted. It is never
 /// printed, because it may contain a caller's data.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Default)]
 pub struct UnparsableReply(Bytes);
 
 impl UnparsableReply {
@@ -128,14 +127,29 @@ impl UnparsableReply {
     pub(super) fn truncated(beginning: &Bytes) -> Self {
         Self(beginning.slice(..beginning.len().saturating_sub(KEY_MARGIN).min(MAX_KEPT)))
     }
-
-    pub fn body(&self) -> Option<&Bytes> {
-        Some(&self.0).filter(|body| !body.is_empty())
-    }
 }
 
 impl fmt::Debug for UnparsableReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "UnparsableReply({} bytes)", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `tollgate reconcile` prints these texts.
+    #[test]
+    fn unsent_request_says_why_in_words() {
+        for abort in [Abort::Cancelled, Abort::Unrecorded, Abort::OtherAccount] {
+            let text = Error::Aborted(abort).to_string();
+            assert!(!text.contains(&format!("{abort:?}")), "{text}");
+        }
+        let text = Error::Aborted(Abort::Unrecorded).to_string();
+        assert_eq!(
+            text,
+            "not sent: the ledger cannot record the request yet; try again in a few seconds"
+        );
     }
 }

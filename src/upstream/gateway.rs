@@ -147,11 +147,11 @@ mod tests {
     use crate::upstream::GatewayCall;
     use crate::upstream::rate_limit::tests::wide;
 
-    /// The keys that were tried for an ask that prefers one, where the gateway refuses these.
+    /// Sends a request with a preferred key, and returns the keys tried. The gateway rejects `rejected`.
     async fn tried(
         ring: &Arc<Mutex<KeyRing>>,
         prefer: usize,
-        refuses: &'static [usize],
+        rejected: &'static [usize],
     ) -> Vec<usize> {
         let tried = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&tried);
@@ -159,8 +159,8 @@ mod tests {
             seen.lock().unwrap().push(key);
             let (status, body) = (StatusCode::OK, Bytes::new());
             let reply = GatewayReply { status, is_json: true, body, key, video: None };
-            let refused = refuses.contains(&key);
-            async move { if refused { Err(Error::KeyRejected { key }) } else { Ok(reply) } }
+            let is_rejected = rejected.contains(&key);
+            async move { if is_rejected { Err(Error::KeyRejected { key }) } else { Ok(reply) } }
         };
         let (ring, max_wait) = (Arc::clone(ring), Duration::ZERO);
         let gateway = Gateway { key_ring: ring, rate_limit: wide(), max_wait, client: transport };
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(tried(&ring, 2, &[]).await, [2]);
         assert_eq!(tried(&ring, 7, &[]).await, [0]);
         assert_eq!(tried(&ring, 1, &[1]).await, [1, 0]);
-        assert_eq!(tried(&ring, 1, &[1]).await, [0], "it is parked");
+        assert_eq!(tried(&ring, 1, &[1]).await, [0], "it waits for its backoff");
         assert_eq!(tried(&ring, 2, &[0, 1, 2]).await, [2, 0]);
         assert_eq!(ring.lock().unwrap().usable(), 0);
     }

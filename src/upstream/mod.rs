@@ -62,10 +62,13 @@ pub trait BeforeSend: Send + Sync {
     fn cancelled(&self) -> BoxFuture<'_, ()>;
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Abort {
+    #[error("every caller has left")]
     Cancelled,
+    #[error("the ledger cannot record the request yet; try again in a few seconds")]
     Unrecorded,
+    #[error("the gateway's key and this server's ledger belong to different accounts")]
     OtherAccount,
 }
 

@@ -15,7 +15,7 @@ use crate::sync::lock;
 
 /// Short, because a purchase that meets a closing connection looks as if it had been charged.
 const MAX_IDLE: Duration = Duration::from_secs(3);
-const REST: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_secs(60);
 const MAX_KEPT: usize = 64;
 
 #[derive(Clone, Debug, Default)]
@@ -43,8 +43,8 @@ impl Pool {
         let mut state = lock(&self.state);
         state.expire(clock::now());
         loop {
-            let place = state.idle.iter().rposition(|idle| &*idle.caller == caller)?;
-            let connection = state.idle.remove(place)?.connection;
+            let index = state.idle.iter().rposition(|idle| &*idle.caller == caller)?;
+            let connection = state.idle.remove(index)?.connection;
             if connection.is_ready() {
                 return Some(connection);
             }
@@ -75,7 +75,7 @@ impl Pool {
     pub(super) fn pause(&self) {
         let mut state = lock(&self.state);
         state.idle.clear();
-        state.paused_until = Some(clock::now() + REST);
+        state.paused_until = Some(clock::now() + PAUSE);
     }
 
     async fn sweep(self) {

@@ -4,7 +4,7 @@ import { saveFile } from '../chat/transfer.js';
 import { announce, button, byId, element } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { read } from '../core/site.js';
-import { aboutDays, byDay, countOf, dayName, daysOf, failure, figure, figures, furnish, lastDays, ranking, SERVICES, table, utcOffset } from '../usage/pictures.js';
+import { aboutDays, byDay, countOf, dayName, daysOf, failure, figure, figures, buildView, lastDays, ranking, SERVICES, table, utcOffset } from '../usage/pictures.js';
 
 const TEXT = {
   title: 'Admin',
@@ -52,7 +52,7 @@ const TABS = { overview, members, videos, account };
 let loaded = null, tab = 'overview', jobsShown = JOBS, wanted = '';
 
 /** Fills the view in. */
-export const start = () => furnish('admin', TEXT.title, load);
+export const start = () => buildView('admin', TEXT.title, load);
 
 /** Called each time the view comes into sight: others spend meanwhile. */
 export const shown = () => load();

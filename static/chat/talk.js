@@ -1,7 +1,7 @@
 /** One conversation: buys answers, settles them, and keeps older versions of edited messages. */
 
 import { canAskAgain, commit, draft, follow, serverRemembers, whenSettled } from '../core/buying.js';
-import { announce, byId, hush, readOut } from '../core/dom.js';
+import { announce, byId, clearReadOut, readOut } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { spoken } from '../core/problems.js';
 import { choice, conversations, purchases, whenChangedElsewhere } from '../core/store.js';
@@ -71,7 +71,7 @@ export async function take(conversation) {
   current = conversation;
   editing = null;
   byId('editing').hidden = true;
-  hush();
+  clearReadOut();
   for (const turn of everyTurn(conversation)) await reconcile(turn);
   show();
 }
@@ -282,7 +282,6 @@ export function bringIntoView() {
 
 const modelOf = (turn) => catalog.chat.find((model) => model.id === turn.model) ?? composer.picked();
 
-/** The actions that a turn offers. */
 /** Puts the last message into the composer; returns whether there is one that can be edited. */
 export function editLast() {
   const last = current.turns.at(-1);
@@ -291,6 +290,7 @@ export function editLast() {
   return Boolean(rewrite);
 }
 
+/** The actions that a turn offers. */
 function offers(turn) {
   const rewrite = () => {
     if (waiting()) return announce(TEXT.waitFirst);

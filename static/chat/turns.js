@@ -109,8 +109,8 @@ function answer(turn, offers, { news, elsewhere, priceOf, usual }) {
   const foot = (...more) => element('footer', {}, element('span', { text: `${turn.model}${cost}` }), when(turn), ...more);
   if (turn.state === 'done') {
     body.append(prose(turn.answer), foot(copyButton(() => turn.answer),
-      offers.again && act(TEXT.again(priceOf(turn)), offers.again), offers.other && act(TEXT.otherModel, offers.other),
-      globalThis.speechSynthesis && act(TEXT.readAloud, () => readAloud(turn.key))));
+      globalThis.speechSynthesis && act(TEXT.readAloud, () => readAloud(turn.key)),
+      offers.again && act(TEXT.again(priceOf(turn)), offers.again), offers.other && act(TEXT.otherModel, offers.other)));
   } else if (turn.state === 'sent') {
     body.append(elsewhere.has(turn.key) ? element('p', { class: 'pending', text: TEXT.elsewhere }) : waiting(turn, usual(turn.model)));
   } else if (turn.state === 'left') {

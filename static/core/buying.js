@@ -96,6 +96,8 @@ let asked = 0;
 async function askAgain() {
   if (document.visibilityState !== 'visible' || navigator.onLine === false || Date.now() - asked < PAUSE) return;
   for (const record of await open()) {
+    // Its view takes the answer in; until that is opened, the answer would be lost.
+    if (!keepers.has(record.kind)) continue;
     // The server itself does not know the outcome yet; asking sooner does not help.
     if (record.state !== 'unknown' || record.problem?.code === 'outcome_unknown' || !purchases.isWanted(record)) continue;
     asked = Date.now();

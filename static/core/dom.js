@@ -87,7 +87,7 @@ export function announce(text) {
 }
 
 /** Clears the answer that was read out. */
-export const hush = () => byId('read-aloud').replaceChildren();
+export const clearReadOut = () => byId('read-aloud').replaceChildren();
 
 /** Reads a finished answer out, once; only the latest is kept. */
 export function readOut(text) {

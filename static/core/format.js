@@ -1,13 +1,10 @@
-/** Writes amounts, times and the models of the price list (`GET /bff/catalog`) as people read them. */
-
-import { element } from './dom.js';
+/** Writes amounts and times as people read them. */
 
 const TEXT = {
   budgets: {
     caller: { day: 'You, today', month: 'You, this month' },
     total: { day: 'Everyone, today', month: 'Everyone, this month' },
   },
-  perVideo: (amount) => `${amount} per video`,
 };
 
 const dollars = new Intl.NumberFormat('en-US', { style: 'currency', currency: 'USD', maximumFractionDigits: 0 });
@@ -62,23 +59,4 @@ export function clock(milliseconds) {
 /** Returns the name of a budget of `GET /bff/me`. */
 export function nameOfBudget({ scope, period }) {
   return TEXT.budgets[scope]?.[period] ?? `${scope} ${period}`;
-}
-
-/** Fills a picker with video models, grouped by price. */
-export function offerVideoModels(select, models) {
-  offer(select, models, (model) => TEXT.perVideo(price(model.price_micros)), (model) => model.remarks);
-}
-
-function offer(select, models, groupOf, praiseOf) {
-  const groups = new Map();
-  for (const model of models) {
-    const label = groupOf(model);
-    if (!groups.has(label)) groups.set(label, element('optgroup', { label }));
-    const praise = praiseOf(model);
-    groups.get(label).append(element('option', {
-      value: model.id,
-      text: `${model.id} · ${price(model.price_micros)}${praise ? ` · ${praise}` : ''}`,
-    }));
-  }
-  select.replaceChildren(...groups.values());
 }

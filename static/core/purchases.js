@@ -27,7 +27,7 @@ const BUY = {
 export const isOpen = ({ state }) => ['intent', 'sent', 'unknown'].includes(state);
 
 /** Whether the service does not know the purchase, or may have forgotten it: asking again is of no use. */
-export const isUnheld = ({ problem }) => ['forgotten', 'purchase_not_found'].includes(problem?.code);
+export const isForgotten = ({ problem }) => ['forgotten', 'purchase_not_found'].includes(problem?.code);
 
 /** A clock that was set back says nothing about an age. */
 export const isWithin = (at, span) => Date.now() >= at && Date.now() - at < span;
@@ -62,7 +62,7 @@ export class Purchases {
 
   /** Whether asking again with the same key can only bring the first purchase's answer. */
   canAskAgain(record) {
-    return !isUnheld(record) && this.#isKnown(record);
+    return !isForgotten(record) && this.#isKnown(record);
   }
 
   #isKnown({ kind, ledger, at, seconds }) {

@@ -41,7 +41,7 @@ export class TollgateError extends Error {
 export function createClient({
   baseUrl = HOME, token = null, attempts = ATTEMPTS, patience = PATIENCE, fetch = globalThis.fetch.bind(globalThis),
 } = {}) {
-  const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, patience, fetch, met: null, sent: new SentKeys() };
+  const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, patience, fetch, lastCaller: null, sent: new SentKeys() };
   const ask = async (path, { body, signal, onRetry } = {}) => {
     const sent = body instanceof Blob ? { headers: { 'content-type': body.type }, body } : { headers: JSON_BODY, body: JSON.stringify(body) };
     const request = body === undefined ? { signal, onRetry } : { signal, method: 'POST', ...sent };
@@ -233,12 +233,12 @@ const ANYONE = callerName({ kind: 'address' });
 
 /** Returns the caller that a token belongs to. Asks once for each token, and before each retry, since the server's settings may change. */
 async function callerOf(wire, authorization, isRepeat, signal) {
-  if (isRepeat || !wire.met || wire.met.authorization !== authorization) {
+  if (isRepeat || !wire.lastCaller || wire.lastCaller.authorization !== authorization) {
     const caller = (await readNow(wire, '/bff/me', { headers: authorization && { authorization }, signal }))?.caller;
     if (typeof caller?.kind !== 'string') throw unreadable('GET', '/bff/me names no caller');
-    wire.met = { authorization, name: callerName(caller) };
+    wire.lastCaller = { authorization, name: callerName(caller) };
   }
-  return wire.met.name;
+  return wire.lastCaller.name;
 }
 
 const readNow = async (wire, path, request) => readBody(await send({ ...wire, token: null }, path, request), request, asJson);

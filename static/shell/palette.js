@@ -36,6 +36,8 @@ const TEXT = {
     [['↑'], 'Edit your last message, while the field is empty'],
     [['↑', '↓'], 'In the list of conversations: go to another one'],
     [['F2', 'Delete'], 'In the list of conversations: rename or delete it'],
+    [['J', 'K'], 'Among the videos: go to the next or the previous one'],
+    [['F', 'D', 'I'], 'In a large video: mark it as a favourite, download it, hide its details'],
     [['Esc'], 'Close what is open, or stop editing'],
   ],
 };

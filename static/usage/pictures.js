@@ -23,8 +23,8 @@ const TEXT = {
 
 const DAY = 24 * 60 * 60 * 1000;
 
-/** Fills a view of spending in: its heading, the choice of a period, and an empty body. */
-export function furnish(view, title, load) {
+/** Builds a view of spending: its heading, the choice of a period, and an empty body. */
+export function buildView(view, title, load) {
   const option = ([range, name], place) => element('label', { class: 'choice' },
     element('input', { type: 'radio', name: `${view}-range`, value: range, checked: place === 0 }), ` ${name}`);
   byId(`view-${view}`).replaceChildren(

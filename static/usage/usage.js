@@ -5,7 +5,7 @@ import { announce, button, byId, element } from '../core/dom.js';
 import { amountLeft, nameOfBudget, price } from '../core/format.js';
 import { read } from '../core/site.js';
 import { whenChanged } from '../core/store.js';
-import { aboutDays, byDay, countOf, daysOf, failure, figures, furnish, lastDays, ranking, SERVICES, sumOf, table, utcOffset } from './pictures.js';
+import { aboutDays, byDay, countOf, daysOf, failure, figures, buildView, lastDays, ranking, SERVICES, sumOf, table, utcOffset } from './pictures.js';
 
 const TEXT = {
   title: 'Your spending',
@@ -33,7 +33,7 @@ let isStale = true;
 
 /** Fills the view in. */
 export async function start() {
-  furnish('usage', TEXT.title, load);
+  buildView('usage', TEXT.title, load);
   whenChanged((shelf) => {
     if (shelf !== 'purchases') return;
     isStale = true;

@@ -38,7 +38,7 @@ export function card(job, { mediaOrigins, isSandbox, promised, reuse, open }) {
     item.firstChild.dataset.phase = said.phase;
     parts.chip.textContent = TEXT.states[said.phase];
     parts.pick.disabled = said.phase === 'open';
-    parts.star.hidden = said.phase !== 'finished';
+    parts.star.hidden = said.phase === 'open' || parts.frame.hidden;
     parts.star.ariaPressed = String(Boolean(current.favourite));
     drawFrame(said);
     parts.said.replaceChildren(...words(current, said, isSandbox));
@@ -106,7 +106,7 @@ export function card(job, { mediaOrigins, isSandbox, promised, reuse, open }) {
   }
 
   draw(job);
-  return { item, prompt: payload.prompt, draw, tick };
+  return { item, wishes: JSON.stringify(payload), draw, tick };
 }
 
 /** In milliseconds; 0 if it is not known. A share counts once it says something. */
@@ -167,7 +167,7 @@ function clip(job, frame) {
   const box = element('div', { class: 'clip' });
   const load = () => {
     const video = element('video', {
-      // Some phones show no picture before the first second unless they are told where to be.
+      // Some phones show no picture before playing without a start time.
       'data-src': `${contentOf(job.id)}#t=0.001`, playsinline: true, loop: true, preload: 'none',
       'aria-label': start(job.payload.prompt || TEXT.noPrompt, 200),
       loadedmetadata: () => {

@@ -1,6 +1,6 @@
 /** The list of videos: running ones first, then the newest; shown in parts. tools.js narrows it and selects from it. */
 
-import { byId, element, say } from '../core/dom.js';
+import { byId, notice, say } from '../core/dom.js';
 import { clock } from '../core/format.js';
 import { TEXT } from './strings.js';
 
@@ -27,7 +27,7 @@ export function startGallery({ remove }) {
     next?.nextElementSibling?.querySelector('button, a, summary, video')?.focus();
   });
   byId('jobs').addEventListener('keydown', steer);
-  byId('jobs-select').addEventListener('click', () => void narrowing().then(({ select }) => select(), () => {}));
+  byId('jobs-select').addEventListener('click', () => void narrowing().then(({ select }) => select(), () => notice(TEXT.notLoaded)));
 }
 
 /** tools.js, once there is something to narrow or to select; `tools` when it is loaded. */

@@ -9,7 +9,7 @@ import { TEXT } from './strings.js';
 /**
  * A job: `{id, payload, costMicros, at, open, left, body, trouble, took, favourite}`. `open`: it is being watched; `left`: the
  * person stopped watching it; `took`: how long it was in the making, by the server's clock, in milliseconds. Of one
- * that was ordered elsewhere, the prompt is not known. What is kept of one that was removed is `{id, removed: true}`.
+ * that was ordered elsewhere, the length is not known, and the prompt only if the server keeps it. What is kept of one that was removed is `{id, removed: true}`.
  */
 const known = new Map();
 /** Before stream.js is asked for again, in milliseconds. */
@@ -26,7 +26,7 @@ let changes = 0;
  * Takes up all jobs that are kept and goes on watching the open ones.
  * @param {object} jobWords the catalog's `jobs`
  * @param {{changed: (job: object, news: {ended?: boolean, removed?: boolean, first?: boolean}) => void,
- *   connection: (problem: Error | null) => void}} listener `ended`: just now; `first`: this tab heard it first of all
+ *   connection: (problem: Error | null) => void}} listener `ended`: just now; `first`: this tab is the first to know
  */
 export async function startJobs(jobWords, { changed, connection }) {
   [words, tell, whenConnected] = [jobWords, changed, connection];
@@ -45,7 +45,7 @@ export const all = () => [...known.values()];
 export async function takeIn({ reply, payload, costMicros, at }) {
   const id = typeof reply?.requestId === 'string' ? reply.requestId : null;
   const before = id && (known.get(id) ?? (await shelf.one(id)));
-  if (before?.removed || before?.payload.prompt) return;
+  if (before?.removed || before?.payload.duration) return;
   await keep({
     id: id ?? `unnamed-${at}`, costMicros, at, open: Boolean(id), left: false, body: id ? null : reply.raw, took: null,
     trouble: id ? null : TEXT.noJob, ...before, payload,
@@ -57,9 +57,9 @@ export async function takeIn({ reply, payload, costMicros, at }) {
 export async function takeUp(rows) {
   const held = new Set((await shelf.all()).map(({ id }) => id));
   for (const row of rows) {
-    const { request_id: id, model, price_micros: costMicros, ordered_at: at, status: body } = row;
+    const { request_id: id, model, price_micros: costMicros, ordered_at: at, status: body, prompt = '' } = row;
     const open = row.state === 'open';
-    const job = { id, payload: { model, prompt: '' }, costMicros, at: Date.parse(at), open, left: false, body, trouble: null, took: open ? null : tookOf(row) };
+    const job = { id, payload: { model, prompt }, costMicros, at: Date.parse(at), open, left: false, body, trouble: null, took: open ? null : tookOf(row) };
     // Another tab's newer record stays.
     if (!held.has(id)) await shelf.change(id, () => {}, job);
   }
@@ -141,21 +141,29 @@ function lead(begin) {
 /** stream.js, once there is something to follow. */
 let stream = null;
 
+/** Loads what follows a job, so that an order need not wait for it. */
+export function loadStream() {
+  stream ??= import('./stream.js').catch((error) => {
+    stream = null;
+    throw error;
+  });
+  return stream;
+}
+
 /** One tab follows the jobs of all tabs; jobs that only this tab remembers are followed here. */
 async function watchOpen() {
   const mine = () => all().filter((job) => job.open && (leads || unkept.has(job.id))).map(({ id }) => id);
   if (!stream && !mine().length) return;
   try {
-    stream ??= import('./stream.js');
-    const { follow } = await stream;
-    follow(mine(), { told: heard, failed: stumbled, connection: whenConnected });
+    const { follow } = await loadStream();
+    follow(mine(), { received, failed: stumbled, connection: whenConnected });
   } catch {
-    stream = null;
+    whenConnected({ code: navigator.onLine === false ? 'offline' : 'connection_lost' });
     setTimeout(watchOpen, RETRY);
   }
 }
 
-async function heard(id, body) {
+async function received(id, body) {
   const job = known.get(id);
   if (!job?.open) return;
   const ended = understand(body, words).phase !== 'open';

@@ -31,12 +31,12 @@ let isLooking = false, again = AGAIN;
 
 /**
  * Follows these jobs and no others from now on. Each call takes the place of the one before.
- * `told(id, body)` takes the latest status body of a job, `failed(id, problem, isPassing)` what is wrong with one job and whether a later
- * look can bring something else, and `connection(problem)` why nothing can be heard of any, or null: it can.
+ * `received(id, body)` takes the latest status body of a job, `failed(id, problem, isPassing)` what is wrong with one job and whether a later
+ * look can bring something else, and `connection(problem)` why no updates arrive, or null if they do.
  */
-export function follow(wanted, told) {
+export function follow(wanted, handlers) {
   ids = wanted.slice(-MOST);
-  listener = told;
+  listener = handlers;
   if (!isLooking) connect();
 }
 
@@ -57,7 +57,7 @@ function connect() {
     again = AGAIN;
     listener.connection(null);
     const { request_id: id, status } = JSON.parse(data);
-    if (status) listener.told(id, status);
+    if (status) listener.received(id, status);
   });
   mine.addEventListener('problem', ({ data }) => {
     if (mine !== stream) return;
@@ -120,7 +120,7 @@ async function lookAtAll() {
     try {
       const body = await read(`/api/v1/video/status?request_id=${encodeURIComponent(id)}`);
       listener.connection(null);
-      listener.told(id, body);
+      listener.received(id, body);
     } catch (problem) {
       if (!isPassing(problem)) {
         listener.failed(id, problem, false);

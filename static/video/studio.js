@@ -1,12 +1,12 @@
 /** The list of videos and orders. Loaded once there is something to list, or somebody begins to order. */
 
-import { announce, say, styled } from '../core/dom.js';
+import { announce, notice, say, styled } from '../core/dom.js';
 import { sentence } from '../core/problems.js';
 import { purchases, whenChangedElsewhere } from '../core/store.js';
 import { card, timeLeft } from './card.js';
 import { promised } from './form.js';
 import { arrange, place, showMaking, shownIds, startGallery, unplace } from './gallery.js';
-import { all, remove, standing, startJobs, takeUp, usualTime } from './jobs.js';
+import { all, loadStream, remove, standing, startJobs, takeUp, usualTime } from './jobs.js';
 import { TEXT } from './strings.js';
 
 const cards = new Map();
@@ -38,7 +38,7 @@ const hasOrders = async () => (await purchases.all()).some(({ kind, state }) => 
 let orders = null;
 
 export function ordering() {
-  orders ??= import('./orders.js').then(async (module) => {
+  orders ??= Promise.all([import('./orders.js'), loadStream()]).then(async ([module]) => {
     await module.startOrders(catalog, acts);
     return module;
   }).catch((error) => {
@@ -65,8 +65,11 @@ const how = () => ({ mediaOrigins: catalog.jobs.media_origins ?? [], isSandbox: 
 let large = null;
 
 async function openLarge(id) {
-  const [module] = await Promise.all([import('./lightbox.js'), styled('video/lightbox.css')]);
-  large = module;
+  try {
+    [large] = await Promise.all([import('./lightbox.js'), styled('video/lightbox.css')]);
+  } catch {
+    return void notice(TEXT.notLoaded);
+  }
   large.openLarge(id, { ...how(), catalog, ids: shownIds, reuse: acts.reuse });
 }
 
@@ -90,12 +93,12 @@ function show(job, { ended, removed, first }) {
     alerts ??= import('./alerts.js').then((module) => {
       module.startAlerts();
       return module;
-    });
+    }).catch(() => { alerts = null; });
   }
   const { prompt, model } = job.payload;
   const before = cards.get(job.id);
-  // The prompt of a video is learned when an order turns out to be the one that made it.
-  if (before?.prompt === prompt) before.draw(job);
+  // The wishes are learned when an order turns out to be the one that made it.
+  if (before?.wishes === JSON.stringify(job.payload)) before.draw(job);
   else cards.set(job.id, card(job, { ...how(), promised, reuse: acts.reuse, open: openLarge }));
   large?.refresh(job);
   const { phase } = standing(job);
@@ -106,7 +109,7 @@ function show(job, { ended, removed, first }) {
   if (!ended) return;
   const text = phase === 'finished' ? TEXT.finishedNews : TEXT.failedNews;
   announce(text);
-  alerts?.then(({ alertOfEnd }) => alertOfEnd(job, text, first), () => {});
+  void alerts?.then((module) => module?.alertOfEnd(job, text, first));
 }
 
 function showConnection(problem) {

@@ -6,13 +6,13 @@
  * that it may be bought a second time.
  *
  * Several widgets of a tab may find the same kept purchase. One of them holds it, and it alone shows and sends it: from when it sends it
- * or takes it up until it is settled, or until the element leaves the page and has nothing under way. The others wait for it to let go.
+ * or takes it up until it is settled, or until the element leaves the page with no purchase running. The others wait until it is released.
  */
 
 import { callerName, createClient, newKey } from '../client.js';
 import { announceBy, button, element, twice } from './dom.js';
 import { amountLeft, nameOfBudget, price, withCurrentNames } from './format.js';
-import { Purchases, draft, isUnheld } from './purchases.js';
+import { Purchases, draft, isForgotten } from './purchases.js';
 
 /** The strings of the widgets. */
 export const TEXT = {
@@ -161,9 +161,9 @@ class TabStore {
 }
 
 /**
- * Of an element, `kind` says what it sells, `draw()` shows its form and makes `list`, `took(record, spot)` takes in an answer,
- * `place(card, spot)` shows trouble there, `wasLeft(record)` goes on with a kept purchase, `isBack()` with what ended when the element
- * left the page.
+ * An element has a `kind` of purchase. `draw()` shows its form and makes `list`, `received(record, spot)` shows an answer and
+ * `place(card, spot)` an error, `takeUpKept(record)` resumes a kept purchase, and `whenReattached()` what stopped when the element left
+ * the page.
  */
 export class PurchaseWidget extends HTMLElement {
   #style = new CSSStyleSheet();
@@ -191,7 +191,7 @@ export class PurchaseWidget extends HTMLElement {
     if (this.client) {
       for (const record of this.#unseen.splice(0)) await this.drop(record);
       for (const key of this.#shown) if (this.#store.one(key)) void this.holds(key);
-      this.isBack();
+      this.whenReattached();
       // Another widget may have released something while this one was out of the page.
       if (this.catalog) void this.takeUp();
       return;
@@ -210,7 +210,7 @@ export class PurchaseWidget extends HTMLElement {
     queueMicrotask(() => this.#letGo());
   }
 
-  /** Out of the page, it holds only what it has under way. */
+  /** Releases everything except a running purchase, if the element is in no page. */
   #letGo() {
     if (this.isConnected) return;
     for (const key of this.#held.keys()) if (key !== this.busy) this.#release(key);
@@ -238,27 +238,27 @@ export class PurchaseWidget extends HTMLElement {
     return this.#held.has(key);
   }
 
-  /** It is settled, or not wanted any more. */
+  /** Forgets a purchase that is settled or not wanted any more. */
   async drop(record) {
     await this.#purchases.forget(record);
     this.#release(record.key);
   }
 
-  /** It was taken out of the page, and is there again. */
-  isBack() {}
+  /** Called when the element is back in a page. */
+  whenReattached() {}
 
-  /** Asks for the price list, and draws what it says. Why it is not there is shown from the first attempt on. */
+  /** Loads the price list and draws the form. From the first failed attempt on, it shows why there is none. */
   async begin() {
     // Reading costs nothing; what an earlier page has sent may have.
     const charged = this.#store.all().length ? 'unknown' : 'no';
-    const say = ({ code, message }, ...ways) => {
-      this.shadowRoot.replaceChildren(this.card(code === 'connection_lost' ? TEXT.unreached(this.base, location.origin) : message, charged, ...ways));
+    const say = ({ code, message }, ...actions) => {
+      this.shadowRoot.replaceChildren(this.card(code === 'connection_lost' ? TEXT.unreached(this.base, location.origin) : message, charged, ...actions));
     };
     try {
       this.catalog = await this.client.catalog({ onRetry: (error) => say(error) });
     } catch (error) {
       const again = () => { this.shadowRoot.replaceChildren(); void this.begin(); };
-      say(error, this.way(TEXT.tryAgain, again));
+      say(error, this.action(TEXT.tryAgain, again));
       return;
     }
     this.#purchases.remember(this.catalog.replay);
@@ -267,7 +267,7 @@ export class PurchaseWidget extends HTMLElement {
     await this.takeUp();
   }
 
-  /** Shows the tightest budget of the caller. What cannot be read is not shown; the purchase itself says what is wrong. */
+  /** Shows the caller's tightest budget, if it can be read. */
   async showLeft() {
     if (this.catalog.access !== 'open' && !this.token) return;
     let budgets;
@@ -280,7 +280,7 @@ export class PurchaseWidget extends HTMLElement {
     this.left.textContent = least ? TEXT.left(nameOfBudget(least), amountLeft(least.left_micros)) : '';
   }
 
-  /** Goes on with the caller's own purchases that an earlier page left. Nothing is shown before it is known who is calling. */
+  /** Resumes the caller's own purchases that an earlier page left. Shows nothing until the caller is known. */
   async takeUp() {
     const left = this.#store.all().filter(({ key }) => !this.#shown.has(key));
     if (!left.length) return;
@@ -288,40 +288,40 @@ export class PurchaseWidget extends HTMLElement {
     try {
       caller = callerName((await this.client.me()).caller);
     } catch (error) {
-      const card = this.card(`${TEXT.unchecked}: ${error.message}`, 'unknown', this.way(TEXT.check, () => void this.takeUp()));
+      const card = this.card(`${TEXT.unchecked}: ${error.message}`, 'unknown', this.action(TEXT.check, () => void this.takeUp()));
       this.list.append(element('li', {}, card));
       return;
     }
     for (const { key, caller: whose } of left) {
       if (whose !== caller || this.#shown.has(key)) continue;
-      if (await this.holds(key, true)) await this.#goOn(key);
+      if (await this.holds(key, true)) await this.#takeUpHeld(key);
       else void this.#follow(key);
     }
   }
 
-  async #goOn(key) {
+  async #takeUpHeld(key) {
     const record = this.#store.one(key);
     // Another element has settled it.
     if (!record) return this.#release(key);
     if (this.#shown.has(key)) return;
     this.#shown.add(key);
-    await this.wasLeft(record);
+    await this.takeUpKept(record);
   }
 
-  /** Another element holds it. If that releases it unsettled, it is taken up, if the caller is still the same. */
+  /** Waits for the element that holds a purchase. If it is released unsettled, this one resumes it for the same caller. */
   async #follow(key) {
     if (!(await this.holds(key))) return;
     if (this.#store.one(key)) await this.takeUp();
     else this.#release(key);
   }
 
-  /** Sends by itself what is still wanted and known, and asks about the rest. */
+  /** Resends a purchase that is still wanted and known; asks about any other. */
   async resume(record, spot) {
     if (this.#purchases.isWanted(record) && !this.busy && !record.mayBuyAgain) await this.go(record, spot);
     else this.place(this.#purchases.canAskAgain(record) ? this.#unknown(record, spot, TEXT.pending) : this.#atRisk(record, spot), spot);
   }
 
-  /** A purchase that was not sent yet. */
+  /** Makes a purchase that is not sent yet. */
   fresh(payload) {
     const record = draft({ key: newKey(), kind: this.kind, payload });
     this.#shown.add(record.key);
@@ -334,11 +334,11 @@ export class PurchaseWidget extends HTMLElement {
   }
 
   /** Takes back what was said about the form, which has changed since. */
-  unsay() {
+  clearRemark() {
     if (!this.busy) this.said.textContent = '';
   }
 
-  /** Buys once, or asks for what was bought. `false`, and it is said, while another purchase runs. */
+  /** Buys once, or asks for what was bought. While another purchase runs, it says so and returns `false`. */
   go(record, spot, how = {}) {
     if (this.isBusy()) return false;
     if (record.state !== 'draft' && !this.#held.has(record.key)) {
@@ -360,14 +360,14 @@ export class PurchaseWidget extends HTMLElement {
     if (record.state === 'done') {
       this.said.textContent = TEXT.received(price(record.costMicros));
       void this.showLeft();
-      this.took(record, spot);
+      this.received(record, spot);
     } else {
       this.said.textContent = '';
       this.place(await this.#ended(record, spot), spot);
     }
   }
 
-  /** An answer that was shown is dropped. If this element is in no page, the answer is kept for another one. */
+  /** Drops an answer that was shown. If this element is in no page, the answer is kept for another one. */
   settled(record) {
     if (this.isConnected) void this.drop(record);
     else this.#unseen.push(record);
@@ -376,17 +376,17 @@ export class PurchaseWidget extends HTMLElement {
   async #ended(record, spot) {
     const { charged, errors } = record.problem;
     const words = [sentence(record.problem), ...(errors ?? []).slice(1).map(({ pointer, detail }) => `${pointer}: ${detail}`)].join('\n');
-    if (charged === 'unknown') return isUnheld(record) ? this.#atRisk(record, spot) : this.#unknown(record, spot, words);
+    if (charged === 'unknown') return isForgotten(record) ? this.#atRisk(record, spot) : this.#unknown(record, spot, words);
     await this.drop(record);
     const cost = this.#cost(record);
     const again = () => this.go(this.fresh(record.payload), spot);
     if (charged === 'yes') return this.card(words, charged, this.twice(TEXT.buyAgain(cost), TEXT.buyAgainSure(cost), again));
-    return this.card(words, charged, this.kind === 'video' ? this.twice(TEXT.tryAgainFor(cost), TEXT.spend(cost), again) : this.way(TEXT.tryAgainFor(cost), again));
+    return this.card(words, charged, this.kind === 'video' ? this.twice(TEXT.tryAgainFor(cost), TEXT.spend(cost), again) : this.action(TEXT.tryAgainFor(cost), again));
   }
 
   #unknown(record, spot, words) {
-    const way = record.mayBuyAgain ? TEXT.check : TEXT.checkFree;
-    return this.card(words, 'unknown', this.way(way, () => this.go(record, spot)), this.forget(record));
+    const label = record.mayBuyAgain ? TEXT.check : TEXT.checkFree;
+    return this.card(words, 'unknown', this.action(label, () => this.go(record, spot)), this.forget(record));
   }
 
   #atRisk(record, spot) {
@@ -400,17 +400,17 @@ export class PurchaseWidget extends HTMLElement {
     return row ? price(row.price_micros) : TEXT.itsPrice;
   }
 
-  card(words, charged, ...ways) {
-    return element('article', { class: 'trouble', role: 'alert' }, words, element('p', { class: 'small', text: TEXT.money[charged] ?? TEXT.money.unknown }), element('div', { class: 'row' }, ...ways));
+  card(words, charged, ...actions) {
+    return element('article', { class: 'trouble', role: 'alert' }, words, element('p', { class: 'small', text: TEXT.money[charged] ?? TEXT.money.unknown }), element('div', { class: 'row' }, ...actions));
   }
 
-  /** A button of a card, which is gone once `act` has begun. */
-  way(text, act) {
+  /** A button of a card, which closes once `act` has begun. */
+  action(text, act) {
     const made = button(text, () => this.#close(made, act));
     return made;
   }
 
-  /** The same, of one that spends at its second press only. */
+  /** The same for a button that spends, at its second press only. */
   twice(text, sure, act) {
     const made = twice(text, sure, () => this.#close(made, act), { say: (words) => { this.said.textContent = words; } });
     return made;
@@ -422,7 +422,7 @@ export class PurchaseWidget extends HTMLElement {
   }
 
   forget(record) {
-    return this.way(TEXT.forget, () => void this.drop(record));
+    return this.action(TEXT.forget, () => void this.drop(record));
   }
 
   models(rows, remark) {
@@ -433,7 +433,7 @@ export class PurchaseWidget extends HTMLElement {
     return { select, isFixed: select.value === wanted };
   }
 
-  tell(name, detail) {
+  emit(name, detail) {
     this.dispatchEvent(new CustomEvent(name, { detail, bubbles: true, composed: true }));
   }
 }

@@ -15,38 +15,42 @@ export class TollgateError extends Error {
   constructor(facts: Pick<TollgateError, 'code' | 'charged'> & Partial<TollgateError>);
   name: 'TollgateError';
   /**
-   * The problem's code, or `connection_lost`, `unreadable`, `refused`; `forgotten` where the answer was lost and the server does not
-   * keep the key any more or has another ledger by now (412), and `stranger` where another caller's token is given by now, so that a repeat would be a second purchase and
-   * was not sent; `token_failed` where no token could be had, so that this attempt was not sent, and `retry_failed` where `onRetry` or
-   * `onSend` threw, so that there was no other: `cause` is what was thrown.
+   * The problem's code, or one of the client's own:
+   * - `connection_lost`: no answer came.
+   * - `unreadable`: the answer cannot be read.
+   * - `refused`: something else than tollgate refused it, such as the gateway.
+   * - `forgotten`: the answer was lost, and the server no longer keeps the key or now has another ledger. It was not sent again.
+   * - `stranger`: the token now belongs to another caller, so a retry would be a second purchase. It was not sent again.
+   * - `token_failed`: `token` threw (`cause`), so this attempt was not sent.
+   * - `retry_failed`: `onRetry` or `onSend` threw (`cause`), so nothing more was sent.
    */
   code: string;
-  /** HTTP status; 0 where no answer came. */
+  /** HTTP status; 0 if no answer came. */
   status: number;
   title: string;
   detail: string;
   charged: Charged;
   errors: Fault[];
-  /** Seconds until another try makes sense. */
+  /** Seconds until a retry makes sense. */
   retryAfter: number | null;
-  /** The request's name in tollgate's log. */
+  /** The request's id in tollgate's log. */
   requestId: string | null;
   /** The ledger that the server has now, if its answer names it: of `ledger_changed`, not the one that the purchase named. */
   ledger: string | null;
   /**
-   * Of a purchase: calling again with it, as the same caller, settles what is unknown, and does not buy twice while tollgate keeps the
-   * key (`Catalog.replay`).
+   * The key of a purchase. Call again with it as the same caller to settle an unknown outcome; nothing is bought twice while tollgate
+   * keeps the key (`Catalog.replay`).
    */
   idempotencyKey: string | null;
   cause?: unknown;
 }
 
 export interface ClientOptions {
-  /** Where tollgate is; where the module came from by default. */
+  /** Tollgate's address. Default: where the module came from. */
   baseUrl?: string | URL;
-  /** A member's token or a JWT, or what gives one: it is asked before each attempt. */
+  /** A member's token or a JWT, or a function that returns one and is called before each attempt. */
   token?: string | null | (() => string | null | Promise<string | null>);
-  /** How often a call is tried at most. Default: 5. */
+  /** The highest number of attempts of a call. Default: 5. */
   attempts?: number;
   /** The longest wait, in seconds, that a refusal may ask for and still be retried. Default: 60. */
   patience?: number;
@@ -60,7 +64,7 @@ export interface AskOptions extends ReadOptions {
 }
 
 export interface ReadOptions {
-  /** Rejects with its reason, unchanged. Of a purchase, that does not say whether it was charged: only its key can settle that. */
+  /** Aborts the call, which rejects with the signal's reason. A purchase may still be charged; only its key can settle that. */
   signal?: AbortSignal | undefined;
 }
 
@@ -117,7 +121,7 @@ export interface VideoRequest {
 export interface Paid {
   /** US dollars with six places; a replay repeats it and is not charged again. */
   cost: string | null;
-  /** Whether it is the reply of an earlier or running purchase. */
+  /** Whether this is the reply of an earlier or still running purchase. */
   replayed: boolean;
   idempotencyKey: string;
   /** The gateway's body, unchanged. */
@@ -135,7 +139,7 @@ export interface VideoAccepted extends Paid {
 export interface JobNews {
   requestId: string;
   state: 'open' | 'finished' | 'failed';
-  /** The gateway's status body, unchanged; `null` before it said anything. */
+  /** The gateway's status body, unchanged; `null` before its first answer. */
   status: unknown;
   at: string | null;
 }
@@ -202,7 +206,7 @@ export interface Me {
   access: 'open' | 'members' | 'jwt';
   limits: { requests: number; seconds: number; burst: number; left: number; reset_seconds: number };
   budgets: Budget[];
-  /** The account's, for who may see it. */
+  /** The account's balance, if the caller may see it. */
   balance?: { amount: string; amount_micros: number; as_of: string; stale: boolean };
   /** How long a purchase would queue for the account's rate limit now. */
   rate_limit: { wait_seconds: number };
@@ -213,9 +217,11 @@ export interface Job extends Priced {
   model: string;
   state: 'open' | 'finished' | 'failed';
   ordered_at: string;
-  /** When the gateway last said something. */
+  /** If the server keeps prompts, and you ordered it. */
+  prompt?: string;
+  /** When the gateway last answered. */
   at: string | null;
-  /** The gateway's status body, unchanged; `null` before it said anything. */
+  /** The gateway's status body, unchanged; `null` before its first answer. */
   status: unknown;
 }
 
@@ -271,10 +277,10 @@ declare global {
   }
 }
 
-/** A name that no other purchase has: an Idempotency-Key. */
+/** Makes a new Idempotency-Key. */
 export function newKey(): string;
 
-/** Who a caller is, in a word: as in `Known`. */
+/** Returns a caller's name as in `Known`. */
 export function callerName(caller: Me['caller']): string;
 
 export function createClient(options?: ClientOptions): Client;

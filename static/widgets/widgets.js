@@ -30,7 +30,7 @@ class TollgateChat extends PurchaseWidget {
       event.preventDefault();
       form.requestSubmit();
     } });
-    const form = element('form', { input: () => this.unsay(), submit: (event) => {
+    const form = element('form', { input: () => this.clearRemark(), submit: (event) => {
       event.preventDefault();
       if (this.isBusy()) return;
       if (!text.value.trim()) { this.said.textContent = TEXT.writeFirst; text.focus(); return; }
@@ -47,10 +47,10 @@ class TollgateChat extends PurchaseWidget {
     void this.go(this.fresh({ model, messages: [...(system ? [{ role: 'system', content: system }] : []), ...said] }), turn);
   }
 
-  took(record, turn) {
+  received(record, turn) {
     this.#reply(turn, record.reply.message.content);
     this.settled(record);
-    this.tell('tollgate-reply', record.reply);
+    this.emit('tollgate-reply', record.reply);
   }
 
   place(card, turn) {
@@ -58,7 +58,7 @@ class TollgateChat extends PurchaseWidget {
   }
 
   /** Its conversation goes on from the one that is there, or else is shown below it. */
-  async wasLeft(record) {
+  async takeUpKept(record) {
     const turns = [];
     for (const { role, content } of record.payload.messages) {
       if (role === 'user') turns.push({ asked: content });
@@ -69,7 +69,7 @@ class TollgateChat extends PurchaseWidget {
       const turn = this.#add(asked);
       if (reply !== undefined) this.#reply(turn, reply);
     }
-    if (record.reply) this.took(record, this.#turns.at(-1));
+    if (record.reply) this.received(record, this.#turns.at(-1));
     else await this.resume(record, this.#turns.at(-1));
   }
 
@@ -81,10 +81,11 @@ class TollgateChat extends PurchaseWidget {
 
   #reply(turn, content) {
     turn.reply = content;
-    const article = element('article', { text: content });
+    // Until its Markdown is rendered, the text is shown as it came, but not read out.
+    const article = element('article', { text: content, 'aria-hidden': 'true' });
     turn.end = this.#show(article, turn.end);
-    // Until it is there, and if it cannot be loaded, the text is shown as it came.
-    void import('./widgets/markdown.js').then(({ prose }) => article.replaceChildren(prose(content)), () => null);
+    void import('./widgets/markdown.js').then(({ prose }) => article.replaceChildren(prose(content)), () => null)
+      .then(() => article.removeAttribute('aria-hidden'));
   }
 
   /** Shows it behind this entry, or last. */
@@ -142,7 +143,7 @@ class TollgateVideo extends PurchaseWidget {
         void this.go(this.fresh(payload), this.#add(payload.prompt));
       }, 'main');
       const no = button(TEXT.keepEditing, () => { begin(); order.focus(); });
-      this.unsay();
+      this.clearRemark();
       const question = TEXT.sure(length.value, picked().id, price(picked().price_micros));
       sure.replaceChildren(element('p', {}, unbroken(question, picked().id)), no, unrepeated(yes));
       sure.hidden = false;
@@ -151,14 +152,14 @@ class TollgateVideo extends PurchaseWidget {
     };
     follow();
     this.list = element('ol', { 'aria-label': TEXT.videos });
-    const form = element('form', { input: () => this.unsay(), submit: (event) => event.preventDefault() },
+    const form = element('form', { input: () => this.clearRemark(), submit: (event) => event.preventDefault() },
       ...(isFixed ? [] : [labelled(TEXT.model, select)]), labelled(TEXT.prompt, prompt),
       element('div', { class: 'row' }, lengths, shapes), pictures, order, sure, this.said, this.left);
     this.shadowRoot.replaceChildren(form, this.list);
   }
 
   /** It stays kept until it was seen to be made. */
-  took(record, card) {
+  received(record, card) {
     void this.#follow(record, card);
   }
 
@@ -166,13 +167,13 @@ class TollgateVideo extends PurchaseWidget {
     card.parentElement.append(trouble);
   }
 
-  async wasLeft(record) {
+  async takeUpKept(record) {
     const card = this.#add(record.payload.prompt);
     if (record.reply) void this.#follow(record, card);
     else await this.resume(record, card);
   }
 
-  isBack() {
+  whenReattached() {
     const { signal } = this.stop;
     for (const [record, card] of this.#followed) {
       // It may have been moved again meanwhile: then that move goes on with it.
@@ -213,14 +214,14 @@ class TollgateVideo extends PurchaseWidget {
         if (word.state === 'finished') {
           const clip = URL.createObjectURL(await this.client.video.content(requestId, { signal }));
           card.append(element('video', {
-            // Some phones show no picture before the first second unless they are told where to be.
+            // Some phones show no picture before playing without a start time.
             src: `${clip}#t=0.001`, controls: true, playsinline: true, preload: 'metadata', 'aria-label': TEXT.clip,
           }));
         }
         state.textContent = word.state === 'finished' ? TEXT.ready : TEXT.failed;
         this.#followed.delete(record);
         this.settled(record);
-        if (word.state === 'finished') this.tell('tollgate-video', { ...record.reply, status: word.status });
+        if (word.state === 'finished') this.emit('tollgate-video', { ...record.reply, status: word.status });
         return;
       }
     } catch (error) {
@@ -229,7 +230,7 @@ class TollgateVideo extends PurchaseWidget {
       // A widget that is out of the page does not follow its videos; it resumes when it is back.
       if (signal.aborted) return;
       this.#followed.delete(record);
-      this.place(this.card(error.message, 'yes', this.way(TEXT.check, () => void this.#follow(record, card)), this.forget(record)), card);
+      this.place(this.card(error.message, 'yes', this.action(TEXT.check, () => void this.#follow(record, card)), this.forget(record)), card);
     }
   }
 }

@@ -105,9 +105,9 @@ fn chat_works_by_keyboard_alone() {
     let read = page.evaluate("document.getElementById('read-aloud').textContent");
     let is_plain = |text: &str| !["**", "##", "Copy"].iter().any(|sign| text.contains(sign));
     assert!(read.as_str().is_some_and(is_plain), "read without signs and buttons: {read}");
-    walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent === 'Read aloud'"));
     walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent === 'With another model'"));
     walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent.startsWith('Ask again · $')"));
+    walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent === 'Read aloud'"));
     walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent === 'Edit'"));
     page.press("Enter");
     assert_eq!(page.find(MESSAGE).value(), "A list\nof steps, please");

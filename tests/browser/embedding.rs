@@ -123,10 +123,22 @@ fn widget_renders_markdown_and_shows_what_is_left() {
     ));
     let page = shop.visit("/index.html", &gate.origin);
     page.find(MESSAGE).fill("Show me a table of prices and some code");
-    page.press("Enter");
+    // What the live region tells a screen reader: entries and their texts as they come.
     let shadow = "document.querySelector('tollgate-chat').shadowRoot";
+    page.evaluate(&format!(
+        "globalThis.spoken = []; new MutationObserver((changes) => changes.forEach(({{ target, addedNodes }}) => {{
+            const added = [...addedNodes].filter((node) => !(target.closest('[aria-hidden]') || node.querySelector?.('[aria-hidden]')));
+            spoken.push(...added.map(({{ textContent }}) => textContent));
+        }})).observe({shadow}.querySelector('[aria-live]'), {{ childList: true, subtree: true }})"
+    ));
+    page.press("Enter");
     page.wait_until(&format!("{shadow}.querySelector('.prose table') !== null && {shadow}.querySelector('.prose pre code') !== null"));
     page.wait_until(&format!("{shadow}.textContent.includes('You, today: $0.994 left')"));
+    page.wait_until(&format!("{shadow}.querySelector('[aria-live] [aria-hidden=true]') === null"));
+    assert_eq!(
+        page.evaluate("spoken.some((text) => text.includes('**') || text.includes('## '))"),
+        false
+    );
     page.evaluate(&format!("{shadow}.querySelector('.code-head button:last-child').click()"));
     page.wait_until(&format!(
         "{shadow}.querySelector('.code-head button:last-child').textContent !== ''"

@@ -76,10 +76,13 @@ fn two_videos(page: &crate::page::Page) {
 fn favourite_is_kept_and_found_by_its_filter() {
     let gate = Gate::start();
     let page = open(&gate);
+    let origin =
+        page.evaluate("fetch('/bff/catalog').then((reply) => reply.json()).then(({ jobs }) => jobs.media_origins[0])");
+    let address = format!("{}/x.mp4", origin.as_str().expect("an origin"));
     let jobs = (0..8).map(|nth| {
         let at = 1_700_000_000_000_u64 + nth;
         json!({"id": format!("vid_{nth}"), "at": at, "payload": {"prompt": format!("Fox {nth}"), "model": "video-b", "duration": 5},
-            "body": {"status": "completed", "video_url": "https://media.example/x.mp4"}})
+            "body": {"status": "completed", "video_url": address}})
     });
     keep_jobs(&page, &jobs.collect());
     page.find(("button", "Favourite: Fox 5")).click();
@@ -132,6 +135,7 @@ fn variation_fills_the_form_in_with_one_change_and_orders_nothing() {
     let page = open(&gate);
     two_videos(&page);
     let change = |button: &str| {
+        page.wait_until("document.querySelectorAll('#jobs > li').length === 2");
         page.evaluate("[...document.querySelectorAll('#jobs [data-id=older] .actions button')].find(({ textContent }) => textContent === 'Details').click()");
         page.wait_until("document.querySelector('.lightbox').open");
         page.evaluate("document.querySelector('.lightbox details').open = true");
@@ -170,4 +174,16 @@ fn tile_grows_into_the_large_clip_only_where_motion_is_wanted() {
     };
     enlarge("reduce", 0);
     enlarge("no-preference", 1);
+}
+
+#[test]
+fn clip_of_an_earlier_sandbox_run_is_said_to_be_gone() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    let body = json!({"status": "completed", "video_url": "http://127.0.0.1:1/clips/x.mp4"});
+    keep_jobs(&page, &json!([{"id": "one", "body": body}]));
+    page.wait_for_text("An earlier run of the sandbox made this clip. It is gone.");
+    let text = page.evaluate("document.body.innerText");
+    assert!(!text.as_str().expect("text").contains("media_origins"));
+    assert_eq!(page.evaluate("document.querySelectorAll('#jobs video').length"), 0);
 }

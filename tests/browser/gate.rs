@@ -31,7 +31,12 @@ impl Gate {
 
     /// The same for members, of whom there are none yet: [`member`](Self::member) adds them.
     pub(crate) fn start_for_members() -> Self {
-        Self::start_with(MEMBERS)
+        Self::start_for_members_with(&[])
+    }
+
+    /// The same with further settings, as variables.
+    pub(crate) fn start_for_members_with(settings: &[(&str, &str)]) -> Self {
+        Self::start_with(&[MEMBERS, settings].concat())
     }
 
     /// The same with further settings, as variables.

@@ -164,6 +164,34 @@ fn conversation_chosen_in_another_view_leads_to_the_chat() {
     page.wait_until("document.activeElement.id === 'chat-text'");
 }
 
+/// Controls of the sidebar whose focus ring a box around them would cut, and how many rings were measured.
+const CUT_RINGS: &str = "(() => {
+    const cut = [];
+    let measured = 0;
+    for (const control of document.querySelectorAll('#side :is(a, button, input)')) {
+        if (!control.checkVisibility()) continue;
+        control.focus({ focusVisible: true });
+        const { outlineWidth, outlineOffset } = getComputedStyle(control);
+        const reach = parseFloat(outlineWidth) + parseFloat(outlineOffset);
+        const { left, right } = control.getBoundingClientRect();
+        for (let box = control.parentElement; box !== document.body; box = box.parentElement) {
+            if (getComputedStyle(box).overflowX === 'visible') continue;
+            const edge = box.getBoundingClientRect().left;
+            measured += 1;
+            if (left - reach < edge || right + reach > edge + box.clientWidth) cut.push(control.textContent || control.id);
+        }
+    }
+    return [cut.join(), measured > 0];
+})()";
+
+#[test]
+fn focus_rings_in_the_sidebar_are_whole() {
+    let gate = Gate::start();
+    let page = with_two_conversations(&gate);
+    page.resize(1280, 800);
+    assert_eq!(page.evaluate(CUT_RINGS), serde_json::json!(["", true]));
+}
+
 #[test]
 fn message_saved_as_prompt_is_written_again_by_slash_and_sent_by_nobody() {
     let gate = Gate::start();

@@ -101,6 +101,22 @@ fn members_video_appears_in_another_browser_until_removed_there() {
 }
 
 #[test]
+fn kept_prompt_can_be_used_again_in_another_browser() {
+    let gate = Gate::start_for_members_with(&[("TOLLGATE_JOBS__KEEP_PROMPTS", "true")]);
+    let dora = gate.member(&["add", "dora"]);
+    order_by_program(&gate, &dora);
+    let page = signed_in(&gate, &dora);
+    to_video(&page);
+    page.wait_until(IS_READY);
+    page.wait_for_text("A lighthouse");
+    page.find(("button", "Use again")).click();
+    assert_eq!(page.find(crate::videos::PROMPT).value(), "A lighthouse");
+    page.find(("button", "Model: video-b"));
+    assert!(!page.shows(("button", "Yes, spend $…")));
+    assert_eq!((orders(&page, &gate), gate.sold()), (0, 1));
+}
+
+#[test]
 fn video_ordered_by_a_program_appears_in_all_tabs_of_its_member_only() {
     let gate = Gate::start_for_members();
     let (dora, bob) = (gate.member(&["add", "dora"]), gate.member(&["add", "bob"]));

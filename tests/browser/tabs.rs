@@ -2,6 +2,7 @@
 
 use crate::gate::Gate;
 use crate::page::Page;
+use crate::watch::Tamper;
 
 const PROMPT: (&str, &str) = ("textbox", "What should it show?");
 const GENERATE: (&str, &str) = ("button", "Generate · $…");
@@ -93,4 +94,27 @@ fn running_order_is_shown_and_settled_by_another_tab() {
     closes.close();
     stays.wait_until(FINISHED);
     assert_eq!(gate.sold(), 1);
+}
+
+/// A tab that never showed the videos must not ask for an order's answer: nothing there would take it in.
+#[test]
+fn unknown_order_of_a_closed_tab_becomes_a_video_in_a_tab_that_showed_chats() {
+    let gate = Gate::start();
+    let mut stays = Page::new(&gate.origin);
+    stays.expect_errors(&["Failed to load resource"]);
+    stays.goto(&gate.origin);
+    stays.find(("textbox", "Message")).fill("Good morning");
+    stays.press("Enter");
+    stays.wait_until("document.querySelectorAll('#turns .prose').length === 1");
+    let mut closes = stays.another_tab(&gate.origin);
+    open(&mut closes, &gate);
+    closes.tamper("*/api/v1/video", Tamper::LoseReply);
+    order(&closes, "A lighthouse");
+    closes.wait_for_text("Outcome unknown");
+    closes.close();
+    stays.evaluate("dispatchEvent(new Event('online'))");
+    stays.find(("link", "Video")).click();
+    stays.find(("button", "Check again, free")).click();
+    stays.wait_until(FINISHED);
+    assert_eq!(gate.sold(), 2);
 }

@@ -21,7 +21,7 @@ fn recipes_report_a_refusal_of_the_gateway() {
         [("python", "python3", "recipe.py", ""), ("js", "node", "recipe.mjs", call)]
     {
         let broke = r#"{"error":"insufficient_credits","message":"No credit is left"}"#;
-        let upstream = Upstream::start(|_| Reply::new(402, broke));
+        let upstream = Upstream::start(move |_| Reply::new(402, broke));
         let gate = Gate::start(&upstream, "");
         let (printed, is_success) = execute(&gate, language, program, file, after);
         assert!(!is_success, "{printed}");

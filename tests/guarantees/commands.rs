@@ -108,7 +108,7 @@ fn missing_config_file_is_an_error() {
 #[test]
 fn missing_page_dir_is_an_error_at_its_setting() {
     for (settings, environment, says) in [
-        ("page.dir = \"none\"\n", &[][..], "proxy.toml: page.dir: "),
+        ("page.dir = \"none\"\n", &[][..], "proxy.toml:1:12: page.dir: "),
         ("", &[("TOLLGATE_PAGE__DIR", "none")], "TOLLGATE_PAGE__DIR: page.dir: expected a folder"),
         (
             "",
@@ -119,7 +119,7 @@ fn missing_page_dir_is_an_error_at_its_setting() {
         (
             "page.dir = \"site\"\npage.fallback = \"indx.html\"\n",
             &[],
-            "proxy.toml: page.fallback: expected a file in page.dir that exists: ",
+            "proxy.toml:2:17: page.fallback: expected a file in page.dir that exists: ",
         ),
         (
             "page.dir = \"site\"\n",

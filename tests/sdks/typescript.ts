@@ -40,7 +40,7 @@ export async function chats(signal: AbortSignal, kept: Known | null): Promise<st
   cost.length;
   const settled: BuyOptions = {
     idempotencyKey: newKey(), sentBefore: false, known: kept, signal,
-    onSend: async ({ caller, ledger, at, seconds, anew }) => keep({ caller, ledger, at, seconds, anew }),
+    onSend: async ({ caller, ledger, at, seconds, mayBuyAgain }) => keep({ caller, ledger, at, seconds, mayBuyAgain }),
     onRetry: (reason, seconds) => console.log(reason.code, reason.charged, seconds.toFixed(0)),
   };
   await plain.chat(request, settled);

@@ -116,6 +116,7 @@ impl Setup {
             keep_chats: DAY,
             keep_videos: 7 * DAY,
             join_timeout: self.patience,
+            keep_prompts: false,
         }
     }
 }

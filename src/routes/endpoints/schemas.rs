@@ -127,7 +127,7 @@ fn video_shape(model: &VideoModel) -> ObjectBuilder {
 
 fn jobs() -> SchemaRef {
     let job = record([
-        ("request_id model ordered_at", string()),
+        ("request_id model ordered_at prompt?", string()),
         ("state", one_of(["open", "finished", "failed"])),
         ("price", dollars()),
         ("price_micros", integer()),

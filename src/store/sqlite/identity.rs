@@ -13,6 +13,7 @@ use std::fs;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
+use uuid::Uuid;
 
 use super::StoreError;
 use super::schema::FileKind;
@@ -67,12 +68,13 @@ impl LedgerIdentity {
         kind: FileKind,
         recorded: Option<LedgerState>,
         found: Option<FileStamp>,
-    ) -> Result<Self, String> {
-        let stored = stored(connection, kind).map_err(|error| error.to_string())?;
+    ) -> rusqlite::Result<Self> {
+        let stored = stored(connection, kind)?;
         let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
         let latest = stored.as_ref().map_or(0, |stored| stored.latest_number);
-        let state = LedgerState { nonce: random()?, latest_number: latest, closed: None };
-        let new_name = || random::<8>().map(|bytes| format!("durable-{}", hex(&bytes)).into());
+        let nonce = Uuid::now_v7().into_bytes();
+        let state = LedgerState { nonce, latest_number: latest, closed: None };
+        let new_name = || format!("durable-{}", Uuid::now_v7().simple()).into();
         let (name, suspicion, forgets) = match (stored, recorded) {
             (None, recorded) => {
                 let suspicion = match kind {
@@ -81,13 +83,13 @@ impl LedgerIdentity {
                     // Made by a command: no server has had it.
                     FileKind::Ledger(_) | FileKind::Empty | FileKind::Foreign => None,
                 };
-                (new_name()?, suspicion, false)
+                (new_name(), suspicion, false)
             }
             (Some(stored), recorded) => {
                 let suspicion = suspicion(&stored, recorded, &boot, found);
-                let forgets = suspicion.is_some_and(|suspicion| suspicion.may_lack_purchases);
-                let name = if forgets { new_name()? } else { stored.name };
-                (name, suspicion.map(|suspicion| suspicion.why), forgets)
+                let forgets = suspicion.is_some_and(|(_, forgets)| forgets);
+                let name = if forgets { new_name() } else { stored.name };
+                (name, suspicion.map(|(why, _)| why), forgets)
             }
         };
         Ok(Self { name, state, suspect_reason: suspicion, may_lack_purchases: forgets, boot })
@@ -115,50 +117,35 @@ pub(super) fn ensure_nonce(connection: &Connection, nonce: &Nonce) -> Result<(),
     )))
 }
 
-#[derive(Clone, Copy)]
-struct Suspicion {
-    why: &'static str,
-    may_lack_purchases: bool,
-}
-
+/// Returns why the file is suspect, if it is, and whether purchases may be missing.
 fn suspicion(
     stored: &StoredIdentity,
     recorded: Option<LedgerState>,
     boot: &str,
     found: Option<FileStamp>,
-) -> Option<Suspicion> {
-    let Some(LedgerState { nonce, latest_number: latest, closed }) = recorded else {
-        return Some(Suspicion {
-            why: "its lock file is missing or empty",
-            may_lack_purchases: true,
-        });
+) -> Option<(&'static str, bool)> {
+    let Some(LedgerState { nonce, latest_number, closed }) = recorded else {
+        return Some(("its lock file is missing or empty", true));
     };
     if stored.nonce != nonce {
-        return Some(Suspicion { why: OTHER_COPY, may_lack_purchases: true });
+        return Some((OTHER_COPY, true));
     }
-    if stored.latest_number < latest {
-        return Some(Suspicion {
-            why: "it lacks purchases that were sold",
-            may_lack_purchases: true,
-        });
+    if stored.latest_number < latest_number {
+        return Some(("it lacks purchases that were sold", true));
     }
     if let Some(closed) = closed {
         // A copy from elsewhere: the original may have sold meanwhile.
         if found.is_some_and(|found| found.inode != closed.inode) {
-            return Some(Suspicion { why: "it is a copy", may_lack_purchases: true });
+            return Some(("it is a copy", true));
         }
-        let why = "it was written after the last server closed it";
         // A copy of a running server's file, put back, has purchases that have ended since.
-        let forgets = stored.has_running;
-        return (Some(closed) != found).then_some(Suspicion { why, may_lack_purchases: forgets });
+        let changed = ("it was written after the last server closed it", stored.has_running);
+        return (Some(closed) != found).then_some(changed);
     }
     if boot.is_empty() || stored.boot != boot {
-        return Some(Suspicion {
-            why: "the system went down while it was open",
-            may_lack_purchases: true,
-        });
+        return Some(("the system went down while it was open", true));
     }
-    Some(Suspicion { why: "it was not closed cleanly", may_lack_purchases: false })
+    Some(("it was not closed cleanly", false))
 }
 
 fn stored(connection: &Connection, kind: FileKind) -> rusqlite::Result<Option<StoredIdentity>> {
@@ -178,16 +165,6 @@ fn stored(connection: &Connection, kind: FileKind) -> rusqlite::Result<Option<St
         })
     };
     connection.query_row(query, [], read).optional()
-}
-
-fn random<const N: usize>() -> Result<[u8; N], String> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| error.to_string())?;
-    Ok(bytes)
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -230,10 +207,7 @@ mod tests {
             (None, "today", same, true, true),
         ] {
             let suspicion = suspicion(&stored(), recorded, boot, found);
-            let judged = (
-                suspicion.is_some(),
-                suspicion.is_some_and(|suspicion| suspicion.may_lack_purchases),
-            );
+            let judged = (suspicion.is_some(), suspicion.is_some_and(|(_, forgets)| forgets));
             assert_eq!(judged, (is_checked, forgets), "{recorded:?} {boot} {found:?}");
         }
     }
@@ -243,10 +217,8 @@ mod tests {
         let written = |written| Some(FileStamp { size: 4_096, modified: written, inode: 9 });
         let stored = StoredIdentity { has_running: true, ..stored() };
         let recorded = Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: written(5) });
-        assert!(
-            suspicion(&stored, recorded, "today", written(6))
-                .is_some_and(|suspicion| suspicion.may_lack_purchases)
-        );
+        let suspicion = suspicion(&stored, recorded, "today", written(6));
+        assert!(suspicion.is_some_and(|(_, forgets)| forgets));
     }
 
     #[test]
@@ -269,9 +241,6 @@ mod tests {
     fn missing_boot_id_changes_the_name() {
         let unknown = StoredIdentity { boot: String::new(), ..stored() };
         let recorded = Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: None });
-        assert!(
-            suspicion(&unknown, recorded, "", None)
-                .is_some_and(|suspicion| suspicion.may_lack_purchases)
-        );
+        assert!(suspicion(&unknown, recorded, "", None).is_some_and(|(_, forgets)| forgets));
     }
 }

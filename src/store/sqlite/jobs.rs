@@ -7,7 +7,7 @@ use rusqlite::{Connection, Row, ToSql, params};
 use uuid::Uuid;
 
 use super::Result;
-use super::column::{self, nanos};
+use super::column::{self, Sql, nanos};
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
 use super::writer::Durability;
@@ -30,12 +30,11 @@ impl Store {
     ) -> Result<(), Unavailable> {
         // Not synced: the gateway is asked again after a power failure.
         let write = move |ledger: &Ledger| {
-            let mut write = ledger.connection.prepare_cached(
-                "UPDATE jobs SET status_at = ?, body = ?, state = ?
-                 WHERE request_id = ? AND state = 'open'",
-            )?;
+            let write = "UPDATE jobs SET status_at = ?, body = ?, state = ?
+                WHERE request_id = ? AND state = 'open'";
             let StatusUpdate { at, body, state } = &update;
-            write.execute(params![nanos(*at), &body[..], state.name(), request_id])?;
+            let values = params![nanos(*at), &body[..], state.name(), request_id];
+            ledger.connection.run(write, values)?;
             Ok(())
         };
         self.run(StoreOp::Other("update_job"), Durability::Buffered, write).await
@@ -57,13 +56,13 @@ impl Store {
 
     pub async fn jobs_of(&self, owner: Arc<str>, most: usize) -> Result<Vec<Job>, Unavailable> {
         let which = "WHERE owner = ? ORDER BY number DESC LIMIT ?";
-        let find = move |ledger: &Ledger| jobs(ledger, which, &[&owner, &column::count(most)]);
+        let find = move |ledger: &Ledger| jobs(ledger, which, &[&owner, &column::signed(most)]);
         self.run(StoreOp::Other("jobs_of"), Durability::Buffered, find).await
     }
 
     pub async fn latest_jobs(&self, most: usize) -> Result<Vec<Job>, Unavailable> {
         let which = "ORDER BY number DESC LIMIT ?";
-        self.query("latest_jobs", move |ledger| jobs(ledger, which, &[&column::count(most)])).await
+        self.query("latest_jobs", move |ledger| jobs(ledger, which, &[&column::signed(most)])).await
     }
 
     /// Returns how long the latest finished jobs of a model took.
@@ -73,14 +72,11 @@ impl Store {
         most: usize,
     ) -> Result<Vec<Duration>, Unavailable> {
         let find = move |ledger: &Ledger| {
-            let mut find = ledger.connection.prepare_cached(
-                "SELECT at, status_at FROM jobs WHERE model = ? AND state = 'finished'
-                 ORDER BY status_at DESC, number DESC LIMIT ?",
-            )?;
-            let durations = find.query_map(params![model, column::count(most)], |row| {
-                Ok(column::moment(row, 1)?.saturating_sub(column::moment(row, 0)?))
-            })?;
-            Ok(durations.collect::<rusqlite::Result<_>>()?)
+            let latest = "SELECT at, status_at FROM jobs WHERE model = ? AND state = 'finished'
+                ORDER BY status_at DESC, number DESC LIMIT ?";
+            let took =
+                |row: &Row<'_>| Ok(column::moment(row, 1)?.saturating_sub(column::moment(row, 0)?));
+            Ok(ledger.connection.all(latest, params![model, column::signed(most)], took)?)
         };
         // A job that is resumed at the start needs it.
         self.run_while_starting("job_durations", Durability::Buffered, find).await
@@ -88,11 +84,10 @@ impl Store {
 }
 
 pub(super) fn insert(connection: &Connection, job: &Job) -> Result<()> {
-    let mut insert = connection.prepare_cached(
-        "INSERT INTO jobs (request_id, owner, key, model, price_micros, at, purchase, prompt)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING",
-    )?;
-    insert.execute(params![
+    let insert = "INSERT INTO jobs
+        (request_id, owner, key, model, price_micros, at, purchase, prompt)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING";
+    let values = params![
         job.request_id,
         job.owner,
         job.key.map(|key| key.0),
@@ -101,7 +96,8 @@ pub(super) fn insert(connection: &Connection, job: &Job) -> Result<()> {
         nanos(job.at),
         job.purchase.map(|id| id.0.into_bytes()),
         job.prompt,
-    ])?;
+    ];
+    connection.run(insert, values)?;
     Ok(())
 }
 
@@ -111,12 +107,10 @@ fn jobs(ledger: &Ledger, which: &str, values: &[&dyn ToSql]) -> Result<Vec<Job>>
             prompt
          FROM jobs {which}"
     );
-    let mut find = ledger.connection.prepare_cached(&query)?;
-    Ok(find.query_map(values, read)?.collect::<rusqlite::Result<_>>()?)
+    Ok(ledger.connection.all(&query, values, read)?)
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<Job> {
-    let text = |column| Ok::<Arc<str>, rusqlite::Error>(row.get_ref(column)?.as_str()?.into());
     let body: Option<Vec<u8>> = row.get(7)?;
     let latest = match body {
         Some(body) => Some(StatusUpdate {
@@ -127,11 +121,11 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Job> {
         None => None,
     };
     Ok(Job {
-        request_id: text(0)?,
+        request_id: row.get(0)?,
         purchase: row.get::<_, Option<[u8; 16]>>(9)?.map(|id| PurchaseId(Uuid::from_bytes(id))),
-        owner: text(1)?,
+        owner: row.get(1)?,
         key: row.get::<_, Option<[u8; 8]>>(2)?.map(KeyId),
-        model: text(3)?,
+        model: row.get(3)?,
         price: column::money(row, 4)?,
         at: column::moment(row, 5)?,
         prompt: row.get(10)?,

@@ -3,16 +3,21 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, params};
+
+use super::column::{self, Sql};
+use tracing::warn;
 
 use super::replies::Replies;
-use super::{Result, StoreError, column};
+use super::{Result, StoreError};
+use crate::clock::{self, Date};
 use crate::contract::money::Usd;
-use crate::store::rules::{Credit, KnownBalance, Today, latest_plausible_day, warn_day_ahead};
-use crate::store::{BudgetScope, CreditWatermark, PeriodSpend, StoreCapacity};
+use crate::store::rules::{Credit, KnownBalance, Today, latest_plausible_day};
+use crate::store::{BudgetScope, Clock, CreditWatermark, PeriodSpend, StoreCapacity};
 
 pub(super) struct Ledger {
     pub(super) connection: Connection,
+    clock: Clock,
     pub(super) replies: Replies,
     pub(super) max_ended: Option<usize>,
     pub(super) ended_count: Cell<usize>,
@@ -25,9 +30,10 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(connection: Connection, capacity: StoreCapacity) -> Self {
+    pub(super) fn new(connection: Connection, capacity: StoreCapacity, clock: Clock) -> Self {
         Self {
             connection,
+            clock,
             replies: Replies::new(capacity),
             max_ended: None,
             ended_count: Cell::default(),
@@ -39,15 +45,17 @@ impl Ledger {
         }
     }
 
+    pub(super) fn now(&self) -> Duration {
+        (self.clock)()
+    }
+
     pub(super) fn clear(&self) -> Result<()> {
         let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN
             ('credit', 'members_version')";
         // In whatever order the schema lists them; the pragma ends with the transaction.
         self.connection.execute_batch("PRAGMA defer_foreign_keys = 1")?;
-        let mut tables = self.connection.prepare_cached(tables)?;
-        let tables = tables.query_map([], |row| row.get::<_, String>(0))?;
-        for table in tables.collect::<rusqlite::Result<Vec<_>>>()? {
-            self.connection.prepare_cached(&format!("DELETE FROM {table}"))?.execute([])?;
+        for table in self.connection.all(tables, [], |row| row.get::<_, String>(0))? {
+            self.connection.run(&format!("DELETE FROM {table}"), [])?;
         }
         self.connection.execute("UPDATE members_version SET version = 0", [])?;
         self.set_credit(&Credit::default())?;
@@ -56,30 +64,10 @@ impl Ledger {
         self.slots_taken.set(0);
         Ok(())
     }
-
-    pub(super) fn transact(&self, work: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
-        // A deferred transaction that reads first would not wait for another writer.
-        let writing = TransactionBehavior::Immediate;
-        let transaction = Transaction::new_unchecked(&self.connection, writing)?;
-        work(self)?;
-        Ok(transaction.commit()?)
-    }
 }
 
 /// The tables `spent` and `credit`, in the same transaction as the purchases.
 impl Ledger {
-    pub(super) fn latest_day(&self, last: Option<u64>) -> Result<Option<u64>> {
-        let mut latest = self.connection.prepare_cached(
-            "SELECT max(period) FROM spent WHERE scope = 'total' AND unit = 'day' AND period <= ?",
-        )?;
-        let last = column::signed(last.unwrap_or(u64::MAX));
-        Ok(latest.query_row([last], |row| row.get(0))?)
-    }
-
-    pub(super) fn current_spend(&self, scope: &BudgetScope, now: Duration) -> Result<PeriodSpend> {
-        self.spend_of(scope, self.today(now)?)
-    }
-
     /// Counts a settled purchase. Beyond `max_ended`, deletes the one that ended first.
     pub(super) fn count_end(&self) -> Result<()> {
         let Some(bound) = self.max_ended else { return Ok(()) };
@@ -98,31 +86,42 @@ impl Ledger {
     }
 
     pub(super) fn today(&self, now: Duration) -> Result<Today> {
+        let latest_until = |last| {
+            let latest = "SELECT max(period) FROM spent
+                WHERE scope = 'total' AND unit = 'day' AND period <= ?";
+            let day = self.connection.first(latest, [column::signed(last)], |row| row.get(0));
+            day.map(Option::flatten)
+        };
         let last = latest_plausible_day(now);
-        let mut latest = self.latest_day(None)?;
+        let mut latest = latest_until(u64::MAX)?;
         if let Some(day) = latest.filter(|day| *day > last) {
             if !self.has_warned_of_day.replace(true) {
-                warn_day_ahead(day, now);
+                let iso8601 = |date: Date| clock::iso8601(date.start());
+                let (ledger_day, clock_day) =
+                    (iso8601(Date::from_days(day)), iso8601(Date::at(now)));
+                warn!(%ledger_day, %clock_day, "ledger day is ahead of the clock; ignored");
             }
-            latest = self.latest_day(Some(last))?;
+            latest = latest_until(last)?;
         }
         Ok(Today::at(now, latest))
     }
 
     pub(super) fn spend_of(&self, scope: &BudgetScope, today: Today) -> Result<PeriodSpend> {
         let mut read = self.connection.prepare_cached(
-            "SELECT (SELECT micros FROM spent WHERE scope = ?1 AND unit = 'day' AND period = ?2),
-                    (SELECT micros FROM spent WHERE scope = ?1 AND unit = 'month' AND period = ?3)",
+            "SELECT
+                coalesce((SELECT micros FROM spent
+                    WHERE scope = ?1 AND unit = 'day' AND period = ?2), 0),
+                coalesce((SELECT micros FROM spent
+                    WHERE scope = ?1 AND unit = 'month' AND period = ?3), 0)",
         )?;
         let scope = match scope {
             BudgetScope::Total => "total",
             BudgetScope::Caller(caller) => &caller_scope(caller),
         };
         let spent = read.query_row(params![scope, today.day, today.month], |row| {
-            let micros = |column| row.get::<_, Option<u64>>(column);
             Ok(PeriodSpend {
-                day: Usd::micros(micros(0)?.unwrap_or_default()),
-                month: Usd::micros(micros(1)?.unwrap_or_default()),
+                day: column::money(row, 0)?,
+                month: column::money(row, 1)?,
                 day_renews_at: today.day_ends(),
                 month_renews_at: today.month_ends(),
             })
@@ -143,14 +142,13 @@ impl Ledger {
         if before == after && before != Usd::ZERO {
             return Ok(());
         }
-        let mut write = self.connection.prepare_cached(
-            "INSERT INTO spent (scope, unit, period, micros) VALUES
+        let write = "INSERT INTO spent (scope, unit, period, micros) VALUES
                 ('total', 'day', ?2, ?4), ('total', 'month', ?3, ?4),
                 (?1, 'day', ?2, ?4), (?1, 'month', ?3, ?4)
-             ON CONFLICT DO UPDATE SET micros = micros - ?5 + excluded.micros",
-        )?;
+             ON CONFLICT DO UPDATE SET micros = micros - ?5 + excluded.micros";
         let (before, after) = (before.as_micros(), after.as_micros());
-        write.execute(params![caller_scope(caller), today.day, today.month, after, before])?;
+        let values = params![caller_scope(caller), today.day, today.month, after, before];
+        self.connection.run(write, values)?;
         Ok(())
     }
 

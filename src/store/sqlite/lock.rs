@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::identity::{FileStamp, LedgerIdentity, LedgerState, Nonce, hex};
+use super::identity::{FileStamp, LedgerIdentity, LedgerState, Nonce};
 use super::{LockHolder, OpenError};
 use crate::clock;
 
@@ -33,10 +33,11 @@ pub(super) struct Lock {
     file: File,
     path: PathBuf,
     holder: LockHolder,
-    state: Option<LedgerState>,
+    pub(super) state: Option<LedgerState>,
     number_offset: u64,
     ledger_file: Option<File>,
-    is_clean: bool,
+    /// The ledger was closed as it should be.
+    pub(super) is_clean: bool,
     /// The file is not as the last server closed it.
     is_suspect: bool,
 }
@@ -51,27 +52,18 @@ impl Lock {
         let mut file = options.open(&path).map_err(unusable)?;
         let since = clock::now();
         let mut has_warned = false;
-        loop {
-            match file.try_lock() {
-                Ok(()) => break,
-                Err(TryLockError::WouldBlock) => {
-                    let LockContents { pid, holder: current, .. } =
-                        read(&mut file).map_err(unusable)?;
-                    let patience = match current {
-                        LockHolder::Command => MAX_COMMAND_WAIT,
-                        LockHolder::Server(_) => MAX_SERVER_WAIT,
-                    };
-                    if since.elapsed() >= patience {
-                        return Err(OpenError::Locked { pid, holder: current });
-                    }
-                    if current == LockHolder::Command && !std::mem::replace(&mut has_warned, true) {
-                        let pid = pid.unwrap_or_default();
-                        warn!(pid, "waiting for command that holds the ledger lock");
-                    }
-                    thread::sleep(POLL_INTERVAL);
-                }
-                Err(TryLockError::Error(error)) => return Err(unusable(error)),
+        while !try_lock(&file).map_err(unusable)? {
+            let LockContents { pid, holder, .. } = read(&mut file).map_err(unusable)?;
+            let is_command = holder == LockHolder::Command;
+            let patience = if is_command { MAX_COMMAND_WAIT } else { MAX_SERVER_WAIT };
+            if since.elapsed() >= patience {
+                return Err(OpenError::Locked { pid, holder });
             }
+            if is_command && !std::mem::replace(&mut has_warned, true) {
+                let pid = pid.unwrap_or_default();
+                warn!(pid, "waiting for command that holds the ledger lock");
+            }
+            thread::sleep(POLL_INTERVAL);
         }
         let was_served = file.metadata().map_err(unusable)?.len() > 0;
         let LockContents { state, .. } = read(&mut file).map_err(unusable)?;
@@ -98,28 +90,18 @@ impl Lock {
         let unusable = |error: io::Error| OpenError::unusable(path, error);
         let ledger = File::open(path).map_err(unusable)?;
         let since = clock::now();
-        loop {
-            match ledger.try_lock() {
-                Ok(()) => break,
-                // A process that is being started may have inherited a copy for a moment.
-                Err(TryLockError::WouldBlock) if since.elapsed() < MAX_SERVER_WAIT => {
-                    thread::sleep(POLL_INTERVAL);
-                }
-                Err(TryLockError::WouldBlock) => {
-                    let pid = flock_owner(&ledger);
-                    // Closing it would drop the locks that SQLite may hold on it in this process.
-                    std::mem::forget(ledger);
-                    return Err(OpenError::Locked { pid, holder: LockHolder::Server(None) });
-                }
-                Err(TryLockError::Error(error)) => return Err(unusable(error)),
+        while !try_lock(&ledger).map_err(unusable)? {
+            if since.elapsed() >= MAX_SERVER_WAIT {
+                let pid = flock_owner(&ledger);
+                // Closing it would drop the locks that SQLite may hold on it in this process.
+                std::mem::forget(ledger);
+                return Err(OpenError::Locked { pid, holder: LockHolder::Server(None) });
             }
+            // A process that is being started may have inherited a copy for a moment.
+            thread::sleep(POLL_INTERVAL);
         }
         self.ledger_file = Some(ledger);
         Ok(())
-    }
-
-    pub(super) fn state(&self) -> Option<LedgerState> {
-        self.state
     }
 
     pub(super) fn is_server(&self) -> bool {
@@ -150,7 +132,7 @@ impl Lock {
                     format!("closed {size} {written} {inode}\n")
                 });
                 let rest = format!("{latest:0DIGITS$}\n{}", closed.unwrap_or_default());
-                (format!("{who}ledger {} ", hex(&nonce)), rest)
+                (format!("{who}ledger {:032x} ", u128::from_be_bytes(nonce)), rest)
             }
             None => (who, String::new()),
         };
@@ -161,16 +143,12 @@ impl Lock {
         self.file.write_all(format!("{start}{rest}").as_bytes())
     }
 
-    pub(super) fn mark_clean(&mut self) {
-        self.is_clean = true;
-    }
-
     fn write_closed(&mut self) -> io::Result<()> {
         let was_closed = self.state.is_some_and(|state| state.closed.is_some());
         // What a server left open stays so.
-        let may_note = self.is_server() || (was_closed && !self.is_suspect);
+        let may_write = self.is_server() || (was_closed && !self.is_suspect);
         if let Some(state) = &mut self.state
-            && may_note
+            && may_write
             && self.is_clean
         {
             state.closed = file_stamp(&self.path);
@@ -185,6 +163,14 @@ impl Lock {
         };
         state.latest_number = latest;
         self.file.write_all_at(format!("{latest:0DIGITS$}").as_bytes(), self.number_offset)
+    }
+}
+
+fn try_lock(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
@@ -205,9 +191,9 @@ fn read(file: &mut File) -> io::Result<LockContents> {
         match line.split_once(' ') {
             None if line == "command" => holder = LockHolder::Command,
             Some(("admin", at)) => holder = LockHolder::Server(at.parse().ok()),
-            Some(("ledger", noted)) => state = parse_state(noted),
-            Some(("closed", noted)) => {
-                state = state.map(|state| LedgerState { closed: parse_stamp(noted), ..state });
+            Some(("ledger", value)) => state = parse_state(value),
+            Some(("closed", value)) => {
+                state = state.map(|state| LedgerState { closed: parse_stamp(value), ..state });
             }
             Some(_) | None => {}
         }

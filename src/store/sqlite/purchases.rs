@@ -5,17 +5,18 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{Row, params};
 use tokio::time::timeout;
 use tracing::{error, warn};
 
-use super::column::{self, nanos};
+use super::column::{self, Sql, nanos};
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
 use super::writer::Durability;
 use super::{Result, file, identity, jobs, replies, slots};
 use crate::contract::money::Usd;
-use crate::store::rules::{self, Credit, KeyMatch, Today};
+use crate::store::model::SYNC_THRESHOLD;
+use crate::store::rules::{self, Credit, Today};
 use crate::store::{
     AccountStatus, BudgetScope, CreditWatermark, DedupeKey, Digest, DuplicateCheck,
     ExistingPurchase, KeptReply, MoneyKind, PeriodSpend, PurchaseId, PurchaseState,
@@ -33,16 +34,13 @@ impl Store {
         &self,
         reservation: &Reservation,
     ) -> Result<CreditWatermark, ReserveError> {
-        let durability =
-            if reservation.needs_sync() { Durability::Synced } else { Durability::Buffered };
+        let is_expensive = reservation.price >= SYNC_THRESHOLD;
+        let durability = if is_expensive { Durability::Synced } else { Durability::Buffered };
         let held = self
             .with_hooks(StoreOp::Reserve(reservation), async {
                 self.check_capacity()?;
-                let (reservation, clock) = (reservation.clone(), self.inner.clock.clone());
-                self.execute_when_open(durability, move |ledger| {
-                    ledger.reserve(&reservation, clock())
-                })
-                .await?
+                let reservation = reservation.clone();
+                self.execute(durability, move |ledger| ledger.reserve(&reservation)).await?
             })
             .await;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
@@ -62,7 +60,9 @@ impl Store {
             // Registered before the check, so that an end in between is not missed.
             let mut end = pin!(self.inner.gate.ends.notified());
             end.as_mut().enable();
-            if !self.query("wait_until_ended", move |ledger| ledger.is_running(id)).await? {
+            let state = move |ledger: &Ledger| Ok(ledger.purchase(id)?.map(|found| found.state));
+            let state = self.query("wait_until_ended", state).await?;
+            if !matches!(state, Some(PurchaseState::Held | PurchaseState::Sent)) {
                 return Ok(());
             }
             // Another process sends no notification.
@@ -97,32 +97,51 @@ impl Store {
     ) -> Result<(), Unavailable> {
         // An expensive purchase waits for the disk here, too: after a power failure it must not
         // look unsent.
-        let watermark = move |ledger: &Ledger| ledger.mark_sent(id, account);
-        self.run(StoreOp::MarkSent(id), Durability::OfPurchase(id), watermark).await
+        let mark = move |ledger: &Ledger| {
+            let sql = "UPDATE purchases SET state = 'sent', unrecognised = max(unrecognised, ?)
+                WHERE id = ? AND ended_at IS NULL";
+            let is_unconfirmed = account == AccountStatus::Unconfirmed;
+            match ledger.connection.run(sql, params![is_unconfirmed, id.0.as_bytes()])? {
+                0 => Err(Unavailable("the purchase is not held".into()).into()),
+                _ => Ok(()),
+            }
+        };
+        self.run(StoreOp::MarkSent(id), Durability::OfPurchase(id), mark).await
     }
 
     /// Ends a purchase, and records its video job, durably. A purchase that has ended stays as it
     /// is, except that an unknown one may become charged or released.
     pub async fn settle(&self, id: PurchaseId, settlement: Settlement) -> Result<(), Unavailable> {
-        let (clock, end) = (self.inner.clock.clone(), settlement.clone());
-        let settle = move |ledger: &Ledger| ledger.settle(id, &end, clock());
+        let end = settlement.clone();
+        let settle = move |ledger: &Ledger| ledger.settle(id, &end);
         self.run(StoreOp::Settle(id, &settlement), Durability::OfPurchase(id), settle).await
     }
 
     /// [`settle`](Self::settle) without waiting, for tasks that are being dropped.
     pub fn settle_later(&self, id: PurchaseId, settlement: Settlement) {
-        let (clock, end) = (self.inner.clock.clone(), settlement.clone());
-        let settle = move |ledger: &Ledger| ledger.settle(id, &end, clock());
+        let end = settlement.clone();
+        let settle = move |ledger: &Ledger| ledger.settle(id, &end);
         self.notify(StoreOp::SettleLater(id, &settlement), Durability::OfPurchase(id), settle);
     }
 
     pub async fn reply(&self, id: PurchaseId) -> Result<Option<KeptReply>, Unavailable> {
-        self.query("reply", move |ledger| replies::find(&ledger.connection, id)).await
+        let find = "SELECT status, is_json, body FROM replies
+            WHERE number = (SELECT number FROM purchases WHERE id = ?)";
+        let read = |row: &Row<'_>| {
+            let body: Vec<u8> = row.get(2)?;
+            Ok(KeptReply { status: row.get(0)?, is_json: row.get(1)?, body: body.into() })
+        };
+        self.query("reply", move |ledger| {
+            Ok(ledger.connection.first(find, [id.0.as_bytes()], read)?)
+        })
+        .await
     }
 
     pub fn mark_delivered(&self, id: PurchaseId) {
         self.notify(StoreOp::MarkDelivered(id), Durability::Buffered, move |ledger| {
-            ledger.mark_delivered(id)
+            let sql = "UPDATE purchases SET delivered = 1 WHERE id = ?";
+            ledger.connection.run(sql, [id.0.as_bytes()])?;
+            Ok(())
         });
     }
 
@@ -133,12 +152,10 @@ impl Store {
             return;
         }
         // On the writer's thread, because it may wait for a disk.
-        let (path, clock) = (self.inner.path.clone(), self.inner.clock.clone());
-        self.notify(StoreOp::Other("keep_unparsable_reply"), Durability::Buffered, move |_| {
-            match replies::keep_unparsable(&path, id, &body, clock()) {
-                Ok(file) => {
-                    warn!(%id, file = %file.display(), "unparsable reply kept");
-                }
+        let path = self.inner.path.clone();
+        self.notify(StoreOp::Other("keep_unparsable_reply"), Durability::Buffered, move |ledger| {
+            match replies::keep_unparsable(&path, id, &body, ledger.now()) {
+                Ok(file) => warn!(%id, file = %file.display(), "unparsable reply kept"),
                 Err(error) => error!(%id, %error, "failed to keep unparsable reply"),
             }
             Ok(())
@@ -146,16 +163,15 @@ impl Store {
     }
 
     pub async fn purge_expired(&self) -> Result<(), Unavailable> {
-        let (path, clock) = (self.inner.path.clone(), self.inner.clock.clone());
-        let check_ownership = self.ownership_check();
+        let (path, check_ownership) = (self.inner.path.clone(), self.ownership_check());
         self.query("purge_expired", move |ledger| {
             check_ownership(ledger)?;
             if !path.as_os_str().is_empty()
-                && let Err(error) = replies::purge_unparsable(&path, clock())
+                && let Err(error) = replies::purge_unparsable(&path, ledger.now())
             {
                 warn!(%error, "failed to delete unparsable replies");
             }
-            ledger.replies.purge_expired(&ledger.connection, clock())
+            ledger.replies.purge_expired(&ledger.connection, ledger.now())
         })
         .await
     }
@@ -182,8 +198,10 @@ impl Store {
     }
 
     pub async fn current_spend(&self, scope: BudgetScope) -> Result<PeriodSpend, Unavailable> {
-        let clock = self.inner.clock.clone();
-        self.query("current_spend", move |ledger| ledger.current_spend(&scope, clock())).await
+        self.query("current_spend", move |ledger| {
+            ledger.spend_of(&scope, ledger.today(ledger.now())?)
+        })
+        .await
     }
 }
 
@@ -191,18 +209,18 @@ impl Ledger {
     /// Sets the kind of money if the ledger has none yet, and returns whether the ledger has this
     /// kind.
     pub(super) fn set_money_kind(&self, money: MoneyKind) -> Result<bool> {
-        let give = "INSERT OR IGNORE INTO money (number, kind) VALUES (1, ?1)";
-        self.connection.execute(give, params![money.name()])?;
-        let ask = "SELECT kind = ?1 FROM money";
-        Ok(self.connection.query_row(ask, params![money.name()], |row| row.get(0))?)
+        let give = "INSERT OR IGNORE INTO money (number, kind) VALUES (1, ?)";
+        self.connection.run(give, [money.name()])?;
+        let ask = "SELECT kind = ? FROM money";
+        Ok(self.connection.query_row(ask, [money.name()], |row| row.get(0))?)
     }
 
     /// Checks everything before it writes, so that a refusal leaves nothing to roll back.
     pub(super) fn reserve(
         &self,
         reservation: &Reservation,
-        now: Duration,
     ) -> Result<Result<CreditWatermark, ReserveError>> {
+        let now = self.now();
         if self.purchase(reservation.id)?.is_some() {
             return Err(Unavailable("the purchase is already in the ledger".into()).into());
         }
@@ -234,12 +252,10 @@ impl Ledger {
             DedupeKey::IdempotencyKey { key, payload } => (Some(key), Some(payload), None),
             DedupeKey::Fingerprint(duplicate) => (None, None, Some(&duplicate.fingerprint)),
         };
-        let mut insert = self.connection.prepare_cached(
-            "INSERT INTO purchases
-                (id, at, day, month, caller, service, model, price_micros, state, key, payload, fingerprint)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'held', ?, ?, ?)",
-        )?;
-        insert.execute(params![
+        let insert = "INSERT INTO purchases
+            (id, at, day, month, caller, service, model, price_micros, state, key, payload, fingerprint)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'held', ?, ?, ?)";
+        let values = params![
             reservation.id.0.as_bytes(),
             nanos(now),
             today.day,
@@ -251,7 +267,8 @@ impl Ledger {
             key,
             payload,
             fingerprint,
-        ])?;
+        ];
+        self.connection.run(insert, values)?;
         let number = self.connection.last_insert_rowid();
         self.change_spend(&reservation.caller, today, Usd::ZERO, price)?;
         self.set_credit(&credit)?;
@@ -266,19 +283,18 @@ impl Ledger {
         payload: &Digest,
         now: Duration,
     ) -> Result<Result<Option<i64>, ReserveError>> {
-        let mut find = self.connection.prepare_cached(
-            "SELECT number, id, state, coalesce(cost_micros, price_micros), keep_until, payload
-             FROM purchases WHERE key = ?",
-        )?;
-        let found = find.query_row([key], |row| Ok((FoundPurchase::read(row)?, row.get(5)?)));
-        let Some((found, first)) = found.optional()? else { return Ok(Ok(None)) };
-        let earlier = (found.earlier.state, found.keep_until);
-        Ok(match rules::match_key(earlier, (&first, payload), now) {
-            KeyMatch::Expired => Ok(Some(found.number)),
-            KeyMatch::PayloadMismatch => Err(ReserveError::KeyReused),
-            KeyMatch::Duplicate => {
-                Err(ReserveError::Duplicate(self.existing_purchase(found, now)?))
-            }
+        let find = "SELECT number, id, state, coalesce(cost_micros, price_micros), keep_until,
+                (SELECT length(body) FROM replies WHERE replies.number = purchases.number), payload
+            FROM purchases WHERE key = ?";
+        let found = |row: &Row<'_>| Ok((FoundPurchase::read(row, now)?, row.get(6)?));
+        let found: Option<(FoundPurchase, Digest)> = self.connection.first(find, [key], found)?;
+        let Some((found, first)) = found else { return Ok(Ok(None)) };
+        Ok(if found.is_expired {
+            Ok(Some(found.number))
+        } else if first != *payload {
+            Err(ReserveError::KeyReused)
+        } else {
+            Err(ReserveError::Duplicate(found.purchase))
         })
     }
 
@@ -287,17 +303,16 @@ impl Ledger {
         duplicate: &DuplicateCheck,
         now: Duration,
     ) -> Result<Option<ReserveError>> {
-        let mut running = self.connection.prepare_cached(
-            "SELECT number, id, state, price_micros, keep_until FROM purchases
-             WHERE fingerprint = ? AND ended_at IS NULL",
-        )?;
-        if let Some(found) =
-            running.query_row([duplicate.fingerprint], FoundPurchase::read).optional()?
-        {
-            return Ok(Some(ReserveError::Duplicate(self.existing_purchase(found, now)?)));
+        let running = "SELECT number, id, state, price_micros, keep_until, NULL FROM purchases
+            WHERE fingerprint = ? AND ended_at IS NULL";
+        let read = |row: &Row<'_>| FoundPurchase::read(row, now);
+        if let Some(found) = self.connection.first(running, [duplicate.fingerprint], read)? {
+            return Ok(Some(ReserveError::Duplicate(found.purchase)));
         }
         let mut ended = self.connection.prepare_cached(
-            "SELECT number, id, state, coalesce(cost_micros, price_micros), keep_until, ended_at, delivered
+            "SELECT number, id, state, coalesce(cost_micros, price_micros), keep_until,
+                (SELECT length(body) FROM replies WHERE replies.number = purchases.number),
+                ended_at, delivered
              FROM purchases WHERE fingerprint = ? AND ended_at BETWEEN ? AND ?
              ORDER BY ended_at DESC, number DESC",
         )?;
@@ -305,52 +320,27 @@ impl Ledger {
             (now.saturating_sub(duplicate.within), now.saturating_add(duplicate.clock_skew));
         let mut ended = ended.query(params![duplicate.fingerprint, nanos(since), nanos(until)])?;
         while let Some(row) = ended.next()? {
-            let found = FoundPurchase::read(row)?;
-            let end = (found.earlier.state, column::moment(row, 5)?, row.get(6)?);
+            let FoundPurchase { purchase, .. } = read(row)?;
+            let end = (purchase.state, column::moment(row, 6)?, row.get(7)?);
             if rules::is_duplicate(duplicate, end) {
-                return Ok(Some(ReserveError::Duplicate(self.existing_purchase(found, now)?)));
+                return Ok(Some(ReserveError::Duplicate(purchase)));
             }
         }
         Ok(None)
     }
 
     fn clear_dedupe_key(&self, number: i64) -> Result<()> {
-        let mut clear = self.connection.prepare_cached(
-            "UPDATE purchases SET key = NULL, payload = NULL, fingerprint = NULL WHERE number = ?",
-        )?;
-        clear.execute([number])?;
+        let clear =
+            "UPDATE purchases SET key = NULL, payload = NULL, fingerprint = NULL WHERE number = ?";
+        self.connection.run(clear, [number])?;
         Ok(())
     }
 
-    fn existing_purchase(&self, found: FoundPurchase, now: Duration) -> Result<ExistingPurchase> {
-        let FoundPurchase { number, earlier, keep_until } = found;
-        let is_kept = earlier.state == PurchaseState::Charged
-            && !rules::is_expired(earlier.state, keep_until, now);
-        let reply_bytes =
-            if is_kept { replies::reply_size(&self.connection, number)? } else { None };
-        Ok(ExistingPurchase { reply_bytes, ..earlier })
-    }
-
-    pub(super) fn mark_sent(&self, id: PurchaseId, account: AccountStatus) -> Result<()> {
-        let mut watermark = self.connection.prepare_cached(
-            "UPDATE purchases SET state = 'sent', unrecognised = max(unrecognised, ?)
-             WHERE id = ? AND ended_at IS NULL",
-        )?;
-        match watermark.execute(params![account == AccountStatus::Unconfirmed, id.0.as_bytes()])? {
-            0 => Err(Unavailable("the purchase is not held".into()).into()),
-            _ => Ok(()),
-        }
-    }
-
-    pub(super) fn settle(
-        &self,
-        id: PurchaseId,
-        settlement: &Settlement,
-        now: Duration,
-    ) -> Result<()> {
+    pub(super) fn settle(&self, id: PurchaseId, settlement: &Settlement) -> Result<()> {
+        let now = self.now();
         let Some(purchase) = self.purchase(id)? else { return Ok(()) };
-        let Some(state) = rules::next_state(purchase.state, settlement) else { return Ok(()) };
-        let amount = rules::amount_spent(purchase.price, settlement);
+        let settled = rules::settle(purchase.state, purchase.price, settlement);
+        let Some((state, amount)) = settled else { return Ok(()) };
         self.change_spend(&purchase.caller, purchase.today, purchase.price, amount)?;
         let (cost, until) = match settlement {
             Settlement::Charged { cost, keep, .. } => {
@@ -358,23 +348,17 @@ impl Ledger {
             }
             Settlement::Released | Settlement::Unknown => (None, None),
         };
-        let mut end = self.connection.prepare_cached(
-            "UPDATE purchases SET state = ?, cost_micros = ?, keep_until = ?,
+        let end = "UPDATE purchases SET state = ?, cost_micros = ?, keep_until = ?,
                 ended_at = coalesce(ended_at, ?), assumed = ?
-             WHERE number = ?",
-        )?;
+            WHERE number = ?";
         let assumed = matches!(settlement, Settlement::Charged { reply: None, .. });
-        end.execute(params![state.name(), cost, until, nanos(now), assumed, purchase.number])?;
+        let values = params![state.name(), cost, until, nanos(now), assumed, purchase.number];
+        self.connection.run(end, values)?;
         if state == PurchaseState::Released {
             self.clear_dedupe_key(purchase.number)?;
         }
-        if let Settlement::Charged { reply: Some(reply), .. } = settlement {
-            self.replies.keep(
-                &self.connection,
-                purchase.number,
-                reply,
-                until.unwrap_or_default(),
-            )?;
+        if let (Settlement::Charged { reply: Some(reply), .. }, Some(until)) = (settlement, until) {
+            self.replies.keep(&self.connection, purchase.number, reply, until)?;
         }
         if let Settlement::Charged { job: Some(job), .. } = settlement {
             jobs::insert(&self.connection, job)?;
@@ -389,50 +373,29 @@ impl Ledger {
         Ok(())
     }
 
-    pub(super) fn mark_delivered(&self, id: PurchaseId) -> Result<()> {
-        let mut watermark =
-            self.connection.prepare_cached("UPDATE purchases SET delivered = 1 WHERE id = ?")?;
-        watermark.execute([id.0.as_bytes()])?;
-        Ok(())
-    }
-
-    fn is_running(&self, id: PurchaseId) -> Result<bool> {
-        let state = self.purchase(id)?.map(|purchase| purchase.state);
-        Ok(matches!(state, Some(PurchaseState::Held | PurchaseState::Sent)))
-    }
-
     /// Ends the purchases that a crash left running: unsent ones are released, sent ones become
     /// unknown.
-    pub(super) fn recover(&self, now: Duration) -> Result<()> {
-        let mut left = self
-            .connection
-            .prepare_cached("SELECT id, state FROM purchases WHERE ended_at IS NULL")?;
-        let left = left.query_map([], |row| Ok((column::id(row, 0)?, column::state(row, 1)?)))?;
-        for purchase in left.collect::<rusqlite::Result<Vec<_>>>()? {
-            let (id, state) = purchase;
-            let settlement = if state == PurchaseState::Held {
-                Settlement::Released
-            } else {
-                Settlement::Unknown
-            };
-            tracing::warn!(purchase = %id, state = state.name(), "recovered in-flight purchase after crash");
-            self.settle(id, &settlement, now)?;
+    pub(super) fn recover(&self) -> Result<()> {
+        let running = "SELECT id, state FROM purchases WHERE ended_at IS NULL";
+        let read = |row: &Row<'_>| Ok((column::id(row, 0)?, column::state(row, 1)?));
+        for (id, state) in self.connection.all(running, [], read)? {
+            let was_sent = state == PurchaseState::Sent;
+            let settlement = if was_sent { Settlement::Unknown } else { Settlement::Released };
+            warn!(purchase = %id, state = state.name(), "recovered in-flight purchase after crash");
+            self.settle(id, &settlement)?;
         }
         self.set_credit(&Credit::default())?;
-        slots::recover(self, now)
+        slots::recover(self, self.now())
     }
 
     pub(super) fn needs_sync(&self, id: PurchaseId) -> Result<bool> {
-        Ok(self
-            .purchase(id)?
-            .is_some_and(|purchase| purchase.price >= crate::store::model::SYNC_THRESHOLD))
+        Ok(self.purchase(id)?.is_some_and(|purchase| purchase.price >= SYNC_THRESHOLD))
     }
 
     fn purchase(&self, id: PurchaseId) -> Result<Option<Purchase>> {
-        let mut find = self.connection.prepare_cached(
-            "SELECT number, state, price_micros, caller, day, month FROM purchases WHERE id = ?",
-        )?;
-        let found = find.query_row([id.0.as_bytes()], |row| {
+        let find =
+            "SELECT number, state, price_micros, caller, day, month FROM purchases WHERE id = ?";
+        let found = self.connection.first(find, [id.0.as_bytes()], |row| {
             Ok(Purchase {
                 number: row.get(0)?,
                 state: column::state(row, 1)?,
@@ -441,7 +404,7 @@ impl Ledger {
                 today: Today { day: row.get(4)?, month: row.get(5)? },
             })
         });
-        Ok(found.optional()?)
+        Ok(found?)
     }
 }
 
@@ -454,22 +417,23 @@ struct Purchase {
     today: Today,
 }
 
+/// An earlier purchase with the same key or fingerprint.
 struct FoundPurchase {
     number: i64,
-    earlier: ExistingPurchase,
-    keep_until: Option<Duration>,
+    purchase: ExistingPurchase,
+    is_expired: bool,
 }
 
 impl FoundPurchase {
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let earlier = ExistingPurchase {
+    fn read(row: &Row<'_>, now: Duration) -> rusqlite::Result<Self> {
+        let (state, reply_bytes) = (column::state(row, 2)?, row.get::<_, Option<usize>>(5)?);
+        let is_expired = rules::is_expired(state, column::moment_or_none(row, 4)?, now);
+        let purchase = ExistingPurchase {
             id: column::id(row, 1)?,
-            state: column::state(row, 2)?,
+            state,
             cost: column::money(row, 3)?,
-            reply_bytes: None,
+            reply_bytes: reply_bytes.filter(|_| !is_expired),
         };
-        let keep_until: Option<u64> = row.get(4)?;
-        let keep_until = keep_until.map(Duration::from_nanos);
-        Ok(Self { number: row.get(0)?, earlier, keep_until })
+        Ok(Self { number: row.get(0)?, purchase, is_expired })
     }
 }

@@ -3,17 +3,17 @@
 //! Replies that cannot be parsed are kept in files beside the ledger, for a day.
 
 use std::cell::Cell;
-use std::fs::{self, DirBuilder, DirEntry, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, Row, params};
 use tracing::warn;
 
 use super::Result;
-use super::column::nanos;
+use super::column::{Sql, nanos};
 use super::lock::with_suffix;
 use crate::store::{KeptReply, PurchaseId, StoreCapacity};
 
@@ -33,24 +33,6 @@ impl Kept {
     fn without(self, bytes: usize) -> Self {
         Self { replies: self.replies.saturating_sub(1), bytes: self.bytes.saturating_sub(bytes) }
     }
-}
-
-pub(super) fn reply_size(connection: &Connection, number: i64) -> Result<Option<usize>> {
-    let mut find =
-        connection.prepare_cached("SELECT length(body) FROM replies WHERE number = ?")?;
-    Ok(find.query_row([number], |row| row.get(0)).optional()?)
-}
-
-pub(super) fn find(connection: &Connection, id: PurchaseId) -> Result<Option<KeptReply>> {
-    let mut find = connection.prepare_cached(
-        "SELECT status, is_json, body FROM replies
-         WHERE number = (SELECT number FROM purchases WHERE id = ?)",
-    )?;
-    let found = find.query_row([id.0.as_bytes()], |row| {
-        let body: Vec<u8> = row.get(2)?;
-        Ok(KeptReply { status: row.get(0)?, is_json: row.get(1)?, body: body.into() })
-    });
-    Ok(found.optional()?)
 }
 
 impl Replies {
@@ -75,20 +57,22 @@ impl Replies {
         }
         let mut kept = match self.kept.get() {
             Some(kept) => kept,
-            None => count(connection)?,
+            None => {
+                let sizes = "SELECT count(*), coalesce(sum(length(body)), 0) FROM replies";
+                let read = |row: &Row<'_>| Ok(Kept { replies: row.get(0)?, bytes: row.get(1)? });
+                connection.query_row(sizes, [], read)?
+            }
         };
-        let mut insert = connection.prepare_cached(
+        connection.run(
             "INSERT INTO replies (number, until, status, is_json, body) VALUES (?, ?, ?, ?, ?)",
+            params![number, until, reply.status, reply.is_json, &reply.body[..]],
         )?;
-        insert.execute(params![number, until, reply.status, reply.is_json, &reply.body[..]])?;
         kept = Kept { replies: kept.replies + 1, bytes: kept.bytes + reply.body.len() };
         while kept.replies > self.capacity.replies || kept.bytes > self.capacity.reply_bytes {
-            let mut next = connection.prepare_cached(
-                "DELETE FROM replies
-             WHERE number = (SELECT number FROM replies ORDER BY until, number LIMIT 1)
-             RETURNING length(body)",
-            )?;
-            let Some(bytes) = next.query_row([], |row| row.get::<_, usize>(0)).optional()? else {
+            let next = "DELETE FROM replies
+                WHERE number = (SELECT number FROM replies ORDER BY until, number LIMIT 1)
+                RETURNING length(body)";
+            let Some(bytes) = connection.first(next, [], |row| row.get(0))? else {
                 kept = Kept::default();
                 break;
             };
@@ -99,24 +83,13 @@ impl Replies {
     }
 
     pub(super) fn purge_expired(&self, connection: &Connection, now: Duration) -> Result<()> {
-        let mut expired = connection
-            .prepare_cached("DELETE FROM replies WHERE until <= ? RETURNING length(body)")?;
-        let mut expired = expired.query([nanos(now)])?;
+        let expired = "DELETE FROM replies WHERE until <= ? RETURNING length(body)";
+        let expired = connection.all(expired, [nanos(now)], |row| row.get(0))?;
         // Counting again would read all that are kept.
-        let mut kept = self.kept.get();
-        while let Some(row) = expired.next()? {
-            let bytes = row.get(0)?;
-            kept = kept.map(|kept| kept.without(bytes));
-        }
-        self.kept.set(kept);
+        let without = |kept| expired.into_iter().fold(kept, Kept::without);
+        self.kept.set(self.kept.get().map(without));
         Ok(())
     }
-}
-
-fn count(connection: &Connection) -> Result<Kept> {
-    let sizes = "SELECT count(*), coalesce(sum(length(body)), 0) FROM replies";
-    let count = |row: &rusqlite::Row<'_>| Ok(Kept { replies: row.get(0)?, bytes: row.get(1)? });
-    Ok(connection.query_row(sizes, [], count)?)
 }
 
 const UNPARSABLE_SUFFIX: &str = ".unread";
@@ -132,10 +105,7 @@ pub(super) fn keep_unparsable(
     now: Duration,
 ) -> io::Result<PathBuf> {
     let folder = with_suffix(ledger, UNPARSABLE_SUFFIX);
-    match DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
+    DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
     let path = folder.join(id.to_string());
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
@@ -151,14 +121,24 @@ pub(super) fn purge_unparsable(ledger: &Path, now: Duration) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
+    let warn = |path: &Path, error: io::Error| {
+        // Deleted meanwhile, if it is not found.
+        if error.kind() != io::ErrorKind::NotFound {
+            warn!(file = %path.display(), %error, "failed to delete unparsable reply");
+        }
+    };
     let mut kept = Vec::new();
     for entry in entries {
-        let entry = entry?;
-        match file_details(&entry, now) {
-            Ok(Some(file)) => kept.push(file),
+        let path = entry?.path();
+        let details = fs::symlink_metadata(&path).and_then(|file| Ok((file.modified()?, file)));
+        match details {
+            Ok((written, file)) if file.is_file() => {
+                let age = (SystemTime::UNIX_EPOCH + now).duration_since(written);
+                kept.push((age.unwrap_or_default(), file.len(), path));
+            }
             // Not ours.
-            Ok(None) => {}
-            Err(error) => warn_not_removed(&entry.path(), &error),
+            Ok(_) => {}
+            Err(error) => warn(&path, error),
         }
     }
     kept.sort_unstable();
@@ -167,31 +147,10 @@ pub(super) fn purge_unparsable(ledger: &Path, now: Duration) -> io::Result<()> {
         count += 1;
         bytes += length;
         if age >= UNPARSABLE_RETENTION || count > MAX_UNPARSABLE || bytes > MAX_UNPARSABLE_BYTES {
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    warn_not_removed(&path, &error)
-                }
-                Ok(()) | Err(_) => {}
-            }
+            fs::remove_file(&path).unwrap_or_else(|error| warn(&path, error));
         }
     }
     Ok(())
-}
-
-/// Returns age, size and path; `None` for anything that is not a file of ours.
-fn file_details(entry: &DirEntry, now: Duration) -> io::Result<Option<(Duration, u64, PathBuf)>> {
-    let metadata = match entry.metadata() {
-        // Deleted meanwhile.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        metadata => metadata?,
-    };
-    let age =
-        (SystemTime::UNIX_EPOCH + now).duration_since(metadata.modified()?).unwrap_or_default();
-    Ok(metadata.is_file().then(|| (age, metadata.len(), entry.path())))
-}
-
-fn warn_not_removed(path: &Path, error: &io::Error) {
-    warn!(file = %path.display(), %error, "failed to delete unparsable reply");
 }
 
 #[cfg(test)]

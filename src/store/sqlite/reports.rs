@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
 use super::Result;
-use super::column::{self, nanos};
+use super::column::{self, Sql, nanos};
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
 use super::writer::Durability;
@@ -20,81 +20,60 @@ impl Store {
         &self,
         since: Duration,
     ) -> Result<Vec<PurchaseRecord>, Unavailable> {
-        let since = nanos(since);
-        let read =
-            move |file: &Connection| purchases(file, "WHERE at >= ? ORDER BY at, number", since);
+        let which = "WHERE at >= ? ORDER BY at, number";
+        let read = move |file: &Connection| purchases(file, which, nanos(since));
         self.run_report("purchases_since", read).await
     }
 
     pub async fn unknown_purchases(&self, most: usize) -> Result<Vec<PurchaseRecord>, Unavailable> {
-        let most = column::count(most);
         let which = "WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT ?";
-        self.run_report("unknown_purchases", move |file| purchases(file, which, most)).await
+        let read = move |file: &Connection| purchases(file, which, column::signed(most));
+        self.run_report("unknown_purchases", read).await
     }
 
     pub async fn purchase(&self, id: PurchaseId) -> Result<Option<PurchaseRecord>, Unavailable> {
         let query = format!("SELECT {COLUMNS} FROM purchases WHERE id = ?");
-        let read =
-            move |file: &Connection| file.query_row(&query, [id.0.as_bytes()], purchase).optional();
+        let read = move |file: &Connection| file.first(&query, [id.0.as_bytes()], purchase);
         self.run_report("purchase", read).await
     }
 
-    /// Returns spending since a wall-clock time by caller, UTC day, service and model, in this
+    /// Returns spending since a wall-clock time by caller, local day, service and model, in this
     /// order. `None` is all callers. Released purchases are left out.
+    ///
+    /// `utc_offset` is the time zone's distance from UTC in minutes.
     pub async fn spend(
-        &self,
-        caller: Option<String>,
-        since: Duration,
-        most: usize,
-    ) -> Result<Vec<SpendRow>, Unavailable> {
-        self.spend_by_local_day(caller, since, 0, most).await
-    }
-
-    /// Returns the same by the days of a time zone; `utc_offset` is its distance from UTC in minutes.
-    pub async fn spend_by_local_day(
         &self,
         caller: Option<String>,
         since: Duration,
         utc_offset: i64,
         most: usize,
     ) -> Result<Vec<SpendRow>, Unavailable> {
-        let read =
-            move |file: &Connection| spend_rows(file, caller.as_deref(), since, utc_offset, most);
-        self.run_report("spend", read).await
-    }
-}
-
-fn spend_rows(
-    connection: &Connection,
-    caller: Option<&str>,
-    since: Duration,
-    utc_offset: i64,
-    most: usize,
-) -> rusqlite::Result<Vec<SpendRow>> {
-    let mut find = connection.prepare(
-        "SELECT caller, (at + ?4) / 86400000000000 AS local_day, service, model, count(*),
+        let groups = "SELECT caller, (at + ?4) / 86400000000000 AS local_day, service, model,
+                count(*),
                 coalesce(sum(cost_micros), 0),
                 sum(iif(state = 'unknown', price_micros, 0)),
                 sum(iif(state IN ('held', 'sent'), price_micros, 0))
-         FROM purchases WHERE at >= ?1 AND state <> 'released' AND (?2 IS NULL OR caller = ?2)
-         GROUP BY caller, local_day, service, model ORDER BY caller, local_day, service, model
-         LIMIT ?3",
-    )?;
-    let most = column::count(most);
-    let ahead = utc_offset.saturating_mul(60_000_000_000);
-    let groups = find.query_map(params![nanos(since), caller, most, ahead], |row| {
-        Ok(SpendRow {
-            caller: row.get(0)?,
-            day: row.get(1)?,
-            service: column::service(row, 2)?,
-            model: model(row, 3)?,
-            count: row.get(4)?,
-            charged: column::money(row, 5)?,
-            unknown: column::money(row, 6)?,
-            held: column::money(row, 7)?,
-        })
-    })?;
-    groups.collect()
+            FROM purchases WHERE at >= ?1 AND state <> 'released' AND (?2 IS NULL OR caller = ?2)
+            GROUP BY caller, local_day, service, model ORDER BY caller, local_day, service, model
+            LIMIT ?3";
+        let read = move |file: &Connection| {
+            let ahead = utc_offset.saturating_mul(60_000_000_000);
+            let values = params![nanos(since), caller, column::signed(most), ahead];
+            file.all(groups, values, |row| {
+                Ok(SpendRow {
+                    caller: row.get(0)?,
+                    day: row.get(1)?,
+                    service: column::service(row, 2)?,
+                    model: model(row, 3)?,
+                    count: row.get(4)?,
+                    charged: column::money(row, 5)?,
+                    unknown: column::money(row, 6)?,
+                    held: column::money(row, 7)?,
+                })
+            })
+        };
+        self.run_report("spend", read).await
+    }
 }
 
 fn purchases(
@@ -102,20 +81,17 @@ fn purchases(
     which: &str,
     value: i64,
 ) -> rusqlite::Result<Vec<PurchaseRecord>> {
-    let mut find =
-        connection.prepare_cached(&format!("SELECT {COLUMNS} FROM purchases {which}"))?;
-    find.query_map([value], purchase)?.collect()
+    connection.all(&format!("SELECT {COLUMNS} FROM purchases {which}"), [value], purchase)
 }
 
 const COLUMNS: &str =
     "id, at, caller, service, model, coalesce(cost_micros, price_micros), state, ended_at";
 
 fn purchase(row: &rusqlite::Row<'_>) -> rusqlite::Result<PurchaseRecord> {
-    let ended: Option<u64> = row.get(7)?;
     Ok(PurchaseRecord {
         id: column::id(row, 0)?,
         at: column::moment(row, 1)?,
-        ended_at: ended.map(Duration::from_nanos),
+        ended_at: column::moment_or_none(row, 7)?,
         caller: row.get(2)?,
         service: column::service(row, 3)?,
         model: model(row, 4)?,
@@ -141,8 +117,12 @@ impl Store {
     }
 
     pub async fn latest_snapshots(&self, most: usize) -> Result<Vec<Snapshot>, Unavailable> {
-        self.query("latest_snapshots", move |ledger| latest_snapshots(&ledger.connection, most))
-            .await
+        let latest = "SELECT at, balance_cents, chats, chat_cents, spent_cents FROM checks
+            ORDER BY number DESC LIMIT ?";
+        self.query("latest_snapshots", move |ledger| {
+            Ok(ledger.connection.all(latest, [column::signed(most)], snapshot)?)
+        })
+        .await
     }
 
     pub async fn unknown_after(&self, number: u64) -> Result<u64, Unavailable> {
@@ -163,7 +143,28 @@ impl Store {
         settled: u64,
         refundable: Duration,
     ) -> Result<Vec<Evidence>, Unavailable> {
-        self.run_report("evidence", move |file| evidence(file, settled, refundable)).await
+        let rows = "SELECT p.id, p.at, p.caller, p.service, p.model,
+                coalesce(p.cost_micros, p.price_micros), p.state, p.ended_at, p.number, p.assumed,
+                p.unrecognised, j.state
+            FROM purchases AS p LEFT JOIN jobs AS j ON j.purchase = p.id
+            WHERE p.number > ?1 OR p.state = 'unknown'
+                OR (p.state = 'charged' AND p.service = 'video' AND j.state IS NOT 'finished'
+                    AND iif(j.state = 'failed', j.status_at, p.ended_at) > ?2)
+            ORDER BY p.number";
+        let read = move |file: &Connection| {
+            file.all(rows, params![column::signed(settled), nanos(refundable)], |row| {
+                let has_job = row.get::<_, Option<String>>(11)?.is_some();
+                let job = || column::named(row, 11, &JobState::ALL, JobState::name);
+                Ok(Evidence {
+                    purchase: purchase(row)?,
+                    number: row.get(8)?,
+                    is_assumed: row.get(9)?,
+                    is_account_confirmed: !row.get::<_, bool>(10)?,
+                    job: has_job.then(job).transpose()?,
+                })
+            })
+        };
+        self.run_report("evidence", read).await
     }
 
     /// Returns whether these key ids are the ledger's: none is recorded yet, or at least one is.
@@ -173,8 +174,32 @@ impl Store {
         keys: Vec<String>,
         how: AccountCheck,
     ) -> Result<bool, Unavailable> {
-        let clock = self.inner.clock.clone();
-        let compare = move |ledger: &Ledger| check_account(&ledger.connection, &keys, how, clock());
+        let compare = move |ledger: &Ledger| {
+            let connection = &ledger.connection;
+            let recorded = "SELECT id FROM account_keys WHERE retired IS NULL";
+            let recorded: Vec<String> = connection.all(recorded, [], |row| row.get(0))?;
+            let is_same = recorded.is_empty() || keys.iter().any(|key| recorded.contains(key));
+            if how == AccountCheck::Compare {
+                return Ok(is_same);
+            }
+            if !is_same {
+                let retire_checks = "UPDATE checks SET settled = NULL, purchases = NULL WHERE purchases IS NOT NULL";
+                connection.run(retire_checks, [])?;
+                if how == AccountCheck::Record {
+                    // The rate limit may be the other account's.
+                    connection.run("DELETE FROM rate_limit", [])?;
+                    return Ok(false);
+                }
+                let retire = "UPDATE account_keys SET retired = ? WHERE retired IS NULL";
+                connection.run(retire, [nanos(ledger.now())])?;
+            }
+            let record = "INSERT INTO account_keys (id, noted) VALUES (?, ?)
+        ON CONFLICT (id) DO UPDATE SET retired = NULL WHERE retired IS NOT NULL";
+            for key in keys.iter().filter(|key| !is_same || !recorded.contains(key)) {
+                connection.run(record, params![key, nanos(ledger.now())])?;
+            }
+            Ok(true)
+        };
         self.run(StoreOp::Other("check_account"), Durability::Synced, compare).await
     }
 }
@@ -191,47 +216,31 @@ fn record_checkpoint(ledger: &Ledger, snapshot: Snapshot) -> Result<()> {
         |row| Ok((row.get(0)?, row.get(1)?)),
     )?;
     let settled = unsettled.map_or(number, |first| first.saturating_sub(1));
-    let mut insert = connection.prepare_cached(
-        "INSERT INTO checks (at, balance_cents, chats, chat_cents, spent_cents, settled, purchases)
-         VALUES (?, ?, ?, ?, ?, ?, ?)",
-    )?;
-    insert.execute(params![
-        nanos(snapshot.at),
-        snapshot.balance_cents,
-        snapshot.chats,
-        snapshot.chat_cents,
-        snapshot.spent_cents,
-        settled,
-        number,
-    ])?;
+    let insert = "INSERT INTO checks
+        (at, balance_cents, chats, chat_cents, spent_cents, settled, purchases)
+        VALUES (?, ?, ?, ?, ?, ?, ?)";
+    let Snapshot { at, balance_cents, chats, chat_cents, spent_cents } = snapshot;
+    let counters = [balance_cents, chats, chat_cents, spent_cents];
+    let [balance_cents, chats, chat_cents, spent_cents] = counters.map(column::signed);
+    let values = [nanos(at), balance_cents, chats, chat_cents, spent_cents, settled, number];
+    connection.run(insert, values)?;
     let oldest = connection.last_insert_rowid().saturating_sub(MAX_CHECKPOINTS);
-    connection.execute("DELETE FROM checks WHERE number <= ?", [oldest])?;
+    connection.run("DELETE FROM checks WHERE number <= ?", [oldest])?;
     Ok(())
 }
 
 /// Without numbers, a checkpoint is from an earlier version or another account, and is ignored.
 fn latest_checkpoint(connection: &Connection) -> Result<Option<Checkpoint>> {
-    let mut latest = connection.prepare_cached(
-        "SELECT at, balance_cents, chats, chat_cents, spent_cents, settled, purchases FROM checks
-         WHERE purchases IS NOT NULL ORDER BY number DESC LIMIT 1",
-    )?;
-    let found = latest.query_row([], |row| {
+    let latest = "SELECT at, balance_cents, chats, chat_cents, spent_cents, settled, purchases
+        FROM checks WHERE purchases IS NOT NULL ORDER BY number DESC LIMIT 1";
+    let found = connection.first(latest, [], |row| {
         Ok(Checkpoint {
             snapshot: snapshot(row)?,
             settled_through: row.get(5)?,
             last_number: row.get(6)?,
         })
     });
-    Ok(found.optional()?)
-}
-
-fn latest_snapshots(connection: &Connection, most: usize) -> Result<Vec<Snapshot>> {
-    let mut latest = connection.prepare_cached(
-        "SELECT at, balance_cents, chats, chat_cents, spent_cents FROM checks
-         ORDER BY number DESC LIMIT ?",
-    )?;
-    let most = column::count(most);
-    Ok(latest.query_map([most], snapshot)?.collect::<rusqlite::Result<_>>()?)
+    Ok(found?)
 }
 
 fn snapshot(row: &rusqlite::Row<'_>) -> rusqlite::Result<Snapshot> {
@@ -242,70 +251,4 @@ fn snapshot(row: &rusqlite::Row<'_>) -> rusqlite::Result<Snapshot> {
         chat_cents: row.get(3)?,
         spent_cents: row.get(4)?,
     })
-}
-
-fn evidence(
-    connection: &Connection,
-    settled: u64,
-    refundable: Duration,
-) -> rusqlite::Result<Vec<Evidence>> {
-    let mut find = connection.prepare(
-        "SELECT p.id, p.at, p.caller, p.service, p.model, coalesce(p.cost_micros, p.price_micros),
-                p.state, p.ended_at, p.number, p.assumed, p.unrecognised, j.state
-         FROM purchases AS p LEFT JOIN jobs AS j ON j.purchase = p.id
-         WHERE p.number > ?1 OR p.state = 'unknown'
-            OR (p.state = 'charged' AND p.service = 'video' AND j.state IS NOT 'finished'
-                AND iif(j.state = 'failed', j.status_at, p.ended_at) > ?2)
-         ORDER BY p.number",
-    )?;
-    let found = find.query_map(params![column::signed(settled), nanos(refundable)], |row| {
-        let job = match row.get::<_, Option<String>>(11)? {
-            Some(_) => Some(column::named(row, 11, &JobState::ALL, JobState::name)?),
-            None => None,
-        };
-        Ok(Evidence {
-            purchase: purchase(row)?,
-            number: row.get(8)?,
-            is_assumed: row.get(9)?,
-            is_account_confirmed: !row.get::<_, bool>(10)?,
-            job,
-        })
-    })?;
-    found.collect()
-}
-
-fn check_account(
-    connection: &Connection,
-    keys: &[String],
-    how: AccountCheck,
-    now: Duration,
-) -> Result<bool> {
-    let mut noted =
-        connection.prepare_cached("SELECT id FROM account_keys WHERE retired IS NULL")?;
-    let noted =
-        noted.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<String>>>()?;
-    let is_same = noted.is_empty() || keys.iter().any(|key| noted.contains(key));
-    if how == AccountCheck::Compare {
-        return Ok(is_same);
-    }
-    if !is_same {
-        let unuse =
-            "UPDATE checks SET settled = NULL, purchases = NULL WHERE purchases IS NOT NULL";
-        connection.execute(unuse, [])?;
-        if how == AccountCheck::Record {
-            // The rate limit may be the other account's.
-            connection.execute("DELETE FROM rate_limit", [])?;
-            return Ok(false);
-        }
-        let retire = "UPDATE account_keys SET retired = ? WHERE retired IS NULL";
-        connection.execute(retire, [nanos(now)])?;
-    }
-    let mut note = connection.prepare_cached(
-        "INSERT INTO account_keys (id, noted) VALUES (?, ?)
-         ON CONFLICT (id) DO UPDATE SET retired = NULL WHERE retired IS NOT NULL",
-    )?;
-    for key in keys.iter().filter(|key| !is_same || !noted.contains(key)) {
-        note.execute(params![key, nanos(now)])?;
-    }
-    Ok(true)
 }

@@ -1,17 +1,18 @@
 //! The requests that were sent to the gateway in the last day, and the rate limit that it reported.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Row, params};
 
 use super::Result;
-use super::column::{self, nanos};
+use super::column::{self, Sql, nanos};
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
 use super::writer::Durability;
 use crate::store::model::SLOT_RETENTION;
 use crate::store::{AccountLimit, SlotId, Unavailable};
+use crate::sync::lock;
 
 /// Old slots are deleted once per this many new ones.
 const PURGE_INTERVAL: usize = 64;
@@ -21,7 +22,15 @@ impl Store {
     /// Takes a slot, which a crash does not forget.
     pub async fn take_slot(&self, slot: SlotId) -> Result<(), Unavailable> {
         let at = self.now();
-        let take = move |ledger: &Ledger| take_slot(ledger, slot, at);
+        let take = move |ledger: &Ledger| {
+            let sql = "INSERT INTO slots (id, at) VALUES (?, ?)";
+            ledger.connection.run(sql, params![slot.0.as_bytes(), nanos(at)])?;
+            ledger.slots_taken.set(ledger.slots_taken.get() + 1);
+            if ledger.slots_taken.get() < PURGE_INTERVAL {
+                return Ok(());
+            }
+            purge_old(ledger, at)
+        };
         self.run(StoreOp::TakeSlot(slot), Durability::Buffered, take).await
     }
 
@@ -30,8 +39,7 @@ impl Store {
         let at = self.now();
         self.notify(StoreOp::SlotReplied(slot), Durability::Buffered, move |ledger| {
             let sql = "UPDATE slots SET replied = max(at, ?) WHERE id = ?";
-            let mut update = ledger.connection.prepare_cached(sql)?;
-            update.execute(params![nanos(at), slot.0.as_bytes()])?;
+            ledger.connection.run(sql, params![nanos(at), slot.0.as_bytes()])?;
             Ok(())
         });
     }
@@ -39,8 +47,7 @@ impl Store {
     /// Records, without waiting, that nothing was sent. The slot is free at once.
     pub fn release_slot(&self, slot: SlotId) {
         self.notify(StoreOp::ReleaseSlot(slot), Durability::Buffered, move |ledger| {
-            let mut delete = ledger.connection.prepare_cached("DELETE FROM slots WHERE id = ?")?;
-            delete.execute([slot.0.as_bytes()])?;
+            ledger.connection.run("DELETE FROM slots WHERE id = ?", [slot.0.as_bytes()])?;
             Ok(())
         });
     }
@@ -49,9 +56,9 @@ impl Store {
     /// failure.
     pub fn record_rate_limit(&self, limit: AccountLimit) {
         let latest = Arc::clone(&self.inner.latest_rate_limit);
-        *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(limit);
-        let note = move |ledger: &Ledger| write_latest_limit(ledger, &latest);
-        self.notify(StoreOp::Other("record_rate_limit"), Durability::Synced, note);
+        *lock(&latest) = Some(limit);
+        let write = move |ledger: &Ledger| write_latest_limit(ledger, &latest);
+        self.notify(StoreOp::Other("record_rate_limit"), Durability::Synced, write);
     }
 
     pub async fn recorded_rate_limit(&self) -> Result<Option<AccountLimit>, Unavailable> {
@@ -63,9 +70,13 @@ impl Store {
     /// A missing reply counts as arrived when the store was opened (after a crash), or now (still
     /// running). So does one that seems to lie in the future.
     pub async fn recent_replies(&self, within: Duration) -> Result<Vec<Duration>, Unavailable> {
-        let clock = self.inner.clock.clone();
+        let replies = "SELECT coalesce(replied, max(at, ?1)) FROM slots
+            WHERE coalesce(replied, max(at, ?1)) >= ?2 ORDER BY at";
         self.run_while_starting("recent_replies", Durability::Buffered, move |ledger| {
-            recent_replies(ledger, within, clock())
+            let now = ledger.now();
+            let since = params![nanos(now), nanos(now.saturating_sub(within))];
+            let age = |row: &Row<'_>| Ok(now.saturating_sub(column::moment(row, 0)?));
+            Ok(ledger.connection.all(replies, since, age)?)
         })
         .await
     }
@@ -75,22 +86,11 @@ impl Store {
 /// gateway before.
 pub(super) fn recover(ledger: &Ledger, now: Duration) -> Result<()> {
     let sql = "UPDATE slots SET replied = max(at, ?) WHERE replied IS NULL";
-    ledger.connection.prepare_cached(sql)?.execute([nanos(now)])?;
+    ledger.connection.run(sql, [nanos(now)])?;
     // A clock that was wrong may have dated them far ahead; they would stay for ever.
     let ahead = nanos(now + SLOT_RETENTION);
-    ledger.connection.prepare_cached("DELETE FROM slots WHERE at > ?")?.execute([ahead])?;
+    ledger.connection.run("DELETE FROM slots WHERE at > ?", [ahead])?;
     purge_old(ledger, now)
-}
-
-fn take_slot(ledger: &Ledger, slot: SlotId, at: Duration) -> Result<()> {
-    let sql = "INSERT INTO slots (id, at) VALUES (?, ?)";
-    let mut insert = ledger.connection.prepare_cached(sql)?;
-    insert.execute(params![slot.0.as_bytes(), nanos(at)])?;
-    ledger.slots_taken.set(ledger.slots_taken.get() + 1);
-    if ledger.slots_taken.get() < PURGE_INTERVAL {
-        return Ok(());
-    }
-    purge_old(ledger, at)
 }
 
 fn purge_old(ledger: &Ledger, now: Duration) -> Result<()> {
@@ -98,8 +98,7 @@ fn purge_old(ledger: &Ledger, now: Duration) -> Result<()> {
     // The reply counts: if the clock was set ahead meanwhile, the request looks old. Running
     // requests have no reply yet, and stay.
     let sql = "DELETE FROM slots WHERE at < ?1 AND replied < ?1";
-    let mut old = ledger.connection.prepare_cached(sql)?;
-    old.execute([nanos(now.saturating_sub(SLOT_RETENTION))])?;
+    ledger.connection.run(sql, [nanos(now.saturating_sub(SLOT_RETENTION))])?;
     Ok(())
 }
 
@@ -109,34 +108,15 @@ pub(super) fn write_latest_limit(
     ledger: &Ledger,
     latest: &Mutex<Option<AccountLimit>>,
 ) -> Result<()> {
-    let limit = *latest.lock().unwrap_or_else(PoisonError::into_inner);
-    limit.map_or(Ok(()), |limit| write_rate_limit(ledger, limit))
-}
-
-fn write_rate_limit(ledger: &Ledger, limit: AccountLimit) -> Result<()> {
-    let AccountLimit { requests, window_seconds } = limit;
-    let whole = |number| i64::try_from(number).unwrap_or(i64::MAX);
+    let Some(AccountLimit { requests, window_seconds }) = *lock(latest) else { return Ok(()) };
     let sql = "INSERT OR REPLACE INTO rate_limit (number, requests, seconds) VALUES (1, ?, ?)";
-    ledger.connection.prepare_cached(sql)?.execute([whole(requests), whole(window_seconds)])?;
+    ledger.connection.run(sql, [column::signed(requests), column::signed(window_seconds)])?;
     Ok(())
 }
 
 pub(super) fn read_rate_limit(ledger: &Ledger) -> Result<Option<AccountLimit>> {
-    let sql = "SELECT requests, seconds FROM rate_limit";
-    let row = ledger.connection.query_row(sql, [], |row| {
+    let limit = ledger.connection.first("SELECT requests, seconds FROM rate_limit", [], |row| {
         Ok(AccountLimit { requests: row.get(0)?, window_seconds: row.get(1)? })
     });
-    Ok(row.optional()?)
-}
-
-fn recent_replies(ledger: &Ledger, within: Duration, now: Duration) -> Result<Vec<Duration>> {
-    let mut taken = ledger.connection.prepare_cached(
-        "SELECT coalesce(replied, max(at, ?1)) FROM slots
-         WHERE coalesce(replied, max(at, ?1)) >= ?2 ORDER BY at",
-    )?;
-    let since = nanos(now.saturating_sub(within));
-    let taken = taken.query_map(params![nanos(now), since], |row| {
-        Ok(now.saturating_sub(column::moment(row, 0)?))
-    })?;
-    Ok(taken.collect::<rusqlite::Result<_>>()?)
+    Ok(limit?)
 }

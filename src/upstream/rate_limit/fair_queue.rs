@@ -47,9 +47,9 @@ impl RequestLimit {
 pub(super) struct FairQueue(VecDeque<(Arc<str>, VecDeque<u64>)>);
 
 impl FairQueue {
-    /// Adds a ticket at the end, or in front if `again`.
-    pub(super) fn push(&mut self, caller: &Arc<str>, number: u64, again: bool) {
-        match (self.0.iter_mut().find(|(waiting, _)| waiting == caller), again) {
+    /// Adds a ticket at the end, or in front if `is_retry`.
+    pub(super) fn push(&mut self, caller: &Arc<str>, number: u64, is_retry: bool) {
+        match (self.0.iter_mut().find(|(waiting, _)| waiting == caller), is_retry) {
             (Some((_, tickets)), true) => tickets.push_front(number),
             (Some((_, tickets)), false) => tickets.push_back(number),
             (None, true) => self.0.push_front((Arc::clone(caller), [number].into())),

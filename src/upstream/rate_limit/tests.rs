@@ -28,32 +28,32 @@ fn memory() -> Store {
     Store::in_memory(Arc::new(clock::wall))
 }
 
-fn window(requests: u32, seconds: u64) -> Arc<RateLimit> {
+fn rate_limit(requests: u32, seconds: u64) -> Arc<RateLimit> {
     RateLimit::new(memory(), setting(requests, seconds), CancellationToken::new())
 }
 
 fn chat(caller: &str) -> Attempt {
-    let ask = GatewayRequest {
+    let request = GatewayRequest {
         caller: caller.into(),
         ..GatewayRequest::free(GatewayCall::Chat(Bytes::new()))
     };
-    Attempt { request: ask, key: 0, since: clock::now() }
+    Attempt { request, key: 0, since: clock::now() }
 }
 
 /// A limit that no test reaches.
 pub(crate) fn wide() -> Arc<RateLimit> {
-    window(1_000, 1)
+    rate_limit(1_000, 1)
 }
 
-/// One key's way through this window.
+/// Sends an attempt with a single key.
 pub(crate) async fn send(
-    window: &Arc<RateLimit>,
+    rate_limit: &Arc<RateLimit>,
     max_wait: Duration,
     transport: impl SendAttempt,
     attempt: Attempt,
 ) -> Result<GatewayReply, Error> {
-    let (ring, window) = (Arc::new(Mutex::new(KeyRing::new(1))), Arc::clone(window));
-    crate::upstream::Gateway { key_ring: ring, rate_limit: window, max_wait, client: transport }
+    let (ring, rate_limit) = (Arc::new(Mutex::new(KeyRing::new(1))), Arc::clone(rate_limit));
+    crate::upstream::Gateway { key_ring: ring, rate_limit, max_wait, client: transport }
         .attempt(attempt)
         .await
 }
@@ -62,38 +62,42 @@ fn reply() -> GatewayReply {
     GatewayReply { status: StatusCode::OK, is_json: true, body: Bytes::new(), key: 0, video: None }
 }
 
-/// A gateway that answers so after a while, and how often it was asked.
+/// A gateway that replies after `delay`, and counts its requests.
 #[derive(Clone)]
 struct Gateway {
-    asked: Arc<AtomicUsize>,
+    requests: Arc<AtomicUsize>,
     answers: Arc<dyn Fn(usize) -> Result<GatewayReply, Error> + Send + Sync>,
     delay: Duration,
 }
 
 impl Gateway {
     fn new(answers: impl Fn(usize) -> Result<GatewayReply, Error> + Send + Sync + 'static) -> Self {
-        Self { asked: Arc::default(), answers: Arc::new(answers), delay: Duration::ZERO }
+        Self { requests: Arc::default(), answers: Arc::new(answers), delay: Duration::ZERO }
     }
 
     fn slow(delay: Duration) -> Self {
         Self { delay, ..Self::new(|_| Ok(reply())) }
     }
 
-    fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    fn request_count(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
     }
 
-    async fn ask(&self, window: &Arc<RateLimit>, attempt: Attempt) -> Result<GatewayReply, Error> {
+    async fn request(
+        &self,
+        rate_limit: &Arc<RateLimit>,
+        attempt: Attempt,
+    ) -> Result<GatewayReply, Error> {
         let gateway = self.clone();
         let transport = move |_: Attempt| {
             let gateway = gateway.clone();
             async move {
-                let number = gateway.asked.fetch_add(1, Ordering::SeqCst);
+                let number = gateway.requests.fetch_add(1, Ordering::SeqCst);
                 sleep(gateway.delay).await;
                 (gateway.answers)(number)
             }
         };
-        send(window, MAX_WAIT, transport, attempt).await
+        send(rate_limit, MAX_WAIT, transport, attempt).await
     }
 }
 
@@ -107,7 +111,7 @@ fn retry_after(outcome: Result<GatewayReply, Error>) -> Duration {
 
 #[tokio::test(start_paused = true)]
 async fn retry_after_429_gives_up_after_max_wait() {
-    for (told, calls, seconds, honest) in [
+    for (reported, calls, seconds, honest) in [
         (Some(60), 1, 0, 60),
         (Some(6), 4, 18, 6),
         (None, 4, 14, 16),
@@ -115,17 +119,17 @@ async fn retry_after_429_gives_up_after_max_wait() {
         (Some(0), 21, 20, 1),
         (Some(1_000_000_000), 1, 0, 3_600),
     ] {
-        let retry = told.map(Duration::from_secs);
+        let retry = reported.map(Duration::from_secs);
         let gateway = Gateway::new(move |_| Err(Error::Throttled { retry_after: retry }));
-        let window = window(100, 60);
+        let rate_limit = rate_limit(100, 60);
         let start = clock::now();
-        let outcome = gateway.ask(&window, chat("a")).await;
+        let outcome = gateway.request(&rate_limit, chat("a")).await;
         let took = clock::now() - start;
-        assert_eq!(gateway.asked(), calls, "{told:?}");
+        assert_eq!(gateway.request_count(), calls, "{reported:?}");
         assert!(took >= seconds * SECOND && took < seconds * SECOND + SECOND / 2, "{took:?}");
         let told_back = retry_after(outcome);
         let rounded = u64::try_from(told_back.as_millis().div_ceil(1_000)).unwrap();
-        assert_eq!(rounded, honest, "{told:?}");
+        assert_eq!(rounded, honest, "{reported:?}");
     }
 }
 
@@ -135,10 +139,10 @@ async fn any_other_reply_resets_wait_after_429() {
         0 => Err(Error::Throttled { retry_after: None }),
         _ => Ok(reply()),
     });
-    let window = window(100, 60);
+    let rate_limit = rate_limit(100, 60);
     for _ in 0..3 {
         let start = clock::now();
-        gateway.ask(&window, chat("a")).await.unwrap();
+        gateway.request(&rate_limit, chat("a")).await.unwrap();
         assert_eq!((clock::now() - start).as_secs(), 2);
     }
 }
@@ -149,53 +153,53 @@ async fn after_429_same_request_goes_first_and_others_wait() {
         0 => Err(Error::Throttled { retry_after: Some(3 * SECOND) }),
         _ => Ok(reply()),
     });
-    let window = window(2, 1);
+    let rate_limit = rate_limit(2, 1);
     let start = clock::now();
-    let first = gateway.ask(&window, chat("a"));
+    let first = gateway.request(&rate_limit, chat("a"));
     let second = async {
         sleep(SECOND).await;
-        gateway.ask(&window, chat("b")).await.map(|_| clock::now())
+        gateway.request(&rate_limit, chat("b")).await.map(|_| clock::now())
     };
     let (first, second) = tokio::join!(first, second);
     first.unwrap();
     assert!(second.unwrap() - start >= 3 * SECOND);
-    assert_eq!(gateway.asked(), 3);
+    assert_eq!(gateway.request_count(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn request_without_slot_in_time_fails_at_once_and_its_retry_succeeds() {
-    let window = window(2, 60);
+    let rate_limit = rate_limit(2, 60);
     let gateway = Gateway::new(|_| Ok(reply()));
     let start = clock::now();
     for _ in 0..2 {
-        gateway.ask(&window, chat("a")).await.unwrap();
+        gateway.request(&rate_limit, chat("a")).await.unwrap();
     }
-    let wait = retry_after(gateway.ask(&window, chat("b")).await);
-    assert_eq!((gateway.asked(), clock::now()), (2, start));
-    assert_eq!(window.expected_wait(), wait);
+    let wait = retry_after(gateway.request(&rate_limit, chat("b")).await);
+    assert_eq!((gateway.request_count(), clock::now()), (2, start));
+    assert_eq!(rate_limit.expected_wait(), wait);
     sleep(wait).await;
-    gateway.ask(&window, chat("b")).await.unwrap();
-    assert_eq!(window.waiting_count(), 0);
+    gateway.request(&rate_limit, chat("b")).await.unwrap();
+    assert_eq!(rate_limit.waiting_count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn waiting_request_fails_within_max_wait_and_its_retry_succeeds() {
     // One place every nine seconds; two others are before the last.
-    let window = window(1, 9);
+    let rate_limit = rate_limit(1, 9);
     let gateway = Gateway::new(|_| Ok(reply()));
-    gateway.ask(&window, chat("a")).await.unwrap();
+    gateway.request(&rate_limit, chat("a")).await.unwrap();
     let start = clock::now();
-    let others = ["b", "c"].map(|caller| gateway.ask(&window, chat(caller)));
+    let others = ["b", "c"].map(|caller| gateway.request(&rate_limit, chat(caller)));
     let last = async {
         sleep(SECOND / 10).await;
-        let outcome = gateway.ask(&window, chat("d")).await;
+        let outcome = gateway.request(&rate_limit, chat("d")).await;
         (retry_after(outcome), clock::now() - start)
     };
     let ((wait, took), others) = tokio::join!(last, futures_util::future::join_all(others));
     assert!(others.iter().all(Result::is_ok), "{others:?}");
     assert!(took > 18 * SECOND && took <= MAX_WAIT, "{took:?}");
     sleep(wait).await;
-    gateway.ask(&window, chat("d")).await.unwrap();
+    gateway.request(&rate_limit, chat("d")).await.unwrap();
 }
 
 struct Leaver(Duration);
@@ -212,28 +216,28 @@ impl BeforeSend for Leaver {
 
 #[tokio::test(start_paused = true)]
 async fn cancelled_purchase_leaves_queue() {
-    let window = window(1, 15);
+    let rate_limit = rate_limit(1, 15);
     let gateway = Gateway::new(|_| Ok(reply()));
-    gateway.ask(&window, chat("a")).await.unwrap();
+    gateway.request(&rate_limit, chat("a")).await.unwrap();
     let mut attempt = chat("b");
     attempt.request.before_send = Some(Arc::new(Leaver(3 * SECOND)));
     let start = clock::now();
-    let outcome = gateway.ask(&window, attempt).await;
+    let outcome = gateway.request(&rate_limit, attempt).await;
     assert!(matches!(outcome, Err(Error::Aborted(Abort::Cancelled))), "{outcome:?}");
-    assert_eq!((clock::now() - start, gateway.asked()), (3 * SECOND, 1));
-    assert_eq!(window.waiting_count(), 0);
-    gateway.ask(&window, chat("c")).await.unwrap();
+    assert_eq!((clock::now() - start, gateway.request_count()), (3 * SECOND, 1));
+    assert_eq!(rate_limit.waiting_count(), 0);
+    gateway.request(&rate_limit, chat("c")).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_rejects_waiting_requests_and_keeps_sent_ones() {
     let shutdown = CancellationToken::new();
-    let window = RateLimit::new(memory(), setting(1, 5), shutdown.clone());
+    let rate_limit = RateLimit::new(memory(), setting(1, 5), shutdown.clone());
     let gateway = Gateway::slow(4 * SECOND);
-    let sent = gateway.ask(&window, chat("a"));
+    let sent = gateway.request(&rate_limit, chat("a"));
     let waits = async {
         tokio::task::yield_now().await;
-        gateway.ask(&window, chat("b")).await
+        gateway.request(&rate_limit, chat("b")).await
     };
     let stop = async {
         sleep(SECOND).await;
@@ -244,20 +248,20 @@ async fn shutdown_rejects_waiting_requests_and_keeps_sent_ones() {
     assert!(matches!(waits, Err(Error::Draining)), "{waits:?}");
     let problem = Error::Draining.purchase_problem();
     assert_eq!(problem.kind().code, "draining");
-    assert_eq!(gateway.asked(), 1);
+    assert_eq!(gateway.request_count(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn unrecorded_request_is_not_sent_and_takes_no_slot() {
     let log = Store::unusable("no disk");
-    let window = RateLimit::new(log, setting(1, 60), CancellationToken::new());
-    window.restore().await;
+    let rate_limit = RateLimit::new(log, setting(1, 60), CancellationToken::new());
+    rate_limit.restore().await;
     let gateway = Gateway::new(|_| Ok(reply()));
     for _ in 0..3 {
-        let outcome = gateway.ask(&window, chat("a")).await;
+        let outcome = gateway.request(&rate_limit, chat("a")).await;
         assert!(matches!(outcome, Err(Error::Aborted(Abort::Unrecorded))), "{outcome:?}");
     }
-    assert_eq!((gateway.asked(), window.free_slots()), (0, 1));
+    assert_eq!((gateway.request_count(), rate_limit.free_slots()), (0, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -271,41 +275,45 @@ async fn only_requests_that_may_have_been_sent_take_slots() {
         (Error::KeyRejected { key: 0 }, 0),
     ] {
         let log = memory();
-        let window = RateLimit::new(log.clone(), setting(1, 60), CancellationToken::new());
+        let rate_limit = RateLimit::new(log.clone(), setting(1, 60), CancellationToken::new());
         let error = Mutex::new(Some(error));
         let gateway = Gateway::new(move |_| Err(error.lock().unwrap().take().unwrap()));
-        gateway.ask(&window, chat("a")).await.unwrap_err();
+        gateway.request(&rate_limit, chat("a")).await.unwrap_err();
         let logged = log.recent_replies(MAX_PERIOD).await.unwrap().len();
-        assert_eq!((window.free_slots(), logged), (free, 1 - free));
+        assert_eq!((rate_limit.free_slots(), logged), (free, 1 - free));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn dropped_request_occupies_slot_and_dropped_waiter_does_not() {
-    let window = window(1, 10);
+    let rate_limit = rate_limit(1, 10);
     let gateway = Gateway::slow(60 * SECOND);
-    let sent = timeout(3 * SECOND, gateway.ask(&window, chat("a")));
+    let sent = timeout(3 * SECOND, gateway.request(&rate_limit, chat("a")));
     sent.await.expect_err("it is slow");
-    assert_eq!(window.free_slots(), 0);
-    let waits = timeout(SECOND, gateway.ask(&window, chat("b")));
+    assert_eq!(rate_limit.free_slots(), 0);
+    let waits = timeout(SECOND, gateway.request(&rate_limit, chat("b")));
     waits.await.expect_err("there is no place");
-    assert_eq!(window.waiting_count(), 0);
+    assert_eq!(rate_limit.waiting_count(), 0);
     sleep(9 * SECOND + SECOND / 10).await;
-    assert_eq!((window.free_slots(), gateway.asked()), (1, 1));
+    assert_eq!((rate_limit.free_slots(), gateway.request_count()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_key_takes_its_own_slot() {
-    let window = window(2, 60);
+    let rate_limit = rate_limit(2, 60);
     let client = |attempt: Attempt| async move {
         Err::<GatewayReply, _>(Error::KeyRejected { key: attempt.key })
     };
     let (key_ring, max_wait) = (Arc::new(Mutex::new(KeyRing::new(3))), MAX_WAIT);
-    let gateway =
-        crate::upstream::Gateway { key_ring, rate_limit: Arc::clone(&window), max_wait, client };
+    let gateway = crate::upstream::Gateway {
+        key_ring,
+        rate_limit: Arc::clone(&rate_limit),
+        max_wait,
+        client,
+    };
     let outcome = gateway.send(chat("a").request).await;
     assert!(matches!(outcome, Err(Error::NoSlot { .. })), "{outcome:?}");
-    assert_eq!(window.free_slots(), 0);
+    assert_eq!(rate_limit.free_slots(), 0);
 }
 
 #[tokio::test]
@@ -320,9 +328,9 @@ async fn restart_restores_log_even_if_clock_was_set_back() {
         log.slot_replied(place);
     }
     clock::set_wall(Some(wall));
-    let window = RateLimit::new(log, setting(10, 60), CancellationToken::new());
-    window.restore().await;
-    assert_eq!(window.free_slots(), 7);
+    let rate_limit = RateLimit::new(log, setting(10, 60), CancellationToken::new());
+    rate_limit.restore().await;
+    assert_eq!(rate_limit.free_slots(), 7);
 }
 
 /// A ledger that is slow to tell when replies came.
@@ -356,32 +364,32 @@ async fn slow_ledger_frees_no_slot_early_after_a_restart() {
     log.take_slot(place).await.unwrap();
     log.slot_replied(place);
     let log = log.with_hook(Arc::new(SlowLog(5 * SECOND)));
-    let window = RateLimit::new(log, setting(10, 60), CancellationToken::new());
-    window.restore().await;
+    let rate_limit = RateLimit::new(log, setting(10, 60), CancellationToken::new());
+    rate_limit.restore().await;
     sleep(52 * SECOND).await;
-    assert_eq!(window.free_slots(), 9, "the reply came 57 s ago");
+    assert_eq!(rate_limit.free_slots(), 9, "the reply came 57 s ago");
     sleep(4 * SECOND).await;
-    assert_eq!(window.free_slots(), 10);
+    assert_eq!(rate_limit.free_slots(), 10);
 }
 
 /// With real time: cores do not share a runtime.
 #[test]
 fn cores_share_one_rate_limit() {
     const LIMIT: usize = 10;
-    let window = window(u32::try_from(LIMIT).unwrap(), 1);
+    let rate_limit = rate_limit(u32::try_from(LIMIT).unwrap(), 1);
     let gateway = Gateway::slow(Duration::from_millis(5));
     let start = clock::now();
     let times: Vec<_> = std::thread::scope(|scope| {
         let cores: Vec<_> = (0..3)
             .map(|core| {
-                let (window, gateway) = (&window, &gateway);
+                let (rate_limit, gateway) = (&rate_limit, &gateway);
                 scope.spawn(move || {
                     let runtime =
                         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                     runtime.block_on(async {
                         let caller = core.to_string();
                         let asked = (0..10).map(|_| async {
-                            gateway.ask(window, chat(&caller)).await.unwrap();
+                            gateway.request(rate_limit, chat(&caller)).await.unwrap();
                             clock::now()
                         });
                         futures_util::future::join_all(asked).await
@@ -391,7 +399,7 @@ fn cores_share_one_rate_limit() {
             .collect();
         cores.into_iter().flat_map(|core| core.join().unwrap()).collect()
     });
-    assert_eq!((times.len(), gateway.asked()), (30, 30));
+    assert_eq!((times.len(), gateway.request_count()), (30, 30));
     let mut times = times;
     times.sort_unstable();
     for pair in times.windows(LIMIT + 1) {
@@ -402,37 +410,38 @@ fn cores_share_one_rate_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn waiter_dropped_during_grant_returns_slot_once() {
-    let window = window(2, 60);
+    let rate_limit = rate_limit(2, 60);
     let sleeper = Gateway::slow(50 * SECOND);
-    let (one, two) = (sleeper.ask(&window, chat("a")), sleeper.ask(&window, chat("b")));
+    let (one, two) =
+        (sleeper.request(&rate_limit, chat("a")), sleeper.request(&rate_limit, chat("b")));
     let leaving = async {
         sleep(SECOND).await;
-        let (waiting, granted) = window.enqueue(&chat("c"), false);
-        // Its future is being dropped on one core while another one grants it a place.
+        let (waiting, granted) = rate_limit.enqueue(&chat("c"), false);
+        // Its future is being dropped on one core while another one grants it a slot.
         drop(granted);
         let more = RequestLimit { requests: 3, period: 60 * SECOND };
-        window.update(|state, _| state.scheduler.set_limit(more));
+        rate_limit.update(|state, _| state.scheduler.set_limit(more));
         drop(waiting);
-        assert_eq!(window.free_slots(), 1, "two are under way, of three");
+        assert_eq!(rate_limit.free_slots(), 1, "two are under way, of three");
     };
     tokio::join!(async { one.await.map(drop) }, async { two.await.map(drop) }, leaving).2
 }
 
 #[tokio::test(start_paused = true)]
 async fn slot_granted_at_last_moment_is_used() {
-    let window = window(1, 60);
+    let rate_limit = rate_limit(1, 60);
     let sleeper = Gateway::slow(50 * SECOND);
     let late = async {
         sleep(SECOND).await;
-        let (mut waiting, mut granted) = window.enqueue(&chat("b"), false);
-        // It looked, saw nothing, and another core grants it a place before it gives up.
-        granted.try_recv().expect_err("there is no place yet");
+        let (mut waiting, mut granted) = rate_limit.enqueue(&chat("b"), false);
+        // It looked, saw nothing, and another core grants it a slot before it gives up.
+        granted.try_recv().expect_err("no slot is free yet");
         let more = RequestLimit { requests: 2, period: 60 * SECOND };
-        window.update(|state, _| state.scheduler.set_limit(more));
+        rate_limit.update(|state, _| state.scheduler.set_limit(more));
         waiting.next_wake(clock::now()).expect("it looks once more");
-        granted.try_recv().expect("and sees its place");
+        granted.try_recv().expect("and sees its slot");
         drop(waiting);
-        assert_eq!(window.free_slots(), 1, "nothing of it is lost");
+        assert_eq!(rate_limit.free_slots(), 1, "nothing of it is lost");
     };
-    tokio::join!(async { sleeper.ask(&window, chat("a")).await.map(drop) }, late).1
+    tokio::join!(async { sleeper.request(&rate_limit, chat("a")).await.map(drop) }, late).1
 }

@@ -8,7 +8,7 @@ use crate::support::{CHAT, Gate, Reply, STORES, Upstream, VIDEO, until};
 const DONE: &str = r#"{"status":"completed","video_url":"https://cdn.example/a.mp4"}"#;
 
 fn gate(store: &str) -> (Upstream, Gate) {
-    let upstream = Upstream::start(|heard| match (&*heard.method, &*heard.target) {
+    let upstream = Upstream::start(|received| match (&*received.method, &*received.target) {
         ("POST", "/api/v1/video") => Reply::video("job-1"),
         ("POST", _) => Reply::chat("hello"),
         _ => Reply::new(200, DONE),
@@ -49,6 +49,22 @@ fn job_of_another_member_is_not_found() {
         let spent = |holder| get(&gate, holder, "/bff/usage").json()["total_micros"].clone();
         assert_eq!((spent(&ann), spent(&bob)), (3_000_000.into(), 0.into()));
         assert_eq!(upstream.requests(), asked, "nobody asked the gateway for it");
+    }
+}
+
+#[test]
+fn kept_prompt_is_shown_only_to_the_member_who_ordered() {
+    for (store, is_kept) in STORES.iter().flat_map(|store| [(store, true), (store, false)]) {
+        let (_upstream, gate) = gate(&format!("jobs.keep_prompts = {is_kept}\n{store}"));
+        let (ann, bob) = (gate.member("ann"), gate.member("bob"));
+        let order = VIDEO.replace("a lighthouse", "only \\\"between\\\" us");
+        assert_eq!(gate.ask("POST", "/api/v1/video", &[ann.bearer()], &order).status, 200);
+        for target in ["/bff/jobs?request_id=job-1", "/bff/jobs"] {
+            let prompt = get(&gate, &ann, target).json()["jobs"][0]["prompt"].clone();
+            assert_eq!(prompt.as_str(), is_kept.then_some("only \"between\" us"), "{target}");
+            assert_eq!(get(&gate, &bob, target).text(), r#"{"jobs":[]}"#, "{target}");
+        }
+        assert_eq!(get(&gate, &ann, "/api/v1/video/status?request_id=job-1").text(), DONE);
     }
 }
 

@@ -18,17 +18,17 @@ async fn follow(fake: &Fake, request_ids: &[&str], last_event_id: &str) -> Event
     for request_id in request_ids {
         watched.push(fake.jobs.subscribe(request_id, &caller()).await.expect("it is there"));
     }
-    let seat = fake.jobs.stream_permit(&caller()).unwrap();
-    EventStream::new(watched, last_event_id, secs(3), fake.stop.clone(), Some(seat))
+    let permit = fake.jobs.stream_permit(&caller()).unwrap();
+    EventStream::new(watched, last_event_id, secs(3), fake.stop.clone(), Some(permit))
 }
 
-/// All that a stream says until it ends or says nothing for so long.
-async fn said(flow: &mut EventStream, silence: u64) -> Vec<String> {
-    let mut said = Vec::new();
-    while let Ok(Some(bytes)) = timeout(secs(silence), flow.next()).await {
-        said.push(String::from_utf8(bytes.to_vec()).expect("text"));
+/// Returns all parts of a stream until it ends or is silent for `silence` seconds.
+async fn parts(events: &mut EventStream, silence: u64) -> Vec<String> {
+    let mut parts = Vec::new();
+    while let Ok(Some(bytes)) = timeout(secs(silence), events.next()).await {
+        parts.push(String::from_utf8(bytes.to_vec()).expect("text"));
     }
-    said
+    parts
 }
 
 async fn one(script: Script) -> Fake {
@@ -44,21 +44,21 @@ fn id_of(event: &str) -> &str {
 #[tokio::test(start_paused = true)]
 async fn stream_sends_snapshot_then_changes_then_ends() {
     let fake = one(vec![RUNNING, RUNNING, DONE]).await;
-    let mut flow = follow(&fake, &["r"], "").await;
-    let said = said(&mut flow, 60).await;
-    assert_eq!(said.len(), 4, "what did not change is not said again: {said:?}");
-    assert_eq!(said[0], "retry: 3000\n\n");
+    let mut events = follow(&fake, &["r"], "").await;
+    let parts = parts(&mut events, 60).await;
+    assert_eq!(parts.len(), 4, "an unchanged status is not sent again: {parts:?}");
+    assert_eq!(parts[0], "retry: 3000\n\n");
     let nothing = r#"data: {"request_id":"r","state":"open","at":null,"status":null}"#;
-    assert_eq!(said[1], format!("event: job\n{nothing}\n\n"));
-    assert!(said[2].contains(r#""state":"open","at":"20"#), "{}", said[2]);
+    assert_eq!(parts[1], format!("event: job\n{nothing}\n\n"));
+    assert!(parts[2].contains(r#""state":"open","at":"20"#), "{}", parts[2]);
     assert!(
-        said[2].ends_with("\"status\":{\"status\":\"running\",\ndata:  \"n\":1.50}}\n\n"),
+        parts[2].ends_with("\"status\":{\"status\":\"running\",\ndata:  \"n\":1.50}}\n\n"),
         "{}",
-        said[2]
+        parts[2]
     );
-    assert!(said[3].contains(r#""state":"finished""#), "{}", said[3]);
-    assert_ne!(id_of(&said[2]), id_of(&said[3]));
-    assert_eq!(flow.next().await, None);
+    assert!(parts[3].contains(r#""state":"finished""#), "{}", parts[3]);
+    assert_ne!(id_of(&parts[2]), id_of(&parts[3]));
+    assert_eq!(events.next().await, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -67,12 +67,12 @@ async fn known_states_are_not_sent_again() {
     fake.accept("a").await;
     fake.accept("b").await;
     sleep(secs(2)).await;
-    let first = said(&mut follow(&fake, &["a", "b"], "").await, 1).await;
+    let first = parts(&mut follow(&fake, &["a", "b"], "").await, 1).await;
     assert_eq!(first.len(), 3);
     // After its first event it knows of one, after its second of both.
-    let again = said(&mut follow(&fake, &["a", "b"], id_of(&first[1])).await, 1).await;
+    let again = parts(&mut follow(&fake, &["a", "b"], id_of(&first[1])).await, 1).await;
     assert!(again.len() == 2 && again[1].contains(r#""request_id":"b""#), "{again:?}");
-    let again = said(&mut follow(&fake, &["a", "b"], id_of(&first[2])).await, 1).await;
+    let again = parts(&mut follow(&fake, &["a", "b"], id_of(&first[2])).await, 1).await;
     assert_eq!(again, ["retry: 3000\n\n"]);
     assert!(!follow(&fake, &["a"], id_of(&first[2])).await.is_up_to_date(), "it goes on");
 }
@@ -81,10 +81,10 @@ async fn known_states_are_not_sent_again() {
 async fn finished_jobs_are_sent_once() {
     let fake = one(vec![DONE]).await;
     sleep(secs(2)).await;
-    let mut flow = follow(&fake, &["r"], "").await;
-    assert!(!flow.is_up_to_date());
-    let told = said(&mut flow, 60).await;
-    assert_eq!((told.len(), flow.next().await), (2, None));
+    let mut events = follow(&fake, &["r"], "").await;
+    assert!(!events.is_up_to_date());
+    let told = parts(&mut events, 60).await;
+    assert_eq!((told.len(), events.next().await), (2, None));
     assert!(follow(&fake, &["r"], id_of(&told[1])).await.is_up_to_date());
     assert!(!follow(&fake, &["r"], "something.else").await.is_up_to_date());
 }
@@ -93,12 +93,12 @@ async fn finished_jobs_are_sent_once() {
 async fn idle_stream_sends_heartbeats_and_ends_after_five_minutes() {
     let fake = one(vec![RUNNING]).await;
     sleep(secs(2)).await;
-    let mut flow = follow(&fake, &["r"], "").await;
+    let mut events = follow(&fake, &["r"], "").await;
     let start = clock::now();
-    let said = said(&mut flow, 16).await;
+    let parts = parts(&mut events, 16).await;
     assert_eq!(clock::now() - start, secs(300));
-    let beats = said.iter().filter(|part| *part == ":\n\n").count();
-    assert!((19..=20).contains(&beats) && said.len() == 2 + beats, "{said:?}");
+    let beats = parts.iter().filter(|part| *part == ":\n\n").count();
+    assert!((19..=20).contains(&beats) && parts.len() == 2 + beats, "{parts:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,14 +112,14 @@ async fn stream_ends_on_shutdown_and_frees_permit_on_drop() {
     flows.truncate(1);
     fake.jobs.stream_permit(&caller()).expect("seven are free");
     fake.stop.cancel();
-    assert!(said(&mut flows[0], 3_600).await.len() <= 3);
+    assert!(parts(&mut flows[0], 3_600).await.len() <= 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn problem_event_names_job_and_is_sent_once() {
     let fake = one(vec![RUNNING, None, None, DONE]).await;
     sleep(secs(2)).await;
-    let told = said(&mut follow(&fake, &["r"], "").await, 60).await;
+    let told = parts(&mut follow(&fake, &["r"], "").await, 60).await;
     let problems: Vec<_> =
         told.iter().filter(|part| part.starts_with("event: problem\n")).collect();
     assert_eq!(problems.len(), 1, "{told:?}");
@@ -131,12 +131,12 @@ async fn problem_event_names_job_and_is_sent_once() {
 #[tokio::test(start_paused = true)]
 async fn final_status_that_came_between_reads_is_sent() {
     let fake = one(vec![RUNNING, DONE]).await;
-    let mut flow = follow(&fake, &["r"], "").await;
-    flow.next().await;
-    flow.next().await;
+    let mut events = follow(&fake, &["r"], "").await;
+    events.next().await;
+    events.next().await;
     // A slow reader, or a busy core.
     sleep(secs(120)).await;
-    assert!(said(&mut flow, 60).await.concat().contains("finished"));
+    assert!(parts(&mut events, 60).await.concat().contains("finished"));
 }
 
 fn news(body: &'static str, at: u64) -> JobUpdate {
