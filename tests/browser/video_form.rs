@@ -219,14 +219,18 @@ fn prompt_help_adds_its_words_to_the_prompt() {
     assert_eq!(page.find(PROMPT).value(), "A lighthouse, aerial shot, watercolour");
 }
 
-/// Names of models are cut nowhere, however narrow the window is.
+/// However narrow the window is.
 #[test]
-fn form_cuts_no_model_name() {
+fn form_cuts_no_model_name_and_covers_no_field() {
     let gate = Gate::start();
     let page = open(&gate);
     pick_model(&page, "video-e-gen4-turbo");
-    for width in [390, 1280, 1440] {
+    for width in [320, 390, 780, 1024, 1120, 1280, 1440] {
         page.resize(width, 800);
+        let covers = "(() => { const { left } = document.getElementById('video-generate').getBoundingClientRect(), { right, bottom } = document.getElementById('video-options').getBoundingClientRect();
+            const inside = [...document.querySelectorAll('#video-options > :not([hidden])')].every((field) => field.getBoundingClientRect().right <= right + 1);
+            return !inside || (right > left && bottom > document.getElementById('video-generate').getBoundingClientRect().top + 1); })()";
+        assert_eq!(page.evaluate(covers), false, "a field is covered at {width}");
         let is_cut = "(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth)(document.getElementById('video-model'))";
         assert_eq!(page.evaluate(is_cut), false, "{width}");
     }
