@@ -46,6 +46,8 @@ pub mod media;
 #[doc(hidden)]
 pub mod metrics;
 #[doc(hidden)]
+pub mod pictures;
+#[doc(hidden)]
 pub mod pipeline;
 #[doc(hidden)]
 pub mod problem;

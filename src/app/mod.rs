@@ -33,6 +33,7 @@ use crate::downstream::rate::Limiter;
 use crate::jobs::{self, JobRegistry};
 use crate::media::Videos;
 use crate::metrics::Metrics;
+use crate::pictures::Pictures;
 use crate::pipeline::{self, HttpService};
 use crate::purchase::idempotency::RunningPurchases;
 use crate::purchase::{self, PurchaseTerms, Purchases};
@@ -43,6 +44,7 @@ use crate::reports::queue::ReportQueue;
 use crate::response::BoxError;
 use crate::routes::api::Passthrough;
 use crate::routes::page::Page;
+use crate::routes::pictures::PictureHost;
 use crate::routes::site::Site;
 use crate::routes::{Handlers, Routes, catalog, endpoints, openapi};
 use crate::sandbox::{self, Sandbox};
@@ -77,6 +79,8 @@ pub struct SharedState {
     pub drain_expired: CancellationToken,
     pub sandbox: Option<(Sandbox, SocketAddr)>,
     pub own_addresses: Vec<IpAddr>,
+    /// `None` without a ledger on disk.
+    pub pictures: Option<Arc<Pictures>>,
 }
 
 /// The proxy for one version of the settings, from which each core builds its stack.
@@ -207,13 +211,14 @@ impl App {
     pub fn tidy(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let DownstreamConfig { limiter, refusal_log: refusals, .. } = &*self.downstream;
         let (limiter, refusals) = (Arc::clone(limiter), Arc::clone(refusals));
-        let ledger = self.context.ledger.clone();
+        let (ledger, pictures) = (self.context.ledger.clone(), self.shared.pictures.clone());
         async move {
             limiter.evict_idle();
             refusals.flush(clock::now());
             if let Err(error) = ledger.purge_expired().await {
                 tracing::warn!(%error, "expired replies not deleted");
             }
+            OptionFuture::from(pictures.map(Pictures::purge_expired)).await;
         }
     }
 
@@ -377,7 +382,13 @@ fn handlers(
             }
             None => Page::built_in(&settings.page.title, &settings.page.media_origins),
         },
+        pictures: picture_host(settings, shared),
     })
+}
+
+fn picture_host(settings: &Settings, shared: &SharedState) -> Option<PictureHost> {
+    let (pictures, public_url) = (shared.pictures.clone()?, settings.server.public_url.clone()?);
+    settings.page.pictures.then_some(PictureHost { pictures, public_url })
 }
 
 fn catalog_facts(
@@ -412,6 +423,9 @@ fn catalog_facts(
         },
         "presets": page.presets.iter().map(preset).collect::<Vec<_>>(),
     });
+    if let Some(host) = picture_host(settings, shared) {
+        facts["pictures"] = json!(host.url_of(""));
+    }
     if let Some(contact) = &page.contact {
         facts["contact"] = json!(contact);
     }

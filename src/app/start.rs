@@ -18,6 +18,7 @@ use crate::clock;
 use crate::config::{AccessMode, Settings, Target};
 use crate::jobs::JobRegistry;
 use crate::metrics::Metrics;
+use crate::pictures::Pictures;
 use crate::purchase::idempotency::RunningPurchases;
 use crate::redact::Redactor;
 use crate::sandbox::Sandbox;
@@ -77,6 +78,7 @@ pub async fn prepare(
         drain_expired: shutdown.drain_expired.clone(),
         sandbox: start_sandbox(settings, runtime, shutdown.finished.clone())?,
         own_addresses: own_addresses(&settings.server.listen)?,
+        pictures: settings.store.as_deref().map(|path| Arc::new(Pictures::beside(path))),
     };
     Ok((shared, opening))
 }

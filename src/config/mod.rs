@@ -2,6 +2,7 @@
 //!
 //! Invariant: [`Settings`] are valid; no later code parses or checks them again.
 
+mod conflicts;
 mod error;
 mod raw;
 mod read;
@@ -61,6 +62,8 @@ pub struct ServerConfig {
     pub chat_body: usize,
     pub video_body: usize,
     pub drain: Duration,
+    /// An https origin whose host is also in `hosts`.
+    pub public_url: Option<String>,
 }
 
 /// A network; an IPv4-mapped IPv6 address is stored as IPv4.
@@ -200,6 +203,8 @@ pub struct PageConfig {
     pub contact: Option<String>,
     /// System messages that the page offers.
     pub presets: Vec<PresetConfig>,
+    /// Requires `server.public_url` and a ledger on disk.
+    pub pictures: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,8 +245,9 @@ impl Settings {
             ),
             (
                 live && self.is_behind_proxy() && self.is_unlimited(),
-                "budget.total: not set, but server.hosts or server.trusted_proxies is: anyone who \
-                 reaches the front-end can spend the whole balance",
+                "budget.total: not set, but server.hosts, server.public_url or \
+                 server.trusted_proxies is: anyone who reaches the front-end can spend the whole \
+                 balance",
             ),
             (!ops_is_local, "admin.listen: anyone who reaches this address can read the metrics"),
         ];

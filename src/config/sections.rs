@@ -8,8 +8,10 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use tracing::Level;
+use url::Url;
 use zeroize::Zeroizing;
 
+use super::conflicts::conflicts;
 use super::error::{Location, SettingError};
 use super::raw::RawSettings;
 use super::read::{Section, SettingsReader};
@@ -131,42 +133,6 @@ fn interpret(
     (settings, errors, names)
 }
 
-/// Returns each setting that contradicts another, and what was expected.
-fn conflicts(
-    settings: &Settings,
-    raw: &RawSettings,
-    is_sandbox: bool,
-    is_live: bool,
-) -> impl Iterator<Item = (&'static str, String)> {
-    let Settings { server, admin_listen, catalog, page, .. } = settings;
-    let is_public = !settings.listens_on_loopback();
-    let is_shared = admin_listen.port() != 0 && server.listen.contains(admin_listen);
-    let has_ops = raw.location_of("admin.listen").is_some();
-    let model = page.default_model.as_deref();
-    let rows = [
-        (
-            is_public && is_sandbox,
-            "server.listen",
-            "loopback addresses only, because the sandbox runs; set gateway.base_url and \
-             GATEWAY_API_KEY to serve other machines",
-        ),
-        (
-            is_public && is_live && settings.is_unlimited(),
-            "server.listen",
-            "a budget.total, because access.mode is open and anyone who reaches this address can \
-             spend",
-        ),
-        (is_shared && has_ops, "admin.listen", "an address other than those of server.listen"),
-        (is_shared && !has_ops, "server.listen", "an address other than that of admin.listen"),
-        (
-            model.is_some_and(|model| catalog.chat_model(model).is_none()),
-            "page.default_model",
-            "a chat model of the price list or of models.chat",
-        ),
-    ];
-    rows.into_iter().filter(|(holds, ..)| *holds).map(|(_, name, text)| (name, text.to_owned()))
-}
-
 const CHAT_FIELDS: &[&str] = &["model", "messages"];
 const FINISHED: &[&str] = &["completed", "succeeded", "success", "done", "finished", "ready"];
 const FAILED: &[&str] = &["failed", "error", "cancelled", "canceled", "expired", "rejected"];
@@ -180,11 +146,19 @@ const fn secs(seconds: u64) -> Duration {
 
 fn server(section: &mut Section<'_>) -> ServerConfig {
     let listen = listen(section);
+    let mut hosts = section.list("hosts", value::host, Vec::new());
+    let public_url = section.text("public_url", value::public_url, None);
+    if let Some(url) = public_url.as_deref().and_then(|text| Url::parse(text).ok())
+        && let Some(host) = url.host_str()
+        && !hosts.iter().any(|known| known == host)
+    {
+        hosts.push(host.to_owned());
+    }
     let max_connections = section.number("max_connections", value::connections, 10_000);
     let tenth = max_connections.div_ceil(10);
     let server = ServerConfig {
         listen,
-        hosts: section.list("hosts", value::host, Vec::new()),
+        hosts,
         trusted_proxies: section.list("trusted_proxies", value::network, Vec::new()),
         max_connections,
         max_connections_per_address: section.number(
@@ -199,6 +173,7 @@ fn server(section: &mut Section<'_>) -> ServerConfig {
         chat_body: section.text("chat_body", value::size, 2 << 20),
         video_body: section.text("video_body", value::size, 64 << 10),
         drain: section.text("drain", value::time_or_zero, secs(30)),
+        public_url,
     };
     if server.max_body_memory < server.chat_body.max(server.video_body) {
         let expected = "expected at least server.chat_body and server.video_body";
@@ -448,6 +423,7 @@ fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
         contact,
         default_model,
         presets,
+        pictures: section.flag("pictures"),
     }
 }
 

@@ -21,6 +21,8 @@ use crate::problem::{
 use crate::response::BoxError;
 
 const MAX_LOGIN_BODY: usize = 4_096;
+const MAX_PICTURE: usize = 8 << 20;
+const PICTURE_TYPES: &[&str] = &["image/png", "image/jpeg", "image/webp"];
 /// The `Retry-After` when no memory is left for a payload.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 
@@ -38,6 +40,7 @@ where
         BodyKind::ChatJson => server.chat_body,
         BodyKind::VideoJson | BodyKind::VideoForm => server.video_body,
         BodyKind::LoginJson => MAX_LOGIN_BODY,
+        BodyKind::Picture => MAX_PICTURE,
     };
     check_headers(&head.headers, limit, route.body)?;
     // A chunked body reserves as much as the route allows.
@@ -59,13 +62,18 @@ fn check_headers(headers: &HeaderMap, limit: usize, kind: BodyKind) -> Result<()
     let media_type = first.and_then(|value| value.to_str().ok()).unwrap_or_default();
     let unsupported = |detail: String| Err(Problem::new(&UNSUPPORTED_MEDIA_TYPE).detail(detail));
     let is_form = kind == BodyKind::VideoForm && is_form(media_type);
-    if more.is_some() || !(is_json(media_type) || is_form) {
+    let (expected, is_expected) = if kind == BodyKind::Picture {
+        ("image/png, image/jpeg or image/webp", PICTURE_TYPES.contains(&media_type))
+    } else {
+        ("application/json", is_json(media_type) || is_form)
+    };
+    if more.is_some() || !is_expected {
         let found = match (first, more) {
             (None, _) => "none".to_owned(),
             (Some(_), Some(_)) => "several".to_owned(),
             (found, None) => format!("\"{}\"", sanitize(found)),
         };
-        return unsupported(format!("expected Content-Type: application/json, found {found}"));
+        return unsupported(format!("expected Content-Type: {expected}, found {found}"));
     }
     // Any web page can send a form without a preflight, but not with this header.
     if is_form && !headers.contains_key(AUTHORIZATION) {
@@ -177,6 +185,21 @@ mod tests {
         }
         let json = [(CONTENT_TYPE, "application/json")];
         assert_eq!(problem_code(&json, BodyKind::VideoForm), None);
+    }
+
+    #[test]
+    fn picture_needs_its_own_media_type() {
+        let code = |media_type| {
+            let headers = [(CONTENT_TYPE, http::HeaderValue::from_static(media_type))];
+            let refused = check_headers(&headers.into_iter().collect(), 100, BodyKind::Picture);
+            refused.err().map(|problem| problem.kind().code)
+        };
+        for media_type in PICTURE_TYPES {
+            assert_eq!(code(media_type), None, "{media_type}");
+        }
+        for media_type in ["image/svg+xml", "image/gif", "application/json", "text/plain", ""] {
+            assert_eq!(code(media_type), Some("unsupported_media_type"), "{media_type}");
+        }
     }
 
     #[test]

@@ -8,6 +8,8 @@ use crate::problem::{METHOD_NOT_ALLOWED, Problem, UNKNOWN_ENDPOINT};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     Paid,
+    /// Counts as `Paid`, but few may run at once, because bodies are large.
+    Upload,
     /// Has ten times the limits of `Paid`.
     Read,
     Free,
@@ -20,6 +22,7 @@ pub enum BodyKind {
     VideoJson,
     /// JSON, or `multipart/form-data` of the same size.
     VideoForm,
+    Picture,
     LoginJson,
 }
 

@@ -100,8 +100,8 @@ kinds! {
         advice: "Send less. The detail gives the limit of this endpoint.",
     }
     UNSUPPORTED_MEDIA_TYPE = UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", charged: No {
-        title: "The body must be application/json",
-        advice: "Send Content-Type: application/json and no Content-Encoding.",
+        title: "The body has another type than this endpoint takes",
+        advice: "Send the Content-Type that the detail names, and no Content-Encoding.",
     }
     MISDIRECTED_REQUEST = MISDIRECTED_REQUEST, "misdirected_request", charged: No {
         title: "This server does not serve this Host",

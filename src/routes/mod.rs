@@ -11,6 +11,7 @@ mod openai;
 pub mod openapi;
 pub mod ops;
 pub mod page;
+pub mod pictures;
 mod purchases;
 pub mod site;
 
@@ -46,6 +47,8 @@ pub struct Handlers {
     pub jobs: JobRegistry,
     pub redactor: Redactor,
     pub page: page::Page,
+    /// `None` unless `page.pictures` is set.
+    pub pictures: Option<pictures::PictureHost>,
 }
 
 pub struct HandlerContext {

@@ -43,7 +43,8 @@ export function createClient({
 } = {}) {
   const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, patience, fetch, lastCaller: null, sent: new SentKeys() };
   const ask = async (path, { body, signal, onRetry } = {}) => {
-    const request = body === undefined ? { signal, onRetry } : { signal, method: 'POST', headers: JSON_BODY, body: JSON.stringify(body) };
+    const sent = body instanceof Blob ? { headers: { 'content-type': body.type }, body } : { headers: JSON_BODY, body: JSON.stringify(body) };
+    const request = body === undefined ? { signal, onRetry } : { signal, method: 'POST', ...sent };
     return (await call(wire, path, request, asReply)).body;
   };
   return Object.freeze({

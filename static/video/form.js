@@ -27,7 +27,13 @@ export function startForm(prices, listener) {
     keepDraft();
     acts.changed();
   });
-  refuseFiles(form);
+  if (catalog.pictures) {
+    const tell = (text) => {
+      fold(false);
+      complain([['image', text]]);
+    };
+    import('./pictures.js').then(({ startPictures }) => startPictures(catalog.pictures, tell), () => acts.complain(TEXT.notLoaded));
+  } else refuseFiles(form);
   showChips();
   byId('video-more').addEventListener('click', () => fold(byId('video-options').classList.contains('open')));
   fillIn(draft());
@@ -218,6 +224,7 @@ const MISSING = {
     return over > 0 ? TEXT.shorten(over) : '';
   },
   image: (text) => {
+    if (byId('video-image').ariaBusy) return TEXT.uploading;
     if (!text) return model.image === 'required' ? TEXT.needsPicture(model.id) : '';
     if (!/^https?:\/\//i.test(text) || !URL.canParse(text)) return TEXT.notAnAddress;
     const { hostname } = new URL(text);

@@ -26,6 +26,7 @@ export const TEXT = {
     Camera: ['slow camera', 'aerial shot', 'close-up', 'tracking shot', 'slow pan to the left', 'handheld', 'time-lapse'],
     Style: ['golden hour', 'cinematic', 'black and white', 'hand-drawn', 'watercolour', 'film grain', 'neon light'],
   },
+  uploading: 'Wait until the picture is uploaded.',
   noFiles: 'Enter a public web address: files cannot be uploaded here.',
 
   notLoaded: 'Could not load this part of the page. Check your connection and try again.',

@@ -110,6 +110,7 @@ async function ordering() {
 async function ask() {
   if (!isComplete()) return;
   complain('');
+  if (catalog.pictures && (await (await import('./pictures.js')).isGone(payload().image_url))) return;
   const orders = await ordering();
   if (!orders) return;
   if (canSpend() < picked().price_micros) {

@@ -24,6 +24,7 @@ mod openai_sdk;
 mod other_browsers;
 mod page;
 mod page_load;
+mod pictures;
 mod purchases;
 mod receipts;
 mod scenarios;

@@ -9,7 +9,7 @@ use crate::markdown::{read, rows, spans};
 const GROUPS: [(char, usize); 10] = [
     ('A', 18),
     ('B', 21),
-    ('C', 10),
+    ('C', 17),
     ('D', 5),
     ('E', 10),
     ('F', 9),

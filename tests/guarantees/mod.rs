@@ -22,6 +22,7 @@ mod nothing_is_bought_twice;
 mod openai;
 mod operations;
 mod panics;
+mod pictures;
 mod refusal_logging;
 mod reload;
 mod replay_memory;

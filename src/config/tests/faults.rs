@@ -140,6 +140,21 @@ const ONE_ERROR: &[(&str, &str)] = &[
         "[page]\nmedia_origins = ['capacitor://localhost']",
         "2:18: page.media_origins: expected an exact origin",
     ),
+    ("[page]\npictures = 'true'", "2:12: page.pictures: expected true or false, not text"),
+    (
+        "store.url = 'sqlite:t.db'\npage.pictures = true",
+        "2:17: page.pictures: expected server.public_url with it, where the gateway fetches them",
+    ),
+    (
+        "server.public_url = 'https://a.example'\npage.pictures = true",
+        "2:17: page.pictures: expected store.url with it",
+    ),
+    ("server.public_url = 'http://a.example'", "1:21: server.public_url: expected an https origin"),
+    ("server.public_url = 'http://127.0.0.1:8080'", "1:21: server.public_url: expected an https"),
+    ("server.public_url = 'https://localhost'", "1:21: server.public_url: expected a public host"),
+    ("server.public_url = 'https://10.0.0.1'", "1:21: server.public_url: expected a public host"),
+    ("server.public_url = 'https://a.example/x'", "1:21: server.public_url: expected an exact"),
+    ("server.public_url = 'https://a.example/'", "1:21: server.public_url: expected an exact"),
     ("[page]\ncontact = ' '", "2:11: page.contact: expected one line of text that is not blank"),
     ("[page]\ndefault_model = 'video-b'", "2:17: page.default_model: expected a chat model"),
     (

@@ -96,6 +96,25 @@ fn environment_overrides_the_file() {
 }
 
 #[test]
+fn host_of_the_public_url_is_one_of_ours() {
+    let base = "store.url = 'sqlite:t.db'\nserver.hosts = ['b.example']\n";
+    for (url, hosts) in [
+        ("https://a.example", &["b.example", "a.example"][..]),
+        ("https://b.example:8443", &["b.example"]),
+        ("https://[2606:4700::1]", &["b.example", "[2606:4700::1]"]),
+    ] {
+        let file = format!("{base}server.public_url = '{url}'\npage.pictures = true");
+        let config = read(&file, &[]).expect("right");
+        assert_eq!(config.server.public_url.as_deref(), Some(url));
+        assert_eq!(config.server.hosts, hosts);
+        assert!(config.page.pictures && !config.is_local_only());
+    }
+    let variables =
+        [("TOLLGATE_SERVER__PUBLIC_URL", "https://a.example"), ("TOLLGATE_PAGE__PICTURES", "true")];
+    assert!(read(base, &variables).expect("right").page.pictures);
+}
+
+#[test]
 fn listen_takes_a_list_in_file_and_variable() {
     let written = r#"["127.0.0.1:1", "[::1]:1"]"#;
     for config in [

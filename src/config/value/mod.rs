@@ -9,6 +9,7 @@ use url::{Host, Url};
 use super::{Network, Parsed};
 use crate::contract::money::Usd;
 use crate::contract::wire;
+use crate::validate::image_url;
 
 const TIME_UNITS: &[(&str, u64)] =
     &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
@@ -195,6 +196,15 @@ pub(super) fn web_origin(text: &str) -> Parsed<String> {
         return Err("expected an exact origin such as \"https://media.example.com\"".into());
     }
     origin(text)
+}
+
+/// Parses an origin from which the gateway can fetch pictures.
+pub(super) fn public_url(text: &str) -> Parsed<Option<String>> {
+    if !text.starts_with("https://") {
+        return Err("expected an https origin such as \"https://chat.example.com\"".into());
+    }
+    image_url(text)?;
+    origin(text).map(Some)
 }
 
 fn is_scheme(scheme: &str) -> bool {

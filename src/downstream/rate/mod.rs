@@ -20,6 +20,9 @@ use crate::response::Response;
 use crate::store::{Caller, RecentRefusals, RefusalKey};
 use crate::sync::{self, KeyedLimit};
 
+/// Concurrent uploads per caller.
+const MAX_UPLOADS: usize = 2;
+
 const READ_FACTOR: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
 
 /// The limits of all callers, shared by all cores.
@@ -29,6 +32,7 @@ pub struct Limiter {
     reads: Bucket,
     logins: Bucket,
     in_flight: Arc<KeyedLimit<Caller>>,
+    uploads: Arc<KeyedLimit<Caller>>,
     limits: LimitsConfig,
     refusals: Arc<RecentRefusals>,
 }
@@ -41,6 +45,7 @@ impl Limiter {
             reads: Bucket::new(more(limits.requests), limits.period, more(limits.burst)),
             logins: Bucket::new(limits.requests, limits.period, limits.burst),
             in_flight: Arc::default(),
+            uploads: Arc::default(),
             limits: *limits,
             refusals,
         }
@@ -76,10 +81,9 @@ impl Limiter {
     /// Counts a call against the limits of its class. The admission is for [`Limiter::finish`].
     pub fn admit<B>(&self, call: &Call<B>) -> (Admission, Result<(), Problem>) {
         let (caller, class) = (&call.caller, call.route.class);
-        let is_paid = class == Class::Paid;
         let Some(bucket) = self.bucket(class) else { return (Admission::default(), Ok(())) };
         let refuse = |remaining, detail: String, wait| {
-            if is_paid {
+            if class == Class::Paid {
                 self.note_refusal(caller);
             }
             let problem = Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait);
@@ -93,9 +97,13 @@ impl Limiter {
                 return refuse(0, detail, wait);
             }
         };
-        let max = self.limits.concurrent.get() as usize;
-        let slot = is_paid.then(|| self.in_flight.try_acquire(caller.clone(), max)).flatten();
-        if is_paid && slot.is_none() {
+        let limit = match class {
+            Class::Paid => Some((&self.in_flight, self.limits.concurrent.get() as usize)),
+            Class::Upload => Some((&self.uploads, MAX_UPLOADS)),
+            Class::Read | Class::Free => None,
+        };
+        let slot = limit.and_then(|(permits, max)| permits.try_acquire(caller.clone(), max));
+        if let (Some((_, max)), None) = (limit, &slot) {
             let detail = format!("at most {max} concurrent calls");
             return refuse(remaining, detail, Duration::from_secs(1));
         }
@@ -104,7 +112,7 @@ impl Limiter {
 
     fn bucket(&self, class: Class) -> Option<&Bucket> {
         match class {
-            Class::Paid => Some(&self.paid),
+            Class::Paid | Class::Upload => Some(&self.paid),
             Class::Read => Some(&self.reads),
             Class::Free => None,
         }
@@ -116,7 +124,8 @@ impl Limiter {
             // SDKs retry these, possibly before the body was read.
             let retried = [&REQUEST_TIMEOUT, &OVERLOADED];
             let problem = response.extensions().get::<Problem>();
-            if problem.is_some_and(|problem| retried.contains(&problem.kind())) {
+            let is_paid = matches!(admission.taken, Some((Class::Paid, _)));
+            if is_paid && problem.is_some_and(|problem| retried.contains(&problem.kind())) {
                 self.note_refusal(&slot.key);
             }
             response = response.map(|body| body.with_guard(slot));
@@ -140,6 +149,10 @@ pub struct Admission {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::Session;
+    use crate::access::cookie::Transport;
+    use crate::downstream::RequestId;
+    use crate::downstream::route::{DEFAULT_ROUTE, Route};
 
     fn limiter(concurrent: u32) -> Arc<Limiter> {
         let number = |n| NonZeroU32::new(n).unwrap();
@@ -165,6 +178,36 @@ mod tests {
         assert_eq!(takes(&limiter.paid, 1), 2);
         assert_eq!(takes(&limiter.paid, 2), 2);
         assert_eq!(takes(&limiter.reads, 1), 20);
+    }
+
+    static UPLOAD: Route = Route { class: Class::Upload, ..DEFAULT_ROUTE };
+
+    fn upload(last: u8) -> Call<()> {
+        Call {
+            id: RequestId::new(),
+            caller: caller(last),
+            session: Session::default(),
+            transport: Transport::Plain,
+            route: &UPLOAD,
+            head: http::Request::new(()).into_parts().0,
+            body: (),
+        }
+    }
+
+    #[test]
+    fn two_uploads_per_caller_run_at_once_beside_purchases() {
+        let limiter = limiter(1);
+        let purchase = limiter.in_flight.try_acquire(caller(1), 1);
+        let uploads = [limiter.admit(&upload(1)), limiter.admit(&upload(1))];
+        assert!(uploads.iter().all(|(_, admitted)| admitted.is_ok()));
+        assert!(limiter.uploads.try_acquire(caller(1), MAX_UPLOADS).is_none());
+        assert!(limiter.admit(&upload(2)).1.is_ok());
+        let refused = limiter.admit(&upload(1)).1.map_err(|problem| problem.kind().code);
+        assert_eq!(refused, Err("rate_limited"));
+        for (admission, _) in uploads {
+            limiter.finish(admission, Response::default());
+        }
+        assert!(limiter.uploads.is_empty() && purchase.is_some());
     }
 
     #[test]

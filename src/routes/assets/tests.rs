@@ -100,6 +100,7 @@ const PARTS: &[(Part, Part)] = &[
     (&[], &["chat/preset.js"]),
     (&[], VIDEO),
     (VIDEO, STUDIO),
+    (VIDEO, &["video/pictures.js"]),
     (STUDIO, &["video/stream.js"]),
     (STUDIO, &["video/orders.js"]),
     (STUDIO, &["video/alerts.js"]),

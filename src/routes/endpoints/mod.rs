@@ -143,6 +143,13 @@ impl Operation {
         Self { builder: self.builder.request_body(Some(body)), ..self }
     }
 
+    fn picture_body(self) -> Self {
+        let body = RequestBodyBuilder::new().required(Some(Required::True));
+        let types = ["image/png", "image/jpeg", "image/webp"];
+        let body = types.iter().fold(body, |body, name| body.content(*name, content("Anything")));
+        Self { builder: self.builder.request_body(Some(body.build())), ..self }
+    }
+
     fn ok(self, description: &str, media_type: &str, schema: &str) -> Self {
         self.response(200, description, &[(media_type, schema)])
     }

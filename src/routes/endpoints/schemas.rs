@@ -40,6 +40,7 @@ pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)
         ("VideoRequest", video_request(catalog)),
         ("VideoAccepted", record([("request_id", string())]).into()),
         ("Jobs", jobs()),
+        ("UploadedPicture", record([("url expires_at", string())]).into()),
         ("Catalog", price_list()),
         ("Me", me()),
         ("Usage", usage()),

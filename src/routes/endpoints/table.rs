@@ -8,13 +8,14 @@ use super::schemas::{one_of, range};
 use super::{Endpoint, GATEWAY_PROBLEMS, JOB_PROBLEMS, LOGIN_PROBLEMS, operation};
 use crate::downstream::route::{Auth, BodyKind, Class, CrossOrigin, DEFAULT_ROUTE, Route};
 use crate::problem::{INVALID_REQUEST, NOT_FOUND, ORIGIN_NOT_ALLOWED};
-use crate::routes::{api, bff, openai};
+use crate::routes::{api, bff, openai, pictures};
 
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
 const SCRIPT: &str = "text/javascript";
 const TEXT: &str = "text/plain";
 const VIDEO: &str = "video/mp4";
+const PICTURE: &str = "image/*";
 
 pub(super) const PAID: Route =
     Route { method: Method::POST, class: Class::Paid, auth: Auth::Caller, ..DEFAULT_ROUTE };
@@ -77,6 +78,23 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .job_ids()
             .ok("The latest first, at most 200.", JSON, "Jobs")
             .problems(&[JOB_PROBLEMS, GATEWAY_PROBLEMS])],
+    },
+    Endpoint {
+        route: Route { path: "/bff/pictures", class: Class::Upload, body: BodyKind::Picture, ..PAID },
+        handler: |cx| Box::pin(pictures::upload(cx)),
+        operations: || vec![operation("uploadPicture", "jobs", "Upload a starting picture")
+            .description("Only with page.pictures. The picture must be one whole PNG, JPEG or WebP file.")
+            .picture_body()
+            .response(201, "Stored for 24 hours.", &[(JSON, "UploadedPicture")])
+            .problems(&[&[&NOT_FOUND]])],
+    },
+    Endpoint {
+        route: Route { path: pictures::PICTURES, ..DEFAULT_ROUTE },
+        handler: |cx| Box::pin(pictures::download(cx)),
+        operations: || vec![operation("picture", "jobs", "Get a starting picture")
+            .path_suffix("{id}")
+            .ok("The picture.", PICTURE, "Anything")
+            .problems(&[&[&NOT_FOUND, &ORIGIN_NOT_ALLOWED]])],
     },
     Endpoint {
         route: Route { path: "/bff/catalog", ..SHARED },

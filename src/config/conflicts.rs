@@ -1,0 +1,50 @@
+//! Finds settings that contradict each other.
+
+use super::Settings;
+use super::raw::RawSettings;
+
+/// Returns each setting that contradicts another, and what was expected.
+pub(super) fn conflicts(
+    settings: &Settings,
+    raw: &RawSettings,
+    is_sandbox: bool,
+    is_live: bool,
+) -> impl Iterator<Item = (&'static str, String)> {
+    let Settings { server, admin_listen, catalog, page, store, .. } = settings;
+    let is_public = !settings.listens_on_loopback();
+    let is_shared = admin_listen.port() != 0 && server.listen.contains(admin_listen);
+    let has_ops = raw.location_of("admin.listen").is_some();
+    let model = page.default_model.as_deref();
+    let rows = [
+        (
+            is_public && is_sandbox,
+            "server.listen",
+            "loopback addresses only, because the sandbox runs; set gateway.base_url and \
+             GATEWAY_API_KEY to serve other machines",
+        ),
+        (
+            is_public && is_live && settings.is_unlimited(),
+            "server.listen",
+            "a budget.total, because access.mode is open and anyone who reaches this address can \
+             spend",
+        ),
+        (is_shared && has_ops, "admin.listen", "an address other than those of server.listen"),
+        (is_shared && !has_ops, "server.listen", "an address other than that of admin.listen"),
+        (
+            model.is_some_and(|model| catalog.chat_model(model).is_none()),
+            "page.default_model",
+            "a chat model of the price list or of models.chat",
+        ),
+        (
+            page.pictures && server.public_url.is_none(),
+            "page.pictures",
+            "server.public_url with it, where the gateway fetches them",
+        ),
+        (
+            page.pictures && store.is_none(),
+            "page.pictures",
+            "store.url with it, such as \"sqlite:tollgate.db\", because pictures are kept beside it",
+        ),
+    ];
+    rows.into_iter().filter(|(holds, ..)| *holds).map(|(_, name, text)| (name, text.to_owned()))
+}
