@@ -219,7 +219,10 @@ impl Tollgate {
         let guards =
             [&shutdown.draining, &shutdown.finished].map(|token| token.clone().drop_guard());
         let secret = || cli::secret(&settings);
-        let starting = app::start(&settings, None, &host, &shutdown, secret);
+        let starting = async {
+            let (shared, opening) = app::prepare(&settings, None, &host, &shutdown, secret).await?;
+            app::open(&shared, opening).await.map(|()| shared)
+        };
         // On another thread, because the caller's runtime may have only this one.
         let wait = || cli::runtime()?.block_on(starting);
         let started = thread::scope(|scope| scope.spawn(wait).join());
@@ -234,20 +237,20 @@ impl Tollgate {
     /// Runs background work: polls the account's balance and rate limit, and deletes expired
     /// records. Spawn it once; it ends with [`shutdown`](Self::shutdown).
     pub fn background(&self) -> impl Future<Output = ()> + Send + 'static {
-        let behind = Arc::clone(&self.inner);
+        let inner = Arc::clone(&self.inner);
         async move {
-            let account = behind.app.watch_account();
+            let account = inner.app.watch_account();
             let tidying = async {
                 let mut due = interval(TIDY_INTERVAL);
                 loop {
                     due.tick().await;
-                    behind.app.tidy().await;
+                    inner.app.tidy().await;
                 }
             };
-            let members = behind.app.shared.access.run();
+            let members = inner.app.shared.access.run();
             let work = futures_util::future::join3(account, members, tidying);
             tokio::select! {
-                () = behind.shutdown.finished.cancelled() => {}
+                () = inner.shutdown.finished.cancelled() => {}
                 _ = work => {}
             }
         }
@@ -260,8 +263,11 @@ impl Tollgate {
         shutdown.draining.cancel();
         tasks.close();
         if timeout(app.settings.server.drain, tasks.wait()).await.is_err() {
-            let left = tasks.len();
-            tracing::warn!(left, "stopping with purchases in flight; they may have been charged");
+            let remaining = tasks.len();
+            tracing::warn!(
+                remaining,
+                "stopping with purchases in flight; they may have been charged"
+            );
             // Clients still waiting are answered with an unknown outcome.
             shutdown.drain_expired.cancel();
         }
@@ -289,11 +295,11 @@ where
         }
         // `shutdown` waits for this request, whose body may still be arriving.
         let token = self.inner.tasks.token();
-        let answering = self.stack.call(request.map(Body::stream));
+        let response = self.stack.call(request.map(Body::stream));
         Box::pin(async move {
-            let answer = answering.await;
+            let response = response.await;
             drop(token);
-            answer
+            response
         })
     }
 }

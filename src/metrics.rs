@@ -1,6 +1,5 @@
 //! Prometheus metrics. Label values come from fixed lists only.
 
-use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -34,12 +33,6 @@ struct RequestLabels {
 
 /// The names and values of `N` labels.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
-
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Metrics")
-    }
-}
 
 impl Default for Metrics {
     fn default() -> Self {

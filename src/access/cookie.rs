@@ -31,10 +31,6 @@ impl Transport {
         }
     }
 
-    pub const fn allows_cookies(self) -> bool {
-        self.cookie_name().is_some()
-    }
-
     pub fn set_cookie(self, value: &str, max_age: Duration) -> Option<HeaderValue> {
         let (name, seconds) = (self.cookie_name()?, max_age.as_secs());
         let secure = if self == Self::Https { "; Secure" } else { "" };
@@ -76,12 +72,12 @@ impl Transport {
 /// Rejects a request without the CSRF header.
 ///
 /// Any site can make a browser send our cookie, but only allowed scripts can set this header.
-pub fn csrf_header_missing(headers: &HeaderMap) -> Option<Problem> {
+pub fn check_csrf_header(headers: &HeaderMap) -> Result<(), Problem> {
     let mut values = headers.get_all(CSRF_HEADER).iter();
-    let is_set = values.next().is_some_and(|value| value == "1") && values.next().is_none();
-    (!is_set).then(|| {
-        Problem::new(&FORBIDDEN).detail("with the session cookie, send the header X-Tollgate: 1")
-    })
+    if values.next().is_some_and(|value| value == "1") && values.next().is_none() {
+        return Ok(());
+    }
+    Err(Problem::new(&FORBIDDEN).detail("with the session cookie, send the header X-Tollgate: 1"))
 }
 
 #[cfg(test)]

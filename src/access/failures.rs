@@ -24,12 +24,6 @@ struct Period {
     counts: HashMap<CounterKey, u32>,
 }
 
-impl Period {
-    fn key(&self, address: &Caller) -> CounterKey {
-        CounterKey::new(address, &self.counts, SHARED_FROM)
-    }
-}
-
 impl FailureLimiter {
     /// Like [`Self::record`], without counting.
     pub(super) fn check(&self, address: &Caller, now: Instant) -> Result<(), Duration> {
@@ -37,7 +31,7 @@ impl FailureLimiter {
         let Some(period) = current.as_ref().filter(|period| now < period.ends_at) else {
             return Ok(());
         };
-        let count = period.counts.get(&period.key(address));
+        let count = period.counts.get(&CounterKey::new(address, &period.counts, SHARED_FROM));
         let is_limited = count.is_some_and(|count| *count >= MAX_FAILURES);
         if is_limited { Err(period.ends_at - now) } else { Ok(()) }
     }
@@ -48,7 +42,8 @@ impl FailureLimiter {
         current.take_if(|period| period.ends_at <= now);
         let period =
             current.get_or_insert_with(|| Period { ends_at: now + PERIOD, counts: HashMap::new() });
-        let count = period.counts.entry(period.key(address)).or_default();
+        let key = CounterKey::new(address, &period.counts, SHARED_FROM);
+        let count = period.counts.entry(key).or_default();
         if *count >= MAX_FAILURES {
             return Err(period.ends_at - now);
         }

@@ -242,12 +242,6 @@ impl Authenticator {
     }
 }
 
-impl fmt::Debug for Authenticator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Authenticator")
-    }
-}
-
 fn rate_limited(detail: &'static str, retry_after: Duration) -> Problem {
     Problem::new(&RATE_LIMITED).detail(detail).retry_after(retry_after)
 }

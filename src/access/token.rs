@@ -101,22 +101,17 @@ pub fn prefix(token: &str) -> &str {
 /// Shortens every token in `text` to its prefix.
 pub fn redact_tokens(text: &str) -> Cow<'_, str> {
     let mut parts = text.split(TOKEN_PREFIX);
-    let mut clean = parts.next().unwrap_or_default().to_owned();
-    let mut found = false;
-    for part in parts {
+    let before = parts.next().unwrap_or_default().to_owned();
+    let clean = parts.fold(before, |clean, part| {
         let is_random = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         let rest = part.trim_start_matches(is_random);
         let secret = &part[..part.len() - rest.len()];
-        clean.push_str(TOKEN_PREFIX);
         match secret.get(..PREFIX_RANDOM).filter(|_| secret.len() > 2 * PREFIX_RANDOM) {
-            Some(shown) => {
-                found = true;
-                clean.extend([shown, "…", rest]);
-            }
-            None => clean.push_str(part),
+            Some(start) => clean + TOKEN_PREFIX + start + "…" + rest,
+            None => clean + TOKEN_PREFIX + part,
         }
-    }
-    if found { Cow::Owned(clean) } else { Cow::Borrowed(text) }
+    });
+    if clean == text { Cow::Borrowed(text) } else { Cow::Owned(clean) }
 }
 
 #[cfg(test)]

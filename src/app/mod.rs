@@ -11,13 +11,14 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures_util::future::OptionFuture;
 use http::{HeaderValue, Method};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
-pub use start::{Shutdown, open, own_addresses, prepare, start};
+pub use start::{Shutdown, open, own_addresses, prepare};
 
 use crate::access::Authenticator;
 use crate::billing::checkpoints::CheckpointKeeper;
@@ -39,6 +40,7 @@ use crate::redact::Redactor;
 use crate::reports::Reports;
 use crate::reports::me::MeReport;
 use crate::reports::queue::ReportQueue;
+use crate::response::BoxError;
 use crate::routes::api::Passthrough;
 use crate::routes::page::Page;
 use crate::routes::site::Site;
@@ -193,8 +195,7 @@ impl App {
     /// Builds a stack with its own connections to the gateway. Its purchases run on `tasks`.
     pub fn core<B>(&self, tasks: TaskTracker) -> io::Result<HttpService<B>>
     where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<crate::response::BoxError>,
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
         let gateway = self.gateway.stack(&self.settings, &self.shared)?;
         let purchases = Purchases::new(self.context.clone(), gateway, tasks);
@@ -379,7 +380,11 @@ fn handlers(
     })
 }
 
-fn catalog_facts(settings: &Settings, media_origins: &[String], shared: &SharedState) -> Value {
+fn catalog_facts(
+    settings: &Settings,
+    media_origins: &[String],
+    shared: &SharedState,
+) -> impl Serialize {
     let sandbox = matches!(settings.gateway.target, Target::Sandbox);
     let (terms, jobs, page) = (terms(settings), &settings.jobs, &settings.page);
     let faults = if sandbox { sandbox::SANDBOX_FAULTS } else { &[] };
@@ -394,7 +399,7 @@ fn catalog_facts(settings: &Settings, media_origins: &[String], shared: &SharedS
             "result": jobs.result,
             "media_origins": media_origins,
         },
-        "sandbox_faults": faults.iter().map(fault).collect::<Value>(),
+        "sandbox_faults": faults.iter().map(fault).collect::<Vec<_>>(),
         "limits": {
             "prompt_characters": crate::contract::video::MAX_PROMPT,
             "chat_body_bytes": settings.server.chat_body,
@@ -405,7 +410,7 @@ fn catalog_facts(settings: &Settings, media_origins: &[String], shared: &SharedS
             "video_seconds": terms.keep_videos.as_secs(),
             "ledger": &*shared.store.name(),
         },
-        "presets": page.presets.iter().map(preset).collect::<Value>(),
+        "presets": page.presets.iter().map(preset).collect::<Vec<_>>(),
     });
     if let Some(contact) = &page.contact {
         facts["contact"] = json!(contact);

@@ -15,7 +15,7 @@ use crate::access::member_cache::MemberCache;
 use crate::access::token::Secret;
 use crate::access::{AuthMode, Authenticator};
 use crate::clock;
-use crate::config::{AccessMode, Settings, StoreConfig, Target};
+use crate::config::{AccessMode, Settings, Target};
 use crate::jobs::JobRegistry;
 use crate::metrics::Metrics;
 use crate::purchase::idempotency::RunningPurchases;
@@ -36,21 +36,9 @@ pub struct Shutdown {
     pub finished: CancellationToken,
 }
 
-/// Starts the shared state and waits for its ledger. `admin` is the ops listener's address;
-/// `secret` is called only if members may call; jobs and the sandbox run on `runtime`.
-pub async fn start(
-    settings: &Settings,
-    admin: Option<SocketAddr>,
-    runtime: &Handle,
-    shutdown: &Shutdown,
-    secret: impl FnOnce() -> io::Result<Secret>,
-) -> io::Result<SharedState> {
-    let (shared, opening) = prepare(settings, admin, runtime, shutdown, secret).await?;
-    open(&shared, opening).await?;
-    Ok(shared)
-}
-
-/// Like [`start`], but nothing can be bought until [`open`].
+/// Starts the shared state, with which nothing can be bought until [`open`]. `admin` is the ops
+/// listener's address; `secret` is called only if members may call; jobs and the sandbox run on
+/// `runtime`.
 pub async fn prepare(
     settings: &Settings,
     admin: Option<SocketAddr>,
@@ -117,18 +105,16 @@ async fn open_store(
         Target::Sandbox => MoneyKind::Play,
         Target::Live { .. } => MoneyKind::Real,
     };
-    match &settings.store {
-        StoreConfig::Memory => Ok((Store::in_memory(Arc::new(clock::wall)), None)),
-        StoreConfig::Sqlite(path) => {
-            match Store::start_serving(path, Arc::new(clock::wall), money, admin).await {
-                Ok((store, opening)) => Ok((store, Some(opening))),
-                Err(OpenError::Unusable(reason)) => {
-                    error!(%reason, "ledger unusable, nothing can be sold");
-                    Ok((Store::unusable(reason), None))
-                }
-                Err(locked @ OpenError::Locked { .. }) => Err(io::Error::other(locked)),
-            }
+    let Some(path) = &settings.store else {
+        return Ok((Store::in_memory(Arc::new(clock::wall)), None));
+    };
+    match Store::start_serving(path, Arc::new(clock::wall), money, admin).await {
+        Ok((store, opening)) => Ok((store, Some(opening))),
+        Err(OpenError::Unusable(reason)) => {
+            error!(%reason, "ledger unusable, nothing can be sold");
+            Ok((Store::unusable(reason), None))
         }
+        Err(locked @ OpenError::Locked { .. }) => Err(io::Error::other(locked)),
     }
 }
 

@@ -1,12 +1,10 @@
 //! `tollgate check`: validates the settings, and prints what they amount to.
 
-use std::io::{self, Write};
-use std::path::Path;
+use std::io::Write;
 use std::sync::Arc;
 
-use super::process::{self, Capacity};
 use super::secret::secret;
-use super::{Exit, Loaded, online};
+use super::{CommandError, Exit, Loaded, online, process};
 use crate::access::SecretError;
 use crate::access::member_cache::MemberCount;
 use crate::clock;
@@ -21,37 +19,33 @@ pub(super) async fn check(
     is_online: bool,
     out: &mut impl Write,
     err: &mut impl Write,
-) -> io::Result<Exit> {
+) -> Result<Exit, CommandError> {
     for warning in warnings {
         writeln!(err, "warning: {warning}")?;
     }
-    if let Some(error) = secret_error(settings).await {
-        writeln!(err, "{error}")?;
-        return Ok(Exit::UsageError);
-    }
-    if let Some(error) = ledger_error(settings) {
-        writeln!(err, "{error}")?;
-        return Ok(Exit::Failed);
-    }
-    let (server, capacity) = (&settings.server, process::expected_capacity(&settings.server));
-    if capacity.is_lowered(server) {
+    let members = count_members(settings).await?;
+    check_ledger(settings)?;
+    let server = &settings.server;
+    let (asked, asked_per_address) = (server.max_connections, server.max_connections_per_address);
+    let mut fitted = server.clone();
+    let open_files = process::fit_open_file_limit(&mut fitted);
+    let (connections, per_address) = (fitted.max_connections, fitted.max_connections_per_address);
+    if (connections, per_address) != (asked, asked_per_address) {
         writeln!(
             err,
-            "warning: server.max_connections: the open-file limit is too low for {} connections, {} \
-             per address; raise it (ulimit -Hn, LimitNOFILE=)",
-            server.max_connections, server.max_connections_per_address
+            "warning: server.max_connections: the open-file limit is too low for {asked} \
+             connections, {asked_per_address} per address; raise it (ulimit -Hn, LimitNOFILE=)"
         )?;
     }
-    let Capacity { connections, per_address, open_files } = capacity;
     let open_files = open_files.map_or("unknown".to_owned(), |limit| limit.to_string());
     let no_file = "no file; defaults and environment".to_owned();
     let listen: Vec<_> = server.listen.iter().map(ToString::to_string).collect();
-    let store = settings.store.path();
+    let store = settings.store.as_deref();
     let rows = [
         ("settings", file.as_ref().map_or(no_file, |path| path.display().to_string())),
         ("gateway", gateway(&settings.gateway.target)),
         ("listen", listen.join(", ")),
-        ("admin", settings.ops.listen.to_string()),
+        ("admin", settings.admin_listen.to_string()),
         (
             "clients",
             format!(
@@ -59,7 +53,7 @@ pub(super) async fn check(
                  {open_files}"
             ),
         ),
-        ("callers", callers(&settings.access.mode, count_members(settings).await)),
+        ("callers", callers(&settings.access.mode, members)),
         ("budgets", budgets(&settings.budget)),
         ("store", store.map_or("memory".to_owned(), |path| format!("sqlite, {}", path.display()))),
     ];
@@ -69,39 +63,33 @@ pub(super) async fn check(
     if is_online { online::ask_gateway(settings, out, err).await } else { Ok(Exit::Done) }
 }
 
-fn member_store(settings: &Settings) -> Option<&Path> {
-    settings.store.path().filter(|_| settings.access.mode == AccessMode::Members)
-}
-
-/// Returns the reason why `serve` would reject the secret. It creates and records nothing.
-async fn secret_error(settings: &Settings) -> Option<String> {
-    let path = member_store(settings).filter(|path| Store::needs_token_secret(path))?;
-    match secret(settings) {
-        Err(error) => Some(error.to_string()),
-        Ok(secret) => {
-            let ledger = Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
-            let recorded = ledger.token_secret_fingerprint().await.ok()??;
-            (recorded != secret.fingerprint).then(|| SecretError::Mismatch.to_string())
-        }
+/// Returns the number of members, or the reason why `serve` would reject the secret. It creates and
+/// records nothing.
+async fn count_members(settings: &Settings) -> Result<Option<MemberCount>, CommandError> {
+    let path = settings.store.as_deref().filter(|_| settings.access.mode == AccessMode::Members);
+    let Some(path) = path else { return Ok(None) };
+    let secret = Store::needs_token_secret(path).then(|| secret(settings)).transpose();
+    let secret = secret.map_err(|error| CommandError::usage(error.to_string()))?;
+    if let Ok(false) = path.try_exists() {
+        return Ok(Some(MemberCount::default()));
     }
-}
-
-fn ledger_error(settings: &Settings) -> Option<String> {
-    let path = settings.store.path()?;
-    let error = path.exists().then(|| Store::check_integrity(path).err())??;
-    Some(format!(
-        "store.url: {error}. A server could sell nothing from it. Restore a backup (see \"Back \
-         up\" in docs/operations.md), or name another file"
-    ))
-}
-
-async fn count_members(settings: &Settings) -> Option<MemberCount> {
-    let path = member_store(settings)?;
-    if !path.try_exists().ok()? {
-        return Some(MemberCount::default());
+    let Ok(ledger) = Store::open_read_only(path, Arc::new(clock::wall)) else { return Ok(None) };
+    if let (Some(secret), Ok(Some(recorded))) = (secret, ledger.token_secret_fingerprint().await)
+        && recorded != secret.fingerprint
+    {
+        return Err(CommandError::usage(SecretError::Mismatch.to_string()));
     }
-    let ledger = Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
-    Some(MemberCount::of(&ledger.members().await.ok()?))
+    Ok(ledger.members().await.ok().map(|members| MemberCount::of(&members)))
+}
+
+fn check_ledger(settings: &Settings) -> Result<(), String> {
+    let Some(path) = settings.store.as_deref().filter(|path| path.exists()) else { return Ok(()) };
+    Store::check_integrity(path).map_err(|error| {
+        format!(
+            "store.url: {error}. A server could sell nothing from it. Restore a backup (see \"Back \
+             up\" in docs/operations.md), or name another file"
+        )
+    })
 }
 
 /// Describes the gateway by its host alone, because a path may hold more than a terminal should.
@@ -118,7 +106,7 @@ pub(super) fn gateway(target: &Target) -> String {
 pub(super) fn callers(mode: &AccessMode, members: Option<MemberCount>) -> String {
     const HINT: &str = "add one with `tollgate member add NAME`";
     match (mode, members) {
-        (AccessMode::Open, _) => "open: anyone who reaches the address, told apart by IP".into(),
+        (AccessMode::Open, _) => "open: anyone who reaches the address, identified by IP".into(),
         (AccessMode::Jwt { .. }, _) => "jwt: users of the web app's own login".into(),
         (AccessMode::Members, None) => "members: holders of a token".into(),
         (AccessMode::Members, Some(MemberCount { members: 0, .. })) => {

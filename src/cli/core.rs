@@ -40,34 +40,26 @@ impl Core {
         shutdown: &Shutdown,
     ) -> io::Result<Vec<Self>> {
         let settings = app.server();
-        (0..thread::available_parallelism()?.get())
-            .map(|number| Self::start(number, app, listeners, settings.clone(), shutdown.clone()))
-            .collect()
-    }
-
-    fn start(
-        number: usize,
-        app: &App,
-        listeners: &[StdListener],
-        settings: server::ConnectionSettings,
-        shutdown: Shutdown,
-    ) -> io::Result<Self> {
-        let tasks = TaskTracker::new();
-        let stack = SharedStack::new(ArcSwap::from_pointee(app.core(tasks.clone())?));
-        let listeners =
-            listeners.iter().map(StdListener::try_clone).collect::<io::Result<Vec<_>>>()?;
-        let runtime = runtime()?;
-        let (at_end, ended) = oneshot::channel();
-        let serving = serve(listeners, Arc::clone(&stack), tasks.clone(), settings, shutdown);
-        thread::Builder::new().name(format!("core-{number}")).spawn(move || {
-            if let Err(error) = runtime.block_on(serving) {
-                error!(%error, "worker failed");
-            }
-            // In the background, because a pending DNS lookup must not outlast the drain.
-            runtime.shutdown_background();
-            at_end.send(()).ok();
-        })?;
-        Ok(Self { stack, tasks, ended })
+        let start = |number| {
+            let tasks = TaskTracker::new();
+            let stack = SharedStack::new(ArcSwap::from_pointee(app.core(tasks.clone())?));
+            let listeners =
+                listeners.iter().map(StdListener::try_clone).collect::<io::Result<Vec<_>>>()?;
+            let runtime = runtime()?;
+            let (at_end, ended) = oneshot::channel();
+            let (settings, shutdown) = (settings.clone(), shutdown.clone());
+            let serving = serve(listeners, Arc::clone(&stack), tasks.clone(), settings, shutdown);
+            thread::Builder::new().name(format!("core-{number}")).spawn(move || {
+                if let Err(error) = runtime.block_on(serving) {
+                    error!(%error, "worker failed");
+                }
+                // In the background, because a pending DNS lookup must not outlast the drain.
+                runtime.shutdown_background();
+                at_end.send(()).ok();
+            })?;
+            Ok(Self { stack, tasks, ended })
+        };
+        (0..thread::available_parallelism()?.get()).map(start).collect()
     }
 
     /// Waits for requests and purchases in flight, for at most `drain`.
@@ -81,8 +73,8 @@ impl Core {
             }
         });
         if timeout(drain, &mut finish).await.is_err() {
-            let left: usize = in_flight.iter().map(TaskTracker::len).sum();
-            warn!(left, "stopping with purchases in flight; they may have been charged");
+            let remaining: usize = in_flight.iter().map(TaskTracker::len).sum();
+            warn!(remaining, "stopping with purchases in flight; they may have been charged");
             // Waiting clients get an unknown outcome instead of a closed connection.
             shutdown.drain_expired.cancel();
             timeout(FLUSH_TIMEOUT, finish).await.ok();

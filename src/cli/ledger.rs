@@ -59,7 +59,7 @@ pub(super) fn print_path(path: &Path, err: &mut impl Write) -> io::Result<()> {
 }
 
 pub(super) fn existing_path(settings: &Settings) -> Result<&Path, String> {
-    let path = settings.store.path().ok_or(
+    let path = settings.store.as_deref().ok_or(
         "store.url is \"memory\" (the default of the sandbox, which uses play money): only the \
          running server knows its purchases; set store.url to keep a ledger on disk",
     )?;
@@ -82,7 +82,7 @@ pub(super) fn gateway_access(settings: &Settings, path: &Path) -> Result<Gateway
     match Store::open_exclusive(path, Arc::new(clock::wall)) {
         Ok(store) => Ok(GatewayAccess::Standalone(store)),
         Err(OpenError::Locked { pid, holder: LockHolder::Server(admin) }) => {
-            let address = reachable(admin.unwrap_or(settings.ops.listen));
+            let address = reachable(admin.unwrap_or(settings.admin_listen));
             let gateway = &settings.gateway;
             let timeout =
                 gateway.max_wait + gateway.connect_timeout + gateway.chat_timeout + TIMEOUT_MARGIN;

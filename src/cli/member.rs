@@ -57,7 +57,6 @@ pub enum MemberCommand {
         /// The members
         #[arg(required = true, value_name = "NAME", value_parser = name)]
         names: Vec<Arc<str>>,
-        /// The changes
         #[command(flatten)]
         update: MemberUpdate,
     },
@@ -137,7 +136,7 @@ pub(super) async fn member(
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    let path = settings.store.path().ok_or_else(|| CommandError::usage(NO_LEDGER))?;
+    let path = settings.store.as_deref().ok_or_else(|| CommandError::usage(NO_LEDGER))?;
     let (names, budgets): (&[_], &[_]) = match &command {
         MemberCommand::List { format } => return list(path, *format, out, err).await,
         MemberCommand::Add { names, budgets, .. }

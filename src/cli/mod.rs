@@ -68,7 +68,6 @@ pub enum Command {
     },
     /// Add, list, update and revoke members
     Member {
-        /// The change to make
         #[command(subcommand)]
         change: MemberCommand,
     },
@@ -95,7 +94,6 @@ pub enum Command {
     },
     /// List purchases, and resolve an unknown outcome by hand
     Purchase {
-        /// The action to take
         #[command(subcommand)]
         action: PurchaseCommand,
     },
@@ -142,12 +140,12 @@ impl<E: Display> From<E> for CommandError {
 pub fn main() -> ExitCode {
     process::harden();
     let (mut out, mut err) = (io::stdout().lock(), io::stderr());
-    let result = match Cli::parse_args(env::args_os(), &mut out, &mut err) {
-        Ok(Ok(cli)) => {
+    let result = match Cli::parse_args(env::args_os()) {
+        Ok(cli) => {
             runtime().map_err(Into::into).and_then(|it| it.block_on(cli.run(&mut out, &mut err)))
         }
-        Ok(Err(exit)) => Ok(exit),
-        Err(error) => Err(error.into()),
+        Err((Exit::Done, help)) => Ok(write!(out, "{help}").map_or(Exit::Failed, |()| Exit::Done)),
+        Err((exit, text)) => Ok(write!(err, "{text}").map_or(Exit::Failed, |()| exit)),
     };
     let exit = result.unwrap_or_else(|CommandError { exit, message }| {
         writeln!(err, "tollgate: {message}").ok();
@@ -170,7 +168,7 @@ impl Cli {
         let settings = &loaded.settings;
         match command {
             Command::Serve { new_account } => serve(loaded, self.config, new_account, out).await,
-            Command::Check { online } => Ok(check::check(&loaded, online, out, err).await?),
+            Command::Check { online } => check::check(&loaded, online, out, err).await,
             Command::Member { change } => member::member(settings, change, out, err).await,
             Command::Usage { since, by, format } => {
                 usage::usage(settings, (since, by, format), out).await
@@ -187,24 +185,16 @@ impl Cli {
         }
     }
 
-    /// Parses the arguments, program name first. If it printed help or an error, without any key,
-    /// it returns the exit code as `Err`.
-    pub fn parse_args(
-        arguments: impl IntoIterator<Item = OsString>,
-        out: &mut impl Write,
-        err: &mut impl Write,
-    ) -> io::Result<Result<Self, Exit>> {
-        let error = match Self::try_parse_from(arguments) {
-            Ok(cli) => return Ok(Ok(cli)),
-            Err(error) => error,
-        };
-        let text = error.render().to_string();
-        if error.use_stderr() {
-            write!(err, "{}", token::redact_tokens(&redact_keys(&text)))?;
-            return Ok(Err(Exit::UsageError));
-        }
-        write!(out, "{text}")?;
-        Ok(Err(Exit::Done))
+    /// Parses the arguments, program name first. `Err` has the help or the error, without any key.
+    fn parse_args(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, (Exit, String)> {
+        Self::try_parse_from(arguments).map_err(|error| {
+            let text = error.render().to_string();
+            if error.use_stderr() {
+                (Exit::UsageError, token::redact_tokens(&redact_keys(&text)).into_owned())
+            } else {
+                (Exit::Done, text)
+            }
+        })
     }
 
     pub fn command(&self) -> Command {

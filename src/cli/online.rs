@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::slice;
 use std::sync::Arc;
 
-use super::Exit;
 use super::ledger::{self, GatewayAccess, RunningServer};
+use super::{CommandError, Exit};
 use crate::app;
 use crate::billing::summary::{is_active_prefix, visible_prefix};
 use crate::clock;
@@ -22,7 +22,7 @@ pub(super) async fn ask_gateway(
     settings: &Settings,
     out: &mut impl Write,
     err: &mut impl Write,
-) -> io::Result<Exit> {
+) -> Result<Exit, CommandError> {
     let Target::Live { base_url, keys } = &settings.gateway.target else {
         writeln!(out, "online    nothing to ask: the sandbox starts with the server")?;
         return Ok(Exit::Done);
@@ -36,10 +36,7 @@ pub(super) async fn ask_gateway(
             writeln!(out, "asked     directly; each key takes one slot of the rate limit")?;
             store
         }
-        Ok(Err(reason)) => {
-            writeln!(err, "the gateway was not asked: {reason}")?;
-            return Ok(Exit::Failed);
-        }
+        Ok(Err(reason)) => return Err(format!("the gateway was not asked: {reason}").into()),
         Err(_no_ledger) => {
             writeln!(out, "asked     directly; without a ledger, the rate limit is not recorded")?;
             Store::in_memory(Arc::new(clock::wall))
@@ -59,17 +56,16 @@ pub(super) async fn ask_gateway(
             Ok(listing) => Some(listing),
             Err(Error::AllKeysRejected | Error::KeyRejected { .. }) => None,
             Err(error) => {
-                writeln!(err, "gateway.base_url: request with key {number} failed: {error}")?;
-                return Ok(Exit::Failed);
+                let why = format!("gateway.base_url: request with key {number} failed: {error}");
+                return Err(why.into());
             }
         });
     }
     let listing = listings.iter().flatten().last();
     let listed = listing.map_or(&[][..], |listing| &listing.keys);
     for (number, (key, accepted)) in (1..).zip(keys.iter().zip(&listings)) {
-        let prefix =
-            listed_prefix(key, listed).map(|prefix| format!(" ({}…)", strip_controls(prefix)));
-        let prefix = prefix.unwrap_or_default();
+        let prefix = listed_prefix(key, listed)
+            .map_or(String::new(), |prefix| format!(" ({}…)", strip_controls(prefix)));
         match accepted {
             Some(_) => writeln!(out, "key {number}     accepted{prefix}")?,
             None => writeln!(err, "key {number}{prefix}: the gateway rejected it")?,
@@ -85,14 +81,8 @@ async fn ask_server(
     keys: &[Key],
     out: &mut impl Write,
     err: &mut impl Write,
-) -> io::Result<Exit> {
-    let listing = match server.listing().await {
-        Ok(listing) => listing,
-        Err(reason) => {
-            writeln!(err, "{reason}")?;
-            return Ok(Exit::Failed);
-        }
-    };
+) -> Result<Exit, CommandError> {
+    let listing = server.listing().await?;
     writeln!(out, "asked     by {}, within its rate limit", server.describe())?;
     let mut exit = Exit::Done;
     for (number, key) in (1..).zip(keys) {
@@ -136,22 +126,18 @@ fn print(
     }
     writeln!(out, "spent     {} in total", dollars(usage.total_spent_cents))?;
     for row in keys {
-        let field = |word: &str, text: &Option<String>| {
-            text.as_ref()
-                .map(|text| format!(", {word} {}", strip_controls(text)))
-                .unwrap_or_default()
-        };
-        let uses = row.usage_count.map(|count| format!(", {}", pluralize(count, "use")));
-        let uses = uses.unwrap_or_default();
-        writeln!(
-            out,
-            "listed    {}…, {}{}{uses}{}{}",
-            strip_controls(&row.key_prefix),
-            strip_controls(&row.name),
-            field("created", &row.created_at),
-            field("last used", &row.last_used_at),
-            field("revoked", &row.revoked_at)
-        )?;
+        let uses = row.usage_count.map(|count| pluralize(count, "use"));
+        write!(out, "listed    {}…", strip_controls(&row.key_prefix))?;
+        for (word, text) in [
+            ("", Some(&row.name)),
+            ("created ", row.created_at.as_ref()),
+            ("", uses.as_ref()),
+            ("last used ", row.last_used_at.as_ref()),
+            ("revoked ", row.revoked_at.as_ref()),
+        ] {
+            text.map_or(Ok(()), |text| write!(out, ", {word}{}", strip_controls(text)))?;
+        }
+        writeln!(out)?;
     }
     Ok(())
 }

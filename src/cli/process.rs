@@ -12,7 +12,7 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::config::{LogConfig, LogFormat, ServerConfig};
+use crate::config::{LogConfig, ServerConfig};
 
 pub(super) const OPS_CONNECTIONS: usize = 64;
 /// Descriptors for listeners, runtimes, the log and the ledger; for the ops listener; for videos.
@@ -35,7 +35,7 @@ pub(super) fn harden() {
 
 /// Logs to standard error. Libraries log only warnings, because other events can hold headers.
 pub(super) fn start_log(settings: LogConfig) {
-    let text = settings.format == LogFormat::Auto && io::stderr().is_terminal();
+    let text = !settings.is_json && io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let lines = if text {
         lines.boxed()
@@ -54,24 +54,10 @@ pub(super) fn start_log(settings: LogConfig) {
     }));
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Capacity {
-    pub(super) connections: usize,
-    pub(super) per_address: usize,
-    pub(super) open_files: Option<u64>,
-}
-
-impl Capacity {
-    pub(super) fn is_lowered(self, asked: &ServerConfig) -> bool {
-        self.connections < asked.max_connections
-            || self.per_address < asked.max_connections_per_address
-    }
-}
-
-/// Raises the open-file limit to the hard limit, and lowers the connection limits to fit. Otherwise
-/// idle connections could take the descriptors that purchases, the ledger and the ops listener
-/// need.
-pub(super) fn fit_open_file_limit(server: &mut ServerConfig) {
+/// Raises the open-file limit to the hard limit, lowers the connection limits to fit, and returns
+/// the open-file limit. Otherwise, idle connections could take the descriptors that purchases, the
+/// ledger and the ops listener need.
+pub(super) fn fit_open_file_limit(server: &mut ServerConfig) -> Option<u64> {
     let limits = getrlimit(Resource::RLIMIT_NOFILE);
     if let Ok((soft, hard)) = limits
         && soft < hard
@@ -80,33 +66,28 @@ pub(super) fn fit_open_file_limit(server: &mut ServerConfig) {
         warn!(%error, soft, hard, "open-file limit not raised");
     }
     let open_files = getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft);
-    let capacity = capacity(server, open_files, cores());
-    if capacity.is_lowered(server) {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let (connections, per_address) = capacity(server, open_files, cores);
+    let (max_connections, max_per_address) =
+        (server.max_connections, server.max_connections_per_address);
+    if (connections, per_address) != (max_connections, max_per_address) {
         warn!(
             open_files,
-            max_connections = server.max_connections,
-            connections = capacity.connections,
-            max_connections_per_address = server.max_connections_per_address,
-            per_address = capacity.per_address,
+            max_connections,
+            connections,
+            max_connections_per_address = max_per_address,
+            per_address,
             "connection limits lowered: raise the open-file limit"
         );
-        server.max_connections = capacity.connections;
-        server.max_connections_per_address = capacity.per_address;
+        server.max_connections = connections;
+        server.max_connections_per_address = per_address;
     }
+    open_files
 }
 
-pub(super) fn expected_capacity(server: &ServerConfig) -> Capacity {
-    let open_files = getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(_, hard)| hard);
-    capacity(server, open_files, cores())
-}
-
-fn cores() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// Fits the connection limits to the open-file limit, of which at most half is reserved. If
-/// lowered, an address gets a tenth.
-fn capacity(server: &ServerConfig, open_files: Option<u64>, cores: usize) -> Capacity {
+/// Returns the connection limits, in total and per address, that fit the open-file limit, of which
+/// at most half is reserved. If lowered, an address gets a tenth.
+fn capacity(server: &ServerConfig, open_files: Option<u64>, cores: usize) -> (usize, usize) {
     let (max, max_per_address) = (server.max_connections, server.max_connections_per_address);
     let connections = open_files.map_or(max, |limit| {
         let needed = RESERVED_FILES + GATEWAY_FILES_PER_CORE.saturating_mul(cores as u64);
@@ -114,7 +95,7 @@ fn capacity(server: &ServerConfig, open_files: Option<u64>, cores: usize) -> Cap
         usize::try_from(left).unwrap_or(usize::MAX).min(max)
     });
     let tenth = if connections < max { (connections / 10).max(1) } else { usize::MAX };
-    Capacity { connections, per_address: max_per_address.min(tenth), open_files }
+    (connections, max_per_address.min(tenth))
 }
 
 #[cfg(test)]
@@ -135,14 +116,10 @@ mod tests {
             (Some(64), 1, 1),
             (Some(0), 1, 1),
         ] {
-            let expected = Capacity { connections, per_address, open_files };
-            assert_eq!(capacity(&server, open_files, 2), expected);
+            assert_eq!(capacity(&server, open_files, 2), (connections, per_address));
         }
         (server.max_connections, server.max_connections_per_address) = (100, 100);
-        let fits = capacity(&server, Some(1_024), 2);
-        assert_eq!((fits.per_address, fits.is_lowered(&server)), (100, false), "as it was set");
-        let lowered = capacity(&server, Some(128), 2);
-        assert_eq!((lowered.connections, lowered.per_address), (64, 6));
-        assert!(lowered.is_lowered(&server));
+        assert_eq!(capacity(&server, Some(1_024), 2), (100, 100), "as it was set");
+        assert_eq!(capacity(&server, Some(128), 2), (64, 6));
     }
 }

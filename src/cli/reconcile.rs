@@ -79,7 +79,7 @@ async fn compare(settings: &Settings, dry_run: bool) -> Result<ReconcileReport, 
         GatewayAccess::ViaServer(_) if dry_run => Store::open_read_only(path, clock)?,
         GatewayAccess::ViaServer(_) => Store::open_shared(path, clock)?,
     };
-    let look = match access {
+    let comparison = match access {
         GatewayAccess::ViaServer(server) => checkpoints::compare(&ledger, server.listing()).await?,
         GatewayAccess::Standalone(store) => {
             let window = app::standalone_rate_limit(store, &settings.gateway).await;
@@ -88,16 +88,16 @@ async fn compare(settings: &Settings, dry_run: bool) -> Result<ReconcileReport, 
             checkpoints::compare(&ledger, listing).await?
         }
     };
-    let verdict = look
-        .before
-        .map(|before| reconcile::decide(&before, &look.now, &look.evidence, look.read_at));
+    let verdict = comparison.before.map(|before| {
+        reconcile::decide(&before, &comparison.now, &comparison.evidence, comparison.read_at)
+    });
     let drift = verdict.as_ref().map(|verdict| verdict.drift);
     let checkpoint = if dry_run {
         "dry run: no outcome was resolved"
     } else {
         let terms = app::terms(settings);
         let keep = |service| terms.keep(service);
-        if checkpoints::apply_verdict(&ledger, &look, verdict.as_ref(), keep).await? {
+        if checkpoints::apply_verdict(&ledger, &comparison, verdict.as_ref(), keep).await? {
             "a new checkpoint was recorded"
         } else {
             "the checkpoint stays, because more outcomes may be known later: try again"
@@ -105,8 +105,8 @@ async fn compare(settings: &Settings, dry_run: bool) -> Result<ReconcileReport, 
     };
     Ok(ReconcileReport {
         dry_run,
-        since: look.before.map(|before| iso8601(before.snapshot.at)),
-        purchases: purchases(&look, verdict.as_ref()),
+        since: comparison.before.map(|before| iso8601(before.snapshot.at)),
+        purchases: purchases(&comparison, verdict.as_ref()),
         charged: drift.map(|drift| drift.charged),
         unknown: drift.map(|drift| drift.unknown),
         spent: drift.and_then(|drift| drift.spent),
@@ -144,23 +144,21 @@ fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandEr
     Ok(writeln!(out, "drift      {drift}\n{checkpoint}")?)
 }
 
-fn purchases(look: &Comparison, verdict: Option<&Verdict>) -> Vec<ReportedPurchase> {
+fn purchases(comparison: &Comparison, verdict: Option<&Verdict>) -> Vec<ReportedPurchase> {
     let mut outcomes = HashMap::new();
-    if let Some(Verdict { settled, undecided, .. }) = verdict {
-        outcomes.extend(settled.iter().map(|Decision { id, charged, proof, .. }| {
-            let state =
-                if charged.is_some() { PurchaseState::Charged } else { PurchaseState::Released };
-            (*id, (state, proof.to_string()))
-        }));
-        let unknown = undecided.iter();
-        outcomes
-            .extend(unknown.map(|(id, doubt)| (*id, (PurchaseState::Unknown, doubt.to_string()))));
+    for Decision { id, charged, proof, .. } in verdict.iter().flat_map(|verdict| &verdict.settled) {
+        let state =
+            if charged.is_some() { PurchaseState::Charged } else { PurchaseState::Released };
+        outcomes.insert(*id, (state, proof.to_string()));
     }
-    let rows = look.evidence.iter().map(|entry| &entry.purchase);
+    for (id, doubt) in verdict.iter().flat_map(|verdict| &verdict.undecided) {
+        outcomes.insert(*id, (PurchaseState::Unknown, doubt.to_string()));
+    }
+    let rows = comparison.evidence.iter().map(|entry| &entry.purchase);
     let report = |purchase: &PurchaseRecord| {
-        let outcome = outcomes.remove(&purchase.id);
         let first = || (PurchaseState::Unknown, "no earlier checkpoint to compare with".to_owned());
-        let (state, reason) = outcome.or_else(|| verdict.is_none().then(first))?;
+        let (state, reason) =
+            outcomes.remove(&purchase.id).or_else(|| verdict.is_none().then(first))?;
         Some(ReportedPurchase {
             id: purchase.id.to_string(),
             service: purchase.service.name(),

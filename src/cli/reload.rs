@@ -62,7 +62,7 @@ fn check_changes(old: &Settings, new: &Settings) -> Result<(), CommandError> {
         ("server.header_timeout", before.header_timeout != after.header_timeout),
         ("server.idle_timeout", before.idle_timeout != after.idle_timeout),
         ("server.drain", before.drain != after.drain),
-        ("admin.listen", old.ops.listen != new.ops.listen),
+        ("admin.listen", old.admin_listen != new.admin_listen),
         ("sandbox", old.sandbox != new.sandbox),
         ("log", old.log != new.log),
     ];
@@ -94,12 +94,15 @@ mod tests {
         let loaded = load(Some(&path), true).expect("settings of a sandbox");
         let (shutdown, runtime) = (Shutdown::default(), Handle::current());
         let secret = || Err(io::Error::other("not needed"));
-        let shared = app::start(&loaded.settings, None, &runtime, &shutdown, secret).await.unwrap();
+        let settings = &loaded.settings;
+        let preparing = app::prepare(settings, None, &runtime, &shutdown, secret);
+        let (shared, opening) = preparing.await.unwrap();
+        app::open(&shared, opening).await.unwrap();
         let mut app = App::new(loaded.settings, shared.clone()).unwrap();
         tokio::spawn(app.watch_account());
         let free = || shared.rate_limit.free_slots();
         for _ in 0..1_000 {
-            // The limit was told, and takes a slot itself.
+            // The request for the rate limit takes a slot itself.
             if free() == 59 {
                 break;
             }

@@ -54,7 +54,7 @@ pub async fn serve(
     // Every socket is bound before the first request is accepted.
     let listeners =
         settings.server.listen.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
-    let ops = bind(settings.ops.listen)?;
+    let ops = bind(settings.admin_listen)?;
     let at = ops.local_addr()?;
     let (shutdown, runtime) = (Shutdown::default(), Handle::current());
     let secret = || secret(&settings);
@@ -294,7 +294,7 @@ mod tests {
             reloaded.fetch_add(1, Ordering::Relaxed);
             raise(Signal::SIGTERM).unwrap();
         };
-        let told = async {
+        let hangup = async {
             tokio::time::sleep(TIDY_INTERVAL * 5).await;
             raise(Signal::SIGHUP).unwrap();
             pending::<()>().await
@@ -302,7 +302,7 @@ mod tests {
         let ended = run_until_stopped((), tidy, reload, &mut signals);
         tokio::select! {
             () = ended => {}
-            () = told => {}
+            () = hangup => {}
             () = tokio::time::sleep(TIDY_INTERVAL * 1_000) => panic!("no signal was handled"),
         }
         let counts = (begun.load(Ordering::Relaxed), reloaded.load(Ordering::Relaxed));

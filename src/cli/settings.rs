@@ -54,15 +54,16 @@ pub fn load_from(
     let mut environment = environment(variables, &mut errors);
     let has_key = KEY_VARIABLES.iter().any(|name| environment.contains_key(*name));
     add_env_file(&folder.join(ENV_FILE), &mut environment, &mut errors);
+    let file = text.as_ref().map(|_| path.clone());
     let source = SettingsSource {
         file: text.as_ref().map(|text| (name.as_str(), text.as_str())),
         folder,
         environment: &environment,
         needs_gateway_key,
         key_file: &key_file,
+        check_files: &|settings| check_files(settings, (&environment, folder), file.as_deref()),
     };
-    let file = text.as_ref().map(|_| path.clone());
-    let settings = read_settings(&source, file.as_deref()).map_err(|more| errors.extend(more));
+    let settings = Settings::read(&source).map_err(|more| errors.extend(more));
     let Some(settings) = settings.ok().filter(|_| errors.is_empty()) else { return Err(errors) };
     let mut warnings = settings.warnings();
     warnings.extend(readable_file_warnings(folder, &environment));
@@ -78,35 +79,26 @@ pub(crate) fn read_text(
     folder: &Path,
     variables: &Environment,
 ) -> Result<Settings, Vec<SettingError>> {
-    let known = variables.iter().filter(|(name, _)| is_known(name));
-    let environment = known.map(|(name, value)| (name.clone(), value.clone())).collect();
-    let source = SettingsSource {
+    Settings::read(&SettingsSource {
         file: Some((DEFAULT_FILE, toml)),
         folder,
-        environment: &environment,
+        environment: variables,
         needs_gateway_key: true,
         key_file: &key_file,
-    };
-    read_settings(&source, None)
+        check_files: &|settings| check_files(settings, (variables, folder), None),
+    })
 }
 
 fn key_file(path: &Path) -> Result<Zeroizing<String>, String> {
     read_file(path).map_err(|error| error.to_string())
 }
 
-/// Reads the settings, and checks the files and folders that they name.
-fn read_settings(
-    source: &SettingsSource<'_>,
-    file: Option<&Path>,
-) -> Result<Settings, Vec<SettingError>> {
-    Settings::read_and_check(source, |settings| {
-        let mut errors = missing_files(settings);
-        errors.extend(exposed_files(settings, file, source));
-        errors
-    })
-}
-
-fn missing_files(settings: &Settings) -> Vec<(&'static str, String)> {
+/// Returns an error for each missing file, and for each secret file that `page.dir` would serve.
+fn check_files(
+    settings: &Settings,
+    (environment, folder): (&Environment, &Path),
+    settings_file: Option<&Path>,
+) -> Vec<(&'static str, String)> {
     let mut missing = Vec::new();
     let mut need = |setting, what: &str, path: &Path, exists: bool| {
         if !exists {
@@ -117,7 +109,7 @@ fn missing_files(settings: &Settings) -> Vec<(&'static str, String)> {
     if let Some(dir) = &settings.page.dir {
         need("page.dir", "a folder", dir, is_folder(dir));
     }
-    if let Some(folder) = settings.store.path().and_then(Path::parent) {
+    if let Some(folder) = settings.store.as_deref().and_then(Path::parent) {
         need("store.url", "a folder", folder, is_folder(folder));
     }
     if let (Some(dir), Some(fallback)) = (&settings.page.dir, &settings.page.fallback) {
@@ -127,34 +119,27 @@ fn missing_files(settings: &Settings) -> Vec<(&'static str, String)> {
     if let AccessMode::Jwt(JwtConfig { jwks: JwksSource::File(file), .. }) = &settings.access.mode {
         need("access.jwt.jwks", "a file", file, file.is_file());
     }
-    missing
-}
-
-/// Returns an error for each secret file that `page.dir` would serve.
-fn exposed_files(
-    settings: &Settings,
-    file: Option<&Path>,
-    source: &SettingsSource<'_>,
-) -> Vec<(&'static str, String)> {
     let Some(site) = settings.page.dir.as_deref().and_then(|dir| dir.canonicalize().ok()) else {
-        return Vec::new();
+        return missing;
     };
     let named = |name: &str| {
-        let path = source.environment.get(name)?.trim();
-        (!path.is_empty()).then(|| source.folder.join(path))
+        let path = environment.get(name)?.trim();
+        (!path.is_empty()).then(|| folder.join(path))
     };
     let files = [
-        ("the ledger (store.url)", settings.store.path().map(Path::to_owned)),
+        ("the ledger (store.url)", settings.store.clone()),
         // If the ledger is a link, this file may be in another folder.
         ("the secret beside the ledger (tollgate.secret)", secret::path_of(settings)),
-        ("the settings file", file.map(Path::to_owned)),
+        ("the settings file", settings_file.map(Path::to_owned)),
         ("GATEWAY_API_KEY_FILE", named("GATEWAY_API_KEY_FILE")),
         ("TOLLGATE_SECRET_FILE", named("TOLLGATE_SECRET_FILE")),
     ];
     let served = files
         .into_iter()
         .filter(|(_, file)| file.as_ref().is_some_and(|file| is_served(file, &site)));
-    served.map(|(what, _)| ("page.dir", format!("a folder that does not contain {what}"))).collect()
+    let expected = |what| format!("a folder that does not contain {what}");
+    missing.extend(served.map(|(what, _)| ("page.dir", expected(what))));
+    missing
 }
 
 /// Returns whether the site would serve this file: it is in the folder and not hidden.
@@ -178,14 +163,11 @@ fn environment(
     let mut environment = Environment::new();
     for (name, value) in variables {
         let Some(name) = name.to_str().filter(|name| is_known(name)) else { continue };
-        match value.into_string() {
-            Ok(value) => {
-                environment.insert(name.to_owned(), Zeroizing::new(value));
-            }
-            Err(_) => {
-                let location = Location::Variable(name.to_owned());
-                errors.push(SettingError::new(location, "expected text in UTF-8"));
-            }
+        if let Ok(value) = value.into_string() {
+            environment.insert(name.to_owned(), Zeroizing::new(value));
+        } else {
+            let location = Location::Variable(name.to_owned());
+            errors.push(SettingError::new(location, "expected text in UTF-8"));
         }
     }
     environment

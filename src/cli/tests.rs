@@ -11,10 +11,12 @@ use crate::config::Target;
 const CANARY: &str = "svc_sk_CANARY_0123456789";
 
 fn read(arguments: &[&str]) -> (Result<Cli, Exit>, String, String) {
-    let (mut out, mut err) = (Vec::new(), Vec::new());
     let arguments = ["tollgate"].iter().chain(arguments).map(OsString::from);
-    let cli = Cli::parse_args(arguments, &mut out, &mut err).expect("a Vec takes all");
-    (cli, String::from_utf8(out).expect("text"), String::from_utf8(err).expect("text"))
+    match Cli::parse_args(arguments) {
+        Ok(cli) => (Ok(cli), String::new(), String::new()),
+        Err((Exit::Done, help)) => (Err(Exit::Done), help, String::new()),
+        Err((exit, text)) => (Err(exit), String::new(), text),
+    }
 }
 
 fn load(folder: &Path, environment: &[(&str, &str)]) -> Result<Loaded, Vec<SettingError>> {
@@ -37,9 +39,12 @@ async fn check_with(
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let exit = match loaded {
         Ok(loaded) => check::check(loaded, is_online, &mut out, &mut err).await,
-        Err(errors) => print_errors(errors, &mut err),
+        Err(errors) => Ok(print_errors(errors, &mut err).expect("writing to a Vec cannot fail")),
     };
-    let exit = exit.expect("a Vec takes all");
+    let exit = exit.unwrap_or_else(|CommandError { exit, message }| {
+        err.extend(message.into_bytes());
+        exit
+    });
     (exit, String::from_utf8(out).expect("text"), String::from_utf8(err).expect("text"))
 }
 
@@ -57,7 +62,7 @@ fn serve_is_the_default_command() {
     let (cli, ..) = read(&[]);
     assert_eq!(cli.map(|cli| cli.command()), Ok(Command::Serve { new_account: false }));
     let (cli, ..) = read(&["--config", "a.toml", "check", "--online"]);
-    let cli = cli.expect("right");
+    let cli = cli.expect("valid settings");
     assert_eq!(cli.config.as_deref(), Some(Path::new("a.toml")));
     assert_eq!(cli.command(), Command::Check { online: true });
     let (cli, ..) = read(&["sandbox", "--listen", "[::1]:0", "--config", "a.toml"]);
@@ -114,7 +119,7 @@ fn environment_overrides_env_file_and_both_override_the_settings_file() {
              TOLLGATE_SERVER__DRAIN=3s\nSOMETHING_ELSE=1\n",
         ),
     ]);
-    let loaded = load(folder.path(), &[("TOLLGATE_PAGE__TITLE", "real")]).expect("right");
+    let loaded = load(folder.path(), &[("TOLLGATE_PAGE__TITLE", "real")]).expect("valid settings");
     assert_eq!(loaded.settings.page.title, "real");
     assert_eq!(loaded.settings.server.drain.as_secs(), 2, "of two lines the first holds");
     assert_eq!(loaded.settings.log.level, tracing::Level::WARN);
@@ -124,7 +129,7 @@ fn environment_overrides_env_file_and_both_override_the_settings_file() {
 #[test]
 fn env_file_does_not_change_the_process_environment() {
     let folder = folder(&[(".env", "TOLLGATE_PAGE__TITLE=only-for-this-test\n")]);
-    let loaded = load(folder.path(), &[]).expect("right");
+    let loaded = load(folder.path(), &[]).expect("valid settings");
     assert_eq!(loaded.settings.page.title, "only-for-this-test");
     assert!(env::vars_os().all(|(_, value)| value != "only-for-this-test"));
 }
@@ -142,11 +147,11 @@ fn errors_in_env_file_have_a_line_and_no_value() {
         (format!("A={}\nGATEWAY_API_KEY=a b {CANARY}", "x".repeat(20_000)), 2),
     ] {
         let folder = folder(&[(".env", &text)]);
-        let faults = load(folder.path(), &[]).expect_err(&text);
+        let errors = load(folder.path(), &[]).expect_err(&text);
         let path = folder.path().join(".env");
-        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert_eq!(errors.len(), 1, "{errors:?}");
         assert_eq!(
-            faults[0].to_string(),
+            errors[0].to_string(),
             format!(
                 "{}:{line}: expected NAME=value, or NAME='value' if the value has blanks or quotes",
                 path.display()
@@ -166,22 +171,23 @@ fn folder_named_env_is_ignored() {
 fn explicit_file_must_exist_and_be_text() {
     let folder = folder(&[]);
     let path = folder.path().join("other.toml");
-    let fault = |path: &Path| {
-        let faults =
-            load_from(Some(path), true, Path::new(""), variables(&[])).expect_err("at fault");
-        assert_eq!(faults.len(), 1, "{faults:?}");
-        faults[0].to_string()
+    let error = |path: &Path| {
+        let errors = load_from(Some(path), true, Path::new(""), variables(&[]))
+            .expect_err("invalid settings");
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        errors[0].to_string()
     };
     let shown = path.display();
     assert_eq!(
-        fault(&path),
+        error(&path),
         format!("{shown}: expected a readable file: No such file or directory (os error 2)")
     );
     fs::write(&path, b"[log]\nlevel = '\xff'").expect("written");
-    assert_eq!(fault(&path), format!("{shown}: expected a readable file: line 2 is not UTF-8"));
-    assert!(fault(folder.path()).contains("Is a directory"));
+    assert_eq!(error(&path), format!("{shown}: expected a readable file: line 2 is not UTF-8"));
+    assert!(error(folder.path()).contains("Is a directory"));
     fs::write(&path, "[log]\nlevel = 'debug'").expect("written");
-    let loaded = load_from(Some(&path), true, Path::new(""), variables(&[])).expect("right");
+    let loaded =
+        load_from(Some(&path), true, Path::new(""), variables(&[])).expect("valid settings");
     assert_eq!(loaded.settings.log.level, tracing::Level::DEBUG);
 }
 
@@ -203,7 +209,8 @@ fn key_file_is_read_with_a_warning_if_others_can_read_it() {
         assert_eq!(err.contains("GATEWAY_API_KEY_FILE: any user"), warns, "{err}");
         let said = format!("{out}{err}{loaded:?}");
         assert!(!said.contains("CANARY") && !out.contains("secret-path"), "{said}");
-        let Target::Live { keys, .. } = loaded.expect("right").settings.gateway.target else {
+        let Target::Live { keys, .. } = loaded.expect("valid settings").settings.gateway.target
+        else {
             panic!("not live")
         };
         assert_eq!(keys[0].expose(), CANARY);
@@ -217,13 +224,13 @@ fn file_found_in_the_folder_that_directs_the_key_causes_a_warning() {
     let env_file = format!("GATEWAY_API_KEY={CANARY}\n");
     let found = folder(&[("proxy.toml", HOST)]);
     let warned = |loaded: Result<Loaded, Vec<SettingError>>| {
-        let warnings = loaded.expect("right").warnings.join("\n");
+        let warnings = loaded.expect("valid settings").warnings.join("\n");
         assert!(!warnings.contains(CANARY), "{warnings}");
         warnings.contains("sends the environment's key to gateway.example")
     };
     assert!(warned(load(found.path(), &[key])));
     let here = folder(&[("proxy.toml", "[gateway]\nbase_url = \"http://127.0.0.1:9\"\n")]);
-    let warnings = load(here.path(), &[key]).expect("right").warnings;
+    let warnings = load(here.path(), &[key]).expect("valid settings").warnings;
     assert!(!warnings.iter().any(|warning| warning.contains("the environment's key")));
     // There is no warning if the user names the file or the address, or the key is beside the file.
     let file = found.path().join("proxy.toml");
@@ -302,12 +309,12 @@ fn page_dir_with_secret_files_is_rejected() {
         ("GATEWAY_API_KEY_FILE", "key"),
         ("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.example.com"),
     ];
-    let faults = load(folder.path(), &environment).expect_err("it would serve all of these");
-    let said: Vec<_> = faults.iter().map(ToString::to_string).collect();
+    let errors = load(folder.path(), &environment).expect_err("it would serve all of these");
+    let said: Vec<_> = errors.iter().map(ToString::to_string).collect();
     let secret = "the secret beside the ledger (tollgate.secret)";
     for what in ["the ledger (store.url)", secret, "the settings file", "GATEWAY_API_KEY_FILE"] {
         let expected = format!("page.dir: expected a folder that does not contain {what}");
-        assert!(said.iter().any(|fault| fault.ends_with(&expected)), "{what}: {said:?}");
+        assert!(said.iter().any(|error| error.ends_with(&expected)), "{what}: {said:?}");
     }
     assert_eq!(said.len(), 4, "{said:?}");
 
@@ -339,8 +346,8 @@ fn page_dir_with_the_secret_of_a_linked_ledger_is_rejected() {
             if is_there {
                 fs::write(site.join("tollgate.secret"), CANARY).expect("written");
             }
-            let faults = load(folder.path(), &[]).expect_err(url);
-            let said: Vec<_> = faults.iter().map(ToString::to_string).collect();
+            let errors = load(folder.path(), &[]).expect_err(url);
+            let said: Vec<_> = errors.iter().map(ToString::to_string).collect();
             let what = "does not contain the secret beside the ledger (tollgate.secret)";
             assert!(said.len() == 1 && said[0].ends_with(what), "{url}: {said:?}");
         }
@@ -367,8 +374,8 @@ fn variable_that_is_not_utf8_is_an_error() {
         (OsString::from("TOLLGATE_PAGE__TITLE"), OsString::from_vec(vec![0xff])),
         (OsString::from("OTHERS"), OsString::from_vec(vec![0xff])),
     ];
-    let faults = load_from(None, true, folder.path(), variables).expect_err("at fault");
-    assert_eq!(format!("{faults:?}"), "[TOLLGATE_PAGE__TITLE: expected text in UTF-8]");
+    let errors = load_from(None, true, folder.path(), variables).expect_err("invalid settings");
+    assert_eq!(format!("{errors:?}"), "[TOLLGATE_PAGE__TITLE: expected text in UTF-8]");
 }
 
 #[tokio::test]

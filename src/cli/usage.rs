@@ -63,7 +63,7 @@ pub(super) async fn usage(
     (since, by, format): (Duration, GroupBy, OutputFormat),
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    let rows = ledger::open_read_only(settings)?.spend(None, since, usize::MAX).await?;
+    let rows = ledger::open_read_only(settings)?.spend(None, since, 0, usize::MAX).await?;
     let (name, key): (_, fn(&SpendRow) -> String) = match by {
         GroupBy::Member => ("member", |row| row.caller.clone()),
         GroupBy::Model => ("model", |row| row.model.clone()),

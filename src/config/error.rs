@@ -152,22 +152,22 @@ mod tests {
 
     #[test]
     fn control_characters_are_escaped() {
-        let fault = SettingError::new(
+        let error = SettingError::new(
             Location::Variable("A\nB".to_owned()),
             "unknown `\u{1b}[2J\r\u{85}é`",
         );
-        assert_eq!(fault.to_string(), "A\\nB: unknown `\\u{1b}[2J\\r\\u{85}é`");
+        assert_eq!(error.to_string(), "A\\nB: unknown `\\u{1b}[2J\\r\\u{85}é`");
     }
 
     #[test]
     fn keys_are_redacted_from_errors_and_locations() {
-        let fault = SettingError::new(
+        let error = SettingError::new(
             Location::Variable("svc_sk_CANARY_1".to_owned()),
             "two: svc_sk_CANARY-2, svc_sk_CANARY3+/='.",
         );
-        let said = format!("{fault} {fault:?}");
+        let said = format!("{error} {error:?}");
         assert!(!said.contains("CANARY"), "{said}");
-        assert_eq!(fault.to_string(), "svc_sk_…: two: svc_sk_… svc_sk_…");
+        assert_eq!(error.to_string(), "svc_sk_…: two: svc_sk_… svc_sk_…");
         assert!(matches!(redact_keys("nothing here"), Cow::Borrowed(_)));
     }
 }

@@ -12,7 +12,7 @@ mod value;
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use url::Url;
@@ -28,7 +28,8 @@ use crate::contract::money::Usd;
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub server: ServerConfig,
-    pub ops: OpsConfig,
+    /// The address of the ops listener.
+    pub admin_listen: SocketAddr,
     pub gateway: GatewayConfig,
     pub access: AccessConfig,
     /// If `None`, the secret is in a file beside the ledger.
@@ -36,7 +37,8 @@ pub struct Settings {
     pub limits: LimitsConfig,
     pub budget: BudgetConfig,
     pub purchase: PurchaseConfig,
-    pub store: StoreConfig,
+    /// The path of the ledger; `None` is one in memory.
+    pub store: Option<PathBuf>,
     pub jobs: JobsConfig,
     pub page: PageConfig,
     pub catalog: Catalog,
@@ -66,11 +68,6 @@ pub struct ServerConfig {
 pub struct Network {
     pub address: IpAddr,
     pub prefix: u8,
-}
-
-#[derive(Clone, Debug)]
-pub struct OpsConfig {
-    pub listen: SocketAddr,
 }
 
 #[derive(Clone, Debug)]
@@ -182,18 +179,6 @@ pub struct PurchaseConfig {
     pub keep_replies: Duration,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreConfig {
-    Memory,
-    Sqlite(PathBuf),
-}
-
-impl StoreConfig {
-    pub fn path(&self) -> Option<&Path> {
-        if let Self::Sqlite(path) = self { Some(path) } else { None }
-    }
-}
-
 #[derive(Clone, Debug)]
 pub struct JobsConfig {
     pub finished: Vec<String>,
@@ -232,15 +217,9 @@ pub struct SandboxConfig {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogConfig {
-    pub format: LogFormat,
+    /// If not set, text on a terminal.
+    pub is_json: bool,
     pub level: tracing::Level,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// Text on a terminal, JSON otherwise.
-    Auto,
-    Json,
 }
 
 type Parsed<T> = Result<T, Cow<'static, str>>;
@@ -248,10 +227,10 @@ type Parsed<T> = Result<T, Cow<'static, str>>;
 impl Settings {
     pub fn warnings(&self) -> Vec<String> {
         let live = matches!(self.gateway.target, Target::Live { .. });
-        let ops_is_local = self.ops.listen.ip().to_canonical().is_loopback();
+        let ops_is_local = self.admin_listen.ip().to_canonical().is_loopback();
         let rows = [
             (
-                live && self.store == StoreConfig::Memory,
+                live && self.store.is_none(),
                 "store.url: with \"memory\", purchases and idempotency keys are lost at a restart",
             ),
             (

@@ -129,7 +129,7 @@ impl Section<'_> {
             self.error_at(name, &node.location, &text);
             return default;
         };
-        let mut list = Vec::new();
+        let (mut list, errors) = (Vec::new(), self.reader.errors.len());
         for node in nodes {
             match self.accept(name, &node.location, as_text(node, parse)) {
                 Some(item) if list.contains(&item) => {
@@ -140,7 +140,7 @@ impl Section<'_> {
                 None => {}
             }
         }
-        list
+        if self.reader.errors.len() > errors { default } else { list }
     }
 
     pub(super) fn table<T>(
@@ -198,10 +198,6 @@ impl Section<'_> {
     pub(super) fn section_error(&mut self, expected: &str) {
         let text = format!("{}: {expected}", self.path);
         self.reader.errors.push(SettingError::new(self.location.clone(), text));
-    }
-
-    pub(super) fn error_count(&self) -> usize {
-        self.reader.errors.len()
     }
 
     fn require(&mut self, name: &str) {

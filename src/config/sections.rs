@@ -15,9 +15,9 @@ use super::raw::RawSettings;
 use super::read::{Section, SettingsReader};
 use super::{
     AccessConfig, AccessMode, BudgetConfig, ClaimPath, GatewayConfig, JobsConfig, JwksSource,
-    JwtConfig, Key, LimitsConfig, LogConfig, LogFormat, OpsConfig, PageConfig, Parsed,
-    PassthroughConfig, PresetConfig, PurchaseConfig, RateLimitConfig, SandboxConfig, ServerConfig,
-    Settings, SpendLimit, StoreConfig, Target, secrets, value,
+    JwtConfig, Key, LimitsConfig, LogConfig, PageConfig, Parsed, PassthroughConfig, PresetConfig,
+    PurchaseConfig, RateLimitConfig, SandboxConfig, ServerConfig, Settings, SpendLimit, Target,
+    secrets, value,
 };
 use crate::contract::catalog::{Catalog, ChatModel, Tier};
 use crate::contract::money::Usd;
@@ -32,6 +32,8 @@ pub struct SettingsSource<'a> {
     /// If not set, keys are neither required nor validated.
     pub needs_gateway_key: bool,
     pub key_file: &'a dyn Fn(&Path) -> Result<Zeroizing<String>, String>,
+    /// Returns settings whose files are unusable, and what was expected.
+    pub check_files: &'a dyn Fn(&Settings) -> Vec<(&'static str, String)>,
 }
 
 /// Environment variables by name. Values are wiped on drop, because some are secret.
@@ -40,20 +42,12 @@ pub type Environment = BTreeMap<String, Zeroizing<String>>;
 impl Settings {
     /// Reads and validates all settings. Errors are sorted by location, and none contains a value.
     pub fn read(source: &SettingsSource<'_>) -> Result<Self, Vec<SettingError>> {
-        Self::read_and_check(source, |_| Vec::new())
-    }
-
-    /// Like [`read`](Self::read). `check` returns further errors: settings and what was expected.
-    pub fn read_and_check(
-        source: &SettingsSource<'_>,
-        check: impl FnOnce(&Self) -> Vec<(&'static str, String)>,
-    ) -> Result<Self, Vec<SettingError>> {
         let mut reader = SettingsReader::default();
         let raw = RawSettings::parse(source, &mut reader.errors);
         if raw.broken {
             return Err(reader.finish(&RawSettings::default()).0);
         }
-        let (settings, errors, _) = interpret(source, &raw, reader, check);
+        let (settings, errors, _) = interpret(source, &raw, reader);
         if errors.is_empty() { Ok(settings) } else { Err(errors) }
     }
 
@@ -76,9 +70,10 @@ fn defaults() -> (Settings, Vec<String>) {
         environment: &Environment::new(),
         needs_gateway_key: true,
         key_file: &|_| Err("no file is read here".to_owned()),
+        check_files: &|_| Vec::new(),
     };
     let (raw, reader) = (RawSettings::default(), SettingsReader::default());
-    let (settings, _, names) = interpret(&source, &raw, reader, |_| Vec::new());
+    let (settings, _, names) = interpret(&source, &raw, reader);
     (settings, names)
 }
 
@@ -87,7 +82,6 @@ fn interpret(
     source: &SettingsSource<'_>,
     raw: &RawSettings,
     mut reader: SettingsReader,
-    check: impl FnOnce(&Settings) -> Vec<(&'static str, String)>,
 ) -> (Settings, Vec<SettingError>, Vec<String>) {
     let mut key_errors = Vec::new();
     let mut keys = secrets::keys(source, &mut key_errors);
@@ -102,8 +96,8 @@ fn interpret(
     let folder = source.folder;
     let settings = Settings {
         server: reader.section(raw, "server", server),
-        ops: reader.section(raw, "admin", |section| OpsConfig {
-            listen: section.text("listen", value::listen, ([127, 0, 0, 1], 9464).into()),
+        admin_listen: reader.section(raw, "admin", |section| {
+            section.text("listen", value::listen, ([127, 0, 0, 1], 9464).into())
         }),
         gateway: reader.section(raw, "gateway", |section| gateway(section, keys)),
         access: reader.section(raw, "access", |section| access(section, folder)),
@@ -129,7 +123,7 @@ fn interpret(
         log: reader.section(raw, "log", log),
     };
     let conflicts = conflicts(&settings, raw, is_sandbox, is_live);
-    for (name, expected) in conflicts.chain(check(&settings)) {
+    for (name, expected) in conflicts.chain((source.check_files)(&settings)) {
         let location = raw.location_of(name).unwrap_or(Location::Unknown);
         reader.errors.push(SettingError::new(location, format!("{name}: expected {expected}")));
     }
@@ -144,9 +138,9 @@ fn conflicts(
     is_sandbox: bool,
     is_live: bool,
 ) -> impl Iterator<Item = (&'static str, String)> {
-    let Settings { server, ops, access, catalog, page, .. } = settings;
+    let Settings { server, admin_listen, access, catalog, page, .. } = settings;
     let is_public = !settings.listens_on_loopback();
-    let is_shared = ops.listen.port() != 0 && server.listen.contains(&ops.listen);
+    let is_shared = admin_listen.port() != 0 && server.listen.contains(admin_listen);
     let has_ops = raw.location_of("admin.listen").is_some();
     let model = page.default_model.as_deref();
     let rows = [
@@ -165,7 +159,7 @@ fn conflicts(
         (is_shared && has_ops, "admin.listen", "an address other than those of server.listen"),
         (is_shared && !has_ops, "server.listen", "an address other than that of admin.listen"),
         (
-            access.mode == AccessMode::Members && settings.store == StoreConfig::Memory,
+            access.mode == AccessMode::Members && settings.store.is_none(),
             "access.mode",
             "store.url with it, such as \"sqlite:tollgate.db\", because members are kept on disk",
         ),
@@ -225,12 +219,11 @@ fn listen(section: &mut Section<'_>) -> Vec<SocketAddr> {
     if !section.is_structured("listen", is_list) {
         return section.optional("listen", value::listen).map_or(default, |listen| vec![listen]);
     }
-    let errors = section.error_count();
-    let listen = section.list("listen", value::listen, default.clone());
-    if listen.is_empty() && section.error_count() == errors {
+    let listen = section.list("listen", value::listen, default);
+    if listen.is_empty() {
         section.error("listen", "expected at least one address");
     }
-    if listen.is_empty() { default } else { listen }
+    listen
 }
 
 fn gateway(section: &mut Section<'_>, keys: Option<(Location, Vec<Key>)>) -> GatewayConfig {
@@ -406,23 +399,19 @@ fn spend(section: &mut Section<'_>) -> SpendLimit {
     }
 }
 
-fn store(section: &mut Section<'_>, folder: &Path, is_live: bool) -> StoreConfig {
-    let default =
-        if is_live { StoreConfig::Sqlite("tollgate.db".into()) } else { StoreConfig::Memory };
-    match section.text("url", store_url, default) {
-        StoreConfig::Memory => StoreConfig::Memory,
-        StoreConfig::Sqlite(path) => StoreConfig::Sqlite(folder.join(path)),
-    }
+fn store(section: &mut Section<'_>, folder: &Path, is_live: bool) -> Option<PathBuf> {
+    let default = is_live.then(|| "tollgate.db".into());
+    section.text("url", store_url, default).map(|path: PathBuf| folder.join(path))
 }
 
-fn store_url(text: &str) -> Parsed<StoreConfig> {
+fn store_url(text: &str) -> Parsed<Option<PathBuf>> {
     let path = match text.split_once(':') {
-        None if text == "memory" => return Ok(StoreConfig::Memory),
+        None if text == "memory" => return Ok(None),
         Some(("sqlite", path)) if !path.starts_with("//") => value::line(path).ok(),
         _ => None,
     };
     let expected = "expected \"memory\" or \"sqlite:tollgate.db\"";
-    path.map(|path| StoreConfig::Sqlite(path.into())).ok_or(expected.into())
+    path.map(|path| Some(path.into())).ok_or(expected.into())
 }
 
 fn jobs(section: &mut Section<'_>) -> JobsConfig {
@@ -477,8 +466,8 @@ fn file_name(text: &str) -> Parsed<String> {
 
 fn log(section: &mut Section<'_>) -> LogConfig {
     let format = |text: &str| match text {
-        "auto" => Ok(LogFormat::Auto),
-        "json" => Ok(LogFormat::Json),
+        "auto" => Ok(false),
+        "json" => Ok(true),
         _ => Err("expected \"auto\" or \"json\"".into()),
     };
     let level = |text: &str| match text {
@@ -490,7 +479,7 @@ fn log(section: &mut Section<'_>) -> LogConfig {
         _ => Err("expected \"error\", \"warn\", \"info\", \"debug\" or \"trace\"".into()),
     };
     LogConfig {
-        format: section.text("format", format, LogFormat::Auto),
+        is_json: section.text("format", format, false),
         level: section.text("level", level, Level::INFO),
     }
 }

@@ -1,7 +1,7 @@
 //! Reads the payload, within its size limit and deadline.
 //!
 //! Media type and length are checked before the first read, so a client that sent
-//! `Expect: 100-continue` never sends a body in vain.
+//! `Expect: 100-continue` does not send a body that is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -124,8 +124,7 @@ pub struct BodyMemory {
 impl BodyMemory {
     fn try_acquire(self: &Arc<Self>, bytes: usize, max: usize) -> Option<BodyPermit> {
         let more = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= max);
-        let order = (Ordering::AcqRel, Ordering::Acquire);
-        self.used.fetch_update(order.0, order.1, more).ok()?;
+        self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         Some(BodyPermit { memory: Arc::clone(self), bytes, payload: Bytes::new() })
     }
 }

@@ -69,9 +69,7 @@ pub async fn authenticate<B>(
     } else {
         let credentials = credentials(headers, transport);
         let (caller, session) = access.authenticate(credentials, address).await?;
-        if let Some(problem) = csrf_problem(credentials, &head.method, headers) {
-            return Err(problem);
-        }
+        check_csrf(credentials, &head.method, headers)?;
         Span::current().record("caller", tracing::field::display(&caller));
         (caller, session)
     };
@@ -97,13 +95,13 @@ fn bearer_token(line: &HeaderValue) -> Option<&str> {
     (is_bearer && !token.is_empty() && token.bytes().all(plain)).then_some(token)
 }
 
-fn csrf_problem(
+fn check_csrf(
     credentials: Credentials<'_>,
     method: &Method,
     headers: &HeaderMap,
-) -> Option<Problem> {
+) -> Result<(), Problem> {
     let needs_header = matches!(credentials, Credentials::Cookie(_)) && !method.is_safe();
-    needs_header.then(|| cookie::csrf_header_missing(headers)).flatten()
+    if needs_header { cookie::check_csrf_header(headers) } else { Ok(()) }
 }
 
 /// Returns the address that a peer's connections count under, or `None` for a trusted proxy.
@@ -202,14 +200,14 @@ mod tests {
             (Credentials::Cookie("v"), Method::HEAD, false),
             (Credentials::Token("t"), Method::POST, false),
         ] {
-            let refused = csrf_problem(credentials, &method, &HeaderMap::new()).is_some();
+            let refused = check_csrf(credentials, &method, &HeaderMap::new()).is_err();
             assert_eq!(refused, is_required, "{credentials:?} {method}");
             assert_eq!(
-                csrf_problem(credentials, &method, &csrf_header(no.clone())).is_some(),
+                check_csrf(credentials, &method, &csrf_header(no.clone())).is_err(),
                 is_required
             );
             assert!(
-                csrf_problem(credentials, &method, &csrf_header(yes.clone())).is_none(),
+                check_csrf(credentials, &method, &csrf_header(yes.clone())).is_ok(),
                 "{credentials:?} {method}"
             );
         }

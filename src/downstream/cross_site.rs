@@ -15,10 +15,10 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_http::cors::{AllowCredentials, AllowHeaders, AllowOrigin, CorsLayer};
 use tower_http::csrf::{CsrfLayer, ProtectionError};
+use tracing::info;
 
-use super::DownstreamConfig;
-use super::observe::RefusalKind;
 use super::route::{CrossOrigin, is_api_path};
+use super::{DownstreamConfig, sanitize};
 use crate::problem::{ORIGIN_NOT_ALLOWED, Problem};
 use crate::response::{HandlerResult, Response};
 
@@ -118,7 +118,7 @@ pub async fn cors<B, F: Future<Output = Response>>(
     if let Some((origin, kind)) = unlisted
         && !response.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN)
     {
-        config.refusal_log.log(RefusalKind::Origin(kind), Some(&origin));
+        log_refusal(config, kind, Some(&origin));
     }
     response
 }
@@ -172,7 +172,7 @@ pub async fn csrf<B, F: Future<Output = HandlerResult>>(
     if response.extensions().get::<ProtectionError>().is_none() {
         return Ok(response);
     }
-    config.refusal_log.log(RefusalKind::Origin("write"), page.as_ref());
+    log_refusal(config, "write", page.as_ref());
     Err(Problem::new(&ORIGIN_NOT_ALLOWED))
 }
 
@@ -188,8 +188,14 @@ pub fn check_read<B>(
     let Some(detail) = read_refusal(allowed, headers, &config.origins.listed) else {
         return Ok(());
     };
-    config.refusal_log.log(RefusalKind::Origin("read"), origin_or_site(headers));
+    log_refusal(config, "read", origin_or_site(headers));
     Err(Problem::new(&ORIGIN_NOT_ALLOWED).detail(detail))
+}
+
+fn log_refusal(config: &DownstreamConfig, request: &str, origin: Option<&HeaderValue>) {
+    if config.refusal_log.is_due("origin", origin) {
+        info!(origin = sanitize(origin), request, "unlisted origin refused");
+    }
 }
 
 fn origin_or_site(headers: &HeaderMap) -> Option<&HeaderValue> {

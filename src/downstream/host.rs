@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use http::header::{HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, Request, Version};
+use tracing::info;
 
-use super::DownstreamConfig;
-use super::observe::RefusalKind;
+use super::{DownstreamConfig, sanitize};
 use crate::problem::{MALFORMED_REQUEST, MISDIRECTED_REQUEST, Problem};
 
 /// Served for any `Host`: probes use addresses, unlisted names, or HTTP/1.0 without a `Host`.
@@ -129,7 +129,10 @@ pub fn check_host<B>(config: &DownstreamConfig, request: &Request<B>) -> Result<
     if may_be_any && request.uri().path() == ANY_HOST_PATH {
         return Ok(());
     }
-    config.refusal_log.log(RefusalKind::Host, headers.get(HOST));
+    let host = headers.get(HOST);
+    if config.refusal_log.is_due("host", host) {
+        info!(host = sanitize(host), "unknown host refused");
+    }
     Err(problem)
 }
 

@@ -29,7 +29,7 @@ use crate::metrics::Metrics;
 use crate::store::Caller;
 
 /// The settings and state of the layers, shared by all cores.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct DownstreamConfig {
     pub origins: cross_site::Origins,
     pub hosts: Arc<host::Hosts>,

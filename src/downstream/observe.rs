@@ -3,7 +3,6 @@
 //! Logs hold the route's template, never the path, query, headers or body. The exceptions are the
 //! refused value in [`RefusalLog`] and the caller's name.
 
-use std::mem::{Discriminant, discriminant};
 use std::panic::AssertUnwindSafe;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use tracing::field::Empty;
 use tracing::{Span, debug, info, info_span, warn};
 
 use super::route::Route;
-use super::{DownstreamConfig, RequestId, X_REQUEST_ID, rate, sanitize};
+use super::{DownstreamConfig, RequestId, X_REQUEST_ID, rate};
 use crate::clock::{self, Instant};
 use crate::problem::{INTERNAL, LEDGER_UNAVAILABLE, Problem};
 use crate::response::{self, HandlerResult, Response};
@@ -75,9 +74,12 @@ impl RequestScope {
         let is_ledger = problem.is_some_and(|problem| *problem.kind() == LEDGER_UNAVAILABLE);
         match status {
             424 | 500..=599 if is_ledger => {}
+            // It failed before the caller was counted, for example during authentication.
             424 | 500..=599 if !response.headers().contains_key(rate::RATELIMIT_POLICY) => {
                 let route = HeaderValue::from_static(self.route_label());
-                config.refusal_log.log(RefusalKind::Failed(status), Some(&route));
+                if config.refusal_log.is_due("failed", Some(&route)) {
+                    warn!(status, "request failed");
+                }
             }
             424 | 500..=599 => warn!(status, millis, "request failed"),
             _ => debug!(status, millis, "request finished"),
@@ -90,15 +92,7 @@ impl RequestScope {
 const MAX_LINES: usize = 10;
 const PERIOD: Duration = Duration::from_secs(60);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RefusalKind {
-    Host,
-    Origin(&'static str),
-    /// Failed with this status before the caller was counted, for example during authentication.
-    Failed(u16),
-}
-
-/// Logs refusals before the limiter, in a bounded number of lines a minute.
+/// Bounds the log lines of refusals before the limiter.
 ///
 /// Such requests need no credentials, so a line for each would let anyone fill the disk.
 #[derive(Debug, Default)]
@@ -107,25 +101,15 @@ pub struct RefusalLog(Mutex<LogPeriod>);
 #[derive(Debug, Default)]
 struct LogPeriod {
     started: Option<Instant>,
-    logged: Vec<(Discriminant<RefusalKind>, HeaderValue)>,
+    logged: Vec<(&'static str, HeaderValue)>,
     suppressed: u64,
 }
 
 impl RefusalLog {
-    /// Logs a value unless it was logged within this minute or the minute's lines are used up.
-    pub(super) fn log(&self, refused: RefusalKind, value: Option<&HeaderValue>) {
-        if !self.should_log(refused, value, clock::now()) {
-            return;
-        }
-        match refused {
-            RefusalKind::Host => info!(host = sanitize(value), "unknown host refused"),
-            RefusalKind::Origin(kind) => {
-                let origin = sanitize(value);
-                info!(origin, request = kind, "unlisted origin refused");
-            }
-            // The span has the route.
-            RefusalKind::Failed(status) => warn!(status, "request failed"),
-        }
+    /// Whether to log a refused value: not if it was logged within this minute, or if the minute's
+    /// lines are used up.
+    pub(super) fn is_due(&self, kind: &'static str, value: Option<&HeaderValue>) -> bool {
+        self.is_due_at(kind, value, clock::now())
     }
 
     /// Logs the number of suppressed lines once their minute is over.
@@ -134,12 +118,12 @@ impl RefusalLog {
         log_suppressed(rest);
     }
 
-    fn should_log(&self, refused: RefusalKind, value: Option<&HeaderValue>, now: Instant) -> bool {
+    fn is_due_at(&self, kind: &'static str, value: Option<&HeaderValue>, now: Instant) -> bool {
         let mut minute = lock(&self.0);
         let rest = minute.take_suppressed(now);
         minute.started.get_or_insert(now);
         let value = value.cloned().unwrap_or(HeaderValue::from_static(""));
-        let line = (discriminant(&refused), value);
+        let line = (kind, value);
         let is_due = minute.logged.len() < MAX_LINES && !minute.logged.contains(&line);
         if is_due {
             minute.logged.push(line);
@@ -200,20 +184,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn refusal_log_writes_ten_lines_a_minute_and_counts_the_rest() {
         let (refusals, begin) = (RefusalLog::default(), clock::now());
-        let logged = |refused, numbers: std::ops::Range<usize>, now| {
-            let is_due = |n: &usize| refusals.should_log(refused, Some(&value(*n)), now);
+        let logged = |kind, numbers: std::ops::Range<usize>, now| {
+            let is_due = |n: &usize| refusals.is_due_at(kind, Some(&value(*n)), now);
             numbers.filter(is_due).count()
         };
-        assert_eq!(logged(RefusalKind::Host, 0..1, begin), 1);
-        assert_eq!(logged(RefusalKind::Host, 0..1, begin), 0, "it was logged before");
-        assert_eq!(logged(RefusalKind::Origin("read"), 0..4, begin), 4, "another kind of value");
-        assert_eq!(logged(RefusalKind::Origin("preflight"), 0..4, begin), 0, "the same value");
-        assert_eq!(logged(RefusalKind::Host, 0..1_000, begin), 5, "ten in all");
+        assert_eq!(logged("host", 0..1, begin), 1);
+        assert_eq!(logged("host", 0..1, begin), 0, "it was logged before");
+        assert_eq!(logged("origin", 0..4, begin), 4, "another kind of value");
+        assert_eq!(logged("origin", 0..4, begin), 0, "the same value");
+        assert_eq!(logged("host", 0..1_000, begin), 5, "ten in all");
         let almost = begin + PERIOD - Duration::from_millis(1);
-        assert_eq!(logged(RefusalKind::Host, 2_000..2_100, almost), 0);
+        assert_eq!(logged("host", 2_000..2_100, almost), 0);
         assert_eq!(lock(&refusals.0).suppressed, 1 + 4 + 995 + 100);
         assert_eq!(lock(&refusals.0).take_suppressed(begin + PERIOD), 1_100);
-        assert_eq!(logged(RefusalKind::Host, 0..100, begin + PERIOD), MAX_LINES);
-        assert!(!refusals.should_log(RefusalKind::Host, None, begin + PERIOD));
+        assert_eq!(logged("host", 0..100, begin + PERIOD), MAX_LINES);
+        assert!(!refusals.is_due_at("host", None, begin + PERIOD));
     }
 }

@@ -20,7 +20,6 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::util::BoxCloneSyncService;
 use tracing::error;
 
 pub use poller::JobUpdate;
@@ -32,7 +31,7 @@ use crate::problem::{
 };
 use crate::store::{Caller, KeyId, Store, Unavailable};
 use crate::sync::lock;
-use crate::upstream::{Error, GatewayReply, GatewayRequest};
+use crate::upstream::GatewayService;
 use concurrency::{ConcurrencyLimit, ConcurrencyPermit};
 use poller::PolledJob;
 
@@ -47,7 +46,7 @@ const RESUME_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_RESUME_DELAY: Duration = Duration::from_secs(300);
 
 pub struct PollerSetup {
-    pub gateway: BoxCloneSyncService<GatewayRequest, GatewayReply, Error>,
+    pub gateway: GatewayService,
     pub keys: Arc<[KeyId]>,
     pub status_words: JobsConfig,
     /// Whether other machines can connect, so that an address does not identify a caller.

@@ -12,9 +12,9 @@ use tower::service_fn;
 use super::*;
 use crate::clock;
 use crate::contract::money::Usd;
-use crate::upstream::GatewayCall;
+use crate::upstream::{Error, GatewayCall, GatewayReply, GatewayRequest};
 
-/// What the gateway says next; the last is said again and again. `None`: it cannot be reached.
+/// The gateway's replies. The last one repeats. `None`: it cannot be reached.
 pub(crate) type Script = Vec<Option<(u16, &'static str)>>;
 
 const RUNNING: Option<(u16, &str)> = Some((200, r#"{"status":"running"}"#));
@@ -61,7 +61,7 @@ impl Fake {
         });
         let jobs = JobRegistry::new(book.clone(), Handle::current(), stop.clone());
         jobs.reconfigure(PollerSetup {
-            gateway: BoxCloneSyncService::new(gateway),
+            gateway: GatewayService::new(gateway),
             keys: Arc::from([KeyId([1; 8]), KeyId([2; 8])]),
             status_words: JobsConfig {
                 finished: vec!["completed".to_owned()],

@@ -27,7 +27,7 @@ macro_rules! kinds {
 
 kinds! {
     MALFORMED_REQUEST = BAD_REQUEST, "malformed_request", charged: No {
-        title: "The request's head cannot be read safely",
+        title: "The request head is ambiguous",
         advice: "Send one Host header, a path as the target, and no body with GET.",
     }
     MALFORMED_JSON = BAD_REQUEST, "malformed_json", charged: No {
@@ -35,7 +35,7 @@ kinds! {
         advice: "Fix the JSON at the line and column in the detail.",
     }
     INVALID_IDEMPOTENCY_KEY = BAD_REQUEST, "invalid_idempotency_key", charged: No {
-        title: "The Idempotency-Key cannot be used",
+        title: "The Idempotency-Key is invalid",
         advice: "Send one Idempotency-Key of 1 to 255 visible ASCII characters, such as a UUID.",
     }
     MISSING_CREDENTIALS = UNAUTHORIZED, "missing_credentials", charged: No {
@@ -43,7 +43,7 @@ kinds! {
         advice: "Sign in, or send Authorization: Bearer with your token.",
     }
     INVALID_CREDENTIALS = UNAUTHORIZED, "invalid_credentials", charged: No {
-        title: "The credentials are not valid",
+        title: "The credentials are invalid",
         advice: "Sign in again, or ask the operator for a new token.",
     }
     BUDGET_EXHAUSTED = PAYMENT_REQUIRED, "budget_exhausted", charged: No {
@@ -55,7 +55,7 @@ kinds! {
         advice: "The operator must add credit to the gateway's account.",
     }
     ORIGIN_NOT_ALLOWED = FORBIDDEN, "origin_not_allowed", charged: No {
-        title: "This web origin may not call here",
+        title: "This origin is not allowed",
         advice: "The operator can list the origin in access.allowed_origins.",
     }
     FORBIDDEN = FORBIDDEN, "forbidden", charged: No {
@@ -72,10 +72,10 @@ kinds! {
     }
     JOB_NOT_FOUND = NOT_FOUND, "job_not_found", charged: No {
         title: "There is no such job",
-        advice: "Check the request_id: it is in the answer to the order.",
+        advice: "Check the request_id: it is in the reply to the order.",
     }
     PURCHASE_NOT_FOUND = NOT_FOUND, "purchase_not_found", charged: No {
-        title: "No such purchase is known, and nothing was bought",
+        title: "No such purchase exists; nothing was bought",
         advice: "To buy it, send it with the same Idempotency-Key and without Tollgate-Replay.",
     }
     METHOD_NOT_ALLOWED = METHOD_NOT_ALLOWED, "method_not_allowed", charged: No {
@@ -84,16 +84,16 @@ kinds! {
     }
     REQUEST_TIMEOUT = REQUEST_TIMEOUT, "request_timeout", charged: No {
         title: "The body arrived too slowly",
-        advice: "Nothing was bought. Send it again.",
+        advice: "Nothing was bought. Retry the request.",
     }
     STILL_RUNNING = CONFLICT, "still_running", charged: Unknown {
         title: "The first request with this key is still running",
-        advice: "Ask again with the same Idempotency-Key; it is not bought twice.",
+        advice: "Retry with the same Idempotency-Key. It is not bought twice.",
     }
     LEDGER_CHANGED = PRECONDITION_FAILED, "ledger_changed", charged: No {
-        title: "The server's ledger is not the one that the request names",
-        advice: "If this key was never sent before, send it with the name in this answer's Tollgate-Ledger. \
-            Otherwise it may be charged already: check your purchases before you buy again.",
+        title: "The request names another ledger",
+        advice: "If this key was never sent before, retry with the Tollgate-Ledger of this response. Otherwise it \
+            may be charged already: check your purchases before you buy again.",
     }
     PAYLOAD_TOO_LARGE = PAYLOAD_TOO_LARGE, "payload_too_large", charged: No {
         title: "The body is too large",
@@ -104,7 +104,7 @@ kinds! {
         advice: "Send Content-Type: application/json and no Content-Encoding.",
     }
     MISDIRECTED_REQUEST = MISDIRECTED_REQUEST, "misdirected_request", charged: No {
-        title: "This server does not answer for this Host",
+        title: "This server does not serve this Host",
         advice: "The operator can list the name in server.hosts.",
     }
     INVALID_REQUEST = UNPROCESSABLE_ENTITY, "invalid_request", charged: No {
@@ -117,14 +117,14 @@ kinds! {
     }
     OUTCOME_UNKNOWN = FAILED_DEPENDENCY, "outcome_unknown", charged: Unknown {
         title: "The request was sent, and the reply was lost",
-        advice: "Do not buy it again. The same Idempotency-Key returns the true answer once it is known.",
+        advice: "Do not buy it again. A retry with the same Idempotency-Key returns the outcome once it is known.",
     }
     RATE_LIMITED = TOO_MANY_REQUESTS, "rate_limited", charged: No {
         title: "Too many requests",
         advice: "Wait for the time in Retry-After.",
     }
     INTERNAL = INTERNAL_SERVER_ERROR, "internal", charged: No {
-        title: "An internal error, before anything was bought",
+        title: "Internal error before anything was bought",
         advice: "Nothing was bought. Try again; if it happens again, report the request id to the operator.",
     }
     GATEWAY_UNREACHABLE = BAD_GATEWAY, "gateway_unreachable", charged: No {

@@ -10,9 +10,7 @@ use futures_util::future::BoxFuture;
 use tracing::{debug, error};
 
 use super::send::Charge;
-use super::{
-    DedupeBy, Delivery, Phase, Progress, PurchaseContext, PurchaseRequest, PurchaseTerms, Waiters,
-};
+use super::{DedupeBy, Delivery, Phase, PurchaseContext, PurchaseRequest, PurchaseTerms};
 use crate::clock;
 use crate::contract::catalog::Service;
 use crate::contract::money::Usd;
@@ -22,8 +20,7 @@ use crate::problem::{
 };
 use crate::store::{
     self, AccountBinding, BudgetKind, CreditWatermark, Digest, DuplicateCheck, ExistingPurchase,
-    Job, KeptReply, OverBudget, PurchaseId, RecentRefusals, RefusalKey, Reservation, ReserveError,
-    Settlement,
+    Job, KeptReply, OverBudget, RecentRefusals, RefusalKey, Reservation, ReserveError, Settlement,
 };
 use crate::upstream::{Abort, BeforeSend, GatewayReply};
 
@@ -33,13 +30,10 @@ const RETRY_WINDOW: Duration = Duration::from_secs(15 * 60);
 /// A held price. Dropped unsettled, it is released if nothing was sent, else unknown.
 pub(super) struct Hold {
     context: Arc<PurchaseContext>,
-    id: PurchaseId,
-    keep: Duration,
+    purchase: Arc<PurchaseRequest>,
     /// The account's spending when the price was held.
     watermark: CreditWatermark,
     fingerprint: Option<Digest>,
-    waiters: Waiters,
-    progress: Progress,
 }
 
 pub(super) enum Placed {
@@ -51,7 +45,7 @@ impl Hold {
     /// Holds the price. Fails if a budget or the balance does not cover it.
     pub(super) async fn place(
         context: &Arc<PurchaseContext>,
-        purchase: &PurchaseRequest,
+        purchase: &Arc<PurchaseRequest>,
     ) -> Result<Placed, Problem> {
         let PurchaseContext { ledger, refusals, binding, terms, .. } = &**context;
         let reservation = reservation(purchase, terms, refusals);
@@ -70,18 +64,15 @@ impl Hold {
         purchase.progress.enter(Phase::Queued);
         Ok(Placed::Held(Arc::new(Self {
             context: Arc::clone(context),
-            id: purchase.id,
-            keep: terms.keep(purchase.order.get().service),
+            purchase: Arc::clone(purchase),
             watermark,
             fingerprint,
-            waiters: purchase.waiters.clone(),
-            progress: purchase.progress.clone(),
         })))
     }
 
     pub(super) fn delivery(&self) -> Option<Delivery> {
         let ledger = &self.context.ledger;
-        self.fingerprint.map(|_| Delivery { ledger: ledger.clone(), id: self.id })
+        self.fingerprint.map(|_| Delivery { ledger: ledger.clone(), id: self.purchase.id })
     }
 
     /// Records the outcome, with the reply for duplicates and the job of a video.
@@ -99,7 +90,7 @@ impl Hold {
                     is_json: reply.is_json,
                     body: reply.body.clone(),
                 }),
-                keep: self.keep,
+                keep: self.context.terms.keep(self.purchase.order.get().service),
                 job: job.cloned().map(Box::new),
             },
             Charge::Free => Settlement::Released,
@@ -109,12 +100,12 @@ impl Hold {
             record_refusal(&self.context.refusals, self.fingerprint);
         }
         let ledger = &self.context.ledger;
-        let settled = ledger.settle(self.id, settlement.clone()).await;
-        self.progress.enter(Phase::Settled);
+        let settled = ledger.settle(self.purchase.id, settlement.clone()).await;
+        self.purchase.progress.enter(Phase::Settled);
         if let Err(error) = settled {
             // The caller gets its reply anyway. The price stays held until the retry.
-            error!(id = %self.id, %error, "failed to settle purchase; will retry");
-            ledger.settle_later(self.id, settlement);
+            error!(id = %self.purchase.id, %error, "failed to settle purchase; will retry");
+            ledger.settle_later(self.purchase.id, settlement);
         }
         // Guess: the reported balance includes this charge and all settled before the hold.
         if let (Charge::Paid(cost), Some(balance)) = (charge, reply.and_then(GatewayReply::balance))
@@ -126,12 +117,12 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let settlement = match self.progress.phase() {
+        let settlement = match self.purchase.progress.phase() {
             Phase::Settled => return,
             Phase::Queued => Settlement::Released,
             Phase::MaybeSent | Phase::Sent => Settlement::Unknown,
         };
-        self.context.ledger.settle_later(self.id, settlement);
+        self.context.ledger.settle_later(self.purchase.id, settlement);
     }
 }
 
@@ -144,31 +135,31 @@ fn record_refusal(refusals: &RecentRefusals, fingerprint: Option<Digest>) {
 
 impl BeforeSend for Hold {
     fn cancelled(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.waiters.all_gone())
+        Box::pin(self.purchase.waiters.all_gone())
     }
 
     fn authorize(&self) -> BoxFuture<'_, Result<(), Abort>> {
         Box::pin(async move {
             let PurchaseContext { ledger, binding, .. } = &*self.context;
             // Checked for each attempt: during a 429 a caller may leave or be revoked.
-            if !self.waiters.any() {
+            if !self.purchase.waiters.any() {
                 return Err(Abort::Cancelled);
             }
             if binding.is_mismatch() {
                 return Err(Abort::OtherAccount);
             }
-            if self.progress.phase() == Phase::Sent {
+            if self.purchase.progress.phase() == Phase::Sent {
                 return Ok(());
             }
             // From here on it counts as sent, even if that cannot be recorded.
-            self.progress.enter(Phase::MaybeSent);
-            match ledger.mark_sent(self.id, binding.account_status()).await {
+            self.purchase.progress.enter(Phase::MaybeSent);
+            match ledger.mark_sent(self.purchase.id, binding.account_status()).await {
                 Ok(()) => {
-                    self.progress.enter(Phase::Sent);
+                    self.purchase.progress.enter(Phase::Sent);
                     Ok(())
                 }
                 Err(error) => {
-                    error!(id = %self.id, %error, "purchase not recorded as sent; not sending it");
+                    error!(id = %self.purchase.id, %error, "purchase not recorded as sent; not sending it");
                     Err(Abort::Unrecorded)
                 }
             }

@@ -17,7 +17,6 @@ use http::StatusCode;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::util::BoxCloneSyncService;
 
 pub use waiters::Waiters;
 
@@ -31,7 +30,7 @@ use crate::problem::Problem;
 use crate::store::{
     AccountBinding, Budgets, Caller, KeyId, PurchaseId, RecentRefusals, Service, Store,
 };
-use crate::upstream::{Error, GatewayReply, GatewayRequest};
+use crate::upstream::{GatewayReply, GatewayService};
 use crate::validate::{Checked, Order};
 use budget::{Hold, Placed};
 use idempotency::RunningPurchases;
@@ -55,31 +54,27 @@ pub struct PurchaseContext {
 #[derive(Clone)]
 pub struct Purchases {
     context: Arc<PurchaseContext>,
-    gateway: BoxCloneSyncService<GatewayRequest, GatewayReply, Error>,
+    gateway: GatewayService,
     tasks: TaskTracker,
 }
 
 impl Purchases {
-    pub fn new(
-        context: PurchaseContext,
-        gateway: BoxCloneSyncService<GatewayRequest, GatewayReply, Error>,
-        tasks: TaskTracker,
-    ) -> Self {
+    pub fn new(context: PurchaseContext, gateway: GatewayService, tasks: TaskTracker) -> Self {
         Self { context: Arc::new(context), gateway, tasks }
     }
 
     /// Buys, or replays the reply of a duplicate. The purchase goes on if this future is dropped.
     pub async fn buy(&self, purchase: PurchaseRequest) -> Outcome {
-        let (purchases, bought) = (self.clone(), purchase.clone());
-        let call = async move { purchases.complete(&bought).await };
+        let (purchases, purchase) = (self.clone(), Arc::new(purchase));
+        let request = Arc::clone(&purchase);
+        let call = async move { purchases.complete(&request).await };
         waiters::run(&self.tasks, &self.context.drain_expired, &purchase, call).await
     }
 
     /// The guarantees depend on the order of these steps. If a purchase is dropped half-way, by a
     /// panic or the end of the runtime, the hold settles itself by its phase.
-    async fn complete(&self, purchase: &PurchaseRequest) -> Outcome {
+    async fn complete(&self, purchase: &Arc<PurchaseRequest>) -> Outcome {
         let PurchaseContext { running, binding, jobs, terms, .. } = &*self.context;
-        let order = purchase.order.get();
         let give_up = clock::now() + terms.join_timeout;
         // Give the gateway a moment to report its account and balance.
         binding.wait_for_check().await;
@@ -106,7 +101,7 @@ impl Purchases {
         }
         // Send: the gateway waits for a slot and calls `hold.authorize` before the first byte.
         let reply = self.send(purchase, Arc::clone(&hold) as _).await;
-        let charge = send::charge(order, &reply);
+        let charge = send::charge(purchase.order.get(), &reply);
         // The job is stored with the charge, so that it survives a crash.
         let job = self.job(purchase, &reply, charge);
         // Settle: the ledger knows the outcome before the caller gets the first byte.

@@ -1,6 +1,7 @@
 //! Sends a purchase to the gateway, and determines its charge and a video's job.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Deserialize;
 use tower::ServiceExt;
@@ -44,8 +45,7 @@ impl Purchases {
         let request = GatewayRequest { before_send, caller, ..GatewayRequest::free(call) };
         let started = clock::now();
         let reply = self.gateway.clone().oneshot(request).await;
-        let millis = clock::now().duration_since(started).as_millis();
-        log(&self.context.metrics, purchase, charge(order, &reply), millis);
+        log(&self.context.metrics, purchase, charge(order, &reply), clock::now() - started);
         if let Some(body) = reply.as_ref().err().and_then(Error::unparsable_reply) {
             self.context.ledger.keep_unparsable_reply(purchase.id, body.clone());
         }
@@ -102,7 +102,7 @@ pub(super) fn charge(order: &Order, reply: &Result<GatewayReply, Error>) -> Char
     Charge::Paid(stated.filter(|stated| *stated <= MAX_CREDIBLE).unwrap_or(order.price))
 }
 
-fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, elapsed_ms: u128) {
+fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, elapsed: Duration) {
     let order = purchase.order.get();
     let (service, model) = (order.service.name(), &*order.model);
     let (outcome, cost) = match charge {
@@ -112,7 +112,7 @@ fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, elapsed_ms
     };
     metrics.purchase(service, outcome, cost.as_micros());
     let caller = &purchase.caller;
-    let elapsed_ms = u64::try_from(elapsed_ms).unwrap_or(u64::MAX);
+    let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
     if matches!(charge, Charge::Paid(cost) if cost != order.price) {
         error!(model, expected = %order.price, charged = %cost,
             "charged price differs from price list");

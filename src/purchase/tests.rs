@@ -1,4 +1,4 @@
-//! What the tests of these steps buy, with what, and what they get for it.
+//! Orders, gateways and replies for the tests of a purchase's steps.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use tower::service_fn;
 
 use super::*;
 use crate::contract::catalog::Catalog;
-use crate::upstream::GatewayCall;
+use crate::upstream::{Error, GatewayCall, GatewayRequest};
 use crate::validate;
 
 pub(super) const SOON: Duration = Duration::from_secs(1);
 
-/// No limits, and who waits does so for `patience`.
+/// No budgets. Duplicates wait for `patience`.
 pub(super) fn terms(patience: Duration) -> PurchaseTerms {
     PurchaseTerms {
         limits: Budgets::default(),
@@ -24,7 +24,7 @@ pub(super) fn terms(patience: Duration) -> PurchaseTerms {
     }
 }
 
-/// A new ledger, whose jobs rest.
+/// A new ledger. Its jobs are not polled.
 pub(super) fn context(patience: Duration) -> PurchaseContext {
     let ledger = Store::in_memory(Arc::new(clock::wall));
     PurchaseContext {
@@ -40,7 +40,7 @@ pub(super) fn context(patience: Duration) -> PurchaseContext {
     }
 }
 
-/// Purchases from such a gateway.
+/// Purchases from `gateway`.
 pub(super) fn purchases<F>(
     context: &PurchaseContext,
     gateway: impl Fn(GatewayRequest) -> F + Clone + Send + Sync + 'static,
@@ -48,26 +48,26 @@ pub(super) fn purchases<F>(
 where
     F: Future<Output = Result<GatewayReply, Error>> + Send + 'static,
 {
-    let gateway = BoxCloneSyncService::new(service_fn(gateway));
+    let gateway = GatewayService::new(service_fn(gateway));
     Purchases::new(context.clone(), gateway, TaskTracker::new())
 }
 
-/// A video, told from others by its fingerprint.
+/// A video without an idempotency key.
 pub(super) fn purchase() -> PurchaseRequest {
-    claimed(DedupeBy::Fingerprint { is_retry: false })
+    video(DedupeBy::Fingerprint { is_retry: false })
 }
 
-/// The same one each time, as its key says.
-pub(super) fn keyed() -> PurchaseRequest {
-    claimed(DedupeBy::IdempotencyKey("k".into()))
+/// A video with an idempotency key, the same each time.
+pub(super) fn keyed() -> Arc<PurchaseRequest> {
+    Arc::new(video(DedupeBy::IdempotencyKey("k".into())))
 }
 
-fn claimed(claim: DedupeBy) -> PurchaseRequest {
+fn video(dedupe_by: DedupeBy) -> PurchaseRequest {
     let order = validate::video(br#"{"prompt":"a tide"}"#, &Catalog::published()).unwrap().order;
-    PurchaseRequest::new(Caller::Address([192, 0, 2, 1].into()), order, claim)
+    PurchaseRequest::new(Caller::Address([192, 0, 2, 1].into()), order, dedupe_by)
 }
 
-/// What the gateway answers to a video's order, with the second key.
+/// The gateway's reply to a video order with the second key.
 pub(super) fn answered(status: u16, body: &'static str) -> GatewayReply {
     let status = StatusCode::from_u16(status).unwrap();
     let what = GatewayCall::Video(Bytes::new());
@@ -80,7 +80,7 @@ pub(super) fn accepted() -> GatewayReply {
     answered(200, r#"{"request_id":"r-1"}"#)
 }
 
-/// What it is passed on as.
+/// The receipt of [`accepted`].
 pub(super) fn receipt() -> Receipt {
     Receipt::new(accepted(), Charge::Paid(Usd::dollars(3)), None)
 }

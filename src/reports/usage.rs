@@ -115,7 +115,7 @@ impl Reports {
         }
         let since = beginning(days);
         let caller = Some(caller.to_string());
-        let rows = self.store.spend_by_local_day(caller, since, days.utc_offset, usize::MAX).await;
+        let rows = self.store.spend(caller, since, days.utc_offset, usize::MAX).await;
         let rows = rows.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
         let row = |row: &SpendRow| {
             let spent = SpendTotals::of([row]).spent();
@@ -141,7 +141,7 @@ impl Reports {
         (days, format): (UsageDays, UsageFormat),
     ) -> Result<Response, Problem> {
         let since = beginning(days);
-        let rows = self.store.spend_by_local_day(None, since, days.utc_offset, MAX_ROWS + 1).await;
+        let rows = self.store.spend(None, since, days.utc_offset, MAX_ROWS + 1).await;
         let rows = rows.map_err(unavailable)?;
         if rows.len() > MAX_ROWS {
             // A truncated report would not add up.

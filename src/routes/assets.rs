@@ -1,5 +1,5 @@
-//! The files of `static/`, compiled into the binary: the page's, below a path with their hash, and
-//! the client and widgets for other sites.
+//! The files of `static/`, compiled into the binary. The page's files are below a path with their
+//! hash; the client and the widgets for other sites have fixed paths.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

@@ -6,7 +6,7 @@ use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 
 use super::{HandlerContext, assets, purchases};
-use crate::access::cookie::csrf_header_missing;
+use crate::access::cookie::{Transport, check_csrf_header};
 use crate::access::{Credentials, LOGIN_LIFETIME};
 use crate::downstream::Call;
 use crate::jobs::events;
@@ -63,7 +63,7 @@ pub(super) async fn admin_usage(cx: HandlerContext) -> HandlerResult {
 pub(super) async fn log_in(cx: HandlerContext) -> HandlerResult {
     let (access, call) = (&cx.handlers.access, &cx.call);
     access.members()?;
-    if !call.transport.allows_cookies() {
+    if call.transport == Transport::Plain {
         return Err(Problem::new(&FORBIDDEN).detail(
             "sign-in needs https, because plain http would expose the token. Behind a TLS proxy, \
              list it in server.trusted_proxies and have it set X-Forwarded-Proto",
@@ -88,13 +88,12 @@ pub(super) async fn log_out(cx: HandlerContext) -> HandlerResult {
 /// Returns the session cookie, which needs the CSRF header beside it.
 fn session_cookie(cx: &HandlerContext) -> Result<Option<&str>, Problem> {
     let headers = &cx.call.head.headers;
-    match (cx.call.transport.credentials(headers), csrf_header_missing(headers)) {
-        (Credentials::Missing, _) => Ok(None),
-        (_, Some(problem)) => Err(problem),
-        (Credentials::Cookie(value), None) => Ok(Some(value)),
-        // With several cookies, none counts.
-        (Credentials::Malformed | Credentials::Token(_), None) => Ok(None),
+    let credentials = cx.call.transport.credentials(headers);
+    if credentials != Credentials::Missing {
+        check_csrf_header(headers)?;
     }
+    // With several cookies, none counts.
+    Ok(if let Credentials::Cookie(value) = credentials { Some(value) } else { None })
 }
 
 fn no_content(cookie: Option<HeaderValue>) -> Response {

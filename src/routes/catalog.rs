@@ -1,13 +1,22 @@
 //! The document of `GET /bff/catalog`.
 
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use crate::contract::catalog::{Catalog, Durations};
 use crate::contract::{catalog as contract, video, wire};
 
+#[derive(Serialize)]
+struct CatalogDocument<F, L> {
+    #[serde(flatten)]
+    facts: F,
+    #[serde(flatten)]
+    lists: L,
+}
+
 /// `facts` are the entries that do not depend on the models.
-pub fn render(catalog: &Catalog, default_model: Option<&str>, facts: Value) -> Bytes {
+pub fn render(catalog: &Catalog, default_model: Option<&str>, facts: impl Serialize) -> Bytes {
     let chat = |model: &contract::ChatModel| {
         json!({
             "id": model.id,
@@ -17,9 +26,9 @@ pub fn render(catalog: &Catalog, default_model: Option<&str>, facts: Value) -> B
             "best_for": model.best_for,
         })
     };
-    let mut document = json!({
-        "chat": catalog.chat.iter().map(chat).collect::<Value>(),
-        "video": catalog.video.iter().map(video_row).collect::<Value>(),
+    let lists = json!({
+        "chat": catalog.chat.iter().map(chat).collect::<Vec<_>>(),
+        "video": catalog.video.iter().map(video_row).collect::<Vec<_>>(),
         "defaults": {
             "chat_model": default_chat_model(catalog, default_model),
             "video_model": contract::DEFAULT_VIDEO_MODEL,
@@ -29,10 +38,8 @@ pub fn render(catalog: &Catalog, default_model: Option<&str>, facts: Value) -> B
         "aspect_ratios": video::ASPECT_RATIOS,
         "roles": wire::ROLES,
     });
-    if let (Value::Object(document), Value::Object(facts)) = (&mut document, facts) {
-        document.extend(facts);
-    }
-    document.to_string().into()
+    // Serializing strings and numbers cannot fail.
+    serde_json::to_vec(&CatalogDocument { facts, lists }).unwrap_or_default().into()
 }
 
 /// Returns the model that the settings name, or else the cheapest.
@@ -43,7 +50,7 @@ fn default_chat_model<'a>(catalog: &'a Catalog, named: Option<&'a str>) -> &'a s
     named.or_else(cheapest).unwrap_or(contract::DEFAULT_CHAT_MODEL)
 }
 
-fn video_row(model: &contract::VideoModel) -> Value {
+fn video_row(model: &contract::VideoModel) -> impl Serialize {
     let (min, max) = contract::OVERALL_DURATION;
     json!({
         "id": model.id,
@@ -74,7 +81,7 @@ mod tests {
             "presets": [{"name": "Translate", "system": "Translate into English."}],
         });
         let list = render(&Catalog::published(), None, facts);
-        let list: Value = serde_json::from_slice(&list).unwrap();
+        let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
         assert_eq!(list["chat"].as_array().unwrap().len(), 12);
         assert_eq!(list["chat"][0]["price"], "0.006000");
         assert_eq!(list["chat"][0]["price_micros"], 6_000);

@@ -82,11 +82,8 @@ fn build(catalog: &Catalog) -> OpenApi {
         .description(Some(DESCRIPTION))
         .build();
     let token = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
-    let components = schemas::all(catalog)
-        .into_iter()
-        .fold(ComponentsBuilder::new(), |components, (name, schema)| {
-            components.schema(name, schema)
-        })
+    let components = ComponentsBuilder::new()
+        .schemas_from_iter(schemas::all(catalog))
         .security_scheme("token", token);
     OpenApiBuilder::new()
         .info(info)

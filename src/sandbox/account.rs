@@ -1,7 +1,7 @@
 //! The prepaid account: its keys, its credit and its rate limit.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -26,9 +26,7 @@ pub(super) enum Sale {
     Video,
 }
 
-pub(super) struct SandboxAccount(Mutex<State>);
-
-struct State {
+pub(super) struct SandboxAccount {
     keys: Vec<Key>,
     balance: Usd,
     chat: Spent,
@@ -54,61 +52,51 @@ struct Key {
 }
 
 impl SandboxAccount {
-    pub(super) fn open(settings: &SandboxSettings, seed: &Seed, created: Duration) -> Self {
+    pub(super) fn open(settings: &SandboxSettings, seed: &Seed) -> Self {
         let mut secrets = settings.keys.clone();
         secrets.truncate(MAX_KEYS);
         if secrets.is_empty() {
             secrets.push(derived_key(seed, 0));
         }
         let keys = secrets.into_iter().enumerate();
-        Self(Mutex::new(State {
-            keys: keys.map(|(nth, secret)| Key::new(secret, seed, nth, created)).collect(),
+        Self {
+            keys: keys.map(|(nth, secret)| Key::new(secret, seed, nth)).collect(),
             balance: settings.balance,
             chat: Spent::default(),
             video: Spent::default(),
             window: SlidingWindow::new(settings.window),
-        }))
+        }
     }
 
-    pub(super) fn admit(&self, secret: &str) -> Result<(), Rejection> {
-        let mut state = self.state();
-        let State { keys, window, .. } = &mut *state;
+    pub(super) fn admit(&mut self, secret: &str) -> Result<(), Rejection> {
         let is_good = |key: &&mut Key| key.secret == secret && key.revoked.is_none();
-        let key = keys.iter_mut().find(is_good).filter(|_| secret.starts_with(KEY_PREFIX));
+        let key = self.keys.iter_mut().find(is_good).filter(|_| secret.starts_with(KEY_PREFIX));
         let Some(key) = key else {
             return Err(reply::refuse_key(INVALID_API_KEY, "The API key is not valid"));
         };
-        // Read under the lock, so that the log stays in order.
-        window.admit(clock::now()).map_err(reply::limited)?;
+        self.window.admit(clock::now()).map_err(reply::limited)?;
         key.uses += 1;
         key.last_used = Some(clock::wall());
         Ok(())
     }
 
     /// Returns how many of this kind were sold, and the balance left.
-    pub(super) fn charge(&self, sale: Sale, price: Usd) -> Result<(u64, Usd), Rejection> {
-        let mut state = self.state();
-        let Some(left) = state.balance.checked_sub(price) else {
-            let (price, balance) = (price.short(), state.balance.short());
+    pub(super) fn charge(&mut self, sale: Sale, price: Usd) -> Result<(u64, Usd), Rejection> {
+        let Some(left) = self.balance.checked_sub(price) else {
+            let (price, balance) = (price.short(), self.balance.short());
             let message = format!("This costs {price}, and the balance is {balance}");
             return Err(reply::refuse(StatusCode::PAYMENT_REQUIRED, &message));
         };
-        state.balance = left;
+        self.balance = left;
         let spent = match sale {
-            Sale::Chat => &mut state.chat,
-            Sale::Video => &mut state.video,
+            Sale::Chat => &mut self.chat,
+            Sale::Video => &mut self.video,
         };
         spent.count += 1;
         spent.micros += price.as_micros();
         Ok((spent.count, left))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.0)
-    }
-}
-
-impl State {
     fn charged(&self) -> Usd {
         Usd::micros(self.chat.micros + self.video.micros)
     }
@@ -120,48 +108,52 @@ impl State {
 
 impl Sandbox {
     pub fn keys(&self) -> Vec<String> {
-        self.0.account.state().active().map(|key| key.secret.clone()).collect()
+        self.account().active().map(|key| key.secret.clone()).collect()
     }
 
     pub fn add_key(&self) -> Option<String> {
-        let (mut state, seed) = (self.0.account.state(), &self.0.seed);
-        if state.active().count() >= MAX_KEYS {
+        let (mut account, seed) = (self.account(), &self.0.seed);
+        if account.active().count() >= MAX_KEYS {
             return None;
         }
-        let nth = state.keys.len();
+        let nth = account.keys.len();
         let secret = derived_key(seed, nth);
-        state.keys.push(Key::new(secret.clone(), seed, nth, clock::wall()));
+        account.keys.push(Key::new(secret.clone(), seed, nth));
         Some(secret)
     }
 
     pub fn revoke(&self, key: &str) -> bool {
-        let mut state = self.0.account.state();
-        let active = state.keys.iter_mut().find(|it| it.secret == key && it.revoked.is_none());
+        let mut account = self.account();
+        let active = account.keys.iter_mut().find(|it| it.secret == key && it.revoked.is_none());
         active.map(|key| key.revoked = Some(clock::wall())).is_some()
     }
 
     pub fn balance(&self) -> Usd {
-        self.0.account.state().balance
+        self.account().balance
     }
 
     pub fn charged(&self) -> Usd {
-        self.0.account.state().charged()
+        self.account().charged()
     }
 
     pub fn charges(&self) -> ChargeCounts {
-        let state = self.0.account.state();
-        ChargeCounts { chat: state.chat.count, video: state.video.count }
+        let account = self.account();
+        ChargeCounts { chat: account.chat.count, video: account.video.count }
+    }
+
+    fn account(&self) -> MutexGuard<'_, SandboxAccount> {
+        lock(&self.0.account)
     }
 }
 
 impl Key {
-    fn new(secret: String, seed: &Seed, nth: usize, created: Duration) -> Self {
+    fn new(secret: String, seed: &Seed, nth: usize) -> Self {
         let nth = nth.to_string();
         Self {
             id: format!("key_{}", seed.hex("key id", &nth, 12)),
             name: format!("sandbox {nth}"),
             secret,
-            created,
+            created: clock::wall(),
             last_used: None,
             revoked: None,
             uses: 0,
@@ -180,7 +172,7 @@ impl Key {
 /// videos show in the total only.
 pub(super) fn list(gateway: &FakeGateway) -> SandboxResponse {
     let (requests, window) = gateway.settings.window;
-    let state = gateway.account.state();
+    let account = lock(&gateway.account);
     let cents = |micros| micros / 10_000;
     let counter = |spent: Spent| json!({ "count": spent.count, "costCents": cents(spent.micros) });
     let row = |key: &Key| {
@@ -195,21 +187,21 @@ pub(super) fn list(gateway: &FakeGateway) -> SandboxResponse {
         })
     };
     let shown = json!({
-        "keys": state.keys.iter().map(row).collect::<Vec<_>>(),
+        "keys": account.keys.iter().map(row).collect::<Vec<_>>(),
         "stats": {
-            "activeKeys": state.active().count(),
-            "totalUsage": state.keys.iter().map(|key| key.uses).sum::<u64>(),
+            "activeKeys": account.active().count(),
+            "totalUsage": account.keys.iter().map(|key| key.uses).sum::<u64>(),
         },
         "billing": {
-            "hasCredits": state.balance > Usd::ZERO,
-            "balanceCents": cents(state.balance.as_micros()),
-            "balanceFormatted": state.balance.short(),
+            "hasCredits": account.balance > Usd::ZERO,
+            "balanceCents": cents(account.balance.as_micros()),
+            "balanceFormatted": account.balance.short(),
             "rateLimit": { "requests": requests, "windowSeconds": window.as_secs() },
             "usage": {
-                "chat": counter(state.chat),
+                "chat": counter(account.chat),
                 "search": counter(Spent::default()),
                 "images": counter(Spent::default()),
-                "totalSpentCents": cents(state.charged().as_micros()),
+                "totalSpentCents": cents(account.charged().as_micros()),
             },
         },
     });

@@ -9,6 +9,7 @@ use super::account::{Sale, Seed};
 use super::reply::{Rejection, SANDBOX_FAULTS, SandboxFault, SandboxResult, refuse};
 use crate::clock;
 use crate::contract::catalog::{Catalog, ChatModel};
+use crate::sync::lock;
 
 pub(super) async fn answer(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     let order: Order = serde_json::from_slice(body).map_err(|error| {
@@ -20,7 +21,7 @@ pub(super) async fn answer(gateway: &FakeGateway, body: &[u8]) -> SandboxResult 
     let prompt = order.prompt()?;
     let fault = SandboxFault::of(prompt);
     fault.refuse(prompt, &gateway.refused_once)?;
-    let (nth, _) = gateway.account.charge(Sale::Chat, model.price())?;
+    let (nth, _) = lock(&gateway.account).charge(Sale::Chat, model.price())?;
     fault.delay(&gateway.settings).await?;
     let content = compose(&gateway.seed, &gateway.catalog, &model.id, prompt);
     // The contract shows `message.content` only; the other fields are guesses.

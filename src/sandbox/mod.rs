@@ -8,10 +8,11 @@ mod chat;
 mod reply;
 mod video;
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -31,10 +32,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::clock;
 use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;
 use crate::contract::wire::{self, REPORTED_RATE_LIMIT};
+use crate::sync::lock;
 
 pub use account::ChargeCounts;
 pub use reply::SANDBOX_FAULTS;
@@ -89,8 +90,9 @@ struct FakeGateway {
     settings: SandboxSettings,
     catalog: Catalog,
     seed: Seed,
-    account: SandboxAccount,
-    jobs: video::SandboxJobs,
+    account: Mutex<SandboxAccount>,
+    /// Bounded by the balance, because each job was paid for.
+    jobs: Mutex<HashMap<String, video::SandboxJob>>,
     refused_once: reply::RefusedOnce,
     requests: AtomicU64,
 }
@@ -99,10 +101,10 @@ impl Sandbox {
     pub fn new(settings: SandboxSettings) -> Self {
         let seed = Seed::new(settings.seed);
         Self(Arc::new(FakeGateway {
-            account: SandboxAccount::open(&settings, &seed, clock::wall()),
+            account: Mutex::new(SandboxAccount::open(&settings, &seed)),
             catalog: Catalog::published(),
             seed,
-            jobs: video::SandboxJobs::default(),
+            jobs: Mutex::default(),
             refused_once: reply::RefusedOnce::default(),
             requests: AtomicU64::new(0),
             settings,
@@ -227,7 +229,7 @@ fn admit(gateway: &FakeGateway, headers: &HeaderMap) -> Result<(), Rejection> {
     let missing =
         || refuse_key(wire::MISSING_API_KEY, "Send Authorization: Bearer with an API key");
     let (_, key) = bearer.ok_or_else(missing)?;
-    gateway.account.admit(key.trim())
+    lock(&gateway.account).admit(key.trim())
 }
 
 async fn read(gateway: &FakeGateway, body: Incoming) -> Result<Bytes, Rejection> {

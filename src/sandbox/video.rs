@@ -1,9 +1,7 @@
 //! `POST /api/v1/video` (2.5), `GET /api/v1/video/status`, and `GET /clips/<name>.mp4`, which needs
 //! no key.
 
-use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -44,7 +42,7 @@ pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     let model = order.check(gateway).map_err(|why| refuse(StatusCode::BAD_REQUEST, why))?;
     let fault = SandboxFault::of(&order.prompt);
     fault.refuse(&order.prompt, &gateway.refused_once)?;
-    let (nth, left) = gateway.account.charge(Sale::Video, model.price)?;
+    let (nth, left) = lock(&gateway.account).charge(Sale::Video, model.price)?;
     let request_id = format!("vid_{}", gateway.seed.hex("video id", &nth.to_string(), 24));
     let job = SandboxJob {
         request_id: request_id.clone(),
@@ -81,9 +79,6 @@ pub(super) fn status(gateway: &FakeGateway, query: &str, origin: &str) -> Sandbo
     };
     Ok(reply::json(StatusCode::OK, &job.status(clock::now(), origin)))
 }
-
-/// Bounded by the balance, because each job was paid for.
-pub(super) type SandboxJobs = Mutex<HashMap<String, SandboxJob>>;
 
 pub(super) struct SandboxJob {
     request_id: String,

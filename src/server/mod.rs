@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::response::BoxError;
 use crate::sync::{KeyedLimit, KeyedPermit, lock};
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ConnectionSettings {
     /// Limits the time to read a request's head, and the time from connect to the first head.
     pub header_timeout: Duration,
@@ -38,17 +38,6 @@ pub struct ConnectionSettings {
     pub metrics: Arc<Metrics>,
 }
 
-impl ConnectionSettings {
-    /// Returns `None` if the peer's address has too many connections.
-    fn try_admit(&self, peer: SocketAddr) -> Option<AddressGuard> {
-        let guard = self.address_limits.try_acquire(peer.ip());
-        if guard.is_none() {
-            self.metrics.connections_refused.inc();
-        }
-        guard
-    }
-}
-
 /// The longest time that sent data may stay unacknowledged.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes that the kernel may buffer before sending. With more, a response would count as taken, and
@@ -57,6 +46,8 @@ const MAX_UNSENT: u32 = 64 * 1_024;
 const MIN_BACKOFF: Duration = Duration::from_millis(10);
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 const BACKLOG: i32 = 1_024;
+/// How long a shutdown waits for the next connection of the kernel's accept queue.
+const QUEUE_WAIT: Duration = Duration::from_millis(1);
 
 pub fn bind(address: SocketAddr) -> io::Result<StdListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
@@ -86,22 +77,13 @@ pub async fn run<F, S, B>(
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     let connections = TaskTracker::new();
-    let serve = |stream: TcpStream, peer, slot: ConnectionSlot| {
+    while let Some((stream, peer, slot)) = accept(&listener, &settings, &shutdown).await {
         let (stream, service) = (configure(stream), make_service(peer));
         let (settings, shutdown) = (settings.clone(), shutdown.clone());
         connections.spawn(async move {
             let _slot = slot;
             connection::serve(stream, service, &settings, shutdown).await;
         });
-    };
-    while let Some((stream, peer, slot)) = accept(&listener, &settings, &shutdown).await {
-        serve(stream, peer, slot);
-    }
-    // Clients in the kernel's accept queue already see an open connection.
-    while let Ok(Ok((stream, peer))) = timeout(Duration::from_millis(1), listener.accept()).await {
-        let Some(guard) = settings.try_admit(peer) else { continue };
-        let permit = Arc::clone(&settings.connections).try_acquire_owned().ok();
-        serve(stream, peer, ConnectionSlot::new(&settings, guard, permit));
     }
     drop(listener);
     connections.close();
@@ -113,17 +95,6 @@ struct ConnectionSlot {
     _address: AddressGuard,
     _permit: Option<OwnedSemaphorePermit>,
     metrics: Arc<Metrics>,
-}
-
-impl ConnectionSlot {
-    fn new(
-        settings: &ConnectionSettings,
-        address: AddressGuard,
-        permit: Option<OwnedSemaphorePermit>,
-    ) -> Self {
-        settings.metrics.connections.inc();
-        Self { _address: address, _permit: permit, metrics: Arc::clone(&settings.metrics) }
-    }
 }
 
 impl Drop for ConnectionSlot {
@@ -141,22 +112,29 @@ async fn accept(
     loop {
         let accepted = tokio::select! {
             biased;
-            () = shutdown.cancelled() => return None,
+            // Clients in the kernel's accept queue already see an open connection.
+            () = shutdown.cancelled() => Ok(timeout(QUEUE_WAIT, listener.accept()).await.ok()?.ok()?),
             accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, peer)) => {
                 backoff = MIN_BACKOFF;
                 // Checked before waiting for a permit, so one address cannot hold up the others.
-                let Some(guard) = settings.try_admit(peer) else { continue };
+                let Some(address) = settings.address_limits.try_acquire(peer.ip()) else {
+                    settings.metrics.connections_refused.inc();
+                    continue;
+                };
                 // Taken before `accept`, a quiet listener would keep it from a busy one.
-                let permits = Arc::clone(&settings.connections);
+                let permits = &settings.connections;
                 let permit = tokio::select! {
                     biased;
-                    () = shutdown.cancelled() => None,
-                    permit = permits.acquire_owned() => permit.ok(),
+                    () = shutdown.cancelled() => Arc::clone(permits).try_acquire_owned().ok(),
+                    permit = Arc::clone(permits).acquire_owned() => permit.ok(),
                 };
-                return Some((stream, peer, ConnectionSlot::new(settings, guard, permit)));
+                let metrics = Arc::clone(&settings.metrics);
+                metrics.connections.inc();
+                let slot = ConnectionSlot { _address: address, _permit: permit, metrics };
+                return Some((stream, peer, slot));
             }
             Err(error) if is_connection_error(&error) => {}
             Err(error) => {

@@ -75,10 +75,34 @@ impl AccountBinding {
             return Ok(false);
         }
         let adopts = self.status.borrow().adopt_next;
-        let checked =
-            if adopts { self.adopt(ledger, keys).await } else { self.record(ledger, keys).await };
+        let checked = self.compare_and_record(ledger, keys, adopts).await;
         let is_same = checked.inspect_err(|_| self.listing_failed())?;
         self.set_state(if is_same { AccountState::Matches } else { AccountState::Mismatch });
+        Ok(is_same)
+    }
+
+    async fn compare_and_record(
+        &self,
+        ledger: &Store,
+        keys: Vec<String>,
+        adopts: bool,
+    ) -> Result<bool, Unavailable> {
+        let is_same = ledger.check_account(keys.clone(), AccountCheck::Compare).await?;
+        if !adopts {
+            // Stops sales before recording that the account is another one, so that every sale to
+            // it precedes the record, even if recording fails.
+            if !is_same {
+                self.set_state(AccountState::Mismatch);
+            }
+            return ledger.check_account(keys, AccountCheck::Record).await;
+        }
+        if is_same {
+            info!("gateway account already matches; --new-account has no effect");
+        } else {
+            warn!("ledger given to the gateway's account");
+        }
+        let is_same = ledger.check_account(keys, AccountCheck::Adopt).await?;
+        self.status.send_modify(|status| status.adopt_next = false);
         Ok(is_same)
     }
 
@@ -101,26 +125,6 @@ impl AccountBinding {
                 "gateway account is not the ledger's; sales stopped"
             ),
         }
-    }
-
-    /// Stops sales before recording that the account is another one, so that every sale to it
-    /// precedes the record, even if recording fails.
-    async fn record(&self, ledger: &Store, keys: Vec<String>) -> Result<bool, Unavailable> {
-        if !ledger.check_account(keys.clone(), AccountCheck::Compare).await? {
-            self.set_state(AccountState::Mismatch);
-        }
-        ledger.check_account(keys, AccountCheck::Record).await
-    }
-
-    async fn adopt(&self, ledger: &Store, keys: Vec<String>) -> Result<bool, Unavailable> {
-        if ledger.check_account(keys.clone(), AccountCheck::Compare).await? {
-            info!("gateway account already matches; --new-account has no effect");
-        } else {
-            warn!("ledger given to the gateway's account");
-        }
-        let is_same = ledger.check_account(keys, AccountCheck::Adopt).await?;
-        self.status.send_modify(|status| status.adopt_next = false);
-        Ok(is_same)
     }
 
     pub fn listing_failed(&self) {
@@ -205,14 +209,14 @@ mod tests {
     async fn purchase_after_key_change_waits_for_the_new_listing() {
         let ledger = Store::in_memory(Arc::new(clock::wall));
         let binding = AccountBinding::unchecked();
-        let recognise = async |id: &str| binding.check_account(&ledger, vec![id.to_owned()]).await;
-        assert!(recognise("first account").await.unwrap());
+        let check = async |id: &str| binding.check_account(&ledger, vec![id.to_owned()]).await;
+        assert!(check("first account").await.unwrap());
         sells(&binding).await.unwrap();
 
         binding.recheck();
         let listing = async {
             tokio::time::sleep(MAX_CHECK_WAIT / 2).await;
-            recognise("second account").await
+            check("second account").await
         };
         let (sale, is_same) = tokio::join!(sells(&binding), listing);
         assert!(sale.is_err() && !is_same.unwrap());
@@ -220,26 +224,26 @@ mod tests {
         binding.recheck();
         binding.listing_failed();
         assert!(sells(&binding).await.is_err());
-        assert!(recognise("first account").await.unwrap());
+        assert!(check("first account").await.unwrap());
         sells(&binding).await.unwrap();
     }
 
     #[tokio::test]
     async fn key_change_cancels_new_account() {
         let ledger = Store::in_memory(Arc::new(clock::wall));
-        let recognise = async |binding: &AccountBinding, id: &str| {
+        let check = async |binding: &AccountBinding, id: &str| {
             binding.check_account(&ledger, vec![id.to_owned()]).await
         };
         let earlier = AccountBinding::unchecked();
-        assert!(recognise(&earlier, "first account").await.unwrap());
+        assert!(check(&earlier, "first account").await.unwrap());
 
         let binding = AccountBinding::unchecked();
         binding.adopt_next_account();
         binding.listing_failed();
         binding.recheck();
-        assert!(!recognise(&binding, "wrong account").await.unwrap());
+        assert!(!check(&binding, "wrong account").await.unwrap());
         assert!(binding.is_mismatch());
-        assert!(recognise(&binding, "first account").await.unwrap());
+        assert!(check(&binding, "first account").await.unwrap());
     }
 
     #[tokio::test(start_paused = true)]
@@ -247,7 +251,7 @@ mod tests {
         use AccountStatus::{Confirmed, Unconfirmed};
         let ledger = Store::in_memory(Arc::new(clock::wall));
         let former = AccountBinding::unchecked();
-        sells(&former).await.expect("nobody can say");
+        sells(&former).await.expect("the account is unknown");
         assert_eq!(former.account_status(), Unconfirmed);
         let list = async |binding: &AccountBinding, id: &str| {
             binding.check_account(&ledger, vec![id.to_owned()]).await
@@ -255,7 +259,7 @@ mod tests {
         assert!(list(&former, "ours").await.unwrap());
         assert_eq!(former.account_status(), Confirmed);
         former.listing_failed();
-        assert_eq!(former.account_status(), Confirmed, "a listing that is missing changes nothing");
+        assert_eq!(former.account_status(), Confirmed, "a failed listing changes nothing");
 
         let binding = former.for_generation(1);
         assert_eq!(binding.account_status(), Unconfirmed, "before the keys change");
@@ -263,7 +267,7 @@ mod tests {
         assert!(list(&former, "ours").await.unwrap(), "an answer from before the change");
         assert_eq!((binding.account_status(), former.account_status()), (Unconfirmed, Unconfirmed));
         let began = clock::now();
-        sells(&binding).await.expect("nobody can say");
+        sells(&binding).await.expect("the account is unknown");
         assert_eq!(began.elapsed(), MAX_CHECK_WAIT, "it waits for the listing of the new keys");
         assert_eq!(binding.account_status(), Unconfirmed);
         assert!(!list(&former, "another's").await.unwrap());

@@ -96,10 +96,6 @@ impl Role {
             Self::Admin => "admin",
         }
     }
-
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|role| role.name() == name)
-    }
 }
 
 /// A caller's own budget, in addition to `budget.caller`. `None` is no limit.
@@ -193,24 +189,24 @@ impl RecentRefusals {
 
     pub fn record(&self, of: RefusalKey) {
         let now = (self.clock)();
-        let mut noted = lock(&self.log);
-        noted.last.insert(of.clone(), now);
-        noted.order.push_back((of, now));
-        while noted.order.len() > MAX_REFUSALS {
-            let Some((of, at)) = noted.order.pop_front() else { return };
-            if noted.last.get(&of) == Some(&at) {
-                noted.last.remove(&of);
-                noted.forgotten_until = noted.forgotten_until.max(at);
+        let mut log = lock(&self.log);
+        log.last.insert(of.clone(), now);
+        log.order.push_back((of, now));
+        while log.order.len() > MAX_REFUSALS {
+            let Some((of, at)) = log.order.pop_front() else { return };
+            if log.last.get(&of) == Some(&at) {
+                log.last.remove(&of);
+                log.forgotten_until = log.forgotten_until.max(at);
             }
         }
     }
 
     /// Returns when this request, or any request of its caller, may last have been refused.
     pub fn last(&self, caller: &Caller, fingerprint: &Digest) -> Duration {
-        let noted = lock(&self.log);
+        let log = lock(&self.log);
         let keys = [RefusalKey::Caller(caller.clone()), RefusalKey::Fingerprint(*fingerprint)];
-        let last = keys.iter().filter_map(|key| noted.last.get(key)).max();
-        last.copied().unwrap_or_default().max(noted.forgotten_until)
+        let last = keys.iter().filter_map(|key| log.last.get(key)).max();
+        last.copied().unwrap_or_default().max(log.forgotten_until)
     }
 }
 
@@ -238,16 +234,16 @@ mod tests {
     }
 
     /// Refusals with a clock that the test sets.
-    struct Wound(RecentRefusals, Arc<Mutex<Duration>>);
+    struct TestRefusals(RecentRefusals, Arc<Mutex<Duration>>);
 
-    impl Wound {
+    impl TestRefusals {
         fn new(now: Duration) -> Self {
             let time = Arc::new(Mutex::new(now));
             let read = Arc::clone(&time);
             Self(RecentRefusals::new(Arc::new(move || *lock(&read))), time)
         }
 
-        fn note(&self, of: RefusalKey, now: Duration) {
+        fn record(&self, of: RefusalKey, now: Duration) {
             *lock(&self.1) = now;
             self.0.record(of);
         }
@@ -255,10 +251,10 @@ mod tests {
 
     #[test]
     fn refusal_matches_its_caller_or_its_fingerprint_only() {
-        let refusals = Wound::new(SECOND);
-        refusals.note(RefusalKey::Caller(caller(1)), 5 * SECOND);
-        refusals.note(RefusalKey::Fingerprint([2; 32]), 7 * SECOND);
-        refusals.note(RefusalKey::Fingerprint([3; 32]), 3 * SECOND);
+        let refusals = TestRefusals::new(SECOND);
+        refusals.record(RefusalKey::Caller(caller(1)), 5 * SECOND);
+        refusals.record(RefusalKey::Fingerprint([2; 32]), 7 * SECOND);
+        refusals.record(RefusalKey::Fingerprint([3; 32]), 3 * SECOND);
         for (number, print, last) in [(1, 1, 5), (1, 2, 7), (1, 3, 5), (2, 3, 3), (2, 1, 1)] {
             assert_eq!(
                 refusals.0.last(&caller(number), &[print; 32]),
@@ -270,17 +266,17 @@ mod tests {
 
     #[test]
     fn dropped_refusals_apply_to_all_callers_and_memory_is_bounded() {
-        let refusals = Wound::new(Duration::ZERO);
-        refusals.note(RefusalKey::Caller(caller(1)), 2 * SECOND);
+        let refusals = TestRefusals::new(Duration::ZERO);
+        refusals.record(RefusalKey::Caller(caller(1)), 2 * SECOND);
         // One that repeats pushes the others out, and is not dropped itself.
         for second in 0..MAX_REFUSALS as u32 {
             assert_eq!(refusals.0.last(&caller(2), &[2; 32]), Duration::ZERO);
-            refusals.note(RefusalKey::Fingerprint([1; 32]), SECOND * (3 + second));
+            refusals.record(RefusalKey::Fingerprint([1; 32]), SECOND * (3 + second));
         }
         assert_eq!(refusals.0.last(&caller(2), &[2; 32]), 2 * SECOND);
-        refusals.note(RefusalKey::Fingerprint([1; 32]), 90_000 * SECOND);
+        refusals.record(RefusalKey::Fingerprint([1; 32]), 90_000 * SECOND);
         assert_eq!(refusals.0.last(&caller(2), &[2; 32]), 2 * SECOND);
-        let noted = refusals.0.log.lock().unwrap();
-        assert_eq!((noted.last.len(), noted.order.len()), (1, MAX_REFUSALS));
+        let log = refusals.0.log.lock().unwrap();
+        assert_eq!((log.last.len(), log.order.len()), (1, MAX_REFUSALS));
     }
 }

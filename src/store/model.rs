@@ -118,10 +118,7 @@ pub struct Budgets {
 impl Budgets {
     /// Returns the stricter of each caller budget.
     pub fn intersect(self, own: OwnBudget) -> Self {
-        let lower = |one: Option<Usd>, other: Option<Usd>| match (one, other) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        };
+        let lower = |one: Option<Usd>, other: Option<Usd>| one.into_iter().chain(other).min();
         Self {
             caller_day: lower(self.caller_day, own.day),
             caller_month: lower(self.caller_month, own.month),
@@ -403,7 +400,7 @@ pub struct Job {
 
 impl Job {
     pub fn is_open(&self) -> bool {
-        self.latest_update.as_ref().is_none_or(|word| word.state == JobState::Open)
+        self.latest_update.as_ref().is_none_or(|update| update.state == JobState::Open)
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
     BudgetKind, Budgets, CreditWatermark, DuplicateCheck, OverBudget, PeriodSpend, PurchaseState,
     RemainingCredit, ReserveError, Settlement, Unavailable,
 };
-use crate::clock::{self, Date};
+use crate::clock::Date;
 use crate::contract::money::Usd;
 
 /// The largest amount that SQLite's signed integers can hold.
@@ -55,15 +55,11 @@ pub(super) fn check_budgets(
         (BudgetKind::TotalDay, limits.total_day, total.day, day),
         (BudgetKind::CallerDay, limits.caller_day, caller.day, day),
     ];
-    let over = counters.iter().filter_map(|&(limit, budget, spent, renews)| {
+    let over = counters.iter().filter_map(|&(kind, budget, spent, renews_at)| {
         let budget = budget?;
         let fits = checked_sum(spent, price).is_some_and(|sum| sum <= budget);
-        (!fits).then(|| OverBudget {
-            kind: limit,
-            budget,
-            remaining: budget.saturating_sub(spent),
-            renews_at: renews,
-        })
+        let remaining = budget.saturating_sub(spent);
+        (!fits).then_some(OverBudget { kind, budget, remaining, renews_at })
     });
     if let Some(last) =
         over.reduce(|last, next| if next.renews_at > last.renews_at { next } else { last })
@@ -204,16 +200,6 @@ impl Today {
 /// Returns the last day that purchases can have counted in, if the clock is right at `wall`.
 pub(super) fn latest_plausible_day(wall: Duration) -> u64 {
     Date::at(wall).days().saturating_add(MAX_CLOCK_SKEW_DAYS)
-}
-
-pub(super) fn warn_day_ahead(day: u64, wall: Duration) {
-    let ledger_day = clock::iso8601(Date::from_days(day).start());
-    let clock_day = clock::iso8601(Date::at(wall).start());
-    tracing::warn!(
-        %ledger_day,
-        %clock_day,
-        "ledger day is ahead of the clock; ignored"
-    );
 }
 
 #[cfg(test)]

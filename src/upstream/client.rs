@@ -44,8 +44,6 @@ struct Shared {
     redactor: Redactor,
     headers: Vec<HeaderMap>,
     chat: Uri,
-    video: Uri,
-    billing: Uri,
     prefix: String,
     chat_timeout: Duration,
     video_timeout: Duration,
@@ -60,15 +58,12 @@ impl Client {
     ) -> io::Result<Self> {
         redactor.add_keys(keys);
         let prefix = base.path().trim_end_matches('/');
-        let target = |path: &str| format!("{prefix}{path}").parse().map_err(io::Error::other);
         let shared = Shared {
             connector: Connector::new(base, settings.connect_timeout)?,
             pool: Pool::default(),
             redactor,
             headers: keys.iter().map(|key| head(base, key)).collect::<io::Result<_>>()?,
-            chat: target(wire::CHAT)?,
-            video: target(wire::VIDEO)?,
-            billing: target(wire::API_KEYS)?,
+            chat: format!("{prefix}{}", wire::CHAT).parse().map_err(io::Error::other)?,
             prefix: prefix.to_owned(),
             chat_timeout: settings.chat_timeout,
             video_timeout: settings.video_timeout,
@@ -135,8 +130,8 @@ impl Shared {
         };
         let (method, target, body) = match &attempt.request.call {
             GatewayCall::Chat(body) => (Method::POST, self.chat.clone(), body.clone()),
-            GatewayCall::Video(body) => (Method::POST, self.video.clone(), body.clone()),
-            GatewayCall::Billing => (Method::GET, self.billing.clone(), Bytes::new()),
+            GatewayCall::Video(body) => (Method::POST, target(wire::VIDEO)?, body.clone()),
+            GatewayCall::Billing => (Method::GET, target(wire::API_KEYS)?, Bytes::new()),
             GatewayCall::Passthrough { method, path, body } => {
                 (method.clone(), target(path)?, body.clone())
             }

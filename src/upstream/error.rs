@@ -83,7 +83,7 @@ impl Error {
     /// Returns the body of a reply that may have been paid for and cannot be parsed.
     pub fn unparsable_reply(&self) -> Option<&Bytes> {
         let (Self::Unparsable(_, reply) | Self::TooLarge(reply)) = self else { return None };
-        reply.body()
+        Some(&reply.0).filter(|body| !body.is_empty())
     }
 
     /// Returns the problem for the caller of a purchase. The cause is for the log.
@@ -117,7 +117,7 @@ const KEY_MARGIN: usize = 4_096;
 
 /// The start of a reply that was paid for and cannot be parsed, with keys redacted. It is never
 /// printed, because it may contain a caller's data.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Default)]
 pub struct UnparsableReply(Bytes);
 
 impl UnparsableReply {
@@ -127,10 +127,6 @@ impl UnparsableReply {
 
     pub(super) fn truncated(beginning: &Bytes) -> Self {
         Self(beginning.slice(..beginning.len().saturating_sub(KEY_MARGIN).min(MAX_KEPT)))
-    }
-
-    pub fn body(&self) -> Option<&Bytes> {
-        Some(&self.0).filter(|body| !body.is_empty())
     }
 }
 

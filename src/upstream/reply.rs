@@ -36,18 +36,17 @@ impl GatewayReply {
         if !status.is_success() {
             return Ok(Self { status, is_json, body, key, video: None });
         }
-        let (is_as_promised, video) = match call {
+        let is_video = matches!(call, GatewayCall::Video(_));
+        let video = is_video.then(|| VideoAccepted::read(&body)).flatten();
+        let is_valid = match call {
             GatewayCall::Chat(_) | GatewayCall::VideoStatus { .. } | GatewayCall::Billing => {
-                (is_object(&body), None)
+                is_object(&body)
             }
             // Guess: JSON, like all endpoints of the contract (4).
-            GatewayCall::Passthrough { .. } => (true, None),
-            GatewayCall::Video(_) => {
-                let video = VideoAccepted::read(&body);
-                (video.is_some(), video)
-            }
+            GatewayCall::Passthrough { .. } => true,
+            GatewayCall::Video(_) => video.is_some(),
         };
-        if !(is_json && is_as_promised) {
+        if !(is_json && is_valid) {
             return Err(Error::Unparsable(status, UnparsableReply::from_body(&body)));
         }
         Ok(Self { status, is_json, body, key, video })

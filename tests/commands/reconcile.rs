@@ -392,7 +392,7 @@ fn drift_of_a_restored_backup_is_reported_after_the_next_start() {
     }
     fs::copy(&backup, desk.path()).unwrap();
     let server = desk.serve();
-    until("it has heard from the gateway", || {
+    until("the gateway has answered", || {
         server.process.printed().contains("purchases may be missing since the last checkpoint")
     });
     let out = desk.done(&["reconcile"]);

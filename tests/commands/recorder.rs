@@ -24,9 +24,11 @@ pub(crate) fn unlisted() -> Upstream {
 
 /// A payload with the word "lost" has no answer.
 fn answering(books: Reply) -> Upstream {
-    Upstream::with_books(move |heard| match heard.target.as_str() {
+    Upstream::with_books(move |received| match received.target.as_str() {
         "/api/api-keys" => books.clone(),
-        _ if String::from_utf8_lossy(&heard.body).contains("lost") => Reply::nothing(Ending::Fin),
+        _ if String::from_utf8_lossy(&received.body).contains("lost") => {
+            Reply::nothing(Ending::Fin)
+        }
         _ => Reply::new(200, CHAT),
     })
 }

@@ -24,9 +24,10 @@ fn every_payload_fault_is_documented() {
             let code = code.split("#[cfg(test)]").next().unwrap_or_default();
             code.match_indices("(\"").filter_map(|(at, mark)| {
                 let before = &code[..at];
-                let is_call =
-                    before.ends_with(char::is_alphanumeric) && !before.ends_with("invalid");
-                let (text, _) = code[at + mark.len()..].split_once("\", ")?;
+                let is_call = before.ends_with(char::is_alphanumeric)
+                    && !["invalid", "fault"].iter().any(|name| before.ends_with(name));
+                let (text, rest) = code[at + mark.len()..].split_once("\", ")?;
+                let is_call = is_call || rest.starts_with("json!");
                 let is_code = text.chars().all(|c| c.is_ascii_lowercase() || c == '_');
                 (!is_call && is_code && !text.is_empty()).then_some(text)
             })

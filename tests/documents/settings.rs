@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use tollgate::config::{Environment, SettingError, Settings, SettingsSource, StoreConfig, Target};
+use tollgate::config::{Environment, SettingError, Settings, SettingsSource, Target};
 
 /// Commented settings that show an example, as their default is absence.
 const EXAMPLES: &[&str] = &[
@@ -60,6 +60,7 @@ fn read(file: &str, environment: &[(&str, &str)]) -> Result<Settings, Vec<Settin
         environment: &environment,
         needs_gateway_key: true,
         key_file: &|_| Err("none is read".to_owned()),
+        check_files: &|_| Vec::new(),
     })
 }
 
@@ -101,7 +102,7 @@ fn shipped_settings_file_loads_with_every_setting_uncommented() {
     let file = uncommented(&shipped(), |name| name != "access.jwt");
     let config = read(&file, &live).expect("every example is right");
     assert!(matches!(config.gateway.target, Target::Live { .. }));
-    assert_eq!(config.store, StoreConfig::Sqlite("tollgate.db".into()));
+    assert_eq!(config.store, Some("tollgate.db".into()));
     assert!(config.budget.caller.day.is_some());
     assert!(config.catalog.chat_model("new-model").is_some());
     let file = uncommented(&shipped(), |name| name == "access.jwt");

@@ -29,6 +29,7 @@ fn documented_settings_snippets_load() {
                 folder: Path::new(""),
                 environment: &environment,
                 key_file: &|_| Err("none is read".to_owned()),
+                check_files: &|_| Vec::new(),
             });
             let place = document.display();
             if let Err(faults) = outcome {

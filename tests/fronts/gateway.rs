@@ -32,7 +32,7 @@ fn gateway_with_an_invalid_certificate_receives_nothing() {
 
 #[test]
 fn second_connection_resumes_the_tls_session() {
-    let upstream = Upstream::start(|heard| Reply::video(&format!("job-{}", heard.number)));
+    let upstream = Upstream::start(|received| Reply::video(&format!("job-{}", received.number)));
     let front = Front::start(Kind::Secured, upstream.address());
     let certificate = front.certificate();
     let base_url = format!("https://127.0.0.1:{}", front.address().port());

@@ -29,7 +29,7 @@ fn event_arrives_through_the_front_while_its_stream_is_open() {
 fn follow_a_job(kind: Kind) {
     let is_done = Arc::new(AtomicBool::new(false));
     let done = Arc::clone(&is_done);
-    let upstream = Upstream::start(move |heard| match heard.method.as_str() {
+    let upstream = Upstream::start(move |received| match received.method.as_str() {
         "POST" => Reply::video("job-1"),
         _ if done.load(Ordering::SeqCst) => Reply::new(200, r#"{"status":"completed"}"#),
         _ => Reply::new(200, r#"{"status":"running"}"#),
@@ -59,9 +59,9 @@ fn wait_for(lines: &mut impl BufRead, wanted: &str, kind: Kind) {
 fn purchase_is_sent_once_if_the_server_behind_the_front_dies() {
     for kind in ALL {
         // In tollgate's place: it answers, and then loses every other request that it has read.
-        let behind = Upstream::start(|heard| match heard.number % 2 {
+        let behind = Upstream::start(|received| match received.number % 2 {
             0 => Reply::chat("hello"),
-            _ => Reply::nothing(if heard.number % 4 == 1 { Ending::Reset } else { Ending::Fin }),
+            _ => Reply::nothing(if received.number % 4 == 1 { Ending::Reset } else { Ending::Fin }),
         });
         let front = Front::start(kind, behind.address());
         for number in 0..8 {
@@ -189,6 +189,7 @@ fn front_timeout_exceeds_ours() {
         environment: &tollgate::config::Environment::new(),
         needs_gateway_key: true,
         key_file: &|_| Err("none is read".to_owned()),
+        check_files: &|_| Vec::new(),
     });
     let gateway = gateway.expect("the defaults are right").gateway;
     let ours = gateway.max_wait + gateway.chat_timeout.max(gateway.video_timeout);

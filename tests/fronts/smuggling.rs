@@ -33,8 +33,8 @@ fn smuggled_requests_fail_without_a_front() {
 }
 
 fn through(kind: Option<Kind>) {
-    let upstream = Upstream::start(|heard| {
-        Reply::chat(heard.json()["messages"][0]["content"].as_str().unwrap_or("nothing"))
+    let upstream = Upstream::start(|received| {
+        Reply::chat(received.json()["messages"][0]["content"].as_str().unwrap_or("nothing"))
     });
     let gate = Gate::start(
         &upstream,
@@ -55,15 +55,15 @@ fn through(kind: Option<Kind>) {
         bystander.asks(&name);
     }
     assert!(bystander.asked > 150 && requests(&gate) > 200, "most of them were read");
-    for heard in upstream.heard() {
+    for received in upstream.heard() {
         let is_own =
-            heard.body == CHAT.as_bytes() || bystander.chats().any(|own| heard.body == own);
-        assert!(heard.target == "/api/v1/chat" && is_own, "the gateway heard {heard:?}");
+            received.body == CHAT.as_bytes() || bystander.chats().any(|own| received.body == own);
+        assert!(received.target == "/api/v1/chat" && is_own, "the gateway received {received:?}");
         let names = ["host", "authorization", "content-type", "content-length", "accept"];
-        for (name, _) in &heard.headers {
+        for (name, _) in &received.headers {
             let known =
                 names.contains(&&**name) || ["accept-encoding", "user-agent"].contains(&&**name);
-            assert!(known, "{heard:?}");
+            assert!(known, "{received:?}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::support::received::Heard;
+use crate::support::received::ReceivedRequest;
 use crate::support::{Ending, Gate, Reply, Upstream, until};
 
 /// A gateway whose books say so many cents; the replies of its videos say $97.00.
@@ -20,14 +20,17 @@ impl Account {
     }
 
     /// `answer` comes first; what it leaves open is answered as usual.
-    fn that(cents: u64, answer: impl Fn(&Heard) -> Option<Reply> + Send + Sync + 'static) -> Self {
+    fn that(
+        cents: u64,
+        answer: impl Fn(&ReceivedRequest) -> Option<Reply> + Send + Sync + 'static,
+    ) -> Self {
         let questions = Arc::<AtomicUsize>::default();
         let counts = Arc::clone(&questions);
-        let upstream = Upstream::with_books(move |heard| {
-            if heard.target == "/api/api-keys" {
+        let upstream = Upstream::with_books(move |received| {
+            if received.target == "/api/api-keys" {
                 counts.fetch_add(1, Ordering::SeqCst);
             }
-            answer(heard).unwrap_or_else(|| match &*heard.target {
+            answer(received).unwrap_or_else(|| match &*received.target {
                 "/api/api-keys" => books(cents),
                 "/api/v1/video" => Reply::video("r"),
                 _ => Reply::chat("hello"),
@@ -40,7 +43,7 @@ impl Account {
         self.questions.load(Ordering::SeqCst)
     }
 
-    /// What it heard besides questions for its books.
+    /// What it received besides questions for its books.
     fn sales(&self) -> usize {
         self.upstream.requests() - self.questions()
     }
@@ -145,7 +148,8 @@ fn unreadable_billing_stops_no_sale_and_is_retried_once_a_minute() {
         ("another shape", || Reply::new(200, r#"{"billing":{"balanceCents":"1"}}"#)),
     ];
     for (fate, reply) in fates {
-        let account = Account::that(0, move |heard| (heard.target == "/api/api-keys").then(reply));
+        let account =
+            Account::that(0, move |received| (received.target == "/api/api-keys").then(reply));
         let gate = Gate::start(&account.upstream, "gateway.balance_floor = '5.00'");
         let first = me(&gate);
         assert!(first.get("balance").is_none(), "{fate}: {first}");
@@ -169,10 +173,10 @@ fn server_asks_for_the_balance_at_start() {
 #[test]
 fn revoked_gateway_key_is_logged_by_its_prefix() {
     let revoked = r#"{"name":"of the old server","keyPrefix":"svc_sk_CANARY_","revokedAt":"2025-01-01T00:00:00Z"}"#;
-    let account = Account::that(5_000, move |heard| {
+    let account = Account::that(5_000, move |received| {
         let shown = || String::from_utf8(books(5_000).body()).unwrap();
         let body = || shown().replace(r#""keys":[]"#, &format!(r#""keys":[{revoked}]"#));
-        (heard.target == "/api/api-keys").then(|| Reply::new(200, body()))
+        (received.target == "/api/api-keys").then(|| Reply::new(200, body()))
     });
     let gate = Gate::binary(&account.upstream, "store.url = 'memory'", &[]);
     until("it is told", || gate.printed().contains("of the old server"));
@@ -271,8 +275,8 @@ const FURTHER: &str = "gateway.passthrough = [
 
 #[test]
 fn passthrough_endpoint_is_sold_like_a_chat() {
-    let account = Account::that(5_000, |heard| {
-        (heard.target == "/api/v1/search").then(|| Reply::new(200, r#"[{"hit":1}]"#))
+    let account = Account::that(5_000, |received| {
+        (received.target == "/api/v1/search").then(|| Reply::new(200, r#"[{"hit":1}]"#))
     });
     let gate = Gate::start(&account.upstream, &format!("{FURTHER}\nbudget.total.day = '0.015'"));
     let key = [("idempotency-key", "k")];
@@ -280,9 +284,9 @@ fn passthrough_endpoint_is_sold_like_a_chat() {
     let bought = search(" {\"q\": \"x\",  \"n\": 1.50}\n");
     assert_eq!((bought.status, bought.cost()), (200, Some(10_000)));
     assert_eq!(bought.text(), r#"[{"hit":1}]"#);
-    let [heard] = &account.upstream.heard()[..] else { panic!("one purchase") };
-    assert_eq!((&*heard.method, &*heard.target), ("POST", "/api/v1/search"));
-    assert_eq!(heard.body, br#"{"q": "x",  "n": 1.50}"#);
+    let [received] = &account.upstream.heard()[..] else { panic!("one purchase") };
+    assert_eq!((&*received.method, &*received.target), ("POST", "/api/v1/search"));
+    assert_eq!(received.body, br#"{"q": "x",  "n": 1.50}"#);
 
     let again = search(r#"{"q": "x",  "n": 1.50}"#);
     assert_eq!((again.status, again.value("idempotent-replayed")), (200, Some("true")));
@@ -326,8 +330,8 @@ fn invalid_passthrough_request_is_not_sent() {
 
 #[test]
 fn lost_passthrough_reply_is_an_unknown_outcome() {
-    let account = Account::that(5_000, |heard| {
-        (heard.target == "/api/v1/search").then(|| Reply::new(200, "{}").cut(0, Ending::Fin))
+    let account = Account::that(5_000, |received| {
+        (received.target == "/api/v1/search").then(|| Reply::new(200, "{}").cut(0, Ending::Fin))
     });
     let gate = Gate::start(&account.upstream, FURTHER);
     let lost = gate.post("/api/v1/search", "{}");
@@ -338,14 +342,17 @@ fn lost_passthrough_reply_is_an_unknown_outcome() {
 
 #[test]
 fn free_passthrough_read_is_shared() {
-    let account = Account::that(5_000, |heard| {
-        (heard.target == "/api/v1/pricing").then(|| Reply::new(200, r#"{"chat":"$0.006"}"#))
+    let account = Account::that(5_000, |received| {
+        (received.target == "/api/v1/pricing").then(|| Reply::new(200, r#"{"chat":"$0.006"}"#))
     });
     let gate = Gate::start(&account.upstream, FURTHER);
     let answer = gate.get("/api/v1/pricing");
     assert_eq!((answer.status, &*answer.text()), (200, r#"{"chat":"$0.006"}"#));
     assert_eq!(answer.cost(), None);
-    let [heard] = &account.upstream.heard()[..] else { panic!("one question") };
-    assert_eq!((&*heard.method, &*heard.target, heard.body.len()), ("GET", "/api/v1/pricing", 0));
+    let [received] = &account.upstream.heard()[..] else { panic!("one question") };
+    assert_eq!(
+        (&*received.method, &*received.target, received.body.len()),
+        ("GET", "/api/v1/pricing", 0)
+    );
     assert_eq!(me(&gate)["balance"]["amount"], "50.000000");
 }

@@ -259,7 +259,7 @@ fn only_json_content_type_can_spend() {
 
 #[test]
 fn api_answers_are_readable_by_listed_origins_only() {
-    let upstream = Upstream::start(|heard| match heard.target.as_str() {
+    let upstream = Upstream::start(|received| match received.target.as_str() {
         "/api/v1/video" => Reply::error(404),
         "/api/v1/chat" => Reply::chat("hi").header("access-control-allow-origin", "*"),
         _ => Reply::error(500),

@@ -15,9 +15,9 @@ fn chat(words: &str) -> String {
 /// one about when the next request comes.
 #[test]
 fn stray_reply_never_reaches_another_caller() {
-    let upstream = Upstream::start(|heard| {
-        let words = heard.json()["messages"][0]["content"].as_str().unwrap().to_owned();
-        let pause = Duration::from_micros(heard.number as u64 * 53 % 1_300);
+    let upstream = Upstream::start(|received| {
+        let words = received.json()["messages"][0]["content"].as_str().unwrap().to_owned();
+        let pause = Duration::from_micros(received.number as u64 * 53 % 1_300);
         Reply::chat(&format!("answer to {words}"))
             .followed_by(pause, &Reply::chat(&format!("second answer to {words}")))
     });

@@ -11,7 +11,7 @@ const DOCUMENT: (&str, &str) = ("Sec-Fetch-Dest", "document");
 const FRAME: (&str, &str) = ("Sec-Fetch-Dest", "iframe");
 
 fn gate() -> (Upstream, Gate) {
-    let upstream = Upstream::start(|heard| match heard.method.as_str() {
+    let upstream = Upstream::start(|received| match received.method.as_str() {
         "POST" => Reply::video("job-1"),
         _ => Reply::new(200, r#"{"status":"running"}"#),
     });

@@ -35,7 +35,7 @@ fn accepted_video_with_a_wrong_optional_field_is_kept() {
 
 #[test]
 fn client_that_disconnects_during_a_429_wait_pays_nothing() {
-    let upstream = Upstream::start(|heard| match heard.number {
+    let upstream = Upstream::start(|received| match received.number {
         0 => Reply::error(429).header("retry-after", "1"),
         _ => Reply::video("job-1"),
     });

@@ -65,13 +65,13 @@ fn fault(upstream: &Upstream, gate: &Gate, (name, bytes, want): &Case) -> Result
             return told("does not say that it closes".to_owned());
         }
     }
-    let heard = upstream.heard().split_off(before);
-    match &heard[..] {
+    let received = upstream.heard().split_off(before);
+    match &received[..] {
         [] if bought == 0 => Ok(()),
         [one] if bought == 1 && one.target == "/api/v1/chat" && one.body == CHAT.as_bytes() => {
             Ok(())
         }
-        other => told(format!("the gateway heard {other:?}")),
+        other => told(format!("the gateway received {other:?}")),
     }
 }
 
@@ -136,12 +136,12 @@ fn caller_headers_are_not_copied_to_the_gateway() {
         let answer = client.answer();
         assert_eq!(answer.status, 200, "{lines}: {}", answer.text());
     }
-    let heard = upstream.heard();
-    assert_eq!(heard.len(), 5);
-    for one in &heard {
-        assert_eq!(one.bytes, heard[0].bytes, "{one:?}");
+    let received = upstream.heard();
+    assert_eq!(received.len(), 5);
+    for one in &received {
+        assert_eq!(one.bytes, received[0].bytes, "{one:?}");
     }
-    let names: Vec<_> = heard[0].headers.iter().map(|(name, _)| name.as_str()).collect();
+    let names: Vec<_> = received[0].headers.iter().map(|(name, _)| name.as_str()).collect();
     for name in &names {
         let known = ["host", "authorization", "content-type", "content-length", "accept"];
         let known = known.contains(name) || ["accept-encoding", "user-agent"].contains(name);

@@ -28,7 +28,7 @@ fn figure(gate: &Gate, name: &str) -> usize {
 
 #[test]
 fn thousand_event_streams_use_little_memory_and_are_freed() {
-    let upstream = Upstream::start(|heard| match heard.method.as_str() {
+    let upstream = Upstream::start(|received| match received.method.as_str() {
         "POST" => Reply::video("job-1"),
         _ => Reply::new(200, r#"{"status":"running"}"#),
     });
@@ -235,7 +235,7 @@ fn connections_reset_at_once_leak_nothing() {
 
 #[test]
 fn ledger_and_log_hold_no_prompt() {
-    let upstream = Upstream::start(|heard| match heard.target.contains("video") {
+    let upstream = Upstream::start(|received| match received.target.contains("video") {
         true => Reply::video("job-1"),
         false => Reply::chat("a word from the gateway"),
     });

@@ -246,7 +246,7 @@ fn status_query_without_exactly_one_job_is_not_forwarded() {
 
 #[test]
 fn valid_request_is_forwarded_in_contract_form() {
-    let upstream = Upstream::start(|heard| match heard.target.as_str() {
+    let upstream = Upstream::start(|received| match received.target.as_str() {
         TO_CHAT => Reply::chat("hi"),
         _ => Reply::video("job-1"),
     });
@@ -254,11 +254,11 @@ fn valid_request_is_forwarded_in_contract_form() {
     let spaced = r#" { "messages" : [ {"content":"a\u00e9\n", "role":"\u0075ser"} ] , "model" : "iota-5" } "#;
     assert_eq!(gate.post(TO_CHAT, spaced).status, 200);
     assert_eq!(gate.post(TO_VIDEO, r#"{"prompt":"a lighthouse"}"#).status, 200);
-    let heard = upstream.heard();
-    assert_eq!((heard[0].method.as_str(), heard[0].target.as_str()), ("POST", TO_CHAT));
+    let received = upstream.heard();
+    assert_eq!((received[0].method.as_str(), received[0].target.as_str()), ("POST", TO_CHAT));
     let chat = r#"{"model":"iota-5","messages":[{"role":"user","content":"aé\n"}]}"#;
-    assert_eq!(String::from_utf8_lossy(&heard[0].body), chat);
+    assert_eq!(String::from_utf8_lossy(&received[0].body), chat);
     // No default of the gateway can drift from what was priced here.
     let video = r#"{"prompt":"a lighthouse","model":"video-a-2","duration":8}"#;
-    assert_eq!(heard[1].json(), serde_json::from_str::<Value>(video).unwrap());
+    assert_eq!(received[1].json(), serde_json::from_str::<Value>(video).unwrap());
 }

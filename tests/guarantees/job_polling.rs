@@ -11,7 +11,7 @@ use tollgate::clock;
 
 use crate::support::client::Answer;
 use crate::support::process::Signal;
-use crate::support::received::Heard;
+use crate::support::received::ReceivedRequest;
 use crate::support::upstream::Welcome;
 use crate::support::{Gate, Reply, Upstream, VIDEO, until};
 
@@ -21,15 +21,15 @@ const RUNNING: &str = r#"{"status":"running"}"#;
 const DONE: &str = r#"{"status":"completed","video_url":"https://cdn.example/a.mp4"}"#;
 
 /// A gateway that accepts a video as `job-1` and says this of it.
-fn upstream(say: impl Fn(&Heard) -> Reply + Send + Sync + 'static) -> Upstream {
-    Upstream::start(move |heard| match heard.method.as_str() {
+fn upstream(say: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static) -> Upstream {
+    Upstream::start(move |received| match received.method.as_str() {
         "POST" => Reply::video("job-1"),
-        _ => say(heard),
+        _ => say(received),
     })
 }
 
 fn polls(upstream: &Upstream) -> usize {
-    upstream.heard().iter().filter(|heard| heard.target.starts_with(POLL)).count()
+    upstream.heard().iter().filter(|received| received.target.starts_with(POLL)).count()
 }
 
 /// The events of a stream: name, id, data.
@@ -172,7 +172,7 @@ fn job_is_polled_with_the_key_that_made_it() {
     let upstream = Upstream::with(
         2,
         |_| Welcome::Serve,
-        |heard| match heard.number {
+        |received| match received.number {
             0 => Reply::error(401),
             1 => Reply::video("job-1"),
             _ => Reply::new(200, RUNNING),
@@ -183,9 +183,9 @@ fn job_is_polled_with_the_key_that_made_it() {
     // The key that was refused may be tried again by now.
     thread::sleep(Duration::from_millis(1_100));
     assert_eq!(gate.get(POLL).text(), RUNNING);
-    let heard = upstream.heard();
-    assert_ne!(heard[0].values("authorization"), heard[1].values("authorization"));
-    assert_eq!(heard[1].values("authorization"), heard[2].values("authorization"));
+    let received = upstream.heard();
+    assert_ne!(received[0].values("authorization"), received[1].values("authorization"));
+    assert_eq!(received[1].values("authorization"), received[2].values("authorization"));
 }
 
 /// Whoever can name a job of a caller without credentials sees its status, but not its prompt.
@@ -245,9 +245,9 @@ fn event_streams_end_when_the_server_stops() {
 #[test]
 fn ended_job_is_reported_when_all_streams_of_its_caller_are_taken() {
     let orders = AtomicUsize::new(0);
-    let upstream = Upstream::start(move |heard| match heard.method.as_str() {
+    let upstream = Upstream::start(move |received| match received.method.as_str() {
         "POST" => Reply::video(&format!("job-{}", orders.fetch_add(1, Ordering::SeqCst) + 1)),
-        _ if heard.target.ends_with("job-2") => Reply::new(200, DONE),
+        _ if received.target.ends_with("job-2") => Reply::new(200, DONE),
         _ => Reply::new(200, RUNNING),
     });
     let gate = Gate::start(&upstream, "");

@@ -10,7 +10,7 @@ use crate::support::login::{Login, b64};
 use crate::support::{CHAT, Gate, Reply, Upstream, VIDEO};
 
 fn upstream() -> Upstream {
-    Upstream::start(|heard| match (&*heard.method, &*heard.target) {
+    Upstream::start(|received| match (&*received.method, &*received.target) {
         ("POST", "/api/v1/video") => Reply::video("job-1"),
         ("POST", _) => Reply::chat("hello"),
         _ => Reply::new(200, r#"{"status":"running"}"#),

@@ -38,7 +38,7 @@ fn disconnect_does_not_cut_the_purchase() {
         for (service, target, body) in
             [("chat", "/api/v1/chat", CHAT), ("video", "/api/v1/video", VIDEO)]
         {
-            let upstream = Upstream::start(|heard| match heard.target.as_str() {
+            let upstream = Upstream::start(|received| match received.target.as_str() {
                 "/api/v1/chat" => Reply::chat("hi").after(LATE),
                 _ => Reply::video("job-1").after(LATE),
             });

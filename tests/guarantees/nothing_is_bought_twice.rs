@@ -49,8 +49,8 @@ fn lost_gateway_connection_is_not_retried() {
 #[test]
 fn idle_close_by_the_gateway_never_sends_twice() {
     const CALLS: usize = 200;
-    let upstream = Upstream::start(|heard| {
-        let pause = Duration::from_micros(heard.number as u64 * 7 % 900);
+    let upstream = Upstream::start(|received| {
+        let pause = Duration::from_micros(received.number as u64 * 7 % 900);
         Reply::chat("hi").then(Ending::Later(pause))
     });
     let gate = Gate::start(&upstream, "");
@@ -91,13 +91,13 @@ fn dead_pooled_connection_is_not_used() {
 
 #[test]
 fn chats_share_a_connection_and_videos_use_a_fresh_one() {
-    let upstream = Upstream::start(|heard| match heard.target.as_str() {
+    let upstream = Upstream::start(|received| match received.target.as_str() {
         "/api/v1/chat" => Reply::chat("hi"),
         _ => Reply::video("job-1"),
     });
     let gate = Gate::start(&upstream, "");
     assert_eq!((gate.chat().status, gate.chat().status, gate.video().status), (200, 200, 200));
-    let connections: Vec<_> = upstream.heard().iter().map(|heard| heard.connection).collect();
+    let connections: Vec<_> = upstream.heard().iter().map(|received| received.connection).collect();
     assert_eq!(connections, [0, 0, 1]);
 }
 
@@ -106,15 +106,18 @@ fn rejected_key_falls_back_to_the_next_which_stays() {
     let upstream = Upstream::with(
         3,
         |_| Welcome::Serve,
-        |heard| match heard.number {
+        |received| match received.number {
             0 | 1 => Reply::error(401),
             _ => Reply::chat("hi"),
         },
     );
     let gate = Gate::start(&upstream, "");
     assert_eq!((gate.chat().status, gate.chat().status), (200, 200));
-    let used: Vec<_> =
-        upstream.heard().iter().map(|heard| heard.values("authorization")[0].to_owned()).collect();
+    let used: Vec<_> = upstream
+        .heard()
+        .iter()
+        .map(|received| received.values("authorization")[0].to_owned())
+        .collect();
     let keys: Vec<_> =
         upstream.canaries().iter().map(|key| format!("Bearer {}", key.key())).collect();
     assert_eq!(used, [&*keys[0], &keys[1], &keys[2], &keys[2]]);
@@ -148,7 +151,7 @@ fn lost_reply_is_not_retried_with_the_next_key() {
 #[test]
 fn gateway_429_is_waited_out_and_bought_once() {
     for told in [Some("0"), Some("1"), None] {
-        let upstream = Upstream::start(move |heard| match (heard.number, told) {
+        let upstream = Upstream::start(move |received| match (received.number, told) {
             (0, Some(seconds)) => Reply::error(429).header("retry-after", seconds),
             (0, None) => Reply::error(429),
             _ => Reply::chat("hi"),

@@ -21,8 +21,8 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn gate() -> (MutexGuard<'static, ()>, Upstream, Gate) {
     let alone = lock(&ONE_AT_A_TIME);
-    let upstream = Upstream::start(|heard| match heard.target.as_str() {
-        "/api/v1/video" => Reply::video(&format!("job-{}", heard.number)),
+    let upstream = Upstream::start(|received| match received.target.as_str() {
+        "/api/v1/video" => Reply::video(&format!("job-{}", received.number)),
         "/api/v1/chat" => Reply::chat("hello"),
         _ => Reply::new(200, r#"{"status":"running"}"#),
     });
@@ -31,7 +31,7 @@ fn gate() -> (MutexGuard<'static, ()>, Upstream, Gate) {
 }
 
 fn bought(upstream: &Upstream) -> usize {
-    upstream.heard().iter().filter(|heard| heard.method == "POST").count()
+    upstream.heard().iter().filter(|received| received.method == "POST").count()
 }
 
 fn buy(gate: &Gate, target: &str, key: &str, body: &str) -> Answer {
@@ -40,9 +40,9 @@ fn buy(gate: &Gate, target: &str, key: &str, body: &str) -> Answer {
 
 #[test]
 fn panic_during_a_purchase_never_releases_or_repeats_it() {
-    // What the gateway has heard of it by then, and what is known of the charge.
+    // What the gateway has received of it by then, and what is known of the charge.
     let (free, unknown) = ((500, "internal", "no"), (424, "outcome_unknown", "unknown"));
-    for (verb, heard, told) in [
+    for (verb, received, told) in [
         ("reserve", 0, free),
         ("take_slot", 0, free),
         // It is said before that it goes out: on the safe side.
@@ -58,7 +58,7 @@ fn panic_during_a_purchase_never_releases_or_repeats_it() {
                 assert!(!store::disarm(), "{at}: it was not asked");
                 let (code, charged) = (broken.code(), broken.charged().unwrap_or_default());
                 assert_eq!((broken.status, &*code, &*charged), told, "{at}");
-                assert_eq!(bought(&upstream), heard, "{at}");
+                assert_eq!(bought(&upstream), received, "{at}");
                 assert!(!broken.text().contains("a test breaks"), "{at}: {}", broken.text());
                 // The same key is answered, and buys at most what was not bought.
                 let again = buy(&gate, target, "one", body);

@@ -129,8 +129,11 @@ fn reload_with_new_keys_asks_for_their_account() {
     let settings = settings(100, HERE, &gateway);
     let server = Server::start(&settings, "GATEWAY_API_KEY=svc_sk_of_yesterday\n");
     let asked_last = || {
-        let heard = upstream.heard();
-        heard.last().map(|heard| heard.values("authorization")[0].to_owned()).unwrap_or_default()
+        let received = upstream.heard();
+        received
+            .last()
+            .map(|received| received.values("authorization")[0].to_owned())
+            .unwrap_or_default()
     };
     for key in ["svc_sk_of_yesterday", "svc_sk_of_today"] {
         until("the server itself asks with it", || asked_last() == format!("Bearer {key}"));
@@ -170,7 +173,7 @@ fn reload_sends_nothing_to_the_gateway() {
     const BOOKS: &str = r#"{"keys":[],"billing":{"balanceCents":4210,
         "rateLimit":{"requests":60,"windowSeconds":60},
         "usage":{"chat":{"count":3,"costCents":1},"totalSpentCents":790}}}"#;
-    let upstream = Upstream::with_books(|heard| match heard.method.as_str() {
+    let upstream = Upstream::with_books(|received| match received.method.as_str() {
         "POST" => Reply::chat("hello"),
         _ => Reply::new(200, BOOKS),
     });

@@ -1,4 +1,4 @@
-//! A start and a stop: what a server answers until its ledger is open, what it is called, and that signals are heard.
+//! A start and a stop: what a server answers until its ledger is open, what it is called, and that it obeys signals.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};

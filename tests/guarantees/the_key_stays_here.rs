@@ -13,12 +13,12 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 
-use crate::support::received::Heard;
+use crate::support::received::ReceivedRequest;
 use crate::support::{Ending, Gate, Reply, Upstream};
 
 /// The authorization that the gateway was sent.
-fn bearer(heard: &Heard) -> String {
-    heard.values("authorization")[0].to_owned()
+fn bearer(received: &ReceivedRequest) -> String {
+    received.values("authorization")[0].to_owned()
 }
 
 type Echo = (&'static str, fn(&str) -> String);
@@ -39,8 +39,9 @@ const ECHOES: &[Echo] = &[
 fn echoed_key_is_redacted_and_the_paid_reply_delivered() {
     for (how, echo) in ECHOES {
         for dribbles in [false, true] {
-            let upstream = Upstream::start(move |heard| {
-                let body = json!({"message": {"content": echo(&bearer(heard))}, "after": "kept"});
+            let upstream = Upstream::start(move |received| {
+                let body =
+                    json!({"message": {"content": echo(&bearer(received))}, "after": "kept"});
                 let reply = Reply::new(200, body.to_string());
                 if dribbles { reply.dribbled() } else { reply }
             });
@@ -58,8 +59,8 @@ fn echoed_key_is_redacted_and_the_paid_reply_delivered() {
 #[test]
 fn refusal_that_echoes_the_request_is_redacted() {
     for status in [400, 402, 403, 404, 413, 415, 422] {
-        let upstream = Upstream::start(move |heard| {
-            Reply::new(status, heard.bytes.clone()).header("content-type", "text/html")
+        let upstream = Upstream::start(move |received| {
+            Reply::new(status, received.bytes.clone()).header("content-type", "text/html")
         });
         let gate = Gate::start(&upstream, "");
         let answer = gate.chat();
@@ -73,12 +74,12 @@ fn refusal_that_echoes_the_request_is_redacted() {
 fn key_in_a_reply_header_is_not_passed_on() {
     let headers = ["x-echo", "location", "set-cookie", "www-authenticate", "retry-after", "etag"];
     for status in [200, 302, 400, 401, 429, 500] {
-        let upstream = Upstream::start(move |heard| {
-            let echo = |reply: Reply, name: &&str| reply.header(name, &bearer(heard));
+        let upstream = Upstream::start(move |received| {
+            let echo = |reply: Reply, name: &&str| reply.header(name, &bearer(received));
             headers
                 .iter()
                 .fold(Reply::new(status, "{}"), echo)
-                .header("content-type", &bearer(heard))
+                .header("content-type", &bearer(received))
         });
         let gate = Gate::start(&upstream, "gateway.max_wait = \"0s\"");
         let answer = gate.chat();
@@ -92,9 +93,9 @@ fn key_in_a_reply_header_is_not_passed_on() {
 #[test]
 fn key_in_the_reason_phrase_is_not_passed_on() {
     for (status, expected) in [(200, 200), (400, 400), (500, 424)] {
-        let upstream = Upstream::start(move |heard| {
+        let upstream = Upstream::start(move |received| {
             let head =
-                format!("HTTP/1.1 {status} {}\r\ncontent-length: 2\r\n\r\n{{}}", bearer(heard));
+                format!("HTTP/1.1 {status} {}\r\ncontent-length: 2\r\n\r\n{{}}", bearer(received));
             Reply::raw(head).charged(status == 200)
         });
         assert_eq!(Gate::start(&upstream, "").chat().status, expected);
@@ -105,7 +106,7 @@ fn key_in_the_reason_phrase_is_not_passed_on() {
 fn unreadable_reply_is_not_passed_on() {
     for body in ["not json ", "[", "{\"message\":"] {
         let upstream =
-            Upstream::start(move |heard| Reply::new(200, format!("{body}{}", bearer(heard))));
+            Upstream::start(move |received| Reply::new(200, format!("{body}{}", bearer(received))));
         let answer = Gate::start(&upstream, "").chat();
         assert_eq!((answer.status, answer.code().as_str()), (424, "outcome_unknown"));
     }
@@ -114,8 +115,8 @@ fn unreadable_reply_is_not_passed_on() {
 #[test]
 fn compressed_reply_is_not_passed_on() {
     for status in [200, 400] {
-        let upstream = Upstream::start(move |heard| {
-            let body = json!({"message": {"content": bearer(heard)}}).to_string();
+        let upstream = Upstream::start(move |received| {
+            let body = json!({"message": {"content": bearer(received)}}).to_string();
             let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
             gzip.write_all(body.as_bytes()).unwrap();
             Reply::new(status, gzip.finish().unwrap()).header("content-encoding", "gzip")
@@ -146,11 +147,11 @@ fn redirect_is_neither_followed_nor_passed_on() {
 fn status_request_does_not_leak_the_key() {
     let elsewhere = Upstream::start(|_| Reply::chat("got you"));
     let target = format!("http://{}/api/v1/video/status", elsewhere.address());
-    let upstream = Upstream::start(move |heard| match heard.number {
+    let upstream = Upstream::start(move |received| match received.number {
         0 => Reply::video("job-1"),
-        1 => Reply::new(200, json!({"status": "running", "echo": bearer(heard)}).to_string()),
+        1 => Reply::new(200, json!({"status": "running", "echo": bearer(received)}).to_string()),
         2 => Reply::new(302, "").header("location", &target),
-        _ => Reply::new(500, heard.bytes.clone()),
+        _ => Reply::new(500, received.bytes.clone()),
     });
     let gate = Gate::start(&upstream, "");
     assert_eq!(gate.video().status, 200);
@@ -190,8 +191,8 @@ fn caller_headers_never_reach_the_gateway() {
     ];
     let answer = gate.ask("POST", "/api/v1/chat", &headers, crate::support::CHAT);
     assert_eq!(answer.status, 200, "{}", answer.text());
-    let heard = &upstream.heard()[0];
-    let mut names: Vec<_> = heard.headers.iter().map(|(name, _)| name.as_str()).collect();
+    let received = &upstream.heard()[0];
+    let mut names: Vec<_> = received.headers.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     let ours = [
         "accept",
@@ -203,7 +204,7 @@ fn caller_headers_never_reach_the_gateway() {
         "user-agent",
     ];
     assert_eq!(names, ours);
-    let text = String::from_utf8_lossy(&heard.bytes).to_lowercase();
+    let text = String::from_utf8_lossy(&received.bytes).to_lowercase();
     for theirs in ["caller", "evil", "session", "192.0.2.1", "gzip"] {
         assert!(!text.contains(theirs), "{theirs}: {text}");
     }
@@ -212,7 +213,8 @@ fn caller_headers_never_reach_the_gateway() {
 #[test]
 fn connection_error_does_not_reveal_the_request() {
     for ending in [Ending::Fin, Ending::Reset] {
-        let upstream = Upstream::start(move |heard| Reply::new(200, bearer(heard)).cut(60, ending));
+        let upstream =
+            Upstream::start(move |received| Reply::new(200, bearer(received)).cut(60, ending));
         let answer = Gate::start(&upstream, "").chat();
         assert_eq!((answer.status, answer.code().as_str()), (424, "outcome_unknown"));
     }

@@ -14,9 +14,9 @@ use crate::support::{CHAT, Ending, Gate, Reply, Upstream, until};
 
 /// A gateway that answers what it is asked.
 fn upstream() -> Upstream {
-    Upstream::start(|heard| match heard.target.as_str() {
+    Upstream::start(|received| match received.target.as_str() {
         "/api/v1/chat" => Reply::chat("hi"),
-        "/api/v1/video" => Reply::video(&format!("job-{}", heard.number)),
+        "/api/v1/video" => Reply::video(&format!("job-{}", received.number)),
         _ => Reply::new(200, r#"{"status":"processing"}"#),
     })
 }

@@ -65,7 +65,7 @@ const RAW: &[(&str, &str)] = &[
 #[test]
 fn purchase_without_a_readable_reply_is_a_424_and_sent_once() {
     for (fate, turn) in FATES {
-        let upstream = Upstream::start(move |heard| match heard.target.as_str() {
+        let upstream = Upstream::start(move |received| match received.target.as_str() {
             "/api/v1/chat" => turn(Reply::chat("hi")),
             _ => turn(Reply::video("job-1")),
         });
@@ -176,8 +176,9 @@ fn cut_at_every_byte(target: &str, body: &str, reply: &Reply) {
     for (framing, frame) in FRAMINGS {
         let bytes = frame(reply.clone());
         let (whole, count) = (bytes.clone(), bytes.len());
-        let upstream =
-            Upstream::start(move |heard| Reply::raw(whole.clone()).cut(heard.number, Ending::Fin));
+        let upstream = Upstream::start(move |received| {
+            Reply::raw(whole.clone()).cut(received.number, Ending::Fin)
+        });
         let gate = Gate::start(&upstream, "");
         let mut client = gate.client();
         for at in 0..=count {

@@ -38,7 +38,7 @@ fn source() -> SocketAddr {
 /// A gateway whose job is done.
 fn upstream(source: SocketAddr) -> Upstream {
     let done = format!(r#"{{"status":"completed","video_url":"http://{source}/clip.mp4"}}"#);
-    Upstream::start(move |heard| match heard.target.as_str() {
+    Upstream::start(move |received| match received.target.as_str() {
         "/api/v1/video" => Reply::video("job-1"),
         _ => Reply::new(200, done.clone()),
     })

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::sdks::program::{ALL, OPENAI, Sdk};
-use crate::support::received::Heard;
+use crate::support::received::ReceivedRequest;
 use crate::support::{Ending, Gate, Reply, Upstream};
 
 const TEXT: &str = "bought once";
@@ -64,16 +64,18 @@ const FAULTS: &[Fault] = &[
 /// Runs the errand under this fault; gives back what was told.
 fn under(fault: &Fault, sdk: Sdk, errand: &str, micros: u64, sold: fn() -> Reply) -> Value {
     let reply = fault.reply;
-    let upstream = Upstream::start(move |heard: &Heard| match heard.method.as_str() {
-        "POST" => reply(heard.number, sold()),
-        _ => Reply::new(200, r#"{"status":"rendering"}"#),
-    });
+    let upstream =
+        Upstream::start(move |received: &ReceivedRequest| match received.method.as_str() {
+            "POST" => reply(received.number, sold()),
+            _ => Reply::new(200, r#"{"status":"rendering"}"#),
+        });
     let gate = Gate::start(&upstream, SETTINGS);
     let told = sdk.run(&gate.address().to_string(), &format!("{errand}{}", fault.manner));
     let charges: Vec<_> = upstream.charges().into_iter().filter(|micros| *micros > 0).collect();
     gate.told_elsewhere(charges.iter().sum());
     assert_eq!(charges, [micros], "{sdk:?} {errand}, the gateway {}: {told}", fault.name);
-    let purchases = upstream.heard().into_iter().filter(|heard| heard.method == "POST").count();
+    let purchases =
+        upstream.heard().into_iter().filter(|received| received.method == "POST").count();
     assert_eq!(purchases, 1, "{sdk:?} {errand}, the gateway {}: {told}", fault.name);
     told
 }

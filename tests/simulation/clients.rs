@@ -1,4 +1,4 @@
-//! What each client asked for, whether it still waits, and what it was told.
+//! What each client asked for, whether it still waits, and its answer.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::setup::FIRST_VIDEO;
 use crate::world::World;
 
-/// What a client wants, and how it says that it is the same again.
+/// What a client wants, and how a repeat is recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wish {
     pub(crate) caller: usize,
@@ -24,10 +24,10 @@ pub(crate) enum Asked {
     Fingerprint { is_retry: bool },
 }
 
-/// What makes two wishes one purchase.
+/// What makes two requests one purchase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Identity {
-    /// A key, at an endpoint.
+    /// A key of an endpoint.
     Key { key: u64, is_video: bool },
     /// A caller's order.
     Fingerprint { caller: usize, order: usize },
@@ -49,29 +49,29 @@ impl Wish {
 pub(crate) struct Client {
     pub(crate) wish: Wish,
     pub(crate) is_waiting: bool,
-    pub(crate) heard: Option<Heard>,
+    pub(crate) received: Option<Received>,
 }
 
-/// The answer that a client had.
+/// The answer that a client received.
 #[derive(Clone, Debug)]
-pub(crate) struct Heard {
+pub(crate) struct Received {
     pub(crate) at: Duration,
-    pub(crate) answer: Told,
+    pub(crate) answer: Answer,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum Answer {
     /// A receipt of the gateway's reply.
     Receipt { status: u16, body: Bytes, micros: u64, is_replay: bool },
-    /// A refusal, or that nobody knows.
+    /// A rejection, or an unknown outcome.
     Problem { code: &'static str, charged: Charged },
 }
 
-/// Everybody who ever asked, by number.
+/// All clients, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Clients(Vec<Client>);
 
-/// A client's purchase is named after it, so that one knows whose it is.
+/// Returns the purchase id that stands for a client.
 pub(crate) fn name(client: usize) -> PurchaseId {
     PurchaseId(Uuid::from_u128(client as u128 + 1))
 }
@@ -82,7 +82,7 @@ pub(crate) fn number(id: PurchaseId) -> usize {
 
 impl Clients {
     pub(crate) fn enter(&mut self, wish: Wish) -> usize {
-        self.0.push(Client { wish, is_waiting: true, heard: None });
+        self.0.push(Client { wish, is_waiting: true, received: None });
         self.0.len() - 1
     }
 
@@ -98,7 +98,7 @@ impl Clients {
         (0..self.0.len()).filter(|client| self.0[*client].is_waiting).collect()
     }
 
-    /// Whether anybody waits for a purchase.
+    /// Returns whether any client waits for a purchase.
     pub(crate) fn waits_for(&self, id: PurchaseId) -> bool {
         let wanted = self.wish(id);
         self.0.iter().any(|client| {
@@ -109,12 +109,12 @@ impl Clients {
         })
     }
 
-    pub(crate) fn heard(&mut self, client: usize, heard: Heard) {
-        self.0[client].heard = Some(heard);
+    pub(crate) fn record_answer(&mut self, client: usize, received: Received) {
+        self.0[client].received = Some(received);
     }
 }
 
-/// A client's presence: it ends with its answer, or when it hangs up.
+/// A client's presence. It ends with its answer or when it disconnects.
 pub(crate) struct Presence {
     pub(crate) world: World,
     pub(crate) client: usize,

@@ -1,5 +1,5 @@
-//! The store as a process sees it: a real one that takes its time, refuses what the seed says, and
-//! hears nothing more from a process that is dead.
+//! The store as a process sees it: a real one with delays and failures that the seed chooses.
+//! A dead process cannot reach it.
 
 mod verbs;
 
@@ -21,15 +21,15 @@ use crate::dice::fixed;
 use crate::world::World;
 
 thread_local! {
-    /// A store in memory for one seed after the other, with the wall clock that it reads.
+    /// A store in memory, used for one seed after the other, and its wall clock.
     static MEMORY: RefCell<Option<(Store, Arc<AtomicU64>)>> = const { RefCell::new(None) };
 }
 
-/// What is left of a process when it is dead.
+/// What remains of a dead process.
 pub(crate) struct Platter {
     store: Option<Store>,
     file: Option<PathBuf>,
-    /// The wall clock as the store reads it, perhaps on a thread of its own.
+    /// The wall clock of the store, which may run on its own thread.
     wall: Arc<AtomicU64>,
 }
 
@@ -49,7 +49,7 @@ impl Platter {
         Self { store: None, file, wall: Arc::default() }
     }
 
-    /// Opens the store for a new process; what a crash left under way is ended.
+    /// Opens the store for a new process, and ends what a crash interrupted.
     pub(crate) fn open(&mut self, wall: Duration) {
         self.wind(wall);
         match &self.file {
@@ -81,7 +81,7 @@ fn clock_at(wall: &Arc<AtomicU64>) -> Clock {
     Arc::new(move || Duration::from_nanos(wall.load(Ordering::SeqCst)))
 }
 
-/// What of the store is used.
+/// The operations of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
     Reserve,
@@ -90,7 +90,7 @@ pub(crate) enum Step {
     Took,
 }
 
-/// One process' handle on the store.
+/// A process's handle of the store.
 #[derive(Clone)]
 pub(crate) struct Disk(Arc<Handle>);
 
@@ -109,12 +109,12 @@ impl Disk {
         Self(Arc::new(Handle { platter, world, is_alive, seed, is_slow, times }))
     }
 
-    /// Nothing of this process reaches the store any more.
+    /// Cuts this process off from the store.
     pub(crate) fn die(&self) {
         self.0.is_alive.store(false, Ordering::SeqCst);
     }
 
-    /// The store as the gate of this process has it.
+    /// Returns the store for this process's gate.
     pub(crate) fn tapped(&self) -> Store {
         self.0.platter.store().with_hook(Arc::new(self.clone()))
     }
@@ -127,13 +127,13 @@ impl Disk {
         &self.0.world
     }
 
-    /// The real store, which answers at once.
+    /// Returns the real store, which answers at once.
     pub(super) fn store(&self) -> &Store {
         self.wind();
         self.0.platter.store()
     }
 
-    /// Refuses the operations whose turn it is.
+    /// Fails the operations that the seed chooses.
     pub(super) fn count(&self, step: Step, id: Option<PurchaseId>) -> Result<(), Unavailable> {
         let mut state = self.world().lock();
         state.operations += 1;
@@ -157,9 +157,10 @@ impl Disk {
         Err(Unavailable("the disk is full".into()))
     }
 
-    /// The same for the same purchase whatever else is going on. Whoever asks again, after having
-    /// waited with others for the same, asks at a moment of its own: who of them is woken first is
-    /// drawn by the runtime, and must not matter.
+    /// Returns the delay of an operation. It depends on the seed and the purchase alone.
+    ///
+    /// The runtime chooses which waiter of a purchase wakes first, so repeats of a reservation have
+    /// delays of their own: that choice must not matter.
     pub(super) fn pace(&self, step: Step, id: Option<PurchaseId>) -> Duration {
         let Some(id) = id else { return Duration::ZERO };
         let mut times = self.0.times.lock().expect("the times");
@@ -170,7 +171,7 @@ impl Disk {
         }
     }
 
-    /// How long the answer to that step takes.
+    /// Returns the delay of the answer to this step.
     pub(super) fn pace_after(&self, step: Step, id: Option<PurchaseId>) -> Duration {
         let Some(id) = id else { return Duration::ZERO };
         let time = self.0.times.lock().expect("the times").get(&(id, step)).copied();
@@ -195,7 +196,7 @@ pub(super) async fn pause(time: Duration) {
     }
 }
 
-/// Waits on this thread: to the runtime, whose time is paused, it takes none.
+/// Blocks this thread, which takes no time on the paused runtime.
 pub(crate) fn finish<T>(answer: impl Future<Output = T>) -> T {
     struct Unpark(thread::Thread);
     impl Wake for Unpark {

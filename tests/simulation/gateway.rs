@@ -1,5 +1,5 @@
-//! The gateway, as a state machine of its own: what was sent to it arrives, and is charged, whatever
-//! becomes of the process that sent it.
+//! The gateway as a state machine. What was sent to it arrives and is charged, even if the process
+//! that sent it dies.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Weak;
@@ -13,11 +13,11 @@ use tollgate::upstream::{Attempt, BeforeSend, GatewayCall};
 use crate::dice::Dice;
 use crate::setup::{FIRST_VIDEO, ORDERS, Setup};
 
-/// How a request fares. What is charged is charged as it arrives, but for `ChargedTooLate`.
+/// What happens to a request. Charges are made on arrival, except for `ChargedTooLate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Served,
-    /// A video at a lower price than listed.
+    /// A video that costs less than its list price.
     Cheaper,
     NoConnection,
     NotTaken,
@@ -40,7 +40,7 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
-    /// As the tally calls it.
+    /// Returns its name in the tally.
     pub(crate) fn fault(self) -> Option<&'static str> {
         Some(match self {
             Self::Served | Self::Cheaper => return None,
@@ -87,13 +87,13 @@ impl Fate {
         }
     }
 
-    /// Whether the same purchase may be sent again after it: it was provably not taken.
+    /// Returns whether the purchase may be sent again, because it was provably not accepted.
     fn may_be_sent_again(self) -> bool {
         matches!(self, Self::NotTaken | Self::Throttled { .. } | Self::KeyRefused)
     }
 }
 
-/// How a request is going to fare, and when.
+/// What will happen to a request, and when.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Course {
     pub(crate) fate: Fate,
@@ -102,24 +102,24 @@ pub(crate) struct Course {
     pub(crate) work: Duration,
 }
 
-/// A request that is on its way, or was.
+/// A request that is or was in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Flight {
-    /// Nothing for what costs nothing.
+    /// `None` if it is free.
     pub(crate) id: Option<PurchaseId>,
     pub(crate) fate: Fate,
     pub(crate) arrives: Duration,
     pub(crate) charges: Option<(Duration, Usd)>,
-    /// When its reply is there, to the process that sent it.
+    /// When its reply arrives at the process that sent it.
     pub(crate) replied: Duration,
     pub(crate) life: u64,
-    /// The account's credit after it.
+    /// The account's balance after it.
     left: Usd,
     has_arrived: bool,
     is_charged: bool,
 }
 
-/// Known by the one who authorizes it.
+/// A purchase whose authorization is in progress.
 type Departing = (Weak<dyn BeforeSend>, PurchaseId);
 
 pub(crate) struct Gateway {
@@ -132,9 +132,9 @@ pub(crate) struct Gateway {
     pub(crate) revoked: BTreeSet<usize>,
     pub(crate) credit: Usd,
     pub(crate) flights: Vec<Flight>,
-    /// When requests arrived, within the last window.
+    /// When the requests of the last rate-limit window arrived.
     arrived: VecDeque<Duration>,
-    /// Who is authorizing right now.
+    /// The purchase that is being authorized.
     pub(crate) asking: Option<Weak<dyn BeforeSend>>,
     departing: Vec<Departing>,
 }
@@ -157,7 +157,7 @@ impl Gateway {
         }
     }
 
-    /// What is going to become of an attempt.
+    /// Draws what will happen to an attempt.
     pub(crate) fn course(&mut self, attempt: &Attempt) -> Course {
         let dice = &mut self.dice;
         let (connect, way) = (dice.millis(0, 8), dice.millis(0, 30));
@@ -203,20 +203,20 @@ impl Gateway {
         Course { fate, connect, way, work }
     }
 
-    /// The ledger was asked to mark this purchase, by whoever authorizes it.
+    /// Records that the ledger was asked to mark this purchase as sent.
     pub(crate) fn departs(&mut self, id: PurchaseId) {
         if let Some(asking) = self.asking.clone() {
             self.departing.push((asking, id));
         }
     }
 
-    /// Which purchase an attempt is of.
+    /// Returns the purchase of an attempt.
     fn purchase(&self, before_send: &Weak<dyn BeforeSend>) -> Option<PurchaseId> {
         let known = self.departing.iter().rev();
         known.into_iter().find(|(one, _)| one.ptr_eq(before_send)).map(|(_, id)| *id)
     }
 
-    /// It was authorized.
+    /// Records that it was authorized.
     pub(crate) fn take(
         &mut self,
         attempt: &Attempt,
@@ -264,7 +264,7 @@ impl Gateway {
         Ok(self.flights.len() - 1)
     }
 
-    /// A price may be given back only after these: whatever else became of it, it may have been charged.
+    /// Returns an error if the released purchase may have been charged.
     pub(crate) fn is_provably_free(&self, id: PurchaseId) -> Result<(), String> {
         let free =
             |fate: Fate| fate.may_be_sent_again() || matches!(fate, Fate::Refused | Fate::NoCredit);
@@ -275,7 +275,7 @@ impl Gateway {
         }
     }
 
-    /// The reply to a flight, as it was sent off.
+    /// Returns the reply to a request.
     pub(crate) fn body(&self, flight: usize, what: &GatewayCall) -> Bytes {
         let cost = self.flights[flight].charges.map_or(Usd::ZERO, |(_, cost)| cost);
         match what {
@@ -291,7 +291,7 @@ impl Gateway {
         .into()
     }
 
-    /// Whose reply a body is.
+    /// Returns the purchase that a reply body belongs to.
     pub(crate) fn flight_of(&self, body: &[u8]) -> Option<&Flight> {
         let digits: String =
             String::from_utf8_lossy(body).chars().filter(char::is_ascii_digit).collect();
@@ -303,7 +303,7 @@ impl Gateway {
         self.flights.get(number)
     }
 
-    /// Lets come about whatever is due; what has been charged, and whether the window held.
+    /// Runs what is due. Returns the charges, and whether the rate limit held.
     pub(crate) fn pass(&mut self, now: Duration) -> (Vec<(PurchaseId, Usd)>, Result<u64, String>) {
         let (mut charged, mut arrivals) = (Vec::new(), Vec::new());
         for flight in &mut self.flights {
@@ -332,13 +332,13 @@ impl Gateway {
         (charged, Ok(count))
     }
 
-    /// The wall clock misled the gate across a restart: what arrived before cannot be known to it.
+    /// Forgets arrivals before a restart that the gate cannot know, because the wall clock was set.
     pub(crate) fn forgive_window(&mut self) {
         self.arrived.clear();
     }
 }
 
-/// What is bought, by its place in the list; nothing for what is free.
+/// Returns what is bought, by its index in the list; `None` if it is free.
 fn order(what: &GatewayCall) -> Option<usize> {
     match what {
         GatewayCall::Chat(body) | GatewayCall::Video(body) => {

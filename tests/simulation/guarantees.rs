@@ -1,4 +1,4 @@
-//! What has to hold after every step, whatever happened in it.
+//! The guarantees, checked after every step.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tollgate::contract::money::Usd;
 use tollgate::problem::Charged;
 use tollgate::store::{self, BudgetScope, PurchaseId};
 
-use crate::clients::{Asked, Client, Heard, Identity, Told, Wish, name};
+use crate::clients::{Answer, Asked, Client, Identity, Received, Wish, name};
 use crate::disk::{Platter, finish};
 use crate::gateway::Fate;
 use crate::model_ledger::Entry;
@@ -16,7 +16,7 @@ use crate::run::replay;
 use crate::tally::ENDINGS;
 use crate::world::State;
 
-/// The slowest store has written an end by then.
+/// The slowest store has recorded a settlement by then.
 const BOOKED: Duration = Duration::from_secs(1);
 
 pub(crate) fn look(state: &mut State, platter: &Platter, seen: &mut Vec<bool>) {
@@ -42,8 +42,8 @@ pub(crate) fn look(state: &mut State, platter: &Platter, seen: &mut Vec<bool>) {
     guarantees.into_iter().for_each(|guarantee| state.hold(guarantee));
 }
 
-/// What the gateway charged is in the books as charged, under way or unknown; what is charged was
-/// charged, once; what is released never is.
+/// What the gateway charged is in the ledger as charged, in flight or unknown. A charged purchase
+/// was charged once, and a released one never.
 fn money_adds_up(state: &State, now: Duration) -> Result<(), String> {
     let mut charged: BTreeMap<PurchaseId, (u64, Usd)> = BTreeMap::new();
     for flight in &state.gateway.flights {
@@ -92,7 +92,7 @@ fn money_adds_up(state: &State, now: Duration) -> Result<(), String> {
     }
 }
 
-/// Whoever waits or has hung up: a reply that came to a process that lives is in the ledger.
+/// A reply that reached a living process is in the ledger, even if its client disconnected.
 fn what_was_answered_is_booked(state: &State, now: Duration) -> Result<(), String> {
     let timeout = state.setup.timeout;
     let answered = state.gateway.flights.iter().filter(|flight| {
@@ -112,7 +112,7 @@ fn what_was_answered_is_booked(state: &State, now: Duration) -> Result<(), Strin
     Ok(())
 }
 
-/// No other purchase with the key was charged, unless its time was over when this one began.
+/// No other purchase with the key was charged, unless it had expired when this one began.
 fn is_the_only_charge_of_its_key(state: &State, id: PurchaseId) -> Result<(), String> {
     let identity = state.clients.wish(id).identity();
     let Identity::Key { .. } = identity else { return Ok(()) };
@@ -123,7 +123,7 @@ fn is_the_only_charge_of_its_key(state: &State, id: PurchaseId) -> Result<(), St
         let was_charged =
             flights.any(|flight| flight.id == Some(*other) && flight.charges.is_some());
         let first = if earlier.set_aside <= entry.set_aside { earlier } else { entry };
-        // A clock that is set back later gives no key back.
+        // A clock that is set back later does not count.
         let is_over = first.state == store::PurchaseState::Charged && first.was_over;
         if was_charged && !is_over {
             return Err(format!("{id} and {other} were charged for one key"));
@@ -132,7 +132,7 @@ fn is_the_only_charge_of_its_key(state: &State, id: PurchaseId) -> Result<(), St
     Ok(())
 }
 
-/// Row by row, and in its counters.
+/// Compares the ledger's rows and counters.
 fn the_store_holds_what_it_acknowledged(state: &State, platter: &Platter) -> Result<(), String> {
     let rows: BTreeMap<_, _> =
         platter.rows().into_iter().map(|row| (row.id, (row.state, row.price))).collect();
@@ -154,30 +154,39 @@ fn the_store_holds_what_it_acknowledged(state: &State, platter: &Platter) -> Res
 
 fn every_answer_is_true(state: &mut State, seen: &mut Vec<bool>) -> Result<(), String> {
     seen.resize(state.clients.all().len(), false);
-    let heard = state.clients.all().iter().enumerate().filter(|(number, _)| !seen[*number]);
-    let mut heard: Vec<(usize, Wish, Heard)> = heard
-        .filter_map(|(number, Client { wish, heard, .. })| Some((number, *wish, heard.clone()?)))
+    let received = state.clients.all().iter().enumerate().filter(|(number, _)| !seen[*number]);
+    let mut received: Vec<(usize, Wish, Received)> = received
+        .filter_map(|(number, Client { wish, received, .. })| {
+            Some((number, *wish, received.clone()?))
+        })
         .collect();
-    // Who of those that waited for the same was woken first is drawn by the runtime.
-    heard.sort_by_key(|(number, _, heard)| (heard.at, *number));
-    for (number, wish, heard) in heard {
+    // The runtime decides which waiter of a purchase wakes first.
+    received.sort_by_key(|(number, _, received)| (received.at, *number));
+    for (number, wish, received) in received {
         seen[number] = true;
-        state.note(|| format!("client {number} heard at {:?}: {:?}", heard.at, heard.answer));
-        is_true(state, number, wish, &heard)
-            .map_err(|why| format!("client {number} heard {:?}: {why}", heard.answer))?;
+        state.note(|| {
+            format!("client {number} received at {:?}: {:?}", received.at, received.answer)
+        });
+        is_true(state, number, wish, &received)
+            .map_err(|why| format!("client {number} received {:?}: {why}", received.answer))?;
     }
     Ok(())
 }
 
-fn is_true(state: &mut State, client: usize, wish: Wish, heard: &Heard) -> Result<(), String> {
+fn is_true(
+    state: &mut State,
+    client: usize,
+    wish: Wish,
+    received: &Received,
+) -> Result<(), String> {
     let own = name(client);
-    match &heard.answer {
-        Told::Receipt { status: 200, body, micros, is_replay } => {
+    match &received.answer {
+        Answer::Receipt { status: 200, body, micros, is_replay } => {
             state.tally.add(if *is_replay { "joined or replayed" } else { "receipt" });
             let flight = state.gateway.flight_of(body).ok_or("nobody sent that")?;
             let id = flight.id.ok_or("it is of no purchase")?;
             let (at, cost) = flight.charges.ok_or("it was not charged")?;
-            if at > heard.at || cost.as_micros() != *micros {
+            if at > received.at || cost.as_micros() != *micros {
                 return Err(format!("it was charged {cost} at {at:?}"));
             }
             let bought = state.clients.wish(id);
@@ -193,11 +202,11 @@ fn is_true(state: &mut State, client: usize, wish: Wish, heard: &Heard) -> Resul
                 false => Err(format!("it is kept as {entry:?}")),
             }
         }
-        Told::Receipt { .. } => {
+        Answer::Receipt { .. } => {
             state.tally.add("refusal passed on");
             is_free(state, own).and_then(|()| is_given_back(state, own))
         }
-        Told::Problem { code, charged } => {
+        Answer::Problem { code, charged } => {
             if !ENDINGS.contains(code) {
                 return Err("nobody should hear that".to_owned());
             }
@@ -209,7 +218,7 @@ fn is_true(state: &mut State, client: usize, wish: Wish, heard: &Heard) -> Resul
                 Charged::No => is_free(state, own).and_then(|()| is_given_back(state, own)),
                 Charged::Yes if same.any(|(id, _)| is_free(state, *id).is_err()) => Ok(()),
                 Charged::Unknown if *code == "still_running" => Ok(()),
-                // It may have become known right after this was said.
+                // It may have become known right after this answer.
                 Charged::Unknown
                     if same.any(|(_, entry)| entry.was_unknown || entry.was_refused) =>
                 {
@@ -221,7 +230,7 @@ fn is_true(state: &mut State, client: usize, wish: Wish, heard: &Heard) -> Resul
     }
 }
 
-/// Before a client is told that it costs nothing, its price is given back.
+/// The price is released before the client learns that nothing was charged.
 fn is_given_back(state: &State, own: PurchaseId) -> Result<(), String> {
     match state.books.entries.get(&own) {
         Some(entry) if entry.state != store::PurchaseState::Released && !entry.was_refused => {
@@ -231,7 +240,7 @@ fn is_given_back(state: &State, own: PurchaseId) -> Result<(), String> {
     }
 }
 
-/// A purchase costs nothing, now and later.
+/// A purchase is never charged.
 fn is_free(state: &State, id: PurchaseId) -> Result<(), String> {
     let mut flights = state.gateway.flights.iter();
     match flights.any(|flight| flight.id == Some(id) && flight.charges.is_some()) {
@@ -240,13 +249,13 @@ fn is_free(state: &State, id: PurchaseId) -> Result<(), String> {
     }
 }
 
-/// Every key that may not buy anything now, with what it has to be answered.
-pub(crate) fn replayable(state: &State, wall: Duration) -> Vec<(Wish, Told)> {
+/// Returns every key that may buy nothing now, with the expected answer.
+pub(crate) fn replayable(state: &State, wall: Duration) -> Vec<(Wish, Answer)> {
     let mut wishes = Vec::new();
     for (id, entry) in &state.books.entries {
         let wish = state.clients.wish(*id);
         let Asked::Key(_) = wish.claim else { continue };
-        let unknown = |charged| Told::Problem { code: "outcome_unknown", charged };
+        let unknown = |charged| Answer::Problem { code: "outcome_unknown", charged };
         let expected = match (entry.state, &entry.reply) {
             (store::PurchaseState::Released, _) => continue,
             _ if entry.is_replaced => continue,

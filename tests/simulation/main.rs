@@ -1,5 +1,5 @@
-//! The purchase path under thousands of seeded courses of events: the real stacks, between clients, a
-//! gateway, a store and a clock that do whatever a seed says. See docs/dev/simulation.md.
+//! Runs the purchase path under thousands of seeds: the real stacks between clients, a gateway, a
+//! store and a clock that the seed controls. See docs/dev/simulation.md.
 #![cfg(test)]
 
 mod clients;
@@ -24,10 +24,10 @@ use std::thread;
 use run::{FEWEST_STEPS, Outcome};
 use tally::Tally;
 
-/// How many seeds run without `SIMULATION_SEEDS`.
+/// The number of seeds without `SIMULATION_SEEDS`.
 const SEEDS: u64 = 2_000;
 const SEEDS_ON_DISK: u64 = 200;
-/// Seeds that run on both stores, which must not differ.
+/// The number of seeds that run on both stores, with equal results.
 const SEEDS_COMPARED: u64 = 60;
 const SEEDS_TWICE: u64 = 300;
 
@@ -61,7 +61,7 @@ fn seed_determines_the_run() {
     }
 }
 
-/// The same happened, in the same order, at the same moments.
+/// Asserts that the same events happened at the same times.
 fn are_equal(seed: u64, first: &Outcome, second: &Outcome) {
     assert!(first.trace.len() > 20, "seed {seed} has no trace");
     let parts = first.trace.iter().zip(&second.trace).find(|(one, other)| one != other);
@@ -70,7 +70,7 @@ fn are_equal(seed: u64, first: &Outcome, second: &Outcome) {
     assert_eq!(first.tally, second.tally, "seed {seed}");
 }
 
-/// Runs seeds on all cores, and stops at the first that breaks a guarantee.
+/// Runs seeds on all cores until one breaks a guarantee.
 fn all(seeds: u64, is_on_disk: bool) -> Tally {
     let (next, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let (tally, failed) = (Mutex::new(Tally::default()), Mutex::new(None));
@@ -120,13 +120,13 @@ fn one(seed: u64, is_on_disk: bool, is_traced: bool) -> Outcome {
     run::run(seed, folder.as_ref().map(tempfile::TempDir::path), is_traced)
 }
 
-/// Where a commit that waits for the disk waits for memory alone, if there is such a place.
+/// Returns a folder in memory, where commits do not wait for a disk, if there is one.
 fn folder() -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
     if memory.is_dir() { memory } else { std::env::temp_dir() }
 }
 
-/// Tells what happens under one seed, on both stores.
+/// Prints what happens with one seed on both stores.
 fn replay(seed: u64) {
     for is_on_disk in [false, true] {
         let outcome = one(seed, is_on_disk, true);
@@ -135,7 +135,7 @@ fn replay(seed: u64) {
     }
 }
 
-/// The one seed to run, if `SIMULATION_SEED` names it.
+/// Returns the only seed to run, if `SIMULATION_SEED` is set.
 fn one_seed() -> Option<u64> {
     number("SIMULATION_SEED")
 }

@@ -1,5 +1,4 @@
-//! One life of the gate: the real stacks on a runtime whose time stands still unless the run lets it
-//! pass.
+//! One process of the gate: the real stacks on a runtime whose time only the run advances.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -22,7 +21,7 @@ use tollgate::{clock, pipeline};
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
-use crate::clients::{Asked, Heard, Presence, Told, Wish, name};
+use crate::clients::{Answer, Asked, Presence, Received, Wish, name};
 use crate::disk::{Disk, Platter, finish};
 use crate::setup::{ORDERS, callers};
 use crate::transport::Line;
@@ -43,17 +42,17 @@ pub(crate) struct Process {
     clients: BTreeMap<usize, AbortHandle>,
 }
 
-/// How a client takes what it gets.
+/// How a client receives its answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner {
-    /// How long it waits at most.
+    /// The longest wait.
     pub(crate) patience: Option<Duration>,
-    /// Whether it takes the reply to its end.
+    /// Whether it reads the whole reply.
     pub(crate) takes_all: bool,
 }
 
 impl Process {
-    /// A process begins at this wall-clock time, with what the platter holds.
+    /// Starts a process at this wall-clock time, with what the disk holds.
     pub(crate) fn start(world: &World, platter: &Arc<Platter>, wall: Duration) -> Self {
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
         let runtime = runtime.expect("a runtime");
@@ -62,7 +61,7 @@ impl Process {
         let entered = runtime.enter();
         clock::set_wall(Some(wall));
         world.lock().time.begin();
-        world.lock().told_credit = None;
+        world.lock().balance_read_at = None;
         world.lock().life += 1;
         let shutdown = CancellationToken::new();
         let store = disk.tapped();
@@ -75,7 +74,7 @@ impl Process {
             client: Line { world: world.clone() },
         });
         let context = PurchaseContext {
-            // Nobody looks after jobs: without settings they rest.
+            // Jobs are not polled.
             jobs: JobRegistry::new(store.clone(), runtime.handle().clone(), shutdown.clone()),
             ledger: store.clone(),
             binding: AccountBinding::trusted(),
@@ -127,8 +126,8 @@ impl Process {
                 state.tally.add("client's own timeout");
                 return drop(state);
             };
-            let (answer, delivery) = told(outcome);
-            state.clients.heard(client, Heard { at, answer });
+            let (answer, delivery) = client_answer(outcome);
+            state.clients.record_answer(client, Received { at, answer });
             if !manner.takes_all && delivery.is_some() {
                 state.tally.add("client takes half of the reply");
             }
@@ -147,7 +146,7 @@ impl Process {
         }
     }
 
-    /// Somebody asks how far a job is.
+    /// Fetches the status of a job.
     pub(crate) fn poll_job(&self) {
         let ask = GatewayRequest::free(GatewayCall::VideoStatus {
             request_id: "job".into(),
@@ -157,23 +156,23 @@ impl Process {
         self.runtime.spawn(asked);
     }
 
-    /// The gateway tells the balance.
+    /// The gateway reports the balance.
     pub(crate) fn learn_credit(&self) {
         let _entered = self.runtime.enter();
         let mark = finish(self.ledger.credit_watermark()).expect("the store is there");
         let credit = self.world.lock().gateway.credit;
         self.ledger.record_balance(mark, credit);
         let mut state = self.world.lock();
-        state.told_credit = Some(state.now());
+        state.balance_read_at = Some(state.now());
     }
 
-    /// What is known of an unknown purchase is entered.
+    /// Resolves an unknown purchase.
     pub(crate) fn reconcile(&self, id: PurchaseId, ending: &Settlement) {
         let _entered = self.runtime.enter();
         self.disk.settle_now(id, ending, true).expect("the store is there");
     }
 
-    /// Long after the last request, nothing is under way and no place is taken.
+    /// Long after the last request, nothing is in flight and all slots are free.
     pub(crate) fn at_rest(&self) {
         let _entered = self.runtime.enter();
         let mut state = self.world.lock();
@@ -192,12 +191,12 @@ impl Process {
         }
     }
 
-    /// Lets time pass, and everything happen that is due in it.
+    /// Advances the time and runs everything that is due.
     pub(crate) fn pass(&self, time: Duration) {
         self.runtime.block_on(async { sleep(time).await });
     }
 
-    /// Lets so many rounds of tasks run, while no time passes.
+    /// Runs this many rounds of tasks while no time passes.
     pub(crate) fn turn(&self, rounds: u64) {
         self.runtime.block_on(async {
             for _ in 0..rounds {
@@ -206,14 +205,14 @@ impl Process {
         });
     }
 
-    /// Whatever needs the process' time.
+    /// Runs a future in the process.
     pub(crate) fn within<T>(&self, work: impl FnOnce(&World) -> T) -> T {
         let _entered = self.runtime.enter();
         work(&self.world)
     }
 
-    /// It dies in the middle of whatever it does; the next one starts after a pause. Says what the
-    /// wall clock shows then.
+    /// Kills the process. The next one starts after a pause. Returns the wall clock
+    /// at that time.
     pub(crate) fn crash(self, pause: Duration) -> Duration {
         let entered = self.runtime.enter();
         self.disk.die();
@@ -228,10 +227,10 @@ impl Process {
         wall + pause
     }
 
-    /// It stops as operators stop it: what was sent is finished, what waits is told so.
+    /// Stops in an orderly way: sent purchases finish, waiting ones are rejected.
     pub(crate) fn stop(self, pause: Duration) -> Duration {
         self.shutdown.cancel();
-        // As the server does: whoever is connected by now is served.
+        // As in the server, connected clients are served.
         self.turn(2);
         self.tasks.close();
         let drain = Duration::from_secs(600);
@@ -244,15 +243,17 @@ impl Process {
     }
 }
 
-fn told(outcome: Result<Receipt, Problem>) -> (Told, Option<tollgate::purchase::Delivery>) {
+fn client_answer(
+    outcome: Result<Receipt, Problem>,
+) -> (Answer, Option<tollgate::purchase::Delivery>) {
     match outcome {
         Ok(receipt) => {
             let Receipt { status, body, cost, is_replay, delivery, .. } = receipt;
             let (status, micros) = (status.as_u16(), cost.as_micros());
-            (Told::Receipt { status, body, micros, is_replay }, delivery)
+            (Answer::Receipt { status, body, micros, is_replay }, delivery)
         }
         Err(problem) => {
-            (Told::Problem { code: problem.kind().code, charged: problem.charge() }, None)
+            (Answer::Problem { code: problem.kind().code, charged: problem.charge() }, None)
         }
     }
 }

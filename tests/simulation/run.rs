@@ -1,4 +1,4 @@
-//! One course of events under one seed, with a look at every guarantee after each step.
+//! One run of a seed. Every guarantee is checked after each step.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{PurchaseState, Settlement};
 
-use crate::clients::{Asked, Told, Wish};
+use crate::clients::{Answer, Asked, Wish};
 use crate::dice::Dice;
 use crate::disk::{Platter, finish};
 use crate::guarantees;
@@ -18,11 +18,11 @@ use crate::step::{FAULTS, STEPS, Step};
 use crate::tally::Tally;
 use crate::world::World;
 
-/// Every run has so many steps at least.
+/// The minimum number of steps of a run.
 pub(crate) const FEWEST_STEPS: u64 = 24;
 const MOST_STEPS: u64 = 56;
 
-/// What came of a seed.
+/// The result of a seed.
 pub(crate) struct Outcome {
     pub(crate) tally: Tally,
     pub(crate) trace: Vec<String>,
@@ -34,13 +34,13 @@ struct Run {
     world: World,
     platter: Arc<Platter>,
     process: Option<Process>,
-    /// When the wall clock was set, by how many seconds.
+    /// When the wall clock was set, and by how many seconds.
     jumps: Vec<(Duration, i64)>,
-    /// Clients whose answers were looked at.
+    /// Clients whose answers were checked.
     seen: Vec<bool>,
 }
 
-/// Runs a seed on a store in memory, or on a real one in this folder.
+/// Runs a seed on a store in memory, or on disk in this folder.
 pub(crate) fn run(seed: u64, folder: Option<&Path>, is_traced: bool) -> Outcome {
     let mut dice = Dice::new(seed);
     let setup = Setup::draw(seed, &mut dice);
@@ -134,7 +134,7 @@ impl Run {
         self.send(Wish { caller, order, claim });
     }
 
-    /// A client sends again what it, or another, has sent before.
+    /// Repeats an earlier request of this client or another.
     fn repeat(&mut self) {
         let count = self.world.lock().clients.all().len();
         if count == 0 {
@@ -234,7 +234,7 @@ impl Run {
         self.restart(wall);
     }
 
-    /// What arrived before cannot be told from the log when the wall clock was set in between.
+    /// If the wall clock was set, the log does not show which requests arrived before.
     fn restart(&mut self, wall: Duration) {
         let mut state = self.world.lock();
         let (now, period) = (state.now(), state.setup.period);
@@ -247,7 +247,7 @@ impl Run {
                 },
             );
         if ahead > 0 || back > 86_400 {
-            // Whatever has arrived by now is counted first.
+            // Requests that have arrived by now are counted first.
             let (_, held) = state.gateway.pass(now);
             state.hold(held.map(|_| ()));
             state.gateway.forgive_window();
@@ -271,13 +271,13 @@ impl Run {
             let mut state = world.lock();
             state.tally.add(name);
             state.note(|| format!("the wall clock is set by {by} s"));
-            state.told_credit = None;
+            state.balance_read_at = None;
             state.now()
         });
         self.jumps.push((now, by));
     }
 
-    /// An operator finds out what became of something unknown.
+    /// An operator resolves an unknown purchase.
     fn reconcile(&mut self) {
         let state = self.world.lock();
         let unknown =
@@ -301,7 +301,7 @@ impl Run {
         self.process().reconcile(id, &ending);
     }
 
-    /// What the gate does every now and then.
+    /// Deletes what has expired.
     fn forget(&self) {
         let wall = clock::wall();
         self.platter.wind(wall);
@@ -309,7 +309,7 @@ impl Run {
         self.world.lock().books.forget(wall);
     }
 
-    /// Looks at every guarantee; true where one is broken.
+    /// Checks every guarantee, and returns whether one is broken.
     fn look(&mut self) -> bool {
         let (world, platter, seen) = (&self.world, &self.platter, &mut self.seen);
         let process = self.process.as_ref().expect("one is alive between two steps");
@@ -320,7 +320,7 @@ impl Run {
         })
     }
 
-    /// Everything heals and comes to an end; then every key is used once more.
+    /// All faults end and all purchases finish. Then every key is used once more.
     fn end(&mut self) {
         if self.world.lock().is_broken().is_some() {
             return;
@@ -347,7 +347,8 @@ impl Run {
             self.process.as_mut().expect("one is alive").send(client, wish, manner);
             self.process().pass(Duration::from_millis(500));
             let mut state = self.world.lock();
-            let answer = state.clients.all()[client].heard.clone().map(|heard| heard.answer);
+            let answer =
+                state.clients.all()[client].received.clone().map(|received| received.answer);
             if answer.as_ref() != Some(&expected) {
                 state.broken(format!("{wish:?} is answered {answer:?}, not {expected:?}"));
             }
@@ -371,7 +372,7 @@ impl Run {
     }
 }
 
-/// What a receipt of this body and amount is, given again.
-pub(crate) fn replay(body: &bytes::Bytes, cost: Usd) -> Told {
-    Told::Receipt { status: 200, body: body.clone(), micros: cost.as_micros(), is_replay: true }
+/// Returns the replay of a receipt with this body and amount.
+pub(crate) fn replay(body: &bytes::Bytes, cost: Usd) -> Answer {
+    Answer::Receipt { status: 200, body: body.clone(), micros: cost.as_micros(), is_replay: true }
 }

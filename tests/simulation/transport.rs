@@ -1,5 +1,5 @@
-//! The line to the gateway, where the real client would be: it asks whether it may send before the
-//! first byte, and brings back a reply, a refusal, or one of the ways in which there is none.
+//! The connection to the gateway, in place of the real client. It asks `BeforeSend` before the
+//! first byte, and returns a reply, a rejection, or an error.
 
 use std::io;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use tollgate::upstream::{
 use crate::gateway::{Course, Fate};
 use crate::world::{State, World};
 
-/// So long a balance that was told refuses what it does not cover.
+/// How long a reported balance rejects purchases that it does not cover.
 const FRESH: Duration = Duration::from_secs(15 * 60);
 
 #[derive(Clone)]
@@ -53,7 +53,7 @@ fn tally(world: &World, fate: Fate) {
     }
 }
 
-/// The first byte leaves: the ledger has to know.
+/// The first byte is sent, so the ledger must have recorded it.
 fn take(world: &World, attempt: &Attempt, course: Course) -> (usize, Duration) {
     let mut state = world.lock();
     let (now, life) = (state.now(), state.life);
@@ -84,10 +84,10 @@ fn take(world: &World, attempt: &Attempt, course: Course) -> (usize, Duration) {
     }
 }
 
-/// Whether it was sold when the account's balance was known.
+/// Returns whether its price was held after the balance was read.
 fn is_covered(state: &State, id: PurchaseId, now: Duration) -> bool {
     let set_aside = state.books.entries.get(&id).map(|entry| entry.set_aside);
-    state.told_credit.is_some_and(|told| now < told + FRESH && set_aside > Some(told))
+    state.balance_read_at.is_some_and(|read_at| now < read_at + FRESH && set_aside > Some(read_at))
 }
 
 async fn reply(
@@ -97,7 +97,7 @@ async fn reply(
     flight: usize,
     timeout: Duration,
 ) -> Result<GatewayReply, Error> {
-    // The run ends at the next look at what is broken.
+    // The run ends at the next check.
     if flight == usize::MAX {
         return std::future::pending().await;
     }
@@ -128,7 +128,7 @@ async fn reply(
     }
 }
 
-/// What hyper says of a connection that died: only hyper can make it.
+/// Returns hyper's error for a broken connection, which only hyper can create.
 async fn lost() -> Error {
     let (near, far) = tokio::io::duplex(64);
     drop(far);
@@ -142,7 +142,7 @@ async fn lost() -> Error {
 
 type Answer<'a> = Pin<Box<dyn Future<Output = Result<(), Abort>> + Send + 'a>>;
 
-/// Says who is asking while a purchase is authorized: the ledger is told a name, and `BeforeSend` has none.
+/// Names the client while a purchase is authorized, because `BeforeSend` has no caller.
 struct Authorizing<'a> {
     world: &'a World,
     before_send: &'a Arc<dyn BeforeSend>,

@@ -1,4 +1,4 @@
-//! What outlives a process: the time, the gateway, the clients, and what the store has acknowledged.
+//! What outlives a process: time, gateway, clients, and what the store has acknowledged.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::model_ledger::Books;
 use crate::setup::Setup;
 use crate::tally::Tally;
 
-/// Shared by everything in one run; nobody holds it across an await.
+/// Shared by everything in a run. It is never locked across an await.
 #[derive(Clone)]
 pub(crate) struct World(Arc<Mutex<State>>);
 
@@ -22,19 +22,19 @@ pub(crate) struct State {
     pub(crate) books: Books,
     pub(crate) gateway: Gateway,
     pub(crate) clients: Clients,
-    /// Operations of the store that are refused: from which number to which.
+    /// The range of store operations that fail.
     pub(crate) refused: (u64, u64),
     pub(crate) operations: u64,
-    /// Which process it is.
+    /// The number of the process.
     pub(crate) life: u64,
-    /// When this process was told the balance, by a clock that went right since.
-    pub(crate) told_credit: Option<Duration>,
+    /// When this process read the balance, if the clock was not set since.
+    pub(crate) balance_read_at: Option<Duration>,
     pub(crate) tally: Tally,
     trace: Option<Vec<String>>,
     broken: Option<String>,
 }
 
-/// How much time has passed since the beginning, whatever the wall clock says.
+/// The time since the start of the run, independent of the wall clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Time {
     before: Duration,
@@ -42,12 +42,12 @@ pub(crate) struct Time {
 }
 
 impl Time {
-    /// A process begins; its runtime has to be entered.
+    /// Starts a process, whose runtime must be entered.
     pub(crate) fn begin(&mut self) {
         self.life = Some(clock::now());
     }
 
-    /// The process ends, and nothing happens for a while.
+    /// Ends the process, followed by a pause.
     pub(crate) fn end(&mut self, pause: Duration) {
         self.before = self.now() + pause;
         self.life = None;
@@ -68,7 +68,7 @@ impl World {
             refused: (0, 0),
             operations: 0,
             life: 0,
-            told_credit: None,
+            balance_read_at: None,
             tally: Tally::default(),
             trace: is_traced.then(Vec::new),
             broken: None,
@@ -93,7 +93,7 @@ impl State {
         }
     }
 
-    /// A guarantee is broken. The first one is told.
+    /// Records a broken guarantee. Only the first one is reported.
     pub(crate) fn broken(&mut self, words: impl Into<String>) {
         let words = words.into();
         self.note(|| format!("BROKEN: {words}"));

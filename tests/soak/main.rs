@@ -16,7 +16,7 @@ mod traffic;
 use std::time::Duration;
 
 use gate::{Gate, Kept};
-use traffic::Heard;
+use traffic::LapReport;
 
 const LAPS: u32 = 3;
 const SECONDS: u64 = 45;
@@ -36,16 +36,16 @@ const SPARE_TIME: Duration = Duration::from_millis(250);
 fn long_traffic_leaks_nothing_and_adds_up() {
     let mut gate = Gate::start();
     let lap = Duration::from_secs(seconds()) / LAPS;
-    let laps: Vec<(Heard, Kept)> = (0..LAPS)
+    let laps: Vec<(LapReport, Kept)> = (0..LAPS)
         .map(|number| {
-            let heard = traffic::run(&gate, number, lap);
+            let report = traffic::run(&gate, number, lap);
             let kept = gate.rest();
-            println!("lap {number}: {}; {kept:?}", heard.told());
-            (heard, kept)
+            println!("lap {number}: {}; {kept:?}", report.told());
+            (report, kept)
         })
         .collect();
     let (first, last) = (&laps[0], &laps[laps.len() - 1]);
-    let later: u64 = laps[1..].iter().map(|(heard, _)| heard.requests()).sum();
+    let later: u64 = laps[1..].iter().map(|(report, _)| report.requests()).sum();
 
     let spare = SPARE_KILOBYTES + later * BYTES_PER_REQUEST / 1_024;
     let (before, after) = (first.1, last.1);
@@ -58,13 +58,13 @@ fn long_traffic_leaks_nothing_and_adds_up() {
 
     let (early, late) = (first.0.typical(), last.0.typical());
     assert!(late <= early * SLOWER + SPARE_TIME, "a chat took {early:?}, and then {late:?}");
-    for (heard, _) in &laps {
-        heard.has_everything();
+    for (report, _) in &laps {
+        report.has_everything();
     }
     gate.adds_up();
     gate.ends_well();
     gate.adds_up();
-    gate.kept_its_key(laps.iter().flat_map(|(heard, _)| heard.answers()));
+    gate.kept_its_key(laps.iter().flat_map(|(report, _)| report.answers()));
 }
 
 #[expect(clippy::disallowed_methods, reason = "a person asks for a longer run")]

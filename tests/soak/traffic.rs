@@ -46,16 +46,16 @@ const ACTS: &[(&str, u32, Act)] = &[
 
 /// What a lap's callers did and were told.
 #[derive(Default)]
-pub(crate) struct Heard {
+pub(crate) struct LapReport {
     acts: BTreeMap<&'static str, u64>,
     chats: Vec<Duration>,
     answers: Vec<String>,
 }
 
 /// Runs a lap for so long.
-pub(crate) fn run(gate: &Gate, lap: u32, time: Duration) -> Heard {
+pub(crate) fn run(gate: &Gate, lap: u32, time: Duration) -> LapReport {
     let ends = clock::now() + time;
-    let heard: Vec<Heard> = thread::scope(|scope| {
+    let report: Vec<LapReport> = thread::scope(|scope| {
         let callers: Vec<_> = (0..CALLERS)
             .map(|number| {
                 let mut caller = Caller::new(gate, format!("{lap}-{number}"));
@@ -66,20 +66,20 @@ pub(crate) fn run(gate: &Gate, lap: u32, time: Duration) -> Heard {
                     while clock::now() < ends {
                         let act = every.next().unwrap_or_else(|| caller.choose());
                         (act.2)(&mut caller);
-                        *caller.heard.acts.entry(act.0).or_default() += 1;
+                        *caller.report.acts.entry(act.0).or_default() += 1;
                         thread::sleep(PACE);
                     }
-                    caller.heard
+                    caller.report
                 })
             })
             .collect();
         callers.into_iter().map(|caller| caller.join().expect("a caller")).collect()
     });
-    let mut all = Heard::default();
-    for heard in heard {
-        heard.acts.into_iter().for_each(|(act, times)| *all.acts.entry(act).or_default() += times);
-        all.chats.extend(heard.chats);
-        all.answers.extend(heard.answers);
+    let mut all = LapReport::default();
+    for report in report {
+        report.acts.into_iter().for_each(|(act, times)| *all.acts.entry(act).or_default() += times);
+        all.chats.extend(report.chats);
+        all.answers.extend(report.answers);
     }
     all.chats.sort_unstable();
     all
@@ -94,7 +94,7 @@ struct Caller {
     last: Option<(String, Answer)>,
     jobs: Vec<String>,
     open: Vec<TcpStream>,
-    heard: Heard,
+    report: LapReport,
 }
 
 impl Caller {
@@ -110,7 +110,7 @@ impl Caller {
             last: None,
             jobs: Vec::new(),
             open: Vec::new(),
-            heard: Heard::default(),
+            report: LapReport::default(),
         }
     }
 
@@ -144,7 +144,7 @@ impl Caller {
     fn ask(&mut self, request: &str) -> Answer {
         let answer = talk::ask(self.address, request);
         if answer.status >= 400 || self.turn.is_multiple_of(20) {
-            self.heard.answers.push(format!("{}\n{}", answer.head, answer.body));
+            self.report.answers.push(format!("{}\n{}", answer.head, answer.body));
         }
         answer
     }
@@ -159,7 +159,7 @@ impl Caller {
         let request = self.chat_about("hello");
         let begun = clock::now();
         let answer = self.expect(&request, 200);
-        self.heard.chats.push(begun.elapsed());
+        self.report.chats.push(begun.elapsed());
         self.last = Some((request, answer));
     }
 
@@ -302,7 +302,7 @@ impl Caller {
     }
 }
 
-impl Heard {
+impl LapReport {
     pub(crate) fn requests(&self) -> u64 {
         self.acts.values().sum()
     }

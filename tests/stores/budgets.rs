@@ -215,7 +215,8 @@ async fn spending_is_summed_by_day_service_and_model_for_one_caller(desk: Desk) 
     desk.settle(unknown, Settlement::Unknown).await;
     desk.reserve(&of("ann", Service::Chat, "alpha", PRICE)).await.unwrap();
 
-    let rows = bounded(desk.store.spend(Some("ann".to_owned()), since, usize::MAX)).await.unwrap();
+    let rows =
+        bounded(desk.store.spend(Some("ann".to_owned()), since, 0, usize::MAX)).await.unwrap();
     let spent = |row: &SpendRow| {
         let sum = row.charged.checked_add(row.unknown).and_then(|sum| sum.checked_add(row.held));
         sum.expect("small amounts")
@@ -234,5 +235,7 @@ async fn spending_is_summed_by_day_service_and_model_for_one_caller(desk: Desk) 
     );
     let day = START.as_secs() / DAY.as_secs();
     assert_eq!(rows.iter().map(|row| row.day - day).collect::<Vec<_>>(), [1, 1, 2, 2]);
-    assert!(bounded(desk.store.spend(Some("eve".to_owned()), since, 9)).await.unwrap().is_empty());
+    assert!(
+        bounded(desk.store.spend(Some("eve".to_owned()), since, 0, 9)).await.unwrap().is_empty()
+    );
 }

@@ -19,7 +19,7 @@ fn row(caller: &str, day: u64, model: &str, count: u64, mills: [u64; 3]) -> Spen
 
 impl Desk {
     async fn spending_of_all(&self, since: std::time::Duration) -> Vec<SpendRow> {
-        bounded(self.store.spend(None, since, usize::MAX)).await.expect("added up")
+        bounded(self.store.spend(None, since, 0, usize::MAX)).await.expect("added up")
     }
 
     async fn end(&self, asked: Reservation, ending: Settlement) {
@@ -46,7 +46,7 @@ async fn all_spending_is_grouped_by_caller_day_and_model(desk: Desk) {
         [row("ann", TODAY, "beta", 1, [5, 0, 0]), row("bob", TODAY, "alpha", 1, [4, 0, 0])];
     let [beta, bob] = others;
     assert_eq!(
-        bounded(desk.store.spend(None, START, 2)).await.expect("added up"),
+        bounded(desk.store.spend(None, START, 0, 2)).await.expect("added up"),
         [first.clone(), beta.clone()]
     );
     assert_eq!(desk.spending_of_all(START).await, [first, beta, next.clone(), bob]);
@@ -57,7 +57,7 @@ async fn spend_is_grouped_by_the_days_of_a_time_zone(desk: Desk) {
     desk.end(of("ann", "alpha", 3), charged(Usd::mills(3), "")).await;
     let mut days = Vec::new();
     for utc_offset in [0, 720, -720, 1_080] {
-        let rows = desk.store.spend_by_local_day(None, START, utc_offset, usize::MAX);
+        let rows = desk.store.spend(None, START, utc_offset, usize::MAX);
         let day = START.as_secs().checked_add_signed(utc_offset * 60).unwrap() / 86_400;
         assert_eq!(
             bounded(rows).await.expect("added up"),

@@ -1,4 +1,4 @@
-//! What the clients of a gate were told about their money, held against what the gateway took.
+//! Compares what clients know about their charges with what the gateway charged.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -8,25 +8,25 @@ use super::received::{fingerprint, price};
 use super::upstream::Charge;
 use super::{lock, login};
 
-/// One gate's books, in micro-dollars. Whatever joins the money's invariants comes in here.
+/// The charges of one gate's clients, in micro-dollars.
 #[derive(Debug, Default)]
 pub(crate) struct Books(Mutex<Sums>);
 
 #[derive(Debug, Default)]
 struct Sums {
-    /// Prices of answers that say that they were charged, to requests without a key.
+    /// Prices of charged answers to requests without a key.
     told: u64,
-    /// Prices of purchases without a key whose outcome no client knows.
+    /// Prices of purchases without a key whose outcome is unknown to clients.
     unknown: u64,
-    /// Whatever clients know of each key's one purchase.
+    /// What clients know about each key's purchase.
     keys: HashMap<Key, Known>,
-    /// In how many ways a payload may have been bought.
+    /// How often a payload may have been bought.
     offers: HashMap<String, Offers>,
-    /// Somebody wrote bytes that are not looked into.
+    /// Whether a client wrote raw bytes, which are not parsed.
     is_blind: bool,
 }
 
-/// A key with the service that it is for.
+/// A key and its service.
 type Key = (String, String);
 
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ struct Offers {
     without_a_key: usize,
 }
 
-/// A request on its way.
+/// A request without an answer yet.
 #[derive(Debug)]
 pub(super) struct Errand {
     price: u64,
@@ -49,7 +49,7 @@ pub(super) struct Errand {
 }
 
 impl Books {
-    /// A client sends this.
+    /// Records a request of a client.
     pub(super) fn asked(
         &self,
         method: &str,
@@ -60,15 +60,15 @@ impl Books {
         let price = price(method, target, body.as_bytes());
         let is_key = |(name, _): &&(&str, &str)| name.eq_ignore_ascii_case("idempotency-key");
         let key = headers.iter().find(is_key).filter(|_| price > 0);
-        // A key is of the service, in whichever dialect it is asked for.
+        // A key belongs to a service, in either API.
         let service = match target {
             "/v1/chat/completions" => "/api/v1/chat",
             "/v1/videos" => "/api/v1/video",
             native => native,
         };
-        // The dialect's words are not the gateway's: its tests count the charges themselves.
+        // OpenAI's fields differ from the gateway's, so those tests count the charges themselves.
         lock(&self.0).is_blind |= target.starts_with("/v1/");
-        // Each member and each subject has keys of its own; whatever else is sent as a token means nothing.
+        // Each member and each subject has its own keys. Any other token is ignored.
         let is_token = |(name, _): &&(&str, &str)| name.eq_ignore_ascii_case("authorization");
         let token = headers.iter().find(is_token).map_or("", |(_, token)| token);
         let member = Some(token).filter(|token| token.starts_with("Bearer tg_"));
@@ -86,19 +86,19 @@ impl Books {
         Errand { price, key }
     }
 
-    /// Somebody who is no client of the test was told that it was charged so much, or may have been.
+    /// Records a charge, certain or possible, of a program that is no client of the test.
     pub(super) fn told_elsewhere(&self, micros: u64) {
         let mut sums = lock(&self.0);
         sums.told += micros;
         sums.is_blind = true;
     }
 
-    /// A client writes bytes of its own.
+    /// Records that a client wrote raw bytes.
     pub(super) fn blind(&self) {
         lock(&self.0).is_blind = true;
     }
 
-    /// A client had this answer.
+    /// Records an answer.
     pub(super) fn answered(&self, answer: &Answer, errand: Option<Errand>) {
         let Errand { price, key } = errand.unwrap_or(Errand { price: 0, key: None });
         let mut sums = lock(&self.0);
@@ -119,12 +119,12 @@ impl Books {
         }
     }
 
-    /// A client never had an answer.
+    /// Records that no answer came.
     pub(super) fn unanswered(&self, errand: Errand) {
         lock(&self.0).lost(errand.price, errand.key);
     }
 
-    /// Keys may be used for another purchase from now on.
+    /// From now on, keys may be used for other purchases.
     pub(crate) fn forget_keys(&self) {
         let mut sums = lock(&self.0);
         sums.told += sums.told_by_key();

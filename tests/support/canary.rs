@@ -1,4 +1,4 @@
-//! A key that is looked for everywhere it must not be, in every form that it could leak in.
+//! A gateway key that must not leak, in any encoding.
 
 use aho_corasick::AhoCorasick;
 use base64::Engine;
@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::decode;
 
-/// A key of the gateway, unlike any other.
+/// A unique key of the gateway.
 #[derive(Clone, Debug)]
 pub(crate) struct Canary {
     key: String,
@@ -18,24 +18,24 @@ impl Canary {
     pub(crate) fn new() -> Self {
         let random = Uuid::now_v7().simple().to_string()[16..].to_owned();
         let key = format!("svc_sk_CANARY_{random}");
-        // A part of the key is a leak as well: what is searched for is its random half.
+        // Part of the key is a leak, too, so only its random half is searched for.
         let mut forms = vec![random.clone().into_bytes(), percent_encoded(&random).into_bytes()];
         forms.extend((0..3).map(|alignment| base64_within(&random, alignment)));
         let forms = AhoCorasick::builder().ascii_case_insensitive(true).build(forms).unwrap();
         Self { key, forms }
     }
 
-    /// The key as the gate is given it.
+    /// Returns the key as the gate receives it.
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
 
-    /// How often the key is in there, in whatever form.
+    /// Counts the key's occurrences, in any encoding.
     pub(crate) fn count(&self, text: &[u8]) -> usize {
         self.forms.find_iter(text).count()
     }
 
-    /// Fails the test if the key is in there, as it is or once it is decoded; `place` says where that is.
+    /// Fails the test if the key is in there, encoded or not; `place` names them in the message.
     pub(crate) fn assert_absent(&self, place: &str, text: &[u8]) {
         self.assert_unwritten(place, text);
         for decode in decode::ALL {

@@ -1,4 +1,4 @@
-//! A client that writes any bytes, and reads answers byte for byte.
+//! A raw HTTP client.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -11,10 +11,10 @@ use super::accounting::{Books, Errand};
 use super::received::{parse_head, read_head, values};
 use super::{PATIENCE, lock, patiently};
 
-/// What all clients of one gate have in common.
+/// State that all clients of a gate share.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// Every byte that the gate sent to any of them.
+    /// Every byte that the gate sent.
     pub(super) received: Mutex<Vec<u8>>,
     pub(crate) books: Books,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Client {
     stream: TcpStream,
     address: SocketAddr,
     record: Arc<Record>,
-    /// The requests that were sent and not answered yet, oldest first.
+    /// The requests without an answer yet, oldest first.
     pending: VecDeque<Errand>,
 }
 
@@ -32,10 +32,10 @@ pub(crate) struct Client {
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// Names in lower case, in the order of the wire.
+    /// Names in lower case, in wire order.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
-    /// Whether it says that the connection ends with it.
+    /// Whether it closes the connection.
     pub(crate) closes: bool,
 }
 
@@ -44,12 +44,12 @@ impl Client {
         Self::try_connect(address, record).expect("the gate listens")
     }
 
-    /// `None` where nobody listens any more.
+    /// Connects, or returns `None` if nobody listens.
     pub(crate) fn try_connect(address: SocketAddr, record: &Arc<Record>) -> Option<Self> {
         TcpStream::connect(address).ok().map(|stream| Self::over(stream, address, record))
     }
 
-    /// One whose system takes no more than a few thousand bytes that nobody has read.
+    /// Connects with a small receive buffer.
     pub(crate) fn narrow(address: SocketAddr, record: &Arc<Record>) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_recv_buffer_size(4_096).unwrap();
@@ -57,7 +57,7 @@ impl Client {
         Self::over(socket.into(), address, record)
     }
 
-    /// One from this address of this machine, whose own are all that begin with 127.
+    /// Connects from this loopback address.
     pub(crate) fn from(source: Ipv4Addr, address: SocketAddr, record: &Arc<Record>) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
@@ -66,26 +66,26 @@ impl Client {
     }
 
     fn over(stream: TcpStream, address: SocketAddr, record: &Arc<Record>) -> Self {
-        // A gate that has just ended has left a socket that takes no more options.
+        // A gate that has just ended leaves a socket that rejects options.
         stream.set_nodelay(true).ok();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         Self { stream, address, record: Arc::clone(record), pending: VecDeque::new() }
     }
 
-    /// Writes these bytes. Who buys with them says so with [`Client::send`] instead.
+    /// Writes raw bytes. Purchases use [`Client::send`], which records them.
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         self.record.books.blind();
         self.stream.write_all(bytes).expect("the gate reads");
     }
 
-    /// Writes bytes that the gate may have stopped to read.
+    /// Writes bytes that the gate may no longer read.
     pub(crate) fn try_write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.record.books.blind();
         self.stream.write_all(bytes)
     }
 
-    /// Sends a request with JSON in it; an empty body is none.
+    /// Sends a request with a JSON body, or without a body if it is empty.
     pub(crate) fn send(
         &mut self,
         method: &str,
@@ -95,16 +95,16 @@ impl Client {
     ) {
         let bytes = request(self.address, method, target, headers, body);
         self.pending.push_back(self.record.books.asked(method, target, headers, body));
-        // The gate may have ended meanwhile: no answer will come, and that is told.
+        // The gate may have ended meanwhile, so no answer will come.
         self.stream.write_all(&bytes).ok();
     }
 
-    /// The next answer; interim ones (1xx) are passed over.
+    /// Reads the next answer. Interim answers (1xx) are skipped.
     pub(crate) fn answer(&mut self) -> Answer {
         self.try_answer().expect("the gate answers")
     }
 
-    /// The next answer, or `None` when the gate ends the connection instead.
+    /// Reads the next answer, or returns `None` if the gate closes the connection.
     pub(crate) fn try_answer(&mut self) -> Option<Answer> {
         loop {
             let answer = read_answer(&mut Tap { stream: &self.stream, record: &self.record })?;
@@ -115,15 +115,15 @@ impl Client {
         }
     }
 
-    /// Everything until the gate ends the connection.
+    /// Reads until the gate closes the connection.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
-        // A reset is an end as well.
+        // A reset counts as the end.
         Tap { stream: &self.stream, record: &self.record }.read_to_end(&mut rest).ok();
         rest
     }
 
-    /// Whether the gate ends the connection without a word.
+    /// Returns whether the gate closes the connection without an answer.
     pub(crate) fn is_closed(&self) -> bool {
         match patiently(|| (&self.stream).read(&mut [0])) {
             Ok(read) => read == 0,
@@ -131,7 +131,7 @@ impl Client {
         }
     }
 
-    /// Everything until the last chunk of an answer whose start was read by hand.
+    /// Reads the rest of a chunked answer whose start was read by hand.
     pub(crate) fn rest_of_stream(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         let mut tap = Tap { stream: &self.stream, record: &self.record };
@@ -143,12 +143,12 @@ impl Client {
         rest
     }
 
-    /// Says that nothing more will be written.
+    /// Shuts down the write half.
     pub(crate) fn end_of_requests(&mut self) {
         self.stream.shutdown(Shutdown::Write).ok();
     }
 
-    /// The socket, for whatever else a test does to it.
+    /// The socket itself.
     pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream
     }
@@ -163,7 +163,7 @@ impl Drop for Client {
 }
 
 impl Answer {
-    /// The value of a header that is there once, or not at all.
+    /// Returns the value of a header that occurs at most once.
     pub(crate) fn value(&self, name: &str) -> Option<&str> {
         let values = values(&self.headers, name);
         assert!(values.len() <= 1, "{name} several times: {values:?}");
@@ -188,13 +188,13 @@ impl Answer {
         self.problem_field("charged")
     }
 
-    /// Whether it says that it is the answer of an earlier or running purchase.
+    /// Returns whether it is the answer of an earlier or running purchase.
     pub(crate) fn is_replay(&self) -> bool {
         let told = self.value("idempotent-replayed") == Some("true");
         told || self.events().iter().any(|event| event["replayed"] == true)
     }
 
-    /// The data of its events that is JSON, where it is a stream.
+    /// Returns the JSON data of its events, if it is a stream.
     pub(crate) fn events(&self) -> Vec<serde_json::Value> {
         let is_stream = self.value("content-type") == Some("text/event-stream");
         let text = if is_stream { self.text() } else { String::new() };
@@ -202,7 +202,7 @@ impl Answer {
         data.filter_map(|data| serde_json::from_str(data).ok()).collect()
     }
 
-    /// `Tollgate-Cost`, or what a stream says in its place, in micro-dollars.
+    /// Returns `Tollgate-Cost`, or a stream's `cost`, in micro-dollars.
     pub(crate) fn cost(&self) -> Option<u64> {
         let events = self.events();
         let told = events.iter().find_map(|event| event["cost"].as_str());
@@ -216,7 +216,7 @@ impl Answer {
         let text = |document: &serde_json::Value| document[name].as_str().map(str::to_owned);
         match self.value("content-type") {
             Some("application/problem+json") => Some(text(&self.json()).unwrap_or_default()),
-            // OpenAI's shape, which has ours within.
+            // OpenAI's shape contains ours.
             Some("application/json") if self.status >= 400 => text(&self.json()["error"]),
             Some("text/event-stream") => {
                 self.events().iter().find_map(|event| text(&event["error"]))
@@ -253,7 +253,7 @@ pub(crate) fn request(
     [head.as_bytes(), b"\r\n", body.as_bytes()].concat()
 }
 
-/// A stream that writes down what it reads.
+/// A stream that records what it reads.
 struct Tap<'a> {
     stream: &'a TcpStream,
     record: &'a Record,

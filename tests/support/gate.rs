@@ -1,4 +1,4 @@
-//! A running tollgate before a scripted gateway; when it ends, the invariants are checked.
+//! A running tollgate in front of a scripted gateway. The invariants are checked when it ends.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -25,7 +25,7 @@ const SETTINGS: &str = "proxy.toml";
 /// The same for the account's window.
 const NO_WINDOW: &str = "{ requests = 100000, seconds = 1 }";
 
-/// A gate that ends with the value.
+/// A running tollgate, stopped on drop.
 pub(crate) struct Gate {
     upstream: Upstream,
     record: Arc<Record>,
@@ -33,17 +33,17 @@ pub(crate) struct Gate {
     page: SocketAddr,
     admin: SocketAddr,
     folder: TempDir,
-    /// How many charges the gateway had made before.
+    /// The number of charges that the gateway had made before.
     earlier: usize,
     home: Home,
     environment: Vec<(String, String)>,
-    /// What it printed before it was started again.
+    /// What it printed before the last restart.
     before: String,
-    /// What is nowhere but with whom it was given to.
+    /// Tokens that must not leak.
     pub(super) secrets: Secrets,
 }
 
-/// Where and how a gate runs.
+/// How a gate runs.
 #[derive(Clone, Copy)]
 enum Home {
     Here(Option<Wrap>),
@@ -76,7 +76,7 @@ enum Running {
 }
 
 impl Running {
-    /// Where callers call, and where operators look.
+    /// The addresses of the callers' and the ops listener.
     fn addresses(&self) -> (SocketAddr, SocketAddr) {
         match self {
             Self::Here(here) => (here.page, here.admin),
@@ -86,8 +86,8 @@ impl Running {
 }
 
 impl Gate {
-    /// In this process. `settings` is the text of a `proxy.toml`, where addresses and keys are set
-    /// already: `gateway.chat_timeout = "300ms"`.
+    /// Starts it in this process. `settings` is a `proxy.toml` to which addresses and keys are
+    /// added: `gateway.chat_timeout = "300ms"`.
     pub(crate) fn start(upstream: &Upstream, settings: &str) -> Self {
         Self::here(upstream, settings, None)
     }
@@ -106,15 +106,15 @@ impl Gate {
         Self::begin(upstream, folder, Home::Here(wrap), &[])
     }
 
-    /// The real binary, in an empty folder with this `proxy.toml` and, besides addresses and keys,
-    /// this environment alone.
+    /// Starts the real binary in an empty folder with this `proxy.toml`. Its environment has only
+    /// addresses, keys and `more`.
     pub(crate) fn binary(upstream: &Upstream, settings: &str, more: &[(&str, &str)]) -> Self {
         let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
         fs::write(folder.path().join(SETTINGS), whole(settings)).unwrap();
         Self::begin(upstream, folder, Home::Apart, more)
     }
 
-    /// The same in a folder that `prepare` has been in, and where files may stop to grow.
+    /// Does the same in a folder that `prepare` has changed. A full file is a write error.
     pub(crate) fn binary_in(
         upstream: &Upstream,
         settings: &str,
@@ -153,7 +153,7 @@ impl Gate {
         }
     }
 
-    /// Ends it as a power cut would, but for the disk.
+    /// Kills the process.
     pub(crate) fn kill(&mut self) {
         match &mut self.running {
             Running::Here(_) => panic!("not a process: Gate::binary starts one"),
@@ -161,7 +161,7 @@ impl Gate {
         }
     }
 
-    /// Starts one that is killed while it starts, in the place of one that has ended.
+    /// Starts it again after its end, and kills it during the start.
     pub(crate) fn start_and_kill(&mut self, after: Duration) {
         let Running::Apart(mut process) = self.home.start(self.folder.path(), &self.environment)
         else {
@@ -172,7 +172,7 @@ impl Gate {
         self.before.push_str(&process.printed());
     }
 
-    /// Ends it, in an orderly way where it still runs, and starts it again: the same folder, new
+    /// Stops it if it still runs, and starts it again in the same folder, with new
     /// addresses.
     pub(crate) fn restart(&mut self) {
         match &mut self.running {
@@ -189,22 +189,22 @@ impl Gate {
         (self.page, self.admin) = self.running.addresses();
     }
 
-    /// Where callers call.
+    /// The address of the callers' listener.
     pub(crate) fn address(&self) -> SocketAddr {
         self.page
     }
 
-    /// Where operators look.
+    /// The address of the ops listener.
     pub(crate) fn admin(&self) -> SocketAddr {
         self.admin
     }
 
-    /// Where its settings are, and its store.
+    /// The folder of its settings and its store.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Who may call, in the store and as the gate sees it.
+    /// Its members.
     pub(super) fn members(&self) -> (Store, Arc<Authenticator>) {
         match &self.running {
             Running::Here(here) => here.known.clone().expect("it runs"),
@@ -217,23 +217,23 @@ impl Gate {
         Client::connect(self.page, &self.record)
     }
 
-    /// A new connection, where somebody still listens.
+    /// Opens a connection, if the gate still listens.
     pub(crate) fn try_client(&self) -> Option<Client> {
         Client::try_connect(self.page, &self.record)
     }
 
-    /// A new connection whose client takes little at a time.
+    /// Opens a connection with a small receive buffer.
     pub(crate) fn narrow_client(&self) -> Client {
         Client::narrow(self.page, &self.record)
     }
 
-    /// Programs that are no clients of the test were told that they were charged so much, or may have
-    /// been.
+    /// Records a charge, certain or possible, of programs that are no clients of the
+    /// test.
     pub(crate) fn told_elsewhere(&self, micros: u64) {
         self.record.books.told_elsewhere(micros);
     }
 
-    /// Keys may be used for another purchase from now on.
+    /// From now on, keys may be used for other purchases.
     pub(crate) fn forget_keys(&self) {
         self.record.books.forget_keys();
     }
@@ -243,7 +243,7 @@ impl Gate {
         Client::connect(address, &self.record)
     }
 
-    /// A new connection from this address to the gate, or to whatever stands before it.
+    /// Opens a connection from this address to the gate, or to the proxy in front of it.
     pub(crate) fn client_from(&self, source: Ipv4Addr, address: SocketAddr) -> Client {
         Client::from(source, address, &self.record)
     }
@@ -263,12 +263,12 @@ impl Gate {
         self.ask("POST", target, &[], body)
     }
 
-    /// The answer of a chat like no other: it has a key of its own.
+    /// Buys a chat with a new key and returns the answer.
     pub(crate) fn chat(&self) -> Answer {
         self.buy("/api/v1/chat", super::CHAT)
     }
 
-    /// The answer of a video like no other.
+    /// Buys a video with a new key and returns the answer.
     pub(crate) fn video(&self) -> Answer {
         self.buy("/api/v1/video", super::VIDEO)
     }
@@ -291,14 +291,14 @@ impl Gate {
         client.answer()
     }
 
-    /// What a scraper reads.
+    /// Returns the metrics.
     pub(crate) fn metrics(&self) -> String {
         let mut client = self.admin_client();
         client.send("GET", "/metrics", &[], "");
         client.answer().text()
     }
 
-    /// What it printed and logged so far. In this process, that is what all gates logged since its gateway began.
+    /// Returns what it printed and logged so far. In this process, these are the logs of all gates.
     pub(crate) fn printed(&self) -> String {
         match &self.running {
             Running::Here(_) => String::from_utf8_lossy(&self.upstream.logged()).into_owned(),
@@ -331,7 +331,7 @@ impl Gate {
         }
     }
 
-    /// Ends it, and says what `/metrics` showed last, where there was still somebody to ask.
+    /// Stops it, and returns its last metrics if it still ran.
     fn end(&mut self) -> String {
         match &mut self.running {
             Running::Here(_) => {
@@ -362,7 +362,7 @@ impl Drop for Gate {
             }
             return;
         }
-        // What still waits for a gateway that hangs need not wait for its timeout.
+        // Purchases that wait for a hanging gateway must not wait for their timeout.
         self.upstream.hang_up();
         let metrics = self.end();
         self.upstream.assert_keys_in_their_place();

@@ -1,4 +1,4 @@
-//! The real stack on a thread of this process: what `tollgate serve` runs, without signals.
+//! Runs what `tollgate serve` runs, without signals, on a thread of this process.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tollgate::access::Authenticator;
 use tollgate::access::token::Secret;
-use tollgate::app::{App, SharedState, Shutdown};
+use tollgate::app::{self, App, SharedState, Shutdown};
 use tollgate::config::{Environment, Settings, SettingsSource};
 use tollgate::downstream::caller::Peer;
 use tollgate::jobs::JobRegistry;
@@ -23,21 +23,21 @@ use tower::ServiceExt;
 
 use super::log;
 
-/// Makes a store that does what another does, and more.
+/// Wraps a store.
 pub(crate) type Wrap = fn(Store) -> Store;
 
-/// A gate on a thread of its own.
+/// A gate on its own thread.
 pub(super) struct InProcess {
     pub(super) page: SocketAddr,
     pub(super) admin: SocketAddr,
-    /// The list in the store and as the gate sees it; they hold the store open, until `stop`.
+    /// The members. They keep the store open until `stop`.
     pub(super) known: Option<(Store, Arc<Authenticator>)>,
     shutdown: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
 
 impl InProcess {
-    /// Starts it with settings that must be right; `wrap` takes the store's place.
+    /// Starts it with valid settings. `wrap` may replace the store.
     pub(super) fn start(
         settings: &str,
         environment: &Environment,
@@ -51,18 +51,20 @@ impl InProcess {
             environment,
             needs_gateway_key: true,
             key_file: &|path| panic!("no key file is read here: {}", path.display()),
+            check_files: &|_| Vec::new(),
         };
         let config = Settings::read(&source).expect("the test's settings are right");
         let page = server::bind(config.server.listen[0]).unwrap();
-        let admin = server::bind(config.ops.listen).unwrap();
+        let admin = server::bind(config.admin_listen).unwrap();
         let (page_at, admin_at) = (page.local_addr().unwrap(), admin.local_addr().unwrap());
         let shutdown = CancellationToken::new();
         let shutdowns = Shutdown { draining: shutdown.clone(), ..Shutdown::default() };
         let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let text = config.secret.clone();
         let secret = || Ok(Secret::new(text.expect("it is set").expose().as_bytes()));
-        let beginning = tollgate::app::start(&config, None, runtime.handle(), &shutdowns, secret);
-        let mut shared = runtime.block_on(beginning).expect("a store that can be used");
+        let preparing = app::prepare(&config, None, runtime.handle(), &shutdowns, secret);
+        let (mut shared, opening) = runtime.block_on(preparing).expect("a usable ledger");
+        runtime.block_on(app::open(&shared, opening)).expect("a usable ledger");
         if let Some(wrap) = wrap {
             let store = wrap(shared.store.clone());
             shared.store = store.clone();
@@ -84,7 +86,7 @@ impl InProcess {
         Self { page: page_at, admin: admin_at, known: Some(known), shutdown, thread: Some(thread) }
     }
 
-    /// Stops accepting, and waits for what is under way.
+    /// Stops accepting, and waits for requests in flight.
     pub(super) fn stop(&mut self) {
         self.shutdown.cancel();
         self.known = None;
@@ -106,7 +108,7 @@ async fn serve(
     if app.settings.gateway.rate_limit == tollgate::config::RateLimitConfig::Auto {
         tokio::spawn(app.watch_account());
     } else {
-        // Nobody asks for the account's keys, so no purchase is to wait for them.
+        // The account's keys are never fetched, so purchases must not wait for them.
         shared.binding.listing_failed();
     }
     tokio::spawn(async move { access.run().await });

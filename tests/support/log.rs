@@ -1,4 +1,4 @@
-//! The log of every gate in this process, at the finest level of all libraries.
+//! The log of every gate in this process, at trace level.
 
 use std::io::{self, Write};
 use std::sync::{LazyLock, Mutex};
@@ -17,17 +17,17 @@ static STARTED: LazyLock<()> = LazyLock::new(|| {
     registry().with(lines).init();
 });
 
-/// Starts to write down the log of this process.
+/// Starts to record the log of this process.
 pub(super) fn start() {
     LazyLock::force(&STARTED);
 }
 
-/// How much was logged so far, by all tests of this process.
+/// Returns the length of the log so far, for all tests of this process.
 pub(super) fn length() -> usize {
     lock(&LINES).len()
 }
 
-/// What was logged since it was as long as this.
+/// Returns what was logged after this position.
 pub(super) fn since(length: usize) -> Vec<u8> {
     lock(&LINES)[length..].to_vec()
 }

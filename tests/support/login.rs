@@ -1,4 +1,4 @@
-//! The login service of somebody's web app: a key, tokens, and a server that shows the public part.
+//! A login service: a key, tokens, and a server of its JWKS.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -17,7 +17,7 @@ use super::{Gate, PATIENCE};
 const ISSUER: &str = "https://login.example.com/";
 const AUDIENCE: &str = "tollgate";
 
-/// A login service, up or down. Its thread ends with the process.
+/// A login service. Its thread ends with the process.
 pub(crate) struct Login {
     address: SocketAddr,
     pair: EcdsaKeyPair,
@@ -56,17 +56,17 @@ impl Login {
         Self { address, pair, is_up, asked }
     }
 
-    /// Whether it answers from now on, or hangs up.
+    /// Sets whether it answers or hangs up.
     pub(crate) fn is_up(&self, is_up: bool) {
         self.is_up.store(is_up, Ordering::SeqCst);
     }
 
-    /// How often its keys were asked for.
+    /// Returns how often its keys were fetched.
     pub(crate) fn asked(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// Settings that believe it.
+    /// Returns settings that trust it.
     pub(crate) fn settings(&self) -> String {
         format!(
             "access.mode = \"jwt\"\naccess.jwt = {{ issuer = \"{ISSUER}\", audience = \"{AUDIENCE}\", \
@@ -75,20 +75,20 @@ impl Login {
         )
     }
 
-    /// Claims of a token that is good for `seconds`.
+    /// Returns the claims of a token that expires in `seconds`.
     pub(crate) fn claims(&self, subject: &str, seconds: u64) -> Value {
         let end = tollgate::clock::wall().as_secs() + seconds;
         json!({"iss": ISSUER, "aud": AUDIENCE, "sub": subject, "exp": end})
     }
 
-    /// A header's value: a token of these claims, which is looked for where it must not be.
+    /// Returns a header with a token of these claims, which must not leak.
     pub(crate) fn bearer(&self, gate: &Gate, claims: &Value) -> String {
         let bearer = self.signed(&json!({"alg": "ES256", "kid": "one"}), claims);
         gate.secrets.keep(bearer.trim_start_matches("Bearer "));
         bearer
     }
 
-    /// The same with any header.
+    /// Returns a signed token with any JWT header. It is not searched for.
     pub(crate) fn signed(&self, header: &Value, claims: &Value) -> String {
         let message = format!("{}.{}", b64(header.to_string()), b64(claims.to_string()));
         let signature = self.pair.sign(&SystemRandom::new(), message.as_bytes()).unwrap();
@@ -96,7 +96,7 @@ impl Login {
     }
 }
 
-/// Whose token it says it is.
+/// Returns the subject that a token names.
 pub(super) fn subject(bearer: &str) -> Option<String> {
     let claims = bearer.strip_prefix("Bearer ey")?.split('.').nth(1)?;
     let claims: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;

@@ -1,9 +1,9 @@
-//! Reads the parts of a Markdown file that can be held to something: sections, tables, blocks, links.
+//! Reads the parts of a Markdown file that tests check: sections, tables, blocks, links.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Everything that people read, but the change log, which tells of the past.
+/// All documents except the change log.
 pub(crate) fn documents() -> Vec<PathBuf> {
     let (mut all, mut folders) = (Vec::new(), vec![PathBuf::from("docs")]);
     while let Some(folder) = folders.pop() {
@@ -26,7 +26,7 @@ pub(crate) fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Headings of the second level with what stands below each.
+/// Returns the second-level headings and their texts.
 pub(crate) fn sections(text: &str) -> Vec<(&str, &str)> {
     let starts = outside_blocks(text).filter(|(_, line)| line.starts_with("## "));
     let starts: Vec<_> = starts.collect();
@@ -43,7 +43,7 @@ pub(crate) fn section<'a>(text: &'a str, heading: &str) -> &'a str {
     found.unwrap_or_else(|| panic!("there is no section `{heading}`")).1
 }
 
-/// The cells of every table's rows, without its head.
+/// Returns the cells of all table rows, without heads.
 pub(crate) fn rows(text: &str) -> Vec<Vec<&str>> {
     let lines: Vec<_> = outside_blocks(text).map(|(_, line)| line.trim()).collect();
     let mut rows = Vec::new();
@@ -56,7 +56,7 @@ pub(crate) fn rows(text: &str) -> Vec<Vec<&str>> {
     rows
 }
 
-/// The fenced blocks of this language, without the indentation of a list.
+/// Returns the fenced blocks of this language, without indentation.
 pub(crate) fn blocks(text: &str, language: &str) -> Vec<String> {
     let (mut blocks, mut open) = (Vec::new(), None::<(bool, usize, String)>);
     for line in text.lines() {
@@ -77,13 +77,13 @@ pub(crate) fn blocks(text: &str, language: &str) -> Vec<String> {
     blocks.into_iter().filter(|(wanted, ..)| *wanted).map(|(.., block)| block).collect()
 }
 
-/// What stands between backticks, outside blocks.
+/// Returns inline code, outside blocks.
 pub(crate) fn spans(text: &str) -> Vec<&str> {
     let lines = outside_blocks(text).map(|(_, line)| line);
     lines.flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
 }
 
-/// Where links lead, outside blocks and backticks.
+/// Returns the targets of links, outside code.
 pub(crate) fn links(text: &str) -> Vec<&str> {
     let prose = outside_blocks(text).flat_map(|(_, line)| line.split('`').step_by(2));
     prose
@@ -91,7 +91,7 @@ pub(crate) fn links(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// All headings, of whatever level.
+/// Returns all headings, of any level.
 pub(crate) fn headings(text: &str) -> Vec<&str> {
     let lines = outside_blocks(text).map(|(_, line)| line);
     lines
@@ -100,13 +100,13 @@ pub(crate) fn headings(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The fragment by which a link names this heading, as code hosts make it.
+/// Returns the fragment of a heading, as code hosts generate it.
 pub(crate) fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
 }
 
-/// The lines that are prose or tables, with their place in the text.
+/// Returns the lines of prose and tables, with their positions.
 fn outside_blocks(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let (mut at, mut inside) = (0, false);
     text.split_inclusive('\n').filter_map(move |line| {

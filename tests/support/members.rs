@@ -1,4 +1,4 @@
-//! Members of a running gate, as another process would add and revoke them.
+//! Adds and revokes members of a running gate, as another process would.
 
 use std::sync::Mutex;
 
@@ -9,10 +9,10 @@ use tollgate::store::{Member, MemberChange, MemberError, OwnBudget, Role, Store}
 
 use super::{Gate, lock, until};
 
-/// What keys the hashes of every gate in this process.
+/// The hash key of all gates in this process.
 pub(crate) const SECRET: &str = "0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// Who holds a token of a gate.
+/// A member and its token.
 pub(crate) struct Holder {
     pub(crate) name: &'static str,
     pub(crate) token: String,
@@ -21,12 +21,12 @@ pub(crate) struct Holder {
 }
 
 impl Gate {
-    /// A new member, who may call when this returns.
+    /// Adds a member, and returns once the gate knows it.
     pub(crate) fn member(&self, name: &'static str) -> Holder {
         self.member_with(name, Role::Member, OwnBudget::default())
     }
 
-    /// The same, with a role and a budget of its own.
+    /// Does the same with a role and its own budget.
     pub(crate) fn member_with(&self, name: &'static str, role: Role, own: OwnBudget) -> Holder {
         let (store, access) = self.members();
         let before = access.member_count().expect("members may call").members;
@@ -50,7 +50,7 @@ impl Gate {
         Holder { name, token, bearer, store }
     }
 
-    /// A new token, which is looked for where it must not be.
+    /// Returns a new token, which must not leak.
     fn mint(&self) -> String {
         let token = token::mint().expect("random numbers").expose().to_owned();
         self.secrets.keep(&token);
@@ -59,24 +59,24 @@ impl Gate {
 }
 
 impl Holder {
-    /// The header that it is known by.
+    /// Returns the header that authenticates it.
     pub(crate) fn bearer(&self) -> (&str, &str) {
         ("authorization", &self.bearer)
     }
 
-    /// Ends its token.
+    /// Revokes it.
     pub(crate) fn revoke(&self) {
         wait(self.store.change_member(self.name.into(), MemberChange::Revoke))
             .expect("it is there");
     }
 
-    /// Gives it this role.
+    /// Changes its role.
     pub(crate) fn becomes(&self, role: Role) {
         wait(self.store.change_member(self.name.into(), MemberChange::Update(Some(role), None)))
             .expect("it is there");
     }
 
-    /// Gives it another token.
+    /// Replaces its token.
     pub(crate) fn rotate(&mut self, gate: &Gate) {
         let token = gate.mint();
         let hash = token::hash_token(&Secret::new(SECRET.as_bytes()), &token);
@@ -88,7 +88,7 @@ impl Holder {
     }
 }
 
-/// What is in no answer, no log and no file.
+/// Secrets that must not be in answers, logs or files.
 #[derive(Default)]
 pub(super) struct Secrets(Mutex<Vec<String>>);
 
@@ -97,7 +97,7 @@ impl Secrets {
         lock(&self.0).push(text.to_owned());
     }
 
-    /// Fails the test if one of them is in there.
+    /// Fails the test if `bytes` contain one of them.
     pub(super) fn assert_absent(&self, place: &str, text: &[u8]) {
         let secrets = AhoCorasick::new(&*lock(&self.0)).unwrap();
         assert!(!secrets.is_match(text), "a member's token is in {place}");

@@ -1,7 +1,7 @@
-//! What every guarantee is tested with: a gate, a scripted gateway behind it, a raw client before it.
+//! Shared by the tests of guarantees: a gate, a scripted gateway behind it, a raw client in front.
 //!
-//! Whenever a [`Gate`] ends, two invariants hold or the test fails: no key is anywhere ([`canary`]),
-//! and the money adds up ([`books`]).
+//! Whenever a [`Gate`] ends, two invariants hold, or the test fails: no key leaked ([`canary`]),
+//! and the money adds up ([`accounting`]).
 
 pub(crate) mod accounting;
 pub(crate) mod canary;
@@ -29,29 +29,29 @@ pub(crate) use reply::{Ending, Reply};
 pub(crate) use server::Server;
 pub(crate) use upstream::Upstream;
 
-/// Nothing in a test takes longer than this; whatever does has failed.
+/// The longest wait of a test. Whatever takes longer has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A chat that is right.
+/// A valid chat.
 pub(crate) const CHAT: &str =
     r#"{"model":"alpha-sonnet-4.5","messages":[{"role":"user","content":"hello"}]}"#;
-/// A video that is right.
+/// A valid video.
 pub(crate) const VIDEO: &str = r#"{"prompt":"a lighthouse","model":"video-a-2","duration":8}"#;
 
-/// One ledger in memory, one in a file: a setting of each.
+/// The settings of a ledger in memory and of one in a file.
 pub(crate) const STORES: [&str; 2] = ["store.url = \"memory\"", "store.url = \"sqlite:ledger.db\""];
 
-/// The value of a lock, also after another thread's panic.
+/// Locks a mutex, even after another thread's panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Looks again and again until it is so, at most [`PATIENCE`].
+/// Polls until `done` returns true, for at most [`PATIENCE`].
 pub(crate) fn until(what: &str, is_so: impl FnMut() -> bool) {
     until_within(PATIENCE, what, is_so);
 }
 
-/// The same, for what may take another time than most.
+/// Does the same with another limit.
 pub(crate) fn until_within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     const PAUSE: Duration = Duration::from_millis(5);
     for _ in 0..patience.as_millis() / PAUSE.as_millis() {

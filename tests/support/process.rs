@@ -1,4 +1,4 @@
-//! The real binary, for what only a process has: signals, an environment, standard error, an exit.
+//! Runs the real binary: signals, environment, standard error, exit codes.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use super::{lock, until, until_within};
 
 pub(crate) use nix::sys::signal::Signal;
 
-/// A machine that does much else starts it within this time.
+/// The longest start, on a busy machine.
 const START: Duration = Duration::from_secs(60);
 
 /// A running tollgate.
@@ -25,7 +25,7 @@ pub(crate) struct Process {
     readers: Vec<JoinHandle<()>>,
 }
 
-/// A tollgate that has ended.
+/// The result of a process.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
@@ -33,7 +33,7 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
-/// Runs a command to its end in this folder, with this environment alone.
+/// Runs a command to its end in this folder, with only this environment.
 pub(crate) fn run(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Ended {
     ended(command(folder, arguments, environment))
 }
@@ -47,7 +47,7 @@ fn ended(mut command: Command) -> Ended {
     }
 }
 
-/// [`run`], by a shell that has run these commands.
+/// Does the same in a shell that first runs these commands.
 pub(crate) fn run_after(folder: &Path, arguments: &[&str], shell: &str) -> Ended {
     ended(command_after(folder, arguments, &[], shell))
 }
@@ -74,12 +74,12 @@ fn command(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> C
 }
 
 impl Process {
-    /// Starts `tollgate serve` in this folder, with this environment alone.
+    /// Starts `tollgate serve` in this folder, with only this environment.
     pub(crate) fn start(folder: &Path, environment: &[(&str, &str)]) -> Self {
         Self::start_with(folder, &[], environment)
     }
 
-    /// The same with arguments.
+    /// Does the same with arguments.
     pub(crate) fn start_with(
         folder: &Path,
         arguments: &[&str],
@@ -88,17 +88,17 @@ impl Process {
         Self::spawn(command(folder, arguments, environment))
     }
 
-    /// The same, where a file that may not grow is an error to whoever writes, not the end of it.
+    /// Does the same with `SIGXFSZ` ignored, so a full file is a write error.
     pub(crate) fn start_unharmed(folder: &Path, environment: &[(&str, &str)]) -> Self {
         Self::start_after(folder, environment, "trap '' XFSZ")
     }
 
-    /// The same, started by a shell that has run these commands: `ulimit -n 256`.
+    /// Does the same in a shell that first runs these commands, such as `ulimit -n 256`.
     pub(crate) fn start_after(folder: &Path, environment: &[(&str, &str)], shell: &str) -> Self {
         Self::spawn(command_after(folder, &[], environment, shell))
     }
 
-    /// Starts this command, which becomes a tollgate.
+    /// Starts this command, which runs tollgate.
     pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
@@ -108,13 +108,13 @@ impl Process {
         Self { child, printed, readers: vec![stdout, stderr] }
     }
 
-    /// The address in the first line that begins with this word.
+    /// Returns the address in the first line that starts with this word.
     pub(crate) fn address(&self, word: &str) -> SocketAddr {
         let mut found = None;
         until_within(START, "tollgate says where it listens", || {
             let printed = self.printed();
             assert!(!self.has_closed_its_output(), "it ended: {printed}");
-            // A line is whole when the next one has begun.
+            // A line is complete once the next one has begun.
             let lines = printed.rsplit_once('\n').map_or("", |(lines, _)| lines);
             found = lines.lines().find_map(|line| address_in(line, word));
             found.is_some()
@@ -151,7 +151,7 @@ impl Process {
         status.expect("until it was there")
     }
 
-    /// Ends it, if it has not ended.
+    /// Kills it if it still runs.
     pub(crate) fn kill(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();
@@ -163,7 +163,7 @@ impl Process {
     }
 }
 
-/// Also where a test fails.
+/// Also if a test fails.
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();

@@ -1,4 +1,4 @@
-//! What the gateway heard: a request as it came over the wire.
+//! A request as the gateway received it.
 
 use std::io::Read;
 
@@ -28,26 +28,26 @@ const PRICES: &[(&str, u64)] = &[
     ("video-e-gen4-turbo", 3_000_000),
 ];
 
-/// The price of the endpoint that tests let through, in micro-dollars.
+/// The price of the passthrough endpoint of the tests, in micro-dollars.
 const SEARCH: u64 = 10_000;
 
-/// One request that the gateway read to its end.
+/// A request that the gateway read completely.
 #[derive(Clone, Debug)]
-pub(crate) struct Heard {
-    /// The how-manieth request of all, from 0.
+pub(crate) struct ReceivedRequest {
+    /// The index among all requests, from 0.
     pub(crate) number: usize,
-    /// The how-manieth connection it came on, from 0.
+    /// The index of its connection, from 0.
     pub(crate) connection: usize,
     pub(crate) method: String,
     pub(crate) target: String,
-    /// Names in lower case, in the order of the wire.
+    /// Names in lower case, in wire order.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
     /// Head and body, byte for byte.
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Heard {
+impl ReceivedRequest {
     /// The values of a header.
     pub(crate) fn values(&self, name: &str) -> Vec<&str> {
         values(&self.headers, name)
@@ -57,13 +57,13 @@ impl Heard {
         serde_json::from_slice(&self.body).expect("the gate sends JSON")
     }
 
-    /// What the gateway asks for it, in micro-dollars; nothing for what is no purchase.
+    /// Returns its price in micro-dollars; 0 if it is no purchase.
     pub(crate) fn price(&self) -> u64 {
         price(&self.method, &self.target, &self.body)
     }
 }
 
-/// What a request costs if it is taken, in micro-dollars.
+/// Returns a request's price in micro-dollars.
 pub(crate) fn price(method: &str, target: &str, body: &[u8]) -> u64 {
     let default = match (method, target) {
         ("POST", "/api/v1/chat" | "/v1/chat/completions") => "alpha-sonnet-4.5",
@@ -76,7 +76,7 @@ pub(crate) fn price(method: &str, target: &str, body: &[u8]) -> u64 {
     PRICES.iter().find(|(name, _)| *name == model).map_or(0, |(_, price)| *price)
 }
 
-/// What is bought, whichever the model: chat or video, and the words.
+/// Returns what is bought, regardless of the model: chat or video, and the text.
 pub(crate) fn fingerprint(method: &str, target: &str, body: &[u8]) -> Option<String> {
     if price(method, target, body) == 0 {
         return None;
@@ -90,7 +90,7 @@ pub(crate) fn values<'a>(headers: &'a [(String, String)], name: &str) -> Vec<&'a
     headers.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect()
 }
 
-/// Reads up to and with the empty line after a head. `None` when the other side ends before it.
+/// Reads a head with its empty line, or returns `None` if the connection ends before it.
 pub(crate) fn read_head(stream: &mut impl Read) -> Option<Vec<u8>> {
     let mut head = Vec::new();
     let mut byte = [0];
@@ -103,7 +103,7 @@ pub(crate) fn read_head(stream: &mut impl Read) -> Option<Vec<u8>> {
     Some(head)
 }
 
-/// The first line, and the header lines with their names in lower case.
+/// Returns the first line, and the headers with lower-case names.
 pub(crate) fn parse_head(head: &[u8]) -> (String, Vec<(String, String)>) {
     let text = String::from_utf8_lossy(head);
     let mut lines = text.trim_end().split("\r\n");

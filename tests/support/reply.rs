@@ -1,22 +1,22 @@
-//! What the scripted gateway answers, down to the segment in which a byte travels and the way in
-//! which the connection ends.
+//! Replies of the scripted gateway, down to TCP segments and how the connection
+//! ends.
 
 use std::time::Duration;
 
 /// How a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// It does not: the next request is welcome.
+    /// It stays open.
     Open,
-    /// Orderly.
+    /// Closed.
     Fin,
-    /// Orderly, a while after the last byte.
+    /// Closed, a while after the last byte.
     Later(Duration),
-    /// By a reset.
+    /// Reset.
     Reset,
-    /// Silence until the other side has had enough.
+    /// Stays silent until the other side closes it.
     Hang,
-    /// Bytes without end, until the other side has had enough.
+    /// Sends bytes until the other side closes it.
     Endless,
 }
 
@@ -33,12 +33,12 @@ pub(crate) struct Reply {
     pub(super) dribbles: bool,
     cut: Option<usize>,
     pub(super) ending: Ending,
-    /// What is sent after it unasked, and how long after it.
+    /// An unsolicited reply that follows it, and the delay.
     pub(super) stray: Option<(Duration, Vec<u8>)>,
 }
 
 impl Reply {
-    /// A reply with this status and JSON body. It says that the request was charged if it is 2xx.
+    /// A reply with this status and JSON body. A 2xx is charged.
     pub(crate) fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
         Self {
             status,
@@ -61,7 +61,7 @@ impl Reply {
         Self::new(200, format!(r#"{{"message":{{"content":{content}}}}}"#))
     }
 
-    /// A video's job, accepted.
+    /// The reply to an accepted video.
     pub(crate) fn video(request_id: &str) -> Self {
         Self::new(
             200,
@@ -71,17 +71,17 @@ impl Reply {
         )
     }
 
-    /// An error whose shape nobody knows.
+    /// An error of an unknown shape.
     pub(crate) fn error(status: u16) -> Self {
         Self::new(status, format!(r#"{{"error":"as the gateway words a {status}"}}"#))
     }
 
-    /// These bytes, whatever they are, which are charged.
+    /// Raw bytes, charged.
     pub(crate) fn raw(bytes: impl Into<Vec<u8>>) -> Self {
         Self { raw: Some(bytes.into()), charges: Some(true), ..Self::new(200, "") }
     }
 
-    /// Nothing at all, then this; not charged.
+    /// No bytes, then this ending; not charged.
     pub(crate) fn nothing(ending: Ending) -> Self {
         Self { charges: Some(false), ending, ..Self::raw("") }
     }
@@ -92,37 +92,37 @@ impl Reply {
         self
     }
 
-    /// Whether the gateway takes its money for it, whatever it answers.
+    /// Sets whether the gateway charges for it.
     pub(crate) fn charged(self, charged: bool) -> Self {
         Self { charges: Some(charged), ..self }
     }
 
-    /// The gateway takes so many micro-dollars for it, whatever its price list says.
+    /// Sets the charge in micro-dollars.
     pub(crate) fn costing(self, micros: u64) -> Self {
         Self { charges: Some(true), price: Some(micros), ..self }
     }
 
-    /// Waits first; the charge is made before.
+    /// Charges, then waits before the reply.
     pub(crate) fn after(self, delay: Duration) -> Self {
         Self { delay, ..self }
     }
 
-    /// Every byte in a segment of its own.
+    /// Sends each byte in its own segment.
     pub(crate) fn dribbled(self) -> Self {
         Self { dribbles: true, ..self }
     }
 
-    /// Only the first bytes of it, then this.
+    /// Sends only its first bytes, then ends the connection so.
     pub(crate) fn cut(self, bytes: usize, ending: Ending) -> Self {
         Self { cut: Some(bytes), ending, ..self }
     }
 
-    /// A second reply follows on the same connection, unasked.
+    /// Sends an unsolicited second reply on the same connection.
     pub(crate) fn followed_by(self, pause: Duration, stray: &Self) -> Self {
         Self { stray: Some((pause, stray.bytes())), ..self }
     }
 
-    /// The whole of it, then this.
+    /// Sends all of it, then ends the connection so.
     pub(crate) fn then(self, ending: Ending) -> Self {
         Self { ending, ..self }
     }
@@ -132,17 +132,17 @@ impl Reply {
         self.charges.unwrap_or((200..300).contains(&self.status))
     }
 
-    /// What is charged, in micro-dollars, where that is not the list's price.
+    /// Returns the charge in micro-dollars, if it differs from the list price.
     pub(super) fn price(&self) -> Option<u64> {
         self.price
     }
 
-    /// Its body, whole.
+    /// Returns its whole body.
     pub(crate) fn body(&self) -> Vec<u8> {
         self.body.clone()
     }
 
-    /// What goes over the wire.
+    /// Returns its bytes on the wire.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.raw.clone().unwrap_or_else(|| self.whole());
         bytes.truncate(self.cut.unwrap_or(usize::MAX));

@@ -1,4 +1,4 @@
-//! The real binary where it listens, and the make-believe gateway of this process.
+//! Starts the real binary, and serves the sandbox in this process.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
@@ -12,30 +12,30 @@ use tollgate::sandbox::Sandbox;
 use super::client::Client;
 use super::process::Process;
 
-/// Free ports, for pages and for operators.
+/// Free ports for both listeners.
 const PORTS: [(&str, &str); 2] =
     [("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0"), ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0")];
 
-/// A running tollgate that listens. It is killed with the value.
+/// A running tollgate, killed on drop.
 pub(crate) struct Server {
     pub(crate) process: Process,
-    /// Where callers call.
+    /// The address of the callers' listener.
     pub(crate) address: SocketAddr,
-    /// Where operators look.
+    /// The address of the ops listener.
     pub(crate) admin: SocketAddr,
-    /// Where it runs, if nobody else needs to know.
+    /// Its folder, unless the test owns it.
     _folder: Option<TempDir>,
 }
 
 impl Server {
-    /// One with its own sandbox, in an empty folder, with this environment alone besides free ports.
+    /// Starts one with its own sandbox in an empty folder, with this environment and free ports.
     pub(crate) fn sandboxed(environment: &[(&str, &str)]) -> Self {
         let folder = TempDir::with_prefix("tollgate-server-").expect("a folder");
         let server = Self::start(folder.path(), &[], environment);
         Self { _folder: Some(folder), ..server }
     }
 
-    /// `tollgate` with these arguments in this folder, with this environment alone besides free ports.
+    /// Starts `tollgate` with these arguments in this folder, with this environment and free ports.
     pub(crate) fn start(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let environment = [&PORTS, environment].concat();
         let process = Process::start_with(folder, arguments, &environment);
@@ -43,13 +43,13 @@ impl Server {
         Self { process, address, admin, _folder: None }
     }
 
-    /// Where a browser finds it: `http://127.0.0.1:1234`.
+    /// Returns its URL, such as `http://127.0.0.1:1234`.
     pub(crate) fn origin(&self) -> String {
         format!("http://{}", self.address)
     }
 }
 
-/// Serves this sandbox on a free port of this machine, until the runtime ends.
+/// Serves this sandbox on a free port until the runtime ends.
 pub(crate) fn serve(sandbox: &Sandbox, runtime: &Runtime) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -62,7 +62,7 @@ pub(crate) fn serve(sandbox: &Sandbox, runtime: &Runtime) -> SocketAddr {
     address
 }
 
-/// One request, and all that comes until the connection ends, head and body.
+/// Sends one request, and returns all bytes until the connection ends.
 pub(crate) fn exchange(
     address: SocketAddr,
     method: &str,

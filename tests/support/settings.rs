@@ -1,18 +1,18 @@
-//! What every gate of a test is told at start.
+//! Settings that the gates of all tests share.
 
 use super::upstream::Upstream;
 
-/// Limits that no test reaches by chance; who tests limits sets them.
+/// Limits that no test reaches by accident. Tests of limits set their own.
 const NO_LIMITS: &str =
     "limits = { requests = 100000, seconds = 1, burst = 100000, concurrent = 10000 }\n";
 
-/// The text with such limits, where it sets none.
+/// Adds these limits to a text that sets none.
 pub(super) fn whole(settings: &str) -> String {
     let limits = if settings.contains("limits") { "" } else { NO_LIMITS };
     format!("{limits}{settings}")
 }
 
-/// Free ports, the gateway's address and its keys.
+/// Sets free ports, the gateway's address and its keys.
 pub(super) fn environment(upstream: &Upstream) -> Vec<(String, String)> {
     let keys: Vec<_> = upstream.canaries().iter().map(|canary| canary.key()).collect();
     let pairs = [

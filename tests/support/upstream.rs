@@ -1,4 +1,4 @@
-//! A gateway that does what a script says, writes down every byte that it receives, and counts what
+//! A scripted gateway. It records every byte that it receives, and counts what
 //! it charged.
 
 use std::io::{Read, Write};
@@ -12,28 +12,28 @@ use socket2::{Domain, SockRef, Socket, Type};
 use tollgate::clock::{self, Instant};
 
 use super::canary::Canary;
-use super::received::{Heard, fingerprint, parse_head, read_head, values};
+use super::received::{ReceivedRequest, fingerprint, parse_head, read_head, values};
 use super::reply::{Ending, Reply};
 use super::{lock, log, patiently, until};
 
-/// What a connection meets before its first request is read.
+/// What happens to a new connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Welcome {
     /// Its requests are read and answered.
     Serve,
-    /// This many bytes are read, and nothing is answered.
+    /// Only this many bytes are read, and nothing is answered.
     Cut(usize, Ending),
 }
 
 type Greeting = Box<dyn Fn(usize) -> Welcome + Send + Sync>;
-type Answering = Box<dyn Fn(&Heard) -> Reply + Send + Sync>;
+type Answering = Box<dyn Fn(&ReceivedRequest) -> Reply + Send + Sync>;
 
-/// What the gate asks for at its start. Only the script of one with books answers it; with any other,
-/// it is not among what was heard.
+/// The listing of keys, which the gate fetches at start. Without `shows_books` it is refused, and
+/// not recorded.
 const BOOKS: &str = "/api/api-keys";
 const NO_BOOKS: &[u8] = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
-/// A running scripted gateway. Clones are the same one; it ends with the last.
+/// A running scripted gateway. It stops when the last clone is dropped.
 #[derive(Clone)]
 pub(crate) struct Upstream(Arc<Running>);
 
@@ -41,72 +41,76 @@ struct Running {
     shared: Arc<Shared>,
     address: SocketAddr,
     socket: Socket,
-    /// Connections that leave no room for others.
-    crowd: Mutex<Vec<TcpStream>>,
+    /// Connections that fill the backlog.
+    backlog: Mutex<Vec<TcpStream>>,
 }
 
 struct Shared {
     canaries: Vec<Canary>,
-    /// How much this process had logged before there were these keys.
+    /// The length of the log before these keys existed.
     logged: usize,
     greet: Greeting,
     answer: Answering,
     ends: AtomicBool,
     next: AtomicUsize,
     connections: Mutex<Vec<Conversation>>,
-    heard: Mutex<Vec<Heard>>,
+    requests: Mutex<Vec<ReceivedRequest>>,
     shows_books: bool,
-    /// Questions for the books that were refused.
+    /// The number of refused fetches of the listing.
     kept_back: AtomicUsize,
     arrivals: Mutex<Vec<Instant>>,
     books: Mutex<Option<Reply>>,
     charged: Mutex<Vec<Charge>>,
 }
 
-/// Money that it took.
+/// A charge.
 #[derive(Clone, Debug)]
 pub(crate) struct Charge {
     pub(crate) micros: u64,
-    /// For what.
+    /// What was bought.
     pub(crate) fingerprint: Option<String>,
 }
 
-/// One connection: every byte that came, and a handle to end it.
+/// A connection: every byte received, and a handle to close it.
 struct Conversation {
     received: Vec<u8>,
     stream: TcpStream,
 }
 
 impl Upstream {
-    /// One that answers every request so.
-    pub(crate) fn start(answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static) -> Self {
+    /// Starts one that answers every request with `answer`.
+    pub(crate) fn start(
+        answer: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         Self::with(1, |_| Welcome::Serve, answer)
     }
 
-    /// One that answers questions for its books, too; any other refuses them, and does not count them
-    /// among what it heard.
-    pub(crate) fn with_books(answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static) -> Self {
+    /// Starts one whose `answer` also serves the listing of keys. Others refuse it, and do not record
+    /// it.
+    pub(crate) fn with_books(
+        answer: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         let upstream = Self::new(1, |_| Welcome::Serve, answer, true);
         upstream.open();
         upstream
     }
 
-    /// One with this many keys, that greets its `n`th connection (from 0) so.
+    /// Starts one with this many keys, whose connection `n` (from 0) meets `greet(n)`.
     pub(crate) fn with(
         keys: usize,
         greet: impl Fn(usize) -> Welcome + Send + Sync + 'static,
-        answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static,
+        answer: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static,
     ) -> Self {
         let upstream = Self::new(keys, greet, answer, false);
         upstream.open();
         upstream
     }
 
-    /// One that has an address and takes no connection before [`Upstream::open`].
+    /// Reserves an address, but accepts no connection before [`Upstream::open`].
     pub(crate) fn closed(
         keys: usize,
         greet: impl Fn(usize) -> Welcome + Send + Sync + 'static,
-        answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static,
+        answer: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static,
     ) -> Self {
         Self::new(keys, greet, answer, false)
     }
@@ -114,7 +118,7 @@ impl Upstream {
     fn new(
         keys: usize,
         greet: impl Fn(usize) -> Welcome + Send + Sync + 'static,
-        answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static,
+        answer: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static,
         shows_books: bool,
     ) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -128,35 +132,35 @@ impl Upstream {
             ends: AtomicBool::new(false),
             next: AtomicUsize::new(0),
             connections: Mutex::default(),
-            heard: Mutex::default(),
+            requests: Mutex::default(),
             shows_books,
             kept_back: AtomicUsize::new(0),
             arrivals: Mutex::default(),
             books: Mutex::default(),
             charged: Mutex::default(),
         });
-        Self(Arc::new(Running { shared, address, socket, crowd: Mutex::default() }))
+        Self(Arc::new(Running { shared, address, socket, backlog: Mutex::default() }))
     }
 
-    /// Takes connections from now on.
+    /// Starts to accept connections.
     pub(crate) fn open(&self) {
-        lock(&self.0.crowd).clear();
+        lock(&self.0.backlog).clear();
         self.0.socket.listen(1_024).unwrap();
         let listener = TcpListener::from(self.0.socket.try_clone().unwrap());
         let accepting = Arc::clone(&self.0.shared);
         thread::spawn(move || accept(&listener, &accepting));
     }
 
-    /// Whoever connects is kept waiting until [`Upstream::open`], a second or so longer.
-    pub(crate) fn crowd(&self) {
+    /// Fills the backlog, so that connections wait until about a second after [`Upstream::open`].
+    pub(crate) fn fill_backlog(&self) {
         self.0.socket.listen(0).unwrap();
         let brief = Duration::from_millis(100);
         while let Ok(one) = TcpStream::connect_timeout(&self.address(), brief) {
-            lock(&self.0.crowd).push(one);
+            lock(&self.0.backlog).push(one);
         }
     }
 
-    /// Whether somebody is being kept waiting so, as the system sees it.
+    /// Returns whether a connection waits, according to the system.
     pub(crate) fn is_waited_for(&self) -> bool {
         const SYN_SENT: &str = "02";
         let port = format!(":{:04X}", self.address().port());
@@ -172,28 +176,28 @@ impl Upstream {
         self.0.address
     }
 
-    /// Its keys; each is looked for wherever it must not be.
+    /// Returns its keys, which must not leak.
     pub(crate) fn canaries(&self) -> &[Canary] {
         &self.0.shared.canaries
     }
 
-    /// What this process has logged since there are these keys.
+    /// Returns what this process logged since these keys exist.
     pub(super) fn logged(&self) -> Vec<u8> {
         log::since(self.0.shared.logged)
     }
 
-    /// Every request so far that was read to its end.
-    pub(crate) fn heard(&self) -> Vec<Heard> {
-        lock(&self.0.shared.heard).clone()
+    /// Returns every request so far that was read completely.
+    pub(crate) fn heard(&self) -> Vec<ReceivedRequest> {
+        lock(&self.0.shared.requests).clone()
     }
 
-    /// When each request arrived, whatever it was.
+    /// Returns when each request arrived, of any kind.
     pub(crate) fn arrivals(&self) -> Vec<Instant> {
         lock(&self.0.shared.arrivals).clone()
     }
 
-    /// Never more than `limit` arrivals in any stretch of `period`. An arrival is written down before its
-    /// reply: no clock is lenient here.
+    /// Asserts that at most `limit` requests arrived in any `period`. Arrivals are recorded before
+    /// their replies, so the check is strict.
     pub(crate) fn assert_held(&self, limit: usize, period: Duration) {
         let mut arrivals = self.arrivals();
         arrivals.sort_unstable();
@@ -203,62 +207,62 @@ impl Upstream {
         }
     }
 
-    /// Answers so whoever asks for the account's books.
-    pub(crate) fn tell_books(&self, reply: Reply) {
+    /// Sets the reply to fetches of the listing.
+    pub(crate) fn set_listing(&self, reply: Reply) {
         *lock(&self.0.shared.books) = Some(reply);
     }
 
-    /// How many requests that were.
+    /// Returns the number of requests.
     pub(crate) fn requests(&self) -> usize {
-        lock(&self.0.shared.heard).len()
+        lock(&self.0.shared.requests).len()
     }
 
-    /// How many connections were made.
+    /// Returns the number of connections.
     pub(crate) fn connections(&self) -> usize {
         lock(&self.0.shared.connections).len()
     }
 
-    /// Every byte so far, by connection.
+    /// Returns every byte so far, by connection.
     pub(crate) fn received(&self) -> Vec<Vec<u8>> {
         lock(&self.0.shared.connections).iter().map(|one| one.received.clone()).collect()
     }
 
-    /// The charges that it made, in micro-dollars.
+    /// Returns its charges in micro-dollars.
     pub(crate) fn charges(&self) -> Vec<u64> {
         self.charged().iter().map(|charge| charge.micros).collect()
     }
 
-    /// The same, each with what it was for.
+    /// Returns its charges, each with what was bought.
     pub(crate) fn charged(&self) -> Vec<Charge> {
         lock(&self.0.shared.charged).clone()
     }
 
-    /// Waits until it has read so many requests.
+    /// Waits until it has read this many requests.
     pub(crate) fn wait_for(&self, requests: usize) {
         until("the gateway hears the request", || self.requests() >= requests);
     }
 
-    /// Ends every connection in an orderly way, and takes new ones.
+    /// Closes every connection, and accepts new ones.
     pub(crate) fn hang_up(&self) {
         self.0.shared.hang_up();
     }
 
-    /// On the gateway's side a key is in `authorization` alone, exactly once per request.
+    /// Asserts that each request has exactly one key, in `authorization`.
     pub(crate) fn assert_keys_in_their_place(&self) {
         let count = |text: &[u8]| self.canaries().iter().map(|key| key.count(text)).sum::<usize>();
-        for heard in self.heard() {
-            let [authorization] = heard.values("authorization")[..] else {
-                panic!("a request with not exactly one authorization: {heard:?}");
+        for received in self.heard() {
+            let [authorization] = received.values("authorization")[..] else {
+                panic!("a request with not exactly one authorization: {received:?}");
             };
             let expected = |key: &Canary| authorization == format!("Bearer {}", key.key());
-            assert!(self.canaries().iter().any(expected), "another authorization: {heard:?}");
-            assert_eq!(count(&heard.bytes), 1, "the key is elsewhere, too: {heard:?}");
+            assert!(self.canaries().iter().any(expected), "another authorization: {received:?}");
+            assert_eq!(count(&received.bytes), 1, "the key is elsewhere, too: {received:?}");
         }
-        let heard = self.requests() + self.0.shared.kept_back.load(Ordering::SeqCst);
+        let requests = self.requests() + self.0.shared.kept_back.load(Ordering::SeqCst);
         let received: usize = self.received().iter().map(|bytes| count(bytes)).sum();
-        assert!(received >= heard, "{received} keys");
-        // What was cut holds at most one key more per connection.
-        assert!(received <= heard + self.connections(), "{received} keys");
+        assert!(received >= requests, "{received} keys");
+        // Each incomplete request adds at most one key per connection.
+        assert!(received <= requests + self.connections(), "{received} keys");
     }
 }
 
@@ -266,7 +270,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::SeqCst);
         self.shared.hang_up();
-        // Wakes the one who accepts.
+        // Wakes the accepting thread.
         TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).ok();
     }
 }
@@ -299,7 +303,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// A connection's stream that writes down what it reads.
+/// A stream that records what it reads.
 struct Tap<'a> {
     stream: TcpStream,
     number: usize,
@@ -320,9 +324,9 @@ fn converse(mut tap: Tap<'_>) {
         tap.read_exact(&mut buffer).ok();
         return end(tap, ending);
     }
-    while let Some(heard) = hear(&mut tap) {
+    while let Some(received) = read_request(&mut tap) {
         lock(&tap.shared.arrivals).push(clock::now());
-        if heard.target == BOOKS && !tap.shared.shows_books {
+        if received.target == BOOKS && !tap.shared.shows_books {
             tap.shared.kept_back.fetch_add(1, Ordering::SeqCst);
             let told = lock(&tap.shared.books).clone();
             let (bytes, ending) = match &told {
@@ -335,14 +339,14 @@ fn converse(mut tap: Tap<'_>) {
             }
             return end(tap, ending);
         }
-        let reply = (tap.shared.answer)(&heard);
+        let reply = (tap.shared.answer)(&received);
         if reply.is_charged() {
-            let micros = reply.price().unwrap_or_else(|| heard.price());
-            let fingerprint = fingerprint(&heard.method, &heard.target, &heard.body);
+            let micros = reply.price().unwrap_or_else(|| received.price());
+            let fingerprint = fingerprint(&received.method, &received.target, &received.body);
             lock(&tap.shared.charged).push(Charge { micros, fingerprint });
         }
-        // Only now is it seen by who waits for it: what it costs is known.
-        lock(&tap.shared.heard).push(heard);
+        // It is recorded only now, when its charge is known.
+        lock(&tap.shared.requests).push(received);
         thread::sleep(reply.delay);
         let bytes = reply.bytes();
         let segment = if reply.dribbles { 1 } else { bytes.len().max(1) };
@@ -359,7 +363,7 @@ fn converse(mut tap: Tap<'_>) {
     }
 }
 
-fn hear(tap: &mut Tap<'_>) -> Option<Heard> {
+fn read_request(tap: &mut Tap<'_>) -> Option<ReceivedRequest> {
     let head = read_head(tap)?;
     let (first, headers) = parse_head(&head);
     let mut words = first.split(' ').map(str::to_owned);
@@ -371,7 +375,7 @@ fn hear(tap: &mut Tap<'_>) -> Option<Heard> {
     let bytes = [head, body.clone()].concat();
     let is_counted = target != BOOKS || tap.shared.shows_books;
     let number = tap.shared.next.fetch_add(usize::from(is_counted), Ordering::SeqCst);
-    Some(Heard { number, connection: tap.number, method, target, headers, body, bytes })
+    Some(ReceivedRequest { number, connection: tap.number, method, target, headers, body, bytes })
 }
 
 fn end(mut tap: Tap<'_>, ending: Ending) {
@@ -383,14 +387,14 @@ fn end(mut tap: Tap<'_>, ending: Ending) {
         Ending::Endless => while tap.stream.write_all(&[b' '; 16_384]).is_ok() {},
     }
     if ending == Ending::Reset {
-        // A shutdown would say FIN first; the clone that is kept would hold the socket open.
+        // A shutdown would send FIN first, and the kept clone would hold the socket open.
         lock(&tap.shared.connections)[tap.number].stream = TcpStream::from(dangling());
     } else {
         tap.stream.shutdown(Shutdown::Both).ok();
     }
 }
 
-/// A socket in the place of one that must be closed for good.
+/// Replaces a socket that must be closed.
 fn dangling() -> Socket {
     Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::contract::money::Usd;
 use crate::store::{HookFuture, MemberChange, OwnBudget, ReserveError, StoreHook, StoreOp};
 
-/// A store that can be out of reach.
+/// A store that can be made unavailable.
 struct Away {
     inner: Store,
     is_away: AtomicBool,
@@ -145,7 +145,7 @@ async fn stale_member_list_is_valid_for_thirty_seconds() {
     }
     store.go_away(false);
     cache.refresh().await;
-    assert!(cache.by_token("tg_ann").is_ok(), "nothing had changed meanwhile");
+    assert!(cache.by_token("tg_ann").is_ok(), "the list had not changed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,7 +161,7 @@ async fn login_ends_on_new_login_logout_or_token_rotation() {
     assert!(session.expires_at.is_some_and(|until| until > clock::wall()));
 
     let third = open(Some(first.as_str())).await;
-    assert!(is_revoked(&session), "the browser has another one now");
+    assert!(is_revoked(&session), "replaced by the new login");
     assert_eq!(cache.by_login(&first).unwrap_err(), Denied::Invalid);
     let (_, of_second) = cache.by_login(&second).unwrap();
     cache.log_out(&second).await.unwrap();
@@ -170,7 +170,7 @@ async fn login_ends_on_new_login_logout_or_token_rotation() {
     cache.log_out("never opened").await.unwrap();
 
     assert_eq!(cache.by_login("tg_ann").unwrap_err(), Denied::Invalid, "a token is no cookie");
-    assert_eq!(cache.by_token(&third).unwrap_err(), Denied::Invalid, "nor the other way round");
+    assert_eq!(cache.by_token(&third).unwrap_err(), Denied::Invalid, "a cookie is no token");
     assert_eq!(cache.log_in(&third, None).await.err(), Some(Denied::Invalid));
 
     let (_, of_third) = cache.by_login(&third).unwrap();

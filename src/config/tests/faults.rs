@@ -165,10 +165,10 @@ const ONE_ERROR: &[(&str, &str)] = &[
 #[test]
 fn each_error_is_printed_once_with_line_and_column() {
     for (file, printed) in ONE_ERROR {
-        let faults = read(file, &[]).expect_err(file);
-        assert_eq!(faults.len(), 1, "{file}\n{faults:#?}");
+        let errors = read(file, &[]).expect_err(file);
+        assert_eq!(errors.len(), 1, "{file}\n{errors:#?}");
         let printed = format!("proxy.toml:{printed}");
-        assert!(faults[0].starts_with(&printed), "{file}\n{}\n{printed}", faults[0]);
+        assert!(errors[0].starts_with(&printed), "{file}\n{}\n{printed}", errors[0]);
     }
 }
 
@@ -199,10 +199,10 @@ fn errors_of_the_environment_name_the_variable() {
             "gateway.base_url: expected the gateway's address with the key",
         ),
     ] {
-        let faults = read("", &[(name, value)]).expect_err(name);
-        assert_eq!(faults.len(), 1, "{faults:#?}");
-        assert!(faults[0].starts_with(&format!("{name}: ")), "{faults:#?}");
-        assert!(faults[0].contains(expected), "{faults:#?}");
+        let errors = read("", &[(name, value)]).expect_err(name);
+        assert_eq!(errors.len(), 1, "{errors:#?}");
+        assert!(errors[0].starts_with(&format!("{name}: ")), "{errors:#?}");
+        assert!(errors[0].contains(expected), "{errors:#?}");
     }
 }
 
@@ -219,21 +219,21 @@ fn renamed_settings_are_rejected_with_the_new_name() {
             "2:23: models.chat.toll was renamed to models.chat.price",
         ),
     ] {
-        let faults = read(file, &[]).expect_err(file);
-        assert_eq!(faults, [format!("proxy.toml:{expected}")], "{file}");
+        let errors = read(file, &[]).expect_err(file);
+        assert_eq!(errors, [format!("proxy.toml:{expected}")], "{file}");
     }
     let variable = "TOLLGATE_GATEWAY__WINDOW";
     let expected = "gateway.window was renamed to TOLLGATE_GATEWAY__RATE_LIMIT";
-    let faults = read("", &[(variable, "auto")]).expect_err(variable);
-    assert_eq!(faults, [format!("{variable}: {expected}")]);
+    let errors = read("", &[(variable, "auto")]).expect_err(variable);
+    assert_eq!(errors, [format!("{variable}: {expected}")]);
 }
 
 #[test]
 fn all_errors_are_reported_in_the_order_of_the_file() {
     let file = "[log]\nlevel = 'loud'\n[server]\nlisten = 'x'\nhosts = ['*', 'a..b']\n[pgae]\n";
     let environment = [("TOLLGATE_LIMITS__BURST", "0"), ("GATEWAY_API_KEY", "nothing")];
-    let faults = read(file, &environment).expect_err("seven");
-    let places: Vec<_> = faults.iter().map(|fault| fault.split(": ").next()).collect();
+    let errors = read(file, &environment).expect_err("seven");
+    let places: Vec<_> = errors.iter().map(|error| error.split(": ").next()).collect();
     let expected = [
         "proxy.toml:2:9",
         "proxy.toml:4:10",
@@ -244,18 +244,18 @@ fn all_errors_are_reported_in_the_order_of_the_file() {
         "GATEWAY_API_KEY",
         "TOLLGATE_LIMITS__BURST",
     ];
-    assert_eq!(places, expected.map(Some), "{faults:#?}");
+    assert_eq!(places, expected.map(Some), "{errors:#?}");
 }
 
 #[test]
 fn public_address_needs_a_live_gateway_and_a_budget() {
     for listen in ["0.0.0.0:80", "[::]:80", "192.0.2.7:80", "[::ffff:192.0.2.7]:80"] {
         let file = format!("[server]\nlisten = ['127.0.0.1:80', '{listen}']");
-        let faults = read(&file, &[]).expect_err(listen);
-        assert!(faults[0].contains("loopback addresses only"), "{faults:#?}");
-        let faults = read(&file, &[URL, KEY]).expect_err(listen);
-        assert_eq!(faults.len(), 1);
-        assert!(faults[0].contains("expected a budget.total"), "{faults:#?}");
+        let errors = read(&file, &[]).expect_err(listen);
+        assert!(errors[0].contains("loopback addresses only"), "{errors:#?}");
+        let errors = read(&file, &[URL, KEY]).expect_err(listen);
+        assert_eq!(errors.len(), 1);
+        assert!(errors[0].contains("expected a budget.total"), "{errors:#?}");
         let budget = ("TOLLGATE_BUDGET__TOTAL", "{ month = '9' }");
         assert!(read(&file, &[URL, KEY, budget]).is_ok(), "{listen}");
         assert!(read(&file, &[URL, KEY, ("TOLLGATE_ACCESS__MODE", "members")]).is_ok(), "{listen}");
@@ -267,6 +267,6 @@ fn public_address_needs_a_live_gateway_and_a_budget() {
 
 #[test]
 fn syntax_error_causes_no_other_errors() {
-    let faults = read("[gateway]\nbase_url = \"https://g.example", &[KEY]).expect_err("unclosed");
-    assert!(faults.iter().all(|fault| fault.contains("not TOML")), "{faults:#?}");
+    let errors = read("[gateway]\nbase_url = \"https://g.example", &[KEY]).expect_err("unclosed");
+    assert!(errors.iter().all(|error| error.contains("not TOML")), "{errors:#?}");
 }

@@ -1,11 +1,13 @@
 //! Tests of the settings, in tables of good and bad ones.
 
+use std::path::Path;
+
 use super::*;
 
 mod faults;
 mod secrets;
 
-/// The settings that a file and an environment make, or their faults as printed.
+/// The settings that a file and an environment make, or their errors as printed.
 fn read(file: &str, environment: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
     read_with(file, environment, &|_| Err("there is none".to_owned()))
 }
@@ -24,8 +26,9 @@ fn read_with(
         environment: &environment,
         needs_gateway_key: true,
         key_file,
+        check_files: &|_| Vec::new(),
     };
-    Settings::read(&source).map_err(|faults| faults.iter().map(ToString::to_string).collect())
+    Settings::read(&source).map_err(|errors| errors.iter().map(ToString::to_string).collect())
 }
 
 const URL: (&str, &str) = ("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.example.com");
@@ -36,8 +39,8 @@ fn default_is_the_sandbox_on_loopback() {
     let config = Settings::default();
     assert!(matches!(config.gateway.target, Target::Sandbox));
     assert_eq!(config.server.listen, ["127.0.0.1:8080".parse().expect("an address")]);
-    assert_eq!(config.ops.listen, "127.0.0.1:9464".parse().expect("an address"));
-    assert_eq!(config.store, StoreConfig::Memory);
+    assert_eq!(config.admin_listen, "127.0.0.1:9464".parse().expect("an address"));
+    assert_eq!(config.store, None);
     assert_eq!(config.access.mode, AccessMode::Open);
     assert_eq!(config.limits.requests.get(), 30);
     assert_eq!(config.limits.burst.get(), 10);
@@ -50,11 +53,12 @@ fn default_is_the_sandbox_on_loopback() {
 
 #[test]
 fn key_and_base_url_select_the_live_gateway_and_a_ledger_beside_the_file() {
-    let config = read("", &[URL, ("GATEWAY_API_KEY", " svc_sk_one, svc_sk_two ")]).expect("right");
+    let config =
+        read("", &[URL, ("GATEWAY_API_KEY", " svc_sk_one, svc_sk_two ")]).expect("valid settings");
     let Target::Live { base_url, keys } = config.gateway.target else { panic!("not live") };
     assert_eq!(base_url.host_str(), Some("gateway.example.com"));
     assert_eq!(keys.iter().map(Key::expose).collect::<Vec<_>>(), ["svc_sk_one", "svc_sk_two"]);
-    assert_eq!(config.store, StoreConfig::Sqlite("/etc/tollgate/tollgate.db".into()));
+    assert_eq!(config.store, Some("/etc/tollgate/tollgate.db".into()));
 }
 
 #[test]
@@ -77,7 +81,7 @@ fn environment_overrides_the_file() {
         ("TOLLGATE_PORT", "tcp://10.0.0.1:80"),
         ("TOLLGATE_PORT_80_TCP_ADDR", "10.0.0.1"),
     ];
-    let config = read(file, &environment).expect("right");
+    let config = read(file, &environment).expect("valid settings");
     assert_eq!(config.server.listen, ["[::1]:8080".parse().expect("an address")]);
     assert_eq!(config.server.hosts, ["b.example", "c.example"]);
     assert_eq!(config.server.drain, Duration::from_secs(1));
@@ -98,7 +102,7 @@ fn listen_takes_a_list_in_file_and_variable() {
         read(&format!("server.listen = {written}"), &[]),
         read("", &[("TOLLGATE_SERVER__LISTEN", written)]),
     ] {
-        assert_eq!(config.expect("right").server.listen.len(), 2);
+        assert_eq!(config.expect("valid settings").server.listen.len(), 2);
     }
 }
 
@@ -109,10 +113,10 @@ fn relative_paths_start_at_the_folder_of_the_file() {
         page = { dir = "site", fallback = "index.html" }
         access = { mode = "jwt", jwt = { issuer = "i", audience = "a", jwks = "jwks.json" } }
     "#;
-    let config = read(file, &[]).expect("right");
-    let absolute = read("store.url = 'sqlite:/abs/t.db'", &[]).expect("right");
-    assert_eq!(absolute.store, StoreConfig::Sqlite("/abs/t.db".into()));
-    assert_eq!(config.store, StoreConfig::Sqlite("/etc/tollgate/data/t.db".into()));
+    let config = read(file, &[]).expect("valid settings");
+    let absolute = read("store.url = 'sqlite:/abs/t.db'", &[]).expect("valid settings");
+    assert_eq!(absolute.store, Some("/abs/t.db".into()));
+    assert_eq!(config.store, Some("/etc/tollgate/data/t.db".into()));
     assert_eq!(config.page.dir, Some("/etc/tollgate/site".into()));
     assert_eq!(config.page.fallback.as_deref(), Some("index.html"));
     let AccessMode::Jwt(jwt) = config.access.mode else { panic!("not jwt") };
@@ -133,7 +137,7 @@ fn jwt_takes_a_jwks_url_and_claims_by_name_or_pointer() {
         jwt.role_claim = "/realm_access/a~1b~0c"
         jwt.budget_claim = "https://app.example.com/budget"
     "#;
-    let config = read(file, &[]).expect("right");
+    let config = read(file, &[]).expect("valid settings");
     let AccessMode::Jwt(jwt) = config.access.mode else { panic!("not jwt") };
     let JwksSource::Url(jwks) = jwt.jwks else { panic!("not an address") };
     assert_eq!(jwks.as_str(), "https://login.example.com/keys?p=sign-in");
@@ -154,7 +158,7 @@ fn added_models_and_endpoints_have_prices() {
         [models]
         chat = [{ id = "new-model", price = "0.01" }]
     "#;
-    let config = read(file, &[]).expect("right");
+    let config = read(file, &[]).expect("valid settings");
     assert_eq!(config.gateway.passthrough[0].price, Usd::mills(6));
     assert_eq!(config.catalog.chat.len(), Catalog::published().chat.len() + 1);
     assert_eq!(config.catalog.chat_model("new-model").map(|m| m.price()), Some(Usd::mills(10)));
@@ -167,8 +171,8 @@ fn unsupported_settings_are_rejected() {
         ("store.url = 'mysql://localhost'", "1:13: store.url: expected \"memory\" or \"sqlite:"),
     ];
     for (file, expected) in rows {
-        let faults = read(file, &[]).expect_err(file);
-        assert!(faults.len() == 1 && faults[0].contains(expected), "{faults:?}");
+        let errors = read(file, &[]).expect_err(file);
+        assert!(errors.len() == 1 && errors[0].contains(expected), "{errors:?}");
     }
 }
 
@@ -199,14 +203,14 @@ fn risky_settings_cause_warnings() {
         assert_eq!(warnings.len(), 1, "{file}: {warnings:?}");
         assert!(warnings[0].starts_with(name), "{warnings:?}");
     }
-    assert!(read("", &[URL, KEY, MEDIA]).expect("right").warnings().is_empty());
-    let unplayed = read("", &[URL, KEY]).expect("right").warnings();
+    assert!(read("", &[URL, KEY, MEDIA]).expect("valid settings").warnings().is_empty());
+    let unplayed = read("", &[URL, KEY]).expect("valid settings").warnings();
     assert!(unplayed.len() == 1 && unplayed[0].starts_with("page.media_origins"), "{unplayed:?}");
     // Who is let in is known, and has a budget: no total is demanded.
     for reach in ["server.hosts = ['a.example']", "server.listen = '192.0.2.1:80'"] {
         let members = format!("{reach}\naccess.mode = 'members'");
         assert!(
-            read(&members, &[URL, KEY, MEDIA]).expect("right").warnings().is_empty(),
+            read(&members, &[URL, KEY, MEDIA]).expect("valid settings").warnings().is_empty(),
             "{reach}"
         );
     }

@@ -25,12 +25,12 @@ fn key_in_the_file_is_rejected_by_position_and_not_printed() {
         (CANARY.to_owned(), "proxy.toml:1:1"),
         (format!("[gateway\nkey = \"{CANARY}\""), "proxy.toml:2:8"),
     ] {
-        let faults = read(&file, &[]).expect_err(&file);
+        let errors = read(&file, &[]).expect_err(&file);
         let refusal = format!(
             "{place}: expected no gateway key here; set GATEWAY_API_KEY or GATEWAY_API_KEY_FILE"
         );
-        assert!(faults.iter().any(|fault| fault.starts_with(&refusal)), "{faults:#?}");
-        assert!(!has_canary(&faults.join("\n")), "{faults:#?}");
+        assert!(errors.iter().any(|error| error.starts_with(&refusal)), "{errors:#?}");
+        assert!(!has_canary(&errors.join("\n")), "{errors:#?}");
     }
 }
 
@@ -39,12 +39,12 @@ fn key_in_another_variable_is_rejected_and_not_printed() {
     for name in
         ["TOLLGATE_PAGE__TITLE", "TOLLGATE_SERVER__HOSTS", "TOLLGATE_GATEWAY__KEY", "TOLLGATE_X"]
     {
-        let faults = read("", &[(name, CANARY)]).expect_err(name);
-        assert!(faults[0].starts_with(&format!("{name}: ")), "{faults:#?}");
-        assert!(!has_canary(&faults.join("\n")), "{faults:#?}");
+        let errors = read("", &[(name, CANARY)]).expect_err(name);
+        assert!(errors[0].starts_with(&format!("{name}: ")), "{errors:#?}");
+        assert!(!has_canary(&errors.join("\n")), "{errors:#?}");
     }
-    let faults = read("", &[("TOLLGATE_svc_sk_CANARY", "x")]).expect_err("unknown");
-    assert!(!has_canary(&faults.join("\n")), "{faults:#?}");
+    let errors = read("", &[("TOLLGATE_svc_sk_CANARY", "x")]).expect_err("unknown");
+    assert!(!has_canary(&errors.join("\n")), "{errors:#?}");
 }
 
 #[test]
@@ -63,11 +63,11 @@ fn invalid_keys_are_reported_by_number_and_not_printed() {
         (format!("{CANARY}\nX-Evil: 1"), "key 1: character 26: expected a letter, digit, _ or -"),
         (six, "expected at most 5 keys, not 6"),
     ] {
-        let faults = read("", &[URL, ("GATEWAY_API_KEY", &value)]).expect_err(&value);
-        assert_eq!(faults, [format!("GATEWAY_API_KEY: {expected}")]);
+        let errors = read("", &[URL, ("GATEWAY_API_KEY", &value)]).expect_err(&value);
+        assert_eq!(errors, [format!("GATEWAY_API_KEY: {expected}")]);
         let file = |_: &Path| Ok(value.clone().into());
-        let faults = read_with("", &[URL, ("GATEWAY_API_KEY_FILE", "k")], &file).expect_err(&value);
-        assert_eq!(faults, [format!("GATEWAY_API_KEY_FILE: {expected}")]);
+        let errors = read_with("", &[URL, ("GATEWAY_API_KEY_FILE", "k")], &file).expect_err(&value);
+        assert_eq!(errors, [format!("GATEWAY_API_KEY_FILE: {expected}")]);
     }
 }
 
@@ -77,16 +77,17 @@ fn key_file_is_relative_to_the_folder_and_trimmed() {
         assert_eq!(path, Path::new("/etc/tollgate/key"));
         Ok(format!("{CANARY}\n").into())
     };
-    let config = read_with("", &[URL, ("GATEWAY_API_KEY_FILE", "key")], &file).expect("right");
+    let config =
+        read_with("", &[URL, ("GATEWAY_API_KEY_FILE", "key")], &file).expect("valid settings");
     assert!(!has_canary(&format!("{config:?} {config:#?}")));
     let Target::Live { keys, .. } = config.gateway.target else { panic!("not live") };
     assert_eq!(keys[0].expose(), CANARY);
-    let faults = read("", &[URL, ("GATEWAY_API_KEY_FILE", "key")]).expect_err("no file");
-    assert_eq!(faults, ["GATEWAY_API_KEY_FILE: expected a file with the key: there is none"]);
+    let errors = read("", &[URL, ("GATEWAY_API_KEY_FILE", "key")]).expect_err("no file");
+    assert_eq!(errors, ["GATEWAY_API_KEY_FILE: expected a file with the key: there is none"]);
     let both = [URL, ("GATEWAY_API_KEY_FILE", "key"), ("GATEWAY_API_KEY", CANARY)];
-    let faults = read("", &both).expect_err("both");
+    let errors = read("", &both).expect_err("both");
     assert_eq!(
-        faults,
+        errors,
         ["GATEWAY_API_KEY: expected GATEWAY_API_KEY or GATEWAY_API_KEY_FILE, not both"]
     );
 }
@@ -113,20 +114,20 @@ fn no_error_contains_a_value() {
 fn weak_secret_is_rejected_and_not_printed() {
     let few = "change-me-".repeat(5);
     for value in ["hunter2-hunter2", "hunter2-hunter2-hunter2-hunter2", &few, CANARY] {
-        let faults = read("", &[("TOLLGATE_SECRET", value)]).expect_err(value);
-        assert!(faults[0].starts_with("TOLLGATE_SECRET: expected a"), "{faults:?}");
-        assert!(!faults[0].contains("hunter2") && !faults[0].contains("change-me"), "{faults:?}");
+        let errors = read("", &[("TOLLGATE_SECRET", value)]).expect_err(value);
+        assert!(errors[0].starts_with("TOLLGATE_SECRET: expected a"), "{errors:?}");
+        assert!(!errors[0].contains("hunter2") && !errors[0].contains("change-me"), "{errors:?}");
         let file = |_: &Path| Ok(value.to_owned().into());
-        let faults = read_with("", &[("TOLLGATE_SECRET_FILE", "s")], &file).expect_err(value);
-        assert!(faults[0].starts_with("TOLLGATE_SECRET_FILE: expected a"), "{faults:?}");
-        assert!(!faults[0].contains("hunter2") && !has_canary(&faults[0]), "{faults:?}");
+        let errors = read_with("", &[("TOLLGATE_SECRET_FILE", "s")], &file).expect_err(value);
+        assert!(errors[0].starts_with("TOLLGATE_SECRET_FILE: expected a"), "{errors:?}");
+        assert!(!errors[0].contains("hunter2") && !has_canary(&errors[0]), "{errors:?}");
     }
-    let faults = read("", &[("TOLLGATE_SECRET_FILE", "s")]).expect_err("no file");
-    assert_eq!(faults, ["TOLLGATE_SECRET_FILE: expected a file with the secret: there is none"]);
+    let errors = read("", &[("TOLLGATE_SECRET_FILE", "s")]).expect_err("no file");
+    assert_eq!(errors, ["TOLLGATE_SECRET_FILE: expected a file with the secret: there is none"]);
     let both = [("TOLLGATE_SECRET_FILE", "s"), ("TOLLGATE_SECRET", LONG)];
-    let faults = read("", &both).expect_err("both");
+    let errors = read("", &both).expect_err("both");
     assert_eq!(
-        faults,
+        errors,
         ["TOLLGATE_SECRET: expected TOLLGATE_SECRET or TOLLGATE_SECRET_FILE, not both"]
     );
 }
@@ -137,12 +138,12 @@ fn secret_is_read_from_variable_or_file_and_not_printed() {
         assert_eq!(path, Path::new("/etc/tollgate/s"));
         Ok(format!("{LONG}\n").into())
     };
-    let of_file = read_with("", &[("TOLLGATE_SECRET_FILE", "s")], &file).expect("right");
-    let of_variable = read("", &[("TOLLGATE_SECRET", LONG)]).expect("right");
+    let of_file = read_with("", &[("TOLLGATE_SECRET_FILE", "s")], &file).expect("valid settings");
+    let of_variable = read("", &[("TOLLGATE_SECRET", LONG)]).expect("valid settings");
     for config in [of_file, of_variable] {
         assert!(!format!("{config:?} {config:#?}").contains("0123456789"));
         assert_eq!(config.secret.expect("it is there").expose(), LONG);
     }
     let empty = read("", &[("TOLLGATE_SECRET", " "), ("TOLLGATE_SECRET_FILE", "")]);
-    assert_eq!(empty.expect("right").secret, None);
+    assert_eq!(empty.expect("valid settings").secret, None);
 }

@@ -1,7 +1,7 @@
 //! Parses single values.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
 use url::{Host, Url};
@@ -208,12 +208,8 @@ fn is_authority(text: &str) -> bool {
         Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
         _ => (text, None),
     };
-    let port = port.is_none_or(|port| {
-        !port.starts_with('0')
-            && port.bytes().all(|byte| byte.is_ascii_digit())
-            && port.parse::<u16>().is_ok()
-    });
-    port && host(name).is_ok_and(|host| host == name)
+    let is_canonical = |port: &str| port.parse().is_ok_and(|it: NonZeroU16| it.to_string() == port);
+    port.is_none_or(is_canonical) && host(name).is_ok_and(|host| host == name)
 }
 
 pub(super) fn base_url(text: &str) -> Parsed<Url> {

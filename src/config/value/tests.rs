@@ -146,12 +146,12 @@ proptest! {
 
     #[test]
     fn parsers_neither_panic_nor_print_the_value(text in "\\PC{12,30}") {
-        let faults = [
+        let errors = [
             time(&text).err(), size(&text).err(), network(&text).err(), money(&text).err(),
             listen(&text).err(), pointer(&text).err(),
         ];
-        for fault in faults.into_iter().flatten() {
-            prop_assert!(!fault.contains(&text), "{}", fault);
+        for error in errors.into_iter().flatten() {
+            prop_assert!(!error.contains(&text), "{}", error);
         }
     }
 }
@@ -272,8 +272,8 @@ fn base_url_needs_https_or_loopback() {
         ("https://gateway.example.com\\@evil", "address"),
         (" https://gateway.example.com", "address"),
     ] {
-        let fault = base_url(text).expect_err(text);
-        assert!(fault.contains(why) && !fault.contains("hunter2"), "{text}: {fault}");
+        let error = base_url(text).expect_err(text);
+        assert!(error.contains(why) && !error.contains("hunter2"), "{text}: {error}");
     }
 }
 

@@ -10,14 +10,13 @@ use governor::clock::{Clock, DefaultClock};
 use governor::middleware::StateInformationMiddleware;
 use governor::{Quota, RateLimiter};
 use http::header::HeaderName;
-use http::{HeaderValue, Request};
+use http::{HeaderMap, HeaderValue, Request};
 use tower_governor::GovernorError;
 use tower_governor::governor::{GovernorConfigBuilder, SharedRateLimiter};
 use tower_governor::key_extractor::KeyExtractor;
 
 use crate::access::counter_key::CounterKey;
 use crate::clock::{self, Instant};
-use crate::response::Response;
 use crate::store::Caller;
 use crate::sync::lock;
 
@@ -101,29 +100,18 @@ impl Bucket {
         remaining.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)).min(self.burst)
     }
 
-    pub(super) fn headers(&self, remaining: u32) -> RateLimitHeaders {
-        let until_full = self.interval * self.burst.saturating_sub(remaining);
-        let reset_seconds = clock::ceil_seconds(until_full);
-        RateLimitHeaders { policy: self.policy.clone(), remaining, reset_seconds }
+    /// Returns the seconds until the full burst is available.
+    pub(super) fn reset_seconds(&self, remaining: u32) -> u64 {
+        clock::ceil_seconds(self.interval * self.burst.saturating_sub(remaining))
     }
-}
 
-/// `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10).
-#[derive(Debug)]
-pub(super) struct RateLimitHeaders {
-    policy: HeaderValue,
-    pub(super) remaining: u32,
-    pub(super) reset_seconds: u64,
-}
-
-impl RateLimitHeaders {
-    pub(super) fn apply(self, mut response: Response) -> Response {
-        let value = format!("\"caller\";r={};t={}", self.remaining, self.reset_seconds);
+    /// Sets `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10).
+    pub(super) fn set_headers(&self, remaining: u32, headers: &mut HeaderMap) {
+        let value = format!("\"caller\";r={remaining};t={}", self.reset_seconds(remaining));
         if let Ok(value) = HeaderValue::try_from(value) {
-            response.headers_mut().insert(RATELIMIT, value);
+            headers.insert(RATELIMIT, value);
         }
-        response.headers_mut().insert(RATELIMIT_POLICY, self.policy);
-        response
+        headers.insert(RATELIMIT_POLICY, self.policy.clone());
     }
 }
 
@@ -202,8 +190,8 @@ mod tests {
         let bucket = Bucket::new(number(60), Duration::from_secs(60), number(2));
         let caller = |last: u8| Caller::Address([192, 0, 2, last].into());
         let left = |last| {
-            let left = bucket.headers(bucket.remaining(&caller(last), clock::now()));
-            (left.remaining, left.reset_seconds)
+            let left = bucket.remaining(&caller(last), clock::now());
+            (left, bucket.reset_seconds(left))
         };
         assert_eq!(left(1), (2, 0));
         bucket.take(&caller(1)).unwrap();

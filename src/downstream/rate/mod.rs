@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::json;
 
+use self::bucket::Bucket;
 pub(super) use self::bucket::RATELIMIT_POLICY;
-use self::bucket::{Bucket, RateLimitHeaders};
 use super::Call;
 use super::route::Class;
 use crate::clock;
@@ -30,16 +31,6 @@ pub struct Limiter {
     in_flight: Arc<KeyedLimit<Caller>>,
     limits: LimitsConfig,
     refusals: Arc<RecentRefusals>,
-}
-
-#[derive(Debug, Serialize)]
-pub struct LimitStatus {
-    requests: u32,
-    seconds: u64,
-    burst: u32,
-    left: u32,
-    /// Seconds until the full burst is available.
-    reset_seconds: u64,
 }
 
 impl Limiter {
@@ -66,15 +57,15 @@ impl Limiter {
         }
     }
 
-    pub fn status(&self, caller: &Caller) -> LimitStatus {
-        let headers = self.paid.headers(self.paid.remaining(caller, clock::now()));
-        LimitStatus {
-            requests: self.limits.requests.get(),
-            seconds: self.limits.period.as_secs(),
-            burst: self.paid.burst,
-            left: headers.remaining,
-            reset_seconds: headers.reset_seconds,
-        }
+    pub fn status(&self, caller: &Caller) -> impl Serialize + use<> {
+        let left = self.paid.remaining(caller, clock::now());
+        json!({
+            "requests": self.limits.requests,
+            "seconds": self.limits.period.as_secs(),
+            "burst": self.paid.burst,
+            "left": left,
+            "reset_seconds": self.paid.reset_seconds(left),
+        })
     }
 
     /// Counts a login against the same limit as paid calls, but separately.
@@ -84,34 +75,39 @@ impl Limiter {
 
     /// Counts a call against the limits of its class. The admission is for [`Limiter::finish`].
     pub fn admit<B>(&self, call: &Call<B>) -> (Admission, Result<(), Problem>) {
-        let (caller, is_paid) = (&call.caller, call.route.class == Class::Paid);
-        let bucket = match call.route.class {
-            Class::Paid => &self.paid,
-            Class::Read => &self.reads,
-            Class::Free => return (Admission::default(), Ok(())),
-        };
-        let refuse = |headers, detail: String, wait| {
+        let (caller, class) = (&call.caller, call.route.class);
+        let is_paid = class == Class::Paid;
+        let Some(bucket) = self.bucket(class) else { return (Admission::default(), Ok(())) };
+        let refuse = |remaining, detail: String, wait| {
             if is_paid {
                 self.note_refusal(caller);
             }
             let problem = Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait);
-            (Admission { headers: Some(headers), slot: None }, Err(problem))
+            (Admission { taken: Some((class, remaining)), slot: None }, Err(problem))
         };
-        let headers = match bucket.take(caller) {
-            Ok(remaining) => bucket.headers(remaining),
+        let remaining = match bucket.take(caller) {
+            Ok(remaining) => remaining,
             Err(wait) => {
                 let Bucket { burst, interval, .. } = bucket;
                 let detail = format!("at most {burst} calls at once, then one every {interval:?}");
-                return refuse(bucket.headers(0), detail, wait);
+                return refuse(0, detail, wait);
             }
         };
         let max = self.limits.concurrent.get() as usize;
         let slot = is_paid.then(|| self.in_flight.try_acquire(caller.clone(), max)).flatten();
         if is_paid && slot.is_none() {
             let detail = format!("at most {max} concurrent calls");
-            return refuse(headers, detail, Duration::from_secs(1));
+            return refuse(remaining, detail, Duration::from_secs(1));
         }
-        (Admission { headers: Some(headers), slot }, Ok(()))
+        (Admission { taken: Some((class, remaining)), slot }, Ok(()))
+    }
+
+    fn bucket(&self, class: Class) -> Option<&Bucket> {
+        match class {
+            Class::Paid => Some(&self.paid),
+            Class::Read => Some(&self.reads),
+            Class::Free => None,
+        }
     }
 
     /// Adds the rate limit headers, and holds the caller's slot until the body is written.
@@ -125,16 +121,19 @@ impl Limiter {
             }
             response = response.map(|body| body.with_guard(slot));
         }
-        match admission.headers {
-            Some(headers) => headers.apply(response),
-            None => response,
+        if let Some((class, remaining)) = admission.taken
+            && let Some(bucket) = self.bucket(class)
+        {
+            bucket.set_headers(remaining, response.headers_mut());
         }
+        response
     }
 }
 
 #[derive(Debug, Default)]
 pub struct Admission {
-    headers: Option<RateLimitHeaders>,
+    /// The class of the call, and how many more calls the caller may make.
+    taken: Option<(Class, u32)>,
     slot: Option<sync::KeyedPermit<Caller>>,
 }
 

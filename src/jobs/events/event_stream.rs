@@ -24,7 +24,6 @@ pub(super) struct EventStream {
     next_heartbeat: Instant,
     shutdown: CancellationToken,
     pub(super) session: Session,
-    is_over: bool,
     _permit: Option<ConcurrencyPermit>,
 }
 
@@ -59,7 +58,6 @@ impl EventStream {
             next_heartbeat: now + HEARTBEAT,
             shutdown,
             session: Session::default(),
-            is_over: false,
             _permit: permit,
         };
         for job in 0..stream.jobs.len() {
@@ -77,19 +75,16 @@ impl EventStream {
             if let Some(bytes) = self.pending.pop_front() {
                 return Some(bytes);
             }
-            if self.is_over || self.is_finished() {
+            if self.is_finished() {
                 return None;
             }
             let changes = self.jobs.iter_mut().map(|job| Box::pin(job.subscription.changed()));
-            let changed = async {
-                let ((), job, _) = select_all(changes).await;
-                job
-            };
+            let changed = async { select_all(changes).await.1 };
             tokio::select! {
                 biased;
-                () = self.shutdown.cancelled() => self.is_over = true,
-                () = self.session.ended() => self.is_over = true,
-                () = sleep_until(self.ends_at) => self.is_over = true,
+                () = self.shutdown.cancelled() => return None,
+                () = self.session.ended() => return None,
+                () = sleep_until(self.ends_at) => return None,
                 changed = timeout_at(self.next_heartbeat, changed) => match changed {
                     Ok(job) => self.push_update(job, false),
                     Err(_elapsed) => {

@@ -7,9 +7,9 @@ use std::net::Ipv4Addr;
 
 use super::*;
 use crate::config;
-use crate::upstream::Attempt;
 use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::rate_limit::tests::send;
+use crate::upstream::{Attempt, Error, GatewayCall, GatewayReply, GatewayRequest};
 
 const LIMIT: usize = 60;
 const PERIOD: Duration = Duration::from_secs(60);
@@ -64,7 +64,7 @@ struct World {
 
 struct Simulation {
     world: Arc<World>,
-    gateway: BoxCloneSyncService<GatewayRequest, GatewayReply, Error>,
+    gateway: GatewayService,
     jobs: JobRegistry,
     book: Store,
     stop: CancellationToken,
@@ -124,7 +124,7 @@ impl Simulation {
         let setting = config::RateLimitConfig::Fixed { requests, period: PERIOD };
         let window = RateLimit::new(book.clone(), setting, stop.clone());
         let answering = Arc::clone(&world);
-        let gateway = BoxCloneSyncService::new(service_fn(move |ask: GatewayRequest| {
+        let gateway = GatewayService::new(service_fn(move |ask: GatewayRequest| {
             let (window, world) = (Arc::clone(&window), Arc::clone(&answering));
             let transport = move |attempt: Attempt| {
                 let world = Arc::clone(&world);

@@ -112,7 +112,7 @@ impl Shop {
         let gateway = move |_| std::future::ready(refusal.map_or(Ok(accepted()), |why| Err(why())));
         let purchase =
             PurchaseRequest { dedupe_by: DedupeBy::Fingerprint { is_retry }, ..purchase() };
-        match purchases(&self.0, gateway).complete(&purchase).await {
+        match purchases(&self.0, gateway).complete(&Arc::new(purchase)).await {
             Ok(receipt) if receipt.is_replay => false,
             Ok(receipt) => {
                 receipt.delivery.expect("it has no key").record();
@@ -180,7 +180,7 @@ async fn outcome_changes_remaining_budget_by_its_charge() {
         let context = context(SOON);
         context.ledger.record_balance(CreditWatermark::default(), Usd::dollars(50));
         let gateway = move |_| std::future::ready(outcome());
-        let _ = purchases(&context, gateway).complete(&purchase()).await;
+        let _ = purchases(&context, gateway).complete(&purchase().into()).await;
         assert_eq!(left_in(&context).await, Usd::micros(left), "{:?}", outcome());
     }
 }
@@ -209,7 +209,7 @@ async fn refusal_names_a_remedy_but_no_balance() {
     let context = PurchaseContext { terms: PurchaseTerms { limits, ..context.terms }, ..context };
     context.ledger.record_balance(CreditWatermark::default(), Usd::micros(2_109_999));
     let unsent = purchases(&context, |_| async { panic!("it is not sent") });
-    let problem = unsent.complete(&purchase()).await.expect_err("not covered");
+    let problem = unsent.complete(&purchase().into()).await.expect_err("not covered");
     assert_eq!(problem.kind().code, "insufficient_credit");
     let answer = problem.into_response("");
     let body = answer.into_body();

@@ -44,7 +44,7 @@ async fn bought(payload: &[u8], answer: Result<(u16, &str), Error>) -> (Option<U
     let purchases = purchases(&context, move |_| {
         std::future::ready(answer.lock().unwrap().take().expect("asked once"))
     });
-    let outcome = purchases.complete(&purchase).await;
+    let outcome = purchases.complete(&Arc::new(purchase)).await;
     let metrics = &context.metrics;
     let counted = metrics.encode();
     let counted = counted.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {

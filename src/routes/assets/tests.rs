@@ -42,7 +42,7 @@ fn imports(name: &str, mark: &str) -> Vec<String> {
     rest.map(|rest| resolve(folder, rest.split('\'').next().expect("a name"))).collect()
 }
 
-/// `../core/dom.js` from `chat` is `core/dom.js`. No folder lies deeper.
+/// `../core/dom.js` from `chat` is `core/dom.js`. No folder is nested deeper.
 fn resolve(folder: &str, name: &str) -> String {
     match (name.strip_prefix("../"), name.strip_prefix("./")) {
         (Some(name), _) => name.to_owned(),

@@ -129,7 +129,7 @@ impl Operation {
     }
 
     fn days(self, since: &str) -> Self {
-        let offset = "By the days of a time zone: its minutes ahead of UTC, such as 60 or -300.";
+        let offset = "Uses the days of this time zone: minutes ahead of UTC, such as 60 or -300.";
         self.query("since", since, schemas::pattern("^[1-9][0-9]{0,2}d$")).query(
             "utc_offset",
             offset,

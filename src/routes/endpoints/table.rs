@@ -7,9 +7,7 @@ use http::Method;
 use super::schemas::{one_of, range};
 use super::{Endpoint, GATEWAY_PROBLEMS, JOB_PROBLEMS, LOGIN_PROBLEMS, operation};
 use crate::downstream::route::{Auth, BodyKind, Class, CrossOrigin, DEFAULT_ROUTE, Route};
-use crate::problem::{
-    FORBIDDEN, INVALID_REQUEST, LEDGER_UNAVAILABLE, NOT_FOUND, ORIGIN_NOT_ALLOWED,
-};
+use crate::problem::{INVALID_REQUEST, NOT_FOUND, ORIGIN_NOT_ALLOWED};
 use crate::routes::{api, bff, openai};
 
 const JSON: &str = "application/json";
@@ -90,16 +88,15 @@ pub static ENDPOINTS: &[Endpoint] = &[
         route: Route { path: "/bff/me", ..READ },
         handler: |cx| Box::pin(async move { cx.handlers.me.report(&cx.call.caller, &cx.call.session).await }),
         operations: || vec![operation("me", "facts", "Get the caller and what is left of its limits")
-            .ok("Limits, budgets and, if visible, the balance.", JSON, "Me")
-            .problems(&[&[&LEDGER_UNAVAILABLE]])],
+            .ok("Limits, budgets and, if visible, the balance.", JSON, "Me")],
     },
     Endpoint {
         route: Route { path: "/bff/usage", ..READ },
         handler: |cx| Box::pin(bff::usage(cx)),
         operations: || vec![operation("usage", "facts", "Get the caller's spending")
-            .days("Days, today back: 7d, or 24h; 7d by default.")
+            .days("Days up to today, such as 7d, or 24h; 7d by default.")
             .ok("By day and model.", JSON, "Usage")
-            .problems(&[&[&FORBIDDEN, &INVALID_REQUEST, &LEDGER_UNAVAILABLE]])],
+            .problems(&[&[&INVALID_REQUEST]])],
     },
     Endpoint {
         route: Route { path: "/v1/models", ..DEFAULT_ROUTE },
@@ -144,9 +141,9 @@ pub static ENDPOINTS: &[Endpoint] = &[
         handler: |cx| Box::pin(openai::videos::list(cx)),
         operations: || vec![operation("openaiVideos", "openai", "List the caller's latest jobs")
             .query("limit", "1 to 100.", range(1, 100))
-            .query("order", "By age.", one_of(["asc", "desc"]))
+            .query("order", "Sort order by age.", one_of(["asc", "desc"]))
             .ok("A list.", JSON, "OpenAiList")
-            .problems(&[&[&INVALID_REQUEST, &FORBIDDEN]])],
+            .problems(&[&[&INVALID_REQUEST]])],
     },
     Endpoint {
         route: Route { path: "/v1/videos/", ..READ },
@@ -169,21 +166,21 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .description("Only with access.mode = \"members\". With the cookie, requests that change something need \
                 the header `X-Tollgate: 1`.")
             .request_body("Login")
-            .response(204, "Done.", &[])
+            .response(204, "The session cookie is set.", &[])
             .problems(&[LOGIN_PROBLEMS])],
     },
     Endpoint {
         route: Route { path: "/bff/logout", ..LOGIN },
         handler: |cx| Box::pin(bff::log_out(cx)),
         operations: || vec![operation("logout", "people", "End the session")
-            .response(204, "Done.", &[])
+            .response(204, "The session has ended.", &[])
             .problems(&[LOGIN_PROBLEMS])],
     },
     Endpoint {
         route: Route { path: "/bff/admin/usage", ..ADMIN },
         handler: |cx| Box::pin(bff::admin_usage(cx)),
         operations: || vec![operation("adminUsage", "admins", "Get the spending of all callers")
-            .days("Days, including today: 1d to 366d; 7d by default.")
+            .days("Days up to today: 1d to 366d; 7d by default.")
             .query("format", "json or csv.", one_of(["json", "csv"]))
             .ok("By caller, day and model.", JSON, "Anything")
             .problems(&[&[&INVALID_REQUEST]])],
@@ -210,7 +207,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         route: Route { path: "/healthz", ..DEFAULT_ROUTE },
         handler: |_| Box::pin(ready(Ok(bff::healthz()))),
         operations: || vec![operation("healthz", "facts", "Check that the server is alive")
-            .ok("It is alive.", TEXT, "Text")],
+            .ok("The server is alive.", TEXT, "Text")],
     },
     Endpoint {
         route: Route { path: "/bff/client.js", ..SHARED },

@@ -8,7 +8,7 @@ use super::*;
 const TEXT: &[u8] = include_bytes!("../../../static/style.css");
 
 impl StaticFile {
-    /// The size in a coding, for budgets.
+    /// Returns the size in a coding, for the size budgets.
     pub(in crate::routes) fn size(&self, coding: &str) -> Option<usize> {
         self.compressed.iter().find(|form| form.coding == coding).map(|form| form.bytes.len())
     }
@@ -31,7 +31,7 @@ fn response_uses_the_preferred_coding() {
     let file = file();
     #[rustfmt::skip]
     let cases = [
-        // Accept-Encoding              what comes
+        // Accept-Encoding              served coding
         (None,                          None),
         (Some(""),                      None),
         (Some("gzip, deflate, br, zstd"), Some("br")),
@@ -97,7 +97,7 @@ async fn matching_etag_returns_304() {
         assert_eq!(response.headers()[ETAG], tag);
         assert!(body(response).await.is_empty());
     }
-    // The tag of another coding names other bytes.
+    // The ETag of another coding belongs to other bytes.
     let request = headers(&[(ACCEPT_ENCODING, "gzip"), (IF_NONE_MATCH, &tag)]);
     assert_eq!(file.response(&Method::GET, &request).status(), StatusCode::OK);
 }

@@ -168,7 +168,7 @@ struct Delta<'a> {
 
 /// The longest wait for the purchase to be sent before the stream begins.
 const MAX_HEADER_DELAY: Duration = Duration::from_secs(10);
-/// How long the gateway has to answer at once before the stream begins.
+/// How long the gateway may take to reply before the stream begins.
 const REPLY_GRACE: Duration = Duration::from_secs(1);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 const HEARTBEAT: &[u8] = b":\n\n";

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{HandlerContext, purchases};
 use crate::contract::catalog::Catalog;
@@ -23,7 +23,8 @@ use crate::response::{self, HandlerResult, Response};
 const PREFIX: &str = "/v1/models/";
 
 pub(super) async fn models(cx: HandlerContext) -> HandlerResult {
-    let data: Value = all_models(&cx.handlers.rules.catalog).collect();
+    let models = all_models(&cx.handlers.rules.catalog);
+    let data: Vec<_> = models.map(|(_, model)| model).collect();
     Ok(response::json(StatusCode::OK, &json!({ "object": "list", "data": data })))
 }
 
@@ -31,26 +32,27 @@ pub(super) async fn model(cx: HandlerContext) -> HandlerResult {
     let id = cx.call.head.uri.path().strip_prefix(PREFIX).unwrap_or_default();
     let id = percent_decode_str(id).decode_utf8_lossy();
     let mut models = all_models(&cx.handlers.rules.catalog);
-    let model = models.find(|model| model["id"] == *id).ok_or_else(|| {
+    let (_, model) = models.find(|(name, _)| *name == id).ok_or_else(|| {
         Problem::new(&NOT_FOUND).detail("no such model; GET /v1/models lists all models")
     })?;
     Ok(response::json(StatusCode::OK, &model))
 }
 
-fn all_models(catalog: &Catalog) -> impl Iterator<Item = Value> {
+fn all_models(catalog: &Catalog) -> impl Iterator<Item = (&str, impl Serialize)> {
     // `created` is unknown, but strict clients need a number. `kind` and `price` are extensions.
-    let model = |id: &str, kind, price: Usd| {
-        json!({
+    let model = |id, kind, price: Usd| {
+        let model = json!({
             "id": id,
             "object": "model",
             "created": 0,
             "owned_by": "gateway",
             "kind": kind,
             "price": price.to_string(),
-        })
+        });
+        (id, model)
     };
-    let chats = catalog.chat.iter().map(move |row| model(&row.id, "chat", row.price()));
-    chats.chain(catalog.video.iter().map(move |row| model(&row.id, "video", row.price)))
+    let chats = catalog.chat.iter().map(move |row| model(&*row.id, "chat", row.price()));
+    chats.chain(catalog.video.iter().map(move |row| model(&*row.id, "video", row.price)))
 }
 
 /// The text in the gateway's reply.

@@ -9,7 +9,7 @@ use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use multer::Multipart;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{gateway_refusal, text_at};
 use crate::clock;
@@ -53,7 +53,13 @@ struct VideoBody<'a> {
     seconds: Option<String>,
     size: Option<&'a str>,
     remixed_from_video_id: Option<&'a str>,
-    error: Option<Value>,
+    error: Option<VideoError>,
+}
+
+#[derive(Serialize)]
+struct VideoError {
+    code: &'static str,
+    message: String,
 }
 
 #[derive(Deserialize)]
@@ -179,7 +185,7 @@ impl<'a> VideoBody<'a> {
             JobState::Failed => {
                 let message = text_at(redactor, &latest.body, FAILURE_POINTERS)
                     .unwrap_or_else(|| "the gateway gave no reason".to_owned());
-                let error = json!({ "code": "failed", "message": message });
+                let error = VideoError { code: "failed", message };
                 Self { status: "failed", error: Some(error), ..video }
             }
             JobState::Open => {

@@ -33,7 +33,7 @@ async fn page_files_have_hashed_paths_and_are_immutable() {
     let markup = text(index).await;
     assert!(!markup.contains(PLACEHOLDER));
     let paths: Vec<&str> = markup.split('"').filter(|part| part.starts_with("/_/")).collect();
-    // Every file at start once, and shell.js once more as the script.
+    // Each preloaded file once, and shell.js again as the script.
     assert_eq!(paths.len(), assets::PRELOADED.len() + 1);
     for path in paths {
         let file = ask(path, &[]).await.expect(path);

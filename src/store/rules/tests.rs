@@ -53,13 +53,13 @@ fn remaining_credit_is_balance_minus_uncounted_spending() {
         ("two at once", &[Ask, Answer(5), Begin(3, true), Begin(3, false), Begin(2, true)]),
         ("given back", &[Ask, Answer(3), Begin(3, true), End(3, 0), Begin(3, true)]),
         ("spent", &[Ask, Answer(5), Begin(3, true), End(3, 3), IsLeft(Some(2)), Begin(3, false)]),
-        ("dearer than its price", &[Ask, Answer(9), Begin(3, true), End(3, 5), IsLeft(Some(4))]),
+        ("cost above the price", &[Ask, Answer(9), Begin(3, true), End(3, 5), IsLeft(Some(4))]),
         ("counted", &[Begin(3, true), End(3, 3), Ask, Answer(5), IsLeft(Some(5))]),
-        ("under way at the question", &[Begin(3, true), Ask, Answer(5), IsLeft(Some(2))]),
+        ("in flight at the request", &[Begin(3, true), Ask, Answer(5), IsLeft(Some(2))]),
         ("ended before the answer", &[Begin(3, true), Ask, End(3, 3), Answer(5), IsLeft(Some(2))]),
-        ("begun before the answer", &[Ask, Begin(3, true), Answer(5), IsLeft(Some(2))]),
+        ("started before the answer", &[Ask, Begin(3, true), Answer(5), IsLeft(Some(2))]),
         (
-            "the next question mends it",
+            "corrected by the next request",
             &[
                 Begin(3, true),
                 Ask,
@@ -125,7 +125,7 @@ fn older_balance_is_ignored() {
     credit.hold(Usd::dollars(3), Usd::ZERO, Duration::ZERO).unwrap();
     credit.settle(Usd::dollars(3), Usd::dollars(3));
     credit.record_balance(CreditWatermark(credit.spent), Usd::dollars(4), Duration::ZERO);
-    // Somebody else spent two dollars in between.
+    // Another program spent two dollars in between.
     credit.record_balance(early, Usd::dollars(9), Duration::ZERO);
     assert_eq!(credit.remaining().map(|left| left.amount), Some(Usd::dollars(4)));
 }
@@ -163,7 +163,7 @@ proptest! {
         let (mut credit, price) = (Credit::default(), Usd::dollars(3));
         let mut balance = 20_u64;
         credit.record_balance(CreditWatermark(0), Usd::dollars(balance), Duration::ZERO);
-        // When each purchase began, and what its charge left; the question that is under way.
+        // When each purchase began, and what its charge left; the pending request.
         let mut under_way: Vec<(CreditWatermark, Option<u64>)> = Vec::new();
         let mut asked: Option<(CreditWatermark, Option<u64>)> = None;
         for event in events {
@@ -241,8 +241,8 @@ fn balance_older_than_fifteen_minutes_refuses_nothing() {
         let mark = credit.watermark();
         credit.record_balance(mark, Usd::dollars(2), now - ago);
         let sold = credit.hold(Usd::dollars(3), floor, now);
-        assert_eq!(sold.is_ok(), sells, "told {ago:?} ago, {floor}");
-        // A newer word holds at once, and counts what was sold on the old one.
+        assert_eq!(sold.is_ok(), sells, "reported {ago:?} ago, {floor}");
+        // A newer balance applies at once, and counts what was sold on the old one.
         credit.record_balance(mark, Usd::dollars(5), now);
         let more = credit.hold(Usd::dollars(3), Usd::ZERO, now);
         assert_eq!(more.is_ok(), !sells, "{ago:?}");

@@ -1,5 +1,6 @@
 //! Converts the ledger's values to SQLite's and back, exactly or not at all.
 
+use std::borrow::Borrow;
 use std::time::Duration;
 
 use rusqlite::types::Type;
@@ -10,28 +11,10 @@ use crate::contract::money::Usd;
 use crate::store::{PurchaseId, PurchaseState, Service};
 
 /// Runs statements, which are prepared once.
-pub(super) trait Sql {
+pub(super) trait Sql: Borrow<Connection> {
     /// Returns the number of rows that were changed.
-    fn run(&self, sql: &str, values: impl Params) -> Result<usize>;
-
-    fn first<T>(
-        &self,
-        sql: &str,
-        values: impl Params,
-        read: impl FnOnce(&Row<'_>) -> Result<T>,
-    ) -> Result<Option<T>>;
-
-    fn all<T>(
-        &self,
-        sql: &str,
-        values: impl Params,
-        read: impl FnMut(&Row<'_>) -> Result<T>,
-    ) -> Result<Vec<T>>;
-}
-
-impl Sql for Connection {
     fn run(&self, sql: &str, values: impl Params) -> Result<usize> {
-        self.prepare_cached(sql)?.execute(values)
+        self.borrow().prepare_cached(sql)?.execute(values)
     }
 
     fn first<T>(
@@ -40,7 +23,7 @@ impl Sql for Connection {
         values: impl Params,
         read: impl FnOnce(&Row<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
-        self.prepare_cached(sql)?.query_row(values, read).optional()
+        self.borrow().prepare_cached(sql)?.query_row(values, read).optional()
     }
 
     fn all<T>(
@@ -49,22 +32,20 @@ impl Sql for Connection {
         values: impl Params,
         read: impl FnMut(&Row<'_>) -> Result<T>,
     ) -> Result<Vec<T>> {
-        self.prepare_cached(sql)?.query_map(values, read)?.collect()
+        self.borrow().prepare_cached(sql)?.query_map(values, read)?.collect()
     }
 }
 
-/// Nanoseconds, which reach to the year 2262. Later moments are cut to that.
-pub(super) fn nanos(moment: Duration) -> i64 {
-    i64::try_from(moment.as_nanos()).unwrap_or(i64::MAX)
+impl Sql for Connection {}
+
+/// Nanoseconds, which reach to the year 2262. Later times saturate.
+pub(super) fn nanos(time: Duration) -> i64 {
+    signed(time.as_nanos())
 }
 
-/// SQLite's integers are signed. Larger numbers are cut.
-pub(super) fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-pub(super) fn count(number: usize) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
+/// SQLite's integers are signed. Larger numbers saturate.
+pub(super) fn signed(number: impl TryInto<i64>) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
 }
 
 pub(super) fn moment(row: &Row<'_>, column: usize) -> Result<Duration> {

@@ -46,13 +46,10 @@ pub(super) enum Purpose {
     Inspect,
 }
 
-pub(super) fn open(
-    path: &Path,
-    purpose: Purpose,
-    capacity: StoreCapacity,
-) -> Result<Connection, OpenError> {
+pub(super) fn open(path: &Path, purpose: Purpose) -> Result<Connection, OpenError> {
     let (mut connection, kind) = connect(path, purpose)?;
     if purpose != Purpose::Read {
+        let capacity = StoreCapacity::default();
         prepare(&mut connection, kind, capacity).map_err(|why| OpenError::unusable(path, why))?;
     }
     Ok(connection)
@@ -98,14 +95,10 @@ pub(super) fn prepare(
         return Err("its file system does not support a write-ahead log".to_owned());
     }
     connection.pragma_update(None, "synchronous", "FULL").map_err(sql)?;
-    for limit in [
-        Some(format!("PRAGMA journal_size_limit = {MAX_WAL_BYTES}")),
-        capacity.pages.map(|pages| format!("PRAGMA max_page_count = {pages}")),
-    ] {
-        let Some(limit) = limit else { continue };
-        connection.query_row(&limit, [], |_| Ok(())).map_err(sql)?;
-    }
-    Ok(())
+    let log_limit = Some(format!("PRAGMA journal_size_limit = {MAX_WAL_BYTES}"));
+    let page_limit = capacity.pages.map(|pages| format!("PRAGMA max_page_count = {pages}"));
+    let mut limits = log_limit.iter().chain(&page_limit);
+    limits.try_for_each(|limit| connection.query_row(limit, [], |_| Ok(()))).map_err(sql)
 }
 
 fn check_version(kind: FileKind, purpose: Purpose) -> Result<(), String> {
@@ -218,25 +211,18 @@ fn is_mount_point(mounts: &[u8], path: &Path) -> bool {
 pub(super) fn ensure_not_truncated(path: &Path) -> Result<(), OpenError> {
     ensure_regular_file(path)?;
     let exists = path.try_exists().map_err(|error| OpenError::unusable(path, error))?;
-    // SQLite treats a file shorter than its smallest page as a new one.
-    if (1..MIN_LEDGER_BYTES).contains(&size_of(path)) {
-        return Err(OpenError::unusable(path, "it is not a tollgate ledger"));
-    }
-    if size_of(path) == 0 {
-        if size_of(&lock::with_suffix(path, "-wal")) > 0 {
-            return Err(OpenError::unusable(
-                path,
-                "its write-ahead log exists, but the ledger is missing or empty",
-            ));
+    let why = match size_of(path) {
+        // SQLite treats a file shorter than its smallest page as a new one.
+        1..MIN_LEDGER_BYTES => "it is not a tollgate ledger",
+        0 if size_of(&lock::with_suffix(path, "-wal")) > 0 => {
+            "its write-ahead log exists, but the ledger is missing or empty"
         }
-        if exists && lock::was_served(path) {
-            return Err(OpenError::unusable(
-                path,
-                "it is empty, but a server has used it; remove it to start over",
-            ));
+        0 if exists && lock::was_served(path) => {
+            "it is empty, but a server has used it; remove it to start over"
         }
-    }
-    Ok(())
+        _ => return Ok(()),
+    };
+    Err(OpenError::unusable(path, why))
 }
 
 /// Creates the file if there is none, for its owner only. An existing one is not opened, because

@@ -108,7 +108,9 @@ impl Store {
         lock::lock_holder(&self.inner.path)
     }
 
+    /// Returns an error while the store is not open, or too much waits to be recorded.
     pub(super) fn check_capacity(&self) -> Result<(), Unavailable> {
+        self.inner.gate.check()?;
         if self.inner.gate.is_retry_queue_full.load(Ordering::Relaxed) {
             return Err(Unavailable("too many purchases wait to be recorded".into()));
         }
@@ -121,7 +123,11 @@ impl Store {
         durability: Durability,
         work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        self.with_hooks(op, self.execute_when_open(durability, work)).await
+        self.with_hooks(op, async {
+            self.inner.gate.check()?;
+            self.execute(durability, work).await
+        })
+        .await
     }
 
     /// Runs a command that need not be synced to disk.
@@ -189,16 +195,7 @@ impl Store {
         result
     }
 
-    pub(super) async fn execute_when_open<T: Send + 'static>(
-        &self,
-        durability: Durability,
-        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
-    ) -> Result<T, Unavailable> {
-        self.inner.gate.check()?;
-        self.execute(durability, work).await
-    }
-
-    async fn execute<T: Send + 'static>(
+    pub(super) async fn execute<T: Send + 'static>(
         &self,
         durability: Durability,
         work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,

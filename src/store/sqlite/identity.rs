@@ -13,6 +13,7 @@ use std::fs;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
+use uuid::Uuid;
 
 use super::StoreError;
 use super::schema::FileKind;
@@ -67,12 +68,13 @@ impl LedgerIdentity {
         kind: FileKind,
         recorded: Option<LedgerState>,
         found: Option<FileStamp>,
-    ) -> Result<Self, String> {
-        let stored = stored(connection, kind).map_err(|error| error.to_string())?;
+    ) -> rusqlite::Result<Self> {
+        let stored = stored(connection, kind)?;
         let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
         let latest = stored.as_ref().map_or(0, |stored| stored.latest_number);
-        let state = LedgerState { nonce: random()?, latest_number: latest, closed: None };
-        let new_name = || random::<8>().map(|bytes| format!("durable-{}", hex(&bytes)).into());
+        let nonce = Uuid::now_v7().into_bytes();
+        let state = LedgerState { nonce, latest_number: latest, closed: None };
+        let new_name = || format!("durable-{}", Uuid::now_v7().simple()).into();
         let (name, suspicion, forgets) = match (stored, recorded) {
             (None, recorded) => {
                 let suspicion = match kind {
@@ -81,12 +83,12 @@ impl LedgerIdentity {
                     // Made by a command: no server has had it.
                     FileKind::Ledger(_) | FileKind::Empty | FileKind::Foreign => None,
                 };
-                (new_name()?, suspicion, false)
+                (new_name(), suspicion, false)
             }
             (Some(stored), recorded) => {
                 let suspicion = suspicion(&stored, recorded, &boot, found);
                 let forgets = suspicion.is_some_and(|(_, forgets)| forgets);
-                let name = if forgets { new_name()? } else { stored.name };
+                let name = if forgets { new_name() } else { stored.name };
                 (name, suspicion.map(|(why, _)| why), forgets)
             }
         };
@@ -163,16 +165,6 @@ fn stored(connection: &Connection, kind: FileKind) -> rusqlite::Result<Option<St
         })
     };
     connection.query_row(query, [], read).optional()
-}
-
-fn random<const N: usize>() -> Result<[u8; N], String> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| error.to_string())?;
-    Ok(bytes)
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

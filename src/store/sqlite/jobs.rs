@@ -56,13 +56,13 @@ impl Store {
 
     pub async fn jobs_of(&self, owner: Arc<str>, most: usize) -> Result<Vec<Job>, Unavailable> {
         let which = "WHERE owner = ? ORDER BY number DESC LIMIT ?";
-        let find = move |ledger: &Ledger| jobs(ledger, which, &[&owner, &column::count(most)]);
+        let find = move |ledger: &Ledger| jobs(ledger, which, &[&owner, &column::signed(most)]);
         self.run(StoreOp::Other("jobs_of"), Durability::Buffered, find).await
     }
 
     pub async fn latest_jobs(&self, most: usize) -> Result<Vec<Job>, Unavailable> {
         let which = "ORDER BY number DESC LIMIT ?";
-        self.query("latest_jobs", move |ledger| jobs(ledger, which, &[&column::count(most)])).await
+        self.query("latest_jobs", move |ledger| jobs(ledger, which, &[&column::signed(most)])).await
     }
 
     /// Returns how long the latest finished jobs of a model took.
@@ -76,7 +76,7 @@ impl Store {
                 ORDER BY status_at DESC, number DESC LIMIT ?";
             let took =
                 |row: &Row<'_>| Ok(column::moment(row, 1)?.saturating_sub(column::moment(row, 0)?));
-            Ok(ledger.connection.all(latest, params![model, column::count(most)], took)?)
+            Ok(ledger.connection.all(latest, params![model, column::signed(most)], took)?)
         };
         // A job that is resumed at the start needs it.
         self.run_while_starting("job_durations", Durability::Buffered, find).await

@@ -6,10 +6,13 @@ use std::time::Duration;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
 use super::column::{self, Sql};
+use tracing::warn;
+
 use super::replies::Replies;
 use super::{Result, StoreError};
+use crate::clock::{self, Date};
 use crate::contract::money::Usd;
-use crate::store::rules::{Credit, KnownBalance, Today, latest_plausible_day, warn_day_ahead};
+use crate::store::rules::{Credit, KnownBalance, Today, latest_plausible_day};
 use crate::store::{BudgetScope, Clock, CreditWatermark, PeriodSpend, StoreCapacity};
 
 pub(super) struct Ledger {
@@ -73,13 +76,6 @@ impl Ledger {
 
 /// The tables `spent` and `credit`, in the same transaction as the purchases.
 impl Ledger {
-    pub(super) fn latest_day(&self, last: Option<u64>) -> Result<Option<u64>> {
-        let latest =
-            "SELECT max(period) FROM spent WHERE scope = 'total' AND unit = 'day' AND period <= ?";
-        let last = column::signed(last.unwrap_or(u64::MAX));
-        Ok(self.connection.first(latest, [last], |row| row.get(0))?.flatten())
-    }
-
     /// Counts a settled purchase. Beyond `max_ended`, deletes the one that ended first.
     pub(super) fn count_end(&self) -> Result<()> {
         let Some(bound) = self.max_ended else { return Ok(()) };
@@ -97,15 +93,23 @@ impl Ledger {
         Ok(())
     }
 
-    pub(super) fn today(&self) -> Result<Today> {
-        let now = self.now();
+    pub(super) fn today(&self, now: Duration) -> Result<Today> {
+        let latest_until = |last| {
+            let latest = "SELECT max(period) FROM spent
+                WHERE scope = 'total' AND unit = 'day' AND period <= ?";
+            let day = self.connection.first(latest, [column::signed(last)], |row| row.get(0));
+            day.map(Option::flatten)
+        };
         let last = latest_plausible_day(now);
-        let mut latest = self.latest_day(None)?;
+        let mut latest = latest_until(u64::MAX)?;
         if let Some(day) = latest.filter(|day| *day > last) {
             if !self.has_warned_of_day.replace(true) {
-                warn_day_ahead(day, now);
+                let iso8601 = |date: Date| clock::iso8601(date.start());
+                let (ledger_day, clock_day) =
+                    (iso8601(Date::from_days(day)), iso8601(Date::at(now)));
+                warn!(%ledger_day, %clock_day, "ledger day is ahead of the clock; ignored");
             }
-            latest = self.latest_day(Some(last))?;
+            latest = latest_until(last)?;
         }
         Ok(Today::at(now, latest))
     }

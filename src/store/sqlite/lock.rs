@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::identity::{FileStamp, LedgerIdentity, LedgerState, Nonce, hex};
+use super::identity::{FileStamp, LedgerIdentity, LedgerState, Nonce};
 use super::{LockHolder, OpenError};
 use crate::clock;
 
@@ -51,27 +51,18 @@ impl Lock {
         let mut file = options.open(&path).map_err(unusable)?;
         let since = clock::now();
         let mut has_warned = false;
-        loop {
-            match file.try_lock() {
-                Ok(()) => break,
-                Err(TryLockError::WouldBlock) => {
-                    let LockContents { pid, holder: current, .. } =
-                        read(&mut file).map_err(unusable)?;
-                    let patience = match current {
-                        LockHolder::Command => MAX_COMMAND_WAIT,
-                        LockHolder::Server(_) => MAX_SERVER_WAIT,
-                    };
-                    if since.elapsed() >= patience {
-                        return Err(OpenError::Locked { pid, holder: current });
-                    }
-                    if current == LockHolder::Command && !std::mem::replace(&mut has_warned, true) {
-                        let pid = pid.unwrap_or_default();
-                        warn!(pid, "waiting for command that holds the ledger lock");
-                    }
-                    thread::sleep(POLL_INTERVAL);
-                }
-                Err(TryLockError::Error(error)) => return Err(unusable(error)),
+        while !try_lock(&file).map_err(unusable)? {
+            let LockContents { pid, holder, .. } = read(&mut file).map_err(unusable)?;
+            let is_command = holder == LockHolder::Command;
+            let patience = if is_command { MAX_COMMAND_WAIT } else { MAX_SERVER_WAIT };
+            if since.elapsed() >= patience {
+                return Err(OpenError::Locked { pid, holder });
             }
+            if is_command && !std::mem::replace(&mut has_warned, true) {
+                let pid = pid.unwrap_or_default();
+                warn!(pid, "waiting for command that holds the ledger lock");
+            }
+            thread::sleep(POLL_INTERVAL);
         }
         let was_served = file.metadata().map_err(unusable)?.len() > 0;
         let LockContents { state, .. } = read(&mut file).map_err(unusable)?;
@@ -98,21 +89,15 @@ impl Lock {
         let unusable = |error: io::Error| OpenError::unusable(path, error);
         let ledger = File::open(path).map_err(unusable)?;
         let since = clock::now();
-        loop {
-            match ledger.try_lock() {
-                Ok(()) => break,
-                // A process that is being started may have inherited a copy for a moment.
-                Err(TryLockError::WouldBlock) if since.elapsed() < MAX_SERVER_WAIT => {
-                    thread::sleep(POLL_INTERVAL);
-                }
-                Err(TryLockError::WouldBlock) => {
-                    let pid = flock_owner(&ledger);
-                    // Closing it would drop the locks that SQLite may hold on it in this process.
-                    std::mem::forget(ledger);
-                    return Err(OpenError::Locked { pid, holder: LockHolder::Server(None) });
-                }
-                Err(TryLockError::Error(error)) => return Err(unusable(error)),
+        while !try_lock(&ledger).map_err(unusable)? {
+            if since.elapsed() >= MAX_SERVER_WAIT {
+                let pid = flock_owner(&ledger);
+                // Closing it would drop the locks that SQLite may hold on it in this process.
+                std::mem::forget(ledger);
+                return Err(OpenError::Locked { pid, holder: LockHolder::Server(None) });
             }
+            // A process that is being started may have inherited a copy for a moment.
+            thread::sleep(POLL_INTERVAL);
         }
         self.ledger_file = Some(ledger);
         Ok(())
@@ -150,7 +135,7 @@ impl Lock {
                     format!("closed {size} {written} {inode}\n")
                 });
                 let rest = format!("{latest:0DIGITS$}\n{}", closed.unwrap_or_default());
-                (format!("{who}ledger {} ", hex(&nonce)), rest)
+                (format!("{who}ledger {:032x} ", u128::from_be_bytes(nonce)), rest)
             }
             None => (who, String::new()),
         };
@@ -168,9 +153,9 @@ impl Lock {
     fn write_closed(&mut self) -> io::Result<()> {
         let was_closed = self.state.is_some_and(|state| state.closed.is_some());
         // What a server left open stays so.
-        let may_note = self.is_server() || (was_closed && !self.is_suspect);
+        let may_write = self.is_server() || (was_closed && !self.is_suspect);
         if let Some(state) = &mut self.state
-            && may_note
+            && may_write
             && self.is_clean
         {
             state.closed = file_stamp(&self.path);
@@ -185,6 +170,14 @@ impl Lock {
         };
         state.latest_number = latest;
         self.file.write_all_at(format!("{latest:0DIGITS$}").as_bytes(), self.number_offset)
+    }
+}
+
+fn try_lock(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
@@ -205,9 +198,9 @@ fn read(file: &mut File) -> io::Result<LockContents> {
         match line.split_once(' ') {
             None if line == "command" => holder = LockHolder::Command,
             Some(("admin", at)) => holder = LockHolder::Server(at.parse().ok()),
-            Some(("ledger", noted)) => state = parse_state(noted),
-            Some(("closed", noted)) => {
-                state = state.map(|state| LedgerState { closed: parse_stamp(noted), ..state });
+            Some(("ledger", value)) => state = parse_state(value),
+            Some(("closed", value)) => {
+                state = state.map(|state| LedgerState { closed: parse_stamp(value), ..state });
             }
             Some(_) | None => {}
         }

@@ -89,7 +89,7 @@ impl Store {
             connection.run(
                 "DELETE FROM sessions WHERE member = ?1 AND number NOT IN
                     (SELECT number FROM sessions WHERE member = ?1 ORDER BY number DESC LIMIT ?2)",
-                params![member, column::count(MAX_LOGINS_PER_MEMBER)],
+                params![member, column::signed(MAX_LOGINS_PER_MEMBER)],
             )?;
             bump_version(connection)
         };

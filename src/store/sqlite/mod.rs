@@ -37,28 +37,22 @@ pub enum LockHolder {
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("{} uses the ledger{}{}", holder_name(.holder), process_suffix(.pid), advice(.holder))]
+    #[error("{}", describe(*.holder, *.pid))]
     Locked { pid: Option<u32>, holder: LockHolder },
     #[error("the ledger cannot be used: {0}")]
     Unusable(Arc<str>),
 }
 
-fn holder_name(holder: &LockHolder) -> &'static str {
-    match holder {
-        LockHolder::Server(_) => "another server",
-        LockHolder::Command => "a command that calls the gateway",
-    }
-}
-
-fn advice(holder: &LockHolder) -> &'static str {
-    match holder {
-        LockHolder::Server(_) => "",
-        LockHolder::Command => "; wait for it to finish or stop it, then start again",
-    }
-}
-
-fn process_suffix(pid: &Option<u32>) -> String {
-    pid.map(|pid| format!(": process {pid}")).unwrap_or_default()
+fn describe(holder: LockHolder, pid: Option<u32>) -> String {
+    let (name, advice) = match holder {
+        LockHolder::Server(_) => ("another server", ""),
+        LockHolder::Command => (
+            "a command that calls the gateway",
+            "; wait for it to finish or stop it, then start again",
+        ),
+    };
+    let process = pid.map(|pid| format!(": process {pid}")).unwrap_or_default();
+    format!("{name} uses the ledger{process}{advice}")
 }
 
 impl OpenError {

@@ -67,12 +67,11 @@ impl Store {
             ledger.max_ended = Some(capacity.ended_purchases);
             Ok(ledger)
         };
-        let ledger = match open() {
-            Ok(ledger) => ledger,
-            Err(error) => return Self::unusable(error.to_string()),
-        };
-        let opened = Self::inline(Path::new(""), clock, ledger, None);
-        opened.unwrap_or_else(|error| Self::unusable(error.to_string()))
+        let gate = CommandGate::opened();
+        match open().and_then(|ledger| Writer::new(ledger, OpenMode::Memory, None, &gate)) {
+            Ok(writer) => Self::inline(Path::new(""), clock, writer, gate),
+            Err(error) => Self::unusable(error.to_string()),
+        }
     }
 
     /// Recovers an in-memory store, as each start of a server does for a file.
@@ -108,11 +107,10 @@ impl Store {
     /// Runs operations on the caller's thread, so that paused time stands still.
     #[doc(hidden)]
     pub fn serve_inline(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        let path = &canonical_path(path);
-        let locked = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
-        let (ledger, lock) =
-            locked.open(&clock, StoreCapacity::default(), None, &CommandGate::opened())?;
-        Self::inline(path, clock, ledger, Some(lock))
+        let (path, gate) = (&canonical_path(path), CommandGate::opened());
+        let locked = LockedLedger::acquire(path, LockHolder::Server(None))?;
+        let writer = locked.open(&clock, StoreCapacity::default(), None, &gate)?;
+        Ok(Self::inline(path, clock, writer, gate))
     }
 
     #[doc(hidden)]
@@ -122,14 +120,11 @@ impl Store {
         capacity: StoreCapacity,
         money: Option<MoneyKind>,
     ) -> Result<Self, OpenError> {
-        let path = &canonical_path(path);
-        let gate = CommandGate::opened();
-        let locked = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
-        let (identity, file) = (locked.identity.clone(), locked.file);
-        let (ledger, lock) = locked.open(&clock, capacity, money, &gate)?;
-        let mut inner = spawn_store(path, clock, ledger, OpenMode::Write, Some(lock))?;
-        inner.set_identity(identity, file);
-        Ok(Self::from_inner(inner))
+        let (path, gate) = (&canonical_path(path), CommandGate::opened());
+        let locked = LockedLedger::acquire(path, LockHolder::Server(None))?;
+        let identity = Some((locked.identity.clone(), locked.file));
+        let writer = locked.open(&clock, capacity, money, &gate)?;
+        Self::spawn(path, clock, writer, gate, identity)
     }
 
     pub async fn start_serving(
@@ -146,20 +141,14 @@ impl Store {
         let work = {
             let (path, clock, gate) = (path.to_owned(), clock.clone(), gate.clone());
             move || {
-                let locked =
-                    match LockedLedger::acquire(&path, LockHolder::Server(admin), Purpose::Serve) {
-                        Ok(locked) => locked,
-                        Err(error) => return drop(send_locked.send(Err(error))),
-                    };
+                let locked = match LockedLedger::acquire(&path, LockHolder::Server(admin)) {
+                    Ok(locked) => locked,
+                    Err(error) => return drop(send_locked.send(Err(error))),
+                };
                 if send_locked.send(Ok((locked.identity.clone(), locked.file))).is_err() {
                     return;
                 }
-                let opened = locked.open(&clock, StoreCapacity::default(), Some(money), &gate);
-                let writer = opened.and_then(|(ledger, lock)| {
-                    Writer::new(ledger, OpenMode::Write, Some(lock), &gate)
-                        .map_err(|error| OpenError::unusable(&path, error))
-                });
-                match writer {
+                match locked.open(&clock, StoreCapacity::default(), Some(money), &gate) {
                     Ok(writer) => {
                         send_opened.send(Ok(())).ok();
                         writer.run(&commands);
@@ -171,24 +160,37 @@ impl Store {
                 }
             }
         };
-        let writer = spawn(path, work)?;
+        let executor = Executor::Thread { queue, writer: spawn(path, work)? };
         let panicked = || Err(OpenError::unusable(path, "its thread panicked"));
         let identity = locked.await.unwrap_or_else(|_| panicked())?;
-        let executor = Executor::Thread { queue, writer };
-        let mut inner = StoreInner::new(path, clock, executor, gate.clone());
-        inner.report_reader = Some(reader(path)?);
-        inner.set_identity(identity.0, identity.1);
-        Ok((Self::from_inner(inner), Opening { gate, opened }))
+        let inner = StoreInner::new(path, clock, executor, gate.clone());
+        let store = inner.with_reader(Some(identity))?;
+        Ok((store, Opening { gate, opened }))
     }
 
     pub fn open_shared(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
         file::create(path)?;
         file::ensure_single_path(path)?;
-        let capacity = StoreCapacity::default();
-        let connection = file::open(path, Purpose::Shared, capacity)?;
-        let ledger = Ledger::new(connection, capacity, clock.clone());
-        spawn_store(path, clock, ledger, OpenMode::Write, None).map(Self::from_inner)
+        Self::open_unlocked(path, clock, Purpose::Shared, OpenMode::Write)
+    }
+
+    pub fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        Self::open_unlocked(&canonical_path(path), clock, Purpose::Read, OpenMode::Read)
+    }
+
+    fn open_unlocked(
+        path: &Path,
+        clock: Clock,
+        purpose: Purpose,
+        mode: OpenMode,
+    ) -> Result<Self, OpenError> {
+        let connection = file::open(path, purpose)?;
+        let ledger = Ledger::new(connection, StoreCapacity::default(), clock.clone());
+        let gate = CommandGate::opened();
+        let writer = Writer::new(ledger, mode, None, &gate);
+        let writer = writer.map_err(|error| OpenError::unusable(path, error))?;
+        Self::spawn(path, clock, writer, gate, None)
     }
 
     /// Opens a ledger to write in it while no server has it, and keeps servers out until it is
@@ -196,11 +198,10 @@ impl Store {
     ///
     /// The next server's rate limit includes the requests that are sent meanwhile.
     pub fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        let path = &canonical_path(path);
-        let locked = LockedLedger::acquire(path, LockHolder::Command, Purpose::Shared)?;
-        let gate = CommandGate::opened();
-        let (ledger, lock) = locked.open(&clock, StoreCapacity::default(), None, &gate)?;
-        spawn_store(path, clock, ledger, OpenMode::Write, Some(lock)).map(Self::from_inner)
+        let (path, gate) = (&canonical_path(path), CommandGate::opened());
+        let locked = LockedLedger::acquire(path, LockHolder::Command)?;
+        let writer = locked.open(&clock, StoreCapacity::default(), None, &gate)?;
+        Self::spawn(path, clock, writer, gate, None)
     }
 
     /// Checks whether a server could sell from the file. Takes no lock and writes nothing.
@@ -222,14 +223,6 @@ impl Store {
             .map_err(|why| OpenError::unusable(path, why))
     }
 
-    pub fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        let path = &canonical_path(path);
-        let capacity = StoreCapacity::default();
-        let connection = file::open(path, Purpose::Read, capacity)?;
-        let ledger = Ledger::new(connection, capacity, clock.clone());
-        spawn_store(path, clock, ledger, OpenMode::Read, None).map(Self::from_inner)
-    }
-
     /// Returns whether any member's token depends on the recorded secret, as far as the file can be
     /// read.
     pub fn needs_token_secret(path: &Path) -> bool {
@@ -239,18 +232,22 @@ impl Store {
         })
     }
 
-    fn inline(
+    fn inline(path: &Path, clock: Clock, writer: Writer, gate: CommandGate) -> Self {
+        let executor = Executor::Inline(Box::new(Mutex::new(writer)));
+        Self::from_inner(StoreInner::new(path, clock, executor, gate))
+    }
+
+    fn spawn(
         path: &Path,
         clock: Clock,
-        ledger: Ledger,
-        lock: Option<Lock>,
+        writer: Writer,
+        gate: CommandGate,
+        identity: Option<(LedgerIdentity, FileId)>,
     ) -> Result<Self, OpenError> {
-        let gate = CommandGate::opened();
-        let mode = if lock.is_some() { OpenMode::Write } else { OpenMode::Memory };
-        let writer = Writer::new(ledger, mode, lock, &gate)
-            .map_err(|error| OpenError::unusable(path, error))?;
-        let executor = Executor::Inline(Box::new(Mutex::new(writer)));
-        Ok(Self::from_inner(StoreInner::new(path, clock, executor, gate)))
+        let (queue, commands) = mpsc::channel();
+        let writer = spawn(path, move || writer.run(&commands))?;
+        let executor = Executor::Thread { queue, writer };
+        StoreInner::new(path, clock, executor, gate).with_reader(identity)
     }
 }
 
@@ -269,32 +266,19 @@ impl StoreInner {
         }
     }
 
-    fn set_identity(&mut self, identity: LedgerIdentity, file: FileId) {
-        self.name = Arc::clone(&identity.name);
-        self.identity = Some((identity, file));
+    fn with_reader(
+        mut self,
+        identity: Option<(LedgerIdentity, FileId)>,
+    ) -> Result<Store, OpenError> {
+        let reader = ReportReader::start(self.path.clone());
+        let reader = reader.map_err(|error| OpenError::unusable(&self.path, error))?;
+        self.report_reader = Some(reader);
+        if let Some((identity, _)) = &identity {
+            self.name = Arc::clone(&identity.name);
+        }
+        self.identity = identity;
+        Ok(Store::from_inner(self))
     }
-}
-
-fn spawn_store(
-    path: &Path,
-    clock: Clock,
-    ledger: Ledger,
-    mode: OpenMode,
-    lock: Option<Lock>,
-) -> Result<StoreInner, OpenError> {
-    let gate = CommandGate::opened();
-    let (queue, commands) = mpsc::channel();
-    let writer =
-        Writer::new(ledger, mode, lock, &gate).map_err(|error| OpenError::unusable(path, error))?;
-    let writer = spawn(path, move || writer.run(&commands))?;
-    let executor = Executor::Thread { queue, writer };
-    let mut inner = StoreInner::new(path, clock, executor, gate);
-    inner.report_reader = Some(reader(path)?);
-    Ok(inner)
-}
-
-fn reader(path: &Path) -> Result<ReportReader, OpenError> {
-    ReportReader::start(path.to_owned()).map_err(|error| OpenError::unusable(path, error))
 }
 
 fn spawn(
@@ -315,7 +299,7 @@ struct LockedLedger {
 }
 
 impl LockedLedger {
-    fn acquire(path: &Path, holder: LockHolder, purpose: Purpose) -> Result<Self, OpenError> {
+    fn acquire(path: &Path, holder: LockHolder) -> Result<Self, OpenError> {
         file::ensure_regular_file(path)?;
         let mut lock = Lock::acquire(path, holder)?;
         file::create(path)?;
@@ -323,6 +307,7 @@ impl LockedLedger {
         file::ensure_single_path(path)?;
         let file = file::file_id(path).map_err(|error| OpenError::unusable(path, error))?;
         let found = lock::file_stamp(path);
+        let purpose = if lock.is_server() { Purpose::Serve } else { Purpose::Shared };
         let (connection, kind) = file::connect(path, purpose)?;
         let identity = LedgerIdentity::read(&connection, kind, lock.state(), found);
         let identity = identity.map_err(|why| OpenError::unusable(path, why))?;
@@ -337,7 +322,7 @@ impl LockedLedger {
         capacity: StoreCapacity,
         money: Option<MoneyKind>,
         gate: &CommandGate,
-    ) -> Result<(Ledger, Lock), OpenError> {
+    ) -> Result<Writer, OpenError> {
         // Dropped last, so declared first.
         let Self { mut lock, mut connection, kind, identity, .. } = self;
         let path = connection.path().unwrap_or_default().to_owned();
@@ -348,7 +333,14 @@ impl LockedLedger {
         connection
             .progress_handler(OPS_PER_STOP_CHECK, Some(move || stop.load(Ordering::Relaxed)))
             .map_err(sql)?;
-        check_if_suspect(&mut connection, kind, &identity).map_err(unusable)?;
+        // The last server did not close it, or it is another file.
+        if let (FileKind::Ledger(_), Some(reason)) = (kind, identity.suspect_reason) {
+            info!(reason, "ledger check started");
+            let began = clock::now();
+            file::check_integrity(&mut connection).map_err(unusable)?;
+            let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            info!(millis, "ledger check passed");
+        }
         file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
         connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;
         let ledger = Ledger::new(connection, capacity, clock.clone());
@@ -371,23 +363,6 @@ impl LockedLedger {
         };
         ledger.transact(begin).map_err(faulty)?;
         lock.write_opened(&identity).map_err(|error| unusable(error.to_string()))?;
-        Ok((ledger, lock))
+        Writer::new(ledger, OpenMode::Write, Some(lock), gate).map_err(sql)
     }
-}
-
-/// Reads the whole file if the last server did not close it, or if it is another file.
-fn check_if_suspect(
-    connection: &mut Connection,
-    kind: FileKind,
-    identity: &LedgerIdentity,
-) -> Result<(), String> {
-    let (FileKind::Ledger(_), Some(reason)) = (kind, identity.suspect_reason) else {
-        return Ok(());
-    };
-    info!(reason, "ledger check started");
-    let began = clock::now();
-    file::check_integrity(connection)?;
-    let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    info!(millis, "ledger check passed");
-    Ok(())
 }

@@ -40,8 +40,7 @@ impl Store {
             .with_hooks(StoreOp::Reserve(reservation), async {
                 self.check_capacity()?;
                 let reservation = reservation.clone();
-                self.execute_when_open(durability, move |ledger| ledger.reserve(&reservation))
-                    .await?
+                self.execute(durability, move |ledger| ledger.reserve(&reservation)).await?
             })
             .await;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
@@ -126,7 +125,16 @@ impl Store {
     }
 
     pub async fn reply(&self, id: PurchaseId) -> Result<Option<KeptReply>, Unavailable> {
-        self.query("reply", move |ledger| replies::find(&ledger.connection, id)).await
+        let find = "SELECT status, is_json, body FROM replies
+            WHERE number = (SELECT number FROM purchases WHERE id = ?)";
+        let read = |row: &Row<'_>| {
+            let body: Vec<u8> = row.get(2)?;
+            Ok(KeptReply { status: row.get(0)?, is_json: row.get(1)?, body: body.into() })
+        };
+        self.query("reply", move |ledger| {
+            Ok(ledger.connection.first(find, [id.0.as_bytes()], read)?)
+        })
+        .await
     }
 
     pub fn mark_delivered(&self, id: PurchaseId) {
@@ -190,7 +198,10 @@ impl Store {
     }
 
     pub async fn current_spend(&self, scope: BudgetScope) -> Result<PeriodSpend, Unavailable> {
-        self.query("current_spend", move |ledger| ledger.spend_of(&scope, ledger.today()?)).await
+        self.query("current_spend", move |ledger| {
+            ledger.spend_of(&scope, ledger.today(ledger.now())?)
+        })
+        .await
     }
 }
 
@@ -224,7 +235,7 @@ impl Ledger {
         if reservation.replay_only {
             return Ok(Err(ReserveError::NothingToReplay));
         }
-        let today = self.today()?;
+        let today = self.today(now)?;
         let total = self.spend_of(&BudgetScope::Total, today)?;
         let own = self.spend_of(&BudgetScope::Caller(reservation.caller.clone()), today)?;
         let mut credit = self.credit()?;

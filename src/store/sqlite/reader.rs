@@ -9,15 +9,15 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::file::{self, Purpose};
-use crate::store::{StoreCapacity, Unavailable};
+use crate::store::Unavailable;
 
 const OPS_PER_CANCEL_CHECK: i32 = 10_000;
 
 type Query = Box<dyn FnOnce(&Path) + Send>;
 
 pub(super) struct ReportReader {
-    queue: Option<mpsc::Sender<Query>>,
-    thread: Option<thread::JoinHandle<()>>,
+    /// `None` once it is dropped.
+    worker: Option<(mpsc::Sender<Query>, thread::JoinHandle<()>)>,
     is_closed: Arc<AtomicBool>,
 }
 
@@ -26,7 +26,7 @@ impl ReportReader {
         let (queue, queued) = mpsc::channel::<Query>();
         let job = move || queued.iter().for_each(|query| query(&path));
         let thread = thread::Builder::new().name("report".to_owned()).spawn(job)?;
-        Ok(Self { queue: Some(queue), thread: Some(thread), is_closed: Arc::default() })
+        Ok(Self { worker: Some((queue, thread)), is_closed: Arc::default() })
     }
 
     /// Runs a query. If its caller goes away, it is not begun, or is interrupted.
@@ -51,7 +51,7 @@ impl ReportReader {
                 let _ = sender.send(report);
             }
         };
-        if let Some(queue) = &self.queue {
+        if let Some((queue, _)) = &self.worker {
             let _ = queue.send(Box::new(job));
         }
         async move { reply.await.unwrap_or_else(|_| Err(Unavailable("the report failed".into()))) }
@@ -61,8 +61,8 @@ impl ReportReader {
 impl Drop for ReportReader {
     fn drop(&mut self) {
         self.is_closed.store(true, Ordering::Relaxed);
-        drop(self.queue.take());
-        if let Some(thread) = self.thread.take() {
+        if let Some((queue, thread)) = self.worker.take() {
+            drop(queue);
             let _ = thread.join();
         }
     }
@@ -74,8 +74,8 @@ fn run_query<T>(
     is_cancelled: impl FnMut() -> bool + Send + 'static,
     query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
 ) -> Result<T, Unavailable> {
-    let mut connection = file::open(path, Purpose::Read, StoreCapacity::default())
-        .map_err(|error| Unavailable(error.to_string().into()))?;
+    let mut connection =
+        file::open(path, Purpose::Read).map_err(|error| Unavailable(error.to_string().into()))?;
     let report = connection
         .progress_handler(OPS_PER_CANCEL_CHECK, Some(is_cancelled))
         .and_then(|()| query(&connection));

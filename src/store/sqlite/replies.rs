@@ -3,13 +3,13 @@
 //! Replies that cannot be parsed are kept in files beside the ledger, for a day.
 
 use std::cell::Cell;
-use std::fs::{self, DirBuilder, DirEntry, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 use tracing::warn;
 
 use super::Result;
@@ -35,16 +35,6 @@ impl Kept {
     }
 }
 
-pub(super) fn find(connection: &Connection, id: PurchaseId) -> Result<Option<KeptReply>> {
-    let find = "SELECT status, is_json, body FROM replies
-        WHERE number = (SELECT number FROM purchases WHERE id = ?)";
-    let found = connection.first(find, [id.0.as_bytes()], |row| {
-        let body: Vec<u8> = row.get(2)?;
-        Ok(KeptReply { status: row.get(0)?, is_json: row.get(1)?, body: body.into() })
-    });
-    Ok(found?)
-}
-
 impl Replies {
     pub(super) fn new(capacity: StoreCapacity) -> Self {
         Self { capacity, kept: Cell::new(None) }
@@ -67,7 +57,11 @@ impl Replies {
         }
         let mut kept = match self.kept.get() {
             Some(kept) => kept,
-            None => count(connection)?,
+            None => {
+                let sizes = "SELECT count(*), coalesce(sum(length(body)), 0) FROM replies";
+                let read = |row: &Row<'_>| Ok(Kept { replies: row.get(0)?, bytes: row.get(1)? });
+                connection.query_row(sizes, [], read)?
+            }
         };
         connection.run(
             "INSERT INTO replies (number, until, status, is_json, body) VALUES (?, ?, ?, ?, ?)",
@@ -98,12 +92,6 @@ impl Replies {
     }
 }
 
-fn count(connection: &Connection) -> Result<Kept> {
-    let sizes = "SELECT count(*), coalesce(sum(length(body)), 0) FROM replies";
-    let count = |row: &rusqlite::Row<'_>| Ok(Kept { replies: row.get(0)?, bytes: row.get(1)? });
-    Ok(connection.query_row(sizes, [], count)?)
-}
-
 const UNPARSABLE_SUFFIX: &str = ".unread";
 const UNPARSABLE_RETENTION: Duration = Duration::from_secs(86_400);
 const MAX_UNPARSABLE_BYTES: u64 = 64 << 20;
@@ -117,10 +105,7 @@ pub(super) fn keep_unparsable(
     now: Duration,
 ) -> io::Result<PathBuf> {
     let folder = with_suffix(ledger, UNPARSABLE_SUFFIX);
-    match DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
+    DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
     let path = folder.join(id.to_string());
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
@@ -136,14 +121,24 @@ pub(super) fn purge_unparsable(ledger: &Path, now: Duration) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
+    let warn = |path: &Path, error: io::Error| {
+        // Deleted meanwhile, if it is not found.
+        if error.kind() != io::ErrorKind::NotFound {
+            warn!(file = %path.display(), %error, "failed to delete unparsable reply");
+        }
+    };
     let mut kept = Vec::new();
     for entry in entries {
-        let entry = entry?;
-        match file_details(&entry, now) {
-            Ok(Some(file)) => kept.push(file),
+        let path = entry?.path();
+        let details = fs::symlink_metadata(&path).and_then(|file| Ok((file.modified()?, file)));
+        match details {
+            Ok((written, file)) if file.is_file() => {
+                let age = (SystemTime::UNIX_EPOCH + now).duration_since(written);
+                kept.push((age.unwrap_or_default(), file.len(), path));
+            }
             // Not ours.
-            Ok(None) => {}
-            Err(error) => warn_not_removed(&entry.path(), &error),
+            Ok(_) => {}
+            Err(error) => warn(&path, error),
         }
     }
     kept.sort_unstable();
@@ -152,31 +147,10 @@ pub(super) fn purge_unparsable(ledger: &Path, now: Duration) -> io::Result<()> {
         count += 1;
         bytes += length;
         if age >= UNPARSABLE_RETENTION || count > MAX_UNPARSABLE || bytes > MAX_UNPARSABLE_BYTES {
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    warn_not_removed(&path, &error)
-                }
-                Ok(()) | Err(_) => {}
-            }
+            fs::remove_file(&path).unwrap_or_else(|error| warn(&path, error));
         }
     }
     Ok(())
-}
-
-/// Returns age, size and path; `None` for anything that is not a file of ours.
-fn file_details(entry: &DirEntry, now: Duration) -> io::Result<Option<(Duration, u64, PathBuf)>> {
-    let metadata = match entry.metadata() {
-        // Deleted meanwhile.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        metadata => metadata?,
-    };
-    let age =
-        (SystemTime::UNIX_EPOCH + now).duration_since(metadata.modified()?).unwrap_or_default();
-    Ok(metadata.is_file().then(|| (age, metadata.len(), entry.path())))
-}
-
-fn warn_not_removed(path: &Path, error: &io::Error) {
-    warn!(file = %path.display(), %error, "failed to delete unparsable reply");
 }
 
 #[cfg(test)]

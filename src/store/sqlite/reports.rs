@@ -27,7 +27,7 @@ impl Store {
 
     pub async fn unknown_purchases(&self, most: usize) -> Result<Vec<PurchaseRecord>, Unavailable> {
         let which = "WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT ?";
-        let read = move |file: &Connection| purchases(file, which, column::count(most));
+        let read = move |file: &Connection| purchases(file, which, column::signed(most));
         self.run_report("unknown_purchases", read).await
     }
 
@@ -37,19 +37,11 @@ impl Store {
         self.run_report("purchase", read).await
     }
 
-    /// Returns spending since a wall-clock time by caller, UTC day, service and model, in this
+    /// Returns spending since a wall-clock time by caller, local day, service and model, in this
     /// order. `None` is all callers. Released purchases are left out.
+    ///
+    /// `utc_offset` is the time zone's distance from UTC in minutes.
     pub async fn spend(
-        &self,
-        caller: Option<String>,
-        since: Duration,
-        most: usize,
-    ) -> Result<Vec<SpendRow>, Unavailable> {
-        self.spend_by_local_day(caller, since, 0, most).await
-    }
-
-    /// Returns the same by the days of a time zone; `utc_offset` is its distance from UTC in minutes.
-    pub async fn spend_by_local_day(
         &self,
         caller: Option<String>,
         since: Duration,
@@ -66,7 +58,7 @@ impl Store {
             LIMIT ?3";
         let read = move |file: &Connection| {
             let ahead = utc_offset.saturating_mul(60_000_000_000);
-            let values = params![nanos(since), caller, column::count(most), ahead];
+            let values = params![nanos(since), caller, column::signed(most), ahead];
             file.all(groups, values, |row| {
                 Ok(SpendRow {
                     caller: row.get(0)?,
@@ -128,7 +120,7 @@ impl Store {
         let latest = "SELECT at, balance_cents, chats, chat_cents, spent_cents FROM checks
             ORDER BY number DESC LIMIT ?";
         self.query("latest_snapshots", move |ledger| {
-            Ok(ledger.connection.all(latest, [column::count(most)], snapshot)?)
+            Ok(ledger.connection.all(latest, [column::signed(most)], snapshot)?)
         })
         .await
     }
@@ -182,8 +174,32 @@ impl Store {
         keys: Vec<String>,
         how: AccountCheck,
     ) -> Result<bool, Unavailable> {
-        let compare =
-            move |ledger: &Ledger| check_account(&ledger.connection, &keys, how, ledger.now());
+        let compare = move |ledger: &Ledger| {
+            let connection = &ledger.connection;
+            let recorded = "SELECT id FROM account_keys WHERE retired IS NULL";
+            let recorded: Vec<String> = connection.all(recorded, [], |row| row.get(0))?;
+            let is_same = recorded.is_empty() || keys.iter().any(|key| recorded.contains(key));
+            if how == AccountCheck::Compare {
+                return Ok(is_same);
+            }
+            if !is_same {
+                let retire_checks = "UPDATE checks SET settled = NULL, purchases = NULL WHERE purchases IS NOT NULL";
+                connection.run(retire_checks, [])?;
+                if how == AccountCheck::Record {
+                    // The rate limit may be the other account's.
+                    connection.run("DELETE FROM rate_limit", [])?;
+                    return Ok(false);
+                }
+                let retire = "UPDATE account_keys SET retired = ? WHERE retired IS NULL";
+                connection.run(retire, [nanos(ledger.now())])?;
+            }
+            let record = "INSERT INTO account_keys (id, noted) VALUES (?, ?)
+        ON CONFLICT (id) DO UPDATE SET retired = NULL WHERE retired IS NOT NULL";
+            for key in keys.iter().filter(|key| !is_same || !recorded.contains(key)) {
+                connection.run(record, params![key, nanos(ledger.now())])?;
+            }
+            Ok(true)
+        };
         self.run(StoreOp::Other("check_account"), Durability::Synced, compare).await
     }
 }
@@ -235,36 +251,4 @@ fn snapshot(row: &rusqlite::Row<'_>) -> rusqlite::Result<Snapshot> {
         chat_cents: row.get(3)?,
         spent_cents: row.get(4)?,
     })
-}
-
-fn check_account(
-    connection: &Connection,
-    keys: &[String],
-    how: AccountCheck,
-    now: Duration,
-) -> Result<bool> {
-    let noted = "SELECT id FROM account_keys WHERE retired IS NULL";
-    let noted: Vec<String> = connection.all(noted, [], |row| row.get(0))?;
-    let is_same = noted.is_empty() || keys.iter().any(|key| noted.contains(key));
-    if how == AccountCheck::Compare {
-        return Ok(is_same);
-    }
-    if !is_same {
-        let unuse =
-            "UPDATE checks SET settled = NULL, purchases = NULL WHERE purchases IS NOT NULL";
-        connection.run(unuse, [])?;
-        if how == AccountCheck::Record {
-            // The rate limit may be the other account's.
-            connection.run("DELETE FROM rate_limit", [])?;
-            return Ok(false);
-        }
-        let retire = "UPDATE account_keys SET retired = ? WHERE retired IS NULL";
-        connection.run(retire, [nanos(now)])?;
-    }
-    let note = "INSERT INTO account_keys (id, noted) VALUES (?, ?)
-        ON CONFLICT (id) DO UPDATE SET retired = NULL WHERE retired IS NOT NULL";
-    for key in keys.iter().filter(|key| !is_same || !noted.contains(key)) {
-        connection.run(note, params![key, nanos(now)])?;
-    }
-    Ok(true)
 }

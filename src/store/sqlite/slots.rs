@@ -57,8 +57,8 @@ impl Store {
     pub fn record_rate_limit(&self, limit: AccountLimit) {
         let latest = Arc::clone(&self.inner.latest_rate_limit);
         *lock(&latest) = Some(limit);
-        let note = move |ledger: &Ledger| write_latest_limit(ledger, &latest);
-        self.notify(StoreOp::Other("record_rate_limit"), Durability::Synced, note);
+        let write = move |ledger: &Ledger| write_latest_limit(ledger, &latest);
+        self.notify(StoreOp::Other("record_rate_limit"), Durability::Synced, write);
     }
 
     pub async fn recorded_rate_limit(&self) -> Result<Option<AccountLimit>, Unavailable> {

@@ -84,14 +84,10 @@ pub(super) struct Writer {
     gate: CommandGate,
     is_synchronous: bool,
     broken: Option<Unavailable>,
-    incident: Option<Incident>,
+    /// Whether the latest fault was a full disk, and when it came.
+    incident: Option<(bool, clock::Instant)>,
     /// Released after the connection is closed.
     lock: Option<Lock>,
-}
-
-struct Incident {
-    is_disk_full: bool,
-    latest: clock::Instant,
 }
 
 impl Writer {
@@ -268,7 +264,7 @@ impl Writer {
         }
         let has_written = self.has_written.swap(false, Ordering::Relaxed);
         if has_written
-            && self.incident.as_ref().is_some_and(|it| it.latest.elapsed() >= RECOVERY_PERIOD)
+            && self.incident.is_some_and(|(_, latest)| latest.elapsed() >= RECOVERY_PERIOD)
         {
             self.incident = None;
             tracing::info!("ledger writes recovered");
@@ -322,13 +318,13 @@ impl Writer {
     /// writer truncates it: `journal_size_limit`.
     fn truncate_wal(&self) {
         let connection = &self.ledger.connection;
-        let cut = || {
+        let truncate = || {
             connection.busy_timeout(Duration::ZERO)?;
-            let cut = connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE);
+            let truncate = connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE);
             connection.busy_timeout(file::BUSY_TIMEOUT)?;
-            cut
+            truncate
         };
-        if let Err(error) = cut() {
+        if let Err(error) = truncate() {
             tracing::debug!(%error, "ledger write-ahead log not truncated");
         }
     }
@@ -338,9 +334,8 @@ impl Writer {
         match fault {
             StoreError::Transient(why) | StoreError::DiskFull(why) => {
                 let is_disk_full = matches!(fault, StoreError::DiskFull(_));
-                let incident = Incident { is_disk_full, latest: clock::now() };
-                let previous = self.incident.replace(incident);
-                if previous.is_some_and(|previous| previous.is_disk_full == is_disk_full) {
+                let previous = self.incident.replace((is_disk_full, clock::now()));
+                if previous.is_some_and(|(was_disk_full, _)| was_disk_full == is_disk_full) {
                     return;
                 }
                 if is_disk_full {
@@ -372,7 +367,6 @@ fn run_in_savepoint(ledger: &Ledger, command: &mut dyn WriteCommand) -> Result<(
             }
             execute(connection, "ROLLBACK TO step")?;
             execute(connection, "RELEASE step")?;
-            command.failed(fault.unavailable());
             ledger.step_error.set(Some(fault));
             Ok(())
         }
@@ -396,8 +390,6 @@ pub(super) trait WriteCommand: Send {
     fn durability(&self) -> Durability;
 
     fn run(&mut self, ledger: &Ledger) -> Result<()>;
-
-    fn failed(&mut self, why: Unavailable);
 
     /// Replies after the commit or the fault. Returns the command if it has to be retried.
     fn answer(self: Box<Self>, fault: Option<&Unavailable>) -> Option<Box<dyn WriteCommand>>;
@@ -439,12 +431,12 @@ where
     }
 
     fn run(&mut self, ledger: &Ledger) -> Result<()> {
-        self.outcome = Some(Ok((self.work)(ledger)?));
-        Ok(())
-    }
-
-    fn failed(&mut self, why: Unavailable) {
-        self.outcome = Some(Err(why));
+        let (outcome, done) = match (self.work)(ledger) {
+            Ok(value) => (Ok(value), Ok(())),
+            Err(fault) => (Err(fault.unavailable()), Err(fault)),
+        };
+        self.outcome = Some(outcome);
+        done
     }
 
     fn answer(mut self: Box<Self>, fault: Option<&Unavailable>) -> Option<Box<dyn WriteCommand>> {

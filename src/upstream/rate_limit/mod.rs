@@ -30,9 +30,6 @@ use scheduler::{Priority, Scheduler, Ticket};
 
 /// Used until the gateway reports its limit: the contract's reference payload (2.3).
 const DEFAULT_LIMIT: RequestLimit = RequestLimit { requests: 60, period: Duration::from_secs(60) };
-const PURCHASE_WAIT_FOR_LIMIT: Duration = Duration::from_secs(5);
-/// Shorter, because the first poll of a job is due within two seconds.
-const POLL_WAIT_FOR_LIMIT: Duration = Duration::from_secs(1);
 /// The longest period, and how far back the log is read.
 const MAX_PERIOD: Duration = Duration::from_secs(86_400);
 
@@ -68,7 +65,7 @@ impl RateLimit {
         let fixed = fixed_limit(setting);
         match fixed {
             Some(limit) => scheduler.set_limit(limit),
-            None => wait_for_limit(&mut scheduler, clock::now()),
+            None => scheduler.wait_for_limit(clock::now()),
         }
         Arc::new(Self {
             state: Mutex::new(State { scheduler, fixed, ..State::default() }),
@@ -92,7 +89,7 @@ impl RateLimit {
                 state.reported = state.reported.or(stored);
             }
             if state.reported.is_none() && state.fixed.is_none() {
-                wait_for_limit(&mut state.scheduler, now);
+                state.scheduler.wait_for_limit(now);
             }
         });
         match self.log.recent_replies(MAX_PERIOD).await {
@@ -129,9 +126,9 @@ impl RateLimit {
         self.update_limit(|state, now| {
             (state.reported, state.is_other_account) = (None, true);
             if state.fixed.is_none() {
-                let assumed = state.scheduler.limit().stricter(DEFAULT_LIMIT);
+                let assumed = state.scheduler.limit.stricter(DEFAULT_LIMIT);
                 state.scheduler.assume_limit(assumed);
-                wait_for_limit(&mut state.scheduler, now);
+                state.scheduler.wait_for_limit(now);
             }
         });
         info!("rate limit reset: gateway account may have changed");
@@ -144,21 +141,19 @@ impl RateLimit {
 
     fn update_limit(&self, change: impl FnOnce(&mut State, Instant)) {
         let replaced = self.update(|state, now| {
-            let old = state.scheduler.limit();
+            let old = state.scheduler.limit;
             change(state, now);
             if let Some(limit) = state.fixed.or(state.reported) {
                 state.scheduler.set_limit(limit);
             }
-            Some(state.scheduler.limit()).filter(|limit| *limit != old)
+            Some(state.scheduler.limit).filter(|limit| *limit != old)
         });
         self.changed.notify_waiters();
         if let Some(RequestLimit { requests, period }) = replaced {
             info!(requests, ?period, "rate limit changed");
         }
     }
-}
 
-impl RateLimit {
     pub fn expected_wait(&self) -> Duration {
         self.update(|state, now| state.scheduler.expected_turn(Priority::Purchase, "", now) - now)
     }
@@ -346,10 +341,6 @@ impl Drop for Slot {
         }
         self.limit.changed.notify_waiters();
     }
-}
-
-fn wait_for_limit(scheduler: &mut Scheduler, now: Instant) {
-    scheduler.wait_for_limit(now + POLL_WAIT_FOR_LIMIT, now + PURCHASE_WAIT_FOR_LIMIT);
 }
 
 fn valid_limit(reported: AccountLimit) -> Option<RequestLimit> {

@@ -21,6 +21,10 @@ const MIN_THROTTLE: Duration = Duration::from_secs(1);
 /// The wait after a 429 without `Retry-After`; it doubles with each further one.
 const DEFAULT_THROTTLE: Duration = Duration::from_secs(2);
 
+pub(super) const PURCHASE_WAIT_FOR_LIMIT: Duration = Duration::from_secs(5);
+/// Shorter, because the first poll of a job is due within two seconds.
+const POLL_WAIT_FOR_LIMIT: Duration = Duration::from_secs(1);
+
 /// The longest expected wait, in periods.
 const MAX_ROUNDS: u32 = 60;
 
@@ -43,7 +47,7 @@ pub(super) struct Ticket {
 
 #[derive(Debug, Default)]
 pub(super) struct Scheduler {
-    limit: RequestLimit,
+    pub(super) limit: RequestLimit,
     /// Otherwise one slot is kept for the request that reports the limit.
     is_known: bool,
     /// The limit before it became unknown. Internal requests may use it: either the account is the
@@ -77,9 +81,9 @@ impl Scheduler {
         }
     }
 
-    /// Makes polls and purchases wait for [`set_limit`](Self::set_limit), at most until then.
-    pub(super) fn wait_for_limit(&mut self, polls: Instant, purchases: Instant) {
-        self.limit_awaited_until = Some((polls, purchases));
+    /// Makes polls and purchases wait for [`set_limit`](Self::set_limit), but not for long.
+    pub(super) fn wait_for_limit(&mut self, now: Instant) {
+        self.limit_awaited_until = Some((now + POLL_WAIT_FOR_LIMIT, now + PURCHASE_WAIT_FOR_LIMIT));
     }
 
     /// A smaller limit applies once the requests already sent fit into it.
@@ -94,10 +98,6 @@ impl Scheduler {
         self.former.get_or_insert(self.limit);
         self.limit = limit;
         self.is_known = false;
-    }
-
-    pub(super) fn limit(&self) -> RequestLimit {
-        self.limit
     }
 
     pub(super) fn stop_waiting_for_limit(&mut self) {

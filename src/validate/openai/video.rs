@@ -26,6 +26,8 @@ pub fn video(payload: &[u8], catalog: &Catalog) -> Result<VideoOrder, Problem> {
     draft.finish()
 }
 
+const INPUT_REFERENCE: &str = "input_reference";
+
 /// Reads a form as a JSON object of texts. A file becomes an empty object, which no field accepts.
 pub fn video_from_form(
     fields: &[(String, FormValue)],
@@ -35,10 +37,8 @@ pub fn video_from_form(
     let mut faults = Faults::default();
     for (name, value) in fields {
         let (name, value) = match (name.as_str(), value) {
-            ("input_reference[file_id]", _) => ("input_reference", json!({})),
-            ("input_reference[image_url]", FormValue::Text(text)) => {
-                ("input_reference", json!(text))
-            }
+            ("input_reference[file_id]", _) => (INPUT_REFERENCE, json!({})),
+            ("input_reference[image_url]", FormValue::Text(text)) => (INPUT_REFERENCE, json!(text)),
             (name, FormValue::Text(text)) => (name, json!(text)),
             (name, FormValue::File) => (name, json!({})),
         };
@@ -68,7 +68,7 @@ struct Draft<'a> {
 impl<'a> Draft<'a> {
     #[rustfmt::skip]
     const FIELDS: &'static [&'static str] = &[
-        "prompt", "model", "seconds", "duration", "size", "aspect_ratio", "image_url", "input_reference",
+        "prompt", "model", "seconds", "duration", "size", "aspect_ratio", "image_url", INPUT_REFERENCE,
     ];
 
     #[rustfmt::skip]
@@ -177,7 +177,7 @@ impl<'a> FromObject<'a> for Draft<'a> {
             "size" => entry.read_into(&mut self.size),
             "aspect_ratio" => entry.read_into(&mut self.video.aspect_ratio),
             "image_url" => entry.read_into(&mut self.video.image_url),
-            "input_reference" => entry.read_into(&mut self.reference),
+            INPUT_REFERENCE => entry.read_into(&mut self.reference),
             _ => entry.ignore(&mut self.unknown),
         }
     }

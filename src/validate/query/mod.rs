@@ -126,18 +126,18 @@ pub fn job_ids(query: Option<&str>) -> Result<Vec<Box<str>>, Problem> {
 }
 
 fn parse_request_id(value: &str) -> Result<Box<str>, InvalidValue> {
-    let fault = |code, detail: &str| Err((code, format!("expected {detail}")));
     match decode(value) {
-        None => fault("bad_encoding", "two hexadecimal digits after each %"),
+        None => Err(("bad_encoding", "expected two hexadecimal digits after each %".to_owned())),
         Some(id) if id.is_empty() => {
-            fault("empty", &format!("1 to {MAX_REQUEST_ID} characters; it is empty"))
+            Err(("empty", format!("expected 1 to {MAX_REQUEST_ID} characters; it is empty")))
         }
         Some(id) if id.len() > MAX_REQUEST_ID => {
-            fault("too_long", &format!("at most {MAX_REQUEST_ID} characters, not {}", id.len()))
+            let length = id.len();
+            Err(("too_long", format!("expected at most {MAX_REQUEST_ID} characters, not {length}")))
         }
         Some(id) => match String::from_utf8(id) {
             Ok(id) if id.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(id.into()),
-            _ => fault("bad_character", "visible ASCII characters only"),
+            _ => Err(("bad_character", "expected visible ASCII characters only".to_owned())),
         },
     }
 }

@@ -34,6 +34,7 @@ pub(super) fn settings(data: &[u8]) -> bool {
         environment: &environment,
         needs_gateway_key: true,
         key_file: &key_file,
+        check_files: &|_| Vec::new(),
     };
     let (first, second) = (Settings::read(&source), Settings::read(&source));
     let said = match &first {

@@ -10,7 +10,7 @@ pub(crate) type Case = (&'static str, String, Want);
 /// What becomes of a request and of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
-    /// Answered with 200 by the gateway, which heard exactly one request; the connection stays.
+    /// Answered with 200 by the gateway, which received exactly one request; the connection stays.
     Bought,
     /// As `Bought`, but nobody could say where the next request begins.
     BoughtThenClosed,

@@ -14,7 +14,7 @@ const PAGES: [&str; 4] =
 
 /// A gateway whose books list a working key and a revoked one.
 fn upstream() -> Upstream {
-    Upstream::with_books(|heard| match &*heard.target {
+    Upstream::with_books(|received| match &*received.target {
         "/api/api-keys" => books(),
         "/api/v1/video" => Reply::video("job-1"),
         "/api/v1/chat" => Reply::chat("hello"),

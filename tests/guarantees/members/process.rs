@@ -101,7 +101,7 @@ fn server_does_not_start_with_a_changed_secret() {
 
 #[test]
 fn members_job_stays_private_after_switching_to_open_mode() {
-    let upstream = Upstream::start(|heard| match heard.method.as_str() {
+    let upstream = Upstream::start(|received| match received.method.as_str() {
         "POST" => Reply::video("job-of-ann"),
         _ => Reply::new(200, r#"{"status":"running"}"#),
     });

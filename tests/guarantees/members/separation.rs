@@ -8,7 +8,7 @@ use crate::support::{CHAT, Gate, Reply, STORES, Upstream, VIDEO, until};
 const DONE: &str = r#"{"status":"completed","video_url":"https://cdn.example/a.mp4"}"#;
 
 fn gate(store: &str) -> (Upstream, Gate) {
-    let upstream = Upstream::start(|heard| match (&*heard.method, &*heard.target) {
+    let upstream = Upstream::start(|received| match (&*received.method, &*received.target) {
         ("POST", "/api/v1/video") => Reply::video("job-1"),
         ("POST", _) => Reply::chat("hello"),
         _ => Reply::new(200, DONE),

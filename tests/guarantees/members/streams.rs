@@ -17,7 +17,7 @@ fn wait_for_bytes(client: &Client) {
 
 #[test]
 fn revoked_member_is_refused_and_its_streams_end() {
-    let upstream = Upstream::start(|heard| match heard.method.as_str() {
+    let upstream = Upstream::start(|received| match received.method.as_str() {
         "POST" => Reply::video("job-1"),
         _ => Reply::new(200, r#"{"status":"running"}"#),
     });
@@ -53,7 +53,7 @@ fn revoked_member_loses_a_running_download() {
     });
     let video = format!("http://{}/a.mp4", media.address());
     let done = format!(r#"{{"status":"completed","video_url":"{video}"}}"#);
-    let upstream = Upstream::start(move |heard| match heard.method.as_str() {
+    let upstream = Upstream::start(move |received| match received.method.as_str() {
         "POST" => Reply::video("job-1"),
         _ => Reply::new(200, done.clone()),
     });
@@ -73,7 +73,7 @@ fn revoked_member_loses_a_running_download() {
 
 #[test]
 fn queued_purchase_of_a_revoked_member_is_not_bought() {
-    let upstream = Upstream::start(|heard| match heard.target.as_str() {
+    let upstream = Upstream::start(|received| match received.target.as_str() {
         "/api/v1/chat" => Reply::chat("hello"),
         _ => Reply::video("job-1"),
     });

@@ -9,7 +9,7 @@ use tollgate::contract::money::Usd;
 use tollgate::store::{Budgets, DedupeKey, PurchaseId, Reservation, Service, Store};
 
 use crate::support::client::Answer;
-use crate::support::received::Heard;
+use crate::support::received::ReceivedRequest;
 use crate::support::upstream::Welcome;
 use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO};
 
@@ -23,8 +23,8 @@ fn accepted(dollars: u64) -> Reply {
 }
 
 /// A gateway that answers as its price list says.
-fn honest(heard: &Heard) -> Reply {
-    match heard.price() {
+fn honest(received: &ReceivedRequest) -> Reply {
+    match received.price() {
         0..1_000_000 => Reply::chat("hi"),
         micros => accepted(micros / 1_000_000),
     }
@@ -120,11 +120,11 @@ fn uncharged_hold_is_released() {
         let upstream = Upstream::closed(
             1,
             |_| Welcome::Serve,
-            |heard| match heard.number {
+            |received| match received.number {
                 0 => Reply::error(422),
                 1 => Reply::error(403),
                 2 => Reply::error(429).header("retry-after", "1"),
-                _ => honest(heard),
+                _ => honest(received),
             },
         );
         let settings = format!(

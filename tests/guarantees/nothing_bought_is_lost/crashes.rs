@@ -14,7 +14,7 @@ use tollgate::store::{BudgetScope, PurchaseRecord, PurchaseState, Store};
 
 use crate::support::client::Answer;
 use crate::support::process::Signal;
-use crate::support::received::Heard;
+use crate::support::received::ReceivedRequest;
 use crate::support::{CHAT, Ending, Gate, Reply, Upstream, VIDEO};
 
 /// A ledger in a file, and no page of ours: to compress it takes most of a start.
@@ -48,7 +48,7 @@ fn purchase_in_flight_at_a_stop_is_replayed_after_restart() {
 
 #[test]
 fn unknown_outcome_survives_a_crash() {
-    let upstream = Upstream::start(|heard| match heard.number {
+    let upstream = Upstream::start(|received| match received.number {
         0 => Reply::error(500).charged(true),
         _ => Reply::nothing(Ending::Hang).charged(true),
     });
@@ -120,11 +120,11 @@ impl Dice {
 }
 
 /// What the gateway sells: a reply that names its buyer; nothing, to those who hang.
-fn sell(heard: &Heard) -> Reply {
-    let words = String::from_utf8_lossy(&heard.body).into_owned();
+fn sell(received: &ReceivedRequest) -> Reply {
+    let words = String::from_utf8_lossy(&received.body).into_owned();
     let key = words.split('"').find(|word| word.starts_with("round-")).unwrap_or_default();
-    let pause = Duration::from_millis(heard.number as u64 * 5 % 9);
-    match (heard.target.as_str(), key.contains("hangs")) {
+    let pause = Duration::from_millis(received.number as u64 * 5 % 9);
+    match (received.target.as_str(), key.contains("hangs")) {
         (_, true) => Reply::nothing(Ending::Hang).charged(true),
         ("/api/v1/chat", _) => Reply::chat(key).after(pause),
         _ => Reply::video(key).after(pause),

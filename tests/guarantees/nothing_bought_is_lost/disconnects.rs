@@ -17,7 +17,7 @@ fn connected(gate: &Gate, clients: usize) -> bool {
     gate.metrics().lines().any(|line| line == row)
 }
 
-fn replied(_: &crate::support::received::Heard) -> Reply {
+fn replied(_: &crate::support::received::ReceivedRequest) -> Reply {
     Reply::video("job-1")
 }
 
@@ -40,7 +40,7 @@ fn incomplete_request_holds_nothing() {
 fn disconnect_before_the_gateway_connection_releases_the_hold() {
     for store in STORES {
         let upstream = Upstream::closed(1, |_| Welcome::Serve, replied);
-        upstream.crowd();
+        upstream.fill_backlog();
         let settings = format!("{store}\n{ONE_VIDEO}\ngateway.connect_timeout = \"9s\"");
         let gate = Gate::start(&upstream, &settings);
         let mut client = gate.client();
@@ -63,7 +63,7 @@ fn disconnect_before_the_gateway_connection_releases_the_hold() {
 #[test]
 fn one_of_two_waiting_clients_may_disconnect_before_the_first_byte() {
     let upstream = Upstream::closed(1, |_| Welcome::Serve, replied);
-    upstream.crowd();
+    upstream.fill_backlog();
     let settings = format!("{ONE_VIDEO}\ngateway.connect_timeout = \"9s\"");
     let gate = Gate::start(&upstream, &settings);
     let headers = [("idempotency-key", "k")];

@@ -151,7 +151,7 @@ fn partly_read_reply_is_replayed_to_the_duplicate() {
 #[test]
 fn sdk_with_a_dropped_connection_pays_once() {
     for store in STORES {
-        let upstream = Upstream::start(|heard| match heard.number {
+        let upstream = Upstream::start(|received| match received.number {
             0 => Reply::nothing(Ending::Reset).charged(true),
             _ => Reply::chat("hi"),
         });
@@ -177,7 +177,7 @@ fn sdk_with_a_dropped_connection_pays_once() {
 #[test]
 fn zero_dedupe_window_joins_running_purchases_only() {
     for store in STORES {
-        let upstream = Upstream::start(|heard| match heard.number {
+        let upstream = Upstream::start(|received| match received.number {
             0 => Reply::chat("hi").after(2 * LATE).cut(30, Ending::Reset),
             _ => Reply::chat("hi"),
         });
@@ -197,7 +197,7 @@ fn zero_dedupe_window_joins_running_purchases_only() {
 #[test]
 fn duplicate_after_the_dedupe_window_is_a_new_purchase() {
     for store in STORES {
-        let upstream = Upstream::start(|heard| match heard.number {
+        let upstream = Upstream::start(|received| match received.number {
             0 => Reply::error(500).charged(true),
             _ => Reply::chat("hi"),
         });

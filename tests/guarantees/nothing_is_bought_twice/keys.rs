@@ -33,9 +33,9 @@ fn substance(answer: &Answer) -> (u16, &[u8], Option<u64>, Option<&str>) {
 
 /// A gateway whose every reply is another one.
 fn counting() -> Upstream {
-    Upstream::start(|heard| match heard.target.as_str() {
-        "/api/v1/chat" => Reply::chat(&format!("reply {}", heard.number)),
-        _ => Reply::video(&format!("job-{}", heard.number)),
+    Upstream::start(|received| match received.target.as_str() {
+        "/api/v1/chat" => Reply::chat(&format!("reply {}", received.number)),
+        _ => Reply::video(&format!("job-{}", received.number)),
     })
 }
 
@@ -46,7 +46,7 @@ fn fifty_concurrent_requests_with_one_key_get_one_reply() {
         for (target, body, price) in
             [("/api/v1/chat", CHAT, 6_000), ("/api/v1/video", VIDEO, 3_000_000)]
         {
-            let upstream = Upstream::start(|heard| match heard.target.as_str() {
+            let upstream = Upstream::start(|received| match received.target.as_str() {
                 "/api/v1/chat" => Reply::chat("hi").after(Duration::from_millis(100)),
                 _ => Reply::video("job-1").after(Duration::from_millis(100)),
             });
@@ -170,7 +170,7 @@ fn key_is_valid_from_any_address_of_its_caller() {
 fn gateway_refusal_frees_the_key() {
     for store in STORES {
         for refusal in [400, 402, 403, 404, 413, 415, 422] {
-            let upstream = Upstream::start(move |heard| match heard.number {
+            let upstream = Upstream::start(move |received| match received.number {
                 0 => Reply::error(refusal),
                 _ => Reply::chat("hi"),
             });
@@ -207,7 +207,7 @@ fn local_refusal_and_unreachable_gateway_leave_the_key_free() {
 #[test]
 fn unknown_outcome_is_replayed_for_its_key() {
     for store in STORES {
-        let upstream = Upstream::start(|heard| match heard.number {
+        let upstream = Upstream::start(|received| match received.number {
             0 => Reply::chat("hi").cut(40, Ending::Reset),
             _ => Reply::chat("hi"),
         });
@@ -270,7 +270,7 @@ fn retry_of_an_endless_call_gets_still_running() {
     let upstream = Upstream::with(
         3,
         |_| Welcome::Serve,
-        |heard| match heard.number {
+        |received| match received.number {
             0 | 1 => Reply::error(401).after(Duration::from_millis(700)),
             _ => Reply::chat("hi").after(Duration::from_millis(700)),
         },

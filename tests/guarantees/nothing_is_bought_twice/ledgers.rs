@@ -14,9 +14,9 @@ const SETTINGS: &str =
 const ANOTHER: &str = "durable-another";
 
 fn upstream() -> Upstream {
-    Upstream::start(|heard| match heard.target.as_str() {
-        "/api/v1/video" => Reply::video(&format!("job-{}", heard.number)),
-        _ => Reply::chat(&format!("reply {}", heard.number)),
+    Upstream::start(|received| match received.target.as_str() {
+        "/api/v1/video" => Reply::video(&format!("job-{}", received.number)),
+        _ => Reply::chat(&format!("reply {}", received.number)),
     })
 }
 

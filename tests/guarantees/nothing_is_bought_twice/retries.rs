@@ -30,7 +30,8 @@ fn call(gate: &Gate, first: usize, body: &str) -> Answer {
 fn repeated_prompt_beyond_the_limit_gets_no_reply_twice() {
     const CALLS: usize = 20;
     for store in STORES {
-        let upstream = Upstream::start(|heard| Reply::chat(&format!("answer {}", heard.number)));
+        let upstream =
+            Upstream::start(|received| Reply::chat(&format!("answer {}", received.number)));
         let limits = "limits = { requests = 20, seconds = 1, burst = 5, concurrent = 8 }";
         let gate = Gate::start(&upstream, &format!("{store}\n{limits}"));
         let answers: Vec<_> = (0..CALLS).map(|_| call(&gate, 0, CHAT)).collect();
@@ -62,7 +63,7 @@ fn marked_retry_after_the_dedupe_window_joins_delivered_reply() {
 fn refusal_after_the_body_concerns_retries_of_that_prompt_only() {
     for store in STORES {
         // The third request is refused, which costs nothing.
-        let upstream = Upstream::start(|heard| match heard.number {
+        let upstream = Upstream::start(|received| match received.number {
             2 => Reply::error(429).header("retry-after", "0"),
             number => Reply::chat(&format!("answer {number}")),
         });
@@ -82,9 +83,9 @@ fn refusal_after_the_body_concerns_retries_of_that_prompt_only() {
 
 #[test]
 fn marked_retry_across_a_restart_joins_only_what_was_not_delivered() {
-    let upstream = Upstream::start(|heard| {
-        let reply = Reply::chat(&format!("answer {}", heard.number));
-        if heard.number == 1 { reply.after(Duration::from_millis(100)) } else { reply }
+    let upstream = Upstream::start(|received| {
+        let reply = Reply::chat(&format!("answer {}", received.number));
+        if received.number == 1 { reply.after(Duration::from_millis(100)) } else { reply }
     });
     let mut gate = Gate::start(&upstream, STORES[1]);
     send(&gate, 0, CHAT);

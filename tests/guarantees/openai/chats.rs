@@ -33,9 +33,9 @@ fn chat_reply_has_openai_shape() {
     );
     assert_eq!(body.get("usage"), None, "what nobody counted is not told");
     assert_eq!(answer.value("tollgate-ignored"), None);
-    let heard = &upstream.heard()[0];
+    let received = &upstream.heard()[0];
     assert_eq!(
-        (heard.target.as_str(), String::from_utf8_lossy(&heard.body)),
+        (received.target.as_str(), String::from_utf8_lossy(&received.body)),
         ("/api/v1/chat", CHAT.into())
     );
     assert_eq!(upstream.charges(), [6_000]);
@@ -138,8 +138,8 @@ fn every_openai_chat_field_is_mapped_ignored_or_refused() {
                 assert_eq!(answer.status, 200, "{field}: {}", answer.text());
                 let named = if let Named(name) = fate { Some(name) } else { None };
                 assert_eq!(answer.value("tollgate-ignored"), named, "{field}");
-                let heard = upstream.heard().pop().unwrap();
-                assert_eq!(String::from_utf8_lossy(&heard.body), CHAT, "{field}");
+                let received = upstream.heard().pop().unwrap();
+                assert_eq!(String::from_utf8_lossy(&received.body), CHAT, "{field}");
             }
             Refused(param) => {
                 assert_eq!(answer.status, 422, "{field}: {}", answer.text());
@@ -161,7 +161,7 @@ fn every_openai_chat_field_is_mapped_ignored_or_refused() {
 fn openai_messages_are_translated_for_the_gateway() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let gate = Gate::start(&upstream, "");
-    for (sent, heard, named) in [
+    for (sent, received, named) in [
         (
             json!([{ "role": "developer", "content": "be brief" }, { "role": "user", "content": "a" }]),
             json!([{ "role": "system", "content": "be brief" }, { "role": "user", "content": "a" }]),
@@ -187,7 +187,7 @@ fn openai_messages_are_translated_for_the_gateway() {
     ] {
         let answer = gate.post(CHATS, &said(&sent));
         assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(upstream.heard().pop().unwrap().json()["messages"], heard);
+        assert_eq!(upstream.heard().pop().unwrap().json()["messages"], received);
         let mut names: Vec<_> =
             answer.value("tollgate-ignored").unwrap_or_default().split(", ").collect();
         names.sort_unstable();
@@ -266,8 +266,8 @@ fn allowed_chat_fields_pass_unchanged() {
     let gate = Gate::start(&upstream, "gateway.chat_fields = [\"temperature\", \"tools\"]");
     let answer = gate.post(CHATS, &chat_with(r#""temperature":0.70,"tools":[{"x":1}],"top_p":1"#));
     assert_eq!((answer.status, answer.value("tollgate-ignored")), (200, Some("top_p")));
-    let heard = String::from_utf8(upstream.heard()[0].body.clone()).unwrap();
-    assert!(heard.ends_with(r#","temperature":0.70,"tools":[{"x":1}]}"#), "{heard}");
+    let received = String::from_utf8(upstream.heard()[0].body.clone()).unwrap();
+    assert!(received.ends_with(r#","temperature":0.70,"tools":[{"x":1}]}"#), "{received}");
 }
 
 #[test]

@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 
 use super::VIDEOS;
 use crate::support::client::Answer;
-use crate::support::received::Heard;
+use crate::support::received::ReceivedRequest;
 use crate::support::{Gate, Reply, Upstream};
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer sk-any");
 
 /// A gateway that accepts a video as `job-1` and says this of it.
 fn upstream(status: &'static str) -> Upstream {
-    Upstream::start(move |heard| match heard.method.as_str() {
+    Upstream::start(move |received| match received.method.as_str() {
         "POST" => Reply::video("job-1"),
         _ => Reply::new(200, status),
     })
@@ -41,9 +41,9 @@ fn video_is_ordered_watched_and_listed_under_one_id() {
     let made = gate.post(VIDEOS, order);
     assert_eq!((made.status, made.cost()), (200, Some(3_000_000)), "{}", made.text());
     assert_eq!(made.value("tollgate-ignored"), Some("quality"));
-    let heard =
+    let received =
         json!({ "prompt": "a tide", "model": "video-c-2", "duration": 6, "aspect_ratio": "9:16" });
-    assert_eq!(upstream.heard()[0].json(), heard);
+    assert_eq!(upstream.heard()[0].json(), received);
     let video = made.json();
     assert_eq!(
         (&video["id"], &video["object"], &video["model"]),
@@ -147,7 +147,7 @@ fn every_openai_video_field_is_mapped_ignored_or_refused() {
         order
     };
     let mut bought = 0;
-    for (more, heard) in [
+    for (more, received) in [
         (json!({}), json!({})),
         (json!({ "seconds": 4 }), json!({ "duration": 4 })),
         (json!({ "seconds": "4" }), json!({ "duration": 4 })),
@@ -170,8 +170,8 @@ fn every_openai_video_field_is_mapped_ignored_or_refused() {
             "{order}: {}",
             answer.text()
         );
-        let mut orders = upstream.heard().into_iter().filter(|heard| heard.method == "POST");
-        assert_eq!(orders.next_back().unwrap().json(), sent(heard), "{order}");
+        let mut orders = upstream.heard().into_iter().filter(|received| received.method == "POST");
+        assert_eq!(orders.next_back().unwrap().json(), sent(received), "{order}");
         bought += 1;
     }
     for (more, param) in [
@@ -234,8 +234,8 @@ fn ignored_aspect_ratio_is_named_as_requested() {
             assert_eq!(answer.value("tollgate-ignored"), named, "{target} {order}");
         }
     }
-    let polls = |heard: &Heard| heard.method == "GET";
-    let mut orders = upstream.heard().into_iter().filter(|heard| !polls(heard));
+    let polls = |received: &ReceivedRequest| received.method == "GET";
+    let mut orders = upstream.heard().into_iter().filter(|received| !polls(received));
     assert_eq!(orders.next().unwrap().json()["aspect_ratio"], "9:16", "it is sent all the same");
     let fields = [("prompt", None, "a tide in a form"), ("size", None, "720x1280")];
     assert_eq!(form(&gate, &fields).value("tollgate-ignored"), Some("size"));
@@ -259,9 +259,9 @@ fn multipart_order_equals_the_json_order_and_is_bought_once() {
         (&first.json()["id"], first.value("tollgate-ignored")),
         (&json!("job-1"), Some("quality"))
     );
-    let heard = json!({ "prompt": "a tide", "model": "video-d-3.1-fast", "duration": 4, "aspect_ratio": "16:9",
+    let received = json!({ "prompt": "a tide", "model": "video-d-3.1-fast", "duration": 4, "aspect_ratio": "16:9",
         "image_url": "https://pictures.example/a.png" });
-    assert_eq!(upstream.heard()[0].json(), heard);
+    assert_eq!(upstream.heard()[0].json(), received);
     let order = json!({ "model": "video-d-3.1-fast", "prompt": "a tide", "seconds": 4, "size": "1280x720",
         "input_reference": "https://pictures.example/a.png" });
     let again = gate.ask("POST", VIDEOS, &[("x-stainless-retry-count", "1")], &order.to_string());

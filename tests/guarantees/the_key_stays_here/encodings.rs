@@ -40,15 +40,15 @@ fn each(text: &str, write: fn(u32) -> String) -> String {
 /// A gateway that says `words` wherever it has words, with what it was authorized by for `KEY`.
 fn upstream(words: &Arc<Mutex<String>>) -> Upstream {
     let words = Arc::clone(words);
-    Upstream::start(move |heard| {
-        let said = lock(&words).replace("KEY", bearer(heard).trim_start_matches("Bearer "));
-        if heard.target == "/api/v1/video" {
-            return Reply::video(&format!("job-{}", heard.number));
+    Upstream::start(move |received| {
+        let said = lock(&words).replace("KEY", bearer(received).trim_start_matches("Bearer "));
+        if received.target == "/api/v1/video" {
+            return Reply::video(&format!("job-{}", received.number));
         }
-        if heard.target.starts_with("/api/v1/video/status") {
+        if received.target.starts_with("/api/v1/video/status") {
             return Reply::new(200, format!(r#"{{"status":"failed","reason":"{said}"}}"#));
         }
-        match String::from_utf8_lossy(&heard.body).contains("refuse me") {
+        match String::from_utf8_lossy(&received.body).contains("refuse me") {
             true => Reply::new(400, format!(r#"{{"error":{{"message":"{said}"}}}}"#)),
             false => Reply::new(200, format!(r#"{{"message":{{"content":"{said}"}}}}"#)),
         }

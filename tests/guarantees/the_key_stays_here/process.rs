@@ -15,9 +15,9 @@ use crate::support::{Gate, Reply, Upstream, until};
 
 #[test]
 fn trace_log_does_not_hold_the_key() {
-    let upstream = Upstream::start(|heard| match heard.number {
-        0 => Reply::new(200, format!("{{\"echo\":{:?}}}", heard.values("authorization"))),
-        1 => Reply::new(500, heard.bytes.clone()),
+    let upstream = Upstream::start(|received| match received.number {
+        0 => Reply::new(200, format!("{{\"echo\":{:?}}}", received.values("authorization"))),
+        1 => Reply::new(500, received.bytes.clone()),
         2 => Reply::error(401),
         _ => Reply::chat("hi"),
     });

@@ -28,13 +28,16 @@ fn rate_limit_of_five_a_second_holds_for_all_requests() {
     answers.iter().for_each(assert_honest);
     let served = answers.iter().filter(|answer| answer.status == 200).count();
     assert!(served >= 20, "{served} of {}", answers.len());
-    assert!(upstream.heard().iter().any(|heard| heard.method == "GET"), "polls are among them");
+    assert!(
+        upstream.heard().iter().any(|received| received.method == "GET"),
+        "polls are among them"
+    );
     upstream.assert_held(5, SECOND);
 }
 
 #[test]
 fn retry_after_a_429_takes_its_own_slot() {
-    let upstream = Upstream::start(|heard| match heard.number {
+    let upstream = Upstream::start(|received| match received.number {
         0 => Reply::error(429).header("retry-after", "1"),
         _ => Reply::chat("hi"),
     });
@@ -103,7 +106,7 @@ fn call_cut_off_by_a_crash_counts_from_the_restart() {
 #[test]
 fn auto_rate_limit_follows_the_gateway() {
     let upstream = upstream();
-    upstream.tell_books(books(7, 1));
+    upstream.set_listing(books(7, 1));
     let gate = gate(&upstream, "gateway.rate_limit = \"auto\"");
     let clients: Vec<_> = (0..20).map(|caller| send(&gate, caller, "hi")).collect();
     for mut client in clients {
@@ -117,7 +120,7 @@ fn auto_rate_limit_follows_the_gateway() {
 fn silent_billing_delays_purchases_five_seconds_at_most() {
     let started = tollgate::clock::now();
     let silent = upstream();
-    silent.tell_books(Reply::nothing(Ending::Hang));
+    silent.set_listing(Reply::nothing(Ending::Hang));
     let waits = gate(&silent, "gateway.rate_limit = \"auto\"");
     assert_eq!(waits.chat().status, 200);
     let took = tollgate::clock::now() - started;

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn gateway_429_pauses_all_callers_and_then_serves_them() {
-    let upstream = Upstream::start(|heard| match heard.number {
+    let upstream = Upstream::start(|received| match received.number {
         0 => Reply::error(429).header("retry-after", "1"),
         _ => Reply::chat("hi"),
     });
@@ -12,7 +12,7 @@ fn gateway_429_pauses_all_callers_and_then_serves_them() {
     let mut first = send(&gate, 1, "first");
     upstream.wait_for(1);
     // Its answer takes no time; whoever comes within the next second has to wait.
-    until("the gate has heard the 429", || figure(&gate, "rate_limit_free") == 0);
+    until("the gate has received the 429", || figure(&gate, "rate_limit_free") == 0);
     let mut others = [send(&gate, 2, "second"), send(&gate, 3, "third")];
     assert_eq!(first.answer().status, 200);
     for other in &mut others {
@@ -60,9 +60,9 @@ fn queued_purchase_of_a_disconnected_client_is_never_sent() {
     drop(leaves);
     wait_until_waiting(&gate, 0);
     assert_eq!(send(&gate, 2, "still here").answer().status, 200);
-    let heard = upstream.heard();
-    assert_eq!(heard.len(), 2);
-    assert!(String::from_utf8_lossy(&heard[1].body).contains("still here"));
+    let received = upstream.heard();
+    assert_eq!(received.len(), 2);
+    assert!(String::from_utf8_lossy(&received[1].body).contains("still here"));
 }
 
 #[test]
@@ -83,11 +83,11 @@ fn caller_with_many_calls_does_not_starve_others() {
     for client in &mut greedy {
         assert_honest(&client.answer());
     }
-    let heard = upstream.heard();
-    let is_modest = |heard: &crate::support::received::Heard| {
-        String::from_utf8_lossy(&heard.body).contains("modest")
+    let received = upstream.heard();
+    let is_modest = |received: &crate::support::received::ReceivedRequest| {
+        String::from_utf8_lossy(&received.body).contains("modest")
     };
-    let last = heard.iter().rposition(is_modest).unwrap();
+    let last = received.iter().rposition(is_modest).unwrap();
     // A round has a turn of each: the greedy one's may come first, and again.
     assert!(last < before + 8, "the last of six went {last}th, {before} had gone before");
 }

@@ -17,13 +17,13 @@ fn served(statuses: &[u16]) -> usize {
 #[test]
 fn small_rate_limit_holds_after_a_crash_with_silent_billing() {
     let upstream = upstream();
-    upstream.tell_books(books(5, 60));
+    upstream.set_listing(books(5, 60));
     let settings = format!("{AUTO}\ngateway.max_wait = \"7s\"");
     let mut gate = Gate::binary(&upstream, &settings, &[]);
     until("the limit is known", || figure(&gate, "rate_limit_free") == 4);
     assert_eq!(served(&chats(&gate, 8)), 4);
     // It is asked, and does not answer; an assumed limit would hold in five seconds.
-    upstream.tell_books(Reply::nothing(Ending::Hang));
+    upstream.set_listing(Reply::nothing(Ending::Hang));
     gate.kill();
     gate.restart();
     assert_eq!(served(&chats(&gate, 20)), 0);
@@ -33,11 +33,11 @@ fn small_rate_limit_holds_after_a_crash_with_silent_billing() {
 #[test]
 fn large_account_is_served_within_a_second_of_a_restart_under_load() {
     let upstream = upstream();
-    upstream.tell_books(books(1_000, 60));
+    upstream.set_listing(books(1_000, 60));
     let mut gate = Gate::binary(&upstream, AUTO, &[]);
     until("the limit is known", || figure(&gate, "rate_limit_free") > 900);
     assert_eq!(served(&chats(&gate, 120)), 120);
-    upstream.tell_books(Reply::nothing(Ending::Hang));
+    upstream.set_listing(Reply::nothing(Ending::Hang));
     gate.restart();
     let start = tollgate::clock::now();
     assert_eq!(gate.chat().status, 200);

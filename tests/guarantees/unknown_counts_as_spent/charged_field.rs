@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use crate::support::client::Answer;
-use crate::support::received::Heard;
+use crate::support::received::ReceivedRequest;
 use crate::support::upstream::Welcome;
 use crate::support::{CHAT, Ending, Gate, Reply, Upstream, VIDEO};
 
-type Answering = fn(&Heard) -> Reply;
+type Answering = fn(&ReceivedRequest) -> Reply;
 
 struct Case {
     /// Lines of `proxy.toml`.
@@ -94,7 +94,7 @@ fn unreachable_gateway_states_charged_no() {
 
 #[test]
 fn cost_header_is_repeated_on_joins_and_replays() {
-    let upstream = Upstream::start(|heard| match heard.target.as_str() {
+    let upstream = Upstream::start(|received| match received.target.as_str() {
         "/api/v1/chat" => Reply::chat("hi").after(Duration::from_millis(200)),
         _ => Reply::video("job-1").after(Duration::from_millis(200)),
     });

@@ -30,8 +30,8 @@ fn one(gate: &Gate, length: usize) -> PathBuf {
 
 #[test]
 fn possibly_paid_garbage_is_kept_redacted() {
-    let upstream = Upstream::start(|heard| {
-        let key = heard.values("authorization")[0].replace("Bearer ", "");
+    let upstream = Upstream::start(|received| {
+        let key = received.values("authorization")[0].replace("Bearer ", "");
         Reply::new(200, format!("<html>all is well, {key}</html>"))
     });
     let gate = Gate::start(&upstream, STORE);
@@ -58,7 +58,7 @@ fn beginning_of_a_too_large_reply_is_kept() {
 
 #[test]
 fn free_or_readable_replies_are_not_kept_as_unparsable() {
-    let upstream = Upstream::start(|heard| match heard.number {
+    let upstream = Upstream::start(|received| match received.number {
         0 => Reply::chat("hi"),
         1 => Reply::new(400, "<html>no</html>").charged(false),
         2 => Reply::error(500),

@@ -36,14 +36,10 @@ pub(super) const RETRY_WITHOUT_KEYS: Duration = Duration::from_secs(5);
 /// How long a token waits for keys: slightly longer than a fetch may take.
 const MAX_WAIT: Duration = Duration::from_secs(FETCH_TIMEOUT.as_secs() + 1);
 
-struct CachedKeys {
-    set: Arc<KeySet>,
-    fetched_at: Instant,
-}
-
 pub(super) struct KeyCache {
     source: KeySource,
-    cached: ArcSwapOption<CachedKeys>,
+    /// The keys, and when they were fetched.
+    cached: ArcSwapOption<(Arc<KeySet>, Instant)>,
     state: Mutex<FetchState>,
     wake: Arc<Notify>,
     fetched: watch::Sender<()>,
@@ -70,8 +66,8 @@ impl KeyCache {
 
     pub(super) fn current(&self) -> Option<Arc<KeySet>> {
         let cached = self.cached.load();
-        let cached = cached.as_ref().filter(|cached| cached.fetched_at.elapsed() < MAX_STALE)?;
-        Some(Arc::clone(&cached.set))
+        let (set, fetched_at) = &**cached.as_ref()?;
+        (fetched_at.elapsed() < MAX_STALE).then(|| Arc::clone(set))
     }
 
     /// Returns `None` if keys were fetched recently, or if none arrive in time.
@@ -105,13 +101,11 @@ impl KeyCache {
     }
 
     pub(super) fn replace(&self, document: &[u8]) -> Result<(), FetchError> {
-        let set = match self.cached.load_full() {
-            Some(cached) if cached.set.fingerprint == blake3::hash(document) => {
-                Arc::clone(&cached.set)
-            }
+        let set = match self.cached.load().as_deref() {
+            Some((set, _)) if set.fingerprint == blake3::hash(document) => Arc::clone(set),
             Some(_) | None => Arc::new(read_and_log(document)?),
         };
-        self.cached.store(Some(Arc::new(CachedKeys { set, fetched_at: clock::now() })));
+        self.cached.store(Some(Arc::new((set, clock::now()))));
         Ok(())
     }
 
@@ -136,8 +130,8 @@ impl KeyCache {
             self.wake.notified().now_or_never();
         }
         let fetched = (self.source)().await;
-        let result = fetched.and_then(|Fetched { body, refetch_in }| {
-            self.replace(&body)?;
+        let result = fetched.and_then(|(document, refetch_in)| {
+            self.replace(&document)?;
             Ok(refetch_in)
         });
         let mut state = lock(&self.state);
@@ -145,7 +139,7 @@ impl KeyCache {
         let had_failed = mem::replace(&mut state.last_failed, result.is_err());
         drop(state);
         if had_failed && result.is_ok() {
-            info!("fetched JWKS again");
+            info!("fetched JWKS after failure");
         }
         let pause = result.unwrap_or_else(|error| {
             let has_keys = self.current().is_some();
@@ -185,14 +179,10 @@ fn read_and_log(document: &[u8]) -> Result<KeySet, KeySetError> {
     Ok(set)
 }
 
-pub(in crate::access) struct Fetched {
-    pub(super) body: Bytes,
-    pub(super) refetch_in: Duration,
-}
-
 /// Never quotes the document.
 pub(super) type FetchError = Box<dyn Error + Send + Sync>;
-pub(super) type FetchFuture = BoxFuture<'static, Result<Fetched, FetchError>>;
+/// Resolves to the document and the time until the next fetch.
+pub(super) type FetchFuture = BoxFuture<'static, Result<(Bytes, Duration), FetchError>>;
 pub(super) type KeySource = Box<dyn Fn() -> FetchFuture + Send + Sync>;
 
 pub(super) fn key_source(jwks: &JwksSource) -> KeySource {
@@ -200,16 +190,16 @@ pub(super) fn key_source(jwks: &JwksSource) -> KeySource {
     Box::new(move || Box::pin(fetch_keys(jwks.clone())))
 }
 
-async fn fetch_keys(jwks: JwksSource) -> Result<Fetched, FetchError> {
+async fn fetch_keys(jwks: JwksSource) -> Result<(Bytes, Duration), FetchError> {
     match jwks {
         JwksSource::Url(address) => {
             let document = fetch::fetch_document(&address, MAX_DOCUMENT, FETCH_TIMEOUT).await?;
             let max_age = document.max_age.unwrap_or(DEFAULT_REFETCH);
-            Ok(Fetched { body: document.body, refetch_in: max_age.clamp(MIN_REFETCH, MAX_REFETCH) })
+            Ok((document.body, max_age.clamp(MIN_REFETCH, MAX_REFETCH)))
         }
         JwksSource::File(path) => {
             let body = spawn_blocking(move || read_file(&path)).await??;
-            Ok(Fetched { body: body.into(), refetch_in: FILE_REREAD })
+            Ok((body.into(), FILE_REREAD))
         }
     }
 }

@@ -76,7 +76,7 @@ async fn unchanged_document_is_not_parsed_again() {
 async fn keys_fetched_in_the_meantime_count_as_newer() {
     let source = FakeSource::new(&[P256.jwk()]);
     let keys = keys(&source);
-    assert!(keys.current().is_none(), "what a token finds that comes before them");
+    assert!(keys.current().is_none(), "no keys before the first fetch");
     tokio::spawn(keys.run());
     tokio::time::sleep(Duration::from_secs(1)).await;
     let found = keys.refetched(None).now_or_never().expect("at once");

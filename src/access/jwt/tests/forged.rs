@@ -5,7 +5,7 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE, URL_SAFE_NO_PAD};
 
 use super::*;
 
-/// Each with what is wrong with it.
+/// Forged tokens, each with its fault.
 fn forged() -> Vec<(String, String)> {
     let good = RSA.token("RS256", &claims());
     let mut all = Vec::new();
@@ -126,7 +126,7 @@ fn forged() -> Vec<(String, String)> {
         add("a lead to another key", token);
     }
 
-    // Signed in one way, said to be signed in another; or with a key of another kind.
+    // The header names another algorithm than the signer used, or the key is of another kind.
     for (signer, key, by, said) in [
         (&RSA, "rsa", "RS256", "PS256"),
         (&RSA, "rsa", "PS256", "RS256"),
@@ -141,7 +141,7 @@ fn forged() -> Vec<(String, String)> {
     ] {
         let header = json!({"alg": said, "kid": key}).to_string();
         let token = signer.signed(by, &header, &claims().to_string());
-        add(&format!("{by} said to be {said} of {key}"), token);
+        add(&format!("{by} declared as {said} with {key}"), token);
     }
 
     let twice = claims().to_string().replace("\"sub\":\"ada\"", "\"sub\":\"ada\",\"sub\":\"eve\"");
@@ -206,10 +206,10 @@ async fn forged_tokens_are_rejected_without_a_fetch() {
     assert!(forged.len() >= 100, "{}", forged.len());
     for (why, token) in &forged {
         assert!(is_refused(&jwt, token).await, "{why}: {token}");
-        // Nor is it remembered as anything else.
+        // The cache does not make it valid.
         assert!(is_refused(&jwt, token).await, "{why}: {token}");
     }
-    // Keys were asked for less than 30 seconds ago, and what cannot pass asks for none at any time.
+    // Keys were fetched less than 30 seconds ago. Tokens that cannot be valid never cause a fetch.
     assert_eq!(source.fetches(), 1);
     tokio::time::sleep(Duration::from_secs(31)).await;
     clock.set(NOW);
@@ -241,6 +241,6 @@ async fn token_without_kid_needs_a_single_matching_key() {
     assert_eq!(who(&jwt, &token(&P256, "ES256")).await, Ok(ada()));
     assert_eq!(who(&jwt, &token(&RSA, "RS256")).await, Err(Denied::Invalid));
     assert_eq!(who(&jwt, &token(&OTHER, "RS256")).await, Err(Denied::Invalid));
-    // Nor does a name that two keys have tell which.
+    // A kid that two keys share selects neither.
     assert_eq!(who(&jwt, &RSA.token("RS256", &claims())).await, Err(Denied::Invalid));
 }

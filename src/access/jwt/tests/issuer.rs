@@ -13,7 +13,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use crate::access::jwt::JwtVerifier;
-use crate::access::jwt::key_cache::{FetchFuture, Fetched, KeySource};
+use crate::access::jwt::key_cache::{FetchFuture, KeySource};
 use crate::clock;
 use crate::config::{self, JwksSource};
 
@@ -74,14 +74,14 @@ impl Signer {
         }
     }
 
-    /// A token of this header and these claims, signed as the algorithm `by` says.
+    /// Signs a token with this header and these claims, by the algorithm `by`.
     pub(crate) fn signed(&self, by: &str, header: &str, claims: &str) -> String {
         let message = format!("{}.{}", b64(header), b64(claims));
         let signature = self.signature(by, message.as_bytes());
         format!("{message}.{}", b64(signature))
     }
 
-    /// A token as it should be.
+    /// Signs a valid token.
     pub(crate) fn token(&self, by: &str, claims: &Value) -> String {
         let header = json!({"alg": by, "kid": self.id, "typ": "JWT"});
         self.signed(by, &header.to_string(), &claims.to_string())
@@ -115,19 +115,19 @@ pub(crate) fn b64(bytes: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// A document of these keys.
+/// Returns the JWKS of these keys.
 pub(crate) fn document(keys: &[Value]) -> String {
     json!({ "keys": keys }).to_string()
 }
 
-/// Claims that pass.
+/// Valid claims.
 pub(crate) fn claims() -> Value {
     json!({
         "iss": ISSUER, "aud": AUDIENCE, "sub": "ada", "exp": NOW + 600, "iat": NOW, "nbf": NOW,
     })
 }
 
-/// The claims that pass, but for one, which is absent where `value` is `null`.
+/// Valid claims with one changed, or absent if `value` is `null`.
 pub(crate) fn claims_with(name: &str, value: Value) -> Value {
     let mut claims = claims();
     let members = claims.as_object_mut().expect("an object");
@@ -165,7 +165,7 @@ impl FakeSource {
         source
     }
 
-    /// Nothing is an outage.
+    /// `None` simulates an outage.
     pub(crate) fn serve(&self, document: Option<String>) {
         *self.document.lock().expect("not poisoned") = document;
     }
@@ -186,10 +186,9 @@ impl FakeSource {
         let document = self.document.lock().expect("not poisoned").clone();
         let again = Duration::from_secs(self.seconds.load(Ordering::SeqCst));
         Box::pin(async move {
-            // As slow as a network.
+            // Network latency.
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let body = document.ok_or(std::io::Error::other("an outage"))?.into();
-            Ok(Fetched { body, refetch_in: again })
+            Ok((document.ok_or(std::io::Error::other("an outage"))?.into(), again))
         })
     }
 }

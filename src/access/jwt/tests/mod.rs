@@ -61,9 +61,9 @@ async fn equivalent_headers_and_claims_are_accepted() {
         json!({"alg": "RS256", "kid": "rsa"}),
         json!({"alg": "RS256", "kid": "rsa", "typ": "at+jwt"}),
         json!({"alg": "RS256", "kid": "rsa", "typ": "application/JWT"}),
-        // Only one key is for RS256, so that it needs no name.
+        // Only one key accepts RS256, so no kid is needed.
         json!({"alg": "RS256"}),
-        // Leads to other keys are not followed.
+        // References to other keys are not followed.
         json!({"alg": "RS256", "kid": "rsa", "jku": "https://evil.example/keys", "x5u": "x", "jwk": OTHER.jwk()}),
     ] {
         let token = RSA.signed("RS256", &header.to_string(), &claims().to_string());
@@ -112,7 +112,7 @@ async fn cached_token_still_expires() {
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
     clock.set(NOW + 660);
     assert_eq!(who(&jwt, &token).await, Err(Denied::Invalid));
-    // Also when the clock was set back after it had jumped ahead.
+    // The same holds if the clock jumped ahead and was set back.
     clock.set(NOW);
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
 }

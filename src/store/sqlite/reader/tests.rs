@@ -40,7 +40,7 @@ async fn query_is_interrupted_when_its_caller_is_gone() {
     drop(first);
     let last = timeout(PATIENCE, last).await.expect("the thread is free again");
     assert_eq!(last.unwrap(), 1);
-    begun.recv_timeout(PATIENCE).expect_err("nobody waited for the second");
+    begun.recv_timeout(PATIENCE).expect_err("no caller waits for the second");
 }
 
 #[tokio::test]

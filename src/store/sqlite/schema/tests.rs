@@ -86,7 +86,7 @@ async fn version_three_checkpoint_is_history_only() {
     drop(file);
     let ledger = Store::serve(&path, Arc::new(|| Duration::from_secs(900))).unwrap();
     assert_eq!(ledger.latest_snapshots(9).await.unwrap().len(), 1);
-    assert_eq!(ledger.latest_checkpoint().await.unwrap(), None, "nobody knows what it counted");
+    assert_eq!(ledger.latest_checkpoint().await.unwrap(), None, "its coverage is unknown");
     let now = Snapshot { at: Duration::from_secs(900), ..Snapshot::default() };
     ledger.record_checkpoint(now).await.unwrap();
     let check = ledger.latest_checkpoint().await.unwrap().expect("a new one");
@@ -126,7 +126,7 @@ async fn ledger_of_each_version_with_former_names_keeps_its_money_and_states() {
         drop(file);
         let ledger = Store::serve(&path, Arc::new(|| Duration::from_secs(9))).unwrap();
         let rows = ledger.purchases_since(Duration::ZERO).await.unwrap();
-        let told: Vec<_> =
+        let states_and_prices: Vec<_> =
             rows.iter().map(|row| (&*row.model, row.state, row.price.as_micros())).collect();
         // At the start, what was held is released, and what was sent is unknown.
         let expected = [
@@ -136,7 +136,7 @@ async fn ledger_of_each_version_with_former_names_keeps_its_money_and_states() {
             ("d", PurchaseState::Released, 5_000),
             ("e", PurchaseState::Unknown, 7_000),
         ];
-        assert_eq!(told, expected, "version {version}");
+        assert_eq!(states_and_prices, expected, "version {version}");
         for scope in [BudgetScope::Total, BudgetScope::Caller("ann".to_owned())] {
             let spent = ledger.current_spend(scope).await.unwrap();
             assert_eq!(spent.month, Usd::micros(3_011_000), "version {version}");

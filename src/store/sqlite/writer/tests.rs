@@ -48,8 +48,8 @@ fn failed_command_is_rolled_back_alone() {
     });
     let (last, last_answer) = reserve(Usd::mills(2));
     writer.process(vec![first, broken, last]);
-    assert!(told(first_answer).is_ok() && told(last_answer).is_ok());
-    assert_eq!(told(broken_answer).unwrap_err().0.as_ref(), "on purpose");
+    assert!(reply(first_answer).is_ok() && reply(last_answer).is_ok());
+    assert_eq!(reply(broken_answer).unwrap_err().0.as_ref(), "on purpose");
     assert_eq!(purchases(&writer), 2);
 }
 
@@ -61,10 +61,10 @@ fn failed_write_stops_all_writing_until_restart() {
         Err::<(), _>(StoreError::Permanent(Unavailable("the disk broke".into())))
     });
     writer.process(vec![first, broken]);
-    assert_eq!(told(first_answer).unwrap_err().0.as_ref(), "the disk broke");
+    assert_eq!(reply(first_answer).unwrap_err().0.as_ref(), "the disk broke");
     let (later, later_answer) = reserve(Usd::mills(1));
     writer.process(vec![later]);
-    assert_eq!(told(later_answer).unwrap_err().0.as_ref(), "the disk broke");
+    assert_eq!(reply(later_answer).unwrap_err().0.as_ref(), "the disk broke");
     assert_eq!(purchases(&writer), 0);
 }
 
@@ -125,7 +125,7 @@ fn fault_ends_after_a_write_and_a_quiet_period() {
     writer.process(vec![reserve(Usd::mills(1)).0]);
     assert!(writer.incident.is_some(), "it may be full again in a moment");
     let earlier = clock::now().checked_sub(RECOVERY_PERIOD).unwrap();
-    writer.incident = Some(Incident { is_disk_full: true, latest: earlier });
+    writer.incident = Some((true, earlier));
     writer.process(vec![
         request(Durability::Buffered, |ledger| ledger.needs_sync(PurchaseId::new())).0,
     ]);
@@ -138,15 +138,15 @@ fn fault_ends_after_a_write_and_a_quiet_period() {
 fn retried_limit_command_keeps_newer_limit() {
     let mut writer = writer();
     let latest = Arc::new(Mutex::new(None));
-    let note = || {
+    let record = || {
         let latest = Arc::clone(&latest);
         notification(Durability::Synced, move |ledger| slots::write_latest_limit(ledger, &latest))
     };
     let limit = |requests| AccountLimit { requests, window_seconds: 60 };
     *latest.lock().unwrap() = Some(limit(60));
-    let older = note();
+    let older = record();
     *latest.lock().unwrap() = Some(limit(5));
-    writer.process(vec![note()]);
+    writer.process(vec![record()]);
     // A fault had undone it.
     writer.process(vec![older]);
     assert_eq!(slots::read_rate_limit(&writer.ledger).ok().flatten(), Some(limit(5)));
@@ -188,7 +188,7 @@ fn reserve(price: Usd) -> (Box<dyn WriteCommand>, Answered<Result<CreditWatermar
     request(Durability::Buffered, move |ledger| ledger.reserve(&asked))
 }
 
-fn told<T>(mut answer: Answered<T>) -> Result<T, Unavailable> {
+fn reply<T>(mut answer: Answered<T>) -> Result<T, Unavailable> {
     answer.try_recv().expect("an answer")
 }
 

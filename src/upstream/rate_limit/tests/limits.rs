@@ -1,6 +1,7 @@
 //! Where the limit comes from: the settings, the gateway's books, or nowhere.
 
 use super::*;
+use crate::upstream::rate_limit::scheduler::PURCHASE_WAIT_FOR_LIMIT;
 
 fn billing(requests: u64, window_seconds: u64) -> AccountLimit {
     AccountLimit { requests, window_seconds }
