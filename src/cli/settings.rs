@@ -93,8 +93,8 @@ fn key_file(path: &Path) -> Result<Zeroizing<String>, String> {
     read_file(path).map_err(|error| error.to_string())
 }
 
-/// Returns an error for each missing file, for each secret file that `page.dir` would serve, and for
-/// members without a ledger on disk.
+/// Returns an error for each missing file, for each secret file that `page.dir` would serve, and
+/// for members without a ledger on disk.
 fn check_files(
     settings: &Settings,
     (environment, folder): (&Environment, &Path),

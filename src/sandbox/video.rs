@@ -58,14 +58,14 @@ pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     fault.delay(&gateway.settings).await?;
     let cost = model.price.short();
     let latency = u64::try_from(clock::now().duration_since(arrived).as_millis());
-    Ok(fault.finish(&json!({
-        "message": format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
-        "request_id": request_id,
-        "model": model.id,
-        "cost": { "this_request": cost, "per_video": cost },
-        "balance": left.short(),
-        "metadata": { "latency_ms": latency.unwrap_or(u64::MAX) },
-    })))
+    Ok(fault.finish(&Accepted {
+        message: format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
+        request_id,
+        model: &model.id,
+        cost: json!({ "this_request": cost, "per_video": cost }),
+        balance: left.short(),
+        metadata: json!({ "latency_ms": latency.unwrap_or(u64::MAX) }),
+    }))
 }
 
 pub(super) fn status(gateway: &FakeGateway, query: &str, origin: &str) -> SandboxResult {
@@ -97,6 +97,16 @@ struct Order {
     duration: Option<u32>,
     aspect_ratio: Option<String>,
     image_url: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Accepted<'a, T> {
+    request_id: String,
+    model: &'a str,
+    message: String,
+    cost: T,
+    balance: String,
+    metadata: T,
 }
 
 /// All fields are guesses (2.5).

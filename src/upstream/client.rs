@@ -44,6 +44,7 @@ struct Shared {
     redactor: Redactor,
     headers: Vec<HeaderMap>,
     chat: Uri,
+    video: Uri,
     prefix: String,
     chat_timeout: Duration,
     video_timeout: Duration,
@@ -58,12 +59,14 @@ impl Client {
     ) -> io::Result<Self> {
         redactor.add_keys(keys);
         let prefix = base.path().trim_end_matches('/');
+        let target = |path: &str| format!("{prefix}{path}").parse().map_err(io::Error::other);
         let shared = Shared {
             connector: Connector::new(base, settings.connect_timeout)?,
             pool: Pool::default(),
             redactor,
             headers: keys.iter().map(|key| head(base, key)).collect::<io::Result<_>>()?,
-            chat: format!("{prefix}{}", wire::CHAT).parse().map_err(io::Error::other)?,
+            chat: target(wire::CHAT)?,
+            video: target(wire::VIDEO)?,
             prefix: prefix.to_owned(),
             chat_timeout: settings.chat_timeout,
             video_timeout: settings.video_timeout,
@@ -130,7 +133,7 @@ impl Shared {
         };
         let (method, target, body) = match &attempt.request.call {
             GatewayCall::Chat(body) => (Method::POST, self.chat.clone(), body.clone()),
-            GatewayCall::Video(body) => (Method::POST, target(wire::VIDEO)?, body.clone()),
+            GatewayCall::Video(body) => (Method::POST, self.video.clone(), body.clone()),
             GatewayCall::Billing => (Method::GET, target(wire::API_KEYS)?, Bytes::new()),
             GatewayCall::Passthrough { method, path, body } => {
                 (method.clone(), target(path)?, body.clone())
@@ -191,21 +194,20 @@ impl Shared {
 
 /// Reads the body, and stops once it is larger than [`MAX_REPLY`].
 async fn collect(mut body: Incoming) -> hyper::Result<Bytes> {
-    let mut all = Bytes::new();
-    while all.len() <= MAX_REPLY
-        && let Some(frame) = body.frame().await.transpose()?
-    {
+    let (mut first, mut all) = (Bytes::new(), BytesMut::new());
+    while first.len().max(all.len()) <= MAX_REPLY {
+        let Some(frame) = body.frame().await.transpose()? else { break };
         let Ok(data) = frame.into_data() else { continue };
-        if all.is_empty() {
-            all = data;
-        } else {
-            // Copies `all` only once, because the new buffer is not shared.
-            let mut grown = BytesMut::from(all);
-            grown.extend_from_slice(&data);
-            all = grown.freeze();
+        if first.is_empty() {
+            first = data;
+            continue;
         }
+        if all.is_empty() {
+            all.extend_from_slice(&first);
+        }
+        all.extend_from_slice(&data);
     }
-    Ok(all)
+    Ok(if all.is_empty() { first } else { all.freeze() })
 }
 
 async fn authorize(attempt: &Attempt) -> Result<(), Error> {

@@ -55,6 +55,7 @@ export const TEXT = {
   tookAt: (time, seconds) => `${time}, answered in ${seconds} s`,
   otherModel: 'With another model',
   readAloud: 'Read aloud',
+  noVoice: 'This device has no voice to read with.',
 
   // Announced to screen readers
   sent: (model) => `Sent to ${model}. Waiting for the answer.`,

@@ -1,6 +1,6 @@
 /** Draws the turns of a conversation: each question, its answer or problem, and their actions. */
 
-import { button, copyButton, element } from '../core/dom.js';
+import { button, copyButton, element, notice } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { prose } from '../core/markdown.js';
 import { problemCard } from '../core/problems.js';
@@ -68,11 +68,19 @@ export function wordsOf(key) {
   return words.textContent;
 }
 
-/** Reads an answer aloud with the browser's own voice, or stops reading. */
+// A browser loads its voices once they are first asked for.
+globalThis.speechSynthesis?.getVoices();
+
+/** Reads an answer aloud, or stops reading. Uses only voices of this device: others send the text to their maker. */
 function readAloud(key) {
   const isReading = speechSynthesis.speaking;
   speechSynthesis.cancel();
-  if (!isReading) speechSynthesis.speak(new SpeechSynthesisUtterance(wordsOf(key)));
+  if (isReading) return;
+  const voices = speechSynthesis.getVoices().filter(({ localService }) => localService);
+  if (!voices.length) return void notice(TEXT.noVoice, null, 'voice');
+  const speech = new SpeechSynthesisUtterance(wordsOf(key));
+  speech.voice = voices.find(({ lang }) => lang.startsWith(navigator.language.slice(0, 2))) ?? voices[0];
+  speechSynthesis.speak(speech);
 }
 
 const act = (text, does, kind = 'link small') => button(text, does, kind);

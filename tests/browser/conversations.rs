@@ -281,11 +281,18 @@ fn conversation_is_shared_and_an_answer_read_aloud_where_the_browser_can() {
         &page,
         "globalThis.shared = []; globalThis.spoken = [];
         Object.defineProperty(navigator, 'share', { value: async (what) => void shared.push(what) });
-        Object.defineProperty(globalThis, 'speechSynthesis', { value: { speaking: false, cancel() {}, speak: ({ text }) => spoken.push(text) } });",
+        globalThis.voices = [{ lang: 'en-US', localService: false }];
+        globalThis.SpeechSynthesisUtterance = class { constructor(text) { this.text = text; } };
+        Object.defineProperty(globalThis, 'speechSynthesis', { value: {
+            speaking: false, cancel() {}, getVoices: () => voices, speak: ({ text, voice }) => voice.localService && spoken.push(text) } });",
     );
     page.goto(&gate.origin);
     page.find(("textbox", "Message")).fill("Write a list of steps");
     page.press("Enter");
+    // Another voice would send the answer to its maker.
+    page.find(("button", "Read aloud")).click();
+    page.wait_for_text("This device has no voice to read with.");
+    page.evaluate("voices.push({ lang: 'de', localService: true })");
     page.find(("button", "Read aloud")).click();
     page.wait_until("spoken.length === 1");
     let spoken = page.evaluate("spoken[0]");

@@ -285,7 +285,8 @@ fn changed_video_order_is_sent_as_the_form_shows_it() {
     page.find(yes).click();
     page.find(generate);
     assert!(!page.shows(yes), "one press more would buy another");
-    let orders = || upstream.heard().into_iter().filter(|request| request.method == "POST");
+    let orders =
+        || upstream.received_requests().into_iter().filter(|request| request.method == "POST");
     page.patiently(|| orders().next()).expect("an order");
     let shadow = "document.querySelector('tollgate-video').shadowRoot";
     page.wait_until(&format!("{shadow}.textContent.includes('Being made:')"));

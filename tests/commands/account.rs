@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use rusqlite::{Connection, params};
 use tollgate::store::PurchaseState;
 
-use crate::commands::fixture::{CHAT, CHAT_BODY, Desk, MINUTE, Server, gateway, line, post};
+use crate::commands::fixture::{CHAT, CHAT_BODY, Fixture, MINUTE, Server, gateway, line, post};
 use crate::commands::recorder::unlisted;
 use crate::support::server::exchange;
 use crate::support::until;
@@ -31,49 +31,49 @@ fn sells(server: &Server) -> bool {
 }
 
 /// Starts a server, and waits for its checkpoint.
-fn noted(desk: &Desk, arguments: &[&str], environment: &[(&str, &str)]) -> Server {
-    let before = desk.path().exists().then(|| desk.checked()).flatten();
-    let server = desk.serve_with(arguments, environment);
-    until("it notes a checkpoint", || desk.checked().is_some_and(|check| Some(check) != before));
+fn noted(fixture: &Fixture, arguments: &[&str], environment: &[(&str, &str)]) -> Server {
+    let before = fixture.path().exists().then(|| fixture.checked()).flatten();
+    let server = fixture.serve_with(arguments, environment);
+    until("it notes a checkpoint", || fixture.checked().is_some_and(|check| Some(check) != before));
     server
 }
 
 #[test]
 fn key_of_another_account_sells_nothing_until_the_ledger_is_assigned_to_it() {
-    let desk = Desk::open();
-    let (other, address) = gateway(&desk.runtime, 99);
+    let fixture = Fixture::open();
+    let (other, address) = gateway(&fixture.runtime, 99);
     let url = format!("http://{address}");
     let elsewhere = [("TOLLGATE_GATEWAY__BASE_URL", &*url)];
-    drop(noted(&desk, &["serve"], &[]));
-    let mut server = desk.serve_with(&["serve"], &elsewhere);
+    drop(noted(&fixture, &["serve"], &[]));
+    let mut server = fixture.serve_with(&["serve"], &elsewhere);
     // From the first request on.
     assert!(!sells(&server) && !sells(&server));
     let ready = exchange(server.admin, "GET", "/readyz", &[], "");
     assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("different account"), "{ready}");
-    let is_retired = || desk.checked().is_none();
+    let is_retired = || fixture.checked().is_none();
     until("the earlier checkpoint is retired", is_retired);
-    let ended = desk.run(&["reconcile"], &elsewhere);
+    let ended = fixture.run(&["reconcile"], &elsewhere);
     assert_eq!(ended.code, Some(1), "{}", ended.said());
     assert!(ended.err.contains("different account") && ended.err.contains("--new-account"));
     server.process.kill();
     let log = server.process.printed();
     let errors = log.lines().filter(|line| line.contains("is not the ledger's"));
     assert_eq!(errors.count(), 1, "{log}");
-    assert_eq!(desk.checked(), None, "no checkpoint of different account");
-    let ended = desk.run(&["reconcile"], &elsewhere);
+    assert_eq!(fixture.checked(), None, "no checkpoint of different account");
+    let ended = fixture.run(&["reconcile"], &elsewhere);
     assert!(ended.code == Some(1) && ended.err.contains("different account"), "{}", ended.said());
     assert_eq!(other.charges().chat, 0);
 
-    let server = noted(&desk, &["serve", "--new-account"], &elsewhere);
+    let server = noted(&fixture, &["serve", "--new-account"], &elsewhere);
     assert!(sells(&server));
     drop(server);
-    let server = desk.serve_with(&["serve"], &elsewhere);
+    let server = fixture.serve_with(&["serve"], &elsewhere);
     assert!(sells(&server), "once is enough");
     drop(server);
-    let server = desk.serve();
+    let server = fixture.serve();
     assert!(!sells(&server), "now the first account is another one");
     until("the second account's checkpoint is retired", is_retired);
-    let file = Connection::open(desk.path()).unwrap();
+    let file = Connection::open(fixture.path()).unwrap();
     let count = |query: &str| file.query_row(query, [], |row| row.get::<_, u64>(0)).unwrap();
     assert_eq!(count("SELECT count(*) FROM account_keys WHERE retired IS NOT NULL"), 2);
     assert_eq!(count("SELECT count(*) FROM checks WHERE purchases IS NOT NULL"), 0);
@@ -82,52 +82,52 @@ fn key_of_another_account_sells_nothing_until_the_ledger_is_assigned_to_it() {
 
 #[test]
 fn purchase_on_an_unlisted_account_is_not_released_by_another() {
-    let desk = Desk::open();
-    drop(noted(&desk, &["serve"], &[]));
-    desk.checkpoint(60 * MINUTE);
+    let fixture = Fixture::open();
+    drop(noted(&fixture, &["serve"], &[]));
+    fixture.checkpoint(60 * MINUTE);
     let other = unlisted();
     let url = format!("http://{}", other.address());
-    let server = desk.serve_with(&["serve"], &[("TOLLGATE_GATEWAY__BASE_URL", &url)]);
+    let server = fixture.serve_with(&["serve"], &[("TOLLGATE_GATEWAY__BASE_URL", &url)]);
     let (sold, lost) = (say(&server, "hello"), say(&server, "lost"));
     assert!(sold.starts_with("HTTP/1.1 200"), "{sold}");
     assert!(lost.contains(r#""charged":"unknown""#), "{lost}");
     drop(server);
     let ago = i64::try_from((30 * MINUTE).as_nanos()).unwrap();
-    let file = Connection::open(desk.path()).unwrap();
+    let file = Connection::open(fixture.path()).unwrap();
     let age = "UPDATE purchases SET at = at - ?1, ended_at = ended_at - ?1";
     assert_eq!(file.execute(age, params![ago]), Ok(2));
     drop(file);
-    let [sold, lost] = desk.rows().try_into().expect("two purchases");
+    let [sold, lost] = fixture.rows().try_into().expect("two purchases");
     assert_eq!((sold.state, lost.state), (PurchaseState::Charged, PurchaseState::Unknown));
 
     // Back at the first account. It counts one chat more, which is lost here.
-    let server = desk.serve();
-    let counted = desk.lose(CHAT, 20 * MINUTE);
-    desk.charge_chat();
-    let out = desk.left(&["reconcile"]);
+    let server = fixture.serve();
+    let counted = fixture.lose(CHAT, 20 * MINUTE);
+    fixture.charge_chat();
+    let out = fixture.left(&["reconcile"]);
     assert!(line(&out, lost.id).contains("tollgate purchase resolve"), "{out}");
     assert!(line(&out, counted).contains("1 of 3 purchases were charged"), "{out}");
-    assert_eq!([lost.id, counted].map(|id| desk.state(id)), [PurchaseState::Unknown; 2]);
-    desk.done(&["purchase", "resolve", &lost.id.to_string(), "charged"]);
-    assert_eq!(desk.state(lost.id), PurchaseState::Charged);
+    assert_eq!([lost.id, counted].map(|id| fixture.state(id)), [PurchaseState::Unknown; 2]);
+    fixture.done(&["purchase", "resolve", &lost.id.to_string(), "charged"]);
+    assert_eq!(fixture.state(lost.id), PurchaseState::Charged);
     drop(server);
 }
 
 #[test]
 fn gateway_down_at_start_does_not_change_the_account() {
-    let desk = Desk::open();
-    drop(noted(&desk, &["serve"], &[]));
+    let fixture = Fixture::open();
+    drop(noted(&fixture, &["serve"], &[]));
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nowhere = format!("http://{closed}");
     for arguments in [&["serve"][..], &["serve", "--new-account"]] {
-        let server = desk.serve_with(arguments, &[("TOLLGATE_GATEWAY__BASE_URL", &nowhere)]);
+        let server = fixture.serve_with(arguments, &[("TOLLGATE_GATEWAY__BASE_URL", &nowhere)]);
         let answer = buy(&server);
         assert!(answer.starts_with("HTTP/1.1 502"), "it is not the ledger that refuses: {answer}");
     }
-    let server = desk.serve();
+    let server = fixture.serve();
     assert!(sells(&server));
-    assert!(desk.rows().iter().any(|row| row.service == CHAT.0));
-    let file = Connection::open(desk.path()).unwrap();
+    assert!(fixture.rows().iter().any(|row| row.service == CHAT.0));
+    let file = Connection::open(fixture.path()).unwrap();
     let retired = "SELECT count(*) FROM account_keys WHERE retired IS NOT NULL";
     assert_eq!(file.query_row(retired, [], |row| row.get::<_, u64>(0)), Ok(0));
 }

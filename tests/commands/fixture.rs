@@ -24,13 +24,14 @@ pub(crate) const KEY: &str = "svc_sk_CANARY_0123456789abcdef0123456789";
 pub(crate) const OTHER_KEY: &str = "svc_sk_ZANARY_fedcba9876543210fedcba9876";
 pub(crate) const CHAT: (Service, &str, Usd) = (Service::Chat, "eta-5-mini", Usd::mills(3));
 pub(crate) const VIDEO: (Service, &str, Usd) = (Service::Video, "video-a-2", Usd::dollars(3));
-pub(crate) const DEAR: (Service, &str, Usd) = (Service::Video, "video-d-3.1", Usd::dollars(5));
+pub(crate) const EXPENSIVE_VIDEO: (Service, &str, Usd) =
+    (Service::Video, "video-d-3.1", Usd::dollars(5));
 pub(crate) const CHAT_BODY: &str =
     r#"{"model":"eta-5-mini","messages":[{"role":"user","content":"hello"}]}"#;
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
 /// A folder with settings, a sandbox as its live gateway, a ledger.
-pub(crate) struct Desk {
+pub(crate) struct Fixture {
     pub(crate) folder: TempDir,
     pub(crate) sandbox: Sandbox,
     address: SocketAddr,
@@ -43,7 +44,7 @@ pub(crate) struct Ended {
     pub(crate) err: String,
 }
 
-impl Desk {
+impl Fixture {
     pub(crate) fn open() -> Self {
         let runtime = Runtime::new().unwrap();
         let (sandbox, address) = gateway(&runtime, SandboxSettings::default().seed);
@@ -60,16 +61,16 @@ impl Desk {
     }
 
     pub(crate) fn with_ledger() -> Self {
-        let desk = Self::open();
-        drop(desk.ledger(Duration::ZERO));
-        desk
+        let fixture = Self::open();
+        drop(fixture.ledger(Duration::ZERO));
+        fixture
     }
 
     pub(crate) fn path(&self) -> PathBuf {
         self.folder.path().join("tollgate.db")
     }
 
-    /// The ledger as a server has it. Once for each desk: a command that another test starts just now
+    /// The ledger as a server has it. Once for each fixture: a command that another test starts just now
     /// holds a copy of the lock for a moment.
     pub(crate) fn server(&self) -> Store {
         Store::serve(&self.path(), Arc::new(clock::wall)).unwrap()

@@ -1,16 +1,16 @@
 //! `tollgate check --online` shows the account, and of a key no more than the gateway makes public.
 
-use crate::commands::fixture::{Desk, KEY};
+use crate::commands::fixture::{Fixture, KEY};
 
 /// What the sandbox lists of it.
 const PREFIX: &str = "svc_sk_CANARY_01234";
 
 #[test]
 fn check_online_prints_the_account_and_the_prefix_of_a_rejected_key() {
-    let desk = Desk::open();
-    desk.charge_chat();
-    desk.charge_video("video-a-2");
-    let out = desk.done(&["check", "--online"]);
+    let fixture = Fixture::open();
+    fixture.charge_chat();
+    fixture.charge_video("video-a-2");
+    let out = fixture.done(&["check", "--online"]);
     for says in [
         "key 1     accepted (svc_sk_CANARY_01234",
         "key 2     accepted",
@@ -24,8 +24,8 @@ fn check_online_prints_the_account_and_the_prefix_of_a_rejected_key() {
     ] {
         assert!(out.contains(says), "{says}: {out}");
     }
-    assert!(desk.sandbox.revoke(KEY));
-    let ended = desk.run(&["check", "--online"], &[]);
+    assert!(fixture.sandbox.revoke(KEY));
+    let ended = fixture.run(&["check", "--online"], &[]);
     assert_eq!(ended.code, Some(1), "{}", ended.said());
     assert!(ended.err.starts_with("key 1 (svc_sk_CANARY_"), "{}", ended.err);
     assert!(

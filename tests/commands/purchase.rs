@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use tollgate::store::{PurchaseId, PurchaseState, Settlement};
 
-use crate::commands::fixture::{CHAT, CHAT_BODY, Desk, MINUTE, VIDEO, charged, line, post};
+use crate::commands::fixture::{CHAT, CHAT_BODY, Fixture, MINUTE, VIDEO, charged, line, post};
 
 #[test]
 fn purchases_are_listed_newest_first_with_public_states() {
-    let desk = Desk::with_ledger();
-    assert_eq!(desk.done(&["purchase", "list"]).lines().count(), 1, "the head alone");
-    let sold = desk.enter(CHAT, "192.0.2.1", charged(CHAT.2), 5 * MINUTE);
-    let free = desk.enter(CHAT, "member:ann", Some(Settlement::Released), 4 * MINUTE);
-    let lost = desk.lose(VIDEO, 3 * MINUTE);
-    let held = desk.enter(CHAT, "192.0.2.1", None, 2 * MINUTE);
-    let all = desk.done(&["purchase", "list"]);
+    let fixture = Fixture::with_ledger();
+    assert_eq!(fixture.done(&["purchase", "list"]).lines().count(), 1, "the head alone");
+    let sold = fixture.enter(CHAT, "192.0.2.1", charged(CHAT.2), 5 * MINUTE);
+    let free = fixture.enter(CHAT, "member:ann", Some(Settlement::Released), 4 * MINUTE);
+    let lost = fixture.lose(VIDEO, 3 * MINUTE);
+    let held = fixture.enter(CHAT, "192.0.2.1", None, 2 * MINUTE);
+    let all = fixture.done(&["purchase", "list"]);
     for (place, (id, state)) in
         [(held, "held"), (lost, "unknown"), (free, "released"), (sold, "charged")]
             .into_iter()
@@ -29,10 +29,10 @@ fn purchases_are_listed_newest_first_with_public_states() {
         "{all}"
     );
     for (state, id) in [("held", held), ("unknown", lost), ("released", free), ("charged", sold)] {
-        let out = desk.done(&["purchase", "list", "--state", state]);
+        let out = fixture.done(&["purchase", "list", "--state", state]);
         assert!(out.lines().count() == 2 && line(&out, id).ends_with(state), "{out}");
     }
-    let json = desk.done(&["purchase", "list", "--state", "unknown", "--format", "json"]);
+    let json = fixture.done(&["purchase", "list", "--state", "unknown", "--format", "json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json[0]["id"], lost.to_string());
     assert_eq!((&json[0]["state"], &json[0]["price"]), (&"unknown".into(), &"3.000000".into()));
@@ -41,14 +41,14 @@ fn purchases_are_listed_newest_first_with_public_states() {
 
 #[test]
 fn operator_ends_an_unknown_outcome_once() {
-    let desk = Desk::with_ledger();
-    let (bought, free) = (desk.lose(VIDEO, MINUTE), desk.lose(VIDEO, MINUTE));
-    let out = desk.done(&["purchase", "resolve", &bought.to_string(), "charged"]);
+    let fixture = Fixture::with_ledger();
+    let (bought, free) = (fixture.lose(VIDEO, MINUTE), fixture.lose(VIDEO, MINUTE));
+    let out = fixture.done(&["purchase", "resolve", &bought.to_string(), "charged"]);
     assert!(out.starts_with("charged") && out.contains("$3.00"), "{out}");
-    let out = desk.done(&["purchase", "resolve", &free.to_string(), "released"]);
+    let out = fixture.done(&["purchase", "resolve", &free.to_string(), "released"]);
     assert!(out.starts_with("released"), "{out}");
     assert_eq!(
-        [bought, free].map(|id| desk.state(id)),
+        [bought, free].map(|id| fixture.state(id)),
         [PurchaseState::Charged, PurchaseState::Released]
     );
 
@@ -57,32 +57,32 @@ fn operator_ends_an_unknown_outcome_once() {
         (free, "charged", "is already released"),
         (PurchaseId::new(), "charged", "there is no purchase"),
     ] {
-        let ended = desk.run(&["purchase", "resolve", &id.to_string(), outcome], &[]);
+        let ended = fixture.run(&["purchase", "resolve", &id.to_string(), outcome], &[]);
         assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.err);
         assert!(ended.err.contains(says), "{}", ended.err);
     }
     for wrong in [["nonsense", "charged"], [&*bought.to_string(), "gone"]] {
-        let ended = desk.run(&["purchase", "resolve", wrong[0], wrong[1]], &[]);
+        let ended = fixture.run(&["purchase", "resolve", wrong[0], wrong[1]], &[]);
         assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{}", ended.err);
     }
     assert_eq!(
-        [bought, free].map(|id| desk.state(id)),
+        [bought, free].map(|id| fixture.state(id)),
         [PurchaseState::Charged, PurchaseState::Released]
     );
 }
 
 #[test]
 fn resolved_outcome_holds_in_a_running_server_at_once() {
-    let desk = Desk::open();
-    let server = desk.serve();
+    let fixture = Fixture::open();
+    let server = fixture.serve();
     let body = CHAT_BODY.replace("hello", "sandbox:drop");
     let buy =
         |key: &str| post(server.address, "/api/v1/chat", &format!("Idempotency-Key: {key}"), &body);
     for (key, outcome) in [("a", "released"), ("b", "charged")] {
         let answer = buy(key);
         assert!(answer.contains(r#""charged":"unknown""#), "{answer}");
-        let id = desk.rows().last().expect("it is there").id.to_string();
-        desk.done(&["purchase", "resolve", &id, outcome]);
+        let id = fixture.rows().last().expect("it is there").id.to_string();
+        fixture.done(&["purchase", "resolve", &id, outcome]);
         let answer = buy(key);
         match outcome {
             // Its key is free: this is another purchase, which is lost, too.
@@ -90,6 +90,6 @@ fn resolved_outcome_holds_in_a_running_server_at_once() {
             _ => assert!(answer.contains(r#""charged":"yes""#), "{answer}"),
         }
     }
-    assert_eq!(desk.sandbox.charges().chat, 3);
-    assert!(desk.rows().iter().all(|row| row.ended_at.is_some_and(|end| end > Duration::ZERO)));
+    assert_eq!(fixture.sandbox.charges().chat, 3);
+    assert!(fixture.rows().iter().all(|row| row.ended_at.is_some_and(|end| end > Duration::ZERO)));
 }

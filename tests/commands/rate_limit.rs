@@ -6,7 +6,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use crate::commands::fixture::{CHAT_BODY, Desk, Server, post};
+use crate::commands::fixture::{CHAT_BODY, Fixture, Server, post};
 use crate::commands::recorder::{recorder, telling};
 use crate::support::server::exchange;
 use crate::support::{Upstream, until};
@@ -14,17 +14,17 @@ use crate::support::{Upstream, until};
 const LIMIT: usize = 3;
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// A desk before a gateway that remembers, with a small window.
-fn desk() -> (Desk, Upstream) {
-    let (desk, recorder) = (Desk::open(), recorder());
+/// A fixture before a gateway that remembers, with a small window.
+fn fixture() -> (Fixture, Upstream) {
+    let (fixture, recorder) = (Fixture::open(), recorder());
     let settings = format!(
         "[gateway]\nbase_url = \"http://{}\"\nrate_limit = {{ requests = {LIMIT}, seconds = {} }}\n\
          [page]\nmedia_origins = [\"https://cdn.example\"]\n",
         recorder.address(),
         PERIOD.as_secs()
     );
-    fs::write(desk.folder.path().join("proxy.toml"), settings).unwrap();
-    (desk, recorder)
+    fs::write(fixture.folder.path().join("proxy.toml"), settings).unwrap();
+    (fixture, recorder)
 }
 
 fn buy(server: &Server, key: &str) {
@@ -34,9 +34,9 @@ fn buy(server: &Server, key: &str) {
 }
 
 /// A server that has asked for the books and sold until its window was full.
-fn busy(desk: &Desk, recorder: &Upstream) -> Server {
-    let server = desk.serve();
-    until("a start notes a checkpoint", || desk.checked().is_some());
+fn busy(fixture: &Fixture, recorder: &Upstream) -> Server {
+    let server = fixture.serve();
+    until("a start notes a checkpoint", || fixture.checked().is_some());
     for number in 1..LIMIT {
         buy(&server, &number.to_string());
     }
@@ -53,9 +53,9 @@ fn ask(admin: SocketAddr, method: &str, host: &str, header: &str) -> String {
 
 #[test]
 fn reconcile_waits_for_a_slot_of_the_running_server() {
-    let (desk, recorder) = desk();
-    let server = busy(&desk, &recorder);
-    let out = desk.done(&["reconcile"]);
+    let (fixture, recorder) = fixture();
+    let server = busy(&fixture, &recorder);
+    let out = fixture.done(&["reconcile"]);
     assert!(out.contains("gateway    $0.00 spent"), "{out}");
     assert_eq!(recorder.arrivals().len(), LIMIT + 1, "it asked, once");
     buy(&server, "after");
@@ -64,28 +64,28 @@ fn reconcile_waits_for_a_slot_of_the_running_server() {
 
 #[test]
 fn reconcile_without_a_server_counts_earlier_requests_and_is_counted() {
-    let (desk, recorder) = desk();
-    drop(busy(&desk, &recorder));
+    let (fixture, recorder) = fixture();
+    drop(busy(&fixture, &recorder));
     for _ in 0..LIMIT {
-        desk.done(&["reconcile", "--dry-run"]);
+        fixture.done(&["reconcile", "--dry-run"]);
     }
     assert_eq!(recorder.arrivals().len(), 2 * LIMIT);
-    let server = desk.serve();
+    let server = fixture.serve();
     buy(&server, "after");
     recorder.assert_held(LIMIT, PERIOD);
 }
 
 #[test]
 fn commands_use_the_rate_limit_reported_to_the_server() {
-    let (desk, recorder) = (Desk::open(), telling(LIMIT, PERIOD.as_secs()));
+    let (fixture, recorder) = (Fixture::open(), telling(LIMIT, PERIOD.as_secs()));
     let settings = format!(
         "[gateway]\nbase_url = \"http://{}\"\n[page]\nmedia_origins = [\"https://cdn.example\"]\n",
         recorder.address()
     );
-    fs::write(desk.folder.path().join("proxy.toml"), settings).unwrap();
-    drop(busy(&desk, &recorder));
+    fs::write(fixture.folder.path().join("proxy.toml"), settings).unwrap();
+    drop(busy(&fixture, &recorder));
     for _ in 0..LIMIT {
-        desk.done(&["reconcile", "--dry-run"]);
+        fixture.done(&["reconcile", "--dry-run"]);
     }
     assert_eq!(recorder.arrivals().len(), 2 * LIMIT);
     recorder.assert_held(LIMIT, PERIOD);
@@ -93,15 +93,15 @@ fn commands_use_the_rate_limit_reported_to_the_server() {
 
 #[test]
 fn check_online_takes_slots_of_the_recorded_rate_limit() {
-    let (desk, recorder) = desk();
-    let out = desk.done(&["check", "--online"]);
+    let (fixture, recorder) = fixture();
+    let out = fixture.done(&["check", "--online"]);
     assert!(out.contains("without a ledger"), "{out}");
-    assert!(!desk.path().exists(), "nobody but the server makes a ledger");
+    assert!(!fixture.path().exists(), "nobody but the server makes a ledger");
     std::thread::sleep(PERIOD);
     let before = recorder.arrivals().len();
-    drop(desk.serve());
+    drop(fixture.serve());
     for _ in 0..2 {
-        let out = desk.done(&["check", "--online"]);
+        let out = fixture.done(&["check", "--online"]);
         assert!(out.contains("each key takes one slot"), "{out}");
         assert!(out.contains("key 2     accepted") && out.contains("balance   $42.10"), "{out}");
     }
@@ -111,9 +111,9 @@ fn check_online_takes_slots_of_the_recorded_rate_limit() {
 
 #[test]
 fn check_online_asks_the_running_server_and_reports_its_keys() {
-    let (desk, recorder) = desk();
-    let server = busy(&desk, &recorder);
-    let out = desk.done(&["check", "--online"]);
+    let (fixture, recorder) = fixture();
+    let server = busy(&fixture, &recorder);
+    let out = fixture.done(&["check", "--online"]);
     for says in [
         "asked     by the running server (process ",
         "key 1     not tried; listed as svc_sk_CANARY_01…",
@@ -129,8 +129,8 @@ fn check_online_asks_the_running_server_and_reports_its_keys() {
 
 #[test]
 fn command_sends_nothing_if_the_running_server_cannot_be_asked() {
-    let (desk, recorder) = desk();
-    let server = desk.server();
+    let (fixture, recorder) = fixture();
+    let server = fixture.server();
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let wrong = other.local_addr().unwrap().to_string();
@@ -142,7 +142,7 @@ fn command_sends_nothing_if_the_running_server_cannot_be_asked() {
     });
     for admin in [&closed, &wrong] {
         for command in [&["reconcile"][..], &["reconcile", "--dry-run"], &["check", "--online"]] {
-            let ended = desk.run(command, &[("TOLLGATE_ADMIN__LISTEN", admin)]);
+            let ended = fixture.run(command, &[("TOLLGATE_ADMIN__LISTEN", admin)]);
             assert_eq!(ended.code, Some(1), "{command:?}: {}", ended.said());
             let process = std::process::id();
             for says in [&format!("process {process}"), admin, "was not asked", "or stop the"] {
@@ -156,8 +156,8 @@ fn command_sends_nothing_if_the_running_server_cannot_be_asked() {
 
 #[test]
 fn ops_listener_shows_billing_to_operators_but_not_to_pages() {
-    let (desk, recorder) = desk();
-    let server = desk.serve();
+    let (fixture, recorder) = fixture();
+    let server = fixture.serve();
     let admin = server.admin;
     let own = admin.to_string();
     for (method, host, header, status) in [

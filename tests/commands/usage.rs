@@ -7,24 +7,24 @@ use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{Budgets, DedupeKey, PurchaseId, Reservation, Service, Settlement};
 
-use crate::commands::fixture::{CHAT, DEAR, Desk, MINUTE, VIDEO, charged};
+use crate::commands::fixture::{CHAT, EXPENSIVE_VIDEO, Fixture, MINUTE, VIDEO, charged};
 
 /// Four kinds of purchases of two callers, today, ten days ago, and one that cost nothing.
-fn spent() -> Desk {
-    let desk = Desk::open();
+fn spent() -> Fixture {
+    let fixture = Fixture::open();
     let (zero, days) = (Duration::ZERO, 24 * 60 * MINUTE);
-    desk.enter(CHAT, "192.0.2.1", charged(CHAT.2), 10 * days);
-    desk.enter(CHAT, "192.0.2.1", charged(CHAT.2), zero);
-    desk.enter(VIDEO, "192.0.2.2", charged(Usd::mills(3_210)), zero);
-    desk.enter(VIDEO, "192.0.2.2", Some(Settlement::Unknown), zero);
-    desk.enter(DEAR, "192.0.2.2", Some(Settlement::Released), zero);
-    desk
+    fixture.enter(CHAT, "192.0.2.1", charged(CHAT.2), 10 * days);
+    fixture.enter(CHAT, "192.0.2.1", charged(CHAT.2), zero);
+    fixture.enter(VIDEO, "192.0.2.2", charged(Usd::mills(3_210)), zero);
+    fixture.enter(VIDEO, "192.0.2.2", Some(Settlement::Unknown), zero);
+    fixture.enter(EXPENSIVE_VIDEO, "192.0.2.2", Some(Settlement::Released), zero);
+    fixture
 }
 
 #[test]
 fn usage_is_exact_in_json() {
-    let desk = spent();
-    let server = desk.server();
+    let fixture = spent();
+    let server = fixture.server();
     for (arguments, expected) in [
         (
             &["usage", "--by", "member", "--format", "json"][..],
@@ -39,15 +39,15 @@ fn usage_is_exact_in_json() {
             r#"{"rows":[],"total":{"count":0,"charged":"0.000000","unknown":"0.000000","held":"0.000000"}}"#,
         ),
     ] {
-        assert_eq!(desk.done(arguments).trim_end(), expected, "{arguments:?}");
+        assert_eq!(fixture.done(arguments).trim_end(), expected, "{arguments:?}");
     }
     drop(server);
 }
 
 #[test]
 fn usage_shows_holds_of_a_running_server() {
-    let desk = Desk::open();
-    let server = desk.server();
+    let fixture = Fixture::open();
+    let server = fixture.server();
     let reservation = Reservation {
         id: PurchaseId::new(),
         caller: "192.0.2.1".to_owned(),
@@ -58,25 +58,25 @@ fn usage_shows_holds_of_a_running_server() {
         budgets: Budgets::default(),
         replay_only: false,
     };
-    desk.runtime.block_on(server.reserve(&reservation)).unwrap();
-    let out = desk.done(&["usage", "--by", "model", "--format", "csv"]);
+    fixture.runtime.block_on(server.reserve(&reservation)).unwrap();
+    let out = fixture.done(&["usage", "--by", "model", "--format", "csv"]);
     assert_eq!(out, "key,count,charged,unknown,held\nvideo-a-2,1,0.000000,0.000000,3.000000\n");
     drop(server);
 }
 
 #[test]
 fn usage_table_is_aligned_and_csv_is_escaped() {
-    let desk = spent();
+    let fixture = spent();
     assert_eq!(
-        desk.done(&["usage", "--by", "model", "--since", "11d"]),
+        fixture.done(&["usage", "--by", "model", "--since", "11d"]),
         "model       count   charged   unknown      held\n\
          eta-5-mini      2  0.006000  0.000000  0.000000\n\
          video-a-2       2  3.210000  3.000000  0.000000\n\
          total           4  3.216000  3.000000  0.000000\n"
     );
-    let clock::Date { year, month, day } = clock::Date::at(desk.rows()[0].at);
+    let clock::Date { year, month, day } = clock::Date::at(fixture.rows()[0].at);
     let first = format!("{year:04}-{month:02}-{day:02}");
-    let out = desk.done(&["usage", "--format", "csv", "--since", &first]);
+    let out = fixture.done(&["usage", "--format", "csv", "--since", &first]);
     let lines: Vec<_> = out.lines().collect();
     assert_eq!(lines[0], "key,count,charged,unknown,held");
     assert_eq!(lines[1], format!("{first},1,0.003000,0.000000,0.000000"));
@@ -85,25 +85,25 @@ fn usage_table_is_aligned_and_csv_is_escaped() {
 
 #[test]
 fn reports_without_a_ledger_say_why() {
-    let desk = Desk::open();
+    let fixture = Fixture::open();
     for command in ["usage", "reconcile"] {
         for (environment, says) in [
             (&[][..], "there is no ledger"),
             (&[("TOLLGATE_STORE__URL", "memory")], "store.url is \"memory\""),
             (&[("TOLLGATE_STORE__URL", "sqlite:proxy.toml")], "proxy.toml"),
         ] {
-            let ended = desk.run(&[command], environment);
+            let ended = fixture.run(&[command], environment);
             assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.said());
             assert!(ended.err.contains(says) && ended.err.lines().count() == 1, "{}", ended.err);
         }
     }
-    assert!(!desk.path().exists(), "nobody but the server makes a ledger");
-    let ended = desk.run(&["usage", "--since", "yesterday"], &[]);
+    assert!(!fixture.path().exists(), "nobody but the server makes a ledger");
+    let ended = fixture.run(&["usage", "--since", "yesterday"], &[]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""));
 
     let sandbox = [("GATEWAY_API_KEY", ""), ("TOLLGATE_GATEWAY__BASE_URL", "")];
-    fs::write(desk.folder.path().join("proxy.toml"), "").unwrap();
-    let ended = desk.run(&["reconcile"], &sandbox[..1]);
+    fs::write(fixture.folder.path().join("proxy.toml"), "").unwrap();
+    let ended = fixture.run(&["reconcile"], &sandbox[..1]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.err);
     assert!(ended.err.contains("play money"), "{}", ended.err);
 }

@@ -55,7 +55,7 @@ fn through(kind: Option<Kind>) {
         bystander.asks(&name);
     }
     assert!(bystander.asked > 150 && requests(&gate) > 200, "most of them were read");
-    for received in upstream.heard() {
+    for received in upstream.received_requests() {
         let is_own =
             received.body == CHAT.as_bytes() || bystander.chats().any(|own| received.body == own);
         assert!(received.target == "/api/v1/chat" && is_own, "the gateway received {received:?}");

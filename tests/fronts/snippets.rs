@@ -39,7 +39,8 @@ fn node_recipe_buys_once_and_honors_retry_after() {
 /// Runs the block of this language, and what stands after it, against a limit that is used up.
 fn run(language: &str, program: &str, file: &str, after: &str) {
     // This test's ledger does not hold what another program was charged.
-    let upstream = Upstream::start(|heard| Reply::chat("Good morning").charged(heard.number == 0));
+    let upstream =
+        Upstream::start(|request| Reply::chat("Good morning").charged(request.number == 0));
     let limits = "limits = { requests = 1, seconds = 1, burst = 1, concurrent = 9 }";
     let gate = Gate::start(&upstream, limits);
     assert_eq!(gate.chat().status, 200);

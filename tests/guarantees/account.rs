@@ -265,7 +265,7 @@ fn configured_model_is_listed_and_sold_at_its_price() {
     let body = crate::support::CHAT.replace("alpha-sonnet-4.5", "new-model");
     let answer = gate.post("/api/v1/chat", &body);
     assert_eq!((answer.status, answer.cost()), (200, Some(10_000)));
-    assert_eq!(account.upstream.heard()[0].json()["model"], "new-model");
+    assert_eq!(account.upstream.received_requests()[0].json()["model"], "new-model");
 }
 
 const FURTHER: &str = "gateway.passthrough = [
@@ -284,7 +284,7 @@ fn passthrough_endpoint_is_sold_like_a_chat() {
     let bought = search(" {\"q\": \"x\",  \"n\": 1.50}\n");
     assert_eq!((bought.status, bought.cost()), (200, Some(10_000)));
     assert_eq!(bought.text(), r#"[{"hit":1}]"#);
-    let [received] = &account.upstream.heard()[..] else { panic!("one purchase") };
+    let [received] = &account.upstream.received_requests()[..] else { panic!("one purchase") };
     assert_eq!((&*received.method, &*received.target), ("POST", "/api/v1/search"));
     assert_eq!(received.body, br#"{"q": "x",  "n": 1.50}"#);
 
@@ -349,7 +349,7 @@ fn free_passthrough_read_is_shared() {
     let answer = gate.get("/api/v1/pricing");
     assert_eq!((answer.status, &*answer.text()), (200, r#"{"chat":"$0.006"}"#));
     assert_eq!(answer.cost(), None);
-    let [received] = &account.upstream.heard()[..] else { panic!("one question") };
+    let [received] = &account.upstream.received_requests()[..] else { panic!("one question") };
     assert_eq!(
         (&*received.method, &*received.target, received.body.len()),
         ("GET", "/api/v1/pricing", 0)

@@ -65,7 +65,7 @@ fn fault(upstream: &Upstream, gate: &Gate, (name, bytes, want): &Case) -> Result
             return told("does not say that it closes".to_owned());
         }
     }
-    let received = upstream.heard().split_off(before);
+    let received = upstream.received_requests().split_off(before);
     match &received[..] {
         [] if bought == 0 => Ok(()),
         [one] if bought == 1 && one.target == "/api/v1/chat" && one.body == CHAT.as_bytes() => {
@@ -136,7 +136,7 @@ fn caller_headers_are_not_copied_to_the_gateway() {
         let answer = client.answer();
         assert_eq!(answer.status, 200, "{lines}: {}", answer.text());
     }
-    let received = upstream.heard();
+    let received = upstream.received_requests();
     assert_eq!(received.len(), 5);
     for one in &received {
         assert_eq!(one.bytes, received[0].bytes, "{one:?}");

@@ -254,7 +254,7 @@ fn valid_request_is_forwarded_in_contract_form() {
     let spaced = r#" { "messages" : [ {"content":"a\u00e9\n", "role":"\u0075ser"} ] , "model" : "iota-5" } "#;
     assert_eq!(gate.post(TO_CHAT, spaced).status, 200);
     assert_eq!(gate.post(TO_VIDEO, r#"{"prompt":"a lighthouse"}"#).status, 200);
-    let received = upstream.heard();
+    let received = upstream.received_requests();
     assert_eq!((received[0].method.as_str(), received[0].target.as_str()), ("POST", TO_CHAT));
     let chat = r#"{"model":"iota-5","messages":[{"role":"user","content":"aé\n"}]}"#;
     assert_eq!(String::from_utf8_lossy(&received[0].body), chat);

@@ -29,7 +29,7 @@ fn upstream(say: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static) -> 
 }
 
 fn polls(upstream: &Upstream) -> usize {
-    upstream.heard().iter().filter(|received| received.target.starts_with(POLL)).count()
+    upstream.received_requests().iter().filter(|received| received.target.starts_with(POLL)).count()
 }
 
 /// The events of a stream: name, id, data.
@@ -183,7 +183,7 @@ fn job_is_polled_with_the_key_that_made_it() {
     // The key that was refused may be tried again by now.
     thread::sleep(Duration::from_millis(1_100));
     assert_eq!(gate.get(POLL).text(), RUNNING);
-    let received = upstream.heard();
+    let received = upstream.received_requests();
     assert_ne!(received[0].values("authorization"), received[1].values("authorization"));
     assert_eq!(received[1].values("authorization"), received[2].values("authorization"));
 }

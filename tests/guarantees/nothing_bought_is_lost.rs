@@ -183,7 +183,7 @@ fn drain_ends_and_logs_unfinished_purchases() {
     assert_eq!(answer.charged().as_deref(), Some("unknown"));
     assert_eq!(gate.wait().code(), Some(0));
     let printed = gate.printed();
-    assert!(printed.contains("\"left\":1"), "{printed}");
+    assert!(printed.contains("\"remaining\":1"), "{printed}");
     assert!(client.try_answer().is_none());
 }
 

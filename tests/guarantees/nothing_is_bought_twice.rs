@@ -97,7 +97,8 @@ fn chats_share_a_connection_and_videos_use_a_fresh_one() {
     });
     let gate = Gate::start(&upstream, "");
     assert_eq!((gate.chat().status, gate.chat().status, gate.video().status), (200, 200, 200));
-    let connections: Vec<_> = upstream.heard().iter().map(|received| received.connection).collect();
+    let connections: Vec<_> =
+        upstream.received_requests().iter().map(|received| received.connection).collect();
     assert_eq!(connections, [0, 0, 1]);
 }
 
@@ -114,7 +115,7 @@ fn rejected_key_falls_back_to_the_next_which_stays() {
     let gate = Gate::start(&upstream, "");
     assert_eq!((gate.chat().status, gate.chat().status), (200, 200));
     let used: Vec<_> = upstream
-        .heard()
+        .received_requests()
         .iter()
         .map(|received| received.values("authorization")[0].to_owned())
         .collect();

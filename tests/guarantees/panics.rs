@@ -31,7 +31,7 @@ fn gate() -> (MutexGuard<'static, ()>, Upstream, Gate) {
 }
 
 fn bought(upstream: &Upstream) -> usize {
-    upstream.heard().iter().filter(|received| received.method == "POST").count()
+    upstream.received_requests().iter().filter(|received| received.method == "POST").count()
 }
 
 fn buy(gate: &Gate, target: &str, key: &str, body: &str) -> Answer {

@@ -70,7 +70,7 @@ fn gateway_fetches_an_uploaded_picture_without_credentials() {
     let (url, path) = uploaded(&gate, &[ann.bearer()], &png(100_000));
     let order = format!("{{\"prompt\":\"a tide\",\"image_url\":\"{url}\"}}");
     assert_eq!(gate.ask("POST", "/api/v1/video", &[ann.bearer()], &order).status, 200);
-    let heard = upstream.heard();
+    let heard = upstream.received_requests();
     assert!(String::from_utf8_lossy(&heard[0].body).contains(&url));
     for method in ["GET", "HEAD"] {
         let mut client = gate.client();

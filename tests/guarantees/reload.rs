@@ -129,7 +129,7 @@ fn reload_with_new_keys_asks_for_their_account() {
     let settings = settings(100, HERE, &gateway);
     let server = Server::start(&settings, "GATEWAY_API_KEY=svc_sk_of_yesterday\n");
     let asked_last = || {
-        let received = upstream.heard();
+        let received = upstream.received_requests();
         received
             .last()
             .map(|received| received.values("authorization")[0].to_owned())

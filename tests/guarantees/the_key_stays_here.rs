@@ -124,7 +124,7 @@ fn compressed_reply_is_not_passed_on() {
         let answer = Gate::start(&upstream, "").chat();
         assert_eq!((answer.status, answer.code().as_str()), (424, "outcome_unknown"));
         assert_eq!(answer.value("content-encoding"), None);
-        assert_eq!(upstream.heard()[0].values("accept-encoding"), ["identity"]);
+        assert_eq!(upstream.received_requests()[0].values("accept-encoding"), ["identity"]);
     }
 }
 
@@ -191,7 +191,7 @@ fn caller_headers_never_reach_the_gateway() {
     ];
     let answer = gate.ask("POST", "/api/v1/chat", &headers, crate::support::CHAT);
     assert_eq!(answer.status, 200, "{}", answer.text());
-    let received = &upstream.heard()[0];
+    let received = &upstream.received_requests()[0];
     let mut names: Vec<_> = received.headers.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     let ours = [

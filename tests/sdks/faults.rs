@@ -74,8 +74,11 @@ fn under(fault: &Fault, sdk: Sdk, errand: &str, micros: u64, sold: fn() -> Reply
     let charges: Vec<_> = upstream.charges().into_iter().filter(|micros| *micros > 0).collect();
     gate.told_elsewhere(charges.iter().sum());
     assert_eq!(charges, [micros], "{sdk:?} {errand}, the gateway {}: {told}", fault.name);
-    let purchases =
-        upstream.heard().into_iter().filter(|received| received.method == "POST").count();
+    let purchases = upstream
+        .received_requests()
+        .into_iter()
+        .filter(|received| received.method == "POST")
+        .count();
     assert_eq!(purchases, 1, "{sdk:?} {errand}, the gateway {}: {told}", fault.name);
     told
 }

@@ -31,10 +31,10 @@ fn snapshot(chats: u64, at: Duration) -> Snapshot {
 }
 
 fn video() -> Reservation {
-    Reservation { service: Service::Video, ..asked("ann", Usd::dollars(3)) }
+    Reservation { service: Service::Video, ..reservation("ann", Usd::dollars(3)) }
 }
 
-impl Desk {
+impl Fixture {
     async fn check(&self, chats: u64) {
         bounded(self.store.record_checkpoint(snapshot(chats, self.now()))).await.expect("noted");
     }
@@ -68,64 +68,64 @@ impl Desk {
     }
 }
 
-async fn checkpoint_numbers_purchases_that_had_begun_and_settled(desk: Desk) {
-    assert_eq!(desk.last_check().await, None);
-    desk.check(0).await;
+async fn checkpoint_numbers_purchases_that_had_begun_and_settled(fixture: Fixture) {
+    assert_eq!(fixture.last_check().await, None);
+    fixture.check(0).await;
     let numbers = async || {
-        let check = desk.last_check().await.expect("noted");
+        let check = fixture.last_check().await.expect("noted");
         (check.snapshot.chats, check.settled_through, check.last_number)
     };
     assert_eq!(numbers().await, (0, 0, 0));
-    desk.buy(&asked("ann", PRICE), "").await;
-    desk.check(1).await;
+    fixture.buy(&reservation("ann", PRICE), "").await;
+    fixture.check(1).await;
     assert_eq!(numbers().await, (1, 0, 1), "it ended just now");
-    desk.pass(5 * MINUTE);
-    let running = desk.send(&asked("ann", PRICE)).await;
-    desk.buy(&asked("ann", PRICE), "").await;
-    desk.check(2).await;
+    fixture.pass(5 * MINUTE);
+    let running = fixture.send(&reservation("ann", PRICE)).await;
+    fixture.buy(&reservation("ann", PRICE), "").await;
+    fixture.check(2).await;
     assert_eq!(numbers().await, (2, 1, 3));
-    desk.pass(5 * MINUTE);
-    desk.check(3).await;
+    fixture.pass(5 * MINUTE);
+    fixture.check(3).await;
     assert_eq!(numbers().await, (3, 1, 3), "one is still under way");
-    desk.settle(running, Settlement::Unknown).await;
-    desk.pass(5 * MINUTE);
-    desk.check(4).await;
+    fixture.settle(running, Settlement::Unknown).await;
+    fixture.pass(5 * MINUTE);
+    fixture.check(4).await;
     assert_eq!(numbers().await, (4, 3, 3));
-    assert_eq!(bounded(desk.store.unknown_after(1)).await.unwrap(), 1);
-    assert_eq!(bounded(desk.store.unknown_after(2)).await.unwrap(), 0);
+    assert_eq!(bounded(fixture.store.unknown_after(1)).await.unwrap(), 1);
+    assert_eq!(bounded(fixture.store.unknown_after(2)).await.unwrap(), 0);
     // A clock that was ahead settles nothing.
-    desk.buy(&asked("ann", PRICE), "").await;
-    desk.set(START);
-    desk.check(5).await;
+    fixture.buy(&reservation("ann", PRICE), "").await;
+    fixture.set(START);
+    fixture.check(5).await;
     assert_eq!(numbers().await, (5, 3, 4));
 }
 
-async fn snapshots_come_newest_first(desk: Desk) {
+async fn snapshots_come_newest_first(fixture: Fixture) {
     let chats = async |most| {
-        let checks = bounded(desk.store.latest_snapshots(most)).await.expect("looked up");
+        let checks = bounded(fixture.store.latest_snapshots(most)).await.expect("looked up");
         checks.iter().map(|check| check.chats).collect::<Vec<_>>()
     };
     assert!(chats(9).await.is_empty());
     for turn in 1..=3 {
-        desk.check(turn).await;
+        fixture.check(turn).await;
     }
     assert_eq!(chats(9).await, [3, 2, 1]);
     assert_eq!(chats(2).await, [3, 2]);
-    assert_eq!(desk.last_check().await.unwrap().snapshot, snapshot(3, START));
+    assert_eq!(fixture.last_check().await.unwrap().snapshot, snapshot(3, START));
 }
 
-async fn evidence_is_what_the_counters_may_hold(desk: Desk) {
-    let finished = desk.order("a", Some(JobState::Finished)).await;
-    let failed = desk.order("b", Some(JobState::Failed)).await;
-    let open = desk.order("c", None).await;
-    let lost = desk.send(&asked("ann", PRICE)).await;
-    desk.settle(lost, Settlement::Unknown).await;
-    let chat = desk.buy(&asked("ann", PRICE), "").await;
-    let free = desk.send(&asked("ann", PRICE)).await;
-    desk.settle(free, Settlement::Released).await;
-    let running = desk.send(&asked("ann", PRICE)).await;
+async fn evidence_is_what_the_counters_may_hold(fixture: Fixture) {
+    let finished = fixture.order("a", Some(JobState::Finished)).await;
+    let failed = fixture.order("b", Some(JobState::Failed)).await;
+    let open = fixture.order("c", None).await;
+    let lost = fixture.send(&reservation("ann", PRICE)).await;
+    fixture.settle(lost, Settlement::Unknown).await;
+    let chat = fixture.buy(&reservation("ann", PRICE), "").await;
+    let free = fixture.send(&reservation("ann", PRICE)).await;
+    fixture.settle(free, Settlement::Released).await;
+    let running = fixture.send(&reservation("ann", PRICE)).await;
     let ids = async |settled, refundable| {
-        let found = desk.evidence(settled, refundable).await;
+        let found = fixture.evidence(settled, refundable).await;
         found.iter().map(|entry| (entry.number, entry.purchase.id)).collect::<Vec<_>>()
     };
     let all = [finished, failed, open, lost, chat, free, running];
@@ -137,110 +137,112 @@ async fn evidence_is_what_the_counters_may_hold(desk: Desk) {
     let earlier = START - SECOND;
     assert_eq!(ids(9, earlier).await, [(2, failed), (3, open), (4, lost)]);
     assert_eq!(ids(9, START + MINUTE).await, [(4, lost)]);
-    let jobs: Vec<_> = desk.evidence(0, START).await.iter().map(|entry| entry.job).collect();
+    let jobs: Vec<_> = fixture.evidence(0, START).await.iter().map(|entry| entry.job).collect();
     let states = [JobState::Finished, JobState::Failed, JobState::Open].map(Some);
     assert_eq!((&jobs[..3], &jobs[3..]), (&states[..], &[None; 4][..]));
 }
 
-async fn unrecognized_account_stays_with_its_purchase(desk: Desk) {
-    let (listed, unlisted) = (desk.send(&asked("ann", PRICE)).await, asked("ann", PRICE));
-    desk.reserve(&unlisted).await.expect("set aside");
-    let sent = async |account| bounded(desk.store.mark_sent(unlisted.id, account)).await.unwrap();
+async fn unrecognized_account_stays_with_its_purchase(fixture: Fixture) {
+    let (listed, unlisted) =
+        (fixture.send(&reservation("ann", PRICE)).await, reservation("ann", PRICE));
+    fixture.reserve(&unlisted).await.expect("set aside");
+    let sent =
+        async |account| bounded(fixture.store.mark_sent(unlisted.id, account)).await.unwrap();
     sent(AccountStatus::Unconfirmed).await;
     sent(AccountStatus::Confirmed).await;
-    desk.settle(unlisted.id, Settlement::Unknown).await;
-    let found = desk.evidence(0, Duration::MAX).await;
+    fixture.settle(unlisted.id, Settlement::Unknown).await;
+    let found = fixture.evidence(0, Duration::MAX).await;
     let found: Vec<_> =
         found.iter().map(|entry| (entry.purchase.id, entry.is_account_confirmed)).collect();
     assert_eq!(found, [(listed, true), (unlisted.id, false)]);
 }
 
-async fn charge_without_a_reply_is_assumed(desk: Desk) {
-    let read = desk.buy(&asked("ann", PRICE), "").await;
-    let lost = desk.send(&asked("ann", PRICE)).await;
-    desk.settle(lost, Settlement::Unknown).await;
+async fn charge_without_a_reply_is_assumed(fixture: Fixture) {
+    let read = fixture.buy(&reservation("ann", PRICE), "").await;
+    let lost = fixture.send(&reservation("ann", PRICE)).await;
+    fixture.settle(lost, Settlement::Unknown).await;
     let inferred = Settlement::Charged { cost: PRICE, reply: None, keep: HOUR, job: None };
-    desk.settle(lost, inferred).await;
-    let found = desk.evidence(0, Duration::MAX).await;
+    fixture.settle(lost, inferred).await;
+    let found = fixture.evidence(0, Duration::MAX).await;
     let assumed: Vec<_> = found.iter().map(|entry| (entry.purchase.id, entry.is_assumed)).collect();
     assert_eq!(assumed, [(read, false), (lost, true)]);
 }
 
-async fn purchase_is_found_by_its_id(desk: Desk) {
-    let id = desk.buy(&asked("ann", PRICE), "").await;
-    let found = bounded(desk.store.purchase(id)).await.unwrap().expect("it is there");
+async fn purchase_is_found_by_its_id(fixture: Fixture) {
+    let id = fixture.buy(&reservation("ann", PRICE), "").await;
+    let found = bounded(fixture.store.purchase(id)).await.unwrap().expect("it is there");
     assert_eq!((found.id, found.state), (id, PurchaseState::Charged));
-    assert_eq!(bounded(desk.store.purchase(PurchaseId::new())).await.unwrap(), None);
+    assert_eq!(bounded(fixture.store.purchase(PurchaseId::new())).await.unwrap(), None);
 }
 
-async fn one_common_key_means_the_same_account(desk: Desk) {
+async fn one_common_key_means_the_same_account(fixture: Fixture) {
     use AccountCheck::{Compare, Record};
-    assert!(desk.recognise(&["a"], Compare).await, "none is noted");
-    assert!(desk.recognise(&["b"], Record).await);
-    assert!(!desk.recognise(&["a"], Compare).await);
-    assert!(!desk.recognise(&["a", "c"], Record).await);
-    assert!(desk.recognise(&["b", "a"], Compare).await);
-    assert!(!desk.recognise(&["a"], Compare).await, "a look notes nothing");
-    assert!(desk.recognise(&["b", "a"], Record).await);
-    assert!(desk.recognise(&["a", "c"], Record).await);
-    assert!(desk.recognise(&["b"], Compare).await, "an old key is still the account's");
+    assert!(fixture.recognise(&["a"], Compare).await, "none is noted");
+    assert!(fixture.recognise(&["b"], Record).await);
+    assert!(!fixture.recognise(&["a"], Compare).await);
+    assert!(!fixture.recognise(&["a", "c"], Record).await);
+    assert!(fixture.recognise(&["b", "a"], Compare).await);
+    assert!(!fixture.recognise(&["a"], Compare).await, "a look notes nothing");
+    assert!(fixture.recognise(&["b", "a"], Record).await);
+    assert!(fixture.recognise(&["a", "c"], Record).await);
+    assert!(fixture.recognise(&["b"], Compare).await, "an old key is still the account's");
 }
 
-async fn adopted_account_uses_no_earlier_checkpoint(desk: Desk) {
+async fn adopted_account_uses_no_earlier_checkpoint(fixture: Fixture) {
     use AccountCheck::{Adopt, Compare, Record};
-    assert!(desk.recognise(&["a", "b"], Record).await);
-    desk.check(7).await;
-    assert!(desk.recognise(&["b", "c"], Adopt).await, "the same account");
-    assert!(desk.last_check().await.is_some());
-    assert!(desk.recognise(&["x", "y"], Adopt).await);
-    assert_eq!(desk.last_check().await, None);
+    assert!(fixture.recognise(&["a", "b"], Record).await);
+    fixture.check(7).await;
+    assert!(fixture.recognise(&["b", "c"], Adopt).await, "the same account");
+    assert!(fixture.last_check().await.is_some());
+    assert!(fixture.recognise(&["x", "y"], Adopt).await);
+    assert_eq!(fixture.last_check().await, None);
     assert_eq!(
-        bounded(desk.store.latest_snapshots(9)).await.unwrap(),
+        bounded(fixture.store.latest_snapshots(9)).await.unwrap(),
         [snapshot(7, START)],
         "history"
     );
-    assert!(desk.recognise(&["y"], Compare).await && !desk.recognise(&["a"], Compare).await);
-    desk.check(8).await;
-    assert_eq!(desk.last_check().await.unwrap().snapshot.chats, 8);
+    assert!(fixture.recognise(&["y"], Compare).await && !fixture.recognise(&["a"], Compare).await);
+    fixture.check(8).await;
+    assert_eq!(fixture.last_check().await.unwrap().snapshot.chats, 8);
     // And back: a key that was noted once is noted again.
-    assert!(desk.recognise(&["a"], Adopt).await);
-    assert!(desk.recognise(&["a"], Compare).await && !desk.recognise(&["y"], Compare).await);
+    assert!(fixture.recognise(&["a"], Adopt).await);
+    assert!(fixture.recognise(&["a"], Compare).await && !fixture.recognise(&["y"], Compare).await);
 }
 
-async fn rate_limit_of_another_account_is_forgotten(desk: Desk) {
+async fn rate_limit_of_another_account_is_forgotten(fixture: Fixture) {
     use AccountCheck::{Adopt, Compare, Record};
     let limit = AccountLimit { requests: 1_000, window_seconds: 60 };
     let noted = async || {
-        desk.store.record_rate_limit(limit);
-        bounded(desk.store.recorded_rate_limit()).await.expect("read")
+        fixture.store.record_rate_limit(limit);
+        bounded(fixture.store.recorded_rate_limit()).await.expect("read")
     };
-    let left = async || bounded(desk.store.recorded_rate_limit()).await.expect("read");
-    assert!(desk.recognise(&["a"], Record).await);
+    let left = async || bounded(fixture.store.recorded_rate_limit()).await.expect("read");
+    assert!(fixture.recognise(&["a"], Record).await);
     for (keys, how) in [(["a"], Record), (["x"], Compare), (["b"], Adopt)] {
         assert_eq!(noted().await, Some(limit));
-        desk.recognise(&keys, how).await;
+        fixture.recognise(&keys, how).await;
         assert_eq!(left().await, Some(limit), "{how:?}");
     }
-    assert!(!desk.recognise(&["x"], Record).await);
+    assert!(!fixture.recognise(&["x"], Record).await);
     assert_eq!(left().await, None);
 }
 
-async fn checkpoint_before_another_account_is_not_used(desk: Desk) {
+async fn checkpoint_before_another_account_is_not_used(fixture: Fixture) {
     use AccountCheck::{Compare, Record};
-    assert!(desk.recognise(&["a"], Record).await);
-    desk.check(7).await;
-    assert!(!desk.recognise(&["x"], Compare).await);
-    assert!(desk.last_check().await.is_some(), "a look changes nothing");
-    assert!(!desk.recognise(&["x"], Record).await);
-    assert_eq!(desk.last_check().await, None);
+    assert!(fixture.recognise(&["a"], Record).await);
+    fixture.check(7).await;
+    assert!(!fixture.recognise(&["x"], Compare).await);
+    assert!(fixture.last_check().await.is_some(), "a look changes nothing");
+    assert!(!fixture.recognise(&["x"], Record).await);
+    assert_eq!(fixture.last_check().await, None);
     assert_eq!(
-        bounded(desk.store.latest_snapshots(9)).await.unwrap(),
+        bounded(fixture.store.latest_snapshots(9)).await.unwrap(),
         [snapshot(7, START)],
         "history"
     );
     // The account stays the first one, and a later checkpoint of it is used.
-    assert!(desk.recognise(&["a"], Record).await);
-    assert_eq!(desk.last_check().await, None);
-    desk.check(8).await;
-    assert_eq!(desk.last_check().await.unwrap().snapshot.chats, 8);
+    assert!(fixture.recognise(&["a"], Record).await);
+    assert_eq!(fixture.last_check().await, None);
+    fixture.check(8).await;
+    assert_eq!(fixture.last_check().await.unwrap().snapshot.chats, 8);
 }

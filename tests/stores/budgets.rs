@@ -25,65 +25,65 @@ on_every_backend!(
 );
 
 fn within(limits: Budgets, price: Usd) -> Reservation {
-    Reservation { budgets: limits, ..asked("ann", price) }
+    Reservation { budgets: limits, ..reservation("ann", price) }
 }
 
 fn daily(budget: Usd) -> Budgets {
     Budgets { total_day: Some(budget), ..Budgets::default() }
 }
 
-async fn over(desk: &Desk, asked: &Reservation) -> OverBudget {
-    match desk.reserve(asked).await {
+async fn over(fixture: &Fixture, reservation: &Reservation) -> OverBudget {
+    match fixture.reserve(reservation).await {
         Err(ReserveError::OverBudget(over)) => over,
         other => panic!("expected it to be over budget, not {other:?}"),
     }
 }
 
-async fn budget_is_spent_to_its_end_and_not_beyond(desk: Desk) {
+async fn budget_is_spent_to_its_end_and_not_beyond(fixture: Fixture) {
     let limits = daily(Usd::dollars(10));
-    desk.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
-    let refused = over(&desk, &within(limits, Usd::micros(5_000_001))).await;
+    fixture.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
+    let refused = over(&fixture, &within(limits, Usd::micros(5_000_001))).await;
     assert_eq!((refused.budget, refused.remaining), (Usd::dollars(10), Usd::dollars(5)));
-    desk.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
-    assert_eq!(over(&desk, &within(limits, Usd::micros(1))).await.remaining, Usd::ZERO);
-    desk.reserve(&within(limits, Usd::ZERO)).await.unwrap();
+    fixture.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
+    assert_eq!(over(&fixture, &within(limits, Usd::micros(1))).await.remaining, Usd::ZERO);
+    fixture.reserve(&within(limits, Usd::ZERO)).await.unwrap();
 }
 
-async fn held_sent_and_unknown_count_as_spent(desk: Desk) {
-    desk.reserve(&asked("ann", Usd::dollars(1))).await.unwrap();
-    desk.send(&asked("ann", Usd::dollars(2))).await;
-    let unknown = desk.send(&asked("ann", Usd::dollars(4))).await;
-    desk.settle(unknown, Settlement::Unknown).await;
-    desk.buy(&asked("ann", Usd::dollars(8)), "").await;
-    for spent in [desk.total().await, desk.of("ann").await] {
+async fn held_sent_and_unknown_count_as_spent(fixture: Fixture) {
+    fixture.reserve(&reservation("ann", Usd::dollars(1))).await.unwrap();
+    fixture.send(&reservation("ann", Usd::dollars(2))).await;
+    let unknown = fixture.send(&reservation("ann", Usd::dollars(4))).await;
+    fixture.settle(unknown, Settlement::Unknown).await;
+    fixture.buy(&reservation("ann", Usd::dollars(8)), "").await;
+    for spent in [fixture.total().await, fixture.of("ann").await] {
         assert_eq!((spent.day, spent.month), (Usd::dollars(15), Usd::dollars(15)));
     }
-    assert_eq!(desk.of("bob").await.month, Usd::ZERO);
+    assert_eq!(fixture.of("bob").await.month, Usd::ZERO);
 }
 
-async fn released_purchase_frees_its_hold(desk: Desk) {
+async fn released_purchase_frees_its_hold(fixture: Fixture) {
     let limits = daily(Usd::dollars(5));
     for _ in 0..3 {
-        let id = desk.send(&within(limits, Usd::dollars(5))).await;
-        desk.settle(id, Settlement::Released).await;
+        let id = fixture.send(&within(limits, Usd::dollars(5))).await;
+        fixture.settle(id, Settlement::Released).await;
     }
-    assert_eq!(desk.total().await.day, Usd::ZERO);
+    assert_eq!(fixture.total().await.day, Usd::ZERO);
 }
 
-async fn different_cost_adjusts_the_counters(desk: Desk) {
+async fn different_cost_adjusts_the_counters(fixture: Fixture) {
     for (cost, spent) in [(Usd::dollars(3), 3), (Usd::dollars(7), 10), (Usd::ZERO, 10)] {
-        let id = desk.send(&asked("ann", Usd::dollars(5))).await;
-        desk.settle(id, charged(cost, "")).await;
-        assert_eq!(desk.total().await.day, Usd::dollars(spent));
-        assert_eq!(desk.of("ann").await.month, Usd::dollars(spent));
+        let id = fixture.send(&reservation("ann", Usd::dollars(5))).await;
+        fixture.settle(id, charged(cost, "")).await;
+        assert_eq!(fixture.total().await.day, Usd::dollars(spent));
+        assert_eq!(fixture.of("ann").await.month, Usd::dollars(spent));
     }
-    let rows = desk.store.purchases_since(Duration::ZERO).await.unwrap();
+    let rows = fixture.store.purchases_since(Duration::ZERO).await.unwrap();
     let prices: Vec<_> = rows.into_iter().map(|row| row.price).collect();
     assert_eq!(prices, [Usd::dollars(3), Usd::dollars(7), Usd::ZERO]);
 }
 
-async fn over_budget_names_the_budget_that_renews_last(desk: Desk) {
-    desk.reserve(&asked("ann", Usd::dollars(1))).await.unwrap();
+async fn over_budget_names_the_budget_that_renews_last(fixture: Fixture) {
+    fixture.reserve(&reservation("ann", Usd::dollars(1))).await.unwrap();
     let one = Some(Usd::dollars(1));
     let midnight = START + 12 * HOUR;
     let december = midnight + 10 * DAY;
@@ -94,7 +94,7 @@ async fn over_budget_names_the_budget_that_renews_last(desk: Desk) {
         (Budgets { total_day: one, caller_month: one, ..none }, BudgetKind::CallerMonth, december),
         (Budgets { total_month: one, caller_day: one, ..none }, BudgetKind::TotalMonth, december),
     ] {
-        let refused = over(&desk, &within(limits, PRICE)).await;
+        let refused = over(&fixture, &within(limits, PRICE)).await;
         let expected = OverBudget {
             kind: limit,
             budget: Usd::dollars(1),
@@ -105,15 +105,15 @@ async fn over_budget_names_the_budget_that_renews_last(desk: Desk) {
     }
 }
 
-async fn callers_have_separate_budgets(desk: Desk) {
+async fn callers_have_separate_budgets(fixture: Fixture) {
     let limits = Budgets { caller_month: Some(Usd::dollars(5)), ..Budgets::default() };
-    let of = |caller| Reservation { budgets: limits, ..asked(caller, Usd::dollars(5)) };
-    desk.reserve(&of("ann")).await.unwrap();
-    assert_eq!(over(&desk, &of("ann")).await.kind, BudgetKind::CallerMonth);
-    desk.reserve(&of("bob")).await.unwrap();
+    let of = |caller| Reservation { budgets: limits, ..reservation(caller, Usd::dollars(5)) };
+    fixture.reserve(&of("ann")).await.unwrap();
+    assert_eq!(over(&fixture, &of("ann")).await.kind, BudgetKind::CallerMonth);
+    fixture.reserve(&of("bob")).await.unwrap();
 }
 
-async fn days_and_months_end_at_midnight_utc(desk: Desk) {
+async fn days_and_months_end_at_midnight_utc(fixture: Fixture) {
     let limits = Budgets {
         total_day: Some(Usd::dollars(5)),
         total_month: Some(Usd::dollars(10)),
@@ -121,102 +121,106 @@ async fn days_and_months_end_at_midnight_utc(desk: Desk) {
     };
     let five = || within(limits, Usd::dollars(5));
     let midnight = START + 12 * HOUR;
-    desk.reserve(&five()).await.unwrap();
-    desk.set(midnight - Duration::from_nanos(1));
-    assert_eq!(over(&desk, &five()).await.kind, BudgetKind::TotalDay);
-    desk.set(midnight);
-    desk.reserve(&five()).await.unwrap();
-    desk.set(midnight + 10 * DAY - Duration::from_nanos(1));
-    assert_eq!(over(&desk, &five()).await.kind, BudgetKind::TotalMonth);
-    desk.set(midnight + 10 * DAY);
-    desk.reserve(&five()).await.unwrap();
-    assert_eq!(desk.total().await.month, Usd::dollars(5));
+    fixture.reserve(&five()).await.unwrap();
+    fixture.set(midnight - Duration::from_nanos(1));
+    assert_eq!(over(&fixture, &five()).await.kind, BudgetKind::TotalDay);
+    fixture.set(midnight);
+    fixture.reserve(&five()).await.unwrap();
+    fixture.set(midnight + 10 * DAY - Duration::from_nanos(1));
+    assert_eq!(over(&fixture, &five()).await.kind, BudgetKind::TotalMonth);
+    fixture.set(midnight + 10 * DAY);
+    fixture.reserve(&five()).await.unwrap();
+    assert_eq!(fixture.total().await.month, Usd::dollars(5));
 }
 
-async fn late_settlement_counts_in_the_period_of_its_hold(desk: Desk) {
-    let id = desk.send(&asked("ann", Usd::dollars(5))).await;
-    desk.settle(id, Settlement::Unknown).await;
-    desk.pass(DAY);
-    desk.settle(id, charged(Usd::dollars(7), "")).await;
-    let spent = desk.total().await;
+async fn late_settlement_counts_in_the_period_of_its_hold(fixture: Fixture) {
+    let id = fixture.send(&reservation("ann", Usd::dollars(5))).await;
+    fixture.settle(id, Settlement::Unknown).await;
+    fixture.pass(DAY);
+    fixture.settle(id, charged(Usd::dollars(7), "")).await;
+    let spent = fixture.total().await;
     assert_eq!((spent.day, spent.month), (Usd::ZERO, Usd::dollars(7)));
-    desk.set(START);
-    assert_eq!(desk.total().await.day, Usd::dollars(7));
+    fixture.set(START);
+    assert_eq!(fixture.total().await.day, Usd::dollars(7));
 }
 
-async fn clock_set_back_opens_no_new_period(desk: Desk) {
+async fn clock_set_back_opens_no_new_period(fixture: Fixture) {
     let limits = daily(Usd::dollars(5));
-    desk.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
+    fixture.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
     for back in [SECOND, DAY, 2 * DAY] {
-        desk.set(START - back);
-        let refused = over(&desk, &within(limits, PRICE)).await;
+        fixture.set(START - back);
+        let refused = over(&fixture, &within(limits, PRICE)).await;
         assert_eq!((refused.remaining, refused.renews_at), (Usd::ZERO, START + 12 * HOUR));
-        assert_eq!(desk.total().await.day, Usd::dollars(5));
+        assert_eq!(fixture.total().await.day, Usd::dollars(5));
     }
 }
 
 /// Bought while the clock was years ahead, and then it was set right.
-async fn purchase_dated_far_ahead_blocks_no_budget(desk: Desk) {
+async fn purchase_dated_far_ahead_blocks_no_budget(fixture: Fixture) {
     let limits = daily(Usd::dollars(5));
     let five = || within(limits, Usd::dollars(5));
     let renews = START + 12 * HOUR;
     for ahead in [3 * DAY, 4_000 * DAY] {
-        desk.set(START + ahead);
-        desk.reserve(&five()).await.unwrap();
+        fixture.set(START + ahead);
+        fixture.reserve(&five()).await.unwrap();
     }
-    desk.set(START);
-    let spent = desk.total().await;
+    fixture.set(START);
+    let spent = fixture.total().await;
     assert_eq!((spent.day, spent.day_renews_at), (Usd::ZERO, renews));
     assert_eq!(spent.month_renews_at, START + 10 * DAY + 12 * HOUR);
-    desk.reserve(&five()).await.unwrap();
-    assert_eq!(over(&desk, &five()).await.renews_at, renews);
+    fixture.reserve(&five()).await.unwrap();
+    assert_eq!(over(&fixture, &five()).await.renews_at, renews);
     // What was counted in the day that was ahead still counts there.
-    desk.set(START + 3 * DAY);
-    assert_eq!(over(&desk, &five()).await.renews_at, renews + 3 * DAY);
-    desk.set(START + DAY);
-    assert_eq!(over(&desk, &five()).await.renews_at, renews + 3 * DAY);
+    fixture.set(START + 3 * DAY);
+    assert_eq!(over(&fixture, &five()).await.renews_at, renews + 3 * DAY);
+    fixture.set(START + DAY);
+    assert_eq!(over(&fixture, &five()).await.renews_at, renews + 3 * DAY);
 }
 
-async fn uncountable_amount_is_refused(desk: Desk) {
+async fn uncountable_amount_is_refused(fixture: Fixture) {
     let most = Usd::micros(i64::MAX as u64);
     for price in [Usd::micros(u64::MAX), Usd::micros(most.as_micros() + 1)] {
         assert!(matches!(
-            desk.reserve(&asked("ann", price)).await,
+            fixture.reserve(&reservation("ann", price)).await,
             Err(ReserveError::Unavailable(_))
         ));
     }
-    let id = desk.send(&asked("ann", most)).await;
-    assert!(matches!(desk.reserve(&asked("bob", PRICE)).await, Err(ReserveError::Unavailable(_))));
-    over(&desk, &Reservation { budgets: daily(Usd::dollars(1)), ..asked("bob", PRICE) }).await;
-    assert!(desk.store.settle(id, charged(Usd::micros(u64::MAX), "")).await.is_err());
-    assert_eq!(desk.total().await.day, most);
-    desk.settle(id, Settlement::Released).await;
-    assert_eq!(desk.total().await.day, Usd::ZERO);
+    let id = fixture.send(&reservation("ann", most)).await;
+    assert!(matches!(
+        fixture.reserve(&reservation("bob", PRICE)).await,
+        Err(ReserveError::Unavailable(_))
+    ));
+    over(&fixture, &Reservation { budgets: daily(Usd::dollars(1)), ..reservation("bob", PRICE) })
+        .await;
+    assert!(fixture.store.settle(id, charged(Usd::micros(u64::MAX), "")).await.is_err());
+    assert_eq!(fixture.total().await.day, most);
+    fixture.settle(id, Settlement::Released).await;
+    assert_eq!(fixture.total().await.day, Usd::ZERO);
 }
 
-async fn spending_is_summed_by_day_service_and_model_for_one_caller(desk: Desk) {
+async fn spending_is_summed_by_day_service_and_model_for_one_caller(fixture: Fixture) {
     let of = |caller: &str, service, model: &str, price| Reservation {
         service,
         model: model.into(),
-        ..asked(caller, price)
+        ..reservation(caller, price)
     };
-    desk.buy(&of("ann", Service::Chat, "early", PRICE), "{}").await;
-    desk.pass(DAY);
-    let since = desk.now();
-    desk.buy(&of("bob", Service::Chat, "alpha", PRICE), "{}").await;
-    desk.buy(&of("ann", Service::Video, "reel", Usd::dollars(3)), "{}").await;
-    desk.buy(&of("ann", Service::Chat, "alpha", PRICE), "{}").await;
-    let dearer = desk.send(&of("ann", Service::Chat, "alpha", PRICE)).await;
-    desk.settle(dearer, charged(Usd::mills(9), "{}")).await;
-    let released = desk.send(&of("ann", Service::Chat, "alpha", PRICE)).await;
-    desk.settle(released, Settlement::Released).await;
-    desk.pass(DAY);
-    let unknown = desk.send(&of("ann", Service::Other, "/api/v1/search", PRICE)).await;
-    desk.settle(unknown, Settlement::Unknown).await;
-    desk.reserve(&of("ann", Service::Chat, "alpha", PRICE)).await.unwrap();
+    fixture.buy(&of("ann", Service::Chat, "early", PRICE), "{}").await;
+    fixture.pass(DAY);
+    let since = fixture.now();
+    fixture.buy(&of("bob", Service::Chat, "alpha", PRICE), "{}").await;
+    fixture.buy(&of("ann", Service::Video, "reel", Usd::dollars(3)), "{}").await;
+    fixture.buy(&of("ann", Service::Chat, "alpha", PRICE), "{}").await;
+    let dearer = fixture.send(&of("ann", Service::Chat, "alpha", PRICE)).await;
+    fixture.settle(dearer, charged(Usd::mills(9), "{}")).await;
+    let released = fixture.send(&of("ann", Service::Chat, "alpha", PRICE)).await;
+    fixture.settle(released, Settlement::Released).await;
+    fixture.pass(DAY);
+    let unknown = fixture.send(&of("ann", Service::Other, "/api/v1/search", PRICE)).await;
+    fixture.settle(unknown, Settlement::Unknown).await;
+    fixture.reserve(&of("ann", Service::Chat, "alpha", PRICE)).await.unwrap();
 
     let rows =
-        bounded(desk.store.spend(Some("ann".to_owned()), since, 0, usize::MAX)).await.unwrap();
+        bounded(fixture.store.spend(Some("ann".to_owned()), since, 0, usize::MAX)).await.unwrap();
     let spent = |row: &SpendRow| {
         let sum = row.charged.checked_add(row.unknown).and_then(|sum| sum.checked_add(row.held));
         sum.expect("small amounts")
@@ -236,6 +240,6 @@ async fn spending_is_summed_by_day_service_and_model_for_one_caller(desk: Desk) 
     let day = START.as_secs() / DAY.as_secs();
     assert_eq!(rows.iter().map(|row| row.day - day).collect::<Vec<_>>(), [1, 1, 2, 2]);
     assert!(
-        bounded(desk.store.spend(Some("eve".to_owned()), since, 0, 9)).await.unwrap().is_empty()
+        bounded(fixture.store.spend(Some("eve".to_owned()), since, 0, 9)).await.unwrap().is_empty()
     );
 }

@@ -31,23 +31,23 @@ fn costs(purchases: Purchases) -> Purchases {
 
 #[tokio::test]
 async fn truncated_ledger_is_refused() {
-    let (desk, copy) = sold().await;
+    let (fixture, copy) = sold().await;
     let whole = fs::read(&copy).unwrap();
     let cuts = (0..whole.len()).step_by(509).chain((0..whole.len()).step_by(4_096));
     for cut in cuts.chain([1, 99, 100, whole.len() - 1]) {
         fs::write(&copy, &whole[..cut]).unwrap();
-        let opened = Store::serve(&copy, desk.clock());
+        let opened = Store::serve(&copy, fixture.clock());
         assert!(matches!(opened, Err(OpenError::Unusable(_))), "{cut}: {opened:?}");
     }
     fs::write(&copy, &whole).unwrap();
-    assert_eq!(purchases(&copy, desk.clock()).await.unwrap().len(), 40);
+    assert_eq!(purchases(&copy, fixture.clock()).await.unwrap().len(), 40);
 }
 
 #[tokio::test]
 async fn flipped_bit_is_refused_or_harmless() {
-    let (desk, copy) = sold().await;
+    let (fixture, copy) = sold().await;
     let whole = fs::read(&copy).unwrap();
-    let before = costs(purchases(&copy, desk.clock()).await.unwrap());
+    let before = costs(purchases(&copy, fixture.clock()).await.unwrap());
     let whole_again = fs::read(&copy).unwrap();
     assert_eq!(whole.len(), whole_again.len());
     let (mut refused, mut opened) = (0, 0);
@@ -56,7 +56,7 @@ async fn flipped_bit_is_refused_or_harmless() {
         let mut bent = whole.clone();
         bent[place] ^= 1 << (turn % 8);
         fs::write(&copy, &bent).unwrap();
-        match purchases(&copy, desk.clock()).await {
+        match purchases(&copy, fixture.clock()).await {
             Ok(after) => {
                 assert_eq!(costs(after), before, "bit {} of byte {place}", turn % 8);
                 opened += 1;
@@ -69,7 +69,7 @@ async fn flipped_bit_is_refused_or_harmless() {
 
 #[tokio::test]
 async fn ledger_whose_counters_do_not_add_up_is_refused() {
-    let (desk, copied) = sold().await;
+    let (fixture, copied) = sold().await;
     let whole = fs::read(&copied).unwrap();
     for change in [
         "UPDATE spent SET micros = micros + 1 WHERE scope = 'total' AND unit = 'month'",
@@ -83,7 +83,7 @@ async fn ledger_whose_counters_do_not_add_up_is_refused() {
     ] {
         fs::write(&copied, &whole).unwrap();
         rusqlite::Connection::open(&copied).unwrap().execute_batch(change).unwrap();
-        let Err(OpenError::Unusable(why)) = purchases(&copied, desk.clock()).await else {
+        let Err(OpenError::Unusable(why)) = purchases(&copied, fixture.clock()).await else {
             panic!("{change}")
         };
         assert!(why.contains("sum"), "{change}: {why}");
@@ -92,14 +92,14 @@ async fn ledger_whose_counters_do_not_add_up_is_refused() {
 
 #[tokio::test]
 async fn truncated_wal_loses_only_its_latest_commits() {
-    let (mut desk, old) = sold().await;
-    let before = purchases(&old, desk.clock()).await.unwrap();
-    desk.restart();
+    let (mut fixture, old) = sold().await;
+    let before = purchases(&old, fixture.clock()).await.unwrap();
+    fixture.restart();
     for turn in 0..10 {
-        desk.buy(&asked("bob", Usd::mills(3 + turn)), "later").await;
+        fixture.buy(&reservation("bob", Usd::mills(3 + turn)), "later").await;
     }
-    let history = read(&desk.store).await;
-    let (copied, place) = (desk.path().with_file_name("cut.db"), desk.path());
+    let history = read(&fixture.store).await;
+    let (copied, place) = (fixture.path().with_file_name("cut.db"), fixture.path());
     copy(&place, &copied);
     let (file, log) = (fs::read(&copied).unwrap(), beside(&copied, "-wal"));
     let whole = fs::read(&log).unwrap();
@@ -114,7 +114,7 @@ async fn truncated_wal_loses_only_its_latest_commits() {
             }
             fs::write(&copied, &file).unwrap();
             fs::write(&log, &bent).unwrap();
-            let found = purchases(&copied, desk.clock()).await.unwrap();
+            let found = purchases(&copied, fixture.clock()).await.unwrap();
             is_the_beginning(&found, &history, cut == whole.len() && !bend);
             assert!(found.len() >= before.len(), "what was in the file stays");
             fewest = fewest.min(found.len());
@@ -133,29 +133,29 @@ fn is_the_beginning(found: &Purchases, history: &Purchases, is_whole: bool) {
 }
 
 /// A ledger that has sold, and a copy of its file, which is complete without the log.
-async fn sold() -> (Desk, PathBuf) {
-    let mut desk = Desk::on_disk(Default::default());
+async fn sold() -> (Fixture, PathBuf) {
+    let mut fixture = Fixture::on_disk(Default::default());
     for turn in 0..40_u64 {
         let caller = ["ann", "bob", "eve"][turn as usize % 3];
         let key = format!("key {turn}");
-        let asked = match turn % 2 {
-            0 => asked(caller, Usd::mills(3 + turn)),
+        let reservation = match turn % 2 {
+            0 => reservation(caller, Usd::mills(3 + turn)),
             _ => keyed(&key, "p"),
         };
-        let id = desk.send(&asked).await;
+        let id = fixture.send(&reservation).await;
         let ending = match turn % 8 {
             6 => Settlement::Released,
             7 => Settlement::Unknown,
-            _ => charged(asked.price, "a reply that is kept"),
+            _ => charged(reservation.price, "a reply that is kept"),
         };
-        desk.settle(id, ending).await;
-        desk.pass(HOUR);
+        fixture.settle(id, ending).await;
+        fixture.pass(HOUR);
     }
-    desk.stop();
-    assert!(!beside(&desk.path(), "-wal").exists(), "the log was copied into the file");
-    let copied = desk.path().with_file_name("copy.db");
-    copy(&desk.path(), &copied);
-    (desk, copied)
+    fixture.stop();
+    assert!(!beside(&fixture.path(), "-wal").exists(), "the log was copied into the file");
+    let copied = fixture.path().with_file_name("copy.db");
+    copy(&fixture.path(), &copied);
+    (fixture, copied)
 }
 
 /// What a damaged ledger holds, if it opens; its counters then are the sum of that.

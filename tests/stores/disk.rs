@@ -18,23 +18,23 @@ use crate::jobs::job;
 
 #[tokio::test]
 async fn second_server_is_told_the_lock_holder() {
-    let mut desk = Desk::on_disk(StoreCapacity::default());
-    let other_name = desk.path().with_file_name("other.db");
-    std::os::unix::fs::symlink(desk.path(), &other_name).unwrap();
-    for path in [desk.path(), other_name] {
-        let second = Store::serve(&path, desk.clock());
+    let mut fixture = Fixture::on_disk(StoreCapacity::default());
+    let other_name = fixture.path().with_file_name("other.db");
+    std::os::unix::fs::symlink(fixture.path(), &other_name).unwrap();
+    for path in [fixture.path(), other_name] {
+        let second = Store::serve(&path, fixture.clock());
         let Err(OpenError::Locked { pid, .. }) = second else { panic!("{second:?}") };
         assert_eq!(pid, Some(std::process::id()));
     }
-    desk.buy(&asked("ann", PRICE), "").await;
-    desk.restart();
-    assert_eq!(desk.states().await, [PurchaseState::Charged]);
+    fixture.buy(&reservation("ann", PRICE), "").await;
+    fixture.restart();
+    assert_eq!(fixture.states().await, [PurchaseState::Charged]);
 }
 
 #[tokio::test]
 async fn play_money_and_real_money_never_share_a_ledger() {
     let folder = tempfile::tempdir().unwrap();
-    let clock = Desk::in_memory(StoreCapacity::default()).clock();
+    let clock = Fixture::in_memory(StoreCapacity::default()).clock();
     for (first, other) in [(MoneyKind::Play, MoneyKind::Real), (MoneyKind::Real, MoneyKind::Play)] {
         let path = folder.path().join(format!("{first:?}.db"));
         drop(
@@ -55,9 +55,9 @@ async fn play_money_and_real_money_never_share_a_ledger() {
 
 #[tokio::test]
 async fn ledger_files_are_private_to_their_owner() {
-    let desk = Desk::on_disk(StoreCapacity::default());
-    desk.buy(&asked("ann", PRICE), "").await;
-    let folder = fs::read_dir(desk.path().parent().unwrap()).unwrap();
+    let fixture = Fixture::on_disk(StoreCapacity::default());
+    fixture.buy(&reservation("ann", PRICE), "").await;
+    let folder = fs::read_dir(fixture.path().parent().unwrap()).unwrap();
     let modes: Vec<_> = folder
         .map(|file| file.unwrap())
         .map(|file| (file.file_name(), file.metadata().unwrap().permissions().mode() & 0o777))
@@ -68,61 +68,62 @@ async fn ledger_files_are_private_to_their_owner() {
 
 #[tokio::test]
 async fn readable_ledger_file_is_made_private() {
-    let mut desk = Desk::on_disk(StoreCapacity::default());
-    desk.stop();
-    fs::set_permissions(desk.path(), fs::Permissions::from_mode(0o644)).unwrap();
-    desk.restart();
-    assert_eq!(desk.path().metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let mut fixture = Fixture::on_disk(StoreCapacity::default());
+    fixture.stop();
+    fs::set_permissions(fixture.path(), fs::Permissions::from_mode(0o644)).unwrap();
+    fixture.restart();
+    assert_eq!(fixture.path().metadata().unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[tokio::test]
 async fn full_disk_refuses_purchases_until_space_is_free() {
-    let mut desk = Desk::on_disk(StoreCapacity { pages: Some(60), ..StoreCapacity::default() });
+    let mut fixture =
+        Fixture::on_disk(StoreCapacity { pages: Some(60), ..StoreCapacity::default() });
     let big = "x".repeat(20_000);
     let mut bought = 0;
     let refused = loop {
-        let next = asked("ann", PRICE);
-        if let Err(refused) = desk.reserve(&next).await {
+        let next = reservation("ann", PRICE);
+        if let Err(refused) = fixture.reserve(&next).await {
             break refused;
         }
-        let _ = desk.store.mark_sent(next.id, AccountStatus::Confirmed).await;
-        // A reply that finds no room leaves its purchase as it was, and one without a reply may still fit.
-        if desk.store.settle(next.id, charged(PRICE, &big)).await.is_err() {
+        let _ = fixture.store.mark_sent(next.id, AccountStatus::Confirmed).await;
+        // A reply that finds no capacity leaves its purchase as it was, and one without a reply may still fit.
+        if fixture.store.settle(next.id, charged(PRICE, &big)).await.is_err() {
             let bare = Settlement::Charged { cost: PRICE, reply: None, keep: HOUR, job: None };
-            let _ = desk.store.settle(next.id, bare).await;
+            let _ = fixture.store.settle(next.id, bare).await;
         }
         bought += 1;
         assert!(bought < 10_000, "the disk never fills");
     };
     assert!(matches!(refused, ReserveError::Unavailable(_)), "{refused:?}");
-    let spent = desk.total().await.day;
+    let spent = fixture.total().await.day;
     assert_eq!(spent, Usd::mills(6 * bought), "a refused reservation leaves nothing behind");
 
-    // The replies' time comes, and there is room again, without a restart.
-    desk.pass(25 * HOUR);
-    desk.store.purge_expired().await.unwrap();
-    desk.buy(&asked("ann", PRICE), "hello").await;
-    desk.restart();
-    assert_eq!(desk.states().await.len() as u64, bought + 1);
+    // The replies' time comes, and there is capacity again, without a restart.
+    fixture.pass(25 * HOUR);
+    fixture.store.purge_expired().await.unwrap();
+    fixture.buy(&reservation("ann", PRICE), "hello").await;
+    fixture.restart();
+    assert_eq!(fixture.states().await.len() as u64, bought + 1);
 }
 
 #[tokio::test]
 async fn settlement_is_retried_after_a_full_disk() {
-    let desk = Desk::on_disk(StoreCapacity { pages: Some(60), ..StoreCapacity::default() });
-    let id = desk.send(&asked("ann", PRICE)).await;
-    desk.store.settle_later(id, charged(PRICE, &"x".repeat(500_000)));
-    assert_eq!(desk.total().await.day, PRICE);
-    assert_eq!(desk.states().await, [PurchaseState::Sent]);
-    // Another process gives the ledger's room back.
-    desk.settle(id, Settlement::Released).await;
-    eventually(async || desk.states().await == [PurchaseState::Released]).await;
+    let fixture = Fixture::on_disk(StoreCapacity { pages: Some(60), ..StoreCapacity::default() });
+    let id = fixture.send(&reservation("ann", PRICE)).await;
+    fixture.store.settle_later(id, charged(PRICE, &"x".repeat(500_000)));
+    assert_eq!(fixture.total().await.day, PRICE);
+    assert_eq!(fixture.states().await, [PurchaseState::Sent]);
+    // Another process gives the ledger's capacity back.
+    fixture.settle(id, Settlement::Released).await;
+    eventually(async || fixture.states().await == [PurchaseState::Released]).await;
 }
 
 #[tokio::test]
 async fn charge_and_job_commit_together() {
-    let desk = Desk::on_disk(StoreCapacity { pages: Some(60), ..StoreCapacity::default() });
-    let asked = asked("ann", PRICE);
-    let id = desk.send(&asked).await;
+    let fixture = Fixture::on_disk(StoreCapacity { pages: Some(60), ..StoreCapacity::default() });
+    let reservation = reservation("ann", PRICE);
+    let id = fixture.send(&reservation).await;
     let job = job("r-1", "ann");
     let accepted = |body: &str| {
         let Settlement::Charged { cost, reply, keep, .. } = charged(PRICE, body) else {
@@ -130,52 +131,52 @@ async fn charge_and_job_commit_together() {
         };
         Settlement::Charged { cost, reply, keep, job: Some(Box::new(job.clone())) }
     };
-    let known = async || bounded(desk.store.find_job("r-1".into())).await.unwrap();
+    let known = async || bounded(fixture.store.find_job("r-1".into())).await.unwrap();
     // Whatever does not fit takes the rest with it.
-    let refused = desk.store.settle(id, accepted(&"x".repeat(500_000))).await;
+    let refused = fixture.store.settle(id, accepted(&"x".repeat(500_000))).await;
     assert!(refused.is_err());
-    assert_eq!((known().await, desk.states().await), (None, vec![PurchaseState::Sent]));
-    desk.store.settle_later(id, accepted("hello"));
-    eventually(async || desk.states().await == [PurchaseState::Charged]).await;
+    assert_eq!((known().await, fixture.states().await), (None, vec![PurchaseState::Sent]));
+    fixture.store.settle_later(id, accepted("hello"));
+    eventually(async || fixture.states().await == [PurchaseState::Charged]).await;
     assert_eq!(known().await, Some(job.clone()));
 }
 
 #[tokio::test]
 async fn changes_beside_a_server_apply_within_a_second() {
-    let desk = Desk::on_disk(StoreCapacity::default());
-    let id = desk.send(&keyed("k", "p")).await;
-    desk.settle(id, Settlement::Unknown).await;
+    let fixture = Fixture::on_disk(StoreCapacity::default());
+    let id = fixture.send(&keyed("k", "p")).await;
+    fixture.settle(id, Settlement::Unknown).await;
 
-    let beside = Store::open_shared(&desk.path(), desk.clock()).unwrap();
+    let beside = Store::open_shared(&fixture.path(), fixture.clock()).unwrap();
     bounded(beside.settle(id, charged(Usd::mills(7), "found"))).await.unwrap();
     let written = tollgate::clock::now();
-    assert_eq!(desk.replayed(&keyed("k", "p")).await, Some(reply("found")));
-    assert_eq!(desk.total().await.day, Usd::mills(7));
+    assert_eq!(fixture.replayed(&keyed("k", "p")).await, Some(reply("found")));
+    assert_eq!(fixture.total().await.day, Usd::mills(7));
     assert!(written.elapsed() < Duration::from_secs(1));
 
-    desk.buy(&asked("bob", PRICE), "").await;
+    fixture.buy(&reservation("bob", PRICE), "").await;
     assert_eq!(
         bounded(beside.current_spend(BudgetScope::Total)).await.unwrap().day,
         Usd::mills(13)
     );
     drop(beside);
-    desk.buy(&asked("bob", PRICE), "").await;
+    fixture.buy(&reservation("bob", PRICE), "").await;
 }
 
 #[tokio::test]
 async fn second_process_cannot_serve_but_may_write_shared() {
-    let desk = Desk::on_disk(StoreCapacity::default());
-    let id = desk.send(&keyed("k", "p")).await;
-    desk.settle(id, Settlement::Unknown).await;
+    let fixture = Fixture::on_disk(StoreCapacity::default());
+    let id = fixture.send(&keyed("k", "p")).await;
+    fixture.settle(id, Settlement::Unknown).await;
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "disk::the_other_process"])
-        .current_dir(desk.path().parent().unwrap())
+        .current_dir(fixture.path().parent().unwrap())
         .output()
         .unwrap();
     assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
-    assert_eq!(desk.replayed(&keyed("k", "p")).await, Some(reply("from the other process")));
-    desk.buy(&asked("ann", PRICE), "").await;
-    assert_eq!(desk.total().await.day, Usd::mills(13));
+    assert_eq!(fixture.replayed(&keyed("k", "p")).await, Some(reply("from the other process")));
+    fixture.buy(&reservation("ann", PRICE), "").await;
+    assert_eq!(fixture.total().await.day, Usd::mills(13));
 }
 
 /// What the test above runs in a process of its own, in the ledger's folder; there is none elsewhere.
@@ -185,7 +186,7 @@ async fn the_other_process() {
     if !path.exists() {
         return;
     }
-    let clock = Desk::in_memory(StoreCapacity::default()).clock();
+    let clock = Fixture::in_memory(StoreCapacity::default()).clock();
     let Err(OpenError::Locked { pid, .. }) = Store::serve(path, clock.clone()) else {
         panic!("the lock does not hold across processes");
     };
@@ -198,26 +199,26 @@ async fn the_other_process() {
 
 #[tokio::test]
 async fn reader_reads_beside_a_server_without_writing() {
-    let desk = Desk::on_disk(StoreCapacity::default());
-    let reader = Store::open_read_only(&desk.path(), desk.clock()).unwrap();
-    let id = desk.buy(&asked("ann", PRICE), "").await;
+    let fixture = Fixture::on_disk(StoreCapacity::default());
+    let reader = Store::open_read_only(&fixture.path(), fixture.clock()).unwrap();
+    let id = fixture.buy(&reservation("ann", PRICE), "").await;
     assert_eq!(bounded(reader.purchases_since(Duration::ZERO)).await.unwrap()[0].id, id);
     assert_eq!(bounded(reader.current_spend(BudgetScope::Total)).await.unwrap().day, PRICE);
-    let asked = asked("ann", PRICE);
-    let refused = bounded(reader.reserve(&asked)).await;
+    let reservation = reservation("ann", PRICE);
+    let refused = bounded(reader.reserve(&reservation)).await;
     assert!(matches!(refused, Err(ReserveError::Unavailable(_))), "{refused:?}");
-    desk.buy(&keyed("k", "p"), "").await;
+    fixture.buy(&keyed("k", "p"), "").await;
 }
 
 #[tokio::test]
 async fn shared_open_creates_a_ledger_before_the_first_server() {
-    let desk = Desk::on_disk(StoreCapacity::default());
-    let path = desk.path().with_file_name("later.db");
-    let missing = Store::open_read_only(&path, desk.clock());
+    let fixture = Fixture::on_disk(StoreCapacity::default());
+    let path = fixture.path().with_file_name("later.db");
+    let missing = Store::open_read_only(&path, fixture.clock());
     assert!(matches!(missing, Err(OpenError::Unusable(_))), "{missing:?}");
     assert!(!path.exists());
-    drop(Store::open_shared(&path, desk.clock()).unwrap());
-    drop(Store::serve(&path, desk.clock()).unwrap());
+    drop(Store::open_shared(&path, fixture.clock()).unwrap());
+    drop(Store::serve(&path, fixture.clock()).unwrap());
 }
 
 #[tokio::test]
@@ -228,9 +229,11 @@ async fn foreign_file_is_refused_unchanged() {
     fs::write(at("short"), "x").unwrap();
     fs::create_dir(at("folder")).unwrap();
     with(&at("foreign"), "CREATE TABLE theirs (x)");
-    drop(Store::serve(&at("newer"), Desk::in_memory(StoreCapacity::default()).clock()).unwrap());
+    drop(Store::serve(&at("newer"), Fixture::in_memory(StoreCapacity::default()).clock()).unwrap());
     with(&at("newer"), "PRAGMA user_version = 99");
-    drop(Store::serve(&at("emptied"), Desk::in_memory(StoreCapacity::default()).clock()).unwrap());
+    drop(
+        Store::serve(&at("emptied"), Fixture::in_memory(StoreCapacity::default()).clock()).unwrap(),
+    );
     fs::write(at("emptied"), "").unwrap();
     fs::write(at("gone-wal"), "x").unwrap();
     let _device = std::os::unix::net::UnixListener::bind(at("device")).unwrap();
@@ -247,7 +250,7 @@ async fn foreign_file_is_refused_unchanged() {
         ("nowhere/ledger", "No such file"),
     ] {
         let before = fs::read(at(name)).ok();
-        let opened = Store::serve(&at(name), Desk::in_memory(StoreCapacity::default()).clock());
+        let opened = Store::serve(&at(name), Fixture::in_memory(StoreCapacity::default()).clock());
         let Err(OpenError::Unusable(said)) = &opened else { panic!("{name}: {opened:?}") };
         assert!(said.contains(why), "{name}: {said}");
         assert!(said.contains(name), "{name}: {said}");
@@ -258,10 +261,10 @@ async fn foreign_file_is_refused_unchanged() {
 #[tokio::test]
 async fn unusable_ledger_refuses_every_command() {
     let broken = Store::unusable("damaged");
-    let asked = asked("ann", PRICE);
-    assert!(matches!(broken.reserve(&asked).await, Err(ReserveError::Unavailable(_))));
-    assert!(broken.mark_sent(asked.id, AccountStatus::Confirmed).await.is_err());
-    assert!(broken.settle(asked.id, Settlement::Released).await.is_err());
+    let reservation = reservation("ann", PRICE);
+    assert!(matches!(broken.reserve(&reservation).await, Err(ReserveError::Unavailable(_))));
+    assert!(broken.mark_sent(reservation.id, AccountStatus::Confirmed).await.is_err());
+    assert!(broken.settle(reservation.id, Settlement::Released).await.is_err());
     assert!(broken.current_spend(BudgetScope::Total).await.is_err());
     assert!(broken.purchases_since(Duration::ZERO).await.is_err());
     assert!(broken.latest_checkpoint().await.is_err());

@@ -21,22 +21,23 @@ pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 pub(crate) const PRICE: Usd = Usd::mills(6);
 
-pub(crate) struct Desk {
+pub(crate) struct Fixture {
     pub(crate) store: Store,
     time: Arc<Mutex<Duration>>,
     folder: Option<TempDir>,
 }
 
-impl Desk {
-    pub(crate) fn in_memory(room: StoreCapacity) -> Self {
+impl Fixture {
+    pub(crate) fn in_memory(capacity: StoreCapacity) -> Self {
         let time = Arc::new(Mutex::new(START));
-        Self { store: Store::in_memory_with_capacity(clock(&time), room), time, folder: None }
+        Self { store: Store::in_memory_with_capacity(clock(&time), capacity), time, folder: None }
     }
 
-    pub(crate) fn on_disk(room: StoreCapacity) -> Self {
+    pub(crate) fn on_disk(capacity: StoreCapacity) -> Self {
         let time = Arc::new(Mutex::new(START));
         let folder = tempfile::tempdir().expect("a folder");
-        let store = Store::serve_with(&folder.path().join("ledger.db"), clock(&time), room, None);
+        let store =
+            Store::serve_with(&folder.path().join("ledger.db"), clock(&time), capacity, None);
         Self { store: store.expect("a new ledger"), time, folder: Some(folder) }
     }
 
@@ -53,9 +54,9 @@ impl Desk {
         self.restart_with(StoreCapacity::default());
     }
 
-    pub(crate) fn restart_with(&mut self, room: StoreCapacity) {
+    pub(crate) fn restart_with(&mut self, capacity: StoreCapacity) {
         self.stop();
-        let store = Store::serve_with(&self.path(), self.clock(), room, None);
+        let store = Store::serve_with(&self.path(), self.clock(), capacity, None);
         self.take(store.expect("it opens again"));
     }
 
@@ -79,8 +80,8 @@ impl Desk {
         self.set(self.now() + time);
     }
 
-    pub(crate) async fn reserve(&self, asked: &Reservation) -> Result<(), ReserveError> {
-        bounded(self.store.reserve(asked)).await.map(drop)
+    pub(crate) async fn reserve(&self, reservation: &Reservation) -> Result<(), ReserveError> {
+        bounded(self.store.reserve(reservation)).await.map(drop)
     }
 
     /// A purchase that is matched from `since` on. Its caller was never refused.
@@ -108,20 +109,22 @@ impl Desk {
             clock_skew: ahead,
             delivered_since,
         });
-        Reservation { dedupe_key: claim, ..asked("ann", PRICE) }
+        Reservation { dedupe_key: claim, ..reservation("ann", PRICE) }
     }
 
     /// Reserves and sends.
-    pub(crate) async fn send(&self, asked: &Reservation) -> PurchaseId {
-        self.reserve(asked).await.expect("set aside");
-        bounded(self.store.mark_sent(asked.id, AccountStatus::Confirmed)).await.expect("marked");
-        asked.id
+    pub(crate) async fn send(&self, reservation: &Reservation) -> PurchaseId {
+        self.reserve(reservation).await.expect("set aside");
+        bounded(self.store.mark_sent(reservation.id, AccountStatus::Confirmed))
+            .await
+            .expect("marked");
+        reservation.id
     }
 
     /// Buys for the price that was expected.
-    pub(crate) async fn buy(&self, asked: &Reservation, body: &str) -> PurchaseId {
-        let id = self.send(asked).await;
-        self.settle(id, charged(asked.price, body)).await;
+    pub(crate) async fn buy(&self, reservation: &Reservation, body: &str) -> PurchaseId {
+        let id = self.send(reservation).await;
+        self.settle(id, charged(reservation.price, body)).await;
         id
     }
 
@@ -129,16 +132,16 @@ impl Desk {
         bounded(self.store.settle(id, ending)).await.expect("settled");
     }
 
-    pub(crate) async fn known(&self, asked: &Reservation) -> ExistingPurchase {
-        match self.reserve(asked).await {
+    pub(crate) async fn known(&self, reservation: &Reservation) -> ExistingPurchase {
+        match self.reserve(reservation).await {
             Err(ReserveError::Duplicate(earlier)) => earlier,
             other => panic!("expected it to be known, not {other:?}"),
         }
     }
 
     /// What a repeat is answered with.
-    pub(crate) async fn replayed(&self, asked: &Reservation) -> Option<KeptReply> {
-        let earlier = self.known(asked).await;
+    pub(crate) async fn replayed(&self, reservation: &Reservation) -> Option<KeptReply> {
+        let earlier = self.known(reservation).await;
         let reply = bounded(self.store.reply(earlier.id)).await.expect("looked up");
         let reply = reply.filter(|_| earlier.reply_bytes.is_some());
         assert_eq!(earlier.reply_bytes, reply.as_ref().map(|reply| reply.body.len()));
@@ -197,7 +200,7 @@ pub(crate) fn identity(name: &str) -> Digest {
 }
 
 /// A purchase that resembles no other.
-pub(crate) fn asked(caller: &str, price: Usd) -> Reservation {
+pub(crate) fn reservation(caller: &str, price: Usd) -> Reservation {
     let id = PurchaseId::new();
     let mut fingerprint = [0; 32];
     fingerprint[16..].copy_from_slice(id.0.as_bytes());
@@ -222,7 +225,7 @@ pub(crate) fn asked(caller: &str, price: Usd) -> Reservation {
 
 pub(crate) fn keyed(key: &str, payload: &str) -> Reservation {
     let claim = DedupeKey::IdempotencyKey { key: identity(key), payload: identity(payload) };
-    Reservation { dedupe_key: claim, ..asked("ann", PRICE) }
+    Reservation { dedupe_key: claim, ..reservation("ann", PRICE) }
 }
 
 pub(crate) fn reply(body: &str) -> KeptReply {
@@ -233,17 +236,17 @@ pub(crate) fn charged(cost: Usd, body: &str) -> Settlement {
     Settlement::Charged { cost, reply: Some(reply(body)), keep: 24 * HOUR, job: None }
 }
 
-/// Runs each test on each backend, with the usual room.
+/// Runs each test on each backend, with the usual capacity.
 macro_rules! on_every_backend {
     ($($test:ident),+ $(,)?) => {
         mod memory {
             $(#[tokio::test] async fn $test() {
-                super::$test($crate::fixture::Desk::in_memory(Default::default())).await;
+                super::$test($crate::fixture::Fixture::in_memory(Default::default())).await;
             })+
         }
         mod sqlite {
             $(#[tokio::test] async fn $test() {
-                super::$test($crate::fixture::Desk::on_disk(Default::default())).await;
+                super::$test($crate::fixture::Fixture::on_disk(Default::default())).await;
             })+
         }
     };

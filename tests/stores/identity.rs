@@ -26,10 +26,10 @@ fn with(path: &Path, statements: &str) {
 
 async fn sell(ledger: &Store, count: usize) {
     for _ in 0..count {
-        let asked = asked("ann", PRICE);
-        bounded(ledger.reserve(&asked)).await.unwrap();
-        bounded(ledger.mark_sent(asked.id, AccountStatus::Confirmed)).await.unwrap();
-        bounded(ledger.settle(asked.id, Settlement::Released)).await.unwrap();
+        let reservation = reservation("ann", PRICE);
+        bounded(ledger.reserve(&reservation)).await.unwrap();
+        bounded(ledger.mark_sent(reservation.id, AccountStatus::Confirmed)).await.unwrap();
+        bounded(ledger.settle(reservation.id, Settlement::Released)).await.unwrap();
     }
 }
 
@@ -50,7 +50,7 @@ struct Place {
 fn place() -> Place {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.db");
-    Place { _folder: folder, path, clock: Desk::in_memory(Default::default()).clock() }
+    Place { _folder: folder, path, clock: Fixture::in_memory(Default::default()).clock() }
 }
 
 #[tokio::test]
@@ -117,12 +117,12 @@ async fn ledger_name_changes_even_if_a_command_opened_the_backup_first() {
     let backup = path.with_file_name("backup.db");
     let ledger = serve(path, clock.clone());
     let name = ledger.name();
-    let asked = asked("ann", PRICE);
-    bounded(ledger.reserve(&asked)).await.unwrap();
+    let reservation = reservation("ann", PRICE);
+    bounded(ledger.reserve(&reservation)).await.unwrap();
     with(path, &format!("VACUUM INTO '{}'", backup.display()));
     // It is charged after the backup, which a server would take for one that was never sent.
-    bounded(ledger.mark_sent(asked.id, AccountStatus::Confirmed)).await.unwrap();
-    bounded(ledger.settle(asked.id, Settlement::Unknown)).await.unwrap();
+    bounded(ledger.mark_sent(reservation.id, AccountStatus::Confirmed)).await.unwrap();
+    bounded(ledger.settle(reservation.id, Settlement::Unknown)).await.unwrap();
     drop(ledger);
     fs::write(path, fs::read(&backup).unwrap()).unwrap();
     drop(Store::open_exclusive(path, clock.clone()).unwrap());
@@ -221,7 +221,7 @@ async fn ledger_removed_or_replaced_under_the_server_stops_sales() {
             noticed.to_string().contains(&format!("was {what} while the server was running")),
             "{noticed}"
         );
-        let refused = bounded(ledger.reserve(&asked("ann", PRICE))).await.unwrap_err();
+        let refused = bounded(ledger.reserve(&reservation("ann", PRICE))).await.unwrap_err();
         assert!(
             matches!(&refused, ReserveError::Unavailable(why) if why.0.contains(what)),
             "{refused:?}"
@@ -269,10 +269,10 @@ async fn wal_grown_by_a_long_reader_is_truncated_afterwards() {
     reader.query_row("SELECT count(*) FROM purchases", [], |_| Ok(())).unwrap();
     let body = "x".repeat(4 << 20);
     while size() <= LIMIT {
-        let asked = asked("ann", PRICE);
-        bounded(ledger.reserve(&asked)).await.unwrap();
-        bounded(ledger.mark_sent(asked.id, AccountStatus::Confirmed)).await.unwrap();
-        bounded(ledger.settle(asked.id, charged(PRICE, &body))).await.unwrap();
+        let reservation = reservation("ann", PRICE);
+        bounded(ledger.reserve(&reservation)).await.unwrap();
+        bounded(ledger.mark_sent(reservation.id, AccountStatus::Confirmed)).await.unwrap();
+        bounded(ledger.settle(reservation.id, charged(PRICE, &body))).await.unwrap();
     }
     reader.execute_batch("COMMIT").unwrap();
     // Nothing is sold any more, but the server goes on with what it does each minute.

@@ -32,7 +32,7 @@ fn login(id: &str, member: &str, until: Duration) -> LoginSession {
     }
 }
 
-impl Desk {
+impl Fixture {
     async fn enlist(&self, member: &Member) -> Result<(), MemberError> {
         let added = MemberChange::Add(member.clone());
         bounded(self.store.change_member(member.name.clone(), added)).await
@@ -73,158 +73,161 @@ impl Desk {
     }
 }
 
-async fn members_are_listed_by_name_as_added(desk: Desk) {
-    assert_eq!(desk.members().await, []);
+async fn members_are_listed_by_name_as_added(fixture: Fixture) {
+    assert_eq!(fixture.members().await, []);
     let bob = Member {
         role: Role::Admin,
         own_budget: OwnBudget { day: None, month: Some(Usd::micros(1)) },
         ..member("bob")
     };
-    desk.enlist(&bob).await.unwrap();
-    desk.enlist(&member("ann")).await.unwrap();
-    desk.enlist(&member("a.n-n_2")).await.unwrap();
-    assert_eq!(desk.members().await, [member("a.n-n_2"), member("ann"), bob]);
+    fixture.enlist(&bob).await.unwrap();
+    fixture.enlist(&member("ann")).await.unwrap();
+    fixture.enlist(&member("a.n-n_2")).await.unwrap();
+    assert_eq!(fixture.members().await, [member("a.n-n_2"), member("ann"), bob]);
 }
 
-async fn member_name_is_never_reused(desk: Desk) {
-    desk.enlist(&member("ann")).await.unwrap();
+async fn member_name_is_never_reused(fixture: Fixture) {
+    fixture.enlist(&member("ann")).await.unwrap();
     let other =
         Member { token: identity("other"), own_budget: OwnBudget::default(), ..member("ann") };
-    assert!(matches!(desk.enlist(&other).await, Err(MemberError::NameTaken)));
-    desk.revoke("ann").await.unwrap();
-    assert!(matches!(desk.enlist(&other).await, Err(MemberError::NameTaken)));
-    assert_eq!(desk.members().await, [Member { revoked_at: Some(START), ..member("ann") }]);
+    assert!(matches!(fixture.enlist(&other).await, Err(MemberError::NameTaken)));
+    fixture.revoke("ann").await.unwrap();
+    assert!(matches!(fixture.enlist(&other).await, Err(MemberError::NameTaken)));
+    assert_eq!(fixture.members().await, [Member { revoked_at: Some(START), ..member("ann") }]);
 }
 
-async fn revoked_member_stays_revoked(desk: Desk) {
-    desk.enlist(&member("ann")).await.unwrap();
-    desk.pass(HOUR);
-    desk.revoke("ann").await.unwrap();
-    desk.pass(HOUR);
-    desk.revoke("ann").await.unwrap();
-    let updated = desk.update("ann", Some(Role::Admin), None).await;
+async fn revoked_member_stays_revoked(fixture: Fixture) {
+    fixture.enlist(&member("ann")).await.unwrap();
+    fixture.pass(HOUR);
+    fixture.revoke("ann").await.unwrap();
+    fixture.pass(HOUR);
+    fixture.revoke("ann").await.unwrap();
+    let updated = fixture.update("ann", Some(Role::Admin), None).await;
     assert!(matches!(updated, Err(MemberError::Revoked)));
-    assert!(matches!(desk.rotate("ann", "new").await, Err(MemberError::Revoked)));
-    assert_eq!(desk.members().await, [Member { revoked_at: Some(START + HOUR), ..member("ann") }]);
+    assert!(matches!(fixture.rotate("ann", "new").await, Err(MemberError::Revoked)));
+    assert_eq!(
+        fixture.members().await,
+        [Member { revoked_at: Some(START + HOUR), ..member("ann") }]
+    );
 }
 
-async fn member_change_affects_no_other_member(desk: Desk) {
-    desk.enlist(&member("ann")).await.unwrap();
-    desk.log_in(&login("cookie", "ann", START + HOUR)).await;
+async fn member_change_affects_no_other_member(fixture: Fixture) {
+    fixture.enlist(&member("ann")).await.unwrap();
+    fixture.log_in(&login("cookie", "ann", START + HOUR)).await;
     for name in ["", "an", "annn", "Ann", "ann ", "%", "' OR 1=1"] {
-        assert!(matches!(desk.revoke(name).await, Err(MemberError::NotFound)), "{name}");
-        assert!(matches!(desk.rotate(name, "new").await, Err(MemberError::NotFound)), "{name}");
-        let updated = desk.update(name, Some(Role::Admin), None).await;
+        assert!(matches!(fixture.revoke(name).await, Err(MemberError::NotFound)), "{name}");
+        assert!(matches!(fixture.rotate(name, "new").await, Err(MemberError::NotFound)), "{name}");
+        let updated = fixture.update(name, Some(Role::Admin), None).await;
         assert!(matches!(updated, Err(MemberError::NotFound)), "{name}");
     }
-    assert_eq!(desk.members().await, [member("ann")]);
-    assert_eq!(desk.sessions().await.len(), 1);
+    assert_eq!(fixture.members().await, [member("ann")]);
+    assert_eq!(fixture.sessions().await.len(), 1);
 }
 
-async fn update_changes_named_fields_and_ends_no_login(desk: Desk) {
-    desk.enlist(&member("ann")).await.unwrap();
-    desk.log_in(&login("cookie", "ann", START + HOUR)).await;
-    desk.update("ann", Some(Role::Admin), None).await.unwrap();
+async fn update_changes_named_fields_and_ends_no_login(fixture: Fixture) {
+    fixture.enlist(&member("ann")).await.unwrap();
+    fixture.log_in(&login("cookie", "ann", START + HOUR)).await;
+    fixture.update("ann", Some(Role::Admin), None).await.unwrap();
     let admin = Member { role: Role::Admin, ..member("ann") };
-    assert_eq!(desk.members().await, std::slice::from_ref(&admin));
+    assert_eq!(fixture.members().await, std::slice::from_ref(&admin));
     let own = OwnBudget { day: None, month: Some(Usd::mills(6)) };
-    desk.update("ann", None, Some(own)).await.unwrap();
-    assert_eq!(desk.members().await, [Member { own_budget: own, ..admin.clone() }]);
-    desk.update("ann", Some(Role::Member), Some(OwnBudget::default())).await.unwrap();
+    fixture.update("ann", None, Some(own)).await.unwrap();
+    assert_eq!(fixture.members().await, [Member { own_budget: own, ..admin.clone() }]);
+    fixture.update("ann", Some(Role::Member), Some(OwnBudget::default())).await.unwrap();
     assert_eq!(
-        desk.members().await,
+        fixture.members().await,
         [Member { own_budget: OwnBudget::default(), ..member("ann") }]
     );
-    assert_eq!(desk.sessions().await, [login("cookie", "ann", START + HOUR)]);
+    assert_eq!(fixture.sessions().await, [login("cookie", "ann", START + HOUR)]);
 }
 
-async fn rotated_token_replaces_the_old_one(desk: Desk) {
-    desk.enlist(&member("ann")).await.unwrap();
-    desk.rotate("ann", "new").await.unwrap();
+async fn rotated_token_replaces_the_old_one(fixture: Fixture) {
+    fixture.enlist(&member("ann")).await.unwrap();
+    fixture.rotate("ann", "new").await.unwrap();
     let rotated = Member { token: identity("new"), prefix: "new".into(), ..member("ann") };
-    assert_eq!(desk.members().await, [rotated]);
+    assert_eq!(fixture.members().await, [rotated]);
 }
 
-async fn login_is_valid_until_it_expires_or_ends(desk: Desk) {
-    desk.enlist(&member("ann")).await.unwrap();
+async fn login_is_valid_until_it_expires_or_ends(fixture: Fixture) {
+    fixture.enlist(&member("ann")).await.unwrap();
     let (short, long) =
         (login("short", "ann", START + HOUR), login("long", "ann", START + 2 * HOUR));
-    desk.log_in(&short).await;
-    desk.log_in(&long).await;
-    desk.log_in(&login("left", "ann", START + 2 * HOUR)).await;
-    bounded(desk.store.log_out(identity("left"))).await.unwrap();
-    bounded(desk.store.log_out(identity("nobody's"))).await.unwrap();
-    assert_eq!(desk.sessions().await, [short.clone(), long.clone()]);
-    desk.pass(HOUR - Duration::from_millis(1));
-    assert_eq!(desk.sessions().await, [short, long.clone()]);
-    desk.pass(Duration::from_millis(1));
-    assert_eq!(desk.sessions().await, [long]);
-    desk.pass(HOUR);
-    assert_eq!(desk.sessions().await, []);
+    fixture.log_in(&short).await;
+    fixture.log_in(&long).await;
+    fixture.log_in(&login("left", "ann", START + 2 * HOUR)).await;
+    bounded(fixture.store.log_out(identity("left"))).await.unwrap();
+    bounded(fixture.store.log_out(identity("nobody's"))).await.unwrap();
+    assert_eq!(fixture.sessions().await, [short.clone(), long.clone()]);
+    fixture.pass(HOUR - Duration::from_millis(1));
+    assert_eq!(fixture.sessions().await, [short, long.clone()]);
+    fixture.pass(Duration::from_millis(1));
+    assert_eq!(fixture.sessions().await, [long]);
+    fixture.pass(HOUR);
+    assert_eq!(fixture.sessions().await, []);
 }
 
-async fn ending_a_token_ends_only_its_logins(desk: Desk) {
+async fn ending_a_token_ends_only_its_logins(fixture: Fixture) {
     for name in ["ann", "bob", "eve"] {
-        desk.enlist(&member(name)).await.unwrap();
-        desk.log_in(&login(name, name, START + HOUR)).await;
+        fixture.enlist(&member(name)).await.unwrap();
+        fixture.log_in(&login(name, name, START + HOUR)).await;
     }
-    desk.revoke("ann").await.unwrap();
-    desk.rotate("bob", "new").await.unwrap();
-    assert_eq!(desk.sessions().await, [login("eve", "eve", START + HOUR)]);
+    fixture.revoke("ann").await.unwrap();
+    fixture.rotate("bob", "new").await.unwrap();
+    assert_eq!(fixture.sessions().await, [login("eve", "eve", START + HOUR)]);
 }
 
 /// As where the login is kept just after the token ended.
-async fn login_with_an_ended_token_is_invalid(desk: Desk) {
+async fn login_with_an_ended_token_is_invalid(fixture: Fixture) {
     for name in ["ann", "bob"] {
-        desk.enlist(&member(name)).await.unwrap();
+        fixture.enlist(&member(name)).await.unwrap();
     }
-    desk.revoke("ann").await.unwrap();
-    desk.rotate("bob", "new").await.unwrap();
+    fixture.revoke("ann").await.unwrap();
+    fixture.rotate("bob", "new").await.unwrap();
     for name in ["ann", "bob", "nobody"] {
-        desk.log_in(&login(name, name, START + HOUR)).await;
+        fixture.log_in(&login(name, name, START + HOUR)).await;
     }
-    assert_eq!(desk.sessions().await, []);
+    assert_eq!(fixture.sessions().await, []);
     let new = LoginSession { token: identity("new"), ..login("cookie", "bob", START + HOUR) };
-    desk.log_in(&new).await;
-    assert_eq!(desk.sessions().await, [new]);
+    fixture.log_in(&new).await;
+    assert_eq!(fixture.sessions().await, [new]);
 }
 
-async fn member_has_at_most_a_hundred_logins(desk: Desk) {
+async fn member_has_at_most_a_hundred_logins(fixture: Fixture) {
     for name in ["ann", "bob"] {
-        desk.enlist(&member(name)).await.unwrap();
+        fixture.enlist(&member(name)).await.unwrap();
     }
-    desk.log_in(&login("bob's", "bob", START + HOUR)).await;
+    fixture.log_in(&login("bob's", "bob", START + HOUR)).await;
     for turn in 0..103 {
-        desk.log_in(&login(&format!("{turn}"), "ann", START + HOUR)).await;
+        fixture.log_in(&login(&format!("{turn}"), "ann", START + HOUR)).await;
     }
-    let left: Vec<_> = desk.sessions().await.into_iter().map(|session| session.id).collect();
+    let left: Vec<_> = fixture.sessions().await.into_iter().map(|session| session.id).collect();
     let expected = (3..103).map(|turn| identity(&format!("{turn}")));
     assert_eq!(left, [identity("bob's")].into_iter().chain(expected).collect::<Vec<_>>());
 }
 
-async fn every_member_change_increments_the_version(desk: Desk) {
-    let mut seen = vec![desk.edition().await];
-    let note = async |seen: &mut Vec<u64>| seen.push(desk.edition().await);
-    desk.enlist(&member("ann")).await.unwrap();
+async fn every_member_change_increments_the_version(fixture: Fixture) {
+    let mut seen = vec![fixture.edition().await];
+    let note = async |seen: &mut Vec<u64>| seen.push(fixture.edition().await);
+    fixture.enlist(&member("ann")).await.unwrap();
     note(&mut seen).await;
-    desk.log_in(&login("a", "ann", START + HOUR)).await;
+    fixture.log_in(&login("a", "ann", START + HOUR)).await;
     note(&mut seen).await;
-    bounded(desk.store.log_out(identity("a"))).await.unwrap();
+    bounded(fixture.store.log_out(identity("a"))).await.unwrap();
     note(&mut seen).await;
-    desk.update("ann", Some(Role::Admin), Some(OWN)).await.unwrap();
+    fixture.update("ann", Some(Role::Admin), Some(OWN)).await.unwrap();
     note(&mut seen).await;
-    desk.rotate("ann", "new").await.unwrap();
+    fixture.rotate("ann", "new").await.unwrap();
     note(&mut seen).await;
-    desk.revoke("ann").await.unwrap();
+    fixture.revoke("ann").await.unwrap();
     note(&mut seen).await;
     let changes = seen.len();
     seen.dedup();
     assert_eq!(seen.len(), changes, "{seen:?}");
 
-    desk.members().await;
-    desk.sessions().await;
-    desk.buy(&asked("ann", PRICE), "").await;
-    assert_eq!(desk.edition().await, *seen.last().unwrap(), "nothing was changed");
+    fixture.members().await;
+    fixture.sessions().await;
+    fixture.buy(&reservation("ann", PRICE), "").await;
+    assert_eq!(fixture.edition().await, *seen.last().unwrap(), "nothing was changed");
 }
 
 on_every_backend!(
@@ -243,28 +246,28 @@ on_every_backend!(
 
 #[tokio::test]
 async fn member_changes_are_seen_by_server_and_commands() {
-    let desk = Desk::on_disk(Default::default());
-    let beside = Store::open_shared(&desk.path(), desk.clock()).unwrap();
-    let edition = desk.edition().await;
+    let fixture = Fixture::on_disk(Default::default());
+    let beside = Store::open_shared(&fixture.path(), fixture.clock()).unwrap();
+    let edition = fixture.edition().await;
     bounded(beside.change_member("ann".into(), MemberChange::Add(member("ann")))).await.unwrap();
-    let enlisted = desk.edition().await;
+    let enlisted = fixture.edition().await;
     assert_ne!(enlisted, edition);
-    assert_eq!(desk.members().await, [member("ann")]);
+    assert_eq!(fixture.members().await, [member("ann")]);
 
-    desk.log_in(&login("cookie", "ann", START + HOUR)).await;
-    assert_eq!(bounded(beside.members_version()).await.unwrap(), desk.edition().await);
-    let logged_in = desk.edition().await;
+    fixture.log_in(&login("cookie", "ann", START + HOUR)).await;
+    assert_eq!(bounded(beside.members_version()).await.unwrap(), fixture.edition().await);
+    let logged_in = fixture.edition().await;
     assert_ne!(logged_in, enlisted);
     bounded(beside.change_member("ann".into(), MemberChange::Revoke)).await.unwrap();
-    assert_ne!(desk.edition().await, logged_in);
-    assert_eq!(desk.sessions().await, []);
-    assert_eq!(desk.members().await[0].revoked_at, Some(START));
+    assert_ne!(fixture.edition().await, logged_in);
+    assert_eq!(fixture.sessions().await, []);
+    assert_eq!(fixture.members().await[0].revoked_at, Some(START));
 }
 
 #[tokio::test]
 async fn token_and_secret_fingerprint_commit_together() {
-    let desk = Desk::on_disk(Default::default());
-    let beside = Store::open_shared(&desk.path(), desk.clock()).unwrap();
+    let fixture = Fixture::on_disk(Default::default());
+    let beside = Store::open_shared(&fixture.path(), fixture.clock()).unwrap();
     let keyed = async || bounded(beside.token_secret_fingerprint()).await.unwrap();
     let change = async |print, name: &str, to| {
         let done = bounded(beside.change_members(Some([print; 32]), vec![(name.into(), to)])).await;
@@ -282,56 +285,56 @@ async fn token_and_secret_fingerprint_commit_together() {
     assert!(matches!(refused, Err(MemberError::NotFound)), "{refused:?}");
     assert_eq!(keyed().await, Some([1; 32]));
     change(2, "ann", rotated()).await.unwrap();
-    assert_eq!((keyed().await, desk.members().await[0].token), (Some([2; 32]), [3; 32]));
+    assert_eq!((keyed().await, fixture.members().await[0].token), (Some([2; 32]), [3; 32]));
 }
 
 #[tokio::test]
 async fn change_of_many_members_is_atomic() {
-    let desk = Desk::on_disk(Default::default());
-    let beside = Store::open_shared(&desk.path(), desk.clock()).unwrap();
+    let fixture = Fixture::on_disk(Default::default());
+    let beside = Store::open_shared(&fixture.path(), fixture.clock()).unwrap();
     let added = |name: &str| (name.into(), MemberChange::Add(member(name)));
     let names = ["a", "b", "c"];
     bounded(beside.change_members(None, names.map(added).to_vec())).await.unwrap();
-    assert_eq!(desk.members().await.len(), 3);
-    let before = desk.edition().await;
+    assert_eq!(fixture.members().await.len(), 3);
+    let before = fixture.edition().await;
     let refused =
         bounded(beside.change_members(Some([9; 32]), ["d", "b"].map(added).to_vec())).await;
     assert!(matches!(refused, Err((name, MemberError::NameTaken)) if &*name == "b"));
     let revoked = |name: &str| (name.into(), MemberChange::Revoke);
     let refused = bounded(beside.change_members(None, ["a", "e"].map(revoked).to_vec())).await;
     assert!(matches!(refused, Err((name, MemberError::NotFound)) if &*name == "e"));
-    assert_eq!((desk.edition().await, desk.members().await.len()), (before, 3));
-    assert!(desk.members().await.iter().all(|member| member.revoked_at.is_none()));
+    assert_eq!((fixture.edition().await, fixture.members().await.len()), (before, 3));
+    assert!(fixture.members().await.iter().all(|member| member.revoked_at.is_none()));
     assert_eq!(bounded(beside.token_secret_fingerprint()).await.unwrap(), None);
 }
 
 #[tokio::test]
 async fn members_and_logins_survive_restarts_and_crashes() {
-    let mut desk = Desk::on_disk(Default::default());
-    desk.enlist(&member("ann")).await.unwrap();
-    desk.log_in(&login("cookie", "ann", START + HOUR)).await;
-    desk.enlist(&member("bob")).await.unwrap();
-    desk.revoke("bob").await.unwrap();
-    let crashed = desk.path().with_file_name("crashed.db");
-    copy(&desk.path(), &crashed);
-    let known = (desk.members().await, desk.sessions().await, desk.edition().await);
-    desk.restart();
-    assert_eq!((desk.members().await, desk.sessions().await, desk.edition().await), known);
+    let mut fixture = Fixture::on_disk(Default::default());
+    fixture.enlist(&member("ann")).await.unwrap();
+    fixture.log_in(&login("cookie", "ann", START + HOUR)).await;
+    fixture.enlist(&member("bob")).await.unwrap();
+    fixture.revoke("bob").await.unwrap();
+    let crashed = fixture.path().with_file_name("crashed.db");
+    copy(&fixture.path(), &crashed);
+    let known = (fixture.members().await, fixture.sessions().await, fixture.edition().await);
+    fixture.restart();
+    assert_eq!((fixture.members().await, fixture.sessions().await, fixture.edition().await), known);
 
-    let left = Store::serve(&crashed, desk.clock()).expect("it opens");
-    desk.take(left);
-    assert_eq!((desk.members().await, desk.sessions().await, desk.edition().await), known);
+    let left = Store::serve(&crashed, fixture.clock()).expect("it opens");
+    fixture.take(left);
+    assert_eq!((fixture.members().await, fixture.sessions().await, fixture.edition().await), known);
 }
 
 #[tokio::test]
 async fn reader_lists_members_without_writing() {
-    let desk = Desk::on_disk(Default::default());
-    desk.enlist(&member("ann")).await.unwrap();
-    let reader = Store::open_read_only(&desk.path(), desk.clock()).unwrap();
+    let fixture = Fixture::on_disk(Default::default());
+    fixture.enlist(&member("ann")).await.unwrap();
+    let reader = Store::open_read_only(&fixture.path(), fixture.clock()).unwrap();
     assert_eq!(bounded(reader.members()).await.unwrap(), [member("ann")]);
     let refused = bounded(reader.change_member("ann".into(), MemberChange::Revoke)).await;
     assert!(matches!(refused, Err(MemberError::Unavailable(_))), "{refused:?}");
-    assert_eq!(desk.members().await, [member("ann")]);
+    assert_eq!(fixture.members().await, [member("ann")]);
 }
 
 #[tokio::test]

@@ -98,8 +98,8 @@ proptest! {
         runtime.block_on(async {
             let mut all = All {
                 oracle: Oracle::new(LITTLE, START),
-                memory: Desk::in_memory(LITTLE),
-                disk: Desk::on_disk(LITTLE),
+                memory: Fixture::in_memory(LITTLE),
+                disk: Fixture::on_disk(LITTLE),
                 ids: Vec::new(),
             };
             for verb in verbs {
@@ -115,8 +115,8 @@ proptest! {
 
 struct All {
     oracle: Oracle,
-    memory: Desk,
-    disk: Desk,
+    memory: Fixture,
+    disk: Fixture,
     ids: Vec<PurchaseId>,
 }
 
@@ -124,14 +124,17 @@ impl All {
     async fn step(&mut self, verb: &Verb) {
         match verb {
             Verb::Reserve { caller, price, limits, claim } => {
-                let asked = self.reservation(*caller, *price, *limits, claim);
-                let expected = format!("{:?}", self.oracle.reserve(&asked));
-                let answers = (self.memory.reserve(&asked).await, self.disk.reserve(&asked).await);
-                assert_eq!(format!("{:?}", answers.0), expected, "{asked:?}");
-                assert_eq!(format!("{:?}", answers.1), expected, "{asked:?}");
+                let reservation = self.reservation(*caller, *price, *limits, claim);
+                let expected = format!("{:?}", self.oracle.reserve(&reservation));
+                let answers = (
+                    self.memory.reserve(&reservation).await,
+                    self.disk.reserve(&reservation).await,
+                );
+                assert_eq!(format!("{:?}", answers.0), expected, "{reservation:?}");
+                assert_eq!(format!("{:?}", answers.1), expected, "{reservation:?}");
                 if answers.1.is_ok() {
-                    self.ids.push(asked.id);
-                    self.is_within(&asked).await;
+                    self.ids.push(reservation.id);
+                    self.is_within(&reservation).await;
                 }
             }
             Verb::Sent(which, account) => {
@@ -145,10 +148,10 @@ impl All {
             Verb::Settle { which, ending, is_waited_for } => {
                 let Some(id) = self.pick(which) else { return };
                 self.oracle.settle(id, ending.clone());
-                for desk in [&self.memory, &self.disk] {
+                for fixture in [&self.memory, &self.disk] {
                     match is_waited_for {
-                        true => desk.settle(id, ending.clone()).await,
-                        false => desk.store.settle_later(id, ending.clone()),
+                        true => fixture.settle(id, ending.clone()).await,
+                        false => fixture.store.settle_later(id, ending.clone()),
                     }
                 }
             }
@@ -160,8 +163,8 @@ impl All {
             }
             Verb::Forget => {
                 self.oracle.forget();
-                for desk in [&self.memory, &self.disk] {
-                    bounded(desk.store.purge_expired()).await.expect("forgotten");
+                for fixture in [&self.memory, &self.disk] {
+                    bounded(fixture.store.purge_expired()).await.expect("forgotten");
                 }
             }
             Verb::Restart => {
@@ -219,14 +222,14 @@ impl All {
         Reservation {
             budgets: limits,
             dedupe_key: claim,
-            ..asked(CALLERS[caller], Usd::mills(price))
+            ..reservation(CALLERS[caller], Usd::mills(price))
         }
     }
 
     /// What was set aside just now is within every budget that it was given.
-    async fn is_within(&self, asked: &Reservation) {
-        let (total, own) = (self.disk.total().await, self.disk.of(&asked.caller).await);
-        let Budgets { total_day, total_month, caller_day, caller_month, .. } = asked.budgets;
+    async fn is_within(&self, reservation: &Reservation) {
+        let (total, own) = (self.disk.total().await, self.disk.of(&reservation.caller).await);
+        let Budgets { total_day, total_month, caller_day, caller_month, .. } = reservation.budgets;
         for (limit, spent) in [
             (total_day, total.day),
             (total_month, total.month),
@@ -238,14 +241,14 @@ impl All {
     }
 
     async fn agree(&self, after: &Verb) {
-        for desk in [&self.memory, &self.disk] {
-            assert_eq!(desk.total().await, self.oracle.spent(&BudgetScope::Total), "{after:?}");
+        for fixture in [&self.memory, &self.disk] {
+            assert_eq!(fixture.total().await, self.oracle.spent(&BudgetScope::Total), "{after:?}");
             for caller in CALLERS {
                 let spent = self.oracle.spent(&BudgetScope::Caller(caller.to_owned()));
-                assert_eq!(desk.of(caller).await, spent, "{after:?}");
+                assert_eq!(fixture.of(caller).await, spent, "{after:?}");
             }
-            assert_eq!(desk.rows().await, self.oracle.rows(), "{after:?}");
-            let found = bounded(desk.store.evidence(0, Duration::MAX)).await.expect("read");
+            assert_eq!(fixture.rows().await, self.oracle.rows(), "{after:?}");
+            let found = bounded(fixture.store.evidence(0, Duration::MAX)).await.expect("read");
             let recognised: Vec<_> =
                 found.iter().map(|entry| (entry.purchase.id, entry.is_account_confirmed)).collect();
             assert_eq!(recognised, self.oracle.recognised(), "{after:?}");
@@ -254,8 +257,8 @@ impl All {
 }
 
 /// Every counter in the file is the sum of the purchases of its period.
-fn adds_up(desk: &Desk) {
-    let file = Connection::open(desk.path()).unwrap();
+fn adds_up(fixture: &Fixture) {
+    let file = Connection::open(fixture.path()).unwrap();
     let mut sums: HashMap<(String, String, i64), i64> = HashMap::new();
     let mut rows = file
         .prepare(

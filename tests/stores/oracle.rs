@@ -14,7 +14,7 @@ use tollgate::store::{
 const DAYS_AHEAD: u64 = 2;
 
 pub(crate) struct Oracle {
-    room: StoreCapacity,
+    capacity: StoreCapacity,
     pub(crate) now: Duration,
     entries: Vec<Entry>,
 }
@@ -30,14 +30,14 @@ struct Entry {
 }
 
 impl Oracle {
-    pub(crate) fn new(room: StoreCapacity, now: Duration) -> Self {
-        Self { room, now, entries: Vec::new() }
+    pub(crate) fn new(capacity: StoreCapacity, now: Duration) -> Self {
+        Self { capacity, now, entries: Vec::new() }
     }
 
-    pub(crate) fn reserve(&mut self, asked: &Reservation) -> Result<(), ReserveError> {
-        let earlier = self.earlier(asked)?;
-        let (day, month) = (self.spent(&BudgetScope::Total), self.spent(&of(&asked.caller)));
-        let (total, own, limits) = (day, month, asked.budgets);
+    pub(crate) fn reserve(&mut self, reservation: &Reservation) -> Result<(), ReserveError> {
+        let earlier = self.earlier(reservation)?;
+        let (day, month) = (self.spent(&BudgetScope::Total), self.spent(&of(&reservation.caller)));
+        let (total, own, limits) = (day, month, reservation.budgets);
         let mut over: Option<OverBudget> = None;
         for (limit, budget, spent, renews) in [
             (BudgetKind::TotalMonth, limits.total_month, total.month, total.month_renews_at),
@@ -46,7 +46,7 @@ impl Oracle {
             (BudgetKind::CallerDay, limits.caller_day, own.day, own.day_renews_at),
         ] {
             let Some(budget) = budget else { continue };
-            let does_fit = spent.as_micros() + asked.price.as_micros() <= budget.as_micros();
+            let does_fit = spent.as_micros() + reservation.price.as_micros() <= budget.as_micros();
             if !does_fit && over.is_none_or(|over| renews > over.renews_at) {
                 let left = budget.saturating_sub(spent);
                 over = Some(OverBudget { kind: limit, budget, remaining: left, renews_at: renews });
@@ -59,18 +59,18 @@ impl Oracle {
             self.entries[expired].claim = None;
         }
         let row = PurchaseRecord {
-            id: asked.id,
+            id: reservation.id,
             at: self.now,
             ended_at: None,
-            caller: asked.caller.clone(),
-            service: asked.service,
-            model: asked.model.to_string(),
-            price: asked.price,
+            caller: reservation.caller.clone(),
+            service: reservation.service,
+            model: reservation.model.to_string(),
+            price: reservation.price,
             state: PurchaseState::Held,
         };
         self.entries.push(Entry {
             row,
-            claim: Some(asked.dedupe_key.clone()),
+            claim: Some(reservation.dedupe_key.clone()),
             day: self.today(),
             is_delivered: false,
             is_recognised: true,
@@ -81,8 +81,8 @@ impl Oracle {
     }
 
     /// The expired purchase that has the key, if there is one; or why this one repeats another.
-    fn earlier(&self, asked: &Reservation) -> Result<Option<usize>, ReserveError> {
-        match &asked.dedupe_key {
+    fn earlier(&self, reservation: &Reservation) -> Result<Option<usize>, ReserveError> {
+        match &reservation.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } => {
                 let holds = |claim: &Option<DedupeKey>| matches!(claim, Some(DedupeKey::IdempotencyKey { key: held, .. }) if held == key);
                 let Some(place) = self.entries.iter().position(|entry| holds(&entry.claim)) else {
@@ -182,12 +182,13 @@ impl Oracle {
     /// Those that are kept for the shortest time go first.
     fn bound_replies(&mut self) {
         for entry in &mut self.entries {
-            entry.reply = entry.reply.take().filter(|it| it.body.len() <= self.room.reply_bytes);
+            entry.reply =
+                entry.reply.take().filter(|it| it.body.len() <= self.capacity.reply_bytes);
         }
         loop {
             let kept = || self.entries.iter().filter_map(|entry| entry.reply.as_ref());
             let bytes: usize = kept().map(|reply| reply.body.len()).sum();
-            if kept().count() <= self.room.replies && bytes <= self.room.reply_bytes {
+            if kept().count() <= self.capacity.replies && bytes <= self.capacity.reply_bytes {
                 return;
             }
             let kept = self.entries.iter_mut().filter(|entry| entry.reply.is_some());

@@ -8,92 +8,92 @@ use crate::fixture::*;
 
 const REPLY: Duration = Duration::from_millis(300);
 
-async fn took(desk: &Desk) -> SlotId {
+async fn took(fixture: &Fixture) -> SlotId {
     let place = SlotId::generate();
-    bounded(desk.store.take_slot(place)).await.expect("taken");
+    bounded(fixture.store.take_slot(place)).await.expect("taken");
     place
 }
 
 /// When the replies came that came since then.
-async fn since(desk: &Desk, since: Duration) -> Vec<Duration> {
-    let within = desk.now() - since;
-    let ages = bounded(desk.store.recent_replies(within)).await.expect("replies");
-    ages.into_iter().map(|ago| desk.now() - ago).collect()
+async fn since(fixture: &Fixture, since: Duration) -> Vec<Duration> {
+    let within = fixture.now() - since;
+    let ages = bounded(fixture.store.recent_replies(within)).await.expect("replies");
+    ages.into_iter().map(|ago| fixture.now() - ago).collect()
 }
 
-async fn slot_records_the_time_of_its_reply(desk: Desk) {
-    let first = took(&desk).await;
-    desk.pass(SECOND);
-    let second = took(&desk).await;
-    desk.pass(REPLY);
-    desk.store.slot_replied(second);
-    desk.set(START + 5 * SECOND);
-    desk.store.slot_replied(first);
-    desk.pass(HOUR);
+async fn slot_records_the_time_of_its_reply(fixture: Fixture) {
+    let first = took(&fixture).await;
+    fixture.pass(SECOND);
+    let second = took(&fixture).await;
+    fixture.pass(REPLY);
+    fixture.store.slot_replied(second);
+    fixture.set(START + 5 * SECOND);
+    fixture.store.slot_replied(first);
+    fixture.pass(HOUR);
     let (first, second) = (START + 5 * SECOND, START + SECOND + REPLY);
-    assert_eq!(since(&desk, START).await, [first, second]);
+    assert_eq!(since(&fixture, START).await, [first, second]);
     // What counts is the reply: a place is free one window after it.
-    assert_eq!(since(&desk, START + 2 * SECOND).await, [first]);
-    assert_eq!(since(&desk, START + HOUR).await, []);
+    assert_eq!(since(&fixture, START + 2 * SECOND).await, [first]);
+    assert_eq!(since(&fixture, START + HOUR).await, []);
 }
 
-async fn slot_in_flight_counts_as_answered_now(desk: Desk) {
-    took(&desk).await;
-    desk.pass(HOUR);
-    assert_eq!(since(&desk, START + HOUR).await, [START + HOUR]);
+async fn slot_in_flight_counts_as_answered_now(fixture: Fixture) {
+    took(&fixture).await;
+    fixture.pass(HOUR);
+    assert_eq!(since(&fixture, START + HOUR).await, [START + HOUR]);
 }
 
-async fn reply_is_never_earlier_than_its_request(desk: Desk) {
-    let place = took(&desk).await;
-    desk.set(START - DAY);
-    desk.store.slot_replied(place);
+async fn reply_is_never_earlier_than_its_request(fixture: Fixture) {
+    let place = took(&fixture).await;
+    fixture.set(START - DAY);
+    fixture.store.slot_replied(place);
     // What seems to come from the future counts from now.
-    assert_eq!(since(&desk, desk.now()).await, [desk.now()]);
-    desk.set(START + HOUR);
-    assert_eq!(since(&desk, START).await, [START]);
+    assert_eq!(since(&fixture, fixture.now()).await, [fixture.now()]);
+    fixture.set(START + HOUR);
+    assert_eq!(since(&fixture, START).await, [START]);
 }
 
-async fn unsent_slot_is_removed(desk: Desk) {
-    let place = took(&desk).await;
-    desk.store.release_slot(place);
-    desk.pass(SECOND);
-    desk.store.slot_replied(place);
-    assert_eq!(since(&desk, Duration::ZERO).await, []);
+async fn unsent_slot_is_removed(fixture: Fixture) {
+    let place = took(&fixture).await;
+    fixture.store.release_slot(place);
+    fixture.pass(SECOND);
+    fixture.store.slot_replied(place);
+    assert_eq!(since(&fixture, Duration::ZERO).await, []);
 }
 
-async fn slots_older_than_a_day_are_dropped(desk: Desk) {
+async fn slots_older_than_a_day_are_dropped(fixture: Fixture) {
     for _ in 0..50 {
-        let place = took(&desk).await;
-        desk.store.slot_replied(place);
+        let place = took(&fixture).await;
+        fixture.store.slot_replied(place);
     }
-    desk.pass(DAY + SECOND);
+    fixture.pass(DAY + SECOND);
     // Not every one looks for old ones.
     for _ in 0..1_000 {
-        took(&desk).await;
+        took(&fixture).await;
     }
-    assert_eq!(since(&desk, Duration::ZERO).await.len(), 1_000);
+    assert_eq!(since(&fixture, Duration::ZERO).await.len(), 1_000);
 }
 
-async fn slot_in_flight_is_kept_after_a_clock_jump(desk: Desk) {
-    let place = took(&desk).await;
-    desk.pass(DAY + SECOND);
-    let now = desk.now();
+async fn slot_in_flight_is_kept_after_a_clock_jump(fixture: Fixture) {
+    let place = took(&fixture).await;
+    fixture.pass(DAY + SECOND);
+    let now = fixture.now();
     for _ in 0..200 {
-        let other = took(&desk).await;
-        desk.store.release_slot(other);
+        let other = took(&fixture).await;
+        fixture.store.release_slot(other);
     }
-    assert_eq!(since(&desk, START).await, [now]);
-    desk.store.slot_replied(place);
-    desk.pass(HOUR);
-    assert_eq!(since(&desk, START).await, [now]);
+    assert_eq!(since(&fixture, START).await, [now]);
+    fixture.store.slot_replied(place);
+    fixture.pass(HOUR);
+    assert_eq!(since(&fixture, START).await, [now]);
 }
 
-async fn latest_recorded_rate_limit_is_known(desk: Desk) {
-    let noted = || bounded(desk.store.recorded_rate_limit());
+async fn latest_recorded_rate_limit_is_known(fixture: Fixture) {
+    let noted = || bounded(fixture.store.recorded_rate_limit());
     assert_eq!(noted().await.expect("read"), None);
     for (requests, window_seconds) in [(60, 60), (1_000, 3_600), (5, 86_400)] {
         let limit = AccountLimit { requests, window_seconds };
-        desk.store.record_rate_limit(limit);
+        fixture.store.record_rate_limit(limit);
         assert_eq!(noted().await.expect("read"), Some(limit));
     }
 }
@@ -110,54 +110,54 @@ on_every_backend!(
 
 #[tokio::test]
 async fn next_server_restores_slots_and_counts_cut_off_ones_as_answered_now() {
-    let mut desk = Desk::on_disk(Default::default());
-    let answered = took(&desk).await;
-    desk.pass(REPLY);
-    desk.store.slot_replied(answered);
-    desk.set(START + SECOND);
-    took(&desk).await;
-    desk.pass(SECOND);
-    desk.restart();
-    desk.pass(HOUR);
+    let mut fixture = Fixture::on_disk(Default::default());
+    let answered = took(&fixture).await;
+    fixture.pass(REPLY);
+    fixture.store.slot_replied(answered);
+    fixture.set(START + SECOND);
+    took(&fixture).await;
+    fixture.pass(SECOND);
+    fixture.restart();
+    fixture.pass(HOUR);
     let (answered, cut_off) = (START + REPLY, START + 2 * SECOND);
-    assert_eq!(since(&desk, START).await, [answered, cut_off]);
-    desk.restart();
-    assert_eq!(since(&desk, START).await, [answered, cut_off]);
-    desk.pass(DAY);
-    desk.restart();
-    assert_eq!(since(&desk, Duration::ZERO).await, []);
+    assert_eq!(since(&fixture, START).await, [answered, cut_off]);
+    fixture.restart();
+    assert_eq!(since(&fixture, START).await, [answered, cut_off]);
+    fixture.pass(DAY);
+    fixture.restart();
+    assert_eq!(since(&fixture, Duration::ZERO).await, []);
 }
 
 #[tokio::test]
 async fn next_server_knows_the_last_reported_rate_limit() {
-    let mut desk = Desk::on_disk(Default::default());
+    let mut fixture = Fixture::on_disk(Default::default());
     let limit = AccountLimit { requests: u64::MAX, window_seconds: 60 };
-    desk.store.record_rate_limit(limit);
-    desk.restart();
-    let noted = bounded(desk.store.recorded_rate_limit()).await.expect("read").expect("noted");
+    fixture.store.record_rate_limit(limit);
+    fixture.restart();
+    let noted = bounded(fixture.store.recorded_rate_limit()).await.expect("read").expect("noted");
     assert!(noted.requests > 1 << 62 && noted.window_seconds == 60, "{noted:?}");
 }
 
 #[tokio::test]
 async fn clock_set_ahead_forgets_no_recent_slot() {
-    let mut desk = Desk::on_disk(Default::default());
-    let place = took(&desk).await;
-    desk.pass(DAY + SECOND);
-    let now = desk.now();
-    desk.store.slot_replied(place);
-    desk.restart();
-    assert_eq!(since(&desk, START).await, [now]);
+    let mut fixture = Fixture::on_disk(Default::default());
+    let place = took(&fixture).await;
+    fixture.pass(DAY + SECOND);
+    let now = fixture.now();
+    fixture.store.slot_replied(place);
+    fixture.restart();
+    assert_eq!(since(&fixture, START).await, [now]);
 }
 
 #[tokio::test]
 async fn slots_dated_far_ahead_do_not_block_the_rate_limit() {
-    let mut desk = Desk::on_disk(Default::default());
-    desk.set(START + 365 * DAY);
-    took(&desk).await;
-    desk.set(START);
-    took(&desk).await;
-    desk.restart();
-    assert_eq!(since(&desk, Duration::ZERO).await, [START]);
+    let mut fixture = Fixture::on_disk(Default::default());
+    fixture.set(START + 365 * DAY);
+    took(&fixture).await;
+    fixture.set(START);
+    took(&fixture).await;
+    fixture.restart();
+    assert_eq!(since(&fixture, Duration::ZERO).await, [START]);
 }
 
 #[tokio::test]

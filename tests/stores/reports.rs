@@ -8,7 +8,7 @@ use crate::fixture::*;
 const TODAY: u64 = START.as_secs() / 86_400;
 
 fn of(caller: &str, model: &str, price: u64) -> Reservation {
-    Reservation { model: model.into(), ..asked(caller, Usd::mills(price)) }
+    Reservation { model: model.into(), ..reservation(caller, Usd::mills(price)) }
 }
 
 fn row(caller: &str, day: u64, model: &str, count: u64, mills: [u64; 3]) -> SpendRow {
@@ -17,47 +17,47 @@ fn row(caller: &str, day: u64, model: &str, count: u64, mills: [u64; 3]) -> Spen
     SpendRow { caller, day, service: Service::Chat, model, count, charged, unknown, held }
 }
 
-impl Desk {
+impl Fixture {
     async fn spending_of_all(&self, since: std::time::Duration) -> Vec<SpendRow> {
         bounded(self.store.spend(None, since, 0, usize::MAX)).await.expect("added up")
     }
 
-    async fn end(&self, asked: Reservation, ending: Settlement) {
-        let id = self.send(&asked).await;
+    async fn end(&self, reservation: Reservation, ending: Settlement) {
+        let id = self.send(&reservation).await;
         self.settle(id, ending).await;
     }
 }
 
-async fn all_spending_is_grouped_by_caller_day_and_model(desk: Desk) {
-    assert_eq!(desk.spending_of_all(START).await, []);
-    desk.end(of("bob", "alpha", 3), charged(Usd::mills(4), "")).await;
-    desk.end(of("ann", "beta", 5), charged(Usd::mills(5), "")).await;
-    desk.end(of("ann", "alpha", 3), charged(Usd::mills(3), "")).await;
-    desk.end(of("ann", "alpha", 3), Settlement::Unknown).await;
-    desk.end(of("ann", "alpha", 100), Settlement::Released).await;
-    desk.end(of("eve", "alpha", 3), Settlement::Released).await;
-    desk.send(&of("ann", "alpha", 7)).await;
-    desk.reserve(&of("ann", "alpha", 8)).await.unwrap();
-    desk.pass(DAY);
-    desk.end(of("ann", "alpha", 9), charged(Usd::mills(9), "")).await;
+async fn all_spending_is_grouped_by_caller_day_and_model(fixture: Fixture) {
+    assert_eq!(fixture.spending_of_all(START).await, []);
+    fixture.end(of("bob", "alpha", 3), charged(Usd::mills(4), "")).await;
+    fixture.end(of("ann", "beta", 5), charged(Usd::mills(5), "")).await;
+    fixture.end(of("ann", "alpha", 3), charged(Usd::mills(3), "")).await;
+    fixture.end(of("ann", "alpha", 3), Settlement::Unknown).await;
+    fixture.end(of("ann", "alpha", 100), Settlement::Released).await;
+    fixture.end(of("eve", "alpha", 3), Settlement::Released).await;
+    fixture.send(&of("ann", "alpha", 7)).await;
+    fixture.reserve(&of("ann", "alpha", 8)).await.unwrap();
+    fixture.pass(DAY);
+    fixture.end(of("ann", "alpha", 9), charged(Usd::mills(9), "")).await;
     let first = row("ann", TODAY, "alpha", 4, [3, 3, 15]);
     let next = row("ann", TODAY + 1, "alpha", 1, [9, 0, 0]);
     let others =
         [row("ann", TODAY, "beta", 1, [5, 0, 0]), row("bob", TODAY, "alpha", 1, [4, 0, 0])];
     let [beta, bob] = others;
     assert_eq!(
-        bounded(desk.store.spend(None, START, 0, 2)).await.expect("added up"),
+        bounded(fixture.store.spend(None, START, 0, 2)).await.expect("added up"),
         [first.clone(), beta.clone()]
     );
-    assert_eq!(desk.spending_of_all(START).await, [first, beta, next.clone(), bob]);
-    assert_eq!(desk.spending_of_all(START + SECOND).await, [next]);
+    assert_eq!(fixture.spending_of_all(START).await, [first, beta, next.clone(), bob]);
+    assert_eq!(fixture.spending_of_all(START + SECOND).await, [next]);
 }
 
-async fn spend_is_grouped_by_the_days_of_a_time_zone(desk: Desk) {
-    desk.end(of("ann", "alpha", 3), charged(Usd::mills(3), "")).await;
+async fn spend_is_grouped_by_the_days_of_a_time_zone(fixture: Fixture) {
+    fixture.end(of("ann", "alpha", 3), charged(Usd::mills(3), "")).await;
     let mut days = Vec::new();
     for utc_offset in [0, 720, -720, 1_080] {
-        let rows = desk.store.spend(None, START, utc_offset, usize::MAX);
+        let rows = fixture.store.spend(None, START, utc_offset, usize::MAX);
         let day = START.as_secs().checked_add_signed(utc_offset * 60).unwrap() / 86_400;
         assert_eq!(
             bounded(rows).await.expect("added up"),
@@ -69,25 +69,25 @@ async fn spend_is_grouped_by_the_days_of_a_time_zone(desk: Desk) {
     assert!(days.len() > 1, "no offset has moved it to another day");
 }
 
-async fn unknown_outcomes_come_latest_first_until_they_are_known(desk: Desk) {
+async fn unknown_outcomes_come_latest_first_until_they_are_known(fixture: Fixture) {
     let mut ids = Vec::new();
     for _ in 0..4 {
-        let id = desk.send(&asked("ann", PRICE)).await;
-        desk.settle(id, Settlement::Unknown).await;
+        let id = fixture.send(&reservation("ann", PRICE)).await;
+        fixture.settle(id, Settlement::Unknown).await;
         ids.insert(0, id);
-        desk.pass(SECOND);
+        fixture.pass(SECOND);
     }
-    desk.buy(&asked("ann", PRICE), "").await;
-    desk.settle(ids.remove(1), Settlement::Released).await;
+    fixture.buy(&reservation("ann", PRICE), "").await;
+    fixture.settle(ids.remove(1), Settlement::Released).await;
     let unknown = async |most| {
-        let rows = bounded(desk.store.unknown_purchases(most)).await.expect("looked up");
+        let rows = bounded(fixture.store.unknown_purchases(most)).await.expect("looked up");
         rows.into_iter().map(|row| row.id).collect::<Vec<_>>()
     };
     assert_eq!(unknown(9).await, ids);
     assert_eq!(unknown(2).await, ids[..2]);
 }
 
-async fn all_jobs_come_newest_first(desk: Desk) {
+async fn all_jobs_come_newest_first(fixture: Fixture) {
     for (name, owner) in [("a", "ann"), ("b", "bob"), ("c", "ann")] {
         let job = Job {
             request_id: name.into(),
@@ -100,10 +100,10 @@ async fn all_jobs_come_newest_first(desk: Desk) {
             prompt: None,
             latest_update: None,
         };
-        bounded(desk.store.insert_job(&job)).await.unwrap();
+        bounded(fixture.store.insert_job(&job)).await.unwrap();
     }
     let latest = async |most| {
-        let jobs = bounded(desk.store.latest_jobs(most)).await.expect("looked up");
+        let jobs = bounded(fixture.store.latest_jobs(most)).await.expect("looked up");
         jobs.iter().map(|job| format!("{}{}", job.request_id, job.owner)).collect::<Vec<_>>()
     };
     assert_eq!(latest(9).await, ["cann", "bbob", "aann"]);

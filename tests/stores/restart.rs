@@ -7,13 +7,13 @@ use crate::fixture::*;
 
 #[tokio::test]
 async fn crash_releases_held_and_makes_sent_unknown() {
-    let mut desk = Desk::on_disk(Default::default());
-    desk.reserve(&keyed("held", "p")).await.unwrap();
-    desk.send(&keyed("sent", "p")).await;
-    desk.buy(&keyed("charged", "p"), "hello").await;
-    desk.send(&desk.duplicate("duplicate", START, false)).await;
-    desk.pass(HOUR);
-    desk.restart();
+    let mut fixture = Fixture::on_disk(Default::default());
+    fixture.reserve(&keyed("held", "p")).await.unwrap();
+    fixture.send(&keyed("sent", "p")).await;
+    fixture.buy(&keyed("charged", "p"), "hello").await;
+    fixture.send(&fixture.duplicate("duplicate", START, false)).await;
+    fixture.pass(HOUR);
+    fixture.restart();
 
     let states = [
         PurchaseState::Released,
@@ -21,52 +21,52 @@ async fn crash_releases_held_and_makes_sent_unknown() {
         PurchaseState::Charged,
         PurchaseState::Unknown,
     ];
-    assert_eq!(desk.states().await, states);
-    assert_eq!(desk.total().await.day, Usd::mills(18));
-    assert_eq!(desk.of("ann").await.month, Usd::mills(18));
-    assert_eq!(desk.known(&keyed("sent", "p")).await.state, PurchaseState::Unknown);
-    assert_eq!(desk.replayed(&keyed("charged", "p")).await, Some(reply("hello")));
+    assert_eq!(fixture.states().await, states);
+    assert_eq!(fixture.total().await.day, Usd::mills(18));
+    assert_eq!(fixture.of("ann").await.month, Usd::mills(18));
+    assert_eq!(fixture.known(&keyed("sent", "p")).await.state, PurchaseState::Unknown);
+    assert_eq!(fixture.replayed(&keyed("charged", "p")).await, Some(reply("hello")));
     // Whoever was cut off by the crash comes back now, not when the purchase began.
     assert_eq!(
-        desk.known(&desk.duplicate("duplicate", START + HOUR, false)).await.state,
+        fixture.known(&fixture.duplicate("duplicate", START + HOUR, false)).await.state,
         PurchaseState::Unknown
     );
-    desk.reserve(&keyed("held", "q")).await.unwrap();
+    fixture.reserve(&keyed("held", "q")).await.unwrap();
 }
 
 #[tokio::test]
 async fn last_handle_flushes_pending_writes() {
-    let mut desk = Desk::on_disk(Default::default());
+    let mut fixture = Fixture::on_disk(Default::default());
     let mut ids = Vec::new();
     for _ in 0..300 {
-        ids.push(desk.send(&asked("ann", PRICE)).await);
+        ids.push(fixture.send(&reservation("ann", PRICE)).await);
     }
     for id in &ids {
-        desk.store.settle_later(*id, charged(PRICE, "hello"));
+        fixture.store.settle_later(*id, charged(PRICE, "hello"));
     }
-    desk.restart();
-    assert!(desk.states().await.iter().all(|state| *state == PurchaseState::Charged));
+    fixture.restart();
+    assert!(fixture.states().await.iter().all(|state| *state == PurchaseState::Charged));
 }
 
 #[tokio::test]
 async fn restart_does_not_settle_a_settled_purchase() {
-    let mut desk = Desk::on_disk(Default::default());
-    let id = desk.send(&asked("ann", PRICE)).await;
-    desk.settle(id, Settlement::Unknown).await;
-    desk.restart();
-    desk.settle(id, charged(Usd::mills(7), "late")).await;
-    desk.restart();
+    let mut fixture = Fixture::on_disk(Default::default());
+    let id = fixture.send(&reservation("ann", PRICE)).await;
+    fixture.settle(id, Settlement::Unknown).await;
+    fixture.restart();
+    fixture.settle(id, charged(Usd::mills(7), "late")).await;
+    fixture.restart();
     assert_eq!(
-        (desk.states().await, desk.total().await.day),
+        (fixture.states().await, fixture.total().await.day),
         (vec![PurchaseState::Charged], Usd::mills(7))
     );
 }
 
 #[tokio::test]
 async fn latest_counted_day_survives_a_restart() {
-    let mut desk = Desk::on_disk(Default::default());
-    desk.buy(&asked("ann", PRICE), "").await;
-    desk.set(START - 2 * DAY);
-    desk.restart();
-    assert_eq!(desk.total().await.day, PRICE);
+    let mut fixture = Fixture::on_disk(Default::default());
+    fixture.buy(&reservation("ann", PRICE), "").await;
+    fixture.set(START - 2 * DAY);
+    fixture.restart();
+    assert_eq!(fixture.total().await.day, PRICE);
 }

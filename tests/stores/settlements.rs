@@ -15,7 +15,7 @@ on_every_backend!(
     reports_begin_at_the_requested_time,
 );
 
-async fn purchase_ends_once_unless_unknown(desk: Desk) {
+async fn purchase_ends_once_unless_unknown(fixture: Fixture) {
     let ends = || [charged(Usd::dollars(2), "x"), Settlement::Released, Settlement::Unknown];
     for (first, state, spent) in [
         (0, PurchaseState::Charged, 2),
@@ -23,56 +23,56 @@ async fn purchase_ends_once_unless_unknown(desk: Desk) {
         (2, PurchaseState::Unknown, 1),
     ] {
         for second in ends() {
-            let before = desk.total().await.day;
-            let id = desk.send(&asked("ann", Usd::dollars(1))).await;
-            desk.settle(id, ends()[first].clone()).await;
-            let counted = desk.total().await.day.saturating_sub(before);
+            let before = fixture.total().await.day;
+            let id = fixture.send(&reservation("ann", Usd::dollars(1))).await;
+            fixture.settle(id, ends()[first].clone()).await;
+            let counted = fixture.total().await.day.saturating_sub(before);
             assert_eq!(counted, Usd::dollars(spent));
 
-            desk.settle(id, second.clone()).await;
+            fixture.settle(id, second.clone()).await;
             let (state, spent) = match (state, &second) {
                 (PurchaseState::Unknown, Settlement::Charged { .. }) => (PurchaseState::Charged, 2),
                 (PurchaseState::Unknown, Settlement::Released) => (PurchaseState::Released, 0),
                 _ => (state, spent),
             };
-            assert_eq!(desk.states().await.last(), Some(&state), "{first} {second:?}");
-            let counted = desk.total().await.day.saturating_sub(before);
+            assert_eq!(fixture.states().await.last(), Some(&state), "{first} {second:?}");
+            let counted = fixture.total().await.day.saturating_sub(before);
             assert_eq!(counted, Usd::dollars(spent), "{first} {second:?}");
         }
     }
 }
 
-async fn nothing_is_sent_without_a_hold(desk: Desk) {
-    assert!(desk.store.mark_sent(PurchaseId::new(), AccountStatus::Confirmed).await.is_err());
+async fn nothing_is_sent_without_a_hold(fixture: Fixture) {
+    assert!(fixture.store.mark_sent(PurchaseId::new(), AccountStatus::Confirmed).await.is_err());
     for ending in [charged(PRICE, "x"), Settlement::Released, Settlement::Unknown] {
-        let id = desk.send(&asked("ann", PRICE)).await;
-        desk.store.mark_sent(id, AccountStatus::Confirmed).await.expect("marking twice is once");
-        desk.settle(id, ending).await;
-        assert!(desk.store.mark_sent(id, AccountStatus::Confirmed).await.is_err());
+        let id = fixture.send(&reservation("ann", PRICE)).await;
+        fixture.store.mark_sent(id, AccountStatus::Confirmed).await.expect("marking twice is once");
+        fixture.settle(id, ending).await;
+        assert!(fixture.store.mark_sent(id, AccountStatus::Confirmed).await.is_err());
     }
 }
 
-async fn unawaited_settlement_is_recorded(desk: Desk) {
-    let id = desk.send(&asked("ann", PRICE)).await;
-    desk.store.settle_later(id, Settlement::Unknown);
-    desk.total().await;
-    assert_eq!(desk.states().await, [PurchaseState::Unknown]);
+async fn unawaited_settlement_is_recorded(fixture: Fixture) {
+    let id = fixture.send(&reservation("ann", PRICE)).await;
+    fixture.store.settle_later(id, Settlement::Unknown);
+    fixture.total().await;
+    assert_eq!(fixture.states().await, [PurchaseState::Unknown]);
 }
 
-async fn settling_an_unknown_id_changes_nothing(desk: Desk) {
-    desk.settle(PurchaseId::new(), charged(PRICE, "x")).await;
-    desk.store.mark_delivered(PurchaseId::new());
-    assert_eq!((desk.total().await.day, desk.states().await), (Usd::ZERO, vec![]));
+async fn settling_an_unknown_id_changes_nothing(fixture: Fixture) {
+    fixture.settle(PurchaseId::new(), charged(PRICE, "x")).await;
+    fixture.store.mark_delivered(PurchaseId::new());
+    assert_eq!((fixture.total().await.day, fixture.states().await), (Usd::ZERO, vec![]));
 }
 
-async fn reports_begin_at_the_requested_time(desk: Desk) {
+async fn reports_begin_at_the_requested_time(fixture: Fixture) {
     for _ in 0..3 {
-        desk.send(&asked("ann", PRICE)).await;
-        desk.pass(HOUR);
+        fixture.send(&reservation("ann", PRICE)).await;
+        fixture.pass(HOUR);
     }
-    let rows = desk.store.purchases_since(START + HOUR).await.unwrap();
+    let rows = fixture.store.purchases_since(START + HOUR).await.unwrap();
     let times: Vec<_> = rows.iter().map(|row| row.at).collect();
     assert_eq!(times, [START + HOUR, START + 2 * HOUR]);
     assert_eq!((rows[0].caller.as_str(), rows[0].model.as_str()), ("ann", "alpha"));
-    assert_eq!(desk.store.purchases_since(Duration::MAX).await.unwrap(), []);
+    assert_eq!(fixture.store.purchases_since(Duration::MAX).await.unwrap(), []);
 }

@@ -187,7 +187,7 @@ impl Upstream {
     }
 
     /// Returns every request so far that was read completely.
-    pub(crate) fn heard(&self) -> Vec<ReceivedRequest> {
+    pub(crate) fn received_requests(&self) -> Vec<ReceivedRequest> {
         lock(&self.0.shared.requests).clone()
     }
 
@@ -250,7 +250,7 @@ impl Upstream {
     /// Asserts that each request has exactly one key, in `authorization`.
     pub(crate) fn assert_keys_in_their_place(&self) {
         let count = |text: &[u8]| self.canaries().iter().map(|key| key.count(text)).sum::<usize>();
-        for received in self.heard() {
+        for received in self.received_requests() {
             let [authorization] = received.values("authorization")[..] else {
                 panic!("a request with not exactly one authorization: {received:?}");
             };

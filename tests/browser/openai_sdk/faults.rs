@@ -50,8 +50,11 @@ fn assert_charged_once(errand: &str, micros: u64, sold: fn() -> Reply) {
         let charges: Vec<_> = upstream.charges().into_iter().filter(|micros| *micros > 0).collect();
         gate.told_elsewhere(charges.iter().sum());
         assert_eq!(charges, [micros], "the gateway {}: {outcome}", fault.name);
-        let purchases =
-            upstream.heard().into_iter().filter(|request| request.method == "POST").count();
+        let purchases = upstream
+            .received_requests()
+            .into_iter()
+            .filter(|request| request.method == "POST")
+            .count();
         assert_eq!(purchases, 1, "the gateway {}: {outcome}", fault.name);
         assert!(outcome["error"].is_string(), "the gateway {}: {outcome}", fault.name);
         if fault.name != "hangs" {

@@ -8,20 +8,21 @@ use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{Role, VERSION_POLL_INTERVAL};
 
-use crate::commands::fixture::{Desk, get};
+use crate::commands::fixture::{Fixture, get};
 
 #[test]
 fn member_add_with_many_names_prints_a_token_per_line() {
-    let desk = Desk::open();
+    let fixture = Fixture::open();
     let names: Vec<_> = (0..200).map(|number| format!("m{number}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
-    let ended = desk.run(&[&["member", "add", "--budget", "1.00/day"], &names[..]].concat(), &[]);
+    let ended =
+        fixture.run(&[&["member", "add", "--budget", "1.00/day"], &names[..]].concat(), &[]);
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     let (lines, secret) =
-        (ended.out.lines().map(|line| line.split_once('\t').unwrap()), desk.secret());
+        (ended.out.lines().map(|line| line.split_once('\t').unwrap()), fixture.secret());
     let tokens: Vec<_> = lines.collect();
     assert_eq!(tokens.iter().map(|(name, _)| *name).collect::<Vec<_>>(), names);
-    let members = desk.members();
+    let members = fixture.members();
     assert_eq!(members.len(), 200);
     for (name, token) in tokens {
         let member = members.iter().find(|member| &*member.name == name).unwrap();
@@ -32,15 +33,15 @@ fn member_add_with_many_names_prints_a_token_per_line() {
     }
 
     // One that cannot be done keeps all of them as they are.
-    let said = desk.refused(&["revoke", "m1", "nobody", "m2"], 1);
+    let said = fixture.refused(&["revoke", "m1", "nobody", "m2"], 1);
     assert!(said.contains("there is no member nobody"), "{said}");
-    assert!(desk.members().iter().all(|member| member.revoked_at.is_none()));
-    assert!(desk.refused(&["revoke", "m1", "m1"], 2).contains("m1 is given twice"));
-    desk.told(&["revoke", "m1", "m2"]);
-    desk.told(&["update", "m3", "m4", "--role", "admin"]);
-    let ended = desk.run(&["member", "rotate", "m3", "m4"], &[]);
+    assert!(fixture.members().iter().all(|member| member.revoked_at.is_none()));
+    assert!(fixture.refused(&["revoke", "m1", "m1"], 2).contains("m1 is given twice"));
+    fixture.output(&["revoke", "m1", "m2"]);
+    fixture.output(&["update", "m3", "m4", "--role", "admin"]);
+    let ended = fixture.run(&["member", "rotate", "m3", "m4"], &[]);
     assert_eq!((ended.code, ended.out.lines().count()), (Some(0), 2), "{}", ended.err);
-    let members = desk.members();
+    let members = fixture.members();
     assert_eq!(members.iter().filter(|member| member.revoked_at.is_some()).count(), 2);
     assert_eq!(members.iter().filter(|member| member.role == Role::Admin).count(), 2);
 }
@@ -53,13 +54,13 @@ fn rows() -> u64 {
 
 #[test]
 fn revoked_token_is_invalid_when_the_command_ends_even_on_a_large_ledger() {
-    let desk = Desk::open();
-    let settings = desk.folder.path().join("proxy.toml");
+    let fixture = Fixture::open();
+    let settings = fixture.folder.path().join("proxy.toml");
     let members = fs::read_to_string(&settings).unwrap() + "[access]\nmode = \"members\"\n";
     fs::write(&settings, members).unwrap();
     let names = ["ann", "bob", "cid"];
-    let tokens = names.map(|name| desk.token(&["add", name]));
-    let file = rusqlite::Connection::open(desk.path()).unwrap();
+    let tokens = names.map(|name| fixture.token(&["add", name]));
+    let file = rusqlite::Connection::open(fixture.path()).unwrap();
     file.execute_batch(&format!(
         "PRAGMA synchronous = OFF;
          PRAGMA cache_size = -400000;
@@ -72,16 +73,16 @@ fn revoked_token_is_invalid_when_the_command_ends_even_on_a_large_ledger() {
     ))
     .unwrap();
     drop(file);
-    let server = desk.serve();
+    let server = fixture.serve();
     let me = |token: &str| get(server.address, "/bff/me", token);
     assert_eq!(tokens.each_ref().map(|token| me(token)), [200; 3]);
     // Which only a check of the whole file would find.
-    let file = rusqlite::Connection::open(desk.path()).unwrap();
+    let file = rusqlite::Connection::open(fixture.path()).unwrap();
     file.execute_batch("INSERT INTO spent VALUES ('total', 'day', 1, 7)").unwrap();
     let mut quickest = Duration::MAX;
     for (name, token) in names.iter().zip(&tokens) {
         let began = clock::now();
-        desk.told(&["revoke", name]);
+        fixture.output(&["revoke", name]);
         quickest = quickest.min(began.elapsed());
         assert_eq!(me(token), 401, "{name}");
     }

@@ -33,7 +33,7 @@ fn chat_reply_has_openai_shape() {
     );
     assert_eq!(body.get("usage"), None, "what nobody counted is not told");
     assert_eq!(answer.value("tollgate-ignored"), None);
-    let received = &upstream.heard()[0];
+    let received = &upstream.received_requests()[0];
     assert_eq!(
         (received.target.as_str(), String::from_utf8_lossy(&received.body)),
         ("/api/v1/chat", CHAT.into())
@@ -138,7 +138,7 @@ fn every_openai_chat_field_is_mapped_ignored_or_refused() {
                 assert_eq!(answer.status, 200, "{field}: {}", answer.text());
                 let named = if let Named(name) = fate { Some(name) } else { None };
                 assert_eq!(answer.value("tollgate-ignored"), named, "{field}");
-                let received = upstream.heard().pop().unwrap();
+                let received = upstream.received_requests().pop().unwrap();
                 assert_eq!(String::from_utf8_lossy(&received.body), CHAT, "{field}");
             }
             Refused(param) => {
@@ -187,7 +187,7 @@ fn openai_messages_are_translated_for_the_gateway() {
     ] {
         let answer = gate.post(CHATS, &said(&sent));
         assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(upstream.heard().pop().unwrap().json()["messages"], received);
+        assert_eq!(upstream.received_requests().pop().unwrap().json()["messages"], received);
         let mut names: Vec<_> =
             answer.value("tollgate-ignored").unwrap_or_default().split(", ").collect();
         names.sort_unstable();
@@ -266,7 +266,7 @@ fn allowed_chat_fields_pass_unchanged() {
     let gate = Gate::start(&upstream, "gateway.chat_fields = [\"temperature\", \"tools\"]");
     let answer = gate.post(CHATS, &chat_with(r#""temperature":0.70,"tools":[{"x":1}],"top_p":1"#));
     assert_eq!((answer.status, answer.value("tollgate-ignored")), (200, Some("top_p")));
-    let received = String::from_utf8(upstream.heard()[0].body.clone()).unwrap();
+    let received = String::from_utf8(upstream.received_requests()[0].body.clone()).unwrap();
     assert!(received.ends_with(r#","temperature":0.70,"tools":[{"x":1}]}"#), "{received}");
 }
 

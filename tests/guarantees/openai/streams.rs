@@ -49,7 +49,7 @@ fn stream_is_the_whole_text_in_chunks_and_done() {
         assert_eq!(answer.value("x-accel-buffering"), Some("no"));
         assert_eq!(text(&answer), content);
         assert_eq!((answer.cost(), upstream.charges()), (Some(6_000), vec![6_000]));
-        let received = upstream.heard()[0].json();
+        let received = upstream.received_requests()[0].json();
         assert_eq!(received.get("stream"), None, "how it travels is between the caller and us");
     }
 }

@@ -43,7 +43,7 @@ fn video_is_ordered_watched_and_listed_under_one_id() {
     assert_eq!(made.value("tollgate-ignored"), Some("quality"));
     let received =
         json!({ "prompt": "a tide", "model": "video-c-2", "duration": 6, "aspect_ratio": "9:16" });
-    assert_eq!(upstream.heard()[0].json(), received);
+    assert_eq!(upstream.received_requests()[0].json(), received);
     let video = made.json();
     assert_eq!(
         (&video["id"], &video["object"], &video["model"]),
@@ -170,7 +170,8 @@ fn every_openai_video_field_is_mapped_ignored_or_refused() {
             "{order}: {}",
             answer.text()
         );
-        let mut orders = upstream.heard().into_iter().filter(|received| received.method == "POST");
+        let mut orders =
+            upstream.received_requests().into_iter().filter(|received| received.method == "POST");
         assert_eq!(orders.next_back().unwrap().json(), sent(received), "{order}");
         bought += 1;
     }
@@ -235,7 +236,7 @@ fn ignored_aspect_ratio_is_named_as_requested() {
         }
     }
     let polls = |received: &ReceivedRequest| received.method == "GET";
-    let mut orders = upstream.heard().into_iter().filter(|received| !polls(received));
+    let mut orders = upstream.received_requests().into_iter().filter(|received| !polls(received));
     assert_eq!(orders.next().unwrap().json()["aspect_ratio"], "9:16", "it is sent all the same");
     let fields = [("prompt", None, "a tide in a form"), ("size", None, "720x1280")];
     assert_eq!(form(&gate, &fields).value("tollgate-ignored"), Some("size"));
@@ -261,7 +262,7 @@ fn multipart_order_equals_the_json_order_and_is_bought_once() {
     );
     let received = json!({ "prompt": "a tide", "model": "video-d-3.1-fast", "duration": 4, "aspect_ratio": "16:9",
         "image_url": "https://pictures.example/a.png" });
-    assert_eq!(upstream.heard()[0].json(), received);
+    assert_eq!(upstream.received_requests()[0].json(), received);
     let order = json!({ "model": "video-d-3.1-fast", "prompt": "a tide", "seconds": 4, "size": "1280x720",
         "input_reference": "https://pictures.example/a.png" });
     let again = gate.ask("POST", VIDEOS, &[("x-stainless-retry-count", "1")], &order.to_string());

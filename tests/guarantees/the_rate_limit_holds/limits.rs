@@ -29,7 +29,7 @@ fn rate_limit_of_five_a_second_holds_for_all_requests() {
     let served = answers.iter().filter(|answer| answer.status == 200).count();
     assert!(served >= 20, "{served} of {}", answers.len());
     assert!(
-        upstream.heard().iter().any(|received| received.method == "GET"),
+        upstream.received_requests().iter().any(|received| received.method == "GET"),
         "polls are among them"
     );
     upstream.assert_held(5, SECOND);

@@ -60,7 +60,7 @@ fn queued_purchase_of_a_disconnected_client_is_never_sent() {
     drop(leaves);
     wait_until_waiting(&gate, 0);
     assert_eq!(send(&gate, 2, "still here").answer().status, 200);
-    let received = upstream.heard();
+    let received = upstream.received_requests();
     assert_eq!(received.len(), 2);
     assert!(String::from_utf8_lossy(&received[1].body).contains("still here"));
 }
@@ -83,7 +83,7 @@ fn caller_with_many_calls_does_not_starve_others() {
     for client in &mut greedy {
         assert_honest(&client.answer());
     }
-    let received = upstream.heard();
+    let received = upstream.received_requests();
     let is_modest = |received: &crate::support::received::ReceivedRequest| {
         String::from_utf8_lossy(&received.body).contains("modest")
     };
