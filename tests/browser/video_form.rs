@@ -70,6 +70,27 @@ fn incomplete_video_form_names_missing_fields_and_asks_for_no_money() {
 }
 
 #[test]
+fn error_of_the_picture_goes_with_the_address_or_the_model_that_caused_it() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    let gone = "document.getElementById('video-image-fault').textContent === ''
+        && document.getElementById('video-image').ariaInvalid !== 'true'";
+    page.find(PROMPT).fill("A lighthouse");
+    page.find(PICTURE).fill("file:///etc/passwd");
+    page.find(GENERATE).click();
+    page.wait_until(&format!("!({gone})"));
+    page.evaluate(
+        "const field = document.getElementById('video-image'); field.select(); document.execCommand('delete')",
+    );
+    page.wait_until(gone);
+    page.find(PICTURE).fill("file:///etc/passwd");
+    page.find(GENERATE).click();
+    page.wait_until(&format!("!({gone})"));
+    pick_model(&page, "video-d-3.1");
+    page.wait_until(gone);
+}
+
+#[test]
 fn private_image_url_is_refused_at_its_field_without_a_request() {
     let gate = Gate::start();
     let page = open(&gate);
