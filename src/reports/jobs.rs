@@ -1,6 +1,8 @@
 //! `GET /bff/jobs`: the caller's jobs; `GET /bff/admin/jobs`: the latest jobs of all, without their
 //! content.
 
+use std::collections::HashMap;
+
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
@@ -14,11 +16,6 @@ use crate::response::{self, Response};
 use crate::store::{Caller, Job};
 
 const MAX_ADMIN_JOBS: usize = 200;
-
-#[derive(Serialize)]
-struct OwnJobs<'a> {
-    jobs: Vec<OwnJob<'a>>,
-}
 
 #[derive(Serialize)]
 struct OwnJob<'a> {
@@ -59,7 +56,7 @@ pub async fn list(
         prompt: job.prompt.as_deref().filter(|_| *job.owner == *owner),
         status: StatusDocument::new(&job.request_id, job.latest_update.as_ref()),
     });
-    Ok(response::json(StatusCode::OK, &OwnJobs { jobs: rows.collect() }))
+    Ok(response::json(StatusCode::OK, &HashMap::from([("jobs", rows.collect::<Vec<_>>())])))
 }
 
 impl Reports {

@@ -69,7 +69,7 @@ mod tests {
             "presets": [{"name": "Translate", "system": "Translate into English."}],
         });
         let list = render(&Catalog::published(), None, facts);
-        let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
+        let list: Value = serde_json::from_slice(&list).unwrap();
         assert_eq!(list["chat"].as_array().unwrap().len(), 12);
         assert_eq!(list["chat"][0]["price"], "0.006000");
         assert_eq!(list["chat"][0]["price_micros"], 6_000);

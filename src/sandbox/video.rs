@@ -14,11 +14,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::FakeGateway;
-use super::account::Sale;
 use super::reply::{self, SandboxFault, SandboxResult, refuse};
 use crate::clock::{self, Instant};
 use crate::contract::catalog::{
-    AspectRatioSupport, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, ImageInput, VideoModel,
+    AspectRatioSupport, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, ImageInput, Service, VideoModel,
 };
 use crate::contract::video::{ASPECT_RATIOS, DEFAULT_ASPECT_RATIO, MAX_PROMPT};
 use crate::sync::lock;
@@ -42,7 +41,7 @@ pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     let model = order.check(gateway).map_err(|why| refuse(StatusCode::BAD_REQUEST, why))?;
     let fault = SandboxFault::of(&order.prompt);
     fault.refuse(&order.prompt, &gateway.refused_once)?;
-    let (nth, left) = lock(&gateway.account).charge(Sale::Video, model.price)?;
+    let (nth, left) = lock(&gateway.account).charge(Service::Video, model.price)?;
     let request_id = format!("vid_{}", gateway.seed.hex("video id", &nth.to_string(), 24));
     let job = SandboxJob {
         request_id: request_id.clone(),
