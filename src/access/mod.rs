@@ -24,7 +24,7 @@ use crate::problem::{
     INVALID_CREDENTIALS, LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, OVERLOADED, Problem,
     RATE_LIMITED,
 };
-use crate::store::{Caller, OwnBudget, Role};
+use crate::store::{Caller, Role, SpendLimit};
 use failures::FailureLimiter;
 use jwt::JwtVerifier;
 use member_cache::{MemberCache, MemberCount};
@@ -36,7 +36,7 @@ const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, Default)]
 pub struct Session {
     pub role: Role,
-    pub own_budget: OwnBudget,
+    pub own_budget: SpendLimit,
     /// Cancelled on revocation, logout or expiry, which also ends open streams.
     pub revoked: Option<CancellationToken>,
     /// Wall-clock time since the Unix epoch.

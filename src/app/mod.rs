@@ -11,8 +11,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures_util::future::OptionFuture;
 use http::{HeaderValue, Method};
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -391,11 +390,7 @@ fn picture_host(settings: &Settings, shared: &SharedState) -> Option<PictureHost
     settings.page.pictures.then_some(PictureHost { pictures, public_url })
 }
 
-fn catalog_facts(
-    settings: &Settings,
-    media_origins: &[String],
-    shared: &SharedState,
-) -> impl Serialize {
+fn catalog_facts(settings: &Settings, media_origins: &[String], shared: &SharedState) -> Value {
     let sandbox = matches!(settings.gateway.target, Target::Sandbox);
     let (terms, jobs, page) = (terms(settings), &settings.jobs, &settings.page);
     let faults = if sandbox { sandbox::SANDBOX_FAULTS } else { &[] };

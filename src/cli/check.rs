@@ -8,8 +8,8 @@ use super::{CommandError, Exit, Loaded, online, process};
 use crate::access::SecretError;
 use crate::access::member_cache::MemberCount;
 use crate::clock;
-use crate::config::{AccessMode, BudgetConfig, Settings, SpendLimit, Target};
-use crate::contract::money::Usd;
+use crate::config::{AccessMode, BudgetConfig, Settings, Target};
+use crate::contract::money::SpendLimit;
 use crate::reports::text::pluralize;
 use crate::store::Store;
 
@@ -120,15 +120,15 @@ pub(super) fn callers(mode: &AccessMode, members: Option<MemberCount>) -> String
 
 pub(super) fn budgets(budget: &BudgetConfig) -> String {
     let rows = [("total", budget.total), ("per caller", budget.caller)];
-    let limits = rows.into_iter().filter_map(|(name, SpendLimit { day, month })| {
-        limit(day, month).map(|limit| format!("{name} {limit}"))
-    });
+    let limits = rows
+        .into_iter()
+        .filter_map(|(name, own)| limit(own).map(|limit| format!("{name} {limit}")));
     let limits: Vec<_> = limits.collect();
     if limits.is_empty() { "none".to_owned() } else { limits.join("; ") }
 }
 
 /// Describes a limit such as `$5.00 a day and $50.00 a month`.
-pub(super) fn limit(day: Option<Usd>, month: Option<Usd>) -> Option<String> {
+pub(super) fn limit(SpendLimit { day, month }: SpendLimit) -> Option<String> {
     let day = day.map(|day| format!("{} a day", day.short()));
     let month = month.map(|month| format!("{} a month", month.short()));
     let both: Vec<_> = day.into_iter().chain(month).collect();

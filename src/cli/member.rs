@@ -22,7 +22,7 @@ use crate::reports::members::{self, MemberSpend};
 use crate::reports::text::{csv, table};
 use crate::reports::usage::iso_day;
 use crate::store::{
-    Digest, LockHolder, Member, MemberChange, MemberError, OwnBudget, Role, Store,
+    Digest, LockHolder, Member, MemberChange, MemberError, Role, SpendLimit, Store,
     VERSION_POLL_INTERVAL, is_member_name,
 };
 
@@ -35,7 +35,7 @@ pub enum MemberCommand {
         names: Vec<Arc<str>>,
         /// Spending limit of each member: 5.00/day or 50.00/month; repeat it to set both
         #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = budget)]
-        budgets: Vec<OwnBudget>,
+        budgets: Vec<SpendLimit>,
         /// Role of the members
         #[arg(long, value_enum, default_value = "member")]
         role: Role,
@@ -76,7 +76,7 @@ pub enum MemberCommand {
 pub struct MemberUpdate {
     /// Spending limit: 5.00/day or 50.00/month; repeat it to set both; an omitted period stays as it is
     #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = budget)]
-    budgets: Vec<OwnBudget>,
+    budgets: Vec<SpendLimit>,
     /// Remove the budget; with --budget, replace it
     #[arg(long)]
     no_budget: bool,
@@ -108,7 +108,7 @@ fn name(text: &str) -> Result<Arc<str>, &'static str> {
 
 const MAX_BUDGET: Usd = Usd::dollars(1_000_000_000);
 
-fn budget(text: &str) -> Result<OwnBudget, String> {
+fn budget(text: &str) -> Result<SpendLimit, String> {
     let expected = || "expected dollars and a period, such as 5.00/day or 50.00/month".to_owned();
     let (amount, period) = text.split_once('/').ok_or_else(expected)?;
     let amount: Usd = amount.parse().map_err(|error| format!("{}: {error}", expected()))?;
@@ -116,14 +116,14 @@ fn budget(text: &str) -> Result<OwnBudget, String> {
         return Err(format!("expected at most {}", MAX_BUDGET.short()));
     }
     match period {
-        "day" => Ok(OwnBudget { day: Some(amount), month: None }),
-        "month" => Ok(OwnBudget { day: None, month: Some(amount) }),
+        "day" => Ok(SpendLimit { day: Some(amount), month: None }),
+        "month" => Ok(SpendLimit { day: None, month: Some(amount) }),
         _ => Err(expected()),
     }
 }
 
-fn override_budget(before: OwnBudget, named: OwnBudget) -> OwnBudget {
-    OwnBudget { day: named.day.or(before.day), month: named.month.or(before.month) }
+fn override_budget(before: SpendLimit, named: SpendLimit) -> SpendLimit {
+    SpendLimit { day: named.day.or(before.day), month: named.month.or(before.month) }
 }
 
 const NO_LEDGER: &str =
@@ -183,12 +183,12 @@ pub(super) async fn member(
 }
 
 /// Merges the budgets of the command. Rejects a name or a period that is given twice.
-fn merge_budgets(names: &[Arc<str>], budgets: &[OwnBudget]) -> Result<OwnBudget, CommandError> {
+fn merge_budgets(names: &[Arc<str>], budgets: &[SpendLimit]) -> Result<SpendLimit, CommandError> {
     if let Some(at) = (1..names.len()).find(|at| names[..*at].contains(&names[*at])) {
         let name = &names[at];
         return Err(CommandError::usage(format!("expected each name once; {name} is given twice")));
     }
-    budgets.iter().try_fold(OwnBudget::default(), |budget, one| {
+    budgets.iter().try_fold(SpendLimit::default(), |budget, one| {
         if one.day.and(budget.day).or(one.month.and(budget.month)).is_some() {
             return Err(CommandError::usage("--budget: expected each period at most once"));
         }
@@ -200,7 +200,7 @@ fn merge_budgets(names: &[Arc<str>], budgets: &[OwnBudget]) -> Result<OwnBudget,
 async fn apply(
     settings: &Settings,
     ledger: &Store,
-    (command, names, budget): (&MemberCommand, &[Arc<str>], OwnBudget),
+    (command, names, budget): (&MemberCommand, &[Arc<str>], SpendLimit),
     err: &mut impl Write,
 ) -> Result<(Vec<MemberToken>, Vec<String>), CommandError> {
     let members = ledger.members().await?;
@@ -239,7 +239,7 @@ async fn apply(
 fn plan(
     command: &MemberCommand,
     (name, found): (&Arc<str>, Option<&Member>),
-    budget: OwnBudget,
+    budget: SpendLimit,
     hashed: Option<(Digest, Arc<str>)>,
 ) -> Option<(MemberChange, String)> {
     Some(match command {
@@ -267,7 +267,7 @@ fn plan(
         }
         MemberCommand::Update { update, .. } => {
             let before = found?;
-            let base = if update.no_budget { OwnBudget::default() } else { before.own_budget };
+            let base = if update.no_budget { SpendLimit::default() } else { before.own_budget };
             let budget = override_budget(base, budget);
             let role = update.role.unwrap_or(before.role).name();
             let message = format!("updated {name}: role {role}, {}", budget_text(budget));
@@ -342,8 +342,8 @@ fn member_error(name: &str, error: MemberError) -> CommandError {
     })
 }
 
-fn budget_text(OwnBudget { day, month }: OwnBudget) -> String {
-    limit(day, month).map_or("no budget of its own".to_owned(), |limit| format!("budget {limit}"))
+fn budget_text(budget: SpendLimit) -> String {
+    limit(budget).map_or("no budget of its own".to_owned(), |limit| format!("budget {limit}"))
 }
 
 const COLUMNS: &str =
@@ -400,10 +400,10 @@ mod tests {
 
     #[test]
     fn budget_has_dollars_and_a_period() {
-        let day = |amount| OwnBudget { day: Some(amount), month: None };
+        let day = |amount| SpendLimit { day: Some(amount), month: None };
         for (text, expected) in [
             ("5.00/day", day(Usd::dollars(5))),
-            ("0.006/month", OwnBudget { day: None, month: Some(Usd::mills(6)) }),
+            ("0.006/month", SpendLimit { day: None, month: Some(Usd::mills(6)) }),
             ("0/day", day(Usd::ZERO)),
         ] {
             assert_eq!(budget(text), Ok(expected));

@@ -23,7 +23,7 @@ pub use secrets::{Key, SecretText};
 pub use sections::{Environment, SettingsSource};
 
 use crate::contract::catalog::Catalog;
-use crate::contract::money::Usd;
+use crate::contract::money::{SpendLimit, Usd};
 
 /// All settings, validated. The default is the sandbox on loopback with open access.
 #[derive(Clone, Debug)]
@@ -79,7 +79,8 @@ pub struct GatewayConfig {
     pub connect_timeout: Duration,
     pub chat_timeout: Duration,
     pub video_timeout: Duration,
-    pub rate_limit: RateLimitConfig,
+    /// `None` is the one that the gateway reports.
+    pub rate_limit: Option<RequestLimit>,
     pub max_wait: Duration,
     pub balance_floor: Usd,
     pub chat_fields: Vec<String>,
@@ -96,10 +97,11 @@ pub enum Target {
     },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RateLimitConfig {
-    Auto,
-    Fixed { requests: NonZeroU32, period: Duration },
+/// At most `requests` in any interval of `period`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestLimit {
+    pub requests: usize,
+    pub period: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,13 +169,6 @@ pub struct LimitsConfig {
 pub struct BudgetConfig {
     pub total: SpendLimit,
     pub caller: SpendLimit,
-}
-
-/// Spending limits per UTC day and month.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SpendLimit {
-    pub day: Option<Usd>,
-    pub month: Option<Usd>,
 }
 
 #[derive(Clone, Copy, Debug)]

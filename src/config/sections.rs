@@ -18,11 +18,10 @@ use super::read::{Section, SettingsReader};
 use super::{
     AccessConfig, AccessMode, BudgetConfig, ClaimPath, GatewayConfig, JobsConfig, JwksSource,
     JwtConfig, Key, LimitsConfig, LogConfig, PageConfig, Parsed, PassthroughConfig, PresetConfig,
-    PurchaseConfig, RateLimitConfig, SandboxConfig, ServerConfig, Settings, SpendLimit, Target,
-    secrets, value,
+    PurchaseConfig, RequestLimit, SandboxConfig, ServerConfig, Settings, Target, secrets, value,
 };
 use crate::contract::catalog::{Catalog, ChatModel, Tier};
-use crate::contract::money::Usd;
+use crate::contract::money::{SpendLimit, Usd};
 
 /// The text that settings are read from, so that reading them does no I/O.
 pub struct SettingsSource<'a> {
@@ -231,20 +230,21 @@ fn target(section: &mut Section<'_>, keys: Option<(Location, Vec<Key>)>) -> Targ
     Target::Sandbox
 }
 
-fn rate_limit(section: &mut Section<'_>) -> RateLimitConfig {
+fn rate_limit(section: &mut Section<'_>) -> Option<RequestLimit> {
     if !section.is_structured("rate_limit", |text| text.starts_with('{')) {
         let auto = |text: &str| match text {
-            "auto" => Ok(RateLimitConfig::Auto),
+            "auto" => Ok(None),
             _ => Err("expected \"auto\" or { requests = 60, seconds = 60 }".into()),
         };
-        return section.text("rate_limit", auto, RateLimitConfig::Auto);
+        return section.text("rate_limit", auto, None);
     }
     let fixed = section.table("rate_limit", |table| {
         let requests = table.required_number("requests", value::count);
         let period = table.required_number("seconds", value::seconds);
-        Some(RateLimitConfig::Fixed { requests: requests?, period: period? })
+        let requests = usize::try_from(requests?.get()).unwrap_or(usize::MAX);
+        Some(RequestLimit { requests, period: period? })
     });
-    fixed.flatten().unwrap_or(RateLimitConfig::Auto)
+    fixed.flatten()
 }
 
 fn chat_field(text: &str) -> Parsed<String> {

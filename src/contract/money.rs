@@ -20,6 +20,13 @@ pub enum ParseUsdError {
     TooLarge,
 }
 
+/// Spending limits per UTC day and month; `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SpendLimit {
+    pub day: Option<Usd>,
+    pub month: Option<Usd>,
+}
+
 impl Usd {
     pub const ZERO: Self = Self(0);
 

@@ -1,8 +1,11 @@
 //! `GET /bff/jobs`: the caller's jobs; `GET /bff/admin/jobs`: the latest jobs of all, without their
 //! content.
 
+use std::collections::HashMap;
+
 use http::StatusCode;
 use serde::Serialize;
+use serde_json::json;
 
 use super::{Reports, unavailable};
 use crate::clock::{self, iso8601};
@@ -10,14 +13,9 @@ use crate::contract::money::Usd;
 use crate::jobs::{JobRegistry, StatusDocument};
 use crate::problem::{JOB_NOT_FOUND, Problem};
 use crate::response::{self, Response};
-use crate::store::Caller;
+use crate::store::{Caller, Job};
 
 const MAX_ADMIN_JOBS: usize = 200;
-
-#[derive(Serialize)]
-struct JobsDocument<T> {
-    jobs: Vec<T>,
-}
 
 #[derive(Serialize)]
 struct OwnJob<'a> {
@@ -30,21 +28,6 @@ struct OwnJob<'a> {
     prompt: Option<&'a str>,
     #[serde(flatten)]
     status: StatusDocument<'a>,
-}
-
-#[derive(Serialize)]
-struct AdminJob<'a> {
-    request_id: &'a str,
-    owner: &'a str,
-    model: &'a str,
-    price: Usd,
-    price_micros: u64,
-    /// `open`, `finished` or `failed`.
-    state: &'static str,
-    ordered_at: String,
-    age_seconds: u64,
-    /// When the gateway reported this state; `None` before the first.
-    status_at: Option<String>,
 }
 
 /// Lists the named jobs that exist, in that order, or all of the caller's if none is named.
@@ -73,23 +56,26 @@ pub async fn list(
         prompt: job.prompt.as_deref().filter(|_| *job.owner == *owner),
         status: StatusDocument::new(&job.request_id, job.latest_update.as_ref()),
     });
-    Ok(response::json(StatusCode::OK, &JobsDocument { jobs: rows.collect() }))
+    Ok(response::json(StatusCode::OK, &HashMap::from([("jobs", rows.collect::<Vec<_>>())])))
 }
 
 impl Reports {
     pub async fn admin_jobs(&self) -> Result<Response, Problem> {
         let jobs = self.store.latest_jobs(MAX_ADMIN_JOBS).await.map_err(unavailable)?;
-        let rows = jobs.iter().map(|job| AdminJob {
-            request_id: &job.request_id,
-            owner: &job.owner,
-            model: &job.model,
-            price: job.price,
-            price_micros: job.price.as_micros(),
-            state: job.latest_update.as_ref().map_or("open", |update| update.state.name()),
-            ordered_at: iso8601(job.at),
-            age_seconds: clock::wall().saturating_sub(job.at).as_secs(),
-            status_at: job.latest_update.as_ref().map(|update| iso8601(update.at)),
-        });
-        Ok(response::json(StatusCode::OK, &JobsDocument { jobs: rows.collect() }))
+        let row = |job: &Job| {
+            let latest = job.latest_update.as_ref();
+            json!({
+                "request_id": &*job.request_id,
+                "owner": &*job.owner,
+                "model": &*job.model,
+                "price": job.price, "price_micros": job.price.as_micros(),
+                "state": latest.map_or("open", |update| update.state.name()),
+                "ordered_at": iso8601(job.at),
+                "age_seconds": clock::wall().saturating_sub(job.at).as_secs(),
+                "status_at": latest.map(|update| iso8601(update.at)),
+            })
+        };
+        let document = json!({ "jobs": jobs.iter().map(row).collect::<Vec<_>>() });
+        Ok(response::json(StatusCode::OK, &document))
     }
 }

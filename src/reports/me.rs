@@ -13,7 +13,7 @@ use crate::clock;
 use crate::downstream::rate::Limiter;
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 use crate::response::{self, Response};
-use crate::store::{BudgetScope, Budgets, Caller, OwnBudget, RemainingCredit, Role, Store};
+use crate::store::{BudgetScope, Budgets, Caller, RemainingCredit, Role, SpendLimit, Store};
 use crate::upstream::rate_limit::RateLimit;
 
 const MAX_BALANCE_WAIT: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ impl MeReport {
         Ok(response::json(StatusCode::OK, &document))
     }
 
-    async fn budgets(&self, caller: &Caller, own: OwnBudget) -> Result<Vec<Value>, Problem> {
+    async fn budgets(&self, caller: &Caller, own: SpendLimit) -> Result<Vec<Value>, Problem> {
         let Budgets { total_day, total_month, caller_day, caller_month, .. } =
             self.budgets.intersect(own);
         let scopes = [

@@ -13,12 +13,11 @@ use tower::service_fn;
 
 use super::*;
 use crate::clock::{self, Date};
-use crate::config;
 use crate::contract::money::Usd;
 use crate::response::Response;
 use crate::store::{
-    Budgets, DedupeKey, Job, JobState, Member, MemberChange, OwnBudget, PurchaseId, Reservation,
-    Service, Settlement, Snapshot, StatusUpdate,
+    Budgets, DedupeKey, Job, JobState, Member, MemberChange, PurchaseId, Reservation, Service,
+    Settlement, Snapshot, SpendLimit, StatusUpdate,
 };
 use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::{Error, GatewayReply, GatewayRequest};
@@ -46,8 +45,7 @@ fn reports_with(listing: Option<String>) -> TestReports {
             })
         }
     });
-    let window =
-        RateLimit::new(store.clone(), config::RateLimitConfig::Auto, CancellationToken::new());
+    let window = RateLimit::new(store.clone(), None, CancellationToken::new());
     let summary = BillingSummary::new(
         crate::billing::summary::BillingClient::new(gateway),
         &[],
@@ -86,7 +84,7 @@ impl TestReports {
         }
     }
 
-    async fn add_member(&self, name: &str, role: Role, own: OwnBudget) {
+    async fn add_member(&self, name: &str, role: Role, own: SpendLimit) {
         let (name, prefix) = (name.into(), "tg_abcdef".into());
         let (token, added) = ([7; 32], Duration::from_secs(1_763_640_000));
         let member = Member {
@@ -193,9 +191,9 @@ async fn csv_contains_text_and_no_formulas() {
 #[tokio::test]
 async fn members_are_listed_with_budgets_and_spend_and_without_tokens() {
     let test = reports_with(None);
-    test.add_member("ann", Role::Admin, OwnBudget { day: Some(Usd::dollars(5)), month: None })
+    test.add_member("ann", Role::Admin, SpendLimit { day: Some(Usd::dollars(5)), month: None })
         .await;
-    test.add_member("bob", Role::Member, OwnBudget::default()).await;
+    test.add_member("bob", Role::Member, SpendLimit::default()).await;
     test.store.change_member("bob".into(), MemberChange::Revoke).await.unwrap();
     test.buy("member:ann", "alpha", Usd::mills(3), charged(Usd::mills(3))).await;
     let json = text(test.reports.admin_members().await.unwrap()).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION};
 use http::{HeaderValue, StatusCode};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::text::csv;
 use super::{Reports, unavailable};
@@ -78,34 +78,6 @@ pub fn iso_day(days: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-#[derive(Serialize)]
-struct AdminUsage<'a> {
-    since: String,
-    total: Figures,
-    rows: Vec<AdminUsageRow<'a>>,
-}
-
-#[derive(Serialize)]
-struct AdminUsageRow<'a> {
-    caller: &'a str,
-    day: String,
-    service: &'static str,
-    model: &'a str,
-    #[serde(flatten)]
-    figures: Figures,
-}
-
-#[derive(Serialize)]
-struct Figures {
-    count: u64,
-    charged: Usd,
-    charged_micros: u64,
-    unknown: Usd,
-    unknown_micros: u64,
-    held: Usd,
-    held_micros: u64,
-}
-
 impl Reports {
     pub async fn usage(&self, caller: &Caller, days: UsageDays) -> Result<Response, Problem> {
         if !self.identifies_callers {
@@ -150,15 +122,19 @@ impl Reports {
         if format == UsageFormat::Csv {
             return Ok(csv_download(&rows));
         }
-        let all = rows.iter().map(|row| AdminUsageRow {
-            caller: &row.caller,
-            day: iso_day(row.day),
-            service: row.service.name(),
-            model: &row.model,
-            figures: figures([row]),
+        let row = |row: &SpendRow| {
+            let mut figures = figures(SpendTotals::of([row]));
+            figures["caller"] = json!(row.caller);
+            figures["day"] = json!(iso_day(row.day));
+            figures["service"] = json!(row.service.name());
+            figures["model"] = json!(row.model);
+            figures
+        };
+        let document = json!({
+            "since": clock::iso8601(since),
+            "total": figures(SpendTotals::of(&rows)),
+            "rows": rows.iter().map(row).collect::<Vec<_>>(),
         });
-        let (since, total) = (clock::iso8601(since), figures(&rows));
-        let document = AdminUsage { since, total, rows: all.collect() };
         Ok(response::json(StatusCode::OK, &document))
     }
 }
@@ -174,11 +150,13 @@ fn beginning(UsageDays { count, utc_offset }: UsageDays) -> Duration {
     if is_behind { start + ahead } else { start.saturating_sub(ahead) }
 }
 
-fn figures<'a>(rows: impl IntoIterator<Item = &'a SpendRow>) -> Figures {
-    let SpendTotals { count, charged, unknown, held } = SpendTotals::of(rows);
-    let (charged_micros, unknown_micros) = (charged.as_micros(), unknown.as_micros());
-    let held_micros = held.as_micros();
-    Figures { count, charged, charged_micros, unknown, unknown_micros, held, held_micros }
+fn figures(SpendTotals { count, charged, unknown, held }: SpendTotals) -> Value {
+    json!({
+        "count": count,
+        "charged": charged, "charged_micros": charged.as_micros(),
+        "unknown": unknown, "unknown_micros": unknown.as_micros(),
+        "held": held, "held_micros": held.as_micros(),
+    })
 }
 
 fn csv_download(rows: &[SpendRow]) -> Response {

@@ -1,22 +1,13 @@
 //! The document of `GET /bff/catalog`.
 
 use bytes::Bytes;
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::contract::catalog::{Catalog, Durations};
 use crate::contract::{catalog as contract, video, wire};
 
-#[derive(Serialize)]
-struct CatalogDocument<F, L> {
-    #[serde(flatten)]
-    facts: F,
-    #[serde(flatten)]
-    lists: L,
-}
-
-/// `facts` are the entries that do not depend on the models.
-pub fn render(catalog: &Catalog, default_model: Option<&str>, facts: impl Serialize) -> Bytes {
+/// Adds the models to `facts`, the entries that do not depend on them.
+pub fn render(catalog: &Catalog, default_model: Option<&str>, mut facts: Value) -> Bytes {
     let chat = |model: &contract::ChatModel| {
         json!({
             "id": model.id,
@@ -26,20 +17,17 @@ pub fn render(catalog: &Catalog, default_model: Option<&str>, facts: impl Serial
             "best_for": model.best_for,
         })
     };
-    let lists = json!({
-        "chat": catalog.chat.iter().map(chat).collect::<Vec<_>>(),
-        "video": catalog.video.iter().map(video_row).collect::<Vec<_>>(),
-        "defaults": {
-            "chat_model": default_chat_model(catalog, default_model),
-            "video_model": contract::DEFAULT_VIDEO_MODEL,
-            "duration": contract::DEFAULT_DURATION,
-            "aspect_ratio": video::DEFAULT_ASPECT_RATIO,
-        },
-        "aspect_ratios": video::ASPECT_RATIOS,
-        "roles": wire::ROLES,
+    facts["chat"] = catalog.chat.iter().map(chat).collect();
+    facts["video"] = catalog.video.iter().map(video_row).collect();
+    facts["defaults"] = json!({
+        "chat_model": default_chat_model(catalog, default_model),
+        "video_model": contract::DEFAULT_VIDEO_MODEL,
+        "duration": contract::DEFAULT_DURATION,
+        "aspect_ratio": video::DEFAULT_ASPECT_RATIO,
     });
-    // Serializing strings and numbers cannot fail.
-    serde_json::to_vec(&CatalogDocument { facts, lists }).unwrap_or_default().into()
+    facts["aspect_ratios"] = json!(video::ASPECT_RATIOS);
+    facts["roles"] = json!(wire::ROLES);
+    facts.to_string().into()
 }
 
 /// Returns the model that the settings name, or else the cheapest.
@@ -50,7 +38,7 @@ fn default_chat_model<'a>(catalog: &'a Catalog, named: Option<&'a str>) -> &'a s
     named.or_else(cheapest).unwrap_or(contract::DEFAULT_CHAT_MODEL)
 }
 
-fn video_row(model: &contract::VideoModel) -> impl Serialize {
+fn video_row(model: &contract::VideoModel) -> Value {
     let (min, max) = contract::OVERALL_DURATION;
     json!({
         "id": model.id,
@@ -81,7 +69,7 @@ mod tests {
             "presets": [{"name": "Translate", "system": "Translate into English."}],
         });
         let list = render(&Catalog::published(), None, facts);
-        let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
+        let list: Value = serde_json::from_slice(&list).unwrap();
         assert_eq!(list["chat"].as_array().unwrap().len(), 12);
         assert_eq!(list["chat"][0]["price"], "0.006000");
         assert_eq!(list["chat"][0]["price_micros"], 6_000);

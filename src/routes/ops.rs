@@ -131,7 +131,6 @@ mod tests {
     use tower::{Service, ServiceExt};
 
     use super::*;
-    use crate::config::RateLimitConfig as Setting;
     use crate::problem::LEDGER_UNAVAILABLE;
     use crate::store::Store;
     use crate::upstream::rate_limit::RateLimit;
@@ -147,7 +146,7 @@ mod tests {
         S::Future: Send,
     {
         let store = Store::in_memory(Arc::new(crate::clock::wall));
-        let rate_limit = RateLimit::new(store.clone(), Setting::Auto, CancellationToken::new());
+        let rate_limit = RateLimit::new(store.clone(), None, CancellationToken::new());
         BillingSummary::new(
             crate::billing::summary::BillingClient::new(gateway),
             &[],

@@ -7,7 +7,7 @@ use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_T
 use http::{HeaderValue, Method, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
-use serde::Serialize;
+use serde_json::json;
 use tokio_util::io::ReaderStream;
 
 use super::HandlerContext;
@@ -31,16 +31,10 @@ impl PictureHost {
     }
 }
 
-#[derive(Serialize)]
-struct UploadedPicture {
-    url: String,
-    expires_at: String,
-}
-
 pub(super) async fn upload(cx: HandlerContext) -> HandlerResult {
     let host = host(&cx)?;
     let (id, expires) = host.pictures.add(&cx.call.caller, cx.call.body.clone()).await?;
-    let picture = UploadedPicture { url: host.url_of(&id), expires_at: clock::iso8601(expires) };
+    let picture = json!({ "url": host.url_of(&id), "expires_at": clock::iso8601(expires) });
     Ok(response::json(StatusCode::CREATED, &picture))
 }
 

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::reply::{self, Rejection, SandboxResponse};
 use super::{FakeGateway, Sandbox, SandboxSettings};
 use crate::clock::{self, Instant, iso8601};
+use crate::contract::catalog::Service;
 use crate::contract::money::Usd;
 use crate::contract::wire::{INVALID_API_KEY, KEY_PREFIX, MAX_KEYS};
 use crate::sync::lock;
@@ -20,24 +21,12 @@ pub struct ChargeCounts {
     pub video: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Sale {
-    Chat,
-    Video,
-}
-
 pub(super) struct SandboxAccount {
     keys: Vec<Key>,
     balance: Usd,
-    chat: Spent,
-    video: Spent,
+    charges: ChargeCounts,
+    chat_micros: u64,
     window: SlidingWindow,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Spent {
-    count: u64,
-    micros: u64,
 }
 
 /// A key and its record (2.1). Times are since the Unix epoch.
@@ -62,8 +51,8 @@ impl SandboxAccount {
         Self {
             keys: keys.map(|(nth, secret)| Key::new(secret, seed, nth)).collect(),
             balance: settings.balance,
-            chat: Spent::default(),
-            video: Spent::default(),
+            charges: ChargeCounts::default(),
+            chat_micros: 0,
             window: SlidingWindow::new(settings.window),
         }
     }
@@ -81,24 +70,21 @@ impl SandboxAccount {
     }
 
     /// Returns how many of this kind were sold, and the balance left.
-    pub(super) fn charge(&mut self, sale: Sale, price: Usd) -> Result<(u64, Usd), Rejection> {
+    pub(super) fn charge(&mut self, service: Service, price: Usd) -> Result<(u64, Usd), Rejection> {
         let Some(left) = self.balance.checked_sub(price) else {
             let (price, balance) = (price.short(), self.balance.short());
             let message = format!("This costs {price}, and the balance is {balance}");
             return Err(reply::refuse(StatusCode::PAYMENT_REQUIRED, &message));
         };
         self.balance = left;
-        let spent = match sale {
-            Sale::Chat => &mut self.chat,
-            Sale::Video => &mut self.video,
+        let count = if service == Service::Video {
+            &mut self.charges.video
+        } else {
+            self.chat_micros += price.as_micros();
+            &mut self.charges.chat
         };
-        spent.count += 1;
-        spent.micros += price.as_micros();
-        Ok((spent.count, left))
-    }
-
-    fn charged(&self) -> Usd {
-        Usd::micros(self.chat.micros + self.video.micros)
+        *count += 1;
+        Ok((*count, left))
     }
 
     fn active(&self) -> impl Iterator<Item = &Key> {
@@ -133,12 +119,11 @@ impl Sandbox {
     }
 
     pub fn charged(&self) -> Usd {
-        self.account().charged()
+        self.0.settings.balance.saturating_sub(self.balance())
     }
 
     pub fn charges(&self) -> ChargeCounts {
-        let account = self.account();
-        ChargeCounts { chat: account.chat.count, video: account.video.count }
+        self.account().charges
     }
 
     fn account(&self) -> MutexGuard<'_, SandboxAccount> {
@@ -174,7 +159,8 @@ pub(super) fn list(gateway: &FakeGateway) -> SandboxResponse {
     let (requests, window) = gateway.settings.window;
     let account = lock(&gateway.account);
     let cents = |micros| micros / 10_000;
-    let counter = |spent: Spent| json!({ "count": spent.count, "costCents": cents(spent.micros) });
+    let spent = gateway.settings.balance.saturating_sub(account.balance);
+    let counter = |count, micros| json!({ "count": count, "costCents": cents(micros) });
     let row = |key: &Key| {
         json!({
             "id": key.id,
@@ -198,10 +184,10 @@ pub(super) fn list(gateway: &FakeGateway) -> SandboxResponse {
             "balanceFormatted": account.balance.short(),
             "rateLimit": { "requests": requests, "windowSeconds": window.as_secs() },
             "usage": {
-                "chat": counter(account.chat),
-                "search": counter(Spent::default()),
-                "images": counter(Spent::default()),
-                "totalSpentCents": cents(account.charged().as_micros()),
+                "chat": counter(account.charges.chat, account.chat_micros),
+                "search": counter(0, 0),
+                "images": counter(0, 0),
+                "totalSpentCents": cents(spent.as_micros()),
             },
         },
     });

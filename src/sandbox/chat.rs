@@ -5,10 +5,10 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::FakeGateway;
-use super::account::{Sale, Seed};
+use super::account::Seed;
 use super::reply::{Rejection, SANDBOX_FAULTS, SandboxFault, SandboxResult, refuse};
 use crate::clock;
-use crate::contract::catalog::{Catalog, ChatModel};
+use crate::contract::catalog::{Catalog, ChatModel, Service};
 use crate::sync::lock;
 
 pub(super) async fn answer(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
@@ -21,7 +21,7 @@ pub(super) async fn answer(gateway: &FakeGateway, body: &[u8]) -> SandboxResult 
     let prompt = order.prompt()?;
     let fault = SandboxFault::of(prompt);
     fault.refuse(prompt, &gateway.refused_once)?;
-    let (nth, _) = lock(&gateway.account).charge(Sale::Chat, model.price())?;
+    let (nth, _) = lock(&gateway.account).charge(Service::Chat, model.price())?;
     fault.delay(&gateway.settings).await?;
     let content = compose(&gateway.seed, &gateway.catalog, &model.id, prompt);
     // The contract shows `message.content` only; the other fields are guesses.

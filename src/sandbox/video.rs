@@ -10,15 +10,14 @@ use http::header::{
     CONTENT_RANGE, HeaderMap, IF_RANGE, RANGE,
 };
 use http::{HeaderValue, StatusCode};
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::FakeGateway;
-use super::account::Sale;
 use super::reply::{self, SandboxFault, SandboxResult, refuse};
 use crate::clock::{self, Instant};
 use crate::contract::catalog::{
-    AspectRatioSupport, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, ImageInput, VideoModel,
+    AspectRatioSupport, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, ImageInput, Service, VideoModel,
 };
 use crate::contract::video::{ASPECT_RATIOS, DEFAULT_ASPECT_RATIO, MAX_PROMPT};
 use crate::sync::lock;
@@ -42,7 +41,7 @@ pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     let model = order.check(gateway).map_err(|why| refuse(StatusCode::BAD_REQUEST, why))?;
     let fault = SandboxFault::of(&order.prompt);
     fault.refuse(&order.prompt, &gateway.refused_once)?;
-    let (nth, left) = lock(&gateway.account).charge(Sale::Video, model.price)?;
+    let (nth, left) = lock(&gateway.account).charge(Service::Video, model.price)?;
     let request_id = format!("vid_{}", gateway.seed.hex("video id", &nth.to_string(), 24));
     let job = SandboxJob {
         request_id: request_id.clone(),
@@ -58,14 +57,14 @@ pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     fault.delay(&gateway.settings).await?;
     let cost = model.price.short();
     let latency = u64::try_from(clock::now().duration_since(arrived).as_millis());
-    Ok(fault.finish(&Accepted {
-        message: format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
-        request_id,
-        model: &model.id,
-        cost: json!({ "this_request": cost, "per_video": cost }),
-        balance: left.short(),
-        metadata: json!({ "latency_ms": latency.unwrap_or(u64::MAX) }),
-    }))
+    Ok(fault.finish(&json!({
+        "message": format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
+        "request_id": request_id,
+        "model": model.id,
+        "cost": { "this_request": cost, "per_video": cost },
+        "balance": left.short(),
+        "metadata": { "latency_ms": latency.unwrap_or(u64::MAX) },
+    })))
 }
 
 pub(super) fn status(gateway: &FakeGateway, query: &str, origin: &str) -> SandboxResult {
@@ -99,30 +98,6 @@ struct Order {
     image_url: Option<String>,
 }
 
-#[derive(Serialize)]
-struct Accepted<'a, T> {
-    request_id: String,
-    model: &'a str,
-    message: String,
-    cost: T,
-    balance: String,
-    metadata: T,
-}
-
-/// All fields are guesses (2.5).
-#[derive(Debug, PartialEq, Serialize)]
-struct Status<'a> {
-    request_id: &'a str,
-    status: &'static str,
-    progress: u128,
-    model: &'a str,
-    created_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    video_url: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'static str>,
-}
-
 impl Order {
     fn check<'a>(&self, gateway: &'a FakeGateway) -> Result<&'a VideoModel, &'static str> {
         let id = self.model.as_deref().unwrap_or(DEFAULT_VIDEO_MODEL);
@@ -148,7 +123,8 @@ impl Order {
 }
 
 impl SandboxJob {
-    fn status(&self, now: Instant, origin: &str) -> Status<'_> {
+    /// All fields are guesses (2.5).
+    fn status(&self, now: Instant, origin: &str) -> Value {
         let done = match self.takes.as_millis() {
             0 => 100,
             takes => (now.duration_since(self.started).as_millis() * 100 / takes).min(100),
@@ -159,17 +135,21 @@ impl SandboxJob {
             _ if done < QUEUED => ("queued", 0),
             _ => ("processing", done),
         };
-        let is_completed = status == "completed";
-        let (clip, _) = CLIPS[usize::from(self.is_portrait)];
-        Status {
-            request_id: &self.request_id,
-            status,
-            progress,
-            model: &self.model,
-            created_at: clock::iso8601(self.created),
-            video_url: is_completed.then(|| format!("{origin}{CLIP_FOLDER}{clip}")),
-            error: (status == "failed").then_some("The video could not be made"),
+        let mut body = json!({
+            "request_id": self.request_id,
+            "status": status,
+            "progress": progress,
+            "model": self.model,
+            "created_at": clock::iso8601(self.created),
+        });
+        if status == "completed" {
+            let (clip, _) = CLIPS[usize::from(self.is_portrait)];
+            body["video_url"] = json!(format!("{origin}{CLIP_FOLDER}{clip}"));
         }
+        if status == "failed" {
+            body["error"] = json!("The video could not be made");
+        }
+        body
     }
 }
 
@@ -257,33 +237,35 @@ mod tests {
         }
     }
 
-    fn at(job: &SandboxJob, millis: u64) -> (&'static str, u128) {
-        let status = job.status(job.started + Duration::from_millis(millis), "http://here");
-        (status.status, status.progress)
+    /// Returns the state and the progress.
+    fn at(job: &SandboxJob, millis: u64) -> (Value, Value) {
+        let mut status = job.status(job.started + Duration::from_millis(millis), "http://here");
+        (status["status"].take(), status["progress"].take())
     }
 
     #[test]
     fn a_job_is_queued_then_processed_then_completed() {
         let job = job(false);
-        assert_eq!(at(&job, 0), ("queued", 0));
-        assert_eq!(at(&job, 1_499), ("queued", 0));
-        assert_eq!(at(&job, 1_500), ("processing", 15));
-        assert_eq!(at(&job, 9_999), ("processing", 99));
-        assert_eq!(at(&job, 10_000), ("completed", 100));
-        assert_eq!(at(&job, 10_000_000), ("completed", 100));
+        assert_eq!(at(&job, 0), (json!("queued"), json!(0)));
+        assert_eq!(at(&job, 1_499), (json!("queued"), json!(0)));
+        assert_eq!(at(&job, 1_500), (json!("processing"), json!(15)));
+        assert_eq!(at(&job, 9_999), (json!("processing"), json!(99)));
+        assert_eq!(at(&job, 10_000), (json!("completed"), json!(100)));
+        assert_eq!(at(&job, 10_000_000), (json!("completed"), json!(100)));
         let done = job.status(job.started + job.takes, "http://here:1");
-        assert_eq!(done.video_url.as_deref(), Some("http://here:1/clips/portrait.mp4"));
-        assert_eq!((done.created_at.as_str(), done.error), ("1970-01-01T00:00:00.000Z", None));
+        assert_eq!(done["video_url"], "http://here:1/clips/portrait.mp4");
+        assert_eq!(done["created_at"], "1970-01-01T00:00:00.000Z");
+        assert_eq!(done.get("error"), None);
     }
 
     #[test]
     fn a_job_that_fails_says_so_and_has_no_clip() {
         let job = job(true);
-        assert_eq!(at(&job, 5_999), ("processing", 59));
-        assert_eq!(at(&job, 6_000), ("failed", 60));
+        assert_eq!(at(&job, 5_999), (json!("processing"), json!(59)));
+        assert_eq!(at(&job, 6_000), (json!("failed"), json!(60)));
         let end = job.status(job.started + 2 * job.takes, "http://here");
-        assert_eq!((end.status, end.video_url), ("failed", None));
-        assert!(end.error.is_some());
+        assert_eq!((&end["status"], end.get("video_url")), (&json!("failed"), None));
+        assert!(end["error"].is_string());
     }
 
     #[test]

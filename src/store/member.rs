@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{Clock, Digest, Unavailable};
-use crate::contract::money::Usd;
+use crate::contract::money::SpendLimit;
 use crate::sync::lock;
 
 /// The identity that limits, budgets, idempotency keys and jobs belong to.
@@ -98,19 +98,12 @@ impl Role {
     }
 }
 
-/// A caller's own budget, in addition to `budget.caller`. `None` is no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct OwnBudget {
-    pub day: Option<Usd>,
-    pub month: Option<Usd>,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// Never reused, even after the member is revoked.
     pub name: Arc<str>,
     pub role: Role,
-    pub own_budget: OwnBudget,
+    pub own_budget: SpendLimit,
     /// The keyed hash of its token; the token itself is not stored.
     pub token: Digest,
     pub prefix: Arc<str>,
@@ -146,7 +139,7 @@ pub enum MemberChange {
     Add(Member),
     /// Ends its token and logins for good. Does nothing if it is revoked already.
     Revoke,
-    Update(Option<Role>, Option<OwnBudget>),
+    Update(Option<Role>, Option<SpendLimit>),
     /// Replaces its token. The old one and its logins end.
     Rotate(Digest, Arc<str>),
 }

@@ -19,10 +19,11 @@ pub mod sqlite;
 
 use std::sync::Arc;
 
+pub use crate::contract::money::SpendLimit;
 pub use binding::AccountBinding;
 pub use member::{
-    Caller, LoginSession, Member, MemberChange, MemberError, OwnBudget, RecentRefusals, RefusalKey,
-    Role, VERSION_POLL_INTERVAL, is_member_name,
+    Caller, LoginSession, Member, MemberChange, MemberError, RecentRefusals, RefusalKey, Role,
+    VERSION_POLL_INTERVAL, is_member_name,
 };
 pub use model::{
     AccountCheck, AccountLimit, AccountStatus, BudgetKind, BudgetScope, Budgets, Checkpoint, Clock,

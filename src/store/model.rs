@@ -10,10 +10,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{OwnBudget, Unavailable};
+use super::Unavailable;
 use crate::clock;
 pub use crate::contract::catalog::Service;
-use crate::contract::money::Usd;
+use crate::contract::money::{SpendLimit, Usd};
 
 /// Identifies a purchase. It is a UUIDv7, so ids sort by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,7 +111,7 @@ pub struct Budgets {
 
 impl Budgets {
     /// Returns the stricter of each caller budget.
-    pub fn intersect(self, own: OwnBudget) -> Self {
+    pub fn intersect(self, own: SpendLimit) -> Self {
         let lower = |one: Option<Usd>, other: Option<Usd>| one.into_iter().chain(other).min();
         Self {
             caller_day: lower(self.caller_day, own.day),

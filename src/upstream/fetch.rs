@@ -43,12 +43,12 @@ pub struct FetchedDocument {
 pub async fn fetch_document(
     address: &Url,
     max_size: usize,
-    patience: Duration,
+    max_time: Duration,
 ) -> io::Result<FetchedDocument> {
     let unreachable =
         |error: io::Error| io::Error::new(error.kind(), format!("no connection: {error}"));
     let fetched = async {
-        let connector = Connector::new(address, patience).map_err(unreachable)?;
+        let connector = Connector::new(address, max_time).map_err(unreachable)?;
         let mut connection = connector.open().await.map_err(unreachable)?;
         let json = HeaderValue::from_static("application/jwk-set+json, application/json");
         let accept = HeaderMap::from_iter([(ACCEPT, json)]);
@@ -75,8 +75,8 @@ pub async fn fetch_document(
         })?;
         Ok(FetchedDocument { body: body.to_bytes(), max_age: max_age(&head.headers) })
     };
-    timeout(patience, fetched).await.unwrap_or_else(|_elapsed| {
-        let text = format!("no complete reply within {patience:?}");
+    timeout(max_time, fetched).await.unwrap_or_else(|_elapsed| {
+        let text = format!("no complete reply within {max_time:?}");
         Err(io::Error::new(io::ErrorKind::TimedOut, text))
     })
 }
@@ -110,12 +110,12 @@ const EXTENSIONS: &[(&str, &str)] = &[
 #[derive(Clone, Debug)]
 pub struct MediaClient {
     origins: Vec<String>,
-    patience: Duration,
+    connect_timeout: Duration,
 }
 
 impl MediaClient {
-    pub fn new(origins: Vec<String>, patience: Duration) -> Self {
-        Self { origins, patience }
+    pub fn new(origins: Vec<String>, connect_timeout: Duration) -> Self {
+        Self { origins, connect_timeout }
     }
 
     pub fn allowed_url(&self, address: &str) -> Option<Url> {
@@ -132,7 +132,8 @@ impl MediaClient {
         method: Method,
         range: Option<&HeaderValue>,
     ) -> Result<Response<Incoming>, Error> {
-        let connector = Connector::new(address, self.patience).map_err(Error::Unreachable)?;
+        let connector =
+            Connector::new(address, self.connect_timeout).map_err(Error::Unreachable)?;
         let mut connection = connector.connect().await?;
         let range = range.map(|range| (RANGE, range.clone())).into_iter().collect();
         let fetched = timeout(HEAD_TIMEOUT, send(&mut connection, address, method, range)).await;

@@ -9,7 +9,7 @@ use std::{fs, thread};
 use tollgate::access::token::{self, Secret};
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Member, OwnBudget, Role, Store, VERSION_POLL_INTERVAL};
+use tollgate::store::{Member, Role, SpendLimit, Store, VERSION_POLL_INTERVAL};
 
 use crate::commands::fixture::{CHAT, Fixture, MINUTE, Server, VIDEO, charged, get};
 
@@ -68,7 +68,7 @@ fn member_token_is_printed_once_and_stored_nowhere() {
     assert_eq!(bob.err, format!("{}{text}{OPEN}", fixture.ledger_line()));
 
     let members = fixture.members();
-    let own = OwnBudget { day: Some(Usd::dollars(5)), month: Some(Usd::dollars(50)) };
+    let own = SpendLimit { day: Some(Usd::dollars(5)), month: Some(Usd::dollars(50)) };
     assert_eq!(
         (&*members[0].name, members[0].role, members[0].own_budget),
         ("ann", Role::Member, own)
@@ -134,18 +134,18 @@ fn update_changes_named_fields_only() {
         )
     );
     let (day, month) = (Some(Usd::dollars(5)), Some(Usd::mills(500)));
-    assert_eq!(fixture.members()[0].own_budget, OwnBudget { day, month });
+    assert_eq!(fixture.members()[0].own_budget, SpendLimit { day, month });
     fixture.output(&["update", "ann", "--role", "admin"]);
     assert_eq!(
         (fixture.members()[0].own_budget, fixture.members()[0].role),
-        (OwnBudget { day, month }, Role::Admin)
+        (SpendLimit { day, month }, Role::Admin)
     );
     fixture.output(&["update", "ann", "--no-budget", "--budget", "5/day", "--role", "member"]);
-    assert_eq!(fixture.members()[0].own_budget, OwnBudget { day, month: None });
+    assert_eq!(fixture.members()[0].own_budget, SpendLimit { day, month: None });
     fixture.output(&["update", "ann", "--no-budget"]);
     assert_eq!(
         (fixture.members()[0].own_budget, fixture.members()[0].role),
-        (OwnBudget::default(), Role::Member)
+        (SpendLimit::default(), Role::Member)
     );
     let said = fixture.refused(&["update", "ann"], 2);
     assert!(said.contains("--budget") && said.contains("--no-budget"), "{said}");

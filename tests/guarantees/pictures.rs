@@ -3,7 +3,7 @@
 use std::time::Duration;
 use std::{fs, thread};
 
-use tollgate::store::OwnBudget;
+use tollgate::store::SpendLimit;
 
 use crate::support::client::{Answer, Client};
 use crate::support::{Gate, Reply, Upstream};
@@ -164,7 +164,7 @@ fn large_and_slow_uploads_are_refused() {
 #[test]
 fn other_sites_and_strangers_upload_nothing() {
     let (_upstream, gate) = gate(MEMBERS);
-    let ann = gate.member_with("ann", tollgate::store::Role::Member, OwnBudget::default());
+    let ann = gate.member_with("ann", tollgate::store::Role::Member, SpendLimit::default());
     assert_refused(&upload(&gate, &[], &png(100)), 401, "missing_credentials");
     for foreign in [
         ("Origin", "https://evil.example"),

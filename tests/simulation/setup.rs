@@ -1,10 +1,9 @@
 //! The settings of one run, as its seed draws them: tight enough to matter.
 
-use std::num::NonZeroU32;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use tollgate::config::RateLimitConfig;
+use tollgate::config::RequestLimit;
 use tollgate::contract::catalog::Catalog;
 use tollgate::contract::money::Usd;
 use tollgate::purchase::PurchaseTerms;
@@ -104,9 +103,9 @@ impl Setup {
         }
     }
 
-    pub(crate) fn window(&self) -> RateLimitConfig {
-        let requests = NonZeroU32::new(self.requests).expect("one at least");
-        RateLimitConfig::Fixed { requests, period: self.period }
+    pub(crate) fn window(&self) -> Option<RequestLimit> {
+        let requests = usize::try_from(self.requests).expect("small");
+        Some(RequestLimit { requests, period: self.period })
     }
 
     pub(crate) fn terms(&self) -> PurchaseTerms {

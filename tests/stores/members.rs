@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    LoginSession, Member, MemberChange, MemberError, OwnBudget, Role, Store, is_member_name,
+    LoginSession, Member, MemberChange, MemberError, Role, SpendLimit, Store, is_member_name,
 };
 
 use crate::fixture::*;
 
-const OWN: OwnBudget = OwnBudget { day: Some(Usd::dollars(5)), month: None };
+const OWN: SpendLimit = SpendLimit { day: Some(Usd::dollars(5)), month: None };
 
 fn member(name: &str) -> Member {
     Member {
@@ -51,7 +51,7 @@ impl Fixture {
         &self,
         name: &str,
         role: Option<Role>,
-        own: Option<OwnBudget>,
+        own: Option<SpendLimit>,
     ) -> Result<(), MemberError> {
         bounded(self.store.change_member(name.into(), MemberChange::Update(role, own))).await
     }
@@ -77,7 +77,7 @@ async fn members_are_listed_by_name_as_added(fixture: Fixture) {
     assert_eq!(fixture.members().await, []);
     let bob = Member {
         role: Role::Admin,
-        own_budget: OwnBudget { day: None, month: Some(Usd::micros(1)) },
+        own_budget: SpendLimit { day: None, month: Some(Usd::micros(1)) },
         ..member("bob")
     };
     fixture.enlist(&bob).await.unwrap();
@@ -89,7 +89,7 @@ async fn members_are_listed_by_name_as_added(fixture: Fixture) {
 async fn member_name_is_never_reused(fixture: Fixture) {
     fixture.enlist(&member("ann")).await.unwrap();
     let other =
-        Member { token: identity("other"), own_budget: OwnBudget::default(), ..member("ann") };
+        Member { token: identity("other"), own_budget: SpendLimit::default(), ..member("ann") };
     assert!(matches!(fixture.enlist(&other).await, Err(MemberError::NameTaken)));
     fixture.revoke("ann").await.unwrap();
     assert!(matches!(fixture.enlist(&other).await, Err(MemberError::NameTaken)));
@@ -130,13 +130,13 @@ async fn update_changes_named_fields_and_ends_no_login(fixture: Fixture) {
     fixture.update("ann", Some(Role::Admin), None).await.unwrap();
     let admin = Member { role: Role::Admin, ..member("ann") };
     assert_eq!(fixture.members().await, std::slice::from_ref(&admin));
-    let own = OwnBudget { day: None, month: Some(Usd::mills(6)) };
+    let own = SpendLimit { day: None, month: Some(Usd::mills(6)) };
     fixture.update("ann", None, Some(own)).await.unwrap();
     assert_eq!(fixture.members().await, [Member { own_budget: own, ..admin.clone() }]);
-    fixture.update("ann", Some(Role::Member), Some(OwnBudget::default())).await.unwrap();
+    fixture.update("ann", Some(Role::Member), Some(SpendLimit::default())).await.unwrap();
     assert_eq!(
         fixture.members().await,
-        [Member { own_budget: OwnBudget::default(), ..member("ann") }]
+        [Member { own_budget: SpendLimit::default(), ..member("ann") }]
     );
     assert_eq!(fixture.sessions().await, [login("cookie", "ann", START + HOUR)]);
 }

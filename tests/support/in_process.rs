@@ -105,7 +105,7 @@ async fn serve(
 ) {
     let (access, metrics) = (Arc::clone(&shared.access), Arc::clone(&shared.metrics));
     let app = App::new(config, shared.clone()).expect("the gate starts");
-    if app.settings.gateway.rate_limit == tollgate::config::RateLimitConfig::Auto {
+    if app.settings.gateway.rate_limit.is_none() {
         tokio::spawn(app.watch_account());
     } else {
         // The account's keys are never fetched, so purchases must not wait for them.

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use aho_corasick::AhoCorasick;
 use tokio::runtime;
 use tollgate::access::token::{self, Secret};
-use tollgate::store::{Member, MemberChange, MemberError, OwnBudget, Role, Store};
+use tollgate::store::{Member, MemberChange, MemberError, Role, SpendLimit, Store};
 
 use super::{Gate, lock, until};
 
@@ -23,11 +23,11 @@ pub(crate) struct Holder {
 impl Gate {
     /// Adds a member, and returns once the gate knows it.
     pub(crate) fn member(&self, name: &'static str) -> Holder {
-        self.member_with(name, Role::Member, OwnBudget::default())
+        self.member_with(name, Role::Member, SpendLimit::default())
     }
 
     /// Does the same with a role and its own budget.
-    pub(crate) fn member_with(&self, name: &'static str, role: Role, own: OwnBudget) -> Holder {
+    pub(crate) fn member_with(&self, name: &'static str, role: Role, own: SpendLimit) -> Holder {
         let (store, access) = self.members();
         let before = access.member_count().expect("members may call").members;
         let token = self.mint();

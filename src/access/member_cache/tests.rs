@@ -5,7 +5,7 @@ use tokio::time::advance;
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::{HookFuture, MemberChange, OwnBudget, ReserveError, StoreHook, StoreOp};
+use crate::store::{HookFuture, MemberChange, ReserveError, SpendLimit, StoreHook, StoreOp};
 
 /// A store that can be made unavailable.
 struct Away {
@@ -56,7 +56,7 @@ async fn add(store: &Away, name: &str, token: &str) {
     let member = Member {
         name: name.into(),
         role: Role::Member,
-        own_budget: OwnBudget::default(),
+        own_budget: SpendLimit::default(),
         token: hash(token),
         prefix: "tg_".into(),
         added_at: Duration::ZERO,
@@ -91,7 +91,7 @@ async fn change_by_another_process_applies_at_next_refresh() {
     assert_eq!(cache.by_token("tg_bob").unwrap_err(), Denied::Invalid);
 
     add(&store, "bob", "tg_bob").await;
-    let own = OwnBudget { day: Some(Usd::dollars(1)), month: None };
+    let own = SpendLimit { day: Some(Usd::dollars(1)), month: None };
     store.change("ann", MemberChange::Update(Some(Role::Admin), Some(own))).await;
     cache.refresh().await;
     assert_eq!(name(&cache.by_token("tg_bob").unwrap()), "member:bob");

@@ -8,7 +8,6 @@ use tokio::sync::Notify;
 use tower::service_fn;
 
 use super::*;
-use crate::config;
 use crate::store::{self, Budgets, DedupeKey, PurchaseId, Reservation};
 use crate::upstream::Abort;
 
@@ -29,8 +28,7 @@ where
     R: Future<Output = Result<GatewayReply, Error>> + Send + 'static,
 {
     let store = Store::in_memory(Arc::new(clock::wall));
-    let window =
-        RateLimit::new(store.clone(), config::RateLimitConfig::Auto, CancellationToken::new());
+    let window = RateLimit::new(store.clone(), None, CancellationToken::new());
     let keys = [Key::new("svc_sk_ab12rest".to_owned())];
     BillingSummary::new(BillingClient::new(service_fn(gateway)), &keys, store, window)
 }

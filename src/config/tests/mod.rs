@@ -91,8 +91,7 @@ fn environment_overrides_the_file() {
     assert_eq!(config.gateway.balance_floor, Usd::micros(2_500_000));
     assert_eq!(config.log.level, tracing::Level::DEBUG);
     let sixty = Duration::from_secs(60);
-    let requests = NonZeroU32::new(30).expect("not zero");
-    assert_eq!(config.gateway.rate_limit, RateLimitConfig::Fixed { requests, period: sixty });
+    assert_eq!(config.gateway.rate_limit, Some(RequestLimit { requests: 30, period: sixty }));
 }
 
 #[test]

@@ -120,8 +120,7 @@ impl Simulation {
         });
         let stop = CancellationToken::new();
         let book = Store::in_memory(Arc::new(clock::wall));
-        let requests = u32::try_from(LIMIT).unwrap().try_into().unwrap();
-        let setting = config::RateLimitConfig::Fixed { requests, period: PERIOD };
+        let setting = Some(config::RequestLimit { requests: LIMIT, period: PERIOD });
         let window = RateLimit::new(book.clone(), setting, stop.clone());
         let answering = Arc::clone(&world);
         let gateway = GatewayService::new(service_fn(move |ask: GatewayRequest| {

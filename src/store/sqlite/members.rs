@@ -16,7 +16,7 @@ use super::writer::Durability;
 use crate::contract::money::Usd;
 use crate::store::member::MAX_LOGINS_PER_MEMBER;
 use crate::store::{
-    Digest, LoginSession, Member, MemberChange, MemberError, OwnBudget, Role, Unavailable,
+    Digest, LoginSession, Member, MemberChange, MemberError, Role, SpendLimit, Unavailable,
 };
 
 /// A refusal leaves nothing to roll back.
@@ -210,7 +210,7 @@ fn apply_change(
                 let write = "UPDATE members SET role = ? WHERE name = ?";
                 connection.run(write, params![role.name(), name])?;
             }
-            if let Some(OwnBudget { day, month }) = own {
+            if let Some(SpendLimit { day, month }) = own {
                 let (day, month) = (day.map(Usd::as_micros), month.map(Usd::as_micros));
                 let write = "UPDATE members SET day_micros = ?, month_micros = ? WHERE name = ?";
                 connection.run(write, params![day, month, name])?;
@@ -239,7 +239,7 @@ fn member(row: &rusqlite::Row<'_>) -> rusqlite::Result<Member> {
     Ok(Member {
         name: row.get(0)?,
         role: column::named(row, 1, &Role::ALL, Role::name)?,
-        own_budget: OwnBudget { day: amount(2)?, month: amount(3)? },
+        own_budget: SpendLimit { day: amount(2)?, month: amount(3)? },
         token: row.get(4)?,
         prefix: row.get(5)?,
         added_at: column::moment(row, 6)?,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Instant;
+use crate::config::RequestLimit;
 
 /// One slot in this many is kept from polls.
 const RESERVE_DIVISOR: usize = 10;
@@ -15,13 +16,6 @@ const RESERVE_DIVISOR: usize = 10;
 const MIN_TO_RESERVE: usize = 5;
 /// The period is lengthened by this fraction, because the gateway's clock may run differently.
 const CLOCK_DRIFT_DIVISOR: u32 = 1_000;
-
-/// At most `requests` in any interval of `period`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct RequestLimit {
-    pub(super) requests: usize,
-    pub(super) period: Duration,
-}
 
 impl RequestLimit {
     /// How long after its reply a request still occupies its slot.

@@ -22,10 +22,9 @@ use tracing::{error, info, warn};
 
 use super::{Abort, Attempt, Error, GatewayCall, GatewayReply};
 use crate::clock::{self, Instant};
-use crate::config::RateLimitConfig;
+use crate::config::RequestLimit;
 use crate::store::{AccountLimit, SlotId, Store};
 use crate::sync::lock;
-use fair_queue::RequestLimit;
 use scheduler::{Priority, Scheduler, Ticket};
 
 /// Used until the gateway reports its limit: the contract's reference payload (2.3).
@@ -58,11 +57,10 @@ struct State {
 
 /// The limit is, in this order: the one of the settings, the one reported last, an assumed one.
 impl RateLimit {
-    /// With `auto` and no stored limit, purchases wait up to five seconds for
+    /// With no `fixed` and no stored limit, purchases wait up to five seconds for
     /// [`set_limit`](Self::set_limit), then 60 requests per 60 s apply.
-    pub fn new(log: Store, setting: RateLimitConfig, shutdown: CancellationToken) -> Arc<Self> {
+    pub fn new(log: Store, fixed: Option<RequestLimit>, shutdown: CancellationToken) -> Arc<Self> {
         let mut scheduler = Scheduler::with_assumed_limit(DEFAULT_LIMIT);
-        let fixed = fixed_limit(setting);
         match fixed {
             Some(limit) => scheduler.set_limit(limit),
             None => scheduler.wait_for_limit(clock::now()),
@@ -115,9 +113,9 @@ impl RateLimit {
         self.update_limit(|state, _| state.reported = Some(limit));
     }
 
-    /// With `auto`, the limit reported last applies; if there is none, the current one stays.
-    pub fn reconfigure(&self, setting: RateLimitConfig) {
-        self.update_limit(|state, _| state.fixed = fixed_limit(setting));
+    /// With no `fixed` limit, the one reported last applies; if there is none, the current one stays.
+    pub fn reconfigure(&self, fixed: Option<RequestLimit>) {
+        self.update_limit(|state, _| state.fixed = fixed);
     }
 
     /// Forgets the reported limit, because the account may have changed. Until the next report, the
@@ -348,16 +346,6 @@ fn valid_limit(reported: AccountLimit) -> Option<RequestLimit> {
     let period = Duration::from_secs(reported.window_seconds);
     let is_valid = requests > 0 && !period.is_zero() && period <= MAX_PERIOD;
     is_valid.then_some(RequestLimit { requests, period })
-}
-
-fn fixed_limit(setting: RateLimitConfig) -> Option<RequestLimit> {
-    match setting {
-        RateLimitConfig::Auto => None,
-        RateLimitConfig::Fixed { requests, period } => Some(RequestLimit {
-            requests: usize::try_from(requests.get()).unwrap_or(usize::MAX),
-            period,
-        }),
-    }
 }
 
 #[cfg(test)]

@@ -8,8 +8,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::fair_queue::{FairQueue, PollQueue, RequestLimit};
+use super::fair_queue::{FairQueue, PollQueue};
 use crate::clock::Instant;
+use crate::config::RequestLimit;
 
 /// Expired replies are kept up to this number, in case the period grows.
 const MIN_KEPT_REPLIES: usize = 1_024;
@@ -262,10 +263,10 @@ impl Scheduler {
         let requests = self.limit.requests.saturating_sub(kept).max(1);
         let lifetime = self.limit.slot_lifetime();
         // Each further full limit of tickets takes one more period.
-        let (rounds, place) = (ahead / requests, ahead % requests);
+        let (rounds, position) = (ahead / requests, ahead % requests);
         let recent = self.replies_within(self.limit, now);
         let first = self.replies.len() - recent;
-        let start = match (recent + self.in_flight + place + 1).checked_sub(requests) {
+        let start = match (recent + self.in_flight + position + 1).checked_sub(requests) {
             None | Some(0) => now,
             Some(freed) => match self.replies.get(first + freed - 1) {
                 Some(reply) => *reply + lifetime,

@@ -1,7 +1,6 @@
 //! Tests of waiting for a slot, with paused time.
 
 use std::future::ready;
-use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,16 +18,15 @@ mod polls;
 const SECOND: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
-fn setting(requests: u32, seconds: u64) -> RateLimitConfig {
-    let requests = NonZeroU32::new(requests).unwrap();
-    RateLimitConfig::Fixed { requests, period: Duration::from_secs(seconds) }
+fn setting(requests: usize, seconds: u64) -> Option<RequestLimit> {
+    Some(RequestLimit { requests, period: Duration::from_secs(seconds) })
 }
 
 fn memory() -> Store {
     Store::in_memory(Arc::new(clock::wall))
 }
 
-fn rate_limit(requests: u32, seconds: u64) -> Arc<RateLimit> {
+fn rate_limit(requests: usize, seconds: u64) -> Arc<RateLimit> {
     RateLimit::new(memory(), setting(requests, seconds), CancellationToken::new())
 }
 
@@ -376,7 +374,7 @@ async fn slow_ledger_frees_no_slot_early_after_a_restart() {
 #[test]
 fn cores_share_one_rate_limit() {
     const LIMIT: usize = 10;
-    let rate_limit = rate_limit(u32::try_from(LIMIT).unwrap(), 1);
+    let rate_limit = rate_limit(LIMIT, 1);
     let gateway = Gateway::slow(Duration::from_millis(5));
     let start = clock::now();
     let times: Vec<_> = std::thread::scope(|scope| {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tollgate::contract::money::Usd;
-use tollgate::store::{OwnBudget, Role};
+use tollgate::store::{Role, SpendLimit};
 
 use super::MEMBERS;
 use crate::support::client::Answer;
@@ -57,7 +57,7 @@ fn admin_endpoints_answer_admins_only() {
     let upstream = upstream();
     let gate = Gate::start(&upstream, MEMBERS);
     let ann = gate.member("ann");
-    let root = gate.member_with("root", Role::Admin, OwnBudget::default());
+    let root = gate.member_with("root", Role::Admin, SpendLimit::default());
     let asked = upstream.requests();
     for target in PAGES {
         assert_eq!(gate.get(target).code(), "missing_credentials", "{target}");
@@ -102,10 +102,10 @@ fn admin_sees_all_spending_jobs_budgets_and_the_account_without_keys() {
     for store in STORES {
         let upstream = upstream();
         let gate = Gate::start(&upstream, &format!("{store}\n{MEMBERS}"));
-        let own = OwnBudget { day: Some(Usd::dollars(5)), month: None };
+        let own = SpendLimit { day: Some(Usd::dollars(5)), month: None };
         let ann = gate.member_with("ann", Role::Member, own);
         let bob = gate.member("bob");
-        let root = gate.member_with("root", Role::Admin, OwnBudget::default());
+        let root = gate.member_with("root", Role::Admin, SpendLimit::default());
         assert_eq!(gate.ask("POST", "/api/v1/chat", &[ann.bearer()], CHAT).status, 200);
         assert_eq!(gate.ask("POST", "/api/v1/video", &[bob.bearer()], VIDEO).status, 200);
 

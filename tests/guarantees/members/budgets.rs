@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{OwnBudget, Role};
+use tollgate::store::{Role, SpendLimit};
 
 use super::MEMBERS;
 use crate::support::client::Answer;
@@ -13,8 +13,8 @@ use crate::support::{CHAT, Gate, Reply, STORES, Upstream};
 
 const PRICE: u64 = 6_000;
 
-fn day(micros: u64) -> OwnBudget {
-    OwnBudget { day: Some(Usd::micros(micros)), month: None }
+fn day(micros: u64) -> SpendLimit {
+    SpendLimit { day: Some(Usd::micros(micros)), month: None }
 }
 
 fn buy(gate: &Gate, holder: &Holder, what: &str) -> Answer {
@@ -91,7 +91,7 @@ fn account_balance_is_shown_to_admins_only() {
     let upstream = Upstream::start(|_| Reply::video("job-1"));
     let gate = Gate::start(&upstream, MEMBERS);
     let (ann, eve) =
-        (gate.member("ann"), gate.member_with("eve", Role::Admin, OwnBudget::default()));
+        (gate.member("ann"), gate.member_with("eve", Role::Admin, SpendLimit::default()));
     let bought = gate.ask("POST", "/api/v1/video", &[ann.bearer()], crate::support::VIDEO);
     assert_eq!(bought.status, 200);
     let me = |holder: &Holder| gate.ask("GET", "/bff/me", &[holder.bearer()], "").json();

@@ -1,7 +1,7 @@
 //! What is open, or waits, ends when the credentials do that opened it.
 
 use serde_json::json;
-use tollgate::store::{OwnBudget, Role};
+use tollgate::store::{Role, SpendLimit};
 
 use super::MEMBERS;
 use crate::support::client::Client;
@@ -81,7 +81,7 @@ fn queued_purchase_of_a_revoked_member_is_not_bought() {
         "gateway.rate_limit = { requests = 1, seconds = 20 }\ngateway.max_wait = \"120s\"\n";
     let gate = Gate::start(&upstream, &format!("{window}{MEMBERS}"));
     let (ann, bob) = (gate.member("ann"), gate.member("bob"));
-    let root = gate.member_with("root", Role::Admin, OwnBudget::default());
+    let root = gate.member_with("root", Role::Admin, SpendLimit::default());
     let buy = |holder: &Holder, target, key, what| {
         let mut client = gate.client();
         client.send("POST", target, &[holder.bearer(), ("idempotency-key", key)], what);

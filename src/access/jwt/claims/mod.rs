@@ -10,14 +10,14 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::config::{ClaimPath, JwtConfig};
-use crate::store::{OwnBudget, Role};
+use crate::store::{Role, SpendLimit};
 
 const MAX_SUBJECT: usize = 255;
 
 pub(super) struct Claims {
     pub(super) subject: Arc<str>,
     pub(super) role: Role,
-    pub(super) own_budget: OwnBudget,
+    pub(super) own_budget: SpendLimit,
     /// Wall-clock time since the Unix epoch, including the leeway.
     pub(super) expires_at: Duration,
 }
@@ -40,7 +40,7 @@ impl Claims {
         }
         let own_budget = match &config.budget_claim {
             Some(path) => own_budget(&claims, path)?,
-            None => OwnBudget::default(),
+            None => SpendLimit::default(),
         };
         let role = config.role_claim.as_ref().map_or(Role::Member, |path| role(&claims, path));
         Ok(Self { subject: subject(claims.required("sub")?)?, role, own_budget, expires_at })
@@ -114,8 +114,8 @@ fn role(claims: &JsonObject<'_>, path: &ClaimPath) -> Role {
 /// Reads `"5.00/day"`, `"100/month"`, or `{"day": "5.00", "month": "100"}`.
 ///
 /// Fails if the claim is unreadable, because an absent budget means no limit.
-fn own_budget(claims: &JsonObject<'_>, path: &ClaimPath) -> Result<OwnBudget, Malformed> {
-    let mut budget = OwnBudget::default();
+fn own_budget(claims: &JsonObject<'_>, path: &ClaimPath) -> Result<SpendLimit, Malformed> {
+    let mut budget = SpendLimit::default();
     let Some(raw) = raw_claim(claims, path)? else { return Ok(budget) };
     if let Ok(text) = serde_json::from_str::<String>(raw) {
         let (amount, period) = text.split_once('/').ok_or(Malformed)?;
@@ -126,10 +126,10 @@ fn own_budget(claims: &JsonObject<'_>, path: &ClaimPath) -> Result<OwnBudget, Ma
     for period in limits.names() {
         set_limit(&mut budget, period, &limits.required::<String>(period)?)?;
     }
-    if budget == OwnBudget::default() { Err(Malformed) } else { Ok(budget) }
+    if budget == SpendLimit::default() { Err(Malformed) } else { Ok(budget) }
 }
 
-fn set_limit(budget: &mut OwnBudget, period: &str, amount: &str) -> Result<(), Malformed> {
+fn set_limit(budget: &mut SpendLimit, period: &str, amount: &str) -> Result<(), Malformed> {
     let limit = match period {
         "day" => &mut budget.day,
         "month" => &mut budget.month,

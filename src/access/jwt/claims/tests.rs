@@ -20,13 +20,13 @@ fn read(name: &[&str], value: Value) -> Result<Claims, Malformed> {
 fn malformed_budget_claim_rejects_the_token() {
     let (day, month) = (Some(Usd::dollars(5)), Some(Usd::dollars(100)));
     for (value, own) in [
-        (Value::Null, OwnBudget::default()),
-        (json!("5.00/day"), OwnBudget { day, month: None }),
-        (json!("100/month"), OwnBudget { day: None, month }),
-        (json!("0/day"), OwnBudget { day: Some(Usd::ZERO), month: None }),
-        (json!({"day": "5"}), OwnBudget { day, month: None }),
-        (json!({"month": "100.000000"}), OwnBudget { day: None, month }),
-        (json!({"day": "5.00", "month": "100"}), OwnBudget { day, month }),
+        (Value::Null, SpendLimit::default()),
+        (json!("5.00/day"), SpendLimit { day, month: None }),
+        (json!("100/month"), SpendLimit { day: None, month }),
+        (json!("0/day"), SpendLimit { day: Some(Usd::ZERO), month: None }),
+        (json!({"day": "5"}), SpendLimit { day, month: None }),
+        (json!({"month": "100.000000"}), SpendLimit { day: None, month }),
+        (json!({"day": "5.00", "month": "100"}), SpendLimit { day, month }),
     ] {
         let claims = read(&["budget"], value.clone()).unwrap_or_else(|_| panic!("{value}"));
         assert_eq!(claims.own_budget, own, "{value}");
@@ -98,7 +98,7 @@ fn role_and_budget_are_read_from_nested_claims() {
     assert_eq!(claims.own_budget.day, Some(Usd::dollars(5)));
     for absent in [Value::Null, json!({}), json!({"tollgate": {}})] {
         let claims = read(&["app", "tollgate", "budget"], absent).expect("no budget of its own");
-        assert_eq!(claims.own_budget, OwnBudget::default());
+        assert_eq!(claims.own_budget, SpendLimit::default());
     }
     for broken in [json!("x"), json!([]), json!({"tollgate": 5})] {
         assert!(read(&["app", "tollgate", "budget"], broken.clone()).is_err(), "{broken}");

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::config::ClaimPath;
 use crate::contract::money::Usd;
-use crate::store::{OwnBudget, Role};
+use crate::store::{Role, SpendLimit};
 
 mod forged;
 pub(crate) mod issuer;
@@ -44,7 +44,7 @@ async fn token_of_each_algorithm_yields_subject_and_expiry() {
         assert_eq!(session.expires_at, Some(Duration::from_secs(NOW + 660)), "{by}");
         assert_eq!(
             (session.role, session.own_budget),
-            (Role::Member, OwnBudget::default()),
+            (Role::Member, SpendLimit::default()),
             "{by}"
         );
     }
@@ -209,7 +209,7 @@ async fn role_and_budget_come_from_the_configured_claims() {
     rich["budget"] = json!("5.00/day");
     let (_, session) = jwt.verify(&ED.token("EdDSA", &rich), || Ok(())).await.expect("right");
     assert_eq!(session.role, Role::Admin);
-    assert_eq!(session.own_budget, OwnBudget { day: Some(Usd::dollars(5)), month: None });
+    assert_eq!(session.own_budget, SpendLimit { day: Some(Usd::dollars(5)), month: None });
     let broken = ED.token("EdDSA", &claims_with("budget", json!("lots")));
     assert_eq!(who(&jwt, &broken).await, Err(Denied::Invalid));
 }

@@ -8,7 +8,7 @@ fn billing(requests: u64, window_seconds: u64) -> AccountLimit {
 }
 
 fn auto() -> Arc<RateLimit> {
-    RateLimit::new(memory(), RateLimitConfig::Auto, CancellationToken::new())
+    RateLimit::new(memory(), None, CancellationToken::new())
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,26 +82,26 @@ async fn invalid_limit_is_ignored_and_setting_wins() {
     rate_limit.set_limit(billing(60, 60));
     assert_eq!(rate_limit.free_slots(), 3);
     // A reload sends no request: the limit reported meanwhile applies.
-    rate_limit.reconfigure(RateLimitConfig::Auto);
+    rate_limit.reconfigure(None);
     assert_eq!(rate_limit.free_slots(), 60);
 }
 
 #[tokio::test(start_paused = true)]
 async fn restart_restores_last_reported_limit() {
     let log = memory();
-    let begin = async |setting: RateLimitConfig| {
+    let begin = async |setting: Option<RequestLimit>| {
         let rate_limit = RateLimit::new(log.clone(), setting, CancellationToken::new());
         rate_limit.restore().await;
         rate_limit
     };
     let gateway = Gateway::new(|_| Ok(reply()));
-    let first = begin(RateLimitConfig::Auto).await;
+    let first = begin(None).await;
     first.set_limit(billing(1_000, 60));
     first.set_limit(billing(0, 60));
     for _ in 0..100 {
         gateway.request(&first, chat("a")).await.unwrap();
     }
-    let second = begin(RateLimitConfig::Auto).await;
+    let second = begin(None).await;
     assert_eq!(second.free_slots(), 900);
     let start = clock::now();
     gateway.request(&second, chat("a")).await.unwrap();
@@ -114,9 +114,9 @@ async fn restart_restores_last_reported_limit() {
     let fixed = begin(setting(500, 60)).await;
     assert_eq!(fixed.free_slots(), 399, "the settings win");
     fixed.set_limit(billing(200, 60));
-    fixed.reconfigure(RateLimitConfig::Auto);
+    fixed.reconfigure(None);
     assert_eq!(fixed.free_slots(), 99, "and the limit reported meanwhile is kept");
-    assert_eq!(begin(RateLimitConfig::Auto).await.free_slots(), 99);
+    assert_eq!(begin(None).await.free_slots(), 99);
 }
 
 #[tokio::test(start_paused = true)]
@@ -155,7 +155,7 @@ async fn limit_of_former_account_is_forgotten() {
         assert_eq!(clock::now() - start, PURCHASE_WAIT_FOR_LIMIT);
         // A gateway that does not answer brings the former limit not back, nor does a reload.
         rate_limit.assume_default();
-        rate_limit.reconfigure(RateLimitConfig::Auto);
+        rate_limit.reconfigure(None);
         assert!(rate_limit.free_slots() < free);
         // The same limit is news.
         rate_limit.set_limit(billing(2_000, 60));
@@ -169,7 +169,7 @@ async fn limit_of_former_account_is_forgotten() {
     let start = clock::now();
     gateway.request(&fixed, chat("a")).await.unwrap();
     assert_eq!(clock::now(), start, "nothing is waited for");
-    fixed.reconfigure(RateLimitConfig::Auto);
+    fixed.reconfigure(None);
     assert_eq!(fixed.free_slots(), 499, "what holds stays until the new account tells its own");
 }
 
@@ -198,7 +198,7 @@ async fn billing_request_is_sent_at_once_when_keys_change_under_load() {
 async fn billing_request_is_sent_at_once_after_start_with_new_account_under_load() {
     let gateway = Gateway::new(|_| Ok(reply()));
     let log = memory();
-    let begin = || RateLimit::new(log.clone(), RateLimitConfig::Auto, CancellationToken::new());
+    let begin = || RateLimit::new(log.clone(), None, CancellationToken::new());
     let earlier = begin();
     earlier.set_limit(billing(1_000, 60));
     for _ in 0..100 {
@@ -218,7 +218,7 @@ async fn billing_request_is_sent_at_once_after_start_with_new_account_under_load
 #[tokio::test(start_paused = true)]
 async fn start_with_new_account_ignores_stored_limit() {
     let log = memory();
-    let begin = || RateLimit::new(log.clone(), RateLimitConfig::Auto, CancellationToken::new());
+    let begin = || RateLimit::new(log.clone(), None, CancellationToken::new());
     begin().set_limit(billing(1_000, 60));
     let rate_limit = begin();
     rate_limit.forget_limit();
@@ -245,7 +245,7 @@ async fn request_waits_up_to_max_wait_for_unknown_limit() {
             log.take_slot(place).await.unwrap();
             log.slot_replied(place);
         }
-        let rate_limit = RateLimit::new(log, RateLimitConfig::Auto, CancellationToken::new());
+        let rate_limit = RateLimit::new(log, None, CancellationToken::new());
         rate_limit.restore().await;
         let start = clock::now();
         let asking = send(&rate_limit, 2 * SECOND, transport, chat("a"));
