@@ -169,12 +169,16 @@ impl Picture {
     }
 }
 
-fn write(folder: &Path, file: &Path, bytes: &[u8]) -> io::Result<()> {
+fn write(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
-    file.write_all(bytes)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     // The gateway charges for an order whose picture it cannot read.
-    file.sync_all()
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    if written.is_err() {
+        // Nothing else would delete the part, and the disk may be full.
+        fs::remove_file(path).ok();
+    }
+    written
 }
 
 /// Returns the first `length` bytes of a file in chunks.

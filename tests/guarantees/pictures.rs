@@ -1,5 +1,6 @@
 //! Starting pictures: whoever may call uploads them, the gateway fetches them, and nobody makes a document of them.
 
+use std::process::Command;
 use std::time::Duration;
 use std::{fs, thread};
 
@@ -141,6 +142,20 @@ fn only_whole_pictures_are_stored() {
     let compressed = upload(&gate, &[("Content-Encoding", "gzip")], &png(100));
     assert_refused(&compressed, 415, "unsupported_media_type");
     assert!(!gate.folder().join("ledger.db.pictures").exists());
+}
+
+#[test]
+fn failed_upload_leaves_nothing_on_a_full_disk() {
+    let upstream = Upstream::start(|_| Reply::video("job-1"));
+    let gate = Gate::binary_in(&upstream, SETTINGS, |_| {});
+    let (_, path) = uploaded(&gate, &[], &png(100_000));
+    let limit = ["--fsize=4000000:unlimited", "--pid", &gate.id().to_string()];
+    let limited = Command::new("prlimit").args(limit).status().expect("prlimit (util-linux)");
+    assert!(limited.success());
+    assert_refused(&upload(&gate, &[], &png(MAX)), 500, "internal");
+    let stored = fs::read_dir(gate.folder().join("ledger.db.pictures")).unwrap();
+    assert_eq!(stored.count(), 1);
+    assert_eq!(gate.get(&path).body, png(100_000));
 }
 
 #[test]
