@@ -110,7 +110,7 @@ impl Pictures {
         }
     }
 
-    /// Opens a picture, and returns its length and format, too. `is_counted` is whether it is sent.
+    /// Opens a picture, and returns its length and format, too. With `is_counted`, it counts as a fetch.
     pub async fn open(
         &self,
         id: &str,
