@@ -1,7 +1,7 @@
 //! Finds settings that contradict each other.
 
-use super::Settings;
 use super::raw::RawSettings;
+use super::{MAX_PICTURE, Settings};
 
 /// Returns each setting that contradicts another, and what was expected.
 pub(super) fn conflicts(
@@ -36,7 +36,8 @@ pub(super) fn conflicts(
             "a chat model of the price list or of models.chat",
         ),
         (
-            page.pictures && server.public_url.is_none(),
+            // An invalid value is reported already.
+            page.pictures && raw.location_of("server.public_url").is_none(),
             "page.pictures",
             "server.public_url with it, where the gateway fetches them",
         ),
@@ -44,6 +45,11 @@ pub(super) fn conflicts(
             page.pictures && store.is_none(),
             "page.pictures",
             "store.url with it, such as \"sqlite:tollgate.db\", because pictures are kept beside it",
+        ),
+        (
+            page.pictures && server.max_body_memory < MAX_PICTURE,
+            "server.max_body_memory",
+            "at least 8 MiB with page.pictures",
         ),
     ];
     rows.into_iter().filter(|(holds, ..)| *holds).map(|(_, name, text)| (name, text.to_owned()))

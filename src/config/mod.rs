@@ -185,6 +185,9 @@ pub struct JobsConfig {
     pub keep_prompts: bool,
 }
 
+/// The maximum size of an uploaded picture.
+pub const MAX_PICTURE: usize = 8 << 20;
+
 #[derive(Clone, Debug)]
 pub struct PageConfig {
     /// The folder of a static site; `None` is the built-in page.

@@ -14,6 +14,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::route::BodyKind;
 use super::{Call, DownstreamConfig, sanitize};
+use crate::config::MAX_PICTURE;
 use crate::problem::{
     MALFORMED_REQUEST, OVERLOADED, PAYLOAD_TOO_LARGE, Problem, REQUEST_TIMEOUT,
     UNSUPPORTED_MEDIA_TYPE,
@@ -21,7 +22,6 @@ use crate::problem::{
 use crate::response::BoxError;
 
 const MAX_LOGIN_BODY: usize = 4_096;
-const MAX_PICTURE: usize = 8 << 20;
 const PICTURE_TYPES: &[&str] = &["image/png", "image/jpeg", "image/webp"];
 /// The `Retry-After` when no memory is left for a payload.
 const RETRY_DELAY: Duration = Duration::from_secs(5);

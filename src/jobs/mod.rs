@@ -168,7 +168,8 @@ impl JobRegistry {
             return Err(Problem::invalid(vec![FieldError {
                 pointer: "/request_id".to_owned(),
                 code: "required",
-                detail: "required: name the jobs, because this server is public and an IP                          address does not identify a caller"
+                detail: "required: name the jobs, because this server is public and an IP \
+                         address does not identify a caller"
                     .to_owned(),
             }]));
         }

@@ -299,6 +299,9 @@ async fn jobs_are_listed_with_latest_status_for_identified_callers_only() {
         status_words,
         is_public: true,
     });
-    assert_eq!(fake.jobs.list(&caller()).await.unwrap_err().kind().code, "invalid_request");
+    let refused = fake.jobs.list(&caller()).await.unwrap_err();
+    assert_eq!(refused.kind().code, "invalid_request");
+    let body = String::from_utf8(refused.to_json("").to_vec()).unwrap();
+    assert!(body.contains("public and an IP address does not identify a caller"), "{body}");
     fake.jobs.status("a", &other).await.expect("who knows its name may see it");
 }

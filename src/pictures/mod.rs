@@ -8,13 +8,13 @@ mod format;
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::fs::File;
+use futures_util::stream::{self, Stream};
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
@@ -33,6 +33,7 @@ const MAX_TOTAL: u64 = 1 << 30;
 const MAX_PER_CALLER: u64 = 64 << 20;
 /// A smaller picture counts as this much, so that the limits also bound the number of files.
 const MIN_COUNTED: u64 = 64 << 10;
+const CHUNK_SIZE: u64 = 16 << 10;
 
 #[derive(Debug)]
 pub struct Pictures {
@@ -110,12 +111,12 @@ impl Pictures {
         }
     }
 
-    /// Opens a picture, and returns its length and format, too. `is_counted` is whether it is sent.
-    pub async fn open(
+    /// Returns a picture's file, length and format. `is_counted` is whether it is sent.
+    pub async fn find(
         &self,
         id: &str,
         is_counted: bool,
-    ) -> Result<(File, u64, &'static PictureFormat), Problem> {
+    ) -> Result<(PathBuf, u64, &'static PictureFormat), Problem> {
         let missing = || {
             Problem::new(&NOT_FOUND).detail(format!(
                 "no such picture: it expires after 24 hours and after {MAX_FETCHES} downloads"
@@ -130,8 +131,8 @@ impl Pictures {
             picture.fetches += u32::from(is_counted);
             (picture.file.clone(), picture.bytes, picture.format)
         };
-        let file = File::open(path).await.map_err(|_| missing())?;
-        Ok((file, bytes, format))
+        tokio::fs::metadata(&path).await.map_err(|_| missing())?;
+        Ok((path, bytes, format))
     }
 
     /// Deletes expired pictures.
@@ -168,12 +169,35 @@ impl Picture {
     }
 }
 
-fn write(folder: &Path, file: &Path, bytes: &[u8]) -> io::Result<()> {
+fn write(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
-    file.write_all(bytes)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     // The gateway charges for an order whose picture it cannot read.
-    file.sync_all()
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    if written.is_err() {
+        // Nothing else would delete the part, and the disk may be full.
+        fs::remove_file(path).ok();
+    }
+    written
+}
+
+/// Returns the first `length` bytes of a file in chunks.
+///
+/// The file is open only during each read. Otherwise, slow downloads could take the descriptors
+/// that purchases and the ledger need.
+pub fn read(path: PathBuf, length: u64) -> impl Stream<Item = io::Result<Bytes>> + Send {
+    stream::try_unfold((path, 0), move |(path, start)| async move {
+        let size = CHUNK_SIZE.min(length - start);
+        if size == 0 {
+            return Ok(None);
+        }
+        let reading = spawn_blocking(move || {
+            let mut chunk = vec![0; usize::try_from(size).map_err(io::Error::other)?];
+            fs::File::open(&path)?.read_exact_at(&mut chunk, start)?;
+            Ok(Some((Bytes::from(chunk), (path, start + size))))
+        });
+        reading.await.unwrap_or_else(|panic| Err(io::Error::other(panic)))
+    })
 }
 
 #[cfg(test)]

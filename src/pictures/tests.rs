@@ -1,7 +1,7 @@
 use std::os::unix::fs::PermissionsExt;
 
+use futures_util::TryStreamExt;
 use tempfile::TempDir;
-use tokio::io::AsyncReadExt;
 
 use super::*;
 
@@ -105,9 +105,9 @@ async fn add(pictures: &Pictures, last: u8) -> Result<(String, Duration), Proble
 }
 
 async fn content(pictures: &Pictures, id: &str) -> Option<Vec<u8>> {
-    let (mut file, bytes, _) = pictures.open(id, true).await.ok()?;
-    let mut content = Vec::new();
-    file.read_to_end(&mut content).await.unwrap();
+    let (file, bytes, _) = pictures.find(id, true).await.ok()?;
+    let chunks: Vec<Bytes> = read(file, bytes).try_collect().await.unwrap();
+    let content = chunks.concat();
     assert_eq!(content.len() as u64, bytes);
     Some(content)
 }
@@ -161,11 +161,11 @@ async fn picture_is_served_a_hundred_times() {
     let (_folder, pictures) = fixture();
     let id = add(&pictures, 1).await.unwrap().0;
     for _ in 0..100 {
-        assert!(pictures.open(&id, false).await.is_ok(), "a HEAD request does not count");
-        assert!(pictures.open(&id, true).await.is_ok());
+        assert!(pictures.find(&id, false).await.is_ok(), "a HEAD request does not count");
+        assert!(pictures.find(&id, true).await.is_ok());
     }
-    assert!(pictures.open(&id, true).await.is_err());
-    assert!(pictures.open(&id, false).await.is_err());
+    assert!(pictures.find(&id, true).await.is_err());
+    assert!(pictures.find(&id, false).await.is_err());
 }
 
 /// Leaves pictures of 8 MiB in the folder, as an earlier process would have.

@@ -8,11 +8,10 @@ use http::{HeaderValue, Method, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use serde_json::json;
-use tokio_util::io::ReaderStream;
 
 use super::HandlerContext;
 use crate::clock;
-use crate::pictures::Pictures;
+use crate::pictures::{self, Pictures};
 use crate::problem::{NOT_FOUND, Problem};
 use crate::response::{self, Body, HandlerResult, Response};
 
@@ -42,8 +41,8 @@ pub(super) async fn upload(cx: HandlerContext) -> HandlerResult {
 pub(super) async fn download(cx: HandlerContext) -> HandlerResult {
     let id = cx.call.head.uri.path().strip_prefix(PICTURES).unwrap_or_default();
     let is_counted = cx.call.head.method == Method::GET;
-    let (file, bytes, format) = host(&cx)?.pictures.open(id, is_counted).await?;
-    let body = Body::stream(StreamBody::new(ReaderStream::new(file).map_ok(Frame::data)));
+    let (file, bytes, format) = host(&cx)?.pictures.find(id, is_counted).await?;
+    let body = Body::stream(StreamBody::new(pictures::read(file, bytes).map_ok(Frame::data)));
     let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(bytes));
     let headers = [

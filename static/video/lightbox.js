@@ -118,6 +118,7 @@ function draw(id) {
       payload.prompt && copyButton(() => payload.prompt, 'quiet small'),
       payload.prompt && button(TEXT.useAgain, use(() => how.reuse(payload)), 'quiet small'),
       favourite(job),
+      how.catalog.pictures && said.phase === 'finished' && said.playable && button(TEXT.goOn, () => void goOn(payload), 'quiet small'),
       said.phase !== 'open' && twice(TEXT.remove, TEXT.removeSure, use(() => remove(id)), { kind: 'quiet small' }),
     ].filter(Boolean)),
     payload.prompt && element('details', {}, element('summary', { text: TEXT.variation }),
@@ -145,4 +146,37 @@ function changes({ model, duration, aspect_ratio: shape, image_url: picture }) {
     ...(durations?.values ?? [durations?.min, durations?.max]).filter((one) => one && one !== duration).map((one) => [TEXT.seconds(one), { duration: one }]),
     ...video.filter(({ id, image }) => id !== model && (picture || image !== 'required')).map((one) => [`${one.id} · ${price(one.price_micros)}`, { model: one.id }]),
   ];
+}
+
+/** Starts an order from the last frame of this clip. */
+async function goOn(payload) {
+  announce(TEXT.goingOn);
+  try {
+    const [{ uploadPicture }, frame] = await Promise.all([import('./pictures.js'), lastFrame(stage.querySelector('video'))]);
+    const image_url = await uploadPicture(frame);
+    box.close();
+    how.reuse({ ...payload, prompt: '', image_url });
+  } catch (problem) {
+    const text = TEXT.notGoingOn(problem.message);
+    side.prepend(element('p', { class: 'fault', role: 'alert', text }));
+  }
+}
+
+/** How much of the end is left out, in seconds: at the very end, some browsers show nothing. */
+const END = 0.05;
+
+/** Draws the last frame of a clip. */
+async function lastFrame(clip) {
+  const next = (event) => new Promise((done, failed) => {
+    clip.addEventListener(event, done, { once: true });
+    clip.addEventListener('error', () => failed(new Error(TEXT.clipBroken)), { once: true });
+  });
+  clip.pause();
+  if (!clip.readyState) await next('loadedmetadata');
+  const seeked = next('seeked');
+  clip.currentTime = clip.duration - END;
+  await seeked;
+  const canvas = element('canvas', { width: clip.videoWidth, height: clip.videoHeight });
+  canvas.getContext('2d').drawImage(clip, 0, 0);
+  return new Promise((done) => { canvas.toBlob(done); });
 }

@@ -4,6 +4,7 @@ import { announce, button, byId, element } from '../core/dom.js';
 import { post } from '../core/site.js';
 
 const TEXT = {
+  placeholder: 'Drop a picture, or https://…',
   hint: 'Drop, paste or choose a picture, or enter its public web address. An uploaded one is public for 24 hours.',
   choose: 'Choose a picture',
   remove: 'Remove the picture',
@@ -49,6 +50,7 @@ async function encoded(blob) {
 export function startPictures(address, tell) {
   [home, complain] = [address, tell];
   const file = element('input', { type: 'file', accept: 'image/*', hidden: true, change: () => take(file.files) });
+  byId('video-image').placeholder = TEXT.placeholder;
   byId('video-image-hint').textContent = TEXT.hint;
   byId('video-image-hint').after(element('div', { id: 'video-picture', class: 'actions' }, button(TEXT.choose, () => file.click(), 'quiet small'), file));
   byId('video-image').addEventListener('change', show);

@@ -187,3 +187,36 @@ fn clip_of_an_earlier_sandbox_run_is_said_to_be_gone() {
     assert!(!text.as_str().expect("text").contains("media_origins"));
     assert_eq!(page.evaluate("document.querySelectorAll('#jobs video').length"), 0);
 }
+
+#[test]
+fn video_continues_from_the_last_frame_of_another() {
+    let gate = Gate::start_with(&[
+        ("TOLLGATE_STORE__URL", "sqlite:tollgate.db"),
+        ("TOLLGATE_SERVER__PUBLIC_URL", "https://chat.example.com"),
+        ("TOLLGATE_PAGE__PICTURES", "true"),
+    ]);
+    let page = open(&gate);
+    order(&page, "A lighthouse");
+    page.wait_until(IS_READY);
+    page.find(("button", "Show large: A lighthouse")).click();
+    page.find(("button", "Continue from the last frame")).click();
+    page.wait_until("document.getElementById('video-image').value.startsWith('https://chat.example.com/bff/pictures/') && document.activeElement.id === 'video-prompt'");
+    assert_eq!(page.evaluate("document.querySelector('.lightbox').open"), false);
+    assert_eq!(page.find(crate::videos::PROMPT).value(), "");
+    // The picture is what the clip shows at its end: as wide, and not black.
+    let frame = page.evaluate(
+        "(async () => {
+            const { pathname } = new URL(document.getElementById('video-image').value);
+            const bitmap = await createImageBitmap(await (await fetch(pathname)).blob());
+            const context = new OffscreenCanvas(1, 1).getContext('2d');
+            context.drawImage(bitmap, 0, 0, 1, 1);
+            return [bitmap.width === document.querySelector('#jobs video').videoWidth, Math.max(...context.getImageData(0, 0, 1, 1).data.slice(0, 3)) > 20];
+        })()",
+    );
+    assert_eq!(frame, json!([true, true]));
+    page.find(crate::videos::PROMPT).fill("The light goes out");
+    page.find(crate::videos::GENERATE).click();
+    page.find(crate::videos::CONFIRM).click();
+    page.wait_until("document.querySelectorAll('#jobs video').length === 2");
+    assert_eq!(gate.sold(), 2);
+}

@@ -15,8 +15,14 @@ fn chat(browser: &mut Firefox) {
         .wait_until("document.getElementById('status').textContent.startsWith('Answer received')");
 }
 
+/// `./test long` asks for the whole road, which takes a minute, by `FIREFOX=long`.
+#[expect(clippy::disallowed_methods, reason = "./test long asks for more")]
+fn is_long() -> bool {
+    std::env::var("FIREFOX").as_deref() == Ok("long")
+}
+
 #[test]
-fn firefox_chats_and_keeps_the_answer_across_a_reload() {
+fn firefox_keeps_what_was_bought_across_reloads() {
     let gate = Gate::start();
     let mut browser = Firefox::start(&gate.origin);
     browser.goto(&gate.origin);
@@ -24,19 +30,12 @@ fn firefox_chats_and_keeps_the_answer_across_a_reload() {
     browser.reload();
     browser.wait_until(ANSWERED);
     assert_eq!(gate.sold(), 1, "a reload buys nothing");
-}
-
-#[expect(clippy::disallowed_methods, reason = "./test long asks for the whole road")]
-fn is_long() -> bool {
-    std::env::var("FIREFOX").as_deref() == Ok("long")
-}
-
-/// Takes about 30 seconds, so `./test long` asks for it by `FIREFOX=long`.
-#[test]
-fn firefox_signs_in_and_follows_a_video_across_a_reload_until_it_plays() {
-    if !is_long() {
-        return;
+    if is_long() {
+        sign_in_and_follow_a_video();
     }
+}
+
+fn sign_in_and_follow_a_video() {
     let gate = Gate::start_for_members();
     let ann = gate.member(&["add", "ann"]);
     let mut browser = Firefox::start(&gate.origin);

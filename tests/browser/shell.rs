@@ -1,5 +1,7 @@
 //! The frame around the views: it moves nothing while it loads, notices cover no title, and paper shows no controls.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use crate::appearance::{VIOLATIONS, load_axe};
@@ -23,67 +25,68 @@ pub(crate) fn open(gate: &Gate) -> Page {
     page
 }
 
-/// Notes how long the slowest interaction took from the input to the next picture, in milliseconds.
-const INTERACTIONS: &str = "globalThis.slowest = 0;
-new PerformanceObserver((list) => {
-    for (const { interactionId, duration } of list.getEntries()) if (interactionId) slowest = Math.max(slowest, duration);
-}).observe({ type: 'event', durationThreshold: 16 })";
-/// Resolves once the entries of what was painted are there.
-const PAINTED: &str =
-    "new Promise((done) => requestAnimationFrame(() => setTimeout(done, 100))).then(() => slowest)";
-
-/// How long the page takes to answer an input and to paint, in milliseconds.
-fn time_of(page: &Page, interact: &dyn Fn()) -> f64 {
-    page.evaluate("slowest = 0");
-    interact();
-    page.evaluate(PAINTED).as_f64().expect("a number")
+/// The processor time of the page's main thread so far. Unlike a clock's, it does not grow while other programs have
+/// the machine.
+fn busy(page: &Page) -> Duration {
+    let metrics = page.call("Performance.getMetrics", json!({}));
+    let all = metrics["metrics"].as_array().expect("metrics");
+    let busy = all.iter().find(|metric| metric["name"] == "TaskDuration").expect("a duration");
+    Duration::from_secs_f64(busy["value"].as_f64().expect("seconds"))
 }
 
+/// What the main thread needs to answer an input and to paint.
+fn work_of(page: &Page, interact: &dyn Fn()) -> Duration {
+    let before = busy(page);
+    interact();
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 100)))");
+    busy(page) - before
+}
+
+/// On a phone that is four times slower, 25 ms become 100 ms, which people feel as immediate. Other tests that run at
+/// the same time share caches and cores, so that the same work takes up to twice its time.
+const MAX_WORK: Duration = Duration::from_millis(50);
+
 #[test]
-fn slow_phone_answers_every_input_within_100_milliseconds() {
+fn every_input_takes_little_work_of_the_main_thread() {
     let gate = Gate::start();
     let page = open(&gate);
     page.resize(390, 844);
     page.find(MESSAGE).fill("Show me a table of prices, some code and a list of steps");
     page.press("Enter");
     page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
-    page.evaluate(INTERACTIONS);
-    page.call("Emulation.setCPUThrottlingRate", json!({"rate": 4}));
-    let hash =
-        |view: &str| page.wait_until(&format!("!document.getElementById('view-{view}').hidden"));
-    let inputs: [(&str, &dyn Fn()); 3] = [
+    page.call("Performance.enable", json!({"timeDomain": "threadTicks"}));
+    // No element is looked up while it is measured: that is work of the main thread, too.
+    let open_view = |view: &str| {
+        page.evaluate(&format!("document.querySelector('nav a[href$=\"{view}\"]').click()"));
+    };
+    let inputs: [(&str, &dyn Fn()); 5] = [
         ("typing", &|| page.press("n")),
-        ("the palette", &|| {
-            page.press("Control+k");
-            page.wait_until("document.activeElement.role === 'combobox'");
-            page.press("Escape");
-        }),
-        ("another view", &|| {
-            page.find(("link", "Usage")).click();
-            hash("usage");
-            page.find(("link", "Chat")).click();
-            hash("chat");
-        }),
+        ("the palette", &|| page.press("Control+k")),
+        ("closing the palette", &|| page.press("Escape")),
+        ("the usage view", &|| open_view("usage")),
+        ("the chat", &|| open_view("chat")),
     ];
-    for (input, interact) in inputs {
-        page.evaluate("document.getElementById('chat-text').focus()");
-        // Other work on the machine makes an attempt slow, but not each of many.
-        let mut times = Vec::new();
-        let quick = page.patiently(|| {
-            times.push(time_of(&page, interact));
-            times.last().is_some_and(|time| *time < 100.0).then_some(())
-        });
-        assert!(quick.is_some(), "{input}: {times:?} ms");
+    page.evaluate("document.getElementById('chat-text').focus()");
+    // The first time, parts are loaded and compiled.
+    let mut least = [Duration::MAX; 5];
+    for _ in 0..6 {
+        for (least, (_, interact)) in least.iter_mut().zip(&inputs) {
+            *least = work_of(&page, interact).min(*least);
+        }
+    }
+    println!("{least:?}");
+    for (work, (input, _)) in least.iter().zip(&inputs) {
+        assert!(*work < MAX_WORK, "{input}: {work:?}");
     }
     // What is slow is seen to be slow.
     page.evaluate(
-        "document.getElementById('chat-text').addEventListener('keydown', () => {
+        "document.addEventListener('keydown', () => {
         for (const end = performance.now() + 150; performance.now() < end;);
     })",
     );
     page.evaluate("document.getElementById('chat-text').focus()");
-    let time = time_of(&page, &|| page.press("n"));
-    assert!(time >= 100.0, "a slow handler is measured: {time} ms");
+    let slow = (0..5).map(|_| work_of(&page, &|| page.press("n"))).max().unwrap_or_default();
+    assert!(slow >= MAX_WORK, "a slow handler is measured: {slow:?}");
 }
 
 #[test]

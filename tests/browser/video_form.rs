@@ -70,6 +70,27 @@ fn incomplete_video_form_names_missing_fields_and_asks_for_no_money() {
 }
 
 #[test]
+fn error_of_the_picture_goes_with_the_address_or_the_model_that_caused_it() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    let gone = "document.getElementById('video-image-fault').textContent === ''
+        && document.getElementById('video-image').ariaInvalid !== 'true'";
+    page.find(PROMPT).fill("A lighthouse");
+    page.find(PICTURE).fill("file:///etc/passwd");
+    page.find(GENERATE).click();
+    page.wait_until(&format!("!({gone})"));
+    page.evaluate(
+        "const field = document.getElementById('video-image'); field.select(); document.execCommand('delete')",
+    );
+    page.wait_until(gone);
+    page.find(PICTURE).fill("file:///etc/passwd");
+    page.find(GENERATE).click();
+    page.wait_until(&format!("!({gone})"));
+    pick_model(&page, "video-d-3.1");
+    page.wait_until(gone);
+}
+
+#[test]
 fn private_image_url_is_refused_at_its_field_without_a_request() {
     let gate = Gate::start();
     let page = open(&gate);
@@ -219,14 +240,18 @@ fn prompt_help_adds_its_words_to_the_prompt() {
     assert_eq!(page.find(PROMPT).value(), "A lighthouse, aerial shot, watercolour");
 }
 
-/// Names of models are cut nowhere, however narrow the window is.
+/// However narrow the window is.
 #[test]
-fn form_cuts_no_model_name() {
+fn form_cuts_no_model_name_and_covers_no_field() {
     let gate = Gate::start();
     let page = open(&gate);
     pick_model(&page, "video-e-gen4-turbo");
-    for width in [390, 1280, 1440] {
+    for width in [320, 390, 780, 1024, 1120, 1280, 1440] {
         page.resize(width, 800);
+        let covers = "(() => { const { left } = document.getElementById('video-generate').getBoundingClientRect(), { right, bottom } = document.getElementById('video-options').getBoundingClientRect();
+            const inside = [...document.querySelectorAll('#video-options > :not([hidden])')].every((field) => field.getBoundingClientRect().right <= right + 1);
+            return !inside || (right > left && bottom > document.getElementById('video-generate').getBoundingClientRect().top + 1); })()";
+        assert_eq!(page.evaluate(covers), false, "a field is covered at {width}");
         let is_cut = "(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth)(document.getElementById('video-model'))";
         assert_eq!(page.evaluate(is_cut), false, "{width}");
     }

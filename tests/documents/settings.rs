@@ -7,6 +7,7 @@ use tollgate::config::{Environment, SettingError, Settings, SettingsSource, Targ
 
 /// Commented settings that show an example, as their default is absence.
 const EXAMPLES: &[&str] = &[
+    "server.public_url",
     "gateway.base_url",
     "access.jwt",
     "budget.total",

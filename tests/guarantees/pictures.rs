@@ -1,12 +1,13 @@
 //! Starting pictures: whoever may call uploads them, the gateway fetches them, and nobody makes a document of them.
 
+use std::process::Command;
 use std::time::Duration;
 use std::{fs, thread};
 
 use tollgate::store::SpendLimit;
 
 use crate::support::client::{Answer, Client};
-use crate::support::{Gate, Reply, Upstream};
+use crate::support::{Gate, Reply, Upstream, until};
 
 const SETTINGS: &str = "store.url = \"sqlite:ledger.db\"\npage.pictures = true\n\
     server.public_url = \"https://chat.example\"\nserver.body_timeout = \"500ms\"\n";
@@ -141,6 +142,42 @@ fn only_whole_pictures_are_stored() {
     let compressed = upload(&gate, &[("Content-Encoding", "gzip")], &png(100));
     assert_refused(&compressed, 415, "unsupported_media_type");
     assert!(!gate.folder().join("ledger.db.pictures").exists());
+}
+
+#[test]
+fn failed_upload_leaves_nothing_on_a_full_disk() {
+    let upstream = Upstream::start(|_| Reply::video("job-1"));
+    let gate = Gate::binary_in(&upstream, SETTINGS, |_| {});
+    let (_, path) = uploaded(&gate, &[], &png(100_000));
+    let limit = ["--fsize=4000000:unlimited", "--pid", &gate.id().to_string()];
+    let limited = Command::new("prlimit").args(limit).status().expect("prlimit (util-linux)");
+    assert!(limited.success());
+    assert_refused(&upload(&gate, &[], &png(MAX)), 500, "internal");
+    let stored = fs::read_dir(gate.folder().join("ledger.db.pictures")).unwrap();
+    assert_eq!(stored.count(), 1);
+    assert_eq!(gate.get(&path).body, png(100_000));
+}
+
+#[test]
+fn slow_downloads_keep_no_file_open() {
+    let upstream = Upstream::start(|_| Reply::video("job-1"));
+    let gate = Gate::binary_in(&upstream, SETTINGS, |_| {});
+    let (_, path) = uploaded(&gate, &[], &png(MAX));
+    let mut slow: Vec<_> = (0..20).map(|_| gate.narrow_client()).collect();
+    for client in &mut slow {
+        client.send("GET", &path, &[HOST], "");
+        assert!(client.stream().peek(&mut [0; 9]).unwrap() > 0, "it has begun");
+    }
+    let is_picture = |file: fs::DirEntry| {
+        let target = fs::read_link(file.path()).unwrap_or_default();
+        target.to_string_lossy().contains("ledger.db.pictures/")
+    };
+    until("no descriptor is taken", || {
+        let files = fs::read_dir(format!("/proc/{}/fd", gate.id())).unwrap();
+        !files.flatten().any(is_picture)
+    });
+    let whole = slow.pop().expect("twenty").answer();
+    assert_eq!((whole.status, whole.body), (200, png(MAX)));
 }
 
 #[test]

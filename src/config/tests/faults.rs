@@ -149,6 +149,15 @@ const ONE_ERROR: &[(&str, &str)] = &[
         "server.public_url = 'https://a.example'\npage.pictures = true",
         "2:17: page.pictures: expected store.url with it",
     ),
+    (
+        "store.url = 'sqlite:t.db'\nserver.public_url = 'http://a.example'\npage.pictures = true",
+        "2:21: server.public_url: expected an https origin",
+    ),
+    (
+        "store.url = 'sqlite:t.db'\nserver.max_body_memory = '4MiB'\n\
+         server.public_url = 'https://a.example'\npage.pictures = true",
+        "2:26: server.max_body_memory: expected at least 8 MiB with page.pictures",
+    ),
     ("server.public_url = 'http://a.example'", "1:21: server.public_url: expected an https origin"),
     ("server.public_url = 'http://127.0.0.1:8080'", "1:21: server.public_url: expected an https"),
     ("server.public_url = 'https://localhost'", "1:21: server.public_url: expected a public host"),

@@ -80,6 +80,9 @@ impl LedgerIdentity {
                 let suspicion = match kind {
                     FileKind::Ledger(..FIRST_VERSION) => Some("its version is older"),
                     FileKind::Ledger(_) if recorded.is_some() => Some(OTHER_COPY),
+                    FileKind::Ledger(_) if has_purchases(connection)? => {
+                        Some("its identity is missing")
+                    }
                     // Made by a command: no server has had it.
                     FileKind::Ledger(_) | FileKind::Empty | FileKind::Foreign => None,
                 };
@@ -167,6 +170,10 @@ fn stored(connection: &Connection, kind: FileKind) -> rusqlite::Result<Option<St
     connection.query_row(query, [], read).optional()
 }
 
+fn has_purchases(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.query_row("SELECT EXISTS (SELECT 1 FROM purchases)", [], |row| row.get(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::schema;
@@ -235,6 +242,19 @@ mod tests {
             let identity = LedgerIdentity::read(&file, kind, recorded, None).unwrap();
             assert_eq!(identity.suspect_reason, reason, "{kind:?}");
         }
+    }
+
+    #[test]
+    fn ledger_with_purchases_but_no_identity_is_suspect() {
+        let mut file = Connection::open_in_memory().unwrap();
+        schema::migrate(&mut file).unwrap();
+        let newest = FileKind::Ledger(schema::newest_version());
+        let sale = "INSERT INTO purchases
+            (id, at, day, month, caller, service, model, price_micros, state)
+            VALUES (zeroblob(16), 0, 0, 0, 'ann', 'chat', 'm', 0, 'held')";
+        file.execute_batch(sale).unwrap();
+        let identity = LedgerIdentity::read(&file, newest, None, None).unwrap();
+        assert_eq!(identity.suspect_reason, Some("its identity is missing"));
     }
 
     #[test]
