@@ -55,8 +55,8 @@ impl Lock {
         while !try_lock(&file).map_err(unusable)? {
             let LockContents { pid, holder, .. } = read(&mut file).map_err(unusable)?;
             let is_command = holder == LockHolder::Command;
-            let patience = if is_command { MAX_COMMAND_WAIT } else { MAX_SERVER_WAIT };
-            if since.elapsed() >= patience {
+            let max_wait = if is_command { MAX_COMMAND_WAIT } else { MAX_SERVER_WAIT };
+            if since.elapsed() >= max_wait {
                 return Err(OpenError::Locked { pid, holder });
             }
             if is_command && !std::mem::replace(&mut has_warned, true) {
