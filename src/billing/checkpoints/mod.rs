@@ -155,7 +155,7 @@ async fn record_checkpoint(ledger: &Store, known: &SummaryReading) -> Result<(),
             return Ok(());
         }
         if ledger.unknown_after(before.settled_through).await? > 0 {
-            info!("outcomes are unknown since the last checkpoint");
+            warn!("outcomes are unknown since the last checkpoint");
             return Ok(());
         }
     }
