@@ -22,6 +22,8 @@ pub struct Metrics {
     pub connections_refused: Counter,
     slots_free: Gauge,
     slot_waiters: Gauge,
+    pub unknown_purchases: Gauge,
+    pub unknown_micros: Gauge,
     rate_limit: OnceLock<Box<dyn Fn() -> (usize, usize) + Send + Sync>>,
 }
 
@@ -53,6 +55,8 @@ impl Default for Metrics {
             ),
             slots_free: register(r, "rate_limit_free", "Free rate limit slots; 0 after a 429"),
             slot_waiters: register(r, "rate_limit_waiting", "Requests waiting for a slot"),
+            unknown_purchases: register(r, "unknown_purchases", "Purchases with unknown outcome"),
+            unknown_micros: register(r, "unknown_microdollars", "Prices of unknown purchases"),
             rate_limit: OnceLock::new(),
             registry,
         }

@@ -2,9 +2,9 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use http::header::ORIGIN;
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
@@ -24,6 +24,8 @@ use crate::upstream::billing::ApiKeysResponse;
 pub struct Ops {
     pub metrics: Arc<Metrics>,
     pub ready: Arc<dyn Fn() -> ReadyFuture + Send + Sync>,
+    /// Sets the gauges that are read from the ledger, before each scrape.
+    pub update_gauges: Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
     /// `POST /members` refreshes its member cache.
     pub access: Option<Arc<Authenticator>>,
     pub summary: Option<BillingSummary>,
@@ -32,7 +34,7 @@ pub struct Ops {
     pub own_addresses: Arc<[IpAddr]>,
 }
 
-pub type ReadyFuture = Pin<Box<dyn Future<Output = Result<(), Problem>> + Send>>;
+type ReadyFuture = BoxFuture<'static, Result<(), Problem>>;
 type HostGuard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 
 impl Ops {
@@ -43,6 +45,7 @@ impl Ops {
         Self {
             metrics,
             ready: Arc::new(move || Box::pin(ready())),
+            update_gauges: Arc::new(|| Box::pin(async {})),
             access: None,
             summary: None,
             host_guard: Arc::new(|_| Ok(())),
@@ -100,6 +103,7 @@ impl Ops {
         }
         if path == "/metrics" {
             let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            (self.update_gauges)().await;
             let text = self.metrics.encode().into();
             return Ok(response::from_bytes(StatusCode::OK, media_type, text));
         }

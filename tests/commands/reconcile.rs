@@ -14,6 +14,7 @@ use tollgate::store::{Job, JobState, PurchaseState, Settlement, StatusUpdate, St
 use crate::commands::fixture::{
     CHAT, EXPENSIVE_VIDEO, Fixture, MINUTE, VIDEO, charged, line, post,
 };
+use crate::support::server::exchange;
 use crate::support::{until, until_within};
 
 #[test]
@@ -167,6 +168,33 @@ fn reconcile_after_a_crash_first_ends_what_it_interrupted() {
         [PurchaseState::Released, PurchaseState::Charged]
     );
     assert_ne!(fixture.checked(), noted);
+}
+
+#[test]
+fn unknown_outcomes_from_before_a_start_are_scraped_and_logged() {
+    let fixture = Fixture::with_ledger();
+    fixture.checkpoint(60 * MINUTE);
+    let (chat, video) = (fixture.lose(CHAT, 30 * MINUTE), fixture.lose(VIDEO, 30 * MINUTE));
+    let server = fixture.serve();
+    let scraped = || {
+        let page = exchange(server.admin, "GET", "/metrics", &[], "");
+        let gauge = |name: &str| {
+            let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            value.expect(name).parse::<u64>().expect(name)
+        };
+        ["tollgate_unknown_purchases", "tollgate_unknown_microdollars"].map(gauge)
+    };
+    assert_eq!(scraped(), [2, 3_003_000]);
+    until("the start logs them", || {
+        let is_meant = |line: &str| line.contains("outcomes are unknown since the last checkpoint");
+        let printed = server.process.printed();
+        printed.lines().any(|line| is_meant(line) && line.contains("WARN"))
+    });
+    fixture.done(&["purchase", "resolve", &video.to_string(), "charged"]);
+    assert_eq!(scraped(), [1, 3_000]);
+    let out = fixture.done(&["reconcile"]);
+    assert!(line(&out, chat).starts_with("released"), "{out}");
+    assert_eq!(scraped(), [0, 0]);
 }
 
 #[test]

@@ -155,7 +155,7 @@ async fn record_checkpoint(ledger: &Store, known: &SummaryReading) -> Result<(),
             return Ok(());
         }
         if ledger.unknown_after(before.settled_through).await? > 0 {
-            info!("unknown outcomes since the last checkpoint");
+            warn!("unknown outcomes since the last checkpoint");
             return Ok(());
         }
     }

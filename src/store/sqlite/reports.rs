@@ -31,6 +31,14 @@ impl Store {
         self.run_report("unknown_purchases", read).await
     }
 
+    /// Returns the number of unknown purchases, and the sum of their prices in micro-dollars.
+    pub async fn unknown_totals(&self) -> Result<(i64, i64), Unavailable> {
+        let totals = "SELECT count(*), coalesce(sum(price_micros), 0) FROM purchases WHERE state = 'unknown'";
+        let read =
+            |file: &Connection| file.query_row(totals, [], |row| Ok((row.get(0)?, row.get(1)?)));
+        self.run_report("unknown_totals", read).await
+    }
+
     pub async fn purchase(&self, id: PurchaseId) -> Result<Option<PurchaseRecord>, Unavailable> {
         let query = format!("SELECT {COLUMNS} FROM purchases WHERE id = ?");
         let read = move |file: &Connection| file.first(&query, [id.0.as_bytes()], purchase);

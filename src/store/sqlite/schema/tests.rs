@@ -195,6 +195,7 @@ fn query_for_unknown_purchases_uses_an_index() {
     migrate(&mut file).unwrap();
     for query in [
         "SELECT id FROM purchases WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT 5",
+        "SELECT count(*), coalesce(sum(price_micros), 0) FROM purchases WHERE state = 'unknown'",
         "SELECT count(*) FROM purchases WHERE at >= 5 AND state = 'unknown'",
     ] {
         let mut plan = file.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
