@@ -175,15 +175,30 @@ export class PurchaseWidget extends HTMLElement {
   /** What releases each purchase that this element holds; and what resolves once it does, of those that it waits for. */
   #held = new Map();
   #waiting = new Map();
+  #token = null;
+  /** The entry that says that the caller could not be checked. */
+  #unchecked;
 
   constructor() {
     super();
-    /** A token, or a function that gives one. The page may have set it before this file was there. */
-    this.token ??= null;
+    // The page may have set it before this file was there.
+    const { token } = this;
+    delete this.token;
+    this.token = token;
     this.#style.replaceSync(STYLE);
     this.attachShadow({ mode: 'open', delegatesFocus: true }).adoptedStyleSheets = [this.#style];
     this.said = element('p', { class: 'small', role: 'status' });
     this.left = element('p', { class: 'small' });
+  }
+
+  /** A token, or a function that gives one. */
+  get token() {
+    return this.#token;
+  }
+
+  set token(token) {
+    this.#token = token;
+    if (this.catalog && this.isConnected) void this.#showOwn();
   }
 
   async connectedCallback() {
@@ -193,7 +208,7 @@ export class PurchaseWidget extends HTMLElement {
       for (const key of this.#shown) if (this.#store.one(key)) void this.holds(key);
       this.whenReattached();
       // Another widget may have released something while this one was out of the page.
-      if (this.catalog) void this.takeUp();
+      if (this.catalog) void this.#showOwn();
       return;
     }
     const baseUrl = this.getAttribute('base-url') ?? undefined;
@@ -263,19 +278,27 @@ export class PurchaseWidget extends HTMLElement {
     }
     this.#purchases.remember(this.catalog.replay);
     this.draw();
+    await this.#showOwn();
+  }
+
+  /** Shows what is the caller's own. */
+  async #showOwn() {
+    this.left.textContent = '';
     void this.showLeft();
     await this.takeUp();
   }
 
   /** Shows the caller's tightest budget, if it can be read. */
   async showLeft() {
-    if (this.catalog.access !== 'open' && !this.token) return;
+    const { token } = this;
+    if (this.catalog.access !== 'open' && !token) return;
     let budgets;
     try {
       ({ budgets } = await this.client.me());
     } catch {
       return;
     }
+    if (token !== this.token) return;
     const [least] = [...budgets].sort((one, other) => one.left_micros - other.left_micros);
     this.left.textContent = least ? TEXT.left(nameOfBudget(least), amountLeft(least.left_micros)) : '';
   }
@@ -284,12 +307,15 @@ export class PurchaseWidget extends HTMLElement {
   async takeUp() {
     const left = this.#store.all().filter(({ key }) => !this.#shown.has(key));
     if (!left.length) return;
-    let caller;
-    try {
-      caller = callerName((await this.client.me()).caller);
-    } catch (error) {
+    const { token } = this;
+    const { caller, error } = await this.client.me().then((me) => ({ caller: callerName(me.caller) })).catch((thrown) => ({ error: thrown }));
+    // Whoever set another token takes them up.
+    if (token !== this.token) return;
+    this.#unchecked?.remove();
+    if (error) {
       const card = this.card(`${TEXT.unchecked}: ${error.message}`, 'unknown', this.action(TEXT.check, () => void this.takeUp()));
-      this.list.append(element('li', {}, card));
+      this.#unchecked = element('li', {}, card);
+      this.list.append(this.#unchecked);
       return;
     }
     for (const { key, caller: whose } of left) {
