@@ -18,8 +18,6 @@ import { Purchases, draft, isForgotten } from './purchases.js';
 export const TEXT = {
   money: { no: 'Not charged.', yes: 'Charged.', unknown: 'May be charged.' },
   unchecked: 'A message was sent before this page was loaded, and its answer is not here yet. The signed-in user could not be checked',
-  /** A browser does not tell a page which of the two it is. */
-  unreached: (base, origin) => `No answer from ${base}. Is it running, and is ${origin} in its access.allowed_origins?`,
   pending: 'It was sent, and its answer is not here yet.',
   forgotten: 'The answer was lost, and the service may have forgotten this purchase. If you send it again, you may pay twice.',
   tryAgain: 'Try again',
@@ -212,7 +210,6 @@ export class PurchaseWidget extends HTMLElement {
       return;
     }
     const baseUrl = this.getAttribute('base-url') ?? undefined;
-    this.base = new URL(baseUrl ?? '/', import.meta.url).origin;
     this.client = createClient({ baseUrl, token: () => (typeof this.token === 'function' ? this.token() : this.token) });
     this.#store = new TabStore(`${this.localName} ${baseUrl ?? ''} ${this.id}`);
     this.#purchases = new Purchases({ store: this.#store, transport: this.client, locks: navigator.locks });
@@ -266,9 +263,7 @@ export class PurchaseWidget extends HTMLElement {
   async begin() {
     // Reading costs nothing; what an earlier page has sent may have.
     const charged = this.#store.all().length ? 'unknown' : 'no';
-    const say = ({ code, message }, ...actions) => {
-      this.shadowRoot.replaceChildren(this.card(code === 'connection_lost' ? TEXT.unreached(this.base, location.origin) : message, charged, ...actions));
-    };
+    const say = ({ message }, ...actions) => this.shadowRoot.replaceChildren(this.card(message, charged, ...actions));
     try {
       this.catalog = await this.client.catalog({ onRetry: (error) => say(error) });
     } catch (error) {
