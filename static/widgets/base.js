@@ -17,8 +17,8 @@ import { Purchases, draft, isForgotten } from './purchases.js';
 /** The strings of the widgets. */
 export const TEXT = {
   money: { no: 'Not charged.', yes: 'Charged.', unknown: 'May be charged.' },
-  unchecked: 'A message was sent before this page was loaded, and its answer is not here yet. The signed-in user could not be checked',
-  pending: 'It was sent, and its answer is not here yet.',
+  unchecked: 'A message was sent before this page was loaded, and its answer has not arrived yet. The signed-in user could not be checked',
+  pending: 'It was sent, and its answer has not arrived yet.',
   forgotten: 'The answer was lost, and the service may have forgotten this purchase. If you send it again, you may pay twice.',
   tryAgain: 'Try again',
   tryAgainFor: (cost) => `Try again · ${cost}`,
