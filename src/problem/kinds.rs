@@ -117,7 +117,7 @@ kinds! {
     }
     OUTCOME_UNKNOWN = FAILED_DEPENDENCY, "outcome_unknown", charged: Unknown {
         title: "The request was sent, and the reply was lost",
-        advice: "Do not buy it again. A retry with the same Idempotency-Key returns the outcome once it is known.",
+        advice: "Do not buy it again. If you sent an Idempotency-Key, a retry with it returns the outcome once it is known.",
     }
     RATE_LIMITED = TOO_MANY_REQUESTS, "rate_limited", charged: No {
         title: "Too many requests",

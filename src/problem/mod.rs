@@ -338,4 +338,12 @@ mod tests {
             r#"{"error":{"message":"n: one only","type":"invalid_request_error","param":"n","code":"invalid_request","charged":"no","errors":[{"pointer":"/n","code":"x","detail":"one only"}]}}"#
         );
     }
+
+    /// Stock SDKs send no key.
+    #[test]
+    fn advice_on_an_unknown_outcome_holds_without_a_key() {
+        let document = Problem::new(&OUTCOME_UNKNOWN).to_openai_json();
+        let document = std::str::from_utf8(&document).unwrap();
+        assert!(document.contains("If you sent an Idempotency-Key, a retry with it"), "{document}");
+    }
 }

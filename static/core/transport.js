@@ -41,7 +41,7 @@ export class TollgateError extends Error {
 export function createClient({
   baseUrl = HOME, token = null, attempts = ATTEMPTS, patience = PATIENCE, fetch = globalThis.fetch.bind(globalThis),
 } = {}) {
-  const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, patience, fetch, lastCaller: null, sent: new SentKeys() };
+  const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, patience, fetch, lastCaller: null, sent: new SentKeys(), link: { isReached: false } };
   const ask = async (path, { body, signal, onRetry } = {}) => {
     const sent = body instanceof Blob ? { headers: { 'content-type': body.type }, body } : { headers: JSON_BODY, body: JSON.stringify(body) };
     const request = body === undefined ? { signal, onRetry } : { signal, method: 'POST', ...sent };
@@ -261,13 +261,15 @@ async function send(wire, path, { headers = {}, ...request } = {}, before = null
   // Last of all: a token may take its time.
   await before?.(all);
   try {
-    return await wire.fetch(new URL(path, wire.base).href, {
+    const response = await wire.fetch(new URL(path, wire.base).href, {
       ...request, headers: all, credentials: 'omit', redirect: 'error', cache: 'no-store', referrerPolicy: 'no-referrer',
     });
+    wire.link.isReached = true;
+    return response;
   } catch (error) {
     // An abort is thrown as its own reason, unchanged: other calls may have the same one.
     if (request.signal?.aborted) throw request.signal.reason;
-    throw error instanceof TollgateError ? error : lost(request);
+    throw error instanceof TollgateError ? error : lost(request, unreached(wire));
   }
 }
 
@@ -282,9 +284,15 @@ async function signed({ token }, headers, { signal }) {
   }
 }
 
-const lost = ({ method = 'GET' }) => new TollgateError({
-  code: 'connection_lost', charged: method === 'POST' ? 'unknown' : 'no', detail: 'The connection was lost before the answer arrived',
+const lost = ({ method = 'GET' }, detail = 'The connection was lost before the answer arrived') => new TollgateError({
+  code: 'connection_lost', charged: method === 'POST' ? 'unknown' : 'no', detail,
 });
+
+/** What may be wrong if a page of another origin never got an answer. The browser does not say which of the two it is. */
+function unreached({ base: { origin }, link }) {
+  const page = globalThis.location?.origin ?? origin;
+  return link.isReached || page === origin ? undefined : `No answer from ${origin}. Is it running, and is ${page} in its access.allowed_origins?`;
+}
 
 /** The body of a success, as `take` reads it; a refusal is thrown. */
 async function readBody(response, request, take) {

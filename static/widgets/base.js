@@ -18,8 +18,6 @@ import { Purchases, draft, isForgotten } from './purchases.js';
 export const TEXT = {
   money: { no: 'Not charged.', yes: 'Charged.', unknown: 'May be charged.' },
   unchecked: 'A message was sent before this page was loaded, and its answer has not arrived yet. The signed-in user could not be checked',
-  /** A browser does not tell a page which of the two it is. */
-  unreached: (base, origin) => `No answer from ${base}. Is it running, and is ${origin} in its access.allowed_origins?`,
   pending: 'It was sent, and its answer has not arrived yet.',
   forgotten: 'The answer was lost, and the service may have forgotten this purchase. If you send it again, you may pay twice.',
   tryAgain: 'Try again',
@@ -175,15 +173,30 @@ export class PurchaseWidget extends HTMLElement {
   /** What releases each purchase that this element holds; and what resolves once it does, of those that it waits for. */
   #held = new Map();
   #waiting = new Map();
+  #token = null;
+  /** The entry that says that the caller could not be checked. */
+  #unchecked;
 
   constructor() {
     super();
-    /** A token, or a function that gives one. The page may have set it before this file was there. */
-    this.token ??= null;
+    // The page may have set it before this file was there.
+    const { token } = this;
+    delete this.token;
+    this.token = token;
     this.#style.replaceSync(STYLE);
     this.attachShadow({ mode: 'open', delegatesFocus: true }).adoptedStyleSheets = [this.#style];
     this.said = element('p', { class: 'small', role: 'status' });
     this.left = element('p', { class: 'small' });
+  }
+
+  /** A token, or a function that gives one. */
+  get token() {
+    return this.#token;
+  }
+
+  set token(token) {
+    this.#token = token;
+    if (this.catalog && this.isConnected) void this.#showOwn();
   }
 
   async connectedCallback() {
@@ -193,11 +206,10 @@ export class PurchaseWidget extends HTMLElement {
       for (const key of this.#shown) if (this.#store.one(key)) void this.holds(key);
       this.whenReattached();
       // Another widget may have released something while this one was out of the page.
-      if (this.catalog) void this.takeUp();
+      if (this.catalog) void this.#showOwn();
       return;
     }
     const baseUrl = this.getAttribute('base-url') ?? undefined;
-    this.base = new URL(baseUrl ?? '/', import.meta.url).origin;
     this.client = createClient({ baseUrl, token: () => (typeof this.token === 'function' ? this.token() : this.token) });
     this.#store = new TabStore(`${this.localName} ${baseUrl ?? ''} ${this.id}`);
     this.#purchases = new Purchases({ store: this.#store, transport: this.client, locks: navigator.locks });
@@ -251,9 +263,7 @@ export class PurchaseWidget extends HTMLElement {
   async begin() {
     // Reading costs nothing; what an earlier page has sent may have.
     const charged = this.#store.all().length ? 'unknown' : 'no';
-    const say = ({ code, message }, ...actions) => {
-      this.shadowRoot.replaceChildren(this.card(code === 'connection_lost' ? TEXT.unreached(this.base, location.origin) : message, charged, ...actions));
-    };
+    const say = ({ message }, ...actions) => this.shadowRoot.replaceChildren(this.card(message, charged, ...actions));
     try {
       this.catalog = await this.client.catalog({ onRetry: (error) => say(error) });
     } catch (error) {
@@ -263,19 +273,27 @@ export class PurchaseWidget extends HTMLElement {
     }
     this.#purchases.remember(this.catalog.replay);
     this.draw();
+    await this.#showOwn();
+  }
+
+  /** Shows what is the caller's own. */
+  async #showOwn() {
+    this.left.textContent = '';
     void this.showLeft();
     await this.takeUp();
   }
 
   /** Shows the caller's tightest budget, if it can be read. */
   async showLeft() {
-    if (this.catalog.access !== 'open' && !this.token) return;
+    const { token } = this;
+    if (this.catalog.access !== 'open' && !token) return;
     let budgets;
     try {
       ({ budgets } = await this.client.me());
     } catch {
       return;
     }
+    if (token !== this.token) return;
     const [least] = [...budgets].sort((one, other) => one.left_micros - other.left_micros);
     this.left.textContent = least ? TEXT.left(nameOfBudget(least), amountLeft(least.left_micros)) : '';
   }
@@ -284,12 +302,15 @@ export class PurchaseWidget extends HTMLElement {
   async takeUp() {
     const left = this.#store.all().filter(({ key }) => !this.#shown.has(key));
     if (!left.length) return;
-    let caller;
-    try {
-      caller = callerName((await this.client.me()).caller);
-    } catch (error) {
+    const { token } = this;
+    const { caller, error } = await this.client.me().then((me) => ({ caller: callerName(me.caller) })).catch((thrown) => ({ error: thrown }));
+    // Whoever set another token takes them up.
+    if (token !== this.token) return;
+    this.#unchecked?.remove();
+    if (error) {
       const card = this.card(`${TEXT.unchecked}: ${error.message}`, 'unknown', this.action(TEXT.check, () => void this.takeUp()));
-      this.list.append(element('li', {}, card));
+      this.#unchecked = element('li', {}, card);
+      this.list.append(this.#unchecked);
       return;
     }
     for (const { key, caller: whose } of left) {

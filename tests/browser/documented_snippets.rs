@@ -109,6 +109,25 @@ fn documented_token_snippet_sends_the_apps_tokens() {
 }
 
 #[test]
+fn documented_session_snippet_signs_in_and_buys() {
+    let shop = Shop::open(None);
+    // The cookie is sent within one site only: ports do not matter, names do.
+    let site = shop.origin.replace("localhost", "127.0.0.1");
+    let listed = format!("[\"{site}\"]");
+    let gate = Gate::start_for_members_with(&[("TOLLGATE_ACCESS__ALLOWED_ORIGINS", &listed)]);
+    let ann = gate.member(&["add", "ann"]);
+    let block = shown("docs/guide/callers.md", "Sessions", "js", &gate.origin).concat();
+    let script = format!("const token = '{ann}';\n{block}\nconsole.log(message.content, cost);");
+    shop.show("/index.html", &module(&script));
+    let page = Page::new(&site);
+    page.allow(&gate.origin);
+    page.goto(&format!("{site}/index.html"));
+    let printed = printed(&page);
+    assert!(printed.contains("Hello from the sandbox"), "{printed}");
+    assert_eq!(gate.sold(), 1);
+}
+
+#[test]
 fn documented_widgets_work_and_take_a_token_set_before_loading() {
     let shop = Shop::open(None);
     let login = Login::start();

@@ -252,6 +252,8 @@ fn unlisted_site_loads_the_client_and_buys_nothing() {
     assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
     page.find(ASK).click();
     page.wait_until("document.getElementById('answer').textContent.length > 20");
+    let answer = page.evaluate("document.getElementById('answer').textContent");
+    assert!(answer.to_string().contains("in its access.allowed_origins?"), "{answer}");
     assert_eq!(gate.sold(), 0);
 }
 

@@ -120,6 +120,28 @@ fn kept_purchase_stays_hidden_while_the_caller_is_unknown() {
 }
 
 #[test]
+fn token_set_after_loading_shows_the_budget_and_resumes_a_kept_purchase() {
+    let (shop, gate) = embed(CHAT, MEMBERS);
+    let ann = gate.member(&["add", "ann", "--budget", "1.00/day"]);
+    let sign_in = format!("element.token = '{ann}'");
+    let page = visit(&shop, &gate);
+    page.find(SEND);
+    assert!(!shows(&page, "left"));
+    page.evaluate(&sign_in);
+    wait_for(&page, "$1.00 left");
+    page.evaluate("element.token = null");
+    page.wait_until("!element.shadowRoot.textContent.includes('left')");
+    page.evaluate(&sign_in);
+    lose(&page, &gate, "Good day");
+    page.reload();
+    wait_for(&page, "The signed-in user could not be checked");
+    page.evaluate(&sign_in);
+    wait_for(&page, "Received for $");
+    assert!(!shows(&page, "could not be checked"));
+    assert_eq!((keys(&page).len(), gate.sold()), (1, 1));
+}
+
+#[test]
 fn lost_reply_is_not_retried_by_another_member() {
     let (shop, gate) = embed(CHAT, MEMBERS);
     let (ann, bob) = (gate.member(&["add", "ann"]), gate.member(&["add", "bob"]));

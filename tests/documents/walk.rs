@@ -1,5 +1,6 @@
 //! What the documents tell people to type works: their settings load, and the commands with curl are run.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -47,6 +48,19 @@ fn documented_curl_commands_answer_as_shown() {
     for (document, least) in [("README.md", 2), ("docs/guide/getting-started.md", 7)] {
         walk_through(document, least);
     }
+}
+
+/// Who follows the README and then the guide meets no 422 `idempotency_key_reused`.
+#[test]
+fn documented_keys_of_readme_and_guide_differ() {
+    let keys = |document| {
+        let text = blocks(&read(document), "sh").concat();
+        let keys = text.split("Idempotency-Key: ").skip(1);
+        keys.map(|rest| rest[..36].to_owned()).collect::<HashSet<_>>()
+    };
+    let (readme, guide) = (keys("README.md"), keys("docs/guide/getting-started.md"));
+    assert!(!readme.is_empty() && !guide.is_empty());
+    assert!(readme.is_disjoint(&guide), "{readme:?}");
 }
 
 fn walk_through(document: &str, least: usize) {

@@ -30,6 +30,25 @@ fn recipes_report_a_refusal_of_the_gateway() {
 }
 
 #[test]
+fn recipes_name_the_key_of_an_unknown_purchase() {
+    let order = r#"{"model":"eta-5-mini","messages":[{"role":"user","content":"Hello"}]}"#;
+    let call = format!("\nawait buy('/api/v1/chat', {order});\n");
+    for (language, program, file, after) in
+        [("python", "python3", "recipe.py", ""), ("js", "node", "recipe.mjs", call.as_str())]
+    {
+        let upstream = Upstream::start(|_| Reply::new(502, "<h1>Bad Gateway</h1>"));
+        let gate = Gate::start(&upstream, "");
+        let (printed, _) = execute(&gate, language, program, file, after);
+        let key = printed.split("424 outcome_unknown: charged unknown, key ").nth(1);
+        let key = key.and_then(|rest| rest.get(..36)).unwrap_or_else(|| panic!("{printed}"));
+        let headers = [("Content-Type", "application/json"), ("Idempotency-Key", key)];
+        let answer = gate.ask("POST", "/api/v1/chat", &headers, order);
+        assert_eq!((answer.status, answer.is_replay()), (424, true), "{}", answer.text());
+        assert_eq!(upstream.requests(), 1);
+    }
+}
+
+#[test]
 fn node_recipe_buys_once_and_honors_retry_after() {
     let call = "\nconst order = { model: 'eta-5-mini', messages: [{ role: 'user', content: 'Hello' }] };\n\
         console.log((await buy('/api/v1/chat', order)).message.content);\n";

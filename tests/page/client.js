@@ -102,6 +102,10 @@ async (modules) => {
   const CHANGED = refused(412, 'ledger_changed', 'no');
   const stubborn = (client) => client.chat(REQUEST, { onRetry: () => { throw new RangeError('no more'); } });
 
+  const ELSEWHERE = 'http://127.0.0.1:9';
+  const UNLISTED = `No answer from ${ELSEWHERE}. Is it running, and is ${location.origin} in its access.allowed_origins?`;
+  const LOST = 'The connection was lost before the answer arrived';
+
   // What is done, how the server behaves, how many requests that takes, and what comes of it.
   const CASES = [
     ['a lost reply is asked for again', chat, [lost, bought({ 'idempotent-replayed': 'true' })], 2, { replayed: true }],
@@ -127,6 +131,9 @@ async (modules) => {
     ['the gateway\'s own refusal has a cost', chat, [html(400, { 'tollgate-cost': '0' })], 1, { charged: 'no' }],
     ['reading costs nothing', me, [html(502)], 1, { code: 'refused', charged: 'no' }],
     ['what is read is asked for again', me, [lost, () => new Response('{"member":null}')], 2, { member: null }],
+    ['an unlisted page is told so', me, [lost], 1, { code: 'connection_lost', charged: 'no', detail: UNLISTED }, { attempts: 1, baseUrl: ELSEWHERE }],
+    ['unless it had an answer', me, [html(503, after(1)), lost], 2, { code: 'connection_lost', detail: LOST }, { attempts: 2, baseUrl: ELSEWHERE }],
+    ['or is the server\'s own', me, [lost], 1, { code: 'connection_lost', detail: LOST }, { attempts: 1 }],
     ['attempts are counted', chat, [lost, lost], 2, { code: 'connection_lost', charged: 'unknown' }, { attempts: 2 }],
     ['one attempt is one', chat, [lost], 1, { code: 'connection_lost', charged: 'unknown' }, { attempts: 1 }],
     ['no number is one attempt', chat, [lost], 1, { code: 'connection_lost' }, { attempts: NaN }],
