@@ -32,6 +32,19 @@ fn video_is_shown_large_and_keys_lead_to_the_next_one() {
 }
 
 #[test]
+fn enlarged_video_says_its_prompt_on_a_phone() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.resize(390, 844);
+    two_videos(&page);
+    page.wait_until("document.querySelectorAll('#jobs > li').length === 2");
+    page.evaluate("[...document.querySelectorAll('#jobs [data-id=older] .actions button')].find(({ textContent }) => textContent === 'Details').click()");
+    page.wait_until("document.querySelector('.lightbox .whole')?.textContent === 'A fox'");
+    let height = page.evaluate("document.querySelector('.lightbox .whole').clientHeight");
+    assert!(height.as_u64() >= Some(20), "{height} pixels");
+}
+
+#[test]
 fn clip_plays_without_sound_while_it_is_pointed_at() {
     let gate = Gate::start();
     let page = open(&gate);
