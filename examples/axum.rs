@@ -4,13 +4,20 @@
 use std::error::Error;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{ConnectInfo, Request};
 use axum::middleware::map_request;
 use axum::routing::get;
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 use tollgate::{Config, Peer, Tollgate};
+
+/// How long clients may take to read their last response.
+const LAST_RESPONSES: Duration = Duration::from_secs(5);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -19,13 +26,36 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tokio::spawn(gate.background());
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
     writeln!(io::stdout(), "http://{}", listener.local_addr()?)?;
-    let end = async { _ = tokio::signal::ctrl_c().await };
-    axum::serve(listener, app(gate.clone()).into_make_service_with_connect_info::<SocketAddr>())
-        .with_graceful_shutdown(end)
-        .await?;
-    // What was bought is booked before the process ends.
-    gate.shutdown().await;
+    serve(listener, gate, terminated()).await?;
     Ok(())
+}
+
+/// Serves until `end`, then stops without losing a purchase.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    gate: Tollgate,
+    end: impl Future<Output = io::Result<()>>,
+) -> io::Result<()> {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let app = app(gate.clone()).into_make_service_with_connect_info::<SocketAddr>();
+    let server = axum::serve(listener, app).with_graceful_shutdown(async { _ = stopped.await });
+    let server = tokio::spawn(server.into_future());
+    let ended = end.await;
+    // axum accepts no more connections, and waits for the open ones.
+    drop(stop);
+    // The gate settles its purchases, and ends its event streams: axum would wait for them.
+    gate.shutdown().await;
+    _ = timeout(LAST_RESPONSES, server).await;
+    ended
+}
+
+/// Waits for Ctrl-C, or for the SIGTERM of a service manager.
+pub(crate) async fn terminated() -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted,
+        _ = terminate.recv() => Ok(()),
+    }
 }
 
 /// The application's own routes; whatever they do not know is the gate's.

@@ -9,6 +9,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 use tollgate::{Config, Peer, Tollgate};
 use tower::Service;
 
@@ -21,11 +22,20 @@ async fn main() -> Result<(), Box<dyn Error>> {
     writeln!(io::stdout(), "http://{}", listener.local_addr()?)?;
     tokio::select! {
         served = serve(listener, gate.clone()) => served?,
-        _ = tokio::signal::ctrl_c() => {}
+        ended = terminated() => ended?,
     }
-    // What was bought is booked before the process ends.
+    // The listener is closed. The gate ends its event streams and settles its purchases.
     gate.shutdown().await;
     Ok(())
+}
+
+/// Waits for Ctrl-C, or for the SIGTERM of a service manager.
+async fn terminated() -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted,
+        _ = terminate.recv() => Ok(()),
+    }
 }
 
 /// Serves connections until the listener fails.

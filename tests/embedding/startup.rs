@@ -1,4 +1,4 @@
-//! How a gate begins inside another program: what it warns of, and what is left of one that could not begin.
+//! What an embedded gate logs, and what a failed start leaves behind.
 
 use std::io;
 use std::path::Path;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tollgate::{Config, StartError, Tollgate};
+use tower::ServiceExt;
 use tracing_subscriber::fmt;
 
 use super::PATIENCE;
@@ -59,6 +60,25 @@ async fn risky_settings_warn_once() {
     let gate = Tollgate::new(Config::default()).unwrap();
     assert_eq!(lines.text().matches("WARN").count(), warned.matches("WARN").count());
     gate.shutdown().await;
+}
+
+#[tokio::test]
+async fn purchase_is_logged_with_the_id_of_its_request() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _heard = tracing::subscriber::set_default(subscriber);
+    let gate = Tollgate::new(Config::default()).unwrap();
+    let mut request = super::request();
+    request.headers_mut().insert("x-request-id", "order-7".parse().unwrap());
+    let answer = gate.clone().oneshot(request).await.unwrap();
+    assert_eq!(answer.headers()["x-request-id"], "order-7");
+    gate.shutdown().await;
+    let logged = lines.text();
+    let line = logged.lines().find(|line| line.contains(": purchase service=")).expect(&logged);
+    for part in ["INFO", "id=\"order-7\"", "outcome=\"charged\"", "cost=0."] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,55 @@
+//! How the axum example ends while a client follows its video.
+
+use std::net::SocketAddr;
+
+use nix::sys::signal::{Signal, raise};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tollgate::{Config, Tollgate};
+
+use super::wire::exchange;
+use super::{PATIENCE, axum_server};
+
+const VIDEO: &str = r#"{"prompt":"a lighthouse"}"#;
+
+/// Orders a video and opens the event stream of its job, which is still running.
+async fn follow_video(at: SocketAddr) -> TcpStream {
+    let order = format!(
+        "POST /api/v1/video HTTP/1.1\r\nhost: {at}\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{VIDEO}",
+        VIDEO.len()
+    );
+    let answer = exchange(at, &order).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    let request =
+        format!("GET /bff/events HTTP/1.1\r\nhost: {at}\r\naccept: text/event-stream\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut begun = String::new();
+    while !begun.contains("event: job") {
+        let mut bytes = [0; 1_024];
+        let count = timeout(PATIENCE, stream.read(&mut bytes)).await.expect("an event").unwrap();
+        assert!(count > 0, "stream ended early: {begun}");
+        begun.push_str(&String::from_utf8_lossy(&bytes[..count]));
+    }
+    assert!(begun.starts_with("HTTP/1.1 200"), "{begun}");
+    stream
+}
+
+#[tokio::test]
+async fn sigterm_ends_axum_server_with_open_event_stream() {
+    let gate = Tollgate::new(Config::default().set("sandbox.job_time", "10m")).unwrap();
+    let background = tokio::spawn(gate.background());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let server = tokio::spawn(axum_server::serve(listener, gate, axum_server::terminated()));
+    let mut stream = follow_video(at).await;
+    raise(Signal::SIGTERM).unwrap();
+    timeout(PATIENCE, server).await.expect("it ends").unwrap().unwrap();
+    let mut rest = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it is closed").unwrap();
+    assert!(rest.ends_with(b"0\r\n\r\n"), "{}", String::from_utf8_lossy(&rest));
+    timeout(PATIENCE, background).await.expect("it ends with the gate").unwrap();
+    assert!(TcpStream::connect(at).await.is_err());
+}
