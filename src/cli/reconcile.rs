@@ -11,7 +11,7 @@ use super::ledger::{self, GatewayAccess};
 use super::{CommandError, Exit, print_json};
 use crate::app;
 use crate::billing::checkpoints::{self, Comparison};
-use crate::billing::reconcile::{self, Decision, Verdict};
+use crate::billing::reconcile::{self, Decision, Undecided, Verdict};
 use crate::clock::{self, iso8601};
 use crate::config::{Settings, Target};
 use crate::contract::money::Usd;
@@ -36,7 +36,7 @@ struct ReconcileReport {
     unknown: Option<Usd>,
     spent: Option<Usd>,
     drift: Option<String>,
-    checkpoint: &'static str,
+    checkpoint: String,
 }
 
 #[derive(Serialize)]
@@ -93,15 +93,12 @@ async fn compare(settings: &Settings, dry_run: bool) -> Result<ReconcileReport, 
     });
     let drift = verdict.as_ref().map(|verdict| verdict.drift);
     let checkpoint = if dry_run {
-        "dry run: no outcome was resolved"
+        "dry run: no outcome was resolved".to_owned()
     } else {
         let terms = app::terms(settings);
         let keep = |service| terms.keep(service);
-        if checkpoints::apply_verdict(&ledger, &comparison, verdict.as_ref(), keep).await? {
-            "a new checkpoint was recorded"
-        } else {
-            "the checkpoint stays, because more outcomes may be known later: try again"
-        }
+        checkpoints::apply_verdict(&ledger, &comparison, verdict.as_ref(), keep).await?;
+        describe(verdict.as_ref())
     };
     Ok(ReconcileReport {
         dry_run,
@@ -113,6 +110,19 @@ async fn compare(settings: &Settings, dry_run: bool) -> Result<ReconcileReport, 
         drift: drift.map(|drift| drift.describe()),
         checkpoint,
     })
+}
+
+fn describe(verdict: Option<&Verdict>) -> String {
+    let undecided = verdict.map_or(&[][..], |verdict| &verdict.undecided);
+    let by_hand = "resolve these with `tollgate purchase resolve`";
+    match verdict.and_then(|verdict| verdict.retry_after).map(iso8601) {
+        None if undecided.is_empty() => "a new checkpoint was recorded".to_owned(),
+        None => format!("a new checkpoint was recorded; from now on, {by_hand}"),
+        Some(_) if undecided.iter().any(|(_, why)| *why == Undecided::CounterDecreased) => {
+            format!("the checkpoint stays, but waiting does not help: {by_hand}")
+        }
+        Some(time) => format!("the checkpoint stays: try again after {time}"),
+    }
 }
 
 fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandError> {
@@ -136,7 +146,7 @@ fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandEr
         writeln!(out, "unknown    none")?;
     }
     let (charged, open) = (charged.short(), unknown.short());
-    writeln!(out, "ledger     {charged} charged since then, {open} unknown or in flight")?;
+    writeln!(out, "ledger     since then, {charged} charged, {open} unknown or in flight")?;
     match spent {
         Some(spent) => writeln!(out, "gateway    {} spent since then", spent.short())?,
         None => writeln!(out, "gateway    counter went back")?,

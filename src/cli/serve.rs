@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -128,18 +127,17 @@ fn serve_ops(
         async move { probe.ready().await }
     };
     let (store, metrics) = (app.shared.store.clone(), Arc::clone(&app.shared.metrics));
-    let update_gauges = move || -> BoxFuture<'static, ()> {
-        let (store, metrics) = (store.clone(), Arc::clone(&metrics));
-        Box::pin(async move {
-            // If the ledger cannot be read in time, the last values stay.
-            if let Ok(Ok((count, micros))) = timeout(PROBE_TIMEOUT, store.unknown_totals()).await {
-                metrics.unknown_purchases.set(count);
-                metrics.unknown_micros.set(micros);
-            }
-        })
-    };
     let service = Ops {
-        update_gauges: Arc::new(update_gauges),
+        update_gauges: Arc::new(move || {
+            let (store, metrics) = (store.clone(), Arc::clone(&metrics));
+            Box::pin(async move {
+                let totals = timeout(PROBE_TIMEOUT, store.unknown_totals()).await;
+                if let Ok(Ok((count, micros))) = totals {
+                    metrics.unknown_purchases.set(count);
+                    metrics.unknown_micros.set(micros);
+                }
+            })
+        }),
         access: Some(Arc::clone(&app.shared.access)),
         summary: Some(app.summary.clone()),
         host_guard: Arc::new(guard),

@@ -23,8 +23,8 @@ use crate::upstream::billing::ApiKeysResponse;
 #[derive(Clone)]
 pub struct Ops {
     pub metrics: Arc<Metrics>,
-    pub ready: Arc<dyn Fn() -> ReadyFuture + Send + Sync>,
-    /// Sets the gauges that are read from the ledger, before each scrape.
+    pub ready: Arc<dyn Fn() -> BoxFuture<'static, Result<(), Problem>> + Send + Sync>,
+    /// Sets the gauges read from the ledger, before each scrape. If it is unreadable, they stay.
     pub update_gauges: Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
     /// `POST /members` refreshes its member cache.
     pub access: Option<Arc<Authenticator>>,
@@ -34,7 +34,6 @@ pub struct Ops {
     pub own_addresses: Arc<[IpAddr]>,
 }
 
-type ReadyFuture = BoxFuture<'static, Result<(), Problem>>;
 type HostGuard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 
 impl Ops {

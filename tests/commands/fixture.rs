@@ -162,13 +162,17 @@ impl Fixture {
 
     /// Notes what the gateway's books say now, as if it had been noted so long ago.
     pub(crate) fn checkpoint(&self, ago: Duration) {
-        let charges = self.sandbox.charges();
+        self.checkpoint_with(ago, self.sandbox.charges().chat);
+    }
+
+    /// The same, except that the gateway had counted so many chats.
+    pub(crate) fn checkpoint_with(&self, ago: Duration, chats: u64) {
         let cents = |micros: u64| micros / 10_000;
         let snapshot = Snapshot {
             at: clock::wall() - ago,
             balance_cents: cents(self.sandbox.balance().as_micros()),
-            chats: charges.chat,
-            chat_cents: cents(charges.chat * 3_000),
+            chats,
+            chat_cents: cents(chats * 3_000),
             spent_cents: cents(self.sandbox.charged().as_micros()),
         };
         let ledger = self.ledger(Duration::ZERO);

@@ -211,7 +211,7 @@ fn reconcile_report_is_consistent() {
     let out = fixture.done(&["reconcile"]);
     for line in [
         "unknown    none",
-        "ledger     $0.00 charged since then, $0.012 unknown or in flight",
+        "ledger     since then, $0.00 charged, $0.012 unknown or in flight",
         "drift      none beyond what is unknown or in flight",
     ] {
         assert!(out.lines().any(|found| found == line), "{line}: {out}");
@@ -300,6 +300,12 @@ fn undecidable_purchase_stays_unknown_with_its_reason() {
         assert!(line(&out, chat).starts_with("unknown"), "{out}");
         assert!(line(&out, chat).contains("1 of 2 purchases were charged"), "{out}");
     }
+    let hint = "a new checkpoint was recorded; from now on, resolve";
+    assert!(out.contains(hint) && out.contains("`tollgate purchase resolve`"), "{out}");
+    // From the next run on, the ledger's sums leave them out, and say so.
+    let later = fixture.left(&["reconcile"]);
+    assert!(line(&later, chats[0]).contains("before the last checkpoint"), "{later}");
+    assert!(later.contains("since then, $0.00 charged, $0.00 unknown or in flight"), "{later}");
 
     // Somebody else's chat: from now on nobody can say whose was charged.
     let young = fixture.lose(CHAT, Duration::ZERO);
@@ -319,9 +325,26 @@ fn possibly_late_charge_is_not_released_and_keeps_its_checkpoint() {
     let out = fixture.left(&["reconcile"]);
     assert!(line(&out, chat).contains("not charged yet"), "{out}");
     assert!(out.contains("the checkpoint stays"), "{out}");
+    let ended = fixture.rows().iter().find(|row| row.id == chat).and_then(|row| row.ended_at);
+    let time = clock::iso8601(ended.expect("it ended") + 5 * MINUTE);
+    assert!(out.contains(&format!("try again after {time}")), "{time}: {out}");
     assert_eq!((fixture.state(chat), fixture.checked()), (PurchaseState::Unknown, before));
     fixture.charge_chat();
     assert!(line(&fixture.done(&["reconcile"]), chat).starts_with("charged"));
+}
+
+#[test]
+fn reconcile_says_that_waiting_does_not_help_once_a_counter_decreased() {
+    let fixture = Fixture::with_ledger();
+    let charged = fixture.sandbox.charges().chat;
+    fixture.checkpoint_with(60 * MINUTE, charged + 1);
+    let before = fixture.checked();
+    let chat = fixture.lose(CHAT, MINUTE);
+    let out = fixture.left(&["reconcile"]);
+    assert!(line(&out, chat).contains("decreased: waiting does not help"), "{out}");
+    assert!(out.contains("the checkpoint stays, but waiting does not help: resolve"), "{out}");
+    assert!(!out.contains("try again"), "{out}");
+    assert_eq!(fixture.checked(), before);
 }
 
 #[test]

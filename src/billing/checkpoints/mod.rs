@@ -90,7 +90,7 @@ pub async fn apply_verdict(
         };
         ledger.settle(id, settlement).await?;
     }
-    let is_final = verdict.is_none_or(|verdict| verdict.is_final);
+    let is_final = verdict.is_none_or(|verdict| verdict.retry_after.is_none());
     if is_final {
         ledger.record_checkpoint(comparison.now).await?;
     }

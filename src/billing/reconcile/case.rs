@@ -278,20 +278,23 @@ impl<'a> Case<'a> {
             unknown: usd(unknown),
             spent: (self.spent_cents >= 0).then(|| usd(self.spent_cents * CENT)),
         };
-        let is_final = verdict.undecided.iter().all(|(_, why)| why.is_final())
-            || !self.evidence.iter().any(|entry| self.may_become_certain(entry));
-        Verdict { drift, is_final, ..verdict }
+        let is_final = verdict.undecided.iter().all(|(_, why)| why.is_final());
+        let times = self.evidence.iter().filter_map(|entry| self.certain_after(entry));
+        let retry_after = times.filter(|_| !is_final).max();
+        Verdict { drift, retry_after, ..verdict }
     }
 
-    /// Returns whether the passage of time may make this one certain.
-    fn may_become_certain(&self, entry: &Evidence) -> bool {
+    /// Returns when this one may be certain, if the passage of time may make it so.
+    fn certain_after(&self, entry: &Evidence) -> Option<Duration> {
         let Evidence { purchase, .. } = entry;
         let is_open = purchase.service == Service::Video
             && purchase.state == PurchaseState::Charged
             && entry.job == Some(JobState::Open)
             && self.now.at.saturating_sub(purchase.at) < REFUNDS_WITHIN;
         let may_count = purchase.state != PurchaseState::Released && self.is_recent(entry);
-        entry.number > self.before.settled_through && (is_open || may_count)
+        let may_change = entry.number > self.before.settled_through && (is_open || may_count);
+        let recent_end = purchase.ended_at.filter(|_| may_count).unwrap_or(self.now.at);
+        may_change.then(|| recent_end.saturating_add(SETTLES_WITHIN))
     }
 }
 

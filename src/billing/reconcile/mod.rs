@@ -41,8 +41,8 @@ pub struct Verdict {
     pub settled: Vec<Decision>,
     pub undecided: Vec<(PurchaseId, Undecided)>,
     pub drift: Drift,
-    /// Whether a later run with the same checkpoint can decide nothing more.
-    pub is_final: bool,
+    /// When a later run with the same checkpoint may decide more (since the Unix epoch), if ever.
+    pub retry_after: Option<Duration>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub enum Undecided {
         SETTLES_WITHIN.as_secs() / 60
     )]
     TooRecent,
-    #[error("a counter of the gateway decreased")]
+    #[error("a counter of the gateway decreased: waiting does not help")]
     CounterDecreased,
     /// No combination of our purchases makes the gateway's count.
     #[error(

@@ -95,7 +95,7 @@ fn evidence(words: &str) -> Vec<Evidence> {
 
 fn outcomes(evidence: &[Evidence], now: &Snapshot) -> (String, bool) {
     let read_at = START + Duration::from_secs(LATER + 5);
-    let Verdict { settled, undecided, is_final, .. } =
+    let Verdict { settled, undecided, retry_after, .. } =
         decide(&checkpoint(), now, evidence, read_at);
     let of = |id: PurchaseId| {
         let settled = settled.iter().find(|settled| settled.id == id).map(|settled| {
@@ -133,7 +133,7 @@ fn outcomes(evidence: &[Evidence], now: &Snapshot) -> (String, bool) {
         settled.len() + undecided.len(),
         "only unknown purchases have a verdict"
     );
-    (found.join(" "), is_final)
+    (found.join(" "), retry_after.is_none())
 }
 
 #[rustfmt::skip]
