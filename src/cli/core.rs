@@ -73,13 +73,19 @@ impl Core {
             }
         });
         if timeout(drain, &mut finish).await.is_err() {
-            let remaining: usize = in_flight.iter().map(TaskTracker::len).sum();
-            warn!(remaining, "stopping with purchases in flight; they may have been charged");
+            warn_of_purchases(&in_flight);
             // Waiting clients get an unknown outcome instead of a closed connection.
             shutdown.drain_expired.cancel();
             timeout(FLUSH_TIMEOUT, finish).await.ok();
         }
         info!("stopped");
+    }
+}
+
+pub(super) fn warn_of_purchases(in_flight: &[TaskTracker]) {
+    let remaining: usize = in_flight.iter().map(TaskTracker::len).sum();
+    if remaining > 0 {
+        warn!(remaining, "stopping with purchases in flight; they may have been charged");
     }
 }
 
@@ -101,12 +107,8 @@ async fn serve(
             })
         };
         let listener = TcpListener::from_std(listener)?;
-        serving.spawn(server::run(
-            listener,
-            make_service,
-            settings.clone(),
-            shutdown.draining.clone(),
-        ));
+        let draining = shutdown.draining.clone();
+        serving.spawn(server::run(listener, make_service, settings.clone(), draining));
     }
     serving.close();
     serving.wait().await;

@@ -136,10 +136,33 @@ impl<E: Display> From<E> for CommandError {
     }
 }
 
+/// Standard output. After a reader such as `head` has gone, writes are dropped, and only a flush
+/// fails.
+struct Output<W> {
+    to: W,
+    error: Option<io::Error>,
+}
+
+impl<W: Write> Write for Output<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.to.write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.error = Some(error);
+                Ok(bytes.len())
+            }
+            written => written,
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.error.take().map_or_else(|| self.to.flush(), Err)
+    }
+}
+
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
     process::harden();
-    let (mut out, mut err) = (io::stdout().lock(), io::stderr());
+    let (mut out, mut err) = (Output { to: io::stdout().lock(), error: None }, io::stderr());
     let result = match Cli::parse_args(env::args_os()) {
         Ok(cli) => {
             runtime().map_err(Into::into).and_then(|it| it.block_on(cli.run(&mut out, &mut err)))

@@ -14,10 +14,11 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use super::check::{budgets, callers, gateway};
-use super::core::Core;
+use super::core::{Core, warn_of_purchases};
 use super::reload::reload;
 use super::secret::secret;
 use super::{CommandError, Exit, Loaded, process, runtime};
@@ -93,7 +94,7 @@ pub async fn serve(
     }
     shutdown.draining.cancel();
     info!("drain started");
-    spawn_exit_watchdog(drain);
+    spawn_exit_watchdog(drain, cores.iter().map(|core| core.tasks.clone()).collect());
     Core::drain_all(cores, drain, &shutdown).await;
     end.cancel();
     Ok(Exit::Done)
@@ -260,14 +261,17 @@ impl Signals {
 }
 
 /// Exits at a second signal or soon after `drain`, from a thread that a hanging disk cannot block.
-fn spawn_exit_watchdog(drain: Duration) {
+fn spawn_exit_watchdog(drain: Duration, in_flight: Vec<TaskTracker>) {
     let watch = move || {
         let watching = async {
             let mut signals = Signals::new()?;
             Ok::<_, io::Error>(timeout(drain + CLOSE_TIMEOUT, signals.terminated()).await.is_ok())
         };
         match runtime().and_then(|runtime| runtime.block_on(watching)) {
-            Ok(true) => std::process::exit(1),
+            Ok(true) => {
+                warn_of_purchases(&in_flight);
+                std::process::exit(1)
+            }
             Ok(false) => {
                 error!("ledger not closed in time");
                 std::process::exit(0)

@@ -375,6 +375,16 @@ fn members_need_a_ledger_on_disk() {
 }
 
 #[test]
+fn missing_key_hides_no_default_of_the_ledger() {
+    let settings = "[access]\nmode = 'members'\n[gateway]\nbase_url = 'https://g.example'";
+    let folder = folder(&[("proxy.toml", settings)]);
+    let (exit, _, err) = checked(&load(folder.path(), &[]));
+    assert_eq!(exit, Exit::UsageError);
+    assert!(err.contains("gateway.base_url: expected a key with it"), "{err}");
+    assert!(!err.contains("store.url"), "{err}");
+}
+
+#[test]
 fn variable_that_is_not_utf8_is_an_error() {
     use std::os::unix::ffi::OsStringExt;
     let folder = folder(&[]);

@@ -112,7 +112,7 @@ fn interpret(
             dedupe_window: section.text("dedupe_window", value::time_or_zero, secs(30)),
             keep_replies: section.text("keep_replies", value::time, secs(24 * 3_600)),
         }),
-        store: reader.section(raw, "store", |section| store(section, folder, is_live)),
+        store: reader.section(raw, "store", |section| store(section, folder, !is_sandbox)),
         jobs: reader.section(raw, "jobs", jobs),
         page: reader.section(raw, "page", |section| page(section, folder)),
         catalog: reader.section(raw, "models", catalog),
@@ -369,8 +369,8 @@ fn spend(section: &mut Section<'_>) -> SpendLimit {
     }
 }
 
-fn store(section: &mut Section<'_>, folder: &Path, is_live: bool) -> Option<PathBuf> {
-    let default = is_live.then(|| "tollgate.db".into());
+fn store(section: &mut Section<'_>, folder: &Path, has_gateway: bool) -> Option<PathBuf> {
+    let default = has_gateway.then(|| "tollgate.db".into());
     section.text("url", store_url, default).map(|path: PathBuf| folder.join(path))
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use http::header::{
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_REQUEST_METHOD,
-    HOST, HeaderName, ORIGIN, VARY,
+    HeaderName, ORIGIN, VARY,
 };
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
@@ -106,7 +106,8 @@ pub async fn cors<B, F: Future<Output = Response>>(
         response.headers_mut().append(VARY, HeaderValue::from_static("origin"));
         return response;
     }
-    let unlisted = unlisted_origin(&request);
+    let origin = headers.get(ORIGIN).filter(|_| is_preflight && is_api_path(request.uri().path()));
+    let origin = origin.cloned();
     if is_preflight {
         retain_allowed_headers(&mut request);
     }
@@ -115,10 +116,8 @@ pub async fn cors<B, F: Future<Output = Response>>(
     if is_preflight {
         *response.status_mut() = StatusCode::NO_CONTENT;
     }
-    if let Some((origin, kind)) = unlisted
-        && !response.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN)
-    {
-        log_refusal(config, kind, Some(&origin));
+    if origin.is_some() && !response.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN) {
+        log_refusal(config, "preflight", origin.as_ref());
     }
     response
 }
@@ -135,30 +134,6 @@ fn retain_allowed_headers<B>(request: &mut Request<B>) {
     if let Ok(value) = HeaderValue::from_str(&allowed.join(", ")) {
         request.headers_mut().insert(ACCESS_CONTROL_REQUEST_HEADERS, value);
     }
-}
-
-/// Returns the origin of a cross-origin read or preflight, and which of the two it is.
-///
-/// It is logged if the page cannot read the response, so that the operator knows what to list.
-fn unlisted_origin<B>(request: &Request<B>) -> Option<(HeaderValue, &'static str)> {
-    let origin = request.headers().get(ORIGIN)?;
-    let kind = match request.method() {
-        &Method::OPTIONS => "preflight",
-        &Method::GET | &Method::HEAD => "read",
-        _ => return None,
-    };
-    let is_other = is_api_path(request.uri().path()) && !is_same_origin(origin, request.headers());
-    is_other.then(|| (origin.clone(), kind))
-}
-
-/// Trusts `Sec-Fetch-Site`, and compares `Origin` with `Host` without it.
-fn is_same_origin(origin: &HeaderValue, headers: &HeaderMap) -> bool {
-    if let Some(site) = headers.get("sec-fetch-site") {
-        return site == "same-origin" || site == "none";
-    }
-    let name = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-    name.is_some_and(|(_, name)| host.is_some_and(|host| host.eq_ignore_ascii_case(name)))
 }
 
 /// Refuses unsafe methods from unlisted origins, by `Sec-Fetch-Site` or, without it, by `Origin`.

@@ -49,11 +49,7 @@ impl Hosts {
         }
         let name = name.strip_suffix('.').unwrap_or(name);
         // Browsers send lower case, so this rarely copies.
-        Ok(if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            self.names.contains(&name.to_ascii_lowercase())
-        } else {
-            self.names.contains(name)
-        })
+        Ok(self.names.contains(name) || self.names.contains(&name.to_ascii_lowercase()))
     }
 }
 

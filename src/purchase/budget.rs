@@ -104,7 +104,7 @@ impl Hold {
         self.purchase.progress.enter(Phase::Settled);
         if let Err(error) = settled {
             // The caller gets its reply anyway. The price stays held until the retry.
-            error!(id = %self.purchase.id, %error, "failed to settle purchase; will retry");
+            error!(purchase = %self.purchase.id, %error, "failed to settle purchase; will retry");
             ledger.settle_later(self.purchase.id, settlement);
         }
         // Guess: the reported balance includes this charge and all settled before the hold.
@@ -153,16 +153,11 @@ impl BeforeSend for Hold {
             }
             // From here on it counts as sent, even if that cannot be recorded.
             self.purchase.progress.enter(Phase::MaybeSent);
-            match ledger.mark_sent(self.purchase.id, binding.account_status()).await {
-                Ok(()) => {
-                    self.purchase.progress.enter(Phase::Sent);
-                    Ok(())
-                }
-                Err(error) => {
-                    error!(id = %self.purchase.id, %error, "purchase not recorded as sent; not sending it");
-                    Err(Abort::Unrecorded)
-                }
-            }
+            let recorded = ledger.mark_sent(self.purchase.id, binding.account_status()).await;
+            recorded.map(|()| self.purchase.progress.enter(Phase::Sent)).map_err(|error| {
+                error!(purchase = %self.purchase.id, %error, "purchase not recorded as sent; not sending it");
+                Abort::Unrecorded
+            })
         })
     }
 }

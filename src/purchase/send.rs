@@ -90,13 +90,9 @@ pub(super) fn charge(order: &Order, reply: &Result<GatewayReply, Error>) -> Char
     let reply = match reply {
         Ok(reply) if reply.status.is_success() => reply,
         Ok(_refusal) => return Charge::Free,
-        Err(error) => {
-            return match error.charged() {
-                Charged::No => Charge::Free,
-                // Only a parsed reply proves a charge.
-                Charged::Yes | Charged::Unknown => Charge::Unknown,
-            };
-        }
+        Err(error) if error.charged() == Charged::No => return Charge::Free,
+        // Only a parsed reply proves a charge.
+        Err(_) => return Charge::Unknown,
     };
     let stated = reply.video.as_ref().and_then(|video| video.charged);
     Charge::Paid(stated.filter(|stated| *stated <= MAX_CREDIBLE).unwrap_or(order.price))
@@ -111,16 +107,17 @@ fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, elapsed: D
         Charge::Unknown => ("unknown", order.price),
     };
     metrics.purchase(service, outcome, cost.as_micros());
-    let caller = &purchase.caller;
+    let PurchaseRequest { id: purchase, caller, .. } = purchase;
     let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
     if matches!(charge, Charge::Paid(cost) if cost != order.price) {
-        error!(model, expected = %order.price, charged = %cost,
+        error!(%purchase, model, expected = %order.price, charged = %cost,
             "charged price differs from price list");
     }
     if charge == Charge::Unknown {
-        warn!(service, model, %cost, %caller, outcome, elapsed_ms, "purchase outcome unknown");
+        warn!(%purchase, service, model, %cost, %caller, outcome, elapsed_ms,
+            "purchase outcome unknown");
     } else {
-        info!(service, model, %cost, %caller, outcome, elapsed_ms, "purchase");
+        info!(%purchase, service, model, %cost, %caller, outcome, elapsed_ms, "purchase");
     }
 }
 

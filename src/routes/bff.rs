@@ -9,7 +9,7 @@ use super::{HandlerContext, assets, purchases};
 use crate::access::cookie::{Transport, check_csrf_header};
 use crate::access::{Credentials, LOGIN_LIFETIME};
 use crate::downstream::Call;
-use crate::jobs::events;
+use crate::jobs::events::{self, EventsRequest};
 use crate::problem::{ALL, Charged, FORBIDDEN, Kind, NOT_FOUND, Problem};
 use crate::reports::jobs;
 use crate::response::{self, HandlerResult, Response};
@@ -25,11 +25,13 @@ pub(super) async fn jobs(cx: HandlerContext) -> HandlerResult {
 }
 
 pub(super) async fn events(cx: HandlerContext) -> HandlerResult {
-    let ids = validate::job_ids(cx.query())?;
+    let named = validate::job_ids(cx.query())?;
     let Call { caller, session, head, id, .. } = &cx.call;
     let last_event_id = head.headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
     let last_event_id = last_event_id.unwrap_or_default();
-    events::stream(&cx.handlers.jobs, caller, session, last_event_id, ids, id.as_str()).await
+    let request_id = id.as_str();
+    let request = EventsRequest { caller, session, last_event_id, named, request_id };
+    events::stream(&cx.handlers.jobs, request).await
 }
 
 pub(super) async fn catalog(cx: HandlerContext) -> HandlerResult {

@@ -92,6 +92,7 @@ const STORY: &str = include_str!("replies/story.md");
 const HINTS: &str = include_str!("replies/hints.md");
 const CODE: &str = include_str!("replies/code.md");
 const STEPS: &str = include_str!("replies/steps.md");
+
 fn table(catalog: &Catalog) -> String {
     let row = |model: &ChatModel| {
         format!("| `{}` | {} | {} |\n", model.id, model.tier.name(), model.price().short())

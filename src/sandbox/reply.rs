@@ -136,7 +136,9 @@ impl SandboxFault {
             "sandbox:slow" => settings.slow,
             _ => settings.reply_delay,
         };
-        tokio::time::sleep(wait).await;
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
         if self.0 == "sandbox:hang" { Err(Rejection::Dropped) } else { Ok(()) }
     }
 

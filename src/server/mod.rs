@@ -156,13 +156,8 @@ fn configure(stream: TcpStream) -> TcpStream {
 }
 
 fn is_connection_error(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::Interrupted
-    )
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | ConnectionRefused | Interrupted)
 }
 
 /// The shortest time between two warnings about addresses at their limit.

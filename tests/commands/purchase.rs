@@ -1,10 +1,12 @@
 //! `tollgate purchase` shows single purchases, and ends one unknown outcome by hand.
 
+use std::io;
+use std::process::Command;
 use std::time::Duration;
 
 use tollgate::store::{PurchaseId, PurchaseState, Settlement};
 
-use crate::commands::fixture::{CHAT, CHAT_BODY, Fixture, MINUTE, VIDEO, charged, line, post};
+use crate::commands::fixture::{CHAT, CHAT_BODY, Fixture, KEY, MINUTE, VIDEO, charged, line, post};
 
 #[test]
 fn purchases_are_listed_newest_first_with_public_states() {
@@ -37,6 +39,32 @@ fn purchases_are_listed_newest_first_with_public_states() {
     assert_eq!(json[0]["id"], lost.to_string());
     assert_eq!((&json[0]["state"], &json[0]["price"]), (&"unknown".into(), &"3.000000".into()));
     assert_eq!(json[0]["price_micros"], 3_000_000);
+}
+
+#[test]
+fn commands_end_quietly_if_their_reader_has_gone() {
+    let fixture = Fixture::with_ledger();
+    fixture.enter(CHAT, "192.0.2.1", charged(CHAT.2), MINUTE);
+    let run = |arguments: &[&str]| {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(arguments).env_clear().env("GATEWAY_API_KEY", KEY);
+        let output = command.current_dir(fixture.folder.path()).stdout(writer).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for arguments in [
+        &["purchase", "list"][..],
+        &["purchase", "list", "--format", "json"],
+        &["usage"],
+        &["usage", "--format", "csv"],
+        &["openapi"],
+        &["--help"],
+    ] {
+        assert_eq!(run(arguments), (Some(0), String::new()), "{arguments:?}");
+    }
+    let (code, err) = run(&["member", "add", "ann"]);
+    assert!(code == Some(1) && err.contains("Broken pipe"), "its token is lost: {err}");
 }
 
 #[test]
@@ -82,6 +110,9 @@ fn resolved_outcome_holds_in_a_running_server_at_once() {
         let answer = buy(key);
         assert!(answer.contains(r#""charged":"unknown""#), "{answer}");
         let id = fixture.rows().last().expect("it is there").id.to_string();
+        let field = format!("\"purchase\":\"{id}\"");
+        let names = |line: &str| line.contains("purchase outcome unknown") && line.contains(&field);
+        assert!(server.process.printed().lines().any(names), "{}", server.process.printed());
         fixture.done(&["purchase", "resolve", &id, outcome]);
         let answer = buy(key);
         match outcome {

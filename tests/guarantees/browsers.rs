@@ -134,16 +134,24 @@ fn refused_preflight_and_read_are_logged() {
     let own = format!("http://{}", gate.address());
     let read = |target, headers: &[(&str, &str)]| gate.ask("GET", target, headers, "");
     assert_eq!(preflight(&gate, "https://first.example", "/api/v1/chat", "x").status, 204);
-    read("/bff/catalog", &[("Origin", "https://second.example")]);
-    read("/v1/models", &[("Origin", "https://third.example\u{9b}31m")]);
+    let foreign = ("Sec-Fetch-Site", "cross-site");
+    read("/bff/me", &[("Origin", "https://second.example"), foreign]);
+    read("/v1/models", &[("Origin", "https://third.example\u{9b}31m"), foreign]);
     // None of these is refused.
+    for target in ["/bff/catalog", "/bff/openapi.json"] {
+        let answer = read(target, &[("Origin", "https://reads.example"), foreign]);
+        let readable = answer.value("access-control-allow-origin");
+        let expected = (target == "/bff/openapi.json").then_some("*");
+        assert_eq!((answer.status, readable), (200, expected), "{target}");
+    }
+    assert_eq!(read("/v1/models", &[("Origin", "https://plain.example")]).status, 200);
     preflight(&gate, APP, "/api/v1/chat", "content-type");
     read("/bff/catalog", &[("Origin", &own)]);
     read("/bff/catalog", &[("Origin", "https://same.example"), ("Sec-Fetch-Site", "same-origin")]);
     read("/bff/client.js", &[("Origin", "https://embeds.example")]);
     read("/", &[("Origin", "https://links.example")]);
     let named = |last: &str| {
-        read("/bff/catalog", &[("Origin", last)]);
+        read("/bff/me", &[("Origin", last), foreign]);
         until("it is named", || gate.printed().contains(last));
         gate.printed()
     };
@@ -154,11 +162,13 @@ fn refused_preflight_and_read_are_logged() {
         assert!(lines.iter().any(|line| line.contains(named)), "{named}: {lines:?}");
     }
     assert!(!printed.contains('\u{9b}'));
-    for silent in [APP, &own, "same.example", "embeds.example", "links.example"] {
+    let silent =
+        ["same.example", "embeds.example", "links.example", "reads.example", "plain.example"];
+    for silent in silent.into_iter().chain([APP, &own]) {
         assert!(!lines.iter().any(|line| line.contains(silent)), "{silent}: {lines:?}");
     }
     for _ in 0..200 {
-        read("/bff/catalog", &[("Origin", "https://flood.example")]);
+        read("/bff/me", &[("Origin", "https://flood.example"), foreign]);
     }
     let flood = named("https://last.example").matches("https://flood.example").count();
     assert!((1..=20).contains(&flood), "{flood} lines");

@@ -168,6 +168,10 @@ fn second_signal_exits_at_once() {
     gate.signal(Signal::SIGINT);
     assert_eq!(gate.wait().code(), Some(1));
     assert!(client.try_answer().is_none());
+    let printed = gate.printed();
+    let warns =
+        |line: &str| line.contains("stopping with purchases") && line.contains("\"remaining\":1");
+    assert!(printed.lines().any(warns), "{printed}");
 }
 
 #[test]

@@ -24,16 +24,19 @@ use event_stream::EventStream;
 
 const RETRY: Duration = Duration::from_secs(3);
 
-/// Streams the status of the named jobs, or of all open jobs of the caller if none is named.
-/// Fails if none of the named jobs exists, or if this caller has to name jobs.
-pub async fn stream(
-    jobs: &JobRegistry,
-    caller: &Caller,
-    session: &Session,
-    last_event_id: &str,
-    named: Vec<Box<str>>,
-    request_id: &str,
-) -> Result<Response, Problem> {
+pub struct EventsRequest<'a> {
+    pub caller: &'a Caller,
+    pub session: &'a Session,
+    pub last_event_id: &'a str,
+    /// The ids of jobs; all open jobs of the caller if empty.
+    pub named: Vec<Box<str>>,
+    pub request_id: &'a str,
+}
+
+/// Streams the status of jobs. Fails if none of the named jobs exists, or if this caller has to
+/// name jobs.
+pub async fn stream(jobs: &JobRegistry, request: EventsRequest<'_>) -> Result<Response, Problem> {
+    let EventsRequest { caller, session, last_event_id, named, request_id } = request;
     let mut reconnect_after = RETRY;
     let (mut watched, mut problems) = match watch(jobs, caller, named).await {
         Ok((watched, missing)) if watched.is_empty() && !missing.is_empty() => {

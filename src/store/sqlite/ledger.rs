@@ -4,10 +4,9 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use rusqlite::{Connection, params};
-
-use super::column::{self, Sql};
 use tracing::warn;
 
+use super::column::{self, Sql};
 use super::replies::Replies;
 use super::{Result, StoreError};
 use crate::clock::{self, Date};

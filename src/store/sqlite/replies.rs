@@ -121,7 +121,7 @@ pub(super) fn purge_unparsable(ledger: &Path, now: Duration) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
-    let warn = |path: &Path, error: io::Error| {
+    let log_failure = |path: &Path, error: io::Error| {
         // Deleted meanwhile, if it is not found.
         if error.kind() != io::ErrorKind::NotFound {
             warn!(file = %path.display(), %error, "failed to delete unparsable reply");
@@ -138,7 +138,7 @@ pub(super) fn purge_unparsable(ledger: &Path, now: Duration) -> io::Result<()> {
             }
             // Not ours.
             Ok(_) => {}
-            Err(error) => warn(&path, error),
+            Err(error) => log_failure(&path, error),
         }
     }
     kept.sort_unstable();
@@ -147,7 +147,7 @@ pub(super) fn purge_unparsable(ledger: &Path, now: Duration) -> io::Result<()> {
         count += 1;
         bytes += length;
         if age >= UNPARSABLE_RETENTION || count > MAX_UNPARSABLE || bytes > MAX_UNPARSABLE_BYTES {
-            fs::remove_file(&path).unwrap_or_else(|error| warn(&path, error));
+            fs::remove_file(&path).unwrap_or_else(|error| log_failure(&path, error));
         }
     }
     Ok(())

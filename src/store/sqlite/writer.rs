@@ -73,6 +73,12 @@ pub(super) enum OpenMode {
     Memory,
 }
 
+/// The latest fault.
+struct Incident {
+    is_disk_full: bool,
+    at: clock::Instant,
+}
+
 pub(super) struct Writer {
     pub(super) ledger: Ledger,
     mode: OpenMode,
@@ -84,8 +90,7 @@ pub(super) struct Writer {
     gate: CommandGate,
     is_synchronous: bool,
     broken: Option<Unavailable>,
-    /// Whether the latest fault was a full disk, and when it came.
-    incident: Option<(bool, clock::Instant)>,
+    incident: Option<Incident>,
     /// Released after the connection is closed.
     lock: Option<Lock>,
 }
@@ -260,7 +265,7 @@ impl Writer {
         }
         let has_written = self.has_written.swap(false, Ordering::Relaxed);
         if has_written
-            && self.incident.is_some_and(|(_, latest)| latest.elapsed() >= RECOVERY_PERIOD)
+            && self.incident.as_ref().is_some_and(|fault| fault.at.elapsed() >= RECOVERY_PERIOD)
         {
             self.incident = None;
             tracing::info!("ledger writes recovered");
@@ -330,8 +335,8 @@ impl Writer {
         match fault {
             StoreError::Transient(why) | StoreError::DiskFull(why) => {
                 let is_disk_full = matches!(fault, StoreError::DiskFull(_));
-                let previous = self.incident.replace((is_disk_full, clock::now()));
-                if previous.is_some_and(|(was_disk_full, _)| was_disk_full == is_disk_full) {
+                let previous = self.incident.replace(Incident { is_disk_full, at: clock::now() });
+                if previous.is_some_and(|fault| fault.is_disk_full == is_disk_full) {
                     return;
                 }
                 if is_disk_full {

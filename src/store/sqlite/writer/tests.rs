@@ -125,7 +125,7 @@ fn fault_ends_after_a_write_and_a_quiet_period() {
     writer.process(vec![reserve(Usd::mills(1)).0]);
     assert!(writer.incident.is_some(), "it may be full again in a moment");
     let earlier = clock::now().checked_sub(RECOVERY_PERIOD).unwrap();
-    writer.incident = Some((true, earlier));
+    writer.incident = Some(Incident { is_disk_full: true, at: earlier });
     writer.process(vec![
         request(Durability::Buffered, |ledger| ledger.needs_sync(PurchaseId::new())).0,
     ]);
