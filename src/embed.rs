@@ -189,6 +189,8 @@ impl fmt::Debug for Config {
 /// # Ok(())
 /// # }
 /// ```
+///
+/// [`tower::Service`]: https://docs.rs/tower/latest/tower/trait.Service.html
 #[derive(Clone)]
 pub struct Tollgate {
     stack: HttpService<Body>,
@@ -203,7 +205,7 @@ struct Inner {
 
 impl Tollgate {
     /// Builds the proxy; blocks until the ledger is open. Purchases, polls and the sandbox run on
-    /// the current tokio runtime. Risky settings are logged as [`tracing`] warnings.
+    /// the current tokio runtime. Risky settings are logged as `tracing` warnings.
     ///
     /// # Errors
     /// Any [`StartError`]. No task is left running.
@@ -257,7 +259,10 @@ impl Tollgate {
     }
 
     /// Rejects new requests (503 `draining`), ends event streams, and waits for purchases in
-    /// flight, at most `server.drain`. Drop your listener first.
+    /// flight, at most `server.drain`.
+    ///
+    /// Stop accepting connections first, but do not wait for the open ones: event streams end only
+    /// here. `examples/axum.rs` shows the order.
     pub async fn shutdown(&self) {
         let Inner { app, tasks, shutdown } = &*self.inner;
         shutdown.draining.cancel();

@@ -11,7 +11,8 @@
 //! let settings = std::fs::read_to_string("proxy.toml")?;
 //! let gate = Tollgate::new(Config::read(&settings, Path::new("."), std::env::vars())?)?;
 //! tokio::spawn(gate.background());
-//! // … serve clones of `gate`, each request with a `tollgate::Peer` in its extensions; then:
+//! // … serve clones of `gate`, each request with a `tollgate::Peer` in its extensions. On a signal,
+//! // stop accepting connections, and without waiting for the open ones:
 //! gate.shutdown().await;
 //! # Ok(())
 //! # }
@@ -20,6 +21,8 @@
 //!
 //! The names below are the public API. The hidden modules are for this repository's own program and
 //! tests, and may change at any time.
+//!
+//! [`tower::Service`]: https://docs.rs/tower/latest/tower/trait.Service.html
 
 // Start with `src/pipeline.rs`, which shows the path of a request.
 #[doc(hidden)]

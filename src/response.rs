@@ -34,7 +34,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 const CHUNK_SIZE: usize = 16 * 1_024;
 
-/// The body of a response: an [`http_body::Body`] of [`Bytes`], buffered or streamed.
+/// The body of a response: an `http_body::Body` of `bytes::Bytes`, buffered or streamed.
 ///
 /// ```
 /// use http_body_util::BodyExt;

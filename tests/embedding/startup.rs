@@ -69,6 +69,7 @@ async fn purchase_is_logged_with_the_id_of_its_request() {
     let subscriber = fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     let _heard = tracing::subscriber::set_default(subscriber);
     let gate = Tollgate::new(Config::default()).unwrap();
+    tokio::spawn(gate.background());
     let mut request = super::request();
     request.headers_mut().insert("x-request-id", "order-7".parse().unwrap());
     let answer = gate.clone().oneshot(request).await.unwrap();
