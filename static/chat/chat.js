@@ -23,7 +23,7 @@ export const TEXT = {
   fileTooLarge: (name) => `“${name}” is too large for one message.`,
   attached: (name) => `Added ${name} to the message.`,
   latest: 'Latest ↓',
-  cost: (charged, open) => `${charged} here${open ? ` + ${open} open` : ''}`,
+  cost: (charged, open) => `This conversation: ${charged}${open ? ` + ${open} pending` : ''}`,
   notHere: 'This conversation is not in this browser.',
   ideas: {
     sandbox: ['Show me the price list as a table', 'Write some code to copy', 'Tell me a long story'],

@@ -294,7 +294,7 @@ fn answer_is_asked_for_again_with_another_model_and_both_versions_stay() {
     page.wait_until(&answered(1));
     // The model of the next message is still the picked one.
     page.find(("button", "Send · $0.006"));
-    page.wait_for_text("$0.015 here");
+    page.wait_for_text("This conversation: $0.015");
     assert_eq!(gate.sold(), 3);
 }
 
