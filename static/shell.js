@@ -33,7 +33,7 @@ const TEXT = {
   open: (amount) => ` + ${amount} pending`,
   spent: 'spent this session',
   balance: 'in the account',
-  left: { caller: { day: 'left today', month: 'left this month' }, total: { day: 'left today, for all', month: 'left this month, for all' } },
+  left: { caller: { day: 'left today', month: 'left this month' }, total: { day: 'left today, for everyone', month: 'left this month, for everyone' } },
   low: { chat: 'not enough for a message', video: 'not enough for a video' },
   menu: (name) => (name ? `Menu: ${name}` : 'Menu'),
   live: ['Live', ': real money'],

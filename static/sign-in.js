@@ -14,7 +14,7 @@ const TEXT = {
   show: 'Show',
   hide: 'Hide',
   tokenHint: ['It starts with ', 'tg_', '. This browser does not store it.'],
-  contact: (name) => `You get one, or a new one, from ${name}.`,
+  contact: (name) => `For a token, ask ${name}.`,
   admin: 'your admin',
   noToken: 'Paste your token first.',
   wrongToken: 'No member has this token. Check that you copied all of it. It may also have been revoked.',

@@ -1,4 +1,4 @@
-//! Keys of counters per caller, which bound their number.
+//! Keys of per-caller counters. Callers share counters when there are too many of them.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;

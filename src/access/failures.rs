@@ -12,7 +12,7 @@ use crate::sync::lock;
 /// Failures per address and [`PERIOD`] that are answered with a 401.
 const MAX_FAILURES: u32 = 30;
 const PERIOD: Duration = Duration::from_secs(60);
-/// With this many counters, new addresses share, which bounds memory.
+/// From this many counters on, new addresses share counters, which bounds memory.
 const SHARED_FROM: usize = 50_000;
 
 #[derive(Debug, Default)]

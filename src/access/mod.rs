@@ -92,7 +92,7 @@ impl fmt::Debug for Credentials<'_> {
 pub enum Denied {
     Invalid,
     Forged,
-    /// Not verified for this long: too many forged tokens came from this address.
+    /// Too many forged tokens came from this address; none is verified for this long.
     Throttled(Duration),
     /// No keys or no member list to check against; retry after this long.
     Unavailable(Duration),

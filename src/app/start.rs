@@ -113,7 +113,7 @@ async fn open_store(
     match Store::start_serving(path, Arc::new(clock::wall), money, admin).await {
         Ok((store, opening)) => Ok((store, Some(opening))),
         Err(OpenError::Unusable(reason)) => {
-            error!(%reason, "ledger unusable, nothing can be sold");
+            error!(error = %reason, "ledger unusable, nothing can be sold");
             Ok((Store::unusable(reason), None))
         }
         Err(locked @ OpenError::Locked { .. }) => Err(io::Error::other(locked)),

@@ -30,7 +30,7 @@ use crate::store::{
 pub enum MemberCommand {
     /// Add members and print their tokens, once
     Add {
-        /// 1 to 64 of a-z 0-9 . _ -; names are never reused
+        /// 1 to 64 characters from a-z 0-9 . _ -; names are never reused
         #[arg(required = true, value_name = "NAME", value_parser = name)]
         names: Vec<Arc<str>>,
         /// Spending limit of each member: 5.00/day or 50.00/month; repeat it to set both
@@ -103,7 +103,9 @@ fn name(text: &str) -> Result<Arc<str>, &'static str> {
     if text.starts_with(TOKEN_PREFIX) || text.starts_with(KEY_PREFIX) {
         return Err("expected a name, not a token or a key");
     }
-    is_member_name(text).then(|| text.into()).ok_or("expected 1 to 64 of a-z 0-9 . _ -")
+    is_member_name(text)
+        .then(|| text.into())
+        .ok_or("expected 1 to 64 characters from a-z 0-9 . _ -")
 }
 
 const MAX_BUDGET: Usd = Usd::dollars(1_000_000_000);

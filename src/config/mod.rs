@@ -197,7 +197,7 @@ pub struct PageConfig {
     pub media_origins: Vec<String>,
     /// The chat model that the page preselects; the cheapest if `None`.
     pub default_model: Option<String>,
-    /// Who hands out tokens, as the sign-in says it.
+    /// The person to ask for a token, as the sign-in form names them.
     pub contact: Option<String>,
     /// System messages that the page offers.
     pub presets: Vec<PresetConfig>,

@@ -75,7 +75,7 @@ impl Section<'_> {
         self.read(name, |node| as_text(node, parse))
     }
 
-    /// Reads text of which the empty one means that there is no value.
+    /// Reads text. Empty text means that there is no value.
     pub(super) fn nullable<T>(&mut self, name: &str, parse: fn(&str) -> Parsed<T>) -> Option<T> {
         let is_empty = |node: &RawNode| matches!(&node.value, RawValue::Text(it) if it.is_empty());
         let read = |node: &RawNode| (!is_empty(node)).then(|| as_text(node, parse)).transpose();

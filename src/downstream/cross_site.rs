@@ -36,14 +36,14 @@ const ALLOWED_HEADERS: &[&str] = &[
     "x-tollgate",
     "tollgate-ledger",
     "tollgate-replay",
-    // Stock SDKs set it; browsers other than Chromium send a preflight for it.
+    // OpenAI's SDKs set it; browsers other than Chromium send a preflight for it.
     "user-agent",
     // Optional headers of OpenAI's SDKs, ignored here.
     "openai-organization",
     "openai-project",
     "openai-beta",
 ];
-/// Stock SDKs add headers with this prefix to every call.
+/// OpenAI's SDKs add headers with this prefix to every call.
 const SDK_HEADER_PREFIX: &str = "x-stainless-";
 const EXPOSED_HEADERS: [&str; 10] = [
     "ratelimit",

@@ -68,7 +68,7 @@ impl RequestScope {
         let status = response.status().as_u16();
         let elapsed = clock::now().duration_since(self.started);
         config.metrics.request(self.route_label(), status, elapsed);
-        let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         // The ledger logs its failure once: more lines would fill a disk that is already full.
         let problem = response.extensions().get::<Problem>();
         let is_ledger = problem.is_some_and(|problem| *problem.kind() == LEDGER_UNAVAILABLE);
@@ -81,8 +81,8 @@ impl RequestScope {
                     warn!(status, "request failed");
                 }
             }
-            424 | 500..=599 => warn!(status, millis, "request failed"),
-            _ => debug!(status, millis, "request finished"),
+            424 | 500..=599 => warn!(status, elapsed_ms, "request failed"),
+            _ => debug!(status, elapsed_ms, "request finished"),
         }
         response.headers_mut().insert(X_REQUEST_ID, self.id.0.clone());
         response

@@ -111,7 +111,7 @@ impl Pictures {
         }
     }
 
-    /// Returns a picture's file, length and format. `is_counted` is whether it is sent.
+    /// Returns a picture's file, length and format. With `is_counted`, it counts as a fetch.
     pub async fn find(
         &self,
         id: &str,

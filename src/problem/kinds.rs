@@ -93,14 +93,14 @@ kinds! {
     LEDGER_CHANGED = PRECONDITION_FAILED, "ledger_changed", charged: No {
         title: "The request names another ledger",
         advice: "If this key was never sent before, retry with the Tollgate-Ledger of this response. Otherwise it \
-            may be charged already: check your purchases before you buy again.",
+            may already have been charged: check your purchases before you buy again.",
     }
     PAYLOAD_TOO_LARGE = PAYLOAD_TOO_LARGE, "payload_too_large", charged: No {
         title: "The body is too large",
         advice: "Send less. The detail gives the limit of this endpoint.",
     }
     UNSUPPORTED_MEDIA_TYPE = UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", charged: No {
-        title: "The body has another type than this endpoint takes",
+        title: "This endpoint does not accept a body of this type",
         advice: "Send the Content-Type that the detail names, and no Content-Encoding.",
     }
     MISDIRECTED_REQUEST = MISDIRECTED_REQUEST, "misdirected_request", charged: No {

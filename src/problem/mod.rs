@@ -31,7 +31,7 @@ pub enum Charged {
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// Stock SDKs retry 408, 409, 429 and 5xx.
+    /// OpenAI's SDKs retry 408, 409, 429 and 5xx.
     pub status: StatusCode,
     pub code: &'static str,
     pub charged: Charged,
@@ -222,7 +222,7 @@ impl Problem {
     }
 }
 
-/// The `error` object of OpenAI's API, with some fields of ours.
+/// The `error` object of OpenAI's API, extended with tollgate's own fields.
 #[derive(Serialize)]
 pub struct OpenAiError<'a> {
     pub message: String,
@@ -245,7 +245,7 @@ impl OpenAiError<'_> {
     }
 }
 
-/// Whether stock SDKs retry this status. It is safe: nothing was charged, or the retry joins the
+/// Whether OpenAI's SDKs retry this status. It is safe: nothing was charged, or the retry joins the
 /// running call.
 pub fn is_retried_by_sdks(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 409 | 429 | 500..=599)

@@ -134,7 +134,7 @@ pub struct PurchaseRequest {
 pub enum DedupeBy {
     /// The caller's `Idempotency-Key`, unquoted.
     IdempotencyKey(Box<str>),
-    /// The same caller, endpoint and body. Stock SDKs mark their retries.
+    /// The same caller, endpoint and body. OpenAI's SDKs mark their retries.
     Fingerprint { is_retry: bool },
 }
 

@@ -12,20 +12,20 @@ use crate::validate;
 
 pub(super) const SOON: Duration = Duration::from_secs(1);
 
-/// No budgets. Duplicates wait for `patience`.
-pub(super) fn terms(patience: Duration) -> PurchaseTerms {
+/// No budgets. Duplicates wait for `join_timeout`.
+pub(super) fn terms(join_timeout: Duration) -> PurchaseTerms {
     PurchaseTerms {
         limits: Budgets::default(),
         dedupe_window: SOON,
         keep_chats: SOON,
         keep_videos: SOON,
-        join_timeout: patience,
+        join_timeout,
         keep_prompts: false,
     }
 }
 
 /// A new ledger. Its jobs are not polled.
-pub(super) fn context(patience: Duration) -> PurchaseContext {
+pub(super) fn context(join_timeout: Duration) -> PurchaseContext {
     let ledger = Store::in_memory(Arc::new(clock::wall));
     PurchaseContext {
         binding: AccountBinding::trusted(),
@@ -33,7 +33,7 @@ pub(super) fn context(patience: Duration) -> PurchaseContext {
         refusals: Arc::new(RecentRefusals::new(Arc::new(|| Duration::ZERO))),
         jobs: JobRegistry::new(ledger.clone(), Handle::current(), CancellationToken::new()),
         keys: Arc::from([KeyId([0; 8]), KeyId([7; 8])]),
-        terms: terms(patience),
+        terms: terms(join_timeout),
         metrics: Arc::default(),
         drain_expired: CancellationToken::new(),
         ledger,

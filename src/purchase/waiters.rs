@@ -22,7 +22,7 @@ use crate::sync::lock;
 
 /// How long a cancelled purchase may take to leave the queue.
 const MAX_LEAVE_TIME: Duration = Duration::from_millis(100);
-/// When another process may have replaced this one.
+/// The `Retry-After` during a shutdown: another process may have taken over by then.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Default)]

@@ -16,7 +16,7 @@ use crate::sync::lock;
 
 /// Reports that are being read or wait in the store.
 const MAX_REPORTS: usize = 16;
-/// How long the same question gets the same answer.
+/// How long a report is reused for the same query.
 const MAX_AGE: Duration = Duration::from_millis(200);
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// Callers whose latest answer is kept, in addition to those that wait.
@@ -104,7 +104,7 @@ mod tests {
         Caller::Member(number.to_string().into())
     }
 
-    /// Counts how many run at once, at most, and answers with how many there were before.
+    /// A slow report that records how many run at once, and answers with its number.
     #[derive(Default)]
     struct Slow {
         running: AtomicUsize,

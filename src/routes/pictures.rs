@@ -37,7 +37,7 @@ pub(super) async fn upload(cx: HandlerContext) -> HandlerResult {
     Ok(response::json(StatusCode::CREATED, &picture))
 }
 
-/// Never lets the picture become a document of this origin: the gateway is not a browser.
+/// Serves a picture to the gateway. The headers keep browsers from showing it as a page of this origin.
 pub(super) async fn download(cx: HandlerContext) -> HandlerResult {
     let id = cx.call.head.uri.path().strip_prefix(PICTURES).unwrap_or_default();
     let is_counted = cx.call.head.method == Method::GET;

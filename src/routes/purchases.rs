@@ -10,7 +10,7 @@ use crate::response::{self, Response};
 use crate::validate::IgnoredFields;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// Set by stock SDKs on retries.
+/// Set by OpenAI's SDKs on retries.
 const SDK_RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
 const MAX_KEY_LEN: usize = 255;
 /// The name of the ledger. It changes whenever the server may have forgotten purchases.
@@ -47,7 +47,7 @@ fn invalid(expected: &'static str) -> Problem {
     Problem::new(&INVALID_IDEMPOTENCY_KEY).detail(expected)
 }
 
-/// Refuses a purchase that names another ledger, which may know its key: it could buy twice.
+/// Rejects a purchase that names another ledger: that one may already have charged for this key.
 pub(super) fn check_ledger(name: &HeaderValue, headers: &HeaderMap) -> Result<(), Problem> {
     if headers.get_all(TOLLGATE_LEDGER).iter().all(|named| named == name) {
         return Ok(());
@@ -73,8 +73,8 @@ pub(super) fn from_receipt(receipt: Receipt) -> Response {
     }
 }
 
-/// Answers with a translated body. A replay's original body is held as long, since its memory
-/// permit covers both.
+/// Answers with a translated body. A replay's original body lives as long, because the memory
+/// permit that it carries covers both.
 pub(super) fn with_translated_body(receipt: Receipt, body: Bytes) -> Response {
     let original = receipt.is_replay.then(|| receipt.body.clone());
     let response = from_receipt(Receipt { body, ..receipt });

@@ -91,7 +91,7 @@ pub const SANDBOX_FAULTS: &[(&str, &str)] = &[
     ("sandbox:garbled", "charges, then answers 200 with broken JSON"),
     ("sandbox:broke",   "answers 402 without a charge: no credit is left"),
     ("sandbox:revoked", "answers 401 without a charge, as if the key had been revoked"),
-    ("sandbox:fail",    "charges for a video whose job ends as failed; a chat is answered"),
+    ("sandbox:fail",    "charges for a video whose job then fails; answers a chat normally"),
 ];
 
 const WORD_START: &str = "sandbox:";
@@ -154,7 +154,7 @@ impl SandboxFault {
 pub(super) struct RefusedOnce(Mutex<HashSet<[u8; 32]>>);
 
 impl RefusedOnce {
-    /// Every other try counts as a first one, so that it can be tried again.
+    /// Returns `true` and `false` in turn for a prompt, so that the fault can be tested repeatedly.
     fn is_first_try(&self, prompt: &str) -> bool {
         let prompt = *blake3::hash(prompt.as_bytes()).as_bytes();
         let mut waiting = lock(&self.0);

@@ -90,7 +90,7 @@ pub async fn run<F, S, B>(
     connections.wait().await;
 }
 
-/// What a connection holds until it ends, even by a panic.
+/// A connection's permits and its count in the metrics, released when it ends, even by a panic.
 struct ConnectionSlot {
     _address: AddressGuard,
     _permit: Option<OwnedSemaphorePermit>,

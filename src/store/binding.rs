@@ -1,4 +1,4 @@
-//! Checks that the gateway's account is the one that the ledger is about, by the ids of its keys.
+//! Checks that the gateway's account is the one that the ledger belongs to, by the ids of its keys.
 //!
 //! One id in common means the same account, so keys can be rotated one by one. A listing that
 //! fails changes nothing.
@@ -99,7 +99,7 @@ impl AccountBinding {
         if is_same {
             info!("gateway account already matches; --new-account has no effect");
         } else {
-            warn!("ledger given to the gateway's account");
+            warn!("ledger bound to the gateway's account");
         }
         let is_same = ledger.check_account(keys, AccountCheck::Adopt).await?;
         self.status.send_modify(|status| status.adopt_next = false);
@@ -139,7 +139,7 @@ impl AccountBinding {
 
     /// The gateway's keys or address changed: purchases wait a moment for the next listing.
     ///
-    /// A known mismatch stays one. `--new-account` is dropped: it meant the earlier account.
+    /// A known mismatch remains. `--new-account` no longer applies: it was for the earlier account.
     pub fn recheck(&self) {
         let mut dropped = false;
         self.status.send_modify(|status| {

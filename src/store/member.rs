@@ -154,7 +154,7 @@ pub enum RefusalKey {
 
 /// Recent refusals that cost nothing, kept in memory.
 ///
-/// A request that is not found counts as refused when its entry was dropped. After a start every
+/// A request without an entry counts as refused when the newest dropped entry was. At start, every
 /// request counts as just refused, because requests failed while no server was running.
 pub struct RecentRefusals {
     clock: Clock,

@@ -29,8 +29,8 @@ pub(super) fn is_expired(
     state == PurchaseState::Charged && keep_until.is_none_or(|until| until <= now)
 }
 
-/// Returns whether an ended purchase with the same fingerprint is repeated: its caller may not have
-/// seen the reply. A running one always is.
+/// Returns whether a new purchase with the fingerprint of an ended one is its duplicate, because the
+/// caller may not have seen the reply. One that is still running always has duplicates.
 pub(super) fn is_duplicate(
     duplicate: &DuplicateCheck,
     (state, ended, is_delivered): (PurchaseState, Duration, bool),
@@ -173,8 +173,8 @@ pub(super) struct Today {
 }
 
 impl Today {
-    /// Returns the day of a wall-clock time, but never a day before `latest_day`: a clock that
-    /// jumps back reopens no earlier period. A day that is not
+    /// Returns the day of a wall-clock time, but never a day before `latest_day`, so that a clock
+    /// that jumps back does not reopen an earlier period. A day that is not
     /// [plausible](latest_plausible_day) is ignored.
     pub(super) fn at(wall: Duration, latest_day: Option<u64>) -> Self {
         let latest_day = latest_day.filter(|day| *day <= latest_plausible_day(wall));

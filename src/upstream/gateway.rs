@@ -48,7 +48,7 @@ impl<T: SendAttempt> Gateway<T> {
             match self.attempt(Attempt { request: request.clone(), key, since }).await {
                 Err(Error::KeyRejected { .. }) => {
                     lock(&self.key_ring).mark_rejected(key, clock::now());
-                    warn!(key = key + 1, "gateway key rejected");
+                    warn!(position = key + 1, "gateway key rejected");
                 }
                 Ok(reply) => {
                     lock(&self.key_ring).mark_accepted(key);

@@ -36,7 +36,7 @@ pub struct GatewayRequest {
     pub call: GatewayCall,
     /// Authorizes or cancels a purchase before its first byte.
     pub before_send: Option<Arc<dyn BeforeSend>>,
-    /// Callers take turns in the queue for slots. Empty for tollgate itself.
+    /// For the fair queue, in which callers take turns. Empty for tollgate's own requests.
     pub caller: Arc<str>,
     pub preferred_key: Option<usize>,
     /// Waits for a slot without a deadline; otherwise `gateway.max_wait` applies.

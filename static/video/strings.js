@@ -36,7 +36,7 @@ export const TEXT = {
   // The confirmation
   sure: (seconds, model, cost) => `${seconds} s by ${model} for ${cost}. It cannot be cancelled.`,
   spend: (cost) => `Yes, spend ${cost}`,
-  duplicateOpen: 'You already ordered exactly this. See below “Your videos” whether it went through.',
+  duplicateOpen: 'You already ordered exactly this. Check under “Your videos” whether it went through.',
   duplicate: (ago, isOpen) => `You ordered exactly this ${ago} ago${isOpen ? '; it is still being made' : ''}.`,
 
   // Orders
@@ -57,13 +57,13 @@ export const TEXT = {
     + 'If the order was accepted, the video appears here.',
 
   // Videos
-  states: { open: 'Being made', finished: 'Finished', failed: 'Failed', left: 'Hidden', gone: 'No news' },
+  states: { open: 'Being made', finished: 'Finished', failed: 'Failed', left: 'Hidden', gone: 'No updates' },
   videoBy: (model, prompt) => `Video by ${model}: ${prompt}`,
   noPrompt: 'Ordered elsewhere; prompt not saved.',
   madeIn: (time) => `made in ${time}`,
   after: (time) => `after ${time}`,
   left: (time) => `about ${time} left`,
-  promised: (time) => `About ${time}, says the price list.`,
+  promised: (time) => `About ${time}, according to the price list.`,
   timeUnknown: 'How long this model takes is not known yet.',
   late: (time) => `Longer than usual: about ${time}.`,
   usually: (time) => `Usually about ${time}.`,
@@ -120,7 +120,7 @@ export const TEXT = {
   making: (count, time) => `${count} being made${time ? ` · about ${time} left` : ''}`,
   attention: (count) => `${count} ${count === 1 ? 'order needs' : 'orders need'} attention`,
   tools: {
-    search: 'Search your videos', placeholder: 'Search prompts and models', filter: 'Show', model: 'Made by', shape: 'Shape', date: 'Ordered', sort: 'Order',
+    search: 'Search your videos', placeholder: 'Search prompts and models', filter: 'Show', model: 'Made by', shape: 'Shape', date: 'Ordered', sort: 'Sort',
     choices: {
       filter: { all: 'All', favourite: 'Favourites', open: 'Being made', finished: 'Finished', other: 'Needs attention' },
       model: { '': 'Any model' },
@@ -141,7 +141,7 @@ export const TEXT = {
   connection: (sentence) => `${sentence} Videos are still being made; checking again soon.`,
 
   // Notifications
-  notificationsOn: 'You will be notified when a video is finished while you look elsewhere.',
+  notificationsOn: 'You will be notified when a video finishes while this page is in the background.',
   notificationsOff: 'Notifications are off.',
-  notificationsBlocked: 'This browser blocks notifications of this page. Its settings can allow them.',
+  notificationsBlocked: 'This browser blocks notifications from this page. You can allow them in its settings.',
 };

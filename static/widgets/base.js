@@ -17,10 +17,10 @@ import { Purchases, draft, isForgotten } from './purchases.js';
 /** The strings of the widgets. */
 export const TEXT = {
   money: { no: 'Not charged.', yes: 'Charged.', unknown: 'May be charged.' },
-  unchecked: 'A message was sent before this page was loaded, and its answer is not here yet. The signed-in user could not be checked',
+  unchecked: 'A message was sent before this page was loaded, and its answer has not arrived yet. The signed-in user could not be checked',
   /** A browser does not tell a page which of the two it is. */
   unreached: (base, origin) => `No answer from ${base}. Is it running, and is ${origin} in its access.allowed_origins?`,
-  pending: 'It was sent, and its answer is not here yet.',
+  pending: 'It was sent, and its answer has not arrived yet.',
   forgotten: 'The answer was lost, and the service may have forgotten this purchase. If you send it again, you may pay twice.',
   tryAgain: 'Try again',
   tryAgainFor: (cost) => `Try again · ${cost}`,

@@ -135,7 +135,7 @@ fn videos_are_narrowed_by_day_model_and_shape_and_sorted() {
     page.find(("combobox", "Made by")).choose("video-c-2");
     shows("13");
     page.find(("combobox", "Ordered")).choose("Any day");
-    page.find(("combobox", "Order")).choose("Oldest first");
+    page.find(("combobox", "Sort")).choose("Oldest first");
     shows("531");
     page.find(("combobox", "Made by")).choose("Any model");
     page.find(("combobox", "Shape")).choose("16:9");

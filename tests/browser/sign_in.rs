@@ -149,7 +149,7 @@ fn sign_in_names_who_hands_out_tokens_and_shows_what_was_typed() {
         ("TOLLGATE_PAGE__CONTACT", "Ann, room 5"),
     ]);
     let page = open(&gate);
-    page.wait_for_text("You get one, or a new one, from Ann, room 5.");
+    page.wait_for_text("For a token, ask Ann, room 5.");
     let kind = "document.getElementById('token').type";
     assert_eq!(page.evaluate(kind), "password");
     page.find(("button", "Show")).click();

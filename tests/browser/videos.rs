@@ -334,7 +334,7 @@ fn pending_video_says_how_long_it_will_take_by_the_price_list() {
         "/^about 0:(40|3\\d) left$/.test(document.querySelector('.elapsed').textContent)",
     );
     page.wait_for_text("1 being made · about 0:");
-    page.wait_for_text("About 0:40, says the price list.");
+    page.wait_for_text("About 0:40, according to the price list.");
 }
 
 #[test]

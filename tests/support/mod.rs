@@ -52,15 +52,15 @@ pub(crate) fn until(what: &str, is_so: impl FnMut() -> bool) {
 }
 
 /// Does the same with another limit.
-pub(crate) fn until_within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn until_within(max_wait: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     const PAUSE: Duration = Duration::from_millis(5);
-    for _ in 0..patience.as_millis() / PAUSE.as_millis() {
+    for _ in 0..max_wait.as_millis() / PAUSE.as_millis() {
         if is_so() {
             return;
         }
         std::thread::sleep(PAUSE);
     }
-    panic!("not within {patience:?}: {what}");
+    panic!("not within {max_wait:?}: {what}");
 }
 
 /// Reads again when a signal came between (a socket with a timeout is not restarted by the kernel),

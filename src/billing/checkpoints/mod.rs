@@ -139,11 +139,11 @@ impl CheckpointKeeper {
             Ok(true) if *has_checkpoint => {}
             Ok(true) => match record_checkpoint(ledger, known).await {
                 Ok(()) => *has_checkpoint = true,
-                Err(why) => info!(%why, "checkpoint not recorded"),
+                Err(error) => info!(%error, "checkpoint not recorded"),
             },
             // The checkpoints of another account are no longer used.
             Ok(false) => *has_checkpoint &= !binding.is_mismatch(),
-            Err(why) => info!(%why, "gateway account not checked"),
+            Err(error) => info!(%error, "gateway account not checked"),
         }
     }
 }
@@ -155,7 +155,7 @@ async fn record_checkpoint(ledger: &Store, known: &SummaryReading) -> Result<(),
             return Ok(());
         }
         if ledger.unknown_after(before.settled_through).await? > 0 {
-            info!("outcomes are unknown since the last checkpoint");
+            info!("unknown outcomes since the last checkpoint");
             return Ok(());
         }
     }

@@ -76,19 +76,19 @@ struct Shared {
     limit: Mutex<Option<AccountLimit>>,
     revoked: Mutex<HashSet<String>>,
     ledger: Store,
-    window: Arc<RateLimit>,
+    rate_limit: Arc<RateLimit>,
 }
 
 /// Sends requests to the gateway.
 pub type BillingClient = BoxCloneSyncService<GatewayRequest, GatewayReply, Error>;
 
 impl BillingSummary {
-    /// Sends requests through `gateway`. The balance goes to `ledger`, the rate limit to `window`.
+    /// Sends requests through `gateway`. Passes the balance to `ledger`, and the limit to `rate_limit`.
     pub fn new(
         gateway: BillingClient,
         keys: &[Key],
         ledger: Store,
-        window: Arc<RateLimit>,
+        rate_limit: Arc<RateLimit>,
     ) -> Self {
         let source = GatewaySource {
             gateway,
@@ -105,7 +105,7 @@ impl BillingSummary {
             limit: Mutex::default(),
             revoked: Mutex::default(),
             ledger,
-            window,
+            rate_limit,
         }))
     }
 
@@ -119,7 +119,7 @@ impl BillingSummary {
             source.generation += 1;
             *lock(&self.0.last) = None;
             *lock(&self.0.limit) = None;
-            self.0.window.forget_limit();
+            self.0.rate_limit.forget_limit();
             std::mem::take(&mut source.replaced).cancel();
         }
     }
@@ -242,7 +242,7 @@ impl Shared {
                 // A limit in the settings still applies.
                 let limit = listing.billing.rate_limit;
                 if lock(&self.limit).replace(limit) != Some(limit) {
-                    self.window.set_limit(limit);
+                    self.rate_limit.set_limit(limit);
                 }
                 let (listing, as_of) = (Arc::new(listing), self.ledger.now());
                 SummaryReading { listing, as_of, asked_at, generation }
@@ -261,7 +261,7 @@ impl Shared {
         if known.is_none() {
             info!("billing summary not readable; sales continue");
             if lock(&self.limit).is_none() {
-                self.window.assume_default();
+                self.rate_limit.assume_default();
             }
         }
         self.latest.send_modify(|latest| {

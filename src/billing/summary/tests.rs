@@ -62,7 +62,7 @@ impl BillingSummary {
 
     /// The rate limit in effect, if the gateway reported one.
     fn limit(&self) -> Option<usize> {
-        lock(&self.0.limit).map(|_| self.0.window.free_slots())
+        lock(&self.0.limit).map(|_| self.0.rate_limit.free_slots())
     }
 
     fn is_read(&self) -> Option<bool> {

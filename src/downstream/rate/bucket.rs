@@ -23,7 +23,7 @@ use crate::sync::lock;
 pub(in crate::downstream) const RATELIMIT_POLICY: HeaderName =
     HeaderName::from_static("ratelimit-policy");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-/// With this many buckets (about 20 MB), new callers share.
+/// From this many buckets on (about 20 MB), new callers share buckets.
 const SHARED_FROM: usize = 100_000;
 
 #[derive(Debug)]

@@ -35,7 +35,7 @@ struct StreamedJob {
 }
 
 impl EventStream {
-    /// `last_event_id` names the states that the browser knows. It returns after `reconnect_after`.
+    /// `last_event_id` names the states that the browser knows. It reconnects after `reconnect_after`.
     pub(super) fn new(
         subscriptions: Vec<JobSubscription>,
         last_event_id: &str,

@@ -112,7 +112,7 @@ pub fn retry_field(wait: Duration) -> Bytes {
     format!("retry: {}\n\n", wait.as_millis()).into()
 }
 
-/// A heartbeat, which every hop on the way sees.
+/// Returns a heartbeat: a comment line, so that proxies do not close an idle stream.
 pub fn comment() -> Bytes {
     Bytes::from_static(b":\n\n")
 }

@@ -38,7 +38,10 @@ async fn cors_is_open_below_versioned_path_only() {
 async fn read_to_end(stream: &mut TcpStream) -> String {
     let mut text = String::new();
     let reading = stream.read_to_string(&mut text);
-    tokio::time::timeout(PATIENCE, reading).await.expect("within patience").expect("a clean end");
+    tokio::time::timeout(MAX_WAIT, reading)
+        .await
+        .expect("within the maximum")
+        .expect("a clean end");
     text
 }
 
@@ -69,7 +72,7 @@ async fn shutdown_ends_even_a_call_that_hangs() {
     stream.write_all(request.as_bytes()).await.expect("open");
     running.is_charged().await;
     running.stop.send(()).expect("it runs");
-    tokio::time::timeout(PATIENCE, running.served).await.expect("it ends").expect("no panic");
+    tokio::time::timeout(MAX_WAIT, running.served).await.expect("it ends").expect("no panic");
     assert_eq!(read_to_end(&mut stream).await, "");
     assert!(TcpStream::connect(running.address).await.is_err(), "nobody listens");
 }

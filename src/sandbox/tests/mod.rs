@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use super::{Sandbox, SandboxSettings};
 
 /// No test waits longer than this for anything.
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// A running sandbox; it ends with the test's runtime, or when told to.
 struct Running {
@@ -73,7 +73,7 @@ impl Running {
             let body = body.collect().await.ok()?.to_bytes();
             Some(Got { status: head.status, headers: head.headers, body })
         };
-        tokio::time::timeout(PATIENCE, exchange).await.expect("within patience")
+        tokio::time::timeout(MAX_WAIT, exchange).await.expect("within the maximum")
     }
 
     /// A request to `path` with the account's key and our address.
@@ -97,7 +97,7 @@ impl Running {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, charged).await.expect("it is charged");
+        tokio::time::timeout(MAX_WAIT, charged).await.expect("it is charged");
     }
 
     async fn get(&self, path: &str) -> Got {

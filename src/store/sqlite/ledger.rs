@@ -23,8 +23,8 @@ pub(super) struct Ledger {
     pub(super) ended_count: Cell<usize>,
     pub(super) slots_taken: Cell<usize>,
     pub(super) latest_number: Cell<Option<i64>>,
-    /// What went wrong with commands that were rolled back alone.
-    pub(super) step_error: Cell<Option<StoreError>>,
+    /// The error of a command that was rolled back without the rest of its batch.
+    pub(super) command_error: Cell<Option<StoreError>>,
     pub(super) has_ended: Cell<bool>,
     pub(super) has_warned_of_day: Cell<bool>,
 }
@@ -39,7 +39,7 @@ impl Ledger {
             ended_count: Cell::default(),
             slots_taken: Cell::default(),
             latest_number: Cell::default(),
-            step_error: Cell::default(),
+            command_error: Cell::default(),
             has_ended: Cell::default(),
             has_warned_of_day: Cell::new(false),
         }

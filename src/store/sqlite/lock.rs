@@ -20,7 +20,7 @@ use crate::clock;
 
 const LOCK_SUFFIX: &str = ".lock";
 const MAX_COMMAND_WAIT: Duration = Duration::from_secs(120);
-/// The lock file may name its last holder for a moment.
+/// A new holder writes its name after it has locked, so the file may still name the last one.
 const MAX_SERVER_WAIT: Duration = Duration::from_millis(200);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// A purchase number has this many digits, so that the next one overwrites it in place.
@@ -36,7 +36,7 @@ pub(super) struct Lock {
     pub(super) state: Option<LedgerState>,
     number_offset: u64,
     ledger_file: Option<File>,
-    /// The ledger was closed as it should be.
+    /// The ledger was closed cleanly.
     pub(super) is_clean: bool,
     /// The file is not as the last server closed it.
     is_suspect: bool,
@@ -55,8 +55,8 @@ impl Lock {
         while !try_lock(&file).map_err(unusable)? {
             let LockContents { pid, holder, .. } = read(&mut file).map_err(unusable)?;
             let is_command = holder == LockHolder::Command;
-            let patience = if is_command { MAX_COMMAND_WAIT } else { MAX_SERVER_WAIT };
-            if since.elapsed() >= patience {
+            let max_wait = if is_command { MAX_COMMAND_WAIT } else { MAX_SERVER_WAIT };
+            if since.elapsed() >= max_wait {
                 return Err(OpenError::Locked { pid, holder });
             }
             if is_command && !std::mem::replace(&mut has_warned, true) {

@@ -336,8 +336,8 @@ impl LockedLedger {
             info!(reason, "ledger check started");
             let began = clock::now();
             file::check_integrity(&mut connection).map_err(unusable)?;
-            let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-            info!(millis, "ledger check passed");
+            let elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            info!(elapsed_ms, "ledger check passed");
         }
         file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
         connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;

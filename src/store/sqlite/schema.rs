@@ -230,12 +230,12 @@ const MIGRATIONS: &[&str] = &["
     ALTER TABLE members_version RENAME COLUMN edition TO version;
 "];
 
-/// The version that gave states, prices and fingerprints plain names.
-const PLAIN_NAMES: i64 = 6;
+/// The version that renamed states, and the columns of prices and fingerprints.
+const NEW_NAMES: i64 = 6;
 
 /// Selects how much each purchase counts in a file of this version: files are examined before they are migrated.
 pub(super) fn counted(version: i64) -> &'static str {
-    if version < PLAIN_NAMES {
+    if version < NEW_NAMES {
         "SELECT caller, day, month, CASE state WHEN 'voided' THEN 0 WHEN 'posted' THEN cost_micros
             ELSE toll_micros END AS micros FROM purchases"
     } else {

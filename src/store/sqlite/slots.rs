@@ -19,7 +19,7 @@ const PURGE_INTERVAL: usize = 64;
 
 /// After a restart, the rate limit still includes what was sent before.
 impl Store {
-    /// Takes a slot, which a crash does not forget.
+    /// Takes a slot. A crash does not release it.
     pub async fn take_slot(&self, slot: SlotId) -> Result<(), Unavailable> {
         let at = self.now();
         let take = move |ledger: &Ledger| {

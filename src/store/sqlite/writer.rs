@@ -252,7 +252,7 @@ impl Writer {
             let why = format!("failed to write the purchase number to the lock file: {error}");
             self.log_fault(&StoreError::Permanent(Unavailable(why.into())));
         }
-        if let Some(fault) = self.ledger.step_error.take() {
+        if let Some(fault) = self.ledger.command_error.take() {
             self.log_fault(&fault);
         }
         if self.ledger.has_ended.take() {
@@ -335,13 +335,13 @@ impl Writer {
                     return;
                 }
                 if is_disk_full {
-                    tracing::error!(%why, "ledger disk full");
+                    tracing::error!(error = %why, "ledger disk full");
                 } else {
-                    tracing::error!(%why, "ledger write failed");
+                    tracing::error!(error = %why, "ledger write failed");
                 }
             }
             StoreError::Permanent(why) if self.broken.is_none() => {
-                tracing::error!(%why, "ledger failed; nothing is written until a restart");
+                tracing::error!(error = %why, "ledger failed; nothing is written until a restart");
                 self.broken = Some(why.clone());
             }
             StoreError::Permanent(_) => {}
@@ -363,7 +363,7 @@ fn run_in_savepoint(ledger: &Ledger, command: &mut dyn WriteCommand) -> Result<(
             }
             execute(connection, "ROLLBACK TO step")?;
             execute(connection, "RELEASE step")?;
-            ledger.step_error.set(Some(fault));
+            ledger.command_error.set(Some(fault));
             Ok(())
         }
     }

@@ -1,7 +1,7 @@
 //! Queues in which callers take turns, and the pace of polls.
 //!
-//! Slots taken at once come free at once. So polls are spread evenly over the period, within what
-//! purchases are expected to leave.
+//! Slots that are taken together come free together. So polls are spread evenly over the period, and
+//! use only slots that purchases are not expected to need.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::config::RequestLimit;
 
-/// One slot in this many is kept from polls.
+/// Of this many slots, one is reserved for requests other than polls.
 const RESERVE_DIVISOR: usize = 10;
-/// Smaller limits keep none.
+/// With a smaller limit, no slot is reserved.
 const MIN_TO_RESERVE: usize = 5;
 /// The period is lengthened by this fraction, because the gateway's clock may run differently.
 const CLOCK_DRIFT_DIVISOR: u32 = 1_000;
@@ -89,7 +89,8 @@ impl FairQueue {
 }
 
 const WATCHED_PER_UNWATCHED: usize = 9;
-/// Purchases of the last period are also counted over its last fraction, to detect a burst.
+/// Purchases are counted over the last period, and over one this many times shorter, to detect a
+/// burst.
 const RECENT: u32 = 2;
 
 #[derive(Debug, Default)]

@@ -34,7 +34,7 @@ const MAX_PERIOD: Duration = Duration::from_secs(86_400);
 
 pub struct RateLimit {
     state: Mutex<State>,
-    /// A slot may come free sooner than the waiters expect.
+    /// Wakes waiters when a slot may come free sooner than they expect.
     changed: Notify,
     /// Held by the only patient waiter that sets a timer, so that one wakes instead of all.
     clock_watch: tokio::sync::Mutex<()>,

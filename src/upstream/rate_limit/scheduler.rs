@@ -105,7 +105,7 @@ impl Scheduler {
         self.limit_awaited_until = None;
     }
 
-    /// Grants nothing until a 429 is over. Without `Retry-After`, the wait doubles each time.
+    /// After a 429, grants nothing for `retry_after`. Without one, the wait doubles each time.
     pub(super) fn throttle(&mut self, retry_after: Option<Duration>, now: Instant) {
         let wait = match retry_after {
             Some(retry_after) => retry_after.clamp(MIN_THROTTLE, MAX_THROTTLE),

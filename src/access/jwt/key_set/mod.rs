@@ -56,7 +56,7 @@ pub(super) enum KeySetError {
 
 pub(super) enum KeyLookup<'a> {
     Key(&'a DecodingKey),
-    /// No key of this name takes this algorithm; a newer set is not worth a fetch.
+    /// The set has no key for this token, and fetching a newer set would not help.
     NoMatch,
     /// A newer set may have this `kid`.
     UnknownKid,

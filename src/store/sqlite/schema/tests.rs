@@ -117,7 +117,7 @@ const EACH_STATE: &str = "
 
 #[tokio::test]
 async fn ledger_of_each_version_with_former_names_keeps_its_money_and_states() {
-    for version in 1..usize::try_from(PLAIN_NAMES).unwrap() {
+    for version in 1..usize::try_from(NEW_NAMES).unwrap() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
         let mut file = Connection::open(&path).unwrap();

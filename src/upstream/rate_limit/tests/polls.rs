@@ -58,9 +58,9 @@ async fn thousand_waiting_polls_are_sent_one_by_one_although_first_ones_leave() 
     let polls = (0..1_000).map(|job| {
         let (rate_limit, gateway) = (Arc::clone(&rate_limit), gateway.clone());
         // Every third one gives up while it waits: also the one that looks at the clock.
-        let patience = if job % 3 == 0 { SECOND / 100 } else { 60 * SECOND };
+        let max_wait = if job % 3 == 0 { SECOND / 100 } else { 60 * SECOND };
         tokio::spawn(async move {
-            timeout(patience, gateway.request(&rate_limit, poll(job))).await.is_ok()
+            timeout(max_wait, gateway.request(&rate_limit, poll(job))).await.is_ok()
         })
     });
     let polls = futures_util::future::join_all(polls.collect::<Vec<_>>()).await;
