@@ -147,7 +147,7 @@ impl SandboxJob {
             body["video_url"] = json!(format!("{origin}{CLIP_FOLDER}{clip}"));
         }
         if status == "failed" {
-            body["error"] = json!("The video could not be made");
+            body["error"] = json!("the prompt asked the sandbox to fail");
         }
         body
     }

@@ -23,7 +23,7 @@ export const TEXT = {
   fileTooLarge: (name) => `“${name}” is too large for one message.`,
   attached: (name) => `Added ${name} to the message.`,
   latest: 'Latest ↓',
-  cost: (charged, open) => `${charged} here${open ? ` + ${open} pending` : ''}`,
+  cost: (charged, open) => `This conversation: ${charged}${open ? ` + ${open} pending` : ''}`,
   notHere: 'This conversation is not in this browser.',
   ideas: {
     sandbox: ['Show me the price list as a table', 'Write some code to copy', 'Tell me a long story'],
@@ -174,6 +174,8 @@ function startComposer() {
   byId('chat-file').addEventListener('change', () => void attach([...byId('chat-file').files]).then(() => { byId('chat-file').value = ''; }));
   byId('chat-latest').addEventListener('click', () => scrollTo({ top: document.documentElement.scrollHeight }));
   addEventListener('scroll', followScroll, { passive: true });
+  const sizes = new ResizeObserver(followScroll);
+  for (const id of ['turns', 'composer']) sizes.observe(byId(id));
   addEventListener('online', () => fault(''));
   byId('chat-stop').addEventListener('click', () => talk?.stopWaiting());
   byId('editing-cancel').addEventListener('click', leaveEditing);
@@ -279,14 +281,14 @@ function changed() {
 
 let isFollowing = false;
 
-/** Offers a way to the end where the end is out of sight. */
+/** Offers a way to the end while the composer or the window hides a part of it. */
 function followScroll() {
   if (isFollowing) return;
   isFollowing = true;
   requestAnimationFrame(() => {
     isFollowing = false;
-    const { scrollHeight, clientHeight, scrollTop } = document.documentElement;
-    byId('chat-latest').hidden = byId('view-chat').hidden || scrollHeight - clientHeight - scrollTop < 400;
+    const last = byId('turns').lastElementChild;
+    byId('chat-latest').hidden = !last || last.getBoundingClientRect().bottom <= byId('composer').getBoundingClientRect().top;
   });
 }
 

@@ -18,8 +18,8 @@ export function pickModel(catalog, current, done) {
   [models, picked, choose] = [catalog.chat, current, done];
   sheet ??= build();
   field.value = '';
-  draw();
   sheet.showModal();
+  draw();
   field.focus();
 }
 

@@ -43,7 +43,7 @@ const PROBLEMS = {
   misdirected_request: ['The service is not set up for this address.', 'reload'],
   invalid_request: ['This needs a change before it can be sent.', 'edit'],
   idempotency_key_reused: ['The key of this purchase was already used for something else.', 'again'],
-  outcome_unknown: ['The answer was lost on its way back.', 'same'],
+  outcome_unknown: ['The answer was lost or could not be read.', 'same'],
   rate_limited: ['You are sending too fast.', 'again'],
   internal: ['The service failed before it sent anything.', 'again'],
   gateway_unreachable: ['The AI gateway cannot be reached.', 'again'],
@@ -118,12 +118,13 @@ export function problemCard(problem, offers = {}, { fresh = false, priceText = '
     details(problem));
 }
 
-/** The offers to show. A second purchase is never the first of them while the first one may have gone through. */
+/** The offers to show. A second purchase is none of them while the first one may have gone through. */
 function wanted(problem, best, all) {
   const isOpen = problem.charged !== 'no';
   const order = [isOpen && 'same', isOpen && 'atRisk', best, 'edit', 'again', 'drop'];
+  const isToSettle = isOpen && (all.same ?? all.atRisk);
   return [...new Set(order)].filter((offer) => all[offer]
-    && !(offer === 'again' && (problem.code === 'invalid_request' || (isOpen && (all.same ?? all.atRisk)))));
+    && !(isToSettle && ['edit', 'again'].includes(offer)) && !(offer === 'again' && problem.code === 'invalid_request'));
 }
 
 function offerButton(offer, act, problem, { priceText, cost }) {

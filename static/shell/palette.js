@@ -12,7 +12,7 @@ const TEXT = {
   found: (count) => (count === 1 ? '1 result' : `${count} results`),
   kinds: { view: 'View', conversation: 'Conversation', model: 'Model', action: 'Action', prompt: 'Prompt' },
   untitled: 'Untitled',
-  model: (id, amount) => `Chat with ${id} · ${amount}`,
+  model: (id) => `Chat with ${id}`,
   newConversation: 'New conversation',
   themes: { '': 'Theme: system', light: 'Theme: light', dark: 'Theme: dark' },
   help: 'Keyboard shortcuts',
@@ -86,7 +86,7 @@ async function choose(text, all, more = null) {
     none.hidden = shown.length > 0;
     list.hidden = !shown.length;
     list.replaceChildren(...shown.map((entry, place) => element('li', { id: `palette-${place}`, role: 'option', click: () => take(entry) },
-      icon(entry.icon), element('span', { text: entry.name }), element('span', { class: 'hint', text: entry.kind }))));
+      icon(entry.icon), element('span', { text: entry.name }), element('span', { class: 'hint', text: entry.side ?? entry.kind }))));
     mark();
   };
   field.addEventListener('input', () => {
@@ -105,7 +105,10 @@ async function choose(text, all, more = null) {
   draw();
   field.focus();
   if (!more) return;
-  all.push(...await more());
+  const rest = await more();
+  // Some before the models.
+  all.splice(all.findIndex(({ side }) => side), 0, ...rest.splice(0, 5));
+  all.push(...rest);
   if (dialog.open) draw();
 }
 
@@ -118,7 +121,7 @@ function entries(page) {
     ...views.map(({ name, title }) => ({ kind: TEXT.kinds.view, name: title, icon: name, act: () => go(name) })),
     action(TEXT.newConversation, 'plus', () => byId('new-conversation').click()),
     ...catalog.chat.map(({ id, price_micros: micros }) => ({
-      kind: TEXT.kinds.model, name: TEXT.model(id, price(micros)), icon: 'chat', act: () => pick(go, id),
+      kind: TEXT.kinds.model, name: TEXT.model(id), side: price(micros), icon: 'chat', act: () => pick(go, id),
     })),
     ...Object.entries(TEXT.themes).map(([value, name]) => action(name, 'more', () => {
       byId('theme').value = value;

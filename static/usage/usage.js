@@ -78,9 +78,15 @@ function summary(rows, total, days, budgets) {
   return figures([
     [TEXT.sum(days), price(total), TEXT.purchases(countOf(rows))],
     [TEXT.today, price(sumOf(today)), limit === undefined || utcOffset() ? TEXT.purchases(countOf(today)) : TEXT.ofLimit(price(limit))],
-    [TEXT.perDay, amountLeft(Math.round(total / days)), ''],
+    [TEXT.perDay, amountLeft(rounded(total / days)), ''],
     ...(dearest ? [[TEXT.dearest, dearest[0], price(sumOf(dearest[1]))]] : []),
   ]);
+}
+
+/** Rounds to what `amountLeft` shows. */
+function rounded(amount) {
+  const unit = amount >= 1_000_000 ? 10_000 : 1_000;
+  return Math.round(amount / unit) * unit;
 }
 
 /** Lists the caller's budgets: how much is used, and when each renews. */

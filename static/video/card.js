@@ -19,7 +19,7 @@ export function card(job, { mediaOrigins, isSandbox, promised, reuse, open }) {
     chip: element('span', { class: 'chip' }), time: element('span', { class: 'elapsed' }), took: element('span'),
     expected: element('p', { class: 'hint' }), frame: element('div', { class: 'frame' }), said: element('div', { class: 'said' }),
     actions: element('div', { class: 'actions' }),
-    star: element('button', { type: 'button', class: 'star', 'aria-label': TEXT.favouriteOf(start(prompt, 60)), text: '★', click: () => void markFavourite(job.id) }),
+    star: element('button', { type: 'button', class: 'star', 'aria-label': TEXT.favouriteOf(start(prompt, 60)), click: () => void markFavourite(job.id) }),
     pick: element('input', { type: 'checkbox', class: 'pick', 'aria-label': TEXT.pick(start(prompt, 60)) }),
   };
   const item = element('li', { 'data-id': job.id }, element('article', { class: 'card job', 'aria-label': TEXT.videoBy(payload.model, start(prompt, 60)) },
@@ -29,7 +29,6 @@ export function card(job, { mediaOrigins, isSandbox, promised, reuse, open }) {
       element('p', { class: payload.prompt ? 'plain clamp' : 'hint', dir: 'auto', title: payload.prompt, text: prompt }),
       element('p', { class: 'hint' }, `${payload.model} · ${payload.duration ? `${payload.duration} s · ` : ''}${price(costMicros)}`),
       parts.said, parts.actions)));
-  if (payload.aspect_ratio === '9:16') parts.frame.classList.add('portrait');
   let current = job, media = null, bar = null, offered = null;
 
   function draw(latest) {
@@ -40,6 +39,7 @@ export function card(job, { mediaOrigins, isSandbox, promised, reuse, open }) {
     parts.pick.disabled = said.phase === 'open';
     parts.star.hidden = said.phase === 'open' || parts.frame.hidden;
     parts.star.ariaPressed = String(Boolean(current.favourite));
+    parts.star.textContent = current.favourite ? '★' : '☆';
     drawFrame(said);
     parts.said.replaceChildren(...words(current, said, isSandbox));
     drawActions(said);
@@ -170,9 +170,6 @@ function clip(job, frame) {
       // Some phones show no picture before playing without a start time.
       'data-src': `${contentOf(job.id)}#t=0.001`, playsinline: true, loop: true, preload: 'none',
       'aria-label': start(job.payload.prompt || TEXT.noPrompt, 200),
-      loadedmetadata: () => {
-        if (video.videoWidth) frame.style.setProperty('aspect-ratio', `${video.videoWidth} / ${video.videoHeight}`);
-      },
       error: () => box.replaceChildren(element('div', { class: 'broken' },
         element('p', { text: TEXT.clipBroken }), button(TEXT.tryAgain, load, 'quiet small'))),
     });

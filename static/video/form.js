@@ -56,6 +56,7 @@ export function payload() {
 function fold(isFolded) {
   byId('video-options').classList.toggle('open', !isFolded);
   byId('video-more').ariaExpanded = String(!isFolded);
+  byId('video-more').textContent = isFolded ? TEXT.options : TEXT.fewerOptions;
 }
 
 /** Opens the sheet of models: what each costs, makes and needs. Loaded when it is first opened. */

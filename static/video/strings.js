@@ -2,6 +2,8 @@
 export const TEXT = {
   // The form
   generate: (cost) => `Generate · ${cost}`,
+  options: 'Options',
+  fewerOptions: 'Fewer options',
   picture: (isRequired) => `Picture to start from (${isRequired ? 'required' : 'optional'})`,
   model: (id) => `Model: ${id}`,
   perVideo: (cost) => `${cost} per video`,

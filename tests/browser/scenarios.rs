@@ -81,7 +81,7 @@ fn unknown_outcome_is_shown_as_unknown_and_possibly_charged() {
     page.expect_errors(&["status of 424"]);
     page.find(MESSAGE).fill("sandbox:502");
     page.press("Enter");
-    page.wait_for_text("The answer was lost on its way back");
+    page.wait_for_text("The answer was lost or could not be read.");
     page.wait_for_text("May be charged");
 }
 

@@ -144,6 +144,18 @@ fn focus_ring_of_the_sidebar_is_not_cut() {
 }
 
 #[test]
+fn list_of_sandbox_faults_stays_inside_the_window() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    for (width, height) in [(1440, 900), (1280, 800), (780, 800), (390, 844)] {
+        page.resize(width, height);
+        page.evaluate("document.querySelector('.sandbox-faults').open = true");
+        let is_inside = "(({ left, right, top, bottom }) => left >= 0 && right <= innerWidth && top > 0 && bottom <= innerHeight)(document.querySelector('.sandbox-faults .card').getBoundingClientRect())";
+        assert_eq!(page.evaluate(is_inside), true, "at {width} pixels");
+    }
+}
+
+#[test]
 fn printed_page_is_the_conversation_without_controls() {
     let gate = Gate::start();
     let page = open(&gate);

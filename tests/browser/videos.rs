@@ -133,7 +133,7 @@ fn failed_video_shows_its_reason_and_cost() {
     let page = open(&gate);
     order(&page, "sandbox:fail a lighthouse");
     page.wait_for_text("The video could not be made (“failed”).");
-    page.wait_for_text("The AI gateway says: The video could not be made");
+    page.wait_for_text("The AI gateway says: the prompt asked the sandbox to fail");
     page.wait_for_text("$3.00 was charged when it was ordered.");
     page.find(REMOVE).click();
     page.find(REALLY).click();
