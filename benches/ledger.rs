@@ -54,7 +54,7 @@ async fn measure(name: &str, ledger: &Store, price: Usd, times: u32, at_once: u3
 }
 
 async fn buy(ledger: &Store, price: Usd) -> Outcome {
-    let id = PurchaseId::new();
+    let id = PurchaseId::generate();
     let mut fingerprint = [0; 32];
     fingerprint[..16].copy_from_slice(id.0.as_bytes());
     let limits = Budgets { total_month: Some(Usd::dollars(1_000_000)), ..Budgets::default() };

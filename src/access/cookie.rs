@@ -42,10 +42,6 @@ impl Transport {
         Some(header)
     }
 
-    pub fn clear_cookie(self) -> Option<HeaderValue> {
-        self.set_cookie("", Duration::ZERO)
-    }
-
     /// Returns the session cookie. Duplicates are malformed: another site may have planted one.
     pub fn credentials(self, headers: &HeaderMap) -> Credentials<'_> {
         let Some(name) = self.cookie_name() else { return Credentials::Missing };
@@ -132,7 +128,7 @@ mod tests {
         let whole = "tollgate=v; Path=/; Max-Age=86400; HttpOnly; SameSite=Strict";
         assert_eq!(set(Transport::Loopback).as_deref(), Some(whole));
         assert_eq!(set(Transport::Plain), None);
-        let cleared = Transport::Loopback.clear_cookie().unwrap();
+        let cleared = Transport::Loopback.set_cookie("", Duration::ZERO).unwrap();
         assert_eq!(cleared, "tollgate=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict");
         assert!(!format!("{:?}", Transport::Https.set_cookie("secret", day)).contains("secret"));
         assert_eq!(format!("{:?}", Credentials::Cookie("secret")), "Cookie(…)");

@@ -1,7 +1,6 @@
 //! Finds the ledger for a command, and asks the gateway: through the running server, or directly if
 //! there is none. Either way, each request takes a slot of the rate limit.
 
-use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
@@ -50,12 +49,6 @@ struct ProblemBody {
     code: String,
     title: String,
     detail: Option<String>,
-}
-
-/// Prints which file was written, so that a wrong folder or a missing variable is noticed.
-pub(super) fn print_path(path: &Path, err: &mut impl Write) -> io::Result<()> {
-    let whole = path.canonicalize();
-    writeln!(err, "the ledger is {} (store.url)", whole.as_deref().unwrap_or(path).display())
 }
 
 pub(super) fn existing_path(settings: &Settings) -> Result<&Path, String> {

@@ -170,7 +170,9 @@ pub(super) async fn member(
             sleep(VERSION_POLL_INTERVAL * 3).await;
         }
     }
-    ledger::print_path(path, err)?;
+    // A wrong folder or a missing variable is noticed.
+    let whole = path.canonicalize();
+    writeln!(err, "the ledger is {} (store.url)", whole.as_deref().unwrap_or(path).display())?;
     for message in messages {
         writeln!(err, "{message}")?;
     }

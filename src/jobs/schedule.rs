@@ -43,7 +43,8 @@ impl PollSchedule {
             None => self.started + self.first,
             Some(last) => {
                 let own = self.unwatched_gap(self.age + last.duration_since(self.started));
-                let gap = if is_watched { own.min(self.watched_gap()) } else { own };
+                let watched = (self.usual_duration / 12).clamp(WATCHED_GAP.0, WATCHED_GAP.1);
+                let gap = if is_watched { own.min(watched) } else { own };
                 last + gap.max(self.backoff(is_watched))
             }
         }
@@ -57,10 +58,6 @@ impl PollSchedule {
     pub(super) fn failed(&mut self, now: Instant) {
         self.last = Some(now);
         self.failures = self.failures.saturating_add(1);
-    }
-
-    fn watched_gap(&self) -> Duration {
-        (self.usual_duration / 12).clamp(WATCHED_GAP.0, WATCHED_GAP.1)
     }
 
     /// Polls rarely at first, often around the usual duration, then ever more rarely.

@@ -141,7 +141,7 @@ pub enum DedupeBy {
 impl PurchaseRequest {
     pub fn new(caller: Caller, order: Checked<Order>, dedupe_by: DedupeBy) -> Self {
         Self {
-            id: PurchaseId::new(),
+            id: PurchaseId::generate(),
             caller,
             session: Session::default(),
             order,

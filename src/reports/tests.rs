@@ -65,7 +65,7 @@ fn reports_with(listing: Option<String>) -> TestReports {
 
 impl TestReports {
     async fn buy(&self, caller: &str, model: &str, price: Usd, ending: Option<Settlement>) {
-        let id = PurchaseId::new();
+        let id = PurchaseId::generate();
         let mut key = [0; 32];
         key[..16].copy_from_slice(id.0.as_bytes());
         let reservation = Reservation {

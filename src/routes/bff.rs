@@ -1,5 +1,7 @@
 //! `/bff/…` and tollgate's other own endpoints.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderName, LINK, SET_COOKIE};
 use http::request::Parts;
@@ -84,7 +86,7 @@ pub(super) async fn log_out(cx: HandlerContext) -> HandlerResult {
     if let Some(value) = session_cookie(&cx)? {
         cx.handlers.access.log_out(value).await?;
     }
-    Ok(no_content(cx.call.transport.clear_cookie()))
+    Ok(no_content(cx.call.transport.set_cookie("", Duration::ZERO)))
 }
 
 /// Returns the session cookie, which needs the CSRF header beside it.

@@ -103,7 +103,8 @@ impl Order {
         let id = self.model.as_deref().unwrap_or(DEFAULT_VIDEO_MODEL);
         let model = gateway.catalog.video_model(id).ok_or("The model is not known")?;
         let aspect_ratio = self.aspect_ratio.as_deref().unwrap_or(DEFAULT_ASPECT_RATIO);
-        let has_image = self.image_url.as_deref().is_some_and(is_web_address);
+        let image = self.image_url.as_deref().and_then(|text| url::Url::parse(text).ok());
+        let has_image = image.is_some_and(|url| matches!(url.scheme(), "http" | "https"));
         let faults = [
             (self.prompt.trim().is_empty(), "The prompt is empty"),
             (self.prompt.chars().count() > MAX_PROMPT, "The prompt is too long"),
@@ -156,10 +157,6 @@ impl SandboxJob {
 fn pace(model: &str, job_time: Duration) -> Duration {
     let percent = PACE.iter().find(|(id, _)| *id == model).map_or(100, |(_, percent)| *percent);
     job_time.saturating_mul(percent) / 100
-}
-
-fn is_web_address(text: &str) -> bool {
-    url::Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
 }
 
 pub(super) const CLIP_FOLDER: &str = "/clips/";

@@ -20,17 +20,11 @@ use crate::contract::money::{SpendLimit, Usd};
 pub struct PurchaseId(pub Uuid);
 
 impl PurchaseId {
-    pub fn new() -> Self {
+    pub fn generate() -> Self {
         let wall = clock::wall();
         let stamp =
             uuid::Timestamp::from_unix(uuid::NoContext, wall.as_secs(), wall.subsec_nanos());
         Self(Uuid::new_v7(stamp))
-    }
-}
-
-impl Default for PurchaseId {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -117,7 +117,7 @@ impl Fixture {
         ago: Duration,
     ) -> PurchaseId {
         let ledger = self.ledger(ago);
-        let id = PurchaseId::new();
+        let id = PurchaseId::generate();
         let mut key = [0; 32];
         key[..16].copy_from_slice(id.0.as_bytes());
         let reservation = Reservation {

@@ -83,7 +83,7 @@ fn operator_ends_an_unknown_outcome_once() {
     for (id, outcome, says) in [
         (bought, "released", "is already charged"),
         (free, "charged", "is already released"),
-        (PurchaseId::new(), "charged", "there is no purchase"),
+        (PurchaseId::generate(), "charged", "there is no purchase"),
     ] {
         let ended = fixture.run(&["purchase", "resolve", &id.to_string(), outcome], &[]);
         assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.err);

@@ -49,7 +49,7 @@ fn usage_shows_holds_of_a_running_server() {
     let fixture = Fixture::open();
     let server = fixture.server();
     let reservation = Reservation {
-        id: PurchaseId::new(),
+        id: PurchaseId::generate(),
         caller: "192.0.2.1".to_owned(),
         service: Service::Video,
         model: "video-a-2".into(),

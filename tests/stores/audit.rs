@@ -172,7 +172,7 @@ async fn purchase_is_found_by_its_id(fixture: Fixture) {
     let id = fixture.buy(&reservation("ann", PRICE), "").await;
     let found = bounded(fixture.store.purchase(id)).await.unwrap().expect("it is there");
     assert_eq!((found.id, found.state), (id, PurchaseState::Charged));
-    assert_eq!(bounded(fixture.store.purchase(PurchaseId::new())).await.unwrap(), None);
+    assert_eq!(bounded(fixture.store.purchase(PurchaseId::generate())).await.unwrap(), None);
 }
 
 async fn one_common_key_means_the_same_account(fixture: Fixture) {

@@ -53,7 +53,9 @@ async fn concurrent_purchases_hold_exactly_the_balance(fixture: Fixture) {
 }
 
 async fn awaited_purchase_has_ended(fixture: Fixture) {
-    bounded(fixture.store.wait_until_ended(PurchaseId::new())).await.expect("nothing is under way");
+    bounded(fixture.store.wait_until_ended(PurchaseId::generate()))
+        .await
+        .expect("nothing is under way");
     for ending in [charged(PRICE, "hello"), Settlement::Released, Settlement::Unknown] {
         let id = fixture.send(&reservation("ann", PRICE)).await;
         let waits = bounded(fixture.store.wait_until_ended(id));

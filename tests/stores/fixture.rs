@@ -201,7 +201,7 @@ pub(crate) fn identity(name: &str) -> Digest {
 
 /// A purchase that resembles no other.
 pub(crate) fn reservation(caller: &str, price: Usd) -> Reservation {
-    let id = PurchaseId::new();
+    let id = PurchaseId::generate();
     let mut fingerprint = [0; 32];
     fingerprint[16..].copy_from_slice(id.0.as_bytes());
     let (within, ahead) = (Duration::MAX, Duration::MAX);

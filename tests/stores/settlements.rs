@@ -43,7 +43,9 @@ async fn purchase_ends_once_unless_unknown(fixture: Fixture) {
 }
 
 async fn nothing_is_sent_without_a_hold(fixture: Fixture) {
-    assert!(fixture.store.mark_sent(PurchaseId::new(), AccountStatus::Confirmed).await.is_err());
+    assert!(
+        fixture.store.mark_sent(PurchaseId::generate(), AccountStatus::Confirmed).await.is_err()
+    );
     for ending in [charged(PRICE, "x"), Settlement::Released, Settlement::Unknown] {
         let id = fixture.send(&reservation("ann", PRICE)).await;
         fixture.store.mark_sent(id, AccountStatus::Confirmed).await.expect("marking twice is once");
@@ -60,8 +62,8 @@ async fn unawaited_settlement_is_recorded(fixture: Fixture) {
 }
 
 async fn settling_an_unknown_id_changes_nothing(fixture: Fixture) {
-    fixture.settle(PurchaseId::new(), charged(PRICE, "x")).await;
-    fixture.store.mark_delivered(PurchaseId::new());
+    fixture.settle(PurchaseId::generate(), charged(PRICE, "x")).await;
+    fixture.store.mark_delivered(PurchaseId::generate());
     assert_eq!((fixture.total().await.day, fixture.states().await), (Usd::ZERO, vec![]));
 }
 

@@ -70,7 +70,7 @@ async fn send(
 }
 
 async fn lose(ledger: &Store) {
-    let id = PurchaseId::new();
+    let id = PurchaseId::generate();
     reserve(ledger, (Kind::Chat, Usd::mills(3)), "eta-5-mini", id).await;
     ledger.settle(id, Settlement::Unknown).await.unwrap();
 }
@@ -78,7 +78,7 @@ async fn lose(ledger: &Store) {
 #[tokio::test]
 async fn first_listing_records_checkpoint_despite_running_purchases() {
     let ledger = ledger();
-    let id = PurchaseId::new();
+    let id = PurchaseId::generate();
     reserve(&ledger, (Kind::Chat, Usd::mills(3)), "eta-5-mini", id).await;
     let mut keeper = CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked());
     keeper.process(&known(&["k1"])).await;

@@ -330,7 +330,7 @@ async fn new_gateway_is_asked_while_the_old_one_hangs() {
 async fn buy(ledger: &Store) {
     let key = [1; 32];
     let reservation = Reservation {
-        id: PurchaseId::new(),
+        id: PurchaseId::generate(),
         caller: "ann".to_owned(),
         service: store::Service::Chat,
         model: "alpha".into(),

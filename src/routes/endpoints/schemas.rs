@@ -19,6 +19,7 @@ const ACCESS: [&str; 3] = ["open", "members", "jwt"];
 
 pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)> {
     let message = record([("content", string())]);
+    let videos = catalog.video.iter().map(video_shape);
     let openai_list = record([("object", one_of(["list"]))]);
     let openai_error = record([
         ("message type", string()),
@@ -37,7 +38,8 @@ pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)
         ("Login", closed(record([("token", non_empty())])).into()),
         ("ChatRequest", chat_request(catalog)),
         ("ChatReply", record([("message", message)]).into()),
-        ("VideoRequest", video_request(catalog)),
+        // One per model, because durations and pictures differ.
+        ("VideoRequest", videos.fold(OneOfBuilder::new(), OneOfBuilder::item).into()),
         ("VideoAccepted", record([("request_id", string())]).into()),
         ("Jobs", jobs()),
         ("UploadedPicture", record([("url expires_at", string())]).into()),
@@ -89,11 +91,6 @@ fn problem_document() -> SchemaRef {
     ])
     .property("errors", list(record([("pointer code detail", string())])))
     .into()
-}
-
-/// Returns one schema per model, because durations and pictures differ.
-fn video_request(catalog: &Catalog) -> SchemaRef {
-    catalog.video.iter().map(video_shape).fold(OneOfBuilder::new(), OneOfBuilder::item).into()
 }
 
 fn video_shape(model: &VideoModel) -> ObjectBuilder {

@@ -171,7 +171,7 @@ mod tests {
     fn unparsable_reply_is_kept_for_a_day_for_its_owner_only() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = folder.path().join("ledger.db");
-        let (first, second) = (PurchaseId::new(), PurchaseId::new());
+        let (first, second) = (PurchaseId::generate(), PurchaseId::generate());
         let path = keep_unparsable(&ledger, first, b"<html>", UNPARSABLE_RETENTION).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"<html>");
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
@@ -189,7 +189,7 @@ mod tests {
     fn foreign_entries_do_not_block_deletion() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = folder.path().join("ledger.db");
-        keep_unparsable(&ledger, PurchaseId::new(), b"x", Duration::ZERO).unwrap();
+        keep_unparsable(&ledger, PurchaseId::generate(), b"x", Duration::ZERO).unwrap();
         let within = with_suffix(&ledger, UNPARSABLE_SUFFIX);
         fs::create_dir(within.join("a folder")).unwrap();
         std::os::unix::fs::symlink("nowhere", within.join("a link")).unwrap();
@@ -203,7 +203,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let ledger = folder.path().join("ledger.db");
         let large = vec![0; usize::try_from(MAX_UNPARSABLE_BYTES / 4).unwrap()];
-        let ids: Vec<_> = (0..6_u32).map(|_| PurchaseId::new()).collect();
+        let ids: Vec<_> = (0..6_u32).map(|_| PurchaseId::generate()).collect();
         for (second, id) in (1..).zip(&ids) {
             keep_unparsable(&ledger, *id, &large, Duration::from_secs(second)).unwrap();
         }

@@ -231,7 +231,10 @@ pub fn list_query(query: Option<&str>) -> Result<ListQuery, Problem> {
         let detail = || format!("expected a whole number from 1 to {MAX_PAGE}");
         limit.ok_or_else(|| ("bad_parameter", detail()))
     });
-    let after = params.single("after", |value| Ok(decode_lossy(value)));
+    let after = params.single("after", |value| {
+        let decoded = decode(value).unwrap_or_else(|| value.as_bytes().to_vec());
+        Ok(String::from_utf8_lossy(&decoded).into_owned())
+    });
     let is_ascending = params.single("order", |value| match value {
         "asc" => Ok(true),
         "desc" => Ok(false),
@@ -240,11 +243,6 @@ pub fn list_query(query: Option<&str>) -> Result<ListQuery, Problem> {
     params.finish_ignoring_unknown()?;
     let (limit, is_ascending) = (limit.unwrap_or(DEFAULT_PAGE), is_ascending.unwrap_or_default());
     Ok(ListQuery { limit, after, is_ascending })
-}
-
-fn decode_lossy(value: &str) -> String {
-    let decoded = decode(value).unwrap_or_else(|| value.as_bytes().to_vec());
-    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 #[cfg(test)]

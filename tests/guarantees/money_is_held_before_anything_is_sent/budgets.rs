@@ -196,7 +196,7 @@ fn purchase_dated_ahead_blocks_no_budget_and_is_logged_once() {
         let ahead = clock::wall() + Duration::from_secs(3_650 * 86_400);
         let ledger = Store::serve(&folder.join("ledger.db"), Arc::new(move || ahead)).unwrap();
         let reservation = Reservation {
-            id: PurchaseId::new(),
+            id: PurchaseId::generate(),
             caller: "127.0.0.1".to_owned(),
             service: Service::Chat,
             model: "alpha-sonnet-4.5".into(),

@@ -72,7 +72,7 @@ fn evidence(words: &str) -> Vec<Evidence> {
             _ => None,
         };
         let row = PurchaseRecord {
-            id: PurchaseId::new(),
+            id: PurchaseId::generate(),
             at,
             ended_at: (state != PurchaseState::Sent).then_some(ended),
             caller: "192.0.2.1".to_owned(),

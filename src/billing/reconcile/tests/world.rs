@@ -169,7 +169,7 @@ impl World {
             _ => (PurchaseState::Charged, true, false),
         };
         let mut bought = Bought {
-            id: PurchaseId::new(),
+            id: PurchaseId::generate(),
             service,
             model,
             price: Usd::micros(price),

@@ -127,7 +127,7 @@ fn fault_ends_after_a_write_and_a_quiet_period() {
     let earlier = clock::now().checked_sub(RECOVERY_PERIOD).unwrap();
     writer.incident = Some(Incident { is_disk_full: true, at: earlier });
     writer.process(vec![
-        request(Durability::Buffered, |ledger| ledger.needs_sync(PurchaseId::new())).0,
+        request(Durability::Buffered, |ledger| ledger.needs_sync(PurchaseId::generate())).0,
     ]);
     assert!(writer.incident.is_some(), "that was read only");
     writer.process(vec![reserve(Usd::mills(1)).0]);
@@ -168,7 +168,7 @@ fn writer_on(mut connection: Connection) -> Writer {
 }
 
 fn reservation(price: Usd) -> Reservation {
-    let id = PurchaseId::new();
+    let id = PurchaseId::generate();
     let mut key = [0; 32];
     key[..16].copy_from_slice(id.0.as_bytes());
     Reservation {
