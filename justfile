@@ -24,7 +24,7 @@ tests *words:
 
 # The pictures that the README shows, retaken into docs/screenshots/
 screenshots:
-    cargo test --locked --test browser are_pictured
+    cargo test --locked --test browser screenshots_of
     mkdir -p docs/screenshots
     cp "${CARGO_TARGET_DIR:-target}"/tmp/screenshots/*.png docs/screenshots/
 
