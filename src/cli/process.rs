@@ -68,15 +68,14 @@ pub(super) fn fit_open_file_limit(server: &mut ServerConfig) -> Option<u64> {
     let open_files = getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft);
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let (connections, per_address) = capacity(server, open_files, cores);
-    let (max_connections, max_per_address) =
-        (server.max_connections, server.max_connections_per_address);
-    if (connections, per_address) != (max_connections, max_per_address) {
+    let configured = (server.max_connections, server.max_connections_per_address);
+    if (connections, per_address) != configured {
         warn!(
             open_files,
-            max_connections,
-            connections,
-            max_connections_per_address = max_per_address,
-            per_address,
+            configured = configured.0,
+            lowered_to = connections,
+            configured_per_address = configured.1,
+            lowered_to_per_address = per_address,
             "connection limits lowered: raise the open-file limit"
         );
         server.max_connections = connections;

@@ -269,7 +269,9 @@ fn spawn_exit_watchdog(drain: Duration, in_flight: Vec<TaskTracker>) {
         };
         match runtime().and_then(|runtime| runtime.block_on(watching)) {
             Ok(true) => {
-                warn_of_purchases(&in_flight);
+                // A full log pipe must not hold up the exit.
+                thread::spawn(move || warn_of_purchases(&in_flight));
+                thread::sleep(Duration::from_millis(100));
                 std::process::exit(1)
             }
             Ok(false) => {

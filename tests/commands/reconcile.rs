@@ -186,7 +186,9 @@ fn unknown_outcomes_from_before_a_start_are_scraped_and_logged() {
     };
     assert_eq!(scraped(), [2, 3_003_000]);
     until("the start logs them", || {
-        let is_meant = |line: &str| line.contains("unknown outcomes since the last checkpoint");
+        let is_meant = |line: &str| {
+            line.contains("checkpoint not recorded: outcomes since the last one are unknown")
+        };
         let printed = server.process.printed();
         printed.lines().any(|line| is_meant(line) && line.contains("WARN"))
     });

@@ -154,8 +154,9 @@ async fn record_checkpoint(ledger: &Store, known: &SummaryReading) -> Result<(),
             warn!("purchases may be missing since the last checkpoint");
             return Ok(());
         }
-        if ledger.unknown_after(before.settled_through).await? > 0 {
-            warn!("unknown outcomes since the last checkpoint");
+        let unknown = ledger.unknown_after(before.settled_through).await?;
+        if unknown > 0 {
+            warn!(unknown, "checkpoint not recorded: outcomes since the last one are unknown");
             return Ok(());
         }
     }

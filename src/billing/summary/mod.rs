@@ -278,7 +278,7 @@ impl Shared {
             let is_known = prefix.len() > KEY_PREFIX.len() && !is_active_prefix(prefix, listed);
             if is_ours && is_known && lock(&self.revoked).insert(prefix.to_owned()) {
                 let name = key.name.escape_debug();
-                warn!(%name, prefix, "gateway key is revoked; remove it from GATEWAY_API_KEY");
+                warn!(%name, prefix, "gateway key is revoked; remove it from the settings");
             }
         }
     }

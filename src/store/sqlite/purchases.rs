@@ -70,8 +70,8 @@ impl Store {
         }
     }
 
-    /// Returns the watermark of now, to be passed to [`record_balance`](Self::record_balance) with
-    /// the gateway's answer.
+    /// Returns the current watermark. Take it before asking the gateway for the balance, and pass it
+    /// to [`record_balance`](Self::record_balance) with the answer.
     pub async fn credit_watermark(&self) -> Result<CreditWatermark, Unavailable> {
         self.query("credit_watermark", |ledger| Ok(ledger.credit()?.watermark())).await
     }

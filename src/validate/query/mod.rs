@@ -153,7 +153,7 @@ const MAX_UTC_OFFSET: i64 = 18 * 60;
 pub struct UsageDays {
     /// How many days, today included.
     pub count: u64,
-    /// How many minutes a day begins before a UTC day does: 60 for UTC+1.
+    /// The offset of the report's time zone from UTC in minutes, positive to the east.
     pub utc_offset: i64,
 }
 
