@@ -321,7 +321,7 @@ function offers(turn) {
   const same = () => send({}, TEXT.checking);
   const atRisk = () => send({ atRisk: true }, TEXT.sentAgain(turn.model));
   if (turn.state !== 'unknown' || turn.problem.code === 'untraceable') return { edit: rewrite, again };
-  return canAskAgain({ ...turn, kind: 'chat' }) ? { edit: rewrite, again, same } : { edit: rewrite, again, atRisk };
+  return canAskAgain({ ...turn, kind: 'chat' }) ? { same } : { atRisk };
 }
 
 /** Puts an earlier message into the composer, or none, and says what sending it does. */

@@ -150,14 +150,23 @@ async function buy() {
   await ordered;
 }
 
+/** Leaves the selection of videos, which hides the form. */
+async function showForm() {
+  if (byId('jobs-select')?.ariaPressed !== 'true') return;
+  byId('jobs-select').click();
+  await new Promise((done) => { setTimeout(done); });
+}
+
 /** Puts an earlier order's wishes back into the form. */
-function reuse(wishes) {
+async function reuse(wishes) {
+  await showForm();
   fillIn(wishes);
   byId('video-prompt').focus();
 }
 
 /** The same, and on to the question whether to buy. */
-function again(wishes) {
+async function again(wishes) {
+  await showForm();
   fillIn(wishes);
   void ask();
 }

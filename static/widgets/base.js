@@ -314,6 +314,8 @@ export class PurchaseWidget extends HTMLElement {
       return;
     }
     for (const { key, caller: whose } of left) {
+      // While an earlier one was fetched, somebody else may have signed in.
+      if (token !== this.token) return;
       if (whose !== caller || this.#shown.has(key)) continue;
       if (await this.holds(key, true)) await this.#takeUpHeld(key);
       else void this.#follow(key);

@@ -391,26 +391,6 @@ fn way_to_the_latest_message_is_offered_where_it_is_out_of_sight() {
 }
 
 #[test]
-fn new_answer_that_ends_below_the_composer_can_be_scrolled_to_its_last_row() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    page.resize(390, 844);
-    let end =
-        "document.querySelector('#turns > li:last-child footer').getBoundingClientRect().bottom";
-    let composer = "document.getElementById('composer').getBoundingClientRect().top";
-    ask(&page, "A long story, a table and some code", 1);
-    page.wait_until(&format!("{end} > {composer}"));
-    page.find(("button", "Latest ↓"));
-    let covered = "(({ left, top, bottom }) => document.elementsFromPoint(left + 2, (top + bottom) / 2).some((one) => one.closest('#composer')))(document.getElementById('chat-latest').getBoundingClientRect())";
-    assert_eq!(page.evaluate(covered), true, "it has a place in the composer");
-    page.evaluate("scrollBy(0, -60)");
-    page.find(("button", "Latest ↓")).click();
-    page.wait_until(&format!(
-        "{end} <= {composer} && document.getElementById('chat-latest').hidden"
-    ));
-}
-
-#[test]
 fn hostile_reply_is_shown_as_text_only() {
     let gate = Gate::start();
     let page = open(&gate);
