@@ -76,7 +76,7 @@ async fn purchase_is_logged_with_the_id_of_its_request() {
     assert_eq!(answer.headers()["x-request-id"], "order-7");
     gate.shutdown().await;
     let logged = lines.text();
-    let line = logged.lines().find(|line| line.contains(": purchase service=")).expect(&logged);
+    let line = logged.lines().find(|line| line.contains(": purchase purchase=")).expect(&logged);
     for part in ["INFO", "id=\"order-7\"", "outcome=\"charged\"", "cost=0."] {
         assert!(line.contains(part), "{part}: {line}");
     }
