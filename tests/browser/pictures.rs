@@ -216,7 +216,15 @@ fn script_in_a_picture_never_runs() {
     );
     shop.show("/index.html", &markup);
     let mut other = shop.visit("/index.html", &gate.origin);
-    other.expect_errors(&["Failed to load resource", "ERR_BLOCKED", "frame", "Refused", "MIME"]);
+    // That the browser blocks it is what is wanted.
+    other.expect_errors(&[
+        "Failed to load resource",
+        "ERR_BLOCKED",
+        "ResponseWasBlockedByORB",
+        "frame",
+        "Refused",
+        "MIME",
+    ]);
     other.wait_until("outcomes.length >= 2");
     assert_eq!(
         other.evaluate("[window.ran ?? null, outcomes.filter((one) => one === 'error').length]"),
