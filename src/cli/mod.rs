@@ -1,7 +1,9 @@
 //! The command line: arguments, exit codes, and one file per command.
 
+mod changes;
 mod check;
 mod core;
+mod filter;
 mod ledger;
 mod member;
 mod online;
@@ -65,6 +67,9 @@ pub enum Command {
         /// Also ask the gateway for balance, limits and key names
         #[arg(long)]
         online: bool,
+        /// Output format
+        #[arg(long, value_enum, default_value = "text", conflicts_with = "online")]
+        format: reconcile::ReportFormat,
     },
     /// Add, list, update and revoke members
     Member {
@@ -191,7 +196,9 @@ impl Cli {
         let settings = &loaded.settings;
         match command {
             Command::Serve { new_account } => serve(loaded, self.config, new_account, out).await,
-            Command::Check { online } => check::check(&loaded, online, out, err).await,
+            Command::Check { online, format } => {
+                check::check(&loaded, (online, format), out, err).await
+            }
             Command::Member { change } => member::member(settings, change, out, err).await,
             Command::Usage { since, by, format } => {
                 usage::usage(settings, (since, by, format), out).await

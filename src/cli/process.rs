@@ -7,11 +7,11 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{self, Runtime};
 use tracing::{error, warn};
-use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use super::filter;
 use crate::config::{LogConfig, ServerConfig};
 
 pub(super) const OPS_CONNECTIONS: usize = 64;
@@ -33,7 +33,7 @@ pub(super) fn harden() {
     }
 }
 
-/// Logs to standard error. Libraries log only warnings, because other events can hold headers.
+/// Logs to standard error.
 pub(super) fn start_log(settings: LogConfig) {
     let text = !settings.is_json && io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
@@ -42,10 +42,8 @@ pub(super) fn start_log(settings: LogConfig) {
     } else {
         lines.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed()
     };
-    let filter = Targets::new()
-        .with_target("tollgate", settings.level)
-        .with_default(LevelFilter::WARN.min(settings.level.into()));
-    registry().with(lines.with_filter(filter)).try_init().ok();
+    filter::set_level(settings.level);
+    registry().with(lines).with(filter::LogFilter).try_init().ok();
     // The default hook prints the panic message, which may hold a secret.
     panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string).unwrap_or_default();
