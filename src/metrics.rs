@@ -14,6 +14,7 @@ pub struct Metrics {
     registry: Registry,
     requests: Family<RequestLabels, Counter>,
     request_micros: Family<Labels<1>, Counter<u64, AtomicU64>>,
+    refusals: Family<Labels<1>, Counter>,
     purchases: Family<Labels<2>, Counter>,
     prices: Family<Labels<2>, Counter>,
     pub redacted: Counter,
@@ -43,6 +44,7 @@ impl Default for Metrics {
         Self {
             requests: register(r, "requests", "Requests answered"),
             request_micros: register(r, "request_microseconds", "Summed time to response heads"),
+            refusals: register(r, "refusals", "Refusals by problem code"),
             purchases: register(r, "purchases", "Purchases by outcome"),
             prices: register(r, "price_microdollars", "Prices of purchases, in micro-dollars"),
             redacted: register(r, "keys_redacted", "Gateway replies in which a key was redacted"),
@@ -74,6 +76,11 @@ impl Metrics {
         self.requests.get_or_create(&RequestLabels { route, status }).inc();
         let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         self.request_micros.get_or_create(&[("route", route)]).inc_by(micros);
+    }
+
+    /// `code` is the code of a problem.
+    pub fn refusal(&self, code: &'static str) {
+        self.refusals.get_or_create(&[("code", code)]).inc();
     }
 
     /// `outcome` is `charged`, `refused` or `unknown`.

@@ -95,7 +95,7 @@ impl Downstream {
         // 403 for reads
         cross_site::check_read(config, route.cross_origin, &request)?;
         // 401
-        let call = caller::authenticate(config, &scope.id, route, request).await?;
+        let call = caller::authenticate(config, scope, route, request).await?;
         // 429, before the body is read
         let (admission, admitted) = config.limiter.admit(&call);
         let handling = async {

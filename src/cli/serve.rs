@@ -1,6 +1,6 @@
 //! `tollgate serve`: one runtime per core for callers, and one for everything else.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
@@ -24,15 +24,11 @@ use super::secret::secret;
 use super::{CommandError, Exit, Loaded, process, runtime};
 use crate::access::SecretError;
 use crate::app::{self, App, Shutdown, TIDY_INTERVAL};
-use crate::clock;
 use crate::downstream::host::Hosts;
-use crate::problem::{DRAINING, LEDGER_UNAVAILABLE, Problem};
 use crate::routes::ops::Ops;
 use crate::server;
-use crate::store::{AccountBinding, Store};
 
-/// How long the result of a ledger probe is cached, and how long a probe may take.
-const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a scrape waits for the ledger.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the ledger may take to close after the drain.
@@ -85,7 +81,8 @@ pub async fn serve(
     if opened.transpose().map_err(start_error)?.is_none() {
         drop(listeners);
     } else {
-        print_banner(&app, listeners, at, out)?;
+        announce(&app, &listeners, at, out)?;
+        drop(listeners);
         tokio::spawn(app.watch_account());
         // A reload must find the same file: without it, its budgets would be lost.
         let config_path = config_path.or(file);
@@ -117,16 +114,7 @@ fn serve_ops(
     let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&app.shared.hosts));
     let guard =
         move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
-    let probe = Arc::new(Probe {
-        stopping: shutdown.draining.clone(),
-        binding: app.shared.binding.clone(),
-        ledger: app.shared.store.clone(),
-        latest: Mutex::default(),
-    });
-    let ready = move || {
-        let probe = Arc::clone(&probe);
-        async move { probe.ready().await }
-    };
+    let ready = app.readiness(shutdown.draining.clone());
     let (store, metrics) = (app.shared.store.clone(), Arc::clone(&app.shared.metrics));
     let service = Ops {
         update_gauges: Arc::new(move || {
@@ -154,59 +142,34 @@ fn serve_ops(
     Ok(())
 }
 
-fn print_banner(
+/// Logs the start and, on a terminal, prints it.
+fn announce(
     app: &App,
-    listeners: Vec<StdListener>,
+    listeners: &[StdListener],
     admin: SocketAddr,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    writeln!(out, "tollgate {}", env!("CARGO_PKG_VERSION"))?;
-    for listener in listeners {
-        writeln!(out, "page      http://{}", listener.local_addr()?)?;
-    }
+    let url = |at: SocketAddr| format!("http://{at}");
+    let pages = listeners.iter().map(|listener| listener.local_addr().map(url));
+    let pages = pages.collect::<io::Result<Vec<_>>>()?;
     let settings = &app.settings;
     let members = app.shared.access.member_count();
-    writeln!(out, "gateway   {}", gateway(&settings.gateway.target))?;
-    writeln!(out, "callers   {}", callers(&settings.access.mode, members))?;
-    writeln!(out, "budgets   {}", budgets(&settings.budget))?;
-    writeln!(out, "admin     http://{admin}")?;
-    out.flush()?;
+    let (version, page, admin) = (env!("CARGO_PKG_VERSION"), pages.join(", "), url(admin));
+    let (target, limits) = (gateway(&settings.gateway.target), budgets(&settings.budget));
+    let mode = callers(&settings.access.mode, members);
+    info!(version, page, admin, gateway = target, callers = mode, budgets = limits, "started");
+    if io::stdout().is_terminal() {
+        writeln!(out, "tollgate {version}")?;
+        pages.iter().try_for_each(|page| writeln!(out, "page      {page}"))?;
+        let rows = [("gateway", target), ("callers", mode), ("budgets", limits), ("admin", admin)];
+        rows.iter().try_for_each(|(name, value)| writeln!(out, "{name:<9} {value}"))?;
+        out.flush()?;
+    }
     if settings.is_local_only() {
         // Behind an unknown reverse proxy, every caller looks like a local browser.
         info!(settings = "server.hosts, server.trusted_proxies", "no reverse proxy configured");
     }
     Ok(())
-}
-
-struct Probe {
-    stopping: CancellationToken,
-    binding: AccountBinding,
-    ledger: Store,
-    latest: Mutex<Option<(clock::Instant, bool)>>,
-}
-
-impl Probe {
-    async fn ready(&self) -> Result<(), Problem> {
-        let refusal = |kind| Problem::new(kind).retry_after(Duration::from_secs(5));
-        if self.stopping.is_cancelled() {
-            return Err(refusal(&DRAINING));
-        }
-        if self.ledger.is_starting() {
-            return Err(refusal(&LEDGER_UNAVAILABLE).detail("starting: the ledger is opening"));
-        }
-        self.binding.ensure_same_account()?;
-        let mut latest = self.latest.lock().await;
-        if latest.is_none_or(|(at, _)| at.elapsed() >= PROBE_INTERVAL) {
-            let answer = timeout(PROBE_TIMEOUT, self.ledger.ensure_usable()).await;
-            *latest = Some((clock::now(), matches!(answer, Ok(Ok(())))));
-        }
-        if matches!(*latest, Some((_, true))) {
-            return Ok(());
-        }
-        // The store's error has paths, so it is only logged.
-        let why = "the ledger is unusable, so nothing can be sold; see the server's log";
-        Err(refusal(&LEDGER_UNAVAILABLE).detail(why))
-    }
 }
 
 pub(super) fn bind(at: SocketAddr) -> io::Result<StdListener> {

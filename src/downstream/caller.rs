@@ -9,8 +9,9 @@ use http::{HeaderMap, HeaderValue, Method, Request};
 use tracing::Span;
 
 use super::forwarded::{client_ip, is_trusted, transport};
+use super::observe::RequestScope;
 use super::route::{Auth, Route};
-use super::{Call, DownstreamConfig, RequestId};
+use super::{Call, DownstreamConfig};
 use crate::access::cookie::{self, Transport};
 use crate::access::{Credentials, Session};
 use crate::config::Network;
@@ -47,7 +48,7 @@ impl Peer {
 
 pub async fn authenticate<B>(
     config: &DownstreamConfig,
-    id: &RequestId,
+    scope: &RequestScope,
     route: &'static Route,
     request: Request<B>,
 ) -> Result<Call<B>, Problem> {
@@ -58,7 +59,9 @@ pub async fn authenticate<B>(
         ));
     };
     let (access, headers) = (&config.access, &head.headers);
-    let address = Caller::Address(network(client_ip(peer.ip(), headers, &config.trusted_proxies)));
+    let client = client_ip(peer.ip(), headers, &config.trusted_proxies);
+    scope.set_client(client);
+    let address = Caller::Address(network(client));
     let transport = if access.has_logins() {
         transport(peer.ip(), headers, &config.trusted_proxies)
     } else {
@@ -73,7 +76,7 @@ pub async fn authenticate<B>(
         Span::current().record("caller", tracing::field::display(&caller));
         (caller, session)
     };
-    Ok(Call { id: id.clone(), caller, session, transport, route, head, body })
+    Ok(Call { id: scope.id.clone(), caller, session, transport, route, head, body })
 }
 
 /// Reads the credentials: a bearer token wins over a cookie. Cookies over plain http are ignored.

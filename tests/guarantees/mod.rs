@@ -23,6 +23,7 @@ mod openai;
 mod operations;
 mod panics;
 mod pictures;
+mod purchase_ids;
 mod refusal_logging;
 mod reload;
 mod replay_memory;
