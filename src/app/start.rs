@@ -16,7 +16,7 @@ use crate::access::token::Secret;
 use crate::access::{AuthMode, Authenticator};
 use crate::clock;
 use crate::config::{AccessMode, Settings, Target};
-use crate::downstream::observe::RefusalLog;
+use crate::downstream::RefusalLog;
 use crate::jobs::JobRegistry;
 use crate::metrics::Metrics;
 use crate::pictures::Pictures;

@@ -20,6 +20,7 @@ use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue, request};
 use uuid::Uuid;
 
+pub use self::observe::RefusalLog;
 use self::route::Route;
 use crate::access::cookie::Transport;
 use crate::access::{Authenticator, Session};
@@ -38,7 +39,7 @@ pub struct DownstreamConfig {
     pub limiter: Arc<rate::Limiter>,
     pub server: config::ServerConfig,
     pub body_memory: Arc<body::BodyMemory>,
-    pub refusal_log: Arc<observe::RefusalLog>,
+    pub refusal_log: Arc<RefusalLog>,
     pub metrics: Arc<Metrics>,
 }
 

@@ -22,9 +22,8 @@ use http::HeaderValue;
 
 use self::api::Passthrough;
 use crate::access::Authenticator;
-use crate::downstream::Call;
-use crate::downstream::observe::RefusalLog;
 use crate::downstream::route::{Auth, Class};
+use crate::downstream::{Call, RefusalLog};
 use crate::jobs::JobRegistry;
 use crate::media::Videos;
 use crate::problem::Problem;

@@ -5,15 +5,14 @@ use std::collections::HashMap;
 use tracing::info;
 
 use super::MemberList;
-use crate::contract::money::Usd;
 use crate::store::Member;
 
 pub(super) fn log_changes(old: &MemberList, new: &MemberList) {
     let (before, after) = (by_name(old), by_name(new));
     for (member, now) in &after {
         let role = now.role.name();
-        let limit = |amount: Option<Usd>| amount.map(|amount| amount.to_string());
-        let (day, month) = (limit(now.own_budget.day), limit(now.own_budget.month));
+        let [day, month] = [now.own_budget.day, now.own_budget.month]
+            .map(|limit| limit.map(|amount| amount.to_string()));
         match before.get(member) {
             None => info!(member, role, day, month, "member added"),
             Some(was) => {
