@@ -14,11 +14,10 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use super::check::{budgets, callers, gateway};
-use super::core::{Core, warn_of_purchases};
+use super::core::{Core, InFlight, warn_of_purchases};
 use super::reload::reload;
 use super::secret::secret;
 use super::{CommandError, Exit, Loaded, process, runtime};
@@ -67,6 +66,7 @@ pub async fn serve(
     }
     let app = App::new(settings, shared)?;
     let cores = Core::start_all(&app, &listeners, &shutdown)?;
+    let in_flight = InFlight::new(&cores, app.shared.running.clone());
     // The ops listener stops last, so that probes see `draining` until the drain ends.
     let end = CancellationToken::new();
     serve_ops(&app, &shutdown, ops, end.clone())?;
@@ -81,8 +81,7 @@ pub async fn serve(
     if opened.transpose().map_err(start_error)?.is_none() {
         drop(listeners);
     } else {
-        announce(&app, &listeners, at, out)?;
-        drop(listeners);
+        announce(&app, listeners, at, out)?;
         tokio::spawn(app.watch_account());
         // A reload must find the same file: without it, its budgets would be lost.
         let config_path = config_path.or(file);
@@ -91,8 +90,8 @@ pub async fn serve(
     }
     shutdown.draining.cancel();
     info!("drain started");
-    spawn_exit_watchdog(drain, cores.iter().map(|core| core.tasks.clone()).collect());
-    Core::drain_all(cores, drain, &shutdown).await;
+    spawn_exit_watchdog(drain, in_flight.clone());
+    Core::drain_all(cores, drain, &shutdown, &in_flight).await;
     end.cancel();
     Ok(Exit::Done)
 }
@@ -145,12 +144,12 @@ fn serve_ops(
 /// Logs the start and, on a terminal, prints it.
 fn announce(
     app: &App,
-    listeners: &[StdListener],
+    listeners: Vec<StdListener>,
     admin: SocketAddr,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let url = |at: SocketAddr| format!("http://{at}");
-    let pages = listeners.iter().map(|listener| listener.local_addr().map(url));
+    let pages = listeners.into_iter().map(|listener| listener.local_addr().map(url));
     let pages = pages.collect::<io::Result<Vec<_>>>()?;
     let settings = &app.settings;
     let members = app.shared.access.member_count();
@@ -224,7 +223,7 @@ impl Signals {
 }
 
 /// Exits at a second signal or soon after `drain`, from a thread that a hanging disk cannot block.
-fn spawn_exit_watchdog(drain: Duration, in_flight: Vec<TaskTracker>) {
+fn spawn_exit_watchdog(drain: Duration, in_flight: InFlight) {
     let watch = move || {
         let watching = async {
             let mut signals = Signals::new()?;

@@ -58,6 +58,10 @@ impl RunningPurchases {
         RunningGuard { running: self.clone(), id: purchase.id, outcome: sender }
     }
 
+    pub fn ids(&self) -> Vec<PurchaseId> {
+        lock(&self.calls).keys().copied().collect()
+    }
+
     /// The permit is held until the reply is sent, so slow clients cannot exhaust memory.
     async fn reserve_memory(
         &self,
