@@ -95,8 +95,9 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    pub(super) fn new(cores: &[Core], running: RunningPurchases) -> Self {
-        Self { tasks: cores.iter().map(|core| core.tasks.clone()).collect(), running }
+    pub(super) fn new(cores: &[Core], app: &App) -> Self {
+        let tasks = cores.iter().map(|core| core.tasks.clone()).collect();
+        Self { tasks, running: app.shared.running.clone() }
     }
 }
 

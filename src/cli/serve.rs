@@ -66,7 +66,6 @@ pub async fn serve(
     }
     let app = App::new(settings, shared)?;
     let cores = Core::start_all(&app, &listeners, &shutdown)?;
-    let in_flight = InFlight::new(&cores, app.shared.running.clone());
     // The ops listener stops last, so that probes see `draining` until the drain ends.
     let end = CancellationToken::new();
     serve_ops(&app, &shutdown, ops, end.clone())?;
@@ -76,7 +75,7 @@ pub async fn serve(
         info!(page = %listener.local_addr()?, admin = %at, "listening");
     }
     let opened = signals.unless_terminated(app::open(&app.shared, opening)).await;
-    let drain = app.settings.server.drain;
+    let (drain, in_flight) = (app.settings.server.drain, InFlight::new(&cores, &app));
     // The cores have clones of the listeners. These would accept connections that are never served.
     if opened.transpose().map_err(start_error)?.is_none() {
         drop(listeners);
