@@ -137,6 +137,22 @@ fn conversation_row_is_one_tab_stop_with_arrows_rename_and_delete() {
 }
 
 #[test]
+fn focused_link_to_a_view_keeps_the_focus_when_the_balance_changes() {
+    let gate = Gate::start_with(&[("TOLLGATE_BUDGET__CALLER", "{ day = \"20.00\" }")]);
+    let page = open(&gate);
+    page.find(("button", "$20.00 left today"));
+    let buyer = page.another_tab(&gate.origin);
+    buyer.goto(&gate.origin);
+    page.evaluate("document.querySelector('#views a[href=\"#usage\"]').focus()");
+    ask(&buyer, "Hello");
+    page.find(("button", "$19.99 left today"));
+    assert_eq!(page.evaluate(&format!("{FOCUS}.title")), "Usage");
+    page.press("Enter");
+    page.wait_until(&format!("{FOCUS}.id === 'usage-heading'"));
+    buyer.close();
+}
+
+#[test]
 fn arrow_up_in_an_empty_composer_edits_the_last_message() {
     let gate = Gate::start();
     let page = open(&gate);
