@@ -9,7 +9,7 @@ use tracing::{error, info, warn};
 use super::changes::changed;
 use super::core::Core;
 use super::settings::load;
-use super::{CommandError, filter, process};
+use super::{CommandError, log, process};
 use crate::app::App;
 use crate::config::{Settings, Target};
 
@@ -19,7 +19,7 @@ pub(super) fn reload(old: App, config_path: Option<&Path>, cores: &[Core]) -> Ap
         Ok(new) => {
             let names = changed(&old.settings, &new.settings);
             let names = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
-            filter::set_level(new.settings.log.level);
+            log::set_level(new.settings.log.level);
             info!(changed = names, "settings reloaded");
             new
         }

@@ -238,6 +238,29 @@ fn start_and_reload_are_structured_events() {
 }
 
 #[test]
+fn second_signal_names_the_purchases_that_it_cuts() {
+    let upstream = slow(60_000);
+    let store = ("TOLLGATE_STORE__URL", "sqlite:ledger.db");
+    let mut gate = Gate::binary(&upstream, "", &[store]);
+    let mut buyer = gate.client();
+    buyer.send("POST", "/api/v1/chat", &[], CHAT);
+    upstream.wait_for(1);
+    gate.signal(Signal::SIGTERM);
+    until("it drains", || gate.printed().contains("drain started"));
+    // The signal may come before the thread that waits for it.
+    until("it has ended", || {
+        gate.signal(Signal::SIGTERM);
+        log(&gate).iter().any(|line| line["remaining"] == 1)
+    });
+    assert_eq!(gate.wait().code(), Some(1));
+    let lines = log(&gate);
+    let cut = lines.iter().find(|line| line["remaining"] == 1).unwrap();
+    let listed = run(gate.folder(), &["purchase", "list"], &[store]);
+    let purchase = listed.stdout.lines().nth(1).and_then(|row| row.split(' ').next());
+    assert_eq!(cut["purchases"].as_str(), purchase, "{listed:?}");
+}
+
+#[test]
 fn server_logs_the_member_changes_of_commands() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let settings = "store.url = \"sqlite:ledger.db\"\naccess.mode = \"members\"\n";

@@ -14,7 +14,7 @@ static TARGETS: LazyLock<ArcSwap<Targets>> = LazyLock::new(Default::default);
 pub(super) struct LogFilter;
 
 /// Sets the level. Libraries log only warnings, because other events can hold headers.
-pub(super) fn set_level(level: Level) {
+pub(in crate::cli) fn set_level(level: Level) {
     let targets = Targets::new()
         .with_target("tollgate", level)
         .with_default(LevelFilter::WARN.min(level.into()));
