@@ -224,7 +224,7 @@ fn start_and_reload_are_structured_events() {
         let reloaded =
             || log(&gate).into_iter().filter(|line| line["message"] == "settings reloaded");
         until("it is reloaded", || reloaded().count() == number);
-        reloaded().last().unwrap()["changed"].clone()
+        reloaded().next_back().unwrap()["changed"].clone()
     };
     let pending = || gate.printed().matches("takes effect after a restart").count();
     assert_eq!(
