@@ -6,9 +6,9 @@ use std::time::Duration;
 use rusqlite::{Connection, params};
 use tracing::warn;
 
+use super::Result;
 use super::column::{self, Sql};
 use super::replies::Replies;
-use super::{Result, StoreError};
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::store::rules::{Credit, KnownBalance, Today, latest_plausible_day};
@@ -22,8 +22,6 @@ pub(super) struct Ledger {
     pub(super) ended_count: Cell<usize>,
     pub(super) slots_taken: Cell<usize>,
     pub(super) latest_number: Cell<Option<i64>>,
-    /// The error of a command that was rolled back without the rest of its batch.
-    pub(super) command_error: Cell<Option<StoreError>>,
     pub(super) has_ended: Cell<bool>,
     pub(super) has_warned_of_day: Cell<bool>,
 }
@@ -38,7 +36,6 @@ impl Ledger {
             ended_count: Cell::default(),
             slots_taken: Cell::default(),
             latest_number: Cell::default(),
-            command_error: Cell::default(),
             has_ended: Cell::default(),
             has_warned_of_day: Cell::new(false),
         }
@@ -46,6 +43,12 @@ impl Ledger {
 
     pub(super) fn now(&self) -> Duration {
         (self.clock)()
+    }
+
+    /// Forgets what was read or counted in a transaction that was rolled back.
+    pub(super) fn rolled_back(&self) {
+        self.replies.invalidate();
+        self.has_ended.set(false);
     }
 
     pub(super) fn clear(&self) -> Result<()> {
