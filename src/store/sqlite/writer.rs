@@ -248,11 +248,7 @@ impl Writer {
         self.set_synchronous(batch)?;
         let connection = &self.ledger.connection;
         execute(connection, if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" })?;
-        let done = batch
-            .iter_mut()
-            .try_for_each(|command| command.run(&self.ledger))
-            .map_err(Failure::of_command)
-            .and_then(|()| Ok(execute(connection, "COMMIT")?));
+        let done = self.run_commands(batch).and_then(|()| Ok(execute(connection, "COMMIT")?));
         let latest = self.ledger.latest_number.take();
         match done {
             Err(_) => {
@@ -267,6 +263,14 @@ impl Writer {
         done
     }
 
+    fn run_commands(&self, batch: &mut [Box<dyn WriteCommand>]) -> Result<(), Failure> {
+        self.ledger.begun()?;
+        for command in batch {
+            command.run(&self.ledger).map_err(Failure::of_command)?;
+        }
+        self.ledger.write_counters().map_err(Failure::of_command)
+    }
+
     fn committed(&mut self, latest: Option<i64>) {
         if let (Some(latest), Some(lock)) = (latest, &mut self.lock)
             && let Err(error) = lock.write_latest(latest)
@@ -274,6 +278,7 @@ impl Writer {
             let why = format!("failed to write the purchase number to the lock file: {error}");
             self.log_fault(&StoreError::Permanent(Unavailable(why.into())));
         }
+        self.ledger.committed();
         if self.ledger.has_ended.take() {
             self.gate.ends.notify_waiters();
         }
