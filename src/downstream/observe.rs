@@ -13,6 +13,7 @@ use http::{HeaderValue, Request};
 use tracing::field::Empty;
 use tracing::{Span, debug, info, info_span, warn};
 
+use super::caller::Peer;
 use super::route::Route;
 use super::{DownstreamConfig, RequestId, X_REQUEST_ID, rate};
 use crate::clock::{self, Instant};
@@ -22,15 +23,21 @@ use crate::sync::lock;
 
 pub struct RequestScope {
     pub id: RequestId,
+    pub peer: Option<Peer>,
     pub route: Result<&'static Route, Problem>,
     has_body: bool,
     started: Instant,
 }
 
 impl RequestScope {
-    pub fn new<B: http_body::Body>(config: &DownstreamConfig, request: &Request<B>) -> Self {
+    pub fn new<B: http_body::Body>(
+        config: &DownstreamConfig,
+        peer: Option<Peer>,
+        request: &Request<B>,
+    ) -> Self {
         Self {
             id: RequestId::from_headers(request.headers()),
+            peer,
             route: config.routes.find(request.method(), request.uri().path()),
             has_body: !request.body().is_end_stream(),
             started: clock::now(),
@@ -158,6 +165,7 @@ mod tests {
     async fn panic_becomes_500_before_and_after_an_await() {
         let scope = RequestScope {
             id: RequestId::new(),
+            peer: None,
             route: Err(Problem::new(&INTERNAL)),
             has_body: false,
             started: clock::now(),

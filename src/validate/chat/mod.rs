@@ -86,9 +86,11 @@ impl<'a, M: IntoMessage<'a> + 'a> ChatDraft<'a, M> {
         if let Field::Present(messages) = &mut self.messages {
             faults.append_at(&"", mem::take(&mut messages.faults));
         }
-        let allowed = self.rules.fields.iter().map(String::as_str);
-        let fields: Vec<_> = ["model", "messages"].into_iter().chain(allowed).collect();
-        faults.unknown_fields(&self.unknown, &fields, &"");
+        if !self.unknown.first.is_empty() {
+            let allowed = self.rules.fields.iter().map(String::as_str);
+            let fields: Vec<_> = ["model", "messages"].into_iter().chain(allowed).collect();
+            faults.unknown_fields(&self.unknown, &fields, &"");
+        }
         faults.append_at(&"", others);
         let row = self.model.value().and_then(|id| self.rules.catalog.chat_model(id));
         let (true, Some(row), Field::Present(messages)) = (faults.is_empty(), row, self.messages)
