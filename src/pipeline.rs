@@ -12,6 +12,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::Request;
 use tower::service_fn;
 use tower::util::BoxCloneSyncService;
@@ -54,12 +55,9 @@ impl HttpStack {
         request: Request<B>,
     ) -> Response {
         let scope = RequestScope::new(&self.config, peer, &request);
-        let handling = async {
-            let next = |request| self.handle_errors(&scope, request);
-            let response = cross_site::cors(&self.config, request, next).await;
-            scope.finish(&self.config, response)
-        };
-        handling.instrument(scope.span()).await
+        let next = |request| self.handle_errors(&scope, request);
+        let response = cross_site::cors(&self.config, request, next);
+        response.map(|response| scope.finish(&self.config, response)).instrument(scope.span()).await
     }
 
     /// Turns a panic into a 500 and renders refusals under `/v1/` in OpenAI's format.
@@ -118,4 +116,25 @@ pub fn gateway<T: SendAttempt>(gateway: Gateway<T>) -> GatewayService {
         let gateway = gateway.clone();
         async move { gateway.send(request).await }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+
+    use super::*;
+
+    /// Returns the size of the future of a function with these arguments.
+    fn future_size<'a, F: Future>(
+        _: impl Fn(&'a HttpStack, Option<Peer>, Request<Full<Bytes>>) -> F,
+    ) -> usize {
+        size_of::<F>()
+    }
+
+    /// Each layer that moves the future copies all of it.
+    #[test]
+    fn future_of_a_request_is_small() {
+        let size = future_size(HttpStack::handle);
+        assert!(size <= 4 * 1_024, "{size} bytes");
+    }
 }

@@ -113,7 +113,8 @@ pub async fn cors<B, F: Future<Output = Response>>(
         retain_allowed_headers(&mut request);
     }
     let inner = service_fn(|request| next(request).map(Ok::<_, Infallible>));
-    let Ok(mut response) = config.origins.cors.layer(inner).oneshot(request).await;
+    // Boxed, so that all other requests do not move the layer's future.
+    let Ok(mut response) = Box::pin(config.origins.cors.layer(inner).oneshot(request)).await;
     if is_preflight {
         *response.status_mut() = StatusCode::NO_CONTENT;
     }
@@ -147,7 +148,7 @@ pub async fn csrf<B, F: Future<Output = HandlerResult>>(
     let Some(page) = origin_or_site(request.headers()).cloned() else {
         return next(request).await;
     };
-    let response = config.origins.csrf.layer(service_fn(next)).oneshot(request).await?;
+    let response = Box::pin(config.origins.csrf.layer(service_fn(next)).oneshot(request)).await?;
     if response.extensions().get::<ProtectionError>().is_none() {
         return Ok(response);
     }

@@ -63,12 +63,17 @@ impl RequestScope {
     }
 
     /// Turns a panic into a 500. Purchases are not affected: they run in tasks of their own.
-    pub async fn catch_panic(&self, handling: impl Future<Output = HandlerResult>) -> Response {
-        match AssertUnwindSafe(handling).catch_unwind().await {
+    ///
+    /// It is not an `async fn`, which would hold the future twice.
+    pub fn catch_panic(
+        &self,
+        handling: impl Future<Output = HandlerResult>,
+    ) -> impl Future<Output = Response> {
+        AssertUnwindSafe(handling).catch_unwind().map(|ended| match ended {
             Ok(response) => response.unwrap_or_else(|problem| self.refuse(problem)),
             // The payload may hold secrets, so it is dropped. The hook has logged the location.
             Err(_panic) => response::from_problem(Problem::new(&INTERNAL), self.id.as_str()),
-        }
+        })
     }
 
     pub fn finish(&self, config: &DownstreamConfig, mut response: Response) -> Response {
