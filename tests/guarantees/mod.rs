@@ -16,6 +16,7 @@ mod jwt;
 mod jwt_subjects;
 mod limits;
 mod members;
+mod metrics;
 mod money_is_held_before_anything_is_sent;
 mod nothing_bought_is_lost;
 mod nothing_is_bought_twice;

@@ -46,7 +46,7 @@ async fn bought(payload: &[u8], answer: Result<(u16, &str), Error>) -> (Option<U
     });
     let outcome = purchases.complete(&Arc::new(purchase)).await;
     let metrics = &context.metrics;
-    let counted = metrics.encode();
+    let counted = metrics.encode(Readings::default());
     let counted = counted.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
         let (name, figure) = line.strip_prefix("tollgate_")?.rsplit_once(' ')?;
         let (kind, labels) = name.split_once('{')?;
