@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::{MetricType, TypedMetric};
 
 /// Clones share their counts. The library's own histogram takes a lock for each observation.
 #[derive(Clone, Debug)]
@@ -82,8 +82,12 @@ impl EncodeMetric for Histogram {
     }
 
     fn metric_type(&self) -> MetricType {
-        MetricType::Histogram
+        Self::TYPE
     }
+}
+
+impl TypedMetric for Histogram {
+    const TYPE: MetricType = MetricType::Histogram;
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ mod nothing_bought_is_lost;
 mod nothing_is_bought_twice;
 mod openai;
 mod operations;
+mod packaging;
 mod panics;
 mod pictures;
 mod refusal_logging;
