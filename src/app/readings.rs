@@ -48,7 +48,7 @@ impl App {
 
 async fn read(shared: &SharedState, summary: &BillingSummary) -> Readings {
     let SharedState { store, rate_limit, .. } = shared;
-    let watched = shared.watched.load();
+    let watched = shared.watched.load_full();
     let watched = watched.as_deref();
     let balance = summary.reading().map(|reading| BalanceReading {
         micros: reading.listing.billing.balance_cents.saturating_mul(10_000),
@@ -59,6 +59,11 @@ async fn read(shared: &SharedState, summary: &BillingSummary) -> Readings {
         None => Vec::new(),
     };
     let totals = timeout(LEDGER_TIMEOUT, store.totals()).await;
+    let mut is_ledger_usable = None;
+    if !store.is_starting() {
+        let usable = timeout(LEDGER_TIMEOUT, store.ensure_usable()).await;
+        is_ledger_usable = Some(matches!(usable, Ok(Ok(()))));
+    }
     Readings {
         mode: watched.map(|watched| watched.mode),
         rate_limit: Some(SlotReading {
@@ -68,13 +73,7 @@ async fn read(shared: &SharedState, summary: &BillingSummary) -> Readings {
         balance,
         budgets,
         ledger: totals.ok().and_then(Result::ok).map(|totals| reading(&totals, store.now())),
-        is_ledger_usable: match store.is_starting() {
-            true => None,
-            false => {
-                let usable = timeout(LEDGER_TIMEOUT, store.ensure_usable()).await;
-                Some(matches!(usable, Ok(Ok(()))))
-            }
-        },
+        is_ledger_usable,
         ledger_commits: Some(store.commit_durations()),
         keys: watched.map(|watched| lock(&watched.keys).are_usable()).unwrap_or_default(),
     }

@@ -124,7 +124,8 @@ fn trade(gate: &Gate) {
 fn gateway() -> Upstream {
     let upstream = Upstream::start(|received| match &*received.target {
         "/api/v1/chat" => Reply::chat("hello"),
-        _ => Reply::video("job-1"),
+        "/api/v1/video" => Reply::video("job-1"),
+        _ => Reply::new(200, r#"{"status":"processing"}"#),
     });
     upstream.set_listing(listing(12_345));
     upstream
@@ -254,7 +255,8 @@ fn prometheus_gets_data_for_every_rule_and_panel() {
     let scrapes = "min(count_over_time(up{job=\"tollgate\"}[1m]))";
     until_within(3 * PATIENCE, "it has scraped twice", || {
         let counts = prometheus.query(&gate, scrapes);
-        counts.iter().any(|count| count["value"][1].as_str().is_some_and(|count| count >= "2"))
+        let count = counts.first().and_then(|count| count["value"][1].as_str()?.parse().ok());
+        count.is_some_and(|count: u64| count >= 2)
     });
     assert_eq!(prometheus.query(&gate, "up")[0]["value"][1], "1");
     let expressions = dashboard_expressions();
