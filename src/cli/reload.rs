@@ -56,7 +56,7 @@ fn log_keys(old: &Settings, new: &Settings) {
     let (old, new) = (ids(old), ids(new));
     if !new.is_empty() {
         let missing =
-            |from: &Vec<_>, of: &Vec<_>| of.iter().filter(|id| !from.contains(id)).count();
+            |from: &[[u8; 8]], of: &[[u8; 8]]| of.iter().filter(|id| !from.contains(id)).count();
         let (added, removed) = (missing(&old, &new), missing(&new, &old));
         info!(keys = new.len(), added, removed, "gateway keys reloaded");
     }

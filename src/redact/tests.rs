@@ -5,6 +5,7 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 use proptest::prelude::*;
 
 use super::*;
+use crate::metrics::Readings;
 
 #[path = "../../tests/corpus/targets/decode.rs"]
 mod decode;

@@ -8,6 +8,7 @@ use http::StatusCode;
 
 use super::*;
 use crate::contract::catalog::Catalog;
+use crate::metrics::Readings;
 use crate::purchase::tests::{SOON, answered, context, keyed, purchases};
 use crate::purchase::{DedupeBy, Receipt};
 use crate::store::{Caller, KeyId};
