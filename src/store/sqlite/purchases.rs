@@ -146,6 +146,15 @@ impl Store {
         });
     }
 
+    /// Counts, without waiting, a duplicate that got the purchase's reply for free.
+    pub fn count_replay(&self, id: PurchaseId) {
+        self.notify(StoreOp::Other("count_replay"), Durability::Buffered, move |ledger| {
+            let sql = "UPDATE purchases SET replays = replays + 1 WHERE id = ?";
+            ledger.connection.run(sql, [id.0.as_bytes()])?;
+            Ok(())
+        });
+    }
+
     /// Keeps, without waiting, a reply that cannot be parsed, for the operator and for a day. An
     /// in-memory store keeps none.
     pub fn keep_unparsable_reply(&self, id: PurchaseId, body: Bytes) {

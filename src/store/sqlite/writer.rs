@@ -18,15 +18,29 @@ use super::ledger::Ledger;
 use super::lock::Lock;
 use super::{Result, StoreError, file};
 use crate::clock;
+use crate::metrics::Histogram;
 use crate::store::{PurchaseId, Unavailable};
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct CommandGate {
     state: Arc<OnceLock<Result<(), Unavailable>>>,
     pub(super) is_retry_queue_full: Arc<AtomicBool>,
     pub(super) stop: Arc<AtomicBool>,
     /// Notified when purchases have ended.
     pub(super) ends: Arc<Notify>,
+    pub(super) commits: Histogram,
+}
+
+impl Default for CommandGate {
+    fn default() -> Self {
+        Self {
+            state: Arc::default(),
+            is_retry_queue_full: Arc::default(),
+            stop: Arc::default(),
+            ends: Arc::default(),
+            commits: Histogram::of_commits(),
+        }
+    }
 }
 
 impl CommandGate {
@@ -246,6 +260,7 @@ impl Writer {
             return Err(StoreError::Permanent(why.clone()).into());
         }
         self.set_synchronous(batch)?;
+        let begun = clock::now();
         let connection = &self.ledger.connection;
         execute(connection, if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" })?;
         let done = self.run_commands(batch).and_then(|()| Ok(execute(connection, "COMMIT")?));
@@ -258,7 +273,7 @@ impl Writer {
                         .map_err(|fault| StoreError::Permanent(fault.unavailable()))?;
                 }
             }
-            Ok(()) => self.committed(latest),
+            Ok(()) => self.committed(latest, begun),
         }
         done
     }
@@ -271,7 +286,7 @@ impl Writer {
         self.ledger.write_counters().map_err(Failure::of_command)
     }
 
-    fn committed(&mut self, latest: Option<i64>) {
+    fn committed(&mut self, latest: Option<i64>, begun: clock::Instant) {
         if let (Some(latest), Some(lock)) = (latest, &mut self.lock)
             && let Err(error) = lock.write_latest(latest)
         {
@@ -283,6 +298,9 @@ impl Writer {
             self.gate.ends.notify_waiters();
         }
         let has_written = self.has_written.swap(false, Ordering::Relaxed);
+        if has_written {
+            self.gate.commits.observe(clock::now().saturating_duration_since(begun));
+        }
         if has_written
             && self.incident.as_ref().is_some_and(|fault| fault.at.elapsed() >= RECOVERY_PERIOD)
         {
