@@ -3,18 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::App;
+use super::readings::Watched;
 use crate::billing::summary::BillingSummary;
 use crate::clock;
 use crate::contract::money::Usd;
 use crate::problem::GATEWAY_KEY_REJECTED;
 use crate::routes::ops::Unready;
 use crate::store::{AccountBinding, Store};
+use crate::sync::lock;
 
 /// How long the result of a ledger probe is cached, and how long a probe may take.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -57,7 +60,7 @@ struct Readiness {
     binding: AccountBinding,
     ledger: Store,
     summary: BillingSummary,
-    floor: Usd,
+    watched: Arc<ArcSwapOption<Watched>>,
     latest: Mutex<Option<(clock::Instant, Result<(), Unready>)>>,
 }
 
@@ -73,7 +76,7 @@ impl App {
             binding: self.shared.binding.clone(),
             ledger: self.shared.store.clone(),
             summary: self.summary.clone(),
-            floor: self.settings.gateway.balance_floor,
+            watched: Arc::clone(&self.shared.watched),
             latest: Mutex::default(),
         });
         move || {
@@ -114,14 +117,21 @@ impl Readiness {
 
     /// Names what every instance shares: taking this one away would not help.
     fn degraded(&self) -> Vec<&'static str> {
+        let watched = self.watched.load();
+        let is_rejected = watched.as_ref().is_some_and(|watched| {
+            let are_usable = lock(&watched.keys).are_usable();
+            !are_usable.is_empty() && !are_usable.contains(&true)
+        });
         let mut degraded = Vec::new();
         match self.summary.fault() {
             Some(kind) if *kind == GATEWAY_KEY_REJECTED => degraded.push("keys"),
+            Some(_) | None if is_rejected => degraded.push("keys"),
             Some(_) => degraded.push("gateway"),
             None => {}
         }
+        let floor = watched.as_ref().map_or(Usd::ZERO, |watched| watched.budgets.balance_floor);
         let balance = self.summary.reading().map(|it| Usd::cents(it.listing.billing.balance_cents));
-        if balance.is_some_and(|balance| balance <= self.floor) {
+        if balance.is_some_and(|balance| balance <= floor) {
             degraded.push("balance");
         }
         degraded

@@ -27,9 +27,6 @@ use crate::downstream::host::Hosts;
 use crate::routes::ops::Ops;
 use crate::server;
 
-/// How long a scrape waits for the ledger.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// How long the ledger may take to close after the drain.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -113,18 +110,8 @@ fn serve_ops(
     let guard =
         move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
     let ready = app.readiness(shutdown.draining.clone());
-    let (store, metrics) = (app.shared.store.clone(), Arc::clone(&app.shared.metrics));
     let service = Ops {
-        update_gauges: Arc::new(move || {
-            let (store, metrics) = (store.clone(), Arc::clone(&metrics));
-            Box::pin(async move {
-                let totals = timeout(PROBE_TIMEOUT, store.unknown_totals()).await;
-                if let Ok(Ok((count, micros))) = totals {
-                    metrics.unknown_purchases.set(count);
-                    metrics.unknown_micros.set(micros);
-                }
-            })
-        }),
+        readings: Arc::new(app.readings()),
         access: Some(Arc::clone(&app.shared.access)),
         summary: Some(app.summary.clone()),
         host_guard: Arc::new(guard),

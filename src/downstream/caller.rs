@@ -53,7 +53,7 @@ pub async fn authenticate<B>(
     request: Request<B>,
 ) -> Result<Call<B>, Problem> {
     let (head, body) = request.into_parts();
-    let Some(&Peer(peer)) = head.extensions.get::<Peer>() else {
+    let Some(Peer(peer)) = scope.peer else {
         return Err(Problem::new(&INTERNAL).detail(
             "the server that embeds tollgate must put tollgate::Peer into the request's extensions",
         ));

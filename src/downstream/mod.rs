@@ -19,6 +19,7 @@ use bytes::Bytes;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue, request};
 use uuid::Uuid;
+use uuid::fmt::Hyphenated;
 
 pub use self::observe::RefusalLog;
 use self::route::Route;
@@ -92,9 +93,11 @@ impl RequestId {
 
     fn new() -> Self {
         let PurchaseId(uuid) = PurchaseId::generate();
-        let mut text = Uuid::encode_buffer();
-        let text = uuid.hyphenated().encode_lower(&mut text);
-        let unique = HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("unnamed"));
+        let mut text = [0; Hyphenated::LENGTH];
+        uuid.hyphenated().encode_lower(&mut text);
+        // Shared from the start, so that clones do not allocate.
+        let text = HeaderValue::from_maybe_shared(Bytes::from_owner(text));
+        let unique = text.unwrap_or(HeaderValue::from_static("unnamed"));
         Self { uuid, unique, client: None }
     }
 
