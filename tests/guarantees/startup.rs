@@ -137,7 +137,7 @@ fn server_answers_while_its_ledger_is_checked_and_sells_afterwards() {
         std::thread::sleep(Duration::from_millis(5));
     }
     println!("unclean start with {} purchases: {:?}", rows(), began.elapsed());
-    assert!(server.printed().contains("ledger check passed"), "{}", server.printed());
+    until("it is logged", || server.printed().contains("ledger check passed"));
     assert_eq!(server.address("page"), page);
     assert_eq!(ask(page, "POST", "/api/v1/chat", CHAT).status, 200);
     assert_eq!(upstream.requests(), 1);
