@@ -9,9 +9,8 @@ use http::{HeaderMap, HeaderValue, Method, Request};
 use tracing::Span;
 
 use super::forwarded::{client_ip, is_trusted, transport};
-use super::observe::RequestScope;
 use super::route::{Auth, Route};
-use super::{Call, DownstreamConfig};
+use super::{Call, DownstreamConfig, RequestId};
 use crate::access::cookie::{self, Transport};
 use crate::access::{Credentials, Session};
 use crate::config::Network;
@@ -46,24 +45,42 @@ impl Peer {
     }
 }
 
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientAddress {
+    pub client: IpAddr,
+    /// The client or its last proxy.
+    peer: IpAddr,
+}
+
+impl ClientAddress {
+    pub fn of<B>(
+        config: &DownstreamConfig,
+        peer: Option<Peer>,
+        request: &Request<B>,
+    ) -> Result<Self, Problem> {
+        let Some(Peer(peer)) = peer else {
+            return Err(Problem::new(&INTERNAL).detail(
+                "the server that embeds tollgate must put tollgate::Peer into the request's extensions",
+            ));
+        };
+        let peer = peer.ip();
+        Ok(Self { client: client_ip(peer, request.headers(), &config.trusted_proxies), peer })
+    }
+}
+
 pub async fn authenticate<B>(
     config: &DownstreamConfig,
-    scope: &RequestScope,
+    (id, address): (&RequestId, ClientAddress),
     route: &'static Route,
     request: Request<B>,
 ) -> Result<Call<B>, Problem> {
     let (head, body) = request.into_parts();
-    let Some(Peer(peer)) = scope.peer else {
-        return Err(Problem::new(&INTERNAL).detail(
-            "the server that embeds tollgate must put tollgate::Peer into the request's extensions",
-        ));
-    };
+    let ClientAddress { client, peer } = address;
     let (access, headers) = (&config.access, &head.headers);
-    let client = client_ip(peer.ip(), headers, &config.trusted_proxies);
-    scope.set_client(client);
     let address = Caller::Address(network(client));
     let transport = if access.has_logins() {
-        transport(peer.ip(), headers, &config.trusted_proxies)
+        transport(peer, headers, &config.trusted_proxies)
     } else {
         Transport::Plain
     };
@@ -76,7 +93,7 @@ pub async fn authenticate<B>(
         Span::current().record("caller", tracing::field::display(&caller));
         (caller, session)
     };
-    Ok(Call { id: scope.id.clone(), caller, session, transport, route, head, body })
+    Ok(Call { id: id.clone(), caller, session, transport, route, head, body })
 }
 
 /// Reads the credentials: a bearer token wins over a cookie. Cookies over plain http are ignored.

@@ -51,7 +51,7 @@ impl RequestScope {
     }
 
     /// Notes the client's address, for the log line of a refusal.
-    pub(super) fn set_client(&self, address: IpAddr) {
+    pub fn set_client(&self, address: IpAddr) {
         let _ = self.client.set(address);
     }
 
