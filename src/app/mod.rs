@@ -1,5 +1,6 @@
 //! Builds all parts from the settings. This module may use every other, and makes no decisions.
 
+mod readings;
 mod start;
 
 use std::io;
@@ -7,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use futures_util::future::OptionFuture;
 use http::{HeaderValue, Method};
 use serde_json::{Value, json};
@@ -16,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
+use readings::Watched;
 pub use start::{Shutdown, open, own_addresses, prepare};
 
 use crate::access::Authenticator;
@@ -73,6 +75,8 @@ pub struct SharedState {
     pub address_limits: Arc<AddressLimits>,
     pub body_memory: Arc<BodyMemory>,
     pub hosts: Arc<ArcSwap<Hosts>>,
+    /// `None` before the first settings apply.
+    pub watched: Arc<ArcSwapOption<Watched>>,
     pub drain_expired: CancellationToken,
     pub sandbox: Option<(Sandbox, SocketAddr)>,
     pub own_addresses: Vec<IpAddr>,
@@ -164,6 +168,7 @@ impl App {
             is_public: !settings.is_local_only(),
         });
         shared.hosts.store(Arc::clone(&downstream.hosts));
+        shared.watched.store(Some(Arc::new(self.watched())));
         shared.rate_limit.reconfigure(settings.gateway.rate_limit);
         let max = settings.server.max_connections_per_address;
         shared.address_limits.reconfigure(max, Arc::clone(&downstream.trusted_proxies));
@@ -256,6 +261,7 @@ impl GatewayAccount {
             key_ring: Arc::clone(&self.ring),
             rate_limit: Arc::clone(&shared.rate_limit),
             max_wait: settings.gateway.max_wait,
+            metrics: Arc::clone(&shared.metrics),
             client: Client::new(&self.base, &self.keys, &settings.gateway, redactor)?,
         }))
     }
@@ -306,7 +312,8 @@ pub fn standalone_gateway(
     keys: &[Key],
     rate_limit: Arc<RateLimit>,
 ) -> io::Result<GatewayService> {
-    let redactor = Redactor::new(Arc::new(Metrics::default()));
+    let metrics = Arc::new(Metrics::default());
+    let redactor = Redactor::new(Arc::clone(&metrics));
     if let Target::Live { keys: all, .. } = &settings.target {
         // The gateway may echo a key other than the one in the request.
         redactor.add_keys(all);
@@ -315,6 +322,7 @@ pub fn standalone_gateway(
         key_ring: Arc::new(Mutex::new(KeyRing::new(keys.len()))),
         rate_limit,
         max_wait: settings.max_wait,
+        metrics,
         client: Client::new(base, keys, settings, redactor)?,
     }))
 }

@@ -66,6 +66,9 @@ pub enum Command {
         /// Also ask the gateway for balance, limits and key names
         #[arg(long)]
         online: bool,
+        /// Only ask the running server whether it is alive, for a container's health check
+        #[arg(long, conflicts_with = "online")]
+        live: bool,
     },
     /// Add, list, update and revoke members
     Member {
@@ -193,7 +196,8 @@ impl Cli {
         let settings = &loaded.settings;
         match command {
             Command::Serve { new_account } => serve(loaded, self.config, new_account, out).await,
-            Command::Check { online } => check::check(&loaded, online, out, err).await,
+            Command::Check { live: true, .. } => ledger::check_live(settings).await,
+            Command::Check { online, .. } => check::check(&loaded, online, out, err).await,
             Command::Member { change } => member::member(settings, change, out, err).await,
             Command::Usage { since, by, format } => {
                 usage::usage(settings, (since, by, format), out).await
