@@ -137,7 +137,7 @@ fn server_answers_while_its_ledger_is_checked_and_sells_afterwards() {
         std::thread::sleep(Duration::from_millis(5));
     }
     println!("unclean start with {} purchases: {:?}", rows(), began.elapsed());
-    assert!(server.printed().contains("ledger check passed"), "{}", server.printed());
+    until("it is logged", || server.printed().contains("ledger check passed"));
     assert_eq!(server.address("page"), page);
     assert_eq!(ask(page, "POST", "/api/v1/chat", CHAT).status, 200);
     assert_eq!(upstream.requests(), 1);
@@ -348,6 +348,7 @@ fn full_disk_is_logged_once() {
     let full = (0..2_000).find(|number| chat(*number).status == 503).expect("it fills up");
     // One that is smaller may still have found room.
     (0..5).for_each(|number| _ = chat(full + 1 + number));
+    until("it is logged", || server.printed().contains("ledger disk full"));
     let before = server.printed().lines().count();
     for number in 0..30 {
         let answer = chat(full + 10 + number);

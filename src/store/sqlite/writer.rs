@@ -38,6 +38,7 @@ impl Default for CommandGate {
         Self {
             state: Arc::default(),
             is_retry_queue_full: Arc::default(),
+            is_disk_full: Arc::default(),
             stop: Arc::default(),
             ends: Arc::default(),
             commits: Histogram::of_commits(),
