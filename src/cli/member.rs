@@ -382,7 +382,7 @@ async fn list(
 }
 
 fn cells(listed: &MemberSpend, moment: fn(Duration) -> String) -> [String; 10] {
-    let MemberSpend { member, spent } = listed;
+    let MemberSpend { member, spent, .. } = listed;
     let amount = |limit: Option<Usd>| limit.map(|limit| limit.to_string()).unwrap_or_default();
     [
         member.name.to_string(),

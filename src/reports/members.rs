@@ -17,20 +17,27 @@ use crate::store::{BudgetScope, Caller, Member, PeriodSpend, Store, Unavailable}
 pub struct MemberSpend {
     pub member: Member,
     pub spent: PeriodSpend,
+    /// Its token was made with an earlier secret, so it is rejected until it is rotated.
+    pub has_earlier_secret: bool,
 }
 
 impl MemberSpend {
     pub fn state(&self) -> &'static str {
-        if self.member.revoked_at.is_none() { "active" } else { "revoked" }
+        match self.member.revoked_at {
+            Some(_) => "revoked",
+            None if self.has_earlier_secret => "token invalid",
+            None => "active",
+        }
     }
 }
 
 pub async fn list_with_spend(store: &Store) -> Result<Vec<MemberSpend>, Unavailable> {
-    let mut listed = Vec::new();
+    let (mut listed, earlier) = (Vec::new(), store.members_with_earlier_secret().await?);
     for member in store.members().await? {
         let caller = Caller::Member(Arc::clone(&member.name));
         let spent = store.current_spend(BudgetScope::Caller(caller.to_string())).await?;
-        listed.push(MemberSpend { member, spent });
+        let has_earlier_secret = earlier.contains(&member.name);
+        listed.push(MemberSpend { member, spent, has_earlier_secret });
     }
     Ok(listed)
 }
@@ -52,7 +59,7 @@ pub fn document(listed: &[MemberSpend]) -> Value {
         })
     };
     let row = |listed: &MemberSpend| {
-        let MemberSpend { member, spent } = listed;
+        let MemberSpend { member, spent, .. } = listed;
         json!({
             "name": &*member.name,
             "role": member.role.name(),

@@ -265,6 +265,27 @@ fn changed_secret_is_refused_without_confirmation() {
 }
 
 #[test]
+fn member_list_shows_whose_token_was_made_with_an_earlier_secret() {
+    const OTHER: &str = "another secret of 0123456789abcdef0123456789";
+    let fixture = Fixture::open();
+    let (old, new) = ([("TOLLGATE_SECRET", LONG)], [("TOLLGATE_SECRET", OTHER)]);
+    for name in ["ann", "bob", "cid"] {
+        assert_eq!(fixture.run(&["member", "add", name], &old).code, Some(0));
+    }
+    fixture.output(&["revoke", "cid"]);
+    let states = || {
+        let csv = fixture.done(&["member", "list", "--format", "csv"]);
+        csv.lines().skip(1).map(|row| row.split(',').nth(2).unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(states(), ["active", "active", "revoked"]);
+    let rotated = fixture.run(&["member", "rotate", "ann", "--new-secret"], &new);
+    assert_eq!(rotated.code, Some(0), "{}", rotated.err);
+    assert_eq!(states(), ["active", "token invalid", "revoked"]);
+    assert_eq!(fixture.run(&["member", "rotate", "bob"], &new).code, Some(0));
+    assert_eq!(states(), ["active", "active", "revoked"]);
+}
+
+#[test]
 fn refused_member_change_keeps_the_secret() {
     const OTHER: &str = "another secret of 0123456789abcdef0123456789";
     let fixture = Fixture::open();

@@ -49,6 +49,11 @@ impl Store {
             }
             if let Some(fingerprint) = fingerprint {
                 set_token_secret_fingerprint(connection, fingerprint)?;
+                // Only new tokens come with a fingerprint.
+                for (name, _) in &changes {
+                    let write = "UPDATE members SET secret = ? WHERE name = ?";
+                    connection.run(write, params![fingerprint, name])?;
+                }
             }
             connection.execute_batch("RELEASE members")?;
             Ok(Ok(()))
@@ -71,6 +76,16 @@ impl Store {
             FROM members ORDER BY name";
         self.run_while_starting("members", Durability::Buffered, move |ledger| {
             Ok(ledger.connection.all(all, [], member)?)
+        })
+        .await
+    }
+
+    /// Returns the active members whose tokens were hashed with an earlier secret.
+    pub async fn members_with_earlier_secret(&self) -> Result<Vec<Arc<str>>, Unavailable> {
+        let earlier = "SELECT name FROM members, secret
+            WHERE revoked IS NULL AND members.secret <> secret.print";
+        self.query("members_with_earlier_secret", move |ledger| {
+            Ok(ledger.connection.all(earlier, [], |row| row.get(0))?)
         })
         .await
     }

@@ -231,6 +231,9 @@ const MIGRATIONS: &[&str] = &["
 ", "
     -- Duplicates that got its reply: each would have been charged again.
     ALTER TABLE purchases ADD COLUMN replays INTEGER NOT NULL DEFAULT 0 CHECK (replays >= 0);
+    -- The fingerprint of the secret that the token is hashed with, if it is known.
+    ALTER TABLE members ADD COLUMN secret BLOB CHECK (length(secret) = 32);
+    UPDATE members SET secret = (SELECT print FROM secret);
 "];
 
 /// The version that renamed states, and the columns of prices and fingerprints.
