@@ -133,9 +133,9 @@ fn openapi_requests_get_documented_replies_and_only_success_costs() {
     let checks = "not_a_server_error,status_code_conformance,content_type_conformance,\
         response_headers_conformance,response_schema_conformance,negative_data_rejection,\
         missing_required_header,allow_header_conformance";
-    let (examples, seed) = (examples(), "20261120");
+    let (number, seed) = (examples(), "20261120");
     let words =
-        ["--checks", checks, "--phases", "coverage,fuzzing", "-n", &examples, "--seed", seed];
+        ["--checks", checks, "--phases", "coverage,fuzzing", "-n", &number, "--seed", seed];
     let replies = gate.tested(&words);
     for operation in ["POST /api/v1/chat", "POST /api/v1/video"] {
         assert!(count(&replies, operation, 200..300) > 0, "{operation} was never bought");
