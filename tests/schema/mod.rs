@@ -134,8 +134,7 @@ fn openapi_requests_get_documented_replies_and_only_success_costs() {
         response_headers_conformance,response_schema_conformance,negative_data_rejection,\
         missing_required_header,allow_header_conformance";
     let (number, seed) = (examples(), "20261120");
-    let words =
-        ["--checks", checks, "--phases", "coverage,fuzzing", "-n", &number, "--seed", seed];
+    let words = ["--checks", checks, "--phases", "coverage,fuzzing", "-n", &number, "--seed", seed];
     let replies = gate.tested(&words);
     for operation in ["POST /api/v1/chat", "POST /api/v1/video"] {
         assert!(count(&replies, operation, 200..300) > 0, "{operation} was never bought");
