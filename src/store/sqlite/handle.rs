@@ -53,6 +53,7 @@ pub(super) enum Executor {
 #[derive(Clone, Copy, Debug)]
 pub enum StoreOp<'a> {
     Reserve(&'a Reservation),
+    ReserveAndSend(&'a Reservation, SlotId),
     MarkSent(PurchaseId),
     Settle(PurchaseId, &'a Settlement),
     SettleLater(PurchaseId, &'a Settlement),
@@ -77,6 +78,11 @@ pub trait StoreHook: Send + Sync + 'static {
 
     /// Returns whether an operation without a reply reaches the store.
     fn allows(&self, op: StoreOp<'_>) -> bool;
+
+    /// Returns whether a reservation may take a slot in the same step. If not, it only holds.
+    fn has_slot(&self) -> bool {
+        true
+    }
 }
 
 impl Store {
@@ -106,6 +112,10 @@ impl Store {
 
     pub fn lock_holder(&self) -> Option<LockHolder> {
         lock::lock_holder(&self.inner.path)
+    }
+
+    pub(super) fn has_slot(&self) -> bool {
+        self.hook.as_ref().is_none_or(|hook| hook.has_slot())
     }
 
     /// Returns an error while the store is not open, or too much waits to be recorded.
