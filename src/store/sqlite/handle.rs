@@ -20,6 +20,7 @@ use super::{LockHolder, Result, StoreError, lock};
 use crate::store::{
     AccountLimit, Clock, PurchaseId, Reservation, ReserveError, Settlement, SlotId, Unavailable,
 };
+use crate::sync;
 
 /// The ledger of a server. Clones share it.
 ///
@@ -186,6 +187,23 @@ impl Store {
     ) {
         if self.hook.as_ref().is_none_or(|hook| hook.allows(op)) {
             self.enqueue(notification(durability, work));
+        }
+    }
+
+    /// [`notify`](Self::notify), but the command waits for the next one, with which it shares a
+    /// transaction, or for a second. Until then, a crash loses it.
+    pub(super) fn notify_later(
+        &self,
+        op: StoreOp<'_>,
+        work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
+    ) {
+        if self.hook.as_ref().is_some_and(|hook| !hook.allows(op)) {
+            return;
+        }
+        let command = notification(Durability::Buffered, work);
+        match &self.inner.executor {
+            Executor::Thread { .. } => sync::lock(&self.inner.gate.deferred).push(command),
+            Executor::Inline(_) | Executor::Closed => self.enqueue(command),
         }
     }
 

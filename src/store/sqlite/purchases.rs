@@ -104,7 +104,7 @@ impl Store {
 
     pub fn record_balance(&self, watermark: CreditWatermark, balance: Usd) {
         let as_of = self.now();
-        self.notify(StoreOp::Other("record_balance"), Durability::Buffered, move |ledger| {
+        self.notify_later(StoreOp::Other("record_balance"), move |ledger| {
             let mut credit = ledger.credit.get();
             credit.record_balance(watermark, balance, as_of);
             ledger.credit.set(credit);
@@ -165,7 +165,7 @@ impl Store {
     }
 
     pub fn mark_delivered(&self, id: PurchaseId) {
-        self.notify(StoreOp::MarkDelivered(id), Durability::Buffered, move |ledger| {
+        self.notify_later(StoreOp::MarkDelivered(id), move |ledger| {
             let sql = "UPDATE purchases SET delivered = 1 WHERE id = ?";
             ledger.connection.run(sql, [id.0.as_bytes()])?;
             Ok(())

@@ -193,6 +193,36 @@ fn chat_writes_two_transactions_and_few_pages() {
     assert!(after - before <= 16, "{} pages", after - before);
 }
 
+#[test]
+fn deferred_command_joins_the_next_transaction() {
+    let mut writer = writer();
+    let (queue, commands) = mpsc::channel();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let note = |name| {
+        let order = Arc::clone(&order);
+        notification(Durability::Buffered, move |_| {
+            order.lock().unwrap().push(name);
+            Ok(())
+        })
+    };
+    writer.gate.deferred.lock().unwrap().push(note("deferred"));
+    queue.send(note("next")).unwrap();
+    let batch = writer.next_batch(&commands).unwrap();
+    assert_eq!(batch.len(), 2);
+    writer.process(batch);
+    assert_eq!(*order.lock().unwrap(), ["deferred", "next"]);
+
+    // Nothing else comes.
+    writer.gate.deferred.lock().unwrap().push(note("alone"));
+    let batch = writer.next_batch(&commands).unwrap();
+    writer.process(batch);
+    writer.gate.deferred.lock().unwrap().push(note("last"));
+    drop(queue);
+    assert!(writer.next_batch(&commands).is_none());
+    writer.close();
+    assert_eq!(*order.lock().unwrap(), ["deferred", "next", "alone", "last"]);
+}
+
 fn writer() -> Writer {
     writer_on(Connection::open_in_memory().unwrap())
 }
