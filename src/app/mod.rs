@@ -148,6 +148,7 @@ impl App {
         let keys = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
         let context = purchase::PurchaseContext {
             ledger: shared.store.clone(),
+            rate_limit: Arc::clone(&shared.rate_limit),
             binding: shared.binding.for_generation(gateway.generation),
             running: shared.running.clone(),
             refusals: Arc::clone(&shared.refusals),

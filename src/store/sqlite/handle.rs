@@ -21,6 +21,7 @@ use crate::metrics::Histogram;
 use crate::store::{
     AccountLimit, Clock, PurchaseId, Reservation, ReserveError, Settlement, SlotId, Unavailable,
 };
+use crate::sync;
 
 /// The ledger of a server. Clones share it.
 ///
@@ -54,6 +55,7 @@ pub(super) enum Executor {
 #[derive(Clone, Copy, Debug)]
 pub enum StoreOp<'a> {
     Reserve(&'a Reservation),
+    ReserveAndSend(&'a Reservation, SlotId),
     MarkSent(PurchaseId),
     Settle(PurchaseId, &'a Settlement),
     SettleLater(PurchaseId, &'a Settlement),
@@ -78,6 +80,11 @@ pub trait StoreHook: Send + Sync + 'static {
 
     /// Returns whether an operation without a reply reaches the store.
     fn allows(&self, op: StoreOp<'_>) -> bool;
+
+    /// Returns whether a reservation may take a slot in the same step. If not, it only holds.
+    fn has_slot(&self) -> bool {
+        true
+    }
 }
 
 impl Store {
@@ -117,6 +124,10 @@ impl Store {
 
     pub fn lock_holder(&self) -> Option<LockHolder> {
         lock::lock_holder(&self.inner.path)
+    }
+
+    pub(super) fn has_slot(&self) -> bool {
+        self.hook.as_ref().is_none_or(|hook| hook.has_slot())
     }
 
     /// Returns an error while the store is not open, or too much waits to be recorded.
@@ -187,6 +198,23 @@ impl Store {
     ) {
         if self.hook.as_ref().is_none_or(|hook| hook.allows(op)) {
             self.enqueue(notification(durability, work));
+        }
+    }
+
+    /// [`notify`](Self::notify), but the command waits for the next one, with which it shares a
+    /// transaction, or for a second. Until then, a crash loses it.
+    pub(super) fn notify_later(
+        &self,
+        op: StoreOp<'_>,
+        work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
+    ) {
+        if self.hook.as_ref().is_some_and(|hook| !hook.allows(op)) {
+            return;
+        }
+        let command = notification(Durability::Buffered, work);
+        match &self.inner.executor {
+            Executor::Thread { .. } => sync::lock(&self.inner.gate.deferred).push(command),
+            Executor::Inline(_) | Executor::Closed => self.enqueue(command),
         }
     }
 

@@ -4,10 +4,10 @@
 //! an expensive purchase, it also survives a power failure.
 
 use std::collections::VecDeque;
+use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
-use std::{iter, slice};
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
@@ -20,6 +20,7 @@ use super::{Result, StoreError, file};
 use crate::clock;
 use crate::metrics::Histogram;
 use crate::store::{PurchaseId, Unavailable};
+use crate::sync::lock;
 
 #[derive(Clone)]
 pub(super) struct CommandGate {
@@ -28,6 +29,8 @@ pub(super) struct CommandGate {
     /// The disk was full at the latest write.
     pub(super) is_disk_full: Arc<AtomicBool>,
     pub(super) stop: Arc<AtomicBool>,
+    /// Commands that wait for the next one.
+    pub(super) deferred: Arc<Mutex<Vec<Box<dyn WriteCommand>>>>,
     /// Notified when purchases have ended.
     pub(super) ends: Arc<Notify>,
     pub(super) commits: Histogram,
@@ -77,6 +80,7 @@ impl CommandGate {
 
 const MAX_BATCH: usize = 256;
 const WAL_CHECKPOINT_PAGES: i32 = 1_000;
+const MAX_DEFERRAL: Duration = Duration::from_secs(1);
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Commands that may wait for a retry. Beyond it no purchase begins until half of them are done.
 const MAX_RETRIES: usize = 10_000;
@@ -186,7 +190,8 @@ impl Writer {
 
     /// Writes what still waits for a retry, and closes the ledger cleanly.
     pub(super) fn close(mut self) {
-        let last = self.retries.drain(..).collect();
+        let mut last: Vec<_> = self.retries.drain(..).collect();
+        last.append(&mut lock(&self.gate.deferred));
         self.process(last);
         if !self.retries.is_empty() {
             tracing::error!(lost = self.retries.len(), "ledger writes lost at shutdown");
@@ -200,22 +205,28 @@ impl Writer {
     /// Returns queued commands, or the retries if they are due. The two are not mixed, so that a
     /// failing command delays no other.
     fn next_batch(&mut self, queue: &CommandQueue) -> Option<Vec<Box<dyn WriteCommand>>> {
-        let first = if self.retries.is_empty() {
-            queue.recv().ok()?
-        } else if self.next_retry <= clock::now() {
-            // Retries first, or a busy queue would delay them for ever.
-            return Some(self.retries.drain(..).collect());
-        } else {
-            let pause = self.next_retry.saturating_duration_since(clock::now());
-            match queue.recv_timeout(pause) {
-                Ok(command) => command,
-                Err(mpsc::RecvTimeoutError::Timeout) => {
+        loop {
+            let mut wait = MAX_DEFERRAL;
+            if !self.retries.is_empty() {
+                let pause = self.next_retry.saturating_duration_since(clock::now());
+                if pause.is_zero() {
+                    // Retries first, or a busy queue would delay them for ever.
                     return Some(self.retries.drain(..).collect());
                 }
-                Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+                wait = wait.min(pause);
             }
-        };
-        Some(iter::once(first).chain(queue.try_iter().take(MAX_BATCH - 1)).collect())
+            let first = match queue.recv_timeout(wait) {
+                Ok(command) => Some(command),
+                Err(mpsc::RecvTimeoutError::Timeout) => None,
+                Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+            };
+            let mut batch = std::mem::take(&mut *lock(&self.gate.deferred));
+            batch.extend(first);
+            batch.extend(queue.try_iter().take(MAX_BATCH - 1));
+            if !batch.is_empty() {
+                return Some(batch);
+            }
+        }
     }
 
     /// If a command fails, or the disk is too full for the batch, each command runs alone.
