@@ -55,7 +55,7 @@ async fn version_two_ledger_keeps_its_members_and_records_their_secret() {
     drop(file);
     let clock = || Arc::new(|| Duration::from_secs(9));
     let why = Store::open_shared(&path, clock()).unwrap_err().to_string();
-    assert!(why.contains("its version is 2; start the server once to migrate it to 6"), "{why}");
+    assert!(why.contains("its version is 2; start the server once to migrate it to 7"), "{why}");
 
     let ledger = Store::serve(&path, clock()).unwrap();
     let members = ledger.members().await.unwrap();
