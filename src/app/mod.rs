@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use bytes::Bytes;
 use futures_util::future::OptionFuture;
 use http::{HeaderValue, Method};
 use serde_json::{Value, json};
@@ -35,14 +34,13 @@ use crate::jobs::{self, JobRegistry};
 use crate::media::Videos;
 use crate::metrics::Metrics;
 use crate::pictures::Pictures;
-use crate::pipeline::{self, HttpService};
+use crate::pipeline::{self, HttpStack};
 use crate::purchase::idempotency::RunningPurchases;
 use crate::purchase::{self, PurchaseTerms, Purchases};
 use crate::redact::Redactor;
 use crate::reports::Reports;
 use crate::reports::me::MeReport;
 use crate::reports::queue::ReportQueue;
-use crate::response::BoxError;
 use crate::routes::api::Passthrough;
 use crate::routes::page::Page;
 use crate::routes::pictures::PictureHost;
@@ -201,14 +199,11 @@ impl App {
     }
 
     /// Builds a stack with its own connections to the gateway. Its purchases run on `tasks`.
-    pub fn core<B>(&self, tasks: TaskTracker) -> io::Result<HttpService<B>>
-    where
-        B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-    {
+    pub fn core(&self, tasks: TaskTracker) -> io::Result<Arc<HttpStack>> {
         let gateway = self.gateway.stack(&self.settings, &self.shared)?;
         let purchases = Purchases::new(self.context.clone(), gateway, tasks);
         let routes = Routes { handlers: Arc::clone(&self.handlers), purchases };
-        Ok(pipeline::downstream(&self.downstream, routes))
+        Ok(Arc::new(HttpStack { config: Arc::clone(&self.downstream), routes }))
     }
 
     /// Deletes rate-limit state of idle callers, and expired replies.

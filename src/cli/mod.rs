@@ -166,8 +166,6 @@ impl<W: Write> Write for Output<W> {
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
     process::harden();
-    // Also after a panic, whose line is the last one.
-    let _flush = FlushLog;
     let (mut out, mut err) = (Output { to: io::stdout().lock(), error: None }, io::stderr());
     let result = match Cli::parse_args(env::args_os()) {
         Ok(cli) => {
@@ -176,19 +174,12 @@ pub fn main() -> ExitCode {
         Err((Exit::Done, help)) => Ok(write!(out, "{help}").map_or(Exit::Failed, |()| Exit::Done)),
         Err((exit, text)) => Ok(write!(err, "{text}").map_or(Exit::Failed, |()| exit)),
     };
+    log::flush();
     let exit = result.unwrap_or_else(|CommandError { exit, message }| {
         writeln!(err, "tollgate: {message}").ok();
         exit
     });
     ExitCode::from(exit as u8)
-}
-
-struct FlushLog;
-
-impl Drop for FlushLog {
-    fn drop(&mut self) {
-        log::flush();
-    }
 }
 
 impl Cli {

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use tracing::{error, info, warn};
 
@@ -41,7 +40,7 @@ fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App,
     // Before the swap, so that no request to a new account uses the old rate limit.
     app.replace(old);
     for (core, stack) in cores.iter().zip(stacks) {
-        core.stack.store(Arc::new(stack));
+        core.stack.store(stack);
     }
     app.shared.access.refetch_keys();
     Ok(app)

@@ -48,11 +48,12 @@ impl Peer {
 pub async fn authenticate<B>(
     config: &DownstreamConfig,
     id: &RequestId,
+    peer: Option<Peer>,
     route: &'static Route,
     request: Request<B>,
 ) -> Result<Call<B>, Problem> {
     let (head, body) = request.into_parts();
-    let Some(&Peer(peer)) = head.extensions.get::<Peer>() else {
+    let Some(Peer(peer)) = peer else {
         return Err(Problem::new(&INTERNAL).detail(
             "the server that embeds tollgate must put tollgate::Peer into the request's extensions",
         ));

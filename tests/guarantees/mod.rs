@@ -15,6 +15,7 @@ mod job_polling;
 mod jwt;
 mod jwt_subjects;
 mod limits;
+mod log;
 mod members;
 mod metrics;
 mod money_is_held_before_anything_is_sent;
