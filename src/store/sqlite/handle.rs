@@ -21,6 +21,8 @@ use crate::store::{
     AccountLimit, Clock, PurchaseId, Reservation, ReserveError, Settlement, SlotId, Unavailable,
 };
 
+const CLOSE_POLL: Duration = Duration::from_millis(1);
+
 /// The ledger of a server. Clones share it.
 ///
 /// Dropping the last clone waits until everything that is queued was written.
@@ -216,6 +218,19 @@ impl Store {
                 }
             }
             Executor::Thread { queue, .. } => drop(queue.send(work)),
+        }
+    }
+
+    /// Writes what is queued, and releases the file although clones of this handle live. Later
+    /// operations fail. Blocks until it is done.
+    pub fn close(&self) {
+        if let Executor::Thread { writer, .. } = &self.inner.executor {
+            self.inner.gate.stop.store(true, Ordering::Relaxed);
+            // Wakes the writer.
+            self.enqueue(notification(Durability::Buffered, |_| Ok(())));
+            while !writer.is_finished() {
+                thread::sleep(CLOSE_POLL);
+            }
         }
     }
 

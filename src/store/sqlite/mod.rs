@@ -51,6 +51,9 @@ fn describe(holder: LockHolder, pid: Option<u32>) -> String {
             "; wait for it to finish or stop it, then start again",
         ),
     };
+    if pid == Some(std::process::id()) {
+        return "this process already uses the ledger: shut down its other Tollgate first".into();
+    }
     let process = pid.map(|pid| format!(": process {pid}")).unwrap_or_default();
     format!("{name} uses the ledger{process}{advice}")
 }

@@ -129,6 +129,15 @@ impl Writer {
         while let Some(batch) = self.next_batch(queue) {
             self.process(batch);
             self.checkpoint_wal();
+            if self.gate.stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        // Nothing was queued after the handle closed the store or was dropped, except by clones.
+        let mut rest: VecDeque<_> = queue.try_iter().collect();
+        while !rest.is_empty() {
+            let batch = rest.drain(..rest.len().min(MAX_BATCH)).collect();
+            self.process(batch);
         }
         self.close();
     }
