@@ -1,7 +1,7 @@
 //! `tollgate serve`: one runtime per core for callers, and one for everything else.
 
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -25,6 +25,7 @@ use super::{CommandError, Exit, Loaded, process, runtime};
 use crate::access::SecretError;
 use crate::app::{self, App, Shutdown, TIDY_INTERVAL};
 use crate::clock;
+use crate::config::AccessMode;
 use crate::downstream::host::Hosts;
 use crate::problem::{DRAINING, LEDGER_UNAVAILABLE, Problem};
 use crate::routes::ops::Ops;
@@ -47,6 +48,11 @@ pub async fn serve(
 ) -> Result<Exit, CommandError> {
     // Registered first: once there is a listener, a signal must shut down gracefully.
     let mut signals = Signals::new()?;
+    if settings.access.mode == AccessMode::Host {
+        let why = "access.mode: expected \"open\", \"members\" or \"jwt\": \"host\" is for \
+                   applications that embed tollgate and name their users";
+        return Err(CommandError::usage(why));
+    }
     process::start_log(settings.log);
     for warning in warnings {
         warn!(warning, "risky setting");
@@ -113,7 +119,18 @@ fn serve_ops(
     admin: StdListener,
     end: CancellationToken,
 ) -> io::Result<()> {
-    let own = app::own_addresses(&[admin.local_addr()?])?;
+    let service = ops(app, shutdown, app::own_addresses(&[admin.local_addr()?])?);
+    // The per-address limit does not apply to operators.
+    let connections = Arc::new(Semaphore::new(process::OPS_CONNECTIONS));
+    let settings =
+        server::ConnectionSettings { address_limits: Arc::default(), connections, ..app.server() };
+    let make_service = move |peer: SocketAddr| service.service_for(peer.ip());
+    tokio::spawn(server::run(TcpListener::from_std(admin)?, make_service, settings, end));
+    Ok(())
+}
+
+/// Builds the ops endpoints. `own` are the addresses of their listener.
+pub(crate) fn ops(app: &App, shutdown: &Shutdown, own: Vec<IpAddr>) -> Ops {
     let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&app.shared.hosts));
     let guard =
         move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
@@ -128,7 +145,7 @@ fn serve_ops(
         async move { probe.ready().await }
     };
     let (store, metrics) = (app.shared.store.clone(), Arc::clone(&app.shared.metrics));
-    let service = Ops {
+    Ops {
         update_gauges: Arc::new(move || {
             let (store, metrics) = (store.clone(), Arc::clone(&metrics));
             Box::pin(async move {
@@ -144,14 +161,7 @@ fn serve_ops(
         host_guard: Arc::new(guard),
         own_addresses: own.into(),
         ..Ops::new(Arc::clone(&app.shared.metrics), ready)
-    };
-    // The per-address limit does not apply to operators.
-    let connections = Arc::new(Semaphore::new(process::OPS_CONNECTIONS));
-    let settings =
-        server::ConnectionSettings { address_limits: Arc::default(), connections, ..app.server() };
-    let make_service = move |peer: SocketAddr| service.service_for(peer.ip());
-    tokio::spawn(server::run(TcpListener::from_std(admin)?, make_service, settings, end));
-    Ok(())
+    }
 }
 
 fn print_banner(
