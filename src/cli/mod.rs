@@ -30,10 +30,12 @@ use serde::Serialize;
 use member::MemberCommand;
 pub use process::runtime;
 pub use purchase::PurchaseCommand;
+pub(crate) use reload::check_changes;
 pub(crate) use secret::secret;
+pub(crate) use serve::ops;
 pub use serve::serve;
-pub(crate) use settings::read_text;
 pub use settings::{Loaded, load_from};
+pub(crate) use settings::{environment, read_text};
 pub use usage::{GroupBy, OutputFormat};
 
 use crate::access::token;
