@@ -3,6 +3,7 @@
 mod check;
 mod core;
 mod ledger;
+mod log;
 mod member;
 mod online;
 mod process;
@@ -164,6 +165,8 @@ impl<W: Write> Write for Output<W> {
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
     process::harden();
+    // Also after a panic, whose line is the last one.
+    let _flush = FlushLog;
     let (mut out, mut err) = (Output { to: io::stdout().lock(), error: None }, io::stderr());
     let result = match Cli::parse_args(env::args_os()) {
         Ok(cli) => {
@@ -177,6 +180,14 @@ pub fn main() -> ExitCode {
         exit
     });
     ExitCode::from(exit as u8)
+}
+
+struct FlushLog;
+
+impl Drop for FlushLog {
+    fn drop(&mut self) {
+        log::flush();
+    }
 }
 
 impl Cli {
