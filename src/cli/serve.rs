@@ -48,11 +48,7 @@ pub async fn serve(
 ) -> Result<Exit, CommandError> {
     // Registered first: once there is a listener, a signal must shut down gracefully.
     let mut signals = Signals::new()?;
-    if settings.access.mode == AccessMode::Host {
-        let why = "access.mode: expected \"open\", \"members\" or \"jwt\": \"host\" is for \
-                   applications that embed tollgate and name their users";
-        return Err(CommandError::usage(why));
-    }
+    reject_host_mode(&settings.access.mode)?;
     log::start(settings.log)?;
     for warning in warnings {
         warn!(warning, "risky setting");
@@ -104,6 +100,12 @@ pub async fn serve(
     Core::drain_all(cores, drain, &shutdown).await;
     end.cancel();
     Ok(Exit::Done)
+}
+
+fn reject_host_mode(mode: &AccessMode) -> Result<(), CommandError> {
+    let why = "access.mode: expected \"open\", \"members\" or \"jwt\": \"host\" is for applications \
+               that embed tollgate and name their users";
+    if *mode == AccessMode::Host { Err(CommandError::usage(why)) } else { Ok(()) }
 }
 
 fn start_error(error: io::Error) -> CommandError {
