@@ -381,15 +381,18 @@ fn handlers(
         jobs: shared.jobs.clone(),
         redactor: shared.redactor.clone(),
         videos: Videos::new(media, settings.jobs.clone(), shared.jobs.clone(), are_shared),
-        page: match &settings.page.dir {
-            _ if !settings.page.enabled => Page::Off,
-            Some(dir) => {
-                Page::Site(Box::new(Site::new(dir.clone(), settings.page.fallback.clone())))
-            }
-            None => Page::built_in(&settings.page.title, &settings.page.media_origins),
-        },
+        page: page(settings),
         pictures: picture_host(settings, shared),
     })
+}
+
+fn page(settings: &Settings) -> Page {
+    let page = &settings.page;
+    match &page.dir {
+        _ if !page.enabled => Page::Off,
+        Some(dir) => Page::Site(Box::new(Site::new(dir.clone(), page.fallback.clone()))),
+        None => Page::built_in(&page.title, &page.media_origins),
+    }
 }
 
 fn picture_host(settings: &Settings, shared: &SharedState) -> Option<PictureHost> {

@@ -40,7 +40,7 @@ pub(crate) use settings::{environment, read_text};
 pub use usage::{GroupBy, OutputFormat};
 
 use crate::access::token;
-use crate::config::{SettingError, redact_keys};
+use crate::config::{AccessMode, SettingError, redact_keys};
 use crate::routes::openapi;
 
 /// A proxy that keeps the key of a prepaid AI gateway, and never buys twice.
@@ -203,6 +203,11 @@ impl Cli {
         };
         let settings = &loaded.settings;
         match command {
+            Command::Serve { .. } if settings.access.mode == AccessMode::Host => {
+                let why = "access.mode: expected \"open\", \"members\" or \"jwt\": \"host\" is for \
+                           applications that embed tollgate and name their users";
+                Err(CommandError::usage(why))
+            }
             Command::Serve { new_account } => serve(loaded, self.config, new_account, out).await,
             Command::Check { online } => check::check(&loaded, online, out, err).await,
             Command::Member { change } => member::member(settings, change, out, err).await,

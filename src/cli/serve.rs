@@ -25,7 +25,6 @@ use super::{CommandError, Exit, Loaded, log, process, runtime};
 use crate::access::SecretError;
 use crate::app::{self, App, Shutdown, TIDY_INTERVAL};
 use crate::clock;
-use crate::config::AccessMode;
 use crate::downstream::host::Hosts;
 use crate::problem::{DRAINING, LEDGER_UNAVAILABLE, Problem};
 use crate::routes::ops::Ops;
@@ -48,7 +47,6 @@ pub async fn serve(
 ) -> Result<Exit, CommandError> {
     // Registered first: once there is a listener, a signal must shut down gracefully.
     let mut signals = Signals::new()?;
-    reject_host_mode(&settings.access.mode)?;
     log::start(settings.log)?;
     for warning in warnings {
         warn!(warning, "risky setting");
@@ -100,12 +98,6 @@ pub async fn serve(
     Core::drain_all(cores, drain, &shutdown).await;
     end.cancel();
     Ok(Exit::Done)
-}
-
-fn reject_host_mode(mode: &AccessMode) -> Result<(), CommandError> {
-    let why = "access.mode: expected \"open\", \"members\" or \"jwt\": \"host\" is for applications \
-               that embed tollgate and name their users";
-    if *mode == AccessMode::Host { Err(CommandError::usage(why)) } else { Ok(()) }
 }
 
 fn start_error(error: io::Error) -> CommandError {
