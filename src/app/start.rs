@@ -52,8 +52,6 @@ pub async fn prepare(
     let rate_limit =
         RateLimit::new(store.clone(), settings.gateway.rate_limit, shutdown.draining.clone());
     let metrics = Arc::new(Metrics::default());
-    let observed = Arc::clone(&rate_limit);
-    metrics.watch_rate_limit(move || (observed.free_slots(), observed.waiting_count()));
     let mode = match &settings.access.mode {
         AccessMode::Open => AuthMode::Open,
         AccessMode::Members => AuthMode::Members(MemberCache::new(store.clone(), secret()?)),
@@ -76,6 +74,7 @@ pub async fn prepare(
         address_limits: Arc::default(),
         body_memory: Arc::default(),
         hosts: Arc::default(),
+        watched: Arc::default(),
         drain_expired: shutdown.drain_expired.clone(),
         sandbox: start_sandbox(settings, runtime, shutdown.finished.clone())?,
         own_addresses: own_addresses(&settings.server.listen)?,

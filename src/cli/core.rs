@@ -7,25 +7,26 @@ use std::time::Duration;
 use std::{io, thread};
 
 use arc_swap::ArcSwap;
+use http::Request;
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
-use tower::{Service, service_fn};
+use tower::service_fn;
 use tracing::{error, info, warn};
 
 use super::runtime;
 use crate::app::{App, Shutdown};
 use crate::downstream::caller::Peer;
-use crate::pipeline::HttpService;
+use crate::pipeline::HttpStack;
 use crate::server;
 
 /// How long the last responses may take after `server.drain`.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A core's stack. A reload swaps it; each request uses the current one.
-type SharedStack = Arc<ArcSwap<HttpService<Incoming>>>;
+type SharedStack = Arc<ArcSwap<HttpStack>>;
 
 pub(super) struct Core {
     pub(super) stack: SharedStack,
@@ -42,7 +43,7 @@ impl Core {
         let settings = app.server();
         let start = |number| {
             let tasks = TaskTracker::new();
-            let stack = SharedStack::new(ArcSwap::from_pointee(app.core(tasks.clone())?));
+            let stack = SharedStack::new(ArcSwap::new(app.core(tasks.clone())?));
             let listeners =
                 listeners.iter().map(StdListener::try_clone).collect::<io::Result<Vec<_>>>()?;
             let runtime = runtime()?;
@@ -101,9 +102,9 @@ async fn serve(
         let stack = Arc::clone(&stack);
         let make_service = move |peer| {
             let stack = Arc::clone(&stack);
-            // The stack is always ready, so `poll_ready` is not needed.
-            service_fn(move |request| {
-                HttpService::clone(&stack.load()).call(Peer(peer).insert_into(request))
+            service_fn(move |request: Request<Incoming>| {
+                let stack = stack.load_full();
+                Box::pin(async move { Ok(stack.handle(Some(Peer(peer)), request).await) })
             })
         };
         let listener = TcpListener::from_std(listener)?;

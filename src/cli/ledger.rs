@@ -16,7 +16,7 @@ use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::CommandError;
+use super::{CommandError, Exit};
 use crate::billing::summary::BillingReport;
 use crate::clock;
 use crate::config::Settings;
@@ -92,6 +92,15 @@ pub(super) fn gateway_access(settings: &Settings, path: &Path) -> Result<Gateway
 pub(super) async fn refresh_members(address: SocketAddr) -> bool {
     let reply = timeout(REFRESH_TIMEOUT, ask(reachable(address), Request::post("/members"))).await;
     matches!(reply, Ok(Ok((StatusCode::OK, _))))
+}
+
+/// Asks the server of these settings whether it is alive.
+pub(super) async fn check_live(settings: &Settings) -> Result<Exit, CommandError> {
+    let at = reachable(settings.admin_listen);
+    match timeout(REFRESH_TIMEOUT, ask(at, Request::get("/healthz"))).await {
+        Ok(Ok((StatusCode::OK, _))) => Ok(Exit::Done),
+        _ => Err(format!("no live server at {at} (admin.listen)").into()),
+    }
 }
 
 async fn ask(

@@ -68,6 +68,9 @@ pub enum Command {
         /// Also ask the gateway for balance, limits and key names
         #[arg(long)]
         online: bool,
+        /// Only ask the running server whether it is alive, for a container's health check
+        #[arg(long, conflicts_with = "online")]
+        live: bool,
     },
     /// Add, list, update and revoke members
     Member {
@@ -165,8 +168,6 @@ impl<W: Write> Write for Output<W> {
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
     process::harden();
-    // Also after a panic, whose line is the last one.
-    let _flush = FlushLog;
     let (mut out, mut err) = (Output { to: io::stdout().lock(), error: None }, io::stderr());
     let result = match Cli::parse_args(env::args_os()) {
         Ok(cli) => {
@@ -175,19 +176,12 @@ pub fn main() -> ExitCode {
         Err((Exit::Done, help)) => Ok(write!(out, "{help}").map_or(Exit::Failed, |()| Exit::Done)),
         Err((exit, text)) => Ok(write!(err, "{text}").map_or(Exit::Failed, |()| exit)),
     };
+    log::flush();
     let exit = result.unwrap_or_else(|CommandError { exit, message }| {
         writeln!(err, "tollgate: {message}").ok();
         exit
     });
     ExitCode::from(exit as u8)
-}
-
-struct FlushLog;
-
-impl Drop for FlushLog {
-    fn drop(&mut self) {
-        log::flush();
-    }
 }
 
 impl Cli {
@@ -209,7 +203,8 @@ impl Cli {
                 Err(CommandError::usage(why))
             }
             Command::Serve { new_account } => serve(loaded, self.config, new_account, out).await,
-            Command::Check { online } => check::check(&loaded, online, out, err).await,
+            Command::Check { live: true, .. } => ledger::check_live(settings).await,
+            Command::Check { online, .. } => check::check(&loaded, online, out, err).await,
             Command::Member { change } => member::member(settings, change, out, err).await,
             Command::Usage { since, by, format } => {
                 usage::usage(settings, (since, by, format), out).await

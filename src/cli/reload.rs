@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use tracing::{error, info, warn};
 
@@ -10,7 +9,7 @@ use super::core::Core;
 use super::settings::load;
 use super::{CommandError, process};
 use crate::app::App;
-use crate::config::{Settings, Target};
+use crate::config::{Key, Settings, Target};
 
 /// Returns the new app, which all cores then use, or the old one if the settings are rejected.
 pub(super) fn reload(old: App, config_path: Option<&Path>, cores: &[Core]) -> App {
@@ -37,13 +36,29 @@ fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App,
     let app = old.with_settings(loaded.settings)?;
     let stacks =
         cores.iter().map(|core| app.core(core.tasks.clone())).collect::<io::Result<Vec<_>>>()?;
+    log_keys(&old.settings, &app.settings);
     // Before the swap, so that no request to a new account uses the old rate limit.
     app.replace(old);
     for (core, stack) in cores.iter().zip(stacks) {
-        core.stack.store(Arc::new(stack));
+        core.stack.store(stack);
     }
     app.shared.access.refetch_keys();
     Ok(app)
+}
+
+/// A key without a change is a rotation that did not happen: the file may be an old copy.
+fn log_keys(old: &Settings, new: &Settings) {
+    let ids = |settings: &Settings| match &settings.gateway.target {
+        Target::Live { keys, .. } => keys.iter().map(Key::id).collect(),
+        Target::Sandbox => Vec::new(),
+    };
+    let (old, new) = (ids(old), ids(new));
+    if !new.is_empty() {
+        let missing =
+            |from: &[[u8; 8]], of: &[[u8; 8]]| of.iter().filter(|id| !from.contains(id)).count();
+        let (added, removed) = (missing(&old, &new), missing(&new, &old));
+        info!(keys = new.len(), added, removed, "gateway keys reloaded");
+    }
 }
 
 /// Fails if a setting needs a restart, and warns of those that wait for one.

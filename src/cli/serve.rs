@@ -138,18 +138,8 @@ pub(crate) fn ops(app: &App, shutdown: &Shutdown, own: Vec<IpAddr>) -> Ops {
         let probe = Arc::clone(&probe);
         async move { probe.ready().await }
     };
-    let (store, metrics) = (app.shared.store.clone(), Arc::clone(&app.shared.metrics));
     Ops {
-        update_gauges: Arc::new(move || {
-            let (store, metrics) = (store.clone(), Arc::clone(&metrics));
-            Box::pin(async move {
-                let totals = timeout(PROBE_TIMEOUT, store.unknown_totals()).await;
-                if let Ok(Ok((count, micros))) = totals {
-                    metrics.unknown_purchases.set(count);
-                    metrics.unknown_micros.set(micros);
-                }
-            })
-        }),
+        readings: Arc::new(app.readings()),
         access: Some(Arc::clone(&app.shared.access)),
         summary: Some(app.summary.clone()),
         host_guard: Arc::new(guard),

@@ -64,7 +64,7 @@ fn serve_is_the_default_command() {
     let (cli, ..) = read(&["--config", "a.toml", "check", "--online"]);
     let cli = cli.expect("valid settings");
     assert_eq!(cli.config.as_deref(), Some(Path::new("a.toml")));
-    assert_eq!(cli.command(), Command::Check { online: true });
+    assert_eq!(cli.command(), Command::Check { online: true, live: false });
     let (cli, ..) = read(&["sandbox", "--listen", "[::1]:0", "--config", "a.toml"]);
     let listen = "[::1]:0".parse().expect("an address");
     assert_eq!(cli.map(|cli| cli.command()), Ok(Command::Sandbox { listen }));

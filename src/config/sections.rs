@@ -126,6 +126,7 @@ fn interpret(
             rate_limit: rate_limit(section),
             balance: section.text("balance", value::money, Usd::dollars(50)),
             seed: section.number("seed", value::seed, 1),
+            is_public: section.flag("public"),
         }),
         log: reader.section(raw, "log", log),
     };

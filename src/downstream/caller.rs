@@ -51,11 +51,12 @@ pub const PEER_MISSING: &str =
 pub async fn authenticate<B>(
     config: &DownstreamConfig,
     id: &RequestId,
+    peer: Option<Peer>,
     route: &'static Route,
     request: Request<B>,
 ) -> Result<Call<B>, Problem> {
     let (head, body) = request.into_parts();
-    let Some(&Peer(peer)) = head.extensions.get::<Peer>() else {
+    let Some(Peer(peer)) = peer else {
         return Err(Problem::new(&INTERNAL).detail(PEER_MISSING));
     };
     let (access, headers) = (&config.access, &head.headers);

@@ -98,10 +98,11 @@ pub async fn cors<B, F: Future<Output = Response>>(
 ) -> Response {
     let headers = request.headers();
     let is_options = request.method() == Method::OPTIONS;
-    let is_preflight = is_options
-        && headers.contains_key(ORIGIN)
-        && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
-    if is_options && !is_preflight {
+    let has_origin = headers.contains_key(ORIGIN);
+    let is_preflight =
+        is_options && has_origin && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
+    // Without an `Origin`, the layer would only copy headers that nobody reads.
+    if !has_origin || (is_options && !is_preflight) {
         let mut response = next(request).await;
         response.headers_mut().append(VARY, HeaderValue::from_static("origin"));
         return response;
@@ -112,7 +113,8 @@ pub async fn cors<B, F: Future<Output = Response>>(
         retain_allowed_headers(&mut request);
     }
     let inner = service_fn(|request| next(request).map(Ok::<_, Infallible>));
-    let Ok(mut response) = config.origins.cors.layer(inner).oneshot(request).await;
+    // Boxed, so that all other requests do not move the layer's future.
+    let Ok(mut response) = Box::pin(config.origins.cors.layer(inner).oneshot(request)).await;
     if is_preflight {
         *response.status_mut() = StatusCode::NO_CONTENT;
     }
@@ -142,12 +144,15 @@ pub async fn csrf<B, F: Future<Output = HandlerResult>>(
     request: Request<B>,
     next: impl Fn(Request<B>) -> F,
 ) -> HandlerResult {
-    let page = origin_or_site(request.headers()).cloned();
-    let response = config.origins.csrf.layer(service_fn(next)).oneshot(request).await?;
+    // Neither header: no browser, which the layer lets through.
+    let Some(page) = origin_or_site(request.headers()).cloned() else {
+        return next(request).await;
+    };
+    let response = Box::pin(config.origins.csrf.layer(service_fn(next)).oneshot(request)).await?;
     if response.extensions().get::<ProtectionError>().is_none() {
         return Ok(response);
     }
-    log_refusal(config, "write", page.as_ref());
+    log_refusal(config, "write", Some(&page));
     Err(Problem::new(&ORIGIN_NOT_ALLOWED))
 }
 

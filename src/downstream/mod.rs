@@ -19,6 +19,7 @@ use bytes::Bytes;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue, request};
 use uuid::Uuid;
+use uuid::fmt::Hyphenated;
 
 use self::route::Route;
 use crate::access::cookie::Transport;
@@ -88,9 +89,11 @@ impl RequestId {
         let wall = clock::wall();
         let stamp =
             uuid::Timestamp::from_unix(uuid::NoContext, wall.as_secs(), wall.subsec_nanos());
-        let mut text = Uuid::encode_buffer();
-        let text = Uuid::new_v7(stamp).hyphenated().encode_lower(&mut text);
-        Self(HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static("unnamed")))
+        let mut text = [0; Hyphenated::LENGTH];
+        Uuid::new_v7(stamp).hyphenated().encode_lower(&mut text);
+        // Shared from the start, so that clones do not allocate.
+        let text = HeaderValue::from_maybe_shared(Bytes::from_owner(text));
+        Self(text.unwrap_or_else(|_| HeaderValue::from_static("unnamed")))
     }
 
     pub fn as_str(&self) -> &str {

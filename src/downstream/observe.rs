@@ -13,6 +13,7 @@ use http::{HeaderValue, Request};
 use tracing::field::Empty;
 use tracing::{Span, debug, info, info_span, warn};
 
+use super::caller::Peer;
 use super::route::Route;
 use super::{DownstreamConfig, RequestId, X_REQUEST_ID, rate};
 use crate::clock::{self, Instant};
@@ -22,15 +23,21 @@ use crate::sync::lock;
 
 pub struct RequestScope {
     pub id: RequestId,
+    pub peer: Option<Peer>,
     pub route: Result<&'static Route, Problem>,
     has_body: bool,
     started: Instant,
 }
 
 impl RequestScope {
-    pub fn new<B: http_body::Body>(config: &DownstreamConfig, request: &Request<B>) -> Self {
+    pub fn new<B: http_body::Body>(
+        config: &DownstreamConfig,
+        peer: Option<Peer>,
+        request: &Request<B>,
+    ) -> Self {
         Self {
             id: RequestId::from_headers(request.headers()),
+            peer,
             route: config.routes.find(request.method(), request.uri().path()),
             has_body: !request.body().is_end_stream(),
             started: clock::now(),
@@ -56,12 +63,17 @@ impl RequestScope {
     }
 
     /// Turns a panic into a 500. Purchases are not affected: they run in tasks of their own.
-    pub async fn catch_panic(&self, handling: impl Future<Output = HandlerResult>) -> Response {
-        match AssertUnwindSafe(handling).catch_unwind().await {
+    ///
+    /// It is not an `async fn`, which would hold the future twice.
+    pub fn catch_panic(
+        &self,
+        handling: impl Future<Output = HandlerResult>,
+    ) -> impl Future<Output = Response> {
+        AssertUnwindSafe(handling).catch_unwind().map(|ended| match ended {
             Ok(response) => response.unwrap_or_else(|problem| self.refuse(problem)),
             // The payload may hold secrets, so it is dropped. The hook has logged the location.
             Err(_panic) => response::from_problem(Problem::new(&INTERNAL), self.id.as_str()),
-        }
+        })
     }
 
     pub fn finish(&self, config: &DownstreamConfig, mut response: Response) -> Response {
@@ -158,6 +170,7 @@ mod tests {
     async fn panic_becomes_500_before_and_after_an_await() {
         let scope = RequestScope {
             id: RequestId::new(),
+            peer: None,
             route: Err(Problem::new(&INTERNAL)),
             has_body: false,
             started: clock::now(),

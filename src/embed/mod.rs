@@ -24,7 +24,8 @@ use tower::Service;
 use crate::app::{self, App, Shutdown, TIDY_INTERVAL};
 use crate::cli;
 use crate::contract::money::Usd;
-use crate::pipeline::HttpService;
+use crate::downstream::caller::Peer;
+use crate::pipeline::HttpStack;
 use crate::problem::{DRAINING, Problem};
 use crate::response::{self, Body, BoxError};
 use crate::sync::lock;
@@ -81,7 +82,7 @@ struct Inner {
 /// The proxy for one version of the settings.
 struct Version {
     app: App,
-    stack: HttpService<Body>,
+    stack: Arc<HttpStack>,
 }
 
 /// What the sandbox has sold, for tests.
@@ -278,13 +279,12 @@ where
         }
         // `shutdown` waits for this request, whose body may still be arriving.
         let token = inner.tasks.token();
-        let mut stack = HttpService::clone(&inner.current.load().stack);
-        let response = stack.call(request.map(Body::stream));
+        let (version, peer) = (inner.current.load_full(), request.extensions().get().copied());
         Box::pin(async move {
-            let response = response.await;
+            let response = version.stack.handle(peer, request.map(Body::stream)).await;
             // Until here, a dropped gate goes on: this request may be its last user.
             drop((token, inner));
-            response
+            Ok(response)
         })
     }
 }

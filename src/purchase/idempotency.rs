@@ -17,6 +17,7 @@ use super::{
     DedupeBy, Delivery, Outcome, Phase, PurchaseContext, PurchaseRequest, Receipt, Waiters,
 };
 use crate::clock::Instant;
+use crate::contract::money::Usd;
 use crate::contract::video::VideoAccepted;
 use crate::problem::{
     Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING,
@@ -112,14 +113,26 @@ pub(super) async fn answer_duplicate(
     give_up: Instant,
 ) -> Option<Outcome> {
     purchase.progress.enter(Phase::MaybeSent);
-    match earlier.state {
+    let id = earlier.id;
+    let (how, outcome) = match earlier.state {
         PurchaseState::Held | PurchaseState::Sent => {
-            join(context, purchase, earlier.id, give_up).await
+            ("joined", join(context, purchase, id, give_up).await?)
         }
         PurchaseState::Charged | PurchaseState::Released | PurchaseState::Unknown => {
-            Some(replay(context, purchase, earlier, give_up).await)
+            let how = match purchase.dedupe_by {
+                DedupeBy::IdempotencyKey(_) => "kept",
+                DedupeBy::Fingerprint { .. } => "deduped",
+            };
+            (how, replay(context, purchase, earlier, give_up).await)
+        }
+    };
+    if let Ok(Receipt { cost, .. }) = &outcome {
+        context.metrics.replay(how, cost.as_micros());
+        if *cost > Usd::ZERO {
+            context.ledger.count_replay(id);
         }
     }
+    Some(outcome)
 }
 
 /// Waits for a running purchase. Returns `None` if the ledger knows more.

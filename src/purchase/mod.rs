@@ -54,13 +54,13 @@ pub struct PurchaseContext {
 #[derive(Clone)]
 pub struct Purchases {
     context: Arc<PurchaseContext>,
-    gateway: GatewayService,
+    gateway: Arc<GatewayService>,
     tasks: TaskTracker,
 }
 
 impl Purchases {
     pub fn new(context: PurchaseContext, gateway: GatewayService, tasks: TaskTracker) -> Self {
-        Self { context: Arc::new(context), gateway, tasks }
+        Self { context: Arc::new(context), gateway: Arc::new(gateway), tasks }
     }
 
     /// Buys, or replays the reply of a duplicate. The purchase goes on if this future is dropped.

@@ -13,7 +13,9 @@ use crate::contract::money::Usd;
 use crate::metrics::Metrics;
 use crate::problem::Charged;
 use crate::store::{Job, Service};
-use crate::upstream::{BeforeSend, Error, GatewayCall, GatewayReply, GatewayRequest};
+use crate::upstream::{
+    BeforeSend, Error, GatewayCall, GatewayReply, GatewayRequest, GatewayService,
+};
 use crate::validate::Order;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +46,7 @@ impl Purchases {
         let before_send = Some(before_send);
         let request = GatewayRequest { before_send, caller, ..GatewayRequest::free(call) };
         let started = clock::now();
-        let reply = self.gateway.clone().oneshot(request).await;
+        let reply = GatewayService::clone(&self.gateway).oneshot(request).await;
         log(&self.context.metrics, purchase, charge(order, &reply), clock::now() - started);
         if let Some(body) = reply.as_ref().err().and_then(Error::unparsable_reply) {
             self.context.ledger.keep_unparsable_reply(purchase.id, body.clone());

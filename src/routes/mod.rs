@@ -4,7 +4,6 @@ pub mod api;
 pub mod assets;
 mod bff;
 pub mod catalog;
-mod compress;
 pub mod endpoints;
 pub mod file;
 mod openai;

@@ -14,7 +14,7 @@ use tower::util::BoxCloneSyncService;
 use super::bff::healthz;
 use crate::access::Authenticator;
 use crate::billing::summary::{BillingReport, BillingSummary};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Readings};
 use crate::problem::{FORBIDDEN, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED, Problem};
 use crate::response::{self, HandlerResult, Response};
 use crate::upstream::billing::ApiKeysResponse;
@@ -24,8 +24,8 @@ use crate::upstream::billing::ApiKeysResponse;
 pub struct Ops {
     pub metrics: Arc<Metrics>,
     pub ready: Arc<dyn Fn() -> BoxFuture<'static, Result<(), Problem>> + Send + Sync>,
-    /// Sets the gauges read from the ledger, before each scrape. If it is unreadable, they stay.
-    pub update_gauges: Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
+    /// What a scrape reads, besides the counters.
+    pub readings: Arc<dyn Fn() -> BoxFuture<'static, Readings> + Send + Sync>,
     /// `POST /members` refreshes its member cache.
     pub access: Option<Arc<Authenticator>>,
     pub summary: Option<BillingSummary>,
@@ -44,7 +44,7 @@ impl Ops {
         Self {
             metrics,
             ready: Arc::new(move || Box::pin(ready())),
-            update_gauges: Arc::new(|| Box::pin(async {})),
+            readings: Arc::new(|| Box::pin(async { Readings::default() })),
             access: None,
             summary: None,
             host_guard: Arc::new(|_| Ok(())),
@@ -102,8 +102,7 @@ impl Ops {
         }
         if path == "/metrics" {
             let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            (self.update_gauges)().await;
-            let text = self.metrics.encode().into();
+            let text = self.metrics.encode((self.readings)().await).into();
             return Ok(response::from_bytes(StatusCode::OK, media_type, text));
         }
         if path == "/readyz" {

@@ -39,8 +39,8 @@ impl Page {
         let policy = policy.unwrap_or(HeaderValue::from_static(DENY_ALL_CSP));
         headers.insert(CONTENT_SECURITY_POLICY, policy);
         let plain = header_map([(CACHE_CONTROL, REVALIDATE), (X_CONTENT_TYPE_OPTIONS, "nosniff")]);
-        let manifest = StaticFile::new(manifest(title).into(), MANIFEST, &plain);
-        let index = StaticFile::new(markup.into(), HTML, &headers);
+        let manifest = StaticFile::rendered(manifest(title).into(), MANIFEST, &plain);
+        let index = StaticFile::rendered(markup.into(), HTML, &headers);
         let files = [("/", index), ("/manifest.webmanifest", manifest)].into_iter();
         // Browsers ask for an icon wherever no page names one, such as beside a JSON document.
         let icon = assets::icon(&plain).map(|icon| ("/favicon.ico", icon));

@@ -13,6 +13,8 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Set by OpenAI's SDKs on retries.
 const SDK_RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
 const MAX_KEY_LEN: usize = 255;
+const TOLLGATE_COST: HeaderName = HeaderName::from_static("tollgate-cost");
+const TOLLGATE_IGNORED: HeaderName = HeaderName::from_static("tollgate-ignored");
 /// The name of the ledger. It changes whenever the server may have forgotten purchases.
 pub(super) const TOLLGATE_LEDGER: HeaderName = HeaderName::from_static("tollgate-ledger");
 /// `only` asks for the reply of an earlier purchase. Any other value means the same, so that a
@@ -61,7 +63,7 @@ pub(super) fn from_receipt(receipt: Receipt) -> Response {
     let mut response = from_gateway(receipt.status, receipt.is_json, receipt.body);
     let headers = response.headers_mut();
     if let Ok(cost) = HeaderValue::try_from(receipt.cost.to_string()) {
-        headers.insert("tollgate-cost", cost);
+        headers.insert(TOLLGATE_COST, cost);
     }
     if receipt.is_replay {
         headers.insert(REPLAYED, HeaderValue::from_static("true"));
@@ -86,7 +88,7 @@ pub(super) fn with_translated_body(receipt: Receipt, body: Bytes) -> Response {
 
 pub(super) fn with_ignored(ignored: &IgnoredFields, mut response: Response) -> Response {
     if let Some(Ok(names)) = ignored.names().map(HeaderValue::try_from) {
-        response.headers_mut().insert("tollgate-ignored", names);
+        response.headers_mut().insert(TOLLGATE_IGNORED, names);
     }
     response
 }

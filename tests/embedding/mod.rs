@@ -11,6 +11,7 @@ mod hyper_server;
 #[expect(dead_code, reason = "an example's `main` is not run here")]
 mod users_server;
 
+mod allocations;
 mod http2;
 mod lifecycle;
 mod ops;

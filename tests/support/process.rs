@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -96,6 +96,20 @@ impl Process {
     /// Does the same in a shell that first runs these commands, such as `ulimit -n 256`.
     pub(crate) fn start_after(folder: &Path, environment: &[(&str, &str)], shell: &str) -> Self {
         Self::spawn(command_after(folder, &[], environment, shell))
+    }
+
+    /// Starts it with its log, which the caller may leave unread.
+    pub(crate) fn start_with_log(
+        folder: &Path,
+        environment: &[(&str, &str)],
+    ) -> (Self, ChildStderr) {
+        let mut command = command(folder, &[], environment);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let log = child.stderr.take().expect("piped");
+        let printed = Arc::new(Mutex::new(String::new()));
+        let stdout = follow(child.stdout.take().expect("piped"), &printed);
+        (Self { child, printed, readers: vec![stdout] }, log)
     }
 
     /// Starts this command, which runs tollgate.

@@ -41,6 +41,8 @@ pub(super) fn start(settings: LogConfig) -> io::Result<()> {
         let location = panic.location().map(ToString::to_string).unwrap_or_default();
         let thread = thread::current().name().unwrap_or("unnamed").to_owned();
         error!(location, thread, "thread panicked: this is a bug in tollgate");
+        // The process may not live on.
+        QUEUE.flush(Duration::from_millis(100));
     }));
     Ok(())
 }

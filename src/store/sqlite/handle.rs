@@ -17,6 +17,7 @@ use super::ledger::Ledger;
 use super::reader::ReportReader;
 use super::writer::{CommandGate, Durability, WriteCommand, Writer, notification, request};
 use super::{LockHolder, Result, StoreError, lock};
+use crate::metrics::Histogram;
 use crate::store::{
     AccountLimit, Clock, PurchaseId, Reservation, ReserveError, Settlement, SlotId, Unavailable,
 };
@@ -99,6 +100,11 @@ impl Store {
     /// Returns the ledger's public name, which changes when purchases may have been lost.
     pub fn name(&self) -> Arc<str> {
         Arc::clone(&self.inner.name)
+    }
+
+    /// Returns how long commits take. Clones share their counts.
+    pub fn commit_durations(&self) -> Histogram {
+        self.inner.gate.commits.clone()
     }
 
     /// Returns whether the file may lack purchases, as a restored backup does.

@@ -73,20 +73,21 @@ impl Store {
     /// Returns the current watermark. Take it before asking the gateway for the balance, and pass it
     /// to [`record_balance`](Self::record_balance) with the answer.
     pub async fn credit_watermark(&self) -> Result<CreditWatermark, Unavailable> {
-        self.query("credit_watermark", |ledger| Ok(ledger.credit()?.watermark())).await
+        self.query("credit_watermark", |ledger| Ok(ledger.credit.get().watermark())).await
     }
 
     pub fn record_balance(&self, watermark: CreditWatermark, balance: Usd) {
         let as_of = self.now();
         self.notify(StoreOp::Other("record_balance"), Durability::Buffered, move |ledger| {
-            let mut credit = ledger.credit()?;
+            let mut credit = ledger.credit.get();
             credit.record_balance(watermark, balance, as_of);
-            ledger.set_credit(&credit)
+            ledger.credit.set(credit);
+            Ok(())
         });
     }
 
     pub async fn remaining_credit(&self) -> Result<Option<RemainingCredit>, Unavailable> {
-        self.query("remaining_credit", |ledger| Ok(ledger.credit()?.remaining())).await
+        self.query("remaining_credit", |ledger| Ok(ledger.credit.get().remaining())).await
     }
 
     /// Marks a held purchase as about to be sent. From then on, a crash makes it unknown.
@@ -140,6 +141,15 @@ impl Store {
     pub fn mark_delivered(&self, id: PurchaseId) {
         self.notify(StoreOp::MarkDelivered(id), Durability::Buffered, move |ledger| {
             let sql = "UPDATE purchases SET delivered = 1 WHERE id = ?";
+            ledger.connection.run(sql, [id.0.as_bytes()])?;
+            Ok(())
+        });
+    }
+
+    /// Counts, without waiting, a duplicate that got the purchase's reply for free.
+    pub fn count_replay(&self, id: PurchaseId) {
+        self.notify(StoreOp::Other("count_replay"), Durability::Buffered, move |ledger| {
+            let sql = "UPDATE purchases SET replays = replays + 1 WHERE id = ?";
             ledger.connection.run(sql, [id.0.as_bytes()])?;
             Ok(())
         });
@@ -221,9 +231,6 @@ impl Ledger {
         reservation: &Reservation,
     ) -> Result<Result<CreditWatermark, ReserveError>> {
         let now = self.now();
-        if self.purchase(reservation.id)?.is_some() {
-            return Err(Unavailable("the purchase is already in the ledger".into()).into());
-        }
         let judged = match &reservation.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } => self.find_by_key(key, payload, now)?,
             DedupeKey::Fingerprint(like) => self.find_duplicate(like, now)?.map_or(Ok(None), Err),
@@ -238,7 +245,7 @@ impl Ledger {
         let today = self.today(now)?;
         let total = self.spend_of(&BudgetScope::Total, today)?;
         let own = self.spend_of(&BudgetScope::Caller(reservation.caller.clone()), today)?;
-        let mut credit = self.credit()?;
+        let mut credit = self.credit.get();
         let (budgets, price) = (&reservation.budgets, reservation.price);
         let covered = rules::check_budgets(budgets, total, own, price, today)
             .and_then(|()| credit.hold(price, budgets.balance_floor, now));
@@ -254,7 +261,7 @@ impl Ledger {
         };
         let insert = "INSERT INTO purchases
             (id, at, day, month, caller, service, model, price_micros, state, key, payload, fingerprint)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'held', ?, ?, ?)";
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'held', ?, ?, ?) ON CONFLICT (id) DO NOTHING";
         let values = params![
             reservation.id.0.as_bytes(),
             nanos(now),
@@ -268,11 +275,13 @@ impl Ledger {
             payload,
             fingerprint,
         ];
-        self.connection.run(insert, values)?;
-        let number = self.connection.last_insert_rowid();
+        if self.connection.run(insert, values)? == 0 {
+            return Err(Unavailable("the purchase is already in the ledger".into()).into());
+        }
         self.change_spend(&reservation.caller, today, Usd::ZERO, price)?;
-        self.set_credit(&credit)?;
-        self.latest_number.set(Some(number));
+        self.credit.set(credit);
+        self.is_synced.borrow_mut().insert(reservation.id, price >= SYNC_THRESHOLD);
+        self.latest_number.set(Some(self.connection.last_insert_rowid()));
         Ok(Ok(credit.watermark()))
     }
 
@@ -364,9 +373,10 @@ impl Ledger {
             jobs::insert(&self.connection, job)?;
         }
         if purchase.state != PurchaseState::Unknown {
-            let mut credit = self.credit()?;
+            let mut credit = self.credit.get();
             credit.settle(purchase.price, amount);
-            self.set_credit(&credit)?;
+            self.credit.set(credit);
+            self.is_synced.borrow_mut().remove(&id);
             self.has_ended.set(true);
             self.count_end()?;
         }
@@ -384,11 +394,15 @@ impl Ledger {
             warn!(purchase = %id, state = state.name(), "recovered in-flight purchase after crash");
             self.settle(id, &settlement)?;
         }
-        self.set_credit(&Credit::default())?;
+        self.write_counters()?;
+        self.credit.set(Credit::default());
         slots::recover(self, self.now())
     }
 
     pub(super) fn needs_sync(&self, id: PurchaseId) -> Result<bool> {
+        if let Some(is_synced) = self.is_synced.borrow().get(&id) {
+            return Ok(*is_synced);
+        }
         Ok(self.purchase(id)?.is_some_and(|purchase| purchase.price >= SYNC_THRESHOLD))
     }
 
