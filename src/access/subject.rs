@@ -19,7 +19,7 @@ pub(super) fn escaped(name: &str) -> Option<Arc<str>> {
 /// Escapes invisible characters as `\u{…}`, so that different names look different.
 ///
 /// A literal `\u{` is escaped as well, so that different names stay different.
-pub(super) fn escape_invisible(name: &str) -> String {
+fn escape_invisible(name: &str) -> String {
     let mut escaped = String::with_capacity(name.len());
     for (at, c) in name.char_indices() {
         let looks_escaped = c == '\\' && name[at..].starts_with("\\u{");

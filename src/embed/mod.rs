@@ -279,7 +279,8 @@ where
         }
         // `shutdown` waits for this request, whose body may still be arriving.
         let token = inner.tasks.token();
-        let (version, peer) = (inner.current.load_full(), request.extensions().get().copied());
+        let (version, peer) =
+            (inner.current.load_full(), request.extensions().get::<Peer>().copied());
         Box::pin(async move {
             let response = version.stack.handle(peer, request.map(Body::stream)).await;
             // Until here, a dropped gate goes on: this request may be its last user.
