@@ -11,17 +11,20 @@ use std::{fmt, thread};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use super::command_gate::CommandGate;
 use super::file::FileId;
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
 use super::reader::ReportReader;
-use super::writer::{CommandGate, Durability, WriteCommand, Writer, notification, request};
+use super::writer::{Durability, WriteCommand, Writer, notification, request};
 use super::{LockHolder, Result, StoreError, lock};
 use crate::metrics::Histogram;
 use crate::store::{
     AccountLimit, Clock, PurchaseId, Reservation, ReserveError, Settlement, SlotId, Unavailable,
 };
 use crate::sync;
+
+const CLOSE_POLL: Duration = Duration::from_millis(1);
 
 /// The ledger of a server. Clones share it.
 ///
@@ -255,6 +258,19 @@ impl Store {
                 }
             }
             Executor::Thread { queue, .. } => drop(queue.send(work)),
+        }
+    }
+
+    /// Writes what is queued, and releases the file although clones of this handle live. Later
+    /// operations fail. Blocks until it is done.
+    pub fn close(&self) {
+        if let Executor::Thread { writer, .. } = &self.inner.executor {
+            self.inner.gate.stop.store(true, Ordering::Relaxed);
+            // Wakes the writer.
+            self.enqueue(notification(Durability::Buffered, |_| Ok(())));
+            while !writer.is_finished() {
+                thread::sleep(CLOSE_POLL);
+            }
         }
     }
 

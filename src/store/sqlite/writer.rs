@@ -6,77 +6,21 @@
 use std::collections::VecDeque;
 use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
+use super::command_gate::CommandGate;
 use super::ledger::Ledger;
 use super::lock::Lock;
 use super::{Result, StoreError, file};
 use crate::clock;
-use crate::metrics::Histogram;
 use crate::store::{PurchaseId, Unavailable};
 use crate::sync::lock;
-
-#[derive(Clone)]
-pub(super) struct CommandGate {
-    state: Arc<OnceLock<Result<(), Unavailable>>>,
-    pub(super) is_retry_queue_full: Arc<AtomicBool>,
-    /// The disk was full at the latest write.
-    pub(super) is_disk_full: Arc<AtomicBool>,
-    pub(super) stop: Arc<AtomicBool>,
-    /// Commands that wait for the next one.
-    pub(super) deferred: Arc<Mutex<Vec<Box<dyn WriteCommand>>>>,
-    /// Notified when purchases have ended.
-    pub(super) ends: Arc<Notify>,
-    pub(super) commits: Histogram,
-}
-
-impl Default for CommandGate {
-    fn default() -> Self {
-        Self {
-            state: Arc::default(),
-            is_retry_queue_full: Arc::default(),
-            is_disk_full: Arc::default(),
-            stop: Arc::default(),
-            ends: Arc::default(),
-            commits: Histogram::of_commits(),
-        }
-    }
-}
-
-impl CommandGate {
-    pub(super) fn opened() -> Self {
-        let gate = Self::default();
-        gate.open();
-        gate
-    }
-
-    pub(super) fn check(&self) -> Result<(), Unavailable> {
-        let starting = || Err(Unavailable("starting: the ledger is being opened".into()));
-        self.state.get().cloned().unwrap_or_else(starting)
-    }
-
-    pub(super) fn is_starting(&self) -> bool {
-        self.state.get().is_none()
-    }
-
-    pub(super) fn has_failed(&self) -> bool {
-        matches!(self.state.get(), Some(Err(_)))
-    }
-
-    pub(super) fn open(&self) {
-        let _ = self.state.set(Ok(()));
-    }
-
-    pub(super) fn close(&self, why: Unavailable) {
-        let _ = self.state.set(Err(why));
-    }
-}
 
 const MAX_BATCH: usize = 256;
 const WAL_CHECKPOINT_PAGES: i32 = 1_000;
@@ -174,6 +118,15 @@ impl Writer {
         while let Some(batch) = self.next_batch(queue) {
             self.process(batch);
             self.checkpoint_wal();
+            if self.gate.stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        // Nothing was queued after the handle closed the store or was dropped, except by clones.
+        let mut rest: VecDeque<_> = queue.try_iter().collect();
+        while !rest.is_empty() {
+            let batch = rest.drain(..rest.len().min(MAX_BATCH)).collect();
+            self.process(batch);
         }
         self.close();
     }
