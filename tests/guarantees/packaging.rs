@@ -73,8 +73,8 @@ fn image_variables_are_settings_and_stop_time_exceeds_the_drain() {
     assert!(Duration::from_secs(grace.unwrap().parse().unwrap()) > drain);
 }
 
-fn plain(environment: &Environment) -> impl Iterator<Item = (String, String)> {
-    environment.iter().map(|(name, value)| (name.clone(), value.to_string()))
+fn plain(environment: &Environment) -> impl Iterator<Item = (OsString, OsString)> {
+    environment.iter().map(|(name, value)| (name.into(), value.to_string().into()))
 }
 
 /// `./test long` builds and runs the image, by `CONTAINER=long`. It takes half a minute, and buildah.
