@@ -1,5 +1,6 @@
 //! The unit of systemd and the container image do as they say.
 
+use std::ffi::OsString;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
