@@ -22,6 +22,7 @@ pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
     request_seconds: Durations,
     gateway_seconds: Durations,
+    refusals: Family<Labels<1>, Counter>,
     purchases: Family<Labels<2>, Counter>,
     prices: Family<Labels<2>, Counter>,
     pub redacted: Counter,
@@ -53,6 +54,7 @@ impl Default for Metrics {
             requests: register(r, "requests", "Requests answered"),
             request_seconds: durations(r, "request_seconds", "Time to response heads"),
             gateway_seconds: durations(r, "gateway_seconds", "Time from slot to gateway reply"),
+            refusals: register(r, "refusals", "Refusals by problem code"),
             purchases: register(r, "purchases", "Purchases by outcome"),
             prices: register(r, "price_microdollars", "Prices of purchases, in micro-dollars"),
             redacted: register(r, "keys_redacted", "Gateway replies in which a key was redacted"),
@@ -87,6 +89,11 @@ impl Metrics {
     pub fn request(&self, route: &'static str, status: u16, elapsed: Duration) {
         self.requests.get_or_create(&RequestLabels { route, status }).inc();
         self.request_seconds.get_or_create(&[("route", route)]).observe(elapsed);
+    }
+
+    /// `code` is the code of a problem.
+    pub fn refusal(&self, code: &'static str) {
+        self.refusals.get_or_create(&[("code", code)]).inc();
     }
 
     /// `outcome` is `charged`, `refused` or `unknown`.

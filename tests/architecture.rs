@@ -44,8 +44,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const EVERYTHING: &str = "*";
 /// Everybody may use it: it extends the standard library, and knows nothing of the house.
 const FOR_ALL: &str = "sync";
-/// All that `routes` may name of `downstream`: a call as it arrives, and the table of routes.
-const SEEN_BY_ROUTES: &[&str] = &["Call", "Route", "route"];
+/// All that `routes` may name of `downstream`: a call as it arrives, the table of routes, and the log of refusals.
+const SEEN_BY_ROUTES: &[&str] = &["Call", "RefusalLog", "Route", "route"];
 /// Who may know that there is a sandbox, besides itself.
 const MAY_NAME_SANDBOX: &[&str] = &["app", "cli", "lib", "main"];
 /// Where requests arrive: these read the header `authorization`, and never write it.

@@ -1,5 +1,6 @@
 //! Builds all parts from the settings. This module may use every other, and makes no decisions.
 
+mod readiness;
 mod readings;
 mod start;
 
@@ -25,11 +26,11 @@ use crate::billing::checkpoints::CheckpointKeeper;
 use crate::billing::summary::BillingSummary;
 use crate::clock;
 use crate::config::{self, AccessMode, Key, PresetConfig, Settings, Target};
-use crate::downstream::DownstreamConfig;
 use crate::downstream::body::BodyMemory;
 use crate::downstream::cross_site::Origins;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
+use crate::downstream::{DownstreamConfig, RefusalLog};
 use crate::jobs::{self, JobRegistry};
 use crate::media::Videos;
 use crate::metrics::Metrics;
@@ -63,6 +64,7 @@ pub const TIDY_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct SharedState {
     pub metrics: Arc<Metrics>,
+    pub refusal_log: Arc<RefusalLog>,
     /// Includes the keys from before a reload.
     pub redactor: Redactor,
     pub store: Store,
@@ -140,7 +142,7 @@ impl App {
             limiter,
             server: settings.server.clone(),
             body_memory: Arc::clone(&shared.body_memory),
-            refusal_log: Arc::default(),
+            refusal_log: Arc::clone(&shared.refusal_log),
             metrics: Arc::clone(&shared.metrics),
         };
         let keys = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
@@ -193,8 +195,12 @@ impl App {
         let keeper = is_live.then(|| CheckpointKeeper::new(ledger.clone(), binding.clone()));
         let keeping = keeper.map(|keeper| keeper.run(self.summary.subscribe()));
         let keeping = OptionFuture::from(keeping);
-        async {
-            futures_util::join!(polling, keeping);
+        let store = self.shared.store.clone();
+        async move {
+            // The gateway is not asked if no slot of the rate limit can be recorded.
+            if !store.is_unusable() {
+                futures_util::join!(polling, keeping);
+            }
         }
     }
 
@@ -214,7 +220,9 @@ impl App {
         async move {
             limiter.evict_idle();
             refusals.flush(clock::now());
-            if let Err(error) = ledger.purge_expired().await {
+            if !ledger.is_unusable()
+                && let Err(error) = ledger.purge_expired().await
+            {
                 tracing::warn!(%error, "expired replies not deleted");
             }
             OptionFuture::from(pictures.map(Pictures::purge_expired)).await;
@@ -342,6 +350,7 @@ fn handlers(
     let prices = sold.map(|one| (one.path.clone(), one.price)).collect();
     Ok(Handlers {
         access: Arc::clone(&shared.access),
+        refusal_log: Arc::clone(&shared.refusal_log),
         catalog: catalog::render(
             &settings.catalog,
             settings.page.default_model.as_deref(),

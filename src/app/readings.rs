@@ -20,8 +20,8 @@ const LEDGER_TIMEOUT: Duration = Duration::from_secs(2);
 /// What a reload replaces.
 pub struct Watched {
     mode: &'static str,
-    budgets: Budgets,
-    keys: Arc<Mutex<KeyRing>>,
+    pub(super) budgets: Budgets,
+    pub(super) keys: Arc<Mutex<KeyRing>>,
 }
 
 impl App {

@@ -16,6 +16,7 @@ use crate::access::token::Secret;
 use crate::access::{AuthMode, Authenticator};
 use crate::clock;
 use crate::config::{AccessMode, Settings, Target};
+use crate::downstream::RefusalLog;
 use crate::jobs::JobRegistry;
 use crate::metrics::Metrics;
 use crate::pictures::Pictures;
@@ -60,6 +61,7 @@ pub async fn prepare(
     let shared = SharedState {
         access: Arc::new(Authenticator::new(mode, Arc::clone(&metrics))),
         redactor: Redactor::new(Arc::clone(&metrics)),
+        refusal_log: Arc::new(RefusalLog::new(Arc::clone(&metrics))),
         metrics,
         store,
         binding: match settings.gateway.target {
@@ -89,6 +91,9 @@ pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Res
         && let Err(error) = opening.wait().await
     {
         error!(%error, "ledger unusable, nothing can be sold");
+    }
+    if shared.store.is_unusable() {
+        return Ok(());
     }
     shared.rate_limit.restore().await;
     shared.access.load().await.map_err(io::Error::other)?;

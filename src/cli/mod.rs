@@ -1,5 +1,6 @@
 //! The command line: arguments, exit codes, and one file per command.
 
+mod changes;
 mod check;
 mod core;
 mod ledger;
@@ -66,8 +67,11 @@ pub enum Command {
         /// Also ask the gateway for balance, limits and key names
         #[arg(long)]
         online: bool,
+        /// Output format
+        #[arg(long, value_enum, default_value = "text", conflicts_with = "online")]
+        format: reconcile::ReportFormat,
         /// Only ask the running server whether it is alive, for a container's health check
-        #[arg(long, conflicts_with = "online")]
+        #[arg(long, conflicts_with_all = ["online", "format"])]
         live: bool,
     },
     /// Add, list, update and revoke members
@@ -197,7 +201,9 @@ impl Cli {
         match command {
             Command::Serve { new_account } => serve(loaded, self.config, new_account, out).await,
             Command::Check { live: true, .. } => ledger::check_live(settings).await,
-            Command::Check { online, .. } => check::check(&loaded, online, out, err).await,
+            Command::Check { online, format, .. } => {
+                check::check(&loaded, (online, format), out, err).await
+            }
             Command::Member { change } => member::member(settings, change, out, err).await,
             Command::Usage { since, by, format } => {
                 usage::usage(settings, (since, by, format), out).await

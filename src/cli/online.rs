@@ -32,7 +32,8 @@ pub(super) async fn ask_gateway(
             return ask_server(&server, keys, out, err).await;
         }
         Ok(Ok(GatewayAccess::Standalone(store))) => {
-            writeln!(out, "asked     directly; each key takes one slot of the rate limit")?;
+            let slots = "each key takes one slot of the rate limit";
+            writeln!(out, "asked     directly; {slots}{}", ledger::RECOVERED)?;
             store
         }
         Ok(Err(reason)) => return Err(format!("the gateway was not asked: {reason}").into()),

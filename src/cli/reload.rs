@@ -5,9 +5,10 @@ use std::path::Path;
 
 use tracing::{error, info, warn};
 
+use super::changes::changed;
 use super::core::Core;
 use super::settings::load;
-use super::{CommandError, process};
+use super::{CommandError, log, process};
 use crate::app::App;
 use crate::config::{Key, Settings, Target};
 
@@ -15,7 +16,10 @@ use crate::config::{Key, Settings, Target};
 pub(super) fn reload(old: App, config_path: Option<&Path>, cores: &[Core]) -> App {
     match rebuild(&old, config_path, cores) {
         Ok(new) => {
-            info!("settings reloaded");
+            let names = changed(&old.settings, &new.settings);
+            let names = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+            log::set_level(new.settings.log.level);
+            info!(changed = names, "settings reloaded");
             new
         }
         Err(CommandError { message: reason, .. }) => {
@@ -30,6 +34,7 @@ fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App,
         .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
     process::fit_open_file_limit(&mut loaded.settings.server);
     check_changes(&old.settings, &loaded.settings)?;
+    keep_until_restart(&old.settings, &mut loaded.settings);
     for warning in &loaded.warnings {
         warn!(warning, "risky setting");
     }
@@ -79,7 +84,7 @@ fn check_changes(old: &Settings, new: &Settings) -> Result<(), CommandError> {
         ("server.drain", before.drain != after.drain),
         ("admin.listen", old.admin_listen != new.admin_listen),
         ("sandbox", old.sandbox != new.sandbox),
-        ("log", old.log != new.log),
+        ("log.format", old.log.is_json != new.log.is_json),
     ];
     if let Some((setting, _)) = rejected.iter().find(|(_, is_changed)| *is_changed) {
         return Err(format!("{setting} can only change at a restart").into());
@@ -88,6 +93,17 @@ fn check_changes(old: &Settings, new: &Settings) -> Result<(), CommandError> {
         warn!(setting, "setting takes effect after a restart");
     }
     Ok(())
+}
+
+/// Keeps what runs, so that the next reload compares with that.
+fn keep_until_restart(old: &Settings, new: &mut Settings) {
+    new.server.max_connections = old.server.max_connections;
+    new.server.header_timeout = old.server.header_timeout;
+    new.server.idle_timeout = old.server.idle_timeout;
+    new.server.drain = old.server.drain;
+    new.admin_listen = old.admin_listen;
+    new.sandbox = old.sandbox;
+    new.log.is_json = old.log.is_json;
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use tower_http::csrf::{CsrfLayer, ProtectionError};
 use tracing::info;
 
 use super::route::{CrossOrigin, is_api_path};
-use super::{DownstreamConfig, sanitize};
+use super::{DownstreamConfig, bytes, sanitize};
 use crate::problem::{ORIGIN_NOT_ALLOWED, Problem};
 use crate::response::{HandlerResult, Response};
 
@@ -45,7 +45,7 @@ const ALLOWED_HEADERS: &[&str] = &[
 ];
 /// OpenAI's SDKs add headers with this prefix to every call.
 const SDK_HEADER_PREFIX: &str = "x-stainless-";
-const EXPOSED_HEADERS: [&str; 10] = [
+const EXPOSED_HEADERS: [&str; 11] = [
     "ratelimit",
     "ratelimit-policy",
     "retry-after",
@@ -54,6 +54,7 @@ const EXPOSED_HEADERS: [&str; 10] = [
     "tollgate-cost",
     "tollgate-ignored",
     "tollgate-ledger",
+    "tollgate-purchase",
     "openai-poll-after-ms",
     "x-should-retry",
 ];
@@ -173,7 +174,7 @@ pub fn check_read<B>(
 }
 
 fn log_refusal(config: &DownstreamConfig, request: &str, origin: Option<&HeaderValue>) {
-    if config.refusal_log.is_due("origin", origin) {
+    if config.refusal_log.is_due("origin", bytes(origin)) {
         info!(origin = sanitize(origin), request, "unlisted origin refused");
     }
 }

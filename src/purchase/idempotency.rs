@@ -59,6 +59,10 @@ impl RunningPurchases {
         RunningGuard { running: self.clone(), id: purchase.id, outcome: sender }
     }
 
+    pub fn ids(&self) -> Vec<PurchaseId> {
+        lock(&self.calls).keys().copied().collect()
+    }
+
     /// The permit is held until the reply is sent, so slow clients cannot exhaust memory.
     async fn reserve_memory(
         &self,
@@ -170,14 +174,16 @@ async fn replay(
 ) -> Outcome {
     let ExistingPurchase { id, state, cost, reply_bytes } = earlier;
     if state != PurchaseState::Charged {
-        return Err(Problem::new(&OUTCOME_UNKNOWN).replayed());
+        return Err(Problem::new(&OUTCOME_UNKNOWN).for_purchase(id).replayed());
     }
+    let reply_lost = || reply_lost().for_purchase(id);
     let Some(bytes) = reply_bytes else { return Err(reply_lost()) };
     let permit = context.running.reserve_memory(purchase, bytes, give_up).await?;
     let reply = context.ledger.reply(id).await.map_err(|error| unreadable(id, &error))?;
     let KeptReply { status, is_json, body } = reply.ok_or_else(reply_lost)?;
     let is_video = purchase.order.get().service == Service::Video;
     Ok(Receipt {
+        id,
         status: StatusCode::from_u16(status).unwrap_or(StatusCode::OK),
         is_json,
         video: is_video.then(|| VideoAccepted::read(&body)).flatten(),
@@ -204,7 +210,7 @@ impl AsRef<[u8]> for ReplayedBody {
 }
 
 fn unreadable(id: PurchaseId, error: &Unavailable) -> Problem {
-    error!(%id, %error, "earlier purchase unreadable");
+    error!(purchase = %id, %error, "earlier purchase unreadable");
     Problem::new(&LEDGER_UNAVAILABLE).retry_after(RETRY_AFTER)
 }
 

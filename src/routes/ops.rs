@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use http::header::ORIGIN;
+use http::header::{ORIGIN, RETRY_AFTER};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
+use serde_json::json;
 use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 
@@ -23,7 +24,8 @@ use crate::upstream::billing::ApiKeysResponse;
 #[derive(Clone)]
 pub struct Ops {
     pub metrics: Arc<Metrics>,
-    pub ready: Arc<dyn Fn() -> BoxFuture<'static, Result<(), Problem>> + Send + Sync>,
+    /// Whether this instance can sell, and what is degraded for all instances.
+    pub ready: Arc<dyn Fn() -> BoxFuture<'static, Readiness> + Send + Sync>,
     /// What a scrape reads, besides the counters.
     pub readings: Arc<dyn Fn() -> BoxFuture<'static, Readings> + Send + Sync>,
     /// `POST /members` refreshes its member cache.
@@ -34,12 +36,34 @@ pub struct Ops {
     pub own_addresses: Arc<[IpAddr]>,
 }
 
+type Readiness = Result<Vec<&'static str>, Unready>;
+
+/// Why an instance cannot sell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unready {
+    pub code: &'static str,
+    pub detail: &'static str,
+}
+
+fn readyz(readiness: Readiness) -> Response {
+    match readiness {
+        Ok(degraded) => {
+            response::json(StatusCode::OK, &json!({ "ready": true, "degraded": degraded }))
+        }
+        Err(Unready { code, detail }) => {
+            let document = json!({ "ready": false, "because": [code], "detail": detail });
+            let response = response::json(StatusCode::SERVICE_UNAVAILABLE, &document);
+            response::with_headers(response, [(RETRY_AFTER, "5")])
+        }
+    }
+}
+
 type HostGuard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 
 impl Ops {
     pub fn new<F>(metrics: Arc<Metrics>, ready: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
-        F: Future<Output = Result<(), Problem>> + Send + 'static,
+        F: Future<Output = Readiness> + Send + 'static,
     {
         Self {
             metrics,
@@ -106,7 +130,7 @@ impl Ops {
             return Ok(response::from_bytes(StatusCode::OK, media_type, text));
         }
         if path == "/readyz" {
-            (self.ready)().await?;
+            return Ok(readyz((self.ready)().await));
         }
         Ok(healthz())
     }
@@ -133,7 +157,6 @@ mod tests {
     use tower::{Service, ServiceExt};
 
     use super::*;
-    use crate::problem::LEDGER_UNAVAILABLE;
     use crate::store::Store;
     use crate::upstream::rate_limit::RateLimit;
     use crate::upstream::{Error, GatewayReply, GatewayRequest};
@@ -167,7 +190,7 @@ mod tests {
         let admin = Ops {
             summary: Some(summary(gateway)),
             own_addresses: Arc::new(own),
-            ..Ops::new(Arc::default(), async || Ok(()))
+            ..Ops::new(Arc::default(), async || Ok(Vec::new()))
         };
         for (peer, is_local) in [
             ("127.0.0.1", true),
@@ -194,7 +217,7 @@ mod tests {
     async fn foreign_host_over_loopback_reads_nothing_but_healthz() {
         let admin = Ops {
             host_guard: Arc::new(|_| Err(Problem::new(&crate::problem::MISDIRECTED_REQUEST))),
-            ..Ops::new(Arc::default(), async || Ok(()))
+            ..Ops::new(Arc::default(), async || Ok(Vec::new()))
         };
         for (peer, path, status) in [
             ("127.0.0.1", "/metrics", StatusCode::MISDIRECTED_REQUEST),
@@ -221,7 +244,7 @@ mod tests {
         let admin = Ops {
             access: Some(access),
             summary: Some(summary(gateway)),
-            ..Ops::new(Arc::default(), async || Ok(()))
+            ..Ops::new(Arc::default(), async || Ok(Vec::new()))
         };
         for (peer, method, header, status) in [
             ("127.0.0.1", Method::POST, None, StatusCode::OK),
@@ -251,7 +274,8 @@ mod tests {
         let seen = Arc::clone(&is_open);
         let ready = move || {
             let is_open = seen.load(std::sync::atomic::Ordering::Relaxed);
-            async move { is_open.then_some(()).ok_or(Problem::new(&LEDGER_UNAVAILABLE)) }
+            let refusal = Unready { code: "starting", detail: "" };
+            async move { is_open.then(Vec::new).ok_or(refusal) }
         };
         let admin = Ops::new(Arc::default(), ready);
         let status = async |path: &str| {

@@ -76,6 +76,7 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
     metrics.purchase("chat", "charged", 0);
     metrics.gateway_call("chat", Duration::ZERO);
     metrics.replay("kept", 0);
+    metrics.refusal("internal");
     let page = metrics.encode(Readings {
         mode: Some("live"),
         rate_limit: Some(SlotReading { free: 0, waiting: 0 }),

@@ -9,7 +9,7 @@ use crate::support::{CHAT, Gate, Reply, Upstream, until};
 const APP: &str = "https://app.example";
 const READABLE: &str = "ratelimit, ratelimit-policy, retry-after, idempotent-replayed, \
                         x-request-id, tollgate-cost, tollgate-ignored, tollgate-ledger, \
-                        openai-poll-after-ms, x-should-retry";
+                        tollgate-purchase, openai-poll-after-ms, x-should-retry";
 
 const LISTED: &str =
     "access.allowed_origins = [\"https://app.example\", \"http://localhost:5173\"]";

@@ -26,6 +26,7 @@ mod operations;
 mod packaging;
 mod panics;
 mod pictures;
+mod purchase_ids;
 mod refusal_logging;
 mod reload;
 mod replay_memory;

@@ -359,3 +359,31 @@ fn full_disk_is_logged_once() {
     assert!(lines.is_empty(), "{lines:?}");
     assert_eq!(printed.matches("ledger disk full").count(), 1, "{printed}");
 }
+
+#[test]
+fn read_only_state_folder_is_found_by_check_and_named_once_by_the_server() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let folder = folder(&upstream);
+    fs::create_dir(folder.path().join("small")).unwrap();
+    let script = "mount -t tmpfs -o ro small small && exec \"$0\" \"$@\"";
+    let mount = |arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-c", script]).args(arguments);
+        command.env("GATEWAY_API_KEY", upstream.canaries()[0].key());
+        command.env("TOLLGATE_STORE__URL", "sqlite:small/ledger.db").current_dir(folder.path());
+        command
+    };
+    needs_mounts(mount(&["true"]));
+    let program = env!("CARGO_BIN_EXE_tollgate");
+    let checked = mount(&[program, "check"]).output().unwrap();
+    let said = String::from_utf8_lossy(&checked.stderr);
+    assert_eq!(checked.status.code(), Some(1), "{said}");
+    assert!(said.contains("small: Read-only file system"), "{said}");
+    let server = Process::spawn(mount(&[program]));
+    let ready = ask(server.address("admin"), "GET", "/readyz", "");
+    assert_eq!(ready.status, 503);
+    assert!(ready.text().contains(r#""because":["ledger_permission"]"#), "{}", ready.text());
+    assert_eq!(ask(server.address("page"), "POST", "/api/v1/chat", CHAT).status, 503);
+    let printed = server.printed();
+    assert_eq!(printed.matches("Read-only file system").count(), 1, "{printed}");
+}

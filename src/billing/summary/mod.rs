@@ -17,7 +17,7 @@ use crate::clock::{self, Instant};
 use crate::config::Key;
 use crate::contract::money::Usd;
 use crate::contract::wire::KEY_PREFIX;
-use crate::problem::{INTERNAL, Problem};
+use crate::problem::{INTERNAL, Kind, Problem};
 use crate::store::{AccountLimit, Store};
 use crate::sync::lock;
 use crate::upstream::billing::{self, ApiKey, ApiKeysResponse, GatewayBilling};
@@ -133,6 +133,12 @@ impl BillingSummary {
 
     pub fn is_stale(&self) -> bool {
         lock(&self.0.last).as_ref().is_some_and(|(_, answer)| answer.is_err())
+    }
+
+    /// Returns why the gateway could not be asked last time.
+    pub fn fault(&self) -> Option<&'static Kind> {
+        let last = lock(&self.0.last);
+        last.as_ref()?.1.as_ref().err().map(Problem::kind)
     }
 
     pub fn reading(&self) -> Option<SummaryReading> {

@@ -110,6 +110,11 @@ impl Store {
         self.inner.identity.as_ref().is_some_and(|(identity, _)| identity.may_lack_purchases)
     }
 
+    /// Returns whether the ledger could not be opened. That was logged once, with its cause.
+    pub fn is_unusable(&self) -> bool {
+        self.inner.gate.has_failed()
+    }
+
     pub fn lock_holder(&self) -> Option<LockHolder> {
         lock::lock_holder(&self.inner.path)
     }

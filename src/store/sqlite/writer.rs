@@ -25,6 +25,8 @@ use crate::store::{PurchaseId, Unavailable};
 pub(super) struct CommandGate {
     state: Arc<OnceLock<Result<(), Unavailable>>>,
     pub(super) is_retry_queue_full: Arc<AtomicBool>,
+    /// The disk was full at the latest write.
+    pub(super) is_disk_full: Arc<AtomicBool>,
     pub(super) stop: Arc<AtomicBool>,
     /// Notified when purchases have ended.
     pub(super) ends: Arc<Notify>,
@@ -36,6 +38,7 @@ impl Default for CommandGate {
         Self {
             state: Arc::default(),
             is_retry_queue_full: Arc::default(),
+            is_disk_full: Arc::default(),
             stop: Arc::default(),
             ends: Arc::default(),
             commits: Histogram::of_commits(),
@@ -57,6 +60,10 @@ impl CommandGate {
 
     pub(super) fn is_starting(&self) -> bool {
         self.state.get().is_none()
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self.state.get(), Some(Err(_)))
     }
 
     pub(super) fn open(&self) {
@@ -298,6 +305,9 @@ impl Writer {
             self.gate.ends.notify_waiters();
         }
         let has_written = self.has_written.swap(false, Ordering::Relaxed);
+        if has_written && self.incident.is_some() {
+            self.gate.is_disk_full.store(false, Ordering::Relaxed);
+        }
         if has_written {
             self.gate.commits.observe(clock::now().saturating_duration_since(begun));
         }
@@ -372,6 +382,9 @@ impl Writer {
         match fault {
             StoreError::Transient(why) | StoreError::DiskFull(why) => {
                 let is_disk_full = matches!(fault, StoreError::DiskFull(_));
+                if is_disk_full {
+                    self.gate.is_disk_full.store(true, Ordering::Relaxed);
+                }
                 let previous = self.incident.replace(Incident { is_disk_full, at: clock::now() });
                 if previous.is_some_and(|fault| fault.is_disk_full == is_disk_full) {
                     return;
