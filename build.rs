@@ -1,15 +1,17 @@
 //! Compresses the files of `static/` once, at build time, so that a start does not, and lists them.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::{env, fs, io};
+use std::{env, fs};
 
-#[path = "src/routes/compress.rs"]
-mod compress;
+type Compress = fn(&[u8]) -> io::Result<Vec<u8>>;
+
+/// In order of preference, as in `src/routes/file.rs`.
+const CODINGS: [(&str, Compress); 2] = [("br", brotli), ("gzip", gzip)];
 
 #[expect(clippy::disallowed_methods, reason = "cargo tells a build script its folder this way")]
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=static");
-    println!("cargo::rerun-if-changed=src/routes/compress.rs");
     let target = PathBuf::from(env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?);
     let (from, mut rows) = (env::current_dir()?.join("static"), Vec::new());
     compress_folder(&from, "", &target.join("static"), &mut rows)?;
@@ -30,7 +32,7 @@ fn compress_folder(from: &Path, below: &str, to: &Path, rows: &mut Vec<String>) 
         }
         let bytes = fs::read(&path)?;
         let mut compressed = Vec::new();
-        for (coding, compress) in compress::CODINGS {
+        for (coding, compress) in CODINGS {
             let small = compress(&bytes)?;
             let small = if small.len() < bytes.len() { small } else { Vec::new() };
             let form = to.join(format!("{name}.{coding}"));
@@ -43,4 +45,17 @@ fn compress_folder(from: &Path, below: &str, to: &Path, rows: &mut Vec<String>) 
         ));
     }
     Ok(())
+}
+
+fn brotli(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut small = Vec::new();
+    let best = brotli::enc::BrotliEncoderParams { quality: 11, ..Default::default() };
+    brotli::BrotliCompress(&mut &bytes[..], &mut small, &best)?;
+    Ok(small)
+}
+
+fn gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(bytes)?;
+    encoder.finish()
 }

@@ -231,7 +231,7 @@ impl Tollgate {
         let shared = started.map_err(|_| io::Error::other("start failed: a thread panicked"))??;
         let app = App::new(settings, shared)?;
         let tasks = TaskTracker::new();
-        let stack = app.core(tasks.clone())?;
+        let stack = app.core(tasks.clone())?.into_service();
         let _ = guards.map(DropGuard::disarm);
         Ok(Self { stack, inner: Arc::new(Inner { app, tasks, shutdown }) })
     }

@@ -216,6 +216,8 @@ pub struct SandboxConfig {
     pub job_time: Duration,
     pub balance: Usd,
     pub seed: u64,
+    /// Whether `server.listen` may be other addresses than loopback.
+    pub is_public: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,6 +248,10 @@ impl Settings {
                 "budget.total: not set, but server.hosts, server.public_url or \
                  server.trusted_proxies is: anyone who reaches the front-end can spend the whole \
                  balance",
+            ),
+            (
+                !live && !self.listens_on_loopback(),
+                "sandbox.public: anyone who reaches server.listen can use the sandbox",
             ),
             (!ops_is_local, "admin.listen: anyone who reaches this address can read the metrics"),
         ];

@@ -120,6 +120,7 @@ fn interpret(
             job_time: section.text("job_time", value::time_or_zero, secs(30)),
             balance: section.text("balance", value::money, Usd::dollars(50)),
             seed: section.number("seed", value::seed, 1),
+            is_public: section.flag("public"),
         }),
         log: reader.section(raw, "log", log),
     };

@@ -45,22 +45,42 @@ impl Peer {
     }
 }
 
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientAddress {
+    pub client: IpAddr,
+    /// The client or its last proxy.
+    peer: IpAddr,
+}
+
+impl ClientAddress {
+    pub fn of<B>(
+        config: &DownstreamConfig,
+        peer: Option<Peer>,
+        request: &Request<B>,
+    ) -> Result<Self, Problem> {
+        let Some(Peer(peer)) = peer else {
+            return Err(Problem::new(&INTERNAL).detail(
+                "the server that embeds tollgate must put tollgate::Peer into the request's extensions",
+            ));
+        };
+        let peer = peer.ip();
+        Ok(Self { client: client_ip(peer, request.headers(), &config.trusted_proxies), peer })
+    }
+}
+
 pub async fn authenticate<B>(
     config: &DownstreamConfig,
-    id: &RequestId,
+    (id, address): (&RequestId, ClientAddress),
     route: &'static Route,
     request: Request<B>,
 ) -> Result<Call<B>, Problem> {
     let (head, body) = request.into_parts();
-    let Some(&Peer(peer)) = head.extensions.get::<Peer>() else {
-        return Err(Problem::new(&INTERNAL).detail(
-            "the server that embeds tollgate must put tollgate::Peer into the request's extensions",
-        ));
-    };
+    let ClientAddress { client, peer } = address;
     let (access, headers) = (&config.access, &head.headers);
-    let address = Caller::Address(network(client_ip(peer.ip(), headers, &config.trusted_proxies)));
+    let address = Caller::Address(network(client));
     let transport = if access.has_logins() {
-        transport(peer.ip(), headers, &config.trusted_proxies)
+        transport(peer, headers, &config.trusted_proxies)
     } else {
         Transport::Plain
     };

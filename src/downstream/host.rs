@@ -7,7 +7,7 @@ use http::header::{HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, Request, Version};
 use tracing::info;
 
-use super::{DownstreamConfig, sanitize};
+use super::{DownstreamConfig, bytes, sanitize};
 use crate::problem::{MALFORMED_REQUEST, MISDIRECTED_REQUEST, Problem};
 
 /// Served for any `Host`: probes use addresses, unlisted names, or HTTP/1.0 without a `Host`.
@@ -126,7 +126,7 @@ pub fn check_host<B>(config: &DownstreamConfig, request: &Request<B>) -> Result<
         return Ok(());
     }
     let host = headers.get(HOST);
-    if config.refusal_log.is_due("host", host) {
+    if config.refusal_log.is_due("host", bytes(host)) {
         info!(host = sanitize(host), "unknown host refused");
     }
     Err(problem)

@@ -79,14 +79,17 @@ fn media_type(name: &str) -> &'static str {
     }
 }
 
-/// The path of the page's files, with a hash of all of them: modules import each other.
-pub fn base_path() -> String {
-    let mut hasher = blake3::Hasher::new();
-    for file in page_files() {
-        hasher.update(file.name.as_bytes()).update(&[0]);
-        hasher.update(&(file.bytes.len() as u64).to_le_bytes()).update(file.bytes);
-    }
-    format!("/_/{}", short_hash(&hasher.finalize()))
+/// Returns the path of the page's files, with a hash of all of them: modules import each other.
+pub fn base_path() -> &'static str {
+    static PATH: LazyLock<String> = LazyLock::new(|| {
+        let mut hasher = blake3::Hasher::new();
+        for file in page_files() {
+            hasher.update(file.name.as_bytes()).update(&[0]);
+            hasher.update(&(file.bytes.len() as u64).to_le_bytes()).update(file.bytes);
+        }
+        format!("/_/{}", short_hash(&hasher.finalize()))
+    });
+    &PATH
 }
 
 pub fn icon(headers: &HeaderMap) -> Option<StaticFile> {

@@ -1,6 +1,10 @@
-//! Serves files known at start: precompressed, with ETags, conditional requests and ranges.
+//! Serves files known at start: compressed, with ETags, conditional requests and ranges.
+
+use std::io::{self, Write};
 
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
     ETAG, IF_NONE_MATCH, IF_RANGE, RANGE, VARY,
@@ -8,7 +12,6 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body::Body as _;
 
-use super::compress::CODINGS;
 use crate::response::{Body, Response};
 
 #[derive(Debug)]
@@ -36,6 +39,8 @@ pub struct Embedded {
     pub compressed: [&'static [u8]; CODINGS.len()],
 }
 
+/// The codings that `build.rs` compresses files with, in order of preference.
+const CODINGS: [&str; 2] = ["br", "gzip"];
 const IDENTITY: &str = "identity";
 /// Browsers may store it but must revalidate it.
 pub(super) const REVALIDATE: &str = "no-cache";
@@ -46,9 +51,10 @@ pub(super) fn header_map<const N: usize>(pairs: [(HeaderName, &'static str); N])
 }
 
 impl StaticFile {
-    pub fn new(bytes: Bytes, media_type: &'static str, headers: &HeaderMap) -> Self {
-        // A coding that fails is left out.
-        let compressed = CODINGS.map(|(_, compress)| compress(&bytes).unwrap_or_default().into());
+    /// A file that depends on settings. It is compressed at start, so only with the fast coding.
+    pub fn rendered(bytes: Bytes, media_type: &'static str, headers: &HeaderMap) -> Self {
+        // If compression fails, the file is served as it is.
+        let compressed = [Bytes::new(), gzip(&bytes).unwrap_or_default().into()];
         Self::with_variants(bytes, compressed, media_type, headers)
     }
 
@@ -71,9 +77,8 @@ impl StaticFile {
         }
         let hash = short_hash(&hasher.finalize());
         let variant = |(coding, bytes)| Variant { coding, bytes, tag: etag(&hash, coding) };
-        let codings = CODINGS.into_iter().map(|(coding, _)| coding);
         let smaller = |small: &Bytes| !small.is_empty() && small.len() < bytes.len();
-        let compressed = codings.zip(compressed).filter(|(_, small)| smaller(small));
+        let compressed = CODINGS.into_iter().zip(compressed).filter(|(_, small)| smaller(small));
         Self {
             media_type,
             headers: headers.clone(),
@@ -153,6 +158,12 @@ impl StaticFile {
         response.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
         response
     }
+}
+
+fn gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes)?;
+    encoder.finish()
 }
 
 pub(super) fn short_hash(hash: &blake3::Hash) -> String {

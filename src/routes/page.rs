@@ -24,8 +24,7 @@ pub enum Page {
 impl Page {
     /// Renders the built-in page, which may also play videos from `media_origins`.
     pub fn built_in(title: &str, media_origins: &[String]) -> Self {
-        let markup =
-            assets::INDEX.replacen(PLACEHOLDER, &head_html(title, &assets::base_path()), 1);
+        let markup = assets::INDEX.replacen(PLACEHOLDER, &head_html(title, assets::base_path()), 1);
         let mut headers = header_map([
             (CACHE_CONTROL, REVALIDATE),
             (X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -38,8 +37,8 @@ impl Page {
         let policy = policy.unwrap_or(HeaderValue::from_static(DENY_ALL_CSP));
         headers.insert(CONTENT_SECURITY_POLICY, policy);
         let plain = header_map([(CACHE_CONTROL, REVALIDATE), (X_CONTENT_TYPE_OPTIONS, "nosniff")]);
-        let manifest = StaticFile::new(manifest(title).into(), MANIFEST, &plain);
-        let index = StaticFile::new(markup.into(), HTML, &headers);
+        let manifest = StaticFile::rendered(manifest(title).into(), MANIFEST, &plain);
+        let index = StaticFile::rendered(markup.into(), HTML, &headers);
         let files = [("/", index), ("/manifest.webmanifest", manifest)].into_iter();
         // Browsers ask for an icon wherever no page names one, such as beside a JSON document.
         let icon = assets::icon(&plain).map(|icon| ("/favicon.ico", icon));

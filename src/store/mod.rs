@@ -28,7 +28,7 @@ pub use member::{
 pub use model::{
     AccountCheck, AccountLimit, AccountStatus, BudgetKind, BudgetScope, Budgets, Checkpoint, Clock,
     CreditWatermark, DedupeKey, Digest, DuplicateCheck, Evidence, ExistingPurchase, Job, JobState,
-    KeptReply, KeyId, MoneyKind, OverBudget, PeriodSpend, PurchaseId, PurchaseRecord,
+    KeptReply, KeyId, LedgerTotals, MoneyKind, OverBudget, PeriodSpend, PurchaseId, PurchaseRecord,
     PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN, Service, Settlement,
     SlotId, Snapshot, SpendRow, StatusUpdate, StoreCapacity,
 };

@@ -7,6 +7,7 @@ mod axum_server;
 #[expect(dead_code, reason = "an example's `main` is not run here")]
 mod hyper_server;
 
+mod allocations;
 mod shutdown;
 mod startup;
 mod wire;

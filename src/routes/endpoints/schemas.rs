@@ -178,7 +178,11 @@ fn usage() -> SchemaRef {
         ("count spent_micros", integer()),
         ("spent", dollars()),
     ]);
-    let facts = record([("since", string()), ("total", dollars()), ("total_micros", integer())]);
+    let facts = record([
+        ("since", string()),
+        ("total saved", dollars()),
+        ("total_micros saved_micros", integer()),
+    ]);
     with(facts, "rows", list(row)).into()
 }
 

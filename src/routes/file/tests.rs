@@ -3,6 +3,7 @@ use std::io::Read;
 
 use http_body_util::BodyExt;
 
+use super::super::assets;
 use super::*;
 
 const TEXT: &[u8] = include_bytes!("../../../static/style.css");
@@ -15,7 +16,8 @@ impl StaticFile {
 }
 
 fn file() -> StaticFile {
-    StaticFile::new(Bytes::from_static(TEXT), "text/css", &HeaderMap::new())
+    let file = assets::page_files().find(|file| file.name == "style.css").expect("the style sheet");
+    StaticFile::embedded(file, "text/css", &HeaderMap::new())
 }
 
 fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
@@ -72,7 +74,9 @@ async fn every_coding_decodes_to_the_file_and_has_its_own_etag() {
         let mut plain = Vec::new();
         match coding {
             "br" => {
-                brotli::Decompressor::new(&sent[..], 4096).read_to_end(&mut plain).expect("br");
+                brotli_decompressor::Decompressor::new(&sent[..], 4096)
+                    .read_to_end(&mut plain)
+                    .expect("br");
             }
             "gzip" => {
                 flate2::read::GzDecoder::new(&sent[..]).read_to_end(&mut plain).expect("gzip");

@@ -17,6 +17,7 @@ use super::ledger::Ledger;
 use super::reader::ReportReader;
 use super::writer::{CommandGate, Durability, WriteCommand, Writer, notification, request};
 use super::{LockHolder, Result, StoreError, lock};
+use crate::metrics::Histogram;
 use crate::store::{
     AccountLimit, Clock, PurchaseId, Reservation, ReserveError, Settlement, SlotId, Unavailable,
 };
@@ -99,9 +100,19 @@ impl Store {
         Arc::clone(&self.inner.name)
     }
 
+    /// Returns how long commits take. Clones share their counts.
+    pub fn commit_durations(&self) -> Histogram {
+        self.inner.gate.commits.clone()
+    }
+
     /// Returns whether the file may lack purchases, as a restored backup does.
     pub fn may_lack_purchases(&self) -> bool {
         self.inner.identity.as_ref().is_some_and(|(identity, _)| identity.may_lack_purchases)
+    }
+
+    /// Returns whether the ledger could not be opened. That was logged once, with its cause.
+    pub fn is_unusable(&self) -> bool {
+        self.inner.gate.has_failed()
     }
 
     pub fn lock_holder(&self) -> Option<LockHolder> {

@@ -16,6 +16,7 @@ mod replies;
 mod reports;
 mod schema;
 mod slots;
+mod spent;
 mod writer;
 
 use crate::store::Unavailable;

@@ -209,12 +209,16 @@ impl Store {
     pub fn check_integrity(path: &Path) -> Result<(), OpenError> {
         let path = &canonical_path(path);
         file::ensure_not_truncated(path)?;
+        let is_served = lock::lock_holder(path).is_some();
+        if !is_served {
+            file::ensure_writable(path)?;
+        }
         if file::size_of(path) == 0 {
             return Ok(());
         }
         file::ensure_single_path(path)?;
         let (mut connection, _) = file::connect(path, Purpose::Inspect)?;
-        if lock::lock_holder(path).is_some() {
+        if is_served {
             return Ok(());
         }
         file::check_whole_pages(&connection, path)

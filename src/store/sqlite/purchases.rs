@@ -73,20 +73,21 @@ impl Store {
     /// Returns the current watermark. Take it before asking the gateway for the balance, and pass it
     /// to [`record_balance`](Self::record_balance) with the answer.
     pub async fn credit_watermark(&self) -> Result<CreditWatermark, Unavailable> {
-        self.query("credit_watermark", |ledger| Ok(ledger.credit()?.watermark())).await
+        self.query("credit_watermark", |ledger| Ok(ledger.credit.get().watermark())).await
     }
 
     pub fn record_balance(&self, watermark: CreditWatermark, balance: Usd) {
         let as_of = self.now();
         self.notify(StoreOp::Other("record_balance"), Durability::Buffered, move |ledger| {
-            let mut credit = ledger.credit()?;
+            let mut credit = ledger.credit.get();
             credit.record_balance(watermark, balance, as_of);
-            ledger.set_credit(&credit)
+            ledger.credit.set(credit);
+            Ok(())
         });
     }
 
     pub async fn remaining_credit(&self) -> Result<Option<RemainingCredit>, Unavailable> {
-        self.query("remaining_credit", |ledger| Ok(ledger.credit()?.remaining())).await
+        self.query("remaining_credit", |ledger| Ok(ledger.credit.get().remaining())).await
     }
 
     /// Marks a held purchase as about to be sent. From then on, a crash makes it unknown.
@@ -145,6 +146,15 @@ impl Store {
         });
     }
 
+    /// Counts, without waiting, a duplicate that got the purchase's reply for free.
+    pub fn count_replay(&self, id: PurchaseId) {
+        self.notify(StoreOp::Other("count_replay"), Durability::Buffered, move |ledger| {
+            let sql = "UPDATE purchases SET replays = replays + 1 WHERE id = ?";
+            ledger.connection.run(sql, [id.0.as_bytes()])?;
+            Ok(())
+        });
+    }
+
     /// Keeps, without waiting, a reply that cannot be parsed, for the operator and for a day. An
     /// in-memory store keeps none.
     pub fn keep_unparsable_reply(&self, id: PurchaseId, body: Bytes) {
@@ -155,8 +165,8 @@ impl Store {
         let path = self.inner.path.clone();
         self.notify(StoreOp::Other("keep_unparsable_reply"), Durability::Buffered, move |ledger| {
             match replies::keep_unparsable(&path, id, &body, ledger.now()) {
-                Ok(file) => warn!(%id, file = %file.display(), "unparsable reply kept"),
-                Err(error) => error!(%id, %error, "failed to keep unparsable reply"),
+                Ok(file) => warn!(purchase = %id, file = %file.display(), "unparsable reply kept"),
+                Err(error) => error!(purchase = %id, %error, "failed to keep unparsable reply"),
             }
             Ok(())
         });
@@ -176,11 +186,18 @@ impl Store {
         .await
     }
 
-    /// Returns an error if no purchase can be recorded now. Writes nothing.
+    /// Returns an error if no purchase can be recorded now.
     pub async fn ensure_usable(&self) -> Result<(), Unavailable> {
         self.check_capacity()?;
-        let look = self.ownership_check();
-        self.run(StoreOp::Other("ensure_usable"), Durability::Buffered, look).await
+        let (look, gate) = (self.ownership_check(), self.inner.gate.clone());
+        let step = move |ledger: &Ledger| {
+            if gate.is_disk_full.load(Ordering::Relaxed) {
+                // Writes what is there already: only a write shows whether there is space again.
+                ledger.connection.run("UPDATE members_version SET version = version", [])?;
+            }
+            look(ledger)
+        };
+        self.run(StoreOp::Other("ensure_usable"), Durability::Buffered, step).await
     }
 
     pub fn is_starting(&self) -> bool {
@@ -221,9 +238,6 @@ impl Ledger {
         reservation: &Reservation,
     ) -> Result<Result<CreditWatermark, ReserveError>> {
         let now = self.now();
-        if self.purchase(reservation.id)?.is_some() {
-            return Err(Unavailable("the purchase is already in the ledger".into()).into());
-        }
         let judged = match &reservation.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } => self.find_by_key(key, payload, now)?,
             DedupeKey::Fingerprint(like) => self.find_duplicate(like, now)?.map_or(Ok(None), Err),
@@ -238,7 +252,7 @@ impl Ledger {
         let today = self.today(now)?;
         let total = self.spend_of(&BudgetScope::Total, today)?;
         let own = self.spend_of(&BudgetScope::Caller(reservation.caller.clone()), today)?;
-        let mut credit = self.credit()?;
+        let mut credit = self.credit.get();
         let (budgets, price) = (&reservation.budgets, reservation.price);
         let covered = rules::check_budgets(budgets, total, own, price, today)
             .and_then(|()| credit.hold(price, budgets.balance_floor, now));
@@ -254,7 +268,7 @@ impl Ledger {
         };
         let insert = "INSERT INTO purchases
             (id, at, day, month, caller, service, model, price_micros, state, key, payload, fingerprint)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'held', ?, ?, ?)";
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'held', ?, ?, ?) ON CONFLICT (id) DO NOTHING";
         let values = params![
             reservation.id.0.as_bytes(),
             nanos(now),
@@ -268,11 +282,13 @@ impl Ledger {
             payload,
             fingerprint,
         ];
-        self.connection.run(insert, values)?;
-        let number = self.connection.last_insert_rowid();
+        if self.connection.run(insert, values)? == 0 {
+            return Err(Unavailable("the purchase is already in the ledger".into()).into());
+        }
         self.change_spend(&reservation.caller, today, Usd::ZERO, price)?;
-        self.set_credit(&credit)?;
-        self.latest_number.set(Some(number));
+        self.credit.set(credit);
+        self.is_synced.borrow_mut().insert(reservation.id, price >= SYNC_THRESHOLD);
+        self.latest_number.set(Some(self.connection.last_insert_rowid()));
         Ok(Ok(credit.watermark()))
     }
 
@@ -364,9 +380,10 @@ impl Ledger {
             jobs::insert(&self.connection, job)?;
         }
         if purchase.state != PurchaseState::Unknown {
-            let mut credit = self.credit()?;
+            let mut credit = self.credit.get();
             credit.settle(purchase.price, amount);
-            self.set_credit(&credit)?;
+            self.credit.set(credit);
+            self.is_synced.borrow_mut().remove(&id);
             self.has_ended.set(true);
             self.count_end()?;
         }
@@ -376,19 +393,27 @@ impl Ledger {
     /// Ends the purchases that a crash left running: unsent ones are released, sent ones become
     /// unknown.
     pub(super) fn recover(&self) -> Result<()> {
-        let running = "SELECT id, state FROM purchases WHERE ended_at IS NULL";
-        let read = |row: &Row<'_>| Ok((column::id(row, 0)?, column::state(row, 1)?));
-        for (id, state) in self.connection.all(running, [], read)? {
+        let running = "SELECT id, state, caller, model FROM purchases WHERE ended_at IS NULL";
+        let read = |row: &Row<'_>| {
+            let texts: (String, String) = (row.get(2)?, row.get(3)?);
+            Ok((column::id(row, 0)?, column::state(row, 1)?, texts))
+        };
+        for (id, state, (caller, model)) in self.connection.all(running, [], read)? {
             let was_sent = state == PurchaseState::Sent;
             let settlement = if was_sent { Settlement::Unknown } else { Settlement::Released };
-            warn!(purchase = %id, state = state.name(), "recovered in-flight purchase after crash");
+            let state = state.name();
+            warn!(purchase = %id, caller, model, state, "recovered in-flight purchase after crash");
             self.settle(id, &settlement)?;
         }
-        self.set_credit(&Credit::default())?;
+        self.write_counters()?;
+        self.credit.set(Credit::default());
         slots::recover(self, self.now())
     }
 
     pub(super) fn needs_sync(&self, id: PurchaseId) -> Result<bool> {
+        if let Some(is_synced) = self.is_synced.borrow().get(&id) {
+            return Ok(*is_synced);
+        }
         Ok(self.purchase(id)?.is_some_and(|purchase| purchase.price >= SYNC_THRESHOLD))
     }
 

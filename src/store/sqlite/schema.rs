@@ -228,6 +228,9 @@ const MIGRATIONS: &[&str] = &["
     CREATE INDEX slots_at ON slots (at);
     ALTER TABLE members_edition RENAME TO members_version;
     ALTER TABLE members_version RENAME COLUMN edition TO version;
+", "
+    -- Duplicates that got its reply: each would have been charged again.
+    ALTER TABLE purchases ADD COLUMN replays INTEGER NOT NULL DEFAULT 0 CHECK (replays >= 0);
 "];
 
 /// The version that renamed states, and the columns of prices and fingerprints.

@@ -18,15 +18,32 @@ use super::ledger::Ledger;
 use super::lock::Lock;
 use super::{Result, StoreError, file};
 use crate::clock;
+use crate::metrics::Histogram;
 use crate::store::{PurchaseId, Unavailable};
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct CommandGate {
     state: Arc<OnceLock<Result<(), Unavailable>>>,
     pub(super) is_retry_queue_full: Arc<AtomicBool>,
+    /// The disk was full at the latest write.
+    pub(super) is_disk_full: Arc<AtomicBool>,
     pub(super) stop: Arc<AtomicBool>,
     /// Notified when purchases have ended.
     pub(super) ends: Arc<Notify>,
+    pub(super) commits: Histogram,
+}
+
+impl Default for CommandGate {
+    fn default() -> Self {
+        Self {
+            state: Arc::default(),
+            is_retry_queue_full: Arc::default(),
+            is_disk_full: Arc::default(),
+            stop: Arc::default(),
+            ends: Arc::default(),
+            commits: Histogram::of_commits(),
+        }
+    }
 }
 
 impl CommandGate {
@@ -43,6 +60,10 @@ impl CommandGate {
 
     pub(super) fn is_starting(&self) -> bool {
         self.state.get().is_none()
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self.state.get(), Some(Err(_)))
     }
 
     pub(super) fn open(&self) {
@@ -77,6 +98,26 @@ pub(super) enum OpenMode {
 struct Incident {
     is_disk_full: bool,
     at: clock::Instant,
+}
+
+/// Why a batch was rolled back, and whether its commands may still succeed one by one.
+struct Failure {
+    fault: StoreError,
+    is_divisible: bool,
+}
+
+impl Failure {
+    fn of_command(fault: StoreError) -> Self {
+        let is_divisible = !matches!(fault, StoreError::Permanent(_));
+        Self { fault, is_divisible }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(fault: StoreError) -> Self {
+        let is_divisible = matches!(fault, StoreError::DiskFull(_));
+        Self { fault, is_divisible }
+    }
 }
 
 pub(super) struct Writer {
@@ -177,16 +218,16 @@ impl Writer {
         Some(iter::once(first).chain(queue.try_iter().take(MAX_BATCH - 1)).collect())
     }
 
-    /// If the disk is too full for the batch, some commands may still fit alone.
+    /// If a command fails, or the disk is too full for the batch, each command runs alone.
     fn process(&mut self, mut batch: Vec<Box<dyn WriteCommand>>) {
         match self.commit(&mut batch) {
-            Err(StoreError::DiskFull(_)) if batch.len() > 1 => {
+            Err(Failure { is_divisible: true, .. }) if batch.len() > 1 => {
                 for mut command in batch {
                     let done = self.commit(slice::from_mut(&mut command));
-                    self.answer(vec![command], done);
+                    self.answer(vec![command], done.map_err(|failure| failure.fault));
                 }
             }
-            done => self.answer(batch, done),
+            done => self.answer(batch, done.map_err(|failure| failure.fault)),
         }
     }
 
@@ -220,50 +261,56 @@ impl Writer {
         }
     }
 
-    /// Runs all commands in one transaction. A command that fails is rolled back alone.
-    fn commit(&mut self, batch: &mut [Box<dyn WriteCommand>]) -> Result<()> {
+    /// Runs all commands in one transaction. If one fails, all are rolled back.
+    fn commit(&mut self, batch: &mut [Box<dyn WriteCommand>]) -> Result<(), Failure> {
         if let Some(why) = &self.broken {
-            return Err(StoreError::Permanent(why.clone()));
+            return Err(StoreError::Permanent(why.clone()).into());
         }
         self.set_synchronous(batch)?;
+        let begun = clock::now();
         let connection = &self.ledger.connection;
         execute(connection, if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" })?;
-        let done = match batch {
-            // A single command needs no savepoint: the whole transaction is rolled back.
-            [command] => command.run(&self.ledger),
-            _ => batch
-                .iter_mut()
-                .try_for_each(|command| run_in_savepoint(&self.ledger, command.as_mut())),
-        };
-        let done = done.and_then(|()| execute(connection, "COMMIT"));
+        let done = self.run_commands(batch).and_then(|()| Ok(execute(connection, "COMMIT")?));
         let latest = self.ledger.latest_number.take();
         match done {
             Err(_) => {
-                self.ledger.replies.invalidate();
+                self.ledger.rolled_back();
                 if !connection.is_autocommit() {
                     execute(connection, "ROLLBACK")
                         .map_err(|fault| StoreError::Permanent(fault.unavailable()))?;
                 }
             }
-            Ok(()) => self.committed(latest),
+            Ok(()) => self.committed(latest, begun),
         }
         done
     }
 
-    fn committed(&mut self, latest: Option<i64>) {
+    fn run_commands(&self, batch: &mut [Box<dyn WriteCommand>]) -> Result<(), Failure> {
+        self.ledger.begun()?;
+        for command in batch {
+            command.run(&self.ledger).map_err(Failure::of_command)?;
+        }
+        self.ledger.write_counters().map_err(Failure::of_command)
+    }
+
+    fn committed(&mut self, latest: Option<i64>, begun: clock::Instant) {
         if let (Some(latest), Some(lock)) = (latest, &mut self.lock)
             && let Err(error) = lock.write_latest(latest)
         {
             let why = format!("failed to write the purchase number to the lock file: {error}");
             self.log_fault(&StoreError::Permanent(Unavailable(why.into())));
         }
-        if let Some(fault) = self.ledger.command_error.take() {
-            self.log_fault(&fault);
-        }
+        self.ledger.committed();
         if self.ledger.has_ended.take() {
             self.gate.ends.notify_waiters();
         }
         let has_written = self.has_written.swap(false, Ordering::Relaxed);
+        if has_written && self.incident.is_some() {
+            self.gate.is_disk_full.store(false, Ordering::Relaxed);
+        }
+        if has_written {
+            self.gate.commits.observe(clock::now().saturating_duration_since(begun));
+        }
         if has_written
             && self.incident.as_ref().is_some_and(|fault| fault.at.elapsed() >= RECOVERY_PERIOD)
         {
@@ -335,6 +382,9 @@ impl Writer {
         match fault {
             StoreError::Transient(why) | StoreError::DiskFull(why) => {
                 let is_disk_full = matches!(fault, StoreError::DiskFull(_));
+                if is_disk_full {
+                    self.gate.is_disk_full.store(true, Ordering::Relaxed);
+                }
                 let previous = self.incident.replace(Incident { is_disk_full, at: clock::now() });
                 if previous.is_some_and(|fault| fault.is_disk_full == is_disk_full) {
                     return;
@@ -350,26 +400,6 @@ impl Writer {
                 self.broken = Some(why.clone());
             }
             StoreError::Permanent(_) => {}
-        }
-    }
-}
-
-/// Runs a command in a savepoint. An error means that the whole batch failed.
-fn run_in_savepoint(ledger: &Ledger, command: &mut dyn WriteCommand) -> Result<()> {
-    let connection = &ledger.connection;
-    execute(connection, "SAVEPOINT step")?;
-    match command.run(ledger) {
-        Ok(()) => execute(connection, "RELEASE step"),
-        Err(fault) => {
-            ledger.replies.invalidate();
-            // Some errors make SQLite roll back the whole transaction.
-            if matches!(fault, StoreError::Permanent(_)) || connection.is_autocommit() {
-                return Err(fault);
-            }
-            execute(connection, "ROLLBACK TO step")?;
-            execute(connection, "RELEASE step")?;
-            ledger.command_error.set(Some(fault));
-            Ok(())
         }
     }
 }

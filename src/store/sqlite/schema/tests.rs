@@ -29,7 +29,7 @@ async fn version_one_ledger_keeps_its_purchases_after_migration() {
     let clock = || Arc::new(|| Duration::from_secs(9));
     for opened in [Store::open_read_only(&path, clock()), Store::open_shared(&path, clock())] {
         let why = opened.unwrap_err().to_string();
-        assert!(why.contains("start the server once to migrate it to 6"), "{why}");
+        assert!(why.contains("start the server once to migrate it to 7"), "{why}");
     }
 
     let ledger = Store::serve(&path, clock()).unwrap();
