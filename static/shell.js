@@ -62,6 +62,7 @@ async function start() {
     if (signingIn || (owner !== null && data !== owner)) location.reload();
   });
   byId('title').textContent = service;
+  addLinks();
   showLinks();
   const asked = read('/bff/me').catch((problem) => problem);
   try {
@@ -106,10 +107,20 @@ async function takeCaller(answer) {
   me = answer;
 }
 
-/** Links to the views that this caller is offered. */
+function addLinks() {
+  byId('views').append(...Object.entries(VIEWS).map(([name, { title }]) =>
+    element('a', { href: `#${name}`, title, hidden: true }, icon(name), element('span', { text: title }))));
+}
+
+/** Shows the links to the views that this caller is offered. They stay in place: one may have the focus. */
 function showLinks() {
-  byId('views').replaceChildren(...Object.entries(VIEWS).filter(([name]) => isOffered(name))
-    .map(([name, { title }]) => element('a', { href: `#${name}`, title, 'aria-current': name === viewed() && 'page', 'data-count': name === 'video' && (running || null) }, icon(name), element('span', { text: title }))));
+  for (const [at, name] of Object.keys(VIEWS).entries()) {
+    const link = byId('views').children[at];
+    link.hidden = !isOffered(name);
+    link.ariaCurrent = name === viewed() ? 'page' : null;
+    if (name === 'video' && running) link.dataset.count = running;
+    else delete link.dataset.count;
+  }
 }
 
 const isOffered = (name) => VIEWS[name].offered?.(me) ?? true;

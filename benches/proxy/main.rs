@@ -187,8 +187,8 @@ fn measure(scenario: &Scenario, builds: &[Build], plan: &Plan, report: &mut Repo
             let run = format!("r{round}");
             let done =
                 load::saturate(subject.address, words, &run, scenario.connections, plan.seconds)?;
-            let (cpu, written) = (subject.cpu_nanos() - cpu, subject.written() - written);
             let sold = count(&gateway)? - before;
+            let (cpu, written) = (subject.cpu_nanos() - cpu, subject.written() - written);
             let is_proxy = matches!(build, Build::Tollgate { .. });
             if is_proxy && scenario.refusals != (done.refused > done.requests / 2) {
                 return Err(format!("{} of {}: {done:?}", scenario.name, build.name()).into());
@@ -306,7 +306,16 @@ fn fill(path: &Path, rows: u32) -> Outcome {
     Ok(())
 }
 
+/// The purchases that have reached the gateway, once none is under way any more.
 fn count(gateway: &Subject) -> Outcome<u64> {
-    let reply = subject::get(gateway.address, "/count")?;
-    Ok(reply.rsplit("\r\n").next().unwrap_or_default().parse()?)
+    let mut last = None;
+    for _ in 0..100 {
+        let reply = subject::get(gateway.address, "/count")?;
+        let now = reply.rsplit("\r\n").next().unwrap_or_default().parse()?;
+        if last.replace(now) == Some(now) {
+            return Ok(now);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Err("purchases still arrive five seconds after the last request".into())
 }

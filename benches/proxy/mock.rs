@@ -48,8 +48,12 @@ async fn answer(mut stream: TcpStream, counters: &Counters) -> Outcome {
         };
         reply.clear();
         write_reply(&buffer[..head], counters, &mut reply);
+        let is_last = buffer[..head].windows(17).any(|words| words == b"Connection: close");
         buffer.drain(..whole);
         stream.write_all(&reply).await?;
+        if is_last {
+            return Ok(());
+        }
     }
 }
 

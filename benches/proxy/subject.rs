@@ -27,6 +27,9 @@ pub(crate) struct Subject {
 
 impl Drop for Subject {
     fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
         // nginx's workers end with their master only on a signal that it can handle.
         let _ = Command::new("kill").arg(self.child.id().to_string()).status();
         let end = Instant::now() + Duration::from_secs(10);

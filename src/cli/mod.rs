@@ -3,6 +3,7 @@
 mod check;
 mod core;
 mod ledger;
+mod log;
 mod member;
 mod online;
 mod process;
@@ -162,6 +163,8 @@ impl<W: Write> Write for Output<W> {
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
     process::harden();
+    // Also after a panic, whose line is the last one.
+    let _flush = FlushLog;
     let (mut out, mut err) = (Output { to: io::stdout().lock(), error: None }, io::stderr());
     let result = match Cli::parse_args(env::args_os()) {
         Ok(cli) => {
@@ -175,6 +178,14 @@ pub fn main() -> ExitCode {
         exit
     });
     ExitCode::from(exit as u8)
+}
+
+struct FlushLog;
+
+impl Drop for FlushLog {
+    fn drop(&mut self) {
+        log::flush();
+    }
 }
 
 impl Cli {

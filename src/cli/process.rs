@@ -1,18 +1,14 @@
-//! Sets up the process: log, core dumps, open-file limit.
+//! Sets up the process: core dumps, open-file limit.
 
-use std::io::{self, IsTerminal};
-use std::{panic, thread};
+use std::io;
+use std::thread;
 
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{self, Runtime};
-use tracing::{error, warn};
-use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::{Layer, SubscriberExt};
-use tracing_subscriber::registry;
-use tracing_subscriber::util::SubscriberInitExt;
+use tracing::warn;
 
-use crate::config::{LogConfig, ServerConfig};
+use crate::config::ServerConfig;
 
 pub(super) const OPS_CONNECTIONS: usize = 64;
 /// Descriptors for listeners, runtimes, the log and the ledger; for the ops listener; for videos.
@@ -31,27 +27,6 @@ pub(super) fn harden() {
     if let Err(error) = hardened {
         warn!(%error, "process hardening failed");
     }
-}
-
-/// Logs to standard error. Libraries log only warnings, because other events can hold headers.
-pub(super) fn start_log(settings: LogConfig) {
-    let text = !settings.is_json && io::stderr().is_terminal();
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
-    let lines = if text {
-        lines.boxed()
-    } else {
-        lines.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed()
-    };
-    let filter = Targets::new()
-        .with_target("tollgate", settings.level)
-        .with_default(LevelFilter::WARN.min(settings.level.into()));
-    registry().with(lines.with_filter(filter)).try_init().ok();
-    // The default hook prints the panic message, which may hold a secret.
-    panic::set_hook(Box::new(|panic| {
-        let location = panic.location().map(ToString::to_string).unwrap_or_default();
-        let thread = thread::current().name().unwrap_or("unnamed").to_owned();
-        error!(location, thread, "thread panicked: this is a bug in tollgate");
-    }));
 }
 
 /// Raises the open-file limit to the hard limit, lowers the connection limits to fit, and returns

@@ -21,7 +21,7 @@ use super::check::{budgets, callers, gateway};
 use super::core::{Core, warn_of_purchases};
 use super::reload::reload;
 use super::secret::secret;
-use super::{CommandError, Exit, Loaded, process, runtime};
+use super::{CommandError, Exit, Loaded, log, process, runtime};
 use crate::access::SecretError;
 use crate::app::{self, App, Shutdown, TIDY_INTERVAL};
 use crate::clock;
@@ -48,7 +48,7 @@ pub async fn serve(
 ) -> Result<Exit, CommandError> {
     // Registered first: once there is a listener, a signal must shut down gracefully.
     let mut signals = Signals::new()?;
-    process::start_log(settings.log);
+    log::start(settings.log)?;
     for warning in warnings {
         warn!(warning, "risky setting");
     }
@@ -271,13 +271,13 @@ fn spawn_exit_watchdog(drain: Duration, in_flight: Vec<TaskTracker>) {
         };
         match runtime().and_then(|runtime| runtime.block_on(watching)) {
             Ok(true) => {
-                // A full log pipe must not hold up the exit.
-                thread::spawn(move || warn_of_purchases(&in_flight));
-                thread::sleep(Duration::from_millis(100));
+                warn_of_purchases(&in_flight);
+                log::flush();
                 std::process::exit(1)
             }
             Ok(false) => {
                 error!("ledger not closed in time");
+                log::flush();
                 std::process::exit(0)
             }
             Err(error) => warn!(%error, "exit watchdog failed"),

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::gate::Gate;
 use crate::page::Page;
 use crate::shop::Shop;
+use crate::videos::SEEN;
 
 /// Stands between the elements and tollgate, and does what the test says to what they send.
 const BETWEEN: &str = include_str!("../page/shop.js");
@@ -345,7 +346,7 @@ fn waiting_order_says_so_and_stays() {
 
 #[test]
 fn running_video_is_followed_after_reload_and_reattachment() {
-    let (shop, gate) = embed(VIDEO, &[("TOLLGATE_SANDBOX__JOB_TIME", "8s")]);
+    let (shop, gate) = embed(VIDEO, &[SEEN]);
     let page = visit(&shop, &gate);
     page.find(PROMPT).fill("A lighthouse at dusk");
     page.find(GENERATE).click();

@@ -137,6 +137,20 @@ fn conversation_row_is_one_tab_stop_with_arrows_rename_and_delete() {
 }
 
 #[test]
+fn focused_link_to_a_view_keeps_the_focus_when_the_balance_changes() {
+    let gate = Gate::start_with(&[("TOLLGATE_BUDGET__CALLER", "{ day = \"20.00\" }")]);
+    let page = open(&gate);
+    page.find(("button", "$20.00 left today"));
+    page.find(MESSAGE).fill("Hello");
+    page.press("Enter");
+    page.evaluate("document.querySelector('#views a[href=\"#usage\"]').focus()");
+    page.find(("button", "$19.99 left today"));
+    assert_eq!(page.evaluate(&format!("{FOCUS}.title")), "Usage");
+    page.press("Enter");
+    page.wait_until(&format!("{FOCUS}.id === 'usage-heading'"));
+}
+
+#[test]
 fn arrow_up_in_an_empty_composer_edits_the_last_message() {
     let gate = Gate::start();
     let page = open(&gate);

@@ -3,6 +3,7 @@
 use crate::chat::choose_model;
 use crate::gate::Gate;
 use crate::page::Page;
+use crate::videos::SEEN;
 use crate::watch::Tamper;
 
 /// What the page calls things: role and accessible name; `…` stands for the rest of a name.
@@ -38,7 +39,7 @@ fn reply_is_rendered_as_markdown() {
 
 #[test]
 fn video_is_bought_in_two_steps_and_plays() {
-    let gate = Gate::start();
+    let gate = Gate::start_with(&[SEEN]);
     let page = open(&gate);
     page.find(TO_VIDEO).click();
     page.find(PROMPT).fill("A lighthouse at dusk");

@@ -2,6 +2,7 @@
 
 use crate::gate::Gate;
 use crate::page::Page;
+use crate::videos::SEEN;
 use crate::watch::Tamper;
 
 const PROMPT: (&str, &str) = ("textbox", "What should it show?");
@@ -53,7 +54,7 @@ fn two_tabs_share_one_event_stream() {
 
 #[test]
 fn event_stream_moves_to_another_tab_when_its_tab_closes() {
-    let gate = Gate::start_with(&[("TOLLGATE_SANDBOX__JOB_TIME", "8s")]);
+    let gate = Gate::start_with(&[SEEN]);
     let mut stays = Page::new(&gate.origin);
     let mut closes = stays.another_tab(&gate.origin);
     open(&mut closes, &gate);

@@ -109,7 +109,7 @@ fn slow_reader_gets_a_large_reply_whole() {
 fn purchase_settles_despite_a_ledger_locked_for_three_seconds() {
     let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_millis(400)));
     let gate =
-        Gate::binary(&upstream, "gateway = { chat_timeout = \"1s\", max_wait = \"1s\" }", &[]);
+        Gate::binary(&upstream, "gateway = { chat_timeout = \"5s\", max_wait = \"1s\" }", &[]);
     let mut client = gate.client();
     client.send("POST", "/api/v1/chat", &[("idempotency-key", "k")], CHAT);
     upstream.wait_for(1);

@@ -201,7 +201,7 @@ fn limits_are_per_caller_across_listeners() {
 
 #[test]
 fn concurrent_calls_of_a_caller_are_limited() {
-    let upstream = Upstream::start(|_| Reply::chat("hello").after(Duration::from_secs(1)));
+    let upstream = Upstream::start(|_| Reply::chat("hello").after(Duration::from_secs(2)));
     let gate = Gate::start(
         &upstream,
         "limits = { requests = 1000, seconds = 1, burst = 1000, concurrent = 2 }",
@@ -281,7 +281,7 @@ fn slow_body_times_out_and_buys_nothing() {
         // A byte now and then does not prolong it.
         let mut slow = client.stream().try_clone().unwrap();
         let dribble = thread::spawn(move || {
-            for _ in 0..60 {
+            for _ in 0..600 {
                 thread::sleep(Duration::from_millis(50));
                 if slow.write_all(b"1\r\n \r\n").is_err() {
                     return;
@@ -292,7 +292,7 @@ fn slow_body_times_out_and_buys_nothing() {
         let took = clock::now().duration_since(started);
         assert_eq!((answer.status, answer.code().as_str()), (408, "request_timeout"));
         assert_eq!((answer.charged().as_deref(), answer.closes), (Some("no"), true));
-        assert!((300..2_500).contains(&took.as_millis()), "{took:?}");
+        assert!((300..20_000).contains(&took.as_millis()), "{took:?}");
         dribble.join().unwrap();
     }
     assert_eq!(upstream.requests(), 0);

@@ -13,7 +13,7 @@ use crate::support::client::{Client, request};
 use crate::support::process::Signal;
 use crate::support::{CHAT, Ending, Gate, Reply, Upstream, VIDEO, until};
 
-const LATE: Duration = Duration::from_millis(150);
+const LATE: Duration = Duration::from_millis(500);
 
 type Leaving = (&'static str, fn(&Client));
 
@@ -114,7 +114,7 @@ fn incomplete_request_buys_nothing() {
 #[test]
 fn sigterm_waits_for_the_purchase_in_flight() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_millis(400)));
+        let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_secs(2)));
         let mut gate = Gate::binary(&upstream, "", &[]);
         let (mut idle, mut buying) = (gate.client(), gate.client());
         idle.send("GET", "/healthz", &[], "");

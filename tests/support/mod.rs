@@ -30,7 +30,7 @@ pub(crate) use server::Server;
 pub(crate) use upstream::Upstream;
 
 /// The longest wait of a test. Whatever takes longer has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A valid chat.
 pub(crate) const CHAT: &str =

@@ -7,7 +7,7 @@ use crate::support::client::request;
 use crate::support::upstream::Welcome;
 use crate::support::{CHAT, Gate, Reply, STORES, Upstream, VIDEO, until};
 
-const LATE: Duration = Duration::from_millis(150);
+const LATE: Duration = Duration::from_millis(500);
 /// What one video costs, and no more.
 const ONE_VIDEO: &str = "budget.total = { day = \"3.00\" }";
 

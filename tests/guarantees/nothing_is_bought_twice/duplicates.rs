@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::client::Answer;
 use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO, until};
 
-const LATE: Duration = Duration::from_millis(150);
+const LATE: Duration = Duration::from_millis(500);
 /// What an SDK says when it sends something again.
 const AGAIN: (&str, &str) = ("x-stainless-retry-count", "1");
 
@@ -201,9 +201,9 @@ fn duplicate_after_the_dedupe_window_is_a_new_purchase() {
             0 => Reply::error(500).charged(true),
             _ => Reply::chat("hi"),
         });
-        let gate = Gate::start(&upstream, &format!("{store}\npurchase.dedupe_window = \"1s\""));
+        let gate = Gate::start(&upstream, &format!("{store}\npurchase.dedupe_window = \"2s\""));
         assert_eq!((chat(&gate).status, chat(&gate).status), (424, 424));
-        thread::sleep(Duration::from_millis(1_050));
+        thread::sleep(Duration::from_millis(2_050));
         assert_eq!(chat(&gate).status, 200, "{store}");
         assert_eq!(upstream.charges(), [6_000; 2]);
     }

@@ -85,7 +85,7 @@ fn key_with_another_payload_is_refused_and_sends_nothing() {
 
 #[test]
 fn key_of_a_running_purchase_is_refused_to_another_payload() {
-    let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_millis(300)));
+    let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_secs(1)));
     let gate = Gate::start(&upstream, "");
     let mut first = gate.client();
     first.send("POST", "/api/v1/chat", &[("idempotency-key", "k")], CHAT);
@@ -249,11 +249,11 @@ fn unreadable_success_is_replayed_as_unknown() {
 fn reply_is_replayed_while_it_is_kept() {
     for store in STORES {
         let upstream = counting();
-        let gate = Gate::start(&upstream, &format!("{store}\npurchase.keep_replies = \"400ms\""));
+        let gate = Gate::start(&upstream, &format!("{store}\npurchase.keep_replies = \"2s\""));
         let (first, again) = (chat(&gate, "k"), chat(&gate, "k"));
         assert!(is_replay(&again) && substance(&again) == substance(&first));
         let video = with_key(&gate, "k", "/api/v1/video", VIDEO);
-        thread::sleep(Duration::from_millis(450));
+        thread::sleep(Duration::from_millis(2_050));
         // The dear ones are kept for a week at least.
         let kept = with_key(&gate, "k", "/api/v1/video", VIDEO);
         assert!(is_replay(&kept) && substance(&kept) == substance(&video));
@@ -266,18 +266,18 @@ fn reply_is_replayed_while_it_is_kept() {
 
 #[test]
 fn retry_of_an_endless_call_gets_still_running() {
-    // Each key of the ring has a second; who joins waits for one second in all.
+    // Each key of the ring has 2.5 seconds; a caller that joins waits as long for all of them.
     let upstream = Upstream::with(
         3,
         |_| Welcome::Serve,
         |received| match received.number {
-            0 | 1 => Reply::error(401).after(Duration::from_millis(700)),
-            _ => Reply::chat("hi").after(Duration::from_millis(700)),
+            0 | 1 => Reply::error(401).after(Duration::from_millis(1_200)),
+            _ => Reply::chat("hi").after(Duration::from_millis(1_200)),
         },
     );
     let gate = Gate::start(
         &upstream,
-        "gateway.max_wait = \"0s\"\ngateway.chat_timeout = \"1s\"\ngateway.video_timeout = \"1s\"",
+        "gateway.max_wait = \"0s\"\ngateway.chat_timeout = \"2500ms\"\ngateway.video_timeout = \"2500ms\"",
     );
     let mut first = gate.client();
     first.send("POST", "/api/v1/chat", &[("idempotency-key", "k")], CHAT);
@@ -297,7 +297,7 @@ fn joined_call_that_fails_in_time_gets_the_same_answer() {
     let upstream = Upstream::start(|_| Reply::nothing(Ending::Hang).charged(true));
     let gate = Gate::start(
         &upstream,
-        "gateway.max_wait = \"0s\"\ngateway.chat_timeout = \"400ms\"\ngateway.video_timeout = \"400ms\"",
+        "gateway.max_wait = \"0s\"\ngateway.chat_timeout = \"1500ms\"\ngateway.video_timeout = \"1500ms\"",
     );
     let mut first = gate.client();
     first.send("POST", "/api/v1/chat", &[("idempotency-key", "k")], CHAT);

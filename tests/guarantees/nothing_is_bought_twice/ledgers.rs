@@ -82,7 +82,7 @@ fn paid_request_with_the_right_ledger_name_or_none_is_bought() {
 
 #[test]
 fn kept_reply_and_running_call_require_the_same_ledger_name() {
-    let upstream = Upstream::start(|_| Reply::video("job-1").after(Duration::from_millis(500)));
+    let upstream = Upstream::start(|_| Reply::video("job-1").after(Duration::from_secs(1)));
     let gate = Gate::start(&upstream, "");
     let name = name(&gate);
     thread::scope(|scope| {

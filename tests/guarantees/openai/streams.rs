@@ -9,7 +9,7 @@ use crate::support::client::{Answer, Client};
 use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, until};
 
 /// Longer than the gateway has before a stream is begun.
-const LATE: Duration = Duration::from_millis(2_500);
+const LATE: Duration = Duration::from_millis(3_500);
 
 fn streamed() -> String {
     CHAT.replacen('{', r#"{"stream":true,"#, 1)

@@ -1,0 +1,52 @@
+//! The log on standard error: one line per event, written by a thread of its own.
+
+mod json;
+mod queue;
+
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+use std::time::Duration;
+use std::{panic, thread};
+
+use tracing::error;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use self::json::{JsonFields, JsonLine};
+use self::queue::LogQueue;
+use crate::config::LogConfig;
+
+static QUEUE: LogQueue = LogQueue::new();
+
+/// Logs to standard error. Libraries log only warnings, because other events can hold headers.
+pub(super) fn start(settings: LogConfig) -> io::Result<()> {
+    // Not through `io::stderr()`, whose lock a stopped pipe would hold against everyone.
+    let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+    thread::Builder::new().name("log".to_owned()).spawn(move || QUEUE.run(stderr))?;
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| &QUEUE);
+    let lines = if !settings.is_json && io::stderr().is_terminal() {
+        lines.boxed()
+    } else {
+        lines.fmt_fields(JsonFields).event_format(JsonLine).boxed()
+    };
+    let filter = Targets::new()
+        .with_target("tollgate", settings.level)
+        .with_default(LevelFilter::WARN.min(settings.level.into()));
+    registry().with(lines).with(filter).try_init().ok();
+    // The default hook prints the panic message, which may hold a secret.
+    panic::set_hook(Box::new(|panic| {
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
+        let thread = thread::current().name().unwrap_or("unnamed").to_owned();
+        error!(location, thread, "thread panicked: this is a bug in tollgate");
+    }));
+    Ok(())
+}
+
+/// Waits until all lines are written, but not for long: the reader may have stopped.
+pub(super) fn flush() {
+    const MAX_WAIT: Duration = Duration::from_secs(1);
+    QUEUE.flush(MAX_WAIT);
+}
