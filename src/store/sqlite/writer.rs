@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
-use std::{iter, slice};
+use std::{io, iter, slice};
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 use tokio::sync::{Notify, oneshot};
 
+use super::check::BackgroundCheck;
 use super::checkpoint::{self, Checkpointer};
 use super::ledger::Ledger;
 use super::lock::Lock;
@@ -104,6 +105,7 @@ pub(super) struct Writer {
     incident: Option<Incident>,
     /// Started at its first use.
     checkpointer: Option<Checkpointer>,
+    check: Option<BackgroundCheck>,
     /// Released after the connection is closed.
     lock: Option<Lock>,
 }
@@ -135,8 +137,16 @@ impl Writer {
             broken: None,
             incident: None,
             checkpointer: None,
+            check: None,
             lock,
         })
+    }
+
+    /// Checks the ledger while it is in use. It is closed cleanly only after the check has passed.
+    pub(super) fn check_in_background(&mut self, reason: &'static str) -> io::Result<()> {
+        let check = BackgroundCheck::start(self.path(), reason, self.gate.clone())?;
+        self.check = Some(check);
+        Ok(())
     }
 
     fn path(&self) -> PathBuf {
@@ -165,15 +175,16 @@ impl Writer {
     pub(super) fn close(mut self) {
         let last = self.retries.drain(..).collect();
         self.process(last);
-        // Its connection would keep the log from being emptied.
+        // Their connections would keep the log from being emptied.
         self.checkpointer = None;
+        let is_checked = self.check.take().is_none_or(BackgroundCheck::has_passed);
         self.take_reported_fault();
         if !self.retries.is_empty() {
             tracing::error!(lost = self.retries.len(), "ledger writes lost at shutdown");
         } else if self.broken.is_none() && self.lock.is_some() {
             // If another process has the file open, closing it would leave the log as it is.
             checkpoint::truncate(&self.ledger.connection);
-            self.lock.iter_mut().for_each(|lock| lock.is_clean = true);
+            self.lock.iter_mut().for_each(|lock| lock.is_clean = is_checked);
         }
     }
 
@@ -362,6 +373,9 @@ impl Writer {
             }
             StoreError::Permanent(why) if self.broken.is_none() => {
                 tracing::error!(error = %why, "ledger failed; nothing is written until a restart");
+                if let Some(lock) = &mut self.lock {
+                    lock.require_check();
+                }
                 self.broken = Some(why.clone());
             }
             StoreError::Permanent(_) => {}
