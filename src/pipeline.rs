@@ -12,11 +12,13 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::Request;
 use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 use tracing::Instrument;
 
+use crate::downstream::caller::{ClientAddress, Peer};
 use crate::downstream::dialect::Dialect;
 use crate::downstream::observe::RequestScope;
 use crate::downstream::{DownstreamConfig, body, caller, cross_site, host};
@@ -24,40 +26,38 @@ use crate::response::{BoxError, HandlerResult, Response};
 use crate::routes::Routes;
 use crate::upstream::{Gateway, GatewayService, SendAttempt};
 
-/// The whole stack. Refusals are responses, so it never fails.
+/// The whole stack for a program that embeds it. Refusals are responses, so it never fails.
 pub type HttpService<B> = BoxCloneSyncService<Request<B>, Response, Infallible>;
 
 pub trait RequestBody: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send {}
 
 impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send> RequestBody for B {}
 
-/// Builds the layers between the socket and the routes.
-pub fn downstream<B: RequestBody + 'static>(
-    config: &Arc<DownstreamConfig>,
-    routes: Routes,
-) -> HttpService<B> {
-    let stack = Arc::new(Downstream { config: Arc::clone(config), routes });
-    BoxCloneSyncService::new(service_fn(move |request| {
-        let stack = Arc::clone(&stack);
-        async move { Ok(stack.handle(request).await) }
-    }))
+/// The layers between the socket and the routes.
+pub struct HttpStack {
+    pub config: Arc<DownstreamConfig>,
+    pub routes: Routes,
 }
 
-struct Downstream {
-    config: Arc<DownstreamConfig>,
-    routes: Routes,
-}
+impl HttpStack {
+    /// Takes each request's peer from its extensions.
+    pub fn into_service<B: RequestBody + 'static>(self: Arc<Self>) -> HttpService<B> {
+        BoxCloneSyncService::new(service_fn(move |request: Request<B>| {
+            let (stack, peer) = (Arc::clone(&self), request.extensions().get().copied());
+            async move { Ok(stack.handle(peer, request).await) }
+        }))
+    }
 
-impl Downstream {
     /// Counts and logs every response, adds its request id, and applies CORS.
-    async fn handle<B: RequestBody>(&self, request: Request<B>) -> Response {
-        let scope = RequestScope::new(&self.config, &request);
-        let handling = async {
-            let next = |request| self.handle_errors(&scope, request);
-            let response = cross_site::cors(&self.config, request, next).await;
-            scope.finish(&self.config, response)
-        };
-        handling.instrument(scope.span()).await
+    pub async fn handle<B: RequestBody>(
+        &self,
+        peer: Option<Peer>,
+        request: Request<B>,
+    ) -> Response {
+        let scope = RequestScope::new(&self.config, peer, &request);
+        let next = |request| self.handle_errors(&scope, request);
+        let response = cross_site::cors(&self.config, request, next);
+        response.map(|response| scope.finish(&self.config, response)).instrument(scope.span()).await
     }
 
     /// Turns a panic into a 500 and renders refusals under `/v1/` in OpenAI's format.
@@ -73,9 +73,10 @@ impl Downstream {
     async fn check_source<B: RequestBody>(
         &self,
         scope: &RequestScope,
-        request: Request<B>,
+        mut request: Request<B>,
     ) -> HandlerResult {
         // 400
+        host::adopt_authority(&mut request)?;
         host::check_head(&request)?;
         // 421
         host::check_host(&self.config, &request)?;
@@ -94,8 +95,11 @@ impl Downstream {
         let route = scope.route.clone()?;
         // 403 for reads
         cross_site::check_read(config, route.cross_origin, &request)?;
+        // 500 if the embedding program does not say
+        let address = ClientAddress::of(config, scope.peer, &request)?;
+        scope.set_client(address.client);
         // 401
-        let call = caller::authenticate(config, &scope.id, route, request).await?;
+        let call = caller::authenticate(config, (&scope.id, address), route, request).await?;
         // 429, before the body is read
         let (admission, admitted) = config.limiter.admit(&call);
         let handling = async {
@@ -116,4 +120,25 @@ pub fn gateway<T: SendAttempt>(gateway: Gateway<T>) -> GatewayService {
         let gateway = gateway.clone();
         async move { gateway.send(request).await }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+
+    use super::*;
+
+    /// Returns the size of the future of a function with these arguments.
+    fn future_size<'a, F: Future>(
+        _: impl Fn(&'a HttpStack, Option<Peer>, Request<Full<Bytes>>) -> F,
+    ) -> usize {
+        size_of::<F>()
+    }
+
+    /// Each layer that moves the future copies all of it.
+    #[test]
+    fn future_of_a_request_is_small() {
+        let size = future_size(HttpStack::handle);
+        assert!(size <= 6_200, "{size} bytes");
+    }
 }

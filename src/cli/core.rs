@@ -7,25 +7,27 @@ use std::time::Duration;
 use std::{io, thread};
 
 use arc_swap::ArcSwap;
+use http::Request;
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
-use tower::{Service, service_fn};
+use tower::service_fn;
 use tracing::{error, info, warn};
 
 use super::runtime;
 use crate::app::{App, Shutdown};
 use crate::downstream::caller::Peer;
-use crate::pipeline::HttpService;
+use crate::pipeline::HttpStack;
+use crate::purchase::idempotency::RunningPurchases;
 use crate::server;
 
 /// How long the last responses may take after `server.drain`.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A core's stack. A reload swaps it; each request uses the current one.
-type SharedStack = Arc<ArcSwap<HttpService<Incoming>>>;
+type SharedStack = Arc<ArcSwap<HttpStack>>;
 
 pub(super) struct Core {
     pub(super) stack: SharedStack,
@@ -42,7 +44,7 @@ impl Core {
         let settings = app.server();
         let start = |number| {
             let tasks = TaskTracker::new();
-            let stack = SharedStack::new(ArcSwap::from_pointee(app.core(tasks.clone())?));
+            let stack = SharedStack::new(ArcSwap::new(app.core(tasks.clone())?));
             let listeners =
                 listeners.iter().map(StdListener::try_clone).collect::<io::Result<Vec<_>>>()?;
             let runtime = runtime()?;
@@ -63,8 +65,12 @@ impl Core {
     }
 
     /// Waits for requests and purchases in flight, for at most `drain`.
-    pub(super) async fn drain_all(cores: Vec<Self>, drain: Duration, shutdown: &Shutdown) {
-        let in_flight: Vec<_> = cores.iter().map(|core| core.tasks.clone()).collect();
+    pub(super) async fn drain_all(
+        cores: Vec<Self>,
+        drain: Duration,
+        shutdown: &Shutdown,
+        in_flight: &InFlight,
+    ) {
         let mut finish = pin!(async {
             for core in cores {
                 if core.ended.await.is_err() {
@@ -73,7 +79,7 @@ impl Core {
             }
         });
         if timeout(drain, &mut finish).await.is_err() {
-            warn_of_purchases(&in_flight);
+            warn_of_purchases(in_flight);
             // Waiting clients get an unknown outcome instead of a closed connection.
             shutdown.drain_expired.cancel();
             timeout(FLUSH_TIMEOUT, finish).await.ok();
@@ -82,10 +88,30 @@ impl Core {
     }
 }
 
-pub(super) fn warn_of_purchases(in_flight: &[TaskTracker]) {
-    let remaining: usize = in_flight.iter().map(TaskTracker::len).sum();
+/// The purchases that a forced end would cut.
+#[derive(Clone)]
+pub(super) struct InFlight {
+    tasks: Vec<TaskTracker>,
+    running: RunningPurchases,
+}
+
+impl InFlight {
+    pub(super) fn new(cores: &[Core], app: &App) -> Self {
+        let tasks = cores.iter().map(|core| core.tasks.clone()).collect();
+        Self { tasks, running: app.shared.running.clone() }
+    }
+}
+
+pub(super) fn warn_of_purchases(in_flight: &InFlight) {
+    const MAX_LISTED: usize = 20;
+    let remaining: usize = in_flight.tasks.iter().map(TaskTracker::len).sum();
     if remaining > 0 {
-        warn!(remaining, "stopping with purchases in flight; they may have been charged");
+        let ids = in_flight.running.ids().into_iter().take(MAX_LISTED);
+        let purchases = ids.map(|id| id.to_string()).collect::<Vec<_>>().join(", ");
+        warn!(
+            remaining,
+            purchases, "stopping with purchases in flight; they may have been charged"
+        );
     }
 }
 
@@ -101,9 +127,9 @@ async fn serve(
         let stack = Arc::clone(&stack);
         let make_service = move |peer| {
             let stack = Arc::clone(&stack);
-            // The stack is always ready, so `poll_ready` is not needed.
-            service_fn(move |request| {
-                HttpService::clone(&stack.load()).call(Peer(peer).insert_into(request))
+            service_fn(move |request: Request<Incoming>| {
+                let stack = stack.load_full();
+                Box::pin(async move { Ok(stack.handle(Some(Peer(peer)), request).await) })
             })
         };
         let listener = TcpListener::from_std(listener)?;

@@ -3,11 +3,12 @@
 //! Media type and length are checked before the first read, so a client that sent
 //! `Expect: 100-continue` does not send a body that is refused.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -110,13 +111,35 @@ async fn collect<B>(body: B, limit: usize, timeout: Duration) -> Result<Bytes, P
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
-    match tokio::time::timeout(timeout, Limited::new(body, limit).collect()).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+    match tokio::time::timeout(timeout, read_all(Limited::new(body, limit))).await {
+        Ok(Ok(payload)) => Ok(payload),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limit)),
         Ok(Err(_broken)) => Err(Problem::new(&MALFORMED_REQUEST)
             .detail("the body ended early, or its chunks are malformed")),
         Err(_elapsed) => Err(Problem::new(&REQUEST_TIMEOUT)),
     }
+}
+
+/// Copies only a payload that arrives in several parts.
+async fn read_all<B>(body: B) -> Result<Bytes, B::Error>
+where
+    B: http_body::Body<Data = Bytes>,
+{
+    let (mut body, mut first, mut all) = (pin!(body), Bytes::new(), BytesMut::new());
+    let expected = usize::try_from(body.size_hint().lower()).unwrap_or_default();
+    while let Some(frame) = body.frame().await.transpose()? {
+        let Ok(part) = frame.into_data() else { continue };
+        if first.is_empty() {
+            first = part;
+            continue;
+        }
+        if all.is_empty() {
+            all.reserve(expected);
+            all.extend_from_slice(&first);
+        }
+        all.extend_from_slice(&part);
+    }
+    Ok(if all.is_empty() { first } else { all.freeze() })
 }
 
 fn too_large(limit: usize) -> Problem {

@@ -18,7 +18,7 @@ use tower_http::csrf::{CsrfLayer, ProtectionError};
 use tracing::info;
 
 use super::route::{CrossOrigin, is_api_path};
-use super::{DownstreamConfig, sanitize};
+use super::{DownstreamConfig, bytes, sanitize};
 use crate::problem::{ORIGIN_NOT_ALLOWED, Problem};
 use crate::response::{HandlerResult, Response};
 
@@ -45,7 +45,7 @@ const ALLOWED_HEADERS: &[&str] = &[
 ];
 /// OpenAI's SDKs add headers with this prefix to every call.
 const SDK_HEADER_PREFIX: &str = "x-stainless-";
-const EXPOSED_HEADERS: [&str; 10] = [
+const EXPOSED_HEADERS: [&str; 11] = [
     "ratelimit",
     "ratelimit-policy",
     "retry-after",
@@ -54,6 +54,7 @@ const EXPOSED_HEADERS: [&str; 10] = [
     "tollgate-cost",
     "tollgate-ignored",
     "tollgate-ledger",
+    "tollgate-purchase",
     "openai-poll-after-ms",
     "x-should-retry",
 ];
@@ -66,12 +67,12 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// Scripts of `listed` origins may read responses and, with logins, send the session cookie.
-    pub fn new(listed: &[String], has_logins: bool) -> Self {
+    /// Scripts of `listed` origins may read responses and, with cookies, send them.
+    pub fn new(listed: &[String], has_cookies: bool) -> Self {
         let allowed: Vec<_> =
             listed.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()).collect();
         let same = allowed.clone();
-        let credentials = move |origin: &HeaderValue, _: &_| has_logins && same.contains(origin);
+        let credentials = move |origin: &HeaderValue, _: &_| has_cookies && same.contains(origin);
         let cors = CorsLayer::new()
             .allow_origin(AllowOrigin::list(allowed))
             .allow_credentials(AllowCredentials::predicate(credentials))
@@ -98,10 +99,11 @@ pub async fn cors<B, F: Future<Output = Response>>(
 ) -> Response {
     let headers = request.headers();
     let is_options = request.method() == Method::OPTIONS;
-    let is_preflight = is_options
-        && headers.contains_key(ORIGIN)
-        && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
-    if is_options && !is_preflight {
+    let has_origin = headers.contains_key(ORIGIN);
+    let is_preflight =
+        is_options && has_origin && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
+    // Without an `Origin`, the layer would only copy headers that nobody reads.
+    if !has_origin || (is_options && !is_preflight) {
         let mut response = next(request).await;
         response.headers_mut().append(VARY, HeaderValue::from_static("origin"));
         return response;
@@ -112,7 +114,8 @@ pub async fn cors<B, F: Future<Output = Response>>(
         retain_allowed_headers(&mut request);
     }
     let inner = service_fn(|request| next(request).map(Ok::<_, Infallible>));
-    let Ok(mut response) = config.origins.cors.layer(inner).oneshot(request).await;
+    // Boxed, so that all other requests do not move the layer's future.
+    let Ok(mut response) = Box::pin(config.origins.cors.layer(inner).oneshot(request)).await;
     if is_preflight {
         *response.status_mut() = StatusCode::NO_CONTENT;
     }
@@ -142,12 +145,15 @@ pub async fn csrf<B, F: Future<Output = HandlerResult>>(
     request: Request<B>,
     next: impl Fn(Request<B>) -> F,
 ) -> HandlerResult {
-    let page = origin_or_site(request.headers()).cloned();
-    let response = config.origins.csrf.layer(service_fn(next)).oneshot(request).await?;
+    // Neither header: no browser, which the layer lets through.
+    let Some(page) = origin_or_site(request.headers()).cloned() else {
+        return next(request).await;
+    };
+    let response = Box::pin(config.origins.csrf.layer(service_fn(next)).oneshot(request)).await?;
     if response.extensions().get::<ProtectionError>().is_none() {
         return Ok(response);
     }
-    log_refusal(config, "write", page.as_ref());
+    log_refusal(config, "write", Some(&page));
     Err(Problem::new(&ORIGIN_NOT_ALLOWED))
 }
 
@@ -168,7 +174,7 @@ pub fn check_read<B>(
 }
 
 fn log_refusal(config: &DownstreamConfig, request: &str, origin: Option<&HeaderValue>) {
-    if config.refusal_log.is_due("origin", origin) {
+    if config.refusal_log.is_due("origin", bytes(origin)) {
         info!(origin = sanitize(origin), request, "unlisted origin refused");
     }
 }

@@ -30,6 +30,7 @@ use crate::problem::Problem;
 use crate::store::{
     AccountBinding, Budgets, Caller, KeyId, PurchaseId, RecentRefusals, Service, Store,
 };
+use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::{GatewayReply, GatewayService};
 use crate::validate::{Checked, Order};
 use budget::{Hold, Placed};
@@ -41,6 +42,7 @@ type Outcome = Result<Receipt, Problem>;
 #[derive(Clone)]
 pub struct PurchaseContext {
     pub ledger: Store,
+    pub rate_limit: Arc<RateLimit>,
     pub binding: AccountBinding,
     pub running: RunningPurchases,
     pub refusals: Arc<RecentRefusals>,
@@ -54,13 +56,13 @@ pub struct PurchaseContext {
 #[derive(Clone)]
 pub struct Purchases {
     context: Arc<PurchaseContext>,
-    gateway: GatewayService,
+    gateway: Arc<GatewayService>,
     tasks: TaskTracker,
 }
 
 impl Purchases {
     pub fn new(context: PurchaseContext, gateway: GatewayService, tasks: TaskTracker) -> Self {
-        Self { context: Arc::new(context), gateway, tasks }
+        Self { context: Arc::new(context), gateway: Arc::new(gateway), tasks }
     }
 
     /// Buys, or replays the reply of a duplicate. The purchase goes on if this future is dropped.
@@ -68,7 +70,8 @@ impl Purchases {
         let (purchases, purchase) = (self.clone(), Arc::new(purchase));
         let request = Arc::clone(&purchase);
         let call = async move { purchases.complete(&request).await };
-        waiters::run(&self.tasks, &self.context.drain_expired, &purchase, call).await
+        let outcome = waiters::run(&self.tasks, &self.context.drain_expired, &purchase, call).await;
+        outcome.map_err(|problem| problem.for_model(&purchase.order.get().model))
     }
 
     /// The guarantees depend on the order of these steps. If a purchase is dropped half-way, by a
@@ -79,6 +82,7 @@ impl Purchases {
         // Give the gateway a moment to report its account and balance.
         binding.wait_for_check().await;
         // Hold: one ledger step finds duplicates, checks budgets and balance, and holds the price.
+        // If a slot is free, the same step takes it and records the purchase as sent.
         let (open, hold) = loop {
             // Registered first, so that a duplicate found in the ledger finds it running.
             let open = running.register(purchase);
@@ -99,7 +103,8 @@ impl Purchases {
             hold.settle(Charge::Free, None, None).await;
             return open.publish(Err(refusal));
         }
-        // Send: the gateway waits for a slot and calls `hold.authorize` before the first byte.
+        // Send: the gateway waits for a slot, unless the hold has one, and calls `hold.authorize`
+        // before the first byte.
         let reply = self.send(purchase, Arc::clone(&hold) as _).await;
         let charge = send::charge(purchase.order.get(), &reply);
         // The job is stored with the charge, so that it survives a crash.
@@ -111,8 +116,8 @@ impl Purchases {
         }
         // Publish to duplicates that joined, then return to the caller.
         open.publish(match reply {
-            Ok(reply) => Ok(Receipt::new(reply, charge, hold.delivery())),
-            Err(error) => Err(error.purchase_problem()),
+            Ok(reply) => Ok(Receipt::new(purchase.id, reply, charge, hold.delivery())),
+            Err(error) => Err(error.purchase_problem().for_purchase(purchase.id)),
         })
     }
 }
@@ -204,6 +209,8 @@ impl PurchaseTerms {
 
 #[derive(Clone, Debug)]
 pub struct Receipt {
+    /// Of a replay, the first purchase.
+    pub id: PurchaseId,
     pub status: StatusCode,
     pub is_json: bool,
     pub body: Bytes,
@@ -215,13 +222,18 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    fn new(reply: GatewayReply, charge: Charge, delivery: Option<Delivery>) -> Self {
+    fn new(
+        id: PurchaseId,
+        reply: GatewayReply,
+        charge: Charge,
+        delivery: Option<Delivery>,
+    ) -> Self {
         let cost = match charge {
             Charge::Paid(cost) => cost,
             Charge::Free | Charge::Unknown => Usd::ZERO,
         };
         let GatewayReply { status, is_json, body, video, .. } = reply;
-        Self { status, is_json, body, cost, is_replay: false, delivery, video }
+        Self { id, status, is_json, body, cost, is_replay: false, delivery, video }
     }
 }
 

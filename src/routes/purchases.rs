@@ -4,7 +4,9 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderName};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-use crate::problem::{INVALID_IDEMPOTENCY_KEY, LEDGER_CHANGED, Problem, REPLAYED};
+use crate::problem::{
+    INVALID_IDEMPOTENCY_KEY, LEDGER_CHANGED, Problem, REPLAYED, TOLLGATE_PURCHASE,
+};
 use crate::purchase::{DedupeBy, Receipt};
 use crate::response::{self, Response};
 use crate::validate::IgnoredFields;
@@ -13,6 +15,8 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Set by OpenAI's SDKs on retries.
 const SDK_RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
 const MAX_KEY_LEN: usize = 255;
+const TOLLGATE_COST: HeaderName = HeaderName::from_static("tollgate-cost");
+const TOLLGATE_IGNORED: HeaderName = HeaderName::from_static("tollgate-ignored");
 /// The name of the ledger. It changes whenever the server may have forgotten purchases.
 pub(super) const TOLLGATE_LEDGER: HeaderName = HeaderName::from_static("tollgate-ledger");
 /// `only` asks for the reply of an earlier purchase. Any other value means the same, so that a
@@ -61,7 +65,10 @@ pub(super) fn from_receipt(receipt: Receipt) -> Response {
     let mut response = from_gateway(receipt.status, receipt.is_json, receipt.body);
     let headers = response.headers_mut();
     if let Ok(cost) = HeaderValue::try_from(receipt.cost.to_string()) {
-        headers.insert("tollgate-cost", cost);
+        headers.insert(TOLLGATE_COST, cost);
+    }
+    if let Ok(id) = HeaderValue::try_from(receipt.id.to_string()) {
+        headers.insert(TOLLGATE_PURCHASE, id);
     }
     if receipt.is_replay {
         headers.insert(REPLAYED, HeaderValue::from_static("true"));
@@ -86,7 +93,7 @@ pub(super) fn with_translated_body(receipt: Receipt, body: Bytes) -> Response {
 
 pub(super) fn with_ignored(ignored: &IgnoredFields, mut response: Response) -> Response {
     if let Some(Ok(names)) = ignored.names().map(HeaderValue::try_from) {
-        response.headers_mut().insert("tollgate-ignored", names);
+        response.headers_mut().insert(TOLLGATE_IGNORED, names);
     }
     response
 }

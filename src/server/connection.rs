@@ -1,24 +1,28 @@
 //! Serves one HTTP/1 connection with header and idle timeouts and a lingering close.
+//!
+//! hyper keeps 16 KB of buffers per connection. A connection without a request gives them back: it
+//! leaves hyper and waits for its next byte with nothing but its socket.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use futures_util::TryFutureExt;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
+use hyper::service::{Service as HyperService, service_fn};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, sink};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, copy, sink};
 use tokio::net::TcpStream;
 use tokio::time::{sleep_until, timeout};
-use tokio_util::io::InspectReader;
 use tokio_util::sync::CancellationToken;
 use tower::{Service, ServiceExt};
 
@@ -28,6 +32,8 @@ use crate::response::BoxError;
 
 const MAX_HEADERS: usize = 64;
 const MAX_HEAD_SIZE: usize = 16 * 1_024;
+/// How long a connection with frequent requests keeps its buffers after a response.
+const KEEP_BUFFERS: Duration = Duration::from_secs(1);
 /// How much of an unread body is drained before closing, and for how long. An earlier close would
 /// reset the connection; the client would lose the refusal and retry.
 const LINGER_BYTES: u64 = 4 * 1_024 * 1_024;
@@ -45,17 +51,123 @@ pub(super) async fn serve<S, B>(
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     let activity = Activity::new();
-    let seen = Arc::clone(&activity);
-    let io = TokioIo::new(InspectReader::new(stream, move |bytes: &[u8]| {
-        // The first byte of a head.
-        if !bytes.is_empty() && seen.is_in(IDLE) {
-            seen.set_phase(HEAD);
+    let mut io = TrackedIo { stream, unread: Bytes::new(), activity: Arc::clone(&activity) };
+    let mut idle_since = None;
+    loop {
+        let deadline = match idle_since {
+            None => clock::now() + settings.header_timeout,
+            Some(since) => since + settings.idle_timeout,
+        };
+        if io.unread.is_empty() && !is_readable(&io.stream, deadline, &shutdown).await {
+            break;
         }
-    }));
-    let state = Arc::clone(&activity);
-    let service = service_fn(move |request| {
-        state.set_phase(BUSY);
-        let (response, activity) = (service.clone().oneshot(request), Arc::clone(&state));
+        let is_frequent = idle_since.is_some_and(|since| clock::now() - since < KEEP_BUFFERS);
+        let is_ended;
+        let serving = serve_requests(io, service.clone(), settings, &shutdown, is_frequent);
+        // Boxed, so that a waiting connection has no memory for it.
+        (io, is_ended) = Box::pin(serving).await;
+        if is_ended {
+            break;
+        }
+        idle_since = Some(activity.since());
+    }
+    linger(io.stream).await;
+}
+
+/// Waits for the first byte of a request. Returns whether it arrived before the deadline and before
+/// shutdown.
+async fn is_readable(
+    stream: &TcpStream,
+    deadline: clock::Instant,
+    shutdown: &CancellationToken,
+) -> bool {
+    tokio::select! {
+        biased;
+        readable = stream.readable() => readable.is_ok(),
+        () = shutdown.cancelled() => false,
+        () = sleep_until(deadline) => false,
+    }
+}
+
+/// Serves requests until the connection ends or is idle. Returns whether it ended.
+async fn serve_requests<S, B>(
+    io: TrackedIo,
+    service: S,
+    settings: &ConnectionSettings,
+    shutdown: &CancellationToken,
+    is_frequent: bool,
+) -> (TrackedIo, bool)
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Clone + Send + Unpin + 'static,
+    S::Future: Send + Unpin,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    let activity = Arc::clone(&io.activity);
+    let service = tracked(service, Arc::clone(&activity));
+    let mut connection = http1::Builder::new()
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(MAX_HEAD_SIZE)
+        .header_read_timeout(None) // `Activity` does this
+        .half_close(false)
+        .serve_connection(TokioIo::new(io), service);
+
+    let mut timer = pin!(sleep_until(activity.deadline(settings)));
+    let mut draining = false;
+    let is_ended = loop {
+        tokio::select! {
+            biased;
+            // Errors are the client's: it disconnected, or sent invalid HTTP and got a 400.
+            is_ended = poll_fn(|cx| {
+                let mut polled = connection.poll_without_shutdown(cx);
+                if polled.is_pending() && !is_frequent && activity.is_in(WRITTEN) {
+                    // Now it reads the next head, or closes if the body was not read.
+                    polled = connection.poll_without_shutdown(cx);
+                }
+                match polled {
+                    Poll::Ready(_ended) => Poll::Ready(true),
+                    Poll::Pending if !is_frequent && activity.is_in(IDLE) => Poll::Ready(false),
+                    Poll::Pending => Poll::Pending,
+                }
+            }) => break is_ended,
+            () = shutdown.cancelled(), if !draining => {
+                draining = true;
+                Pin::new(&mut connection).graceful_shutdown();
+            }
+            () = timer.as_mut() => {
+                let deadline = activity.deadline(settings);
+                if deadline <= clock::now() {
+                    break !activity.is_in(IDLE);
+                }
+                timer.as_mut().reset(deadline);
+            }
+        }
+    };
+    let parts = connection.into_parts();
+    // An empty slice would keep hyper's whole buffer.
+    let unread = if parts.read_buf.is_empty() { Bytes::new() } else { parts.read_buf };
+    (TrackedIo { unread, ..parts.io.into_inner() }, is_ended)
+}
+
+/// Tells the [`Activity`] when a request starts and when its response ends.
+fn tracked<S, B>(
+    service: S,
+    activity: Arc<Activity>,
+) -> impl HyperService<
+    Request<Incoming>,
+    Response = Response<impl http_body::Body<Data = Bytes, Error = B::Error> + Send>,
+    Error = Infallible,
+    Future: Send + Unpin,
+>
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Clone + Send + Unpin + 'static,
+    S::Future: Send + Unpin,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    service_fn(move |request| {
+        activity.set_phase(BUSY);
+        let (response, activity) = (service.clone().oneshot(request), Arc::clone(&activity));
         response.map_ok(|response| {
             let guard = ResponseGuard(activity);
             // Dropped with the body. `map_err` keeps the size hint, `map_frame` does not.
@@ -66,31 +178,7 @@ pub(super) async fn serve<S, B>(
                 })
             })
         })
-    });
-    let mut connection = http1::Builder::new()
-        .max_headers(MAX_HEADERS)
-        .max_buf_size(MAX_HEAD_SIZE)
-        .header_read_timeout(None) // `Activity` does this
-        .half_close(false)
-        .serve_connection(io, service);
-
-    let mut timer = pin!(sleep_until(clock::now() + settings.header_timeout));
-    let mut draining = false;
-    loop {
-        tokio::select! {
-            // Errors are the client's: it disconnected, or sent invalid HTTP and got a 400.
-            _ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => break,
-            () = shutdown.cancelled(), if !draining => {
-                draining = true;
-                std::pin::Pin::new(&mut connection).graceful_shutdown();
-            }
-            () = timer.as_mut() => match activity.next_deadline(settings) {
-                Some(at) => timer.as_mut().reset(at),
-                None => break,
-            },
-        }
-    }
-    linger(connection.into_parts().io.into_inner().into_inner()).await;
+    })
 }
 
 async fn linger(mut stream: TcpStream) {
@@ -100,7 +188,7 @@ async fn linger(mut stream: TcpStream) {
     }
 }
 
-/// The phase of a connection and its start: two bits of phase, the rest milliseconds.
+/// The phase of a connection and its start: three bits of phase, the rest milliseconds.
 ///
 /// hyper's header timeout also runs between requests; this one starts at a head's first byte.
 #[derive(Debug)]
@@ -109,9 +197,15 @@ struct Activity {
     state: AtomicU64,
 }
 
+/// hyper waits for the first byte of a request, and holds nothing to write.
 const IDLE: u64 = 0;
+/// A head is arriving.
 const HEAD: u64 = 1;
 const BUSY: u64 = 2;
+/// hyper has the whole response and may still hold some of it.
+const WRITING: u64 = 3;
+/// The whole response is written. Until hyper reads again, part of the request may be unread.
+const WRITTEN: u64 = 4;
 
 impl Activity {
     fn new() -> Arc<Self> {
@@ -120,29 +214,42 @@ impl Activity {
 
     fn set_phase(&self, phase: u64) {
         let millis = clock::now().duration_since(self.start).as_millis();
-        let millis = u64::try_from(millis).unwrap_or(u64::MAX >> 2);
-        self.state.store(millis << 2 | phase, Ordering::Relaxed);
+        let millis = u64::try_from(millis).unwrap_or(u64::MAX >> 3);
+        self.state.store(millis << 3 | phase, Ordering::Relaxed);
     }
 
     fn is_in(&self, phase: u64) -> bool {
-        self.state.load(Ordering::Relaxed) & 3 == phase
+        self.state.load(Ordering::Relaxed) & 7 == phase
     }
 
-    /// Returns when the timer is due again, or `None` if the phase took too long.
+    fn since(&self) -> clock::Instant {
+        self.start + Duration::from_millis(self.state.load(Ordering::Relaxed) >> 3)
+    }
+
+    fn has_read(&self, is_pending: bool) {
+        if is_pending && self.is_in(WRITTEN) {
+            // It has been idle since the response was written.
+            let written = self.state.load(Ordering::Relaxed);
+            self.state.store(written & !7 | IDLE, Ordering::Relaxed);
+        } else if !is_pending && (self.is_in(IDLE) || self.is_in(WRITING) || self.is_in(WRITTEN)) {
+            self.set_phase(HEAD);
+        }
+    }
+
+    /// Returns when the timer is due, which is in the past if the phase took too long.
     ///
     /// The timer is reset only when it fires, so a busy connection pays nothing. It fires at least
     /// once per `header_timeout`, so that a head after a long idle time gets no extra time.
-    fn next_deadline(&self, settings: &ConnectionSettings) -> Option<clock::Instant> {
-        let now = clock::now();
-        let look_again = now + settings.header_timeout;
-        let state = self.state.load(Ordering::Relaxed);
-        let since = self.start + Duration::from_millis(state >> 2);
-        let due = match state & 3 {
-            IDLE => since + settings.idle_timeout,
-            HEAD => since + settings.header_timeout,
+    fn deadline(&self, settings: &ConnectionSettings) -> clock::Instant {
+        let look_again = clock::now() + settings.header_timeout.min(KEEP_BUFFERS);
+        let due = match self.state.load(Ordering::Relaxed) & 7 {
+            // The timer polls the connection first, and so `WRITTEN` becomes `IDLE`.
+            IDLE | WRITTEN => self.since() + KEEP_BUFFERS.min(settings.idle_timeout),
+            HEAD => return self.since() + settings.header_timeout,
+            WRITING => self.since() + settings.idle_timeout,
             _ => look_again,
         };
-        (due > now).then(|| due.min(look_again))
+        due.min(look_again)
     }
 }
 
@@ -151,6 +258,75 @@ struct ResponseGuard(Arc<Activity>);
 
 impl Drop for ResponseGuard {
     fn drop(&mut self) {
-        self.0.set_phase(IDLE);
+        self.0.set_phase(WRITING);
     }
 }
+
+/// Tells the [`Activity`] what hyper reads and writes.
+struct TrackedIo {
+    stream: TcpStream,
+    /// What hyper had read beyond the last request.
+    unread: Bytes,
+    activity: Arc<Activity>,
+}
+
+impl AsyncRead for TrackedIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.unread.is_empty() {
+            let length = self.unread.len().min(buffer.remaining());
+            buffer.put_slice(&self.unread[..length]);
+            self.unread.advance(length);
+            self.activity.has_read(false);
+            return Poll::Ready(Ok(()));
+        }
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        // At the end of the stream, hyper ends the connection.
+        if read.is_pending() || buffer.filled().len() > before {
+            self.activity.has_read(read.is_pending());
+        }
+        read
+    }
+}
+
+impl AsyncWrite for TrackedIo {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    /// hyper flushes once its own buffer is empty.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        if self.activity.is_in(WRITING) {
+            self.activity.set_phase(WRITTEN);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests;

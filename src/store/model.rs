@@ -90,6 +90,15 @@ pub struct Reservation {
     pub replay_only: bool,
 }
 
+/// A price that is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// For a balance that comes with the reply.
+    pub watermark: CreditWatermark,
+    /// Whether it is also recorded as sent, with its slot. Otherwise both are still to be recorded.
+    pub is_sent: bool,
+}
+
 /// From this price on, a purchase is synced to disk.
 pub(super) const SYNC_THRESHOLD: Usd = Usd::mills(100);
 
@@ -252,6 +261,18 @@ pub struct PurchaseRecord {
 }
 
 /// What a caller spent on one model in one UTC day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LedgerTotals {
+    /// Purchases with unknown outcome, and the sum of their prices.
+    pub unknown: u64,
+    pub unknown_price: Usd,
+    pub open_jobs: u64,
+    /// When the oldest open job was accepted.
+    pub oldest_job_at: Option<Duration>,
+    /// The size of the file and its write-ahead log; `None` in memory.
+    pub bytes: Option<u64>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpendRow {
     pub caller: String,
@@ -263,6 +284,8 @@ pub struct SpendRow {
     pub charged: Usd,
     pub unknown: Usd,
     pub held: Usd,
+    /// What duplicates that got a kept reply would have cost.
+    pub saved: Usd,
 }
 
 /// How much the store may hold. When it is full, the replies that expire next are deleted first.

@@ -8,11 +8,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, Request, Uri};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use tokio::time::timeout;
 use tracing::warn;
 use url::Url;
@@ -28,6 +28,8 @@ use crate::contract::wire;
 use crate::redact::Redactor;
 
 const MAX_REPLY: usize = 4 * 1_024 * 1_024;
+/// The most memory that is reserved for a reply before it arrives.
+const MAX_EXPECTED: usize = 64 * 1_024;
 /// A pooled connection is not used if its attempt took longer than this to authorize.
 const MAX_AUTHORIZE: Duration = Duration::from_millis(500);
 /// A larger chat gets a fresh connection, because the gateway may reject it before it is complete.
@@ -99,6 +101,7 @@ impl SendAttempt for Client {
 
 impl Shared {
     async fn attempt(&self, attempt: &Attempt) -> Result<GatewayReply, Error> {
+        let _in_use = self.pool.enter();
         let pooled = match &attempt.request.call {
             GatewayCall::Chat(body) if body.len() > MAX_POOLED_BODY => None,
             GatewayCall::Chat(_) | GatewayCall::VideoStatus { .. } | GatewayCall::Billing => {
@@ -106,7 +109,7 @@ impl Shared {
             }
             GatewayCall::Video(_) | GatewayCall::Passthrough { .. } => None,
         };
-        if let Some(connection) = pooled {
+        if let Some(mut connection) = pooled {
             let taken_at = clock::now();
             authorize(attempt).await?;
             // The gateway may have closed the connection during a slow ledger write.
@@ -163,7 +166,7 @@ impl Shared {
         };
         let exchanged = async {
             let response = connection.send(self.request(attempt)?).await?;
-            let reply = self.read(response, attempt).await?;
+            let reply = connection.drive(self.read(response, attempt)).await?;
             // A refusal may arrive before the request is complete; a success cannot.
             if connection.replied_early() && reply.status.is_success() {
                 return Err(Error::Status(reply.status));
@@ -192,22 +195,18 @@ impl Shared {
     }
 }
 
-/// Reads the body, and stops once it is larger than [`MAX_REPLY`].
+/// Copies the body, so that a kept reply does not hold hyper's read buffer. Stops once it is larger
+/// than [`MAX_REPLY`].
 async fn collect(mut body: Incoming) -> hyper::Result<Bytes> {
-    let (mut first, mut all) = (Bytes::new(), BytesMut::new());
-    while first.len().max(all.len()) <= MAX_REPLY {
+    let expected = body.size_hint().exact().and_then(|size| usize::try_from(size).ok());
+    let mut all = Vec::with_capacity(expected.unwrap_or(0).min(MAX_EXPECTED));
+    while !body.is_end_stream() && all.len() <= MAX_REPLY {
         let Some(frame) = body.frame().await.transpose()? else { break };
-        let Ok(data) = frame.into_data() else { continue };
-        if first.is_empty() {
-            first = data;
-            continue;
+        if let Ok(data) = frame.into_data() {
+            all.extend_from_slice(&data);
         }
-        if all.is_empty() {
-            all.extend_from_slice(&first);
-        }
-        all.extend_from_slice(&data);
     }
-    Ok(if all.is_empty() { first } else { all.freeze() })
+    Ok(all.into())
 }
 
 async fn authorize(attempt: &Attempt) -> Result<(), Error> {

@@ -4,13 +4,17 @@
 //! detected, and both end the connection:
 //! - bytes that arrive before the first byte of a request is written;
 //! - a reply that starts before its request is complete.
+//!
+//! A connection has no task of its own: the request that uses it polls it. While it is idle, nothing
+//! reads from it, so it is polled before its next use, and the kernel is asked before its first byte.
 
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -31,29 +35,60 @@ const MAX_HEAD: usize = 64 * 1_024;
 #[derive(Debug)]
 pub(super) struct Connection {
     sender: SendRequest<Full<Bytes>>,
+    /// `None` once the connection has ended.
+    driver: Option<Box<Driver>>,
     progress: Arc<Progress>,
 }
+
+type Driver = http1::Connection<TokioIo<TrackedIo>, Full<Bytes>>;
 
 impl Connection {
     pub(super) async fn handshake(io: Stream) -> io::Result<Self> {
         let progress = Arc::new(Progress::default());
         let io = TrackedIo { io, progress: Arc::clone(&progress) };
-        let (sender, connection) = http1::Builder::new()
+        let (sender, driver) = http1::Builder::new()
             .max_buf_size(MAX_HEAD)
             .handshake::<_, Full<Bytes>>(TokioIo::new(io))
             .await
             .map_err(io::Error::other)?;
-        tokio::spawn(async move { connection.await.ok() });
-        Ok(Self { sender, progress })
+        Ok(Self { sender, driver: Some(Box::new(driver)), progress })
     }
 
-    pub(super) fn is_ready(&self) -> bool {
+    fn poll(&mut self, cx: &mut Context<'_>) {
+        if let Some(driver) = &mut self.driver
+            && Pin::new(driver).poll(cx).is_ready()
+        {
+            self.driver = None;
+        }
+    }
+
+    /// Completes `work`, which may wait for this connection only: it is polled after the connection
+    /// and needs no waker of its own. Dropping the future stops both.
+    pub(super) async fn drive<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        poll_fn(|cx| {
+            self.poll(cx);
+            work.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        })
+        .await
+    }
+
+    /// Lets the body of the last reply arrive in the background.
+    pub(super) fn detach(self) {
+        if let Some(driver) = self.driver {
+            tokio::spawn(async move { driver.await.ok() });
+        }
+    }
+
+    /// Whether a request can be sent. Notices if the gateway sent bytes or hung up.
+    pub(super) fn is_ready(&mut self) -> bool {
+        self.poll(&mut Context::from_waker(Waker::noop()));
         self.sender.is_ready()
     }
 
-    /// Whether it is open, and its last reply came after its request was complete.
-    pub(super) fn is_reusable(&self) -> bool {
-        !self.sender.is_closed() && matches!(self.progress.phase(), Phase::Sent)
+    /// Whether it is ready, and its last reply came after its request was complete.
+    pub(super) fn is_reusable(&mut self) -> bool {
+        self.is_ready() && matches!(self.progress.phase(), Phase::Sent)
     }
 
     pub(super) fn replied_early(&self) -> bool {
@@ -72,7 +107,8 @@ impl Connection {
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, Error> {
         self.progress.enter(Phase::Handed);
-        self.sender.try_send_request(request).await.map_err(|mut failed| {
+        let reply = self.sender.try_send_request(request);
+        self.drive(reply).await.map_err(|mut failed| {
             let is_untouched = failed.take_message().is_some();
             if is_untouched || self.progress.phase() == Phase::Refused {
                 return Error::ClosedBeforeSend;
@@ -139,6 +175,7 @@ impl Progress {
 
 pub(super) type Stream = Either<TcpStream, TlsStream<TcpStream>>;
 
+#[derive(Debug)]
 struct TrackedIo {
     io: Stream,
     progress: Arc<Progress>,

@@ -19,8 +19,9 @@ use super::Error;
 use super::connect::{self, Connector};
 use super::connection::Connection;
 
+/// Sends a request and returns its reply, whose body arrives in the background.
 async fn send(
-    connection: &mut Connection,
+    mut connection: Connection,
     address: &Url,
     method: Method,
     more: HeaderMap,
@@ -30,7 +31,9 @@ async fn send(
         return Err(Error::ClosedBeforeSend);
     };
     head.extend(more);
-    connection.send(connect::build_request(method, target, head, Bytes::new())).await
+    let reply = connection.send(connect::build_request(method, target, head, Bytes::new())).await?;
+    connection.detach();
+    Ok(reply)
 }
 
 #[derive(Clone, Debug)]
@@ -49,10 +52,10 @@ pub async fn fetch_document(
         |error: io::Error| io::Error::new(error.kind(), format!("no connection: {error}"));
     let fetched = async {
         let connector = Connector::new(address, max_time).map_err(unreachable)?;
-        let mut connection = connector.open().await.map_err(unreachable)?;
+        let connection = connector.open().await.map_err(unreachable)?;
         let json = HeaderValue::from_static("application/jwk-set+json, application/json");
         let accept = HeaderMap::from_iter([(ACCEPT, json)]);
-        let reply = send(&mut connection, address, Method::GET, accept).await;
+        let reply = send(connection, address, Method::GET, accept).await;
         let (head, body) = reply
             .map_err(|error| {
                 if matches!(error, Error::ClosedBeforeSend) {
@@ -134,9 +137,9 @@ impl MediaClient {
     ) -> Result<Response<Incoming>, Error> {
         let connector =
             Connector::new(address, self.connect_timeout).map_err(Error::Unreachable)?;
-        let mut connection = connector.connect().await?;
+        let connection = connector.connect().await?;
         let range = range.map(|range| (RANGE, range.clone())).into_iter().collect();
-        let fetched = timeout(HEAD_TIMEOUT, send(&mut connection, address, method, range)).await;
+        let fetched = timeout(HEAD_TIMEOUT, send(connection, address, method, range)).await;
         only_video(fetched.map_err(|_elapsed| Error::Timeout(HEAD_TIMEOUT))??)
     }
 }

@@ -16,11 +16,14 @@ use crate::sync::lock;
 /// Short, because a purchase that meets a closing connection looks as if it had been charged.
 const MAX_IDLE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_secs(60);
-const MAX_KEPT: usize = 64;
+/// How many connections may be idle although fewer were in use at once.
+const MIN_KEPT: usize = 64;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pool {
     state: Arc<Mutex<State>>,
+    /// Each attempt holds a reference.
+    in_use: Arc<()>,
 }
 
 #[derive(Debug, Default)]
@@ -28,6 +31,9 @@ struct State {
     /// The longest idle comes first.
     idle: VecDeque<Idle>,
     paused_until: Option<Instant>,
+    /// The most attempts at once, in the current period and the one before it.
+    peaks: [usize; 2],
+    period_start: Option<Instant>,
     is_swept: bool,
 }
 
@@ -39,19 +45,24 @@ struct Idle {
 }
 
 impl Pool {
+    /// Counts an attempt while the result lives.
+    pub(super) fn enter(&self) -> Arc<()> {
+        Arc::clone(&self.in_use)
+    }
+
     pub(super) fn take(&self, caller: &str) -> Option<Connection> {
         let mut state = lock(&self.state);
         state.expire(clock::now());
         loop {
             let index = state.idle.iter().rposition(|idle| &*idle.caller == caller)?;
-            let connection = state.idle.remove(index)?.connection;
+            let mut connection = state.idle.remove(index)?.connection;
             if connection.is_ready() {
                 return Some(connection);
             }
         }
     }
 
-    pub(super) fn put(&self, caller: &Arc<str>, connection: Connection) {
+    pub(super) fn put(&self, caller: &Arc<str>, mut connection: Connection) {
         if !connection.is_reusable() {
             return;
         }
@@ -62,7 +73,8 @@ impl Pool {
             return;
         }
         state.expire(now);
-        if state.idle.len() >= MAX_KEPT {
+        let peak = state.peak(Arc::strong_count(&self.in_use), now);
+        if state.idle.len() >= peak.max(MIN_KEPT) {
             state.idle.pop_front();
         }
         state.idle.push_back(Idle { caller: Arc::clone(caller), connection, since: now });
@@ -92,6 +104,16 @@ impl Pool {
 }
 
 impl State {
+    /// Notes how many attempts are running, and returns the most of the last seconds.
+    fn peak(&mut self, running: usize, now: Instant) -> usize {
+        if self.period_start.is_none_or(|start| now.duration_since(start) >= MAX_IDLE) {
+            self.period_start = Some(now);
+            self.peaks = [0, self.peaks[0]];
+        }
+        self.peaks[0] = self.peaks[0].max(running);
+        self.peaks[0].max(self.peaks[1])
+    }
+
     fn expire(&mut self, now: Instant) {
         let is_old = |idle: &Idle| now.duration_since(idle.since) >= MAX_IDLE;
         while self.idle.front().is_some_and(is_old) {

@@ -32,12 +32,12 @@ impl GatewayReply {
         body: Bytes,
         key: usize,
     ) -> Result<Self, Error> {
-        let is_json = serde_json::from_slice::<IgnoredAny>(&body).is_ok();
+        let is_video = status.is_success() && matches!(call, GatewayCall::Video(_));
+        let video = is_video.then(|| VideoAccepted::read(&body)).flatten();
+        let is_json = video.is_some() || serde_json::from_slice::<IgnoredAny>(&body).is_ok();
         if !status.is_success() {
             return Ok(Self { status, is_json, body, key, video: None });
         }
-        let is_video = matches!(call, GatewayCall::Video(_));
-        let video = is_video.then(|| VideoAccepted::read(&body)).flatten();
         let is_valid = match call {
             GatewayCall::Chat(_) | GatewayCall::VideoStatus { .. } | GatewayCall::Billing => {
                 is_object(&body)

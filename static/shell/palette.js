@@ -109,7 +109,11 @@ async function choose(text, all, more = null) {
   // Some before the models.
   all.splice(all.findIndex(({ side }) => side), 0, ...rest.splice(0, 5));
   all.push(...rest);
-  if (dialog.open) draw();
+  if (!dialog.open) return;
+  const marked = shown[at];
+  draw();
+  at = Math.max(shown.indexOf(marked), 0);
+  mark();
 }
 
 const action = (name, glyph, act) => ({ kind: TEXT.kinds.action, name, icon: glyph, act });

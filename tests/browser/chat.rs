@@ -487,20 +487,3 @@ fn url_prefills_a_message_without_sending_it() {
     page.wait_until(&answered(1));
     assert_eq!((posts(&gate, &page), gate.sold()), (1, 1));
 }
-
-#[test]
-fn page_opens_in_twelve_requests_and_loads_the_highlighter_on_demand() {
-    let gate = Gate::start();
-    let page = open(&gate);
-    page.wait_for_text("in the account");
-    let taken = "performance.getEntriesByType('resource').length + 1";
-    let taken = page.evaluate(taken).as_u64().expect("a number");
-    assert!(taken <= 12, "{taken} requests");
-    ask(&page, "Some code", 1);
-    page.wait_until("CSS.highlights.get('code-keyword')?.size > 1 && CSS.highlights.get('code-comment')?.size === 1");
-    let first = "[...CSS.highlights.get('code-keyword')][0]";
-    let word = format!(
-        "(({{ startContainer: node, startOffset: from, endOffset: to }}) => node.data.slice(from, to))({first})"
-    );
-    assert_eq!(page.evaluate(&word), "const");
-}

@@ -77,6 +77,33 @@ fn palette_goes_to_views_conversations_and_models_and_buys_nothing() {
     assert_eq!(gate.sold(), 2);
 }
 
+/// Lets nobody read conversations until `isFree`, as on a slow disk.
+const SLOW_CONVERSATIONS: &str = "new Promise((held) => {
+    indexedDB.open('tollgate').onsuccess = ({ target: { result: base } }) => {
+        const rows = base.transaction('conversations', 'readwrite').objectStore('conversations');
+        const hold = () => {
+            held();
+            if (globalThis.isFree) base.close();
+            else rows.count().onsuccess = hold;
+        };
+        hold();
+    };
+})";
+
+#[test]
+fn entry_chosen_in_the_palette_stays_chosen_when_conversations_arrive() {
+    let gate = Gate::start();
+    let page = with_two_conversations(&gate);
+    page.evaluate(SLOW_CONVERSATIONS);
+    open_palette(&page);
+    page.press("ArrowDown");
+    let chosen = "document.querySelector('#palette-list [aria-selected=true]').textContent";
+    assert_eq!(page.evaluate(chosen), "VideoView");
+    page.evaluate("globalThis.isFree = true");
+    page.wait_until("document.getElementById('palette-list').textContent.includes('Conversation')");
+    assert_eq!(page.evaluate(chosen), "VideoView");
+}
+
 #[test]
 fn single_keys_work_outside_of_fields_only_and_can_be_turned_off() {
     let gate = Gate::start();

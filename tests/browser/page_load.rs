@@ -152,3 +152,21 @@ fn open_mode_page_renders_before_the_account_call_returns() {
     page.evaluate("tell()");
     page.wait_for_text("in the account");
 }
+
+#[test]
+fn page_opens_in_twelve_requests_and_loads_the_highlighter_on_demand() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.wait_for_text("in the account");
+    let taken = "performance.getEntriesByType('resource').length + 1";
+    let taken = page.evaluate(taken).as_u64().expect("a number");
+    assert!(taken <= 12, "{taken} requests");
+    page.find(MESSAGE).fill("Some code");
+    page.find(SEND).click();
+    page.wait_until("CSS.highlights.get('code-keyword')?.size > 1 && CSS.highlights.get('code-comment')?.size === 1");
+    let first = "[...CSS.highlights.get('code-keyword')][0]";
+    let word = format!(
+        "(({{ startContainer: node, startOffset: from, endOffset: to }}) => node.data.slice(from, to))({first})"
+    );
+    assert_eq!(page.evaluate(&word), "const");
+}

@@ -71,12 +71,14 @@ impl Process {
             key_ring: ring,
             rate_limit: Arc::clone(&window),
             max_wait: setup.max_wait,
+            metrics: Arc::clone(&METRICS),
             client: Line { world: world.clone() },
         });
         let context = PurchaseContext {
             // Jobs are not polled.
             jobs: JobRegistry::new(store.clone(), runtime.handle().clone(), shutdown.clone()),
             ledger: store.clone(),
+            rate_limit: Arc::clone(&window),
             binding: AccountBinding::trusted(),
             running: RunningPurchases::default(),
             refusals: Arc::new(RecentRefusals::new(Arc::new(clock::wall))),

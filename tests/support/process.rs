@@ -3,13 +3,14 @@
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nix::sys::signal;
 use nix::unistd::Pid;
+use serde_json::Value;
 
 use super::{lock, until, until_within};
 
@@ -98,6 +99,20 @@ impl Process {
         Self::spawn(command_after(folder, &[], environment, shell))
     }
 
+    /// Starts it with its log, which the caller may leave unread.
+    pub(crate) fn start_with_log(
+        folder: &Path,
+        environment: &[(&str, &str)],
+    ) -> (Self, ChildStderr) {
+        let mut command = command(folder, &[], environment);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let log = child.stderr.take().expect("piped");
+        let printed = Arc::new(Mutex::new(String::new()));
+        let stdout = follow(child.stdout.take().expect("piped"), &printed);
+        (Self { child, printed, readers: vec![stdout] }, log)
+    }
+
     /// Starts this command, which runs tollgate.
     pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child =
@@ -108,7 +123,7 @@ impl Process {
         Self { child, printed, readers: vec![stdout, stderr] }
     }
 
-    /// Returns the address in the first line that starts with this word.
+    /// Returns the address that the start line has under this name.
     pub(crate) fn address(&self, word: &str) -> SocketAddr {
         let mut found = None;
         until_within(START, "tollgate says where it listens", || {
@@ -182,12 +197,15 @@ fn follow(pipe: impl Read + Send + 'static, printed: &Arc<Mutex<String>>) -> Joi
 }
 
 fn address_in(line: &str, word: &str) -> Option<SocketAddr> {
-    line.strip_prefix(word)?.trim().strip_prefix("http://")?.parse().ok()
+    let line: Value = serde_json::from_str(line).ok()?;
+    let address = line[word].as_str().filter(|_| line["message"] == "started")?;
+    address.split(", ").next()?.strip_prefix("http://")?.parse().ok()
 }
 
 #[test]
 fn listen_address_is_read_from_the_start_line() {
-    let address = address_in("page      http://127.0.0.1:4711", "page");
+    let line = r#"{"message":"started","page":"http://127.0.0.1:4711, http://[::1]:4711"}"#;
+    let address = address_in(line, "page");
     assert_eq!(address, Some(SocketAddr::from(([127, 0, 0, 1], 4711))));
-    assert_eq!(address_in("tollgate 0.1.0 starts", "page"), None);
+    assert_eq!(address_in(r#"{"message":"listening","page":"127.0.0.1:4711"}"#, "page"), None);
 }

@@ -1,8 +1,8 @@
 //! A log line as JSON: the event's fields, then its span. Nothing is parsed or sorted on the way, as
 //! tracing-subscriber's own format does for each line.
 
+use std::cell::Cell;
 use std::fmt;
-use std::io;
 
 use serde::Serialize;
 use tracing::field::{Field, Visit};
@@ -46,11 +46,20 @@ where
 /// Writes each field as `,"name":value`.
 pub(super) struct JsonFields;
 
+thread_local! {
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
 impl<'w> FormatFields<'w> for JsonFields {
-    fn format_fields<R: RecordFields>(&self, to: Writer<'w>, fields: R) -> fmt::Result {
-        let mut writer = FieldWriter { to, written: Ok(()) };
+    fn format_fields<R: RecordFields>(&self, mut to: Writer<'w>, fields: R) -> fmt::Result {
+        let mut writer = FieldWriter(BUFFER.take());
         fields.record(&mut writer);
-        writer.written
+        let FieldWriter(mut fields) = writer;
+        let written = str::from_utf8(&fields).map_err(|_| fmt::Error);
+        let written = written.and_then(|fields| to.write_str(fields));
+        fields.clear();
+        BUFFER.set(fields);
+        written
     }
 
     fn add_fields(&self, known: &'w mut FormattedFields<Self>, more: &Record<'_>) -> fmt::Result {
@@ -58,25 +67,23 @@ impl<'w> FormatFields<'w> for JsonFields {
     }
 }
 
-struct FieldWriter<'w> {
-    to: Writer<'w>,
-    written: fmt::Result,
-}
+struct FieldWriter(Vec<u8>);
 
-impl FieldWriter<'_> {
+impl FieldWriter {
+    /// Leaves out a field whose `Display` fails.
     fn write<T: Serialize + ?Sized>(&mut self, field: &Field, value: &T) {
-        if self.written.is_ok() {
-            self.written = self.try_write(field, value);
+        let Self(fields) = self;
+        let start = fields.len();
+        fields.extend_from_slice(b",\"");
+        fields.extend_from_slice(field.name().as_bytes());
+        fields.extend_from_slice(b"\":");
+        if serde_json::to_writer(&mut *fields, value).is_err() {
+            fields.truncate(start);
         }
     }
-
-    fn try_write<T: Serialize + ?Sized>(&mut self, field: &Field, value: &T) -> fmt::Result {
-        write!(self.to, ",\"{}\":", field.name())?;
-        serde_json::to_writer(Utf8(&mut self.to), value).map_err(|_| fmt::Error)
-    }
 }
 
-impl Visit for FieldWriter<'_> {
+impl Visit for FieldWriter {
     fn record_i64(&mut self, field: &Field, value: i64) {
         self.write(field, &value);
     }
@@ -103,21 +110,6 @@ struct AsText<'a>(&'a dyn fmt::Debug);
 impl Serialize for AsText<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{:?}", self.0))
-    }
-}
-
-/// serde_json writes bytes, which are whole UTF-8 each time.
-struct Utf8<'a, 'w>(&'a mut Writer<'w>);
-
-impl io::Write for Utf8<'_, '_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let text = str::from_utf8(bytes).map_err(io::Error::other)?;
-        self.0.write_str(text).map_err(io::Error::other)?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

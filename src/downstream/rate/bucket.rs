@@ -2,6 +2,7 @@
 //! per network.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -125,8 +126,12 @@ impl Bucket {
 
     /// Sets `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10).
     pub(super) fn set_headers(&self, remaining: u32, headers: &mut HeaderMap) {
-        let value = format!("\"caller\";r={remaining};t={}", self.reset_seconds(remaining));
-        if let Ok(value) = HeaderValue::try_from(value) {
+        let (mut text, reset) = ([0; 48], self.reset_seconds(remaining));
+        let mut rest = &mut text[..];
+        // Two numbers of at most 10 and 20 digits fit.
+        write!(rest, "\"caller\";r={remaining};t={reset}").ok();
+        let unused = rest.len();
+        if let Ok(value) = HeaderValue::from_bytes(&text[..text.len() - unused]) {
             headers.insert(RATELIMIT, value);
         }
         headers.insert(RATELIMIT_POLICY, self.policy.clone());

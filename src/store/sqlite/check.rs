@@ -9,8 +9,8 @@ use rusqlite::Connection;
 use tracing::info;
 
 use super::StoreError;
+use super::command_gate::CommandGate;
 use super::file::{self, Purpose};
-use super::writer::CommandGate;
 use crate::clock;
 use crate::store::Unavailable;
 

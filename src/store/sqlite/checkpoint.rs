@@ -11,8 +11,8 @@ use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, ErrorCode};
 
 use super::StoreError;
+use super::command_gate::CommandGate;
 use super::file::{self, Purpose};
-use super::writer::CommandGate;
 use crate::store::Unavailable;
 
 const PAGE_BYTES: u64 = 4_096;

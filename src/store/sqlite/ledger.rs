@@ -1,31 +1,63 @@
 //! An open ledger: its connection, cached state and counters.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::time::Duration;
 
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 use tracing::warn;
 
-use super::column::{self, Sql};
+use super::Result;
+use super::column::Sql;
 use super::replies::Replies;
-use super::{Result, StoreError};
+use super::spent::{self, Counters};
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
-use crate::store::rules::{Credit, KnownBalance, Today, latest_plausible_day};
-use crate::store::{BudgetScope, Clock, CreditWatermark, PeriodSpend, StoreCapacity};
+use crate::store::rules::{Credit, Today, latest_plausible_day};
+use crate::store::{BudgetScope, Clock, PeriodSpend, PurchaseId, StoreCapacity};
 
 pub(super) struct Ledger {
     pub(super) connection: Connection,
     clock: Clock,
     pub(super) replies: Replies,
+    counters: RefCell<Counters>,
+    /// What another process committed last.
+    data_version: Cell<i64>,
+    /// Only in memory, because each start of a server begins with an unknown balance.
+    pub(super) credit: Tracked<Credit>,
+    /// Whether each running purchase is synced to disk. One that is missing has to be looked up.
+    pub(super) is_synced: RefCell<HashMap<PurchaseId, bool>>,
     pub(super) max_ended: Option<usize>,
-    pub(super) ended_count: Cell<usize>,
+    pub(super) ended_count: Tracked<usize>,
     pub(super) slots_taken: Cell<usize>,
     pub(super) latest_number: Cell<Option<i64>>,
-    /// The error of a command that was rolled back without the rest of its batch.
-    pub(super) command_error: Cell<Option<StoreError>>,
     pub(super) has_ended: Cell<bool>,
     pub(super) has_warned_of_day: Cell<bool>,
+}
+
+/// A value outside of the database that follows its transactions.
+#[derive(Default)]
+pub(super) struct Tracked<T> {
+    current: Cell<T>,
+    committed: Cell<T>,
+}
+
+impl<T: Copy> Tracked<T> {
+    pub(super) fn get(&self) -> T {
+        self.current.get()
+    }
+
+    pub(super) fn set(&self, value: T) {
+        self.current.set(value);
+    }
+
+    fn commit(&self) {
+        self.committed.set(self.current.get());
+    }
+
+    fn roll_back(&self) {
+        self.current.set(self.committed.get());
+    }
 }
 
 impl Ledger {
@@ -34,11 +66,14 @@ impl Ledger {
             connection,
             clock,
             replies: Replies::new(capacity),
+            counters: RefCell::default(),
+            data_version: Cell::default(),
+            credit: Tracked::default(),
+            is_synced: RefCell::default(),
             max_ended: None,
-            ended_count: Cell::default(),
+            ended_count: Tracked::default(),
             slots_taken: Cell::default(),
             latest_number: Cell::default(),
-            command_error: Cell::default(),
             has_ended: Cell::default(),
             has_warned_of_day: Cell::new(false),
         }
@@ -48,16 +83,47 @@ impl Ledger {
         (self.clock)()
     }
 
+    /// Drops what was read in earlier transactions if another process has written meanwhile.
+    pub(super) fn begun(&self) -> Result<()> {
+        let version = "PRAGMA data_version";
+        let version = self.connection.first(version, [], |row| row.get(0))?.unwrap_or_default();
+        if self.data_version.replace(version) != version {
+            self.counters.borrow_mut().forget();
+        }
+        Ok(())
+    }
+
+    /// Writes what the commands of a transaction have counted. The commit follows.
+    pub(super) fn write_counters(&self) -> Result<()> {
+        self.counters.borrow_mut().save(&self.connection)
+    }
+
+    pub(super) fn committed(&self) {
+        self.credit.commit();
+        self.ended_count.commit();
+    }
+
+    /// Forgets what was read or counted in a transaction that was rolled back.
+    pub(super) fn rolled_back(&self) {
+        self.counters.borrow_mut().forget();
+        self.credit.roll_back();
+        self.ended_count.roll_back();
+        self.is_synced.borrow_mut().clear();
+        self.replies.invalidate();
+        self.has_ended.set(false);
+    }
+
     pub(super) fn clear(&self) -> Result<()> {
-        let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN
-            ('credit', 'members_version')";
+        let tables =
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'members_version'";
         // In whatever order the schema lists them; the pragma ends with the transaction.
         self.connection.execute_batch("PRAGMA defer_foreign_keys = 1")?;
         for table in self.connection.all(tables, [], |row| row.get::<_, String>(0))? {
             self.connection.run(&format!("DELETE FROM {table}"), [])?;
         }
         self.connection.execute("UPDATE members_version SET version = 0", [])?;
-        self.set_credit(&Credit::default())?;
+        self.counters.borrow_mut().forget();
+        self.credit.set(Credit::default());
         self.replies.invalidate();
         self.ended_count.set(0);
         self.slots_taken.set(0);
@@ -65,7 +131,6 @@ impl Ledger {
     }
 }
 
-/// The tables `spent` and `credit`, in the same transaction as the purchases.
 impl Ledger {
     /// Counts a settled purchase. Beyond `max_ended`, deletes the one that ended first.
     pub(super) fn count_end(&self) -> Result<()> {
@@ -85,14 +150,8 @@ impl Ledger {
     }
 
     pub(super) fn today(&self, now: Duration) -> Result<Today> {
-        let latest_until = |last| {
-            let latest = "SELECT max(period) FROM spent
-                WHERE scope = 'total' AND unit = 'day' AND period <= ?";
-            let day = self.connection.first(latest, [column::signed(last)], |row| row.get(0));
-            day.map(Option::flatten)
-        };
+        let mut latest = self.counters.borrow_mut().latest_day(&self.connection)?;
         let last = latest_plausible_day(now);
-        let mut latest = latest_until(u64::MAX)?;
         if let Some(day) = latest.filter(|day| *day > last) {
             if !self.has_warned_of_day.replace(true) {
                 let iso8601 = |date: Date| clock::iso8601(date.start());
@@ -100,36 +159,24 @@ impl Ledger {
                     (iso8601(Date::from_days(day)), iso8601(Date::at(now)));
                 warn!(%ledger_day, %clock_day, "ledger day is ahead of the clock; ignored");
             }
-            latest = latest_until(last)?;
+            // What was counted in this transaction is not in the table yet.
+            self.write_counters()?;
+            latest = spent::latest_day_until(&self.connection, last)?;
         }
         Ok(Today::at(now, latest))
     }
 
     pub(super) fn spend_of(&self, scope: &BudgetScope, today: Today) -> Result<PeriodSpend> {
-        let mut read = self.connection.prepare_cached(
-            "SELECT
-                coalesce((SELECT micros FROM spent
-                    WHERE scope = ?1 AND unit = 'day' AND period = ?2), 0),
-                coalesce((SELECT micros FROM spent
-                    WHERE scope = ?1 AND unit = 'month' AND period = ?3), 0)",
-        )?;
         let scope = match scope {
-            BudgetScope::Total => "total",
-            BudgetScope::Caller(caller) => &caller_scope(caller),
+            BudgetScope::Total => spent::TOTAL,
+            BudgetScope::Caller(caller) => &spent::caller_scope(caller),
         };
-        let spent = read.query_row(params![scope, today.day, today.month], |row| {
-            Ok(PeriodSpend {
-                day: column::money(row, 0)?,
-                month: column::money(row, 1)?,
-                day_renews_at: today.day_ends(),
-                month_renews_at: today.month_ends(),
-            })
-        })?;
-        Ok(spent)
+        let (day, month) = self.counters.borrow_mut().get(&self.connection, scope, today)?;
+        let (day_renews_at, month_renews_at) = (today.day_ends(), today.month_ends());
+        Ok(PeriodSpend { day, month, day_renews_at, month_renews_at })
     }
 
-    /// Changes a purchase's share of the four counters from `before` to `after`. A counter that
-    /// would overflow breaks a constraint of the table.
+    /// Changes a purchase's share of the four counters from `before` to `after`.
     pub(super) fn change_spend(
         &self,
         caller: &str,
@@ -141,50 +188,9 @@ impl Ledger {
         if before == after && before != Usd::ZERO {
             return Ok(());
         }
-        let write = "INSERT INTO spent (scope, unit, period, micros) VALUES
-                ('total', 'day', ?2, ?4), ('total', 'month', ?3, ?4),
-                (?1, 'day', ?2, ?4), (?1, 'month', ?3, ?4)
-             ON CONFLICT DO UPDATE SET micros = micros - ?5 + excluded.micros";
-        let (before, after) = (before.as_micros(), after.as_micros());
-        let values = params![caller_scope(caller), today.day, today.month, after, before];
-        self.connection.run(write, values)?;
-        Ok(())
+        let mut counters = self.counters.borrow_mut();
+        let shares = (before, after);
+        counters.change(&self.connection, spent::TOTAL, today, shares)?;
+        counters.change(&self.connection, &spent::caller_scope(caller), today, shares)
     }
-
-    pub(super) fn credit(&self) -> Result<Credit> {
-        let mut read = self
-            .connection
-            .prepare_cached("SELECT held, spent, balance, since, as_of FROM credit")?;
-        let credit = read.query_row([], |row| {
-            let known = match row.get::<_, Option<u64>>(2)? {
-                Some(balance) => Some(KnownBalance {
-                    balance: Usd::micros(balance),
-                    since: CreditWatermark(row.get(3)?),
-                    as_of: column::moment(row, 4)?,
-                }),
-                None => None,
-            };
-            Ok(Credit { held: row.get(0)?, spent: row.get(1)?, known })
-        })?;
-        Ok(credit)
-    }
-
-    pub(super) fn set_credit(&self, credit: &Credit) -> Result<()> {
-        let mut write = self.connection.prepare_cached(
-            "UPDATE credit SET held = ?, spent = ?, balance = ?, since = ?, as_of = ?",
-        )?;
-        let known = credit.known.as_ref();
-        write.execute(params![
-            column::signed(credit.held),
-            column::signed(credit.spent),
-            known.map(|known| column::signed(known.balance.as_micros())),
-            known.map(|known| column::signed(known.since.0)),
-            known.map(|known| column::nanos(known.as_of)),
-        ])?;
-        Ok(())
-    }
-}
-
-fn caller_scope(caller: &str) -> String {
-    format!("caller {caller}")
 }

@@ -4,6 +4,7 @@
 mod check;
 mod checkpoint;
 mod column;
+mod command_gate;
 mod file;
 mod handle;
 mod identity;
@@ -18,6 +19,7 @@ mod replies;
 mod reports;
 mod schema;
 mod slots;
+mod spent;
 mod writer;
 
 use crate::store::Unavailable;
@@ -53,6 +55,9 @@ fn describe(holder: LockHolder, pid: Option<u32>) -> String {
             "; wait for it to finish or stop it, then start again",
         ),
     };
+    if pid == Some(std::process::id()) {
+        return "this process already uses the ledger: shut down its other Tollgate first".into();
+    }
     let process = pid.map(|pid| format!(": process {pid}")).unwrap_or_default();
     format!("{name} uses the ledger{process}{advice}")
 }

@@ -19,8 +19,8 @@ use crate::store::model::SYNC_THRESHOLD;
 use crate::store::rules::{self, Credit, Today};
 use crate::store::{
     AccountStatus, BudgetScope, CreditWatermark, DedupeKey, Digest, DuplicateCheck,
-    ExistingPurchase, KeptReply, MoneyKind, PeriodSpend, PurchaseId, PurchaseState,
-    RemainingCredit, Reservation, ReserveError, Settlement, Unavailable,
+    ExistingPurchase, Held, KeptReply, MoneyKind, PeriodSpend, PurchaseId, PurchaseState,
+    RemainingCredit, Reservation, ReserveError, Settlement, SlotId, Unavailable,
 };
 
 /// How often a purchase that another process may end is polled.
@@ -34,13 +34,39 @@ impl Store {
         &self,
         reservation: &Reservation,
     ) -> Result<CreditWatermark, ReserveError> {
+        self.hold(StoreOp::Reserve(reservation), reservation, None).await
+    }
+
+    /// [`reserve`](Self::reserve), and also takes the slot and marks the purchase as sent. A store
+    /// may only hold, and say so.
+    pub async fn reserve_and_send(
+        &self,
+        reservation: &Reservation,
+        slot: SlotId,
+        account: AccountStatus,
+    ) -> Result<Held, ReserveError> {
+        if !self.has_slot() {
+            let watermark = self.reserve(reservation).await?;
+            return Ok(Held { watermark, is_sent: false });
+        }
+        let op = StoreOp::ReserveAndSend(reservation, slot);
+        let watermark = self.hold(op, reservation, Some((slot, account))).await?;
+        Ok(Held { watermark, is_sent: true })
+    }
+
+    async fn hold(
+        &self,
+        op: StoreOp<'_>,
+        reservation: &Reservation,
+        send: Option<(SlotId, AccountStatus)>,
+    ) -> Result<CreditWatermark, ReserveError> {
         let is_expensive = reservation.price >= SYNC_THRESHOLD;
         let durability = if is_expensive { Durability::Synced } else { Durability::Buffered };
         let held = self
-            .with_hooks(StoreOp::Reserve(reservation), async {
+            .with_hooks(op, async {
                 self.check_capacity()?;
                 let reservation = reservation.clone();
-                self.execute(durability, move |ledger| ledger.reserve(&reservation)).await?
+                self.execute(durability, move |ledger| ledger.reserve(&reservation, send)).await?
             })
             .await;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
@@ -73,20 +99,21 @@ impl Store {
     /// Returns the current watermark. Take it before asking the gateway for the balance, and pass it
     /// to [`record_balance`](Self::record_balance) with the answer.
     pub async fn credit_watermark(&self) -> Result<CreditWatermark, Unavailable> {
-        self.query("credit_watermark", |ledger| Ok(ledger.credit()?.watermark())).await
+        self.query("credit_watermark", |ledger| Ok(ledger.credit.get().watermark())).await
     }
 
     pub fn record_balance(&self, watermark: CreditWatermark, balance: Usd) {
         let as_of = self.now();
-        self.notify(StoreOp::Other("record_balance"), Durability::Buffered, move |ledger| {
-            let mut credit = ledger.credit()?;
+        self.notify_later(StoreOp::Other("record_balance"), move |ledger| {
+            let mut credit = ledger.credit.get();
             credit.record_balance(watermark, balance, as_of);
-            ledger.set_credit(&credit)
+            ledger.credit.set(credit);
+            Ok(())
         });
     }
 
     pub async fn remaining_credit(&self) -> Result<Option<RemainingCredit>, Unavailable> {
-        self.query("remaining_credit", |ledger| Ok(ledger.credit()?.remaining())).await
+        self.query("remaining_credit", |ledger| Ok(ledger.credit.get().remaining())).await
     }
 
     /// Marks a held purchase as about to be sent. From then on, a crash makes it unknown.
@@ -138,8 +165,17 @@ impl Store {
     }
 
     pub fn mark_delivered(&self, id: PurchaseId) {
-        self.notify(StoreOp::MarkDelivered(id), Durability::Buffered, move |ledger| {
+        self.notify_later(StoreOp::MarkDelivered(id), move |ledger| {
             let sql = "UPDATE purchases SET delivered = 1 WHERE id = ?";
+            ledger.connection.run(sql, [id.0.as_bytes()])?;
+            Ok(())
+        });
+    }
+
+    /// Counts, without waiting, a duplicate that got the purchase's reply for free.
+    pub fn count_replay(&self, id: PurchaseId) {
+        self.notify(StoreOp::Other("count_replay"), Durability::Buffered, move |ledger| {
+            let sql = "UPDATE purchases SET replays = replays + 1 WHERE id = ?";
             ledger.connection.run(sql, [id.0.as_bytes()])?;
             Ok(())
         });
@@ -155,8 +191,8 @@ impl Store {
         let path = self.inner.path.clone();
         self.notify(StoreOp::Other("keep_unparsable_reply"), Durability::Buffered, move |ledger| {
             match replies::keep_unparsable(&path, id, &body, ledger.now()) {
-                Ok(file) => warn!(%id, file = %file.display(), "unparsable reply kept"),
-                Err(error) => error!(%id, %error, "failed to keep unparsable reply"),
+                Ok(file) => warn!(purchase = %id, file = %file.display(), "unparsable reply kept"),
+                Err(error) => error!(purchase = %id, %error, "failed to keep unparsable reply"),
             }
             Ok(())
         });
@@ -176,11 +212,18 @@ impl Store {
         .await
     }
 
-    /// Returns an error if no purchase can be recorded now. Writes nothing.
+    /// Returns an error if no purchase can be recorded now.
     pub async fn ensure_usable(&self) -> Result<(), Unavailable> {
         self.check_capacity()?;
-        let look = self.ownership_check();
-        self.run(StoreOp::Other("ensure_usable"), Durability::Buffered, look).await
+        let (look, gate) = (self.ownership_check(), self.inner.gate.clone());
+        let step = move |ledger: &Ledger| {
+            if gate.is_disk_full.load(Ordering::Relaxed) {
+                // Writes what is there already: only a write shows whether there is space again.
+                ledger.connection.run("UPDATE members_version SET version = version", [])?;
+            }
+            look(ledger)
+        };
+        self.run(StoreOp::Other("ensure_usable"), Durability::Buffered, step).await
     }
 
     pub fn is_starting(&self) -> bool {
@@ -219,11 +262,9 @@ impl Ledger {
     pub(super) fn reserve(
         &self,
         reservation: &Reservation,
+        send: Option<(SlotId, AccountStatus)>,
     ) -> Result<Result<CreditWatermark, ReserveError>> {
         let now = self.now();
-        if self.purchase(reservation.id)?.is_some() {
-            return Err(Unavailable("the purchase is already in the ledger".into()).into());
-        }
         let judged = match &reservation.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } => self.find_by_key(key, payload, now)?,
             DedupeKey::Fingerprint(like) => self.find_duplicate(like, now)?.map_or(Ok(None), Err),
@@ -238,7 +279,7 @@ impl Ledger {
         let today = self.today(now)?;
         let total = self.spend_of(&BudgetScope::Total, today)?;
         let own = self.spend_of(&BudgetScope::Caller(reservation.caller.clone()), today)?;
-        let mut credit = self.credit()?;
+        let mut credit = self.credit.get();
         let (budgets, price) = (&reservation.budgets, reservation.price);
         let covered = rules::check_budgets(budgets, total, own, price, today)
             .and_then(|()| credit.hold(price, budgets.balance_floor, now));
@@ -252,9 +293,14 @@ impl Ledger {
             DedupeKey::IdempotencyKey { key, payload } => (Some(key), Some(payload), None),
             DedupeKey::Fingerprint(duplicate) => (None, None, Some(&duplicate.fingerprint)),
         };
+        let (state, is_unconfirmed) = match send {
+            None => (PurchaseState::Held, false),
+            Some((_, account)) => (PurchaseState::Sent, account == AccountStatus::Unconfirmed),
+        };
         let insert = "INSERT INTO purchases
-            (id, at, day, month, caller, service, model, price_micros, state, key, payload, fingerprint)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'held', ?, ?, ?)";
+            (id, at, day, month, caller, service, model, price_micros, state, unrecognised, key,
+                payload, fingerprint)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING";
         let values = params![
             reservation.id.0.as_bytes(),
             nanos(now),
@@ -264,15 +310,22 @@ impl Ledger {
             reservation.service.name(),
             &*reservation.model,
             price.as_micros(),
+            state.name(),
+            is_unconfirmed,
             key,
             payload,
             fingerprint,
         ];
-        self.connection.run(insert, values)?;
-        let number = self.connection.last_insert_rowid();
+        if self.connection.run(insert, values)? == 0 {
+            return Err(Unavailable("the purchase is already in the ledger".into()).into());
+        }
         self.change_spend(&reservation.caller, today, Usd::ZERO, price)?;
-        self.set_credit(&credit)?;
-        self.latest_number.set(Some(number));
+        self.credit.set(credit);
+        self.is_synced.borrow_mut().insert(reservation.id, price >= SYNC_THRESHOLD);
+        self.latest_number.set(Some(self.connection.last_insert_rowid()));
+        if let Some((slot, _)) = send {
+            slots::take(self, slot, now)?;
+        }
         Ok(Ok(credit.watermark()))
     }
 
@@ -364,9 +417,10 @@ impl Ledger {
             jobs::insert(&self.connection, job)?;
         }
         if purchase.state != PurchaseState::Unknown {
-            let mut credit = self.credit()?;
+            let mut credit = self.credit.get();
             credit.settle(purchase.price, amount);
-            self.set_credit(&credit)?;
+            self.credit.set(credit);
+            self.is_synced.borrow_mut().remove(&id);
             self.has_ended.set(true);
             self.count_end()?;
         }
@@ -376,19 +430,27 @@ impl Ledger {
     /// Ends the purchases that a crash left running: unsent ones are released, sent ones become
     /// unknown.
     pub(super) fn recover(&self) -> Result<()> {
-        let running = "SELECT id, state FROM purchases WHERE ended_at IS NULL";
-        let read = |row: &Row<'_>| Ok((column::id(row, 0)?, column::state(row, 1)?));
-        for (id, state) in self.connection.all(running, [], read)? {
+        let running = "SELECT id, state, caller, model FROM purchases WHERE ended_at IS NULL";
+        let read = |row: &Row<'_>| {
+            let texts: (String, String) = (row.get(2)?, row.get(3)?);
+            Ok((column::id(row, 0)?, column::state(row, 1)?, texts))
+        };
+        for (id, state, (caller, model)) in self.connection.all(running, [], read)? {
             let was_sent = state == PurchaseState::Sent;
             let settlement = if was_sent { Settlement::Unknown } else { Settlement::Released };
-            warn!(purchase = %id, state = state.name(), "recovered in-flight purchase after crash");
+            let state = state.name();
+            warn!(purchase = %id, caller, model, state, "recovered in-flight purchase after crash");
             self.settle(id, &settlement)?;
         }
-        self.set_credit(&Credit::default())?;
+        self.write_counters()?;
+        self.credit.set(Credit::default());
         slots::recover(self, self.now())
     }
 
     pub(super) fn needs_sync(&self, id: PurchaseId) -> Result<bool> {
+        if let Some(is_synced) = self.is_synced.borrow().get(&id) {
+            return Ok(*is_synced);
+        }
         Ok(self.purchase(id)?.is_some_and(|purchase| purchase.price >= SYNC_THRESHOLD))
     }
 

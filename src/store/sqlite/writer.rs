@@ -6,16 +6,17 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use std::{io, iter, slice};
+use std::{io, slice};
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use super::check::BackgroundCheck;
 use super::checkpoint::{self, Checkpointer};
+use super::command_gate::CommandGate;
 use super::ledger::Ledger;
 use super::lock::Lock;
 use super::{Result, StoreError};
@@ -23,52 +24,12 @@ use crate::clock;
 use crate::store::{PurchaseId, Unavailable};
 use crate::sync::lock;
 
-#[derive(Clone, Default)]
-pub(super) struct CommandGate {
-    state: Arc<OnceLock<Result<(), Unavailable>>>,
-    pub(super) is_retry_queue_full: Arc<AtomicBool>,
-    pub(super) stop: Arc<AtomicBool>,
-    /// Notified when purchases have ended.
-    pub(super) ends: Arc<Notify>,
-    /// Found by another thread; the writer has not seen it yet.
-    fault: Arc<Mutex<Option<StoreError>>>,
-}
-
-impl CommandGate {
-    pub(super) fn opened() -> Self {
-        let gate = Self::default();
-        gate.open();
-        gate
-    }
-
-    pub(super) fn check(&self) -> Result<(), Unavailable> {
-        let starting = || Err(Unavailable("starting: the ledger is being opened".into()));
-        self.state.get().cloned().unwrap_or_else(starting)
-    }
-
-    pub(super) fn is_starting(&self) -> bool {
-        self.state.get().is_none()
-    }
-
-    pub(super) fn open(&self) {
-        let _ = self.state.set(Ok(()));
-    }
-
-    pub(super) fn close(&self, why: Unavailable) {
-        let _ = self.state.set(Err(why));
-    }
-
-    /// Reports a fault to the writer, which sees it before its next write.
-    pub(super) fn report_fault(&self, fault: StoreError) {
-        *lock(&self.fault) = Some(fault);
-    }
-}
-
 const MAX_BATCH: usize = 256;
 /// Each restart of the log costs the writer an fsync, so it should be rare.
 const WAL_CHECKPOINT_PAGES: i32 = 4_000;
 /// From this many pages on, the writer waits for the checkpoint, so that the log starts over.
 const MAX_WAL_PAGES: i32 = 4 * WAL_CHECKPOINT_PAGES;
+const MAX_DEFERRAL: Duration = Duration::from_secs(1);
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Commands that may wait for a retry. Beyond it no purchase begins until half of them are done.
 const MAX_RETRIES: usize = 10_000;
@@ -89,6 +50,26 @@ pub(super) enum OpenMode {
 struct Incident {
     is_disk_full: bool,
     at: clock::Instant,
+}
+
+/// Why a batch was rolled back, and whether its commands may still succeed one by one.
+struct Failure {
+    fault: StoreError,
+    is_divisible: bool,
+}
+
+impl Failure {
+    fn of_command(fault: StoreError) -> Self {
+        let is_divisible = !matches!(fault, StoreError::Permanent(_));
+        Self { fault, is_divisible }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(fault: StoreError) -> Self {
+        let is_divisible = matches!(fault, StoreError::DiskFull(_));
+        Self { fault, is_divisible }
+    }
 }
 
 pub(super) struct Writer {
@@ -157,6 +138,15 @@ impl Writer {
         while let Some(batch) = self.next_batch(queue) {
             self.process(batch);
             self.checkpoint_wal();
+            if self.gate.stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        // Nothing was queued after the handle closed the store or was dropped, except by clones.
+        let mut rest: VecDeque<_> = queue.try_iter().collect();
+        while !rest.is_empty() {
+            let batch = rest.drain(..rest.len().min(MAX_BATCH)).collect();
+            self.process(batch);
         }
         self.close();
     }
@@ -173,7 +163,8 @@ impl Writer {
 
     /// Writes what still waits for a retry, and closes the ledger cleanly.
     pub(super) fn close(mut self) {
-        let last = self.retries.drain(..).collect();
+        let mut last: Vec<_> = self.retries.drain(..).collect();
+        last.append(&mut lock(&self.gate.deferred));
         self.process(last);
         // Their connections would keep the log from being emptied.
         self.checkpointer = None;
@@ -191,35 +182,41 @@ impl Writer {
     /// Returns queued commands, or the retries if they are due. The two are not mixed, so that a
     /// failing command delays no other.
     fn next_batch(&mut self, queue: &CommandQueue) -> Option<Vec<Box<dyn WriteCommand>>> {
-        let first = if self.retries.is_empty() {
-            queue.recv().ok()?
-        } else if self.next_retry <= clock::now() {
-            // Retries first, or a busy queue would delay them for ever.
-            return Some(self.retries.drain(..).collect());
-        } else {
-            let pause = self.next_retry.saturating_duration_since(clock::now());
-            match queue.recv_timeout(pause) {
-                Ok(command) => command,
-                Err(mpsc::RecvTimeoutError::Timeout) => {
+        loop {
+            let mut wait = MAX_DEFERRAL;
+            if !self.retries.is_empty() {
+                let pause = self.next_retry.saturating_duration_since(clock::now());
+                if pause.is_zero() {
+                    // Retries first, or a busy queue would delay them for ever.
                     return Some(self.retries.drain(..).collect());
                 }
-                Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+                wait = wait.min(pause);
             }
-        };
-        Some(iter::once(first).chain(queue.try_iter().take(MAX_BATCH - 1)).collect())
+            let first = match queue.recv_timeout(wait) {
+                Ok(command) => Some(command),
+                Err(mpsc::RecvTimeoutError::Timeout) => None,
+                Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+            };
+            let mut batch = std::mem::take(&mut *lock(&self.gate.deferred));
+            batch.extend(first);
+            batch.extend(queue.try_iter().take(MAX_BATCH - 1));
+            if !batch.is_empty() {
+                return Some(batch);
+            }
+        }
     }
 
-    /// If the disk is too full for the batch, some commands may still fit alone.
+    /// If a command fails, or the disk is too full for the batch, each command runs alone.
     fn process(&mut self, mut batch: Vec<Box<dyn WriteCommand>>) {
         self.take_reported_fault();
         match self.commit(&mut batch) {
-            Err(StoreError::DiskFull(_)) if batch.len() > 1 => {
+            Err(Failure { is_divisible: true, .. }) if batch.len() > 1 => {
                 for mut command in batch {
                     let done = self.commit(slice::from_mut(&mut command));
-                    self.answer(vec![command], done);
+                    self.answer(vec![command], done.map_err(|failure| failure.fault));
                 }
             }
-            done => self.answer(batch, done),
+            done => self.answer(batch, done.map_err(|failure| failure.fault)),
         }
     }
 
@@ -253,50 +250,56 @@ impl Writer {
         }
     }
 
-    /// Runs all commands in one transaction. A command that fails is rolled back alone.
-    fn commit(&mut self, batch: &mut [Box<dyn WriteCommand>]) -> Result<()> {
+    /// Runs all commands in one transaction. If one fails, all are rolled back.
+    fn commit(&mut self, batch: &mut [Box<dyn WriteCommand>]) -> Result<(), Failure> {
         if let Some(why) = &self.broken {
-            return Err(StoreError::Permanent(why.clone()));
+            return Err(StoreError::Permanent(why.clone()).into());
         }
         self.set_synchronous(batch)?;
+        let begun = clock::now();
         let connection = &self.ledger.connection;
         execute(connection, if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" })?;
-        let done = match batch {
-            // A single command needs no savepoint: the whole transaction is rolled back.
-            [command] => command.run(&self.ledger),
-            _ => batch
-                .iter_mut()
-                .try_for_each(|command| run_in_savepoint(&self.ledger, command.as_mut())),
-        };
-        let done = done.and_then(|()| execute(connection, "COMMIT"));
+        let done = self.run_commands(batch).and_then(|()| Ok(execute(connection, "COMMIT")?));
         let latest = self.ledger.latest_number.take();
         match done {
             Err(_) => {
-                self.ledger.replies.invalidate();
+                self.ledger.rolled_back();
                 if !connection.is_autocommit() {
                     execute(connection, "ROLLBACK")
                         .map_err(|fault| StoreError::Permanent(fault.unavailable()))?;
                 }
             }
-            Ok(()) => self.committed(latest),
+            Ok(()) => self.committed(latest, begun),
         }
         done
     }
 
-    fn committed(&mut self, latest: Option<i64>) {
+    fn run_commands(&self, batch: &mut [Box<dyn WriteCommand>]) -> Result<(), Failure> {
+        self.ledger.begun()?;
+        for command in batch {
+            command.run(&self.ledger).map_err(Failure::of_command)?;
+        }
+        self.ledger.write_counters().map_err(Failure::of_command)
+    }
+
+    fn committed(&mut self, latest: Option<i64>, begun: clock::Instant) {
         if let (Some(latest), Some(lock)) = (latest, &mut self.lock)
             && let Err(error) = lock.write_latest(latest)
         {
             let why = format!("failed to write the purchase number to the lock file: {error}");
             self.log_fault(&StoreError::Permanent(Unavailable(why.into())));
         }
-        if let Some(fault) = self.ledger.command_error.take() {
-            self.log_fault(&fault);
-        }
+        self.ledger.committed();
         if self.ledger.has_ended.take() {
             self.gate.ends.notify_waiters();
         }
         let has_written = self.has_written.swap(false, Ordering::Relaxed);
+        if has_written && self.incident.is_some() {
+            self.gate.is_disk_full.store(false, Ordering::Relaxed);
+        }
+        if has_written {
+            self.gate.commits.observe(clock::now().saturating_duration_since(begun));
+        }
         if has_written
             && self.incident.as_ref().is_some_and(|fault| fault.at.elapsed() >= RECOVERY_PERIOD)
         {
@@ -361,6 +364,9 @@ impl Writer {
         match fault {
             StoreError::Transient(why) | StoreError::DiskFull(why) => {
                 let is_disk_full = matches!(fault, StoreError::DiskFull(_));
+                if is_disk_full {
+                    self.gate.is_disk_full.store(true, Ordering::Relaxed);
+                }
                 let previous = self.incident.replace(Incident { is_disk_full, at: clock::now() });
                 if previous.is_some_and(|fault| fault.is_disk_full == is_disk_full) {
                     return;
@@ -379,26 +385,6 @@ impl Writer {
                 self.broken = Some(why.clone());
             }
             StoreError::Permanent(_) => {}
-        }
-    }
-}
-
-/// Runs a command in a savepoint. An error means that the whole batch failed.
-fn run_in_savepoint(ledger: &Ledger, command: &mut dyn WriteCommand) -> Result<()> {
-    let connection = &ledger.connection;
-    execute(connection, "SAVEPOINT step")?;
-    match command.run(ledger) {
-        Ok(()) => execute(connection, "RELEASE step"),
-        Err(fault) => {
-            ledger.replies.invalidate();
-            // Some errors make SQLite roll back the whole transaction.
-            if matches!(fault, StoreError::Permanent(_)) || connection.is_autocommit() {
-                return Err(fault);
-            }
-            execute(connection, "ROLLBACK TO step")?;
-            execute(connection, "RELEASE step")?;
-            ledger.command_error.set(Some(fault));
-            Ok(())
         }
     }
 }

@@ -120,6 +120,24 @@ async fn idle_connections_are_few_and_the_longest_idle_is_closed_first() {
     assert_eq!((carried.len(), carried[64], carried[1], carried[0]), (65, 2, 2, 1));
 }
 
+#[tokio::test(start_paused = true)]
+async fn as_many_connections_are_kept_as_were_in_use() {
+    // The clock stands still while this runs.
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let blocking = tokio::task::spawn_blocking(move || ended.recv());
+    let gateway = Gateway::start();
+    let client = gateway.client();
+    for _ in 0..2 {
+        let chats = (0..100).map(|_| chat(&client, "ann", 2));
+        for outcome in futures_util::future::join_all(chats).await {
+            outcome.expect("a reply");
+        }
+    }
+    assert_eq!(gateway.carried(), [2; 100]);
+    drop(end);
+    assert!(blocking.await.unwrap().is_err());
+}
+
 #[tokio::test]
 async fn idle_connection_is_closed_after_a_few_seconds_without_further_requests() {
     let gateway = Gateway::start();

@@ -52,7 +52,7 @@ async fn exchanged(
     let outcome = match connection.send(request(body)).await {
         Ok(response) => {
             let status = response.status().as_u16();
-            response.into_body().collect().await.unwrap();
+            connection.drive(response.into_body().collect()).await.unwrap();
             Ok(status)
         }
         Err(failed) => Err(failed),

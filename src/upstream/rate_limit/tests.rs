@@ -40,7 +40,11 @@ fn chat(caller: &str) -> Attempt {
 
 /// A limit that no test reaches.
 pub(crate) fn wide() -> Arc<RateLimit> {
-    rate_limit(1_000, 1)
+    wide_over(memory())
+}
+
+pub(crate) fn wide_over(log: Store) -> Arc<RateLimit> {
+    RateLimit::new(log, setting(1_000, 1), CancellationToken::new())
 }
 
 /// Sends an attempt with a single key.
@@ -51,7 +55,8 @@ pub(crate) async fn send(
     attempt: Attempt,
 ) -> Result<GatewayReply, Error> {
     let (ring, rate_limit) = (Arc::new(Mutex::new(KeyRing::new(1))), Arc::clone(rate_limit));
-    crate::upstream::Gateway { key_ring: ring, rate_limit, max_wait, client: transport }
+    let metrics = Arc::default();
+    crate::upstream::Gateway { key_ring: ring, rate_limit, max_wait, metrics, client: transport }
         .attempt(attempt)
         .await
 }
@@ -307,6 +312,7 @@ async fn each_key_takes_its_own_slot() {
         key_ring,
         rate_limit: Arc::clone(&rate_limit),
         max_wait,
+        metrics: Arc::default(),
         client,
     };
     let outcome = gateway.send(chat("a").request).await;

@@ -6,7 +6,6 @@ use std::marker::PhantomData;
 use std::mem;
 use std::sync::Arc;
 
-use serde::Serialize;
 use serde::de::{MapAccess, SeqAccess};
 use serde_json::value::RawValue;
 
@@ -86,18 +85,19 @@ impl<'a, M: IntoMessage<'a> + 'a> ChatDraft<'a, M> {
         if let Field::Present(messages) = &mut self.messages {
             faults.append_at(&"", mem::take(&mut messages.faults));
         }
-        let allowed = self.rules.fields.iter().map(String::as_str);
-        let fields: Vec<_> = ["model", "messages"].into_iter().chain(allowed).collect();
-        faults.unknown_fields(&self.unknown, &fields, &"");
+        if !self.unknown.first.is_empty() {
+            let allowed = self.rules.fields.iter().map(String::as_str);
+            let fields: Vec<_> = ["model", "messages"].into_iter().chain(allowed).collect();
+            faults.unknown_fields(&self.unknown, &fields, &"");
+        }
         faults.append_at(&"", others);
         let row = self.model.value().and_then(|id| self.rules.catalog.chat_model(id));
         let (true, Some(row), Field::Present(messages)) = (faults.is_empty(), row, self.messages)
         else {
             return Err(faults.into_problem());
         };
-        let request = Request { model: &row.id, messages: &messages.valid, kept: &self.extra };
-        let mut body = Vec::with_capacity(size);
-        serde_json::to_writer(&mut body, &request).map_err(|_| Problem::new(&INTERNAL))?;
+        let body = write_body(&row.id, &messages.valid, &self.extra, size);
+        let body = body.map_err(|_| Problem::new(&INTERNAL))?;
         Ok(Checked(Order {
             service: Service::Chat,
             model: (*row.id).into(),
@@ -192,7 +192,11 @@ impl<'a> DraftMessage<'a> {
             message.content.value()?.is_empty().then(|| "expected text; it is empty".to_owned())
         } },
         Rule { pointer: "/content", code: "blank", check: |message| blank(message.content.value()?) },
-        Rule { pointer: "/content", code: "nul_character", check: |message| nul(message.content.value()?) },
+        Rule { pointer: "/content", code: "nul_character", check: |message| match message.content.value()? {
+            // It is always escaped, and only text without escapes is borrowed.
+            Cow::Borrowed(_) => None,
+            Cow::Owned(text) => nul(text),
+        } },
     ];
 }
 
@@ -214,12 +218,48 @@ impl<'a> FromObject<'a> for DraftMessage<'a> {
     }
 }
 
-#[derive(Serialize)]
-struct Request<'a> {
-    model: &'a str,
-    messages: &'a [Message<'a>],
-    #[serde(flatten)]
-    kept: &'a BTreeMap<&'a str, &'a RawValue>,
+/// Writes canonical JSON, as serde_json does, but long texts are copied as they came.
+fn write_body(
+    model: &str,
+    messages: &[Message<'_>],
+    kept: &BTreeMap<&str, &RawValue>,
+    size: usize,
+) -> serde_json::Result<Vec<u8>> {
+    let mut body = Vec::with_capacity(size);
+    body.extend_from_slice(b"{\"model\":");
+    serde_json::to_writer(&mut body, model)?;
+    body.extend_from_slice(b",\"messages\":[");
+    for (index, Message { role, content }) in messages.iter().enumerate() {
+        let start: &[u8] = if index == 0 { b"{\"role\":" } else { b",{\"role\":" };
+        body.extend_from_slice(start);
+        write_text(&mut body, role)?;
+        body.extend_from_slice(b",\"content\":");
+        write_text(&mut body, content)?;
+        body.push(b'}');
+    }
+    body.push(b']');
+    for (name, value) in kept {
+        body.push(b',');
+        serde_json::to_writer(&mut body, name)?;
+        body.push(b':');
+        body.extend_from_slice(value.get().as_bytes());
+    }
+    body.push(b'}');
+    Ok(body)
+}
+
+/// Borrowed text stood in the payload without an escape, so it needs none.
+#[expect(clippy::ptr_arg, reason = "whether it is borrowed decides how it is written")]
+fn write_text(body: &mut Vec<u8>, text: &Cow<'_, str>) -> serde_json::Result<()> {
+    match text {
+        Cow::Owned(text) => serde_json::to_writer(body, text),
+        Cow::Borrowed(text) => {
+            body.push(b'"');
+            body.extend_from_slice(text.as_bytes());
+            body.push(b'"');
+            Ok(())
+        }
+    }
 }
 
 #[cfg(test)]

@@ -287,6 +287,30 @@ proptest! {
     }
 
     #[test]
+    fn texts_are_written_as_serde_json_writes_them(
+        texts in prop::collection::vec("[a-z\u{0}-\u{20}\"\\\\/\u{7f}\u{2028}\u{1f600}]{0,8}x", 1..4),
+        is_ascii: bool,
+    ) {
+        let encode = |text: &String| serde_json::to_string(text).unwrap();
+        let write = |text: String| format!(r#"{{"role":"user","content":{text}}}"#);
+        let canonical = texts.iter().map(encode).map(write).collect::<Vec<_>>().join(",");
+        // Also as clients write them that escape all but ASCII letters.
+        let escape = |text: &String| {
+            let units = text.encode_utf16().map(|unit| format!("\\u{unit:04x}"));
+            format!("\"{}\"", units.collect::<String>())
+        };
+        let given = if is_ascii {
+            texts.iter().map(escape).map(write).collect::<Vec<_>>().join(",")
+        } else {
+            canonical.clone()
+        };
+        prop_assume!(!texts.iter().any(|text| text.contains('\0')));
+        let payload = format!(r#"{{"messages":[{given}],"model":"eta-5"}}"#);
+        let expected = format!(r#"{{"model":"eta-5","messages":[{canonical}]}}"#);
+        prop_assert_eq!(sent(&payload, &[]), expected);
+    }
+
+    #[test]
     fn reserialized_order_validates_to_itself(
         said in prop::collection::vec((prop::sample::select(ROLES), any::<String>()), 0..5),
         seed in any::<i64>(),
