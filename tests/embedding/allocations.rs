@@ -13,8 +13,8 @@ use crate::support::{Reply, Upstream};
 /// Bounds of the fewest in many runs, which does not depend on the machine. Lower them with the
 /// code; before you raise one, see what allocates: benches/README.md says how.
 const MAX_PER_CHAT: u64 = 90;
-const MAX_PER_REPLAY: u64 = 70;
-const MAX_PER_REFUSAL: u64 = 70;
+const MAX_PER_REPLAY: u64 = 60;
+const MAX_PER_REFUSAL: u64 = 50;
 
 const RUNS: usize = 50;
 
