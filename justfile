@@ -35,9 +35,13 @@ bench *words:
 # The same beside the build of another commit: just bench-against HEAD~3 chat
 bench-against commit *words:
     git worktree add --force --detach target/bench/tree {{ commit }}
-    cargo build --release --locked --manifest-path target/bench/tree/Cargo.toml --target-dir target/bench/build
+    cargo build --profile bench --locked --manifest-path target/bench/tree/Cargo.toml --target-dir target/bench/build
     git worktree remove --force target/bench/tree
     cargo bench --locked --bench proxy -- --other target/bench/build/release/tollgate {{ words }}
+
+# What the page takes to paint, to sell and to render, on a processor that is slowed down four times
+page-speed:
+    cargo test --locked --quiet --test browser page_reports
 
 # Coverage-guided fuzzing of one target, for so many seconds (needs: a C++ compiler); see fuzz/README.md
 fuzz target seconds="600":

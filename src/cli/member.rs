@@ -160,10 +160,10 @@ pub(super) async fn member(
         }
     }
     out.flush()?;
-    if let Some(server) = ledger.lock_holder() {
-        let is_refreshed = match server {
-            LockHolder::Server(Some(address)) => refresh_members(address).await,
-            LockHolder::Server(None) | LockHolder::Command => false,
+    if let Some(LockHolder::Server(address)) = ledger.lock_holder() {
+        let is_refreshed = match address {
+            Some(address) => refresh_members(address).await,
+            None => false,
         };
         if !is_refreshed {
             // Until the server has polled the ledger.
@@ -320,7 +320,7 @@ async fn token_secret(
         return Ok((secret, None));
     }
     let cause = if is_created { "was missing and has been recreated" } else { "has changed" };
-    let running = if ledger.lock_holder().is_some() {
+    let running = if let Some(LockHolder::Server(_)) = ledger.lock_holder() {
         ". The running server uses the old secret, and rejects the new token, until it is restarted"
     } else {
         ""

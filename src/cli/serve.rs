@@ -24,6 +24,7 @@ use super::{CommandError, Exit, Loaded, log, process, runtime};
 use crate::access::SecretError;
 use crate::app::{self, App, Shutdown, TIDY_INTERVAL};
 use crate::downstream::host::Hosts;
+use crate::downstream::rate::calibrate_clock;
 use crate::routes::ops::Ops;
 use crate::server;
 
@@ -66,6 +67,7 @@ pub async fn serve(
     // The ops listener stops last, so that probes see `draining` until the drain ends.
     let end = CancellationToken::new();
     serve_ops(&app, &shutdown, ops, end.clone())?;
+    thread::spawn(calibrate_clock);
     let access = Arc::clone(&app.shared.access);
     tokio::spawn(async move { access.run().await });
     for listener in &listeners {

@@ -143,10 +143,14 @@ where
             }
         }
     };
-    let parts = connection.into_parts();
+    (into_io(connection.into_parts()), is_ended)
+}
+
+/// Returns the stream with what hyper has already read of the next request.
+fn into_io<S>(parts: http1::Parts<TokioIo<TrackedIo>, S>) -> TrackedIo {
     // An empty slice would keep hyper's whole buffer.
     let unread = if parts.read_buf.is_empty() { Bytes::new() } else { parts.read_buf };
-    (TrackedIo { unread, ..parts.io.into_inner() }, is_ended)
+    TrackedIo { unread, ..parts.io.into_inner() }
 }
 
 /// Tells the [`Activity`] when a request starts and when its response ends.

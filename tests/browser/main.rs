@@ -24,6 +24,7 @@ mod openai_sdk;
 mod other_browsers;
 mod page;
 mod page_load;
+mod page_performance;
 mod pictures;
 mod prefix;
 mod purchases;

@@ -23,7 +23,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
 ];
 
 /// Starts a server whose log is not read, and has it log more than fits.
-fn flooded(folder: &TempDir) -> (Process, ChildStderr, Client) {
+fn flooded(folder: &TempDir) -> (Process, BufReader<ChildStderr>, Client) {
     let (server, log) = Process::start_with_log(folder.path(), ENVIRONMENT);
     let mut client = Client::connect(server.address("page"), &Arc::default());
     let id = "i".repeat(128);
@@ -46,7 +46,7 @@ fn stopped_log_reader_stops_no_sale_and_learns_how_many_lines_were_dropped() {
     assert_eq!(client.answer().status, 200);
     let (sender, lines) = channel();
     thread::spawn(move || {
-        for line in BufReader::new(log).lines() {
+        for line in log.lines() {
             let line = serde_json::from_str(&line.expect("utf-8")).expect("a whole line of JSON");
             sender.send(line).unwrap();
         }

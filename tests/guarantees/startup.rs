@@ -58,6 +58,12 @@ fn fill(ledger: &Path) {
     serve_once(ledger);
 }
 
+/// Writes in it as another program does, so that a server checks it before it sells.
+fn write_to(ledger: &Path) {
+    let file = Connection::open(ledger).unwrap();
+    file.execute_batch("UPDATE purchases SET delivered = 1 WHERE number = 1").unwrap();
+}
+
 /// The folder of a server that sells from such a ledger in the mode `members`, or in the open.
 fn folder(upstream: &Upstream) -> TempDir {
     let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
@@ -104,9 +110,7 @@ fn server_answers_while_its_ledger_is_checked_and_sells_afterwards() {
     let folder = folder(&upstream);
     let ledger = folder.path().join("ledger.db");
     fill(&ledger);
-    let mut killed = start(folder.path(), &upstream);
-    killed.address("page");
-    killed.kill();
+    write_to(&ledger);
 
     // Whoever writes in it keeps the server from opening it.
     let writer = Connection::open(&ledger).unwrap();
@@ -154,13 +158,34 @@ fn server_answers_while_its_ledger_is_checked_and_sells_afterwards() {
 }
 
 #[test]
-fn first_answer_does_not_wait_for_the_ledger_check() {
+fn killed_server_sells_again_while_its_ledger_is_checked() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let folder = folder(&upstream);
     fill(&folder.path().join("ledger.db"));
     let mut killed = start(folder.path(), &upstream);
     killed.address("page");
     killed.kill();
+    let began = clock::now();
+    let mut server = start(folder.path(), &upstream);
+    let page = server.address("page");
+    assert_eq!(ask(page, "POST", "/api/v1/chat", CHAT).status, 200);
+    println!("first sale after a kill with {} purchases: {:?}", rows(), began.elapsed());
+    until("the check passes", || server.printed().contains("ledger check passed"));
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.wait().code(), Some(0));
+    let mut server = start(folder.path(), &upstream);
+    server.address("page");
+    assert!(!server.printed().contains("ledger check"), "{}", server.printed());
+    server.kill();
+}
+
+#[test]
+fn first_answer_does_not_wait_for_the_ledger_check() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let folder = folder(&upstream);
+    let ledger = folder.path().join("ledger.db");
+    fill(&ledger);
+    write_to(&ledger);
     let port = TcpListener::bind("127.0.0.1:0").unwrap();
     let page = port.local_addr().unwrap();
     drop(port);

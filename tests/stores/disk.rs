@@ -273,7 +273,7 @@ fn with(path: &Path, statement: &str) {
 }
 
 /// Asks again until it is so; a minute at most.
-async fn eventually(is_so: impl AsyncFn() -> bool) {
+pub(crate) async fn eventually(is_so: impl AsyncFn() -> bool) {
     bounded(async {
         while !is_so().await {
             tokio::task::yield_now().await;

@@ -7,8 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tollgate::store::{AccountStatus, Clock, OpenError, ReserveError, Settlement, Store};
+use tollgate::store::{
+    AccountStatus, Clock, MoneyKind, OpenError, ReserveError, Settlement, Store,
+};
 
+use crate::disk::eventually;
 use crate::fixture::*;
 
 fn serve(path: &Path, clock: Clock) -> Store {
@@ -183,6 +186,52 @@ async fn whole_file_is_checked_only_after_an_unclean_end() {
     drop(ledger);
     with(path, DAMAGE);
     let refused = Store::serve(path, clock.clone()).unwrap_err();
+    assert!(matches!(&refused, OpenError::Unusable(why) if why.contains("sum")), "{refused}");
+}
+
+#[tokio::test]
+async fn command_on_a_stopped_ledger_closes_it_as_the_server_did() {
+    let Place { path, clock, .. } = &place();
+    let ledger = serve(path, clock.clone());
+    sell(&ledger, 1).await;
+    with(path, DAMAGE);
+    drop(ledger);
+    for _ in 0..2 {
+        let command = Store::open_shared(path, clock.clone()).unwrap();
+        bounded(command.set_token_secret_fingerprint([1; 32])).await.unwrap();
+        drop(command);
+    }
+    drop(serve(path, clock.clone()));
+    // What was found open is left so.
+    let ledger = serve(path, clock.clone());
+    kill(ledger, path);
+    drop(Store::open_shared(path, clock.clone()).unwrap());
+    assert!(Store::serve(path, clock.clone()).is_err());
+}
+
+#[tokio::test]
+async fn ledger_sells_after_a_crash_until_the_check_finds_damage() {
+    let Place { path, clock, .. } = &place();
+    let start = async || Store::start_serving(path, clock.clone(), MoneyKind::Play, None).await;
+    let (ledger, mut opening) = start().await.unwrap();
+    opening.wait().await.unwrap();
+    opening.serve();
+    sell(&ledger, 1).await;
+    with(path, DAMAGE);
+    kill(ledger, path);
+
+    let (ledger, mut opening) = start().await.unwrap();
+    opening.wait().await.expect("the check goes on");
+    opening.serve();
+    eventually(async || {
+        let sold = bounded(ledger.reserve(&reservation("ann", PRICE))).await;
+        matches!(sold, Err(ReserveError::Unavailable(why)) if why.0.contains("sum"))
+    })
+    .await;
+    drop(ledger);
+
+    let (_ledger, mut opening) = start().await.unwrap();
+    let refused = opening.wait().await.unwrap_err();
     assert!(matches!(&refused, OpenError::Unusable(why) if why.contains("sum")), "{refused}");
 }
 

@@ -99,16 +99,20 @@ impl Process {
         Self::spawn(command_after(folder, &[], environment, shell))
     }
 
-    /// Starts it with its log, which the caller may leave unread.
+    /// Starts it, and returns its log from there on, which the caller may leave unread.
     pub(crate) fn start_with_log(
         folder: &Path,
         environment: &[(&str, &str)],
-    ) -> (Self, ChildStderr) {
+    ) -> (Self, BufReader<ChildStderr>) {
         let mut command = command(folder, &[], environment);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
-        let log = child.stderr.take().expect("piped");
-        let printed = Arc::new(Mutex::new(String::new()));
+        let mut log = BufReader::new(child.stderr.take().expect("piped"));
+        let mut said = String::new();
+        while !said.contains("\"message\":\"started\"") {
+            assert!(log.read_line(&mut said).expect("utf-8") > 0, "it ended: {said}");
+        }
+        let printed = Arc::new(Mutex::new(said));
         let stdout = follow(child.stdout.take().expect("piped"), &printed);
         (Self { child, printed, readers: vec![stdout] }, log)
     }

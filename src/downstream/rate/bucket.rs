@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io::Write;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use governor::clock::{Clock, DefaultClock};
@@ -27,11 +27,14 @@ const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 /// From this many buckets on (about 20 MB), new callers share buckets.
 const SHARED_FROM: usize = 100_000;
 
+type KeyedLimiter = SharedRateLimiter<CounterKey, StateInformationMiddleware>;
+
 #[derive(Debug)]
 pub(super) struct Bucket {
-    limiter: SharedRateLimiter<CounterKey, StateInformationMiddleware>,
+    /// Made at its first use, so that no start waits for its clock.
+    limiter: OnceLock<KeyedLimiter>,
     policy: HeaderValue,
-    pub(super) burst: u32,
+    pub(super) burst: NonZeroU32,
     pub(super) interval: Duration,
     /// What was left after each bucket's last use, which governor reports only then.
     last_seen: Mutex<HashMap<CounterKey, (u32, Instant)>>,
@@ -49,30 +52,43 @@ impl KeyExtractor for NoKeyExtractor {
     }
 }
 
+/// Calibrates the clock that all limiters share, which keeps the thread busy for 10 to 200 ms.
+/// Otherwise, the first request waits for it.
+pub fn calibrate_clock() {
+    DefaultClock::default();
+}
+
 impl Bucket {
     pub(super) fn new(requests: NonZeroU32, period: Duration, burst: NonZeroU32) -> Self {
         let interval = (period / requests.get()).max(Duration::from_nanos(1));
-        let config = GovernorConfigBuilder::default()
-            .key_extractor(NoKeyExtractor)
-            .period(interval)
-            .burst_size(burst.get())
-            .use_headers()
-            .finish();
-        let limiter = match config {
-            Some(config) => Arc::clone(config.limiter()),
-            // Unreachable: `finish` rejects only zeros.
-            None => Arc::new(RateLimiter::keyed(Quota::per_second(burst)).with_middleware()),
-        };
         let policy = format!("\"caller\";q={requests};w={}", period.as_secs());
         let policy = HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static(""));
-        Self { limiter, policy, burst: burst.get(), interval, last_seen: Mutex::default() }
+        Self { limiter: OnceLock::new(), policy, burst, interval, last_seen: Mutex::default() }
+    }
+
+    fn limiter(&self) -> &KeyedLimiter {
+        self.limiter.get_or_init(|| {
+            let config = GovernorConfigBuilder::default()
+                .key_extractor(NoKeyExtractor)
+                .period(self.interval)
+                .burst_size(self.burst.get())
+                .use_headers()
+                .finish();
+            match config {
+                Some(config) => Arc::clone(config.limiter()),
+                // Unreachable: `finish` rejects only zeros.
+                None => {
+                    Arc::new(RateLimiter::keyed(Quota::per_second(self.burst)).with_middleware())
+                }
+            }
+        })
     }
 
     /// Takes one request. Returns what is left, or how long to wait.
     pub(super) fn take(&self, caller: &Caller) -> Result<u32, Duration> {
         let mut last_seen = lock(&self.last_seen);
         let key = CounterKey::new(caller, &last_seen, SHARED_FROM);
-        match self.limiter.check_key(&key) {
+        match self.limiter().check_key(&key) {
             Ok(state) => {
                 let remaining = state.remaining_burst_capacity();
                 last_seen.insert(key, (remaining, clock::now()));
@@ -85,25 +101,27 @@ impl Bucket {
     pub(super) fn remaining(&self, caller: &Caller, now: Instant) -> u32 {
         let last_seen = lock(&self.last_seen);
         let key = CounterKey::new(caller, &last_seen, SHARED_FROM);
-        last_seen.get(&key).map_or(self.burst, |seen| self.refilled(*seen, now))
+        last_seen.get(&key).map_or(self.burst.get(), |seen| self.refilled(*seen, now))
     }
 
     pub(super) fn evict_full(&self, now: Instant) {
-        self.limiter.retain_recent();
-        self.limiter.shrink_to_fit();
+        if let Some(limiter) = self.limiter.get() {
+            limiter.retain_recent();
+            limiter.shrink_to_fit();
+        }
         let mut last_seen = lock(&self.last_seen);
-        last_seen.retain(|_, seen| self.refilled(*seen, now) < self.burst);
+        last_seen.retain(|_, seen| self.refilled(*seen, now) < self.burst.get());
         last_seen.shrink_to_fit();
     }
 
     fn refilled(&self, (remaining, at): (u32, Instant), now: Instant) -> u32 {
         let more = now.saturating_duration_since(at).as_nanos() / self.interval.as_nanos().max(1);
-        remaining.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)).min(self.burst)
+        remaining.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)).min(self.burst.get())
     }
 
     /// Returns the seconds until the full burst is available.
     pub(super) fn reset_seconds(&self, remaining: u32) -> u64 {
-        clock::ceil_seconds(self.interval * self.burst.saturating_sub(remaining))
+        clock::ceil_seconds(self.interval * self.burst.get().saturating_sub(remaining))
     }
 
     /// Sets `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10).
@@ -144,7 +162,7 @@ mod tests {
     }
 
     fn remembered(bucket: &Bucket) -> usize {
-        lock(&bucket.last_seen).len().max(bucket.limiter.len())
+        lock(&bucket.last_seen).len().max(bucket.limiter().len())
     }
 
     #[test]

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use self::bucket::Bucket;
 pub(super) use self::bucket::RATELIMIT_POLICY;
+pub use self::bucket::calibrate_clock;
 use super::Call;
 use super::route::Class;
 use crate::clock;

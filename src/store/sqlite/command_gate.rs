@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::Notify;
 
+use super::StoreError;
 use super::writer::WriteCommand;
 use crate::metrics::Histogram;
 use crate::store::Unavailable;
+use crate::sync::lock;
 
 #[derive(Clone)]
 pub(super) struct CommandGate {
@@ -21,6 +23,8 @@ pub(super) struct CommandGate {
     /// Notified when purchases have ended.
     pub(super) ends: Arc<Notify>,
     pub(super) commits: Histogram,
+    /// Found by another thread; the writer has not seen it yet.
+    pub(super) fault: Arc<Mutex<Option<StoreError>>>,
 }
 
 impl Default for CommandGate {
@@ -33,6 +37,7 @@ impl Default for CommandGate {
             stop: Arc::default(),
             ends: Arc::default(),
             commits: Histogram::of_commits(),
+            fault: Arc::default(),
         }
     }
 }
@@ -63,5 +68,10 @@ impl CommandGate {
 
     pub(super) fn close(&self, why: Unavailable) {
         let _ = self.state.set(Err(why));
+    }
+
+    /// Reports a fault to the writer, which sees it before its next write.
+    pub(super) fn report_fault(&self, fault: StoreError) {
+        *lock(&self.fault) = Some(fault);
     }
 }

@@ -21,6 +21,8 @@ use crate::store::Unavailable;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const FIRST_VERSION: i64 = 4;
+/// The process ended, but the system did not, so the file has all that was written to it.
+const NOT_CLOSED: &str = "it was not closed cleanly";
 const OTHER_COPY: &str = "its lock file belongs to another copy";
 
 pub(super) type Nonce = [u8; 16];
@@ -40,6 +42,8 @@ pub(super) struct LedgerState {
     pub(super) latest_number: i64,
     /// The file as the last server closed it; `None` while one has it, and after a crash.
     pub(super) closed: Option<FileStamp>,
+    /// The last server found a fault.
+    pub(super) must_check: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -73,7 +77,7 @@ impl LedgerIdentity {
         let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
         let latest = stored.as_ref().map_or(0, |stored| stored.latest_number);
         let nonce = Uuid::now_v7().into_bytes();
-        let state = LedgerState { nonce, latest_number: latest, closed: None };
+        let state = LedgerState { nonce, latest_number: latest, closed: None, must_check: false };
         let new_name = || format!("durable-{}", Uuid::now_v7().simple()).into();
         let (name, suspicion, forgets) = match (stored, recorded) {
             (None, recorded) => {
@@ -96,6 +100,11 @@ impl LedgerIdentity {
             }
         };
         Ok(Self { name, state, suspect_reason: suspicion, may_lack_purchases: forgets, boot })
+    }
+
+    /// Whether a check may wait until the ledger is in use: the end of a process damages no file.
+    pub(super) fn can_check_later(&self) -> bool {
+        self.suspect_reason == Some(NOT_CLOSED)
     }
 
     pub(super) fn save(&self, connection: &Connection) -> Result<(), StoreError> {
@@ -127,7 +136,7 @@ fn suspicion(
     boot: &str,
     found: Option<FileStamp>,
 ) -> Option<(&'static str, bool)> {
-    let Some(LedgerState { nonce, latest_number, closed }) = recorded else {
+    let Some(LedgerState { nonce, latest_number, closed, must_check }) = recorded else {
         return Some(("its lock file is missing or empty", true));
     };
     if stored.nonce != nonce {
@@ -148,7 +157,7 @@ fn suspicion(
     if boot.is_empty() || stored.boot != boot {
         return Some(("the system went down while it was open", true));
     }
-    Some(("it was not closed cleanly", false))
+    Some((if must_check { "the last server found a fault" } else { NOT_CLOSED }, false))
 }
 
 fn stored(connection: &Connection, kind: FileKind) -> rusqlite::Result<Option<StoredIdentity>> {
@@ -194,7 +203,12 @@ mod tests {
         let stamp = |written, inode| Some(FileStamp { size: 4_096, modified: written, inode });
         let (same, other, copy) = (stamp(5, 9), stamp(6, 9), stamp(5, 10));
         let state = |nonce, latest, closed| {
-            Some(LedgerState { nonce: [nonce; 16], latest_number: latest, closed })
+            Some(LedgerState {
+                nonce: [nonce; 16],
+                latest_number: latest,
+                closed,
+                must_check: false,
+            })
         };
         // What the lock says, the boot, the file: whether it is checked, and gets another name.
         for (recorded, boot, found, is_checked, forgets) in [
@@ -223,7 +237,12 @@ mod tests {
     fn restored_copy_with_running_purchases_gets_a_new_name() {
         let written = |written| Some(FileStamp { size: 4_096, modified: written, inode: 9 });
         let stored = StoredIdentity { has_running: true, ..stored() };
-        let recorded = Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: written(5) });
+        let recorded = Some(LedgerState {
+            nonce: [1; 16],
+            latest_number: 7,
+            closed: written(5),
+            must_check: false,
+        });
         let suspicion = suspicion(&stored, recorded, "today", written(6));
         assert!(suspicion.is_some_and(|(_, forgets)| forgets));
     }
@@ -233,7 +252,8 @@ mod tests {
         let mut file = Connection::open_in_memory().unwrap();
         schema::migrate(&mut file).unwrap();
         let newest = FileKind::Ledger(schema::newest_version());
-        let state = LedgerState { nonce: [1; 16], latest_number: 7, closed: None };
+        let state =
+            LedgerState { nonce: [1; 16], latest_number: 7, closed: None, must_check: false };
         for (kind, recorded, reason) in [
             (newest, None, None),
             (newest, Some(state), Some(OTHER_COPY)),
@@ -260,7 +280,8 @@ mod tests {
     #[test]
     fn missing_boot_id_changes_the_name() {
         let unknown = StoredIdentity { boot: String::new(), ..stored() };
-        let recorded = Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: None });
+        let recorded =
+            Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: None, must_check: false });
         assert!(suspicion(&unknown, recorded, "", None).is_some_and(|(_, forgets)| forgets));
     }
 }

@@ -65,12 +65,32 @@ impl Lock {
             }
             thread::sleep(POLL_INTERVAL);
         }
-        let was_served = file.metadata().map_err(unusable)?.len() > 0;
-        let LockContents { state, .. } = read(&mut file).map_err(unusable)?;
-        let path = ledger.to_owned();
+        Self::locked(file, ledger, holder).map_err(unusable)
+    }
+
+    /// Locks a ledger that no process has, and that is as its last server closed it. The command
+    /// that changes it then closes it as a server does, so that the next start need not check it.
+    pub(super) fn acquire_closed(ledger: &Path) -> Option<Self> {
+        let path = with_suffix(ledger, LOCK_SUFFIX);
+        let file = File::options().read(true).write(true).open(path).ok()?;
+        if !try_lock(&file).ok()? {
+            return None;
+        }
+        let mut lock = Self::locked(file, ledger, LockHolder::Command).ok()?;
+        let closed = lock.state?.closed?;
+        if file_stamp(ledger) != Some(closed) {
+            return None;
+        }
+        lock.lock_ledger_file(ledger).ok()?;
+        Some(lock)
+    }
+
+    fn locked(mut file: File, ledger: &Path, holder: LockHolder) -> io::Result<Self> {
+        let was_served = file.metadata()?.len() > 0;
+        let LockContents { state, .. } = read(&mut file)?;
         let mut lock = Self {
             file,
-            path,
+            path: ledger.to_owned(),
             holder,
             state,
             number_offset: 0,
@@ -79,7 +99,7 @@ impl Lock {
             is_suspect: false,
         };
         if was_served {
-            lock.write().map_err(unusable)?;
+            lock.write()?;
         }
         Ok(lock)
     }
@@ -127,11 +147,12 @@ impl Lock {
             LockHolder::Command => format!("{pid}\ncommand\n"),
         };
         let (start, rest) = match self.state {
-            Some(LedgerState { nonce, latest_number: latest, closed }) => {
+            Some(LedgerState { nonce, latest_number: latest, closed, must_check }) => {
                 let closed = closed.map(|FileStamp { size, modified: written, inode }| {
                     format!("closed {size} {written} {inode}\n")
                 });
-                let rest = format!("{latest:0DIGITS$}\n{}", closed.unwrap_or_default());
+                let check = if must_check { "check\n" } else { "" };
+                let rest = format!("{latest:0DIGITS$}\n{}{check}", closed.unwrap_or_default());
                 (format!("{who}ledger {:032x} ", u128::from_be_bytes(nonce)), rest)
             }
             None => (who, String::new()),
@@ -141,6 +162,16 @@ impl Lock {
         self.file.set_len(0)?;
         // Not synced: a lock file that a power failure put back disagrees with the ledger.
         self.file.write_all(format!("{start}{rest}").as_bytes())
+    }
+
+    /// Has the next server check the ledger before it sells. A failure is only logged: a server that
+    /// finds no state checks it, too.
+    pub(super) fn require_check(&mut self) {
+        let Some(state) = &mut self.state else { return };
+        state.must_check = true;
+        if let Err(error) = self.write() {
+            warn!(%error, "ledger lock file not written; the next start checks the ledger");
+        }
     }
 
     fn write_closed(&mut self) -> io::Result<()> {
@@ -190,6 +221,9 @@ fn read(file: &mut File) -> io::Result<LockContents> {
     for line in lines {
         match line.split_once(' ') {
             None if line == "command" => holder = LockHolder::Command,
+            None if line == "check" => {
+                state = state.map(|state| LedgerState { must_check: true, ..state });
+            }
             Some(("admin", at)) => holder = LockHolder::Server(at.parse().ok()),
             Some(("ledger", value)) => state = parse_state(value),
             Some(("closed", value)) => {
@@ -209,6 +243,7 @@ fn parse_state(text: &str) -> Option<LedgerState> {
         nonce: Nonce::from(digits.to_be_bytes()),
         latest_number: latest,
         closed: None,
+        must_check: false,
     })
 }
 

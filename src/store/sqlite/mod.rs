@@ -1,6 +1,8 @@
 //! The store over SQLite: in memory, or in a file that survives a crash of the process. Expensive
 //! purchases also survive a power failure.
 
+mod check;
+mod checkpoint;
 mod column;
 mod command_gate;
 mod file;

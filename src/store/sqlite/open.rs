@@ -1,19 +1,21 @@
 //! Opens a ledger's file: to sell from it, to write next to a server, or to read it.
 //!
-//! A server gets the lock at once, or fails at once. Slow work (a full check after an unclean stop,
-//! a migration) then runs on the ledger's thread, while operations answer that it is starting.
+//! A server gets the lock at once, or fails at once. Slow work (a full check, a migration) then runs
+//! on the ledger's thread, while operations answer that it is starting. After a crash of the process
+//! alone, the check runs while purchases go on.
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::oneshot;
-use tracing::info;
 use uuid::Uuid;
 
+use super::check::{check, interrupt_on};
 use super::command_gate::CommandGate;
 use super::file::{self, FileId, Purpose};
 use super::handle::{Executor, Store, StoreInner, canonical_path};
@@ -30,7 +32,8 @@ use crate::store::{Clock, MoneyKind, StoreCapacity, Unavailable};
 /// Finds the purchase to forget first, when ended ones are limited.
 const MEMORY_INDEX: &str =
     "CREATE INDEX purchases_ended ON purchases (ended_at, number) WHERE ended_at IS NOT NULL";
-const OPS_PER_STOP_CHECK: i32 = 10_000;
+/// How long a start waits for a command that writes. Later, it is seconds.
+const MAX_WRITER_WAIT: Duration = Duration::from_secs(10);
 
 pub struct Opening {
     gate: CommandGate,
@@ -142,10 +145,11 @@ impl Store {
         let work = {
             let (path, clock, gate) = (path.to_owned(), clock.clone(), gate.clone());
             move || {
-                let locked = match LockedLedger::acquire(&path, LockHolder::Server(admin)) {
+                let mut locked = match LockedLedger::acquire(&path, LockHolder::Server(admin)) {
                     Ok(locked) => locked,
                     Err(error) => return drop(send_locked.send(Err(error))),
                 };
+                locked.may_check_later = true;
                 if send_locked.send(Ok((locked.identity.clone(), locked.file))).is_err() {
                     return;
                 }
@@ -173,23 +177,25 @@ impl Store {
         let path = &canonical_path(path);
         file::create(path)?;
         file::ensure_single_path(path)?;
-        Self::open_unlocked(path, clock, Purpose::Shared, OpenMode::Write)
+        let lock = Lock::acquire_closed(path);
+        Self::open_without_check(path, clock, Purpose::Shared, OpenMode::Write, lock)
     }
 
     pub fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        Self::open_unlocked(&canonical_path(path), clock, Purpose::Read, OpenMode::Read)
+        Self::open_without_check(&canonical_path(path), clock, Purpose::Read, OpenMode::Read, None)
     }
 
-    fn open_unlocked(
+    fn open_without_check(
         path: &Path,
         clock: Clock,
         purpose: Purpose,
         mode: OpenMode,
+        lock: Option<Lock>,
     ) -> Result<Self, OpenError> {
         let connection = file::open(path, purpose)?;
         let ledger = Ledger::new(connection, StoreCapacity::default(), clock.clone());
         let gate = CommandGate::opened();
-        let writer = Writer::new(ledger, mode, None, &gate).map_err(OpenError::at(path))?;
+        let writer = Writer::new(ledger, mode, lock, &gate).map_err(OpenError::at(path))?;
         Self::spawn(path, clock, writer, gate, None)
     }
 
@@ -299,6 +305,7 @@ struct LockedLedger {
     identity: LedgerIdentity,
     file: FileId,
     lock: Lock,
+    may_check_later: bool,
 }
 
 impl LockedLedger {
@@ -314,7 +321,7 @@ impl LockedLedger {
         let (connection, kind) = file::connect(path, purpose)?;
         let identity = LedgerIdentity::read(&connection, kind, lock.state, found)
             .map_err(OpenError::at(path))?;
-        Ok(Self { connection, kind, identity, file, lock })
+        Ok(Self { connection, kind, identity, file, lock, may_check_later: false })
     }
 
     /// Checks and migrates the file, which may take long, and ends what a crash interrupted. A
@@ -327,23 +334,20 @@ impl LockedLedger {
         gate: &CommandGate,
     ) -> Result<Writer, OpenError> {
         // Dropped last, so declared first.
-        let Self { mut lock, mut connection, kind, identity, .. } = self;
+        let Self { mut lock, mut connection, kind, identity, may_check_later, .. } = self;
         let path = connection.path().unwrap_or_default().to_owned();
         let unusable = |why: String| OpenError::unusable(Path::new(&path), why);
         let sql = |error: rusqlite::Error| unusable(error.to_string());
         let faulty = |fault: StoreError| unusable(fault.unavailable().0.to_string());
-        let stop = Arc::clone(&gate.stop);
-        connection
-            .progress_handler(OPS_PER_STOP_CHECK, Some(move || stop.load(Ordering::Relaxed)))
-            .map_err(sql)?;
+        interrupt_on(&mut connection, &gate.stop).map_err(sql)?;
+        let is_current = kind == FileKind::Ledger(schema::newest_version());
+        let checks_later = may_check_later && is_current && identity.can_check_later();
         // The last server did not close it, or it is another file.
-        if let (FileKind::Ledger(_), Some(reason)) = (kind, identity.suspect_reason) {
-            info!(reason, "ledger check started");
-            let began = clock::now();
-            file::check_integrity(&mut connection).map_err(unusable)?;
-            let elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-            info!(elapsed_ms, "ledger check passed");
+        let reason = identity.suspect_reason.filter(|_| matches!(kind, FileKind::Ledger(_)));
+        if let Some(reason) = reason.filter(|_| !checks_later) {
+            check(&mut connection, reason).map_err(unusable)?;
         }
+        connection.busy_timeout(MAX_WRITER_WAIT).map_err(sql)?;
         file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
         connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;
         let ledger = Ledger::new(connection, capacity, clock.clone());
@@ -364,7 +368,12 @@ impl LockedLedger {
             identity.save(&ledger.connection).map_err(faulty)?;
         }
         transaction.commit().map_err(sql)?;
+        ledger.connection.busy_timeout(file::BUSY_TIMEOUT).map_err(sql)?;
         lock.write_opened(&identity).map_err(|error| unusable(error.to_string()))?;
-        Writer::new(ledger, OpenMode::Write, Some(lock), gate).map_err(sql)
+        let mut writer = Writer::new(ledger, OpenMode::Write, Some(lock), gate).map_err(sql)?;
+        if let Some(reason) = reason.filter(|_| checks_later) {
+            writer.check_in_background(reason).map_err(|error| unusable(error.to_string()))?;
+        }
+        Ok(writer)
     }
 }

@@ -4,33 +4,37 @@
 //! an expensive purchase, it also survives a power failure.
 
 use std::collections::VecDeque;
-use std::slice;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use std::{io, slice};
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
-use rusqlite::wal::CheckpointMode;
 use tokio::sync::oneshot;
 
+use super::check::BackgroundCheck;
+use super::checkpoint::{self, Checkpointer};
 use super::command_gate::CommandGate;
 use super::ledger::Ledger;
 use super::lock::Lock;
-use super::{Result, StoreError, file};
+use super::{Result, StoreError};
 use crate::clock;
 use crate::store::{PurchaseId, Unavailable};
 use crate::sync::lock;
 
 const MAX_BATCH: usize = 256;
-const WAL_CHECKPOINT_PAGES: i32 = 1_000;
+/// Each restart of the log costs the writer an fsync, so it should be rare.
+const WAL_CHECKPOINT_PAGES: i32 = 4_000;
+/// From this many pages on, the writer waits for the checkpoint, so that the log starts over.
+const MAX_WAL_PAGES: i32 = 4 * WAL_CHECKPOINT_PAGES;
 const MAX_DEFERRAL: Duration = Duration::from_secs(1);
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Commands that may wait for a retry. Beyond it no purchase begins until half of them are done.
 const MAX_RETRIES: usize = 10_000;
 /// A fault is over after a write, and this long without another fault.
 const RECOVERY_PERIOD: Duration = Duration::from_secs(10);
-const PAGE_BYTES: u64 = 4_096;
 
 pub(super) type CommandQueue = mpsc::Receiver<Box<dyn WriteCommand>>;
 
@@ -80,6 +84,9 @@ pub(super) struct Writer {
     is_synchronous: bool,
     broken: Option<Unavailable>,
     incident: Option<Incident>,
+    /// Started at its first use.
+    checkpointer: Option<Checkpointer>,
+    check: Option<BackgroundCheck>,
     /// Released after the connection is closed.
     lock: Option<Lock>,
 }
@@ -110,8 +117,21 @@ impl Writer {
             is_synchronous: true,
             broken: None,
             incident: None,
+            checkpointer: None,
+            check: None,
             lock,
         })
+    }
+
+    /// Checks the ledger while it is in use. It is closed cleanly only after the check has passed.
+    pub(super) fn check_in_background(&mut self, reason: &'static str) -> io::Result<()> {
+        let check = BackgroundCheck::start(self.path(), reason, self.gate.clone())?;
+        self.check = Some(check);
+        Ok(())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.ledger.connection.path().unwrap_or_default().into()
     }
 
     pub(super) fn run(mut self, queue: &CommandQueue) {
@@ -146,12 +166,16 @@ impl Writer {
         let mut last: Vec<_> = self.retries.drain(..).collect();
         last.append(&mut lock(&self.gate.deferred));
         self.process(last);
+        // Their connections would keep the log from being emptied.
+        self.checkpointer = None;
+        let is_checked = self.check.take().is_none_or(BackgroundCheck::has_passed);
+        self.take_reported_fault();
         if !self.retries.is_empty() {
             tracing::error!(lost = self.retries.len(), "ledger writes lost at shutdown");
         } else if self.broken.is_none() && self.lock.is_some() {
             // If another process has the file open, closing it would leave the log as it is.
-            self.truncate_wal();
-            self.lock.iter_mut().for_each(|lock| lock.is_clean = true);
+            checkpoint::truncate(&self.ledger.connection);
+            self.lock.iter_mut().for_each(|lock| lock.is_clean = is_checked);
         }
     }
 
@@ -184,6 +208,7 @@ impl Writer {
 
     /// If a command fails, or the disk is too full for the batch, each command runs alone.
     fn process(&mut self, mut batch: Vec<Box<dyn WriteCommand>>) {
+        self.take_reported_fault();
         match self.commit(&mut batch) {
             Err(Failure { is_divisible: true, .. }) if batch.len() > 1 => {
                 for mut command in batch {
@@ -304,40 +329,33 @@ impl Writer {
         Ok(())
     }
 
-    /// Copies the write-ahead log into the file between batches. No commit waits for it, and an
-    /// error is seen.
+    /// Has a long write-ahead log copied into the file. A fault is seen before the next batch.
     fn checkpoint_wal(&mut self) {
-        if self.broken.is_some() || self.wal_pages.load(Ordering::Relaxed) < WAL_CHECKPOINT_PAGES {
+        let pages = self.wal_pages.load(Ordering::Relaxed);
+        if self.broken.is_some() || pages < WAL_CHECKPOINT_PAGES {
             return;
         }
-        match self.ledger.connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE) {
-            // A reader still needs some pages: retried after the next batch.
-            Ok((pages, copied)) if copied < pages => {}
-            Ok((pages, _)) => {
-                self.wal_pages.store(0, Ordering::Relaxed);
-                if u64::try_from(pages).unwrap_or_default() * PAGE_BYTES > file::MAX_WAL_BYTES {
-                    self.truncate_wal();
+        if self.checkpointer.is_none() {
+            let (pages, gate) = (Arc::clone(&self.wal_pages), self.gate.clone());
+            match Checkpointer::start(self.path(), pages, gate) {
+                Ok(checkpointer) => self.checkpointer = Some(checkpointer),
+                Err(error) => {
+                    let why = Unavailable(error.to_string().into());
+                    self.log_fault(&StoreError::Transient(why));
                 }
             }
-            Err(error) => {
-                self.wal_pages.store(0, Ordering::Relaxed);
-                self.log_fault(&StoreError::from(error));
-            }
+        }
+        match &self.checkpointer {
+            Some(checkpointer) if pages < MAX_WAL_PAGES => checkpointer.request(),
+            Some(checkpointer) => checkpointer.run(),
+            None => {}
         }
     }
 
-    /// Frees the space of a log that grew during a long read. If a reader is active, the next
-    /// writer truncates it: `journal_size_limit`.
-    fn truncate_wal(&self) {
-        let connection = &self.ledger.connection;
-        let truncate = || {
-            connection.busy_timeout(Duration::ZERO)?;
-            let truncate = connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE);
-            connection.busy_timeout(file::BUSY_TIMEOUT)?;
-            truncate
-        };
-        if let Err(error) = truncate() {
-            tracing::debug!(%error, "ledger write-ahead log not truncated");
+    fn take_reported_fault(&mut self) {
+        let fault = lock(&self.gate.fault).take();
+        if let Some(fault) = fault {
+            self.log_fault(&fault);
         }
     }
 
@@ -361,6 +379,9 @@ impl Writer {
             }
             StoreError::Permanent(why) if self.broken.is_none() => {
                 tracing::error!(error = %why, "ledger failed; nothing is written until a restart");
+                if let Some(lock) = &mut self.lock {
+                    lock.require_check();
+                }
                 self.broken = Some(why.clone());
             }
             StoreError::Permanent(_) => {}
