@@ -103,12 +103,13 @@ impl Store {
     }
 
     pub fn record_balance(&self, watermark: CreditWatermark, balance: Usd) {
-        let as_of = self.now();
-        self.notify_later(StoreOp::Other("record_balance"), move |ledger| {
-            let mut credit = ledger.credit.get();
-            credit.record_balance(watermark, balance, as_of);
-            ledger.credit.set(credit);
-            Ok(())
+        self.notify_later(StoreOp::Other("record_balance"), |as_of| {
+            move |ledger: &Ledger| {
+                let mut credit = ledger.credit.get();
+                credit.record_balance(watermark, balance, as_of);
+                ledger.credit.set(credit);
+                Ok(())
+            }
         });
     }
 
@@ -165,10 +166,12 @@ impl Store {
     }
 
     pub fn mark_delivered(&self, id: PurchaseId) {
-        self.notify_later(StoreOp::MarkDelivered(id), move |ledger| {
-            let sql = "UPDATE purchases SET delivered = 1 WHERE id = ?";
-            ledger.connection.run(sql, [id.0.as_bytes()])?;
-            Ok(())
+        self.notify_later(StoreOp::MarkDelivered(id), |_| {
+            move |ledger: &Ledger| {
+                let sql = "UPDATE purchases SET delivered = 1 WHERE id = ?";
+                ledger.connection.run(sql, [id.0.as_bytes()])?;
+                Ok(())
+            }
         });
     }
 
