@@ -1,7 +1,9 @@
 //! Prometheus metrics. Label values come from fixed lists only.
 
-use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
+mod histogram;
+mod process;
+mod readings;
+
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
@@ -10,21 +12,27 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Metric, Registry};
 
+pub use histogram::Histogram;
+pub use readings::{BalanceReading, BudgetReading, LedgerReading, Readings, SlotReading};
+
+use crate::clock;
+
 pub struct Metrics {
     registry: Registry,
     requests: Family<RequestLabels, Counter>,
-    request_micros: Family<Labels<1>, Counter<u64, AtomicU64>>,
+    request_seconds: Durations,
+    gateway_seconds: Durations,
+    refusals: Family<Labels<1>, Counter>,
     purchases: Family<Labels<2>, Counter>,
     prices: Family<Labels<2>, Counter>,
     pub redacted: Counter,
     pub credentials_failed: Counter,
     pub connections: Gauge,
     pub connections_refused: Counter,
-    slots_free: Gauge,
-    slot_waiters: Gauge,
-    pub unknown_purchases: Gauge,
-    pub unknown_micros: Gauge,
-    rate_limit: OnceLock<Box<dyn Fn() -> (usize, usize) + Send + Sync>>,
+    replays: Family<Labels<1>, Counter>,
+    saved: Family<Labels<1>, Counter>,
+    /// Wall-clock time since the Unix epoch.
+    started: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -36,13 +44,17 @@ struct RequestLabels {
 /// The names and values of `N` labels.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 
+type Durations = Family<Labels<1>, Histogram, fn() -> Histogram>;
+
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("tollgate");
         let r = &mut registry;
         Self {
             requests: register(r, "requests", "Requests answered"),
-            request_micros: register(r, "request_microseconds", "Summed time to response heads"),
+            request_seconds: durations(r, "request_seconds", "Time to response heads"),
+            gateway_seconds: durations(r, "gateway_seconds", "Time from slot to gateway reply"),
+            refusals: register(r, "refusals", "Refusals by problem code"),
             purchases: register(r, "purchases", "Purchases by outcome"),
             prices: register(r, "price_microdollars", "Prices of purchases, in micro-dollars"),
             redacted: register(r, "keys_redacted", "Gateway replies in which a key was redacted"),
@@ -53,11 +65,9 @@ impl Default for Metrics {
                 "connections_refused",
                 "Connections closed at the per-address limit",
             ),
-            slots_free: register(r, "rate_limit_free", "Free rate limit slots; 0 after a 429"),
-            slot_waiters: register(r, "rate_limit_waiting", "Requests waiting for a slot"),
-            unknown_purchases: register(r, "unknown_purchases", "Purchases with unknown outcome"),
-            unknown_micros: register(r, "unknown_microdollars", "Prices of unknown purchases"),
-            rate_limit: OnceLock::new(),
+            replays: register(r, "replays", "Duplicates answered without another purchase"),
+            saved: register(r, "saved_microdollars", "Money that these would have cost again"),
+            started: clock::wall(),
             registry,
         }
     }
@@ -69,11 +79,21 @@ fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, he
     metric
 }
 
+fn durations(registry: &mut Registry, name: &str, help: &str) -> Durations {
+    let metric = Durations::new_with_constructor(Histogram::of_requests);
+    registry.register(name, help, metric.clone());
+    metric
+}
+
 impl Metrics {
     pub fn request(&self, route: &'static str, status: u16, elapsed: Duration) {
         self.requests.get_or_create(&RequestLabels { route, status }).inc();
-        let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
-        self.request_micros.get_or_create(&[("route", route)]).inc_by(micros);
+        self.request_seconds.get_or_create(&[("route", route)]).observe(elapsed);
+    }
+
+    /// `code` is the code of a problem.
+    pub fn refusal(&self, code: &'static str) {
+        self.refusals.get_or_create(&[("code", code)]).inc();
     }
 
     /// `outcome` is `charged`, `refused` or `unknown`.
@@ -83,19 +103,26 @@ impl Metrics {
         self.prices.get_or_create(&labels).inc_by(price_micros);
     }
 
-    /// Sets the source of free slots and waiting requests. Later calls have no effect.
-    pub fn watch_rate_limit(&self, look: impl Fn() -> (usize, usize) + Send + Sync + 'static) {
-        let _ = self.rate_limit.set(Box::new(look));
+    /// `service` is the kind of call: `chat`, `video`, `other`, `status` or `billing`.
+    pub fn gateway_call(&self, service: &'static str, elapsed: Duration) {
+        self.gateway_seconds.get_or_create(&[("service", service)]).observe(elapsed);
     }
 
-    pub fn encode(&self) -> String {
-        if let Some(look) = self.rate_limit.get() {
-            let (free, waiting) = look();
-            let gauge = |count| i64::try_from(count).unwrap_or(i64::MAX);
-            self.slots_free.set(gauge(free));
-            self.slot_waiters.set(gauge(waiting));
-        }
+    /// Counts a duplicate that got the reply of an earlier purchase. `how` is `joined`, `kept` or
+    /// `deduped`.
+    pub fn replay(&self, how: &'static str, saved_micros: u64) {
+        self.replays.get_or_create(&[("how", how)]).inc();
+        self.saved.get_or_create(&[("how", how)]).inc_by(saved_micros);
+    }
+
+    /// Returns the page of a scrape.
+    pub fn encode(&self, readings: Readings) -> String {
         let mut page = String::new();
-        text::encode(&mut page, &self.registry).map_or_else(|_| String::new(), |()| page)
+        let registries = [&self.registry, &readings.registry(), &process::read(self.started)];
+        let done = registries
+            .into_iter()
+            .try_for_each(|registry| text::encode_registry(&mut page, registry))
+            .and_then(|()| text::encode_eof(&mut page));
+        done.map_or_else(|_| String::new(), |()| page)
     }
 }

@@ -18,7 +18,7 @@ use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 use tracing::Instrument;
 
-use crate::downstream::caller::Peer;
+use crate::downstream::caller::{ClientAddress, Peer};
 use crate::downstream::dialect::Dialect;
 use crate::downstream::observe::RequestScope;
 use crate::downstream::{DownstreamConfig, body, caller, cross_site, host};
@@ -73,9 +73,10 @@ impl HttpStack {
     async fn check_source<B: RequestBody>(
         &self,
         scope: &RequestScope,
-        request: Request<B>,
+        mut request: Request<B>,
     ) -> HandlerResult {
         // 400
+        host::adopt_authority(&mut request)?;
         host::check_head(&request)?;
         // 421
         host::check_host(&self.config, &request)?;
@@ -94,8 +95,11 @@ impl HttpStack {
         let route = scope.route.clone()?;
         // 403 for reads
         cross_site::check_read(config, route.cross_origin, &request)?;
+        // 500 if the embedding program does not say
+        let address = ClientAddress::of(config, scope.peer, &request)?;
+        scope.set_client(address.client);
         // 401
-        let call = caller::authenticate(config, &scope.id, scope.peer, route, request).await?;
+        let call = caller::authenticate(config, (&scope.id, address), route, request).await?;
         // 429, before the body is read
         let (admission, admitted) = config.limiter.admit(&call);
         let handling = async {

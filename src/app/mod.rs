@@ -1,5 +1,7 @@
 //! Builds all parts from the settings. This module may use every other, and makes no decisions.
 
+mod readiness;
+mod readings;
 mod start;
 
 use std::io;
@@ -7,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use futures_util::future::OptionFuture;
 use http::{HeaderValue, Method};
 use serde_json::{Value, json};
@@ -16,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
+use readings::Watched;
 pub use start::{Shutdown, open, own_addresses, prepare};
 
 use crate::access::Authenticator;
@@ -23,11 +26,11 @@ use crate::billing::checkpoints::CheckpointKeeper;
 use crate::billing::summary::BillingSummary;
 use crate::clock;
 use crate::config::{self, AccessMode, Key, PresetConfig, Settings, Target};
-use crate::downstream::DownstreamConfig;
 use crate::downstream::body::BodyMemory;
 use crate::downstream::cross_site::Origins;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
+use crate::downstream::{DownstreamConfig, RefusalLog};
 use crate::jobs::{self, JobRegistry};
 use crate::media::Videos;
 use crate::metrics::Metrics;
@@ -61,6 +64,7 @@ pub const TIDY_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct SharedState {
     pub metrics: Arc<Metrics>,
+    pub refusal_log: Arc<RefusalLog>,
     /// Includes the keys from before a reload.
     pub redactor: Redactor,
     pub store: Store,
@@ -73,6 +77,8 @@ pub struct SharedState {
     pub address_limits: Arc<AddressLimits>,
     pub body_memory: Arc<BodyMemory>,
     pub hosts: Arc<ArcSwap<Hosts>>,
+    /// `None` before the first settings apply.
+    pub watched: Arc<ArcSwapOption<Watched>>,
     pub drain_expired: CancellationToken,
     pub sandbox: Option<(Sandbox, SocketAddr)>,
     pub own_addresses: Vec<IpAddr>,
@@ -128,7 +134,7 @@ impl App {
         let added = settings.gateway.passthrough.iter().cloned();
         let own = shared.own_addresses.clone();
         let downstream = DownstreamConfig {
-            origins: Origins::new(&settings.access.allowed_origins, shared.access.has_logins()),
+            origins: Origins::new(&settings.access.allowed_origins, shared.access.has_cookies()),
             hosts: Arc::new(Hosts::new(settings.server.hosts.iter().cloned(), own)),
             trusted_proxies: settings.server.trusted_proxies.clone().into(),
             access: Arc::clone(&shared.access),
@@ -136,7 +142,7 @@ impl App {
             limiter,
             server: settings.server.clone(),
             body_memory: Arc::clone(&shared.body_memory),
-            refusal_log: Arc::default(),
+            refusal_log: Arc::clone(&shared.refusal_log),
             metrics: Arc::clone(&shared.metrics),
         };
         let keys = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
@@ -165,6 +171,7 @@ impl App {
             is_public: !settings.is_local_only(),
         });
         shared.hosts.store(Arc::clone(&downstream.hosts));
+        shared.watched.store(Some(Arc::new(self.watched())));
         shared.rate_limit.reconfigure(settings.gateway.rate_limit);
         let max = settings.server.max_connections_per_address;
         shared.address_limits.reconfigure(max, Arc::clone(&downstream.trusted_proxies));
@@ -182,15 +189,19 @@ impl App {
     }
 
     /// Polls the account's balance and rate limit, and records checkpoints for reconciliation.
-    pub fn watch_account(&self) -> impl Future<Output = ()> + Send + 'static {
+    pub fn watch_account(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let polling = self.summary.run();
         let purchase::PurchaseContext { ledger, binding, .. } = &self.context;
         let is_live = matches!(self.settings.gateway.target, Target::Live { .. });
         let keeper = is_live.then(|| CheckpointKeeper::new(ledger.clone(), binding.clone()));
         let keeping = keeper.map(|keeper| keeper.run(self.summary.subscribe()));
         let keeping = OptionFuture::from(keeping);
-        async {
-            futures_util::join!(polling, keeping);
+        let store = self.shared.store.clone();
+        async move {
+            // The gateway is not asked if no slot of the rate limit can be recorded.
+            if !store.is_unusable() {
+                futures_util::join!(polling, keeping);
+            }
         }
     }
 
@@ -210,7 +221,9 @@ impl App {
         async move {
             limiter.evict_idle();
             refusals.flush(clock::now());
-            if let Err(error) = ledger.purge_expired().await {
+            if !ledger.is_unusable()
+                && let Err(error) = ledger.purge_expired().await
+            {
                 tracing::warn!(%error, "expired replies not deleted");
             }
             OptionFuture::from(pictures.map(Pictures::purge_expired)).await;
@@ -257,17 +270,24 @@ impl GatewayAccount {
             key_ring: Arc::clone(&self.ring),
             rate_limit: Arc::clone(&shared.rate_limit),
             max_wait: settings.gateway.max_wait,
+            metrics: Arc::clone(&shared.metrics),
             client: Client::new(&self.base, &self.keys, &settings.gateway, redactor)?,
         }))
     }
 }
 
 pub fn sandbox(settings: &Settings) -> Sandbox {
+    let defaults = sandbox::SandboxSettings::default();
+    let window = settings.sandbox.rate_limit.map_or(defaults.window, |limit| {
+        (u32::try_from(limit.requests).unwrap_or(u32::MAX), limit.period)
+    });
     Sandbox::new(sandbox::SandboxSettings {
         seed: settings.sandbox.seed,
         balance: settings.sandbox.balance,
         job_time: settings.sandbox.job_time,
-        ..sandbox::SandboxSettings::default()
+        reply_delay: settings.sandbox.reply_delay,
+        window,
+        ..defaults
     })
 }
 
@@ -307,7 +327,8 @@ pub fn standalone_gateway(
     keys: &[Key],
     rate_limit: Arc<RateLimit>,
 ) -> io::Result<GatewayService> {
-    let redactor = Redactor::new(Arc::new(Metrics::default()));
+    let metrics = Arc::new(Metrics::default());
+    let redactor = Redactor::new(Arc::clone(&metrics));
     if let Target::Live { keys: all, .. } = &settings.target {
         // The gateway may echo a key other than the one in the request.
         redactor.add_keys(all);
@@ -316,6 +337,7 @@ pub fn standalone_gateway(
         key_ring: Arc::new(Mutex::new(KeyRing::new(keys.len()))),
         rate_limit,
         max_wait: settings.max_wait,
+        metrics,
         client: Client::new(base, keys, settings, redactor)?,
     }))
 }
@@ -335,6 +357,7 @@ fn handlers(
     let prices = sold.map(|one| (one.path.clone(), one.price)).collect();
     Ok(Handlers {
         access: Arc::clone(&shared.access),
+        refusal_log: Arc::clone(&shared.refusal_log),
         catalog: catalog::render(
             &settings.catalog,
             settings.page.default_model.as_deref(),
@@ -371,14 +394,18 @@ fn handlers(
         jobs: shared.jobs.clone(),
         redactor: shared.redactor.clone(),
         videos: Videos::new(media, settings.jobs.clone(), shared.jobs.clone(), are_shared),
-        page: match &settings.page.dir {
-            Some(dir) => {
-                Page::Site(Box::new(Site::new(dir.clone(), settings.page.fallback.clone())))
-            }
-            None => Page::built_in(&settings.page.title, &settings.page.media_origins),
-        },
+        page: page(settings),
         pictures: picture_host(settings, shared),
     })
+}
+
+fn page(settings: &Settings) -> Page {
+    let page = &settings.page;
+    match &page.dir {
+        _ if !page.enabled => Page::Off,
+        Some(dir) => Page::Site(Box::new(Site::new(dir.clone(), page.fallback.clone()))),
+        None => Page::built_in(&page.title, &page.media_origins),
+    }
 }
 
 fn picture_host(settings: &Settings, shared: &SharedState) -> Option<PictureHost> {

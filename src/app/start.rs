@@ -16,6 +16,7 @@ use crate::access::token::Secret;
 use crate::access::{AuthMode, Authenticator};
 use crate::clock;
 use crate::config::{AccessMode, Settings, Target};
+use crate::downstream::RefusalLog;
 use crate::jobs::JobRegistry;
 use crate::metrics::Metrics;
 use crate::pictures::Pictures;
@@ -52,16 +53,16 @@ pub async fn prepare(
     let rate_limit =
         RateLimit::new(store.clone(), settings.gateway.rate_limit, shutdown.draining.clone());
     let metrics = Arc::new(Metrics::default());
-    let observed = Arc::clone(&rate_limit);
-    metrics.watch_rate_limit(move || (observed.free_slots(), observed.waiting_count()));
     let mode = match &settings.access.mode {
         AccessMode::Open => AuthMode::Open,
         AccessMode::Members => AuthMode::Members(MemberCache::new(store.clone(), secret()?)),
+        AccessMode::Host => AuthMode::Host,
         AccessMode::Jwt(settings) => AuthMode::Jwt(JwtVerifier::new(settings)?),
     };
     let shared = SharedState {
         access: Arc::new(Authenticator::new(mode, Arc::clone(&metrics))),
         redactor: Redactor::new(Arc::clone(&metrics)),
+        refusal_log: Arc::new(RefusalLog::new(Arc::clone(&metrics))),
         metrics,
         store,
         binding: match settings.gateway.target {
@@ -75,6 +76,7 @@ pub async fn prepare(
         address_limits: Arc::default(),
         body_memory: Arc::default(),
         hosts: Arc::default(),
+        watched: Arc::default(),
         drain_expired: shutdown.drain_expired.clone(),
         sandbox: start_sandbox(settings, runtime, shutdown.finished.clone())?,
         own_addresses: own_addresses(&settings.server.listen)?,
@@ -90,6 +92,9 @@ pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Res
         && let Err(error) = opening.wait().await
     {
         error!(%error, "ledger unusable, nothing can be sold");
+    }
+    if shared.store.is_unusable() {
+        return Ok(());
     }
     shared.rate_limit.restore().await;
     shared.access.load().await.map_err(io::Error::other)?;

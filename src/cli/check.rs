@@ -1,10 +1,12 @@
 //! `tollgate check`: validates the settings, and prints what they amount to.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 
+use super::reconcile::ReportFormat;
 use super::secret::secret;
-use super::{CommandError, Exit, Loaded, online, process};
+use super::{CommandError, Exit, Loaded, online, print_json, process};
 use crate::access::SecretError;
 use crate::access::member_cache::MemberCount;
 use crate::clock;
@@ -16,7 +18,7 @@ use crate::store::Store;
 /// Runs the checks. With `is_online`, it then asks the gateway about the account.
 pub(super) async fn check(
     Loaded { settings, file, warnings }: &Loaded,
-    is_online: bool,
+    (is_online, format): (bool, ReportFormat),
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> Result<Exit, CommandError> {
@@ -57,8 +59,11 @@ pub(super) async fn check(
         ("budgets", budgets(&settings.budget)),
         ("store", store.map_or("memory".to_owned(), |path| format!("sqlite, {}", path.display()))),
     ];
-    for (name, value) in rows {
-        writeln!(out, "{name:<9} {value}")?;
+    match format {
+        ReportFormat::Text => {
+            rows.iter().try_for_each(|(name, value)| writeln!(out, "{name:<9} {value}"))?;
+        }
+        ReportFormat::Json => print_json(&BTreeMap::from(rows), out)?,
     }
     if is_online { online::ask_gateway(settings, out, err).await } else { Ok(Exit::Done) }
 }
@@ -83,11 +88,11 @@ async fn count_members(settings: &Settings) -> Result<Option<MemberCount>, Comma
 }
 
 fn check_ledger(settings: &Settings) -> Result<(), String> {
-    let Some(path) = settings.store.as_deref().filter(|path| path.exists()) else { return Ok(()) };
+    let Some(path) = settings.store.as_deref() else { return Ok(()) };
     Store::check_integrity(path).map_err(|error| {
         format!(
-            "store.url: {error}. A server could sell nothing from it. Restore a backup (see \"Back \
-             up\" in docs/operations.md), or name another file"
+            "store.url: {error}. A server could sell nothing from it. Fix its permissions, restore a \
+             backup (see \"Back up\" in docs/operations.md), or name another file"
         )
     })
 }
@@ -108,6 +113,7 @@ pub(super) fn callers(mode: &AccessMode, members: Option<MemberCount>) -> String
     match (mode, members) {
         (AccessMode::Open, _) => "open: anyone who reaches the address, identified by IP".into(),
         (AccessMode::Jwt { .. }, _) => "jwt: users of the web app's own login".into(),
+        (AccessMode::Host, _) => "host: users of the application that embeds tollgate".into(),
         (AccessMode::Members, None) => "members: holders of a token".into(),
         (AccessMode::Members, Some(MemberCount { members: 0, .. })) => {
             format!("members: NONE YET, so every call is rejected; {HINT}")

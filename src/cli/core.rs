@@ -20,6 +20,7 @@ use super::runtime;
 use crate::app::{App, Shutdown};
 use crate::downstream::caller::Peer;
 use crate::pipeline::HttpStack;
+use crate::purchase::idempotency::RunningPurchases;
 use crate::server;
 
 /// How long the last responses may take after `server.drain`.
@@ -64,8 +65,12 @@ impl Core {
     }
 
     /// Waits for requests and purchases in flight, for at most `drain`.
-    pub(super) async fn drain_all(cores: Vec<Self>, drain: Duration, shutdown: &Shutdown) {
-        let in_flight: Vec<_> = cores.iter().map(|core| core.tasks.clone()).collect();
+    pub(super) async fn drain_all(
+        cores: Vec<Self>,
+        drain: Duration,
+        shutdown: &Shutdown,
+        in_flight: &InFlight,
+    ) {
         let mut finish = pin!(async {
             for core in cores {
                 if core.ended.await.is_err() {
@@ -74,7 +79,7 @@ impl Core {
             }
         });
         if timeout(drain, &mut finish).await.is_err() {
-            warn_of_purchases(&in_flight);
+            warn_of_purchases(in_flight);
             // Waiting clients get an unknown outcome instead of a closed connection.
             shutdown.drain_expired.cancel();
             timeout(FLUSH_TIMEOUT, finish).await.ok();
@@ -83,10 +88,30 @@ impl Core {
     }
 }
 
-pub(super) fn warn_of_purchases(in_flight: &[TaskTracker]) {
-    let remaining: usize = in_flight.iter().map(TaskTracker::len).sum();
+/// The purchases that a forced end would cut.
+#[derive(Clone)]
+pub(super) struct InFlight {
+    tasks: Vec<TaskTracker>,
+    running: RunningPurchases,
+}
+
+impl InFlight {
+    pub(super) fn new(cores: &[Core], app: &App) -> Self {
+        let tasks = cores.iter().map(|core| core.tasks.clone()).collect();
+        Self { tasks, running: app.shared.running.clone() }
+    }
+}
+
+pub(super) fn warn_of_purchases(in_flight: &InFlight) {
+    const MAX_LISTED: usize = 20;
+    let remaining: usize = in_flight.tasks.iter().map(TaskTracker::len).sum();
     if remaining > 0 {
-        warn!(remaining, "stopping with purchases in flight; they may have been charged");
+        let ids = in_flight.running.ids().into_iter().take(MAX_LISTED);
+        let purchases = ids.map(|id| id.to_string()).collect::<Vec<_>>().join(", ");
+        warn!(
+            remaining,
+            purchases, "stopping with purchases in flight; they may have been charged"
+        );
     }
 }
 

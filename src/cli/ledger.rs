@@ -16,7 +16,7 @@ use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::CommandError;
+use super::{CommandError, Exit};
 use crate::billing::summary::BillingReport;
 use crate::clock;
 use crate::config::Settings;
@@ -25,6 +25,9 @@ use crate::response::BoxError;
 use crate::store::Store;
 use crate::store::sqlite::{LockHolder, OpenError};
 use crate::upstream::billing::ApiKeysResponse;
+
+/// Said by a command that changes nothing else.
+pub(super) const RECOVERED: &str = "; as no server runs, interrupted purchases were ended";
 
 const MAX_REPLY: usize = 1 << 20;
 /// Added to the time that the server itself may wait for the gateway.
@@ -41,6 +44,8 @@ pub(super) enum GatewayAccess {
 pub(super) struct RunningServer {
     process: Option<u32>,
     address: SocketAddr,
+    /// The lock file names the address. Otherwise, it is that of `admin.listen`.
+    is_noted: bool,
     timeout: Duration,
 }
 
@@ -51,18 +56,22 @@ struct ProblemBody {
     detail: Option<String>,
 }
 
-pub(super) fn existing_path(settings: &Settings) -> Result<&Path, String> {
-    let path = settings.store.as_deref().ok_or(
-        "store.url is \"memory\" (the default of the sandbox, which uses play money): only the \
-         running server knows its purchases; set store.url to keep a ledger on disk",
-    )?;
+pub(super) fn existing_path(settings: &Settings) -> Result<&Path, CommandError> {
+    let in_memory = || {
+        CommandError::usage(
+            "store.url is \"memory\" (the default of the sandbox, which uses play money): only the \
+             running server knows its purchases; set store.url to keep a ledger on disk",
+        )
+    };
+    let path = settings.store.as_deref().ok_or_else(in_memory)?;
     let shown = path.display();
     match path.try_exists() {
         Ok(true) => Ok(path),
         Ok(false) => Err(format!(
             "there is no ledger at {shown} (store.url); the server creates it when it first starts"
-        )),
-        Err(error) => Err(format!("the ledger at {shown} cannot be read: {error}")),
+        )
+        .into()),
+        Err(error) => Err(format!("the ledger at {shown} cannot be read: {error}").into()),
     }
 }
 
@@ -75,11 +84,12 @@ pub(super) fn gateway_access(settings: &Settings, path: &Path) -> Result<Gateway
     match Store::open_exclusive(path, Arc::new(clock::wall)) {
         Ok(store) => Ok(GatewayAccess::Standalone(store)),
         Err(OpenError::Locked { pid, holder: LockHolder::Server(admin) }) => {
-            let address = reachable(admin.unwrap_or(settings.admin_listen));
+            let (address, is_noted) =
+                (reachable(admin.unwrap_or(settings.admin_listen)), admin.is_some());
             let gateway = &settings.gateway;
             let timeout =
                 gateway.max_wait + gateway.connect_timeout + gateway.chat_timeout + TIMEOUT_MARGIN;
-            Ok(GatewayAccess::ViaServer(RunningServer { process: pid, address, timeout }))
+            Ok(GatewayAccess::ViaServer(RunningServer { process: pid, address, is_noted, timeout }))
         }
         Err(error @ (OpenError::Locked { .. } | OpenError::Unusable(_))) => Err(error.to_string()),
     }
@@ -89,6 +99,15 @@ pub(super) fn gateway_access(settings: &Settings, path: &Path) -> Result<Gateway
 pub(super) async fn refresh_members(address: SocketAddr) -> bool {
     let reply = timeout(REFRESH_TIMEOUT, ask(reachable(address), Request::post("/members"))).await;
     matches!(reply, Ok(Ok((StatusCode::OK, _))))
+}
+
+/// Asks the server of these settings whether it is alive.
+pub(super) async fn check_live(settings: &Settings) -> Result<Exit, CommandError> {
+    let at = reachable(settings.admin_listen);
+    match timeout(REFRESH_TIMEOUT, ask(at, Request::get("/healthz"))).await {
+        Ok(Ok((StatusCode::OK, _))) => Ok(Exit::Done),
+        _ => Err(format!("no live server at {at} (admin.listen)").into()),
+    }
 }
 
 async fn ask(
@@ -145,6 +164,14 @@ impl RunningServer {
 
     fn unreachable(&self, reason: &str) -> String {
         let (name, address) = (self.describe(), self.address);
+        if !self.is_noted {
+            return format!(
+                "{name} has the ledger and its rate limit, but named no admin listener, and {address} \
+                 (admin.listen) does not answer: {reason}; the gateway was not asked. If an \
+                 application embeds tollgate, serve Tollgate::ops and name its address with \
+                 Config::ops_at, or stop the application"
+            );
+        }
         format!(
             "{name} has the ledger and its rate limit, but its admin listener at {address} does not \
              answer: {reason}; the gateway was not asked. Run this where {address} can be reached, \

@@ -351,7 +351,7 @@ fn budget_text(budget: SpendLimit) -> String {
 }
 
 const COLUMNS: &str =
-    "name,role,state,token,day_budget,day_spent,month_budget,month_spent,added,revoked";
+    "name,role,state,token_prefix,day_budget,day_spent,month_budget,month_spent,added,revoked";
 
 async fn list(
     path: &Path,
@@ -388,7 +388,7 @@ fn cells(listed: &MemberSpend, moment: fn(Duration) -> String) -> [String; 10] {
         member.name.to_string(),
         member.role.name().to_owned(),
         listed.state().to_owned(),
-        format!("{}…", member.prefix),
+        member.prefix.to_string(),
         amount(member.own_budget.day),
         spent.day.to_string(),
         amount(member.own_budget.month),

@@ -1,5 +1,6 @@
 //! The command line: arguments, exit codes, and one file per command.
 
+mod changes;
 mod check;
 mod core;
 mod ledger;
@@ -31,14 +32,16 @@ use serde::Serialize;
 use member::MemberCommand;
 pub use process::runtime;
 pub use purchase::PurchaseCommand;
+pub(crate) use reload::check_changes;
 pub(crate) use secret::secret;
+pub(crate) use serve::ops;
 pub use serve::serve;
-pub(crate) use settings::read_text;
 pub use settings::{Loaded, load_from};
+pub(crate) use settings::{environment, read_text};
 pub use usage::{GroupBy, OutputFormat};
 
 use crate::access::token;
-use crate::config::{SettingError, redact_keys};
+use crate::config::{AccessMode, SettingError, redact_keys};
 use crate::routes::openapi;
 
 /// A proxy that keeps the key of a prepaid AI gateway, and never buys twice.
@@ -66,6 +69,12 @@ pub enum Command {
         /// Also ask the gateway for balance, limits and key names
         #[arg(long)]
         online: bool,
+        /// Output format
+        #[arg(long, value_enum, default_value = "text", conflicts_with = "online")]
+        format: reconcile::ReportFormat,
+        /// Only ask the running server whether it is alive, for a container's health check
+        #[arg(long, conflicts_with_all = ["online", "format"])]
+        live: bool,
     },
     /// Add, list, update and revoke members
     Member {
@@ -192,8 +201,16 @@ impl Cli {
         };
         let settings = &loaded.settings;
         match command {
+            Command::Serve { .. } if settings.access.mode == AccessMode::Host => {
+                let why = "access.mode: expected \"open\", \"members\" or \"jwt\": \"host\" is for \
+                           applications that embed tollgate and name their users";
+                Err(CommandError::usage(why))
+            }
             Command::Serve { new_account } => serve(loaded, self.config, new_account, out).await,
-            Command::Check { online } => check::check(&loaded, online, out, err).await,
+            Command::Check { live: true, .. } => ledger::check_live(settings).await,
+            Command::Check { online, format, .. } => {
+                check::check(&loaded, (online, format), out, err).await
+            }
             Command::Member { change } => member::member(settings, change, out, err).await,
             Command::Usage { since, by, format } => {
                 usage::usage(settings, (since, by, format), out).await

@@ -7,15 +7,14 @@ use std::sync::Arc;
 use super::ledger::{self, GatewayAccess, RunningServer};
 use super::{CommandError, Exit};
 use crate::app;
-use crate::billing::summary::{is_active_prefix, visible_prefix};
+use crate::billing::summary::{is_active_prefix, listed_prefix};
 use crate::clock;
 use crate::config::{Key, Settings, Target};
 use crate::contract::money::Usd;
-use crate::contract::wire::KEY_PREFIX;
 use crate::reports::text::{pluralize, strip_controls};
 use crate::store::Store;
 use crate::upstream::Error;
-use crate::upstream::billing::{self, ApiKey, ApiKeysResponse, UsageCounter};
+use crate::upstream::billing::{self, ApiKeysResponse, UsageCounter};
 
 /// Prints the account. Keys are named by their position and public prefix only.
 pub(super) async fn ask_gateway(
@@ -33,7 +32,8 @@ pub(super) async fn ask_gateway(
             return ask_server(&server, keys, out, err).await;
         }
         Ok(Ok(GatewayAccess::Standalone(store))) => {
-            writeln!(out, "asked     directly; each key takes one slot of the rate limit")?;
+            let slots = "each key takes one slot of the rate limit";
+            writeln!(out, "asked     directly; {slots}{}", ledger::RECOVERED)?;
             store
         }
         Ok(Err(reason)) => return Err(format!("the gateway was not asked: {reason}").into()),
@@ -101,17 +101,6 @@ async fn ask_server(
     Ok(exit)
 }
 
-/// Returns the longest listed prefix of this key that is not the whole key.
-fn listed_prefix<'a>(key: &Key, listed: &'a [ApiKey]) -> Option<&'a str> {
-    let prefixes = listed.iter().map(|row| visible_prefix(&row.key_prefix));
-    let fits = prefixes.filter(|prefix| {
-        prefix.len() > KEY_PREFIX.len()
-            && prefix.len() < key.expose().len()
-            && key.expose().starts_with(prefix)
-    });
-    fits.max_by_key(|prefix| prefix.len())
-}
-
 fn print(
     ApiKeysResponse { keys, billing }: &ApiKeysResponse,
     out: &mut impl Write,
@@ -140,34 +129,4 @@ fn print(
         writeln!(out)?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn listed_prefix_is_the_longest_but_never_the_whole_key() {
-        let row = |prefix: &str| ApiKey {
-            id: None,
-            name: "a key".to_owned(),
-            key_prefix: prefix.to_owned(),
-            created_at: None,
-            last_used_at: None,
-            revoked_at: None,
-            usage_count: None,
-        };
-        let key = Key::new("svc_sk_abcdefgh".to_owned());
-        for (listed, named) in [
-            (&["svc_sk_abcd"][..], Some("svc_sk_abcd")),
-            (&["svc_sk_abcd..."], Some("svc_sk_abcd")),
-            (&["svc_sk_ab", "svc_sk_abc", "svc_sk_x"], Some("svc_sk_abc")),
-            (&["svc_sk_abcdefgh"], None),
-            (&["svc_sk_", "", "svc_sk_b", "svc_sk_abcdefghi"], None),
-            (&[], None),
-        ] {
-            let listed: Vec<_> = listed.iter().map(|prefix| row(prefix)).collect();
-            assert_eq!(listed_prefix(&key, &listed), named, "{listed:?}");
-        }
-    }
 }

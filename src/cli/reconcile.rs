@@ -42,6 +42,8 @@ struct ReconcileReport {
 #[derive(Serialize)]
 struct ReportedPurchase {
     id: String,
+    at: String,
+    caller: String,
     service: &'static str,
     model: String,
     price: Usd,
@@ -74,6 +76,7 @@ async fn compare(settings: &Settings, dry_run: bool) -> Result<ReconcileReport, 
     let path = ledger::existing_path(settings)?;
     let access = ledger::gateway_access(settings, path)?;
     let clock = Arc::new(clock::wall);
+    let is_standalone = matches!(access, GatewayAccess::Standalone(_));
     let ledger = match &access {
         GatewayAccess::Standalone(store) => store.clone(),
         GatewayAccess::ViaServer(_) if dry_run => Store::open_read_only(path, clock)?,
@@ -93,7 +96,8 @@ async fn compare(settings: &Settings, dry_run: bool) -> Result<ReconcileReport, 
     });
     let drift = verdict.as_ref().map(|verdict| verdict.drift);
     let checkpoint = if dry_run {
-        "dry run: no outcome was resolved".to_owned()
+        let recovered = if is_standalone { ledger::RECOVERED } else { "" };
+        format!("dry run: no outcome was resolved{recovered}")
     } else {
         let terms = app::terms(settings);
         let keep = |service| terms.keep(service);
@@ -115,13 +119,16 @@ async fn compare(settings: &Settings, dry_run: bool) -> Result<ReconcileReport, 
 fn describe(verdict: Option<&Verdict>) -> String {
     let undecided = verdict.map_or(&[][..], |verdict| &verdict.undecided);
     let by_hand = "resolve these with `tollgate purchase resolve`";
-    match verdict.and_then(|verdict| verdict.retry_after).map(iso8601) {
-        None if undecided.is_empty() => "a new checkpoint was recorded".to_owned(),
-        None => format!("a new checkpoint was recorded; from now on, {by_hand}"),
-        Some(_) if undecided.iter().any(|(_, why)| *why == Undecided::CounterDecreased) => {
-            format!("the checkpoint stays, but waiting does not help: {by_hand}")
-        }
-        Some(time) => format!("the checkpoint stays: try again after {time}"),
+    if undecided.is_empty() {
+        return "a new checkpoint was recorded".to_owned();
+    }
+    if verdict.is_some_and(Verdict::is_final) {
+        return format!("a new checkpoint was recorded; from now on, {by_hand}");
+    }
+    let has_decreased = undecided.iter().any(|(_, why)| *why == Undecided::CounterDecreased);
+    match verdict.and_then(|verdict| verdict.retry_after).filter(|_| !has_decreased) {
+        Some(time) => format!("the checkpoint stays: try again after {}", iso8601(time)),
+        None => format!("the checkpoint stays, but waiting does not help: {by_hand}"),
     }
 }
 
@@ -138,9 +145,9 @@ fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandEr
         return Ok(writeln!(out, "{checkpoint}")?);
     };
     writeln!(out, "since      {since}")?;
-    for ReportedPurchase { id, service, model, price, state, reason } in purchases {
-        let (model, price) = (strip_controls(model), price.short());
-        writeln!(out, "{state:<10} {id}  {service} {model}, {price}: {reason}")?;
+    for ReportedPurchase { id, at, caller, service, model, price, state, reason } in purchases {
+        let (caller, model, price) = (strip_controls(caller), strip_controls(model), price.short());
+        writeln!(out, "{state:<10} {id}  {service} {model}, {price}, {at}, {caller}: {reason}")?;
     }
     if purchases.is_empty() {
         writeln!(out, "unknown    none")?;
@@ -171,6 +178,8 @@ fn purchases(comparison: &Comparison, verdict: Option<&Verdict>) -> Vec<Reported
             outcomes.remove(&purchase.id).or_else(|| verdict.is_none().then(first))?;
         Some(ReportedPurchase {
             id: purchase.id.to_string(),
+            at: iso8601(purchase.at),
+            caller: purchase.caller.clone(),
             service: purchase.service.name(),
             model: purchase.model.clone(),
             price: purchase.price,

@@ -5,17 +5,21 @@ use std::path::Path;
 
 use tracing::{error, info, warn};
 
+use super::changes::changed;
 use super::core::Core;
 use super::settings::load;
-use super::{CommandError, process};
+use super::{CommandError, log, process};
 use crate::app::App;
-use crate::config::{Settings, Target};
+use crate::config::{Key, Settings, Target};
 
 /// Returns the new app, which all cores then use, or the old one if the settings are rejected.
 pub(super) fn reload(old: App, config_path: Option<&Path>, cores: &[Core]) -> App {
     match rebuild(&old, config_path, cores) {
         Ok(new) => {
-            info!("settings reloaded");
+            let names = changed(&old.settings, &new.settings);
+            let names = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+            log::set_level(new.settings.log.level);
+            info!(changed = names, "settings reloaded");
             new
         }
         Err(CommandError { message: reason, .. }) => {
@@ -30,12 +34,14 @@ fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App,
         .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
     process::fit_open_file_limit(&mut loaded.settings.server);
     check_changes(&old.settings, &loaded.settings)?;
+    keep_until_restart(&old.settings, &mut loaded.settings);
     for warning in &loaded.warnings {
         warn!(warning, "risky setting");
     }
     let app = old.with_settings(loaded.settings)?;
     let stacks =
         cores.iter().map(|core| app.core(core.tasks.clone())).collect::<io::Result<Vec<_>>>()?;
+    log_keys(&old.settings, &app.settings);
     // Before the swap, so that no request to a new account uses the old rate limit.
     app.replace(old);
     for (core, stack) in cores.iter().zip(stacks) {
@@ -45,7 +51,23 @@ fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App,
     Ok(app)
 }
 
-fn check_changes(old: &Settings, new: &Settings) -> Result<(), CommandError> {
+/// A key without a change is a rotation that did not happen: the file may be an old copy.
+fn log_keys(old: &Settings, new: &Settings) {
+    let ids = |settings: &Settings| match &settings.gateway.target {
+        Target::Live { keys, .. } => keys.iter().map(Key::id).collect(),
+        Target::Sandbox => Vec::new(),
+    };
+    let (old, new) = (ids(old), ids(new));
+    if !new.is_empty() {
+        let missing =
+            |from: &[[u8; 8]], of: &[[u8; 8]]| of.iter().filter(|id| !from.contains(id)).count();
+        let (added, removed) = (missing(&old, &new), missing(&new, &old));
+        info!(keys = new.len(), added, removed, "gateway keys reloaded");
+    }
+}
+
+/// Fails if a setting needs a restart, and warns of those that wait for one.
+pub(crate) fn check_changes(old: &Settings, new: &Settings) -> Result<(), CommandError> {
     let is_sandbox = |settings: &Settings| matches!(settings.gateway.target, Target::Sandbox);
     let (before, after) = (&old.server, &new.server);
     // Other settings were validated against these: for example, whether a budget is required.
@@ -63,7 +85,7 @@ fn check_changes(old: &Settings, new: &Settings) -> Result<(), CommandError> {
         ("server.drain", before.drain != after.drain),
         ("admin.listen", old.admin_listen != new.admin_listen),
         ("sandbox", old.sandbox != new.sandbox),
-        ("log", old.log != new.log),
+        ("log.format", old.log.is_json != new.log.is_json),
     ];
     if let Some((setting, _)) = rejected.iter().find(|(_, is_changed)| *is_changed) {
         return Err(format!("{setting} can only change at a restart").into());
@@ -72,6 +94,17 @@ fn check_changes(old: &Settings, new: &Settings) -> Result<(), CommandError> {
         warn!(setting, "setting takes effect after a restart");
     }
     Ok(())
+}
+
+/// Keeps what runs, so that the next reload compares with that.
+fn keep_until_restart(old: &Settings, new: &mut Settings) {
+    new.server.max_connections = old.server.max_connections;
+    new.server.header_timeout = old.server.header_timeout;
+    new.server.idle_timeout = old.server.idle_timeout;
+    new.server.drain = old.server.drain;
+    new.admin_listen = old.admin_listen;
+    new.sandbox = old.sandbox;
+    new.log.is_json = old.log.is_json;
 }
 
 #[cfg(test)]

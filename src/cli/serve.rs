@@ -1,7 +1,7 @@
 //! `tollgate serve`: one runtime per core for callers, and one for everything else.
 
-use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::io::{self, IsTerminal, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -10,30 +10,22 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use super::check::{budgets, callers, gateway};
-use super::core::{Core, warn_of_purchases};
+use super::core::{Core, InFlight, warn_of_purchases};
 use super::reload::reload;
 use super::secret::secret;
 use super::{CommandError, Exit, Loaded, log, process, runtime};
 use crate::access::SecretError;
 use crate::app::{self, App, Shutdown, TIDY_INTERVAL};
-use crate::clock;
 use crate::downstream::host::Hosts;
-use crate::problem::{DRAINING, LEDGER_UNAVAILABLE, Problem};
 use crate::routes::ops::Ops;
 use crate::server;
-use crate::store::{AccountBinding, Store};
-
-/// How long the result of a ledger probe is cached, and how long a probe may take.
-const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the ledger may take to close after the drain.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -80,12 +72,12 @@ pub async fn serve(
         info!(page = %listener.local_addr()?, admin = %at, "listening");
     }
     let opened = signals.unless_terminated(app::open(&app.shared, opening)).await;
-    let drain = app.settings.server.drain;
+    let (drain, in_flight) = (app.settings.server.drain, InFlight::new(&cores, &app));
     // The cores have clones of the listeners. These would accept connections that are never served.
     if opened.transpose().map_err(start_error)?.is_none() {
         drop(listeners);
     } else {
-        print_banner(&app, listeners, at, out)?;
+        announce(&app, listeners, at, out)?;
         tokio::spawn(app.watch_account());
         // A reload must find the same file: without it, its budgets would be lost.
         let config_path = config_path.or(file);
@@ -94,8 +86,8 @@ pub async fn serve(
     }
     shutdown.draining.cancel();
     info!("drain started");
-    spawn_exit_watchdog(drain, cores.iter().map(|core| core.tasks.clone()).collect());
-    Core::drain_all(cores, drain, &shutdown).await;
+    spawn_exit_watchdog(drain, in_flight.clone());
+    Core::drain_all(cores, drain, &shutdown, &in_flight).await;
     end.cancel();
     Ok(Exit::Done)
 }
@@ -113,38 +105,7 @@ fn serve_ops(
     admin: StdListener,
     end: CancellationToken,
 ) -> io::Result<()> {
-    let own = app::own_addresses(&[admin.local_addr()?])?;
-    let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&app.shared.hosts));
-    let guard =
-        move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
-    let probe = Arc::new(Probe {
-        stopping: shutdown.draining.clone(),
-        binding: app.shared.binding.clone(),
-        ledger: app.shared.store.clone(),
-        latest: Mutex::default(),
-    });
-    let ready = move || {
-        let probe = Arc::clone(&probe);
-        async move { probe.ready().await }
-    };
-    let (store, metrics) = (app.shared.store.clone(), Arc::clone(&app.shared.metrics));
-    let service = Ops {
-        update_gauges: Arc::new(move || {
-            let (store, metrics) = (store.clone(), Arc::clone(&metrics));
-            Box::pin(async move {
-                let totals = timeout(PROBE_TIMEOUT, store.unknown_totals()).await;
-                if let Ok(Ok((count, micros))) = totals {
-                    metrics.unknown_purchases.set(count);
-                    metrics.unknown_micros.set(micros);
-                }
-            })
-        }),
-        access: Some(Arc::clone(&app.shared.access)),
-        summary: Some(app.summary.clone()),
-        host_guard: Arc::new(guard),
-        own_addresses: own.into(),
-        ..Ops::new(Arc::clone(&app.shared.metrics), ready)
-    };
+    let service = ops(app, shutdown, app::own_addresses(&[admin.local_addr()?])?);
     // The per-address limit does not apply to operators.
     let connections = Arc::new(Semaphore::new(process::OPS_CONNECTIONS));
     let settings =
@@ -154,59 +115,50 @@ fn serve_ops(
     Ok(())
 }
 
-fn print_banner(
+/// Builds the ops endpoints. `own` are the addresses of their listener.
+pub(crate) fn ops(app: &App, shutdown: &Shutdown, own: Vec<IpAddr>) -> Ops {
+    let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&app.shared.hosts));
+    let guard =
+        move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
+    let ready = app.readiness(shutdown.draining.clone());
+    Ops {
+        readings: Arc::new(app.readings()),
+        access: Some(Arc::clone(&app.shared.access)),
+        summary: Some(app.summary.clone()),
+        host_guard: Arc::new(guard),
+        own_addresses: own.into(),
+        ..Ops::new(Arc::clone(&app.shared.metrics), ready)
+    }
+}
+
+/// Logs the start and, on a terminal, prints it.
+fn announce(
     app: &App,
     listeners: Vec<StdListener>,
     admin: SocketAddr,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    writeln!(out, "tollgate {}", env!("CARGO_PKG_VERSION"))?;
-    for listener in listeners {
-        writeln!(out, "page      http://{}", listener.local_addr()?)?;
-    }
+    let url = |at: SocketAddr| format!("http://{at}");
+    let pages = listeners.into_iter().map(|listener| listener.local_addr().map(url));
+    let pages = pages.collect::<io::Result<Vec<_>>>()?;
     let settings = &app.settings;
     let members = app.shared.access.member_count();
-    writeln!(out, "gateway   {}", gateway(&settings.gateway.target))?;
-    writeln!(out, "callers   {}", callers(&settings.access.mode, members))?;
-    writeln!(out, "budgets   {}", budgets(&settings.budget))?;
-    writeln!(out, "admin     http://{admin}")?;
-    out.flush()?;
+    let (version, page, admin) = (env!("CARGO_PKG_VERSION"), pages.join(", "), url(admin));
+    let (target, limits) = (gateway(&settings.gateway.target), budgets(&settings.budget));
+    let mode = callers(&settings.access.mode, members);
+    info!(version, page, admin, gateway = target, callers = mode, budgets = limits, "started");
+    if io::stdout().is_terminal() {
+        writeln!(out, "tollgate {version}")?;
+        pages.iter().try_for_each(|page| writeln!(out, "page      {page}"))?;
+        let rows = [("gateway", target), ("callers", mode), ("budgets", limits), ("admin", admin)];
+        rows.iter().try_for_each(|(name, value)| writeln!(out, "{name:<9} {value}"))?;
+        out.flush()?;
+    }
     if settings.is_local_only() {
         // Behind an unknown reverse proxy, every caller looks like a local browser.
         info!(settings = "server.hosts, server.trusted_proxies", "no reverse proxy configured");
     }
     Ok(())
-}
-
-struct Probe {
-    stopping: CancellationToken,
-    binding: AccountBinding,
-    ledger: Store,
-    latest: Mutex<Option<(clock::Instant, bool)>>,
-}
-
-impl Probe {
-    async fn ready(&self) -> Result<(), Problem> {
-        let refusal = |kind| Problem::new(kind).retry_after(Duration::from_secs(5));
-        if self.stopping.is_cancelled() {
-            return Err(refusal(&DRAINING));
-        }
-        if self.ledger.is_starting() {
-            return Err(refusal(&LEDGER_UNAVAILABLE).detail("starting: the ledger is opening"));
-        }
-        self.binding.ensure_same_account()?;
-        let mut latest = self.latest.lock().await;
-        if latest.is_none_or(|(at, _)| at.elapsed() >= PROBE_INTERVAL) {
-            let answer = timeout(PROBE_TIMEOUT, self.ledger.ensure_usable()).await;
-            *latest = Some((clock::now(), matches!(answer, Ok(Ok(())))));
-        }
-        if matches!(*latest, Some((_, true))) {
-            return Ok(());
-        }
-        // The store's error has paths, so it is only logged.
-        let why = "the ledger is unusable, so nothing can be sold; see the server's log";
-        Err(refusal(&LEDGER_UNAVAILABLE).detail(why))
-    }
 }
 
 pub(super) fn bind(at: SocketAddr) -> io::Result<StdListener> {
@@ -261,7 +213,7 @@ impl Signals {
 }
 
 /// Exits at a second signal or soon after `drain`, from a thread that a hanging disk cannot block.
-fn spawn_exit_watchdog(drain: Duration, in_flight: Vec<TaskTracker>) {
+fn spawn_exit_watchdog(drain: Duration, in_flight: InFlight) {
     let watch = move || {
         let watching = async {
             let mut signals = Signals::new()?;

@@ -161,7 +161,8 @@ fn resolve(file: &Path) -> Option<PathBuf> {
     file.canonicalize().ok().or_else(not_created_yet)
 }
 
-fn environment(
+/// Keeps the variables that tollgate reads.
+pub(crate) fn environment(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
     errors: &mut Vec<SettingError>,
 ) -> Environment {
@@ -278,6 +279,10 @@ fn readable_file_warnings(folder: &Path, environment: &Environment) -> Vec<Strin
     use std::os::unix::fs::PermissionsExt;
     let is_open = |variable: &&str| {
         let name = environment.get(*variable).map(|name| name.trim()).unwrap_or_default();
+        // Container engines mount secrets there with mode 0444. Only the container sees them.
+        if name.starts_with("/run/secrets/") {
+            return false;
+        }
         let about = fs::metadata(folder.join(name));
         !name.is_empty() && about.is_ok_and(|about| about.permissions().mode() & 0o004 != 0)
     };

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
+use super::reconcile::ReportFormat;
 use super::*;
 use crate::clock;
 use crate::config::{Settings, Target};
@@ -38,7 +39,9 @@ async fn check_with(
 ) -> (Exit, String, String) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let exit = match loaded {
-        Ok(loaded) => check::check(loaded, is_online, &mut out, &mut err).await,
+        Ok(loaded) => {
+            check::check(loaded, (is_online, ReportFormat::Text), &mut out, &mut err).await
+        }
         Err(errors) => Ok(print_errors(errors, &mut err).expect("writing to a Vec cannot fail")),
     };
     let exit = exit.unwrap_or_else(|CommandError { exit, message }| {
@@ -64,7 +67,8 @@ fn serve_is_the_default_command() {
     let (cli, ..) = read(&["--config", "a.toml", "check", "--online"]);
     let cli = cli.expect("valid settings");
     assert_eq!(cli.config.as_deref(), Some(Path::new("a.toml")));
-    assert_eq!(cli.command(), Command::Check { online: true });
+    let format = ReportFormat::Text;
+    assert_eq!(cli.command(), Command::Check { online: true, format, live: false });
     let (cli, ..) = read(&["sandbox", "--listen", "[::1]:0", "--config", "a.toml"]);
     let listen = "[::1]:0".parse().expect("an address");
     assert_eq!(cli.map(|cli| cli.command()), Ok(Command::Sandbox { listen }));
@@ -432,7 +436,7 @@ async fn reports_have_defaults_and_reject_unknown_options() {
     let (cli, ..) = read(&["reconcile", "--dry-run"]);
     assert_eq!(
         cli.map(|cli| cli.command()),
-        Ok(Command::Reconcile { dry_run: true, format: reconcile::ReportFormat::Text })
+        Ok(Command::Reconcile { dry_run: true, format: ReportFormat::Text })
     );
     for arguments in [
         &["usage", "--since", "yesterday"][..],

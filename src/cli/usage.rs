@@ -89,9 +89,9 @@ fn head(key: &str) -> String {
     format!("{key},{}", SpendTotals::COLUMNS)
 }
 
-fn line(key: &str, sum: &SpendTotals) -> [String; 5] {
-    let [count, charged, unknown, held] = sum.columns();
-    [key.to_owned(), count, charged, unknown, held]
+fn line(key: &str, sum: &SpendTotals) -> [String; 6] {
+    let [count, charged, unknown, held, saved] = sum.columns();
+    [key.to_owned(), count, charged, unknown, held, saved]
 }
 
 #[derive(Serialize)]
@@ -166,11 +166,11 @@ mod tests {
     fn csv_quotes_keys_with_separators() {
         let sum = SpendTotals { count: 1, charged: Usd::mills(3), ..SpendTotals::default() };
         let lines = ["a,b", "plain", "say \"hi\""].map(|key| line(key, &sum));
-        let figures = "1,0.003000,0.000000,0.000000";
+        let figures = "1,0.003000,0.000000,0.000000,0.000000";
         assert_eq!(
             csv(&head("key"), lines.into_iter()),
             format!(
-                "key,count,charged,unknown,held\n\"a,b\",{figures}\nplain,{figures}\n\"say \"\"hi\"\"\",{figures}\n"
+                "key,count,charged,unknown,held,saved\n\"a,b\",{figures}\nplain,{figures}\n\"say \"\"hi\"\"\",{figures}\n"
             )
         );
     }

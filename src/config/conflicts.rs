@@ -17,10 +17,10 @@ pub(super) fn conflicts(
     let model = page.default_model.as_deref();
     let rows = [
         (
-            is_public && is_sandbox,
+            is_public && is_sandbox && !settings.sandbox.is_public,
             "server.listen",
             "loopback addresses only, because the sandbox runs; set gateway.base_url and \
-             GATEWAY_API_KEY to serve other machines",
+             GATEWAY_API_KEY to serve other machines, or sandbox.public to try it in a container",
         ),
         (
             is_public && is_live && settings.is_unlimited(),

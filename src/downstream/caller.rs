@@ -12,7 +12,7 @@ use super::forwarded::{client_ip, is_trusted, transport};
 use super::route::{Auth, Route};
 use super::{Call, DownstreamConfig, RequestId};
 use crate::access::cookie::{self, Transport};
-use crate::access::{Credentials, Session};
+use crate::access::{Credentials, Session, User};
 use crate::config::Network;
 use crate::problem::{INTERNAL, Problem};
 use crate::store::Caller;
@@ -45,30 +45,52 @@ impl Peer {
     }
 }
 
+pub const PEER_MISSING: &str =
+    "the server that embeds tollgate must put tollgate::Peer into the request's extensions";
+
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientAddress {
+    pub client: IpAddr,
+    /// The client or its last proxy.
+    peer: IpAddr,
+}
+
+impl ClientAddress {
+    pub fn of<B>(
+        config: &DownstreamConfig,
+        peer: Option<Peer>,
+        request: &Request<B>,
+    ) -> Result<Self, Problem> {
+        let Some(Peer(peer)) = peer else {
+            return Err(Problem::new(&INTERNAL).detail(PEER_MISSING));
+        };
+        let peer = peer.ip();
+        Ok(Self { client: client_ip(peer, request.headers(), &config.trusted_proxies), peer })
+    }
+}
+
 pub async fn authenticate<B>(
     config: &DownstreamConfig,
-    id: &RequestId,
-    peer: Option<Peer>,
+    (id, address): (&RequestId, ClientAddress),
     route: &'static Route,
     request: Request<B>,
 ) -> Result<Call<B>, Problem> {
     let (head, body) = request.into_parts();
-    let Some(Peer(peer)) = peer else {
-        return Err(Problem::new(&INTERNAL).detail(
-            "the server that embeds tollgate must put tollgate::Peer into the request's extensions",
-        ));
-    };
+    let ClientAddress { client, peer } = address;
     let (access, headers) = (&config.access, &head.headers);
-    let address = Caller::Address(network(client_ip(peer.ip(), headers, &config.trusted_proxies)));
+    let address = Caller::Address(network(client));
     let transport = if access.has_logins() {
-        transport(peer.ip(), headers, &config.trusted_proxies)
+        transport(peer, headers, &config.trusted_proxies)
     } else {
         Transport::Plain
     };
-    let (caller, session) = if access.is_open() || route.auth == Auth::Public {
+    let user = head.extensions.get::<User>();
+    let needs_none = route.auth == Auth::Public || (access.is_open() && user.is_none());
+    let (caller, session) = if needs_none {
         (address, Session::default())
     } else {
-        let credentials = credentials(headers, transport);
+        let credentials = user.map_or_else(|| credentials(headers, transport), Credentials::User);
         let (caller, session) = access.authenticate(credentials, address).await?;
         check_csrf(credentials, &head.method, headers)?;
         Span::current().record("caller", tracing::field::display(&caller));
@@ -152,7 +174,9 @@ mod tests {
         match credentials(&headers, transport) {
             Credentials::Token(token) => format!("Token({token:?})"),
             Credentials::Cookie(value) => format!("Cookie({value:?})"),
-            other @ (Credentials::Missing | Credentials::Malformed) => format!("{other:?}"),
+            other @ (Credentials::Missing | Credentials::User(_) | Credentials::Malformed) => {
+                format!("{other:?}")
+            }
         }
     }
 

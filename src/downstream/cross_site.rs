@@ -18,7 +18,7 @@ use tower_http::csrf::{CsrfLayer, ProtectionError};
 use tracing::info;
 
 use super::route::{CrossOrigin, is_api_path};
-use super::{DownstreamConfig, sanitize};
+use super::{DownstreamConfig, bytes, sanitize};
 use crate::problem::{ORIGIN_NOT_ALLOWED, Problem};
 use crate::response::{HandlerResult, Response};
 
@@ -45,7 +45,7 @@ const ALLOWED_HEADERS: &[&str] = &[
 ];
 /// OpenAI's SDKs add headers with this prefix to every call.
 const SDK_HEADER_PREFIX: &str = "x-stainless-";
-const EXPOSED_HEADERS: [&str; 10] = [
+const EXPOSED_HEADERS: [&str; 11] = [
     "ratelimit",
     "ratelimit-policy",
     "retry-after",
@@ -54,6 +54,7 @@ const EXPOSED_HEADERS: [&str; 10] = [
     "tollgate-cost",
     "tollgate-ignored",
     "tollgate-ledger",
+    "tollgate-purchase",
     "openai-poll-after-ms",
     "x-should-retry",
 ];
@@ -66,12 +67,12 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// Scripts of `listed` origins may read responses and, with logins, send the session cookie.
-    pub fn new(listed: &[String], has_logins: bool) -> Self {
+    /// Scripts of `listed` origins may read responses and, with cookies, send them.
+    pub fn new(listed: &[String], has_cookies: bool) -> Self {
         let allowed: Vec<_> =
             listed.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()).collect();
         let same = allowed.clone();
-        let credentials = move |origin: &HeaderValue, _: &_| has_logins && same.contains(origin);
+        let credentials = move |origin: &HeaderValue, _: &_| has_cookies && same.contains(origin);
         let cors = CorsLayer::new()
             .allow_origin(AllowOrigin::list(allowed))
             .allow_credentials(AllowCredentials::predicate(credentials))
@@ -173,7 +174,7 @@ pub fn check_read<B>(
 }
 
 fn log_refusal(config: &DownstreamConfig, request: &str, origin: Option<&HeaderValue>) {
-    if config.refusal_log.is_due("origin", origin) {
+    if config.refusal_log.is_due("origin", bytes(origin)) {
         info!(origin = sanitize(origin), request, "unlisted origin refused");
     }
 }

@@ -21,13 +21,13 @@ use http::{HeaderMap, HeaderValue, request};
 use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
+pub use self::observe::RefusalLog;
 use self::route::Route;
 use crate::access::cookie::Transport;
 use crate::access::{Authenticator, Session};
-use crate::clock;
 use crate::config::{self, Network, redact_keys};
 use crate::metrics::Metrics;
-use crate::store::Caller;
+use crate::store::{Caller, PurchaseId};
 
 /// The settings and state of the layers, shared by all cores.
 #[derive(Clone)]
@@ -40,7 +40,7 @@ pub struct DownstreamConfig {
     pub limiter: Arc<rate::Limiter>,
     pub server: config::ServerConfig,
     pub body_memory: Arc<body::BodyMemory>,
-    pub refusal_log: Arc<observe::RefusalLog>,
+    pub refusal_log: Arc<RefusalLog>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -69,9 +69,15 @@ impl<B> fmt::Debug for Call<B> {
     }
 }
 
-/// The request id: the client's, or a new UUIDv7.
+/// The id of a request: the client's `X-Request-Id`, if it sent one, and a unique UUIDv7.
+///
+/// Answers carry the client's id. It may be used twice, so the log and the ledger use the other.
 #[derive(Clone, Debug)]
-pub struct RequestId(HeaderValue);
+pub struct RequestId {
+    uuid: Uuid,
+    unique: HeaderValue,
+    client: Option<HeaderValue>,
+}
 
 impl RequestId {
     /// Keeps the client's id only if it has 1 to 128 letters, digits, `.`, `_` or `-`: other
@@ -82,29 +88,49 @@ impl RequestId {
             (1..=MAX_REQUEST_ID_LEN).contains(&bytes.len())
                 && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(b))
         };
-        headers.get(X_REQUEST_ID).filter(plain).cloned().map_or_else(Self::new, Self)
+        Self { client: headers.get(X_REQUEST_ID).filter(plain).cloned(), ..Self::new() }
     }
 
     fn new() -> Self {
-        let wall = clock::wall();
-        let stamp =
-            uuid::Timestamp::from_unix(uuid::NoContext, wall.as_secs(), wall.subsec_nanos());
+        let PurchaseId(uuid) = PurchaseId::generate();
         let mut text = [0; Hyphenated::LENGTH];
-        Uuid::new_v7(stamp).hyphenated().encode_lower(&mut text);
+        uuid.hyphenated().encode_lower(&mut text);
         // Shared from the start, so that clones do not allocate.
         let text = HeaderValue::from_maybe_shared(Bytes::from_owner(text));
-        Self(text.unwrap_or_else(|_| HeaderValue::from_static("unnamed")))
+        let unique = text.unwrap_or(HeaderValue::from_static("unnamed"));
+        Self { uuid, unique, client: None }
     }
 
     pub fn as_str(&self) -> &str {
-        self.0.to_str().unwrap_or_default()
+        self.client_id().unwrap_or_else(|| self.unique())
     }
+
+    /// Returns the id of what this request buys. It is the unique id of the request.
+    pub fn purchase(&self) -> PurchaseId {
+        PurchaseId(self.uuid)
+    }
+
+    fn unique(&self) -> &str {
+        self.unique.to_str().unwrap_or_default()
+    }
+
+    fn client_id(&self) -> Option<&str> {
+        self.client.as_ref()?.to_str().ok()
+    }
+
+    fn header(&self) -> HeaderValue {
+        self.client.as_ref().unwrap_or(&self.unique).clone()
+    }
+}
+
+fn bytes(value: Option<&HeaderValue>) -> &[u8] {
+    value.map(HeaderValue::as_bytes).unwrap_or_default()
 }
 
 /// Makes a refused header safe to log: escaped, truncated, keys redacted.
 fn sanitize(value: Option<&HeaderValue>) -> String {
     const MAX_CHARS: usize = 100;
-    let text = String::from_utf8_lossy(value.map(HeaderValue::as_bytes).unwrap_or_default());
+    let text = String::from_utf8_lossy(bytes(value));
     let short: String = redact_keys(&text).chars().take(MAX_CHARS).collect();
     short.escape_debug().to_string()
 }

@@ -3,22 +3,25 @@
 //! Logs hold the route's template, never the path, query, headers or body. The exceptions are the
 //! refused value in [`RefusalLog`] and the caller's name.
 
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use http::Request;
 use http::header::CONNECTION;
-use http::{HeaderValue, Request};
 use tracing::field::Empty;
 use tracing::{Span, debug, info, info_span, warn};
 
 use super::caller::Peer;
-use super::route::Route;
+use super::route::{Class, Route};
 use super::{DownstreamConfig, RequestId, X_REQUEST_ID, rate};
 use crate::clock::{self, Instant};
-use crate::problem::{INTERNAL, LEDGER_UNAVAILABLE, Problem};
+use crate::metrics::Metrics;
+use crate::problem::{INTERNAL, INVALID_CREDENTIALS, LEDGER_UNAVAILABLE, Problem};
 use crate::response::{self, HandlerResult, Response};
+use crate::store::Caller;
 use crate::sync::lock;
 
 pub struct RequestScope {
@@ -27,6 +30,8 @@ pub struct RequestScope {
     pub route: Result<&'static Route, Problem>,
     has_body: bool,
     started: Instant,
+    /// Known once the caller is looked at.
+    client: OnceLock<IpAddr>,
 }
 
 impl RequestScope {
@@ -41,7 +46,13 @@ impl RequestScope {
             route: config.routes.find(request.method(), request.uri().path()),
             has_body: !request.body().is_end_stream(),
             started: clock::now(),
+            client: OnceLock::new(),
         }
+    }
+
+    /// Notes the client's address, for the log line of a refusal.
+    pub fn set_client(&self, address: IpAddr) {
+        let _ = self.client.set(address);
     }
 
     fn route_label(&self) -> &'static str {
@@ -49,7 +60,9 @@ impl RequestScope {
     }
 
     pub fn span(&self) -> Span {
-        info_span!("request", id = self.id.as_str(), route = self.route_label(), caller = Empty)
+        let client_id = self.id.client_id();
+        let route = self.route_label();
+        info_span!("request", id = self.id.unique(), client_id, route, caller = Empty)
     }
 
     /// Closes the connection if the request has a body, because its rest was not read.
@@ -81,68 +94,128 @@ impl RequestScope {
         let elapsed = clock::now().duration_since(self.started);
         config.metrics.request(self.route_label(), status, elapsed);
         let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-        // The ledger logs its failure once: more lines would fill a disk that is already full.
         let problem = response.extensions().get::<Problem>();
-        let is_ledger = problem.is_some_and(|problem| *problem.kind() == LEDGER_UNAVAILABLE);
-        match status {
-            424 | 500..=599 if is_ledger => {}
+        if let Some(problem) = problem {
+            config.refusal_log.count(problem);
+        }
+        let code = problem.map(|problem| problem.kind().code);
+        match (status, problem) {
+            // The ledger logs its failure once: more lines would fill a disk that is already full.
+            (424 | 500..=599, Some(problem)) if *problem.kind() == LEDGER_UNAVAILABLE => {}
             // It failed before the caller was counted, for example during authentication.
-            424 | 500..=599 if !response.headers().contains_key(rate::RATELIMIT_POLICY) => {
-                let route = HeaderValue::from_static(self.route_label());
-                if config.refusal_log.is_due("failed", Some(&route)) {
-                    warn!(status, "request failed");
+            (424 | 500..=599, _) if !response.headers().contains_key(rate::RATELIMIT_POLICY) => {
+                if config.refusal_log.is_due("failed", self.route_label().as_bytes()) {
+                    warn!(status, code, "request failed");
                 }
             }
-            424 | 500..=599 => warn!(status, elapsed_ms, "request failed"),
-            _ => debug!(status, elapsed_ms, "request finished"),
+            (424 | 500..=599, _) => {
+                let model = problem.and_then(Problem::model);
+                warn!(status, code, model, elapsed_ms, "request failed");
+            }
+            (_, Some(problem)) if self.is_refusal_logged(problem) => {
+                config.refusal_log.log(problem, self.client.get());
+            }
+            _ => debug!(status, code, elapsed_ms, "request finished"),
         }
-        response.headers_mut().insert(X_REQUEST_ID, self.id.0.clone());
+        response.headers_mut().insert(X_REQUEST_ID, self.id.header());
         response
+    }
+
+    fn is_refusal_logged(&self, problem: &Problem) -> bool {
+        let is_paid = self.route.as_ref().is_ok_and(|route| route.class == Class::Paid);
+        is_paid || *problem.kind() == INVALID_CREDENTIALS
     }
 }
 
-const MAX_LINES: usize = 10;
 const PERIOD: Duration = Duration::from_secs(60);
+/// For requests that need no credentials: a line for each would let anyone fill the disk.
+const UNLISTED: LineLimits = LineLimits { total: 10, same: 1 };
+/// For refusals of paid requests, and for invalid credentials, by code and address.
+const REFUSED: LineLimits = LineLimits { total: 100, same: 10 };
 
-/// Bounds the log lines of refusals before the limiter.
-///
-/// Such requests need no credentials, so a line for each would let anyone fill the disk.
-#[derive(Debug, Default)]
-pub struct RefusalLog(Mutex<LogPeriod>);
+/// The most lines in a [`PERIOD`].
+#[derive(Clone, Copy, Debug)]
+struct LineLimits {
+    total: usize,
+    same: usize,
+}
+
+/// Counts refusals by code, and bounds their log lines.
+#[derive(Default)]
+pub struct RefusalLog {
+    metrics: Arc<Metrics>,
+    unlisted: Mutex<LogPeriod>,
+    refused: Mutex<LogPeriod>,
+}
 
 #[derive(Debug, Default)]
 struct LogPeriod {
     started: Option<Instant>,
-    logged: Vec<(&'static str, HeaderValue)>,
+    logged: Vec<(&'static str, Box<[u8]>)>,
     suppressed: u64,
 }
 
 impl RefusalLog {
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        Self { metrics, ..Self::default() }
+    }
+
     /// Logs the number of suppressed lines once their minute is over.
     pub fn flush(&self, now: Instant) {
-        let rest = lock(&self.0).take_suppressed(now);
-        log_suppressed(rest);
+        let periods = [&self.unlisted, &self.refused];
+        let suppressed = periods.map(|period| lock(period).take_suppressed(now));
+        log_suppressed(suppressed.iter().sum());
     }
 
     /// Whether to log a refused value: not if it was logged within this minute, or if the minute's
     /// lines are used up.
-    pub(super) fn is_due(&self, kind: &'static str, value: Option<&HeaderValue>) -> bool {
-        let now = clock::now();
-        let mut minute = lock(&self.0);
-        let rest = minute.take_suppressed(now);
-        minute.started.get_or_insert(now);
-        let value = value.cloned().unwrap_or(HeaderValue::from_static(""));
-        let line = (kind, value);
-        let is_due = minute.logged.len() < MAX_LINES && !minute.logged.contains(&line);
-        if is_due {
-            minute.logged.push(line);
-        } else {
-            minute.suppressed = minute.suppressed.saturating_add(1);
-        }
-        drop(minute);
-        log_suppressed(rest);
-        is_due
+    pub(super) fn is_due(&self, kind: &'static str, value: &[u8]) -> bool {
+        admit(&self.unlisted, UNLISTED, (kind, value))
     }
+
+    fn count(&self, problem: &Problem) {
+        self.metrics.refusal(problem.kind().code);
+    }
+
+    /// Counts and logs the refusal of a purchase whose response has begun.
+    pub fn late(&self, problem: &Problem, caller: &Caller) {
+        self.count(problem);
+        let client = if let Caller::Address(address) = caller { Some(address) } else { None };
+        self.log(problem, client);
+    }
+
+    /// Logs why a request was refused, unless the minute's lines are used up.
+    fn log(&self, problem: &Problem, client: Option<&IpAddr>) {
+        let address = client.map(ToString::to_string);
+        let kind = problem.kind();
+        let same = address.as_deref().unwrap_or_default();
+        if admit(&self.refused, REFUSED, (kind.code, same.as_bytes())) {
+            let (status, code, model) = (kind.status.as_u16(), kind.code, problem.model());
+            let error = problem.errors().first().map(|error| error.code);
+            info!(status, code, error, model, address, "request refused");
+        }
+    }
+}
+
+fn admit(
+    period: &Mutex<LogPeriod>,
+    limits: LineLimits,
+    (kind, value): (&'static str, &[u8]),
+) -> bool {
+    let now = clock::now();
+    let mut minute = lock(period);
+    let rest = minute.take_suppressed(now);
+    minute.started.get_or_insert(now);
+    let same = minute.logged.iter().filter(|(of, logged)| *of == kind && **logged == *value);
+    let is_due = minute.logged.len() < limits.total && same.count() < limits.same;
+    if is_due {
+        minute.logged.push((kind, value.into()));
+    } else {
+        minute.suppressed = minute.suppressed.saturating_add(1);
+    }
+    drop(minute);
+    log_suppressed(rest);
+    is_due
 }
 
 impl LogPeriod {
@@ -174,6 +247,7 @@ mod tests {
             route: Err(Problem::new(&INTERNAL)),
             has_body: false,
             started: clock::now(),
+            client: OnceLock::new(),
         };
         for is_late in [false, true] {
             let handling = async {
@@ -187,15 +261,15 @@ mod tests {
         }
     }
 
-    fn value(number: usize) -> HeaderValue {
-        HeaderValue::try_from(format!("{number}.example")).unwrap()
+    fn value(number: usize) -> String {
+        format!("{number}.example")
     }
 
     #[tokio::test(start_paused = true)]
     async fn refusal_log_writes_ten_lines_a_minute_and_counts_the_rest() {
         let (refusals, begin) = (RefusalLog::default(), clock::now());
         let logged = |kind, numbers: std::ops::Range<usize>| {
-            let is_due = |n: &usize| refusals.is_due(kind, Some(&value(*n)));
+            let is_due = |n: &usize| refusals.is_due(kind, value(*n).as_bytes());
             numbers.filter(is_due).count()
         };
         assert_eq!(logged("host", 0..1), 1);
@@ -206,9 +280,9 @@ mod tests {
         tokio::time::advance(PERIOD - Duration::from_millis(1)).await;
         assert_eq!(logged("host", 2_000..2_100), 0);
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(lock(&refusals.0).suppressed, 1 + 4 + 995 + 100);
-        assert_eq!(lock(&refusals.0).take_suppressed(begin + PERIOD), 1_100);
-        assert_eq!(logged("host", 0..100), MAX_LINES);
-        assert!(!refusals.is_due("host", None));
+        assert_eq!(lock(&refusals.unlisted).suppressed, 1 + 4 + 995 + 100);
+        assert_eq!(lock(&refusals.unlisted).take_suppressed(begin + PERIOD), 1_100);
+        assert_eq!(logged("host", 0..100), UNLISTED.total);
+        assert!(!refusals.is_due("host", b""));
     }
 }

@@ -96,6 +96,8 @@ impl JobRegistry {
                         shared.start(job, (RESUME_INTERVAL * number).min(MAX_RESUME_DELAY));
                     }
                 }
+                // Why was logged when it was opened.
+                Err(_) if shared.store.is_unusable() => {}
                 Err(error) => error!(%error, "open jobs unreadable; resuming them on request"),
             }
         };

@@ -115,7 +115,7 @@ pub(super) async fn run(shared: Arc<Shared>, polled: Arc<PolledJob>, later: Dura
         if AssertUnwindSafe(polling).catch_unwind().await.is_ok() {
             return;
         }
-        error!(request_id = &*polled.job.request_id, "job poller panicked; restarting");
+        error!(job = &*polled.job.request_id, "job poller panicked; restarting");
         sleep(PANIC_BACKOFF).await;
     }
 }
@@ -194,12 +194,15 @@ async fn record_status(shared: &Shared, polled: &PolledJob, status: StatusUpdate
             shared.store.update_job(Arc::clone(request_id), status.clone()).await
         };
         if let Err(error) = stored.await {
-            error!(%error, request_id = &**request_id, "job state not recorded");
+            error!(%error, job = &**request_id, "job state not recorded");
         }
         if status.state != JobState::Open {
-            let took = status.at.saturating_sub(polled.job.at);
-            let took = Duration::from_secs(took.as_secs());
-            info!(request_id = &**request_id, state = status.state.name(), ?took, "job ended");
+            let Job { purchase, owner, model, at, .. } = &polled.job;
+            let purchase = purchase.map(|id| id.to_string());
+            let took = Duration::from_secs(status.at.saturating_sub(*at).as_secs());
+            let (job, caller, model, state) =
+                (&**request_id, &**owner, &**model, status.state.name());
+            info!(job, purchase, caller, model, state, ?took, "job ended");
         }
     }
     polled.updates.send_modify(|update| {

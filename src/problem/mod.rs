@@ -4,6 +4,7 @@ mod kinds;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +19,8 @@ pub use kinds::*;
 
 /// Set to `true` on joined and replayed replies.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+/// The id of the purchase that an answer is about. A replay has the id of the first purchase.
+pub const TOLLGATE_PURCHASE: HeaderName = HeaderName::from_static("tollgate-purchase");
 /// Set to `false`, keeps OpenAI's SDKs from retrying.
 pub const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
@@ -60,7 +63,15 @@ pub struct Problem {
     retry_after: Option<u64>,
     allow: Option<&'static str>,
     replayed: bool,
+    subject: Option<Box<Subject>>,
+}
+
+/// What a problem is about, as far as it is known. Boxed, because results are moved often.
+#[derive(Clone, Debug, Default)]
+struct Subject {
     job: Option<Box<str>>,
+    model: Option<Box<str>>,
+    purchase: Option<HeaderValue>,
 }
 
 #[derive(Serialize)]
@@ -92,7 +103,7 @@ impl Problem {
             retry_after: None,
             allow: None,
             replayed: false,
-            job: None,
+            subject: None,
         }
     }
 
@@ -138,7 +149,26 @@ impl Problem {
     }
 
     pub fn for_job(self, job: &str) -> Self {
-        Self { job: Some(job.into()), ..self }
+        self.about(|subject| subject.job = Some(job.into()))
+    }
+
+    /// Sets the model for the log.
+    pub fn for_model(self, model: &str) -> Self {
+        self.about(|subject| subject.model = Some(model.into()))
+    }
+
+    /// Sets the id of the purchase that was, or may have been, charged.
+    pub fn for_purchase(self, id: impl fmt::Display) -> Self {
+        self.about(|subject| subject.purchase = HeaderValue::try_from(id.to_string()).ok())
+    }
+
+    fn about(mut self, set: impl FnOnce(&mut Subject)) -> Self {
+        set(self.subject.get_or_insert_default());
+        self
+    }
+
+    pub fn model(&self) -> Option<&str> {
+        self.subject.as_ref()?.model.as_deref()
     }
 
     pub fn retry_delay(&self) -> Option<Duration> {
@@ -166,7 +196,7 @@ impl Problem {
             detail: self.detail.as_deref(),
             instance: (!request_id.is_empty()).then(|| format!("/requests/{request_id}")),
             charged: self.charged,
-            request_id: self.job.as_deref(),
+            request_id: self.subject.as_ref().and_then(|subject| subject.job.as_deref()),
             errors: &self.errors,
         };
         // Serializing strings and numbers cannot fail.
@@ -216,6 +246,9 @@ impl Problem {
         }
         if self.replayed {
             headers.insert(REPLAYED, HeaderValue::from_static("true"));
+        }
+        if let Some(id) = self.subject.as_ref().and_then(|subject| subject.purchase.as_ref()) {
+            headers.insert(TOLLGATE_PURCHASE, id.clone());
         }
         response.extensions_mut().insert(self);
         response

@@ -17,6 +17,7 @@ use super::{
     DedupeBy, Delivery, Outcome, Phase, PurchaseContext, PurchaseRequest, Receipt, Waiters,
 };
 use crate::clock::Instant;
+use crate::contract::money::Usd;
 use crate::contract::video::VideoAccepted;
 use crate::problem::{
     Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING,
@@ -56,6 +57,10 @@ impl RunningPurchases {
         let call = RunningPurchase { outcome, waiters: purchase.waiters.clone() };
         lock(&self.calls).insert(purchase.id, call);
         RunningGuard { running: self.clone(), id: purchase.id, outcome: sender }
+    }
+
+    pub fn ids(&self) -> Vec<PurchaseId> {
+        lock(&self.calls).keys().copied().collect()
     }
 
     /// The permit is held until the reply is sent, so slow clients cannot exhaust memory.
@@ -112,14 +117,26 @@ pub(super) async fn answer_duplicate(
     give_up: Instant,
 ) -> Option<Outcome> {
     purchase.progress.enter(Phase::MaybeSent);
-    match earlier.state {
+    let id = earlier.id;
+    let (how, outcome) = match earlier.state {
         PurchaseState::Held | PurchaseState::Sent => {
-            join(context, purchase, earlier.id, give_up).await
+            ("joined", join(context, purchase, id, give_up).await?)
         }
         PurchaseState::Charged | PurchaseState::Released | PurchaseState::Unknown => {
-            Some(replay(context, purchase, earlier, give_up).await)
+            let how = match purchase.dedupe_by {
+                DedupeBy::IdempotencyKey(_) => "kept",
+                DedupeBy::Fingerprint { .. } => "deduped",
+            };
+            (how, replay(context, purchase, earlier, give_up).await)
+        }
+    };
+    if let Ok(Receipt { cost, .. }) = &outcome {
+        context.metrics.replay(how, cost.as_micros());
+        if *cost > Usd::ZERO {
+            context.ledger.count_replay(id);
         }
     }
+    Some(outcome)
 }
 
 /// Waits for a running purchase. Returns `None` if the ledger knows more.
@@ -157,14 +174,16 @@ async fn replay(
 ) -> Outcome {
     let ExistingPurchase { id, state, cost, reply_bytes } = earlier;
     if state != PurchaseState::Charged {
-        return Err(Problem::new(&OUTCOME_UNKNOWN).replayed());
+        return Err(Problem::new(&OUTCOME_UNKNOWN).for_purchase(id).replayed());
     }
+    let reply_lost = || reply_lost().for_purchase(id);
     let Some(bytes) = reply_bytes else { return Err(reply_lost()) };
     let permit = context.running.reserve_memory(purchase, bytes, give_up).await?;
     let reply = context.ledger.reply(id).await.map_err(|error| unreadable(id, &error))?;
     let KeptReply { status, is_json, body } = reply.ok_or_else(reply_lost)?;
     let is_video = purchase.order.get().service == Service::Video;
     Ok(Receipt {
+        id,
         status: StatusCode::from_u16(status).unwrap_or(StatusCode::OK),
         is_json,
         video: is_video.then(|| VideoAccepted::read(&body)).flatten(),
@@ -191,7 +210,7 @@ impl AsRef<[u8]> for ReplayedBody {
 }
 
 fn unreadable(id: PurchaseId, error: &Unavailable) -> Problem {
-    error!(%id, %error, "earlier purchase unreadable");
+    error!(purchase = %id, %error, "earlier purchase unreadable");
     Problem::new(&LEDGER_UNAVAILABLE).retry_after(RETRY_AFTER)
 }
 

@@ -70,7 +70,8 @@ impl Purchases {
         let (purchases, purchase) = (self.clone(), Arc::new(purchase));
         let request = Arc::clone(&purchase);
         let call = async move { purchases.complete(&request).await };
-        waiters::run(&self.tasks, &self.context.drain_expired, &purchase, call).await
+        let outcome = waiters::run(&self.tasks, &self.context.drain_expired, &purchase, call).await;
+        outcome.map_err(|problem| problem.for_model(&purchase.order.get().model))
     }
 
     /// The guarantees depend on the order of these steps. If a purchase is dropped half-way, by a
@@ -115,8 +116,8 @@ impl Purchases {
         }
         // Publish to duplicates that joined, then return to the caller.
         open.publish(match reply {
-            Ok(reply) => Ok(Receipt::new(reply, charge, hold.delivery())),
-            Err(error) => Err(error.purchase_problem()),
+            Ok(reply) => Ok(Receipt::new(purchase.id, reply, charge, hold.delivery())),
+            Err(error) => Err(error.purchase_problem().for_purchase(purchase.id)),
         })
     }
 }
@@ -208,6 +209,8 @@ impl PurchaseTerms {
 
 #[derive(Clone, Debug)]
 pub struct Receipt {
+    /// Of a replay, the first purchase.
+    pub id: PurchaseId,
     pub status: StatusCode,
     pub is_json: bool,
     pub body: Bytes,
@@ -219,13 +222,18 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    fn new(reply: GatewayReply, charge: Charge, delivery: Option<Delivery>) -> Self {
+    fn new(
+        id: PurchaseId,
+        reply: GatewayReply,
+        charge: Charge,
+        delivery: Option<Delivery>,
+    ) -> Self {
         let cost = match charge {
             Charge::Paid(cost) => cost,
             Charge::Free | Charge::Unknown => Usd::ZERO,
         };
         let GatewayReply { status, is_json, body, video, .. } = reply;
-        Self { status, is_json, body, cost, is_replay: false, delivery, video }
+        Self { id, status, is_json, body, cost, is_replay: false, delivery, video }
     }
 }
 

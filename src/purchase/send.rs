@@ -47,7 +47,9 @@ impl Purchases {
         let request = GatewayRequest { before_send, caller, ..GatewayRequest::free(call) };
         let started = clock::now();
         let reply = GatewayService::clone(&self.gateway).oneshot(request).await;
-        log(&self.context.metrics, purchase, charge(order, &reply), clock::now() - started);
+        let job = reply.as_ref().ok().and_then(|reply| Some(&*reply.video.as_ref()?.request_id));
+        let elapsed = clock::now() - started;
+        log(&self.context.metrics, purchase, (charge(order, &reply), job), elapsed);
         if let Some(body) = reply.as_ref().err().and_then(Error::unparsable_reply) {
             self.context.ledger.keep_unparsable_reply(purchase.id, body.clone());
         }
@@ -100,7 +102,12 @@ pub(super) fn charge(order: &Order, reply: &Result<GatewayReply, Error>) -> Char
     Charge::Paid(stated.filter(|stated| *stated <= MAX_CREDIBLE).unwrap_or(order.price))
 }
 
-fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, elapsed: Duration) {
+fn log(
+    metrics: &Metrics,
+    purchase: &PurchaseRequest,
+    (charge, job): (Charge, Option<&str>),
+    elapsed: Duration,
+) {
     let order = purchase.order.get();
     let (service, model) = (order.service.name(), &*order.model);
     let (outcome, cost) = match charge {
@@ -119,7 +126,7 @@ fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, elapsed: D
         warn!(%purchase, service, model, %cost, %caller, outcome, elapsed_ms,
             "purchase outcome unknown");
     } else {
-        info!(%purchase, service, model, %cost, %caller, outcome, elapsed_ms, "purchase");
+        info!(%purchase, service, model, %cost, %caller, outcome, job, elapsed_ms, "purchase");
     }
 }
 

@@ -84,5 +84,5 @@ pub(super) fn accepted() -> GatewayReply {
 
 /// The receipt of [`accepted`].
 pub(super) fn receipt() -> Receipt {
-    Receipt::new(accepted(), Charge::Paid(Usd::dollars(3)), None)
+    Receipt::new(PurchaseId::generate(), accepted(), Charge::Paid(Usd::dollars(3)), None)
 }

@@ -66,6 +66,7 @@ impl Reports {
             let latest = job.latest_update.as_ref();
             json!({
                 "request_id": &*job.request_id,
+                "purchase": job.purchase.map(|id| id.to_string()),
                 "owner": &*job.owner,
                 "model": &*job.model,
                 "price": job.price, "price_micros": job.price.as_micros(),

@@ -149,6 +149,7 @@ async fn admin_usage_lists_caller_day_and_model_with_unknown_and_held() {
             "charged": "0.013000", "charged_micros": 13_000,
             "unknown": "0.003000", "unknown_micros": 3_000,
             "held": "0.006000", "held_micros": 6_000,
+            "saved": "0.000000", "saved_micros": 0,
         },
         "rows": [
             {
@@ -156,12 +157,14 @@ async fn admin_usage_lists_caller_day_and_model_with_unknown_and_held() {
                 "charged": "0.009000", "charged_micros": 9_000,
                 "unknown": "0.000000", "unknown_micros": 0,
                 "held": "0.000000", "held_micros": 0,
+            "saved": "0.000000", "saved_micros": 0,
             },
             {
                 "caller": "member:ann", "day": day, "service": "chat", "model": "alpha", "count": 3,
                 "charged": "0.004000", "charged_micros": 4_000,
                 "unknown": "0.003000", "unknown_micros": 3_000,
                 "held": "0.006000", "held_micros": 6_000,
+            "saved": "0.000000", "saved_micros": 0,
             },
         ],
     });
@@ -200,10 +203,10 @@ async fn csv_contains_text_and_no_formulas() {
     assert_eq!(answer.headers()[CONTENT_DISPOSITION], disposition);
     let csv = text(answer).await;
     let row = format!(
-        "\"'=HYPERLINK(\"\"x\"\")\",{},chat,\"'@alpha,1\",1,0.003000,0.000000,0.000000\n",
+        "\"'=HYPERLINK(\"\"x\"\")\",{},chat,\"'@alpha,1\",1,0.003000,0.000000,0.000000,0.000000\n",
         today()
     );
-    assert_eq!(csv, format!("caller,day,service,model,count,charged,unknown,held\n{row}"));
+    assert_eq!(csv, format!("caller,day,service,model,count,charged,unknown,held,saved\n{row}"));
 }
 
 #[tokio::test]

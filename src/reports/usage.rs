@@ -27,10 +27,12 @@ pub struct SpendTotals {
     pub charged: Usd,
     pub unknown: Usd,
     pub held: Usd,
+    /// What retries and duplicates would have cost, had they been bought again. It is not spent.
+    pub saved: Usd,
 }
 
 impl SpendTotals {
-    pub const COLUMNS: &str = "count,charged,unknown,held";
+    pub const COLUMNS: &str = "count,charged,unknown,held,saved";
 
     pub fn of<'a>(rows: impl IntoIterator<Item = &'a SpendRow>) -> Self {
         rows.into_iter().fold(Self::default(), Self::with)
@@ -42,6 +44,7 @@ impl SpendTotals {
             charged: saturating_sum(self.charged, row.charged),
             unknown: saturating_sum(self.unknown, row.unknown),
             held: saturating_sum(self.held, row.held),
+            saved: saturating_sum(self.saved, row.saved),
         }
     }
 
@@ -61,9 +64,10 @@ impl SpendTotals {
         saturating_sum(saturating_sum(self.charged, self.unknown), self.held)
     }
 
-    pub fn columns(&self) -> [String; 4] {
-        let Self { count, charged, unknown, held } = self;
-        [count.to_string(), charged.to_string(), unknown.to_string(), held.to_string()]
+    pub fn columns(&self) -> [String; 5] {
+        let Self { count, charged, unknown, held, saved } = self;
+        let [charged, unknown, held, saved] = [charged, unknown, held, saved].map(Usd::to_string);
+        [count.to_string(), charged, unknown, held, saved]
     }
 }
 
@@ -99,10 +103,12 @@ impl Reports {
                 "spent": spent, "spent_micros": spent.as_micros(),
             })
         };
-        let total = SpendTotals::of(&rows).spent();
+        let totals = SpendTotals::of(&rows);
+        let (total, saved) = (totals.spent(), totals.saved);
         let document = json!({
             "since": clock::iso8601(since),
             "total": total, "total_micros": total.as_micros(),
+            "saved": saved, "saved_micros": saved.as_micros(),
             "rows": rows.iter().map(row).collect::<Vec<_>>(),
         });
         Ok(response::json(StatusCode::OK, &document))
@@ -150,21 +156,22 @@ fn beginning(UsageDays { count, utc_offset }: UsageDays) -> Duration {
     if is_behind { start + ahead } else { start.saturating_sub(ahead) }
 }
 
-fn figures(SpendTotals { count, charged, unknown, held }: SpendTotals) -> Value {
+fn figures(SpendTotals { count, charged, unknown, held, saved }: SpendTotals) -> Value {
     json!({
         "count": count,
         "charged": charged, "charged_micros": charged.as_micros(),
         "unknown": unknown, "unknown_micros": unknown.as_micros(),
         "held": held, "held_micros": held.as_micros(),
+        "saved": saved, "saved_micros": saved.as_micros(),
     })
 }
 
 fn csv_download(rows: &[SpendRow]) -> Response {
     let rows = rows.iter().map(|row| {
-        let [count, charged, unknown, held] = SpendTotals::of([row]).columns();
+        let [count, charged, unknown, held, saved] = SpendTotals::of([row]).columns();
         let service = row.service.name().to_owned();
         let (caller, model) = (row.caller.clone(), row.model.clone());
-        [caller, iso_day(row.day), service, model, count, charged, unknown, held]
+        [caller, iso_day(row.day), service, model, count, charged, unknown, held, saved]
     });
     let text = csv(&format!("caller,day,service,model,{}", SpendTotals::COLUMNS), rows).into();
     let mut answer = response::from_bytes(StatusCode::OK, "text/csv; charset=utf-8", text);
@@ -190,6 +197,7 @@ mod tests {
             charged: sum.charged,
             unknown: sum.unknown,
             held: sum.held,
+            saved: sum.saved,
         }
     }
 
@@ -199,6 +207,7 @@ mod tests {
             charged: Usd::mills(charged),
             unknown: Usd::mills(unknown),
             held: Usd::mills(held),
+            saved: Usd::mills(charged),
         }
     }
 

@@ -21,8 +21,8 @@ use http::HeaderValue;
 
 use self::api::Passthrough;
 use crate::access::Authenticator;
-use crate::downstream::Call;
 use crate::downstream::route::{Auth, Class};
+use crate::downstream::{Call, RefusalLog};
 use crate::jobs::JobRegistry;
 use crate::media::Videos;
 use crate::problem::Problem;
@@ -35,6 +35,7 @@ use crate::validate::{ChatRules, Checked, Order};
 
 pub struct Handlers {
     pub access: Arc<Authenticator>,
+    pub refusal_log: Arc<RefusalLog>,
     pub catalog: Bytes,
     pub ledger_name: HeaderValue,
     pub openapi: Bytes,
@@ -68,7 +69,7 @@ impl HandlerContext {
         let session = self.call.session.clone();
         let replay_only = headers.contains_key(purchases::TOLLGATE_REPLAY);
         let purchase = PurchaseRequest::new(self.call.caller.clone(), order, dedupe_by);
-        Ok(PurchaseRequest { session, replay_only, ..purchase })
+        Ok(PurchaseRequest { id: self.call.id.purchase(), session, replay_only, ..purchase })
     }
 
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {

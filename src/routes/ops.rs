@@ -5,16 +5,17 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use http::header::ORIGIN;
+use http::header::{ORIGIN, RETRY_AFTER};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
+use serde_json::json;
 use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 
 use super::bff::healthz;
 use crate::access::Authenticator;
 use crate::billing::summary::{BillingReport, BillingSummary};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Readings};
 use crate::problem::{FORBIDDEN, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED, Problem};
 use crate::response::{self, HandlerResult, Response};
 use crate::upstream::billing::ApiKeysResponse;
@@ -23,9 +24,10 @@ use crate::upstream::billing::ApiKeysResponse;
 #[derive(Clone)]
 pub struct Ops {
     pub metrics: Arc<Metrics>,
-    pub ready: Arc<dyn Fn() -> BoxFuture<'static, Result<(), Problem>> + Send + Sync>,
-    /// Sets the gauges read from the ledger, before each scrape. If it is unreadable, they stay.
-    pub update_gauges: Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
+    /// Whether this instance can sell, and what is degraded for all instances.
+    pub ready: Arc<dyn Fn() -> BoxFuture<'static, Readiness> + Send + Sync>,
+    /// What a scrape reads, besides the counters.
+    pub readings: Arc<dyn Fn() -> BoxFuture<'static, Readings> + Send + Sync>,
     /// `POST /members` refreshes its member cache.
     pub access: Option<Arc<Authenticator>>,
     pub summary: Option<BillingSummary>,
@@ -34,17 +36,39 @@ pub struct Ops {
     pub own_addresses: Arc<[IpAddr]>,
 }
 
+type Readiness = Result<Vec<&'static str>, Unready>;
+
+/// Why an instance cannot sell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unready {
+    pub code: &'static str,
+    pub detail: &'static str,
+}
+
+fn readyz(readiness: Readiness) -> Response {
+    match readiness {
+        Ok(degraded) => {
+            response::json(StatusCode::OK, &json!({ "ready": true, "degraded": degraded }))
+        }
+        Err(Unready { code, detail }) => {
+            let document = json!({ "ready": false, "because": [code], "detail": detail });
+            let response = response::json(StatusCode::SERVICE_UNAVAILABLE, &document);
+            response::with_headers(response, [(RETRY_AFTER, "5")])
+        }
+    }
+}
+
 type HostGuard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 
 impl Ops {
     pub fn new<F>(metrics: Arc<Metrics>, ready: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
-        F: Future<Output = Result<(), Problem>> + Send + 'static,
+        F: Future<Output = Readiness> + Send + 'static,
     {
         Self {
             metrics,
             ready: Arc::new(move || Box::pin(ready())),
-            update_gauges: Arc::new(|| Box::pin(async {})),
+            readings: Arc::new(|| Box::pin(async { Readings::default() })),
             access: None,
             summary: None,
             host_guard: Arc::new(|_| Ok(())),
@@ -102,12 +126,11 @@ impl Ops {
         }
         if path == "/metrics" {
             let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            (self.update_gauges)().await;
-            let text = self.metrics.encode().into();
+            let text = self.metrics.encode((self.readings)().await).into();
             return Ok(response::from_bytes(StatusCode::OK, media_type, text));
         }
         if path == "/readyz" {
-            (self.ready)().await?;
+            return Ok(readyz((self.ready)().await));
         }
         Ok(healthz())
     }
@@ -134,7 +157,6 @@ mod tests {
     use tower::{Service, ServiceExt};
 
     use super::*;
-    use crate::problem::LEDGER_UNAVAILABLE;
     use crate::store::Store;
     use crate::upstream::rate_limit::RateLimit;
     use crate::upstream::{Error, GatewayReply, GatewayRequest};
@@ -168,7 +190,7 @@ mod tests {
         let admin = Ops {
             summary: Some(summary(gateway)),
             own_addresses: Arc::new(own),
-            ..Ops::new(Arc::default(), async || Ok(()))
+            ..Ops::new(Arc::default(), async || Ok(Vec::new()))
         };
         for (peer, is_local) in [
             ("127.0.0.1", true),
@@ -195,7 +217,7 @@ mod tests {
     async fn foreign_host_over_loopback_reads_nothing_but_healthz() {
         let admin = Ops {
             host_guard: Arc::new(|_| Err(Problem::new(&crate::problem::MISDIRECTED_REQUEST))),
-            ..Ops::new(Arc::default(), async || Ok(()))
+            ..Ops::new(Arc::default(), async || Ok(Vec::new()))
         };
         for (peer, path, status) in [
             ("127.0.0.1", "/metrics", StatusCode::MISDIRECTED_REQUEST),
@@ -222,7 +244,7 @@ mod tests {
         let admin = Ops {
             access: Some(access),
             summary: Some(summary(gateway)),
-            ..Ops::new(Arc::default(), async || Ok(()))
+            ..Ops::new(Arc::default(), async || Ok(Vec::new()))
         };
         for (peer, method, header, status) in [
             ("127.0.0.1", Method::POST, None, StatusCode::OK),
@@ -252,7 +274,8 @@ mod tests {
         let seen = Arc::clone(&is_open);
         let ready = move || {
             let is_open = seen.load(std::sync::atomic::Ordering::Relaxed);
-            async move { is_open.then_some(()).ok_or(Problem::new(&LEDGER_UNAVAILABLE)) }
+            let refusal = Unready { code: "starting", detail: "" };
+            async move { is_open.then(Vec::new).ok_or(refusal) }
         };
         let admin = Ops::new(Arc::default(), ready);
         let status = async |path: &str| {

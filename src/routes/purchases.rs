@@ -4,7 +4,9 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderName};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-use crate::problem::{INVALID_IDEMPOTENCY_KEY, LEDGER_CHANGED, Problem, REPLAYED};
+use crate::problem::{
+    INVALID_IDEMPOTENCY_KEY, LEDGER_CHANGED, Problem, REPLAYED, TOLLGATE_PURCHASE,
+};
 use crate::purchase::{DedupeBy, Receipt};
 use crate::response::{self, Response};
 use crate::validate::IgnoredFields;
@@ -64,6 +66,9 @@ pub(super) fn from_receipt(receipt: Receipt) -> Response {
     let headers = response.headers_mut();
     if let Ok(cost) = HeaderValue::try_from(receipt.cost.to_string()) {
         headers.insert(TOLLGATE_COST, cost);
+    }
+    if let Ok(id) = HeaderValue::try_from(receipt.id.to_string()) {
+        headers.insert(TOLLGATE_PURCHASE, id);
     }
     if receipt.is_replay {
         headers.insert(REPLAYED, HeaderValue::from_static("true"));

@@ -28,9 +28,9 @@ pub use member::{
 pub use model::{
     AccountCheck, AccountLimit, AccountStatus, BudgetKind, BudgetScope, Budgets, Checkpoint, Clock,
     CreditWatermark, DedupeKey, Digest, DuplicateCheck, Evidence, ExistingPurchase, Held, Job,
-    JobState, KeptReply, KeyId, MoneyKind, OverBudget, PeriodSpend, PurchaseId, PurchaseRecord,
-    PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN, Service, Settlement,
-    SlotId, Snapshot, SpendRow, StatusUpdate, StoreCapacity,
+    JobState, KeptReply, KeyId, LedgerTotals, MoneyKind, OverBudget, PeriodSpend, PurchaseId,
+    PurchaseRecord, PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN,
+    Service, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate, StoreCapacity,
 };
 pub use sqlite::{HookFuture, LockHolder, OpenError, Opening, Store, StoreHook, StoreOp};
 

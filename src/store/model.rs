@@ -261,6 +261,18 @@ pub struct PurchaseRecord {
 }
 
 /// What a caller spent on one model in one UTC day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LedgerTotals {
+    /// Purchases with unknown outcome, and the sum of their prices.
+    pub unknown: u64,
+    pub unknown_price: Usd,
+    pub open_jobs: u64,
+    /// When the oldest open job was accepted.
+    pub oldest_job_at: Option<Duration>,
+    /// The size of the file and its write-ahead log; `None` in memory.
+    pub bytes: Option<u64>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpendRow {
     pub caller: String,
@@ -272,6 +284,8 @@ pub struct SpendRow {
     pub charged: Usd,
     pub unknown: Usd,
     pub held: Usd,
+    /// What duplicates that got a kept reply would have cost.
+    pub saved: Usd,
 }
 
 /// How much the store may hold. When it is full, the replies that expire next are deleted first.

@@ -10,6 +10,7 @@ use tracing::warn;
 use super::rate_limit::RateLimit;
 use super::{Attempt, Error, GatewayReply, GatewayRequest};
 use crate::clock::{self, Instant};
+use crate::metrics::Metrics;
 use crate::sync::lock;
 
 /// Sends one attempt: the [`Client`](super::client::Client), or a closure in a test.
@@ -33,6 +34,7 @@ pub struct Gateway<T> {
     pub key_ring: Arc<Mutex<KeyRing>>,
     pub rate_limit: Arc<RateLimit>,
     pub max_wait: Duration,
+    pub metrics: Arc<Metrics>,
     pub client: T,
 }
 
@@ -69,7 +71,9 @@ impl<T: SendAttempt> Gateway<T> {
             None => self.rate_limit.acquire(&attempt, give_up, false).await?,
         };
         loop {
+            let sent_at = clock::now();
             let outcome = self.client.send(attempt.clone()).await;
+            self.metrics.gateway_call(attempt.request.call.name(), clock::now() - sent_at);
             slot.finish(&outcome);
             if !matches!(outcome, Err(Error::Throttled { .. })) {
                 return outcome;
@@ -138,8 +142,9 @@ impl KeyRing {
         }
     }
 
-    pub fn usable(&self) -> usize {
-        self.0.iter().filter(|backoff| backoff.is_none()).count()
+    /// Returns whether each key is usable, in the order of the settings.
+    pub fn are_usable(&self) -> Vec<bool> {
+        self.0.iter().map(Option::is_none).collect()
     }
 }
 
@@ -168,7 +173,9 @@ mod tests {
             async move { if is_rejected { Err(Error::KeyRejected { key }) } else { Ok(reply) } }
         };
         let (ring, max_wait) = (Arc::clone(ring), Duration::ZERO);
-        let gateway = Gateway { key_ring: ring, rate_limit: wide(), max_wait, client: transport };
+        let metrics = Arc::default();
+        let gateway =
+            Gateway { key_ring: ring, rate_limit: wide(), max_wait, metrics, client: transport };
         gateway
             .send(GatewayRequest {
                 preferred_key: Some(prefer),
@@ -188,7 +195,7 @@ mod tests {
         assert_eq!(tried(&ring, 1, &[1]).await, [1, 0]);
         assert_eq!(tried(&ring, 1, &[1]).await, [0], "it waits for its backoff");
         assert_eq!(tried(&ring, 2, &[0, 1, 2]).await, [2, 0]);
-        assert_eq!(ring.lock().unwrap().usable(), 0);
+        assert_eq!(ring.lock().unwrap().are_usable(), [false; 3]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -200,7 +207,7 @@ mod tests {
         ring.mark_rejected(0, start);
         assert_eq!(ring.pick(0, start), Some(1));
         ring.mark_rejected(1, start);
-        assert_eq!((ring.pick(0, start), ring.usable()), (None, 0));
+        assert_eq!((ring.pick(0, start), ring.are_usable()), (None, vec![false; 2]));
 
         // One probe when its time has come, none beside it.
         assert_eq!(ring.pick(0, after(1)), Some(0));
@@ -209,7 +216,7 @@ mod tests {
         ring.mark_rejected(0, after(1));
         assert_eq!(ring.pick(0, after(2)), None);
         ring.mark_accepted(1);
-        assert_eq!((ring.pick(0, after(2)), ring.usable()), (Some(1), 1));
+        assert_eq!((ring.pick(0, after(2)), ring.are_usable()), (Some(1), vec![false, true]));
     }
 
     #[tokio::test(start_paused = true)]

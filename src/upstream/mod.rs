@@ -104,6 +104,16 @@ pub enum GatewayCall {
 }
 
 impl GatewayCall {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Chat(_) => "chat",
+            Self::Video(_) => "video",
+            Self::VideoStatus { .. } => "status",
+            Self::Billing => "billing",
+            Self::Passthrough { .. } => "other",
+        }
+    }
+
     pub fn is_purchase(&self) -> bool {
         match self {
             Self::Chat(_) | Self::Video(_) => true,

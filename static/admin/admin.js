@@ -16,6 +16,8 @@ const TEXT = {
   sum: (days) => (days === 1 ? 'Today' : `Last ${days} days`),
   today: 'Today',
   open: 'Unknown outcomes',
+  saved: 'Saved',
+  savedBy: 'by repeats that were not charged again',
   empty: 'No purchases in this period.',
   byMember: 'By member',
   byModel: 'By model',
@@ -63,7 +65,7 @@ async function load() {
     const [usage, { members: people }, { jobs }, billing] = await Promise.all([
       read(`/bff/admin/usage?since=${days}d&utc_offset=${utcOffset()}`), read('/bff/admin/members'), read('/bff/admin/jobs'), read('/bff/admin/billing')]);
     const rows = usage.rows.map((row) => ({ ...row, spent_micros: spentOf(row), caller: plainName(row.caller) }));
-    loaded = { rows, total: spentOf(usage.total), people, jobs, billing, days };
+    loaded = { rows, total: spentOf(usage.total), saved: usage.total.saved_micros, people, jobs, billing, days };
     draw();
     announce(TEXT.announced(price(loaded.total), days));
   } catch (problem) {
@@ -104,13 +106,14 @@ function draw() {
     element('div', { id: 'admin-panel', class: 'usage-body', role: 'tabpanel', 'aria-labelledby': `admin-tab-${tab}` }, TABS[tab](loaded)));
 }
 
-function overview({ rows, total, days, billing }) {
+function overview({ rows, total, saved, days, billing }) {
   const today = rows.filter(({ day }) => day === lastDays(1)[0]);
   const head = [
     figures([
       [TEXT.sum(days), price(total), TEXT.purchases(countOf(rows))],
       [TEXT.today, price(today.reduce((sum, row) => sum + row.spent_micros, 0)), TEXT.purchases(countOf(today))],
       [TEXT.open, String(billing.unknown.count) + (billing.unknown.more ? '+' : ''), price(billing.unknown.price_micros)],
+      ...(saved ? [[TEXT.saved, price(saved), TEXT.savedBy]] : []),
     ]), ...unknown(billing.unknown)];
   if (!rows.length) return [...head, element('p', { class: 'empty', text: TEXT.empty })];
   const sorted = [...rows].sort((one, other) => other.day.localeCompare(one.day) || other.spent_micros - one.spent_micros);

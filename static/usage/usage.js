@@ -17,6 +17,8 @@ const TEXT = {
   ofLimit: (limit) => `of ${limit}`,
   perDay: 'Average per day',
   dearest: 'Most spent on',
+  saved: 'Saved',
+  savedBy: 'by repeats that were not charged again',
   empty: 'No purchases in this period.',
   byModel: 'By model',
   details: 'By day and model',
@@ -50,8 +52,8 @@ async function load() {
   const days = daysOf('usage');
   isStale = false;
   try {
-    const [{ rows, total_micros: total }, { budgets }] = await Promise.all([read(`/bff/usage?since=${days}d&utc_offset=${utcOffset()}`), read('/bff/me')]);
-    draw({ rows, total, days, budgets });
+    const [{ rows, total_micros: total, saved_micros: saved }, { budgets }] = await Promise.all([read(`/bff/usage?since=${days}d&utc_offset=${utcOffset()}`), read('/bff/me')]);
+    draw({ rows, total, saved, days, budgets });
     announce(TEXT.announced(price(total), days));
   } catch (problem) {
     isStale = true;
@@ -59,8 +61,8 @@ async function load() {
   }
 }
 
-function draw({ rows, total, days, budgets }) {
-  const head = [summary(rows, total, days, budgets), limits(budgets) ?? ''];
+function draw({ rows, total, saved, days, budgets }) {
+  const head = [summary({ rows, total, saved, days, budgets }), limits(budgets) ?? ''];
   if (!rows.length) return byId('usage-body').replaceChildren(...head, element('p', { class: 'empty', text: TEXT.empty }));
   byId('usage-body').replaceChildren(...head,
     element('div', { class: 'pictures' }, byDay(rows, days), ranking(TEXT.byModel, rows, ({ model }) => model)),
@@ -71,7 +73,7 @@ function draw({ rows, total, days, budgets }) {
 }
 
 /** The sums that people ask for first. A budget of a day is one of a UTC day. */
-function summary(rows, total, days, budgets) {
+function summary({ rows, total, saved, days, budgets }) {
   const today = rows.filter(({ day }) => day === lastDays(1)[0]);
   const limit = budgets.find(({ scope, period }) => scope === 'caller' && period === 'day')?.limit_micros;
   const [dearest] = [...Map.groupBy(rows, ({ model }) => model)].sort(([, one], [, other]) => sumOf(other) - sumOf(one));
@@ -80,6 +82,7 @@ function summary(rows, total, days, budgets) {
     [TEXT.today, price(sumOf(today)), limit === undefined || utcOffset() ? TEXT.purchases(countOf(today)) : TEXT.ofLimit(price(limit))],
     [TEXT.perDay, amountLeft(rounded(total / days)), ''],
     ...(dearest ? [[TEXT.dearest, dearest[0], price(sumOf(dearest[1]))]] : []),
+    ...(saved ? [[TEXT.saved, price(saved), TEXT.savedBy]] : []),
   ]);
 }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// How long anything may take that is expected to happen. Generous, since machines are shared.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const GOODBYE: Duration = Duration::from_secs(5);
 const PROGRAMS: &[&str] = &["/usr/bin/chromium", "chromium"];
 const MISSING: &str = "Chromium is missing; install it: apt-get install chromium";
@@ -28,7 +28,7 @@ const FLAGS: &[&str] = &[
     "--disable-default-apps", "--disable-domain-reliability", "--disable-breakpad", "--metrics-recording-only",
     "--disable-background-timer-throttling", "--disable-renderer-backgrounding", "--disable-backgrounding-occluded-windows",
     "--autoplay-policy=no-user-gesture-required", "--password-store=basic", "--lang=en-US", "--mute-audio",
-    "--force-color-profile=srgb", "--disable-features=Translate,OptimizationHints,MediaRouter,WebUIOmniboxPopup,WebUIOmniboxAimPopup",
+    "--force-color-profile=srgb", "--disable-features=Translate,SpareRendererForSitePerProcess,OptimizationHints,MediaRouter,WebUIOmniboxPopup,WebUIOmniboxAimPopup",
     // Nothing leaves the machine, even when a page asks for it.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
 ];

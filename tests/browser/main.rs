@@ -25,6 +25,7 @@ mod other_browsers;
 mod page;
 mod page_load;
 mod pictures;
+mod prefix;
 mod purchases;
 mod receipts;
 mod scenarios;

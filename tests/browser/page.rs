@@ -13,7 +13,8 @@ use crate::chromium::{Chromium, PATIENCE, lock};
 use crate::element::Element;
 use crate::watch::{Record, Tamper, watch};
 
-const BLINK: Duration = Duration::from_millis(25);
+/// Pauses between two looks at the page: the first, which grows by half each time, and the longest.
+const BLINKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 /// Keys by name: the code of the physical key, its Windows number, and the text it types.
 const KEYS: &[(&str, &str, u32, &str)] = &[
     ("Enter", "Enter", 13, "\r"),
@@ -278,12 +279,14 @@ impl Page {
     /// Tries until there is something, or patience ends.
     pub(crate) fn patiently<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
         let deadline = tollgate::clock::now() + PATIENCE;
+        let (mut pause, longest) = BLINKS;
         loop {
             let found = attempt();
             if found.is_some() || tollgate::clock::now() > deadline {
                 return found;
             }
-            thread::sleep(BLINK);
+            thread::sleep(pause);
+            pause = (pause * 3 / 2).min(longest);
         }
     }
 

@@ -8,4 +8,5 @@ mod purchase;
 mod rate_limit;
 mod reconcile;
 mod recorder;
+mod restore;
 mod usage;

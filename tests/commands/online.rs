@@ -6,6 +6,15 @@ use crate::commands::fixture::{Fixture, KEY};
 const PREFIX: &str = "svc_sk_CANARY_01234";
 
 #[test]
+fn check_prints_one_object_of_json() {
+    let fixture = Fixture::open();
+    let out = fixture.done(&["check", "--format", "json"]);
+    let read: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert!(read["gateway"].as_str().unwrap().starts_with("live, 127.0.0.1, 2 keys"), "{out}");
+    assert!(read["store"].as_str().unwrap().starts_with("sqlite, "), "{out}");
+}
+
+#[test]
 fn check_online_prints_the_account_and_the_prefix_of_a_rejected_key() {
     let fixture = Fixture::open();
     fixture.charge_chat();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tollgate::store::{PurchaseId, PurchaseState, Settlement};
 
 use crate::commands::fixture::{CHAT, CHAT_BODY, Fixture, KEY, MINUTE, VIDEO, charged, line, post};
+use crate::support::until;
 
 #[test]
 fn purchases_are_listed_newest_first_with_public_states() {
@@ -112,7 +113,7 @@ fn resolved_outcome_holds_in_a_running_server_at_once() {
         let id = fixture.rows().last().expect("it is there").id.to_string();
         let field = format!("\"purchase\":\"{id}\"");
         let names = |line: &str| line.contains("purchase outcome unknown") && line.contains(&field);
-        assert!(server.process.printed().lines().any(names), "{}", server.process.printed());
+        until("it is logged", || server.process.printed().lines().any(names));
         fixture.done(&["purchase", "resolve", &id, outcome]);
         let answer = buy(key);
         match outcome {

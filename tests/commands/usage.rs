@@ -28,15 +28,15 @@ fn usage_is_exact_in_json() {
     for (arguments, expected) in [
         (
             &["usage", "--by", "member", "--format", "json"][..],
-            r#"{"rows":[{"key":"192.0.2.1","count":1,"charged":"0.003000","unknown":"0.000000","held":"0.000000"},{"key":"192.0.2.2","count":2,"charged":"3.210000","unknown":"3.000000","held":"0.000000"}],"total":{"count":3,"charged":"3.213000","unknown":"3.000000","held":"0.000000"}}"#,
+            r#"{"rows":[{"key":"192.0.2.1","count":1,"charged":"0.003000","unknown":"0.000000","held":"0.000000","saved":"0.000000"},{"key":"192.0.2.2","count":2,"charged":"3.210000","unknown":"3.000000","held":"0.000000","saved":"0.000000"}],"total":{"count":3,"charged":"3.213000","unknown":"3.000000","held":"0.000000","saved":"0.000000"}}"#,
         ),
         (
             &["usage", "--by", "model", "--format", "json", "--since", "11d"],
-            r#"{"rows":[{"key":"eta-5-mini","count":2,"charged":"0.006000","unknown":"0.000000","held":"0.000000"},{"key":"video-a-2","count":2,"charged":"3.210000","unknown":"3.000000","held":"0.000000"}],"total":{"count":4,"charged":"3.216000","unknown":"3.000000","held":"0.000000"}}"#,
+            r#"{"rows":[{"key":"eta-5-mini","count":2,"charged":"0.006000","unknown":"0.000000","held":"0.000000","saved":"0.000000"},{"key":"video-a-2","count":2,"charged":"3.210000","unknown":"3.000000","held":"0.000000","saved":"0.000000"}],"total":{"count":4,"charged":"3.216000","unknown":"3.000000","held":"0.000000","saved":"0.000000"}}"#,
         ),
         (
             &["usage", "--format", "json", "--since", "0s"],
-            r#"{"rows":[],"total":{"count":0,"charged":"0.000000","unknown":"0.000000","held":"0.000000"}}"#,
+            r#"{"rows":[],"total":{"count":0,"charged":"0.000000","unknown":"0.000000","held":"0.000000","saved":"0.000000"}}"#,
         ),
     ] {
         assert_eq!(fixture.done(arguments).trim_end(), expected, "{arguments:?}");
@@ -60,7 +60,10 @@ fn usage_shows_holds_of_a_running_server() {
     };
     fixture.runtime.block_on(server.reserve(&reservation)).unwrap();
     let out = fixture.done(&["usage", "--by", "model", "--format", "csv"]);
-    assert_eq!(out, "key,count,charged,unknown,held\nvideo-a-2,1,0.000000,0.000000,3.000000\n");
+    assert_eq!(
+        out,
+        "key,count,charged,unknown,held,saved\nvideo-a-2,1,0.000000,0.000000,3.000000,0.000000\n"
+    );
     drop(server);
 }
 
@@ -69,17 +72,17 @@ fn usage_table_is_aligned_and_csv_is_escaped() {
     let fixture = spent();
     assert_eq!(
         fixture.done(&["usage", "--by", "model", "--since", "11d"]),
-        "model       count   charged   unknown      held\n\
-         eta-5-mini      2  0.006000  0.000000  0.000000\n\
-         video-a-2       2  3.210000  3.000000  0.000000\n\
-         total           4  3.216000  3.000000  0.000000\n"
+        "model       count   charged   unknown      held     saved\n\
+         eta-5-mini      2  0.006000  0.000000  0.000000  0.000000\n\
+         video-a-2       2  3.210000  3.000000  0.000000  0.000000\n\
+         total           4  3.216000  3.000000  0.000000  0.000000\n"
     );
     let clock::Date { year, month, day } = clock::Date::at(fixture.rows()[0].at);
     let first = format!("{year:04}-{month:02}-{day:02}");
     let out = fixture.done(&["usage", "--format", "csv", "--since", &first]);
     let lines: Vec<_> = out.lines().collect();
-    assert_eq!(lines[0], "key,count,charged,unknown,held");
-    assert_eq!(lines[1], format!("{first},1,0.003000,0.000000,0.000000"));
+    assert_eq!(lines[0], "key,count,charged,unknown,held,saved");
+    assert_eq!(lines[1], format!("{first},1,0.003000,0.000000,0.000000,0.000000"));
     assert_eq!(lines.len(), 3, "{out}");
 }
 
@@ -87,13 +90,13 @@ fn usage_table_is_aligned_and_csv_is_escaped() {
 fn reports_without_a_ledger_say_why() {
     let fixture = Fixture::open();
     for command in ["usage", "reconcile"] {
-        for (environment, says) in [
-            (&[][..], "there is no ledger"),
-            (&[("TOLLGATE_STORE__URL", "memory")], "store.url is \"memory\""),
-            (&[("TOLLGATE_STORE__URL", "sqlite:proxy.toml")], "proxy.toml"),
+        for (environment, code, says) in [
+            (&[][..], 1, "there is no ledger"),
+            (&[("TOLLGATE_STORE__URL", "memory")], 2, "store.url is \"memory\""),
+            (&[("TOLLGATE_STORE__URL", "sqlite:proxy.toml")], 1, "proxy.toml"),
         ] {
             let ended = fixture.run(&[command], environment);
-            assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.said());
+            assert_eq!((ended.code, ended.out.as_str()), (Some(code), ""), "{}", ended.said());
             assert!(ended.err.contains(says) && ended.err.lines().count() == 1, "{}", ended.err);
         }
     }

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use tollgate::cli::Cli;
-use tollgate::metrics::Metrics;
+use tollgate::metrics::{
+    BalanceReading, BudgetReading, Histogram, LedgerReading, Metrics, Readings, SlotReading,
+};
 use tollgate::problem::{ALL, Charged, Kind};
 use tollgate::routes::endpoints::{ENDPOINTS, Endpoint};
 
@@ -72,7 +74,19 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
     let metrics = Metrics::default();
     metrics.request("/", 200, Duration::ZERO);
     metrics.purchase("chat", "charged", 0);
-    let page = metrics.encode();
+    metrics.gateway_call("chat", Duration::ZERO);
+    metrics.replay("kept", 0);
+    metrics.refusal("internal");
+    let page = metrics.encode(Readings {
+        mode: Some("live"),
+        rate_limit: Some(SlotReading { free: 0, waiting: 0 }),
+        balance: Some(BalanceReading { micros: 0, age: Duration::ZERO }),
+        budgets: vec![BudgetReading { period: "day", limit_micros: 0, spent_micros: 0 }],
+        ledger: Some(LedgerReading { bytes: Some(0), ..LedgerReading::default() }),
+        is_ledger_usable: Some(true),
+        ledger_commits: Some(Histogram::of_commits()),
+        keys: vec![true],
+    });
     let facts = |mark: &'static str| {
         let lines = page.lines().filter_map(move |line| line.strip_prefix(mark)?.split_once(' '));
         lines.collect::<Vec<_>>()
@@ -91,10 +105,12 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
         let help = help.trim_end_matches('.');
         table += &format!("| `{name}` | {kind} | {} | {help} |\n", labels.join(", "));
     }
-    let code = read("src/metrics.rs");
-    let calls = code.split("register(").filter(|rest| rest.trim_start().starts_with("r,"));
+    let code = ["src/metrics.rs", "src/metrics/readings.rs"].map(read).concat();
+    let calls = code.split('(').filter(|rest| rest.trim_start().starts_with("r,"));
     let added = calls.filter_map(|rest| rest.split('"').nth(1));
-    let added: BTreeSet<_> = added.map(|name| format!("tollgate_{name}")).collect();
+    let mut added: BTreeSet<_> = added.map(|name| format!("tollgate_{name}")).collect();
+    let code = read("src/metrics/process.rs");
+    added.extend(code.split('"').filter(|name| name.starts_with("process_")).map(str::to_owned));
     let scraped: BTreeSet<_> = helps.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(scraped, added, "a metric that this test does not count once");
     compare_table("docs/reference/metrics.md", "Metrics", &table);

@@ -26,11 +26,10 @@ fn request_allocates_no_more_than_it_did() {
          gateway = {{ base_url = \"http://{}\", rate_limit = {{ requests = 1000, seconds = 1 }} }}\n",
         upstream.address()
     );
-    let key = ("GATEWAY_API_KEY".to_owned(), upstream.canaries()[0].key().to_owned());
+    let key = ("GATEWAY_API_KEY".into(), upstream.canaries()[0].key().into());
     let config = Config::read(&settings, "".as_ref(), [key]).expect("right settings");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let gate = runtime.block_on(async { Tollgate::new(config).unwrap() });
-    runtime.spawn(gate.background());
     let fewest = |key: Option<&str>, body: &'static str, status: StatusCode| {
         let counts = (0..RUNS).map(|run| {
             let own = format!("run-{run}");

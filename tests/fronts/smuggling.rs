@@ -2,6 +2,7 @@
 //! gateway hears nothing but purchases that were made.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::fronts::front::{Front, Kind};
 use crate::fronts::hidden;
@@ -71,6 +72,8 @@ fn through(kind: Option<Kind>) {
 /// Sends it and what it may have left room for; counts the answers.
 fn attack(gate: &Gate, at: SocketAddr, bytes: &str) -> usize {
     let mut client = gate.client_of(at);
+    // A front may leave the connection open.
+    client.stream().set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     // Whoever refuses may stop to read.
     client.try_write(format!("{bytes}{NEXT}{LAST}").as_bytes()).ok();
     let mut answers = 0;

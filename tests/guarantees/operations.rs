@@ -9,6 +9,7 @@ use tollgate::store::Store;
 
 use tempfile::TempDir;
 
+use crate::support::members::SECRET;
 use crate::support::process::{Process, Signal, run};
 use crate::support::{CHAT, Gate, Reply, Upstream, until};
 
@@ -93,7 +94,7 @@ fn second_server_on_one_address_exits() {
         let ended = run(folder.path(), &[], &environment);
         assert_eq!(ended.code, Some(1), "{ended:?}");
         assert!(ended.stderr.contains(&format!("cannot listen on {taken}")), "{ended:?}");
-        assert!(!ended.stdout.contains("page"), "half a server is none: {ended:?}");
+        assert!(!ended.stderr.contains("\"started\""), "half a server is none: {ended:?}");
     }
     assert_eq!(gate.get("/healthz").status, 200);
 }
@@ -149,13 +150,137 @@ fn readyz_is_503_while_the_ledger_is_damaged_or_gone() {
     for gate in [damaged, gone] {
         let (status, text) = readiness(&gate);
         assert_eq!(status, 503, "{text}");
-        assert!(text.contains("ledger_unavailable") && text.contains("is unusable"), "{text}");
+        assert!(text.contains("ledger_unusable") && text.contains("is unusable"), "{text}");
         assert!(!text.contains("ledger.db"), "{text}");
         assert_eq!(gate.chat().status, 503);
         let mut probe = gate.admin_client();
         probe.send("GET", "/healthz", &[], "");
         assert_eq!((probe.answer().status, gate.get("/healthz").status), (200, 200));
     }
+}
+
+#[test]
+fn ledger_of_a_newer_version_is_named_once_by_readyz_log_and_check() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let settings = "store.url = \"sqlite:ledger.db\"\n";
+    let newer = |folder: &Path| {
+        let path = folder.join("ledger.db");
+        drop(Store::serve(&path, Arc::new(tollgate::clock::wall)).unwrap());
+        let file = rusqlite::Connection::open(&path).unwrap();
+        file.pragma_update(None, "user_version", 99).unwrap();
+    };
+    let gate = Gate::binary_in(&upstream, settings, newer);
+    let (status, text) = readiness(&gate);
+    assert_eq!(status, 503);
+    assert!(text.starts_with(r#"{"because":["ledger_newer"],"#), "{text}");
+    assert!(!text.contains("ledger.db") && gate.chat().status == 503, "{text}");
+    let logged = log(&gate);
+    let causes: Vec<_> = logged.iter().filter(|line| line["error"].is_string()).collect();
+    assert_eq!(causes.len(), 1, "{causes:?}");
+    assert!(causes[0]["error"].as_str().unwrap().contains("its version is 99"), "{causes:?}");
+    let store = [("TOLLGATE_STORE__URL", "sqlite:ledger.db")];
+    let checked = run(gate.folder(), &["check"], &store);
+    assert_eq!(checked.code, Some(1), "{checked:?}");
+    assert!(checked.stderr.contains("its version is 99"), "{checked:?}");
+}
+
+#[test]
+fn readyz_names_what_all_instances_share_and_stays_ready() {
+    for (status, name) in [(401, "keys"), (500, "gateway")] {
+        let upstream = Upstream::start(|_| Reply::chat("hello"));
+        upstream.set_listing(Reply::error(status));
+        let gate = Gate::binary(&upstream, "", &[]);
+        let expected = (200, format!(r#"{{"degraded":["{name}"],"ready":true}}"#));
+        until("the gateway was asked", || readiness(&gate) == expected);
+    }
+}
+
+fn log(gate: &Gate) -> Vec<serde_json::Value> {
+    let printed = gate.printed();
+    let read = |line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"));
+    printed.lines().map(read).collect()
+}
+
+#[test]
+fn start_and_reload_are_structured_events() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let gate = Gate::binary(&upstream, "budget.total = { day = \"20.00\" }\n", &[]);
+    // Both streams are one in a container: no line is plain text.
+    let lines = log(&gate);
+    let started = lines.iter().find(|line| line["message"] == "started").expect("a start event");
+    for (field, value) in [
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("gateway", "live, 127.0.0.1, "),
+        ("callers", "open: anyone"),
+        ("budgets", "total $20.00 a day"),
+        ("admin", "http://127.0.0.1:"),
+    ] {
+        assert!(started[field].as_str().unwrap().starts_with(value), "{field}: {started}");
+    }
+    let file = gate.folder().join("proxy.toml");
+    let reload = |settings: &str, number: usize| {
+        fs::write(&file, settings).unwrap();
+        gate.signal(Signal::SIGHUP);
+        let reloaded =
+            || log(&gate).into_iter().filter(|line| line["message"] == "settings reloaded");
+        until("it is reloaded", || reloaded().count() == number);
+        reloaded().next_back().unwrap()["changed"].clone()
+    };
+    let pending = || gate.printed().matches("takes effect after a restart").count();
+    assert_eq!(
+        reload("budget.total = { day = \"1.00\" }", 1),
+        "limits.requests, limits.seconds, limits.burst, limits.concurrent, budget.total"
+    );
+    assert_eq!(reload("budget.total = { day = \"1.00\" }\nserver.drain = \"9s\"", 2), "nothing");
+    assert_eq!(pending(), 1);
+    assert_eq!(reload("budget.total = { day = \"1.00\" }", 3), "nothing");
+    assert_eq!(pending(), 1, "what was taken back needs no restart");
+}
+
+#[test]
+fn second_signal_names_the_purchases_that_it_cuts() {
+    let upstream = slow(60_000);
+    let store = ("TOLLGATE_STORE__URL", "sqlite:ledger.db");
+    let mut gate = Gate::binary(&upstream, "", &[store]);
+    let mut buyer = gate.client();
+    buyer.send("POST", "/api/v1/chat", &[], CHAT);
+    upstream.wait_for(1);
+    gate.signal(Signal::SIGTERM);
+    until("it drains", || gate.printed().contains("drain started"));
+    // The signal may come before the thread that waits for it.
+    until("it has ended", || {
+        gate.signal(Signal::SIGTERM);
+        log(&gate).iter().any(|line| line["remaining"] == 1)
+    });
+    assert_eq!(gate.wait().code(), Some(1));
+    let lines = log(&gate);
+    let cut = lines.iter().find(|line| line["remaining"] == 1).unwrap();
+    let listed = run(gate.folder(), &["purchase", "list"], &[store]);
+    let purchase = listed.stdout.lines().nth(1).and_then(|row| row.split(' ').next());
+    assert_eq!(cut["purchases"].as_str(), purchase, "{listed:?}");
+}
+
+#[test]
+fn server_logs_the_member_changes_of_commands() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let settings = "store.url = \"sqlite:ledger.db\"\naccess.mode = \"members\"\n";
+    let gate = Gate::binary(&upstream, settings, &[]);
+    for (arguments, message) in [
+        (&["add", "ann", "--role", "admin"][..], "member added"),
+        (&["update", "ann", "--budget", "5.00/day"], "member updated"),
+        (&["rotate", "ann"], "member token rotated"),
+        (&["revoke", "ann"], "member revoked"),
+    ] {
+        let arguments = [&["member"], arguments].concat();
+        let ended = run(gate.folder(), &arguments, &[("TOLLGATE_SECRET", SECRET)]);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        until(message, || {
+            let lines = log(&gate);
+            lines.iter().any(|line| line["message"] == message && line["member"] == "ann")
+        });
+    }
+    let updated = log(&gate).into_iter().find(|line| line["message"] == "member updated").unwrap();
+    assert_eq!((&updated["role"], &updated["day"]), (&"admin".into(), &"5.000000".into()));
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::support::process::Signal;
 use crate::support::{CHAT, Gate, Reply, Upstream, until};
 
@@ -52,4 +54,88 @@ fn failed_credential_lookups_do_not_flood_the_log() {
     // The ledger has said itself, once, why it cannot be used.
     assert_eq!(failures, 0, "{printed}");
     assert!(printed.lines().count() < 50, "{printed}");
+}
+
+/// The log lines with this message so far.
+fn lines(gate: &Gate, message: &str) -> Vec<Value> {
+    let printed = gate.printed();
+    let parsed = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    parsed.filter(|line| line["message"] == message).collect()
+}
+
+#[test]
+fn refused_purchase_is_one_log_line_and_counted_by_code() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let gate = Gate::binary(&upstream, "budget.total = { day = \"0.001\" }", &[]);
+    let refused = gate.ask("POST", "/api/v1/chat", &[("X-Request-Id", "my-own")], CHAT);
+    assert_eq!(
+        (refused.code().as_str(), refused.value("x-request-id")),
+        ("budget_exhausted", Some("my-own"))
+    );
+    assert_eq!(gate.post("/v1/chat/completions", CHAT).status, 402);
+    assert_eq!(gate.post("/api/v1/chat", r#"{"model":"nothing"}"#).code(), "invalid_request");
+    assert_eq!(gate.get("/bff/jobs?x=1").code(), "invalid_request");
+    until("each is logged", || lines(&gate, "request refused").len() == 3);
+    let logged = lines(&gate, "request refused");
+    for (line, code) in
+        logged.iter().zip(["budget_exhausted", "budget_exhausted", "invalid_request"])
+    {
+        assert_eq!((&line["code"], &line["level"]), (&code.into(), &"INFO".into()), "{line}");
+        assert_eq!(line["address"], "127.0.0.1", "{line}");
+    }
+    assert!(CHAT.contains(logged[0]["model"].as_str().unwrap()), "{logged:?}");
+    assert_eq!(logged[0]["span"]["client_id"], "my-own");
+    assert_ne!(logged[0]["span"]["id"], "my-own", "a client cannot choose the unique id");
+    assert!(logged[2]["error"].is_string(), "{logged:?}");
+    let metrics = gate.metrics();
+    assert!(metrics.contains("tollgate_refusals_total{code=\"budget_exhausted\"} 2"), "{metrics}");
+    assert!(metrics.contains("tollgate_refusals_total{code=\"invalid_request\"} 2"), "{metrics}");
+}
+
+#[test]
+fn refused_credentials_are_logged_with_their_address_up_to_a_limit() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let settings = "store.url = \"sqlite:ledger.db\"\naccess.mode = \"members\"";
+    let gate = Gate::binary(&upstream, settings, &[]);
+    for _ in 0..29 {
+        let answer = gate.ask("GET", "/bff/me", &[("Authorization", "Bearer tg_guess")], "");
+        assert_eq!(answer.code(), "invalid_credentials");
+    }
+    assert_eq!(gate.get("/bff/me").code(), "missing_credentials");
+    gate.signal(Signal::SIGHUP);
+    until("all before it is logged", || gate.printed().contains("settings reloaded"));
+    let logged = lines(&gate, "request refused");
+    assert_eq!(logged.len(), 10, "{logged:?}");
+    for line in logged {
+        assert_eq!(
+            (&line["code"], &line["address"]),
+            (&"invalid_credentials".into(), &"127.0.0.1".into())
+        );
+    }
+    assert!(!gate.printed().contains("tg_guess"));
+}
+
+#[test]
+fn log_level_changes_with_a_reload() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let gate = Gate::binary(&upstream, "", &[]);
+    let reload = |level: &str| {
+        fs::write(gate.folder().join("proxy.toml"), format!("log.level = \"{level}\"")).unwrap();
+        gate.signal(Signal::SIGHUP);
+    };
+    gate.chat();
+    reload("debug");
+    until("it is reloaded", || lines(&gate, "settings reloaded").len() == 1);
+    let reloaded = &lines(&gate, "settings reloaded")[0];
+    assert!(reloaded["changed"].as_str().unwrap().ends_with("log.level"), "{reloaded}");
+    gate.chat();
+    until("it is logged", || lines(&gate, "request finished").len() == 1);
+    assert_eq!(lines(&gate, "purchase").len(), 2);
+    reload("warn");
+    until("nothing more is logged", || {
+        let logged = gate.printed().len();
+        gate.chat();
+        gate.printed().len() == logged
+    });
+    assert!(!gate.printed().contains("takes effect after a restart"), "{}", gate.printed());
 }

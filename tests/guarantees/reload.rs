@@ -150,6 +150,41 @@ fn reload_with_new_keys_asks_for_their_account() {
 }
 
 #[test]
+fn reload_says_whether_the_keys_changed_and_which_are_used() {
+    const BOOKS: &str = r#"{"keys":[{"id":"key_1","name":"old","keyPrefix":"svc_sk_old_1...","createdAt":null,
+        "lastUsedAt":null,"revokedAt":null,"usageCount":7},{"id":"key_2","name":"new","keyPrefix":"svc_sk_new_1...",
+        "createdAt":null,"lastUsedAt":null,"revokedAt":null,"usageCount":0}],"billing":{"balanceCents":4210,
+        "rateLimit":{"requests":1000,"windowSeconds":1},
+        "usage":{"chat":{"count":3,"costCents":1},"totalSpentCents":790}}}"#;
+    let upstream = Upstream::with_books(|_| Reply::new(200, BOOKS));
+    let gateway = format!("gateway.base_url = \"http://{}\"", upstream.address());
+    let settings = settings(100, HERE, &gateway);
+    let (old, new) = ("svc_sk_old_1_secret_half", "svc_sk_new_1_secret_half");
+    let server = Server::start(&settings, &format!("GATEWAY_API_KEY={old}\n"));
+    let mut from = 0;
+    let mut says = |words: &[&str]| {
+        until(&format!("it says {words:?}"), || {
+            let printed = server.process.printed();
+            let mut lines = printed[from..].lines();
+            lines.any(|line| words.iter().all(|word| line.contains(word)))
+        });
+        from = server.process.printed().len();
+    };
+    says(&["gateway keys in use", "\"keys\":1", "\"prefixes\":\"svc_sk_old_1\""]);
+    let reload = |keys: &str| {
+        write(&server.folder, &settings, &format!("GATEWAY_API_KEY={keys}\n"));
+        server.process.signal(Signal::SIGHUP);
+    };
+    reload(old);
+    says(&["gateway keys reloaded", "\"keys\":1", "\"added\":0", "\"removed\":0"]);
+    reload(&format!("{new},{old}"));
+    says(&["gateway keys in use", "\"prefixes\":\"svc_sk_new_1, svc_sk_old_1\""]);
+    reload(new);
+    says(&["gateway keys reloaded", "\"keys\":1", "\"added\":0", "\"removed\":1"]);
+    assert!(!server.process.printed().contains("secret_half"));
+}
+
+#[test]
 fn reload_changes_the_connection_limit_per_address() {
     let at_most =
         |most| settings(100, HERE, &format!("server.max_connections_per_address = {most}"));

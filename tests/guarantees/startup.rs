@@ -137,7 +137,7 @@ fn server_answers_while_its_ledger_is_checked_and_sells_afterwards() {
         std::thread::sleep(Duration::from_millis(5));
     }
     println!("unclean start with {} purchases: {:?}", rows(), began.elapsed());
-    assert!(server.printed().contains("ledger check passed"), "{}", server.printed());
+    until("it is logged", || server.printed().contains("ledger check passed"));
     assert_eq!(server.address("page"), page);
     assert_eq!(ask(page, "POST", "/api/v1/chat", CHAT).status, 200);
     assert_eq!(upstream.requests(), 1);
@@ -213,7 +213,7 @@ fn signal_during_the_start_never_kills_a_bound_server() {
         let mut server = Process::start(folder.path(), &environment);
         let began = clock::now();
         while TcpStream::connect(at).is_err() {
-            assert!(began.elapsed() < Duration::from_secs(10), "{}", server.printed());
+            assert!(began.elapsed() < Duration::from_secs(60), "{}", server.printed());
         }
         server.signal(signal);
         let status = server.wait();
@@ -348,6 +348,7 @@ fn full_disk_is_logged_once() {
     let full = (0..2_000).find(|number| chat(*number).status == 503).expect("it fills up");
     // One that is smaller may still have found room.
     (0..5).for_each(|number| _ = chat(full + 1 + number));
+    until("it is logged", || server.printed().contains("ledger disk full"));
     let before = server.printed().lines().count();
     for number in 0..30 {
         let answer = chat(full + 10 + number);
@@ -357,4 +358,32 @@ fn full_disk_is_logged_once() {
     let lines: Vec<_> = printed.lines().skip(before).collect();
     assert!(lines.is_empty(), "{lines:?}");
     assert_eq!(printed.matches("ledger disk full").count(), 1, "{printed}");
+}
+
+#[test]
+fn read_only_state_folder_is_found_by_check_and_named_once_by_the_server() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let folder = folder(&upstream);
+    fs::create_dir(folder.path().join("small")).unwrap();
+    let script = "mount -t tmpfs -o ro small small && exec \"$0\" \"$@\"";
+    let mount = |arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-c", script]).args(arguments);
+        command.env("GATEWAY_API_KEY", upstream.canaries()[0].key());
+        command.env("TOLLGATE_STORE__URL", "sqlite:small/ledger.db").current_dir(folder.path());
+        command
+    };
+    needs_mounts(mount(&["true"]));
+    let program = env!("CARGO_BIN_EXE_tollgate");
+    let checked = mount(&[program, "check"]).output().unwrap();
+    let said = String::from_utf8_lossy(&checked.stderr);
+    assert_eq!(checked.status.code(), Some(1), "{said}");
+    assert!(said.contains("small: Read-only file system"), "{said}");
+    let server = Process::spawn(mount(&[program]));
+    let ready = ask(server.address("admin"), "GET", "/readyz", "");
+    assert_eq!(ready.status, 503);
+    assert!(ready.text().contains(r#""because":["ledger_permission"]"#), "{}", ready.text());
+    assert_eq!(ask(server.address("page"), "POST", "/api/v1/chat", CHAT).status, 503);
+    let printed = server.printed();
+    assert_eq!(printed.matches("Read-only file system").count(), 1, "{printed}");
 }

@@ -71,6 +71,7 @@ impl Process {
             key_ring: ring,
             rate_limit: Arc::clone(&window),
             max_wait: setup.max_wait,
+            metrics: Arc::clone(&METRICS),
             client: Line { world: world.clone() },
         });
         let context = PurchaseContext {

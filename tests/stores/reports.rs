@@ -14,7 +14,8 @@ fn of(caller: &str, model: &str, price: u64) -> Reservation {
 fn row(caller: &str, day: u64, model: &str, count: u64, mills: [u64; 3]) -> SpendRow {
     let [charged, unknown, held] = mills.map(Usd::mills);
     let (caller, model) = (caller.to_owned(), model.to_owned());
-    SpendRow { caller, day, service: Service::Chat, model, count, charged, unknown, held }
+    let (service, saved) = (Service::Chat, Usd::ZERO);
+    SpendRow { caller, day, service, model, count, charged, unknown, held, saved }
 }
 
 impl Fixture {
@@ -51,6 +52,30 @@ async fn all_spending_is_grouped_by_caller_day_and_model(fixture: Fixture) {
     );
     assert_eq!(fixture.spending_of_all(START).await, [first, beta, next.clone(), bob]);
     assert_eq!(fixture.spending_of_all(START + SECOND).await, [next]);
+}
+
+async fn replays_of_a_charged_purchase_are_saved_and_not_spent(fixture: Fixture) {
+    let id = fixture.send(&of("ann", "alpha", 4)).await;
+    fixture.settle(id, charged(Usd::mills(3), "")).await;
+    let lost = fixture.send(&of("ann", "alpha", 4)).await;
+    fixture.settle(lost, Settlement::Unknown).await;
+    for replayed in [id, id, lost] {
+        fixture.store.count_replay(replayed);
+    }
+    // Notifications and queries share a queue.
+    bounded(fixture.store.reply(id)).await.expect("looked up");
+    let expected = SpendRow { saved: Usd::mills(6), ..row("ann", TODAY, "alpha", 2, [3, 4, 0]) };
+    assert_eq!(fixture.spending_of_all(START).await, [expected]);
+}
+
+async fn totals_count_unknown_purchases_and_open_jobs(fixture: Fixture) {
+    let none = bounded(fixture.store.totals()).await.unwrap();
+    assert_eq!((none.unknown, none.open_jobs, none.oldest_job_at), (0, 0, None));
+    for price in [3, 4] {
+        fixture.end(of("ann", "alpha", price), Settlement::Unknown).await;
+    }
+    let totals = bounded(fixture.store.totals()).await.unwrap();
+    assert_eq!((totals.unknown, totals.unknown_price), (2, Usd::mills(7)));
 }
 
 async fn spend_is_grouped_by_the_days_of_a_time_zone(fixture: Fixture) {
@@ -112,6 +137,8 @@ async fn all_jobs_come_newest_first(fixture: Fixture) {
 
 on_every_backend!(
     all_spending_is_grouped_by_caller_day_and_model,
+    replays_of_a_charged_purchase_are_saved_and_not_spent,
+    totals_count_unknown_purchases_and_open_jobs,
     spend_is_grouped_by_the_days_of_a_time_zone,
     unknown_outcomes_come_latest_first_until_they_are_known,
     all_jobs_come_newest_first,

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use nix::sys::signal;
 use nix::unistd::Pid;
+use serde_json::Value;
 
 use super::{lock, until, until_within};
 
@@ -122,7 +123,7 @@ impl Process {
         Self { child, printed, readers: vec![stdout, stderr] }
     }
 
-    /// Returns the address in the first line that starts with this word.
+    /// Returns the address that the start line has under this name.
     pub(crate) fn address(&self, word: &str) -> SocketAddr {
         let mut found = None;
         until_within(START, "tollgate says where it listens", || {
@@ -196,12 +197,15 @@ fn follow(pipe: impl Read + Send + 'static, printed: &Arc<Mutex<String>>) -> Joi
 }
 
 fn address_in(line: &str, word: &str) -> Option<SocketAddr> {
-    line.strip_prefix(word)?.trim().strip_prefix("http://")?.parse().ok()
+    let line: Value = serde_json::from_str(line).ok()?;
+    let address = line[word].as_str().filter(|_| line["message"] == "started")?;
+    address.split(", ").next()?.strip_prefix("http://")?.parse().ok()
 }
 
 #[test]
 fn listen_address_is_read_from_the_start_line() {
-    let address = address_in("page      http://127.0.0.1:4711", "page");
+    let line = r#"{"message":"started","page":"http://127.0.0.1:4711, http://[::1]:4711"}"#;
+    let address = address_in(line, "page");
     assert_eq!(address, Some(SocketAddr::from(([127, 0, 0, 1], 4711))));
-    assert_eq!(address_in("tollgate 0.1.0 starts", "page"), None);
+    assert_eq!(address_in(r#"{"message":"listening","page":"127.0.0.1:4711"}"#, "page"), None);
 }

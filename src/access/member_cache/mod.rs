@@ -1,5 +1,7 @@
 //! An in-memory copy of members and logins. Changes by other processes apply at the next refresh.
 
+mod audit;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -183,7 +185,9 @@ impl MemberCache {
         let was_failing = self.is_failing.swap(result.is_err(), Ordering::AcqRel);
         match result {
             Ok(()) if was_failing => info!("member list readable again"),
-            Err(error) if !was_failing => error!(%error, "member list unreadable"),
+            Err(error) if !was_failing && !self.store.is_unusable() => {
+                error!(%error, "member list unreadable")
+            }
             Ok(()) | Err(_) => {}
         }
     }
@@ -210,6 +214,7 @@ impl MemberCache {
         let new = Arc::new(MemberList::new(version, members, sessions, old.as_deref()));
         self.publish(Arc::clone(&new));
         if let Some(old) = old {
+            audit::log_changes(&old, &new);
             old.revoke_missing_from(&new);
         }
         Ok(())

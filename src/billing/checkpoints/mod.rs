@@ -67,7 +67,7 @@ pub async fn compare(
     })
 }
 
-/// Applies a verdict, and records a checkpoint if the earlier one can decide nothing more. Returns
+/// Applies a verdict, and records a checkpoint unless the earlier one may decide more. Returns
 /// whether it did.
 ///
 /// Purchases that were settled before an error stay settled.
@@ -90,7 +90,7 @@ pub async fn apply_verdict(
         };
         ledger.settle(id, settlement).await?;
     }
-    let is_final = verdict.is_none_or(|verdict| verdict.retry_after.is_none());
+    let is_final = verdict.is_none_or(Verdict::is_final);
     if is_final {
         ledger.record_checkpoint(comparison.now).await?;
     }

@@ -160,6 +160,12 @@ pub fn decide(
 }
 
 impl Verdict {
+    /// Returns whether no later run with the same checkpoint can decide more. A new checkpoint
+    /// would forfeit what is undecided otherwise.
+    pub fn is_final(&self) -> bool {
+        self.undecided.iter().all(|(_, why)| why.is_final())
+    }
+
     fn leave_undecided(&mut self, entries: &[&Evidence], why: Undecided) {
         self.undecided.extend(entries.iter().map(|entry| (entry.purchase.id, why)));
     }

@@ -17,7 +17,7 @@ use crate::clock::{self, Instant};
 use crate::config::Key;
 use crate::contract::money::Usd;
 use crate::contract::wire::KEY_PREFIX;
-use crate::problem::{INTERNAL, Problem};
+use crate::problem::{INTERNAL, Kind, Problem};
 use crate::store::{AccountLimit, Store};
 use crate::sync::lock;
 use crate::upstream::billing::{self, ApiKey, ApiKeysResponse, GatewayBilling};
@@ -75,6 +75,8 @@ struct Shared {
     latest: watch::Sender<SummaryStatus>,
     limit: Mutex<Option<AccountLimit>>,
     revoked: Mutex<HashSet<String>>,
+    /// The generation whose keys were logged.
+    logged: Mutex<Option<u64>>,
     ledger: Store,
     rate_limit: Arc<RateLimit>,
 }
@@ -104,6 +106,7 @@ impl BillingSummary {
             latest: watch::Sender::default(),
             limit: Mutex::default(),
             revoked: Mutex::default(),
+            logged: Mutex::default(),
             ledger,
             rate_limit,
         }))
@@ -132,6 +135,12 @@ impl BillingSummary {
         lock(&self.0.last).as_ref().is_some_and(|(_, answer)| answer.is_err())
     }
 
+    /// Returns why the gateway could not be asked last time.
+    pub fn fault(&self) -> Option<&'static Kind> {
+        let last = lock(&self.0.last);
+        last.as_ref()?.1.as_ref().err().map(Problem::kind)
+    }
+
     pub fn reading(&self) -> Option<SummaryReading> {
         self.0.latest.borrow().known.clone()
     }
@@ -151,7 +160,7 @@ impl BillingSummary {
 
     /// Fetches the summary now, then every few minutes while there are purchases. Ends when the
     /// last other clone is dropped.
-    pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
+    pub fn run(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         // Earlier requests were held back, because the ledger was not open.
         *lock(&self.0.last) = None;
         let summary = Arc::downgrade(&self.0);
@@ -239,6 +248,7 @@ impl Shared {
                         .record_balance(watermark, Usd::cents(listing.billing.balance_cents));
                 }
                 self.warn_revoked_keys(&listing.keys, &source.keys);
+                self.log_keys(&listing.keys, &source.keys, generation);
                 // A limit in the settings still applies.
                 let limit = listing.billing.rate_limit;
                 if lock(&self.limit).replace(limit) != Some(limit) {
@@ -255,6 +265,16 @@ impl Shared {
             *lock(&self.last) = Some((sent_at, answer.clone()));
             return answer;
         }
+    }
+
+    /// Logs once which keys are in use, after a start or a reload that changed them.
+    fn log_keys(&self, listed: &[ApiKey], ring: &[Key], generation: u64) {
+        if lock(&self.logged).replace(generation) == Some(generation) {
+            return;
+        }
+        let prefix = |key| listed_prefix(key, listed).unwrap_or("not listed").escape_debug();
+        let prefixes: Vec<_> = ring.iter().map(|key| prefix(key).to_string()).collect();
+        info!(keys = ring.len(), prefixes = prefixes.join(", "), "gateway keys in use");
     }
 
     fn publish(&self, known: Option<&SummaryReading>) {
@@ -287,6 +307,17 @@ impl Shared {
 /// Returns a listed prefix without the characters that stand for the rest of the key.
 pub fn visible_prefix(prefix: &str) -> &str {
     prefix.trim_end_matches(['.', '…', '*'])
+}
+
+/// Returns the longest listed prefix of this key that is not the whole key.
+pub fn listed_prefix<'a>(key: &Key, listed: &'a [ApiKey]) -> Option<&'a str> {
+    let prefixes = listed.iter().map(|row| visible_prefix(&row.key_prefix));
+    let fits = prefixes.filter(|prefix| {
+        prefix.len() > KEY_PREFIX.len()
+            && prefix.len() < key.expose().len()
+            && key.expose().starts_with(prefix)
+    });
+    fits.max_by_key(|prefix| prefix.len())
 }
 
 pub fn is_active_prefix(prefix: &str, listed: &[ApiKey]) -> bool {

@@ -350,3 +350,28 @@ async fn credit_use_is_reported_once() {
     assert!(ledger.take_credit_used());
     assert!(!ledger.take_credit_used());
 }
+
+#[test]
+fn listed_prefix_is_the_longest_but_never_the_whole_key() {
+    let row = |prefix: &str| ApiKey {
+        id: None,
+        name: "a key".to_owned(),
+        key_prefix: prefix.to_owned(),
+        created_at: None,
+        last_used_at: None,
+        revoked_at: None,
+        usage_count: None,
+    };
+    let key = Key::new("svc_sk_abcdefgh".to_owned());
+    for (listed, named) in [
+        (&["svc_sk_abcd"][..], Some("svc_sk_abcd")),
+        (&["svc_sk_abcd..."], Some("svc_sk_abcd")),
+        (&["svc_sk_ab", "svc_sk_abc", "svc_sk_x"], Some("svc_sk_abc")),
+        (&["svc_sk_abcdefgh"], None),
+        (&["svc_sk_", "", "svc_sk_b", "svc_sk_abcdefghi"], None),
+        (&[], None),
+    ] {
+        let listed: Vec<_> = listed.iter().map(|prefix| row(prefix)).collect();
+        assert_eq!(listed_prefix(&key, &listed), named, "{listed:?}");
+    }
+}

@@ -1,5 +1,6 @@
 //! The log on standard error: one line per event, written by a thread of its own.
 
+mod filter;
 mod json;
 mod queue;
 
@@ -10,18 +11,19 @@ use std::time::Duration;
 use std::{panic, thread};
 
 use tracing::error;
-use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use self::filter::LogFilter;
+pub(super) use self::filter::set_level;
 use self::json::{JsonFields, JsonLine};
 use self::queue::LogQueue;
 use crate::config::LogConfig;
 
 static QUEUE: LogQueue = LogQueue::new();
 
-/// Logs to standard error. Libraries log only warnings, because other events can hold headers.
+/// Logs to standard error.
 pub(super) fn start(settings: LogConfig) -> io::Result<()> {
     // Not through `io::stderr()`, whose lock a stopped pipe would hold against everyone.
     let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
@@ -32,10 +34,8 @@ pub(super) fn start(settings: LogConfig) -> io::Result<()> {
     } else {
         lines.fmt_fields(JsonFields).event_format(JsonLine).boxed()
     };
-    let filter = Targets::new()
-        .with_target("tollgate", settings.level)
-        .with_default(LevelFilter::WARN.min(settings.level.into()));
-    registry().with(lines).with(filter).try_init().ok();
+    set_level(settings.level);
+    registry().with(lines).with(LogFilter).try_init().ok();
     // The default hook prints the panic message, which may hold a secret.
     panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string).unwrap_or_default();

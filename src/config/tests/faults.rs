@@ -87,7 +87,10 @@ const ONE_ERROR: &[(&str, &str)] = &[
         "[[gateway.passthrough]]\nmethod = 'POST'\npath = '/api/v1/x'\nprice = '0'\n[[gateway.passthrough]]\nmethod = 'POST'\npath = '/api/v1/x'\nprice = '1'",
         "5:1: gateway.passthrough: expected each method and path once",
     ),
-    ("[access]\nmode = 'closed'", "2:8: access.mode: expected \"open\", \"members\" or \"jwt\""),
+    (
+        "[access]\nmode = 'closed'",
+        "2:8: access.mode: expected \"open\", \"members\", \"jwt\" or \"host\"",
+    ),
     ("[access]\nmode = 'jwt'", "2:8: access.mode: expected a table [access.jwt]"),
     (
         "[access]\njwt = { issuer = 'i', audience = 'a', jwks = 'j' }",
@@ -276,6 +279,8 @@ fn public_address_needs_a_live_gateway_and_a_budget() {
         let file = format!("[server]\nlisten = ['127.0.0.1:80', '{listen}']");
         let errors = read(&file, &[]).expect_err(listen);
         assert!(errors[0].contains("loopback addresses only"), "{errors:#?}");
+        let settings = read(&file, &[("TOLLGATE_SANDBOX__PUBLIC", "true")]).expect(listen);
+        assert!(settings.warnings().iter().any(|one| one.starts_with("sandbox.public: ")));
         let errors = read(&file, &[URL, KEY]).expect_err(listen);
         assert_eq!(errors.len(), 1);
         assert!(errors[0].contains("expected a budget.total"), "{errors:#?}");

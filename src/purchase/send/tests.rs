@@ -8,6 +8,7 @@ use http::StatusCode;
 
 use super::*;
 use crate::contract::catalog::Catalog;
+use crate::metrics::Readings;
 use crate::purchase::tests::{SOON, answered, context, keyed, purchases};
 use crate::purchase::{DedupeBy, Receipt};
 use crate::store::{Caller, KeyId};
@@ -46,7 +47,7 @@ async fn bought(payload: &[u8], answer: Result<(u16, &str), Error>) -> (Option<U
     });
     let outcome = purchases.complete(&Arc::new(purchase)).await;
     let metrics = &context.metrics;
-    let counted = metrics.encode();
+    let counted = metrics.encode(Readings::default());
     let counted = counted.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
         let (name, figure) = line.strip_prefix("tollgate_")?.rsplit_once(' ')?;
         let (kind, labels) = name.split_once('{')?;

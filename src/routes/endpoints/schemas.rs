@@ -15,7 +15,7 @@ pub(super) type SchemaRef = RefOr<Schema>;
 
 const CHARGED: [&str; 3] = ["no", "yes", "unknown"];
 const MODES: [&str; 2] = ["sandbox", "live"];
-const ACCESS: [&str; 3] = ["open", "members", "jwt"];
+const ACCESS: [&str; 4] = ["open", "members", "jwt", "host"];
 
 pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)> {
     let message = record([("content", string())]);
@@ -178,7 +178,11 @@ fn usage() -> SchemaRef {
         ("count spent_micros", integer()),
         ("spent", dollars()),
     ]);
-    let facts = record([("since", string()), ("total", dollars()), ("total_micros", integer())]);
+    let facts = record([
+        ("since", string()),
+        ("total saved", dollars()),
+        ("total_micros saved_micros", integer()),
+    ]);
     with(facts, "rows", list(row)).into()
 }
 

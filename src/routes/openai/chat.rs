@@ -1,6 +1,7 @@
 //! `POST /v1/chat/completions`, as JSON or as server-sent events.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use http_body::{Body as _, Frame};
 use http_body_util::StreamBody;
 use serde::Serialize;
 use tokio::time::{interval, sleep, timeout};
+use tracing::Instrument;
 
 use super::{Completion, Usage, gateway_refusal, gateway_refusal_json};
 use crate::clock;
@@ -192,6 +194,9 @@ async fn stream(cx: &HandlerContext, order: Checked<Order>, formatter: Formatter
         biased;
         outcome = &mut purchase => formatter.response(outcome?),
         () = started => {
+            let (log, caller) = (Arc::clone(&cx.handlers.refusal_log), cx.call.caller.clone());
+            let logged = async move { purchase.await.inspect_err(|why| log.late(why, &caller)) };
+            let purchase = Box::pin(logged.in_current_span());
             let body = StreamBody::new(with_heartbeats(purchase, formatter));
             Ok(response::event_stream(Response::new(Body::stream(body))))
         }

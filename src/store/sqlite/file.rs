@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 use std::{fs, io};
 
+use nix::unistd::AccessFlags;
 use rusqlite::{Connection, OpenFlags};
 
 use super::schema::{self, FileKind};
@@ -84,7 +85,13 @@ pub(super) fn prepare(
     kind: FileKind,
     capacity: StoreCapacity,
 ) -> Result<(), String> {
-    let sql = |error: rusqlite::Error| error.to_string();
+    let sql = |error: rusqlite::Error| {
+        // Its text has the whole migration, too.
+        if let rusqlite::Error::SqlInputError { msg, .. } = error {
+            return msg;
+        }
+        error.to_string()
+    };
     // A running server may be writing now.
     if kind != FileKind::Ledger(schema::newest_version()) {
         schema::migrate(connection).map_err(sql)?;
@@ -233,12 +240,38 @@ pub(super) fn create(path: &Path) -> Result<(), OpenError> {
     match created {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            fs::set_permissions(path, fs::Permissions::from_mode(0o600))
-                .map_err(OpenError::at(path))
+            let private = fs::Permissions::from_mode(0o600);
+            fs::set_permissions(path, private).map_err(|error| {
+                if error.kind() == io::ErrorKind::PermissionDenied {
+                    return OpenError::unusable(path, FOREIGN);
+                }
+                OpenError::unusable(path, error)
+            })
         }
         Err(error) => Err(OpenError::unusable(path, error)),
     }
 }
+
+/// Refuses what this user could not write, without a change.
+pub(super) fn ensure_writable(path: &Path) -> Result<(), OpenError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let needs = |at: &Path, mode| {
+        let access = nix::unistd::access(at, mode).map_err(io::Error::from);
+        access.map_err(|error| OpenError::unusable(at, error))
+    };
+    needs(folder, AccessFlags::W_OK | AccessFlags::X_OK)?;
+    let Ok(found) = fs::metadata(path) else { return Ok(()) };
+    let user = nix::unistd::geteuid();
+    if !user.is_root() && user.as_raw() != found.uid() {
+        return Err(OpenError::unusable(path, FOREIGN));
+    }
+    let suffixes = ["", "-wal", "-shm", ".lock"].map(|suffix| lock::with_suffix(path, suffix));
+    let mut files = suffixes.iter().filter(|file| file.exists());
+    files.try_for_each(|file| needs(file, AccessFlags::R_OK | AccessFlags::W_OK))
+}
+
+const FOREIGN: &str = "it belongs to another user; chown it to the server's";
 
 pub(super) fn size_of(path: &Path) -> u64 {
     fs::metadata(path).map(|file| file.len()).unwrap_or_default()

@@ -11,16 +11,20 @@ use std::{fmt, thread};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use super::command_gate::CommandGate;
 use super::file::FileId;
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
 use super::reader::ReportReader;
-use super::writer::{CommandGate, Durability, WriteCommand, Writer, notification, request};
+use super::writer::{Durability, WriteCommand, Writer, notification, request};
 use super::{LockHolder, Result, StoreError, lock};
+use crate::metrics::Histogram;
 use crate::store::{
     AccountLimit, Clock, PurchaseId, Reservation, ReserveError, Settlement, SlotId, Unavailable,
 };
 use crate::sync;
+
+const CLOSE_POLL: Duration = Duration::from_millis(1);
 
 /// The ledger of a server. Clones share it.
 ///
@@ -106,9 +110,19 @@ impl Store {
         Arc::clone(&self.inner.name)
     }
 
+    /// Returns how long commits take. Clones share their counts.
+    pub fn commit_durations(&self) -> Histogram {
+        self.inner.gate.commits.clone()
+    }
+
     /// Returns whether the file may lack purchases, as a restored backup does.
     pub fn may_lack_purchases(&self) -> bool {
         self.inner.identity.as_ref().is_some_and(|(identity, _)| identity.may_lack_purchases)
+    }
+
+    /// Returns whether the ledger could not be opened. That was logged once, with its cause.
+    pub fn is_unusable(&self) -> bool {
+        self.inner.gate.has_failed()
     }
 
     pub fn lock_holder(&self) -> Option<LockHolder> {
@@ -247,6 +261,19 @@ impl Store {
                 }
             }
             Executor::Thread { queue, .. } => drop(queue.send(work)),
+        }
+    }
+
+    /// Writes what is queued, and releases the file although clones of this handle live. Later
+    /// operations fail. Blocks until it is done.
+    pub fn close(&self) {
+        if let Executor::Thread { writer, .. } = &self.inner.executor {
+            self.inner.gate.stop.store(true, Ordering::Relaxed);
+            // Wakes the writer.
+            self.enqueue(notification(Durability::Buffered, |_| Ok(())));
+            while !writer.is_finished() {
+                thread::sleep(CLOSE_POLL);
+            }
         }
     }
 

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tracing::info;
 use uuid::Uuid;
 
+use super::command_gate::CommandGate;
 use super::file::{self, FileId, Purpose};
 use super::handle::{Executor, Store, StoreInner, canonical_path};
 use super::identity::LedgerIdentity;
@@ -21,7 +22,7 @@ use super::ledger::Ledger;
 use super::lock::{self, Lock};
 use super::reader::ReportReader;
 use super::schema::{self, FileKind};
-use super::writer::{CommandGate, OpenMode, Writer};
+use super::writer::{OpenMode, Writer};
 use super::{LockHolder, OpenError, StoreError, members};
 use crate::clock;
 use crate::store::{Clock, MoneyKind, StoreCapacity, Unavailable};
@@ -209,12 +210,16 @@ impl Store {
     pub fn check_integrity(path: &Path) -> Result<(), OpenError> {
         let path = &canonical_path(path);
         file::ensure_not_truncated(path)?;
+        let is_served = lock::lock_holder(path).is_some();
+        if !is_served {
+            file::ensure_writable(path)?;
+        }
         if file::size_of(path) == 0 {
             return Ok(());
         }
         file::ensure_single_path(path)?;
         let (mut connection, _) = file::connect(path, Purpose::Inspect)?;
-        if lock::lock_holder(path).is_some() {
+        if is_served {
             return Ok(());
         }
         file::check_whole_pages(&connection, path)

@@ -175,6 +175,15 @@ impl Store {
         });
     }
 
+    /// Counts, without waiting, a duplicate that got the purchase's reply for free.
+    pub fn count_replay(&self, id: PurchaseId) {
+        self.notify(StoreOp::Other("count_replay"), Durability::Buffered, move |ledger| {
+            let sql = "UPDATE purchases SET replays = replays + 1 WHERE id = ?";
+            ledger.connection.run(sql, [id.0.as_bytes()])?;
+            Ok(())
+        });
+    }
+
     /// Keeps, without waiting, a reply that cannot be parsed, for the operator and for a day. An
     /// in-memory store keeps none.
     pub fn keep_unparsable_reply(&self, id: PurchaseId, body: Bytes) {
@@ -185,8 +194,8 @@ impl Store {
         let path = self.inner.path.clone();
         self.notify(StoreOp::Other("keep_unparsable_reply"), Durability::Buffered, move |ledger| {
             match replies::keep_unparsable(&path, id, &body, ledger.now()) {
-                Ok(file) => warn!(%id, file = %file.display(), "unparsable reply kept"),
-                Err(error) => error!(%id, %error, "failed to keep unparsable reply"),
+                Ok(file) => warn!(purchase = %id, file = %file.display(), "unparsable reply kept"),
+                Err(error) => error!(purchase = %id, %error, "failed to keep unparsable reply"),
             }
             Ok(())
         });
@@ -206,11 +215,18 @@ impl Store {
         .await
     }
 
-    /// Returns an error if no purchase can be recorded now. Writes nothing.
+    /// Returns an error if no purchase can be recorded now.
     pub async fn ensure_usable(&self) -> Result<(), Unavailable> {
         self.check_capacity()?;
-        let look = self.ownership_check();
-        self.run(StoreOp::Other("ensure_usable"), Durability::Buffered, look).await
+        let (look, gate) = (self.ownership_check(), self.inner.gate.clone());
+        let step = move |ledger: &Ledger| {
+            if gate.is_disk_full.load(Ordering::Relaxed) {
+                // Writes what is there already: only a write shows whether there is space again.
+                ledger.connection.run("UPDATE members_version SET version = version", [])?;
+            }
+            look(ledger)
+        };
+        self.run(StoreOp::Other("ensure_usable"), Durability::Buffered, step).await
     }
 
     pub fn is_starting(&self) -> bool {
@@ -417,12 +433,16 @@ impl Ledger {
     /// Ends the purchases that a crash left running: unsent ones are released, sent ones become
     /// unknown.
     pub(super) fn recover(&self) -> Result<()> {
-        let running = "SELECT id, state FROM purchases WHERE ended_at IS NULL";
-        let read = |row: &Row<'_>| Ok((column::id(row, 0)?, column::state(row, 1)?));
-        for (id, state) in self.connection.all(running, [], read)? {
+        let running = "SELECT id, state, caller, model FROM purchases WHERE ended_at IS NULL";
+        let read = |row: &Row<'_>| {
+            let texts: (String, String) = (row.get(2)?, row.get(3)?);
+            Ok((column::id(row, 0)?, column::state(row, 1)?, texts))
+        };
+        for (id, state, (caller, model)) in self.connection.all(running, [], read)? {
             let was_sent = state == PurchaseState::Sent;
             let settlement = if was_sent { Settlement::Unknown } else { Settlement::Released };
-            warn!(purchase = %id, state = state.name(), "recovered in-flight purchase after crash");
+            let state = state.name();
+            warn!(purchase = %id, caller, model, state, "recovered in-flight purchase after crash");
             self.settle(id, &settlement)?;
         }
         self.write_counters()?;

@@ -1,5 +1,7 @@
 //! Queries for reports and reconciliation: purchases, checkpoints, and the account's keys.
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::{Connection, params};
@@ -10,8 +12,8 @@ use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
 use super::writer::Durability;
 use crate::store::{
-    AccountCheck, Checkpoint, Evidence, JobState, PurchaseId, PurchaseRecord, SETTLES_WITHIN,
-    Snapshot, SpendRow, Unavailable,
+    AccountCheck, Checkpoint, Evidence, JobState, LedgerTotals, PurchaseId, PurchaseRecord,
+    SETTLES_WITHIN, Snapshot, SpendRow, Unavailable,
 };
 
 /// Reports group rows in SQLite, so a month of chats is read but not held in memory.
@@ -31,12 +33,24 @@ impl Store {
         self.run_report("unknown_purchases", read).await
     }
 
-    /// Returns the number of unknown purchases, and the sum of their prices in micro-dollars.
-    pub async fn unknown_totals(&self) -> Result<(i64, i64), Unavailable> {
-        let totals = "SELECT count(*), coalesce(sum(price_micros), 0) FROM purchases WHERE state = 'unknown'";
-        let read =
-            |file: &Connection| file.query_row(totals, [], |row| Ok((row.get(0)?, row.get(1)?)));
-        self.run_report("unknown_totals", read).await
+    pub async fn totals(&self) -> Result<LedgerTotals, Unavailable> {
+        let totals = "SELECT count(*), coalesce(sum(price_micros), 0),
+                (SELECT count(*) FROM jobs WHERE state = 'open'),
+                (SELECT min(at) FROM jobs WHERE state = 'open')
+            FROM purchases WHERE state = 'unknown'";
+        let path = self.inner.path.clone();
+        let read = move |file: &Connection| {
+            file.query_row(totals, [], |row| {
+                Ok(LedgerTotals {
+                    unknown: row.get(0)?,
+                    unknown_price: column::money(row, 1)?,
+                    open_jobs: row.get(2)?,
+                    oldest_job_at: column::moment_or_none(row, 3)?,
+                    bytes: file_bytes(&path),
+                })
+            })
+        };
+        self.run_report("totals", read).await
     }
 
     pub async fn purchase(&self, id: PurchaseId) -> Result<Option<PurchaseRecord>, Unavailable> {
@@ -60,7 +74,8 @@ impl Store {
                 count(*),
                 coalesce(sum(cost_micros), 0),
                 sum(iif(state = 'unknown', price_micros, 0)),
-                sum(iif(state IN ('held', 'sent'), price_micros, 0))
+                sum(iif(state IN ('held', 'sent'), price_micros, 0)),
+                coalesce(sum(cost_micros * replays), 0)
             FROM purchases WHERE at >= ?1 AND state <> 'released' AND (?2 IS NULL OR caller = ?2)
             GROUP BY caller, local_day, service, model ORDER BY caller, local_day, service, model
             LIMIT ?3";
@@ -77,11 +92,20 @@ impl Store {
                     charged: column::money(row, 5)?,
                     unknown: column::money(row, 6)?,
                     held: column::money(row, 7)?,
+                    saved: column::money(row, 8)?,
                 })
             })
         };
         self.run_report("spend", read).await
     }
+}
+
+/// Returns the size of the file and its write-ahead log; `None` in memory.
+fn file_bytes(path: &Path) -> Option<u64> {
+    let main = fs::metadata(path).ok()?.len();
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    Some(main + fs::metadata(log).map_or(0, |log| log.len()))
 }
 
 fn purchases(

@@ -253,6 +253,8 @@ const MIGRATIONS: &[&str] = &["
         assumed      INTEGER NOT NULL DEFAULT 0 CHECK (assumed = 0 OR assumed = 1),
         -- Sent while the account of the gateway's keys was unknown: it may be another one's.
         unrecognised INTEGER NOT NULL DEFAULT 0 CHECK (unrecognised = 0 OR unrecognised = 1),
+        -- Duplicates that got its reply: each would have been charged again.
+        replays      INTEGER NOT NULL DEFAULT 0 CHECK (replays >= 0),
         CHECK ((cost_micros IS NOT NULL) = (state = 'charged')),
         CHECK ((keep_until IS NOT NULL) = (state = 'charged')),
         CHECK ((ended_at IS NULL) = (state = 'held' OR state = 'sent')),
@@ -260,7 +262,7 @@ const MIGRATIONS: &[&str] = &["
     ) STRICT;
     INSERT INTO purchases_checked
         SELECT number, id, at, day, month, caller, service, model, price_micros, cost_micros, state,
-            key, payload, fingerprint, delivered, ended_at, keep_until, assumed, unrecognised
+            key, payload, fingerprint, delivered, ended_at, keep_until, assumed, unrecognised, 0
         FROM purchases ORDER BY number;
     DROP TABLE purchases;
     ALTER TABLE purchases_checked RENAME TO purchases;

@@ -6,56 +6,21 @@
 use std::collections::VecDeque;
 use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
+use super::command_gate::CommandGate;
 use super::ledger::Ledger;
 use super::lock::Lock;
 use super::{Result, StoreError, file};
 use crate::clock;
 use crate::store::{PurchaseId, Unavailable};
 use crate::sync::lock;
-
-#[derive(Clone, Default)]
-pub(super) struct CommandGate {
-    state: Arc<OnceLock<Result<(), Unavailable>>>,
-    pub(super) is_retry_queue_full: Arc<AtomicBool>,
-    pub(super) stop: Arc<AtomicBool>,
-    /// Commands that wait for the next one.
-    pub(super) deferred: Arc<Mutex<Vec<Box<dyn WriteCommand>>>>,
-    /// Notified when purchases have ended.
-    pub(super) ends: Arc<Notify>,
-}
-
-impl CommandGate {
-    pub(super) fn opened() -> Self {
-        let gate = Self::default();
-        gate.open();
-        gate
-    }
-
-    pub(super) fn check(&self) -> Result<(), Unavailable> {
-        let starting = || Err(Unavailable("starting: the ledger is being opened".into()));
-        self.state.get().cloned().unwrap_or_else(starting)
-    }
-
-    pub(super) fn is_starting(&self) -> bool {
-        self.state.get().is_none()
-    }
-
-    pub(super) fn open(&self) {
-        let _ = self.state.set(Ok(()));
-    }
-
-    pub(super) fn close(&self, why: Unavailable) {
-        let _ = self.state.set(Err(why));
-    }
-}
 
 const MAX_BATCH: usize = 256;
 const WAL_CHECKPOINT_PAGES: i32 = 1_000;
@@ -153,6 +118,15 @@ impl Writer {
         while let Some(batch) = self.next_batch(queue) {
             self.process(batch);
             self.checkpoint_wal();
+            if self.gate.stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        // Nothing was queued after the handle closed the store or was dropped, except by clones.
+        let mut rest: VecDeque<_> = queue.try_iter().collect();
+        while !rest.is_empty() {
+            let batch = rest.drain(..rest.len().min(MAX_BATCH)).collect();
+            self.process(batch);
         }
         self.close();
     }
@@ -257,6 +231,7 @@ impl Writer {
             return Err(StoreError::Permanent(why.clone()).into());
         }
         self.set_synchronous(batch)?;
+        let begun = clock::now();
         let connection = &self.ledger.connection;
         execute(connection, if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" })?;
         let done = self.run_commands(batch).and_then(|()| Ok(execute(connection, "COMMIT")?));
@@ -269,7 +244,7 @@ impl Writer {
                         .map_err(|fault| StoreError::Permanent(fault.unavailable()))?;
                 }
             }
-            Ok(()) => self.committed(latest),
+            Ok(()) => self.committed(latest, begun),
         }
         done
     }
@@ -282,7 +257,7 @@ impl Writer {
         self.ledger.write_counters().map_err(Failure::of_command)
     }
 
-    fn committed(&mut self, latest: Option<i64>) {
+    fn committed(&mut self, latest: Option<i64>, begun: clock::Instant) {
         if let (Some(latest), Some(lock)) = (latest, &mut self.lock)
             && let Err(error) = lock.write_latest(latest)
         {
@@ -294,6 +269,12 @@ impl Writer {
             self.gate.ends.notify_waiters();
         }
         let has_written = self.has_written.swap(false, Ordering::Relaxed);
+        if has_written && self.incident.is_some() {
+            self.gate.is_disk_full.store(false, Ordering::Relaxed);
+        }
+        if has_written {
+            self.gate.commits.observe(clock::now().saturating_duration_since(begun));
+        }
         if has_written
             && self.incident.as_ref().is_some_and(|fault| fault.at.elapsed() >= RECOVERY_PERIOD)
         {
@@ -365,6 +346,9 @@ impl Writer {
         match fault {
             StoreError::Transient(why) | StoreError::DiskFull(why) => {
                 let is_disk_full = matches!(fault, StoreError::DiskFull(_));
+                if is_disk_full {
+                    self.gate.is_disk_full.store(true, Ordering::Relaxed);
+                }
                 let previous = self.incident.replace(Incident { is_disk_full, at: clock::now() });
                 if previous.is_some_and(|fault| fault.is_disk_full == is_disk_full) {
                     return;

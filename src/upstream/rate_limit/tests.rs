@@ -55,7 +55,8 @@ pub(crate) async fn send(
     attempt: Attempt,
 ) -> Result<GatewayReply, Error> {
     let (ring, rate_limit) = (Arc::new(Mutex::new(KeyRing::new(1))), Arc::clone(rate_limit));
-    crate::upstream::Gateway { key_ring: ring, rate_limit, max_wait, client: transport }
+    let metrics = Arc::default();
+    crate::upstream::Gateway { key_ring: ring, rate_limit, max_wait, metrics, client: transport }
         .attempt(attempt)
         .await
 }
@@ -311,6 +312,7 @@ async fn each_key_takes_its_own_slot() {
         key_ring,
         rate_limit: Arc::clone(&rate_limit),
         max_wait,
+        metrics: Arc::default(),
         client,
     };
     let outcome = gateway.send(chat("a").request).await;

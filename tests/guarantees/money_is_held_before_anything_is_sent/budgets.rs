@@ -11,7 +11,7 @@ use tollgate::store::{Budgets, DedupeKey, PurchaseId, Reservation, Service, Stor
 use crate::support::client::Answer;
 use crate::support::received::ReceivedRequest;
 use crate::support::upstream::Welcome;
-use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO};
+use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO, until};
 
 const DEAR: &str = r#"{"prompt":"a lighthouse","model":"video-d-3.1","duration":8}"#;
 
@@ -218,5 +218,7 @@ fn purchase_dated_ahead_blocks_no_budget_and_is_logged_once() {
     assert!(said.ends_with(&format!("it renews at {renews}")), "{said} {renews}");
     let next = clock::Date::at(clock::wall()).next_month().start();
     assert_eq!(renews, clock::iso8601(next));
-    assert_eq!(gate.printed().matches("ledger day is ahead of the clock; ignored").count(), 1);
+    let warning = "ledger day is ahead of the clock; ignored";
+    until("it is logged", || gate.printed().contains(warning));
+    assert_eq!(gate.printed().matches(warning).count(), 1);
 }

@@ -260,7 +260,9 @@ fn reply_is_replayed_while_it_is_kept() {
         gate.forget_keys();
         let anew = chat(&gate, "k");
         assert_eq!((anew.status, is_replay(&anew)), (200, false), "{store}");
-        assert_eq!(upstream.charges(), [6_000, 3_000_000, 6_000]);
+        // The video's status may be polled meanwhile.
+        let charges: Vec<_> = upstream.charges().into_iter().filter(|micros| *micros > 0).collect();
+        assert_eq!(charges, [6_000, 3_000_000, 6_000]);
     }
 }
 

@@ -1,0 +1,105 @@
+//! What `/metrics` reads at each scrape.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::time::timeout;
+
+use super::{App, SharedState};
+use crate::billing::summary::BillingSummary;
+use crate::config::Target;
+use crate::metrics::{BalanceReading, BudgetReading, LedgerReading, Readings, SlotReading};
+use crate::store::{BudgetScope, Budgets, LedgerTotals};
+use crate::sync::lock;
+use crate::upstream::KeyRing;
+
+/// A ledger that hangs must not hang the scrape.
+const LEDGER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What a reload replaces.
+pub struct Watched {
+    mode: &'static str,
+    pub(super) budgets: Budgets,
+    pub(super) keys: Arc<Mutex<KeyRing>>,
+}
+
+impl App {
+    pub(super) fn watched(&self) -> Watched {
+        Watched {
+            mode: match self.settings.gateway.target {
+                Target::Sandbox => "sandbox",
+                Target::Live { .. } => "live",
+            },
+            budgets: self.context.terms.limits,
+            keys: Arc::clone(&self.gateway.ring),
+        }
+    }
+
+    /// Returns the source of [`Readings`], which also follows later reloads.
+    pub fn readings(&self) -> impl Fn() -> BoxFuture<'static, Readings> + Send + Sync + 'static {
+        let (shared, summary) = (self.shared.clone(), self.summary.clone());
+        move || {
+            let (shared, summary) = (shared.clone(), summary.clone());
+            Box::pin(async move { read(&shared, &summary).await })
+        }
+    }
+}
+
+async fn read(shared: &SharedState, summary: &BillingSummary) -> Readings {
+    let SharedState { store, rate_limit, .. } = shared;
+    let watched = shared.watched.load_full();
+    let watched = watched.as_deref();
+    let balance = summary.reading().map(|reading| BalanceReading {
+        micros: reading.listing.billing.balance_cents.saturating_mul(10_000),
+        age: store.now().saturating_sub(reading.as_of),
+    });
+    let budgets = match watched {
+        Some(watched) => budgets(shared, &watched.budgets).await,
+        None => Vec::new(),
+    };
+    let totals = timeout(LEDGER_TIMEOUT, store.totals()).await;
+    let mut is_ledger_usable = None;
+    if !store.is_starting() {
+        let usable = timeout(LEDGER_TIMEOUT, store.ensure_usable()).await;
+        is_ledger_usable = Some(matches!(usable, Ok(Ok(()))));
+    }
+    Readings {
+        mode: watched.map(|watched| watched.mode),
+        rate_limit: Some(SlotReading {
+            free: rate_limit.free_slots(),
+            waiting: rate_limit.waiting_count(),
+        }),
+        balance,
+        budgets,
+        ledger: totals.ok().and_then(Result::ok).map(|totals| reading(&totals, store.now())),
+        is_ledger_usable,
+        ledger_commits: Some(store.commit_durations()),
+        keys: watched.map(|watched| lock(&watched.keys).are_usable()).unwrap_or_default(),
+    }
+}
+
+fn reading(totals: &LedgerTotals, now: Duration) -> LedgerReading {
+    LedgerReading {
+        unknown: totals.unknown,
+        unknown_micros: totals.unknown_price.as_micros(),
+        open_jobs: totals.open_jobs,
+        oldest_job: totals.oldest_job_at.map_or(Duration::ZERO, |at| now.saturating_sub(at)),
+        bytes: totals.bytes,
+    }
+}
+
+async fn budgets(shared: &SharedState, budgets: &Budgets) -> Vec<BudgetReading> {
+    let Budgets { total_day, total_month, .. } = *budgets;
+    if total_day.is_none() && total_month.is_none() {
+        return Vec::new();
+    }
+    let spent = timeout(LEDGER_TIMEOUT, shared.store.current_spend(BudgetScope::Total)).await;
+    let Ok(Ok(spent)) = spent else { return Vec::new() };
+    let budgets = [("day", total_day, spent.day), ("month", total_month, spent.month)];
+    let budgets = budgets.into_iter().filter_map(|(period, limit, spent)| {
+        let (limit_micros, spent_micros) = (limit?.as_micros(), spent.as_micros());
+        Some(BudgetReading { period, limit_micros, spent_micros })
+    });
+    budgets.collect()
+}
