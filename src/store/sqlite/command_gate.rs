@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::Notify;
 
-use super::writer::WriteCommand;
+use super::command::WriteCommand;
 use crate::metrics::Histogram;
 use crate::store::Unavailable;
 

@@ -11,12 +11,13 @@ use std::{fmt, thread};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use super::command::{Durability, WriteCommand, notification, request};
 use super::command_gate::CommandGate;
 use super::file::FileId;
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
 use super::reader::ReportReader;
-use super::writer::{Durability, WriteCommand, Writer, notification, request};
+use super::writer::Writer;
 use super::{LockHolder, Result, StoreError, lock};
 use crate::metrics::Histogram;
 use crate::store::{

@@ -2,7 +2,9 @@
 //! purchases also survive a power failure.
 
 mod column;
+mod command;
 mod command_gate;
+mod dedupe;
 mod file;
 mod handle;
 mod identity;

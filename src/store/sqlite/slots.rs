@@ -7,9 +7,9 @@ use rusqlite::{Row, params};
 
 use super::Result;
 use super::column::{self, Sql, nanos};
+use super::command::Durability;
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
-use super::writer::Durability;
 use crate::store::model::SLOT_RETENTION;
 use crate::store::{AccountLimit, SlotId, Unavailable};
 use crate::sync::lock;
