@@ -59,7 +59,9 @@ impl Hold {
             store::DedupeKey::Fingerprint(check) => Some(check.fingerprint),
             store::DedupeKey::IdempotencyKey { .. } => None,
         };
-        let slot = if reservation.replay_only { None } else { rate_limit.try_acquire() };
+        // A purchase that has waited for an earlier one takes its turn in the queue.
+        let is_first = purchase.progress.phase() == Phase::Queued && !reservation.replay_only;
+        let slot = if is_first { rate_limit.try_acquire() } else { None };
         let account = binding.account_status();
         let (held, slot) = match reserve(ledger, &reservation, slot, account).await {
             Ok(held) => held,

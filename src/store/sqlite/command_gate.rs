@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::Notify;
 
 use super::StoreError;
-use super::writer::WriteCommand;
+use super::command::WriteCommand;
 use crate::metrics::Histogram;
 use crate::store::Unavailable;
 use crate::sync::lock;

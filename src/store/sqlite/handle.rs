@@ -11,12 +11,13 @@ use std::{fmt, thread};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use super::command::{Durability, WriteCommand, notification, request};
 use super::command_gate::CommandGate;
 use super::file::FileId;
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
 use super::reader::ReportReader;
-use super::writer::{Durability, WriteCommand, Writer, notification, request};
+use super::writer::Writer;
 use super::{LockHolder, Result, StoreError, lock};
 use crate::metrics::Histogram;
 use crate::store::{
@@ -129,6 +130,10 @@ impl Store {
         lock::lock_holder(&self.inner.path)
     }
 
+    fn allows(&self, op: StoreOp<'_>) -> bool {
+        self.hook.as_ref().is_none_or(|hook| hook.allows(op))
+    }
+
     pub(super) fn has_slot(&self) -> bool {
         self.hook.as_ref().is_none_or(|hook| hook.has_slot())
     }
@@ -199,22 +204,21 @@ impl Store {
         durability: Durability,
         work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
     ) {
-        if self.hook.as_ref().is_none_or(|hook| hook.allows(op)) {
+        if self.allows(op) {
             self.enqueue(notification(durability, work));
         }
     }
 
     /// [`notify`](Self::notify), but the command waits for the next one, with which it shares a
-    /// transaction, or for a second. Until then, a crash loses it.
-    pub(super) fn notify_later(
-        &self,
-        op: StoreOp<'_>,
-        work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
-    ) {
-        if self.hook.as_ref().is_some_and(|hook| !hook.allows(op)) {
+    /// transaction, or for a second. Until then, a crash loses it. `work` gets the current time.
+    pub(super) fn notify_later<W>(&self, op: StoreOp<'_>, work: impl FnOnce(Duration) -> W)
+    where
+        W: FnMut(&Ledger) -> Result<()> + Send + 'static,
+    {
+        if !self.allows(op) {
             return;
         }
-        let command = notification(Durability::Buffered, work);
+        let command = notification(Durability::Buffered, work(self.now()));
         match &self.inner.executor {
             Executor::Thread { .. } => sync::lock(&self.inner.gate.deferred).push(command),
             Executor::Inline(_) | Executor::Closed => self.enqueue(command),

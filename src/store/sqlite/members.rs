@@ -10,9 +10,9 @@ use rusqlite::{Connection, params};
 
 use super::Result;
 use super::column::{self, Sql, nanos};
+use super::command::Durability;
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
-use super::writer::Durability;
 use crate::contract::money::Usd;
 use crate::store::member::MAX_LOGINS_PER_MEMBER;
 use crate::store::{

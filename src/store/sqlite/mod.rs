@@ -4,7 +4,9 @@
 mod check;
 mod checkpoint;
 mod column;
+mod command;
 mod command_gate;
+mod dedupe;
 mod file;
 mod handle;
 mod identity;

@@ -1,4 +1,4 @@
-//! The life of a purchase: held, sent, ended. Also finds the purchase that a retry repeats.
+//! The life of a purchase: held, sent, ended.
 
 use std::pin::pin;
 use std::sync::atomic::Ordering;
@@ -10,17 +10,17 @@ use tokio::time::timeout;
 use tracing::{error, warn};
 
 use super::column::{self, Sql, nanos};
+use super::command::Durability;
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
-use super::writer::Durability;
 use super::{Result, file, identity, jobs, replies, slots};
 use crate::contract::money::Usd;
 use crate::store::model::SYNC_THRESHOLD;
 use crate::store::rules::{self, Credit, Today};
 use crate::store::{
-    AccountStatus, BudgetScope, CreditWatermark, DedupeKey, Digest, DuplicateCheck,
-    ExistingPurchase, Held, KeptReply, MoneyKind, PeriodSpend, PurchaseId, PurchaseState,
-    RemainingCredit, Reservation, ReserveError, Settlement, SlotId, Unavailable,
+    AccountStatus, BudgetScope, CreditWatermark, DedupeKey, Held, KeptReply, MoneyKind,
+    PeriodSpend, PurchaseId, PurchaseState, RemainingCredit, Reservation, ReserveError, Settlement,
+    SlotId, Unavailable,
 };
 
 /// How often a purchase that another process may end is polled.
@@ -103,12 +103,13 @@ impl Store {
     }
 
     pub fn record_balance(&self, watermark: CreditWatermark, balance: Usd) {
-        let as_of = self.now();
-        self.notify_later(StoreOp::Other("record_balance"), move |ledger| {
-            let mut credit = ledger.credit.get();
-            credit.record_balance(watermark, balance, as_of);
-            ledger.credit.set(credit);
-            Ok(())
+        self.notify_later(StoreOp::Other("record_balance"), |as_of| {
+            move |ledger: &Ledger| {
+                let mut credit = ledger.credit.get();
+                credit.record_balance(watermark, balance, as_of);
+                ledger.credit.set(credit);
+                Ok(())
+            }
         });
     }
 
@@ -165,10 +166,12 @@ impl Store {
     }
 
     pub fn mark_delivered(&self, id: PurchaseId) {
-        self.notify_later(StoreOp::MarkDelivered(id), move |ledger| {
-            let sql = "UPDATE purchases SET delivered = 1 WHERE id = ?";
-            ledger.connection.run(sql, [id.0.as_bytes()])?;
-            Ok(())
+        self.notify_later(StoreOp::MarkDelivered(id), |_| {
+            move |ledger: &Ledger| {
+                let sql = "UPDATE purchases SET delivered = 1 WHERE id = ?";
+                ledger.connection.run(sql, [id.0.as_bytes()])?;
+                Ok(())
+            }
         });
     }
 
@@ -289,6 +292,22 @@ impl Ledger {
         if let Some(number) = expired {
             self.clear_dedupe_key(number)?;
         }
+        self.insert(reservation, send, (now, today))?;
+        self.change_spend(&reservation.caller, today, Usd::ZERO, price)?;
+        self.credit.set(credit);
+        self.is_synced.borrow_mut().insert(reservation.id, price >= SYNC_THRESHOLD);
+        if let Some((slot, _)) = send {
+            slots::take(self, slot, now)?;
+        }
+        Ok(Ok(credit.watermark()))
+    }
+
+    fn insert(
+        &self,
+        reservation: &Reservation,
+        send: Option<(SlotId, AccountStatus)>,
+        (now, today): (Duration, Today),
+    ) -> Result<()> {
         let (key, payload, fingerprint) = match &reservation.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } => (Some(key), Some(payload), None),
             DedupeKey::Fingerprint(duplicate) => (None, None, Some(&duplicate.fingerprint)),
@@ -309,7 +328,7 @@ impl Ledger {
             reservation.caller,
             reservation.service.name(),
             &*reservation.model,
-            price.as_micros(),
+            reservation.price.as_micros(),
             state.name(),
             is_unconfirmed,
             key,
@@ -319,73 +338,7 @@ impl Ledger {
         if self.connection.run(insert, values)? == 0 {
             return Err(Unavailable("the purchase is already in the ledger".into()).into());
         }
-        self.change_spend(&reservation.caller, today, Usd::ZERO, price)?;
-        self.credit.set(credit);
-        self.is_synced.borrow_mut().insert(reservation.id, price >= SYNC_THRESHOLD);
         self.latest_number.set(Some(self.connection.last_insert_rowid()));
-        if let Some((slot, _)) = send {
-            slots::take(self, slot, now)?;
-        }
-        Ok(Ok(credit.watermark()))
-    }
-
-    /// Returns the expired purchase that has to give up the key, if there is one.
-    fn find_by_key(
-        &self,
-        key: &Digest,
-        payload: &Digest,
-        now: Duration,
-    ) -> Result<Result<Option<i64>, ReserveError>> {
-        let find = "SELECT number, id, state, coalesce(cost_micros, price_micros), keep_until,
-                (SELECT length(body) FROM replies WHERE replies.number = purchases.number), payload
-            FROM purchases WHERE key = ?";
-        let found = |row: &Row<'_>| Ok((FoundPurchase::read(row, now)?, row.get(6)?));
-        let found: Option<(FoundPurchase, Digest)> = self.connection.first(find, [key], found)?;
-        let Some((found, first)) = found else { return Ok(Ok(None)) };
-        Ok(if found.is_expired {
-            Ok(Some(found.number))
-        } else if first != *payload {
-            Err(ReserveError::KeyReused)
-        } else {
-            Err(ReserveError::Duplicate(found.purchase))
-        })
-    }
-
-    fn find_duplicate(
-        &self,
-        duplicate: &DuplicateCheck,
-        now: Duration,
-    ) -> Result<Option<ReserveError>> {
-        let running = "SELECT number, id, state, price_micros, keep_until, NULL FROM purchases
-            WHERE fingerprint = ? AND ended_at IS NULL";
-        let read = |row: &Row<'_>| FoundPurchase::read(row, now);
-        if let Some(found) = self.connection.first(running, [duplicate.fingerprint], read)? {
-            return Ok(Some(ReserveError::Duplicate(found.purchase)));
-        }
-        let mut ended = self.connection.prepare_cached(
-            "SELECT number, id, state, coalesce(cost_micros, price_micros), keep_until,
-                (SELECT length(body) FROM replies WHERE replies.number = purchases.number),
-                ended_at, delivered
-             FROM purchases WHERE fingerprint = ? AND ended_at BETWEEN ? AND ?
-             ORDER BY ended_at DESC, number DESC",
-        )?;
-        let (since, until) =
-            (now.saturating_sub(duplicate.within), now.saturating_add(duplicate.clock_skew));
-        let mut ended = ended.query(params![duplicate.fingerprint, nanos(since), nanos(until)])?;
-        while let Some(row) = ended.next()? {
-            let FoundPurchase { purchase, .. } = read(row)?;
-            let end = (purchase.state, column::moment(row, 6)?, row.get(7)?);
-            if rules::is_duplicate(duplicate, end) {
-                return Ok(Some(ReserveError::Duplicate(purchase)));
-            }
-        }
-        Ok(None)
-    }
-
-    fn clear_dedupe_key(&self, number: i64) -> Result<()> {
-        let clear =
-            "UPDATE purchases SET key = NULL, payload = NULL, fingerprint = NULL WHERE number = ?";
-        self.connection.run(clear, [number])?;
         Ok(())
     }
 
@@ -477,25 +430,4 @@ struct Purchase {
     price: Usd,
     caller: String,
     today: Today,
-}
-
-/// An earlier purchase with the same key or fingerprint.
-struct FoundPurchase {
-    number: i64,
-    purchase: ExistingPurchase,
-    is_expired: bool,
-}
-
-impl FoundPurchase {
-    fn read(row: &Row<'_>, now: Duration) -> rusqlite::Result<Self> {
-        let (state, reply_bytes) = (column::state(row, 2)?, row.get::<_, Option<usize>>(5)?);
-        let is_expired = rules::is_expired(state, column::moment_or_none(row, 4)?, now);
-        let purchase = ExistingPurchase {
-            id: column::id(row, 1)?,
-            state,
-            cost: column::money(row, 3)?,
-            reply_bytes: reply_bytes.filter(|_| !is_expired),
-        };
-        Ok(Self { number: row.get(0)?, purchase, is_expired })
-    }
 }

@@ -8,9 +8,9 @@ use rusqlite::{Connection, params};
 
 use super::Result;
 use super::column::{self, Sql, nanos};
+use super::command::Durability;
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
-use super::writer::Durability;
 use crate::store::{
     AccountCheck, Checkpoint, Evidence, JobState, LedgerTotals, PurchaseId, PurchaseRecord,
     SETTLES_WITHIN, Snapshot, SpendRow, Unavailable,

@@ -7,9 +7,9 @@ use rusqlite::{Row, params};
 
 use super::Result;
 use super::column::{self, Sql, nanos};
+use super::command::Durability;
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
-use super::writer::Durability;
 use crate::store::model::SLOT_RETENTION;
 use crate::store::{AccountLimit, SlotId, Unavailable};
 use crate::sync::lock;
@@ -28,8 +28,9 @@ impl Store {
 
     /// Records, without waiting, the reply or failure. The slot is free one period later.
     pub fn slot_replied(&self, slot: SlotId) {
-        let at = self.now();
-        self.notify_later(StoreOp::SlotReplied(slot), move |ledger| replied(ledger, slot, at));
+        self.notify_later(StoreOp::SlotReplied(slot), |at| {
+            move |ledger: &Ledger| replied(ledger, slot, at)
+        });
     }
 
     /// Records, without waiting, that nothing was sent. The slot is free at once.

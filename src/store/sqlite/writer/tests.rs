@@ -5,6 +5,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::contract::money::Usd;
+use crate::store::sqlite::command::{notification, request};
 use crate::store::sqlite::{schema, slots};
 use crate::store::{
     AccountLimit, AccountStatus, Budgets, CreditWatermark, DedupeKey, KeptReply, PurchaseId,
