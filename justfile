@@ -39,6 +39,10 @@ bench-against commit *words:
     git worktree remove --force target/bench/tree
     cargo bench --locked --bench proxy -- --other target/bench/build/release/tollgate {{ words }}
 
+# What the page takes to paint, to sell and to render, on a processor that is slowed down four times
+page-speed:
+    cargo test --locked --quiet --test browser page_reports
+
 # Coverage-guided fuzzing of one target, for so many seconds (needs: a C++ compiler); see fuzz/README.md
 fuzz target seconds="600":
     fuzz/run {{ target }} {{ seconds }}

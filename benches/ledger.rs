@@ -8,7 +8,7 @@ use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
     AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, PurchaseId, Reservation, Service,
-    Settlement, Store,
+    Settlement, SlotId, Store,
 };
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -34,7 +34,7 @@ fn main() -> Outcome {
     Ok(())
 }
 
-/// Each of so many buys its share, one purchase after another: held, sent, charged, delivered.
+/// Each of so many buys its share, one purchase after another: held and sent, charged, delivered.
 async fn measure(name: &str, ledger: &Store, price: Usd, times: u32, at_once: u32) -> Outcome {
     let start = clock::now();
     let tasks = tokio::task::LocalSet::new();
@@ -77,10 +77,11 @@ async fn buy(ledger: &Store, price: Usd) -> Outcome {
         budgets: limits,
         replay_only: only_repeats,
     };
-    ledger.reserve(&asked).await?;
-    ledger.mark_sent(id, AccountStatus::Confirmed).await?;
+    let slot = SlotId::generate();
+    ledger.reserve_and_send(&asked, slot, AccountStatus::Confirmed).await?;
     let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 2_000].into() };
     let keep = Duration::from_secs(86_400);
+    ledger.slot_replied(slot);
     ledger
         .settle(id, Settlement::Charged { cost: price, reply: Some(reply), keep, job: None })
         .await?;

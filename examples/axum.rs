@@ -21,9 +21,8 @@ const LAST_RESPONSES: Duration = Duration::from_secs(5);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // The sandbox. For a live gateway: `Config::read(toml, folder, std::env::vars())`.
+    // The sandbox. For a live gateway: `Config::read(toml, folder, std::env::vars_os())`.
     let gate = Tollgate::new(Config::default())?;
-    tokio::spawn(gate.background());
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
     writeln!(io::stdout(), "http://{}", listener.local_addr()?)?;
     serve(listener, gate, terminated()).await?;
@@ -67,7 +66,10 @@ pub(crate) fn app(gate: Tollgate) -> Router {
 }
 
 /// Tells the gate who is asking: limits and budgets count per caller.
-async fn introduce(ConnectInfo(peer): ConnectInfo<SocketAddr>, mut request: Request) -> Request {
+pub(crate) async fn introduce(
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    mut request: Request,
+) -> Request {
     request.extensions_mut().insert(Peer(peer));
     request
 }

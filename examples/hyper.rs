@@ -15,9 +15,8 @@ use tower::Service;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // The sandbox. For a live gateway: `Config::read(toml, folder, std::env::vars())`.
+    // The sandbox. For a live gateway: `Config::read(toml, folder, std::env::vars_os())`.
     let gate = Tollgate::new(Config::default())?;
-    tokio::spawn(gate.background());
     let listener = TcpListener::bind("127.0.0.1:3001").await?;
     writeln!(io::stdout(), "http://{}", listener.local_addr()?)?;
     tokio::select! {

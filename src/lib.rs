@@ -9,8 +9,7 @@
 //! use tollgate::{Config, Tollgate};
 //!
 //! let settings = std::fs::read_to_string("proxy.toml")?;
-//! let gate = Tollgate::new(Config::read(&settings, Path::new("."), std::env::vars())?)?;
-//! tokio::spawn(gate.background());
+//! let gate = Tollgate::new(Config::read(&settings, Path::new("."), std::env::vars_os())?)?;
 //! // … serve clones of `gate`, each request with a `tollgate::Peer` in its extensions. On a signal,
 //! // stop accepting connections, and without waiting for the open ones:
 //! gate.shutdown().await;
@@ -76,8 +75,17 @@ pub mod upstream;
 #[doc(hidden)]
 pub mod validate;
 
+pub use access::{User, UserError};
 #[doc(inline)]
 pub use downstream::caller::Peer;
-pub use embed::{Config, StartError, Tollgate};
+#[doc(inline)]
+pub use embed::{Config, OpsService, SandboxReport, StartError, Tollgate};
 #[doc(inline)]
 pub use response::Body;
+#[doc(inline)]
+pub use store::Role;
+
+/// Compiles the guide's examples.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/guide/library.md")]
+struct LibraryGuide;

@@ -73,9 +73,10 @@ impl HttpStack {
     async fn check_source<B: RequestBody>(
         &self,
         scope: &RequestScope,
-        request: Request<B>,
+        mut request: Request<B>,
     ) -> HandlerResult {
         // 400
+        host::adopt_authority(&mut request)?;
         host::check_head(&request)?;
         // 421
         host::check_host(&self.config, &request)?;

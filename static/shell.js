@@ -23,6 +23,7 @@ const FIRST = 'chat';
 const TEXT = {
   reload: 'Reload the page',
   noPrices: (why) => `Could not load the price list. ${why}.`,
+  signInFirst: 'You are not signed in. Sign in to this site, then reload the page.',
   signedOut: 'You were signed out. Sign in again; your drafts are still here.',
   noView: 'Could not load this part of the page. The service may have been updated.',
   noSignIn: 'Could not load the sign-in form.',
@@ -179,6 +180,11 @@ const ownerOf = ({ caller }) => (caller.name ? `${caller.kind}:${caller.name}` :
 
 /** Shows the sign-in form instead of the views until a member has signed in. The views keep their state. */
 function signIn(why = '') {
+  // The application that embeds tollgate signs people in.
+  if (catalog.access === 'host') {
+    notice(TEXT.signInFirst, reload());
+    return new Promise(() => {});
+  }
   signingIn ??= (async () => {
     for (const name of Object.keys(VIEWS)) byId(`view-${name}`).hidden = true;
     document.body.classList.add('signed-out');

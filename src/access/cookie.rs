@@ -87,9 +87,10 @@ mod tests {
         }
         match transport.credentials(&headers) {
             Credentials::Cookie(value) => format!("Cookie({value:?})"),
-            other @ (Credentials::Missing | Credentials::Malformed | Credentials::Token(_)) => {
-                format!("{other:?}")
-            }
+            other @ (Credentials::Missing
+            | Credentials::Malformed
+            | Credentials::Token(_)
+            | Credentials::User(_)) => format!("{other:?}"),
         }
     }
 

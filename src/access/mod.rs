@@ -7,7 +7,9 @@ pub mod counter_key;
 mod failures;
 pub mod jwt;
 pub mod member_cache;
+mod subject;
 pub mod token;
+mod user;
 
 use std::fmt;
 use std::future::pending;
@@ -21,8 +23,8 @@ use zeroize::Zeroizing;
 use crate::clock;
 use crate::metrics::Metrics;
 use crate::problem::{
-    INVALID_CREDENTIALS, LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, OVERLOADED, Problem,
-    RATE_LIMITED,
+    INTERNAL, INVALID_CREDENTIALS, LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, OVERLOADED,
+    Problem, RATE_LIMITED,
 };
 use crate::store::{Caller, Role, SpendLimit};
 use failures::FailureLimiter;
@@ -30,6 +32,7 @@ use jwt::JwtVerifier;
 use member_cache::{MemberCache, MemberCount};
 
 pub use member_cache::{LOGIN_LIFETIME, SecretError};
+pub use user::{User, UserError};
 
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -74,6 +77,8 @@ pub enum Credentials<'a> {
     Missing,
     Token(&'a str),
     Cookie(&'a str),
+    /// The application that embeds the proxy has authenticated this user.
+    User(&'a User),
     Malformed,
 }
 
@@ -83,6 +88,7 @@ impl fmt::Debug for Credentials<'_> {
             Self::Missing => "Missing",
             Self::Token(_) => "Token(…)",
             Self::Cookie(_) => "Cookie(…)",
+            Self::User(_) => "User(…)",
             Self::Malformed => "Malformed",
         })
     }
@@ -102,6 +108,8 @@ pub enum AuthMode {
     Open,
     Members(MemberCache),
     Jwt(JwtVerifier),
+    /// The application that embeds the proxy names its users.
+    Host,
 }
 
 /// Authenticates requests. Shared by all cores and kept across settings reloads.
@@ -132,6 +140,18 @@ impl Authenticator {
         address: Caller,
     ) -> Result<(Caller, Session), Problem> {
         let result = match (&self.mode, credentials) {
+            (AuthMode::Host, Credentials::User(user)) => {
+                return user.session().ok_or_else(|| Problem::new(&INVALID_CREDENTIALS));
+            }
+            (AuthMode::Host, _) => {
+                let detail = "sign in to the application that embeds tollgate";
+                return Err(Problem::new(&MISSING_CREDENTIALS).detail(detail));
+            }
+            // Ignoring the user would ignore its budget.
+            (_, Credentials::User(_)) => {
+                let detail = "the request has a tollgate::User, but access.mode is not \"host\"";
+                return Err(Problem::new(&INTERNAL).detail(detail));
+            }
             (AuthMode::Open, _) => return Ok((address, Session::default())),
             (AuthMode::Members(_) | AuthMode::Jwt(_), Credentials::Missing) => {
                 return Err(Problem::new(&MISSING_CREDENTIALS));
@@ -183,7 +203,7 @@ impl Authenticator {
 
     pub async fn run(&self) {
         match &self.mode {
-            AuthMode::Open => {}
+            AuthMode::Open | AuthMode::Host => {}
             AuthMode::Members(members) => members.run().await,
             AuthMode::Jwt(jwt) => jwt.run().await,
         }
@@ -197,6 +217,11 @@ impl Authenticator {
 
     pub fn member_count(&self) -> Option<MemberCount> {
         self.cache()?.count()
+    }
+
+    /// Returns whether browsers authenticate with a cookie: ours, or the embedding application's.
+    pub fn has_cookies(&self) -> bool {
+        self.has_logins() || matches!(self.mode, AuthMode::Host)
     }
 
     pub fn has_logins(&self) -> bool {

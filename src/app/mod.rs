@@ -134,7 +134,7 @@ impl App {
         let added = settings.gateway.passthrough.iter().cloned();
         let own = shared.own_addresses.clone();
         let downstream = DownstreamConfig {
-            origins: Origins::new(&settings.access.allowed_origins, shared.access.has_logins()),
+            origins: Origins::new(&settings.access.allowed_origins, shared.access.has_cookies()),
             hosts: Arc::new(Hosts::new(settings.server.hosts.iter().cloned(), own)),
             trusted_proxies: settings.server.trusted_proxies.clone().into(),
             access: Arc::clone(&shared.access),
@@ -148,6 +148,7 @@ impl App {
         let keys = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
         let context = purchase::PurchaseContext {
             ledger: shared.store.clone(),
+            rate_limit: Arc::clone(&shared.rate_limit),
             binding: shared.binding.for_generation(gateway.generation),
             running: shared.running.clone(),
             refusals: Arc::clone(&shared.refusals),
@@ -188,7 +189,7 @@ impl App {
     }
 
     /// Polls the account's balance and rate limit, and records checkpoints for reconciliation.
-    pub fn watch_account(&self) -> impl Future<Output = ()> + Send + 'static {
+    pub fn watch_account(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let polling = self.summary.run();
         let purchase::PurchaseContext { ledger, binding, .. } = &self.context;
         let is_live = matches!(self.settings.gateway.target, Target::Live { .. });
@@ -276,11 +277,17 @@ impl GatewayAccount {
 }
 
 pub fn sandbox(settings: &Settings) -> Sandbox {
+    let defaults = sandbox::SandboxSettings::default();
+    let window = settings.sandbox.rate_limit.map_or(defaults.window, |limit| {
+        (u32::try_from(limit.requests).unwrap_or(u32::MAX), limit.period)
+    });
     Sandbox::new(sandbox::SandboxSettings {
         seed: settings.sandbox.seed,
         balance: settings.sandbox.balance,
         job_time: settings.sandbox.job_time,
-        ..sandbox::SandboxSettings::default()
+        reply_delay: settings.sandbox.reply_delay,
+        window,
+        ..defaults
     })
 }
 
@@ -387,14 +394,18 @@ fn handlers(
         jobs: shared.jobs.clone(),
         redactor: shared.redactor.clone(),
         videos: Videos::new(media, settings.jobs.clone(), shared.jobs.clone(), are_shared),
-        page: match &settings.page.dir {
-            Some(dir) => {
-                Page::Site(Box::new(Site::new(dir.clone(), settings.page.fallback.clone())))
-            }
-            None => Page::built_in(&settings.page.title, &settings.page.media_origins),
-        },
+        page: page(settings),
         pictures: picture_host(settings, shared),
     })
+}
+
+fn page(settings: &Settings) -> Page {
+    let page = &settings.page;
+    match &page.dir {
+        _ if !page.enabled => Page::Off,
+        Some(dir) => Page::Site(Box::new(Site::new(dir.clone(), page.fallback.clone()))),
+        None => Page::built_in(&page.title, &page.media_origins),
+    }
 }
 
 fn picture_host(settings: &Settings, shared: &SharedState) -> Option<PictureHost> {

@@ -56,6 +56,7 @@ pub async fn prepare(
     let mode = match &settings.access.mode {
         AccessMode::Open => AuthMode::Open,
         AccessMode::Members => AuthMode::Members(MemberCache::new(store.clone(), secret()?)),
+        AccessMode::Host => AuthMode::Host,
         AccessMode::Jwt(settings) => AuthMode::Jwt(JwtVerifier::new(settings)?),
     };
     let shared = SharedState {

@@ -113,6 +113,7 @@ pub(super) fn callers(mode: &AccessMode, members: Option<MemberCount>) -> String
     match (mode, members) {
         (AccessMode::Open, _) => "open: anyone who reaches the address, identified by IP".into(),
         (AccessMode::Jwt { .. }, _) => "jwt: users of the web app's own login".into(),
+        (AccessMode::Host, _) => "host: users of the application that embeds tollgate".into(),
         (AccessMode::Members, None) => "members: holders of a token".into(),
         (AccessMode::Members, Some(MemberCount { members: 0, .. })) => {
             format!("members: NONE YET, so every call is rejected; {HINT}")

@@ -44,6 +44,8 @@ pub(super) enum GatewayAccess {
 pub(super) struct RunningServer {
     process: Option<u32>,
     address: SocketAddr,
+    /// The lock file names the address. Otherwise, it is that of `admin.listen`.
+    is_noted: bool,
     timeout: Duration,
 }
 
@@ -82,11 +84,12 @@ pub(super) fn gateway_access(settings: &Settings, path: &Path) -> Result<Gateway
     match Store::open_exclusive(path, Arc::new(clock::wall)) {
         Ok(store) => Ok(GatewayAccess::Standalone(store)),
         Err(OpenError::Locked { pid, holder: LockHolder::Server(admin) }) => {
-            let address = reachable(admin.unwrap_or(settings.admin_listen));
+            let (address, is_noted) =
+                (reachable(admin.unwrap_or(settings.admin_listen)), admin.is_some());
             let gateway = &settings.gateway;
             let timeout =
                 gateway.max_wait + gateway.connect_timeout + gateway.chat_timeout + TIMEOUT_MARGIN;
-            Ok(GatewayAccess::ViaServer(RunningServer { process: pid, address, timeout }))
+            Ok(GatewayAccess::ViaServer(RunningServer { process: pid, address, is_noted, timeout }))
         }
         Err(error @ (OpenError::Locked { .. } | OpenError::Unusable(_))) => Err(error.to_string()),
     }
@@ -161,6 +164,14 @@ impl RunningServer {
 
     fn unreachable(&self, reason: &str) -> String {
         let (name, address) = (self.describe(), self.address);
+        if !self.is_noted {
+            return format!(
+                "{name} has the ledger and its rate limit, but named no admin listener, and {address} \
+                 (admin.listen) does not answer: {reason}; the gateway was not asked. If an \
+                 application embeds tollgate, serve Tollgate::ops and name its address with \
+                 Config::ops_at, or stop the application"
+            );
+        }
         format!(
             "{name} has the ledger and its rate limit, but its admin listener at {address} does not \
              answer: {reason}; the gateway was not asked. Run this where {address} can be reached, \

@@ -32,14 +32,16 @@ use serde::Serialize;
 use member::MemberCommand;
 pub use process::runtime;
 pub use purchase::PurchaseCommand;
+pub(crate) use reload::check_changes;
 pub(crate) use secret::secret;
+pub(crate) use serve::ops;
 pub use serve::serve;
-pub(crate) use settings::read_text;
 pub use settings::{Loaded, load_from};
+pub(crate) use settings::{environment, read_text};
 pub use usage::{GroupBy, OutputFormat};
 
 use crate::access::token;
-use crate::config::{SettingError, redact_keys};
+use crate::config::{AccessMode, SettingError, redact_keys};
 use crate::routes::openapi;
 
 /// A proxy that keeps the key of a prepaid AI gateway, and never buys twice.
@@ -199,6 +201,11 @@ impl Cli {
         };
         let settings = &loaded.settings;
         match command {
+            Command::Serve { .. } if settings.access.mode == AccessMode::Host => {
+                let why = "access.mode: expected \"open\", \"members\" or \"jwt\": \"host\" is for \
+                           applications that embed tollgate and name their users";
+                Err(CommandError::usage(why))
+            }
             Command::Serve { new_account } => serve(loaded, self.config, new_account, out).await,
             Command::Check { live: true, .. } => ledger::check_live(settings).await,
             Command::Check { online, format, .. } => {

@@ -66,7 +66,8 @@ fn log_keys(old: &Settings, new: &Settings) {
     }
 }
 
-fn check_changes(old: &Settings, new: &Settings) -> Result<(), CommandError> {
+/// Fails if a setting needs a restart, and warns of those that wait for one.
+pub(crate) fn check_changes(old: &Settings, new: &Settings) -> Result<(), CommandError> {
     let is_sandbox = |settings: &Settings| matches!(settings.gateway.target, Target::Sandbox);
     let (before, after) = (&old.server, &new.server);
     // Other settings were validated against these: for example, whether a budget is required.

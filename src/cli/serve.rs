@@ -1,7 +1,7 @@
 //! `tollgate serve`: one runtime per core for callers, and one for everything else.
 
 use std::io::{self, IsTerminal, Write};
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -105,19 +105,7 @@ fn serve_ops(
     admin: StdListener,
     end: CancellationToken,
 ) -> io::Result<()> {
-    let own = app::own_addresses(&[admin.local_addr()?])?;
-    let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&app.shared.hosts));
-    let guard =
-        move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
-    let ready = app.readiness(shutdown.draining.clone());
-    let service = Ops {
-        readings: Arc::new(app.readings()),
-        access: Some(Arc::clone(&app.shared.access)),
-        summary: Some(app.summary.clone()),
-        host_guard: Arc::new(guard),
-        own_addresses: own.into(),
-        ..Ops::new(Arc::clone(&app.shared.metrics), ready)
-    };
+    let service = ops(app, shutdown, app::own_addresses(&[admin.local_addr()?])?);
     // The per-address limit does not apply to operators.
     let connections = Arc::new(Semaphore::new(process::OPS_CONNECTIONS));
     let settings =
@@ -125,6 +113,22 @@ fn serve_ops(
     let make_service = move |peer: SocketAddr| service.service_for(peer.ip());
     tokio::spawn(server::run(TcpListener::from_std(admin)?, make_service, settings, end));
     Ok(())
+}
+
+/// Builds the ops endpoints. `own` are the addresses of their listener.
+pub(crate) fn ops(app: &App, shutdown: &Shutdown, own: Vec<IpAddr>) -> Ops {
+    let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&app.shared.hosts));
+    let guard =
+        move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
+    let ready = app.readiness(shutdown.draining.clone());
+    Ops {
+        readings: Arc::new(app.readings()),
+        access: Some(Arc::clone(&app.shared.access)),
+        summary: Some(app.summary.clone()),
+        host_guard: Arc::new(guard),
+        own_addresses: own.into(),
+        ..Ops::new(Arc::clone(&app.shared.metrics), ready)
+    }
 }
 
 /// Logs the start and, on a terminal, prints it.

@@ -161,7 +161,8 @@ fn resolve(file: &Path) -> Option<PathBuf> {
     file.canonicalize().ok().or_else(not_created_yet)
 }
 
-fn environment(
+/// Keeps the variables that tollgate reads.
+pub(crate) fn environment(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
     errors: &mut Vec<SettingError>,
 ) -> Environment {

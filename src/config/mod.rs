@@ -123,6 +123,8 @@ pub enum AccessMode {
     Open,
     Members,
     Jwt(JwtConfig),
+    /// Only for applications that embed the proxy, which name their users.
+    Host,
 }
 
 impl AccessMode {
@@ -131,6 +133,7 @@ impl AccessMode {
             Self::Open => "open",
             Self::Members => "members",
             Self::Jwt(_) => "jwt",
+            Self::Host => "host",
         }
     }
 }
@@ -190,6 +193,8 @@ pub const MAX_PICTURE: usize = 8 << 20;
 
 #[derive(Clone, Debug)]
 pub struct PageConfig {
+    /// If not set, only the API is served.
+    pub enabled: bool,
     /// The folder of a static site; `None` is the built-in page.
     pub dir: Option<PathBuf>,
     pub fallback: Option<String>,
@@ -214,6 +219,9 @@ pub struct PresetConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SandboxConfig {
     pub job_time: Duration,
+    pub reply_delay: Duration,
+    /// `None` is the one that the contract shows.
+    pub rate_limit: Option<RequestLimit>,
     pub balance: Usd,
     pub seed: u64,
     /// Whether `server.listen` may be other addresses than loopback.

@@ -102,6 +102,10 @@ impl Section<'_> {
 
     /// Reads a setting that is off by default.
     pub(super) fn flag(&mut self, name: &str) -> bool {
+        self.switch(name, false)
+    }
+
+    pub(super) fn switch(&mut self, name: &str, default: bool) -> bool {
         let read = |node: &RawNode| match (&node.value, &node.location) {
             (RawValue::Flag(flag), _) => Ok(*flag),
             (RawValue::Text(text), Location::Variable(_)) => {
@@ -109,7 +113,7 @@ impl Section<'_> {
             }
             _ => Err(format!("expected true or false, not {}", node.kind()).into()),
         };
-        self.read(name, read).unwrap_or(false)
+        self.read(name, read).unwrap_or(default)
     }
 
     fn read<T>(&mut self, name: &str, parse: impl FnOnce(&RawNode) -> Parsed<T>) -> Option<T> {

@@ -118,6 +118,12 @@ fn interpret(
         catalog: reader.section(raw, "models", catalog),
         sandbox: reader.section(raw, "sandbox", |section| SandboxConfig {
             job_time: section.text("job_time", value::time_or_zero, secs(30)),
+            reply_delay: section.text(
+                "reply_delay",
+                value::time_or_zero,
+                Duration::from_millis(400),
+            ),
+            rate_limit: rate_limit(section),
             balance: section.text("balance", value::money, Usd::dollars(50)),
             seed: section.number("seed", value::seed, 1),
             is_public: section.flag("public"),
@@ -293,8 +299,8 @@ fn catalog(section: &mut Section<'_>) -> Catalog {
 
 fn access(section: &mut Section<'_>, folder: &Path) -> AccessConfig {
     let known_mode = |text: &str| match text {
-        "open" | "members" | "jwt" => Ok(text.to_owned()),
-        _ => Err("expected \"open\", \"members\" or \"jwt\"".into()),
+        "open" | "members" | "jwt" | "host" => Ok(text.to_owned()),
+        _ => Err("expected \"open\", \"members\", \"jwt\" or \"host\"".into()),
     };
     let mode = section.text("mode", known_mode, "open".to_owned());
     let allowed_origins = section.list("allowed_origins", value::origin, Vec::new());
@@ -307,6 +313,7 @@ fn access(section: &mut Section<'_>, folder: &Path) -> AccessConfig {
     let mode = match (&*mode, jwt) {
         ("jwt", Some(jwt)) => AccessMode::Jwt(jwt),
         ("members", _) => AccessMode::Members,
+        ("host", _) => AccessMode::Host,
         _ => AccessMode::Open,
     };
     AccessConfig { mode, allowed_origins }
@@ -417,6 +424,7 @@ fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
         Some(())
     });
     PageConfig {
+        enabled: section.switch("enabled", true),
         dir: dir.map(|dir| folder.join(dir)),
         fallback,
         title: section.text("title", value::line, "tollgate".to_owned()),

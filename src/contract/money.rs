@@ -104,6 +104,21 @@ impl std::str::FromStr for Usd {
     }
 }
 
+/// Reads dollars and a period: `5.00/day` or `50.00/month`.
+impl std::str::FromStr for SpendLimit {
+    type Err = ParseUsdError;
+
+    fn from_str(text: &str) -> Result<Self, ParseUsdError> {
+        let (amount, period) = text.split_once('/').ok_or(ParseUsdError::Malformed)?;
+        let amount = Some(amount.parse()?);
+        match period {
+            "day" => Ok(Self { day: amount, month: None }),
+            "month" => Ok(Self { day: None, month: amount }),
+            _ => Err(ParseUsdError::Malformed),
+        }
+    }
+}
+
 impl fmt::Display for Usd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:06}", self.0 / MICROS, self.0 % MICROS)

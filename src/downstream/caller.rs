@@ -12,7 +12,7 @@ use super::forwarded::{client_ip, is_trusted, transport};
 use super::route::{Auth, Route};
 use super::{Call, DownstreamConfig, RequestId};
 use crate::access::cookie::{self, Transport};
-use crate::access::{Credentials, Session};
+use crate::access::{Credentials, Session, User};
 use crate::config::Network;
 use crate::problem::{INTERNAL, Problem};
 use crate::store::Caller;
@@ -45,6 +45,9 @@ impl Peer {
     }
 }
 
+pub const PEER_MISSING: &str =
+    "the server that embeds tollgate must put tollgate::Peer into the request's extensions";
+
 /// Where a request comes from.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientAddress {
@@ -60,9 +63,7 @@ impl ClientAddress {
         request: &Request<B>,
     ) -> Result<Self, Problem> {
         let Some(Peer(peer)) = peer else {
-            return Err(Problem::new(&INTERNAL).detail(
-                "the server that embeds tollgate must put tollgate::Peer into the request's extensions",
-            ));
+            return Err(Problem::new(&INTERNAL).detail(PEER_MISSING));
         };
         let peer = peer.ip();
         Ok(Self { client: client_ip(peer, request.headers(), &config.trusted_proxies), peer })
@@ -84,10 +85,12 @@ pub async fn authenticate<B>(
     } else {
         Transport::Plain
     };
-    let (caller, session) = if access.is_open() || route.auth == Auth::Public {
+    let user = head.extensions.get::<User>();
+    let needs_none = route.auth == Auth::Public || (access.is_open() && user.is_none());
+    let (caller, session) = if needs_none {
         (address, Session::default())
     } else {
-        let credentials = credentials(headers, transport);
+        let credentials = user.map_or_else(|| credentials(headers, transport), Credentials::User);
         let (caller, session) = access.authenticate(credentials, address).await?;
         check_csrf(credentials, &head.method, headers)?;
         Span::current().record("caller", tracing::field::display(&caller));
@@ -171,7 +174,9 @@ mod tests {
         match credentials(&headers, transport) {
             Credentials::Token(token) => format!("Token({token:?})"),
             Credentials::Cookie(value) => format!("Cookie({value:?})"),
-            other @ (Credentials::Missing | Credentials::Malformed) => format!("{other:?}"),
+            other @ (Credentials::Missing | Credentials::User(_) | Credentials::Malformed) => {
+                format!("{other:?}")
+            }
         }
     }
 

@@ -67,12 +67,12 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// Scripts of `listed` origins may read responses and, with logins, send the session cookie.
-    pub fn new(listed: &[String], has_logins: bool) -> Self {
+    /// Scripts of `listed` origins may read responses and, with cookies, send them.
+    pub fn new(listed: &[String], has_cookies: bool) -> Self {
         let allowed: Vec<_> =
             listed.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()).collect();
         let same = allowed.clone();
-        let credentials = move |origin: &HeaderValue, _: &_| has_logins && same.contains(origin);
+        let credentials = move |origin: &HeaderValue, _: &_| has_cookies && same.contains(origin);
         let cors = CorsLayer::new()
             .allow_origin(AllowOrigin::list(allowed))
             .allow_credentials(AllowCredentials::predicate(credentials))

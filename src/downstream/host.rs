@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use http::header::{HOST, TRANSFER_ENCODING};
-use http::{HeaderMap, Method, Request, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version};
 use tracing::info;
 
 use super::{DownstreamConfig, bytes, sanitize};
@@ -84,6 +84,26 @@ pub(super) fn is_loopback(host: &str) -> bool {
         Some(address) => address.is_loopback(),
         None => name.strip_suffix('.').unwrap_or(name).eq_ignore_ascii_case("localhost"),
     }
+}
+
+/// Puts the authority of an HTTP/2 request where HTTP/1.1 has it, in `Host`.
+///
+/// Fails with 400 if the request has both, and they differ.
+pub fn adopt_authority<B>(request: &mut Request<B>) -> Result<(), Problem> {
+    if request.version() < Version::HTTP_2 {
+        return Ok(());
+    }
+    let Some(authority) = request.uri().authority().cloned() else { return Ok(()) };
+    let refuse = |expected| Err(Problem::new(&MALFORMED_REQUEST).detail(expected));
+    match (request.headers().get(HOST), HeaderValue::from_str(authority.as_str())) {
+        (Some(host), _) if host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()) => {}
+        (Some(_), _) => return refuse("expected a Host header equal to :authority"),
+        (None, Ok(host)) => _ = request.headers_mut().insert(HOST, host),
+        (None, Err(_)) => return refuse("expected :authority to be a name or address"),
+    }
+    let path = request.uri().path_and_query().cloned();
+    *request.uri_mut() = path.map(Uri::from).unwrap_or_default();
+    Ok(())
 }
 
 /// Refuses heads that two parsers could read differently: 400.

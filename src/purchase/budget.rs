@@ -3,7 +3,7 @@
 //! Invariant: nothing is sent before its price is held durably. A hold is released only if the
 //! gateway provably did not charge.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -19,10 +19,12 @@ use crate::problem::{
     PURCHASE_NOT_FOUND, Problem,
 };
 use crate::store::{
-    self, AccountBinding, BudgetKind, CreditWatermark, Digest, DuplicateCheck, ExistingPurchase,
-    Job, KeptReply, OverBudget, RecentRefusals, RefusalKey, Reservation, ReserveError, Settlement,
+    self, AccountBinding, AccountStatus, BudgetKind, CreditWatermark, Digest, DuplicateCheck,
+    ExistingPurchase, Job, KeptReply, OverBudget, PurchaseId, RecentRefusals, RefusalKey,
+    Reservation, ReserveError, Settlement, Store,
 };
-use crate::upstream::{Abort, BeforeSend, GatewayReply};
+use crate::sync::lock;
+use crate::upstream::{Abort, BeforeSend, GatewayReply, Slot};
 
 /// How long SDKs may wait before they retry: ten minutes for a reply, then `Retry-After`.
 const RETRY_WINDOW: Duration = Duration::from_secs(15 * 60);
@@ -34,6 +36,10 @@ pub(super) struct Hold {
     /// The account's spending when the price was held.
     watermark: CreditWatermark,
     fingerprint: Option<Digest>,
+    /// If the purchase was recorded as sent in the same step: its slot, until the first attempt
+    /// takes it, and the account's status then.
+    slot: Mutex<Option<Slot>>,
+    recorded_as: Option<AccountStatus>,
 }
 
 pub(super) enum Placed {
@@ -47,14 +53,16 @@ impl Hold {
         context: &Arc<PurchaseContext>,
         purchase: &Arc<PurchaseRequest>,
     ) -> Result<Placed, Problem> {
-        let PurchaseContext { ledger, refusals, binding, terms, .. } = &**context;
+        let PurchaseContext { ledger, rate_limit, refusals, binding, terms, .. } = &**context;
         let reservation = reservation(purchase, terms, refusals);
         let fingerprint = match &reservation.dedupe_key {
             store::DedupeKey::Fingerprint(check) => Some(check.fingerprint),
             store::DedupeKey::IdempotencyKey { .. } => None,
         };
-        let watermark = match ledger.reserve(&reservation).await {
-            Ok(watermark) => watermark,
+        let slot = if reservation.replay_only { None } else { rate_limit.try_acquire() };
+        let account = binding.account_status();
+        let (held, slot) = match reserve(ledger, &reservation, slot, account).await {
+            Ok(held) => held,
             Err(error) => {
                 return not_held(error, reservation.price, binding)
                     .inspect_err(|_| record_refusal(refusals, fingerprint));
@@ -65,8 +73,10 @@ impl Hold {
         Ok(Placed::Held(Arc::new(Self {
             context: Arc::clone(context),
             purchase: Arc::clone(purchase),
-            watermark,
+            watermark: held.watermark,
             fingerprint,
+            slot: Mutex::new(slot),
+            recorded_as: held.is_sent.then_some(account),
         })))
     }
 
@@ -115,6 +125,55 @@ impl Hold {
     }
 }
 
+/// Holds the price, and records the purchase as sent if it comes with a slot.
+async fn reserve(
+    ledger: &Store,
+    reservation: &Reservation,
+    slot: Option<Slot>,
+    account: AccountStatus,
+) -> Result<(store::Held, Option<Slot>), ReserveError> {
+    let Some(mut slot) = slot else {
+        let watermark = ledger.reserve(reservation).await?;
+        return Ok((store::Held { watermark, is_sent: false }, None));
+    };
+    // Until the answer is known, the purchase may be recorded as sent, and it is not.
+    let unsent = Unsent { ledger, id: Some(reservation.id) };
+    let held = ledger.reserve_and_send(reservation, slot.record(), account).await;
+    unsent.answered();
+    match held {
+        Ok(held) if held.is_sent => Ok((held, Some(slot))),
+        // The purchase waits in the queue.
+        Ok(held) => {
+            slot.unrecord();
+            Ok((held, None))
+        }
+        Err(error) => {
+            slot.unrecord();
+            Err(error)
+        }
+    }
+}
+
+/// Releases a purchase whose task ends before it knows whether the purchase was recorded.
+struct Unsent<'a> {
+    ledger: &'a Store,
+    id: Option<PurchaseId>,
+}
+
+impl Unsent<'_> {
+    fn answered(mut self) {
+        self.id = None;
+    }
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.ledger.settle_later(id, Settlement::Released);
+        }
+    }
+}
+
 impl Drop for Hold {
     fn drop(&mut self) {
         let settlement = match self.purchase.progress.phase() {
@@ -138,6 +197,16 @@ impl BeforeSend for Hold {
         Box::pin(self.purchase.waiters.all_gone())
     }
 
+    fn purchase(&self) -> Option<PurchaseId> {
+        Some(self.purchase.id)
+    }
+
+    fn take_slot(&self) -> Option<Slot> {
+        let mut slot = lock(&self.slot).take()?;
+        slot.use_for_purchase();
+        Some(slot)
+    }
+
     fn authorize(&self) -> BoxFuture<'_, Result<(), Abort>> {
         Box::pin(async move {
             let PurchaseContext { ledger, binding, .. } = &*self.context;
@@ -151,9 +220,16 @@ impl BeforeSend for Hold {
             if self.purchase.progress.phase() == Phase::Sent {
                 return Ok(());
             }
+            let account = binding.account_status();
+            if self.recorded_as.is_some_and(|recorded| {
+                recorded == account || recorded == AccountStatus::Unconfirmed
+            }) {
+                self.purchase.progress.enter(Phase::Sent);
+                return Ok(());
+            }
             // From here on it counts as sent, even if that cannot be recorded.
             self.purchase.progress.enter(Phase::MaybeSent);
-            let recorded = ledger.mark_sent(self.purchase.id, binding.account_status()).await;
+            let recorded = ledger.mark_sent(self.purchase.id, account).await;
             recorded.map(|()| self.purchase.progress.enter(Phase::Sent)).map_err(|error| {
                 error!(purchase = %self.purchase.id, %error, "purchase not recorded as sent; not sending it");
                 Abort::Unrecorded

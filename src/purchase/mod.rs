@@ -30,6 +30,7 @@ use crate::problem::Problem;
 use crate::store::{
     AccountBinding, Budgets, Caller, KeyId, PurchaseId, RecentRefusals, Service, Store,
 };
+use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::{GatewayReply, GatewayService};
 use crate::validate::{Checked, Order};
 use budget::{Hold, Placed};
@@ -41,6 +42,7 @@ type Outcome = Result<Receipt, Problem>;
 #[derive(Clone)]
 pub struct PurchaseContext {
     pub ledger: Store,
+    pub rate_limit: Arc<RateLimit>,
     pub binding: AccountBinding,
     pub running: RunningPurchases,
     pub refusals: Arc<RecentRefusals>,
@@ -80,6 +82,7 @@ impl Purchases {
         // Give the gateway a moment to report its account and balance.
         binding.wait_for_check().await;
         // Hold: one ledger step finds duplicates, checks budgets and balance, and holds the price.
+        // If a slot is free, the same step takes it and records the purchase as sent.
         let (open, hold) = loop {
             // Registered first, so that a duplicate found in the ledger finds it running.
             let open = running.register(purchase);
@@ -100,7 +103,8 @@ impl Purchases {
             hold.settle(Charge::Free, None, None).await;
             return open.publish(Err(refusal));
         }
-        // Send: the gateway waits for a slot and calls `hold.authorize` before the first byte.
+        // Send: the gateway waits for a slot, unless the hold has one, and calls `hold.authorize`
+        // before the first byte.
         let reply = self.send(purchase, Arc::clone(&hold) as _).await;
         let charge = send::charge(purchase.order.get(), &reply);
         // The job is stored with the charge, so that it survives a crash.

@@ -7,6 +7,7 @@ use tower::service_fn;
 
 use super::*;
 use crate::contract::catalog::Catalog;
+use crate::upstream::rate_limit::tests::wide_over;
 use crate::upstream::{Error, GatewayCall, GatewayRequest};
 use crate::validate;
 
@@ -28,6 +29,7 @@ pub(super) fn terms(join_timeout: Duration) -> PurchaseTerms {
 pub(super) fn context(join_timeout: Duration) -> PurchaseContext {
     let ledger = Store::in_memory(Arc::new(clock::wall));
     PurchaseContext {
+        rate_limit: wide_over(ledger.clone()),
         binding: AccountBinding::trusted(),
         running: RunningPurchases::default(),
         refusals: Arc::new(RecentRefusals::new(Arc::new(|| Duration::ZERO))),

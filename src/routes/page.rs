@@ -19,12 +19,14 @@ pub enum Page {
     /// The files with fixed paths; all others are in [`assets`].
     BuiltIn(HashMap<&'static str, StaticFile>),
     Site(Box<Site>),
+    /// Only the API is served.
+    Off,
 }
 
 impl Page {
     /// Renders the built-in page, which may also play videos from `media_origins`.
     pub fn built_in(title: &str, media_origins: &[String]) -> Self {
-        let markup = assets::INDEX.replacen(PLACEHOLDER, &head_html(title, assets::base_path()), 1);
+        let markup = assets::INDEX.replacen(PLACEHOLDER, &head_html(title, &relative_base()), 1);
         let mut headers = header_map([
             (CACHE_CONTROL, REVALIDATE),
             (X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -52,6 +54,7 @@ impl Page {
                 None => assets::answer(head),
             },
             Self::Site(site) => site.answer(head).await?,
+            Self::Off => return Err(Problem::new(&problem::NOT_FOUND)),
         };
         match found {
             Some(response) => Ok(response),
@@ -75,6 +78,11 @@ const PERMISSIONS_POLICY: &str = "accelerometer=(), autoplay=(self), camera=(), 
     magnetometer=(), microphone=(), midi=(), payment=(), picture-in-picture=(self), \
     publickey-credentials-get=(), screen-wake-lock=(), usb=(), xr-spatial-tracking=()";
 
+/// The page may be below a path prefix that a server in front of tollgate strips.
+fn relative_base() -> String {
+    format!(".{}", assets::base_path())
+}
+
 fn head_html(title: &str, base: &str) -> String {
     let mut head = format!("<title>{}</title>\n", escape_html(title));
     head += &format!("<script src=\"{base}/{}\"></script>\n", assets::THEME_SCRIPT);
@@ -88,10 +96,10 @@ fn head_html(title: &str, base: &str) -> String {
 
 /// The manifest by which a browser offers to install the page.
 fn manifest(title: &str) -> String {
-    let icon = format!("{}/{}", assets::base_path(), assets::ICON);
+    let icon = format!("{}/{}", relative_base(), assets::ICON);
     let manifest = json!({
         "name": title,
-        "start_url": "/",
+        "start_url": "./",
         "display": "standalone",
         "background_color": "#faf9f7",
         "theme_color": "#0d655d",

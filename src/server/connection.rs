@@ -18,7 +18,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
+use hyper::service::{Service as HyperService, service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, copy, sink};
 use tokio::net::TcpStream;
@@ -104,21 +104,7 @@ where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     let activity = Arc::clone(&io.activity);
-    let state = Arc::clone(&activity);
-    let service = service_fn(move |request| {
-        state.set_phase(BUSY);
-        let (response, activity) = (service.clone().oneshot(request), Arc::clone(&state));
-        response.map_ok(|response| {
-            let guard = ResponseGuard(activity);
-            // Dropped with the body. `map_err` keeps the size hint, `map_frame` does not.
-            response.map(|body| {
-                body.map_err(move |error| {
-                    let _guard = &guard;
-                    error
-                })
-            })
-        })
-    });
+    let service = tracked(service, Arc::clone(&activity));
     let mut connection = http1::Builder::new()
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEAD_SIZE)
@@ -132,10 +118,17 @@ where
         tokio::select! {
             biased;
             // Errors are the client's: it disconnected, or sent invalid HTTP and got a 400.
-            is_ended = poll_fn(|cx| match connection.poll_without_shutdown(cx) {
-                Poll::Ready(_ended) => Poll::Ready(true),
-                Poll::Pending if !is_frequent && activity.is_in(IDLE) => Poll::Ready(false),
-                Poll::Pending => Poll::Pending,
+            is_ended = poll_fn(|cx| {
+                let mut polled = connection.poll_without_shutdown(cx);
+                if polled.is_pending() && !is_frequent && activity.is_in(WRITTEN) {
+                    // Now it reads the next head, or closes if the body was not read.
+                    polled = connection.poll_without_shutdown(cx);
+                }
+                match polled {
+                    Poll::Ready(_ended) => Poll::Ready(true),
+                    Poll::Pending if !is_frequent && activity.is_in(IDLE) => Poll::Ready(false),
+                    Poll::Pending => Poll::Pending,
+                }
             }) => break is_ended,
             () = shutdown.cancelled(), if !draining => {
                 draining = true;
@@ -150,10 +143,46 @@ where
             }
         }
     };
-    let parts = connection.into_parts();
+    (into_io(connection.into_parts()), is_ended)
+}
+
+/// Returns the stream with what hyper has already read of the next request.
+fn into_io<S>(parts: http1::Parts<TokioIo<TrackedIo>, S>) -> TrackedIo {
     // An empty slice would keep hyper's whole buffer.
     let unread = if parts.read_buf.is_empty() { Bytes::new() } else { parts.read_buf };
-    (TrackedIo { unread, ..parts.io.into_inner() }, is_ended)
+    TrackedIo { unread, ..parts.io.into_inner() }
+}
+
+/// Tells the [`Activity`] when a request starts and when its response ends.
+fn tracked<S, B>(
+    service: S,
+    activity: Arc<Activity>,
+) -> impl HyperService<
+    Request<Incoming>,
+    Response = Response<impl http_body::Body<Data = Bytes, Error = B::Error> + Send>,
+    Error = Infallible,
+    Future: Send + Unpin,
+>
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Clone + Send + Unpin + 'static,
+    S::Future: Send + Unpin,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    service_fn(move |request| {
+        activity.set_phase(BUSY);
+        let (response, activity) = (service.clone().oneshot(request), Arc::clone(&activity));
+        response.map_ok(|response| {
+            let guard = ResponseGuard(activity);
+            // Dropped with the body. `map_err` keeps the size hint, `map_frame` does not.
+            response.map(|body| {
+                body.map_err(move |error| {
+                    let _guard = &guard;
+                    error
+                })
+            })
+        })
+    })
 }
 
 async fn linger(mut stream: TcpStream) {
@@ -179,7 +208,7 @@ const HEAD: u64 = 1;
 const BUSY: u64 = 2;
 /// hyper has the whole response and may still hold some of it.
 const WRITING: u64 = 3;
-/// The whole response is written. Unless hyper reads again, part of the request may be unread.
+/// The whole response is written. Until hyper reads again, part of the request may be unread.
 const WRITTEN: u64 = 4;
 
 impl Activity {
@@ -203,7 +232,9 @@ impl Activity {
 
     fn has_read(&self, is_pending: bool) {
         if is_pending && self.is_in(WRITTEN) {
-            self.set_phase(IDLE);
+            // It has been idle since the response was written.
+            let written = self.state.load(Ordering::Relaxed);
+            self.state.store(written & !7 | IDLE, Ordering::Relaxed);
         } else if !is_pending && (self.is_in(IDLE) || self.is_in(WRITING) || self.is_in(WRITTEN)) {
             self.set_phase(HEAD);
         }
@@ -216,9 +247,10 @@ impl Activity {
     fn deadline(&self, settings: &ConnectionSettings) -> clock::Instant {
         let look_again = clock::now() + settings.header_timeout.min(KEEP_BUFFERS);
         let due = match self.state.load(Ordering::Relaxed) & 7 {
-            IDLE => self.since() + KEEP_BUFFERS.min(settings.idle_timeout),
+            // The timer polls the connection first, and so `WRITTEN` becomes `IDLE`.
+            IDLE | WRITTEN => self.since() + KEEP_BUFFERS.min(settings.idle_timeout),
             HEAD => return self.since() + settings.header_timeout,
-            WRITING | WRITTEN => self.since() + settings.idle_timeout,
+            WRITING => self.since() + settings.idle_timeout,
             _ => look_again,
         };
         due.min(look_again)

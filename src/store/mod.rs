@@ -4,12 +4,12 @@
 //!
 //! ```text
 //! reserve ─► held ─► sent ─► charged     the gateway charged for it
-//!              │       ├───► released    the gateway did not charge for it
+//!              │       ├───► released    the gateway did not charge for it, or no byte was written
 //!              │       └───► unknown     counts as spent until it is reconciled
 //!              └───────────► released    it was never sent
 //! ```
 //! A hold is durable before the first byte goes to the gateway. The end is durable before the first
-//! byte goes back to the caller.
+//! byte goes back to the caller. If a slot is free, the purchase is held and sent in one step.
 
 mod binding;
 mod member;
@@ -27,10 +27,10 @@ pub use member::{
 };
 pub use model::{
     AccountCheck, AccountLimit, AccountStatus, BudgetKind, BudgetScope, Budgets, Checkpoint, Clock,
-    CreditWatermark, DedupeKey, Digest, DuplicateCheck, Evidence, ExistingPurchase, Job, JobState,
-    KeptReply, KeyId, LedgerTotals, MoneyKind, OverBudget, PeriodSpend, PurchaseId, PurchaseRecord,
-    PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN, Service, Settlement,
-    SlotId, Snapshot, SpendRow, StatusUpdate, StoreCapacity,
+    CreditWatermark, DedupeKey, Digest, DuplicateCheck, Evidence, ExistingPurchase, Held, Job,
+    JobState, KeptReply, KeyId, LedgerTotals, MoneyKind, OverBudget, PeriodSpend, PurchaseId,
+    PurchaseRecord, PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN,
+    Service, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate, StoreCapacity,
 };
 pub use sqlite::{HookFuture, LockHolder, OpenError, Opening, Store, StoreHook, StoreOp};
 

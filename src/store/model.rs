@@ -90,6 +90,15 @@ pub struct Reservation {
     pub replay_only: bool,
 }
 
+/// A price that is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// For a balance that comes with the reply.
+    pub watermark: CreditWatermark,
+    /// Whether it is also recorded as sent, with its slot. Otherwise both are still to be recorded.
+    pub is_sent: bool,
+}
+
 /// From this price on, a purchase is synced to disk.
 pub(super) const SYNC_THRESHOLD: Usd = Usd::mills(100);
 

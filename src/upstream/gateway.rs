@@ -64,7 +64,12 @@ impl<T: SendAttempt> Gateway<T> {
     /// Waits for a slot and sends with one key. After a 429 it retries until `max_wait` is over.
     pub(super) async fn attempt(&self, attempt: Attempt) -> Result<GatewayReply, Error> {
         let mut give_up = (!attempt.request.is_patient).then(|| attempt.since + self.max_wait);
-        let mut slot = self.rate_limit.acquire(&attempt, give_up, false).await?;
+        let recorded =
+            attempt.request.before_send.as_ref().and_then(|purchase| purchase.take_slot());
+        let mut slot = match recorded {
+            Some(slot) => slot,
+            None => self.rate_limit.acquire(&attempt, give_up, false).await?,
+        };
         loop {
             let sent_at = clock::now();
             let outcome = self.client.send(attempt.clone()).await;

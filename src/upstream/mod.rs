@@ -24,9 +24,11 @@ use http::Method;
 use tower::util::BoxCloneSyncService;
 
 use crate::clock::Instant;
+use crate::store::PurchaseId;
 
 pub use error::{Error, UnparsableReply};
 pub use gateway::{Gateway, KeyRing, SendAttempt};
+pub use rate_limit::Slot;
 pub use reply::GatewayReply;
 
 pub type GatewayService = BoxCloneSyncService<GatewayRequest, GatewayReply, Error>;
@@ -60,6 +62,16 @@ pub trait BeforeSend: Send + Sync {
     fn authorize(&self) -> BoxFuture<'_, Result<(), Abort>>;
 
     fn cancelled(&self) -> BoxFuture<'_, ()>;
+
+    /// Returns the purchase, if it is one.
+    fn purchase(&self) -> Option<PurchaseId> {
+        None
+    }
+
+    /// Returns the slot of the first attempt, if one is recorded already.
+    fn take_slot(&self) -> Option<Slot> {
+        None
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

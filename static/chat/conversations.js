@@ -6,9 +6,13 @@ import { TEXT } from './chat.js';
 
 const DAY = 24 * 60 * 60 * 1000;
 /** Older ones are found by search only. */
-const AT_ONCE = 300;
+const MOST = 300;
+/** How many rows are made at a time, so that the page never stalls. */
+const STEP = 30;
 
 let chat = null, all = [], renaming = null, searching = null;
+/** Makes the rows that are still missing. */
+let makeRest = () => {};
 
 /** `chat`: `{current(), open(conversation), fresh(), change(conversation, edit), closeDrawer()}`; called again, it changes nothing. */
 export function start(view) {
@@ -58,24 +62,53 @@ function draw() {
   // Another tab's change does not interrupt the typing of a name.
   if (renaming && byId('conversations').contains(document.activeElement)) return;
   const listed = found();
-  const groups = Map.groupBy(listed.slice(0, AT_ONCE), ({ pinned, at }) => (pinned ? TEXT.pinned : ageOf(at)));
-  const parts = [...groups].flatMap(([age, those]) => [element('h3', { text: age }), element('ul', {}, those.map(row))]);
-  if (!listed.length) parts.push(element('p', { class: 'hint', text: all.length ? TEXT.noMatches : TEXT.noneYet }));
-  if (listed.length > AT_ONCE) parts.push(element('p', { class: 'hint', text: TEXT.older(listed.length - AT_ONCE) }));
+  const rows = listed.slice(0, MOST);
+  const list = byId('conversations');
   const { activeElement: focused } = document;
-  const held = byId('conversations').contains(focused) && focused.closest('li');
+  const held = list.contains(focused) && focused.closest('li');
   const place = held ? [...held.querySelectorAll('button')].indexOf(focused) : -1;
-  byId('conversations').replaceChildren(...parts);
+  const first = document.createDocumentFragment();
+  let made = 0, group = { age: null, list: null };
+  const make = (parent, count) => {
+    if (made > rows.length) return;
+    for (const conversation of rows.slice(made, made + count)) {
+      const age = conversation.pinned ? TEXT.pinned : ageOf(conversation.at);
+      if (age !== group.age) {
+        group = { age, list: element('ul') };
+        parent.append(element('h3', { text: age }), group.list);
+      }
+      group.list.append(row(conversation));
+    }
+    made += count;
+    if (made < rows.length) return;
+    made = Infinity;
+    if (!listed.length) parent.append(element('p', { class: 'hint', text: all.length ? TEXT.noMatches : TEXT.noneYet }));
+    if (listed.length > MOST) parent.append(element('p', { class: 'hint', text: TEXT.older(listed.length - MOST) }));
+  };
+  // The row that has the focus is made at once.
+  make(first, STEP + (held ? rows.findIndex(({ id }) => id === held.dataset.id) : 0));
+  list.replaceChildren(first);
+  const rest = () => make(list, MOST);
+  makeRest = rest;
+  const goOn = () => {
+    // Another list may have been drawn meanwhile.
+    if (makeRest !== rest || made > rows.length) return;
+    make(list, STEP);
+    setTimeout(goOn);
+  };
+  setTimeout(goOn);
   // The focus stays on its row, wherever that is now.
-  const same = held && [...byId('conversations').querySelectorAll('li')].find(({ dataset }) => dataset.id === held.dataset.id);
+  const same = held && [...list.querySelectorAll('li')].find(({ dataset }) => dataset.id === held.dataset.id);
   if (same) (same.querySelectorAll('button')[place] ?? same.querySelector('button'))?.focus({ preventScroll: true });
 }
+
+const months = new Intl.DateTimeFormat([], { month: 'long', year: 'numeric' });
 
 function ageOf(at) {
   const midnight = new Date().setHours(0, 0, 0, 0);
   if (at >= midnight) return TEXT.today;
   if (at >= midnight - DAY) return TEXT.yesterday;
-  return at >= midnight - 7 * DAY ? TEXT.week : new Date(at).toLocaleDateString([], { month: 'long', year: 'numeric' });
+  return at >= midnight - 7 * DAY ? TEXT.week : months.format(at);
 }
 
 const nameOf = ({ title }) => title || TEXT.untitled;
@@ -188,4 +221,8 @@ async function remove(conversation) {
 }
 
 /** An action of the row at this place: 0 renames, 1 deletes, 2 pins. */
-const actOf = (place, which) => byId('conversations').querySelectorAll('li')[place]?.querySelector('.acts')?.children[which];
+function actOf(place, which) {
+  const rows = byId('conversations').getElementsByTagName('li');
+  if (place >= rows.length) makeRest();
+  return rows[place]?.querySelector('.acts')?.children[which];
+}

@@ -2,7 +2,7 @@
 
 import { button, copyButton, element, notice } from '../core/dom.js';
 import { price } from '../core/format.js';
-import { prose } from '../core/markdown.js';
+import { complete, prose } from '../core/markdown.js';
 import { problemCard } from '../core/problems.js';
 import { TEXT } from './chat.js';
 
@@ -61,8 +61,10 @@ export function tick(list) {
 
 /** Returns the words of a shown answer, without its buttons and Markdown signs. */
 export function wordsOf(key) {
-  const words = shown.get(`answer ${key}`)?.item.querySelector('.prose')?.cloneNode(true);
-  if (!words) return '';
+  const whole = shown.get(`answer ${key}`)?.item.querySelector('.prose');
+  if (!whole) return '';
+  complete(whole);
+  const words = whole.cloneNode(true);
   for (const one of words.querySelectorAll('button')) one.remove();
   for (const block of words.querySelectorAll('p, li, th, td, pre, h3, h4, h5, h6')) block.append('\n');
   return words.textContent;

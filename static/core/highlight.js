@@ -56,10 +56,10 @@ export function tokens(text, language) {
 /** Where each kind is on the page now; the style sheet gives it its colour (`::highlight(code-string)`). */
 const painted = new Map();
 
-/** Colours the only text of `code`, an element. Where the browser cannot, it stays plain. */
+/** Colours the first text of `code`, an element. Where the browser cannot, it stays plain. */
 export function highlight(code, language) {
   if (!globalThis.CSS?.highlights || !code.firstChild) return;
-  for (const { kind: name, start, end } of tokens(code.textContent, language)) {
+  for (const { kind: name, start, end } of tokens(code.firstChild.data, language)) {
     const range = new StaticRange({ startContainer: code.firstChild, startOffset: start, endContainer: code.firstChild, endOffset: end });
     const paint = painted.get(name) ?? new Highlight();
     if (!painted.has(name)) CSS.highlights.set(`code-${name}`, paint);

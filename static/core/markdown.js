@@ -18,35 +18,104 @@ const TEXT = {
 
 const LONGEST = 200 * 1024;
 const WIDEST = 64;
+/** Longer lists, tables and paragraphs are made of several, which a browser lays out one at a time. In items, rows and lines. */
+const PIECE = 100;
+/** What an answer shows at once, in lines; the rest follows in steps of so many milliseconds. */
+const AT_ONCE = 100;
+const STEP = 5;
 /** Longer code is folded at first. In lines. */
 const LONG_CODE = 40;
 
 /** The footnotes of the text that is being rendered: what each says, and where it is referred to. */
 let notes = null;
 
-/** An answer: its text rendered, each block in its own direction, and no heading level skipped for screen readers. */
+/** The steps that remain of answers that are not complete yet. */
+const unfinished = new WeakMap();
+
+/**
+ * An answer: its text rendered, each block in its own direction, and no heading level skipped for screen readers. A long one is
+ * completed in steps, so that the page never stalls.
+ */
 export function prose(text) {
-  const made = element('div', { class: 'prose' }, render(text));
-  for (const block of made.querySelectorAll('ul, ol, blockquote, table')) block.dir = 'auto';
-  let above = 2;
-  for (const heading of made.querySelectorAll('h3, h4, h5, h6')) {
+  const made = element('div', { class: 'prose' });
+  const steps = rendering(text, made);
+  for (let read = 0; read < AT_ONCE;) {
+    const { done, value } = steps.next();
+    if (done) return made;
+    read = value;
+  }
+  made.classList.add('long');
+  unfinished.set(made, steps);
+  const goOn = () => {
+    const end = performance.now() + STEP;
+    // An answer that was removed needs no more.
+    while (unfinished.has(made) && made.isConnected) {
+      if (performance.now() > end) return void setTimeout(goOn);
+      if (steps.next().done) unfinished.delete(made);
+    }
+  };
+  setTimeout(goOn);
+  return made;
+}
+
+/** Completes an answer at once. */
+export function complete(made) {
+  const steps = unfinished.get(made);
+  unfinished.delete(made);
+  while (steps && !steps.next().done);
+}
+
+/** A fragment with the rendered text, made at once. */
+export function render(text) {
+  const fragment = document.createDocumentFragment();
+  const steps = rendering(text, fragment, false);
+  while (!steps.next().done);
+  return fragment;
+}
+
+/** Appends the rendered text piece by piece; yields the number of lines that are done. Past 200 KB the rest is shown as it is. */
+function* rendering(text, made, dressed = true) {
+  const lines = text.slice(0, LONGEST).replace(/\r\n?/g, '\n').replace(/\t/g, '    ').split('\n');
+  const own = { said: new Map(), marks: [] };
+  let into = made, begun = 0, above = 2;
+  const add = (nodes, at) => {
+    // A part is laid out once, whatever follows it.
+    if (at > AT_ONCE && at - begun > PIECE / 2) {
+      begun = at;
+      into = element('div', { class: 'part' });
+      made.append(into);
+    }
+    const piece = fill(document.createDocumentFragment(), nodes);
+    piece.normalize();
+    if (dressed) above = dress(piece, above);
+    into.append(piece);
+  };
+  notes = own;
+  for (const [nodes, next] of pieces(lines, 0)) {
+    add(nodes, next);
+    yield next;
+    notes = own;
+  }
+  into = made;
+  add(footnotes(own), 0);
+  if (own.marks.length) made.normalize();
+  const rest = text.length > LONGEST ? text.slice(LONGEST).split('\n') : [];
+  for (let at = 0; at < rest.length; at += PIECE) {
+    const more = at + PIECE < rest.length;
+    add([element('pre', { class: pieceClass(at > 0, more), text: rest.slice(at, at + PIECE).join('\n') })], lines.length + at + PIECE);
+    yield lines.length + at;
+  }
+}
+
+/** Gives each block its own direction, and headings their levels after one of level `above`; returns the last level. */
+function dress(piece, above) {
+  for (const block of piece.querySelectorAll('ul, ol, blockquote, table')) block.dir = 'auto';
+  for (const heading of piece.querySelectorAll('h3, h4, h5, h6')) {
     const level = Math.min(Number(heading.tagName[1]), above + 1);
     if (level !== Number(heading.tagName[1])) heading.setAttribute('aria-level', level);
     above = level;
   }
-  return made;
-}
-
-/** A fragment with the rendered text. Past 200 KB the rest is shown as it is. */
-export function render(text) {
-  const fragment = document.createDocumentFragment();
-  const lines = text.slice(0, LONGEST).replace(/\r\n?/g, '\n').replace(/\t/g, '    ').split('\n');
-  notes = { said: new Map(), marks: [] };
-  fill(fragment, blocks(lines, 0));
-  fill(fragment, footnotes(notes));
-  fragment.normalize();
-  if (text.length > LONGEST) fragment.append(element('pre', { text: text.slice(LONGEST) }));
-  return fragment;
+  return above;
 }
 
 // Each of these reads a line in linear time: no two neighbouring parts can match the same characters.
@@ -60,23 +129,28 @@ const NOTE = /^ {0,3}\[\^([^\]\s]{1,40})\]: *(.*)$/;
 const MATH = /^ {0,3}(?:\$\$|\\\[|\\begin\{(align|equation|gather|multline)\*?\})/;
 const DIVIDER = /^\|?(?: *:?-+:? *\|)* *:?-+:?(?: *\|)?$/;
 
-/** Each reader looks at the line `at` and returns `[nodes, next line]`, or null when it is not its kind. */
+/**
+ * Each reader looks at the line `at` and returns `[nodes, next line]`, or null when it is not its kind. One that stopped after a
+ * piece adds a function that reads on.
+ */
 const READERS = [fence, mathBlock, heading, rule, quote, footnote, list, table];
 
-function blocks(lines, depth) {
-  const nodes = [];
+function* pieces(lines, depth) {
+  let readOn = null;
   for (let at = 0; at < lines.length;) {
-    if (!lines[at].trim()) {
+    if (!readOn && !lines[at].trim()) {
       at += 1;
       continue;
     }
-    const read = depth < DEEPEST ? firstOf(lines, at, depth) : null;
-    const [made, next] = read ?? paragraph(lines, at, depth);
-    for (const node of made) nodes.push(node);
+    const read = readOn ? readOn(at) : depth < DEEPEST ? firstOf(lines, at, depth) : null;
+    const [nodes, next, more = null] = read ?? paragraph(lines, at, depth);
+    yield [nodes, next];
     at = next;
+    readOn = more;
   }
-  return nodes;
 }
+
+const blocks = (lines, depth) => [...pieces(lines, depth)].flatMap(([nodes]) => nodes);
 
 function firstOf(lines, at, depth) {
   for (const reader of READERS) {
@@ -86,11 +160,17 @@ function firstOf(lines, at, depth) {
   return null;
 }
 
-function paragraph(lines, at, depth) {
+function paragraph(lines, at, depth, goesOn = false) {
   let next = at + 1;
-  while (next < lines.length && lines[next].trim() && !(depth < DEEPEST && interrupts(lines, next))) next += 1;
-  return [[element('p', {}, inline(lines.slice(at, next).map((line) => line.trimStart()).join('\n')))], next];
+  const isMore = () => next < lines.length && lines[next].trim() && !(depth < DEEPEST && interrupts(lines, next));
+  while (next - at < PIECE && isMore()) next += 1;
+  const text = lines.slice(at, next).map((line) => line.trimStart()).join('\n');
+  const more = isMore() ? (from) => paragraph(lines, from, depth, true) : null;
+  return [[element('p', { class: pieceClass(goesOn, more) }, inline(text))], next, more];
 }
+
+/** No gap shows between the pieces of a block. */
+const pieceClass = (goesOn, more) => [goesOn && 'goes-on', more && 'cut'].filter(Boolean).join(' ') || null;
 
 function interrupts(lines, at) {
   const line = lines[at];
@@ -112,20 +192,25 @@ function fence(lines, at) {
 }
 
 function codeBlock(text, language) {
-  const shown = element('code', { text });
+  const lines = text.split('\n');
+  const isLong = lines.length > LONG_CODE;
+  const shown = element('code', { text: isLong ? lines.slice(0, LONG_CODE).join('\n') : text });
   // Colours are loaded with the first code; without them, it is plain.
-  if (language) void import('./highlight.js').then(({ highlight }) => highlight(shown, language)).catch(() => null);
+  const colour = () => language && void import('./highlight.js').then(({ highlight }) => highlight(shown, language)).catch(() => null);
+  colour();
   const pre = element('pre', { tabindex: '0', role: 'group', 'aria-label': TEXT.code, dir: 'ltr' }, shown);
   const wrap = button(TEXT.wrap, () => { wrap.ariaPressed = pre.classList.toggle('wrapped'); }, 'link small');
   wrap.ariaPressed = 'false';
-  const count = text.split('\n', LONG_CODE + 1).length;
   const isWide = /[^\n]{60}/.test(text);
   const made = element('div', { class: 'code' },
     element('div', { class: 'code-head' }, element('span', { text: language || TEXT.codeKind }), isWide ? wrap : null, copyButton(() => text)), pre);
-  if (count > LONG_CODE) {
+  if (isLong) {
     made.classList.add('long');
-    const all = button(TEXT.showLines(text.split('\n').length), () => {
+    shown.append(element('span', { class: 'rest', text: `\n${lines.slice(LONG_CODE).join('\n')}` }));
+    const all = button(TEXT.showLines(lines.length), () => {
       made.classList.remove('long');
+      shown.textContent = text;
+      colour();
       all.remove();
       pre.focus();
     }, 'link small');
@@ -212,13 +297,21 @@ function quote(lines, at, depth) {
 
 function list(lines, at, depth) {
   const first = ITEM.exec(lines[at]);
-  if (!first || first[1].length > 3) return null;
+  return !first || first[1].length > 3 ? null : listPiece(lines, at, depth, first, 0);
+}
+
+/** Reads a list on after its first `done` items. */
+function listPiece(lines, at, depth, first, done) {
   const kind = kindOf(first[2]);
   const items = [];
-  let next = at, loose = false;
+  let next = at, loose = false, more = null;
   while (next < lines.length) {
     const start = ITEM.exec(lines[next]);
     if (!start || start[1].length > first[1].length + 1 || kindOf(start[2]) !== kind || RULE.test(lines[next])) break;
+    if (items.length === PIECE) {
+      more = (from) => listPiece(lines, from, depth, first, done + PIECE);
+      break;
+    }
     const [inner, after] = itemLines(lines, next, start);
     if (inner.some((line, place) => !line.trim() && place < inner.length - 1)) loose = true;
     items.push(inner);
@@ -227,9 +320,9 @@ function list(lines, at, depth) {
     if (gap > after && goesOn && kindOf(goesOn[2]) === kind) loose = true;
     next = goesOn ? gap : after;
   }
-  const number = Number.parseInt(first[2], 10);
-  const made = element(Number.isNaN(number) ? 'ul' : 'ol', { start: number > 1 && number });
-  return [[fill(made, items.map((inner) => item(inner, depth, loose)))], next];
+  const number = Number.parseInt(first[2], 10) + done;
+  const made = element(Number.isNaN(number) ? 'ul' : 'ol', { start: number > 1 && number, class: pieceClass(done > 0, more) });
+  return [[fill(made, items.map((inner) => item(inner, depth, loose)))], next, more];
 }
 
 /** The lines of one item without their indent, and the line after it. */
@@ -284,16 +377,27 @@ function table(lines, at) {
   if (!isTable(lines, at)) return null;
   const aligned = cells(lines[at + 1]).map((mark) =>
     (mark.endsWith(':') ? (mark.startsWith(':') ? 'center' : 'right') : null));
-  let next = at + 2;
-  while (next < lines.length && lines[next].trim() && !interrupts(lines, next)) next += 1;
   // A row of thousands of columns takes a browser seconds to lay out.
-  if (aligned.length > WIDEST) return [[element('pre', { text: lines.slice(at, next).join('\n') })], next];
+  if (aligned.length > WIDEST) {
+    let next = at + 2;
+    while (isRow(lines, next)) next += 1;
+    return [[element('pre', { text: lines.slice(at, next).join('\n') })], next];
+  }
+  return tablePiece(lines, at + 2, lines[at], aligned);
+}
+
+const isRow = (lines, at) => at < lines.length && lines[at].trim() && !interrupts(lines, at);
+
+/** Reads rows on. Each piece repeats the head. */
+function tablePiece(lines, at, titles, aligned) {
+  let next = at;
+  while (next - at < PIECE && isRow(lines, next)) next += 1;
   const row = (line, tag, texts = cells(line)) => element('tr', {}, ...aligned.map((align, place) =>
     element(tag, { class: align, scope: tag === 'th' && 'col' }, inline(texts[place] ?? ''))));
-  const head = element('thead', {}, row(lines[at], 'th'));
-  const body = element('tbody', {}, lines.slice(at + 2, next).map((line) => row(line, 'td')));
-  return [[element('div', { class: 'table', tabindex: '0', role: 'group', 'aria-label': TEXT.table },
-    element('table', {}, head, body))], next];
+  const head = element('thead', {}, row(titles, 'th'));
+  const body = element('tbody', {}, lines.slice(at, next).map((line) => row(line, 'td')));
+  const made = element('div', { class: 'table', tabindex: '0', role: 'group', 'aria-label': TEXT.table }, element('table', {}, head, body));
+  return [[made], next, isRow(lines, next) ? (from) => tablePiece(lines, from, titles, aligned) : null];
 }
 
 function cells(line) {

@@ -9,8 +9,10 @@
  * This file has no imports, so that any page can load it. The built-in page uses it too.
  */
 
-/** Where this file came from: the default address of the API. */
-const HOME = new URL('/', import.meta.url).href;
+/** Where this file came from, with the path prefix that the server may have: the default address of the API. */
+const HOME = new URL(/^.*\/(?=(?:bff|_)\/)/.exec(new URL(import.meta.url).pathname)?.[0] ?? '/', import.meta.url).href;
+
+const addressOf = (path, base) => new URL(base.pathname.replace(/\/$/, '') + path, base).href;
 const ATTEMPTS = 5;
 /** The longest wait that a server may ask for before its refusal is thrown instead, in seconds. */
 const PATIENCE = 60;
@@ -261,7 +263,7 @@ async function send(wire, path, { headers = {}, ...request } = {}, before = null
   // Last of all: a token may take its time.
   await before?.(all);
   try {
-    const response = await wire.fetch(new URL(path, wire.base).href, {
+    const response = await wire.fetch(addressOf(path, wire.base), {
       ...request, headers: all, credentials: 'omit', redirect: 'error', cache: 'no-store', referrerPolicy: 'no-referrer',
     });
     wire.link.isReached = true;

@@ -150,7 +150,7 @@ function titled(made, title) {
   return made;
 }
 
-export const contentOf = (id) => `/bff/video/content?request_id=${encodeURIComponent(id)}`;
+export const contentOf = (id) => `./bff/video/content?request_id=${encodeURIComponent(id)}`;
 
 /** A clip begins to load when it comes near the view: of forty, most are never looked at. */
 const soon = new IntersectionObserver((entries) => {

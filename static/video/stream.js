@@ -47,7 +47,7 @@ function connect() {
   named = query;
   if (!query) return;
   if (navigator.onLine === false) return void look();
-  const mine = new EventSource(`/bff/events?${query}`);
+  const mine = new EventSource(`./bff/events?${query}`);
   stream = mine;
   begun = Date.now();
   mine.addEventListener('open', () => { begun = Date.now(); });

@@ -210,7 +210,9 @@ export class PurchaseWidget extends HTMLElement {
       return;
     }
     const baseUrl = this.getAttribute('base-url') ?? undefined;
-    this.client = createClient({ baseUrl, token: () => (typeof this.token === 'function' ? this.token() : this.token) });
+    // An application that embeds tollgate knows its users by a session of its own. Elsewhere, only the token counts.
+    const send = (url, options) => fetch(url, { ...options, credentials: this.catalog?.access === 'host' ? 'same-origin' : 'omit' });
+    this.client = createClient({ baseUrl, fetch: send, token: () => (typeof this.token === 'function' ? this.token() : this.token) });
     this.#store = new TabStore(`${this.localName} ${baseUrl ?? ''} ${this.id}`);
     this.#purchases = new Purchases({ store: this.#store, transport: this.client, locks: navigator.locks });
     await this.begin();
@@ -286,7 +288,7 @@ export class PurchaseWidget extends HTMLElement {
   /** Shows the caller's tightest budget, if it can be read. */
   async showLeft() {
     const { token } = this;
-    if (this.catalog.access !== 'open' && !token) return;
+    if (!['open', 'host'].includes(this.catalog.access) && !token) return;
     let budgets;
     try {
       ({ budgets } = await this.client.me());

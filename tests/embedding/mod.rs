@@ -7,9 +7,17 @@ mod axum_server;
 #[expect(dead_code, reason = "an example's `main` is not run here")]
 mod hyper_server;
 
+#[path = "../../examples/users.rs"]
+#[expect(dead_code, reason = "an example's `main` is not run here")]
+mod users_server;
+
 mod allocations;
+mod http2;
+mod lifecycle;
+mod ops;
 mod shutdown;
 mod startup;
+mod users;
 mod wire;
 
 use std::net::SocketAddr;
@@ -19,7 +27,6 @@ use std::time::Duration;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
 use tokio::net::TcpListener;
-use tokio::time::timeout;
 use tollgate::{Config, Peer, StartError, Tollgate};
 use tower::ServiceExt;
 
@@ -44,7 +51,6 @@ fn get(host: SocketAddr, path: &str) -> String {
 #[tokio::test]
 async fn axum_application_keeps_its_routes_and_sells_through_tollgate() {
     let gate = Tollgate::new(Config::default()).unwrap();
-    let background = tokio::spawn(gate.background());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let app = axum_server::app(gate.clone());
@@ -57,13 +63,11 @@ async fn axum_application_keeps_its_routes_and_sells_through_tollgate() {
     assert!(exchange(at, &get(at, "/")).await.contains("<!doctype html>"));
     server.abort();
     gate.shutdown().await;
-    timeout(PATIENCE, background).await.expect("it ends with the gate").unwrap();
 }
 
 #[tokio::test]
 async fn plain_hyper_server_sells_through_tollgate() {
     let gate = Tollgate::new(Config::default()).unwrap();
-    tokio::spawn(gate.background());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let server = tokio::spawn(hyper_server::serve(listener, gate.clone()));
@@ -99,7 +103,7 @@ async fn request_without_a_peer_is_refused_with_an_explanation() {
 
 #[tokio::test]
 async fn all_settings_errors_are_named_without_values() {
-    let variables = [("GATEWAY_API_KEY".to_owned(), "not-a-key".to_owned())];
+    let variables = [("GATEWAY_API_KEY".into(), "not-a-key".into())];
     let toml = "[server]\nlisten = \"nowhere\"\n[purchase]\ndedup_window = \"30s\"\n";
     let Err(StartError::Settings(faults)) = Config::read(toml, Path::new(""), variables) else {
         panic!("settings that cannot be right are refused");

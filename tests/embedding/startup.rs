@@ -17,7 +17,7 @@ const LIVE: [(&str, &str); 1] =
     [("GATEWAY_API_KEY", "svc_sk_0123456789abcdef0123456789abcdef01234567")];
 
 fn read(toml: &str, folder: &Path, variables: &[(&str, &str)]) -> Config {
-    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    let owned = |(name, value): &(&str, &str)| ((*name).into(), (*value).into());
     Config::read(toml, folder, variables.iter().map(owned)).expect("the test's settings are right")
 }
 
@@ -69,7 +69,6 @@ async fn purchase_is_logged_with_the_id_of_its_request() {
     let subscriber = fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     let _heard = tracing::subscriber::set_default(subscriber);
     let gate = Tollgate::new(Config::default()).unwrap();
-    tokio::spawn(gate.background());
     let mut request = super::request();
     request.headers_mut().insert("x-request-id", "order-7".parse().unwrap());
     let answer = gate.clone().oneshot(request).await.unwrap();

@@ -13,6 +13,7 @@ use tollgate::problem;
 use tollgate::routes::endpoints::ENDPOINTS;
 use url::form_urlencoded::byte_serialize;
 
+use crate::support::client::Answer;
 use crate::support::{CHAT, Gate, PATIENCE, Reply, STORES, Upstream, VIDEO, until, until_within};
 
 const RULES: &str = "contrib/prometheus/tollgate.rules.yml";
@@ -203,10 +204,14 @@ impl Prometheus {
         Self { child, address: address.unwrap(), _folder: folder }
     }
 
-    fn ask(&self, gate: &Gate, target: &str) -> Value {
+    fn get(&self, gate: &Gate, target: &str) -> Answer {
         let mut client = gate.client_of(self.address);
         client.send("GET", target, &[], "");
-        client.answer().json()
+        client.answer()
+    }
+
+    fn ask(&self, gate: &Gate, target: &str) -> Value {
+        self.get(gate, target).json()
     }
 
     /// The result of an expression: one element for each series.
@@ -252,6 +257,8 @@ fn prometheus_gets_data_for_every_rule_and_panel() {
     trade(&gate);
     until("the balance is known", || gate.metrics().contains("tollgate_balance_microdollars"));
     let prometheus = Prometheus::start(gate.admin());
+    let is_ready = || prometheus.get(&gate, "/-/ready").status == 200;
+    until_within(3 * PATIENCE, "Prometheus is ready", is_ready);
     let scrapes = "min(count_over_time(up{job=\"tollgate\"}[1m]))";
     until_within(3 * PATIENCE, "it has scraped twice", || {
         let counts = prometheus.query(&gate, scrapes);

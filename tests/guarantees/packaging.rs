@@ -1,5 +1,6 @@
 //! The unit of systemd and the container image do as they say.
 
+use std::ffi::OsString;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -73,8 +74,8 @@ fn image_variables_are_settings_and_stop_time_exceeds_the_drain() {
     assert!(Duration::from_secs(grace.unwrap().parse().unwrap()) > drain);
 }
 
-fn plain(environment: &Environment) -> impl Iterator<Item = (String, String)> {
-    environment.iter().map(|(name, value)| (name.clone(), value.to_string()))
+fn plain(environment: &Environment) -> impl Iterator<Item = (OsString, OsString)> {
+    environment.iter().map(|(name, value)| (name.into(), value.as_str().into()))
 }
 
 /// `./test long` builds and runs the image, by `CONTAINER=long`. It takes half a minute, and buildah.

@@ -2,13 +2,12 @@
 //! that sent it dies.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::Weak;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tollgate::contract::money::Usd;
 use tollgate::store::PurchaseId;
-use tollgate::upstream::{Attempt, BeforeSend, GatewayCall};
+use tollgate::upstream::{Attempt, GatewayCall};
 
 use crate::dice::Dice;
 use crate::setup::{FIRST_VIDEO, ORDERS, Setup};
@@ -119,9 +118,6 @@ pub(crate) struct Flight {
     is_charged: bool,
 }
 
-/// A purchase whose authorization is in progress.
-type Departing = (Weak<dyn BeforeSend>, PurchaseId);
-
 pub(crate) struct Gateway {
     dice: Dice,
     trouble: u64,
@@ -134,9 +130,6 @@ pub(crate) struct Gateway {
     pub(crate) flights: Vec<Flight>,
     /// When the requests of the last rate-limit window arrived.
     arrived: VecDeque<Duration>,
-    /// The purchase that is being authorized.
-    pub(crate) asking: Option<Weak<dyn BeforeSend>>,
-    departing: Vec<Departing>,
 }
 
 impl Gateway {
@@ -152,8 +145,6 @@ impl Gateway {
             credit: setup.credit,
             flights: Vec::new(),
             arrived: VecDeque::new(),
-            asking: None,
-            departing: Vec::new(),
         }
     }
 
@@ -203,19 +194,6 @@ impl Gateway {
         Course { fate, connect, way, work }
     }
 
-    /// Records that the ledger was asked to mark this purchase as sent.
-    pub(crate) fn departs(&mut self, id: PurchaseId) {
-        if let Some(asking) = self.asking.clone() {
-            self.departing.push((asking, id));
-        }
-    }
-
-    /// Returns the purchase of an attempt.
-    fn purchase(&self, before_send: &Weak<dyn BeforeSend>) -> Option<PurchaseId> {
-        let known = self.departing.iter().rev();
-        known.into_iter().find(|(one, _)| one.ptr_eq(before_send)).map(|(_, id)| *id)
-    }
-
     /// Records that it was authorized.
     pub(crate) fn take(
         &mut self,
@@ -224,10 +202,7 @@ impl Gateway {
         (now, life): (Duration, u64),
     ) -> Result<usize, String> {
         let order = order(&attempt.request.call);
-        let id = match &attempt.request.before_send {
-            Some(before_send) => self.purchase(&std::sync::Arc::downgrade(before_send)),
-            None => None,
-        };
+        let id = attempt.request.before_send.as_ref().and_then(|purchase| purchase.purchase());
         if order.is_some() && id.is_none() {
             return Err("something was sent that is not marked in the ledger".to_owned());
         }

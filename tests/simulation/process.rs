@@ -78,6 +78,7 @@ impl Process {
             // Jobs are not polled.
             jobs: JobRegistry::new(store.clone(), runtime.handle().clone(), shutdown.clone()),
             ledger: store.clone(),
+            rate_limit: Arc::clone(&window),
             binding: AccountBinding::trusted(),
             running: RunningPurchases::default(),
             refusals: Arc::new(RecentRefusals::new(Arc::new(clock::wall))),

@@ -2,9 +2,6 @@
 //! first byte, and returns a reply, a rejection, or an error.
 
 use std::io;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,9 +10,7 @@ use http_body_util::Empty;
 use hyper_util::rt::TokioIo;
 use tokio::time::sleep;
 use tollgate::store::PurchaseId;
-use tollgate::upstream::{
-    Abort, Attempt, BeforeSend, Error, GatewayReply, SendAttempt, UnparsableReply,
-};
+use tollgate::upstream::{Attempt, Error, GatewayReply, SendAttempt, UnparsableReply};
 
 use crate::gateway::{Course, Fate};
 use crate::world::{State, World};
@@ -38,8 +33,13 @@ impl SendAttempt for Line {
             return Err(Error::Unreachable(io::ErrorKind::ConnectionRefused.into()));
         }
         if let Some(before_send) = &attempt.request.before_send {
-            let answer = before_send.authorize();
-            Authorizing { world, before_send, answer }.await.map_err(Error::Aborted)?;
+            let is_awaited = |id| world.lock().clients.waits_for(id);
+            let was_awaited = before_send.purchase().is_none_or(is_awaited);
+            before_send.authorize().await.map_err(Error::Aborted)?;
+            if !was_awaited {
+                let id = before_send.purchase();
+                world.lock().broken(format!("{id:?} leaves although nobody waits for it"));
+            }
         }
         tally(world, course.fate);
         let (flight, timeout) = take(world, &attempt, course);
@@ -138,24 +138,4 @@ async fn lost() -> Error {
     let sent = sender.send_request(Request::new(Empty::<Bytes>::new()));
     let (_, sent) = tokio::join!(connection, sent);
     Error::Lost(sent.expect_err("nobody answers"))
-}
-
-type Answer<'a> = Pin<Box<dyn Future<Output = Result<(), Abort>> + Send + 'a>>;
-
-/// Names the client while a purchase is authorized, because `BeforeSend` has no caller.
-struct Authorizing<'a> {
-    world: &'a World,
-    before_send: &'a Arc<dyn BeforeSend>,
-    answer: Answer<'a>,
-}
-
-impl Future for Authorizing<'_> {
-    type Output = Result<(), Abort>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.world.lock().gateway.asking = Some(Arc::downgrade(self.before_send));
-        let polled = self.answer.as_mut().poll(cx);
-        self.world.lock().gateway.asking = None;
-        polled
-    }
 }

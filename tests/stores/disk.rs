@@ -142,17 +142,15 @@ async fn charge_and_job_commit_together() {
 }
 
 #[tokio::test]
-async fn changes_beside_a_server_apply_within_a_second() {
+async fn changes_beside_a_server_apply_at_once() {
     let fixture = Fixture::on_disk(StoreCapacity::default());
     let id = fixture.send(&keyed("k", "p")).await;
     fixture.settle(id, Settlement::Unknown).await;
 
     let beside = Store::open_shared(&fixture.path(), fixture.clock()).unwrap();
     bounded(beside.settle(id, charged(Usd::mills(7), "found"))).await.unwrap();
-    let written = tollgate::clock::now();
     assert_eq!(fixture.replayed(&keyed("k", "p")).await, Some(reply("found")));
     assert_eq!(fixture.total().await.day, Usd::mills(7));
-    assert!(written.elapsed() < Duration::from_secs(1));
 
     fixture.buy(&reservation("bob", PRICE), "").await;
     assert_eq!(

@@ -11,7 +11,7 @@ use tollgate::contract::money::Usd;
 use tollgate::store::{
     AccountStatus, BudgetScope, Budgets, Clock, DedupeKey, Digest, DuplicateCheck,
     ExistingPurchase, KeptReply, PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState,
-    Reservation, ReserveError, Service, Settlement, Store, StoreCapacity,
+    Reservation, ReserveError, Service, Settlement, SlotId, Store, StoreCapacity,
 };
 
 /// 2025-11-20, noon.
@@ -82,6 +82,16 @@ impl Fixture {
 
     pub(crate) async fn reserve(&self, reservation: &Reservation) -> Result<(), ReserveError> {
         bounded(self.store.reserve(reservation)).await.map(drop)
+    }
+
+    /// Reserves, takes a slot and sends in one step.
+    pub(crate) async fn reserve_and_send(
+        &self,
+        reservation: &Reservation,
+        account: AccountStatus,
+    ) -> Result<(), ReserveError> {
+        let sent = self.store.reserve_and_send(reservation, SlotId::generate(), account);
+        bounded(sent).await.map(|held| assert!(held.is_sent))
     }
 
     /// A purchase that is matched from `since` on. Its caller was never refused.

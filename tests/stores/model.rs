@@ -22,7 +22,7 @@ const CALLERS: [&str; 3] = ["ann", "bob", "192.0.2.7"];
 
 #[derive(Clone, Debug)]
 enum Verb {
-    Reserve { caller: usize, price: u64, limits: Budgets, claim: Claimed },
+    Reserve { caller: usize, price: u64, limits: Budgets, claim: Claimed, sent: Sent },
     Sent(prop::sample::Index, AccountStatus),
     Settle { which: prop::sample::Index, ending: Settlement, is_waited_for: bool },
     Delivered(prop::sample::Index),
@@ -32,6 +32,9 @@ enum Verb {
     JumpBack(Duration),
 }
 
+/// Whether the same step takes a slot and sends.
+type Sent = Option<AccountStatus>;
+
 #[derive(Clone, Debug)]
 enum Claimed {
     Key(u8, u8),
@@ -40,6 +43,7 @@ enum Claimed {
 
 fn verbs() -> impl Strategy<Value = Verb> {
     let which = any::<prop::sample::Index>;
+    let account = || prop_oneof![Just(AccountStatus::Confirmed), Just(AccountStatus::Unconfirmed)];
     let budget = || prop::option::weighted(0.3, (0..60_u64).prop_map(Usd::mills));
     let limits = (budget(), budget(), budget(), budget()).prop_map(
         |(total_day, total_month, caller_day, caller_month)| Budgets {
@@ -72,12 +76,11 @@ fn verbs() -> impl Strategy<Value = Verb> {
         1 => Just(Settlement::Unknown),
     ];
     prop_oneof![
-        8 => (0..3_usize, 0..12_u64, limits, claim)
-            .prop_map(|(caller, price, limits, claim)| Verb::Reserve { caller, price, limits, claim }),
-        5 => (which(), any::<bool>()).prop_map(|(which, is_recognised)| {
-            let account = if is_recognised { AccountStatus::Confirmed } else { AccountStatus::Unconfirmed };
-            Verb::Sent(which, account)
-        }),
+        8 => (0..3_usize, 0..12_u64, limits, claim, prop::option::of(account()))
+            .prop_map(|(caller, price, limits, claim, sent)| {
+                Verb::Reserve { caller, price, limits, claim, sent }
+            }),
+        5 => (which(), account()).prop_map(|(which, account)| Verb::Sent(which, account)),
         6 => (which(), ending, any::<bool>()).prop_map(|(which, ending, is_waited_for)| {
             Verb::Settle { which, ending, is_waited_for }
         }),
@@ -123,17 +126,26 @@ struct All {
 impl All {
     async fn step(&mut self, verb: &Verb) {
         match verb {
-            Verb::Reserve { caller, price, limits, claim } => {
+            Verb::Reserve { caller, price, limits, claim, sent } => {
                 let reservation = self.reservation(*caller, *price, *limits, claim);
                 let expected = format!("{:?}", self.oracle.reserve(&reservation));
-                let answers = (
-                    self.memory.reserve(&reservation).await,
-                    self.disk.reserve(&reservation).await,
-                );
+                let answers = match sent {
+                    None => (
+                        self.memory.reserve(&reservation).await,
+                        self.disk.reserve(&reservation).await,
+                    ),
+                    Some(account) => (
+                        self.memory.reserve_and_send(&reservation, *account).await,
+                        self.disk.reserve_and_send(&reservation, *account).await,
+                    ),
+                };
                 assert_eq!(format!("{:?}", answers.0), expected, "{reservation:?}");
                 assert_eq!(format!("{:?}", answers.1), expected, "{reservation:?}");
                 if answers.1.is_ok() {
                     self.ids.push(reservation.id);
+                    if let Some(account) = sent {
+                        assert!(self.oracle.sent(reservation.id, *account));
+                    }
                     self.is_within(&reservation).await;
                 }
             }

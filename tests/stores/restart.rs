@@ -1,7 +1,7 @@
 //! What a server leaves behind is found by the next one.
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{PurchaseState, Settlement};
+use tollgate::store::{AccountStatus, PurchaseState, ReserveError, Settlement, SlotId};
 
 use crate::fixture::*;
 
@@ -69,4 +69,34 @@ async fn latest_counted_day_survives_a_restart() {
     fixture.set(START - 2 * DAY);
     fixture.restart();
     assert_eq!(fixture.total().await.day, PRICE);
+}
+
+#[tokio::test]
+async fn crash_makes_a_purchase_unknown_that_was_held_and_sent_in_one_step() {
+    let mut fixture = Fixture::on_disk(Default::default());
+    fixture.reserve_and_send(&keyed("a", "p"), AccountStatus::Confirmed).await.unwrap();
+    let refused = fixture.reserve_and_send(&keyed("a", "p"), AccountStatus::Confirmed).await;
+    assert!(matches!(refused, Err(ReserveError::Duplicate(_))), "{refused:?}");
+    fixture.pass(HOUR);
+    fixture.restart();
+    assert_eq!(fixture.states().await, [PurchaseState::Unknown]);
+    assert_eq!(fixture.total().await.day, PRICE);
+    // Its slot counts from the start on; the refused one took none.
+    let replies = bounded(fixture.store.recent_replies(DAY)).await.unwrap();
+    assert_eq!(replies, [std::time::Duration::ZERO]);
+}
+
+#[tokio::test]
+async fn purchase_aborted_after_its_record_is_free_and_may_be_bought() {
+    let mut fixture = Fixture::on_disk(Default::default());
+    let (purchase, slot) = (keyed("a", "p"), SlotId::generate());
+    let sent = fixture.store.reserve_and_send(&purchase, slot, AccountStatus::Confirmed);
+    bounded(sent).await.expect("held and sent");
+    fixture.settle(purchase.id, Settlement::Released).await;
+    fixture.store.release_slot(slot);
+    fixture.restart();
+    assert_eq!(fixture.states().await, [PurchaseState::Released]);
+    assert_eq!(fixture.total().await.day, Usd::ZERO);
+    assert_eq!(bounded(fixture.store.recent_replies(DAY)).await.unwrap(), []);
+    fixture.reserve(&keyed("a", "p")).await.expect("the key is free");
 }

@@ -343,7 +343,10 @@ fn converse(mut tap: Tap<'_>) {
         if reply.is_charged() {
             let micros = reply.price().unwrap_or_else(|| received.price());
             let fingerprint = fingerprint(&received.method, &received.target, &received.body);
-            lock(&tap.shared.charged).push(Charge { micros, fingerprint });
+            // A read, such as a poll of a job, costs nothing.
+            if micros > 0 {
+                lock(&tap.shared.charged).push(Charge { micros, fingerprint });
+            }
         }
         // It is recorded only now, when its charge is known.
         lock(&tap.shared.requests).push(received);

@@ -160,7 +160,7 @@ impl BillingSummary {
 
     /// Fetches the summary now, then every few minutes while there are purchases. Ends when the
     /// last other clone is dropped.
-    pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
+    pub fn run(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         // Earlier requests were held back, because the ledger was not open.
         *lock(&self.0.last) = None;
         let summary = Arc::downgrade(&self.0);

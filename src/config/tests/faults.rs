@@ -87,7 +87,10 @@ const ONE_ERROR: &[(&str, &str)] = &[
         "[[gateway.passthrough]]\nmethod = 'POST'\npath = '/api/v1/x'\nprice = '0'\n[[gateway.passthrough]]\nmethod = 'POST'\npath = '/api/v1/x'\nprice = '1'",
         "5:1: gateway.passthrough: expected each method and path once",
     ),
-    ("[access]\nmode = 'closed'", "2:8: access.mode: expected \"open\", \"members\" or \"jwt\""),
+    (
+        "[access]\nmode = 'closed'",
+        "2:8: access.mode: expected \"open\", \"members\", \"jwt\" or \"host\"",
+    ),
     ("[access]\nmode = 'jwt'", "2:8: access.mode: expected a table [access.jwt]"),
     (
         "[access]\njwt = { issuer = 'i', audience = 'a', jwks = 'j' }",

@@ -9,7 +9,8 @@ use crate::problem::Charged;
 use crate::purchase::tests::{
     SOON, accepted, answered, context, keyed, purchase, purchases, terms,
 };
-use crate::store::{AccountBinding, Budgets, PurchaseState};
+use crate::store::{AccountBinding, Budgets, HookFuture, PurchaseState, StoreHook, StoreOp};
+use crate::upstream::rate_limit::tests::wide_over;
 use crate::upstream::{Error, GatewayReply};
 
 /// A call that is cut off, before it is authorized or after it; then the same purchase again.
@@ -217,4 +218,99 @@ async fn refusal_names_a_remedy_but_no_balance() {
     assert!(text.contains("costs $3.00, more than the account"), "{text}");
     assert!(!text.contains("2.1") && !text.contains("1.00"), "{text}");
     assert!(text.contains("ask the operator of this service to add credit"), "{text}");
+}
+
+/// The names of the steps on the ledger, in order.
+#[derive(Clone, Default)]
+struct Steps(Arc<Mutex<Vec<&'static str>>>);
+
+impl Steps {
+    fn note(&self, op: StoreOp<'_>) {
+        let name = match op {
+            StoreOp::Reserve(_) => "reserve",
+            StoreOp::ReserveAndSend(..) => "reserve and send",
+            StoreOp::TakeSlot(_) => "take slot",
+            StoreOp::MarkSent(_) => "mark sent",
+            StoreOp::Settle(..) => "settle",
+            StoreOp::SlotReplied(_) => "slot replied, later",
+            StoreOp::ReleaseSlot(_) => "release slot, later",
+            StoreOp::MarkDelivered(_) => "mark delivered, later",
+            StoreOp::SettleLater(..) => "settle, later",
+            StoreOp::Other(name) => name,
+        };
+        lock(&self.0).push(name);
+    }
+}
+
+impl StoreHook for Steps {
+    fn before<'a>(&'a self, op: StoreOp<'a>) -> HookFuture<'a, Result<(), store::Unavailable>> {
+        self.note(op);
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn after<'a>(&'a self, _: StoreOp<'a>, _: &'a Result<(), ReserveError>) -> HookFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn allows(&self, op: StoreOp<'_>) -> bool {
+        self.note(op);
+        true
+    }
+}
+
+/// A ledger and a rate limit whose steps are noted.
+fn noted() -> (Steps, PurchaseContext) {
+    let steps = Steps::default();
+    let plain = context(SOON);
+    let ledger = plain.ledger.with_hook(Arc::new(steps.clone()));
+    let rate_limit = wide_over(ledger.clone());
+    (steps, PurchaseContext { ledger, rate_limit, ..plain })
+}
+
+#[tokio::test]
+async fn purchase_with_a_free_slot_waits_for_two_writes() {
+    let (steps, context) = noted();
+    let shop = purchases(&context, |ask| async move {
+        let before_send = ask.before_send.expect("the ledger decides");
+        let slot = before_send.take_slot();
+        before_send.authorize().await.expect("somebody waits");
+        drop(slot.expect("it is recorded"));
+        Ok(accepted())
+    });
+    let purchase = Arc::new(purchase());
+    let _waiting = purchase.waiters.add(Session::default());
+    let receipt = shop.complete(&purchase).await.expect("bought");
+    receipt.delivery.expect("it has no key").record();
+    let taken = lock(&steps.0).clone();
+    let expected = ["reserve and send", "slot replied, later", "settle", "mark delivered, later"];
+    assert_eq!(
+        taken.iter().filter(|step| **step != "find_job").copied().collect::<Vec<_>>(),
+        expected
+    );
+}
+
+#[tokio::test]
+async fn purchase_that_is_aborted_after_its_record_is_released() {
+    let (steps, context) = noted();
+    let shop = purchases(&context, |ask| async move {
+        let before_send = ask.before_send.expect("the ledger decides");
+        let _slot = before_send.take_slot();
+        Err(Error::Aborted(before_send.authorize().await.expect_err("nobody waits")))
+    });
+    let purchase = keyed();
+    let problem = shop.complete(&purchase).await.expect_err("it is not sent");
+    assert_eq!(problem.charge(), Charged::No);
+    assert!(lock(&steps.0).contains(&"reserve and send"));
+    let row = context.ledger.purchase(purchase.id).await.unwrap().expect("it is there");
+    assert_eq!(row.state, PurchaseState::Released);
+}
+
+#[tokio::test]
+async fn unused_slot_is_free_at_once() {
+    let (_, context) = noted();
+    let shop = purchases(&context, |_| async { Err(Error::AllKeysRejected) });
+    let free = context.rate_limit.free_slots();
+    assert!(shop.complete(&keyed()).await.is_err());
+    assert_eq!(context.rate_limit.free_slots(), free);
+    assert!(context.ledger.recent_replies(MINUTE).await.unwrap().is_empty());
 }

@@ -15,7 +15,7 @@ pub(super) type SchemaRef = RefOr<Schema>;
 
 const CHARGED: [&str; 3] = ["no", "yes", "unknown"];
 const MODES: [&str; 2] = ["sandbox", "live"];
-const ACCESS: [&str; 3] = ["open", "members", "jwt"];
+const ACCESS: [&str; 4] = ["open", "members", "jwt", "host"];
 
 pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)> {
     let message = record([("content", string())]);

@@ -32,7 +32,10 @@ async fn page_files_have_hashed_paths_and_are_immutable() {
     assert_eq!(index.headers()[CACHE_CONTROL], "no-cache");
     let markup = text(index).await;
     assert!(!markup.contains(PLACEHOLDER));
-    let paths: Vec<&str> = markup.split('"').filter(|part| part.starts_with("/_/")).collect();
+    // Relative, because the page may be below a path prefix.
+    assert!(!markup.contains("\"/"), "{markup}");
+    let relative = markup.split('"').filter_map(|part| part.strip_prefix('.'));
+    let paths: Vec<&str> = relative.filter(|path| path.starts_with("/_/")).collect();
     // Each preloaded file once, and shell.js again as the script.
     assert_eq!(paths.len(), assets::PRELOADED.len() + 1);
     for path in paths {
@@ -42,6 +45,16 @@ async fn page_files_have_hashed_paths_and_are_immutable() {
         assert_eq!(file.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");
         let kind = file.headers()[CONTENT_TYPE].to_str().expect("ASCII");
         assert_eq!(kind.starts_with("text/css"), path.ends_with(".css"), "{path}: {kind}");
+    }
+}
+
+#[tokio::test]
+async fn disabled_page_is_not_found_for_browsers_too() {
+    for path in ["/", "/manifest.webmanifest", "/favicon.ico"] {
+        let request = Request::get(path).header("sec-fetch-mode", "navigate");
+        let head = request.body(()).expect("a request").into_parts().0;
+        let problem = Page::Off.answer(&head).await.expect_err("a problem");
+        assert_eq!(problem.kind().code, "not_found", "{path}");
     }
 }
 

@@ -103,3 +103,21 @@ async fn idle_connection_ends_at_its_timeout_and_at_shutdown() {
         assert_eq!(seen.lock().unwrap().len(), 1);
     }
 }
+
+#[tokio::test]
+async fn idle_connection_gives_its_buffers_back() {
+    let (mut client, seen, _shutdown) = served(Duration::from_secs(600)).await;
+    for requests in [1, 3] {
+        for _ in 0..requests {
+            client.write_all(b"GET /one HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+            assert_eq!(answers(&mut client, 1).await, 1);
+        }
+        // hyper has a clone of the service.
+        let left_hyper = async {
+            while Arc::strong_count(&seen) > 2 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(30), left_hyper).await.expect("only the server has one");
+    }
+}

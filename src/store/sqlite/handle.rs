@@ -11,16 +11,20 @@ use std::{fmt, thread};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use super::command_gate::CommandGate;
 use super::file::FileId;
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
 use super::reader::ReportReader;
-use super::writer::{CommandGate, Durability, WriteCommand, Writer, notification, request};
+use super::writer::{Durability, WriteCommand, Writer, notification, request};
 use super::{LockHolder, Result, StoreError, lock};
 use crate::metrics::Histogram;
 use crate::store::{
     AccountLimit, Clock, PurchaseId, Reservation, ReserveError, Settlement, SlotId, Unavailable,
 };
+use crate::sync;
+
+const CLOSE_POLL: Duration = Duration::from_millis(1);
 
 /// The ledger of a server. Clones share it.
 ///
@@ -54,6 +58,7 @@ pub(super) enum Executor {
 #[derive(Clone, Copy, Debug)]
 pub enum StoreOp<'a> {
     Reserve(&'a Reservation),
+    ReserveAndSend(&'a Reservation, SlotId),
     MarkSent(PurchaseId),
     Settle(PurchaseId, &'a Settlement),
     SettleLater(PurchaseId, &'a Settlement),
@@ -78,6 +83,11 @@ pub trait StoreHook: Send + Sync + 'static {
 
     /// Returns whether an operation without a reply reaches the store.
     fn allows(&self, op: StoreOp<'_>) -> bool;
+
+    /// Returns whether a reservation may take a slot in the same step. If not, it only holds.
+    fn has_slot(&self) -> bool {
+        true
+    }
 }
 
 impl Store {
@@ -117,6 +127,10 @@ impl Store {
 
     pub fn lock_holder(&self) -> Option<LockHolder> {
         lock::lock_holder(&self.inner.path)
+    }
+
+    pub(super) fn has_slot(&self) -> bool {
+        self.hook.as_ref().is_none_or(|hook| hook.has_slot())
     }
 
     /// Returns an error while the store is not open, or too much waits to be recorded.
@@ -190,6 +204,23 @@ impl Store {
         }
     }
 
+    /// [`notify`](Self::notify), but the command waits for the next one, with which it shares a
+    /// transaction, or for a second. Until then, a crash loses it.
+    pub(super) fn notify_later(
+        &self,
+        op: StoreOp<'_>,
+        work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
+    ) {
+        if self.hook.as_ref().is_some_and(|hook| !hook.allows(op)) {
+            return;
+        }
+        let command = notification(Durability::Buffered, work);
+        match &self.inner.executor {
+            Executor::Thread { .. } => sync::lock(&self.inner.gate.deferred).push(command),
+            Executor::Inline(_) | Executor::Closed => self.enqueue(command),
+        }
+    }
+
     pub(super) async fn with_hooks<T, E: Clone + From<Unavailable>>(
         &self,
         op: StoreOp<'_>,
@@ -227,6 +258,19 @@ impl Store {
                 }
             }
             Executor::Thread { queue, .. } => drop(queue.send(work)),
+        }
+    }
+
+    /// Writes what is queued, and releases the file although clones of this handle live. Later
+    /// operations fail. Blocks until it is done.
+    pub fn close(&self) {
+        if let Executor::Thread { writer, .. } = &self.inner.executor {
+            self.inner.gate.stop.store(true, Ordering::Relaxed);
+            // Wakes the writer.
+            self.enqueue(notification(Durability::Buffered, |_| Ok(())));
+            while !writer.is_finished() {
+                thread::sleep(CLOSE_POLL);
+            }
         }
     }
 

@@ -114,8 +114,8 @@ impl Ledger {
     }
 
     pub(super) fn clear(&self) -> Result<()> {
-        let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN
-            ('credit', 'members_version')";
+        let tables =
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'members_version'";
         // In whatever order the schema lists them; the pragma ends with the transaction.
         self.connection.execute_batch("PRAGMA defer_foreign_keys = 1")?;
         for table in self.connection.all(tables, [], |row| row.get::<_, String>(0))? {

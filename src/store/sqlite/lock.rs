@@ -249,7 +249,8 @@ impl Drop for Lock {
         if let Err(error) = self.write_closed() {
             warn!(%error, "ledger lock file not written; the next start checks the ledger");
         }
-        if let Some(ledger) = &self.ledger_file {
+        // Closed before another server of this process can open it: that would drop its locks.
+        if let Some(ledger) = self.ledger_file.take() {
             let _ = ledger.unlock();
         }
         let _ = self.file.unlock();

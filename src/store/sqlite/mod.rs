@@ -2,6 +2,7 @@
 //! purchases also survive a power failure.
 
 mod column;
+mod command_gate;
 mod file;
 mod handle;
 mod identity;
@@ -52,6 +53,9 @@ fn describe(holder: LockHolder, pid: Option<u32>) -> String {
             "; wait for it to finish or stop it, then start again",
         ),
     };
+    if pid == Some(std::process::id()) {
+        return "this process already uses the ledger: shut down its other Tollgate first".into();
+    }
     let process = pid.map(|pid| format!(": process {pid}")).unwrap_or_default();
     format!("{name} uses the ledger{process}{advice}")
 }

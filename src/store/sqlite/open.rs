@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tracing::info;
 use uuid::Uuid;
 
+use super::command_gate::CommandGate;
 use super::file::{self, FileId, Purpose};
 use super::handle::{Executor, Store, StoreInner, canonical_path};
 use super::identity::LedgerIdentity;
@@ -21,7 +22,7 @@ use super::ledger::Ledger;
 use super::lock::{self, Lock};
 use super::reader::ReportReader;
 use super::schema::{self, FileKind};
-use super::writer::{CommandGate, OpenMode, Writer};
+use super::writer::{OpenMode, Writer};
 use super::{LockHolder, OpenError, StoreError, members};
 use crate::clock;
 use crate::store::{Clock, MoneyKind, StoreCapacity, Unavailable};

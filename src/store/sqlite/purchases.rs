@@ -19,8 +19,8 @@ use crate::store::model::SYNC_THRESHOLD;
 use crate::store::rules::{self, Credit, Today};
 use crate::store::{
     AccountStatus, BudgetScope, CreditWatermark, DedupeKey, Digest, DuplicateCheck,
-    ExistingPurchase, KeptReply, MoneyKind, PeriodSpend, PurchaseId, PurchaseState,
-    RemainingCredit, Reservation, ReserveError, Settlement, Unavailable,
+    ExistingPurchase, Held, KeptReply, MoneyKind, PeriodSpend, PurchaseId, PurchaseState,
+    RemainingCredit, Reservation, ReserveError, Settlement, SlotId, Unavailable,
 };
 
 /// How often a purchase that another process may end is polled.
@@ -34,13 +34,39 @@ impl Store {
         &self,
         reservation: &Reservation,
     ) -> Result<CreditWatermark, ReserveError> {
+        self.hold(StoreOp::Reserve(reservation), reservation, None).await
+    }
+
+    /// [`reserve`](Self::reserve), and also takes the slot and marks the purchase as sent. A store
+    /// may only hold, and say so.
+    pub async fn reserve_and_send(
+        &self,
+        reservation: &Reservation,
+        slot: SlotId,
+        account: AccountStatus,
+    ) -> Result<Held, ReserveError> {
+        if !self.has_slot() {
+            let watermark = self.reserve(reservation).await?;
+            return Ok(Held { watermark, is_sent: false });
+        }
+        let op = StoreOp::ReserveAndSend(reservation, slot);
+        let watermark = self.hold(op, reservation, Some((slot, account))).await?;
+        Ok(Held { watermark, is_sent: true })
+    }
+
+    async fn hold(
+        &self,
+        op: StoreOp<'_>,
+        reservation: &Reservation,
+        send: Option<(SlotId, AccountStatus)>,
+    ) -> Result<CreditWatermark, ReserveError> {
         let is_expensive = reservation.price >= SYNC_THRESHOLD;
         let durability = if is_expensive { Durability::Synced } else { Durability::Buffered };
         let held = self
-            .with_hooks(StoreOp::Reserve(reservation), async {
+            .with_hooks(op, async {
                 self.check_capacity()?;
                 let reservation = reservation.clone();
-                self.execute(durability, move |ledger| ledger.reserve(&reservation)).await?
+                self.execute(durability, move |ledger| ledger.reserve(&reservation, send)).await?
             })
             .await;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
@@ -78,7 +104,7 @@ impl Store {
 
     pub fn record_balance(&self, watermark: CreditWatermark, balance: Usd) {
         let as_of = self.now();
-        self.notify(StoreOp::Other("record_balance"), Durability::Buffered, move |ledger| {
+        self.notify_later(StoreOp::Other("record_balance"), move |ledger| {
             let mut credit = ledger.credit.get();
             credit.record_balance(watermark, balance, as_of);
             ledger.credit.set(credit);
@@ -139,7 +165,7 @@ impl Store {
     }
 
     pub fn mark_delivered(&self, id: PurchaseId) {
-        self.notify(StoreOp::MarkDelivered(id), Durability::Buffered, move |ledger| {
+        self.notify_later(StoreOp::MarkDelivered(id), move |ledger| {
             let sql = "UPDATE purchases SET delivered = 1 WHERE id = ?";
             ledger.connection.run(sql, [id.0.as_bytes()])?;
             Ok(())
@@ -236,6 +262,7 @@ impl Ledger {
     pub(super) fn reserve(
         &self,
         reservation: &Reservation,
+        send: Option<(SlotId, AccountStatus)>,
     ) -> Result<Result<CreditWatermark, ReserveError>> {
         let now = self.now();
         let judged = match &reservation.dedupe_key {
@@ -266,9 +293,14 @@ impl Ledger {
             DedupeKey::IdempotencyKey { key, payload } => (Some(key), Some(payload), None),
             DedupeKey::Fingerprint(duplicate) => (None, None, Some(&duplicate.fingerprint)),
         };
+        let (state, is_unconfirmed) = match send {
+            None => (PurchaseState::Held, false),
+            Some((_, account)) => (PurchaseState::Sent, account == AccountStatus::Unconfirmed),
+        };
         let insert = "INSERT INTO purchases
-            (id, at, day, month, caller, service, model, price_micros, state, key, payload, fingerprint)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'held', ?, ?, ?) ON CONFLICT (id) DO NOTHING";
+            (id, at, day, month, caller, service, model, price_micros, state, unrecognised, key,
+                payload, fingerprint)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING";
         let values = params![
             reservation.id.0.as_bytes(),
             nanos(now),
@@ -278,6 +310,8 @@ impl Ledger {
             reservation.service.name(),
             &*reservation.model,
             price.as_micros(),
+            state.name(),
+            is_unconfirmed,
             key,
             payload,
             fingerprint,
@@ -289,6 +323,9 @@ impl Ledger {
         self.credit.set(credit);
         self.is_synced.borrow_mut().insert(reservation.id, price >= SYNC_THRESHOLD);
         self.latest_number.set(Some(self.connection.last_insert_rowid()));
+        if let Some((slot, _)) = send {
+            slots::take(self, slot, now)?;
+        }
         Ok(Ok(credit.watermark()))
     }
 

@@ -229,8 +229,52 @@ const MIGRATIONS: &[&str] = &["
     ALTER TABLE members_edition RENAME TO members_version;
     ALTER TABLE members_version RENAME COLUMN edition TO version;
 ", "
-    -- Duplicates that got its reply: each would have been charged again.
-    ALTER TABLE purchases ADD COLUMN replays INTEGER NOT NULL DEFAULT 0 CHECK (replays >= 0);
+    -- SQLite builds a temporary b-tree for each IN with more than two values, at each write.
+    CREATE TABLE purchases_checked (
+        number       INTEGER PRIMARY KEY,
+        id           BLOB NOT NULL UNIQUE CHECK (length(id) = 16),
+        at           INTEGER NOT NULL,
+        day          INTEGER NOT NULL,   -- days since 1970-01-01
+        month        INTEGER NOT NULL,   -- months since January of the year 0
+        caller       TEXT NOT NULL,
+        service      TEXT NOT NULL CHECK (service = 'chat' OR service = 'video' OR service = 'other'),
+        model        TEXT NOT NULL,
+        price_micros INTEGER NOT NULL CHECK (price_micros >= 0),
+        cost_micros  INTEGER CHECK (cost_micros >= 0),
+        state        TEXT NOT NULL CHECK (state = 'held' OR state = 'sent' OR state = 'charged'
+                         OR state = 'released' OR state = 'unknown'),
+        key          BLOB CHECK (length(key) = 32),
+        payload      BLOB CHECK (length(payload) = 32),
+        fingerprint  BLOB CHECK (length(fingerprint) = 32),
+        delivered    INTEGER NOT NULL DEFAULT 0 CHECK (delivered = 0 OR delivered = 1),
+        ended_at     INTEGER,
+        keep_until   INTEGER,
+        -- Charged by inference or because the operator says so; no reply was read.
+        assumed      INTEGER NOT NULL DEFAULT 0 CHECK (assumed = 0 OR assumed = 1),
+        -- Sent while the account of the gateway's keys was unknown: it may be another one's.
+        unrecognised INTEGER NOT NULL DEFAULT 0 CHECK (unrecognised = 0 OR unrecognised = 1),
+        -- Duplicates that got its reply: each would have been charged again.
+        replays      INTEGER NOT NULL DEFAULT 0 CHECK (replays >= 0),
+        CHECK ((cost_micros IS NOT NULL) = (state = 'charged')),
+        CHECK ((keep_until IS NOT NULL) = (state = 'charged')),
+        CHECK ((ended_at IS NULL) = (state = 'held' OR state = 'sent')),
+        CHECK ((key IS NULL) = (payload IS NULL))
+    ) STRICT;
+    INSERT INTO purchases_checked
+        SELECT number, id, at, day, month, caller, service, model, price_micros, cost_micros, state,
+            key, payload, fingerprint, delivered, ended_at, keep_until, assumed, unrecognised, 0
+        FROM purchases ORDER BY number;
+    DROP TABLE purchases;
+    ALTER TABLE purchases_checked RENAME TO purchases;
+    CREATE INDEX purchases_at ON purchases (at);
+    CREATE INDEX purchases_running ON purchases (number) WHERE ended_at IS NULL;
+    CREATE UNIQUE INDEX purchases_key ON purchases (key) WHERE key IS NOT NULL;
+    CREATE INDEX purchases_fingerprint ON purchases (fingerprint, ended_at) WHERE fingerprint IS NOT NULL;
+    CREATE INDEX purchases_unknown ON purchases (at) WHERE state = 'unknown';
+    -- What one caller bought since a time.
+    CREATE INDEX purchases_caller ON purchases (caller, at);
+    -- Each start began it anew, so it needs no row.
+    DROP TABLE credit;
 "];
 
 /// The version that renamed states, and the columns of prices and fingerprints.

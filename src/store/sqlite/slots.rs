@@ -22,26 +22,14 @@ impl Store {
     /// Takes a slot. A crash does not release it.
     pub async fn take_slot(&self, slot: SlotId) -> Result<(), Unavailable> {
         let at = self.now();
-        let take = move |ledger: &Ledger| {
-            let sql = "INSERT INTO slots (id, at) VALUES (?, ?)";
-            ledger.connection.run(sql, params![slot.0.as_bytes(), nanos(at)])?;
-            ledger.slots_taken.set(ledger.slots_taken.get() + 1);
-            if ledger.slots_taken.get() < PURGE_INTERVAL {
-                return Ok(());
-            }
-            purge_old(ledger, at)
-        };
+        let take = move |ledger: &Ledger| take(ledger, slot, at);
         self.run(StoreOp::TakeSlot(slot), Durability::Buffered, take).await
     }
 
     /// Records, without waiting, the reply or failure. The slot is free one period later.
     pub fn slot_replied(&self, slot: SlotId) {
         let at = self.now();
-        self.notify(StoreOp::SlotReplied(slot), Durability::Buffered, move |ledger| {
-            let sql = "UPDATE slots SET replied = max(at, ?) WHERE id = ?";
-            ledger.connection.run(sql, params![nanos(at), slot.0.as_bytes()])?;
-            Ok(())
-        });
+        self.notify_later(StoreOp::SlotReplied(slot), move |ledger| replied(ledger, slot, at));
     }
 
     /// Records, without waiting, that nothing was sent. The slot is free at once.
@@ -80,6 +68,22 @@ impl Store {
         })
         .await
     }
+}
+
+pub(super) fn take(ledger: &Ledger, slot: SlotId, at: Duration) -> Result<()> {
+    let sql = "INSERT INTO slots (id, at) VALUES (?, ?)";
+    ledger.connection.run(sql, params![slot.0.as_bytes(), nanos(at)])?;
+    ledger.slots_taken.set(ledger.slots_taken.get() + 1);
+    if ledger.slots_taken.get() < PURGE_INTERVAL {
+        return Ok(());
+    }
+    purge_old(ledger, at)
+}
+
+pub(super) fn replied(ledger: &Ledger, slot: SlotId, at: Duration) -> Result<()> {
+    let sql = "UPDATE slots SET replied = max(at, ?) WHERE id = ?";
+    ledger.connection.run(sql, params![nanos(at), slot.0.as_bytes()])?;
+    Ok(())
 }
 
 /// Treats requests that were running when the last server ended as answered now: they reached the

@@ -4,79 +4,27 @@
 //! an expensive purchase, it also survives a power failure.
 
 use std::collections::VecDeque;
+use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use std::{iter, slice};
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
+use super::command_gate::CommandGate;
 use super::ledger::Ledger;
 use super::lock::Lock;
 use super::{Result, StoreError, file};
 use crate::clock;
-use crate::metrics::Histogram;
 use crate::store::{PurchaseId, Unavailable};
-
-#[derive(Clone)]
-pub(super) struct CommandGate {
-    state: Arc<OnceLock<Result<(), Unavailable>>>,
-    pub(super) is_retry_queue_full: Arc<AtomicBool>,
-    /// The disk was full at the latest write.
-    pub(super) is_disk_full: Arc<AtomicBool>,
-    pub(super) stop: Arc<AtomicBool>,
-    /// Notified when purchases have ended.
-    pub(super) ends: Arc<Notify>,
-    pub(super) commits: Histogram,
-}
-
-impl Default for CommandGate {
-    fn default() -> Self {
-        Self {
-            state: Arc::default(),
-            is_retry_queue_full: Arc::default(),
-            is_disk_full: Arc::default(),
-            stop: Arc::default(),
-            ends: Arc::default(),
-            commits: Histogram::of_commits(),
-        }
-    }
-}
-
-impl CommandGate {
-    pub(super) fn opened() -> Self {
-        let gate = Self::default();
-        gate.open();
-        gate
-    }
-
-    pub(super) fn check(&self) -> Result<(), Unavailable> {
-        let starting = || Err(Unavailable("starting: the ledger is being opened".into()));
-        self.state.get().cloned().unwrap_or_else(starting)
-    }
-
-    pub(super) fn is_starting(&self) -> bool {
-        self.state.get().is_none()
-    }
-
-    pub(super) fn has_failed(&self) -> bool {
-        matches!(self.state.get(), Some(Err(_)))
-    }
-
-    pub(super) fn open(&self) {
-        let _ = self.state.set(Ok(()));
-    }
-
-    pub(super) fn close(&self, why: Unavailable) {
-        let _ = self.state.set(Err(why));
-    }
-}
+use crate::sync::lock;
 
 const MAX_BATCH: usize = 256;
 const WAL_CHECKPOINT_PAGES: i32 = 1_000;
+const MAX_DEFERRAL: Duration = Duration::from_secs(1);
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Commands that may wait for a retry. Beyond it no purchase begins until half of them are done.
 const MAX_RETRIES: usize = 10_000;
@@ -170,6 +118,15 @@ impl Writer {
         while let Some(batch) = self.next_batch(queue) {
             self.process(batch);
             self.checkpoint_wal();
+            if self.gate.stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        // Nothing was queued after the handle closed the store or was dropped, except by clones.
+        let mut rest: VecDeque<_> = queue.try_iter().collect();
+        while !rest.is_empty() {
+            let batch = rest.drain(..rest.len().min(MAX_BATCH)).collect();
+            self.process(batch);
         }
         self.close();
     }
@@ -186,7 +143,8 @@ impl Writer {
 
     /// Writes what still waits for a retry, and closes the ledger cleanly.
     pub(super) fn close(mut self) {
-        let last = self.retries.drain(..).collect();
+        let mut last: Vec<_> = self.retries.drain(..).collect();
+        last.append(&mut lock(&self.gate.deferred));
         self.process(last);
         if !self.retries.is_empty() {
             tracing::error!(lost = self.retries.len(), "ledger writes lost at shutdown");
@@ -200,22 +158,28 @@ impl Writer {
     /// Returns queued commands, or the retries if they are due. The two are not mixed, so that a
     /// failing command delays no other.
     fn next_batch(&mut self, queue: &CommandQueue) -> Option<Vec<Box<dyn WriteCommand>>> {
-        let first = if self.retries.is_empty() {
-            queue.recv().ok()?
-        } else if self.next_retry <= clock::now() {
-            // Retries first, or a busy queue would delay them for ever.
-            return Some(self.retries.drain(..).collect());
-        } else {
-            let pause = self.next_retry.saturating_duration_since(clock::now());
-            match queue.recv_timeout(pause) {
-                Ok(command) => command,
-                Err(mpsc::RecvTimeoutError::Timeout) => {
+        loop {
+            let mut wait = MAX_DEFERRAL;
+            if !self.retries.is_empty() {
+                let pause = self.next_retry.saturating_duration_since(clock::now());
+                if pause.is_zero() {
+                    // Retries first, or a busy queue would delay them for ever.
                     return Some(self.retries.drain(..).collect());
                 }
-                Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+                wait = wait.min(pause);
             }
-        };
-        Some(iter::once(first).chain(queue.try_iter().take(MAX_BATCH - 1)).collect())
+            let first = match queue.recv_timeout(wait) {
+                Ok(command) => Some(command),
+                Err(mpsc::RecvTimeoutError::Timeout) => None,
+                Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+            };
+            let mut batch = std::mem::take(&mut *lock(&self.gate.deferred));
+            batch.extend(first);
+            batch.extend(queue.try_iter().take(MAX_BATCH - 1));
+            if !batch.is_empty() {
+                return Some(batch);
+            }
+        }
     }
 
     /// If a command fails, or the disk is too full for the batch, each command runs alone.

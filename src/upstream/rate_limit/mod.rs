@@ -164,6 +164,13 @@ impl RateLimit {
         self.update(|state, _| state.scheduler.waiting_count())
     }
 
+    /// Takes a slot for a purchase if one is free and no other request comes first. The slot is not
+    /// recorded yet; see [`Slot::record`].
+    pub fn try_acquire(self: &Arc<Self>) -> Option<Slot> {
+        let is_taken = self.update(|state, now| state.scheduler.try_take(now));
+        is_taken.then(|| Slot::new(self))
+    }
+
     /// Waits for a slot until `give_up`. `is_retry` puts an attempt that got a 429 first in the queue.
     pub(super) async fn acquire(
         self: &Arc<Self>,
@@ -185,7 +192,8 @@ impl RateLimit {
             () = cancelled => return Err(Error::Aborted(Abort::Cancelled)),
             () = self.shutdown.cancelled() => return Err(Error::Draining),
         }
-        let mut slot = Slot { limit: Arc::clone(self), id: SlotId::generate(), is_used: false };
+        let mut slot = Slot::new(self);
+        slot.is_recorded = true;
         if let Err(error) = self.log.take_slot(slot.id).await {
             error!(%error, "rate-limit slot not recorded; request not sent");
             return Err(Error::Aborted(Abort::Unrecorded));
@@ -309,14 +317,39 @@ impl Drop for Waiter {
     }
 }
 
-/// A slot. Once it is recorded, it stays occupied until one period after it is dropped.
-pub(super) struct Slot {
+/// A slot. Once it is used, it stays occupied until one period after it is dropped.
+pub struct Slot {
     limit: Arc<RateLimit>,
     id: SlotId,
+    /// Whether the log may have it.
+    is_recorded: bool,
     is_used: bool,
 }
 
 impl Slot {
+    fn new(limit: &Arc<RateLimit>) -> Self {
+        let limit = Arc::clone(limit);
+        Self { limit, id: SlotId::generate(), is_recorded: false, is_used: false }
+    }
+
+    /// Returns the id under which the caller records the slot, with its purchase. From now on,
+    /// dropping the slot unused deletes that record.
+    pub fn record(&mut self) -> SlotId {
+        self.is_recorded = true;
+        self.id
+    }
+
+    /// Marks a recorded slot as used by a purchase that is about to be sent.
+    pub fn use_for_purchase(&mut self) {
+        self.is_used = true;
+        self.limit.update(|state, now| state.scheduler.record_purchase(now));
+    }
+
+    /// Forgets the record, because it was not made.
+    pub fn unrecord(&mut self) {
+        self.is_recorded = false;
+    }
+
     pub(super) fn finish(mut self, outcome: &Result<GatewayReply, Error>) {
         match outcome {
             Err(Error::Throttled { retry_after }) => {
@@ -335,7 +368,9 @@ impl Drop for Slot {
             self.limit.log.slot_replied(self.id);
         } else {
             self.limit.update(|state, _| state.scheduler.return_unused());
-            self.limit.log.release_slot(self.id);
+            if self.is_recorded {
+                self.limit.log.release_slot(self.id);
+            }
         }
         self.limit.changed.notify_waiters();
     }

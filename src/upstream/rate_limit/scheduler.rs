@@ -181,6 +181,29 @@ impl Scheduler {
         self.purchases.pop()
     }
 
+    /// Takes a slot for a purchase that is not in the queue, if it would get one at once.
+    ///
+    /// The purchase may turn out to be refused or a duplicate. So the last slots are left to the
+    /// queue, which would otherwise reject others for lack of them.
+    pub(super) fn try_take(&mut self, now: Instant) -> bool {
+        let is_first = self.internal.is_empty()
+            && self.purchases.is_empty()
+            && (self.polls.is_empty() || self.purchases_since_poll < PURCHASES_PER_POLL);
+        let is_open = self.waits_until(Priority::Purchase).is_none_or(|until| until <= now);
+        let kept = self.kept_for_internal().max(self.limit.kept_from_polls());
+        let is_free = is_first && is_open && self.free_slots(now) > kept;
+        self.in_flight += usize::from(is_free);
+        is_free
+    }
+
+    /// Counts a purchase that uses a slot of [`try_take`](Self::try_take).
+    pub(super) fn record_purchase(&mut self, now: Instant) {
+        let polls_go = !self.polls.is_empty()
+            && self.waits_until(Priority::Watched).is_none_or(|until| until <= now);
+        self.purchases_since_poll = if polls_go { self.purchases_since_poll + 1 } else { 0 };
+        self.polls.record_purchase(self.limit, now);
+    }
+
     /// Returns until when this priority waits for the limit to be reported.
     fn waits_until(&self, priority: Priority) -> Option<Instant> {
         let (polls, purchases) = self.limit_awaited_until?;

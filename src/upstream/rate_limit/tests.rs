@@ -40,7 +40,11 @@ fn chat(caller: &str) -> Attempt {
 
 /// A limit that no test reaches.
 pub(crate) fn wide() -> Arc<RateLimit> {
-    rate_limit(1_000, 1)
+    wide_over(memory())
+}
+
+pub(crate) fn wide_over(log: Store) -> Arc<RateLimit> {
+    RateLimit::new(log, setting(1_000, 1), CancellationToken::new())
 }
 
 /// Sends an attempt with a single key.

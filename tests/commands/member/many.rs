@@ -79,14 +79,17 @@ fn revoked_token_is_invalid_when_the_command_ends_even_on_a_large_ledger() {
     // Which only a check of the whole file would find.
     let file = rusqlite::Connection::open(fixture.path()).unwrap();
     file.execute_batch("INSERT INTO spent VALUES ('total', 'day', 1, 7)").unwrap();
-    let mut quickest = Duration::MAX;
+    let (mut quickest, mut start) = (Duration::MAX, Duration::MAX);
     for (name, token) in names.iter().zip(&tokens) {
         let began = clock::now();
         fixture.output(&["revoke", name]);
         quickest = quickest.min(began.elapsed());
         assert_eq!(me(token), 401, "{name}");
+        let began = clock::now();
+        fixture.done(&["member", "list"]);
+        start = start.min(began.elapsed());
     }
     println!("revoke beside a server with {} purchases: {quickest:?}", rows());
-    // A server that does not hear of it has three looks' time.
-    assert!(quickest < VERSION_POLL_INTERVAL * 2, "{quickest:?}");
+    // A server that does not hear of it has three looks' time. A busy machine is slow to start any command.
+    assert!(quickest < start + VERSION_POLL_INTERVAL * 2, "{quickest:?}, {start:?}");
 }

@@ -134,7 +134,10 @@ fn admin_sees_all_spending_jobs_budgets_and_the_account_without_keys() {
             ),
             "{text}"
         );
-        assert!(text.lines().last().unwrap().ends_with(",1,3.000000,0.000000,0.000000"), "{text}");
+        assert!(
+            text.lines().last().unwrap().ends_with(",1,3.000000,0.000000,0.000000,0.000000"),
+            "{text}"
+        );
 
         let members = seen(&gate, &root, "/bff/admin/members");
         let listed = &members["members"][0];

@@ -135,6 +135,9 @@ fn repeat_after_the_server_lost_its_ledger_is_refused_and_not_bought_again() {
 fn replay_only_request_never_buys() {
     let upstream = upstream();
     let gate = Gate::start(&upstream, "");
+    // The job of a video may be polled meanwhile.
+    let orders =
+        || upstream.received_requests().iter().filter(|received| received.method == "POST").count();
     for (number, (target, body)) in
         [("/api/v1/chat", CHAT), ("/api/v1/video", VIDEO), (CHATS, CHAT), (VIDEOS, VIDEO)]
             .into_iter()
@@ -145,18 +148,18 @@ fn replay_only_request_never_buys() {
             let headers = [("idempotency-key", key.as_str()), ("tollgate-replay", value)];
             gate.ask("POST", target, &headers, body)
         };
-        let sold = upstream.requests();
+        let sold = orders();
         for value in ["only", "ONLY", ""] {
             let unknown = ask(value);
             assert_eq!((unknown.status, unknown.code().as_str()), (404, "purchase_not_found"));
         }
-        assert_eq!(upstream.requests(), sold, "{target}: nothing was sent");
+        assert_eq!(orders(), sold, "{target}: nothing was sent");
         let bought = gate.ask("POST", target, &[("idempotency-key", &key)], body);
         let replayed = ask("only");
         let said =
             |answer: &Answer| (answer.status, answer.value("tollgate-cost").map(str::to_owned));
         assert_eq!(said(&replayed), said(&bought), "{target}");
         assert_eq!(replayed.value("idempotent-replayed"), Some("true"), "{target}");
-        assert_eq!(upstream.requests(), sold + 1, "{target}");
+        assert_eq!(orders(), sold + 1, "{target}");
     }
 }

@@ -38,7 +38,7 @@ struct Brittle;
 
 fn strike(verb: StoreOp<'_>, when: When) {
     let name = match verb {
-        StoreOp::Reserve(_) => "reserve",
+        StoreOp::Reserve(_) | StoreOp::ReserveAndSend(..) => "reserve",
         StoreOp::MarkSent(_) => "mark_sent",
         StoreOp::Settle(..) => "settle",
         StoreOp::MarkDelivered(_) => "mark_delivered",
@@ -69,5 +69,10 @@ impl StoreHook for Brittle {
     fn allows(&self, verb: StoreOp<'_>) -> bool {
         strike(verb, When::Before);
         true
+    }
+
+    /// Without a slot, both are steps of their own.
+    fn has_slot(&self) -> bool {
+        !lock(&NEXT).is_some_and(|(verb, _)| matches!(verb, "take_slot" | "mark_sent"))
     }
 }

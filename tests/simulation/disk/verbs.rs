@@ -89,7 +89,9 @@ fn words(ending: &Settlement) -> String {
 /// The step that a verb is, and the purchase that it is about. Others take no time and are never refused.
 fn step(verb: StoreOp<'_>) -> Option<(Step, Option<PurchaseId>)> {
     match verb {
-        StoreOp::Reserve(reservation) => Some((Step::Reserve, Some(reservation.id))),
+        StoreOp::Reserve(reservation) | StoreOp::ReserveAndSend(reservation, _) => {
+            Some((Step::Reserve, Some(reservation.id)))
+        }
         StoreOp::MarkSent(id) => Some((Step::Sent, Some(id))),
         StoreOp::Settle(id, _) => Some((Step::Settle, Some(id))),
         StoreOp::TakeSlot(_) => Some((Step::Took, None)),
@@ -104,7 +106,7 @@ fn step(verb: StoreOp<'_>) -> Option<(Step, Option<PurchaseId>)> {
 impl StoreHook for Disk {
     fn before<'a>(&'a self, verb: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>> {
         if let StoreOp::MarkSent(id) = verb {
-            self.leaves(id);
+            self.ensure_held(id);
         }
         Box::pin(async move {
             if let Some((step, id)) = step(verb) {
@@ -124,6 +126,13 @@ impl StoreHook for Disk {
         Box::pin(async move {
             match (verb, outcome) {
                 (StoreOp::Reserve(reservation), _) => self.is_reserved(reservation, outcome),
+                (StoreOp::ReserveAndSend(reservation, _), _) => {
+                    self.is_reserved(reservation, outcome);
+                    if outcome.is_ok() {
+                        self.is_sent(reservation.id);
+                        self.world().lock().tally.add("held and sent in one step");
+                    }
+                }
                 (StoreOp::MarkSent(id), Ok(())) => self.is_sent(id),
                 (StoreOp::Settle(id, ending), Ok(())) => self.is_settled(id, ending, false),
                 _ => {}
@@ -146,6 +155,7 @@ impl StoreHook for Disk {
             }
             StoreOp::MarkDelivered(id) => self.world().lock().books.delivered(id),
             StoreOp::Reserve(_)
+            | StoreOp::ReserveAndSend(..)
             | StoreOp::MarkSent(_)
             | StoreOp::Settle(..)
             | StoreOp::TakeSlot(_)
@@ -158,14 +168,10 @@ impl StoreHook for Disk {
 }
 
 impl Disk {
-    fn leaves(&self, id: PurchaseId) {
+    fn ensure_held(&self, id: PurchaseId) {
         let mut state = self.world().lock();
-        state.gateway.departs(id);
         if state.books.state(id).is_none() {
             state.broken(format!("{id} leaves and no price is set aside"));
-        }
-        if !state.clients.waits_for(id) {
-            state.broken(format!("{id} leaves although nobody waits for it"));
         }
     }
 

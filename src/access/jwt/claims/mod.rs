@@ -9,10 +9,9 @@ use std::time::Duration;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::access::subject;
 use crate::config::{ClaimPath, JwtConfig};
 use crate::store::{Role, SpendLimit};
-
-const MAX_SUBJECT: usize = 255;
 
 pub(super) struct Claims {
     pub(super) subject: Arc<str>,
@@ -43,7 +42,9 @@ impl Claims {
             None => SpendLimit::default(),
         };
         let role = config.role_claim.as_ref().map_or(Role::Member, |path| role(&claims, path));
-        Ok(Self { subject: subject(claims.required("sub")?)?, role, own_budget, expires_at })
+        let name: String = claims.required("sub")?;
+        let subject = subject::escaped(&name).ok_or(Malformed)?;
+        Ok(Self { subject, role, own_budget, expires_at })
     }
 }
 
@@ -52,43 +53,6 @@ fn is_audience(claims: &JsonObject<'_>, audience: &str) -> Result<bool, Malforme
         return Ok(name == audience);
     }
     Ok(claims.required::<Vec<String>>("aud")?.iter().any(|name| name == audience))
-}
-
-fn subject(name: String) -> Result<Arc<str>, Malformed> {
-    // Line breaks and bidirectional controls would forge what people see in logs and lists.
-    let is_forbidden = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    if name.trim().is_empty() || name.len() > MAX_SUBJECT || name.chars().any(is_forbidden) {
-        return Err(Malformed);
-    }
-    Ok(escape_invisible(&name).into())
-}
-
-/// Escapes invisible characters as `\u{…}`, so that different names look different.
-///
-/// A literal `\u{` is escaped as well, so that different names stay different.
-fn escape_invisible(name: &str) -> String {
-    let mut escaped = String::with_capacity(name.len());
-    for (at, c) in name.char_indices() {
-        let looks_escaped = c == '\\' && name[at..].starts_with("\\u{");
-        if looks_escaped || is_invisible(c) {
-            escaped.extend(c.escape_unicode());
-        } else {
-            escaped.push(c);
-        }
-    }
-    escaped
-}
-
-/// Unicode's `Default_Ignorable_Code_Point`, interlinear annotation, and blank symbols.
-fn is_invisible(c: char) -> bool {
-    matches!(c,
-        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
-        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{206f}' | '\u{2800}'
-        | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
-        | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 fn raw_claim<'a>(claims: &JsonObject<'a>, path: &ClaimPath) -> Result<Option<&'a str>, Malformed> {
@@ -118,9 +82,7 @@ fn own_budget(claims: &JsonObject<'_>, path: &ClaimPath) -> Result<SpendLimit, M
     let mut budget = SpendLimit::default();
     let Some(raw) = raw_claim(claims, path)? else { return Ok(budget) };
     if let Ok(text) = serde_json::from_str::<String>(raw) {
-        let (amount, period) = text.split_once('/').ok_or(Malformed)?;
-        set_limit(&mut budget, period, amount)?;
-        return Ok(budget);
+        return text.parse().map_err(|_| Malformed);
     }
     let limits = JsonObject::read(raw)?;
     for period in limits.names() {

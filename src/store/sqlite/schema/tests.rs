@@ -55,7 +55,7 @@ async fn version_two_ledger_keeps_its_members_and_records_their_secret() {
     drop(file);
     let clock = || Arc::new(|| Duration::from_secs(9));
     let why = Store::open_shared(&path, clock()).unwrap_err().to_string();
-    assert!(why.contains("its version is 2; start the server once to migrate it to 6"), "{why}");
+    assert!(why.contains("its version is 2; start the server once to migrate it to 7"), "{why}");
 
     let ledger = Store::serve(&path, clock()).unwrap();
     let members = ledger.members().await.unwrap();
@@ -153,6 +153,48 @@ async fn ledger_of_each_version_with_former_names_keeps_its_money_and_states() {
         let keys = "SELECT count(key) = 1 AND count(fingerprint) = 1 FROM purchases";
         let are_kept: bool = file.query_row(keys, [], |row| row.get(0)).unwrap();
         assert!(broken == 0 && are_kept, "version {version}");
+    }
+}
+
+#[tokio::test]
+async fn version_six_ledger_keeps_its_money_states_and_replies() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    let mut file = Connection::open(&path).unwrap();
+    apply_migrations(&mut file, &MIGRATIONS[..5]).unwrap();
+    file.execute_batch(EACH_STATE).unwrap();
+    apply_migrations(&mut file, &MIGRATIONS[..6]).unwrap();
+    let all = "SELECT json_group_array(json_array(number, hex(id), at, day, month, caller, service,
+            model, price_micros, cost_micros, state, hex(key), hex(payload), hex(fingerprint),
+            delivered, ended_at, keep_until, assumed, unrecognised))
+        FROM (SELECT * FROM purchases ORDER BY number)";
+    let read = |file: &Connection| file.query_row(all, [], |row| row.get::<_, String>(0)).unwrap();
+    let before = read(&file);
+    apply_migrations(&mut file, MIGRATIONS).unwrap();
+    assert_eq!(read(&file), before);
+    drop(file);
+    let ledger = Store::serve(&path, Arc::new(|| Duration::from_secs(9))).unwrap();
+    let spent = ledger.current_spend(BudgetScope::Total).await.unwrap();
+    assert_eq!(spent.month, Usd::micros(3_011_000), "what was held is released");
+    let rows = ledger.purchases_since(Duration::ZERO).await.unwrap();
+    assert!(ledger.reply(rows[0].id).await.unwrap().is_some());
+}
+
+#[test]
+fn writing_a_purchase_builds_no_temporary_table() {
+    let mut file = Connection::open_in_memory().unwrap();
+    migrate(&mut file).unwrap();
+    for write in [
+        "INSERT INTO purchases (id, at, day, month, caller, service, model, price_micros, state)
+            VALUES (randomblob(16), 1, 2, 3, 'ann', 'chat', 'a', 5, 'held')",
+        "UPDATE purchases SET state = 'sent' WHERE id = x'00'",
+        "UPDATE purchases SET state = 'charged', cost_micros = 1, keep_until = 2, ended_at = 3,
+            assumed = 0 WHERE number = 1",
+    ] {
+        let mut program = file.prepare(&format!("EXPLAIN {write}")).unwrap();
+        let opcodes = program.query_map([], |row| row.get::<_, String>(1)).unwrap();
+        let opcodes: Vec<_> = opcodes.map(Result::unwrap).collect();
+        assert!(!opcodes.iter().any(|code| code == "OpenEphemeral"), "{write}: {opcodes:?}");
     }
 }
 

@@ -7,8 +7,8 @@ use super::*;
 use crate::contract::money::Usd;
 use crate::store::sqlite::{schema, slots};
 use crate::store::{
-    AccountLimit, Budgets, CreditWatermark, DedupeKey, PurchaseId, Reservation, ReserveError,
-    Service, Settlement, StoreCapacity,
+    AccountLimit, AccountStatus, Budgets, CreditWatermark, DedupeKey, KeptReply, PurchaseId,
+    Reservation, ReserveError, Service, Settlement, SlotId, StoreCapacity,
 };
 
 const NOW: Duration = Duration::from_secs(1_763_640_000);
@@ -25,7 +25,7 @@ fn only_expensive_purchases_are_synced() {
         (&cheap, Durability::OfPurchase(cheap.id), 1),
     ] {
         let asked = asked.clone();
-        writer.process(vec![request(weight, move |ledger| ledger.reserve(&asked)).0]);
+        writer.process(vec![request(weight, move |ledger| ledger.reserve(&asked, None)).0]);
         assert_eq!(level(&writer), synchronous, "{weight:?}");
     }
     let settle = |id| {
@@ -152,6 +152,77 @@ fn retried_limit_command_keeps_newer_limit() {
     assert_eq!(slots::read_rate_limit(&writer.ledger).ok().flatten(), Some(limit(5)));
 }
 
+/// These counts keep what was won: each page is 4 KiB to write, and each transaction a round trip.
+#[test]
+fn chat_writes_two_transactions_and_few_pages() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = writer_on(Connection::open(folder.path().join("ledger.db")).unwrap());
+    let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
+    writer.ledger.connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
+    let commits = Arc::new(AtomicI32::new(0));
+    let counted = Arc::clone(&commits);
+    let count = move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        false
+    };
+    writer.ledger.connection.commit_hook(Some(count)).unwrap();
+    let mut buy = || {
+        let (asked, slot) = (reservation(Usd::mills(6)), SlotId::generate());
+        let id = asked.id;
+        let send = Some((slot, AccountStatus::Confirmed));
+        writer.process(vec![
+            request(Durability::Buffered, move |ledger| ledger.reserve(&asked, send)).0,
+        ]);
+        let settle = move |ledger: &Ledger| {
+            let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 250].into() };
+            let keep = Duration::from_secs(60);
+            let cost = Usd::mills(6);
+            ledger.settle(id, &Settlement::Charged { cost, reply: Some(reply), keep, job: None })
+        };
+        let replied = move |ledger: &Ledger| slots::replied(ledger, slot, NOW);
+        writer.process(vec![
+            notification(Durability::Buffered, replied),
+            request(Durability::OfPurchase(id), settle).0,
+        ]);
+        (commits.swap(0, Ordering::Relaxed), writer.wal_pages.load(Ordering::Relaxed))
+    };
+    buy();
+    let before = buy().1;
+    let (transactions, after) = buy();
+    assert_eq!(transactions, 2);
+    assert!(after - before <= 16, "{} pages", after - before);
+}
+
+#[test]
+fn deferred_command_joins_the_next_transaction() {
+    let mut writer = writer();
+    let (queue, commands) = mpsc::channel();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let note = |name| {
+        let order = Arc::clone(&order);
+        notification(Durability::Buffered, move |_| {
+            order.lock().unwrap().push(name);
+            Ok(())
+        })
+    };
+    writer.gate.deferred.lock().unwrap().push(note("deferred"));
+    queue.send(note("next")).unwrap();
+    let batch = writer.next_batch(&commands).unwrap();
+    assert_eq!(batch.len(), 2);
+    writer.process(batch);
+    assert_eq!(*order.lock().unwrap(), ["deferred", "next"]);
+
+    // Nothing else comes.
+    writer.gate.deferred.lock().unwrap().push(note("alone"));
+    let batch = writer.next_batch(&commands).unwrap();
+    writer.process(batch);
+    writer.gate.deferred.lock().unwrap().push(note("last"));
+    drop(queue);
+    assert!(writer.next_batch(&commands).is_none());
+    writer.close();
+    assert_eq!(*order.lock().unwrap(), ["deferred", "next", "alone", "last"]);
+}
+
 fn writer() -> Writer {
     writer_on(Connection::open_in_memory().unwrap())
 }
@@ -185,7 +256,7 @@ fn reservation(price: Usd) -> Reservation {
 
 fn reserve(price: Usd) -> (Box<dyn WriteCommand>, Answered<Result<CreditWatermark, ReserveError>>) {
     let asked = reservation(price);
-    request(Durability::Buffered, move |ledger| ledger.reserve(&asked))
+    request(Durability::Buffered, move |ledger| ledger.reserve(&asked, None))
 }
 
 fn reply<T>(mut answer: Answered<T>) -> Result<T, Unavailable> {

@@ -1,0 +1,297 @@
+//! The library: the proxy as a tower service, for axum, hyper or any other tower server.
+
+mod config;
+mod ops;
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use std::{fmt, io, thread};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::{Request, Response};
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+use tokio::time::{interval, timeout};
+use tokio_util::sync::DropGuard;
+use tokio_util::task::TaskTracker;
+use tower::Service;
+
+use crate::app::{self, App, Shutdown, TIDY_INTERVAL};
+use crate::cli;
+use crate::contract::money::Usd;
+use crate::downstream::caller::Peer;
+use crate::pipeline::HttpStack;
+use crate::problem::{DRAINING, Problem};
+use crate::response::{self, Body, BoxError};
+use crate::sync::lock;
+
+pub use config::{Config, StartError};
+pub use ops::OpsService;
+
+/// `Retry-After` while draining: another process may have taken over by then.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// How long the ledger may take to close after the drain.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The whole proxy as one [`tower::Service`]: the API, the OpenAI dialect and the page. It never
+/// fails: errors are responses. Clones share everything.
+///
+/// Every request needs a [`Peer`](crate::Peer) in its extensions, and with
+/// `access.mode = "host"` a [`User`](crate::User).
+///
+/// ```
+/// use tollgate::{Config, Peer, Tollgate};
+/// use tower::Service;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut gate = Tollgate::new(Config::default())?;
+///
+/// let mut request =
+///     http::Request::get("/bff/catalog").header("host", "localhost").body(String::new())?;
+/// request.extensions_mut().insert(Peer("127.0.0.1:50000".parse()?));
+/// let response = gate.call(request).await?;
+/// assert_eq!(response.status(), 200);
+///
+/// gate.shutdown().await;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// [`tower::Service`]: https://docs.rs/tower/latest/tower/trait.Service.html
+#[derive(Clone)]
+pub struct Tollgate {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// A reload swaps it; each request uses the current one.
+    current: ArcSwap<Version>,
+    reloading: Mutex<()>,
+    tasks: TaskTracker,
+    shutdown: Shutdown,
+    drain: Duration,
+    ops: ops::OpsAddresses,
+}
+
+/// The proxy for one version of the settings.
+struct Version {
+    app: App,
+    stack: Arc<HttpStack>,
+}
+
+/// What the sandbox has sold, for tests.
+///
+/// ```
+/// use tollgate::{Config, Tollgate};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tollgate::StartError> {
+/// let gate = Tollgate::new(Config::sandbox().instant())?;
+/// let before = gate.sandbox().expect("no gateway is set");
+/// assert_eq!((before.charged_micros, before.chats), (0, 0));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SandboxReport {
+    /// The play money that is left, in millionths of a dollar.
+    pub balance_micros: u64,
+    /// The play money that was charged, in millionths of a dollar.
+    pub charged_micros: u64,
+    /// The number of chats that were charged.
+    pub chats: u64,
+    /// The number of videos that were charged.
+    pub videos: u64,
+}
+
+impl Tollgate {
+    /// Builds the proxy; blocks until the ledger is open. Purchases, polls and the sandbox run on
+    /// the current tokio runtime until [`shutdown`](Self::shutdown), or until the last clone is
+    /// dropped. Risky settings are logged as `tracing` warnings.
+    ///
+    /// # Errors
+    /// Any [`StartError`]. No task is left running.
+    pub fn new(config: Config) -> Result<Self, StartError> {
+        let settings = config.parse()?;
+        let host = Handle::try_current().map_err(|_| StartError::NoRuntime)?;
+        // `admin.listen` is not used: the application mounts the ops service itself.
+        for warning in settings.warnings().iter().filter(|text| !text.starts_with("admin.")) {
+            tracing::warn!(warning, "risky setting");
+        }
+        let shutdown = Shutdown::default();
+        // If the start fails, these stop the tasks that it has spawned.
+        let guards =
+            [&shutdown.draining, &shutdown.finished].map(|token| token.clone().drop_guard());
+        let secret = || cli::secret(&settings);
+        let ops = ops::OpsAddresses::new(config.ops)?;
+        let starting = async {
+            let (shared, opening) =
+                app::prepare(&settings, config.ops, &host, &shutdown, secret).await?;
+            app::open(&shared, opening).await.map(|()| shared)
+        };
+        // On another thread, because the caller's runtime may have only this one.
+        let wait = || cli::runtime()?.block_on(starting);
+        let started = thread::scope(|scope| scope.spawn(wait).join());
+        let shared = started.map_err(|_| io::Error::other("start failed: a thread panicked"))??;
+        let (drain, tasks) = (settings.server.drain, TaskTracker::new());
+        let version = Version::new(App::new(settings, shared)?, &tasks)?;
+        let _ = guards.map(DropGuard::disarm);
+        let (current, reloading) = (ArcSwap::from_pointee(version), Mutex::default());
+        let inner = Arc::new(Inner { current, reloading, tasks, shutdown, drain, ops });
+        host.spawn(Inner::background(&inner));
+        Ok(Self { inner })
+    }
+
+    /// Puts other settings into effect, such as a new key, budgets or limits. Requests in flight
+    /// finish with the old settings.
+    ///
+    /// # Errors
+    /// [`StartError::Settings`] if they are invalid or need a restart: `access.mode`, `store.url`,
+    /// `server.listen`, the secret, or a change between sandbox and gateway. The old settings stay.
+    pub fn reload(&self, config: Config) -> Result<(), StartError> {
+        let settings = config.parse()?;
+        let inner = &*self.inner;
+        let _alone = lock(&inner.reloading);
+        let old = inner.current.load_full();
+        cli::check_changes(&old.app.settings, &settings)
+            .map_err(|error| StartError::Settings(vec![error.message]))?;
+        let new = Version::new(old.app.with_settings(settings)?, &inner.tasks)?;
+        // Before the swap, so that no request to a new account uses the old rate limit.
+        new.app.replace(&old.app);
+        new.app.shared.access.refetch_keys();
+        inner.current.store(Arc::new(new));
+        Ok(())
+    }
+
+    /// Returns the private service for operators: metrics, readiness and the account's balance.
+    pub fn ops(&self) -> OpsService {
+        OpsService::new(Arc::clone(&self.inner))
+    }
+
+    /// Returns what the sandbox has sold, or `None` with a real gateway.
+    pub fn sandbox(&self) -> Option<SandboxReport> {
+        let version = self.inner.current.load();
+        let (sandbox, _) = version.app.shared.sandbox.as_ref()?;
+        let charges = sandbox.charges();
+        Some(SandboxReport {
+            balance_micros: Usd::as_micros(sandbox.balance()),
+            charged_micros: Usd::as_micros(sandbox.charged()),
+            chats: charges.chat,
+            videos: charges.video,
+        })
+    }
+
+    /// Rejects new requests (503 `draining`) and ends event streams. Purchases in flight go on.
+    ///
+    /// Call it when the signal to stop arrives, so that a server that waits for its open
+    /// connections does not wait for event streams. Then wait for [`shutdown`](Self::shutdown).
+    pub fn drain(&self) {
+        self.inner.shutdown.draining.cancel();
+    }
+
+    /// [Drains](Self::drain), waits for purchases in flight, at most `server.drain`, and releases
+    /// the ledger. Clones reject every request from then on.
+    pub async fn shutdown(&self) {
+        let Inner { current, tasks, shutdown, drain, .. } = &*self.inner;
+        self.drain();
+        tasks.close();
+        if timeout(*drain, tasks.wait()).await.is_err() {
+            let remaining = tasks.len();
+            tracing::warn!(
+                remaining,
+                "stopping with purchases in flight; they may have been charged"
+            );
+            // Clients still waiting are answered with an unknown outcome.
+            shutdown.drain_expired.cancel();
+        }
+        shutdown.finished.cancel();
+        let store = current.load().app.shared.store.clone();
+        if timeout(CLOSE_TIMEOUT, spawn_blocking(move || store.close())).await.is_err() {
+            tracing::error!("ledger not closed in time");
+        }
+    }
+}
+
+impl Inner {
+    /// Polls the account's balance and rate limit, refreshes members, and deletes expired records.
+    fn background(inner: &Arc<Self>) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let current = inner.current.load();
+        let app = &current.app;
+        let (account, access) = (app.watch_account(), Arc::clone(&app.shared.access));
+        let (finished, inner) = (inner.shutdown.finished.clone(), Arc::downgrade(inner));
+        let tidying = async move {
+            let mut due = interval(TIDY_INTERVAL);
+            loop {
+                due.tick().await;
+                let Some(inner) = inner.upgrade() else { return };
+                let tidy = inner.current.load().app.tidy();
+                drop(inner);
+                tidy.await;
+            }
+        };
+        async move {
+            let work = futures_util::future::join3(account, access.run(), tidying);
+            finished.run_until_cancelled(work).await;
+        }
+    }
+}
+
+/// The last clone is gone, and with it the last request.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shutdown.draining.cancel();
+        self.shutdown.finished.cancel();
+    }
+}
+
+impl Version {
+    fn new(app: App, tasks: &TaskTracker) -> io::Result<Self> {
+        let stack = app.core(tasks.clone())?;
+        Ok(Self { app, stack })
+    }
+}
+
+impl<B> Service<Request<B>> for Tollgate
+where
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    /// Always ready: under load, the proxy rejects requests instead of delaying them.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let inner = Arc::clone(&self.inner);
+        if inner.shutdown.draining.is_cancelled() {
+            let problem = Problem::new(&DRAINING).retry_after(RETRY_AFTER);
+            return Box::pin(ready(Ok(response::from_problem(problem, ""))));
+        }
+        // `shutdown` waits for this request, whose body may still be arriving.
+        let token = inner.tasks.token();
+        let (version, peer) =
+            (inner.current.load_full(), request.extensions().get::<Peer>().copied());
+        Box::pin(async move {
+            let response = version.stack.handle(peer, request.map(Body::stream)).await;
+            // Until here, a dropped gate goes on: this request may be its last user.
+            drop((token, inner));
+            Ok(response)
+        })
+    }
+}
+
+impl fmt::Debug for Tollgate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tollgate").finish_non_exhaustive()
+    }
+}

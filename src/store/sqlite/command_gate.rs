@@ -1,0 +1,67 @@
+//! What callers and the writer's thread share.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use tokio::sync::Notify;
+
+use super::writer::WriteCommand;
+use crate::metrics::Histogram;
+use crate::store::Unavailable;
+
+#[derive(Clone)]
+pub(super) struct CommandGate {
+    state: Arc<OnceLock<Result<(), Unavailable>>>,
+    pub(super) is_retry_queue_full: Arc<AtomicBool>,
+    /// The disk was full at the latest write.
+    pub(super) is_disk_full: Arc<AtomicBool>,
+    pub(super) stop: Arc<AtomicBool>,
+    /// Commands that wait for the next one.
+    pub(super) deferred: Arc<Mutex<Vec<Box<dyn WriteCommand>>>>,
+    /// Notified when purchases have ended.
+    pub(super) ends: Arc<Notify>,
+    pub(super) commits: Histogram,
+}
+
+impl Default for CommandGate {
+    fn default() -> Self {
+        Self {
+            state: Arc::default(),
+            is_retry_queue_full: Arc::default(),
+            is_disk_full: Arc::default(),
+            deferred: Default::default(),
+            stop: Arc::default(),
+            ends: Arc::default(),
+            commits: Histogram::of_commits(),
+        }
+    }
+}
+
+impl CommandGate {
+    pub(super) fn opened() -> Self {
+        let gate = Self::default();
+        gate.open();
+        gate
+    }
+
+    pub(super) fn check(&self) -> Result<(), Unavailable> {
+        let starting = || Err(Unavailable("starting: the ledger is being opened".into()));
+        self.state.get().cloned().unwrap_or_else(starting)
+    }
+
+    pub(super) fn is_starting(&self) -> bool {
+        self.state.get().is_none()
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self.state.get(), Some(Err(_)))
+    }
+
+    pub(super) fn open(&self) {
+        let _ = self.state.set(Ok(()));
+    }
+
+    pub(super) fn close(&self, why: Unavailable) {
+        let _ = self.state.set(Err(why));
+    }
+}

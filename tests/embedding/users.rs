@@ -1,0 +1,132 @@
+//! Users whom the application names: `access.mode = "host"`.
+
+use std::net::SocketAddr;
+use std::time::SystemTime;
+
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use tokio::net::TcpListener;
+use tollgate::{Body, Config, Peer, Role, Tollgate, User};
+use tower::ServiceExt;
+
+use super::wire::exchange;
+use super::{CHAT, users_server};
+
+const PEER: Peer = Peer(SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9));
+
+fn gate() -> Tollgate {
+    Tollgate::new(Config::sandbox().instant().set("access.mode", "host")).unwrap()
+}
+
+fn user(id: &str) -> User {
+    User::new(id).unwrap()
+}
+
+async fn send(gate: &Tollgate, user: Option<User>, path: &str, body: &str) -> (StatusCode, String) {
+    let request = if body.is_empty() { Request::get(path) } else { Request::post(path) };
+    let mut request = request
+        .header("host", "localhost")
+        .header("content-type", "application/json")
+        .extension(PEER)
+        .body(Full::from(body.to_owned()))
+        .unwrap();
+    if let Some(user) = user {
+        request.extensions_mut().insert(user);
+    }
+    read(gate.clone().oneshot(request).await.unwrap()).await
+}
+
+async fn read(answer: Response<Body>) -> (StatusCode, String) {
+    let status = answer.status();
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8_lossy(&body).into_owned())
+}
+
+#[tokio::test]
+async fn request_without_a_user_is_unauthenticated() {
+    let gate = gate();
+    for (path, body) in [("/bff/me", ""), ("/api/v1/chat", CHAT)] {
+        let (status, body) = send(&gate, None, path, body).await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED, "{body}");
+        assert!(body.contains("missing_credentials"), "{body}");
+    }
+    let (status, _) = send(&gate, None, "/bff/catalog", "").await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(gate.sandbox().unwrap().chats, 0);
+    gate.shutdown().await;
+}
+
+#[tokio::test]
+async fn each_user_has_a_budget_of_its_own() {
+    let gate = gate();
+    let poor = || user("ann").budget("0.004/day").unwrap();
+    let chat = |text: &str| CHAT.replace("alpha-sonnet-4.5", "eta-5-mini").replace("Good", text);
+    let (status, body) = send(&gate, Some(poor()), "/api/v1/chat", &chat("One")).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    let (status, body) = send(&gate, Some(poor()), "/api/v1/chat", &chat("Two")).await;
+    assert_eq!(status, StatusCode::PAYMENT_REQUIRED, "{body}");
+    assert!(body.contains("budget_exhausted") && body.contains("$0.004"), "{body}");
+    let (status, body) = send(&gate, Some(user("bob")), "/api/v1/chat", &chat("Two")).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    assert_eq!(gate.sandbox().unwrap().chats, 2);
+
+    let (_, me) = send(&gate, Some(poor()), "/bff/me", "").await;
+    assert!(me.contains(r#""kind":"subject","name":"ann","role":"member""#), "{me}");
+    let (_, usage) = send(&gate, Some(user("bob")), "/bff/usage", "").await;
+    assert!(usage.contains(r#""total_micros":3000"#), "{usage}");
+    gate.shutdown().await;
+}
+
+#[tokio::test]
+async fn only_admins_see_the_spending_of_all() {
+    let gate = gate();
+    let path = "/bff/admin/usage";
+    assert_eq!(send(&gate, Some(user("ann")), path, "").await.0, StatusCode::FORBIDDEN);
+    let admin = user("root").role(Role::Admin);
+    assert_eq!(send(&gate, Some(admin), path, "").await.0, StatusCode::OK);
+    gate.shutdown().await;
+}
+
+#[tokio::test]
+async fn user_whose_session_ended_is_rejected() {
+    let gate = gate();
+    let gone = user("ann").until(SystemTime::UNIX_EPOCH);
+    let (status, body) = send(&gate, Some(gone), "/bff/me", "").await;
+    assert!(status == StatusCode::UNAUTHORIZED && body.contains("invalid_credentials"), "{body}");
+    gate.shutdown().await;
+}
+
+#[tokio::test]
+async fn user_in_another_mode_is_a_mistake_that_buys_nothing() {
+    let gate = Tollgate::new(Config::sandbox().instant()).unwrap();
+    let (status, body) = send(&gate, Some(user("ann")), "/api/v1/chat", CHAT).await;
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(body.contains("access.mode") && body.contains(r#""charged":"no""#), "{body}");
+    assert_eq!(gate.sandbox().unwrap().chats, 0);
+    gate.shutdown().await;
+}
+
+#[tokio::test]
+async fn session_of_the_application_buys_below_its_prefix() {
+    let gate = gate();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let app = users_server::app(gate.clone()).into_make_service_with_connect_info::<SocketAddr>();
+    let server = tokio::spawn(async move { axum::serve(listener, app).await });
+    let post = |path: &str, header: &str, body: &str| {
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: {at}\r\nconnection: close\r\n{header}\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let json = "content-type: application/json";
+    let stranger = exchange(at, &post("/ai/api/v1/chat", json, CHAT)).await;
+    assert!(stranger.starts_with("HTTP/1.1 401"), "{stranger}");
+    let answer = exchange(at, &post("/login", "content-type: text/plain", "ann")).await;
+    let cookie = answer.split("set-cookie: ").nth(1).and_then(|rest| rest.split(';').next());
+    let signed_in = format!("{json}\r\ncookie: {}", cookie.expect(&answer));
+    let answer = exchange(at, &post("/ai/api/v1/chat", &signed_in, CHAT)).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    server.abort();
+    gate.shutdown().await;
+}
