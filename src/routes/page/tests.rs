@@ -33,7 +33,7 @@ async fn page_files_have_hashed_paths_and_are_immutable() {
     let markup = text(index).await;
     assert!(!markup.contains(PLACEHOLDER));
     // Relative, because the page may be below a path prefix.
-    assert!(!markup.contains("\"/"), "{markup}");
+    assert!(!markup.contains("=\"/"), "{markup}");
     let relative = markup.split('"').filter_map(|part| part.strip_prefix('.'));
     let paths: Vec<&str> = relative.filter(|path| path.starts_with("/_/")).collect();
     // Each preloaded file once, and shell.js again as the script.
