@@ -252,7 +252,7 @@ async fn admin_jobs_are_newest_first_without_content() {
     let expected = |name: &str, owner: &str, state: &str, row: &Value| {
         json!({
             "request_id": name, "owner": owner, "model": "video-a-2", "state": state,
-            "price": "3.000000", "price_micros": 3_000_000,
+            "purchase": null, "price": "3.000000", "price_micros": 3_000_000,
             "ordered_at": row["ordered_at"].as_str().expect("a time"),
             "age_seconds": row["age_seconds"].as_u64().expect("a number"),
             "status_at": row["status_at"],

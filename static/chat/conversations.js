@@ -7,11 +7,10 @@ import { TEXT } from './chat.js';
 const DAY = 24 * 60 * 60 * 1000;
 /** Older ones are found by search only. */
 const MOST = 300;
-/** How many rows are made at a time, so that the page never stalls. */
+/** How many rows are made at a time. */
 const STEP = 30;
 
 let chat = null, all = [], renaming = null, searching = null;
-/** Makes the rows that are still missing. */
 let makeRest = () => {};
 
 /** `chat`: `{current(), open(conversation), fresh(), change(conversation, edit), closeDrawer()}`; called again, it changes nothing. */
@@ -85,13 +84,11 @@ function draw() {
     if (!listed.length) parent.append(element('p', { class: 'hint', text: all.length ? TEXT.noMatches : TEXT.noneYet }));
     if (listed.length > MOST) parent.append(element('p', { class: 'hint', text: TEXT.older(listed.length - MOST) }));
   };
-  // The row that has the focus is made at once.
   make(first, STEP + (held ? rows.findIndex(({ id }) => id === held.dataset.id) : 0));
   list.replaceChildren(first);
   const rest = () => make(list, MOST);
   makeRest = rest;
   const goOn = () => {
-    // Another list may have been drawn meanwhile.
     if (makeRest !== rest || made > rows.length) return;
     make(list, STEP);
     setTimeout(goOn);

@@ -18,7 +18,7 @@ const TEXT = {
 
 const LONGEST = 200 * 1024;
 const WIDEST = 64;
-/** Longer lists, tables and paragraphs are made of several, which a browser lays out one at a time. In items, rows and lines. */
+/** Longer lists, tables and paragraphs are split, to be laid out one at a time. */
 const PIECE = 100;
 /** What an answer shows at once, in lines; the rest follows in steps of so many milliseconds. */
 const AT_ONCE = 100;
@@ -48,7 +48,6 @@ export function prose(text) {
   unfinished.set(made, steps);
   const goOn = () => {
     const end = performance.now() + STEP;
-    // An answer that was removed needs no more.
     while (unfinished.has(made) && made.isConnected) {
       if (performance.now() > end) return void setTimeout(goOn);
       if (steps.next().done) unfinished.delete(made);
@@ -58,7 +57,6 @@ export function prose(text) {
   return made;
 }
 
-/** Completes an answer at once. */
 export function complete(made) {
   const steps = unfinished.get(made);
   unfinished.delete(made);
@@ -79,7 +77,6 @@ function* rendering(text, made, dressed = true) {
   const own = { said: new Map(), marks: [] };
   let into = made, begun = 0, above = 2;
   const add = (nodes, at) => {
-    // A part is laid out once, whatever follows it.
     if (at > AT_ONCE && at - begun > PIECE / 2) {
       begun = at;
       into = element('div', { class: 'part' });
@@ -300,7 +297,6 @@ function list(lines, at, depth) {
   return !first || first[1].length > 3 ? null : listPiece(lines, at, depth, first, 0);
 }
 
-/** Reads a list on after its first `done` items. */
 function listPiece(lines, at, depth, first, done) {
   const kind = kindOf(first[2]);
   const items = [];
@@ -388,7 +384,6 @@ function table(lines, at) {
 
 const isRow = (lines, at) => at < lines.length && lines[at].trim() && !interrupts(lines, at);
 
-/** Reads rows on. Each piece repeats the head. */
 function tablePiece(lines, at, titles, aligned) {
   let next = at;
   while (next - at < PIECE && isRow(lines, next)) next += 1;

@@ -165,7 +165,9 @@ impl Writer {
     pub(super) fn close(mut self) {
         let mut last: Vec<_> = self.retries.drain(..).collect();
         last.append(&mut lock(&self.gate.deferred));
-        self.process(last);
+        if !last.is_empty() {
+            self.process(last);
+        }
         // Their connections would keep the log from being emptied.
         self.checkpointer = None;
         let is_checked = self.check.take().is_none_or(BackgroundCheck::has_passed);

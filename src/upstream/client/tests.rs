@@ -104,8 +104,11 @@ async fn connection_carries_requests_of_one_caller_only() {
     assert_eq!(gateway.carried(), [3, 2, 2]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn idle_connections_are_few_and_the_longest_idle_is_closed_first() {
+    // The clock stands still while this runs.
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let blocking = tokio::task::spawn_blocking(move || ended.recv());
     let gateway = Gateway::start();
     let client = gateway.client();
     for caller in 0..=64 {
@@ -118,6 +121,8 @@ async fn idle_connections_are_few_and_the_longest_idle_is_closed_first() {
     }
     let carried = gateway.carried();
     assert_eq!((carried.len(), carried[64], carried[1], carried[0]), (65, 2, 2, 1));
+    drop(end);
+    assert!(blocking.await.unwrap().is_err());
 }
 
 #[tokio::test(start_paused = true)]
