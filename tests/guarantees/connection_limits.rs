@@ -2,7 +2,7 @@
 //! many of them.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tollgate::clock;
 
 use crate::support::client::Client;
-use crate::support::process::{Process, run_after};
+use crate::support::process::{Process, addresses_in, run_after};
 use crate::support::{CHAT, Gate, Reply, Upstream, until};
 
 const HEALTHZ: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -172,10 +172,7 @@ fn unused_listener_takes_no_connection_capacity() {
         &[("TOLLGATE_SERVER__LISTEN", "[\"127.0.0.1:0\", \"127.0.0.2:0\", \"[::1]:0\"]")],
     );
     let printed = gate.printed();
-    let pages: Vec<SocketAddr> = printed
-        .lines()
-        .filter_map(|line| line.strip_prefix("page")?.trim().strip_prefix("http://")?.parse().ok())
-        .collect();
+    let pages = addresses_in(&printed, "page");
     assert_eq!(pages.len(), 3, "{printed}");
     for address in pages.into_iter().rev() {
         alive(&mut gate.client_of(address));

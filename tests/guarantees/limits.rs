@@ -1,7 +1,6 @@
 //! What a caller may do how often, how large and how slowly, told before anything is read or bought.
 
 use std::io::Write;
-use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use socket2::SockRef;
 use tollgate::clock;
 
 use crate::support::client::Answer;
+use crate::support::process::addresses_in;
 use crate::support::{CHAT, Gate, Reply, Upstream, until};
 
 const POLL: &str = "/api/v1/video/status?request_id=job-1";
@@ -186,10 +186,7 @@ fn limits_are_per_caller_across_listeners() {
         &[("TOLLGATE_SERVER__LISTEN", "[\"127.0.0.1:0\", \"[::1]:0\"]")],
     );
     let printed = gate.printed();
-    let pages: Vec<SocketAddr> = printed
-        .lines()
-        .filter_map(|line| line.strip_prefix("page")?.trim().strip_prefix("http://")?.parse().ok())
-        .collect();
+    let pages = addresses_in(&printed, "page");
     let [v4, v6] = pages[..] else { panic!("two pages: {printed}") };
     assert!(v4.is_ipv4() && v6.is_ipv6(), "{printed}");
     for (address, status) in [(v4, 200), (v6, 200), (v4, 429), (v6, 429)] {

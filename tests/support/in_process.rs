@@ -116,7 +116,8 @@ async fn serve(
     let stack = app.core(tasks.clone()).expect("a core starts").into_service();
     let introduce =
         move |peer| stack.clone().map_request(move |request| Peer(peer).insert_into(request));
-    let admin_service = Ops::new(metrics, async || Ok(Vec::new()));
+    let readings = Arc::new(app.readings());
+    let admin_service = Ops { readings, ..Ops::new(metrics, async || Ok(Vec::new())) };
     let end = CancellationToken::new();
     let settings = server::ConnectionSettings { address_limits: Arc::default(), ..app.server() };
     tokio::spawn(server::run(

@@ -201,9 +201,15 @@ fn follow(pipe: impl Read + Send + 'static, printed: &Arc<Mutex<String>>) -> Joi
 }
 
 fn address_in(line: &str, word: &str) -> Option<SocketAddr> {
-    let line: Value = serde_json::from_str(line).ok()?;
-    let address = line[word].as_str().filter(|_| line["message"] == "started")?;
-    address.split(", ").next()?.strip_prefix("http://")?.parse().ok()
+    addresses_in(line, word).first().copied()
+}
+
+/// Returns the addresses that the start line names.
+pub(crate) fn addresses_in(printed: &str, word: &str) -> Vec<SocketAddr> {
+    let mut lines = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let line = lines.find(|line| line["message"] == "started").unwrap_or_default();
+    let addresses = line[word].as_str().unwrap_or_default().split(", ");
+    addresses.filter_map(|address| address.strip_prefix("http://")?.parse().ok()).collect()
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What only a process can leak by: its log, its environment, its panics, a proxy of the system.
 
 use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -63,19 +64,19 @@ fn process_environment_is_unreadable_to_the_same_user() {
             command
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
-                .stderr(Stdio::null())
+                .stderr(Stdio::piped())
                 .spawn()
                 .unwrap(),
         )
     };
     // The same without hardening can be read: it is no accident of this machine that ours cannot.
     let mut plain = start("cat");
-    plain.wait_for_a_line(true);
+    plain.wait_for_echo();
     let shown = read(plain.0.id(), "environ").expect("a plain process is open to its user");
     assert_eq!(key.count(&shown), 1);
 
     let mut ours = start(binary.to_str().unwrap());
-    ours.wait_for_a_line(false);
+    ours.wait_until_started();
     for file in ["environ", "mem", "maps"] {
         assert!(read(ours.0.id(), file).is_none(), "{file} can be read");
     }
@@ -84,14 +85,18 @@ fn process_environment_is_unreadable_to_the_same_user() {
 struct Running(Child);
 
 impl Running {
-    /// Its first line shows that it has started; `echoes` what it is sent.
-    fn wait_for_a_line(&mut self, echoes: bool) {
-        if echoes {
-            std::io::Write::write_all(self.0.stdin.as_mut().unwrap(), b"started\n").unwrap();
-        }
+    /// Waits until it echoes what it is sent.
+    fn wait_for_echo(&mut self) {
+        std::io::Write::write_all(self.0.stdin.as_mut().unwrap(), b"started\n").unwrap();
         let mut line = String::new();
         BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert!(!line.is_empty(), "it did not start");
+    }
+
+    fn wait_until_started(&mut self) {
+        let mut lines = BufReader::new(self.0.stderr.as_mut().unwrap()).lines();
+        let started = lines.any(|line| line.unwrap().contains(r#""message":"started""#));
+        assert!(started, "it did not start");
     }
 }
 
@@ -154,20 +159,18 @@ fn text_to_panic_with() -> Option<String> {
 
 fn panic_in_a_server(text: &str) {
     let folder = TempDir::new().unwrap();
-    let variables =
-        [("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0"), ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0")];
+    let admin = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let variables = [
+        ("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0".to_owned()),
+        ("TOLLGATE_ADMIN__LISTEN", admin.to_string()),
+    ];
     let variables = variables.map(|(name, value)| (name.into(), value.into()));
     let loaded = cli::load_from(None, true, folder.path(), variables).expect("right settings");
-    let (mut out, announced) =
-        std::io::pipe().map(|(out, announced)| (BufReader::new(out), announced)).unwrap();
     thread::spawn(move || {
-        let mut announced = announced;
         let runtime = cli::runtime().unwrap();
-        runtime.block_on(cli::serve(loaded, None, false, &mut announced)).ok();
+        runtime.block_on(cli::serve(loaded, None, false, &mut std::io::sink())).ok();
     });
-    let mut line = String::new();
-    out.read_line(&mut line).unwrap();
-    assert!(line.starts_with("tollgate"), "{line}");
+    until("it serves", || TcpStream::connect(admin).is_ok());
     let text = text.to_owned();
     let panicked = thread::spawn(move || panic!("the key is {text}")).join();
     assert!(panicked.is_err());
