@@ -49,7 +49,7 @@ pub(crate) fn app(gate: Tollgate) -> Router {
         .with_state(sessions)
 }
 
-/// Signs in whoever is named. A real application checks a password here.
+/// Signs in the user with this name. A real application checks a password here.
 async fn log_in(
     State(sessions): State<Sessions>,
     name: String,

@@ -17,7 +17,7 @@ use crate::upstream::KeyRing;
 /// A ledger that hangs must not hang the scrape.
 const LEDGER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a reload replaces.
+/// The readings' sources that a reload replaces.
 pub struct Watched {
     mode: &'static str,
     pub(super) budgets: Budgets,

@@ -9,6 +9,12 @@ macro_rules! compare {
 }
 
 pub(super) fn changed(old: &Settings, new: &Settings) -> Vec<&'static str> {
+    let rows = compared(old, new).into_iter();
+    rows.filter_map(|(name, is_changed)| is_changed.then_some(name)).collect()
+}
+
+/// Returns whether each setting, or all settings of a table, changed.
+fn compared(old: &Settings, new: &Settings) -> Vec<(&'static str, bool)> {
     let mut rows = compare! { old, new,
         "server.listen" = server.listen;
         "server.hosts" = server.hosts;
@@ -47,6 +53,7 @@ pub(super) fn changed(old: &Settings, new: &Settings) -> Vec<&'static str> {
         "jobs.failed" = jobs.failed;
         "jobs.result" = jobs.result;
         "jobs.keep_prompts" = jobs.keep_prompts;
+        "page.enabled" = page.enabled;
         "page.dir" = page.dir;
         "page.fallback" = page.fallback;
         "page.title" = page.title;
@@ -63,7 +70,7 @@ pub(super) fn changed(old: &Settings, new: &Settings) -> Vec<&'static str> {
     };
     let ((base, keys), (new_base, new_keys)) = (target(old), target(new));
     rows.extend([("gateway.base_url", base != new_base), ("GATEWAY_API_KEY", keys != new_keys)]);
-    rows.into_iter().filter_map(|(name, is_changed)| is_changed.then_some(name)).collect()
+    rows
 }
 
 /// Returns the address, and what tells the keys apart.
@@ -79,6 +86,19 @@ fn target(settings: &Settings) -> (Option<&str>, Vec<[u8; 8]>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_setting_is_compared() {
+        let settings = Settings::default();
+        let rows = compared(&settings, &settings);
+        let is_compared = |name: &String| {
+            // `access.mode` holds the settings of its mode.
+            let name = if name == "access.jwt" { "access.mode" } else { name };
+            rows.iter().any(|(row, _)| name == *row || name.starts_with(&format!("{row}.")))
+        };
+        let missing: Vec<_> = Settings::names().into_iter().filter(|it| !is_compared(it)).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
 
     #[test]
     fn each_changed_setting_is_named_once() {

@@ -102,7 +102,7 @@ pub async fn cors<B, F: Future<Output = Response>>(
     let has_origin = headers.contains_key(ORIGIN);
     let is_preflight =
         is_options && has_origin && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
-    // Without an `Origin`, the layer would only copy headers that nobody reads.
+    // Without an `Origin`, the layer would only add headers that no client uses.
     if !has_origin || (is_options && !is_preflight) {
         let mut response = next(request).await;
         response.headers_mut().append(VARY, HeaderValue::from_static("origin"));

@@ -85,7 +85,7 @@ struct Version {
     stack: Arc<HttpStack>,
 }
 
-/// What the sandbox has sold, for tests.
+/// The sandbox's sales and balance, for tests.
 ///
 /// ```
 /// use tollgate::{Config, Tollgate};

@@ -1,4 +1,4 @@
-//! What a scrape reads from the ledger, the settings and the gateway client, instead of counting.
+//! Gauges that a scrape reads from the ledger, the settings and the gateway client.
 
 use std::time::Duration;
 

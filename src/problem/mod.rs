@@ -66,7 +66,7 @@ pub struct Problem {
     subject: Option<Box<Subject>>,
 }
 
-/// What a problem is about, as far as it is known. Boxed, because results are moved often.
+/// The job, model and purchase of a problem, if known. Boxed, because results are moved often.
 #[derive(Clone, Debug, Default)]
 struct Subject {
     job: Option<Box<str>>,

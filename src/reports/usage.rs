@@ -27,7 +27,7 @@ pub struct SpendTotals {
     pub charged: Usd,
     pub unknown: Usd,
     pub held: Usd,
-    /// What retries and duplicates would have cost, had they been bought again. It is not spent.
+    /// The price of retries and duplicates that were answered without buying again. It is not spent.
     pub saved: Usd,
 }
 

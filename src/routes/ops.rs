@@ -26,7 +26,7 @@ pub struct Ops {
     pub metrics: Arc<Metrics>,
     /// Whether this instance can sell, and what is degraded for all instances.
     pub ready: Arc<dyn Fn() -> BoxFuture<'static, Readiness> + Send + Sync>,
-    /// What a scrape reads, besides the counters.
+    /// Reads the gauges for a scrape.
     pub readings: Arc<dyn Fn() -> BoxFuture<'static, Readings> + Send + Sync>,
     /// `POST /members` refreshes its member cache.
     pub access: Option<Arc<Authenticator>>,

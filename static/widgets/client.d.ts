@@ -233,7 +233,7 @@ export interface Usage {
   since: string;
   total: string;
   total_micros: number;
-  /** What retries and duplicates would have cost, had they been bought again. */
+  /** The price of retries and duplicates that were answered without buying again. */
   saved: string;
   saved_micros: number;
   rows: { day: string; service: 'chat' | 'video'; model: string; count: number; spent: string; spent_micros: number }[];

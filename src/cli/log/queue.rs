@@ -13,7 +13,7 @@ use crate::sync::lock;
 
 /// About 3,000 lines: a third of a second at full load.
 const MAX_BYTES: usize = 1_024 * 1_024;
-/// What is kept allocated between batches.
+/// The capacity of the buffer that stays allocated between batches.
 const KEPT_BYTES: usize = 64 * 1_024;
 /// The pause after each write, so that a busy server writes many lines at once.
 const PAUSE: Duration = Duration::from_millis(2);
