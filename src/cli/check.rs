@@ -13,7 +13,7 @@ use crate::clock;
 use crate::config::{AccessMode, BudgetConfig, Settings, Target};
 use crate::contract::money::SpendLimit;
 use crate::reports::text::pluralize;
-use crate::store::Store;
+use crate::store::{Cause, Reason, Store};
 
 /// Runs the checks. With `is_online`, it then asks the gateway about the account.
 pub(super) async fn check(
@@ -90,10 +90,12 @@ async fn count_members(settings: &Settings) -> Result<Option<MemberCount>, Comma
 fn check_ledger(settings: &Settings) -> Result<(), String> {
     let Some(path) = settings.store.as_deref() else { return Ok(()) };
     Store::check_integrity(path).map_err(|error| {
-        format!(
-            "store.url: {error}. A server could sell nothing from it. Fix its permissions, restore a \
-             backup (see \"Back up\" in docs/operations.md), or name another file"
-        )
+        let reason = Reason::from(error);
+        let advice = match reason.cause {
+            Cause::Other => "restore a backup, or name another file",
+            cause => cause.advice(),
+        };
+        format!("store.url: {reason}. A server could sell nothing from it: {advice}")
     })
 }
 
