@@ -29,10 +29,10 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 
+pub(crate) use changes::check_changes;
 use member::MemberCommand;
 pub use process::runtime;
 pub use purchase::PurchaseCommand;
-pub(crate) use reload::check_changes;
 pub(crate) use secret::secret;
 pub(crate) use serve::ops;
 pub use serve::serve;
