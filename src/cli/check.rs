@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 
+use serde::Serialize;
+
+use super::online::OnlineReport;
 use super::reconcile::ReportFormat;
 use super::secret::secret;
 use super::{CommandError, Exit, Loaded, online, print_json, process};
@@ -63,9 +66,31 @@ pub(super) async fn check(
         ReportFormat::Text => {
             rows.iter().try_for_each(|(name, value)| writeln!(out, "{name:<9} {value}"))?;
         }
-        ReportFormat::Json => print_json(&BTreeMap::from(rows), out)?,
+        // One object, which begins once the gateway was asked.
+        ReportFormat::Json => {
+            let online = if is_online { online::ask_gateway(settings).await? } else { None };
+            let exit = online.as_ref().map_or(Exit::Done, OnlineReport::exit);
+            print_json(&CheckReport { settings: BTreeMap::from(rows), online }, out)?;
+            return Ok(exit);
+        }
     }
-    if is_online { online::ask_gateway(settings, out, err).await } else { Ok(Exit::Done) }
+    if !is_online {
+        return Ok(Exit::Done);
+    }
+    let Some(online) = online::ask_gateway(settings).await? else {
+        writeln!(out, "online    nothing to ask: the sandbox starts with the server")?;
+        return Ok(Exit::Done);
+    };
+    online.print(out, err)?;
+    Ok(online.exit())
+}
+
+#[derive(Serialize)]
+struct CheckReport {
+    #[serde(flatten)]
+    settings: BTreeMap<&'static str, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    online: Option<OnlineReport>,
 }
 
 /// Returns the number of members, or the reason why `serve` would reject the secret. It creates and
