@@ -16,44 +16,18 @@ use crate::clock;
 use crate::contract::money::Usd;
 use crate::problem::GATEWAY_KEY_REJECTED;
 use crate::routes::ops::Unready;
-use crate::store::{AccountBinding, Store};
+use crate::store::{AccountBinding, Cause, Store};
 use crate::sync::lock;
 
 /// How long the result of a ledger probe is cached, and how long a probe may take.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-const STARTING: Unready = unready("starting", "starting: the ledger is opening");
-const DRAINING: Unready = unready("draining", "the server is shutting down");
-const OTHER_ACCOUNT: Unready = unready(
-    "other_account",
-    "the gateway's key belongs to a different account than this server's ledger",
-);
-const UNUSABLE: Unready =
-    unready("ledger_unusable", "the ledger is unusable, so nothing can be sold; see the log");
-/// Parts of the errors of the system, of SQLite and of our own. The whole text has paths, so it is
-/// only logged.
-const CAUSES: &[(&str, Unready)] = &[
-    (
-        "supports versions up to",
-        unready("ledger_newer", "a newer tollgate has migrated the ledger; start that version"),
-    ),
-    ("another user", NO_PERMISSION),
-    ("ermission denied", NO_PERMISSION),
-    ("not permitted", NO_PERMISSION),
-    ("readonly", NO_PERMISSION),
-    ("Read-only", NO_PERMISSION),
-    ("unable to open database file", NO_PERMISSION),
-    ("disk is full", DISK_FULL),
-    ("No space left", DISK_FULL),
-];
-const NO_PERMISSION: Unready =
-    unready("ledger_permission", "the server may not write the ledger or its folder");
-const DISK_FULL: Unready = unready("disk_full", "the disk is full; sales resume with free space");
-
-const fn unready(code: &'static str, detail: &'static str) -> Unready {
-    Unready { code, detail }
-}
+const DRAINING: Unready = Unready { code: "draining", detail: "the server is shutting down" };
+const OTHER_ACCOUNT: Unready = Unready {
+    code: "other_account",
+    detail: "the gateway's key belongs to a different account than this server's ledger",
+};
 
 struct Readiness {
     draining: CancellationToken,
@@ -96,7 +70,7 @@ impl Readiness {
             return Err(DRAINING);
         }
         if self.ledger.is_starting() {
-            return Err(STARTING);
+            return Err(unready(Cause::Starting));
         }
         if self.binding.is_mismatch() {
             return Err(OTHER_ACCOUNT);
@@ -108,8 +82,8 @@ impl Readiness {
             return answer;
         }
         let answer = match timeout(PROBE_TIMEOUT, self.ledger.ensure_usable()).await {
-            Ok(answer) => answer.map_err(|why| explain(&why.0)),
-            Err(_elapsed) => Err(UNUSABLE),
+            Ok(answer) => answer.map_err(|why| unready(why.0.cause)),
+            Err(_elapsed) => Err(unready(Cause::Other)),
         };
         *latest = Some((clock::now(), answer));
         answer
@@ -138,26 +112,6 @@ impl Readiness {
     }
 }
 
-fn explain(why: &str) -> Unready {
-    let cause = CAUSES.iter().find(|(part, _)| why.contains(part));
-    cause.map_or(UNUSABLE, |(_, unready)| *unready)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cause_of_an_unusable_ledger_is_named_by_code() {
-        for (why, code) in [
-            ("l.db: its version is 99; this tollgate supports versions up to 7", "ledger_newer"),
-            ("l.db: it belongs to another user", "ledger_permission"),
-            ("l.db.lock: Permission denied (os error 13)", "ledger_permission"),
-            ("attempt to write a readonly database", "ledger_permission"),
-            ("database or disk is full", "disk_full"),
-            ("l.db: it is damaged", "ledger_unusable"),
-        ] {
-            assert_eq!(explain(why).code, code, "{why}");
-        }
-    }
+fn unready(cause: Cause) -> Unready {
+    Unready { code: cause.code(), detail: cause.advice() }
 }

@@ -10,7 +10,7 @@ use super::{App, SharedState};
 use crate::billing::summary::BillingSummary;
 use crate::config::Target;
 use crate::metrics::{BalanceReading, BudgetReading, LedgerReading, Readings, SlotReading};
-use crate::store::{BudgetScope, Budgets, LedgerTotals};
+use crate::store::{BudgetScope, Budgets, Cause, LedgerTotals, Unavailable};
 use crate::sync::lock;
 use crate::upstream::KeyRing;
 
@@ -59,10 +59,12 @@ async fn read(shared: &SharedState, summary: &BillingSummary) -> Readings {
         None => Vec::new(),
     };
     let totals = timeout(LEDGER_TIMEOUT, store.totals()).await;
-    let mut is_ledger_usable = None;
+    let mut ledger_state = None;
     if !store.is_starting() {
         let usable = timeout(LEDGER_TIMEOUT, store.ensure_usable()).await;
-        is_ledger_usable = Some(matches!(usable, Ok(Ok(()))));
+        let cause = |why: Unavailable| why.0.cause.code();
+        ledger_state =
+            Some(usable.map_or(Err(Cause::Other.code()), |usable| usable.map_err(cause)));
     }
     Readings {
         mode: watched.map(|watched| watched.mode),
@@ -73,7 +75,7 @@ async fn read(shared: &SharedState, summary: &BillingSummary) -> Readings {
         balance,
         budgets,
         ledger: totals.ok().and_then(Result::ok).map(|totals| reading(&totals, store.now())),
-        is_ledger_usable,
+        ledger_state,
         ledger_commits: Some(store.commit_durations()),
         keys: watched.map(|watched| lock(&watched.keys).are_usable()).unwrap_or_default(),
     }

@@ -24,7 +24,7 @@ use crate::purchase::idempotency::RunningPurchases;
 use crate::redact::Redactor;
 use crate::sandbox::Sandbox;
 use crate::server;
-use crate::store::{AccountBinding, MoneyKind, OpenError, Opening, RecentRefusals, Store};
+use crate::store::{AccountBinding, MoneyKind, OpenError, Opening, Reason, RecentRefusals, Store};
 use crate::upstream::rate_limit::RateLimit;
 
 /// The stages of a shutdown.
@@ -91,7 +91,7 @@ pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Res
     if let Some(opening) = &mut opening
         && let Err(error) = opening.wait().await
     {
-        error!(%error, "ledger unusable, nothing can be sold");
+        log_unusable(&error.into());
     }
     if shared.store.is_unusable() {
         return Ok(());
@@ -102,6 +102,10 @@ pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Res
         opening.serve();
     }
     Ok(())
+}
+
+fn log_unusable(reason: &Reason) {
+    error!(cause = reason.cause.code(), error = %reason, "ledger unusable, nothing can be sold");
 }
 
 async fn open_store(
@@ -118,7 +122,7 @@ async fn open_store(
     match Store::start_serving(path, Arc::new(clock::wall), money, admin).await {
         Ok((store, opening)) => Ok((store, Some(opening))),
         Err(OpenError::Unusable(reason)) => {
-            error!(error = %reason, "ledger unusable, nothing can be sold");
+            log_unusable(&reason);
             Ok((Store::unusable(reason), None))
         }
         Err(locked @ OpenError::Locked { .. }) => Err(io::Error::other(locked)),

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 
+use serde::Serialize;
+
+use super::online::OnlineReport;
 use super::reconcile::ReportFormat;
 use super::secret::secret;
 use super::{CommandError, Exit, Loaded, online, print_json, process};
@@ -13,7 +16,7 @@ use crate::clock;
 use crate::config::{AccessMode, BudgetConfig, Settings, Target};
 use crate::contract::money::SpendLimit;
 use crate::reports::text::pluralize;
-use crate::store::Store;
+use crate::store::{Cause, Reason, Store};
 
 /// Runs the checks. With `is_online`, it then asks the gateway about the account.
 pub(super) async fn check(
@@ -63,9 +66,31 @@ pub(super) async fn check(
         ReportFormat::Text => {
             rows.iter().try_for_each(|(name, value)| writeln!(out, "{name:<9} {value}"))?;
         }
-        ReportFormat::Json => print_json(&BTreeMap::from(rows), out)?,
+        // One object, which begins once the gateway was asked.
+        ReportFormat::Json => {
+            let online = if is_online { online::ask_gateway(settings).await? } else { None };
+            let exit = online.as_ref().map_or(Exit::Done, OnlineReport::exit);
+            print_json(&CheckReport { settings: BTreeMap::from(rows), online }, out)?;
+            return Ok(exit);
+        }
     }
-    if is_online { online::ask_gateway(settings, out, err).await } else { Ok(Exit::Done) }
+    if !is_online {
+        return Ok(Exit::Done);
+    }
+    let Some(online) = online::ask_gateway(settings).await? else {
+        writeln!(out, "online    nothing to ask: the sandbox starts with the server")?;
+        return Ok(Exit::Done);
+    };
+    online.print(out, err)?;
+    Ok(online.exit())
+}
+
+#[derive(Serialize)]
+struct CheckReport {
+    #[serde(flatten)]
+    settings: BTreeMap<&'static str, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    online: Option<OnlineReport>,
 }
 
 /// Returns the number of members, or the reason why `serve` would reject the secret. It creates and
@@ -90,10 +115,12 @@ async fn count_members(settings: &Settings) -> Result<Option<MemberCount>, Comma
 fn check_ledger(settings: &Settings) -> Result<(), String> {
     let Some(path) = settings.store.as_deref() else { return Ok(()) };
     Store::check_integrity(path).map_err(|error| {
-        format!(
-            "store.url: {error}. A server could sell nothing from it. Fix its permissions, restore a \
-             backup (see \"Back up\" in docs/operations.md), or name another file"
-        )
+        let reason = Reason::from(error);
+        let advice = match reason.cause {
+            Cause::Other => "restore a backup, or name another file",
+            cause => cause.advice(),
+        };
+        format!("store.url: {reason}. A server could sell nothing from it: {advice}")
     })
 }
 

@@ -29,10 +29,10 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 
+pub(crate) use changes::check_changes;
 use member::MemberCommand;
 pub use process::runtime;
 pub use purchase::PurchaseCommand;
-pub(crate) use reload::check_changes;
 pub(crate) use secret::secret;
 pub(crate) use serve::ops;
 pub use serve::serve;
@@ -41,6 +41,7 @@ pub(crate) use settings::{environment, read_text};
 pub use usage::{GroupBy, OutputFormat};
 
 use crate::access::token;
+use crate::clock::Date;
 use crate::config::{AccessMode, SettingError, redact_keys};
 use crate::routes::openapi;
 
@@ -70,7 +71,7 @@ pub enum Command {
         #[arg(long)]
         online: bool,
         /// Output format
-        #[arg(long, value_enum, default_value = "text", conflicts_with = "online")]
+        #[arg(long, value_enum, default_value = "text")]
         format: reconcile::ReportFormat,
         /// Only ask the running server whether it is alive, for a container's health check
         #[arg(long, conflicts_with_all = ["online", "format"])]
@@ -86,9 +87,12 @@ pub enum Command {
         /// Start of the report, before now: 24h, 7d, or a UTC date such as 2026-11-01
         #[arg(long, value_name = "TIME", default_value = "7d", value_parser = usage::since)]
         since: Duration,
-        /// What to group by
-        #[arg(long, value_enum, default_value = "day")]
-        by: GroupBy,
+        /// Last day of the report, a UTC date such as 2026-11-30 [default: today]
+        #[arg(long, value_name = "DATE", value_parser = usage::until)]
+        until: Option<Date>,
+        /// What to group by; several: member,model
+        #[arg(long, value_enum, default_value = "day", value_delimiter = ',')]
+        by: Vec<GroupBy>,
         /// Output format
         #[arg(long, value_enum, default_value = "table")]
         format: OutputFormat,
@@ -212,8 +216,8 @@ impl Cli {
                 check::check(&loaded, (online, format), out, err).await
             }
             Command::Member { change } => member::member(settings, change, out, err).await,
-            Command::Usage { since, by, format } => {
-                usage::usage(settings, (since, by, format), out).await
+            Command::Usage { since, until, by, format } => {
+                usage::usage(settings, (since, until), (&by, format), out).await
             }
             Command::Reconcile { dry_run, format } => {
                 reconcile::reconcile(settings, (dry_run, format), out).await

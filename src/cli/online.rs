@@ -4,6 +4,8 @@ use std::io::{self, Write};
 use std::slice;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use super::ledger::{self, GatewayAccess, RunningServer};
 use super::{CommandError, Exit};
 use crate::app;
@@ -16,30 +18,50 @@ use crate::store::Store;
 use crate::upstream::Error;
 use crate::upstream::billing::{self, ApiKeysResponse, UsageCounter};
 
-/// Prints the account. Keys are named by their position and public prefix only.
-pub(super) async fn ask_gateway(
-    settings: &Settings,
-    out: &mut impl Write,
-    err: &mut impl Write,
-) -> Result<Exit, CommandError> {
-    let Target::Live { base_url, keys } = &settings.gateway.target else {
-        writeln!(out, "online    nothing to ask: the sandbox starts with the server")?;
-        return Ok(Exit::Done);
-    };
+/// The account. Keys are named by their position and public prefix only.
+#[derive(Serialize)]
+pub(super) struct OnlineReport {
+    asked: String,
+    keys: Vec<CheckedKey>,
+    account: Option<ApiKeysResponse>,
+}
+
+#[derive(Serialize)]
+struct CheckedKey {
+    /// From 1.
+    key: usize,
+    state: CheckedKeyState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefix: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum CheckedKeyState {
+    Accepted,
+    Rejected,
+    /// Not tried, because a server runs.
+    Listed,
+    Unlisted,
+    Revoked,
+}
+
+/// Asks about the account; `None` in the sandbox.
+pub(super) async fn ask_gateway(settings: &Settings) -> Result<Option<OnlineReport>, CommandError> {
+    let Target::Live { base_url, keys } = &settings.gateway.target else { return Ok(None) };
     let access = ledger::existing_path(settings).map(|path| ledger::gateway_access(settings, path));
-    let store = match access {
+    let (asked, store) = match access {
         Ok(Ok(GatewayAccess::ViaServer(server))) => {
-            return ask_server(&server, keys, out, err).await;
+            return ask_server(&server, keys).await.map(Some);
         }
         Ok(Ok(GatewayAccess::Standalone(store))) => {
             let slots = "each key takes one slot of the rate limit";
-            writeln!(out, "asked     directly; {slots}{}", ledger::RECOVERED)?;
-            store
+            (format!("directly; {slots}{}", ledger::RECOVERED), store)
         }
         Ok(Err(reason)) => return Err(format!("the gateway was not asked: {reason}").into()),
         Err(_no_ledger) => {
-            writeln!(out, "asked     directly; without a ledger, the rate limit is not recorded")?;
-            Store::in_memory(Arc::new(clock::wall))
+            let asked = "directly; without a ledger, the rate limit is not recorded";
+            (asked.to_owned(), Store::in_memory(Arc::new(clock::wall)))
         }
     };
     let rate_limit = app::standalone_rate_limit(store, &settings.gateway).await;
@@ -63,42 +85,61 @@ pub(super) async fn ask_gateway(
     }
     let listing = listings.iter().flatten().last();
     let listed = listing.map_or(&[][..], |listing| &listing.keys);
-    for (number, (key, accepted)) in (1..).zip(keys.iter().zip(&listings)) {
-        let prefix = listed_prefix(key, listed)
-            .map_or(String::new(), |prefix| format!(" ({}…)", strip_controls(prefix)));
-        match accepted {
-            Some(_) => writeln!(out, "key {number}     accepted{prefix}")?,
-            None => writeln!(err, "key {number}{prefix}: the gateway rejected it")?,
-        }
-    }
-    listing.map_or(Ok(()), |listing| print(listing, out))?;
-    Ok(if listings.iter().all(Option::is_some) { Exit::Done } else { Exit::Failed })
+    let checked = (1..).zip(keys.iter().zip(&listings)).map(|(number, (key, listing))| {
+        let is_accepted = listing.is_some();
+        let state = if is_accepted { CheckedKeyState::Accepted } else { CheckedKeyState::Rejected };
+        CheckedKey { key: number, state, prefix: listed_prefix(key, listed).map(strip_controls) }
+    });
+    let (keys, account) = (checked.collect(), listing.cloned());
+    Ok(Some(OnlineReport { asked, keys, account }))
 }
 
 /// Asks through the running server. It uses its own keys, so these are only looked up in its list.
-async fn ask_server(
-    server: &RunningServer,
-    keys: &[Key],
-    out: &mut impl Write,
-    err: &mut impl Write,
-) -> Result<Exit, CommandError> {
+async fn ask_server(server: &RunningServer, keys: &[Key]) -> Result<OnlineReport, CommandError> {
     let listing = server.listing().await?;
-    writeln!(out, "asked     by {}, within its rate limit", server.describe())?;
-    let mut exit = Exit::Done;
-    for (number, key) in (1..).zip(keys) {
-        match listed_prefix(key, &listing.keys) {
-            None => writeln!(out, "key {number}     not tried; no listed key matches it")?,
-            Some(prefix) if is_active_prefix(prefix, &listing.keys) => {
-                writeln!(out, "key {number}     not tried; listed as {}…", strip_controls(prefix))?;
-            }
-            Some(prefix) => {
-                writeln!(err, "key {number} ({}…): listed as revoked", strip_controls(prefix))?;
-                exit = Exit::Failed;
+    let checked = (1..).zip(keys).map(|(number, key)| {
+        let prefix = listed_prefix(key, &listing.keys);
+        let state = match prefix {
+            None => CheckedKeyState::Unlisted,
+            Some(prefix) if is_active_prefix(prefix, &listing.keys) => CheckedKeyState::Listed,
+            Some(_) => CheckedKeyState::Revoked,
+        };
+        CheckedKey { key: number, state, prefix: prefix.map(strip_controls) }
+    });
+    let (asked, keys) =
+        (format!("by {}, within its rate limit", server.describe()), checked.collect());
+    Ok(OnlineReport { asked, keys, account: Some(listing) })
+}
+
+impl OnlineReport {
+    pub(super) fn exit(&self) -> Exit {
+        let is_bad = |key: &CheckedKey| {
+            matches!(key.state, CheckedKeyState::Rejected | CheckedKeyState::Revoked)
+        };
+        if self.keys.iter().any(is_bad) { Exit::Failed } else { Exit::Done }
+    }
+
+    pub(super) fn print(&self, out: &mut impl Write, err: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "asked     {}", self.asked)?;
+        for CheckedKey { key, state, prefix } in &self.keys {
+            let known = prefix.as_ref().map_or(String::new(), |prefix| format!(" ({prefix}…)"));
+            match state {
+                CheckedKeyState::Accepted => writeln!(out, "key {key}     accepted{known}")?,
+                CheckedKeyState::Rejected => {
+                    writeln!(err, "key {key}{known}: the gateway rejected it")?;
+                }
+                CheckedKeyState::Listed => {
+                    let prefix = prefix.as_deref().unwrap_or_default();
+                    writeln!(out, "key {key}     not tried; listed as {prefix}…")?;
+                }
+                CheckedKeyState::Unlisted => {
+                    writeln!(out, "key {key}     not tried; no listed key matches it")?;
+                }
+                CheckedKeyState::Revoked => writeln!(err, "key {key}{known}: listed as revoked")?,
             }
         }
+        self.account.as_ref().map_or(Ok(()), |account| print(account, out))
     }
-    print(&listing, out)?;
-    Ok(exit)
 }
 
 fn print(

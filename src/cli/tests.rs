@@ -430,7 +430,8 @@ async fn reports_have_defaults_and_reject_unknown_options() {
     clock::set_wall(Some(Duration::from_secs(8 * 86_400)));
     let (cli, ..) = read(&["usage"]);
     let since = Duration::from_secs(86_400);
-    let usage = Command::Usage { since, by: GroupBy::Day, format: OutputFormat::Table };
+    let usage =
+        Command::Usage { since, until: None, by: vec![GroupBy::Day], format: OutputFormat::Table };
     assert_eq!(cli.map(|cli| cli.command()), Ok(usage));
     clock::set_wall(None);
     let (cli, ..) = read(&["reconcile", "--dry-run"]);

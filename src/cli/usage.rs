@@ -1,5 +1,6 @@
 //! `tollgate usage`: reports spending from the ledger, also while a server runs.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
@@ -33,6 +34,29 @@ pub enum OutputFormat {
     Json,
 }
 
+impl GroupBy {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Member => "member",
+            Self::Model => "model",
+            Self::Day => "day",
+        }
+    }
+
+    fn key(self, row: &SpendRow) -> String {
+        match self {
+            Self::Member => row.caller.clone(),
+            Self::Model => row.model.clone(),
+            Self::Day => iso_day(row.day),
+        }
+    }
+}
+
+/// Parses the last day of the report.
+pub(super) fn until(text: &str) -> Result<Date, &'static str> {
+    date(text).map(Date::at).ok_or("expected a date such as 2026-11-30")
+}
+
 /// Parses `90m`, `24h`, `7d` or `2026-11-01` into the time when the report starts.
 pub(super) fn since(text: &str) -> Result<Duration, &'static str> {
     let start = if text.contains('-') { date(text) } else { before_now(text) };
@@ -60,49 +84,55 @@ fn before_now(text: &str) -> Option<Duration> {
 
 pub(super) async fn usage(
     settings: &Settings,
-    (since, by, format): (Duration, GroupBy, OutputFormat),
+    (since, until): (Duration, Option<Date>),
+    (by, format): (&[GroupBy], OutputFormat),
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    let rows = ledger::open_read_only(settings)?.spend(None, since, 0, usize::MAX).await?;
-    let (name, key): (_, fn(&SpendRow) -> String) = match by {
-        GroupBy::Member => ("member", |row| row.caller.clone()),
-        GroupBy::Model => ("model", |row| row.model.clone()),
-        GroupBy::Day => ("day", |row| iso_day(row.day)),
-    };
+    if until.is_some_and(|until| until < Date::at(since)) {
+        return Err(CommandError::usage("--until: expected a date that is not before --since"));
+    }
+    let mut rows = ledger::open_read_only(settings)?.spend(None, since, 0, usize::MAX).await?;
+    rows.retain(|row| until.is_none_or(|until| row.day <= until.days()));
+    let key = |row: &SpendRow| by.iter().map(|by| by.key(row)).collect::<Vec<_>>();
     let (groups, total) = (SpendTotals::group_by(&rows, key), SpendTotals::of(&rows));
     let lines = groups.iter().map(|(key, sum)| line(key, sum));
     match format {
         OutputFormat::Table => {
-            let lines = lines.chain([line("total", &total)]);
-            write!(out, "{}", table(&head(name), lines, 1))?;
+            let mut last = vec![String::new(); by.len()];
+            "total".clone_into(&mut last[0]);
+            let lines = lines.chain([line(&last, &total)]);
+            write!(out, "{}", table(&head(by), lines, by.len()))?;
         }
-        OutputFormat::Csv => write!(out, "{}", csv(&head("key"), lines))?,
+        OutputFormat::Csv => write!(out, "{}", csv(&head(by), lines))?,
         OutputFormat::Json => {
-            let rows = groups.iter().map(|(key, sum)| Group { key, sum }).collect();
-            print_json(&Document { rows, total }, out)?;
+            let names = || by.iter().map(|by| by.name());
+            let group = |(key, sum)| UsageGroup { key: names().zip(key).collect(), sum };
+            let rows = groups.iter().map(group).collect();
+            print_json(&UsageDocument { rows, total }, out)?;
         }
     }
     Ok(Exit::Done)
 }
 
-fn head(key: &str) -> String {
-    format!("{key},{}", SpendTotals::COLUMNS)
+fn head(by: &[GroupBy]) -> String {
+    let names: Vec<_> = by.iter().map(|by| by.name()).collect();
+    format!("{},{}", names.join(","), SpendTotals::COLUMNS)
 }
 
-fn line(key: &str, sum: &SpendTotals) -> [String; 6] {
-    let [count, charged, unknown, held, saved] = sum.columns();
-    [key.to_owned(), count, charged, unknown, held, saved]
+fn line(key: &[String], sum: &SpendTotals) -> Vec<String> {
+    [key, &sum.columns()].concat()
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
-    rows: Vec<Group<'a>>,
+struct UsageDocument<'a> {
+    rows: Vec<UsageGroup<'a>>,
     total: SpendTotals,
 }
 
 #[derive(Serialize)]
-struct Group<'a> {
-    key: &'a str,
+struct UsageGroup<'a> {
+    #[serde(flatten)]
+    key: BTreeMap<&'static str, &'a String>,
     #[serde(flatten)]
     sum: &'a SpendTotals,
 }
@@ -165,12 +195,12 @@ mod tests {
     #[test]
     fn csv_quotes_keys_with_separators() {
         let sum = SpendTotals { count: 1, charged: Usd::mills(3), ..SpendTotals::default() };
-        let lines = ["a,b", "plain", "say \"hi\""].map(|key| line(key, &sum));
+        let lines = ["a,b", "plain", "say \"hi\""].map(|key| line(&[key.to_owned()], &sum));
         let figures = "1,0.003000,0.000000,0.000000,0.000000";
         assert_eq!(
-            csv(&head("key"), lines.into_iter()),
+            csv(&head(&[GroupBy::Member]), lines.into_iter()),
             format!(
-                "key,count,charged,unknown,held,saved\n\"a,b\",{figures}\nplain,{figures}\n\"say \"\"hi\"\"\",{figures}\n"
+                "member,count,charged,unknown,held,saved\n\"a,b\",{figures}\nplain,{figures}\n\"say \"\"hi\"\"\",{figures}\n"
             )
         );
     }

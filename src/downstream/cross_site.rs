@@ -175,7 +175,8 @@ pub fn check_read<B>(
 
 fn log_refusal(config: &DownstreamConfig, request: &str, origin: Option<&HeaderValue>) {
     if config.refusal_log.is_due("origin", bytes(origin)) {
-        info!(origin = sanitize(origin), request, "unlisted origin refused");
+        let code = ORIGIN_NOT_ALLOWED.code;
+        info!(code, origin = sanitize(origin), request, "unlisted origin refused");
     }
 }
 

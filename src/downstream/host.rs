@@ -147,7 +147,8 @@ pub fn check_host<B>(config: &DownstreamConfig, request: &Request<B>) -> Result<
     }
     let host = headers.get(HOST);
     if config.refusal_log.is_due("host", bytes(host)) {
-        info!(host = sanitize(host), "unknown host refused");
+        let code = MISDIRECTED_REQUEST.code;
+        info!(code, host = sanitize(host), "unknown host refused");
     }
     Err(problem)
 }

@@ -19,7 +19,10 @@ use super::route::{Class, Route};
 use super::{DownstreamConfig, RequestId, X_REQUEST_ID, rate};
 use crate::clock::{self, Instant};
 use crate::metrics::Metrics;
-use crate::problem::{INTERNAL, INVALID_CREDENTIALS, LEDGER_UNAVAILABLE, Problem};
+use crate::problem::{
+    INTERNAL, INVALID_CREDENTIALS, LEDGER_UNAVAILABLE, MISDIRECTED_REQUEST, ORIGIN_NOT_ALLOWED,
+    Problem,
+};
 use crate::response::{self, HandlerResult, Response};
 use crate::store::Caller;
 use crate::sync::lock;
@@ -122,6 +125,10 @@ impl RequestScope {
     }
 
     fn is_refusal_logged(&self, problem: &Problem) -> bool {
+        // A line with the refused value is logged where it is refused.
+        if [&MISDIRECTED_REQUEST, &ORIGIN_NOT_ALLOWED].contains(&problem.kind()) {
+            return false;
+        }
         let is_paid = self.route.as_ref().is_ok_and(|route| route.class == Class::Paid);
         is_paid || *problem.kind() == INVALID_CREDENTIALS
     }

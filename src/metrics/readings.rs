@@ -20,7 +20,8 @@ pub struct Readings {
     pub balance: Option<BalanceReading>,
     pub budgets: Vec<BudgetReading>,
     pub ledger: Option<LedgerReading>,
-    pub is_ledger_usable: Option<bool>,
+    /// Why purchases cannot be recorded, if they cannot.
+    pub ledger_state: Option<Result<(), &'static str>>,
     pub ledger_commits: Option<Histogram>,
     /// Whether each key is usable, in the order of the settings.
     pub keys: Vec<bool>,
@@ -81,9 +82,11 @@ impl Readings {
         family(r, "budget_limit_microdollars", "budget.total", limits);
         family(r, "budget_spent_microdollars", "Spent of budget.total in this period", spent);
         self.ledger.iter().for_each(|ledger| ledger.register(r));
-        if let Some(is_usable) = self.is_ledger_usable {
-            let help = "1 if purchases can be recorded, else 0";
-            gauge(r, "ledger_usable", help, u64::from(is_usable));
+        let help = "1 if purchases can be recorded; else 0, and the cause";
+        match self.ledger_state {
+            Some(Ok(())) => gauge(r, "ledger_usable", help, 1),
+            Some(Err(cause)) => family(r, "ledger_usable", help, [([("cause", cause)], 0)]),
+            None => {}
         }
         if let Some(commits) = self.ledger_commits {
             histogram(r, "ledger_commit_seconds", "Time of a commit to the ledger", commits);

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 /// Returns lines of comma-separated values, the header first.
-pub fn csv<const N: usize>(head: &str, rows: impl Iterator<Item = [String; N]>) -> String {
+pub fn csv(head: &str, rows: impl Iterator<Item = impl AsRef<[String]>>) -> String {
     let mut text = format!("{head}\n");
     for row in rows {
-        text += &row.each_ref().map(|text| csv_cell(text)).join(",");
+        text += &row.as_ref().iter().map(|text| csv_cell(text)).collect::<Vec<_>>().join(",");
         text.push('\n');
     }
     text
@@ -14,23 +14,25 @@ pub fn csv<const N: usize>(head: &str, rows: impl Iterator<Item = [String; N]>) 
 
 /// Returns aligned columns under a comma-separated header. Columns from `numbers` on are
 /// right-aligned.
-pub fn table<const N: usize>(
+pub fn table(
     head: &str,
-    rows: impl Iterator<Item = [String; N]>,
+    rows: impl Iterator<Item = impl AsRef<[String]>>,
     numbers: usize,
 ) -> String {
     let head: Vec<_> = head.split(',').map(str::to_owned).collect();
-    let lines: Vec<_> = std::iter::once(head).chain(rows.map(Vec::from)).collect();
+    let lines: Vec<_> =
+        std::iter::once(head).chain(rows.map(|row| row.as_ref().to_vec())).collect();
     let width = |column: usize| {
         let cells = lines.iter().filter_map(|line| line.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
     };
-    let widths: [usize; N] = std::array::from_fn(width);
+    let widths: Vec<_> = (0..lines[0].len()).map(width).collect();
     let mut text = String::new();
     for line in &lines {
-        let cells = line.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
-            if column < numbers { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-        });
+        let cells =
+            line.iter().zip(widths.iter().copied()).enumerate().map(|(column, (cell, width))| {
+                if column < numbers { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+            });
         text += cells.collect::<Vec<_>>().join("  ").trim_end();
         text.push('\n');
     }

@@ -48,10 +48,7 @@ impl SpendTotals {
         }
     }
 
-    pub fn group_by(
-        rows: &[SpendRow],
-        key: impl Fn(&SpendRow) -> String,
-    ) -> BTreeMap<String, Self> {
+    pub fn group_by<K: Ord>(rows: &[SpendRow], key: impl Fn(&SpendRow) -> K) -> BTreeMap<K, Self> {
         let mut groups: BTreeMap<_, Self> = BTreeMap::new();
         for row in rows {
             let group = groups.entry(key(row)).or_default();

@@ -14,10 +14,9 @@
 mod binding;
 mod member;
 mod model;
+mod reason;
 mod rules;
 pub mod sqlite;
-
-use std::sync::Arc;
 
 pub use crate::contract::money::SpendLimit;
 pub use binding::AccountBinding;
@@ -32,9 +31,10 @@ pub use model::{
     PurchaseRecord, PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN,
     Service, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate, StoreCapacity,
 };
+pub use reason::{Cause, Reason};
 pub use sqlite::{HookFuture, LockHolder, OpenError, Opening, Store, StoreHook, StoreOp};
 
 /// The store cannot record anything now, so nothing may be bought.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the store is unavailable: {0}")]
-pub struct Unavailable(pub Arc<str>);
+pub struct Unavailable(pub Reason);

@@ -15,6 +15,24 @@ fn check_prints_one_object_of_json() {
 }
 
 #[test]
+fn check_online_prints_the_account_as_json_too() {
+    let fixture = Fixture::open();
+    fixture.charge_chat();
+    let read = |out: &str| serde_json::from_str::<serde_json::Value>(out).expect("JSON");
+    let checked = read(&fixture.done(&["check", "--online", "--format", "json"]));
+    assert!(checked["gateway"].as_str().unwrap().starts_with("live, "), "{checked}");
+    let online = &checked["online"];
+    assert_eq!(online["keys"][0]["key"], 1, "{online}");
+    assert_eq!(online["keys"][0]["state"], "accepted", "{online}");
+    assert_eq!(online["keys"][0]["prefix"], PREFIX, "{online}");
+    assert_eq!(online["account"]["billing"]["balanceCents"], 4_999, "{online}");
+    assert!(fixture.sandbox.revoke(KEY));
+    let ended = fixture.run(&["check", "--online", "--format", "json"], &[]);
+    assert_eq!(ended.code, Some(1), "{}", ended.said());
+    assert_eq!(read(&ended.out)["online"]["keys"][0]["state"], "rejected", "{}", ended.out);
+}
+
+#[test]
 fn check_online_prints_the_account_and_the_prefix_of_a_rejected_key() {
     let fixture = Fixture::open();
     fixture.charge_chat();

@@ -28,11 +28,11 @@ fn usage_is_exact_in_json() {
     for (arguments, expected) in [
         (
             &["usage", "--by", "member", "--format", "json"][..],
-            r#"{"rows":[{"key":"192.0.2.1","count":1,"charged":"0.003000","unknown":"0.000000","held":"0.000000","saved":"0.000000"},{"key":"192.0.2.2","count":2,"charged":"3.210000","unknown":"3.000000","held":"0.000000","saved":"0.000000"}],"total":{"count":3,"charged":"3.213000","unknown":"3.000000","held":"0.000000","saved":"0.000000"}}"#,
+            r#"{"rows":[{"member":"192.0.2.1","count":1,"charged":"0.003000","unknown":"0.000000","held":"0.000000","saved":"0.000000"},{"member":"192.0.2.2","count":2,"charged":"3.210000","unknown":"3.000000","held":"0.000000","saved":"0.000000"}],"total":{"count":3,"charged":"3.213000","unknown":"3.000000","held":"0.000000","saved":"0.000000"}}"#,
         ),
         (
             &["usage", "--by", "model", "--format", "json", "--since", "11d"],
-            r#"{"rows":[{"key":"eta-5-mini","count":2,"charged":"0.006000","unknown":"0.000000","held":"0.000000","saved":"0.000000"},{"key":"video-a-2","count":2,"charged":"3.210000","unknown":"3.000000","held":"0.000000","saved":"0.000000"}],"total":{"count":4,"charged":"3.216000","unknown":"3.000000","held":"0.000000","saved":"0.000000"}}"#,
+            r#"{"rows":[{"model":"eta-5-mini","count":2,"charged":"0.006000","unknown":"0.000000","held":"0.000000","saved":"0.000000"},{"model":"video-a-2","count":2,"charged":"3.210000","unknown":"3.000000","held":"0.000000","saved":"0.000000"}],"total":{"count":4,"charged":"3.216000","unknown":"3.000000","held":"0.000000","saved":"0.000000"}}"#,
         ),
         (
             &["usage", "--format", "json", "--since", "0s"],
@@ -62,7 +62,7 @@ fn usage_shows_holds_of_a_running_server() {
     let out = fixture.done(&["usage", "--by", "model", "--format", "csv"]);
     assert_eq!(
         out,
-        "key,count,charged,unknown,held,saved\nvideo-a-2,1,0.000000,0.000000,3.000000,0.000000\n"
+        "model,count,charged,unknown,held,saved\nvideo-a-2,1,0.000000,0.000000,3.000000,0.000000\n"
     );
     drop(server);
 }
@@ -81,9 +81,42 @@ fn usage_table_is_aligned_and_csv_is_escaped() {
     let first = format!("{year:04}-{month:02}-{day:02}");
     let out = fixture.done(&["usage", "--format", "csv", "--since", &first]);
     let lines: Vec<_> = out.lines().collect();
-    assert_eq!(lines[0], "key,count,charged,unknown,held,saved");
+    assert_eq!(lines[0], "day,count,charged,unknown,held,saved");
     assert_eq!(lines[1], format!("{first},1,0.003000,0.000000,0.000000,0.000000"));
     assert_eq!(lines.len(), 3, "{out}");
+}
+
+#[test]
+fn usage_groups_by_several_columns_and_ends_with_a_day() {
+    let fixture = spent();
+    let by = |arguments: &[&str]| {
+        fixture.done(&[&["usage", "--by", "member,model", "--since", "11d"], arguments].concat())
+    };
+    assert_eq!(
+        by(&[]),
+        "member     model       count   charged   unknown      held     saved\n\
+         192.0.2.1  eta-5-mini      2  0.006000  0.000000  0.000000  0.000000\n\
+         192.0.2.2  video-a-2       2  3.210000  3.000000  0.000000  0.000000\n\
+         total                      4  3.216000  3.000000  0.000000  0.000000\n"
+    );
+    // Ten days ago one chat was bought, and nothing else until yesterday.
+    let clock::Date { year, month, day } = clock::Date::at(clock::wall() - 24 * 60 * MINUTE);
+    let yesterday = format!("{year:04}-{month:02}-{day:02}");
+    assert_eq!(
+        by(&["--until", &yesterday, "--format", "csv"]),
+        "member,model,count,charged,unknown,held,saved\n\
+         192.0.2.1,eta-5-mini,1,0.003000,0.000000,0.000000,0.000000\n"
+    );
+    let json: serde_json::Value = serde_json::from_str(&by(&["--format", "json"])).unwrap();
+    assert_eq!(
+        (&json["rows"][1]["member"], &json["rows"][1]["model"]),
+        (&"192.0.2.2".into(), &"video-a-2".into())
+    );
+    for (until, says) in [("2020-01-01", "not before --since"), ("7d", "2026-11-30")] {
+        let ended = fixture.run(&["usage", "--until", until], &[]);
+        assert_eq!(ended.code, Some(2), "{}", ended.said());
+        assert!(ended.err.contains(says), "{}", ended.err);
+    }
 }
 
 #[test]

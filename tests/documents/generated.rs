@@ -83,7 +83,7 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
         balance: Some(BalanceReading { micros: 0, age: Duration::ZERO }),
         budgets: vec![BudgetReading { period: "day", limit_micros: 0, spent_micros: 0 }],
         ledger: Some(LedgerReading { bytes: Some(0), ..LedgerReading::default() }),
-        is_ledger_usable: Some(true),
+        ledger_state: Some(Err("disk_full")),
         ledger_commits: Some(Histogram::of_commits()),
         keys: vec![true],
     });

@@ -8,6 +8,7 @@ mod connection_limits;
 mod connections;
 mod cross_site;
 mod edge_cases;
+mod full_disk;
 pub(crate) mod heads;
 mod hostile_clients;
 mod invalid_requests_are_not_forwarded;

@@ -147,10 +147,13 @@ fn readyz_is_503_while_the_ledger_is_damaged_or_gone() {
     assert_eq!((readiness(&gone).0, gone.chat().status), (200, 200));
     fs::remove_file(gone.folder().join("ledger.db")).unwrap();
     until("it is not ready", || readiness(&gone).0 == 503);
-    for gate in [damaged, gone] {
+    for (gate, because, cause) in [
+        (damaged, "ledger_damaged", "is damaged"),
+        (gone, "ledger_replaced", "removed or replaced"),
+    ] {
         let (status, text) = readiness(&gate);
         assert_eq!(status, 503, "{text}");
-        assert!(text.contains("ledger_unusable") && text.contains("is unusable"), "{text}");
+        assert!(text.contains(because) && text.contains(cause), "{text}");
         assert!(!text.contains("ledger.db"), "{text}");
         assert_eq!(gate.chat().status, 503);
         let mut probe = gate.admin_client();
@@ -177,11 +180,15 @@ fn ledger_of_a_newer_version_is_named_once_by_readyz_log_and_check() {
     let logged = log(&gate);
     let causes: Vec<_> = logged.iter().filter(|line| line["error"].is_string()).collect();
     assert_eq!(causes.len(), 1, "{causes:?}");
+    assert_eq!(causes[0]["cause"], "ledger_newer", "{causes:?}");
+    let unusable = "tollgate_ledger_usable{cause=\"ledger_newer\"} 0";
+    assert!(gate.metrics().contains(unusable), "{}", gate.metrics());
     assert!(causes[0]["error"].as_str().unwrap().contains("its version is 99"), "{causes:?}");
     let store = [("TOLLGATE_STORE__URL", "sqlite:ledger.db")];
     let checked = run(gate.folder(), &["check"], &store);
     assert_eq!(checked.code, Some(1), "{checked:?}");
     assert!(checked.stderr.contains("its version is 99"), "{checked:?}");
+    assert!(checked.stderr.contains("start that version"), "{checked:?}");
 }
 
 #[test]

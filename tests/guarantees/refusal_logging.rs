@@ -56,6 +56,27 @@ fn failed_credential_lookups_do_not_flood_the_log() {
     assert!(printed.lines().count() < 50, "{printed}");
 }
 
+#[test]
+fn purchase_of_an_unlisted_origin_or_host_is_one_log_line_with_its_code() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let gate = Gate::binary(&upstream, "", &[]);
+    for (name, value, code) in [
+        ("Origin", "https://evil.example", "origin_not_allowed"),
+        ("Host", "evil.example", "misdirected_request"),
+    ] {
+        let before = gate.printed().len();
+        let refused = gate.ask("POST", "/api/v1/chat", &[(name, value)], CHAT);
+        assert_eq!(refused.code(), code);
+        let requests = || gate.printed()[before..].matches("\"route\":").count();
+        until("it is logged", || requests() > 0);
+        gate.signal(Signal::SIGHUP);
+        until("all before it is logged", || gate.printed()[before..].contains("reloaded"));
+        let printed = gate.printed();
+        let line = printed[before..].lines().find(|line| line.contains(code)).expect("its code");
+        assert!(line.contains(value) && requests() == 1, "{}", &printed[before..]);
+    }
+}
+
 /// The log lines with this message so far.
 fn lines(gate: &Gate, message: &str) -> Vec<Value> {
     let printed = gate.printed();

@@ -65,7 +65,7 @@ fn write_to(ledger: &Path) {
 }
 
 /// The folder of a server that sells from such a ledger in the mode `members`, or in the open.
-fn folder(upstream: &Upstream) -> TempDir {
+pub(crate) fn folder(upstream: &Upstream) -> TempDir {
     let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
     let settings = format!(
         "limits = {{ requests = 100000, seconds = 1, burst = 100000, concurrent = 100 }}\n{STORE}\nserver.listen = \"127.0.0.1:0\"\nadmin.listen = \"127.0.0.1:0\"\n\
@@ -98,7 +98,7 @@ fn listening(server: &Process) -> (SocketAddr, SocketAddr) {
     found.unwrap()
 }
 
-fn ask(at: SocketAddr, method: &str, path: &str, body: &str) -> Answer {
+pub(crate) fn ask(at: SocketAddr, method: &str, path: &str, body: &str) -> Answer {
     let mut client = Client::connect(at, &Arc::new(Record::default()));
     client.send(method, path, &[], body);
     client.answer()
@@ -333,7 +333,7 @@ fn second_server_by_hard_link_or_mount_exits_and_names_the_first() {
 }
 
 /// Fails where a test cannot do its work, rather than passing without it.
-fn needs_mounts(mut trial: Command) {
+pub(crate) fn needs_mounts(mut trial: Command) {
     let ended = trial.output().expect("unshare (util-linux)");
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    BudgetScope, Clock, OpenError, PurchaseId, PurchaseState, Settlement, Store,
+    BudgetScope, Cause, Clock, OpenError, PurchaseId, PurchaseState, Settlement, Store,
 };
 
 use crate::fixture::*;
@@ -86,7 +86,8 @@ async fn ledger_whose_counters_do_not_add_up_is_refused() {
         let Err(OpenError::Unusable(why)) = purchases(&copied, fixture.clock()).await else {
             panic!("{change}")
         };
-        assert!(why.contains("sum"), "{change}: {why}");
+        assert!(why.text.contains("sum"), "{change}: {why}");
+        assert_eq!(why.cause, Cause::Damaged, "{change}");
     }
 }
 

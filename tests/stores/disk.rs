@@ -250,8 +250,8 @@ async fn foreign_file_is_refused_unchanged() {
         let before = fs::read(at(name)).ok();
         let opened = Store::serve(&at(name), Fixture::in_memory(StoreCapacity::default()).clock());
         let Err(OpenError::Unusable(said)) = &opened else { panic!("{name}: {opened:?}") };
-        assert!(said.contains(why), "{name}: {said}");
-        assert!(said.contains(name), "{name}: {said}");
+        assert!(said.text.contains(why), "{name}: {said}");
+        assert!(said.text.contains(name), "{name}: {said}");
         assert_eq!(fs::read(at(name)).ok(), before, "{name}");
     }
 }

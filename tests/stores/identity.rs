@@ -176,9 +176,9 @@ async fn whole_file_is_checked_only_after_an_unclean_end() {
     let ledger = serve(path, clock.clone());
     kill(ledger, path);
     let refused = Store::serve(path, clock.clone()).unwrap_err();
-    assert!(matches!(&refused, OpenError::Unusable(why) if why.contains("sum")), "{refused}");
+    assert!(matches!(&refused, OpenError::Unusable(why) if why.text.contains("sum")), "{refused}");
     let refused = Store::open_exclusive(path, clock.clone()).unwrap_err();
-    assert!(matches!(&refused, OpenError::Unusable(why) if why.contains("sum")), "{refused}");
+    assert!(matches!(&refused, OpenError::Unusable(why) if why.text.contains("sum")), "{refused}");
 
     let Place { path, clock, .. } = &place();
     let ledger = serve(path, clock.clone());
@@ -186,7 +186,7 @@ async fn whole_file_is_checked_only_after_an_unclean_end() {
     drop(ledger);
     with(path, DAMAGE);
     let refused = Store::serve(path, clock.clone()).unwrap_err();
-    assert!(matches!(&refused, OpenError::Unusable(why) if why.contains("sum")), "{refused}");
+    assert!(matches!(&refused, OpenError::Unusable(why) if why.text.contains("sum")), "{refused}");
 }
 
 #[tokio::test]
@@ -225,14 +225,14 @@ async fn ledger_sells_after_a_crash_until_the_check_finds_damage() {
     opening.serve();
     eventually(async || {
         let sold = bounded(ledger.reserve(&reservation("ann", PRICE))).await;
-        matches!(sold, Err(ReserveError::Unavailable(why)) if why.0.contains("sum"))
+        matches!(sold, Err(ReserveError::Unavailable(why)) if why.0.text.contains("sum"))
     })
     .await;
     drop(ledger);
 
     let (_ledger, mut opening) = start().await.unwrap();
     let refused = opening.wait().await.unwrap_err();
-    assert!(matches!(&refused, OpenError::Unusable(why) if why.contains("sum")), "{refused}");
+    assert!(matches!(&refused, OpenError::Unusable(why) if why.text.contains("sum")), "{refused}");
 }
 
 #[test]
@@ -272,7 +272,7 @@ async fn ledger_removed_or_replaced_under_the_server_stops_sales() {
         );
         let refused = bounded(ledger.reserve(&reservation("ann", PRICE))).await.unwrap_err();
         assert!(
-            matches!(&refused, ReserveError::Unavailable(why) if why.0.contains(what)),
+            matches!(&refused, ReserveError::Unavailable(why) if why.0.text.contains(what)),
             "{refused:?}"
         );
     }

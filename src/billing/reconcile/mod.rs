@@ -199,7 +199,10 @@ impl Drift {
             _ if (spent - charged).abs() < CENT => "none, to the cent".to_owned(),
             _ if spent >= most + CENT => differs(spent - most, "more"),
             _ if spent < charged => differs(charged - spent, "less"),
-            _ => "none beyond what is unknown or in flight".to_owned(),
+            _ => {
+                let more = differs(spent - charged, "more");
+                format!("{more}; what is unknown or in flight may explain it")
+            }
         }
     }
 }

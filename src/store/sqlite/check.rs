@@ -12,7 +12,7 @@ use super::StoreError;
 use super::command_gate::CommandGate;
 use super::file::{self, Purpose};
 use crate::clock;
-use crate::store::Unavailable;
+use crate::store::{Reason, Unavailable};
 
 const OPS_PER_STOP_CHECK: i32 = 10_000;
 
@@ -26,7 +26,7 @@ pub(super) fn interrupt_on(
 }
 
 /// Reads the whole file. `reason` is why that is needed.
-pub(super) fn check(connection: &mut Connection, reason: &'static str) -> Result<(), String> {
+pub(super) fn check(connection: &mut Connection, reason: &'static str) -> Result<(), Reason> {
     info!(reason, "ledger check started");
     let began = clock::now();
     file::check_integrity(connection)?;
@@ -64,7 +64,7 @@ impl BackgroundCheck {
 
 fn run(path: &Path, reason: &'static str, stop: &Arc<AtomicBool>) -> Result<(), StoreError> {
     let opened = file::connect(path, Purpose::Inspect);
-    let (mut connection, _) = opened.map_err(|error| Unavailable(error.to_string().into()))?;
+    let (mut connection, _) = opened.map_err(|error| Unavailable(error.into()))?;
     interrupt_on(&mut connection, stop)?;
-    check(&mut connection, reason).map_err(|why| StoreError::Permanent(Unavailable(why.into())))
+    check(&mut connection, reason).map_err(|why| StoreError::Permanent(Unavailable(why)))
 }

@@ -88,7 +88,7 @@ fn checkpoint(
 ) -> Result<(), StoreError> {
     if connection.is_none() {
         let opened = file::connect(path, Purpose::Serve);
-        let (opened, _) = opened.map_err(|error| Unavailable(error.to_string().into()))?;
+        let (opened, _) = opened.map_err(|error| Unavailable(error.into()))?;
         *connection = Some(opened);
     }
     let Some(connection) = connection else { return Ok(()) };

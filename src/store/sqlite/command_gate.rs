@@ -8,14 +8,14 @@ use tokio::sync::Notify;
 use super::StoreError;
 use super::command::WriteCommand;
 use crate::metrics::Histogram;
-use crate::store::Unavailable;
+use crate::store::{Cause, Reason, Unavailable};
 use crate::sync::lock;
 
 #[derive(Clone)]
 pub(super) struct CommandGate {
     state: Arc<OnceLock<Result<(), Unavailable>>>,
     pub(super) is_retry_queue_full: Arc<AtomicBool>,
-    /// The disk was full at the latest write.
+    /// The disk was full, and no write as large as a purchase has succeeded since.
     pub(super) is_disk_full: Arc<AtomicBool>,
     pub(super) stop: Arc<AtomicBool>,
     /// Commands that wait for the next one.
@@ -50,7 +50,10 @@ impl CommandGate {
     }
 
     pub(super) fn check(&self) -> Result<(), Unavailable> {
-        let starting = || Err(Unavailable("starting: the ledger is being opened".into()));
+        let starting = || {
+            let why = "starting: the ledger is being opened";
+            Err(Unavailable(Reason::new(Cause::Starting, why)))
+        };
         self.state.get().cloned().unwrap_or_else(starting)
     }
 

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::schema::{self, FileKind};
 use super::{OpenError, StoreError, lock};
-use crate::store::{StoreCapacity, Unavailable};
+use crate::store::{Cause, Reason, StoreCapacity, Unavailable};
 
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -62,83 +62,78 @@ pub(super) fn connect(path: &Path, purpose: Purpose) -> Result<(Connection, File
             Purpose::Serve | Purpose::Shared => OpenFlags::SQLITE_OPEN_READ_WRITE,
             Purpose::Read | Purpose::Inspect => OpenFlags::SQLITE_OPEN_READ_ONLY,
         };
-        let sql = |error: rusqlite::Error| error.to_string();
         let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;
-        let connection = Connection::open_with_flags(path, flags).map_err(sql)?;
-        connection.busy_timeout(BUSY_TIMEOUT).map_err(sql)?;
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.set_prepared_statement_cache_capacity(64);
         for (pragma, value) in [("cell_size_check", "ON"), ("trusted_schema", "OFF")] {
-            connection.pragma_update(None, pragma, value).map_err(sql)?;
+            connection.pragma_update(None, pragma, value)?;
         }
-        let kind = schema::file_kind(&connection).map_err(sql)?;
+        let kind = schema::file_kind(&connection)?;
         check_version(kind, purpose)?;
         if matches!(kind, FileKind::Ledger(_)) && access == OpenFlags::SQLITE_OPEN_READ_WRITE {
             check_whole_pages(&connection, path)?;
         }
         Ok((connection, kind))
     };
-    connect().map_err(OpenError::at::<String>(path))
+    connect().map_err(OpenError::at::<Reason>(path))
 }
 
 pub(super) fn prepare(
     connection: &mut Connection,
     kind: FileKind,
     capacity: StoreCapacity,
-) -> Result<(), String> {
-    let sql = |error: rusqlite::Error| {
-        // Its text has the whole migration, too.
-        if let rusqlite::Error::SqlInputError { msg, .. } = error {
-            return msg;
-        }
-        error.to_string()
-    };
+) -> Result<(), Reason> {
     // A running server may be writing now.
     if kind != FileKind::Ledger(schema::newest_version()) {
-        schema::migrate(connection).map_err(sql)?;
+        schema::migrate(connection)?;
     }
     let log = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
-    let mode = connection.query_row("PRAGMA journal_mode = WAL", [], log).map_err(sql)?;
+    let mode = connection.query_row("PRAGMA journal_mode = WAL", [], log)?;
     if mode != "wal" {
-        return Err("its file system does not support a write-ahead log".to_owned());
+        return Err("its file system does not support a write-ahead log".into());
     }
-    connection.pragma_update(None, "synchronous", "FULL").map_err(sql)?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
     let log_limit = Some(format!("PRAGMA journal_size_limit = {MAX_WAL_BYTES}"));
     let page_limit = capacity.pages.map(|pages| format!("PRAGMA max_page_count = {pages}"));
     let mut limits = log_limit.iter().chain(&page_limit);
-    limits.try_for_each(|limit| connection.query_row(limit, [], |_| Ok(()))).map_err(sql)
+    Ok(limits.try_for_each(|limit| connection.query_row(limit, [], |_| Ok(())))?)
 }
 
-fn check_version(kind: FileKind, purpose: Purpose) -> Result<(), String> {
+fn check_version(kind: FileKind, purpose: Purpose) -> Result<(), Reason> {
     let newest = schema::newest_version();
-    match (kind, purpose) {
-        (FileKind::Foreign, _) => Err("it is not a tollgate ledger".to_owned()),
-        (FileKind::Ledger(version), _) if version > newest => {
-            Err(format!("its version is {version}; this tollgate supports versions up to {newest}"))
-        }
-        (FileKind::Ledger(version), Purpose::Shared | Purpose::Read) if version < newest => Err(
-            format!("its version is {version}; start the server once to migrate it to {newest}"),
+    Err(match (kind, purpose) {
+        (FileKind::Foreign, _) => "it is not a tollgate ledger".into(),
+        (FileKind::Ledger(version), _) if version > newest => Reason::new(
+            Cause::NewerVersion,
+            format!("its version is {version}; this tollgate supports versions up to {newest}"),
         ),
-        (FileKind::Empty, Purpose::Read | Purpose::Inspect) => Err("it is empty".to_owned()),
-        (FileKind::Empty | FileKind::Ledger(_), _) => Ok(()),
-    }
+        (FileKind::Ledger(version), Purpose::Shared | Purpose::Read) if version < newest => {
+            format!("its version is {version}; start the server once to migrate it to {newest}")
+                .into()
+        }
+        (FileKind::Empty, Purpose::Read | Purpose::Inspect) => "it is empty".into(),
+        (FileKind::Empty | FileKind::Ledger(_), _) => return Ok(()),
+    })
+}
+
+fn damaged(why: impl std::fmt::Display) -> Reason {
+    Reason::new(Cause::Damaged, format!("it is damaged: {why}"))
 }
 
 /// SQLite reads a truncated last page as if zeros followed. A write-ahead log still has the page.
-pub(super) fn check_whole_pages(connection: &Connection, path: &Path) -> Result<(), String> {
-    let page: u64 = connection
-        .pragma_query_value(None, "page_size", |row| row.get(0))
-        .map_err(|error| error.to_string())?;
+pub(super) fn check_whole_pages(connection: &Connection, path: &Path) -> Result<(), Reason> {
+    let page: u64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
     let has_log = size_of(&lock::with_suffix(path, "-wal")) > 0;
     if has_log || size_of(path).is_multiple_of(page.max(1)) {
         Ok(())
     } else {
-        Err("it is damaged: its last page is truncated".to_owned())
+        Err(damaged("its last page is truncated"))
     }
 }
 
 /// Checks the file's structure, its indexes and its counters. Reads the whole file.
-pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), String> {
-    let damaged = |error: rusqlite::Error| format!("it is damaged: {error}");
+pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason> {
     let view = connection.transaction().map_err(damaged)?;
     let version =
         view.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(damaged)?;
@@ -146,13 +141,12 @@ pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), String>
     let verdict: String =
         view.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(damaged)?;
     if verdict != "ok" {
-        return Err(format!("it is damaged: {verdict}"));
+        return Err(damaged(verdict));
     }
     let wrong: i64 = view.query_row(&wrong_counters, [], |row| row.get(0)).map_err(damaged)?;
     if wrong != 0 {
-        return Err(format!(
-            "it is damaged: {wrong} counters differ from the sum of their purchases"
-        ));
+        let why = format!("{wrong} counters differ from the sum of their purchases");
+        return Err(damaged(why));
     }
     view.commit().map_err(damaged)
 }
@@ -179,7 +173,7 @@ pub(super) fn ensure_not_replaced(path: &Path, file: FileId) -> Result<(), Store
         Ok(_) | Err(_) => return Ok(()),
     };
     let why = format!("{} was {what} while the server was running", path.display());
-    Err(StoreError::Permanent(Unavailable(why.into())))
+    Err(StoreError::Permanent(Unavailable(Reason::new(Cause::Replaced, why))))
 }
 
 /// The write-ahead log is named after the path, so a file with two paths would have two logs.
@@ -218,7 +212,7 @@ fn is_mount_point(mounts: &[u8], path: &Path) -> bool {
 pub(super) fn ensure_not_truncated(path: &Path) -> Result<(), OpenError> {
     ensure_regular_file(path)?;
     let exists = path.try_exists().map_err(OpenError::at(path))?;
-    let why = match size_of(path) {
+    let why: &str = match size_of(path) {
         // SQLite treats a file shorter than its smallest page as a new one.
         1..MIN_LEDGER_BYTES => "it is not a tollgate ledger",
         0 if size_of(&lock::with_suffix(path, "-wal")) > 0 => {
@@ -243,7 +237,7 @@ pub(super) fn create(path: &Path) -> Result<(), OpenError> {
             let private = fs::Permissions::from_mode(0o600);
             fs::set_permissions(path, private).map_err(|error| {
                 if error.kind() == io::ErrorKind::PermissionDenied {
-                    return OpenError::unusable(path, FOREIGN);
+                    return OpenError::unusable(path, foreign());
                 }
                 OpenError::unusable(path, error)
             })
@@ -264,14 +258,16 @@ pub(super) fn ensure_writable(path: &Path) -> Result<(), OpenError> {
     let Ok(found) = fs::metadata(path) else { return Ok(()) };
     let user = nix::unistd::geteuid();
     if !user.is_root() && user.as_raw() != found.uid() {
-        return Err(OpenError::unusable(path, FOREIGN));
+        return Err(OpenError::unusable(path, foreign()));
     }
     let suffixes = ["", "-wal", "-shm", ".lock"].map(|suffix| lock::with_suffix(path, suffix));
     let mut files = suffixes.iter().filter(|file| file.exists());
     files.try_for_each(|file| needs(file, AccessFlags::R_OK | AccessFlags::W_OK))
 }
 
-const FOREIGN: &str = "it belongs to another user; chown it to the server's";
+fn foreign() -> Reason {
+    Reason::new(Cause::Permission, "it belongs to another user; chown it to the server's")
+}
 
 pub(super) fn size_of(path: &Path) -> u64 {
     fs::metadata(path).map(|file| file.len()).unwrap_or_default()

@@ -21,7 +21,8 @@ use super::writer::Writer;
 use super::{LockHolder, Result, StoreError, lock};
 use crate::metrics::Histogram;
 use crate::store::{
-    AccountLimit, Clock, PurchaseId, Reservation, ReserveError, Settlement, SlotId, Unavailable,
+    AccountLimit, Cause, Clock, PurchaseId, Reason, Reservation, ReserveError, Settlement, SlotId,
+    Unavailable,
 };
 use crate::sync;
 
@@ -142,7 +143,10 @@ impl Store {
     pub(super) fn check_capacity(&self) -> Result<(), Unavailable> {
         self.inner.gate.check()?;
         if self.inner.gate.is_retry_queue_full.load(Ordering::Relaxed) {
-            return Err(Unavailable("too many purchases wait to be recorded".into()));
+            let is_disk_full = self.inner.gate.is_disk_full.load(Ordering::Relaxed);
+            let cause = if is_disk_full { Cause::DiskFull } else { Cause::Other };
+            let why = "too many purchases wait to be recorded";
+            return Err(Unavailable(Reason::new(cause, why)));
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::StoreError;
 use super::schema::FileKind;
-use crate::store::Unavailable;
+use crate::store::{Cause, Reason, Unavailable};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const FIRST_VERSION: i64 = 4;
@@ -124,9 +124,8 @@ pub(super) fn ensure_nonce(connection: &Connection, nonce: &Nonce) -> Result<(),
     if is_same == Some(true) {
         return Ok(());
     }
-    Err(StoreError::Permanent(Unavailable(
-        "the ledger's content was replaced while the server was running".into(),
-    )))
+    let why = "the ledger's content was replaced while the server was running";
+    Err(StoreError::Permanent(Unavailable(Reason::new(Cause::Replaced, why))))
 }
 
 /// Returns why the file is suspect, if it is, and whether purchases may be missing.

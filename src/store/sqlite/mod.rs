@@ -24,11 +24,10 @@ mod slots;
 mod spent;
 mod writer;
 
-use crate::store::Unavailable;
+use crate::store::{Cause, Reason, Unavailable};
 use rusqlite::ErrorCode;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use open::Opening;
@@ -46,7 +45,7 @@ pub enum OpenError {
     #[error("{}", describe(*.holder, *.pid))]
     Locked { pid: Option<u32>, holder: LockHolder },
     #[error("the ledger cannot be used: {0}")]
-    Unusable(Arc<str>),
+    Unusable(Reason),
 }
 
 fn describe(holder: LockHolder, pid: Option<u32>) -> String {
@@ -65,12 +64,41 @@ fn describe(holder: LockHolder, pid: Option<u32>) -> String {
 }
 
 impl OpenError {
-    pub(super) fn unusable(path: &Path, why: impl std::fmt::Display) -> Self {
-        Self::Unusable(format!("{}: {why}", path.display()).into())
+    pub(super) fn unusable(path: &Path, why: impl Into<Reason>) -> Self {
+        let Reason { cause, text } = why.into();
+        Self::Unusable(Reason::new(cause, format!("{}: {text}", path.display())))
     }
 
-    pub(super) fn at<E: std::fmt::Display>(path: &Path) -> impl Fn(E) -> Self {
+    pub(super) fn at<E: Into<Reason>>(path: &Path) -> impl Fn(E) -> Self {
         move |why| Self::unusable(path, why)
+    }
+}
+
+impl From<OpenError> for Reason {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Unusable(reason) => reason,
+            OpenError::Locked { .. } => error.to_string().into(),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Reason {
+    fn from(error: rusqlite::Error) -> Self {
+        let cause = match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => Cause::DiskFull,
+            Some(ErrorCode::SystemIoFailure) => Cause::DiskFailed,
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Cause::Damaged,
+            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
+                Cause::Permission
+            }
+            Some(_) | None => Cause::Other,
+        };
+        match error {
+            // Its text would have the whole migration, too.
+            rusqlite::Error::SqlInputError { msg, .. } => Self::new(cause, msg),
+            error => Self::new(cause, error.to_string()),
+        }
     }
 }
 
@@ -98,13 +126,11 @@ impl StoreError {
 
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
-        let why = Unavailable(error.to_string().into());
-        match error.sqlite_error_code() {
-            Some(
-                ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase,
-            ) => Self::Permanent(why),
-            Some(ErrorCode::DiskFull) => Self::DiskFull(why),
-            Some(_) | None => Self::Transient(why),
+        let reason = Reason::from(error);
+        match reason.cause {
+            Cause::DiskFailed | Cause::Damaged => Self::Permanent(Unavailable(reason)),
+            Cause::DiskFull => Self::DiskFull(Unavailable(reason)),
+            _ => Self::Transient(Unavailable(reason)),
         }
     }
 }
@@ -112,5 +138,42 @@ impl From<rusqlite::Error> for StoreError {
 impl From<Unavailable> for StoreError {
     fn from(why: Unavailable) -> Self {
         Self::Transient(why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use rusqlite::ffi;
+
+    use super::*;
+
+    #[test]
+    fn errors_of_sqlite_and_the_system_name_their_cause() {
+        for (code, cause) in [
+            (ffi::SQLITE_FULL, Cause::DiskFull),
+            (ffi::SQLITE_IOERR_FSYNC, Cause::DiskFailed),
+            (ffi::SQLITE_CORRUPT, Cause::Damaged),
+            (ffi::SQLITE_NOTADB, Cause::Damaged),
+            (ffi::SQLITE_READONLY_DIRECTORY, Cause::Permission),
+            (ffi::SQLITE_CANTOPEN, Cause::Permission),
+            (ffi::SQLITE_BUSY, Cause::Other),
+        ] {
+            let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            assert_eq!(Reason::from(error).cause, cause, "{code}");
+        }
+        for (kind, cause) in [
+            (io::ErrorKind::StorageFull, Cause::DiskFull),
+            (io::ErrorKind::QuotaExceeded, Cause::DiskFull),
+            (io::ErrorKind::PermissionDenied, Cause::Permission),
+            (io::ErrorKind::ReadOnlyFilesystem, Cause::Permission),
+            (io::ErrorKind::NotFound, Cause::Other),
+        ] {
+            let opened = OpenError::at::<io::Error>(Path::new("l.db"))(kind.into());
+            let reason = Reason::from(opened);
+            assert_eq!(reason.cause, cause, "{kind}");
+            assert!(reason.text.starts_with("l.db: "), "{reason}");
+        }
     }
 }

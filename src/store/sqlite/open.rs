@@ -27,7 +27,7 @@ use super::schema::{self, FileKind};
 use super::writer::{OpenMode, Writer};
 use super::{LockHolder, OpenError, StoreError, members};
 use crate::clock;
-use crate::store::{Clock, MoneyKind, StoreCapacity, Unavailable};
+use crate::store::{Clock, MoneyKind, Reason, StoreCapacity, Unavailable};
 
 /// Finds the purchase to forget first, when ended ones are limited.
 const MEMORY_INDEX: &str =
@@ -74,7 +74,7 @@ impl Store {
         let gate = CommandGate::opened();
         match open().and_then(|ledger| Writer::new(ledger, OpenMode::Memory, None, &gate)) {
             Ok(writer) => Self::inline(Path::new(""), clock, writer, gate),
-            Err(error) => Self::unusable(error.to_string()),
+            Err(error) => Self::unusable(error),
         }
     }
 
@@ -90,7 +90,7 @@ impl Store {
     }
 
     /// Returns a store whose operations all fail with this reason.
-    pub fn unusable(reason: impl Into<Arc<str>>) -> Self {
+    pub fn unusable(reason: impl Into<Reason>) -> Self {
         let gate = CommandGate::default();
         gate.close(Unavailable(reason.into()));
         let clock: Clock = Arc::new(clock::wall);
@@ -159,7 +159,7 @@ impl Store {
                         writer.run(&commands);
                     }
                     Err(error) => {
-                        gate.close(Unavailable(error.to_string().into()));
+                        gate.close(Unavailable(error.clone().into()));
                         send_opened.send(Err(error)).ok();
                     }
                 }
@@ -336,9 +336,9 @@ impl LockedLedger {
         // Dropped last, so declared first.
         let Self { mut lock, mut connection, kind, identity, may_check_later, .. } = self;
         let path = connection.path().unwrap_or_default().to_owned();
-        let unusable = |why: String| OpenError::unusable(Path::new(&path), why);
-        let sql = |error: rusqlite::Error| unusable(error.to_string());
-        let faulty = |fault: StoreError| unusable(fault.unavailable().0.to_string());
+        let unusable = |why: Reason| OpenError::unusable(Path::new(&path), why);
+        let sql = |error: rusqlite::Error| unusable(error.into());
+        let faulty = |fault: StoreError| unusable(fault.unavailable().0);
         interrupt_on(&mut connection, &gate.stop).map_err(sql)?;
         let is_current = kind == FileKind::Ledger(schema::newest_version());
         let checks_later = may_check_later && is_current && identity.can_check_later();
@@ -355,7 +355,7 @@ impl LockedLedger {
             && !ledger.set_money_kind(money).map_err(faulty)?
         {
             let why = "it holds the other kind of money; use separate files for play money and real money";
-            return Err(unusable(why.to_owned()));
+            return Err(unusable(why.into()));
         }
         // A deferred transaction that reads first would not wait for another writer.
         let writing = TransactionBehavior::Immediate;
@@ -369,10 +369,10 @@ impl LockedLedger {
         }
         transaction.commit().map_err(sql)?;
         ledger.connection.busy_timeout(file::BUSY_TIMEOUT).map_err(sql)?;
-        lock.write_opened(&identity).map_err(|error| unusable(error.to_string()))?;
+        lock.write_opened(&identity).map_err(|error| unusable(error.into()))?;
         let mut writer = Writer::new(ledger, OpenMode::Write, Some(lock), gate).map_err(sql)?;
         if let Some(reason) = reason.filter(|_| checks_later) {
-            writer.check_in_background(reason).map_err(|error| unusable(error.to_string()))?;
+            writer.check_in_background(reason).map_err(|error| unusable(error.into()))?;
         }
         Ok(writer)
     }

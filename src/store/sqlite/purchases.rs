@@ -25,6 +25,11 @@ use crate::store::{
 
 /// How often a purchase that another process may end is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Writes what is there already, to at least as many pages as a new purchase needs: after a full
+/// disk, only that shows whether sales can resume.
+const REWRITE_LATEST: &str = "UPDATE purchases
+    SET id = id, at = at, caller = caller, key = key, fingerprint = fingerprint
+    WHERE number > (SELECT max(number) FROM purchases) - 8";
 
 impl Store {
     /// Holds a price, durably, against every budget and the account's balance, and takes the
@@ -218,15 +223,20 @@ impl Store {
     /// Returns an error if no purchase can be recorded now.
     pub async fn ensure_usable(&self) -> Result<(), Unavailable> {
         self.check_capacity()?;
-        let (look, gate) = (self.ownership_check(), self.inner.gate.clone());
+        let (look, was_full) = (self.ownership_check(), &self.inner.gate.is_disk_full);
+        let is_full = was_full.load(Ordering::Relaxed);
         let step = move |ledger: &Ledger| {
-            if gate.is_disk_full.load(Ordering::Relaxed) {
-                // Writes what is there already: only a write shows whether there is space again.
+            if is_full {
                 ledger.connection.run("UPDATE members_version SET version = version", [])?;
+                ledger.connection.run(REWRITE_LATEST, [])?;
             }
             look(ledger)
         };
-        self.run(StoreOp::Other("ensure_usable"), Durability::Buffered, step).await
+        self.query("ensure_usable", step).await?;
+        if is_full {
+            was_full.store(false, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     pub fn is_starting(&self) -> bool {

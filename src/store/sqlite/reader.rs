@@ -75,11 +75,11 @@ fn run_query<T>(
     query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
 ) -> Result<T, Unavailable> {
     let mut connection =
-        file::open(path, Purpose::Read).map_err(|error| Unavailable(error.to_string().into()))?;
+        file::open(path, Purpose::Read).map_err(|error| Unavailable(error.into()))?;
     let report = connection
         .progress_handler(OPS_PER_CANCEL_CHECK, Some(is_cancelled))
         .and_then(|()| query(&connection));
-    report.map_err(|error| Unavailable(error.to_string().into()))
+    report.map_err(|error| Unavailable(error.into()))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use super::ledger::Ledger;
 use super::lock::Lock;
 use super::{Result, StoreError};
 use crate::clock;
-use crate::store::Unavailable;
+use crate::store::{Reason, Unavailable};
 use crate::sync::lock;
 
 const MAX_BATCH: usize = 256;
@@ -288,17 +288,15 @@ impl Writer {
         if let (Some(latest), Some(lock)) = (latest, &mut self.lock)
             && let Err(error) = lock.write_latest(latest)
         {
-            let why = format!("failed to write the purchase number to the lock file: {error}");
-            self.log_fault(&StoreError::Permanent(Unavailable(why.into())));
+            let text = format!("failed to write the purchase number to the lock file: {error}");
+            let why = Reason::new(Reason::from(error).cause, text);
+            self.log_fault(&StoreError::Permanent(Unavailable(why)));
         }
         self.ledger.committed();
         if self.ledger.has_ended.take() {
             self.gate.ends.notify_waiters();
         }
         let has_written = self.has_written.swap(false, Ordering::Relaxed);
-        if has_written && self.incident.is_some() {
-            self.gate.is_disk_full.store(false, Ordering::Relaxed);
-        }
         if has_written {
             self.gate.commits.observe(clock::now().saturating_duration_since(begun));
         }
@@ -342,7 +340,7 @@ impl Writer {
             match Checkpointer::start(self.path(), pages, gate) {
                 Ok(checkpointer) => self.checkpointer = Some(checkpointer),
                 Err(error) => {
-                    let why = Unavailable(error.to_string().into());
+                    let why = Unavailable(error.into());
                     self.log_fault(&StoreError::Transient(why));
                 }
             }
@@ -373,14 +371,16 @@ impl Writer {
                 if previous.is_some_and(|fault| fault.is_disk_full == is_disk_full) {
                     return;
                 }
+                let cause = why.0.cause.code();
                 if is_disk_full {
-                    tracing::error!(error = %why, "ledger disk full");
+                    tracing::error!(cause, error = %why, "ledger disk full");
                 } else {
-                    tracing::error!(error = %why, "ledger write failed");
+                    tracing::error!(cause, error = %why, "ledger write failed");
                 }
             }
             StoreError::Permanent(why) if self.broken.is_none() => {
-                tracing::error!(error = %why, "ledger failed; nothing is written until a restart");
+                let cause = why.0.cause.code();
+                tracing::error!(cause, error = %why, "ledger failed; nothing is written until a restart");
                 if let Some(lock) = &mut self.lock {
                     lock.require_check();
                 }

@@ -304,7 +304,8 @@ fn checkpoint_is_kept_while_a_later_run_may_decide_more() {
 
 #[test]
 fn drift_is_what_neither_side_explains() {
-    let (none, open) = ("none, to the cent", "none beyond what is unknown or in flight");
+    let none = "none, to the cent";
+    let open = "the gateway charged $3.00 more than the ledger; what is unknown or in flight may explain it";
     for (words, spent_cents, chats, drift) in [
         ("v+", 300, 0, none),
         ("v+ c+", 300, 1, none),

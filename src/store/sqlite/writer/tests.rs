@@ -50,7 +50,7 @@ fn failed_command_is_rolled_back_alone() {
     let (last, last_answer) = reserve(Usd::mills(2));
     writer.process(vec![first, broken, last]);
     assert!(reply(first_answer).is_ok() && reply(last_answer).is_ok());
-    assert_eq!(reply(broken_answer).unwrap_err().0.as_ref(), "on purpose");
+    assert_eq!(reply(broken_answer).unwrap_err().0.text.as_ref(), "on purpose");
     assert_eq!(purchases(&writer), 2);
 }
 
@@ -62,10 +62,10 @@ fn failed_write_stops_all_writing_until_restart() {
         Err::<(), _>(StoreError::Permanent(Unavailable("the disk broke".into())))
     });
     writer.process(vec![first, broken]);
-    assert_eq!(reply(first_answer).unwrap_err().0.as_ref(), "the disk broke");
+    assert_eq!(reply(first_answer).unwrap_err().0.text.as_ref(), "the disk broke");
     let (later, later_answer) = reserve(Usd::mills(1));
     writer.process(vec![later]);
-    assert_eq!(reply(later_answer).unwrap_err().0.as_ref(), "the disk broke");
+    assert_eq!(reply(later_answer).unwrap_err().0.text.as_ref(), "the disk broke");
     assert_eq!(purchases(&writer), 0);
 }
 
@@ -96,7 +96,7 @@ fn fault_of_another_thread_stops_all_writing() {
     writer.gate.report_fault(StoreError::Permanent(Unavailable("it is damaged".into())));
     let (later, answer) = reserve(Usd::mills(1));
     writer.process(vec![later]);
-    assert_eq!(reply(answer).unwrap_err().0.as_ref(), "it is damaged");
+    assert_eq!(reply(answer).unwrap_err().0.text.as_ref(), "it is damaged");
     assert_eq!(purchases(&writer), 0);
 }
 
