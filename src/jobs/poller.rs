@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either};
 use http::StatusCode;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, sleep_until};
@@ -19,7 +19,7 @@ use crate::clock::{self, Instant};
 use crate::problem::{GATEWAY_UNREACHABLE, Problem};
 use crate::store::{Job, JobState, StatusUpdate, Store};
 use crate::sync::lock;
-use crate::upstream::{Abort, BeforeSend, Error, GatewayCall, GatewayRequest};
+use crate::upstream::{Abort, Authorization, BeforeSend, Error, GatewayCall, GatewayRequest};
 
 /// How long a caller that asked for a job's status counts as watching it.
 const LEASE: Duration = Duration::from_secs(15);
@@ -94,8 +94,8 @@ impl PolledJob {
 
 /// Cancels the queued poll of an unwatched job once the job is watched.
 impl BeforeSend for PolledJob {
-    fn authorize(&self) -> BoxFuture<'_, Result<(), Abort>> {
-        Box::pin(ready(Ok(())))
+    fn authorize(&self) -> Authorization<'_> {
+        Either::Left(ready(Ok(())))
     }
 
     fn cancelled(&self) -> BoxFuture<'_, ()> {

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either};
 use tracing::{debug, error};
 
 use super::send::Charge;
@@ -24,7 +24,7 @@ use crate::store::{
     Reservation, ReserveError, Settlement, Store,
 };
 use crate::sync::lock;
-use crate::upstream::{Abort, BeforeSend, GatewayReply, Slot};
+use crate::upstream::{Abort, Authorization, BeforeSend, GatewayReply, Slot};
 
 /// How long SDKs may wait before they retry: ten minutes for a reply, then `Retry-After`.
 const RETRY_WINDOW: Duration = Duration::from_secs(15 * 60);
@@ -33,6 +33,8 @@ const RETRY_WINDOW: Duration = Duration::from_secs(15 * 60);
 pub(super) struct Hold {
     context: Arc<PurchaseContext>,
     purchase: Arc<PurchaseRequest>,
+    /// The caller's name in the ledger.
+    pub(super) caller: Arc<str>,
     /// The account's spending when the price was held.
     watermark: CreditWatermark,
     fingerprint: Option<Digest>,
@@ -75,6 +77,7 @@ impl Hold {
         Ok(Placed::Held(Arc::new(Self {
             context: Arc::clone(context),
             purchase: Arc::clone(purchase),
+            caller: Arc::clone(&reservation.caller),
             watermark: held.watermark,
             fingerprint,
             slot: Mutex::new(slot),
@@ -124,6 +127,40 @@ impl Hold {
         {
             ledger.record_balance(self.watermark.including(cost), balance);
         }
+    }
+}
+
+impl Hold {
+    /// Decides whether to send. `None` if the purchase has to be recorded as sent first.
+    fn may_send(&self) -> Option<Result<(), Abort>> {
+        let binding = &self.context.binding;
+        // Checked for each attempt: during a 429 a caller may leave or be revoked.
+        if !self.purchase.waiters.any() {
+            return Some(Err(Abort::Cancelled));
+        }
+        if binding.is_mismatch() {
+            return Some(Err(Abort::OtherAccount));
+        }
+        let account = binding.account_status();
+        let is_recorded = self.purchase.progress.phase() == Phase::Sent
+            || self.recorded_as.is_some_and(|recorded| {
+                recorded == account || recorded == AccountStatus::Unconfirmed
+            });
+        is_recorded.then(|| {
+            self.purchase.progress.enter(Phase::Sent);
+            Ok(())
+        })
+    }
+
+    async fn record_as_sent(&self) -> Result<(), Abort> {
+        let PurchaseContext { ledger, binding, .. } = &*self.context;
+        // From here on it counts as sent, even if that cannot be recorded.
+        self.purchase.progress.enter(Phase::MaybeSent);
+        let recorded = ledger.mark_sent(self.purchase.id, binding.account_status()).await;
+        recorded.map(|()| self.purchase.progress.enter(Phase::Sent)).map_err(|error| {
+            error!(purchase = %self.purchase.id, %error, "purchase not recorded as sent; not sending it");
+            Abort::Unrecorded
+        })
     }
 }
 
@@ -209,34 +246,11 @@ impl BeforeSend for Hold {
         Some(slot)
     }
 
-    fn authorize(&self) -> BoxFuture<'_, Result<(), Abort>> {
-        Box::pin(async move {
-            let PurchaseContext { ledger, binding, .. } = &*self.context;
-            // Checked for each attempt: during a 429 a caller may leave or be revoked.
-            if !self.purchase.waiters.any() {
-                return Err(Abort::Cancelled);
-            }
-            if binding.is_mismatch() {
-                return Err(Abort::OtherAccount);
-            }
-            if self.purchase.progress.phase() == Phase::Sent {
-                return Ok(());
-            }
-            let account = binding.account_status();
-            if self.recorded_as.is_some_and(|recorded| {
-                recorded == account || recorded == AccountStatus::Unconfirmed
-            }) {
-                self.purchase.progress.enter(Phase::Sent);
-                return Ok(());
-            }
-            // From here on it counts as sent, even if that cannot be recorded.
-            self.purchase.progress.enter(Phase::MaybeSent);
-            let recorded = ledger.mark_sent(self.purchase.id, account).await;
-            recorded.map(|()| self.purchase.progress.enter(Phase::Sent)).map_err(|error| {
-                error!(purchase = %self.purchase.id, %error, "purchase not recorded as sent; not sending it");
-                Abort::Unrecorded
-            })
-        })
+    fn authorize(&self) -> Authorization<'_> {
+        match self.may_send() {
+            Some(decision) => Either::Left(std::future::ready(decision)),
+            None => Either::Right(Box::pin(self.record_as_sent())),
+        }
     }
 }
 
@@ -246,18 +260,18 @@ pub(super) fn reservation(
     refusals: &RecentRefusals,
 ) -> Reservation {
     let order = purchase.order.get();
-    let caller = purchase.caller.to_string();
+    let caller = purchase.caller.name();
     let service = order.service;
     let route = match service {
         Service::Chat | Service::Video => service.name(),
         // The path: a key is unique per endpoint.
-        Service::Other => &order.model,
+        Service::Other => &*order.model,
     };
     let dedupe_key = match &purchase.dedupe_by {
         // An anonymous caller's address may change, so its key alone identifies the purchase.
         DedupeBy::IdempotencyKey(key) => store::DedupeKey::IdempotencyKey {
             key: digest(&[
-                purchase.caller.namespace().as_bytes(),
+                purchase.caller.namespace(&caller).as_bytes(),
                 route.as_bytes(),
                 key.as_bytes(),
             ]),

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use tower::ServiceExt;
 use tracing::{error, info, warn};
 
+use super::budget::Hold;
 use super::{PurchaseRequest, Purchases};
 use crate::clock;
 use crate::contract::money::Usd;
@@ -30,7 +31,7 @@ impl Purchases {
     pub(super) async fn send(
         &self,
         purchase: &PurchaseRequest,
-        before_send: Arc<dyn BeforeSend>,
+        hold: Arc<Hold>,
     ) -> Result<GatewayReply, Error> {
         let order = purchase.order.get();
         let call = match order.service {
@@ -38,12 +39,12 @@ impl Purchases {
             Service::Video => GatewayCall::Video(order.body.clone()),
             Service::Other => GatewayCall::Passthrough {
                 method: http::Method::POST,
-                path: order.model.clone(),
+                path: (&*order.model).into(),
                 body: order.body.clone(),
             },
         };
-        let caller = purchase.caller.to_string().into();
-        let before_send = Some(before_send);
+        let caller = Arc::clone(&hold.caller);
+        let before_send = Some(hold as Arc<dyn BeforeSend>);
         let request = GatewayRequest { before_send, caller, ..GatewayRequest::free(call) };
         let started = clock::now();
         let reply = GatewayService::clone(&self.gateway).oneshot(request).await;

@@ -70,9 +70,9 @@ impl TestReports {
         key[..16].copy_from_slice(id.0.as_bytes());
         let reservation = Reservation {
             id,
-            caller: caller.to_owned(),
+            caller: caller.into(),
             service: Service::Chat,
-            model: model.into(),
+            model: model.to_owned().into(),
             price,
             dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
             budgets: Budgets::default(),

@@ -1,7 +1,7 @@
 //! Callers, members and their logins, and recent refusals.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
+use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -45,11 +45,19 @@ impl Caller {
 
     /// Returns the scope of this caller's idempotency keys. Addresses change, so all clients
     /// without credentials share one.
-    pub fn namespace(&self) -> String {
+    pub fn namespace<'a>(&self, name: &'a str) -> &'a str {
         match self {
-            Self::Address(_) => "open".to_owned(),
-            Self::Member(_) | Self::Subject(_) => self.to_string(),
+            Self::Address(_) => "open",
+            Self::Member(_) | Self::Subject(_) => name,
         }
+    }
+
+    /// Returns the caller as it is written in the ledger.
+    pub fn name(&self) -> Arc<str> {
+        let mut name = String::with_capacity(MAX_NAME_LEN);
+        // Writing to a string cannot fail.
+        write!(name, "{self}").ok();
+        name.into()
     }
 }
 

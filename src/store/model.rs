@@ -2,6 +2,7 @@
 //!
 //! Fields named `at` or `…_at` are wall-clock times since the Unix epoch.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,9 +81,9 @@ pub struct DuplicateCheck {
 #[derive(Clone, Debug)]
 pub struct Reservation {
     pub id: PurchaseId,
-    pub caller: String,
+    pub caller: Arc<str>,
     pub service: Service,
-    pub model: Box<str>,
+    pub model: Cow<'static, str>,
     pub price: Usd,
     pub dedupe_key: DedupeKey,
     pub budgets: Budgets,

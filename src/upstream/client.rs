@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
-use http::{Method, Request, Uri};
+use http::{Method, Request, Uri, response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
 use tokio::time::timeout;
@@ -129,7 +129,12 @@ impl Shared {
         self.exchange(connection, attempt).await
     }
 
-    fn request(&self, attempt: &Attempt) -> Result<Request<Full<Bytes>>, Error> {
+    /// Fills `headers`, which are empty.
+    fn request(
+        &self,
+        attempt: &Attempt,
+        mut headers: HeaderMap,
+    ) -> Result<Request<Full<Bytes>>, Error> {
         // Cannot fail: the settings and percent-encoding leave only valid characters.
         let target = |path: &str| {
             format!("{}{path}", self.prefix).parse::<Uri>().map_err(|_| Error::ClosedBeforeSend)
@@ -148,7 +153,8 @@ impl Shared {
             }
         };
         let head = self.headers.get(attempt.key).ok_or(Error::AllKeysRejected)?;
-        Ok(connect::build_request(method, target, head.clone(), body))
+        headers.extend(head.iter().map(|(name, value)| (name.clone(), value.clone())));
+        Ok(connect::build_request(method, target, headers, body))
     }
 
     async fn exchange(
@@ -165,12 +171,14 @@ impl Shared {
             READ_TIMEOUT
         };
         let exchanged = async {
-            let response = connection.send(self.request(attempt)?).await?;
-            let reply = connection.drive(self.read(response, attempt)).await?;
+            let request = self.request(attempt, connection.take_headers())?;
+            let (head, body) = connection.send(request).await?.into_parts();
+            let reply = connection.drive(self.read(&head, body, attempt)).await?;
             // A refusal may arrive before the request is complete; a success cannot.
             if connection.replied_early() && reply.status.is_success() {
                 return Err(Error::Status(reply.status));
             }
+            connection.recycle(head.headers);
             self.pool.put(&attempt.request.caller, connection);
             Ok(reply)
         };
@@ -179,10 +187,10 @@ impl Shared {
 
     async fn read(
         &self,
-        response: http::Response<Incoming>,
+        head: &response::Parts,
+        body: Incoming,
         attempt: &Attempt,
     ) -> Result<GatewayReply, Error> {
-        let (head, body) = response.into_parts();
         reply::check_head(head.status, &head.headers, attempt.key)?;
         let body = collect(body).await.map_err(Error::Lost)?;
         let body = self.redactor.redact_bytes(body);

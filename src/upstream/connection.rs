@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -38,6 +38,8 @@ pub(super) struct Connection {
     /// `None` once the connection has ended.
     driver: Option<Box<Driver>>,
     progress: Arc<Progress>,
+    /// An empty map for the next request, with the memory of the last reply's.
+    headers: HeaderMap,
 }
 
 type Driver = http1::Connection<TokioIo<TrackedIo>, Full<Bytes>>;
@@ -51,7 +53,8 @@ impl Connection {
             .handshake::<_, Full<Bytes>>(TokioIo::new(io))
             .await
             .map_err(io::Error::other)?;
-        Ok(Self { sender, driver: Some(Box::new(driver)), progress })
+        let headers = HeaderMap::new();
+        Ok(Self { sender, driver: Some(Box::new(driver)), progress, headers })
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) {
@@ -93,6 +96,16 @@ impl Connection {
 
     pub(super) fn replied_early(&self) -> bool {
         matches!(self.progress.phase(), Phase::Early)
+    }
+
+    pub(super) fn take_headers(&mut self) -> HeaderMap {
+        std::mem::take(&mut self.headers)
+    }
+
+    /// Keeps the memory of a reply's headers for the next request.
+    pub(super) fn recycle(&mut self, mut headers: HeaderMap) {
+        headers.clear();
+        self.headers = headers;
     }
 
     /// Call when the last reply was read to its end.

@@ -16,10 +16,11 @@ mod pool;
 pub mod rate_limit;
 mod reply;
 
+use std::future::Ready;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either};
 use http::Method;
 use tower::util::BoxCloneSyncService;
 
@@ -47,7 +48,13 @@ pub struct GatewayRequest {
 
 impl GatewayRequest {
     pub fn free(call: GatewayCall) -> Self {
-        Self { call, before_send: None, caller: "".into(), preferred_key: None, is_patient: false }
+        Self {
+            call,
+            before_send: None,
+            caller: Arc::default(),
+            preferred_key: None,
+            is_patient: false,
+        }
     }
 
     #[must_use]
@@ -59,7 +66,7 @@ impl GatewayRequest {
 /// Decides whether to send, once a connection is open and before the first byte is written.
 pub trait BeforeSend: Send + Sync {
     /// Called for each attempt, so again after a 401 or 429.
-    fn authorize(&self) -> BoxFuture<'_, Result<(), Abort>>;
+    fn authorize(&self) -> Authorization<'_>;
 
     fn cancelled(&self) -> BoxFuture<'_, ()>;
 
@@ -73,6 +80,9 @@ pub trait BeforeSend: Send + Sync {
         None
     }
 }
+
+/// Boxed only if it has to wait.
+pub type Authorization<'a> = Either<Ready<Result<(), Abort>>, BoxFuture<'a, Result<(), Abort>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Abort {

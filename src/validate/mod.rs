@@ -52,7 +52,7 @@ impl<T> Checked<T> {
 pub struct Order {
     pub service: Service,
     /// The model in `body`, or the path of a `gateway.passthrough` endpoint.
-    pub model: Box<str>,
+    pub model: Cow<'static, str>,
     pub price: Usd,
     /// Canonical JSON: equal requests have equal bytes.
     pub body: Bytes,
@@ -117,7 +117,7 @@ pub fn passthrough(
     json::read_object(payload, &mut UnknownFields::default())?;
     Ok(Checked(Order {
         service: Service::Other,
-        model: path.into(),
+        model: path.to_owned().into(),
         price,
         body: Bytes::copy_from_slice(payload.trim_ascii()),
     }))

@@ -201,7 +201,7 @@ async fn uncountable_amount_is_refused(fixture: Fixture) {
 async fn spending_is_summed_by_day_service_and_model_for_one_caller(fixture: Fixture) {
     let of = |caller: &str, service, model: &str, price| Reservation {
         service,
-        model: model.into(),
+        model: model.to_owned().into(),
         ..reservation(caller, price)
     };
     fixture.buy(&of("ann", Service::Chat, "early", PRICE), "{}").await;

@@ -62,7 +62,7 @@ impl Oracle {
             id: reservation.id,
             at: self.now,
             ended_at: None,
-            caller: reservation.caller.clone(),
+            caller: reservation.caller.to_string(),
             service: reservation.service,
             model: reservation.model.to_string(),
             price: reservation.price,

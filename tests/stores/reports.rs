@@ -8,7 +8,7 @@ use crate::fixture::*;
 const TODAY: u64 = START.as_secs() / 86_400;
 
 fn of(caller: &str, model: &str, price: u64) -> Reservation {
-    Reservation { model: model.into(), ..reservation(caller, Usd::mills(price)) }
+    Reservation { model: model.to_owned().into(), ..reservation(caller, Usd::mills(price)) }
 }
 
 fn row(caller: &str, day: u64, model: &str, count: u64, mills: [u64; 3]) -> SpendRow {

@@ -57,9 +57,9 @@ async fn send(
     key[..16].copy_from_slice(id.0.as_bytes());
     let reservation = Reservation {
         id,
-        caller: "192.0.2.1".to_owned(),
+        caller: "192.0.2.1".into(),
         service,
-        model: model.into(),
+        model: model.to_owned().into(),
         price,
         dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
         budgets: Budgets::default(),

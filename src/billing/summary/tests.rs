@@ -331,7 +331,7 @@ async fn buy(ledger: &Store) {
     let key = [1; 32];
     let reservation = Reservation {
         id: PurchaseId::generate(),
-        caller: "ann".to_owned(),
+        caller: "ann".into(),
         service: store::Service::Chat,
         model: "alpha".into(),
         price: Usd::mills(6),

@@ -1,5 +1,6 @@
 //! Work for the writer, with or without a reply.
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::Result;
@@ -19,6 +20,9 @@ pub(super) trait WriteCommand: Send {
 
     fn run(&mut self, ledger: &Ledger) -> Result<()>;
 
+    /// Returns where the caller waits, if it waits in a runtime.
+    fn runtime(&self) -> Option<&Handle>;
+
     /// Replies after the commit or the fault. Returns the command if it has to be retried.
     fn answer(self: Box<Self>, fault: Option<&Unavailable>) -> Option<Box<dyn WriteCommand>>;
 }
@@ -30,6 +34,7 @@ struct Task<T, F> {
     work: F,
     outcome: Option<Answer<T>>,
     answer: Option<oneshot::Sender<Answer<T>>>,
+    runtime: Option<Handle>,
 }
 
 /// A command whose caller waits for a reply.
@@ -38,7 +43,8 @@ pub(super) fn request<T: Send + 'static>(
     work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
 ) -> (Box<dyn WriteCommand>, oneshot::Receiver<Answer<T>>) {
     let (answer, answered) = oneshot::channel();
-    (Box::new(Task { durability, work, outcome: None, answer: Some(answer) }), answered)
+    let (answer, runtime) = (Some(answer), Handle::try_current().ok());
+    (Box::new(Task { durability, work, outcome: None, answer, runtime }), answered)
 }
 
 /// A command without a reply. It is retried until it succeeds.
@@ -46,7 +52,40 @@ pub(super) fn notification(
     durability: Durability,
     work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
 ) -> Box<dyn WriteCommand> {
-    Box::new(Task { durability, work, outcome: None, answer: None })
+    Box::new(Task { durability, work, outcome: None, answer: None, runtime: None })
+}
+
+/// Replies to the callers of a batch, and returns the commands that have to be retried.
+///
+/// Each wake-up from another thread costs a system call. So the callers of one runtime are woken by
+/// a task of theirs.
+pub(super) fn answer(
+    batch: Vec<Box<dyn WriteCommand>>,
+    fault: Option<&Unavailable>,
+) -> Vec<Box<dyn WriteCommand>> {
+    let mut undone = Vec::new();
+    let mut callers: Vec<(Handle, Vec<Box<dyn WriteCommand>>)> = Vec::new();
+    for command in batch {
+        let Some(runtime) = command.runtime() else {
+            undone.extend(command.answer(fault));
+            continue;
+        };
+        match callers.iter_mut().find(|(known, _)| known.id() == runtime.id()) {
+            Some((_, commands)) => commands.push(command),
+            None => callers.push((runtime.clone(), vec![command])),
+        }
+    }
+    for (runtime, commands) in callers {
+        let fault = fault.cloned();
+        let is_single = commands.len() == 1;
+        let reply = move || commands.into_iter().for_each(|one| drop(one.answer(fault.as_ref())));
+        if is_single {
+            reply();
+        } else {
+            runtime.spawn(async move { reply() });
+        }
+    }
+    undone
 }
 
 impl<T, F> WriteCommand for Task<T, F>
@@ -56,6 +95,10 @@ where
 {
     fn durability(&self) -> Durability {
         self.durability
+    }
+
+    fn runtime(&self) -> Option<&Handle> {
+        self.runtime.as_ref()
     }
 
     fn run(&mut self, ledger: &Ledger) -> Result<()> {

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::Notify;
 
 use super::StoreError;
-use super::command::WriteCommand;
 use crate::metrics::Histogram;
 use crate::store::{Cause, Reason, Unavailable};
 use crate::sync::lock;
@@ -18,8 +17,6 @@ pub(super) struct CommandGate {
     /// The disk was full, and no write as large as a purchase has succeeded since.
     pub(super) is_disk_full: Arc<AtomicBool>,
     pub(super) stop: Arc<AtomicBool>,
-    /// Commands that wait for the next one.
-    pub(super) deferred: Arc<Mutex<Vec<Box<dyn WriteCommand>>>>,
     /// Notified when purchases have ended.
     pub(super) ends: Arc<Notify>,
     pub(super) commits: Histogram,
@@ -33,7 +30,6 @@ impl Default for CommandGate {
             state: Arc::default(),
             is_retry_queue_full: Arc::default(),
             is_disk_full: Arc::default(),
-            deferred: Default::default(),
             stop: Arc::default(),
             ends: Arc::default(),
             commits: Histogram::of_commits(),

@@ -4,15 +4,17 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fmt, thread};
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 
 use super::command::{Durability, WriteCommand, notification, request};
 use super::command_gate::CommandGate;
+use super::command_queue::{CommandQueue, Release};
 use super::file::FileId;
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
@@ -24,7 +26,6 @@ use crate::store::{
     AccountLimit, Cause, Clock, PurchaseId, Reason, Reservation, ReserveError, Settlement, SlotId,
     Unavailable,
 };
-use crate::sync;
 
 const CLOSE_POLL: Duration = Duration::from_millis(1);
 
@@ -54,7 +55,7 @@ pub(super) struct StoreInner {
 pub(super) enum Executor {
     Closed,
     Inline(Box<Mutex<Writer>>),
-    Thread { queue: mpsc::Sender<Box<dyn WriteCommand>>, writer: thread::JoinHandle<()> },
+    Thread { queue: Arc<CommandQueue>, writer: thread::JoinHandle<()> },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -209,7 +210,7 @@ impl Store {
         work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
     ) {
         if self.allows(op) {
-            self.enqueue(notification(durability, work));
+            drop(self.enqueue(notification(durability, work)));
         }
     }
 
@@ -224,8 +225,8 @@ impl Store {
         }
         let command = notification(Durability::Buffered, work(self.now()));
         match &self.inner.executor {
-            Executor::Thread { .. } => sync::lock(&self.inner.gate.deferred).push(command),
-            Executor::Inline(_) | Executor::Closed => self.enqueue(command),
+            Executor::Thread { queue, .. } => queue.defer(command),
+            Executor::Inline(_) | Executor::Closed => drop(self.enqueue(command)),
         }
     }
 
@@ -251,31 +252,34 @@ impl Store {
         work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         let (work, reply) = request(durability, work);
-        self.enqueue(work);
+        if let Some(release) = self.enqueue(work) {
+            // The other tasks that are ready may have commands for the same transaction.
+            yield_now().await;
+            drop(release);
+        }
         reply.await.unwrap_or_else(|oneshot::error::RecvError { .. }| Err(self.closed_error()))
     }
 
-    fn enqueue(&self, work: Box<dyn WriteCommand>) {
-        // If the writer is gone, the command is dropped with its reply channel, and its caller gets
-        // an error.
+    /// Runs the command, or queues it until the result is dropped.
+    fn enqueue(&self, work: Box<dyn WriteCommand>) -> Option<Release<'_>> {
         match &self.inner.executor {
-            Executor::Closed => {}
+            Executor::Closed => None,
             Executor::Inline(writer) => {
                 if let Ok(mut writer) = writer.lock() {
                     writer.run_inline(work);
                 }
+                None
             }
-            Executor::Thread { queue, .. } => drop(queue.send(work)),
+            Executor::Thread { queue, .. } => queue.push(work),
         }
     }
 
     /// Writes what is queued, and releases the file although clones of this handle live. Later
     /// operations fail. Blocks until it is done.
     pub fn close(&self) {
-        if let Executor::Thread { writer, .. } = &self.inner.executor {
+        if let Executor::Thread { queue, writer } = &self.inner.executor {
             self.inner.gate.stop.store(true, Ordering::Relaxed);
-            // Wakes the writer.
-            self.enqueue(notification(Durability::Buffered, |_| Ok(())));
+            queue.close();
             while !writer.is_finished() {
                 thread::sleep(CLOSE_POLL);
             }
@@ -308,7 +312,7 @@ impl Drop for StoreInner {
                 }
             }
             Executor::Thread { queue, writer } => {
-                drop(queue);
+                queue.close();
                 let _ = writer.join();
             }
         }

@@ -9,12 +9,13 @@ use tracing::warn;
 
 use super::Result;
 use super::column::Sql;
+use super::purchases::Purchase;
 use super::replies::Replies;
-use super::spent::{self, Counters};
+use super::spent::{self, Counters, Scope};
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::store::rules::{Credit, Today, latest_plausible_day};
-use crate::store::{BudgetScope, Clock, PeriodSpend, PurchaseId, StoreCapacity};
+use crate::store::{Clock, PeriodSpend, PurchaseId, StoreCapacity};
 
 pub(super) struct Ledger {
     pub(super) connection: Connection,
@@ -25,8 +26,8 @@ pub(super) struct Ledger {
     data_version: Cell<i64>,
     /// Only in memory, because each start of a server begins with an unknown balance.
     pub(super) credit: Tracked<Credit>,
-    /// Whether each running purchase is synced to disk. One that is missing has to be looked up.
-    pub(super) is_synced: RefCell<HashMap<PurchaseId, bool>>,
+    /// Running purchases. One that is missing has to be looked up.
+    pub(super) running: RefCell<HashMap<PurchaseId, Purchase>>,
     pub(super) max_ended: Option<usize>,
     pub(super) ended_count: Tracked<usize>,
     pub(super) slots_taken: Cell<usize>,
@@ -69,7 +70,7 @@ impl Ledger {
             counters: RefCell::default(),
             data_version: Cell::default(),
             credit: Tracked::default(),
-            is_synced: RefCell::default(),
+            running: RefCell::default(),
             max_ended: None,
             ended_count: Tracked::default(),
             slots_taken: Cell::default(),
@@ -89,6 +90,7 @@ impl Ledger {
         let version = self.connection.first(version, [], |row| row.get(0))?.unwrap_or_default();
         if self.data_version.replace(version) != version {
             self.counters.borrow_mut().forget();
+            self.running.borrow_mut().clear();
         }
         Ok(())
     }
@@ -108,7 +110,7 @@ impl Ledger {
         self.counters.borrow_mut().forget();
         self.credit.roll_back();
         self.ended_count.roll_back();
-        self.is_synced.borrow_mut().clear();
+        self.running.borrow_mut().clear();
         self.replies.invalidate();
         self.has_ended.set(false);
     }
@@ -123,6 +125,7 @@ impl Ledger {
         }
         self.connection.execute("UPDATE members_version SET version = 0", [])?;
         self.counters.borrow_mut().forget();
+        self.running.borrow_mut().clear();
         self.credit.set(Credit::default());
         self.replies.invalidate();
         self.ended_count.set(0);
@@ -166,11 +169,7 @@ impl Ledger {
         Ok(Today::at(now, latest))
     }
 
-    pub(super) fn spend_of(&self, scope: &BudgetScope, today: Today) -> Result<PeriodSpend> {
-        let scope = match scope {
-            BudgetScope::Total => spent::TOTAL,
-            BudgetScope::Caller(caller) => &spent::caller_scope(caller),
-        };
+    pub(super) fn spend_of(&self, scope: Scope<'_>, today: Today) -> Result<PeriodSpend> {
         let (day, month) = self.counters.borrow_mut().get(&self.connection, scope, today)?;
         let (day_renews_at, month_renews_at) = (today.day_ends(), today.month_ends());
         Ok(PeriodSpend { day, month, day_renews_at, month_renews_at })
@@ -190,7 +189,7 @@ impl Ledger {
         }
         let mut counters = self.counters.borrow_mut();
         let shares = (before, after);
-        counters.change(&self.connection, spent::TOTAL, today, shares)?;
-        counters.change(&self.connection, &spent::caller_scope(caller), today, shares)
+        counters.change(&self.connection, Scope::Total, today, shares)?;
+        counters.change(&self.connection, Scope::Caller(caller), today, shares)
     }
 }

@@ -6,6 +6,7 @@ mod checkpoint;
 mod column;
 mod command;
 mod command_gate;
+mod command_queue;
 mod dedupe;
 mod file;
 mod handle;

@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::check::{check, interrupt_on};
 use super::command_gate::CommandGate;
+use super::command_queue::CommandReceiver;
 use super::file::{self, FileId, Purpose};
 use super::handle::{Executor, Store, StoreInner, canonical_path};
 use super::identity::LedgerIdentity;
@@ -139,7 +140,8 @@ impl Store {
     ) -> Result<(Self, Opening), OpenError> {
         let path = &canonical_path(path);
         let gate = CommandGate::default();
-        let (queue, commands) = mpsc::channel();
+        let commands = CommandReceiver::default();
+        let queue = commands.queue();
         let (send_locked, locked) = oneshot::channel();
         let (send_opened, opened) = oneshot::channel();
         let work = {
@@ -254,7 +256,8 @@ impl Store {
         gate: CommandGate,
         identity: Option<(LedgerIdentity, FileId)>,
     ) -> Result<Self, OpenError> {
-        let (queue, commands) = mpsc::channel();
+        let commands = CommandReceiver::default();
+        let queue = commands.queue();
         let writer = spawn(path, move || writer.run(&commands))?;
         let executor = Executor::Thread { queue, writer };
         StoreInner::new(path, clock, executor, gate).with_reader(identity)

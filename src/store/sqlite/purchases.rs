@@ -1,6 +1,7 @@
 //! The life of a purchase: held, sent, ended.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use super::column::{self, Sql, nanos};
 use super::command::Durability;
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
+use super::spent::Scope;
 use super::{Result, file, identity, jobs, replies, slots};
 use crate::contract::money::Usd;
 use crate::store::model::SYNC_THRESHOLD;
@@ -70,6 +72,7 @@ impl Store {
         let held = self
             .with_hooks(op, async {
                 self.check_capacity()?;
+                // Nothing of it is copied but numbers and references.
                 let reservation = reservation.clone();
                 self.execute(durability, move |ledger| ledger.reserve(&reservation, send)).await?
             })
@@ -255,7 +258,7 @@ impl Store {
 
     pub async fn current_spend(&self, scope: BudgetScope) -> Result<PeriodSpend, Unavailable> {
         self.query("current_spend", move |ledger| {
-            ledger.spend_of(&scope, ledger.today(ledger.now())?)
+            ledger.spend_of(Scope::from(&scope), ledger.today(ledger.now())?)
         })
         .await
     }
@@ -290,8 +293,8 @@ impl Ledger {
             return Ok(Err(ReserveError::NothingToReplay));
         }
         let today = self.today(now)?;
-        let total = self.spend_of(&BudgetScope::Total, today)?;
-        let own = self.spend_of(&BudgetScope::Caller(reservation.caller.clone()), today)?;
+        let total = self.spend_of(Scope::Total, today)?;
+        let own = self.spend_of(Scope::Caller(&reservation.caller), today)?;
         let mut credit = self.credit.get();
         let (budgets, price) = (&reservation.budgets, reservation.price);
         let covered = rules::check_budgets(budgets, total, own, price, today)
@@ -302,10 +305,10 @@ impl Ledger {
         if let Some(number) = expired {
             self.clear_dedupe_key(number)?;
         }
-        self.insert(reservation, send, (now, today))?;
+        let purchase = self.insert(reservation, send, (now, today))?;
         self.change_spend(&reservation.caller, today, Usd::ZERO, price)?;
         self.credit.set(credit);
-        self.is_synced.borrow_mut().insert(reservation.id, price >= SYNC_THRESHOLD);
+        self.running.borrow_mut().insert(reservation.id, purchase);
         if let Some((slot, _)) = send {
             slots::take(self, slot, now)?;
         }
@@ -317,7 +320,7 @@ impl Ledger {
         reservation: &Reservation,
         send: Option<(SlotId, AccountStatus)>,
         (now, today): (Duration, Today),
-    ) -> Result<()> {
+    ) -> Result<Purchase> {
         let (key, payload, fingerprint) = match &reservation.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } => (Some(key), Some(payload), None),
             DedupeKey::Fingerprint(duplicate) => (None, None, Some(&duplicate.fingerprint)),
@@ -335,7 +338,7 @@ impl Ledger {
             nanos(now),
             today.day,
             today.month,
-            reservation.caller,
+            &*reservation.caller,
             reservation.service.name(),
             &*reservation.model,
             reservation.price.as_micros(),
@@ -348,13 +351,17 @@ impl Ledger {
         if self.connection.run(insert, values)? == 0 {
             return Err(Unavailable("the purchase is already in the ledger".into()).into());
         }
-        self.latest_number.set(Some(self.connection.last_insert_rowid()));
-        Ok(())
+        let number = self.connection.last_insert_rowid();
+        self.latest_number.set(Some(number));
+        let (price, caller) = (reservation.price, Arc::clone(&reservation.caller));
+        Ok(Purchase { number, state, price, caller, today })
     }
 
     pub(super) fn settle(&self, id: PurchaseId, settlement: &Settlement) -> Result<()> {
         let now = self.now();
-        let Some(purchase) = self.purchase(id)? else { return Ok(()) };
+        let running = self.running.borrow_mut().remove(&id);
+        let found = running.map_or_else(|| self.purchase(id), |running| Ok(Some(running)))?;
+        let Some(purchase) = found else { return Ok(()) };
         let settled = rules::settle(purchase.state, purchase.price, settlement);
         let Some((state, amount)) = settled else { return Ok(()) };
         self.change_spend(&purchase.caller, purchase.today, purchase.price, amount)?;
@@ -383,7 +390,6 @@ impl Ledger {
             let mut credit = self.credit.get();
             credit.settle(purchase.price, amount);
             self.credit.set(credit);
-            self.is_synced.borrow_mut().remove(&id);
             self.has_ended.set(true);
             self.count_end()?;
         }
@@ -411,10 +417,12 @@ impl Ledger {
     }
 
     pub(super) fn needs_sync(&self, id: PurchaseId) -> Result<bool> {
-        if let Some(is_synced) = self.is_synced.borrow().get(&id) {
-            return Ok(*is_synced);
-        }
-        Ok(self.purchase(id)?.is_some_and(|purchase| purchase.price >= SYNC_THRESHOLD))
+        let price = self.running.borrow().get(&id).map(|purchase| purchase.price);
+        let price = match price {
+            None => self.purchase(id)?.map(|purchase| purchase.price),
+            running => running,
+        };
+        Ok(price.is_some_and(|price| price >= SYNC_THRESHOLD))
     }
 
     fn purchase(&self, id: PurchaseId) -> Result<Option<Purchase>> {
@@ -434,10 +442,11 @@ impl Ledger {
 }
 
 /// A purchase before it is settled. It counts for its price.
-struct Purchase {
+pub(super) struct Purchase {
     number: i64,
+    /// Of a running purchase in memory, the state when it was held.
     state: PurchaseState,
     price: Usd,
-    caller: String,
+    caller: Arc<str>,
     today: Today,
 }

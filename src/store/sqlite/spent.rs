@@ -3,6 +3,7 @@
 //! Counters stay in memory. A transaction writes each one that changed once, however many purchases
 //! it contains.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use rusqlite::{Connection, params};
@@ -10,16 +11,35 @@ use rusqlite::{Connection, params};
 use super::Result;
 use super::column::{self, Sql};
 use crate::contract::money::Usd;
-use crate::store::Unavailable;
 use crate::store::rules::{Today, checked_sum};
+use crate::store::{BudgetScope, Unavailable};
 
 /// Beyond this number, all are read again.
 const MAX_COUNTERS: usize = 40_000;
 
-pub(super) const TOTAL: &str = "total";
+/// Whose spending a counter is. Its name in the table is only made when it is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope<'a> {
+    Total,
+    Caller(&'a str),
+}
 
-pub(super) fn caller_scope(caller: &str) -> String {
-    format!("caller {caller}")
+impl Scope<'_> {
+    fn name(self) -> Cow<'static, str> {
+        match self {
+            Self::Total => "total".into(),
+            Self::Caller(caller) => format!("caller {caller}").into(),
+        }
+    }
+}
+
+impl<'a> From<&'a BudgetScope> for Scope<'a> {
+    fn from(scope: &'a BudgetScope) -> Self {
+        match scope {
+            BudgetScope::Total => Self::Total,
+            BudgetScope::Caller(caller) => Self::Caller(caller),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,7 +58,7 @@ impl Period {
 }
 
 struct Counter {
-    scope: Box<str>,
+    scope: Cow<'static, str>,
     period: Period,
     spent: Usd,
     /// Whether the table has this value.
@@ -48,7 +68,8 @@ struct Counter {
 #[derive(Default)]
 pub(super) struct Counters {
     all: Vec<Counter>,
-    by_scope: HashMap<Box<str>, Vec<usize>>,
+    totals: Vec<usize>,
+    by_caller: HashMap<Box<str>, Vec<usize>>,
     unsaved: Vec<usize>,
     /// The latest day that has a counter, once it was read.
     latest_day: Option<Option<u64>>,
@@ -64,7 +85,7 @@ impl Counters {
     pub(super) fn get(
         &mut self,
         connection: &Connection,
-        scope: &str,
+        scope: Scope<'_>,
         today: Today,
     ) -> Result<(Usd, Usd)> {
         let day = self.counter(connection, scope, Period::Day(today.day))?;
@@ -78,7 +99,7 @@ impl Counters {
     pub(super) fn change(
         &mut self,
         connection: &Connection,
-        scope: &str,
+        scope: Scope<'_>,
         today: Today,
         (before, after): (Usd, Usd),
     ) -> Result<()> {
@@ -93,7 +114,7 @@ impl Counters {
                 self.unsaved.push(index);
             }
         }
-        if scope == TOTAL {
+        if scope == Scope::Total {
             self.latest_day = self.latest_day.map(|latest| latest.max(Some(today.day)));
         }
         Ok(())
@@ -123,24 +144,38 @@ impl Counters {
     }
 
     /// Returns the position of a counter, which is read if it is not known yet.
-    fn counter(&mut self, connection: &Connection, scope: &str, period: Period) -> Result<usize> {
-        let known = self.by_scope.get(scope).into_iter().flatten().copied();
+    fn counter(
+        &mut self,
+        connection: &Connection,
+        scope: Scope<'_>,
+        period: Period,
+    ) -> Result<usize> {
+        let known = match scope {
+            Scope::Total => Some(&self.totals),
+            Scope::Caller(caller) => self.by_caller.get(caller),
+        };
+        let known = known.into_iter().flatten().copied();
         let is_it = |index: &usize| self.all.get(*index).is_some_and(|one| one.period == period);
         if let Some(index) = known.rev().find(is_it) {
             return Ok(index);
         }
         let read = "SELECT micros FROM spent WHERE scope = ? AND unit = ? AND period = ?";
         let (unit, number) = period.columns();
-        let values = params![scope, unit, column::signed(number)];
+        let name = scope.name();
+        let values = params![&*name, unit, column::signed(number)];
         let found = connection.first(read, values, |row| column::money(row, 0))?;
         let index = self.all.len();
         self.all.push(Counter {
-            scope: scope.into(),
+            scope: name,
             period,
             spent: found.unwrap_or_default(),
             is_saved: true,
         });
-        self.by_scope.entry(scope.into()).or_default().push(index);
+        let of_scope = match scope {
+            Scope::Total => &mut self.totals,
+            Scope::Caller(caller) => self.by_caller.entry(caller.into()).or_default(),
+        };
+        of_scope.push(index);
         Ok(index)
     }
 

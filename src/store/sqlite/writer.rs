@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use std::{io, slice};
 
@@ -15,8 +15,9 @@ use rusqlite::hooks::Wal;
 
 use super::check::BackgroundCheck;
 use super::checkpoint::{self, Checkpointer};
-use super::command::{Durability, WriteCommand};
+use super::command::{self, Durability, WriteCommand};
 use super::command_gate::CommandGate;
+use super::command_queue::CommandReceiver;
 use super::ledger::Ledger;
 use super::lock::Lock;
 use super::{Result, StoreError};
@@ -35,8 +36,6 @@ const RETRY_DELAY: Duration = Duration::from_millis(500);
 const MAX_RETRIES: usize = 10_000;
 /// A fault is over after a write, and this long without another fault.
 const RECOVERY_PERIOD: Duration = Duration::from_secs(10);
-
-pub(super) type CommandQueue = mpsc::Receiver<Box<dyn WriteCommand>>;
 
 /// How transactions begin. A reader must not ask for the write lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,19 +133,12 @@ impl Writer {
         self.ledger.connection.path().unwrap_or_default().into()
     }
 
-    pub(super) fn run(mut self, queue: &CommandQueue) {
-        while let Some(batch) = self.next_batch(queue) {
+    pub(super) fn run(mut self, commands: &CommandReceiver) {
+        while let Some(batch) = self.next_batch(commands) {
             self.process(batch);
-            self.checkpoint_wal();
-            if self.gate.stop.load(Ordering::Relaxed) {
-                break;
+            if !self.gate.stop.load(Ordering::Relaxed) {
+                self.checkpoint_wal();
             }
-        }
-        // Nothing was queued after the handle closed the store or was dropped, except by clones.
-        let mut rest: VecDeque<_> = queue.try_iter().collect();
-        while !rest.is_empty() {
-            let batch = rest.drain(..rest.len().min(MAX_BATCH)).collect();
-            self.process(batch);
         }
         self.close();
     }
@@ -163,8 +155,7 @@ impl Writer {
 
     /// Writes what still waits for a retry, and closes the ledger cleanly.
     pub(super) fn close(mut self) {
-        let mut last: Vec<_> = self.retries.drain(..).collect();
-        last.append(&mut lock(&self.gate.deferred));
+        let last: Vec<_> = self.retries.drain(..).collect();
         if !last.is_empty() {
             self.process(last);
         }
@@ -183,7 +174,7 @@ impl Writer {
 
     /// Returns queued commands, or the retries if they are due. The two are not mixed, so that a
     /// failing command delays no other.
-    fn next_batch(&mut self, queue: &CommandQueue) -> Option<Vec<Box<dyn WriteCommand>>> {
+    fn next_batch(&mut self, commands: &CommandReceiver) -> Option<Vec<Box<dyn WriteCommand>>> {
         loop {
             let mut wait = MAX_DEFERRAL;
             if !self.retries.is_empty() {
@@ -194,14 +185,7 @@ impl Writer {
                 }
                 wait = wait.min(pause);
             }
-            let first = match queue.recv_timeout(wait) {
-                Ok(command) => Some(command),
-                Err(mpsc::RecvTimeoutError::Timeout) => None,
-                Err(mpsc::RecvTimeoutError::Disconnected) => return None,
-            };
-            let mut batch = std::mem::take(&mut *lock(&self.gate.deferred));
-            batch.extend(first);
-            batch.extend(queue.try_iter().take(MAX_BATCH - 1));
+            let batch = commands.take(wait, MAX_BATCH)?;
             if !batch.is_empty() {
                 return Some(batch);
             }
@@ -226,15 +210,11 @@ impl Writer {
         if let Err(fault) = &done {
             self.log_fault(fault);
         }
-        let done = done.map_err(|fault| fault.unavailable());
-        for command in batch {
-            let undone = command.answer(done.as_ref().err());
-            if let Some(command) = undone
-                && self.broken.is_none()
-            {
-                self.retries.push_back(command);
-                self.next_retry = clock::now() + RETRY_DELAY;
-            }
+        let fault = done.err().map(|fault| fault.unavailable());
+        let undone = command::answer(batch, fault.as_ref());
+        if !undone.is_empty() && self.broken.is_none() {
+            self.retries.extend(undone);
+            self.next_retry = clock::now() + RETRY_DELAY;
         }
         self.limit_retries();
     }

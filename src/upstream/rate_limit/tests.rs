@@ -5,12 +5,15 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use futures_util::future::Either;
 use http::StatusCode;
 use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::store::{HookFuture, ReserveError, StoreHook, StoreOp, Unavailable};
-use crate::upstream::{BeforeSend, GatewayReply, GatewayRequest, KeyRing, SendAttempt};
+use crate::upstream::{
+    Authorization, BeforeSend, GatewayReply, GatewayRequest, KeyRing, SendAttempt,
+};
 
 mod limits;
 mod polls;
@@ -208,8 +211,8 @@ async fn waiting_request_fails_within_max_wait_and_its_retry_succeeds() {
 struct Leaver(Duration);
 
 impl BeforeSend for Leaver {
-    fn authorize(&self) -> Pin<Box<dyn Future<Output = Result<(), Abort>> + Send + '_>> {
-        Box::pin(ready(Ok(())))
+    fn authorize(&self) -> Authorization<'_> {
+        Either::Left(ready(Ok(())))
     }
 
     fn cancelled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {

@@ -100,7 +100,7 @@ impl<'a, M: IntoMessage<'a> + 'a> ChatDraft<'a, M> {
         let body = body.map_err(|_| Problem::new(&INTERNAL))?;
         Ok(Checked(Order {
             service: Service::Chat,
-            model: (*row.id).into(),
+            model: row.id.clone(),
             price: row.price(),
             body: body.into(),
         }))

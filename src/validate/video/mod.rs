@@ -170,7 +170,7 @@ impl<'a> VideoDraft<'a> {
         let body = serde_json::to_vec(&request).map_err(|_| Problem::new(&INTERNAL))?;
         Ok(Checked(Order {
             service: Service::Video,
-            model: (*row.id).into(),
+            model: row.id.clone(),
             price: row.price,
             body: body.into(),
         }))

@@ -104,7 +104,7 @@ async fn sell(ledger: &Store, turn: u8) {
     let id = PurchaseId(Uuid::from_bytes([turn + 1; 16]));
     let reservation = Reservation {
         id,
-        caller: ["ann", "bob", "eve"][usize::from(turn) % 3].to_owned(),
+        caller: ["ann", "bob", "eve"][usize::from(turn) % 3].into(),
         service: Service::Chat,
         model: "eta-5-mini".into(),
         price: Usd::mills(3 + u64::from(turn)),

@@ -208,7 +208,8 @@ fn chat_writes_two_transactions_and_few_pages() {
 #[test]
 fn deferred_command_joins_the_next_transaction() {
     let mut writer = writer();
-    let (queue, commands) = mpsc::channel();
+    let commands = CommandReceiver::default();
+    let queue = commands.queue();
     let order = Arc::new(Mutex::new(Vec::new()));
     let note = |name| {
         let order = Arc::clone(&order);
@@ -217,21 +218,20 @@ fn deferred_command_joins_the_next_transaction() {
             Ok(())
         })
     };
-    writer.gate.deferred.lock().unwrap().push(note("deferred"));
-    queue.send(note("next")).unwrap();
+    queue.defer(note("deferred"));
+    drop(queue.push(note("next")));
     let batch = writer.next_batch(&commands).unwrap();
     assert_eq!(batch.len(), 2);
     writer.process(batch);
     assert_eq!(*order.lock().unwrap(), ["deferred", "next"]);
 
     // Nothing else comes.
-    writer.gate.deferred.lock().unwrap().push(note("alone"));
+    queue.defer(note("alone"));
     let batch = writer.next_batch(&commands).unwrap();
     writer.process(batch);
-    writer.gate.deferred.lock().unwrap().push(note("last"));
-    drop(queue);
-    assert!(writer.next_batch(&commands).is_none());
-    writer.close();
+    queue.defer(note("last"));
+    queue.close();
+    writer.run(&commands);
     assert_eq!(*order.lock().unwrap(), ["deferred", "next", "alone", "last"]);
 }
 

@@ -1,0 +1,193 @@
+//! The queue of the writer's thread.
+//!
+//! A wake-up costs two system calls and a transaction about ten, so commands are released together:
+//! the first caller that adds one lets all others that are ready add theirs.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::command::WriteCommand;
+use crate::sync::lock;
+
+#[derive(Default)]
+pub(super) struct CommandQueue {
+    state: Mutex<State>,
+    filled: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    commands: VecDeque<Box<dyn WriteCommand>>,
+    /// A caller is about to release what is queued.
+    is_held: bool,
+    is_released: bool,
+    is_writer_waiting: bool,
+    is_closed: bool,
+    /// The writer has ended.
+    is_abandoned: bool,
+}
+
+/// Releases what is queued to the writer when it is dropped.
+#[must_use]
+pub(super) struct Release<'a>(&'a CommandQueue);
+
+impl Drop for Release<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.state);
+        state.is_held = false;
+        state.is_released = true;
+        if std::mem::take(&mut state.is_writer_waiting) {
+            drop(state);
+            self.0.filled.notify_one();
+        }
+    }
+}
+
+impl CommandQueue {
+    /// Adds a command. The first caller since the last release has to release it.
+    pub(super) fn push(&self, command: Box<dyn WriteCommand>) -> Option<Release<'_>> {
+        let mut state = lock(&self.state);
+        state.add(command);
+        (!std::mem::replace(&mut state.is_held, true)).then(|| Release(self))
+    }
+
+    /// Adds a command that waits for the next one.
+    pub(super) fn defer(&self, command: Box<dyn WriteCommand>) {
+        lock(&self.state).add(command);
+    }
+
+    /// Ends the writer, once it has run what is queued.
+    pub(super) fn close(&self) {
+        lock(&self.state).is_closed = true;
+        self.filled.notify_one();
+    }
+}
+
+impl State {
+    /// If the writer has ended, the command is dropped with its reply channel, and its caller gets
+    /// an error.
+    fn add(&mut self, command: Box<dyn WriteCommand>) {
+        if !self.is_abandoned {
+            self.commands.push_back(command);
+        }
+    }
+}
+
+/// The writer's end of the queue. Commands that are queued when it is dropped, or later, are not
+/// run.
+#[derive(Default)]
+pub(super) struct CommandReceiver(Arc<CommandQueue>);
+
+impl CommandReceiver {
+    pub(super) fn queue(&self) -> Arc<CommandQueue> {
+        Arc::clone(&self.0)
+    }
+
+    /// Waits for a command, or until `max_wait` is over, and returns at most `max` commands.
+    /// `None` once the queue is closed and empty.
+    pub(super) fn take(
+        &self,
+        max_wait: Duration,
+        max: usize,
+    ) -> Option<Vec<Box<dyn WriteCommand>>> {
+        let mut state = lock(&self.0.state);
+        state.is_writer_waiting = true;
+        let is_idle = |state: &mut State| !state.is_released && !state.is_closed;
+        let waited = self.0.filled.wait_timeout_while(state, max_wait, is_idle);
+        (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if state.is_closed && state.commands.is_empty() {
+            return None;
+        }
+        state.is_writer_waiting = false;
+        let count = state.commands.len().min(max);
+        state.is_released = count < state.commands.len();
+        Some(state.commands.drain(..count).collect())
+    }
+}
+
+impl Drop for CommandReceiver {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.state);
+        state.is_abandoned = true;
+        let rest = std::mem::take(&mut state.commands);
+        drop(state);
+        // Their callers may use the queue.
+        drop(rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use tokio::task::{JoinSet, yield_now};
+
+    use super::*;
+    use crate::store::sqlite::command::{Durability, notification, request};
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn command() -> Box<dyn WriteCommand> {
+        notification(Durability::Buffered, |_| Ok(()))
+    }
+
+    #[test]
+    fn commands_of_one_turn_are_released_together() {
+        let commands = CommandReceiver::default();
+        let queue = commands.queue();
+        let writer = thread::spawn(move || commands.take(LONG, 256).map(|batch| batch.len()));
+        while !lock(&queue.state).is_writer_waiting {
+            thread::yield_now();
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let releases = runtime.block_on(async {
+            let add = |queue: Arc<CommandQueue>| async move {
+                let Some(release) = queue.push(command()) else { return 0 };
+                yield_now().await;
+                drop(release);
+                1
+            };
+            let callers: JoinSet<_> = (0..16).map(|_| add(Arc::clone(&queue))).collect();
+            callers.join_all().await.iter().sum::<i32>()
+        });
+        assert_eq!((releases, writer.join().unwrap()), (1, Some(16)));
+    }
+
+    #[test]
+    fn writer_takes_what_is_queued_before_it_ends() {
+        let commands = CommandReceiver::default();
+        let queue = commands.queue();
+        (0..3).for_each(|_| queue.defer(command()));
+        queue.close();
+        assert_eq!(commands.take(LONG, 2).map(|batch| batch.len()), Some(2));
+        assert_eq!(commands.take(LONG, 2).map(|batch| batch.len()), Some(1));
+        assert!(commands.take(LONG, 2).is_none());
+    }
+
+    #[test]
+    fn callers_of_a_writer_that_ended_get_an_error() {
+        let commands = CommandReceiver::default();
+        let queue = commands.queue();
+        let (early, mut first) = request(Durability::Buffered, |_| Ok(()));
+        drop(queue.push(early));
+        drop(commands);
+        let (late, mut second) = request(Durability::Buffered, |_| Ok(()));
+        drop(queue.push(late));
+        assert!(first.try_recv().is_err() && second.try_recv().is_err());
+    }
+
+    #[test]
+    fn callers_of_one_runtime_are_answered_in_a_task_of_theirs() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (batch, answers): (Vec<_>, Vec<_>) = runtime
+            .block_on(async { (0..3).map(|_| request(Durability::Buffered, |_| Ok(()))).unzip() });
+        let undone = crate::store::sqlite::command::answer(batch, None);
+        assert!(undone.is_empty() && answers.iter().all(|answer| answer.is_empty()));
+        runtime.block_on(async {
+            for answer in answers {
+                assert!(answer.await.unwrap().is_err(), "it was not run");
+            }
+        });
+    }
+}
