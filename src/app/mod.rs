@@ -1,7 +1,11 @@
 //! Builds all parts from the settings. This module may use every other, and makes no decisions.
 
+mod ops;
 mod readiness;
 mod readings;
+pub mod restart;
+pub mod secret;
+pub mod settings;
 mod start;
 
 use std::io;

@@ -8,7 +8,7 @@ use std::{fmt, io};
 
 use zeroize::Zeroizing;
 
-use crate::cli;
+use crate::app::settings;
 use crate::config::{Environment, SettingError, Settings};
 
 /// The settings of a [`Tollgate`], from a `proxy.toml` or set one by one.
@@ -92,7 +92,7 @@ impl Config {
         variables: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, StartError> {
         let mut errors = Vec::new();
-        let variables = cli::environment(variables, &mut errors);
+        let variables = settings::environment(variables, &mut errors);
         let (toml, folder) = (toml.to_owned(), folder.to_owned());
         Self { toml, folder, variables, errors, ..Self::default() }.checked()
     }
@@ -174,7 +174,7 @@ impl Config {
 
     pub(super) fn parse(&self) -> Result<Settings, StartError> {
         let Self { toml, folder, variables, errors, .. } = self;
-        let read = cli::read_text(toml, folder, variables);
+        let read = settings::read_text(toml, folder, variables);
         let failed = |more: &[SettingError]| {
             let all = errors.iter().chain(more);
             StartError::Settings(all.map(|error| self.describe(error)).collect())

@@ -14,15 +14,14 @@ use std::{fmt, io, thread};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{Request, Response};
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Handle};
 use tokio::task::spawn_blocking;
 use tokio::time::{interval, timeout};
 use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
-use crate::app::{self, App, Shutdown, TIDY_INTERVAL};
-use crate::cli;
+use crate::app::{self, App, Shutdown, TIDY_INTERVAL, restart, secret};
 use crate::contract::money::Usd;
 use crate::downstream::caller::Peer;
 use crate::pipeline::HttpStack;
@@ -129,7 +128,7 @@ impl Tollgate {
         // If the start fails, these stop the tasks that it has spawned.
         let guards =
             [&shutdown.draining, &shutdown.finished].map(|token| token.clone().drop_guard());
-        let secret = || cli::secret(&settings);
+        let secret = || secret::secret(&settings);
         let ops = ops::OpsAddresses::new(config.ops)?;
         let starting = async {
             let (shared, opening) =
@@ -137,7 +136,7 @@ impl Tollgate {
             app::open(&shared, opening).await.map(|()| shared)
         };
         // On another thread, because the caller's runtime may have only this one.
-        let wait = || cli::runtime()?.block_on(starting);
+        let wait = || Builder::new_current_thread().enable_all().build()?.block_on(starting);
         let started = thread::scope(|scope| scope.spawn(wait).join());
         let shared = started.map_err(|_| io::Error::other("start failed: a thread panicked"))??;
         let (drain, tasks) = (settings.server.drain, TaskTracker::new());
@@ -156,12 +155,13 @@ impl Tollgate {
     /// [`StartError::Settings`] if they are invalid or need a restart: `access.mode`, `store.url`,
     /// `server.listen`, the secret, or a change between sandbox and gateway. The old settings stay.
     pub fn reload(&self, config: Config) -> Result<(), StartError> {
-        let settings = config.parse()?;
+        let mut settings = config.parse()?;
         let inner = &*self.inner;
         let _alone = lock(&inner.reloading);
         let old = inner.current.load_full();
-        cli::check_changes(&old.app.settings, &settings)
-            .map_err(|error| StartError::Settings(vec![error.message]))?;
+        restart::check_changes(&old.app.settings, &settings)
+            .map_err(|error| StartError::Settings(vec![error]))?;
+        restart::keep_until_restart(&old.app.settings, &mut settings);
         let new = Version::new(old.app.with_settings(settings)?, &inner.tasks)?;
         // Before the swap, so that no request to a new account uses the old rate limit.
         new.app.replace(&old.app);
