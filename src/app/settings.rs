@@ -46,6 +46,9 @@ pub fn check_files(
     settings_file: Option<&Path>,
 ) -> Vec<(&'static str, String)> {
     let mut missing = Vec::new();
+    if cfg!(not(feature = "page")) && settings.page.dir.is_some() {
+        missing.push(("page.dir", "a build with the feature `page`".to_owned()));
+    }
     let mut need = |setting, what: &str, path: &Path, exists: bool| {
         if !exists {
             missing.push((setting, format!("{what} that exists: {}", path.display())));

@@ -56,7 +56,7 @@ pub struct Config {
 /// match Config::read(toml, Path::new("."), []) {
 ///     Err(StartError::Settings(errors)) => assert_eq!(
 ///         errors,
-///         ["proxy.toml:2:1: unknown setting `limits.brust`, did you mean `limits.burst`?"],
+///         ["settings:2:1: unknown setting `limits.brust`, did you mean `limits.burst`?"],
 ///     ),
 ///     other => panic!("{other:?}"),
 /// }
@@ -78,7 +78,8 @@ pub enum StartError {
 impl Config {
     /// Reads settings as `tollgate serve` does, except that no `.env` is read.
     ///
-    /// `toml` is the text of a `proxy.toml`, whose relative paths start at `folder`. `variables` is
+    /// `toml` is the text of a `proxy.toml`, whose relative paths start at `folder`; errors name it
+    /// `settings`. `variables` is
     /// the environment, such as `GATEWAY_API_KEY`; pass [`std::env::vars_os`] for the process's own.
     ///
     /// Set `server.listen` to the address of your own server: open access on a public address needs

@@ -15,6 +15,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{Request, Response};
 use tokio::runtime::{Builder, Handle};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::{interval, timeout};
 use tokio_util::sync::DropGuard;
@@ -24,6 +25,7 @@ use tower::Service;
 use crate::app::{self, App, Shutdown, TIDY_INTERVAL, restart, secret};
 use crate::contract::money::Usd;
 use crate::downstream::caller::Peer;
+use crate::downstream::rate::calibrate_clock;
 use crate::pipeline::HttpStack;
 use crate::problem::{DRAINING, Problem};
 use crate::response::{self, Body, BoxError};
@@ -145,6 +147,8 @@ impl Tollgate {
         let (current, reloading) = (ArcSwap::from_pointee(version), Mutex::default());
         let inner = Arc::new(Inner { current, reloading, tasks, shutdown, drain, ops });
         host.spawn(Inner::background(&inner));
+        // Otherwise, the first request waits for it.
+        thread::spawn(calibrate_clock);
         Ok(Self { inner })
     }
 
@@ -194,6 +198,23 @@ impl Tollgate {
     /// connections does not wait for event streams. Then wait for [`shutdown`](Self::shutdown).
     pub fn drain(&self) {
         self.inner.shutdown.draining.cancel();
+    }
+
+    /// Returns a future that waits for SIGTERM or SIGINT (Ctrl-C), then [drains](Self::drain): the
+    /// signal for a server's graceful shutdown, such as axum's. From this call on, neither signal
+    /// ends the process by itself.
+    ///
+    /// # Errors
+    /// If the handlers cannot be installed, or outside a tokio runtime.
+    pub fn terminated(&self) -> io::Result<impl Future<Output = ()> + Send + 'static> {
+        let _runtime = Handle::try_current().map_err(io::Error::other)?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let draining = self.inner.shutdown.draining.clone();
+        Ok(async move {
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            draining.cancel();
+        })
     }
 
     /// [Drains](Self::drain), waits for purchases in flight, at most `server.drain`, and releases
