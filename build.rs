@@ -1,61 +1,12 @@
-//! Compresses the files of `static/` once, at build time, so that a start does not, and lists them.
+//! Prepares the files of the page, if it is part of the build.
 
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::{env, fs};
+#[cfg(feature = "page")]
+#[path = "build/page.rs"]
+mod page;
 
-type Compress = fn(&[u8]) -> io::Result<Vec<u8>>;
-
-/// In order of preference, as in `src/routes/file.rs`.
-const CODINGS: [(&str, Compress); 2] = [("br", brotli), ("gzip", gzip)];
-
-#[expect(clippy::disallowed_methods, reason = "cargo tells a build script its folder this way")]
-fn main() -> io::Result<()> {
-    println!("cargo::rerun-if-changed=static");
-    let target = PathBuf::from(env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?);
-    let (from, mut rows) = (env::current_dir()?.join("static"), Vec::new());
-    compress_folder(&from, "", &target.join("static"), &mut rows)?;
-    rows.sort();
-    fs::write(target.join("files.rs"), format!("&[\n{}]", rows.concat()))
-}
-
-/// Writes `NAME.CODING` for each file and coding; an empty file where a coding does not make it smaller. Each file
-/// is a row of Rust.
-fn compress_folder(from: &Path, below: &str, to: &Path, rows: &mut Vec<String>) -> io::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_dir() {
-            compress_folder(&path, &format!("{below}{name}/"), &to.join(name), rows)?;
-            continue;
-        }
-        let bytes = fs::read(&path)?;
-        let mut compressed = Vec::new();
-        for (coding, compress) in CODINGS {
-            let small = compress(&bytes)?;
-            let small = if small.len() < bytes.len() { small } else { Vec::new() };
-            let form = to.join(format!("{name}.{coding}"));
-            fs::write(&form, small)?;
-            compressed.push(format!("include_bytes!({form:?})"));
-        }
-        rows.push(format!(
-            "    Embedded {{ name: \"{below}{name}\", bytes: include_bytes!({path:?}), compressed: [{}] }},\n",
-            compressed.join(", ")
-        ));
-    }
+fn main() -> std::io::Result<()> {
+    println!("cargo::rerun-if-changed=build.rs");
+    #[cfg(feature = "page")]
+    page::compress_files()?;
     Ok(())
-}
-
-fn brotli(bytes: &[u8]) -> io::Result<Vec<u8>> {
-    let mut small = Vec::new();
-    let best = brotli::enc::BrotliEncoderParams { quality: 11, ..Default::default() };
-    brotli::BrotliCompress(&mut &bytes[..], &mut small, &best)?;
-    Ok(small)
-}
-
-fn gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
-    encoder.write_all(bytes)?;
-    encoder.finish()
 }

@@ -30,6 +30,7 @@ pub mod access;
 pub mod app;
 #[doc(hidden)]
 pub mod billing;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 #[doc(hidden)]

@@ -1,7 +1,11 @@
 //! Builds all parts from the settings. This module may use every other, and makes no decisions.
 
+pub mod changes;
+mod ops;
 mod readiness;
 mod readings;
+pub mod secret;
+pub mod settings;
 mod start;
 
 use std::io;
@@ -44,9 +48,10 @@ use crate::reports::me::MeReport;
 use crate::reports::queue::ReportQueue;
 use crate::routes::api::Passthrough;
 use crate::routes::page::Page;
+#[cfg(feature = "page")]
+use crate::routes::page::site::Site;
 use crate::routes::pictures::PictureHost;
-use crate::routes::site::Site;
-use crate::routes::{Handlers, Routes, catalog, endpoints, openapi};
+use crate::routes::{Handlers, Routes, catalog, endpoints};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, AddressLimits};
 use crate::store::{AccountBinding, Budgets, KeyId, RecentRefusals, Store};
@@ -364,7 +369,8 @@ fn handlers(
             catalog_facts(settings, &origins, shared),
         ),
         ledger_name: HeaderValue::try_from(&*shared.store.name()).map_err(io::Error::other)?,
-        openapi: openapi::document(&settings.catalog),
+        #[cfg(feature = "openapi")]
+        openapi: crate::routes::openapi::document(&settings.catalog),
         rules: ChatRules {
             catalog: Arc::new(settings.catalog.clone()),
             fields: settings.gateway.chat_fields.clone(),
@@ -399,13 +405,18 @@ fn handlers(
     })
 }
 
-fn page(settings: &Settings) -> Page {
+#[cfg(feature = "page")]
+fn page(settings: &Settings) -> Option<Page> {
     let page = &settings.page;
-    match &page.dir {
-        _ if !page.enabled => Page::Off,
+    page.enabled.then(|| match &page.dir {
         Some(dir) => Page::Site(Box::new(Site::new(dir.clone(), page.fallback.clone()))),
         None => Page::built_in(&page.title, &page.media_origins),
-    }
+    })
+}
+
+#[cfg(not(feature = "page"))]
+fn page(_: &Settings) -> Option<Page> {
+    None
 }
 
 fn picture_host(settings: &Settings, shared: &SharedState) -> Option<PictureHost> {

@@ -11,9 +11,10 @@ use tokio::time::sleep;
 
 use super::check::limit;
 use super::ledger::{self, refresh_members};
-use super::{CommandError, Exit, OutputFormat, print_json, secret};
+use super::{CommandError, Exit, OutputFormat, print_json};
 use crate::access::SecretError;
 use crate::access::token::{self, MemberToken, Secret, TOKEN_PREFIX};
+use crate::app::secret;
 use crate::clock::{self, Date, iso8601};
 use crate::config::{AccessMode, Settings};
 use crate::contract::money::Usd;

@@ -1,6 +1,5 @@
 //! The command line: arguments, exit codes, and one file per command.
 
-mod changes;
 mod check;
 mod core;
 mod ledger;
@@ -12,7 +11,6 @@ mod purchase;
 mod reconcile;
 mod reload;
 mod sandbox;
-mod secret;
 mod serve;
 mod settings;
 mod usage;
@@ -29,15 +27,11 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 
-pub(crate) use changes::check_changes;
 use member::MemberCommand;
 pub use process::runtime;
 pub use purchase::PurchaseCommand;
-pub(crate) use secret::secret;
-pub(crate) use serve::ops;
 pub use serve::serve;
 pub use settings::{Loaded, load_from};
-pub(crate) use settings::{environment, read_text};
 pub use usage::{GroupBy, OutputFormat};
 
 use crate::access::token;

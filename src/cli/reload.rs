@@ -5,11 +5,11 @@ use std::path::Path;
 
 use tracing::{error, info, warn};
 
-use super::changes::{changed, check_changes, keep_until_restart};
 use super::core::Core;
 use super::settings::load;
 use super::{CommandError, log, process};
 use crate::app::App;
+use crate::app::changes::{changed, check_changes, keep_until_restart};
 use crate::config::{Key, Settings, Target};
 
 /// Returns the new app, which all cores then use, or the old one if the settings are rejected.

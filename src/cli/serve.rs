@@ -1,7 +1,7 @@
 //! `tollgate serve`: one runtime per core for callers, and one for everything else.
 
 use std::io::{self, IsTerminal, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -19,13 +19,11 @@ use tracing::{error, info, warn};
 use super::check::{budgets, callers, gateway};
 use super::core::{Core, InFlight, warn_of_purchases};
 use super::reload::reload;
-use super::secret::secret;
 use super::{CommandError, Exit, Loaded, log, process, runtime};
 use crate::access::SecretError;
+use crate::app::secret::secret;
 use crate::app::{self, App, Shutdown, TIDY_INTERVAL};
-use crate::downstream::host::Hosts;
 use crate::downstream::rate::calibrate_clock;
-use crate::routes::ops::Ops;
 use crate::server;
 
 /// How long the ledger may take to close after the drain.
@@ -107,7 +105,7 @@ fn serve_ops(
     admin: StdListener,
     end: CancellationToken,
 ) -> io::Result<()> {
-    let service = ops(app, shutdown, app::own_addresses(&[admin.local_addr()?])?);
+    let service = app.ops(shutdown, app::own_addresses(&[admin.local_addr()?])?);
     // The per-address limit does not apply to operators.
     let connections = Arc::new(Semaphore::new(process::OPS_CONNECTIONS));
     let settings =
@@ -115,22 +113,6 @@ fn serve_ops(
     let make_service = move |peer: SocketAddr| service.service_for(peer.ip());
     tokio::spawn(server::run(TcpListener::from_std(admin)?, make_service, settings, end));
     Ok(())
-}
-
-/// Builds the ops endpoints. `own` are the addresses of their listener.
-pub(crate) fn ops(app: &App, shutdown: &Shutdown, own: Vec<IpAddr>) -> Ops {
-    let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&app.shared.hosts));
-    let guard =
-        move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
-    let ready = app.readiness(shutdown.draining.clone());
-    Ops {
-        readings: Arc::new(app.readings()),
-        access: Some(Arc::clone(&app.shared.access)),
-        summary: Some(app.summary.clone()),
-        host_guard: Arc::new(guard),
-        own_addresses: own.into(),
-        ..Ops::new(Arc::clone(&app.shared.metrics), ready)
-    }
 }
 
 /// Logs the start and, on a terminal, prints it.

@@ -16,6 +16,9 @@ pub enum Dialect {
 
 impl Dialect {
     pub fn of_path(path: &str) -> Self {
+        if cfg!(not(feature = "openai")) {
+            return Self::Native;
+        }
         let is_in = |known: &[&str]| known.iter().any(|known| path_matches(known, path));
         if is_in(&["/v1", "/v1/"]) {
             return Self::OpenAi;
@@ -77,6 +80,9 @@ const HINTS: &[(&str, &str)] = &[
 ];
 
 pub(super) fn hint(path: &str) -> Option<&'static str> {
+    if cfg!(not(feature = "openai")) {
+        return None;
+    }
     HINTS.iter().find(|(known, _)| path_matches(known, path)).map(|(_, hint)| *hint)
 }
 

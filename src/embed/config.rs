@@ -8,7 +8,7 @@ use std::{fmt, io};
 
 use zeroize::Zeroizing;
 
-use crate::cli;
+use crate::app::settings;
 use crate::config::{Environment, SettingError, Settings};
 
 /// The settings of a [`Tollgate`], from a `proxy.toml` or set one by one.
@@ -56,7 +56,7 @@ pub struct Config {
 /// match Config::read(toml, Path::new("."), []) {
 ///     Err(StartError::Settings(errors)) => assert_eq!(
 ///         errors,
-///         ["proxy.toml:2:1: unknown setting `limits.brust`, did you mean `limits.burst`?"],
+///         ["settings:2:1: unknown setting `limits.brust`, did you mean `limits.burst`?"],
 ///     ),
 ///     other => panic!("{other:?}"),
 /// }
@@ -78,7 +78,8 @@ pub enum StartError {
 impl Config {
     /// Reads settings as `tollgate serve` does, except that no `.env` is read.
     ///
-    /// `toml` is the text of a `proxy.toml`, whose relative paths start at `folder`. `variables` is
+    /// `toml` is the text of a `proxy.toml`, whose relative paths start at `folder`; errors name it
+    /// `settings`. `variables` is
     /// the environment, such as `GATEWAY_API_KEY`; pass [`std::env::vars_os`] for the process's own.
     ///
     /// Set `server.listen` to the address of your own server: open access on a public address needs
@@ -92,7 +93,7 @@ impl Config {
         variables: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, StartError> {
         let mut errors = Vec::new();
-        let variables = cli::environment(variables, &mut errors);
+        let variables = settings::environment(variables, &mut errors);
         let (toml, folder) = (toml.to_owned(), folder.to_owned());
         Self { toml, folder, variables, errors, ..Self::default() }.checked()
     }
@@ -174,7 +175,7 @@ impl Config {
 
     pub(super) fn parse(&self) -> Result<Settings, StartError> {
         let Self { toml, folder, variables, errors, .. } = self;
-        let read = cli::read_text(toml, folder, variables);
+        let read = settings::read_text(toml, folder, variables);
         let failed = |more: &[SettingError]| {
             let all = errors.iter().chain(more);
             StartError::Settings(all.map(|error| self.describe(error)).collect())

@@ -14,17 +14,18 @@ use std::{fmt, io, thread};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{Request, Response};
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Handle};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::{interval, timeout};
 use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
-use crate::app::{self, App, Shutdown, TIDY_INTERVAL};
-use crate::cli;
+use crate::app::{self, App, Shutdown, TIDY_INTERVAL, changes, secret};
 use crate::contract::money::Usd;
 use crate::downstream::caller::Peer;
+use crate::downstream::rate::calibrate_clock;
 use crate::pipeline::HttpStack;
 use crate::problem::{DRAINING, Problem};
 use crate::response::{self, Body, BoxError};
@@ -129,7 +130,7 @@ impl Tollgate {
         // If the start fails, these stop the tasks that it has spawned.
         let guards =
             [&shutdown.draining, &shutdown.finished].map(|token| token.clone().drop_guard());
-        let secret = || cli::secret(&settings);
+        let secret = || secret::secret(&settings);
         let ops = ops::OpsAddresses::new(config.ops)?;
         let starting = async {
             let (shared, opening) =
@@ -137,7 +138,7 @@ impl Tollgate {
             app::open(&shared, opening).await.map(|()| shared)
         };
         // On another thread, because the caller's runtime may have only this one.
-        let wait = || cli::runtime()?.block_on(starting);
+        let wait = || Builder::new_current_thread().enable_all().build()?.block_on(starting);
         let started = thread::scope(|scope| scope.spawn(wait).join());
         let shared = started.map_err(|_| io::Error::other("start failed: a thread panicked"))??;
         let (drain, tasks) = (settings.server.drain, TaskTracker::new());
@@ -146,6 +147,8 @@ impl Tollgate {
         let (current, reloading) = (ArcSwap::from_pointee(version), Mutex::default());
         let inner = Arc::new(Inner { current, reloading, tasks, shutdown, drain, ops });
         host.spawn(Inner::background(&inner));
+        // Otherwise, the first request waits for it.
+        thread::spawn(calibrate_clock);
         Ok(Self { inner })
     }
 
@@ -156,12 +159,13 @@ impl Tollgate {
     /// [`StartError::Settings`] if they are invalid or need a restart: `access.mode`, `store.url`,
     /// `server.listen`, the secret, or a change between sandbox and gateway. The old settings stay.
     pub fn reload(&self, config: Config) -> Result<(), StartError> {
-        let settings = config.parse()?;
+        let mut settings = config.parse()?;
         let inner = &*self.inner;
         let _alone = lock(&inner.reloading);
         let old = inner.current.load_full();
-        cli::check_changes(&old.app.settings, &settings)
-            .map_err(|error| StartError::Settings(vec![error.message]))?;
+        changes::check_changes(&old.app.settings, &settings)
+            .map_err(|error| StartError::Settings(vec![error]))?;
+        changes::keep_until_restart(&old.app.settings, &mut settings);
         let new = Version::new(old.app.with_settings(settings)?, &inner.tasks)?;
         // Before the swap, so that no request to a new account uses the old rate limit.
         new.app.replace(&old.app);
@@ -194,6 +198,23 @@ impl Tollgate {
     /// connections does not wait for event streams. Then wait for [`shutdown`](Self::shutdown).
     pub fn drain(&self) {
         self.inner.shutdown.draining.cancel();
+    }
+
+    /// Returns a future that waits for SIGTERM or SIGINT (Ctrl-C), then [drains](Self::drain): the
+    /// signal for a server's graceful shutdown, such as axum's. From this call on, neither signal
+    /// ends the process by itself.
+    ///
+    /// # Errors
+    /// If the handlers cannot be installed, or outside a tokio runtime.
+    pub fn terminated(&self) -> io::Result<impl Future<Output = ()> + Send + 'static> {
+        let _runtime = Handle::try_current().map_err(io::Error::other)?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let draining = self.inner.shutdown.draining.clone();
+        Ok(async move {
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            draining.cancel();
+        })
     }
 
     /// [Drains](Self::drain), waits for purchases in flight, at most `server.drain`, and releases

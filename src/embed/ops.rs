@@ -14,7 +14,6 @@ use tower::Service;
 
 use super::Inner;
 use crate::app::own_addresses;
-use crate::cli;
 use crate::downstream::caller::{PEER_MISSING, Peer};
 use crate::downstream::host;
 use crate::problem::{INTERNAL, Problem};
@@ -58,7 +57,7 @@ impl OpsAddresses {
 impl OpsService {
     pub(super) fn new(gate: Arc<Inner>) -> Self {
         let OpsAddresses(own) = &gate.ops;
-        let ops = cli::ops(&gate.current.load().app, &gate.shutdown, own.clone());
+        let ops = gate.current.load().app.ops(&gate.shutdown, own.clone());
         Self { _gate: gate, ops }
     }
 }

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderName, LINK, SET_COOKIE};
-use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 
-use super::{HandlerContext, assets, purchases};
+use super::{HandlerContext, purchases};
 use crate::access::cookie::{Transport, check_csrf_header};
 use crate::access::{Credentials, LOGIN_LIFETIME};
 use crate::downstream::Call;
@@ -37,19 +36,16 @@ pub(super) async fn events(cx: HandlerContext) -> HandlerResult {
 }
 
 pub(super) async fn catalog(cx: HandlerContext) -> HandlerResult {
-    let mut response =
-        response::with_headers(json_document(&cx.handlers.catalog), [(LINK, SERVICE_DESC)]);
+    let mut response = json_document(&cx.handlers.catalog);
+    if cfg!(feature = "openapi") {
+        response = response::with_headers(response, [(LINK, SERVICE_DESC)]);
+    }
     let name = cx.handlers.ledger_name.clone();
     response.headers_mut().insert(purchases::TOLLGATE_LEDGER, name);
     Ok(response)
 }
 
-pub(super) async fn openapi(cx: HandlerContext) -> HandlerResult {
-    let response = json_document(&cx.handlers.openapi);
-    Ok(response::with_headers(response, response::CROSS_ORIGIN_HEADERS))
-}
-
-fn json_document(json: &Bytes) -> Response {
+pub(super) fn json_document(json: &Bytes) -> Response {
     let response = response::from_bytes(StatusCode::OK, "application/json", json.clone());
     response::with_headers(response, [(CACHE_CONTROL, "no-cache")])
 }
@@ -130,10 +126,6 @@ fn problem_page(kind: &Kind) -> String {
          <h1>{code}</h1><p>{title}. Status {}. {charged}</p><p>{advice}</p></html>\n",
         status.as_u16()
     )
-}
-
-pub(super) fn shared_file(head: &Parts) -> HandlerResult {
-    assets::answer(head).ok_or_else(|| Problem::new(&NOT_FOUND))
 }
 
 #[cfg(test)]

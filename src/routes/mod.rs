@@ -1,18 +1,21 @@
 //! The endpoints. [`endpoints`] is the table of them.
 
 pub mod api;
-pub mod assets;
 mod bff;
 pub mod catalog;
 pub mod endpoints;
-pub mod file;
+#[cfg(feature = "openai")]
 mod openai;
+#[cfg(feature = "openapi")]
 pub mod openapi;
 pub mod ops;
+#[cfg(feature = "page")]
+pub mod page;
+#[cfg(not(feature = "page"))]
+#[path = "no_page.rs"]
 pub mod page;
 pub mod pictures;
 mod purchases;
-pub mod site;
 
 use std::sync::Arc;
 
@@ -38,6 +41,7 @@ pub struct Handlers {
     pub refusal_log: Arc<RefusalLog>,
     pub catalog: Bytes,
     pub ledger_name: HeaderValue,
+    #[cfg(feature = "openapi")]
     pub openapi: Bytes,
     pub rules: ChatRules,
     pub videos: Videos,
@@ -46,7 +50,8 @@ pub struct Handlers {
     pub passthrough: Passthrough,
     pub jobs: JobRegistry,
     pub redactor: Redactor,
-    pub page: page::Page,
+    /// `None` if only the API is served.
+    pub page: Option<page::Page>,
     /// `None` unless `page.pictures` is set.
     pub pictures: Option<pictures::PictureHost>,
 }

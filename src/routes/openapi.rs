@@ -13,10 +13,13 @@ use utoipa::openapi::{
     Paths, Required, SecurityRequirement,
 };
 
-use super::endpoints::{self, ENDPOINTS, Endpoint, Operation, content, parameter, schemas};
+use super::endpoints::operation::{Operation, common_problems, content, parameter};
+use super::endpoints::{self, Endpoint, schemas};
+use super::{HandlerContext, bff};
 use crate::contract::catalog::Catalog;
 use crate::downstream::route::Class;
 use crate::problem::Kind;
+use crate::response::{self, HandlerResult};
 
 const DESCRIPTION: &str = "A proxy that holds the key of a prepaid AI gateway and never buys twice. Amounts are US dollars: \
      decimal strings of six places, and integers of micro-dollars. Send one \
@@ -61,6 +64,11 @@ const PURCHASE_RESPONSE_HEADERS: &[(&str, &str)] = &[
     ("X-Request-Id", "The request's id in the logs."),
 ];
 
+pub(super) async fn serve(cx: HandlerContext) -> HandlerResult {
+    let response = bff::json_document(&cx.handlers.openapi);
+    Ok(response::with_headers(response, response::CROSS_ORIGIN_HEADERS))
+}
+
 pub fn document(catalog: &Catalog) -> Bytes {
     // Serializing plain data cannot fail.
     build(catalog).to_pretty_json().unwrap_or_default().into()
@@ -68,7 +76,7 @@ pub fn document(catalog: &Catalog) -> Bytes {
 
 fn build(catalog: &Catalog) -> OpenApi {
     let mut paths = Paths::new();
-    for endpoint in ENDPOINTS {
+    for endpoint in endpoints::all() {
         let method =
             if endpoint.route.method == Method::POST { HttpMethod::Post } else { HttpMethod::Get };
         for (operation, path) in (endpoint.operations)().into_iter().zip(endpoint.openapi_paths()) {
@@ -134,7 +142,7 @@ fn problems_by_status(
 ) -> BTreeMap<u16, Vec<&'static Kind>> {
     let mut by_status = BTreeMap::<_, Vec<_>>::new();
     let own = operation.problems.iter().copied().flatten().copied();
-    for kind in own.chain(endpoints::common_problems(&endpoint.route)) {
+    for kind in own.chain(common_problems(&endpoint.route)) {
         let kinds = by_status.entry(kind.status.as_u16()).or_default();
         if !kinds.contains(&kind) {
             kinds.push(kind);
@@ -174,9 +182,9 @@ mod tests {
             .values()
             .map(|item| [&item.get, &item.post].into_iter().flatten().count())
             .sum();
-        let rows = ENDPOINTS.iter().flat_map(Endpoint::openapi_paths).count();
+        let rows = endpoints::all().flat_map(Endpoint::openapi_paths).count();
         assert_eq!(described, rows, "two rows have one method and path");
-        for endpoint in ENDPOINTS {
+        for endpoint in endpoints::all() {
             assert!(!(endpoint.operations)().is_empty(), "{:?}", endpoint.route);
         }
     }

@@ -1,5 +1,9 @@
 //! Serves the built-in page, or the site in `page.dir`, at all paths that are no endpoints.
 
+pub mod assets;
+pub mod file;
+pub mod site;
+
 use std::collections::HashMap;
 
 use http::header::{
@@ -9,9 +13,8 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::json;
 
-use super::assets;
-use super::file::{REVALIDATE, StaticFile, header_map};
-use super::site::{Site, is_navigation};
+use self::file::{REVALIDATE, StaticFile, header_map};
+use self::site::{Site, is_navigation};
 use crate::problem::{self, Problem};
 use crate::response::{self, HandlerResult, Response};
 
@@ -19,8 +22,18 @@ pub enum Page {
     /// The files with fixed paths; all others are in [`assets`].
     BuiltIn(HashMap<&'static str, StaticFile>),
     Site(Box<Site>),
-    /// Only the API is served.
-    Off,
+}
+
+pub(super) async fn answer(page: Option<&Page>, head: &Parts) -> HandlerResult {
+    match page {
+        Some(page) => page.answer(head).await,
+        None => Err(Problem::new(&problem::NOT_FOUND)),
+    }
+}
+
+/// Answers with a file for other sites.
+pub(super) fn shared_file(head: &Parts) -> HandlerResult {
+    assets::answer(head).ok_or_else(|| Problem::new(&problem::NOT_FOUND))
 }
 
 impl Page {
@@ -47,14 +60,13 @@ impl Page {
         Self::BuiltIn(files.chain(icon).collect())
     }
 
-    pub async fn answer(&self, head: &Parts) -> HandlerResult {
+    async fn answer(&self, head: &Parts) -> HandlerResult {
         let found = match self {
             Self::BuiltIn(files) => match files.get(head.uri.path()) {
                 Some(file) => Some(file.response(&head.method, &head.headers)),
                 None => assets::answer(head),
             },
             Self::Site(site) => site.answer(head).await?,
-            Self::Off => return Err(Problem::new(&problem::NOT_FOUND)),
         };
         match found {
             Some(response) => Ok(response),

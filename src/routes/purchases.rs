@@ -80,17 +80,6 @@ pub(super) fn from_receipt(receipt: Receipt) -> Response {
     }
 }
 
-/// Answers with a translated body. A replay's original body lives as long, because the memory
-/// permit that it carries covers both.
-pub(super) fn with_translated_body(receipt: Receipt, body: Bytes) -> Response {
-    let original = receipt.is_replay.then(|| receipt.body.clone());
-    let response = from_receipt(Receipt { body, ..receipt });
-    match original {
-        Some(original) => response.map(|body| body.with_guard(original)),
-        None => response,
-    }
-}
-
 pub(super) fn with_ignored(ignored: &IgnoredFields, mut response: Response) -> Response {
     if let Some(Ok(names)) = ignored.names().map(HeaderValue::try_from) {
         response.headers_mut().insert(TOLLGATE_IGNORED, names);

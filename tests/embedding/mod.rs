@@ -109,7 +109,7 @@ async fn all_settings_errors_are_named_without_values() {
         panic!("settings that cannot be right are refused");
     };
     let text = faults.join("\n");
-    for part in ["proxy.toml:2:", "proxy.toml:4:", "dedupe_window", "GATEWAY_API_KEY"] {
+    for part in ["settings:2:", "settings:4:", "dedupe_window", "GATEWAY_API_KEY"] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     assert!(!text.contains("not-a-key"));

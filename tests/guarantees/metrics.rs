@@ -10,7 +10,7 @@ use std::{fs, thread};
 use serde_json::Value;
 use tempfile::TempDir;
 use tollgate::problem;
-use tollgate::routes::endpoints::ENDPOINTS;
+use tollgate::routes::endpoints;
 use url::form_urlencoded::byte_serialize;
 
 use crate::support::client::Answer;
@@ -139,7 +139,7 @@ fn label_values_are_from_closed_lists() {
     trade(&gate);
     let page = gate.metrics();
     assert!(page.ends_with("# EOF\n"), "{page}");
-    let routes: BTreeSet<_> = ENDPOINTS.iter().map(|endpoint| endpoint.route.path).collect();
+    let routes: BTreeSet<_> = endpoints::all().map(|endpoint| endpoint.route.path).collect();
     let codes: BTreeSet<_> = problem::ALL.iter().map(|kind| kind.code).collect();
     let is_listed = |label: &str, value: &str| match label {
         "route" => matches!(value, "/" | "none") || routes.contains(value),

@@ -14,7 +14,7 @@ use serde::Serialize;
 use tokio::time::{interval, sleep, timeout};
 use tracing::Instrument;
 
-use super::{Completion, Usage, gateway_refusal, gateway_refusal_json};
+use super::{Completion, Usage, gateway_refusal, gateway_refusal_json, with_translated_body};
 use crate::clock;
 use crate::problem::Problem;
 use crate::purchase::Receipt;
@@ -59,10 +59,10 @@ impl Formatter {
         let completion = Completion::parse(&receipt, &self.redactor)?;
         if self.is_stream {
             let events = self.events(&completion, &receipt);
-            return Ok(response::event_stream(purchases::with_translated_body(receipt, events)));
+            return Ok(response::event_stream(with_translated_body(receipt, events)));
         }
         let body = self.completion(&completion);
-        Ok(purchases::with_translated_body(Receipt { is_json: true, ..receipt }, body))
+        Ok(with_translated_body(Receipt { is_json: true, ..receipt }, body))
     }
 
     fn completion(&self, completion: &Completion) -> Bytes {
@@ -88,7 +88,7 @@ impl Formatter {
             Ok(completion) => self.events(&completion, &receipt),
             Err(problem) => error_event(&problem.to_openai_json()),
         };
-        purchases::with_translated_body(receipt, text).into_body()
+        with_translated_body(receipt, text).into_body()
     }
 
     fn events(&self, completion: &Completion, receipt: &Receipt) -> Bytes {

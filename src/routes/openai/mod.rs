@@ -85,6 +85,17 @@ fn gateway_refusal_json(receipt: &Receipt, redactor: &Redactor) -> Bytes {
     error.to_json()
 }
 
+/// Answers with a translated body. A replay's original body lives as long, because the memory
+/// permit that it carries covers both.
+fn with_translated_body(receipt: Receipt, body: Bytes) -> Response {
+    let original = receipt.is_replay.then(|| receipt.body.clone());
+    let response = purchases::from_receipt(Receipt { body, ..receipt });
+    match original {
+        Some(original) => response.map(|body| body.with_guard(original)),
+        None => response,
+    }
+}
+
 fn gateway_refusal(refused: Receipt, redactor: &Redactor) -> Response {
     let body = gateway_refusal_json(&refused, redactor);
     let response = purchases::from_receipt(Receipt { body, is_json: true, ..refused });

@@ -53,7 +53,7 @@ async fn disabled_page_is_not_found_for_browsers_too() {
     for path in ["/", "/manifest.webmanifest", "/favicon.ico"] {
         let request = Request::get(path).header("sec-fetch-mode", "navigate");
         let head = request.body(()).expect("a request").into_parts().0;
-        let problem = Page::Off.answer(&head).await.expect_err("a problem");
+        let problem = answer(None, &head).await.expect_err("a problem");
         assert_eq!(problem.kind().code, "not_found", "{path}");
     }
 }

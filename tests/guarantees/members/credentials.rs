@@ -1,7 +1,7 @@
 //! Every credential in every mode: one that holds lets its holder in, and all others are refused alike.
 
 use tollgate::downstream::route::Auth;
-use tollgate::routes::endpoints::ENDPOINTS;
+use tollgate::routes::endpoints;
 
 use super::MEMBERS;
 use crate::support::client::Answer;
@@ -89,7 +89,7 @@ fn paid_and_private_endpoints_require_credentials() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let further = "gateway.passthrough = [{ method = \"POST\", path = \"/api/v1/search\", price = \"0.01\" }]";
     let gate = Gate::start(&upstream, &format!("{MEMBERS}{further}"));
-    for route in ENDPOINTS.iter().map(|endpoint| &endpoint.route) {
+    for route in endpoints::all().map(|endpoint| &endpoint.route) {
         let answer = gate.ask(route.method.as_str(), route.path, &[], "");
         let is_refused = answer.status == 401;
         assert_eq!(is_refused, route.auth != Auth::Public, "{route:?}: {}", answer.status);

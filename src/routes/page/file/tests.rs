@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use super::super::assets;
 use super::*;
 
-const TEXT: &[u8] = include_bytes!("../../../static/style.css");
+const TEXT: &[u8] = include_bytes!("../../../../static/style.css");
 
 impl StaticFile {
     /// Returns the size in a coding, for the size budgets.

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use super::*;
-use crate::routes::file::StaticFile;
+use crate::routes::page::file::StaticFile;
 
 #[test]
 fn every_file_of_the_page_is_in_the_binary() {

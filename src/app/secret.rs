@@ -18,7 +18,7 @@ const MAX_SIZE: u64 = 4_096;
 
 /// Returns the secret of the settings or of the file beside the ledger; random for one in memory. A
 /// missing file is created unless tokens depend on the old one.
-pub(crate) fn secret(settings: &Settings) -> io::Result<Secret> {
+pub fn secret(settings: &Settings) -> io::Result<Secret> {
     if is_missing(settings) && settings.store.as_deref().is_some_and(Store::needs_token_secret) {
         return Err(io::Error::other(SecretError::Lost));
     }
@@ -26,7 +26,7 @@ pub(crate) fn secret(settings: &Settings) -> io::Result<Secret> {
 }
 
 /// Like [`secret`], but replaces a lost secret, which invalidates the tokens made with it.
-pub(super) fn secret_or_new(settings: &Settings) -> Result<Secret, String> {
+pub fn secret_or_new(settings: &Settings) -> Result<Secret, String> {
     if let Some(secret) = &settings.secret {
         return Ok(Secret::new(secret.expose().as_bytes()));
     }
@@ -37,16 +37,16 @@ pub(super) fn secret_or_new(settings: &Settings) -> Result<Secret, String> {
     Ok(Secret::new(found.expose().as_bytes()))
 }
 
-pub(super) fn is_missing(settings: &Settings) -> bool {
+pub fn is_missing(settings: &Settings) -> bool {
     path_of(settings).is_some_and(|path| matches!(path.try_exists(), Ok(false)))
 }
 
-pub(super) fn path_of(settings: &Settings) -> Option<PathBuf> {
+pub fn path_of(settings: &Settings) -> Option<PathBuf> {
     let ledger = settings.store.as_deref().filter(|_| settings.secret.is_none())?;
     Some(ledger.with_file_name(FILE_NAME))
 }
 
-pub(super) fn parent_dir(file: &Path) -> &Path {
+pub fn parent_dir(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

@@ -3,7 +3,6 @@
 use tracing::warn;
 use url::Url;
 
-use super::CommandError;
 use crate::config::{AccessMode, JwtConfig, Settings, Target};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,15 +114,15 @@ fn base_url(settings: &Settings) -> Option<&Url> {
 }
 
 /// Returns the names of the settings that changed.
-pub(super) fn changed(old: &Settings, new: &Settings) -> Vec<&'static str> {
+pub fn changed(old: &Settings, new: &Settings) -> Vec<&'static str> {
     changes(old, new).map(|setting| setting.name).collect()
 }
 
 /// Fails if a setting needs a restart, and warns of those that wait for one.
-pub(crate) fn check_changes(old: &Settings, new: &Settings) -> Result<(), CommandError> {
+pub fn check_changes(old: &Settings, new: &Settings) -> Result<(), String> {
     let with = |at_reload| changes(old, new).filter(move |it| it.at_reload == at_reload);
     if let Some(Setting { name, .. }) = with(AtReload::Refused).next() {
-        return Err(format!("{name} can only change at a restart").into());
+        return Err(format!("{name} can only change at a restart"));
     }
     for Setting { name: setting, .. } in with(AtReload::Waits) {
         warn!(setting, "setting takes effect after a restart");
@@ -132,7 +131,7 @@ pub(crate) fn check_changes(old: &Settings, new: &Settings) -> Result<(), Comman
 }
 
 /// Keeps what runs, so that the next reload compares with that.
-pub(super) fn keep_until_restart(old: &Settings, new: &mut Settings) {
+pub fn keep_until_restart(old: &Settings, new: &mut Settings) {
     SETTINGS.iter().for_each(|setting| (setting.keep)(old, new));
 }
 
@@ -201,8 +200,7 @@ mod tests {
             (read(""), jwt("b"), Some("access.mode can only change at a restart")),
             (jwt("a"), jwt("a"), None),
         ] {
-            let found = check_changes(&old, &new).err().map(|error| error.message);
-            assert_eq!(found.as_deref(), refused);
+            assert_eq!(check_changes(&old, &new).err().as_deref(), refused);
         }
     }
 

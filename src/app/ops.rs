@@ -1,0 +1,26 @@
+//! The ops endpoints of an app.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{App, Shutdown};
+use crate::downstream::host::Hosts;
+use crate::routes::ops::Ops;
+
+impl App {
+    /// Builds the ops endpoints. `own` are the addresses of their listener.
+    pub fn ops(&self, shutdown: &Shutdown, own: Vec<IpAddr>) -> Ops {
+        let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&self.shared.hosts));
+        let guard =
+            move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
+        let ready = self.readiness(shutdown.draining.clone());
+        Ops {
+            readings: Arc::new(self.readings()),
+            access: Some(Arc::clone(&self.shared.access)),
+            summary: Some(self.summary.clone()),
+            host_guard: Arc::new(guard),
+            own_addresses: own.into(),
+            ..Ops::new(Arc::clone(&self.shared.metrics), ready)
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Stands in for the page in a build without the feature `page`.
+
+/// There is none.
+pub use std::convert::Infallible as Page;
+
+use http::request::Parts;
+
+use crate::problem::{NOT_FOUND, Problem};
+use crate::response::HandlerResult;
+
+pub(super) async fn answer(_: Option<&Page>, _: &Parts) -> HandlerResult {
+    Err(Problem::new(&NOT_FOUND))
+}
