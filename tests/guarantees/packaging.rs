@@ -142,7 +142,7 @@ fn image_runs_as_a_sandbox_and_stops_in_time() {
     let program = env!("CARGO_BIN_EXE_tollgate");
     let state = TempDir::with_prefix("tollgate-state-").unwrap();
     let binary = built.container("scratch");
-    Built::buildah(&["copy", "--quiet", &binary, program, "/src/target/release/tollgate"]);
+    Built::buildah(&["copy", "--quiet", &binary, program, "/src/target/dist/tollgate"]);
     let empty = state.path().to_str().unwrap();
     Built::buildah(&["copy", "--quiet", &binary, empty, "/src/state"]);
     built.commit(&binary, &binary_image);
