@@ -211,7 +211,8 @@ fn is_mount_point(mounts: &[u8], path: &Path) -> bool {
 /// Refuses a file that is too short to be the ledger that was there.
 pub(super) fn ensure_not_truncated(path: &Path) -> Result<(), OpenError> {
     ensure_regular_file(path)?;
-    let exists = path.try_exists().map_err(OpenError::at(path))?;
+    let exists = path.try_exists();
+    let exists = exists.map_err(|error| OpenError::unusable(path, explain_denial(path, error)))?;
     let why: &str = match size_of(path) {
         // SQLite treats a file shorter than its smallest page as a new one.
         1..MIN_LEDGER_BYTES => "it is not a tollgate ledger",
