@@ -1,7 +1,13 @@
 //! The only user of the system clocks, so that tests can set the time.
 
 use std::cell::Cell;
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
+
+use crate::sync::lock;
+
+/// Time services correct less than this without a step.
+const MIN_STEP_SECONDS: i64 = 10;
 
 /// Monotonic time, which tokio's paused clock also stops.
 pub type Instant = tokio::time::Instant;
@@ -21,6 +27,29 @@ pub fn wall() -> Duration {
     match SET.get() {
         Some((since, wall)) => wall.saturating_add(now().saturating_duration_since(since)),
         None => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
+    }
+}
+
+/// Notices that the system clock was set, or stood still, by comparing it with monotonic time.
+#[derive(Debug)]
+pub struct StepDetector(Mutex<(Instant, Duration)>);
+
+impl Default for StepDetector {
+    fn default() -> Self {
+        Self(Mutex::new((now(), wall())))
+    }
+}
+
+impl StepDetector {
+    /// Returns by how many seconds the clock was set forward, or back, since the last call. Small
+    /// corrections are ignored.
+    pub fn take_step(&self) -> Option<i64> {
+        let mut last = lock(&self.0);
+        let (then, before) = std::mem::replace(&mut *last, (now(), wall()));
+        let expected = before.saturating_add(last.0.saturating_duration_since(then));
+        let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        let step = seconds(last.1) - seconds(expected);
+        (step.abs() >= MIN_STEP_SECONDS).then_some(step)
     }
 }
 
@@ -129,6 +158,28 @@ mod tests {
         assert!(elsewhere > Duration::from_secs(1_700_000_000), "{elsewhere:?}");
         set_wall(None);
         assert!(wall() >= elsewhere);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn step_of_the_clock_is_noticed_once() {
+        let start = Duration::from_secs(951_782_400);
+        set_wall(Some(start));
+        let detector = StepDetector::default();
+        let minute = Duration::from_secs(60);
+        for (set, step) in [
+            (None, None),
+            (Some(start + minute * 60), Some(3_480)),
+            (None, None),
+            (Some(start), Some(-3_720)),
+            (Some(start + minute + Duration::from_secs(5)), None),
+        ] {
+            tokio::time::advance(minute).await;
+            if set.is_some() {
+                set_wall(set);
+            }
+            assert_eq!(detector.take_step(), step, "{set:?}");
+        }
+        set_wall(None);
     }
 
     #[test]

@@ -77,6 +77,7 @@ pub struct SharedState {
     pub access: Arc<Authenticator>,
     pub running: RunningPurchases,
     pub refusals: Arc<RecentRefusals>,
+    pub clock_steps: Arc<clock::StepDetector>,
     pub jobs: JobRegistry,
     pub rate_limit: Arc<RateLimit>,
     pub address_limits: Arc<AddressLimits>,
@@ -218,12 +219,16 @@ impl App {
         Ok(Arc::new(HttpStack { config: Arc::clone(&self.downstream), routes }))
     }
 
-    /// Deletes rate-limit state of idle callers, and expired replies.
+    /// Deletes rate-limit state of idle callers, and expired replies. Logs that the clock was set.
     pub fn tidy(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let DownstreamConfig { limiter, refusal_log: refusals, .. } = &*self.downstream;
         let (limiter, refusals) = (Arc::clone(limiter), Arc::clone(refusals));
         let (ledger, pictures) = (self.context.ledger.clone(), self.shared.pictures.clone());
+        let clock_steps = Arc::clone(&self.shared.clock_steps);
         async move {
+            if let Some(seconds) = clock_steps.take_step() {
+                tracing::warn!(seconds, "system clock was set");
+            }
             limiter.evict_idle();
             refusals.flush(clock::now());
             if !ledger.is_unusable()

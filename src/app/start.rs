@@ -71,6 +71,7 @@ pub async fn prepare(
         },
         running: RunningPurchases::default(),
         refusals: Arc::new(RecentRefusals::new(Arc::new(clock::wall))),
+        clock_steps: Arc::default(),
         jobs,
         rate_limit,
         address_limits: Arc::default(),

@@ -24,7 +24,7 @@ use crate::purchase::idempotency::RunningPurchases;
 use crate::server;
 
 /// How long the last responses may take after `server.drain`.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A core's stack. A reload swaps it; each request uses the current one.
 type SharedStack = Arc<ArcSwap<HttpStack>>;

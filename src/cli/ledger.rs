@@ -83,7 +83,7 @@ pub(super) fn open_read_only(settings: &Settings) -> Result<Store, CommandError>
 pub(super) fn gateway_access(settings: &Settings, path: &Path) -> Result<GatewayAccess, String> {
     match Store::open_exclusive(path, Arc::new(clock::wall)) {
         Ok(store) => Ok(GatewayAccess::Standalone(store)),
-        Err(OpenError::Locked { pid, holder: LockHolder::Server(admin) }) => {
+        Err(OpenError::Locked { pid, holder: LockHolder::Server(admin), .. }) => {
             let (address, is_noted) =
                 (reachable(admin.unwrap_or(settings.admin_listen)), admin.is_some());
             let gateway = &settings.gateway;

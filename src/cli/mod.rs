@@ -5,6 +5,7 @@ mod core;
 mod ledger;
 mod log;
 mod member;
+mod notify;
 mod online;
 mod process;
 mod purchase;

@@ -17,9 +17,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::check::{budgets, callers, gateway};
-use super::core::{Core, InFlight, warn_of_purchases};
+use super::core::{Core, FLUSH_TIMEOUT, InFlight, warn_of_purchases};
 use super::reload::reload;
-use super::{CommandError, Exit, Loaded, log, process, runtime};
+use super::{CommandError, Exit, Loaded, log, notify, process, runtime};
 use crate::access::SecretError;
 use crate::app::secret::secret;
 use crate::app::{self, App, Shutdown, TIDY_INTERVAL};
@@ -86,6 +86,7 @@ pub async fn serve(
     }
     shutdown.draining.cancel();
     info!("drain started");
+    notify::stopping(drain + FLUSH_TIMEOUT + CLOSE_TIMEOUT);
     spawn_exit_watchdog(drain, in_flight.clone());
     Core::drain_all(cores, drain, &shutdown, &in_flight).await;
     end.cancel();
@@ -131,6 +132,7 @@ fn announce(
     let (target, limits) = (gateway(&settings.gateway.target), budgets(&settings.budget));
     let mode = callers(&settings.access.mode, members);
     info!(version, page, admin, gateway = target, callers = mode, budgets = limits, "started");
+    notify::ready();
     if io::stdout().is_terminal() {
         writeln!(out, "tollgate {version}")?;
         pages.iter().try_for_each(|page| writeln!(out, "page      {page}"))?;

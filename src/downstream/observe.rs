@@ -20,8 +20,8 @@ use super::{DownstreamConfig, RequestId, X_REQUEST_ID, rate};
 use crate::clock::{self, Instant};
 use crate::metrics::Metrics;
 use crate::problem::{
-    INTERNAL, INVALID_CREDENTIALS, LEDGER_UNAVAILABLE, MISDIRECTED_REQUEST, ORIGIN_NOT_ALLOWED,
-    Problem,
+    BUDGET_EXHAUSTED, INTERNAL, INVALID_CREDENTIALS, LEDGER_UNAVAILABLE, MISDIRECTED_REQUEST,
+    ORIGIN_NOT_ALLOWED, Problem,
 };
 use crate::response::{self, HandlerResult, Response};
 use crate::store::Caller;
@@ -199,7 +199,9 @@ impl RefusalLog {
         if admit(&self.refused, REFUSED, (kind.code, same.as_bytes())) {
             let (status, code, model) = (kind.status.as_u16(), kind.code, problem.model());
             let error = problem.errors().first().map(|error| error.code);
-            info!(status, code, error, model, address, "request refused");
+            // Other details may repeat what the caller sent.
+            let detail = problem.detail_text().filter(|_| *kind == BUDGET_EXHAUSTED);
+            info!(status, code, error, model, address, detail, "request refused");
         }
     }
 }

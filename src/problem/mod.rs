@@ -171,6 +171,10 @@ impl Problem {
         self.subject.as_ref()?.model.as_deref()
     }
 
+    pub fn detail_text(&self) -> Option<&str> {
+        self.detail.as_deref()
+    }
+
     pub fn retry_delay(&self) -> Option<Duration> {
         self.retry_after.map(Duration::from_secs)
     }

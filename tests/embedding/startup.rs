@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
-use tollgate::{Config, StartError, Tollgate};
+use tollgate::{Config, StartError, Tollgate, clock};
 use tower::ServiceExt;
 use tracing_subscriber::fmt;
 
@@ -38,6 +38,26 @@ impl io::Write for Lines {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn clock_that_was_set_is_logged_once() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _heard = tracing::subscriber::set_default(subscriber);
+    // From here on, it follows the paused time.
+    clock::set_wall(Some(clock::wall()));
+    let gate = Tollgate::new(Config::default()).unwrap();
+    let (day, minute) = (Duration::from_secs(86_400), Duration::from_secs(60));
+    sleep(minute).await;
+    clock::set_wall(Some(clock::wall() + day));
+    sleep(3 * minute).await;
+    clock::set_wall(None);
+    let logged = lines.text();
+    let is_step = |line: &&str| line.contains("clock was set") && line.contains("seconds=864");
+    assert_eq!(logged.lines().filter(is_step).count(), 1, "{logged}");
+    gate.shutdown().await;
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -47,6 +48,33 @@ fn unit_is_valid_and_confined() {
     let mut security = Command::new("systemd-analyze");
     // On a scale of 0 to 10, times ten.
     done(security.args(["security", "--offline=yes", "--threshold=14"]).arg(&path));
+}
+
+#[test]
+fn service_manager_learns_that_the_server_is_ready_and_stops() {
+    let unit = fs::read_to_string(UNIT).unwrap();
+    assert!(unit.contains("\nType=notify\n") && !unit.contains("\nProcSubset=pid"), "{unit}");
+    let folder = TempDir::with_prefix("tollgate-unit-").unwrap();
+    let path = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(START)).unwrap();
+    let heard = || {
+        let mut state = [0; 200];
+        let length = manager.recv(&mut state).expect("a word");
+        String::from_utf8_lossy(&state[..length]).into_owned()
+    };
+    let environment = [
+        ("NOTIFY_SOCKET", path.to_str().unwrap()),
+        ("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0"),
+        ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0"),
+        ("TOLLGATE_SERVER__DRAIN", "90s"),
+    ];
+    let mut server = Process::start(folder.path(), &environment);
+    assert_eq!(heard(), "READY=1");
+    server.signal(Signal::SIGTERM);
+    // With what the last answers and the ledger may take after the drain.
+    assert_eq!(heard(), "STOPPING=1\nEXTEND_TIMEOUT_USEC=97000000");
+    assert_eq!(server.wait().code(), Some(0), "{}", server.printed());
 }
 
 #[test]
@@ -142,7 +170,7 @@ fn image_runs_as_a_sandbox_and_stops_in_time() {
     let program = env!("CARGO_BIN_EXE_tollgate");
     let state = TempDir::with_prefix("tollgate-state-").unwrap();
     let binary = built.container("scratch");
-    Built::buildah(&["copy", "--quiet", &binary, program, "/src/target/release/tollgate"]);
+    Built::buildah(&["copy", "--quiet", &binary, program, "/src/target/dist/tollgate"]);
     let empty = state.path().to_str().unwrap();
     Built::buildah(&["copy", "--quiet", &binary, empty, "/src/state"]);
     built.commit(&binary, &binary_image);
@@ -162,18 +190,21 @@ fn image_runs_as_a_sandbox_and_stops_in_time() {
     Built::buildah(&[&build[..], &arguments, &["contrib/container"]].concat());
     built.0.push(["rmi".to_owned(), image.clone()]);
     let container = built.container(&image);
-    // A volume of the host has to belong to the image's user.
-    chown(state.path(), Some(65_532.into()), Some(65_532.into()))
-        .expect("buildah runs as root here");
-    let volume = format!("{empty}:/var/lib/tollgate");
     let run = |more: &[&str], arguments: &[&str]| {
         let mut command = Command::new("buildah");
         // Chroot isolation shares this machine's network.
         command.args(["run", "--isolation=chroot", "-e", "TOLLGATE_SERVER__LISTEN=127.0.0.1:0"]);
+        let volume = format!("{empty}:/var/lib/tollgate");
         command.args(["-e", "TOLLGATE_ADMIN__LISTEN=127.0.0.1:0", "-v", &volume]).args(more);
         command.args([&container, "--", "/usr/local/bin/tollgate"]).args(arguments);
         command
     };
+    let said = String::from_utf8(run(&[], &["check"]).output().unwrap().stderr).unwrap();
+    let owner = "/var/lib/tollgate belongs to user 0, tollgate runs as user 65532; chown it";
+    assert!(said.contains(owner), "{said}");
+    // A volume of the host has to belong to the image's user.
+    chown(state.path(), Some(65_532.into()), Some(65_532.into()))
+        .expect("buildah runs as root here");
     // The image's own addresses are not loopback's: the sandbox has to be meant.
     let refused = run(&["-e", "TOLLGATE_SERVER__LISTEN=0.0.0.0:0"], &["check"]).output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();

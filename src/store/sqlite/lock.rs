@@ -9,13 +9,14 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use tracing::warn;
 
 use super::identity::{FileStamp, LedgerIdentity, LedgerState, Nonce};
-use super::{LockHolder, OpenError};
+use super::{LockHolder, OpenError, file};
 use crate::clock;
 
 const LOCK_SUFFIX: &str = ".lock";
@@ -26,6 +27,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// A purchase number has this many digits, so that the next one overwrites it in place.
 const DIGITS: usize = 20;
 const PROC_LOCKS: &str = "/proc/locks";
+/// The second one is for a container or unit that hides the first.
+const HOST_NAMES: [&str; 2] = ["/proc/sys/kernel/hostname", "/etc/hostname"];
 
 /// Held for as long as the holder lives; the system releases it with the process.
 #[derive(Debug)]
@@ -49,15 +52,16 @@ impl Lock {
         let unusable = |error: io::Error| OpenError::unusable(&path, error);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut file = options.open(&path).map_err(unusable)?;
+        let opened = options.open(&path).map_err(|error| file::explain_denial(&path, error));
+        let mut file = opened.map_err(OpenError::at(&path))?;
         let since = clock::now();
         let mut has_warned = false;
         while !try_lock(&file).map_err(unusable)? {
-            let LockContents { pid, holder, .. } = read(&mut file).map_err(unusable)?;
+            let LockContents { pid, host, holder, .. } = read(&mut file).map_err(unusable)?;
             let is_command = holder == LockHolder::Command;
             let max_wait = if is_command { MAX_COMMAND_WAIT } else { MAX_SERVER_WAIT };
             if since.elapsed() >= max_wait {
-                return Err(OpenError::Locked { pid, holder });
+                return Err(OpenError::Locked { pid, host, holder });
             }
             if is_command && !std::mem::replace(&mut has_warned, true) {
                 let pid = pid.unwrap_or_default();
@@ -115,7 +119,8 @@ impl Lock {
                 let pid = flock_owner(&ledger);
                 // Closing it would drop the locks that SQLite may hold on it in this process.
                 std::mem::forget(ledger);
-                return Err(OpenError::Locked { pid, holder: LockHolder::Server(None) });
+                let holder = LockHolder::Server(None);
+                return Err(OpenError::Locked { pid, host: None, holder });
             }
             // A process that is being started may have inherited a copy for a moment.
             thread::sleep(POLL_INTERVAL);
@@ -140,12 +145,13 @@ impl Lock {
     }
 
     fn write(&mut self) -> io::Result<()> {
-        let pid = std::process::id();
-        let who = match self.holder {
-            LockHolder::Server(None) => format!("{pid}\n"),
-            LockHolder::Server(Some(admin)) => format!("{pid}\nadmin {admin}\n"),
-            LockHolder::Command => format!("{pid}\ncommand\n"),
+        let host = host_name().map(|host| format!("host {host}\n")).unwrap_or_default();
+        let kind = match self.holder {
+            LockHolder::Server(None) => String::new(),
+            LockHolder::Server(Some(admin)) => format!("admin {admin}\n"),
+            LockHolder::Command => "command\n".to_owned(),
         };
+        let who = format!("{}\n{host}{kind}", std::process::id());
         let (start, rest) = match self.state {
             Some(LedgerState { nonce, latest_number: latest, closed, must_check }) => {
                 let closed = closed.map(|FileStamp { size, modified: written, inode }| {
@@ -207,6 +213,7 @@ fn try_lock(file: &File) -> io::Result<bool> {
 
 struct LockContents {
     pid: Option<u32>,
+    host: Option<Arc<str>>,
     holder: LockHolder,
     state: Option<LedgerState>,
 }
@@ -217,13 +224,14 @@ fn read(file: &mut File) -> io::Result<LockContents> {
     file.read_to_string(&mut text)?;
     let mut lines = text.lines();
     let pid = lines.next().and_then(|line| line.trim().parse().ok());
-    let (mut holder, mut state) = (LockHolder::Server(None), None);
+    let (mut host, mut holder, mut state) = (None, LockHolder::Server(None), None);
     for line in lines {
         match line.split_once(' ') {
             None if line == "command" => holder = LockHolder::Command,
             None if line == "check" => {
                 state = state.map(|state| LedgerState { must_check: true, ..state });
             }
+            Some(("host", name)) => host = Some(name.into()),
             Some(("admin", at)) => holder = LockHolder::Server(at.parse().ok()),
             Some(("ledger", value)) => state = parse_state(value),
             Some(("closed", value)) => {
@@ -232,7 +240,12 @@ fn read(file: &mut File) -> io::Result<LockContents> {
             Some(_) | None => {}
         }
     }
-    Ok(LockContents { pid, holder, state })
+    Ok(LockContents { pid, host, holder, state })
+}
+
+pub(super) fn host_name() -> Option<String> {
+    let read = |path| fs::read_to_string(path).ok().map(|name| name.trim().to_owned());
+    HOST_NAMES.into_iter().filter_map(read).find(|name| !name.is_empty())
 }
 
 fn parse_state(text: &str) -> Option<LedgerState> {
@@ -341,9 +354,22 @@ mod tests {
             let mut lock = Lock::acquire(&path, LockHolder::Server(admin)).unwrap();
             lock.write().unwrap();
             let refused = Lock::acquire(&path, LockHolder::Command).unwrap_err();
-            let OpenError::Locked { pid, holder } = refused else { panic!("{refused}") };
+            let OpenError::Locked { pid, host, holder } = refused else { panic!("{refused}") };
             assert_eq!((pid, holder), (Some(std::process::id()), LockHolder::Server(admin)));
+            assert_eq!(host.as_deref(), host_name().as_deref());
         }
+    }
+
+    #[test]
+    fn process_of_another_container_is_named_with_its_host() {
+        let (pid, holder) = (Some(std::process::id()), SERVER);
+        let said = |host: Option<&str>| {
+            OpenError::Locked { pid, host: host.map(Into::into), holder }.to_string()
+        };
+        let id = std::process::id();
+        let other = format!("another server uses the ledger: process {id} on host 3f2a9c");
+        assert_eq!(said(Some("3f2a9c")), other);
+        assert!(said(host_name().as_deref()).starts_with("this process already uses the ledger"));
     }
 
     #[test]

@@ -29,6 +29,7 @@ use crate::store::{Cause, Reason, Unavailable};
 use rusqlite::ErrorCode;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use open::Opening;
@@ -43,13 +44,14 @@ pub enum LockHolder {
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("{}", describe(*.holder, *.pid))]
-    Locked { pid: Option<u32>, holder: LockHolder },
+    /// `host` is where the process runs: another container's may have the same id.
+    #[error("{}", describe(*.holder, *.pid, .host.as_deref()))]
+    Locked { pid: Option<u32>, host: Option<Arc<str>>, holder: LockHolder },
     #[error("the ledger cannot be used: {0}")]
     Unusable(Reason),
 }
 
-fn describe(holder: LockHolder, pid: Option<u32>) -> String {
+fn describe(holder: LockHolder, pid: Option<u32>, host: Option<&str>) -> String {
     let (name, advice) = match holder {
         LockHolder::Server(_) => ("another server", ""),
         LockHolder::Command => (
@@ -57,11 +59,12 @@ fn describe(holder: LockHolder, pid: Option<u32>) -> String {
             "; wait for it to finish or stop it, then start again",
         ),
     };
-    if pid == Some(std::process::id()) {
+    if pid == Some(std::process::id()) && (host.is_none() || host == lock::host_name().as_deref()) {
         return "this process already uses the ledger: shut down its other Tollgate first".into();
     }
     let process = pid.map(|pid| format!(": process {pid}")).unwrap_or_default();
-    format!("{name} uses the ledger{process}{advice}")
+    let host = host.map(|host| format!(" on host {host}")).unwrap_or_default();
+    format!("{name} uses the ledger{process}{host}{advice}")
 }
 
 impl OpenError {
@@ -95,11 +98,11 @@ impl From<rusqlite::Error> for Reason {
             }
             Some(_) | None => Cause::Other,
         };
-        match error {
-            // Its text would have the whole migration, too.
-            rusqlite::Error::SqlInputError { msg, .. } => Self::new(cause, msg),
-            error => Self::new(cause, error.to_string()),
+        // Its text would have the whole migration, too.
+        if let rusqlite::Error::SqlInputError { msg, .. } = error {
+            return Self::new(cause, msg);
         }
+        Self::new(cause, error.to_string())
     }
 }
 
@@ -131,7 +134,11 @@ impl From<rusqlite::Error> for StoreError {
         match reason.cause {
             Cause::DiskFailed | Cause::Damaged => Self::Permanent(Unavailable(reason)),
             Cause::DiskFull => Self::DiskFull(Unavailable(reason)),
-            _ => Self::Transient(Unavailable(reason)),
+            Cause::Starting
+            | Cause::NewerVersion
+            | Cause::Permission
+            | Cause::Replaced
+            | Cause::Other => Self::Transient(Unavailable(reason)),
         }
     }
 }
