@@ -122,7 +122,7 @@ impl Fixture {
         key[..16].copy_from_slice(id.0.as_bytes());
         let reservation = Reservation {
             id,
-            caller: caller.to_owned(),
+            caller: caller.into(),
             service,
             model: model.into(),
             price,
