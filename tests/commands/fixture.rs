@@ -124,7 +124,7 @@ impl Fixture {
             id,
             caller: caller.into(),
             service,
-            model: model.into(),
+            model: model.to_owned().into(),
             price,
             dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
             budgets: Budgets::default(),
