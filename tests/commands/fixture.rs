@@ -122,9 +122,9 @@ impl Fixture {
         key[..16].copy_from_slice(id.0.as_bytes());
         let reservation = Reservation {
             id,
-            caller: caller.to_owned(),
+            caller: caller.into(),
             service,
-            model: model.into(),
+            model: model.to_owned().into(),
             price,
             dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
             budgets: Budgets::default(),

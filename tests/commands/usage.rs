@@ -50,7 +50,7 @@ fn usage_shows_holds_of_a_running_server() {
     let server = fixture.server();
     let reservation = Reservation {
         id: PurchaseId::generate(),
-        caller: "192.0.2.1".to_owned(),
+        caller: "192.0.2.1".into(),
         service: Service::Video,
         model: "video-a-2".into(),
         price: Usd::dollars(3),

@@ -253,7 +253,9 @@ impl Store {
     ) -> Result<T, Unavailable> {
         let (work, reply) = request(durability, work);
         if let Some(release) = self.enqueue(work) {
-            // The other tasks that are ready may have commands for the same transaction.
+            // Others may have commands for the same transaction: in this turn of the runtime the tasks
+            // that are ready, in the next one the purchases that these begin.
+            yield_now().await;
             yield_now().await;
             drop(release);
         }

@@ -185,10 +185,12 @@ impl Store {
 
     /// Counts, without waiting, a duplicate that got the purchase's reply for free.
     pub fn count_replay(&self, id: PurchaseId) {
-        self.notify(StoreOp::Other("count_replay"), Durability::Buffered, move |ledger| {
-            let sql = "UPDATE purchases SET replays = replays + 1 WHERE id = ?";
-            ledger.connection.run(sql, [id.0.as_bytes()])?;
-            Ok(())
+        self.notify_later(StoreOp::Other("count_replay"), |_| {
+            move |ledger: &Ledger| {
+                let sql = "UPDATE purchases SET replays = replays + 1 WHERE id = ?";
+                ledger.connection.run(sql, [id.0.as_bytes()])?;
+                Ok(())
+            }
         });
     }
 

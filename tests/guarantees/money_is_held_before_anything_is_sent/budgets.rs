@@ -197,7 +197,7 @@ fn purchase_dated_ahead_blocks_no_budget_and_is_logged_once() {
         let ledger = Store::serve(&folder.join("ledger.db"), Arc::new(move || ahead)).unwrap();
         let reservation = Reservation {
             id: PurchaseId::generate(),
-            caller: "127.0.0.1".to_owned(),
+            caller: "127.0.0.1".into(),
             service: Service::Chat,
             model: "alpha-sonnet-4.5".into(),
             price: Usd::mills(6),

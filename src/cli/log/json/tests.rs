@@ -60,6 +60,22 @@ fn line_has_fields_by_type_and_escaped_text() {
     assert_eq!(lines, [expected, json!({ "level": "WARN", "message": "alone", "target": TARGET })]);
 }
 
+/// The span of a request and the line of a purchase. Keeps what was won: lower it with the code.
+#[test]
+fn request_with_a_line_allocates_little() {
+    const MAX: u64 = 2;
+    let layer = tracing_subscriber::fmt::layer().with_writer(io::sink);
+    let layer = layer.fmt_fields(JsonFields).event_format(JsonLine);
+    let request = || {
+        let span = info_span!("request", id = "id", client_id = Empty, route = "/", caller = Empty);
+        let _entered = span.entered();
+        info!(purchase = %7, service = "chat", cost = %"0.006000", elapsed_ms = 7_u64, "purchase");
+    };
+    let runs = || (0..10).map(|_| allocation_counter::measure(request).count_total).min();
+    let count = with_default(registry().with(layer), runs).unwrap();
+    assert!(count <= MAX, "{count}");
+}
+
 #[test]
 fn line_names_the_innermost_span_with_fields_recorded_later() {
     let lines = logged(|| {

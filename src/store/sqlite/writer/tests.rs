@@ -1,6 +1,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use allocation_counter::measure;
 use tokio::sync::oneshot;
 
 use super::*;
@@ -165,8 +166,9 @@ fn retried_limit_command_keeps_newer_limit() {
 }
 
 /// These counts keep what was won: each page is 4 KiB to write, and each transaction a round trip.
+/// SQLite's own memory is not counted.
 #[test]
-fn chat_writes_two_transactions_and_few_pages() {
+fn chats_write_few_transactions_and_pages_and_allocate_little() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer_on(Connection::open(folder.path().join("ledger.db")).unwrap());
     let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
@@ -178,31 +180,39 @@ fn chat_writes_two_transactions_and_few_pages() {
         false
     };
     writer.ledger.connection.commit_hook(Some(count)).unwrap();
-    let mut buy = || {
-        let (asked, slot) = (reservation(Usd::mills(6)), SlotId::generate());
-        let id = asked.id;
-        let send = Some((slot, AccountStatus::Confirmed));
-        writer.process(vec![
-            request(Durability::Buffered, move |ledger| ledger.reserve(&asked, send)).0,
-        ]);
-        let settle = move |ledger: &Ledger| {
-            let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 250].into() };
-            let keep = Duration::from_secs(60);
-            let cost = Usd::mills(6);
-            ledger.settle(id, &Settlement::Charged { cost, reply: Some(reply), keep, job: None })
+    for (chats, max_pages, max_allocations) in [(1, 14, 20), (16, 24, 116)] {
+        let mut buy = || {
+            let (holds, settlements) = (0..chats).map(|_| chat()).unzip();
+            let settlements: Vec<Vec<_>> = settlements;
+            let before = writer.wal_pages.load(Ordering::Relaxed);
+            let allocations = measure(|| writer.process(holds)).count_total
+                + measure(|| writer.process(settlements.into_iter().flatten().collect()))
+                    .count_total;
+            let pages = writer.wal_pages.load(Ordering::Relaxed) - before;
+            (commits.swap(0, Ordering::Relaxed), pages, allocations)
         };
-        let replied = move |ledger: &Ledger| slots::replied(ledger, slot, NOW);
-        writer.process(vec![
-            notification(Durability::Buffered, replied),
-            request(Durability::OfPurchase(id), settle).0,
-        ]);
-        (commits.swap(0, Ordering::Relaxed), writer.wal_pages.load(Ordering::Relaxed))
-    };
-    buy();
-    let before = buy().1;
-    let (transactions, after) = buy();
-    assert_eq!(transactions, 2);
-    assert!(after - before <= 16, "{} pages", after - before);
+        buy();
+        let bought: Vec<_> = (0..10).map(|_| buy()).collect();
+        assert!(bought.iter().all(|(transactions, ..)| *transactions == 2), "{bought:?}");
+        let pages = bought.iter().map(|(_, pages, _)| *pages).min().unwrap();
+        let allocations = bought.iter().map(|(.., allocations)| *allocations).min().unwrap();
+        println!("{chats} chats: {pages} pages, {allocations} allocations");
+        assert!(pages <= max_pages && allocations <= max_allocations, "{chats} chats");
+    }
+}
+
+/// The commands of a chat: what holds its price, and what settles it.
+fn chat() -> (Box<dyn WriteCommand>, Vec<Box<dyn WriteCommand>>) {
+    let (asked, slot) = (reservation(Usd::mills(6)), SlotId::generate());
+    let id = asked.id;
+    let send = Some((slot, AccountStatus::Confirmed));
+    let hold = request(Durability::Buffered, move |ledger| ledger.reserve(&asked, send)).0;
+    let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 250].into() };
+    let (cost, keep) = (Usd::mills(6), Duration::from_secs(60));
+    let end = Settlement::Charged { cost, reply: Some(reply), keep, job: None };
+    let replied = move |ledger: &Ledger| slots::replied(ledger, slot, NOW);
+    let settle = request(Durability::OfPurchase(id), move |ledger| ledger.settle(id, &end)).0;
+    (hold, vec![notification(Durability::Buffered, replied), settle])
 }
 
 #[test]
