@@ -69,7 +69,7 @@ async fn buy(ledger: &Store, price: Usd) -> Outcome {
     let only_repeats = false;
     let asked = Reservation {
         id,
-        caller,
+        caller: caller.into(),
         service,
         model,
         price,
