@@ -10,6 +10,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -22,9 +23,13 @@ use crate::downstream::caller::{ClientAddress, Peer};
 use crate::downstream::dialect::Dialect;
 use crate::downstream::observe::RequestScope;
 use crate::downstream::{DownstreamConfig, body, caller, cross_site, host};
+use crate::problem::{DRAINING, Problem};
 use crate::response::{BoxError, HandlerResult, Response};
 use crate::routes::Routes;
 use crate::upstream::{Gateway, GatewayService, SendAttempt};
+
+/// `Retry-After` while draining: another process may have taken over by then.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// The whole stack for a program that embeds it. Refusals are responses, so it never fails.
 pub type HttpService<B> = BoxCloneSyncService<Request<B>, Response, Infallible>;
@@ -54,8 +59,26 @@ impl HttpStack {
         peer: Option<Peer>,
         request: Request<B>,
     ) -> Response {
+        self.answer(peer, request, false).await
+    }
+
+    /// Rejects a request of a server that is stopping.
+    pub async fn reject_draining<B: RequestBody>(
+        &self,
+        peer: Option<Peer>,
+        request: Request<B>,
+    ) -> Response {
+        self.answer(peer, request, true).await
+    }
+
+    async fn answer<B: RequestBody>(
+        &self,
+        peer: Option<Peer>,
+        request: Request<B>,
+        is_draining: bool,
+    ) -> Response {
         let scope = RequestScope::new(&self.config, peer, &request);
-        let next = |request| self.handle_errors(&scope, request);
+        let next = |request| self.handle_errors(&scope, request, is_draining);
         let response = cross_site::cors(&self.config, request, next);
         response.map(|response| scope.finish(&self.config, response)).instrument(scope.span()).await
     }
@@ -65,16 +88,22 @@ impl HttpStack {
         &self,
         scope: &RequestScope,
         request: Request<B>,
+        is_draining: bool,
     ) -> Response {
         let dialect = Dialect::of_path(request.uri().path());
-        dialect.render(scope.catch_panic(self.check_source(scope, request)).await)
+        dialect.render(scope.catch_panic(self.check_source(scope, request, is_draining)).await)
     }
 
     async fn check_source<B: RequestBody>(
         &self,
         scope: &RequestScope,
         mut request: Request<B>,
+        is_draining: bool,
     ) -> HandlerResult {
+        // 503
+        if is_draining {
+            return Err(Problem::new(&DRAINING).retry_after(RETRY_AFTER));
+        }
         // 400
         host::adopt_authority(&mut request)?;
         host::check_head(&request)?;

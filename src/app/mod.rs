@@ -65,6 +65,10 @@ use crate::validate::ChatRules;
 const KEEP_VIDEOS: Duration = Duration::from_secs(7 * 86_400);
 
 pub const TIDY_INTERVAL: Duration = Duration::from_secs(60);
+/// How long the last responses may take after `server.drain`.
+pub const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the ledger may take to close after that.
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
 pub struct SharedState {

@@ -17,14 +17,12 @@ use tower::service_fn;
 use tracing::{error, info, warn};
 
 use super::runtime;
+use crate::app::FLUSH_TIMEOUT;
 use crate::app::{App, Shutdown};
 use crate::downstream::caller::Peer;
 use crate::pipeline::HttpStack;
 use crate::purchase::idempotency::RunningPurchases;
 use crate::server;
-
-/// How long the last responses may take after `server.drain`.
-pub(super) const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A core's stack. A reload swaps it; each request uses the current one.
 type SharedStack = Arc<ArcSwap<HttpStack>>;

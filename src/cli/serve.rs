@@ -17,17 +17,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::check::{budgets, callers, gateway};
-use super::core::{Core, FLUSH_TIMEOUT, InFlight, warn_of_purchases};
+use super::core::{Core, InFlight, warn_of_purchases};
 use super::reload::reload;
 use super::{CommandError, Exit, Loaded, log, notify, process, runtime};
 use crate::access::SecretError;
 use crate::app::secret::secret;
-use crate::app::{self, App, Shutdown, TIDY_INTERVAL};
+use crate::app::{self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, Shutdown, TIDY_INTERVAL};
 use crate::downstream::rate::calibrate_clock;
 use crate::server;
-
-/// How long the ledger may take to close after the drain.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the proxy until SIGTERM or SIGINT. `new_account` binds the ledger to the gateway's account.
 pub async fn serve(

@@ -4,7 +4,6 @@ mod config;
 mod ops;
 
 use std::convert::Infallible;
-use std::future::ready;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -22,22 +21,18 @@ use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
-use crate::app::{self, App, Shutdown, TIDY_INTERVAL, changes, secret};
+use crate::app::{
+    self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, Shutdown, TIDY_INTERVAL, changes, secret,
+};
 use crate::contract::money::Usd;
 use crate::downstream::caller::Peer;
 use crate::downstream::rate::calibrate_clock;
 use crate::pipeline::HttpStack;
-use crate::problem::{DRAINING, Problem};
-use crate::response::{self, Body, BoxError};
+use crate::response::{Body, BoxError};
 use crate::sync::lock;
 
 pub use config::{Config, StartError};
 pub use ops::OpsService;
-
-/// `Retry-After` while draining: another process may have taken over by then.
-const RETRY_AFTER: Duration = Duration::from_secs(5);
-/// How long the ledger may take to close after the drain.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The whole proxy as one [`tower::Service`]: the API, the OpenAI dialect and the page. It never
 /// fails: errors are responses. Clones share everything.
@@ -231,6 +226,7 @@ impl Tollgate {
             );
             // Clients still waiting are answered with an unknown outcome.
             shutdown.drain_expired.cancel();
+            timeout(FLUSH_TIMEOUT, tasks.wait()).await.ok();
         }
         shutdown.finished.cancel();
         let store = current.load().app.shared.store.clone();
@@ -294,16 +290,16 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let inner = Arc::clone(&self.inner);
-        if inner.shutdown.draining.is_cancelled() {
-            let problem = Problem::new(&DRAINING).retry_after(RETRY_AFTER);
-            return Box::pin(ready(Ok(response::from_problem(problem, ""))));
-        }
         // `shutdown` waits for this request, whose body may still be arriving.
         let token = inner.tasks.token();
         let (version, peer) =
             (inner.current.load_full(), request.extensions().get::<Peer>().copied());
+        let request = request.map(Body::stream);
         Box::pin(async move {
-            let response = version.stack.handle(peer, request.map(Body::stream)).await;
+            if inner.shutdown.draining.is_cancelled() {
+                return Ok(version.stack.reject_draining(peer, request).await);
+            }
+            let response = version.stack.handle(peer, request).await;
             // Until here, a dropped gate goes on: this request may be its last user.
             drop((token, inner));
             Ok(response)

@@ -157,7 +157,7 @@ impl Problem {
         self.about(|subject| subject.model = Some(model.into()))
     }
 
-    /// Sets the id of the purchase that was, or may have been, charged.
+    /// Sets the id of the purchase in the ledger.
     pub fn for_purchase(self, id: impl fmt::Display) -> Self {
         self.about(|subject| subject.purchase = HeaderValue::try_from(id.to_string()).ok())
     }

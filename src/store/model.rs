@@ -261,7 +261,7 @@ pub struct PurchaseRecord {
     pub state: PurchaseState,
 }
 
-/// What a caller spent on one model in one UTC day.
+/// The purchases and jobs that are still open, and the size of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LedgerTotals {
     /// Purchases with unknown outcome, and the sum of their prices.
@@ -274,6 +274,7 @@ pub struct LedgerTotals {
     pub bytes: Option<u64>,
 }
 
+/// The purchases of a caller of one model in one UTC day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpendRow {
     pub caller: String,

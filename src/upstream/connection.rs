@@ -65,13 +65,12 @@ impl Connection {
         }
     }
 
-    /// Completes `work`, which may wait for this connection only: it is polled after the connection
-    /// and needs no waker of its own. Dropping the future stops both.
+    /// Completes `work`, which waits for this connection. Dropping the future stops both.
     pub(super) async fn drive<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         poll_fn(|cx| {
             self.poll(cx);
-            work.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            work.as_mut().poll(cx)
         })
         .await
     }

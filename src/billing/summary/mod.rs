@@ -72,6 +72,8 @@ struct Shared {
     fetching: tokio::sync::Mutex<()>,
     operator: tokio::sync::Mutex<()>,
     last: Mutex<Option<(Instant, Result<SummaryReading, Problem>)>>,
+    /// Why the gateway's latest reply could not be read.
+    fault: Mutex<Option<&'static Kind>>,
     latest: watch::Sender<SummaryStatus>,
     limit: Mutex<Option<AccountLimit>>,
     revoked: Mutex<HashSet<String>>,
@@ -103,6 +105,7 @@ impl BillingSummary {
             fetching: tokio::sync::Mutex::default(),
             operator: tokio::sync::Mutex::default(),
             last: Mutex::default(),
+            fault: Mutex::default(),
             latest: watch::Sender::default(),
             limit: Mutex::default(),
             revoked: Mutex::default(),
@@ -122,6 +125,7 @@ impl BillingSummary {
             source.generation += 1;
             *lock(&self.0.last) = None;
             *lock(&self.0.limit) = None;
+            *lock(&self.0.fault) = None;
             self.0.rate_limit.forget_limit();
             std::mem::take(&mut source.replaced).cancel();
         }
@@ -135,10 +139,9 @@ impl BillingSummary {
         lock(&self.0.last).as_ref().is_some_and(|(_, answer)| answer.is_err())
     }
 
-    /// Returns why the gateway could not be asked last time.
+    /// Returns why the gateway's latest reply could not be read.
     pub fn fault(&self) -> Option<&'static Kind> {
-        let last = lock(&self.0.last);
-        last.as_ref()?.1.as_ref().err().map(Problem::kind)
+        *lock(&self.0.fault)
     }
 
     pub fn reading(&self) -> Option<SummaryReading> {
@@ -169,15 +172,21 @@ impl BillingSummary {
                 let replaced = lock(&shared.source).replaced.clone();
                 let is_read = shared.at_most(MAX_AGE).await.is_ok();
                 drop(shared);
-                let pause = if is_read { REFRESH_INTERVAL } else { MAX_AGE };
-                replaced.run_until_cancelled(wait_until_used(&summary, pause)).await;
+                let wait = async {
+                    if is_read {
+                        wait_until_used(&summary).await;
+                    } else {
+                        sleep(MAX_AGE).await;
+                    }
+                };
+                replaced.run_until_cancelled(wait).await;
             }
         }
     }
 }
 
-async fn wait_until_used(summary: &Weak<Shared>, pause: Duration) {
-    sleep(pause).await;
+async fn wait_until_used(summary: &Weak<Shared>) {
+    sleep(REFRESH_INTERVAL).await;
     while summary.upgrade().is_some_and(|shared| !shared.ledger.take_credit_used()) {
         sleep(MAX_AGE).await;
     }
@@ -262,6 +271,9 @@ impl Shared {
                 self.publish(answer.as_ref().ok());
             }
             let answer = answer.map_err(|error| error.read_problem().detail(error.to_string()));
+            if !was_held_back {
+                *lock(&self.fault) = answer.as_ref().err().map(Problem::kind);
+            }
             *lock(&self.last) = Some((sent_at, answer.clone()));
             return answer;
         }

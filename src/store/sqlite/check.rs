@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, thread};
 
 use rusqlite::Connection;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::StoreError;
 use super::command_gate::CommandGate;
 use super::file::{self, Purpose};
 use crate::clock;
-use crate::store::{Reason, Unavailable};
+use crate::store::{Cause, Reason, Unavailable};
 
 const OPS_PER_STOP_CHECK: i32 = 10_000;
 
@@ -46,10 +46,13 @@ impl BackgroundCheck {
     ) -> io::Result<Self> {
         let work = move || match run(&path, reason, &gate.stop) {
             Ok(()) => true,
-            Err(fault) => {
-                if !gate.stop.load(Ordering::Relaxed) {
-                    gate.report_fault(fault);
-                }
+            Err(_interrupted) if gate.stop.load(Ordering::Relaxed) => false,
+            Err(reason) if reason.cause == Cause::Damaged => {
+                gate.report_fault(StoreError::Permanent(Unavailable(reason)));
+                false
+            }
+            Err(error) => {
+                warn!(%error, "ledger check failed; the next start checks the ledger");
                 false
             }
         };
@@ -62,9 +65,8 @@ impl BackgroundCheck {
     }
 }
 
-fn run(path: &Path, reason: &'static str, stop: &Arc<AtomicBool>) -> Result<(), StoreError> {
-    let opened = file::connect(path, Purpose::Inspect);
-    let (mut connection, _) = opened.map_err(|error| Unavailable(error.into()))?;
+fn run(path: &Path, reason: &'static str, stop: &Arc<AtomicBool>) -> Result<(), Reason> {
+    let (mut connection, _) = file::connect(path, Purpose::Inspect)?;
     interrupt_on(&mut connection, stop)?;
-    check(&mut connection, reason).map_err(|why| StoreError::Permanent(Unavailable(why)))
+    check(&mut connection, reason)
 }

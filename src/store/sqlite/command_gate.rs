@@ -71,6 +71,10 @@ impl CommandGate {
 
     /// Reports a fault to the writer, which sees it before its next write.
     pub(super) fn report_fault(&self, fault: StoreError) {
-        *lock(&self.fault) = Some(fault);
+        let mut reported = lock(&self.fault);
+        // Damage is reported once.
+        if !matches!(*reported, Some(StoreError::Permanent(_))) {
+            *reported = Some(fault);
+        }
     }
 }

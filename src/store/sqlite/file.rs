@@ -1,5 +1,6 @@
 //! Opens a ledger's file, or explains why it must not be used.
 
+use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -20,20 +21,6 @@ pub(super) const MAX_WAL_BYTES: u64 = 64 << 20;
 const MOUNTS: &str = "/proc/self/mountinfo";
 
 const MIN_LEDGER_BYTES: u64 = 512;
-
-/// Every counter has to be the sum of its purchases. It follows `WITH counted AS (…)`,
-/// the rows of [`schema::counted`].
-const WRONG_COUNTERS: &str = ", own AS (
-        SELECT 'caller ' || caller AS scope, day, month, sum(micros) AS micros
-        FROM counted GROUP BY caller, day
-    ), sums AS (
-        SELECT 'total' AS scope, 'day' AS unit, day AS period, sum(micros) AS micros FROM own GROUP BY day
-        UNION ALL SELECT 'total', 'month', month, sum(micros) FROM own GROUP BY month
-        UNION ALL SELECT scope, 'day', day, micros FROM own
-        UNION ALL SELECT scope, 'month', month, sum(micros) FROM own GROUP BY scope, month
-    )
-    SELECT count(*) FROM sums FULL JOIN spent USING (scope, unit, period)
-    WHERE coalesce(sums.micros, 0) <> coalesce(spent.micros, 0)";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -66,7 +53,10 @@ pub(super) fn connect(path: &Path, purpose: Purpose) -> Result<(Connection, File
         let connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.set_prepared_statement_cache_capacity(64);
-        for (pragma, value) in [("cell_size_check", "ON"), ("trusted_schema", "OFF")] {
+        // What is sorted stays in memory: there may be no folder for temporary files.
+        let pragmas =
+            [("cell_size_check", "ON"), ("trusted_schema", "OFF"), ("temp_store", "MEMORY")];
+        for (pragma, value) in pragmas {
             connection.pragma_update(None, pragma, value)?;
         }
         let kind = schema::file_kind(&connection)?;
@@ -132,23 +122,65 @@ pub(super) fn check_whole_pages(connection: &Connection, path: &Path) -> Result<
     }
 }
 
-/// Checks the file's structure, its indexes and its counters. Reads the whole file.
+/// Checks the file's structure, its indexes and its counters. Reads the whole file. Only damage has
+/// the cause [`Cause::Damaged`]; the check itself may fail, too.
 pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason> {
-    let view = connection.transaction().map_err(damaged)?;
-    let version =
-        view.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(damaged)?;
-    let wrong_counters = format!("WITH counted AS ({}){WRONG_COUNTERS}", schema::counted(version));
+    let failed = |error: rusqlite::Error| {
+        let reason = Reason::from(error);
+        if reason.cause == Cause::Damaged {
+            return damaged(reason);
+        }
+        Reason::new(reason.cause, format!("it could not be checked: {reason}"))
+    };
+    let view = connection.transaction().map_err(failed)?;
     let verdict: String =
-        view.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(damaged)?;
+        view.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(failed)?;
     if verdict != "ok" {
         return Err(damaged(verdict));
     }
-    let wrong: i64 = view.query_row(&wrong_counters, [], |row| row.get(0)).map_err(damaged)?;
+    let wrong = count_wrong_counters(&view).map_err(failed)?;
     if wrong != 0 {
         let why = format!("{wrong} counters differ from the sum of their purchases");
         return Err(damaged(why));
     }
-    view.commit().map_err(damaged)
+    view.commit().map_err(failed)
+}
+
+/// Counts the counters that are not the sum of their purchases. The sums are made here, because
+/// SQLite would sort all purchases for them.
+fn count_wrong_counters(view: &Connection) -> rusqlite::Result<usize> {
+    let version = view.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let mut days = HashMap::<String, HashMap<(i64, i64), i128>>::new();
+    let mut purchases = view.prepare(schema::counted(version))?;
+    let mut rows = purchases.query([])?;
+    while let Some(row) = rows.next()? {
+        let caller = row.get_ref(0)?.as_str()?;
+        if !days.contains_key(caller) {
+            days.insert(caller.to_owned(), HashMap::new());
+        }
+        if let Some(sums) = days.get_mut(caller) {
+            let micros: Option<i64> = row.get(3)?;
+            *sums.entry((row.get(1)?, row.get(2)?)).or_default() += i128::from(micros.unwrap_or(0));
+        }
+    }
+    let mut differences = HashMap::<(String, String, i64), i128>::new();
+    for (caller, sums) in days {
+        for ((day, month), micros) in sums {
+            for scope in ["total", &format!("caller {caller}")] {
+                for (unit, period) in [("day", day), ("month", month)] {
+                    let counter = (scope.to_owned(), unit.to_owned(), period);
+                    *differences.entry(counter).or_default() += micros;
+                }
+            }
+        }
+    }
+    let mut counters = view.prepare("SELECT scope, unit, period, micros FROM spent")?;
+    let mut rows = counters.query([])?;
+    while let Some(row) = rows.next()? {
+        let counter = (row.get(0)?, row.get(1)?, row.get(2)?);
+        *differences.entry(counter).or_default() -= i128::from(row.get::<_, i64>(3)?);
+    }
+    Ok(differences.values().filter(|difference| **difference != 0).count())
 }
 
 /// A device is refused, because setting its permissions would change it for every process.

@@ -170,8 +170,8 @@ impl Lock {
         self.file.write_all(format!("{start}{rest}").as_bytes())
     }
 
-    /// Has the next server check the ledger before it sells. A failure is only logged: a server that
-    /// finds no state checks it, too.
+    /// Has the next server check the ledger before it sells. If this cannot be written, the next
+    /// server may sell while it checks.
     pub(super) fn require_check(&mut self) {
         let Some(state) = &mut self.state else { return };
         state.must_check = true;
