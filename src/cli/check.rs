@@ -74,9 +74,14 @@ pub(super) async fn check(
             return Ok(exit);
         }
     }
-    if !is_online {
-        return Ok(Exit::Done);
-    }
+    if is_online { print_online(settings, out, err).await } else { Ok(Exit::Done) }
+}
+
+async fn print_online(
+    settings: &Settings,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> Result<Exit, CommandError> {
     let Some(online) = online::ask_gateway(settings).await? else {
         writeln!(out, "online    nothing to ask: the sandbox starts with the server")?;
         return Ok(Exit::Done);
