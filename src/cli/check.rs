@@ -121,9 +121,10 @@ fn check_ledger(settings: &Settings) -> Result<(), String> {
     let Some(path) = settings.store.as_deref() else { return Ok(()) };
     Store::check_integrity(path).map_err(|error| {
         let reason = Reason::from(error);
-        let advice = match reason.cause {
-            Cause::Other => "restore a backup, or name another file",
-            cause => cause.advice(),
+        let advice = if reason.cause == Cause::Other {
+            "restore a backup, or name another file"
+        } else {
+            reason.cause.advice()
         };
         format!("store.url: {reason}. A server could sell nothing from it: {advice}")
     })

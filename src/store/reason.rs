@@ -99,10 +99,13 @@ impl From<String> for Reason {
 
 impl From<io::Error> for Reason {
     fn from(error: io::Error) -> Self {
-        let cause = match error.kind() {
-            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Cause::Permission,
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Cause::DiskFull,
-            _ => Cause::Other,
+        let is = |kinds: [ErrorKind; 2]| kinds.contains(&error.kind());
+        let cause = if is([ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem]) {
+            Cause::Permission
+        } else if is([ErrorKind::StorageFull, ErrorKind::QuotaExceeded]) {
+            Cause::DiskFull
+        } else {
+            Cause::Other
         };
         Self::new(cause, error.to_string())
     }

@@ -97,11 +97,11 @@ impl From<rusqlite::Error> for Reason {
             }
             Some(_) | None => Cause::Other,
         };
-        match error {
-            // Its text would have the whole migration, too.
-            rusqlite::Error::SqlInputError { msg, .. } => Self::new(cause, msg),
-            error => Self::new(cause, error.to_string()),
+        // Its text would have the whole migration, too.
+        if let rusqlite::Error::SqlInputError { msg, .. } = error {
+            return Self::new(cause, msg);
         }
+        Self::new(cause, error.to_string())
     }
 }
 
@@ -133,7 +133,11 @@ impl From<rusqlite::Error> for StoreError {
         match reason.cause {
             Cause::DiskFailed | Cause::Damaged => Self::Permanent(Unavailable(reason)),
             Cause::DiskFull => Self::DiskFull(Unavailable(reason)),
-            _ => Self::Transient(Unavailable(reason)),
+            Cause::Starting
+            | Cause::NewerVersion
+            | Cause::Permission
+            | Cause::Replaced
+            | Cause::Other => Self::Transient(Unavailable(reason)),
         }
     }
 }
