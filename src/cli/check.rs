@@ -122,7 +122,7 @@ fn check_ledger(settings: &Settings) -> Result<(), String> {
     Store::check_integrity(path).map_err(|error| {
         let reason = Reason::from(error);
         let advice = if reason.cause == Cause::Other {
-            "restore a backup, or name another file"
+            "restore a backup (docs/operations.md), or name another file"
         } else {
             reason.cause.advice()
         };

@@ -54,7 +54,7 @@ impl Cause {
             }
             Self::DiskFull => "the disk is full: sales resume with free space",
             Self::DiskFailed => "the disk failed: check it, then restart the server",
-            Self::Damaged => "the ledger is damaged: restore a backup",
+            Self::Damaged => "the ledger is damaged: restore a backup (docs/operations.md)",
             Self::Replaced => {
                 "the ledger was removed or replaced: put it back and restart the server"
             }
