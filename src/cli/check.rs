@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use super::online::OnlineReport;
 use super::reconcile::ReportFormat;
+use super::secret::secret;
 use super::{CommandError, Exit, Loaded, online, print_json, process};
 use crate::access::SecretError;
 use crate::access::member_cache::MemberCount;
-use crate::app::secret::secret;
 use crate::clock;
 use crate::config::{AccessMode, BudgetConfig, Settings, Target};
 use crate::contract::money::SpendLimit;
@@ -74,9 +74,14 @@ pub(super) async fn check(
             return Ok(exit);
         }
     }
-    if !is_online {
-        return Ok(Exit::Done);
-    }
+    if is_online { print_online(settings, out, err).await } else { Ok(Exit::Done) }
+}
+
+async fn print_online(
+    settings: &Settings,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> Result<Exit, CommandError> {
     let Some(online) = online::ask_gateway(settings).await? else {
         writeln!(out, "online    nothing to ask: the sandbox starts with the server")?;
         return Ok(Exit::Done);
@@ -117,7 +122,7 @@ fn check_ledger(settings: &Settings) -> Result<(), String> {
     Store::check_integrity(path).map_err(|error| {
         let reason = Reason::from(error);
         let advice = if reason.cause == Cause::Other {
-            "restore a backup, or name another file"
+            "restore a backup (docs/operations.md), or name another file"
         } else {
             reason.cause.advice()
         };

@@ -1,8 +1,10 @@
 //! Why a ledger cannot be used: a cause that probes, metrics and commands act on, and a text.
 
-use std::fmt;
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
+use std::{fmt, fs};
 
 #[derive(Clone, Debug)]
 pub struct Reason {
@@ -52,7 +54,7 @@ impl Cause {
             }
             Self::DiskFull => "the disk is full: sales resume with free space",
             Self::DiskFailed => "the disk failed: check it, then restart the server",
-            Self::Damaged => "the ledger is damaged: restore a backup",
+            Self::Damaged => "the ledger is damaged: restore a backup (docs/operations.md)",
             Self::Replaced => {
                 "the ledger was removed or replaced: put it back and restart the server"
             }
@@ -64,6 +66,22 @@ impl Cause {
 impl Reason {
     pub fn new(cause: Cause, text: impl Into<Arc<str>>) -> Self {
         Self { cause, text: text.into() }
+    }
+
+    /// Adds whose folder or file it is, if that is why this user may not open or create `path`.
+    pub(super) fn at(path: &Path, error: io::Error) -> Self {
+        let at = if path.exists() { Some(path) } else { path.parent() };
+        let found = at.and_then(|at| Some((at, fs::metadata(at).ok()?.uid())));
+        let user = nix::unistd::geteuid().as_raw();
+        match found {
+            Some((at, owner)) if error.kind() == ErrorKind::PermissionDenied && owner != user => {
+                let at = at.display();
+                let why =
+                    format!("{error}: {at} belongs to user {owner}, tollgate runs as user {user}");
+                Self::new(Cause::Permission, format!("{why}; chown it"))
+            }
+            Some(_) | None => error.into(),
+        }
     }
 }
 
@@ -81,10 +99,10 @@ impl From<String> for Reason {
 
 impl From<io::Error> for Reason {
     fn from(error: io::Error) -> Self {
-        let kind = error.kind();
-        let cause = if matches!(kind, ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) {
+        let is = |kinds: [ErrorKind; 2]| kinds.contains(&error.kind());
+        let cause = if is([ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem]) {
             Cause::Permission
-        } else if matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
+        } else if is([ErrorKind::StorageFull, ErrorKind::QuotaExceeded]) {
             Cause::DiskFull
         } else {
             Cause::Other
@@ -96,5 +114,34 @@ impl From<io::Error> for Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn denial_names_the_owner_of_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let user = nix::unistd::geteuid();
+        // Others' folders are root's; root makes one.
+        let folder = if user.is_root() {
+            nix::unistd::chown(folder.path(), Some(65_532.into()), None).unwrap();
+            folder.path()
+        } else {
+            Path::new("/proc")
+        };
+        let owner = if user.is_root() { 65_532 } else { 0 };
+        let path = folder.join("ledger.db.lock");
+        let reason = Reason::at(&path, ErrorKind::PermissionDenied.into());
+        let says = format!(
+            "{} belongs to user {owner}, tollgate runs as user {user}; chown",
+            folder.display()
+        );
+        assert!(reason.text.contains(&says), "{reason}");
+        assert_eq!(reason.cause, Cause::Permission);
+        let missing = Reason::at(&path, ErrorKind::NotFound.into());
+        assert_eq!(missing.cause, Cause::Other);
     }
 }

@@ -184,7 +184,15 @@ fn image_runs_as_a_sandbox_and_stops_in_time() {
 
     let [binary_argument, base_argument] =
         [format!("BINARY={binary_image}"), format!("BASE={base_image}")];
-    let build = ["build", "--quiet", "--isolation=chroot", "--pull-never", "--format=docker"];
+    let build = [
+        "build",
+        "--no-cache",
+        "--force-rm",
+        "--quiet",
+        "--isolation=chroot",
+        "--pull-never",
+        "--format=docker",
+    ];
     let arguments =
         ["--build-arg", &binary_argument, "--build-arg", &base_argument, "-f", FILE, "-t", &image];
     Built::buildah(&[&build[..], &arguments, &["contrib/container"]].concat());
@@ -227,4 +235,9 @@ fn image_runs_as_a_sandbox_and_stops_in_time() {
     signal::kill(server_below(process.id()).expect("it runs"), Signal::SIGTERM).unwrap();
     assert_eq!(process.wait().code(), Some(0), "{}", process.printed());
     assert!(!run(&["-e", &admin], &["check", "--live"]).status().unwrap().success());
+    drop(built);
+    for list in ["images", "containers"] {
+        let left = Built::buildah(&[list]);
+        assert!(!left.contains(tag.trim_start_matches("localhost/")), "{left}");
+    }
 }

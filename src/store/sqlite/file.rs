@@ -244,7 +244,7 @@ fn is_mount_point(mounts: &[u8], path: &Path) -> bool {
 pub(super) fn ensure_not_truncated(path: &Path) -> Result<(), OpenError> {
     ensure_regular_file(path)?;
     let exists = path.try_exists();
-    let exists = exists.map_err(|error| OpenError::unusable(path, explain_denial(path, error)))?;
+    let exists = exists.map_err(|error| OpenError::unusable(path, Reason::at(path, error)))?;
     let why: &str = match size_of(path) {
         // SQLite treats a file shorter than its smallest page as a new one.
         1..MIN_LEDGER_BYTES => "it is not a tollgate ledger",
@@ -285,7 +285,7 @@ pub(super) fn ensure_writable(path: &Path) -> Result<(), OpenError> {
     let folder = folder.unwrap_or(Path::new("."));
     let needs = |at: &Path, mode| {
         let access = nix::unistd::access(at, mode).map_err(io::Error::from);
-        access.map_err(|error| OpenError::unusable(at, explain_denial(at, error)))
+        access.map_err(|error| OpenError::unusable(at, Reason::at(at, error)))
     };
     needs(folder, AccessFlags::W_OK | AccessFlags::X_OK)?;
     let Ok(found) = fs::metadata(path) else { return Ok(()) };
@@ -296,22 +296,6 @@ pub(super) fn ensure_writable(path: &Path) -> Result<(), OpenError> {
     let suffixes = ["", "-wal", "-shm", ".lock"].map(|suffix| lock::with_suffix(path, suffix));
     let mut files = suffixes.iter().filter(|file| file.exists());
     files.try_for_each(|file| needs(file, AccessFlags::R_OK | AccessFlags::W_OK))
-}
-
-/// Adds whose folder or file it is, if that is why this user may not open or create `path`.
-pub(super) fn explain_denial(path: &Path, error: io::Error) -> Reason {
-    let at = if path.exists() { Some(path) } else { path.parent() };
-    let found = at.and_then(|at| Some((at, fs::metadata(at).ok()?.uid())));
-    let user = nix::unistd::geteuid().as_raw();
-    match found {
-        Some((at, owner)) if error.kind() == io::ErrorKind::PermissionDenied && owner != user => {
-            let at = at.display();
-            let why =
-                format!("{error}: {at} belongs to user {owner}, tollgate runs as user {user}");
-            Reason::new(Cause::Permission, format!("{why}; chown it"))
-        }
-        Some(_) | None => error.into(),
-    }
 }
 
 fn foreign() -> Reason {
@@ -325,30 +309,6 @@ pub(super) fn size_of(path: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn denial_names_the_owner_of_the_folder() {
-        let folder = tempfile::tempdir().unwrap();
-        let user = nix::unistd::geteuid();
-        // Others' folders are root's; root makes one.
-        let folder = if user.is_root() {
-            nix::unistd::chown(folder.path(), Some(65_532.into()), None).unwrap();
-            folder.path()
-        } else {
-            Path::new("/proc")
-        };
-        let owner = if user.is_root() { 65_532 } else { 0 };
-        let path = folder.join("ledger.db.lock");
-        let reason = explain_denial(&path, io::ErrorKind::PermissionDenied.into());
-        let says = format!(
-            "{} belongs to user {owner}, tollgate runs as user {user}; chown",
-            folder.display()
-        );
-        assert!(reason.text.contains(&says), "{reason}");
-        assert_eq!(reason.cause, Cause::Permission);
-        let missing = explain_denial(&path, io::ErrorKind::NotFound.into());
-        assert_eq!(missing.cause, Cause::Other);
-    }
 
     #[test]
     fn mounted_file_is_recognised_by_its_escaped_path() {

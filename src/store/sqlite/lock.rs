@@ -16,8 +16,9 @@ use std::time::Duration;
 use tracing::warn;
 
 use super::identity::{FileStamp, LedgerIdentity, LedgerState, Nonce};
-use super::{LockHolder, OpenError, file};
+use super::{LockHolder, OpenError};
 use crate::clock;
+use crate::store::Reason;
 
 const LOCK_SUFFIX: &str = ".lock";
 const MAX_COMMAND_WAIT: Duration = Duration::from_secs(120);
@@ -52,7 +53,7 @@ impl Lock {
         let unusable = |error: io::Error| OpenError::unusable(&path, error);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let opened = options.open(&path).map_err(|error| file::explain_denial(&path, error));
+        let opened = options.open(&path).map_err(|error| Reason::at(&path, error));
         let mut file = opened.map_err(OpenError::at(&path))?;
         let since = clock::now();
         let mut has_warned = false;

@@ -27,8 +27,9 @@ use crate::store::{
 
 /// How often a purchase that another process may end is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Writes what is there already, to at least as many pages as a new purchase needs: after a full
-/// disk, only that shows whether sales can resume.
+/// After a full disk, so many writes show that a purchase fits again: each takes new room.
+const PROBE_WRITES: usize = 3;
+/// Writes what is there already, to about as many pages as a purchase.
 const REWRITE_LATEST: &str = "UPDATE purchases
     SET id = id, at = at, caller = caller, key = key, fingerprint = fingerprint
     WHERE number > (SELECT max(number) FROM purchases) - 8";
@@ -228,20 +229,19 @@ impl Store {
     /// Returns an error if no purchase can be recorded now.
     pub async fn ensure_usable(&self) -> Result<(), Unavailable> {
         self.check_capacity()?;
-        let (look, was_full) = (self.ownership_check(), &self.inner.gate.is_disk_full);
-        let is_full = was_full.load(Ordering::Relaxed);
-        let step = move |ledger: &Ledger| {
-            if is_full {
-                ledger.connection.run("UPDATE members_version SET version = version", [])?;
-                ledger.connection.run(REWRITE_LATEST, [])?;
+        let is_disk_full = &self.inner.gate.is_disk_full;
+        if is_disk_full.load(Ordering::Relaxed) {
+            for _ in 0..PROBE_WRITES {
+                let rewrite = |ledger: &Ledger| {
+                    ledger.connection.run("UPDATE members_version SET version = version", [])?;
+                    Ok(ledger.connection.run(REWRITE_LATEST, []).map(drop)?)
+                };
+                self.query("probe_disk", rewrite).await?;
             }
-            look(ledger)
-        };
-        self.query("ensure_usable", step).await?;
-        if is_full {
-            was_full.store(false, Ordering::Relaxed);
+            is_disk_full.store(false, Ordering::Relaxed);
         }
-        Ok(())
+        let look = self.ownership_check();
+        self.query("ensure_usable", look).await
     }
 
     pub fn is_starting(&self) -> bool {
