@@ -67,7 +67,8 @@ impl HttpStack {
         request: Request<B>,
     ) -> Response {
         let dialect = Dialect::of_path(request.uri().path());
-        dialect.render(scope.catch_panic(self.check_source(scope, request)).await)
+        let response = scope.catch_panic(self.check_source(scope, request)).await;
+        dialect.render(response, &self.config.server.prefix, scope.id.as_str())
     }
 
     async fn check_source<B: RequestBody>(

@@ -29,6 +29,7 @@ fn compared(old: &Settings, new: &Settings) -> Vec<(&'static str, bool)> {
         "server.video_body" = server.video_body;
         "server.drain" = server.drain;
         "server.public_url" = server.public_url;
+        "server.prefix" = server.prefix;
         "admin.listen" = admin_listen;
         "gateway.connect_timeout" = gateway.connect_timeout;
         "gateway.chat_timeout" = gateway.chat_timeout;

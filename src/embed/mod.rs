@@ -295,7 +295,8 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let inner = Arc::clone(&self.inner);
         if inner.shutdown.draining.is_cancelled() {
-            let problem = Problem::new(&DRAINING).retry_after(RETRY_AFTER);
+            let prefix = &inner.current.load().app.settings.server.prefix;
+            let problem = Problem::new(&DRAINING).retry_after(RETRY_AFTER).below(prefix);
             return Box::pin(ready(Ok(response::from_problem(problem, ""))));
         }
         // `shutdown` waits for this request, whose body may still be arriving.

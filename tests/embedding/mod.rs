@@ -15,6 +15,7 @@ mod allocations;
 mod http2;
 mod lifecycle;
 mod ops;
+mod prefix;
 mod shutdown;
 mod startup;
 mod users;
