@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use crate::app::settings;
 use crate::config::{Environment, SettingError, Settings};
 
-/// The settings of a [`Tollgate`], from a `proxy.toml` or set one by one.
+/// The settings of a [`Tollgate`](crate::Tollgate), from a `proxy.toml` or set one by one.
 ///
 /// Settings have the names and meanings that `proxy.toml` documents. With the defaults, the sandbox
 /// runs: a simulated gateway with play money, and a ledger in memory.
@@ -46,7 +46,7 @@ pub struct Config {
     pub(super) ops: Option<SocketAddr>,
 }
 
-/// An error while building a [`Tollgate`].
+/// An error while building a [`Tollgate`](crate::Tollgate).
 ///
 /// ```
 /// use std::path::Path;
@@ -67,7 +67,7 @@ pub enum StartError {
     /// The settings are invalid. Each line has a location and what was expected, never a value.
     #[error("{}", .0.join("\n"))]
     Settings(Vec<String>),
-    /// [`Tollgate::new`] was called outside a tokio runtime.
+    /// [`Tollgate::new`](crate::Tollgate::new) was called outside a tokio runtime.
     #[error("tollgate must be built inside a tokio runtime")]
     NoRuntime,
     /// An I/O error: another server has the ledger open, or `page.dir` cannot be read.
@@ -160,7 +160,7 @@ impl Config {
         self
     }
 
-    /// Validates the settings now instead of in [`Tollgate::new`].
+    /// Validates the settings now instead of in [`Tollgate::new`](crate::Tollgate::new).
     ///
     /// # Errors
     /// [`StartError::Settings`], with all errors at once.
