@@ -190,8 +190,22 @@ impl Config {
     fn describe(&self, error: &SettingError) -> String {
         let text = error.to_string();
         let own = text.split_once(": ").filter(|(variable, _)| self.set.contains(*variable));
-        own.map_or(text.clone(), |(_, rest)| rest.to_owned())
+        own.map_or(text.clone(), |(_, rest)| with_setting_names(rest))
     }
+}
+
+/// Replaces the variables that an error suggests with their settings.
+fn with_setting_names(text: &str) -> String {
+    let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    let mut parts = text.split("TOLLGATE_");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |done, part| {
+        let (name, rest) = part.split_at(part.find(|c| !is_name(c)).unwrap_or(part.len()));
+        match name.split_once("__") {
+            Some((section, own)) => done + &format!("{section}.{own}").to_ascii_lowercase() + rest,
+            None => done + "TOLLGATE_" + part,
+        }
+    })
 }
 
 /// Omits the settings, which may hold a key.

@@ -136,6 +136,23 @@ async fn single_settings_override_the_text() {
 }
 
 #[test]
+fn errors_of_single_settings_name_settings_not_variables() {
+    for (name, error) in [
+        ("limits.brust", "unknown setting `limits.brust`, did you mean `limits.burst`?"),
+        ("gateway.window", "gateway.window was renamed to gateway.rate_limit"),
+        ("limits.burst", "limits.burst: expected a whole number"),
+    ] {
+        let wrong = Config::sandbox().set(name, "many").checked();
+        let Err(StartError::Settings(errors)) = wrong else { panic!("{name} is refused") };
+        assert_eq!(errors, [error]);
+    }
+    let Err(StartError::Settings(errors)) = Config::sandbox().secret("short").checked() else {
+        panic!("it is too short");
+    };
+    assert!(errors[0].starts_with("TOLLGATE_SECRET: "), "{errors:?}");
+}
+
+#[test]
 fn building_outside_a_runtime_fails() {
     assert!(matches!(Tollgate::new(Config::default()), Err(StartError::NoRuntime)));
 }
