@@ -91,7 +91,8 @@ impl HttpStack {
         is_draining: bool,
     ) -> Response {
         let dialect = Dialect::of_path(request.uri().path());
-        dialect.render(scope.catch_panic(self.check_source(scope, request, is_draining)).await)
+        let response = scope.catch_panic(self.check_source(scope, request, is_draining)).await;
+        dialect.render(response, &self.config.server.prefix, scope.id.as_str())
     }
 
     async fn check_source<B: RequestBody>(

@@ -51,6 +51,7 @@ const SETTINGS: &[Setting] = &[
     row!(Applies "server.video_body" = server.video_body),
     row!(Waits "server.drain" = server.drain),
     row!(Applies "server.public_url" = server.public_url),
+    row!(Applies "server.prefix" = server.prefix),
     row!(Waits "admin.listen" = admin_listen),
     row!(Refused "gateway.base_url" by is_sandbox),
     row!(Applies "gateway.base_url" by base_url),

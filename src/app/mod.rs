@@ -372,6 +372,7 @@ fn handlers(
     Ok(Handlers {
         access: Arc::clone(&shared.access),
         refusal_log: Arc::clone(&shared.refusal_log),
+        prefix: settings.server.prefix.clone(),
         catalog: catalog::render(
             &settings.catalog,
             settings.page.default_model.as_deref(),
@@ -379,7 +380,7 @@ fn handlers(
         ),
         ledger_name: HeaderValue::try_from(&*shared.store.name()).map_err(io::Error::other)?,
         #[cfg(feature = "openapi")]
-        openapi: crate::routes::openapi::document(&settings.catalog),
+        openapi: crate::routes::openapi::document(&settings.catalog, &settings.server.prefix),
         rules: ChatRules {
             catalog: Arc::new(settings.catalog.clone()),
             fields: settings.gateway.chat_fields.clone(),
@@ -429,7 +430,8 @@ fn page(_: &Settings) -> Option<Page> {
 }
 
 fn picture_host(settings: &Settings, shared: &SharedState) -> Option<PictureHost> {
-    let (pictures, public_url) = (shared.pictures.clone()?, settings.server.public_url.clone()?);
+    let (pictures, origin) = (shared.pictures.clone()?, settings.server.public_url.as_ref()?);
+    let public_url = format!("{origin}{}", settings.server.prefix);
     settings.page.pictures.then_some(PictureHost { pictures, public_url })
 }
 

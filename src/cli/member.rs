@@ -86,6 +86,7 @@ pub struct MemberUpdate {
     role: Option<Role>,
 }
 
+#[doc(hidden)]
 impl ValueEnum for Role {
     fn value_variants<'a>() -> &'a [Self] {
         &[Self::Member, Self::Admin]

@@ -219,7 +219,7 @@ impl Cli {
             }
             Command::Purchase { action } => purchase::purchase(settings, action, out).await,
             Command::Openapi => {
-                out.write_all(&openapi::document(&settings.catalog))?;
+                out.write_all(&openapi::document(&settings.catalog, &settings.server.prefix))?;
                 Ok(writeln!(out).map(|()| Exit::Done)?)
             }
             Command::Sandbox { listen } => Ok(sandbox::sandbox(settings, listen, out, err).await?),

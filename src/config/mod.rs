@@ -64,6 +64,8 @@ pub struct ServerConfig {
     pub drain: Duration,
     /// An https origin whose host is also in `hosts`.
     pub public_url: Option<String>,
+    /// The path that a server in front strips: empty, or `/ai`.
+    pub prefix: String,
 }
 
 /// A network; an IPv4-mapped IPv6 address is stored as IPv4.

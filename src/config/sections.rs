@@ -154,6 +154,7 @@ fn server(section: &mut Section<'_>) -> ServerConfig {
     let listen = listen(section);
     let mut hosts = section.list("hosts", value::host, Vec::new());
     let public_url = section.text("public_url", value::public_url, None);
+    let prefix = section.text("prefix", value::prefix, String::new());
     if let Some(url) = public_url.as_deref().and_then(|text| Url::parse(text).ok())
         && let Some(host) = url.host_str()
         && !hosts.iter().any(|known| known == host)
@@ -180,6 +181,7 @@ fn server(section: &mut Section<'_>) -> ServerConfig {
         video_body: section.text("video_body", value::size, 64 << 10),
         drain: section.text("drain", value::time_or_zero, secs(30)),
         public_url,
+        prefix,
     };
     if server.max_body_memory < server.chat_body.max(server.video_body) {
         let expected = "expected at least server.chat_body and server.video_body";

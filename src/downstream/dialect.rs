@@ -26,9 +26,16 @@ impl Dialect {
         if is_in(SDK_PATHS) { Self::MissingV1 } else { Self::Native }
     }
 
-    pub fn render(self, mut response: Response) -> Response {
+    /// `prefix` is `server.prefix`; `id` is the request's.
+    pub fn render(self, mut response: Response, prefix: &str, id: &str) -> Response {
         let document = match (self, response.extensions().get::<Problem>()) {
-            (Self::Native, _) | (_, None) => return response,
+            (_, None) => return response,
+            (Self::Native, Some(_)) if prefix.is_empty() => return response,
+            (Self::Native, Some(problem)) => {
+                let document = problem.clone().below(prefix).to_json(id);
+                *response.body_mut() = Body::from(document);
+                return response;
+            }
             (Self::MissingV1, Some(problem)) if matches!(response.status().as_u16(), 404 | 405) => {
                 problem.clone().hint(BASE_URL_HINT).to_openai_json()
             }

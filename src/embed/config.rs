@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use crate::app::settings;
 use crate::config::{Environment, SettingError, Settings};
 
-/// The settings of a [`Tollgate`], from a `proxy.toml` or set one by one.
+/// The settings of a [`Tollgate`](crate::Tollgate), from a `proxy.toml` or set one by one.
 ///
 /// Settings have the names and meanings that `proxy.toml` documents. With the defaults, the sandbox
 /// runs: a simulated gateway with play money, and a ledger in memory.
@@ -46,7 +46,7 @@ pub struct Config {
     pub(super) ops: Option<SocketAddr>,
 }
 
-/// An error while building a [`Tollgate`].
+/// An error while building a [`Tollgate`](crate::Tollgate).
 ///
 /// ```
 /// use std::path::Path;
@@ -67,7 +67,7 @@ pub enum StartError {
     /// The settings are invalid. Each line has a location and what was expected, never a value.
     #[error("{}", .0.join("\n"))]
     Settings(Vec<String>),
-    /// [`Tollgate::new`] was called outside a tokio runtime.
+    /// [`Tollgate::new`](crate::Tollgate::new) was called outside a tokio runtime.
     #[error("tollgate must be built inside a tokio runtime")]
     NoRuntime,
     /// An I/O error: another server has the ledger open, or `page.dir` cannot be read.
@@ -160,7 +160,7 @@ impl Config {
         self
     }
 
-    /// Validates the settings now instead of in [`Tollgate::new`].
+    /// Validates the settings now instead of in [`Tollgate::new`](crate::Tollgate::new).
     ///
     /// # Errors
     /// [`StartError::Settings`], with all errors at once.
@@ -190,8 +190,22 @@ impl Config {
     fn describe(&self, error: &SettingError) -> String {
         let text = error.to_string();
         let own = text.split_once(": ").filter(|(variable, _)| self.set.contains(*variable));
-        own.map_or(text.clone(), |(_, rest)| rest.to_owned())
+        own.map_or(text.clone(), |(_, rest)| with_setting_names(rest))
     }
+}
+
+/// Replaces the variables that an error suggests with their settings.
+fn with_setting_names(text: &str) -> String {
+    let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    let mut parts = text.split("TOLLGATE_");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |done, part| {
+        let (name, rest) = part.split_at(part.find(|c| !is_name(c)).unwrap_or(part.len()));
+        match name.split_once("__") {
+            Some((section, own)) => done + &format!("{section}.{own}").to_ascii_lowercase() + rest,
+            None => done + "TOLLGATE_" + part,
+        }
+    })
 }
 
 /// Omits the settings, which may hold a key.

@@ -66,12 +66,13 @@ pub struct Problem {
     subject: Option<Box<Subject>>,
 }
 
-/// The job, model and purchase of a problem, if known. Boxed, because results are moved often.
+/// The job, model and purchase of a problem, if known, and the prefix of its type. Boxed, because results are moved often.
 #[derive(Clone, Debug, Default)]
 struct Subject {
     job: Option<Box<str>>,
     model: Option<Box<str>>,
     purchase: Option<HeaderValue>,
+    prefix: Box<str>,
 }
 
 #[derive(Serialize)]
@@ -162,6 +163,11 @@ impl Problem {
         self.about(|subject| subject.purchase = HeaderValue::try_from(id.to_string()).ok())
     }
 
+    /// Sets the path prefix of the type.
+    pub fn below(self, prefix: &str) -> Self {
+        if prefix.is_empty() { self } else { self.about(|subject| subject.prefix = prefix.into()) }
+    }
+
     fn about(mut self, set: impl FnOnce(&mut Subject)) -> Self {
         set(self.subject.get_or_insert_default());
         self
@@ -192,8 +198,9 @@ impl Problem {
     }
 
     pub fn to_json(&self, request_id: &str) -> Bytes {
+        let prefix = self.subject.as_ref().map_or("", |subject| &*subject.prefix);
         let document = ProblemDocument {
-            uri: format!("/problems/{}", self.kind.code),
+            uri: format!("{prefix}/problems/{}", self.kind.code),
             title: self.kind.title,
             status: self.kind.status.as_u16(),
             code: self.kind.code,

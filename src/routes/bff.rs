@@ -18,7 +18,7 @@ use crate::validate;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Links to the API description (RFC 8631).
-const SERVICE_DESC: &str = "</bff/openapi.json>; rel=\"service-desc\"";
+const SERVICE_DESC: &str = "rel=\"service-desc\"";
 
 pub(super) async fn jobs(cx: HandlerContext) -> HandlerResult {
     let ids = validate::job_ids(cx.query())?;
@@ -31,14 +31,16 @@ pub(super) async fn events(cx: HandlerContext) -> HandlerResult {
     let last_event_id = head.headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
     let last_event_id = last_event_id.unwrap_or_default();
     let request_id = id.as_str();
-    let request = EventsRequest { caller, session, last_event_id, named, request_id };
+    let prefix = &*cx.handlers.prefix;
+    let request = EventsRequest { caller, session, last_event_id, named, request_id, prefix };
     events::stream(&cx.handlers.jobs, request).await
 }
 
 pub(super) async fn catalog(cx: HandlerContext) -> HandlerResult {
     let mut response = json_document(&cx.handlers.catalog);
     if cfg!(feature = "openapi") {
-        response = response::with_headers(response, [(LINK, SERVICE_DESC)]);
+        let link = format!("<{}/bff/openapi.json>; {SERVICE_DESC}", cx.handlers.prefix);
+        response.headers_mut().extend(HeaderValue::try_from(link).map(|link| (LINK, link)));
     }
     let name = cx.handlers.ledger_name.clone();
     response.headers_mut().insert(purchases::TOLLGATE_LEDGER, name);

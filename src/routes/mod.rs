@@ -39,6 +39,8 @@ use crate::validate::{ChatRules, Checked, Order};
 pub struct Handlers {
     pub access: Arc<Authenticator>,
     pub refusal_log: Arc<RefusalLog>,
+    /// `server.prefix`.
+    pub prefix: String,
     pub catalog: Bytes,
     pub ledger_name: HeaderValue,
     #[cfg(feature = "openapi")]

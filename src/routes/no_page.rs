@@ -8,6 +8,6 @@ use http::request::Parts;
 use crate::problem::{NOT_FOUND, Problem};
 use crate::response::HandlerResult;
 
-pub(super) async fn answer(_: Option<&Page>, _: &Parts) -> HandlerResult {
+pub(super) async fn answer(_: Option<&Page>, _: &Parts, _: &str) -> HandlerResult {
     Err(Problem::new(&NOT_FOUND))
 }

@@ -10,7 +10,7 @@ use utoipa::openapi::response::ResponseBuilder;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::{
     ComponentsBuilder, Header, HttpMethod, InfoBuilder, ObjectBuilder, OpenApi, OpenApiBuilder,
-    Paths, Required, SecurityRequirement,
+    Paths, Required, SecurityRequirement, Server,
 };
 
 use super::endpoints::operation::{Operation, common_problems, content, parameter};
@@ -69,9 +69,13 @@ pub(super) async fn serve(cx: HandlerContext) -> HandlerResult {
     Ok(response::with_headers(response, response::CROSS_ORIGIN_HEADERS))
 }
 
-pub fn document(catalog: &Catalog) -> Bytes {
+pub fn document(catalog: &Catalog, prefix: &str) -> Bytes {
+    let mut document = build(catalog);
+    if !prefix.is_empty() {
+        document.servers = Some(vec![Server::new(prefix)]);
+    }
     // Serializing plain data cannot fail.
-    build(catalog).to_pretty_json().unwrap_or_default().into()
+    document.to_pretty_json().unwrap_or_default().into()
 }
 
 fn build(catalog: &Catalog) -> OpenApi {
@@ -191,7 +195,7 @@ mod tests {
 
     #[test]
     fn openai_chat_has_json_and_event_stream_responses() {
-        let document = document(&Catalog::published());
+        let document = document(&Catalog::published(), "");
         let json: serde_json::Value = serde_json::from_slice(&document).unwrap();
         let chat = &json["paths"]["/v1/chat/completions"]["post"];
         let content = chat["responses"]["200"]["content"].as_object().unwrap();
@@ -203,7 +207,7 @@ mod tests {
 
     #[test]
     fn all_schema_references_resolve() {
-        let document = document(&Catalog::published());
+        let document = document(&Catalog::published(), "");
         let text = std::str::from_utf8(&document).unwrap();
         let json: serde_json::Value = serde_json::from_str(text).unwrap();
         assert_eq!(json["openapi"], "3.1.0");

@@ -7,7 +7,7 @@ pub mod site;
 use std::collections::HashMap;
 
 use http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, LOCATION, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
@@ -24,9 +24,10 @@ pub enum Page {
     Site(Box<Site>),
 }
 
-pub(super) async fn answer(page: Option<&Page>, head: &Parts) -> HandlerResult {
+/// `prefix` is `server.prefix`.
+pub(super) async fn answer(page: Option<&Page>, head: &Parts, prefix: &str) -> HandlerResult {
     match page {
-        Some(page) => page.answer(head).await,
+        Some(page) => page.answer(head, prefix).await,
         None => Err(Problem::new(&problem::NOT_FOUND)),
     }
 }
@@ -60,7 +61,7 @@ impl Page {
         Self::BuiltIn(files.chain(icon).collect())
     }
 
-    async fn answer(&self, head: &Parts) -> HandlerResult {
+    async fn answer(&self, head: &Parts, prefix: &str) -> HandlerResult {
         let found = match self {
             Self::BuiltIn(files) => match files.get(head.uri.path()) {
                 Some(file) => Some(file.response(&head.method, &head.headers)),
@@ -69,8 +70,15 @@ impl Page {
             Self::Site(site) => site.answer(head).await?,
         };
         match found {
-            Some(response) => Ok(response),
-            None if is_navigation(&head.headers) => Ok(not_found_page()),
+            Some(mut response) => {
+                if let Some(Ok(path)) = response.headers().get(LOCATION).map(HeaderValue::to_str)
+                    && let Ok(location) = HeaderValue::try_from(format!("{prefix}{path}"))
+                {
+                    response.headers_mut().insert(LOCATION, location);
+                }
+                Ok(response)
+            }
+            None if is_navigation(&head.headers) => Ok(not_found_page(prefix)),
             None => Err(Problem::new(&problem::NOT_FOUND)),
         }
     }
@@ -82,7 +90,7 @@ const MANIFEST: &str = "application/manifest+json";
 const NOT_FOUND_HTML: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
     <meta name=\"viewport\" content=\"width=device-width\"><meta name=\"color-scheme\" content=\"light dark\">\
     <title>Nothing here</title><h1>There is nothing at this address</h1>\
-    <p><a href=\"/\">Go to the start page</a></p></html>\n";
+    <p><a href=\"{{prefix}}/\">Go to the start page</a></p></html>\n";
 
 /// Denies all browser features that the page does not use.
 const PERMISSIONS_POLICY: &str = "accelerometer=(), autoplay=(self), camera=(), clipboard-write=(self), \
@@ -141,8 +149,9 @@ fn content_security_policy(media_origins: &[String]) -> String {
     )
 }
 
-fn not_found_page() -> Response {
-    let response = response::from_bytes(StatusCode::NOT_FOUND, HTML, NOT_FOUND_HTML.into());
+fn not_found_page(prefix: &str) -> Response {
+    let html = NOT_FOUND_HTML.replacen("{{prefix}}", prefix, 1);
+    let response = response::from_bytes(StatusCode::NOT_FOUND, HTML, html.into());
     let headers = [
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (CONTENT_SECURITY_POLICY, DENY_ALL_CSP),

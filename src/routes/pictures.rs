@@ -18,7 +18,7 @@ use crate::response::{self, Body, HandlerResult, Response};
 /// A picture's path is this and its id.
 pub const PICTURES: &str = "/bff/pictures/";
 
-/// The pictures and the origin where the gateway fetches them.
+/// The pictures, and the address of this server from which the gateway fetches them.
 pub struct PictureHost {
     pub pictures: Arc<Pictures>,
     pub public_url: String,

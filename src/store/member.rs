@@ -87,8 +87,18 @@ pub fn is_member_name(text: &str) -> bool {
     (1..=MAX_NAME_LEN).contains(&text.len()) && text.bytes().all(is_plain)
 }
 
+/// What a caller may see beside its own.
+///
+/// ```
+/// use tollgate::{Role, User};
+///
+/// let admin = User::new("root")?.role(Role::Admin);
+/// # let _ = admin;
+/// # Ok::<(), tollgate::UserError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Role {
+    /// Sees its own purchases, jobs and budgets only.
     #[default]
     Member,
     /// Sees all spending and jobs, and the account's balance.
@@ -96,8 +106,10 @@ pub enum Role {
 }
 
 impl Role {
+    #[doc(hidden)]
     pub const ALL: [Self; 2] = [Self::Member, Self::Admin];
 
+    #[doc(hidden)]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Member => "member",

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tollgate::config::Settings;
 
-use crate::markdown::{anchor, documents, headings, links, read, rows, section, spans};
+use crate::markdown::{anchor, blocks, documents, headings, links, read, rows, section, spans};
 
 /// Every file of `src` with its text.
 pub(crate) fn sources() -> impl Iterator<Item = (String, String)> {
@@ -122,4 +122,15 @@ fn every_documented_assumption_is_in_the_code() {
         }
     }
     assert!(places > 30, "{places}: the tables were not read");
+}
+
+/// An application with sessions and users' budgets needs no more than this.
+#[test]
+fn library_guide_shows_the_example_with_users() {
+    let example = read("examples/users.rs").replace("pub(crate) fn", "fn");
+    let code = example.split_once("\n\n").expect("a head").1.trim_end().to_owned();
+    let is_code = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with("//");
+    assert!(code.lines().filter(is_code).count() < 40);
+    let shown = blocks(&read("docs/guide/library.md"), "rust,no_run");
+    assert_eq!(shown.first().map(|block| block.trim_end()), Some(&*code));
 }

@@ -8,6 +8,7 @@ use tollgate::config::{Environment, SettingError, Settings, SettingsSource, Targ
 /// Commented settings that show an example, as their default is absence.
 const EXAMPLES: &[&str] = &[
     "server.public_url",
+    "server.prefix",
     "gateway.base_url",
     "access.jwt",
     "budget.total",

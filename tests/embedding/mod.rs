@@ -15,6 +15,7 @@ mod allocations;
 mod http2;
 mod lifecycle;
 mod ops;
+mod prefix;
 mod shutdown;
 mod startup;
 mod users;
@@ -132,6 +133,23 @@ async fn single_settings_override_the_text() {
     assert!(matches!(Tollgate::new(wrong), Err(StartError::Settings(same)) if same == faults));
     let keyed = Config::default().gateway("https://gateway.example.com", "svc_sk_CANARY");
     assert!(!format!("{keyed:?}").contains("CANARY"));
+}
+
+#[test]
+fn errors_of_single_settings_name_settings_not_variables() {
+    for (name, error) in [
+        ("limits.brust", "unknown setting `limits.brust`, did you mean `limits.burst`?"),
+        ("gateway.window", "gateway.window was renamed to gateway.rate_limit"),
+        ("limits.burst", "limits.burst: expected a whole number"),
+    ] {
+        let wrong = Config::sandbox().set(name, "many").checked();
+        let Err(StartError::Settings(errors)) = wrong else { panic!("{name} is refused") };
+        assert_eq!(errors, [error]);
+    }
+    let Err(StartError::Settings(errors)) = Config::sandbox().secret("short").checked() else {
+        panic!("it is too short");
+    };
+    assert!(errors[0].starts_with("TOLLGATE_SECRET: "), "{errors:?}");
 }
 
 #[test]

@@ -51,3 +51,21 @@ async fn sigterm_ends_axum_server_with_open_event_stream() {
     assert!(rest.ends_with(b"0\r\n\r\n"), "{}", String::from_utf8_lossy(&rest));
     assert!(TcpStream::connect(at).await.is_err());
 }
+
+/// `examples/users.rs` gives this to axum.
+#[tokio::test]
+async fn sigterm_drains_the_gate_and_ends_a_server_that_waits_for_it() {
+    let gate = Tollgate::new(Config::default().set("sandbox.job_time", "10m")).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let app = axum_server::app(gate.clone()).into_make_service_with_connect_info::<SocketAddr>();
+    let terminated = gate.terminated().unwrap();
+    let serving = axum::serve(listener, app).with_graceful_shutdown(terminated);
+    let server = tokio::spawn(serving.into_future());
+    let mut stream = follow_video(at).await;
+    raise(Signal::SIGTERM).unwrap();
+    let mut rest = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it is closed").unwrap();
+    timeout(PATIENCE, server).await.expect("it ends").unwrap().unwrap();
+    gate.shutdown().await;
+}

@@ -83,6 +83,21 @@ async fn risky_settings_warn_once() {
 }
 
 #[tokio::test]
+async fn change_that_waits_for_a_restart_warns_once_and_not_when_taken_back() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _heard = tracing::subscriber::set_default(subscriber);
+    let gate = Tollgate::new(Config::sandbox()).unwrap();
+    let warnings = || lines.text().matches("setting takes effect after a restart").count();
+    gate.reload(Config::sandbox().set("server.drain", "1s")).unwrap();
+    assert_eq!(warnings(), 1, "{}", lines.text());
+    gate.reload(Config::sandbox()).unwrap();
+    assert_eq!(warnings(), 1, "{}", lines.text());
+    gate.shutdown().await;
+}
+
+#[tokio::test]
 async fn purchase_is_logged_with_the_id_of_its_request() {
     let lines = Lines::default();
     let writer = lines.clone();

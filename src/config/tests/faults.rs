@@ -167,6 +167,13 @@ const ONE_ERROR: &[(&str, &str)] = &[
     ("server.public_url = 'https://10.0.0.1'", "1:21: server.public_url: expected a public host"),
     ("server.public_url = 'https://a.example/x'", "1:21: server.public_url: expected an exact"),
     ("server.public_url = 'https://a.example/'", "1:21: server.public_url: expected an exact"),
+    ("server.prefix = ''", "1:17: server.prefix: expected a path"),
+    ("server.prefix = 'ai'", "1:17: server.prefix: expected a path"),
+    ("server.prefix = '/'", "1:17: server.prefix: expected a path"),
+    ("server.prefix = '/ai/'", "1:17: server.prefix: expected a path without a final slash"),
+    ("server.prefix = '//ai'", "1:17: server.prefix: expected a path"),
+    ("server.prefix = '/a/../b'", "1:17: server.prefix: expected a path"),
+    ("server.prefix = '/a b'", "1:17: server.prefix: expected a path"),
     ("[page]\ncontact = ' '", "2:11: page.contact: expected one line of text that is not blank"),
     ("[page]\ndefault_model = 'video-b'", "2:17: page.default_model: expected a chat model"),
     (

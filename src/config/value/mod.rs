@@ -207,6 +207,17 @@ pub(super) fn public_url(text: &str) -> Parsed<Option<String>> {
     origin(text).map(Some)
 }
 
+pub(super) fn prefix(text: &str) -> Parsed<String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_~.".contains(&byte);
+    let is_segment = |part: &str| !part.trim_matches('.').is_empty() && part.bytes().all(plain);
+    let mut segments =
+        text.strip_prefix('/').into_iter().flat_map(|rest| rest.split('/')).peekable();
+    if segments.peek().is_some() && segments.all(is_segment) {
+        return Ok(text.to_owned());
+    }
+    Err("expected a path without a final slash, such as \"/ai\"".into())
+}
+
 fn is_scheme(scheme: &str) -> bool {
     let rest =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-.".contains(&byte);

@@ -24,6 +24,7 @@ pub(super) struct EventStream {
     next_heartbeat: Instant,
     shutdown: CancellationToken,
     pub(super) session: Session,
+    pub(super) prefix: Box<str>,
     _permit: Option<ConcurrencyPermit>,
 }
 
@@ -58,6 +59,7 @@ impl EventStream {
             next_heartbeat: now + HEARTBEAT,
             shutdown,
             session: Session::default(),
+            prefix: Box::default(),
             _permit: permit,
         };
         for job in 0..stream.jobs.len() {
@@ -123,7 +125,7 @@ impl EventStream {
             self.pending.push_back(event("job", id, &data));
         }
         if let Some(problem) = problem {
-            let document = problem.for_job(&request_id).to_json("");
+            let document = problem.for_job(&request_id).below(&self.prefix).to_json("");
             self.pending.push_back(event("problem", None, &document));
         }
     }

@@ -31,12 +31,14 @@ pub struct EventsRequest<'a> {
     /// The ids of jobs; all open jobs of the caller if empty.
     pub named: Vec<Box<str>>,
     pub request_id: &'a str,
+    /// `server.prefix`, for the types of problems.
+    pub prefix: &'a str,
 }
 
 /// Streams the status of jobs. Fails if none of the named jobs exists, or if this caller has to
 /// name jobs.
 pub async fn stream(jobs: &JobRegistry, request: EventsRequest<'_>) -> Result<Response, Problem> {
-    let EventsRequest { caller, session, last_event_id, named, request_id } = request;
+    let EventsRequest { caller, session, last_event_id, named, request_id, prefix } = request;
     let mut reconnect_after = RETRY;
     let (mut watched, mut problems) = match watch(jobs, caller, named).await {
         Ok((watched, missing)) if watched.is_empty() && !missing.is_empty() => {
@@ -64,12 +66,14 @@ pub async fn stream(jobs: &JobRegistry, request: EventsRequest<'_>) -> Result<Re
     let shutdown = jobs.shutdown_token();
     let mut events = EventStream::new(watched, last_event_id, reconnect_after, shutdown, permit);
     events.session = session.clone();
+    events.prefix = prefix.into();
     if problems.is_empty() && events.is_up_to_date() {
         let mut response = Response::default();
         *response.status_mut() = StatusCode::NO_CONTENT;
         return Ok(response);
     }
-    let problems = problems.iter().map(|one| event("problem", None, &one.to_json(request_id)));
+    let documents = problems.into_iter().map(|one| one.below(prefix).to_json(request_id));
+    let problems = documents.map(|document| event("problem", None, &document));
     events.pending.extend(problems);
     let frames = stream::unfold(events, |mut events| async {
         let part = events.next().await?;

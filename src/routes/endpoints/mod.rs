@@ -31,7 +31,7 @@ use std::pin::Pin;
 
 use http::Method;
 
-use super::{HandlerContext, api};
+use super::{HandlerContext, Handlers, api};
 use crate::downstream::route::{
     Auth, BodyKind, Class, CrossOrigin, DEFAULT_ROUTE, Route, RouteTable,
 };
@@ -69,9 +69,10 @@ pub static PASSTHROUGH: &[Endpoint] = &[
 pub static PAGE: Endpoint = Endpoint {
     route: DEFAULT_ROUTE,
     handler: |cx| {
-        Box::pin(
-            async move { routes::page::answer(cx.handlers.page.as_ref(), &cx.call.head).await },
-        )
+        Box::pin(async move {
+            let Handlers { page, prefix, .. } = &*cx.handlers;
+            routes::page::answer(page.as_ref(), &cx.call.head, prefix).await
+        })
     },
     operations: operations![],
 };

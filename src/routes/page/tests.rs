@@ -18,7 +18,7 @@ async fn ask(path: &str, headers: &[(&str, &str)]) -> HandlerResult {
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    PAGE.answer(&request.body(()).expect("a request").into_parts().0).await
+    PAGE.answer(&request.body(()).expect("a request").into_parts().0, "").await
 }
 
 async fn text(response: Response) -> String {
@@ -53,7 +53,7 @@ async fn disabled_page_is_not_found_for_browsers_too() {
     for path in ["/", "/manifest.webmanifest", "/favicon.ico"] {
         let request = Request::get(path).header("sec-fetch-mode", "navigate");
         let head = request.body(()).expect("a request").into_parts().0;
-        let problem = answer(None, &head).await.expect_err("a problem");
+        let problem = answer(None, &head, "").await.expect_err("a problem");
         assert_eq!(problem.kind().code, "not_found", "{path}");
     }
 }
@@ -106,7 +106,7 @@ async fn page_etag_changes_with_settings() {
     assert!(again.headers().contains_key(CONTENT_SECURITY_POLICY));
     let other = Page::built_in(TITLE, &[]);
     let head = Request::builder().uri("/").body(()).expect("a request").into_parts().0;
-    assert_ne!(tag(other.answer(&head).await.expect("the page")), known);
+    assert_ne!(tag(other.answer(&head, "").await.expect("the page")), known);
 }
 
 #[tokio::test]
