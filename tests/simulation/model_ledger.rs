@@ -103,7 +103,7 @@ impl Books {
                 let entry = Entry {
                     identity: wish.identity(),
                     order: wish.order,
-                    caller: asked.caller.clone(),
+                    caller: asked.caller.to_string(),
                     state: PurchaseState::Held,
                     cost: asked.price,
                     set_aside: now,
