@@ -64,7 +64,7 @@ async fn buy(ledger: &Store, price: Usd) -> Outcome {
         clock_skew: Duration::ZERO,
         delivered_since: None,
     });
-    let (caller, model) = ("192.0.2.7".to_owned(), "alpha".into());
+    let (caller, model) = ("192.0.2.7".into(), "alpha".into());
     let service = Service::Chat;
     let only_repeats = false;
     let asked = Reservation {

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use super::command::WriteCommand;
@@ -19,8 +20,8 @@ pub(super) struct CommandQueue {
 #[derive(Default)]
 struct State {
     commands: VecDeque<Box<dyn WriteCommand>>,
-    /// A caller is about to release what is queued.
-    is_held: bool,
+    /// Threads on which a caller is about to release what is queued: none waits for another one.
+    releasing: Vec<ThreadId>,
     is_released: bool,
     is_writer_waiting: bool,
     is_closed: bool,
@@ -35,7 +36,7 @@ pub(super) struct Release<'a>(&'a CommandQueue);
 impl Drop for Release<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.0.state);
-        state.is_held = false;
+        state.releasing.clear();
         state.is_released = true;
         if std::mem::take(&mut state.is_writer_waiting) {
             drop(state);
@@ -45,11 +46,16 @@ impl Drop for Release<'_> {
 }
 
 impl CommandQueue {
-    /// Adds a command. The first caller since the last release has to release it.
+    /// Adds a command. On each thread, the first caller since the last release has to release it.
     pub(super) fn push(&self, command: Box<dyn WriteCommand>) -> Option<Release<'_>> {
         let mut state = lock(&self.state);
         state.add(command);
-        (!std::mem::replace(&mut state.is_held, true)).then(|| Release(self))
+        let thread = thread::current().id();
+        if state.releasing.contains(&thread) {
+            return None;
+        }
+        state.releasing.push(thread);
+        Some(Release(self))
     }
 
     /// Adds a command that waits for the next one.
@@ -119,8 +125,6 @@ impl Drop for CommandReceiver {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-
     use tokio::task::{JoinSet, yield_now};
 
     use super::*;
@@ -152,6 +156,17 @@ mod tests {
             callers.join_all().await.iter().sum::<i32>()
         });
         assert_eq!((releases, writer.join().unwrap()), (1, Some(16)));
+    }
+
+    #[test]
+    fn caller_does_not_wait_for_a_release_on_another_thread() {
+        let commands = CommandReceiver::default();
+        let queue = commands.queue();
+        let slow = queue.push(command());
+        assert!(slow.is_some() && queue.push(command()).is_none());
+        thread::scope(|scope| drop(scope.spawn(|| drop(queue.push(command())))));
+        assert_eq!(commands.take(LONG, 256).map(|batch| batch.len()), Some(3));
+        assert!(queue.push(command()).is_some(), "what comes later has to be released again");
     }
 
     #[test]

@@ -146,6 +146,9 @@ impl Scheduler {
 
     /// Grants the next ticket a slot, to be [`release`](Self::release)d after its reply.
     pub(super) fn grant(&mut self, now: Instant) -> Option<u64> {
+        if self.internal.is_empty() && self.purchases.is_empty() && self.polls.is_empty() {
+            return None;
+        }
         let free = self.free_slots(now);
         let granted = match self.former {
             _ if free > 0 => self.pick(free, now)?,
