@@ -69,7 +69,7 @@ async fn buy(ledger: &Store, price: Usd) -> Outcome {
     let only_repeats = false;
     let asked = Reservation {
         id,
-        caller: caller.into(),
+        caller,
         service,
         model,
         price,

@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use super::online::OnlineReport;
 use super::reconcile::ReportFormat;
-use super::secret::secret;
 use super::{CommandError, Exit, Loaded, online, print_json, process};
 use crate::access::SecretError;
 use crate::access::member_cache::MemberCount;
+use crate::app::secret::secret;
 use crate::clock;
 use crate::config::{AccessMode, BudgetConfig, Settings, Target};
 use crate::contract::money::SpendLimit;
