@@ -85,8 +85,15 @@ async fn embedded_service_after_shutdown_refuses_purchases() {
     let answer = gate.clone().oneshot(request()).await.unwrap();
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(answer.headers().contains_key("retry-after"));
+    assert!(answer.headers().contains_key("x-request-id"));
     let body = answer.into_body().collect().await.unwrap().to_bytes();
     assert!(String::from_utf8_lossy(&body).contains("\"code\":\"draining\""));
+
+    let mut openai = request();
+    *openai.uri_mut() = "/v1/chat/completions".parse().unwrap();
+    let answer = gate.clone().oneshot(openai).await.unwrap();
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    assert!(String::from_utf8_lossy(&body).contains("\"error\""), "OpenAI's format");
 }
 
 #[tokio::test]

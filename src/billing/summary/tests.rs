@@ -100,6 +100,17 @@ async fn silent_gateway_is_not_asked_more_often_and_the_summary_is_stale() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn fault_of_the_gateway_passes_without_a_purchase() {
+    let (summary, _) = answering(|nth| (nth > 0).then(|| listing(4_210, "")));
+    summary.refresh().await;
+    assert!(summary.fault().is_some());
+    let polling = tokio::spawn(summary.run());
+    sleep(MAX_AGE * 2).await;
+    assert!(summary.fault().is_none());
+    polling.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn refresh_does_not_wait_for_a_hanging_gateway() {
     let summary = summary(|_| std::future::pending());
     timeout(Duration::from_secs(2), summary.refresh()).await.expect("it is given up");
@@ -306,6 +317,7 @@ async fn request_that_was_not_sent_does_not_make_the_summary_stale() {
     summary.refresh().await;
     assert!(summary.limit().is_none() && summary.is_stale());
     assert_eq!(summary.is_read(), None);
+    assert!(summary.fault().is_none(), "the gateway was not asked");
 
     let polling = tokio::spawn(summary.run());
     sleep(Duration::from_secs(1)).await;

@@ -70,3 +70,17 @@ fn run(path: &Path, reason: &'static str, stop: &Arc<AtomicBool>) -> Result<(), 
     interrupt_on(&mut connection, stop)?;
     check(&mut connection, reason)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn check_that_fails_is_not_damage() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        crate::store::sqlite::schema::migrate(&mut connection).unwrap();
+        check(&mut connection, "test").unwrap();
+        connection.progress_handler(1, Some(|| true)).unwrap();
+        assert_eq!(check(&mut connection, "test").unwrap_err().cause, Cause::Other);
+    }
+}

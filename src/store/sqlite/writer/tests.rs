@@ -102,6 +102,16 @@ fn fault_of_another_thread_stops_all_writing() {
 }
 
 #[test]
+fn reported_damage_is_not_replaced_by_a_fault_that_passes() {
+    let mut writer = writer();
+    writer.gate.report_fault(StoreError::Permanent(Unavailable("it is damaged".into())));
+    writer.gate.report_fault(StoreError::Transient(Unavailable("it is locked".into())));
+    let (later, answer) = reserve(Usd::mills(1));
+    writer.process(vec![later]);
+    assert_eq!(reply(answer).unwrap_err().0.text.as_ref(), "it is damaged");
+}
+
+#[test]
 fn full_retry_queue_blocks_purchases_and_loses_nothing() {
     let mut writer = writer();
     let (is_down, done) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicI32::new(0)));
