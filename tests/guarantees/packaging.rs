@@ -235,6 +235,10 @@ fn image_runs_as_a_sandbox_and_stops_in_time() {
     signal::kill(server_below(process.id()).expect("it runs"), Signal::SIGTERM).unwrap();
     assert_eq!(process.wait().code(), Some(0), "{}", process.printed());
     assert!(!run(&["-e", &admin], &["check", "--live"]).status().unwrap().success());
+    // As a backup is that root has put back.
+    chown(&state.path().join("tollgate.db"), Some(0.into()), None).unwrap();
+    let said = String::from_utf8(run(&[], &["check"]).output().unwrap().stderr).unwrap();
+    assert!(said.contains("tollgate.db: it belongs to another user; chown it"), "{said}");
     drop(built);
     for list in ["images", "containers"] {
         let left = Built::buildah(&[list]);
