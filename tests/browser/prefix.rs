@@ -22,6 +22,7 @@ fn nested() -> SocketAddr {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
             let config = Config::sandbox().instant().set("access.mode", "host");
+            let config = config.set("server.prefix", "/ai");
             let app = users_server::app(Tollgate::new(config).expect("the sandbox"));
             let listener = tokio::net::TcpListener::from_std(listener).expect("it listens");
             let app = app.into_make_service_with_connect_info::<SocketAddr>();
@@ -36,9 +37,10 @@ fn page_and_client_work_below_a_path_prefix_for_the_users_of_an_application() {
     let at = nested();
     let origin = format!("http://{at}");
     let signed_in = exchange(at, "POST", "/login", &[], "ann");
-    let cookie = signed_in.split("session=").nth(1).and_then(|rest| rest.split(';').next());
+    let cookie = signed_in.split("set-cookie: ").nth(1).and_then(|rest| rest.split(';').next());
+    let (name, value) = cookie.and_then(|cookie| cookie.split_once('=')).expect("a cookie");
     let page = Page::new(&origin);
-    let cookie = json!({"url": origin, "name": "session", "value": cookie.expect("a cookie")});
+    let cookie = json!({"url": origin, "name": name, "value": value});
     page.call("Network.setCookie", cookie);
     page.goto(&format!("{origin}/ai/"));
     page.wait_until("document.getElementById('person-name').textContent === 'ann'");
