@@ -101,9 +101,9 @@ pub(super) async fn refresh_members(address: SocketAddr) -> bool {
     matches!(reply, Ok(Ok((StatusCode::OK, _))))
 }
 
-/// Asks the server of these settings whether it is alive.
-pub(super) async fn check_live(settings: &Settings) -> Result<Exit, CommandError> {
-    let at = reachable(settings.admin_listen);
+/// Asks the server whose ops listener is `at` whether it is alive.
+pub(super) async fn check_live(at: SocketAddr) -> Result<Exit, CommandError> {
+    let at = reachable(at);
     match timeout(REFRESH_TIMEOUT, ask(at, Request::get("/healthz"))).await {
         Ok(Ok((StatusCode::OK, _))) => Ok(Exit::Done),
         _ => Err(format!("no live server at {at} (admin.listen)").into()),

@@ -194,6 +194,9 @@ impl Cli {
             command,
             Command::Serve { .. } | Command::Check { .. } | Command::Reconcile { .. }
         );
+        if let Command::Check { live: true, .. } = command {
+            return ledger::check_live(settings::admin_listen(self.config.as_deref())).await;
+        }
         let loaded = match settings::load(self.config.as_deref(), needs_gateway_key) {
             Ok(loaded) => loaded,
             Err(errors) => return Ok(print_errors(&errors, err)?),
@@ -206,7 +209,6 @@ impl Cli {
                 Err(CommandError::usage(why))
             }
             Command::Serve { new_account } => serve(loaded, self.config, new_account, out).await,
-            Command::Check { live: true, .. } => ledger::check_live(settings).await,
             Command::Check { online, format, .. } => {
                 check::check(&loaded, (online, format), out, err).await
             }

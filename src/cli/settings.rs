@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
@@ -15,6 +16,7 @@ use crate::config::{Environment, Location, SettingError, Settings, SettingsSourc
 
 const DEFAULT_FILE: &str = "proxy.toml";
 const ENV_FILE: &str = ".env";
+const ADMIN_LISTEN: &str = "TOLLGATE_ADMIN__LISTEN";
 
 #[derive(Clone, Debug)]
 pub struct Loaded {
@@ -29,6 +31,23 @@ pub(super) fn load(
     needs_gateway_key: bool,
 ) -> Result<Loaded, Vec<SettingError>> {
     load_from(explicit, needs_gateway_key, Path::new(""), std::env::vars_os())
+}
+
+/// Returns the address of the ops listener of a running server. If its settings were edited since
+/// and are invalid, only the environment counts.
+pub(super) fn admin_listen(explicit: Option<&Path>) -> SocketAddr {
+    let settings = load(explicit, false).map(|loaded| loaded.settings).or_else(|_edited| {
+        let variables = std::env::vars_os().filter(|(name, _)| name == ADMIN_LISTEN);
+        Settings::read(&SettingsSource {
+            file: None,
+            folder: Path::new(""),
+            environment: &environment(variables, &mut Vec::new()),
+            needs_gateway_key: false,
+            key_file: &key_file,
+            check_files: &|_| Vec::new(),
+        })
+    });
+    settings.unwrap_or_default().admin_listen
 }
 
 pub fn load_from(

@@ -187,6 +187,14 @@ impl RefusalLog {
     /// Counts and logs the refusal of a purchase whose response has begun.
     pub fn late(&self, problem: &Problem, caller: &Caller) {
         self.count(problem);
+        let kind = problem.kind();
+        if matches!(kind.status.as_u16(), 424 | 500..=599) {
+            if *kind != LEDGER_UNAVAILABLE {
+                let (status, code, model) = (kind.status.as_u16(), kind.code, problem.model());
+                warn!(status, code, model, "request failed");
+            }
+            return;
+        }
         let client = if let Caller::Address(address) = caller { Some(address) } else { None };
         self.log(problem, client);
     }

@@ -67,7 +67,12 @@ impl Readings {
         }
         if let Some(SlotReading { free, waiting }) = self.rate_limit {
             gauge(r, "rate_limit_free", "Free rate limit slots; 0 after a 429", count(free));
-            gauge(r, "rate_limit_waiting", "Requests waiting for a slot", count(waiting));
+            gauge(
+                r,
+                "rate_limit_waiting",
+                "Requests waiting for a slot, without polls of videos",
+                count(waiting),
+            );
         }
         if let Some(BalanceReading { micros, age }) = self.balance {
             gauge(r, "balance_microdollars", "The gateway's latest balance", micros);

@@ -54,6 +54,18 @@ fn sighup_applies_valid_settings_and_rejects_invalid_ones() {
 }
 
 #[test]
+fn live_server_is_found_although_its_settings_are_invalid_by_now() {
+    let folder = TempDir::new().unwrap();
+    let listen = ("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0");
+    let server =
+        Process::start(folder.path(), &[listen, ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0")]);
+    let admin = server.address("admin").to_string();
+    fs::write(folder.path().join("proxy.toml"), "limits = {").unwrap();
+    let live = run(folder.path(), &["check", "--live"], &[("TOLLGATE_ADMIN__LISTEN", &admin)]);
+    assert_eq!(live.status.code(), Some(0), "{live:?}");
+}
+
+#[test]
 fn call_in_flight_survives_a_reload() {
     let upstream = slow(1_000);
     let gate = Gate::binary(&upstream, "", &[]);

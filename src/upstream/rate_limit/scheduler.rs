@@ -248,8 +248,9 @@ impl Scheduler {
         limit.requests.saturating_sub(self.in_flight + self.replies_within(limit, now))
     }
 
+    /// Counts the requests that wait for a slot. Polls wait for their pace, too.
     pub(super) fn waiting_count(&self) -> usize {
-        self.internal.len() + self.purchases.len() + self.polls.len()
+        self.internal.len() + self.purchases.len()
     }
 
     /// Returns the next time at which a slot could be granted if nothing else happens.
