@@ -105,7 +105,8 @@ impl Purchases {
         }
         // Send: the gateway waits for a slot, unless the hold has one, and calls `hold.authorize`
         // before the first byte.
-        let reply = self.send(purchase, Arc::clone(&hold)).await;
+        let caller = Arc::clone(&hold.caller);
+        let reply = self.send(purchase, caller, Arc::clone(&hold) as _).await;
         let charge = send::charge(purchase.order.get(), &reply);
         // The job is stored with the charge, so that it survives a crash.
         let job = self.job(purchase, &reply, charge);

@@ -7,7 +7,6 @@ use serde::Deserialize;
 use tower::ServiceExt;
 use tracing::{error, info, warn};
 
-use super::budget::Hold;
 use super::{PurchaseRequest, Purchases};
 use crate::clock;
 use crate::contract::money::Usd;
@@ -27,11 +26,12 @@ pub(super) enum Charge {
 }
 
 impl Purchases {
-    /// Sends and logs the purchase. An unparsable reply is kept in the ledger for the operator.
+    /// Sends and logs the purchase of the caller with this name. An unparsable reply is kept in the ledger for the operator.
     pub(super) async fn send(
         &self,
         purchase: &PurchaseRequest,
-        hold: Arc<Hold>,
+        caller: Arc<str>,
+        before_send: Arc<dyn BeforeSend>,
     ) -> Result<GatewayReply, Error> {
         let order = purchase.order.get();
         let call = match order.service {
@@ -43,8 +43,7 @@ impl Purchases {
                 body: order.body.clone(),
             },
         };
-        let caller = Arc::clone(&hold.caller);
-        let before_send = Some(hold as Arc<dyn BeforeSend>);
+        let before_send = Some(before_send);
         let request = GatewayRequest { before_send, caller, ..GatewayRequest::free(call) };
         let started = clock::now();
         let reply = GatewayService::clone(&self.gateway).oneshot(request).await;

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -9,13 +10,12 @@ use tracing::warn;
 
 use super::Result;
 use super::column::Sql;
-use super::purchases::Purchase;
 use super::replies::Replies;
 use super::spent::{self, Counters, Scope};
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::store::rules::{Credit, Today, latest_plausible_day};
-use crate::store::{Clock, PeriodSpend, PurchaseId, StoreCapacity};
+use crate::store::{Clock, PeriodSpend, PurchaseId, PurchaseState, StoreCapacity};
 
 pub(super) struct Ledger {
     pub(super) connection: Connection,
@@ -34,6 +34,16 @@ pub(super) struct Ledger {
     pub(super) latest_number: Cell<Option<i64>>,
     pub(super) has_ended: Cell<bool>,
     pub(super) has_warned_of_day: Cell<bool>,
+}
+
+/// A purchase before it is settled. It counts for its price.
+pub(super) struct Purchase {
+    pub(super) number: i64,
+    /// Of a running purchase in memory, the state when it was held.
+    pub(super) state: PurchaseState,
+    pub(super) price: Usd,
+    pub(super) caller: Arc<str>,
+    pub(super) today: Today,
 }
 
 /// A value outside of the database that follows its transactions.

@@ -13,7 +13,7 @@ use tracing::{error, warn};
 use super::column::{self, Sql, nanos};
 use super::command::Durability;
 use super::handle::{Store, StoreOp};
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Purchase};
 use super::spent::Scope;
 use super::{Result, file, identity, jobs, replies, slots};
 use crate::contract::money::Usd;
@@ -441,14 +441,4 @@ impl Ledger {
         });
         Ok(found?)
     }
-}
-
-/// A purchase before it is settled. It counts for its price.
-pub(super) struct Purchase {
-    number: i64,
-    /// Of a running purchase in memory, the state when it was held.
-    state: PurchaseState,
-    price: Usd,
-    caller: Arc<str>,
-    today: Today,
 }
