@@ -10,7 +10,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -22,14 +21,10 @@ use tracing::Instrument;
 use crate::downstream::caller::{ClientAddress, Peer};
 use crate::downstream::dialect::Dialect;
 use crate::downstream::observe::RequestScope;
-use crate::downstream::{DownstreamConfig, body, caller, cross_site, host};
-use crate::problem::{DRAINING, Problem};
+use crate::downstream::{self, DownstreamConfig, body, caller, cross_site, host};
 use crate::response::{BoxError, HandlerResult, Response};
 use crate::routes::Routes;
 use crate::upstream::{Gateway, GatewayService, SendAttempt};
-
-/// `Retry-After` while draining: another process may have taken over by then.
-const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// The whole stack for a program that embeds it. Refusals are responses, so it never fails.
 pub type HttpService<B> = BoxCloneSyncService<Request<B>, Response, Infallible>;
@@ -102,9 +97,7 @@ impl HttpStack {
         is_draining: bool,
     ) -> HandlerResult {
         // 503
-        if is_draining {
-            return Err(Problem::new(&DRAINING).retry_after(RETRY_AFTER));
-        }
+        downstream::check_draining(is_draining)?;
         // 400
         host::adopt_authority(&mut request)?;
         host::check_head(&request)?;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use nix::sys::signal::{Signal, raise};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tollgate::{Config, Tollgate};
 
@@ -37,8 +38,12 @@ async fn follow_video(at: SocketAddr) -> TcpStream {
     stream
 }
 
+/// A signal reaches every gate of this process.
+static SIGNALS: Mutex<()> = Mutex::const_new(());
+
 #[tokio::test]
 async fn sigterm_ends_axum_server_with_open_event_stream() {
+    let _alone = SIGNALS.lock().await;
     let gate = Tollgate::new(Config::default().set("sandbox.job_time", "10m")).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
@@ -55,6 +60,7 @@ async fn sigterm_ends_axum_server_with_open_event_stream() {
 /// `examples/users.rs` gives this to axum.
 #[tokio::test]
 async fn sigterm_drains_the_gate_and_ends_a_server_that_waits_for_it() {
+    let _alone = SIGNALS.lock().await;
     let gate = Tollgate::new(Config::default().set("sandbox.job_time", "10m")).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();

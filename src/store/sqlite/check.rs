@@ -52,7 +52,7 @@ impl BackgroundCheck {
                 false
             }
             Err(error) => {
-                warn!(%error, "ledger check failed; the next start checks the ledger");
+                warn!(%error, "ledger check failed");
                 false
             }
         };

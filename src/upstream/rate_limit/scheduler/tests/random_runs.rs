@@ -177,7 +177,7 @@ impl Life {
             Step::Leave(_) | Step::Reply { .. } | Step::Unsent(_) => {}
         }
         self.grant();
-        assert_eq!(self.queue.waiting_count(), self.waiting.len());
+        assert_eq!(self.queue.waiting_count() + self.queue.polls.len(), self.waiting.len());
     }
 
     /// Each request is answered at once, and every ticket gets its turn in time.
