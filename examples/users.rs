@@ -14,8 +14,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let gate = Tollgate::new(config)?;
     let app = app(gate.clone()).into_make_service_with_connect_info::<SocketAddr>();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3002").await?;
-    axum::serve(listener, app).with_graceful_shutdown(gate.terminated()?).await?;
-    gate.shutdown().await;
+    let serving = axum::serve(listener, app).into_future();
+    tokio::select! { served = serving => served?, () = gate.terminated()? => gate.shutdown().await }
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! What a reload does with each setting, under the name in `proxy.toml`.
+//! The effect of a reload on each setting, by its name in `proxy.toml`.
 
 use tracing::warn;
 use url::Url;

@@ -17,8 +17,7 @@ use tower::service_fn;
 use tracing::{error, info, warn};
 
 use super::runtime;
-use crate::app::FLUSH_TIMEOUT;
-use crate::app::{App, Shutdown};
+use crate::app::{App, FLUSH_TIMEOUT, Shutdown};
 use crate::downstream::caller::Peer;
 use crate::pipeline::HttpStack;
 use crate::purchase::idempotency::RunningPurchases;

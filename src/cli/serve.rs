@@ -83,8 +83,9 @@ pub async fn serve(
     }
     shutdown.draining.cancel();
     info!("drain started");
-    notify::stopping(drain + FLUSH_TIMEOUT + CLOSE_TIMEOUT);
-    spawn_exit_watchdog(drain, in_flight.clone());
+    let limit = drain + FLUSH_TIMEOUT + CLOSE_TIMEOUT;
+    spawn_exit_watchdog(limit, in_flight.clone());
+    notify::stopping(limit);
     Core::drain_all(cores, drain, &shutdown, &in_flight).await;
     end.cancel();
     Ok(Exit::Done)
@@ -196,11 +197,11 @@ impl Signals {
 }
 
 /// Exits at a second signal or soon after `drain`, from a thread that a hanging disk cannot block.
-fn spawn_exit_watchdog(drain: Duration, in_flight: InFlight) {
+fn spawn_exit_watchdog(limit: Duration, in_flight: InFlight) {
     let watch = move || {
         let watching = async {
             let mut signals = Signals::new()?;
-            Ok::<_, io::Error>(timeout(drain + CLOSE_TIMEOUT, signals.terminated()).await.is_ok())
+            Ok::<_, io::Error>(timeout(limit, signals.terminated()).await.is_ok())
         };
         match runtime().and_then(|runtime| runtime.block_on(watching)) {
             Ok(true) => {

@@ -14,7 +14,6 @@ pub mod route;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::HeaderName;
@@ -28,7 +27,7 @@ use crate::access::cookie::Transport;
 use crate::access::{Authenticator, Session};
 use crate::config::{self, Network, redact_keys};
 use crate::metrics::Metrics;
-use crate::problem::{DRAINING, Problem};
+use crate::problem::Problem;
 use crate::store::{Caller, PurchaseId};
 
 /// The settings and state of the layers, shared by all cores.
@@ -46,15 +45,13 @@ pub struct DownstreamConfig {
     pub metrics: Arc<Metrics>,
 }
 
-/// `Retry-After` while draining: another process may have taken over by then.
-const DRAIN_RETRY_AFTER: Duration = Duration::from_secs(5);
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_REQUEST_ID_LEN: usize = 128;
 
 /// Refuses every request of a server that is shutting down.
 pub fn check_draining(is_draining: bool) -> Result<(), Problem> {
     if is_draining {
-        return Err(Problem::new(&DRAINING).retry_after(DRAIN_RETRY_AFTER));
+        return Err(Problem::draining());
     }
     Ok(())
 }

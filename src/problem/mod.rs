@@ -93,7 +93,15 @@ struct ProblemDocument<'a> {
     errors: &'a [FieldError],
 }
 
+/// Another process may have taken over by then.
+const DRAIN_RETRY_AFTER: Duration = Duration::from_secs(5);
+
 impl Problem {
+    /// Returns the refusal of a server that is shutting down.
+    pub fn draining() -> Self {
+        Self::new(&DRAINING).retry_after(DRAIN_RETRY_AFTER)
+    }
+
     pub fn new(kind: &'static Kind) -> Self {
         Self {
             kind,

@@ -15,15 +15,11 @@ use tracing::Instrument;
 
 use super::{Outcome, Phase, Progress, PurchaseRequest};
 use crate::access::Session;
-use crate::problem::{
-    DRAINING, INTERNAL, INVALID_CREDENTIALS, OUTCOME_UNKNOWN, OVERLOADED, Problem,
-};
+use crate::problem::{INTERNAL, INVALID_CREDENTIALS, OUTCOME_UNKNOWN, OVERLOADED, Problem};
 use crate::sync::lock;
 
 /// How long a cancelled purchase may take to leave the queue.
 const MAX_LEAVE_TIME: Duration = Duration::from_millis(100);
-/// The `Retry-After` during a shutdown: another process may have taken over by then.
-const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Default)]
 pub struct Waiters(Arc<Mutex<Vec<Waiter>>>);
@@ -111,7 +107,7 @@ async fn abandon(task: JoinHandle<Outcome>, waiter: DropGuard, progress: &Progre
         return outcome(ended, progress);
     }
     match progress.phase() {
-        Phase::Queued => Err(Problem::new(&DRAINING).retry_after(RETRY_AFTER)),
+        Phase::Queued => Err(Problem::draining()),
         Phase::MaybeSent | Phase::Sent | Phase::Settled => {
             Err(Problem::new(&OUTCOME_UNKNOWN)
                 .detail("the server stopped before the gateway replied"))

@@ -57,7 +57,7 @@ async fn sigterm_ends_axum_server_with_open_event_stream() {
     assert!(TcpStream::connect(at).await.is_err());
 }
 
-/// `examples/users.rs` gives this to axum.
+/// As the signal of axum's graceful shutdown.
 #[tokio::test]
 async fn sigterm_drains_the_gate_and_ends_a_server_that_waits_for_it() {
     let _alone = SIGNALS.lock().await;

@@ -14,7 +14,7 @@ use crate::sync::lock;
 pub(super) struct CommandGate {
     state: Arc<OnceLock<Result<(), Unavailable>>>,
     pub(super) is_retry_queue_full: Arc<AtomicBool>,
-    /// The disk was full, and no write as large as a purchase has succeeded since.
+    /// The disk was full, and no probe has found space since.
     pub(super) is_disk_full: Arc<AtomicBool>,
     pub(super) stop: Arc<AtomicBool>,
     /// Notified when purchases have ended.

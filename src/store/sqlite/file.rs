@@ -53,7 +53,7 @@ pub(super) fn connect(path: &Path, purpose: Purpose) -> Result<(Connection, File
         let connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.set_prepared_statement_cache_capacity(64);
-        // What is sorted stays in memory: there may be no folder for temporary files.
+        // Sorts stay in memory: there may be no folder for temporary files.
         let pragmas =
             [("cell_size_check", "ON"), ("trusted_schema", "OFF"), ("temp_store", "MEMORY")];
         for (pragma, value) in pragmas {
@@ -147,38 +147,34 @@ pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason>
 }
 
 /// Counts the counters that are not the sum of their purchases. The sums are made here, because
-/// SQLite would sort all purchases for them.
+/// SQLite would sort all purchases for them, and by a hash of each counter's name, because there
+/// may be a million callers.
 fn count_wrong_counters(view: &Connection) -> rusqlite::Result<usize> {
     let version = view.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    let mut days = HashMap::<String, HashMap<(i64, i64), i128>>::new();
+    let mut differences = HashMap::<[u8; 16], i64>::new();
+    let mut add = |scope: [&[u8]; 2], unit: &[u8], period: i64, micros: i64| {
+        let mut hasher = blake3::Hasher::new();
+        scope.iter().for_each(|part| _ = hasher.update(part));
+        hasher.update(b"\0").update(unit).update(&period.to_be_bytes());
+        let mut counter = [0; 16];
+        hasher.finalize_xof().fill(&mut counter);
+        let sum = differences.entry(counter).or_default();
+        *sum = sum.saturating_add(micros);
+    };
     let mut purchases = view.prepare(schema::counted(version))?;
     let mut rows = purchases.query([])?;
     while let Some(row) = rows.next()? {
-        let caller = row.get_ref(0)?.as_str()?;
-        if !days.contains_key(caller) {
-            days.insert(caller.to_owned(), HashMap::new());
-        }
-        if let Some(sums) = days.get_mut(caller) {
-            let micros: Option<i64> = row.get(3)?;
-            *sums.entry((row.get(1)?, row.get(2)?)).or_default() += i128::from(micros.unwrap_or(0));
-        }
-    }
-    let mut differences = HashMap::<(String, String, i64), i128>::new();
-    for (caller, sums) in days {
-        for ((day, month), micros) in sums {
-            for scope in ["total", &format!("caller {caller}")] {
-                for (unit, period) in [("day", day), ("month", month)] {
-                    let counter = (scope.to_owned(), unit.to_owned(), period);
-                    *differences.entry(counter).or_default() += micros;
-                }
-            }
+        let micros = row.get::<_, Option<i64>>(3)?.unwrap_or(0);
+        for scope in [[b"total", [].as_slice()], [b"caller ", row.get_ref(0)?.as_bytes()?]] {
+            add(scope, b"day", row.get(1)?, micros);
+            add(scope, b"month", row.get(2)?, micros);
         }
     }
     let mut counters = view.prepare("SELECT scope, unit, period, micros FROM spent")?;
     let mut rows = counters.query([])?;
     while let Some(row) = rows.next()? {
-        let counter = (row.get(0)?, row.get(1)?, row.get(2)?);
-        *differences.entry(counter).or_default() -= i128::from(row.get::<_, i64>(3)?);
+        let (scope, unit) = (row.get_ref(0)?.as_bytes()?, row.get_ref(1)?.as_bytes()?);
+        add([scope, &[]], unit, row.get(2)?, row.get::<_, i64>(3)?.saturating_neg());
     }
     Ok(differences.values().filter(|difference| **difference != 0).count())
 }

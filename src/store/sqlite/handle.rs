@@ -9,6 +9,7 @@ use std::time::Duration;
 use std::{fmt, thread};
 
 use rusqlite::Connection;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
@@ -254,9 +255,13 @@ impl Store {
         let (work, reply) = request(durability, work);
         if let Some(release) = self.enqueue(work) {
             // Others may have commands for the same transaction: in this turn of the runtime the tasks
-            // that are ready, in the next one the purchases that these begin.
-            yield_now().await;
-            yield_now().await;
+            // that are ready, in the next one the purchases that these begin. On another kind of
+            // runtime, a task that blocks could keep this one from going on.
+            let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
+            if flavor.is_ok_and(|flavor| flavor == RuntimeFlavor::CurrentThread) {
+                yield_now().await;
+                yield_now().await;
+            }
             drop(release);
         }
         reply.await.unwrap_or_else(|oneshot::error::RecvError { .. }| Err(self.closed_error()))

@@ -231,14 +231,19 @@ impl Store {
         self.check_capacity()?;
         let is_disk_full = &self.inner.gate.is_disk_full;
         if is_disk_full.load(Ordering::Relaxed) {
-            for _ in 0..PROBE_WRITES {
-                let rewrite = |ledger: &Ledger| {
+            for number in 1..=PROBE_WRITES {
+                let is_disk_full = Arc::clone(is_disk_full);
+                let rewrite = move |ledger: &Ledger| {
                     ledger.connection.run("UPDATE members_version SET version = version", [])?;
-                    Ok(ledger.connection.run(REWRITE_LATEST, []).map(drop)?)
+                    ledger.connection.run(REWRITE_LATEST, [])?;
+                    // Before the commit: if that fails, the writer sets it again.
+                    if number == PROBE_WRITES {
+                        is_disk_full.store(false, Ordering::Relaxed);
+                    }
+                    Ok(())
                 };
                 self.query("probe_disk", rewrite).await?;
             }
-            is_disk_full.store(false, Ordering::Relaxed);
         }
         let look = self.ownership_check();
         self.query("ensure_usable", look).await
