@@ -203,7 +203,9 @@ impl Cli {
         };
         let settings = &loaded.settings;
         match command {
-            Command::Serve { .. } if settings.access.mode == AccessMode::Host => {
+            Command::Serve { .. } | Command::Check { .. }
+                if settings.access.mode == AccessMode::Host =>
+            {
                 let why = "access.mode: expected \"open\", \"members\" or \"jwt\": \"host\" is for \
                            applications that embed tollgate and name their users";
                 Err(CommandError::usage(why))

@@ -34,20 +34,19 @@ pub(super) fn load(
 }
 
 /// Returns the address of the ops listener of a running server. If its settings were edited since
-/// and are invalid, only the environment counts.
+/// and are invalid, only that address is read.
 pub(super) fn admin_listen(explicit: Option<&Path>) -> SocketAddr {
-    let settings = load(explicit, false).map(|loaded| loaded.settings).or_else(|_edited| {
-        let variables = std::env::vars_os().filter(|(name, _)| name == ADMIN_LISTEN);
-        Settings::read(&SettingsSource {
-            file: None,
-            folder: Path::new(""),
-            environment: &environment(variables, &mut Vec::new()),
-            needs_gateway_key: false,
-            key_file: &key_file,
-            check_files: &|_| Vec::new(),
-        })
-    });
-    settings.unwrap_or_default().admin_listen
+    if let Ok(loaded) = load(explicit, false) {
+        return loaded.settings.admin_listen;
+    }
+    let file = read_file(explicit.unwrap_or(Path::new(DEFAULT_FILE))).ok();
+    let file = file.and_then(|text| toml::from_str::<toml::Table>(&text).ok());
+    let in_file = file.as_ref().and_then(|file| file.get("admin")?.get("listen")?.as_str());
+    let mut variables = std::env::vars_os();
+    let variable = variables.find(|(name, _)| name == ADMIN_LISTEN);
+    let variable = variable.and_then(|(_, value)| value.into_string().ok());
+    let listen = variable.as_deref().or(in_file).and_then(|listen| listen.parse().ok());
+    listen.unwrap_or_else(|| Settings::default().admin_listen)
 }
 
 pub fn load_from(

@@ -85,12 +85,17 @@ fn before_now(text: &str) -> Option<Duration> {
 pub(super) async fn usage(
     settings: &Settings,
     (since, until): (Duration, Option<Date>),
-    (by, format): (&[GroupBy], OutputFormat),
+    (all, format): (&[GroupBy], OutputFormat),
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
     if until.is_some_and(|until| until < Date::at(since)) {
-        return Err(CommandError::usage("--until: expected a date that is not before --since"));
+        return Err(CommandError::usage(
+            "--until: expected a date that is not before --since (7d by default)",
+        ));
     }
+    let is_first = |(at, by): &(usize, &GroupBy)| !all[..*at].contains(by);
+    let by: Vec<_> = all.iter().enumerate().filter(is_first).map(|(_, by)| *by).collect();
+    let by = by.as_slice();
     let mut rows = ledger::open_read_only(settings)?.spend(None, since, 0, usize::MAX).await?;
     rows.retain(|row| until.is_none_or(|until| row.day <= until.days()));
     let key = |row: &SpendRow| by.iter().map(|by| by.key(row)).collect::<Vec<_>>();

@@ -50,8 +50,8 @@ impl Cause {
             Self::Starting => "starting: the ledger is opening",
             Self::NewerVersion => "a newer tollgate has migrated the ledger: start that version",
             Self::Permission => {
-                "the server may not write the ledger or its folder: make its user their owner, or mount \
-                 them writable"
+                "the server may not write the ledger or its folder: chown them to the server's user, or \
+                 mount them writable"
             }
             Self::DiskFull => "the disk is full: sales resume with free space",
             Self::DiskFailed => "the disk failed: check it, then restart the server",

@@ -60,9 +60,14 @@ fn live_server_is_found_although_its_settings_are_invalid_by_now() {
     let server =
         Process::start(folder.path(), &[listen, ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0")]);
     let admin = server.address("admin").to_string();
-    fs::write(folder.path().join("proxy.toml"), "limits = {").unwrap();
-    let live = run(folder.path(), &["check", "--live"], &[("TOLLGATE_ADMIN__LISTEN", &admin)]);
-    assert_eq!(live.code, Some(0), "{}", live.stderr);
+    let file = format!("admin.listen = \"{admin}\"\n[limits]\nburst = \"many\"\n");
+    for (edited, environment) in
+        [("limits = {", &[("TOLLGATE_ADMIN__LISTEN", &*admin)][..]), (&file, &[])]
+    {
+        fs::write(folder.path().join("proxy.toml"), edited).unwrap();
+        let live = run(folder.path(), &["check", "--live"], environment);
+        assert_eq!(live.code, Some(0), "{edited}: {}", live.stderr);
+    }
 }
 
 #[test]

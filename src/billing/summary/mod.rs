@@ -268,7 +268,7 @@ impl Shared {
             });
             // A request that was not sent says nothing about the gateway.
             if !was_held_back {
-                self.publish(answer.as_ref().ok());
+                self.publish(answer.as_ref());
             }
             let answer = answer.map_err(|error| error.read_problem().detail(error.to_string()));
             if !was_held_back {
@@ -289,14 +289,15 @@ impl Shared {
         info!(keys = ring.len(), prefixes = prefixes.join(", "), "gateway keys in use");
     }
 
-    fn publish(&self, known: Option<&SummaryReading>) {
-        if known.is_none() {
-            info!("billing summary not readable; sales continue");
+    fn publish(&self, answer: Result<&SummaryReading, &Error>) {
+        if let Err(error) = answer {
+            info!(%error, "billing summary not readable; sales continue");
             if lock(&self.limit).is_none() {
                 self.rate_limit.assume_default();
             }
         }
         self.latest.send_modify(|latest| {
+            let known = answer.ok();
             latest.is_readable = Some(known.is_some());
             latest.known = known.cloned().or_else(|| latest.known.take());
         });
