@@ -5,9 +5,9 @@ await import(`${home}/bff/widgets.js`);
 
 // With members or a login of your own: createClient({ token: () => session.accessToken })
 const tollgate = createClient();
-const answer = document.getElementById('answer');
+const [ask, answer] = ['ask', 'answer'].map((id) => document.getElementById(id));
 
-document.getElementById('ask').addEventListener('click', async () => {
+ask.addEventListener('click', async () => {
   answer.textContent = 'Waiting…';
   try {
     const reply = await tollgate.chat({
@@ -19,3 +19,4 @@ document.getElementById('ask').addEventListener('click', async () => {
     answer.textContent = `${error.message} (charged: ${error.charged ?? 'unknown'})`;
   }
 });
+ask.disabled = false;

@@ -139,7 +139,9 @@ fn enter_during_ime_composition_sends_nothing() {
 #[test]
 fn offline_page_sends_nothing_and_keeps_drafts_across_reloads() {
     let gate = Gate::start();
-    let page = open(&gate);
+    let mut page = open(&gate);
+    // It may ask for the balance meanwhile, which only the browser's own log notes.
+    page.expect_errors(&["net::ERR_INTERNET_DISCONNECTED"]);
     page.find(MESSAGE).click();
     page.wait_until(
         "performance.getEntriesByType('resource').some(({ name }) => name.endsWith('/inline.js'))",

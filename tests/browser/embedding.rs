@@ -95,6 +95,12 @@ fn start(origin: &str) -> Gate {
     Gate::start_with(&[("TOLLGATE_ACCESS__ALLOWED_ORIGINS", &format!("[\"{origin}\"]"))])
 }
 
+/// Presses the button of the site's own code, which is disabled until its script has loaded the client.
+fn ask(page: &Page) {
+    page.wait_until("document.getElementById('ask').disabled === false");
+    page.find(ASK).click();
+}
+
 #[test]
 fn page_of_another_origin_chats_with_widget_and_client() {
     let (host, gate) = Host::serve(start);
@@ -103,7 +109,7 @@ fn page_of_another_origin_chats_with_widget_and_client() {
     page.press("Enter");
     page.wait_until("document.querySelector('tollgate-chat').shadowRoot.querySelectorAll('article').length === 2");
     assert_eq!(gate.sold(), 1);
-    page.find(ASK).click();
+    ask(&page);
     page.wait_until("document.getElementById('answer').textContent.includes('($0.003000)')");
     assert_eq!(gate.sold(), 2);
     page.screenshot("embedded");
@@ -176,9 +182,8 @@ fn lost_reply_is_retried_and_charged_once() {
     let (host, gate) = Host::serve(start);
     let mut page = host.open(&gate);
     page.expect_errors(&["net::ERR", "Failed to load resource"]);
-    page.find(ASK);
     page.tamper("*/api/v1/chat", Tamper::LoseReply);
-    page.find(ASK).click();
+    ask(&page);
     let posts = format!("POST {}/api/v1/chat", gate.origin);
     let twice = || (page.times_asked(&posts) >= 2).then_some(());
     page.patiently(twice).expect("it is asked for again");
@@ -250,7 +255,7 @@ fn unlisted_site_loads_the_client_and_buys_nothing() {
     let since = tollgate::clock::now();
     page.wait_until(says);
     assert!(since.elapsed() < Duration::from_secs(14), "{:?}", since.elapsed());
-    page.find(ASK).click();
+    ask(&page);
     page.wait_until("document.getElementById('answer').textContent.length > 20");
     let answer = page.evaluate("document.getElementById('answer').textContent");
     assert!(answer.to_string().contains("in its access.allowed_origins?"), "{answer}");
