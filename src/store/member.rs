@@ -87,7 +87,7 @@ pub fn is_member_name(text: &str) -> bool {
     (1..=MAX_NAME_LEN).contains(&text.len()) && text.bytes().all(is_plain)
 }
 
-/// What a caller may see beside its own.
+/// The role of a caller, which decides whose data it may see.
 ///
 /// ```
 /// use tollgate::{Role, User};

@@ -14,7 +14,7 @@ fn readyz_and_metrics_say_disk_full_until_a_purchase_fits_again() {
     let upstream = Upstream::start(|_| Reply::chat(&"x".repeat(2_000)));
     let folder = folder(&upstream);
     fs::create_dir(folder.path().join("small")).unwrap();
-    // Nobody outside sees that file system, so a child of the server frees space in it.
+    // The file system is visible only inside its namespace, so a child of the server frees the space.
     let script = "mount -t tmpfs -o size=1m small small && head -c 300000 /dev/zero > small/ballast
         (while kill -0 $$ && ! test -e go; do sleep 0.1; done; rm small/ballast) > free.log 2>&1 &
         exec \"$0\"";
