@@ -112,7 +112,7 @@ fn caller_with_many_calls_does_not_starve_others() {
 fn shutdown_refuses_queued_purchases_for_free() {
     let upstream = upstream();
     let settings =
-        "gateway.rate_limit = { requests = 2, seconds = 300 }\ngateway.max_wait = \"60s\"";
+        "gateway.rate_limit = { requests = 2, seconds = 50 }\ngateway.max_wait = \"60s\"";
     let mut gate = Gate::binary(&upstream, settings, &[]);
     until("the books were asked for", || upstream.arrivals().len() == 1);
     assert_eq!(gate.chat().status, 200);
