@@ -92,7 +92,7 @@ mod tests {
         let mut app = App::new(loaded.settings, shared.clone()).unwrap();
         tokio::spawn(app.watch_account());
         let free = || shared.rate_limit.free_slots();
-        for _ in 0..1_000 {
+        for _ in 0..12_000 {
             // The request for the rate limit takes a slot itself.
             if free() == 59 {
                 break;
@@ -107,7 +107,7 @@ mod tests {
         }
         assert_eq!(free(), 59);
         let left = || runtime.metrics().num_alive_tasks();
-        for _ in 0..1_000 {
+        for _ in 0..12_000 {
             if left() <= tasks {
                 break;
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
@@ -82,9 +82,9 @@ pub async fn serve(
         run_until_stopped(app, App::tidy, reload, &mut signals).await;
     }
     shutdown.draining.cancel();
-    info!("drain started");
     let limit = drain + FLUSH_TIMEOUT + CLOSE_TIMEOUT;
-    spawn_exit_watchdog(limit, in_flight.clone());
+    start_exit_watchdog(limit, in_flight.clone()).await;
+    info!("drain started");
     notify::stopping(limit);
     Core::drain_all(cores, drain, &shutdown, &in_flight).await;
     end.cancel();
@@ -197,10 +197,13 @@ impl Signals {
 }
 
 /// Exits at a second signal or soon after `drain`, from a thread that a hanging disk cannot block.
-fn spawn_exit_watchdog(limit: Duration, in_flight: InFlight) {
+/// Returns when the thread receives signals.
+async fn start_exit_watchdog(limit: Duration, in_flight: InFlight) {
+    let (ready, is_ready) = oneshot::channel();
     let watch = move || {
         let watching = async {
             let mut signals = Signals::new()?;
+            ready.send(()).ok();
             Ok::<_, io::Error>(timeout(limit, signals.terminated()).await.is_ok())
         };
         match runtime().and_then(|runtime| runtime.block_on(watching)) {
@@ -220,6 +223,7 @@ fn spawn_exit_watchdog(limit: Duration, in_flight: InFlight) {
     if let Err(error) = thread::Builder::new().name("watchdog".to_owned()).spawn(watch) {
         warn!(%error, "exit watchdog failed");
     }
+    is_ready.await.ok();
 }
 
 #[cfg(test)]

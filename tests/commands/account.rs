@@ -1,14 +1,12 @@
 //! A ledger is about one account of the gateway: another account's key sells nothing and is compared with
 //! nothing, until `serve --new-account`.
 
-use std::net::TcpListener;
-
 use rusqlite::{Connection, params};
 use tollgate::store::PurchaseState;
 
 use crate::commands::fixture::{CHAT, CHAT_BODY, Fixture, MINUTE, Server, gateway, line, post};
 use crate::commands::recorder::unlisted;
-use crate::support::server::exchange;
+use crate::support::server::{ReservedPort, exchange};
 use crate::support::until;
 
 /// Sells a chat, or says why not.
@@ -117,8 +115,8 @@ fn purchase_on_an_unlisted_account_is_not_released_by_another() {
 fn gateway_down_at_start_does_not_change_the_account() {
     let fixture = Fixture::open();
     drop(noted(&fixture, &["serve"], &[]));
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let nowhere = format!("http://{closed}");
+    let closed = ReservedPort::new();
+    let nowhere = format!("http://{}", closed.address());
     for arguments in [&["serve"][..], &["serve", "--new-account"]] {
         let server = fixture.serve_with(arguments, &[("TOLLGATE_GATEWAY__BASE_URL", &nowhere)]);
         let answer = buy(&server);

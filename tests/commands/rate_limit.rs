@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::commands::fixture::{CHAT_BODY, Fixture, Server, post};
 use crate::commands::recorder::{recorder, telling};
-use crate::support::server::exchange;
+use crate::support::server::{ReservedPort, exchange};
 use crate::support::{Upstream, until};
 
 const LIMIT: usize = 3;
@@ -131,7 +131,8 @@ fn check_online_asks_the_running_server_and_reports_its_keys() {
 fn command_sends_nothing_if_the_running_server_cannot_be_asked() {
     let (fixture, recorder) = fixture();
     let server = fixture.server();
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let port = ReservedPort::new();
+    let closed = port.address().to_string();
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let wrong = other.local_addr().unwrap().to_string();
     std::thread::spawn(move || {

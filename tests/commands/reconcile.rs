@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tollgate::store::{Job, JobState, PurchaseState, Settlement, StatusUpdate, St
 use crate::commands::fixture::{
     CHAT, EXPENSIVE_VIDEO, Fixture, MINUTE, VIDEO, charged, line, post,
 };
-use crate::support::server::exchange;
+use crate::support::server::{ReservedPort, exchange};
 use crate::support::{until, until_within};
 
 #[test]
@@ -473,8 +473,8 @@ fn unreachable_gateway_changes_nothing_in_reconcile() {
     let fixture = Fixture::with_ledger();
     fixture.checkpoint(60 * MINUTE);
     let (chat, before) = (fixture.lose(CHAT, 30 * MINUTE), fixture.checked());
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let nowhere = format!("http://{closed}");
+    let closed = ReservedPort::new();
+    let nowhere = format!("http://{}", closed.address());
     for (name, value) in
         [("TOLLGATE_GATEWAY__BASE_URL", &*nowhere), ("GATEWAY_API_KEY", "svc_sk_x")]
     {

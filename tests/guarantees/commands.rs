@@ -5,7 +5,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use nix::sys::signal;
 use nix::unistd::Pid;
@@ -14,7 +13,7 @@ use tollgate::clock;
 use tollgate::store::Store;
 
 use crate::support::process::{Ended, Process, run};
-use crate::support::until;
+use crate::support::{PATIENCE, until};
 
 const SECRET: &str = "svc_sk_NOBODY_MAY_SEE_THIS";
 
@@ -251,7 +250,7 @@ impl Sandbox {
     /// What the simplest client of all would do.
     fn ask(&self, method: &str, path: &str, key: Option<&str>, body: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let key = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
         let length = body.len();
         let request = format!(

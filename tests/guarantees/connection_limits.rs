@@ -9,11 +9,11 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use tempfile::TempDir;
-use tollgate::clock;
+use tollgate::clock::{self, Instant};
 
 use crate::support::client::Client;
 use crate::support::process::{Process, addresses_in, run_after};
-use crate::support::{CHAT, Gate, Reply, Upstream, until};
+use crate::support::{CHAT, Gate, PATIENCE, Reply, Upstream, in_time, until};
 
 const HEALTHZ: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
@@ -21,11 +21,15 @@ fn upstream() -> Upstream {
     Upstream::start(|_| Reply::chat("hello"))
 }
 
-/// How long it takes until the gate has ended the connection without a word.
-fn silence(client: &mut Client) -> Duration {
-    let started = clock::now();
+/// How long after `started` the gate has ended the connection without a word.
+fn silence(client: &mut Client, started: Instant) -> Duration {
     assert_eq!(client.rest(), b"", "no answer to half a request");
-    clock::now().duration_since(started)
+    started.elapsed()
+}
+
+/// Whether it is answered: the gate may have closed the connection by now.
+fn is_alive(client: &mut Client) -> bool {
+    client.try_write(HEALTHZ).is_ok() && client.try_answer().is_some()
 }
 
 fn alive(client: &mut Client) {
@@ -40,16 +44,19 @@ fn slow_head_closes_the_connection() {
         Gate::start(&upstream, "server.header_timeout = \"400ms\"\nserver.idle_timeout = \"30s\"");
     thread::scope(|scope| {
         scope.spawn(|| {
-            let took = silence(&mut gate.client());
+            let started = clock::now();
+            let took = silence(&mut gate.client(), started);
             assert!((350..25_000).contains(&took.as_millis()), "nothing at all: {took:?}");
         });
         scope.spawn(|| {
+            let started = clock::now();
             let mut client = gate.client();
-            client.write(&HEALTHZ[..20]);
-            let took = silence(&mut client);
+            client.try_write(&HEALTHZ[..20]).ok();
+            let took = silence(&mut client, started);
             assert!((350..25_000).contains(&took.as_millis()), "half a head: {took:?}");
         });
         scope.spawn(|| {
+            let started = clock::now();
             let mut client = gate.client();
             let mut slow = client.stream().try_clone().unwrap();
             scope.spawn(move || {
@@ -58,16 +65,19 @@ fn slow_head_closes_the_connection() {
                     thread::sleep(Duration::from_millis(100));
                 }
             });
-            let took = silence(&mut client);
+            let took = silence(&mut client, started);
             assert!((350..25_000).contains(&took.as_millis()), "a byte at a time: {took:?}");
         });
         scope.spawn(|| {
-            let mut client = gate.client();
-            alive(&mut client);
+            let mut client = in_time("the first head", |_| {
+                let mut client = gate.client();
+                is_alive(&mut client).then_some(client)
+            });
             // Longer than a head may take: the silence between two requests is no slow head.
             thread::sleep(Duration::from_millis(900));
+            let started = clock::now();
             client.write(&HEALTHZ[..20]);
-            let took = silence(&mut client);
+            let took = silence(&mut client, started);
             assert!((350..25_000).contains(&took.as_millis()), "half a second head: {took:?}");
         });
     });
@@ -76,24 +86,45 @@ fn slow_head_closes_the_connection() {
 #[test]
 fn idle_connection_closes_after_idle_timeout() {
     let upstream = upstream();
-    let gate =
-        Gate::start(&upstream, "server.header_timeout = \"200ms\"\nserver.idle_timeout = \"1s\"");
-    let mut client = gate.client();
-    alive(&mut client);
-    thread::sleep(Duration::from_millis(600));
-    alive(&mut client);
-    let took = silence(&mut client);
-    assert!((950..25_000).contains(&took.as_millis()), "{took:?}");
+    in_time("a request while the connection is open", |slower| {
+        let settings = format!(
+            "server.header_timeout = \"{}ms\"\nserver.idle_timeout = \"{slower}s\"",
+            200 * slower
+        );
+        let gate = Gate::start(&upstream, &settings);
+        let mut client = gate.client();
+        let is_open = is_alive(&mut client);
+        thread::sleep(Duration::from_millis(600 * slower));
+        let started = clock::now();
+        if !is_open || !is_alive(&mut client) {
+            return None;
+        }
+        let took = silence(&mut client, started).as_millis();
+        assert!(
+            (950 * u128::from(slower)..25_000 + 1_000 * u128::from(slower)).contains(&took),
+            "{took} ms"
+        );
+        Some(())
+    });
 }
 
 #[test]
 fn call_longer_than_both_timeouts_is_answered() {
-    let upstream = Upstream::start(|_| Reply::chat("late").after(Duration::from_millis(800)));
-    let gate = Gate::start(
-        &upstream,
-        "server.header_timeout = \"100ms\"\nserver.idle_timeout = \"200ms\"",
-    );
-    assert_eq!(gate.chat().status, 200);
+    let answer = in_time("the head", |slower| {
+        let late = Duration::from_millis(800 * slower);
+        let upstream = Upstream::start(move |_| Reply::chat("late").after(late));
+        let settings = format!(
+            "server.header_timeout = \"{}ms\"\nserver.idle_timeout = \"{}ms\"",
+            100 * slower,
+            200 * slower
+        );
+        let gate = Gate::start(&upstream, &settings);
+        let mut client = gate.client();
+        client.send("POST", "/api/v1/chat", &[], CHAT);
+        let answer = client.try_answer();
+        (upstream.requests() > 0).then_some(answer)
+    });
+    assert_eq!(answer.map(|answer| answer.status), Some(200));
 }
 
 #[test]
@@ -110,7 +141,7 @@ fn connection_beyond_the_maximum_waits_for_a_free_one() {
     third.write(HEALTHZ);
     third.stream().set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     assert!(third.try_answer().is_none(), "there is no room");
-    third.stream().set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    third.stream().set_read_timeout(Some(PATIENCE)).unwrap();
     alive(&mut second);
     drop(first);
     assert_eq!(third.answer().status, 200);
@@ -219,8 +250,6 @@ fn address_with_all_its_connections_idle_blocks_no_other() {
     let (page, ops) = (process.address("page"), process.address("admin"));
     let from = |last| Client::from(Ipv4Addr::new(127, 0, 0, last), page, &Arc::default());
     let crowd: Vec<_> = (0..240).map(|_| from(1)).collect();
-    let brief = Some(Duration::from_secs(1));
-    crowd.iter().for_each(|client| client.stream().set_read_timeout(brief).unwrap());
     let idle = crowd.iter().take_while(|client| is_served(client)).count();
     assert_eq!(idle, 12, "a tenth of the 128 that there is room for");
     for last in 2..=9 {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use socket2::SockRef;
 
 use crate::support::client::Client;
+use crate::support::reply::Latch;
 use crate::support::{CHAT, Gate, Reply, Upstream, VIDEO, until};
 
 #[test]
@@ -107,14 +108,15 @@ fn slow_reader_gets_a_large_reply_whole() {
 /// The end of a purchase that the ledger could not take at once is noted when it can.
 #[test]
 fn purchase_settles_despite_a_ledger_locked_for_three_seconds() {
-    let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_millis(400)));
-    let gate =
-        Gate::binary(&upstream, "gateway = { chat_timeout = \"5s\", max_wait = \"1s\" }", &[]);
+    let latch = Latch::new();
+    let upstream = Upstream::start(move |_| Reply::chat("hi").when(latch));
+    let gate = Gate::binary(&upstream, "", &[]);
     let mut client = gate.client();
     client.send("POST", "/api/v1/chat", &[("idempotency-key", "k")], CHAT);
     upstream.wait_for(1);
     let other = rusqlite::Connection::open(gate.folder().join("tollgate.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    latch.open();
     let first = client.answer();
     other.execute_batch("ROLLBACK").unwrap();
     assert_eq!(first.status, 200);

@@ -1,11 +1,10 @@
 //! What an operator's Prometheus sees: a real one scrapes the server, and runs the shipped rules and dashboard.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-use std::{fs, thread};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -14,6 +13,7 @@ use tollgate::routes::endpoints;
 use url::form_urlencoded::byte_serialize;
 
 use crate::support::client::Answer;
+use crate::support::reply::Latch;
 use crate::support::{CHAT, Gate, PATIENCE, Reply, STORES, Upstream, VIDEO, until, until_within};
 
 const RULES: &str = "contrib/prometheus/tollgate.rules.yml";
@@ -37,17 +37,23 @@ fn value(page: &str, sample: &str) -> Option<String> {
 #[test]
 fn replays_count_what_they_saved_in_metrics_and_usage() {
     for store in STORES {
-        let upstream = Upstream::start(|_| Reply::chat("hello").after(Duration::from_millis(300)));
+        let latch = Latch::new();
+        let upstream = Upstream::start(move |received| match received.number {
+            1 => Reply::chat("hello").when(latch),
+            _ => Reply::chat("hello"),
+        });
         let gate = Gate::start(&upstream, store);
         let keyed = |key: &str| gate.ask("POST", "/api/v1/chat", &[("idempotency-key", key)], CHAT);
         // Kept: the same key, twice.
         assert!([keyed("a"), keyed("a"), keyed("a")].iter().all(|one| one.status == 200));
         // Joined: the same key while the first call runs.
-        thread::scope(|scope| {
-            let first = scope.spawn(|| keyed("b"));
-            upstream.wait_for(2);
-            assert!(keyed("b").is_replay() && first.join().unwrap().status == 200);
-        });
+        let (mut first, mut joined) = (gate.client(), gate.client());
+        first.send("POST", "/api/v1/chat", &[("idempotency-key", "b")], CHAT);
+        upstream.wait_for(2);
+        joined.send("POST", "/api/v1/chat", &[("idempotency-key", "b")], CHAT);
+        gate.catch_up();
+        latch.open();
+        assert!(first.answer().status == 200 && joined.answer().is_replay());
         // Deduplicated: an SDK's retry without a key.
         for _ in 0..2 {
             assert_eq!(gate.ask("POST", "/api/v1/chat", &[RETRY], CHAT).status, 200);

@@ -11,9 +11,8 @@ use socket2::SockRef;
 
 use crate::support::client::{Client, request};
 use crate::support::process::Signal;
+use crate::support::reply::Latch;
 use crate::support::{CHAT, Ending, Gate, Reply, Upstream, VIDEO, until};
-
-const LATE: Duration = Duration::from_millis(500);
 
 type Leaving = (&'static str, fn(&Client));
 
@@ -38,9 +37,10 @@ fn disconnect_does_not_cut_the_purchase() {
         for (service, target, body) in
             [("chat", "/api/v1/chat", CHAT), ("video", "/api/v1/video", VIDEO)]
         {
-            let upstream = Upstream::start(|received| match received.target.as_str() {
-                "/api/v1/chat" => Reply::chat("hi").after(LATE),
-                _ => Reply::video("job-1").after(LATE),
+            let latch = Latch::new();
+            let upstream = Upstream::start(move |received| match received.target.as_str() {
+                "/api/v1/chat" => Reply::chat("hi").when(latch),
+                _ => Reply::video("job-1").when(latch),
             });
             let gate = Gate::start(&upstream, "");
             let mut client = gate.client();
@@ -48,6 +48,8 @@ fn disconnect_does_not_cut_the_purchase() {
             upstream.wait_for(1);
             leave(&client);
             drop(client);
+            gate.wait_for_clients(0);
+            latch.open();
             until("the purchase is booked", || booked(&gate, service, "charged", 1));
             assert_eq!((upstream.requests(), upstream.connections()), (1, 1), "{how}");
         }
@@ -86,12 +88,15 @@ fn immediate_disconnect_buys_completely_or_not_at_all() {
 
 #[test]
 fn unknown_outcome_after_a_disconnect_is_recorded() {
-    let upstream = Upstream::start(|_| Reply::chat("hi").after(LATE).cut(30, Ending::Reset));
+    let latch = Latch::new();
+    let upstream = Upstream::start(move |_| Reply::chat("hi").when(latch).cut(30, Ending::Reset));
     let gate = Gate::start(&upstream, "");
     let mut client = gate.client();
     client.send("POST", "/api/v1/chat", &[], CHAT);
     upstream.wait_for(1);
     drop(client);
+    gate.wait_for_clients(0);
+    latch.open();
     until("the purchase is booked", || booked(&gate, "chat", "unknown", 1));
     assert_eq!(upstream.requests(), 1);
 }
@@ -114,7 +119,8 @@ fn incomplete_request_buys_nothing() {
 #[test]
 fn sigterm_waits_for_the_purchase_in_flight() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_secs(2)));
+        let latch = Latch::new();
+        let upstream = Upstream::start(move |_| Reply::chat("hi").when(latch));
         let mut gate = Gate::binary(&upstream, "", &[]);
         let (mut idle, mut buying) = (gate.client(), gate.client());
         idle.send("GET", "/healthz", &[], "");
@@ -129,6 +135,7 @@ fn sigterm_waits_for_the_purchase_in_flight() {
         probe.send("GET", "/readyz", &[], "");
         assert_eq!((probe.answer().status, upstream.requests()), (503, 1));
 
+        latch.open();
         let answer = buying.answer();
         assert_eq!(
             (answer.status, answer.cost()),
@@ -143,13 +150,16 @@ fn sigterm_waits_for_the_purchase_in_flight() {
 
 #[test]
 fn sigterm_waits_for_a_purchase_after_a_disconnect() {
-    let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_millis(300)));
+    let latch = Latch::new();
+    let upstream = Upstream::start(move |_| Reply::chat("hi").when(latch));
     let mut gate = Gate::binary(&upstream, "", &[]);
     let mut client = gate.client();
     client.send("POST", "/api/v1/chat", &[], CHAT);
     upstream.wait_for(1);
     drop(client);
     gate.signal(Signal::SIGTERM);
+    until("it is stopping", || gate.printed().contains("drain started"));
+    latch.open();
     assert_eq!(gate.wait().code(), Some(0));
     let printed = gate.printed();
     let bought = |line: &str| line.contains("\"purchase\"") && line.contains("\"charged\"");

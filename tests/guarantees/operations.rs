@@ -4,17 +4,19 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use tollgate::store::Store;
 
 use tempfile::TempDir;
 
 use crate::support::members::SECRET;
 use crate::support::process::{Process, Signal, run};
+use crate::support::reply::Latch;
 use crate::support::{CHAT, Gate, Reply, Upstream, until};
 
-fn slow(millis: u64) -> Upstream {
-    Upstream::start(move |_| Reply::chat("hello").after(Duration::from_millis(millis)))
+/// A gateway that replies when the latch is open.
+fn slow() -> (Upstream, Latch) {
+    let latch = Latch::new();
+    (Upstream::start(move |_| Reply::chat("hello").when(latch)), latch)
 }
 
 #[test]
@@ -72,13 +74,14 @@ fn live_server_is_found_although_its_settings_are_invalid_by_now() {
 
 #[test]
 fn call_in_flight_survives_a_reload() {
-    let upstream = slow(1_000);
+    let (upstream, latch) = slow();
     let gate = Gate::binary(&upstream, "", &[]);
     let mut buyer = gate.client();
     buyer.send("POST", "/api/v1/chat", &[], CHAT);
     upstream.wait_for(1);
     gate.signal(Signal::SIGHUP);
     until("it says that it did", || gate.printed().contains("settings reloaded"));
+    latch.open();
     assert_eq!(buyer.answer().status, 200);
     assert_eq!(upstream.requests(), 1);
 }
@@ -263,7 +266,7 @@ fn start_and_reload_are_structured_events() {
 
 #[test]
 fn second_signal_names_the_purchases_that_it_cuts() {
-    let upstream = slow(60_000);
+    let (upstream, _closed) = slow();
     let store = ("TOLLGATE_STORE__URL", "sqlite:ledger.db");
     let mut gate = Gate::binary(&upstream, "", &[store]);
     let mut buyer = gate.client();
@@ -271,11 +274,7 @@ fn second_signal_names_the_purchases_that_it_cuts() {
     upstream.wait_for(1);
     gate.signal(Signal::SIGTERM);
     until("it drains", || gate.printed().contains("drain started"));
-    // The signal may come before the thread that waits for it.
-    until("it has ended", || {
-        gate.signal(Signal::SIGTERM);
-        log(&gate).iter().any(|line| line["remaining"] == 1)
-    });
+    gate.signal(Signal::SIGTERM);
     assert_eq!(gate.wait().code(), Some(1));
     let lines = log(&gate);
     let cut = lines.iter().find(|line| line["remaining"] == 1).unwrap();

@@ -13,8 +13,8 @@ use crate::support::client::Answer;
 use crate::support::{CHAT, Gate, Reply, Upstream, VIDEO, lock, until};
 
 /// Short enough to wait for a repeat of what never ends.
-const SETTINGS: &str = "gateway.max_wait = \"300ms\"\ngateway.chat_timeout = \"1s\"\n\
-    gateway.video_timeout = \"1s\"\nbudget = { total = { day = \"50.00\" } }\n";
+const SETTINGS: &str = "gateway.max_wait = \"300ms\"\ngateway.chat_timeout = \"4s\"\n\
+    gateway.video_timeout = \"4s\"\nbudget = { total = { day = \"50.00\" } }\n";
 
 /// The store that breaks is one for all of this binary's threads.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

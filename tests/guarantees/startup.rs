@@ -1,7 +1,7 @@
 //! A start and a stop: what a server answers until its ledger is open, what it is called, and that it obeys signals.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use tollgate::store::{MoneyKind, Store, StoreCapacity};
 
 use crate::support::client::{Answer, Client, Record};
 use crate::support::process::{Process, Signal, run};
-use crate::support::{CHAT, Gate, Reply, Upstream, until};
+use crate::support::server::ReservedPort;
+use crate::support::{CHAT, Gate, Reply, Upstream, in_time, until};
 
 const STORE: &str = "store.url = \"sqlite:ledger.db\"\npage.dir = \"site\"";
 
@@ -128,10 +129,11 @@ fn server_answers_while_its_ledger_is_checked_and_sells_afterwards() {
         assert_eq!(ask(page, "GET", path, "").status, 200, "{path}");
     }
     assert_eq!(ask(admin, "GET", "/healthz", "").status, 200);
+    // A server waits for another writer for ten seconds.
+    writer.execute_batch("ROLLBACK").unwrap();
     let second = run(folder.path(), &[], &[("GATEWAY_API_KEY", upstream.canaries()[0].key())]);
     assert_eq!(second.code, Some(1), "{second:?}");
     assert!(second.stderr.contains(&format!("process {}", server.id())), "{second:?}");
-    writer.execute_batch("ROLLBACK").unwrap();
 
     let ready = || ask(admin, "GET", "/readyz", "").status == 200;
     for _ in 0..60_000 {
@@ -181,14 +183,18 @@ fn killed_server_sells_again_while_its_ledger_is_checked() {
 
 #[test]
 fn first_answer_does_not_wait_for_the_ledger_check() {
+    in_time("the first answer", |_| answers_before_it_is_ready().then_some(()));
+}
+
+/// Whether the first answer takes less than half the time until the ledger has been checked.
+fn answers_before_it_is_ready() -> bool {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let folder = folder(&upstream);
     let ledger = folder.path().join("ledger.db");
     fill(&ledger);
     write_to(&ledger);
-    let port = TcpListener::bind("127.0.0.1:0").unwrap();
-    let page = port.local_addr().unwrap();
-    drop(port);
+    let port = ReservedPort::new();
+    let page = port.address();
     let (key, listen) = (upstream.canaries()[0].key(), page.to_string());
     let environment = [("GATEWAY_API_KEY", key), ("TOLLGATE_SERVER__LISTEN", listen.as_str())];
     let server = Process::start(folder.path(), &environment);
@@ -204,7 +210,7 @@ fn first_answer_does_not_wait_for_the_ledger_check() {
     }
     let ready = began.elapsed();
     println!("{} purchases: answered after {answered:?}, ready after {ready:?}", rows());
-    assert!(answered * 2 < ready, "answered after {answered:?}, ready after {ready:?}");
+    answered * 2 < ready
 }
 
 #[test]
@@ -229,9 +235,8 @@ fn signal_during_the_start_never_kills_a_bound_server() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     for signal in [Signal::SIGTERM, Signal::SIGINT].into_iter().cycle().take(12) {
         let folder = folder(&upstream);
-        let port = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = port.local_addr().unwrap();
-        drop(port);
+        let port = ReservedPort::new();
+        let at = port.address();
         let listen = at.to_string();
         let key = upstream.canaries()[0].key();
         let environment = [("GATEWAY_API_KEY", key), ("TOLLGATE_SERVER__LISTEN", listen.as_str())];

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::support::client::{Answer, Client};
 use crate::support::process::Signal;
-use crate::support::{CHAT, Ending, Gate, Reply, Upstream, until};
+use crate::support::{CHAT, Ending, Gate, Reply, Upstream, in_time, until};
 
 /// A gateway that answers what it is asked.
 fn upstream() -> Upstream {

@@ -3,13 +3,11 @@
 mod charged_field;
 mod unparsable_replies;
 
-use std::time::Duration;
-
 use crate::support::client::Answer;
+use crate::support::reply::Latch;
 use crate::support::{Ending, Gate, Reply, Upstream};
 
 const SHORT: &str = "gateway = { chat_timeout = \"300ms\", video_timeout = \"300ms\" }";
-const PAUSE: Duration = Duration::from_millis(600);
 
 fn is_unknown(answer: &Answer) -> bool {
     let charged = answer.charged().unwrap_or_default();
@@ -25,7 +23,6 @@ const FATES: &[Row] = &[
     ("it is lost, orderly", |reply| reply.cut(0, Ending::Fin)),
     ("it is lost by a reset", |reply| reply.cut(0, Ending::Reset)),
     ("it never comes", |reply| reply.cut(0, Ending::Hang)),
-    ("it comes too late", |reply| reply.after(PAUSE)),
     ("its head never ends", |reply| reply.cut(20, Ending::Hang)),
     ("its body never ends", |reply| reply.cut(90, Ending::Hang)),
     ("it is endless", |reply| reply.then(Ending::Endless)),
@@ -73,7 +70,35 @@ fn purchase_without_a_readable_reply_is_a_424_and_sent_once() {
         for answer in [gate.chat(), gate.video()] {
             assert!(is_unknown(&answer), "{fate}: {answer:?}");
         }
-        assert_eq!(upstream.requests(), 2, "{fate}");
+        assert_sent(&upstream, 2, fate);
+    }
+}
+
+/// The gate may give up before the gateway has read a request.
+#[track_caller]
+fn assert_sent(upstream: &Upstream, requests: usize, what: &str) {
+    upstream.wait_for(requests);
+    assert_eq!(upstream.requests(), requests, "{what}");
+}
+
+#[test]
+fn purchase_with_a_late_reply_is_a_424_and_sent_once() {
+    for (target, body) in
+        [("/api/v1/chat", crate::support::CHAT), ("/api/v1/video", crate::support::VIDEO)]
+    {
+        let latch = Latch::new();
+        let upstream = Upstream::start(move |received| match received.target.as_str() {
+            "/api/v1/chat" => Reply::chat("hi").when(latch),
+            _ => Reply::video("job-1").when(latch),
+        });
+        let gate = Gate::start(&upstream, SHORT);
+        let buy = || gate.ask("POST", target, &[("idempotency-key", "k")], body);
+        let answer = buy();
+        assert!(is_unknown(&answer), "{answer:?}");
+        latch.open();
+        let again = buy();
+        assert!(is_unknown(&again) && again.is_replay(), "{again:?}");
+        assert_sent(&upstream, 1, target);
     }
 }
 
@@ -85,7 +110,7 @@ fn every_invalid_reply_is_a_424() {
         for answer in [gate.chat(), gate.video()] {
             assert!(is_unknown(&answer), "{what}: {answer:?}");
         }
-        assert_eq!(upstream.requests(), 2, "{what}");
+        assert_sent(&upstream, 2, what);
     }
 }
 
@@ -107,7 +132,7 @@ fn status_outside_the_contract_is_a_424() {
                 None,
                 "a machine must not be told to buy again"
             );
-            assert_eq!(upstream.requests(), 1, "{status}");
+            assert_sent(&upstream, 1, &status.to_string());
         }
     }
 }

@@ -46,7 +46,8 @@ const FAULTS: &[Fault] = &[
     Fault { name: "always 502", reply: |_, _| Reply::error(502).charged(true), manner: "" },
     Fault {
         name: LATE,
-        reply: |_, reply| reply.after(Duration::from_secs(5)),
+        // The second of its three attempts gets the reply, or the third.
+        reply: |_, reply| reply.after(Duration::from_secs(3)),
         manner: "-impatient",
     },
     Fault {

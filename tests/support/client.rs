@@ -131,18 +131,6 @@ impl Client {
         }
     }
 
-    /// Reads the rest of a chunked answer whose start was read by hand.
-    pub(crate) fn rest_of_stream(&mut self) -> Vec<u8> {
-        let mut rest = Vec::new();
-        let mut tap = Tap { stream: &self.stream, record: &self.record };
-        while !rest.ends_with(b"\r\n0\r\n\r\n") {
-            let mut byte = [0];
-            tap.read_exact(&mut byte).expect("the stream goes on");
-            rest.push(byte[0]);
-        }
-        rest
-    }
-
     /// Shuts down the write half.
     pub(crate) fn end_of_requests(&mut self) {
         self.stream.shutdown(Shutdown::Write).ok();

@@ -15,11 +15,11 @@ use zeroize::Zeroizing;
 
 use super::client::{Answer, Client, Record};
 use super::in_process::{InProcess, Wrap};
-use super::lock;
 use super::members::Secrets;
 use super::process::{Process, Signal};
 use super::settings::{environment, whole};
 use super::upstream::Upstream;
+use super::{lock, until};
 
 const SETTINGS: &str = "proxy.toml";
 /// The same for the account's window.
@@ -289,6 +289,21 @@ impl Gate {
         let mut client = self.client();
         client.send(method, target, headers, body);
         client.answer()
+    }
+
+    /// Returns once each request that was sent before has been looked up in the ledger, in this
+    /// process: a lookup that buys nothing takes the same way, behind them.
+    pub(crate) fn catch_up(&self) {
+        let key = uuid::Uuid::now_v7().to_string();
+        let headers = [("idempotency-key", key.as_str()), ("tollgate-replay", "only")];
+        let body = super::CHAT.replace("hello", "a lookup");
+        assert_eq!(self.ask("POST", "/api/v1/chat", &headers, &body).status, 404);
+    }
+
+    /// Waits until the gate has so many connections of clients, besides the one that asks.
+    pub(crate) fn wait_for_clients(&self, count: usize) {
+        let row = format!("tollgate_connections {}", count + 1);
+        until("the gate notices who is there", || self.metrics().lines().any(|line| line == row));
     }
 
     /// Returns the metrics.

@@ -63,6 +63,13 @@ pub(crate) fn until_within(max_wait: Duration, what: &str, mut is_so: impl FnMut
     panic!("not within {max_wait:?}: {what}");
 }
 
+/// Returns the result of the first attempt for which the machine was fast enough. Times of settings
+/// are multiplied by its argument, which grows.
+pub(crate) fn in_time<T>(what: &str, attempt: impl FnMut(u64) -> Option<T>) -> T {
+    let result = [1, 3, 9, 27].into_iter().find_map(attempt);
+    result.unwrap_or_else(|| panic!("never in time: {what}"))
+}
+
 /// Reads again when a signal came between (a socket with a timeout is not restarted by the kernel),
 /// and leaves a trace of how a connection ended that a failed test shows.
 fn patiently(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {

@@ -1,7 +1,10 @@
 //! Replies of the scripted gateway, down to TCP segments and how the connection
 //! ends.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use super::until;
 
 /// How a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +23,26 @@ pub(crate) enum Ending {
     Endless,
 }
 
+/// Keeps replies back until the test opens it. `Reply::chat("hi").when(latch)`
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Latch(&'static AtomicBool);
+
+impl Latch {
+    /// A closed one. It is never freed, so that closures can copy it.
+    pub(crate) fn new() -> Self {
+        Self(Box::leak(Box::default()))
+    }
+
+    /// Lets all replies go, now and later.
+    pub(crate) fn open(self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    fn is_open(self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
 /// An answer of the gateway. `Reply::chat("hi").after(delay).cut(10, Ending::Fin)`
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
@@ -29,7 +52,8 @@ pub(crate) struct Reply {
     raw: Option<Vec<u8>>,
     charges: Option<bool>,
     price: Option<u64>,
-    pub(super) delay: Duration,
+    delay: Duration,
+    latch: Option<Latch>,
     pub(super) dribbles: bool,
     cut: Option<usize>,
     pub(super) ending: Ending,
@@ -48,6 +72,7 @@ impl Reply {
             charges: None,
             price: None,
             delay: Duration::ZERO,
+            latch: None,
             dribbles: false,
             cut: None,
             ending: Ending::Open,
@@ -102,9 +127,15 @@ impl Reply {
         Self { charges: Some(true), price: Some(micros), ..self }
     }
 
-    /// Charges, then waits before the reply.
+    /// Charges, then waits before the reply. Only for what has to last; if something has to happen
+    /// before the reply, use [`Reply::when`].
     pub(crate) fn after(self, delay: Duration) -> Self {
         Self { delay, ..self }
+    }
+
+    /// Charges, then waits until the test opens the latch.
+    pub(crate) fn when(self, latch: Latch) -> Self {
+        Self { latch: Some(latch), ..self }
     }
 
     /// Sends each byte in its own segment.
@@ -125,6 +156,16 @@ impl Reply {
     /// Sends all of it, then ends the connection so.
     pub(crate) fn then(self, ending: Ending) -> Self {
         Self { ending, ..self }
+    }
+
+    /// Waits until it may be sent, or until the gateway has `ended`.
+    pub(super) fn wait(&self, ended: &AtomicBool) {
+        std::thread::sleep(self.delay);
+        if let Some(latch) = self.latch {
+            until("the test opens the latch of a reply", || {
+                latch.is_open() || ended.load(Ordering::SeqCst)
+            });
+        }
     }
 
     /// Whether it is charged.

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::Duration;
 
+use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tollgate::sandbox::Sandbox;
@@ -60,6 +61,23 @@ pub(crate) fn serve(sandbox: &Sandbox, runtime: &Runtime) -> SocketAddr {
         served.serve(listener, std::future::pending()).await;
     });
     address
+}
+
+/// A port on which nothing listens. The system gives it to nobody else; a tollgate that is told to
+/// listen there gets it.
+pub(crate) struct ReservedPort(Socket);
+
+impl ReservedPort {
+    pub(crate) fn new() -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_reuse_address(true).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        Self(socket)
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.local_addr().unwrap().as_socket().unwrap()
+    }
 }
 
 /// Sends one request, and returns all bytes until the connection ends.

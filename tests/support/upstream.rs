@@ -350,7 +350,7 @@ fn converse(mut tap: Tap<'_>) {
         }
         // It is recorded only now, when its charge is known.
         lock(&tap.shared.requests).push(received);
-        thread::sleep(reply.delay);
+        reply.wait(&tap.shared.ends);
         let bytes = reply.bytes();
         let segment = if reply.dribbles { 1 } else { bytes.len().max(1) };
         if !bytes.chunks(segment).all(|part| tap.stream.write_all(part).is_ok()) {

@@ -58,7 +58,7 @@ fn revoked_token_is_invalid_when_the_command_ends_even_on_a_large_ledger() {
     let settings = fixture.folder.path().join("proxy.toml");
     let members = fs::read_to_string(&settings).unwrap() + "[access]\nmode = \"members\"\n";
     fs::write(&settings, members).unwrap();
-    let names = ["ann", "bob", "cid"];
+    let names = ["ann", "bob", "cid", "dan", "eve", "fay", "gus", "hal"];
     let tokens = names.map(|name| fixture.token(&["add", name]));
     let file = rusqlite::Connection::open(fixture.path()).unwrap();
     file.execute_batch(&format!(
@@ -75,7 +75,7 @@ fn revoked_token_is_invalid_when_the_command_ends_even_on_a_large_ledger() {
     drop(file);
     let server = fixture.serve();
     let me = |token: &str| get(server.address, "/bff/me", token);
-    assert_eq!(tokens.each_ref().map(|token| me(token)), [200; 3]);
+    assert_eq!(tokens.each_ref().map(|token| me(token)), [200; 8]);
     // Which only a check of the whole file would find.
     let file = rusqlite::Connection::open(fixture.path()).unwrap();
     file.execute_batch("INSERT INTO spent VALUES ('total', 'day', 1, 7)").unwrap();
@@ -88,6 +88,9 @@ fn revoked_token_is_invalid_when_the_command_ends_even_on_a_large_ledger() {
         let began = clock::now();
         fixture.done(&["member", "list"]);
         start = start.min(began.elapsed());
+        if quickest < start + VERSION_POLL_INTERVAL * 2 {
+            break;
+        }
     }
     println!("revoke beside a server with {} purchases: {quickest:?}", rows());
     // A server that does not hear of it has three looks' time. A busy machine is slow to start any command.

@@ -1,7 +1,6 @@
 //! What members may spend and how often they may come: each for itself, and all together.
 
 use std::thread;
-use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{Role, SpendLimit};
@@ -9,6 +8,7 @@ use tollgate::store::{Role, SpendLimit};
 use super::MEMBERS;
 use crate::support::client::Answer;
 use crate::support::members::Holder;
+use crate::support::reply::Latch;
 use crate::support::{CHAT, Gate, Reply, STORES, Upstream};
 
 const PRICE: u64 = 6_000;
@@ -116,7 +116,11 @@ fn members_behind_one_address_have_separate_limits() {
 
 #[test]
 fn member_at_its_concurrency_limit_blocks_no_other() {
-    let upstream = Upstream::start(|_| Reply::chat("hello").after(Duration::from_secs(2)));
+    let latch = Latch::new();
+    let upstream = Upstream::start(move |received| match received.number {
+        0 => Reply::chat("hello").when(latch),
+        _ => Reply::chat("hello"),
+    });
     let limits = "limits = { requests = 1000, seconds = 1, burst = 1000, concurrent = 1 }\n";
     let gate = Gate::start(&upstream, &format!("{limits}{MEMBERS}"));
     let (ann, bob) = (gate.member("ann"), gate.member("bob"));
@@ -126,5 +130,6 @@ fn member_at_its_concurrency_limit_blocks_no_other() {
     let refused = buy(&gate, &ann, "another");
     assert_eq!((refused.status, refused.code().as_str()), (429, "rate_limited"));
     assert_eq!(buy(&gate, &bob, "another").status, 200);
+    latch.open();
     assert_eq!(busy.answer().status, 200);
 }

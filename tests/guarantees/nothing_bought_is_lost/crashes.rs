@@ -15,7 +15,8 @@ use tollgate::store::{BudgetScope, PurchaseRecord, PurchaseState, Store};
 use crate::support::client::Answer;
 use crate::support::process::Signal;
 use crate::support::received::ReceivedRequest;
-use crate::support::{CHAT, Ending, Gate, Reply, Upstream, VIDEO};
+use crate::support::reply::Latch;
+use crate::support::{CHAT, Ending, Gate, Reply, Upstream, VIDEO, until};
 
 /// A ledger in a file, and no page of ours: to compress it takes most of a start.
 const SETTINGS: &str = "store.url = \"sqlite:ledger.db\"\npage.dir = \"site\"";
@@ -26,7 +27,8 @@ fn start(upstream: &Upstream) -> Gate {
 
 #[test]
 fn purchase_in_flight_at_a_stop_is_replayed_after_restart() {
-    let upstream = Upstream::start(|_| Reply::video("job-1").after(Duration::from_millis(300)));
+    let latch = Latch::new();
+    let upstream = Upstream::start(move |_| Reply::video("job-1").when(latch));
     let mut gate = start(&upstream);
     let headers = [("idempotency-key", "k")];
     let (mut waits, mut leaves) = (gate.client(), gate.client());
@@ -35,6 +37,8 @@ fn purchase_in_flight_at_a_stop_is_replayed_after_restart() {
     upstream.wait_for(2);
     drop(leaves);
     gate.signal(Signal::SIGTERM);
+    until("it is stopping", || gate.printed().contains("drain started"));
+    latch.open();
     let answer = waits.answer();
     assert_eq!(gate.wait().code(), Some(0));
     gate.restart();

@@ -1,21 +1,13 @@
 //! Where a client leaves decides: before the first byte was sent, nothing is bought; after it, the
 //! purchase is finished and its reply is kept for its key.
 
-use std::time::Duration;
-
 use crate::support::client::request;
+use crate::support::reply::Latch;
 use crate::support::upstream::Welcome;
 use crate::support::{CHAT, Gate, Reply, STORES, Upstream, VIDEO, until};
 
-const LATE: Duration = Duration::from_millis(500);
 /// What one video costs, and no more.
 const ONE_VIDEO: &str = "budget.total = { day = \"3.00\" }";
-
-/// Whether so many connections of clients are open, besides the one that asks.
-fn connected(gate: &Gate, clients: usize) -> bool {
-    let row = format!("tollgate_connections {}", clients + 1);
-    gate.metrics().lines().any(|line| line == row)
-}
 
 fn replied(_: &crate::support::received::ReceivedRequest) -> Reply {
     Reply::video("job-1")
@@ -30,7 +22,7 @@ fn incomplete_request_holds_nothing() {
         for at in (1..whole.len()).step_by(7) {
             gate.client().write(&whole[..at]);
         }
-        until("they are gone", || connected(&gate, 0));
+        gate.wait_for_clients(0);
         assert_eq!(upstream.connections(), 0);
         assert_eq!(gate.video().status, 200, "{store}");
     }
@@ -49,7 +41,7 @@ fn disconnect_before_the_gateway_connection_releases_the_hold() {
         // While it waits, its price is set aside.
         assert_eq!(gate.video().code(), "budget_exhausted", "{store}");
         drop(client);
-        until("it is gone", || connected(&gate, 0));
+        gate.wait_for_clients(0);
         upstream.open();
         until("the connection is made", || !upstream.is_waited_for());
         // There is money for one: another gets it as soon as the first is given up.
@@ -75,7 +67,7 @@ fn one_of_two_waiting_clients_may_disconnect_before_the_first_byte() {
     let other = VIDEO.replace("lighthouse", "tide");
     assert_eq!(gate.ask("POST", "/api/v1/video", &headers, &other).status, 422);
     drop(first);
-    until("the first is gone", || connected(&gate, 1));
+    gate.wait_for_clients(1);
     upstream.open();
     let answer = second.answer();
     assert_eq!((answer.status, answer.value("idempotent-replayed")), (200, Some("true")));
@@ -85,13 +77,16 @@ fn one_of_two_waiting_clients_may_disconnect_before_the_first_byte() {
 #[test]
 fn disconnect_after_the_first_byte_keeps_the_reply_for_its_key() {
     for store in STORES {
-        let upstream = Upstream::start(|_| Reply::video("job-1").after(LATE));
+        let latch = Latch::new();
+        let upstream = Upstream::start(move |_| Reply::video("job-1").when(latch));
         let mut gate = Gate::start(&upstream, &format!("{store}\n{ONE_VIDEO}"));
         let headers = [("idempotency-key", "k")];
         let mut client = gate.client();
         client.send("POST", "/api/v1/video", &headers, VIDEO);
         upstream.wait_for(1);
         drop(client);
+        gate.wait_for_clients(0);
+        latch.open();
         if store.contains("sqlite") {
             // A stop waits for it.
             gate.restart();

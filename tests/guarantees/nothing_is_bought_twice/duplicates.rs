@@ -4,10 +4,10 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::support::client::Answer;
+use crate::support::client::{Answer, Client};
+use crate::support::reply::Latch;
 use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO, until};
 
-const LATE: Duration = Duration::from_millis(500);
 /// What an SDK says when it sends something again.
 const AGAIN: (&str, &str) = ("x-stainless-retry-count", "1");
 
@@ -28,13 +28,15 @@ fn booked(gate: &Gate, outcome: &str) -> bool {
 fn concurrent_identical_requests_are_one_purchase() {
     const AT_ONCE: usize = 20;
     for store in STORES {
-        let upstream = Upstream::start(|_| Reply::video("job-1").after(3 * LATE));
+        let latch = Latch::new();
+        let upstream = Upstream::start(move |_| Reply::video("job-1").when(latch));
         let gate = Gate::start(&upstream, store);
-        let answers: Vec<_> = thread::scope(|scope| {
-            let one = || gate.post("/api/v1/video", VIDEO);
-            let calls: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(one)).collect();
-            calls.into_iter().map(|call| call.join().unwrap()).collect()
-        });
+        let mut clients: Vec<_> = (0..AT_ONCE).map(|_| gate.client()).collect();
+        clients.iter_mut().for_each(|client| client.send("POST", "/api/v1/video", &[], VIDEO));
+        upstream.wait_for(1);
+        gate.catch_up();
+        latch.open();
+        let answers: Vec<_> = clients.iter_mut().map(Client::answer).collect();
         assert!(
             answers.iter().all(|answer| answer.status == 200 && answer.body == answers[0].body)
         );
@@ -77,7 +79,8 @@ fn marked_sdk_retry_joins_a_delivered_reply() {
 
 #[test]
 fn other_callers_and_payloads_are_not_duplicates() {
-    let upstream = Upstream::start(|_| Reply::chat("hi").after(LATE));
+    let latch = Latch::new();
+    let upstream = Upstream::start(move |_| Reply::chat("hi").when(latch));
     let gate = Gate::start(&upstream, "server.trusted_proxies = [\"127.0.0.0/8\"]");
     let other = CHAT.replace("hello", "hello!");
     thread::scope(|scope| {
@@ -88,6 +91,8 @@ fn other_callers_and_payloads_are_not_duplicates() {
                 assert_eq!((answer.status, is_replay(&answer)), (200, false));
             });
         }
+        upstream.wait_for(3);
+        latch.open();
     });
     assert_eq!(upstream.charges(), [6_000; 3]);
 }
@@ -95,13 +100,17 @@ fn other_callers_and_payloads_are_not_duplicates() {
 #[test]
 fn browser_resend_joins_the_running_purchase() {
     for store in STORES {
-        let upstream = Upstream::start(|_| Reply::chat("hi").after(2 * LATE));
+        let latch = Latch::new();
+        let upstream = Upstream::start(move |_| Reply::chat("hi").when(latch));
         let gate = Gate::start(&upstream, store);
-        let mut lost = gate.client();
+        let (mut lost, mut again) = (gate.client(), gate.client());
         lost.send("POST", "/api/v1/chat", &[], CHAT);
         upstream.wait_for(1);
         drop(lost);
-        let again = chat(&gate);
+        again.send("POST", "/api/v1/chat", &[], CHAT);
+        gate.catch_up();
+        latch.open();
+        let again = again.answer();
         assert!(again.status == 200 && is_replay(&again), "{store}: {}", again.text());
         assert_eq!(upstream.charges(), [6_000]);
     }
@@ -110,12 +119,15 @@ fn browser_resend_joins_the_running_purchase() {
 #[test]
 fn undelivered_reply_is_replayed_to_the_duplicate() {
     for store in STORES {
-        let upstream = Upstream::start(|_| Reply::chat("hi").after(LATE));
+        let latch = Latch::new();
+        let upstream = Upstream::start(move |_| Reply::chat("hi").when(latch));
         let mut gate = Gate::start(&upstream, store);
         let mut lost = gate.client();
         lost.send("POST", "/api/v1/chat", &[], CHAT);
         upstream.wait_for(1);
         drop(lost);
+        gate.wait_for_clients(0);
+        latch.open();
         until("the purchase is booked", || booked(&gate, "charged"));
         if store.contains("sqlite") {
             gate.restart();
@@ -177,15 +189,19 @@ fn sdk_with_a_dropped_connection_pays_once() {
 #[test]
 fn zero_dedupe_window_joins_running_purchases_only() {
     for store in STORES {
-        let upstream = Upstream::start(|received| match received.number {
-            0 => Reply::chat("hi").after(2 * LATE).cut(30, Ending::Reset),
+        let latch = Latch::new();
+        let upstream = Upstream::start(move |received| match received.number {
+            0 => Reply::chat("hi").when(latch).cut(30, Ending::Reset),
             _ => Reply::chat("hi"),
         });
         let gate = Gate::start(&upstream, &format!("{store}\npurchase.dedupe_window = \"0s\""));
-        let mut first = gate.client();
+        let (mut first, mut joined) = (gate.client(), gate.client());
         first.send("POST", "/api/v1/chat", &[], CHAT);
         upstream.wait_for(1);
-        let joined = chat(&gate);
+        joined.send("POST", "/api/v1/chat", &[], CHAT);
+        gate.catch_up();
+        latch.open();
+        let joined = joined.answer();
         assert_eq!((joined.status, is_replay(&joined)), (424, true), "{store}");
         assert_eq!(first.answer().status, 424);
         let next = gate.ask("POST", "/api/v1/chat", &[AGAIN], CHAT);

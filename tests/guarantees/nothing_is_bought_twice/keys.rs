@@ -4,8 +4,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::client::Answer;
+use crate::support::reply::Latch;
 use crate::support::upstream::Welcome;
-use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO};
+use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO, in_time};
 
 const OTHER: &str =
     r#"{"model":"alpha-sonnet-4.5","messages":[{"role":"user","content":"something else"}]}"#;
@@ -85,12 +86,14 @@ fn key_with_another_payload_is_refused_and_sends_nothing() {
 
 #[test]
 fn key_of_a_running_purchase_is_refused_to_another_payload() {
-    let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_secs(1)));
+    let latch = Latch::new();
+    let upstream = Upstream::start(move |_| Reply::chat("hi").when(latch));
     let gate = Gate::start(&upstream, "");
     let mut first = gate.client();
     first.send("POST", "/api/v1/chat", &[("idempotency-key", "k")], CHAT);
     upstream.wait_for(1);
     assert_eq!(with_key(&gate, "k", "/api/v1/chat", OTHER).code(), "idempotency_key_reused");
+    latch.open();
     assert_eq!((first.answer().status, upstream.requests()), (200, 1));
 }
 
@@ -269,26 +272,33 @@ fn reply_is_replayed_while_it_is_kept() {
 #[test]
 fn retry_of_an_endless_call_gets_still_running() {
     // Each key of the ring has 2.5 seconds; a caller that joins waits as long for all of them.
-    let upstream = Upstream::with(
-        3,
-        |_| Welcome::Serve,
-        |received| match received.number {
-            0 | 1 => Reply::error(401).after(Duration::from_millis(1_200)),
-            _ => Reply::chat("hi").after(Duration::from_millis(1_200)),
-        },
-    );
-    let gate = Gate::start(
-        &upstream,
-        "gateway.max_wait = \"0s\"\ngateway.chat_timeout = \"2500ms\"\ngateway.video_timeout = \"2500ms\"",
-    );
-    let mut first = gate.client();
-    first.send("POST", "/api/v1/chat", &[("idempotency-key", "k")], CHAT);
-    upstream.wait_for(1);
-    let second = chat(&gate, "k");
+    let (upstream, gate, first, second) = in_time("a repeat waits less than the first", |slower| {
+        let late = Duration::from_millis(slower * 1_200);
+        let upstream = Upstream::with(
+            3,
+            |_| Welcome::Serve,
+            move |received| match received.number {
+                0 | 1 => Reply::error(401).after(late),
+                _ => Reply::chat("hi").after(late),
+            },
+        );
+        let timeout = format!("{}ms", slower * 2_500);
+        let settings = format!(
+            "gateway.max_wait = \"0s\"\ngateway.chat_timeout = \"{timeout}\"\ngateway.video_timeout = \"{timeout}\""
+        );
+        let gate = Gate::start(&upstream, &settings);
+        let mut first = gate.client();
+        first.send("POST", "/api/v1/chat", &[("idempotency-key", "k")], CHAT);
+        upstream.wait_for(1);
+        let second = chat(&gate, "k");
+        let first = first.answer();
+        // Else the first had ended before the second gave up.
+        let is_in_time = (first.status, second.status) == (200, 409);
+        is_in_time.then_some((upstream, gate, first, second))
+    });
     assert_eq!((second.status, second.code().as_str()), (409, "still_running"));
     assert_eq!(second.charged().as_deref(), Some("unknown"));
     assert_eq!(second.value("retry-after"), Some("5"));
-    let first = first.answer();
     let third = chat(&gate, "k");
     assert!(is_replay(&third) && substance(&third) == substance(&first), "{}", third.text());
     assert_eq!(upstream.charges(), [6_000]);
@@ -299,12 +309,12 @@ fn joined_call_that_fails_in_time_gets_the_same_answer() {
     let upstream = Upstream::start(|_| Reply::nothing(Ending::Hang).charged(true));
     let gate = Gate::start(
         &upstream,
-        "gateway.max_wait = \"0s\"\ngateway.chat_timeout = \"1500ms\"\ngateway.video_timeout = \"1500ms\"",
+        "gateway.chat_timeout = \"1500ms\"\ngateway.video_timeout = \"1500ms\"",
     );
     let mut first = gate.client();
     first.send("POST", "/api/v1/chat", &[("idempotency-key", "k")], CHAT);
     upstream.wait_for(1);
-    // It began to wait later than the first, so the first ends first.
+    // It would wait for `max_wait` longer than the first, so the first ends first.
     let joined = chat(&gate, "k");
     let first = first.answer();
     assert_eq!((first.status, joined.status), (424, 424), "{}", joined.text());

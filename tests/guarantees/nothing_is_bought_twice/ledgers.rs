@@ -1,9 +1,9 @@
 //! `Tollgate-Ledger`: a purchase that names another ledger than the server's is refused, and sends nothing.
 
 use std::thread;
-use std::time::Duration;
 
 use crate::support::client::Answer;
+use crate::support::reply::Latch;
 use crate::support::{CHAT, Gate, Reply, Upstream, VIDEO};
 
 const CHATS: &str = "/v1/chat/completions";
@@ -82,13 +82,15 @@ fn paid_request_with_the_right_ledger_name_or_none_is_bought() {
 
 #[test]
 fn kept_reply_and_running_call_require_the_same_ledger_name() {
-    let upstream = Upstream::start(|_| Reply::video("job-1").after(Duration::from_secs(1)));
+    let latch = Latch::new();
+    let upstream = Upstream::start(move |_| Reply::video("job-1").when(latch));
     let gate = Gate::start(&upstream, "");
     let name = name(&gate);
     thread::scope(|scope| {
         let running = scope.spawn(|| buy(&gate, "/api/v1/video", VIDEO, "k", &name));
         upstream.wait_for(1);
         assert_changed(&buy(&gate, "/api/v1/video", VIDEO, "k", ANOTHER), &name);
+        latch.open();
         assert_eq!(running.join().unwrap().status, 200);
     });
     assert_changed(&buy(&gate, "/api/v1/video", VIDEO, "k", ANOTHER), &name);

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::client::Answer;
+use crate::support::reply::Latch;
 use crate::support::{CHAT, Gate, Reply, STORES, Upstream};
 
 fn send(gate: &Gate, retry_count: usize, body: &str) -> Answer {
@@ -83,9 +84,10 @@ fn refusal_after_the_body_concerns_retries_of_that_prompt_only() {
 
 #[test]
 fn marked_retry_across_a_restart_joins_only_what_was_not_delivered() {
-    let upstream = Upstream::start(|received| {
+    let latch = Latch::new();
+    let upstream = Upstream::start(move |received| {
         let reply = Reply::chat(&format!("answer {}", received.number));
-        if received.number == 1 { reply.after(Duration::from_millis(100)) } else { reply }
+        if received.number == 1 { reply.when(latch) } else { reply }
     });
     let mut gate = Gate::start(&upstream, STORES[1]);
     send(&gate, 0, CHAT);
@@ -94,6 +96,8 @@ fn marked_retry_across_a_restart_joins_only_what_was_not_delivered() {
     lost.send("POST", "/api/v1/chat", &[], &other);
     upstream.wait_for(2);
     drop(lost);
+    gate.wait_for_clients(0);
+    latch.open();
     gate.restart();
     // Callers were refused while nobody listened.
     let sampled = send(&gate, 1, CHAT);

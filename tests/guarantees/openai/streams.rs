@@ -1,15 +1,10 @@
 //! `stream: true`: signs of life while the gateway works, then the whole answer; and nothing lost or
 //! bought twice, whoever hangs up when.
 
-use std::io::Read;
-use std::time::Duration;
-
 use super::CHATS;
 use crate::support::client::{Answer, Client};
+use crate::support::reply::Latch;
 use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, until};
-
-/// Longer than the gateway has before a stream is begun.
-const LATE: Duration = Duration::from_millis(3_500);
 
 fn streamed() -> String {
     CHAT.replacen('{', r#"{"stream":true,"#, 1)
@@ -56,9 +51,10 @@ fn stream_is_the_whole_text_in_chunks_and_done() {
 
 #[test]
 fn stream_sends_keep_alives_before_the_reply() {
-    let upstream = Upstream::start(|_| Reply::chat("worth the wait").after(LATE));
+    let latch = Latch::new();
+    let upstream = Upstream::start(move |_| Reply::chat("worth the wait").when(latch));
     let gate = Gate::start(&upstream, "");
-    let answer = stream(&gate, &[]);
+    let answer = late_stream(&gate, latch);
     assert!(answer.text().starts_with(":\n\n"), "{}", answer.text());
     assert_eq!(text(&answer), "worth the wait");
     assert_eq!(answer.value("tollgate-cost"), None, "nobody knew yet");
@@ -103,13 +99,13 @@ fn immediate_gateway_refusal_is_a_plain_status() {
 
 #[test]
 fn problem_after_the_stream_began_is_an_error_event() {
-    for (reply, charged) in [
-        (Reply::nothing(Ending::Fin).charged(true).after(LATE), "unknown"),
-        (Reply::error(402).after(LATE), "no"),
-    ] {
-        let upstream = Upstream::start(move |_| reply.clone());
+    for (reply, charged) in
+        [(Reply::nothing(Ending::Fin).charged(true), "unknown"), (Reply::error(402), "no")]
+    {
+        let latch = Latch::new();
+        let upstream = Upstream::start(move |_| reply.clone().when(latch));
         let gate = Gate::start(&upstream, "");
-        let answer = stream(&gate, &[]);
+        let answer = late_stream(&gate, latch);
         assert_eq!(answer.status, 200);
         assert!(!answer.text().contains("[DONE]") && answer.text().starts_with(":\n\n"));
         let events = answer.events();
@@ -123,14 +119,18 @@ fn problem_after_the_stream_began_is_an_error_event() {
 #[test]
 fn disconnect_within_a_stream_keeps_the_reply() {
     for store in STORES {
-        let upstream = Upstream::start(|_| Reply::chat("kept").after(LATE));
+        let latch = Latch::new();
+        let upstream = Upstream::start(move |_| Reply::chat("kept").when(latch));
         let gate = Gate::start(&upstream, store);
-        let mut lost = gate.client();
+        let (mut lost, mut again) = (gate.client(), gate.client());
         lost.send("POST", CHATS, &[], &streamed());
-        wait_for_a_sign(&mut lost);
+        wait_for_a_sign(&lost);
         drop(lost);
-        // It joins the running one, or has its reply again.
-        let again = stream(&gate, &[("x-stainless-retry-count", "1")]);
+        // It joins the running one.
+        again.send("POST", CHATS, &[("x-stainless-retry-count", "1")], &streamed());
+        gate.catch_up();
+        latch.open();
+        let again = again.answer();
         assert_eq!((text(&again).as_str(), again.is_replay()), ("kept", true), "{store}");
         let whole = gate.ask("POST", CHATS, &[("x-stainless-retry-count", "2")], CHAT);
         assert_eq!(whole.json()["choices"][0]["message"]["content"], "kept");
@@ -141,12 +141,15 @@ fn disconnect_within_a_stream_keeps_the_reply() {
 
 #[test]
 fn undelivered_stream_is_replayed_to_the_duplicate() {
-    let upstream = Upstream::start(|_| Reply::chat("kept").after(LATE));
+    let latch = Latch::new();
+    let upstream = Upstream::start(move |_| Reply::chat("kept").when(latch));
     let gate = Gate::start(&upstream, "");
     let mut lost = gate.client();
     lost.send("POST", CHATS, &[], &streamed());
-    wait_for_a_sign(&mut lost);
+    wait_for_a_sign(&lost);
     drop(lost);
+    gate.wait_for_clients(0);
+    latch.open();
     let booked = r#"tollgate_purchases_total{service="chat",outcome="charged"} 1"#;
     until("it is booked", || gate.metrics().contains(booked));
     let again = stream(&gate, &[]);
@@ -158,31 +161,36 @@ fn undelivered_stream_is_replayed_to_the_duplicate() {
 
 #[test]
 fn open_stream_counts_as_a_concurrent_call() {
-    let upstream = Upstream::start(|_| Reply::chat("hi").after(LATE));
+    let latch = Latch::new();
+    let upstream = Upstream::start(move |_| Reply::chat("hi").when(latch));
     let settings = "limits = { requests = 100, seconds = 1, burst = 100, concurrent = 1 }";
     let gate = Gate::start(&upstream, settings);
     let mut first = gate.client();
     first.send("POST", CHATS, &[], &streamed());
-    wait_for_a_sign(&mut first);
+    wait_for_a_sign(&first);
     let second = gate.post(CHATS, CHAT);
     assert_eq!((second.status, second.code().as_str()), (429, "rate_limited"));
-    assert!(
-        String::from_utf8_lossy(&first.rest_of_stream()).ends_with("data: [DONE]\n\n\r\n0\r\n\r\n")
-    );
-    // What was read by hand is no answer to the books.
-    gate.told_elsewhere(6_000);
+    latch.open();
+    assert_eq!(text(&first.answer()), "hi");
     let other = CHAT.replace("hello", "another");
     assert_eq!(gate.post(CHATS, &other).status, 200, "there is room again");
     assert_eq!(upstream.charges(), [6_000; 2]);
 }
 
-/// Reads until the first comment of a stream.
-fn wait_for_a_sign(client: &mut Client) {
-    let mut read = Vec::new();
-    let mut stream = client.stream();
-    while !read.ends_with(b":\n\n") {
-        let mut byte = [0];
-        stream.read_exact(&mut byte).expect("a stream begins");
-        read.push(byte[0]);
-    }
+/// Waits until the first comment of a stream has arrived, and leaves it to be read.
+fn wait_for_a_sign(client: &Client) {
+    until("a stream begins", || {
+        let mut begun = [0; 4_096];
+        let length = client.stream().peek(&mut begun).expect("the gate answers");
+        begun[..length].windows(3).any(|part| part == b":\n\n")
+    });
+}
+
+/// A stream whose reply comes when it has begun.
+fn late_stream(gate: &Gate, latch: Latch) -> Answer {
+    let mut client = gate.client();
+    client.send("POST", CHATS, &[], &streamed());
+    wait_for_a_sign(&client);
+    latch.open();
+    client.answer()
 }

@@ -1,7 +1,7 @@
 //! What only a process can leak by: its log, its environment, its panics, a proxy of the system.
 
 use std::io::{BufRead, BufReader};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use tollgate::cli;
 
 use crate::support::canary::Canary;
+use crate::support::server::ReservedPort;
 use crate::support::{Gate, Reply, Upstream, until};
 
 #[test]
@@ -19,8 +20,7 @@ fn trace_log_does_not_hold_the_key() {
     let upstream = Upstream::start(|received| match received.number {
         0 => Reply::new(200, format!("{{\"echo\":{:?}}}", received.values("authorization"))),
         1 => Reply::new(500, received.bytes.clone()),
-        2 => Reply::error(401),
-        _ => Reply::chat("hi"),
+        _ => Reply::error(401),
     });
     let gate = Gate::binary(
         &upstream,
@@ -159,7 +159,8 @@ fn text_to_panic_with() -> Option<String> {
 
 fn panic_in_a_server(text: &str) {
     let folder = TempDir::new().unwrap();
-    let admin = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = ReservedPort::new();
+    let admin = port.address();
     let variables = [
         ("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0".to_owned()),
         ("TOLLGATE_ADMIN__LISTEN", admin.to_string()),

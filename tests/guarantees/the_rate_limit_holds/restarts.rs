@@ -38,10 +38,11 @@ fn large_account_is_served_right_after_a_restart_under_load() {
     until("the limit is known", || figure(&gate, "rate_limit_free") > 900);
     assert_eq!(served(&chats(&gate, 120)), 120);
     upstream.set_listing(Reply::nothing(Ending::Hang));
-    gate.restart();
-    let start = tollgate::clock::now();
-    assert_eq!(gate.chat().status, 200);
-    let took = tollgate::clock::now() - start;
-    assert!(took < Duration::from_secs(4), "{took:?}");
+    in_time("a purchase right after a restart", |_| {
+        gate.restart();
+        let start = tollgate::clock::now();
+        assert_eq!(gate.chat().status, 200);
+        (start.elapsed() < Duration::from_secs(4)).then_some(())
+    });
     upstream.assert_held(1_000, Duration::from_secs(60));
 }

@@ -1,10 +1,9 @@
 //! Every answer of a paid route says whether money moved: a price where it was bought, `charged` where
 //! it was not.
 
-use std::time::Duration;
-
 use crate::support::client::Answer;
 use crate::support::received::ReceivedRequest;
+use crate::support::reply::Latch;
 use crate::support::upstream::Welcome;
 use crate::support::{CHAT, Ending, Gate, Reply, Upstream, VIDEO};
 
@@ -94,27 +93,31 @@ fn unreachable_gateway_states_charged_no() {
 
 #[test]
 fn cost_header_is_repeated_on_joins_and_replays() {
-    let upstream = Upstream::start(|received| match received.target.as_str() {
-        "/api/v1/chat" => Reply::chat("hi").after(Duration::from_millis(200)),
-        _ => Reply::video("job-1").after(Duration::from_millis(200)),
-    });
-    let gate = Gate::start(&upstream, "");
     let cheap = CHAT.replace("alpha-sonnet-4.5", "iota-5");
     for (target, body, price) in [
         ("/api/v1/chat", CHAT, "0.006000"),
         ("/api/v1/chat", cheap.as_str(), "0.003000"),
         ("/api/v1/video", VIDEO, "3.000000"),
     ] {
+        let latch = Latch::new();
+        let upstream = Upstream::start(move |received| match received.target.as_str() {
+            "/api/v1/chat" => Reply::chat("hi").when(latch),
+            _ => Reply::video("job-1").when(latch),
+        });
+        let gate = Gate::start(&upstream, "");
         let headers = [("idempotency-key", price)];
-        let before = upstream.requests();
-        let mut first = gate.client();
+        let (mut first, mut joined) = (gate.client(), gate.client());
         first.send("POST", target, &headers, body);
-        upstream.wait_for(before + 1);
-        let joined = gate.ask("POST", target, &headers, body);
+        upstream.wait_for(1);
+        joined.send("POST", target, &headers, body);
+        gate.catch_up();
+        latch.open();
+        let (first, joined) = (first.answer(), joined.answer());
         let replayed = gate.ask("POST", target, &headers, body);
-        for answer in [first.answer(), joined, replayed] {
+        for answer in [first, joined, replayed] {
             assert_eq!((answer.status, answer.value("tollgate-cost")), (200, Some(price)));
         }
-        assert_eq!(upstream.requests(), before + 1);
+        let sold = upstream.received_requests();
+        assert_eq!(sold.iter().filter(|received| received.method == "POST").count(), 1);
     }
 }
