@@ -1,7 +1,7 @@
 //! Finished videos on their way to callers: so many at a time, and none outlives the server's stop.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -17,19 +17,27 @@ const CONTENT: &str = "/bff/video/content?request_id=job-1";
 const OF_A_CALLER: usize = 16;
 const OF_ALL: usize = 64;
 
-/// Where the gateway puts its clips: one never comes to its end. It ends with the process.
+/// Where the gateway puts its clips: one comes so slowly that it does not end. It ends with the process.
 fn source() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
+    let open: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+    let feeding = Arc::clone(&open);
+    // A source that is silent for half a minute is given up.
     thread::spawn(move || {
-        let mut open = Vec::new();
+        loop {
+            thread::sleep(Duration::from_secs(5));
+            lock(&feeding).retain_mut(|stream| stream.write_all(b"x").is_ok());
+        }
+    });
+    thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             if stream.read(&mut [0; 4_096]).unwrap_or_default() == 0 {
                 continue;
             }
             let head = "HTTP/1.1 200 OK\r\ncontent-type: video/mp4\r\ncontent-length: 1000\r\n\r\n";
             stream.write_all(format!("{head}abc").as_bytes()).ok();
-            open.push(stream);
+            lock(&open).push(stream);
         }
     });
     address
