@@ -5,7 +5,8 @@
 async (modules) => {
   const { createClient, TollgateError } = await import('/bff/client.js');
   const { Purchases, draft } = modules ? await import(`${modules}core/purchases.js`) : {};
-  const { purchases: shelf } = modules ? await import(`${modules}core/store.js`) : {};
+  const { purchases: shelf, keepFor } = modules ? await import(`${modules}core/store.js`) : {};
+  if (modules) keepFor('');
   const REQUEST = { model: 'm', messages: [{ role: 'user', content: 'Hello' }] };
 
   // What a server can do.
@@ -71,7 +72,7 @@ async (modules) => {
     let answer = null;
     let error = null;
     try {
-      const late = new Promise((_, fail) => { setTimeout(() => fail(new Error('it takes too long')), 30_000); });
+      const late = new Promise((_, fail) => { setTimeout(() => fail(new Error('it takes too long')), 55_000); });
       answer = await Promise.race([errand(wrap(createClient({ fetch, ...options }))), late]);
     } catch (thrown) {
       error = thrown;

@@ -269,11 +269,9 @@ impl Shared {
             // A request that was not sent says nothing about the gateway.
             if !was_held_back {
                 self.publish(answer.as_ref());
+                *lock(&self.fault) = answer.as_ref().err().map(|error| error.read_problem().kind());
             }
             let answer = answer.map_err(|error| error.read_problem().detail(error.to_string()));
-            if !was_held_back {
-                *lock(&self.fault) = answer.as_ref().err().map(Problem::kind);
-            }
             *lock(&self.last) = Some((sent_at, answer.clone()));
             return answer;
         }
