@@ -134,7 +134,7 @@ fn prompt_length_counts_code_points() {
             assert_eq!(answer.status, status, "{count} × {character}: {}", answer.text());
         }
     }
-    assert_eq!(upstream.requests(), 4);
+    assert_eq!(upstream.purchases(), 4);
 }
 
 #[test]

@@ -56,6 +56,7 @@ fn idle_close_by_the_gateway_never_sends_twice() {
     let gate = Gate::start(&upstream, "");
     let mut client = gate.client();
     let mut outcomes = [0; 3];
+    let began = clock::now();
     for call in 0..CALLS {
         let key = call.to_string();
         client.send("POST", "/api/v1/chat", &[("idempotency-key", &key)], CHAT);
@@ -74,8 +75,9 @@ fn idle_close_by_the_gateway_never_sends_twice() {
         bought,
         "what was not read was not sent anew, and what was read was answered"
     );
-    // The first loss teaches it to trust no idle connection of this gateway.
-    assert!(unknown <= 1, "{unknown} of {CALLS} calls were lost");
+    // A loss teaches it to trust no idle connection of this gateway for a minute.
+    let most = 1 + usize::try_from(began.elapsed().as_secs() / 60).unwrap();
+    assert!(unknown <= most, "{unknown} of {CALLS} calls were lost");
 }
 
 #[test]

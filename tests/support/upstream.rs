@@ -217,6 +217,11 @@ impl Upstream {
         lock(&self.0.shared.requests).len()
     }
 
+    /// Returns the number of purchases. An accepted video is polled a second later, which is none.
+    pub(crate) fn purchases(&self) -> usize {
+        lock(&self.0.shared.requests).iter().filter(|received| received.method == "POST").count()
+    }
+
     /// Returns the number of connections.
     pub(crate) fn connections(&self) -> usize {
         lock(&self.0.shared.connections).len()

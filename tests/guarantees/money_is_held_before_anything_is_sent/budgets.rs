@@ -69,7 +69,7 @@ fn budget_covers_exactly_its_share_of_200_concurrent_purchases() {
             assert_over(answer, "the budget of all callers, $20.00 a day, ", "$0.00");
         }
         assert_eq!(upstream.charges(), [5_000_000; 4], "{store}");
-        assert_eq!(upstream.requests(), 4, "{store}");
+        assert_eq!(upstream.purchases(), 4, "{store}");
         // What is cheap is over the budget as well, and what is free is not.
         assert_over(&gate.chat(), "the budget of all callers", "$0.00");
         assert_eq!((gate.get("/").status, gate.get("/bff/catalog").status), (200, 200));
@@ -110,7 +110,7 @@ fn caller_budget_applies_below_the_total() {
             "$0.00",
         );
         assert_over(&buy(dan, "6"), "the budget of all callers, $9.00 a month, ", "$0.00");
-        assert_eq!(upstream.requests(), 3, "{store}");
+        assert_eq!(upstream.purchases(), 3, "{store}");
     }
 }
 
