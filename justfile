@@ -28,7 +28,7 @@ screenshots:
     mkdir -p docs/screenshots
     cp "${CARGO_TARGET_DIR:-target}"/tmp/screenshots/*.png docs/screenshots/
 
-# The server beside nginx on two cores, ten minutes; some of it: just bench chat fixed --rounds 5; see benches/README.md
+# The server beside nginx on two cores, a quarter of an hour; some of it: just bench chat fixed --rounds 5; see benches/README.md
 bench *words:
     cargo bench --locked --bench proxy -- {{ words }}
 

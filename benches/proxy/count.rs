@@ -1,4 +1,5 @@
-//! What does not depend on the machine's speed: system calls (strace) and allocations (Valgrind's DHAT).
+//! What does not depend on the machine's speed: system calls (strace), allocations and instructions
+//! (Valgrind's DHAT and Callgrind).
 
 use std::path::Path;
 use std::process::Command;
@@ -23,6 +24,15 @@ pub(crate) fn allocations(builds: &[Build], report: &mut Report) -> Outcome {
     each(builds, report, "counts@16", "allocations", 16, |log| {
         let log = format!("--log-file={log}");
         let words = ["valgrind", "--tool=dhat", "--dhat-out-file=/dev/null", &log];
+        words.map(str::to_owned).to_vec()
+    })
+}
+
+/// Counts the instructions of a chat outside of the kernel: the steadiest measure of processor time.
+pub(crate) fn instructions(builds: &[Build], report: &mut Report) -> Outcome {
+    each(builds, report, "counts@16", "instructions", 16, |log| {
+        let log = format!("--log-file={log}");
+        let words = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", &log];
         words.map(str::to_owned).to_vec()
     })
 }
@@ -69,14 +79,21 @@ fn available(program: &str) -> Outcome {
         .map_err(|error| format!("{program}: {error} (apt-get install {program})").into())
 }
 
-/// Reads the number of calls from strace's last line, or of blocks from DHAT's total.
+/// Reads the number of calls from strace's last line, of blocks from DHAT's total, or of instructions
+/// from what Callgrind collected.
 fn total(log: &Path) -> Outcome<u64> {
     let text = std::fs::read_to_string(log)?;
-    let line = text.lines().rev().find(|line| line.ends_with(" total") || line.contains("Total:"));
+    let is_total = |line: &&str| {
+        line.ends_with(" total") || line.contains("Total:") || line.contains("Collected : ")
+    };
+    let line = text.lines().rev().find(is_total);
     let line = line.ok_or_else(|| format!("no total in {text}"))?;
-    let number = match line.split_once(" bytes in ") {
-        Some((_, blocks)) => blocks.split(' ').next(),
-        None => line.split_whitespace().nth(3),
+    let number = if let Some((_, blocks)) = line.split_once(" bytes in ") {
+        blocks.split(' ').next()
+    } else if let Some((_, instructions)) = line.split_once("Collected : ") {
+        Some(instructions)
+    } else {
+        line.split_whitespace().nth(3)
     };
     Ok(number.unwrap_or_default().replace(',', "").parse()?)
 }

@@ -125,6 +125,7 @@ fn main() -> Outcome {
     if wanted("counts") {
         count::system_calls(&builds, &mut report)?;
         count::allocations(&builds, &mut report)?;
+        count::instructions(&builds, &mut report)?;
     }
     println!("{}", report.table());
     if let Some(path) = plan.json {

@@ -179,8 +179,12 @@ impl Progress {
         self.0.subscribe().wait_for(|phase| *phase >= Phase::Sent).await.ok();
     }
 
+    /// Notifies only if a task waits, which is rare.
     fn enter(&self, phase: Phase) {
-        self.0.send_replace(phase);
+        self.0.send_if_modified(|current| {
+            *current = phase;
+            self.0.receiver_count() > 0
+        });
     }
 
     fn phase(&self) -> Phase {

@@ -14,6 +14,7 @@ use arc_swap::ArcSwap;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use bytes::Bytes;
+use memchr::memchr3;
 use tracing::error;
 
 use crate::config::Key;
@@ -188,7 +189,8 @@ impl Decoded {
 /// Returns the next escape: its offset, its length and the decoded byte.
 fn next_escape(source: &[u8], mut from: usize) -> Option<(usize, usize, u8)> {
     loop {
-        let at = from + source[from..].iter().position(|byte| LEADS.contains(byte))?;
+        let [first, second, third] = LEADS;
+        let at = from + memchr3(first, second, third, &source[from..])?;
         match escape(&source[at..]) {
             Some((byte, length)) if may_be_in_key(byte) => return Some((at, length, byte)),
             _ => from = at + 1,

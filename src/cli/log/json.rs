@@ -1,8 +1,9 @@
 //! A log line as JSON: the event's fields, then its span. Nothing is parsed or sorted on the way, as
 //! tracing-subscriber's own format does for each line.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::time::Duration;
 
 use serde::Serialize;
 use tracing::field::{Field, Visit};
@@ -10,9 +11,10 @@ use tracing::span::Record;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
+
+use crate::clock;
 
 pub(super) struct JsonLine;
 
@@ -27,7 +29,7 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         line.write_str("{\"timestamp\":\"")?;
-        SystemTime.format_time(&mut line)?;
+        write_time(&mut line)?;
         let about = event.metadata();
         write!(line, "\",\"level\":\"{}\"", about.level())?;
         JsonFields.format_fields(line.by_ref(), event)?;
@@ -41,6 +43,23 @@ where
         }
         line.write_str("}\n")
     }
+}
+
+/// Writes the time in UTC, with microseconds.
+fn write_time(line: &mut Writer<'_>) -> fmt::Result {
+    thread_local! {
+        /// The latest second, and its text without the fraction.
+        static SECOND: RefCell<(u64, String)> = const { RefCell::new((u64::MAX, String::new())) };
+    }
+    let now = clock::wall();
+    SECOND.with_borrow_mut(|(second, text)| {
+        if *second != now.as_secs() {
+            *second = now.as_secs();
+            *text = clock::iso8601(Duration::from_secs(*second));
+            text.truncate(text.len() - ".000Z".len());
+        }
+        write!(line, "{text}.{:06}Z", now.subsec_micros())
+    })
 }
 
 /// Writes each field as `,"name":value`.
