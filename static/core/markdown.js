@@ -21,7 +21,7 @@ const WIDEST = 64;
 /** Longer lists, tables and paragraphs are split, to be laid out one at a time. */
 const PIECE = 100;
 /** What an answer shows at once, in lines; the rest follows in steps of so many milliseconds. */
-const AT_ONCE = 50;
+const AT_ONCE = 100;
 const STEP = 5;
 /** Longer code is folded at first. In lines. */
 const LONG_CODE = 40;
@@ -76,13 +76,11 @@ function* rendering(text, made, dressed = true) {
   const lines = text.slice(0, LONGEST).replace(/\r\n?/g, '\n').replace(/\t/g, '    ').split('\n');
   const own = { said: new Map(), marks: [] };
   let into = made, begun = 0, above = 2;
-  // A part is laid out once, when it is complete.
-  const attach = () => into !== made && made.append(into);
   const add = (nodes, at) => {
     if (at > AT_ONCE && at - begun > PIECE / 2) {
       begun = at;
-      attach();
       into = element('div', { class: 'part' });
+      made.append(into);
     }
     const piece = fill(document.createDocumentFragment(), nodes);
     piece.normalize();
@@ -95,7 +93,6 @@ function* rendering(text, made, dressed = true) {
     yield next;
     notes = own;
   }
-  attach();
   into = made;
   add(footnotes(own), 0);
   if (own.marks.length) made.normalize();
@@ -105,7 +102,6 @@ function* rendering(text, made, dressed = true) {
     add([element('pre', { class: pieceClass(at > 0, more), text: rest.slice(at, at + PIECE).join('\n') })], lines.length + at + PIECE);
     yield lines.length + at;
   }
-  attach();
 }
 
 /** Gives each block its own direction, and headings their levels after one of level `above`; returns the last level. */

@@ -22,7 +22,7 @@ const SETTINGS: &str = "
     limits = { requests = 1000000, seconds = 1, burst = 1000000, concurrent = 10000 }
     store.url = \"sqlite:ledger.db\"
     [server]
-    header_timeout = \"3s\"
+    header_timeout = \"1s\"
     body_timeout = \"1s\"
     idle_timeout = \"2s\"
 ";
