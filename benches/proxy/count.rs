@@ -1,4 +1,4 @@
-//! What does not depend on the machine's speed: system calls (strace), allocations and instructions
+//! Counts that do not depend on the machine's speed: system calls (strace), allocations and instructions
 //! (Valgrind's DHAT and Callgrind).
 
 use std::path::Path;

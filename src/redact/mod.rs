@@ -60,7 +60,7 @@ impl Redactor {
 const MIN_SECRET: usize = 12;
 /// The deepest nesting of escapes: `_` as `&#95;`, its `&` as `\u0026`, and that quoted in JSON.
 const MAX_DEPTH: usize = 3;
-/// The number of bytes of `\uXXXX` that can precede its last one.
+/// The length of `\uXXXX` before its last digit.
 const WITHIN_ESCAPE: usize = 5;
 
 #[derive(Default)]

@@ -93,7 +93,7 @@ fn jobs_and_keys_of_one_subject_are_hidden_from_others() {
 
     let ordered = gate.ask("POST", "/api/v1/video", &[("authorization", &ada)], VIDEO);
     assert_eq!(ordered.status, 200);
-    // After its first poll, a job that nobody watches is left alone for a while.
+    // After its first poll, a job without watchers is polled less often.
     upstream.wait_for(4);
     let asked = upstream.requests();
     let status = "/api/v1/video/status?request_id=job-1";

@@ -78,7 +78,7 @@ fn retry_after_is_at_least_a_second_and_then_succeeds() {
     let gate =
         Gate::start(&upstream, "limits = { requests = 1, seconds = 1, burst = 1, concurrent = 9 }");
     assert_eq!(gate.chat().status, 200);
-    // A second later, one more is let in.
+    // The limiter admits one more request a second later.
     let second =
         in_time("two within a second", |_| Some(gate.chat()).filter(|answer| answer.status != 200));
     assert_eq!(second.status, 429);

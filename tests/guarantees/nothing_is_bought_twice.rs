@@ -15,9 +15,9 @@ use crate::support::{CHAT, Ending, Gate, Reply, Upstream, in_time};
 
 #[test]
 fn refused_gateway_connection_is_not_charged() {
-    let nobody = ReservedPort::new();
+    let reserved = ReservedPort::new();
     let upstream = Upstream::start(|_| Reply::chat("hi"));
-    let at = format!("http://{}", nobody.address());
+    let at = format!("http://{}", reserved.address());
     let gate = Gate::binary(&upstream, "", &[("TOLLGATE_GATEWAY__BASE_URL", &at)]);
     for answer in [gate.chat(), gate.video()] {
         assert_eq!((answer.status, answer.code().as_str()), (502, "gateway_unreachable"));

@@ -63,8 +63,8 @@ pub(crate) fn serve(sandbox: &Sandbox, runtime: &Runtime) -> SocketAddr {
     address
 }
 
-/// A port on which nothing listens. The system gives it to nobody else; a tollgate that is told to
-/// listen there gets it.
+/// A port on which nothing listens. The system assigns it to no other socket, but a tollgate that is
+/// configured with it can bind it.
 pub(crate) struct ReservedPort(Socket);
 
 impl ReservedPort {
