@@ -300,10 +300,10 @@ impl Gate {
         assert_eq!(self.ask("POST", "/api/v1/chat", &headers, &body).status, 404);
     }
 
-    /// Waits until the gate has this many client connections, not counting its own.
+    /// Waits until the gate has this many client connections, not counting the one that reads the metrics.
     pub(crate) fn wait_for_clients(&self, count: usize) {
         let row = format!("tollgate_connections {}", count + 1);
-        until("the gate notices who is there", || self.metrics().lines().any(|line| line == row));
+        until("the gate counts the connections", || self.metrics().lines().any(|line| line == row));
     }
 
     /// Returns the metrics.
