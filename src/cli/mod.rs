@@ -1,5 +1,6 @@
 //! The command line: arguments, exit codes, and one file per command.
 
+mod backup;
 mod check;
 mod core;
 mod ledger;
@@ -97,6 +98,10 @@ pub enum Command {
         /// Report only; resolve nothing
         #[arg(long)]
         dry_run: bool,
+        /// After a restore: record what the gateway charged since the backup as one purchase, so
+        /// that budgets count it
+        #[arg(long)]
+        since_backup: bool,
         /// Output format
         #[arg(long, value_enum, default_value = "text")]
         format: reconcile::ReportFormat,
@@ -105,6 +110,15 @@ pub enum Command {
     Purchase {
         #[command(subcommand)]
         action: PurchaseCommand,
+    },
+    /// Copy the ledger to a new file, also while the server sells
+    Backup {
+        /// The file to write; it must not exist
+        #[arg(value_name = "FILE")]
+        target: PathBuf,
+        /// Also copy tollgate.secret to the file's folder
+        #[arg(long)]
+        with_secret: bool,
     },
     /// Print the API as an OpenAPI 3.1 document
     Openapi,
@@ -218,8 +232,12 @@ impl Cli {
             Command::Usage { since, until, by, format } => {
                 usage::usage(settings, (since, until), (&by, format), out).await
             }
-            Command::Reconcile { dry_run, format } => {
-                reconcile::reconcile(settings, (dry_run, format), out).await
+            Command::Reconcile { dry_run, since_backup, format } => {
+                let changes = reconcile::Changes { dry_run, since_backup };
+                reconcile::reconcile(settings, (changes, format), out).await
+            }
+            Command::Backup { target, with_secret } => {
+                backup::backup(settings, (&target, with_secret), out)
             }
             Command::Purchase { action } => purchase::purchase(settings, action, out).await,
             Command::Openapi => {

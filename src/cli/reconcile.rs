@@ -11,7 +11,7 @@ use super::ledger::{self, GatewayAccess};
 use super::{CommandError, Exit, print_json};
 use crate::app;
 use crate::billing::checkpoints::{self, Comparison};
-use crate::billing::reconcile::{self, Decision, Undecided, Verdict};
+use crate::billing::reconcile::{self, Decision, Drift, Undecided, Verdict};
 use crate::clock::{self, iso8601};
 use crate::config::{Settings, Target};
 use crate::contract::money::Usd;
@@ -27,6 +27,13 @@ pub enum ReportFormat {
     Json,
 }
 
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Changes {
+    pub(super) dry_run: bool,
+    /// Whether spending that the ledger lacks is recorded.
+    pub(super) since_backup: bool,
+}
+
 #[derive(Serialize)]
 struct ReconcileReport {
     dry_run: bool,
@@ -36,6 +43,9 @@ struct ReconcileReport {
     unknown: Option<Usd>,
     spent: Option<Usd>,
     drift: Option<String>,
+    /// With `--since-backup`: what was recorded, or would be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing: Option<Usd>,
     checkpoint: String,
 }
 
@@ -54,10 +64,10 @@ struct ReportedPurchase {
 /// Prints the report; unless this is a `dry_run`, also records it in the ledger.
 pub(super) async fn reconcile(
     settings: &Settings,
-    (dry_run, format): (bool, ReportFormat),
+    (changes, format): (Changes, ReportFormat),
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    let report = compare(settings, dry_run).await?;
+    let report = compare(settings, changes).await?;
     match format {
         ReportFormat::Text => print(&report, out)?,
         ReportFormat::Json => print_json(&report, out)?,
@@ -67,7 +77,10 @@ pub(super) async fn reconcile(
     Ok(if is_unresolved { Exit::Unresolved } else { Exit::Done })
 }
 
-async fn compare(settings: &Settings, dry_run: bool) -> Result<ReconcileReport, CommandError> {
+async fn compare(
+    settings: &Settings,
+    Changes { dry_run, since_backup }: Changes,
+) -> Result<ReconcileReport, CommandError> {
     let Target::Live { base_url, keys } = &settings.gateway.target else {
         let why =
             "the sandbox uses play money, which is not reconciled; set gateway.base_url and a key";
@@ -95,6 +108,11 @@ async fn compare(settings: &Settings, dry_run: bool) -> Result<ReconcileReport, 
         reconcile::decide(&before, &comparison.now, &comparison.evidence, comparison.read_at)
     });
     let drift = verdict.as_ref().map(|verdict| verdict.drift);
+    let missing = if since_backup { Some(missing(drift)?) } else { None };
+    if let Some(missing) = missing.filter(|missing| *missing > Usd::ZERO && !dry_run) {
+        // Before the new checkpoint, which would hide it from a later run.
+        checkpoints::record_missing(&ledger, missing).await?;
+    }
     let checkpoint = if dry_run {
         let recovered = if is_standalone { ledger::RECOVERED } else { "" };
         format!("dry run: no outcome was resolved{recovered}")
@@ -112,8 +130,21 @@ async fn compare(settings: &Settings, dry_run: bool) -> Result<ReconcileReport, 
         unknown: drift.map(|drift| drift.unknown),
         spent: drift.and_then(|drift| drift.spent),
         drift: drift.map(|drift| drift.describe()),
+        missing,
         checkpoint,
     })
+}
+
+/// Returns what the gateway charged since the backup, and the ledger lacks.
+fn missing(drift: Option<Drift>) -> Result<Usd, &'static str> {
+    let drift = drift.ok_or(
+        "--since-backup: the ledger has no checkpoint from before the backup, so the spending since \
+         then cannot be told",
+    )?;
+    drift.missing().ok_or(
+        "--since-backup: a counter of the gateway decreased, so the spending since the backup cannot \
+         be told",
+    )
 }
 
 fn describe(verdict: Option<&Verdict>) -> String {
@@ -133,8 +164,17 @@ fn describe(verdict: Option<&Verdict>) -> String {
 }
 
 fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandError> {
-    let ReconcileReport { since, purchases, charged, unknown, spent, drift, checkpoint, .. } =
-        report;
+    let ReconcileReport {
+        dry_run,
+        since,
+        purchases,
+        charged,
+        unknown,
+        spent,
+        drift,
+        missing,
+        checkpoint,
+    } = report;
     let (Some(since), Some(charged), Some(unknown), Some(drift)) = (since, charged, unknown, drift)
     else {
         writeln!(out, "nothing to compare: outcomes can be resolved from the first checkpoint on")?;
@@ -158,7 +198,13 @@ fn print(report: &ReconcileReport, out: &mut impl Write) -> Result<(), CommandEr
         Some(spent) => writeln!(out, "gateway    {} spent since then", spent.short())?,
         None => writeln!(out, "gateway    counter went back")?,
     }
-    Ok(writeln!(out, "drift      {drift}\n{checkpoint}")?)
+    writeln!(out, "drift      {drift}")?;
+    if let Some(missing) = missing {
+        let (missing, recorded) = (missing.short(), if *dry_run { "would be" } else { "was" });
+        let caller = checkpoints::RESTORE_CALLER;
+        writeln!(out, "missing    {missing} {recorded} recorded as spent by `{caller}` today")?;
+    }
+    Ok(writeln!(out, "{checkpoint}")?)
 }
 
 fn purchases(comparison: &Comparison, verdict: Option<&Verdict>) -> Vec<ReportedPurchase> {

@@ -437,7 +437,7 @@ async fn reports_have_defaults_and_reject_unknown_options() {
     let (cli, ..) = read(&["reconcile", "--dry-run"]);
     assert_eq!(
         cli.map(|cli| cli.command()),
-        Ok(Command::Reconcile { dry_run: true, format: ReportFormat::Text })
+        Ok(Command::Reconcile { dry_run: true, since_backup: false, format: ReportFormat::Text })
     );
     for arguments in [
         &["usage", "--since", "yesterday"][..],

@@ -32,7 +32,7 @@ pub use model::{
     Service, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate, StoreCapacity,
 };
 pub use reason::{Cause, Reason};
-pub use sqlite::{HookFuture, LockHolder, OpenError, Opening, Store, StoreHook, StoreOp};
+pub use sqlite::{Backup, HookFuture, LockHolder, OpenError, Opening, Store, StoreHook, StoreOp};
 
 /// The store cannot record anything now, so nothing may be bought.
 #[derive(Clone, Debug, thiserror::Error)]

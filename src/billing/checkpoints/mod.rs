@@ -9,10 +9,13 @@ use super::reconcile::{Decision, REFUNDS_WITHIN, Verdict};
 use super::summary::{SummaryReading, SummaryStatus};
 use crate::contract::money::Usd;
 use crate::store::{
-    AccountBinding, AccountCheck, Checkpoint, Evidence, Service, Settlement, Snapshot, Store,
-    Unavailable,
+    AccountBinding, AccountCheck, Budgets, Checkpoint, DedupeKey, Evidence, PurchaseId,
+    Reservation, ReserveError, Service, Settlement, Snapshot, Store, Unavailable,
 };
 use crate::upstream::billing::{ApiKeysResponse, GatewayBilling};
+
+/// The caller of purchases that a restored ledger lacks. No other caller has this name.
+pub const RESTORE_CALLER: &str = "restore";
 
 #[derive(Clone, Debug)]
 pub struct Comparison {
@@ -97,6 +100,27 @@ pub async fn apply_verdict(
     Ok(is_final)
 }
 
+/// Records spending that the ledger lacks as one charged purchase, so that today's budgets count it.
+///
+/// If this process is killed in between, the purchase is released, and a later run records it.
+pub async fn record_missing(ledger: &Store, amount: Usd) -> Result<PurchaseId, ReserveError> {
+    let id = PurchaseId::generate();
+    let unique = *blake3::hash(id.0.as_bytes()).as_bytes();
+    let reservation = Reservation {
+        id,
+        caller: RESTORE_CALLER.into(),
+        service: Service::Other,
+        model: "since-backup".into(),
+        price: amount,
+        dedupe_key: DedupeKey::IdempotencyKey { key: unique, payload: unique },
+        budgets: Budgets::default(),
+        replay_only: false,
+    };
+    ledger.reserve(&reservation).await?;
+    ledger.settle(id, charged_without_reply(amount, Duration::ZERO)).await?;
+    Ok(id)
+}
+
 /// Returns the settlement of a charged purchase whose reply was never read.
 pub fn charged_without_reply(cost: Usd, keep: Duration) -> Settlement {
     Settlement::Charged { cost, reply: None, keep, job: None }
@@ -105,7 +129,7 @@ pub fn charged_without_reply(cost: Usd, keep: Duration) -> Settlement {
 /// Checks the account of each listing, and records one checkpoint per process.
 ///
 /// It records none while outcomes are unknown or purchases may be missing, because a new checkpoint
-/// would hide them.
+/// would hide them. `tollgate reconcile` does.
 pub struct CheckpointKeeper {
     ledger: Store,
     binding: AccountBinding,
@@ -150,7 +174,7 @@ impl CheckpointKeeper {
 
 async fn record_checkpoint(ledger: &Store, known: &SummaryReading) -> Result<(), Unavailable> {
     if let Some(before) = ledger.latest_checkpoint().await? {
-        if ledger.may_lack_purchases() {
+        if ledger.may_lack_purchases_since(before.snapshot.at) {
             warn!("purchases may be missing since the last checkpoint");
             return Ok(());
         }

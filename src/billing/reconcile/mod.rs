@@ -188,6 +188,15 @@ impl Undecided {
 }
 
 impl Drift {
+    /// Returns what the gateway charged beyond the ledger, if it is at least a cent; `None` if its
+    /// counter decreased.
+    pub fn missing(&self) -> Option<Usd> {
+        let counted =
+            Usd::micros(self.charged.as_micros().saturating_add(self.unknown.as_micros()));
+        let missing = self.spent?.saturating_sub(counted);
+        Some(if micros(missing) < CENT { Usd::ZERO } else { missing })
+    }
+
     /// Compares the gateway's spending with the ledger's, in words.
     pub fn describe(&self) -> String {
         let Some(spent) = self.spent.map(micros) else { return "unknown".to_owned() };

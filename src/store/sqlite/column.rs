@@ -48,6 +48,11 @@ pub(super) fn signed(number: impl TryInto<i64>) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }
 
+/// Returns the time of [`nanos`].
+pub(super) fn duration(nanos: i64) -> Duration {
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or_default())
+}
+
 pub(super) fn moment(row: &Row<'_>, column: usize) -> Result<Duration> {
     Ok(Duration::from_nanos(row.get(column)?))
 }

@@ -119,9 +119,11 @@ impl Store {
         self.inner.gate.commits.clone()
     }
 
-    /// Returns whether the file may lack purchases, as a restored backup does.
-    pub fn may_lack_purchases(&self) -> bool {
-        self.inner.identity.as_ref().is_some_and(|(identity, _)| identity.may_lack_purchases)
+    /// Returns whether the file may lack purchases that were made after this time, as a restored
+    /// backup does. At that time, it lacked none.
+    pub fn may_lack_purchases_since(&self, complete_at: Duration) -> bool {
+        let identity = self.inner.identity.as_ref();
+        identity.is_some_and(|(identity, _)| identity.may_lack_purchases_since(complete_at))
     }
 
     /// Returns whether the ledger could not be opened. That was logged once, with its cause.

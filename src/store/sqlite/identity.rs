@@ -11,6 +11,7 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
@@ -21,6 +22,8 @@ use crate::store::{Cause, Reason, Unavailable};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const FIRST_VERSION: i64 = 4;
+/// A UUIDv7 follows. It has the time of the loss for which the ledger was renamed; 0 without one.
+const NAME_PREFIX: &str = "durable-";
 /// The process ended, but the system did not, so the file has all that was written to it.
 const NOT_CLOSED: &str = "it was not closed cleanly";
 const OTHER_COPY: &str = "its lock file belongs to another copy";
@@ -72,13 +75,18 @@ impl LedgerIdentity {
         kind: FileKind,
         recorded: Option<LedgerState>,
         found: Option<FileStamp>,
+        now: Duration,
     ) -> rusqlite::Result<Self> {
         let stored = stored(connection, kind)?;
         let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
         let latest = stored.as_ref().map_or(0, |stored| stored.latest_number);
         let nonce = Uuid::now_v7().into_bytes();
         let state = LedgerState { nonce, latest_number: latest, closed: None, must_check: false };
-        let new_name = || format!("durable-{}", Uuid::now_v7().simple()).into();
+        let name_of = |lost_at: Duration| {
+            let (seconds, nanos) = (lost_at.as_secs(), lost_at.subsec_nanos());
+            let stamp = uuid::Timestamp::from_unix(uuid::NoContext, seconds, nanos);
+            format!("{NAME_PREFIX}{}", Uuid::new_v7(stamp).simple()).into()
+        };
         let (name, suspicion, forgets) = match (stored, recorded) {
             (None, recorded) => {
                 let suspicion = match kind {
@@ -90,16 +98,25 @@ impl LedgerIdentity {
                     // Made by a command: no server has had it.
                     FileKind::Ledger(_) | FileKind::Empty | FileKind::Foreign => None,
                 };
-                (new_name(), suspicion, false)
+                (name_of(Duration::ZERO), suspicion, false)
             }
             (Some(stored), recorded) => {
                 let suspicion = suspicion(&stored, recorded, &boot, found);
                 let forgets = suspicion.is_some_and(|(_, forgets)| forgets);
-                let name = if forgets { new_name() } else { stored.name };
+                let name = if forgets { name_of(now) } else { stored.name };
                 (name, suspicion.map(|(why, _)| why), forgets)
             }
         };
         Ok(Self { name, state, suspect_reason: suspicion, may_lack_purchases: forgets, boot })
+    }
+
+    /// Returns whether purchases may be missing since this time, at which none was.
+    pub(super) fn may_lack_purchases_since(&self, complete_at: Duration) -> bool {
+        let id = self.name.strip_prefix(NAME_PREFIX).and_then(|id| Uuid::try_parse(id).ok());
+        id.and_then(|id| id.get_timestamp()).is_some_and(|lost_at| {
+            let (seconds, nanos) = lost_at.to_unix();
+            Duration::new(seconds, nanos) > complete_at
+        })
     }
 
     /// Whether a check may wait until the ledger is in use: the end of a process damages no file.
@@ -258,7 +275,8 @@ mod tests {
             (newest, Some(state), Some(OTHER_COPY)),
             (FileKind::Ledger(FIRST_VERSION - 1), None, Some("its version is older")),
         ] {
-            let identity = LedgerIdentity::read(&file, kind, recorded, None).unwrap();
+            let identity =
+                LedgerIdentity::read(&file, kind, recorded, None, Duration::ZERO).unwrap();
             assert_eq!(identity.suspect_reason, reason, "{kind:?}");
         }
     }
@@ -272,7 +290,7 @@ mod tests {
             (id, at, day, month, caller, service, model, price_micros, state)
             VALUES (zeroblob(16), 0, 0, 0, 'ann', 'chat', 'm', 0, 'held')";
         file.execute_batch(sale).unwrap();
-        let identity = LedgerIdentity::read(&file, newest, None, None).unwrap();
+        let identity = LedgerIdentity::read(&file, newest, None, None, Duration::ZERO).unwrap();
         assert_eq!(identity.suspect_reason, Some("its identity is missing"));
     }
 

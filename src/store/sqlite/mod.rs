@@ -1,6 +1,7 @@
 //! The store over SQLite: in memory, or in a file that survives a crash of the process. Expensive
 //! purchases also survive a power failure.
 
+mod backup;
 mod check;
 mod checkpoint;
 mod column;
@@ -31,6 +32,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use backup::Backup;
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use open::Opening;
 

@@ -15,6 +15,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
+use super::backup;
 use super::check::{check, interrupt_on};
 use super::command_gate::CommandGate;
 use super::command_queue::CommandReceiver;
@@ -113,7 +114,7 @@ impl Store {
     #[doc(hidden)]
     pub fn serve_inline(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let (path, gate) = (&canonical_path(path), CommandGate::opened());
-        let locked = LockedLedger::acquire(path, LockHolder::Server(None))?;
+        let locked = LockedLedger::acquire(path, LockHolder::Server(None), &clock)?;
         let writer = locked.open(&clock, StoreCapacity::default(), None, &gate)?;
         Ok(Self::inline(path, clock, writer, gate))
     }
@@ -126,7 +127,7 @@ impl Store {
         money: Option<MoneyKind>,
     ) -> Result<Self, OpenError> {
         let (path, gate) = (&canonical_path(path), CommandGate::opened());
-        let locked = LockedLedger::acquire(path, LockHolder::Server(None))?;
+        let locked = LockedLedger::acquire(path, LockHolder::Server(None), &clock)?;
         let identity = Some((locked.identity.clone(), locked.file));
         let writer = locked.open(&clock, capacity, money, &gate)?;
         Self::spawn(path, clock, writer, gate, identity)
@@ -147,7 +148,8 @@ impl Store {
         let work = {
             let (path, clock, gate) = (path.to_owned(), clock.clone(), gate.clone());
             move || {
-                let mut locked = match LockedLedger::acquire(&path, LockHolder::Server(admin)) {
+                let acquired = LockedLedger::acquire(&path, LockHolder::Server(admin), &clock);
+                let mut locked = match acquired {
                     Ok(locked) => locked,
                     Err(error) => return drop(send_locked.send(Err(error))),
                 };
@@ -207,7 +209,7 @@ impl Store {
     /// The next server's rate limit includes the requests that are sent meanwhile.
     pub fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let (path, gate) = (&canonical_path(path), CommandGate::opened());
-        let locked = LockedLedger::acquire(path, LockHolder::Command)?;
+        let locked = LockedLedger::acquire(path, LockHolder::Command, &clock)?;
         let writer = locked.open(&clock, StoreCapacity::default(), None, &gate)?;
         Self::spawn(path, clock, writer, gate, None)
     }
@@ -312,7 +314,7 @@ struct LockedLedger {
 }
 
 impl LockedLedger {
-    fn acquire(path: &Path, holder: LockHolder) -> Result<Self, OpenError> {
+    fn acquire(path: &Path, holder: LockHolder, clock: &Clock) -> Result<Self, OpenError> {
         file::ensure_regular_file(path)?;
         let mut lock = Lock::acquire(path, holder)?;
         file::create(path)?;
@@ -322,7 +324,7 @@ impl LockedLedger {
         let found = lock::file_stamp(path);
         let purpose = if lock.is_server() { Purpose::Serve } else { Purpose::Shared };
         let (connection, kind) = file::connect(path, purpose)?;
-        let identity = LedgerIdentity::read(&connection, kind, lock.state, found)
+        let identity = LedgerIdentity::read(&connection, kind, lock.state, found, clock())
             .map_err(OpenError::at(path))?;
         Ok(Self { connection, kind, identity, file, lock, may_check_later: false })
     }
@@ -351,6 +353,10 @@ impl LockedLedger {
             check(&mut connection, reason).map_err(unusable)?;
         }
         connection.busy_timeout(MAX_WRITER_WAIT).map_err(sql)?;
+        if matches!(kind, FileKind::Ledger(_)) && !is_current {
+            backup::copy_before_migration(&connection, schema::newest_version())
+                .map_err(unusable)?;
+        }
         file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
         connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;
         let ledger = Ledger::new(connection, capacity, clock.clone());

@@ -257,3 +257,51 @@ fn foreign_files_are_not_ledgers() {
     file.pragma_update(None, "user_version", 1).unwrap();
     assert_eq!(file_kind(&file).unwrap(), FileKind::Foreign);
 }
+
+#[test]
+fn migration_keeps_a_copy_of_the_ledger_until_the_next_migration() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    let mut file = Connection::open(&path).unwrap();
+    let earlier = MIGRATIONS.len() - 1;
+    apply_migrations(&mut file, &MIGRATIONS[..earlier]).unwrap();
+    drop(file);
+    let [older, foreign] =
+        ["before-3", "before-lunch"].map(|name| folder.path().join(format!("ledger.db.{name}")));
+    [&older, &foreign].map(|file| std::fs::write(file, "").unwrap());
+    let copy = folder.path().join(format!("ledger.db.before-{}", newest_version()));
+    let clock: crate::store::Clock = Arc::new(|| Duration::from_secs(9));
+    for _ in 0..2 {
+        drop(Store::serve(&path, Arc::clone(&clock)).unwrap());
+        let file = Connection::open(&copy).unwrap();
+        assert_eq!(file_kind(&file).unwrap(), FileKind::Ledger(i64::try_from(earlier).unwrap()));
+    }
+    assert!(!older.exists() && foreign.exists());
+
+    let fresh = folder.path().join("fresh.db");
+    drop(Store::serve(&fresh, clock).unwrap());
+    let of_fresh = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("fresh.db.before");
+    let mut names = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(!names.any(|name| of_fresh(&name)));
+}
+
+#[test]
+fn migration_without_room_for_a_copy_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    let mut file = Connection::open(&path).unwrap();
+    apply_migrations(&mut file, &MIGRATIONS[..MIGRATIONS.len() - 1]).unwrap();
+    drop(file);
+    let copy = folder.path().join(format!("ledger.db.before-{}", newest_version()));
+    std::fs::create_dir_all(
+        copy.with_file_name(format!("{}.partial/in", copy.file_name().unwrap().display())),
+    )
+    .unwrap();
+    let refused = Store::serve(&path, Arc::new(|| Duration::from_secs(9))).unwrap_err();
+    let text = refused.to_string();
+    assert!(text.contains("it must be migrated, and its copy"), "{text}");
+    assert!(text.contains("needs up to 1 MiB"), "{text}");
+    let file = Connection::open(&path).unwrap();
+    let earlier = i64::try_from(MIGRATIONS.len() - 1).unwrap();
+    assert_eq!(file_kind(&file).unwrap(), FileKind::Ledger(earlier), "it stays as it was");
+}
