@@ -12,14 +12,17 @@
 //! byte goes back to the caller. If a slot is free, the purchase is held and sent in one step.
 
 mod binding;
+mod handle;
 mod member;
 mod model;
 mod reason;
 mod rules;
 pub mod sqlite;
+mod verbs;
 
 pub use crate::contract::money::SpendLimit;
 pub use binding::AccountBinding;
+pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use member::{
     Caller, LoginSession, Member, MemberChange, MemberError, RecentRefusals, RefusalKey, Role,
     VERSION_POLL_INTERVAL, is_member_name,
@@ -32,7 +35,7 @@ pub use model::{
     Service, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate, StoreCapacity,
 };
 pub use reason::{Cause, Reason};
-pub use sqlite::{Backup, HookFuture, LockHolder, OpenError, Opening, Store, StoreHook, StoreOp};
+pub use sqlite::{Backup, LockHolder, OpenError, Opening};
 
 /// The store cannot record anything now, so nothing may be bought.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use rusqlite::Connection;
 
 use super::file::{self, Purpose};
-use super::handle::{Store, canonical_path};
+use super::handle::{SqliteStore, canonical_path};
 use super::lock::with_suffix;
 use super::{OpenError, column};
 use crate::store::Reason;
@@ -25,10 +25,8 @@ pub struct Backup {
     pub latest_at: Option<Duration>,
 }
 
-impl Store {
-    /// Writes a checked copy of the ledger at `path` to `target`, which must not exist. A failure
-    /// leaves no file. Blocks, and needs no lock.
-    pub fn back_up(path: &Path, target: &Path) -> Result<Backup, OpenError> {
+impl SqliteStore {
+    pub(in crate::store) fn back_up(path: &Path, target: &Path) -> Result<Backup, OpenError> {
         let (connection, _) = file::connect(&canonical_path(path), Purpose::Read)?;
         copy(&connection, target).map_err(OpenError::at(target))
     }

@@ -33,7 +33,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use backup::Backup;
-pub use handle::{HookFuture, Store, StoreHook, StoreOp};
+pub(super) use handle::SqliteStore;
 pub use open::Opening;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
