@@ -19,6 +19,7 @@ mod rules;
 pub mod sqlite;
 
 pub use crate::contract::money::SpendLimit;
+pub use crate::contract::selection::Selection;
 pub use binding::AccountBinding;
 pub use member::{
     Caller, LoginSession, Member, MemberChange, MemberError, RecentRefusals, RefusalKey, Role,
