@@ -9,8 +9,8 @@ import { choice, jobs, keepFor, purchases, whenChanged } from './core/store.js';
  * The views, in the order of their links. Each is a row here, a `<section id="view-NAME">` in index.html with a heading
  * `NAME-heading`, and a module that is loaded at first need, with its style sheet `look` if it has one. The module exports
  * `start(catalog)`, which fills the view in, and may export `shown()`, which is called whenever the view is shown.
- * `offered(me)` says whether this caller may see it; `me` is the answer of `GET /bff/me`, or null while it is not known.
- * A view that sells something is offered to callers who may buy it.
+ * `offered(me)` says whether this caller may see it, else whether the price list has something for it; `me` is the answer of
+ * `GET /bff/me`, or null while it is not known.
  */
 const VIEWS = {
   chat: { title: 'Chat', load: () => import('./chat/chat.js') },
@@ -230,7 +230,6 @@ async function signOut() {
   location.reload();
 }
 
-/** Shows who is signed in, if anybody is. */
 function showPerson() {
   const { kind, name } = me?.caller ?? {};
   byId('person-name').textContent = byId('person-name').title = name ?? TEXT.menu();
@@ -247,7 +246,7 @@ async function buying() {
   return module;
 }
 
-/** Resumes what an earlier page left: open purchases and running videos. */
+/** Resumes what an earlier page left. */
 async function resume() {
   const module = await buying();
   const left = (await module?.open()) ?? [];
@@ -295,7 +294,7 @@ function followDrawer() {
   });
 }
 
-/** The panel with all balances and budgets is filled in while it is open. */
+/** The panel is filled in while it is open. */
 function followPurse() {
   byId('purse').addEventListener('toggle', ({ newState }) => {
     if (newState === 'open') void showPurse();
@@ -307,7 +306,6 @@ async function showPurse() {
   if (me) fill(byId('purse-rows'), me);
 }
 
-/** Shows a notice while the network is gone. */
 function followNetwork() {
   let shown = null;
   const tell = () => {
@@ -338,7 +336,6 @@ async function showSpent() {
   if (!tightest()) showLeftAs(price(sum.spent), TEXT.spent);
 }
 
-/** Asks for the balance and the budgets again. */
 async function showLeft() {
   try {
     await takeCaller(await read('/bff/me'));
