@@ -130,7 +130,7 @@ pub struct AccessConfig {
 pub enum AccessMode {
     Open,
     Members,
-    Jwt(JwtConfig),
+    Jwt(Box<JwtConfig>),
     /// Only for applications that embed the proxy, which name their users.
     Host,
 }

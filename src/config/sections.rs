@@ -121,18 +121,7 @@ fn interpret(
         page: reader.section(raw, "page", |section| page(section, folder)),
         models,
         catalog,
-        sandbox: reader.section(raw, "sandbox", |section| SandboxConfig {
-            job_time: section.text("job_time", value::time_or_zero, secs(30)),
-            reply_delay: section.text(
-                "reply_delay",
-                value::time_or_zero,
-                Duration::from_millis(400),
-            ),
-            rate_limit: rate_limit(section),
-            balance: section.text("balance", value::money, Usd::dollars(50)),
-            seed: section.number("seed", value::seed, 1),
-            is_public: section.flag("public"),
-        }),
+        sandbox: reader.section(raw, "sandbox", sandbox),
         log: reader.section(raw, "log", log),
     };
     let conflicts = conflicts(&settings, raw, is_sandbox, is_live);
@@ -306,7 +295,7 @@ fn access(
     }
     let jwt = section.table("jwt", |section| jwt(section, folder)).flatten();
     let mode = match (&*mode, jwt) {
-        ("jwt", Some(jwt)) => AccessMode::Jwt(jwt),
+        ("jwt", Some(jwt)) => AccessMode::Jwt(Box::new(jwt)),
         ("members", _) => AccessMode::Members,
         ("host", _) => AccessMode::Host,
         _ => AccessMode::Open,
@@ -446,6 +435,18 @@ fn file_name(text: &str) -> Parsed<String> {
         return Ok(text.to_owned());
     }
     Err("expected a file inside page.dir, such as \"index.html\"".into())
+}
+
+fn sandbox(section: &mut Section<'_>) -> SandboxConfig {
+    let reply_delay = Duration::from_millis(400);
+    SandboxConfig {
+        job_time: section.text("job_time", value::time_or_zero, secs(30)),
+        reply_delay: section.text("reply_delay", value::time_or_zero, reply_delay),
+        rate_limit: rate_limit(section),
+        balance: section.text("balance", value::money, Usd::dollars(50)),
+        seed: section.number("seed", value::seed, 1),
+        is_public: section.flag("public"),
+    }
 }
 
 fn log(section: &mut Section<'_>) -> LogConfig {

@@ -6,7 +6,6 @@ use std::fmt;
 use serde::Serialize;
 
 use super::money::Usd;
-use super::selection::Selection;
 
 /// What a purchase buys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -154,10 +153,6 @@ impl Catalog {
         self.chat.retain(|model| keep(Service::Chat, &model.id));
         self.video.retain(|model| keep(Service::Video, &model.id));
         self
-    }
-
-    pub fn within(&self, selection: &Selection) -> Self {
-        self.clone().filter(|service, id| selection.contains(service, id))
     }
 
     pub fn ids(&self) -> impl Iterator<Item = &str> {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::catalog::Service;
+use super::catalog::{Catalog, Service};
 
 /// What a caller may buy, or an operator sells: services by name, and models by id.
 ///
@@ -28,6 +28,11 @@ impl Selection {
 
     pub fn contains(&self, service: Service, model: &str) -> bool {
         self.0.iter().any(|name| **name == *service.name() || **name == *model)
+    }
+
+    /// Returns the models of the catalog that it has.
+    pub fn filter(&self, catalog: &Catalog) -> Catalog {
+        catalog.clone().filter(|service, id| self.contains(service, id))
     }
 
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {

@@ -37,7 +37,7 @@ impl PriceList {
     }
 
     fn render(&self, may_buy: &Selection) -> Bytes {
-        let catalog = self.catalog.within(may_buy);
+        let catalog = may_buy.filter(&self.catalog);
         let mut list = self.facts.clone();
         list["chat"] = catalog.chat.iter().map(chat_row).collect();
         list["video"] = catalog.video.iter().map(video_row).collect();

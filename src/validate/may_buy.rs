@@ -16,22 +16,20 @@ pub fn may_buy(
     if allowed.contains(*service, model) {
         return Ok(());
     }
-    let catalog = catalog.within(allowed);
-    let (kind, ids): (_, Vec<_>) = match service {
-        Service::Chat => ("chat", catalog.chat.into_iter().map(|model| model.id).collect()),
-        Service::Video => ("video", catalog.video.into_iter().map(|model| model.id).collect()),
+    let catalog = allowed.filter(catalog);
+    let ids: Vec<_> = match service {
+        Service::Chat => catalog.chat.into_iter().map(|model| model.id).collect(),
+        Service::Video => catalog.video.into_iter().map(|model| model.id).collect(),
         Service::Other => {
             let detail = format!("you may not buy from {model}");
             return Err(Problem::new(&MODEL_NOT_ALLOWED).detail(detail));
         }
     };
     let detail = if ids.is_empty() {
-        format!("you may not buy from any {kind} model")
+        format!("you may not buy from any {} model", service.name())
     } else {
-        format!(
-            "you may buy from {}, not from {model}",
-            join_list(ids.iter().map(AsRef::as_ref), "or")
-        )
+        let ids = join_list(ids.iter().map(AsRef::as_ref), "or");
+        format!("you may buy from {ids}, not from {model}")
     };
     let error = FieldError {
         pointer: "/model".to_owned(),

@@ -223,20 +223,7 @@ fn apply_change(
             end_sessions(connection, name)?;
         }
         MemberChange::Update { role, own_budget, may_buy } => {
-            if let Some(role) = role {
-                let write = "UPDATE members SET role = ? WHERE name = ?";
-                connection.run(write, params![role.name(), name])?;
-            }
-            if let Some(SpendLimit { day, month }) = own_budget {
-                let (day, month) = (day.map(Usd::as_micros), month.map(Usd::as_micros));
-                let write = "UPDATE members SET day_micros = ?, month_micros = ? WHERE name = ?";
-                connection.run(write, params![day, month, name])?;
-            }
-            if let Some(may_buy) = may_buy {
-                let text = may_buy.as_ref().map(Selection::to_string);
-                let write = "UPDATE members SET may_buy = ? WHERE name = ?";
-                connection.run(write, params![text, name])?;
-            }
+            update(connection, name, (*role, *own_budget), may_buy.as_ref())?;
         }
         MemberChange::Rotate(token, prefix) => {
             let write = "UPDATE members SET token = ?, prefix = ? WHERE name = ?";
@@ -245,6 +232,29 @@ fn apply_change(
         }
     }
     Ok(Ok(bump_version(connection)?))
+}
+
+fn update(
+    connection: &Connection,
+    name: &str,
+    (role, own_budget): (Option<Role>, Option<SpendLimit>),
+    may_buy: Option<&Option<Selection>>,
+) -> Result<()> {
+    if let Some(role) = role {
+        let write = "UPDATE members SET role = ? WHERE name = ?";
+        connection.run(write, params![role.name(), name])?;
+    }
+    if let Some(SpendLimit { day, month }) = own_budget {
+        let (day, month) = (day.map(Usd::as_micros), month.map(Usd::as_micros));
+        let write = "UPDATE members SET day_micros = ?, month_micros = ? WHERE name = ?";
+        connection.run(write, params![day, month, name])?;
+    }
+    if let Some(may_buy) = may_buy {
+        let names = may_buy.as_ref().map(Selection::to_string);
+        let write = "UPDATE members SET may_buy = ? WHERE name = ?";
+        connection.run(write, params![names, name])?;
+    }
+    Ok(())
 }
 
 fn end_sessions(connection: &Connection, member: &str) -> Result<usize> {
