@@ -9,7 +9,8 @@ import { choice, jobs, keepFor, purchases, whenChanged } from './core/store.js';
  * The views, in the order of their links. Each is a row here, a `<section id="view-NAME">` in index.html with a heading
  * `NAME-heading`, and a module that is loaded at first need, with its style sheet `look` if it has one. The module exports
  * `start(catalog)`, which fills the view in, and may export `shown()`, which is called whenever the view is shown.
- * `offered(me)` says whether this caller may see it; `me` is the answer of `GET /bff/me`, or null while it is not known.
+ * `offered(me)` says whether this caller may see it, else whether the price list has something for it; `me` is the answer of
+ * `GET /bff/me`, or null while it is not known.
  */
 const VIEWS = {
   chat: { title: 'Chat', load: () => import('./chat/chat.js') },
@@ -17,7 +18,6 @@ const VIEWS = {
   usage: { title: 'Usage', load: () => import('./usage/usage.js'), look: 'usage/usage.css' },
   admin: { title: 'Admin', load: () => import('./admin/admin.js'), look: 'usage/usage.css', offered: (who) => who?.caller.role === 'admin' },
 };
-const FIRST = 'chat';
 
 /** What the shell says. */
 const TEXT = {
@@ -88,7 +88,7 @@ async function start() {
   void showRunning();
   addEventListener('hashchange', () => show(true));
   await show(false);
-  if (viewed() !== FIRST) void begin(FIRST);
+  if (viewed() !== first()) void begin(first());
   whenChanged((shelf) => shelf === 'purchases' && soonShowLeft());
   // Open purchases are settled only for the caller who made them.
   if (isOpen) {
@@ -124,12 +124,13 @@ function showLinks() {
   }
 }
 
-const isOffered = (name) => VIEWS[name].offered?.(me) ?? true;
+const isOffered = (name) => VIEWS[name].offered?.(me) ?? catalog?.[name]?.length !== 0;
+const first = () => Object.keys(VIEWS).find(isOffered);
 
 /** The view that the address names: `#video`, or `#chat?prompt=…`. */
 function viewed() {
   const name = location.hash.slice(1).split('?', 1)[0];
-  return Object.hasOwn(VIEWS, name) && isOffered(name) ? name : FIRST;
+  return Object.hasOwn(VIEWS, name) && isOffered(name) ? name : first();
 }
 
 /** Shows the view that the address names. `moveFocus`: the focus goes to its heading, or to `focusNext`. */
@@ -163,6 +164,7 @@ function go(name, focus = null) {
 
 /** Loads a view's module and style sheet, once. */
 function begin(name) {
+  if (!isOffered(name)) return null;
   const view = VIEWS[name];
   view.started ??= Promise.all([view.load(), view.look && styled(view.look)]).then(async ([module]) => {
     await module.start(catalog);
@@ -200,7 +202,10 @@ function signIn(why = '') {
     if (owner !== null && ownerOf(me) !== owner) return location.reload();
     document.body.classList.remove('signed-out');
     signingIn = null;
-    if (owner === null) return;
+    if (owner === null) {
+      catalog = await read('/bff/catalog');
+      return;
+    }
     showPerson();
     showMe();
     void show(true).then(async () => (await buying())?.settleOpen());
@@ -225,7 +230,6 @@ async function signOut() {
   location.reload();
 }
 
-/** Shows who is signed in, if anybody is. */
 function showPerson() {
   const { kind, name } = me?.caller ?? {};
   byId('person-name').textContent = byId('person-name').title = name ?? TEXT.menu();
@@ -242,7 +246,7 @@ async function buying() {
   return module;
 }
 
-/** Resumes what an earlier page left: open purchases and running videos. */
+/** Resumes what an earlier page left. */
 async function resume() {
   const module = await buying();
   const left = (await module?.open()) ?? [];
@@ -290,7 +294,7 @@ function followDrawer() {
   });
 }
 
-/** The panel with all balances and budgets is filled in while it is open. */
+/** The panel is filled in while it is open. */
 function followPurse() {
   byId('purse').addEventListener('toggle', ({ newState }) => {
     if (newState === 'open') void showPurse();
@@ -302,7 +306,6 @@ async function showPurse() {
   if (me) fill(byId('purse-rows'), me);
 }
 
-/** Shows a notice while the network is gone. */
 function followNetwork() {
   let shown = null;
   const tell = () => {
@@ -333,7 +336,6 @@ async function showSpent() {
   if (!tightest()) showLeftAs(price(sum.spent), TEXT.spent);
 }
 
-/** Asks for the balance and the budgets again. */
 async function showLeft() {
   try {
     await takeCaller(await read('/bff/me'));
@@ -380,7 +382,7 @@ function showLeftAs(amount, label) {
 
 /** Returns a warning if what is left does not cover the cheapest model of this view, else false. */
 function lowFor(name) {
-  const kind = name === 'chat' ? 'chat' : 'video';
+  const kind = name === 'chat' || !catalog.video.length ? 'chat' : 'video';
   return canSpend() < Math.min(...catalog[kind].map((model) => model.price_micros)) && TEXT.low[kind];
 }
 

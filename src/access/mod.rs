@@ -26,7 +26,7 @@ use crate::problem::{
     INTERNAL, INVALID_CREDENTIALS, LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, OVERLOADED,
     Problem, RATE_LIMITED,
 };
-use crate::store::{Caller, Role, SpendLimit};
+use crate::store::{Caller, Role, Selection, SpendLimit};
 use failures::FailureLimiter;
 use jwt::JwtVerifier;
 use member_cache::{MemberCache, MemberCount};
@@ -40,6 +40,8 @@ const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 pub struct Session {
     pub role: Role,
     pub own_budget: SpendLimit,
+    /// `None` is `access.may_buy`.
+    pub may_buy: Option<Selection>,
     /// Cancelled on revocation, logout or expiry, which also ends open streams.
     pub revoked: Option<CancellationToken>,
     /// Wall-clock time since the Unix epoch.

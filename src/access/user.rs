@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::{Session, subject};
 use crate::clock;
-use crate::store::{Caller, Role, SpendLimit};
+use crate::store::{Caller, Role, Selection, SpendLimit};
 
 /// The user of your application who sends a request, for the request's extensions.
 ///
@@ -27,6 +27,7 @@ pub struct User {
     id: Arc<str>,
     role: Role,
     budget: SpendLimit,
+    may_buy: Option<Selection>,
     /// Wall-clock time since the Unix epoch.
     until: Option<Duration>,
 }
@@ -60,7 +61,8 @@ impl User {
     /// [`UserError::Id`] if the id is blank, longer than 255 bytes, or has control characters.
     pub fn new(id: &str) -> Result<Self, UserError> {
         let id = subject::escaped(id).ok_or(UserError::Id)?;
-        Ok(Self { id, role: Role::default(), budget: SpendLimit::default(), until: None })
+        let (role, budget) = (Role::default(), SpendLimit::default());
+        Ok(Self { id, role, budget, may_buy: None, until: None })
     }
 
     /// Sets the role.
@@ -81,6 +83,21 @@ impl User {
         Ok(Self { budget, ..self })
     }
 
+    /// Sets what the user may buy: `chat`, `video`, `other` (the endpoints of
+    /// `gateway.passthrough`), ids of models, or paths. Without it, `access.may_buy` applies.
+    ///
+    /// ```
+    /// use tollgate::User;
+    ///
+    /// let intern = User::new("ann")?.may_buy(["chat", "video-c-2"]);
+    /// # let _ = intern;
+    /// # Ok::<(), tollgate::UserError>(())
+    /// ```
+    #[must_use]
+    pub fn may_buy<T: Into<Box<str>>>(self, names: impl IntoIterator<Item = T>) -> Self {
+        Self { may_buy: Some(Selection::new(names)), ..self }
+    }
+
     /// Sets when the user's session ends. Event streams and waiting purchases end then; later
     /// requests get a 401.
     #[must_use]
@@ -94,6 +111,7 @@ impl User {
         let session = Session {
             role: self.role,
             own_budget: self.budget,
+            may_buy: self.may_buy.clone(),
             revoked: None,
             expires_at: self.until,
         };

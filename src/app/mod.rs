@@ -47,11 +47,12 @@ use crate::reports::Reports;
 use crate::reports::me::MeReport;
 use crate::reports::queue::ReportQueue;
 use crate::routes::api::Passthrough;
+use crate::routes::catalog::PriceList;
 use crate::routes::page::Page;
 #[cfg(feature = "page")]
 use crate::routes::page::site::Site;
 use crate::routes::pictures::PictureHost;
-use crate::routes::{Handlers, Routes, catalog, endpoints};
+use crate::routes::{Handlers, Routes, endpoints};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, AddressLimits};
 use crate::store::{AccountBinding, Budgets, KeyId, RecentRefusals, Store};
@@ -373,11 +374,13 @@ fn handlers(
         access: Arc::clone(&shared.access),
         refusal_log: Arc::clone(&shared.refusal_log),
         prefix: settings.server.prefix.clone(),
-        catalog: catalog::render(
-            &settings.catalog,
-            settings.page.default_model.as_deref(),
+        catalog: PriceList::new(
+            settings.catalog.clone(),
+            settings.page.default_model.clone(),
             catalog_facts(settings, &origins, shared),
+            settings.access.may_buy.clone(),
         ),
+        may_buy: settings.access.may_buy.clone(),
         ledger_name: HeaderValue::try_from(&*shared.store.name()).map_err(io::Error::other)?,
         #[cfg(feature = "openapi")]
         openapi: crate::routes::openapi::document(&settings.catalog, &settings.server.prefix),

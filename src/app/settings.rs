@@ -9,8 +9,7 @@ use zeroize::Zeroizing;
 
 use super::secret;
 use crate::config::{
-    AccessMode, Environment, JwksSource, JwtConfig, Location, SettingError, Settings,
-    SettingsSource,
+    AccessMode, Environment, JwksSource, Location, SettingError, Settings, SettingsSource,
 };
 
 /// Variables that are read in addition to `TOLLGATE_…`.
@@ -65,7 +64,9 @@ pub fn check_files(
         let file = dir.join(fallback);
         need("page.fallback", "a file in page.dir", &file, !dir.is_dir() || file.is_file());
     }
-    if let AccessMode::Jwt(JwtConfig { jwks: JwksSource::File(file), .. }) = &settings.access.mode {
+    if let AccessMode::Jwt(jwt) = &settings.access.mode
+        && let JwksSource::File(file) = &jwt.jwks
+    {
         need("access.jwt.jwks", "a file", file, file.is_file());
     }
     if settings.access.mode == AccessMode::Members && settings.store.is_none() {

@@ -23,7 +23,7 @@ use crate::reports::members::{self, MemberSpend};
 use crate::reports::text::{csv, table};
 use crate::reports::usage::iso_day;
 use crate::store::{
-    Digest, LockHolder, Member, MemberChange, MemberError, Role, SpendLimit, Store,
+    Digest, LockHolder, Member, MemberChange, MemberError, Role, Selection, SpendLimit, Store,
     VERSION_POLL_INTERVAL, is_member_name,
 };
 
@@ -40,6 +40,12 @@ pub enum MemberCommand {
         /// Role of the members
         #[arg(long, value_enum, default_value = "member")]
         role: Role,
+        /// What they may buy: chat, video, other or ids of models, separated by commas [default: access.may_buy]
+        #[arg(long, value_name = "LIST", value_parser = selection, conflicts_with = "may_buy_all")]
+        may_buy: Option<Selection>,
+        /// Let them buy everything that is sold
+        #[arg(long)]
+        may_buy_all: bool,
     },
     /// List all members with their budgets and spending
     List {
@@ -53,7 +59,7 @@ pub enum MemberCommand {
         #[arg(required = true, value_name = "NAME", value_parser = name)]
         names: Vec<Arc<str>>,
     },
-    /// Change the budget or role of members
+    /// Change the budget or role of members, or what they may buy
     Update {
         /// The members
         #[arg(required = true, value_name = "NAME", value_parser = name)]
@@ -84,6 +90,15 @@ pub struct MemberUpdate {
     /// New role
     #[arg(long, value_enum)]
     role: Option<Role>,
+    /// What they may buy: chat, video, other or ids of models, separated by commas
+    #[arg(long, value_name = "LIST", value_parser = selection, group = "rule")]
+    may_buy: Option<Selection>,
+    /// Let them buy everything that is sold
+    #[arg(long, group = "rule")]
+    may_buy_all: bool,
+    /// Let them buy what access.may_buy says
+    #[arg(long, group = "rule")]
+    may_buy_default: bool,
 }
 
 #[doc(hidden)]
@@ -126,6 +141,31 @@ fn budget(text: &str) -> Result<SpendLimit, String> {
     }
 }
 
+fn selection(text: &str) -> Result<Selection, &'static str> {
+    let selection = Selection::parse(text);
+    let is_empty = selection.names().len() == 0;
+    let expected = "expected chat, video, other or ids of models, separated by commas";
+    if is_empty { Err(expected) } else { Ok(selection) }
+}
+
+impl MemberCommand {
+    /// Returns what the members may buy from now on, if the command says so.
+    fn may_buy(&self) -> Option<Option<Selection>> {
+        let (listed, is_all, is_default) = match self {
+            Self::Add { may_buy, may_buy_all, .. } => (may_buy, *may_buy_all, false),
+            Self::Update { update, .. } => {
+                (&update.may_buy, update.may_buy_all, update.may_buy_default)
+            }
+            Self::List { .. } | Self::Revoke { .. } | Self::Rotate { .. } => return None,
+        };
+        match listed {
+            Some(_) => Some(listed.clone()),
+            None if is_all => Some(Some(Selection::everything())),
+            None => is_default.then_some(None),
+        }
+    }
+}
+
 fn override_budget(before: SpendLimit, named: SpendLimit) -> SpendLimit {
     SpendLimit { day: named.day.or(before.day), month: named.month.or(before.month) }
 }
@@ -148,6 +188,10 @@ pub(super) async fn member(
         MemberCommand::Revoke { names } | MemberCommand::Rotate { names, .. } => (names, &[]),
     };
     let budget = merge_budgets(names, budgets)?;
+    if let Some(Some(may_buy)) = command.may_buy() {
+        let checked = settings.check_selection(&may_buy);
+        checked.map_err(|expected| CommandError::usage(format!("--may-buy: {expected}")))?;
+    }
     if !matches!(command, MemberCommand::Add { .. }) {
         // Only `add` may create the ledger.
         ledger::existing_path(settings)?;
@@ -252,11 +296,15 @@ fn plan(
         MemberCommand::Add { role, .. } => {
             let (token, prefix) = hashed?;
             let budget_text = budget_text(budget);
-            let message = format!("added {name}, {budget_text}; the token is shown only once:");
+            let may_buy = command.may_buy().flatten();
+            let rule = rule_text(may_buy.as_ref());
+            let message =
+                format!("added {name}, {budget_text}{rule}; the token is shown only once:");
             let member = Member {
                 name: Arc::clone(name),
                 role: *role,
                 own_budget: budget,
+                may_buy,
                 token,
                 prefix,
                 added_at: clock::wall(),
@@ -276,9 +324,11 @@ fn plan(
             let base = if update.no_budget { SpendLimit::default() } else { before.own_budget };
             let budget = override_budget(base, budget);
             let role = update.role.unwrap_or(before.role).name();
-            let message = format!("updated {name}: role {role}, {}", budget_text(budget));
-            let changed = (budget != before.own_budget).then_some(budget);
-            (MemberChange::Update(update.role, changed), message)
+            let may_buy = command.may_buy();
+            let rule = rule_text(may_buy.as_ref().unwrap_or(&before.may_buy).as_ref());
+            let message = format!("updated {name}: role {role}, {}{rule}", budget_text(budget));
+            let own_budget = (budget != before.own_budget).then_some(budget);
+            (MemberChange::Update { role: update.role, own_budget, may_buy }, message)
         }
         MemberCommand::Revoke { .. } => {
             let message = format!("revoked {name}: the token and its sessions are invalid");
@@ -352,8 +402,13 @@ fn budget_text(budget: SpendLimit) -> String {
     limit(budget).map_or("no budget of its own".to_owned(), |limit| format!("budget {limit}"))
 }
 
-const COLUMNS: &str =
-    "name,role,state,token_prefix,day_budget,day_spent,month_budget,month_spent,added,revoked";
+fn rule_text(may_buy: Option<&Selection>) -> String {
+    let names = may_buy.map(|rule| rule.names().collect::<Vec<_>>().join(", "));
+    names.map(|names| format!(", may buy {names}")).unwrap_or_default()
+}
+
+const COLUMNS: &str = "name,role,state,token_prefix,day_budget,day_spent,month_budget,month_spent,added,\
+                       revoked,may_buy";
 
 async fn list(
     path: &Path,
@@ -383,7 +438,7 @@ async fn list(
     Ok(Exit::Done)
 }
 
-fn cells(listed: &MemberSpend, moment: fn(Duration) -> String) -> [String; 10] {
+fn cells(listed: &MemberSpend, moment: fn(Duration) -> String) -> [String; 11] {
     let MemberSpend { member, spent, .. } = listed;
     let amount = |limit: Option<Usd>| limit.map(|limit| limit.to_string()).unwrap_or_default();
     [
@@ -397,6 +452,7 @@ fn cells(listed: &MemberSpend, moment: fn(Duration) -> String) -> [String; 10] {
         spent.month.to_string(),
         moment(member.added_at),
         member.revoked_at.map(moment).unwrap_or_default(),
+        member.may_buy.as_ref().map(Selection::to_string).unwrap_or_default(),
     ]
 }
 

@@ -33,7 +33,7 @@ pub(super) fn conflicts(
         (
             model.is_some_and(|model| catalog.chat_model(model).is_none()),
             "page.default_model",
-            "a chat model of the price list or of models.chat",
+            "a chat model that is sold",
         ),
         (
             // An invalid value is reported already.

@@ -4,6 +4,7 @@
 
 mod conflicts;
 mod error;
+mod models;
 mod raw;
 mod read;
 mod secrets;
@@ -22,8 +23,9 @@ pub use error::{Location, SettingError, redact_keys};
 pub use secrets::{Key, SecretText};
 pub use sections::{Environment, SettingsSource};
 
-use crate::contract::catalog::Catalog;
+use crate::contract::catalog::{Catalog, ChatModel};
 use crate::contract::money::{SpendLimit, Usd};
+use crate::contract::selection::Selection;
 
 /// All settings, validated. The default is the sandbox on loopback with open access.
 #[derive(Clone, Debug)]
@@ -42,6 +44,8 @@ pub struct Settings {
     pub store: Option<PathBuf>,
     pub jobs: JobsConfig,
     pub page: PageConfig,
+    pub models: ModelsConfig,
+    /// The models that are sold.
     pub catalog: Catalog,
     pub sandbox: SandboxConfig,
     pub log: LogConfig,
@@ -118,13 +122,15 @@ pub struct PassthroughConfig {
 pub struct AccessConfig {
     pub mode: AccessMode,
     pub allowed_origins: Vec<String>,
+    /// For callers without a rule of their own.
+    pub may_buy: Selection,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccessMode {
     Open,
     Members,
-    Jwt(JwtConfig),
+    Jwt(Box<JwtConfig>),
     /// Only for applications that embed the proxy, which name their users.
     Host,
 }
@@ -148,6 +154,7 @@ pub struct JwtConfig {
     pub leeway: Duration,
     pub role_claim: Option<ClaimPath>,
     pub budget_claim: Option<ClaimPath>,
+    pub may_buy_claim: Option<ClaimPath>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -216,6 +223,15 @@ pub struct PageConfig {
 pub struct PresetConfig {
     pub name: String,
     pub system: String,
+}
+
+/// What `[models]` changes in the published price list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelsConfig {
+    pub added: Vec<ChatModel>,
+    pub hide: Selection,
+    /// If not empty, nothing else is sold.
+    pub sell: Selection,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

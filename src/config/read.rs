@@ -124,7 +124,7 @@ impl Section<'_> {
     pub(super) fn list<T: PartialEq>(
         &mut self,
         name: &str,
-        parse: fn(&str) -> Parsed<T>,
+        parse: impl Fn(&str) -> Parsed<T>,
         default: Vec<T>,
     ) -> Vec<T> {
         let Some(node) = self.inline(name) else { return default };
@@ -135,7 +135,7 @@ impl Section<'_> {
         };
         let (mut list, errors) = (Vec::new(), self.reader.errors.len());
         for node in nodes {
-            match self.accept(name, &node.location, as_text(node, parse)) {
+            match self.accept(name, &node.location, as_text(node, &parse)) {
                 Some(item) if list.contains(&item) => {
                     let expected = "expected each entry once, this one is a duplicate";
                     self.error_at(name, &node.location, expected);

@@ -1,6 +1,5 @@
 //! Reads the settings by section, each with its default.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -18,9 +17,10 @@ use super::read::{Section, SettingsReader};
 use super::{
     AccessConfig, AccessMode, BudgetConfig, ClaimPath, GatewayConfig, JobsConfig, JwksSource,
     JwtConfig, Key, LimitsConfig, LogConfig, PageConfig, Parsed, PassthroughConfig, PresetConfig,
-    PurchaseConfig, RequestLimit, SandboxConfig, ServerConfig, Settings, Target, secrets, value,
+    PurchaseConfig, RequestLimit, SandboxConfig, ServerConfig, Settings, Target, models, secrets,
+    value,
 };
-use crate::contract::catalog::{Catalog, ChatModel, Tier};
+use crate::contract::catalog::Catalog;
 use crate::contract::money::{SpendLimit, Usd};
 
 /// The text that settings are read from, so that reading them does no I/O.
@@ -95,13 +95,17 @@ fn interpret(
     let is_sandbox = base_url.is_none() && keys.is_none();
     let is_live = base_url.is_some() && keys.is_some();
     let folder = source.folder;
+    let (models, catalog) = reader.section(raw, "models", models::models);
+    let gateway = reader.section(raw, "gateway", |section| gateway(section, keys));
     let settings = Settings {
         server: reader.section(raw, "server", server),
         admin_listen: reader.section(raw, "admin", |section| {
             section.text("listen", value::listen, ([127, 0, 0, 1], 9464).into())
         }),
-        gateway: reader.section(raw, "gateway", |section| gateway(section, keys)),
-        access: reader.section(raw, "access", |section| access(section, folder)),
+        access: reader.section(raw, "access", |section| {
+            access(section, folder, (&catalog, &gateway.passthrough))
+        }),
+        gateway,
         secret: secrets::secret(source, &mut reader.errors),
         limits: reader.section(raw, "limits", limits),
         budget: reader.section(raw, "budget", |section| BudgetConfig {
@@ -115,19 +119,9 @@ fn interpret(
         store: reader.section(raw, "store", |section| store(section, folder, !is_sandbox)),
         jobs: reader.section(raw, "jobs", jobs),
         page: reader.section(raw, "page", |section| page(section, folder)),
-        catalog: reader.section(raw, "models", catalog),
-        sandbox: reader.section(raw, "sandbox", |section| SandboxConfig {
-            job_time: section.text("job_time", value::time_or_zero, secs(30)),
-            reply_delay: section.text(
-                "reply_delay",
-                value::time_or_zero,
-                Duration::from_millis(400),
-            ),
-            rate_limit: rate_limit(section),
-            balance: section.text("balance", value::money, Usd::dollars(50)),
-            seed: section.number("seed", value::seed, 1),
-            is_public: section.flag("public"),
-        }),
+        models,
+        catalog,
+        sandbox: reader.section(raw, "sandbox", sandbox),
         log: reader.section(raw, "log", log),
     };
     let conflicts = conflicts(&settings, raw, is_sandbox, is_live);
@@ -283,23 +277,11 @@ fn passthrough(section: &mut Section<'_>) -> Vec<PassthroughConfig> {
     all
 }
 
-fn catalog(section: &mut Section<'_>) -> Catalog {
-    let mut catalog = Catalog::published();
-    section.tables("chat", |row| {
-        let (id, price) = (row.required("id", value::name), row.required("price", value::money));
-        let id = id?;
-        if catalog.chat_model(&id).is_some() || catalog.video_model(&id).is_some() {
-            row.section_error("expected a new model, this id is already in the catalog");
-        } else {
-            let (id, tier) = (Cow::Owned(id), Tier::Added(price?));
-            catalog.chat.push(ChatModel { id, tier, best_for: "" });
-        }
-        Some(())
-    });
-    catalog
-}
-
-fn access(section: &mut Section<'_>, folder: &Path) -> AccessConfig {
+fn access(
+    section: &mut Section<'_>,
+    folder: &Path,
+    (catalog, passthrough): (&Catalog, &[PassthroughConfig]),
+) -> AccessConfig {
     let known_mode = |text: &str| match text {
         "open" | "members" | "jwt" | "host" => Ok(text.to_owned()),
         _ => Err("expected \"open\", \"members\", \"jwt\" or \"host\"".into()),
@@ -313,12 +295,12 @@ fn access(section: &mut Section<'_>, folder: &Path) -> AccessConfig {
     }
     let jwt = section.table("jwt", |section| jwt(section, folder)).flatten();
     let mode = match (&*mode, jwt) {
-        ("jwt", Some(jwt)) => AccessMode::Jwt(jwt),
+        ("jwt", Some(jwt)) => AccessMode::Jwt(Box::new(jwt)),
         ("members", _) => AccessMode::Members,
         ("host", _) => AccessMode::Host,
         _ => AccessMode::Open,
     };
-    AccessConfig { mode, allowed_origins }
+    AccessConfig { mode, allowed_origins, may_buy: models::may_buy(section, catalog, passthrough) }
 }
 
 fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<JwtConfig> {
@@ -328,11 +310,20 @@ fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<JwtConfig> {
     let leeway = section.text("leeway", leeway, secs(60));
     let role_claim = section.nullable("role_claim", claim);
     let budget_claim = section.nullable("budget_claim", claim);
+    let may_buy_claim = section.nullable("may_buy_claim", claim);
     let jwks = match jwks? {
         JwksSource::File(file) => JwksSource::File(folder.join(file)),
         address @ JwksSource::Url(_) => address,
     };
-    Some(JwtConfig { issuer: issuer?, audience: audience?, jwks, leeway, role_claim, budget_claim })
+    Some(JwtConfig {
+        issuer: issuer?,
+        audience: audience?,
+        jwks,
+        leeway,
+        role_claim,
+        budget_claim,
+        may_buy_claim,
+    })
 }
 
 fn jwks(text: &str) -> Parsed<JwksSource> {
@@ -444,6 +435,18 @@ fn file_name(text: &str) -> Parsed<String> {
         return Ok(text.to_owned());
     }
     Err("expected a file inside page.dir, such as \"index.html\"".into())
+}
+
+fn sandbox(section: &mut Section<'_>) -> SandboxConfig {
+    let reply_delay = Duration::from_millis(400);
+    SandboxConfig {
+        job_time: section.text("job_time", value::time_or_zero, secs(30)),
+        reply_delay: section.text("reply_delay", value::time_or_zero, reply_delay),
+        rate_limit: rate_limit(section),
+        balance: section.text("balance", value::money, Usd::dollars(50)),
+        seed: section.number("seed", value::seed, 1),
+        is_public: section.flag("public"),
+    }
 }
 
 fn log(section: &mut Section<'_>) -> LogConfig {

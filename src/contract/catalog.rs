@@ -28,7 +28,7 @@ impl Service {
     }
 }
 
-/// The published models, and those that an operator added in `[models]`.
+/// The models that are sold: the published ones, as an operator changed them in `[models]`.
 #[derive(Clone, Debug)]
 pub struct Catalog {
     pub chat: Vec<ChatModel>,
@@ -145,6 +145,19 @@ impl ChatModel {
 impl Catalog {
     pub fn published() -> Self {
         Self { chat: CHAT_MODELS.to_vec(), video: VIDEO_MODELS.to_vec() }
+    }
+
+    /// Returns only the models that `keep` returns true for.
+    #[must_use]
+    pub fn filter(mut self, keep: impl Fn(Service, &str) -> bool) -> Self {
+        self.chat.retain(|model| keep(Service::Chat, &model.id));
+        self.video.retain(|model| keep(Service::Video, &model.id));
+        self
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        let chats = self.chat.iter().map(|model| &*model.id);
+        chats.chain(self.video.iter().map(|model| &*model.id))
     }
 
     pub fn chat_model(&self, id: &str) -> Option<&ChatModel> {

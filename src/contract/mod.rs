@@ -4,5 +4,6 @@
 
 pub mod catalog;
 pub mod money;
+pub mod selection;
 pub mod video;
 pub mod wire;

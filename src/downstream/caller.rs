@@ -91,7 +91,10 @@ pub async fn authenticate<B>(
         (address, Session::default())
     } else {
         let credentials = user.map_or_else(|| credentials(headers, transport), Credentials::User);
-        let (caller, session) = access.authenticate(credentials, address).await?;
+        let (caller, session) = match access.authenticate(credentials, address.clone()).await {
+            Err(_) if route.auth == Auth::Optional => (address, Session::default()),
+            known => known?,
+        };
         check_csrf(credentials, &head.method, headers)?;
         Span::current().record("caller", tracing::field::display(&caller));
         (caller, session)

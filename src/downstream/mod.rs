@@ -67,6 +67,13 @@ pub struct Call<B = Bytes> {
     pub body: B,
 }
 
+impl<B> Call<B> {
+    /// Returns whether the caller is known by its address only.
+    pub fn is_anonymous(&self) -> bool {
+        matches!(self.caller, Caller::Address(_))
+    }
+}
+
 /// Omits the head and the payload: they hold credentials and prompts.
 impl<B> fmt::Debug for Call<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

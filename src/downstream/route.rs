@@ -30,6 +30,8 @@ pub enum BodyKind {
 pub enum Auth {
     /// Open to all: credentials are ignored.
     Public,
+    /// Open to all, but known callers see what is theirs. Invalid credentials are ignored.
+    Optional,
     /// Needs valid credentials; 401 without them.
     Caller,
     Admin,

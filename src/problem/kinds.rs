@@ -62,6 +62,10 @@ kinds! {
         title: "You may not do this",
         advice: "Ask the operator for the role that this needs.",
     }
+    MODEL_NOT_ALLOWED = FORBIDDEN, "model_not_allowed", charged: No {
+        title: "You may not buy from this model",
+        advice: "Use a model that errors lists, or ask the operator for this one.",
+    }
     UNKNOWN_ENDPOINT = NOT_FOUND, "unknown_endpoint", charged: No {
         title: "There is no such endpoint",
         advice: "Check the path against the list of endpoints in docs/reference/http.md.",

@@ -140,6 +140,10 @@ impl Problem {
         Self { detail, errors, ..Self::new(&INVALID_REQUEST) }
     }
 
+    pub fn with_errors(self, errors: Vec<FieldError>) -> Self {
+        Self { errors, ..self }
+    }
+
     /// Sets `Retry-After`: whole seconds, rounded up, at least 1.
     pub fn retry_after(self, wait: Duration) -> Self {
         Self { retry_after: Some(ceil_seconds(wait).max(1)), ..self }

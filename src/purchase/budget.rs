@@ -13,7 +13,6 @@ use super::send::Charge;
 use super::{DedupeBy, Delivery, Phase, PurchaseContext, PurchaseRequest, PurchaseTerms};
 use crate::clock;
 use crate::contract::catalog::Service;
-use crate::contract::money::Usd;
 use crate::problem::{
     BUDGET_EXHAUSTED, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, LEDGER_UNAVAILABLE,
     PURCHASE_NOT_FOUND, Problem,
@@ -68,7 +67,7 @@ impl Hold {
         let (held, slot) = match reserve(ledger, &reservation, slot, account).await {
             Ok(held) => held,
             Err(error) => {
-                return not_held(error, reservation.price, binding)
+                return not_held(error, purchase, binding)
                     .inspect_err(|_| record_refusal(refusals, fingerprint));
             }
         };
@@ -295,7 +294,7 @@ pub(super) fn reservation(
         price: order.price,
         dedupe_key,
         budgets: terms.limits.intersect(purchase.session.own_budget),
-        replay_only: purchase.replay_only,
+        replay_only: purchase.replay_or.is_some(),
     }
 }
 
@@ -320,10 +319,17 @@ fn digest(parts: &[&[u8]]) -> Digest {
     *hasher.finalize().as_bytes()
 }
 
-fn not_held(error: ReserveError, price: Usd, binding: &AccountBinding) -> Result<Placed, Problem> {
+fn not_held(
+    error: ReserveError,
+    purchase: &PurchaseRequest,
+    binding: &AccountBinding,
+) -> Result<Placed, Problem> {
     Err(match error {
         ReserveError::Duplicate(earlier) => return Ok(Placed::Duplicate(earlier)),
-        ReserveError::NothingToReplay => Problem::new(&PURCHASE_NOT_FOUND),
+        ReserveError::NothingToReplay => {
+            let refusal = purchase.replay_or.as_deref().cloned();
+            refusal.unwrap_or_else(|| Problem::new(&PURCHASE_NOT_FOUND))
+        }
         ReserveError::KeyReused => Problem::new(&IDEMPOTENCY_KEY_REUSED),
         ReserveError::OverBudget(over) => {
             Problem::new(&BUDGET_EXHAUSTED).detail(over_budget_detail(&over))
@@ -334,7 +340,7 @@ fn not_held(error: ReserveError, price: Usd, binding: &AccountBinding) -> Result
             Problem::new(&INSUFFICIENT_CREDIT).detail(format!(
                 "this costs {}, more than the account's prepaid balance; ask the operator of this \
                  service to add credit",
-                price.short(),
+                purchase.order.get().price.short(),
             ))
         }
         ReserveError::Unavailable(error) => {

@@ -130,8 +130,8 @@ pub struct PurchaseRequest {
     pub session: Session,
     pub order: Checked<Order>,
     pub dedupe_by: DedupeBy,
-    /// Replays an earlier purchase or fails, but never buys.
-    pub replay_only: bool,
+    /// If set, this replays an earlier purchase or fails with the problem, but never buys.
+    pub replay_or: Option<Box<Problem>>,
     pub waiters: Waiters,
     pub progress: Progress,
 }
@@ -152,7 +152,7 @@ impl PurchaseRequest {
             session: Session::default(),
             order,
             dedupe_by,
-            replay_only: false,
+            replay_or: None,
             waiters: Waiters::default(),
             progress: Progress::default(),
         }

@@ -67,6 +67,7 @@ pub fn document(listed: &[MemberSpend]) -> Value {
             "token_prefix": &*member.prefix,
             "added": iso8601(member.added_at),
             "revoked": member.revoked_at.map(iso8601),
+            "may_buy": member.may_buy.as_ref().map(|rule| rule.names().collect::<Vec<_>>()),
             "budgets": [
                 budget("day", member.own_budget.day, spent.day),
                 budget("month", member.own_budget.month, spent.month),

@@ -37,7 +37,8 @@ pub(super) async fn events(cx: HandlerContext) -> HandlerResult {
 }
 
 pub(super) async fn catalog(cx: HandlerContext) -> HandlerResult {
-    let mut response = json_document(&cx.handlers.catalog);
+    let document = cx.handlers.catalog.document(cx.may_buy());
+    let mut response = cx.for_this_caller(json_document(&document));
     if cfg!(feature = "openapi") {
         let link = format!("<{}/bff/openapi.json>; {SERVICE_DESC}", cx.handlers.prefix);
         response.headers_mut().extend(HeaderValue::try_from(link).map(|link| (LINK, link)));

@@ -4,38 +4,75 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::contract::catalog::{Catalog, Durations};
+use crate::contract::money::Usd;
+use crate::contract::selection::Selection;
 use crate::contract::{catalog as contract, video, wire};
 
-/// Adds the models to `facts`, the entries that do not depend on them.
-pub fn render(catalog: &Catalog, default_model: Option<&str>, mut facts: Value) -> Bytes {
-    let chat = |model: &contract::ChatModel| {
-        json!({
-            "id": model.id,
-            "tier": model.tier.name(),
-            "price": model.price().to_string(),
-            "price_micros": model.price().as_micros(),
-            "best_for": model.best_for,
-        })
-    };
-    facts["chat"] = catalog.chat.iter().map(chat).collect();
-    facts["video"] = catalog.video.iter().map(video_row).collect();
-    facts["defaults"] = json!({
-        "chat_model": default_chat_model(catalog, default_model),
-        "video_model": contract::DEFAULT_VIDEO_MODEL,
-        "duration": contract::DEFAULT_DURATION,
-        "aspect_ratio": video::DEFAULT_ASPECT_RATIO,
-    });
-    facts["aspect_ratios"] = json!(video::ASPECT_RATIOS);
-    facts["roles"] = json!(wire::ROLES);
-    facts.to_string().into()
+/// Shows each caller the models that it may buy from.
+pub struct PriceList {
+    catalog: Catalog,
+    /// The chat model that the settings preselect.
+    default_model: Option<String>,
+    /// The entries that do not depend on the models.
+    facts: Value,
+    /// The document of callers without a rule of their own.
+    usual: (Selection, Bytes),
 }
 
-/// Returns the model that the settings name, or else the cheapest.
-fn default_chat_model<'a>(catalog: &'a Catalog, named: Option<&'a str>) -> &'a str {
-    let order =
-        |model: &&contract::ChatModel| (model.price(), model.id != contract::DEFAULT_CHAT_MODEL);
-    let cheapest = || catalog.chat.iter().min_by_key(order).map(|model| &*model.id);
-    named.or_else(cheapest).unwrap_or(contract::DEFAULT_CHAT_MODEL)
+impl PriceList {
+    pub fn new(
+        catalog: Catalog,
+        default_model: Option<String>,
+        facts: Value,
+        may_buy: Selection,
+    ) -> Self {
+        let list = Self { catalog, default_model, facts, usual: (may_buy, Bytes::new()) };
+        let document = list.render(&list.usual.0);
+        Self { usual: (list.usual.0.clone(), document), ..list }
+    }
+
+    pub fn document(&self, may_buy: &Selection) -> Bytes {
+        let (usual, document) = &self.usual;
+        if may_buy == usual { document.clone() } else { self.render(may_buy) }
+    }
+
+    fn render(&self, may_buy: &Selection) -> Bytes {
+        let catalog = may_buy.filter(&self.catalog);
+        let mut list = self.facts.clone();
+        list["chat"] = catalog.chat.iter().map(chat_row).collect();
+        list["video"] = catalog.video.iter().map(video_row).collect();
+        let chats = catalog.chat.iter().map(|model| (&*model.id, model.price()));
+        let videos = catalog.video.iter().map(|model| (&*model.id, model.price));
+        let named = self.default_model.as_deref().filter(|id| catalog.chat_model(id).is_some());
+        list["defaults"] = json!({
+            "chat_model": named.or_else(|| cheapest(chats, contract::DEFAULT_CHAT_MODEL)),
+            "video_model": default_video_model(&catalog).or_else(|| cheapest(videos, "")),
+            "duration": contract::DEFAULT_DURATION,
+            "aspect_ratio": video::DEFAULT_ASPECT_RATIO,
+        });
+        list["aspect_ratios"] = json!(video::ASPECT_RATIOS);
+        list["roles"] = json!(wire::ROLES);
+        list.to_string().into()
+    }
+}
+
+/// Returns the cheapest model; of several, the `preferred` one, or the first.
+fn cheapest<'a>(models: impl Iterator<Item = (&'a str, Usd)>, preferred: &str) -> Option<&'a str> {
+    models.min_by_key(|(id, price)| (*price, *id != preferred)).map(|(id, _)| id)
+}
+
+fn default_video_model(catalog: &Catalog) -> Option<&'static str> {
+    catalog.video_model(contract::DEFAULT_VIDEO_MODEL).map(|_| contract::DEFAULT_VIDEO_MODEL)
+}
+
+fn chat_row(model: &contract::ChatModel) -> Value {
+    json!({
+        "id": model.id,
+        "tier": model.tier.name(),
+        "price": model.price().to_string(),
+        "price_micros": model.price().as_micros(),
+        "best_for": model.best_for,
+    })
 }
 
 fn video_row(model: &contract::VideoModel) -> Value {
@@ -68,8 +105,7 @@ mod tests {
             "contact": "Ann, room 5",
             "presets": [{"name": "Translate", "system": "Translate into English."}],
         });
-        let list = render(&Catalog::published(), None, facts);
-        let list: Value = serde_json::from_slice(&list).unwrap();
+        let list = read(&list(Catalog::published(), None, facts), &Selection::everything());
         assert_eq!(list["chat"].as_array().unwrap().len(), 12);
         assert_eq!(list["chat"][0]["price"], "0.006000");
         assert_eq!(list["chat"][0]["price_micros"], 6_000);
@@ -86,11 +122,29 @@ mod tests {
     }
 
     #[test]
-    fn default_chat_model_is_the_named_or_the_cheapest_one() {
+    fn default_models_are_the_named_or_the_cheapest_that_the_caller_may_buy() {
         let mut catalog = Catalog::published();
-        assert_eq!(default_chat_model(&catalog, Some("iota-5")), "iota-5");
         let tier = contract::Tier::Added("0.001".parse().unwrap());
         catalog.chat.push(contract::ChatModel { id: "new".into(), tier, best_for: "" });
-        assert_eq!(default_chat_model(&catalog, None), "new");
+        let list = |named: Option<&str>| list(catalog.clone(), named, json!({}));
+        for (named, may_buy, chat, video) in [
+            (None, "chat video", json!("new"), json!("video-a-2")),
+            (Some("iota-5"), "chat video", json!("iota-5"), json!("video-a-2")),
+            (Some("iota-5"), "theta-32b video-d-3.1", json!("theta-32b"), json!("video-d-3.1")),
+            (None, "theta-32b eta-5-mini", json!("eta-5-mini"), Value::Null),
+            (None, "video-d-3.1 video-b video-c-2", Value::Null, json!("video-b")),
+        ] {
+            let shown = read(&list(named), &Selection::parse(may_buy));
+            assert_eq!(shown["defaults"]["chat_model"], chat, "{may_buy}");
+            assert_eq!(shown["defaults"]["video_model"], video, "{may_buy}");
+        }
+    }
+
+    fn list(catalog: Catalog, named: Option<&str>, facts: Value) -> PriceList {
+        PriceList::new(catalog, named.map(str::to_owned), facts, Selection::everything())
+    }
+
+    fn read(list: &PriceList, may_buy: &Selection) -> Value {
+        serde_json::from_slice(&list.document(may_buy)).unwrap()
     }
 }

@@ -21,27 +21,31 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderValue;
+use http::header::{CACHE_CONTROL, VARY};
 
 use self::api::Passthrough;
 use crate::access::Authenticator;
+use crate::contract::selection::Selection;
 use crate::downstream::route::{Auth, Class};
 use crate::downstream::{Call, RefusalLog};
 use crate::jobs::JobRegistry;
 use crate::media::Videos;
-use crate::problem::Problem;
+use crate::problem::{PURCHASE_NOT_FOUND, Problem};
 use crate::purchase::{PurchaseRequest, Purchases, Receipt};
 use crate::redact::Redactor;
 use crate::reports::me::MeReport;
 use crate::reports::{Reports, ensure_admin};
 use crate::response::{self, HandlerResult, Response};
-use crate::validate::{ChatRules, Checked, Order};
+use crate::validate::{self, ChatRules, Checked, Order};
 
 pub struct Handlers {
     pub access: Arc<Authenticator>,
     pub refusal_log: Arc<RefusalLog>,
     /// `server.prefix`.
     pub prefix: String,
-    pub catalog: Bytes,
+    pub catalog: catalog::PriceList,
+    /// `access.may_buy`.
+    pub may_buy: Selection,
     pub ledger_name: HeaderValue,
     #[cfg(feature = "openapi")]
     pub openapi: Bytes,
@@ -69,18 +73,40 @@ impl HandlerContext {
         self.call.head.uri.query()
     }
 
+    /// Returns what the caller may buy.
+    fn may_buy(&self) -> &Selection {
+        self.call.session.may_buy.as_ref().unwrap_or(&self.handlers.may_buy)
+    }
+
     fn purchase(&self, order: Checked<Order>) -> Result<PurchaseRequest, Problem> {
         let headers = &self.call.head.headers;
         let dedupe_by = purchases::dedupe_key(headers)?;
         purchases::check_ledger(&self.handlers.ledger_name, headers)?;
         let session = self.call.session.clone();
         let replay_only = headers.contains_key(purchases::TOLLGATE_REPLAY);
+        // Even if the caller may not buy it any more, a purchase that it made is replayed.
+        let may_buy = validate::may_buy(&order, &self.handlers.rules.catalog, self.may_buy());
+        let replay_or = match may_buy {
+            _ if replay_only => Some(Box::new(Problem::new(&PURCHASE_NOT_FOUND))),
+            Ok(()) => None,
+            Err(refusal) => Some(Box::new(refusal)),
+        };
         let purchase = PurchaseRequest::new(self.call.caller.clone(), order, dedupe_by);
-        Ok(PurchaseRequest { id: self.call.id.purchase(), session, replay_only, ..purchase })
+        Ok(PurchaseRequest { id: self.call.id.purchase(), session, replay_or, ..purchase })
     }
 
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {
         self.purchases.buy(self.purchase(order)?).await
+    }
+
+    /// Marks a response that depends on the caller, so that no cache gives it to another one.
+    fn for_this_caller(&self, mut response: Response) -> Response {
+        let headers = response.headers_mut();
+        headers.append(VARY, HeaderValue::from_static("authorization, cookie"));
+        if !self.call.is_anonymous() {
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        }
+        response
     }
 
     /// Runs a report, which reads many purchases: one at a time per caller.

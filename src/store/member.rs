@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::{Clock, Digest, Unavailable};
 use crate::contract::money::SpendLimit;
+use crate::contract::selection::Selection;
 use crate::sync::lock;
 
 /// The identity that limits, budgets, idempotency keys and jobs belong to.
@@ -124,6 +125,8 @@ pub struct Member {
     pub name: Arc<str>,
     pub role: Role,
     pub own_budget: SpendLimit,
+    /// `None` is `access.may_buy`.
+    pub may_buy: Option<Selection>,
     /// The keyed hash of its token; the token itself is not stored.
     pub token: Digest,
     pub prefix: Arc<str>,
@@ -159,7 +162,12 @@ pub enum MemberChange {
     Add(Member),
     /// Ends its token and logins for good. Does nothing if it is revoked already.
     Revoke,
-    Update(Option<Role>, Option<SpendLimit>),
+    /// Changes what is given.
+    Update {
+        role: Option<Role>,
+        own_budget: Option<SpendLimit>,
+        may_buy: Option<Option<Selection>>,
+    },
     /// Replaces its token. The old one and its logins end.
     Rotate(Digest, Arc<str>),
 }

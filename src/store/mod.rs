@@ -21,6 +21,7 @@ pub mod sqlite;
 mod verbs;
 
 pub use crate::contract::money::SpendLimit;
+pub use crate::contract::selection::Selection;
 pub use binding::AccountBinding;
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use member::{

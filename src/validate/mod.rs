@@ -8,6 +8,7 @@
 mod chat;
 mod image_url;
 mod json;
+mod may_buy;
 pub mod openai;
 mod query;
 mod rule;
@@ -22,11 +23,12 @@ use zeroize::Zeroizing;
 
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
+pub use may_buy::may_buy;
 pub use query::{
     MAX_JOBS, UsageDays, UsageFormat, admin_usage, job_ids, no_query, request_id, too_many_rows,
     usage_days, video_status,
 };
-pub use rule::IgnoredFields;
+pub use rule::{IgnoredFields, nearest};
 pub use video::{VideoOrder, video};
 
 use crate::contract::catalog::Service;

@@ -187,7 +187,8 @@ pub(super) fn quote(text: &str) -> String {
     shown
 }
 
-fn nearest<'k>(given: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+/// Returns the name that `given` is probably a misspelling of.
+pub fn nearest<'k>(given: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     if given.len() > MAX_QUOTE {
         return None; // the distance costs the product of both lengths
     }
@@ -199,7 +200,7 @@ fn nearest<'k>(given: &str, known: impl IntoIterator<Item = &'k str>) -> Option<
     (distance <= (name.chars().count() / 3).clamp(1, 4)).then_some(name)
 }
 
-fn join_list<'n>(names: impl IntoIterator<Item = &'n str>, last: &str) -> String {
+pub(super) fn join_list<'n>(names: impl IntoIterator<Item = &'n str>, last: &str) -> String {
     let names: Vec<_> = names.into_iter().collect();
     match names.split_last() {
         Some((end, rest)) if !rest.is_empty() => format!("{} {last} {end}", rest.join(", ")),
@@ -213,6 +214,9 @@ pub(super) fn unknown_model<'k>(
     known: impl Iterator<Item = &'k str> + Clone,
 ) -> String {
     let name = quote(id);
+    if known.clone().next().is_none() {
+        return format!("no {kind} models are sold");
+    }
     match nearest(id, known.clone()) {
         Some(near) => format!("there is no {kind} model `{name}`; did you mean `{near}`?"),
         None => format!("there is no {kind} model `{name}`; known: {}", join_list(known, "and")),

@@ -30,6 +30,7 @@ const PROBLEMS = {
   insufficient_credit: ['The prepaid credit is used up. Please tell your admin.', 'again'],
   origin_not_allowed: ['This address may not use the service.', 'reload'],
   forbidden: ['You are not allowed to do this.', 'edit'],
+  model_not_allowed: ['You are not allowed to use this model.', 'edit'],
   unknown_endpoint: ['The service does not offer this.', 'reload'],
   not_found: ['There is nothing at this address.', 'reload'],
   job_not_found: ['The service does not know this video.', 'none'],

@@ -21,6 +21,7 @@ export const TEXT = {
   pending: 'It was sent, and its answer has not arrived yet.',
   forgotten: 'The answer was lost, and the service may have forgotten this purchase. If you send it again, you may pay twice.',
   tryAgain: 'Try again',
+  nothingSold: 'Nothing is sold to you here.',
   tryAgainFor: (cost) => `Try again · ${cost}`,
   buyAgain: (cost) => `Buy again · ${cost}`,
   buyAgainSure: (cost) => `Really? You pay ${cost} again`,
@@ -196,7 +197,7 @@ export class PurchaseWidget extends HTMLElement {
 
   set token(token) {
     this.#token = token;
-    if (this.catalog && this.isConnected) void this.#showOwn();
+    if (this.catalog && this.isConnected) void this.#showSold();
   }
 
   async connectedCallback() {
@@ -211,7 +212,7 @@ export class PurchaseWidget extends HTMLElement {
     }
     const baseUrl = this.getAttribute('base-url') ?? undefined;
     // An application that embeds tollgate knows its users by a session of its own. Elsewhere, only the token counts.
-    const send = (url, options) => fetch(url, { ...options, credentials: this.catalog?.access === 'host' ? 'same-origin' : 'omit' });
+    const send = (url, options) => fetch(url, { ...options, credentials: this.catalog && this.catalog.access !== 'host' ? 'omit' : 'same-origin' });
     this.client = createClient({ baseUrl, fetch: send, token: () => (typeof this.token === 'function' ? this.token() : this.token) });
     this.#store = new TabStore(`${this.localName} ${baseUrl ?? ''} ${this.id}`);
     this.#purchases = new Purchases({ store: this.#store, transport: this.client, locks: navigator.locks });
@@ -274,12 +275,31 @@ export class PurchaseWidget extends HTMLElement {
       return;
     }
     this.#purchases.remember(this.catalog.replay);
-    this.draw();
+    this.#drawSold();
+    await this.#showOwn();
+  }
+
+  #drawSold() {
+    if (this.catalog[this.kind].length) this.draw();
+    else this.shadowRoot.replaceChildren(element('p', { class: 'small', text: TEXT.nothingSold }));
+  }
+
+  /** Another caller may buy from other models. */
+  async #showSold() {
+    const sold = () => JSON.stringify(this.catalog[this.kind]);
+    const before = sold();
+    try {
+      this.catalog = await this.client.catalog();
+    } catch {
+      // The last list stays; an order reports its own errors.
+    }
+    if (sold() !== before) this.#drawSold();
     await this.#showOwn();
   }
 
   /** Shows what is the caller's own. */
   async #showOwn() {
+    if (!this.catalog[this.kind].length) return;
     this.left.textContent = '';
     void this.showLeft();
     await this.takeUp();

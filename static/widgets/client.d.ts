@@ -169,9 +169,11 @@ export interface Catalog {
   mode: 'sandbox' | 'live';
   /** Who may call: anyone, members with a token, users of the app's own login, or users that the embedding app names. */
   access: 'open' | 'members' | 'jwt' | 'host';
+  /** The models that the caller may buy from. */
   chat: ChatModel[];
   video: VideoModel[];
-  defaults: { chat_model: string; video_model: string; duration: number; aspect_ratio: string };
+  /** `null`: the caller may buy from no such model. */
+  defaults: { chat_model: string | null; video_model: string | null; duration: number; aspect_ratio: string };
   limits: { prompt_characters: number; chat_body_bytes: number; video_body_bytes: number };
   aspect_ratios: string[];
   roles: string[];

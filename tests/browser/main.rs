@@ -20,6 +20,7 @@ mod main_road;
 #[path = "../support/markdown.rs"]
 #[expect(dead_code, reason = "blocks are all that is read here")]
 mod markdown;
+mod on_sale;
 mod openai_sdk;
 mod other_browsers;
 mod page;

@@ -1,6 +1,7 @@
 //! `tollgate member` says who may call; a token is seen once, and what changes holds beside a server.
 
 mod many;
+mod may_buy;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -399,8 +400,7 @@ fn member_list_shows_budgets_and_spending() {
 
     let csv = fixture.done(&["member", "list", "--format", "csv"]);
     let lines: Vec<Vec<_>> = csv.lines().map(|line| line.split(',').collect()).collect();
-    let head =
-        "name,role,state,token_prefix,day_budget,day_spent,month_budget,month_spent,added,revoked";
+    let head = "name,role,state,token_prefix,day_budget,day_spent,month_budget,month_spent,added,revoked,may_buy";
     assert_eq!(lines[0].join(","), head);
     let expected = ["ann", "member", "active", &ann[..9], "5.000000", "0.003000", "", "0.003000"];
     assert_eq!((&lines[1][..8], lines[1][9]), (&expected[..], ""));
@@ -413,7 +413,7 @@ fn member_list_shows_budgets_and_spending() {
     assert!(added.as_str().is_some_and(|added| added.starts_with("20")), "{json}");
     let member = serde_json::json!({
         "name": "ann", "role": "member", "state": "active", "token_prefix": &ann[..9],
-        "added": null, "revoked": null,
+        "added": null, "revoked": null, "may_buy": null,
         "budgets": [
             {"period": "day", "limit": "5.000000", "limit_micros": 5_000_000, "spent": "0.003000", "spent_micros": 3_000},
             {"period": "month", "limit": null, "limit_micros": null, "spent": "0.003000", "spent_micros": 3_000},

@@ -57,6 +57,36 @@ async fn request_without_a_user_is_unauthenticated() {
 }
 
 #[tokio::test]
+async fn each_user_sees_and_buys_what_it_may() {
+    let config = Config::sandbox().instant().set("access.mode", "host");
+    let gate = Tollgate::new(config.set("access.may_buy", "[\"video\"]")).unwrap();
+    let video = r#"{"prompt":"a tide","model":"video-b"}"#;
+    let chatter = || user("ann").may_buy(["eta-5-mini", "other"]);
+    let mini = CHAT.replace("alpha-sonnet-4.5", "eta-5-mini");
+    for (user, path, body, status) in [
+        (chatter(), "/api/v1/chat", &*mini, StatusCode::OK),
+        (chatter(), "/api/v1/chat", CHAT, StatusCode::FORBIDDEN),
+        (chatter(), "/v1/chat/completions", CHAT, StatusCode::FORBIDDEN),
+        (chatter(), "/api/v1/video", video, StatusCode::FORBIDDEN),
+        (chatter(), "/v1/videos", video, StatusCode::FORBIDDEN),
+        (user("bob"), "/v1/chat/completions", CHAT, StatusCode::FORBIDDEN),
+        (user("bob"), "/v1/videos", video, StatusCode::OK),
+        (user("eve").may_buy([""; 0]), "/api/v1/video", video, StatusCode::FORBIDDEN),
+    ] {
+        let (found, body) = send(&gate, Some(user), path, body).await;
+        assert_eq!(found, status, "{path}: {body}");
+        assert_eq!(body.contains("model_not_allowed"), status == StatusCode::FORBIDDEN, "{body}");
+    }
+    for (user, models) in [(Some(chatter()), 1), (Some(user("bob")), 8), (None, 8)] {
+        for path in ["/bff/catalog", "/v1/models"] {
+            let (_, list) = send(&gate, user.clone(), path, "").await;
+            assert_eq!(list.matches("\"price\":").count(), models, "{path}: {list}");
+        }
+    }
+    gate.shutdown().await;
+}
+
+#[tokio::test]
 async fn each_user_has_a_budget_of_its_own() {
     let gate = gate();
     let poor = || user("ann").budget("0.004/day").unwrap();

@@ -22,6 +22,7 @@ mod metrics;
 mod money_is_held_before_anything_is_sent;
 mod nothing_bought_is_lost;
 mod nothing_is_bought_twice;
+mod on_sale;
 mod openai;
 mod operations;
 mod packaging;

@@ -16,6 +16,7 @@ fn member(name: &str) -> Member {
         name: name.into(),
         role: Role::Member,
         own_budget: OWN,
+        may_buy: None,
         token: identity(name),
         prefix: format!("tg_{name}").into(),
         added_at: START,
@@ -53,7 +54,8 @@ impl Fixture {
         role: Option<Role>,
         own: Option<SpendLimit>,
     ) -> Result<(), MemberError> {
-        bounded(self.store.change_member(name.into(), MemberChange::Update(role, own))).await
+        let change = MemberChange::Update { role, own_budget: own, may_buy: None };
+        bounded(self.store.change_member(name.into(), change)).await
     }
 
     async fn members(&self) -> Vec<Member> {

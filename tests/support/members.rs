@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use aho_corasick::AhoCorasick;
 use tokio::runtime;
 use tollgate::access::token::{self, Secret};
-use tollgate::store::{Member, MemberChange, MemberError, Role, SpendLimit, Store};
+use tollgate::store::{Member, MemberChange, MemberError, Role, Selection, SpendLimit, Store};
 
 use super::{Gate, lock, until};
 
@@ -36,6 +36,7 @@ impl Gate {
             name: name.into(),
             role,
             own_budget: own,
+            may_buy: None,
             token: token::hash_token(&secret, &token),
             prefix: token::prefix(&token).into(),
             added_at: tollgate::clock::wall(),
@@ -72,8 +73,17 @@ impl Holder {
 
     /// Changes its role.
     pub(crate) fn becomes(&self, role: Role) {
-        wait(self.store.change_member(self.name.into(), MemberChange::Update(Some(role), None)))
-            .expect("it is there");
+        self.update(MemberChange::Update { role: Some(role), own_budget: None, may_buy: None });
+    }
+
+    /// Changes what it may buy.
+    pub(crate) fn may_buy(&self, names: &str) {
+        let may_buy = Some(Some(Selection::parse(names)));
+        self.update(MemberChange::Update { role: None, own_budget: None, may_buy });
+    }
+
+    fn update(&self, change: MemberChange) {
+        wait(self.store.change_member(self.name.into(), change)).expect("it is there");
     }
 
     /// Replaces its token.

@@ -286,9 +286,10 @@ fn lookup<'a, T>(all: &'a HashMap<Digest, T>, id: &Digest) -> Option<&'a T> {
 
 impl Entry {
     fn session(&self) -> (Caller, Session) {
-        let &Member { ref name, role, own_budget, .. } = &self.member;
-        let revoked = Some(self.revoked.clone());
-        (Caller::Member(Arc::clone(name)), Session { role, own_budget, revoked, expires_at: None })
+        let &Member { ref name, role, own_budget, ref may_buy, .. } = &self.member;
+        let (revoked, may_buy) = (Some(self.revoked.clone()), may_buy.clone());
+        let session = Session { role, own_budget, may_buy, revoked, expires_at: None };
+        (Caller::Member(Arc::clone(name)), session)
     }
 }
 

@@ -57,6 +57,7 @@ async fn add(store: &Away, name: &str, token: &str) {
         name: name.into(),
         role: Role::Member,
         own_budget: SpendLimit::default(),
+        may_buy: None,
         token: hash(token),
         prefix: "tg_".into(),
         added_at: Duration::ZERO,
@@ -92,7 +93,12 @@ async fn change_by_another_process_applies_at_next_refresh() {
 
     add(&store, "bob", "tg_bob").await;
     let own = SpendLimit { day: Some(Usd::dollars(1)), month: None };
-    store.change("ann", MemberChange::Update(Some(Role::Admin), Some(own))).await;
+    store
+        .change(
+            "ann",
+            MemberChange::Update { role: Some(Role::Admin), own_budget: Some(own), may_buy: None },
+        )
+        .await;
     cache.refresh().await;
     assert_eq!(name(&cache.by_token("tg_bob").unwrap()), "member:bob");
     let (_, now) = cache.by_token("tg_ann").unwrap();

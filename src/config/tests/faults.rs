@@ -185,6 +185,32 @@ const ONE_ERROR: &[(&str, &str)] = &[
         "[models]\nchat = [{ id = 'video-b', price = '1' }]",
         "2:9: models.chat: expected a new model",
     ),
+    ("[models]\nchat = [{ id = 'chat', price = '1' }]", "2:9: models.chat: expected an id other"),
+    (
+        "[models]\nhide = ['chat', 'video-bb']",
+        "2:17: models.hide: expected \"chat\", \"video\", or the id of a model that is sold; did you mean \"video-b\"?",
+    ),
+    (
+        "[models]\nsell = ['gpt']",
+        "2:9: models.sell: expected \"chat\", \"video\", or the id of a model",
+    ),
+    ("[models]\nhide = ['eta-5', 'eta-5']", "2:18: models.hide: expected each entry once"),
+    ("[models]\nhide = ['eta-5']\nsell = ['chat']", "3:8: models.sell: expected no models.hide"),
+    ("[models]\nhide = ['chat', 'video']", "2:8: models.hide: expected at least one model"),
+    (
+        "models.hide = ['eta-5']\npage.default_model = 'eta-5'",
+        "2:22: page.default_model: expected a chat model that is sold",
+    ),
+    (
+        "[access]\nmay_buy = ['video-c2']",
+        "2:12: access.may_buy: expected \"chat\", \"video\", \"other\", or the id of a model that is sold; \
+         did you mean \"video-c-2\"?",
+    ),
+    (
+        "models.hide = ['video-b']\naccess.may_buy = ['video-b']",
+        "2:19: access.may_buy: expected \"chat\", \"video\", \"other\", or the id of a model that is sold",
+    ),
+    ("access.may_buy = ['/api/v1/search']", "1:19: access.may_buy: expected \"chat\""),
     ("[models]\nvideo = []", "2:1: unknown setting `models.video`"),
     ("[sandbox]\nseed = -1", "2:8: sandbox.seed: expected a whole number from 0"),
     ("[log]\nlevel = 'loud'", "2:9: log.level: expected \"error\""),

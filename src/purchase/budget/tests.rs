@@ -5,6 +5,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::access::Session;
+use crate::contract::money::Usd;
 use crate::problem::Charged;
 use crate::purchase::tests::{
     SOON, accepted, answered, context, keyed, purchase, purchases, terms,

@@ -1,21 +1,21 @@
 //! The endpoints of OpenAI's API.
 
 use super::{Endpoint, PAID, READ};
-use crate::downstream::route::{BodyKind, DEFAULT_ROUTE, Route};
+use crate::downstream::route::{Auth, BodyKind, DEFAULT_ROUTE, Route};
 use crate::routes::openai;
 
 // Its texts are wider than rustfmt can lay out.
 #[rustfmt::skip]
 pub(super) static ROWS: &[Endpoint] = &[
     Endpoint {
-        route: Route { path: "/v1/models", ..DEFAULT_ROUTE },
+        route: Route { path: "/v1/models", auth: Auth::Optional, ..DEFAULT_ROUTE },
         handler: |cx| Box::pin(openai::models(cx)),
-        operations: operations![operation("openaiModels", "openai", "List chat and video models")
+        operations: operations![operation("openaiModels", "openai", "List the models that the caller may buy from")
             .ok("A list.", JSON, "OpenAiList")
             .problems(&[&[&ORIGIN_NOT_ALLOWED]])],
     },
     Endpoint {
-        route: Route { path: "/v1/models/", ..DEFAULT_ROUTE },
+        route: Route { path: "/v1/models/", auth: Auth::Optional, ..DEFAULT_ROUTE },
         handler: |cx| Box::pin(openai::model(cx)),
         operations: operations![operation("openaiModel", "openai", "Get one model")
             .path_suffix("{model}")

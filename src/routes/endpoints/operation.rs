@@ -125,7 +125,8 @@ pub(in crate::routes) fn content(schema: &str) -> Content {
 
 /// Returns the problems that follow from the properties of a route.
 pub(in crate::routes) fn common_problems(route: &Route) -> impl Iterator<Item = &'static Kind> {
-    let callers = if route.auth == Auth::Public { &[] } else { CALLER_PROBLEMS };
+    let needs_caller = matches!(route.auth, Auth::Caller | Auth::Admin);
+    let callers = if needs_caller { CALLER_PROBLEMS } else { &[] };
     let bodies = if route.body == BodyKind::Nothing { &[] } else { BODY_PROBLEMS };
     let (purchases, gateway): (&[_], &[_]) =
         if route.class == Class::Paid { (PURCHASE_PROBLEMS, GATEWAY_PROBLEMS) } else { (&[], &[]) };

@@ -84,9 +84,10 @@ pub(super) static ROWS: &[Endpoint] = &[
             .problems(&[&[&NOT_FOUND, &ORIGIN_NOT_ALLOWED]])],
     },
     Endpoint {
-        route: Route { path: "/bff/catalog", ..SHARED },
+        route: Route { path: "/bff/catalog", auth: Auth::Optional, ..SHARED },
         handler: |cx| Box::pin(bff::catalog(cx)),
         operations: operations![operation("catalog", "facts", "Get the price list")
+            .description("It has the models that the caller may buy from.")
             .ok("Models, prices and limits.", JSON, "Catalog")],
     },
     Endpoint {

@@ -23,19 +23,21 @@ use crate::response::{self, HandlerResult, Response};
 const PREFIX: &str = "/v1/models/";
 
 pub(super) async fn models(cx: HandlerContext) -> HandlerResult {
-    let models = all_models(&cx.handlers.rules.catalog);
-    let data: Vec<_> = models.map(|(_, model)| model).collect();
-    Ok(response::json(StatusCode::OK, &json!({ "object": "list", "data": data })))
+    let catalog = cx.may_buy().filter(&cx.handlers.rules.catalog);
+    let data: Vec<_> = all_models(&catalog).map(|(_, model)| model).collect();
+    let list = json!({ "object": "list", "data": data });
+    Ok(cx.for_this_caller(response::json(StatusCode::OK, &list)))
 }
 
 pub(super) async fn model(cx: HandlerContext) -> HandlerResult {
     let id = cx.call.head.uri.path().strip_prefix(PREFIX).unwrap_or_default();
     let id = percent_decode_str(id).decode_utf8_lossy();
-    let mut models = all_models(&cx.handlers.rules.catalog);
+    let catalog = cx.may_buy().filter(&cx.handlers.rules.catalog);
+    let mut models = all_models(&catalog);
     let (_, model) = models.find(|(name, _)| *name == id).ok_or_else(|| {
         Problem::new(&NOT_FOUND).detail("no such model; GET /v1/models lists all models")
     })?;
-    Ok(response::json(StatusCode::OK, &model))
+    Ok(cx.for_this_caller(response::json(StatusCode::OK, &model)))
 }
 
 fn all_models(catalog: &Catalog) -> impl Iterator<Item = (&str, impl Serialize)> {

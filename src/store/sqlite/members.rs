@@ -14,6 +14,7 @@ use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
 use crate::contract::money::Usd;
+use crate::contract::selection::Selection;
 use crate::store::member::MAX_LOGINS_PER_MEMBER;
 use crate::store::{
     Digest, LoginSession, Member, MemberChange, MemberError, Role, SpendLimit, Unavailable,
@@ -57,8 +58,8 @@ impl SqliteStore {
     }
 
     pub(in crate::store) async fn members(&self) -> Result<Vec<Member>, Unavailable> {
-        let all = "SELECT name, role, day_micros, month_micros, token, prefix, added, revoked
-            FROM members ORDER BY name";
+        let all = "SELECT name, role, day_micros, month_micros, token, prefix, added, revoked,
+            may_buy FROM members ORDER BY name";
         self.run_while_starting(Durability::Buffered, move |ledger| {
             Ok(ledger.connection.all(all, [], member)?)
         })
@@ -166,7 +167,7 @@ fn apply_change(
     change: &MemberChange,
     now: Duration,
 ) -> ChangeResult {
-    if let MemberChange::Update(..) | MemberChange::Rotate(..) = change {
+    if let MemberChange::Update { .. } | MemberChange::Rotate(..) = change {
         let ask = "SELECT revoked IS NULL FROM members WHERE name = ?";
         match connection.first(ask, [name], |row| row.get(0))? {
             Some(true) => {}
@@ -177,8 +178,8 @@ fn apply_change(
     match change {
         MemberChange::Add(member) => {
             let insert = "INSERT INTO members
-                (name, role, day_micros, month_micros, token, prefix, added, revoked)
-                VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING";
+                (name, role, day_micros, month_micros, token, prefix, added, revoked, may_buy)
+                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING";
             let values = params![
                 member.name,
                 member.role.name(),
@@ -188,6 +189,7 @@ fn apply_change(
                 member.prefix,
                 nanos(member.added_at),
                 member.revoked_at.map(nanos),
+                member.may_buy.as_ref().map(Selection::to_string),
             ];
             if connection.run(insert, values)? == 0 {
                 return Ok(Err(MemberError::NameTaken));
@@ -200,16 +202,8 @@ fn apply_change(
             }
             end_sessions(connection, name)?;
         }
-        MemberChange::Update(role, own) => {
-            if let Some(role) = role {
-                let write = "UPDATE members SET role = ? WHERE name = ?";
-                connection.run(write, params![role.name(), name])?;
-            }
-            if let Some(SpendLimit { day, month }) = own {
-                let (day, month) = (day.map(Usd::as_micros), month.map(Usd::as_micros));
-                let write = "UPDATE members SET day_micros = ?, month_micros = ? WHERE name = ?";
-                connection.run(write, params![day, month, name])?;
-            }
+        MemberChange::Update { role, own_budget, may_buy } => {
+            update(connection, name, (*role, *own_budget), may_buy.as_ref())?;
         }
         MemberChange::Rotate(token, prefix) => {
             let write = "UPDATE members SET token = ?, prefix = ? WHERE name = ?";
@@ -218,6 +212,29 @@ fn apply_change(
         }
     }
     Ok(Ok(bump_version(connection)?))
+}
+
+fn update(
+    connection: &Connection,
+    name: &str,
+    (role, own_budget): (Option<Role>, Option<SpendLimit>),
+    may_buy: Option<&Option<Selection>>,
+) -> Result<()> {
+    if let Some(role) = role {
+        let write = "UPDATE members SET role = ? WHERE name = ?";
+        connection.run(write, params![role.name(), name])?;
+    }
+    if let Some(SpendLimit { day, month }) = own_budget {
+        let (day, month) = (day.map(Usd::as_micros), month.map(Usd::as_micros));
+        let write = "UPDATE members SET day_micros = ?, month_micros = ? WHERE name = ?";
+        connection.run(write, params![day, month, name])?;
+    }
+    if let Some(may_buy) = may_buy {
+        let names = may_buy.as_ref().map(Selection::to_string);
+        let write = "UPDATE members SET may_buy = ? WHERE name = ?";
+        connection.run(write, params![names, name])?;
+    }
+    Ok(())
 }
 
 fn end_sessions(connection: &Connection, member: &str) -> Result<usize> {
@@ -239,5 +256,6 @@ fn member(row: &rusqlite::Row<'_>) -> rusqlite::Result<Member> {
         prefix: row.get(5)?,
         added_at: column::moment(row, 6)?,
         revoked_at: column::moment_or_none(row, 7)?,
+        may_buy: row.get::<_, Option<String>>(8)?.map(|names| Selection::parse(&names)),
     })
 }

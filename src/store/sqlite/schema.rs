@@ -278,6 +278,9 @@ const MIGRATIONS: &[&str] = &["
     -- The fingerprint of the secret that the token is hashed with, if it is known.
     ALTER TABLE members ADD COLUMN secret BLOB CHECK (length(secret) = 32);
     UPDATE members SET secret = (SELECT print FROM secret);
+", "
+    -- Names of services and models, with spaces between them; NULL: what `access.may_buy` says.
+    ALTER TABLE members ADD COLUMN may_buy TEXT;
 "];
 
 /// The version that renamed states, and the columns of prices and fingerprints.

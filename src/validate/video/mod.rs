@@ -63,6 +63,10 @@ impl<'a> VideoDraft<'a> {
         Rule { pointer: "/prompt", code: "blank", check: |video| blank(video.prompt.value()?) },
         Rule { pointer: "/prompt", code: "too_long", check: |video| too_long(video.prompt.value()?) },
         Rule { pointer: "/prompt", code: "nul_character", check: |video| nul(video.prompt.value()?) },
+        Rule { pointer: "/model", code: "required", check: |video| {
+            let is_sold = video.catalog.video_model(DEFAULT_VIDEO_MODEL).is_some();
+            (!is_sold).then(|| video.model.missing("the id of a video model: the default is not sold")).flatten()
+        } },
         Rule { pointer: "/model", code: "wrong_type", check: |video| video.model.wrong_type() },
         Rule { pointer: "/model", code: "unknown_model", check: Self::unknown_model },
         Rule { pointer: "/duration", code: "wrong_type", check: |video| video.duration.wrong_type() },

@@ -11,12 +11,13 @@ use serde_json::value::RawValue;
 
 use crate::access::subject;
 use crate::config::{ClaimPath, JwtConfig};
-use crate::store::{Role, SpendLimit};
+use crate::store::{Role, Selection, SpendLimit};
 
 pub(super) struct Claims {
     pub(super) subject: Arc<str>,
     pub(super) role: Role,
     pub(super) own_budget: SpendLimit,
+    pub(super) may_buy: Option<Selection>,
     /// Wall-clock time since the Unix epoch, including the leeway.
     pub(super) expires_at: Duration,
 }
@@ -41,10 +42,14 @@ impl Claims {
             Some(path) => own_budget(&claims, path)?,
             None => SpendLimit::default(),
         };
+        let may_buy = match &config.may_buy_claim {
+            Some(path) => may_buy(&claims, path)?,
+            None => None,
+        };
         let role = config.role_claim.as_ref().map_or(Role::Member, |path| role(&claims, path));
         let name: String = claims.required("sub")?;
         let subject = subject::escaped(&name).ok_or(Malformed)?;
-        Ok(Self { subject, role, own_budget, expires_at })
+        Ok(Self { subject, role, own_budget, may_buy, expires_at })
     }
 }
 
@@ -89,6 +94,18 @@ fn own_budget(claims: &JsonObject<'_>, path: &ClaimPath) -> Result<SpendLimit, M
         set_limit(&mut budget, period, &limits.required::<String>(period)?)?;
     }
     if budget == SpendLimit::default() { Err(Malformed) } else { Ok(budget) }
+}
+
+/// Reads `"chat video-b"`, or `["chat", "video-b"]`.
+///
+/// Fails if the claim is unreadable, because an absent one means `access.may_buy`.
+fn may_buy(claims: &JsonObject<'_>, path: &ClaimPath) -> Result<Option<Selection>, Malformed> {
+    let Some(raw) = raw_claim(claims, path)? else { return Ok(None) };
+    if let Ok(text) = serde_json::from_str::<String>(raw) {
+        return Ok(Some(Selection::parse(&text)));
+    }
+    let names = serde_json::from_str::<Vec<String>>(raw).map_err(|_| Malformed)?;
+    Ok(Some(Selection::new(names)))
 }
 
 fn set_limit(budget: &mut SpendLimit, period: &str, amount: &str) -> Result<(), Malformed> {

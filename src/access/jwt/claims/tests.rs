@@ -67,6 +67,36 @@ fn malformed_budget_claim_rejects_the_token() {
 }
 
 #[test]
+fn malformed_may_buy_claim_rejects_the_token() {
+    let claims = |value: Value| {
+        let name = Some(ClaimPath(vec!["shop".to_owned(), "models".to_owned()]));
+        let rules = JwtConfig { may_buy_claim: name, ..settings() };
+        let claims = claims_with("shop", json!({"models": value})).to_string();
+        Claims::read(&claims, &rules, Duration::from_secs(NOW)).map(|claims| claims.may_buy)
+    };
+    for (value, names) in [
+        (json!("chat"), "chat"),
+        (json!("chat, video-b"), "chat video-b"),
+        (json!(["chat", "video-b"]), "chat video-b"),
+        (json!([]), ""),
+        (json!(""), ""),
+    ] {
+        let selection = claims(value.clone()).unwrap_or_else(|_| panic!("{value}"));
+        assert_eq!(selection, Some(Selection::parse(names)), "{value}");
+    }
+    for value in [json!(7), json!(true), json!({}), json!([7]), json!(["chat", null]), Value::Null]
+    {
+        assert!(claims(value.clone()).is_err(), "{value}");
+    }
+    let absent = Claims::read(
+        &claims_with("sub", json!("ann")).to_string(),
+        &settings(),
+        Duration::from_secs(NOW),
+    );
+    assert_eq!(absent.unwrap_or_else(|_| panic!("valid")).may_buy, None);
+}
+
+#[test]
 fn only_the_exact_role_name_makes_an_admin() {
     for (value, role) in [
         (json!("admin"), Role::Admin),

@@ -29,7 +29,8 @@ async fn version_one_ledger_keeps_its_purchases_after_migration() {
     let clock = || Arc::new(|| Duration::from_secs(9));
     for opened in [Store::open_read_only(&path, clock()), Store::open_shared(&path, clock())] {
         let why = opened.unwrap_err().to_string();
-        assert!(why.contains("start the server once to migrate it to 7"), "{why}");
+        let advice = format!("start the server once to migrate it to {}", newest_version());
+        assert!(why.contains(&advice), "{why}");
     }
 
     let ledger = Store::serve(&path, clock()).unwrap();
@@ -55,7 +56,9 @@ async fn version_two_ledger_keeps_its_members_and_records_their_secret() {
     drop(file);
     let clock = || Arc::new(|| Duration::from_secs(9));
     let why = Store::open_shared(&path, clock()).unwrap_err().to_string();
-    assert!(why.contains("its version is 2; start the server once to migrate it to 7"), "{why}");
+    let newest = newest_version();
+    let advice = format!("its version is 2; start the server once to migrate it to {newest}");
+    assert!(why.contains(&advice), "{why}");
 
     let ledger = Store::serve(&path, clock()).unwrap();
     let members = ledger.members().await.unwrap();
