@@ -18,7 +18,7 @@ const DEFAULT_FILE: &str = "proxy.toml";
 const ENV_FILE: &str = ".env";
 const ADMIN_LISTEN: &str = "TOLLGATE_ADMIN__LISTEN";
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Loaded {
     pub settings: Settings,
     pub file: Option<PathBuf>,
