@@ -15,6 +15,7 @@ mod reload;
 mod sandbox;
 mod serve;
 mod settings;
+mod sockets;
 mod usage;
 
 use std::env;

@@ -16,9 +16,10 @@ use super::error::{Location, SettingError};
 use super::raw::RawSettings;
 use super::read::{Section, SettingsReader};
 use super::{
-    AccessConfig, AccessMode, BudgetConfig, ClaimPath, GatewayConfig, JobsConfig, JwksSource,
-    JwtConfig, Key, LimitsConfig, LogConfig, PageConfig, Parsed, PassthroughConfig, PresetConfig,
-    PurchaseConfig, RequestLimit, SandboxConfig, ServerConfig, Settings, Target, secrets, value,
+    AccessConfig, AccessMode, BudgetConfig, ClaimPath, DEFAULT_OPS, GatewayConfig, JobsConfig,
+    JwksSource, JwtConfig, Key, LimitsConfig, Listen, LogConfig, PageConfig, Parsed,
+    PassthroughConfig, PresetConfig, PurchaseConfig, RequestLimit, SandboxConfig, ServerConfig,
+    Settings, Target, secrets, value,
 };
 use crate::contract::catalog::{Catalog, ChatModel, Tier};
 use crate::contract::money::{SpendLimit, Usd};
@@ -95,10 +96,12 @@ fn interpret(
     let is_sandbox = base_url.is_none() && keys.is_none();
     let is_live = base_url.is_some() && keys.is_some();
     let folder = source.folder;
+    let (store, store_wait) =
+        reader.section(raw, "store", |section| store(section, folder, !is_sandbox));
     let settings = Settings {
-        server: reader.section(raw, "server", server),
+        server: reader.section(raw, "server", |section| server(section, folder)),
         admin_listen: reader.section(raw, "admin", |section| {
-            section.text("listen", value::listen, ([127, 0, 0, 1], 9464).into())
+            section.text("listen", Listen::parse_tcp, DEFAULT_OPS.into())
         }),
         gateway: reader.section(raw, "gateway", |section| gateway(section, keys)),
         access: reader.section(raw, "access", |section| access(section, folder)),
@@ -112,22 +115,12 @@ fn interpret(
             dedupe_window: section.text("dedupe_window", value::time_or_zero, secs(30)),
             keep_replies: section.text("keep_replies", value::time, secs(24 * 3_600)),
         }),
-        store: reader.section(raw, "store", |section| store(section, folder, !is_sandbox)),
+        store,
+        store_wait,
         jobs: reader.section(raw, "jobs", jobs),
         page: reader.section(raw, "page", |section| page(section, folder)),
         catalog: reader.section(raw, "models", catalog),
-        sandbox: reader.section(raw, "sandbox", |section| SandboxConfig {
-            job_time: section.text("job_time", value::time_or_zero, secs(30)),
-            reply_delay: section.text(
-                "reply_delay",
-                value::time_or_zero,
-                Duration::from_millis(400),
-            ),
-            rate_limit: rate_limit(section),
-            balance: section.text("balance", value::money, Usd::dollars(50)),
-            seed: section.number("seed", value::seed, 1),
-            is_public: section.flag("public"),
-        }),
+        sandbox: reader.section(raw, "sandbox", sandbox),
         log: reader.section(raw, "log", log),
     };
     let conflicts = conflicts(&settings, raw, is_sandbox, is_live);
@@ -150,8 +143,8 @@ const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn server(section: &mut Section<'_>) -> ServerConfig {
-    let listen = listen(section);
+fn server(section: &mut Section<'_>, folder: &Path) -> ServerConfig {
+    let listen = listen(section).into_iter().map(|at| at.in_folder(folder)).collect();
     let mut hosts = section.list("hosts", value::host, Vec::new());
     let public_url = section.text("public_url", value::public_url, None);
     let prefix = section.text("prefix", value::prefix, String::new());
@@ -190,14 +183,14 @@ fn server(section: &mut Section<'_>) -> ServerConfig {
     server
 }
 
-fn listen(section: &mut Section<'_>) -> Vec<SocketAddr> {
-    let default = vec![SocketAddr::from(([127, 0, 0, 1], 8080))];
+fn listen(section: &mut Section<'_>) -> Vec<Listen> {
+    let default = vec![SocketAddr::from(([127, 0, 0, 1], 8080)).into()];
     // In a variable, `[::1]:8080` is an address, but `["…"]` is a list.
     let is_list = |text: &str| text.starts_with('[') && text.parse::<SocketAddr>().is_err();
     if !section.is_structured("listen", is_list) {
-        return section.optional("listen", value::listen).map_or(default, |listen| vec![listen]);
+        return section.optional("listen", Listen::parse).map_or(default, |listen| vec![listen]);
     }
-    let listen = section.list("listen", value::listen, default);
+    let listen = section.list("listen", Listen::parse, default);
     if listen.is_empty() {
         section.error("listen", "expected at least one address");
     }
@@ -379,9 +372,14 @@ fn spend(section: &mut Section<'_>) -> SpendLimit {
     }
 }
 
-fn store(section: &mut Section<'_>, folder: &Path, has_gateway: bool) -> Option<PathBuf> {
+fn store(
+    section: &mut Section<'_>,
+    folder: &Path,
+    has_gateway: bool,
+) -> (Option<PathBuf>, Duration) {
     let default = has_gateway.then(|| "tollgate.db".into());
-    section.text("url", store_url, default).map(|path: PathBuf| folder.join(path))
+    let path = section.text("url", store_url, default).map(|path: PathBuf| folder.join(path));
+    (path, section.text("wait", value::time_or_zero, Duration::ZERO))
 }
 
 fn store_url(text: &str) -> Parsed<Option<PathBuf>> {
@@ -444,6 +442,17 @@ fn file_name(text: &str) -> Parsed<String> {
         return Ok(text.to_owned());
     }
     Err("expected a file inside page.dir, such as \"index.html\"".into())
+}
+
+fn sandbox(section: &mut Section<'_>) -> SandboxConfig {
+    SandboxConfig {
+        job_time: section.text("job_time", value::time_or_zero, secs(30)),
+        reply_delay: section.text("reply_delay", value::time_or_zero, Duration::from_millis(400)),
+        rate_limit: rate_limit(section),
+        balance: section.text("balance", value::money, Usd::dollars(50)),
+        seed: section.number("seed", value::seed, 1),
+        is_public: section.flag("public"),
+    }
 }
 
 fn log(section: &mut Section<'_>) -> LogConfig {

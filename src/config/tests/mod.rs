@@ -38,8 +38,8 @@ const KEY: (&str, &str) = ("GATEWAY_API_KEY", "svc_sk_one");
 fn default_is_the_sandbox_on_loopback() {
     let config = Settings::default();
     assert!(matches!(config.gateway.target, Target::Sandbox));
-    assert_eq!(config.server.listen, ["127.0.0.1:8080".parse().expect("an address")]);
-    assert_eq!(config.admin_listen, "127.0.0.1:9464".parse().expect("an address"));
+    assert_eq!(config.server.addresses(), ["127.0.0.1:8080".parse().expect("an address")]);
+    assert_eq!(config.ops_address(), "127.0.0.1:9464".parse().expect("an address"));
     assert_eq!(config.store, None);
     assert_eq!(config.access.mode, AccessMode::Open);
     assert_eq!(config.limits.requests.get(), 30);
@@ -82,7 +82,7 @@ fn environment_overrides_the_file() {
         ("TOLLGATE_PORT_80_TCP_ADDR", "10.0.0.1"),
     ];
     let config = read(file, &environment).expect("valid settings");
-    assert_eq!(config.server.listen, ["[::1]:8080".parse().expect("an address")]);
+    assert_eq!(config.server.addresses(), ["[::1]:8080".parse().expect("an address")]);
     assert_eq!(config.server.hosts, ["b.example", "c.example"]);
     assert_eq!(config.server.drain, Duration::from_secs(1));
     assert_eq!(config.server.max_connections, 7);

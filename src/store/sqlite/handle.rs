@@ -281,6 +281,14 @@ impl Store {
         }
     }
 
+    /// Waits until the writer has run a command. Returns whether it still runs, or whether it has
+    /// ended because the ledger is unusable.
+    pub async fn writer_answers(&self) -> bool {
+        self.query("writer_answers", |_| Ok(())).await.ok();
+        let Executor::Thread { writer, .. } = &self.inner.executor else { return true };
+        !writer.is_finished() || self.is_unusable()
+    }
+
     /// Writes what is queued, and releases the file although clones of this handle live. Later
     /// operations fail. Blocks until it is done.
     pub fn close(&self) {

@@ -113,7 +113,7 @@ impl Store {
     #[doc(hidden)]
     pub fn serve_inline(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let (path, gate) = (&canonical_path(path), CommandGate::opened());
-        let locked = LockedLedger::acquire(path, LockHolder::Server(None))?;
+        let locked = LockedLedger::acquire(path, LockHolder::Server(None), Duration::ZERO)?;
         let writer = locked.open(&clock, StoreCapacity::default(), None, &gate)?;
         Ok(Self::inline(path, clock, writer, gate))
     }
@@ -126,17 +126,18 @@ impl Store {
         money: Option<MoneyKind>,
     ) -> Result<Self, OpenError> {
         let (path, gate) = (&canonical_path(path), CommandGate::opened());
-        let locked = LockedLedger::acquire(path, LockHolder::Server(None))?;
+        let locked = LockedLedger::acquire(path, LockHolder::Server(None), Duration::ZERO)?;
         let identity = Some((locked.identity.clone(), locked.file));
         let writer = locked.open(&clock, capacity, money, &gate)?;
         Self::spawn(path, clock, writer, gate, identity)
     }
 
+    /// Opens a file on a thread of its own, and waits at most `wait` for a server that has it.
     pub async fn start_serving(
         path: &Path,
         clock: Clock,
         money: MoneyKind,
-        admin: Option<SocketAddr>,
+        (admin, wait): (Option<SocketAddr>, Duration),
     ) -> Result<(Self, Opening), OpenError> {
         let path = &canonical_path(path);
         let gate = CommandGate::default();
@@ -147,7 +148,8 @@ impl Store {
         let work = {
             let (path, clock, gate) = (path.to_owned(), clock.clone(), gate.clone());
             move || {
-                let mut locked = match LockedLedger::acquire(&path, LockHolder::Server(admin)) {
+                let holder = LockHolder::Server(admin);
+                let mut locked = match LockedLedger::acquire(&path, holder, wait) {
                     Ok(locked) => locked,
                     Err(error) => return drop(send_locked.send(Err(error))),
                 };
@@ -207,7 +209,7 @@ impl Store {
     /// The next server's rate limit includes the requests that are sent meanwhile.
     pub fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let (path, gate) = (&canonical_path(path), CommandGate::opened());
-        let locked = LockedLedger::acquire(path, LockHolder::Command)?;
+        let locked = LockedLedger::acquire(path, LockHolder::Command, Duration::ZERO)?;
         let writer = locked.open(&clock, StoreCapacity::default(), None, &gate)?;
         Self::spawn(path, clock, writer, gate, None)
     }
@@ -312,9 +314,9 @@ struct LockedLedger {
 }
 
 impl LockedLedger {
-    fn acquire(path: &Path, holder: LockHolder) -> Result<Self, OpenError> {
+    fn acquire(path: &Path, holder: LockHolder, wait: Duration) -> Result<Self, OpenError> {
         file::ensure_regular_file(path)?;
-        let mut lock = Lock::acquire(path, holder)?;
+        let mut lock = Lock::acquire(path, holder, wait)?;
         file::create(path)?;
         lock.lock_ledger_file(path)?;
         file::ensure_single_path(path)?;
