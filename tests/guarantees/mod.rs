@@ -36,6 +36,7 @@ mod store_wait;
 mod systemd;
 mod the_key_stays_here;
 mod the_rate_limit_holds;
+mod traces;
 mod unix_sockets;
 mod unknown_counts_as_spent;
 mod video_downloads;
