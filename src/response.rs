@@ -58,8 +58,8 @@ pub type HandlerResult = Result<Response, Problem>;
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 const CHUNK_SIZE: usize = 16 * 1_024;
-/// The answer to a purchase of the same origin has eleven headers.
-const EXPECTED_HEADERS: usize = 12;
+/// The answer to a purchase has thirteen headers.
+const EXPECTED_HEADERS: usize = 14;
 
 /// The body of a response: an `http_body::Body` of `bytes::Bytes`, buffered or streamed.
 ///

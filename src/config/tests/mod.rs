@@ -125,6 +125,21 @@ fn listen_takes_a_list_in_file_and_variable() {
 }
 
 #[test]
+fn listen_takes_unix_sockets_and_those_of_systemd() {
+    for (written, shown) in [
+        ("unix:public.sock", "unix:/etc/tollgate/public.sock"),
+        ("unix:/run/public.sock", "unix:/run/public.sock"),
+        ("systemd", "systemd"),
+        ("systemd:public", "systemd:public"),
+    ] {
+        let file = format!("server.listen = '{written}'\nsandbox.public = true");
+        let config = read(&file, &[]).expect("valid settings");
+        assert_eq!(config.server.listen[0].to_string(), shown);
+        assert!(!config.is_local_only(), "{written}");
+    }
+}
+
+#[test]
 fn relative_paths_start_at_the_folder_of_the_file() {
     let file = r#"
         store.url = "sqlite:data/t.db"
