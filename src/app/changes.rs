@@ -24,7 +24,7 @@ struct Setting {
 
 macro_rules! row {
     (Waits $name:literal = $($field:ident).+) => {
-        Setting { keep: |old, new| new.$($field).+ = old.$($field).+, ..row!(@ Waits $name, $($field).+) }
+        Setting { keep: |old, new| new.$($field).+.clone_from(&old.$($field).+), ..row!(@ Waits $name, $($field).+) }
     };
     ($at_reload:ident $name:literal = $($field:ident).+) => { row!(@ $at_reload $name, $($field).+) };
     ($at_reload:ident $name:literal by $value:ident) => { row!(@ $at_reload $name, |old, new| $value(old) != $value(new)) };
@@ -76,6 +76,7 @@ const SETTINGS: &[Setting] = &[
     row!(Applies "purchase.dedupe_window" = purchase.dedupe_window),
     row!(Applies "purchase.keep_replies" = purchase.keep_replies),
     row!(Refused "store.url" = store),
+    row!(Waits "store.wait" = store_wait),
     row!(Applies "jobs.finished" = jobs.finished),
     row!(Applies "jobs.failed" = jobs.failed),
     row!(Applies "jobs.result" = jobs.result),

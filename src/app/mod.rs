@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
+pub use readiness::starting;
 use readings::Watched;
 pub use start::{Shutdown, open, own_addresses, prepare};
 

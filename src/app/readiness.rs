@@ -70,7 +70,7 @@ impl Readiness {
             return Err(DRAINING);
         }
         if self.ledger.is_starting() {
-            return Err(unready(Cause::Starting));
+            return Err(starting());
         }
         if self.binding.is_mismatch() {
             return Err(OTHER_ACCOUNT);
@@ -110,6 +110,11 @@ impl Readiness {
         }
         degraded
     }
+}
+
+/// The answer until the ledger is open.
+pub fn starting() -> Unready {
+    unready(Cause::Starting)
 }
 
 fn unready(cause: Cause) -> Unready {

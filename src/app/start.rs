@@ -80,7 +80,7 @@ pub async fn prepare(
         watched: Arc::default(),
         drain_expired: shutdown.drain_expired.clone(),
         sandbox: start_sandbox(settings, runtime, shutdown.finished.clone())?,
-        own_addresses: own_addresses(&settings.server.listen)?,
+        own_addresses: own_addresses(&settings.server.addresses())?,
         pictures: settings.store.as_deref().map(|path| Arc::new(Pictures::beside(path))),
     };
     Ok((shared, opening))
@@ -120,7 +120,8 @@ async fn open_store(
     let Some(path) = &settings.store else {
         return Ok((Store::in_memory(Arc::new(clock::wall)), None));
     };
-    match Store::start_serving(path, Arc::new(clock::wall), money, admin).await {
+    let holding = (admin, settings.store_wait);
+    match Store::start_serving(path, Arc::new(clock::wall), money, holding).await {
         Ok((store, opening)) => Ok((store, Some(opening))),
         Err(OpenError::Unusable(reason)) => {
             log_unusable(&reason);

@@ -1,6 +1,5 @@
 //! One thread per CPU core, each with its own runtime, tower stack and clones of the listeners.
 
-use std::net::TcpListener as StdListener;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use std::{io, thread};
 use arc_swap::ArcSwap;
 use http::Request;
 use hyper::body::Incoming;
-use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
@@ -21,7 +20,7 @@ use crate::app::{App, FLUSH_TIMEOUT, Shutdown};
 use crate::downstream::caller::Peer;
 use crate::pipeline::HttpStack;
 use crate::purchase::idempotency::RunningPurchases;
-use crate::server;
+use crate::server::{self, Listener};
 
 /// A core's stack. A reload swaps it; each request uses the current one.
 type SharedStack = Arc<ArcSwap<HttpStack>>;
@@ -29,13 +28,14 @@ type SharedStack = Arc<ArcSwap<HttpStack>>;
 pub(super) struct Core {
     pub(super) stack: SharedStack,
     pub(super) tasks: TaskTracker,
+    pub(super) runtime: Handle,
     ended: oneshot::Receiver<()>,
 }
 
 impl Core {
     pub(super) fn start_all(
         app: &App,
-        listeners: &[StdListener],
+        listeners: &[Listener],
         shutdown: &Shutdown,
     ) -> io::Result<Vec<Self>> {
         let settings = app.server();
@@ -43,9 +43,10 @@ impl Core {
             let tasks = TaskTracker::new();
             let stack = SharedStack::new(ArcSwap::new(app.core(tasks.clone())?));
             let listeners =
-                listeners.iter().map(StdListener::try_clone).collect::<io::Result<Vec<_>>>()?;
+                listeners.iter().map(Listener::try_clone).collect::<io::Result<Vec<_>>>()?;
             let runtime = runtime()?;
             let (at_end, ended) = oneshot::channel();
+            let handle = runtime.handle().clone();
             let (settings, shutdown) = (settings.clone(), shutdown.clone());
             let serving = serve(listeners, Arc::clone(&stack), tasks.clone(), settings, shutdown);
             thread::Builder::new().name(format!("core-{number}")).spawn(move || {
@@ -56,7 +57,7 @@ impl Core {
                 runtime.shutdown_background();
                 at_end.send(()).ok();
             })?;
-            Ok(Self { stack, tasks, ended })
+            Ok(Self { stack, tasks, runtime: handle, ended })
         };
         (0..thread::available_parallelism()?.get()).map(start).collect()
     }
@@ -113,7 +114,7 @@ pub(super) fn warn_of_purchases(in_flight: &InFlight) {
 }
 
 async fn serve(
-    listeners: Vec<StdListener>,
+    listeners: Vec<Listener>,
     stack: SharedStack,
     tasks: TaskTracker,
     settings: server::ConnectionSettings,
@@ -129,7 +130,7 @@ async fn serve(
                 Box::pin(async move { Ok(stack.handle(Some(Peer(peer)), request).await) })
             })
         };
-        let listener = TcpListener::from_std(listener)?;
+        let listener = listener.start()?;
         let draining = shutdown.draining.clone();
         serving.spawn(server::run(listener, make_service, settings.clone(), draining));
     }

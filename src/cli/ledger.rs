@@ -85,7 +85,7 @@ pub(super) fn gateway_access(settings: &Settings, path: &Path) -> Result<Gateway
         Ok(store) => Ok(GatewayAccess::Standalone(store)),
         Err(OpenError::Locked { pid, holder: LockHolder::Server(admin), .. }) => {
             let (address, is_noted) =
-                (reachable(admin.unwrap_or(settings.admin_listen)), admin.is_some());
+                (reachable(admin.unwrap_or(settings.ops_address())), admin.is_some());
             let gateway = &settings.gateway;
             let timeout =
                 gateway.max_wait + gateway.connect_timeout + gateway.chat_timeout + TIMEOUT_MARGIN;

@@ -5,6 +5,7 @@ mod check;
 mod core;
 mod ledger;
 mod log;
+mod man;
 mod member;
 mod notify;
 mod online;
@@ -15,6 +16,7 @@ mod reload;
 mod sandbox;
 mod serve;
 mod settings;
+mod sockets;
 mod usage;
 
 use std::env;
@@ -128,6 +130,19 @@ pub enum Command {
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
         listen: SocketAddr,
     },
+    /// Print the manual page
+    #[command(hide = true)]
+    Man {
+        /// Write the pages of all commands into this folder instead
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
+    /// Print the completions for a shell
+    #[command(hide = true)]
+    Completions {
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
 }
 
 /// The exit code of a command.
@@ -211,7 +226,9 @@ impl Cli {
         if let Command::Check { live: true, .. } = command {
             return ledger::check_live(settings::admin_listen(self.config.as_deref())).await;
         }
-        let loaded = match settings::load(self.config.as_deref(), needs_gateway_key) {
+        let needs_settings = !matches!(command, Command::Man { .. } | Command::Completions { .. });
+        let load = || settings::load(self.config.as_deref(), needs_gateway_key);
+        let loaded = match needs_settings.then(load).unwrap_or_else(|| Ok(Loaded::default())) {
             Ok(loaded) => loaded,
             Err(errors) => return Ok(print_errors(&errors, err)?),
         };
@@ -245,6 +262,10 @@ impl Cli {
                 Ok(writeln!(out).map(|()| Exit::Done)?)
             }
             Command::Sandbox { listen } => Ok(sandbox::sandbox(settings, listen, out, err).await?),
+            Command::Man { out: folder } => {
+                Ok(man::man(folder.as_deref(), out).map(|()| Exit::Done)?)
+            }
+            Command::Completions { shell } => Ok(man::completions(shell, out)),
         }
     }
 

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use tokio::net::TcpListener;
 
 use super::Exit;
-use super::serve::{Signals, bind};
+use super::serve::Signals;
+use super::sockets::bind;
 use crate::app;
 use crate::config::Settings;
 

@@ -1,30 +1,34 @@
 //! `tollgate serve`: one runtime per core for callers, and one for everything else.
 
 use std::io::{self, IsTerminal, Write};
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{interval, timeout};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{error, info, warn};
 
 use super::check::{budgets, callers, gateway};
 use super::core::{Core, InFlight, warn_of_purchases};
 use super::reload::reload;
+use super::sockets::Sockets;
 use super::{CommandError, Exit, Loaded, log, notify, process, runtime};
 use crate::access::SecretError;
 use crate::app::secret::secret;
 use crate::app::{self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, Shutdown, TIDY_INTERVAL};
+use crate::config::{Settings, Target};
 use crate::downstream::rate::calibrate_clock;
-use crate::server;
+use crate::reports::text::pluralize;
+use crate::routes::ops::Ops;
+use crate::server::{self, Listener};
+use crate::store::Opening;
 
 /// Runs the proxy until SIGTERM or SIGINT. `new_account` binds the ledger to the gateway's account.
 pub async fn serve(
@@ -40,33 +44,48 @@ pub async fn serve(
         warn!(warning, "risky setting");
     }
     process::fit_open_file_limit(&mut settings.server);
-    // Every socket is bound before the first request is accepted.
-    let listeners =
-        settings.server.listen.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
-    let ops = bind(settings.admin_listen)?;
-    let at = ops.local_addr()?;
+    // Every socket is open before the first request is accepted.
+    let sockets = Sockets::open(&settings)?;
+    let at = sockets.ops_address;
     let (shutdown, runtime) = (Shutdown::default(), Handle::current());
     let secret = || secret(&settings);
+    notify::starting("opening the ledger");
+    let waiting = serve_starting(&settings, &sockets.ops)?;
     let preparing = app::prepare(&settings, Some(at), &runtime, &shutdown, secret);
     let Some(prepared) = signals.unless_terminated(preparing).await else {
         info!("stopped during startup");
         return Ok(Exit::Done);
     };
-    let (shared, opening) = prepared.map_err(start_error)?;
+    drop(waiting);
+    let (mut shared, opening) = prepared.map_err(start_error)?;
+    shared.own_addresses = app::own_addresses(&sockets.addresses())?;
     if new_account {
         shared.binding.adopt_next_account();
         shared.rate_limit.forget_limit();
     }
     let app = App::new(settings, shared)?;
+    // A reload must find the same file: without it, its budgets would be lost.
+    run(app, opening, sockets, (shutdown, signals), config_path.or(file), out).await
+}
+
+/// Serves until SIGTERM or SIGINT, then drains.
+async fn run(
+    app: App,
+    opening: Option<Opening>,
+    Sockets { callers: listeners, ops, ops_address: at }: Sockets,
+    (shutdown, mut signals): (Shutdown, Signals),
+    config_path: Option<PathBuf>,
+    out: &mut impl Write,
+) -> Result<Exit, CommandError> {
     let cores = Core::start_all(&app, &listeners, &shutdown)?;
     // The ops listener stops last, so that probes see `draining` until the drain ends.
     let end = CancellationToken::new();
-    serve_ops(&app, &shutdown, ops, end.clone())?;
+    serve_ops(&app, &shutdown, (ops, at), end.clone())?;
     thread::spawn(calibrate_clock);
     let access = Arc::clone(&app.shared.access);
     tokio::spawn(async move { access.run().await });
     for listener in &listeners {
-        info!(page = %listener.local_addr()?, admin = %at, "listening");
+        info!(page = %listener, admin = %at, "listening");
     }
     let opened = signals.unless_terminated(app::open(&app.shared, opening)).await;
     let (drain, in_flight) = (app.settings.server.drain, InFlight::new(&cores, &app));
@@ -75,10 +94,18 @@ pub async fn serve(
         drop(listeners);
     } else {
         announce(&app, listeners, at, out)?;
+        let status = status(&app);
+        notify::ready(&status());
         tokio::spawn(app.watch_account());
-        // A reload must find the same file: without it, its budgets would be lost.
-        let config_path = config_path.or(file);
-        let reload = |app| reload(app, config_path.as_deref(), &cores);
+        let runtimes = cores.iter().map(|core| core.runtime.clone()).collect();
+        let ledger = app.shared.store.clone();
+        tokio::spawn(notify::report_alive(runtimes, ledger, status.clone()));
+        let reload = |app| {
+            notify::reloading();
+            let app = reload(app, config_path.as_deref(), &cores);
+            notify::ready(&status());
+            app
+        };
         run_until_stopped(app, App::tidy, reload, &mut signals).await;
     }
     shutdown.draining.cancel();
@@ -98,39 +125,60 @@ fn start_error(error: io::Error) -> CommandError {
     error.into()
 }
 
+/// Answers probes while `store.wait` runs, until the result is dropped. Callers wait in the queues
+/// of their sockets.
+fn serve_starting(settings: &Settings, ops: &Listener) -> io::Result<Option<DropGuard>> {
+    if settings.store_wait.is_zero() {
+        return Ok(None);
+    }
+    let service = Ops::new(Arc::default(), async || Err(app::starting()));
+    let end = CancellationToken::new();
+    let settings = server::ConnectionSettings {
+        header_timeout: settings.server.header_timeout,
+        idle_timeout: settings.server.idle_timeout,
+        connections: Arc::new(Semaphore::new(process::OPS_CONNECTIONS)),
+        address_limits: Arc::default(),
+        metrics: Arc::default(),
+    };
+    let make_service = move |peer: SocketAddr| service.service_for(peer.ip());
+    tokio::spawn(server::run(ops.try_clone()?.start()?, make_service, settings, end.clone()));
+    Ok(Some(end.drop_guard()))
+}
+
 fn serve_ops(
     app: &App,
     shutdown: &Shutdown,
-    admin: StdListener,
+    (admin, at): (Listener, SocketAddr),
     end: CancellationToken,
 ) -> io::Result<()> {
-    let service = app.ops(shutdown, app::own_addresses(&[admin.local_addr()?])?);
+    let service = app.ops(shutdown, app::own_addresses(&[at])?);
     // The per-address limit does not apply to operators.
     let connections = Arc::new(Semaphore::new(process::OPS_CONNECTIONS));
     let settings =
         server::ConnectionSettings { address_limits: Arc::default(), connections, ..app.server() };
     let make_service = move |peer: SocketAddr| service.service_for(peer.ip());
-    tokio::spawn(server::run(TcpListener::from_std(admin)?, make_service, settings, end));
+    tokio::spawn(server::run(admin.start()?, make_service, settings, end));
     Ok(())
 }
 
 /// Logs the start and, on a terminal, prints it.
 fn announce(
     app: &App,
-    listeners: Vec<StdListener>,
+    listeners: Vec<Listener>,
     admin: SocketAddr,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let url = |at: SocketAddr| format!("http://{at}");
-    let pages = listeners.into_iter().map(|listener| listener.local_addr().map(url));
-    let pages = pages.collect::<io::Result<Vec<_>>>()?;
+    let page = |listener: &Listener| listener.address().map_or(listener.to_string(), url);
+    let pages: Vec<_> = listeners.iter().map(page).collect();
+    // The cores have clones.
+    drop(listeners);
     let settings = &app.settings;
     let members = app.shared.access.member_count();
     let (version, page, admin) = (env!("CARGO_PKG_VERSION"), pages.join(", "), url(admin));
     let (target, limits) = (gateway(&settings.gateway.target), budgets(&settings.budget));
     let mode = callers(&settings.access.mode, members);
     info!(version, page, admin, gateway = target, callers = mode, budgets = limits, "started");
-    notify::ready();
     if io::stdout().is_terminal() {
         writeln!(out, "tollgate {version}")?;
         pages.iter().try_for_each(|page| writeln!(out, "page      {page}"))?;
@@ -145,9 +193,17 @@ fn announce(
     Ok(())
 }
 
-pub(super) fn bind(at: SocketAddr) -> io::Result<StdListener> {
-    server::bind(at)
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {at}: {error}")))
+/// Returns the source of the line that `systemctl status` shows.
+fn status(app: &App) -> impl Fn() -> String + Clone + Send + 'static + use<> {
+    let metrics = Arc::clone(&app.shared.metrics);
+    let mode = match app.settings.gateway.target {
+        Target::Sandbox => "sandbox",
+        Target::Live { .. } => "live",
+    };
+    move || {
+        let open = u64::try_from(metrics.connections.get()).unwrap_or(0);
+        format!("{mode}, {}", pluralize(open, "connection"))
+    }
 }
 
 /// Tidies at intervals, reloads on SIGHUP, and returns at the first SIGTERM or SIGINT.

@@ -18,7 +18,7 @@ const DEFAULT_FILE: &str = "proxy.toml";
 const ENV_FILE: &str = ".env";
 const ADMIN_LISTEN: &str = "TOLLGATE_ADMIN__LISTEN";
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Loaded {
     pub settings: Settings,
     pub file: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub(super) fn load(
 /// and are invalid, only that address is read.
 pub(super) fn admin_listen(explicit: Option<&Path>) -> SocketAddr {
     if let Ok(loaded) = load(explicit, false) {
-        return loaded.settings.admin_listen;
+        return loaded.settings.ops_address();
     }
     let file = read_file(explicit.unwrap_or(Path::new(DEFAULT_FILE))).ok();
     let file = file.and_then(|text| toml::from_str::<toml::Table>(&text).ok());
@@ -46,7 +46,7 @@ pub(super) fn admin_listen(explicit: Option<&Path>) -> SocketAddr {
     let variable = variables.find(|(name, _)| name == ADMIN_LISTEN);
     let variable = variable.and_then(|(_, value)| value.into_string().ok());
     let listen = variable.as_deref().or(in_file).and_then(|listen| listen.parse().ok());
-    listen.unwrap_or_else(|| Settings::default().admin_listen)
+    listen.unwrap_or_else(|| Settings::default().ops_address())
 }
 
 pub fn load_from(

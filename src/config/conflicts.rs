@@ -12,7 +12,8 @@ pub(super) fn conflicts(
 ) -> impl Iterator<Item = (&'static str, String)> {
     let Settings { server, admin_listen, catalog, page, store, .. } = settings;
     let is_public = !settings.listens_on_loopback();
-    let is_shared = admin_listen.port() != 0 && server.listen.contains(admin_listen);
+    let is_free_port = admin_listen.address().is_some_and(|at| at.port() == 0);
+    let is_shared = !is_free_port && server.listen.contains(admin_listen);
     let has_ops = raw.location_of("admin.listen").is_some();
     let model = page.default_model.as_deref();
     let rows = [

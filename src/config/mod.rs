@@ -4,6 +4,7 @@
 
 mod conflicts;
 mod error;
+mod listen;
 mod models;
 mod raw;
 mod read;
@@ -12,7 +13,7 @@ mod sections;
 mod value;
 
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use url::Url;
 
 pub use error::{Location, SettingError, redact_keys};
+pub use listen::Listen;
 pub use secrets::{Key, SecretText};
 pub use sections::{Environment, SettingsSource};
 
@@ -31,8 +33,8 @@ use crate::contract::selection::Selection;
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub server: ServerConfig,
-    /// The address of the ops listener.
-    pub admin_listen: SocketAddr,
+    /// The place of the ops listener, which is not [`Listen::Unix`].
+    pub admin_listen: Listen,
     pub gateway: GatewayConfig,
     pub access: AccessConfig,
     /// If `None`, the secret is in a file beside the ledger.
@@ -42,6 +44,8 @@ pub struct Settings {
     pub purchase: PurchaseConfig,
     /// The path of the ledger; `None` is one in memory.
     pub store: Option<PathBuf>,
+    /// How long a start waits for the server that has the ledger.
+    pub store_wait: Duration,
     pub jobs: JobsConfig,
     pub page: PageConfig,
     pub models: ModelsConfig,
@@ -53,7 +57,7 @@ pub struct Settings {
 
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<Listen>,
     /// Lower case, without a port.
     pub hosts: Vec<String>,
     pub trusted_proxies: Vec<Network>,
@@ -72,12 +76,22 @@ pub struct ServerConfig {
     pub prefix: String,
 }
 
+impl ServerConfig {
+    /// Returns the addresses of `listen` that the settings know.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listen.iter().filter_map(Listen::address).collect()
+    }
+}
+
 /// A network; an IPv4-mapped IPv6 address is stored as IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     pub address: IpAddr,
     pub prefix: u8,
 }
+
+/// Stands for the peer of a unix socket, which has no address. No TCP connection comes from it.
+pub const UNIX_PEER: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
@@ -253,12 +267,15 @@ pub struct LogConfig {
     pub level: tracing::Level,
 }
 
+const DEFAULT_OPS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
+
 type Parsed<T> = Result<T, Cow<'static, str>>;
 
 impl Settings {
     pub fn warnings(&self) -> Vec<String> {
         let live = matches!(self.gateway.target, Target::Live { .. });
-        let ops_is_local = self.admin_listen.ip().to_canonical().is_loopback();
+        let ops_is_public =
+            self.admin_listen.address().is_some() && !self.admin_listen.is_loopback();
         let rows = [
             (
                 live && self.store.is_none(),
@@ -279,9 +296,14 @@ impl Settings {
                 !live && !self.listens_on_loopback(),
                 "sandbox.public: anyone who reaches server.listen can use the sandbox",
             ),
-            (!ops_is_local, "admin.listen: anyone who reaches this address can read the metrics"),
+            (ops_is_public, "admin.listen: anyone who reaches this address can read the metrics"),
         ];
         rows.into_iter().filter(|(holds, _)| *holds).map(|(_, text)| text.to_owned()).collect()
+    }
+
+    /// Returns the address where commands look for the ops listener if the ledger names none.
+    pub fn ops_address(&self) -> SocketAddr {
+        self.admin_listen.address().unwrap_or(DEFAULT_OPS)
     }
 
     /// Returns whether only users of this machine can call.
@@ -290,7 +312,7 @@ impl Settings {
     }
 
     fn listens_on_loopback(&self) -> bool {
-        self.server.listen.iter().all(|at| at.ip().to_canonical().is_loopback())
+        self.server.listen.iter().all(Listen::is_loopback)
     }
 
     /// Returns whether anyone may spend the whole balance.

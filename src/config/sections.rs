@@ -15,10 +15,10 @@ use super::error::{Location, SettingError};
 use super::raw::RawSettings;
 use super::read::{Section, SettingsReader};
 use super::{
-    AccessConfig, AccessMode, BudgetConfig, ClaimPath, GatewayConfig, JobsConfig, JwksSource,
-    JwtConfig, Key, LimitsConfig, LogConfig, PageConfig, Parsed, PassthroughConfig, PresetConfig,
-    PurchaseConfig, RequestLimit, SandboxConfig, ServerConfig, Settings, Target, models, secrets,
-    value,
+    AccessConfig, AccessMode, BudgetConfig, ClaimPath, DEFAULT_OPS, GatewayConfig, JobsConfig,
+    JwksSource, JwtConfig, Key, LimitsConfig, Listen, LogConfig, PageConfig, Parsed,
+    PassthroughConfig, PresetConfig, PurchaseConfig, RequestLimit, SandboxConfig, ServerConfig,
+    Settings, Target, models, secrets, value,
 };
 use crate::contract::catalog::Catalog;
 use crate::contract::money::{SpendLimit, Usd};
@@ -97,10 +97,12 @@ fn interpret(
     let folder = source.folder;
     let (models, catalog) = reader.section(raw, "models", models::models);
     let gateway = reader.section(raw, "gateway", |section| gateway(section, keys));
+    let (store, store_wait) =
+        reader.section(raw, "store", |section| store(section, folder, !is_sandbox));
     let settings = Settings {
-        server: reader.section(raw, "server", server),
+        server: reader.section(raw, "server", |section| server(section, folder)),
         admin_listen: reader.section(raw, "admin", |section| {
-            section.text("listen", value::listen, ([127, 0, 0, 1], 9464).into())
+            section.text("listen", Listen::parse_tcp, DEFAULT_OPS.into())
         }),
         access: reader.section(raw, "access", |section| {
             access(section, folder, (&catalog, &gateway.passthrough))
@@ -116,7 +118,8 @@ fn interpret(
             dedupe_window: section.text("dedupe_window", value::time_or_zero, secs(30)),
             keep_replies: section.text("keep_replies", value::time, secs(24 * 3_600)),
         }),
-        store: reader.section(raw, "store", |section| store(section, folder, !is_sandbox)),
+        store,
+        store_wait,
         jobs: reader.section(raw, "jobs", jobs),
         page: reader.section(raw, "page", |section| page(section, folder)),
         models,
@@ -144,8 +147,8 @@ const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn server(section: &mut Section<'_>) -> ServerConfig {
-    let listen = listen(section);
+fn server(section: &mut Section<'_>, folder: &Path) -> ServerConfig {
+    let listen = listen(section).into_iter().map(|at| at.in_folder(folder)).collect();
     let mut hosts = section.list("hosts", value::host, Vec::new());
     let public_url = section.text("public_url", value::public_url, None);
     let prefix = section.text("prefix", value::prefix, String::new());
@@ -184,14 +187,14 @@ fn server(section: &mut Section<'_>) -> ServerConfig {
     server
 }
 
-fn listen(section: &mut Section<'_>) -> Vec<SocketAddr> {
-    let default = vec![SocketAddr::from(([127, 0, 0, 1], 8080))];
+fn listen(section: &mut Section<'_>) -> Vec<Listen> {
+    let default = vec![SocketAddr::from(([127, 0, 0, 1], 8080)).into()];
     // In a variable, `[::1]:8080` is an address, but `["…"]` is a list.
     let is_list = |text: &str| text.starts_with('[') && text.parse::<SocketAddr>().is_err();
     if !section.is_structured("listen", is_list) {
-        return section.optional("listen", value::listen).map_or(default, |listen| vec![listen]);
+        return section.optional("listen", Listen::parse).map_or(default, |listen| vec![listen]);
     }
-    let listen = section.list("listen", value::listen, default);
+    let listen = section.list("listen", Listen::parse, default);
     if listen.is_empty() {
         section.error("listen", "expected at least one address");
     }
@@ -370,9 +373,14 @@ fn spend(section: &mut Section<'_>) -> SpendLimit {
     }
 }
 
-fn store(section: &mut Section<'_>, folder: &Path, has_gateway: bool) -> Option<PathBuf> {
+fn store(
+    section: &mut Section<'_>,
+    folder: &Path,
+    has_gateway: bool,
+) -> (Option<PathBuf>, Duration) {
     let default = has_gateway.then(|| "tollgate.db".into());
-    section.text("url", store_url, default).map(|path: PathBuf| folder.join(path))
+    let path = section.text("url", store_url, default).map(|path: PathBuf| folder.join(path));
+    (path, section.text("wait", value::time_or_zero, Duration::ZERO))
 }
 
 fn store_url(text: &str) -> Parsed<Option<PathBuf>> {

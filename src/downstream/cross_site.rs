@@ -20,11 +20,13 @@ use tracing::info;
 use super::route::{CrossOrigin, is_api_path};
 use super::{DownstreamConfig, bytes, sanitize};
 use crate::problem::{ORIGIN_NOT_ALLOWED, Problem};
-use crate::response::{HandlerResult, Response};
+use crate::response::{HandlerResult, Response, SERVER_TIMING};
 
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
+
+const TIMING_ALLOW_ORIGIN: HeaderName = HeaderName::from_static("timing-allow-origin");
 
 const PREFLIGHT_MAX_AGE: Duration = Duration::from_secs(7_200);
 const ALLOWED_HEADERS: &[&str] = &[
@@ -36,6 +38,7 @@ const ALLOWED_HEADERS: &[&str] = &[
     "x-tollgate",
     "tollgate-ledger",
     "tollgate-replay",
+    "traceparent",
     // OpenAI's SDKs set it; browsers other than Chromium send a preflight for it.
     "user-agent",
     // Optional headers of OpenAI's SDKs, ignored here.
@@ -116,6 +119,11 @@ pub async fn cors<B, F: Future<Output = Response>>(
     let inner = service_fn(|request| next(request).map(Ok::<_, Infallible>));
     // Boxed, so that all other requests do not move the layer's future.
     let Ok(mut response) = Box::pin(config.origins.cors.layer(inner).oneshot(request)).await;
+    if response.headers().contains_key(SERVER_TIMING)
+        && let Some(allowed) = response.headers().get(ACCESS_CONTROL_ALLOW_ORIGIN).cloned()
+    {
+        response.headers_mut().insert(TIMING_ALLOW_ORIGIN, allowed);
+    }
     if is_preflight {
         *response.status_mut() = StatusCode::NO_CONTENT;
     }

@@ -17,6 +17,7 @@ use tracing::{Span, debug, info, info_span, warn};
 
 use super::caller::Peer;
 use super::route::{Class, Route};
+use super::trace::TraceContext;
 use super::{DownstreamConfig, RequestId, X_REQUEST_ID, rate};
 use crate::clock::{self, Instant};
 use crate::metrics::Metrics;
@@ -24,12 +25,13 @@ use crate::problem::{
     BUDGET_EXHAUSTED, INTERNAL, INVALID_CREDENTIALS, LEDGER_UNAVAILABLE, MISDIRECTED_REQUEST,
     ORIGIN_NOT_ALLOWED, Problem,
 };
-use crate::response::{self, HandlerResult, Response};
+use crate::response::{self, HandlerResult, Response, SERVER_TIMING};
 use crate::store::Caller;
 use crate::sync::lock;
 
 pub struct RequestScope {
     pub id: RequestId,
+    trace: Option<TraceContext>,
     pub peer: Option<Peer>,
     pub route: Result<&'static Route, Problem>,
     has_unread_body: AtomicBool,
@@ -46,6 +48,7 @@ impl RequestScope {
     ) -> Self {
         Self {
             id: RequestId::from_headers(request.headers()),
+            trace: TraceContext::of(request.headers()),
             peer,
             route: config.routes.find(request.method(), request.uri().path()),
             has_unread_body: AtomicBool::new(!request.body().is_end_stream()),
@@ -71,7 +74,10 @@ impl RequestScope {
     pub fn span(&self) -> Span {
         let client_id = self.id.client_id();
         let route = self.route_label();
-        info_span!("request", id = self.id.unique(), client_id, route, caller = Empty)
+        let trace_id = self.trace.as_ref().map(TraceContext::trace_id);
+        let parent_id = self.trace.as_ref().map(TraceContext::parent_id);
+        let id = self.id.unique();
+        info_span!("request", id, client_id, trace_id, parent_id, route, caller = Empty)
     }
 
     /// Closes the connection if the request has a body, because its rest was not read.
@@ -127,6 +133,9 @@ impl RequestScope {
             _ => debug!(status, code, elapsed_ms, "request finished"),
         }
         response.headers_mut().insert(X_REQUEST_ID, self.id.header());
+        if response.headers().contains_key(SERVER_TIMING) {
+            response::add_timing(&mut response, [("total", elapsed)]);
+        }
         response
     }
 
@@ -266,6 +275,7 @@ mod tests {
     async fn panic_becomes_500_before_and_after_an_await() {
         let scope = RequestScope {
             id: RequestId::new(),
+            trace: None,
             peer: None,
             route: Err(Problem::new(&INTERNAL)),
             has_unread_body: AtomicBool::new(false),

@@ -10,8 +10,8 @@ use futures_util::future::{BoxFuture, Either};
 use tracing::{debug, error};
 
 use super::send::Charge;
-use super::{DedupeBy, Delivery, Phase, PurchaseContext, PurchaseRequest, PurchaseTerms};
-use crate::clock;
+use super::{DedupeBy, Delivery, Phase, PurchaseContext, PurchaseRequest, PurchaseTerms, Timing};
+use crate::clock::{self, Instant};
 use crate::contract::catalog::Service;
 use crate::problem::{
     BUDGET_EXHAUSTED, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, LEDGER_UNAVAILABLE,
@@ -41,6 +41,9 @@ pub(super) struct Hold {
     /// takes it, and the account's status then.
     slot: Mutex<Option<Slot>>,
     recorded_as: Option<AccountStatus>,
+    placed_at: Instant,
+    /// When the latest attempt was allowed.
+    sent_at: Mutex<Option<Instant>>,
 }
 
 pub(super) enum Placed {
@@ -81,12 +84,20 @@ impl Hold {
             fingerprint,
             slot: Mutex::new(slot),
             recorded_as: held.is_sent.then_some(account),
+            placed_at: clock::now(),
+            sent_at: Mutex::default(),
         })))
     }
 
     pub(super) fn delivery(&self) -> Option<Delivery> {
         let ledger = &self.context.ledger;
         self.fingerprint.map(|_| Delivery { ledger: ledger.clone(), id: self.purchase.id })
+    }
+
+    /// Returns how long the purchase has waited, and how long the gateway has had it.
+    pub(super) fn timing(&self) -> Option<Timing> {
+        let sent_at = (*lock(&self.sent_at))?;
+        Some(Timing { queue: sent_at - self.placed_at, gateway: clock::now() - sent_at })
     }
 
     /// Records the outcome, with the reply for duplicates and the job of a video.
@@ -246,6 +257,7 @@ impl BeforeSend for Hold {
     }
 
     fn authorize(&self) -> Authorization<'_> {
+        *lock(&self.sent_at) = Some(clock::now());
         match self.may_send() {
             Some(decision) => Either::Left(std::future::ready(decision)),
             None => Either::Right(Box::pin(self.record_as_sent())),

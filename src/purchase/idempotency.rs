@@ -161,7 +161,7 @@ async fn join(
     match ended.ok()?.clone()? {
         // It was cancelled just before this one joined.
         Err(problem) if problem.kind() == &OVERLOADED => None,
-        Ok(receipt) => Some(Ok(Receipt { is_replay: true, ..receipt })),
+        Ok(receipt) => Some(Ok(Receipt { is_replay: true, timing: None, ..receipt })),
         Err(problem) => Some(Err(problem.replayed())),
     }
 }
@@ -195,6 +195,7 @@ async fn replay(
         is_replay: true,
         delivery: matches!(purchase.dedupe_by, DedupeBy::Fingerprint { .. })
             .then(|| Delivery { ledger: context.ledger.clone(), id }),
+        timing: None,
     })
 }
 

@@ -107,6 +107,7 @@ impl Purchases {
         // before the first byte.
         let caller = Arc::clone(&hold.caller);
         let reply = self.send(purchase, caller, Arc::clone(&hold) as _).await;
+        let timing = hold.timing();
         let charge = send::charge(purchase.order.get(), &reply);
         // The job is stored with the charge, so that it survives a crash.
         let job = self.job(purchase, &reply, charge);
@@ -117,7 +118,10 @@ impl Purchases {
         }
         // Publish to duplicates that joined, then return to the caller.
         open.publish(match reply {
-            Ok(reply) => Ok(Receipt::new(purchase.id, reply, charge, hold.delivery())),
+            Ok(reply) => {
+                let receipt = Receipt::new(purchase.id, reply, charge, hold.delivery());
+                Ok(Receipt { timing, ..receipt })
+            }
             Err(error) => Err(error.purchase_problem().for_purchase(purchase.id)),
         })
     }
@@ -224,6 +228,16 @@ pub struct Receipt {
     pub is_replay: bool,
     pub delivery: Option<Delivery>,
     pub video: Option<VideoAccepted>,
+    /// `None` for a replay.
+    pub timing: Option<Timing>,
+}
+
+/// Where the time of a purchase went.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// Until it was sent, most of it in the queue for a slot.
+    pub queue: Duration,
+    pub gateway: Duration,
 }
 
 impl Receipt {
@@ -238,7 +252,7 @@ impl Receipt {
             Charge::Free | Charge::Unknown => Usd::ZERO,
         };
         let GatewayReply { status, is_json, body, video, .. } = reply;
-        Self { id, status, is_json, body, cost, is_replay: false, delivery, video }
+        Self { id, status, is_json, body, cost, is_replay: false, delivery, video, timing: None }
     }
 }
 

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use crate::problem::{
     INVALID_IDEMPOTENCY_KEY, LEDGER_CHANGED, Problem, REPLAYED, TOLLGATE_PURCHASE,
 };
-use crate::purchase::{DedupeBy, Receipt};
+use crate::purchase::{DedupeBy, Receipt, Timing};
 use crate::response::{self, Response};
 use crate::validate::IgnoredFields;
 
@@ -72,6 +72,9 @@ pub(super) fn from_receipt(receipt: Receipt) -> Response {
     }
     if receipt.is_replay {
         headers.insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    if let Some(Timing { queue, gateway }) = receipt.timing {
+        response::add_timing(&mut response, [("queue", queue), ("gateway", gateway)]);
     }
     match receipt.delivery {
         None => response,

@@ -22,7 +22,7 @@ use hyper::service::{Service as HyperService, service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, copy, sink};
 use tokio::net::TcpStream;
-use tokio::time::{sleep_until, timeout};
+use tokio::time::{sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tower::{Service, ServiceExt};
 
@@ -30,6 +30,8 @@ use super::ConnectionSettings;
 use crate::clock;
 use crate::response::BoxError;
 
+/// How long after its start a connection without a request outlives a shutdown.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
 const MAX_HEADERS: usize = 64;
 const MAX_HEAD_SIZE: usize = 16 * 1_024;
 /// How long a connection with frequent requests keeps its buffers after a response.
@@ -53,12 +55,16 @@ pub(super) async fn serve<S, B>(
     let activity = Activity::new();
     let mut io = TrackedIo { stream, unread: Bytes::new(), activity: Arc::clone(&activity) };
     let mut idle_since = None;
+    // A client that has just connected is about to send.
+    let fresh_until = clock::now() + FIRST_REQUEST;
     loop {
         let deadline = match idle_since {
             None => clock::now() + settings.header_timeout,
             Some(since) => since + settings.idle_timeout,
         };
-        if io.unread.is_empty() && !is_readable(&io.stream, deadline, &shutdown).await {
+        if io.unread.is_empty()
+            && !is_readable(&io.stream, (deadline, fresh_until), &shutdown).await
+        {
             break;
         }
         let is_frequent = idle_since.is_some_and(|since| clock::now() - since < KEEP_BUFFERS);
@@ -74,19 +80,20 @@ pub(super) async fn serve<S, B>(
     linger(io.stream).await;
 }
 
-/// Waits for the first byte of a request. Returns whether it arrived before the deadline and before
-/// shutdown.
+/// Waits for the first byte of a request. Returns whether it arrived before the deadline and, once
+/// the server shuts down, before `fresh_until`.
 async fn is_readable(
     stream: &TcpStream,
-    deadline: clock::Instant,
+    (deadline, fresh_until): (clock::Instant, clock::Instant),
     shutdown: &CancellationToken,
 ) -> bool {
     tokio::select! {
         biased;
-        readable = stream.readable() => readable.is_ok(),
-        () = shutdown.cancelled() => false,
-        () = sleep_until(deadline) => false,
+        readable = stream.readable() => return readable.is_ok(),
+        () = shutdown.cancelled() => {}
+        () = sleep_until(deadline) => return false,
     }
+    timeout_at(fresh_until.min(deadline), stream.readable()).await.is_ok_and(|it| it.is_ok())
 }
 
 /// Serves requests until the connection ends or is idle. Returns whether it ended.

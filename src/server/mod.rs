@@ -1,24 +1,27 @@
 //! Accepts and serves connections on one core, and drains them at shutdown.
 
 mod connection;
+mod listener;
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::Incoming;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
+use socket2::SockRef;
+use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 use tracing::warn;
+
+pub use listener::{Acceptor, Listener, bind};
 
 use crate::clock;
 use crate::config::Network;
@@ -45,27 +48,12 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_UNSENT: u32 = 64 * 1_024;
 const MIN_BACKOFF: Duration = Duration::from_millis(10);
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
-const BACKLOG: i32 = 1_024;
 /// How long a shutdown waits for the next connection of the kernel's accept queue.
 const QUEUE_WAIT: Duration = Duration::from_millis(1);
 
-pub fn bind(address: SocketAddr) -> io::Result<StdListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // Ignores connections in TIME_WAIT after a restart; a live listener is still an error.
-    socket.set_reuse_address(true)?;
-    if address.is_ipv6() {
-        // For both families, list both addresses in `server.listen`.
-        socket.set_only_v6(true)?;
-    }
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    socket.set_nonblocking(true)?;
-    Ok(socket.into())
-}
-
 /// Serves until `shutdown`, then lets each connection finish its current request.
 pub async fn run<F, S, B>(
-    listener: TcpListener,
+    listener: impl Into<Acceptor>,
     make_service: F,
     settings: ConnectionSettings,
     shutdown: CancellationToken,
@@ -76,7 +64,7 @@ pub async fn run<F, S, B>(
     S::Future: Send + Unpin,
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    let connections = TaskTracker::new();
+    let (listener, connections) = (listener.into(), TaskTracker::new());
     while let Some((stream, peer, slot)) = accept(&listener, &settings, &shutdown).await {
         let (stream, service) = (configure(stream), make_service(peer));
         let (settings, shutdown) = (settings.clone(), shutdown.clone());
@@ -104,7 +92,7 @@ impl Drop for ConnectionSlot {
 }
 
 async fn accept(
-    listener: &TcpListener,
+    listener: &Acceptor,
     settings: &ConnectionSettings,
     shutdown: &CancellationToken,
 ) -> Option<(TcpStream, SocketAddr, ConnectionSlot)> {
@@ -112,6 +100,8 @@ async fn accept(
     loop {
         let accepted = tokio::select! {
             biased;
+            // The next process accepts them from a socket that both have.
+            () = shutdown.cancelled(), if listener.is_passed => return None,
             // Clients in the kernel's accept queue already see an open connection.
             () = shutdown.cancelled() => Ok(timeout(QUEUE_WAIT, listener.accept()).await.ok()?.ok()?),
             accepted = listener.accept() => accepted,

@@ -115,13 +115,15 @@ impl Store {
         SqliteStore::serve_with(path, clock, capacity, money).map(Self::from)
     }
 
+    /// Opens a file on a thread of its own, and waits at most `wait` for a server that has it.
     pub async fn start_serving(
         path: &Path,
         clock: Clock,
         money: MoneyKind,
         admin: Option<SocketAddr>,
+        wait: Duration,
     ) -> Result<(Self, Opening), OpenError> {
-        let (store, opening) = SqliteStore::start_serving(path, clock, money, admin).await?;
+        let (store, opening) = SqliteStore::start_serving(path, clock, money, admin, wait).await?;
         Ok((store.into(), opening))
     }
 
@@ -200,6 +202,14 @@ impl Store {
 
     pub fn lock_holder(&self) -> Option<LockHolder> {
         on_backend!(self, store => store.lock_holder())
+    }
+
+    /// Waits until the writer has run a command. Returns whether it still runs, or whether it has
+    /// ended because the ledger is unusable.
+    pub async fn writer_answers(&self) -> bool {
+        match &self.backend {
+            Backend::Sqlite(store) => store.writer_answers().await,
+        }
     }
 
     /// Writes what is queued, and releases the ledger although clones of this handle live. Later

@@ -66,6 +66,8 @@ impl Caller {
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // The peers of unix sockets have no address of their own.
+            Self::Address(IpAddr::V4(Ipv4Addr::UNSPECIFIED)) => write!(f, "unix"),
             Self::Address(IpAddr::V4(address)) => write!(f, "{address}"),
             Self::Address(IpAddr::V6(network)) => write!(f, "{network}/64"),
             Self::Member(name) => write!(f, "{MEMBER}{name}"),

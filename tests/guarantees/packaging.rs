@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -19,12 +18,12 @@ use crate::support::client::Client;
 use crate::support::process::{Process, Signal};
 use crate::support::{CHAT, until_within};
 
-const UNIT: &str = "contrib/tollgate.service";
+pub(crate) const UNIT: &str = "contrib/tollgate.service";
 const FILE: &str = "contrib/container/Containerfile";
 /// How long the sandbox of a busy machine may take to start.
-const START: Duration = Duration::from_secs(60);
+pub(crate) const START: Duration = Duration::from_secs(60);
 
-fn done(command: &mut Command) -> String {
+pub(crate) fn done(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().expect("it is installed");
     let (out, err) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.success(), "{command:?}: {out}{err}");
@@ -43,38 +42,13 @@ fn unit_is_valid_and_confined() {
     let path = folder.path().join("tollgate.service");
     fs::write(&path, unit).unwrap();
     let mut verify = Command::new("systemd-analyze");
-    let said = done(verify.args(["verify", "--man=no"]).arg(&path));
+    let socket = folder.path().join("tollgate.socket");
+    fs::copy("contrib/tollgate.socket", &socket).unwrap();
+    let said = done(verify.args(["verify", "--man=no"]).args([&path, &socket]));
     assert_eq!(said, "");
     let mut security = Command::new("systemd-analyze");
     // On a scale of 0 to 10, times ten.
     done(security.args(["security", "--offline=yes", "--threshold=14"]).arg(&path));
-}
-
-#[test]
-fn service_manager_learns_that_the_server_is_ready_and_stops() {
-    let unit = fs::read_to_string(UNIT).unwrap();
-    assert!(unit.contains("\nType=notify\n") && !unit.contains("\nProcSubset=pid"), "{unit}");
-    let folder = TempDir::with_prefix("tollgate-unit-").unwrap();
-    let path = folder.path().join("notify");
-    let manager = UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(START)).unwrap();
-    let heard = || {
-        let mut state = [0; 200];
-        let length = manager.recv(&mut state).expect("a word");
-        String::from_utf8_lossy(&state[..length]).into_owned()
-    };
-    let environment = [
-        ("NOTIFY_SOCKET", path.to_str().unwrap()),
-        ("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0"),
-        ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0"),
-        ("TOLLGATE_SERVER__DRAIN", "90s"),
-    ];
-    let mut server = Process::start(folder.path(), &environment);
-    assert_eq!(heard(), "READY=1");
-    server.signal(Signal::SIGTERM);
-    // With what the last answers and the ledger may take after the drain.
-    assert_eq!(heard(), "STOPPING=1\nEXTEND_TIMEOUT_USEC=97000000");
-    assert_eq!(server.wait().code(), Some(0), "{}", server.printed());
 }
 
 #[test]
@@ -108,7 +82,7 @@ fn plain(environment: &Environment) -> impl Iterator<Item = (OsString, OsString)
 
 /// `./test long` builds and runs the image, by `CONTAINER=long`. It takes half a minute, and buildah.
 #[expect(clippy::disallowed_methods, reason = "./test long asks for more")]
-fn is_long() -> bool {
+pub(crate) fn is_long() -> bool {
     std::env::var("CONTAINER").as_deref() == Ok("long")
 }
 

@@ -212,7 +212,9 @@ async fn command_on_a_stopped_ledger_closes_it_as_the_server_did() {
 #[tokio::test]
 async fn ledger_sells_after_a_crash_until_the_check_finds_damage() {
     let Place { path, clock, .. } = &place();
-    let start = async || Store::start_serving(path, clock.clone(), MoneyKind::Play, None).await;
+    let start = async || {
+        Store::start_serving(path, clock.clone(), MoneyKind::Play, (None, Duration::ZERO)).await
+    };
     let (ledger, mut opening) = start().await.unwrap();
     opening.wait().await.unwrap();
     opening.serve();

@@ -170,7 +170,13 @@ async fn starting_server_knows_open_jobs_and_model_durations() {
     fixture.accept(&job("b", "ann")).await;
     fixture.stop();
     let path = fixture.path();
-    let begun = bounded(Store::start_serving(&path, fixture.clock(), MoneyKind::Play, None)).await;
+    let begun = bounded(Store::start_serving(
+        &path,
+        fixture.clock(),
+        MoneyKind::Play,
+        (None, Duration::ZERO),
+    ))
+    .await;
     let (ledger, opening) = begun.expect("it begins");
     fixture.store = ledger;
     // Its verbs are refused until then; the pollers of its jobs begin before.

@@ -54,8 +54,8 @@ impl InProcess {
             check_files: &|_| Vec::new(),
         };
         let config = Settings::read(&source).expect("the test's settings are right");
-        let page = server::bind(config.server.listen[0]).unwrap();
-        let admin = server::bind(config.admin_listen).unwrap();
+        let page = server::bind(config.server.addresses()[0]).unwrap();
+        let admin = server::bind(config.ops_address()).unwrap();
         let (page_at, admin_at) = (page.local_addr().unwrap(), admin.local_addr().unwrap());
         let shutdown = CancellationToken::new();
         let shutdowns = Shutdown { draining: shutdown.clone(), ..Shutdown::default() };

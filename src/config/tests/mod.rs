@@ -38,8 +38,8 @@ const KEY: (&str, &str) = ("GATEWAY_API_KEY", "svc_sk_one");
 fn default_is_the_sandbox_on_loopback() {
     let config = Settings::default();
     assert!(matches!(config.gateway.target, Target::Sandbox));
-    assert_eq!(config.server.listen, ["127.0.0.1:8080".parse().expect("an address")]);
-    assert_eq!(config.admin_listen, "127.0.0.1:9464".parse().expect("an address"));
+    assert_eq!(config.server.addresses(), ["127.0.0.1:8080".parse().expect("an address")]);
+    assert_eq!(config.ops_address(), "127.0.0.1:9464".parse().expect("an address"));
     assert_eq!(config.store, None);
     assert_eq!(config.access.mode, AccessMode::Open);
     assert_eq!(config.limits.requests.get(), 30);
@@ -82,7 +82,7 @@ fn environment_overrides_the_file() {
         ("TOLLGATE_PORT_80_TCP_ADDR", "10.0.0.1"),
     ];
     let config = read(file, &environment).expect("valid settings");
-    assert_eq!(config.server.listen, ["[::1]:8080".parse().expect("an address")]);
+    assert_eq!(config.server.addresses(), ["[::1]:8080".parse().expect("an address")]);
     assert_eq!(config.server.hosts, ["b.example", "c.example"]);
     assert_eq!(config.server.drain, Duration::from_secs(1));
     assert_eq!(config.server.max_connections, 7);
@@ -121,6 +121,21 @@ fn listen_takes_a_list_in_file_and_variable() {
         read("", &[("TOLLGATE_SERVER__LISTEN", written)]),
     ] {
         assert_eq!(config.expect("valid settings").server.listen.len(), 2);
+    }
+}
+
+#[test]
+fn listen_takes_unix_sockets_and_those_of_systemd() {
+    for (written, shown) in [
+        ("unix:public.sock", "unix:/etc/tollgate/public.sock"),
+        ("unix:/run/public.sock", "unix:/run/public.sock"),
+        ("systemd", "systemd"),
+        ("systemd:public", "systemd:public"),
+    ] {
+        let file = format!("server.listen = '{written}'\nsandbox.public = true");
+        let config = read(&file, &[]).expect("valid settings");
+        assert_eq!(config.server.listen[0].to_string(), shown);
+        assert!(!config.is_local_only(), "{written}");
     }
 }
 

@@ -1,12 +1,12 @@
 //! Parses single values.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
 use url::{Host, Url};
 
-use super::{Network, Parsed};
+use super::{Network, Parsed, UNIX_PEER};
 use crate::contract::money::Usd;
 use crate::contract::wire;
 use crate::validate::image_url;
@@ -83,14 +83,13 @@ pub(super) fn seed(number: i64) -> Parsed<u64> {
     number.try_into().map_err(|_| "expected a whole number from 0".into())
 }
 
-pub(super) fn listen(text: &str) -> Parsed<SocketAddr> {
-    let expected = "expected an address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"";
-    text.parse().map_err(|_| expected.into())
-}
-
-/// Parses a network or a single address; an IPv4-mapped IPv6 address becomes IPv4.
+/// Parses a network, a single address, or `unix`; an IPv4-mapped IPv6 address becomes IPv4.
 pub(super) fn network(text: &str) -> Parsed<Network> {
-    let expected = "expected a network such as \"10.0.0.0/8\" or \"2001:db8::/32\", or one address";
+    if text == "unix" {
+        return Ok(Network { address: UNIX_PEER, prefix: 32 });
+    }
+    let expected =
+        "expected a network such as \"10.0.0.0/8\" or \"2001:db8::/32\", one address, or \"unix\"";
     let parts = text.split_once('/');
     let (address, prefix) = parts.map_or((text, None), |(address, it)| (address, Some(it)));
     let written: IpAddr = address.parse().map_err(|_| expected)?;

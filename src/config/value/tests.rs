@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::Listen;
 
 #[test]
 fn times_have_a_whole_number_and_a_unit() {
@@ -148,7 +149,7 @@ proptest! {
     fn parsers_neither_panic_nor_print_the_value(text in "\\PC{12,30}") {
         let errors = [
             time(&text).err(), size(&text).err(), network(&text).err(), money(&text).err(),
-            listen(&text).err(), pointer(&text).err(),
+            Listen::parse(&text).err(), pointer(&text).err(),
         ];
         for error in errors.into_iter().flatten() {
             prop_assert!(!error.contains(&text), "{}", error);

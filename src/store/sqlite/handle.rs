@@ -189,6 +189,14 @@ impl SqliteStore {
         }
     }
 
+    /// Waits until the writer has run a command. Returns whether it still runs, or whether it has
+    /// ended because the ledger is unusable.
+    pub(in crate::store) async fn writer_answers(&self) -> bool {
+        self.query(|_| Ok(())).await.ok();
+        let Executor::Thread { writer, .. } = &self.inner.executor else { return true };
+        !writer.is_finished() || self.is_unusable()
+    }
+
     pub(in crate::store) fn close(&self) {
         if let Executor::Thread { queue, writer } = &self.inner.executor {
             self.inner.gate.stop.store(true, Ordering::Relaxed);

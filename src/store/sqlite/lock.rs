@@ -47,8 +47,13 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Locks `<path>.lock`, or names the process that holds it.
-    pub(super) fn acquire(ledger: &Path, holder: LockHolder) -> Result<Self, OpenError> {
+    /// Locks `<path>.lock`, or names the process that holds it. Waits at most `wait` for another
+    /// server, and longer for a command.
+    pub(super) fn acquire(
+        ledger: &Path,
+        holder: LockHolder,
+        wait: Duration,
+    ) -> Result<Self, OpenError> {
         let path = with_suffix(ledger, LOCK_SUFFIX);
         let unusable = |error: io::Error| OpenError::unusable(&path, error);
         let mut options = OpenOptions::new();
@@ -60,13 +65,18 @@ impl Lock {
         while !try_lock(&file).map_err(unusable)? {
             let LockContents { pid, host, holder, .. } = read(&mut file).map_err(unusable)?;
             let is_command = holder == LockHolder::Command;
-            let max_wait = if is_command { MAX_COMMAND_WAIT } else { MAX_SERVER_WAIT };
+            let max_wait = if is_command { MAX_COMMAND_WAIT } else { MAX_SERVER_WAIT }.max(wait);
             if since.elapsed() >= max_wait {
                 return Err(OpenError::Locked { pid, host, holder });
             }
-            if is_command && !std::mem::replace(&mut has_warned, true) {
+            if (is_command || !wait.is_zero()) && !std::mem::replace(&mut has_warned, true) {
                 let pid = pid.unwrap_or_default();
-                warn!(pid, "waiting for command that holds the ledger lock");
+                let host = host.as_deref();
+                if is_command {
+                    warn!(pid, host, "waiting for command that holds the ledger lock");
+                } else {
+                    warn!(pid, host, "waiting for server that holds the ledger lock");
+                }
             }
             thread::sleep(POLL_INTERVAL);
         }
@@ -335,13 +345,16 @@ mod tests {
     fn lock_is_released_even_if_a_child_inherited_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
-        let lock = Lock::acquire(&path, SERVER).unwrap();
+        let lock = Lock::acquire(&path, SERVER, Duration::ZERO).unwrap();
         let inherited = lock.file.try_clone().unwrap();
-        assert!(matches!(Lock::acquire(&path, SERVER), Err(OpenError::Locked { .. })));
+        assert!(matches!(
+            Lock::acquire(&path, SERVER, Duration::ZERO),
+            Err(OpenError::Locked { .. })
+        ));
         assert!(lock_holder(&path).is_some());
         drop(lock);
         assert!(lock_holder(&path).is_none());
-        Lock::acquire(&path, SERVER).unwrap();
+        Lock::acquire(&path, SERVER, Duration::ZERO).unwrap();
         drop(inherited);
     }
 
@@ -352,9 +365,9 @@ mod tests {
         for admin in
             [None, Some("127.0.0.1:9464".parse().unwrap()), Some("[::1]:1".parse().unwrap())]
         {
-            let mut lock = Lock::acquire(&path, LockHolder::Server(admin)).unwrap();
+            let mut lock = Lock::acquire(&path, LockHolder::Server(admin), Duration::ZERO).unwrap();
             lock.write().unwrap();
-            let refused = Lock::acquire(&path, LockHolder::Command).unwrap_err();
+            let refused = Lock::acquire(&path, LockHolder::Command, Duration::ZERO).unwrap_err();
             let OpenError::Locked { pid, host, holder } = refused else { panic!("{refused}") };
             assert_eq!((pid, holder), (Some(std::process::id()), LockHolder::Server(admin)));
             assert_eq!(host.as_deref(), host_name().as_deref());
@@ -377,10 +390,11 @@ mod tests {
     fn server_waits_for_a_command_that_holds_the_lock() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
-        let mut command = Lock::acquire(&path, LockHolder::Command).unwrap();
+        let mut command = Lock::acquire(&path, LockHolder::Command, Duration::ZERO).unwrap();
         command.write().unwrap();
         let starts = path.clone();
-        let server = thread::spawn(move || Lock::acquire(&starts, SERVER).map(drop));
+        let starting = move || Lock::acquire(&starts, SERVER, Duration::ZERO).map(drop);
+        let server = thread::spawn(starting);
         thread::sleep(MAX_SERVER_WAIT * 2);
         assert!(!server.is_finished());
         drop(command);

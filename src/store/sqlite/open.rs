@@ -94,7 +94,7 @@ impl SqliteStore {
 
     pub(in crate::store) fn serve_inline(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let (path, gate) = (&canonical_path(path), CommandGate::opened());
-        let locked = LockedLedger::acquire(path, LockHolder::Server(None), &clock)?;
+        let locked = LockedLedger::acquire(path, LockHolder::Server(None), Duration::ZERO, &clock)?;
         let writer = locked.open(&clock, StoreCapacity::default(), None, &gate)?;
         Ok(Self::inline(path, clock, writer, gate))
     }
@@ -106,7 +106,7 @@ impl SqliteStore {
         money: Option<MoneyKind>,
     ) -> Result<Self, OpenError> {
         let (path, gate) = (&canonical_path(path), CommandGate::opened());
-        let locked = LockedLedger::acquire(path, LockHolder::Server(None), &clock)?;
+        let locked = LockedLedger::acquire(path, LockHolder::Server(None), Duration::ZERO, &clock)?;
         let identity = Some((locked.identity.clone(), locked.file));
         let writer = locked.open(&clock, capacity, money, &gate)?;
         Self::spawn(path, clock, writer, gate, identity)
@@ -116,7 +116,7 @@ impl SqliteStore {
         path: &Path,
         clock: Clock,
         money: MoneyKind,
-        admin: Option<SocketAddr>,
+        (admin, wait): (Option<SocketAddr>, Duration),
     ) -> Result<(Self, Opening), OpenError> {
         let path = &canonical_path(path);
         let gate = CommandGate::default();
@@ -127,8 +127,8 @@ impl SqliteStore {
         let work = {
             let (path, clock, gate) = (path.to_owned(), clock.clone(), gate.clone());
             move || {
-                let acquired = LockedLedger::acquire(&path, LockHolder::Server(admin), &clock);
-                let mut locked = match acquired {
+                let holder = LockHolder::Server(admin);
+                let mut locked = match LockedLedger::acquire(&path, holder, wait, &clock) {
                     Ok(locked) => locked,
                     Err(error) => return drop(send_locked.send(Err(error))),
                 };
@@ -184,7 +184,7 @@ impl SqliteStore {
 
     pub(in crate::store) fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let (path, gate) = (&canonical_path(path), CommandGate::opened());
-        let locked = LockedLedger::acquire(path, LockHolder::Command, &clock)?;
+        let locked = LockedLedger::acquire(path, LockHolder::Command, Duration::ZERO, &clock)?;
         let writer = locked.open(&clock, StoreCapacity::default(), None, &gate)?;
         Self::spawn(path, clock, writer, gate, None)
     }
@@ -284,9 +284,14 @@ struct LockedLedger {
 }
 
 impl LockedLedger {
-    fn acquire(path: &Path, holder: LockHolder, clock: &Clock) -> Result<Self, OpenError> {
+    fn acquire(
+        path: &Path,
+        holder: LockHolder,
+        wait: Duration,
+        clock: &Clock,
+    ) -> Result<Self, OpenError> {
         file::ensure_regular_file(path)?;
-        let mut lock = Lock::acquire(path, holder)?;
+        let mut lock = Lock::acquire(path, holder, wait)?;
         file::create(path)?;
         lock.lock_ledger_file(path)?;
         file::ensure_single_path(path)?;

@@ -1,0 +1,94 @@
+//! `tollgate man` and `tollgate completions`: files for packages, from the description of the
+//! commands.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use super::{Cli, Exit};
+use crate::clock;
+
+const NAME: &str = "tollgate";
+/// The sections that only the first page has.
+const REFERENCE: &str = r".SH ENVIRONMENT
+.TP
+\fBGATEWAY_API_KEY\fR
+The key of the gateway, or several, separated by commas. Without it, the sandbox runs.
+.TP
+\fBGATEWAY_API_KEY_FILE\fR
+A file with the key.
+.TP
+\fBTOLLGATE_SECTION__NAME\fR
+Overrides the setting \fIname\fR of the section \fIsection\fR.
+.SH FILES
+.TP
+\fIproxy.toml\fR
+The settings. The one that is shipped explains each of them.
+.TP
+\fI.env\fR
+Variables, beside the settings. Those of the environment come first.
+.TP
+\fItollgate.db\fR
+The ledger. Without a key, it is in memory.
+.SH EXIT STATUS
+.TP
+\fB0\fR
+The command is done.
+.TP
+\fB1\fR
+The command failed.
+.TP
+\fB2\fR
+The command line or the settings have an error.
+.TP
+\fB3\fR
+\fBtollgate reconcile\fR left unknown outcomes.
+";
+
+/// Prints the first page, or writes the pages of all commands into `folder`.
+pub(super) fn man(folder: Option<&Path>, out: &mut impl Write) -> io::Result<()> {
+    let mut command = <Cli as CommandFactory>::command().disable_help_subcommand(true);
+    command.build();
+    let Some(folder) = folder else { return first_page(command, out) };
+    let mut first = File::create(folder.join("tollgate.1"))?;
+    first_page(command.clone(), &mut first)?;
+    command.get_subcommands().try_for_each(|below| pages(below, folder))
+}
+
+fn first_page(command: clap::Command, out: &mut dyn Write) -> io::Result<()> {
+    page(command).render(out)?;
+    out.write_all(REFERENCE.as_bytes())?;
+    out.flush()
+}
+
+fn pages(command: &clap::Command, folder: &Path) -> io::Result<()> {
+    if command.is_hide_set() {
+        return Ok(());
+    }
+    page(command.clone()).generate_to(folder)?;
+    command.get_subcommands().try_for_each(|below| pages(below, folder))
+}
+
+fn page(command: clap::Command) -> Man {
+    let source = concat!("tollgate ", env!("CARGO_PKG_VERSION"));
+    Man::new(command).date(date()).source(source).manual(NAME)
+}
+
+/// Returns today, or the day that a reproducible build sets.
+#[expect(clippy::disallowed_methods, reason = "it is the convention of build tools")]
+fn date() -> String {
+    let set = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|seconds| seconds.parse().ok());
+    let mut date = clock::iso8601(set.map_or_else(clock::wall, Duration::from_secs));
+    date.truncate("2026-11-23".len());
+    date
+}
+
+pub(super) fn completions(shell: Shell, out: &mut impl Write) -> Exit {
+    clap_complete::generate(shell, &mut <Cli as CommandFactory>::command(), NAME, out);
+    Exit::Done
+}

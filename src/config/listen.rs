@@ -1,0 +1,83 @@
+//! The places that a listener can be bound to.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use super::Parsed;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    Address(SocketAddr),
+    /// A unix socket at this path.
+    Unix(PathBuf),
+    /// The sockets that systemd passes under this name, or those that no other setting names.
+    Systemd(Option<String>),
+}
+
+impl Listen {
+    pub(super) fn parse(text: &str) -> Parsed<Self> {
+        let named = |name: &str| (!name.is_empty()).then(|| Self::Systemd(Some(name.to_owned())));
+        let listen = match text.split_once(':') {
+            None if text == "systemd" => Some(Self::Systemd(None)),
+            Some(("systemd", name)) => named(name),
+            Some(("unix", path)) => (!path.is_empty()).then(|| Self::Unix(path.into())),
+            _ => text.parse().ok().map(Self::Address),
+        };
+        listen.ok_or(
+            "expected an address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\", or \
+             \"unix:PATH\", \"systemd\" or \"systemd:NAME\""
+                .into(),
+        )
+    }
+
+    /// Parses the place of the ops listener: TCP, which probes use, and not the callers' sockets.
+    pub(super) fn parse_tcp(text: &str) -> Parsed<Self> {
+        match Self::parse(text) {
+            Ok(tcp @ (Self::Address(_) | Self::Systemd(Some(_)))) => Ok(tcp),
+            Ok(Self::Unix(_) | Self::Systemd(None)) | Err(_) => {
+                Err("expected an address and a port, such as \
+                 \"127.0.0.1:9464\", or \"systemd:NAME\""
+                    .into())
+            }
+        }
+    }
+
+    /// Returns it with a relative path resolved against this folder.
+    pub(super) fn in_folder(self, folder: &Path) -> Self {
+        match self {
+            Self::Unix(path) => Self::Unix(folder.join(path)),
+            other @ (Self::Address(_) | Self::Systemd(_)) => other,
+        }
+    }
+
+    /// Returns the address, if the settings know it.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Address(address) => Some(*address),
+            Self::Unix(_) | Self::Systemd(_) => None,
+        }
+    }
+
+    /// Returns whether it is a loopback address. Who can open another socket is not known here.
+    pub(super) fn is_loopback(&self) -> bool {
+        self.address().is_some_and(|at| at.ip().to_canonical().is_loopback())
+    }
+}
+
+impl From<SocketAddr> for Listen {
+    fn from(address: SocketAddr) -> Self {
+        Self::Address(address)
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Systemd(None) => write!(f, "systemd"),
+            Self::Systemd(Some(name)) => write!(f, "systemd:{name}"),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The manual, the completions, and the files of a release.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::packaging::{done, is_long};
+use crate::support::process::run;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_tollgate");
+/// A build of the same sources gives the same files.
+const EPOCH: (&str, &str) = ("SOURCE_DATE_EPOCH", "1700000000");
+
+#[test]
+fn manual_has_a_page_for_each_command_and_passes_the_linter() {
+    let folder = TempDir::with_prefix("tollgate-man-").unwrap();
+    let ended = run(folder.path(), &["man", "--out", "."], &[EPOCH]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let mut pages: Vec<_> = fs::read_dir(&folder).unwrap().map(|it| it.unwrap().path()).collect();
+    pages.sort();
+    let names: Vec<_> = pages.iter().map(|page| page.file_name().unwrap()).collect();
+    for name in ["tollgate.1", "tollgate-check.1", "tollgate-member-add.1"] {
+        assert!(names.contains(&name.as_ref()), "{names:?}");
+    }
+    assert!(!names.contains(&"tollgate-man.1".as_ref()), "{names:?}");
+    let lint = Command::new("mandoc").args(["-T", "lint", "-W", "warning"]).args(&pages).output();
+    let said = lint.expect("mandoc").stdout;
+    let said = String::from_utf8_lossy(&said);
+    // The generator's spacing, which changes nothing.
+    let is_fault = |line: &&str| !line.contains("skipping paragraph macro");
+    let faults: Vec<_> = said.lines().filter(is_fault).collect();
+    assert_eq!(faults, [""; 0]);
+    let printed = run(folder.path(), &["man"], &[EPOCH]);
+    assert_eq!(printed.stdout, fs::read_to_string(folder.path().join("tollgate.1")).unwrap());
+    assert!(printed.stdout.contains("2023-11-14"), "{}", printed.stdout);
+}
+
+#[test]
+fn each_shell_reads_its_completions() {
+    let folder = TempDir::with_prefix("tollgate-shell-").unwrap();
+    // What the shell offers after `tollgate pur`.
+    let bash = "source ./c; COMP_WORDS=(tollgate pur); COMP_CWORD=1; _tollgate tollgate pur tollgate; \
+                echo \"${COMPREPLY[@]}\"";
+    let zsh =
+        "autoload -U compinit; compinit -D; source ./c; whence -w _tollgate; grep -o purchase c";
+    let fish = "source ./c; complete --do-complete 'tollgate pur'";
+    for (shell, script) in [("bash", bash), ("zsh", zsh), ("fish", fish)] {
+        let ended = run(folder.path(), &["completions", shell], &[]);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        fs::write(folder.path().join("c"), ended.stdout).unwrap();
+        let mut command = Command::new(shell);
+        command.args(["-c", script]).current_dir(&folder).env("HOME", folder.path());
+        let said = done(command.stdin(Stdio::null()));
+        assert!(said.contains("purchase"), "{shell}: {said}");
+    }
+    assert_eq!(run(folder.path(), &["completions", "tcsh"], &[]).code, Some(2));
+}
+
+/// The files of a release whose program is the tested one.
+fn release(folder: &Path) -> PathBuf {
+    done(Command::new("contrib/release/build").arg(folder).env("TOLLGATE", PROGRAM));
+    done(Command::new("sha256sum").args(["--check", "SHA256SUMS"]).current_dir(folder));
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    names.into_iter().find(|path| path.extension().is_some_and(|end| end == "deb")).expect("a deb")
+}
+
+/// Returns the lines of a document that install the package.
+fn install_lines(document: &str, package: &str) -> Vec<String> {
+    let text = fs::read_to_string(document).unwrap();
+    let lines = text.lines().filter(|line| line.starts_with("sudo apt install ./tollgate_"));
+    let lines: Vec<_> = lines.map(str::to_owned).collect();
+    for line in &lines {
+        assert!(line.ends_with(package), "{document}: {line}: the package is {package}");
+    }
+    lines
+}
+
+#[test]
+fn package_is_clean_and_installs_as_documented() {
+    if !is_long() {
+        return;
+    }
+    let folder = TempDir::with_prefix("tollgate-release-").unwrap();
+    let package = release(folder.path());
+    let name = package.file_name().unwrap().to_str().unwrap();
+    let lint = done(
+        Command::new("lintian").args(["--allow-root", "--fail-on=error,warning"]).arg(&package),
+    );
+    assert_eq!(lint, "");
+    let lines = ["README.md", "docs/guide/deploy.md"].map(|document| install_lines(document, name));
+    assert!(lines.iter().all(|lines| !lines.is_empty()), "{lines:?}");
+    let install = lines.concat()[0].replace("sudo apt ", "apt-get -y ");
+    let script = format!(
+        "cd /tmp && {install} && dpkg --verify tollgate && tollgate --version && \
+         tollgate --config /etc/tollgate/proxy.toml check && \
+         test -f /usr/share/man/man1/tollgate.1.gz && \
+         test ! -e /etc/systemd/system/multi-user.target.wants/tollgate.service && \
+         apt-get -y purge tollgate && test ! -e /etc/tollgate && test ! -e /usr/bin/tollgate && \
+         echo installed and purged"
+    );
+    let copy = format!("copy-in {} /tmp", package.display());
+    let run = format!("chroot \"$1\" sh -exc '{script}'");
+    let mut debian = Command::new("mmdebstrap");
+    debian.args(["--variant=apt", "--include=ca-certificates,init-system-helpers"]);
+    debian.arg(format!("--customize-hook={copy}")).arg(format!("--customize-hook={run}"));
+    let output = debian.args(["bookworm", "/dev/null"]).output().expect("mmdebstrap");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success() && said.contains("\ninstalled and purged"), "{said}");
+}
