@@ -22,9 +22,15 @@ use super::reload::reload;
 use super::{CommandError, Exit, Loaded, log, notify, process, runtime};
 use crate::access::SecretError;
 use crate::app::secret::secret;
-use crate::app::{self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, Shutdown, TIDY_INTERVAL};
+use crate::app::{
+    self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, SharedState, Shutdown, TIDY_INTERVAL,
+};
+use crate::downstream::caller::Source;
 use crate::downstream::rate::calibrate_clock;
-use crate::server;
+use crate::server::{self, ConnectionSettings};
+
+/// How soon a renewed certificate is noticed.
+const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Runs the proxy until SIGTERM or SIGINT. `new_account` binds the ledger to the gateway's account.
 pub async fn serve(
@@ -43,6 +49,8 @@ pub async fn serve(
     // Every socket is bound before the first request is accepted.
     let listeners =
         settings.server.listen.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
+    let redirects =
+        settings.server.redirect.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
     let ops = bind(settings.admin_listen)?;
     let at = ops.local_addr()?;
     let (shutdown, runtime) = (Shutdown::default(), Handle::current());
@@ -58,7 +66,9 @@ pub async fn serve(
         shared.rate_limit.forget_limit();
     }
     let app = App::new(settings, shared)?;
-    let cores = Core::start_all(&app, &listeners, &shutdown)?;
+    let connections = app.server();
+    let cores = Core::start_all(&app, &listeners, &connections, &shutdown)?;
+    serve_redirects(&app, &connections, redirects, &shutdown)?;
     // The ops listener stops last, so that probes see `draining` until the drain ends.
     let end = CancellationToken::new();
     serve_ops(&app, &shutdown, ops, end.clone())?;
@@ -76,6 +86,7 @@ pub async fn serve(
     } else {
         announce(&app, listeners, at, out)?;
         tokio::spawn(app.watch_account());
+        tokio::spawn(watch_certificate(app.shared.clone()));
         // A reload must find the same file: without it, its budgets would be lost.
         let config_path = config_path.or(file);
         let reload = |app| reload(app, config_path.as_deref(), &cores);
@@ -98,6 +109,38 @@ fn start_error(error: io::Error) -> CommandError {
     error.into()
 }
 
+fn serve_redirects(
+    app: &App,
+    connections: &ConnectionSettings,
+    redirects: Vec<StdListener>,
+    shutdown: &Shutdown,
+) -> io::Result<()> {
+    for listener in redirects {
+        let redirect = app.redirect();
+        info!(redirect = %listener.local_addr()?, "redirecting to https");
+        let settings = ConnectionSettings { tls: None, ..connections.clone() };
+        let make_service = move |_| redirect.service();
+        let draining = shutdown.draining.clone();
+        tokio::spawn(server::run(
+            TcpListener::from_std(listener)?,
+            make_service,
+            settings,
+            draining,
+        ));
+    }
+    Ok(())
+}
+
+/// Follows changes of the certificate's files.
+async fn watch_certificate(shared: SharedState) {
+    let Some(tls) = shared.tls else { return };
+    let mut due = interval(CERTIFICATE_INTERVAL);
+    loop {
+        due.tick().await;
+        tls.reload_if_changed(&shared.hosts.load().listed());
+    }
+}
+
 fn serve_ops(
     app: &App,
     shutdown: &Shutdown,
@@ -108,8 +151,8 @@ fn serve_ops(
     // The per-address limit does not apply to operators.
     let connections = Arc::new(Semaphore::new(process::OPS_CONNECTIONS));
     let settings =
-        server::ConnectionSettings { address_limits: Arc::default(), connections, ..app.server() };
-    let make_service = move |peer: SocketAddr| service.service_for(peer.ip());
+        ConnectionSettings { address_limits: Arc::default(), connections, tls: None, ..app.server() };
+    let make_service = move |source: Source| service.service_for(source.peer.ip());
     tokio::spawn(server::run(TcpListener::from_std(admin)?, make_service, settings, end));
     Ok(())
 }
@@ -121,15 +164,18 @@ fn announce(
     admin: SocketAddr,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let url = |at: SocketAddr| format!("http://{at}");
-    let pages = listeners.into_iter().map(|listener| listener.local_addr().map(url));
-    let pages = pages.collect::<io::Result<Vec<_>>>()?;
     let settings = &app.settings;
+    let url = |at: SocketAddr| format!("http://{at}");
+    let scheme = if settings.server.tls.is_some() { "https" } else { "http" };
+    let page = |at: SocketAddr| format!("{scheme}://{at}");
+    let pages = listeners.into_iter().map(|listener| listener.local_addr().map(page));
+    let pages = pages.collect::<io::Result<Vec<_>>>()?;
     let members = app.shared.access.member_count();
     let (version, page, admin) = (env!("CARGO_PKG_VERSION"), pages.join(", "), url(admin));
     let (target, limits) = (gateway(&settings.gateway.target), budgets(&settings.budget));
     let mode = callers(&settings.access.mode, members);
-    info!(version, page, admin, gateway = target, callers = mode, budgets = limits, "started");
+    let certificate = app.shared.tls.as_ref().map(|tls| tls.certificate().summary());
+    info!(version, page, admin, gateway = target, callers = mode, budgets = limits, certificate, "started");
     notify::ready();
     if io::stdout().is_terminal() {
         writeln!(out, "tollgate {version}")?;

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use http::Request;
-use http::header::CONNECTION;
+use http::header::{CONNECTION, STRICT_TRANSPORT_SECURITY};
 use tracing::field::Empty;
 use tracing::{Span, debug, info, info_span, warn};
 
-use super::caller::Peer;
+use super::caller::Source;
 use super::route::{Class, Route};
 use super::{DownstreamConfig, RequestId, X_REQUEST_ID, rate};
 use crate::clock::{self, Instant};
@@ -29,7 +29,7 @@ use crate::sync::lock;
 
 pub struct RequestScope {
     pub id: RequestId,
-    pub peer: Option<Peer>,
+    pub source: Option<Source>,
     pub route: Result<&'static Route, Problem>,
     has_body: bool,
     started: Instant,
@@ -40,12 +40,12 @@ pub struct RequestScope {
 impl RequestScope {
     pub fn new<B: http_body::Body>(
         config: &DownstreamConfig,
-        peer: Option<Peer>,
+        source: Option<Source>,
         request: &Request<B>,
     ) -> Self {
         Self {
             id: RequestId::from_headers(request.headers()),
-            peer,
+            source,
             route: config.routes.find(request.method(), request.uri().path()),
             has_body: !request.body().is_end_stream(),
             started: clock::now(),
@@ -121,6 +121,10 @@ impl RequestScope {
             _ => debug!(status, code, elapsed_ms, "request finished"),
         }
         response.headers_mut().insert(X_REQUEST_ID, self.id.header());
+        let is_tls = self.source.as_ref().is_some_and(|source| source.tls.is_some());
+        if let Some(hsts) = config.hsts.as_ref().filter(|_| is_tls) {
+            response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, hsts.clone());
+        }
         response
     }
 
@@ -260,7 +264,7 @@ mod tests {
     async fn panic_becomes_500_before_and_after_an_await() {
         let scope = RequestScope {
             id: RequestId::new(),
-            peer: None,
+            source: None,
             route: Err(Problem::new(&INTERNAL)),
             has_body: false,
             started: clock::now(),
