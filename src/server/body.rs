@@ -1,6 +1,8 @@
 //! The body of a request over HTTP/1 or HTTP/2.
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -15,18 +17,32 @@ use crate::response::BoxError;
 #[derive(Debug)]
 pub enum IncomingBody {
     Http1(Incoming),
-    Http2 {
-        stream: RecvStream,
-        /// h2 refuses a body of another length.
-        length: Option<u64>,
-    },
+    Http2(StreamBody),
 }
 
-impl IncomingBody {
-    pub(super) fn of_stream(request: Request<RecvStream>) -> Request<Self> {
+/// The body of a request over HTTP/2.
+#[derive(Debug)]
+pub struct StreamBody {
+    stream: RecvStream,
+    /// h2 refuses a body of another length.
+    length: Option<u64>,
+    is_unread: Arc<AtomicBool>,
+}
+
+impl StreamBody {
+    /// The flag says afterwards whether the body was dropped before its end.
+    pub(super) fn of(request: Request<RecvStream>) -> (Request<IncomingBody>, Arc<AtomicBool>) {
         let length = request.headers().get(CONTENT_LENGTH);
         let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-        request.map(|stream| Self::Http2 { stream, length })
+        let is_unread = Arc::default();
+        let flag = Arc::clone(&is_unread);
+        (request.map(|stream| IncomingBody::Http2(Self { stream, length, is_unread })), flag)
+    }
+}
+
+impl Drop for StreamBody {
+    fn drop(&mut self) {
+        self.is_unread.store(!self.stream.is_end_stream(), Ordering::Relaxed);
     }
 }
 
@@ -40,7 +56,7 @@ impl Body for IncomingBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.get_mut() {
             Self::Http1(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
-            Self::Http2 { stream, .. } => {
+            Self::Http2(StreamBody { stream, .. }) => {
                 let Some(data) = ready!(stream.poll_data(cx)?) else { return Poll::Ready(None) };
                 stream.flow_control().release_capacity(data.len())?;
                 Poll::Ready(Some(Ok(Frame::data(data))))
@@ -51,15 +67,14 @@ impl Body for IncomingBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Http1(body) => body.is_end_stream(),
-            Self::Http2 { stream, .. } => stream.is_end_stream(),
+            Self::Http2(body) => body.stream.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Http1(body) => body.size_hint(),
-            Self::Http2 { length: Some(length), .. } => SizeHint::with_exact(*length),
-            Self::Http2 { length: None, .. } => SizeHint::default(),
+            Self::Http2(body) => body.length.map_or_else(SizeHint::default, SizeHint::with_exact),
         }
     }
 }

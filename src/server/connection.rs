@@ -38,7 +38,7 @@ const KEEP_BUFFERS: Duration = Duration::from_secs(1);
 /// How much of an unread body is drained before closing, and for how long. An earlier close would
 /// reset the connection; the client would lose the refusal and retry.
 const LINGER_BYTES: u64 = 4 * 1_024 * 1_024;
-const LINGER_TIME: Duration = Duration::from_secs(1);
+pub(super) const LINGER_TIME: Duration = Duration::from_secs(1);
 
 /// A connection: TCP, or TLS over it.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {

@@ -2,12 +2,13 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures_util::future::OptionFuture;
-use h2::server::{Builder, Connection, SendResponse};
+use h2::server::{Builder, SendResponse};
 use h2::{Ping, PingPong, Reason, RecvStream, SendStream};
 use http::header::{
     CONNECTION, CONTENT_LENGTH, DATE, HeaderName, TRANSFER_ENCODING, UPGRADE,
@@ -15,20 +16,18 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep_until, timeout};
-use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use super::connection::{MAX_HEAD_SIZE, MAX_HEADERS};
+use super::connection::{LINGER_TIME, MAX_HEAD_SIZE, MAX_HEADERS};
 use super::wire::{FollowedIo, Wire};
-use super::{ConnectionSettings, HttpService, IncomingBody};
+use super::{ConnectionSettings, HttpService, StreamBody};
 use crate::clock;
 use crate::response::{Body, Response};
 use crate::sync::lock;
-
-type Io = FollowedIo<TlsStream<tokio::net::TcpStream>>;
 
 const STREAM_WINDOW: u32 = 64 * 1_024;
 /// Bodies that nobody reads yet may take this much memory on a connection.
@@ -52,7 +51,7 @@ const HOP_HEADERS: [HeaderName; 5] = [
 ];
 
 pub(super) async fn serve<S: HttpService>(
-    stream: TlsStream<tokio::net::TcpStream>,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     service: S,
     settings: &ConnectionSettings,
     shutdown: CancellationToken,
@@ -88,35 +87,34 @@ pub(super) async fn serve<S: HttpService>(
             () = shutdown.cancelled(), if !draining => {
                 draining = true;
                 connection.graceful_shutdown();
+                activity.start_closing();
+                timer.as_mut().reset(activity.deadline(settings));
             }
             () = health.answered() => {}
             () = timer.as_mut() => {
                 match next_check(&activity, &mut health, &wire, settings) {
                     Check::At(deadline) => timer.as_mut().reset(deadline),
-                    Check::GoAway(deadline) => {
+                    Check::GoAway => {
                         connection.graceful_shutdown();
-                        timer.as_mut().reset(deadline);
+                        activity.start_closing();
+                        timer.as_mut().reset(activity.deadline(settings));
                     }
                     Check::Close => break,
                 }
             }
         }
     }
-    close(connection, &wire);
+    // Ends what the streams wait for.
+    drop(connection);
+    wire.close();
     tasks.close();
     tasks.wait().await;
 }
 
-/// Ends what the streams of a connection wait for.
-fn close(connection: Connection<Io, Bytes>, wire: &Wire) {
-    drop(connection);
-    wire.close();
-}
-
 enum Check {
     At(clock::Instant),
-    /// The connection is idle: the client may open no more streams, and has until then to close it.
-    GoAway(clock::Instant),
+    /// The connection is idle: the client may open no more streams.
+    GoAway,
     Close,
 }
 
@@ -133,12 +131,12 @@ fn next_check(
         return Check::Close;
     }
     match activity.phase() {
-        Phase::New { since } if is_late(since, settings.header_timeout) => Check::Close,
-        Phase::Closing { since } if is_late(since, settings.header_timeout) => Check::Close,
-        Phase::Idle { since } if is_late(since, settings.idle_timeout) => {
-            activity.set_closing(now);
-            Check::GoAway(now + settings.header_timeout)
+        Phase::New { since } | Phase::Closing { since }
+            if is_late(since, settings.header_timeout) =>
+        {
+            Check::Close
         }
+        Phase::Idle { since } if is_late(since, settings.idle_timeout) => Check::GoAway,
         Phase::Busy if health.is_dead(now) => Check::Close,
         Phase::Busy => {
             health.ping(now, settings.idle_timeout / 3);
@@ -151,7 +149,16 @@ fn next_check(
 }
 
 /// Counts the open streams of a connection.
-struct Activity(Mutex<(usize, Phase)>);
+struct Activity(Mutex<ActivityState>);
+
+struct ActivityState {
+    open: usize,
+    /// Since when none is open.
+    since: clock::Instant,
+    is_new: bool,
+    /// The client was told to go.
+    is_closing: bool,
+}
 
 #[derive(Clone, Copy)]
 enum Phase {
@@ -159,26 +166,35 @@ enum Phase {
     New { since: clock::Instant },
     Busy,
     Idle { since: clock::Instant },
-    /// It was idle for too long.
+    /// The client was told to go, and nothing keeps it.
     Closing { since: clock::Instant },
 }
 
 impl Activity {
     fn new() -> Self {
-        Self(Mutex::new((0, Phase::New { since: clock::now() })))
+        let since = clock::now();
+        Self(Mutex::new(ActivityState { open: 0, since, is_new: true, is_closing: false }))
     }
 
     fn phase(&self) -> Phase {
-        lock(&self.0).1
+        let ActivityState { open, since, is_new, is_closing } = *lock(&self.0);
+        match (open, is_new, is_closing) {
+            (1.., ..) => Phase::Busy,
+            (0, _, true) => Phase::Closing { since },
+            (0, true, false) => Phase::New { since },
+            (0, false, false) => Phase::Idle { since },
+        }
     }
 
-    fn set_closing(&self, since: clock::Instant) {
-        lock(&self.0).1 = Phase::Closing { since };
+    /// From now on, the connection ends soon after its last stream.
+    fn start_closing(&self) {
+        let mut state = lock(&self.0);
+        (state.is_closing, state.since) = (true, clock::now());
     }
 
     fn open(self: &Arc<Self>) -> OpenStream {
         let mut state = lock(&self.0);
-        *state = (state.0 + 1, Phase::Busy);
+        (state.open, state.is_new) = (state.open + 1, false);
         OpenStream(Arc::clone(self))
     }
 
@@ -199,10 +215,7 @@ struct OpenStream(Arc<Activity>);
 impl Drop for OpenStream {
     fn drop(&mut self) {
         let mut state = lock(&self.0.0);
-        state.0 -= 1;
-        if state.0 == 0 {
-            state.1 = Phase::Idle { since: clock::now() };
-        }
+        (state.open, state.since) = (state.open - 1, clock::now());
     }
 }
 
@@ -252,8 +265,10 @@ async fn answer<S: HttpService>(
     wire: &Wire,
 ) {
     let is_head = request.method() == Method::HEAD;
+    let has_too_many = request.headers().len() > MAX_HEADERS;
+    let (request, is_unread) = StreamBody::of(request);
     // Counted as HTTP/1 counts them; their size is limited by h2.
-    let response = if request.headers().len() > MAX_HEADERS {
+    let response = if has_too_many {
         let mut refusal = Response::new(Body::default());
         *refusal.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         refusal
@@ -261,7 +276,7 @@ async fn answer<S: HttpService>(
         tokio::select! {
             biased;
             _reset = poll_fn(|cx| respond.poll_reset(cx)) => return,
-            Ok(response) = service.oneshot(IncomingBody::of_stream(request)) => response,
+            Ok(response) = service.oneshot(request) => response,
         }
     };
     let (mut head, mut body) = response.into_parts();
@@ -278,6 +293,11 @@ async fn answer<S: HttpService>(
     let written = timeout(STALL_TIMEOUT, OptionFuture::from(end)).await;
     if let (Ok(Some(Ok(()))), Some(delivered)) = (written, on_end) {
         delivered();
+    }
+    // The end of this function resets a stream that still sends. Some clients lose a response that
+    // a reset follows at once.
+    if is_unread.load(Ordering::Relaxed) {
+        timeout(LINGER_TIME, poll_fn(|cx| stream.poll_reset(cx))).await.ok();
     }
 }
 
@@ -337,3 +357,6 @@ async fn capacity(stream: &mut SendStream<Bytes>, wanted: usize) -> Result<usize
     });
     granted.await.ok().flatten().ok_or(Reason::CANCEL)
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use tower::Service;
 use tracing::warn;
 
-pub use body::IncomingBody;
+pub use body::{IncomingBody, StreamBody};
 
 use crate::clock;
 use crate::config::Network;
