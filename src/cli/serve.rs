@@ -22,9 +22,7 @@ use super::reload::reload;
 use super::{CommandError, Exit, Loaded, log, notify, process, runtime};
 use crate::access::SecretError;
 use crate::app::secret::secret;
-use crate::app::{
-    self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, SharedState, Shutdown, TIDY_INTERVAL,
-};
+use crate::app::{self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, SharedState, Shutdown, TIDY_INTERVAL};
 use crate::downstream::caller::Source;
 use crate::downstream::rate::calibrate_clock;
 use crate::server::{self, ConnectionSettings};
@@ -150,8 +148,12 @@ fn serve_ops(
     let service = app.ops(shutdown, app::own_addresses(&[admin.local_addr()?])?);
     // The per-address limit does not apply to operators.
     let connections = Arc::new(Semaphore::new(process::OPS_CONNECTIONS));
-    let settings =
-        ConnectionSettings { address_limits: Arc::default(), connections, tls: None, ..app.server() };
+    let settings = ConnectionSettings {
+        address_limits: Arc::default(),
+        connections,
+        tls: None,
+        ..app.server()
+    };
     let make_service = move |source: Source| service.service_for(source.peer.ip());
     tokio::spawn(server::run(TcpListener::from_std(admin)?, make_service, settings, end));
     Ok(())
@@ -175,7 +177,16 @@ fn announce(
     let (target, limits) = (gateway(&settings.gateway.target), budgets(&settings.budget));
     let mode = callers(&settings.access.mode, members);
     let certificate = app.shared.tls.as_ref().map(|tls| tls.certificate().summary());
-    info!(version, page, admin, gateway = target, callers = mode, budgets = limits, certificate, "started");
+    info!(
+        version,
+        page,
+        admin,
+        gateway = target,
+        callers = mode,
+        budgets = limits,
+        certificate,
+        "started"
+    );
     notify::ready();
     if io::stdout().is_terminal() {
         writeln!(out, "tollgate {version}")?;

@@ -292,8 +292,10 @@ where
         let inner = Arc::clone(&self.inner);
         // `shutdown` waits for this request, whose body may still be arriving.
         let token = inner.tasks.token();
-        let (version, source) =
-            (inner.current.load_full(), request.extensions().get::<Peer>().copied().map(Source::from));
+        let (version, source) = (
+            inner.current.load_full(),
+            request.extensions().get::<Peer>().copied().map(Source::from),
+        );
         let request = request.map(Body::stream);
         Box::pin(async move {
             if inner.shutdown.draining.is_cancelled() {

@@ -42,23 +42,30 @@ pub(super) const LINGER_TIME: Duration = Duration::from_secs(1);
 
 /// A connection: TCP, or TLS over it.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
+    /// Whether the first request may have been read from the socket already, with the handshake.
+    const READS_AHEAD: bool;
+
     fn tcp(&self) -> &TcpStream;
 }
 
 impl Stream for TcpStream {
+    const READS_AHEAD: bool = false;
+
     fn tcp(&self) -> &TcpStream {
         self
     }
 }
 
 impl Stream for TlsStream<TcpStream> {
+    const READS_AHEAD: bool = true;
+
     fn tcp(&self) -> &TcpStream {
         self.get_ref().0
     }
 }
 
-pub(super) async fn serve<S: HttpService>(
-    stream: impl Stream,
+pub(super) async fn serve<S: HttpService, T: Stream>(
+    stream: T,
     service: S,
     settings: &ConnectionSettings,
     shutdown: CancellationToken,
@@ -71,8 +78,9 @@ pub(super) async fn serve<S: HttpService>(
             None => clock::now() + settings.header_timeout,
             Some(since) => since + settings.idle_timeout,
         };
-        // TLS holds nothing back: hyper has read until the socket was empty.
-        if io.unread.is_empty() && !is_readable(io.stream.tcp(), deadline, &shutdown).await {
+        // After a request, TLS holds nothing back: hyper has read until the socket was empty.
+        let may_hold = !io.unread.is_empty() || (T::READS_AHEAD && idle_since.is_none());
+        if !may_hold && !is_readable(io.stream.tcp(), deadline, &shutdown).await {
             break;
         }
         let is_frequent = idle_since.is_some_and(|since| clock::now() - since < KEEP_BUFFERS);

@@ -10,9 +10,7 @@ use bytes::Bytes;
 use futures_util::future::OptionFuture;
 use h2::server::{Builder, SendResponse};
 use h2::{Ping, PingPong, Reason, RecvStream, SendStream};
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, DATE, HeaderName, TRANSFER_ENCODING, UPGRADE,
-};
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderName, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -163,11 +161,17 @@ struct ActivityState {
 #[derive(Clone, Copy)]
 enum Phase {
     /// No request has arrived yet.
-    New { since: clock::Instant },
+    New {
+        since: clock::Instant,
+    },
     Busy,
-    Idle { since: clock::Instant },
+    Idle {
+        since: clock::Instant,
+    },
     /// The client was told to go, and nothing keeps it.
-    Closing { since: clock::Instant },
+    Closing {
+        since: clock::Instant,
+    },
 }
 
 impl Activity {

@@ -45,10 +45,7 @@ pub(super) async fn serve<S: HttpService>(
     }
 }
 
-async fn open(
-    mut stream: TcpStream,
-    tls: &Tls,
-) -> io::Result<(TlsStream<TcpStream>, TlsSession)> {
+async fn open(mut stream: TcpStream, tls: &Tls) -> io::Result<(TlsStream<TcpStream>, TlsSession)> {
     let mut first = [0];
     match stream.peek(&mut first).await? {
         0 => Err(ErrorKind::UnexpectedEof.into()),

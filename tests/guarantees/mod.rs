@@ -11,6 +11,7 @@ mod edge_cases;
 mod full_disk;
 pub(crate) mod heads;
 mod hostile_clients;
+mod http2_attacks;
 mod invalid_requests_are_not_forwarded;
 mod job_polling;
 mod jwt;

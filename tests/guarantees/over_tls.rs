@@ -32,8 +32,6 @@ fn page_catalog_and_purchases_are_served() {
             assert_eq!(answer.value("strict-transport-security"), Some("max-age=86400"));
             assert!(answer.value("date").is_some(), "{transport:?} {target}");
         }
-        let answer = gate.ask("HEAD", "/bff/catalog", &[], "");
-        assert_eq!((answer.status, answer.body.len()), (200, 0));
         assert_eq!(gate.chat().cost(), Some(6_000));
         assert_eq!(gate.video().cost(), Some(3_000_000));
     });
@@ -96,6 +94,7 @@ fn money_is_held_and_the_rate_limit_holds() {
         assert_eq!(gate.ask("POST", "/api/v1/video", &[], VIDEO).status, 402);
         assert_eq!([gate.chat().status, gate.chat().status, gate.chat().status], [200, 200, 402]);
         assert_eq!(upstream.requests(), 2, "{transport:?}");
+        drop(gate);
         let gate = Gate::over(transport, &upstream, &settings.replace("0.012", "1.00"));
         let statuses = [gate.chat().status, gate.chat().status, gate.chat().status];
         assert_eq!(statuses, [200, 200, 503], "{transport:?}");

@@ -235,6 +235,16 @@ impl Gate {
         self.page
     }
 
+    /// The address where it speaks TLS.
+    pub(crate) fn behind_bridge(&self) -> SocketAddr {
+        self.running.addresses().0
+    }
+
+    /// Its certificate in DER.
+    pub(crate) fn certificate(&self) -> &[u8] {
+        &self.certificate
+    }
+
     /// The address of the ops listener.
     pub(crate) fn admin(&self) -> SocketAddr {
         self.admin

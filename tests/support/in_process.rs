@@ -125,7 +125,8 @@ async fn serve(
     let readings = Arc::new(app.readings());
     let admin_service = Ops { readings, ..Ops::new(metrics, async || Ok(Vec::new())) };
     let end = CancellationToken::new();
-    let settings = server::ConnectionSettings { address_limits: Arc::default(), tls: None, ..app.server() };
+    let settings =
+        server::ConnectionSettings { address_limits: Arc::default(), tls: None, ..app.server() };
     tokio::spawn(server::run(
         admin,
         move |source: Source| admin_service.service_for(source.peer.ip()),
