@@ -3,15 +3,15 @@
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
-use std::sync::Arc;
 
 use http::header::{CONNECTION, HOST, LOCATION};
 use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use http::{HeaderValue, Method, Request, StatusCode};
 use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 
 use super::bff::healthz;
+use super::ops::HostGuard;
 use crate::problem::{FORBIDDEN, MALFORMED_REQUEST, Problem};
 use crate::response::{self, Body, HandlerResult, Response};
 
@@ -19,7 +19,7 @@ use crate::response::{self, Body, HandlerResult, Response};
 #[derive(Clone)]
 pub struct Redirect {
     /// Checks `Host`: a redirect to any name would help phishing.
-    pub host_guard: Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>,
+    pub host_guard: HostGuard,
 }
 
 impl Redirect {
@@ -59,6 +59,9 @@ impl Redirect {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use http::HeaderMap;
     use tower::ServiceExt;
 
     use super::*;

@@ -127,10 +127,7 @@ fn facts(leaf: &CertificateDer<'_>) -> Option<(Vec<String>, Duration)> {
     let names = leaf.valid_dns_names().map(str::to_owned).collect();
     // webpki shows the end in one place only: the error of a certificate that has expired.
     let usage = KeyUsage::server_auth();
-    match leaf.verify_for_usage(&[], &[], &[], END_OF_TIME, usage, None, None).err()? {
-        Error::CertExpired { not_after, .. } => {
-            Some((names, Duration::from_secs(not_after.as_secs())))
-        }
-        _ => None,
-    }
+    let error = leaf.verify_for_usage(&[], &[], &[], END_OF_TIME, usage, None, None).err()?;
+    let Error::CertExpired { not_after, .. } = error else { return None };
+    Some((names, Duration::from_secs(not_after.as_secs())))
 }

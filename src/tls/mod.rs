@@ -59,6 +59,8 @@ impl Tls {
             .with_cert_resolver(Arc::new(Resolver(Arc::clone(&certificate))));
         config.alpn_protocols = [HTTP2, HTTP1].map(<[u8]>::to_vec).into();
         config.ticketer = Ticketer::new().map_err(io::Error::other)?;
+        // All ciphers are strong. Scanners report servers that leave the choice to the client.
+        config.ignore_client_order = true;
         // Early data can be replayed, and a replayed purchase would buy twice.
         config.max_early_data_size = 0;
         Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), certificate, last_read })

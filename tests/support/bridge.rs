@@ -37,6 +37,7 @@ impl Transport {
 
     /// The transport of gates that name none: `TRANSPORT=tls` or `TRANSPORT=http2` runs a whole
     /// suite over it.
+    #[expect(clippy::disallowed_methods, reason = "./test long asks for it")]
     pub(super) fn of_suite() -> Self {
         match std::env::var("TRANSPORT").as_deref() {
             Ok("tls") => Self::Tls,
