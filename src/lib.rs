@@ -73,6 +73,8 @@ pub mod server;
 pub mod store;
 mod sync;
 #[doc(hidden)]
+pub mod tls;
+#[doc(hidden)]
 pub mod upstream;
 #[doc(hidden)]
 pub mod validate;

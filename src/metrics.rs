@@ -29,6 +29,7 @@ pub struct Metrics {
     pub credentials_failed: Counter,
     pub connections: Gauge,
     pub connections_refused: Counter,
+    pub tls_handshakes_failed: Counter,
     replays: Family<Labels<1>, Counter>,
     saved: Family<Labels<1>, Counter>,
     /// Wall-clock time since the Unix epoch.
@@ -64,6 +65,11 @@ impl Default for Metrics {
                 r,
                 "connections_refused",
                 "Connections closed at the per-address limit",
+            ),
+            tls_handshakes_failed: register(
+                r,
+                "tls_handshakes_failed",
+                "Connections that ended before TLS was agreed",
             ),
             replays: register(r, "replays", "Duplicates answered without another purchase"),
             saved: register(r, "saved_microdollars", "Money that these would have cost again"),

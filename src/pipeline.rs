@@ -8,7 +8,6 @@
 //! `validate` makes a `Checked` order, and only a `Checked` order can be bought. The steps of a
 //! purchase are in `Purchases::buy`.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -18,16 +17,13 @@ use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 use tracing::Instrument;
 
-use crate::downstream::caller::{ClientAddress, Peer};
+use crate::downstream::caller::{ClientAddress, Source};
 use crate::downstream::dialect::Dialect;
 use crate::downstream::observe::RequestScope;
 use crate::downstream::{self, DownstreamConfig, body, caller, cross_site, host};
 use crate::response::{BoxError, HandlerResult, Response};
 use crate::routes::Routes;
 use crate::upstream::{Gateway, GatewayService, SendAttempt};
-
-/// The whole stack for a program that embeds it. Refusals are responses, so it never fails.
-pub type HttpService<B> = BoxCloneSyncService<Request<B>, Response, Infallible>;
 
 pub trait RequestBody: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send {}
 
@@ -40,39 +36,31 @@ pub struct HttpStack {
 }
 
 impl HttpStack {
-    /// Takes each request's peer from its extensions.
-    pub fn into_service<B: RequestBody + 'static>(self: Arc<Self>) -> HttpService<B> {
-        BoxCloneSyncService::new(service_fn(move |request: Request<B>| {
-            let (stack, peer) = (Arc::clone(&self), request.extensions().get().copied());
-            async move { Ok(stack.handle(peer, request).await) }
-        }))
-    }
-
     /// Counts and logs every response, adds its request id, and applies CORS.
     pub async fn handle<B: RequestBody>(
         &self,
-        peer: Option<Peer>,
+        source: Option<Source>,
         request: Request<B>,
     ) -> Response {
-        self.answer(peer, request, false).await
+        self.answer(source, request, false).await
     }
 
     /// Rejects a request of a server that is stopping.
     pub async fn reject_draining<B: RequestBody>(
         &self,
-        peer: Option<Peer>,
+        source: Option<Source>,
         request: Request<B>,
     ) -> Response {
-        self.answer(peer, request, true).await
+        self.answer(source, request, true).await
     }
 
     async fn answer<B: RequestBody>(
         &self,
-        peer: Option<Peer>,
+        source: Option<Source>,
         request: Request<B>,
         is_draining: bool,
     ) -> Response {
-        let scope = RequestScope::new(&self.config, peer, &request);
+        let scope = RequestScope::new(&self.config, source, &request);
         let next = |request| self.handle_errors(&scope, request, is_draining);
         let response = cross_site::cors(&self.config, request, next);
         response.map(|response| scope.finish(&self.config, response)).instrument(scope.span()).await
@@ -102,7 +90,7 @@ impl HttpStack {
         host::adopt_authority(&mut request)?;
         host::check_head(&request)?;
         // 421
-        host::check_host(&self.config, &request)?;
+        host::check_host(&self.config, scope.source.as_ref(), &request)?;
         // 403 for writes
         let next = |request| self.dispatch(scope, request);
         cross_site::csrf(&self.config, request, next).await
@@ -119,7 +107,7 @@ impl HttpStack {
         // 403 for reads
         cross_site::check_read(config, route.cross_origin, &request)?;
         // 500 if the embedding program does not say
-        let address = ClientAddress::of(config, scope.peer, &request)?;
+        let address = ClientAddress::of(config, scope.source.as_ref(), &request)?;
         scope.set_client(address.client);
         // 401
         let call = caller::authenticate(config, (&scope.id, address), route, request).await?;
@@ -158,7 +146,7 @@ mod tests {
 
     /// Returns the size of the future of a function with these arguments.
     fn future_size<'a, F: Future>(
-        _: impl Fn(&'a HttpStack, Option<Peer>, Request<Full<Bytes>>) -> F,
+        _: impl Fn(&'a HttpStack, Option<Source>, Request<Full<Bytes>>) -> F,
     ) -> usize {
         size_of::<F>()
     }

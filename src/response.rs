@@ -119,6 +119,12 @@ impl Body {
         self
     }
 
+    /// Returns what [`on_end`](Self::on_end) was given, and no longer calls it.
+    #[doc(hidden)]
+    pub fn take_on_end(&mut self) -> Option<Box<dyn FnOnce() + Send>> {
+        self.on_end.take()
+    }
+
     #[doc(hidden)]
     pub fn whole(&self) -> Option<Bytes> {
         match &self.inner {

@@ -52,6 +52,11 @@ const SETTINGS: &[Setting] = &[
     row!(Waits "server.drain" = server.drain),
     row!(Applies "server.public_url" = server.public_url),
     row!(Applies "server.prefix" = server.prefix),
+    row!(Refused "server.tls" by has_tls),
+    row!(Applies "server.tls" = server.tls),
+    row!(Refused "server.redirect" = server.redirect),
+    row!(Applies "server.hsts" = server.hsts),
+    row!(Waits "server.streams" = server.streams),
     row!(Waits "admin.listen" = admin_listen),
     row!(Refused "gateway.base_url" by is_sandbox),
     row!(Applies "gateway.base_url" by base_url),
@@ -98,6 +103,10 @@ const SETTINGS: &[Setting] = &[
     row!(Applies "log.level" = log.level),
     row!(Refused "TOLLGATE_SECRET" = secret),
 ];
+
+fn has_tls(settings: &Settings) -> bool {
+    settings.server.tls.is_some()
+}
 
 fn mode(settings: &Settings) -> &'static str {
     settings.access.mode.name()

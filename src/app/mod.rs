@@ -57,6 +57,7 @@ use crate::routes::{Handlers, Routes, endpoints};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, AddressLimits};
 use crate::store::{AccountBinding, Budgets, KeyId, RecentRefusals, Store};
+use crate::tls::Tls;
 use crate::upstream::client::Client;
 use crate::upstream::fetch::MediaClient;
 use crate::upstream::rate_limit::RateLimit;
@@ -94,6 +95,8 @@ pub struct SharedState {
     pub drain_expired: CancellationToken,
     pub sandbox: Option<(Sandbox, SocketAddr)>,
     pub own_addresses: Vec<IpAddr>,
+    /// `None` if callers come over plain HTTP.
+    pub tls: Option<Tls>,
     /// `None` without a ledger on disk.
     pub pictures: Option<Arc<Pictures>>,
 }
@@ -153,6 +156,7 @@ impl App {
             routes: Arc::new(endpoints::route_table(added.map(|one| (one.method, one.path)))),
             limiter,
             server: settings.server.clone(),
+            hsts: hsts(&settings.server),
             body_memory: Arc::clone(&shared.body_memory),
             refusal_log: Arc::clone(&shared.refusal_log),
             metrics: Arc::clone(&shared.metrics),
@@ -252,6 +256,8 @@ impl App {
             idle_timeout: self.settings.server.idle_timeout,
             connections: Arc::new(Semaphore::new(self.settings.server.max_connections)),
             address_limits: Arc::clone(&self.shared.address_limits),
+            tls: self.shared.tls.clone(),
+            streams: self.settings.server.streams,
             metrics: Arc::clone(&self.shared.metrics),
         }
     }
@@ -290,6 +296,11 @@ impl GatewayAccount {
             client: Client::new(&self.base, &self.keys, &settings.gateway, redactor)?,
         }))
     }
+}
+
+fn hsts(server: &config::ServerConfig) -> Option<HeaderValue> {
+    let value = format!("max-age={}", server.hsts.as_secs());
+    HeaderValue::try_from(value).ok().filter(|_| !server.hsts.is_zero())
 }
 
 pub fn sandbox(settings: &Settings) -> Sandbox {

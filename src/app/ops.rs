@@ -1,4 +1,4 @@
-//! The ops endpoints of an app.
+//! The services of an app that are not for callers: ops, and redirects to https.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,8 +6,15 @@ use std::sync::Arc;
 use super::{App, Shutdown};
 use crate::downstream::host::Hosts;
 use crate::routes::ops::Ops;
+use crate::routes::redirect::Redirect;
 
 impl App {
+    /// Builds the service of the listeners that redirect to https.
+    pub fn redirect(&self) -> Redirect {
+        let hosts = Arc::clone(&self.shared.hosts);
+        Redirect { host_guard: Arc::new(move |headers| hosts.load().check(headers)) }
+    }
+
     /// Builds the ops endpoints. `own` are the addresses of their listener.
     pub fn ops(&self, shutdown: &Shutdown, own: Vec<IpAddr>) -> Ops {
         let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&self.shared.hosts));

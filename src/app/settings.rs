@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use super::secret;
 use crate::config::{
-    AccessMode, Environment, JwksSource, Location, SettingError, Settings, SettingsSource,
+    AccessMode, Environment, JwksSource, Location, SettingError, Settings, SettingsSource, TlsFiles,
 };
 
 /// Variables that are read in addition to `TOLLGATE_…`.
@@ -64,6 +64,10 @@ pub fn check_files(
         let file = dir.join(fallback);
         need("page.fallback", "a file in page.dir", &file, !dir.is_dir() || file.is_file());
     }
+    if let Some(TlsFiles { cert, key }) = &settings.server.tls {
+        need("server.tls", "in cert a file", cert, cert.is_file());
+        need("server.tls", "in key a file", key, key.is_file());
+    }
     if let AccessMode::Jwt(jwt) = &settings.access.mode
         && let JwksSource::File(file) = &jwt.jwks
     {
@@ -84,6 +88,7 @@ pub fn check_files(
         ("the ledger (store.url)", settings.store.clone()),
         // If the ledger is a link, this file may be in another folder.
         ("the secret beside the ledger (tollgate.secret)", secret::path_of(settings)),
+        ("the key of server.tls", settings.server.tls.as_ref().map(|files| files.key.clone())),
         ("the settings file", settings_file.map(Path::to_owned)),
         ("GATEWAY_API_KEY_FILE", named("GATEWAY_API_KEY_FILE")),
         ("TOLLGATE_SECRET_FILE", named("TOLLGATE_SECRET_FILE")),

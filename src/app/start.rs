@@ -25,6 +25,7 @@ use crate::redact::Redactor;
 use crate::sandbox::Sandbox;
 use crate::server;
 use crate::store::{AccountBinding, MoneyKind, OpenError, Opening, Reason, RecentRefusals, Store};
+use crate::tls::Tls;
 use crate::upstream::rate_limit::RateLimit;
 
 /// The stages of a shutdown.
@@ -81,6 +82,7 @@ pub async fn prepare(
         drain_expired: shutdown.drain_expired.clone(),
         sandbox: start_sandbox(settings, runtime, shutdown.finished.clone())?,
         own_addresses: own_addresses(&settings.server.addresses())?,
+        tls: settings.server.tls.as_ref().map(Tls::new).transpose()?,
         pictures: settings.store.as_deref().map(|path| Arc::new(Pictures::beside(path))),
     };
     Ok((shared, opening))

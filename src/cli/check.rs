@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::online::OnlineReport;
 use super::reconcile::ReportFormat;
+use super::settings::certificate;
 use super::{CommandError, Exit, Loaded, online, print_json, process};
 use crate::access::SecretError;
 use crate::access::member_cache::MemberCount;
@@ -46,7 +47,7 @@ pub(super) async fn check(
     let no_file = "no file; defaults and environment".to_owned();
     let listen: Vec<_> = server.listen.iter().map(ToString::to_string).collect();
     let store = settings.store.as_deref();
-    let rows = [
+    let mut rows = vec![
         ("settings", file.as_ref().map_or(no_file, |path| path.display().to_string())),
         ("gateway", gateway(&settings.gateway.target)),
         ("listen", listen.join(", ")),
@@ -62,6 +63,9 @@ pub(super) async fn check(
         ("budgets", budgets(&settings.budget)),
         ("store", store.map_or("memory".to_owned(), |path| format!("sqlite, {}", path.display()))),
     ];
+    if let Some(Ok(certificate)) = certificate(settings) {
+        rows.push(("tls", certificate.summary()));
+    }
     match format {
         ReportFormat::Text => {
             rows.iter().try_for_each(|(name, value)| writeln!(out, "{name:<9} {value}"))?;
@@ -70,7 +74,7 @@ pub(super) async fn check(
         ReportFormat::Json => {
             let online = if is_online { online::ask_gateway(settings).await? } else { None };
             let exit = online.as_ref().map_or(Exit::Done, OnlineReport::exit);
-            print_json(&CheckReport { settings: BTreeMap::from(rows), online }, out)?;
+            print_json(&CheckReport { settings: BTreeMap::from_iter(rows), online }, out)?;
             return Ok(exit);
         }
     }

@@ -7,7 +7,6 @@ use std::{io, thread};
 
 use arc_swap::ArcSwap;
 use http::Request;
-use hyper::body::Incoming;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -17,10 +16,10 @@ use tracing::{error, info, warn};
 
 use super::runtime;
 use crate::app::{App, FLUSH_TIMEOUT, Shutdown};
-use crate::downstream::caller::Peer;
+use crate::downstream::caller::Source;
 use crate::pipeline::HttpStack;
 use crate::purchase::idempotency::RunningPurchases;
-use crate::server::{self, Listener};
+use crate::server::{self, ConnectionSettings, IncomingBody, Listener};
 
 /// A core's stack. A reload swaps it; each request uses the current one.
 type SharedStack = Arc<ArcSwap<HttpStack>>;
@@ -36,9 +35,9 @@ impl Core {
     pub(super) fn start_all(
         app: &App,
         listeners: &[Listener],
+        settings: &ConnectionSettings,
         shutdown: &Shutdown,
     ) -> io::Result<Vec<Self>> {
-        let settings = app.server();
         let start = |number| {
             let tasks = TaskTracker::new();
             let stack = SharedStack::new(ArcSwap::new(app.core(tasks.clone())?));
@@ -117,17 +116,18 @@ async fn serve(
     listeners: Vec<Listener>,
     stack: SharedStack,
     tasks: TaskTracker,
-    settings: server::ConnectionSettings,
+    settings: ConnectionSettings,
     shutdown: Shutdown,
 ) -> io::Result<()> {
     let serving = TaskTracker::new();
     for listener in listeners {
         let stack = Arc::clone(&stack);
-        let make_service = move |peer| {
+        let make_service = move |source: Source| {
             let stack = Arc::clone(&stack);
-            service_fn(move |request: Request<Incoming>| {
+            service_fn(move |request: Request<IncomingBody>| {
                 let stack = stack.load_full();
-                Box::pin(async move { Ok(stack.handle(Some(Peer(peer)), request).await) })
+                let source = source.clone();
+                Box::pin(async move { Ok(stack.handle(Some(source), request).await) })
             })
         };
         let listener = listener.start()?;

@@ -41,6 +41,10 @@ fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App,
     let app = old.with_settings(loaded.settings)?;
     let stacks =
         cores.iter().map(|core| app.core(core.tasks.clone())).collect::<io::Result<Vec<_>>>()?;
+    // The last step that may fail.
+    if let (Some(tls), Some(files)) = (&app.shared.tls, &app.settings.server.tls) {
+        tls.reload(files)?;
+    }
     log_keys(&old.settings, &app.settings);
     // Before the swap, so that no request to a new account uses the old rate limit.
     app.replace(old);

@@ -22,13 +22,17 @@ use super::sockets::Sockets;
 use super::{CommandError, Exit, Loaded, log, notify, process, runtime};
 use crate::access::SecretError;
 use crate::app::secret::secret;
-use crate::app::{self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, Shutdown, TIDY_INTERVAL};
+use crate::app::{self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, SharedState, Shutdown, TIDY_INTERVAL};
 use crate::config::{Settings, Target};
+use crate::downstream::caller::Source;
 use crate::downstream::rate::calibrate_clock;
 use crate::reports::text::pluralize;
 use crate::routes::ops::Ops;
-use crate::server::{self, Listener};
+use crate::server::{self, ConnectionSettings, Listener};
 use crate::store::Opening;
+
+/// How soon a renewed certificate is noticed.
+const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Runs the proxy until SIGTERM or SIGINT. `new_account` binds the ledger to the gateway's account.
 pub async fn serve(
@@ -72,12 +76,14 @@ pub async fn serve(
 async fn run(
     app: App,
     opening: Option<Opening>,
-    Sockets { callers: listeners, ops, ops_address: at }: Sockets,
+    Sockets { callers: listeners, redirects, ops, ops_address: at }: Sockets,
     (shutdown, mut signals): (Shutdown, Signals),
     config_path: Option<PathBuf>,
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    let cores = Core::start_all(&app, &listeners, &shutdown)?;
+    let connections = app.server();
+    let cores = Core::start_all(&app, &listeners, &connections, &shutdown)?;
+    serve_redirects(&app, &connections, redirects, &shutdown)?;
     // The ops listener stops last, so that probes see `draining` until the drain ends.
     let end = CancellationToken::new();
     serve_ops(&app, &shutdown, (ops, at), end.clone())?;
@@ -97,6 +103,7 @@ async fn run(
         let status = status(&app);
         notify::ready(&status());
         tokio::spawn(app.watch_account());
+        tokio::spawn(watch_certificate(app.shared.clone()));
         let runtimes = cores.iter().map(|core| core.runtime.clone()).collect();
         let ledger = app.shared.store.clone();
         tokio::spawn(notify::report_alive(runtimes, ledger, status.clone()));
@@ -133,16 +140,45 @@ fn serve_starting(settings: &Settings, ops: &Listener) -> io::Result<Option<Drop
     }
     let service = Ops::new(Arc::default(), async || Err(app::starting()));
     let end = CancellationToken::new();
-    let settings = server::ConnectionSettings {
+    let settings = ConnectionSettings {
         header_timeout: settings.server.header_timeout,
         idle_timeout: settings.server.idle_timeout,
         connections: Arc::new(Semaphore::new(process::OPS_CONNECTIONS)),
         address_limits: Arc::default(),
+        tls: None,
+        streams: settings.server.streams,
         metrics: Arc::default(),
     };
-    let make_service = move |peer: SocketAddr| service.service_for(peer.ip());
+    let make_service = move |source: Source| service.service_for(source.peer.ip());
     tokio::spawn(server::run(ops.try_clone()?.start()?, make_service, settings, end.clone()));
     Ok(Some(end.drop_guard()))
+}
+
+fn serve_redirects(
+    app: &App,
+    connections: &ConnectionSettings,
+    redirects: Vec<Listener>,
+    shutdown: &Shutdown,
+) -> io::Result<()> {
+    for listener in redirects {
+        let redirect = app.redirect();
+        info!(redirect = %listener, "redirecting to https");
+        let settings = ConnectionSettings { tls: None, ..connections.clone() };
+        let make_service = move |_| redirect.service();
+        let draining = shutdown.draining.clone();
+        tokio::spawn(server::run(listener.start()?, make_service, settings, draining));
+    }
+    Ok(())
+}
+
+/// Follows changes of the certificate's files.
+async fn watch_certificate(shared: SharedState) {
+    let Some(tls) = shared.tls else { return };
+    let mut due = interval(CERTIFICATE_INTERVAL);
+    loop {
+        due.tick().await;
+        tls.reload_if_changed(&shared.hosts.load().listed());
+    }
 }
 
 fn serve_ops(
@@ -154,9 +190,13 @@ fn serve_ops(
     let service = app.ops(shutdown, app::own_addresses(&[at])?);
     // The per-address limit does not apply to operators.
     let connections = Arc::new(Semaphore::new(process::OPS_CONNECTIONS));
-    let settings =
-        server::ConnectionSettings { address_limits: Arc::default(), connections, ..app.server() };
-    let make_service = move |peer: SocketAddr| service.service_for(peer.ip());
+    let settings = ConnectionSettings {
+        address_limits: Arc::default(),
+        connections,
+        tls: None,
+        ..app.server()
+    };
+    let make_service = move |source: Source| service.service_for(source.peer.ip());
     tokio::spawn(server::run(admin.start()?, make_service, settings, end));
     Ok(())
 }
@@ -168,17 +208,31 @@ fn announce(
     admin: SocketAddr,
     out: &mut impl Write,
 ) -> io::Result<()> {
+    let settings = &app.settings;
     let url = |at: SocketAddr| format!("http://{at}");
-    let page = |listener: &Listener| listener.address().map_or(listener.to_string(), url);
+    let scheme = if settings.server.tls.is_some() { "https" } else { "http" };
+    let page = |listener: &Listener| match listener.address() {
+        Some(at) => format!("{scheme}://{at}"),
+        None => listener.to_string(),
+    };
     let pages: Vec<_> = listeners.iter().map(page).collect();
     // The cores have clones.
     drop(listeners);
-    let settings = &app.settings;
     let members = app.shared.access.member_count();
     let (version, page, admin) = (env!("CARGO_PKG_VERSION"), pages.join(", "), url(admin));
     let (target, limits) = (gateway(&settings.gateway.target), budgets(&settings.budget));
     let mode = callers(&settings.access.mode, members);
-    info!(version, page, admin, gateway = target, callers = mode, budgets = limits, "started");
+    let certificate = app.shared.tls.as_ref().map(|tls| tls.certificate().summary());
+    info!(
+        version,
+        page,
+        admin,
+        gateway = target,
+        callers = mode,
+        budgets = limits,
+        certificate,
+        "started"
+    );
     if io::stdout().is_terminal() {
         writeln!(out, "tollgate {version}")?;
         pages.iter().try_for_each(|page| writeln!(out, "page      {page}"))?;

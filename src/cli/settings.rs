@@ -12,7 +12,9 @@ use zeroize::Zeroizing;
 use crate::app::settings::{
     KEY_VARIABLES, check_files, environment, is_known, key_file, read_file,
 };
+use crate::clock;
 use crate::config::{Environment, Location, SettingError, Settings, SettingsSource, Target};
+use crate::tls::Certificate;
 
 const DEFAULT_FILE: &str = "proxy.toml";
 const ENV_FILE: &str = ".env";
@@ -75,16 +77,30 @@ pub fn load_from(
         environment: &environment,
         needs_gateway_key,
         key_file: &key_file,
-        check_files: &|settings| check_files(settings, (&environment, folder), file.as_deref()),
+        check_files: &|settings| {
+            let mut unusable = check_files(settings, (&environment, folder), file.as_deref());
+            let certificate = certificate(settings).filter(|_| needs_gateway_key);
+            let error = certificate.and_then(Result::err);
+            unusable.extend(error.map(|expected| ("server.tls", expected)));
+            unusable
+        },
     };
     let settings = Settings::read(&source).map_err(|more| errors.extend(more));
     let Some(settings) = settings.ok().filter(|_| errors.is_empty()) else { return Err(errors) };
     let mut warnings = settings.warnings();
     warnings.extend(readable_file_warnings(folder, &environment));
+    if let Some(Ok(certificate)) = certificate(&settings).filter(|_| needs_gateway_key) {
+        warnings.extend(certificate.warnings(&settings.server.hosts, clock::wall()));
+    }
     if has_key && explicit.is_none() {
         warnings.extend(discovered_file_warning(&settings, &name, &environment));
     }
     Ok(Loaded { settings, file, warnings })
+}
+
+/// Loads the certificate of `server.tls`.
+pub(super) fn certificate(settings: &Settings) -> Option<Result<Certificate, String>> {
+    settings.server.tls.as_ref().map(Certificate::load)
 }
 
 /// Adds the variables of `.env` that are not set yet; the first line of a variable wins.

@@ -15,6 +15,7 @@ const NAMES: &str = "LISTEN_FDNAMES";
 /// All sockets of a server. None of them accepts yet.
 pub(super) struct Sockets {
     pub(super) callers: Vec<Listener>,
+    pub(super) redirects: Vec<Listener>,
     pub(super) ops: Listener,
     pub(super) ops_address: SocketAddr,
 }
@@ -28,6 +29,10 @@ impl Sockets {
         let (ops_address, ops) = ops.ok_or_else(|| {
             CommandError::usage("admin.listen: expected one TCP socket of this name from systemd")
         })?;
+        let mut redirects = Vec::new();
+        for place in &settings.server.redirect {
+            redirects.extend(passed.open("server.redirect", place)?);
+        }
         let mut places: Vec<_> = settings.server.listen.iter().collect();
         // An entry without a name takes what the others leave.
         places.sort_by_key(|place| **place == Listen::Systemd(None));
@@ -36,7 +41,7 @@ impl Sockets {
             callers.extend(passed.open("server.listen", place)?);
         }
         passed.check_all_used()?;
-        Ok(Self { callers, ops, ops_address })
+        Ok(Self { callers, redirects, ops, ops_address })
     }
 
     /// Returns the addresses of the callers' sockets.

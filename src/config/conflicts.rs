@@ -15,6 +15,8 @@ pub(super) fn conflicts(
     let is_free_port = admin_listen.address().is_some_and(|at| at.port() == 0);
     let is_shared = !is_free_port && server.listen.contains(admin_listen);
     let has_ops = raw.location_of("admin.listen").is_some();
+    // Invalid files are reported already.
+    let has_tls = raw.location_of("server.tls").is_some();
     let model = page.default_model.as_deref();
     let rows = [
         (
@@ -28,6 +30,16 @@ pub(super) fn conflicts(
             "server.listen",
             "a budget.total, because access.mode is open and anyone who reaches this address can \
              spend",
+        ),
+        (
+            !server.redirect.is_empty() && !has_tls,
+            "server.redirect",
+            "server.tls with it, because it redirects to https",
+        ),
+        (
+            !server.hsts.is_zero() && !has_tls,
+            "server.hsts",
+            "server.tls with it; a web server in front sends this header itself",
         ),
         (is_shared && has_ops, "admin.listen", "an address other than those of server.listen"),
         (is_shared && !has_ops, "server.listen", "an address other than that of admin.listen"),

@@ -31,7 +31,7 @@ impl Listen {
         )
     }
 
-    /// Parses the place of the ops listener: TCP, which probes use, and not the callers' sockets.
+    /// Parses the place of a listener that callers do not use: TCP only, and not the sockets of callers.
     pub(super) fn parse_tcp(text: &str) -> Parsed<Self> {
         match Self::parse(text) {
             Ok(tcp @ (Self::Address(_) | Self::Systemd(Some(_)))) => Ok(tcp),

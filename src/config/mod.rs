@@ -10,6 +10,7 @@ mod raw;
 mod read;
 mod secrets;
 mod sections;
+mod server;
 mod value;
 
 use std::borrow::Cow;
@@ -74,6 +75,21 @@ pub struct ServerConfig {
     pub public_url: Option<String>,
     /// The path that a server in front strips: empty, or `/ai`.
     pub prefix: String,
+    /// If `None`, `listen` is plain HTTP.
+    pub tls: Option<TlsFiles>,
+    /// Plain listeners that redirect to https.
+    pub redirect: Vec<Listen>,
+    /// The `max-age` of `Strict-Transport-Security`; zero sends none.
+    pub hsts: Duration,
+    /// How many HTTP/2 requests may be open at once on one connection.
+    pub streams: u32,
+}
+
+/// The certificate chain, leaf first, and its private key, as PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    pub cert: PathBuf,
+    pub key: PathBuf,
 }
 
 impl ServerConfig {

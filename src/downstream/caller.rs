@@ -3,6 +3,7 @@
 //! Unless `access.mode` is `open`, a route that needs a caller only gets one that `access` knows.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request};
@@ -16,6 +17,7 @@ use crate::access::{Credentials, Session, User};
 use crate::config::Network;
 use crate::problem::{INTERNAL, Problem};
 use crate::store::Caller;
+use crate::tls::TlsSession;
 
 /// The address of the connection's other end, for a request's extensions.
 ///
@@ -45,6 +47,20 @@ impl Peer {
     }
 }
 
+/// The connection that a request came over.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub peer: SocketAddr,
+    /// `None` if it came over plain HTTP, or to a server that embeds the proxy.
+    pub tls: Option<Arc<TlsSession>>,
+}
+
+impl From<Peer> for Source {
+    fn from(Peer(peer): Peer) -> Self {
+        Self { peer, tls: None }
+    }
+}
+
 pub const PEER_MISSING: &str =
     "the server that embeds tollgate must put tollgate::Peer into the request's extensions";
 
@@ -54,19 +70,22 @@ pub struct ClientAddress {
     pub client: IpAddr,
     /// The client or its last proxy.
     peer: IpAddr,
+    /// Whether the peer came over TLS to this server.
+    is_tls: bool,
 }
 
 impl ClientAddress {
     pub fn of<B>(
         config: &DownstreamConfig,
-        peer: Option<Peer>,
+        source: Option<&Source>,
         request: &Request<B>,
     ) -> Result<Self, Problem> {
-        let Some(Peer(peer)) = peer else {
+        let Some(Source { peer, tls }) = source else {
             return Err(Problem::new(&INTERNAL).detail(PEER_MISSING));
         };
-        let peer = peer.ip();
-        Ok(Self { client: client_ip(peer, request.headers(), &config.trusted_proxies), peer })
+        let (peer, is_tls) = (peer.ip(), tls.is_some());
+        let client = client_ip(peer, request.headers(), &config.trusted_proxies);
+        Ok(Self { client, peer, is_tls })
     }
 }
 
@@ -77,11 +96,11 @@ pub async fn authenticate<B>(
     request: Request<B>,
 ) -> Result<Call<B>, Problem> {
     let (head, body) = request.into_parts();
-    let ClientAddress { client, peer } = address;
+    let ClientAddress { client, peer, is_tls } = address;
     let (access, headers) = (&config.access, &head.headers);
     let address = Caller::Address(network(client));
     let transport = if access.has_logins() {
-        transport(peer, headers, &config.trusted_proxies)
+        transport((peer, is_tls), headers, &config.trusted_proxies)
     } else {
         Transport::Plain
     };

@@ -47,10 +47,16 @@ pub fn client_ip(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> IpAd
     }
 }
 
-/// Forwarding headers reveal an untrusted proxy, whose clients do not count as loopback.
-pub fn transport(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> Transport {
+/// Forwarding headers reveal an untrusted proxy, whose clients do not count as loopback. A trusted
+/// proxy's word counts more than its own TLS to this server.
+pub fn transport(
+    (peer, is_tls): (IpAddr, bool),
+    headers: &HeaderMap,
+    trusted: &[Network],
+) -> Transport {
     let peer = peer.to_canonical();
-    if is_trusted(peer, trusted) && is_https(headers) {
+    let is_reported = is_trusted(peer, trusted) && schemes(headers).next().is_some();
+    if if is_reported { schemes(headers).all(is_https) } else { is_tls } {
         return Transport::Https;
     }
     let added = [X_FORWARDED_FOR, X_FORWARDED_PROTO, FORWARDED];
@@ -63,12 +69,15 @@ pub fn transport(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> Tran
     }
 }
 
-/// Whether at least one hop reports its scheme, and all that do report https.
-fn is_https(headers: &HeaderMap) -> bool {
+/// Returns the schemes that the hops report.
+fn schemes(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let forwarded = elements(headers, FORWARDED);
     let forwarded = forwarded.filter_map(|element| parameter(element, "proto"));
-    let mut schemes = elements(headers, X_FORWARDED_PROTO).chain(forwarded).peekable();
-    schemes.peek().is_some() && schemes.all(|scheme| scheme.eq_ignore_ascii_case("https"))
+    elements(headers, X_FORWARDED_PROTO).chain(forwarded)
+}
+
+fn is_https(scheme: &str) -> bool {
+    scheme.eq_ignore_ascii_case("https")
 }
 
 /// Returns the elements of all lines, from the right.
@@ -185,7 +194,26 @@ mod tests {
             for (name, value) in lines {
                 headers.append(*name, value.parse().unwrap());
             }
-            let found = transport(peer.parse().unwrap(), &headers, &trusted());
+            let found = transport((peer.parse().unwrap(), false), &headers, &trusted());
+            assert_eq!(found, expected, "{peer} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn own_tls_is_https_unless_a_trusted_proxy_says_http() {
+        const HTTP: (&str, &str) = ("x-forwarded-proto", "http");
+        for (peer, lines, expected) in [
+            ("203.0.113.9", &[][..], Transport::Https),
+            ("127.0.0.1", &[("host", "localhost")], Transport::Https),
+            ("203.0.113.9", &[HTTP], Transport::Https),
+            ("10.0.0.1", &[HTTP], Transport::Plain),
+            ("10.0.0.1", &[], Transport::Https),
+        ] {
+            let mut headers = HeaderMap::new();
+            for (name, value) in lines {
+                headers.append(*name, value.parse().unwrap());
+            }
+            let found = transport((peer.parse().unwrap(), true), &headers, &trusted());
             assert_eq!(found, expected, "{peer} {lines:?}");
         }
     }

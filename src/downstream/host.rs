@@ -7,6 +7,7 @@ use http::header::{HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version};
 use tracing::info;
 
+use super::caller::Source;
 use super::{DownstreamConfig, bytes, sanitize};
 use crate::problem::{MALFORMED_REQUEST, MISDIRECTED_REQUEST, Problem};
 
@@ -29,6 +30,11 @@ impl Hosts {
             names: names.into_iter().chain(["localhost".to_owned()]).collect(),
             addresses: addresses.into_iter().collect(),
         }
+    }
+
+    /// Returns the names of `server.hosts`.
+    pub fn listed(&self) -> Vec<String> {
+        self.names.iter().filter(|name| *name != "localhost").cloned().collect()
     }
 
     pub fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
@@ -137,9 +143,14 @@ pub fn check_head<B: http_body::Body>(request: &Request<B>) -> Result<(), Proble
     Ok(())
 }
 
-pub fn check_host<B>(config: &DownstreamConfig, request: &Request<B>) -> Result<(), Problem> {
+pub fn check_host<B>(
+    config: &DownstreamConfig,
+    source: Option<&Source>,
+    request: &Request<B>,
+) -> Result<(), Problem> {
     let headers = request.headers();
-    let Err(problem) = config.hosts.check(headers) else { return Ok(()) };
+    let known = config.hosts.check(headers).and_then(|()| check_server_name(source, headers));
+    let Err(problem) = known else { return Ok(()) };
     // An unknown or missing name may pass, a malformed one may not.
     let may_be_any = problem.kind() == &MISDIRECTED_REQUEST || !headers.contains_key(HOST);
     if may_be_any && request.uri().path() == ANY_HOST_PATH {
@@ -151,6 +162,15 @@ pub fn check_host<B>(config: &DownstreamConfig, request: &Request<B>) -> Result<
         info!(code, host = sanitize(host), "unknown host refused");
     }
     Err(problem)
+}
+
+/// Refuses a host that belongs on another TLS connection: 421. Browsers then open one.
+fn check_server_name(source: Option<&Source>, headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(tls) = source.and_then(|source| source.tls.as_ref()) else { return Ok(()) };
+    let host = headers.get(HOST).and_then(|host| strip_port(host.to_str().ok()?));
+    let host = host.map(|host| host.strip_suffix('.').unwrap_or(host));
+    let is_served = host.is_none_or(|host| tls.serves(host));
+    is_served.then_some(()).ok_or_else(|| Problem::new(&MISDIRECTED_REQUEST))
 }
 
 #[cfg(test)]

@@ -41,6 +41,8 @@ pub struct DownstreamConfig {
     pub routes: Arc<route::RouteTable>,
     pub limiter: Arc<rate::Limiter>,
     pub server: config::ServerConfig,
+    /// The value of `Strict-Transport-Security`.
+    pub hsts: Option<HeaderValue>,
     pub body_memory: Arc<body::BodyMemory>,
     pub refusal_log: Arc<RefusalLog>,
     pub metrics: Arc<Metrics>,

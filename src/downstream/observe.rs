@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use http::Request;
-use http::header::CONNECTION;
+use http::header::{CONNECTION, STRICT_TRANSPORT_SECURITY};
 use tracing::field::Empty;
 use tracing::{Span, debug, info, info_span, warn};
 
-use super::caller::Peer;
+use super::caller::Source;
 use super::route::{Class, Route};
 use super::trace::TraceContext;
 use super::{DownstreamConfig, RequestId, X_REQUEST_ID, rate};
@@ -32,7 +32,7 @@ use crate::sync::lock;
 pub struct RequestScope {
     pub id: RequestId,
     trace: Option<TraceContext>,
-    pub peer: Option<Peer>,
+    pub source: Option<Source>,
     pub route: Result<&'static Route, Problem>,
     has_unread_body: AtomicBool,
     started: Instant,
@@ -43,13 +43,13 @@ pub struct RequestScope {
 impl RequestScope {
     pub fn new<B: http_body::Body>(
         config: &DownstreamConfig,
-        peer: Option<Peer>,
+        source: Option<Source>,
         request: &Request<B>,
     ) -> Self {
         Self {
             id: RequestId::from_headers(request.headers()),
             trace: TraceContext::of(request.headers()),
-            peer,
+            source,
             route: config.routes.find(request.method(), request.uri().path()),
             has_unread_body: AtomicBool::new(!request.body().is_end_stream()),
             started: clock::now(),
@@ -135,6 +135,10 @@ impl RequestScope {
         response.headers_mut().insert(X_REQUEST_ID, self.id.header());
         if response.headers().contains_key(SERVER_TIMING) {
             response::add_timing(&mut response, [("total", elapsed)]);
+        }
+        let is_tls = self.source.as_ref().is_some_and(|source| source.tls.is_some());
+        if let Some(hsts) = config.hsts.as_ref().filter(|_| is_tls) {
+            response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, hsts.clone());
         }
         response
     }
@@ -276,7 +280,7 @@ mod tests {
         let scope = RequestScope {
             id: RequestId::new(),
             trace: None,
-            peer: None,
+            source: None,
             route: Err(Problem::new(&INTERNAL)),
             has_unread_body: AtomicBool::new(false),
             started: clock::now(),

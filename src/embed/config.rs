@@ -181,7 +181,11 @@ impl Config {
             StartError::Settings(all.map(|error| self.describe(error)).collect())
         };
         match read {
-            Ok(settings) if errors.is_empty() => Ok(settings),
+            Ok(mut settings) if errors.is_empty() => {
+                // Connections are the application's.
+                (settings.server.tls, settings.server.redirect) = (None, Vec::new());
+                Ok(settings)
+            }
             Ok(_) => Err(failed(&[])),
             Err(more) => Err(failed(&more)),
         }

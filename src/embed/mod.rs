@@ -25,7 +25,7 @@ use crate::app::{
     self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, Shutdown, TIDY_INTERVAL, changes, secret,
 };
 use crate::contract::money::Usd;
-use crate::downstream::caller::Peer;
+use crate::downstream::caller::{Peer, Source};
 use crate::downstream::rate::calibrate_clock;
 use crate::pipeline::HttpStack;
 use crate::response::{Body, BoxError};
@@ -292,14 +292,16 @@ where
         let inner = Arc::clone(&self.inner);
         // `shutdown` waits for this request, whose body may still be arriving.
         let token = inner.tasks.token();
-        let (version, peer) =
-            (inner.current.load_full(), request.extensions().get::<Peer>().copied());
+        let (version, source) = (
+            inner.current.load_full(),
+            request.extensions().get::<Peer>().copied().map(Source::from),
+        );
         let request = request.map(Body::stream);
         Box::pin(async move {
             if inner.shutdown.draining.is_cancelled() {
-                return Ok(version.stack.reject_draining(peer, request).await);
+                return Ok(version.stack.reject_draining(source, request).await);
             }
-            let response = version.stack.handle(peer, request).await;
+            let response = version.stack.handle(source, request).await;
             // Until here, a dropped gate goes on: this request may be its last user.
             drop((token, inner));
             Ok(response)

@@ -23,6 +23,8 @@ pub struct Readings {
     /// Why purchases cannot be recorded, if they cannot.
     pub ledger_state: Option<Result<(), &'static str>>,
     pub ledger_commits: Option<Histogram>,
+    /// When the certificate of `server.tls` ends, since the Unix epoch.
+    pub certificate_expires: Option<Duration>,
     /// Whether each key is usable, in the order of the settings.
     pub keys: Vec<bool>,
 }
@@ -95,6 +97,10 @@ impl Readings {
         }
         if let Some(commits) = self.ledger_commits {
             histogram(r, "ledger_commit_seconds", "Time of a commit to the ledger", commits);
+        }
+        if let Some(expires) = self.certificate_expires {
+            let help = "End of the certificate of server.tls, in Unix time";
+            gauge(r, "certificate_expires_seconds", help, expires.as_secs());
         }
         let keys = KEYS.into_iter().zip(&self.keys);
         let keys = keys.map(|(position, is_usable)| ([("key", position)], u64::from(*is_usable)));

@@ -16,6 +16,7 @@ pub mod page;
 pub mod page;
 pub mod pictures;
 mod purchases;
+pub mod redirect;
 
 use std::sync::Arc;
 

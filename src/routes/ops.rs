@@ -58,7 +58,8 @@ fn readyz(readiness: Readiness) -> Response {
     }
 }
 
-type HostGuard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
+/// Refuses a request whose `Host` is not this server.
+pub type HostGuard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 
 impl Ops {
     pub fn new<F>(metrics: Arc<Metrics>, ready: impl Fn() -> F + Send + Sync + 'static) -> Self

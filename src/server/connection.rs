@@ -1,4 +1,4 @@
-//! Serves one HTTP/1 connection with header and idle timeouts and a lingering close.
+//! Serves one HTTP/1 connection, plain or TLS, with header and idle timeouts and a lingering close.
 //!
 //! hyper keeps 16 KB of buffers per connection. A connection without a request gives them back: it
 //! leaves hyper and waits for its next byte with nothing but its socket.
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use futures_util::TryFutureExt;
-use http::{Request, Response};
+use http::Request;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -23,35 +23,55 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, copy, sink};
 use tokio::net::TcpStream;
 use tokio::time::{sleep_until, timeout, timeout_at};
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
-use tower::{Service, ServiceExt};
+use tower::ServiceExt;
 
-use super::ConnectionSettings;
+use super::{ConnectionSettings, HttpService, IncomingBody};
 use crate::clock;
 use crate::response::BoxError;
 
 /// How long after its start a connection without a request outlives a shutdown.
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
-const MAX_HEADERS: usize = 64;
-const MAX_HEAD_SIZE: usize = 16 * 1_024;
+pub(super) const MAX_HEADERS: usize = 64;
+pub(super) const MAX_HEAD_SIZE: usize = 16 * 1_024;
 /// How long a connection with frequent requests keeps its buffers after a response.
 const KEEP_BUFFERS: Duration = Duration::from_secs(1);
 /// How much of an unread body is drained before closing, and for how long. An earlier close would
 /// reset the connection; the client would lose the refusal and retry.
 const LINGER_BYTES: u64 = 4 * 1_024 * 1_024;
-const LINGER_TIME: Duration = Duration::from_secs(1);
+pub(super) const LINGER_TIME: Duration = Duration::from_secs(1);
 
-pub(super) async fn serve<S, B>(
-    stream: TcpStream,
+/// A connection: TCP, or TLS over it.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
+    /// Whether the first request may have been read from the socket already, with the handshake.
+    const READS_AHEAD: bool;
+
+    fn tcp(&self) -> &TcpStream;
+}
+
+impl Stream for TcpStream {
+    const READS_AHEAD: bool = false;
+
+    fn tcp(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl Stream for TlsStream<TcpStream> {
+    const READS_AHEAD: bool = true;
+
+    fn tcp(&self) -> &TcpStream {
+        self.get_ref().0
+    }
+}
+
+pub(super) async fn serve<S: HttpService, T: Stream>(
+    stream: T,
     service: S,
     settings: &ConnectionSettings,
     shutdown: CancellationToken,
-) where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
-    S: Clone + Send + Unpin + 'static,
-    S::Future: Send + Unpin,
-    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-{
+) {
     let activity = Activity::new();
     let mut io = TrackedIo { stream, unread: Bytes::new(), activity: Arc::clone(&activity) };
     let mut idle_since = None;
@@ -62,9 +82,10 @@ pub(super) async fn serve<S, B>(
             None => clock::now() + settings.header_timeout,
             Some(since) => since + settings.idle_timeout,
         };
-        if io.unread.is_empty()
-            && !is_readable(&io.stream, (deadline, fresh_until), &shutdown).await
-        {
+        // After a request, TLS holds nothing back: hyper has read until the socket was empty.
+        let may_hold = !io.unread.is_empty() || (T::READS_AHEAD && idle_since.is_none());
+        let stream = io.stream.tcp();
+        if !may_hold && !is_readable(stream, (deadline, fresh_until), &shutdown).await {
             break;
         }
         let is_frequent = idle_since.is_some_and(|since| clock::now() - since < KEEP_BUFFERS);
@@ -97,19 +118,13 @@ async fn is_readable(
 }
 
 /// Serves requests until the connection ends or is idle. Returns whether it ended.
-async fn serve_requests<S, B>(
-    io: TrackedIo,
+async fn serve_requests<S: HttpService, T: Stream>(
+    io: TrackedIo<T>,
     service: S,
     settings: &ConnectionSettings,
     shutdown: &CancellationToken,
     is_frequent: bool,
-) -> (TrackedIo, bool)
-where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
-    S: Clone + Send + Unpin + 'static,
-    S::Future: Send + Unpin,
-    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-{
+) -> (TrackedIo<T>, bool) {
     let activity = Arc::clone(&io.activity);
     let service = tracked(service, Arc::clone(&activity));
     let mut connection = http1::Builder::new()
@@ -154,30 +169,25 @@ where
 }
 
 /// Returns the stream with what hyper has already read of the next request.
-fn into_io<S>(parts: http1::Parts<TokioIo<TrackedIo>, S>) -> TrackedIo {
+fn into_io<S, T>(parts: http1::Parts<TokioIo<TrackedIo<T>>, S>) -> TrackedIo<T> {
     // An empty slice would keep hyper's whole buffer.
     let unread = if parts.read_buf.is_empty() { Bytes::new() } else { parts.read_buf };
     TrackedIo { unread, ..parts.io.into_inner() }
 }
 
 /// Tells the [`Activity`] when a request starts and when its response ends.
-fn tracked<S, B>(
+fn tracked<S: HttpService>(
     service: S,
     activity: Arc<Activity>,
 ) -> impl HyperService<
     Request<Incoming>,
-    Response = Response<impl http_body::Body<Data = Bytes, Error = B::Error> + Send>,
+    Response = http::Response<impl http_body::Body<Data = Bytes, Error = BoxError> + Send>,
     Error = Infallible,
     Future: Send + Unpin,
->
-where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
-    S: Clone + Send + Unpin + 'static,
-    S::Future: Send + Unpin,
-    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-{
-    service_fn(move |request| {
+> {
+    service_fn(move |request: Request<Incoming>| {
         activity.set_phase(BUSY);
+        let request = request.map(IncomingBody::Http1);
         let (response, activity) = (service.clone().oneshot(request), Arc::clone(&activity));
         response.map_ok(|response| {
             let guard = ResponseGuard(activity);
@@ -192,7 +202,7 @@ where
     })
 }
 
-async fn linger(mut stream: TcpStream) {
+pub(super) async fn linger(mut stream: impl Stream) {
     if stream.shutdown().await.is_ok() {
         let mut rest = stream.take(LINGER_BYTES);
         timeout(LINGER_TIME, copy(&mut rest, &mut sink())).await.ok();
@@ -274,14 +284,14 @@ impl Drop for ResponseGuard {
 }
 
 /// Tells the [`Activity`] what hyper reads and writes.
-struct TrackedIo {
-    stream: TcpStream,
+struct TrackedIo<T> {
+    stream: T,
     /// What hyper had read beyond the last request.
     unread: Bytes,
     activity: Arc<Activity>,
 }
 
-impl AsyncRead for TrackedIo {
+impl<T: Stream> AsyncRead for TrackedIo<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -304,7 +314,7 @@ impl AsyncRead for TrackedIo {
     }
 }
 
-impl AsyncWrite for TrackedIo {
+impl<T: Stream> AsyncWrite for TrackedIo<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,7 +1,11 @@
 //! Accepts and serves connections on one core, and drains them at shutdown.
 
+mod body;
 mod connection;
+mod http2;
 mod listener;
+mod secure;
+mod wire;
 
 use std::convert::Infallible;
 use std::io;
@@ -9,9 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Request, Response};
-use hyper::body::Incoming;
+use http::Request;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -21,14 +23,34 @@ use tokio_util::task::TaskTracker;
 use tower::Service;
 use tracing::warn;
 
+pub use body::{IncomingBody, StreamBody};
 pub use listener::{Acceptor, Listener, bind};
 
 use crate::clock;
 use crate::config::Network;
-use crate::downstream::caller::limit_key;
+use crate::downstream::caller::{Source, limit_key};
 use crate::metrics::Metrics;
-use crate::response::BoxError;
+use crate::response::Response;
 use crate::sync::{KeyedLimit, KeyedPermit, lock};
+use crate::tls::Tls;
+
+/// The service of one connection.
+pub trait HttpService:
+    Service<Request<IncomingBody>, Response = Response, Error = Infallible, Future: Send + Unpin>
+    + Clone
+    + Send
+    + Unpin
+    + 'static
+{
+}
+
+impl<S> HttpService for S
+where
+    S: Service<Request<IncomingBody>, Response = Response, Error = Infallible>,
+    S: Clone + Send + Unpin + 'static,
+    S::Future: Send + Unpin,
+{
+}
 
 #[derive(Clone)]
 pub struct ConnectionSettings {
@@ -38,6 +60,10 @@ pub struct ConnectionSettings {
     /// Limits open connections over all listeners and cores.
     pub connections: Arc<Semaphore>,
     pub address_limits: Arc<AddressLimits>,
+    /// If `None`, connections are plain HTTP/1.
+    pub tls: Option<Tls>,
+    /// The maximum number of open HTTP/2 streams on a connection.
+    pub streams: u32,
     pub metrics: Arc<Metrics>,
 }
 
@@ -52,25 +78,32 @@ const MAX_BACKOFF: Duration = Duration::from_secs(1);
 const QUEUE_WAIT: Duration = Duration::from_millis(1);
 
 /// Serves until `shutdown`, then lets each connection finish its current request.
-pub async fn run<F, S, B>(
+pub async fn run<F, S>(
     listener: impl Into<Acceptor>,
     make_service: F,
     settings: ConnectionSettings,
     shutdown: CancellationToken,
 ) where
-    F: Fn(SocketAddr) -> S,
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
-    S: Clone + Send + Unpin + 'static,
-    S::Future: Send + Unpin,
-    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    F: Fn(Source) -> S + Send + Sync + 'static,
+    S: HttpService,
 {
     let (listener, connections) = (listener.into(), TaskTracker::new());
+    let make_service = Arc::new(make_service);
     while let Some((stream, peer, slot)) = accept(&listener, &settings, &shutdown).await {
-        let (stream, service) = (configure(stream), make_service(peer));
+        let stream = configure(stream);
         let (settings, shutdown) = (settings.clone(), shutdown.clone());
+        let Some(tls) = settings.tls.clone() else {
+            let service = make_service(Source { peer, tls: None });
+            connections.spawn(async move {
+                let _slot = slot;
+                connection::serve(stream, service, &settings, shutdown).await;
+            });
+            continue;
+        };
+        let make_service = Arc::clone(&make_service);
         connections.spawn(async move {
             let _slot = slot;
-            connection::serve(stream, service, &settings, shutdown).await;
+            secure::serve((stream, peer), &tls, &*make_service, &settings, shutdown).await;
         });
     }
     drop(listener);

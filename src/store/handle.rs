@@ -120,10 +120,10 @@ impl Store {
         path: &Path,
         clock: Clock,
         money: MoneyKind,
-        admin: Option<SocketAddr>,
-        wait: Duration,
+        (admin, wait): (Option<SocketAddr>, Duration),
     ) -> Result<(Self, Opening), OpenError> {
-        let (store, opening) = SqliteStore::start_serving(path, clock, money, admin, wait).await?;
+        let holding = (admin, wait);
+        let (store, opening) = SqliteStore::start_serving(path, clock, money, holding).await?;
         Ok((store.into(), opening))
     }
 

@@ -9,6 +9,7 @@ use tollgate::config::{Environment, SettingError, Settings, SettingsSource, Targ
 const EXAMPLES: &[&str] = &[
     "server.public_url",
     "server.prefix",
+    "server.tls",
     "gateway.base_url",
     "access.jwt",
     "budget.total",

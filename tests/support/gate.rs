@@ -13,6 +13,8 @@ use tollgate::config::Environment;
 use tollgate::store::Store;
 use zeroize::Zeroizing;
 
+use super::bridge::{Bridge, Transport};
+use super::certificate;
 use super::client::{Answer, Client, Record};
 use super::in_process::{InProcess, Wrap};
 use super::members::Secrets;
@@ -32,6 +34,10 @@ pub(crate) struct Gate {
     running: Running,
     page: SocketAddr,
     admin: SocketAddr,
+    /// Where clients connect if the gate speaks TLS.
+    bridge: Option<Bridge>,
+    transport: Transport,
+    certificate: Vec<u8>,
     folder: TempDir,
     /// The number of charges that the gateway had made before.
     earlier: usize,
@@ -92,18 +98,20 @@ impl Gate {
         Self::here(upstream, settings, None)
     }
 
+    /// The same, reached over this transport.
+    pub(crate) fn over(transport: Transport, upstream: &Upstream, settings: &str) -> Self {
+        let folder = folder_with(settings);
+        Self::begin(transport, upstream, folder, Home::Here(None), &[])
+    }
+
     /// The same on a store in memory that `wrap` has wrapped.
     pub(crate) fn on(upstream: &Upstream, settings: &str, wrap: Wrap) -> Self {
         Self::here(upstream, settings, Some(wrap))
     }
 
     fn here(upstream: &Upstream, settings: &str, wrap: Option<Wrap>) -> Self {
-        let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
-        let has_store = settings.contains("store.url");
-        let store = if has_store { "" } else { "store.url = \"memory\"\n" };
-        let settings = format!("{store}{}", whole(settings));
-        fs::write(folder.path().join(SETTINGS), settings).unwrap();
-        Self::begin(upstream, folder, Home::Here(wrap), &[])
+        let transport = Transport::of_suite();
+        Self::begin(transport, upstream, folder_with(settings), Home::Here(wrap), &[])
     }
 
     /// Starts the real binary in an empty folder with this `proxy.toml`. Its environment has only
@@ -111,7 +119,14 @@ impl Gate {
     pub(crate) fn binary(upstream: &Upstream, settings: &str, more: &[(&str, &str)]) -> Self {
         let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
         fs::write(folder.path().join(SETTINGS), whole(settings)).unwrap();
-        Self::begin(upstream, folder, Home::Apart, more)
+        Self::begin(Transport::of_suite(), upstream, folder, Home::Apart, more)
+    }
+
+    /// Starts the real binary, reached over this transport.
+    pub(crate) fn binary_over(transport: Transport, upstream: &Upstream, settings: &str) -> Self {
+        let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
+        fs::write(folder.path().join(SETTINGS), whole(settings)).unwrap();
+        Self::begin(transport, upstream, folder, Home::Apart, &[])
     }
 
     /// Does the same in a folder that `prepare` has changed. A full file is a write error.
@@ -123,11 +138,22 @@ impl Gate {
         let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
         fs::write(folder.path().join(SETTINGS), whole(settings)).unwrap();
         prepare(folder.path());
-        Self::begin(upstream, folder, Home::ApartUnharmed, &[])
+        Self::begin(Transport::of_suite(), upstream, folder, Home::ApartUnharmed, &[])
     }
 
-    fn begin(upstream: &Upstream, folder: TempDir, home: Home, more: &[(&str, &str)]) -> Self {
+    fn begin(
+        transport: Transport,
+        upstream: &Upstream,
+        folder: TempDir,
+        home: Home,
+        more: &[(&str, &str)],
+    ) -> Self {
         let mut environment = environment(upstream);
+        let mut certificate = Vec::new();
+        if transport != Transport::Plain {
+            certificate = certificate::write(folder.path(), &["localhost", "127.0.0.1"]);
+            environment.push(("TOLLGATE_SERVER__TLS".to_owned(), certificate::SETTING.to_owned()));
+        }
         let settings = fs::read_to_string(folder.path().join(SETTINGS)).unwrap();
         if !settings.contains("gateway.rate_limit") {
             environment.push(("TOLLGATE_GATEWAY__RATE_LIMIT".to_owned(), NO_WINDOW.to_owned()));
@@ -138,18 +164,32 @@ impl Gate {
         let (page, admin) = running.addresses();
         let (upstream, record) = (upstream.clone(), Arc::default());
         let earlier = upstream.charges().len();
-        Self {
+        let mut gate = Self {
             upstream,
             record,
             running,
             page,
             admin,
+            bridge: None,
+            transport,
+            certificate,
             folder,
             earlier,
             home,
             environment,
             before: String::new(),
             secrets: Secrets::default(),
+        };
+        gate.connect_bridge();
+        gate
+    }
+
+    /// Puts a bridge before a gate that speaks TLS.
+    fn connect_bridge(&mut self) {
+        if self.transport != Transport::Plain {
+            let bridge = Bridge::start(self.page, &self.certificate, self.transport);
+            self.page = bridge.address;
+            self.bridge = Some(bridge);
         }
     }
 
@@ -187,11 +227,22 @@ impl Gate {
         }
         self.running = self.home.start(self.folder.path(), &self.environment);
         (self.page, self.admin) = self.running.addresses();
+        self.connect_bridge();
     }
 
     /// The address of the callers' listener.
     pub(crate) fn address(&self) -> SocketAddr {
         self.page
+    }
+
+    /// The address where it speaks TLS.
+    pub(crate) fn behind_bridge(&self) -> SocketAddr {
+        self.running.addresses().0
+    }
+
+    /// Its certificate in DER.
+    pub(crate) fn certificate(&self) -> &[u8] {
+        &self.certificate
     }
 
     /// The address of the ops listener.
@@ -393,6 +444,15 @@ impl Drop for Gate {
         }
         self.record.books.assert_balanced(&self.upstream.charged()[self.earlier..]);
     }
+}
+
+/// A folder with these settings, and a store in memory if they name none.
+fn folder_with(settings: &str) -> TempDir {
+    let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
+    let has_store = settings.contains("store.url");
+    let store = if has_store { "" } else { "store.url = \"memory\"\n" };
+    fs::write(folder.path().join(SETTINGS), format!("{store}{}", whole(settings))).unwrap();
+    folder
 }
 
 fn files_in(folder: &Path) -> Vec<(String, Vec<u8>)> {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use http::Request;
 use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio_util::sync::CancellationToken;
@@ -13,13 +14,13 @@ use tollgate::access::Authenticator;
 use tollgate::access::token::Secret;
 use tollgate::app::{self, App, SharedState, Shutdown};
 use tollgate::config::{Environment, Settings, SettingsSource};
-use tollgate::downstream::caller::Peer;
+use tollgate::downstream::caller::Source;
 use tollgate::jobs::JobRegistry;
 use tollgate::routes::ops::Ops;
-use tollgate::server;
+use tollgate::server::{self, IncomingBody};
 use tollgate::store::Store;
 use tollgate::upstream::rate_limit::RateLimit;
-use tower::ServiceExt;
+use tower::service_fn;
 
 use super::log;
 
@@ -113,20 +114,26 @@ async fn serve(
     }
     tokio::spawn(async move { access.run().await });
     let tasks = TaskTracker::new();
-    let stack = app.core(tasks.clone()).expect("a core starts").into_service();
-    let introduce =
-        move |peer| stack.clone().map_request(move |request| Peer(peer).insert_into(request));
+    let stack = app.core(tasks.clone()).expect("a core starts");
+    let make_service = move |source: Source| {
+        let stack = Arc::clone(&stack);
+        service_fn(move |request: Request<IncomingBody>| {
+            let (stack, source) = (Arc::clone(&stack), source.clone());
+            Box::pin(async move { Ok(stack.handle(Some(source), request).await) })
+        })
+    };
     let readings = Arc::new(app.readings());
     let admin_service = Ops { readings, ..Ops::new(metrics, async || Ok(Vec::new())) };
     let end = CancellationToken::new();
-    let settings = server::ConnectionSettings { address_limits: Arc::default(), ..app.server() };
+    let settings =
+        server::ConnectionSettings { address_limits: Arc::default(), tls: None, ..app.server() };
     tokio::spawn(server::run(
         admin,
-        move |peer: SocketAddr| admin_service.service_for(peer.ip()),
+        move |source: Source| admin_service.service_for(source.peer.ip()),
         settings,
         end.clone(),
     ));
-    server::run(page, introduce, app.server(), shutdown).await;
+    server::run(page, make_service, app.server(), shutdown).await;
     tasks.close();
     tasks.wait().await;
     end.cancel();

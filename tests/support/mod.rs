@@ -4,7 +4,9 @@
 //! and the money adds up ([`accounting`]).
 
 pub(crate) mod accounting;
+pub(crate) mod bridge;
 pub(crate) mod canary;
+pub(crate) mod certificate;
 pub(crate) mod client;
 #[path = "../corpus/targets/decode.rs"]
 pub(crate) mod decode;

@@ -209,7 +209,7 @@ pub(crate) fn addresses_in(printed: &str, word: &str) -> Vec<SocketAddr> {
     let mut lines = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let line = lines.find(|line| line["message"] == "started").unwrap_or_default();
     let addresses = line[word].as_str().unwrap_or_default().split(", ");
-    addresses.filter_map(|address| address.strip_prefix("http://")?.parse().ok()).collect()
+    addresses.filter_map(|address| address.split_once("://")?.1.parse().ok()).collect()
 }
 
 #[test]

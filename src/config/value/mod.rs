@@ -79,6 +79,13 @@ pub(super) fn connections(number: i64) -> Parsed<usize> {
     }
 }
 
+pub(super) fn streams(number: i64) -> Parsed<u32> {
+    match u32::try_from(number) {
+        Ok(streams @ 1..=256) => Ok(streams),
+        _ => Err("expected a whole number from 1 to 256".into()),
+    }
+}
+
 pub(super) fn seed(number: i64) -> Parsed<u64> {
     number.try_into().map_err(|_| "expected a whole number from 0".into())
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Mutex;
 
-use http_body_util::Full;
 use tokio::net::TcpListener;
 
 use super::super::AddressLimits;
 use super::*;
 use crate::metrics::Metrics;
+use crate::response::{Body, Response};
 
 const HEAD: &[u8] = b"POST /first HTTP/1.1\r\nhost: x\r\n";
 
@@ -18,15 +18,17 @@ async fn served(idle_timeout: Duration) -> (TcpStream, Arc<Mutex<Vec<String>>>, 
     let (stream, _peer) = listener.accept().await.unwrap();
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
     let paths = Arc::clone(&seen);
-    let service = tower::service_fn(move |request: Request<Incoming>| {
+    let service = tower::service_fn(move |request: Request<IncomingBody>| {
         paths.lock().unwrap().push(request.uri().path().to_owned());
-        std::future::ready(Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("ok")))))
+        std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(Bytes::from("ok")))))
     });
     let settings = ConnectionSettings {
         header_timeout: Duration::from_secs(20),
         idle_timeout,
         connections: Arc::new(tokio::sync::Semaphore::new(1)),
         address_limits: Arc::new(AddressLimits::default()),
+        tls: None,
+        streams: 1,
         metrics: Arc::new(Metrics::default()),
     };
     let shutdown = CancellationToken::new();

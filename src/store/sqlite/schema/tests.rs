@@ -271,7 +271,9 @@ fn migration_keeps_a_copy_of_the_ledger_until_the_next_migration() {
     drop(file);
     let [older, foreign] =
         ["before-3", "before-lunch"].map(|name| folder.path().join(format!("ledger.db.{name}")));
-    [&older, &foreign].map(|file| std::fs::write(file, "").unwrap());
+    for file in [&older, &foreign] {
+        std::fs::write(file, "").unwrap();
+    }
     let copy = folder.path().join(format!("ledger.db.before-{}", newest_version()));
     let clock: crate::store::Clock = Arc::new(|| Duration::from_secs(9));
     for _ in 0..2 {

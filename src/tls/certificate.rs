@@ -1,0 +1,133 @@
+//! A certificate chain and its key, read from files and checked.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_rustls::rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::sign::CertifiedKey;
+use webpki::{EndEntityCert, Error, KeyUsage};
+use zeroize::Zeroizing;
+
+use crate::clock::Date;
+use crate::config::TlsFiles;
+
+const DAY: Duration = Duration::from_secs(86_400);
+/// A certificate that ends sooner is warned of.
+const EXPIRES_SOON: Duration = Duration::from_secs(14 * 86_400);
+/// Later than any certificate ends: the year 10000.
+const END_OF_TIME: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(253_402_300_800));
+
+#[derive(Debug)]
+pub struct Certificate {
+    pub(super) key: Arc<CertifiedKey>,
+    pub(super) files: TlsFiles,
+    pub(super) stamp: Stamp,
+    /// The DNS names, which may begin with `*.`.
+    names: Vec<String>,
+    /// Since the Unix epoch.
+    expires: Duration,
+}
+
+/// The versions of both files: inode, size and time of change. `None` if a file is missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stamp([Option<(u64, u64, i64, i64)>; 2]);
+
+impl Stamp {
+    pub(super) fn of(files: &TlsFiles) -> Self {
+        Self([&files.cert, &files.key].map(|path| {
+            let about = fs::metadata(path).ok()?;
+            Some((about.ino(), about.size(), about.mtime(), about.mtime_nsec()))
+        }))
+    }
+}
+
+impl Certificate {
+    /// Reads both files.
+    ///
+    /// # Errors
+    /// The text says what was expected, and never holds a part of the key.
+    pub fn load(files: &TlsFiles) -> Result<Self, String> {
+        // Before the files are read, so that a later change is noticed.
+        let stamp = Stamp::of(files);
+        let pem = read("cert", &files.cert)?;
+        let chain = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
+        let chain = chain.ok().filter(|chain| !chain.is_empty());
+        let chain = chain.ok_or_else(|| expected("cert", "certificates in PEM", &files.cert))?;
+        let pem = read("key", &files.key)?;
+        let key = PrivateKeyDer::from_pem_slice(&pem).ok();
+        let key = key.and_then(|key| any_supported_type(&key).ok());
+        let key = key.ok_or_else(|| {
+            expected("key", "an RSA, ECDSA or Ed25519 key in PEM, not encrypted", &files.key)
+        })?;
+        let unusable = || expected("cert", "an X.509 v3 certificate first", &files.cert);
+        let (names, expires) = facts(&chain[0]).ok_or_else(unusable)?;
+        let key = CertifiedKey::new(chain, key);
+        if key.keys_match().is_err() {
+            return Err(expected("key", "the key of the first certificate in cert", &files.key));
+        }
+        Ok(Self { key: Arc::new(key), files: files.clone(), stamp, names, expires })
+    }
+
+    /// Returns whether a browser accepts the certificate for this name or address.
+    pub fn covers(&self, host: &str) -> bool {
+        let Ok(name) = ServerName::try_from(host) else { return false };
+        let Ok(leaf) = EndEntityCert::try_from(&self.key.cert[0]) else { return false };
+        leaf.verify_is_valid_for_subject_name(&name).is_ok()
+    }
+
+    /// Returns the time of its end, since the Unix epoch.
+    pub fn expires(&self) -> Duration {
+        self.expires
+    }
+
+    /// Describes it in one line.
+    pub fn summary(&self) -> String {
+        let Date { year, month, day } = Date::at(self.expires);
+        let names = if self.names.is_empty() { "no names".into() } else { self.names.join(", ") };
+        format!("{names}; until {year:04}-{month:02}-{day:02}")
+    }
+
+    /// Returns what an operator should change. `now` is the time since the Unix epoch.
+    pub fn warnings(&self, hosts: &[String], now: Duration) -> Vec<String> {
+        let uncovered = hosts.iter().filter(|host| !self.covers(host)).map(|host| {
+            format!("server.tls.cert: does not cover {host}, which is in server.hosts")
+        });
+        let left = self.expires.saturating_sub(now);
+        let end = match left.as_secs() / DAY.as_secs() {
+            _ if left.is_zero() => Some("it has expired".to_owned()),
+            _ if left >= EXPIRES_SOON => None,
+            0 => Some("it expires within a day".to_owned()),
+            days => Some(format!("it expires in {days} days")),
+        };
+        let end = end.map(|end| format!("server.tls.cert: {end}; renew it"));
+        let about = fs::metadata(&self.files.key);
+        let is_open = about.is_ok_and(|about| about.permissions().mode() & 0o004 != 0);
+        let open = "server.tls.key: any user of this machine can read the file; chmod 600 it";
+        uncovered.chain(end).chain(is_open.then(|| open.to_owned())).collect()
+    }
+}
+
+fn read(name: &str, path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
+    let text = |error| expected(name, &format!("a readable file ({error})"), path);
+    fs::read(path).map(Zeroizing::new).map_err(text)
+}
+
+fn expected(name: &str, what: &str, path: &Path) -> String {
+    format!("in {name} {what}: {}", path.display())
+}
+
+/// Returns the DNS names and the end of a certificate.
+fn facts(leaf: &CertificateDer<'_>) -> Option<(Vec<String>, Duration)> {
+    let leaf = EndEntityCert::try_from(leaf).ok()?;
+    let names = leaf.valid_dns_names().map(str::to_owned).collect();
+    // webpki shows the end in one place only: the error of a certificate that has expired.
+    let usage = KeyUsage::server_auth();
+    let error = leaf.verify_for_usage(&[], &[], &[], END_OF_TIME, usage, None, None).err()?;
+    let Error::CertExpired { not_after, .. } = error else { return None };
+    Some((names, Duration::from_secs(not_after.as_secs())))
+}

@@ -1,0 +1,330 @@
+//! TLS as an operator and an attacker see it: certificates that change, and clients that speak
+//! something else.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use tempfile::TempDir;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConnection, StreamOwned};
+
+use crate::support::process::{Process, Signal, run};
+use crate::support::{PATIENCE, bridge, certificate, until};
+
+const SETTINGS: &str = "server.listen = \"127.0.0.1:0\"\nadmin.listen = \"127.0.0.1:0\"\n\
+                        server.hosts = [\"chat.example\", \"shop.example\"]\nlog.level = \"debug\"\n\
+                        server.tls = { cert = \"cert.pem\", key = \"key.pem\" }\n";
+
+/// A sandbox that speaks TLS.
+struct Server {
+    folder: TempDir,
+    process: Process,
+    certificate: Vec<u8>,
+}
+
+type Connection = StreamOwned<ClientConnection, TcpStream>;
+
+impl Server {
+    fn start(settings: &str) -> Self {
+        let folder = TempDir::with_prefix("tollgate-tls-").unwrap();
+        let certificate = certificate::write(folder.path(), &["localhost", "chat.example"]);
+        fs::write(folder.path().join("proxy.toml"), format!("{SETTINGS}{settings}")).unwrap();
+        let process = Process::start(folder.path(), &[]);
+        process.address("admin");
+        Self { folder, process, certificate }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.process.address("page")
+    }
+
+    fn connect(&self, is_http2: bool) -> Connection {
+        connect(self.address(), &self.certificate, is_http2)
+    }
+
+    /// Changes both files, and waits for this line.
+    fn renew(&mut self, how: impl FnOnce(&Self), line: &str) {
+        let before = self.process.printed().len();
+        certificate::write(self.folder.path(), &["localhost", "chat.example"]);
+        how(self);
+        until(line, || self.process.printed()[before..].contains(line));
+    }
+}
+
+fn connect(address: SocketAddr, certificate: &[u8], is_http2: bool) -> Connection {
+    let config = Arc::clone(bridge::connector(certificate, is_http2).config());
+    let name = ServerName::try_from("localhost").unwrap();
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    StreamOwned::new(ClientConnection::new(config, name).unwrap(), stream)
+}
+
+/// Sends a request over HTTP/1, and returns the response's first line.
+fn get(connection: &mut Connection, host: &str, target: &str) -> std::io::Result<String> {
+    write!(connection, "GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    connection.read_to_string(&mut text)?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+/// Returns the certificate that the server shows now.
+fn shown(server: &Server) -> Vec<u8> {
+    // A client that trusts the file on disk: a handshake fails if the server shows another.
+    let pem = fs::read(server.folder.path().join("cert.pem")).unwrap();
+    let block = pem.split(|byte| *byte == b'\n').collect::<Vec<_>>();
+    let text = block[1..].iter().take_while(|line| !line.starts_with(b"-")).copied();
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.decode(text.collect::<Vec<_>>().concat()).unwrap()
+}
+
+#[test]
+fn renewed_certificate_is_shown_and_no_request_fails() {
+    let mut server = Server::start("");
+    let (address, old) = (server.address(), server.certificate.clone());
+    let (certificates, stop) = (std::sync::Mutex::new(vec![old.clone()]), AtomicBool::new(false));
+    let served = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::SeqCst) {
+                    // The certificate may change while this connects: each that is known will do.
+                    let known = || certificates.lock().unwrap().clone();
+                    let is_served = known().iter().chain(&known()).any(|certificate| {
+                        let mut connection = connect(address, certificate, false);
+                        get(&mut connection, "localhost", "/healthz")
+                            .is_ok_and(|line| line.contains(" 200 "))
+                    });
+                    assert!(is_served, "a request failed");
+                    served.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        until("requests are served", || served.load(Ordering::SeqCst) > 20);
+        let mut long_lived = server.connect(false);
+        long_lived.flush().unwrap();
+        for _ in 0..3 {
+            server.renew(
+                |server| {
+                    certificates.lock().unwrap().push(shown(server));
+                    server.process.signal(Signal::SIGHUP);
+                },
+                "settings reloaded",
+            );
+        }
+        let so_far = served.load(Ordering::SeqCst);
+        until("requests are served", || served.load(Ordering::SeqCst) > so_far + 20);
+        stop.store(true, Ordering::SeqCst);
+        // A connection from before works on.
+        assert!(get(&mut long_lived, "localhost", "/healthz").unwrap().contains(" 200 "));
+    });
+    let mut new = connect(address, &shown(&server), false);
+    assert!(get(&mut new, "localhost", "/healthz").unwrap().contains(" 200 "));
+    assert!(get(&mut connect(address, &old, false), "localhost", "/healthz").is_err());
+}
+
+#[test]
+fn changed_files_are_noticed_and_an_unusable_pair_keeps_the_old_one() {
+    let mut server = Server::start("");
+    let old = server.certificate.clone();
+    let path = server.folder.path().to_owned();
+    server.renew(|_| fs::write(path.join("key.pem"), "no key").unwrap(), "certificate rejected");
+    let is_served = |server: &Server, certificate: &[u8]| {
+        let mut connection = connect(server.address(), certificate, true);
+        connection.flush().is_ok() && connection.conn.complete_io(&mut connection.sock).is_ok()
+    };
+    assert!(is_served(&server, &old), "the old pair is in use");
+    // On SIGHUP, the settings are rejected with it.
+    let before = server.process.printed().len();
+    server.process.signal(Signal::SIGHUP);
+    until("rejected", || server.process.printed()[before..].contains("settings rejected"));
+    assert!(server.process.printed()[before..].contains("server.tls: expected in key"));
+    assert!(is_served(&server, &old), "the old pair is in use");
+    server.renew(|_| {}, "certificate reloaded");
+    let new = shown(&server);
+    assert!(is_served(&server, &new) && !is_served(&server, &old));
+}
+
+#[test]
+fn unusable_certificate_stops_the_start_and_the_check() {
+    type Change = fn(&Path);
+    let cases: [(Change, &str); 5] = [
+        (|path| fs::remove_file(path.join("key.pem")).unwrap(), "in key a file that exists"),
+        (|path| fs::write(path.join("cert.pem"), "").unwrap(), "in cert certificates in PEM"),
+        (|path| fs::write(path.join("key.pem"), "x").unwrap(), "in key an RSA, ECDSA or Ed25519"),
+        (
+            |path| {
+                let key = fs::read(path.join("key.pem")).unwrap();
+                certificate::write(path, &["localhost"]);
+                fs::write(path.join("key.pem"), key).unwrap();
+            },
+            "in key the key of the first certificate in cert",
+        ),
+        (
+            |path| {
+                fs::create_dir(path.join("site")).unwrap();
+                fs::rename(path.join("key.pem"), path.join("site/key.pem")).unwrap();
+                let text = fs::read_to_string(path.join("proxy.toml")).unwrap();
+                let text = text.replace("\"key.pem\"", "\"site/key.pem\"");
+                fs::write(path.join("proxy.toml"), text + "page.dir = \"site\"\n").unwrap();
+            },
+            "page.dir: expected a folder that does not contain the key of server.tls",
+        ),
+    ];
+    for (change, says) in cases {
+        let folder = TempDir::with_prefix("tollgate-tls-").unwrap();
+        certificate::write(folder.path(), &["localhost"]);
+        fs::write(folder.path().join("proxy.toml"), SETTINGS).unwrap();
+        change(folder.path());
+        for arguments in [&["check"][..], &[]] {
+            let ended = run(folder.path(), arguments, &[]);
+            assert_eq!(ended.code, Some(2), "{says}: {ended:?}");
+            assert!(ended.stderr.contains(says), "{says}: {ended:?}");
+        }
+    }
+}
+
+#[test]
+fn check_describes_the_certificate_and_warns() {
+    let folder = TempDir::with_prefix("tollgate-tls-").unwrap();
+    fs::write(folder.path().join("proxy.toml"), SETTINGS).unwrap();
+    let (key, cert) = (folder.path().join("key.pem"), folder.path().join("cert.pem"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "10", "-subj", "/CN=x"])
+        .args(["-addext", "subjectAltName=DNS:*.chat.example,DNS:shop.example"])
+        .arg("-keyout")
+        .arg(&key)
+        .arg("-out")
+        .arg(&cert)
+        .stderr(Stdio::null())
+        .status();
+    assert!(made.expect("openssl runs").success());
+    assert!(Command::new("chmod").arg("644").arg(&key).status().unwrap().success());
+    let ended = run(folder.path(), &["check"], &[]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stdout.contains("tls       *.chat.example, shop.example; until "), "{ended:?}");
+    for warning in [
+        "server.tls.cert: does not cover chat.example, which is in server.hosts",
+        "server.tls.cert: it expires in 9 days; renew it",
+        "server.tls.key: any user of this machine can read the file; chmod 600 it",
+    ] {
+        assert!(ended.stderr.contains(warning), "{warning}: {ended:?}");
+    }
+}
+
+#[test]
+fn plain_http_on_a_tls_port_gets_one_answer_in_clear() {
+    let server = Server::start("");
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.write_all(b"POST /api/v1/chat HTTP/1.1\r\nhost: localhost\r\n\r\n{}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{answer}");
+    assert!(answer.contains("expected https on this port"), "{answer}");
+    assert!(!server.process.printed().contains("\"message\":\"purchase\""));
+}
+
+#[test]
+fn request_for_another_certificate_is_misdirected() {
+    let server = Server::start("");
+    for (host, says) in
+        [("localhost", " 200 "), ("chat.example", " 200 "), ("shop.example", " 421 ")]
+    {
+        let line = get(&mut server.connect(false), host, "/bff/catalog").unwrap();
+        assert!(line.contains(says), "{host}: {line}");
+    }
+}
+
+#[test]
+fn early_data_is_refused() {
+    let server = Server::start("");
+    let folder = server.folder.path();
+    fs::write(folder.join("early"), "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let dial = |more: &[&str]| {
+        let address = server.address().to_string();
+        let mut command = Command::new("openssl");
+        command.args(["s_client", "-tls1_3", "-servername", "localhost", "-connect", &address]);
+        let mut child = command
+            .args(more)
+            .current_dir(folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("openssl runs");
+        let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        child.stdin.as_mut().unwrap().write_all(request).unwrap();
+        // It reads until the server closes the connection.
+        let mut said = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        child.wait().unwrap();
+        said
+    };
+    dial(&["-ign_eof", "-sess_out", "session"]);
+    let said = dial(&["-ign_eof", "-sess_in", "session", "-early_data", "early"]);
+    assert!(said.contains("Reused, TLSv1.3"), "the session is resumed: {said}");
+    assert!(said.contains("Early data was not sent"), "{said}");
+    assert!(said.contains("Max Early Data: 0"), "{said}");
+}
+
+#[test]
+fn redirect_listener_redirects_reads_only() {
+    let at = crate::support::server::ReservedPort::new();
+    let server = Server::start(&format!("server.redirect = [\"{}\"]\n", at.address()));
+    let first = |request: &str| {
+        let mut stream = TcpStream::connect(at.address()).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answer = first("GET /a?b HTTP/1.1\r\nHost: chat.example\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 308 "), "{answer}");
+    assert!(answer.contains("\r\nlocation: https://chat.example/a?b\r\n"), "{answer}");
+    let answer = first("GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 421 "), "{answer}");
+    let answer = first("POST / HTTP/1.1\r\nHost: chat.example\r\nContent-Length: 2\r\n\r\n{}");
+    assert!(answer.starts_with("HTTP/1.1 403 ") && !answer.contains("location"), "{answer}");
+    drop(server);
+}
+
+#[test]
+fn failed_handshakes_are_counted_and_slow_ones_end() {
+    let server = Server::start("server.header_timeout = \"200ms\"\n");
+    // A ClientHello that never ends, and nothing at all.
+    let mut half = TcpStream::connect(server.address()).unwrap();
+    half.write_all(b"\x16\x03\x01\x02\x00\x01").unwrap();
+    let mut silent = TcpStream::connect(server.address()).unwrap();
+    for stream in [&mut half, &mut silent] {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).ok();
+    }
+    let metrics = || {
+        let mut stream = TcpStream::connect(server.process.address("admin")).unwrap();
+        let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    until("both are counted", || metrics().contains("tollgate_tls_handshakes_failed_total 2"));
+    assert!(metrics().contains("tollgate_certificate_expires_seconds "));
+    let log = server.process.printed();
+    assert!(!log.contains("WARN\",\"message\":\"TLS"), "a scanner fills no log: {log}");
+}
+
+#[test]
+fn server_shows_the_whole_chain() {
+    let server = Server::start("");
+    let mut connection = server.connect(false);
+    connection.flush().unwrap();
+    connection.conn.complete_io(&mut connection.sock).unwrap();
+    let chain = connection.conn.peer_certificates().unwrap();
+    assert_eq!(chain, [CertificateDer::from(server.certificate.clone())]);
+}
