@@ -78,6 +78,7 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
     metrics.replay("kept", 0);
     metrics.refusal("internal");
     let page = metrics.encode(Readings {
+        certificate_expires: Some(Duration::ZERO),
         mode: Some("live"),
         rate_limit: Some(SlotReading { free: 0, waiting: 0 }),
         balance: Some(BalanceReading { micros: 0, age: Duration::ZERO }),

@@ -328,3 +328,26 @@ fn server_shows_the_whole_chain() {
     let chain = connection.conn.peer_certificates().unwrap();
     assert_eq!(chain, [CertificateDer::from(server.certificate.clone())]);
 }
+
+#[test]
+fn curl_speaks_http2() {
+    let server = Server::start("");
+    let folder = server.folder.path();
+    fs::write(folder.join("large"), vec![b'x'; 3 << 20]).unwrap();
+    let curl = |arguments: &[&str], target: &str| {
+        let url = format!("https://localhost:{}{target}", server.address().port());
+        let mut command = Command::new("curl");
+        command.args(["-s", "--http2", "--cacert", "cert.pem", "-o", "out"]);
+        command.args(["-w", "%{http_version} %{http_code} %{size_download}", &url]);
+        let ended = command.args(arguments).current_dir(folder).output().expect("curl runs");
+        String::from_utf8(ended.stdout).unwrap()
+    };
+    let json = ["-H", "content-type: application/json", "--data-binary"];
+    assert_eq!(curl(&[], "/healthz"), "2 200 3");
+    assert_eq!(curl(&["-I"], "/bff/catalog"), "2 200 0");
+    assert!(
+        curl(&[&json[..], &[crate::support::CHAT]].concat(), "/api/v1/chat").starts_with("2 200 ")
+    );
+    // It gets the refusal, although most of its body is unread.
+    assert!(curl(&[&json[..], &["@large"]].concat(), "/api/v1/chat").starts_with("2 413 "));
+}

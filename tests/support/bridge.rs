@@ -2,6 +2,7 @@
 //! over HTTP/2.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 
@@ -116,9 +117,14 @@ async fn translate(client: TcpStream, stream: TlsStream<TcpStream>) {
         http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     let service = service_fn(move |request| send(sender.clone(), request));
     let serving = http1::Builder::new().serve_connection(TokioIo::new(client), service);
+    let mut serving = pin!(serving);
     tokio::select! {
-        served = serving => drop(served),
-        ended = connection => drop(ended),
+        served = serving.as_mut() => drop(served),
+        _ended = connection => {
+            // The client may not have the last answer yet.
+            serving.as_mut().graceful_shutdown();
+            serving.await.ok();
+        }
     }
 }
 
