@@ -114,12 +114,7 @@ impl HttpStack {
         // 429, before the body is read
         let (admission, admitted) = config.limiter.admit(&call);
         let handling = async {
-            if let Err(problem) = admitted {
-                if body::skip_received(call).await {
-                    scope.body_was_read();
-                }
-                return Err(problem);
-            }
+            admitted?;
             // 415, 413, 503, 408
             let call = body::read(config, call).await?;
             Ok(self.routes.handle(call).await)

@@ -9,11 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::FutureExt;
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use tokio::task::yield_now;
 
 use super::route::BodyKind;
 use super::{Call, DownstreamConfig, sanitize};
@@ -26,9 +24,6 @@ use crate::response::BoxError;
 
 const MAX_LOGIN_BODY: usize = 4_096;
 const PICTURE_TYPES: &[&str] = &["image/png", "image/jpeg", "image/webp"];
-/// A longer body costs more to read than a new connection.
-const MAX_SKIPPED: u64 = 8_192;
-const SKIP_TURNS: usize = 4;
 /// The `Retry-After` when no memory is left for a payload.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 
@@ -60,30 +55,6 @@ where
     })?;
     let body = permit.guard(collect(body, limit, server.body_timeout).await?);
     Ok(Call { id, caller, session, transport, route, head, body })
-}
-
-/// Reads a short body that arrived with its head, so that the connection of a refused call can stay
-/// open. Returns whether that was all of it.
-pub async fn skip_received<B>(call: Call<B>) -> bool
-where
-    B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
-{
-    let is_short = call.body.size_hint().exact().is_some_and(|bytes| bytes <= MAX_SKIPPED);
-    // Reading would make the server ask for the body.
-    if !is_short || call.head.headers.contains_key(EXPECT) {
-        return false;
-    }
-    let mut body = pin!(call.body);
-    for _ in 0..SKIP_TURNS {
-        match body.as_mut().frame().now_or_never() {
-            Some(None) => return true,
-            Some(Some(Ok(_))) => {}
-            Some(Some(Err(_broken))) => return false,
-            // The connection passes it on in its next turn.
-            None => yield_now().await,
-        }
-    }
-    false
 }
 
 fn check_headers(headers: &HeaderMap, limit: usize, kind: BodyKind) -> Result<(), Problem> {

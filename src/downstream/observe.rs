@@ -5,7 +5,6 @@
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -34,7 +33,7 @@ pub struct RequestScope {
     trace: Option<TraceContext>,
     pub source: Option<Source>,
     pub route: Result<&'static Route, Problem>,
-    has_unread_body: AtomicBool,
+    has_body: bool,
     started: Instant,
     /// Known once the caller is looked at.
     client: OnceLock<IpAddr>,
@@ -51,7 +50,7 @@ impl RequestScope {
             trace: TraceContext::of(request.headers()),
             source,
             route: config.routes.find(request.method(), request.uri().path()),
-            has_unread_body: AtomicBool::new(!request.body().is_end_stream()),
+            has_body: !request.body().is_end_stream(),
             started: clock::now(),
             client: OnceLock::new(),
         }
@@ -60,11 +59,6 @@ impl RequestScope {
     /// Notes the client's address, for the log line of a refusal.
     pub fn set_client(&self, address: IpAddr) {
         let _ = self.client.set(address);
-    }
-
-    /// Notes that a refusal need not close the connection.
-    pub fn body_was_read(&self) {
-        self.has_unread_body.store(false, Ordering::Relaxed);
     }
 
     fn route_label(&self) -> &'static str {
@@ -83,7 +77,7 @@ impl RequestScope {
     /// Closes the connection if the request has a body, because its rest was not read.
     pub fn refuse(&self, problem: Problem) -> Response {
         let refusal = response::from_problem(problem, self.id.as_str());
-        if self.has_unread_body.load(Ordering::Relaxed) {
+        if self.has_body {
             response::with_headers(refusal, [(CONNECTION, "close")])
         } else {
             refusal
@@ -282,7 +276,7 @@ mod tests {
             trace: None,
             source: None,
             route: Err(Problem::new(&INTERNAL)),
-            has_unread_body: AtomicBool::new(false),
+            has_body: false,
             started: clock::now(),
             client: OnceLock::new(),
         };
