@@ -1,5 +1,7 @@
 //! Builds all parts from the settings. This module may use every other, and makes no decisions.
 
+#[cfg(feature = "mcp")]
+mod agents;
 pub mod changes;
 mod ops;
 mod readiness;
@@ -26,6 +28,7 @@ use readings::Watched;
 pub use start::{Shutdown, open, own_addresses, prepare};
 
 use crate::access::Authenticator;
+use crate::access::quote::QuoteSigner;
 use crate::billing::checkpoints::CheckpointKeeper;
 use crate::billing::summary::BillingSummary;
 use crate::clock;
@@ -92,6 +95,8 @@ pub struct SharedState {
     pub drain_expired: CancellationToken,
     pub sandbox: Option<(Sandbox, SocketAddr)>,
     pub own_addresses: Vec<IpAddr>,
+    /// `None` unless `mcp.enabled` is set.
+    pub quotes: Option<Arc<QuoteSigner>>,
     /// `None` without a ledger on disk.
     pub pictures: Option<Arc<Pictures>>,
 }
@@ -148,9 +153,13 @@ impl App {
             hosts: Arc::new(Hosts::new(settings.server.hosts.iter().cloned(), own)),
             trusted_proxies: settings.server.trusted_proxies.clone().into(),
             access: Arc::clone(&shared.access),
-            routes: Arc::new(endpoints::route_table(added.map(|one| (one.method, one.path)))),
+            routes: Arc::new(endpoints::route_table(
+                added.map(|one| (one.method, one.path)),
+                (shared.quotes.is_some(), settings.issuer().is_some()),
+            )),
             limiter,
             server: settings.server.clone(),
+            names_login: settings.issuer().is_some(),
             body_memory: Arc::clone(&shared.body_memory),
             refusal_log: Arc::clone(&shared.refusal_log),
             metrics: Arc::clone(&shared.metrics),
@@ -381,10 +390,9 @@ fn handlers(
         ledger_name: HeaderValue::try_from(&*shared.store.name()).map_err(io::Error::other)?,
         #[cfg(feature = "openapi")]
         openapi: crate::routes::openapi::document(&settings.catalog, &settings.server.prefix),
-        rules: ChatRules {
-            catalog: Arc::new(settings.catalog.clone()),
-            fields: settings.gateway.chat_fields.clone(),
-        },
+        rules: chat_rules(settings),
+        #[cfg(feature = "mcp")]
+        mcp: agents::mcp(settings, shared),
         me: MeReport {
             mode: match settings.gateway.target {
                 Target::Sandbox => "sandbox",
@@ -413,6 +421,11 @@ fn handlers(
         page: page(settings),
         pictures: picture_host(settings, shared),
     })
+}
+
+fn chat_rules(settings: &Settings) -> ChatRules {
+    let fields = settings.gateway.chat_fields.clone();
+    ChatRules { catalog: Arc::new(settings.catalog.clone()), fields }
 }
 
 #[cfg(feature = "page")]

@@ -22,7 +22,7 @@ pub use error::{Location, SettingError, redact_keys};
 pub use secrets::{Key, SecretText};
 pub use sections::{Environment, SettingsSource};
 
-use crate::contract::catalog::Catalog;
+use crate::contract::catalog::{Catalog, Service};
 use crate::contract::money::{SpendLimit, Usd};
 
 /// All settings, validated. The default is the sandbox on loopback with open access.
@@ -42,6 +42,7 @@ pub struct Settings {
     pub store: Option<PathBuf>,
     pub jobs: JobsConfig,
     pub page: PageConfig,
+    pub mcp: McpConfig,
     pub catalog: Catalog,
     pub sandbox: SandboxConfig,
     pub log: LogConfig,
@@ -212,6 +213,19 @@ pub struct PageConfig {
     pub pictures: bool,
 }
 
+/// The longest time between a quote and its first use.
+pub const QUOTE_LIFETIME: Duration = Duration::from_secs(15 * 60);
+
+/// `POST /mcp`, the endpoint for agents.
+#[derive(Clone, Debug)]
+pub struct McpConfig {
+    pub enabled: bool,
+    /// The services that have tools.
+    pub tools: Vec<Service>,
+    /// Chats from this price on need a quote.
+    pub ask: Usd,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PresetConfig {
     pub name: String,
@@ -266,6 +280,11 @@ impl Settings {
             (!ops_is_local, "admin.listen: anyone who reaches this address can read the metrics"),
         ];
         rows.into_iter().filter(|(holds, _)| *holds).map(|(_, text)| text.to_owned()).collect()
+    }
+
+    /// Returns the issuer of callers' tokens if they come from the web app's own login.
+    pub fn issuer(&self) -> Option<&str> {
+        if let AccessMode::Jwt(jwt) = &self.access.mode { Some(&jwt.issuer) } else { None }
     }
 
     /// Returns whether only users of this machine can call.

@@ -17,10 +17,11 @@ use super::raw::RawSettings;
 use super::read::{Section, SettingsReader};
 use super::{
     AccessConfig, AccessMode, BudgetConfig, ClaimPath, GatewayConfig, JobsConfig, JwksSource,
-    JwtConfig, Key, LimitsConfig, LogConfig, PageConfig, Parsed, PassthroughConfig, PresetConfig,
-    PurchaseConfig, RequestLimit, SandboxConfig, ServerConfig, Settings, Target, secrets, value,
+    JwtConfig, Key, LimitsConfig, LogConfig, McpConfig, PageConfig, Parsed, PassthroughConfig,
+    PresetConfig, PurchaseConfig, RequestLimit, SandboxConfig, ServerConfig, Settings, Target,
+    secrets, value,
 };
-use crate::contract::catalog::{Catalog, ChatModel, Tier};
+use crate::contract::catalog::{Catalog, ChatModel, Service, Tier};
 use crate::contract::money::{SpendLimit, Usd};
 
 /// The text that settings are read from, so that reading them does no I/O.
@@ -115,6 +116,7 @@ fn interpret(
         store: reader.section(raw, "store", |section| store(section, folder, !is_sandbox)),
         jobs: reader.section(raw, "jobs", jobs),
         page: reader.section(raw, "page", |section| page(section, folder)),
+        mcp: reader.section(raw, "mcp", mcp),
         catalog: reader.section(raw, "models", catalog),
         sandbox: reader.section(raw, "sandbox", |section| SandboxConfig {
             job_time: section.text("job_time", value::time_or_zero, secs(30)),
@@ -435,6 +437,19 @@ fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
         default_model,
         presets,
         pictures: section.flag("pictures"),
+    }
+}
+
+fn mcp(section: &mut Section<'_>) -> McpConfig {
+    let service = |text: &str| match text {
+        "chat" => Ok(Service::Chat),
+        "video" => Ok(Service::Video),
+        _ => Err("expected \"chat\" or \"video\"".into()),
+    };
+    McpConfig {
+        enabled: section.flag("enabled"),
+        tools: section.list("tools", service, vec![Service::Chat, Service::Video]),
+        ask: section.text("ask", value::money, Usd::mills(100)),
     }
 }
 

@@ -40,6 +40,8 @@ pub struct DownstreamConfig {
     pub routes: Arc<route::RouteTable>,
     pub limiter: Arc<rate::Limiter>,
     pub server: config::ServerConfig,
+    /// Whether a 401 for an agent names the login.
+    pub names_login: bool,
     pub body_memory: Arc<body::BodyMemory>,
     pub refusal_log: Arc<RefusalLog>,
     pub metrics: Arc<Metrics>,

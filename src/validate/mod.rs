@@ -8,6 +8,8 @@
 mod chat;
 mod image_url;
 mod json;
+#[cfg(feature = "mcp")]
+pub mod mcp;
 pub mod openai;
 mod query;
 mod rule;
