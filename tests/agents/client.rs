@@ -71,7 +71,7 @@ pub(super) fn quote_in(result: &Value) -> String {
 
 /// Valid arguments of `chat`.
 pub(super) fn chat() -> Value {
-    json!({ "model": "eta-5", "messages": [{ "role": "user", "content": "hello" }] })
+    json!({ "model": "alpha-sonnet-4.5", "messages": [{ "role": "user", "content": "hello" }] })
 }
 
 /// Valid arguments of `create_video`.

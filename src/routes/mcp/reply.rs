@@ -50,14 +50,14 @@ impl Done {
 
 /// Why a tool did nothing, or why nobody knows what it did.
 pub(super) struct Refusal {
-    problem: Problem,
+    problem: Box<Problem>,
     /// The quote that was used, if there was one.
     quote: Option<String>,
 }
 
 impl Refusal {
     pub(super) fn with_quote(problem: Problem, quote: &impl ToString) -> Self {
-        Self { problem, quote: Some(quote.to_string()) }
+        Self { problem: Box::new(problem), quote: Some(quote.to_string()) }
     }
 
     /// Returns the words for the model: what happened, whether it cost money, what to do.
@@ -90,7 +90,7 @@ impl Refusal {
 
 impl From<Problem> for Refusal {
     fn from(problem: Problem) -> Self {
-        Self { problem, quote: None }
+        Self { problem: Box::new(problem), quote: None }
     }
 }
 

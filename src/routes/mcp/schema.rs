@@ -114,3 +114,6 @@ fn object(properties: Value, required: &[&str]) -> Value {
         "additionalProperties": false,
     })
 }
+
+#[cfg(test)]
+mod tests;
