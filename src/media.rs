@@ -38,6 +38,11 @@ impl Videos {
         Self { media, config, jobs, policy: HeaderValue::from_static(policy) }
     }
 
+    /// Returns the address of the finished video that a job's status names.
+    pub fn result_url(&self, status: &[u8]) -> Option<String> {
+        self.config.result_url(status)
+    }
+
     /// Streams the video that a job's status names, until the caller's credentials expire.
     pub async fn content(
         &self,

@@ -240,3 +240,17 @@ pub fn with_headers<const N: usize>(
     }
     response
 }
+
+/// Writes one event. Some clients treat U+0085, U+2028 and U+2029 as line ends, so these are
+/// escaped, which JSON strings allow.
+pub fn write_event(text: &mut Vec<u8>, json: &[u8]) {
+    let mut line = String::from_utf8_lossy(json);
+    for end in ['\u{85}', '\u{2028}', '\u{2029}'] {
+        if line.contains(end) {
+            line = line.replace(end, &format!("\\u{:04x}", u32::from(end))).into();
+        }
+    }
+    for part in ["data: ", &line, "\n\n"] {
+        text.extend_from_slice(part.as_bytes());
+    }
+}

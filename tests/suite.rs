@@ -2,6 +2,7 @@
 //! One binary, as linking takes longer than most of the tests.
 #![cfg(test)]
 
+mod agents;
 mod commands;
 mod embedding;
 mod fronts;

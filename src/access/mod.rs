@@ -7,6 +7,7 @@ pub mod counter_key;
 mod failures;
 pub mod jwt;
 pub mod member_cache;
+pub mod quote;
 mod subject;
 pub mod token;
 mod user;

@@ -19,6 +19,7 @@ const RANDOM_BYTES: usize = 32;
 pub struct Secret {
     tokens: Zeroizing<[u8; 32]>,
     cookies: Zeroizing<[u8; 32]>,
+    pub(super) quotes: Zeroizing<[u8; 32]>,
     /// Identifies the secret without revealing it.
     pub fingerprint: Digest,
 }
@@ -29,6 +30,7 @@ impl Secret {
         Self {
             tokens: derive("tollgate 2026-11 hash of a member's token"),
             cookies: derive("tollgate 2026-11 hash of a login's cookie"),
+            quotes: derive("tollgate 2026-11 authentication of a quote"),
             fingerprint: *derive("tollgate 2026-11 fingerprint of the secret"),
         }
     }

@@ -1,5 +1,7 @@
 //! Builds all parts from the settings. This module may use every other, and makes no decisions.
 
+#[cfg(feature = "mcp")]
+mod agents;
 pub mod changes;
 mod ops;
 mod readiness;
@@ -27,6 +29,7 @@ use readings::Watched;
 pub use start::{Shutdown, open, own_addresses, prepare};
 
 use crate::access::Authenticator;
+use crate::access::quote::QuoteSigner;
 use crate::billing::checkpoints::CheckpointKeeper;
 use crate::billing::summary::BillingSummary;
 use crate::clock;
@@ -97,6 +100,8 @@ pub struct SharedState {
     pub own_addresses: Vec<IpAddr>,
     /// `None` if callers come over plain HTTP.
     pub tls: Option<Tls>,
+    /// `None` unless `mcp.enabled` is set.
+    pub quotes: Option<Arc<QuoteSigner>>,
     /// `None` without a ledger on disk.
     pub pictures: Option<Arc<Pictures>>,
 }
@@ -153,10 +158,14 @@ impl App {
             hosts: Arc::new(Hosts::new(settings.server.hosts.iter().cloned(), own)),
             trusted_proxies: settings.server.trusted_proxies.clone().into(),
             access: Arc::clone(&shared.access),
-            routes: Arc::new(endpoints::route_table(added.map(|one| (one.method, one.path)))),
+            routes: Arc::new(endpoints::route_table(
+                added.map(|one| (one.method, one.path)),
+                (shared.quotes.is_some(), settings.issuer().is_some()),
+            )),
             limiter,
             server: settings.server.clone(),
             hsts: hsts(&settings.server),
+            names_login: settings.issuer().is_some(),
             body_memory: Arc::clone(&shared.body_memory),
             refusal_log: Arc::clone(&shared.refusal_log),
             metrics: Arc::clone(&shared.metrics),
@@ -396,10 +405,9 @@ fn handlers(
         ledger_name: HeaderValue::try_from(&*shared.store.name()).map_err(io::Error::other)?,
         #[cfg(feature = "openapi")]
         openapi: crate::routes::openapi::document(&settings.catalog, &settings.server.prefix),
-        rules: ChatRules {
-            catalog: Arc::new(settings.catalog.clone()),
-            fields: settings.gateway.chat_fields.clone(),
-        },
+        rules: chat_rules(settings),
+        #[cfg(feature = "mcp")]
+        mcp: agents::mcp(settings, shared),
         me: MeReport {
             mode: match settings.gateway.target {
                 Target::Sandbox => "sandbox",
@@ -428,6 +436,11 @@ fn handlers(
         page: page(settings),
         pictures: picture_host(settings, shared),
     })
+}
+
+fn chat_rules(settings: &Settings) -> ChatRules {
+    let fields = settings.gateway.chat_fields.clone();
+    ChatRules { catalog: Arc::new(settings.catalog.clone()), fields }
 }
 
 #[cfg(feature = "page")]

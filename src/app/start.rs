@@ -12,6 +12,7 @@ use tracing::error;
 use super::{SharedState, sandbox};
 use crate::access::jwt::JwtVerifier;
 use crate::access::member_cache::MemberCache;
+use crate::access::quote::QuoteSigner;
 use crate::access::token::Secret;
 use crate::access::{AuthMode, Authenticator};
 use crate::clock;
@@ -40,8 +41,8 @@ pub struct Shutdown {
 }
 
 /// Starts the shared state, with which nothing can be bought until [`open`]. `admin` is the ops
-/// listener's address; `secret` is called only if members may call; jobs and the sandbox run on
-/// `runtime`.
+/// listener's address; `secret` is called only if members or agents may call; jobs and the sandbox run
+/// on `runtime`.
 pub async fn prepare(
     settings: &Settings,
     admin: Option<SocketAddr>,
@@ -54,11 +55,18 @@ pub async fn prepare(
     let rate_limit =
         RateLimit::new(store.clone(), settings.gateway.rate_limit, shutdown.draining.clone());
     let metrics = Arc::new(Metrics::default());
-    let mode = match &settings.access.mode {
-        AccessMode::Open => AuthMode::Open,
-        AccessMode::Members => AuthMode::Members(MemberCache::new(store.clone(), secret()?)),
-        AccessMode::Host => AuthMode::Host,
-        AccessMode::Jwt(settings) => AuthMode::Jwt(JwtVerifier::new(settings)?),
+    let needs_secret = settings.mcp.enabled || settings.access.mode == AccessMode::Members;
+    let secret = needs_secret.then(secret).transpose()?;
+    let signer = |secret: &Secret| Arc::new(QuoteSigner::new(secret, &store.name()));
+    let quotes = secret.as_ref().filter(|_| settings.mcp.enabled).map(signer);
+    let mode = match (&settings.access.mode, secret) {
+        (AccessMode::Members, Some(secret)) => {
+            AuthMode::Members(MemberCache::new(store.clone(), secret))
+        }
+        (AccessMode::Members, None) => return Err(io::Error::other("the secret was not read")),
+        (AccessMode::Open, _) => AuthMode::Open,
+        (AccessMode::Host, _) => AuthMode::Host,
+        (AccessMode::Jwt(settings), _) => AuthMode::Jwt(JwtVerifier::new(settings)?),
     };
     let shared = SharedState {
         access: Arc::new(Authenticator::new(mode, Arc::clone(&metrics))),
@@ -83,6 +91,7 @@ pub async fn prepare(
         sandbox: start_sandbox(settings, runtime, shutdown.finished.clone())?,
         own_addresses: own_addresses(&settings.server.addresses())?,
         tls: settings.server.tls.as_ref().map(Tls::new).transpose()?,
+        quotes,
         pictures: settings.store.as_deref().map(|path| Arc::new(Pictures::beside(path))),
     };
     Ok((shared, opening))

@@ -1,7 +1,7 @@
 //! Finds settings that contradict each other.
 
 use super::raw::RawSettings;
-use super::{MAX_PICTURE, Settings};
+use super::{MAX_PICTURE, QUOTE_LIFETIME, Settings};
 
 /// Returns each setting that contradicts another, and what was expected.
 pub(super) fn conflicts(
@@ -63,6 +63,11 @@ pub(super) fn conflicts(
             page.pictures && server.max_body_memory < MAX_PICTURE,
             "server.max_body_memory",
             "at least 8 MiB with page.pictures",
+        ),
+        (
+            settings.mcp.enabled && settings.purchase.keep_replies < 2 * QUOTE_LIFETIME,
+            "purchase.keep_replies",
+            "at least \"30m\" with mcp.enabled, because a quote must not outlive its reply",
         ),
     ];
     rows.into_iter().filter(|(holds, ..)| *holds).map(|(_, name, text)| (name, text.to_owned()))

@@ -26,7 +26,7 @@ pub use listen::Listen;
 pub use secrets::{Key, SecretText};
 pub use sections::{Environment, SettingsSource};
 
-use crate::contract::catalog::{Catalog, ChatModel};
+use crate::contract::catalog::{Catalog, ChatModel, Service};
 use crate::contract::money::{SpendLimit, Usd};
 use crate::contract::selection::Selection;
 
@@ -49,6 +49,7 @@ pub struct Settings {
     pub store_wait: Duration,
     pub jobs: JobsConfig,
     pub page: PageConfig,
+    pub mcp: McpConfig,
     pub models: ModelsConfig,
     /// The models that are sold.
     pub catalog: Catalog,
@@ -249,6 +250,19 @@ pub struct PageConfig {
     pub pictures: bool,
 }
 
+/// The longest time between a quote and its first use.
+pub const QUOTE_LIFETIME: Duration = Duration::from_secs(15 * 60);
+
+/// `POST /mcp`, the endpoint for agents.
+#[derive(Clone, Debug)]
+pub struct McpConfig {
+    pub enabled: bool,
+    /// The services that have tools.
+    pub tools: Vec<Service>,
+    /// Chats from this price on need a quote.
+    pub ask: Usd,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PresetConfig {
     pub name: String,
@@ -320,6 +334,11 @@ impl Settings {
     /// Returns the address where commands look for the ops listener if the ledger names none.
     pub fn ops_address(&self) -> SocketAddr {
         self.admin_listen.address().unwrap_or(DEFAULT_OPS)
+    }
+
+    /// Returns the issuer of callers' tokens if they come from the web app's own login.
+    pub fn issuer(&self) -> Option<&str> {
+        if let AccessMode::Jwt(jwt) = &self.access.mode { Some(&jwt.issuer) } else { None }
     }
 
     /// Returns whether only users of this machine can call.

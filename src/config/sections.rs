@@ -15,11 +15,11 @@ use super::read::{Section, SettingsReader};
 use super::server::server;
 use super::{
     AccessConfig, AccessMode, BudgetConfig, ClaimPath, DEFAULT_OPS, GatewayConfig, JobsConfig,
-    JwksSource, JwtConfig, Key, LimitsConfig, Listen, LogConfig, PageConfig, Parsed,
+    JwksSource, JwtConfig, Key, LimitsConfig, Listen, LogConfig, McpConfig, PageConfig, Parsed,
     PassthroughConfig, PresetConfig, PurchaseConfig, RequestLimit, SandboxConfig, Settings, Target,
     models, secrets, value,
 };
-use crate::contract::catalog::Catalog;
+use crate::contract::catalog::{Catalog, Service};
 use crate::contract::money::{SpendLimit, Usd};
 
 /// The text that settings are read from, so that reading them does no I/O.
@@ -121,6 +121,7 @@ fn interpret(
         store_wait,
         jobs: reader.section(raw, "jobs", jobs),
         page: reader.section(raw, "page", |section| page(section, folder)),
+        mcp: reader.section(raw, "mcp", mcp),
         models,
         catalog,
         sandbox: reader.section(raw, "sandbox", sandbox),
@@ -379,6 +380,19 @@ fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
         default_model,
         presets,
         pictures: section.flag("pictures"),
+    }
+}
+
+fn mcp(section: &mut Section<'_>) -> McpConfig {
+    let service = |text: &str| match text {
+        "chat" => Ok(Service::Chat),
+        "video" => Ok(Service::Video),
+        _ => Err("expected \"chat\" or \"video\"".into()),
+    };
+    McpConfig {
+        enabled: section.flag("enabled"),
+        tools: section.list("tools", service, vec![Service::Chat, Service::Video]),
+        ask: section.text("ask", value::money, Usd::mills(100)),
     }
 }
 

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Method, Request};
 use tracing::Span;
 
 use super::forwarded::{client_ip, is_trusted, transport};
-use super::route::{Auth, Route};
+use super::route::{Auth, MCP_PATH, RESOURCE_METADATA_PATH, Route, public_base};
 use super::{Call, DownstreamConfig, RequestId};
 use crate::access::cookie::{self, Transport};
 use crate::access::{Credentials, Session, User};
@@ -110,15 +110,31 @@ pub async fn authenticate<B>(
         (address, Session::default())
     } else {
         let credentials = user.map_or_else(|| credentials(headers, transport), Credentials::User);
+        let with_login = |problem| with_login(config, route, headers, problem);
         let (caller, session) = match access.authenticate(credentials, address.clone()).await {
             Err(_) if route.auth == Auth::Optional => (address, Session::default()),
-            known => known?,
+            known => known.map_err(with_login)?,
         };
         check_csrf(credentials, &head.method, headers)?;
         Span::current().record("caller", tracing::field::display(&caller));
         (caller, session)
     };
     Ok(Call { id: id.clone(), caller, session, transport, route, head, body })
+}
+
+/// Names the login to agents, which can sign their person in there.
+fn with_login(
+    config: &DownstreamConfig,
+    route: &Route,
+    headers: &HeaderMap,
+    problem: Problem,
+) -> Problem {
+    if route.path != MCP_PATH || !config.names_login {
+        return problem;
+    }
+    let server = &config.server;
+    let base = public_base(server.public_url.as_deref(), &server.prefix, headers);
+    problem.resource_metadata(&format!("{base}{RESOURCE_METADATA_PATH}"))
 }
 
 /// Reads the credentials: a bearer token wins over a cookie. Cookies over plain http are ignored.

@@ -43,6 +43,8 @@ pub struct DownstreamConfig {
     pub server: config::ServerConfig,
     /// The value of `Strict-Transport-Security`.
     pub hsts: Option<HeaderValue>,
+    /// Whether a 401 for an agent names the login.
+    pub names_login: bool,
     pub body_memory: Arc<body::BodyMemory>,
     pub refusal_log: Arc<RefusalLog>,
     pub metrics: Arc<Metrics>,

@@ -1,6 +1,7 @@
 //! The properties of a route that the layers need. All routes are in `routes::endpoints`.
 
-use http::Method;
+use http::header::HOST;
+use http::{HeaderMap, Method};
 
 use super::dialect::{hint, path_matches};
 use crate::problem::{METHOD_NOT_ALLOWED, Problem, UNKNOWN_ENDPOINT};
@@ -77,8 +78,22 @@ pub struct RouteTable {
     pub page: &'static Route,
 }
 
+/// The endpoint for agents.
+pub const MCP_PATH: &str = "/mcp";
+/// Names the login of the endpoint for agents (RFC 9728).
+pub const RESOURCE_METADATA_PATH: &str = "/.well-known/oauth-protected-resource/mcp";
+
+/// Returns what clients put before our paths: the public address, or else the `Host` over plain http.
+pub fn public_base(public_url: Option<&str>, prefix: &str, headers: &HeaderMap) -> String {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    match public_url {
+        Some(origin) => format!("{origin}{prefix}"),
+        None => format!("http://{host}{prefix}"),
+    }
+}
+
 /// Unknown paths below these are a 404, never the page.
-const API_PREFIXES: &[&str] = &["/api/", "/bff/", "/v1/"];
+const API_PREFIXES: &[&str] = &["/api/", "/bff/", "/mcp/", "/v1/"];
 
 pub(super) fn is_api_path(path: &str) -> bool {
     API_PREFIXES

@@ -66,13 +66,16 @@ pub struct Problem {
     subject: Option<Box<Subject>>,
 }
 
-/// The job, model and purchase of a problem, if known, and the prefix of its type. Boxed, because results are moved often.
+/// The job, model and purchase of a problem, if known, the prefix of its type, and the login that it
+/// needs. Boxed, because results are moved often.
 #[derive(Clone, Debug, Default)]
 struct Subject {
     job: Option<Box<str>>,
     model: Option<Box<str>>,
     purchase: Option<HeaderValue>,
     prefix: Box<str>,
+    /// The address of the document that names the login (RFC 9728).
+    resource_metadata: Option<Box<str>>,
 }
 
 #[derive(Serialize)]
@@ -180,6 +183,11 @@ impl Problem {
         if prefix.is_empty() { self } else { self.about(|subject| subject.prefix = prefix.into()) }
     }
 
+    /// Names the login in the challenge of a 401.
+    pub fn resource_metadata(self, address: &str) -> Self {
+        self.about(|subject| subject.resource_metadata = Some(address.into()))
+    }
+
     fn about(mut self, set: impl FnOnce(&mut Subject)) -> Self {
         set(self.subject.get_or_insert_default());
         self
@@ -262,7 +270,10 @@ impl Problem {
             _ => None,
         };
         if let Some(challenge) = challenge {
-            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+            let login = self.subject.as_ref().and_then(|about| about.resource_metadata.as_deref());
+            let named = login.map(|login| format!("{challenge}, resource_metadata=\"{login}\""));
+            let named = named.and_then(|named| HeaderValue::try_from(named).ok());
+            headers.insert(WWW_AUTHENTICATE, named.unwrap_or(HeaderValue::from_static(challenge)));
         }
         if let Some(methods) = self.allow {
             headers.insert(ALLOW, HeaderValue::from_static(methods));

@@ -61,7 +61,7 @@ impl Hold {
         let reservation = reservation(purchase, terms, refusals);
         let fingerprint = match &reservation.dedupe_key {
             store::DedupeKey::Fingerprint(check) => Some(check.fingerprint),
-            store::DedupeKey::IdempotencyKey { .. } => None,
+            store::DedupeKey::IdempotencyKey { .. } | store::DedupeKey::Quote { .. } => None,
         };
         // A purchase that has waited for an earlier one takes its turn in the queue.
         let is_first = purchase.progress.phase() == Phase::Queued && !reservation.replay_only;
@@ -278,16 +278,22 @@ pub(super) fn reservation(
         // The path: a key is unique per endpoint.
         Service::Other => &*order.model,
     };
+    // An anonymous caller's address may change, so its key alone identifies the purchase.
+    let namespace = purchase.caller.namespace(&caller);
+    let key_digest = |key: &str| digest(&[namespace.as_bytes(), route.as_bytes(), key.as_bytes()]);
     let dedupe_key = match &purchase.dedupe_by {
-        // An anonymous caller's address may change, so its key alone identifies the purchase.
         DedupeBy::IdempotencyKey(key) => store::DedupeKey::IdempotencyKey {
-            key: digest(&[
-                purchase.caller.namespace(&caller).as_bytes(),
-                route.as_bytes(),
-                key.as_bytes(),
-            ]),
+            key: key_digest(key),
             payload: digest(&[&order.body]),
         },
+        DedupeBy::Quote(keys) => {
+            let mut keys = keys.iter().map(|key| key_digest(key));
+            store::DedupeKey::Quote {
+                key: keys.next().unwrap_or_default(),
+                others: keys.collect(),
+                payload: digest(&[&order.body]),
+            }
+        }
         DedupeBy::Fingerprint { is_retry } => {
             let fingerprint = digest(&[caller.as_bytes(), route.as_bytes(), &order.body]);
             store::DedupeKey::Fingerprint(DuplicateCheck {
@@ -331,7 +337,7 @@ fn digest(parts: &[&[u8]]) -> Digest {
     *hasher.finalize().as_bytes()
 }
 
-fn not_held(
+pub(super) fn not_held(
     error: ReserveError,
     purchase: &PurchaseRequest,
     binding: &AccountBinding,

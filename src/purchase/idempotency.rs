@@ -124,7 +124,7 @@ pub(super) async fn answer_duplicate(
         }
         PurchaseState::Charged | PurchaseState::Released | PurchaseState::Unknown => {
             let how = match purchase.dedupe_by {
-                DedupeBy::IdempotencyKey(_) => "kept",
+                DedupeBy::IdempotencyKey(_) | DedupeBy::Quote(_) => "kept",
                 DedupeBy::Fingerprint { .. } => "deduped",
             };
             (how, replay(context, purchase, earlier, give_up).await)

@@ -26,9 +26,10 @@ use crate::contract::money::Usd;
 use crate::contract::video::VideoAccepted;
 use crate::jobs::JobRegistry;
 use crate::metrics::Metrics;
-use crate::problem::Problem;
+use crate::problem::{PURCHASE_NOT_FOUND, Problem};
 use crate::store::{
-    AccountBinding, Budgets, Caller, KeyId, PurchaseId, RecentRefusals, Service, Store,
+    AccountBinding, Budgets, Caller, ExistingPurchase, KeyId, PurchaseId, PurchaseState,
+    RecentRefusals, ReserveError, Service, Store,
 };
 use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::{GatewayReply, GatewayService};
@@ -72,6 +73,24 @@ impl Purchases {
         let call = async move { purchases.complete(&request).await };
         let outcome = waiters::run(&self.tasks, &self.context.drain_expired, &purchase, call).await;
         outcome.map_err(|problem| problem.for_model(&purchase.order.get().model))
+    }
+
+    /// Returns what the ledger knows of an earlier purchase with this key. Nothing is bought.
+    pub async fn find(
+        &self,
+        purchase: &PurchaseRequest,
+    ) -> Result<Option<EarlierPurchase>, Problem> {
+        let PurchaseContext { ledger, terms, refusals, binding, .. } = &*self.context;
+        let nothing = Box::new(Problem::new(&PURCHASE_NOT_FOUND));
+        let lookup = PurchaseRequest { replay_or: Some(nothing), ..purchase.clone() };
+        let reservation = budget::reservation(&lookup, terms, refusals);
+        match ledger.reserve(&reservation).await {
+            Ok(_) | Err(ReserveError::NothingToReplay) => Ok(None),
+            Err(error) => match budget::not_held(error, &lookup, binding)? {
+                Placed::Held(_) => Ok(None),
+                Placed::Duplicate(earlier) => Ok(EarlierPurchase::of(&earlier)),
+            },
+        }
     }
 
     /// The guarantees depend on the order of these steps. If a purchase is dropped half-way, by a
@@ -144,8 +163,30 @@ pub struct PurchaseRequest {
 pub enum DedupeBy {
     /// The caller's `Idempotency-Key`, unquoted.
     IdempotencyKey(Box<str>),
+    /// The key of a quote, and then those of the same order's other quotes.
+    Quote(Box<[Box<str>]>),
     /// The same caller, endpoint and body. OpenAI's SDKs mark their retries.
     Fingerprint { is_retry: bool },
+}
+
+/// What became of a purchase that can be repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EarlierPurchase {
+    Running,
+    Bought(Usd),
+    Unknown,
+}
+
+impl EarlierPurchase {
+    /// Returns `None` if nothing was bought.
+    fn of(earlier: &ExistingPurchase) -> Option<Self> {
+        match earlier.state {
+            PurchaseState::Held | PurchaseState::Sent => Some(Self::Running),
+            PurchaseState::Charged => Some(Self::Bought(earlier.cost)),
+            PurchaseState::Unknown => Some(Self::Unknown),
+            PurchaseState::Released => None,
+        }
+    }
 }
 
 impl PurchaseRequest {

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use crate::access::Session;
 use crate::billing::summary::BillingSummary;
 use crate::clock;
+use crate::contract::money::Usd;
 use crate::downstream::rate::Limiter;
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 use crate::response::{self, Response};
@@ -58,37 +59,71 @@ impl MeReport {
         Ok(response::json(StatusCode::OK, &document))
     }
 
+    /// Returns what the caller may still spend by its tightest budget; `None` without a budget.
+    pub async fn left(&self, caller: &Caller, session: &Session) -> Result<Option<Usd>, Problem> {
+        let rows = self.rows(caller, session.own_budget).await?;
+        Ok(rows.iter().map(BudgetRow::left).min())
+    }
+
     async fn budgets(&self, caller: &Caller, own: SpendLimit) -> Result<Vec<Value>, Problem> {
+        let rows = self.rows(caller, own).await?;
+        Ok(rows.iter().map(BudgetRow::document).collect())
+    }
+
+    async fn rows(&self, caller: &Caller, own: SpendLimit) -> Result<Vec<BudgetRow>, Problem> {
         let Budgets { total_day, total_month, caller_day, caller_month, .. } =
             self.budgets.intersect(own);
         let scopes = [
             ("total", BudgetScope::Total, total_day, total_month),
             ("caller", BudgetScope::Caller(caller.to_string()), caller_day, caller_month),
         ];
-        let mut budgets = Vec::new();
-        for (name, scope, of_day, of_month) in scopes {
+        let mut rows = Vec::new();
+        for (scope, of, of_day, of_month) in scopes {
             if of_day.is_none() && of_month.is_none() {
                 continue;
             }
-            let spent = self.store.current_spend(scope).await;
+            let spent = self.store.current_spend(of).await;
             let spent = spent.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
             for (period, limit, spent, renews_at) in [
                 ("day", of_day, spent.day, spent.day_renews_at),
                 ("month", of_month, spent.month, spent.month_renews_at),
             ] {
-                let Some(limit) = limit else { continue };
-                let left = limit.saturating_sub(spent);
-                budgets.push(json!({
-                    "scope": name,
-                    "period": period,
-                    "limit": limit, "limit_micros": limit.as_micros(),
-                    "spent": spent, "spent_micros": spent.as_micros(),
-                    "left": left, "left_micros": left.as_micros(),
-                    "renews": clock::iso8601(renews_at),
+                rows.extend(limit.map(|limit| BudgetRow {
+                    scope,
+                    period,
+                    limit,
+                    spent,
+                    renews_at,
                 }));
             }
         }
-        Ok(budgets)
+        Ok(rows)
+    }
+}
+
+struct BudgetRow {
+    scope: &'static str,
+    period: &'static str,
+    limit: Usd,
+    spent: Usd,
+    renews_at: Duration,
+}
+
+impl BudgetRow {
+    fn left(&self) -> Usd {
+        self.limit.saturating_sub(self.spent)
+    }
+
+    fn document(&self) -> Value {
+        let (limit, spent, left) = (self.limit, self.spent, self.left());
+        json!({
+            "scope": self.scope,
+            "period": self.period,
+            "limit": limit, "limit_micros": limit.as_micros(),
+            "spent": spent, "spent_micros": spent.as_micros(),
+            "left": left, "left_micros": left.as_micros(),
+            "renews": clock::iso8601(self.renews_at),
+        })
     }
 }
 

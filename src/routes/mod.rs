@@ -4,6 +4,8 @@ pub mod api;
 mod bff;
 pub mod catalog;
 pub mod endpoints;
+#[cfg(feature = "mcp")]
+pub mod mcp;
 #[cfg(feature = "openai")]
 mod openai;
 #[cfg(feature = "openapi")]
@@ -50,6 +52,9 @@ pub struct Handlers {
     pub ledger_name: HeaderValue,
     #[cfg(feature = "openapi")]
     pub openapi: Bytes,
+    /// `None` unless `mcp.enabled` is set.
+    #[cfg(feature = "mcp")]
+    pub mcp: Option<mcp::Mcp>,
     pub rules: ChatRules,
     pub videos: Videos,
     pub me: MeReport,

@@ -59,7 +59,16 @@ pub type Digest = [u8; 32];
 /// How a purchase is matched with an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DedupeKey {
-    IdempotencyKey { key: Digest, payload: Digest },
+    IdempotencyKey {
+        key: Digest,
+        payload: Digest,
+    },
+    /// A purchase with any of the keys is the same. It is recorded with the first.
+    Quote {
+        key: Digest,
+        others: Arc<[Digest]>,
+        payload: Digest,
+    },
     Fingerprint(DuplicateCheck),
 }
 

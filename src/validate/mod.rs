@@ -9,6 +9,8 @@ mod chat;
 mod image_url;
 mod json;
 mod may_buy;
+#[cfg(feature = "mcp")]
+pub mod mcp;
 pub mod openai;
 mod query;
 mod rule;

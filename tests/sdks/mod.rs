@@ -1,6 +1,7 @@
 //! The stock SDKs, unchanged and with their default settings, against the real stack: they work, and
 //! whatever the gateway does, one call of theirs is charged once at most. They send no idempotency key.
 
+mod agents;
 mod calls;
 mod faults;
 mod program;

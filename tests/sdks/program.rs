@@ -23,6 +23,17 @@ pub(crate) const ADVICE: &str =
     "run tests/sdks/install (it needs: apt-get install python3-venv nodejs npm)";
 
 impl Sdk {
+    /// Lets an agent of the SDK buy at this endpoint, and says what came of it.
+    pub(crate) fn run_agent(self, url: &str, mode: &str) -> Value {
+        let script = match self {
+            Self::Python => "tests/sdks/agents.py".into(),
+            Self::Node | Self::Vercel => beside_its_modules("agents.mjs"),
+        };
+        let said = said(self.program().arg(script).args([url, mode]));
+        let last = said.lines().last().unwrap_or_default();
+        serde_json::from_str(last).unwrap_or_else(|_| panic!("{self:?} {mode}: {said}"))
+    }
+
     /// Lets the SDK do `errand` at this address, and says what came of it.
     pub(crate) fn run(self, address: &str, errand: &str) -> Value {
         let script = match self {
@@ -80,7 +91,7 @@ fn beside_its_modules(script: &str) -> PathBuf {
     static COPIED: Once = Once::new();
     let home = home();
     COPIED.call_once(|| {
-        for script in ["node.mjs", "vercel.mjs"] {
+        for script in ["agents.mjs", "node.mjs", "vercel.mjs"] {
             let source = Path::new("tests/sdks").join(script);
             fs::copy(source, home.join("node").join(script)).unwrap_or_else(|_| panic!("{ADVICE}"));
         }

@@ -72,7 +72,7 @@ impl Books {
         let wish = clients.wish(asked.id);
         let duplicate = match &asked.dedupe_key {
             DedupeKey::Fingerprint(duplicate) => Some(duplicate),
-            DedupeKey::IdempotencyKey { .. } => None,
+            DedupeKey::IdempotencyKey { .. } | DedupeKey::Quote { .. } => None,
         };
         if let Some(since) = duplicate.and_then(|duplicate| duplicate.delivered_since)
             && since < self.started

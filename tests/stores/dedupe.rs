@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{AccountStatus, PurchaseState, ReserveError, Settlement, StoreCapacity};
+use tollgate::store::{
+    AccountStatus, DedupeKey, PurchaseState, Reservation, ReserveError, Settlement, StoreCapacity,
+};
 
 use crate::fixture::*;
 
 on_every_backend!(
     key_is_known_from_hold_to_reply,
     key_with_another_payload_is_refused,
+    quote_finds_a_purchase_with_any_of_its_keys,
     released_purchase_frees_its_key,
     unknown_purchase_keeps_its_key_until_settled,
     key_is_free_after_its_keep_time,
@@ -42,6 +45,26 @@ async fn key_is_known_from_hold_to_reply(fixture: Fixture) {
     );
     assert_eq!(fixture.replayed(&keyed("k", "p")).await, Some(reply("hello")));
     assert_eq!(fixture.total().await.day, PRICE);
+}
+
+async fn quote_finds_a_purchase_with_any_of_its_keys(fixture: Fixture) {
+    let quoted = |own: &str, others: &[&str], payload: &str| Reservation {
+        dedupe_key: DedupeKey::Quote {
+            key: identity(own),
+            others: others.iter().map(|key| identity(key)).collect(),
+            payload: identity(payload),
+        },
+        ..reservation("ann", PRICE)
+    };
+    let first = quoted("b", &["a", "c"], "x");
+    fixture.reserve(&first).await.unwrap();
+    for (own, others) in [("b", &[][..]), ("c", &["b"]), ("d", &["e", "b"])] {
+        let again = fixture.reserve(&quoted(own, others, "x")).await;
+        assert!(matches!(again, Err(ReserveError::Duplicate(found)) if found.id == first.id));
+        let other = fixture.reserve(&quoted(own, others, "y")).await;
+        assert!(matches!(other, Err(ReserveError::KeyReused)), "{other:?}");
+    }
+    fixture.reserve(&quoted("c", &["a"], "x")).await.expect("it names no key that was used");
 }
 
 async fn key_with_another_payload_is_refused(fixture: Fixture) {
@@ -190,7 +213,7 @@ async fn released_purchase_has_no_duplicate(fixture: Fixture) {
 async fn purchase_id_is_accepted_once(fixture: Fixture) {
     let first = reservation("ann", PRICE);
     fixture.reserve(&first).await.unwrap();
-    let again = tollgate::store::Reservation { id: first.id, ..reservation("ann", PRICE) };
+    let again = Reservation { id: first.id, ..reservation("ann", PRICE) };
     assert!(matches!(fixture.reserve(&again).await, Err(ReserveError::Unavailable(_))));
     assert_eq!(fixture.total().await.day, PRICE);
 }

@@ -38,6 +38,7 @@ type Sent = Option<AccountStatus>;
 #[derive(Clone, Debug)]
 enum Claimed {
     Key(u8, u8),
+    Quote(u8, Vec<u8>, u8),
     Fingerprint { fingerprint: u8, window: Duration, delivered: Option<Duration> },
 }
 
@@ -56,6 +57,8 @@ fn verbs() -> impl Strategy<Value = Verb> {
     );
     let claim = prop_oneof![
         (0..4_u8, 0..2_u8).prop_map(|(key, payload)| Claimed::Key(key, payload)),
+        (0..4_u8, vec(0..4_u8, 0..3), 0..2_u8)
+            .prop_map(|(key, others, payload)| Claimed::Quote(key, others, payload)),
         (0..4_u8, 0..60_u64, prop::option::weighted(0.2, 0..60_u64)).prop_map(
             |(fingerprint, window, delivered)| {
                 let window = Duration::from_secs(window);
@@ -218,10 +221,15 @@ impl All {
         limits: Budgets,
         claim: &Claimed,
     ) -> Reservation {
-        let claim = match *claim {
+        let claim = match claim.clone() {
             Claimed::Key(key, payload) => {
                 DedupeKey::IdempotencyKey { key: [key; 32], payload: [payload; 32] }
             }
+            Claimed::Quote(key, others, payload) => DedupeKey::Quote {
+                key: [key; 32],
+                others: others.iter().map(|key| [*key; 32]).collect(),
+                payload: [payload; 32],
+            },
             Claimed::Fingerprint { fingerprint, window, delivered } => {
                 DedupeKey::Fingerprint(DuplicateCheck {
                     fingerprint: [fingerprint; 32],

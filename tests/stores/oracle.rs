@@ -5,9 +5,9 @@ use std::time::Duration;
 use tollgate::clock::Date;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    AccountStatus, BudgetKind, BudgetScope, DedupeKey, ExistingPurchase, KeptReply, OverBudget,
-    PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState, Reservation, ReserveError, Settlement,
-    StoreCapacity,
+    AccountStatus, BudgetKind, BudgetScope, DedupeKey, Digest, ExistingPurchase, KeptReply,
+    OverBudget, PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState, Reservation, ReserveError,
+    Settlement, StoreCapacity,
 };
 
 /// A clock that was set back, time zones and leap seconds explain a counted day that lies so far ahead.
@@ -80,24 +80,39 @@ impl Oracle {
         Ok(())
     }
 
+    fn earlier_with_key(
+        &self,
+        key: &Digest,
+        payload: &Digest,
+    ) -> Result<Option<usize>, ReserveError> {
+        let held = |entry: &Entry| match entry.claim {
+            Some(
+                DedupeKey::IdempotencyKey { key, payload } | DedupeKey::Quote { key, payload, .. },
+            ) => Some((key, payload)),
+            Some(DedupeKey::Fingerprint(_)) | None => None,
+        };
+        let holds = |entry: &Entry| held(entry).is_some_and(|(held, _)| held == *key);
+        let Some(place) = self.entries.iter().position(holds) else { return Ok(None) };
+        let entry = &self.entries[place];
+        if entry.row.state == PurchaseState::Charged && entry.keep_until <= self.now {
+            return Ok(Some(place));
+        }
+        if held(entry).is_some_and(|(_, first)| first == *payload) {
+            return Err(ReserveError::Duplicate(self.known(entry)));
+        }
+        Err(ReserveError::KeyReused)
+    }
+
     /// The expired purchase that has the key, if there is one; or why this one repeats another.
     fn earlier(&self, reservation: &Reservation) -> Result<Option<usize>, ReserveError> {
         match &reservation.dedupe_key {
-            DedupeKey::IdempotencyKey { key, payload } => {
-                let holds = |claim: &Option<DedupeKey>| matches!(claim, Some(DedupeKey::IdempotencyKey { key: held, .. }) if held == key);
-                let Some(place) = self.entries.iter().position(|entry| holds(&entry.claim)) else {
-                    return Ok(None);
-                };
-                let entry = &self.entries[place];
-                if entry.row.state == PurchaseState::Charged && entry.keep_until <= self.now {
-                    return Ok(Some(place));
+            DedupeKey::IdempotencyKey { key, payload } => self.earlier_with_key(key, payload),
+            DedupeKey::Quote { key, others, payload } => {
+                let own = self.earlier_with_key(key, payload)?;
+                for other in others.iter() {
+                    self.earlier_with_key(other, payload)?;
                 }
-                match &entry.claim {
-                    Some(DedupeKey::IdempotencyKey { payload: first, .. }) if first == payload => {
-                        Err(ReserveError::Duplicate(self.known(entry)))
-                    }
-                    _ => Err(ReserveError::KeyReused),
-                }
+                Ok(own)
             }
             DedupeKey::Fingerprint(duplicate) => {
                 let is_same = |entry: &&Entry| match &entry.claim {

@@ -66,8 +66,8 @@ impl Books {
             "/v1/videos" => "/api/v1/video",
             native => native,
         };
-        // OpenAI's fields differ from the gateway's, so those tests count the charges themselves.
-        lock(&self.0).is_blind |= target.starts_with("/v1/");
+        // These have other fields than the gateway, so their tests count the charges themselves.
+        lock(&self.0).is_blind |= target.starts_with("/v1/") || target == "/mcp";
         // Each member and each subject has its own keys. Any other token is ignored.
         let is_token = |(name, _): &&(&str, &str)| name.eq_ignore_ascii_case("authorization");
         let token = headers.iter().find(is_token).map_or("", |(_, token)| token);

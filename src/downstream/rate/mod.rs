@@ -79,9 +79,19 @@ impl Limiter {
         self.logins.take(member).map(|_remaining| ())
     }
 
+    /// Counts a purchase of a call whose route is not one of purchases. The caller's slot is held
+    /// until the permit is dropped.
+    pub fn admit_purchase(&self, caller: &Caller) -> Result<impl Send + use<>, Problem> {
+        let (admission, admitted) = self.admit_as(caller, Class::Paid);
+        admitted.map(|()| admission)
+    }
+
     /// Counts a call against the limits of its class. The admission is for [`Limiter::finish`].
     pub fn admit<B>(&self, call: &Call<B>) -> (Admission, Result<(), Problem>) {
-        let (caller, class) = (&call.caller, call.route.class);
+        self.admit_as(&call.caller, call.route.class)
+    }
+
+    fn admit_as(&self, caller: &Caller, class: Class) -> (Admission, Result<(), Problem>) {
         let Some(bucket) = self.bucket(class) else { return (Admission::default(), Ok(())) };
         let refuse = |remaining, detail: String, wait| {
             if class == Class::Paid {

@@ -17,6 +17,8 @@ macro_rules! operations {
     };
 }
 
+#[cfg(feature = "mcp")]
+mod mcp;
 #[cfg(feature = "openai")]
 mod openai;
 #[cfg(feature = "openapi")]
@@ -33,7 +35,8 @@ use http::Method;
 
 use super::{HandlerContext, Handlers, api};
 use crate::downstream::route::{
-    Auth, BodyKind, Class, CrossOrigin, DEFAULT_ROUTE, Route, RouteTable,
+    Auth, BodyKind, Class, CrossOrigin, DEFAULT_ROUTE, MCP_PATH, RESOURCE_METADATA_PATH, Route,
+    RouteTable,
 };
 use crate::response::HandlerResult;
 use crate::routes;
@@ -46,6 +49,8 @@ const SHARED: Route = Route { cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE };
 /// The tables of this build's features.
 static TABLES: &[&[Endpoint]] = &[
     table::ROWS,
+    #[cfg(feature = "mcp")]
+    mcp::ROWS,
     #[cfg(feature = "openai")]
     openai::ROWS,
     #[cfg(feature = "page")]
@@ -107,12 +112,22 @@ impl Endpoint {
 
 /// Builds the table for the layers. All passthrough paths share two rows, so that labels and logs
 /// do not grow with the settings.
-pub fn route_table(passthrough: impl IntoIterator<Item = (Method, String)>) -> RouteTable {
+///
+/// Without `mcp`, its endpoints do not exist; without `jwt`, the address of the login does not.
+pub fn route_table(
+    passthrough: impl IntoIterator<Item = (Method, String)>,
+    (mcp, jwt): (bool, bool),
+) -> RouteTable {
     let row = |method| PASSTHROUGH.iter().find(|endpoint| endpoint.route.method == method);
     let added = passthrough
         .into_iter()
         .filter_map(|(method, path)| row(method).map(|endpoint| (path, &endpoint.route)));
-    let rows = all().map(|endpoint| &endpoint.route).collect();
+    let is_served = |route: &&Route| match route.path {
+        MCP_PATH => mcp,
+        RESOURCE_METADATA_PATH => mcp && jwt,
+        _ => true,
+    };
+    let rows = all().map(|endpoint| &endpoint.route).filter(is_served).collect();
     RouteTable { rows, passthrough: added.collect(), page: &PAGE.route }
 }
 
@@ -130,12 +145,14 @@ mod tests {
     use super::*;
 
     fn code(method: Method, path: &str) -> &'static str {
-        route_table([]).find(&method, path).map_or_else(|problem| problem.kind().code, |_| "found")
+        route_table([], (true, true))
+            .find(&method, path)
+            .map_or_else(|problem| problem.kind().code, |_| "found")
     }
 
     #[test]
     fn route_matches_its_exact_path_only() {
-        let table = route_table([]);
+        let table = route_table([], (true, true));
         for Endpoint { route, .. } in all() {
             assert_eq!(table.find(&route.method, route.path).unwrap(), route);
             assert_eq!(find(route).route, *route);
@@ -179,6 +196,7 @@ mod tests {
                 (Method::GET, "/api/v1/pricing"),
             ]
             .map(|(method, path)| (method, path.to_owned())),
+            (false, false),
         );
         let [buy, read] = PASSTHROUGH else { panic!("two rows") };
         for (method, path, outcome) in [

@@ -16,7 +16,7 @@ use crate::problem::{
     MISSING_CREDENTIALS, OUTCOME_UNKNOWN, OVERLOADED, PAYLOAD_TOO_LARGE, PURCHASE_NOT_FOUND,
     RATE_LIMITED, REQUEST_TIMEOUT, STILL_RUNNING, UNSUPPORTED_MEDIA_TYPE,
 };
-pub(super) use crate::problem::{INVALID_REQUEST, NOT_FOUND, ORIGIN_NOT_ALLOWED};
+pub(super) use crate::problem::{INVALID_REQUEST, NOT_FOUND, ORIGIN_NOT_ALLOWED, UNKNOWN_ENDPOINT};
 
 pub(super) const JSON: &str = "application/json";
 pub(super) const EVENTS: &str = "text/event-stream";

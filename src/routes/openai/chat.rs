@@ -14,14 +14,14 @@ use serde::Serialize;
 use tokio::time::{interval, sleep, timeout};
 use tracing::Instrument;
 
-use super::{Completion, Usage, gateway_refusal, gateway_refusal_json, with_translated_body};
+use super::{Completion, Usage, gateway_refusal, gateway_refusal_json};
 use crate::clock;
 use crate::problem::Problem;
 use crate::purchase::Receipt;
 use crate::redact::Redactor;
-use crate::response::{self, Body, BoxError, HandlerResult, Response};
+use crate::response::{self, Body, BoxError, HandlerResult, Response, write_event};
 use crate::routes::HandlerContext;
-use crate::routes::purchases;
+use crate::routes::purchases::{self, with_translated_body};
 use crate::validate::{self, Checked, Order};
 
 pub(crate) async fn buy(cx: HandlerContext) -> HandlerResult {
@@ -233,20 +233,6 @@ fn error_event(document: &[u8]) -> Bytes {
     let mut text = Vec::with_capacity(document.len() + 8);
     write_event(&mut text, document);
     text.into()
-}
-
-/// Writes one event. Some clients treat U+0085, U+2028 and U+2029 as line ends, so these are
-/// escaped, which JSON strings allow.
-fn write_event(text: &mut Vec<u8>, json: &[u8]) {
-    let mut line = String::from_utf8_lossy(json);
-    for end in ['\u{85}', '\u{2028}', '\u{2029}'] {
-        if line.contains(end) {
-            line = line.replace(end, &format!("\\u{:04x}", u32::from(end))).into();
-        }
-    }
-    for part in ["data: ", &line, "\n\n"] {
-        text.extend_from_slice(part.as_bytes());
-    }
 }
 
 fn split_text(mut text: &str) -> impl Iterator<Item = &str> {

@@ -9,10 +9,10 @@ use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::purchases::{CONTENT_POINTER, ERROR_POINTERS, text_at};
 use super::{HandlerContext, purchases};
 use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;
-use crate::jobs::status;
 use crate::problem::{
     Charged, NOT_FOUND, OUTCOME_UNKNOWN, OpenAiError, Problem, openai_error_type,
 };
@@ -57,18 +57,6 @@ fn all_models(catalog: &Catalog) -> impl Iterator<Item = (&str, impl Serialize)>
     chats.chain(catalog.video.iter().map(move |row| model(&*row.id, "video", row.price)))
 }
 
-/// The text in the gateway's reply.
-const CONTENT_POINTER: &str = "/message/content";
-/// Assumption: where a refusal has its message.
-const ERROR_POINTERS: &[&str] = &["/error/message", "/message", "/detail", "/error"];
-
-/// Returns the text at the first of `pointers` that has one. Decoding may reveal keys, so it is
-/// redacted again.
-fn text_at(redactor: &Redactor, body: &[u8], pointers: &[&str]) -> Option<String> {
-    let pointers: Vec<_> = pointers.iter().map(|pointer| (*pointer).to_owned()).collect();
-    status::text_at(body, &pointers).map(|text| redactor.redact_text(text))
-}
-
 fn gateway_refusal_json(receipt: &Receipt, redactor: &Redactor) -> Bytes {
     let reason = text_at(redactor, &receipt.body, ERROR_POINTERS);
     let (status, reason) = (receipt.status.as_u16(), reason.map(|text| format!(": {text}")));
@@ -85,17 +73,6 @@ fn gateway_refusal_json(receipt: &Receipt, redactor: &Redactor) -> Bytes {
         gateway: serde_json::from_slice(&receipt.body).ok(),
     };
     error.to_json()
-}
-
-/// Answers with a translated body. A replay's original body lives as long, because the memory
-/// permit that it carries covers both.
-fn with_translated_body(receipt: Receipt, body: Bytes) -> Response {
-    let original = receipt.is_replay.then(|| receipt.body.clone());
-    let response = purchases::from_receipt(Receipt { body, ..receipt });
-    match original {
-        Some(original) => response.map(|body| body.with_guard(original)),
-        None => response,
-    }
 }
 
 fn gateway_refusal(refused: Receipt, redactor: &Redactor) -> Response {

@@ -11,7 +11,7 @@ use multer::Multipart;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{gateway_refusal, text_at};
+use super::gateway_refusal;
 use crate::clock;
 use crate::jobs::status::state_word;
 use crate::jobs::{Job, JobState};
@@ -22,6 +22,7 @@ use crate::problem::{
 use crate::purchase::Receipt;
 use crate::redact::Redactor;
 use crate::response::{self, HandlerResult, Response};
+use crate::routes::purchases::text_at;
 use crate::routes::{HandlerContext, api, purchases};
 use crate::validate;
 use crate::validate::openai::FormValue;

@@ -33,6 +33,23 @@ impl Ledger {
         })
     }
 
+    /// Like [`find_by_key`](Self::find_by_key), but a purchase with one of the `others` counts, too.
+    pub(super) fn find_by_quote(
+        &self,
+        key: &Digest,
+        others: &[Digest],
+        payload: &Digest,
+        now: Duration,
+    ) -> Result<Result<Option<i64>, ReserveError>> {
+        let own = self.find_by_key(key, payload, now)?;
+        for other in others.iter().filter(|_| own.is_ok()) {
+            if let Err(found) = self.find_by_key(other, payload, now)? {
+                return Ok(Err(found));
+            }
+        }
+        Ok(own)
+    }
+
     pub(super) fn find_duplicate(
         &self,
         duplicate: &DuplicateCheck,

@@ -255,6 +255,9 @@ impl Ledger {
         let now = self.now();
         let judged = match &reservation.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } => self.find_by_key(key, payload, now)?,
+            DedupeKey::Quote { key, others, payload } => {
+                self.find_by_quote(key, others, payload, now)?
+            }
             DedupeKey::Fingerprint(like) => self.find_duplicate(like, now)?.map_or(Ok(None), Err),
         };
         let expired = match judged {
@@ -294,7 +297,9 @@ impl Ledger {
         (now, today): (Duration, Today),
     ) -> Result<Purchase> {
         let (key, payload, fingerprint) = match &reservation.dedupe_key {
-            DedupeKey::IdempotencyKey { key, payload } => (Some(key), Some(payload), None),
+            DedupeKey::IdempotencyKey { key, payload } | DedupeKey::Quote { key, payload, .. } => {
+                (Some(key), Some(payload), None)
+            }
             DedupeKey::Fingerprint(duplicate) => (None, None, Some(&duplicate.fingerprint)),
         };
         let (state, is_unconfirmed) = match send {

@@ -88,6 +88,24 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
         Ok(())
     }
 
+    /// Keeps the value's bytes. The caller must [`check_raw`] them.
+    pub(super) fn keep(self, kept: &mut Option<&'de RawValue>) -> Result<(), A::Error> {
+        if kept.is_some() {
+            return Err(duplicate_key(&self.name));
+        }
+        *kept = Some(self.map.next_value()?);
+        Ok(())
+    }
+
+    /// Keeps the member as it is written. The caller must check the values, and find duplicates.
+    pub(super) fn keep_member(
+        self,
+        kept: &mut Vec<(Cow<'de, str>, &'de RawValue)>,
+    ) -> Result<(), A::Error> {
+        kept.push((self.name, self.map.next_value()?));
+        Ok(())
+    }
+
     pub(super) fn reject(self, unknown: &mut UnknownFields<'de>) -> Result<(), A::Error> {
         if unknown.first.len() < MAX_UNKNOWN {
             unknown.first.push(self.name.clone());

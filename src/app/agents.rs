@@ -1,0 +1,27 @@
+//! Builds the endpoint for agents.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::{SharedState, chat_rules};
+use crate::config::Settings;
+use crate::routes::catalog::PriceList;
+use crate::routes::mcp::{Mcp, McpSetup};
+
+/// Returns `None` unless `mcp.enabled` is set.
+pub(super) fn mcp(settings: &Settings, shared: &SharedState) -> Option<Mcp> {
+    let default_model = settings.page.default_model.clone();
+    let may_buy = settings.access.may_buy.clone();
+    let models = PriceList::new(settings.catalog.clone(), default_model, json!({}), may_buy);
+    let setup = McpSetup {
+        quotes: Arc::clone(shared.quotes.as_ref()?),
+        sells: settings.mcp.tools.clone(),
+        ask: settings.mcp.ask,
+        models,
+        max_order: settings.server.video_body,
+        public_url: settings.server.public_url.clone(),
+        issuer: settings.issuer().map(str::to_owned),
+    };
+    Some(Mcp::new(setup, &chat_rules(settings)))
+}

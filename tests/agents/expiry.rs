@@ -1,0 +1,70 @@
+//! Quotes as time passes: neighbouring ones buy once, and an unused one ends.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tollgate::access::quote::{OrderId, QuoteSigner};
+use tollgate::access::token::Secret;
+use tollgate::contract::catalog::Catalog;
+use tollgate::store::Caller;
+use tollgate::validate;
+
+use super::client::{ON, call, upstream, video, with_quote};
+use crate::support::Gate;
+use crate::support::members::SECRET;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// The quote that this gate gave for the video so long ago, or will give.
+fn quote(gate: &Gate, prompt: &str, ago: Duration) -> String {
+    let catalog = gate.get("/bff/catalog");
+    let ledger = catalog.value("tollgate-ledger").expect("a name");
+    let signer = QuoteSigner::new(&Secret::new(SECRET.as_bytes()), ledger);
+    let order = json!({ "prompt": prompt }).to_string();
+    let order = validate::video(order.as_bytes(), &Catalog::published()).unwrap().order;
+    let order = order.get();
+    let id = OrderId::new("video", order.price.as_micros(), &order.body);
+    let caller = Caller::Address([127, 0, 0, 1].into());
+    signer.quote(&caller, id, 0, tollgate::clock::wall() - ago).to_string()
+}
+
+#[test]
+fn neighbouring_quotes_of_one_order_buy_it_once() {
+    let upstream = upstream();
+    let gate = Gate::start(&upstream, ON);
+    for (number, (first, second)) in
+        [(0, 5), (5, 0), (0, 9), (9, 0), (5, 9)].into_iter().enumerate()
+    {
+        let prompt = format!("tide {number}");
+        let mut order = video();
+        order["prompt"] = json!(prompt);
+        let [first, second] = [first, second].map(|ago| quote(&gate, &prompt, ago * MINUTE));
+        assert_ne!(first, second);
+        let bought = call(&gate, "create_video", with_quote(order.clone(), &first));
+        assert_eq!(bought["structuredContent"]["replayed"], false, "{bought}");
+        let again = call(&gate, "create_video", with_quote(order.clone(), &second));
+        assert_eq!(again["structuredContent"]["replayed"], true, "{again}");
+        let forgetful = call(&gate, "create_video", order);
+        assert_eq!(forgetful["structuredContent"]["replayed"], true, "{forgetful}");
+        assert_eq!(upstream.purchases(), number + 1);
+    }
+}
+
+#[test]
+fn unused_quote_ends_after_a_quarter_of_an_hour() {
+    let upstream = upstream();
+    let gate = Gate::start(&upstream, ON);
+    let old = quote(&gate, "a lighthouse", 15 * MINUTE);
+    let refused = call(&gate, "create_video", with_quote(video(), &old));
+    assert_eq!(refused["structuredContent"]["code"], "purchase_not_found", "{refused}");
+    assert_eq!(refused["structuredContent"]["charged"], "no");
+    let detail = refused["structuredContent"]["detail"].as_str().unwrap();
+    assert!(detail.contains("expired") && detail.contains("call quote again"), "{detail}");
+    assert_eq!(upstream.purchases(), 0);
+    let new = quote(&gate, "a lighthouse", Duration::ZERO);
+    for expected in [false, true] {
+        let bought = call(&gate, "create_video", with_quote(video(), &new));
+        assert_eq!(bought["structuredContent"]["replayed"], expected, "{bought}");
+    }
+    assert_eq!(upstream.purchases(), 1);
+}

@@ -1,0 +1,7 @@
+//! Agents at `POST /mcp`: the protocol on the wire, and what they buy there.
+
+mod client;
+mod expiry;
+mod purchases;
+mod simulator;
+mod wire;
