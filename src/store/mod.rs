@@ -14,6 +14,8 @@
 mod binding;
 mod member;
 mod model;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod reason;
 mod rules;
 pub mod sqlite;
