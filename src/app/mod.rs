@@ -1,6 +1,7 @@
 //! Builds all parts from the settings. This module may use every other, and makes no decisions.
 
 pub mod changes;
+pub mod ledger;
 mod ops;
 mod readiness;
 mod readings;

@@ -9,13 +9,13 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::{SharedState, sandbox};
+use super::{SharedState, ledger, sandbox};
 use crate::access::jwt::JwtVerifier;
 use crate::access::member_cache::MemberCache;
 use crate::access::token::Secret;
 use crate::access::{AuthMode, Authenticator};
 use crate::clock;
-use crate::config::{AccessMode, Settings, Target};
+use crate::config::{AccessMode, Settings, StoreConfig, Target};
 use crate::downstream::RefusalLog;
 use crate::jobs::JobRegistry;
 use crate::metrics::Metrics;
@@ -24,7 +24,7 @@ use crate::purchase::idempotency::RunningPurchases;
 use crate::redact::Redactor;
 use crate::sandbox::Sandbox;
 use crate::server;
-use crate::store::{AccountBinding, MoneyKind, OpenError, Opening, Reason, RecentRefusals, Store};
+use crate::store::{AccountBinding, OpenError, Opening, Reason, RecentRefusals, Store};
 use crate::upstream::rate_limit::RateLimit;
 
 /// The stages of a shutdown.
@@ -81,7 +81,7 @@ pub async fn prepare(
         drain_expired: shutdown.drain_expired.clone(),
         sandbox: start_sandbox(settings, runtime, shutdown.finished.clone())?,
         own_addresses: own_addresses(&settings.server.listen)?,
-        pictures: settings.store.as_deref().map(|path| Arc::new(Pictures::beside(path))),
+        pictures: settings.store.path().map(|path| Arc::new(Pictures::beside(path))),
     };
     Ok((shared, opening))
 }
@@ -113,13 +113,14 @@ async fn open_store(
     settings: &Settings,
     admin: Option<SocketAddr>,
 ) -> io::Result<(Store, Option<Opening>)> {
-    let money = match settings.gateway.target {
-        Target::Sandbox => MoneyKind::Play,
-        Target::Live { .. } => MoneyKind::Real,
+    let path = match &settings.store {
+        StoreConfig::Memory => return Ok((Store::in_memory(Arc::new(clock::wall)), None)),
+        StoreConfig::Sqlite(path) => path,
+        StoreConfig::Postgres(_) => {
+            return Err(io::Error::other("store.url: this version cannot share a ledger yet"));
+        }
     };
-    let Some(path) = &settings.store else {
-        return Ok((Store::in_memory(Arc::new(clock::wall)), None));
-    };
+    let money = ledger::money_kind(settings);
     match Store::start_serving(path, Arc::new(clock::wall), money, admin).await {
         Ok((store, opening)) => Ok((store, Some(opening))),
         Err(OpenError::Unusable(reason)) => {

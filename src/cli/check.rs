@@ -11,6 +11,7 @@ use super::reconcile::ReportFormat;
 use super::{CommandError, Exit, Loaded, online, print_json, process};
 use crate::access::SecretError;
 use crate::access::member_cache::MemberCount;
+use crate::app;
 use crate::app::secret::secret;
 use crate::clock;
 use crate::config::{AccessMode, BudgetConfig, Settings, Target};
@@ -45,7 +46,6 @@ pub(super) async fn check(
     let open_files = open_files.map_or("unknown".to_owned(), |limit| limit.to_string());
     let no_file = "no file; defaults and environment".to_owned();
     let listen: Vec<_> = server.listen.iter().map(ToString::to_string).collect();
-    let store = settings.store.as_deref();
     let rows = [
         ("settings", file.as_ref().map_or(no_file, |path| path.display().to_string())),
         ("gateway", gateway(&settings.gateway.target)),
@@ -60,7 +60,7 @@ pub(super) async fn check(
         ),
         ("callers", callers(&settings.access.mode, members)),
         ("budgets", budgets(&settings.budget)),
-        ("store", store.map_or("memory".to_owned(), |path| format!("sqlite, {}", path.display()))),
+        ("store", app::ledger::describe(settings)),
     ];
     match format {
         ReportFormat::Text => {
@@ -101,7 +101,7 @@ struct CheckReport {
 /// Returns the number of members, or the reason why `serve` would reject the secret. It creates and
 /// records nothing.
 async fn count_members(settings: &Settings) -> Result<Option<MemberCount>, CommandError> {
-    let path = settings.store.as_deref().filter(|_| settings.access.mode == AccessMode::Members);
+    let path = settings.store.path().filter(|_| settings.access.mode == AccessMode::Members);
     let Some(path) = path else { return Ok(None) };
     let secret = Store::needs_token_secret(path).then(|| secret(settings)).transpose();
     let secret = secret.map_err(|error| CommandError::usage(error.to_string()))?;
@@ -118,7 +118,7 @@ async fn count_members(settings: &Settings) -> Result<Option<MemberCount>, Comma
 }
 
 fn check_ledger(settings: &Settings) -> Result<(), String> {
-    let Some(path) = settings.store.as_deref() else { return Ok(()) };
+    let Some(path) = settings.store.path() else { return Ok(()) };
     Store::check_integrity(path).map_err(|error| {
         let reason = Reason::from(error);
         let advice = if reason.cause == Cause::Other {

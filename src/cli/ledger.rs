@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::{CommandError, Exit};
 use crate::billing::summary::BillingReport;
 use crate::clock;
-use crate::config::Settings;
+use crate::config::{Settings, StoreConfig};
 use crate::reports::text::strip_controls;
 use crate::response::BoxError;
 use crate::store::Store;
@@ -63,7 +63,13 @@ pub(super) fn existing_path(settings: &Settings) -> Result<&Path, CommandError> 
              running server knows its purchases; set store.url to keep a ledger on disk",
         )
     };
-    let path = settings.store.as_deref().ok_or_else(in_memory)?;
+    let path = match &settings.store {
+        StoreConfig::Memory => return Err(in_memory()),
+        StoreConfig::Sqlite(path) => path.as_path(),
+        StoreConfig::Postgres(_) => {
+            return Err("store.url: this version cannot share a ledger yet".into());
+        }
+    };
     let shown = path.display();
     match path.try_exists() {
         Ok(true) => Ok(path),

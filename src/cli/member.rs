@@ -140,7 +140,7 @@ pub(super) async fn member(
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    let path = settings.store.as_deref().ok_or_else(|| CommandError::usage(NO_LEDGER))?;
+    let path = settings.store.path().ok_or_else(|| CommandError::usage(NO_LEDGER))?;
     let (names, budgets): (&[_], &[_]) = match &command {
         MemberCommand::List { format } => return list(path, *format, out, err).await,
         MemberCommand::Add { names, budgets, .. }

@@ -129,12 +129,28 @@ fn announce(
     let (version, page, admin) = (env!("CARGO_PKG_VERSION"), pages.join(", "), url(admin));
     let (target, limits) = (gateway(&settings.gateway.target), budgets(&settings.budget));
     let mode = callers(&settings.access.mode, members);
-    info!(version, page, admin, gateway = target, callers = mode, budgets = limits, "started");
+    let ledger = app::ledger::describe(settings);
+    info!(
+        version,
+        page,
+        admin,
+        gateway = target,
+        callers = mode,
+        budgets = limits,
+        ledger,
+        "started"
+    );
     notify::ready();
     if io::stdout().is_terminal() {
         writeln!(out, "tollgate {version}")?;
         pages.iter().try_for_each(|page| writeln!(out, "page      {page}"))?;
-        let rows = [("gateway", target), ("callers", mode), ("budgets", limits), ("admin", admin)];
+        let rows = [
+            ("gateway", target),
+            ("callers", mode),
+            ("budgets", limits),
+            ("ledger", ledger),
+            ("admin", admin),
+        ];
         rows.iter().try_for_each(|(name, value)| writeln!(out, "{name:<9} {value}"))?;
         out.flush()?;
     }

@@ -1,7 +1,7 @@
 //! Finds settings that contradict each other.
 
 use super::raw::RawSettings;
-use super::{MAX_PICTURE, Settings};
+use super::{AccessMode, MAX_PICTURE, Settings, StoreConfig};
 
 /// Returns each setting that contradicts another, and what was expected.
 pub(super) fn conflicts(
@@ -15,7 +15,22 @@ pub(super) fn conflicts(
     let is_shared = admin_listen.port() != 0 && server.listen.contains(admin_listen);
     let has_ops = raw.location_of("admin.listen").is_some();
     let model = page.default_model.as_deref();
+    let shares_ledger = matches!(store, StoreConfig::Postgres(_));
     let rows = [
+        (
+            shares_ledger && is_sandbox,
+            "store.url",
+            "a ledger of this server's own, because its built-in sandbox is; run `tollgate sandbox`, \
+             and set gateway.base_url and GATEWAY_API_KEY in all servers",
+        ),
+        (
+            shares_ledger
+                && settings.access.mode == AccessMode::Members
+                && settings.secret.is_none(),
+            "access.mode",
+            "TOLLGATE_SECRET or TOLLGATE_SECRET_FILE with it, the same in all servers that share the \
+             ledger",
+        ),
         (
             is_public && is_sandbox && !settings.sandbox.is_public,
             "server.listen",
@@ -42,7 +57,7 @@ pub(super) fn conflicts(
             "server.public_url with it, where the gateway fetches them",
         ),
         (
-            page.pictures && store.is_none(),
+            page.pictures && store.path().is_none(),
             "page.pictures",
             "store.url with it, such as \"sqlite:tollgate.db\", because pictures are kept beside it",
         ),

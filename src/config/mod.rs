@@ -8,18 +8,19 @@ mod raw;
 mod read;
 mod secrets;
 mod sections;
+mod store;
 mod value;
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use url::Url;
 
 pub use error::{Location, SettingError, redact_keys};
-pub use secrets::{Key, SecretText};
+pub use secrets::{DatabaseUrl, Key, SecretText};
 pub use sections::{Environment, SettingsSource};
 
 use crate::contract::catalog::Catalog;
@@ -38,8 +39,7 @@ pub struct Settings {
     pub limits: LimitsConfig,
     pub budget: BudgetConfig,
     pub purchase: PurchaseConfig,
-    /// The path of the ledger; `None` is one in memory.
-    pub store: Option<PathBuf>,
+    pub store: StoreConfig,
     pub jobs: JobsConfig,
     pub page: PageConfig,
     pub catalog: Catalog,
@@ -66,6 +66,36 @@ pub struct ServerConfig {
     pub public_url: Option<String>,
     /// The path that a server in front strips: empty, or `/ai`.
     pub prefix: String,
+    /// The name of this instance, if it is not host and process id.
+    pub name: Option<String>,
+}
+
+/// Where the ledger is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreConfig {
+    Memory,
+    Sqlite(PathBuf),
+    /// Shared with other instances.
+    Postgres(PostgresConfig),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostgresConfig {
+    pub address: DatabaseUrl,
+    /// The file of trust anchors for TLS; `None` is the system's.
+    pub ca: Option<PathBuf>,
+    /// Whether a server creates and changes the tables.
+    pub may_migrate: bool,
+}
+
+impl StoreConfig {
+    /// Returns the ledger's file, if it is one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Sqlite(path) => Some(path),
+            Self::Memory | Self::Postgres(_) => None,
+        }
+    }
 }
 
 /// A network; an IPv4-mapped IPv6 address is stored as IPv4.
@@ -245,7 +275,7 @@ impl Settings {
         let ops_is_local = self.admin_listen.ip().to_canonical().is_loopback();
         let rows = [
             (
-                live && self.store.is_none(),
+                live && self.store == StoreConfig::Memory,
                 "store.url: with \"memory\", purchases and idempotency keys are lost at a restart",
             ),
             (

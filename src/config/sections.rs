@@ -18,7 +18,8 @@ use super::read::{Section, SettingsReader};
 use super::{
     AccessConfig, AccessMode, BudgetConfig, ClaimPath, GatewayConfig, JobsConfig, JwksSource,
     JwtConfig, Key, LimitsConfig, LogConfig, PageConfig, Parsed, PassthroughConfig, PresetConfig,
-    PurchaseConfig, RequestLimit, SandboxConfig, ServerConfig, Settings, Target, secrets, value,
+    PurchaseConfig, RequestLimit, SandboxConfig, ServerConfig, Settings, Target, secrets, store,
+    value,
 };
 use crate::contract::catalog::{Catalog, ChatModel, Tier};
 use crate::contract::money::{SpendLimit, Usd};
@@ -112,7 +113,7 @@ fn interpret(
             dedupe_window: section.text("dedupe_window", value::time_or_zero, secs(30)),
             keep_replies: section.text("keep_replies", value::time, secs(24 * 3_600)),
         }),
-        store: reader.section(raw, "store", |section| store(section, folder, !is_sandbox)),
+        store: reader.section(raw, "store", |section| store::store(section, source, is_sandbox)),
         jobs: reader.section(raw, "jobs", jobs),
         page: reader.section(raw, "page", |section| page(section, folder)),
         catalog: reader.section(raw, "models", catalog),
@@ -182,6 +183,7 @@ fn server(section: &mut Section<'_>) -> ServerConfig {
         drain: section.text("drain", value::time_or_zero, secs(30)),
         public_url,
         prefix,
+        name: section.nullable("name", value::line),
     };
     if server.max_body_memory < server.chat_body.max(server.video_body) {
         let expected = "expected at least server.chat_body and server.video_body";
@@ -377,21 +379,6 @@ fn spend(section: &mut Section<'_>) -> SpendLimit {
         day: section.optional("day", value::money),
         month: section.optional("month", value::money),
     }
-}
-
-fn store(section: &mut Section<'_>, folder: &Path, has_gateway: bool) -> Option<PathBuf> {
-    let default = has_gateway.then(|| "tollgate.db".into());
-    section.text("url", store_url, default).map(|path: PathBuf| folder.join(path))
-}
-
-fn store_url(text: &str) -> Parsed<Option<PathBuf>> {
-    let path = match text.split_once(':') {
-        None if text == "memory" => return Ok(None),
-        Some(("sqlite", path)) if !path.starts_with("//") => value::line(path).ok(),
-        _ => None,
-    };
-    let expected = "expected \"memory\" or \"sqlite:tollgate.db\"";
-    path.map(|path| Some(path.into())).ok_or(expected.into())
 }
 
 fn jobs(section: &mut Section<'_>) -> JobsConfig {
