@@ -1,9 +1,13 @@
 //! The effect of a reload on each setting, by its name in `proxy.toml`.
 
+use std::path::Path;
+
 use tracing::warn;
 use url::Url;
 
-use crate::config::{AccessMode, JwtConfig, Settings, Target};
+use crate::config::{
+    AccessMode, DatabaseUrl, JwtConfig, PostgresConfig, Settings, StoreConfig, Target,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AtReload {
@@ -52,6 +56,7 @@ const SETTINGS: &[Setting] = &[
     row!(Waits "server.drain" = server.drain),
     row!(Applies "server.public_url" = server.public_url),
     row!(Applies "server.prefix" = server.prefix),
+    row!(Refused "server.name" = server.name),
     row!(Waits "admin.listen" = admin_listen),
     row!(Refused "gateway.base_url" by is_sandbox),
     row!(Applies "gateway.base_url" by base_url),
@@ -74,7 +79,9 @@ const SETTINGS: &[Setting] = &[
     row!(Applies "budget.caller" = budget.caller),
     row!(Applies "purchase.dedupe_window" = purchase.dedupe_window),
     row!(Applies "purchase.keep_replies" = purchase.keep_replies),
-    row!(Refused "store.url" = store),
+    row!(Refused "store.url" by ledger),
+    row!(Refused "store.ca" by trust_anchors),
+    row!(Refused "store.migrate" by may_migrate),
     row!(Applies "jobs.finished" = jobs.finished),
     row!(Applies "jobs.failed" = jobs.failed),
     row!(Applies "jobs.result" = jobs.result),
@@ -114,6 +121,22 @@ fn base_url(settings: &Settings) -> Option<&Url> {
     }
 }
 
+fn ledger(settings: &Settings) -> (Option<&Path>, Option<&DatabaseUrl>) {
+    (settings.store.path(), postgres(settings).map(|postgres| &postgres.address))
+}
+
+fn trust_anchors(settings: &Settings) -> Option<&Path> {
+    postgres(settings).and_then(|postgres| postgres.ca.as_deref())
+}
+
+fn may_migrate(settings: &Settings) -> Option<bool> {
+    postgres(settings).map(|postgres| postgres.may_migrate)
+}
+
+fn postgres(settings: &Settings) -> Option<&PostgresConfig> {
+    if let StoreConfig::Postgres(postgres) = &settings.store { Some(postgres) } else { None }
+}
+
 /// Returns the names of the settings that changed.
 pub fn changed(old: &Settings, new: &Settings) -> Vec<&'static str> {
     changes(old, new).map(|setting| setting.name).collect()
@@ -143,7 +166,6 @@ fn changes(old: &Settings, new: &Settings) -> impl Iterator<Item = &'static Sett
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
 
     use super::*;
     use crate::config::{Environment, Key, SettingsSource};

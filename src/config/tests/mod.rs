@@ -187,7 +187,7 @@ fn added_models_and_endpoints_have_prices() {
 fn unsupported_settings_are_rejected() {
     let rows = [
         ("server.tls = { cert = 'c', key = 'k' }", "1:8: unknown setting `server.tls`"),
-        ("store.url = 'mysql://localhost'", "1:13: store.url: expected \"memory\" or \"sqlite:"),
+        ("store.url = 'mysql://localhost'", "1:13: store.url: expected \"memory\", \"sqlite:"),
     ];
     for (file, expected) in rows {
         let errors = read(file, &[]).expect_err(file);
