@@ -15,6 +15,8 @@ mod binding;
 mod handle;
 mod member;
 mod model;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod reason;
 mod rules;
 pub mod sqlite;

@@ -4,6 +4,7 @@
 mod audit;
 mod budgets;
 mod concurrency;
+mod connect;
 mod damage;
 mod dedupe;
 mod disk;
@@ -13,6 +14,8 @@ mod jobs;
 mod members;
 mod model;
 mod oracle;
+#[path = "../support/postgres.rs"]
+mod postgres;
 mod rate_limit;
 mod reports;
 mod restart;

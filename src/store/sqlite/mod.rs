@@ -138,6 +138,7 @@ impl From<rusqlite::Error> for StoreError {
             | Cause::NewerVersion
             | Cause::Permission
             | Cause::Replaced
+            | Cause::Unreachable
             | Cause::Other => Self::Transient(Unavailable(reason)),
         }
     }
