@@ -8,6 +8,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "postgres")]
+use super::postgres::{PostgresStore, PostgresTarget};
 use super::sqlite::SqliteStore;
 use super::{
     Clock, LockHolder, MoneyKind, OpenError, Opening, PurchaseId, Reason, Reservation,
@@ -27,6 +29,8 @@ pub struct Store {
 #[derive(Clone)]
 pub(super) enum Backend {
     Sqlite(SqliteStore),
+    #[cfg(feature = "postgres")]
+    Postgres(PostgresStore),
 }
 
 /// Evaluates an expression with the backend of a store.
@@ -34,6 +38,8 @@ macro_rules! on_backend {
     ($store:expr, $backend:ident => $call:expr) => {
         match &$store.backend {
             $crate::store::handle::Backend::Sqlite($backend) => $call,
+            #[cfg(feature = "postgres")]
+            $crate::store::handle::Backend::Postgres($backend) => $call,
         }
     };
 }
@@ -156,6 +162,28 @@ impl Store {
     }
 }
 
+/// Opens a store that several instances share.
+#[cfg(feature = "postgres")]
+impl Store {
+    /// Connects, makes or migrates the tables, and joins the other instances.
+    ///
+    /// Dropping the store releases what is held, and leaves the other instances.
+    pub async fn open_postgres(target: PostgresTarget) -> Result<Self, OpenError> {
+        Self::open(target, None).await
+    }
+
+    /// Opens a shared store whose time the test sets.
+    #[doc(hidden)]
+    pub async fn open_postgres_at(target: PostgresTarget, clock: Clock) -> Result<Self, OpenError> {
+        Self::open(target, Some(clock)).await
+    }
+
+    async fn open(target: PostgresTarget, clock: Option<Clock>) -> Result<Self, OpenError> {
+        let opened = PostgresStore::open(target, clock).await.map_err(OpenError::Unusable)?;
+        Ok(Self { backend: Backend::Postgres(opened), hook: None })
+    }
+}
+
 impl Store {
     #[doc(hidden)]
     #[must_use]
@@ -199,6 +227,14 @@ impl Store {
     /// operations fail. Blocks until it is done.
     pub fn close(&self) {
         on_backend!(self, store => store.close());
+    }
+
+    pub(super) fn sqlite(&self) -> Option<&SqliteStore> {
+        match &self.backend {
+            Backend::Sqlite(store) => Some(store),
+            #[cfg(feature = "postgres")]
+            Backend::Postgres(_) => None,
+        }
     }
 
     pub(super) fn allows(&self, op: StoreOp<'_>) -> bool {
