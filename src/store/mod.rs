@@ -12,6 +12,7 @@
 //! byte goes back to the caller. If a slot is free, the purchase is held and sent in one step.
 
 mod binding;
+mod handle;
 mod member;
 mod model;
 #[cfg(feature = "postgres")]
@@ -19,9 +20,11 @@ pub mod postgres;
 mod reason;
 mod rules;
 pub mod sqlite;
+mod verbs;
 
 pub use crate::contract::money::SpendLimit;
 pub use binding::AccountBinding;
+pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use member::{
     Caller, LoginSession, Member, MemberChange, MemberError, RecentRefusals, RefusalKey, Role,
     VERSION_POLL_INTERVAL, is_member_name,
@@ -34,7 +37,7 @@ pub use model::{
     Service, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate, StoreCapacity,
 };
 pub use reason::{Cause, Reason};
-pub use sqlite::{HookFuture, LockHolder, OpenError, Opening, Store, StoreHook, StoreOp};
+pub use sqlite::{LockHolder, OpenError, Opening};
 
 /// The store cannot record anything now, so nothing may be bought.
 #[derive(Clone, Debug, thiserror::Error)]

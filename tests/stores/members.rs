@@ -230,7 +230,7 @@ async fn every_member_change_increments_the_version(fixture: Fixture) {
     assert_eq!(fixture.edition().await, *seen.last().unwrap(), "nothing was changed");
 }
 
-on_every_backend!(
+on_each_sqlite!(
     members_are_listed_by_name_as_added,
     member_name_is_never_reused,
     revoked_member_stays_revoked,

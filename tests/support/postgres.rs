@@ -25,7 +25,7 @@ const MIN_ROOM: u64 = 2 << 30;
 const ATTEMPTS: usize = 5;
 /// Small, so that many run beside each other. What is committed is durable, as for real money.
 const SETTINGS: &str = "max_connections = 300\nshared_buffers = 32MB\nlisten_addresses = '127.0.0.1'\n\
-                        unix_socket_permissions = 0777\n\
+                        unix_socket_directories = '..'\nunix_socket_permissions = 0777\n\
                         autovacuum_naptime = 5s\nmax_wal_size = 128MB\nlog_min_messages = warning\n";
 
 /// A server with a folder of its own.
@@ -66,8 +66,6 @@ impl Cluster {
         );
         expect_success("initdb", &initdb);
         cluster.add_settings(SETTINGS);
-        let folder = cluster.folder.display();
-        cluster.add_settings(&format!("unix_socket_directories = '{folder}'\n"));
         cluster.add_settings(settings);
         for _ in 0..ATTEMPTS {
             let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");

@@ -1,8 +1,6 @@
-//! The handle that the rest of the program uses, and where its operations run.
+//! The handle of a SQLite store, and where its operations run.
 
-use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,20 +21,14 @@ use super::reader::ReportReader;
 use super::writer::Writer;
 use super::{LockHolder, Result, StoreError, lock};
 use crate::metrics::Histogram;
-use crate::store::{
-    AccountLimit, Cause, Clock, PurchaseId, Reason, Reservation, ReserveError, Settlement, SlotId,
-    Unavailable,
-};
+use crate::store::{AccountLimit, Cause, Clock, Reason, Unavailable};
 
 const CLOSE_POLL: Duration = Duration::from_millis(1);
 
-/// The ledger of a server. Clones share it.
-///
 /// Dropping the last clone waits until everything that is queued was written.
 #[derive(Clone)]
-pub struct Store {
+pub(in crate::store) struct SqliteStore {
     pub(super) inner: Arc<StoreInner>,
-    hook: Option<Arc<dyn StoreHook>>,
 }
 
 pub(super) struct StoreInner {
@@ -59,86 +51,33 @@ pub(super) enum Executor {
     Thread { queue: Arc<CommandQueue>, writer: thread::JoinHandle<()> },
 }
 
-#[derive(Clone, Copy, Debug)]
-pub enum StoreOp<'a> {
-    Reserve(&'a Reservation),
-    ReserveAndSend(&'a Reservation, SlotId),
-    MarkSent(PurchaseId),
-    Settle(PurchaseId, &'a Settlement),
-    SettleLater(PurchaseId, &'a Settlement),
-    MarkDelivered(PurchaseId),
-    TakeSlot(SlotId),
-    SlotReplied(SlotId),
-    ReleaseSlot(SlotId),
-    Other(&'static str),
-}
-
-pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// Lets a test delay, refuse, watch or break operations.
-pub trait StoreHook: Send + Sync + 'static {
-    fn before<'a>(&'a self, op: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>>;
-
-    fn after<'a>(
-        &'a self,
-        op: StoreOp<'a>,
-        outcome: &'a Result<(), ReserveError>,
-    ) -> HookFuture<'a, ()>;
-
-    /// Returns whether an operation without a reply reaches the store.
-    fn allows(&self, op: StoreOp<'_>) -> bool;
-
-    /// Returns whether a reservation may take a slot in the same step. If not, it only holds.
-    fn has_slot(&self) -> bool {
-        true
-    }
-}
-
-impl Store {
+impl SqliteStore {
     pub(super) fn from_inner(inner: StoreInner) -> Self {
-        Self { inner: Arc::new(inner), hook: None }
+        Self { inner: Arc::new(inner) }
     }
 
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_hook(&self, hook: Arc<dyn StoreHook>) -> Self {
-        Self { inner: Arc::clone(&self.inner), hook: Some(hook) }
-    }
-
-    pub fn now(&self) -> Duration {
+    pub(in crate::store) fn now(&self) -> Duration {
         (self.inner.clock)()
     }
 
-    /// Returns the ledger's public name, which changes when purchases may have been lost.
-    pub fn name(&self) -> Arc<str> {
+    pub(in crate::store) fn name(&self) -> Arc<str> {
         Arc::clone(&self.inner.name)
     }
 
-    /// Returns how long commits take. Clones share their counts.
-    pub fn commit_durations(&self) -> Histogram {
+    pub(in crate::store) fn commit_durations(&self) -> Histogram {
         self.inner.gate.commits.clone()
     }
 
-    /// Returns whether the file may lack purchases, as a restored backup does.
-    pub fn may_lack_purchases(&self) -> bool {
+    pub(in crate::store) fn may_lack_purchases(&self) -> bool {
         self.inner.identity.as_ref().is_some_and(|(identity, _)| identity.may_lack_purchases)
     }
 
-    /// Returns whether the ledger could not be opened. That was logged once, with its cause.
-    pub fn is_unusable(&self) -> bool {
+    pub(in crate::store) fn is_unusable(&self) -> bool {
         self.inner.gate.has_failed()
     }
 
-    pub fn lock_holder(&self) -> Option<LockHolder> {
+    pub(in crate::store) fn lock_holder(&self) -> Option<LockHolder> {
         lock::lock_holder(&self.inner.path)
-    }
-
-    fn allows(&self, op: StoreOp<'_>) -> bool {
-        self.hook.as_ref().is_none_or(|hook| hook.allows(op))
-    }
-
-    pub(super) fn has_slot(&self) -> bool {
-        self.hook.as_ref().is_none_or(|hook| hook.has_slot())
     }
 
     /// Returns an error while the store is not open, or too much waits to be recorded.
@@ -155,96 +94,64 @@ impl Store {
 
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        op: StoreOp<'_>,
         durability: Durability,
         work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        self.with_hooks(op, async {
-            self.inner.gate.check()?;
-            self.execute(durability, work).await
-        })
-        .await
+        self.inner.gate.check()?;
+        self.execute(durability, work).await
     }
 
     /// Runs a command that need not be synced to disk.
     pub(super) async fn query<T: Send + 'static>(
         &self,
-        name: &'static str,
         work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        self.run(StoreOp::Other(name), Durability::Buffered, work).await
+        self.run(Durability::Buffered, work).await
     }
 
     /// Runs a command, and waits for the store if it is still being opened.
     pub(super) async fn run_while_starting<T: Send + 'static>(
         &self,
-        op: &'static str,
         durability: Durability,
         work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        self.with_hooks(StoreOp::Other(op), self.execute(durability, work)).await
+        self.execute(durability, work).await
     }
 
     pub(super) async fn run_report<T: Send + 'static>(
         &self,
-        op: &'static str,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        let read = async {
-            match (&self.inner.report_reader, &self.inner.executor) {
-                (Some(reports), _) => reports.read(query).await,
-                (None, Executor::Inline(writer)) => {
-                    let writer = writer.lock().map_err(|_| writer_gone())?;
-                    query(&writer.ledger.connection)
-                        .map_err(|error| StoreError::from(error).unavailable())
-                }
-                (None, _) => Err(self.closed_error()),
+        match (&self.inner.report_reader, &self.inner.executor) {
+            (Some(reports), _) => reports.read(query).await,
+            (None, Executor::Inline(writer)) => {
+                let writer = writer.lock().map_err(|_| writer_gone())?;
+                query(&writer.ledger.connection)
+                    .map_err(|error| StoreError::from(error).unavailable())
             }
-        };
-        self.with_hooks(StoreOp::Other(op), read).await
+            (None, _) => Err(self.closed_error()),
+        }
     }
 
     pub(super) fn notify(
         &self,
-        op: StoreOp<'_>,
         durability: Durability,
         work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
     ) {
-        if self.allows(op) {
-            drop(self.enqueue(notification(durability, work)));
-        }
+        drop(self.enqueue(notification(durability, work)));
     }
 
     /// [`notify`](Self::notify), but the command waits for the next one, with which it shares a
     /// transaction, or for a second. Until then, a crash loses it. `work` gets the current time.
-    pub(super) fn notify_later<W>(&self, op: StoreOp<'_>, work: impl FnOnce(Duration) -> W)
+    pub(super) fn notify_later<W>(&self, work: impl FnOnce(Duration) -> W)
     where
         W: FnMut(&Ledger) -> Result<()> + Send + 'static,
     {
-        if !self.allows(op) {
-            return;
-        }
         let command = notification(Durability::Buffered, work(self.now()));
         match &self.inner.executor {
             Executor::Thread { queue, .. } => queue.defer(command),
             Executor::Inline(_) | Executor::Closed => drop(self.enqueue(command)),
         }
-    }
-
-    pub(super) async fn with_hooks<T, E: Clone + From<Unavailable>>(
-        &self,
-        op: StoreOp<'_>,
-        work: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, E>
-    where
-        ReserveError: From<E>,
-    {
-        let Some(hook) = &self.hook else { return work.await };
-        hook.before(op).await?;
-        let result = work.await;
-        let outcome = result.as_ref().map(|_| ()).map_err(|error| error.clone().into());
-        hook.after(op, &outcome).await;
-        result
     }
 
     pub(super) async fn execute<T: Send + 'static>(
@@ -281,9 +188,7 @@ impl Store {
         }
     }
 
-    /// Writes what is queued, and releases the file although clones of this handle live. Later
-    /// operations fail. Blocks until it is done.
-    pub fn close(&self) {
+    pub(in crate::store) fn close(&self) {
         if let Executor::Thread { queue, writer } = &self.inner.executor {
             self.inner.gate.stop.store(true, Ordering::Relaxed);
             queue.close();
@@ -326,8 +231,8 @@ impl Drop for StoreInner {
     }
 }
 
-impl fmt::Debug for Store {
+impl fmt::Debug for SqliteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("path", &self.inner.path).finish_non_exhaustive()
+        f.debug_struct("SqliteStore").field("path", &self.inner.path).finish_non_exhaustive()
     }
 }

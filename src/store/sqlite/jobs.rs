@@ -9,21 +9,18 @@ use uuid::Uuid;
 use super::Result;
 use super::column::{self, Sql, nanos};
 use super::command::Durability;
-use super::handle::{Store, StoreOp};
+use super::handle::SqliteStore;
 use super::ledger::Ledger;
 use crate::store::{Job, JobState, KeyId, PurchaseId, StatusUpdate, Unavailable};
 
-impl Store {
-    /// Records a job without its purchase, durably. A known job stays as it is: its status changes
-    /// only by [`update_job`](Self::update_job).
-    pub async fn insert_job(&self, job: &Job) -> Result<(), Unavailable> {
+impl SqliteStore {
+    pub(in crate::store) async fn insert_job(&self, job: &Job) -> Result<(), Unavailable> {
         let job = job.clone();
         let write = move |ledger: &Ledger| insert(&ledger.connection, &job);
-        self.run(StoreOp::Other("insert_job"), Durability::Synced, write).await
+        self.run(Durability::Synced, write).await
     }
 
-    /// Records the gateway's latest status of a job, unless it has ended or is not known.
-    pub async fn update_job(
+    pub(in crate::store) async fn update_job(
         &self,
         request_id: Arc<str>,
         update: StatusUpdate,
@@ -37,36 +34,40 @@ impl Store {
             ledger.connection.run(write, values)?;
             Ok(())
         };
-        self.run(StoreOp::Other("update_job"), Durability::Buffered, write).await
+        self.run(Durability::Buffered, write).await
     }
 
-    pub async fn find_job(&self, request_id: Arc<str>) -> Result<Option<Job>, Unavailable> {
-        self.query("find_job", move |ledger| {
-            Ok(jobs(ledger, "WHERE request_id = ?", &[&request_id])?.pop())
-        })
-        .await
+    pub(in crate::store) async fn find_job(
+        &self,
+        request_id: Arc<str>,
+    ) -> Result<Option<Job>, Unavailable> {
+        self.query(move |ledger| Ok(jobs(ledger, "WHERE request_id = ?", &[&request_id])?.pop()))
+            .await
     }
 
-    pub async fn open_jobs(&self) -> Result<Vec<Job>, Unavailable> {
-        self.run_while_starting("open_jobs", Durability::Buffered, |ledger| {
+    pub(in crate::store) async fn open_jobs(&self) -> Result<Vec<Job>, Unavailable> {
+        self.run_while_starting(Durability::Buffered, |ledger| {
             jobs(ledger, "WHERE state = 'open' ORDER BY number", &[])
         })
         .await
     }
 
-    pub async fn jobs_of(&self, owner: Arc<str>, most: usize) -> Result<Vec<Job>, Unavailable> {
+    pub(in crate::store) async fn jobs_of(
+        &self,
+        owner: Arc<str>,
+        most: usize,
+    ) -> Result<Vec<Job>, Unavailable> {
         let which = "WHERE owner = ? ORDER BY number DESC LIMIT ?";
         let find = move |ledger: &Ledger| jobs(ledger, which, &[&owner, &column::signed(most)]);
-        self.run(StoreOp::Other("jobs_of"), Durability::Buffered, find).await
+        self.run(Durability::Buffered, find).await
     }
 
-    pub async fn latest_jobs(&self, most: usize) -> Result<Vec<Job>, Unavailable> {
+    pub(in crate::store) async fn latest_jobs(&self, most: usize) -> Result<Vec<Job>, Unavailable> {
         let which = "ORDER BY number DESC LIMIT ?";
-        self.query("latest_jobs", move |ledger| jobs(ledger, which, &[&column::signed(most)])).await
+        self.query(move |ledger| jobs(ledger, which, &[&column::signed(most)])).await
     }
 
-    /// Returns how long the latest finished jobs of a model took.
-    pub async fn job_durations(
+    pub(in crate::store) async fn job_durations(
         &self,
         model: Arc<str>,
         most: usize,
@@ -79,7 +80,7 @@ impl Store {
             Ok(ledger.connection.all(latest, params![model, column::signed(most)], took)?)
         };
         // A job that is resumed at the start needs it.
-        self.run_while_starting("job_durations", Durability::Buffered, find).await
+        self.run_while_starting(Durability::Buffered, find).await
     }
 }
 

@@ -11,7 +11,7 @@ use rusqlite::{Connection, params};
 use super::Result;
 use super::column::{self, Sql, nanos};
 use super::command::Durability;
-use super::handle::{Store, StoreOp};
+use super::handle::SqliteStore;
 use super::ledger::Ledger;
 use crate::contract::money::Usd;
 use crate::store::member::MAX_LOGINS_PER_MEMBER;
@@ -27,17 +27,12 @@ const VALID_SESSION: &str =
     "until > ?1 AND EXISTS (SELECT 1 FROM members WHERE members.name = sessions.member
     AND members.token = sessions.token AND members.revoked IS NULL)";
 
-/// Every change is durable on return. Other processes see it at their next
-/// [`members_version`](Store::members_version).
-impl Store {
-    /// Applies all changes, or none if one is refused, and returns whose it was. With new tokens,
-    /// the fingerprint of the secret that they are hashed with is recorded.
-    pub async fn change_members(
+impl SqliteStore {
+    pub(in crate::store) async fn change_members(
         &self,
         fingerprint: Option<Digest>,
         changes: Vec<(Arc<str>, MemberChange)>,
-    ) -> Result<(), (Arc<str>, MemberError)> {
-        let first = changes.first().map(|(name, _)| Arc::clone(name));
+    ) -> Result<Result<(), (Arc<str>, MemberError)>, Unavailable> {
         let step = move |ledger: &Ledger| {
             let connection = &ledger.connection;
             connection.execute_batch("SAVEPOINT members")?;
@@ -58,40 +53,27 @@ impl Store {
             connection.execute_batch("RELEASE members")?;
             Ok(Ok(()))
         };
-        let answer = self.run(StoreOp::Other("change_members"), Durability::Synced, step).await;
-        answer.map_err(|why| (first.unwrap_or_default(), why.into()))?
+        self.run(Durability::Synced, step).await
     }
 
-    pub async fn change_member(
-        &self,
-        name: Arc<str>,
-        change: MemberChange,
-    ) -> Result<(), MemberError> {
-        let changed = self.change_members(None, vec![(name, change)]).await;
-        changed.map_err(|(_, error)| error)
-    }
-
-    pub async fn members(&self) -> Result<Vec<Member>, Unavailable> {
+    pub(in crate::store) async fn members(&self) -> Result<Vec<Member>, Unavailable> {
         let all = "SELECT name, role, day_micros, month_micros, token, prefix, added, revoked
             FROM members ORDER BY name";
-        self.run_while_starting("members", Durability::Buffered, move |ledger| {
+        self.run_while_starting(Durability::Buffered, move |ledger| {
             Ok(ledger.connection.all(all, [], member)?)
         })
         .await
     }
 
-    /// Returns the active members whose tokens were hashed with an earlier secret.
-    pub async fn members_with_earlier_secret(&self) -> Result<Vec<Arc<str>>, Unavailable> {
+    pub(in crate::store) async fn members_with_earlier_secret(
+        &self,
+    ) -> Result<Vec<Arc<str>>, Unavailable> {
         let earlier = "SELECT name FROM members, secret
             WHERE revoked IS NULL AND members.secret <> secret.print";
-        self.query("members_with_earlier_secret", move |ledger| {
-            Ok(ledger.connection.all(earlier, [], |row| row.get(0))?)
-        })
-        .await
+        self.query(move |ledger| Ok(ledger.connection.all(earlier, [], |row| row.get(0))?)).await
     }
 
-    /// Adds a login. Deletes those that have ended, and the member's oldest beyond a hundred.
-    pub async fn log_in(&self, session: &LoginSession) -> Result<(), Unavailable> {
+    pub(in crate::store) async fn log_in(&self, session: &LoginSession) -> Result<(), Unavailable> {
         let session = session.clone();
         let keep = move |ledger: &Ledger| {
             let (connection, now) = (&ledger.connection, nanos(ledger.now()));
@@ -108,22 +90,22 @@ impl Store {
             )?;
             bump_version(connection)
         };
-        self.run(StoreOp::Other("log_in"), Durability::Synced, keep).await
+        self.run(Durability::Synced, keep).await
     }
 
-    pub async fn log_out(&self, id: Digest) -> Result<(), Unavailable> {
+    pub(in crate::store) async fn log_out(&self, id: Digest) -> Result<(), Unavailable> {
         let end = move |ledger: &Ledger| {
             ledger.connection.run("DELETE FROM sessions WHERE id = ?", [id])?;
             bump_version(&ledger.connection)
         };
-        self.run(StoreOp::Other("log_out"), Durability::Synced, end).await
+        self.run(Durability::Synced, end).await
     }
 
-    pub async fn sessions(&self) -> Result<Vec<LoginSession>, Unavailable> {
+    pub(in crate::store) async fn sessions(&self) -> Result<Vec<LoginSession>, Unavailable> {
         let valid = format!(
             "SELECT id, member, token, until FROM sessions WHERE {VALID_SESSION} ORDER BY number"
         );
-        self.run_while_starting("sessions", Durability::Buffered, move |ledger| {
+        self.run_while_starting(Durability::Buffered, move |ledger| {
             let sessions = ledger.connection.all(&valid, [nanos(ledger.now())], |row| {
                 Ok(LoginSession {
                     id: row.get(0)?,
@@ -137,29 +119,27 @@ impl Store {
         .await
     }
 
-    /// Returns the fingerprint of the secret that tokens are hashed with, if one is recorded and
-    /// any member's token depends on it.
-    pub async fn token_secret_fingerprint(&self) -> Result<Option<Digest>, Unavailable> {
-        self.run_while_starting("token_secret_fingerprint", Durability::Buffered, |ledger| {
+    pub(in crate::store) async fn token_secret_fingerprint(
+        &self,
+    ) -> Result<Option<Digest>, Unavailable> {
+        self.run_while_starting(Durability::Buffered, |ledger| {
             Ok(token_secret_fingerprint(&ledger.connection)?)
         })
         .await
     }
 
-    pub async fn set_token_secret_fingerprint(
+    pub(in crate::store) async fn set_token_secret_fingerprint(
         &self,
         fingerprint: Digest,
     ) -> Result<(), Unavailable> {
-        self.run_while_starting("set_token_secret_fingerprint", Durability::Synced, move |ledger| {
+        self.run_while_starting(Durability::Synced, move |ledger| {
             set_token_secret_fingerprint(&ledger.connection, fingerprint)
         })
         .await
     }
 
-    /// Returns a number that changes with every change of members or logins, in any process. It is
-    /// cheap to poll.
-    pub async fn members_version(&self) -> Result<u64, Unavailable> {
-        self.run_while_starting("members_version", Durability::Buffered, |ledger| {
+    pub(in crate::store) async fn members_version(&self) -> Result<u64, Unavailable> {
+        self.run_while_starting(Durability::Buffered, |ledger| {
             let version = "SELECT version FROM members_version";
             Ok(ledger.connection.first(version, [], |row| row.get(0))?.unwrap_or_default())
         })

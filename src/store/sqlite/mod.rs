@@ -31,7 +31,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use handle::{HookFuture, Store, StoreHook, StoreOp};
+pub(super) use handle::SqliteStore;
 pub use open::Opening;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use super::check::{check, interrupt_on};
 use super::command_gate::CommandGate;
 use super::command_queue::CommandReceiver;
 use super::file::{self, FileId, Purpose};
-use super::handle::{Executor, Store, StoreInner, canonical_path};
+use super::handle::{Executor, SqliteStore, StoreInner, canonical_path};
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
 use super::lock::{self, Lock};
@@ -54,13 +54,8 @@ impl Opening {
     }
 }
 
-impl Store {
-    pub fn in_memory(clock: Clock) -> Self {
-        Self::in_memory_with_capacity(clock, StoreCapacity::default())
-    }
-
-    #[doc(hidden)]
-    pub fn in_memory_with_capacity(clock: Clock, capacity: StoreCapacity) -> Self {
+impl SqliteStore {
+    pub(in crate::store) fn in_memory(clock: Clock, capacity: StoreCapacity) -> Self {
         let open = || -> rusqlite::Result<Ledger> {
             let mut connection = Connection::open_in_memory()?;
             // Each change copies its page, so smaller pages are faster.
@@ -79,19 +74,15 @@ impl Store {
         }
     }
 
-    /// Recovers an in-memory store, as each start of a server does for a file.
-    #[doc(hidden)]
-    pub async fn recover(&self) -> Result<(), Unavailable> {
-        self.query("recover", Ledger::recover).await
+    pub(in crate::store) async fn recover(&self) -> Result<(), Unavailable> {
+        self.query(Ledger::recover).await
     }
 
-    #[doc(hidden)]
-    pub async fn clear(&self) -> Result<(), Unavailable> {
-        self.query("clear", Ledger::clear).await
+    pub(in crate::store) async fn clear(&self) -> Result<(), Unavailable> {
+        self.query(Ledger::clear).await
     }
 
-    /// Returns a store whose operations all fail with this reason.
-    pub fn unusable(reason: impl Into<Reason>) -> Self {
+    pub(in crate::store) fn unusable(reason: impl Into<Reason>) -> Self {
         let gate = CommandGate::default();
         gate.close(Unavailable(reason.into()));
         let clock: Clock = Arc::new(clock::wall);
@@ -100,26 +91,14 @@ impl Store {
         Self::from_inner(inner)
     }
 
-    /// Opens a file to sell from, and creates it if there is none. The lock `<path>.lock` admits
-    /// one process.
-    ///
-    /// After a crash, running purchases end: unsent ones are released, sent ones become unknown.
-    #[doc(hidden)]
-    pub fn serve(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        Self::serve_with(path, clock, StoreCapacity::default(), None)
-    }
-
-    /// Runs operations on the caller's thread, so that paused time stands still.
-    #[doc(hidden)]
-    pub fn serve_inline(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+    pub(in crate::store) fn serve_inline(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let (path, gate) = (&canonical_path(path), CommandGate::opened());
         let locked = LockedLedger::acquire(path, LockHolder::Server(None))?;
         let writer = locked.open(&clock, StoreCapacity::default(), None, &gate)?;
         Ok(Self::inline(path, clock, writer, gate))
     }
 
-    #[doc(hidden)]
-    pub fn serve_with(
+    pub(in crate::store) fn serve_with(
         path: &Path,
         clock: Clock,
         capacity: StoreCapacity,
@@ -132,7 +111,7 @@ impl Store {
         Self::spawn(path, clock, writer, gate, identity)
     }
 
-    pub async fn start_serving(
+    pub(in crate::store) async fn start_serving(
         path: &Path,
         clock: Clock,
         money: MoneyKind,
@@ -175,7 +154,7 @@ impl Store {
         Ok((store, Opening { gate, opened }))
     }
 
-    pub fn open_shared(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+    pub(in crate::store) fn open_shared(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
         file::create(path)?;
         file::ensure_single_path(path)?;
@@ -183,7 +162,7 @@ impl Store {
         Self::open_without_check(path, clock, Purpose::Shared, OpenMode::Write, lock)
     }
 
-    pub fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+    pub(in crate::store) fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         Self::open_without_check(&canonical_path(path), clock, Purpose::Read, OpenMode::Read, None)
     }
 
@@ -201,21 +180,14 @@ impl Store {
         Self::spawn(path, clock, writer, gate, None)
     }
 
-    /// Opens a ledger to write in it while no server has it, and keeps servers out until it is
-    /// dropped. Ends what a crash interrupted, as a server does.
-    ///
-    /// The next server's rate limit includes the requests that are sent meanwhile.
-    pub fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+    pub(in crate::store) fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let (path, gate) = (&canonical_path(path), CommandGate::opened());
         let locked = LockedLedger::acquire(path, LockHolder::Command)?;
         let writer = locked.open(&clock, StoreCapacity::default(), None, &gate)?;
         Self::spawn(path, clock, writer, gate, None)
     }
 
-    /// Checks whether a server could sell from the file. Takes no lock and writes nothing.
-    ///
-    /// If a server has the file, only the header is read, because the server has checked the rest.
-    pub fn check_integrity(path: &Path) -> Result<(), OpenError> {
+    pub(in crate::store) fn check_integrity(path: &Path) -> Result<(), OpenError> {
         let path = &canonical_path(path);
         file::ensure_not_truncated(path)?;
         let is_served = lock::lock_holder(path).is_some();
@@ -235,9 +207,7 @@ impl Store {
             .map_err(OpenError::at(path))
     }
 
-    /// Returns whether any member's token depends on the recorded secret, as far as the file can be
-    /// read.
-    pub fn needs_token_secret(path: &Path) -> bool {
+    pub(in crate::store) fn needs_token_secret(path: &Path) -> bool {
         let opened = file::connect(&canonical_path(path), Purpose::Inspect);
         opened.is_ok_and(|(file, _)| {
             members::token_secret_fingerprint(&file).is_ok_and(|print| print.is_some())
@@ -282,14 +252,14 @@ impl StoreInner {
     fn with_reader(
         mut self,
         identity: Option<(LedgerIdentity, FileId)>,
-    ) -> Result<Store, OpenError> {
+    ) -> Result<SqliteStore, OpenError> {
         let reader = ReportReader::start(self.path.clone()).map_err(OpenError::at(&self.path))?;
         self.report_reader = Some(reader);
         if let Some((identity, _)) = &identity {
             self.name = Arc::clone(&identity.name);
         }
         self.identity = identity;
-        Ok(Store::from_inner(self))
+        Ok(SqliteStore::from_inner(self))
     }
 }
 

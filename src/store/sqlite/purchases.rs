@@ -12,7 +12,7 @@ use tracing::{error, warn};
 
 use super::column::{self, Sql, nanos};
 use super::command::Durability;
-use super::handle::{Store, StoreOp};
+use super::handle::SqliteStore;
 use super::ledger::{Ledger, Purchase};
 use super::spent::Scope;
 use super::{Result, file, identity, jobs, replies, slots};
@@ -20,9 +20,9 @@ use crate::contract::money::Usd;
 use crate::store::model::SYNC_THRESHOLD;
 use crate::store::rules::{self, Credit, Today};
 use crate::store::{
-    AccountStatus, BudgetScope, CreditWatermark, DedupeKey, Held, KeptReply, MoneyKind,
-    PeriodSpend, PurchaseId, PurchaseState, RemainingCredit, Reservation, ReserveError, Settlement,
-    SlotId, Unavailable,
+    AccountStatus, BudgetScope, CreditWatermark, DedupeKey, KeptReply, MoneyKind, PeriodSpend,
+    PurchaseId, PurchaseState, RemainingCredit, Reservation, ReserveError, Settlement, SlotId,
+    Unavailable,
 };
 
 /// How often a purchase that another process may end is polled.
@@ -34,69 +34,39 @@ const REWRITE_LATEST: &str = "UPDATE purchases
     SET id = id, at = at, caller = caller, key = key, fingerprint = fingerprint
     WHERE number > (SELECT max(number) FROM purchases) - 8";
 
-impl Store {
-    /// Holds a price, durably, against every budget and the account's balance, and takes the
-    /// purchase's dedupe key, in one step. Returns the watermark for a balance that comes with the
-    /// reply.
-    pub async fn reserve(
+impl SqliteStore {
+    pub(in crate::store) async fn reserve(
         &self,
-        reservation: &Reservation,
-    ) -> Result<CreditWatermark, ReserveError> {
-        self.hold(StoreOp::Reserve(reservation), reservation, None).await
-    }
-
-    /// [`reserve`](Self::reserve), and also takes the slot and marks the purchase as sent. A store
-    /// may only hold, and say so.
-    pub async fn reserve_and_send(
-        &self,
-        reservation: &Reservation,
-        slot: SlotId,
-        account: AccountStatus,
-    ) -> Result<Held, ReserveError> {
-        if !self.has_slot() {
-            let watermark = self.reserve(reservation).await?;
-            return Ok(Held { watermark, is_sent: false });
-        }
-        let op = StoreOp::ReserveAndSend(reservation, slot);
-        let watermark = self.hold(op, reservation, Some((slot, account))).await?;
-        Ok(Held { watermark, is_sent: true })
-    }
-
-    async fn hold(
-        &self,
-        op: StoreOp<'_>,
         reservation: &Reservation,
         send: Option<(SlotId, AccountStatus)>,
     ) -> Result<CreditWatermark, ReserveError> {
         let is_expensive = reservation.price >= SYNC_THRESHOLD;
         let durability = if is_expensive { Durability::Synced } else { Durability::Buffered };
-        let held = self
-            .with_hooks(op, async {
-                self.check_capacity()?;
-                // Nothing of it is copied but numbers and references.
-                let reservation = reservation.clone();
-                self.execute(durability, move |ledger| ledger.reserve(&reservation, send)).await?
-            })
-            .await;
+        self.check_capacity()?;
+        // Nothing of it is copied but numbers and references.
+        let reservation = reservation.clone();
+        let held =
+            self.execute(durability, move |ledger| ledger.reserve(&reservation, send)).await?;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
             self.inner.credit_used.store(true, Ordering::Relaxed);
         }
         held
     }
 
-    /// Returns whether credit was used, or was missing, since the last call.
-    pub fn take_credit_used(&self) -> bool {
+    pub(in crate::store) fn take_credit_used(&self) -> bool {
         self.inner.credit_used.swap(false, Ordering::Relaxed)
     }
 
-    /// Returns once a purchase is no longer running.
-    pub async fn wait_until_ended(&self, id: PurchaseId) -> Result<(), Unavailable> {
+    pub(in crate::store) async fn wait_until_ended(
+        &self,
+        id: PurchaseId,
+    ) -> Result<(), Unavailable> {
         loop {
             // Registered before the check, so that an end in between is not missed.
             let mut end = pin!(self.inner.gate.ends.notified());
             end.as_mut().enable();
             let state = move |ledger: &Ledger| Ok(ledger.purchase(id)?.map(|found| found.state));
-            let state = self.query("wait_until_ended", state).await?;
+            let state = self.query(state).await?;
             if !matches!(state, Some(PurchaseState::Held | PurchaseState::Sent)) {
                 return Ok(());
             }
@@ -105,14 +75,12 @@ impl Store {
         }
     }
 
-    /// Returns the current watermark. Take it before asking the gateway for the balance, and pass it
-    /// to [`record_balance`](Self::record_balance) with the answer.
-    pub async fn credit_watermark(&self) -> Result<CreditWatermark, Unavailable> {
-        self.query("credit_watermark", |ledger| Ok(ledger.credit.get().watermark())).await
+    pub(in crate::store) async fn credit_watermark(&self) -> Result<CreditWatermark, Unavailable> {
+        self.query(|ledger| Ok(ledger.credit.get().watermark())).await
     }
 
-    pub fn record_balance(&self, watermark: CreditWatermark, balance: Usd) {
-        self.notify_later(StoreOp::Other("record_balance"), |as_of| {
+    pub(in crate::store) fn record_balance(&self, watermark: CreditWatermark, balance: Usd) {
+        self.notify_later(|as_of| {
             move |ledger: &Ledger| {
                 let mut credit = ledger.credit.get();
                 credit.record_balance(watermark, balance, as_of);
@@ -122,12 +90,13 @@ impl Store {
         });
     }
 
-    pub async fn remaining_credit(&self) -> Result<Option<RemainingCredit>, Unavailable> {
-        self.query("remaining_credit", |ledger| Ok(ledger.credit.get().remaining())).await
+    pub(in crate::store) async fn remaining_credit(
+        &self,
+    ) -> Result<Option<RemainingCredit>, Unavailable> {
+        self.query(|ledger| Ok(ledger.credit.get().remaining())).await
     }
 
-    /// Marks a held purchase as about to be sent. From then on, a crash makes it unknown.
-    pub async fn mark_sent(
+    pub(in crate::store) async fn mark_sent(
         &self,
         id: PurchaseId,
         account: AccountStatus,
@@ -143,39 +112,38 @@ impl Store {
                 _ => Ok(()),
             }
         };
-        self.run(StoreOp::MarkSent(id), Durability::OfPurchase(id), mark).await
+        self.run(Durability::OfPurchase(id), mark).await
     }
 
-    /// Ends a purchase, and records its video job, durably. A purchase that has ended stays as it
-    /// is, except that an unknown one may become charged or released.
-    pub async fn settle(&self, id: PurchaseId, settlement: Settlement) -> Result<(), Unavailable> {
-        let end = settlement.clone();
-        let settle = move |ledger: &Ledger| ledger.settle(id, &end);
-        self.run(StoreOp::Settle(id, &settlement), Durability::OfPurchase(id), settle).await
+    pub(in crate::store) async fn settle(
+        &self,
+        id: PurchaseId,
+        settlement: Settlement,
+    ) -> Result<(), Unavailable> {
+        let settle = move |ledger: &Ledger| ledger.settle(id, &settlement);
+        self.run(Durability::OfPurchase(id), settle).await
     }
 
-    /// [`settle`](Self::settle) without waiting, for tasks that are being dropped.
-    pub fn settle_later(&self, id: PurchaseId, settlement: Settlement) {
-        let end = settlement.clone();
-        let settle = move |ledger: &Ledger| ledger.settle(id, &end);
-        self.notify(StoreOp::SettleLater(id, &settlement), Durability::OfPurchase(id), settle);
+    pub(in crate::store) fn settle_later(&self, id: PurchaseId, settlement: Settlement) {
+        let settle = move |ledger: &Ledger| ledger.settle(id, &settlement);
+        self.notify(Durability::OfPurchase(id), settle);
     }
 
-    pub async fn reply(&self, id: PurchaseId) -> Result<Option<KeptReply>, Unavailable> {
+    pub(in crate::store) async fn reply(
+        &self,
+        id: PurchaseId,
+    ) -> Result<Option<KeptReply>, Unavailable> {
         let find = "SELECT status, is_json, body FROM replies
             WHERE number = (SELECT number FROM purchases WHERE id = ?)";
         let read = |row: &Row<'_>| {
             let body: Vec<u8> = row.get(2)?;
             Ok(KeptReply { status: row.get(0)?, is_json: row.get(1)?, body: body.into() })
         };
-        self.query("reply", move |ledger| {
-            Ok(ledger.connection.first(find, [id.0.as_bytes()], read)?)
-        })
-        .await
+        self.query(move |ledger| Ok(ledger.connection.first(find, [id.0.as_bytes()], read)?)).await
     }
 
-    pub fn mark_delivered(&self, id: PurchaseId) {
-        self.notify_later(StoreOp::MarkDelivered(id), |_| {
+    pub(in crate::store) fn mark_delivered(&self, id: PurchaseId) {
+        self.notify_later(|_| {
             move |ledger: &Ledger| {
                 let sql = "UPDATE purchases SET delivered = 1 WHERE id = ?";
                 ledger.connection.run(sql, [id.0.as_bytes()])?;
@@ -184,9 +152,8 @@ impl Store {
         });
     }
 
-    /// Counts, without waiting, a duplicate that got the purchase's reply for free.
-    pub fn count_replay(&self, id: PurchaseId) {
-        self.notify_later(StoreOp::Other("count_replay"), |_| {
+    pub(in crate::store) fn count_replay(&self, id: PurchaseId) {
+        self.notify_later(|_| {
             move |ledger: &Ledger| {
                 let sql = "UPDATE purchases SET replays = replays + 1 WHERE id = ?";
                 ledger.connection.run(sql, [id.0.as_bytes()])?;
@@ -195,15 +162,13 @@ impl Store {
         });
     }
 
-    /// Keeps, without waiting, a reply that cannot be parsed, for the operator and for a day. An
-    /// in-memory store keeps none.
-    pub fn keep_unparsable_reply(&self, id: PurchaseId, body: Bytes) {
+    pub(in crate::store) fn keep_unparsable_reply(&self, id: PurchaseId, body: Bytes) {
         if self.inner.path.as_os_str().is_empty() {
             return;
         }
         // On the writer's thread, because it may wait for a disk.
         let path = self.inner.path.clone();
-        self.notify(StoreOp::Other("keep_unparsable_reply"), Durability::Buffered, move |ledger| {
+        self.notify(Durability::Buffered, move |ledger| {
             match replies::keep_unparsable(&path, id, &body, ledger.now()) {
                 Ok(file) => warn!(purchase = %id, file = %file.display(), "unparsable reply kept"),
                 Err(error) => error!(purchase = %id, %error, "failed to keep unparsable reply"),
@@ -212,9 +177,9 @@ impl Store {
         });
     }
 
-    pub async fn purge_expired(&self) -> Result<(), Unavailable> {
+    pub(in crate::store) async fn purge_expired(&self) -> Result<(), Unavailable> {
         let (path, check_ownership) = (self.inner.path.clone(), self.ownership_check());
-        self.query("purge_expired", move |ledger| {
+        self.query(move |ledger| {
             check_ownership(ledger)?;
             if !path.as_os_str().is_empty()
                 && let Err(error) = replies::purge_unparsable(&path, ledger.now())
@@ -226,8 +191,7 @@ impl Store {
         .await
     }
 
-    /// Returns an error if no purchase can be recorded now.
-    pub async fn ensure_usable(&self) -> Result<(), Unavailable> {
+    pub(in crate::store) async fn ensure_usable(&self) -> Result<(), Unavailable> {
         self.check_capacity()?;
         let is_disk_full = &self.inner.gate.is_disk_full;
         if is_disk_full.load(Ordering::Relaxed) {
@@ -242,14 +206,14 @@ impl Store {
                     }
                     Ok(())
                 };
-                self.query("probe_disk", rewrite).await?;
+                self.query(rewrite).await?;
             }
         }
         let look = self.ownership_check();
-        self.query("ensure_usable", look).await
+        self.query(look).await
     }
 
-    pub fn is_starting(&self) -> bool {
+    pub(in crate::store) fn is_starting(&self) -> bool {
         self.inner.gate.is_starting()
     }
 
@@ -263,11 +227,12 @@ impl Store {
         }
     }
 
-    pub async fn current_spend(&self, scope: BudgetScope) -> Result<PeriodSpend, Unavailable> {
-        self.query("current_spend", move |ledger| {
-            ledger.spend_of(Scope::from(&scope), ledger.today(ledger.now())?)
-        })
-        .await
+    pub(in crate::store) async fn current_spend(
+        &self,
+        scope: BudgetScope,
+    ) -> Result<PeriodSpend, Unavailable> {
+        self.query(move |ledger| ledger.spend_of(Scope::from(&scope), ledger.today(ledger.now())?))
+            .await
     }
 }
 

@@ -9,31 +9,33 @@ use rusqlite::{Connection, params};
 use super::Result;
 use super::column::{self, Sql, nanos};
 use super::command::Durability;
-use super::handle::{Store, StoreOp};
+use super::handle::SqliteStore;
 use super::ledger::Ledger;
 use crate::store::{
     AccountCheck, Checkpoint, Evidence, JobState, LedgerTotals, PurchaseId, PurchaseRecord,
     SETTLES_WITHIN, Snapshot, SpendRow, Unavailable,
 };
 
-/// Reports group rows in SQLite, so a month of chats is read but not held in memory.
-impl Store {
-    pub async fn purchases_since(
+impl SqliteStore {
+    pub(in crate::store) async fn purchases_since(
         &self,
         since: Duration,
     ) -> Result<Vec<PurchaseRecord>, Unavailable> {
         let which = "WHERE at >= ? ORDER BY at, number";
         let read = move |file: &Connection| purchases(file, which, nanos(since));
-        self.run_report("purchases_since", read).await
+        self.run_report(read).await
     }
 
-    pub async fn unknown_purchases(&self, most: usize) -> Result<Vec<PurchaseRecord>, Unavailable> {
+    pub(in crate::store) async fn unknown_purchases(
+        &self,
+        most: usize,
+    ) -> Result<Vec<PurchaseRecord>, Unavailable> {
         let which = "WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT ?";
         let read = move |file: &Connection| purchases(file, which, column::signed(most));
-        self.run_report("unknown_purchases", read).await
+        self.run_report(read).await
     }
 
-    pub async fn totals(&self) -> Result<LedgerTotals, Unavailable> {
+    pub(in crate::store) async fn totals(&self) -> Result<LedgerTotals, Unavailable> {
         let totals = "SELECT count(*), coalesce(sum(price_micros), 0),
                 (SELECT count(*) FROM jobs WHERE state = 'open'),
                 (SELECT min(at) FROM jobs WHERE state = 'open')
@@ -50,20 +52,19 @@ impl Store {
                 })
             })
         };
-        self.run_report("totals", read).await
+        self.run_report(read).await
     }
 
-    pub async fn purchase(&self, id: PurchaseId) -> Result<Option<PurchaseRecord>, Unavailable> {
+    pub(in crate::store) async fn purchase(
+        &self,
+        id: PurchaseId,
+    ) -> Result<Option<PurchaseRecord>, Unavailable> {
         let query = format!("SELECT {COLUMNS} FROM purchases WHERE id = ?");
         let read = move |file: &Connection| file.first(&query, [id.0.as_bytes()], purchase);
-        self.run_report("purchase", read).await
+        self.run_report(read).await
     }
 
-    /// Returns spending since a wall-clock time by caller, local day, service and model, in this
-    /// order. `None` is all callers. Released purchases are left out.
-    ///
-    /// `utc_offset` is the time zone's distance from UTC in minutes.
-    pub async fn spend(
+    pub(in crate::store) async fn spend(
         &self,
         caller: Option<String>,
         since: Duration,
@@ -96,7 +97,7 @@ impl Store {
                 })
             })
         };
-        self.run_report("spend", read).await
+        self.run_report(read).await
     }
 }
 
@@ -139,38 +140,41 @@ fn model(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<String> {
 
 const MAX_CHECKPOINTS: i64 = 1_000;
 
-impl Store {
-    pub async fn record_checkpoint(&self, snapshot: Snapshot) -> Result<(), Unavailable> {
-        self.query("record_checkpoint", move |ledger| record_checkpoint(ledger, snapshot)).await
+impl SqliteStore {
+    pub(in crate::store) async fn record_checkpoint(
+        &self,
+        snapshot: Snapshot,
+    ) -> Result<(), Unavailable> {
+        self.query(move |ledger| record_checkpoint(ledger, snapshot)).await
     }
 
-    pub async fn latest_checkpoint(&self) -> Result<Option<Checkpoint>, Unavailable> {
-        self.query("latest_checkpoint", |ledger| latest_checkpoint(&ledger.connection)).await
+    pub(in crate::store) async fn latest_checkpoint(
+        &self,
+    ) -> Result<Option<Checkpoint>, Unavailable> {
+        self.query(|ledger| latest_checkpoint(&ledger.connection)).await
     }
 
-    pub async fn latest_snapshots(&self, most: usize) -> Result<Vec<Snapshot>, Unavailable> {
+    pub(in crate::store) async fn latest_snapshots(
+        &self,
+        most: usize,
+    ) -> Result<Vec<Snapshot>, Unavailable> {
         let latest = "SELECT at, balance_cents, chats, chat_cents, spent_cents FROM checks
             ORDER BY number DESC LIMIT ?";
-        self.query("latest_snapshots", move |ledger| {
+        self.query(move |ledger| {
             Ok(ledger.connection.all(latest, [column::signed(most)], snapshot)?)
         })
         .await
     }
 
-    pub async fn unknown_after(&self, number: u64) -> Result<u64, Unavailable> {
+    pub(in crate::store) async fn unknown_after(&self, number: u64) -> Result<u64, Unavailable> {
         let count = "SELECT count(*) FROM purchases WHERE number > ? AND state = 'unknown'";
         let read = move |file: &Connection| {
             file.query_row(count, [column::signed(number)], |row| row.get(0))
         };
-        self.run_report("unknown_after", read).await
+        self.run_report(read).await
     }
 
-    /// Returns every purchase after `settled`, in order, and the earlier ones that may still
-    /// change.
-    ///
-    /// Those are unknown ones, and charged videos without a finished job whose end, or whose job's
-    /// failure, is later than `refundable` (wall-clock time since the Unix epoch).
-    pub async fn evidence(
+    pub(in crate::store) async fn evidence(
         &self,
         settled: u64,
         refundable: Duration,
@@ -196,12 +200,10 @@ impl Store {
                 })
             })
         };
-        self.run_report("evidence", read).await
+        self.run_report(read).await
     }
 
-    /// Returns whether these key ids are the ledger's: none is recorded yet, or at least one is.
-    /// `keys` must not be empty.
-    pub async fn check_account(
+    pub(in crate::store) async fn check_account(
         &self,
         keys: Vec<String>,
         how: AccountCheck,
@@ -232,7 +234,7 @@ impl Store {
             }
             Ok(true)
         };
-        self.run(StoreOp::Other("check_account"), Durability::Synced, compare).await
+        self.run(Durability::Synced, compare).await
     }
 }
 

@@ -8,7 +8,7 @@ use rusqlite::{Row, params};
 use super::Result;
 use super::column::{self, Sql, nanos};
 use super::command::Durability;
-use super::handle::{Store, StoreOp};
+use super::handle::SqliteStore;
 use super::ledger::Ledger;
 use crate::store::model::SLOT_RETENTION;
 use crate::store::{AccountLimit, SlotId, Unavailable};
@@ -17,51 +17,44 @@ use crate::sync::lock;
 /// Old slots are deleted once per this many new ones.
 const PURGE_INTERVAL: usize = 64;
 
-/// After a restart, the rate limit still includes what was sent before.
-impl Store {
-    /// Takes a slot. A crash does not release it.
-    pub async fn take_slot(&self, slot: SlotId) -> Result<(), Unavailable> {
+impl SqliteStore {
+    pub(in crate::store) async fn take_slot(&self, slot: SlotId) -> Result<(), Unavailable> {
         let at = self.now();
         let take = move |ledger: &Ledger| take(ledger, slot, at);
-        self.run(StoreOp::TakeSlot(slot), Durability::Buffered, take).await
+        self.run(Durability::Buffered, take).await
     }
 
-    /// Records, without waiting, the reply or failure. The slot is free one period later.
-    pub fn slot_replied(&self, slot: SlotId) {
-        self.notify_later(StoreOp::SlotReplied(slot), |at| {
-            move |ledger: &Ledger| replied(ledger, slot, at)
-        });
+    pub(in crate::store) fn slot_replied(&self, slot: SlotId) {
+        self.notify_later(|at| move |ledger: &Ledger| replied(ledger, slot, at));
     }
 
-    /// Records, without waiting, that nothing was sent. The slot is free at once.
-    pub fn release_slot(&self, slot: SlotId) {
-        self.notify(StoreOp::ReleaseSlot(slot), Durability::Buffered, move |ledger| {
+    pub(in crate::store) fn release_slot(&self, slot: SlotId) {
+        self.notify(Durability::Buffered, move |ledger| {
             ledger.connection.run("DELETE FROM slots WHERE id = ?", [slot.0.as_bytes()])?;
             Ok(())
         });
     }
 
-    /// Records, without waiting, the rate limit that the gateway reported last. Survives a power
-    /// failure.
-    pub fn record_rate_limit(&self, limit: AccountLimit) {
+    pub(in crate::store) fn record_rate_limit(&self, limit: AccountLimit) {
         let latest = Arc::clone(&self.inner.latest_rate_limit);
         *lock(&latest) = Some(limit);
         let write = move |ledger: &Ledger| write_latest_limit(ledger, &latest);
-        self.notify(StoreOp::Other("record_rate_limit"), Durability::Synced, write);
+        self.notify(Durability::Synced, write);
     }
 
-    pub async fn recorded_rate_limit(&self) -> Result<Option<AccountLimit>, Unavailable> {
-        self.run_while_starting("recorded_rate_limit", Durability::Buffered, read_rate_limit).await
+    pub(in crate::store) async fn recorded_rate_limit(
+        &self,
+    ) -> Result<Option<AccountLimit>, Unavailable> {
+        self.run_while_starting(Durability::Buffered, read_rate_limit).await
     }
 
-    /// Returns how long ago the replies of the last `within` arrived, in the order of the requests.
-    ///
-    /// A missing reply counts as arrived when the store was opened (after a crash), or now (still
-    /// running). So does one that seems to lie in the future.
-    pub async fn recent_replies(&self, within: Duration) -> Result<Vec<Duration>, Unavailable> {
+    pub(in crate::store) async fn recent_replies(
+        &self,
+        within: Duration,
+    ) -> Result<Vec<Duration>, Unavailable> {
         let replies = "SELECT coalesce(replied, max(at, ?1)) FROM slots
             WHERE coalesce(replied, max(at, ?1)) >= ?2 ORDER BY at";
-        self.run_while_starting("recent_replies", Durability::Buffered, move |ledger| {
+        self.run_while_starting(Durability::Buffered, move |ledger| {
             let now = ledger.now();
             let since = params![nanos(now), nanos(now.saturating_sub(within))];
             let age = |row: &Row<'_>| Ok(now.saturating_sub(column::moment(row, 0)?));

@@ -1,0 +1,275 @@
+//! The handle that the rest of the program uses: one interface over the backends.
+
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(feature = "postgres")]
+use super::postgres::{PostgresStore, PostgresTarget};
+use super::sqlite::SqliteStore;
+use super::{
+    Clock, LockHolder, MoneyKind, OpenError, Opening, PurchaseId, Reason, Reservation,
+    ReserveError, Settlement, SlotId, StoreCapacity, Unavailable,
+};
+use crate::metrics::Histogram;
+
+/// The ledger of a server. Clones share it.
+///
+/// Dropping the last clone waits until everything that is queued was written.
+#[derive(Clone)]
+pub struct Store {
+    pub(super) backend: Backend,
+    hook: Option<Arc<dyn StoreHook>>,
+}
+
+#[derive(Clone)]
+pub(super) enum Backend {
+    Sqlite(SqliteStore),
+    #[cfg(feature = "postgres")]
+    Postgres(PostgresStore),
+}
+
+/// Evaluates an expression with the backend of a store.
+macro_rules! on_backend {
+    ($store:expr, $backend:ident => $call:expr) => {
+        match &$store.backend {
+            $crate::store::handle::Backend::Sqlite($backend) => $call,
+            #[cfg(feature = "postgres")]
+            $crate::store::handle::Backend::Postgres($backend) => $call,
+        }
+    };
+}
+pub(super) use on_backend;
+
+#[derive(Clone, Copy, Debug)]
+pub enum StoreOp<'a> {
+    Reserve(&'a Reservation),
+    ReserveAndSend(&'a Reservation, SlotId),
+    MarkSent(PurchaseId),
+    Settle(PurchaseId, &'a Settlement),
+    SettleLater(PurchaseId, &'a Settlement),
+    MarkDelivered(PurchaseId),
+    TakeSlot(SlotId),
+    SlotReplied(SlotId),
+    ReleaseSlot(SlotId),
+    Other(&'static str),
+}
+
+pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Lets a test delay, refuse, watch or break operations.
+pub trait StoreHook: Send + Sync + 'static {
+    fn before<'a>(&'a self, op: StoreOp<'a>) -> HookFuture<'a, Result<(), Unavailable>>;
+
+    fn after<'a>(
+        &'a self,
+        op: StoreOp<'a>,
+        outcome: &'a Result<(), ReserveError>,
+    ) -> HookFuture<'a, ()>;
+
+    /// Returns whether an operation without a reply reaches the store.
+    fn allows(&self, op: StoreOp<'_>) -> bool;
+
+    /// Returns whether a reservation may take a slot in the same step. If not, it only holds.
+    fn has_slot(&self) -> bool {
+        true
+    }
+}
+
+/// Opens a store in memory or in a file.
+impl Store {
+    pub fn in_memory(clock: Clock) -> Self {
+        Self::in_memory_with_capacity(clock, StoreCapacity::default())
+    }
+
+    #[doc(hidden)]
+    pub fn in_memory_with_capacity(clock: Clock, capacity: StoreCapacity) -> Self {
+        SqliteStore::in_memory(clock, capacity).into()
+    }
+
+    /// Returns a store whose operations all fail with this reason.
+    pub fn unusable(reason: impl Into<Reason>) -> Self {
+        SqliteStore::unusable(reason).into()
+    }
+
+    /// Opens a file to sell from, and creates it if there is none. The lock `<path>.lock` admits
+    /// one process.
+    ///
+    /// After a crash, running purchases end: unsent ones are released, sent ones become unknown.
+    #[doc(hidden)]
+    pub fn serve(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        Self::serve_with(path, clock, StoreCapacity::default(), None)
+    }
+
+    /// Runs operations on the caller's thread, so that paused time stands still.
+    #[doc(hidden)]
+    pub fn serve_inline(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        SqliteStore::serve_inline(path, clock).map(Self::from)
+    }
+
+    #[doc(hidden)]
+    pub fn serve_with(
+        path: &Path,
+        clock: Clock,
+        capacity: StoreCapacity,
+        money: Option<MoneyKind>,
+    ) -> Result<Self, OpenError> {
+        SqliteStore::serve_with(path, clock, capacity, money).map(Self::from)
+    }
+
+    pub async fn start_serving(
+        path: &Path,
+        clock: Clock,
+        money: MoneyKind,
+        admin: Option<SocketAddr>,
+    ) -> Result<(Self, Opening), OpenError> {
+        let (store, opening) = SqliteStore::start_serving(path, clock, money, admin).await?;
+        Ok((store.into(), opening))
+    }
+
+    /// Opens a file to write in it next to a server.
+    pub fn open_shared(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        SqliteStore::open_shared(path, clock).map(Self::from)
+    }
+
+    pub fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        SqliteStore::open_read_only(path, clock).map(Self::from)
+    }
+
+    /// Opens a ledger to write in it while no server has it, and keeps servers out until it is
+    /// dropped. Ends what a crash interrupted, as a server does.
+    ///
+    /// The next server's rate limit includes the requests that are sent meanwhile.
+    pub fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        SqliteStore::open_exclusive(path, clock).map(Self::from)
+    }
+
+    /// Checks whether a server could sell from the file. Takes no lock and writes nothing.
+    ///
+    /// If a server has the file, only the header is read, because the server has checked the rest.
+    pub fn check_integrity(path: &Path) -> Result<(), OpenError> {
+        SqliteStore::check_integrity(path)
+    }
+
+    /// Returns whether any member's token depends on the recorded secret, as far as the file can be
+    /// read.
+    pub fn needs_token_secret(path: &Path) -> bool {
+        SqliteStore::needs_token_secret(path)
+    }
+}
+
+/// Opens a store that several instances share.
+#[cfg(feature = "postgres")]
+impl Store {
+    /// Connects, makes or migrates the tables, and joins the other instances.
+    ///
+    /// Dropping the store releases what is held, and leaves the other instances.
+    pub async fn open_postgres(target: PostgresTarget) -> Result<Self, OpenError> {
+        Self::open(target, None).await
+    }
+
+    /// Opens a shared store whose time the test sets.
+    #[doc(hidden)]
+    pub async fn open_postgres_at(target: PostgresTarget, clock: Clock) -> Result<Self, OpenError> {
+        Self::open(target, Some(clock)).await
+    }
+
+    async fn open(target: PostgresTarget, clock: Option<Clock>) -> Result<Self, OpenError> {
+        let opened = PostgresStore::open(target, clock).await.map_err(OpenError::Unusable)?;
+        Ok(Self { backend: Backend::Postgres(opened), hook: None })
+    }
+}
+
+impl Store {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_hook(&self, hook: Arc<dyn StoreHook>) -> Self {
+        Self { backend: self.backend.clone(), hook: Some(hook) }
+    }
+
+    pub fn now(&self) -> Duration {
+        on_backend!(self, store => store.now())
+    }
+
+    /// Returns the ledger's public name, which changes when purchases may have been lost.
+    pub fn name(&self) -> Arc<str> {
+        on_backend!(self, store => store.name())
+    }
+
+    /// Returns how long commits take. Clones share their counts.
+    pub fn commit_durations(&self) -> Histogram {
+        on_backend!(self, store => store.commit_durations())
+    }
+
+    /// Returns whether the ledger may lack purchases, as a restored backup does.
+    pub fn may_lack_purchases(&self) -> bool {
+        on_backend!(self, store => store.may_lack_purchases())
+    }
+
+    /// Returns whether the ledger could not be opened. That was logged once, with its cause.
+    pub fn is_unusable(&self) -> bool {
+        on_backend!(self, store => store.is_unusable())
+    }
+
+    pub fn is_starting(&self) -> bool {
+        on_backend!(self, store => store.is_starting())
+    }
+
+    pub fn lock_holder(&self) -> Option<LockHolder> {
+        on_backend!(self, store => store.lock_holder())
+    }
+
+    /// Writes what is queued, and releases the ledger although clones of this handle live. Later
+    /// operations fail. Blocks until it is done.
+    pub fn close(&self) {
+        on_backend!(self, store => store.close());
+    }
+
+    pub(super) fn sqlite(&self) -> Option<&SqliteStore> {
+        match &self.backend {
+            Backend::Sqlite(store) => Some(store),
+            #[cfg(feature = "postgres")]
+            Backend::Postgres(_) => None,
+        }
+    }
+
+    pub(super) fn allows(&self, op: StoreOp<'_>) -> bool {
+        self.hook.as_ref().is_none_or(|hook| hook.allows(op))
+    }
+
+    pub(super) fn has_slot(&self) -> bool {
+        self.hook.as_ref().is_none_or(|hook| hook.has_slot())
+    }
+
+    pub(super) async fn with_hooks<T, E: Clone + From<Unavailable>>(
+        &self,
+        op: StoreOp<'_>,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E>
+    where
+        ReserveError: From<E>,
+    {
+        let Some(hook) = &self.hook else { return work.await };
+        hook.before(op).await?;
+        let result = work.await;
+        let outcome = result.as_ref().map(|_| ()).map_err(|error| error.clone().into());
+        hook.after(op, &outcome).await;
+        result
+    }
+}
+
+impl From<SqliteStore> for Store {
+    fn from(store: SqliteStore) -> Self {
+        Self { backend: Backend::Sqlite(store), hook: None }
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        on_backend!(self, store => fmt::Debug::fmt(store, f))
+    }
+}

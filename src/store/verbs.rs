@@ -1,0 +1,290 @@
+//! The operations of a store, each between the hook's two calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::handle::on_backend;
+use super::{
+    AccountCheck, AccountLimit, AccountStatus, BudgetScope, Checkpoint, CreditWatermark, Digest,
+    Evidence, Held, Job, KeptReply, LedgerTotals, LoginSession, Member, MemberChange, MemberError,
+    PeriodSpend, PurchaseId, PurchaseRecord, RemainingCredit, Reservation, ReserveError,
+    Settlement, SlotId, Snapshot, SpendRow, StatusUpdate, Store, StoreOp, Unavailable,
+};
+use crate::contract::money::Usd;
+
+/// Defines operations that wait for the store.
+macro_rules! requests {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),* $(,)?) -> $answer:ty, $op:expr;)+) => {
+        $($(#[$doc])*
+        pub async fn $name(&self, $($arg: $type),*) -> Result<$answer, Unavailable> {
+            let work = async { on_backend!(self, store => store.$name($($arg),*).await) };
+            self.with_hooks($op, work).await
+        })+
+    };
+}
+
+/// Defines operations that do not wait.
+macro_rules! notifications {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*), $op:expr;)+) => {
+        $($(#[$doc])*
+        pub fn $name(&self, $($arg: $type),*) {
+            if self.allows($op) {
+                on_backend!(self, store => store.$name($($arg),*));
+            }
+        })+
+    };
+}
+
+const fn other(name: &'static str) -> StoreOp<'static> {
+    StoreOp::Other(name)
+}
+
+fn not_shared() -> Unavailable {
+    Unavailable("a shared ledger is not cleared or recovered".into())
+}
+
+/// The life of a purchase: held, sent, ended.
+impl Store {
+    /// Holds a price, durably, against every budget and the account's balance, and takes the
+    /// purchase's dedupe key, in one step. Returns the watermark for a balance that comes with the
+    /// reply.
+    pub async fn reserve(
+        &self,
+        reservation: &Reservation,
+    ) -> Result<CreditWatermark, ReserveError> {
+        let hold = async { on_backend!(self, store => store.reserve(reservation, None).await) };
+        self.with_hooks(StoreOp::Reserve(reservation), hold).await
+    }
+
+    /// [`reserve`](Self::reserve), and also takes the slot and marks the purchase as sent. A store
+    /// may only hold, and say so.
+    pub async fn reserve_and_send(
+        &self,
+        reservation: &Reservation,
+        slot: SlotId,
+        account: AccountStatus,
+    ) -> Result<Held, ReserveError> {
+        if !self.has_slot() {
+            let watermark = self.reserve(reservation).await?;
+            return Ok(Held { watermark, is_sent: false });
+        }
+        let send = Some((slot, account));
+        let hold = async { on_backend!(self, store => store.reserve(reservation, send).await) };
+        let watermark = self.with_hooks(StoreOp::ReserveAndSend(reservation, slot), hold).await?;
+        Ok(Held { watermark, is_sent: true })
+    }
+
+    /// Returns whether credit was used, or was missing, since the last call.
+    pub fn take_credit_used(&self) -> bool {
+        on_backend!(self, store => store.take_credit_used())
+    }
+
+    /// Ends a purchase, and records its video job, durably. A purchase that has ended stays as it
+    /// is, except that an unknown one may become charged or released.
+    pub async fn settle(&self, id: PurchaseId, settlement: Settlement) -> Result<(), Unavailable> {
+        let end = settlement.clone();
+        let settle = async { on_backend!(self, store => store.settle(id, end).await) };
+        self.with_hooks(StoreOp::Settle(id, &settlement), settle).await
+    }
+
+    /// Recovers an in-memory store, as each start of a server does for a file.
+    #[doc(hidden)]
+    pub async fn recover(&self) -> Result<(), Unavailable> {
+        let Some(store) = self.sqlite() else { return Err(not_shared()) };
+        self.with_hooks(other("recover"), store.recover()).await
+    }
+
+    #[doc(hidden)]
+    pub async fn clear(&self) -> Result<(), Unavailable> {
+        let Some(store) = self.sqlite() else { return Err(not_shared()) };
+        self.with_hooks(other("clear"), store.clear()).await
+    }
+
+    /// [`settle`](Self::settle) without waiting, for tasks that are being dropped.
+    pub fn settle_later(&self, id: PurchaseId, settlement: Settlement) {
+        if self.allows(StoreOp::SettleLater(id, &settlement)) {
+            on_backend!(self, store => store.settle_later(id, settlement));
+        }
+    }
+
+    requests! {
+        /// Returns once a purchase is no longer running.
+        wait_until_ended(id: PurchaseId) -> (), other("wait_until_ended");
+
+        /// Returns the current watermark. Take it before asking the gateway for the balance, and
+        /// pass it to [`record_balance`](Self::record_balance) with the answer.
+        credit_watermark() -> CreditWatermark, other("credit_watermark");
+
+        remaining_credit() -> Option<RemainingCredit>, other("remaining_credit");
+
+        /// Marks a held purchase as about to be sent. From then on, a crash makes it unknown.
+        mark_sent(id: PurchaseId, account: AccountStatus) -> (), StoreOp::MarkSent(id);
+
+        reply(id: PurchaseId) -> Option<KeptReply>, other("reply");
+
+        purge_expired() -> (), other("purge_expired");
+
+        /// Returns an error if no purchase can be recorded now.
+        ensure_usable() -> (), other("ensure_usable");
+
+        current_spend(scope: BudgetScope) -> PeriodSpend, other("current_spend");
+    }
+
+    notifications! {
+        record_balance(watermark: CreditWatermark, balance: Usd), other("record_balance");
+
+        mark_delivered(id: PurchaseId), StoreOp::MarkDelivered(id);
+
+        /// Counts, without waiting, a duplicate that got the purchase's reply for free.
+        count_replay(id: PurchaseId), other("count_replay");
+
+        /// Keeps, without waiting, a reply that cannot be parsed, for the operator and for a day.
+        /// An in-memory store keeps none.
+        keep_unparsable_reply(id: PurchaseId, body: Bytes), other("keep_unparsable_reply");
+    }
+}
+
+/// What was sent to the gateway. After a restart, the rate limit still includes it.
+impl Store {
+    requests! {
+        /// Takes a slot. A crash does not release it.
+        take_slot(slot: SlotId) -> (), StoreOp::TakeSlot(slot);
+
+        recorded_rate_limit() -> Option<AccountLimit>, other("recorded_rate_limit");
+
+        /// Returns how long ago the replies of the last `within` arrived, in the order of the
+        /// requests.
+        ///
+        /// A missing reply counts as arrived when the store was opened (after a crash), or now
+        /// (still running). So does one that seems to lie in the future.
+        recent_replies(within: Duration) -> Vec<Duration>, other("recent_replies");
+    }
+
+    notifications! {
+        /// Records, without waiting, the reply or failure. The slot is free one period later.
+        slot_replied(slot: SlotId), StoreOp::SlotReplied(slot);
+
+        /// Records, without waiting, that nothing was sent. The slot is free at once.
+        release_slot(slot: SlotId), StoreOp::ReleaseSlot(slot);
+
+        /// Records, without waiting, the rate limit that the gateway reported last. Survives a
+        /// power failure.
+        record_rate_limit(limit: AccountLimit), other("record_rate_limit");
+    }
+}
+
+impl Store {
+    requests! {
+        /// Records a job without its purchase, durably. A known job stays as it is: its status
+        /// changes only by [`update_job`](Self::update_job).
+        insert_job(job: &Job) -> (), other("insert_job");
+
+        /// Records the gateway's latest status of a job, unless it has ended or is not known.
+        update_job(request_id: Arc<str>, update: StatusUpdate) -> (), other("update_job");
+
+        find_job(request_id: Arc<str>) -> Option<Job>, other("find_job");
+
+        open_jobs() -> Vec<Job>, other("open_jobs");
+
+        jobs_of(owner: Arc<str>, most: usize) -> Vec<Job>, other("jobs_of");
+
+        latest_jobs(most: usize) -> Vec<Job>, other("latest_jobs");
+
+        /// Returns how long the latest finished jobs of a model took.
+        job_durations(model: Arc<str>, most: usize) -> Vec<Duration>, other("job_durations");
+    }
+}
+
+/// Members and their logins. Every change is durable on return. Other processes see it at their
+/// next [`members_version`](Store::members_version).
+impl Store {
+    /// Applies all changes, or none if one is refused, and returns whose it was. With new tokens,
+    /// the fingerprint of the secret that they are hashed with is recorded.
+    pub async fn change_members(
+        &self,
+        fingerprint: Option<Digest>,
+        changes: Vec<(Arc<str>, MemberChange)>,
+    ) -> Result<(), (Arc<str>, MemberError)> {
+        let first = changes.first().map(|(name, _)| Arc::clone(name)).unwrap_or_default();
+        let change =
+            async { on_backend!(self, store => store.change_members(fingerprint, changes).await) };
+        let changed = self.with_hooks(other("change_members"), change).await;
+        changed.map_err(|why| (first, why.into()))?
+    }
+
+    pub async fn change_member(
+        &self,
+        name: Arc<str>,
+        change: MemberChange,
+    ) -> Result<(), MemberError> {
+        let changed = self.change_members(None, vec![(name, change)]).await;
+        changed.map_err(|(_, error)| error)
+    }
+
+    requests! {
+        members() -> Vec<Member>, other("members");
+
+        /// Returns the active members whose tokens were hashed with an earlier secret.
+        members_with_earlier_secret() -> Vec<Arc<str>>, other("members_with_earlier_secret");
+
+        /// Adds a login. Deletes those that have ended, and the member's oldest beyond a hundred.
+        log_in(session: &LoginSession) -> (), other("log_in");
+
+        log_out(id: Digest) -> (), other("log_out");
+
+        sessions() -> Vec<LoginSession>, other("sessions");
+
+        /// Returns the fingerprint of the secret that tokens are hashed with, if one is recorded
+        /// and any member's token depends on it.
+        token_secret_fingerprint() -> Option<Digest>, other("token_secret_fingerprint");
+
+        set_token_secret_fingerprint(fingerprint: Digest) -> (),
+            other("set_token_secret_fingerprint");
+
+        /// Returns a number that changes with every change of members or logins, in any process. It
+        /// is cheap to poll.
+        members_version() -> u64, other("members_version");
+    }
+}
+
+/// Reports and reconciliation. The database groups rows, so a month of chats is read but not held
+/// in memory.
+impl Store {
+    requests! {
+        purchases_since(since: Duration) -> Vec<PurchaseRecord>, other("purchases_since");
+
+        unknown_purchases(most: usize) -> Vec<PurchaseRecord>, other("unknown_purchases");
+
+        totals() -> LedgerTotals, other("totals");
+
+        purchase(id: PurchaseId) -> Option<PurchaseRecord>, other("purchase");
+
+        /// Returns spending since a wall-clock time by caller, local day, service and model, in
+        /// this order. `None` is all callers. Released purchases are left out.
+        ///
+        /// `utc_offset` is the time zone's distance from UTC in minutes.
+        spend(caller: Option<String>, since: Duration, utc_offset: i64, most: usize)
+            -> Vec<SpendRow>, other("spend");
+
+        record_checkpoint(snapshot: Snapshot) -> (), other("record_checkpoint");
+
+        latest_checkpoint() -> Option<Checkpoint>, other("latest_checkpoint");
+
+        latest_snapshots(most: usize) -> Vec<Snapshot>, other("latest_snapshots");
+
+        unknown_after(number: u64) -> u64, other("unknown_after");
+
+        /// Returns every purchase after `settled`, in order, and the earlier ones that may still
+        /// change.
+        ///
+        /// Those are unknown ones, and charged videos without a finished job whose end, or whose
+        /// job's failure, is later than `refundable` (wall-clock time since the Unix epoch).
+        evidence(settled: u64, refundable: Duration) -> Vec<Evidence>, other("evidence");
+
+        /// Returns whether these key ids are the ledger's: none is recorded yet, or at least one
+        /// is. `keys` must not be empty.
+        check_account(keys: Vec<String>, how: AccountCheck) -> bool, other("check_account");
+    }
+}
