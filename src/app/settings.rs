@@ -75,7 +75,7 @@ pub fn check_files(
         missing.push(("access.mode", expected.to_owned()));
     }
     if let StoreConfig::Postgres(config) = &settings.store {
-        missing.extend(ledger::check(settings, config).err());
+        missing.extend(ledger::check_settings(settings, config).err());
     }
     let Some(site) = settings.page.dir.as_deref().and_then(|dir| dir.canonicalize().ok()) else {
         return missing;

@@ -116,8 +116,9 @@ async fn open_store(
     let path = match &settings.store {
         StoreConfig::Memory => return Ok((Store::in_memory(Arc::new(clock::wall)), None)),
         StoreConfig::Sqlite(path) => path,
-        StoreConfig::Postgres(_) => {
-            return Err(io::Error::other("store.url: this version cannot share a ledger yet"));
+        StoreConfig::Postgres(config) => {
+            let store = ledger::open_for_server(settings, config).await;
+            return store.map(|store| (store, None)).map_err(io::Error::other);
         }
     };
     let money = ledger::money_kind(settings);

@@ -14,7 +14,7 @@ use crate::access::member_cache::MemberCount;
 use crate::app;
 use crate::app::secret::secret;
 use crate::clock;
-use crate::config::{AccessMode, BudgetConfig, Settings, Target};
+use crate::config::{AccessMode, BudgetConfig, Settings, StoreConfig, Target};
 use crate::contract::money::SpendLimit;
 use crate::reports::text::pluralize;
 use crate::store::{Cause, Reason, Store};
@@ -30,7 +30,7 @@ pub(super) async fn check(
         writeln!(err, "warning: {warning}")?;
     }
     let members = count_members(settings).await?;
-    check_ledger(settings)?;
+    check_ledger(settings).await?;
     let server = &settings.server;
     let (asked, asked_per_address) = (server.max_connections, server.max_connections_per_address);
     let mut fitted = server.clone();
@@ -117,7 +117,11 @@ async fn count_members(settings: &Settings) -> Result<Option<MemberCount>, Comma
     Ok(ledger.members().await.ok().map(|members| MemberCount::of(&members)))
 }
 
-fn check_ledger(settings: &Settings) -> Result<(), String> {
+async fn check_ledger(settings: &Settings) -> Result<(), String> {
+    if let StoreConfig::Postgres(config) = &settings.store {
+        let checked = app::ledger::check_connection(settings, config).await;
+        return checked.map_err(|reason| format!("store.url: {reason}"));
+    }
     let Some(path) = settings.store.path() else { return Ok(()) };
     Store::check_integrity(path).map_err(|error| {
         let reason = Reason::from(error);

@@ -14,6 +14,8 @@ mod reload;
 mod sandbox;
 mod serve;
 mod settings;
+#[cfg(feature = "postgres")]
+mod store;
 mod usage;
 
 use std::env;
@@ -33,6 +35,8 @@ pub use process::runtime;
 pub use purchase::PurchaseCommand;
 pub use serve::serve;
 pub use settings::{Loaded, load_from};
+#[cfg(feature = "postgres")]
+pub use store::StoreCommand;
 pub use usage::{GroupBy, OutputFormat};
 
 use crate::access::token;
@@ -105,6 +109,12 @@ pub enum Command {
     Purchase {
         #[command(subcommand)]
         action: PurchaseCommand,
+    },
+    /// Create the tables of a shared ledger, and list its instances
+    #[cfg(feature = "postgres")]
+    Store {
+        #[command(subcommand)]
+        command: StoreCommand,
     },
     /// Print the API as an OpenAPI 3.1 document
     Openapi,
@@ -222,6 +232,8 @@ impl Cli {
                 reconcile::reconcile(settings, (dry_run, format), out).await
             }
             Command::Purchase { action } => purchase::purchase(settings, action, out).await,
+            #[cfg(feature = "postgres")]
+            Command::Store { command } => store::store(settings, command, out).await,
             Command::Openapi => {
                 out.write_all(&openapi::document(&settings.catalog, &settings.server.prefix))?;
                 Ok(writeln!(out).map(|()| Exit::Done)?)

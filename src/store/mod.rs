@@ -37,7 +37,7 @@ pub use model::{
     Service, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate, StoreCapacity,
 };
 pub use reason::{Cause, Reason};
-pub use sqlite::{LockHolder, OpenError, Opening};
+pub use sqlite::{LockHolder, OpenError, Opening, host_name};
 
 /// The store cannot record anything now, so nothing may be bought.
 #[derive(Clone, Debug, thiserror::Error)]

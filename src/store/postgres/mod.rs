@@ -19,6 +19,7 @@ mod members;
 mod purchases;
 mod reports;
 mod reserve;
+mod roster;
 mod schema;
 mod settle;
 mod shared;
@@ -28,4 +29,5 @@ mod target;
 
 pub use connect::{PostgresConnection, connect};
 pub(super) use handle::PostgresStore;
+pub use roster::{InstanceRecord, InstanceState, list_instances};
 pub use target::{InstanceKind, PostgresTarget};

@@ -32,6 +32,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub(super) use handle::SqliteStore;
+pub use lock::host_name;
 pub use open::Opening;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
