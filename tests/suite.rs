@@ -5,6 +5,7 @@
 mod agents;
 mod commands;
 mod embedding;
+mod fleet;
 mod fronts;
 mod guarantees;
 #[path = "support/markdown.rs"]

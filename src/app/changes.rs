@@ -1,9 +1,13 @@
 //! The effect of a reload on each setting, by its name in `proxy.toml`.
 
+use std::path::Path;
+
 use tracing::warn;
 use url::Url;
 
-use crate::config::{AccessMode, JwtConfig, Settings, Target};
+use crate::config::{
+    AccessMode, DatabaseUrl, JwtConfig, PostgresConfig, Settings, StoreConfig, Target,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AtReload {
@@ -52,6 +56,7 @@ const SETTINGS: &[Setting] = &[
     row!(Waits "server.drain" = server.drain),
     row!(Applies "server.public_url" = server.public_url),
     row!(Applies "server.prefix" = server.prefix),
+    row!(Refused "server.name" = server.name),
     row!(Refused "server.tls" by has_tls),
     row!(Applies "server.tls" = server.tls),
     row!(Refused "server.redirect" = server.redirect),
@@ -80,7 +85,9 @@ const SETTINGS: &[Setting] = &[
     row!(Applies "budget.caller" = budget.caller),
     row!(Applies "purchase.dedupe_window" = purchase.dedupe_window),
     row!(Applies "purchase.keep_replies" = purchase.keep_replies),
-    row!(Refused "store.url" = store),
+    row!(Refused "store.url" by ledger),
+    row!(Refused "store.ca" by trust_anchors),
+    row!(Refused "store.migrate" by may_migrate),
     row!(Waits "store.wait" = store_wait),
     row!(Applies "jobs.finished" = jobs.finished),
     row!(Applies "jobs.failed" = jobs.failed),
@@ -130,6 +137,22 @@ fn base_url(settings: &Settings) -> Option<&Url> {
     }
 }
 
+fn ledger(settings: &Settings) -> (Option<&Path>, Option<&DatabaseUrl>) {
+    (settings.store.path(), postgres(settings).map(|postgres| &postgres.address))
+}
+
+fn trust_anchors(settings: &Settings) -> Option<&Path> {
+    postgres(settings).and_then(|postgres| postgres.ca.as_deref())
+}
+
+fn may_migrate(settings: &Settings) -> Option<bool> {
+    postgres(settings).map(|postgres| postgres.may_migrate)
+}
+
+fn postgres(settings: &Settings) -> Option<&PostgresConfig> {
+    if let StoreConfig::Postgres(postgres) = &settings.store { Some(postgres) } else { None }
+}
+
 /// Returns the names of the settings that changed.
 pub fn changed(old: &Settings, new: &Settings) -> Vec<&'static str> {
     changes(old, new).map(|setting| setting.name).collect()
@@ -159,7 +182,6 @@ fn changes(old: &Settings, new: &Settings) -> impl Iterator<Item = &'static Sett
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
 
     use super::*;
     use crate::config::{Environment, Key, SettingsSource};

@@ -3,6 +3,7 @@
 #[cfg(feature = "mcp")]
 mod agents;
 pub mod changes;
+pub mod ledger;
 mod ops;
 mod readiness;
 mod readings;

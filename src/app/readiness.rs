@@ -13,6 +13,7 @@ use super::App;
 use super::readings::Watched;
 use crate::billing::summary::BillingSummary;
 use crate::clock;
+use crate::config::StoreConfig;
 use crate::contract::money::Usd;
 use crate::problem::GATEWAY_KEY_REJECTED;
 use crate::routes::ops::Unready;
@@ -35,7 +36,16 @@ struct Readiness {
     ledger: Store,
     summary: BillingSummary,
     watched: Arc<ArcSwapOption<Watched>>,
-    latest: Mutex<Option<(clock::Instant, Result<(), Unready>)>>,
+    /// Its database is no part of this instance.
+    is_shared: bool,
+    latest: Mutex<Option<(clock::Instant, Result<LedgerState, Unready>)>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LedgerState {
+    Usable,
+    /// No instance reaches the shared ledger.
+    Unreachable,
 }
 
 impl App {
@@ -51,13 +61,14 @@ impl App {
             ledger: self.shared.store.clone(),
             summary: self.summary.clone(),
             watched: Arc::clone(&self.shared.watched),
+            is_shared: matches!(self.settings.store, StoreConfig::Postgres(_)),
             latest: Mutex::default(),
         });
         move || {
             let readiness = Arc::clone(&readiness);
             Box::pin(async move {
-                readiness.check().await?;
-                Ok(readiness.degraded())
+                let ledger = readiness.check().await?;
+                Ok(readiness.degraded(ledger))
             })
         }
     }
@@ -65,7 +76,7 @@ impl App {
 
 impl Readiness {
     /// Checks what is this instance's own.
-    async fn check(&self) -> Result<(), Unready> {
+    async fn check(&self) -> Result<LedgerState, Unready> {
         if self.draining.is_cancelled() {
             return Err(DRAINING);
         }
@@ -82,7 +93,12 @@ impl Readiness {
             return answer;
         }
         let answer = match timeout(PROBE_TIMEOUT, self.ledger.ensure_usable()).await {
-            Ok(answer) => answer.map_err(|why| unready(why.0.cause)),
+            Ok(Ok(())) => Ok(LedgerState::Usable),
+            Ok(Err(why)) if self.is_shared && why.0.cause == Cause::Unreachable => {
+                Ok(LedgerState::Unreachable)
+            }
+            Ok(Err(why)) => Err(unready(why.0.cause)),
+            Err(_elapsed) if self.is_shared => Ok(LedgerState::Unreachable),
             Err(_elapsed) => Err(unready(Cause::Other)),
         };
         *latest = Some((clock::now(), answer));
@@ -90,13 +106,16 @@ impl Readiness {
     }
 
     /// Names what every instance shares: taking this one away would not help.
-    fn degraded(&self) -> Vec<&'static str> {
+    fn degraded(&self, ledger: LedgerState) -> Vec<&'static str> {
         let watched = self.watched.load();
         let is_rejected = watched.as_ref().is_some_and(|watched| {
             let are_usable = lock(&watched.keys).are_usable();
             !are_usable.is_empty() && !are_usable.contains(&true)
         });
         let mut degraded = Vec::new();
+        if ledger == LedgerState::Unreachable {
+            degraded.push("ledger");
+        }
         match self.summary.fault() {
             Some(kind) if *kind == GATEWAY_KEY_REJECTED => degraded.push("keys"),
             Some(_) | None if is_rejected => degraded.push("keys"),

@@ -19,7 +19,7 @@ const MAX_SIZE: u64 = 4_096;
 /// Returns the secret of the settings or of the file beside the ledger; random for one in memory. A
 /// missing file is created unless tokens depend on the old one.
 pub fn secret(settings: &Settings) -> io::Result<Secret> {
-    if is_missing(settings) && settings.store.as_deref().is_some_and(Store::needs_token_secret) {
+    if is_missing(settings) && settings.store.path().is_some_and(Store::needs_token_secret) {
         return Err(io::Error::other(SecretError::Lost));
     }
     secret_or_new(settings).map_err(io::Error::other)
@@ -42,7 +42,7 @@ pub fn is_missing(settings: &Settings) -> bool {
 }
 
 pub fn path_of(settings: &Settings) -> Option<PathBuf> {
-    let ledger = settings.store.as_deref().filter(|_| settings.secret.is_none())?;
+    let ledger = settings.store.path().filter(|_| settings.secret.is_none())?;
     Some(ledger.with_file_name(FILE_NAME))
 }
 
@@ -94,6 +94,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::config::StoreConfig;
 
     #[test]
     fn concurrent_readers_get_the_same_secret() {
@@ -141,7 +142,7 @@ mod tests {
     #[test]
     fn secret_of_the_settings_overrides_the_file() {
         let folder = tempfile::tempdir().unwrap();
-        let beside = Some(folder.path().join("ledger.db"));
+        let beside = StoreConfig::Sqlite(folder.path().join("ledger.db"));
         let long = "a secret of 0123456789abcdef0123456789";
         let given = Settings {
             secret: Some(SecretText::new(long).unwrap()),
@@ -154,7 +155,7 @@ mod tests {
 
         let made = Settings { store: beside, ..Settings::default() };
         assert_eq!(hash(&made), hash(&made));
-        let memory = Settings { store: None, ..Settings::default() };
+        let memory = Settings { store: StoreConfig::Memory, ..Settings::default() };
         assert_ne!(hash(&memory), hash(&memory));
     }
 }

@@ -7,13 +7,16 @@ use std::path::{Component, Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use super::secret;
+use super::{ledger, secret};
 use crate::config::{
-    AccessMode, Environment, JwksSource, Location, SettingError, Settings, SettingsSource, TlsFiles,
+    AccessMode, Environment, JwksSource, Location, SettingError, Settings, SettingsSource,
+    StoreConfig, TlsFiles,
 };
 
 /// Variables that are read in addition to `TOLLGATE_…`.
 pub const KEY_VARIABLES: &[&str] = &["GATEWAY_API_KEY", "GATEWAY_API_KEY_FILE"];
+/// Read if `store.url` is `postgres`.
+const DATABASE_VARIABLES: &[&str] = &["DATABASE_URL", "DATABASE_URL_FILE"];
 const MAX_FILE_SIZE: u64 = 1 << 20;
 
 /// Reads settings from text, without a file or a `.env`; relative paths start at `folder`. Errors name the text
@@ -57,7 +60,7 @@ pub fn check_files(
     if let Some(dir) = &settings.page.dir {
         need("page.dir", "a folder", dir, is_folder(dir));
     }
-    if let Some(folder) = settings.store.as_deref().and_then(Path::parent) {
+    if let Some(folder) = settings.store.path().and_then(Path::parent) {
         need("store.url", "a folder", folder, is_folder(folder));
     }
     if let (Some(dir), Some(fallback)) = (&settings.page.dir, &settings.page.fallback) {
@@ -73,9 +76,12 @@ pub fn check_files(
     {
         need("access.jwt.jwks", "a file", file, file.is_file());
     }
-    if settings.access.mode == AccessMode::Members && settings.store.is_none() {
+    if settings.access.mode == AccessMode::Members && settings.store == StoreConfig::Memory {
         let expected = "store.url with it, such as \"sqlite:tollgate.db\", to keep the members";
         missing.push(("access.mode", expected.to_owned()));
+    }
+    if let StoreConfig::Postgres(config) = &settings.store {
+        missing.extend(ledger::check_settings(settings, config).err());
     }
     let Some(site) = settings.page.dir.as_deref().and_then(|dir| dir.canonicalize().ok()) else {
         return missing;
@@ -85,13 +91,14 @@ pub fn check_files(
         (!path.is_empty()).then(|| folder.join(path))
     };
     let files = [
-        ("the ledger (store.url)", settings.store.clone()),
+        ("the ledger (store.url)", settings.store.path().map(Path::to_owned)),
         // If the ledger is a link, this file may be in another folder.
         ("the secret beside the ledger (tollgate.secret)", secret::path_of(settings)),
         ("the key of server.tls", settings.server.tls.as_ref().map(|files| files.key.clone())),
         ("the settings file", settings_file.map(Path::to_owned)),
         ("GATEWAY_API_KEY_FILE", named("GATEWAY_API_KEY_FILE")),
         ("TOLLGATE_SECRET_FILE", named("TOLLGATE_SECRET_FILE")),
+        ("DATABASE_URL_FILE", named("DATABASE_URL_FILE")),
     ];
     let served = files
         .into_iter()
@@ -134,7 +141,9 @@ pub fn environment(
 }
 
 pub fn is_known(name: &str) -> bool {
-    name.starts_with("TOLLGATE_") || KEY_VARIABLES.contains(&name)
+    name.starts_with("TOLLGATE_")
+        || KEY_VARIABLES.contains(&name)
+        || DATABASE_VARIABLES.contains(&name)
 }
 
 pub fn read_file(path: &Path) -> io::Result<Zeroizing<String>> {

@@ -9,14 +9,14 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::{SharedState, sandbox};
+use super::{SharedState, ledger, sandbox};
 use crate::access::jwt::JwtVerifier;
 use crate::access::member_cache::MemberCache;
 use crate::access::quote::QuoteSigner;
 use crate::access::token::Secret;
 use crate::access::{AuthMode, Authenticator};
 use crate::clock;
-use crate::config::{AccessMode, Settings, Target};
+use crate::config::{AccessMode, Settings, StoreConfig, Target};
 use crate::downstream::RefusalLog;
 use crate::jobs::JobRegistry;
 use crate::metrics::Metrics;
@@ -25,7 +25,7 @@ use crate::purchase::idempotency::RunningPurchases;
 use crate::redact::Redactor;
 use crate::sandbox::Sandbox;
 use crate::server;
-use crate::store::{AccountBinding, MoneyKind, OpenError, Opening, Reason, RecentRefusals, Store};
+use crate::store::{AccountBinding, OpenError, Opening, Reason, RecentRefusals, Store};
 use crate::tls::Tls;
 use crate::upstream::rate_limit::RateLimit;
 
@@ -92,7 +92,7 @@ pub async fn prepare(
         own_addresses: own_addresses(&settings.server.addresses())?,
         tls: settings.server.tls.as_ref().map(Tls::new).transpose()?,
         quotes,
-        pictures: settings.store.as_deref().map(|path| Arc::new(Pictures::beside(path))),
+        pictures: settings.store.path().map(|path| Arc::new(Pictures::beside(path))),
     };
     Ok((shared, opening))
 }
@@ -124,14 +124,15 @@ async fn open_store(
     settings: &Settings,
     admin: Option<SocketAddr>,
 ) -> io::Result<(Store, Option<Opening>)> {
-    let money = match settings.gateway.target {
-        Target::Sandbox => MoneyKind::Play,
-        Target::Live { .. } => MoneyKind::Real,
+    let path = match &settings.store {
+        StoreConfig::Memory => return Ok((Store::in_memory(Arc::new(clock::wall)), None)),
+        StoreConfig::Sqlite(path) => path,
+        StoreConfig::Postgres(config) => {
+            let store = ledger::open_for_server(settings, config).await;
+            return store.map(|store| (store, None)).map_err(io::Error::other);
+        }
     };
-    let Some(path) = &settings.store else {
-        return Ok((Store::in_memory(Arc::new(clock::wall)), None));
-    };
-    let holding = (admin, settings.store_wait);
+    let (money, holding) = (ledger::money_kind(settings), (admin, settings.store_wait));
     match Store::start_serving(path, Arc::new(clock::wall), money, holding).await {
         Ok((store, opening)) => Ok((store, Some(opening))),
         Err(OpenError::Unusable(reason)) => {

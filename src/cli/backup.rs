@@ -8,7 +8,7 @@ use std::path::Path;
 use super::{CommandError, Exit, ledger};
 use crate::app::secret;
 use crate::clock::iso8601;
-use crate::config::Settings;
+use crate::config::{Settings, StoreConfig};
 use crate::store::{Backup, Store};
 
 pub(super) fn backup(
@@ -16,6 +16,11 @@ pub(super) fn backup(
     (target, with_secret): (&Path, bool),
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
+    if let StoreConfig::Postgres(_) = settings.store {
+        let why = "the ledger is in PostgreSQL: back it up with pg_dump, or with your provider's \
+                   backups (docs/guide/fleet.md)";
+        return Err(CommandError::usage(why));
+    }
     let path = ledger::existing_path(settings)?;
     let folder = secret::parent_dir(target);
     if !folder.is_dir() {

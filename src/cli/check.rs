@@ -12,9 +12,10 @@ use super::settings::certificate;
 use super::{CommandError, Exit, Loaded, online, print_json, process};
 use crate::access::SecretError;
 use crate::access::member_cache::MemberCount;
+use crate::app;
 use crate::app::secret::secret;
 use crate::clock;
-use crate::config::{AccessMode, BudgetConfig, Settings, Target};
+use crate::config::{AccessMode, BudgetConfig, Settings, StoreConfig, Target};
 use crate::contract::money::SpendLimit;
 use crate::reports::text::pluralize;
 use crate::store::{Cause, Reason, Store};
@@ -30,7 +31,7 @@ pub(super) async fn check(
         writeln!(err, "warning: {warning}")?;
     }
     let members = count_members(settings).await?;
-    check_ledger(settings)?;
+    check_ledger(settings).await?;
     let server = &settings.server;
     let (asked, asked_per_address) = (server.max_connections, server.max_connections_per_address);
     let mut fitted = server.clone();
@@ -46,7 +47,6 @@ pub(super) async fn check(
     let open_files = open_files.map_or("unknown".to_owned(), |limit| limit.to_string());
     let no_file = "no file; defaults and environment".to_owned();
     let listen: Vec<_> = server.listen.iter().map(ToString::to_string).collect();
-    let store = settings.store.as_deref();
     let mut rows = vec![
         ("settings", file.as_ref().map_or(no_file, |path| path.display().to_string())),
         ("gateway", gateway(&settings.gateway.target)),
@@ -61,7 +61,7 @@ pub(super) async fn check(
         ),
         ("callers", callers(&settings.access.mode, members)),
         ("budgets", budgets(&settings.budget)),
-        ("store", store.map_or("memory".to_owned(), |path| format!("sqlite, {}", path.display()))),
+        ("store", app::ledger::describe(settings)),
     ];
     if let Some(Ok(certificate)) = certificate(settings) {
         rows.push(("tls", certificate.summary()));
@@ -105,7 +105,7 @@ struct CheckReport {
 /// Returns the number of members, or the reason why `serve` would reject the secret. It creates and
 /// records nothing.
 async fn count_members(settings: &Settings) -> Result<Option<MemberCount>, CommandError> {
-    let path = settings.store.as_deref().filter(|_| settings.access.mode == AccessMode::Members);
+    let path = settings.store.path().filter(|_| settings.access.mode == AccessMode::Members);
     let Some(path) = path else { return Ok(None) };
     let secret = Store::needs_token_secret(path).then(|| secret(settings)).transpose();
     let secret = secret.map_err(|error| CommandError::usage(error.to_string()))?;
@@ -121,8 +121,12 @@ async fn count_members(settings: &Settings) -> Result<Option<MemberCount>, Comma
     Ok(ledger.members().await.ok().map(|members| MemberCount::of(&members)))
 }
 
-fn check_ledger(settings: &Settings) -> Result<(), String> {
-    let Some(path) = settings.store.as_deref() else { return Ok(()) };
+async fn check_ledger(settings: &Settings) -> Result<(), String> {
+    if let StoreConfig::Postgres(config) = &settings.store {
+        let checked = app::ledger::check_connection(settings, config).await;
+        return checked.map_err(|reason| format!("store.url: {reason}"));
+    }
+    let Some(path) = settings.store.path() else { return Ok(()) };
     Store::check_integrity(path).map_err(|error| {
         let reason = Reason::from(error);
         let advice = if reason.cause == Cause::Other {

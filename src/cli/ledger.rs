@@ -17,9 +17,10 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{CommandError, Exit};
+use crate::app::ledger::{Migration, open_for_command};
 use crate::billing::summary::BillingReport;
 use crate::clock;
-use crate::config::Settings;
+use crate::config::{Settings, StoreConfig};
 use crate::reports::text::strip_controls;
 use crate::response::BoxError;
 use crate::store::Store;
@@ -39,6 +40,8 @@ pub(super) enum GatewayAccess {
     ViaServer(RunningServer),
     /// The command has locked the ledger, so no server can start meanwhile.
     Standalone(Store),
+    /// Servers share the ledger and its rate limit with this command.
+    Shared(Store),
 }
 
 pub(super) struct RunningServer {
@@ -56,14 +59,15 @@ struct ProblemBody {
     detail: Option<String>,
 }
 
+fn in_memory() -> CommandError {
+    CommandError::usage(
+        "store.url is \"memory\" (the default of the sandbox, which uses play money): only the \
+         running server knows its purchases; set store.url to keep a ledger on disk",
+    )
+}
+
 pub(super) fn existing_path(settings: &Settings) -> Result<&Path, CommandError> {
-    let in_memory = || {
-        CommandError::usage(
-            "store.url is \"memory\" (the default of the sandbox, which uses play money): only the \
-             running server knows its purchases; set store.url to keep a ledger on disk",
-        )
-    };
-    let path = settings.store.as_deref().ok_or_else(in_memory)?;
+    let path = settings.store.path().ok_or_else(in_memory)?;
     let shown = path.display();
     match path.try_exists() {
         Ok(true) => Ok(path),
@@ -75,12 +79,45 @@ pub(super) fn existing_path(settings: &Settings) -> Result<&Path, CommandError> 
     }
 }
 
-pub(super) fn open_read_only(settings: &Settings) -> Result<Store, CommandError> {
+pub(super) async fn open_read_only(settings: &Settings) -> Result<Store, CommandError> {
+    if let StoreConfig::Postgres(config) = &settings.store {
+        return Ok(open_for_command(settings, config, Migration::Refused).await?);
+    }
     Ok(Store::open_read_only(existing_path(settings)?, Arc::new(clock::wall))?)
 }
 
-/// Decides who asks the gateway: the server that has the ledger at `path`, or this command.
-pub(super) fn gateway_access(settings: &Settings, path: &Path) -> Result<GatewayAccess, String> {
+/// Opens the ledger to write in it, also while servers have it.
+pub(super) async fn open_shared(settings: &Settings) -> Result<Store, CommandError> {
+    if let StoreConfig::Postgres(config) = &settings.store {
+        return Ok(open_for_command(settings, config, Migration::Refused).await?);
+    }
+    Ok(Store::open_shared(existing_path(settings)?, Arc::new(clock::wall))?)
+}
+
+/// Does the same, and creates a ledger if there is none.
+pub(super) async fn open_or_create(settings: &Settings) -> Result<Store, CommandError> {
+    match &settings.store {
+        StoreConfig::Postgres(config) => {
+            Ok(open_for_command(settings, config, Migration::AsConfigured).await?)
+        }
+        StoreConfig::Sqlite(path) => Ok(Store::open_shared(path, Arc::new(clock::wall))?),
+        StoreConfig::Memory => Err(in_memory()),
+    }
+}
+
+/// Decides who asks the gateway: the server that has the ledger, or this command. Fails at once if
+/// there is no ledger.
+pub(super) async fn gateway_access(
+    settings: &Settings,
+) -> Result<Result<GatewayAccess, String>, CommandError> {
+    if let StoreConfig::Postgres(config) = &settings.store {
+        let opened = open_for_command(settings, config, Migration::Refused).await;
+        return Ok(opened.map(GatewayAccess::Shared));
+    }
+    Ok(sqlite_access(settings, existing_path(settings)?))
+}
+
+fn sqlite_access(settings: &Settings, path: &Path) -> Result<GatewayAccess, String> {
     match Store::open_exclusive(path, Arc::new(clock::wall)) {
         Ok(store) => Ok(GatewayAccess::Standalone(store)),
         Err(OpenError::Locked { pid, holder: LockHolder::Server(admin), .. }) => {

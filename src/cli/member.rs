@@ -1,7 +1,6 @@
 //! `tollgate member`: manages members, also while a server runs. A token is printed once.
 
 use std::io::Write;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +13,9 @@ use super::ledger::{self, refresh_members};
 use super::{CommandError, Exit, OutputFormat, print_json};
 use crate::access::SecretError;
 use crate::access::token::{self, MemberToken, Secret, TOKEN_PREFIX};
-use crate::app::secret;
+use crate::app::{self, secret};
 use crate::clock::{self, Date, iso8601};
-use crate::config::{AccessMode, Settings};
+use crate::config::{AccessMode, Settings, StoreConfig};
 use crate::contract::money::Usd;
 use crate::contract::wire::KEY_PREFIX;
 use crate::reports::members::{self, MemberSpend};
@@ -173,6 +172,9 @@ fn override_budget(before: SpendLimit, named: SpendLimit) -> SpendLimit {
 const NO_LEDGER: &str =
     "members need a persistent store: set store.url, for example to \"sqlite:tollgate.db\"";
 
+const NO_SECRET: &str = "tokens of a shared ledger need the secret of its servers: set TOLLGATE_SECRET or \
+                         TOLLGATE_SECRET_FILE";
+
 /// Changes or lists members. Tokens and lists go to `out`, messages to `err`.
 pub(super) async fn member(
     settings: &Settings,
@@ -180,9 +182,11 @@ pub(super) async fn member(
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    let path = settings.store.as_deref().ok_or_else(|| CommandError::usage(NO_LEDGER))?;
+    if settings.store == StoreConfig::Memory {
+        return Err(CommandError::usage(NO_LEDGER));
+    }
     let (names, budgets): (&[_], &[_]) = match &command {
-        MemberCommand::List { format } => return list(path, *format, out, err).await,
+        MemberCommand::List { format } => return list(settings, *format, out, err).await,
         MemberCommand::Add { names, budgets, .. }
         | MemberCommand::Update { names, update: MemberUpdate { budgets, .. } } => (names, budgets),
         MemberCommand::Revoke { names } | MemberCommand::Rotate { names, .. } => (names, &[]),
@@ -192,11 +196,11 @@ pub(super) async fn member(
         let checked = settings.check_selection(&may_buy);
         checked.map_err(|expected| CommandError::usage(format!("--may-buy: {expected}")))?;
     }
-    if !matches!(command, MemberCommand::Add { .. }) {
-        // Only `add` may create the ledger.
-        ledger::existing_path(settings)?;
-    }
-    let ledger = Store::open_shared(path, Arc::new(clock::wall))?;
+    let ledger = if let MemberCommand::Add { .. } = command {
+        ledger::open_or_create(settings).await?
+    } else {
+        ledger::open_shared(settings).await?
+    };
     let (tokens, messages) = apply(settings, &ledger, (&command, names, budget), err).await?;
     // Printed before anything can fail: a token that was not shown is lost.
     for (name, token) in names.iter().zip(&tokens) {
@@ -206,7 +210,10 @@ pub(super) async fn member(
         }
     }
     out.flush()?;
-    if let Some(LockHolder::Server(address)) = ledger.lock_holder() {
+    if let StoreConfig::Postgres(_) = settings.store {
+        // Until all servers have polled the ledger.
+        sleep(VERSION_POLL_INTERVAL * 3).await;
+    } else if let Some(LockHolder::Server(address)) = ledger.lock_holder() {
         let is_refreshed = match address {
             Some(address) => refresh_members(address).await,
             None => false,
@@ -217,8 +224,7 @@ pub(super) async fn member(
         }
     }
     // A wrong folder or a missing variable is noticed.
-    let whole = path.canonicalize();
-    writeln!(err, "the ledger is {} (store.url)", whole.as_deref().unwrap_or(path).display())?;
+    writeln!(err, "the ledger is {} (store.url)", whole_path(settings))?;
     for message in messages {
         writeln!(err, "{message}")?;
     }
@@ -230,6 +236,12 @@ pub(super) async fn member(
         )?;
     }
     Ok(Exit::Done)
+}
+
+fn whole_path(settings: &Settings) -> String {
+    let Some(path) = settings.store.path() else { return app::ledger::describe(settings) };
+    let whole = path.canonicalize();
+    whole.as_deref().unwrap_or(path).display().to_string()
 }
 
 /// Merges the budgets of the command. Rejects a name or a period that is given twice.
@@ -360,6 +372,9 @@ async fn token_secret(
     members: &[Member],
     new_secret: bool,
 ) -> Result<(Secret, Option<String>), CommandError> {
+    if let (StoreConfig::Postgres(_), None) = (&settings.store, &settings.secret) {
+        return Err(CommandError::usage(NO_SECRET));
+    }
     let before = ledger.token_secret_fingerprint().await?;
     let is_created = secret::is_missing(settings);
     let secret = secret::secret_or_new(settings)?;
@@ -411,16 +426,17 @@ const COLUMNS: &str = "name,role,state,token_prefix,day_budget,day_spent,month_b
                        revoked,may_buy";
 
 async fn list(
-    path: &Path,
+    settings: &Settings,
     format: OutputFormat,
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> Result<Exit, CommandError> {
-    let members = if path.try_exists()? {
-        members::list_with_spend(&Store::open_read_only(path, Arc::new(clock::wall))?).await?
-    } else {
+    let missing = settings.store.path().filter(|path| matches!(path.try_exists(), Ok(false)));
+    let members = if let Some(path) = missing {
         writeln!(err, "there is no ledger at {} yet, so there are no members", path.display())?;
         Vec::new()
+    } else {
+        members::list_with_spend(&ledger::open_read_only(settings).await?).await?
     };
     match format {
         OutputFormat::Table => {

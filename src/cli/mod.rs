@@ -17,6 +17,8 @@ mod sandbox;
 mod serve;
 mod settings;
 mod sockets;
+#[cfg(feature = "postgres")]
+mod store;
 mod usage;
 
 use std::env;
@@ -36,6 +38,8 @@ pub use process::runtime;
 pub use purchase::PurchaseCommand;
 pub use serve::serve;
 pub use settings::{Loaded, load_from};
+#[cfg(feature = "postgres")]
+pub use store::StoreCommand;
 pub use usage::{GroupBy, OutputFormat};
 
 use crate::access::token;
@@ -121,6 +125,12 @@ pub enum Command {
         /// Also copy tollgate.secret to the file's folder
         #[arg(long)]
         with_secret: bool,
+    },
+    /// Create the tables of a shared ledger, and list its instances
+    #[cfg(feature = "postgres")]
+    Store {
+        #[command(subcommand)]
+        command: StoreCommand,
     },
     /// Print the API as an OpenAPI 3.1 document
     Openapi,
@@ -257,6 +267,8 @@ impl Cli {
                 backup::backup(settings, (&target, with_secret), out)
             }
             Command::Purchase { action } => purchase::purchase(settings, action, out).await,
+            #[cfg(feature = "postgres")]
+            Command::Store { command } => store::store(settings, command, out).await,
             Command::Openapi => {
                 out.write_all(&openapi::document(&settings.catalog, &settings.server.prefix))?;
                 Ok(writeln!(out).map(|()| Exit::Done)?)

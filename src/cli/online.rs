@@ -49,14 +49,17 @@ enum CheckedKeyState {
 /// Asks about the account; `None` in the sandbox.
 pub(super) async fn ask_gateway(settings: &Settings) -> Result<Option<OnlineReport>, CommandError> {
     let Target::Live { base_url, keys } = &settings.gateway.target else { return Ok(None) };
-    let access = ledger::existing_path(settings).map(|path| ledger::gateway_access(settings, path));
-    let (asked, store) = match access {
+    let (asked, store) = match ledger::gateway_access(settings).await {
         Ok(Ok(GatewayAccess::ViaServer(server))) => {
             return ask_server(&server, keys).await.map(Some);
         }
         Ok(Ok(GatewayAccess::Standalone(store))) => {
             let slots = "each key takes one slot of the rate limit";
             (format!("directly; {slots}{}", ledger::RECOVERED), store)
+        }
+        Ok(Ok(GatewayAccess::Shared(store))) => {
+            let slots = "each key takes one slot of the rate limit, which all servers share";
+            (format!("directly; {slots}"), store)
         }
         Ok(Err(reason)) => return Err(format!("the gateway was not asked: {reason}").into()),
         Err(_no_ledger) => {

@@ -1,7 +1,6 @@
 //! `tollgate purchase`: lists purchases and resolves unknown outcomes, also while a server runs.
 
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::PossibleValue;
@@ -12,11 +11,11 @@ use uuid::Uuid;
 use super::{CommandError, Exit, OutputFormat, ledger, print_json};
 use crate::app;
 use crate::billing::checkpoints::charged_without_reply;
-use crate::clock::{self, iso8601};
+use crate::clock::iso8601;
 use crate::config::Settings;
 use crate::contract::money::Usd;
 use crate::reports::text::{csv, strip_controls, table};
-use crate::store::{PurchaseId, PurchaseRecord, PurchaseState, Settlement, Store};
+use crate::store::{PurchaseId, PurchaseRecord, PurchaseState, Settlement};
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum PurchaseCommand {
@@ -88,7 +87,7 @@ async fn resolve(
     outcome: Resolution,
     out: &mut impl Write,
 ) -> Result<(), CommandError> {
-    let ledger = Store::open_shared(ledger::existing_path(settings)?, Arc::new(clock::wall))?;
+    let ledger = ledger::open_shared(settings).await?;
     let row = ledger.purchase(id).await?.ok_or_else(|| format!("there is no purchase {id}"))?;
     let (service, state) = (row.service.name(), row.state.name());
     if row.state != PurchaseState::Unknown {
@@ -111,7 +110,7 @@ async fn list(
     format: OutputFormat,
     out: &mut impl Write,
 ) -> Result<(), CommandError> {
-    let ledger = ledger::open_read_only(settings)?;
+    let ledger = ledger::open_read_only(settings).await?;
     let mut rows = if state == Some(PurchaseState::Unknown) {
         ledger.unknown_purchases(usize::MAX).await?
     } else {

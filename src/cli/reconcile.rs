@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::sync::Arc;
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -12,11 +11,11 @@ use super::{CommandError, Exit, print_json};
 use crate::app;
 use crate::billing::checkpoints::{self, Comparison};
 use crate::billing::reconcile::{self, Decision, Drift, Undecided, Verdict};
-use crate::clock::{self, iso8601};
+use crate::clock::iso8601;
 use crate::config::{Settings, Target};
 use crate::contract::money::Usd;
 use crate::reports::text::strip_controls;
-use crate::store::{PurchaseRecord, PurchaseState, Store};
+use crate::store::{PurchaseRecord, PurchaseState};
 use crate::upstream::billing;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -86,18 +85,16 @@ async fn compare(
             "the sandbox uses play money, which is not reconciled; set gateway.base_url and a key";
         return Err(why.into());
     };
-    let path = ledger::existing_path(settings)?;
-    let access = ledger::gateway_access(settings, path)?;
-    let clock = Arc::new(clock::wall);
+    let access = ledger::gateway_access(settings).await??;
     let is_standalone = matches!(access, GatewayAccess::Standalone(_));
     let ledger = match &access {
-        GatewayAccess::Standalone(store) => store.clone(),
-        GatewayAccess::ViaServer(_) if dry_run => Store::open_read_only(path, clock)?,
-        GatewayAccess::ViaServer(_) => Store::open_shared(path, clock)?,
+        GatewayAccess::Standalone(store) | GatewayAccess::Shared(store) => store.clone(),
+        GatewayAccess::ViaServer(_) if dry_run => ledger::open_read_only(settings).await?,
+        GatewayAccess::ViaServer(_) => ledger::open_shared(settings).await?,
     };
     let comparison = match access {
         GatewayAccess::ViaServer(server) => checkpoints::compare(&ledger, server.listing()).await?,
-        GatewayAccess::Standalone(store) => {
+        GatewayAccess::Standalone(store) | GatewayAccess::Shared(store) => {
             let window = app::standalone_rate_limit(store, &settings.gateway).await;
             let gateway = app::standalone_gateway(&settings.gateway, base_url, keys, window)?;
             let listing = async { billing::fetch(gateway).await.map_err(|why| why.to_string()) };

@@ -223,6 +223,7 @@ fn announce(
     let (target, limits) = (gateway(&settings.gateway.target), budgets(&settings.budget));
     let mode = callers(&settings.access.mode, members);
     let certificate = app.shared.tls.as_ref().map(|tls| tls.certificate().summary());
+    let ledger = app::ledger::describe(settings);
     info!(
         version,
         page,
@@ -231,12 +232,19 @@ fn announce(
         callers = mode,
         budgets = limits,
         certificate,
+        ledger,
         "started"
     );
     if io::stdout().is_terminal() {
         writeln!(out, "tollgate {version}")?;
         pages.iter().try_for_each(|page| writeln!(out, "page      {page}"))?;
-        let rows = [("gateway", target), ("callers", mode), ("budgets", limits), ("admin", admin)];
+        let rows = [
+            ("gateway", target),
+            ("callers", mode),
+            ("budgets", limits),
+            ("ledger", ledger),
+            ("admin", admin),
+        ];
         rows.iter().try_for_each(|(name, value)| writeln!(out, "{name:<9} {value}"))?;
         out.flush()?;
     }

@@ -1,16 +1,17 @@
 //! Finds settings that contradict each other.
 
 use super::raw::RawSettings;
-use super::{MAX_PICTURE, QUOTE_LIFETIME, Settings};
+use super::{AccessMode, MAX_PICTURE, QUOTE_LIFETIME, Settings, StoreConfig};
 
 /// Returns each setting that contradicts another, and what was expected.
 pub(super) fn conflicts(
     settings: &Settings,
     raw: &RawSettings,
-    is_sandbox: bool,
+    (is_sandbox, needs_gateway_key): (bool, bool),
     is_live: bool,
 ) -> impl Iterator<Item = (&'static str, String)> {
     let Settings { server, admin_listen, catalog, page, store, .. } = settings;
+    let [sandbox_row, secret_row] = shared_ledger_rows(settings, is_sandbox && needs_gateway_key);
     let is_public = !settings.listens_on_loopback();
     let is_free_port = admin_listen.address().is_some_and(|at| at.port() == 0);
     let is_shared = !is_free_port && server.listen.contains(admin_listen);
@@ -19,6 +20,8 @@ pub(super) fn conflicts(
     let has_tls = raw.location_of("server.tls").is_some();
     let model = page.default_model.as_deref();
     let rows = [
+        sandbox_row,
+        secret_row,
         (
             is_public && is_sandbox && !settings.sandbox.is_public,
             "server.listen",
@@ -55,7 +58,7 @@ pub(super) fn conflicts(
             "server.public_url with it, where the gateway fetches them",
         ),
         (
-            page.pictures && store.is_none(),
+            page.pictures && store.path().is_none(),
             "page.pictures",
             "store.url with it, such as \"sqlite:tollgate.db\", because pictures are kept beside it",
         ),
@@ -71,4 +74,26 @@ pub(super) fn conflicts(
         ),
     ];
     rows.into_iter().filter(|(holds, ..)| *holds).map(|(_, name, text)| (name, text.to_owned()))
+}
+
+type Conflict = (bool, &'static str, &'static str);
+
+/// Returns what each server has for itself, and a shared ledger cannot use.
+fn shared_ledger_rows(settings: &Settings, is_sandbox: bool) -> [Conflict; 2] {
+    let is_shared = matches!(settings.store, StoreConfig::Postgres(_));
+    let has_members = settings.access.mode == AccessMode::Members;
+    [
+        (
+            is_shared && is_sandbox,
+            "store.url",
+            "a ledger of this server's own, because its built-in sandbox is; run `tollgate sandbox`, \
+             and set gateway.base_url and GATEWAY_API_KEY in all servers",
+        ),
+        (
+            is_shared && has_members && settings.secret.is_none(),
+            "access.mode",
+            "TOLLGATE_SECRET or TOLLGATE_SECRET_FILE with it, the same in all servers that share the \
+             ledger",
+        ),
+    ]
 }

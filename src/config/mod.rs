@@ -11,19 +11,20 @@ mod read;
 mod secrets;
 mod sections;
 mod server;
+mod store;
 mod value;
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use url::Url;
 
 pub use error::{Location, SettingError, redact_keys};
 pub use listen::Listen;
-pub use secrets::{Key, SecretText};
+pub use secrets::{DatabaseUrl, Key, SecretText};
 pub use sections::{Environment, SettingsSource};
 
 use crate::contract::catalog::{Catalog, ChatModel, Service};
@@ -43,8 +44,7 @@ pub struct Settings {
     pub limits: LimitsConfig,
     pub budget: BudgetConfig,
     pub purchase: PurchaseConfig,
-    /// The path of the ledger; `None` is one in memory.
-    pub store: Option<PathBuf>,
+    pub store: StoreConfig,
     /// How long a start waits for the server that has the ledger.
     pub store_wait: Duration,
     pub jobs: JobsConfig,
@@ -84,6 +84,8 @@ pub struct ServerConfig {
     pub hsts: Duration,
     /// How many HTTP/2 requests may be open at once on one connection.
     pub streams: u32,
+    /// The name of this instance, if it is not host and process id.
+    pub name: Option<String>,
 }
 
 /// The certificate chain, leaf first, and its private key, as PEM files.
@@ -97,6 +99,34 @@ impl ServerConfig {
     /// Returns the addresses of `listen` that the settings know.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.listen.iter().filter_map(Listen::address).collect()
+    }
+}
+
+/// Where the ledger is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreConfig {
+    Memory,
+    Sqlite(PathBuf),
+    /// Shared with other instances.
+    Postgres(PostgresConfig),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostgresConfig {
+    pub address: DatabaseUrl,
+    /// The file of trust anchors for TLS; `None` is the system's.
+    pub ca: Option<PathBuf>,
+    /// Whether a server creates and changes the tables.
+    pub may_migrate: bool,
+}
+
+impl StoreConfig {
+    /// Returns the ledger's file, if it is one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Sqlite(path) => Some(path),
+            Self::Memory | Self::Postgres(_) => None,
+        }
     }
 }
 
@@ -308,7 +338,7 @@ impl Settings {
             self.admin_listen.address().is_some() && !self.admin_listen.is_loopback();
         let rows = [
             (
-                live && self.store.is_none(),
+                live && self.store == StoreConfig::Memory,
                 "store.url: with \"memory\", purchases and idempotency keys are lost at a restart",
             ),
             (

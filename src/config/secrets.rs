@@ -73,6 +73,26 @@ impl fmt::Debug for SecretText {
     }
 }
 
+/// The address of a database, which may hold a password. Its memory is wiped on drop.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DatabaseUrl(Arc<Zeroizing<String>>);
+
+impl DatabaseUrl {
+    pub fn new(text: &str) -> Self {
+        Self(Arc::new(Zeroizing::new(text.trim().to_owned())))
+    }
+
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DatabaseUrl(…)")
+    }
+}
+
 fn read_secret(
     source: &SettingsSource<'_>,
     what: &str,
@@ -99,6 +119,15 @@ pub(super) fn secret(
     let (location, text) = read_secret(source, "secret", names)?;
     let secret = text.and_then(|text| SecretText::new(&text).map_err(str::to_owned));
     secret.map_err(|why| errors.push(SettingError::new(location, why))).ok()
+}
+
+/// Returns the database's address; `None` if it is not set.
+pub(super) fn database_url(
+    source: &SettingsSource<'_>,
+) -> Option<(Location, Result<DatabaseUrl, String>)> {
+    let names = ("DATABASE_URL", "DATABASE_URL_FILE");
+    let (location, text) = read_secret(source, "database's address", names)?;
+    Some((location, text.map(|text| DatabaseUrl::new(&text))))
 }
 
 /// Returns the keys; `None` if none are set. Invalid keys are reported in `errors`.

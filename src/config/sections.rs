@@ -17,7 +17,7 @@ use super::{
     AccessConfig, AccessMode, BudgetConfig, ClaimPath, DEFAULT_OPS, GatewayConfig, JobsConfig,
     JwksSource, JwtConfig, Key, LimitsConfig, Listen, LogConfig, McpConfig, PageConfig, Parsed,
     PassthroughConfig, PresetConfig, PurchaseConfig, RequestLimit, SandboxConfig, Settings, Target,
-    models, secrets, value,
+    models, secrets, store, value,
 };
 use crate::contract::catalog::{Catalog, Service};
 use crate::contract::money::{SpendLimit, Usd};
@@ -96,8 +96,10 @@ fn interpret(
     let folder = source.folder;
     let (models, catalog) = reader.section(raw, "models", models::models);
     let gateway = reader.section(raw, "gateway", |section| gateway(section, keys));
-    let (store, store_wait) =
-        reader.section(raw, "store", |section| store(section, folder, !is_sandbox));
+    let (store, store_wait) = reader.section(raw, "store", |section| {
+        let wait = section.text("wait", value::time_or_zero, Duration::ZERO);
+        (store::store(section, source, is_sandbox), wait)
+    });
     let settings = Settings {
         server: reader.section(raw, "server", |section| server(section, folder)),
         admin_listen: reader.section(raw, "admin", |section| {
@@ -127,7 +129,7 @@ fn interpret(
         sandbox: reader.section(raw, "sandbox", sandbox),
         log: reader.section(raw, "log", log),
     };
-    let conflicts = conflicts(&settings, raw, is_sandbox, is_live);
+    let conflicts = conflicts(&settings, raw, (is_sandbox, source.needs_gateway_key), is_live);
     for (name, expected) in conflicts.chain((source.check_files)(&settings)) {
         let location = raw.location_of(name).unwrap_or(Location::Unknown);
         reader.errors.push(SettingError::new(location, format!("{name}: expected {expected}")));
@@ -317,26 +319,6 @@ fn spend(section: &mut Section<'_>) -> SpendLimit {
         day: section.optional("day", value::money),
         month: section.optional("month", value::money),
     }
-}
-
-fn store(
-    section: &mut Section<'_>,
-    folder: &Path,
-    has_gateway: bool,
-) -> (Option<PathBuf>, Duration) {
-    let default = has_gateway.then(|| "tollgate.db".into());
-    let path = section.text("url", store_url, default).map(|path: PathBuf| folder.join(path));
-    (path, section.text("wait", value::time_or_zero, Duration::ZERO))
-}
-
-fn store_url(text: &str) -> Parsed<Option<PathBuf>> {
-    let path = match text.split_once(':') {
-        None if text == "memory" => return Ok(None),
-        Some(("sqlite", path)) if !path.starts_with("//") => value::line(path).ok(),
-        _ => None,
-    };
-    let expected = "expected \"memory\" or \"sqlite:tollgate.db\"";
-    path.map(|path| Some(path.into())).ok_or(expected.into())
 }
 
 fn jobs(section: &mut Section<'_>) -> JobsConfig {

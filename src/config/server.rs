@@ -49,6 +49,7 @@ pub(super) fn server(section: &mut Section<'_>, folder: &Path) -> ServerConfig {
         redirect: section.list("redirect", Listen::parse_tcp, Vec::new()),
         hsts: section.text("hsts", value::time_or_zero, Duration::ZERO),
         streams: section.number("streams", value::streams, 64),
+        name: section.nullable("name", value::line),
     };
     if server.max_body_memory < server.chat_body.max(server.video_body) {
         let expected = "expected at least server.chat_body and server.video_body";

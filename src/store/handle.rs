@@ -8,6 +8,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "postgres")]
+use super::postgres::{PostgresStore, PostgresTarget};
 use super::sqlite::SqliteStore;
 use super::{
     Backup, Clock, LockHolder, MoneyKind, OpenError, Opening, PurchaseId, Reason, Reservation,
@@ -27,6 +29,8 @@ pub struct Store {
 #[derive(Clone)]
 pub(super) enum Backend {
     Sqlite(SqliteStore),
+    #[cfg(feature = "postgres")]
+    Postgres(PostgresStore),
 }
 
 /// Evaluates an expression with the backend of a store.
@@ -34,6 +38,8 @@ macro_rules! on_backend {
     ($store:expr, $backend:ident => $call:expr) => {
         match &$store.backend {
             $crate::store::handle::Backend::Sqlite($backend) => $call,
+            #[cfg(feature = "postgres")]
+            $crate::store::handle::Backend::Postgres($backend) => $call,
         }
     };
 }
@@ -164,6 +170,28 @@ impl Store {
     }
 }
 
+/// Opens a store that several instances share.
+#[cfg(feature = "postgres")]
+impl Store {
+    /// Connects, makes or migrates the tables, and joins the other instances.
+    ///
+    /// Dropping the store releases what is held, and leaves the other instances.
+    pub async fn open_postgres(target: PostgresTarget) -> Result<Self, OpenError> {
+        Self::open(target, None).await
+    }
+
+    /// Opens a shared store whose time the test sets.
+    #[doc(hidden)]
+    pub async fn open_postgres_at(target: PostgresTarget, clock: Clock) -> Result<Self, OpenError> {
+        Self::open(target, Some(clock)).await
+    }
+
+    async fn open(target: PostgresTarget, clock: Option<Clock>) -> Result<Self, OpenError> {
+        let opened = PostgresStore::open(target, clock).await.map_err(OpenError::Unusable)?;
+        Ok(Self { backend: Backend::Postgres(opened), hook: None })
+    }
+}
+
 impl Store {
     #[doc(hidden)]
     #[must_use]
@@ -191,6 +219,12 @@ impl Store {
         on_backend!(self, store => store.may_lack_purchases_since(complete_at))
     }
 
+    /// Returns whether this process may still send what the ledger holds for it. Ask right before
+    /// the first byte: another instance may have given up what this one held.
+    pub fn may_send(&self) -> bool {
+        on_backend!(self, store => store.may_send())
+    }
+
     /// Returns whether the ledger could not be opened. That was logged once, with its cause.
     pub fn is_unusable(&self) -> bool {
         on_backend!(self, store => store.is_unusable())
@@ -209,6 +243,9 @@ impl Store {
     pub async fn writer_answers(&self) -> bool {
         match &self.backend {
             Backend::Sqlite(store) => store.writer_answers().await,
+            // A database that is down must not restart the servers.
+            #[cfg(feature = "postgres")]
+            Backend::Postgres(_) => true,
         }
     }
 
@@ -216,6 +253,14 @@ impl Store {
     /// operations fail. Blocks until it is done.
     pub fn close(&self) {
         on_backend!(self, store => store.close());
+    }
+
+    pub(super) fn sqlite(&self) -> Option<&SqliteStore> {
+        match &self.backend {
+            Backend::Sqlite(store) => Some(store),
+            #[cfg(feature = "postgres")]
+            Backend::Postgres(_) => None,
+        }
     }
 
     pub(super) fn allows(&self, op: StoreOp<'_>) -> bool {

@@ -15,6 +15,8 @@ mod binding;
 mod handle;
 mod member;
 mod model;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod reason;
 mod rules;
 pub mod sqlite;
@@ -36,7 +38,7 @@ pub use model::{
     Service, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate, StoreCapacity,
 };
 pub use reason::{Cause, Reason};
-pub use sqlite::{Backup, LockHolder, OpenError, Opening};
+pub use sqlite::{Backup, LockHolder, OpenError, Opening, host_name};
 
 /// The store cannot record anything now, so nothing may be bought.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -26,6 +26,8 @@ pub enum Cause {
     Damaged,
     /// The file was removed or replaced while a server had it.
     Replaced,
+    /// The database does not answer, and may again.
+    Unreachable,
     Other,
 }
 
@@ -40,6 +42,7 @@ impl Cause {
             Self::DiskFailed => "disk_failed",
             Self::Damaged => "ledger_damaged",
             Self::Replaced => "ledger_replaced",
+            Self::Unreachable => "ledger_unreachable",
             Self::Other => "ledger_unusable",
         }
     }
@@ -59,6 +62,7 @@ impl Cause {
             Self::Replaced => {
                 "the ledger was removed or replaced: put it back and restart the server"
             }
+            Self::Unreachable => "the ledger's database does not answer: sales resume when it does",
             Self::Other => "the ledger is unusable: see the log",
         }
     }

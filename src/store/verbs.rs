@@ -41,6 +41,10 @@ const fn other(name: &'static str) -> StoreOp<'static> {
     StoreOp::Other(name)
 }
 
+fn not_shared() -> Unavailable {
+    Unavailable("a shared ledger is not cleared or recovered".into())
+}
+
 /// The life of a purchase: held, sent, ended.
 impl Store {
     /// Holds a price, durably, against every budget and the account's balance, and takes the
@@ -85,6 +89,19 @@ impl Store {
         self.with_hooks(StoreOp::Settle(id, &settlement), settle).await
     }
 
+    /// Recovers an in-memory store, as each start of a server does for a file.
+    #[doc(hidden)]
+    pub async fn recover(&self) -> Result<(), Unavailable> {
+        let Some(store) = self.sqlite() else { return Err(not_shared()) };
+        self.with_hooks(other("recover"), store.recover()).await
+    }
+
+    #[doc(hidden)]
+    pub async fn clear(&self) -> Result<(), Unavailable> {
+        let Some(store) = self.sqlite() else { return Err(not_shared()) };
+        self.with_hooks(other("clear"), store.clear()).await
+    }
+
     /// [`settle`](Self::settle) without waiting, for tasks that are being dropped.
     pub fn settle_later(&self, id: PurchaseId, settlement: Settlement) {
         if self.allows(StoreOp::SettleLater(id, &settlement)) {
@@ -113,13 +130,6 @@ impl Store {
         ensure_usable() -> (), other("ensure_usable");
 
         current_spend(scope: BudgetScope) -> PeriodSpend, other("current_spend");
-
-        /// Recovers an in-memory store, as each start of a server does for a file.
-        #[doc(hidden)]
-        recover() -> (), other("recover");
-
-        #[doc(hidden)]
-        clear() -> (), other("clear");
     }
 
     notifications! {

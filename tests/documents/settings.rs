@@ -105,7 +105,7 @@ fn shipped_settings_file_loads_with_every_setting_uncommented() {
     let file = uncommented(&shipped(), |name| name != "access.jwt");
     let config = read(&file, &live).expect("every example is right");
     assert!(matches!(config.gateway.target, Target::Live { .. }));
-    assert_eq!(config.store, Some("tollgate.db".into()));
+    assert_eq!(config.store.path(), Some(Path::new("tollgate.db")));
     assert!(config.budget.caller.day.is_some());
     assert!(config.catalog.chat_model("new-model").is_some());
     let file = uncommented(&shipped(), |name| name == "access.jwt");

@@ -8,11 +8,14 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tollgate::contract::money::Usd;
+use tollgate::store::postgres::{InstanceKind, PostgresTarget};
 use tollgate::store::{
     AccountStatus, BudgetScope, Budgets, Clock, DedupeKey, Digest, DuplicateCheck,
-    ExistingPurchase, KeptReply, PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState,
+    ExistingPurchase, KeptReply, MoneyKind, PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState,
     Reservation, ReserveError, Service, Settlement, SlotId, Store, StoreCapacity,
 };
+
+use crate::postgres::{Cluster, Database};
 
 /// 2025-11-20, noon.
 pub(crate) const START: Duration = Duration::from_secs(1_763_640_000);
@@ -25,12 +28,15 @@ pub(crate) struct Fixture {
     pub(crate) store: Store,
     time: Arc<Mutex<Duration>>,
     folder: Option<TempDir>,
+    /// Dropped after the store, which signs off.
+    database: Option<Database<'static>>,
 }
 
 impl Fixture {
     pub(crate) fn in_memory(capacity: StoreCapacity) -> Self {
         let time = Arc::new(Mutex::new(START));
-        Self { store: Store::in_memory_with_capacity(clock(&time), capacity), time, folder: None }
+        let store = Store::in_memory_with_capacity(clock(&time), capacity);
+        Self { store, time, folder: None, database: None }
     }
 
     pub(crate) fn on_disk(capacity: StoreCapacity) -> Self {
@@ -38,7 +44,29 @@ impl Fixture {
         let folder = tempfile::tempdir().expect("a folder");
         let store =
             Store::serve_with(&folder.path().join("ledger.db"), clock(&time), capacity, None);
-        Self { store: store.expect("a new ledger"), time, folder: Some(folder) }
+        let store = store.expect("a new ledger");
+        Self { store, time, folder: Some(folder), database: None }
+    }
+
+    pub(crate) async fn on_postgres() -> Self {
+        let database = Cluster::shared().database();
+        let time = Arc::new(Mutex::new(START));
+        let store = instance(&database.url(), clock(&time)).await;
+        Self { store, time, folder: None, database: Some(database) }
+    }
+
+    pub(crate) fn database(&self) -> &Database<'static> {
+        self.database.as_ref().expect("on PostgreSQL")
+    }
+
+    /// Opens the shared store once more, as another server does.
+    pub(crate) async fn join(&self) -> Store {
+        self.join_at(&self.database().url()).await
+    }
+
+    /// The same, over a wire of the test's.
+    pub(crate) async fn join_at(&self, url: &str) -> Store {
+        instance(url, self.clock()).await
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -58,6 +86,12 @@ impl Fixture {
         self.stop();
         let store = Store::serve_with(&self.path(), self.clock(), capacity, None);
         self.take(store.expect("it opens again"));
+    }
+
+    /// Signs off, and joins again.
+    pub(crate) async fn rejoin(&mut self) {
+        self.stop();
+        self.store = self.join().await;
     }
 
     pub(crate) fn stop(&mut self) {
@@ -177,6 +211,12 @@ impl Fixture {
     }
 }
 
+async fn instance(url: &str, clock: Clock) -> Store {
+    let target = PostgresTarget::parse(url, MoneyKind::Play, InstanceKind::Server);
+    let target = target.expect("an address").with_instance_name("test".to_owned());
+    bounded(Store::open_postgres_at(target, clock)).await.expect("it opens")
+}
+
 fn clock(time: &Arc<Mutex<Duration>>) -> Clock {
     let time = Arc::clone(time);
     Arc::new(move || *time.lock().expect("the clock"))
@@ -238,6 +278,11 @@ pub(crate) fn keyed(key: &str, payload: &str) -> Reservation {
     Reservation { dedupe_key: claim, ..reservation("ann", PRICE) }
 }
 
+/// The price of so many purchases.
+pub(crate) fn times(count: u64) -> Usd {
+    Usd::micros(PRICE.as_micros() * count)
+}
+
 pub(crate) fn reply(body: &str) -> KeptReply {
     KeptReply { status: 200, is_json: true, body: body.to_owned().into() }
 }
@@ -247,7 +292,7 @@ pub(crate) fn charged(cost: Usd, body: &str) -> Settlement {
 }
 
 /// Runs each test on each backend, with the usual capacity.
-macro_rules! on_every_backend {
+macro_rules! on_each_sqlite {
     ($($test:ident),+ $(,)?) => {
         mod memory {
             $(#[tokio::test] async fn $test() {
@@ -257,6 +302,18 @@ macro_rules! on_every_backend {
         mod sqlite {
             $(#[tokio::test] async fn $test() {
                 super::$test($crate::fixture::Fixture::on_disk(Default::default())).await;
+            })+
+        }
+    };
+}
+pub(crate) use on_each_sqlite;
+
+macro_rules! on_every_backend {
+    ($($test:ident),+ $(,)?) => {
+        $crate::fixture::on_each_sqlite!($($test),+);
+        mod postgres {
+            $(#[tokio::test] async fn $test() {
+                super::$test($crate::fixture::Fixture::on_postgres().await).await;
             })+
         }
     };

@@ -4,16 +4,22 @@
 mod audit;
 mod budgets;
 mod concurrency;
+mod connect;
 mod damage;
 mod dedupe;
 mod disk;
+mod faults;
 mod fixture;
 mod identity;
+mod instances;
 mod jobs;
 mod members;
 mod model;
 mod oracle;
+#[path = "../support/postgres.rs"]
+mod postgres;
 mod rate_limit;
 mod reports;
 mod restart;
 mod settlements;
+mod wire;

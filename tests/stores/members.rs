@@ -11,7 +11,7 @@ use crate::fixture::*;
 
 const OWN: SpendLimit = SpendLimit { day: Some(Usd::dollars(5)), month: None };
 
-fn member(name: &str) -> Member {
+pub(crate) fn member(name: &str) -> Member {
     Member {
         name: name.into(),
         role: Role::Member,
@@ -24,7 +24,7 @@ fn member(name: &str) -> Member {
     }
 }
 
-fn login(id: &str, member: &str, until: Duration) -> LoginSession {
+pub(crate) fn login(id: &str, member: &str, until: Duration) -> LoginSession {
     LoginSession {
         id: identity(id),
         member: member.into(),

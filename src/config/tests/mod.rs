@@ -6,6 +6,7 @@ use super::*;
 
 mod faults;
 mod secrets;
+mod store;
 
 /// The settings that a file and an environment make, or their errors as printed.
 fn read(file: &str, environment: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
@@ -40,7 +41,7 @@ fn default_is_the_sandbox_on_loopback() {
     assert!(matches!(config.gateway.target, Target::Sandbox));
     assert_eq!(config.server.addresses(), ["127.0.0.1:8080".parse().expect("an address")]);
     assert_eq!(config.ops_address(), "127.0.0.1:9464".parse().expect("an address"));
-    assert_eq!(config.store, None);
+    assert_eq!(config.store, StoreConfig::Memory);
     assert_eq!(config.access.mode, AccessMode::Open);
     assert_eq!(config.limits.requests.get(), 30);
     assert_eq!(config.limits.burst.get(), 10);
@@ -58,7 +59,7 @@ fn key_and_base_url_select_the_live_gateway_and_a_ledger_beside_the_file() {
     let Target::Live { base_url, keys } = config.gateway.target else { panic!("not live") };
     assert_eq!(base_url.host_str(), Some("gateway.example.com"));
     assert_eq!(keys.iter().map(Key::expose).collect::<Vec<_>>(), ["svc_sk_one", "svc_sk_two"]);
-    assert_eq!(config.store, Some("/etc/tollgate/tollgate.db".into()));
+    assert_eq!(config.store.path(), Some(Path::new("/etc/tollgate/tollgate.db")));
 }
 
 #[test]
@@ -148,8 +149,8 @@ fn relative_paths_start_at_the_folder_of_the_file() {
     "#;
     let config = read(file, &[]).expect("valid settings");
     let absolute = read("store.url = 'sqlite:/abs/t.db'", &[]).expect("valid settings");
-    assert_eq!(absolute.store, Some("/abs/t.db".into()));
-    assert_eq!(config.store, Some("/etc/tollgate/data/t.db".into()));
+    assert_eq!(absolute.store.path(), Some(Path::new("/abs/t.db")));
+    assert_eq!(config.store.path(), Some(Path::new("/etc/tollgate/data/t.db")));
     assert_eq!(config.page.dir, Some("/etc/tollgate/site".into()));
     assert_eq!(config.page.fallback.as_deref(), Some("index.html"));
     let AccessMode::Jwt(jwt) = config.access.mode else { panic!("not jwt") };
@@ -201,7 +202,7 @@ fn added_models_and_endpoints_have_prices() {
 fn unsupported_settings_are_rejected() {
     let rows = [
         ("server.tls = { cert = 'c', key = 'k' }", "1:8: unknown setting `server.tls`"),
-        ("store.url = 'mysql://localhost'", "1:13: store.url: expected \"memory\" or \"sqlite:"),
+        ("store.url = 'mysql://localhost'", "1:13: store.url: expected \"memory\", \"sqlite:"),
     ];
     for (file, expected) in rows {
         let errors = read(file, &[]).expect_err(file);

@@ -254,7 +254,8 @@ fn read(file: &mut File) -> io::Result<LockContents> {
     Ok(LockContents { pid, host, holder, state })
 }
 
-pub(super) fn host_name() -> Option<String> {
+/// Returns the name of this machine or container.
+pub fn host_name() -> Option<String> {
     let read = |path| fs::read_to_string(path).ok().map(|name| name.trim().to_owned());
     HOST_NAMES.into_iter().filter_map(read).find(|name| !name.is_empty())
 }

@@ -34,6 +34,7 @@ use std::sync::Arc;
 
 pub use backup::Backup;
 pub(super) use handle::SqliteStore;
+pub use lock::host_name;
 pub use open::Opening;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +62,7 @@ fn describe(holder: LockHolder, pid: Option<u32>, host: Option<&str>) -> String 
             "; wait for it to finish or stop it, then start again",
         ),
     };
-    if pid == Some(std::process::id()) && (host.is_none() || host == lock::host_name().as_deref()) {
+    if pid == Some(std::process::id()) && (host.is_none() || host == host_name().as_deref()) {
         return "this process already uses the ledger: shut down its other Tollgate first".into();
     }
     let process = pid.map(|pid| format!(": process {pid}")).unwrap_or_default();
@@ -140,6 +141,7 @@ impl From<rusqlite::Error> for StoreError {
             | Cause::NewerVersion
             | Cause::Permission
             | Cause::Replaced
+            | Cause::Unreachable
             | Cause::Other => Self::Transient(Unavailable(reason)),
         }
     }

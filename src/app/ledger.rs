@@ -1,0 +1,176 @@
+//! The ledger that the settings name.
+
+use crate::config::{PostgresConfig, Settings, StoreConfig, Target};
+use crate::store::{MoneyKind, Store};
+
+/// Whether a command may create or change the tables of a shared ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Migration {
+    /// Also if `store.migrate` is `never`.
+    Allowed,
+    AsConfigured,
+    Refused,
+}
+
+/// Returns the kind of money that the gateway of these settings takes.
+pub(super) fn money_kind(settings: &Settings) -> MoneyKind {
+    match settings.gateway.target {
+        Target::Sandbox => MoneyKind::Play,
+        Target::Live { .. } => MoneyKind::Real,
+    }
+}
+
+/// Describes the ledger, without a password.
+pub fn describe(settings: &Settings) -> String {
+    match &settings.store {
+        StoreConfig::Memory => "memory".to_owned(),
+        StoreConfig::Sqlite(path) => format!("sqlite, {}", path.display()),
+        StoreConfig::Postgres(config) => shared::describe(settings, config),
+    }
+}
+
+#[cfg(feature = "postgres")]
+pub use shared::postgres_target;
+pub use shared::{check_connection, open_for_command};
+pub(super) use shared::{check_settings, open_for_server};
+
+#[cfg(feature = "postgres")]
+mod shared {
+    use super::{Migration, PostgresConfig, Settings, Store, Target, money_kind};
+    use crate::store::host_name;
+    use crate::store::postgres::{InstanceKind, PostgresTarget, connect};
+    use crate::upstream;
+
+    pub(super) fn describe(settings: &Settings, config: &PostgresConfig) -> String {
+        match parse(settings, config, InstanceKind::Command) {
+            Ok(target) => format!("postgres, {target}"),
+            Err(_) => "postgres".to_owned(),
+        }
+    }
+
+    /// Returns the setting that is unusable, and what was expected.
+    pub(in crate::app) fn check_settings(
+        settings: &Settings,
+        config: &PostgresConfig,
+    ) -> Result<(), (&'static str, String)> {
+        parse(settings, config, InstanceKind::Command)
+            .map_err(|expected| ("store.url", format!("{expected}, here or in DATABASE_URL")))?;
+        if let Some(ca) = config.ca.as_deref() {
+            upstream::trust_anchors(Some(ca)).map_err(|error| {
+                let expected = "a file of certificates in PEM";
+                ("store.ca", format!("{expected}: {}: {error}", ca.display()))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Connects once, and checks the database's settings.
+    pub async fn check_connection(
+        settings: &Settings,
+        config: &PostgresConfig,
+    ) -> Result<(), String> {
+        let target = postgres_target(settings, config)?;
+        let connection = connect(&target).await.map_err(|reason| reason.to_string())?;
+        connection.close().await;
+        Ok(())
+    }
+
+    /// Opens the ledger for a server, which sells from it.
+    pub(in crate::app) async fn open_for_server(
+        settings: &Settings,
+        config: &PostgresConfig,
+    ) -> Result<Store, String> {
+        let mut target = target(settings, config, InstanceKind::Server)?;
+        target.may_migrate = config.may_migrate;
+        Store::open_postgres(target).await.map_err(|error| error.to_string())
+    }
+
+    /// Opens the ledger for a command, next to servers.
+    pub async fn open_for_command(
+        settings: &Settings,
+        config: &PostgresConfig,
+        migration: Migration,
+    ) -> Result<Store, String> {
+        let mut target = postgres_target(settings, config)?;
+        target.may_migrate = match migration {
+            Migration::Allowed => true,
+            Migration::AsConfigured => config.may_migrate,
+            Migration::Refused => false,
+        };
+        Store::open_postgres(target).await.map_err(|error| error.to_string())
+    }
+
+    /// Returns the database for a command, ready to connect.
+    pub fn postgres_target(
+        settings: &Settings,
+        config: &PostgresConfig,
+    ) -> Result<PostgresTarget, String> {
+        if let Target::Sandbox = settings.gateway.target {
+            return Err("gateway.base_url: expected the gateway of the shared ledger".to_owned());
+        }
+        target(settings, config, InstanceKind::Command)
+    }
+
+    fn target(
+        settings: &Settings,
+        config: &PostgresConfig,
+        kind: InstanceKind,
+    ) -> Result<PostgresTarget, String> {
+        let own_name = || {
+            let host = host_name().unwrap_or_else(|| "unknown".to_owned());
+            format!("{host}:{}", std::process::id())
+        };
+        let name = settings.server.name.clone().unwrap_or_else(own_name);
+        let target = parse(settings, config, kind)?.with_instance_name(name);
+        if !target.needs_tls() {
+            return Ok(target);
+        }
+        let tls = upstream::trust_anchors(config.ca.as_deref()).and_then(upstream::tls_config);
+        Ok(target.with_tls(tls.map_err(|error| error.to_string())?))
+    }
+
+    fn parse(
+        settings: &Settings,
+        config: &PostgresConfig,
+        kind: InstanceKind,
+    ) -> Result<PostgresTarget, String> {
+        PostgresTarget::parse(config.address.expose(), money_kind(settings), kind)
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+mod shared {
+    use super::{Migration, PostgresConfig, Settings, Store};
+
+    const NEEDED: &str = "a build with the feature `postgres`";
+
+    pub(super) fn describe(_: &Settings, _: &PostgresConfig) -> String {
+        "postgres".to_owned()
+    }
+
+    pub(in crate::app) fn check_settings(
+        _: &Settings,
+        _: &PostgresConfig,
+    ) -> Result<(), (&'static str, String)> {
+        Err(("store.url", NEEDED.to_owned()))
+    }
+
+    pub async fn check_connection(_: &Settings, _: &PostgresConfig) -> Result<(), String> {
+        Err(format!("store.url: expected {NEEDED}"))
+    }
+
+    pub(in crate::app) async fn open_for_server(
+        _: &Settings,
+        _: &PostgresConfig,
+    ) -> Result<Store, String> {
+        Err(format!("store.url: expected {NEEDED}"))
+    }
+
+    pub async fn open_for_command(
+        _: &Settings,
+        _: &PostgresConfig,
+        _: Migration,
+    ) -> Result<Store, String> {
+        Err(format!("store.url: expected {NEEDED}"))
+    }
+}

@@ -1,0 +1,101 @@
+//! `tollgate store`: the tables of a shared ledger, and the instances that use it.
+
+use std::io::Write;
+
+use clap::Subcommand;
+use serde::Serialize;
+
+use super::{CommandError, Exit, OutputFormat, print_json};
+use crate::app::ledger::{self, Migration};
+use crate::clock::iso8601;
+use crate::config::{PostgresConfig, Settings, StoreConfig};
+use crate::reports::text::{csv, strip_controls, table};
+use crate::store::postgres::{InstanceRecord, InstanceState, list_instances};
+
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+pub enum StoreCommand {
+    /// Create the tables of a shared ledger, or bring them up to date
+    Migrate,
+    /// List the processes that use a shared ledger
+    Instances {
+        /// Output format
+        #[arg(long, value_enum, default_value = "table")]
+        format: OutputFormat,
+    },
+}
+
+pub(super) async fn store(
+    settings: &Settings,
+    command: StoreCommand,
+    out: &mut impl Write,
+) -> Result<Exit, CommandError> {
+    let StoreConfig::Postgres(config) = &settings.store else {
+        let why = "store.url: expected \"postgres\" for this command; a ledger in a file belongs to one \
+                   server, which creates and migrates it";
+        return Err(CommandError::usage(why));
+    };
+    match command {
+        StoreCommand::Migrate => {
+            ledger::open_for_command(settings, config, Migration::Allowed).await?.close();
+            writeln!(out, "the tables are up to date: {}", ledger::describe(settings))?;
+        }
+        StoreCommand::Instances { format } => instances(settings, config, format, out).await?,
+    }
+    Ok(Exit::Done)
+}
+
+async fn instances(
+    settings: &Settings,
+    config: &PostgresConfig,
+    format: OutputFormat,
+    out: &mut impl Write,
+) -> Result<(), CommandError> {
+    let target = ledger::postgres_target(settings, config)?;
+    let found = list_instances(&target).await?;
+    let rows: Vec<_> = found.iter().map(InstanceRow::of).collect();
+    let (head, cells) =
+        ("id,kind,name,process,began,state,ended", rows.iter().map(InstanceRow::cells));
+    match format {
+        OutputFormat::Table => write!(out, "{}", table(head, cells, usize::MAX))?,
+        OutputFormat::Csv => write!(out, "{}", csv(head, cells))?,
+        OutputFormat::Json => print_json(&rows, out)?,
+    }
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct InstanceRow {
+    id: i64,
+    kind: String,
+    name: String,
+    process: i64,
+    began: String,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<String>,
+}
+
+impl InstanceRow {
+    fn of(record: &InstanceRecord) -> Self {
+        let (state, ended) = match record.state {
+            InstanceState::Alive => ("alive", None),
+            InstanceState::Late => ("late", None),
+            InstanceState::Ended(at) => ("ended", Some(iso8601(at))),
+        };
+        let (kind, name) = (record.kind.clone(), strip_controls(&record.name));
+        let began = iso8601(record.began);
+        Self { id: record.id, kind, name, process: record.process, began, state, ended }
+    }
+
+    fn cells(&self) -> [String; 7] {
+        [
+            self.id.to_string(),
+            self.kind.clone(),
+            self.name.clone(),
+            self.process.to_string(),
+            self.began.clone(),
+            self.state.to_owned(),
+            self.ended.clone().unwrap_or_default(),
+        ]
+    }
+}

@@ -1,0 +1,84 @@
+//! Reads where the ledger is.
+
+use std::path::PathBuf;
+
+use super::read::Section;
+use super::{DatabaseUrl, Parsed, PostgresConfig, SettingsSource, StoreConfig, secrets, value};
+
+enum StoreUrl {
+    Memory,
+    Sqlite(PathBuf),
+    /// `None` is the address of a variable.
+    Postgres(Option<DatabaseUrl>),
+}
+
+pub(super) fn store(
+    section: &mut Section<'_>,
+    source: &SettingsSource<'_>,
+    is_sandbox: bool,
+) -> StoreConfig {
+    let default =
+        if is_sandbox { StoreUrl::Memory } else { StoreUrl::Sqlite("tollgate.db".into()) };
+    let url = section.text("url", store_url, default);
+    let ca = section.nullable("ca", value::line).map(|ca| source.folder.join(ca));
+    let may_migrate = section.text("migrate", migrate, true);
+    if ca.is_some() && !matches!(url, StoreUrl::Postgres(_)) {
+        section.error("ca", "expected store.url = \"postgres\" with it");
+    }
+    let address = match url {
+        StoreUrl::Memory => return StoreConfig::Memory,
+        StoreUrl::Sqlite(path) => return StoreConfig::Sqlite(source.folder.join(path)),
+        StoreUrl::Postgres(address) => address.or_else(|| database_url(section, source)),
+    };
+    // Without an address, an error is reported.
+    address.map_or(StoreConfig::Memory, |address| {
+        StoreConfig::Postgres(PostgresConfig { address, ca, may_migrate })
+    })
+}
+
+fn store_url(text: &str) -> Parsed<StoreUrl> {
+    const EXPECTED: &str = "expected \"memory\", \"sqlite:tollgate.db\", or \"postgres\" with the \
+                            database's address in DATABASE_URL";
+    const NO_REDIS: &str = "expected \"postgres\", with the address of a PostgreSQL database in \
+                            DATABASE_URL: Redis can lose what it has confirmed, and a lost purchase is \
+                            bought twice";
+    const NO_PASSWORD: &str = "expected no password here; set store.url = \"postgres\", and the \
+                               address in DATABASE_URL or DATABASE_URL_FILE";
+    match text.split_once(':') {
+        None if text == "memory" => Ok(StoreUrl::Memory),
+        None if text == "postgres" => Ok(StoreUrl::Postgres(None)),
+        Some(("sqlite", path)) if !path.starts_with("//") => {
+            value::line(path).map(|path| StoreUrl::Sqlite(path.into())).map_err(|_| EXPECTED.into())
+        }
+        Some(("postgres" | "postgresql", rest)) if has_password(rest) => Err(NO_PASSWORD.into()),
+        Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
+            Ok(StoreUrl::Postgres(Some(DatabaseUrl::new(text))))
+        }
+        Some(("redis" | "rediss" | "valkey" | "valkeys", _)) => Err(NO_REDIS.into()),
+        _ => Err(EXPECTED.into()),
+    }
+}
+
+fn has_password(address: &str) -> bool {
+    let (address, query) = address.split_once('?').unwrap_or((address, ""));
+    let user = address.rsplit_once('@').map_or("", |(user, _)| user);
+    user.contains(':') || query.contains("password")
+}
+
+fn migrate(text: &str) -> Parsed<bool> {
+    match text {
+        "auto" => Ok(true),
+        "never" => Ok(false),
+        _ => Err("expected \"auto\" or \"never\"".into()),
+    }
+}
+
+fn database_url(section: &mut Section<'_>, source: &SettingsSource<'_>) -> Option<DatabaseUrl> {
+    let Some((location, address)) = secrets::database_url(source) else {
+        let expected =
+            "expected the database's address with it, in DATABASE_URL or DATABASE_URL_FILE";
+        section.error("url", expected);
+        return None;
+    };
+    address.map_err(|expected| section.error_at("url", &location, &expected)).ok()
+}

@@ -1,0 +1,211 @@
+//! The life of an instance: it registers, beats, and is buried by others when its lease is over.
+//!
+//! Its own view of the lease is narrower than theirs, so no purchase becomes unknown while its owner
+//! may still decide anything about it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::{error, info, warn};
+use uuid::Uuid;
+
+use super::column;
+use super::flush::Session;
+use super::lanes::Lanes;
+use super::schema;
+use super::settle;
+use super::shared::Shared;
+use super::slots;
+use super::step::{Need, Statement, Step, StepRows, Value, statement};
+use crate::clock;
+use crate::store::{PurchaseId, PurchaseState, Reason, Settlement};
+use crate::sync::lock;
+
+const BEAT: Duration = Duration::from_secs(2);
+const SWEEP: Duration = Duration::from_secs(10);
+/// An open purchase of this instance that is older, and that it does not have in hand, was lost.
+const SWEEP_AGE: Duration = Duration::from_secs(30);
+const DOUBT_RETENTION: Duration = Duration::from_secs(120);
+
+const REGISTER: &str = "INSERT INTO instances (kind, name, pid, version, began, until)
+    SELECT $1::text, $2::text, $3::bigint, $4::int, {clock}, {clock} + 15000000000 RETURNING id";
+const BEAT_SQL: &str = "UPDATE instances SET until = {clock} + 15000000000, beat = beat + 1
+    WHERE id = $1 AND ended IS NULL RETURNING beat, {now}";
+const EXPIRED: &str = "SELECT id FROM instances
+    WHERE ended IS NULL AND until < {clock} AND id <> $1 ORDER BY id LIMIT 1";
+const LOST: &str = "SELECT id, state FROM purchases
+    WHERE owner = $1 AND ended_at IS NULL AND at < {now} - $2::bigint AND NOT id = ANY($3::uuid[])";
+
+/// Ends an instance whose lease is over, or (`$2`) the own one, with all that it left open. A
+/// transaction of that instance which is under way keeps it alive until the next attempt.
+///
+/// Unsent purchases are released, sent ones become unknown. Its slots count as answered when nothing
+/// that it wrote can still arrive.
+const BURY: &str = "
+WITH t AS MATERIALIZED (SELECT {now} AS now),
+dead AS MATERIALIZED (
+  SELECT id FROM instances
+  WHERE id = $1 AND ended IS NULL AND ($2::boolean OR until < {clock}) FOR UPDATE SKIP LOCKED
+), ended AS (
+  UPDATE instances SET ended = {clock} FROM dead WHERE instances.id = dead.id
+), left_open AS (
+  UPDATE purchases SET state = CASE state WHEN 'held' THEN 'released' ELSE 'unknown' END,
+    ended_at = t.now,
+    key = CASE state WHEN 'held' THEN NULL ELSE key END,
+    payload = CASE state WHEN 'held' THEN NULL ELSE payload END,
+    fingerprint = CASE state WHEN 'held' THEN NULL ELSE fingerprint END
+  FROM t, dead WHERE owner = dead.id AND ended_at IS NULL
+  RETURNING state, caller, day, month, price_micros
+), released AS (
+  SELECT caller, day, month, sum(price_micros)::bigint AS micros
+  FROM left_open WHERE state = 'released' GROUP BY caller, day, month
+), counted AS (
+  UPDATE spent SET micros = spent.micros - less.micros
+  FROM (
+    SELECT c.scope, c.unit, c.period, sum(micros)::bigint AS micros
+    FROM released, LATERAL (VALUES ('total', 'day', day), ('total', 'month', month),
+      ('caller ' || caller, 'day', day), ('caller ' || caller, 'month', month))
+      AS c(scope, unit, period)
+    GROUP BY c.scope, c.unit, c.period
+  ) less
+  WHERE spent.scope = less.scope AND spent.unit = less.unit AND spent.period = less.period
+), credited AS (
+  UPDATE account SET committed = committed - (SELECT sum(micros) FROM released)::bigint
+  WHERE EXISTS (SELECT 1 FROM released)
+), answered AS (
+  UPDATE slots SET replied = greatest(at, t.now) + CASE WHEN $2::boolean THEN 0 ELSE 15000000000 END
+  FROM t, dead WHERE owner = dead.id AND replied IS NULL
+), orphaned AS (
+  UPDATE jobs SET poller = NULL FROM dead WHERE poller = dead.id AND state = 'open'
+), gone AS (
+  DELETE FROM waiting USING dead WHERE owner = dead.id
+)
+SELECT (SELECT count(*) FROM dead),
+  (SELECT count(*) FROM left_open WHERE state = 'released'),
+  (SELECT count(*) FROM left_open WHERE state = 'unknown')";
+
+fn registration(shared: &Shared) -> Statement {
+    let target = &shared.target;
+    let (kind, name) = (target.kind.name(), target.instance_name.clone());
+    statement!(REGISTER, kind, name, i64::from(std::process::id()), schema::NEWEST)
+}
+
+/// Enters this process into the list of instances, and returns its number.
+pub(super) async fn register(session: &Session, shared: &Shared) -> Result<(), Reason> {
+    let left = clock::now();
+    let Statement { sql, values } = registration(shared);
+    let rows = session.query(sql, &values).await?;
+    let id = rows.first().ok_or("the database gave no number")?.try_get(0)?;
+    shared.instance.store(id, Ordering::Relaxed);
+    shared.lease.acknowledge(left);
+    Ok(())
+}
+
+/// Ends this instance after its queues are empty, so that nobody has to wait for its lease.
+pub(super) fn farewell(shared: &Shared) -> Step {
+    shared.lease.end();
+    let stamp = shared.clock.stamp();
+    Step { stamp, ..burial(shared.sender().instance, true) }
+}
+
+fn burial(instance: i64, is_own: bool) -> Step {
+    Step::new(Need::Counting, vec![statement!(BURY, instance, is_own)])
+}
+
+/// Beats, buries and sweeps until `stop`.
+pub(super) async fn pulse(shared: Arc<Shared>, lanes: Lanes, mut stop: watch::Receiver<bool>) {
+    let mut ticks = interval(BEAT);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last_sweep = clock::now();
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = shared.buried.notified() => {}
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+        beat(&shared, &lanes).await;
+        if shared.lease.may_bury() {
+            bury_expired(&shared, &lanes).await;
+        }
+        if last_sweep.elapsed() >= SWEEP {
+            last_sweep = clock::now();
+            sweep(&shared, &lanes).await;
+            slots::sweep(&shared, &lanes).await;
+        }
+    }
+}
+
+async fn beat(shared: &Shared, lanes: &Lanes) {
+    let left = clock::now();
+    let step = Step::plain(statement!(BEAT_SQL, shared.sender().instance));
+    let Ok(rows) = lanes.request(&lanes.pulse, step).await else { return };
+    match first(&rows) {
+        Some(row) => {
+            shared.lease.acknowledge(left);
+            if let Ok(now) = column::get(row, 1) {
+                shared.clock.note(now);
+            }
+        }
+        None => join_again(shared, lanes).await,
+    }
+}
+
+/// After a burial, nothing of the old number is decided here any more.
+async fn join_again(shared: &Shared, lanes: &Lanes) {
+    shared.lease.end();
+    let left = clock::now();
+    let old = shared.sender().instance;
+    let Ok(rows) = lanes.request(&lanes.pulse, Step::plain(registration(shared))).await else {
+        return;
+    };
+    let Some(Ok(id)) = first(&rows).map(|row| column::get::<i64>(row, 0)) else { return };
+    error!(instance = old, joined_as = id, "instance was declared dead; it joins again");
+    shared.instance.store(id, Ordering::Relaxed);
+    shared.lease.acknowledge(left);
+}
+
+async fn bury_expired(shared: &Shared, lanes: &Lanes) {
+    let me = shared.sender().instance;
+    let find = Step::plain(statement!(EXPIRED, me));
+    let Ok(rows) = lanes.request(&lanes.pulse, find).await else { return };
+    let Some(Ok(instance)) = first(&rows).map(|row| column::get::<i64>(row, 0)) else { return };
+    let Ok(rows) = lanes.request(&lanes.sales, burial(instance, false).guarded()).await else {
+        return;
+    };
+    let Some(row) = first(&rows) else { return };
+    let count = |column: usize| column::count(row, column).unwrap_or_default();
+    if count(0) == 1 {
+        let (released, unknown) = (count(1), count(2));
+        warn!(instance, released, unknown, "instance declared dead");
+    }
+}
+
+/// Ends open purchases of this instance that it does not have in hand. A lost COMMIT left them.
+async fn sweep(shared: &Shared, lanes: &Lanes) {
+    let (in_hand, doubtful): (Vec<Uuid>, Vec<PurchaseId>) = {
+        let mut running = lock(&shared.running);
+        running.doubtful.retain(|_, since| since.elapsed() < DOUBT_RETENTION);
+        let in_hand = running.prices.keys().map(|id| id.0).collect();
+        (in_hand, running.doubtful.keys().copied().collect())
+    };
+    let age: Value = Box::new(column::nanos(SWEEP_AGE));
+    let values: Vec<Value> = vec![Box::new(shared.sender().instance), age, Box::new(in_hand)];
+    let find = Step::plain(Statement { sql: LOST, values });
+    let Ok(rows) = lanes.request(&lanes.pulse, find).await else { return };
+    for row in rows.iter().flatten() {
+        let (Ok(id), Ok(state)) = (column::id(row, 0), column::state(row, 1)) else { continue };
+        let is_unsent = state == PurchaseState::Held || doubtful.contains(&id);
+        let settlement = if is_unsent { Settlement::Released } else { Settlement::Unknown };
+        let state = state.name();
+        if lanes.request(&lanes.sales, settle::step(shared, id, &settlement)).await.is_ok() {
+            info!(purchase = %id, state, "ended purchase of a lost commit");
+        }
+    }
+}
+
+fn first(rows: &StepRows) -> Option<&tokio_postgres::Row> {
+    rows.first().and_then(|rows| rows.first())
+}

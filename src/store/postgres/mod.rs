@@ -1,0 +1,34 @@
+//! The store over PostgreSQL, which several instances share.
+//!
+//! Each instance has four connections ([`lanes`]). What a caller asks for is a [`step`]; a lane
+//! sends the steps that wait as one transaction, COMMIT included ([`flush`]). Rules run in SQL under
+//! the lock of one row, `account`, and are judged again here. A second table fences the dead:
+//! each instance has a row with a lease ([`instance`]).
+
+mod audit;
+mod clock;
+mod column;
+mod connect;
+mod flush;
+mod handle;
+mod instance;
+mod jobs;
+mod lane;
+mod lanes;
+mod lease;
+mod members;
+mod purchases;
+mod reports;
+mod reserve;
+mod roster;
+mod schema;
+mod settle;
+mod shared;
+mod slots;
+mod step;
+mod target;
+
+pub use connect::{PostgresConnection, connect};
+pub(super) use handle::PostgresStore;
+pub use roster::{InstanceRecord, InstanceState, list_instances};
+pub use target::{InstanceKind, PostgresTarget};

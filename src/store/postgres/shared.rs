@@ -1,0 +1,122 @@
+//! What the lanes, the pulse and the callers of a store share.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::Notify;
+
+use super::PostgresTarget;
+use super::clock::LedgerClock;
+use super::flush::Sender;
+use super::lease::Lease;
+use super::schema;
+use super::slots::OwnSlots;
+use crate::clock::Instant;
+use crate::contract::money::Usd;
+use crate::metrics::Histogram;
+use crate::store::{AccountLimit, PurchaseId, Reason, Unavailable};
+use crate::sync::lock;
+
+pub(super) struct Shared {
+    pub(super) target: PostgresTarget,
+    pub(super) clock: Arc<LedgerClock>,
+    /// The ledger's public name.
+    pub(super) name: Mutex<Arc<str>>,
+    /// The number of this instance, which changes after it was declared dead.
+    pub(super) instance: AtomicI64,
+    /// Notified when a transaction was refused because this instance was declared dead.
+    pub(super) buried: Notify,
+    pub(super) lease: Lease,
+    pub(super) running: Mutex<Running>,
+    /// Notified when purchases of this instance have ended.
+    pub(super) ends: Notify,
+    pub(super) credit_used: AtomicBool,
+    pub(super) slots: OwnSlots,
+    pub(super) latest_rate_limit: Arc<Mutex<Option<AccountLimit>>>,
+    pub(super) is_retry_queue_full: AtomicBool,
+    pub(super) may_lack_purchases: AtomicBool,
+    pub(super) commits: Histogram,
+    /// Why the database is not reached; `None` while it is.
+    outage: Mutex<Option<Reason>>,
+}
+
+/// The purchases that this instance answers for.
+#[derive(Default)]
+pub(super) struct Running {
+    pub(super) prices: HashMap<PurchaseId, Hold>,
+    /// It is unknown whether these were held, since these times. They were certainly not sent.
+    pub(super) doubtful: HashMap<PurchaseId, Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hold {
+    pub(super) price: Usd,
+    /// Whether the database has answered.
+    pub(super) is_held: bool,
+}
+
+impl Shared {
+    pub(super) fn new(target: PostgresTarget, clock: LedgerClock) -> Self {
+        Self {
+            target,
+            clock: Arc::new(clock),
+            name: Mutex::new("".into()),
+            instance: AtomicI64::new(0),
+            buried: Notify::new(),
+            lease: Lease::default(),
+            running: Mutex::default(),
+            ends: Notify::new(),
+            credit_used: AtomicBool::new(false),
+            slots: OwnSlots::default(),
+            latest_rate_limit: Arc::default(),
+            is_retry_queue_full: AtomicBool::new(false),
+            may_lack_purchases: AtomicBool::new(false),
+            commits: Histogram::of_commits(),
+            outage: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn sender(&self) -> Sender {
+        Sender { instance: self.instance.load(Ordering::Relaxed), version: schema::NEWEST }
+    }
+
+    /// Notes an outage, or its end, and logs the first note of each.
+    pub(super) fn note_outage(&self, outage: Option<&Reason>) {
+        let mut known = lock(&self.outage);
+        match (&*known, outage) {
+            (None, Some(reason)) => {
+                let cause = reason.cause.code();
+                tracing::error!(cause, error = %reason, "ledger database unreachable");
+            }
+            (Some(_), None) => tracing::info!("ledger database reached again"),
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+        *known = outage.cloned();
+    }
+
+    pub(super) fn check_reached(&self) -> Result<(), Unavailable> {
+        lock(&self.outage).clone().map_or(Ok(()), |reason| Err(Unavailable(reason)))
+    }
+
+    pub(super) fn begin(&self, id: PurchaseId, price: Usd) {
+        lock(&self.running).prices.insert(id, Hold { price, is_held: false });
+    }
+
+    pub(super) fn held(&self, id: PurchaseId) {
+        if let Some(hold) = lock(&self.running).prices.get_mut(&id) {
+            hold.is_held = true;
+        }
+    }
+
+    pub(super) fn end(&self, id: PurchaseId) {
+        lock(&self.running).prices.remove(&id);
+        self.ends.notify_waiters();
+    }
+
+    /// Returns the price that the database has held for a running purchase of this instance.
+    pub(super) fn held_price(&self, id: PurchaseId) -> Option<Usd> {
+        let running = lock(&self.running);
+        running.prices.get(&id).filter(|hold| hold.is_held).map(|hold| hold.price)
+    }
+}
