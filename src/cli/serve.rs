@@ -45,10 +45,8 @@ pub async fn serve(
     }
     process::fit_open_file_limit(&mut settings.server);
     // Every socket is bound before the first request is accepted.
-    let listeners =
-        settings.server.listen.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
-    let redirects =
-        settings.server.redirect.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
+    let listeners = bind_all(&settings.server.listen)?;
+    let redirects = bind_all(&settings.server.redirect)?;
     let ops = bind(settings.admin_listen)?;
     let at = ops.local_addr()?;
     let (shutdown, runtime) = (Shutdown::default(), Handle::current());
@@ -70,9 +68,7 @@ pub async fn serve(
     // The ops listener stops last, so that probes see `draining` until the drain ends.
     let end = CancellationToken::new();
     serve_ops(&app, &shutdown, ops, end.clone())?;
-    thread::spawn(calibrate_clock);
-    let access = Arc::clone(&app.shared.access);
-    tokio::spawn(async move { access.run().await });
+    run_in_background(&app);
     for listener in &listeners {
         info!(page = %listener.local_addr()?, admin = %at, "listening");
     }
@@ -84,20 +80,32 @@ pub async fn serve(
     } else {
         announce(&app, listeners, at, out)?;
         tokio::spawn(app.watch_account());
-        tokio::spawn(watch_certificate(app.shared.clone()));
         // A reload must find the same file: without it, its budgets would be lost.
         let config_path = config_path.or(file);
         let reload = |app| reload(app, config_path.as_deref(), &cores);
         run_until_stopped(app, App::tidy, reload, &mut signals).await;
     }
+    stop(cores, drain, &shutdown, in_flight).await;
+    end.cancel();
+    Ok(Exit::Done)
+}
+
+/// Does what needs neither the ledger nor a request.
+fn run_in_background(app: &App) {
+    thread::spawn(calibrate_clock);
+    let access = Arc::clone(&app.shared.access);
+    tokio::spawn(async move { access.run().await });
+    tokio::spawn(watch_certificate(app.shared.clone()));
+}
+
+/// Waits for requests and purchases in flight, for at most `drain`.
+async fn stop(cores: Vec<Core>, drain: Duration, shutdown: &Shutdown, in_flight: InFlight) {
     shutdown.draining.cancel();
     let limit = drain + FLUSH_TIMEOUT + CLOSE_TIMEOUT;
     start_exit_watchdog(limit, in_flight.clone()).await;
     info!("drain started");
     notify::stopping(limit);
-    Core::drain_all(cores, drain, &shutdown, &in_flight).await;
-    end.cancel();
-    Ok(Exit::Done)
+    Core::drain_all(cores, drain, shutdown, &in_flight).await;
 }
 
 fn start_error(error: io::Error) -> CommandError {
@@ -200,6 +208,10 @@ fn announce(
         info!(settings = "server.hosts, server.trusted_proxies", "no reverse proxy configured");
     }
     Ok(())
+}
+
+fn bind_all(addresses: &[SocketAddr]) -> io::Result<Vec<StdListener>> {
+    addresses.iter().map(|at| bind(*at)).collect()
 }
 
 pub(super) fn bind(at: SocketAddr) -> io::Result<StdListener> {
