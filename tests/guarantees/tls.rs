@@ -309,7 +309,7 @@ fn failed_handshakes_are_counted_and_slow_ones_end() {
     until("both are counted", || metrics().contains("tollgate_tls_handshakes_failed_total 2"));
     assert!(metrics().contains("tollgate_certificate_expires_seconds "));
     let log = server.process.printed();
-    assert!(!log.contains("WARN\",\"message\":\"TLS"), "a scanner fills no log: {log}");
+    assert!(!log.contains("WARN\",\"message\":\"tls"), "a scanner fills no log: {log}");
 }
 
 #[test]
