@@ -158,8 +158,6 @@ async fn response_is_delivered_once_the_connection_has_taken_its_last_byte() {
     // The pipe holds less than the response: its end is in a buffer when the client disconnects.
     let (client, stream) = duplex(70_000);
     let delivered = Arc::<AtomicUsize>::default();
-    let Served { server, .. } = serve_one();
-    server.abort();
     let wire = Arc::new(Wire::default());
     let mut io = FollowedIo::new(stream, Arc::clone(&wire));
     let (end, count) = (wire.end_of(1), Arc::clone(&delivered));
