@@ -87,9 +87,7 @@ async fn run(
     // The ops listener stops last, so that probes see `draining` until the drain ends.
     let end = CancellationToken::new();
     serve_ops(&app, &shutdown, (ops, at), end.clone())?;
-    thread::spawn(calibrate_clock);
-    let access = Arc::clone(&app.shared.access);
-    tokio::spawn(async move { access.run().await });
+    run_in_background(&app);
     for listener in &listeners {
         info!(page = %listener, admin = %at, "listening");
     }
@@ -103,7 +101,6 @@ async fn run(
         let status = status(&app);
         notify::ready(&status());
         tokio::spawn(app.watch_account());
-        tokio::spawn(watch_certificate(app.shared.clone()));
         let runtimes = cores.iter().map(|core| core.runtime.clone()).collect();
         let ledger = app.shared.store.clone();
         tokio::spawn(notify::report_alive(runtimes, ledger, status.clone()));
@@ -115,14 +112,27 @@ async fn run(
         };
         run_until_stopped(app, App::tidy, reload, &mut signals).await;
     }
+    stop(cores, drain, &shutdown, in_flight).await;
+    end.cancel();
+    Ok(Exit::Done)
+}
+
+/// Does what needs neither the ledger nor a request.
+fn run_in_background(app: &App) {
+    thread::spawn(calibrate_clock);
+    let access = Arc::clone(&app.shared.access);
+    tokio::spawn(async move { access.run().await });
+    tokio::spawn(watch_certificate(app.shared.clone()));
+}
+
+/// Waits for requests and purchases in flight, for at most `drain`.
+async fn stop(cores: Vec<Core>, drain: Duration, shutdown: &Shutdown, in_flight: InFlight) {
     shutdown.draining.cancel();
     let limit = drain + FLUSH_TIMEOUT + CLOSE_TIMEOUT;
     start_exit_watchdog(limit, in_flight.clone()).await;
     info!("drain started");
     notify::stopping(limit);
-    Core::drain_all(cores, drain, &shutdown, &in_flight).await;
-    end.cancel();
-    Ok(Exit::Done)
+    Core::drain_all(cores, drain, shutdown, &in_flight).await;
 }
 
 fn start_error(error: io::Error) -> CommandError {

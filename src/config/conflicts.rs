@@ -34,16 +34,8 @@ pub(super) fn conflicts(
             "a budget.total, because access.mode is open and anyone who reaches this address can \
              spend",
         ),
-        (
-            !server.redirect.is_empty() && !has_tls,
-            "server.redirect",
-            "server.tls with it, because it redirects to https",
-        ),
-        (
-            !server.hsts.is_zero() && !has_tls,
-            "server.hsts",
-            "server.tls with it; a web server in front sends this header itself",
-        ),
+        (!server.redirect.is_empty() && !has_tls, "server.redirect", "server.tls with it"),
+        (!server.hsts.is_zero() && !has_tls, "server.hsts", "server.tls with it"),
         (is_shared && has_ops, "admin.listen", "an address other than those of server.listen"),
         (is_shared && !has_ops, "server.listen", "an address other than that of admin.listen"),
         (

@@ -39,14 +39,6 @@ pub struct Peer(
     pub SocketAddr,
 );
 
-impl Peer {
-    #[doc(hidden)]
-    pub fn insert_into<B>(self, mut request: Request<B>) -> Request<B> {
-        request.extensions_mut().insert(self);
-        request
-    }
-}
-
 /// The connection that a request came over.
 #[derive(Clone, Debug)]
 pub struct Source {

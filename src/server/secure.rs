@@ -33,7 +33,7 @@ pub(super) async fn serve<S: HttpService>(
         Ok(opened) => opened,
         Err(error) => {
             settings.metrics.tls_handshakes_failed.inc();
-            return debug!(%error, "TLS handshake failed");
+            return debug!(%error, "tls handshake failed");
         }
     };
     let is_http2 = session.is_http2;

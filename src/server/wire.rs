@@ -44,7 +44,10 @@ impl Wire {
     /// fails if the connection ends before.
     pub(super) fn end_of(&self, stream: u32) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
-        lock(&self.0).awaited.push((stream, sender));
+        let awaited = &mut lock(&self.0).awaited;
+        // A stream that was reset has no end.
+        awaited.retain(|(_, sender)| !sender.is_closed());
+        awaited.push((stream, sender));
         receiver
     }
 

@@ -13,7 +13,7 @@ use tokio_rustls::rustls::crypto::aws_lc_rs::{Ticketer, default_provider};
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::server::TlsStream;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 pub use certificate::Certificate;
 use certificate::Stamp;
@@ -77,6 +77,9 @@ impl Tls {
     pub fn reload(&self, files: &TlsFiles) -> Result<(), String> {
         let certificate = Certificate::load(files)?;
         *lock(&self.last_read) = certificate.stamp.clone();
+        if certificate.stamp != self.certificate().stamp {
+            info!(certificate = certificate.summary(), "certificate reloaded");
+        }
         self.certificate.store(Arc::new(certificate));
         Ok(())
     }
@@ -91,9 +94,9 @@ impl Tls {
         }
         match self.reload(&files) {
             Ok(()) => {
-                let certificate = self.certificate();
-                info!(certificate = certificate.summary(), "certificate reloaded");
-                certificate.log_warnings(hosts);
+                for warning in self.certificate().warnings(hosts, clock::wall()) {
+                    warn!(warning, "risky setting");
+                }
             }
             Err(reason) => error!(reason, "certificate rejected"),
         }
@@ -131,13 +134,5 @@ struct Resolver(Arc<ArcSwap<Certificate>>);
 impl ResolvesServerCert for Resolver {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.0.load().key))
-    }
-}
-
-impl Certificate {
-    pub fn log_warnings(&self, hosts: &[String]) {
-        for warning in self.warnings(hosts, clock::wall()) {
-            tracing::warn!(warning, "risky setting");
-        }
     }
 }

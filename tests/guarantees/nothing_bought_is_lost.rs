@@ -135,7 +135,7 @@ fn sigterm_waits_for_the_purchase_in_flight() {
         gate.signal(signal);
         // An idle connection is no reason to wait; while there is one, nobody new is let in.
         assert!(idle.try_answer().is_none());
-        until("nobody new is let in", || TcpStream::connect(gate.address()).is_err());
+        until("nobody new is let in", || TcpStream::connect(gate.behind_bridge()).is_err());
         let mut probe = gate.admin_client();
         probe.send("GET", "/readyz", &[], "");
         assert_eq!((probe.answer().status, upstream.requests()), (503, 1));

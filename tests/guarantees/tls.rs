@@ -6,20 +6,23 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use tempfile::TempDir;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConnection, StreamOwned};
 
+use crate::support::certificate::Pair;
 use crate::support::process::{Process, Signal, run};
-use crate::support::{PATIENCE, bridge, certificate, until};
+use crate::support::{PATIENCE, bridge, certificate, lock, until};
 
 const SETTINGS: &str = "server.listen = \"127.0.0.1:0\"\nadmin.listen = \"127.0.0.1:0\"\n\
                         server.hosts = [\"chat.example\", \"shop.example\"]\nlog.level = \"debug\"\n\
                         server.tls = { cert = \"cert.pem\", key = \"key.pem\" }\n";
+
+const NAMES: [&str; 2] = ["localhost", "chat.example"];
 
 /// A sandbox that speaks TLS.
 struct Server {
@@ -33,7 +36,7 @@ type Connection = StreamOwned<ClientConnection, TcpStream>;
 impl Server {
     fn start(settings: &str) -> Self {
         let folder = TempDir::with_prefix("tollgate-tls-").unwrap();
-        let certificate = certificate::write(folder.path(), &["localhost", "chat.example"]);
+        let certificate = certificate::write(folder.path(), &NAMES);
         fs::write(folder.path().join("proxy.toml"), format!("{SETTINGS}{settings}")).unwrap();
         let process = Process::start(folder.path(), &[]);
         process.address("admin");
@@ -48,11 +51,10 @@ impl Server {
         connect(self.address(), &self.certificate, is_http2)
     }
 
-    /// Changes both files, and waits for this line.
-    fn renew(&mut self, how: impl FnOnce(&Self), line: &str) {
+    /// Does something to its files, and waits for this line.
+    fn change(&self, what: impl FnOnce(&Path), line: &str) {
         let before = self.process.printed().len();
-        certificate::write(self.folder.path(), &["localhost", "chat.example"]);
-        how(self);
+        what(self.folder.path());
         until(line, || self.process.printed()[before..].contains(line));
     }
 }
@@ -73,29 +75,19 @@ fn get(connection: &mut Connection, host: &str, target: &str) -> std::io::Result
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
-/// Returns the certificate that the server shows now.
-fn shown(server: &Server) -> Vec<u8> {
-    // A client that trusts the file on disk: a handshake fails if the server shows another.
-    let pem = fs::read(server.folder.path().join("cert.pem")).unwrap();
-    let block = pem.split(|byte| *byte == b'\n').collect::<Vec<_>>();
-    let text = block[1..].iter().take_while(|line| !line.starts_with(b"-")).copied();
-    use base64::Engine as _;
-    base64::engine::general_purpose::STANDARD.decode(text.collect::<Vec<_>>().concat()).unwrap()
-}
-
 #[test]
 fn renewed_certificate_is_shown_and_no_request_fails() {
-    let mut server = Server::start("");
+    let server = Server::start("");
     let (address, old) = (server.address(), server.certificate.clone());
-    let (certificates, stop) = (std::sync::Mutex::new(vec![old.clone()]), AtomicBool::new(false));
+    let (known, stop) = (Mutex::new(vec![old.clone()]), AtomicBool::new(false));
     let served = AtomicUsize::new(0);
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 while !stop.load(Ordering::SeqCst) {
-                    // The certificate may change while this connects: each that is known will do.
-                    let known = || certificates.lock().unwrap().clone();
-                    let is_served = known().iter().chain(&known()).any(|certificate| {
+                    // The certificate may change while this connects: the next one will do, too.
+                    let now = || lock(&known).clone();
+                    let is_served = now().iter().chain(&now()).any(|certificate| {
                         let mut connection = connect(address, certificate, false);
                         get(&mut connection, "localhost", "/healthz")
                             .is_ok_and(|line| line.contains(" 200 "))
@@ -109,13 +101,13 @@ fn renewed_certificate_is_shown_and_no_request_fails() {
         let mut long_lived = server.connect(false);
         long_lived.flush().unwrap();
         for _ in 0..3 {
-            server.renew(
-                |server| {
-                    certificates.lock().unwrap().push(shown(server));
-                    server.process.signal(Signal::SIGHUP);
-                },
-                "settings reloaded",
-            );
+            let pair = Pair::new(&NAMES);
+            lock(&known).push(pair.der());
+            let renew = |folder: &Path| {
+                pair.write(folder);
+                server.process.signal(Signal::SIGHUP);
+            };
+            server.change(renew, "settings reloaded");
         }
         let so_far = served.load(Ordering::SeqCst);
         until("requests are served", || served.load(Ordering::SeqCst) > so_far + 20);
@@ -123,31 +115,32 @@ fn renewed_certificate_is_shown_and_no_request_fails() {
         // A connection from before works on.
         assert!(get(&mut long_lived, "localhost", "/healthz").unwrap().contains(" 200 "));
     });
-    let mut new = connect(address, &shown(&server), false);
-    assert!(get(&mut new, "localhost", "/healthz").unwrap().contains(" 200 "));
-    assert!(get(&mut connect(address, &old, false), "localhost", "/healthz").is_err());
+    let is_served = |certificate: &[u8]| {
+        get(&mut connect(address, certificate, false), "localhost", "/healthz").is_ok()
+    };
+    assert!(is_served(lock(&known).last().unwrap()) && !is_served(&old));
 }
 
 #[test]
 fn changed_files_are_noticed_and_an_unusable_pair_keeps_the_old_one() {
-    let mut server = Server::start("");
+    let server = Server::start("");
     let old = server.certificate.clone();
-    let path = server.folder.path().to_owned();
-    server.renew(|_| fs::write(path.join("key.pem"), "no key").unwrap(), "certificate rejected");
-    let is_served = |server: &Server, certificate: &[u8]| {
+    let is_served = |certificate: &[u8]| {
         let mut connection = connect(server.address(), certificate, true);
         connection.flush().is_ok() && connection.conn.complete_io(&mut connection.sock).is_ok()
     };
-    assert!(is_served(&server, &old), "the old pair is in use");
+    let spoil = |folder: &Path| fs::write(folder.join("key.pem"), "no key").unwrap();
+    server.change(spoil, "certificate rejected");
+    assert!(is_served(&old), "the old pair is in use");
     // On SIGHUP, the settings are rejected with it.
     let before = server.process.printed().len();
-    server.process.signal(Signal::SIGHUP);
-    until("rejected", || server.process.printed()[before..].contains("settings rejected"));
+    server.change(|_| server.process.signal(Signal::SIGHUP), "settings rejected");
     assert!(server.process.printed()[before..].contains("server.tls: expected in key"));
-    assert!(is_served(&server, &old), "the old pair is in use");
-    server.renew(|_| {}, "certificate reloaded");
-    let new = shown(&server);
-    assert!(is_served(&server, &new) && !is_served(&server, &old));
+    assert!(is_served(&old), "the old pair is in use");
+    let new = Pair::new(&NAMES);
+    server.change(|folder| new.write(folder), "certificate reloaded");
+    until("the new one is shown", || is_served(&new.der()));
+    assert!(!is_served(&old));
 }
 
 #[test]
@@ -316,7 +309,7 @@ fn failed_handshakes_are_counted_and_slow_ones_end() {
     until("both are counted", || metrics().contains("tollgate_tls_handshakes_failed_total 2"));
     assert!(metrics().contains("tollgate_certificate_expires_seconds "));
     let log = server.process.printed();
-    assert!(!log.contains("WARN\",\"message\":\"TLS"), "a scanner fills no log: {log}");
+    assert!(!log.contains("WARN\",\"message\":\"tls"), "a scanner fills no log: {log}");
 }
 
 #[test]

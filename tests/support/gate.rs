@@ -235,7 +235,7 @@ impl Gate {
         self.page
     }
 
-    /// The address where it speaks TLS.
+    /// The address of its own listener, also if clients reach it over a bridge.
     pub(crate) fn behind_bridge(&self) -> SocketAddr {
         self.running.addresses().0
     }
