@@ -19,6 +19,8 @@ const PREFIX: &str = "q_";
 const VERSION: u8 = 1;
 /// A quote is usable in its own slot and those after it, [`SLOTS`] in all.
 const SLOTS: u32 = 3;
+/// A quote may be used at the end of its life, and its order be repeated as long after that.
+const REACH: u32 = 2 * SLOTS;
 const SLOT_SECONDS: u64 = QUOTE_LIFETIME.as_secs() / SLOTS as u64;
 const MAC_LEN: usize = 16;
 const BODY_LEN: usize = 1 + 4 + 1 + 8 + 12;
@@ -83,10 +85,10 @@ impl QuoteSigner {
         is_equal.then_some(quote)
     }
 
-    /// Returns the idempotency keys of a quote and of the same order's quotes in all slots that it
-    /// may overlap. Its own is the first.
+    /// Returns the idempotency keys of a quote and of the same order's quotes in all slots whose
+    /// purchase it may repeat. Its own is the first.
     pub fn keys(&self, caller: &Caller, quote: &Quote) -> Vec<Box<str>> {
-        let slots = quote.slot.saturating_sub(SLOTS)..=quote.slot.saturating_add(SLOTS);
+        let slots = quote.slot.saturating_sub(REACH)..=quote.slot.saturating_add(REACH);
         let others = slots.filter(|slot| *slot != quote.slot);
         let others = others.map(|slot| self.sign(caller, Quote { slot, ..quote.clone() }));
         let all = [quote.clone()].into_iter().chain(others);
@@ -212,10 +214,11 @@ mod tests {
         assert_ne!(quote(0), quote(SLOT_SECONDS));
         let keys = signer.keys(&ann, &quote(0));
         assert_eq!(*keys[0], format!("mcp:{}", quote(0)));
-        for slots in 1..=3 {
+        for slots in 1..=6 {
             let later = signer.keys(&ann, &quote(slots * SLOT_SECONDS));
             assert!(later.contains(&keys[0]) && keys.contains(&later[0]), "{slots}");
         }
+        assert!(!keys.contains(&signer.keys(&ann, &quote(7 * SLOT_SECONDS))[0]));
         let copy = signer.quote(&ann, order(), 1, NOW);
         assert!(!keys.contains(&signer.keys(&ann, &copy)[0]));
     }

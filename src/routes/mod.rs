@@ -19,6 +19,8 @@ pub mod page;
 pub mod pictures;
 mod purchases;
 pub mod redirect;
+#[cfg(any(feature = "mcp", feature = "openai"))]
+mod translation;
 
 use std::sync::Arc;
 

@@ -4,12 +4,10 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderName};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-use crate::jobs::status;
 use crate::problem::{
     INVALID_IDEMPOTENCY_KEY, LEDGER_CHANGED, Problem, REPLAYED, TOLLGATE_PURCHASE,
 };
 use crate::purchase::{DedupeBy, Receipt, Timing};
-use crate::redact::Redactor;
 use crate::response::{self, Response};
 use crate::validate::IgnoredFields;
 
@@ -82,29 +80,6 @@ pub(super) fn from_receipt(receipt: Receipt) -> Response {
         None => response,
         // If the body is dropped earlier, an identical request soon after counts as a retry.
         Some(delivery) => response.map(|body| body.on_end(move || delivery.record())),
-    }
-}
-
-/// The text in the gateway's reply.
-pub(super) const CONTENT_POINTER: &str = "/message/content";
-/// Assumption: where a refusal has its message.
-pub(super) const ERROR_POINTERS: &[&str] = &["/error/message", "/message", "/detail", "/error"];
-
-/// Returns the text at the first of `pointers` that has one. Decoding may reveal keys, so it is
-/// redacted again.
-pub(super) fn text_at(redactor: &Redactor, body: &[u8], pointers: &[&str]) -> Option<String> {
-    let pointers: Vec<_> = pointers.iter().map(|pointer| (*pointer).to_owned()).collect();
-    status::text_at(body, &pointers).map(|text| redactor.redact_text(text))
-}
-
-/// Answers with a translated body. A replay's original body lives as long, because the memory
-/// permit that it carries covers both.
-pub(super) fn with_translated_body(receipt: Receipt, body: Bytes) -> Response {
-    let original = receipt.is_replay.then(|| receipt.body.clone());
-    let response = from_receipt(Receipt { body, ..receipt });
-    match original {
-        Some(original) => response.map(|body| body.with_guard(original)),
-        None => response,
     }
 }
 

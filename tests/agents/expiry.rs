@@ -33,7 +33,7 @@ fn neighbouring_quotes_of_one_order_buy_it_once() {
     let upstream = upstream();
     let gate = Gate::start(&upstream, ON);
     for (number, (first, second)) in
-        [(0, 5), (5, 0), (0, 9), (9, 0), (5, 9)].into_iter().enumerate()
+        [(0, 5), (5, 0), (0, 9), (9, 0), (9, 5)].into_iter().enumerate()
     {
         let prompt = format!("tide {number}");
         let mut order = video();

@@ -6,7 +6,7 @@ use super::client::{
     ON, call, chat, quote_in, request, request_of, send, text, upstream, video, with_quote,
 };
 use crate::support::reply::Latch;
-use crate::support::{Ending, Gate, Reply, Upstream};
+use crate::support::{Ending, Gate, Reply, Upstream, until};
 
 fn code(result: &Value) -> &str {
     result["structuredContent"]["code"].as_str().unwrap_or_default()
@@ -326,13 +326,14 @@ fn slow_chat_reports_progress_if_the_client_asks_for_it() {
     let mut headers: Vec<_> = own.iter().map(|(name, value)| (*name, value.as_str())).collect();
     headers.push(("accept", "application/json, text/event-stream"));
     client.send("POST", "/mcp", &headers, &slow.to_string());
-    let release = std::thread::spawn(move || {
-        // The answer is a stream once it takes longer than a second.
-        std::thread::sleep(std::time::Duration::from_millis(1_500));
-        latch.open();
+    // The answer is a stream once it takes longer than a second.
+    let mut seen = [0; 4_096];
+    until("the first event", || {
+        let read = client.stream().peek(&mut seen).unwrap_or_default();
+        String::from_utf8_lossy(&seen[..read]).contains("notifications/progress")
     });
+    latch.open();
     let answer = client.answer();
-    release.join().unwrap();
     gate.told_elsewhere(6_000);
     let events = answer.events();
     assert_eq!(answer.value("content-type"), Some("text/event-stream"));

@@ -7,7 +7,7 @@ use crate::markdown::{blocks, read};
 use crate::support::Server;
 
 fn server() -> Server {
-    Server::sandboxed(&[("TOLLGATE_MCP__ENABLED", "true")])
+    Server::sandboxed(&[("TOLLGATE_MCP__ENABLED", "true"), ("TOLLGATE_LIMITS__BURST", "100")])
 }
 
 fn run(sdk: Sdk, server: &Server, mode: &str) -> Value {

@@ -3,6 +3,7 @@
 //! An agent loses answers and starts again. So everything is bought under a quote, which is the
 //! purchase's idempotency key, and which only this service can make.
 
+mod call;
 mod progress;
 mod protocol;
 mod reply;
@@ -28,9 +29,9 @@ use crate::problem::{NOT_FOUND, PAYLOAD_TOO_LARGE, Problem, UNKNOWN_ENDPOINT};
 use crate::response::{self, HandlerResult, Response};
 use crate::validate;
 use crate::validate::ChatRules;
-use crate::validate::mcp::Message;
+use crate::validate::mcp::RpcMessage;
+use call::ToolCall;
 use protocol::{Era, RpcError, result_type};
-use tools::ToolCall;
 
 /// How long clients may keep the list of tools, in milliseconds.
 const TTL_MS: u32 = 300_000;
@@ -102,7 +103,7 @@ pub(super) async fn post(cx: HandlerContext) -> HandlerResult {
 }
 
 /// Accepts a notification. None of them matters here.
-fn accept(message: &Message<'_>) -> Response {
+fn accept(message: &RpcMessage<'_>) -> Response {
     if !message.method.starts_with("notifications/") {
         return RpcError::invalid_request("a request needs an id").response(None);
     }
@@ -131,7 +132,7 @@ impl From<RpcError> for Failure {
 async fn answer(
     cx: &Arc<HandlerContext>,
     id: &RawValue,
-    message: &Message<'_>,
+    message: &RpcMessage<'_>,
 ) -> Result<Response, Failure> {
     let era = protocol::era(&cx.call.head.headers, message)?;
     let mcp = cx.mcp()?;
@@ -195,7 +196,7 @@ fn initialized(requested: Option<&str>) -> impl Serialize + use<> {
 async fn call_tool(
     cx: &Arc<HandlerContext>,
     (era, id): (Era, &RawValue),
-    message: &Message<'_>,
+    message: &RpcMessage<'_>,
 ) -> Result<Response, Failure> {
     let (mcp, params) = (cx.mcp()?, &message.params);
     let name = params.name.as_deref().unwrap_or_default();

@@ -11,8 +11,8 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::{Interval, interval, sleep};
 
+use super::call::Running;
 use super::reply::Frame;
-use super::tools::Running;
 use crate::response::{self, Body, Response, write_event};
 
 /// An answer within this time needs no events.

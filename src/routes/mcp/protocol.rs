@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::response::{self, Response};
-use crate::validate::mcp::{Message, MessageError};
+use crate::validate::mcp::{MessageError, RpcMessage};
 
 const STATELESS: &str = "2026-07-28";
 /// The revisions with `initialize`; the first is proposed to clients of others.
@@ -107,7 +107,7 @@ impl RpcError {
 }
 
 /// Finds the revision of a request, and compares its headers with its body.
-pub(super) fn era(headers: &HeaderMap, message: &Message<'_>) -> Result<Era, RpcError> {
+pub(super) fn era(headers: &HeaderMap, message: &RpcMessage<'_>) -> Result<Era, RpcError> {
     let header = single(headers, &VERSION_HEADER)?;
     let (Some(version), false) = (&message.params.version, message.method == "initialize") else {
         return match header {

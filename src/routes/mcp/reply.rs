@@ -13,7 +13,8 @@ use super::with_no_store;
 use crate::problem::{Charged, Problem};
 use crate::purchase::Receipt;
 use crate::response::{self, Response};
-use crate::routes::{HandlerContext, purchases};
+use crate::routes::HandlerContext;
+use crate::routes::translation::with_translated_body;
 use crate::validate::mcp::QUESTION;
 
 /// The end of a tool's call.
@@ -112,7 +113,7 @@ impl Frame {
             None => with_no_store(response::from_bytes(StatusCode::OK, "application/json", body)),
             Some(receipt) => {
                 let receipt = Receipt { status: StatusCode::OK, is_json: true, ..receipt };
-                purchases::with_translated_body(receipt, body)
+                with_translated_body(receipt, body)
             }
         }
     }

@@ -6,8 +6,8 @@ use http::StatusCode;
 use serde_json::json;
 
 use super::Mcp;
+use super::call::ToolCall;
 use super::reply::{Done, Outcome, Refusal, raw, raw_bytes};
-use super::tools::ToolCall;
 use crate::access::quote::{OrderId, Quote};
 use crate::clock::{self, iso8601};
 use crate::contract::catalog::Service;
@@ -18,7 +18,7 @@ use crate::problem::{
 };
 use crate::purchase::{DedupeBy, EarlierPurchase, PurchaseRequest, Receipt};
 use crate::routes::HandlerContext;
-use crate::routes::purchases::{CONTENT_POINTER, ERROR_POINTERS, text_at};
+use crate::routes::translation::{CONTENT_POINTER, ERROR_POINTERS, text_at};
 use crate::validate::{self, Checked, Order};
 
 /// The most further copies of one order within the life of a quote.

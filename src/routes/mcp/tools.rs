@@ -1,12 +1,9 @@
 //! The table of tools, and those that buy nothing.
 
-use std::pin::Pin;
-use std::sync::Arc;
-
 use bytes::Bytes;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::call::{Running, ToolCall};
 use super::reply::{Done, Outcome, Refusal, raw_bytes};
 use super::{schema, sell};
 use crate::contract::catalog::Service;
@@ -15,22 +12,8 @@ use crate::jobs::Job;
 use crate::problem::Problem;
 use crate::reports::jobs;
 use crate::response::Response;
-use crate::routes::HandlerContext;
 use crate::validate;
 use crate::validate::ChatRules;
-
-pub(super) type Running = Pin<Box<dyn Future<Output = Result<Outcome, Refusal>> + Send>>;
-
-/// A tool's call, with its strings unchecked.
-pub(super) struct ToolCall {
-    pub(super) cx: Arc<HandlerContext>,
-    pub(super) arguments: Option<Box<RawValue>>,
-    /// Of a call that comes back with the person's answer.
-    pub(super) state: Option<String>,
-    pub(super) action: Option<String>,
-    /// Whether the client can ask its person.
-    pub(super) can_ask: bool,
-}
 
 pub(super) struct Tool {
     name: &'static str,

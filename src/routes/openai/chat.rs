@@ -21,7 +21,8 @@ use crate::purchase::Receipt;
 use crate::redact::Redactor;
 use crate::response::{self, Body, BoxError, HandlerResult, Response, write_event};
 use crate::routes::HandlerContext;
-use crate::routes::purchases::{self, with_translated_body};
+use crate::routes::purchases;
+use crate::routes::translation::with_translated_body;
 use crate::validate::{self, Checked, Order};
 
 pub(crate) async fn buy(cx: HandlerContext) -> HandlerResult {

@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::purchases::{CONTENT_POINTER, ERROR_POINTERS, text_at};
+use super::translation::{CONTENT_POINTER, ERROR_POINTERS, text_at};
 use super::{HandlerContext, purchases};
 use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;

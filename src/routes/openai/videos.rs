@@ -22,7 +22,7 @@ use crate::problem::{
 use crate::purchase::Receipt;
 use crate::redact::Redactor;
 use crate::response::{self, HandlerResult, Response};
-use crate::routes::purchases::text_at;
+use crate::routes::translation::text_at;
 use crate::routes::{HandlerContext, api, purchases};
 use crate::validate;
 use crate::validate::openai::FormValue;

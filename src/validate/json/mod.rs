@@ -89,6 +89,7 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
     }
 
     /// Keeps the value's bytes. The caller must [`check_raw`] them.
+    #[cfg(feature = "mcp")]
     pub(super) fn keep(self, kept: &mut Option<&'de RawValue>) -> Result<(), A::Error> {
         if kept.is_some() {
             return Err(duplicate_key(&self.name));
@@ -98,6 +99,7 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
     }
 
     /// Keeps the member as it is written. The caller must check the values, and find duplicates.
+    #[cfg(feature = "mcp")]
     pub(super) fn keep_member(
         self,
         kept: &mut Vec<(Cow<'de, str>, &'de RawValue)>,

@@ -21,7 +21,7 @@ pub const QUESTION: &str = "confirm";
 
 /// One JSON-RPC message, with its faults instead of values of a wrong type.
 #[derive(Debug)]
-pub struct Message<'a> {
+pub struct RpcMessage<'a> {
     /// A string or an integer, as it was written; `None` for a notification.
     pub id: Option<&'a RawValue>,
     pub method: Cow<'a, str>,
@@ -60,7 +60,7 @@ pub struct Params<'a> {
 ///
 /// # Errors
 /// All faults of a message are faults of the program that wrote it, so only the first is reported.
-pub fn message(payload: &[u8]) -> Result<Message<'_>, MessageError<'_>> {
+pub fn message(payload: &[u8]) -> Result<RpcMessage<'_>, MessageError<'_>> {
     let mut draft = MessageDraft::default();
     json::read_object(payload, &mut draft).map_err(MessageError::NoJson)?;
     for raw in [draft.id, draft.arguments(), draft.progress_token()].into_iter().flatten() {
@@ -84,7 +84,7 @@ pub fn message(payload: &[u8]) -> Result<Message<'_>, MessageError<'_>> {
         }
     };
     let params = params.finish().map_err(|why| MessageError::WrongParams(id, why))?;
-    Ok(Message { id, method, params })
+    Ok(RpcMessage { id, method, params })
 }
 
 #[derive(Default)]
@@ -265,3 +265,6 @@ fn is_id(raw: &RawValue) -> bool {
     let text = raw.get();
     text.starts_with('"') || text.parse::<i64>().is_ok()
 }
+
+#[cfg(test)]
+mod tests;
