@@ -9,6 +9,7 @@ mod audit;
 mod clock;
 mod column;
 mod connect;
+mod fleet;
 mod flush;
 mod handle;
 mod instance;
@@ -26,7 +27,10 @@ mod shared;
 mod slots;
 mod step;
 mod target;
+mod turns;
 
 pub use connect::{PostgresConnection, connect};
+pub use fleet::{Fleet, JobNews};
 pub(super) use handle::PostgresStore;
 pub use target::{InstanceKind, PostgresTarget};
+pub use turns::{SlotLimit, SlotPriority, SlotRate, SlotRequest, SlotTurn};
