@@ -25,6 +25,8 @@ pub struct Readings {
     pub ledger_commits: Option<Histogram>,
     /// When the certificate of `server.tls` ends, since the Unix epoch.
     pub certificate_expires: Option<Duration>,
+    /// Of a shared ledger.
+    pub instances: Option<InstanceReading>,
     /// Whether each key is usable, in the order of the settings.
     pub keys: Vec<bool>,
 }
@@ -47,6 +49,12 @@ pub struct BudgetReading {
     pub period: &'static str,
     pub limit_micros: u64,
     pub spent_micros: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct InstanceReading {
+    pub alive: u64,
+    pub late: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -101,6 +109,10 @@ impl Readings {
         if let Some(expires) = self.certificate_expires {
             let help = "End of the certificate of server.tls, in Unix time";
             gauge(r, "certificate_expires_seconds", help, expires.as_secs());
+        }
+        if let Some(InstanceReading { alive, late }) = self.instances {
+            let states = [([("state", "alive")], alive), ([("state", "late")], late)];
+            family(r, "instances", "Servers that share the ledger", states);
         }
         let keys = KEYS.into_iter().zip(&self.keys);
         let keys = keys.map(|(position, is_usable)| ([("key", position)], u64::from(*is_usable)));

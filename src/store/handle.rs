@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "postgres")]
-use super::postgres::{PostgresStore, PostgresTarget};
+use super::postgres::{Fleet, PostgresStore, PostgresTarget};
 use super::sqlite::SqliteStore;
 use super::{
-    Backup, Clock, LockHolder, MoneyKind, OpenError, Opening, PurchaseId, Reason, Reservation,
-    ReserveError, Settlement, SlotId, StoreCapacity, Unavailable,
+    Backup, Clock, InstanceCounts, LockHolder, MoneyKind, OpenError, Opening, PurchaseId, Reason,
+    Reservation, ReserveError, Settlement, SlotId, StoreCapacity, Unavailable,
 };
 use crate::metrics::Histogram;
 
@@ -190,6 +190,14 @@ impl Store {
         let opened = PostgresStore::open(target, clock).await.map_err(OpenError::Unusable)?;
         Ok(Self { backend: Backend::Postgres(opened), hook: None })
     }
+
+    /// Returns the instances that share the ledger, or `None` if it is one process's own.
+    pub fn fleet(&self) -> Option<Fleet> {
+        match &self.backend {
+            Backend::Sqlite(_) => None,
+            Backend::Postgres(store) => Some(Fleet::new(store.clone())),
+        }
+    }
 }
 
 impl Store {
@@ -223,6 +231,16 @@ impl Store {
     /// the first byte: another instance may have given up what this one held.
     pub fn may_send(&self) -> bool {
         on_backend!(self, store => store.may_send())
+    }
+
+    /// Returns how many servers share the ledger; `None` if one has it alone, or if that cannot be
+    /// read.
+    pub async fn instance_counts(&self) -> Option<InstanceCounts> {
+        match &self.backend {
+            Backend::Sqlite(_) => None,
+            #[cfg(feature = "postgres")]
+            Backend::Postgres(store) => store.instance_counts().await.ok(),
+        }
     }
 
     /// Returns whether the ledger could not be opened. That was logged once, with its cause.
