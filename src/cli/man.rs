@@ -55,8 +55,12 @@ pub(super) fn man(folder: Option<&Path>, out: &mut impl Write) -> io::Result<()>
     let mut command = <Cli as CommandFactory>::command().disable_help_subcommand(true);
     command.build();
     let Some(folder) = folder else { return first_page(command, out) };
-    let mut first = File::create(folder.join("tollgate.1"))?;
-    first_page(command.clone(), &mut first)?;
+    write_pages(command, folder)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", folder.display())))
+}
+
+fn write_pages(command: clap::Command, folder: &Path) -> io::Result<()> {
+    first_page(command.clone(), &mut File::create(folder.join("tollgate.1"))?)?;
     command.get_subcommands().try_for_each(|below| pages(below, folder))
 }
 

@@ -59,7 +59,7 @@ impl Listen {
         }
     }
 
-    /// Returns whether it is a loopback address. Who can open another socket is not known here.
+    /// Returns whether it is a loopback address. The settings do not say who reaches other sockets.
     pub(super) fn is_loopback(&self) -> bool {
         self.address().is_some_and(|at| at.ip().to_canonical().is_loopback())
     }
