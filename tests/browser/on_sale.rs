@@ -6,14 +6,15 @@ use crate::sign_in::{is_ready, sign_in, sign_out, signed_in};
 
 const TOKEN: (&str, &str) = ("textbox", "Your token");
 
+/// The ids of the models that the sheet lists.
 fn models(page: &Page, button: &str) -> String {
     page.evaluate(&format!("document.getElementById('{button}').click()"));
-    page.wait_until("document.querySelector('.model-sheet[open] [role=option]')");
+    page.wait_until("document.querySelector('.model-sheet[open] [role=option]') !== null");
     let ids = "[...document.querySelectorAll('.model-sheet [role=option]')]\
-         .map((option) => option.textContent.match(/[a-z]+-[a-z0-9.-]*[a-z0-9]/)[0]).sort().join()";
+         .map(({ dataset }) => dataset.model).sort().join()";
     let ids = page.evaluate(ids).as_str().expect("text").to_owned();
     page.press("Escape");
-    page.wait_until("!document.querySelector('.model-sheet[open]')");
+    page.wait_until("document.querySelector('.model-sheet[open]') === null");
     ids
 }
 
