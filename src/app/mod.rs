@@ -2,6 +2,7 @@
 
 #[cfg(feature = "mcp")]
 mod agents;
+mod catalog;
 pub mod changes;
 pub mod ledger;
 mod ops;
@@ -19,7 +20,6 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use futures_util::future::OptionFuture;
 use http::{HeaderValue, Method};
-use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -34,7 +34,7 @@ use crate::access::quote::QuoteSigner;
 use crate::billing::checkpoints::CheckpointKeeper;
 use crate::billing::summary::BillingSummary;
 use crate::clock;
-use crate::config::{self, AccessMode, Key, PresetConfig, Settings, Target};
+use crate::config::{self, AccessMode, Key, Settings, Target};
 use crate::downstream::body::BodyMemory;
 use crate::downstream::cross_site::Origins;
 use crate::downstream::host::Hosts;
@@ -399,7 +399,7 @@ fn handlers(
         catalog: PriceList::new(
             settings.catalog.clone(),
             settings.page.default_model.clone(),
-            catalog_facts(settings, &origins, shared),
+            catalog::catalog_facts(settings, &origins, shared),
             settings.access.may_buy.clone(),
         ),
         may_buy: settings.access.may_buy.clone(),
@@ -462,43 +462,6 @@ fn picture_host(settings: &Settings, shared: &SharedState) -> Option<PictureHost
     let (pictures, origin) = (shared.pictures.clone()?, settings.server.public_url.as_ref()?);
     let public_url = format!("{origin}{}", settings.server.prefix);
     settings.page.pictures.then_some(PictureHost { pictures, public_url })
-}
-
-fn catalog_facts(settings: &Settings, media_origins: &[String], shared: &SharedState) -> Value {
-    let sandbox = matches!(settings.gateway.target, Target::Sandbox);
-    let (terms, jobs, page) = (terms(settings), &settings.jobs, &settings.page);
-    let faults = if sandbox { sandbox::SANDBOX_FAULTS } else { &[] };
-    let fault = |(word, does): &(_, _)| json!({ "word": word, "does": does });
-    let preset = |preset: &PresetConfig| json!({ "name": preset.name, "system": preset.system });
-    let mut facts = json!({
-        "mode": if sandbox { "sandbox" } else { "live" },
-        "access": settings.access.mode.name(),
-        "jobs": {
-            "finished": jobs.finished,
-            "failed": jobs.failed,
-            "result": jobs.result,
-            "media_origins": media_origins,
-        },
-        "sandbox_faults": faults.iter().map(fault).collect::<Vec<_>>(),
-        "limits": {
-            "prompt_characters": crate::contract::video::MAX_PROMPT,
-            "chat_body_bytes": settings.server.chat_body,
-            "video_body_bytes": settings.server.video_body,
-        },
-        "replay": {
-            "chat_seconds": terms.keep_chats.as_secs(),
-            "video_seconds": terms.keep_videos.as_secs(),
-            "ledger": &*shared.store.name(),
-        },
-        "presets": page.presets.iter().map(preset).collect::<Vec<_>>(),
-    });
-    if let Some(host) = picture_host(settings, shared) {
-        facts["pictures"] = json!(host.url_of(""));
-    }
-    if let Some(contact) = &page.contact {
-        facts["contact"] = json!(contact);
-    }
-    facts
 }
 
 #[cfg(test)]

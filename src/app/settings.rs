@@ -83,8 +83,18 @@ pub fn check_files(
     if let StoreConfig::Postgres(config) = &settings.store {
         missing.extend(ledger::check_settings(settings, config).err());
     }
+    missing.extend(served_secrets(settings, environment, (folder, settings_file)));
+    missing
+}
+
+/// Returns the files that the site would serve, and must not.
+fn served_secrets(
+    settings: &Settings,
+    environment: &Environment,
+    (folder, settings_file): (&Path, Option<&Path>),
+) -> Vec<(&'static str, String)> {
     let Some(site) = settings.page.dir.as_deref().and_then(|dir| dir.canonicalize().ok()) else {
-        return missing;
+        return Vec::new();
     };
     let named = |name: &str| {
         let path = environment.get(name)?.trim();
@@ -104,8 +114,7 @@ pub fn check_files(
         .into_iter()
         .filter(|(_, file)| file.as_ref().is_some_and(|file| is_served(file, &site)));
     let expected = |what| format!("a folder that does not contain {what}");
-    missing.extend(served.map(|(what, _)| ("page.dir", expected(what))));
-    missing
+    served.map(|(what, _)| ("page.dir", expected(what))).collect()
 }
 
 /// Returns whether the site would serve this file: it is in the folder and not hidden.

@@ -10,7 +10,7 @@ pub(super) fn conflicts(
     (is_sandbox, needs_gateway_key): (bool, bool),
     is_live: bool,
 ) -> impl Iterator<Item = (&'static str, String)> {
-    let Settings { server, admin_listen, catalog, page, store, .. } = settings;
+    let Settings { server, admin_listen, catalog, page, .. } = settings;
     let [sandbox_row, secret_row] = shared_ledger_rows(settings, is_sandbox && needs_gateway_key);
     let is_public = !settings.listens_on_loopback();
     let is_free_port = admin_listen.address().is_some_and(|at| at.port() == 0);
@@ -44,6 +44,21 @@ pub(super) fn conflicts(
             "a chat model that is sold",
         ),
         (
+            settings.mcp.enabled && settings.purchase.keep_replies < 2 * QUOTE_LIFETIME,
+            "purchase.keep_replies",
+            "at least \"30m\" with mcp.enabled, because a quote must not outlive its reply",
+        ),
+    ];
+    let rows = rows.into_iter().chain(picture_rows(settings, raw));
+    rows.filter(|(holds, ..)| *holds).map(|(_, name, text)| (name, text.to_owned()))
+}
+
+type Conflict = (bool, &'static str, &'static str);
+
+fn picture_rows(settings: &Settings, raw: &RawSettings) -> [Conflict; 3] {
+    let Settings { server, page, store, .. } = settings;
+    [
+        (
             // An invalid value is reported already.
             page.pictures && raw.location_of("server.public_url").is_none(),
             "page.pictures",
@@ -59,21 +74,14 @@ pub(super) fn conflicts(
             "server.max_body_memory",
             "at least 8 MiB with page.pictures",
         ),
-        (
-            settings.mcp.enabled && settings.purchase.keep_replies < 2 * QUOTE_LIFETIME,
-            "purchase.keep_replies",
-            "at least \"30m\" with mcp.enabled, because a quote must not outlive its reply",
-        ),
-    ];
-    rows.into_iter().filter(|(holds, ..)| *holds).map(|(_, name, text)| (name, text.to_owned()))
+    ]
 }
-
-type Conflict = (bool, &'static str, &'static str);
 
 /// Returns what each server has for itself, and a shared ledger cannot use.
 fn shared_ledger_rows(settings: &Settings, is_sandbox: bool) -> [Conflict; 2] {
     let is_shared = matches!(settings.store, StoreConfig::Postgres(_));
-    let has_members = settings.access.mode == AccessMode::Members;
+    // Both depend on the secret: members' tokens, and agents' quotes.
+    let needs_secret = settings.access.mode == AccessMode::Members || settings.mcp.enabled;
     [
         (
             is_shared && is_sandbox,
@@ -82,8 +90,8 @@ fn shared_ledger_rows(settings: &Settings, is_sandbox: bool) -> [Conflict; 2] {
              and set gateway.base_url and GATEWAY_API_KEY in all servers",
         ),
         (
-            is_shared && has_members && settings.secret.is_none(),
-            "access.mode",
+            is_shared && needs_secret && settings.secret.is_none(),
+            if settings.mcp.enabled { "mcp.enabled" } else { "access.mode" },
             "TOLLGATE_SECRET or TOLLGATE_SECRET_FILE with it, the same in all servers that share the \
              ledger",
         ),

@@ -151,9 +151,6 @@ impl Hold {
         if binding.is_mismatch() {
             return Some(Err(Abort::OtherAccount));
         }
-        if !self.context.ledger.may_send() {
-            return Some(Err(Abort::Unrecorded));
-        }
         let account = binding.account_status();
         let is_recorded = self.purchase.progress.phase() == Phase::Sent
             || self.recorded_as.is_some_and(|recorded| {

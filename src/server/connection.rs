@@ -43,14 +43,14 @@ const LINGER_BYTES: u64 = 4 * 1_024 * 1_024;
 pub(super) const LINGER_TIME: Duration = Duration::from_secs(1);
 
 /// A connection: TCP, or TLS over it.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
+pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {
     /// Whether the first request may have been read from the socket already, with the handshake.
     const READS_AHEAD: bool;
 
     fn tcp(&self) -> &TcpStream;
 }
 
-impl Stream for TcpStream {
+impl ByteStream for TcpStream {
     const READS_AHEAD: bool = false;
 
     fn tcp(&self) -> &TcpStream {
@@ -58,7 +58,7 @@ impl Stream for TcpStream {
     }
 }
 
-impl Stream for TlsStream<TcpStream> {
+impl ByteStream for TlsStream<TcpStream> {
     const READS_AHEAD: bool = true;
 
     fn tcp(&self) -> &TcpStream {
@@ -66,7 +66,7 @@ impl Stream for TlsStream<TcpStream> {
     }
 }
 
-pub(super) async fn serve<S: HttpService, T: Stream>(
+pub(super) async fn serve<S: HttpService, T: ByteStream>(
     stream: T,
     service: S,
     settings: &ConnectionSettings,
@@ -118,7 +118,7 @@ async fn is_readable(
 }
 
 /// Serves requests until the connection ends or is idle. Returns whether it ended.
-async fn serve_requests<S: HttpService, T: Stream>(
+async fn serve_requests<S: HttpService, T: ByteStream>(
     io: TrackedIo<T>,
     service: S,
     settings: &ConnectionSettings,
@@ -202,7 +202,7 @@ fn tracked<S: HttpService>(
     })
 }
 
-pub(super) async fn linger(mut stream: impl Stream) {
+pub(super) async fn linger(mut stream: impl ByteStream) {
     if stream.shutdown().await.is_ok() {
         let mut rest = stream.take(LINGER_BYTES);
         timeout(LINGER_TIME, copy(&mut rest, &mut sink())).await.ok();
@@ -291,7 +291,7 @@ struct TrackedIo<T> {
     activity: Arc<Activity>,
 }
 
-impl<T: Stream> AsyncRead for TrackedIo<T> {
+impl<T: ByteStream> AsyncRead for TrackedIo<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -314,7 +314,7 @@ impl<T: Stream> AsyncRead for TrackedIo<T> {
     }
 }
 
-impl<T: Stream> AsyncWrite for TrackedIo<T> {
+impl<T: ByteStream> AsyncWrite for TrackedIo<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

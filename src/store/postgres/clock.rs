@@ -15,7 +15,7 @@ pub(super) const SET_TEST_NOW: &str = "SELECT set_config('tollgate.now', $1, tru
 
 /// When a step was made, if a test sets the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stamp(pub(super) Option<Duration>);
+pub(super) struct ClockStamp(pub(super) Option<Duration>);
 
 pub(super) struct LedgerClock {
     /// A test's own clock.
@@ -43,8 +43,8 @@ impl LedgerClock {
         self.ahead.store(database.saturating_sub(nanos(clock::wall())), Ordering::Relaxed);
     }
 
-    pub(super) fn stamp(&self) -> Stamp {
-        Stamp(self.test.as_ref().map(|test| test()))
+    pub(super) fn stamp(&self) -> ClockStamp {
+        ClockStamp(self.test.as_ref().map(|test| test()))
     }
 
     /// Returns the text of a statement for the database. `{now}` is the ledger's time, which a test

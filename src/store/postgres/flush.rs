@@ -34,7 +34,7 @@ const GUARD: &str =
 const SET_QUIET: &str = "SET LOCAL synchronous_commit = off";
 
 /// A connection, and the statements that it has prepared.
-pub(super) struct Session {
+pub(super) struct DatabaseSession {
     connection: PostgresConnection,
     prepared: HashMap<&'static str, tokio_postgres::Statement>,
     clock: Arc<LedgerClock>,
@@ -47,6 +47,8 @@ pub(super) struct Course {
     pub(super) patience: Duration,
     /// Whether purchases depend on this lane.
     pub(super) sells: bool,
+    /// If set, the lane connects when it is used, and closes after this long without a step.
+    pub(super) max_idle: Option<Duration>,
 }
 
 /// Which instance sends, and the version of the schema that it knows.
@@ -68,7 +70,7 @@ pub(super) enum FlushError {
 
 type Sent<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Error>> + Send + 'a>>;
 
-impl Session {
+impl DatabaseSession {
     pub(super) fn new(connection: PostgresConnection, clock: Arc<LedgerClock>) -> Self {
         Self { connection, prepared: HashMap::new(), clock }
     }

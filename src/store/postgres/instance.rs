@@ -13,12 +13,11 @@ use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::column;
-use super::flush::Session;
+use super::flush::DatabaseSession;
 use super::lanes::Lanes;
 use super::schema;
 use super::settle;
 use super::shared::Shared;
-use super::slots;
 use super::step::{Need, Statement, Step, StepRows, Value, statement};
 use crate::clock;
 use crate::store::{PurchaseId, PurchaseState, Reason, Settlement};
@@ -28,6 +27,9 @@ const BEAT: Duration = Duration::from_secs(2);
 const SWEEP: Duration = Duration::from_secs(10);
 /// An open purchase of this instance that is older, and that it does not have in hand, was lost.
 const SWEEP_AGE: Duration = Duration::from_secs(30);
+/// Slots that a lost connection has left behind were answered before now, if they were sent.
+const SWEEP_SLOTS: &str = "UPDATE slots SET replied = greatest(at, {now})
+    WHERE owner = $1 AND replied IS NULL AND at < {now} - $2::bigint AND NOT id = ANY($3::uuid[])";
 const DOUBT_RETENTION: Duration = Duration::from_secs(120);
 
 const REGISTER: &str = "INSERT INTO instances (kind, name, pid, version, began, until)
@@ -97,7 +99,7 @@ fn registration(shared: &Shared) -> Statement {
 }
 
 /// Enters this process into the list of instances, and returns its number.
-pub(super) async fn register(session: &Session, shared: &Shared) -> Result<(), Reason> {
+pub(super) async fn register(session: &DatabaseSession, shared: &Shared) -> Result<(), Reason> {
     let left = clock::now();
     let Statement { sql, values } = registration(shared);
     let rows = session.query(sql, &values).await?;
@@ -136,7 +138,7 @@ pub(super) async fn pulse(shared: Arc<Shared>, lanes: Lanes, mut stop: watch::Re
         if last_sweep.elapsed() >= SWEEP {
             last_sweep = clock::now();
             sweep(&shared, &lanes).await;
-            slots::sweep(&shared, &lanes).await;
+            sweep_slots(&shared, &lanes).await;
         }
     }
 }
@@ -239,4 +241,12 @@ async fn sweep(shared: &Shared, lanes: &Lanes) {
 
 fn first(rows: &StepRows) -> Option<&tokio_postgres::Row> {
     rows.first().and_then(|rows| rows.first())
+}
+
+/// Ends slots of this instance that it does not have in hand. A lost COMMIT left them.
+async fn sweep_slots(shared: &Shared, lanes: &Lanes) {
+    let (me, in_hand) = (shared.sender().instance, shared.slots.ids());
+    let sweep = statement!(SWEEP_SLOTS, me, column::nanos(SWEEP_AGE), in_hand);
+    // If it fails, the next sweep finds them.
+    lanes.request(&lanes.marks, Step::plain(sweep)).await.ok();
 }

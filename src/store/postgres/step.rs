@@ -4,7 +4,7 @@ use tokio::sync::oneshot;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::clock::Stamp;
+use super::clock::ClockStamp;
 use crate::store::{PurchaseId, Unavailable};
 
 pub(super) type Value = Box<dyn ToSql + Send + Sync>;
@@ -44,7 +44,7 @@ pub(super) struct Step {
     /// Refused if this instance was declared dead. Facts about the gateway are never refused.
     pub(super) is_guarded: bool,
     pub(super) effect: Effect,
-    pub(super) stamp: Stamp,
+    pub(super) stamp: ClockStamp,
     /// `None` for a notification, which is retried until it succeeds.
     pub(super) answer: Option<oneshot::Sender<StepResult>>,
 }
@@ -59,7 +59,7 @@ pub(super) enum Effect {
 
 impl Step {
     pub(super) fn new(need: Need, statements: Vec<Statement>) -> Self {
-        let (effect, stamp) = (Effect::None, Stamp::default());
+        let (effect, stamp) = (Effect::None, ClockStamp::default());
         Self { statements, need, is_guarded: false, effect, stamp, answer: None }
     }
 
