@@ -15,7 +15,7 @@ use super::command::Durability;
 use super::handle::{Store, StoreOp};
 use super::ledger::{Ledger, Purchase};
 use super::spent::Scope;
-use super::{Result, file, identity, jobs, replies, slots};
+use super::{Result, file, identity, jobs, replies, schema, slots};
 use crate::contract::money::Usd;
 use crate::store::model::SYNC_THRESHOLD;
 use crate::store::rules::{self, Credit, Today};
@@ -33,6 +33,13 @@ const PROBE_WRITES: usize = 3;
 const REWRITE_LATEST: &str = "UPDATE purchases
     SET id = id, at = at, caller = caller, key = key, fingerprint = fingerprint
     WHERE number > (SELECT max(number) FROM purchases) - 8";
+
+/// How many purchases lie between two writes of which ones have ended.
+const ENDED_INTERVAL: i64 = 1_024;
+/// Reads each purchase once in all: it stops at the first that is running. The latest one is.
+const ADVANCE_ENDED: &str = "UPDATE identity SET ended_through =
+    (SELECT number - 1 FROM purchases
+     WHERE number > ended_through AND ended_at IS NULL ORDER BY number LIMIT 1)";
 
 impl Store {
     /// Holds a price, durably, against every budget and the account's balance, and takes the
@@ -360,6 +367,9 @@ impl Ledger {
         }
         let number = self.connection.last_insert_rowid();
         self.latest_number.set(Some(number));
+        if number % ENDED_INTERVAL == 0 {
+            self.connection.run(ADVANCE_ENDED, [])?;
+        }
         let (price, caller) = (reservation.price, Arc::clone(&reservation.caller));
         Ok(Purchase { number, state, price, caller, today })
     }
@@ -406,12 +416,13 @@ impl Ledger {
     /// Ends the purchases that a crash left running: unsent ones are released, sent ones become
     /// unknown.
     pub(super) fn recover(&self) -> Result<()> {
-        let running = "SELECT id, state, caller, model FROM purchases WHERE ended_at IS NULL";
+        let is_running = schema::is_running(schema::newest_version());
+        let running = format!("SELECT id, state, caller, model FROM purchases WHERE {is_running}");
         let read = |row: &Row<'_>| {
             let texts: (String, String) = (row.get(2)?, row.get(3)?);
             Ok((column::id(row, 0)?, column::state(row, 1)?, texts))
         };
-        for (id, state, (caller, model)) in self.connection.all(running, [], read)? {
+        for (id, state, (caller, model)) in self.connection.all(&running, [], read)? {
             let was_sent = state == PurchaseState::Sent;
             let settlement = if was_sent { Settlement::Unknown } else { Settlement::Released };
             let state = state.name();
