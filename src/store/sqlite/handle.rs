@@ -20,6 +20,7 @@ use super::file::FileId;
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
 use super::reader::ReportReader;
+use super::statements::Statements;
 use super::writer::Writer;
 use super::{LockHolder, Result, StoreError, lock};
 use crate::metrics::Histogram;
@@ -157,7 +158,17 @@ impl Store {
         &self,
         op: StoreOp<'_>,
         durability: Durability,
-        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
+        mut work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        self.run_prepared(op, durability, move |ledger, _| work(ledger)).await
+    }
+
+    /// [`run`](Self::run) with the statements that are kept prepared.
+    pub(super) async fn run_prepared<T: Send + 'static>(
+        &self,
+        op: StoreOp<'_>,
+        durability: Durability,
+        work: impl FnMut(&Ledger, &Statements<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         self.with_hooks(op, async {
             self.inner.gate.check()?;
@@ -180,8 +191,9 @@ impl Store {
         &self,
         op: &'static str,
         durability: Durability,
-        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
+        mut work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
+        let work = move |ledger: &Ledger, _: &Statements<'_>| work(ledger);
         self.with_hooks(StoreOp::Other(op), self.execute(durability, work)).await
     }
 
@@ -208,9 +220,10 @@ impl Store {
         &self,
         op: StoreOp<'_>,
         durability: Durability,
-        work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
+        mut work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
     ) {
         if self.allows(op) {
+            let work = move |ledger: &Ledger, _: &Statements<'_>| work(ledger);
             drop(self.enqueue(notification(durability, work)));
         }
     }
@@ -219,7 +232,7 @@ impl Store {
     /// transaction, or for a second. Until then, a crash loses it. `work` gets the current time.
     pub(super) fn notify_later<W>(&self, op: StoreOp<'_>, work: impl FnOnce(Duration) -> W)
     where
-        W: FnMut(&Ledger) -> Result<()> + Send + 'static,
+        W: FnMut(&Ledger, &Statements<'_>) -> Result<()> + Send + 'static,
     {
         if !self.allows(op) {
             return;
@@ -250,7 +263,7 @@ impl Store {
     pub(super) async fn execute<T: Send + 'static>(
         &self,
         durability: Durability,
-        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
+        work: impl FnMut(&Ledger, &Statements<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         let (work, reply) = request(durability, work);
         if let Some(release) = self.enqueue(work) {

@@ -15,6 +15,7 @@ use super::command::Durability;
 use super::handle::{Store, StoreOp};
 use super::ledger::{Ledger, Purchase};
 use super::spent::Scope;
+use super::statements::Statements;
 use super::{Result, file, identity, jobs, replies, schema, slots};
 use crate::contract::money::Usd;
 use crate::store::model::SYNC_THRESHOLD;
@@ -82,7 +83,10 @@ impl Store {
                 self.check_capacity()?;
                 // Nothing of it is copied but numbers and references.
                 let reservation = reservation.clone();
-                self.execute(durability, move |ledger| ledger.reserve(&reservation, send)).await?
+                let reserve = move |ledger: &Ledger, statements: &Statements<'_>| {
+                    ledger.reserve(statements, &reservation, send)
+                };
+                self.execute(durability, reserve).await?
             })
             .await;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
@@ -120,7 +124,7 @@ impl Store {
 
     pub fn record_balance(&self, watermark: CreditWatermark, balance: Usd) {
         self.notify_later(StoreOp::Other("record_balance"), |as_of| {
-            move |ledger: &Ledger| {
+            move |ledger: &Ledger, _: &Statements<'_>| {
                 let mut credit = ledger.credit.get();
                 credit.record_balance(watermark, balance, as_of);
                 ledger.credit.set(credit);
@@ -157,14 +161,17 @@ impl Store {
     /// is, except that an unknown one may become charged or released.
     pub async fn settle(&self, id: PurchaseId, settlement: Settlement) -> Result<(), Unavailable> {
         let end = settlement.clone();
-        let settle = move |ledger: &Ledger| ledger.settle(id, &end);
-        self.run(StoreOp::Settle(id, &settlement), Durability::OfPurchase(id), settle).await
+        let settle =
+            move |ledger: &Ledger, statements: &Statements<'_>| ledger.settle(statements, id, &end);
+        self.run_prepared(StoreOp::Settle(id, &settlement), Durability::OfPurchase(id), settle)
+            .await
     }
 
     /// [`settle`](Self::settle) without waiting, for tasks that are being dropped.
     pub fn settle_later(&self, id: PurchaseId, settlement: Settlement) {
         let end = settlement.clone();
-        let settle = move |ledger: &Ledger| ledger.settle(id, &end);
+        let settle =
+            move |ledger: &Ledger| ledger.settle(&Statements::new(&ledger.connection), id, &end);
         self.notify(StoreOp::SettleLater(id, &settlement), Durability::OfPurchase(id), settle);
     }
 
@@ -183,9 +190,9 @@ impl Store {
 
     pub fn mark_delivered(&self, id: PurchaseId) {
         self.notify_later(StoreOp::MarkDelivered(id), |_| {
-            move |ledger: &Ledger| {
+            move |_: &Ledger, statements: &Statements<'_>| {
                 let sql = "UPDATE purchases SET delivered = 1 WHERE id = ?";
-                ledger.connection.run(sql, [id.0.as_bytes()])?;
+                statements.run(sql, [id.0.as_bytes()])?;
                 Ok(())
             }
         });
@@ -194,9 +201,9 @@ impl Store {
     /// Counts, without waiting, a duplicate that got the purchase's reply for free.
     pub fn count_replay(&self, id: PurchaseId) {
         self.notify_later(StoreOp::Other("count_replay"), |_| {
-            move |ledger: &Ledger| {
+            move |_: &Ledger, statements: &Statements<'_>| {
                 let sql = "UPDATE purchases SET replays = replays + 1 WHERE id = ?";
-                ledger.connection.run(sql, [id.0.as_bytes()])?;
+                statements.run(sql, [id.0.as_bytes()])?;
                 Ok(())
             }
         });
@@ -272,7 +279,8 @@ impl Store {
 
     pub async fn current_spend(&self, scope: BudgetScope) -> Result<PeriodSpend, Unavailable> {
         self.query("current_spend", move |ledger| {
-            ledger.spend_of(Scope::from(&scope), ledger.today(ledger.now())?)
+            let statements = Statements::new(&ledger.connection);
+            ledger.spend_of(Scope::from(&scope), ledger.today(&statements, ledger.now())?)
         })
         .await
     }
@@ -291,13 +299,18 @@ impl Ledger {
     /// Checks everything before it writes, so that a refusal leaves nothing to roll back.
     pub(super) fn reserve(
         &self,
+        statements: &Statements<'_>,
         reservation: &Reservation,
         send: Option<(SlotId, AccountStatus)>,
     ) -> Result<Result<CreditWatermark, ReserveError>> {
         let now = self.now();
         let judged = match &reservation.dedupe_key {
-            DedupeKey::IdempotencyKey { key, payload } => self.find_by_key(key, payload, now)?,
-            DedupeKey::Fingerprint(like) => self.find_duplicate(like, now)?.map_or(Ok(None), Err),
+            DedupeKey::IdempotencyKey { key, payload } => {
+                Self::find_by_key(statements, key, payload, now)?
+            }
+            DedupeKey::Fingerprint(like) => {
+                self.find_duplicate(statements, like, now)?.map_or(Ok(None), Err)
+            }
         };
         let expired = match judged {
             Ok(expired) => expired,
@@ -306,7 +319,7 @@ impl Ledger {
         if reservation.replay_only {
             return Ok(Err(ReserveError::NothingToReplay));
         }
-        let today = self.today(now)?;
+        let today = self.today(statements, now)?;
         let total = self.spend_of(Scope::Total, today)?;
         let own = self.spend_of(Scope::Caller(&reservation.caller), today)?;
         let mut credit = self.credit.get();
@@ -319,18 +332,19 @@ impl Ledger {
         if let Some(number) = expired {
             self.clear_dedupe_key(number)?;
         }
-        let purchase = self.insert(reservation, send, (now, today))?;
+        let purchase = self.insert(statements, reservation, send, (now, today))?;
         self.change_spend(&reservation.caller, today, Usd::ZERO, price)?;
         self.credit.set(credit);
         self.running.borrow_mut().insert(reservation.id, purchase);
         if let Some((slot, _)) = send {
-            slots::take(self, slot, now)?;
+            slots::take(self, statements, slot, now)?;
         }
         Ok(Ok(credit.watermark()))
     }
 
     fn insert(
         &self,
+        statements: &Statements<'_>,
         reservation: &Reservation,
         send: Option<(SlotId, AccountStatus)>,
         (now, today): (Duration, Today),
@@ -362,19 +376,24 @@ impl Ledger {
             payload,
             fingerprint,
         ];
-        if self.connection.run(insert, values)? == 0 {
+        if statements.run(insert, values)? == 0 {
             return Err(Unavailable("the purchase is already in the ledger".into()).into());
         }
         let number = self.connection.last_insert_rowid();
         self.latest_number.set(Some(number));
         if number % ENDED_INTERVAL == 0 {
-            self.connection.run(ADVANCE_ENDED, [])?;
+            statements.run(ADVANCE_ENDED, [])?;
         }
         let (price, caller) = (reservation.price, Arc::clone(&reservation.caller));
         Ok(Purchase { number, state, price, caller, today })
     }
 
-    pub(super) fn settle(&self, id: PurchaseId, settlement: &Settlement) -> Result<()> {
+    pub(super) fn settle(
+        &self,
+        statements: &Statements<'_>,
+        id: PurchaseId,
+        settlement: &Settlement,
+    ) -> Result<()> {
         let now = self.now();
         let running = self.running.borrow_mut().remove(&id);
         let found = running.map_or_else(|| self.purchase(id), |running| Ok(Some(running)))?;
@@ -393,12 +412,12 @@ impl Ledger {
             WHERE number = ?";
         let assumed = matches!(settlement, Settlement::Charged { reply: None, .. });
         let values = params![state.name(), cost, until, nanos(now), assumed, purchase.number];
-        self.connection.run(end, values)?;
+        statements.run(end, values)?;
         if state == PurchaseState::Released {
             self.clear_dedupe_key(purchase.number)?;
         }
         if let (Settlement::Charged { reply: Some(reply), .. }, Some(until)) = (settlement, until) {
-            self.replies.keep(&self.connection, purchase.number, reply, until)?;
+            self.replies.keep(statements, purchase.number, reply, until)?;
         }
         if let Settlement::Charged { job: Some(job), .. } = settlement {
             jobs::insert(&self.connection, job)?;
@@ -422,14 +441,15 @@ impl Ledger {
             let texts: (String, String) = (row.get(2)?, row.get(3)?);
             Ok((column::id(row, 0)?, column::state(row, 1)?, texts))
         };
+        let statements = Statements::new(&self.connection);
         for (id, state, (caller, model)) in self.connection.all(&running, [], read)? {
             let was_sent = state == PurchaseState::Sent;
             let settlement = if was_sent { Settlement::Unknown } else { Settlement::Released };
             let state = state.name();
             warn!(purchase = %id, caller, model, state, "recovered in-flight purchase after crash");
-            self.settle(id, &settlement)?;
+            self.settle(&statements, id, &settlement)?;
         }
-        self.write_counters()?;
+        self.write_counters(&statements)?;
         self.credit.set(Credit::default());
         slots::recover(self, self.now())
     }

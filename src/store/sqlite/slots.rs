@@ -10,6 +10,7 @@ use super::column::{self, Sql, nanos};
 use super::command::Durability;
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
+use super::statements::Statements;
 use crate::store::model::SLOT_RETENTION;
 use crate::store::{AccountLimit, SlotId, Unavailable};
 use crate::sync::lock;
@@ -24,14 +25,18 @@ impl Store {
     /// Takes a slot. A crash does not release it.
     pub async fn take_slot(&self, slot: SlotId) -> Result<(), Unavailable> {
         let at = self.now();
-        let take = move |ledger: &Ledger| take(ledger, slot, at);
-        self.run(StoreOp::TakeSlot(slot), Durability::Buffered, take).await
+        self.run_prepared(
+            StoreOp::TakeSlot(slot),
+            Durability::Buffered,
+            move |ledger, statements| take(ledger, statements, slot, at),
+        )
+        .await
     }
 
     /// Records, without waiting, the reply or failure. The slot is free one period later.
     pub fn slot_replied(&self, slot: SlotId) {
         self.notify_later(StoreOp::SlotReplied(slot), |at| {
-            move |ledger: &Ledger| replied(ledger, slot, at)
+            move |_: &Ledger, statements: &Statements<'_>| replied(statements, slot, at)
         });
     }
 
@@ -73,9 +78,14 @@ impl Store {
     }
 }
 
-pub(super) fn take(ledger: &Ledger, slot: SlotId, at: Duration) -> Result<()> {
+pub(super) fn take(
+    ledger: &Ledger,
+    statements: &Statements<'_>,
+    slot: SlotId,
+    at: Duration,
+) -> Result<()> {
     let sql = "INSERT INTO slots (number, at) VALUES (?, ?)";
-    ledger.connection.run(sql, [number(slot), nanos(at)])?;
+    statements.run(sql, [number(slot), nanos(at)])?;
     ledger.slots_taken.set(ledger.slots_taken.get() + 1);
     if ledger.slots_taken.get() < PURGE_INTERVAL {
         return Ok(());
@@ -93,9 +103,9 @@ fn number(slot: SlotId) -> i64 {
     column::signed(number & (u64::MAX >> 1))
 }
 
-pub(super) fn replied(ledger: &Ledger, slot: SlotId, at: Duration) -> Result<()> {
+pub(super) fn replied(statements: &Statements<'_>, slot: SlotId, at: Duration) -> Result<()> {
     let sql = "UPDATE slots SET replied = max(at, ?) WHERE number = ?";
-    ledger.connection.run(sql, [nanos(at), number(slot)])?;
+    statements.run(sql, [nanos(at), number(slot)])?;
     Ok(())
 }
 
