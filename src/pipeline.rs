@@ -129,12 +129,7 @@ impl HttpStack {
         // 429, before the body is read
         let (admission, admitted) = config.limiter.admit(&call);
         let handling = pin!(async {
-            if let Err(problem) = admitted {
-                if body::drain_arrived(call).await {
-                    scope.mark_body_read();
-                }
-                return Err(problem);
-            }
+            let call = body::drain_refused(scope, call, admitted).await?;
             // 415, 413, 503, 408
             let call = body::read(config, call).await?;
             Ok(self.routes.handle(call).await)

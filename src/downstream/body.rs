@@ -15,6 +15,7 @@ use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::task::yield_now;
 
+use super::observe::RequestScope;
 use super::route::BodyKind;
 use super::{Call, DownstreamConfig, sanitize};
 use crate::config::MAX_PICTURE;
@@ -126,9 +127,25 @@ where
     }
 }
 
-/// Reads the body of a refused call if it is small and has arrived. Returns whether it was read to
-/// its end, so that the connection can stay open.
-pub async fn drain_arrived<B>(call: Call<B>) -> bool
+/// Returns an admitted call. If a call is refused, reads its body if that is small and has arrived,
+/// so that the connection can stay open.
+pub async fn drain_refused<B>(
+    scope: &RequestScope,
+    call: Call<B>,
+    admitted: Result<(), Problem>,
+) -> Result<Call<B>, Problem>
+where
+    B: http_body::Body<Data = Bytes>,
+{
+    let Err(refusal) = admitted else { return Ok(call) };
+    if drain_arrived(call).await {
+        scope.mark_body_read();
+    }
+    Err(refusal)
+}
+
+/// Returns whether the body was read to its end.
+async fn drain_arrived<B>(call: Call<B>) -> bool
 where
     B: http_body::Body<Data = Bytes>,
 {
