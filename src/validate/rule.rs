@@ -196,7 +196,7 @@ fn nearest<'k>(given: &str, known: impl IntoIterator<Item = &'k str>) -> Option<
     let given = given.trim().to_lowercase();
     let near = known.into_iter().filter_map(|name| {
         let most = (name.chars().count() / 3).clamp(1, 4);
-        // Most names are told apart at a twentieth of the cost.
+        // The lower bound rules out most names at a fraction of the cost.
         let distance = (min_distance(&given, name) <= most).then(|| osa_distance(&given, name))?;
         (distance <= most).then_some((distance, name))
     });

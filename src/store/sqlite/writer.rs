@@ -76,7 +76,7 @@ pub(super) struct Writer {
     batches: BatchWriter,
 }
 
-/// What a batch is written to.
+/// The ledger that a batch is written to, with its prepared statements.
 #[derive(Clone, Copy)]
 struct Target<'a, 'ledger> {
     ledger: &'ledger Ledger,
