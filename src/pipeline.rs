@@ -8,6 +8,7 @@
 //! `validate` makes a `Checked` order, and only a `Checked` order can be bought. The steps of a
 //! purchase are in `Purchases::buy`.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -62,7 +63,8 @@ impl HttpStack {
     ) -> Response {
         let scope = RequestScope::new(&self.config, source, &request);
         let next = |request| self.handle_errors(&scope, request, is_draining);
-        let response = cross_site::cors(&self.config, request, next);
+        // Pinned, here and below, so that adapters move a pointer and not the future.
+        let response = pin!(cross_site::cors(&self.config, request, next));
         response.map(|response| scope.finish(&self.config, response)).instrument(scope.span()).await
     }
 
@@ -74,7 +76,8 @@ impl HttpStack {
         is_draining: bool,
     ) -> Response {
         let dialect = Dialect::of_path(request.uri().path());
-        let response = scope.catch_panic(self.check_source(scope, request, is_draining)).await;
+        let handling = pin!(self.check_source(scope, request, is_draining));
+        let response = scope.catch_panic(handling).await;
         dialect.render(response, &self.config.server.prefix, scope.id.as_str())
     }
 
@@ -113,12 +116,12 @@ impl HttpStack {
         let call = caller::authenticate(config, (&scope.id, address), route, request).await?;
         // 429, before the body is read
         let (admission, admitted) = config.limiter.admit(&call);
-        let handling = async {
-            admitted?;
+        let handling = pin!(async {
+            let call = body::drain_refused(scope, call, admitted).await?;
             // 415, 413, 503, 408
             let call = body::read(config, call).await?;
             Ok(self.routes.handle(call).await)
-        };
+        });
         let response = handling.await.unwrap_or_else(|problem| scope.refuse(problem));
         Ok(config.limiter.finish(admission, response))
     }

@@ -196,10 +196,22 @@ pub fn json(status: StatusCode, body: &impl Serialize) -> Response {
 }
 
 pub fn from_bytes(status: StatusCode, media_type: &'static str, body: Bytes) -> Response {
+    // Allocated once for the headers of all layers.
+    let headers = HeaderMap::with_capacity(EXPECTED_HEADERS);
+    from_bytes_in(headers, status, media_type, body)
+}
+
+/// [`from_bytes`] in the memory of `headers`, whose entries are removed.
+pub fn from_bytes_in(
+    mut headers: HeaderMap,
+    status: StatusCode,
+    media_type: &'static str,
+    body: Bytes,
+) -> Response {
+    headers.clear();
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
-    // Allocated once for the headers of all layers.
-    *response.headers_mut() = HeaderMap::with_capacity(EXPECTED_HEADERS);
+    *response.headers_mut() = headers;
     with_headers(response, [(CONTENT_TYPE, media_type)])
 }
 

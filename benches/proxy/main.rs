@@ -268,7 +268,6 @@ fn start(builds: &[Build], plan: &Plan, report: &mut Report) -> Outcome {
             if *store == "memory" {
                 continue;
             }
-            // The first start after a change by another program reads the whole file.
             let at = Subject::tollgate(program, gateway.address, store, "", Some(&ledger), &[])?;
             let sold = at.first_sale()?;
             report.add("start", name, "sale_1e6_ms", sold.as_secs_f64() * 1000.0);

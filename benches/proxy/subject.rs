@@ -6,9 +6,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use tollgate::clock;
+use tollgate::store::Store;
 
 use crate::Outcome;
 
@@ -84,7 +87,10 @@ impl Subject {
         let address = free_address()?;
         let ops = free_address()?;
         if let Some(ledger) = ledger {
-            fs::copy(ledger, folder.path().join("tollgate.db"))?;
+            let copy = folder.path().join("tollgate.db");
+            fs::copy(ledger, &copy)?;
+            // The first start with a copy reads the whole file.
+            drop(Store::serve(&copy, Arc::new(clock::wall))?);
         }
         let limits = if settings.contains("[limits]") {
             ""

@@ -9,10 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use tokio::task::yield_now;
 
+use super::observe::RequestScope;
 use super::route::BodyKind;
 use super::{Call, DownstreamConfig, sanitize};
 use crate::config::MAX_PICTURE;
@@ -24,6 +27,10 @@ use crate::response::BoxError;
 
 const MAX_LOGIN_BODY: usize = 4_096;
 const PICTURE_TYPES: &[&str] = &["image/png", "image/jpeg", "image/webp"];
+/// A refused body that is not larger is read, if it has arrived.
+const MAX_DRAINED: u64 = 16 * 1_024;
+/// In how many turns of its task the connection passes it on.
+const DRAIN_TURNS: usize = 4;
 /// The `Retry-After` when no memory is left for a payload.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 
@@ -118,6 +125,49 @@ where
             .detail("the body ended early, or its chunks are malformed")),
         Err(_elapsed) => Err(Problem::new(&REQUEST_TIMEOUT)),
     }
+}
+
+/// Returns an admitted call. If a call is refused, reads its body if that is small and has arrived,
+/// so that the connection can stay open.
+pub async fn drain_refused<B>(
+    scope: &RequestScope,
+    call: Call<B>,
+    admitted: Result<(), Problem>,
+) -> Result<Call<B>, Problem>
+where
+    B: http_body::Body<Data = Bytes>,
+{
+    let Err(refusal) = admitted else { return Ok(call) };
+    if drain_arrived(call).await {
+        scope.mark_body_read();
+    }
+    Err(refusal)
+}
+
+/// Returns whether the body was read to its end.
+async fn drain_arrived<B>(call: Call<B>) -> bool
+where
+    B: http_body::Body<Data = Bytes>,
+{
+    let is_small = call.body.size_hint().exact().is_some_and(|bytes| bytes <= MAX_DRAINED);
+    // hyper would ask for the body with `100 Continue`.
+    if !is_small || call.head.headers.contains_key(EXPECT) {
+        return false;
+    }
+    let mut body = pin!(call.body);
+    for _ in 0..DRAIN_TURNS {
+        let ended = match body.frame().now_or_never() {
+            Some(None) => Some(true),
+            Some(Some(Err(_broken))) => Some(false),
+            Some(Some(Ok(_part))) => body.is_end_stream().then_some(true),
+            None => None,
+        };
+        if let Some(is_read) = ended {
+            return is_read;
+        }
+        yield_now().await;
+    }
+    false
 }
 
 /// Copies only a payload that arrives in several parts.

@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ pub struct RequestScope {
     trace: Option<TraceContext>,
     pub source: Option<Source>,
     pub route: Result<&'static Route, Problem>,
-    has_body: bool,
+    has_unread_body: AtomicBool,
     started: Instant,
     /// Known once the caller is looked at.
     client: OnceLock<IpAddr>,
@@ -50,7 +51,7 @@ impl RequestScope {
             trace: TraceContext::of(request.headers()),
             source,
             route: config.routes.find(request.method(), request.uri().path()),
-            has_body: !request.body().is_end_stream(),
+            has_unread_body: AtomicBool::new(!request.body().is_end_stream()),
             started: clock::now(),
             client: OnceLock::new(),
         }
@@ -59,6 +60,11 @@ impl RequestScope {
     /// Notes the client's address, for the log line of a refusal.
     pub fn set_client(&self, address: IpAddr) {
         let _ = self.client.set(address);
+    }
+
+    /// Notes that the body was read, so a refusal leaves the connection open.
+    pub fn mark_body_read(&self) {
+        self.has_unread_body.store(false, Ordering::Relaxed);
     }
 
     fn route_label(&self) -> &'static str {
@@ -74,10 +80,10 @@ impl RequestScope {
         info_span!("request", id, client_id, trace_id, parent_id, route, caller = Empty)
     }
 
-    /// Closes the connection if the request has a body, because its rest was not read.
+    /// Closes the connection if the request has a body that was not read.
     pub fn refuse(&self, problem: Problem) -> Response {
         let refusal = response::from_problem(problem, self.id.as_str());
-        if self.has_body {
+        if self.has_unread_body.load(Ordering::Relaxed) {
             response::with_headers(refusal, [(CONNECTION, "close")])
         } else {
             refusal
@@ -276,7 +282,7 @@ mod tests {
             trace: None,
             source: None,
             route: Err(Problem::new(&INTERNAL)),
-            has_body: false,
+            has_unread_body: AtomicBool::new(false),
             started: clock::now(),
             client: OnceLock::new(),
         };

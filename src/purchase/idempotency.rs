@@ -44,19 +44,26 @@ impl Default for RunningPurchases {
     }
 }
 
-#[derive(Clone)]
 struct RunningPurchase {
-    outcome: watch::Receiver<Option<Outcome>>,
+    /// Made by the first duplicate that joins: most purchases have none.
+    outcome: Option<watch::Sender<Option<Outcome>>>,
     waiters: Waiters,
 }
 
 impl RunningPurchases {
     /// Lets duplicates join this purchase until the guard is dropped.
     pub(super) fn register(&self, purchase: &PurchaseRequest) -> RunningGuard {
-        let (sender, outcome) = watch::channel(None);
-        let call = RunningPurchase { outcome, waiters: purchase.waiters.clone() };
+        let call = RunningPurchase { outcome: None, waiters: purchase.waiters.clone() };
         lock(&self.calls).insert(purchase.id, call);
-        RunningGuard { running: self.clone(), id: purchase.id, outcome: sender }
+        RunningGuard { calls: Arc::clone(&self.calls), id: Some(purchase.id) }
+    }
+
+    /// Joins a running purchase. Returns where its outcome will be.
+    fn join(&self, id: PurchaseId, waiters: &Waiters) -> Option<watch::Receiver<Option<Outcome>>> {
+        let mut calls = lock(&self.calls);
+        let call = calls.get_mut(&id)?;
+        call.waiters.merge(waiters);
+        Some(call.outcome.get_or_insert_default().subscribe())
     }
 
     pub fn ids(&self) -> Vec<PurchaseId> {
@@ -91,21 +98,27 @@ impl RunningPurchases {
 
 /// If the purchase panics, duplicates that joined see no outcome and ask the ledger.
 pub(super) struct RunningGuard {
-    running: RunningPurchases,
-    id: PurchaseId,
-    outcome: watch::Sender<Option<Outcome>>,
+    calls: Arc<Mutex<HashMap<PurchaseId, RunningPurchase>>>,
+    /// `None` once its outcome is published.
+    id: Option<PurchaseId>,
 }
 
 impl RunningGuard {
-    pub(super) fn publish(self, outcome: Outcome) -> Outcome {
-        self.outcome.send_replace(Some(outcome.clone()));
+    pub(super) fn publish(mut self, outcome: Outcome) -> Outcome {
+        if let Some(sender) = self.remove().and_then(|call| call.outcome) {
+            sender.send_replace(Some(outcome.clone()));
+        }
         outcome
+    }
+
+    fn remove(&mut self) -> Option<RunningPurchase> {
+        lock(&self.calls).remove(&self.id.take()?)
     }
 }
 
 impl Drop for RunningGuard {
     fn drop(&mut self) {
-        lock(&self.running.calls).remove(&self.id);
+        self.remove();
     }
 }
 
@@ -146,16 +159,14 @@ async fn join(
     earlier: PurchaseId,
     give_up: Instant,
 ) -> Option<Outcome> {
-    let call = lock(&context.running.calls).get(&earlier).cloned();
-    let Some(mut call) = call else {
+    let Some(mut published) = context.running.join(earlier, &purchase.waiters) else {
         return match timeout_at(give_up, context.ledger.wait_until_ended(earlier)).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(Err(unreadable(earlier, &error))),
             Err(_elapsed) => Some(Err(still_running())),
         };
     };
-    call.waiters.merge(&purchase.waiters);
-    let Ok(ended) = timeout_at(give_up, call.outcome.wait_for(Option::is_some)).await else {
+    let Ok(ended) = timeout_at(give_up, published.wait_for(Option::is_some)).await else {
         return Some(Err(still_running()));
     };
     match ended.ok()?.clone()? {

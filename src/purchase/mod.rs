@@ -70,7 +70,8 @@ impl Purchases {
     pub async fn buy(&self, purchase: PurchaseRequest) -> Outcome {
         let (purchases, purchase) = (self.clone(), Arc::new(purchase));
         let request = Arc::clone(&purchase);
-        let call = async move { purchases.complete(&request).await };
+        // Boxed, because each layer of the task moves it.
+        let call = Box::pin(async move { purchases.complete(&request).await });
         let outcome = waiters::run(&self.tasks, &self.context.drain_expired, &purchase, call).await;
         outcome.map_err(|problem| problem.for_model(&purchase.order.get().model))
     }

@@ -44,12 +44,13 @@ impl Purchases {
             },
         };
         let before_send = Some(before_send);
+        let name = Arc::clone(&caller);
         let request = GatewayRequest { before_send, caller, ..GatewayRequest::free(call) };
         let started = clock::now();
         let reply = GatewayService::clone(&self.gateway).oneshot(request).await;
         let job = reply.as_ref().ok().and_then(|reply| Some(&*reply.video.as_ref()?.request_id));
         let elapsed = clock::now() - started;
-        log(&self.context.metrics, purchase, (charge(order, &reply), job), elapsed);
+        log(&self.context.metrics, (purchase, &name), (charge(order, &reply), job), elapsed);
         if let Some(body) = reply.as_ref().err().and_then(Error::unparsable_reply) {
             self.context.ledger.keep_unparsable_reply(purchase.id, body.clone());
         }
@@ -104,7 +105,7 @@ pub(super) fn charge(order: &Order, reply: &Result<GatewayReply, Error>) -> Char
 
 fn log(
     metrics: &Metrics,
-    purchase: &PurchaseRequest,
+    (purchase, caller): (&PurchaseRequest, &str),
     (charge, job): (Charge, Option<&str>),
     elapsed: Duration,
 ) {
@@ -116,7 +117,7 @@ fn log(
         Charge::Unknown => ("unknown", order.price),
     };
     metrics.purchase(service, outcome, cost.as_micros());
-    let PurchaseRequest { id: purchase, caller, .. } = purchase;
+    let PurchaseRequest { id: purchase, .. } = purchase;
     let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
     if matches!(charge, Charge::Paid(cost) if cost != order.price) {
         error!(%purchase, model, expected = %order.price, charged = %cost,

@@ -19,13 +19,15 @@ use crate::validate;
 
 pub(super) async fn chat(cx: HandlerContext) -> HandlerResult {
     let order = validate::chat(&cx.call.body, &cx.handlers.rules)?;
-    cx.buy(order).await.map(purchases::from_receipt)
+    let receipt = cx.buy(order).await?;
+    Ok(purchases::from_receipt_in(cx.call.head.headers, receipt))
 }
 
 pub(super) async fn video(cx: HandlerContext) -> HandlerResult {
     let video = validate::video(&cx.call.body, &cx.handlers.rules.catalog)?;
     let receipt = cx.buy(video.order).await?;
-    Ok(purchases::with_ignored(&video.ignored, purchases::from_receipt(receipt)))
+    let response = purchases::from_receipt_in(cx.call.head.headers, receipt);
+    Ok(purchases::with_ignored(&video.ignored, response))
 }
 
 pub(super) async fn video_status(cx: HandlerContext) -> HandlerResult {

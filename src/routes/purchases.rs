@@ -61,8 +61,20 @@ pub(super) fn check_ledger(name: &HeaderValue, headers: &HeaderMap) -> Result<()
     ))
 }
 
-pub(super) fn from_receipt(receipt: Receipt) -> Response {
-    let mut response = from_gateway(receipt.status, receipt.is_json, receipt.body);
+pub(super) fn from_receipt(mut receipt: Receipt) -> Response {
+    let body = std::mem::take(&mut receipt.body);
+    add_receipt(from_gateway(receipt.status, receipt.is_json, body), receipt)
+}
+
+/// [`from_receipt`] in the memory of the request's headers, which the connection then reuses for
+/// its next request.
+pub(super) fn from_receipt_in(headers: HeaderMap, mut receipt: Receipt) -> Response {
+    let (body, media_type) = (std::mem::take(&mut receipt.body), media_type(receipt.is_json));
+    let response = response::from_bytes_in(headers, receipt.status, media_type, body);
+    add_receipt(uncached(response), receipt)
+}
+
+fn add_receipt(mut response: Response, receipt: Receipt) -> Response {
     let headers = response.headers_mut();
     if let Ok(cost) = HeaderValue::try_from(receipt.cost.to_string()) {
         headers.insert(TOLLGATE_COST, cost);
@@ -91,8 +103,14 @@ pub(super) fn with_ignored(ignored: &IgnoredFields, mut response: Response) -> R
 }
 
 pub(super) fn from_gateway(status: StatusCode, is_json: bool, body: Bytes) -> Response {
-    let media_type = if is_json { "application/json" } else { "text/plain; charset=utf-8" };
-    let response = response::from_bytes(status, media_type, body);
+    uncached(response::from_bytes(status, media_type(is_json), body))
+}
+
+fn media_type(is_json: bool) -> &'static str {
+    if is_json { "application/json" } else { "text/plain; charset=utf-8" }
+}
+
+fn uncached(response: Response) -> Response {
     response::with_headers(response, [(CACHE_CONTROL, "no-store")])
 }
 

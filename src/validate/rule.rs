@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt::Display;
 
+use strsim::osa_distance;
+
 use crate::problem::{FieldError, Problem};
 
 pub(super) const MAX_FAULTS: usize = 64;
@@ -193,11 +195,26 @@ pub fn nearest<'k>(given: &str, known: impl IntoIterator<Item = &'k str>) -> Opt
         return None; // the distance costs the product of both lengths
     }
     let given = given.trim().to_lowercase();
-    let (distance, name) = known
-        .into_iter()
-        .map(|name| (strsim::osa_distance(&given, name), name))
-        .min_by_key(|(distance, _)| *distance)?;
-    (distance <= (name.chars().count() / 3).clamp(1, 4)).then_some(name)
+    let near = known.into_iter().filter_map(|name| {
+        let most = (name.chars().count() / 3).clamp(1, 4);
+        // The lower bound rules out most names at a fraction of the cost.
+        let distance = (min_distance(&given, name) <= most).then(|| osa_distance(&given, name))?;
+        (distance <= most).then_some((distance, name))
+    });
+    near.min_by_key(|(distance, _)| *distance).map(|(_, name)| name)
+}
+
+/// Returns a lower bound of the edit distance: how many characters one of the texts has more of.
+/// Characters of one remainder count as equal, which only lowers it.
+fn min_distance(one: &str, other: &str) -> usize {
+    let mut surplus = [0_isize; 64];
+    let place = |character: char| usize::try_from(u32::from(character) % 64).unwrap_or_default();
+    one.chars().for_each(|character| surplus[place(character)] += 1);
+    other.chars().for_each(|character| surplus[place(character)] -= 1);
+    let sum = |sign: isize| -> usize {
+        surplus.iter().map(|more| (more * sign).max(0).unsigned_abs()).sum()
+    };
+    sum(1).max(sum(-1))
 }
 
 pub(super) fn join_list<'n>(names: impl IntoIterator<Item = &'n str>, last: &str) -> String {
@@ -303,6 +320,14 @@ mod tests {
         assert_eq!(nearest(&padded(MAX_QUOTE), known), Some("eta-5-mini"));
         assert_eq!(nearest(&padded(MAX_QUOTE + 1), known), None);
         assert_eq!(nearest(&"a".repeat(2_000_000), known), None);
+    }
+
+    proptest! {
+        #[test]
+        fn bound_is_not_above_the_distance(one in "[a-dé漢]{0,12}", other in "[a-dé漢]{0,12}") {
+            prop_assert!(min_distance(&one, &other) <= osa_distance(&one, &other));
+            prop_assert_eq!(min_distance(&one, &one), 0);
+        }
     }
 
     #[test]

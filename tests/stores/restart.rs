@@ -49,6 +49,27 @@ async fn last_handle_flushes_pending_writes() {
 }
 
 #[tokio::test]
+async fn crash_ends_purchases_that_ran_while_a_thousand_others_ended() {
+    let mut fixture = Fixture::on_disk(Default::default());
+    let mut running = Vec::new();
+    for key in ["first", "second"] {
+        running.push(fixture.send(&keyed(key, "p")).await);
+        for _ in 0..1_100 {
+            let other = reservation("ann", PRICE);
+            fixture.reserve(&other).await.expect("set aside");
+            fixture.store.settle_later(other.id, Settlement::Released);
+        }
+        fixture.settle(running[0], charged(PRICE, "hello")).await;
+    }
+    fixture.restart();
+    let rows = fixture.rows().await;
+    let state = |id| rows.iter().find(|row| row.id == id).map(|row| row.state);
+    let states = [PurchaseState::Charged, PurchaseState::Unknown].map(Some);
+    assert_eq!([state(running[0]), state(running[1])], states);
+    assert_eq!(rows.iter().filter(|row| row.ended_at.is_none()).count(), 0);
+}
+
+#[tokio::test]
 async fn restart_does_not_settle_a_settled_purchase() {
     let mut fixture = Fixture::on_disk(Default::default());
     let id = fixture.send(&reservation("ann", PRICE)).await;

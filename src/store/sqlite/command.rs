@@ -5,6 +5,7 @@ use tokio::sync::oneshot;
 
 use super::Result;
 use super::ledger::Ledger;
+use super::statements::Statements;
 use crate::store::{PurchaseId, Unavailable};
 
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +19,7 @@ pub(super) enum Durability {
 pub(super) trait WriteCommand: Send {
     fn durability(&self) -> Durability;
 
-    fn run(&mut self, ledger: &Ledger) -> Result<()>;
+    fn run(&mut self, ledger: &Ledger, statements: &Statements<'_>) -> Result<()>;
 
     /// Returns where the caller waits, if it waits in a runtime.
     fn runtime(&self) -> Option<&Handle>;
@@ -40,7 +41,7 @@ struct Task<T, F> {
 /// A command whose caller waits for a reply.
 pub(super) fn request<T: Send + 'static>(
     durability: Durability,
-    work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
+    work: impl FnMut(&Ledger, &Statements<'_>) -> Result<T> + Send + 'static,
 ) -> (Box<dyn WriteCommand>, oneshot::Receiver<Answer<T>>) {
     let (answer, answered) = oneshot::channel();
     let (answer, runtime) = (Some(answer), Handle::try_current().ok());
@@ -50,7 +51,7 @@ pub(super) fn request<T: Send + 'static>(
 /// A command without a reply. It is retried until it succeeds.
 pub(super) fn notification(
     durability: Durability,
-    work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
+    work: impl FnMut(&Ledger, &Statements<'_>) -> Result<()> + Send + 'static,
 ) -> Box<dyn WriteCommand> {
     Box::new(Task { durability, work, outcome: None, answer: None, runtime: None })
 }
@@ -91,7 +92,7 @@ pub(super) fn answer(
 impl<T, F> WriteCommand for Task<T, F>
 where
     T: Send + 'static,
-    F: FnMut(&Ledger) -> Result<T> + Send + 'static,
+    F: FnMut(&Ledger, &Statements<'_>) -> Result<T> + Send + 'static,
 {
     fn durability(&self) -> Durability {
         self.durability
@@ -101,8 +102,8 @@ where
         self.runtime.as_ref()
     }
 
-    fn run(&mut self, ledger: &Ledger) -> Result<()> {
-        let (outcome, done) = match (self.work)(ledger) {
+    fn run(&mut self, ledger: &Ledger, statements: &Statements<'_>) -> Result<()> {
+        let (outcome, done) = match (self.work)(ledger, statements) {
             Ok(value) => (Ok(value), Ok(())),
             Err(fault) => (Err(fault.unavailable()), Err(fault)),
         };

@@ -7,13 +7,14 @@ use rusqlite::{Row, params};
 use super::Result;
 use super::column::{self, Sql, nanos};
 use super::ledger::Ledger;
+use super::statements::Statements;
 use crate::store::rules;
 use crate::store::{Digest, DuplicateCheck, ExistingPurchase, ReserveError};
 
 impl Ledger {
     /// Returns the expired purchase that has to give up the key, if there is one.
     pub(super) fn find_by_key(
-        &self,
+        statements: &Statements<'_>,
         key: &Digest,
         payload: &Digest,
         now: Duration,
@@ -22,7 +23,7 @@ impl Ledger {
                 (SELECT length(body) FROM replies WHERE replies.number = purchases.number), payload
             FROM purchases WHERE key = ?";
         let found = |row: &Row<'_>| Ok((FoundPurchase::read(row, now)?, row.get(6)?));
-        let found: Option<(FoundPurchase, Digest)> = self.connection.first(find, [key], found)?;
+        let found: Option<(FoundPurchase, Digest)> = statements.first(find, [key], found)?;
         let Some((found, first)) = found else { return Ok(Ok(None)) };
         Ok(if found.is_expired {
             Ok(Some(found.number))
@@ -35,15 +36,14 @@ impl Ledger {
 
     /// Like [`find_by_key`](Self::find_by_key), but a purchase with one of the `others` counts, too.
     pub(super) fn find_by_quote(
-        &self,
-        key: &Digest,
-        others: &[Digest],
+        statements: &Statements<'_>,
+        (key, others): (&Digest, &[Digest]),
         payload: &Digest,
         now: Duration,
     ) -> Result<Result<Option<i64>, ReserveError>> {
-        let own = self.find_by_key(key, payload, now)?;
+        let own = Self::find_by_key(statements, key, payload, now)?;
         for other in others.iter().filter(|_| own.is_ok()) {
-            if let Err(found) = self.find_by_key(other, payload, now)? {
+            if let Err(found) = Self::find_by_key(statements, other, payload, now)? {
                 return Ok(Err(found));
             }
         }
@@ -52,13 +52,14 @@ impl Ledger {
 
     pub(super) fn find_duplicate(
         &self,
+        statements: &Statements<'_>,
         duplicate: &DuplicateCheck,
         now: Duration,
     ) -> Result<Option<ReserveError>> {
         let running = "SELECT number, id, state, price_micros, keep_until, NULL FROM purchases
             WHERE fingerprint = ? AND ended_at IS NULL";
         let read = |row: &Row<'_>| FoundPurchase::read(row, now);
-        if let Some(found) = self.connection.first(running, [duplicate.fingerprint], read)? {
+        if let Some(found) = statements.first(running, [duplicate.fingerprint], read)? {
             return Ok(Some(ReserveError::Duplicate(found.purchase)));
         }
         let mut ended = self.connection.prepare_cached(

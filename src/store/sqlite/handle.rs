@@ -18,6 +18,7 @@ use super::file::FileId;
 use super::identity::LedgerIdentity;
 use super::ledger::Ledger;
 use super::reader::ReportReader;
+use super::statements::Statements;
 use super::writer::Writer;
 use super::{LockHolder, Result, StoreError, lock};
 use crate::metrics::Histogram;
@@ -101,7 +102,16 @@ impl SqliteStore {
     pub(super) async fn run<T: Send + 'static>(
         &self,
         durability: Durability,
-        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
+        mut work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        self.run_prepared(durability, move |ledger, _| work(ledger)).await
+    }
+
+    /// [`run`](Self::run) with the statements that are kept prepared.
+    pub(super) async fn run_prepared<T: Send + 'static>(
+        &self,
+        durability: Durability,
+        work: impl FnMut(&Ledger, &Statements<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         self.inner.gate.check()?;
         self.execute(durability, work).await
@@ -119,9 +129,9 @@ impl SqliteStore {
     pub(super) async fn run_while_starting<T: Send + 'static>(
         &self,
         durability: Durability,
-        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
+        mut work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        self.execute(durability, work).await
+        self.execute(durability, move |ledger: &Ledger, _: &Statements<'_>| work(ledger)).await
     }
 
     pub(super) async fn run_report<T: Send + 'static>(
@@ -142,8 +152,9 @@ impl SqliteStore {
     pub(super) fn notify(
         &self,
         durability: Durability,
-        work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
+        mut work: impl FnMut(&Ledger) -> Result<()> + Send + 'static,
     ) {
+        let work = move |ledger: &Ledger, _: &Statements<'_>| work(ledger);
         drop(self.enqueue(notification(durability, work)));
     }
 
@@ -151,7 +162,7 @@ impl SqliteStore {
     /// transaction, or for a second. Until then, a crash loses it. `work` gets the current time.
     pub(super) fn notify_later<W>(&self, work: impl FnOnce(Duration) -> W)
     where
-        W: FnMut(&Ledger) -> Result<()> + Send + 'static,
+        W: FnMut(&Ledger, &Statements<'_>) -> Result<()> + Send + 'static,
     {
         let command = notification(Durability::Buffered, work(self.now()));
         match &self.inner.executor {
@@ -163,7 +174,7 @@ impl SqliteStore {
     pub(super) async fn execute<T: Send + 'static>(
         &self,
         durability: Durability,
-        work: impl FnMut(&Ledger) -> Result<T> + Send + 'static,
+        work: impl FnMut(&Ledger, &Statements<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         let (work, reply) = request(durability, work);
         if let Some(release) = self.enqueue(work) {

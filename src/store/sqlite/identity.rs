@@ -17,7 +17,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use super::StoreError;
-use super::schema::FileKind;
+use super::schema::{self, FileKind};
 use crate::store::{Cause, Reason, Unavailable};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -124,9 +124,11 @@ impl LedgerIdentity {
         self.suspect_reason == Some(NOT_CLOSED)
     }
 
+    /// Requires that no purchase is running.
     pub(super) fn save(&self, connection: &Connection) -> Result<(), StoreError> {
         connection.execute(
-            "INSERT OR REPLACE INTO identity (number, name, nonce, boot) VALUES (1, ?, ?, ?)",
+            "INSERT OR REPLACE INTO identity (number, name, nonce, boot, ended_through)
+             VALUES (1, ?, ?, ?, (SELECT coalesce(max(number), 0) FROM purchases))",
             params![self.name, self.state.nonce, self.boot],
         )?;
         Ok(())
@@ -177,12 +179,13 @@ fn suspicion(
 }
 
 fn stored(connection: &Connection, kind: FileKind) -> rusqlite::Result<Option<StoredIdentity>> {
-    if !matches!(kind, FileKind::Ledger(version) if version >= FIRST_VERSION) {
-        return Ok(None);
-    }
-    let query = "SELECT name, nonce, boot, (SELECT coalesce(max(number), 0) FROM purchases),
-            EXISTS (SELECT 1 FROM purchases WHERE ended_at IS NULL)
-        FROM identity";
+    let FileKind::Ledger(version @ FIRST_VERSION..) = kind else { return Ok(None) };
+    let is_running = schema::is_running(version);
+    let query = format!(
+        "SELECT name, nonce, boot, (SELECT coalesce(max(number), 0) FROM purchases),
+            EXISTS (SELECT 1 FROM purchases WHERE {is_running})
+        FROM identity"
+    );
     let read = |row: &rusqlite::Row<'_>| {
         Ok(StoredIdentity {
             name: row.get(0)?,
@@ -192,7 +195,7 @@ fn stored(connection: &Connection, kind: FileKind) -> rusqlite::Result<Option<St
             has_running: row.get(4)?,
         })
     };
-    connection.query_row(query, [], read).optional()
+    connection.query_row(&query, [], read).optional()
 }
 
 fn has_purchases(connection: &Connection) -> rusqlite::Result<bool> {
@@ -201,7 +204,6 @@ fn has_purchases(connection: &Connection) -> rusqlite::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::schema;
     use super::*;
 
     fn stored() -> StoredIdentity {

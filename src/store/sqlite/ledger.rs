@@ -12,6 +12,7 @@ use super::Result;
 use super::column::Sql;
 use super::replies::Replies;
 use super::spent::{self, Counters, Scope};
+use super::statements::Statements;
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::store::rules::{Credit, Today, latest_plausible_day};
@@ -95,9 +96,9 @@ impl Ledger {
     }
 
     /// Drops what was read in earlier transactions if another process has written meanwhile.
-    pub(super) fn begun(&self) -> Result<()> {
+    pub(super) fn begun(&self, statements: &Statements<'_>) -> Result<()> {
         let version = "PRAGMA data_version";
-        let version = self.connection.first(version, [], |row| row.get(0))?.unwrap_or_default();
+        let version = statements.first(version, [], |row| row.get(0))?.unwrap_or_default();
         if self.data_version.replace(version) != version {
             self.counters.borrow_mut().forget();
             self.running.borrow_mut().clear();
@@ -106,8 +107,8 @@ impl Ledger {
     }
 
     /// Writes what the commands of a transaction have counted. The commit follows.
-    pub(super) fn write_counters(&self) -> Result<()> {
-        self.counters.borrow_mut().save(&self.connection)
+    pub(super) fn write_counters(&self, statements: &Statements<'_>) -> Result<()> {
+        self.counters.borrow_mut().save(statements)
     }
 
     pub(super) fn committed(&self) {
@@ -123,6 +124,7 @@ impl Ledger {
         self.running.borrow_mut().clear();
         self.replies.invalidate();
         self.has_ended.set(false);
+        self.latest_number.set(None);
     }
 
     pub(super) fn clear(&self) -> Result<()> {
@@ -162,7 +164,7 @@ impl Ledger {
         Ok(())
     }
 
-    pub(super) fn today(&self, now: Duration) -> Result<Today> {
+    pub(super) fn today(&self, statements: &Statements<'_>, now: Duration) -> Result<Today> {
         let mut latest = self.counters.borrow_mut().latest_day(&self.connection)?;
         let last = latest_plausible_day(now);
         if let Some(day) = latest.filter(|day| *day > last) {
@@ -173,7 +175,7 @@ impl Ledger {
                 warn!(%ledger_day, %clock_day, "ledger day is ahead of the clock; ignored");
             }
             // What was counted in this transaction is not in the table yet.
-            self.write_counters()?;
+            self.write_counters(statements)?;
             latest = spent::latest_day_until(&self.connection, last)?;
         }
         Ok(Today::at(now, latest))

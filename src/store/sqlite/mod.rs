@@ -24,6 +24,7 @@ mod reports;
 mod schema;
 mod slots;
 mod spent;
+mod statements;
 mod writer;
 
 use crate::store::{Cause, Reason, Unavailable};

@@ -15,7 +15,8 @@ use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::{Ledger, Purchase};
 use super::spent::Scope;
-use super::{Result, file, identity, jobs, replies, slots};
+use super::statements::Statements;
+use super::{Result, file, identity, jobs, replies, schema, slots};
 use crate::contract::money::Usd;
 use crate::store::model::SYNC_THRESHOLD;
 use crate::store::rules::{self, Credit, Today};
@@ -34,6 +35,13 @@ const REWRITE_LATEST: &str = "UPDATE purchases
     SET id = id, at = at, caller = caller, key = key, fingerprint = fingerprint
     WHERE number > (SELECT max(number) FROM purchases) - 8";
 
+/// How many purchases lie between two writes of which ones have ended.
+const ENDED_INTERVAL: i64 = 1_024;
+/// Reads each purchase once in all: it stops at the first that is running. The latest one is.
+const ADVANCE_ENDED: &str = "UPDATE identity SET ended_through =
+    (SELECT number - 1 FROM purchases
+     WHERE number > ended_through AND ended_at IS NULL ORDER BY number LIMIT 1)";
+
 impl SqliteStore {
     pub(in crate::store) async fn reserve(
         &self,
@@ -45,8 +53,10 @@ impl SqliteStore {
         self.check_capacity()?;
         // Nothing of it is copied but numbers and references.
         let reservation = reservation.clone();
-        let held =
-            self.execute(durability, move |ledger| ledger.reserve(&reservation, send)).await?;
+        let reserve = move |ledger: &Ledger, statements: &Statements<'_>| {
+            ledger.reserve(statements, &reservation, send)
+        };
+        let held = self.execute(durability, reserve).await?;
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
             self.inner.credit_used.store(true, Ordering::Relaxed);
         }
@@ -81,7 +91,7 @@ impl SqliteStore {
 
     pub(in crate::store) fn record_balance(&self, watermark: CreditWatermark, balance: Usd) {
         self.notify_later(|as_of| {
-            move |ledger: &Ledger| {
+            move |ledger: &Ledger, _: &Statements<'_>| {
                 let mut credit = ledger.credit.get();
                 credit.record_balance(watermark, balance, as_of);
                 ledger.credit.set(credit);
@@ -120,12 +130,16 @@ impl SqliteStore {
         id: PurchaseId,
         settlement: Settlement,
     ) -> Result<(), Unavailable> {
-        let settle = move |ledger: &Ledger| ledger.settle(id, &settlement);
-        self.run(Durability::OfPurchase(id), settle).await
+        let settle = move |ledger: &Ledger, statements: &Statements<'_>| {
+            ledger.settle(statements, id, &settlement)
+        };
+        self.run_prepared(Durability::OfPurchase(id), settle).await
     }
 
     pub(in crate::store) fn settle_later(&self, id: PurchaseId, settlement: Settlement) {
-        let settle = move |ledger: &Ledger| ledger.settle(id, &settlement);
+        let settle = move |ledger: &Ledger| {
+            ledger.settle(&Statements::new(&ledger.connection), id, &settlement)
+        };
         self.notify(Durability::OfPurchase(id), settle);
     }
 
@@ -144,9 +158,9 @@ impl SqliteStore {
 
     pub(in crate::store) fn mark_delivered(&self, id: PurchaseId) {
         self.notify_later(|_| {
-            move |ledger: &Ledger| {
+            move |_: &Ledger, statements: &Statements<'_>| {
                 let sql = "UPDATE purchases SET delivered = 1 WHERE id = ?";
-                ledger.connection.run(sql, [id.0.as_bytes()])?;
+                statements.run(sql, [id.0.as_bytes()])?;
                 Ok(())
             }
         });
@@ -154,9 +168,9 @@ impl SqliteStore {
 
     pub(in crate::store) fn count_replay(&self, id: PurchaseId) {
         self.notify_later(|_| {
-            move |ledger: &Ledger| {
+            move |_: &Ledger, statements: &Statements<'_>| {
                 let sql = "UPDATE purchases SET replays = replays + 1 WHERE id = ?";
-                ledger.connection.run(sql, [id.0.as_bytes()])?;
+                statements.run(sql, [id.0.as_bytes()])?;
                 Ok(())
             }
         });
@@ -231,8 +245,11 @@ impl SqliteStore {
         &self,
         scope: BudgetScope,
     ) -> Result<PeriodSpend, Unavailable> {
-        self.query(move |ledger| ledger.spend_of(Scope::from(&scope), ledger.today(ledger.now())?))
-            .await
+        self.query(move |ledger| {
+            let statements = Statements::new(&ledger.connection);
+            ledger.spend_of(Scope::from(&scope), ledger.today(&statements, ledger.now())?)
+        })
+        .await
     }
 }
 
@@ -249,16 +266,21 @@ impl Ledger {
     /// Checks everything before it writes, so that a refusal leaves nothing to roll back.
     pub(super) fn reserve(
         &self,
+        statements: &Statements<'_>,
         reservation: &Reservation,
         send: Option<(SlotId, AccountStatus)>,
     ) -> Result<Result<CreditWatermark, ReserveError>> {
         let now = self.now();
         let judged = match &reservation.dedupe_key {
-            DedupeKey::IdempotencyKey { key, payload } => self.find_by_key(key, payload, now)?,
-            DedupeKey::Quote { key, others, payload } => {
-                self.find_by_quote(key, others, payload, now)?
+            DedupeKey::IdempotencyKey { key, payload } => {
+                Self::find_by_key(statements, key, payload, now)?
             }
-            DedupeKey::Fingerprint(like) => self.find_duplicate(like, now)?.map_or(Ok(None), Err),
+            DedupeKey::Quote { key, others, payload } => {
+                Self::find_by_quote(statements, (key, others), payload, now)?
+            }
+            DedupeKey::Fingerprint(like) => {
+                self.find_duplicate(statements, like, now)?.map_or(Ok(None), Err)
+            }
         };
         let expired = match judged {
             Ok(expired) => expired,
@@ -267,7 +289,7 @@ impl Ledger {
         if reservation.replay_only {
             return Ok(Err(ReserveError::NothingToReplay));
         }
-        let today = self.today(now)?;
+        let today = self.today(statements, now)?;
         let total = self.spend_of(Scope::Total, today)?;
         let own = self.spend_of(Scope::Caller(&reservation.caller), today)?;
         let mut credit = self.credit.get();
@@ -280,18 +302,19 @@ impl Ledger {
         if let Some(number) = expired {
             self.clear_dedupe_key(number)?;
         }
-        let purchase = self.insert(reservation, send, (now, today))?;
+        let purchase = self.insert(statements, reservation, send, (now, today))?;
         self.change_spend(&reservation.caller, today, Usd::ZERO, price)?;
         self.credit.set(credit);
         self.running.borrow_mut().insert(reservation.id, purchase);
         if let Some((slot, _)) = send {
-            slots::take(self, slot, now)?;
+            slots::take(self, statements, slot, now)?;
         }
         Ok(Ok(credit.watermark()))
     }
 
     fn insert(
         &self,
+        statements: &Statements<'_>,
         reservation: &Reservation,
         send: Option<(SlotId, AccountStatus)>,
         (now, today): (Duration, Today),
@@ -325,16 +348,24 @@ impl Ledger {
             payload,
             fingerprint,
         ];
-        if self.connection.run(insert, values)? == 0 {
+        if statements.run(insert, values)? == 0 {
             return Err(Unavailable("the purchase is already in the ledger".into()).into());
         }
         let number = self.connection.last_insert_rowid();
         self.latest_number.set(Some(number));
+        if number % ENDED_INTERVAL == 0 {
+            statements.run(ADVANCE_ENDED, [])?;
+        }
         let (price, caller) = (reservation.price, Arc::clone(&reservation.caller));
         Ok(Purchase { number, state, price, caller, today })
     }
 
-    pub(super) fn settle(&self, id: PurchaseId, settlement: &Settlement) -> Result<()> {
+    pub(super) fn settle(
+        &self,
+        statements: &Statements<'_>,
+        id: PurchaseId,
+        settlement: &Settlement,
+    ) -> Result<()> {
         let now = self.now();
         let running = self.running.borrow_mut().remove(&id);
         let found = running.map_or_else(|| self.purchase(id), |running| Ok(Some(running)))?;
@@ -353,12 +384,12 @@ impl Ledger {
             WHERE number = ?";
         let assumed = matches!(settlement, Settlement::Charged { reply: None, .. });
         let values = params![state.name(), cost, until, nanos(now), assumed, purchase.number];
-        self.connection.run(end, values)?;
+        statements.run(end, values)?;
         if state == PurchaseState::Released {
             self.clear_dedupe_key(purchase.number)?;
         }
         if let (Settlement::Charged { reply: Some(reply), .. }, Some(until)) = (settlement, until) {
-            self.replies.keep(&self.connection, purchase.number, reply, until)?;
+            self.replies.keep(statements, purchase.number, reply, until)?;
         }
         if let Settlement::Charged { job: Some(job), .. } = settlement {
             jobs::insert(&self.connection, job)?;
@@ -376,19 +407,21 @@ impl Ledger {
     /// Ends the purchases that a crash left running: unsent ones are released, sent ones become
     /// unknown.
     pub(super) fn recover(&self) -> Result<()> {
-        let running = "SELECT id, state, caller, model FROM purchases WHERE ended_at IS NULL";
+        let is_running = schema::is_running(schema::newest_version());
+        let running = format!("SELECT id, state, caller, model FROM purchases WHERE {is_running}");
         let read = |row: &Row<'_>| {
             let texts: (String, String) = (row.get(2)?, row.get(3)?);
             Ok((column::id(row, 0)?, column::state(row, 1)?, texts))
         };
-        for (id, state, (caller, model)) in self.connection.all(running, [], read)? {
+        let statements = Statements::new(&self.connection);
+        for (id, state, (caller, model)) in self.connection.all(&running, [], read)? {
             let was_sent = state == PurchaseState::Sent;
             let settlement = if was_sent { Settlement::Unknown } else { Settlement::Released };
             let state = state.name();
             warn!(purchase = %id, caller, model, state, "recovered in-flight purchase after crash");
-            self.settle(id, &settlement)?;
+            self.settle(&statements, id, &settlement)?;
         }
-        self.write_counters()?;
+        self.write_counters(&statements)?;
         self.credit.set(Credit::default());
         slots::recover(self, self.now())
     }

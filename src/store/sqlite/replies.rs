@@ -15,6 +15,7 @@ use tracing::warn;
 use super::Result;
 use super::column::{Sql, nanos};
 use super::lock::with_suffix;
+use super::statements::Statements;
 use crate::store::{KeptReply, PurchaseId, StoreCapacity};
 
 /// The limits of the kept replies, and how much is used.
@@ -47,7 +48,7 @@ impl Replies {
 
     pub(super) fn keep(
         &self,
-        connection: &Connection,
+        statements: &Statements<'_>,
         number: i64,
         reply: &KeptReply,
         until: i64,
@@ -60,10 +61,10 @@ impl Replies {
             None => {
                 let sizes = "SELECT count(*), coalesce(sum(length(body)), 0) FROM replies";
                 let read = |row: &Row<'_>| Ok(Kept { replies: row.get(0)?, bytes: row.get(1)? });
-                connection.query_row(sizes, [], read)?
+                statements.first(sizes, [], read)?.unwrap_or_default()
             }
         };
-        connection.run(
+        statements.run(
             "INSERT INTO replies (number, until, status, is_json, body) VALUES (?, ?, ?, ?, ?)",
             params![number, until, reply.status, reply.is_json, &reply.body[..]],
         )?;
@@ -72,7 +73,7 @@ impl Replies {
             let next = "DELETE FROM replies
                 WHERE number = (SELECT number FROM replies ORDER BY until, number LIMIT 1)
                 RETURNING length(body)";
-            let Some(bytes) = connection.first(next, [], |row| row.get(0))? else {
+            let Some(bytes) = statements.first(next, [], |row| row.get(0))? else {
                 kept = Kept::default();
                 break;
             };

@@ -279,12 +279,41 @@ const MIGRATIONS: &[&str] = &["
     ALTER TABLE members ADD COLUMN secret BLOB CHECK (length(secret) = 32);
     UPDATE members SET secret = (SELECT print FROM secret);
 ", "
+    -- An integer as the key and no index: see `slots`. What was running has a reply once the ledger is open.
+    CREATE TABLE slots_numbered (
+        number  INTEGER PRIMARY KEY,
+        at      INTEGER NOT NULL,
+        replied INTEGER                 -- when its reply or failure came
+    ) STRICT;
+    INSERT INTO slots_numbered (at, replied) SELECT at, replied FROM slots ORDER BY at;
+    DROP TABLE slots;
+    ALTER TABLE slots_numbered RENAME TO slots;
+    -- All purchases up to this number have ended, so a start reads only later ones: no index finds those that run.
+    ALTER TABLE identity ADD COLUMN ended_through INTEGER NOT NULL DEFAULT 0;
+    UPDATE identity SET ended_through = coalesce(
+        (SELECT min(number) - 1 FROM purchases WHERE ended_at IS NULL),
+        (SELECT max(number) FROM purchases),
+        0);
+    DROP INDEX purchases_running;
+", "
     -- Names of services and models, with spaces between them; NULL: what `access.may_buy` says.
     ALTER TABLE members ADD COLUMN may_buy TEXT;
 "];
 
 /// The version that renamed states, and the columns of prices and fingerprints.
 const NEW_NAMES: i64 = 6;
+
+/// The version that dropped the index on running purchases.
+const ENDED_THROUGH: i64 = 8;
+
+/// Returns the condition for running purchases in a file of this version.
+pub(super) fn is_running(version: i64) -> &'static str {
+    if version < ENDED_THROUGH {
+        "ended_at IS NULL"
+    } else {
+        "ended_at IS NULL AND number > coalesce((SELECT ended_through FROM identity), 0)"
+    }
+}
 
 /// Selects how much each purchase counts in a file of this version: files are examined before they are migrated.
 pub(super) fn counted(version: i64) -> &'static str {

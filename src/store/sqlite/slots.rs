@@ -10,27 +10,33 @@ use super::column::{self, Sql, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
+use super::statements::Statements;
 use crate::store::model::SLOT_RETENTION;
 use crate::store::{AccountLimit, SlotId, Unavailable};
 use crate::sync::lock;
 
 /// Old slots are deleted once per this many new ones.
 const PURGE_INTERVAL: usize = 64;
+/// How many rows are searched for old slots: the first ones, as the table is in the order of requests.
+const PURGE_ROWS: i64 = 2 * 64;
 
 impl SqliteStore {
     pub(in crate::store) async fn take_slot(&self, slot: SlotId) -> Result<(), Unavailable> {
         let at = self.now();
-        let take = move |ledger: &Ledger| take(ledger, slot, at);
-        self.run(Durability::Buffered, take).await
+        let take =
+            move |ledger: &Ledger, statements: &Statements<'_>| take(ledger, statements, slot, at);
+        self.run_prepared(Durability::Buffered, take).await
     }
 
     pub(in crate::store) fn slot_replied(&self, slot: SlotId) {
-        self.notify_later(|at| move |ledger: &Ledger| replied(ledger, slot, at));
+        self.notify_later(|at| {
+            move |_: &Ledger, statements: &Statements<'_>| replied(statements, slot, at)
+        });
     }
 
     pub(in crate::store) fn release_slot(&self, slot: SlotId) {
         self.notify(Durability::Buffered, move |ledger| {
-            ledger.connection.run("DELETE FROM slots WHERE id = ?", [slot.0.as_bytes()])?;
+            ledger.connection.run("DELETE FROM slots WHERE number = ?", [number(slot)])?;
             Ok(())
         });
     }
@@ -64,19 +70,34 @@ impl SqliteStore {
     }
 }
 
-pub(super) fn take(ledger: &Ledger, slot: SlotId, at: Duration) -> Result<()> {
-    let sql = "INSERT INTO slots (id, at) VALUES (?, ?)";
-    ledger.connection.run(sql, params![slot.0.as_bytes(), nanos(at)])?;
+pub(super) fn take(
+    ledger: &Ledger,
+    statements: &Statements<'_>,
+    slot: SlotId,
+    at: Duration,
+) -> Result<()> {
+    let sql = "INSERT INTO slots (number, at) VALUES (?, ?)";
+    statements.run(sql, [number(slot), nanos(at)])?;
     ledger.slots_taken.set(ledger.slots_taken.get() + 1);
     if ledger.slots_taken.get() < PURGE_INTERVAL {
         return Ok(());
     }
-    purge_old(ledger, at)
+    purge_old(ledger, at, PURGE_ROWS)
 }
 
-pub(super) fn replied(ledger: &Ledger, slot: SlotId, at: Duration) -> Result<()> {
-    let sql = "UPDATE slots SET replied = max(at, ?) WHERE id = ?";
-    ledger.connection.run(sql, params![nanos(at), slot.0.as_bytes()])?;
+/// Returns the slot's number in the table: the id's milliseconds, and the lower bits of the counter
+/// that tells ids of one millisecond apart. Later slots have larger numbers, so they are appended.
+fn number(slot: SlotId) -> i64 {
+    const COUNTER_BITS: u32 = 21;
+    let (time, rest) = slot.0.as_u64_pair();
+    let (millis, counter) = (time >> 16, rest >> 32);
+    let number = (millis << COUNTER_BITS) | (counter & ((1 << COUNTER_BITS) - 1));
+    column::signed(number & (u64::MAX >> 1))
+}
+
+pub(super) fn replied(statements: &Statements<'_>, slot: SlotId, at: Duration) -> Result<()> {
+    let sql = "UPDATE slots SET replied = max(at, ?) WHERE number = ?";
+    statements.run(sql, [nanos(at), number(slot)])?;
     Ok(())
 }
 
@@ -88,15 +109,17 @@ pub(super) fn recover(ledger: &Ledger, now: Duration) -> Result<()> {
     // A clock that was wrong may have dated them far ahead; they would stay for ever.
     let ahead = nanos(now + SLOT_RETENTION);
     ledger.connection.run("DELETE FROM slots WHERE at > ?", [ahead])?;
-    purge_old(ledger, now)
+    purge_old(ledger, now, i64::MAX)
 }
 
-fn purge_old(ledger: &Ledger, now: Duration) -> Result<()> {
+/// Searches the first `rows` slots.
+fn purge_old(ledger: &Ledger, now: Duration, rows: i64) -> Result<()> {
     ledger.slots_taken.set(0);
     // The reply counts: if the clock was set ahead meanwhile, the request looks old. Running
     // requests have no reply yet, and stay.
-    let sql = "DELETE FROM slots WHERE at < ?1 AND replied < ?1";
-    ledger.connection.run(sql, [nanos(now.saturating_sub(SLOT_RETENTION))])?;
+    let sql = "DELETE FROM slots WHERE at < ?1 AND replied < ?1 AND number <= coalesce(
+        (SELECT number FROM slots ORDER BY number LIMIT 1 OFFSET ?2), 9223372036854775807)";
+    ledger.connection.run(sql, [nanos(now.saturating_sub(SLOT_RETENTION)), rows])?;
     Ok(())
 }
 
@@ -117,4 +140,23 @@ pub(super) fn read_rate_limit(ledger: &Ledger) -> Result<Option<AccountLimit>> {
         Ok(AccountLimit { requests: row.get(0)?, window_seconds: row.get(1)? })
     });
     Ok(limit?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn slots_of_one_millisecond_have_different_numbers() {
+        let (mut numbers, mut latest) = (HashSet::new(), 0);
+        for _ in 0..100_000 {
+            let next = number(SlotId::generate());
+            assert!(numbers.insert(next), "{next} twice");
+            let millis = next >> 21;
+            assert!(millis >= latest, "{millis} after {latest}");
+            latest = millis;
+        }
+    }
 }

@@ -10,6 +10,7 @@ use rusqlite::{Connection, params};
 
 use super::Result;
 use super::column::{self, Sql};
+use super::statements::Statements;
 use crate::contract::money::Usd;
 use crate::store::rules::{Today, checked_sum};
 use crate::store::{BudgetScope, Unavailable};
@@ -121,7 +122,7 @@ impl Counters {
     }
 
     /// Writes the counters that changed since the last call.
-    pub(super) fn save(&mut self, connection: &Connection) -> Result<()> {
+    pub(super) fn save(&mut self, statements: &Statements<'_>) -> Result<()> {
         for index in self.unsaved.drain(..) {
             let Some(counter) = self.all.get_mut(index) else { continue };
             // One row a statement: several would need a statement journal.
@@ -134,7 +135,7 @@ impl Counters {
                 column::signed(period),
                 column::signed(counter.spent.as_micros())
             ];
-            connection.run(write, values)?;
+            statements.run(write, values)?;
             counter.is_saved = true;
         }
         if self.all.len() > MAX_COUNTERS {

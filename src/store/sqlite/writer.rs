@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 use std::{io, slice};
 
-use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 
 use super::check::BackgroundCheck;
@@ -20,6 +19,7 @@ use super::command_gate::CommandGate;
 use super::command_queue::CommandReceiver;
 use super::ledger::Ledger;
 use super::lock::Lock;
+use super::statements::Statements;
 use super::{Result, StoreError};
 use crate::clock;
 use crate::store::{Reason, Unavailable};
@@ -73,7 +73,30 @@ impl From<StoreError> for Failure {
 
 pub(super) struct Writer {
     pub(super) ledger: Ledger,
+    batches: BatchWriter,
+}
+
+/// The ledger that a batch is written to, with its prepared statements.
+#[derive(Clone, Copy)]
+struct Target<'a, 'ledger> {
+    ledger: &'ledger Ledger,
+    statements: &'a Statements<'ledger>,
+}
+
+impl Target<'_, '_> {
+    fn run(self, batch: &mut [Box<dyn WriteCommand>]) -> Result<(), Failure> {
+        self.ledger.begun(self.statements)?;
+        for command in batch {
+            command.run(self.ledger, self.statements).map_err(Failure::of_command)?;
+        }
+        self.ledger.write_counters(self.statements).map_err(Failure::of_command)
+    }
+}
+
+/// Writes batches. The ledger is apart, because the prepared statements borrow it.
+struct BatchWriter {
     mode: OpenMode,
+    path: PathBuf,
     /// Notifications that a fault rolled back.
     retries: VecDeque<Box<dyn WriteCommand>>,
     next_retry: clock::Instant,
@@ -105,9 +128,9 @@ impl Writer {
             written.store(true, Ordering::Relaxed);
             Ok(())
         }))?;
-        Ok(Self {
-            ledger,
+        let batches = BatchWriter {
             mode: access,
+            path: ledger.connection.path().unwrap_or_default().into(),
             retries: VecDeque::new(),
             next_retry: clock::now(),
             wal_pages: log_pages,
@@ -119,59 +142,69 @@ impl Writer {
             checkpointer: None,
             check: None,
             lock,
-        })
+        };
+        Ok(Self { ledger, batches })
     }
 
     /// Checks the ledger while it is in use. It is closed cleanly only after the check has passed.
     pub(super) fn check_in_background(&mut self, reason: &'static str) -> io::Result<()> {
-        let check = BackgroundCheck::start(self.path(), reason, self.gate.clone())?;
-        self.check = Some(check);
+        let BatchWriter { path, gate, check, .. } = &mut self.batches;
+        *check = Some(BackgroundCheck::start(path.clone(), reason, gate.clone())?);
         Ok(())
     }
 
-    fn path(&self) -> PathBuf {
-        self.ledger.connection.path().unwrap_or_default().into()
-    }
-
     pub(super) fn run(mut self, commands: &CommandReceiver) {
-        while let Some(batch) = self.next_batch(commands) {
-            self.process(batch);
-            if !self.gate.stop.load(Ordering::Relaxed) {
-                self.checkpoint_wal();
+        let statements = Statements::new(&self.ledger.connection);
+        let target = Target { ledger: &self.ledger, statements: &statements };
+        while let Some(batch) = self.batches.next_batch(commands) {
+            self.batches.process(target, batch);
+            if !self.batches.gate.stop.load(Ordering::Relaxed) {
+                self.batches.checkpoint_wal();
             }
         }
+        drop(statements);
         self.close();
     }
 
     /// Runs one command on the caller's thread, after any retries that are due.
     pub(super) fn run_inline(&mut self, command: Box<dyn WriteCommand>) {
-        if !self.retries.is_empty() && self.next_retry <= clock::now() {
-            let retries = self.retries.drain(..).collect();
+        if !self.batches.retries.is_empty() && self.batches.next_retry <= clock::now() {
+            let retries = self.batches.retries.drain(..).collect();
             self.process(retries);
         }
         self.process(vec![command]);
-        self.checkpoint_wal();
+        self.batches.checkpoint_wal();
+    }
+
+    fn process(&mut self, batch: Vec<Box<dyn WriteCommand>>) {
+        let statements = Statements::new(&self.ledger.connection);
+        self.batches.process(Target { ledger: &self.ledger, statements: &statements }, batch);
     }
 
     /// Writes what still waits for a retry, and closes the ledger cleanly.
     pub(super) fn close(mut self) {
-        let last: Vec<_> = self.retries.drain(..).collect();
+        let last: Vec<_> = self.batches.retries.drain(..).collect();
         if !last.is_empty() {
             self.process(last);
         }
+        let Self { ledger, mut batches } = self;
         // Their connections would keep the log from being emptied.
-        self.checkpointer = None;
-        let is_checked = self.check.take().is_none_or(BackgroundCheck::has_passed);
-        self.take_reported_fault();
-        if !self.retries.is_empty() {
-            tracing::error!(lost = self.retries.len(), "ledger writes lost at shutdown");
-        } else if self.broken.is_none() && self.lock.is_some() {
+        batches.checkpointer = None;
+        let is_checked = batches.check.take().is_none_or(BackgroundCheck::has_passed);
+        batches.take_reported_fault();
+        if !batches.retries.is_empty() {
+            tracing::error!(lost = batches.retries.len(), "ledger writes lost at shutdown");
+        } else if batches.broken.is_none() && batches.lock.is_some() {
             // If another process has the file open, closing it would leave the log as it is.
-            checkpoint::truncate(&self.ledger.connection);
-            self.lock.iter_mut().for_each(|lock| lock.is_clean = is_checked);
+            checkpoint::truncate(&ledger.connection);
+            batches.lock.iter_mut().for_each(|lock| lock.is_clean = is_checked);
         }
+        // The lock is released after the connection is closed.
+        drop(ledger);
     }
+}
 
+impl BatchWriter {
     /// Returns queued commands, or the retries if they are due. The two are not mixed, so that a
     /// failing command delays no other.
     fn next_batch(&mut self, commands: &CommandReceiver) -> Option<Vec<Box<dyn WriteCommand>>> {
@@ -193,12 +226,12 @@ impl Writer {
     }
 
     /// If a command fails, or the disk is too full for the batch, each command runs alone.
-    fn process(&mut self, mut batch: Vec<Box<dyn WriteCommand>>) {
+    fn process(&mut self, target: Target<'_, '_>, mut batch: Vec<Box<dyn WriteCommand>>) {
         self.take_reported_fault();
-        match self.commit(&mut batch) {
+        match self.commit(target, &mut batch) {
             Err(Failure { is_divisible: true, .. }) if batch.len() > 1 => {
                 for mut command in batch {
-                    let done = self.commit(slice::from_mut(&mut command));
+                    let done = self.commit(target, slice::from_mut(&mut command));
                     self.answer(vec![command], done.map_err(|failure| failure.fault));
                 }
             }
@@ -233,38 +266,35 @@ impl Writer {
     }
 
     /// Runs all commands in one transaction. If one fails, all are rolled back.
-    fn commit(&mut self, batch: &mut [Box<dyn WriteCommand>]) -> Result<(), Failure> {
+    fn commit(
+        &mut self,
+        target: Target<'_, '_>,
+        batch: &mut [Box<dyn WriteCommand>],
+    ) -> Result<(), Failure> {
         if let Some(why) = &self.broken {
             return Err(StoreError::Permanent(why.clone()).into());
         }
-        self.set_synchronous(batch)?;
+        let Target { ledger, statements } = target;
+        self.set_synchronous(ledger, batch)?;
         let begun = clock::now();
-        let connection = &self.ledger.connection;
-        execute(connection, if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" })?;
-        let done = self.run_commands(batch).and_then(|()| Ok(execute(connection, "COMMIT")?));
-        let latest = self.ledger.latest_number.take();
-        match done {
+        let execute = |sql| statements.run(sql, []).map_err(StoreError::from);
+        execute(if self.mode == OpenMode::Read { "BEGIN" } else { "BEGIN IMMEDIATE" })?;
+        let done = target.run(batch).and_then(|()| execute("COMMIT").map_err(Failure::from));
+        match &done {
             Err(_) => {
-                self.ledger.rolled_back();
-                if !connection.is_autocommit() {
-                    execute(connection, "ROLLBACK")
+                ledger.rolled_back();
+                if !ledger.connection.is_autocommit() {
+                    execute("ROLLBACK")
                         .map_err(|fault| StoreError::Permanent(fault.unavailable()))?;
                 }
             }
-            Ok(()) => self.committed(latest, begun),
+            Ok(_) => self.committed(ledger, begun),
         }
-        done
+        done.map(drop)
     }
 
-    fn run_commands(&self, batch: &mut [Box<dyn WriteCommand>]) -> Result<(), Failure> {
-        self.ledger.begun()?;
-        for command in batch {
-            command.run(&self.ledger).map_err(Failure::of_command)?;
-        }
-        self.ledger.write_counters().map_err(Failure::of_command)
-    }
-
-    fn committed(&mut self, latest: Option<i64>, begun: clock::Instant) {
+    fn committed(&mut self, ledger: &Ledger, begun: clock::Instant) {
+        let latest = ledger.latest_number.take();
         if let (Some(latest), Some(lock)) = (latest, &mut self.lock)
             && let Err(error) = lock.write_latest(latest)
         {
@@ -272,8 +302,8 @@ impl Writer {
             let why = Reason::new(Reason::from(error).cause, text);
             self.log_fault(&StoreError::Permanent(Unavailable(why)));
         }
-        self.ledger.committed();
-        if self.ledger.has_ended.take() {
+        ledger.committed();
+        if ledger.has_ended.take() {
             self.gate.ends.notify_waiters();
         }
         let has_written = self.has_written.swap(false, Ordering::Relaxed);
@@ -289,7 +319,7 @@ impl Writer {
     }
 
     /// Sets whether the commit waits for the disk. That cannot change within a transaction.
-    fn set_synchronous(&mut self, batch: &[Box<dyn WriteCommand>]) -> Result<()> {
+    fn set_synchronous(&mut self, ledger: &Ledger, batch: &[Box<dyn WriteCommand>]) -> Result<()> {
         if self.mode == OpenMode::Memory {
             return Ok(());
         }
@@ -298,12 +328,12 @@ impl Writer {
             is_full |= match command.durability() {
                 Durability::Buffered => false,
                 Durability::Synced => true,
-                Durability::OfPurchase(id) => !is_full && self.ledger.needs_sync(id)?,
+                Durability::OfPurchase(id) => !is_full && ledger.needs_sync(id)?,
             };
         }
         if is_full != self.is_synchronous {
             let synchronous = if is_full { "FULL" } else { "NORMAL" };
-            self.ledger.connection.pragma_update(None, "synchronous", synchronous)?;
+            ledger.connection.pragma_update(None, "synchronous", synchronous)?;
             self.is_synchronous = is_full;
         }
         Ok(())
@@ -317,7 +347,7 @@ impl Writer {
         }
         if self.checkpointer.is_none() {
             let (pages, gate) = (Arc::clone(&self.wal_pages), self.gate.clone());
-            match Checkpointer::start(self.path(), pages, gate) {
+            match Checkpointer::start(self.path.clone(), pages, gate) {
                 Ok(checkpointer) => self.checkpointer = Some(checkpointer),
                 Err(error) => {
                     let why = Unavailable(error.into());
@@ -369,11 +399,6 @@ impl Writer {
             StoreError::Permanent(_) => {}
         }
     }
-}
-
-fn execute(connection: &Connection, statement: &str) -> Result<()> {
-    connection.prepare_cached(statement)?.execute([])?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -183,6 +183,54 @@ async fn version_six_ledger_keeps_its_money_states_and_replies() {
     assert!(ledger.reply(rows[0].id).await.unwrap().is_some());
 }
 
+#[tokio::test]
+async fn version_seven_ledger_keeps_its_slots_and_running_purchases() {
+    for (running, ended_through) in [("3", 2), ("1", 0), ("NULL", 3)] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        let mut file = Connection::open(&path).unwrap();
+        apply_migrations(&mut file, &MIGRATIONS[..7]).unwrap();
+        file.execute_batch(&format!(
+            "INSERT INTO purchases (number, id, at, day, month, caller, service, model, price_micros,
+                state, ended_at)
+             SELECT n, randomblob(16), n, 0, 23640, 'ann', 'chat', 'a', 0,
+                iif(n = {running}, 'sent', 'unknown'), iif(n = {running}, NULL, 9)
+                FROM (SELECT 1 AS n UNION SELECT 2 UNION SELECT 3);
+             INSERT INTO spent SELECT scope, unit, period, 0
+                FROM (SELECT 'total' AS scope UNION SELECT 'caller ann'),
+                     (SELECT 'day' AS unit, 0 AS period UNION SELECT 'month', 23640);
+             INSERT INTO slots VALUES (x'ff000000000000000000000000000000', 3, 4),
+                (x'00000000000000000000000000000000', 6, NULL),
+                (x'01000000000000000000000000000000', 5, 7);
+             INSERT INTO identity VALUES (1, 'durable-1', zeroblob(16), '')"
+        ))
+        .unwrap();
+        apply_migrations(&mut file, MIGRATIONS).unwrap();
+        let through = "SELECT ended_through FROM identity";
+        let through: i64 = file.query_row(through, [], |row| row.get(0)).unwrap();
+        assert_eq!(through, ended_through, "{running}");
+        drop(file);
+        let ledger = Store::serve(&path, Arc::new(|| Duration::from_nanos(9))).unwrap();
+        let states = ledger.purchases_since(Duration::ZERO).await.unwrap();
+        assert!(states.iter().all(|row| row.state == PurchaseState::Unknown), "{running}");
+        // What was running counts as answered at the start.
+        let ages = ledger.recent_replies(Duration::from_nanos(9)).await.unwrap();
+        assert_eq!(ages, [5, 2, 0].map(Duration::from_nanos));
+    }
+}
+
+#[test]
+fn query_for_running_purchases_reads_only_later_ones() {
+    let mut file = Connection::open_in_memory().unwrap();
+    migrate(&mut file).unwrap();
+    let query = format!("SELECT id FROM purchases WHERE {}", is_running(newest_version()));
+    let mut plan = file.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
+    let steps = plan.query_map([], |row| row.get::<_, String>(3)).unwrap();
+    let steps: Vec<_> = steps.map(Result::unwrap).collect();
+    let search = "SEARCH purchases USING INTEGER PRIMARY KEY (rowid>?)";
+    assert!(steps.iter().any(|step| step == search), "{steps:?}");
+}
+
 #[test]
 fn writing_a_purchase_builds_no_temporary_table() {
     let mut file = Connection::open_in_memory().unwrap();

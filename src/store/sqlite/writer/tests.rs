@@ -2,6 +2,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use allocation_counter::measure;
+use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::*;
@@ -27,12 +28,16 @@ fn only_expensive_purchases_are_synced() {
         (&cheap, Durability::OfPurchase(cheap.id), 1),
     ] {
         let asked = asked.clone();
-        writer.process(vec![request(weight, move |ledger| ledger.reserve(&asked, None)).0]);
+        writer.process(vec![
+            request(weight, move |ledger, statements| ledger.reserve(statements, &asked, None)).0,
+        ]);
         assert_eq!(level(&writer), synchronous, "{weight:?}");
     }
     let settle = |id| {
-        request(Durability::OfPurchase(id), move |ledger| ledger.settle(id, &Settlement::Released))
-            .0
+        request(Durability::OfPurchase(id), move |ledger, statements| {
+            ledger.settle(statements, id, &Settlement::Released)
+        })
+        .0
     };
     writer.process(vec![settle(cheap.id), settle(dear.id)]);
     assert_eq!(level(&writer), 2, "one dear step makes its batch wait");
@@ -44,7 +49,7 @@ fn only_expensive_purchases_are_synced() {
 fn failed_command_is_rolled_back_alone() {
     let mut writer = writer();
     let (first, first_answer) = reserve(Usd::mills(1));
-    let (broken, broken_answer) = request(Durability::Buffered, |ledger| {
+    let (broken, broken_answer) = request(Durability::Buffered, |ledger, _| {
         ledger.connection.execute("DELETE FROM purchases", [])?;
         Err::<(), _>(Unavailable("on purpose".into()).into())
     });
@@ -59,7 +64,7 @@ fn failed_command_is_rolled_back_alone() {
 fn failed_write_stops_all_writing_until_restart() {
     let mut writer = writer();
     let (first, first_answer) = reserve(Usd::mills(1));
-    let (broken, _) = request(Durability::Buffered, |_| {
+    let (broken, _) = request(Durability::Buffered, |_, _| {
         Err::<(), _>(StoreError::Permanent(Unavailable("the disk broke".into())))
     });
     writer.process(vec![first, broken]);
@@ -79,22 +84,22 @@ fn write_ahead_log_is_checkpointed_before_it_grows_too_large() {
     let mut last = 0;
     loop {
         writer.process(vec![reserve(Usd::mills(1)).0]);
-        let pages = writer.wal_pages.load(Ordering::Relaxed);
+        let pages = writer.batches.wal_pages.load(Ordering::Relaxed);
         assert!(pages < MAX_WAL_PAGES + 100, "{pages} pages");
         if pages < last {
             break;
         }
         last = pages;
-        writer.checkpoint_wal();
+        writer.batches.checkpoint_wal();
     }
     assert!(last >= WAL_CHECKPOINT_PAGES, "it started over after {last} pages");
-    assert!(lock(&writer.gate.fault).is_none());
+    assert!(lock(&writer.batches.gate.fault).is_none());
 }
 
 #[test]
 fn fault_of_another_thread_stops_all_writing() {
     let mut writer = writer();
-    writer.gate.report_fault(StoreError::Permanent(Unavailable("it is damaged".into())));
+    writer.batches.gate.report_fault(StoreError::Permanent(Unavailable("it is damaged".into())));
     let (later, answer) = reserve(Usd::mills(1));
     writer.process(vec![later]);
     assert_eq!(reply(answer).unwrap_err().0.text.as_ref(), "it is damaged");
@@ -104,8 +109,8 @@ fn fault_of_another_thread_stops_all_writing() {
 #[test]
 fn reported_damage_is_not_replaced_by_a_fault_that_passes() {
     let mut writer = writer();
-    writer.gate.report_fault(StoreError::Permanent(Unavailable("it is damaged".into())));
-    writer.gate.report_fault(StoreError::Transient(Unavailable("it is locked".into())));
+    writer.batches.gate.report_fault(StoreError::Permanent(Unavailable("it is damaged".into())));
+    writer.batches.gate.report_fault(StoreError::Transient(Unavailable("it is locked".into())));
     let (later, answer) = reserve(Usd::mills(1));
     writer.process(vec![later]);
     assert_eq!(reply(answer).unwrap_err().0.text.as_ref(), "it is damaged");
@@ -118,12 +123,12 @@ fn full_retry_queue_blocks_purchases_and_loses_nothing() {
     let count = MAX_RETRIES + 50;
     for number in 0..count {
         assert_eq!(
-            writer.gate.is_retry_queue_full.load(Ordering::Relaxed),
+            writer.batches.gate.is_retry_queue_full.load(Ordering::Relaxed),
             number >= MAX_RETRIES,
             "{number}"
         );
         let (is_down, done) = (Arc::clone(&is_down), Arc::clone(&done));
-        writer.process(vec![notification(Durability::Buffered, move |_| {
+        writer.process(vec![notification(Durability::Buffered, move |_, _| {
             if is_down.load(Ordering::Relaxed) {
                 return Err(Unavailable("not yet".into()).into());
             }
@@ -132,10 +137,10 @@ fn full_retry_queue_blocks_purchases_and_loses_nothing() {
         })]);
     }
     is_down.store(false, Ordering::Relaxed);
-    let waiting = writer.retries.drain(..).collect();
+    let waiting = writer.batches.retries.drain(..).collect();
     writer.process(waiting);
     assert_eq!(done.load(Ordering::Relaxed), i32::try_from(count).unwrap());
-    assert!(!writer.gate.is_retry_queue_full.load(Ordering::Relaxed));
+    assert!(!writer.batches.gate.is_retry_queue_full.load(Ordering::Relaxed));
 }
 
 #[test]
@@ -144,17 +149,17 @@ fn fault_ends_after_a_write_and_a_quiet_period() {
     let mut writer = writer_on(Connection::open(folder.path().join("ledger.db")).unwrap());
     let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
     writer.ledger.connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
-    writer.log_fault(&StoreError::DiskFull(Unavailable("no room".into())));
+    writer.batches.log_fault(&StoreError::DiskFull(Unavailable("no room".into())));
     writer.process(vec![reserve(Usd::mills(1)).0]);
-    assert!(writer.incident.is_some(), "it may be full again in a moment");
+    assert!(writer.batches.incident.is_some(), "it may be full again in a moment");
     let earlier = clock::now().checked_sub(RECOVERY_PERIOD).unwrap();
-    writer.incident = Some(Incident { is_disk_full: true, at: earlier });
+    writer.batches.incident = Some(Incident { is_disk_full: true, at: earlier });
     writer.process(vec![
-        request(Durability::Buffered, |ledger| ledger.needs_sync(PurchaseId::generate())).0,
+        request(Durability::Buffered, |ledger, _| ledger.needs_sync(PurchaseId::generate())).0,
     ]);
-    assert!(writer.incident.is_some(), "that was read only");
+    assert!(writer.batches.incident.is_some(), "that was read only");
     writer.process(vec![reserve(Usd::mills(1)).0]);
-    assert!(writer.incident.is_none());
+    assert!(writer.batches.incident.is_none());
 }
 
 #[test]
@@ -163,7 +168,9 @@ fn retried_limit_command_keeps_newer_limit() {
     let latest = Arc::new(Mutex::new(None));
     let record = || {
         let latest = Arc::clone(&latest);
-        notification(Durability::Synced, move |ledger| slots::write_latest_limit(ledger, &latest))
+        notification(Durability::Synced, move |ledger, _| {
+            slots::write_latest_limit(ledger, &latest)
+        })
     };
     let limit = |requests| AccountLimit { requests, window_seconds: 60 };
     *latest.lock().unwrap() = Some(limit(60));
@@ -190,15 +197,15 @@ fn chats_write_few_transactions_and_pages_and_allocate_little() {
         false
     };
     writer.ledger.connection.commit_hook(Some(count)).unwrap();
-    for (chats, max_pages, max_allocations) in [(1, 14, 20), (16, 24, 116)] {
+    for (chats, max_pages, max_allocations) in [(1, 11, 16), (16, 18, 20)] {
         let mut buy = || {
             let (holds, settlements) = (0..chats).map(|_| chat()).unzip();
             let settlements: Vec<Vec<_>> = settlements;
-            let before = writer.wal_pages.load(Ordering::Relaxed);
+            let before = writer.batches.wal_pages.load(Ordering::Relaxed);
             let allocations = measure(|| writer.process(holds)).count_total
                 + measure(|| writer.process(settlements.into_iter().flatten().collect()))
                     .count_total;
-            let pages = writer.wal_pages.load(Ordering::Relaxed) - before;
+            let pages = writer.batches.wal_pages.load(Ordering::Relaxed) - before;
             (commits.swap(0, Ordering::Relaxed), pages, allocations)
         };
         buy();
@@ -216,12 +223,18 @@ fn chat() -> (Box<dyn WriteCommand>, Vec<Box<dyn WriteCommand>>) {
     let (asked, slot) = (reservation(Usd::mills(6)), SlotId::generate());
     let id = asked.id;
     let send = Some((slot, AccountStatus::Confirmed));
-    let hold = request(Durability::Buffered, move |ledger| ledger.reserve(&asked, send)).0;
+    let reserve = move |ledger: &Ledger, statements: &Statements<'_>| {
+        ledger.reserve(statements, &asked, send)
+    };
+    let hold = request(Durability::Buffered, reserve).0;
     let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 250].into() };
     let (cost, keep) = (Usd::mills(6), Duration::from_secs(60));
     let end = Settlement::Charged { cost, reply: Some(reply), keep, job: None };
-    let replied = move |ledger: &Ledger| slots::replied(ledger, slot, NOW);
-    let settle = request(Durability::OfPurchase(id), move |ledger| ledger.settle(id, &end)).0;
+    let replied =
+        move |_: &Ledger, statements: &Statements<'_>| slots::replied(statements, slot, NOW);
+    let settle =
+        move |ledger: &Ledger, statements: &Statements<'_>| ledger.settle(statements, id, &end);
+    let settle = request(Durability::OfPurchase(id), settle).0;
     (hold, vec![notification(Durability::Buffered, replied), settle])
 }
 
@@ -233,21 +246,21 @@ fn deferred_command_joins_the_next_transaction() {
     let order = Arc::new(Mutex::new(Vec::new()));
     let note = |name| {
         let order = Arc::clone(&order);
-        notification(Durability::Buffered, move |_| {
+        notification(Durability::Buffered, move |_, _| {
             order.lock().unwrap().push(name);
             Ok(())
         })
     };
     queue.defer(note("deferred"));
     drop(queue.push(note("next")));
-    let batch = writer.next_batch(&commands).unwrap();
+    let batch = writer.batches.next_batch(&commands).unwrap();
     assert_eq!(batch.len(), 2);
     writer.process(batch);
     assert_eq!(*order.lock().unwrap(), ["deferred", "next"]);
 
     // Nothing else comes.
     queue.defer(note("alone"));
-    let batch = writer.next_batch(&commands).unwrap();
+    let batch = writer.batches.next_batch(&commands).unwrap();
     writer.process(batch);
     queue.defer(note("last"));
     queue.close();
@@ -288,7 +301,9 @@ fn reservation(price: Usd) -> Reservation {
 
 fn reserve(price: Usd) -> (Box<dyn WriteCommand>, Answered<Result<CreditWatermark, ReserveError>>) {
     let asked = reservation(price);
-    request(Durability::Buffered, move |ledger| ledger.reserve(&asked, None))
+    request(Durability::Buffered, move |ledger, statements| {
+        ledger.reserve(statements, &asked, None)
+    })
 }
 
 fn reply<T>(mut answer: Answered<T>) -> Result<T, Unavailable> {
