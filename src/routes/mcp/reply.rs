@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 
 use super::protocol::{self, Era, result_type};
 use super::with_no_store;
-use crate::problem::{Charged, Problem};
+use crate::problem::{
+    Charged, FieldError, IDEMPOTENCY_KEY_REUSED, INVALID_IDEMPOTENCY_KEY, Problem,
+};
 use crate::purchase::Receipt;
 use crate::response::{self, Response};
 use crate::routes::HandlerContext;
@@ -65,8 +67,16 @@ impl Refusal {
     fn text(&self) -> String {
         let Self { problem, quote } = self;
         let kind = problem.kind();
-        let mut text = format!("{}. ", kind.title);
+        // The model knows no keys, only quotes.
+        let is_about_key = [&IDEMPOTENCY_KEY_REUSED, &INVALID_IDEMPOTENCY_KEY].contains(&kind);
+        let title = if is_about_key { "The quote cannot be used" } else { kind.title };
+        let mut text = format!("{title}. ");
         match problem.detail_text() {
+            Some(_) if problem.errors().len() > 1 => {
+                for FieldError { pointer, detail, .. } in problem.errors() {
+                    text += &format!("{pointer}: {detail}. ");
+                }
+            }
             Some(detail) => text += &format!("{}. ", detail.trim_end_matches('.')),
             None if problem.charge() == Charged::No => text += &format!("{} ", kind.advice),
             None => {}
