@@ -141,6 +141,9 @@ impl Hold {
         if binding.is_mismatch() {
             return Some(Err(Abort::OtherAccount));
         }
+        if !self.context.ledger.may_send() {
+            return Some(Err(Abort::Unrecorded));
+        }
         let account = binding.account_status();
         let is_recorded = self.purchase.progress.phase() == Phase::Sent
             || self.recorded_as.is_some_and(|recorded| {
@@ -160,7 +163,9 @@ impl Hold {
         recorded.map(|()| self.purchase.progress.enter(Phase::Sent)).map_err(|error| {
             error!(purchase = %self.purchase.id, %error, "purchase not recorded as sent; not sending it");
             Abort::Unrecorded
-        })
+        })?;
+        // This process may have been stopped since, and declared dead.
+        if ledger.may_send() { Ok(()) } else { Err(Abort::Unrecorded) }
     }
 }
 
