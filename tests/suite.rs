@@ -4,6 +4,7 @@
 
 mod commands;
 mod embedding;
+mod fleet;
 mod fronts;
 mod guarantees;
 #[path = "support/markdown.rs"]

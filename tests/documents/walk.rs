@@ -24,6 +24,10 @@ fn documented_settings_snippets_load() {
                 environment
                     .insert("GATEWAY_API_KEY".to_owned(), "svc_sk_example".to_owned().into());
             }
+            if block.contains("url = \"postgres\"") {
+                let address = "postgres://tollgate@db.example.com/tollgate".to_owned();
+                environment.insert("DATABASE_URL".to_owned(), address.into());
+            }
             let outcome = Settings::read(&SettingsSource {
                 needs_gateway_key: true,
                 file: Some(("proxy.toml", &block)),

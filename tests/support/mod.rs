@@ -8,11 +8,14 @@ pub(crate) mod canary;
 pub(crate) mod client;
 #[path = "../corpus/targets/decode.rs"]
 pub(crate) mod decode;
+pub(crate) mod fleet;
 pub(crate) mod gate;
 pub(crate) mod in_process;
 pub(crate) mod log;
 pub(crate) mod login;
 pub(crate) mod members;
+#[expect(dead_code, reason = "tests of the stores use the rest")]
+pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod received;
 pub(crate) mod reply;

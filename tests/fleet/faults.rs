@@ -1,0 +1,89 @@
+//! A server or the database dies: no purchase is lost or made twice, and all is said truly.
+
+use std::time::Duration;
+
+use crate::support::fleet::Fleet;
+use crate::support::postgres::Cluster;
+use crate::support::process::Signal;
+use crate::support::{CHAT, Ending, Reply, Upstream, until, until_within};
+
+const CHATS: &str = "/api/v1/chat";
+/// A lease is 15 seconds, after which another server has to notice.
+const BURIAL: Duration = Duration::from_secs(180);
+
+fn chat(words: &str) -> String {
+    CHAT.replace("hello", words)
+}
+
+#[test]
+fn purchase_of_a_killed_server_becomes_unknown_at_the_others() {
+    let upstream = Upstream::start(|received| {
+        if received.json()["messages"][0]["content"] == "hang" {
+            return Reply::nothing(Ending::Hang).charged(true);
+        }
+        Reply::chat("hi")
+    });
+    let mut fleet = Fleet::start(Cluster::shared(), &upstream, "", 2);
+    let answered = fleet.buy(0, CHATS, "done", CHAT);
+    assert_eq!(answered.status, 200, "{}", answered.text());
+    let mut client = fleet.client(0);
+    client.send("POST", CHATS, &[("idempotency-key", "cut")], &chat("hang"));
+    upstream.wait_for(2);
+    fleet.servers[0].process.signal(Signal::SIGKILL);
+    assert!(client.try_answer().is_none());
+    let replayed = fleet.buy(1, CHATS, "done", CHAT);
+    assert!(replayed.is_replay());
+    assert_eq!(replayed.body, answered.body);
+    until_within(BURIAL, "the dead server is found out", || {
+        fleet.instances().iter().any(|(name, state)| name == "gate-0" && state == "ended")
+    });
+    let repeated = fleet.buy(1, CHATS, "cut", &chat("hang"));
+    assert_eq!(repeated.status, 424, "{}", repeated.text());
+    assert_eq!(repeated.charged().as_deref(), Some("unknown"));
+    assert_eq!(fleet.database.sql("SELECT count(*) FROM purchases WHERE ended_at IS NULL"), "0");
+    // In the place of the dead one, another sells.
+    fleet.add();
+    assert_eq!(fleet.buy(2, CHATS, "next", &chat("next")).status, 200);
+    assert_eq!(fleet.buy(2, CHATS, "cut", &chat("hang")).status, 424);
+    assert_eq!(upstream.charges(), [6_000; 3]);
+}
+
+#[test]
+fn server_that_stops_signs_off() {
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let mut fleet = Fleet::start(Cluster::shared(), &upstream, "", 2);
+    fleet.servers[0].process.signal(Signal::SIGTERM);
+    assert_eq!(fleet.servers[0].process.wait().code(), Some(0));
+    let named = |name: &str, state: &str| (name.to_owned(), state.to_owned());
+    assert_eq!(fleet.instances(), [named("gate-0", "ended"), named("gate-1", "alive")]);
+    assert_eq!(fleet.buy(1, CHATS, "k", CHAT).status, 200);
+}
+
+#[test]
+fn nothing_is_sold_while_the_database_is_down() {
+    let cluster = Cluster::start("");
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let fleet = Fleet::start(&cluster, &upstream, "", 1);
+    let before = fleet.buy(0, CHATS, "before", CHAT);
+    assert_eq!(before.status, 200, "{}", before.text());
+    cluster.crash();
+    let refused = fleet.buy(0, CHATS, "during", &chat("during"));
+    assert_eq!((refused.status, &*refused.code()), (503, "ledger_unavailable"));
+    assert_eq!(refused.charged().as_deref(), Some("no"));
+    assert!(refused.value("retry-after").is_some(), "{refused:?}");
+    // Another server would not do better.
+    until("the probe knows", || {
+        let ready = fleet.ops(0, "/readyz");
+        assert_eq!(ready.status, 200, "{}", ready.text());
+        ready.json()["degraded"].as_array().is_some_and(|all| all.iter().any(|one| one == "ledger"))
+    });
+    assert_eq!(fleet.ask(0, "GET", "/bff/catalog", &[], "").status, 200);
+    assert_eq!(upstream.purchases(), 1);
+    cluster.recover();
+    until("it sells again", || fleet.buy(0, CHATS, "after", &chat("after")).status == 200);
+    let replayed = fleet.buy(0, CHATS, "before", CHAT);
+    assert!(replayed.is_replay(), "{}", replayed.text());
+    assert_eq!(replayed.body, before.body);
+    assert_eq!(upstream.charges(), [6_000; 2]);
+    until("the probe knows", || fleet.ops(0, "/readyz").text().contains("\"degraded\":[]"));
+}

@@ -1,0 +1,112 @@
+//! Two servers act as one: budgets, idempotency keys, members, videos.
+
+use std::collections::BTreeMap;
+use std::thread;
+
+use crate::support::fleet::Fleet;
+use crate::support::postgres::Cluster;
+use crate::support::reply::Latch;
+use crate::support::{CHAT, Reply, Upstream, VIDEO, until};
+
+const CHATS: &str = "/api/v1/chat";
+
+fn chat(words: &str) -> String {
+    CHAT.replace("hello", words)
+}
+
+#[test]
+fn budget_holds_over_both_servers() {
+    // Ten chats of $0.006.
+    const ALLOWED: usize = 10;
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let settings = "budget.total = { day = \"0.06\" }";
+    let fleet = Fleet::start(Cluster::shared(), &upstream, settings, 2);
+    let statuses = thread::scope(|scope| {
+        let buy = |number: usize| {
+            let fleet = &fleet;
+            scope.spawn(move || {
+                let key = format!("key-{number}");
+                fleet.buy(number % 2, CHATS, &key, &chat(&key)).status
+            })
+        };
+        let all: Vec<_> = (0..4 * ALLOWED).map(buy).collect();
+        let mut statuses = BTreeMap::new();
+        for one in all {
+            *statuses.entry(one.join().expect("an answer")).or_insert(0) += 1;
+        }
+        statuses
+    });
+    assert_eq!(statuses, BTreeMap::from([(200, ALLOWED), (402, 3 * ALLOWED)]));
+    assert_eq!(upstream.charges().len(), ALLOWED);
+    let counted = "SELECT micros FROM spent WHERE scope = 'total' AND unit = 'day'";
+    assert_eq!(fleet.database.sql(counted), "60000");
+}
+
+#[test]
+fn key_that_one_server_bought_is_replayed_by_the_other() {
+    let latch = Latch::new();
+    let upstream = Upstream::start(move |_| Reply::chat("hi").when(latch));
+    let fleet = Fleet::start(Cluster::shared(), &upstream, "", 2);
+    let headers = [("idempotency-key", "k")];
+    let (mut first, mut second) = (fleet.client(0), fleet.client(1));
+    first.send("POST", CHATS, &headers, CHAT);
+    upstream.wait_for(1);
+    // While it runs at the first server, the second one waits for its end.
+    second.send("POST", CHATS, &headers, CHAT);
+    until("the second server knows the purchase", || {
+        let waiting = "SELECT count(*) FROM pg_stat_activity
+            WHERE application_name = 'tollgate gate-1' AND datname = current_database()";
+        fleet.database.sql(waiting) != "0"
+    });
+    latch.open();
+    let (bought, joined) = (first.answer(), second.answer());
+    assert_eq!((bought.status, joined.status), (200, 200), "{}", joined.text());
+    assert_eq!(bought.body, joined.body);
+    let again = fleet.buy(1, CHATS, "k", CHAT);
+    assert!(again.is_replay(), "{}", again.text());
+    assert_eq!((again.status, again.body), (200, bought.body));
+    let other = fleet.buy(1, CHATS, "k", &chat("other"));
+    assert_eq!(other.code(), "idempotency_key_reused");
+    assert_eq!(upstream.charges(), [6_000]);
+}
+
+#[test]
+fn member_added_or_revoked_anywhere_changes_every_server() {
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let fleet = Fleet::start(Cluster::shared(), &upstream, "access.mode = \"members\"", 2);
+    let added = fleet.run(&["member", "add", "ann"]);
+    assert_eq!(added.code, Some(0), "{added:?}");
+    let bearer = format!("Bearer {}", added.stdout.trim());
+    let status =
+        |server| fleet.ask(server, "GET", "/bff/me", &[("Authorization", &bearer)], "").status;
+    until("both servers know ann", || status(0) == 200 && status(1) == 200);
+    let listed = fleet.run(&["member", "list", "--format", "csv"]);
+    assert!(listed.stdout.contains("\nann,member,active,"), "{listed:?}");
+    let revoked = fleet.run(&["member", "revoke", "ann"]);
+    assert_eq!(revoked.code, Some(0), "{revoked:?}");
+    until("neither server accepts ann", || status(0) == 401 && status(1) == 401);
+    assert_eq!(upstream.requests(), 0);
+}
+
+#[test]
+fn job_of_one_server_is_known_to_the_other() {
+    const STATUS: &str = "/api/v1/video/status?request_id=job-1";
+    let done = r#"{"status":"completed","video_url":"https://cdn.example/a.mp4"}"#;
+    let latch = Latch::new();
+    let upstream = Upstream::start(move |received| match received.method.as_str() {
+        "POST" => Reply::video("job-1"),
+        _ => Reply::new(200, done).when(latch),
+    });
+    let fleet = Fleet::start(Cluster::shared(), &upstream, "", 2);
+    let ordered = fleet.buy(0, "/api/v1/video", "v", VIDEO);
+    assert_eq!(ordered.status, 200, "{}", ordered.text());
+    let mut watcher = fleet.client(1);
+    let closing = [("connection", "close")];
+    watcher.send("GET", "/bff/events?request_id=job-1", &closing, "");
+    latch.open();
+    let events = String::from_utf8_lossy(&watcher.rest()).into_owned();
+    assert!(events.contains("https://cdn.example/a.mp4"), "{events}");
+    let status = fleet.ask(1, "GET", STATUS, &[], "");
+    assert_eq!((status.status, status.text().as_str()), (200, done));
+    assert_eq!(upstream.charges(), [3_000_000]);
+}

@@ -1,0 +1,107 @@
+//! Several real servers that share a ledger in PostgreSQL, in front of one scripted gateway.
+
+use std::fs;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::client::{Answer, Client, Record};
+use super::postgres::{Cluster, Database};
+use super::process::{Ended, run};
+use super::server::Server;
+use super::settings::{environment, whole};
+use super::upstream::Upstream;
+
+/// No page of ours: to compress it takes most of a start.
+const SETTINGS: &str = "store.url = \"postgres\"\npage.dir = \"site\"\n";
+
+/// Servers by number, and the folder with the settings of all.
+pub(crate) struct Fleet<'a> {
+    pub(crate) servers: Vec<Server>,
+    pub(crate) database: Database<'a>,
+    folder: TempDir,
+    environment: Vec<(String, String)>,
+    record: Arc<Record>,
+}
+
+impl<'a> Fleet<'a> {
+    /// Starts this many servers on an empty database. The gateway's rate limit is no obstacle.
+    pub(crate) fn start(
+        cluster: &'a Cluster,
+        upstream: &Upstream,
+        settings: &str,
+        servers: usize,
+    ) -> Self {
+        let database = cluster.database();
+        let folder = TempDir::with_prefix("tollgate-fleet-").expect("a folder");
+        fs::create_dir(folder.path().join("site")).expect("a folder");
+        let limit = "gateway.rate_limit = { requests = 100000, seconds = 1 }\n";
+        let settings = whole(&format!("{SETTINGS}{limit}{settings}"));
+        fs::write(folder.path().join("proxy.toml"), settings).expect("settings");
+        let mut environment = environment(upstream);
+        environment.push(("DATABASE_URL".to_owned(), database.url()));
+        let record = Arc::default();
+        let mut fleet = Self { servers: Vec::new(), database, folder, environment, record };
+        (0..servers).for_each(|_| fleet.add());
+        fleet
+    }
+
+    /// Starts one more.
+    pub(crate) fn add(&mut self) {
+        let name = format!("gate-{}", self.servers.len());
+        let environment = [&self.environment()[..], &[("TOLLGATE_SERVER__NAME", &*name)]].concat();
+        let server = Server::start(self.folder.path(), &[], &environment);
+        self.servers.push(server);
+    }
+
+    fn environment(&self) -> Vec<(&str, &str)> {
+        self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+    }
+
+    /// Runs a command to its end, as on another machine.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
+        run(self.folder.path(), arguments, &self.environment())
+    }
+
+    /// Connects to a server.
+    pub(crate) fn client(&self, server: usize) -> Client {
+        Client::connect(self.servers[server].address, &self.record)
+    }
+
+    /// Sends one request to a server.
+    pub(crate) fn ask(
+        &self,
+        server: usize,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
+        let mut client = self.client(server);
+        client.send(method, target, headers, body);
+        client.answer()
+    }
+
+    /// Buys with this key.
+    pub(crate) fn buy(&self, server: usize, target: &str, key: &str, body: &str) -> Answer {
+        self.ask(server, "POST", target, &[("idempotency-key", key)], body)
+    }
+
+    /// Asks the ops listener of a server.
+    pub(crate) fn ops(&self, server: usize, target: &str) -> Answer {
+        let mut client = Client::connect(self.servers[server].admin, &self.record);
+        client.send("GET", target, &[], "");
+        client.answer()
+    }
+
+    /// The names and states of `tollgate store instances` that are servers.
+    pub(crate) fn instances(&self) -> Vec<(String, String)> {
+        let listed = self.run(&["store", "instances", "--format", "json"]);
+        assert_eq!(listed.code, Some(0), "{listed:?}");
+        let rows: Vec<Value> = serde_json::from_str(&listed.stdout).expect("JSON");
+        let servers = rows.iter().filter(|row| row["kind"] == "server");
+        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        servers.map(|row| (text(&row["name"]), text(&row["state"]))).collect()
+    }
+}
