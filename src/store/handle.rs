@@ -210,6 +210,12 @@ impl Store {
         on_backend!(self, store => store.may_lack_purchases())
     }
 
+    /// Returns whether this process may still send what the ledger holds for it. Ask right before
+    /// the first byte: another instance may have given up what this one held.
+    pub fn may_send(&self) -> bool {
+        on_backend!(self, store => store.may_send())
+    }
+
     /// Returns whether the ledger could not be opened. That was logged once, with its cause.
     pub fn is_unusable(&self) -> bool {
         on_backend!(self, store => store.is_unusable())

@@ -61,7 +61,12 @@ impl Fixture {
 
     /// Opens the shared store once more, as another server does.
     pub(crate) async fn join(&self) -> Store {
-        instance(&self.database().url(), self.clock()).await
+        self.join_at(&self.database().url()).await
+    }
+
+    /// The same, over a wire of the test's.
+    pub(crate) async fn join_at(&self, url: &str) -> Store {
+        instance(url, self.clock()).await
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -271,6 +276,11 @@ pub(crate) fn reservation(caller: &str, price: Usd) -> Reservation {
 pub(crate) fn keyed(key: &str, payload: &str) -> Reservation {
     let claim = DedupeKey::IdempotencyKey { key: identity(key), payload: identity(payload) };
     Reservation { dedupe_key: claim, ..reservation("ann", PRICE) }
+}
+
+/// The price of so many purchases.
+pub(crate) fn times(count: u64) -> Usd {
+    Usd::micros(PRICE.as_micros() * count)
 }
 
 pub(crate) fn reply(body: &str) -> KeptReply {

@@ -109,6 +109,10 @@ impl PostgresStore {
         self.shared().may_lack_purchases.load(Ordering::Relaxed)
     }
 
+    pub(in crate::store) fn may_send(&self) -> bool {
+        self.shared().lease.holds()
+    }
+
     pub(in crate::store) fn is_unusable(&self) -> bool {
         false
     }

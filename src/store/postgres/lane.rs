@@ -39,6 +39,8 @@ pub(super) struct Lane {
     session: Option<Session>,
     retries: VecDeque<Step>,
     next_retry: Instant,
+    /// A notification has failed, and none has succeeded since.
+    is_failing: bool,
 }
 
 impl Lane {
@@ -57,6 +59,7 @@ impl Lane {
             session: None,
             retries: VecDeque::new(),
             next_retry: clock::now(),
+            is_failing: false,
         };
         (sender, lane)
     }
@@ -243,10 +246,12 @@ impl Lane {
             (Effect::Begins(id), Err(_)) | (Effect::Ends(id), Ok(_)) => self.shared.end(id),
             (Effect::Ends(_), Err(_)) | (Effect::None, _) => {}
         }
-        if let Err(why) = &result
-            && step.answer.is_none()
-        {
-            tracing::error!(error = %why, "ledger write failed");
+        if step.answer.is_none() {
+            let was_failing = std::mem::replace(&mut self.is_failing, result.is_err());
+            if let (Err(why), false) = (&result, was_failing) {
+                let cause = why.0.cause.code();
+                tracing::error!(cause, error = %why, "ledger write failed");
+            }
         }
         self.retry(step.answer(result));
     }

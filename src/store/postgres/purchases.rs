@@ -79,10 +79,7 @@ impl PostgresStore {
         let is_unconfirmed = account == AccountStatus::Unconfirmed;
         let mark = statement!(MARK_SENT, id.0, self.shared().sender().instance, is_unconfirmed);
         let rows = self.run(&self.lanes().sales, Step::plain(mark).guarded()).await?;
-        match has_row(&rows) {
-            true => Ok(()),
-            false => Err(Unavailable("the purchase is not held".into())),
-        }
+        if has_row(&rows) { Ok(()) } else { Err(Unavailable("the purchase is not held".into())) }
     }
 
     pub(in crate::store) async fn settle(

@@ -183,11 +183,12 @@ pub(super) fn verdict(
         "taken" => Err(Unavailable("the purchase is already in the ledger".into()).into()),
         _ => {
             let judged = judge(reservation, row)?;
-            let agrees = match (&judged, word) {
-                (Ok(()), "new") | (Err(ReserveError::InsufficientCredit), "short") => true,
-                (Err(ReserveError::OverBudget(_) | ReserveError::Unavailable(_)), "over") => true,
-                _ => false,
-            };
+            let agrees = matches!(
+                (&judged, word),
+                (Ok(()), "new")
+                    | (Err(ReserveError::InsufficientCredit), "short")
+                    | (Err(ReserveError::OverBudget(_) | ReserveError::Unavailable(_)), "over")
+            );
             if !agrees {
                 error!(purchase = %reservation.id, verdict = word, "ledger rules differ");
             }

@@ -84,7 +84,8 @@ pub(super) fn step(shared: &Shared, id: PurchaseId, settlement: &Settlement) -> 
         SETTLE,
         id.0,
         state.name(),
-        cost.map(|cost| signed(cost.as_micros())),
+        // A cost that is too large violates the constraint, as a negative one.
+        cost.map(|cost| i64::try_from(cost.as_micros()).unwrap_or(-1)),
         keep.map(nanos),
         is_assumed,
         reply.map(|reply| i32::from(reply.status)),

@@ -72,6 +72,11 @@ impl SqliteStore {
         self.inner.identity.as_ref().is_some_and(|(identity, _)| identity.may_lack_purchases)
     }
 
+    /// The lock of the file holds until the process ends.
+    pub(in crate::store) fn may_send(&self) -> bool {
+        true
+    }
+
     pub(in crate::store) fn is_unusable(&self) -> bool {
         self.inner.gate.has_failed()
     }

@@ -1,0 +1,174 @@
+//! Several instances on one ledger: budgets and keys are exact over all of them, and the dead are
+//! buried.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tollgate::contract::money::Usd;
+use tollgate::store::postgres::{InstanceKind, PostgresTarget};
+use tollgate::store::{
+    AccountStatus, BudgetScope, Budgets, MoneyKind, PurchaseState, Reservation, ReserveError,
+    Settlement, Store,
+};
+
+use crate::fixture::*;
+use crate::postgres::Cluster;
+use crate::wire::{Course, Wire};
+
+async fn state(fixture: &Fixture, reservation: &Reservation) -> String {
+    let ask = format!("SELECT state FROM purchases WHERE id = '{}'", reservation.id);
+    fixture.database().sql(&ask)
+}
+
+/// Waits for a state that only the stores can bring about.
+async fn becomes(fixture: &Fixture, reservation: &Reservation, expected: &str) {
+    bounded(async {
+        while state(fixture, reservation).await != expected {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn budget_is_exact_over_instances() {
+    let fixture = Fixture::on_postgres().await;
+    let others = [fixture.join().await, fixture.join().await];
+    let limits = Budgets { total_day: Some(times(50)), ..Budgets::default() };
+    let reservations: Vec<_> = (0..150)
+        .map(|turn| Reservation {
+            budgets: limits,
+            ..reservation(if turn % 2 == 0 { "ann" } else { "bob" }, PRICE)
+        })
+        .collect();
+    let stores = [&fixture.store, &others[0], &others[1]];
+    let all = reservations.iter().zip(stores.iter().cycle());
+    let held = join_all(all.map(|(reservation, store)| bounded(store.reserve(reservation)))).await;
+    assert_eq!(held.iter().filter(|held| held.is_ok()).count(), 50);
+    for refused in held.iter().filter_map(|held| held.as_ref().err()) {
+        assert!(matches!(refused, ReserveError::OverBudget(_)), "{refused}");
+    }
+    for store in stores {
+        let spent = bounded(store.current_spend(BudgetScope::Total)).await.unwrap();
+        assert_eq!(spent.day, times(50));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_buys_once_over_instances() {
+    let fixture = Fixture::on_postgres().await;
+    let other = fixture.join().await;
+    for turn in 0..20 {
+        let (first, second) = (keyed(&format!("{turn}"), "p"), keyed(&format!("{turn}"), "p"));
+        let held = tokio::join!(fixture.store.reserve(&first), other.reserve(&second));
+        match held {
+            (Ok(_), Err(ReserveError::Duplicate(known))) => assert_eq!(known.id, first.id),
+            (Err(ReserveError::Duplicate(known)), Ok(_)) => assert_eq!(known.id, second.id),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn duplicate_waits_for_another_instance_and_gets_its_reply() {
+    let fixture = Fixture::on_postgres().await;
+    let other = fixture.join().await;
+    let first = fixture.send(&keyed("k", "p")).await;
+    let known = match other.reserve(&keyed("k", "p")).await {
+        Err(ReserveError::Duplicate(known)) => known,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((known.id, known.state), (first, PurchaseState::Sent));
+    let end = fixture.settle(first, charged(PRICE, "hello"));
+    let (ended, ()) = tokio::join!(bounded(other.wait_until_ended(first)), end);
+    ended.unwrap();
+    assert_eq!(bounded(other.reply(first)).await.unwrap(), Some(reply("hello")));
+}
+
+#[tokio::test]
+async fn stopped_instance_leaves_nothing_open() {
+    let mut fixture = Fixture::on_postgres().await;
+    let (held, sent) = (keyed("held", "p"), keyed("sent", "p"));
+    fixture.reserve(&held).await.unwrap();
+    fixture.send(&sent).await;
+    let later = fixture.send(&reservation("ann", PRICE)).await;
+    fixture.store.settle_later(later, charged(PRICE, "hello"));
+    fixture.rejoin().await;
+    assert_eq!(state(&fixture, &held).await, "released");
+    assert_eq!(state(&fixture, &sent).await, "unknown");
+    assert_eq!(bounded(fixture.store.reply(later)).await.unwrap(), Some(reply("hello")));
+    assert_eq!(fixture.total().await.day, times(2));
+    fixture.reserve(&keyed("held", "q")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_instance_is_buried_and_its_testimony_is_heard() {
+    let fixture = Fixture::on_postgres().await;
+    let wire = Wire::to(Cluster::shared().address()).await;
+    let cut_off = fixture.join_at(&fixture.database().url_at(wire.address)).await;
+    let (held, sent) = (keyed("held", "p"), keyed("sent", "p"));
+    bounded(cut_off.reserve(&held)).await.unwrap();
+    bounded(cut_off.reserve(&sent)).await.unwrap();
+    bounded(cut_off.mark_sent(sent.id, AccountStatus::Confirmed)).await.unwrap();
+    assert!(cut_off.may_send());
+
+    wire.set(Course::Down);
+    becomes(&fixture, &sent, "unknown").await;
+    assert_eq!(state(&fixture, &held).await, "released");
+    assert!(!cut_off.may_send(), "its own lease ends before that of others");
+    assert_eq!(fixture.total().await.day, PRICE);
+    bounded(cut_off.reserve(&keyed("late", "p"))).await.unwrap_err();
+
+    cut_off.settle_later(sent.id, charged(PRICE, "hello"));
+    wire.set(Course::Pass);
+    becomes(&fixture, &sent, "charged").await;
+    assert_eq!(fixture.replayed(&keyed("sent", "p")).await, Some(reply("hello")));
+    // It joins again under a new number, and what it held before is not its any more.
+    bounded(async {
+        while !cut_off.may_send() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    bounded(cut_off.mark_sent(held.id, AccountStatus::Confirmed)).await.unwrap_err();
+    let again = keyed("held", "q");
+    bounded(cut_off.reserve(&again)).await.unwrap();
+    bounded(cut_off.mark_sent(again.id, AccountStatus::Confirmed)).await.unwrap();
+}
+
+#[tokio::test]
+async fn program_older_than_the_floor_decides_nothing_more() {
+    let fixture = Fixture::on_postgres().await;
+    let sent = fixture.send(&reservation("ann", PRICE)).await;
+    fixture.database().sql("UPDATE store SET floor = 1000");
+    fixture.reserve(&reservation("ann", PRICE)).await.unwrap_err();
+    fixture.settle(sent, charged(PRICE, "hello")).await;
+    let target =
+        PostgresTarget::parse(&fixture.database().url(), MoneyKind::Play, InstanceKind::Server);
+    let refused = bounded(Store::open_postgres(target.unwrap())).await.unwrap_err().to_string();
+    assert!(refused.contains("newer tollgate"), "{refused}");
+}
+
+#[tokio::test]
+async fn other_kind_of_money_is_refused() {
+    let fixture = Fixture::on_postgres().await;
+    let url = fixture.database().url();
+    let target = PostgresTarget::parse(&url, MoneyKind::Real, InstanceKind::Server).unwrap();
+    let refused = bounded(Store::open_postgres(target)).await.unwrap_err().to_string();
+    assert!(refused.contains("other kind of money"), "{refused}");
+}
+
+#[tokio::test]
+async fn settlements_of_an_unknown_outcome_move_the_counters_once() {
+    let fixture = Fixture::on_postgres().await;
+    let other = fixture.join().await;
+    let sent = fixture.send(&reservation("ann", PRICE)).await;
+    fixture.settle(sent, Settlement::Unknown).await;
+    let cost = Usd::mills(9);
+    let both = tokio::join!(
+        fixture.store.settle(sent, charged(cost, "a")),
+        other.settle(sent, charged(cost, "b")),
+    );
+    assert!(both.0.is_ok() && both.1.is_ok());
+    assert_eq!(fixture.total().await.day, cost);
+}
