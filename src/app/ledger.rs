@@ -36,7 +36,7 @@ pub(super) use shared::{check_settings, open_for_server};
 
 #[cfg(feature = "postgres")]
 mod shared {
-    use super::{Migration, MoneyKind, PostgresConfig, Settings, Store, money_kind};
+    use super::{Migration, PostgresConfig, Settings, Store, Target, money_kind};
     use crate::store::host_name;
     use crate::store::postgres::{InstanceKind, PostgresTarget, connect};
     use crate::upstream;
@@ -105,6 +105,9 @@ mod shared {
         settings: &Settings,
         config: &PostgresConfig,
     ) -> Result<PostgresTarget, String> {
+        if let Target::Sandbox = settings.gateway.target {
+            return Err("gateway.base_url: expected the gateway of the shared ledger".to_owned());
+        }
         target(settings, config, InstanceKind::Command)
     }
 
@@ -131,8 +134,7 @@ mod shared {
         config: &PostgresConfig,
         kind: InstanceKind,
     ) -> Result<PostgresTarget, String> {
-        let money: MoneyKind = money_kind(settings);
-        PostgresTarget::parse(config.address.expose(), money, kind)
+        PostgresTarget::parse(config.address.expose(), money_kind(settings), kind)
     }
 }
 

@@ -7,30 +7,18 @@ use super::{AccessMode, MAX_PICTURE, Settings, StoreConfig};
 pub(super) fn conflicts(
     settings: &Settings,
     raw: &RawSettings,
-    is_sandbox: bool,
+    (is_sandbox, needs_gateway_key): (bool, bool),
     is_live: bool,
 ) -> impl Iterator<Item = (&'static str, String)> {
     let Settings { server, admin_listen, catalog, page, store, .. } = settings;
+    let [sandbox_row, secret_row] = shared_ledger_rows(settings, is_sandbox && needs_gateway_key);
     let is_public = !settings.listens_on_loopback();
     let is_shared = admin_listen.port() != 0 && server.listen.contains(admin_listen);
     let has_ops = raw.location_of("admin.listen").is_some();
     let model = page.default_model.as_deref();
-    let shares_ledger = matches!(store, StoreConfig::Postgres(_));
     let rows = [
-        (
-            shares_ledger && is_sandbox,
-            "store.url",
-            "a ledger of this server's own, because its built-in sandbox is; run `tollgate sandbox`, \
-             and set gateway.base_url and GATEWAY_API_KEY in all servers",
-        ),
-        (
-            shares_ledger
-                && settings.access.mode == AccessMode::Members
-                && settings.secret.is_none(),
-            "access.mode",
-            "TOLLGATE_SECRET or TOLLGATE_SECRET_FILE with it, the same in all servers that share the \
-             ledger",
-        ),
+        sandbox_row,
+        secret_row,
         (
             is_public && is_sandbox && !settings.sandbox.is_public,
             "server.listen",
@@ -68,4 +56,26 @@ pub(super) fn conflicts(
         ),
     ];
     rows.into_iter().filter(|(holds, ..)| *holds).map(|(_, name, text)| (name, text.to_owned()))
+}
+
+type Conflict = (bool, &'static str, &'static str);
+
+/// Returns what each server has for itself, and a shared ledger cannot use.
+fn shared_ledger_rows(settings: &Settings, is_sandbox: bool) -> [Conflict; 2] {
+    let is_shared = matches!(settings.store, StoreConfig::Postgres(_));
+    let has_members = settings.access.mode == AccessMode::Members;
+    [
+        (
+            is_shared && is_sandbox,
+            "store.url",
+            "a ledger of this server's own, because its built-in sandbox is; run `tollgate sandbox`, \
+             and set gateway.base_url and GATEWAY_API_KEY in all servers",
+        ),
+        (
+            is_shared && has_members && settings.secret.is_none(),
+            "access.mode",
+            "TOLLGATE_SECRET or TOLLGATE_SECRET_FILE with it, the same in all servers that share the \
+             ledger",
+        ),
+    ]
 }

@@ -131,7 +131,7 @@ fn interpret(
         }),
         log: reader.section(raw, "log", log),
     };
-    let conflicts = conflicts(&settings, raw, is_sandbox, is_live);
+    let conflicts = conflicts(&settings, raw, (is_sandbox, source.needs_gateway_key), is_live);
     for (name, expected) in conflicts.chain((source.check_files)(&settings)) {
         let location = raw.location_of(name).unwrap_or(Location::Unknown);
         reader.errors.push(SettingError::new(location, format!("{name}: expected {expected}")));

@@ -60,7 +60,7 @@ fn describe(holder: LockHolder, pid: Option<u32>, host: Option<&str>) -> String 
             "; wait for it to finish or stop it, then start again",
         ),
     };
-    if pid == Some(std::process::id()) && (host.is_none() || host == lock::host_name().as_deref()) {
+    if pid == Some(std::process::id()) && (host.is_none() || host == host_name().as_deref()) {
         return "this process already uses the ledger: shut down its other Tollgate first".into();
     }
     let process = pid.map(|pid| format!(": process {pid}")).unwrap_or_default();
