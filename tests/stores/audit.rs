@@ -13,7 +13,7 @@ use crate::jobs::job;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-on_each_sqlite!(
+on_every_backend!(
     checkpoint_numbers_purchases_that_had_begun_and_settled,
     snapshots_come_newest_first,
     evidence_is_what_the_counters_may_hold,

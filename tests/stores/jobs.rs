@@ -134,7 +134,7 @@ async fn model_duration_is_estimated_from_finished_jobs(fixture: Fixture) {
     assert_eq!(fixture.times("video-c", 2).await, []);
 }
 
-on_each_sqlite!(
+on_every_backend!(
     job_is_found_as_accepted,
     known_job_is_not_overwritten,
     latest_status_is_kept_and_ended_jobs_stay_ended,

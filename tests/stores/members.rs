@@ -11,7 +11,7 @@ use crate::fixture::*;
 
 const OWN: SpendLimit = SpendLimit { day: Some(Usd::dollars(5)), month: None };
 
-fn member(name: &str) -> Member {
+pub(crate) fn member(name: &str) -> Member {
     Member {
         name: name.into(),
         role: Role::Member,
@@ -23,7 +23,7 @@ fn member(name: &str) -> Member {
     }
 }
 
-fn login(id: &str, member: &str, until: Duration) -> LoginSession {
+pub(crate) fn login(id: &str, member: &str, until: Duration) -> LoginSession {
     LoginSession {
         id: identity(id),
         member: member.into(),
@@ -230,7 +230,7 @@ async fn every_member_change_increments_the_version(fixture: Fixture) {
     assert_eq!(fixture.edition().await, *seen.last().unwrap(), "nothing was changed");
 }
 
-on_each_sqlite!(
+on_every_backend!(
     members_are_listed_by_name_as_added,
     member_name_is_never_reused,
     revoked_member_stays_revoked,

@@ -98,7 +98,7 @@ async fn latest_recorded_rate_limit_is_known(fixture: Fixture) {
     }
 }
 
-on_each_sqlite!(
+on_every_backend!(
     latest_recorded_rate_limit_is_known,
     slot_records_the_time_of_its_reply,
     slot_in_flight_counts_as_answered_now,

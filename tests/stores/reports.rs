@@ -135,7 +135,7 @@ async fn all_jobs_come_newest_first(fixture: Fixture) {
     assert_eq!(latest(2).await, ["cann", "bbob"]);
 }
 
-on_each_sqlite!(
+on_every_backend!(
     all_spending_is_grouped_by_caller_day_and_model,
     replays_of_a_charged_purchase_are_saved_and_not_spent,
     totals_count_unknown_purchases_and_open_jobs,

@@ -1,5 +1,6 @@
 //! Converts the ledger's values to PostgreSQL's and back, exactly or not at all.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_postgres::Row;
@@ -22,6 +23,10 @@ pub(super) fn signed(number: impl TryInto<i64>) -> i64 {
 
 pub(super) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Read<T> {
     row.try_get(column).map_err(|error| Unavailable(error.to_string().into()))
+}
+
+pub(super) fn text(row: &Row, column: usize) -> Read<Arc<str>> {
+    Ok(get::<&str>(row, column)?.into())
 }
 
 fn out_of_range() -> Unavailable {

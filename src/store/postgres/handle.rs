@@ -135,10 +135,6 @@ impl PostgresStore {
         Ok(())
     }
 
-    pub(super) fn unsupported(&self) -> Unavailable {
-        Unavailable("the shared ledger does not support this yet".into())
-    }
-
     pub(in crate::store) fn close(&self) {
         self.inner.close();
     }

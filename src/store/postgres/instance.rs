@@ -18,6 +18,7 @@ use super::lanes::Lanes;
 use super::schema;
 use super::settle;
 use super::shared::Shared;
+use super::slots;
 use super::step::{Need, Statement, Step, StepRows, Value, statement};
 use crate::clock;
 use crate::store::{PurchaseId, PurchaseState, Reason, Settlement};
@@ -132,6 +133,7 @@ pub(super) async fn pulse(shared: Arc<Shared>, lanes: Lanes, mut stop: watch::Re
         if last_sweep.elapsed() >= SWEEP {
             last_sweep = clock::now();
             sweep(&shared, &lanes).await;
+            slots::sweep(&shared, &lanes).await;
         }
     }
 }

@@ -1,58 +1,270 @@
 //! The members and their logins.
+//!
+//! Invariant: every change locks the version's row first, and increments it in the same transaction.
 
 use std::sync::Arc;
 
+use tokio_postgres::Row;
+
+use super::column::{self, Read, nanos, signed};
 use super::handle::PostgresStore;
-use crate::store::{Digest, LoginSession, Member, MemberChange, MemberError, Unavailable};
+use super::step::{Need, Statement, Step, statement};
+use crate::contract::money::Usd;
+use crate::store::member::MAX_LOGINS_PER_MEMBER;
+use crate::store::{
+    Digest, LoginSession, Member, MemberChange, MemberError, Role, SpendLimit, Unavailable,
+};
+
+const LOCK: &str = "SELECT 1 FROM members_version FOR UPDATE";
+/// Judges all changes before any is applied, each as if those before it were.
+///
+/// The transaction remembers the first refusal, so that the statements after it change nothing.
+const JUDGE: &str = "
+WITH changes AS MATERIALIZED (
+  SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::boolean[])
+    AS c(nth, name, kind, revokes)
+), judged AS (
+  SELECT nth, CASE
+      WHEN kind = 'add' THEN CASE WHEN is_known THEN 'taken' END
+      WHEN NOT is_known THEN 'missing'
+      WHEN kind = 'change' AND is_revoked THEN 'revoked'
+    END AS refusal
+  FROM (
+    SELECT c.nth, c.kind,
+      members.name IS NOT NULL OR EXISTS (
+        SELECT 1 FROM changes AS e WHERE e.nth < c.nth AND e.name = c.name AND e.kind = 'add'
+      ) AS is_known,
+      members.revoked IS NOT NULL OR EXISTS (
+        SELECT 1 FROM changes AS e WHERE e.nth < c.nth AND e.name = c.name AND e.revokes
+      ) AS is_revoked
+    FROM changes AS c LEFT JOIN members ON members.name = c.name
+  ) known
+), first AS (
+  SELECT nth, refusal FROM judged WHERE refusal IS NOT NULL ORDER BY nth LIMIT 1
+)
+SELECT first.nth, first.refusal,
+  set_config('tollgate.refusal', coalesce(first.refusal, ''), true)
+FROM (VALUES (1)) AS one LEFT JOIN first ON true";
+
+/// Appends the condition under which a change is applied.
+macro_rules! unless_refused {
+    ($sql:literal) => {
+        concat!($sql, " current_setting('tollgate.refusal') = ''")
+    };
+}
+
+const ADD: &str = unless_refused!(
+    "INSERT INTO members (name, role, day_micros, month_micros, token, prefix, added, revoked)
+    SELECT $1::text, $2::text, $3::bigint, $4::bigint, $5::bytea, $6::text, $7::bigint, $8::bigint
+    WHERE"
+);
+const REVOKE: &str =
+    unless_refused!("UPDATE members SET revoked = coalesce(revoked, {now}) WHERE name = $1 AND");
+const SET_ROLE: &str = unless_refused!("UPDATE members SET role = $2 WHERE name = $1 AND");
+const SET_BUDGET: &str =
+    unless_refused!("UPDATE members SET day_micros = $2, month_micros = $3 WHERE name = $1 AND");
+const ROTATE: &str =
+    unless_refused!("UPDATE members SET token = $2, prefix = $3 WHERE name = $1 AND");
+const END_LOGINS: &str = unless_refused!("DELETE FROM logins WHERE member = $1 AND");
+const SET_SECRET: &str = unless_refused!("UPDATE store SET secret = $1 WHERE");
+const SET_MEMBER_SECRET: &str =
+    unless_refused!("UPDATE members SET secret = $1 WHERE name = ANY($2::text[]) AND");
+const COUNT_CHANGES: &str =
+    unless_refused!("UPDATE members_version SET version = version + $1::bigint WHERE");
+const COUNT_CHANGE: &str = "UPDATE members_version SET version = version + 1";
+
+/// A login that raced with the end of its token is not valid.
+macro_rules! valid_login {
+    () => {
+        "until > {now} AND EXISTS (SELECT 1 FROM members WHERE members.name = logins.member
+            AND members.token = logins.token AND members.revoked IS NULL)"
+    };
+}
+
+const DELETE_INVALID: &str = concat!("DELETE FROM logins WHERE NOT (", valid_login!(), ")");
+const LOGINS: &str = concat!(
+    "SELECT id, member, token, until FROM logins WHERE ",
+    valid_login!(),
+    " ORDER BY number"
+);
+const DELETE_LOGIN: &str = "DELETE FROM logins WHERE id = $1";
+const INSERT_LOGIN: &str = "INSERT INTO logins (id, member, token, until) VALUES ($1, $2, $3, $4)";
+const TRIM_LOGINS: &str = "DELETE FROM logins WHERE member = $1 AND number NOT IN
+    (SELECT number FROM logins WHERE member = $1 ORDER BY number DESC LIMIT $2)";
+const MEMBERS: &str = "SELECT name, role, day_micros, month_micros, token, prefix, added, revoked
+    FROM members ORDER BY name";
+const WITH_EARLIER_SECRET: &str = "SELECT name FROM members, store
+    WHERE revoked IS NULL AND members.secret <> store.secret ORDER BY name";
+const FINGERPRINT: &str = "SELECT secret FROM store
+    WHERE secret IS NOT NULL AND EXISTS (SELECT 1 FROM members WHERE revoked IS NULL)";
 
 impl PostgresStore {
+    pub(in crate::store) async fn change_members(
+        &self,
+        fingerprint: Option<Digest>,
+        changes: Vec<(Arc<str>, MemberChange)>,
+    ) -> Result<Result<(), (Arc<str>, MemberError)>, Unavailable> {
+        let mut statements = vec![statement!(LOCK), judgement(&changes)];
+        statements.extend(changes.iter().flat_map(|(name, change)| application(name, change)));
+        if let Some(fingerprint) = fingerprint {
+            // Only new tokens come with a fingerprint.
+            let names: Vec<_> = changes.iter().map(|(name, _)| name.to_string()).collect();
+            statements.push(statement!(SET_SECRET, fingerprint.to_vec()));
+            statements.push(statement!(SET_MEMBER_SECRET, fingerprint.to_vec(), names));
+        }
+        statements.push(statement!(COUNT_CHANGES, signed(changes.len())));
+        let rows = self.run(&self.lanes().marks, Step::new(Need::Plain, statements)).await?;
+        let row = rows.get(1).and_then(|rows| rows.first());
+        let row = row.ok_or_else(|| Unavailable("the database sent no verdict".into()))?;
+        let Some(nth) = column::count_or_none(row, 0)? else { return Ok(Ok(())) };
+        let error = match column::get::<&str>(row, 1)? {
+            "taken" => MemberError::NameTaken,
+            "missing" => MemberError::NotFound,
+            _ => MemberError::Revoked,
+        };
+        let refused = usize::try_from(nth).ok().and_then(|nth| changes.into_iter().nth(nth));
+        let (name, _) = refused.ok_or_else(|| Unavailable("the verdict names no change".into()))?;
+        Ok(Err((name, error)))
+    }
+
     pub(in crate::store) async fn members(&self) -> Result<Vec<Member>, Unavailable> {
-        Err(self.unsupported())
+        self.query(&self.lanes().pulse, statement!(MEMBERS), member).await
     }
 
     pub(in crate::store) async fn members_with_earlier_secret(
         &self,
     ) -> Result<Vec<Arc<str>>, Unavailable> {
-        Err(self.unsupported())
+        let find = statement!(WITH_EARLIER_SECRET);
+        self.query(&self.lanes().pulse, find, |row| column::text(row, 0)).await
     }
 
-    pub(in crate::store) async fn log_in(
-        &self,
-        _session: &LoginSession,
-    ) -> Result<(), Unavailable> {
-        Err(self.unsupported())
+    pub(in crate::store) async fn log_in(&self, session: &LoginSession) -> Result<(), Unavailable> {
+        let LoginSession { id, member, token, expires_at } = session;
+        let member = member.to_string();
+        let most = signed(MAX_LOGINS_PER_MEMBER);
+        self.change_logins(vec![
+            statement!(DELETE_INVALID),
+            statement!(DELETE_LOGIN, id.to_vec()),
+            statement!(
+                INSERT_LOGIN,
+                id.to_vec(),
+                member.clone(),
+                token.to_vec(),
+                nanos(*expires_at)
+            ),
+            statement!(TRIM_LOGINS, member, most),
+        ])
+        .await
     }
 
-    pub(in crate::store) async fn log_out(&self, _id: Digest) -> Result<(), Unavailable> {
-        Err(self.unsupported())
+    pub(in crate::store) async fn log_out(&self, id: Digest) -> Result<(), Unavailable> {
+        self.change_logins(vec![statement!(DELETE_LOGIN, id.to_vec())]).await
+    }
+
+    async fn change_logins(&self, changes: Vec<Statement>) -> Result<(), Unavailable> {
+        let mut statements = vec![statement!(LOCK)];
+        statements.extend(changes);
+        statements.push(statement!(COUNT_CHANGE));
+        self.run(&self.lanes().marks, Step::new(Need::Plain, statements)).await.map(drop)
     }
 
     pub(in crate::store) async fn sessions(&self) -> Result<Vec<LoginSession>, Unavailable> {
-        Err(self.unsupported())
+        self.query(&self.lanes().pulse, statement!(LOGINS), |row| {
+            Ok(LoginSession {
+                id: column::digest(row, 0)?,
+                member: column::text(row, 1)?,
+                token: column::digest(row, 2)?,
+                expires_at: column::moment(row, 3)?,
+            })
+        })
+        .await
     }
 
     pub(in crate::store) async fn token_secret_fingerprint(
         &self,
     ) -> Result<Option<Digest>, Unavailable> {
-        Err(self.unsupported())
+        let read = |row: &Row| column::digest(row, 0);
+        self.query_one(&self.lanes().pulse, statement!(FINGERPRINT), read).await
     }
 
     pub(in crate::store) async fn set_token_secret_fingerprint(
         &self,
-        _fingerprint: Digest,
+        fingerprint: Digest,
     ) -> Result<(), Unavailable> {
-        Err(self.unsupported())
+        let set = statement!("UPDATE store SET secret = $1", fingerprint.to_vec());
+        self.run(&self.lanes().marks, Step::plain(set)).await.map(drop)
     }
 
+    /// Waits for no earlier step: every change is in the database when its caller goes on.
     pub(in crate::store) async fn members_version(&self) -> Result<u64, Unavailable> {
-        Err(self.unsupported())
+        let read = Step::plain(statement!("SELECT version FROM members_version"));
+        let rows = self.run(&self.lanes().pulse, read).await?;
+        let version = rows.iter().flatten().next().map(|row| column::count(row, 0)).transpose()?;
+        Ok(version.unwrap_or_default())
     }
+}
 
-    pub(in crate::store) async fn change_members(
-        &self,
-        _fingerprint: Option<Digest>,
-        _changes: Vec<(Arc<str>, MemberChange)>,
-    ) -> Result<Result<(), (Arc<str>, MemberError)>, Unavailable> {
-        Err(self.unsupported())
+fn judgement(changes: &[(Arc<str>, MemberChange)]) -> Statement {
+    let kind = |change: &MemberChange| match change {
+        MemberChange::Add(_) => "add",
+        MemberChange::Revoke => "revoke",
+        MemberChange::Update(..) | MemberChange::Rotate(..) => "change",
+    };
+    let revokes = |change: &MemberChange| match change {
+        MemberChange::Add(member) => member.revoked_at.is_some(),
+        MemberChange::Revoke => true,
+        MemberChange::Update(..) | MemberChange::Rotate(..) => false,
+    };
+    statement!(
+        JUDGE,
+        (0..).take(changes.len()).collect::<Vec<i64>>(),
+        changes.iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>(),
+        changes.iter().map(|(_, change)| kind(change)).collect::<Vec<_>>(),
+        changes.iter().map(|(_, change)| revokes(change)).collect::<Vec<_>>(),
+    )
+}
+
+/// Returns the statements that make a change, unless one was refused.
+fn application(name: &str, change: &MemberChange) -> Vec<Statement> {
+    let amount = |amount: Option<Usd>| amount.map(|amount| signed(amount.as_micros()));
+    match change {
+        MemberChange::Add(member) => vec![statement!(
+            ADD,
+            member.name.to_string(),
+            member.role.name(),
+            amount(member.own_budget.day),
+            amount(member.own_budget.month),
+            member.token.to_vec(),
+            member.prefix.to_string(),
+            nanos(member.added_at),
+            member.revoked_at.map(nanos),
+        )],
+        MemberChange::Revoke => {
+            vec![statement!(REVOKE, name.to_owned()), statement!(END_LOGINS, name.to_owned())]
+        }
+        MemberChange::Update(role, own) => {
+            let role = role.map(|role| statement!(SET_ROLE, name.to_owned(), role.name()));
+            let own = own.map(|SpendLimit { day, month }| {
+                statement!(SET_BUDGET, name.to_owned(), amount(day), amount(month))
+            });
+            role.into_iter().chain(own).collect()
+        }
+        MemberChange::Rotate(token, prefix) => vec![
+            statement!(ROTATE, name.to_owned(), token.to_vec(), prefix.to_string()),
+            statement!(END_LOGINS, name.to_owned()),
+        ],
     }
+}
+
+fn member(row: &Row) -> Read<Member> {
+    let amount = |at| Ok::<_, Unavailable>(column::count_or_none(row, at)?.map(Usd::micros));
+    Ok(Member {
+        name: column::text(row, 0)?,
+        role: column::named(row, 1, &Role::ALL, Role::name)?,
+        own_budget: SpendLimit { day: amount(2)?, month: amount(3)? },
+        token: column::digest(row, 4)?,
+        prefix: column::text(row, 5)?,
+        added_at: column::moment(row, 6)?,
+        revoked_at: column::moment_or_none(row, 7)?,
+    })
 }

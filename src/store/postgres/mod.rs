@@ -5,6 +5,7 @@
 //! the lock of one row, `account`, and are judged again here. A second table fences the dead:
 //! each instance has a row with a lease ([`instance`]).
 
+mod audit;
 mod clock;
 mod column;
 mod connect;

@@ -56,10 +56,15 @@ impl PostgresStore {
         self.check_capacity()?;
         let step = reserve::step(self.shared(), reservation, send)?;
         self.shared().begin(reservation.id, reservation.price);
-        let rows = self.run(&self.lanes().sales, step).await?;
-        let held = reserve::verdict(reservation, &rows);
-        if held.is_err() {
-            self.shared().end(reservation.id);
+        let slot = send.map(|(slot, _)| slot);
+        self.shared().slots.take(slot);
+        let held = match self.run(&self.lanes().sales, step).await {
+            Ok(rows) => reserve::verdict(reservation, &rows)
+                .inspect_err(|_| self.shared().end(reservation.id)),
+            Err(unavailable) => Err(unavailable.into()),
+        };
+        if let (Some(slot), Err(_)) = (slot, &held) {
+            self.shared().slots.give_up(slot);
         }
         if matches!(held, Ok(_) | Err(ReserveError::InsufficientCredit)) {
             self.shared().credit_used.store(true, Ordering::Relaxed);

@@ -86,7 +86,7 @@ const RESERVE: &str = concat!(
   FROM t, today, verdict WHERE word = 'new'
   ON CONFLICT (id) DO NOTHING RETURNING day, month
 ), slot AS (
-  INSERT INTO slots (id, owner, at) SELECT $21::uuid, $2::bigint, t.now FROM t, made WHERE $21::uuid IS NOT NULL
+  INSERT INTO slots (id, owner, caller, at) SELECT $21::uuid, $2::bigint, $3::text, t.now FROM t, made WHERE $21::uuid IS NOT NULL
 ), counted AS (
   INSERT INTO spent (scope, unit, period, micros)
   SELECT c.scope, c.unit, c.period, $6::bigint

@@ -157,30 +157,33 @@ const MIGRATIONS: &[&str] = &["
     CREATE TABLE slots (
         id      uuid PRIMARY KEY,
         owner   bigint NOT NULL,
+        caller  text NOT NULL DEFAULT '',   -- its turns are counted
         at      bigint NOT NULL,
         replied bigint              -- when its reply or failure came
     );
     CREATE INDEX slots_at ON slots (at);
+    CREATE INDEX slots_taken ON slots ((coalesce(replied, 9223372036854775807)));
     CREATE INDEX slots_running ON slots (owner) WHERE replied IS NULL;
-    -- The account's rate limit as the gateway reported it last. Its lock orders all slots.
+    -- The account's rate limit as the gateway reported it last. Its lock orders all turns.
     CREATE TABLE rate_limit (
-        one           boolean PRIMARY KEY DEFAULT true CHECK (one),
-        requests      bigint CHECK (requests > 0),
-        seconds       bigint CHECK (seconds > 0),
-        blocked_until bigint NOT NULL DEFAULT 0,
+        one                  boolean PRIMARY KEY DEFAULT true CHECK (one),
+        requests             bigint CHECK (requests > 0),
+        seconds              bigint CHECK (seconds > 0),
+        blocked_until        bigint NOT NULL DEFAULT 0,
+        purchases_since_poll bigint NOT NULL DEFAULT 0,     -- while polls wait
         CHECK ((requests IS NULL) = (seconds IS NULL))
     ) WITH (fillfactor = 10);
     INSERT INTO rate_limit DEFAULT VALUES;
-    -- Who waits for a slot, at all instances.
+    -- The requests that wait for a slot, at all instances.
     CREATE TABLE waiting (
+        slot     uuid PRIMARY KEY,  -- the id of the slot that it gets
         owner    bigint NOT NULL,
-        ticket   bigint NOT NULL,
         priority smallint NOT NULL,
         caller   text NOT NULL,
-        since    bigint NOT NULL,
-        seen     bigint NOT NULL,
-        PRIMARY KEY (owner, ticket)
+        since    bigint NOT NULL,   -- 0 for a retry, which comes first
+        seen     bigint NOT NULL    -- when its instance asked last
     );
+    CREATE INDEX waiting_owner ON waiting (owner);
 
     CREATE TABLE members (
         name         text PRIMARY KEY COLLATE \"C\",

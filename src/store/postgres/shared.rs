@@ -11,6 +11,7 @@ use super::clock::LedgerClock;
 use super::flush::Sender;
 use super::lease::Lease;
 use super::schema;
+use super::slots::OwnSlots;
 use crate::clock::Instant;
 use crate::contract::money::Usd;
 use crate::metrics::Histogram;
@@ -31,7 +32,8 @@ pub(super) struct Shared {
     /// Notified when purchases of this instance have ended.
     pub(super) ends: Notify,
     pub(super) credit_used: AtomicBool,
-    pub(super) latest_rate_limit: Mutex<Option<AccountLimit>>,
+    pub(super) slots: OwnSlots,
+    pub(super) latest_rate_limit: Arc<Mutex<Option<AccountLimit>>>,
     pub(super) is_retry_queue_full: AtomicBool,
     pub(super) may_lack_purchases: AtomicBool,
     pub(super) commits: Histogram,
@@ -66,7 +68,8 @@ impl Shared {
             running: Mutex::default(),
             ends: Notify::new(),
             credit_used: AtomicBool::new(false),
-            latest_rate_limit: Mutex::new(None),
+            slots: OwnSlots::default(),
+            latest_rate_limit: Arc::default(),
             is_retry_queue_full: AtomicBool::new(false),
             may_lack_purchases: AtomicBool::new(false),
             commits: Histogram::of_commits(),
