@@ -13,7 +13,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Metric, Registry};
 
 pub use histogram::Histogram;
-pub use readings::{BalanceReading, BudgetReading, LedgerReading, Readings, SlotReading};
+pub use readings::{
+    BalanceReading, BudgetReading, InstanceReading, LedgerReading, Readings, SlotReading,
+};
 
 use crate::clock;
 

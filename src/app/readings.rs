@@ -9,8 +9,10 @@ use tokio::time::timeout;
 use super::{App, SharedState};
 use crate::billing::summary::BillingSummary;
 use crate::config::Target;
-use crate::metrics::{BalanceReading, BudgetReading, LedgerReading, Readings, SlotReading};
-use crate::store::{BudgetScope, Budgets, Cause, LedgerTotals, Unavailable};
+use crate::metrics::{
+    BalanceReading, BudgetReading, InstanceReading, LedgerReading, Readings, SlotReading,
+};
+use crate::store::{BudgetScope, Budgets, Cause, InstanceCounts, LedgerTotals, Unavailable};
 use crate::sync::lock;
 use crate::upstream::KeyRing;
 
@@ -66,6 +68,8 @@ async fn read(shared: &SharedState, summary: &BillingSummary) -> Readings {
         ledger_state =
             Some(usable.map_or(Err(Cause::Other.code()), |usable| usable.map_err(cause)));
     }
+    let instances = timeout(LEDGER_TIMEOUT, store.instance_counts()).await.ok().flatten();
+    let instances = instances.map(|InstanceCounts { alive, late }| InstanceReading { alive, late });
     Readings {
         mode: watched.map(|watched| watched.mode),
         rate_limit: Some(SlotReading {
@@ -77,6 +81,7 @@ async fn read(shared: &SharedState, summary: &BillingSummary) -> Readings {
         ledger: totals.ok().and_then(Result::ok).map(|totals| reading(&totals, store.now())),
         ledger_state,
         ledger_commits: Some(store.commit_durations()),
+        instances,
         keys: watched.map(|watched| lock(&watched.keys).are_usable()).unwrap_or_default(),
     }
 }

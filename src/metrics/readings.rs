@@ -23,6 +23,8 @@ pub struct Readings {
     /// Why purchases cannot be recorded, if they cannot.
     pub ledger_state: Option<Result<(), &'static str>>,
     pub ledger_commits: Option<Histogram>,
+    /// Of a shared ledger.
+    pub instances: Option<InstanceReading>,
     /// Whether each key is usable, in the order of the settings.
     pub keys: Vec<bool>,
 }
@@ -45,6 +47,12 @@ pub struct BudgetReading {
     pub period: &'static str,
     pub limit_micros: u64,
     pub spent_micros: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct InstanceReading {
+    pub alive: u64,
+    pub late: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,6 +103,10 @@ impl Readings {
         }
         if let Some(commits) = self.ledger_commits {
             histogram(r, "ledger_commit_seconds", "Time of a commit to the ledger", commits);
+        }
+        if let Some(InstanceReading { alive, late }) = self.instances {
+            let states = [([("state", "alive")], alive), ([("state", "late")], late)];
+            family(r, "instances", "Servers that share the ledger", states);
         }
         let keys = KEYS.into_iter().zip(&self.keys);
         let keys = keys.map(|(position, is_usable)| ([("key", position)], u64::from(*is_usable)));

@@ -12,8 +12,8 @@ use std::time::Duration;
 use super::postgres::{PostgresStore, PostgresTarget};
 use super::sqlite::SqliteStore;
 use super::{
-    Clock, LockHolder, MoneyKind, OpenError, Opening, PurchaseId, Reason, Reservation,
-    ReserveError, Settlement, SlotId, StoreCapacity, Unavailable,
+    Clock, InstanceCounts, LockHolder, MoneyKind, OpenError, Opening, PurchaseId, Reason,
+    Reservation, ReserveError, Settlement, SlotId, StoreCapacity, Unavailable,
 };
 use crate::metrics::Histogram;
 
@@ -214,6 +214,16 @@ impl Store {
     /// the first byte: another instance may have given up what this one held.
     pub fn may_send(&self) -> bool {
         on_backend!(self, store => store.may_send())
+    }
+
+    /// Returns how many servers share the ledger; `None` if one has it alone, or if that cannot be
+    /// read.
+    pub async fn instance_counts(&self) -> Option<InstanceCounts> {
+        match &self.backend {
+            Backend::Sqlite(_) => None,
+            #[cfg(feature = "postgres")]
+            Backend::Postgres(store) => store.instance_counts().await.ok(),
+        }
     }
 
     /// Returns whether the ledger could not be opened. That was logged once, with its cause.

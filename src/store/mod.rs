@@ -31,10 +31,11 @@ pub use member::{
 };
 pub use model::{
     AccountCheck, AccountLimit, AccountStatus, BudgetKind, BudgetScope, Budgets, Checkpoint, Clock,
-    CreditWatermark, DedupeKey, Digest, DuplicateCheck, Evidence, ExistingPurchase, Held, Job,
-    JobState, KeptReply, KeyId, LedgerTotals, MoneyKind, OverBudget, PeriodSpend, PurchaseId,
-    PurchaseRecord, PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN,
-    Service, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate, StoreCapacity,
+    CreditWatermark, DedupeKey, Digest, DuplicateCheck, Evidence, ExistingPurchase, Held,
+    InstanceCounts, Job, JobState, KeptReply, KeyId, LedgerTotals, MoneyKind, OverBudget,
+    PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState, RemainingCredit, Reservation,
+    ReserveError, SETTLES_WITHIN, Service, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate,
+    StoreCapacity,
 };
 pub use reason::{Cause, Reason};
 pub use sqlite::{LockHolder, OpenError, Opening, host_name};

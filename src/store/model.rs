@@ -53,6 +53,14 @@ impl MoneyKind {
     }
 }
 
+/// The servers that share a ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InstanceCounts {
+    pub alive: u64,
+    /// Those that have not beaten for their whole lease.
+    pub late: u64,
+}
+
 /// A BLAKE3 hash.
 pub type Digest = [u8; 32];
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tollgate::cli::Cli;
 use tollgate::metrics::{
-    BalanceReading, BudgetReading, Histogram, LedgerReading, Metrics, Readings, SlotReading,
+    BalanceReading, BudgetReading, Histogram, InstanceReading, LedgerReading, Metrics, Readings,
+    SlotReading,
 };
 use tollgate::problem::{ALL, Charged, Kind};
 use tollgate::routes::endpoints::{self, Endpoint};
@@ -85,6 +86,7 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
         ledger: Some(LedgerReading { bytes: Some(0), ..LedgerReading::default() }),
         ledger_state: Some(Err("disk_full")),
         ledger_commits: Some(Histogram::of_commits()),
+        instances: Some(InstanceReading { alive: 0, late: 0 }),
         keys: vec![true],
     });
     let facts = |mark: &'static str| {

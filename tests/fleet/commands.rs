@@ -30,6 +30,8 @@ fn reports_and_checks_read_the_shared_ledger() {
     let listed = fleet.run(&["purchase", "list", "--format", "csv"]);
     assert!(listed.stdout.contains(",alpha-sonnet-4.5,0.006000,charged"), "{listed:?}");
     assert_eq!(fleet.instances(), [("gate-0".to_owned(), "alive".to_owned())]);
+    let metrics = fleet.ops(0, "/metrics").text();
+    assert!(metrics.contains("\ntollgate_instances{state=\"alive\"} 1\n"), "{metrics}");
     let table = fleet.run(&["store", "instances"]);
     assert!(table.stdout.contains("gate-0"), "{table:?}");
 }

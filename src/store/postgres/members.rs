@@ -93,8 +93,8 @@ const TRIM_LOGINS: &str = "DELETE FROM logins WHERE member = $1 AND number NOT I
     (SELECT number FROM logins WHERE member = $1 ORDER BY number DESC LIMIT $2)";
 const MEMBERS: &str = "SELECT name, role, day_micros, month_micros, token, prefix, added, revoked
     FROM members ORDER BY name";
-const WITH_EARLIER_SECRET: &str = "SELECT name FROM members, store
-    WHERE revoked IS NULL AND members.secret <> store.secret ORDER BY name";
+const WITH_EARLIER_SECRET: &str = "SELECT members.name FROM members, store
+    WHERE revoked IS NULL AND members.secret <> store.secret ORDER BY members.name";
 const FINGERPRINT: &str = "SELECT secret FROM store
     WHERE secret IS NOT NULL AND EXISTS (SELECT 1 FROM members WHERE revoked IS NULL)";
 

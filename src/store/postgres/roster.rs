@@ -6,8 +6,11 @@ use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 
 use super::PostgresTarget;
+use super::column;
 use super::connect::connect;
-use crate::store::Reason;
+use super::handle::PostgresStore;
+use super::step::statement;
+use crate::store::{InstanceCounts, Reason, Unavailable};
 
 /// The living, and those that ended within a day.
 const LIST: &str = "
@@ -17,6 +20,10 @@ WITH t AS MATERIALIZED (
 SELECT id, kind, name, pid, began, ended, until < t.clock AS is_late
 FROM instances, t WHERE ended IS NULL OR ended > t.clock - 86400000000000
 ORDER BY id";
+
+const COUNTS: &str = "
+SELECT count(*) FILTER (WHERE until >= {clock}), count(*) FILTER (WHERE until < {clock})
+FROM instances WHERE ended IS NULL AND kind = 'server'";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstanceState {
@@ -53,6 +60,15 @@ pub async fn list_instances(target: &PostgresTarget) -> Result<Vec<InstanceRecor
     };
     connection.close().await;
     Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
+}
+
+impl PostgresStore {
+    pub(in crate::store) async fn instance_counts(&self) -> Result<InstanceCounts, Unavailable> {
+        let counts = self.query_one(&self.lanes().reports, statement!(COUNTS), |row| {
+            Ok(InstanceCounts { alive: column::count(row, 0)?, late: column::count(row, 1)? })
+        });
+        Ok(counts.await?.unwrap_or_default())
+    }
 }
 
 fn read(row: &Row) -> Result<InstanceRecord, tokio_postgres::Error> {
