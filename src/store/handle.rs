@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "postgres")]
-use super::postgres::{PostgresStore, PostgresTarget};
+use super::postgres::{Fleet, PostgresStore, PostgresTarget};
 use super::sqlite::SqliteStore;
 use super::{
     Clock, InstanceCounts, LockHolder, MoneyKind, OpenError, Opening, PurchaseId, Reason,
@@ -181,6 +181,14 @@ impl Store {
     async fn open(target: PostgresTarget, clock: Option<Clock>) -> Result<Self, OpenError> {
         let opened = PostgresStore::open(target, clock).await.map_err(OpenError::Unusable)?;
         Ok(Self { backend: Backend::Postgres(opened), hook: None })
+    }
+
+    /// Returns the instances that share the ledger, or `None` if it is one process's own.
+    pub fn fleet(&self) -> Option<Fleet> {
+        match &self.backend {
+            Backend::Sqlite(_) => None,
+            Backend::Postgres(store) => Some(Fleet::new(store.clone())),
+        }
     }
 }
 

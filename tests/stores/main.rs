@@ -10,6 +10,7 @@ mod dedupe;
 mod disk;
 mod faults;
 mod fixture;
+mod fleet;
 mod identity;
 mod instances;
 mod jobs;

@@ -21,6 +21,7 @@ macro_rules! select_jobs {
         )
     };
 }
+pub(super) use select_jobs;
 
 const UPDATE: &str = "UPDATE jobs
     SET status_at = $2, body = $3, state = $4, revision = revision + 1
@@ -60,7 +61,7 @@ impl PostgresStore {
             .await
     }
 
-    /// Returns those of all instances; see `Fleet::claim_jobs`.
+    /// Returns those of all instances; see [`Fleet::claim_jobs`](super::Fleet::claim_jobs).
     pub(in crate::store) async fn open_jobs(&self) -> Result<Vec<Job>, Unavailable> {
         const OPEN: &str = select_jobs!("jobs WHERE state = 'open' ORDER BY number");
         self.query(&self.lanes().pulse, statement!(OPEN), read_job).await

@@ -1,6 +1,6 @@
 //! What was sent to the gateway in the last day, and the rate limit that it reported.
 //!
-//! A slot is taken by the database's clock until one period after its reply. `Fleet`
+//! A slot is taken by the database's clock until one period after its reply. [`Fleet`](super::Fleet)
 //! grants them to all instances in turn.
 
 use std::collections::HashSet;
