@@ -29,6 +29,8 @@ pub use crate::config::JobsConfig;
 use crate::problem::{
     DRAINING, FieldError, GATEWAY_UNREACHABLE, JOB_NOT_FOUND, LEDGER_UNAVAILABLE, Problem,
 };
+#[cfg(feature = "postgres")]
+use crate::store::postgres::Fleet;
 use crate::store::{Caller, KeyId, Store, Unavailable};
 use crate::sync::lock;
 use crate::upstream::GatewayService;
@@ -44,6 +46,9 @@ const MAX_LISTED: usize = 200;
 const RESUME_INTERVAL: Duration = Duration::from_secs(2);
 /// The longest wait for the first poll after a start.
 const MAX_RESUME_DELAY: Duration = Duration::from_secs(300);
+/// How often a server looks for jobs that no living server polls.
+#[cfg(feature = "postgres")]
+const CLAIM_INTERVAL: Duration = Duration::from_secs(5);
 
 pub struct PollerSetup {
     pub gateway: GatewayService,
@@ -83,13 +88,18 @@ impl JobRegistry {
         }))
     }
 
-    /// Applies new settings. The first call resumes all open jobs.
+    /// Applies new settings. The first call resumes all open jobs, or, if several servers share the
+    /// ledger, those that no other polls.
     pub fn reconfigure(&self, setup: PollerSetup) {
         if self.0.setup.swap(Some(Arc::new(setup))).is_some() {
             return;
         }
         let shared = Arc::clone(&self.0);
         let resume = async move {
+            #[cfg(feature = "postgres")]
+            if let Some(fleet) = shared.store.fleet() {
+                return shared.claim_jobs(&fleet).await;
+            }
             match shared.store.open_jobs().await {
                 Ok(jobs) => {
                     for (number, job) in (0..).zip(jobs) {
@@ -214,6 +224,25 @@ fn unavailable(error: Unavailable) -> Problem {
 }
 
 impl Shared {
+    /// Takes over the jobs of servers that have ended, until the shutdown.
+    #[cfg(feature = "postgres")]
+    async fn claim_jobs(self: &Arc<Self>, fleet: &Fleet) {
+        let mut was_readable = true;
+        while !self.shutdown.is_cancelled() {
+            let claimed = fleet.claim_jobs().await;
+            if let Err(error) = &claimed
+                && was_readable
+            {
+                error!(%error, "open jobs unreadable; resuming them on request");
+            }
+            was_readable = claimed.is_ok();
+            for (number, job) in (0..).zip(claimed.unwrap_or_default()) {
+                self.start(job, (RESUME_INTERVAL * number).min(MAX_RESUME_DELAY));
+            }
+            self.shutdown.run_until_cancelled(sleep(CLAIM_INTERVAL)).await;
+        }
+    }
+
     fn start(self: &Arc<Self>, job: Job, later: Duration) -> Arc<PolledJob> {
         let mut polled = lock(&self.polled);
         if let Some(running) = polled.get(&job.request_id) {

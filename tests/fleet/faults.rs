@@ -1,11 +1,13 @@
 //! A server or the database dies: no purchase is lost or made twice, and all is said truly.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support::fleet::Fleet;
 use crate::support::postgres::Cluster;
 use crate::support::process::Signal;
-use crate::support::{CHAT, Ending, Reply, Upstream, until, until_within};
+use crate::support::{CHAT, Ending, Reply, Upstream, VIDEO, until, until_within};
 
 const CHATS: &str = "/api/v1/chat";
 /// A lease is 15 seconds, after which another server has to notice.
@@ -17,20 +19,28 @@ fn chat(words: &str) -> String {
 
 #[test]
 fn purchase_of_a_killed_server_becomes_unknown_at_the_others() {
-    let upstream = Upstream::start(|received| {
-        if received.json()["messages"][0]["content"] == "hang" {
-            return Reply::nothing(Ending::Hang).charged(true);
+    let is_done = Arc::new(AtomicBool::new(false));
+    let has_ended = Arc::clone(&is_done);
+    let upstream = Upstream::start(move |received| match received.method.as_str() {
+        "GET" if has_ended.load(Ordering::SeqCst) => Reply::new(200, r#"{"status":"failed"}"#),
+        "GET" => Reply::new(200, r#"{"status":"running"}"#),
+        _ if received.target.ends_with("/video") => Reply::video("job-1"),
+        _ if received.json()["messages"][0]["content"] == "hang" => {
+            Reply::nothing(Ending::Hang).charged(true)
         }
-        Reply::chat("hi")
+        _ => Reply::chat("hi"),
     });
     let mut fleet = Fleet::start(Cluster::shared(), &upstream, "", 2);
     let answered = fleet.buy(0, CHATS, "done", CHAT);
     assert_eq!(answered.status, 200, "{}", answered.text());
+    let ordered = fleet.buy(0, "/api/v1/video", "video", VIDEO);
+    assert_eq!(ordered.status, 200, "{}", ordered.text());
     let mut client = fleet.client(0);
     client.send("POST", CHATS, &[("idempotency-key", "cut")], &chat("hang"));
-    upstream.wait_for(2);
+    until("the gateway has the purchase", || upstream.purchases() == 3);
     fleet.servers[0].process.signal(Signal::SIGKILL);
     assert!(client.try_answer().is_none());
+    is_done.store(true, Ordering::SeqCst);
     let replayed = fleet.buy(1, CHATS, "done", CHAT);
     assert!(replayed.is_replay());
     assert_eq!(replayed.body, answered.body);
@@ -41,11 +51,16 @@ fn purchase_of_a_killed_server_becomes_unknown_at_the_others() {
     assert_eq!(repeated.status, 424, "{}", repeated.text());
     assert_eq!(repeated.charged().as_deref(), Some("unknown"));
     assert_eq!(fleet.database.sql("SELECT count(*) FROM purchases WHERE ended_at IS NULL"), "0");
+    // Nobody watches the video of the dead server, and another one polls it.
+    let open = "SELECT count(*) FROM jobs WHERE state = 'open'";
+    until("the video has ended", || fleet.database.sql(open) == "0");
     // In the place of the dead one, another sells.
     fleet.add();
     assert_eq!(fleet.buy(2, CHATS, "next", &chat("next")).status, 200);
     assert_eq!(fleet.buy(2, CHATS, "cut", &chat("hang")).status, 424);
-    assert_eq!(upstream.charges(), [6_000; 3]);
+    let mut charges = upstream.charges();
+    charges.sort_unstable();
+    assert_eq!(charges, [6_000, 6_000, 6_000, 3_000_000]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::thread;
+use std::time::Duration;
 
 use crate::support::fleet::Fleet;
 use crate::support::postgres::Cluster;
@@ -63,6 +64,27 @@ fn key_that_one_server_bought_is_replayed_by_the_other() {
     let other = fleet.buy(1, CHATS, "k", &chat("other"));
     assert_eq!(other.code(), "idempotency_key_reused");
     assert_eq!(upstream.charges(), [6_000]);
+}
+
+#[test]
+fn rate_limit_holds_over_both_servers() {
+    const LIMIT: usize = 6;
+    let period = Duration::from_secs(2);
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let settings = "gateway.rate_limit = { requests = 6, seconds = 2 }\ngateway.max_wait = \"60s\"";
+    let fleet = Fleet::start(Cluster::shared(), &upstream, settings, 2);
+    thread::scope(|scope| {
+        for number in 0..3 * LIMIT {
+            let fleet = &fleet;
+            scope.spawn(move || {
+                let key = format!("key-{number}");
+                let answer = fleet.buy(number % 2, CHATS, &key, &chat(&key));
+                assert_eq!(answer.status, 200, "{}", answer.text());
+            });
+        }
+    });
+    upstream.assert_held(LIMIT, period);
+    assert_eq!(upstream.charges().len(), 3 * LIMIT);
 }
 
 #[test]

@@ -16,6 +16,8 @@ use super::upstream::Upstream;
 /// No page of ours: to compress it takes most of a start.
 const SETTINGS: &str = "store.url = \"postgres\"\npage.dir = \"site\"\n";
 
+const NO_LIMIT: &str = "gateway.rate_limit = { requests = 100000, seconds = 1 }\n";
+
 /// Servers by number, and the folder with the settings of all.
 pub(crate) struct Fleet<'a> {
     pub(crate) servers: Vec<Server>,
@@ -36,7 +38,8 @@ impl<'a> Fleet<'a> {
         let database = cluster.database();
         let folder = TempDir::with_prefix("tollgate-fleet-").expect("a folder");
         fs::create_dir(folder.path().join("site")).expect("a folder");
-        let limit = "gateway.rate_limit = { requests = 100000, seconds = 1 }\n";
+        let has_limit = settings.contains("gateway.rate_limit");
+        let limit = if has_limit { "" } else { NO_LIMIT };
         let settings = whole(&format!("{SETTINGS}{limit}{settings}"));
         fs::write(folder.path().join("proxy.toml"), settings).expect("settings");
         let mut environment = environment(upstream);

@@ -10,6 +10,8 @@
 
 mod fair_queue;
 mod scheduler;
+#[cfg(feature = "postgres")]
+mod shared;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,13 +19,17 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep_until;
+#[cfg(feature = "postgres")]
+use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::{Abort, Attempt, Error, GatewayCall, GatewayReply};
 use crate::clock::{self, Instant};
 use crate::config::RequestLimit;
-use crate::store::{AccountLimit, SlotId, Store};
+#[cfg(feature = "postgres")]
+use crate::store::postgres::{Fleet, SlotLimit, SlotPriority, SlotRate, SlotRequest, SlotTurn};
+use crate::store::{AccountLimit, SlotId, Store, Unavailable};
 use crate::sync::lock;
 use scheduler::{Priority, Scheduler, Ticket};
 
@@ -39,6 +45,9 @@ pub struct RateLimit {
     /// Held by the only patient waiter that sets a timer, so that one wakes instead of all.
     clock_watch: tokio::sync::Mutex<()>,
     log: Store,
+    /// Used if several servers share the log.
+    #[cfg(feature = "postgres")]
+    shared: shared::SharedTurns,
     shutdown: CancellationToken,
 }
 
@@ -70,6 +79,8 @@ impl RateLimit {
             changed: Notify::new(),
             clock_watch: tokio::sync::Mutex::default(),
             log,
+            #[cfg(feature = "postgres")]
+            shared: shared::SharedTurns::default(),
             shutdown,
         })
     }
@@ -165,8 +176,10 @@ impl RateLimit {
     }
 
     /// Takes a slot for a purchase if one is free and no other request comes first. The slot is not
-    /// recorded yet; see [`Slot::record`].
+    /// recorded yet; see [`Slot::record`]. Shared slots have to be asked for.
     pub fn try_acquire(self: &Arc<Self>) -> Option<Slot> {
+        #[cfg(feature = "postgres")]
+        self.log.fleet().is_none().then_some(())?;
         let is_taken = self.update(|state, now| state.scheduler.try_take(now));
         is_taken.then(|| Slot::new(self))
     }
@@ -184,22 +197,74 @@ impl RateLimit {
                 None => std::future::pending().await,
             }
         };
+        tokio::pin!(cancelled);
         let (mut waiter, granted) = self.enqueue(attempt, is_retry);
         tokio::select! {
             biased;
             _ = granted => waiter.has_left = true,
             error = self.watch_clock(&mut waiter, give_up) => return Err(error),
-            () = cancelled => return Err(Error::Aborted(Abort::Cancelled)),
+            () = &mut cancelled => return Err(Error::Aborted(Abort::Cancelled)),
             () = self.shutdown.cancelled() => return Err(Error::Draining),
         }
         let mut slot = Slot::new(self);
         slot.is_recorded = true;
-        if let Err(error) = self.log.take_slot(slot.id).await {
-            error!(%error, "rate-limit slot not recorded; request not sent");
-            return Err(Error::Aborted(Abort::Unrecorded));
+        #[cfg(feature = "postgres")]
+        if let Some(fleet) = self.log.fleet() {
+            tokio::select! {
+                biased;
+                turn = self.take_turn(&fleet, (slot.id, &waiter.ticket, is_retry), give_up) => turn?,
+                () = &mut cancelled => return Err(Error::Aborted(Abort::Cancelled)),
+                () = self.shutdown.cancelled() => return Err(Error::Draining),
+            }
+            slot.is_used = true;
+            return Ok(slot);
         }
+        self.log.take_slot(slot.id).await.map_err(unrecorded)?;
         slot.is_used = true;
         Ok(slot)
+    }
+
+    /// Waits for a slot of all servers until `give_up`.
+    #[cfg(feature = "postgres")]
+    async fn take_turn(
+        &self,
+        fleet: &Fleet,
+        (slot, ticket, is_retry): (SlotId, &Ticket, bool),
+        give_up: Option<Instant>,
+    ) -> Result<(), Error> {
+        let priority = match ticket.priority {
+            Priority::Internal => SlotPriority::Internal,
+            Priority::Purchase => SlotPriority::Purchase,
+            Priority::Watched => SlotPriority::Watched,
+            Priority::Unwatched => SlotPriority::Unwatched,
+        };
+        let request = SlotRequest { slot, priority, caller: Arc::clone(&ticket.caller), is_retry };
+        let rate = |limit: RequestLimit| SlotRate {
+            requests: u64::try_from(limit.requests).unwrap_or(u64::MAX),
+            period: limit.period,
+        };
+        let fixed = lock(&self.state).fixed.map(rate);
+        let limit = SlotLimit { fixed, assumed: rate(DEFAULT_LIMIT) };
+        let heed = |turn: &SlotTurn| self.adopt(turn.reported.and_then(valid_limit));
+        let release = |slot| self.log.release_slot(slot);
+        let turn = self.shared.wait(fleet, (request, limit), heed, release);
+        let Some(give_up) = give_up else { return turn.await.map_err(unrecorded) };
+        match timeout_at(give_up, turn).await {
+            Ok(turn) => turn.map_err(unrecorded),
+            Err(_elapsed) => Err(Error::NoSlot { retry_after: self.expected_wait() }),
+        }
+    }
+
+    /// Takes over the limit that another server was told.
+    #[cfg(feature = "postgres")]
+    fn adopt(&self, reported: Option<RequestLimit>) {
+        let is_news = {
+            let state = lock(&self.state);
+            reported.is_some() && state.reported != reported && !state.is_other_account
+        };
+        if is_news {
+            self.update_limit(|state, _| state.reported = reported);
+        }
     }
 
     /// Grants slots as they come free. Returns an error as soon as none can come free in time.
@@ -225,6 +290,16 @@ impl RateLimit {
                 }
             }
         }
+    }
+
+    /// Has no server send for a while.
+    fn block_others(&self, wait: Duration) {
+        #[cfg(feature = "postgres")]
+        if let Some(fleet) = self.log.fleet() {
+            fleet.block_slots(wait);
+        }
+        #[cfg(not(feature = "postgres"))]
+        let _ = wait;
     }
 
     fn enqueue(
@@ -353,7 +428,11 @@ impl Slot {
     pub(super) fn finish(mut self, outcome: &Result<GatewayReply, Error>) {
         match outcome {
             Err(Error::Throttled { retry_after }) => {
-                self.limit.update(|state, now| state.scheduler.throttle(*retry_after, now));
+                let wait = self.limit.update(|state, now| {
+                    state.scheduler.throttle(*retry_after, now);
+                    state.scheduler.throttled_for(now)
+                });
+                self.limit.block_others(wait);
             }
             Err(error) if !error.was_sent() => self.is_used = false,
             Ok(_) | Err(_) => self.limit.update(|state, _| state.scheduler.reset_throttle()),
@@ -374,6 +453,11 @@ impl Drop for Slot {
         }
         self.limit.changed.notify_waiters();
     }
+}
+
+fn unrecorded(error: Unavailable) -> Error {
+    error!(%error, "rate-limit slot not recorded; request not sent");
+    Error::Aborted(Abort::Unrecorded)
 }
 
 fn valid_limit(reported: AccountLimit) -> Option<RequestLimit> {

@@ -121,6 +121,11 @@ impl Scheduler {
         self.throttled_until = self.throttled_until.max(Some(now + wait));
     }
 
+    /// Returns how long a 429 still blocks all requests.
+    pub(super) fn throttled_for(&self, now: Instant) -> Duration {
+        self.throttled_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
+    }
+
     pub(super) fn reset_throttle(&mut self) {
         self.next_throttle = Duration::ZERO;
     }
