@@ -17,7 +17,8 @@
 //! # }
 //! ```
 //! `examples/users.rs`, `examples/axum.rs` and `examples/hyper.rs` are complete servers. The features
-//! `cli`, `page`, `openai` and `openapi` are all on by default; an application can leave out each.
+//! `cli`, `page`, `openai`, `openapi` and `postgres` are all on by default; an application can leave
+//! out each.
 //!
 //! The names below are the public API. The hidden modules are for this repository's own program and
 //! tests, and may change at any time.
