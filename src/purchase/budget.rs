@@ -141,6 +141,9 @@ impl Hold {
         if binding.is_mismatch() {
             return Some(Err(Abort::OtherAccount));
         }
+        if !self.context.ledger.may_send() {
+            return Some(Err(Abort::Unrecorded));
+        }
         let account = binding.account_status();
         let is_recorded = self.purchase.progress.phase() == Phase::Sent
             || self.recorded_as.is_some_and(|recorded| {
@@ -148,7 +151,7 @@ impl Hold {
             });
         is_recorded.then(|| {
             self.purchase.progress.enter(Phase::Sent);
-            self.check_lease()
+            Ok(())
         })
     }
 
@@ -157,21 +160,12 @@ impl Hold {
         // From here on it counts as sent, even if that cannot be recorded.
         self.purchase.progress.enter(Phase::MaybeSent);
         let recorded = ledger.mark_sent(self.purchase.id, binding.account_status()).await;
-        recorded.map_err(|error| {
+        recorded.map(|()| self.purchase.progress.enter(Phase::Sent)).map_err(|error| {
             error!(purchase = %self.purchase.id, %error, "purchase not recorded as sent; not sending it");
             Abort::Unrecorded
         })?;
-        self.purchase.progress.enter(Phase::Sent);
-        self.check_lease()
-    }
-
-    /// Fails if another instance may have given up what this one held.
-    fn check_lease(&self) -> Result<(), Abort> {
-        if self.context.ledger.may_send() {
-            return Ok(());
-        }
-        error!(purchase = %self.purchase.id, "lease on the ledger is over; purchase not sent");
-        Err(Abort::Unrecorded)
+        // This process may have been stopped since, and declared dead.
+        if ledger.may_send() { Ok(()) } else { Err(Abort::Unrecorded) }
     }
 }
 

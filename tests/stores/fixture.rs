@@ -88,6 +88,17 @@ impl Fixture {
         self.take(store.expect("it opens again"));
     }
 
+    /// Ends what runs, as the next start does after a crash. The shared ledger lives on.
+    pub(crate) async fn crash_and_recover(&mut self, capacity: StoreCapacity) {
+        if self.database.is_some() {
+            self.rejoin().await;
+        } else if self.folder.is_some() {
+            self.restart_with(capacity);
+        } else {
+            bounded(self.store.recover()).await.expect("recovered");
+        }
+    }
+
     /// Signs off, and joins again.
     pub(crate) async fn rejoin(&mut self) {
         self.stop();

@@ -172,3 +172,28 @@ async fn settlements_of_an_unknown_outcome_move_the_counters_once() {
     assert!(both.0.is_ok() && both.1.is_ok());
     assert_eq!(fixture.total().await.day, cost);
 }
+
+#[tokio::test]
+async fn lost_commits_rename_the_ledger_at_every_instance() {
+    let fixture = Fixture::on_postgres().await;
+    let other = fixture.join().await;
+    let old = fixture.store.name();
+    assert_eq!(other.name(), old);
+    let beats = "SELECT min(beat) FROM instances";
+    bounded(async {
+        while fixture.database().sql(beats).parse::<i64>().unwrap() < 2 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    assert_eq!(fixture.store.name(), old);
+    // What a failover to a replica that lags behind leaves.
+    fixture.database().sql("UPDATE instances SET beat = 0");
+    bounded(async {
+        while fixture.store.name() == old || other.name() != fixture.store.name() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    assert!(fixture.store.may_lack_purchases() && other.may_lack_purchases());
+}

@@ -1,5 +1,5 @@
-//! Any run of verbs, restarts and clock jumps leaves the stores, in memory and on disk, as the oracle has it,
-//! and the money adds up.
+//! Any run of verbs, restarts and clock jumps leaves the stores, in memory, on disk and in PostgreSQL,
+//! as the oracle has it, and the money adds up.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    AccountStatus, BudgetScope, Budgets, DedupeKey, DuplicateCheck, PurchaseId, PurchaseState,
-    Reservation, Settlement, StoreCapacity,
+    AccountStatus, BudgetScope, Budgets, DedupeKey, DuplicateCheck, PurchaseId, Reservation,
+    Settlement, StoreCapacity,
 };
 
 use crate::fixture::*;
@@ -97,51 +97,83 @@ proptest! {
 
     #[test]
     fn memory_and_disk_stores_match_the_oracle(verbs in vec(verbs(), 1..60)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(async {
-            let mut all = All {
-                oracle: Oracle::new(LITTLE, START),
-                memory: Fixture::in_memory(LITTLE),
-                disk: Fixture::on_disk(LITTLE),
-                ids: Vec::new(),
-            };
-            for verb in verbs {
-                all.step(&verb).await;
-                all.agree(&verb).await;
-            }
-            all.disk.restart_with(LITTLE);
-            all.disk.stop();
-            adds_up(&all.disk);
+        run(async {
+            let stores = vec![Fixture::in_memory(LITTLE), Fixture::on_disk(LITTLE)];
+            let mut all = All { oracle: Oracle::new(LITTLE, START), stores, ids: Vec::new() };
+            all.follow(verbs).await;
+            let disk = &mut all.stores[1];
+            disk.restart_with(LITTLE);
+            disk.stop();
+            adds_up(disk);
         });
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn shared_store_matches_the_oracle_and_sqlite(verbs in vec(verbs(), 1..40)) {
+        run(async {
+            let capacity = StoreCapacity::default();
+            let stores = vec![Fixture::in_memory(capacity), Fixture::on_postgres().await];
+            let mut all = All { oracle: Oracle::new(capacity, START), stores, ids: Vec::new() };
+            all.follow(verbs).await;
+            all.stores[1].stop();
+            assert_eq!(all.stores[1].database().sql(WRONG_COUNTERS), "0");
+        });
+    }
+}
+
+/// Counts the counters that are not the sum of the purchases of their period.
+const WRONG_COUNTERS: &str = "
+    WITH counted AS (
+        SELECT caller, day, month, CASE state WHEN 'released' THEN 0
+            ELSE coalesce(cost_micros, price_micros) END AS micros
+        FROM purchases
+    ), sums AS (
+        SELECT scope, unit, period, sum(micros) AS micros
+        FROM counted, LATERAL (VALUES ('total', 'day', day), ('total', 'month', month),
+            ('caller ' || caller, 'day', day), ('caller ' || caller, 'month', month))
+            AS c(scope, unit, period)
+        GROUP BY scope, unit, period
+    )
+    SELECT count(*) FROM sums FULL JOIN spent USING (scope, unit, period)
+    WHERE coalesce(sums.micros, 0) <> coalesce(spent.micros, 0)";
+
+fn run(history: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(history);
+}
+
 struct All {
     oracle: Oracle,
-    memory: Fixture,
-    disk: Fixture,
+    stores: Vec<Fixture>,
     ids: Vec<PurchaseId>,
 }
 
 impl All {
+    async fn follow(&mut self, verbs: Vec<Verb>) {
+        for verb in verbs {
+            self.step(&verb).await;
+            self.agree(&verb).await;
+        }
+    }
+
     async fn step(&mut self, verb: &Verb) {
         match verb {
             Verb::Reserve { caller, price, limits, claim, sent } => {
                 let reservation = self.reservation(*caller, *price, *limits, claim);
-                let expected = format!("{:?}", self.oracle.reserve(&reservation));
-                let answers = match sent {
-                    None => (
-                        self.memory.reserve(&reservation).await,
-                        self.disk.reserve(&reservation).await,
-                    ),
-                    Some(account) => (
-                        self.memory.reserve_and_send(&reservation, *account).await,
-                        self.disk.reserve_and_send(&reservation, *account).await,
-                    ),
-                };
-                assert_eq!(format!("{:?}", answers.0), expected, "{reservation:?}");
-                assert_eq!(format!("{:?}", answers.1), expected, "{reservation:?}");
-                if answers.1.is_ok() {
+                let expected = self.oracle.reserve(&reservation);
+                for fixture in &self.stores {
+                    let answer = match sent {
+                        None => fixture.reserve(&reservation).await,
+                        Some(account) => fixture.reserve_and_send(&reservation, *account).await,
+                    };
+                    let expected = format!("{expected:?}");
+                    assert_eq!(format!("{answer:?}"), expected, "{reservation:?}");
+                }
+                if expected.is_ok() {
                     self.ids.push(reservation.id);
                     if let Some(account) = sent {
                         assert!(self.oracle.sent(reservation.id, *account));
@@ -151,16 +183,16 @@ impl All {
             }
             Verb::Sent(which, account) => {
                 let Some(id) = self.pick(which) else { return };
-                let memory = self.memory.store.mark_sent(id, *account);
-                let disk = self.disk.store.mark_sent(id, *account);
-                let answers = (bounded(memory).await, bounded(disk).await);
                 let expected = self.oracle.sent(id, *account);
-                assert_eq!((answers.0.is_ok(), answers.1.is_ok()), (expected, expected));
+                for fixture in &self.stores {
+                    let answer = bounded(fixture.store.mark_sent(id, *account)).await;
+                    assert_eq!(answer.is_ok(), expected);
+                }
             }
             Verb::Settle { which, ending, is_waited_for } => {
                 let Some(id) = self.pick(which) else { return };
                 self.oracle.settle(id, ending.clone());
-                for fixture in [&self.memory, &self.disk] {
+                for fixture in &self.stores {
                     match is_waited_for {
                         true => fixture.settle(id, ending.clone()).await,
                         false => fixture.store.settle_later(id, ending.clone()),
@@ -170,41 +202,32 @@ impl All {
             Verb::Delivered(which) => {
                 let Some(id) = self.pick(which) else { return };
                 self.oracle.delivered(id);
-                self.memory.store.mark_delivered(id);
-                self.disk.store.mark_delivered(id);
+                for fixture in &self.stores {
+                    fixture.store.mark_delivered(id);
+                }
             }
             Verb::Forget => {
                 self.oracle.forget();
-                for fixture in [&self.memory, &self.disk] {
+                for fixture in &self.stores {
                     bounded(fixture.store.purge_expired()).await.expect("forgotten");
                 }
             }
             Verb::Restart => {
                 self.oracle.restart();
-                for row in self.memory.rows().await {
-                    match row.state {
-                        PurchaseState::Held => {
-                            self.memory.settle(row.id, Settlement::Released).await
-                        }
-                        PurchaseState::Sent => {
-                            self.memory.settle(row.id, Settlement::Unknown).await
-                        }
-                        PurchaseState::Charged
-                        | PurchaseState::Released
-                        | PurchaseState::Unknown => {}
-                    }
+                for fixture in &mut self.stores {
+                    fixture.crash_and_recover(LITTLE).await;
                 }
-                self.disk.restart_with(LITTLE);
             }
-            Verb::Pass(time) => self.set(self.disk.now() + *time),
-            Verb::JumpBack(time) => self.set(self.disk.now() - *time),
+            Verb::Pass(time) => self.set(self.oracle.now + *time),
+            Verb::JumpBack(time) => self.set(self.oracle.now - *time),
         }
     }
 
     fn set(&mut self, time: Duration) {
         self.oracle.now = time;
-        self.memory.set(time);
-        self.disk.set(time);
+        for fixture in &self.stores {
+            fixture.set(time);
+        }
     }
 
     fn pick(&self, which: &prop::sample::Index) -> Option<PurchaseId> {
@@ -227,7 +250,7 @@ impl All {
                     fingerprint: [fingerprint; 32],
                     within: window,
                     clock_skew: window,
-                    delivered_since: delivered.map(|ago| self.disk.now().saturating_sub(ago)),
+                    delivered_since: delivered.map(|ago| self.oracle.now.saturating_sub(ago)),
                 })
             }
         };
@@ -240,20 +263,22 @@ impl All {
 
     /// What was set aside just now is within every budget that it was given.
     async fn is_within(&self, reservation: &Reservation) {
-        let (total, own) = (self.disk.total().await, self.disk.of(&reservation.caller).await);
         let Budgets { total_day, total_month, caller_day, caller_month, .. } = reservation.budgets;
-        for (limit, spent) in [
-            (total_day, total.day),
-            (total_month, total.month),
-            (caller_day, own.day),
-            (caller_month, own.month),
-        ] {
-            assert!(limit.is_none_or(|limit| spent <= limit), "{spent} of {limit:?}");
+        for fixture in &self.stores {
+            let (total, own) = (fixture.total().await, fixture.of(&reservation.caller).await);
+            for (limit, spent) in [
+                (total_day, total.day),
+                (total_month, total.month),
+                (caller_day, own.day),
+                (caller_month, own.month),
+            ] {
+                assert!(limit.is_none_or(|limit| spent <= limit), "{spent} of {limit:?}");
+            }
         }
     }
 
     async fn agree(&self, after: &Verb) {
-        for fixture in [&self.memory, &self.disk] {
+        for fixture in &self.stores {
             assert_eq!(fixture.total().await, self.oracle.spent(&BudgetScope::Total), "{after:?}");
             for caller in CALLERS {
                 let spent = self.oracle.spent(&BudgetScope::Caller(caller.to_owned()));

@@ -78,7 +78,7 @@ async fn open(target: &PostgresTarget) -> Result<PostgresConnection, Reason> {
     let replies = connection.client.simple_query(SESSION).await?;
     let row = replies.iter().rev().find_map(|reply| match reply {
         SimpleQueryMessage::Row(row) => Some(row),
-        _ => None,
+        SimpleQueryMessage::CommandComplete(_) | SimpleQueryMessage::RowDescription(_) | _ => None,
     });
     let row = row.ok_or("the database did not report its settings")?;
     let off = DURABILITY.iter().enumerate().find(|(at, _)| row.get(*at) == Some("off"));

@@ -33,7 +33,10 @@ const DOUBT_RETENTION: Duration = Duration::from_secs(120);
 const REGISTER: &str = "INSERT INTO instances (kind, name, pid, version, began, until)
     SELECT $1::text, $2::text, $3::bigint, $4::int, {clock}, {clock} + 15000000000 RETURNING id";
 const BEAT_SQL: &str = "UPDATE instances SET until = {clock} + 15000000000, beat = beat + 1
-    WHERE id = $1 AND ended IS NULL RETURNING beat, {now}";
+    WHERE id = $1 AND ended IS NULL RETURNING beat, {now}, (SELECT name FROM store)";
+const IS_LISTED: &str = "SELECT 1 FROM instances WHERE id = $1";
+/// The condition keeps the new name if another instance has noticed the same.
+const RENAME: &str = "UPDATE store SET name = $1 WHERE name = $2";
 const EXPIRED: &str = "SELECT id FROM instances
     WHERE ended IS NULL AND until < {clock} AND id <> $1 ORDER BY id LIMIT 1";
 const LOST: &str = "SELECT id, state FROM purchases
@@ -148,8 +151,35 @@ async fn beat(shared: &Shared, lanes: &Lanes) {
             if let Ok(now) = column::get(row, 1) {
                 shared.clock.note(now);
             }
+            if let Ok(name) = column::get::<&str>(row, 2) {
+                *lock(&shared.name) = name.into();
+            }
+            let beat = column::get::<i64>(row, 0).unwrap_or_default();
+            if beat <= shared.beat.swap(beat, Ordering::Relaxed) {
+                rename(shared, lanes).await;
+            }
         }
-        None => join_again(shared, lanes).await,
+        None => {
+            let ask = Step::plain(statement!(IS_LISTED, shared.sender().instance));
+            let listed = lanes.request(&lanes.pulse, ask).await;
+            if listed.is_ok_and(|rows| first(&rows).is_none()) {
+                rename(shared, lanes).await;
+            }
+            join_again(shared, lanes).await;
+        }
+    }
+}
+
+/// The database has forgotten a heartbeat that it had committed, so it may have forgotten purchases,
+/// too: a failover to a replica that lagged behind, or a restored backup.
+async fn rename(shared: &Shared, lanes: &Lanes) {
+    let (old, new) = (lock(&shared.name).to_string(), schema::new_name());
+    error!("ledger database lost commits; ledger renamed");
+    shared.may_lack_purchases.store(true, Ordering::Relaxed);
+    let step = Step::plain(statement!(RENAME, new, old));
+    // The next beat reads the name, whichever instance gave it.
+    if let Err(error) = lanes.request(&lanes.sales, step).await {
+        error!(%error, "ledger not renamed");
     }
 }
 
@@ -164,6 +194,7 @@ async fn join_again(shared: &Shared, lanes: &Lanes) {
     let Some(Ok(id)) = first(&rows).map(|row| column::get::<i64>(row, 0)) else { return };
     error!(instance = old, joined_as = id, "instance was declared dead; it joins again");
     shared.instance.store(id, Ordering::Relaxed);
+    shared.beat.store(0, Ordering::Relaxed);
     shared.lease.acknowledge(left);
 }
 

@@ -3,6 +3,7 @@
 //! A migration only adds, so that the programs of the last version go on beside those of this one.
 
 use tokio_postgres::error::SqlState;
+use uuid::Uuid;
 
 use super::flush::Session;
 use super::step::statement;
@@ -215,6 +216,11 @@ const MIGRATIONS: &[&str] = &["
 
 /// The version of the tables that this program knows.
 pub(super) const NEWEST: i32 = MIGRATIONS.len() as i32;
+
+/// Returns a public name that no ledger has.
+pub(super) fn new_name() -> String {
+    format!("durable-{}", Uuid::now_v7().simple())
+}
 
 /// Makes or migrates the tables, or explains why they cannot be used.
 pub(super) async fn prepare(session: &Session, may_migrate: bool) -> Result<(), Reason> {

@@ -27,6 +27,8 @@ pub(super) struct Shared {
     pub(super) instance: AtomicI64,
     /// Notified when a transaction was refused because this instance was declared dead.
     pub(super) buried: Notify,
+    /// The last heartbeat that the database has acknowledged.
+    pub(super) beat: AtomicI64,
     pub(super) lease: Lease,
     pub(super) running: Mutex<Running>,
     /// Notified when purchases of this instance have ended.
@@ -64,6 +66,7 @@ impl Shared {
             name: Mutex::new("".into()),
             instance: AtomicI64::new(0),
             buried: Notify::new(),
+            beat: AtomicI64::new(0),
             lease: Lease::default(),
             running: Mutex::default(),
             ends: Notify::new(),

@@ -184,7 +184,7 @@ impl Fleet {
                 TURN,
                 me,
                 fixed.map(|rate| signed(rate.requests)),
-                fixed.map(|rate| period(rate)),
+                fixed.map(period),
                 signed(limit.assumed.requests),
                 period(limit.assumed),
                 slots,
