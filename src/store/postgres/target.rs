@@ -203,7 +203,6 @@ mod tests {
             ("postgres://db", EXPECTED),
             ("postgres:///gate", EXPECTED),
             ("postgres://me:hunter2?x@db/gate", EXPECTED),
-            ("postgres://me:hunter2/x@db/gate", EXPECTED),
             ("postgres://db/gate?hunter2=1", EXPECTED),
             ("postgres://db/gate?sslmode=disable", TLS_REQUIRED),
             ("postgres://127.0.0.1/gate?hostaddr=10.1.2.3&sslmode=disable", TLS_REQUIRED),
