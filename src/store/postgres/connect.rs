@@ -76,10 +76,10 @@ async fn open(target: &PostgresTarget) -> Result<PostgresConnection, Reason> {
     };
     check_version(&version)?;
     let replies = connection.client.simple_query(SESSION).await?;
-    let row = replies.iter().rev().find_map(|reply| match reply {
-        SimpleQueryMessage::Row(row) => Some(row),
-        SimpleQueryMessage::CommandComplete(_) | SimpleQueryMessage::RowDescription(_) | _ => None,
-    });
+    let row = replies
+        .iter()
+        .rev()
+        .find_map(|reply| if let SimpleQueryMessage::Row(row) = reply { Some(row) } else { None });
     let row = row.ok_or("the database did not report its settings")?;
     let off = DURABILITY.iter().enumerate().find(|(at, _)| row.get(*at) == Some("off"));
     match off {
