@@ -23,8 +23,8 @@ use super::{CommandError, Exit, Loaded, log, notify, process, runtime};
 use crate::access::SecretError;
 use crate::app::secret::secret;
 use crate::app::{self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, SharedState, Shutdown, TIDY_INTERVAL};
-use crate::downstream::caller::Source;
 use crate::downstream::rate::calibrate_clock;
+use crate::downstream::source::Source;
 use crate::server::{self, ConnectionSettings};
 
 /// How soon a renewed certificate is noticed.

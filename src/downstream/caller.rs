@@ -3,7 +3,6 @@
 //! Unless `access.mode` is `open`, a route that needs a caller only gets one that `access` knows.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request};
@@ -11,13 +10,13 @@ use tracing::Span;
 
 use super::forwarded::{client_ip, is_trusted, transport};
 use super::route::{Auth, Route};
+use super::source::Source;
 use super::{Call, DownstreamConfig, RequestId};
 use crate::access::cookie::{self, Transport};
 use crate::access::{Credentials, Session, User};
 use crate::config::Network;
 use crate::problem::{INTERNAL, Problem};
 use crate::store::Caller;
-use crate::tls::TlsSession;
 
 /// The address of the connection's other end, for a request's extensions.
 ///
@@ -38,14 +37,6 @@ pub struct Peer(
     /// The other end of the connection, which may be a proxy of yours.
     pub SocketAddr,
 );
-
-/// The connection that a request came over.
-#[derive(Clone, Debug)]
-pub struct Source {
-    pub peer: SocketAddr,
-    /// `None` if it came over plain HTTP, or to a server that embeds the proxy.
-    pub tls: Option<Arc<TlsSession>>,
-}
 
 impl From<Peer> for Source {
     fn from(Peer(peer): Peer) -> Self {

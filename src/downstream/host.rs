@@ -7,7 +7,7 @@ use http::header::{HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version};
 use tracing::info;
 
-use super::caller::Source;
+use super::source::Source;
 use super::{DownstreamConfig, bytes, sanitize};
 use crate::problem::{MALFORMED_REQUEST, MISDIRECTED_REQUEST, Problem};
 

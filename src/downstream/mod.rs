@@ -11,6 +11,7 @@ pub mod host;
 pub mod observe;
 pub mod rate;
 pub mod route;
+pub mod source;
 
 use std::fmt;
 use std::sync::Arc;

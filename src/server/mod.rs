@@ -26,7 +26,8 @@ pub use body::{IncomingBody, StreamBody};
 
 use crate::clock;
 use crate::config::Network;
-use crate::downstream::caller::{Source, limit_key};
+use crate::downstream::caller::limit_key;
+use crate::downstream::source::Source;
 use crate::metrics::Metrics;
 use crate::response::Response;
 use crate::sync::{KeyedLimit, KeyedPermit, lock};
