@@ -18,9 +18,10 @@ use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 use tracing::Instrument;
 
-use crate::downstream::caller::{ClientAddress, Source};
+use crate::downstream::caller::ClientAddress;
 use crate::downstream::dialect::Dialect;
 use crate::downstream::observe::RequestScope;
+use crate::downstream::source::Source;
 use crate::downstream::{self, DownstreamConfig, body, caller, cross_site, host};
 use crate::response::{BoxError, HandlerResult, Response};
 use crate::routes::Routes;

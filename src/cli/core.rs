@@ -16,7 +16,7 @@ use tracing::{error, info, warn};
 
 use super::runtime;
 use crate::app::{App, FLUSH_TIMEOUT, Shutdown};
-use crate::downstream::caller::Source;
+use crate::downstream::source::Source;
 use crate::pipeline::HttpStack;
 use crate::purchase::idempotency::RunningPurchases;
 use crate::server::{self, ConnectionSettings, IncomingBody, Listener};

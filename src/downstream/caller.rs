@@ -2,7 +2,7 @@
 //!
 //! Unless `access.mode` is `open`, a route that needs a caller only gets one that `access` knows.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request};
@@ -10,13 +10,39 @@ use tracing::Span;
 
 use super::forwarded::{client_ip, is_trusted, transport};
 use super::route::{Auth, MCP_PATH, RESOURCE_METADATA_PATH, Route, public_base};
-pub use super::source::{Peer, Source};
+use super::source::Source;
 use super::{Call, DownstreamConfig, RequestId};
 use crate::access::cookie::{self, Transport};
 use crate::access::{Credentials, Session, User};
 use crate::config::Network;
 use crate::problem::{INTERNAL, Problem};
 use crate::store::Caller;
+
+/// The address of the connection's other end, for a request's extensions.
+///
+/// Limits and budgets count per caller, and a request does not say where it came from. Without a
+/// `Peer`, requests that depend on the caller get a 500 that says so.
+///
+/// ```
+/// use std::net::SocketAddr;
+/// use tollgate::Peer;
+///
+/// fn with_peer<B>(mut request: http::Request<B>, peer: SocketAddr) -> http::Request<B> {
+///     request.extensions_mut().insert(Peer(peer));
+///     request
+/// }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(
+    /// The other end of the connection, which may be a proxy of yours.
+    pub SocketAddr,
+);
+
+impl From<Peer> for Source {
+    fn from(Peer(peer): Peer) -> Self {
+        Self { peer, tls: None }
+    }
+}
 
 pub const PEER_MISSING: &str =
     "the server that embeds tollgate must put tollgate::Peer into the request's extensions";

@@ -11,7 +11,7 @@ pub mod host;
 pub mod observe;
 pub mod rate;
 pub mod route;
-mod source;
+pub mod source;
 mod trace;
 
 use std::fmt;

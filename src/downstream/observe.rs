@@ -15,8 +15,8 @@ use http::header::{CONNECTION, STRICT_TRANSPORT_SECURITY};
 use tracing::field::Empty;
 use tracing::{Span, debug, info, info_span, warn};
 
-use super::caller::Source;
 use super::route::{Class, Route};
+use super::source::Source;
 use super::trace::TraceContext;
 use super::{DownstreamConfig, RequestId, X_REQUEST_ID, rate};
 use crate::clock::{self, Instant};

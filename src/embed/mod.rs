@@ -25,8 +25,9 @@ use crate::app::{
     self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, Shutdown, TIDY_INTERVAL, changes, secret,
 };
 use crate::contract::money::Usd;
-use crate::downstream::caller::{Peer, Source};
+use crate::downstream::caller::Peer;
 use crate::downstream::rate::calibrate_clock;
+use crate::downstream::source::Source;
 use crate::pipeline::HttpStack;
 use crate::response::{Body, BoxError};
 use crate::sync::lock;

@@ -43,14 +43,14 @@ const LINGER_BYTES: u64 = 4 * 1_024 * 1_024;
 pub(super) const LINGER_TIME: Duration = Duration::from_secs(1);
 
 /// A connection: TCP, or TLS over it.
-pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {
+pub(super) trait SocketStream: AsyncRead + AsyncWrite + Send + Unpin {
     /// Whether the first request may have been read from the socket already, with the handshake.
     const READS_AHEAD: bool;
 
     fn tcp(&self) -> &TcpStream;
 }
 
-impl ByteStream for TcpStream {
+impl SocketStream for TcpStream {
     const READS_AHEAD: bool = false;
 
     fn tcp(&self) -> &TcpStream {
@@ -58,7 +58,7 @@ impl ByteStream for TcpStream {
     }
 }
 
-impl ByteStream for TlsStream<TcpStream> {
+impl SocketStream for TlsStream<TcpStream> {
     const READS_AHEAD: bool = true;
 
     fn tcp(&self) -> &TcpStream {
@@ -66,7 +66,7 @@ impl ByteStream for TlsStream<TcpStream> {
     }
 }
 
-pub(super) async fn serve<S: HttpService, T: ByteStream>(
+pub(super) async fn serve<S: HttpService, T: SocketStream>(
     stream: T,
     service: S,
     settings: &ConnectionSettings,
@@ -118,7 +118,7 @@ async fn is_readable(
 }
 
 /// Serves requests until the connection ends or is idle. Returns whether it ended.
-async fn serve_requests<S: HttpService, T: ByteStream>(
+async fn serve_requests<S: HttpService, T: SocketStream>(
     io: TrackedIo<T>,
     service: S,
     settings: &ConnectionSettings,
@@ -202,7 +202,7 @@ fn tracked<S: HttpService>(
     })
 }
 
-pub(super) async fn linger(mut stream: impl ByteStream) {
+pub(super) async fn linger(mut stream: impl SocketStream) {
     if stream.shutdown().await.is_ok() {
         let mut rest = stream.take(LINGER_BYTES);
         timeout(LINGER_TIME, copy(&mut rest, &mut sink())).await.ok();
@@ -291,7 +291,7 @@ struct TrackedIo<T> {
     activity: Arc<Activity>,
 }
 
-impl<T: ByteStream> AsyncRead for TrackedIo<T> {
+impl<T: SocketStream> AsyncRead for TrackedIo<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -314,7 +314,7 @@ impl<T: ByteStream> AsyncRead for TrackedIo<T> {
     }
 }
 
-impl<T: ByteStream> AsyncWrite for TrackedIo<T> {
+impl<T: SocketStream> AsyncWrite for TrackedIo<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

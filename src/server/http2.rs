@@ -28,7 +28,7 @@ use crate::response::{Body, Response};
 use crate::sync::lock;
 
 const STREAM_WINDOW: u32 = 64 * 1_024;
-/// Bodies that nobody reads yet may take this much memory on a connection.
+/// Bodies that are not read yet may take this much memory on a connection.
 const CONNECTION_WINDOW: u32 = 4 * STREAM_WINDOW;
 const MAX_UNSENT: usize = 64 * 1_024;
 /// Streams that the client has reset before they were accepted ("rapid reset").

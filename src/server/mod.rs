@@ -28,7 +28,8 @@ pub use listener::{Acceptor, Listener, bind};
 
 use crate::clock;
 use crate::config::Network;
-use crate::downstream::caller::{Source, limit_key};
+use crate::downstream::caller::limit_key;
+use crate::downstream::source::Source;
 use crate::metrics::Metrics;
 use crate::response::Response;
 use crate::sync::{KeyedLimit, KeyedPermit, lock};

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::{ConnectionSettings, HttpService, connection, http2};
-use crate::downstream::caller::Source;
+use crate::downstream::source::Source;
 use crate::problem::{MALFORMED_REQUEST, Problem};
 use crate::tls::{Tls, TlsSession};
 

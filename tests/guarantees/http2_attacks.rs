@@ -176,7 +176,7 @@ fn large_head_is_refused() {
 }
 
 #[test]
-fn settings_and_ping_floods_hold_up_nobody() {
+fn settings_and_ping_floods_do_not_hold_up_others() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let gate = gate(&upstream, "");
     for flood in [frame(SETTINGS, 0, 0, b""), frame(PING, 0, 0, b"12345678")] {

@@ -14,7 +14,7 @@ use tollgate::access::Authenticator;
 use tollgate::access::token::Secret;
 use tollgate::app::{self, App, SharedState, Shutdown};
 use tollgate::config::{Environment, Settings, SettingsSource};
-use tollgate::downstream::caller::Source;
+use tollgate::downstream::source::Source;
 use tollgate::jobs::JobRegistry;
 use tollgate::routes::ops::Ops;
 use tollgate::server::{self, IncomingBody};

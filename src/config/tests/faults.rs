@@ -37,11 +37,11 @@ const ONE_ERROR: &[(&str, &str)] = &[
         "2:22: unknown setting `budget.total.mnth`, did you mean `budget.total.month`?",
     ),
     ("[server]\nstreams = 0", "2:11: server.streams: expected a whole number from 1 to 256"),
-    ("[server]\ntls = 'x'", "2:7: server.tls: expected a list or table in TOML"),
+    ("[server]\ntls = 'x'", "2:7: server.tls: expected a table, { … }, not text"),
     ("[server]\ntls = { cert = 'c' }", "2:7: server.tls: expected a setting `key`"),
     (
         "[server]\ntls = { cert = 'c', key = 'k', kye = 'k' }",
-        "2:31: unknown setting `server.tls.kye`, did you mean `server.tls.key`?",
+        "2:32: unknown setting `server.tls.kye`, did you mean `server.tls.key`?",
     ),
     ("[server]\nredirect = ['127.0.0.1:80']", "2:12: server.redirect: expected server.tls with it"),
     ("[server]\nhsts = '1d'", "2:8: server.hsts: expected server.tls with it"),

@@ -201,7 +201,7 @@ fn added_models_and_endpoints_have_prices() {
 #[test]
 fn unsupported_settings_are_rejected() {
     let rows = [
-        ("server.tls = { cert = 'c', key = 'k' }", "1:8: unknown setting `server.tls`"),
+        ("server.http3 = true", "1:8: unknown setting `server.http3`"),
         ("store.url = 'mysql://localhost'", "1:13: store.url: expected \"memory\", \"sqlite:"),
     ];
     for (file, expected) in rows {

@@ -1,4 +1,4 @@
-//! Slow, silent and vanished clients, on a clock that waits for nobody.
+//! Slow, silent and vanished clients, on a paused clock.
 
 use std::convert::Infallible;
 use std::future::{pending, ready};
