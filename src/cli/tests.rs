@@ -277,7 +277,7 @@ fn check_rejects_what_serve_rejects() {
     let folder = folder(&[("proxy.toml", "[store]\nurl = 'mysql://localhost'")]);
     let (exit, out, err) = checked(&load(folder.path(), &[]));
     assert_eq!((exit, out.as_str()), (Exit::UsageError, ""));
-    assert!(err.contains("store.url: expected \"memory\" or \"sqlite:"), "{err}");
+    assert!(err.contains("store.url: expected \"memory\", \"sqlite:"), "{err}");
 }
 
 #[test]
