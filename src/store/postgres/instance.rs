@@ -13,12 +13,11 @@ use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::column;
-use super::flush::Session;
+use super::flush::PreparedConnection;
 use super::lanes::Lanes;
 use super::schema;
 use super::settle;
 use super::shared::Shared;
-use super::slots;
 use super::step::{Need, Statement, Step, StepRows, Value, statement};
 use crate::clock;
 use crate::store::{PurchaseId, PurchaseState, Reason, Settlement};
@@ -41,6 +40,10 @@ const EXPIRED: &str = "SELECT id FROM instances
     WHERE ended IS NULL AND until < {clock} AND id <> $1 ORDER BY id LIMIT 1";
 const LOST: &str = "SELECT id, state FROM purchases
     WHERE owner = $1 AND ended_at IS NULL AND at < {now} - $2::bigint AND NOT id = ANY($3::uuid[])";
+
+/// Those that a lost connection has left behind were answered before now, if they were sent.
+const LOST_SLOTS: &str = "UPDATE slots SET replied = greatest(at, {now})
+    WHERE owner = $1 AND replied IS NULL AND at < {now} - $2::bigint AND NOT id = ANY($3::uuid[])";
 
 /// Ends an instance whose lease is over, or (`$2`) the own one, with all that it left open. A
 /// transaction of that instance which is under way keeps it alive until the next attempt.
@@ -97,7 +100,7 @@ fn registration(shared: &Shared) -> Statement {
 }
 
 /// Enters this process into the list of instances, and returns its number.
-pub(super) async fn register(session: &Session, shared: &Shared) -> Result<(), Reason> {
+pub(super) async fn register(session: &PreparedConnection, shared: &Shared) -> Result<(), Reason> {
     let left = clock::now();
     let Statement { sql, values } = registration(shared);
     let rows = session.query(sql, &values).await?;
@@ -136,7 +139,7 @@ pub(super) async fn pulse(shared: Arc<Shared>, lanes: Lanes, mut stop: watch::Re
         if last_sweep.elapsed() >= SWEEP {
             last_sweep = clock::now();
             sweep(&shared, &lanes).await;
-            slots::sweep(&shared, &lanes).await;
+            sweep_slots(&shared, &lanes).await;
         }
     }
 }
@@ -235,6 +238,14 @@ async fn sweep(shared: &Shared, lanes: &Lanes) {
             info!(purchase = %id, state, "ended purchase of a lost commit");
         }
     }
+}
+
+/// Ends slots of this instance that it does not have in hand. A lost COMMIT left them.
+async fn sweep_slots(shared: &Shared, lanes: &Lanes) {
+    let (me, in_hand) = (shared.sender().instance, shared.slots.ids());
+    let sweep = statement!(LOST_SLOTS, me, column::nanos(SWEEP_AGE), in_hand);
+    // If it fails, the next sweep finds them.
+    lanes.request(&lanes.marks, Step::plain(sweep)).await.ok();
 }
 
 fn first(rows: &StepRows) -> Option<&tokio_postgres::Row> {

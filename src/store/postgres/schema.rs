@@ -5,7 +5,7 @@
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use super::flush::Session;
+use super::flush::PreparedConnection;
 use super::step::statement;
 use crate::store::{Cause, Reason};
 
@@ -223,7 +223,7 @@ pub(super) fn new_name() -> String {
 }
 
 /// Makes or migrates the tables, or explains why they cannot be used.
-pub(super) async fn prepare(session: &Session, may_migrate: bool) -> Result<(), Reason> {
+pub(super) async fn prepare(session: &PreparedConnection, may_migrate: bool) -> Result<(), Reason> {
     let mut failure = Reason::from("the tables could not be migrated");
     for _ in 0..ATTEMPTS {
         let (version, floor) = version(session).await?;
@@ -258,7 +258,7 @@ pub(super) async fn prepare(session: &Session, may_migrate: bool) -> Result<(), 
 }
 
 /// Returns the version and the floor of the tables; zeros without tables.
-async fn version(session: &Session) -> Result<(i32, i32), Reason> {
+async fn version(session: &PreparedConnection) -> Result<(i32, i32), Reason> {
     let query = statement!("SELECT version, floor FROM store");
     match session.query(query.sql, &query.values).await {
         Ok(rows) => {

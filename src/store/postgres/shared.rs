@@ -10,8 +10,8 @@ use super::PostgresTarget;
 use super::clock::LedgerClock;
 use super::flush::Sender;
 use super::lease::Lease;
+use super::own_slots::OwnSlots;
 use super::schema;
-use super::slots::OwnSlots;
 use crate::clock::Instant;
 use crate::contract::money::Usd;
 use crate::metrics::Histogram;
@@ -46,13 +46,13 @@ pub(super) struct Shared {
 /// The purchases that this instance answers for.
 #[derive(Default)]
 pub(super) struct Running {
-    pub(super) prices: HashMap<PurchaseId, Hold>,
+    pub(super) prices: HashMap<PurchaseId, RunningPrice>,
     /// It is unknown whether these were held, since these times. They were certainly not sent.
     pub(super) doubtful: HashMap<PurchaseId, Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hold {
+pub(super) struct RunningPrice {
     pub(super) price: Usd,
     /// Whether the database has answered.
     pub(super) is_held: bool,
@@ -103,7 +103,7 @@ impl Shared {
     }
 
     pub(super) fn begin(&self, id: PurchaseId, price: Usd) {
-        lock(&self.running).prices.insert(id, Hold { price, is_held: false });
+        lock(&self.running).prices.insert(id, RunningPrice { price, is_held: false });
     }
 
     pub(super) fn held(&self, id: PurchaseId) {

@@ -3,27 +3,18 @@
 //! A slot is taken by the database's clock until one period after its reply. [`Fleet`](super::Fleet)
 //! grants them to all instances in turn.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
-use uuid::Uuid;
 
 use super::column::{self, nanos, signed};
 use super::handle::PostgresStore;
-use super::lanes::Lanes;
-use super::shared::Shared;
 use super::step::{Need, Statement, Step, statement};
 use crate::store::model::SLOT_RETENTION;
 use crate::store::{AccountLimit, SlotId, Unavailable};
 use crate::sync::lock;
-
-/// Old slots are deleted once per this many new ones.
-const PURGE_INTERVAL: usize = 64;
-/// A slot of this instance that is older, without a reply and not in hand, was lost.
-const SWEEP_AGE: Duration = Duration::from_secs(30);
 
 const TAKE: &str = "INSERT INTO slots (id, owner, at) VALUES ($1, $2, {now})";
 const REPLIED: &str = "UPDATE slots SET replied = greatest(at, {now}) WHERE id = $1";
@@ -31,9 +22,6 @@ const RELEASE: &str = "DELETE FROM slots WHERE id = $1";
 /// Those that are running stay. A clock that was wrong may have dated others far ahead.
 const PURGE: &str = "DELETE FROM slots WHERE replied IS NOT NULL
     AND ((at < {now} - $1::bigint AND replied < {now} - $1::bigint) OR at > {now} + $1::bigint)";
-/// Those that a lost connection has left behind were answered before now, if they were sent.
-const SWEEP: &str = "UPDATE slots SET replied = greatest(at, {now})
-    WHERE owner = $1 AND replied IS NULL AND at < {now} - $2::bigint AND NOT id = ANY($3::uuid[])";
 const RECENT: &str = "WITH t AS MATERIALIZED (SELECT {now} AS now)
     SELECT t.now, replies.at FROM t, LATERAL (
         SELECT id, slots.at AS sent, coalesce(replied, greatest(slots.at, t.now)) AS at FROM slots
@@ -42,43 +30,6 @@ const RECENT: &str = "WITH t AS MATERIALIZED (SELECT {now} AS now)
 const RECORD_LIMIT: &str =
     "UPDATE rate_limit SET requests = ($1::bigint[])[1], seconds = ($1::bigint[])[2]";
 const RECORDED_LIMIT: &str = "SELECT requests, seconds FROM rate_limit WHERE requests IS NOT NULL";
-
-/// The slots that this process has taken and not answered.
-#[derive(Debug, Default)]
-pub(super) struct OwnSlots(Mutex<OwnSlotsState>);
-
-#[derive(Debug, Default)]
-struct OwnSlotsState {
-    in_hand: HashSet<SlotId>,
-    since_purge: usize,
-}
-
-impl OwnSlots {
-    pub(super) fn take(&self, slots: impl IntoIterator<Item = SlotId>) {
-        let mut state = lock(&self.0);
-        let before = state.in_hand.len();
-        state.in_hand.extend(slots);
-        state.since_purge += state.in_hand.len() - before;
-    }
-
-    /// Returns whether it is time to delete old slots.
-    fn is_purge_due(&self) -> bool {
-        let mut state = lock(&self.0);
-        let is_due = state.since_purge >= PURGE_INTERVAL;
-        if is_due {
-            state.since_purge = 0;
-        }
-        is_due
-    }
-
-    pub(super) fn give_up(&self, slot: SlotId) {
-        lock(&self.0).in_hand.remove(&slot);
-    }
-
-    fn ids(&self) -> Vec<Uuid> {
-        lock(&self.0).in_hand.iter().map(|slot| slot.0).collect()
-    }
-}
 
 impl PostgresStore {
     pub(in crate::store) async fn take_slot(&self, slot: SlotId) -> Result<(), Unavailable> {
@@ -132,14 +83,6 @@ impl PostgresStore {
     pub(super) fn purge_if_due(&self) -> Option<Statement> {
         self.shared().slots.is_purge_due().then(|| statement!(PURGE, nanos(SLOT_RETENTION)))
     }
-}
-
-/// Ends slots of this instance that it does not have in hand. A lost COMMIT left them.
-pub(super) async fn sweep(shared: &Shared, lanes: &Lanes) {
-    let (me, in_hand) = (shared.sender().instance, shared.slots.ids());
-    let sweep = statement!(SWEEP, me, nanos(SWEEP_AGE), in_hand);
-    // If it fails, the next sweep finds them.
-    lanes.request(&lanes.marks, Step::plain(sweep)).await.ok();
 }
 
 /// Whichever limit is the latest when it is sent: a retry may run after a newer limit's step.
