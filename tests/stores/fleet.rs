@@ -180,7 +180,7 @@ async fn due_poll_is_counted_over_turns_and_instances() {
     }
     let bob = purchases("bob", 1);
     assert_eq!(granted(&other, &bob, 1).await, [], "the poll is due");
-    assert_eq!(granted(&one.store, &[poll.clone()], 1).await, [poll.slot]);
+    assert_eq!(granted(&one.store, std::slice::from_ref(&poll), 1).await, [poll.slot]);
 }
 
 #[tokio::test]
