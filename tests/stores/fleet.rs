@@ -314,3 +314,20 @@ async fn revoked_member_is_out_at_every_instance() {
     assert_eq!(bounded(other.sessions()).await.expect("read"), []);
     assert_eq!(bounded(other.members()).await.expect("read")[0].revoked_at, Some(START));
 }
+
+#[tokio::test]
+async fn reports_connect_when_they_are_needed() {
+    let fixture = Fixture::on_postgres().await;
+    // Any job is looked up after all other connections have answered.
+    bounded(fixture.store.find_job("r".into())).await.expect("read");
+    let open = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name LIKE 'tollgate %'";
+    let becomes = async |count: &str| {
+        while fixture.database().sql(open) != count {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    bounded(becomes("3")).await;
+    bounded(fixture.store.totals()).await.expect("read");
+    bounded(becomes("4")).await;
+}

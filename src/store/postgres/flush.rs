@@ -47,6 +47,8 @@ pub(super) struct Course {
     pub(super) patience: Duration,
     /// Whether purchases depend on this lane.
     pub(super) sells: bool,
+    /// If set, the lane connects when it is used, and closes after this long without a step.
+    pub(super) max_idle: Option<Duration>,
 }
 
 /// Which instance sends, and the version of the schema that it knows.

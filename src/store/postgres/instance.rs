@@ -41,8 +41,8 @@ const EXPIRED: &str = "SELECT id FROM instances
 const LOST: &str = "SELECT id, state FROM purchases
     WHERE owner = $1 AND ended_at IS NULL AND at < {now} - $2::bigint AND NOT id = ANY($3::uuid[])";
 
-/// Those that a lost connection has left behind were answered before now, if they were sent.
-const LOST_SLOTS: &str = "UPDATE slots SET replied = greatest(at, {now})
+/// Slots that a lost COMMIT left were answered before now, if they were used at all.
+const SWEEP_SLOTS: &str = "UPDATE slots SET replied = greatest(at, {now})
     WHERE owner = $1 AND replied IS NULL AND at < {now} - $2::bigint AND NOT id = ANY($3::uuid[])";
 
 /// Ends an instance whose lease is over, or (`$2`) the own one, with all that it left open. A
@@ -240,10 +240,10 @@ async fn sweep(shared: &Shared, lanes: &Lanes) {
     }
 }
 
-/// Ends slots of this instance that it does not have in hand. A lost COMMIT left them.
+/// Ends slots of this instance that it does not have in hand.
 async fn sweep_slots(shared: &Shared, lanes: &Lanes) {
     let (me, in_hand) = (shared.sender().instance, shared.slots.ids());
-    let sweep = statement!(LOST_SLOTS, me, column::nanos(SWEEP_AGE), in_hand);
+    let sweep = statement!(SWEEP_SLOTS, me, column::nanos(SWEEP_AGE), in_hand);
     // If it fails, the next sweep finds them.
     lanes.request(&lanes.marks, Step::plain(sweep)).await.ok();
 }

@@ -67,11 +67,14 @@ impl Lane {
     /// Runs until it is stopped and its queue is empty. Returns the connection, if it has one.
     pub(super) async fn run(mut self) -> Option<PreparedConnection> {
         loop {
-            if self.session.is_none() && !self.connect().await {
+            if self.session.is_none() && self.course.max_idle.is_none() && !self.connect().await {
                 break;
             }
             let Some(batch) = self.next_batch().await else { break };
-            self.process(batch).await;
+            match self.connect_for(&batch).await {
+                Ok(()) => self.process(batch).await,
+                Err(reason) => batch.into_iter().for_each(|step| self.refuse(step, &reason)),
+            }
         }
         let last: Vec<_> = self.retries.drain(..).collect();
         if !last.is_empty() {
@@ -127,6 +130,18 @@ impl Lane {
         }
     }
 
+    /// Connects a lane that is connected only while it is used.
+    async fn connect_for(&mut self, batch: &[Step]) -> Result<(), Reason> {
+        let is_connected = self.session.as_ref().is_some_and(|session| !session.is_closed());
+        let needs_none = batch.iter().all(|step| step.statements.is_empty());
+        if self.course.max_idle.is_none() || is_connected || needs_none {
+            return Ok(());
+        }
+        let connection = connect(&self.shared.target).await?;
+        self.session = Some(PreparedConnection::new(connection, Arc::clone(&self.shared.clock)));
+        Ok(())
+    }
+
     /// Takes no more steps. Those that are queued are still sent.
     fn close(&mut self) {
         self.queue.close();
@@ -142,10 +157,16 @@ impl Lane {
                 return Some(self.retries.drain(..).collect());
             }
             let next_retry = self.next_retry;
+            let max_idle = self.course.max_idle.filter(|_| self.session.is_some());
             tokio::select! {
                 first = self.queue.recv() => break first?,
                 () = stopped(&mut self.stop), if self.is_open => self.close(),
                 () = sleep_until(next_retry), if !self.retries.is_empty() => {}
+                () = sleep(max_idle.unwrap_or_default()), if max_idle.is_some() => {
+                    if let Some(session) = self.session.take() {
+                        session.close().await;
+                    }
+                }
             }
         };
         let (mut is_quiet, mut batch) = (first.need == Need::Quiet, vec![first]);

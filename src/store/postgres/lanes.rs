@@ -16,13 +16,17 @@ use crate::store::Unavailable;
 /// One without an answer for this long ends its connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 const REPORT_PATIENCE: Duration = Duration::from_secs(60);
+/// How long the connection of reports is kept for the next one.
+const MAX_IDLE: Duration = Duration::from_secs(60);
 
-pub(super) const SALES: Course = Course { begin: "BEGIN", patience: PATIENCE, sells: true };
-const MARKS: Course = Course { begin: "BEGIN", patience: PATIENCE, sells: false };
+pub(super) const SALES: Course =
+    Course { begin: "BEGIN", patience: PATIENCE, sells: true, max_idle: None };
+const MARKS: Course = Course { begin: "BEGIN", patience: PATIENCE, sells: false, max_idle: None };
 const REPORTS: Course = Course {
     begin: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
     patience: REPORT_PATIENCE,
     sells: false,
+    max_idle: Some(MAX_IDLE),
 };
 
 #[derive(Clone)]

@@ -1,4 +1,4 @@
-//! The slots of this process.
+//! The slots that this process has taken.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
