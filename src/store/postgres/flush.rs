@@ -34,7 +34,7 @@ const GUARD: &str =
 const SET_QUIET: &str = "SET LOCAL synchronous_commit = off";
 
 /// A connection, and the statements that it has prepared.
-pub(super) struct DatabaseSession {
+pub(super) struct PreparedConnection {
     connection: PostgresConnection,
     prepared: HashMap<&'static str, tokio_postgres::Statement>,
     clock: Arc<LedgerClock>,
@@ -70,7 +70,7 @@ pub(super) enum FlushError {
 
 type Sent<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Error>> + Send + 'a>>;
 
-impl DatabaseSession {
+impl PreparedConnection {
     pub(super) fn new(connection: PostgresConnection, clock: Arc<LedgerClock>) -> Self {
         Self { connection, prepared: HashMap::new(), clock }
     }

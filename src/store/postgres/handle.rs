@@ -15,7 +15,7 @@ use super::PostgresTarget;
 use super::clock::LedgerClock;
 use super::column::{self, Read};
 use super::connect::connect;
-use super::flush::DatabaseSession;
+use super::flush::PreparedConnection;
 use super::instance;
 use super::lane::{Lane, LaneQueue};
 use super::lanes::{Lanes, SALES};
@@ -201,7 +201,7 @@ async fn run(
 /// Prepares the tables and registers this instance, with a connection of its own.
 async fn join(shared: &Shared) -> Result<(), Reason> {
     let connection = connect(&shared.target).await?;
-    let session = DatabaseSession::new(connection, Arc::clone(&shared.clock));
+    let session = PreparedConnection::new(connection, Arc::clone(&shared.clock));
     schema::prepare(&session, shared.target.may_migrate).await?;
     let money = shared.target.money.name();
     let bind = statement!(

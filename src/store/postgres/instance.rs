@@ -13,7 +13,7 @@ use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::column;
-use super::flush::DatabaseSession;
+use super::flush::PreparedConnection;
 use super::lanes::Lanes;
 use super::schema;
 use super::settle;
@@ -99,7 +99,7 @@ fn registration(shared: &Shared) -> Statement {
 }
 
 /// Enters this process into the list of instances, and returns its number.
-pub(super) async fn register(session: &DatabaseSession, shared: &Shared) -> Result<(), Reason> {
+pub(super) async fn register(session: &PreparedConnection, shared: &Shared) -> Result<(), Reason> {
     let left = clock::now();
     let Statement { sql, values } = registration(shared);
     let rows = session.query(sql, &values).await?;

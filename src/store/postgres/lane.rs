@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, sleep_until};
 
 use super::connect::connect;
-use super::flush::{Course, DatabaseSession, FlushError};
+use super::flush::{Course, FlushError, PreparedConnection};
 use super::settle;
 use super::shared::Shared;
 use super::step::{Effect, Need, Step, StepResult, StepRows};
@@ -36,7 +36,7 @@ pub(super) struct Lane {
     queue: mpsc::UnboundedReceiver<Step>,
     stop: watch::Receiver<bool>,
     is_open: bool,
-    session: Option<DatabaseSession>,
+    session: Option<PreparedConnection>,
     retries: VecDeque<Step>,
     next_retry: Instant,
     /// A notification has failed, and none has succeeded since.
@@ -65,7 +65,7 @@ impl Lane {
     }
 
     /// Runs until it is stopped and its queue is empty. Returns the connection, if it has one.
-    pub(super) async fn run(mut self) -> Option<DatabaseSession> {
+    pub(super) async fn run(mut self) -> Option<PreparedConnection> {
         loop {
             if self.session.is_none() && self.course.max_idle.is_none() && !self.connect().await {
                 break;
@@ -111,7 +111,7 @@ impl Lane {
             match attempted {
                 Ok(connection) => {
                     self.session =
-                        Some(DatabaseSession::new(connection, Arc::clone(&self.shared.clock)));
+                        Some(PreparedConnection::new(connection, Arc::clone(&self.shared.clock)));
                     self.note_outage(None);
                     return true;
                 }
@@ -138,7 +138,7 @@ impl Lane {
             return Ok(());
         }
         let connection = connect(&self.shared.target).await?;
-        self.session = Some(DatabaseSession::new(connection, Arc::clone(&self.shared.clock)));
+        self.session = Some(PreparedConnection::new(connection, Arc::clone(&self.shared.clock)));
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use super::flush::DatabaseSession;
+use super::flush::PreparedConnection;
 use super::step::statement;
 use crate::store::{Cause, Reason};
 
@@ -224,7 +224,7 @@ pub(super) fn new_name() -> String {
 }
 
 /// Makes or migrates the tables, or explains why they cannot be used.
-pub(super) async fn prepare(session: &DatabaseSession, may_migrate: bool) -> Result<(), Reason> {
+pub(super) async fn prepare(session: &PreparedConnection, may_migrate: bool) -> Result<(), Reason> {
     let mut failure = Reason::from("the tables could not be migrated");
     for _ in 0..ATTEMPTS {
         let (version, floor) = version(session).await?;
@@ -259,7 +259,7 @@ pub(super) async fn prepare(session: &DatabaseSession, may_migrate: bool) -> Res
 }
 
 /// Returns the version and the floor of the tables; zeros without tables.
-async fn version(session: &DatabaseSession) -> Result<(i32, i32), Reason> {
+async fn version(session: &PreparedConnection) -> Result<(i32, i32), Reason> {
     let query = statement!("SELECT version, floor FROM store");
     match session.query(query.sql, &query.values).await {
         Ok(rows) => {

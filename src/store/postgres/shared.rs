@@ -45,14 +45,14 @@ pub(super) struct Shared {
 
 /// The purchases that this instance answers for.
 #[derive(Default)]
-pub(super) struct OpenPurchases {
-    pub(super) prices: HashMap<PurchaseId, HeldPrice>,
+pub(super) struct Running {
+    pub(super) prices: HashMap<PurchaseId, RunningPrice>,
     /// It is unknown whether these were held, since these times. They were certainly not sent.
     pub(super) doubtful: HashMap<PurchaseId, Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HeldPrice {
+pub(super) struct RunningPrice {
     pub(super) price: Usd,
     /// Whether the database has answered.
     pub(super) is_held: bool,
@@ -103,7 +103,7 @@ impl Shared {
     }
 
     pub(super) fn begin(&self, id: PurchaseId, price: Usd) {
-        lock(&self.running).prices.insert(id, HeldPrice { price, is_held: false });
+        lock(&self.running).prices.insert(id, RunningPrice { price, is_held: false });
     }
 
     pub(super) fn held(&self, id: PurchaseId) {
