@@ -30,7 +30,7 @@ pub(super) struct Shared {
     /// The last heartbeat that the database has acknowledged.
     pub(super) beat: AtomicI64,
     pub(super) lease: Lease,
-    pub(super) running: Mutex<OpenPurchases>,
+    pub(super) running: Mutex<OwnPurchases>,
     /// Notified when purchases of this instance have ended.
     pub(super) ends: Notify,
     pub(super) credit_used: AtomicBool,
@@ -45,7 +45,7 @@ pub(super) struct Shared {
 
 /// The purchases that this instance answers for.
 #[derive(Default)]
-pub(super) struct Running {
+pub(super) struct OwnPurchases {
     pub(super) prices: HashMap<PurchaseId, RunningPrice>,
     /// It is unknown whether these were held, since these times. They were certainly not sent.
     pub(super) doubtful: HashMap<PurchaseId, Instant>,
