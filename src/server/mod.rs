@@ -27,7 +27,7 @@ pub use body::{IncomingBody, StreamBody};
 pub use listener::{Acceptor, Listener, bind};
 
 use crate::clock;
-use crate::config::Network;
+use crate::config::{Network, UNIX_PEER};
 use crate::downstream::caller::limit_key;
 use crate::downstream::source::Source;
 use crate::metrics::Metrics;
@@ -93,7 +93,9 @@ pub async fn run<F, S>(
     while let Some((stream, peer, slot)) = accept(&listener, &settings, &shutdown).await {
         let stream = configure(stream);
         let (settings, shutdown) = (settings.clone(), shutdown.clone());
-        let Some(tls) = settings.tls.clone() else {
+        // A unix socket is for a web server in front, which speaks TLS itself.
+        let tls = settings.tls.clone().filter(|_| peer.ip() != UNIX_PEER);
+        let Some(tls) = tls else {
             let service = make_service(Source { peer, tls: None });
             connections.spawn(async move {
                 let _slot = slot;

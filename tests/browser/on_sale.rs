@@ -8,8 +8,11 @@ const TOKEN: (&str, &str) = ("textbox", "Your token");
 
 /// The ids of the models that the sheet lists.
 fn models(page: &Page, button: &str) -> String {
-    page.evaluate(&format!("document.getElementById('{button}').click()"));
-    page.wait_until("document.querySelector('.model-sheet[open] [role=option]') !== null");
+    // Before the catalog is there, a click does nothing.
+    page.wait_until(&format!(
+        "document.querySelector('.model-sheet[open] [role=option]') !== null
+         || (document.getElementById('{button}').click(), false)"
+    ));
     let ids = "[...document.querySelectorAll('.model-sheet [role=option]')]\
          .map(({ dataset }) => dataset.model).sort().join()";
     let ids = page.evaluate(ids).as_str().expect("text").to_owned();

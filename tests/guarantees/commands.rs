@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use nix::sys::signal;
 use nix::unistd::Pid;
+use rusqlite::Connection;
 use tempfile::TempDir;
 use tollgate::clock;
 use tollgate::store::Store;
@@ -188,7 +189,10 @@ fn check_reports_a_damaged_ledger_and_the_fix() {
     assert_eq!((found.code, found.stderr.as_str()), (Some(0), ""), "{found:?}");
     assert_eq!(fs::read(&path).unwrap(), whole, "nothing is written");
     let mut torn = whole.clone();
-    torn[8_192..12_288].fill(b'x');
+    let root = "SELECT rootpage FROM sqlite_schema WHERE name = 'purchases'";
+    let page: usize =
+        Connection::open(&path).unwrap().query_row(root, [], |row| row.get(0)).unwrap();
+    torn[(page - 1) * 4_096..page * 4_096].fill(b'x');
     for damaged in [&torn[..], &whole[..whole.len() - 100], &[b'x'; 8_192], b""] {
         fs::write(&path, damaged).unwrap();
         let found = check();

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::packaging::START;
 use crate::support::process::{Process, Signal, run};
-use crate::support::{CHAT, PATIENCE, until_within};
+use crate::support::{CHAT, PATIENCE, certificate, until_within};
 
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("TOLLGATE_SERVER__LISTEN", "unix:public.sock"),
@@ -64,6 +64,17 @@ fn unix_socket_serves_its_group_and_callers_count_as_one() {
     assert!(server.printed().contains("\"page\":\"unix:public.sock\""));
     server.signal(Signal::SIGTERM);
     assert_eq!(server.wait().code(), Some(0), "{}", server.printed());
+}
+
+#[test]
+fn unix_socket_of_a_tls_server_is_plain() {
+    let folder = TempDir::with_prefix("tollgate-unix-").unwrap();
+    certificate::write(folder.path(), &["localhost"]);
+    let tls = "[server]\ntls = { cert = \"cert.pem\", key = \"key.pem\" }\n";
+    fs::write(folder.path().join("proxy.toml"), tls).unwrap();
+    let _server = start(folder.path(), &[]);
+    let answer = chat(&folder.path().join("public.sock"), "");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn valid_token_is_accepted_and_every_other_refused_alike() {
 #[test]
 fn paid_and_private_endpoints_require_credentials() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
-    let further = "gateway.passthrough = [{ method = \"POST\", path = \"/api/v1/search\", price = \"0.01\" }]";
+    let further = "gateway.passthrough = [{ method = \"POST\", path = \"/api/v1/search\", price = \"0.01\" }]\nmcp.enabled = true";
     let gate = Gate::start(&upstream, &format!("{MEMBERS}{further}"));
     for route in endpoints::all().map(|endpoint| &endpoint.route) {
         let answer = gate.ask(route.method.as_str(), route.path, &[], "");
