@@ -9,7 +9,7 @@ use crate::support::postgres::Cluster;
 use crate::support::process::{Process, run};
 use crate::support::{CHAT, Reply, Upstream};
 
-const LIVE: [(&str, &str); 3] = [
+pub(super) const LIVE: [(&str, &str); 3] = [
     ("TOLLGATE_STORE__URL", "postgres"),
     ("TOLLGATE_GATEWAY__BASE_URL", "http://127.0.0.1:1"),
     ("GATEWAY_API_KEY", "svc_sk_example"),
