@@ -5,6 +5,7 @@
 //! that an order that is quoted twice is bought once.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -26,7 +27,15 @@ const MAC_LEN: usize = 16;
 const BODY_LEN: usize = 1 + 4 + 1 + 8 + 12;
 
 /// Makes and checks quotes.
-pub struct QuoteSigner(Zeroizing<[u8; 32]>);
+///
+/// Quotes are worthless for another ledger, which does not know what was bought with them. A shared
+/// ledger gets another name when it has lost purchases, so the name is asked for each time.
+pub struct QuoteSigner {
+    secret: Zeroizing<[u8; 32]>,
+    ledger: Box<dyn Fn() -> Arc<str> + Send + Sync>,
+}
+
+type SigningKey = Zeroizing<[u8; 32]>;
 
 /// The order that a quote is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,16 +64,21 @@ pub struct Quote {
 }
 
 impl QuoteSigner {
-    /// Quotes are worthless for another ledger, which does not know what was bought with them.
-    pub fn new(secret: &Secret, ledger: &str) -> Self {
-        let key = blake3::keyed_hash(&secret.quotes, ledger.as_bytes());
-        Self(Zeroizing::new(*key.as_bytes()))
+    /// `ledger` returns the name of the ledger.
+    pub fn new(secret: &Secret, ledger: impl Fn() -> Arc<str> + Send + Sync + 'static) -> Self {
+        Self { secret: Zeroizing::new(*secret.quotes), ledger: Box::new(ledger) }
+    }
+
+    fn key(&self) -> SigningKey {
+        let key = blake3::keyed_hash(&self.secret, (self.ledger)().as_bytes());
+        Zeroizing::new(*key.as_bytes())
     }
 
     /// Returns the quote of an order at `now`, the wall-clock time.
     pub fn quote(&self, caller: &Caller, order: OrderId, copy: u8, now: Duration) -> Quote {
-        let owner = first(&blake3::keyed_hash(&self.0, caller.name().as_bytes()));
-        self.sign(caller, Quote { slot: slot_at(now), copy, owner, order, mac: [0; MAC_LEN] })
+        let key = self.key();
+        let owner = first(&blake3::keyed_hash(&key, caller.name().as_bytes()));
+        sign(&key, caller, Quote { slot: slot_at(now), copy, owner, order, mac: [0; MAC_LEN] })
     }
 
     /// Reads a quote of this caller, or `None` if it is none.
@@ -80,7 +94,7 @@ impl QuoteSigner {
             order: OrderId(part(bytes, 14)),
             mac: part(bytes, BODY_LEN),
         };
-        let signed = self.sign(caller, quote.clone());
+        let signed = sign(&self.key(), caller, quote.clone());
         let is_equal = constant_time_eq(&signed.mac, &quote.mac) && bytes[0] == VERSION;
         is_equal.then_some(quote)
     }
@@ -88,20 +102,21 @@ impl QuoteSigner {
     /// Returns the idempotency keys of a quote and of the same order's quotes in all slots whose
     /// purchase it may repeat. Its own is the first.
     pub fn keys(&self, caller: &Caller, quote: &Quote) -> Vec<Box<str>> {
+        let key = self.key();
         let slots = quote.slot.saturating_sub(REACH)..=quote.slot.saturating_add(REACH);
         let others = slots.filter(|slot| *slot != quote.slot);
-        let others = others.map(|slot| self.sign(caller, Quote { slot, ..quote.clone() }));
+        let others = others.map(|slot| sign(&key, caller, Quote { slot, ..quote.clone() }));
         let all = [quote.clone()].into_iter().chain(others);
         all.map(|quote| format!("mcp:{quote}").into()).collect()
     }
+}
 
-    fn sign(&self, caller: &Caller, quote: Quote) -> Quote {
-        let name = caller.name();
-        let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        hasher.update(&quote.body());
-        hasher.update(caller.namespace(&name).as_bytes());
-        Quote { mac: first(&hasher.finalize()), ..quote }
-    }
+fn sign(key: &SigningKey, caller: &Caller, quote: Quote) -> Quote {
+    let name = caller.name();
+    let mut hasher = blake3::Hasher::new_keyed(key);
+    hasher.update(&quote.body());
+    hasher.update(caller.namespace(&name).as_bytes());
+    Quote { mac: first(&hasher.finalize()), ..quote }
 }
 
 impl fmt::Debug for QuoteSigner {
@@ -164,7 +179,7 @@ mod tests {
     const NOW: Duration = Duration::from_secs(1_800_000_000);
 
     fn signer() -> QuoteSigner {
-        QuoteSigner::new(&Secret::new(b"a secret"), "a ledger")
+        QuoteSigner::new(&Secret::new(b"a secret"), || "a ledger".into())
     }
 
     fn member(name: &str) -> Caller {
@@ -182,7 +197,7 @@ mod tests {
         assert_eq!(text.len(), 58, "{text}");
         assert_eq!(signer().read(&member("ann"), &text), Some(quote));
         assert_eq!(signer().read(&member("bob"), &text), None);
-        let other = QuoteSigner::new(&Secret::new(b"a secret"), "another ledger");
+        let other = QuoteSigner::new(&Secret::new(b"a secret"), || "another ledger".into());
         assert_eq!(other.read(&member("ann"), &text), None);
         let open = |last| Caller::Address([192, 0, 2, last].into());
         let text = signer().quote(&open(1), order(), 0, NOW).to_string();

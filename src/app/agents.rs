@@ -13,13 +13,16 @@ use crate::routes::mcp::{Mcp, McpSetup};
 pub(super) fn mcp(settings: &Settings, shared: &SharedState) -> Option<Mcp> {
     let default_model = settings.page.default_model.clone();
     let may_buy = settings.access.may_buy.clone();
-    let models = PriceList::new(settings.catalog.clone(), default_model, json!({}), may_buy);
+    let models =
+        PriceList::new(settings.catalog.clone(), default_model, json!({}), (may_buy, None));
     let setup = McpSetup {
         quotes: Arc::clone(shared.quotes.as_ref()?),
         sells: settings.mcp.tools.clone(),
         ask: settings.mcp.ask,
         models,
         max_order: settings.server.video_body,
+        keep_replies: settings.purchase.keep_replies,
+        is_https: settings.server.tls.is_some(),
         public_url: settings.server.public_url.clone(),
         issuer: settings.issuer().map(str::to_owned),
     };

@@ -34,7 +34,6 @@ pub(super) fn catalog_facts(
         "replay": {
             "chat_seconds": terms.keep_chats.as_secs(),
             "video_seconds": terms.keep_videos.as_secs(),
-            "ledger": &*shared.store.name(),
         },
         "presets": page.presets.iter().map(preset).collect::<Vec<_>>(),
     });

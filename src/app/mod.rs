@@ -46,6 +46,7 @@ use crate::metrics::Metrics;
 use crate::pictures::Pictures;
 use crate::pipeline::{self, HttpStack};
 use crate::purchase::idempotency::RunningPurchases;
+use crate::purchase::ledger_name::LedgerName;
 use crate::purchase::{self, PurchaseTerms, Purchases};
 use crate::redact::Redactor;
 use crate::reports::Reports;
@@ -400,10 +401,10 @@ fn handlers(
             settings.catalog.clone(),
             settings.page.default_model.clone(),
             catalog::catalog_facts(settings, &origins, shared),
-            settings.access.may_buy.clone(),
+            (settings.access.may_buy.clone(), Some(shared.store.name())),
         ),
         may_buy: settings.access.may_buy.clone(),
-        ledger_name: HeaderValue::try_from(&*shared.store.name()).map_err(io::Error::other)?,
+        ledger_name: LedgerName::new(shared.store.clone())?,
         #[cfg(feature = "openapi")]
         openapi: crate::routes::openapi::document(&settings.catalog, &settings.server.prefix),
         rules: chat_rules(settings),

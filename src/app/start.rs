@@ -57,7 +57,8 @@ pub async fn prepare(
     let metrics = Arc::new(Metrics::default());
     let needs_secret = settings.mcp.enabled || settings.access.mode == AccessMode::Members;
     let secret = needs_secret.then(secret).transpose()?;
-    let signer = |secret: &Secret| Arc::new(QuoteSigner::new(secret, &store.name()));
+    let ledger = store.clone();
+    let signer = |secret: &Secret| Arc::new(QuoteSigner::new(secret, move || ledger.name()));
     let quotes = secret.as_ref().filter(|_| settings.mcp.enabled).map(signer);
     let mode = match (&settings.access.mode, secret) {
         (AccessMode::Members, Some(secret)) => {

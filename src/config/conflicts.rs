@@ -44,9 +44,9 @@ pub(super) fn conflicts(
             "a chat model that is sold",
         ),
         (
-            settings.mcp.enabled && settings.purchase.keep_replies < 2 * QUOTE_LIFETIME,
+            settings.mcp.enabled && settings.purchase.keep_replies < 4 * QUOTE_LIFETIME,
             "purchase.keep_replies",
-            "at least \"30m\" with mcp.enabled, because a quote must not outlive its reply",
+            "at least \"1h\" with mcp.enabled, because a quote must not outlive its reply",
         ),
     ];
     let rows = rows.into_iter().chain(picture_rows(settings, raw));

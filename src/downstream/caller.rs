@@ -8,9 +8,9 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request};
 use tracing::Span;
 
-use super::forwarded::{client_ip, is_trusted, transport};
+use super::forwarded::{client_ip, transport};
 use super::route::{Auth, MCP_PATH, RESOURCE_METADATA_PATH, Route, public_base};
-use super::source::Source;
+use super::source::{Source, is_trusted};
 use super::{Call, DownstreamConfig, RequestId};
 use crate::access::cookie::{self, Transport};
 use crate::access::{Credentials, Session, User};
@@ -116,7 +116,8 @@ fn with_login(
         return problem;
     }
     let server = &config.server;
-    let base = public_base(server.public_url.as_deref(), &server.prefix, headers);
+    let base =
+        public_base(server.public_url.as_deref(), (&server.prefix, server.tls.is_some()), headers);
     problem.resource_metadata(&format!("{base}{RESOURCE_METADATA_PATH}"))
 }
 

@@ -6,25 +6,12 @@ use http::HeaderMap;
 use http::header::{FORWARDED, HOST, HeaderName};
 
 use super::host;
+use super::source::is_trusted;
 use crate::access::cookie::Transport;
 use crate::config::Network;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-
-fn contains(network: Network, address: IpAddr) -> bool {
-    let (differing, width): (u128, u8) = match (network.address, address) {
-        (IpAddr::V4(own), IpAddr::V4(one)) => ((own.to_bits() ^ one.to_bits()).into(), 32),
-        (IpAddr::V6(own), IpAddr::V6(one)) => (own.to_bits() ^ one.to_bits(), 128),
-        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return false,
-    };
-    let host_bits = width.saturating_sub(network.prefix);
-    differing.checked_shr(host_bits.into()).unwrap_or(0) == 0
-}
-
-pub(super) fn is_trusted(address: IpAddr, trusted: &[Network]) -> bool {
-    trusted.iter().any(|network| contains(*network, address))
-}
 
 /// Returns the client's address: the first untrusted hop from the right.
 ///

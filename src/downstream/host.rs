@@ -149,7 +149,9 @@ pub fn check_host<B>(
     request: &Request<B>,
 ) -> Result<(), Problem> {
     let headers = request.headers();
-    let known = config.hosts.check(headers).and_then(|()| check_server_name(source, headers));
+    // A proxy in front connects by a name of its own, and passes on the client's Host.
+    let direct = source.filter(|source| !source.is_trusted(&config.trusted_proxies));
+    let known = config.hosts.check(headers).and_then(|()| check_server_name(direct, headers));
     let Err(problem) = known else { return Ok(()) };
     // An unknown or missing name may pass, a malformed one may not.
     let may_be_any = problem.kind() == &MISDIRECTED_REQUEST || !headers.contains_key(HOST);

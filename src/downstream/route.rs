@@ -83,12 +83,16 @@ pub const MCP_PATH: &str = "/mcp";
 /// Names the login of the endpoint for agents (RFC 9728).
 pub const RESOURCE_METADATA_PATH: &str = "/.well-known/oauth-protected-resource/mcp";
 
-/// Returns what clients put before our paths: the public address, or else the `Host` over plain http.
-pub fn public_base(public_url: Option<&str>, prefix: &str, headers: &HeaderMap) -> String {
+/// Returns what clients put before our paths: the public address, or else the `Host`.
+pub fn public_base(
+    public_url: Option<&str>,
+    (prefix, is_https): (&str, bool),
+    headers: &HeaderMap,
+) -> String {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     match public_url {
         Some(origin) => format!("{origin}{prefix}"),
-        None => format!("http://{host}{prefix}"),
+        None => format!("{}://{host}{prefix}", if is_https { "https" } else { "http" }),
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod budget;
 pub mod idempotency;
+pub mod ledger_name;
 mod send;
 #[cfg(test)]
 mod tests;

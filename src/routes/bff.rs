@@ -37,13 +37,14 @@ pub(super) async fn events(cx: HandlerContext) -> HandlerResult {
 }
 
 pub(super) async fn catalog(cx: HandlerContext) -> HandlerResult {
-    let document = cx.handlers.catalog.document(cx.may_buy());
+    let ledger = cx.handlers.ledger_name.text();
+    let document = cx.handlers.catalog.document(cx.may_buy(), Some(&ledger));
     let mut response = cx.for_this_caller(json_document(&document));
     if cfg!(feature = "openapi") {
         let link = format!("<{}/bff/openapi.json>; {SERVICE_DESC}", cx.handlers.prefix);
         response.headers_mut().extend(HeaderValue::try_from(link).map(|link| (LINK, link)));
     }
-    let name = cx.handlers.ledger_name.clone();
+    let name = cx.handlers.ledger_name.header();
     response.headers_mut().insert(purchases::TOLLGATE_LEDGER, name);
     Ok(response)
 }

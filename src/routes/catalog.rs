@@ -1,5 +1,7 @@
 //! The document of `GET /bff/catalog`.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -15,8 +17,8 @@ pub struct PriceList {
     default_model: Option<String>,
     /// The entries that do not depend on the models.
     facts: Value,
-    /// The document of callers without a rule of their own.
-    usual: (Selection, Bytes),
+    /// The document of callers without a rule of their own, and the ledger that it names.
+    usual: (Selection, Option<Arc<str>>, Bytes),
 }
 
 impl PriceList {
@@ -24,19 +26,25 @@ impl PriceList {
         catalog: Catalog,
         default_model: Option<String>,
         facts: Value,
-        may_buy: Selection,
+        (may_buy, ledger): (Selection, Option<Arc<str>>),
     ) -> Self {
-        let list = Self { catalog, default_model, facts, usual: (may_buy, Bytes::new()) };
-        let document = list.render(&list.usual.0);
-        Self { usual: (list.usual.0.clone(), document), ..list }
+        let mut list =
+            Self { catalog, default_model, facts, usual: (may_buy, ledger, Bytes::new()) };
+        list.usual.2 = list.render(&list.usual.0, list.usual.1.as_deref());
+        list
     }
 
-    pub fn document(&self, may_buy: &Selection) -> Bytes {
-        let (usual, document) = &self.usual;
-        if may_buy == usual { document.clone() } else { self.render(may_buy) }
+    /// `ledger` is the name of the ledger that knows the caller's keys.
+    pub fn document(&self, may_buy: &Selection, ledger: Option<&str>) -> Bytes {
+        let (usual, named, document) = &self.usual;
+        if may_buy == usual && ledger == named.as_deref() {
+            document.clone()
+        } else {
+            self.render(may_buy, ledger)
+        }
     }
 
-    fn render(&self, may_buy: &Selection) -> Bytes {
+    fn render(&self, may_buy: &Selection, ledger: Option<&str>) -> Bytes {
         let catalog = may_buy.filter(&self.catalog);
         let mut list = self.facts.clone();
         list["chat"] = catalog.chat.iter().map(chat_row).collect();
@@ -52,6 +60,9 @@ impl PriceList {
         });
         list["aspect_ratios"] = json!(video::ASPECT_RATIOS);
         list["roles"] = json!(wire::ROLES);
+        if let Some(ledger) = ledger {
+            list["replay"]["ledger"] = json!(ledger);
+        }
         list.to_string().into()
     }
 }
@@ -141,10 +152,10 @@ mod tests {
     }
 
     fn list(catalog: Catalog, named: Option<&str>, facts: Value) -> PriceList {
-        PriceList::new(catalog, named.map(str::to_owned), facts, Selection::everything())
+        PriceList::new(catalog, named.map(str::to_owned), facts, (Selection::everything(), None))
     }
 
     fn read(list: &PriceList, may_buy: &Selection) -> Value {
-        serde_json::from_slice(&list.document(may_buy)).unwrap()
+        serde_json::from_slice(&list.document(may_buy, None)).unwrap()
     }
 }

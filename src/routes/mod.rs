@@ -36,6 +36,7 @@ use crate::downstream::{Call, RefusalLog};
 use crate::jobs::JobRegistry;
 use crate::media::Videos;
 use crate::problem::{PURCHASE_NOT_FOUND, Problem};
+use crate::purchase::ledger_name::LedgerName;
 use crate::purchase::{PurchaseRequest, Purchases, Receipt};
 use crate::redact::Redactor;
 use crate::reports::me::MeReport;
@@ -51,7 +52,7 @@ pub struct Handlers {
     pub catalog: catalog::PriceList,
     /// `access.may_buy`.
     pub may_buy: Selection,
-    pub ledger_name: HeaderValue,
+    pub ledger_name: LedgerName,
     #[cfg(feature = "openapi")]
     pub openapi: Bytes,
     /// `None` unless `mcp.enabled` is set.
@@ -89,7 +90,7 @@ impl HandlerContext {
     fn purchase(&self, order: Checked<Order>) -> Result<PurchaseRequest, Problem> {
         let headers = &self.call.head.headers;
         let dedupe_by = purchases::dedupe_key(headers)?;
-        purchases::check_ledger(&self.handlers.ledger_name, headers)?;
+        purchases::check_ledger(&self.handlers.ledger_name.header(), headers)?;
         let session = self.call.session.clone();
         let replay_only = headers.contains_key(purchases::TOLLGATE_REPLAY);
         // Even if the caller may not buy it any more, a purchase that it made is replayed.
@@ -148,7 +149,7 @@ impl Routes {
             response = response::with_security_headers(response);
         }
         if route.class == Class::Paid {
-            let name = self.handlers.ledger_name.clone();
+            let name = self.handlers.ledger_name.header();
             response.headers_mut().insert(purchases::TOLLGATE_LEDGER, name);
         }
         response

@@ -89,8 +89,14 @@ pub(super) async fn serve<S: HttpService, T: SocketStream>(
             break;
         }
         let is_frequent = idle_since.is_some_and(|since| clock::now() - since < KEEP_BUFFERS);
+        // A first request may still be on its way through TLS.
+        let drains_from = if may_hold { fresh_until } else { clock::now() };
+        let drain = async {
+            shutdown.cancelled().await;
+            sleep_until(drains_from).await;
+        };
         let is_ended;
-        let serving = serve_requests(io, service.clone(), settings, &shutdown, is_frequent);
+        let serving = serve_requests(io, service.clone(), settings, drain, is_frequent);
         // Boxed, so that a waiting connection has no memory for it.
         (io, is_ended) = Box::pin(serving).await;
         if is_ended {
@@ -117,14 +123,16 @@ async fn is_readable(
     timeout_at(fresh_until.min(deadline), stream.readable()).await.is_ok_and(|it| it.is_ok())
 }
 
-/// Serves requests until the connection ends or is idle. Returns whether it ended.
+/// Serves requests until the connection ends or is idle. Returns whether it ended. After `drain`, no
+/// further request is accepted.
 async fn serve_requests<S: HttpService, T: SocketStream>(
     io: TrackedIo<T>,
     service: S,
     settings: &ConnectionSettings,
-    shutdown: &CancellationToken,
+    drain: impl Future<Output = ()>,
     is_frequent: bool,
 ) -> (TrackedIo<T>, bool) {
+    let mut drain = pin!(drain);
     let activity = Arc::clone(&io.activity);
     let service = tracked(service, Arc::clone(&activity));
     let mut connection = http1::Builder::new()
@@ -152,7 +160,7 @@ async fn serve_requests<S: HttpService, T: SocketStream>(
                     Poll::Pending => Poll::Pending,
                 }
             }) => break is_ended,
-            () = shutdown.cancelled(), if !draining => {
+            () = drain.as_mut(), if !draining => {
                 draining = true;
                 Pin::new(&mut connection).graceful_shutdown();
             }
@@ -203,7 +211,8 @@ fn tracked<S: HttpService>(
 }
 
 pub(super) async fn linger(mut stream: impl SocketStream) {
-    if stream.shutdown().await.is_ok() {
+    // TLS first writes all that it still holds.
+    if timeout(LINGER_TIME, stream.shutdown()).await.is_ok_and(|it| it.is_ok()) {
         let mut rest = stream.take(LINGER_BYTES);
         timeout(LINGER_TIME, copy(&mut rest, &mut sink())).await.ok();
     }

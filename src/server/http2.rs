@@ -273,6 +273,7 @@ async fn answer<S: HttpService>(
     let (request, is_unread) = StreamBody::of(request);
     // Counted as HTTP/1 counts them; their size is limited by h2.
     let response = if has_too_many {
+        drop(request);
         let mut refusal = Response::new(Body::default());
         *refusal.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         refusal

@@ -1,5 +1,8 @@
 //! An agent that speaks any revision of the protocol.
 
+use std::thread;
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::support::client::Answer;
@@ -9,8 +12,18 @@ pub(super) const STATELESS: &str = "2026-07-28";
 /// The endpoint is off by default.
 pub(super) const ON: &str = "mcp.enabled = true";
 
-/// A gateway that accepts everything.
+/// Quotes change, and the oldest ones end, every five minutes. If that is near, this waits for it.
+pub(super) fn stay_within_a_slot() {
+    const SLOT: u64 = 300;
+    let left = SLOT - tollgate::clock::wall().as_secs() % SLOT;
+    if left < 20 {
+        thread::sleep(Duration::from_secs(left));
+    }
+}
+
+/// A gateway that accepts everything. Quotes do not change for a while.
 pub(super) fn upstream() -> Upstream {
+    stay_within_a_slot();
     Upstream::start(|received| match (&*received.method, &*received.target) {
         ("POST", "/api/v1/video") => Reply::video("job-1"),
         ("POST", _) => Reply::chat("hello"),

@@ -1,5 +1,6 @@
 //! Quotes as time passes: neighbouring ones buy once, and an unused one ends.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
@@ -9,7 +10,7 @@ use tollgate::contract::catalog::Catalog;
 use tollgate::store::Caller;
 use tollgate::validate;
 
-use super::client::{ON, call, upstream, video, with_quote};
+use super::client::{ON, call, stay_within_a_slot, upstream, video, with_quote};
 use crate::support::Gate;
 use crate::support::members::SECRET;
 
@@ -19,7 +20,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 fn quote(gate: &Gate, prompt: &str, ago: Duration) -> String {
     let catalog = gate.get("/bff/catalog");
     let ledger = catalog.value("tollgate-ledger").expect("a name");
-    let signer = QuoteSigner::new(&Secret::new(SECRET.as_bytes()), ledger);
+    let ledger: Arc<str> = ledger.into();
+    let signer = QuoteSigner::new(&Secret::new(SECRET.as_bytes()), move || Arc::clone(&ledger));
     let order = json!({ "prompt": prompt }).to_string();
     let order = validate::video(order.as_bytes(), &Catalog::published()).unwrap().order;
     let order = order.get();
@@ -33,8 +35,9 @@ fn neighbouring_quotes_of_one_order_buy_it_once() {
     let upstream = upstream();
     let gate = Gate::start(&upstream, ON);
     for (number, (first, second)) in
-        [(0, 5), (5, 0), (0, 9), (9, 0), (9, 5)].into_iter().enumerate()
+        [(0, 5), (5, 0), (0, 10), (10, 0), (10, 5)].into_iter().enumerate()
     {
+        stay_within_a_slot();
         let prompt = format!("tide {number}");
         let mut order = video();
         order["prompt"] = json!(prompt);

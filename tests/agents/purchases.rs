@@ -170,6 +170,15 @@ fn person_decides_where_the_client_can_ask() {
         let declined = answer(action, state);
         assert_eq!(declined["structuredContent"]["state"], "declined", "{declined}");
     }
+    // Capabilities are told anew with each request, and may be left out with the answer.
+    for (action, outcome) in [("decline", "declined"), ("cancel", "declined"), ("accept", "open")] {
+        let mut params = json!({ "name": "create_video", "arguments": video() });
+        params["inputResponses"] = json!({ "confirm": { "action": action, "content": {} } });
+        params["requestState"] = state.clone();
+        let request = request_of("tools/call", params, json!({}));
+        let answered = send(&gate, &request, &[]).json()["result"].clone();
+        assert_eq!(answered["structuredContent"]["state"], outcome, "{action}: {answered}");
+    }
     let forged = answer("accept", &json!("q_AAAA"));
     assert_eq!(code(&forged), "invalid_idempotency_key", "{forged}");
     assert_eq!(upstream.purchases(), 0);

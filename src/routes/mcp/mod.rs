@@ -12,6 +12,7 @@ mod sell;
 mod tools;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{ACCEPT, CACHE_CONTROL};
 use http::{HeaderValue, StatusCode};
@@ -50,6 +51,10 @@ pub struct Mcp {
     tools: Box<RawValue>,
     /// The largest message that orders no chat.
     max_order: usize,
+    /// How long a purchase is known at least.
+    keep_replies: Duration,
+    /// Whether clients come over this server's own TLS.
+    is_https: bool,
     /// The origin that clients see, and the issuer of their tokens.
     public_url: Option<String>,
     issuer: Option<String>,
@@ -62,15 +67,29 @@ pub struct McpSetup {
     pub ask: Usd,
     pub models: PriceList,
     pub max_order: usize,
+    pub keep_replies: Duration,
+    pub is_https: bool,
     pub public_url: Option<String>,
     pub issuer: Option<String>,
 }
 
 impl Mcp {
     pub fn new(setup: McpSetup, rules: &ChatRules) -> Self {
-        let McpSetup { quotes, sells, ask, models, max_order, public_url, issuer } = setup;
+        let McpSetup { quotes, sells, ask, models, max_order, keep_replies, is_https, .. } = setup;
+        let (public_url, issuer) = (setup.public_url, setup.issuer);
         let tools = reply::raw(&tools::list(&sells, ask, rules));
-        Self { quotes, sells, ask, models, tools, max_order, public_url, issuer }
+        Self {
+            quotes,
+            sells,
+            ask,
+            models,
+            tools,
+            max_order,
+            keep_replies,
+            is_https,
+            public_url,
+            issuer,
+        }
     }
 
     fn is_sold(&self, service: Service) -> bool {
@@ -239,7 +258,7 @@ pub(super) async fn resource_metadata(cx: HandlerContext) -> HandlerResult {
     let mcp = cx.mcp()?;
     let issuer = mcp.issuer.as_deref().ok_or_else(|| Problem::new(&NOT_FOUND))?;
     let (prefix, headers) = (&cx.handlers.prefix, &cx.call.head.headers);
-    let base = public_base(mcp.public_url.as_deref(), prefix, headers);
+    let base = public_base(mcp.public_url.as_deref(), (prefix, mcp.is_https), headers);
     let document = json!({
         "resource": format!("{base}{MCP_PATH}"),
         "authorization_servers": [issuer],

@@ -21,6 +21,8 @@ use crate::routes::HandlerContext;
 use crate::routes::translation::{CONTENT_POINTER, ERROR_POINTERS, text_at};
 use crate::validate::{self, Checked, Order};
 
+/// The answer of a person that buys.
+const ACCEPT: &str = "accept";
 /// The most further copies of one order within the life of a quote.
 const MAX_COPIES: u8 = 32;
 
@@ -60,6 +62,10 @@ pub(super) async fn buy(call: ToolCall, service: Service) -> Result<Outcome, Ref
         Some(text) => shop.read(text)?,
         None => shop.current_quote(0),
     };
+    // Whatever else has changed while the person was asked.
+    if call.action.as_deref().is_some_and(|action| action != ACCEPT) {
+        return Ok(shop.declined());
+    }
     if !shop.needs_consent(service) {
         return shop.buy(&quote).await;
     }
@@ -68,13 +74,15 @@ pub(super) async fn buy(call: ToolCall, service: Service) -> Result<Outcome, Ref
     if earlier.is_some() {
         return shop.replay(&quote).await;
     }
-    let is_answered = call.can_ask && call.state.is_some();
-    match call.action.as_deref().filter(|_| is_answered) {
-        Some("accept") => shop.buy(&quote).await,
-        Some(_) => Ok(shop.declined()),
-        None if call.can_ask => shop.ask(&quote).await,
-        None if named.is_some() => shop.buy(&quote).await,
-        None => shop.offer(&quote, None).await,
+    let is_accepted = call.can_ask && call.state.is_some() && call.action.is_some();
+    if is_accepted {
+        shop.buy(&quote).await
+    } else if call.can_ask {
+        shop.ask(&quote).await
+    } else if call.state.is_none() && arguments.quote.is_some() {
+        shop.buy(&quote).await
+    } else {
+        shop.offer(&quote, None).await
     }
 }
 
@@ -116,8 +124,10 @@ impl<'a> Shop<'a> {
 
     fn read(&self, text: &str) -> Result<Quote, Problem> {
         self.mcp.quotes.read(&self.cx.call.caller, text).ok_or_else(|| {
-            Problem::new(&INVALID_IDEMPOTENCY_KEY)
-                .detail("this is no quote of this service for you; copy it whole, or call quote")
+            Problem::new(&INVALID_IDEMPOTENCY_KEY).detail(
+                "this is no quote of this service for you: copy it whole. If something may have been \
+                 bought with it, ask the person before you order again",
+            )
         })
     }
 
@@ -159,15 +169,24 @@ impl<'a> Shop<'a> {
             let problem = match problem.kind() {
                 kind if kind == &IDEMPOTENCY_KEY_REUSED => other_order(),
                 kind if kind == &PURCHASE_NOT_FOUND && !quote.is_for(self.id) => other_order(),
-                kind if kind == &PURCHASE_NOT_FOUND => problem.detail(format!(
-                    "the quote expired at {}, and nothing was bought with it; call quote again",
-                    iso8601(quote.expires_at())
-                )),
+                kind if kind == &PURCHASE_NOT_FOUND => self.expired(quote, problem),
                 _ => problem,
             };
             Refusal::with_quote(problem, quote)
         })?;
         self.sold(quote, receipt)
+    }
+
+    fn expired(&self, quote: &Quote, problem: Problem) -> Problem {
+        let end = iso8601(quote.expires_at());
+        if self.now < quote.expires_at() + self.mcp.keep_replies {
+            let detail = format!("the quote expired at {end}, and nothing was bought with it");
+            return problem.detail(format!("{detail}; call quote again"));
+        }
+        problem.charged(Charged::Unknown).detail(format!(
+            "the quote expired at {end}, and whether anything was bought with it is no longer known; \
+             ask the person before you order again"
+        ))
     }
 
     fn sold(&self, quote: &Quote, receipt: Receipt) -> Result<Outcome, Refusal> {

@@ -158,7 +158,7 @@ pub(super) fn find(sold: &[Service], name: &str) -> Option<&'static Tool> {
 
 async fn list_models(call: ToolCall) -> Result<Outcome, Refusal> {
     validate::mcp::nothing(call.arguments.as_deref())?;
-    let models = call.cx.mcp()?.models.document(call.cx.may_buy());
+    let models = call.cx.mcp()?.models.document(call.cx.may_buy(), None);
     Ok(Outcome::Done(Done::facts(raw_bytes(&models))))
 }
 

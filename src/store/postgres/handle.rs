@@ -10,6 +10,7 @@ use std::{fmt, thread};
 
 use tokio::sync::{oneshot, watch};
 use tokio_postgres::Row;
+use uuid::Uuid;
 
 use super::PostgresTarget;
 use super::clock::LedgerClock;
@@ -105,8 +106,13 @@ impl PostgresStore {
         self.shared().commits.clone()
     }
 
-    pub(in crate::store) fn may_lack_purchases_since(&self, _complete_at: Duration) -> bool {
+    /// The name has the time of the loss for which the ledger was renamed; the first one has none.
+    pub(in crate::store) fn may_lack_purchases_since(&self, complete_at: Duration) -> bool {
+        let name = self.name();
+        let id = name.rsplit('-').next().and_then(|id| Uuid::try_parse(id).ok());
+        let lost_at = id.and_then(|id| id.get_timestamp()).map(|stamp| stamp.to_unix());
         self.shared().may_lack_purchases.load(Ordering::Relaxed)
+            || lost_at.is_some_and(|(secs, nanos)| Duration::new(secs, nanos) > complete_at)
     }
 
     pub(in crate::store) fn may_send(&self) -> bool {

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info, warn};
 use uuid::Uuid;
@@ -125,6 +126,8 @@ pub(super) async fn pulse(shared: Arc<Shared>, lanes: Lanes, mut stop: watch::Re
     let mut ticks = interval(BEAT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last_sweep = clock::now();
+    // Beats wait for nothing else: a stalled connection must not let the lease end.
+    let mut cleaning = None::<JoinHandle<()>>;
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
@@ -132,14 +135,24 @@ pub(super) async fn pulse(shared: Arc<Shared>, lanes: Lanes, mut stop: watch::Re
             _ = stop.wait_for(|stop| *stop) => return,
         }
         beat(&shared, &lanes).await;
-        if shared.lease.may_bury() {
-            bury_expired(&shared, &lanes).await;
+        if cleaning.as_ref().is_none_or(JoinHandle::is_finished) {
+            let is_sweep_due = last_sweep.elapsed() >= SWEEP;
+            if is_sweep_due {
+                last_sweep = clock::now();
+            }
+            let (shared, lanes) = (Arc::clone(&shared), lanes.clone());
+            cleaning = Some(tokio::spawn(clean_up(shared, lanes, is_sweep_due)));
         }
-        if last_sweep.elapsed() >= SWEEP {
-            last_sweep = clock::now();
-            sweep(&shared, &lanes).await;
-            sweep_slots(&shared, &lanes).await;
-        }
+    }
+}
+
+async fn clean_up(shared: Arc<Shared>, lanes: Lanes, is_sweep_due: bool) {
+    if shared.lease.may_bury() {
+        bury_expired(&shared, &lanes).await;
+    }
+    if is_sweep_due {
+        sweep(&shared, &lanes).await;
+        sweep_slots(&shared, &lanes).await;
     }
 }
 

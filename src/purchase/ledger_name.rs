@@ -1,0 +1,43 @@
+//! The ledger's public name, as responses carry it.
+
+use std::io;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use http::HeaderValue;
+
+use crate::store::Store;
+
+/// A shared ledger gets another name when it has lost purchases, so it is asked for each time.
+pub struct LedgerName {
+    ledger: Store,
+    latest: ArcSwap<(Arc<str>, HeaderValue)>,
+}
+
+impl LedgerName {
+    pub fn new(ledger: Store) -> io::Result<Self> {
+        let name = ledger.name();
+        let header = HeaderValue::try_from(&*name).map_err(io::Error::other)?;
+        Ok(Self { ledger, latest: ArcSwap::from_pointee((name, header)) })
+    }
+
+    pub fn text(&self) -> Arc<str> {
+        self.ledger.name()
+    }
+
+    pub fn header(&self) -> HeaderValue {
+        let name = self.ledger.name();
+        let latest = self.latest.load();
+        if latest.0 == name {
+            return latest.1.clone();
+        }
+        match HeaderValue::try_from(&*name) {
+            Ok(header) => {
+                self.latest.store(Arc::new((name, header.clone())));
+                header
+            }
+            // Names are identifiers, which headers can hold.
+            Err(_) => latest.1.clone(),
+        }
+    }
+}
