@@ -1,6 +1,7 @@
 //! Agents at two servers: a quote of either one buys its order once at both.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
@@ -154,7 +155,8 @@ fn neighbouring_quotes_at_both_servers_at_the_same_time_buy_once() {
         catalog.value("tollgate-ledger").expect("a name").to_owned()
     };
     assert_eq!(ledger(0), ledger(1));
-    let signer = QuoteSigner::new(&Secret::new(SECRET.as_bytes()), &ledger(0));
+    let named: Arc<str> = ledger(0).into();
+    let signer = QuoteSigner::new(&Secret::new(SECRET.as_bytes()), move || Arc::clone(&named));
     let caller = Caller::Address([127, 0, 0, 1].into());
     for round in 0..ROUNDS {
         let order = video(&format!("order {round}"));
