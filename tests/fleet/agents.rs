@@ -25,8 +25,10 @@ use crate::support::{Reply, Upstream, until};
 
 /// The endpoint is off by default.
 const ON: &str = "mcp.enabled = true";
-/// Enough for either server to be the first in some of them.
-const ROUNDS: usize = 40;
+/// Enough for the servers to meet in the database in some of them.
+const ROUNDS: usize = 20;
+/// The orders of a round.
+const ORDERS: [usize; 5] = [0, 1, 2, 3, 4];
 
 /// A gateway that accepts everything. No two of its replies are equal.
 fn upstream(latch: Latch) -> Upstream {
@@ -132,18 +134,18 @@ fn quote_used_at_both_servers_at_the_same_time_buys_once() {
     let upstream = quick_upstream();
     let fleet = Fleet::start(Cluster::shared(), &upstream, ON, 2);
     for round in 0..ROUNDS {
-        let text = format!("order {round}");
-        let (tool, kind, order) = if round % 4 < 2 {
-            ("chat", "chat", chat(&text))
-        } else {
-            ("create_video", "video", video(&text))
-        };
-        let quote = quote(&fleet, round % 2, &json!({ kind: order }));
-        let order = with_quote(&order, &quote);
-        let calls = [(0, &order), (1, &order), (0, &order), (1, &order)];
-        assert_bought_once(&call_at_once(&fleet, tool, &calls));
+        let (tool, kind, order): (_, _, fn(&str) -> Value) =
+            if round % 2 == 0 { ("chat", "chat", chat) } else { ("create_video", "video", video) };
+        let orders = ORDERS.map(|number| {
+            let order = order(&format!("order {number} of round {round}"));
+            let quote = quote(&fleet, number % 2, &json!({ kind: order }));
+            with_quote(&order, &quote)
+        });
+        let calls = orders.iter().flat_map(|order| [0, 1, 0, 1].map(|server| (server, order)));
+        let answers = call_at_once(&fleet, tool, &calls.collect::<Vec<_>>());
+        answers.chunks(4).for_each(assert_bought_once);
     }
-    assert_charged(&fleet, &upstream, ROUNDS);
+    assert_charged(&fleet, &upstream, ROUNDS * ORDERS.len());
 }
 
 #[test]
@@ -158,22 +160,28 @@ fn neighbouring_quotes_at_both_servers_at_the_same_time_buy_once() {
     let named: Arc<str> = ledger(0).into();
     let signer = QuoteSigner::new(&Secret::new(SECRET.as_bytes()), move || Arc::clone(&named));
     let caller = Caller::Address([127, 0, 0, 1].into());
-    for round in 0..ROUNDS {
-        let order = video(&format!("order {round}"));
+    // The quotes that an order had five minutes ago and has now.
+    let quotes = |order: &Value| {
         let checked = validate::video(order.to_string().as_bytes(), &Catalog::published());
         let checked = checked.expect("a valid order").order;
         let checked = checked.get();
         let id = OrderId::new("video", checked.price.as_micros(), &checked.body);
-        let of_minutes_ago = |minutes: u32| {
-            let at = tollgate::clock::wall() - minutes * Duration::from_secs(60);
-            with_quote(&order, &signer.quote(&caller, id, 0, at).to_string())
-        };
-        let (old, new) = (of_minutes_ago(5), of_minutes_ago(0));
-        assert_ne!(old, new);
-        let calls = if round % 2 == 0 { [(0, &old), (1, &new)] } else { [(1, &old), (0, &new)] };
-        assert_bought_once(&call_at_once(&fleet, "create_video", &calls));
+        let now = tollgate::clock::wall();
+        [now - Duration::from_secs(5 * 60), now]
+            .map(|at| with_quote(order, &signer.quote(&caller, id, 0, at).to_string()))
+    };
+    for round in 0..ROUNDS {
+        let orders =
+            ORDERS.map(|number| quotes(&video(&format!("order {number} of round {round}"))));
+        assert!(orders.iter().all(|[old, new]| old != new));
+        let calls = orders.iter().enumerate().flat_map(|(number, [old, new])| {
+            let server = (number + round) % 2;
+            [(server, old), (1 - server, new)]
+        });
+        let answers = call_at_once(&fleet, "create_video", &calls.collect::<Vec<_>>());
+        answers.chunks(2).for_each(assert_bought_once);
     }
-    assert_charged(&fleet, &upstream, ROUNDS);
+    assert_charged(&fleet, &upstream, ROUNDS * ORDERS.len());
 }
 
 #[test]
