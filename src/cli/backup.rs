@@ -9,7 +9,7 @@ use super::{CommandError, Exit, ledger};
 use crate::app::secret;
 use crate::clock::iso8601;
 use crate::config::{Settings, StoreConfig};
-use crate::store::{Backup, Store};
+use crate::store::{Backup, Reason, Store};
 
 pub(super) fn backup(
     settings: &Settings,
@@ -40,8 +40,10 @@ pub(super) fn backup(
         }
         (_, false) => None,
     };
-    let copied = Store::back_up(path, target).inspect_err(|_| {
+    let copied = Store::back_up(path, target).map_err(|error| {
         copy_of_secret.iter().for_each(|copy| _ = fs::remove_file(copy));
+        // Names the file, which may be the copy.
+        Reason::from(error).to_string()
     })?;
     let Backup { bytes, purchases, latest_at } = copied;
     let latest = latest_at.map(|at| format!(", the last of {}", iso8601(at))).unwrap_or_default();
