@@ -33,6 +33,10 @@ fn open(gate: &Gate) -> Page {
 
 fn ask(page: &Page, text: &str) {
     page.find(MESSAGE).fill(text);
+    // A view that is still opening may have taken the focus.
+    page.wait_until(
+        "document.activeElement.id === 'chat-text' || (document.getElementById('chat-text').focus(), false)",
+    );
     page.press("Enter");
     page.wait_until("document.querySelector('#turns > .theirs .prose') !== null && !document.querySelector('[aria-busy]')");
 }
@@ -242,6 +246,7 @@ fn two_hundred_conversations_and_a_long_one_stay_usable() {
     titles(&page, "Number 137");
     page.find(("button", "Number 137")).click();
     page.wait_until("document.querySelectorAll('#turns > li').length === 10");
+    page.wait_until("document.getElementById('chat-heading').textContent === 'Number 137'");
     ask(&page, "One more");
     page.wait_until("document.querySelectorAll('#turns > .theirs .prose').length === 6");
     page.reload();
