@@ -1,4 +1,4 @@
-//! What the catalog says of this server, apart from the models.
+//! The catalog's facts about this server, apart from the models.
 
 use serde_json::{Value, json};
 

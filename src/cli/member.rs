@@ -39,7 +39,7 @@ pub enum MemberCommand {
         /// Role of the members
         #[arg(long, value_enum, default_value = "member")]
         role: Role,
-        /// What they may buy: chat, video, other or ids of models, separated by commas [default: access.may_buy]
+        /// Services and models that they may buy: chat, video, other or ids, separated by commas [default: access.may_buy]
         #[arg(long, value_name = "LIST", value_parser = selection, conflicts_with = "may_buy_all")]
         may_buy: Option<Selection>,
         /// Let them buy everything that is sold
@@ -89,7 +89,7 @@ pub struct MemberUpdate {
     /// New role
     #[arg(long, value_enum)]
     role: Option<Role>,
-    /// What they may buy: chat, video, other or ids of models, separated by commas
+    /// Services and models that they may buy: chat, video, other or ids, separated by commas
     #[arg(long, value_name = "LIST", value_parser = selection, group = "rule")]
     may_buy: Option<Selection>,
     /// Let them buy everything that is sold

@@ -99,7 +99,7 @@ impl PassedSockets {
         self.0.extract_if(.., |(name, _)| is_wanted(name)).map(|(_, socket)| socket).collect()
     }
 
-    /// An unused socket would accept connections that nobody answers.
+    /// An unused socket would accept connections that stay unanswered.
     fn check_all_used(&self) -> Result<(), CommandError> {
         let Some((name, socket)) = self.0.first() else { return Ok(()) };
         let text = format!(

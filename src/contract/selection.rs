@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::catalog::{Catalog, Service};
 
-/// What a caller may buy, or an operator sells: services by name, and models by id.
+/// A choice of services by name and of models by id, such as those that a caller may buy.
 ///
 /// `other` stands for all endpoints of `gateway.passthrough`; a single one is named by its path.
 #[derive(Clone, Debug, PartialEq, Eq)]

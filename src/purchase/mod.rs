@@ -171,7 +171,7 @@ pub enum DedupeBy {
     Fingerprint { is_retry: bool },
 }
 
-/// What became of a purchase that can be repeated.
+/// The state of an earlier purchase that a caller can ask for again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EarlierPurchase {
     Running,
