@@ -32,8 +32,8 @@ pub use member::{
 };
 pub use model::{
     AccountCheck, AccountLimit, AccountStatus, BudgetKind, BudgetScope, Budgets, Checkpoint, Clock,
-    CreditWatermark, DedupeKey, Digest, DuplicateCheck, Evidence, ExistingPurchase, Held,
-    InstanceCounts, Job, JobState, KeptReply, KeyId, LedgerTotals, MoneyKind, OverBudget,
+    CreditWatermark, DedupeKey, Digest, DuplicateCheck, EarlierReply, Evidence, ExistingPurchase,
+    Held, InstanceCounts, Job, JobState, KeptReply, KeyId, LedgerTotals, MoneyKind, OverBudget,
     PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState, RemainingCredit, Reservation,
     ReserveError, SETTLES_WITHIN, Service, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate,
     StoreCapacity,

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    AccountStatus, DedupeKey, PurchaseState, Reservation, ReserveError, Settlement, StoreCapacity,
+    AccountStatus, DedupeKey, EarlierReply, PurchaseState, Reservation, ReserveError, Settlement,
+    StoreCapacity,
 };
 
 use crate::fixture::*;
@@ -124,7 +125,7 @@ async fn evicted_reply_leaves_its_key_taken(fixture: Fixture) {
         .await;
     fixture.store.purge_expired().await.unwrap();
     let earlier = fixture.known(&keyed("k", "p")).await;
-    assert_eq!((earlier.state, earlier.reply_bytes), (PurchaseState::Charged, None));
+    assert_eq!((earlier.state, earlier.reply), (PurchaseState::Charged, EarlierReply::NotKept));
     assert_eq!(bounded(fixture.store.reply(id)).await.unwrap(), None);
 }
 

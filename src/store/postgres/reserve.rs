@@ -15,8 +15,8 @@ use super::step::{Effect, Need, Statement, Step, StepRows, statement};
 use crate::contract::money::Usd;
 use crate::store::rules::{self, Credit, KnownBalance, Today};
 use crate::store::{
-    AccountStatus, CreditWatermark, DedupeKey, ExistingPurchase, PeriodSpend, PurchaseState,
-    Reservation, ReserveError, SlotId, Unavailable,
+    AccountStatus, CreditWatermark, DedupeKey, EarlierReply, ExistingPurchase, PeriodSpend,
+    PurchaseState, Reservation, ReserveError, SlotId, Unavailable,
 };
 
 /// An expired purchase gives up its key.
@@ -245,7 +245,10 @@ fn existing(row: &Row) -> Read<ReserveError> {
         id: column::id(row, 14)?,
         state,
         cost: column::money(row, 16)?,
-        reply_bytes: bytes.and_then(|bytes| usize::try_from(bytes).ok()),
+        reply: match bytes.map(usize::try_from) {
+            Some(Ok(bytes)) => EarlierReply::Kept { bytes },
+            Some(Err(_)) | None => EarlierReply::NotKept,
+        },
     }))
 }
 
