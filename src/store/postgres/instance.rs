@@ -106,7 +106,7 @@ pub(super) async fn register(session: &PreparedConnection, shared: &Shared) -> R
     let rows = session.query(sql, &values).await?;
     let id = rows.first().ok_or("the database gave no number")?.try_get(0)?;
     shared.instance.store(id, Ordering::Relaxed);
-    shared.lease.acknowledge(left);
+    shared.lease.acknowledge(id, left);
     Ok(())
 }
 
@@ -158,11 +158,12 @@ async fn clean_up(shared: Arc<Shared>, lanes: Lanes, is_sweep_due: bool) {
 
 async fn beat(shared: &Shared, lanes: &Lanes) {
     let left = clock::now();
-    let step = Step::plain(statement!(BEAT_SQL, shared.sender().instance));
+    let me = shared.sender().instance;
+    let step = Step::plain(statement!(BEAT_SQL, me));
     let Ok(rows) = lanes.request(&lanes.pulse, step).await else { return };
     match first(&rows) {
         Some(row) => {
-            shared.lease.acknowledge(left);
+            shared.lease.acknowledge(me, left);
             if let Ok(now) = column::get(row, 1) {
                 shared.clock.note(now);
             }
@@ -175,7 +176,7 @@ async fn beat(shared: &Shared, lanes: &Lanes) {
             }
         }
         None => {
-            let ask = Step::plain(statement!(IS_LISTED, shared.sender().instance));
+            let ask = Step::plain(statement!(IS_LISTED, me));
             let listed = lanes.request(&lanes.pulse, ask).await;
             if listed.is_ok_and(|rows| first(&rows).is_none()) {
                 rename(shared, lanes).await;
@@ -210,7 +211,7 @@ async fn join_again(shared: &Shared, lanes: &Lanes) {
     error!(instance = old, joined_as = id, "instance was declared dead; it joins again");
     shared.instance.store(id, Ordering::Relaxed);
     shared.beat.store(0, Ordering::Relaxed);
-    shared.lease.acknowledge(left);
+    shared.lease.acknowledge(id, left);
 }
 
 async fn bury_expired(shared: &Shared, lanes: &Lanes) {
@@ -234,7 +235,7 @@ async fn sweep(shared: &Shared, lanes: &Lanes) {
     let (in_hand, doubtful): (Vec<Uuid>, Vec<PurchaseId>) = {
         let mut running = lock(&shared.running);
         running.doubtful.retain(|_, since| since.elapsed() < DOUBT_RETENTION);
-        let in_hand = running.prices.keys().map(|id| id.0).collect();
+        let in_hand = running.purchases.keys().map(|id| id.0).collect();
         (in_hand, running.doubtful.keys().copied().collect())
     };
     let age: Value = Box::new(column::nanos(SWEEP_AGE));

@@ -265,7 +265,11 @@ impl Lane {
     fn finish(&mut self, step: Step, result: StepResult) {
         match (step.effect, &result) {
             (Effect::Begins(id), Ok(_)) => self.shared.held(id),
-            (Effect::Begins(id), Err(_)) | (Effect::Ends(id), Ok(_)) => self.shared.end(id),
+            (Effect::Begins(id), Err(_)) => self.shared.end(id),
+            (Effect::Ends(id), Ok(rows)) => {
+                settle::check(&self.shared, id, rows);
+                self.shared.end(id);
+            }
             (Effect::Ends(_), Err(_)) | (Effect::None, _) => {}
         }
         if step.answer.is_none() {

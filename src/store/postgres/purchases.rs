@@ -54,8 +54,9 @@ impl PostgresStore {
         send: Option<(SlotId, AccountStatus)>,
     ) -> Result<CreditWatermark, ReserveError> {
         self.check_capacity()?;
-        let step = reserve::step(self.shared(), reservation, send)?;
-        self.shared().begin(reservation.id, reservation.price);
+        let owner = self.shared().sender().instance;
+        let step = reserve::step(owner, reservation, send)?;
+        self.shared().begin(reservation.id, owner, reservation.price);
         let slot = send.map(|(slot, _)| slot);
         self.shared().slots.take(slot);
         let held = match self.run(&self.lanes().sales, step).await {
