@@ -220,3 +220,20 @@ async fn charge_of_a_released_purchase_is_counted() {
     bounded(other.settle(released, Settlement::Released)).await.unwrap();
     assert_eq!((counted(&fixture.store), counted(&other)), (1, 0));
 }
+
+#[tokio::test]
+async fn open_purchases_of_a_dead_number_are_swept_by_others() {
+    let fixture = Fixture::on_postgres().await;
+    let _other = fixture.join().await;
+    let (held, sent) = (keyed("held", "p"), keyed("sent", "p"));
+    fixture.reserve(&held).await.unwrap();
+    fixture.send(&sent).await;
+    // They were written under a number that others have ended, so no burial finds them any more.
+    fixture
+        .database()
+        .sql("UPDATE instances SET ended = until WHERE id = (SELECT min(id) FROM instances)");
+    fixture.pass(60 * SECOND);
+    becomes(&fixture, &held, "released").await;
+    becomes(&fixture, &sent, "unknown").await;
+    assert_eq!(fixture.total().await.day, PRICE);
+}

@@ -201,7 +201,7 @@ async fn run(
     beats.await.ok();
     if let Some(mut session) = session {
         let farewell = [instance::farewell(&shared)];
-        if let Err(error) = session.flush(SALES, shared.sender(), &farewell).await {
+        if let Err(error) = session.flush(SALES, schema::NEWEST, &farewell).await {
             tracing::warn!(?error, "instance not signed off; others wait for its lease");
         }
         session.close().await;

@@ -171,7 +171,7 @@ pub(super) fn step(
         send.map(|(slot, _)| slot.0),
         others,
     ));
-    let step = Step::new(Need::Counting, statements).guarded();
+    let step = Step::new(Need::Counting, statements).guarded(owner);
     Ok(step.with_effect(Effect::Begins(reservation.id)))
 }
 

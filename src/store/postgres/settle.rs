@@ -100,7 +100,7 @@ pub(super) fn step(shared: &Shared, id: PurchaseId, settlement: &Settlement) -> 
         reply.map(|reply| reply.body.to_vec()),
     )];
     if let Some(job) = job {
-        statements.push(job_insertion(job, shared.sender().instance));
+        statements.push(job_insertion(job, shared.number()));
     }
     let need = if is_even { Need::Plain } else { Need::Counting };
     Step::new(need, statements).with_effect(Effect::Ends(id))

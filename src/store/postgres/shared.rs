@@ -8,10 +8,8 @@ use tokio::sync::Notify;
 
 use super::PostgresTarget;
 use super::clock::LedgerClock;
-use super::flush::Sender;
 use super::lease::Lease;
 use super::own_slots::OwnSlots;
-use super::schema;
 use crate::clock::Instant;
 use crate::contract::money::Usd;
 use crate::metrics::{Histogram, SharedLedgerMetrics};
@@ -84,8 +82,9 @@ impl Shared {
         }
     }
 
-    pub(super) fn sender(&self) -> Sender {
-        Sender { instance: self.instance.load(Ordering::Relaxed), version: schema::NEWEST }
+    /// Returns the present number of this instance.
+    pub(super) fn number(&self) -> i64 {
+        self.instance.load(Ordering::Relaxed)
     }
 
     /// Notes an outage, or its end, and logs the first note of each.
