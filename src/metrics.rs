@@ -3,6 +3,7 @@
 mod histogram;
 mod process;
 mod readings;
+mod shared_ledger;
 
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ pub use histogram::Histogram;
 pub use readings::{
     BalanceReading, BudgetReading, InstanceReading, LedgerReading, Readings, SlotReading,
 };
+pub use shared_ledger::SharedLedgerMetrics;
 
 use crate::clock;
 

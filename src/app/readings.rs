@@ -83,6 +83,7 @@ async fn read(shared: &SharedState, summary: &BillingSummary) -> Readings {
         ledger_commits: Some(store.commit_durations()),
         certificate_expires: shared.tls.as_ref().map(|tls| tls.certificate().expires()),
         instances,
+        shared_ledger: store.shared_metrics(),
         keys: watched.map(|watched| lock(&watched.keys).are_usable()).unwrap_or_default(),
     }
 }

@@ -31,7 +31,7 @@ const DURATIONS: &str = "SELECT at, status_at FROM jobs WHERE model = $1 AND sta
 
 impl PostgresStore {
     pub(in crate::store) async fn insert_job(&self, job: &Job) -> Result<(), Unavailable> {
-        let insert = settle::job_insertion(job, self.shared().sender().instance);
+        let insert = settle::job_insertion(job, self.shared().number());
         self.write_job(insert).await
     }
 

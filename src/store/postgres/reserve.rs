@@ -10,7 +10,6 @@ use tokio_postgres::Row;
 use tracing::error;
 
 use super::column::{self, Read, nanos, signed};
-use super::shared::Shared;
 use super::step::{Effect, Need, Statement, Step, StepRows, statement};
 use crate::contract::money::Usd;
 use crate::store::rules::{self, Credit, KnownBalance, Today};
@@ -123,7 +122,7 @@ FROM t, latest, today"
 );
 
 pub(super) fn step(
-    shared: &Shared,
+    owner: i64,
     reservation: &Reservation,
     send: Option<(SlotId, AccountStatus)>,
 ) -> Read<Step> {
@@ -150,7 +149,7 @@ pub(super) fn step(
     statements.push(statement!(
         RESERVE,
         reservation.id.0,
-        shared.sender().instance,
+        owner,
         reservation.caller.to_string(),
         reservation.service.name(),
         reservation.model.to_string(),
@@ -172,7 +171,7 @@ pub(super) fn step(
         send.map(|(slot, _)| slot.0),
         others,
     ));
-    let step = Step::new(Need::Counting, statements).guarded();
+    let step = Step::new(Need::Counting, statements).guarded(owner);
     Ok(step.with_effect(Effect::Begins(reservation.id)))
 }
 
