@@ -50,7 +50,16 @@ impl Cluster {
 
     /// Starts a server of this test's own, with more lines in its `postgresql.conf`.
     pub(crate) fn start(settings: &str) -> Self {
-        let cluster = Self::guarded(folder());
+        Self::start_in(folder(), settings)
+    }
+
+    /// Starts one whose commits wait for a disk, for benchmarks.
+    pub(crate) fn start_on_disk() -> Self {
+        Self::start_in(folder_in("/var/tmp"), "shared_buffers = 256MB\nmax_wal_size = 2GB\n")
+    }
+
+    fn start_in(folder: PathBuf, settings: &str) -> Self {
+        let cluster = Self::guarded(folder);
         let initdb = cluster.run(
             "initdb",
             &["-D", "data", "-U", ROLE, "-A", "trust", "-E", "UTF8"]
@@ -273,7 +282,10 @@ fn program(name: &str) -> Command {
 /// Returns a new folder of that user's, in memory if there is room; a socket's path has to be short.
 fn folder() -> PathBuf {
     let room = statvfs("/dev/shm").map_or(0, |it| it.blocks_available() * it.fragment_size());
-    let parent = if room >= MIN_ROOM { "/dev/shm" } else { "/tmp" };
+    folder_in(if room >= MIN_ROOM { "/dev/shm" } else { "/tmp" })
+}
+
+fn folder_in(parent: &str) -> PathBuf {
     let made = tempfile::Builder::new().prefix("pg-").tempdir_in(parent);
     let folder = made.map(TempDir::keep).expect("a folder");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("our folder");
