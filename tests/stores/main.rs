@@ -18,6 +18,7 @@ mod members;
 mod model;
 mod oracle;
 #[path = "../support/postgres.rs"]
+#[expect(dead_code, reason = "tests of fleets use the rest")]
 mod postgres;
 mod rate_limit;
 mod reports;

@@ -52,8 +52,14 @@ impl<'a> Fleet<'a> {
 
     /// Starts one more.
     pub(crate) fn add(&mut self) {
+        self.add_with(&[]);
+    }
+
+    /// Starts one more with these variables of its own.
+    pub(crate) fn add_with(&mut self, own: &[(&str, &str)]) {
         let name = format!("gate-{}", self.servers.len());
-        let environment = [&self.environment()[..], &[("TOLLGATE_SERVER__NAME", &*name)]].concat();
+        let named = [("TOLLGATE_SERVER__NAME", &*name)];
+        let environment = [&self.environment()[..], &named, own].concat();
         let server = Server::start(self.folder.path(), &[], &environment);
         self.servers.push(server);
     }
@@ -65,6 +71,16 @@ impl<'a> Fleet<'a> {
     /// Runs a command to its end, as on another machine.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
         run(self.folder.path(), arguments, &self.environment())
+    }
+
+    /// What its clients share.
+    pub(crate) fn record(&self) -> Arc<Record> {
+        Arc::clone(&self.record)
+    }
+
+    /// Asserts that clients know the truth about each charge.
+    pub(crate) fn assert_balanced(&self, upstream: &Upstream) {
+        self.record.books.assert_balanced(&upstream.charged());
     }
 
     /// Connects to a server.
