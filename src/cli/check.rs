@@ -63,8 +63,12 @@ pub(super) async fn check(
         ("budgets", budgets(&settings.budget)),
         ("store", app::ledger::describe(settings)),
     ];
-    if let Some(Ok(certificate)) = certificate(settings) {
-        rows.push(("tls", certificate.summary()));
+    let certificate = certificate(settings).and_then(Result::ok).map(|it| it.summary());
+    if let Some(acme) = settings.server.acme() {
+        let certificate = certificate.unwrap_or_else(|| "ordered at the first start".to_owned());
+        rows.push(("tls", format!("{certificate}; from {}", acme.directory)));
+    } else if let Some(certificate) = certificate {
+        rows.push(("tls", certificate));
     }
     match format {
         ReportFormat::Text => {
