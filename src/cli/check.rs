@@ -63,13 +63,7 @@ pub(super) async fn check(
         ("budgets", budgets(&settings.budget)),
         ("store", app::ledger::describe(settings)),
     ];
-    let certificate = certificate(settings).and_then(Result::ok).map(|it| it.summary());
-    if let Some(acme) = settings.server.acme() {
-        let certificate = certificate.unwrap_or_else(|| "ordered at the first start".to_owned());
-        rows.push(("tls", format!("{certificate}; from {}", acme.directory)));
-    } else if let Some(certificate) = certificate {
-        rows.push(("tls", certificate));
-    }
+    rows.extend(tls(settings).map(|tls| ("tls", tls)));
     match format {
         ReportFormat::Text => {
             rows.iter().try_for_each(|(name, value)| writeln!(out, "{name:<9} {value}"))?;
@@ -83,6 +77,14 @@ pub(super) async fn check(
         }
     }
     if is_online { print_online(settings, out, err).await } else { Ok(Exit::Done) }
+}
+
+/// Describes the certificate and, if it is not an operator's, where it comes from.
+fn tls(settings: &Settings) -> Option<String> {
+    let certificate = certificate(settings).and_then(Result::ok).map(|it| it.summary());
+    let Some(acme) = settings.server.acme() else { return certificate };
+    let certificate = certificate.unwrap_or_else(|| "ordered at the first start".to_owned());
+    Some(format!("{certificate}; from {}", acme.directory))
 }
 
 async fn print_online(
