@@ -106,7 +106,8 @@ fn tls(
     if let Some(TlsConfig::Acme(acme)) = &tls
         && let Err(expected) = check_names(&acme.names)
     {
-        section.error("hosts", &format!("{expected}, because server.tls.acme is set"));
+        let name = if section.has("hosts") { "hosts" } else { "tls" };
+        section.error(name, &format!("{expected}, because server.tls.acme is set"));
     }
     tls
 }
@@ -158,7 +159,7 @@ fn check_names(names: &[String]) -> Result<(), String> {
         name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok()
     };
     match names {
-        [] => Err("expected the names of the certificate".to_owned()),
+        [] => Err("expected the names of the certificate in server.hosts".to_owned()),
         names if names.iter().any(is_address) => Err("expected names, not addresses".to_owned()),
         names if names.len() > MAX_ACME_NAMES => {
             Err(format!("expected at most {MAX_ACME_NAMES} names"))

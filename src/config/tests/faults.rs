@@ -61,7 +61,7 @@ const ONE_ERROR: &[(&str, &str)] = &[
     ),
     (
         "[server]\ntls = { acme = { agree = true, dir = 'd' } }",
-        "server.hosts: expected the names of the certificate, because server.tls.acme is set",
+        "2:7: server.tls: expected the names of the certificate in server.hosts, because",
     ),
     (
         "[server]\nhosts = ['192.0.2.1']\ntls = { acme = { agree = true, dir = 'd' } }",
