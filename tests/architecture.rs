@@ -25,6 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store",      &["clock", "contract", "metrics", "problem"]),
     ("sandbox",    &["clock", "contract"]),
     ("upstream",   &["clock", "config", "contract", "metrics", "problem", "redact", "store", "validate"]),
+    ("acme",       &["clock", "config", "tls", "upstream"]),
     ("access",     &["clock", "config", "metrics", "problem", "store", "upstream"]),
     ("pictures",   &["access", "clock", "problem", "store"]),
     ("downstream", &["access", "response", "clock", "config", "metrics", "problem", "store", "tls"]),

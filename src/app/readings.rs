@@ -81,7 +81,7 @@ async fn read(shared: &SharedState, summary: &BillingSummary) -> Readings {
         ledger: totals.ok().and_then(Result::ok).map(|totals| reading(&totals, store.now())),
         ledger_state,
         ledger_commits: Some(store.commit_durations()),
-        certificate_expires: shared.tls.as_ref().map(|tls| tls.certificate().expires()),
+        certificate_expires: shared.tls.as_ref().and_then(|tls| Some(tls.certificate()?.expires())),
         instances,
         shared_ledger: store.shared_metrics(),
         keys: watched.map(|watched| lock(&watched.keys).are_usable()).unwrap_or_default(),

@@ -16,7 +16,7 @@ use crate::access::quote::QuoteSigner;
 use crate::access::token::Secret;
 use crate::access::{AuthMode, Authenticator};
 use crate::clock;
-use crate::config::{AccessMode, Settings, StoreConfig, Target};
+use crate::config::{AccessMode, Settings, StoreConfig, Target, TlsConfig};
 use crate::downstream::RefusalLog;
 use crate::jobs::JobRegistry;
 use crate::metrics::Metrics;
@@ -91,7 +91,7 @@ pub async fn prepare(
         drain_expired: shutdown.drain_expired.clone(),
         sandbox: start_sandbox(settings, runtime, shutdown.finished.clone())?,
         own_addresses: own_addresses(&settings.server.addresses())?,
-        tls: settings.server.tls.as_ref().map(Tls::new).transpose()?,
+        tls: settings.server.tls.as_ref().map(tls).transpose()?,
         quotes,
         pictures: settings.store.path().map(|path| Arc::new(Pictures::beside(path))),
     };
@@ -115,6 +115,14 @@ pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Res
         opening.serve();
     }
     Ok(())
+}
+
+/// Loads the certificate, unless an authority issues it.
+fn tls(config: &TlsConfig) -> io::Result<Tls> {
+    match config {
+        TlsConfig::Files(files) => Tls::from_files(files),
+        TlsConfig::Acme(_) => Tls::for_acme(),
+    }
 }
 
 fn log_unusable(reason: &Reason) {

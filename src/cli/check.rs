@@ -63,9 +63,7 @@ pub(super) async fn check(
         ("budgets", budgets(&settings.budget)),
         ("store", app::ledger::describe(settings)),
     ];
-    if let Some(Ok(certificate)) = certificate(settings) {
-        rows.push(("tls", certificate.summary()));
-    }
+    rows.extend(tls(settings).map(|tls| ("tls", tls)));
     match format {
         ReportFormat::Text => {
             rows.iter().try_for_each(|(name, value)| writeln!(out, "{name:<9} {value}"))?;
@@ -79,6 +77,14 @@ pub(super) async fn check(
         }
     }
     if is_online { print_online(settings, out, err).await } else { Ok(Exit::Done) }
+}
+
+/// Describes the certificate and, if it is not an operator's, where it comes from.
+fn tls(settings: &Settings) -> Option<String> {
+    let certificate = certificate(settings).and_then(Result::ok).map(|it| it.summary());
+    let Some(acme) = settings.server.acme() else { return certificate };
+    let certificate = certificate.unwrap_or_else(|| "ordered at the first start".to_owned());
+    Some(format!("{certificate}; from {}", acme.directory))
 }
 
 async fn print_online(

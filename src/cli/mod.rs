@@ -1,6 +1,7 @@
 //! The command line: arguments, exit codes, and one file per command.
 
 mod backup;
+mod certificates;
 mod check;
 mod core;
 mod ledger;

@@ -9,11 +9,14 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
+use crate::acme;
 use crate::app::settings::{
     KEY_VARIABLES, check_files, environment, is_known, key_file, read_file,
 };
 use crate::clock;
-use crate::config::{Environment, Location, SettingError, Settings, SettingsSource, Target};
+use crate::config::{
+    Environment, Location, SettingError, Settings, SettingsSource, Target, TlsConfig,
+};
 use crate::tls::Certificate;
 
 const DEFAULT_FILE: &str = "proxy.toml";
@@ -89,7 +92,9 @@ pub fn load_from(
     let Some(settings) = settings.ok().filter(|_| errors.is_empty()) else { return Err(errors) };
     let mut warnings = settings.warnings();
     warnings.extend(readable_file_warnings(folder, &environment));
-    if let Some(Ok(certificate)) = certificate(&settings).filter(|_| needs_gateway_key) {
+    if let Some(Ok(certificate)) = certificate(&settings).filter(|_| needs_gateway_key)
+        && settings.server.tls_files().is_some()
+    {
         warnings.extend(certificate.warnings(&settings.server.hosts, clock::wall()));
     }
     if has_key && explicit.is_none() {
@@ -98,9 +103,12 @@ pub fn load_from(
     Ok(Loaded { settings, file, warnings })
 }
 
-/// Loads the certificate of `server.tls`.
+/// Loads the certificate of `server.tls`. One that an authority issues may be missing.
 pub(super) fn certificate(settings: &Settings) -> Option<Result<Certificate, String>> {
-    settings.server.tls.as_ref().map(Certificate::load)
+    match settings.server.tls.as_ref()? {
+        TlsConfig::Files(files) => Some(Certificate::load(files)),
+        TlsConfig::Acme(config) => Certificate::load(&acme::certificate_files(config)).ok().map(Ok),
+    }
 }
 
 /// Adds the variables of `.env` that are not set yet; the first line of a variable wins.

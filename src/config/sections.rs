@@ -101,7 +101,7 @@ fn interpret(
         (store::store(section, source, is_sandbox), wait)
     });
     let settings = Settings {
-        server: reader.section(raw, "server", |section| server(section, folder)),
+        server: reader.section(raw, "server", |section| server(section, folder, &store)),
         admin_listen: reader.section(raw, "admin", |section| {
             section.text("listen", Listen::parse_tcp, DEFAULT_OPS.into())
         }),

@@ -2,6 +2,7 @@
 //! that both do whatever a test wants.
 
 mod account;
+mod acme;
 mod browsers;
 mod commands;
 mod connection_limits;
