@@ -1,11 +1,12 @@
 //! `tollgate store`: the tables of a shared ledger, and the instances that use it.
 
 use std::io::Write;
+use std::path::Path;
 
 use clap::Subcommand;
 use serde::Serialize;
 
-use super::{CommandError, Exit, OutputFormat, print_json};
+use super::{CommandError, Exit, OutputFormat, print_json, transfer};
 use crate::app::ledger::{self, Migration};
 use crate::clock::iso8601;
 use crate::config::{PostgresConfig, Settings, StoreConfig};
@@ -16,6 +17,16 @@ use crate::store::postgres::{InstanceRecord, InstanceState, list_instances};
 pub enum StoreCommand {
     /// Create the tables of a shared ledger, or bring them up to date
     Migrate,
+    /// Move a ledger from a file to PostgreSQL, or back, while no server uses it
+    Copy {
+        /// The ledger, as store.url names it: sqlite:tollgate.db, or postgres with the address in
+        /// DATABASE_URL
+        #[arg(long, value_name = "URL")]
+        from: String,
+        /// The empty database, or the new file
+        #[arg(long, value_name = "URL")]
+        to: String,
+    },
     /// List the processes that use a shared ledger
     Instances {
         /// Output format
@@ -25,16 +36,21 @@ pub enum StoreCommand {
 }
 
 pub(super) async fn store(
-    settings: &Settings,
+    (settings, file): (&Settings, Option<&Path>),
     command: StoreCommand,
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
+    if let StoreCommand::Copy { from, to } = command {
+        return transfer::copy(file, (&from, &to), out).await;
+    }
     let StoreConfig::Postgres(config) = &settings.store else {
         let why = "store.url: expected \"postgres\" for this command; a ledger in a file belongs to one \
                    server, which creates and migrates it";
         return Err(CommandError::usage(why));
     };
     match command {
+        // Its ledgers are those of its arguments.
+        StoreCommand::Copy { .. } => {}
         StoreCommand::Migrate => {
             ledger::open_for_command(settings, config, Migration::Allowed).await?.close();
             writeln!(out, "the tables are up to date: {}", ledger::describe(settings))?;

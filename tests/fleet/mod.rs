@@ -3,5 +3,6 @@
 
 mod agents;
 mod commands;
+mod copy;
 mod faults;
 mod shared;

@@ -1,6 +1,7 @@
 //! Several real servers that share a ledger in PostgreSQL, in front of one scripted gateway.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -52,8 +53,14 @@ impl<'a> Fleet<'a> {
 
     /// Starts one more.
     pub(crate) fn add(&mut self) {
+        self.add_with(&[]);
+    }
+
+    /// Does the same with more in its environment.
+    pub(crate) fn add_with(&mut self, more: &[(&str, &str)]) {
         let name = format!("gate-{}", self.servers.len());
-        let environment = [&self.environment()[..], &[("TOLLGATE_SERVER__NAME", &*name)]].concat();
+        let named = [("TOLLGATE_SERVER__NAME", &*name)];
+        let environment = [&self.environment()[..], &named, more].concat();
         let server = Server::start(self.folder.path(), &[], &environment);
         self.servers.push(server);
     }
@@ -65,6 +72,16 @@ impl<'a> Fleet<'a> {
     /// Runs a command to its end, as on another machine.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
         run(self.folder.path(), arguments, &self.environment())
+    }
+
+    /// Does the same with more in its environment.
+    pub(crate) fn run_with(&self, arguments: &[&str], more: &[(&str, &str)]) -> Ended {
+        run(self.folder.path(), arguments, &[&self.environment()[..], more].concat())
+    }
+
+    /// The folder of the settings.
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Connects to a server.

@@ -18,6 +18,7 @@ mod lane;
 mod lanes;
 mod lease;
 mod members;
+mod moved;
 mod own_slots;
 mod purchases;
 mod reports;
@@ -29,6 +30,7 @@ mod shared;
 mod slots;
 mod step;
 mod target;
+pub(super) mod transfer;
 mod turns;
 
 pub use connect::{PostgresConnection, connect};
