@@ -11,12 +11,16 @@ use crate::app::ledger::{self, Migration};
 use crate::clock::iso8601;
 use crate::config::{PostgresConfig, Settings, StoreConfig};
 use crate::reports::text::{csv, strip_controls, table};
-use crate::store::postgres::{InstanceRecord, InstanceState, list_instances};
+use crate::store::postgres::{InstanceRecord, InstanceState, contract, list_instances};
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum StoreCommand {
     /// Create the tables of a shared ledger, or bring them up to date
-    Migrate,
+    Migrate {
+        /// Then refuse programs of earlier versions; fails while one of them runs
+        #[arg(long)]
+        contract: bool,
+    },
     /// Move a ledger from a file to PostgreSQL, or back, while no server uses it
     Copy {
         /// The ledger, as store.url names it: sqlite:tollgate.db, or postgres with the address in
@@ -51,8 +55,11 @@ pub(super) async fn store(
     match command {
         // Its ledgers are those of its arguments.
         StoreCommand::Copy { .. } => {}
-        StoreCommand::Migrate => {
+        StoreCommand::Migrate { contract: is_contraction } => {
             ledger::open_for_command(settings, config, Migration::Allowed).await?.close();
+            if is_contraction {
+                contract(&ledger::postgres_target(settings, config)?).await?;
+            }
             writeln!(out, "the tables are up to date: {}", ledger::describe(settings))?;
         }
         StoreCommand::Instances { format } => instances(settings, config, format, out).await?,

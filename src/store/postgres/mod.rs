@@ -36,6 +36,6 @@ mod turns;
 pub use connect::{PostgresConnection, connect};
 pub use fleet::{Fleet, JobNews};
 pub(super) use handle::PostgresStore;
-pub use roster::{InstanceRecord, InstanceState, list_instances};
+pub use roster::{InstanceRecord, InstanceState, contract, list_instances};
 pub use target::{InstanceKind, PostgresTarget};
 pub use turns::{SlotLimit, SlotPriority, SlotRate, SlotRequest, SlotTurn};
