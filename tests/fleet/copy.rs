@@ -1,13 +1,18 @@
 //! `tollgate store copy`: a ledger moves from a file to PostgreSQL and back, with all that it holds.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 
 use rusqlite::Connection;
 
 use crate::support::fleet::Fleet;
 use crate::support::postgres::Cluster;
 use crate::support::process::Signal;
-use crate::support::{CHAT, Reply, Upstream};
+use crate::support::{CHAT, Reply, Upstream, until};
 
 const CHATS: &str = "/api/v1/chat";
 const FILE: [(&str, &str); 1] = [("TOLLGATE_STORE__URL", "sqlite:ledger.db")];
@@ -182,6 +187,62 @@ fn all_rows_are_the_same_there_and_back() {
     for table in TABLES {
         assert_eq!(rows(&file, table), rows(&back, table), "{table}");
     }
+}
+
+/// Passes this many bytes to the database, then nothing more. Returns its address, and whether it
+/// has stalled.
+fn stalling_wire(to: SocketAddr, bytes: usize) -> (SocketAddr, Arc<AtomicBool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let (left, has_stalled) = (Arc::new(AtomicUsize::new(bytes)), Arc::<AtomicBool>::default());
+    let stalled = Arc::clone(&has_stalled);
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let server = TcpStream::connect(to).expect("the database");
+            let (mut replies, mut back) =
+                (server.try_clone().unwrap(), client.try_clone().unwrap());
+            thread::spawn(move || std::io::copy(&mut replies, &mut back));
+            let (left, stalled) = (Arc::clone(&left), Arc::clone(&stalled));
+            thread::spawn(move || pass(client, server, &left, &stalled));
+        }
+    });
+    (address, has_stalled)
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, left: &AtomicUsize, stalled: &AtomicBool) {
+    let mut buffer = [0; 4_096];
+    while let Ok(read @ 1..) = from.read(&mut buffer) {
+        let before = left.load(Ordering::SeqCst);
+        if before < read {
+            stalled.store(true, Ordering::SeqCst);
+            // Until the other end is killed.
+            while let Ok(1..) = from.read(&mut buffer) {}
+            break;
+        }
+        left.store(before - read, Ordering::SeqCst);
+        to.write_all(&buffer[..read]).ok();
+    }
+    to.shutdown(Shutdown::Both).ok();
+}
+
+#[test]
+fn killed_copy_goes_on_and_nothing_is_sold_meanwhile() {
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let mut fleet = ledger(&upstream);
+    fill(&fleet.path().join("ledger.db"));
+    let (address, has_stalled) = stalling_wire(Cluster::shared().address(), 2_500_000);
+    let url = fleet.database.url_at(address);
+    let mut copy = fleet.start_command(&THERE, &[("DATABASE_URL", &url)]);
+    until("the copy is under way", || has_stalled.load(Ordering::SeqCst));
+    copy.kill();
+    let early = fleet.run(&["member", "add", "ann"]);
+    assert!(early.stderr.contains("a copy into it was not finished"), "{early:?}");
+    let moved = fleet.run(&THERE);
+    assert_eq!(moved.code, Some(0), "{moved:?}");
+    assert!(moved.stdout.contains("an earlier copy was interrupted after "), "{moved:?}");
+    assert!(moved.stdout.contains("purchases: 20000 rows, price_micros 120.000000"), "{moved:?}");
+    fleet.add();
+    assert_eq!(fleet.buy(0, CHATS, "new", CHAT).status, 200);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::client::{Answer, Client, Record};
 use super::postgres::{Cluster, Database};
-use super::process::{Ended, run};
+use super::process::{Ended, Process, run};
 use super::server::Server;
 use super::settings::{environment, whole};
 use super::upstream::Upstream;
@@ -77,6 +77,12 @@ impl<'a> Fleet<'a> {
     /// Does the same with more in its environment.
     pub(crate) fn run_with(&self, arguments: &[&str], more: &[(&str, &str)]) -> Ended {
         run(self.folder.path(), arguments, &[&self.environment()[..], more].concat())
+    }
+
+    /// Starts a command with more in its environment.
+    pub(crate) fn start_command(&self, arguments: &[&str], more: &[(&str, &str)]) -> Process {
+        let environment = [&self.environment()[..], more].concat();
+        Process::start_with(self.folder.path(), arguments, &environment)
     }
 
     /// The folder of the settings.

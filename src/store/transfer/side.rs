@@ -37,7 +37,7 @@ pub(in crate::store) trait Rows {
 
 /// The ledger that is copied. Nothing changes it meanwhile.
 pub(in crate::store) trait Source: Rows {
-    /// Identifies the ledger. It changes when a server has had it again.
+    /// Identifies the ledger, and changes when it has sold more.
     fn mark(&self) -> Uuid;
 
     fn moved_to(&self) -> Option<&MovedTo>;
