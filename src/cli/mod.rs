@@ -20,6 +20,8 @@ mod settings;
 mod sockets;
 #[cfg(feature = "postgres")]
 mod store;
+#[cfg(feature = "postgres")]
+mod transfer;
 mod usage;
 
 use std::env;
@@ -127,7 +129,7 @@ pub enum Command {
         #[arg(long)]
         with_secret: bool,
     },
-    /// Create the tables of a shared ledger, and list its instances
+    /// Create the tables of a shared ledger, list its instances, and move a ledger
     #[cfg(feature = "postgres")]
     Store {
         #[command(subcommand)]
@@ -269,7 +271,9 @@ impl Cli {
             }
             Command::Purchase { action } => purchase::purchase(settings, action, out).await,
             #[cfg(feature = "postgres")]
-            Command::Store { command } => store::store(settings, command, out).await,
+            Command::Store { command } => {
+                store::store((settings, self.config.as_deref()), command, out).await
+            }
             Command::Openapi => {
                 out.write_all(&openapi::document(&settings.catalog, &settings.server.prefix))?;
                 Ok(writeln!(out).map(|()| Exit::Done)?)

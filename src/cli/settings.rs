@@ -21,6 +21,8 @@ use crate::tls::Certificate;
 
 const DEFAULT_FILE: &str = "proxy.toml";
 const ENV_FILE: &str = ".env";
+#[cfg(feature = "postgres")]
+const STORE_URL: &str = "TOLLGATE_STORE__URL";
 const ADMIN_LISTEN: &str = "TOLLGATE_ADMIN__LISTEN";
 
 #[derive(Clone, Debug, Default)]
@@ -36,6 +38,16 @@ pub(super) fn load(
     needs_gateway_key: bool,
 ) -> Result<Loaded, Vec<SettingError>> {
     load_from(explicit, needs_gateway_key, Path::new(""), std::env::vars_os())
+}
+
+/// Loads the settings for a ledger that the command line names in place of `store.url`.
+#[cfg(feature = "postgres")]
+pub(super) fn load_with_ledger(
+    explicit: Option<&Path>,
+    url: &str,
+) -> Result<Loaded, Vec<SettingError>> {
+    let others = std::env::vars_os().filter(|(name, _)| name != STORE_URL);
+    load_from(explicit, false, Path::new(""), others.chain([(STORE_URL.into(), url.into())]))
 }
 
 /// Returns the address of the ops listener of a running server. If its settings were edited since

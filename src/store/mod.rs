@@ -20,6 +20,8 @@ pub mod postgres;
 mod reason;
 mod rules;
 pub mod sqlite;
+#[cfg(feature = "postgres")]
+pub mod transfer;
 mod verbs;
 
 pub use crate::contract::money::SpendLimit;

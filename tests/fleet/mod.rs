@@ -6,6 +6,7 @@
 mod agents;
 mod clocks;
 mod commands;
+mod copy;
 mod crashes;
 mod fairness;
 mod faults;

@@ -1,6 +1,7 @@
 //! Several real servers that share a ledger in PostgreSQL, in front of one scripted gateway.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -8,7 +9,7 @@ use tempfile::TempDir;
 
 use super::client::{Answer, Client, Record};
 use super::postgres::{Cluster, Database};
-use super::process::{Ended, run};
+use super::process::{Ended, Process, run};
 use super::server::Server;
 use super::settings::{environment, whole};
 use super::upstream::Upstream;
@@ -81,6 +82,22 @@ impl<'a> Fleet<'a> {
     /// Asserts that clients know the truth about each charge.
     pub(crate) fn assert_balanced(&self, upstream: &Upstream) {
         self.record.books.assert_balanced(&upstream.charged());
+    }
+
+    /// Does the same with more in its environment.
+    pub(crate) fn run_with(&self, arguments: &[&str], more: &[(&str, &str)]) -> Ended {
+        run(self.folder.path(), arguments, &[&self.environment()[..], more].concat())
+    }
+
+    /// Starts a command with more in its environment.
+    pub(crate) fn start_command(&self, arguments: &[&str], more: &[(&str, &str)]) -> Process {
+        let environment = [&self.environment()[..], more].concat();
+        Process::start_with(self.folder.path(), arguments, &environment)
+    }
+
+    /// The folder of the settings.
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Connects to a server.

@@ -20,6 +20,7 @@ use super::flush::PreparedConnection;
 use super::instance;
 use super::lane::{Lane, LaneQueue};
 use super::lanes::{Lanes, SALES};
+use super::moved;
 use super::schema;
 use super::shared::Shared;
 use super::step::{Statement, Step, StepRows, statement};
@@ -213,6 +214,7 @@ async fn join(shared: &Shared) -> Result<(), Reason> {
     let connection = connect(&shared.target).await?;
     let session = PreparedConnection::new(connection, Arc::clone(&shared.clock));
     schema::prepare(&session, shared.target.may_migrate).await?;
+    moved::ensure_here(&session, shared.target.reads_only).await?;
     let money = shared.target.money.name();
     let bind = statement!(
         "UPDATE store SET money = coalesce(money, $1) RETURNING name, money = $1",

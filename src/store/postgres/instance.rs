@@ -34,13 +34,18 @@ const SWEEP_SLOTS: &str = "UPDATE slots SET replied = greatest(at, {now})
         AND replied IS NULL AND at < {now} - $2::bigint AND NOT id = ANY($3::uuid[])";
 const DOUBT_RETENTION: Duration = Duration::from_secs(120);
 
+/// Whether a ledger was moved is asked here once more: an instance that was declared dead joins again.
 const REGISTER: &str = "INSERT INTO instances (kind, name, pid, version, began, until)
-    SELECT $1::text, $2::text, $3::bigint, $4::int, {clock}, {clock} + 15000000000 RETURNING id";
+    SELECT $1::text, $2::text, $3::bigint, $4::int, {clock}, {clock} + 15000000000 FROM store
+    WHERE ($5::boolean OR moved_to IS NULL) AND NOT EXISTS (SELECT 1 FROM imports) RETURNING id";
 const BEAT_SQL: &str = "UPDATE instances SET until = {clock} + 15000000000, beat = beat + 1
     WHERE id = $1 AND ended IS NULL RETURNING beat, {now}, (SELECT name FROM store)";
 const IS_LISTED: &str = "SELECT 1 FROM instances WHERE id = $1";
 /// The condition keeps the new name if another instance has noticed the same.
 const RENAME: &str = "UPDATE store SET name = $1 WHERE name = $2";
+/// Those that did not sign off, and whether their lease is valid.
+pub(super) const LIVING: &str =
+    "SELECT id, name, until >= {clock} FROM instances WHERE ended IS NULL ORDER BY id";
 const EXPIRED: &str = "SELECT id FROM instances
     WHERE ended IS NULL AND until < {clock} AND id <> $1 ORDER BY id LIMIT 1";
 const LOST: &str = "SELECT id, state FROM purchases
@@ -52,7 +57,7 @@ const LOST: &str = "SELECT id, state FROM purchases
 ///
 /// Unsent purchases are released, sent ones become unknown. Its slots count as answered when nothing
 /// that it wrote can still arrive.
-const BURY: &str = "
+pub(super) const BURY: &str = "
 WITH t AS MATERIALIZED (SELECT {now} AS now),
 dead AS MATERIALIZED (
   SELECT id FROM instances
@@ -98,7 +103,8 @@ SELECT (SELECT count(*) FROM dead),
 fn registration(shared: &Shared) -> Statement {
     let target = &shared.target;
     let (kind, name) = (target.kind.name(), target.instance_name.clone());
-    statement!(REGISTER, kind, name, i64::from(std::process::id()), schema::NEWEST)
+    let process = i64::from(std::process::id());
+    statement!(REGISTER, kind, name, process, schema::NEWEST, target.reads_only)
 }
 
 /// Enters this process into the list of instances, and returns its number.
@@ -209,7 +215,10 @@ async fn join_again(shared: &Shared, lanes: &Lanes) {
     let Ok(rows) = lanes.request(&lanes.pulse, Step::plain(registration(shared))).await else {
         return;
     };
-    let Some(Ok(id)) = first(&rows).map(|row| column::get::<i64>(row, 0)) else { return };
+    let Some(Ok(id)) = first(&rows).map(|row| column::get::<i64>(row, 0)) else {
+        error!(instance = old, "instance was declared dead, and its ledger was moved");
+        return;
+    };
     error!(instance = old, joined_as = id, "instance was declared dead; it joins again");
     shared.instance.store(id, Ordering::Relaxed);
     shared.beat.store(0, Ordering::Relaxed);

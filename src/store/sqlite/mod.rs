@@ -16,6 +16,7 @@ mod jobs;
 mod ledger;
 mod lock;
 mod members;
+mod moved;
 mod open;
 mod purchases;
 mod reader;
@@ -25,6 +26,8 @@ mod schema;
 mod slots;
 mod spent;
 mod statements;
+#[cfg(feature = "postgres")]
+pub(super) mod transfer;
 mod writer;
 
 use crate::store::{Cause, Reason, Unavailable};
@@ -142,6 +145,7 @@ impl From<rusqlite::Error> for StoreError {
             | Cause::NewerVersion
             | Cause::Permission
             | Cause::Replaced
+            | Cause::Moved
             | Cause::Unreachable
             | Cause::Other => Self::Transient(Unavailable(reason)),
         }
