@@ -123,6 +123,7 @@ fn run_in_background(app: &App) {
     let access = Arc::clone(&app.shared.access);
     tokio::spawn(async move { access.run().await });
     tokio::spawn(watch_certificate(app.shared.clone()));
+    tokio::spawn(app.report_events());
 }
 
 /// Waits for requests and purchases in flight, for at most `drain`.

@@ -17,6 +17,7 @@ mod jobs;
 mod members;
 mod model;
 mod oracle;
+mod outbox;
 #[path = "../support/postgres.rs"]
 mod postgres;
 mod rate_limit;

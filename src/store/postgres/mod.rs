@@ -18,6 +18,7 @@ mod lane;
 mod lanes;
 mod lease;
 mod members;
+mod outbox;
 mod own_slots;
 mod purchases;
 mod reports;

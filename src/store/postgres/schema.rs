@@ -2,6 +2,8 @@
 //!
 //! A migration only adds, so that the programs of the last version go on beside those of this one.
 
+mod outbox;
+
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
@@ -213,7 +215,9 @@ const MIGRATIONS: &[&str] = &["
     INSERT INTO members_version (version) VALUES (0);
     ALTER TABLE account SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
     ALTER TABLE instances SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
-"];
+",
+    outbox::TABLES,
+];
 
 /// The version of the tables that this program knows.
 pub(super) const NEWEST: i32 = MIGRATIONS.len() as i32;

@@ -1,6 +1,7 @@
 //! The end of a purchase.
 
 use super::column::{nanos, signed};
+use super::outbox;
 use super::shared::Shared;
 use super::step::{Effect, Need, Statement, Step, statement};
 use crate::store::{Job, PurchaseId, PurchaseState, Settlement};
@@ -94,6 +95,9 @@ pub(super) fn step(shared: &Shared, id: PurchaseId, settlement: &Settlement) -> 
     )];
     if let Some(job) = job {
         statements.push(job_insertion(job, shared.sender().instance));
+    }
+    if state == PurchaseState::Unknown {
+        statements.push(outbox::unknown_event(id));
     }
     let need = if is_even { Need::Plain } else { Need::Counting };
     Step::new(need, statements).with_effect(Effect::Ends(id))

@@ -17,6 +17,7 @@ mod ledger;
 mod lock;
 mod members;
 mod open;
+mod outbox;
 mod purchases;
 mod reader;
 mod replies;

@@ -1,5 +1,7 @@
 //! The tables of the ledger's file, version by version.
 
+mod outbox;
+
 use rusqlite::Connection;
 
 /// Marks a SQLite file as ours: `toll`.
@@ -298,7 +300,9 @@ const MIGRATIONS: &[&str] = &["
 ", "
     -- Names of services and models, with spaces between them; NULL: what `access.may_buy` says.
     ALTER TABLE members ADD COLUMN may_buy TEXT;
-"];
+",
+    outbox::TABLES,
+];
 
 /// The version that renamed states, and the columns of prices and fingerprints.
 const NEW_NAMES: i64 = 6;
