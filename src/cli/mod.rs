@@ -20,6 +20,7 @@ mod sockets;
 #[cfg(feature = "postgres")]
 mod store;
 mod usage;
+mod webhook;
 
 use std::env;
 use std::ffi::OsString;
@@ -41,6 +42,7 @@ pub use settings::{Loaded, load_from};
 #[cfg(feature = "postgres")]
 pub use store::StoreCommand;
 pub use usage::{GroupBy, OutputFormat};
+pub use webhook::WebhookCommand;
 
 use crate::access::token;
 use crate::clock::Date;
@@ -131,6 +133,11 @@ pub enum Command {
     Store {
         #[command(subcommand)]
         command: StoreCommand,
+    },
+    /// Try the webhooks of the settings
+    Webhook {
+        #[command(subcommand)]
+        command: WebhookCommand,
     },
     /// Print the API as an OpenAPI 3.1 document
     Openapi,
@@ -269,6 +276,7 @@ impl Cli {
             Command::Purchase { action } => purchase::purchase(settings, action, out).await,
             #[cfg(feature = "postgres")]
             Command::Store { command } => store::store(settings, command, out).await,
+            Command::Webhook { command } => webhook::webhook(settings, command, out).await,
             Command::Openapi => {
                 out.write_all(&openapi::document(&settings.catalog, &settings.server.prefix))?;
                 Ok(writeln!(out).map(|()| Exit::Done)?)

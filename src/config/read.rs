@@ -56,11 +56,12 @@ impl SettingsReader {
         self.errors.truncate(errors);
         let Some((_, node)) = raw.sections.get(name) else { return };
         let rows = node.parse_inline();
-        let rows = rows.map(|rows| match rows.value {
-            RawValue::List(rows) => rows,
-            _ => vec![rows],
-        });
-        for row in rows.unwrap_or_else(|_| vec![node.clone()]) {
+        let rows = match rows.map(|rows| rows.value) {
+            Ok(RawValue::List(rows)) => rows,
+            // Reported as what it is.
+            Ok(_) | Err(_) => vec![RawNode { value: RawValue::Other("no list"), ..node.clone() }],
+        };
+        for row in rows {
             let location = row.location;
             let RawValue::Table(table) = &row.value else {
                 let expected = format!("{name}: expected a list of tables, [[{name}]]");
