@@ -63,9 +63,7 @@ pub(super) async fn check(
         ("budgets", budgets(&settings.budget)),
         ("store", app::ledger::describe(settings)),
     ];
-    if let Some(webhooks) = webhooks(settings) {
-        rows.push(("webhooks", webhooks));
-    }
+    rows.extend(webhooks(settings).map(|text| ("webhooks", text)));
     if let Some(Ok(certificate)) = certificate(settings) {
         rows.push(("tls", certificate.summary()));
     }

@@ -113,16 +113,15 @@ impl Webhooks {
         });
     }
 
-    /// Records in the ledger which webhook wants which event.
-    pub async fn subscribe(&self) {
+    /// Records in the ledger which webhook wants which event. Returns whether that succeeded.
+    pub async fn subscribe(&self) -> bool {
         let setup = Arc::clone(&self.0.setup.borrow());
         let wanted = setup
             .targets
             .iter()
             .flat_map(|target| target.config.events.iter().map(move |kind| (*kind, target.id)));
-        if let Err(error) = self.0.store.set_webhooks(wanted.collect()).await {
-            error!(%error, "webhooks not recorded; events use the former ones");
-        }
+        // Why a ledger cannot be written is logged there.
+        self.0.store.set_webhooks(wanted.collect()).await.is_ok()
     }
 
     /// Returns once there is a webhook.
@@ -139,20 +138,23 @@ impl Webhooks {
 
     async fn deliver_with(&self, client: impl PostMessage) {
         let mut setup = self.0.setup.subscribe();
-        let mut attempts = JoinSet::new();
+        let (mut attempts, mut is_recorded) = (JoinSet::new(), false);
         loop {
             let current = Arc::clone(&setup.borrow_and_update());
+            if !is_recorded {
+                is_recorded = self.subscribe().await;
+            }
             for target in &current.targets {
                 self.send_due(&mut attempts, &current, target, &client).await;
             }
             let has_targets = !current.targets.is_empty();
             tokio::select! {
                 changed = setup.changed() => match changed {
-                    Ok(()) => self.subscribe().await,
+                    Ok(()) => is_recorded = false,
                     Err(_) => return,
                 },
                 Some(_) = attempts.join_next() => {}
-                () = sleep(POLL_INTERVAL), if has_targets => {}
+                () = sleep(POLL_INTERVAL), if has_targets || !is_recorded => {}
             }
         }
     }
@@ -169,7 +171,6 @@ impl Webhooks {
         if permits.is_empty() {
             return;
         }
-        // Why a ledger cannot be read is logged where it is written.
         let due = self.0.store.claim_events(target.id, permits.len(), LEASE).await;
         for (event, permit) in due.unwrap_or_default().into_iter().zip(permits) {
             let (webhooks, setup, target) = (self.clone(), Arc::clone(setup), Arc::clone(target));

@@ -14,9 +14,9 @@ use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::column;
+use super::events::unknown_data;
 use super::flush::PreparedConnection;
 use super::lanes::Lanes;
-use super::outbox::unknown_data;
 use super::schema;
 use super::settle;
 use super::shared::Shared;

@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 use super::column::{self, Read, signed};
 use super::handle::PostgresStore;
 use super::step::{Need, Statement, Step, statement};
-use super::{outbox, settle};
+use super::{events, settle};
 use crate::store::{Job, JobState, KeyId, PurchaseId, StatusUpdate, Unavailable};
 
 /// Selects the columns that [`read_job`] reads.
@@ -37,7 +37,7 @@ impl PostgresStore {
         request_id: Arc<str>,
         update: StatusUpdate,
     ) -> Result<(), Unavailable> {
-        self.write_job(outbox::job_update(&request_id, update)).await
+        self.write_job(events::job_update(&request_id, update)).await
     }
 
     /// Writes after the settlements that were asked for before, which record jobs, too.

@@ -9,6 +9,7 @@ mod audit;
 mod clock;
 mod column;
 mod connect;
+mod events;
 mod fleet;
 mod flush;
 mod handle;

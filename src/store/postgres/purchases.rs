@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::column;
 use super::handle::PostgresStore;
 use super::step::{Need, Step, StepRows, statement};
-use super::{outbox, reserve, settle};
+use super::{events, reserve, settle};
 use crate::contract::money::Usd;
 use crate::store::rules::Credit;
 use crate::store::{
@@ -187,7 +187,7 @@ impl PostgresStore {
             statement!(TRIM_REPLIES, column::signed(replies), column::signed(reply_bytes)),
             statement!(TRIM_UNPARSABLE, retention, MAX_UNPARSABLE),
         ];
-        statements.extend(outbox::purge());
+        statements.extend(events::purge());
         let step = Step::new(Need::Plain, statements);
         self.run(&self.lanes().sales, step).await.map(drop)
     }

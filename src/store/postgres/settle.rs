@@ -1,7 +1,7 @@
 //! The end of a purchase.
 
 use super::column::{nanos, signed};
-use super::outbox;
+use super::events;
 use super::shared::Shared;
 use super::step::{Effect, Need, Statement, Step, statement};
 use crate::store::{Job, PurchaseId, PurchaseState, Settlement};
@@ -97,7 +97,7 @@ pub(super) fn step(shared: &Shared, id: PurchaseId, settlement: &Settlement) -> 
         statements.push(job_insertion(job, shared.sender().instance));
     }
     if state == PurchaseState::Unknown {
-        statements.push(outbox::unknown_event(id));
+        statements.push(events::unknown_event(id));
     }
     let need = if is_even { Need::Plain } else { Need::Counting };
     Step::new(need, statements).with_effect(Effect::Ends(id))

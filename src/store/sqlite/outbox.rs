@@ -78,7 +78,8 @@ impl SqliteStore {
             }
             Ok(())
         };
-        self.run(Durability::Buffered, write).await
+        // Recovery may follow, and reports what has become unknown.
+        self.run_while_starting(Durability::Buffered, write).await
     }
 
     pub(in crate::store) async fn claim_events(
