@@ -82,12 +82,10 @@ impl RawSettings {
 
     fn overlay(&mut self, variable: &str, rest: &str, value: &str, errors: &mut Vec<SettingError>) {
         let location = Location::Variable(variable.to_owned());
-        if value.contains(KEY_PREFIX) {
-            return errors.push(SettingError::new(location, KEY_IN_SETTINGS));
-        }
         let text =
             || RawNode { location: location.clone(), value: RawValue::Text(value.to_owned()) };
-        if rest == WEBHOOKS {
+        let has_key = value.contains(KEY_PREFIX);
+        if rest == WEBHOOKS && !has_key {
             self.sections.insert(WEBHOOKS.to_ascii_lowercase(), (location.clone(), text()));
             return;
         }
@@ -97,6 +95,9 @@ impl RawSettings {
                         TOLLGATE_SERVER__LISTEN";
             return errors.push(SettingError::new(location, text));
         };
+        if has_key {
+            return errors.push(SettingError::new(location, KEY_IN_SETTINGS));
+        }
         let empty =
             || RawNode { location: Location::Unknown, value: RawValue::Table(RawTable::new()) };
         let (_, section) = self

@@ -168,7 +168,7 @@ fn key_that_the_gateway_echoes_in_a_job_id_reaches_no_webhook() {
     for message in receiver.wait_for(2) {
         let text = String::from_utf8_lossy(&message.body).into_owned();
         for canary in upstream.canaries() {
-            assert!(!text.contains(&canary.key()), "{text}");
+            assert!(!text.contains(canary.key()), "{text}");
         }
     }
 }
