@@ -82,6 +82,8 @@ pub mod tls;
 pub mod upstream;
 #[doc(hidden)]
 pub mod validate;
+#[doc(hidden)]
+pub mod webhooks;
 
 pub use access::{User, UserError};
 #[doc(inline)]

@@ -34,6 +34,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("billing",    &["clock", "config", "contract", "problem", "store", "upstream"]),
     ("reports",    &["access", "response", "billing", "clock", "contract", "downstream", "jobs", "problem", "purchase", "store", "upstream", "validate"]),
     ("media",      &["access", "clock", "config", "jobs", "problem", "response", "store", "upstream"]),
+    ("webhooks",   &["clock", "config", "contract", "metrics", "store", "upstream"]),
     ("routes",     &["access", "response", "billing", "clock", "contract", "downstream", "jobs", "media", "metrics", "pictures", "problem", "purchase", "redact", "reports", "upstream", "validate"]),
     ("pipeline",   &["access", "response", "config", "downstream", "jobs", "metrics", "problem", "purchase", "routes", "store", "upstream"]),
     ("server",     &["response", "clock", "config", "downstream", "metrics", "problem", "tls"]),

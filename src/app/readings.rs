@@ -9,10 +9,11 @@ use tokio::time::timeout;
 use super::{App, SharedState};
 use crate::billing::summary::BillingSummary;
 use crate::config::Target;
+use crate::contract::money::Usd;
 use crate::metrics::{
     BalanceReading, BudgetReading, InstanceReading, LedgerReading, Readings, SlotReading,
 };
-use crate::store::{BudgetScope, Budgets, Cause, InstanceCounts, LedgerTotals, Unavailable};
+use crate::store::{BudgetScope, Budgets, Cause, InstanceCounts, KeyId, LedgerTotals, Unavailable};
 use crate::sync::lock;
 use crate::upstream::KeyRing;
 
@@ -24,6 +25,9 @@ pub struct Watched {
     mode: &'static str,
     pub(super) budgets: Budgets,
     pub(super) keys: Arc<Mutex<KeyRing>>,
+    pub(super) key_ids: Arc<[KeyId]>,
+    /// The balance below which `balance.low` is reported.
+    pub(super) balance_alert: Usd,
 }
 
 impl App {
@@ -35,6 +39,8 @@ impl App {
             },
             budgets: self.context.terms.limits,
             keys: Arc::clone(&self.gateway.ring),
+            key_ids: Arc::clone(&self.context.keys),
+            balance_alert: self.settings.alerts.balance,
         }
     }
 

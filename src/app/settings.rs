@@ -116,6 +116,7 @@ fn served_secrets(
         ("the settings file", settings_file.map(Path::to_owned)),
         ("GATEWAY_API_KEY_FILE", named("GATEWAY_API_KEY_FILE")),
         ("TOLLGATE_SECRET_FILE", named("TOLLGATE_SECRET_FILE")),
+        ("TOLLGATE_WEBHOOK_SECRET_FILE", named("TOLLGATE_WEBHOOK_SECRET_FILE")),
         ("DATABASE_URL_FILE", named("DATABASE_URL_FILE")),
     ];
     let served = files

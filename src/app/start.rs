@@ -28,6 +28,7 @@ use crate::server;
 use crate::store::{AccountBinding, OpenError, Opening, Reason, RecentRefusals, Store};
 use crate::tls::Tls;
 use crate::upstream::rate_limit::RateLimit;
+use crate::webhooks::Webhooks;
 
 /// The stages of a shutdown.
 #[derive(Clone, Debug, Default)]
@@ -70,6 +71,7 @@ pub async fn prepare(
         (AccessMode::Jwt(settings), _) => AuthMode::Jwt(JwtVerifier::new(settings)?),
     };
     let shared = SharedState {
+        webhooks: Webhooks::new(settings, store.clone(), Arc::clone(&metrics)),
         access: Arc::new(Authenticator::new(mode, Arc::clone(&metrics))),
         redactor: Redactor::new(Arc::clone(&metrics)),
         refusal_log: Arc::new(RefusalLog::new(Arc::clone(&metrics))),
@@ -109,6 +111,7 @@ pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Res
     if shared.store.is_unusable() {
         return Ok(());
     }
+    shared.webhooks.subscribe().await;
     shared.rate_limit.restore().await;
     shared.access.load().await.map_err(io::Error::other)?;
     if let Some(opening) = opening {

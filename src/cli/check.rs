@@ -15,7 +15,7 @@ use crate::access::member_cache::MemberCount;
 use crate::app;
 use crate::app::secret::secret;
 use crate::clock;
-use crate::config::{AccessMode, BudgetConfig, Settings, StoreConfig, Target};
+use crate::config::{AccessMode, BudgetConfig, Settings, StoreConfig, Target, WebhookConfig};
 use crate::contract::money::SpendLimit;
 use crate::reports::text::pluralize;
 use crate::store::{Cause, Reason, Store};
@@ -64,6 +64,7 @@ pub(super) async fn check(
         ("store", app::ledger::describe(settings)),
     ];
     rows.extend(tls(settings).map(|tls| ("tls", tls)));
+    rows.extend(webhooks(settings).map(|text| ("webhooks", text)));
     match format {
         ReportFormat::Text => {
             rows.iter().try_for_each(|(name, value)| writeln!(out, "{name:<9} {value}"))?;
@@ -98,6 +99,18 @@ async fn print_online(
     };
     online.print(out, err)?;
     Ok(online.exit())
+}
+
+/// Describes the webhooks, without the paths of their addresses.
+fn webhooks(settings: &Settings) -> Option<String> {
+    let targets = settings.webhooks.targets.iter();
+    let targets: Vec<_> = targets
+        .map(|target| {
+            let events = u64::try_from(target.events.len()).unwrap_or(u64::MAX);
+            format!("{} ({})", WebhookConfig::origin(&target.url), pluralize(events, "event"))
+        })
+        .collect();
+    (!targets.is_empty()).then(|| targets.join(", "))
 }
 
 #[derive(Serialize)]

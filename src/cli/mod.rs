@@ -23,6 +23,7 @@ mod store;
 #[cfg(feature = "postgres")]
 mod transfer;
 mod usage;
+mod webhook;
 
 use std::env;
 use std::ffi::OsString;
@@ -44,6 +45,7 @@ pub use settings::{Loaded, load_from};
 #[cfg(feature = "postgres")]
 pub use store::StoreCommand;
 pub use usage::{GroupBy, OutputFormat};
+pub use webhook::WebhookCommand;
 
 use crate::access::token;
 use crate::clock::Date;
@@ -134,6 +136,11 @@ pub enum Command {
     Store {
         #[command(subcommand)]
         command: StoreCommand,
+    },
+    /// Try the webhooks of the settings
+    Webhook {
+        #[command(subcommand)]
+        command: WebhookCommand,
     },
     /// Print the API as an OpenAPI 3.1 document
     Openapi,
@@ -274,6 +281,7 @@ impl Cli {
             Command::Store { command } => {
                 store::store((settings, self.config.as_deref()), command, out).await
             }
+            Command::Webhook { command } => webhook::webhook(settings, command, out).await,
             Command::Openapi => {
                 out.write_all(&openapi::document(&settings.catalog, &settings.server.prefix))?;
                 Ok(writeln!(out).map(|()| Exit::Done)?)

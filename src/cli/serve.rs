@@ -122,6 +122,7 @@ fn run_in_background(app: &App) {
     thread::spawn(calibrate_clock);
     let access = Arc::clone(&app.shared.access);
     tokio::spawn(async move { access.run().await });
+    tokio::spawn(app.report_events());
 }
 
 /// Waits for requests and purchases in flight, for at most `drain`.

@@ -13,6 +13,7 @@ mod sections;
 mod server;
 mod store;
 mod value;
+mod webhooks;
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -26,6 +27,7 @@ pub use error::{Location, SettingError, redact_keys};
 pub use listen::Listen;
 pub use secrets::{DatabaseUrl, Key, SecretText};
 pub use sections::{Environment, SettingsSource};
+pub use webhooks::{AlertsConfig, WebhookConfig, WebhookSecret, WebhooksConfig};
 
 use crate::contract::catalog::{Catalog, ChatModel, Service};
 use crate::contract::money::{SpendLimit, Usd};
@@ -43,6 +45,8 @@ pub struct Settings {
     pub secret: Option<SecretText>,
     pub limits: LimitsConfig,
     pub budget: BudgetConfig,
+    pub alerts: AlertsConfig,
+    pub webhooks: WebhooksConfig,
     pub purchase: PurchaseConfig,
     pub store: StoreConfig,
     /// How long a start waits for the server that has the ledger.

@@ -15,6 +15,7 @@ mod binding;
 mod handle;
 mod member;
 mod model;
+mod outbox;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod reason;
@@ -40,6 +41,7 @@ pub use model::{
     ReserveError, SETTLES_WITHIN, Service, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate,
     StoreCapacity,
 };
+pub use outbox::{Alert, OutboxEvent, Subscription, WebhookId};
 pub use reason::{Cause, Reason};
 pub use sqlite::{Backup, LockHolder, OpenError, Opening, host_name};
 

@@ -18,7 +18,7 @@ use crate::config::TlsFiles;
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// A certificate that ends sooner is warned of.
-const EXPIRES_SOON: Duration = Duration::from_secs(14 * 86_400);
+pub const EXPIRES_SOON: Duration = Duration::from_secs(14 * 86_400);
 /// Later than any certificate ends: the year 10000.
 const END_OF_TIME: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(253_402_300_800));
 

@@ -17,8 +17,8 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::server::TlsStream;
 use tracing::{error, info, warn};
 
-pub use certificate::Certificate;
 use certificate::Stamp;
+pub use certificate::{Certificate, EXPIRES_SOON};
 
 use crate::clock;
 use crate::config::TlsFiles;

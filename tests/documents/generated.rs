@@ -78,6 +78,7 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
     metrics.gateway_call("chat", Duration::ZERO);
     metrics.replay("kept", 0);
     metrics.refusal("internal");
+    metrics.webhook("ping", "delivered");
     let page = metrics.encode(Readings {
         certificate_expires: Some(Duration::ZERO),
         mode: Some("live"),

@@ -46,3 +46,4 @@ mod traces;
 mod unix_sockets;
 mod unknown_counts_as_spent;
 mod video_downloads;
+pub(crate) mod webhooks;

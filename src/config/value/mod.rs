@@ -279,6 +279,15 @@ pub(super) fn mail(text: &str) -> Parsed<String> {
         .ok_or("expected an address for mail, such as \"ops@example.com\"".into())
 }
 
+pub(super) fn webhook_url(text: &str) -> Parsed<Url> {
+    let http_error = "expected https, got http (plain http is allowed on loopback only)";
+    let url = address(text, http_error)?;
+    if url.fragment().is_some() {
+        return Err("expected no fragment".into());
+    }
+    Ok(url)
+}
+
 fn address(text: &str, http_error: &'static str) -> Parsed<Url> {
     let expected = "expected an address such as \"https://gateway.example.com\"";
     // The parser would drop whitespace and rewrite backslashes.

@@ -14,6 +14,7 @@ use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::column;
+use super::events::unknown_data;
 use super::flush::PreparedConnection;
 use super::lanes::Lanes;
 use super::schema;
@@ -57,7 +58,8 @@ const LOST: &str = "SELECT id, state FROM purchases
 ///
 /// Unsent purchases are released, sent ones become unknown. Its slots count as answered when nothing
 /// that it wrote can still arrive.
-pub(super) const BURY: &str = "
+pub(super) const BURY: &str = concat!(
+    "
 WITH t AS MATERIALIZED (SELECT {now} AS now),
 dead AS MATERIALIZED (
   SELECT id FROM instances
@@ -71,7 +73,7 @@ dead AS MATERIALIZED (
     payload = CASE state WHEN 'held' THEN NULL ELSE payload END,
     fingerprint = CASE state WHEN 'held' THEN NULL ELSE fingerprint END
   FROM t, dead WHERE owner = dead.id AND ended_at IS NULL
-  RETURNING state, caller, day, month, price_micros
+  RETURNING purchases.id, state, caller, model, day, month, price_micros
 ), released AS (
   SELECT caller, day, month, sum(price_micros)::bigint AS micros
   FROM left_open WHERE state = 'released' GROUP BY caller, day, month
@@ -95,10 +97,18 @@ dead AS MATERIALIZED (
   UPDATE jobs SET poller = NULL FROM dead WHERE poller = dead.id AND state = 'open'
 ), gone AS (
   DELETE FROM waiting USING dead WHERE owner = dead.id
+), reported AS (
+  INSERT INTO outbox (id, webhook, event, at, due, data)
+  SELECT 'evt_' || replace(id::text, '-', ''), webhook, event, t.now, t.now, ",
+    unknown_data!("id"),
+    "
+  FROM t, left_open, webhooks WHERE state = 'unknown' AND event = 'outcome.unknown'
+  ON CONFLICT DO NOTHING
 )
 SELECT (SELECT count(*) FROM dead),
   (SELECT count(*) FROM left_open WHERE state = 'released'),
-  (SELECT count(*) FROM left_open WHERE state = 'unknown')";
+  (SELECT count(*) FROM left_open WHERE state = 'unknown')"
+);
 
 fn registration(shared: &Shared) -> Statement {
     let target = &shared.target;

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::column;
 use super::handle::PostgresStore;
 use super::step::{Need, Step, StepRows, statement};
-use super::{reserve, settle};
+use super::{events, reserve, settle};
 use crate::contract::money::Usd;
 use crate::store::rules::Credit;
 use crate::store::{
@@ -184,11 +184,12 @@ impl PostgresStore {
     pub(in crate::store) async fn purge_expired(&self) -> Result<(), Unavailable> {
         let StoreCapacity { replies, reply_bytes, .. } = StoreCapacity::default();
         let retention = column::nanos(UNPARSABLE_RETENTION);
-        let statements = vec![
+        let mut statements = vec![
             statement!("DELETE FROM replies WHERE until <= {now}"),
             statement!(TRIM_REPLIES, column::signed(replies), column::signed(reply_bytes)),
             statement!(TRIM_UNPARSABLE, retention, MAX_UNPARSABLE),
         ];
+        statements.extend(events::purge());
         let step = Step::new(Need::Plain, statements);
         self.run(&self.lanes().sales, step).await.map(drop)
     }

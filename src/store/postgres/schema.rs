@@ -3,6 +3,7 @@
 //! A migration only adds, so that the programs of the last version go on beside those of this one.
 
 mod moves;
+mod outbox;
 
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
@@ -217,6 +218,7 @@ const MIGRATIONS: &[&str] = &["
     ALTER TABLE instances SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 ",
     moves::TABLES,
+    outbox::TABLES,
 ];
 
 /// Living instances that know only earlier versions.

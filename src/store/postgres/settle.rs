@@ -3,6 +3,7 @@
 use tracing::error;
 
 use super::column::{self, nanos, signed};
+use super::events;
 use super::shared::Shared;
 use super::step::{Effect, Need, Statement, Step, StepRows, statement};
 use crate::store::{Job, PurchaseId, PurchaseState, Settlement};
@@ -101,6 +102,9 @@ pub(super) fn step(shared: &Shared, id: PurchaseId, settlement: &Settlement) -> 
     )];
     if let Some(job) = job {
         statements.push(job_insertion(job, shared.number()));
+    }
+    if state == PurchaseState::Unknown {
+        statements.push(events::unknown_event(id));
     }
     let need = if is_even { Need::Plain } else { Need::Counting };
     Step::new(need, statements).with_effect(Effect::Ends(id))

@@ -18,6 +18,7 @@ mod lock;
 mod members;
 mod moved;
 mod open;
+mod outbox;
 mod purchases;
 mod reader;
 mod replies;

@@ -1,6 +1,7 @@
 //! The tables of the ledger's file, version by version.
 
 mod moves;
+mod outbox;
 
 use rusqlite::Connection;
 
@@ -302,6 +303,7 @@ const MIGRATIONS: &[&str] = &["
     ALTER TABLE members ADD COLUMN may_buy TEXT;
 ",
     moves::TABLES,
+    outbox::TABLES,
 ];
 
 /// The version that renamed states, and the columns of prices and fingerprints.

@@ -58,11 +58,22 @@ const TABLES: &[Table] = &[
     },
     same("members"),
     Table { sqlite: "sessions", ..same("logins") },
+    Table { key: Key::Position { sqlite: "number", postgres: "number" }, ..same("outbox") },
+    same("alerts"),
 ];
 
-/// Tables of files with at most one row, which [`Facts`](super::side::Facts) has, and those of a copy.
-const NOT_ROWS_OF_SQLITE: &[&str] =
-    &["identity", "money", "secret", "members_version", "rate_limit", "moved", "imports"];
+/// Tables of files with at most one row, which [`Facts`](super::side::Facts) has, those of a copy, and
+/// what a server writes from its settings.
+const NOT_ROWS_OF_SQLITE: &[&str] = &[
+    "identity",
+    "money",
+    "secret",
+    "members_version",
+    "rate_limit",
+    "moved",
+    "imports",
+    "webhooks",
+];
 /// The same of PostgreSQL, what only living instances need, and replies that are kept for a day for
 /// the operator.
 const NOT_ROWS_OF_POSTGRES: &[&str] = &[
@@ -74,6 +85,7 @@ const NOT_ROWS_OF_POSTGRES: &[&str] = &[
     "instances",
     "waiting",
     "unparsable_replies",
+    "webhooks",
 ];
 
 /// The columns of each table.
