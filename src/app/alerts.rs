@@ -108,8 +108,8 @@ impl AlertWatcher {
     }
 
     async fn look_at_certificate(&mut self) {
-        let Some(tls) = &self.shared.tls else { return };
-        let expires = tls.certificate().expires();
+        let certificate = self.shared.tls.as_ref().and_then(|tls| tls.certificate());
+        let Some(expires) = certificate.map(|certificate| certificate.expires()) else { return };
         if expires.saturating_sub(clock::wall()) < EXPIRES_SOON {
             let data = json!({"expires": iso8601(expires)});
             let period = (expires.as_secs(), &data);

@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
     AccountStatus, BudgetScope, Budgets, DedupeKey, DuplicateCheck, EarlierReply, ExistingPurchase,
-    PurchaseId, Reservation, ReserveError, Settlement, StoreCapacity,
+    KeptReply, PurchaseId, Reservation, ReserveError, Settlement, StoreCapacity,
 };
 
 use crate::fixture::*;
@@ -329,17 +329,11 @@ fn adds_up(fixture: &Fixture) {
 }
 
 /// Backends differ in which replies they read along: what counts here is which one is kept.
-fn sized(refused: ReserveError) -> ReserveError {
-    match refused {
-        ReserveError::Duplicate(ExistingPurchase {
-            reply: EarlierReply::Read(reply),
-            id,
-            state,
-            cost,
-        }) => {
-            let reply = EarlierReply::Kept { bytes: reply.body.len() };
-            ReserveError::Duplicate(ExistingPurchase { reply, id, state, cost })
-        }
-        other => other,
+fn sized(mut refused: ReserveError) -> ReserveError {
+    if let ReserveError::Duplicate(ExistingPurchase { reply, .. }) = &mut refused
+        && let EarlierReply::Read(KeptReply { body, .. }) = reply
+    {
+        *reply = EarlierReply::Kept { bytes: body.len() };
     }
+    refused
 }
