@@ -1,6 +1,6 @@
-/** The palette, which finds views, conversations, models and actions by their names, and the list of shortcuts. */
+/** Dialogs: the palette, which finds views, conversations, models and actions; prompts, models, instructions, shortcuts. */
 
-import { announce, byId, element, icon } from '../core/dom.js';
+import { announce, button, byId, element, icon, openSheet } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { choice, conversations } from '../core/store.js';
 
@@ -23,7 +23,18 @@ const TEXT = {
   promptSaved: 'Saved as a prompt. Type / in an empty message to find it.',
   removePrompt: 'Remove a prompt',
   promptRemoved: 'The prompt is removed.',
-  close: 'Close',
+  models: 'Models',
+  searchModels: 'Search models',
+  noModels: 'No models match.',
+  lately: 'Recently used',
+  tiers: { standard: 'Standard', budget: 'Budget', unstated: 'Price not published', added: 'Added here' },
+  instructions: 'Instructions',
+  aboutInstructions: 'The model follows them in this conversation. They are sent with each message.',
+  example: 'For example: Answer briefly.',
+  presets: 'Presets',
+  nothing: 'None',
+  use: 'Use',
+  cancel: 'Cancel',
   singleKeys: 'Use single-key shortcuts',
   shortcuts: [
     [['Ctrl K'], 'Go to a view, a conversation or an action (⌘K on a Mac)'],
@@ -43,34 +54,64 @@ const TEXT = {
 };
 
 /** The most results that are listed. */
-const MAX_RESULTS = 40;
+const MAX_RESULTS = 100;
 
 /** The most prompts that are kept. */
 const MAX_PROMPTS = 100;
 
+/** How many of the models that were used last stand on top. */
+const LATELY = 3;
+
 /** Opens the palette. `page` is `{catalog, views, go(view, focus), openConversation(id)}`. */
-export const palette = (page) => choose({ label: TEXT.palette, hint: TEXT.field, none: TEXT.none }, entries(page), () => kept(page));
+export const palette = (page) => choose({ title: TEXT.palette, hint: TEXT.field }, entries(page), () => kept(page));
 
 /** Opens the list of prompts; the chosen one is written into the message. Escape writes the `/` that opened it. */
 export async function prompts(page) {
-  await choose({ label: TEXT.prompts, hint: TEXT.promptsField, none: TEXT.none }, promptEntries(page));
+  await choose({ title: TEXT.prompts, hint: TEXT.promptsField }, promptEntries(page));
   byId('palette').addEventListener('cancel', () => insert('/'));
 }
 
-/** Opens a list to search and choose from. `more()` resolves to further entries. */
-async function choose(text, all, more = null) {
-  const field = element('input', {
-    type: 'text', role: 'combobox', placeholder: text.hint, autocomplete: 'off', spellcheck: 'false',
-    'aria-label': text.label, 'aria-expanded': 'true', 'aria-controls': 'palette-list', 'aria-autocomplete': 'list',
+/**
+ * Opens the sheet of models; `done(model)` takes the choice. `current` is the id of the model that is picked now. A model that names its
+ * `group` stands in that one.
+ */
+export function pickModel(catalog, current, done) {
+  const recent = lately();
+  const groupOf = (model) => model.group ?? `${TEXT.tiers[model.tier] ?? model.tier} · ${price(model.price_micros)}`;
+  const first = recent.map((id) => catalog.chat.find((one) => one.id === id)).filter(Boolean);
+  const row = (group) => (model) => ({
+    kind: '', name: model.id, model: model.id, side: price(model.price_micros), note: model.best_for, group, isCurrent: model.id === current,
+    act: () => done(model),
   });
-  const list = element('ul', { id: 'palette-list', role: 'listbox', 'aria-label': TEXT.results });
-  const none = element('p', { class: 'hint', text: text.none, hidden: true });
-  const dialog = open('palette', text.label, field, list, none);
-  let shown = [], at = 0;
+  const rest = Map.groupBy(catalog.chat.filter((model) => !first.includes(model)), groupOf);
+  const rows = [...first.map(row(TEXT.lately)), ...[...rest].flatMap(([group, models]) => models.map(row(group)))];
+  void choose({ title: TEXT.models, hint: TEXT.searchModels, label: TEXT.searchModels, none: TEXT.noModels, kind: 'model-sheet' }, rows);
+}
+
+/** Notes that this model was used. */
+export function noteUse(id) {
+  choice.set('chat-lately', JSON.stringify([id, ...lately().filter((other) => other !== id)].slice(0, LATELY)));
+}
+
+const lately = () => choice.list('chat-lately');
+
+/**
+ * Opens a list of entries, `{kind, name, act}`, to search and choose from; an entry may have an `icon`, a `note`, a `group`, and a text at its
+ * `side`. `more()` resolves to further entries.
+ */
+async function choose({ title, hint, label = title, none: nothing = TEXT.none, kind = 'palette' }, all, more = null) {
+  const field = element('input', {
+    type: 'text', role: 'combobox', placeholder: hint, autocomplete: 'off', spellcheck: 'false', dir: 'auto',
+    'aria-label': label, 'aria-expanded': 'true', 'aria-controls': 'palette-list', 'aria-autocomplete': 'list',
+  });
+  const list = element('div', { id: 'palette-list', role: 'listbox', 'aria-label': TEXT.results });
+  const none = element('p', { class: 'hint', text: nothing, hidden: true });
+  const dialog = openSheet(title, { id: 'palette', class: kind }, field, list, none);
+  let shown = [], options = [], at = 0;
 
   const mark = () => {
-    [...list.children].forEach((item, place) => item.setAttribute('aria-selected', place === at));
-    const chosen = list.children[at];
+    options.forEach((item, place) => item.setAttribute('aria-selected', place === at));
+    const chosen = options[at];
     if (chosen) field.setAttribute('aria-activedescendant', chosen.id);
     else field.removeAttribute('aria-activedescendant');
     chosen?.scrollIntoView({ block: 'nearest' });
@@ -79,19 +120,27 @@ async function choose(text, all, more = null) {
     dialog.close();
     entry?.act();
   };
+  const option = (entry, place) => element('div', { id: `palette-${place}`, role: 'option', 'data-model': entry.model, class: entry.isCurrent && 'current', click: () => take(entry) },
+    entry.icon && icon(entry.icon), element('span', { text: entry.name }), element('span', { class: 'hint', text: entry.side ?? entry.kind }),
+    entry.note && element('span', { class: 'note', text: entry.note }));
   const draw = () => {
     const wanted = field.value.toLowerCase().split(/\s+/).filter(Boolean);
-    shown = all.filter(({ name, kind }) => wanted.every((word) => `${kind} ${name}`.toLowerCase().includes(word))).slice(0, MAX_RESULTS);
-    at = 0;
+    shown = all.filter(({ name, kind: what, note }) => wanted.every((word) => `${what} ${name} ${note ?? ''}`.toLowerCase().includes(word))).slice(0, MAX_RESULTS);
+    at = Math.max(shown.findIndex(({ isCurrent }) => isCurrent), 0);
     none.hidden = shown.length > 0;
     list.hidden = !shown.length;
-    list.replaceChildren(...shown.map((entry, place) => element('li', { id: `palette-${place}`, role: 'option', click: () => take(entry) },
-      icon(entry.icon), element('span', { text: entry.name }), element('span', { class: 'hint', text: entry.side ?? entry.kind }))));
+    options = shown.map(option);
+    const groups = [...Map.groupBy(shown, ({ group }) => group)];
+    list.replaceChildren(...groups.flatMap(([group, those], place) => {
+      const rows = those.map((entry) => options[shown.indexOf(entry)]);
+      return group ? [element('div', { role: 'group', 'aria-labelledby': `palette-group-${place}` },
+        element('p', { id: `palette-group-${place}`, role: 'presentation', class: 'hint', text: group }), rows)] : rows;
+    }));
     mark();
   };
   field.addEventListener('input', () => {
     draw();
-    announceIn(dialog, TEXT.found(shown.length));
+    announce(TEXT.found(shown.length));
   });
   field.addEventListener('keydown', (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -159,7 +208,7 @@ function promptEntries({ go }) {
     insert(text);
     go('chat', 'chat-text');
   };
-  const remove = () => choose({ label: TEXT.removePrompt, hint: TEXT.promptsField, none: TEXT.none },
+  const remove = () => choose({ title: TEXT.removePrompt, hint: TEXT.promptsField },
     list((text) => keep(saved.filter((other) => other !== text), TEXT.promptRemoved)));
   const draft = byId('chat-text').value.trim();
   return [
@@ -176,14 +225,7 @@ function insert(text) {
   field.dispatchEvent(new Event('input', { bubbles: true }));
 }
 
-function savedPrompts() {
-  try {
-    const all = JSON.parse(choice.get('prompts'));
-    return Array.isArray(all) ? all.map(String) : [];
-  } catch {
-    return [];
-  }
-}
+const savedPrompts = () => choice.list('prompts').map(String);
 
 function pick(go, model) {
   byId('chat-model').value = model;
@@ -196,26 +238,33 @@ export function help() {
   const row = ([keys, text]) => [
     element('dt', {}, keys.flatMap((key, place) => [place ? ' ' : null, element('kbd', { text: key })])), element('dd', { text })];
   const box = element('input', { type: 'checkbox', checked: choice.get('keys') !== 'off', change: () => choice.set('keys', box.checked ? 'on' : 'off') });
-  open('shortcuts', TEXT.help,
-    element('div', { class: 'sheet-head' }, element('h2', { id: 'shortcuts-heading', text: TEXT.help }),
-      element('button', { type: 'button', class: 'quiet small', text: TEXT.close, click: () => byId('shortcuts').close() })),
+  openSheet(TEXT.help, { class: 'shortcuts' },
     element('dl', {}, TEXT.shortcuts.flatMap(row)),
     element('label', { class: 'row' }, box, TEXT.singleKeys));
 }
 
-/** Opens a modal dialog, which is gone once it is closed; the focus goes back to where it was. */
-function open(id, label, ...children) {
-  const dialog = element('dialog', {
-    id, class: 'palette', 'aria-label': label,
-    close: () => dialog.remove(),
-    click: ({ target }) => target === dialog && dialog.close(),
-  }, element('div', { class: 'palette-body' }, children, element('p', { class: 'unseen', role: 'status' })));
-  document.body.append(dialog);
-  dialog.showModal();
-  return dialog;
-}
-
-/** Behind a modal dialog, the page's own status is not read out. */
-function announceIn(dialog, text) {
-  dialog.querySelector('[role=status]').textContent = text;
+/** Opens the instructions of a conversation: a preset of the operator, or a text of one's own. `take(text)` gets them, '' for none. */
+export function editInstructions(catalog, current, take) {
+  const mark = () => {
+    for (const one of choices.children) one.ariaPressed = String(one.dataset.system === field.value.trim());
+  };
+  const choices = element('div', { class: 'choices', role: 'group', 'aria-label': TEXT.presets },
+    [{ name: TEXT.nothing, system: '' }, ...catalog.presets ?? []].map(({ name, system }) => element('button', {
+      type: 'button', class: 'quiet small', text: name, 'data-system': system, click: () => {
+        field.value = system;
+        mark();
+      },
+    })));
+  const field = element('textarea', { 'aria-label': TEXT.instructions, rows: 5, dir: 'auto', placeholder: TEXT.example, maxlength: 20000, input: mark });
+  const save = (event) => {
+    event.preventDefault();
+    made.close();
+    take(field.value.trim());
+  };
+  const made = openSheet(TEXT.instructions, { class: 'form' }, element('form', { submit: save },
+    element('p', { class: 'hint', text: TEXT.aboutInstructions }), choices, field,
+    element('div', { class: 'actions' }, button(TEXT.cancel, () => made.close()), element('button', { type: 'submit', class: 'primary', text: TEXT.use }))));
+  field.value = current;
+  mark();
+  field.focus();
 }
