@@ -282,7 +282,12 @@ async fn authority_decides_when_to_renew() {
     assert_eq!(authority.hours(), [0]);
     // The certificate is to be revoked soon.
     lock(&authority.0).window = Some(3_600);
-    server.pass(DAY / 2).await;
+    for _ in 0..12 {
+        // The same is said of the next certificate, so the time ends with its order.
+        if authority.hours().len() < 2 {
+            server.pass(DAY / 24).await;
+        }
+    }
     assert_eq!(authority.hours().len(), 2, "{:?}", authority.hours());
     let replaced = lock(&authority.0).ordered[1].1["replaces"].clone();
     assert!(replaced.as_str().is_some_and(|id| id.contains('.')), "{replaced}");

@@ -115,6 +115,8 @@ export function notice(text, action = null, group = null) {
 
 /** Opens a modal dialog, which is gone once it is closed; the focus goes back to where it was. A press beside it closes it. */
 export function openSheet(title, properties, ...children) {
+  // Further clicks while a part of the page loads open it again.
+  for (const open of document.querySelectorAll('dialog[open]')) if (open.ariaLabel === title) open.close();
   const close = () => made.close();
   const made = element('dialog', {
     ...properties, 'aria-label': title, close: () => made.remove(), click: ({ target }) => target === made && close(),
