@@ -65,7 +65,14 @@ async fn quote_finds_a_purchase_with_any_of_its_keys(fixture: Fixture) {
         let other = fixture.reserve(&quoted(own, others, "y")).await;
         assert!(matches!(other, Err(ReserveError::KeyReused)), "{other:?}");
     }
-    fixture.reserve(&quoted("c", &["a"], "x")).await.expect("it names no key that was used");
+    let second = quoted("c", &["a"], "y");
+    fixture.reserve(&second).await.expect("it names no key that was used");
+
+    // If two keys were used, the first of them in the quote's order decides.
+    let near = fixture.reserve(&quoted("d", &["c", "b"], "y")).await;
+    assert!(matches!(near, Err(ReserveError::Duplicate(found)) if found.id == second.id));
+    let far = fixture.reserve(&quoted("d", &["b", "c"], "y")).await;
+    assert!(matches!(far, Err(ReserveError::KeyReused)), "{far:?}");
 }
 
 async fn key_with_another_payload_is_refused(fixture: Fixture) {

@@ -50,7 +50,8 @@ const RESERVE: &str = concat!(
   (SELECT 2, number, id, state, coalesce(cost_micros, price_micros), keep_until,
      payload IS DISTINCT FROM $8::bytea
    FROM purchases, t
-   WHERE key = ANY($22::bytea[]) AND NOT (state = 'charged' AND keep_until <= t.now) LIMIT 1)
+   WHERE key = ANY($22::bytea[]) AND NOT (state = 'charged' AND keep_until <= t.now)
+   ORDER BY array_position($22::bytea[], key) LIMIT 1)
   UNION ALL
   (SELECT 2, number, id, state, price_micros, keep_until, false
    FROM purchases WHERE fingerprint = $9::bytea AND ended_at IS NULL LIMIT 1)
