@@ -11,6 +11,7 @@ mod column;
 mod connect;
 mod fleet;
 mod flush;
+mod groups;
 mod handle;
 mod instance;
 mod jobs;

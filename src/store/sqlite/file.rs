@@ -165,7 +165,12 @@ fn count_wrong_counters(view: &Connection) -> rusqlite::Result<usize> {
     let mut rows = purchases.query([])?;
     while let Some(row) = rows.next()? {
         let micros = row.get::<_, Option<i64>>(3)?.unwrap_or(0);
-        for scope in [[b"total", [].as_slice()], [b"caller ", row.get_ref(0)?.as_bytes()?]] {
+        let group = row.get_ref(4)?.as_bytes_or_null()?;
+        let token = row.get_ref(5)?.as_bytes_or_null()?;
+        let always: [[&[u8]; 2]; 2] = [[b"total", b""], [b"caller ", row.get_ref(0)?.as_bytes()?]];
+        let named = group.map(|name| [b"group ".as_slice(), name]).into_iter();
+        let named = named.chain(token.map(|name| [b"token ".as_slice(), name]));
+        for scope in always.into_iter().chain(named) {
             add(scope, b"day", row.get(1)?, micros);
             add(scope, b"month", row.get(2)?, micros);
         }
