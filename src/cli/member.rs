@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::check::limit;
 use super::ledger::{self, refresh_members};
-use super::{CommandError, Exit, OutputFormat, print_json};
+use super::{CommandError, Exit, OutputFormat, audit, print_json};
 use crate::access::SecretError;
 use crate::access::token::{self, MemberToken, Secret, TOKEN_PREFIX};
 use crate::app::{self, secret};
@@ -283,7 +283,7 @@ async fn apply(
     });
     let changes = changes.collect::<Result<_, CommandError>>()?;
     let fingerprint = secret.as_ref().map(|(secret, _)| secret.fingerprint);
-    let changed = ledger.change_members(fingerprint, changes).await;
+    let changed = ledger.change_members(&audit::actor(), fingerprint, changes).await;
     changed.map_err(|(name, error)| member_error(&name, error))?;
     if let Some((_, Some(warning))) = secret {
         writeln!(err, "{warning}")?;

@@ -1,6 +1,7 @@
 //! What `member`, `usage`, `reconcile` and `check --online` print and change, by the real binary before a sandbox.
 
 mod account;
+mod audit;
 mod backup;
 mod fixture;
 mod member;

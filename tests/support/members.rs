@@ -5,7 +5,9 @@ use std::sync::Mutex;
 use aho_corasick::AhoCorasick;
 use tokio::runtime;
 use tollgate::access::token::{self, Secret};
-use tollgate::store::{Member, MemberChange, MemberError, Role, Selection, SpendLimit, Store};
+use tollgate::store::{
+    Actor, Member, MemberChange, MemberError, Role, Selection, SpendLimit, Store,
+};
 
 use super::{Gate, lock, until};
 
@@ -42,7 +44,7 @@ impl Gate {
             added_at: tollgate::clock::wall(),
             revoked_at: None,
         };
-        wait(store.change_member(name.into(), MemberChange::Add(member)))
+        wait(store.change_member(&operator(), name.into(), MemberChange::Add(member)))
             .expect("nobody has the name");
         until("the gate knows the new member", || {
             access.member_count().is_some_and(|count| count.members > before)
@@ -67,7 +69,7 @@ impl Holder {
 
     /// Revokes it.
     pub(crate) fn revoke(&self) {
-        wait(self.store.change_member(self.name.into(), MemberChange::Revoke))
+        wait(self.store.change_member(&operator(), self.name.into(), MemberChange::Revoke))
             .expect("it is there");
     }
 
@@ -83,7 +85,7 @@ impl Holder {
     }
 
     fn update(&self, change: MemberChange) {
-        wait(self.store.change_member(self.name.into(), change)).expect("it is there");
+        wait(self.store.change_member(&operator(), self.name.into(), change)).expect("it is there");
     }
 
     /// Replaces its token.
@@ -91,8 +93,12 @@ impl Holder {
         let token = gate.mint();
         let hash = token::hash_token(&Secret::new(SECRET.as_bytes()), &token);
         let prefix = token::prefix(&token).into();
-        wait(self.store.change_member(self.name.into(), MemberChange::Rotate(hash, prefix)))
-            .expect("it is there");
+        wait(self.store.change_member(
+            &operator(),
+            self.name.into(),
+            MemberChange::Rotate(hash, prefix),
+        ))
+        .expect("it is there");
         self.bearer = format!("Bearer {token}");
         self.token = token;
     }
@@ -112,6 +118,10 @@ impl Secrets {
         let secrets = AhoCorasick::new(&*lock(&self.0)).unwrap();
         assert!(!secrets.is_match(text), "a member's token is in {place}");
     }
+}
+
+fn operator() -> Actor {
+    Actor::command_line("ops", "host")
 }
 
 fn wait(verb: impl Future<Output = Result<(), MemberError>>) -> Result<(), MemberError> {

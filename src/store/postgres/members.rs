@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio_postgres::Row;
 
+use super::audit_log;
 use super::column::{self, Read, nanos, signed};
 use super::handle::PostgresStore;
 use super::step::{Need, Statement, Step, statement};
@@ -13,7 +14,7 @@ use crate::contract::money::Usd;
 use crate::contract::selection::Selection;
 use crate::store::member::MAX_LOGINS_PER_MEMBER;
 use crate::store::{
-    Digest, LoginSession, Member, MemberChange, MemberError, Period, Role, Unavailable,
+    Actor, Digest, LoginSession, Member, MemberChange, MemberError, Period, Role, Unavailable,
 };
 
 const LOCK: &str = "SELECT 1 FROM members_version FOR UPDATE";
@@ -109,11 +110,15 @@ const FINGERPRINT: &str = "SELECT secret FROM store
 impl PostgresStore {
     pub(in crate::store) async fn change_members(
         &self,
+        by: &Actor,
         fingerprint: Option<Digest>,
         changes: Vec<(Arc<str>, MemberChange)>,
     ) -> Result<Result<(), (Arc<str>, MemberError)>, Unavailable> {
         let mut statements = vec![statement!(LOCK), judgement(&changes)];
-        statements.extend(changes.iter().flat_map(|(name, change)| application(name, change)));
+        for (name, change) in &changes {
+            statements.extend(audit_log::member_change(by, name, change));
+            statements.extend(application(name, change));
+        }
         if let Some(fingerprint) = fingerprint {
             // Only new tokens come with a fingerprint.
             let names: Vec<_> = changes.iter().map(|(name, _)| name.to_string()).collect();
