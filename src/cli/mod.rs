@@ -3,10 +3,12 @@
 mod backup;
 mod check;
 mod core;
+mod group;
 mod ledger;
 mod log;
 mod man;
 mod member;
+mod member_list;
 mod notify;
 mod online;
 mod process;
@@ -19,6 +21,7 @@ mod settings;
 mod sockets;
 #[cfg(feature = "postgres")]
 mod store;
+mod terms;
 mod usage;
 
 use std::env;
@@ -33,6 +36,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 
+use group::GroupCommand;
 use member::MemberCommand;
 pub use process::runtime;
 pub use purchase::PurchaseCommand;
@@ -83,6 +87,11 @@ pub enum Command {
     Member {
         #[command(subcommand)]
         change: MemberCommand,
+    },
+    /// Add, list, update and remove groups of callers that share a budget
+    Group {
+        #[command(subcommand)]
+        change: GroupCommand,
     },
     /// Report spending from the ledger
     Usage {
@@ -256,6 +265,7 @@ impl Cli {
                 check::check(&loaded, (online, format), out, err).await
             }
             Command::Member { change } => member::member(settings, change, out, err).await,
+            Command::Group { change } => group::group(settings, change, out, err).await,
             Command::Usage { since, until, by, format } => {
                 usage::usage(settings, (since, until), (&by, format), out).await
             }
