@@ -34,7 +34,8 @@ const TEXT = {
   open: (amount) => ` + ${amount} pending`,
   spent: 'spent this session',
   balance: 'in the account',
-  left: { caller: { day: 'left today', month: 'left this month' }, total: { day: 'left today, for everyone', month: 'left this month, for everyone' } },
+  left: { day: 'left today', week: 'left this week', month: 'left this month', ever: 'left in all' },
+  whose: { caller: '', group: ', for your group', total: ', for everyone', token: ', for this token' },
   low: { chat: 'not enough for a message', video: 'not enough for a video' },
   menu: (name) => (name ? `Menu: ${name}` : 'Menu'),
   live: ['Live', ': real money'],
@@ -138,12 +139,13 @@ async function show(moveFocus) {
   if (signingIn) return;
   const name = viewed();
   for (const other of Object.keys(VIEWS)) byId(`view-${other}`).hidden = other !== name;
+  document.body.dataset.view = name;
   showLinks();
   document.title = `${VIEWS[name].title} · ${service}`;
   if (me) showFunds();
   // Unless that would bring up a keyboard on the screen, a person can type at once.
-  if (!moveFocus && name === 'chat' && document.activeElement === document.body && !matchMedia('(pointer: coarse)').matches) {
-    byId('chat-text').focus({ preventScroll: true });
+  if (!moveFocus && name === 'chat' && !matchMedia('(pointer: coarse)').matches) {
+    requestAnimationFrame(() => document.activeElement === document.body && byId('chat-text').focus({ preventScroll: true }));
   }
   const module = await begin(name);
   if (name !== viewed() || signingIn) return;
@@ -190,6 +192,7 @@ function signIn(why = '') {
   signingIn ??= (async () => {
     for (const name of Object.keys(VIEWS)) byId(`view-${name}`).hidden = true;
     document.body.classList.add('signed-out');
+    delete document.body.dataset.view;
     for (const panel of document.querySelectorAll(':popover-open')) panel.hidePopover();
     document.querySelector('dialog[open]')?.close();
     clearReadOut();
@@ -302,8 +305,8 @@ function followPurse() {
 }
 
 async function showPurse() {
-  const { fill } = await import('./shell/purse.js');
-  if (me) fill(byId('purse-rows'), me);
+  const { funds } = await import('./core/funds.js');
+  if (me) byId('purse-rows').replaceChildren(funds(me));
 }
 
 function followNetwork() {
@@ -359,7 +362,7 @@ function tightest() {
   if (!me) return null;
   const { balance, budgets } = me;
   return [
-    ...budgets.map(({ scope, period, left_micros: left, limit_micros: limit }) => ({ left, share: limit && left / limit, label: TEXT.left[scope][period] })),
+    ...budgets.map(({ scope, period, left_micros: left, limit_micros: limit }) => ({ left, share: limit && left / limit, label: TEXT.left[period] + TEXT.whose[scope] })),
     ...(balance ? [{ left: balance.amount_micros, share: balance.amount_micros ? 1 : 0, label: TEXT.balance }] : []),
   ].sort((one, other) => one.left - other.left)[0] ?? null;
 }
@@ -424,7 +427,7 @@ async function openKeys(which) {
   if (!catalog || signingIn || document.querySelector('dialog[open]')) return;
   for (const panel of document.querySelectorAll(':popover-open')) panel.hidePopover();
   try {
-    const [module] = await Promise.all([import('./shell/palette.js'), styled('shell/palette.css')]);
+    const module = await import('./shell/sheets.js');
     module[which]({ catalog, go, openConversation, views: Object.entries(VIEWS).filter(([name]) => isOffered(name)).map(([name, { title }]) => ({ name, title })) });
   } catch {
     notice(TEXT.noView, reload());

@@ -17,7 +17,7 @@ use super::{
     AccessConfig, AccessMode, BudgetConfig, ClaimPath, DEFAULT_OPS, GatewayConfig, JobsConfig,
     JwksSource, JwtConfig, Key, LimitsConfig, Listen, LogConfig, McpConfig, PageConfig, Parsed,
     PassthroughConfig, PresetConfig, PurchaseConfig, RequestLimit, SandboxConfig, Settings, Target,
-    models, secrets, store, value,
+    models, secrets, store, value, webhooks,
 };
 use crate::contract::catalog::{Catalog, Service};
 use crate::contract::money::{Period, SpendLimit, Usd};
@@ -101,7 +101,7 @@ fn interpret(
         (store::store(section, source, is_sandbox), wait)
     });
     let settings = Settings {
-        server: reader.section(raw, "server", |section| server(section, folder)),
+        server: reader.section(raw, "server", |section| server(section, folder, &store)),
         admin_listen: reader.section(raw, "admin", |section| {
             section.text("listen", Listen::parse_tcp, DEFAULT_OPS.into())
         }),
@@ -115,6 +115,8 @@ fn interpret(
             total: section.table("total", spend).unwrap_or_default(),
             caller: section.table("caller", spend).unwrap_or_default(),
         }),
+        alerts: reader.section(raw, "alerts", webhooks::alerts),
+        webhooks: webhooks::webhooks(&mut reader, raw, source),
         purchase: reader.section(raw, "purchase", |section| PurchaseConfig {
             dedupe_window: section.text("dedupe_window", value::time_or_zero, secs(30)),
             keep_replies: section.text("keep_replies", value::time, secs(24 * 3_600)),

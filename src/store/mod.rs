@@ -16,11 +16,14 @@ mod budgets;
 mod handle;
 mod member;
 mod model;
+mod outbox;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod reason;
 mod rules;
 pub mod sqlite;
+#[cfg(feature = "postgres")]
+pub mod transfer;
 mod verbs;
 
 pub use crate::contract::money::{Period, SpendLimit};
@@ -37,11 +40,12 @@ pub use member::{
 };
 pub use model::{
     AccountCheck, AccountLimit, AccountStatus, Checkpoint, Clock, CreditWatermark, DedupeKey,
-    Digest, DuplicateCheck, Evidence, ExistingPurchase, Held, InstanceCounts, Job, JobState,
-    KeptReply, KeyId, LedgerTotals, MoneyKind, PurchaseId, PurchaseRecord, PurchaseState,
+    Digest, DuplicateCheck, EarlierReply, Evidence, ExistingPurchase, Held, InstanceCounts, Job,
+    JobState, KeptReply, KeyId, LedgerTotals, MoneyKind, PurchaseId, PurchaseRecord, PurchaseState,
     RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN, Service, Settlement, SlotId,
     Snapshot, SpendRow, StatusUpdate, StoreCapacity,
 };
+pub use outbox::{Alert, OutboxEvent, Subscription, WebhookId};
 pub use reason::{Cause, Reason};
 pub use sqlite::{Backup, LockHolder, OpenError, Opening, host_name};
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tollgate::clock::Date;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    AccountStatus, BudgetScope, DedupeKey, Digest, ExistingPurchase, KeptReply, OverBudget, Period,
-    PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState, Reservation, ReserveError, Settlement,
-    StoreCapacity,
+    AccountStatus, BudgetScope, DedupeKey, Digest, EarlierReply, ExistingPurchase, KeptReply,
+    OverBudget, Period, PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState, Reservation,
+    ReserveError, Settlement, StoreCapacity,
 };
 
 /// A clock that was set back, time zones and leap seconds explain a counted day that lies so far ahead.
@@ -176,7 +176,10 @@ impl Oracle {
             id,
             state,
             cost: price,
-            reply_bytes: reply.map(|reply| reply.body.len()),
+            reply: match reply {
+                Some(reply) => EarlierReply::Kept { bytes: reply.body.len() },
+                None => EarlierReply::NotKept,
+            },
         }
     }
 

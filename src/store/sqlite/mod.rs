@@ -18,7 +18,9 @@ mod ledger;
 mod limits;
 mod lock;
 mod members;
+mod moved;
 mod open;
+mod outbox;
 mod purchases;
 mod reader;
 mod replies;
@@ -27,6 +29,8 @@ mod schema;
 mod slots;
 mod spent;
 mod statements;
+#[cfg(feature = "postgres")]
+pub(super) mod transfer;
 mod writer;
 
 use crate::store::{Cause, Reason, Unavailable};
@@ -144,6 +148,7 @@ impl From<rusqlite::Error> for StoreError {
             | Cause::NewerVersion
             | Cause::Permission
             | Cause::Replaced
+            | Cause::Moved
             | Cause::Unreachable
             | Cause::Other => Self::Transient(Unavailable(reason)),
         }

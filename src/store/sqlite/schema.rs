@@ -1,6 +1,8 @@
 //! The tables of the ledger's file, version by version.
 
 mod groups;
+mod moves;
+mod outbox;
 
 use rusqlite::Connection;
 
@@ -300,7 +302,12 @@ const MIGRATIONS: &[&[&str]] = &[&["
 "], &["
     -- Names of services and models, with spaces between them; NULL: what `access.may_buy` says.
     ALTER TABLE members ADD COLUMN may_buy TEXT;
-"], &[groups::TABLES]];
+",
+], &[
+    groups::TABLES,
+    moves::TABLES,
+    outbox::TABLES,
+]];
 
 /// The version that renamed states, and the columns of prices and fingerprints.
 const NEW_NAMES: i64 = 6;
