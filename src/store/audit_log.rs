@@ -61,18 +61,20 @@ pub(super) const REVOKE_MEMBER: &str = "member.revoke";
 pub(super) enum MemberField {
     Role,
     Budget,
+    Group,
     MayBuy,
     Token,
 }
 
 impl MemberField {
-    const DESCRIBED: [Self; 3] = [Self::Role, Self::Budget, Self::MayBuy];
+    const DESCRIBED: [Self; 4] = [Self::Role, Self::Budget, Self::Group, Self::MayBuy];
 
     /// Returns the name of the act that changes it.
     pub(super) const fn act(self) -> &'static str {
         match self {
             Self::Role => "member.role",
             Self::Budget => "member.budget",
+            Self::Group => "member.group",
             Self::MayBuy => "member.may_buy",
             Self::Token => "token.rotate",
         }
@@ -83,6 +85,7 @@ impl MemberField {
         match self {
             Self::Role => Some(member.role.name().to_owned()),
             Self::Budget => budget_text(member.own_budget),
+            Self::Group => member.group.as_deref().map(str::to_owned),
             Self::MayBuy => member.may_buy.as_ref().map(Selection::to_string),
             Self::Token => Some(member.prefix.to_string()),
         }
@@ -94,12 +97,14 @@ pub(super) fn changed_fields(change: &MemberChange) -> Vec<(MemberField, Option<
     match change {
         MemberChange::Add(_) | MemberChange::Revoke => Vec::new(),
         MemberChange::Rotate(_, prefix) => vec![(MemberField::Token, Some(prefix.to_string()))],
-        MemberChange::Update { role, own_budget, may_buy } => {
+        MemberChange::Update { role, own_budget, group, may_buy } => {
             let role = role.map(|role| (MemberField::Role, Some(role.name().to_owned())));
             let budget = own_budget.map(|limit| (MemberField::Budget, budget_text(limit)));
+            let group = group.as_ref().map(|group| group.as_deref().map(str::to_owned));
+            let group = group.map(|group| (MemberField::Group, group));
             let rule = may_buy.as_ref().map(|rule| rule.as_ref().map(Selection::to_string));
             let rule = rule.map(|rule| (MemberField::MayBuy, rule));
-            role.into_iter().chain(budget).chain(rule).collect()
+            role.into_iter().chain(budget).chain(group).chain(rule).collect()
         }
     }
 }

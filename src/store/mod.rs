@@ -31,7 +31,10 @@ pub use crate::contract::money::{Period, SpendLimit};
 pub use crate::contract::selection::Selection;
 pub use audit_log::{Actor, AuditEntry, AuditQuery};
 pub use binding::AccountBinding;
-pub use budgets::{BudgetScope, Budgets, Extra, KeptLimit, OverBudget, PeriodSpend, ScopeKind};
+pub use budgets::{
+    BudgetScope, Budgets, Extra, Group, GroupChange, GroupError, KeptLimit, OverBudget,
+    PeriodSpend, ScopeKind,
+};
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use member::{
     Caller, LoginSession, Member, MemberChange, MemberError, RecentRefusals, RefusalKey, Role,

@@ -4,6 +4,7 @@ mod account;
 mod audit;
 mod backup;
 mod fixture;
+mod group;
 mod member;
 mod online;
 mod purchase;

@@ -4,6 +4,7 @@ mod admins;
 mod audit;
 mod budgets;
 mod credentials;
+mod groups;
 mod logins;
 mod process;
 mod reports;

@@ -40,7 +40,7 @@ fn update(
     may_buy: Option<Option<&str>>,
 ) -> MemberChange {
     let may_buy = may_buy.map(|names| names.map(Selection::parse));
-    MemberChange::Update { role, own_budget, may_buy }
+    MemberChange::Update { role, own_budget, group: None, may_buy }
 }
 
 async fn each_act_writes_who_what_of_whom_old_and_new(fixture: Fixture) {

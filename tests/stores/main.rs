@@ -12,6 +12,7 @@ mod disk;
 mod faults;
 mod fixture;
 mod fleet;
+mod groups;
 mod identity;
 mod instances;
 mod jobs;

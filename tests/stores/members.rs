@@ -22,6 +22,7 @@ pub(crate) fn member(name: &str) -> Member {
         name: name.into(),
         role: Role::Member,
         own_budget: OWN,
+        group: None,
         may_buy: None,
         token: identity(name),
         prefix: format!("tg_{name}").into(),
@@ -60,7 +61,7 @@ impl Fixture {
         role: Option<Role>,
         own: Option<SpendLimit>,
     ) -> Result<(), MemberError> {
-        let change = MemberChange::Update { role, own_budget: own, may_buy: None };
+        let change = MemberChange::Update { role, own_budget: own, group: None, may_buy: None };
         bounded(self.store.change_member(&operator(), name.into(), change)).await
     }
 

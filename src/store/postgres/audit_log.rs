@@ -69,6 +69,7 @@ const WRITE_REVOKED: &str =
     write_act!("NULL", "NULL", " FROM members WHERE name = $4 AND revoked IS NULL AND");
 const WRITE_ROLE: &str = write_field!("role");
 const WRITE_BUDGET: &str = write_field!(budget!());
+const WRITE_GROUP: &str = write_field!("group_name");
 const WRITE_MAY_BUY: &str = write_field!("may_buy");
 const WRITE_TOKEN: &str = write_field!("prefix");
 
@@ -110,6 +111,7 @@ pub(super) fn member_change(by: &Actor, name: &str, change: &MemberChange) -> Ve
                 let sql = match field {
                     MemberField::Role => WRITE_ROLE,
                     MemberField::Budget => WRITE_BUDGET,
+                    MemberField::Group => WRITE_GROUP,
                     MemberField::MayBuy => WRITE_MAY_BUY,
                     MemberField::Token => WRITE_TOKEN,
                 };

@@ -28,7 +28,7 @@ type ChangeResult = Result<Result<(), MemberError>>;
 /// Selects what [`member`] reads.
 const MEMBERS: &str =
     "SELECT name, role, day_micros, week_micros, month_micros, ever_micros, token,
-    prefix, added, revoked, may_buy FROM members";
+    prefix, added, revoked, may_buy, group_name FROM members";
 
 /// A login that raced with the end of its token is not valid.
 const VALID_SESSION: &str =
@@ -189,24 +189,7 @@ fn apply_change(
     }
     match change {
         MemberChange::Add(member) => {
-            let insert = "INSERT INTO members
-                (name, role, day_micros, week_micros, month_micros, ever_micros, token, prefix, added,
-                    revoked, may_buy)
-                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING";
-            let values = params![
-                member.name,
-                member.role.name(),
-                member.own_budget.day.map(Usd::as_micros),
-                member.own_budget.week.map(Usd::as_micros),
-                member.own_budget.month.map(Usd::as_micros),
-                member.own_budget.ever.map(Usd::as_micros),
-                member.token,
-                member.prefix,
-                nanos(member.added_at),
-                member.revoked_at.map(nanos),
-                member.may_buy.as_ref().map(Selection::to_string),
-            ];
-            if connection.run(insert, values)? == 0 {
+            if !add(connection, member)? {
                 return Ok(Err(MemberError::NameTaken));
             }
         }
@@ -217,8 +200,12 @@ fn apply_change(
             }
             end_sessions(connection, name)?;
         }
-        MemberChange::Update { role, own_budget, may_buy } => {
+        MemberChange::Update { role, own_budget, group, may_buy } => {
             update(connection, name, (*role, *own_budget), may_buy.as_ref())?;
+            if let Some(group) = group {
+                let write = "UPDATE members SET group_name = ? WHERE name = ?";
+                connection.run(write, params![group, name])?;
+            }
         }
         MemberChange::Rotate(token, prefix) => {
             let write = "UPDATE members SET token = ?, prefix = ? WHERE name = ?";
@@ -226,7 +213,36 @@ fn apply_change(
             end_sessions(connection, name)?;
         }
     }
+    if let Some(group) = change.group() {
+        let ask = "SELECT 1 FROM groups WHERE name = ?";
+        if connection.first(ask, [&**group], |_| Ok(()))?.is_none() {
+            return Ok(Err(MemberError::UnknownGroup));
+        }
+    }
     Ok(Ok(bump_version(connection)?))
+}
+
+/// Returns whether the name was free.
+fn add(connection: &Connection, member: &Member) -> Result<bool> {
+    let insert = "INSERT INTO members
+        (name, role, day_micros, week_micros, month_micros, ever_micros, token, prefix, added,
+            revoked, may_buy, group_name)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING";
+    let values = params![
+        member.name,
+        member.role.name(),
+        member.own_budget.day.map(Usd::as_micros),
+        member.own_budget.week.map(Usd::as_micros),
+        member.own_budget.month.map(Usd::as_micros),
+        member.own_budget.ever.map(Usd::as_micros),
+        member.token,
+        member.prefix,
+        nanos(member.added_at),
+        member.revoked_at.map(nanos),
+        member.may_buy.as_ref().map(Selection::to_string),
+        member.group,
+    ];
+    Ok(connection.run(insert, values)? > 0)
 }
 
 fn update(
@@ -268,6 +284,7 @@ fn member(row: &rusqlite::Row<'_>) -> rusqlite::Result<Member> {
         name: row.get(0)?,
         role: column::named(row, 1, &Role::ALL, Role::name)?,
         own_budget: limits::limit(row, 2)?,
+        group: row.get(11)?,
         token: row.get(6)?,
         prefix: row.get(7)?,
         added_at: column::moment(row, 8)?,
