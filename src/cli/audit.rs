@@ -33,7 +33,10 @@ pub(super) async fn audit(
     entries.reverse();
     let rows = entries.iter().map(cells);
     match format {
-        OutputFormat::Table => write!(out, "{}", table(COLUMNS, rows, usize::MAX))?,
+        OutputFormat::Table => {
+            let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+            write!(out, "{}", table(COLUMNS, rows.map(|row| row.map(dash)), usize::MAX))?;
+        }
         OutputFormat::Csv => write!(out, "{}", csv(COLUMNS, rows))?,
         OutputFormat::Json => print_json(&document(&entries, false), out)?,
     }

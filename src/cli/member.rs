@@ -145,14 +145,12 @@ impl MemberCommand {
 
     /// Returns the group of the members from now on, if the command says so.
     fn group(&self) -> Option<Option<Arc<str>>> {
-        match self {
-            Self::Add { group: Some(group), .. }
-            | Self::Update { update: MemberUpdate { group: Some(group), .. }, .. } => {
-                Some(Some(Arc::clone(group)))
-            }
-            Self::Update { update: MemberUpdate { no_group: true, .. }, .. } => Some(None),
-            _ => None,
-        }
+        let (named, has_none) = match self {
+            Self::Add { group, .. } => (group, false),
+            Self::Update { update, .. } => (&update.group, update.no_group),
+            Self::List { .. } | Self::Revoke { .. } | Self::Rotate { .. } => return None,
+        };
+        if has_none { Some(None) } else { named.clone().map(Some) }
     }
 }
 

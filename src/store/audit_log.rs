@@ -55,6 +55,14 @@ pub struct AuditQuery {
 
 pub(super) const ADD_MEMBER: &str = "member.add";
 pub(super) const REVOKE_MEMBER: &str = "member.revoke";
+pub(super) const ADD_GROUP: &str = "group.add";
+pub(super) const CHANGE_GROUP: &str = "group.budget";
+pub(super) const REMOVE_GROUP: &str = "group.remove";
+
+/// Names a group as the log does.
+pub(super) fn group(name: &str) -> String {
+    format!("group:{name}")
+}
 
 /// A value of a member that can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

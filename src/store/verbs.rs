@@ -263,10 +263,12 @@ impl Store {
 impl Store {
     pub async fn change_group(
         &self,
+        by: &Actor,
         name: Arc<str>,
         change: GroupChange,
     ) -> Result<(), GroupError> {
-        let change = async { on_backend!(self, store => store.change_group(name, change).await) };
+        let change =
+            async { on_backend!(self, store => store.change_group(by, name, change).await) };
         self.with_hooks(other("change_group"), change).await?
     }
 

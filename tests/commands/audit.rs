@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::commands::fixture::{Fixture, MINUTE};
 
 impl Fixture {
-    fn changed(&self, arguments: &[&str]) -> String {
+    fn act(&self, arguments: &[&str]) -> String {
         let ended = self.run(&[&["member"], arguments].concat(), &[]);
         assert_eq!(ended.code, Some(0), "{arguments:?}: {}", ended.err);
         ended.out.trim_end().to_owned()
@@ -19,10 +19,10 @@ impl Fixture {
 #[test]
 fn audit_lists_each_act_of_the_command_line_without_tokens() {
     let fixture = Fixture::open();
-    let first = fixture.changed(&["add", "ann", "--budget", "5.00/day", "--may-buy", "chat"]);
-    fixture.changed(&["update", "ann", "--role", "admin", "--budget", "50/month", "--may-buy-all"]);
-    let second = fixture.changed(&["rotate", "ann"]);
-    fixture.changed(&["revoke", "ann"]);
+    let first = fixture.act(&["add", "ann", "--budget", "5.00/day", "--may-buy", "chat"]);
+    fixture.act(&["update", "ann", "--role", "admin", "--budget", "50/month", "--may-buy-all"]);
+    let second = fixture.act(&["rotate", "ann"]);
+    fixture.act(&["revoke", "ann"]);
 
     let document: Value = serde_json::from_str(&fixture.audit(&["--format", "json"])).unwrap();
     let entries = document["entries"].as_array().unwrap();
@@ -61,7 +61,7 @@ fn audit_lists_each_act_of_the_command_line_without_tokens() {
 #[test]
 fn audit_begins_at_the_given_time() {
     let fixture = Fixture::with_ledger();
-    fixture.changed(&["add", "ann"]);
+    fixture.act(&["add", "ann"]);
     assert_eq!(fixture.audit(&["--since", "1h"]).lines().count(), 2);
     let ledger = fixture.ledger(2 * 60 * MINUTE);
     let by = tollgate::store::Actor::command_line("ops", "host");

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Actor, AuditEntry, AuditQuery, Caller, Member, MemberChange, Period, Role, Selection,
-    SpendLimit, Store,
+    Actor, AuditEntry, AuditQuery, Caller, GroupChange, Member, MemberChange, Period, Role,
+    Selection, SpendLimit, Store,
 };
 
 use crate::fixture::*;
@@ -88,6 +88,36 @@ async fn each_act_writes_who_what_of_whom_old_and_new(fixture: Fixture) {
     assert_eq!((log[0].at, log[8].at), (START + HOUR, START));
 }
 
+async fn each_act_on_a_group_is_written(fixture: Fixture) {
+    let (five, root) = (SpendLimit::of(Period::Day, Usd::dollars(5)), operator());
+    let (add, update) = (GroupChange::Add(five), GroupChange::Update);
+    let change = async |name: &str, change| {
+        bounded(fixture.store.change_group(&root, name.into(), change)).await
+    };
+    change("design", add).await.unwrap();
+    assert!(change("design", GroupChange::Add(SpendLimit::NONE)).await.is_err());
+    assert!(change("sales", update(five)).await.is_err());
+    assert!(change("sales", GroupChange::Remove).await.is_err());
+    change("design", update(SpendLimit::of(Period::Ever, Usd::mills(6)))).await.unwrap();
+    change("design", update(SpendLimit::of(Period::Ever, Usd::mills(6)))).await.unwrap();
+    let ann =
+        Member { group: Some("design".into()), own_budget: SpendLimit::NONE, ..member("ann") };
+    fixture.act(&root, "ann", MemberChange::Add(ann)).await;
+    assert!(change("design", GroupChange::Remove).await.is_err(), "it has a member");
+    let leave =
+        MemberChange::Update { role: None, own_budget: None, group: Some(None), may_buy: None };
+    fixture.act(&root, "ann", leave).await;
+    change("design", GroupChange::Remove).await.unwrap();
+    let acts = [
+        "group.add group:design: - > 5.00/day",
+        "group.budget group:design: 5.00/day > 0.006/ever",
+        "member.add member:ann: - > role member, group design",
+        "member.group member:ann: design > -",
+        "group.remove group:design: 0.006/ever > -",
+    ];
+    assert_eq!(fixture.acts().await, acts.map(|act| format!("{}: {act}", root.name())));
+}
+
 async fn act_that_changes_nothing_writes_nothing(fixture: Fixture) {
     fixture.act(&operator(), "ann", MemberChange::Add(member("ann"))).await;
     let same = update(Some(Role::Member), Some(member("ann").own_budget), Some(None));
@@ -130,6 +160,7 @@ async fn log_is_read_page_by_page(fixture: Fixture) {
 
 on_every_backend!(
     each_act_writes_who_what_of_whom_old_and_new,
+    each_act_on_a_group_is_written,
     act_that_changes_nothing_writes_nothing,
     refused_change_writes_nothing,
     log_is_read_page_by_page,

@@ -18,7 +18,7 @@ impl Fixture {
         name: &str,
         change: GroupChange,
     ) -> Result<(), GroupError> {
-        bounded(self.store.change_group(name.into(), change)).await
+        bounded(self.store.change_group(&operator(), name.into(), change)).await
     }
 
     pub(crate) async fn add_group(&self, name: &str, budget: SpendLimit) {

@@ -56,7 +56,8 @@ impl Gate {
 
     /// Adds or changes a group.
     pub(crate) fn group(&self, name: &str, change: GroupChange) {
-        wait(self.members().0.change_group(name.into(), change)).expect("it can be changed");
+        wait(self.members().0.change_group(&operator(), name.into(), change))
+            .expect("it can be changed");
     }
 
     /// Returns a new token, which must not leak.

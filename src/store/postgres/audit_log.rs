@@ -3,13 +3,15 @@
 use super::column::{self, nanos, signed};
 use super::handle::PostgresStore;
 use super::step::{Statement, statement};
-use crate::store::audit_log::{self, ADD_MEMBER, MemberField, REVOKE_MEMBER};
-use crate::store::{Actor, AuditEntry, AuditQuery, Caller, MemberChange, Unavailable};
+use crate::store::audit_log::{
+    self, ADD_GROUP, ADD_MEMBER, CHANGE_GROUP, MemberField, REMOVE_GROUP, REVOKE_MEMBER,
+};
+use crate::store::{Actor, AuditEntry, AuditQuery, Caller, GroupChange, MemberChange, Unavailable};
 
 const READ: &str = "SELECT number, at, by, act, of, old, new FROM audit
     WHERE ($1::bigint IS NULL OR number < $1) AND at >= $2 ORDER BY number DESC LIMIT $3";
 
-/// Writes an act, unless the changes of its transaction were refused.
+/// Writes an act, on a condition.
 macro_rules! write_act {
     ($old:expr, $new:literal, $from:expr) => {
         concat!(
@@ -18,9 +20,15 @@ macro_rules! write_act {
             $old,
             ", ",
             $new,
-            $from,
-            " current_setting('tollgate.refusal') = ''"
+            $from
         )
+    };
+}
+
+/// Holds unless the changes of members in this transaction were refused.
+macro_rules! unless_refused {
+    () => {
+        " current_setting('tollgate.refusal') = ''"
     };
 }
 
@@ -30,7 +38,12 @@ macro_rules! write_field {
         write_act!(
             $old,
             "$4::text",
-            concat!(" FROM members WHERE name = $5 AND (", $old, ") IS DISTINCT FROM $4::text AND")
+            concat!(
+                " FROM members WHERE name = $5 AND (",
+                $old,
+                ") IS DISTINCT FROM $4::text AND",
+                unless_refused!()
+            )
         )
     };
 }
@@ -64,9 +77,26 @@ macro_rules! budget {
     };
 }
 
-const WRITE: &str = write_act!("NULL", "$4::text", " WHERE");
-const WRITE_REVOKED: &str =
-    write_act!("NULL", "NULL", " FROM members WHERE name = $4 AND revoked IS NULL AND");
+/// A change of groups that is refused changes nothing, so nothing is written.
+const WRITE_ADDED_GROUP: &str =
+    write_act!("NULL", "$4::text", " WHERE NOT EXISTS (SELECT 1 FROM groups WHERE name = $5)");
+const WRITE_GROUP_BUDGET: &str = write_act!(
+    budget!(),
+    "$4::text",
+    concat!(" FROM groups WHERE name = $5 AND ", budget!(), " IS DISTINCT FROM $4::text")
+);
+const WRITE_REMOVED_GROUP: &str = write_act!(
+    budget!(),
+    "NULL",
+    " FROM groups WHERE name = $4 AND NOT EXISTS
+        (SELECT 1 FROM members WHERE group_name = $4 AND revoked IS NULL)"
+);
+const WRITE: &str = write_act!("NULL", "$4::text", concat!(" WHERE", unless_refused!()));
+const WRITE_REVOKED: &str = write_act!(
+    "NULL",
+    "NULL",
+    concat!(" FROM members WHERE name = $4 AND revoked IS NULL AND", unless_refused!())
+);
 const WRITE_ROLE: &str = write_field!("role");
 const WRITE_BUDGET: &str = write_field!(budget!());
 const WRITE_GROUP: &str = write_field!("group_name");
@@ -119,5 +149,20 @@ pub(super) fn member_change(by: &Actor, name: &str, change: &MemberChange) -> Ve
             };
             fields.map(write).collect()
         }
+    }
+}
+
+/// Returns the statement that writes what a change does to a group. It runs before the change.
+pub(super) fn group_change(by: &Actor, name: &str, change: GroupChange) -> Statement {
+    let (by, of, name) = (by.name().to_owned(), audit_log::group(name), name.to_owned());
+    match change {
+        GroupChange::Add(limit) => {
+            statement!(WRITE_ADDED_GROUP, by, ADD_GROUP, of, audit_log::budget_text(limit), name)
+        }
+        GroupChange::Update(limit) => {
+            let new = audit_log::budget_text(limit);
+            statement!(WRITE_GROUP_BUDGET, by, CHANGE_GROUP, of, new, name)
+        }
+        GroupChange::Remove => statement!(WRITE_REMOVED_GROUP, by, REMOVE_GROUP, of, name),
     }
 }

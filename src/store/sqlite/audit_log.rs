@@ -7,8 +7,13 @@ use rusqlite::{Connection, params};
 use super::Result;
 use super::column::{self, Sql, nanos};
 use super::handle::SqliteStore;
-use crate::store::audit_log::{self, ADD_MEMBER, REVOKE_MEMBER};
-use crate::store::{Actor, AuditEntry, AuditQuery, Caller, Member, MemberChange, Unavailable};
+use super::limits;
+use crate::store::audit_log::{
+    self, ADD_GROUP, ADD_MEMBER, CHANGE_GROUP, REMOVE_GROUP, REVOKE_MEMBER,
+};
+use crate::store::{
+    Actor, AuditEntry, AuditQuery, Caller, GroupChange, Member, MemberChange, Unavailable,
+};
 
 const WRITE: &str = "INSERT INTO audit (at, by, act, of, old, new) VALUES (?, ?, ?, ?, ?, ?)";
 const READ: &str = "SELECT number, at, by, act, of, old, new FROM audit
@@ -71,4 +76,26 @@ pub(super) fn write_member_change(
         }
     }
     Ok(())
+}
+
+/// Writes what a change does to a group. It runs before the change is made.
+pub(super) fn write_group_change(
+    connection: &Connection,
+    by: (&Actor, Duration),
+    name: &str,
+    change: GroupChange,
+) -> Result<()> {
+    let budget =
+        "SELECT day_micros, week_micros, month_micros, ever_micros FROM groups WHERE name = ?";
+    let old = connection.first(budget, [name], |row| limits::limit(row, 0))?;
+    let old = old.and_then(audit_log::budget_text);
+    let (act, new) = match change {
+        GroupChange::Add(limit) => (ADD_GROUP, audit_log::budget_text(limit)),
+        GroupChange::Update(limit) => (CHANGE_GROUP, audit_log::budget_text(limit)),
+        GroupChange::Remove => (REMOVE_GROUP, None),
+    };
+    if act == CHANGE_GROUP && old == new {
+        return Ok(());
+    }
+    write(connection, by, (act, &audit_log::group(name)), (old.as_deref(), new.as_deref()))
 }
