@@ -150,8 +150,10 @@ impl MemberCommand {
             | Self::Update { update: MemberUpdate { group: Some(group), .. }, .. } => {
                 Some(Some(Arc::clone(group)))
             }
-            Self::Update { update: MemberUpdate { no_group: true, .. }, .. } => Some(None),
-            _ => None,
+            Self::Update { update, .. } => update.no_group.then_some(None),
+            Self::Add { .. } | Self::List { .. } | Self::Revoke { .. } | Self::Rotate { .. } => {
+                None
+            }
         }
     }
 }
