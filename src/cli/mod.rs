@@ -4,10 +4,12 @@ mod backup;
 mod certificates;
 mod check;
 mod core;
+mod group;
 mod ledger;
 mod log;
 mod man;
 mod member;
+mod member_list;
 mod notify;
 mod online;
 mod process;
@@ -20,6 +22,7 @@ mod settings;
 mod sockets;
 #[cfg(feature = "postgres")]
 mod store;
+mod terms;
 #[cfg(feature = "postgres")]
 mod transfer;
 mod usage;
@@ -37,6 +40,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 
+use group::GroupCommand;
 use member::MemberCommand;
 pub use process::runtime;
 pub use purchase::PurchaseCommand;
@@ -88,6 +92,11 @@ pub enum Command {
     Member {
         #[command(subcommand)]
         change: MemberCommand,
+    },
+    /// Add, list, update and remove groups of callers that share a budget
+    Group {
+        #[command(subcommand)]
+        change: GroupCommand,
     },
     /// Report spending from the ledger
     Usage {
@@ -266,6 +275,7 @@ impl Cli {
                 check::check(&loaded, (online, format), out, err).await
             }
             Command::Member { change } => member::member(settings, change, out, err).await,
+            Command::Group { change } => group::group(settings, change, out, err).await,
             Command::Usage { since, until, by, format } => {
                 usage::usage(settings, (since, until), (&by, format), out).await
             }

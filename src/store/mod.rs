@@ -29,7 +29,10 @@ mod verbs;
 pub use crate::contract::money::{Period, SpendLimit};
 pub use crate::contract::selection::Selection;
 pub use binding::AccountBinding;
-pub use budgets::{BudgetScope, Budgets, Extra, KeptLimit, OverBudget, PeriodSpend, ScopeKind};
+pub use budgets::{
+    BudgetScope, Budgets, Extra, Group, GroupChange, GroupError, KeptLimit, OverBudget,
+    PeriodSpend, ScopeKind,
+};
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use member::{
     Caller, LoginSession, Member, MemberChange, MemberError, RecentRefusals, RefusalKey, Role,

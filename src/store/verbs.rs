@@ -8,10 +8,10 @@ use bytes::Bytes;
 use super::handle::on_backend;
 use super::{
     AccountCheck, AccountLimit, AccountStatus, Alert, BudgetScope, Checkpoint, CreditWatermark,
-    Digest, Evidence, Held, Job, KeptLimit, KeptReply, LedgerTotals, LoginSession, Member,
-    MemberChange, MemberError, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord,
-    RemainingCredit, Reservation, ReserveError, Settlement, SlotId, Snapshot, SpendRow,
-    StatusUpdate, Store, StoreOp, Subscription, Unavailable, WebhookId,
+    Digest, Evidence, Group, GroupChange, GroupError, Held, Job, KeptLimit, KeptReply,
+    LedgerTotals, LoginSession, Member, MemberChange, MemberError, OutboxEvent, PeriodSpend,
+    PurchaseId, PurchaseRecord, RemainingCredit, Reservation, ReserveError, Settlement, SlotId,
+    Snapshot, SpendRow, StatusUpdate, Store, StoreOp, Subscription, Unavailable, WebhookId,
 };
 use crate::contract::event::EventKind;
 use crate::contract::money::Usd;
@@ -251,6 +251,23 @@ impl Store {
         /// Returns a number that changes with every change of members or logins, in any process. It
         /// is cheap to poll.
         members_version() -> u64, other("members_version");
+    }
+}
+
+/// Groups. Every change is durable on return, and the next purchase is judged by it.
+impl Store {
+    pub async fn change_group(
+        &self,
+        name: Arc<str>,
+        change: GroupChange,
+    ) -> Result<(), GroupError> {
+        let change = async { on_backend!(self, store => store.change_group(name, change).await) };
+        self.with_hooks(other("change_group"), change).await?
+    }
+
+    requests! {
+        /// Returns all groups by name.
+        groups() -> Vec<Group>, other("groups");
     }
 }
 

@@ -3,6 +3,7 @@
 mod account;
 mod backup;
 mod fixture;
+mod group;
 mod member;
 mod online;
 mod purchase;

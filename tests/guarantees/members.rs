@@ -3,6 +3,7 @@
 mod admins;
 mod budgets;
 mod credentials;
+mod groups;
 mod logins;
 mod process;
 mod reports;

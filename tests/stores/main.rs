@@ -11,6 +11,7 @@ mod disk;
 mod faults;
 mod fixture;
 mod fleet;
+mod groups;
 mod identity;
 mod instances;
 mod jobs;

@@ -17,6 +17,7 @@ pub(crate) fn member(name: &str) -> Member {
         name: name.into(),
         role: Role::Member,
         own_budget: OWN,
+        group: None,
         may_buy: None,
         token: identity(name),
         prefix: format!("tg_{name}").into(),
@@ -55,7 +56,7 @@ impl Fixture {
         role: Option<Role>,
         own: Option<SpendLimit>,
     ) -> Result<(), MemberError> {
-        let change = MemberChange::Update { role, own_budget: own, may_buy: None };
+        let change = MemberChange::Update { role, own_budget: own, group: None, may_buy: None };
         bounded(self.store.change_member(name.into(), change)).await
     }
 

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use aho_corasick::AhoCorasick;
 use tokio::runtime;
 use tollgate::access::token::{self, Secret};
-use tollgate::store::{Member, MemberChange, MemberError, Role, Selection, SpendLimit, Store};
+use tollgate::store::{GroupChange, Member, MemberChange, Role, Selection, SpendLimit, Store};
 
 use super::{Gate, lock, until};
 
@@ -36,6 +36,7 @@ impl Gate {
             name: name.into(),
             role,
             own_budget: own,
+            group: None,
             may_buy: None,
             token: token::hash_token(&secret, &token),
             prefix: token::prefix(&token).into(),
@@ -49,6 +50,11 @@ impl Gate {
         });
         let bearer = format!("Bearer {token}");
         Holder { name, token, bearer, store }
+    }
+
+    /// Adds or changes a group.
+    pub(crate) fn group(&self, name: &str, change: GroupChange) {
+        wait(self.members().0.change_group(name.into(), change)).expect("it can be changed");
     }
 
     /// Returns a new token, which must not leak.
@@ -73,13 +79,24 @@ impl Holder {
 
     /// Changes its role.
     pub(crate) fn becomes(&self, role: Role) {
-        self.update(MemberChange::Update { role: Some(role), own_budget: None, may_buy: None });
+        self.update(MemberChange::Update {
+            role: Some(role),
+            own_budget: None,
+            group: None,
+            may_buy: None,
+        });
+    }
+
+    /// Moves it to another group.
+    pub(crate) fn joins(&self, group: &str) {
+        let group = Some(Some(group.into()));
+        self.update(MemberChange::Update { role: None, own_budget: None, group, may_buy: None });
     }
 
     /// Changes what it may buy.
     pub(crate) fn may_buy(&self, names: &str) {
         let may_buy = Some(Some(Selection::parse(names)));
-        self.update(MemberChange::Update { role: None, own_budget: None, may_buy });
+        self.update(MemberChange::Update { role: None, own_budget: None, group: None, may_buy });
     }
 
     fn update(&self, change: MemberChange) {
@@ -114,6 +131,6 @@ impl Secrets {
     }
 }
 
-fn wait(verb: impl Future<Output = Result<(), MemberError>>) -> Result<(), MemberError> {
+fn wait<E>(verb: impl Future<Output = Result<(), E>>) -> Result<(), E> {
     runtime::Builder::new_current_thread().build().unwrap().block_on(verb)
 }

@@ -59,6 +59,7 @@ async fn add(store: &Away, name: &str, token: &str) {
         name: name.into(),
         role: Role::Member,
         own_budget: SpendLimit::default(),
+        group: None,
         may_buy: None,
         token: hash(token),
         prefix: "tg_".into(),
@@ -98,7 +99,12 @@ async fn change_by_another_process_applies_at_next_refresh() {
     store
         .change(
             "ann",
-            MemberChange::Update { role: Some(Role::Admin), own_budget: Some(own), may_buy: None },
+            MemberChange::Update {
+                role: Some(Role::Admin),
+                own_budget: Some(own),
+                group: None,
+                may_buy: None,
+            },
         )
         .await;
     cache.refresh().await;

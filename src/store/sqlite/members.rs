@@ -61,7 +61,7 @@ impl SqliteStore {
     pub(in crate::store) async fn members(&self) -> Result<Vec<Member>, Unavailable> {
         let all =
             "SELECT name, role, day_micros, week_micros, month_micros, ever_micros, token, prefix,
-            added, revoked, may_buy FROM members ORDER BY name";
+            added, revoked, may_buy, group_name FROM members ORDER BY name";
         self.run_while_starting(Durability::Buffered, move |ledger| {
             Ok(ledger.connection.all(all, [], member)?)
         })
@@ -179,24 +179,7 @@ fn apply_change(
     }
     match change {
         MemberChange::Add(member) => {
-            let insert = "INSERT INTO members
-                (name, role, day_micros, week_micros, month_micros, ever_micros, token, prefix, added,
-                    revoked, may_buy)
-                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING";
-            let values = params![
-                member.name,
-                member.role.name(),
-                member.own_budget.day.map(Usd::as_micros),
-                member.own_budget.week.map(Usd::as_micros),
-                member.own_budget.month.map(Usd::as_micros),
-                member.own_budget.ever.map(Usd::as_micros),
-                member.token,
-                member.prefix,
-                nanos(member.added_at),
-                member.revoked_at.map(nanos),
-                member.may_buy.as_ref().map(Selection::to_string),
-            ];
-            if connection.run(insert, values)? == 0 {
+            if !add(connection, member)? {
                 return Ok(Err(MemberError::NameTaken));
             }
         }
@@ -207,8 +190,12 @@ fn apply_change(
             }
             end_sessions(connection, name)?;
         }
-        MemberChange::Update { role, own_budget, may_buy } => {
+        MemberChange::Update { role, own_budget, group, may_buy } => {
             update(connection, name, (*role, *own_budget), may_buy.as_ref())?;
+            if let Some(group) = group {
+                let write = "UPDATE members SET group_name = ? WHERE name = ?";
+                connection.run(write, params![group, name])?;
+            }
         }
         MemberChange::Rotate(token, prefix) => {
             let write = "UPDATE members SET token = ?, prefix = ? WHERE name = ?";
@@ -216,7 +203,36 @@ fn apply_change(
             end_sessions(connection, name)?;
         }
     }
+    if let Some(group) = change.group() {
+        let ask = "SELECT 1 FROM groups WHERE name = ?";
+        if connection.first(ask, [&**group], |_| Ok(()))?.is_none() {
+            return Ok(Err(MemberError::UnknownGroup));
+        }
+    }
     Ok(Ok(bump_version(connection)?))
+}
+
+/// Returns whether the name was free.
+fn add(connection: &Connection, member: &Member) -> Result<bool> {
+    let insert = "INSERT INTO members
+        (name, role, day_micros, week_micros, month_micros, ever_micros, token, prefix, added,
+            revoked, may_buy, group_name)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING";
+    let values = params![
+        member.name,
+        member.role.name(),
+        member.own_budget.day.map(Usd::as_micros),
+        member.own_budget.week.map(Usd::as_micros),
+        member.own_budget.month.map(Usd::as_micros),
+        member.own_budget.ever.map(Usd::as_micros),
+        member.token,
+        member.prefix,
+        nanos(member.added_at),
+        member.revoked_at.map(nanos),
+        member.may_buy.as_ref().map(Selection::to_string),
+        member.group,
+    ];
+    Ok(connection.run(insert, values)? > 0)
 }
 
 fn update(
@@ -258,6 +274,7 @@ fn member(row: &rusqlite::Row<'_>) -> rusqlite::Result<Member> {
         name: row.get(0)?,
         role: column::named(row, 1, &Role::ALL, Role::name)?,
         own_budget: limits::limit(row, 2)?,
+        group: row.get(11)?,
         token: row.get(6)?,
         prefix: row.get(7)?,
         added_at: column::moment(row, 8)?,
