@@ -20,6 +20,15 @@ async fn state(fixture: &Fixture, reservation: &Reservation) -> String {
     fixture.database().sql(&ask)
 }
 
+async fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let poll = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(120), poll).await.is_ok(), "{what}");
+}
+
 /// Waits for a state that only the stores can bring about.
 async fn becomes(fixture: &Fixture, reservation: &Reservation, expected: &str) {
     bounded(async {
@@ -199,6 +208,30 @@ async fn lost_commits_rename_the_ledger_at_every_instance() {
     .await;
     let stores = [&fixture.store, &other];
     assert!(stores.iter().all(|store| store.may_lack_purchases_since(Duration::ZERO)));
+}
+
+#[tokio::test]
+async fn ledger_is_renamed_by_the_ledgers_time_as_soon_as_it_can_be() {
+    let fixture = Fixture::on_postgres().await;
+    let database = fixture.database();
+    let old = fixture.store.name();
+    let beats = "SELECT min(beat) FROM instances";
+    wait_for("two heartbeats", || database.sql(beats).parse::<i64>().unwrap() >= 2).await;
+    database.sql(
+        "CREATE SEQUENCE attempts;
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM nextval('attempts'); RAISE 'not now'; END $$;
+        CREATE TRIGGER refuse BEFORE UPDATE OF name ON store
+            FOR EACH ROW EXECUTE FUNCTION refuse();
+        UPDATE instances SET beat = 0",
+    );
+    let attempted = "SELECT is_called FROM attempts";
+    wait_for("an attempt to rename the ledger", || database.sql(attempted) == "t").await;
+    database.sql("DROP TRIGGER refuse ON store");
+    wait_for("the ledger has another name", || fixture.store.name() != old).await;
+    let complete_at = START - Duration::from_nanos(1);
+    assert!(fixture.store.may_lack_purchases_since(complete_at));
+    assert!(!fixture.store.may_lack_purchases_since(START), "{}", fixture.store.name());
 }
 
 #[tokio::test]
