@@ -36,10 +36,10 @@ pub use member::{
 pub use model::{
     AccountCheck, AccountLimit, AccountStatus, BudgetKind, BudgetScope, Budgets, Checkpoint, Clock,
     CreditWatermark, DedupeKey, Digest, DuplicateCheck, EarlierReply, Evidence, ExistingPurchase,
-    Held, InstanceCounts, Job, JobState, KeptReply, KeyId, LedgerTotals, MoneyKind, OverBudget,
-    PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState, RemainingCredit, Reservation,
-    ReserveError, SETTLES_WITHIN, Service, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate,
-    StoreCapacity,
+    Held, InstanceCounts, Job, JobState, KeptReply, KeyId, LedgerTotals, MissingSpend, MoneyKind,
+    OverBudget, PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState, RemainingCredit,
+    Reservation, ReserveError, SETTLES_WITHIN, Service, Settlement, SlotId, Snapshot, SpendRow,
+    StatusUpdate, StoreCapacity,
 };
 pub use outbox::{Alert, OutboxEvent, Subscription, WebhookId};
 pub use reason::{Cause, Reason};

@@ -9,9 +9,9 @@ use super::handle::on_backend;
 use super::{
     AccountCheck, AccountLimit, AccountStatus, Alert, BudgetScope, Checkpoint, CreditWatermark,
     Digest, Evidence, Held, Job, KeptReply, LedgerTotals, LoginSession, Member, MemberChange,
-    MemberError, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord, RemainingCredit,
-    Reservation, ReserveError, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate, Store,
-    StoreOp, Subscription, Unavailable, WebhookId,
+    MemberError, MissingSpend, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord,
+    RemainingCredit, Reservation, ReserveError, Settlement, SlotId, Snapshot, SpendRow,
+    StatusUpdate, Store, StoreOp, Subscription, Unavailable, WebhookId,
 };
 use crate::contract::event::EventKind;
 use crate::contract::money::Usd;
@@ -120,6 +120,10 @@ impl Store {
         credit_watermark() -> CreditWatermark, other("credit_watermark");
 
         remaining_credit() -> Option<RemainingCredit>, other("remaining_credit");
+
+        /// Records spending that the ledger lacks as one charged purchase of today. Budgets count it,
+        /// and refuse nothing. The balance stays, because the gateway's includes it already.
+        record_missing_spend(missing: &MissingSpend) -> (), other("record_missing_spend");
 
         /// Marks a held purchase as about to be sent. From then on, a crash makes it unknown.
         mark_sent(id: PurchaseId, account: AccountStatus) -> (), StoreOp::MarkSent(id);

@@ -2,7 +2,7 @@
 
 mod account;
 mod backup;
-mod fixture;
+pub(crate) mod fixture;
 mod member;
 mod online;
 mod purchase;
