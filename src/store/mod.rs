@@ -31,7 +31,7 @@ pub use binding::AccountBinding;
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use member::{
     Caller, LoginSession, Member, MemberChange, MemberError, RecentRefusals, RefusalKey, Role,
-    VERSION_POLL_INTERVAL, is_member_name,
+    SecretRecord, VERSION_POLL_INTERVAL, is_member_name,
 };
 pub use model::{
     AccountCheck, AccountLimit, AccountStatus, BudgetKind, BudgetScope, Budgets, Checkpoint, Clock,

@@ -10,8 +10,8 @@ use super::{
     AccountCheck, AccountLimit, AccountStatus, Alert, BudgetScope, Checkpoint, CreditWatermark,
     Digest, Evidence, Held, Job, KeptReply, LedgerTotals, LoginSession, Member, MemberChange,
     MemberError, MissingSpend, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord,
-    RemainingCredit, Reservation, ReserveError, Settlement, SlotId, Snapshot, SpendRow,
-    StatusUpdate, Store, StoreOp, Subscription, Unavailable, WebhookId,
+    RemainingCredit, Reservation, ReserveError, SecretRecord, Settlement, SlotId, Snapshot,
+    SpendRow, StatusUpdate, Store, StoreOp, Subscription, Unavailable, WebhookId,
 };
 use crate::contract::event::EventKind;
 use crate::contract::money::Usd;
@@ -243,11 +243,11 @@ impl Store {
         sessions() -> Vec<LoginSession>, other("sessions");
 
         /// Returns the fingerprint of the secret that tokens are hashed with, if one is recorded
-        /// and any member's token depends on it.
+        /// and any member's token, or another running server, depends on it.
         token_secret_fingerprint() -> Option<Digest>, other("token_secret_fingerprint");
 
-        set_token_secret_fingerprint(fingerprint: Digest) -> (),
-            other("set_token_secret_fingerprint");
+        /// Records the fingerprint of a server's secret, unless something depends on another one.
+        record_secret(fingerprint: Digest) -> SecretRecord, other("record_secret");
 
         /// Returns a number that changes with every change of members or logins, in any process. It
         /// is cheap to poll.
