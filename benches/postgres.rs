@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tollgate::clock;
-use tollgate::contract::money::Usd;
+use tollgate::contract::money::{Period, SpendLimit, Usd};
 use tollgate::store::postgres::{
     Fleet, InstanceKind, PostgresTarget, SlotLimit, SlotPriority, SlotRate, SlotRequest,
 };
@@ -191,7 +191,12 @@ async fn buy(ledger: &Store, turns: &Turns) -> Outcome<(Duration, Duration)> {
         model: "alpha".into(),
         price: PRICE,
         dedupe_key: DedupeKey::Fingerprint(check),
-        budgets: Budgets { total_month: Some(Usd::dollars(1_000_000)), ..Budgets::default() },
+        group: None,
+        token: None,
+        budgets: Budgets {
+            total: SpendLimit::of(Period::Month, Usd::dollars(1_000_000)),
+            ..Budgets::default()
+        },
         replay_only: false,
     };
     let (slot, begun) = (SlotId::generate(), clock::now());
