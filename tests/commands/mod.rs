@@ -2,7 +2,7 @@
 
 mod account;
 mod backup;
-mod fixture;
+pub(crate) mod fixture;
 mod group;
 mod member;
 mod online;
