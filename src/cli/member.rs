@@ -145,12 +145,16 @@ impl MemberCommand {
 
     /// Returns the group of the members from now on, if the command says so.
     fn group(&self) -> Option<Option<Arc<str>>> {
-        let (named, has_none) = match self {
-            Self::Add { group, .. } => (group, false),
-            Self::Update { update, .. } => (&update.group, update.no_group),
-            Self::List { .. } | Self::Revoke { .. } | Self::Rotate { .. } => return None,
-        };
-        if has_none { Some(None) } else { named.clone().map(Some) }
+        match self {
+            Self::Add { group: Some(group), .. }
+            | Self::Update { update: MemberUpdate { group: Some(group), .. }, .. } => {
+                Some(Some(Arc::clone(group)))
+            }
+            Self::Update { update, .. } => update.no_group.then_some(None),
+            Self::Add { .. } | Self::List { .. } | Self::Revoke { .. } | Self::Rotate { .. } => {
+                None
+            }
+        }
     }
 }
 
@@ -365,10 +369,11 @@ async fn token_secret(
     let is_created = secret::is_missing(settings);
     let secret = secret::secret_or_new(settings)?;
     let is_changed = before.is_some_and(|before| before != secret.fingerprint);
-    if is_changed && !is_created && !new_secret {
-        return Err(CommandError::usage(SecretError::Mismatch.to_string()));
-    }
     let others = members.iter().filter(|member| member.revoked_at.is_none()).count();
+    if is_changed && !is_created && !new_secret {
+        let error = if others == 0 { SecretError::OfServers } else { SecretError::Mismatch };
+        return Err(CommandError::usage(error.to_string()));
+    }
     if others == 0 || !(is_created || is_changed) {
         return Ok((secret, None));
     }

@@ -38,14 +38,14 @@ pub use budgets::{
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use member::{
     Caller, LoginSession, Member, MemberChange, MemberError, RecentRefusals, RefusalKey, Role,
-    VERSION_POLL_INTERVAL, is_member_name,
+    SecretRecord, VERSION_POLL_INTERVAL, is_member_name,
 };
 pub use model::{
     AccountCheck, AccountLimit, AccountStatus, Checkpoint, Clock, CreditWatermark, DedupeKey,
     Digest, DuplicateCheck, EarlierReply, Evidence, ExistingPurchase, Held, InstanceCounts, Job,
-    JobState, KeptReply, KeyId, LedgerTotals, MoneyKind, PurchaseId, PurchaseRecord, PurchaseState,
-    RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN, Service, Settlement, SlotId,
-    Snapshot, SpendRow, StatusUpdate, StoreCapacity,
+    JobState, KeptReply, KeyId, LedgerTotals, MissingSpend, MoneyKind, PurchaseId, PurchaseRecord,
+    PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN, Service, Settlement,
+    SlotId, Snapshot, SpendRow, StatusUpdate, StoreCapacity,
 };
 pub use outbox::{Alert, OutboxEvent, Subscription, WebhookId};
 pub use reason::{Cause, Reason};

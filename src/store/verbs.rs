@@ -10,9 +10,9 @@ use super::{
     AccountCheck, AccountLimit, AccountStatus, Actor, Alert, AuditEntry, AuditQuery, BudgetScope,
     Checkpoint, CreditWatermark, Digest, Evidence, Group, GroupChange, GroupError, Held, Job,
     KeptLimit, KeptReply, LedgerTotals, LoginSession, Member, MemberChange, MemberError,
-    OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord, RemainingCredit, Reservation,
-    ReserveError, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate, Store, StoreOp,
-    Subscription, Unavailable, WebhookId,
+    MissingSpend, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord, RemainingCredit,
+    Reservation, ReserveError, SecretRecord, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate,
+    Store, StoreOp, Subscription, Unavailable, WebhookId,
 };
 use crate::contract::event::EventKind;
 use crate::contract::money::Usd;
@@ -121,6 +121,10 @@ impl Store {
         credit_watermark() -> CreditWatermark, other("credit_watermark");
 
         remaining_credit() -> Option<RemainingCredit>, other("remaining_credit");
+
+        /// Records spending that the ledger lacks as one charged purchase of today. Budgets count it,
+        /// and refuse nothing. The balance stays, because the gateway's includes it already.
+        record_missing_spend(missing: &MissingSpend) -> (), other("record_missing_spend");
 
         /// Marks a held purchase as about to be sent. From then on, a crash makes it unknown.
         mark_sent(id: PurchaseId, account: AccountStatus) -> (), StoreOp::MarkSent(id);
@@ -247,11 +251,11 @@ impl Store {
         sessions() -> Vec<LoginSession>, other("sessions");
 
         /// Returns the fingerprint of the secret that tokens are hashed with, if one is recorded
-        /// and any member's token depends on it.
+        /// and any member's token, or another running server, depends on it.
         token_secret_fingerprint() -> Option<Digest>, other("token_secret_fingerprint");
 
-        set_token_secret_fingerprint(fingerprint: Digest) -> (),
-            other("set_token_secret_fingerprint");
+        /// Records the fingerprint of a server's secret, unless something depends on another one.
+        record_secret(fingerprint: Digest) -> SecretRecord, other("record_secret");
 
         /// Returns a number that changes with every change of members or logins, in any process. It
         /// is cheap to poll.

@@ -3,7 +3,7 @@
 mod account;
 mod audit;
 mod backup;
-mod fixture;
+pub(crate) mod fixture;
 mod group;
 mod member;
 mod online;

@@ -18,8 +18,8 @@ use crate::contract::money::Usd;
 use crate::contract::selection::Selection;
 use crate::store::member::MAX_LOGINS_PER_MEMBER;
 use crate::store::{
-    Actor, Digest, LoginSession, Member, MemberChange, MemberError, Period, Role, SpendLimit,
-    Unavailable,
+    Actor, Digest, LoginSession, Member, MemberChange, MemberError, Period, Role, SecretRecord,
+    SpendLimit, Unavailable,
 };
 
 /// A refusal leaves nothing to roll back.
@@ -141,12 +141,19 @@ impl SqliteStore {
         .await
     }
 
-    pub(in crate::store) async fn set_token_secret_fingerprint(
+    pub(in crate::store) async fn record_secret(
         &self,
         fingerprint: Digest,
-    ) -> Result<(), Unavailable> {
+    ) -> Result<SecretRecord, Unavailable> {
         self.run_while_starting(Durability::Synced, move |ledger| {
-            set_token_secret_fingerprint(&ledger.connection, fingerprint)
+            match token_secret_fingerprint(&ledger.connection)? {
+                Some(recorded) if recorded != fingerprint => Ok(SecretRecord::OtherOfMembers),
+                Some(_) => Ok(SecretRecord::Accepted),
+                None => {
+                    set_token_secret_fingerprint(&ledger.connection, fingerprint)?;
+                    Ok(SecretRecord::Accepted)
+                }
+            }
         })
         .await
     }
