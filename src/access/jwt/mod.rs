@@ -121,8 +121,13 @@ impl JwtVerifier {
         if !crypto::verify(token.signature, signed, key, token.algorithm).unwrap_or(false) {
             return Err(Denied::Forged);
         }
-        let session =
-            Session { role, own_budget, may_buy, expires_at: Some(expires_at), revoked: None };
+        let session = Session {
+            role,
+            own_budget,
+            may_buy,
+            expires_at: Some(expires_at),
+            ..Session::default()
+        };
         Ok(Verified { caller: Caller::Subject(subject), session, fingerprint: set.fingerprint })
     }
 

@@ -288,7 +288,7 @@ impl Entry {
     fn session(&self) -> (Caller, Session) {
         let &Member { ref name, role, own_budget, ref may_buy, .. } = &self.member;
         let (revoked, may_buy) = (Some(self.revoked.clone()), may_buy.clone());
-        let session = Session { role, own_budget, may_buy, revoked, expires_at: None };
+        let session = Session { role, own_budget, may_buy, revoked, ..Session::default() };
         (Caller::Member(Arc::clone(name)), session)
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! A migration only adds, so that the programs of the last version go on beside those of this one.
 
+mod groups;
 mod moves;
 mod outbox;
 
@@ -17,7 +18,7 @@ const ATTEMPTS: usize = 5;
 
 /// Each entry migrates to the next version; the first creates the tables. Money is in
 /// micro-dollars, moments are in nanoseconds since 1970-01-01 UTC.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&[&str]] = &[&["
     CREATE TABLE store (
         one     boolean PRIMARY KEY DEFAULT true CHECK (one),
         name    text NOT NULL,      -- public; changes when purchases may have been lost
@@ -217,9 +218,11 @@ const MIGRATIONS: &[&str] = &["
     ALTER TABLE account SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
     ALTER TABLE instances SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 ",
+], &[
+    groups::TABLES,
     moves::TABLES,
     outbox::TABLES,
-];
+]];
 
 /// Living instances that know only earlier versions.
 const OLDER: &str = "SELECT name FROM instances
@@ -258,8 +261,9 @@ pub(super) async fn prepare(session: &PreparedConnection, may_migrate: bool) -> 
                 "SELECT 1 / count(*) FROM (SELECT 1 FROM store WHERE version = {version} FOR UPDATE) same;"
             )
         };
+        let tables = migration.join(";\n");
         let script = format!(
-            "SET LOCAL lock_timeout = '3s'; {lock} {migration}; UPDATE store SET version = {}",
+            "SET LOCAL lock_timeout = '3s'; {lock} {tables}; UPDATE store SET version = {}",
             version + 1
         );
         if let Err(error) = session.run_script(&script).await {
