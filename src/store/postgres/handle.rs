@@ -21,6 +21,7 @@ use super::instance;
 use super::lane::{Lane, LaneQueue};
 use super::lanes::{Lanes, SALES};
 use super::moved;
+use super::restored;
 use super::schema;
 use super::shared::Shared;
 use super::step::{Statement, Step, StepRows, statement};
@@ -214,6 +215,9 @@ async fn join(shared: &Shared) -> Result<(), Reason> {
     let session = PreparedConnection::new(connection, Arc::clone(&shared.clock));
     schema::prepare(&session, shared.target.may_migrate).await?;
     moved::ensure_here(&session, shared.target.reads_only).await?;
+    if !shared.target.reads_only {
+        restored::check_cluster(&session, &shared.target).await?;
+    }
     let money = shared.target.money.name();
     let bind = statement!(
         "UPDATE store SET money = coalesce(money, $1) RETURNING name, money = $1",

@@ -47,14 +47,14 @@ const BEAT_SQL: &str = concat!(
   WHERE id = $1 AND ended IS NULL RETURNING beat
 ), renamed AS (
   UPDATE store SET name = ",
-    new_name!(),
+    new_name!("{now}"),
     " FROM beaten WHERE beat <= $2::bigint AND name = $3::text RETURNING store.name
 )
 SELECT beat, {now}, coalesce(renamed.name, store.name)
 FROM beaten, store LEFT JOIN renamed ON true"
 );
 const IS_LISTED: &str = "SELECT 1 FROM instances WHERE id = $1";
-const RENAME: &str = concat!("UPDATE store SET name = ", new_name!(), " WHERE name = $1");
+const RENAME: &str = concat!("UPDATE store SET name = ", new_name!("{now}"), " WHERE name = $1");
 /// Those that did not sign off, and whether their lease is valid.
 pub(super) const LIVING: &str =
     "SELECT id, name, until >= {clock} FROM instances WHERE ended IS NULL ORDER BY id";
