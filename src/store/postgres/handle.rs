@@ -177,7 +177,7 @@ fn spawn(
 async fn run(
     shared: Arc<Shared>,
     lanes: Lanes,
-    all: [Lane; 4],
+    all: [Lane; 5],
     mut stop: watch::Receiver<bool>,
     opened: oneshot::Sender<Result<(), Reason>>,
 ) {
@@ -191,10 +191,10 @@ async fn run(
         return;
     }
     let beats = tokio::spawn(instance::pulse(Arc::clone(&shared), lanes, stop.clone()));
-    let [sales, marks, pulse, reports] = all.map(|lane| tokio::spawn(lane.run()));
+    let [sales, others @ ..] = all.map(|lane| tokio::spawn(lane.run()));
     // A lane that ends by itself has panicked.
     let session = sales.await.ok().flatten();
-    for lane in [marks, pulse, reports] {
+    for lane in others {
         if let Ok(Some(session)) = lane.await {
             session.close().await;
         }

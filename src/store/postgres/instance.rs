@@ -239,7 +239,7 @@ async fn join_again(shared: &Shared, lanes: &Lanes, is_forgotten: bool) {
 async fn bury_expired(shared: &Shared, lanes: &Lanes) {
     let me = shared.number();
     let find = Step::plain(statement!(EXPIRED, me));
-    let Ok(rows) = lanes.request(&lanes.pulse, find).await else { return };
+    let Ok(rows) = lanes.request(&lanes.reads, find).await else { return };
     let Some(Ok(instance)) = first(&rows).map(|row| column::get::<i64>(row, 0)) else { return };
     let Ok(rows) = lanes.request(&lanes.sales, burial(instance, false).guarded(me)).await else {
         return;
@@ -264,7 +264,7 @@ async fn sweep(shared: &Shared, lanes: &Lanes) {
     let age: Value = Box::new(column::nanos(SWEEP_AGE));
     let values: Vec<Value> = vec![Box::new(shared.number()), age, Box::new(in_hand)];
     let find = Step::plain(Statement { sql: LOST, values });
-    let Ok(rows) = lanes.request(&lanes.pulse, find).await else { return };
+    let Ok(rows) = lanes.request(&lanes.reads, find).await else { return };
     for row in rows.iter().flatten() {
         let (Ok(id), Ok(state)) = (column::id(row, 0), column::state(row, 1)) else { continue };
         let is_unsent = state == PurchaseState::Held || doubtful.contains(&id);
