@@ -22,6 +22,7 @@ use super::instance;
 use super::lane::{Lane, LaneQueue};
 use super::lanes::{Lanes, SALES};
 use super::moved;
+use super::restored;
 use super::schema;
 use super::shared::Shared;
 use super::step::{Statement, Step, StepRows, statement};
@@ -194,7 +195,7 @@ fn spawn(
 async fn run(
     shared: Arc<Shared>,
     lanes: Lanes,
-    all: [Lane; 4],
+    all: [Lane; 5],
     mut stop: watch::Receiver<bool>,
     opened: oneshot::Sender<Result<(), Reason>>,
 ) {
@@ -208,10 +209,10 @@ async fn run(
         return;
     }
     let beats = tokio::spawn(instance::pulse(Arc::clone(&shared), lanes, stop.clone()));
-    let [sales, marks, pulse, reports] = all.map(|lane| tokio::spawn(lane.run()));
+    let [sales, others @ ..] = all.map(|lane| tokio::spawn(lane.run()));
     // A lane that ends by itself has panicked.
     let session = sales.await.ok().flatten();
-    for lane in [marks, pulse, reports] {
+    for lane in others {
         if let Ok(Some(session)) = lane.await {
             session.close().await;
         }
@@ -232,6 +233,9 @@ async fn join(shared: &Shared) -> Result<(), Reason> {
     let session = PreparedConnection::new(connection, Arc::clone(&shared.clock));
     schema::prepare(&session, shared.target.may_migrate).await?;
     moved::ensure_here(&session, shared.target.reads_only).await?;
+    if !shared.target.reads_only {
+        restored::check_cluster(&session, &shared.target).await?;
+    }
     let money = shared.target.money.name();
     let bind = statement!(
         "UPDATE store SET money = coalesce(money, $1) RETURNING name, money = $1",
