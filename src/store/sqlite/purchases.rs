@@ -21,9 +21,9 @@ use crate::contract::money::Usd;
 use crate::store::model::SYNC_THRESHOLD;
 use crate::store::rules::{self, Credit, ScopeBudget, Today};
 use crate::store::{
-    AccountStatus, BudgetScope, Budgets, CreditWatermark, DedupeKey, KeptReply, MissingSpend,
-    MoneyKind, PeriodSpend, PurchaseId, PurchaseState, RemainingCredit, Reservation, ReserveError,
-    ScopeKind, Service, Settlement, SlotId, Unavailable,
+    AccountStatus, BudgetScope, CreditWatermark, DedupeKey, KeptReply, MoneyKind, PeriodSpend,
+    PurchaseId, PurchaseState, RemainingCredit, Reservation, ReserveError, ScopeKind, Settlement,
+    SlotId, Unavailable,
 };
 
 /// How often a purchase that another process may end is polled.
@@ -134,39 +134,6 @@ impl SqliteStore {
             ledger.settle(statements, id, &settlement)
         };
         self.run_prepared(Durability::OfPurchase(id), settle).await
-    }
-
-    pub(in crate::store) async fn record_missing_spend(
-        &self,
-        missing: &MissingSpend,
-    ) -> Result<(), Unavailable> {
-        let MissingSpend { id, caller, model, amount } = *missing;
-        let unique = *blake3::hash(id.0.as_bytes()).as_bytes();
-        let reservation = Reservation {
-            id,
-            caller: caller.into(),
-            service: Service::Other,
-            model: model.into(),
-            price: amount,
-            dedupe_key: DedupeKey::IdempotencyKey { key: unique, payload: unique },
-            group: None,
-            token: None,
-            budgets: Budgets::default(),
-            replay_only: false,
-        };
-        let record = move |ledger: &Ledger, statements: &Statements<'_>| {
-            let credit = ledger.credit.get();
-            ledger.credit.set(Credit::default());
-            if let Err(refused) = ledger.reserve(statements, &reservation, None)? {
-                return Err(Unavailable(refused.to_string().into()).into());
-            }
-            let charged =
-                Settlement::Charged { cost: amount, reply: None, keep: Duration::ZERO, job: None };
-            ledger.settle(statements, id, &charged)?;
-            ledger.credit.set(credit);
-            Ok(())
-        };
-        self.run_prepared(Durability::Synced, record).await
     }
 
     pub(in crate::store) fn settle_later(&self, id: PurchaseId, settlement: Settlement) {
