@@ -27,10 +27,19 @@ pub(super) fn budget(text: &str) -> Result<SpendLimit, String> {
     };
     let (amount, period) = text.split_once('/').ok_or_else(expected)?;
     let amount: Usd = amount.parse().map_err(|error| format!("{}: {error}", expected()))?;
-    if amount > MAX_BUDGET {
-        return Err(format!("expected at most {}", MAX_BUDGET.short()));
-    }
+    let amount = at_most(amount)?;
     Period::named(period).map(|period| SpendLimit::of(period, amount)).ok_or_else(expected)
+}
+
+/// Parses an amount of money.
+pub(super) fn amount(text: &str) -> Result<Usd, String> {
+    let amount = text.parse::<Usd>().map_err(|error| error.to_string())?;
+    at_most(amount)
+}
+
+fn at_most(amount: Usd) -> Result<Usd, String> {
+    let expected = || format!("expected at most {}", MAX_BUDGET.short());
+    (amount <= MAX_BUDGET).then_some(amount).ok_or_else(expected)
 }
 
 /// Merges the budgets of a command. Rejects a period that is given twice.

@@ -9,13 +9,15 @@ use super::{Reports, budget_rows, unavailable};
 use crate::clock::iso8601;
 use crate::problem::Problem;
 use crate::response::{self, Response};
-use crate::store::{BudgetScope, Caller, Member, PeriodSpend, Store, Unavailable};
+use crate::store::{BudgetScope, Caller, Extra, Member, PeriodSpend, Store, Unavailable};
 
 /// A member, and what it has spent in the current periods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberSpend {
     pub member: Member,
     pub spent: PeriodSpend,
+    /// The sum of what raises its limits, until the first of it ends.
+    pub extra: Option<Extra>,
     /// Its token was made with an earlier secret, so it is rejected until it is rotated.
     pub has_earlier_secret: bool,
 }
@@ -34,9 +36,11 @@ pub async fn list_with_spend(store: &Store) -> Result<Vec<MemberSpend>, Unavaila
     let (mut listed, earlier) = (Vec::new(), store.members_with_earlier_secret().await?);
     for member in store.members().await? {
         let caller = Caller::Member(Arc::clone(&member.name));
-        let spent = store.current_spend(BudgetScope::Caller(caller.to_string())).await?;
+        let scope = BudgetScope::Caller(caller.to_string());
+        let extra = store.kept_limit(scope.clone()).await?.extra;
+        let spent = store.current_spend(scope).await?;
         let has_earlier_secret = earlier.contains(&member.name);
-        listed.push(MemberSpend { member, spent, has_earlier_secret });
+        listed.push(MemberSpend { member, spent, extra, has_earlier_secret });
     }
     Ok(listed)
 }
@@ -50,7 +54,7 @@ impl Reports {
 
 pub fn document(listed: &[MemberSpend]) -> Value {
     let row = |listed: &MemberSpend| {
-        let MemberSpend { member, spent, .. } = listed;
+        let MemberSpend { member, spent, extra, .. } = listed;
         json!({
             "name": &*member.name,
             "role": member.role.name(),
@@ -60,7 +64,7 @@ pub fn document(listed: &[MemberSpend]) -> Value {
             "added": iso8601(member.added_at),
             "revoked": member.revoked_at.map(iso8601),
             "may_buy": member.may_buy.as_ref().map(|rule| rule.names().collect::<Vec<_>>()),
-            "budgets": budget_rows(member.own_budget, spent),
+            "budgets": budget_rows(member.own_budget, spent, *extra),
         })
     };
     json!({ "members": listed.iter().map(row).collect::<Vec<_>>() })
