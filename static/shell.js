@@ -45,7 +45,6 @@ const TEXT = {
 };
 
 const service = document.title;
-
 const reload = () => button(TEXT.reload, () => location.reload());
 
 let catalog = null, me = null, owner = null, signingIn = null, focusNext = null, running = 0;
@@ -107,8 +106,7 @@ async function start() {
 /** Takes in an answer of `GET /bff/me`. */
 async function takeCaller(answer) {
   if (answer.status === 401) return signIn();
-  if (!answer.caller) return;
-  me = answer;
+  if (answer.caller) me = answer;
 }
 
 function addLinks() {

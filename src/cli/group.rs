@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 
 use super::terms::{budget, budget_text, merge_budgets, name};
-use super::{CommandError, Exit, OutputFormat, ledger, print_json};
+use super::{CommandError, Exit, OutputFormat, audit, ledger, print_json};
 use crate::config::{AccessMode, Settings, StoreConfig};
 use crate::reports::groups::{self, GroupSpend};
 use crate::reports::text::{csv, table};
@@ -82,7 +82,7 @@ pub(super) async fn group(
         ledger::open_shared(settings).await?
     };
     let (change, message) = plan(&ledger, &command, (name, budget)).await?;
-    let changed = ledger.change_group(Arc::clone(name), change).await;
+    let changed = ledger.change_group(&audit::actor(), Arc::clone(name), change).await;
     changed.map_err(|error| group_error(name, error))?;
     writeln!(err, "the ledger is {} (store.url)", ledger::whole_path(settings))?;
     writeln!(err, "{message}")?;

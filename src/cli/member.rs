@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::group::group_error;
 use super::ledger::{self, refresh_members};
 use super::terms::{amount, budget, budget_text, merge_budgets, name};
-use super::{CommandError, Exit, OutputFormat, member_list, usage};
+use super::{CommandError, Exit, OutputFormat, audit, member_list, usage};
 use crate::access::SecretError;
 use crate::access::token::{self, MemberToken, Secret};
 use crate::app::secret;
@@ -306,7 +306,7 @@ async fn apply(
     let extras = extra.iter().flat_map(|extra| names.iter().map(move |name| (name, extra)));
     changes.extend(extras.map(|(name, extra)| (Arc::clone(name), extra.clone())));
     let fingerprint = secret.as_ref().map(|(secret, _)| secret.fingerprint);
-    let changed = ledger.change_members(fingerprint, changes).await;
+    let changed = ledger.change_members(&audit::actor(), fingerprint, changes).await;
     changed.map_err(|(name, error)| match (error, command.group()) {
         (MemberError::UnknownGroup, Some(Some(group))) => group_error(&group, GroupError::NotFound),
         (error, _) => member_error(&name, error),
@@ -407,10 +407,11 @@ async fn token_secret(
     let is_created = secret::is_missing(settings);
     let secret = secret::secret_or_new(settings)?;
     let is_changed = before.is_some_and(|before| before != secret.fingerprint);
-    if is_changed && !is_created && !new_secret {
-        return Err(CommandError::usage(SecretError::Mismatch.to_string()));
-    }
     let others = members.iter().filter(|member| member.revoked_at.is_none()).count();
+    if is_changed && !is_created && !new_secret {
+        let error = if others == 0 { SecretError::OfServers } else { SecretError::Mismatch };
+        return Err(CommandError::usage(error.to_string()));
+    }
     if others == 0 || !(is_created || is_changed) {
         return Ok((secret, None));
     }

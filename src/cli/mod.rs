@@ -1,5 +1,6 @@
 //! The command line: arguments, exit codes, and one file per command.
 
+mod audit;
 mod backup;
 mod certificates;
 mod check;
@@ -97,6 +98,15 @@ pub enum Command {
     Group {
         #[command(subcommand)]
         change: GroupCommand,
+    },
+    /// List who changed members, groups and budgets, the earliest first
+    Audit {
+        /// Start of the list, before now: 24h, 30d, or a UTC date such as 2026-11-01
+        #[arg(long, value_name = "TIME", default_value = "30d", value_parser = usage::since)]
+        since: Duration,
+        /// Output format
+        #[arg(long, value_enum, default_value = "table")]
+        format: OutputFormat,
     },
     /// Report spending from the ledger
     Usage {
@@ -276,6 +286,7 @@ impl Cli {
             }
             Command::Member { change } => member::member(settings, change, out, err).await,
             Command::Group { change } => group::group(settings, change, out, err).await,
+            Command::Audit { since, format } => audit::audit(settings, (since, format), out).await,
             Command::Usage { since, until, by, format } => {
                 usage::usage(settings, (since, until), (&by, format), out).await
             }

@@ -1,5 +1,6 @@
 //! Reports for callers and admins: limits, spending, members, jobs and the account.
 
+pub mod audit;
 mod billing;
 pub mod groups;
 pub mod jobs;

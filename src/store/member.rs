@@ -252,6 +252,17 @@ impl RecentRefusals {
     }
 }
 
+/// The outcome of [`Store::record_secret`](super::Store::record_secret).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecretRecord {
+    /// It is recorded.
+    Accepted,
+    /// Members' tokens were hashed with another secret.
+    OtherOfMembers,
+    /// Other running servers use another secret.
+    OtherOfServers,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,7 @@
 //! Callers who are known: who is let in, as whom, for how long, and what is theirs alone.
 
 mod admins;
+mod audit;
 mod budgets;
 mod credentials;
 mod groups;

@@ -10,7 +10,7 @@ use tollgate::store::{
 };
 
 use crate::fixture::*;
-use crate::members::member;
+use crate::members::{member, operator};
 
 impl Fixture {
     pub(crate) async fn change_group(
@@ -18,7 +18,7 @@ impl Fixture {
         name: &str,
         change: GroupChange,
     ) -> Result<(), GroupError> {
-        bounded(self.store.change_group(name.into(), change)).await
+        bounded(self.store.change_group(&operator(), name.into(), change)).await
     }
 
     pub(crate) async fn add_group(&self, name: &str, budget: SpendLimit) {
@@ -30,7 +30,7 @@ impl Fixture {
     }
 
     pub(crate) async fn change(&self, name: &str, change: MemberChange) -> Result<(), MemberError> {
-        bounded(self.store.change_member(name.into(), change)).await
+        bounded(self.store.change_member(&operator(), name.into(), change)).await
     }
 }
 
@@ -116,7 +116,8 @@ async fn changes_of_several_members_are_judged_together(fixture: Fixture) {
     fixture.add_group("design", FIVE).await;
     let add = |name: &str, group| (name.into(), MemberChange::Add(grouped(name, Some(group))));
     let changes = vec![add("ann", "design"), add("bob", "legal"), add("eve", "design")];
-    let (name, refused) = bounded(fixture.store.change_members(None, changes)).await.unwrap_err();
+    let (name, refused) =
+        bounded(fixture.store.change_members(&operator(), None, changes)).await.unwrap_err();
     assert_eq!(&*name, "bob");
     assert!(matches!(refused, MemberError::UnknownGroup), "{refused:?}");
     assert_eq!(bounded(fixture.store.members()).await.unwrap(), []);

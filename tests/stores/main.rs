@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod audit;
+mod audit_log;
 mod budgets;
 mod concurrency;
 mod connect;

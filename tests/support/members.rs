@@ -5,7 +5,9 @@ use std::sync::Mutex;
 use aho_corasick::AhoCorasick;
 use tokio::runtime;
 use tollgate::access::token::{self, Secret};
-use tollgate::store::{GroupChange, Member, MemberChange, Role, Selection, SpendLimit, Store};
+use tollgate::store::{
+    Actor, GroupChange, Member, MemberChange, Role, Selection, SpendLimit, Store,
+};
 
 use super::{Gate, lock, until};
 
@@ -43,7 +45,7 @@ impl Gate {
             added_at: tollgate::clock::wall(),
             revoked_at: None,
         };
-        wait(store.change_member(name.into(), MemberChange::Add(member)))
+        wait(store.change_member(&operator(), name.into(), MemberChange::Add(member)))
             .expect("nobody has the name");
         until("the gate knows the new member", || {
             access.member_count().is_some_and(|count| count.members > before)
@@ -54,7 +56,8 @@ impl Gate {
 
     /// Adds or changes a group.
     pub(crate) fn group(&self, name: &str, change: GroupChange) {
-        wait(self.members().0.change_group(name.into(), change)).expect("it can be changed");
+        wait(self.members().0.change_group(&operator(), name.into(), change))
+            .expect("it can be changed");
     }
 
     /// Returns a new token, which must not leak.
@@ -73,7 +76,7 @@ impl Holder {
 
     /// Revokes it.
     pub(crate) fn revoke(&self) {
-        wait(self.store.change_member(self.name.into(), MemberChange::Revoke))
+        wait(self.store.change_member(&operator(), self.name.into(), MemberChange::Revoke))
             .expect("it is there");
     }
 
@@ -100,7 +103,7 @@ impl Holder {
     }
 
     fn update(&self, change: MemberChange) {
-        wait(self.store.change_member(self.name.into(), change)).expect("it is there");
+        wait(self.store.change_member(&operator(), self.name.into(), change)).expect("it is there");
     }
 
     /// Replaces its token.
@@ -108,8 +111,12 @@ impl Holder {
         let token = gate.mint();
         let hash = token::hash_token(&Secret::new(SECRET.as_bytes()), &token);
         let prefix = token::prefix(&token).into();
-        wait(self.store.change_member(self.name.into(), MemberChange::Rotate(hash, prefix)))
-            .expect("it is there");
+        wait(self.store.change_member(
+            &operator(),
+            self.name.into(),
+            MemberChange::Rotate(hash, prefix),
+        ))
+        .expect("it is there");
         self.bearer = format!("Bearer {token}");
         self.token = token;
     }
@@ -129,6 +136,10 @@ impl Secrets {
         let secrets = AhoCorasick::new(&*lock(&self.0)).unwrap();
         assert!(!secrets.is_match(text), "a member's token is in {place}");
     }
+}
+
+fn operator() -> Actor {
+    Actor::command_line("ops", "host")
 }
 
 fn wait<E>(verb: impl Future<Output = Result<(), E>>) -> Result<(), E> {

@@ -6,7 +6,7 @@ use tokio::time::advance;
 use super::*;
 use crate::contract::money::Usd;
 use crate::store::{
-    HookFuture, MemberChange, Period, ReserveError, SpendLimit, StoreHook, StoreOp,
+    Actor, HookFuture, MemberChange, Period, ReserveError, SpendLimit, StoreHook, StoreOp,
 };
 
 /// A store that can be made unavailable.
@@ -26,7 +26,7 @@ impl Away {
     }
 
     async fn change(&self, name: &str, change: MemberChange) {
-        self.inner.change_member(name.into(), change).await.expect("changed");
+        self.inner.change_member(&operator(), name.into(), change).await.expect("changed");
     }
 }
 
@@ -44,6 +44,10 @@ impl StoreHook for Away {
     fn allows(&self, _: StoreOp<'_>) -> bool {
         true
     }
+}
+
+fn operator() -> Actor {
+    Actor::command_line("ops", "host")
 }
 
 fn secret() -> Secret {

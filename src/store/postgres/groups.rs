@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use super::audit_log;
 use super::column::{self, signed};
 use super::handle::PostgresStore;
 use super::members::LOCK;
 use super::step::{Need, Step, statement};
 use crate::contract::money::Usd;
 use crate::store::{
-    BudgetScope, Extra, Group, GroupChange, GroupError, KeptLimit, Period, SpendLimit, Unavailable,
+    Actor, BudgetScope, Extra, Group, GroupChange, GroupError, KeptLimit, Period, SpendLimit,
+    Unavailable,
 };
 
 const GROUP: &str = "SELECT day_micros, week_micros, month_micros, ever_micros FROM groups
@@ -63,6 +65,7 @@ impl PostgresStore {
     /// The lock is that of members, so that none joins a group that is being removed.
     pub(in crate::store) async fn change_group(
         &self,
+        by: &Actor,
         name: Arc<str>,
         change: GroupChange,
     ) -> Result<Result<(), GroupError>, Unavailable> {
@@ -75,7 +78,9 @@ impl PostgresStore {
             }
             GroupChange::Remove => statement!(REMOVE, name.to_string()),
         };
-        let statements = vec![statement!(LOCK), statement!(KNOWN, name.to_string()), write];
+        let known = statement!(KNOWN, name.to_string());
+        let audit = audit_log::group_change(by, &name, change);
+        let statements = vec![statement!(LOCK), known, audit, write];
         let rows = self.run(&self.lanes().marks, Step::new(Need::Plain, statements)).await?;
         let row = rows.get(1).and_then(|rows| rows.first());
         let row = row.ok_or_else(|| Unavailable("the database sent no verdict".into()))?;

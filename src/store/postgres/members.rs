@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio_postgres::Row;
 
+use super::audit_log;
 use super::column::{self, Read, nanos, signed};
 use super::handle::PostgresStore;
 use super::step::{Need, Statement, Step, statement};
@@ -13,7 +14,8 @@ use crate::contract::money::Usd;
 use crate::contract::selection::Selection;
 use crate::store::member::MAX_LOGINS_PER_MEMBER;
 use crate::store::{
-    Caller, Digest, LoginSession, Member, MemberChange, MemberError, Period, Role, Unavailable,
+    Actor, Caller, Digest, LoginSession, Member, MemberChange, MemberError, Period, Role,
+    SecretRecord, Unavailable,
 };
 
 pub(super) const LOCK: &str = "SELECT 1 FROM members_version FOR UPDATE";
@@ -111,17 +113,49 @@ const MEMBERS: &str =
     FROM members ORDER BY name";
 const WITH_EARLIER_SECRET: &str = "SELECT members.name FROM members, store
     WHERE revoked IS NULL AND members.secret <> store.secret ORDER BY members.name";
-const FINGERPRINT: &str = "SELECT secret FROM store
-    WHERE secret IS NOT NULL AND EXISTS (SELECT 1 FROM members WHERE revoked IS NULL)";
+/// What depends on the recorded secret, except for the instance `$1`.
+macro_rules! secret_use {
+    () => {
+        "SELECT secret,
+            EXISTS (SELECT 1 FROM members WHERE revoked IS NULL) AS has_members,
+            EXISTS (SELECT 1 FROM instances WHERE kind = 'server' AND id <> $1::bigint
+                AND ended IS NULL AND until >= {clock}) AS has_servers
+        FROM store"
+    };
+}
+
+const FINGERPRINT: &str = concat!(
+    "SELECT secret FROM (",
+    secret_use!(),
+    ") AS used WHERE secret IS NOT NULL AND (has_members OR has_servers)"
+);
+const LOCK_STORE: &str = "SELECT 1 FROM store FOR UPDATE";
+/// Runs under the lock of the row, so that of two servers that start at once the second sees the
+/// first one's secret.
+const RECORD_SECRET: &str = concat!(
+    "WITH used AS MATERIALIZED (",
+    secret_use!(),
+    "), recorded AS (
+  UPDATE store SET secret = $2::bytea FROM used
+  WHERE used.secret IS NULL OR NOT (has_members OR has_servers)
+)
+SELECT used.secret IS NULL OR used.secret = $2::bytea OR NOT (has_members OR has_servers),
+  has_members
+FROM used"
+);
 
 impl PostgresStore {
     pub(in crate::store) async fn change_members(
         &self,
+        by: &Actor,
         fingerprint: Option<Digest>,
         changes: Vec<(Arc<str>, MemberChange)>,
     ) -> Result<Result<(), (Arc<str>, MemberError)>, Unavailable> {
         let mut statements = vec![statement!(LOCK), judgement(&changes)];
-        statements.extend(changes.iter().flat_map(|(name, change)| application(name, change)));
+        for (name, change) in &changes {
+            statements.extend(audit_log::member_change(by, name, change));
+            statements.extend(application(name, change));
+        }
         if let Some(fingerprint) = fingerprint {
             // Only new tokens come with a fingerprint.
             let names: Vec<_> = changes.iter().map(|(name, _)| name.to_string()).collect();
@@ -201,15 +235,24 @@ impl PostgresStore {
         &self,
     ) -> Result<Option<Digest>, Unavailable> {
         let read = |row: &Row| column::digest(row, 0);
-        self.query_one(&self.lanes().pulse, statement!(FINGERPRINT), read).await
+        let find = statement!(FINGERPRINT, self.shared().number());
+        self.query_one(&self.lanes().pulse, find, read).await
     }
 
-    pub(in crate::store) async fn set_token_secret_fingerprint(
+    pub(in crate::store) async fn record_secret(
         &self,
         fingerprint: Digest,
-    ) -> Result<(), Unavailable> {
-        let set = statement!("UPDATE store SET secret = $1", fingerprint.to_vec());
-        self.run(&self.lanes().marks, Step::plain(set)).await.map(drop)
+    ) -> Result<SecretRecord, Unavailable> {
+        let record = statement!(RECORD_SECRET, self.shared().number(), fingerprint.to_vec());
+        let step = Step::new(Need::Plain, vec![statement!(LOCK_STORE), record]);
+        let rows = self.run(&self.lanes().marks, step).await?;
+        let row = rows.get(1).and_then(|rows| rows.first());
+        let row = row.ok_or_else(|| Unavailable("the database sent no verdict".into()))?;
+        Ok(match (column::get(row, 0)?, column::get(row, 1)?) {
+            (true, _) => SecretRecord::Accepted,
+            (false, true) => SecretRecord::OtherOfMembers,
+            (false, false) => SecretRecord::OtherOfServers,
+        })
     }
 
     /// Waits for no earlier step: every change is in the database when its caller goes on.

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use rusqlite::params;
 
-use super::Result;
 use super::column::Sql;
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
 use super::limits;
+use super::{Result, audit_log};
 use crate::contract::money::Usd;
 use crate::store::{
-    BudgetScope, Group, GroupChange, GroupError, KeptLimit, Period, SpendLimit, Unavailable,
+    Actor, BudgetScope, Group, GroupChange, GroupError, KeptLimit, Period, SpendLimit, Unavailable,
 };
 
 impl SqliteStore {
@@ -51,16 +51,23 @@ impl SqliteStore {
 
     pub(in crate::store) async fn change_group(
         &self,
+        by: &Actor,
         name: Arc<str>,
         change: GroupChange,
     ) -> Result<Result<(), GroupError>, Unavailable> {
-        let step = move |ledger: &Ledger| ledger.change_group(&name, change);
+        let by = by.clone();
+        let step = move |ledger: &Ledger| ledger.change_group(&by, &name, change);
         self.run(Durability::Synced, step).await
     }
 }
 
 impl Ledger {
-    fn change_group(&self, name: &str, change: GroupChange) -> Result<Result<(), GroupError>> {
+    fn change_group(
+        &self,
+        by: &Actor,
+        name: &str,
+        change: GroupChange,
+    ) -> Result<Result<(), GroupError>> {
         let known = "SELECT EXISTS (SELECT 1 FROM groups WHERE name = ?1),
             EXISTS (SELECT 1 FROM members WHERE group_name = ?1 AND revoked IS NULL)";
         let known =
@@ -68,6 +75,8 @@ impl Ledger {
         if let Err(refused) = change.check(known) {
             return Ok(Err(refused));
         }
+        let by = (by, self.now());
+        audit_log::write_group_change(&self.connection, by, name, change)?;
         match change {
             GroupChange::Add(limit) | GroupChange::Update(limit) => {
                 let [day, week, month, ever] =

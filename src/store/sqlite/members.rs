@@ -8,22 +8,27 @@ use std::time::Duration;
 
 use rusqlite::{Connection, params};
 
-use super::Result;
 use super::column::{self, Sql, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
 use super::limits;
+use super::{Result, audit_log};
 use crate::contract::money::Usd;
 use crate::contract::selection::Selection;
 use crate::store::member::MAX_LOGINS_PER_MEMBER;
 use crate::store::{
-    Caller, Digest, LoginSession, Member, MemberChange, MemberError, Period, Role, SpendLimit,
-    Unavailable,
+    Actor, Caller, Digest, LoginSession, Member, MemberChange, MemberError, Period, Role,
+    SecretRecord, SpendLimit, Unavailable,
 };
 
 /// A refusal leaves nothing to roll back.
 type ChangeResult = Result<Result<(), MemberError>>;
+
+/// Selects what [`member`] reads.
+const MEMBERS: &str =
+    "SELECT name, role, day_micros, week_micros, month_micros, ever_micros, token,
+    prefix, added, revoked, may_buy, group_name FROM members";
 
 /// A login that raced with the end of its token is not valid.
 const VALID_SESSION: &str =
@@ -33,14 +38,21 @@ const VALID_SESSION: &str =
 impl SqliteStore {
     pub(in crate::store) async fn change_members(
         &self,
+        by: &Actor,
         fingerprint: Option<Digest>,
         changes: Vec<(Arc<str>, MemberChange)>,
     ) -> Result<Result<(), (Arc<str>, MemberError)>, Unavailable> {
+        let by = by.clone();
         let step = move |ledger: &Ledger| {
             let connection = &ledger.connection;
             connection.execute_batch("SAVEPOINT members")?;
             for (name, change) in &changes {
-                if let Err(error) = apply_change(connection, name, change, ledger.now())? {
+                let now = ledger.now();
+                let before =
+                    connection.first(&format!("{MEMBERS} WHERE name = ?"), [name], member)?;
+                let (by, before) = ((&by, now), (&**name, before.as_ref()));
+                audit_log::write_member_change(connection, by, before, change)?;
+                if let Err(error) = apply_change(connection, name, change, now)? {
                     connection.execute_batch("ROLLBACK TO members; RELEASE members")?;
                     return Ok(Err((Arc::clone(name), error)));
                 }
@@ -61,11 +73,8 @@ impl SqliteStore {
     }
 
     pub(in crate::store) async fn members(&self) -> Result<Vec<Member>, Unavailable> {
-        let all =
-            "SELECT name, role, day_micros, week_micros, month_micros, ever_micros, token, prefix,
-            added, revoked, may_buy, group_name FROM members ORDER BY name";
         self.run_while_starting(Durability::Buffered, move |ledger| {
-            Ok(ledger.connection.all(all, [], member)?)
+            Ok(ledger.connection.all(&format!("{MEMBERS} ORDER BY name"), [], member)?)
         })
         .await
     }
@@ -133,12 +142,19 @@ impl SqliteStore {
         .await
     }
 
-    pub(in crate::store) async fn set_token_secret_fingerprint(
+    pub(in crate::store) async fn record_secret(
         &self,
         fingerprint: Digest,
-    ) -> Result<(), Unavailable> {
+    ) -> Result<SecretRecord, Unavailable> {
         self.run_while_starting(Durability::Synced, move |ledger| {
-            set_token_secret_fingerprint(&ledger.connection, fingerprint)
+            match token_secret_fingerprint(&ledger.connection)? {
+                Some(recorded) if recorded != fingerprint => Ok(SecretRecord::OtherOfMembers),
+                Some(_) => Ok(SecretRecord::Accepted),
+                None => {
+                    set_token_secret_fingerprint(&ledger.connection, fingerprint)?;
+                    Ok(SecretRecord::Accepted)
+                }
+            }
         })
         .await
     }
