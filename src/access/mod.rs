@@ -205,10 +205,6 @@ impl Authenticator {
         self.members()?.log_out(value).await.map_err(|_unavailable| members_unavailable())
     }
 
-    pub async fn load(&self) -> Result<(), SecretError> {
-        if let Some(members) = self.cache() { members.load().await } else { Ok(()) }
-    }
-
     pub async fn refresh(&self) {
         if let Some(members) = self.cache() {
             members.refresh().await;
