@@ -113,20 +113,24 @@ const MEMBERS: &str =
     FROM members ORDER BY name";
 const WITH_EARLIER_SECRET: &str = "SELECT members.name FROM members, store
     WHERE revoked IS NULL AND members.secret <> store.secret ORDER BY members.name";
-/// What depends on the recorded secret, except for the instance `$1`.
+/// What depends on the recorded secret. A server does if it uses a secret other than `$other`.
 macro_rules! secret_use {
-    () => {
-        "SELECT secret,
+    ($other:literal) => {
+        concat!(
+            "SELECT secret,
             EXISTS (SELECT 1 FROM members WHERE revoked IS NULL) AS has_members,
             EXISTS (SELECT 1 FROM instances WHERE kind = 'server' AND id <> $1::bigint
-                AND ended IS NULL AND until >= {clock}) AS has_servers
+                AND secret <> ",
+            $other,
+            " AND ended IS NULL AND until >= {clock}) AS has_servers
         FROM store"
+        )
     };
 }
 
 const FINGERPRINT: &str = concat!(
     "SELECT secret FROM (",
-    secret_use!(),
+    secret_use!("''"),
     ") AS used WHERE secret IS NOT NULL AND (has_members OR has_servers)"
 );
 const LOCK_STORE: &str = "SELECT 1 FROM store FOR UPDATE";
@@ -134,10 +138,12 @@ const LOCK_STORE: &str = "SELECT 1 FROM store FOR UPDATE";
 /// first one's secret.
 const RECORD_SECRET: &str = concat!(
     "WITH used AS MATERIALIZED (",
-    secret_use!(),
+    secret_use!("$2::bytea"),
     "), recorded AS (
   UPDATE store SET secret = $2::bytea FROM used
   WHERE used.secret IS NULL OR NOT (has_members OR has_servers)
+), noted AS (
+  UPDATE instances SET secret = $2::bytea WHERE id = $1::bigint
 )
 SELECT used.secret IS NULL OR used.secret = $2::bytea OR NOT (has_members OR has_servers),
   has_members
