@@ -139,15 +139,16 @@ const LOCK_STORE: &str = "SELECT 1 FROM store FOR UPDATE";
 const RECORD_SECRET: &str = concat!(
     "WITH used AS MATERIALIZED (",
     secret_use!("$2::bytea"),
-    "), recorded AS (
-  UPDATE store SET secret = $2::bytea FROM used
-  WHERE used.secret IS NULL OR NOT (has_members OR has_servers)
+    "), verdict AS MATERIALIZED (
+  SELECT has_members,
+    secret IS NULL OR secret = $2::bytea OR NOT (has_members OR has_servers) AS is_accepted
+  FROM used
+), recorded AS (
+  UPDATE store SET secret = $2::bytea FROM verdict WHERE is_accepted
 ), noted AS (
-  UPDATE instances SET secret = $2::bytea WHERE id = $1::bigint
+  UPDATE instances SET secret = $2::bytea FROM verdict WHERE is_accepted AND id = $1::bigint
 )
-SELECT used.secret IS NULL OR used.secret = $2::bytea OR NOT (has_members OR has_servers),
-  has_members
-FROM used"
+SELECT is_accepted, has_members FROM verdict"
 );
 
 impl PostgresStore {
