@@ -17,7 +17,7 @@ use crate::contract::money::Usd;
 use crate::response::Response;
 use crate::store::{
     Actor, Budgets, DedupeKey, Job, JobState, Member, MemberChange, Period, PurchaseId,
-    Reservation, Service, Settlement, Snapshot, SpendLimit, StatusUpdate,
+    Reservation, Role, Service, Settlement, Snapshot, SpendLimit, StatusUpdate,
 };
 use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::{Error, GatewayReply, GatewayRequest};
