@@ -16,5 +16,5 @@ pub struct BudgetRequest {
     pub at: Duration,
 }
 
-pub(super) const GRANT: &str = "budget.grant";
-pub(super) const DECLINE: &str = "budget.decline";
+pub(super) const GRANT: &str = "request.grant";
+pub(super) const DECLINE: &str = "request.decline";

@@ -77,8 +77,8 @@ async fn granted_request_raises_the_limits_and_is_gone(fixture: Fixture) {
     assert_eq!(
         fixture.answers().await,
         [
-            "budget.grant member:ann: 2.00 > 1.234567 until 2025-11-21T12:00:00.000Z",
-            "budget.decline member:bob: 2.00 > -"
+            "request.grant member:ann: 2.00 > 1.234567 until 2025-11-21T12:00:00.000Z",
+            "request.decline member:bob: 2.00 > -"
         ]
     );
 }

@@ -58,10 +58,10 @@ fn granted_request_lets_the_member_buy_again() {
         assert_eq!(gate.ask("GET", LIST, &[root.bearer()], "").json(), json!({"requests": []}));
         let log = gate.ask("GET", "/bff/admin/audit", &[root.bearer()], "").json();
         let [declined, granted] = [&log["entries"][0], &log["entries"][1]];
-        assert_eq!([&declined["act"], &declined["old"]], ["budget.decline", "5.00"]);
+        assert_eq!([&declined["act"], &declined["old"]], ["request.decline", "5.00"]);
         assert_eq!(
             [&granted["act"], &granted["by"], &granted["of"], &granted["old"]],
-            ["budget.grant", "member:root", "member:ann", "0.012"]
+            ["request.grant", "member:root", "member:ann", "0.012"]
         );
     }
 }
