@@ -49,6 +49,9 @@ impl MeReport {
                 "wait_seconds": clock::ceil_seconds(self.rate_limit.expected_wait()),
             },
         });
+        if let Caller::Member(_) = caller {
+            document["may_ask"] = json!(true);
+        }
         if let Some(group) = &session.group {
             document["group"] = json!(&**group);
         }

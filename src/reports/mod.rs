@@ -2,6 +2,7 @@
 
 pub mod audit;
 mod billing;
+pub mod budget_requests;
 pub mod groups;
 pub mod jobs;
 pub mod me;

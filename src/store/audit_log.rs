@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::{Caller, Extra, Member, MemberChange, Selection, SpendLimit};
 use crate::clock::iso8601;
+use crate::contract::money::Usd;
 
 /// Who changes something, as the audit log names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,15 +133,18 @@ pub(super) fn describe(member: &Member) -> String {
 
 /// Formats an extra such as `2.50 until 2026-12-01T00:00:00.000Z`.
 pub(super) fn extra_text(Extra { amount, until }: Extra) -> String {
-    format!("{} until {}", amount.short().trim_start_matches('$'), iso8601(until))
+    format!("{} until {}", amount_text(amount), iso8601(until))
 }
 
 /// Formats limits such as `5.00/day 50.00/month`; `None` without one.
 pub(super) fn budget_text(limit: SpendLimit) -> Option<String> {
-    let texts = limit.rows().map(|(period, amount)| {
-        let amount = amount.short();
-        format!("{}/{}", amount.trim_start_matches('$'), period.name())
-    });
+    let texts =
+        limit.rows().map(|(period, amount)| format!("{}/{}", amount_text(amount), period.name()));
     let texts: Vec<_> = texts.collect();
     (!texts.is_empty()).then(|| texts.join(" "))
+}
+
+/// Formats an amount such as `5.00`.
+pub(super) fn amount_text(amount: Usd) -> String {
+    amount.short().trim_start_matches('$').to_owned()
 }

@@ -3,6 +3,7 @@
 
 mod audit;
 mod audit_log;
+mod budget_requests;
 mod budgets;
 mod concurrency;
 mod connect;
