@@ -76,7 +76,27 @@ const ERA: u64 = 146_097;
 /// Days from 0000-03-01 to 1970-01-01.
 const EPOCH: u64 = 719_468;
 
+/// Returns the current UTC day.
+pub fn today() -> Date {
+    Date::at(wall())
+}
+
 impl Date {
+    /// Parses a date such as `2026-11-01`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_plain = |(at, byte): (usize, u8)| match at {
+            4 | 7 => byte == b'-',
+            _ => byte.is_ascii_digit(),
+        };
+        if text.len() != "2026-11-01".len() || !text.bytes().enumerate().all(is_plain) {
+            return None;
+        }
+        let mut parts = text.split('-').map(|part| part.parse().ok());
+        let date = Self { year: parts.next()??, month: parts.next()??, day: parts.next()?? };
+        // The calendar turns a date that does not exist into another one.
+        (Self::from_days(date.days()) == date).then_some(date)
+    }
+
     pub fn at(wall: Duration) -> Self {
         Self::from_days(wall.as_secs() / DAY)
     }

@@ -18,6 +18,8 @@ use crate::store::SpendRow;
 pub enum GroupBy {
     /// The caller
     Member,
+    /// The group
+    Group,
     /// The model
     Model,
     /// The UTC day
@@ -38,6 +40,7 @@ impl GroupBy {
     fn name(self) -> &'static str {
         match self {
             Self::Member => "member",
+            Self::Group => "group",
             Self::Model => "model",
             Self::Day => "day",
         }
@@ -46,6 +49,7 @@ impl GroupBy {
     fn key(self, row: &SpendRow) -> String {
         match self {
             Self::Member => row.caller.clone(),
+            Self::Group => row.group.clone().unwrap_or_default(),
             Self::Model => row.model.clone(),
             Self::Day => iso_day(row.day),
         }
@@ -65,13 +69,7 @@ pub(super) fn since(text: &str) -> Result<Duration, &'static str> {
 }
 
 fn date(text: &str) -> Option<Duration> {
-    if text.len() != "2026-11-01".len() {
-        return None;
-    }
-    let mut parts = text.split('-').map(|part| part.parse().ok());
-    let date = Date { year: parts.next()??, month: parts.next()??, day: parts.next()?? };
-    // The calendar turns a date that does not exist into another one.
-    (iso_day(date.days()) == text).then(|| date.start())
+    Date::parse(text).map(Date::start)
 }
 
 fn before_now(text: &str) -> Option<Duration> {

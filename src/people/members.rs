@@ -62,7 +62,7 @@ impl People {
     }
 
     /// Makes a change, also in this server's own list. Other servers see it at their next poll.
-    async fn change_member(
+    pub(super) async fn change_member(
         &self,
         by: &Caller,
         name: &str,
@@ -77,7 +77,7 @@ impl People {
         Ok(())
     }
 
-    fn members(&self) -> Result<&MemberCache, Problem> {
+    pub(super) fn members(&self) -> Result<&MemberCache, Problem> {
         self.access.members().map_err(|_| {
             let detail = "members are managed with access.mode = \"members\" only";
             Problem::new(&NOT_FOUND).detail(detail)

@@ -1,5 +1,7 @@
-//! What admins change over HTTP: members. The command line makes the same changes of the store.
+//! What admins change over HTTP: members, groups and budgets. The command line makes the same changes of the store.
 
+mod budgets;
+mod groups;
 mod members;
 
 use std::sync::Arc;

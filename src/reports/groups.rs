@@ -1,8 +1,11 @@
-//! The groups and their spending: `tollgate group list`.
+//! The groups and their spending: `GET /bff/admin/groups` and `tollgate group list`.
 
+use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::budget_rows;
+use super::{Reports, budget_rows, unavailable};
+use crate::problem::Problem;
+use crate::response::{self, Response};
 use crate::store::{BudgetScope, Group, PeriodSpend, Store, Unavailable};
 
 /// A group, and what its callers have spent in the current periods.
@@ -13,21 +16,40 @@ pub struct GroupSpend {
 }
 
 pub async fn list_with_spend(store: &Store) -> Result<Vec<GroupSpend>, Unavailable> {
+    with_spend(store, store.groups().await?).await
+}
+
+async fn with_spend(store: &Store, groups: Vec<Group>) -> Result<Vec<GroupSpend>, Unavailable> {
     let mut listed = Vec::new();
-    for group in store.groups().await? {
+    for group in groups {
         let spent = store.current_spend(BudgetScope::Group(group.name.to_string())).await?;
         listed.push(GroupSpend { group, spent });
     }
     Ok(listed)
 }
 
+impl Reports {
+    pub async fn admin_groups(&self) -> Result<Response, Problem> {
+        let listed = list_with_spend(&self.store).await.map_err(unavailable)?;
+        Ok(response::json(StatusCode::OK, &document(&listed)))
+    }
+
+    /// Returns the row of one group, or `None` if it cannot be read.
+    pub async fn group(&self, name: &str) -> Option<Value> {
+        let mut groups = self.store.groups().await.ok()?;
+        groups.retain(|group| *group.name == *name);
+        Some(row(with_spend(&self.store, groups).await.ok()?.first()?))
+    }
+}
+
 pub fn document(listed: &[GroupSpend]) -> Value {
-    let row = |GroupSpend { group, spent }: &GroupSpend| {
-        json!({
-            "name": &*group.name,
-            "members": group.members,
-            "budgets": budget_rows(group.budget, spent),
-        })
-    };
     json!({ "groups": listed.iter().map(row).collect::<Vec<_>>() })
+}
+
+fn row(GroupSpend { group, spent }: &GroupSpend) -> Value {
+    json!({
+        "name": &*group.name,
+        "members": group.members,
+        "budgets": budget_rows(group.budget, spent, None),
+    })
 }

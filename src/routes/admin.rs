@@ -4,8 +4,10 @@ use http::StatusCode;
 use serde_json::json;
 
 use super::{HandlerContext, bff};
+use crate::clock;
+use crate::reports::budget_requests;
 use crate::response::{self, HandlerResult};
-use crate::validate;
+use crate::validate::{self, Raise};
 
 pub(super) async fn usage(cx: HandlerContext) -> HandlerResult {
     let query = validate::admin_usage(cx.query())?;
@@ -38,6 +40,46 @@ pub(super) async fn rotate_token(cx: HandlerContext) -> HandlerResult {
 
 pub(super) async fn revoke_member(cx: HandlerContext) -> HandlerResult {
     cx.handlers.people.revoke_member(&cx.call.caller, cx.path_name()).await?;
+    Ok(bff::no_content(None))
+}
+
+pub(super) async fn raise_member(cx: HandlerContext) -> HandlerResult {
+    let Raise { amount, until } = validate::extra(&cx.call.body, clock::today())?;
+    let people = &cx.handlers.people;
+    people.raise_member(&cx.call.caller, cx.path_name(), (amount, until)).await?;
+    let member = cx.handlers.reports.member(cx.path_name()).await;
+    Ok(response::json(StatusCode::CREATED, &member))
+}
+
+pub(super) async fn add_group(cx: HandlerContext) -> HandlerResult {
+    let (name, budget) = validate::new_group(&cx.call.body)?;
+    cx.handlers.people.add_group(&cx.call.caller, &name, budget).await?;
+    let group = cx.handlers.reports.group(&name).await;
+    Ok(response::json(StatusCode::CREATED, &group))
+}
+
+pub(super) async fn update_group(cx: HandlerContext) -> HandlerResult {
+    let budget = validate::group_budget(&cx.call.body)?;
+    cx.handlers.people.update_group(&cx.call.caller, cx.path_name(), budget).await?;
+    Ok(response::json(StatusCode::OK, &cx.handlers.reports.group(cx.path_name()).await))
+}
+
+pub(super) async fn remove_group(cx: HandlerContext) -> HandlerResult {
+    cx.handlers.people.remove_group(&cx.call.caller, cx.path_name()).await?;
+    Ok(bff::no_content(None))
+}
+
+pub(super) async fn ask_for_budget(cx: HandlerContext) -> HandlerResult {
+    let (amount, reason) = validate::budget_request(&cx.call.body)?;
+    let asked = cx.handlers.people.ask_for_budget(&cx.call.caller, amount, reason).await?;
+    Ok(response::json(StatusCode::CREATED, &budget_requests::row(&asked)))
+}
+
+pub(super) async fn answer_budget_request(cx: HandlerContext) -> HandlerResult {
+    let granted = validate::budget_answer(&cx.call.body, clock::today())?;
+    let granted = granted.map(|Raise { amount, until }| (amount, until));
+    let people = &cx.handlers.people;
+    people.answer_budget_request(&cx.call.caller, cx.path_name(), granted).await?;
     Ok(bff::no_content(None))
 }
 

@@ -13,6 +13,7 @@
 
 mod audit_log;
 mod binding;
+mod budget_requests;
 mod budgets;
 mod handle;
 mod member;
@@ -32,6 +33,7 @@ pub use crate::contract::money::{Period, SpendLimit};
 pub use crate::contract::selection::Selection;
 pub use audit_log::{Actor, AuditEntry, AuditQuery};
 pub use binding::AccountBinding;
+pub use budget_requests::BudgetRequest;
 pub use budgets::{
     BudgetScope, Budgets, Extra, Group, GroupChange, GroupError, KeptLimit, OverBudget,
     PeriodSpend, ScopeKind,

@@ -7,12 +7,12 @@ use bytes::Bytes;
 
 use super::handle::on_backend;
 use super::{
-    AccountCheck, AccountLimit, AccountStatus, Actor, Alert, AuditEntry, AuditQuery, BudgetScope,
-    Checkpoint, CreditWatermark, Digest, Evidence, Group, GroupChange, GroupError, Held, Job,
-    KeptLimit, KeptReply, LedgerTotals, LoginSession, Member, MemberChange, MemberError,
-    MissingSpend, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord, RemainingCredit,
-    Reservation, ReserveError, SecretRecord, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate,
-    Store, StoreOp, Subscription, Unavailable, WebhookId,
+    AccountCheck, AccountLimit, AccountStatus, Actor, Alert, AuditEntry, AuditQuery, BudgetRequest,
+    BudgetScope, Checkpoint, CreditWatermark, Digest, Evidence, Extra, Group, GroupChange,
+    GroupError, Held, Job, KeptLimit, KeptReply, LedgerTotals, LoginSession, Member, MemberChange,
+    MemberError, MissingSpend, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord,
+    RemainingCredit, Reservation, ReserveError, SecretRecord, Settlement, SlotId, Snapshot,
+    SpendRow, StatusUpdate, Store, StoreOp, Subscription, Unavailable, WebhookId,
 };
 use crate::contract::event::EventKind;
 use crate::contract::money::Usd;
@@ -277,6 +277,18 @@ impl Store {
     }
 
     requests! {
+        /// Keeps a caller's request for more budget. An earlier one is replaced.
+        ask_for_budget(caller: Arc<str>, amount: Usd, reason: Arc<str>) -> BudgetRequest,
+            other("ask_for_budget");
+
+        /// Returns the open requests, the earliest first.
+        budget_requests() -> Vec<BudgetRequest>, other("budget_requests");
+
+        /// Ends a request, and raises the caller's limits if it is granted. Returns whether there
+        /// was one.
+        answer_budget_request(by: Actor, id: u64, granted: Option<Extra>) -> bool,
+            other("answer_budget_request");
+
         /// Returns all groups by name.
         groups() -> Vec<Group>, other("groups");
     }

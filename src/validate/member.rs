@@ -1,4 +1,4 @@
-//! The bodies of requests that manage members.
+//! The bodies of requests that manage members and groups.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,11 +21,7 @@ pub fn new_member(payload: &[u8], sold: &[&str]) -> Result<(Arc<str>, MemberTerm
     let mut body = MemberBody::default();
     json::read_object(payload, &mut body)?;
     let mut faults = Faults::default();
-    let name = std::mem::take(&mut body.name);
-    let missing = name.missing("the member's name");
-    missing.into_iter().for_each(|detail| faults.push("/name", "required", detail));
-    let name = present(&mut faults, "/name", name);
-    let name = name.and_then(|name| checked(&mut faults, "/name", member::parse_name(&name)));
+    let name = new_name(&mut faults, std::mem::take(&mut body.name));
     let known: Vec<_> = [NAME].into_iter().chain(TERMS).collect();
     let terms = terms(body, (&known, sold), &mut faults);
     match name.filter(|_| faults.is_empty()) {
@@ -51,6 +47,55 @@ pub fn member_terms(payload: &[u8], sold: &[&str]) -> Result<MemberTerms, Proble
     if faults.is_empty() { Ok(terms) } else { Err(faults.into_problem()) }
 }
 
+/// Reads the body of `POST /bff/admin/groups`.
+pub fn new_group(payload: &[u8]) -> Result<(Arc<str>, LimitChange), Problem> {
+    let mut body = GroupBody::default();
+    json::read_object(payload, &mut body)?;
+    let mut faults = Faults::default();
+    let name = new_name(&mut faults, std::mem::take(&mut body.name));
+    let budget = group_terms(body, &[NAME, "budget"], &mut faults);
+    match name.filter(|_| faults.is_empty()) {
+        Some(name) => Ok((name, budget)),
+        None => Err(faults.into_problem()),
+    }
+}
+
+/// Reads the body of `PATCH /bff/admin/groups/NAME`.
+pub fn group_budget(payload: &[u8]) -> Result<LimitChange, Problem> {
+    let mut body = GroupBody::default();
+    json::read_object(payload, &mut body)?;
+    let mut faults = Faults::default();
+    if !std::mem::take(&mut body.name).is_absent() {
+        let detail = "a group keeps its name; add a group with another one";
+        faults.push("/name", "unknown_field", detail.to_owned());
+    }
+    let budget = group_terms(body, &["budget"], &mut faults);
+    if faults.is_empty() && budget == LimitChange::default() {
+        faults.push("/budget", "required", "required: the group's budget".to_owned());
+    }
+    if faults.is_empty() { Ok(budget) } else { Err(faults.into_problem()) }
+}
+
+fn group_terms(body: GroupBody<'_>, known: &[&str], faults: &mut Faults) -> LimitChange {
+    faults.unknown_fields(&body.unknown, known, &"");
+    budget(body.budget, faults)
+}
+
+fn budget(body: Field<BudgetBody<'_>>, faults: &mut Faults) -> LimitChange {
+    match nullable(faults, "/budget", body) {
+        None => LimitChange::default(),
+        Some(None) => LimitChange::REMOVE_ALL,
+        Some(Some(budget)) => limits(budget, faults),
+    }
+}
+
+fn new_name(faults: &mut Faults, name: Field<Cow<'_, str>>) -> Option<Arc<str>> {
+    let missing = name.missing("a name");
+    missing.into_iter().for_each(|detail| faults.push("/name", "required", detail));
+    let name = present(faults, "/name", name)?;
+    checked(faults, "/name", member::parse_name(&name))
+}
+
 fn terms(
     body: MemberBody<'_>,
     (known, sold): (&[&str], &[&str]),
@@ -60,11 +105,7 @@ fn terms(
     let role = present(faults, "/role", body.role).and_then(|name| role(&name, faults));
     let group = nullable(faults, "/group", body.group)
         .map(|group| group.and_then(|name| checked(faults, "/group", member::parse_name(&name))));
-    let budget = match nullable(faults, "/budget", body.budget) {
-        None => LimitChange::default(),
-        Some(None) => LimitChange::REMOVE_ALL,
-        Some(Some(budget)) => limits(budget, faults),
-    };
+    let budget = budget(body.budget, faults);
     let may_buy = nullable(faults, "/may_buy", body.may_buy)
         .map(|names| names.and_then(|names| selection(names, sold, faults)));
     MemberTerms { role, budget, group, may_buy }
@@ -105,7 +146,7 @@ fn selection(Names(names): Names<'_>, sold: &[&str], faults: &mut Faults) -> Opt
 }
 
 /// Returns a value, and notes one of another type, `null` included.
-fn present<'de, T: FromValue<'de>>(
+pub(super) fn present<'de, T: FromValue<'de>>(
     faults: &mut Faults,
     pointer: &str,
     field: Field<T>,
@@ -124,7 +165,11 @@ fn nullable<'de, T: FromValue<'de>>(
     if field.is_null() { Some(None) } else { present(faults, pointer, field).map(Some) }
 }
 
-fn checked<T>(faults: &mut Faults, pointer: &str, read: Result<T, impl Into<String>>) -> Option<T> {
+pub(super) fn checked<T>(
+    faults: &mut Faults,
+    pointer: &str,
+    read: Result<T, impl Into<String>>,
+) -> Option<T> {
     let mut fault = |(code, detail)| faults.push(pointer, code, detail);
     read.map_err(|detail| fault(("bad_value", detail.into()))).ok()
 }
@@ -147,6 +192,23 @@ impl<'de> FromObject<'de> for MemberBody<'de> {
             "group" => entry.read_into(&mut self.group),
             "budget" => entry.read_into(&mut self.budget),
             "may_buy" => entry.read_into(&mut self.may_buy),
+            _ => entry.reject(&mut self.unknown),
+        }
+    }
+}
+
+#[derive(Default)]
+struct GroupBody<'a> {
+    name: Field<Cow<'a, str>>,
+    budget: Field<BudgetBody<'a>>,
+    unknown: UnknownFields<'a>,
+}
+
+impl<'de> FromObject<'de> for GroupBody<'de> {
+    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
+        match entry.name() {
+            NAME => entry.read_into(&mut self.name),
+            "budget" => entry.read_into(&mut self.budget),
             _ => entry.reject(&mut self.unknown),
         }
     }

@@ -5,6 +5,7 @@
 //!
 //! Assumptions beyond the contract are marked "Guess" and listed in `docs/explain/gateway.md`.
 
+mod budget;
 mod chat;
 mod image_url;
 mod json;
@@ -24,10 +25,11 @@ use bytes::Bytes;
 use serde::de::MapAccess;
 use zeroize::Zeroizing;
 
+pub use budget::{Raise, budget_answer, budget_request, extra};
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
 pub use may_buy::{may_buy, on_sale};
-pub use member::{member_terms, new_member};
+pub use member::{group_budget, member_terms, new_group, new_member};
 pub use query::{
     MAX_JOBS, UsageDays, UsageFormat, admin_audit, admin_usage, job_ids, no_query, request_id,
     too_many_rows, usage_days, video_status,

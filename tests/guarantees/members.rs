@@ -2,11 +2,13 @@
 
 mod admins;
 mod audit;
+mod budget_requests;
 mod budgets;
 mod credentials;
 mod groups;
 mod logins;
 mod manage;
+mod manage_groups;
 mod process;
 mod reports;
 mod separation;

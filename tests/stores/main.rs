@@ -3,12 +3,14 @@
 
 mod audit;
 mod audit_log;
+mod budget_requests;
 mod budgets;
 mod concurrency;
 mod connect;
 mod damage;
 mod dedupe;
 mod disk;
+mod extras;
 mod faults;
 mod fixture;
 mod fleet;

@@ -8,6 +8,8 @@ use crate::routes::admin;
 
 const ADMIN: Route = Route { auth: Auth::Admin, ..READ };
 const MEMBERS: Route = Route { path: "/bff/admin/members", ..ADMIN };
+const GROUPS: Route = Route { path: "/bff/admin/groups", ..ADMIN };
+const GROUP: Route = Route { path: "/bff/admin/groups/*", ..ADMIN };
 const MEMBER: Route = Route { path: "/bff/admin/members/*", ..ADMIN };
 
 // Its texts are wider than rustfmt can lay out.
@@ -79,5 +81,66 @@ pub(super) static ROWS: &[Endpoint] = &[
         operations: operations![operation("rotateToken", "admins", "Replace a member's token")
             .response(201, "The token, which is shown once. The old one and its sessions have ended.", &[(JSON, "Anything")])
             .problems(&[&[&NOT_FOUND, &INVALID_REQUEST]])],
+    },
+    Endpoint {
+        route: Route { method: Method::POST, body: BodyKind::AdminJson, path: "/bff/admin/members/*/extra", ..ADMIN },
+        handler: |cx| Box::pin(admin::raise_member(cx)),
+        operations: operations![operation("raiseMember", "admins", "Raise a member's limits for a time")
+            .description("The extra ends with the UTC day `until`, and changes no limit.")
+            .request_body("Extra")
+            .response(201, "The member.", &[(JSON, "Anything")])
+            .problems(&[&[&NOT_FOUND]])],
+    },
+    Endpoint {
+        route: GROUPS,
+        handler: |cx| Box::pin(async move { cx.handlers.reports.admin_groups().await }),
+        operations: operations![operation("adminGroups", "admins", "List groups")
+            .ok("Names, members, budgets and spending.", JSON, "Anything")],
+    },
+    Endpoint {
+        route: Route { method: Method::POST, body: BodyKind::AdminJson, ..GROUPS },
+        handler: |cx| Box::pin(admin::add_group(cx)),
+        operations: operations![operation("addGroup", "admins", "Add a group")
+            .request_body("NewGroup")
+            .response(201, "The group.", &[(JSON, "Anything")])],
+    },
+    Endpoint {
+        route: Route { method: Method::PATCH, body: BodyKind::AdminJson, ..GROUP },
+        handler: |cx| Box::pin(admin::update_group(cx)),
+        operations: operations![operation("updateGroup", "admins", "Change a group's budget")
+            .description("An omitted period stays as it is; null removes a period, or the whole budget.")
+            .request_body("GroupTerms")
+            .ok("The group.", JSON, "Anything")
+            .problems(&[&[&NOT_FOUND]])],
+    },
+    Endpoint {
+        route: Route { method: Method::DELETE, ..GROUP },
+        handler: |cx| Box::pin(admin::remove_group(cx)),
+        operations: operations![operation("removeGroup", "admins", "Remove a group without members")
+            .response(204, "It is gone.", &[])
+            .problems(&[&[&NOT_FOUND, &INVALID_REQUEST]])],
+    },
+    Endpoint {
+        route: Route { auth: Auth::Caller, method: Method::POST, body: BodyKind::AdminJson, path: "/bff/budget-requests", ..ADMIN },
+        handler: |cx| Box::pin(admin::ask_for_budget(cx)),
+        operations: operations![operation("askForBudget", "people", "Ask the admins for more budget")
+            .description("Only with access.mode = \"members\". It replaces the member's earlier request.")
+            .request_body("BudgetRequest")
+            .response(201, "The request.", &[(JSON, "Anything")])
+            .problems(&[&[&NOT_FOUND]])],
+    },
+    Endpoint {
+        route: Route { path: "/bff/admin/budget-requests", ..ADMIN },
+        handler: |cx| Box::pin(async move { cx.handlers.reports.admin_budget_requests().await }),
+        operations: operations![operation("adminBudgetRequests", "admins", "List requests for more budget")
+            .ok("The earliest first.", JSON, "Anything")],
+    },
+    Endpoint {
+        route: Route { method: Method::POST, body: BodyKind::AdminJson, path: "/bff/admin/budget-requests/*", ..ADMIN },
+        handler: |cx| Box::pin(admin::answer_budget_request(cx)),
+        operations: operations![operation("answerBudgetRequest", "admins", "Grant or decline a request for more budget")
+            .request_body("BudgetAnswer")
+            .response(204, "The request is gone.", &[])
+            .problems(&[&[&NOT_FOUND]])],
     },
 ];

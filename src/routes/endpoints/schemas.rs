@@ -41,6 +41,11 @@ pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)
         ("Login", closed(record([("token", non_empty())])).into()),
         ("NewMember", closed(with(member_terms(), "name", non_empty())).into()),
         ("MemberTerms", closed(member_terms()).into()),
+        ("NewGroup", closed(with(group_terms(), "name", non_empty())).into()),
+        ("GroupTerms", closed(group_terms()).into()),
+        ("Extra", closed(record([("amount until", non_empty())])).into()),
+        ("BudgetRequest", closed(record([("amount reason", non_empty())])).into()),
+        ("BudgetAnswer", budget_answer()),
         ("ChatRequest", chat_request(catalog)),
         ("ChatReply", record([("message", message)]).into()),
         // One per model, because durations and pictures differ.
@@ -57,11 +62,22 @@ pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)
 fn member_terms() -> ObjectBuilder {
     let names = ArrayBuilder::new().items(non_empty()).min_items(Some(1));
     let may_buy = OneOfBuilder::new().item(names).item(object(Type::Null));
+    group_terms()
+        .property("may_buy", may_buy)
+        .property("group", nullable_string())
+        .property("role", one_of(Role::ALL.map(Role::name)))
+}
+
+fn group_terms() -> ObjectBuilder {
     let budget = closed(record([("day? week? month? ever?", nullable_string())]));
     let budget = OneOfBuilder::new().item(budget).item(object(Type::Null));
-    record([("role?", one_of(Role::ALL.map(Role::name))), ("group?", nullable_string())])
-        .property("may_buy", may_buy)
-        .property("budget", budget)
+    record([]).property("budget", budget)
+}
+
+fn budget_answer() -> SchemaRef {
+    let grant = closed(record([("grant until", non_empty())]));
+    let decline = closed(record([("decline", object(Type::Boolean))]));
+    OneOfBuilder::new().item(grant).item(decline).into()
 }
 
 fn openai_chat(catalog: &Catalog) -> SchemaRef {

@@ -7,6 +7,7 @@
 
 mod audit;
 mod audit_log;
+mod budget_requests;
 mod clock;
 mod column;
 mod connect;

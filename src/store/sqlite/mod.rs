@@ -3,6 +3,7 @@
 
 mod audit_log;
 mod backup;
+mod budget_requests;
 mod check;
 mod checkpoint;
 mod column;

@@ -1,0 +1,29 @@
+//! `GET /bff/admin/budget-requests`: members that ask for more budget.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::{Reports, unavailable};
+use crate::clock::iso8601;
+use crate::problem::Problem;
+use crate::response::{self, Response};
+use crate::store::BudgetRequest;
+
+impl Reports {
+    pub async fn admin_budget_requests(&self) -> Result<Response, Problem> {
+        let requests = self.store.budget_requests().await.map_err(unavailable)?;
+        let rows: Vec<_> = requests.iter().map(row).collect();
+        Ok(response::json(StatusCode::OK, &json!({ "requests": rows })))
+    }
+}
+
+pub fn row(request: &BudgetRequest) -> Value {
+    let BudgetRequest { id, caller, amount, reason, at } = request;
+    json!({
+        "id": id,
+        "caller": &**caller,
+        "amount": amount, "amount_micros": amount.as_micros(),
+        "reason": &**reason,
+        "at": iso8601(*at),
+    })
+}

@@ -1,0 +1,84 @@
+//! Requests for more budget.
+
+use std::sync::Arc;
+
+use rusqlite::{Row, params};
+
+use super::column::{self, Sql, nanos};
+use super::command::Durability;
+use super::handle::SqliteStore;
+use super::ledger::Ledger;
+use super::{Result, audit_log};
+use crate::contract::money::Usd;
+use crate::store::audit_log::{amount_text, extra_text};
+use crate::store::budget_requests::{DECLINE, GRANT};
+use crate::store::{Actor, BudgetRequest, Extra, Unavailable};
+
+const OPEN: &str = "SELECT number, caller, micros, reason, at FROM budget_requests ORDER BY number";
+
+impl SqliteStore {
+    pub(in crate::store) async fn ask_for_budget(
+        &self,
+        caller: Arc<str>,
+        amount: Usd,
+        reason: Arc<str>,
+    ) -> Result<BudgetRequest, Unavailable> {
+        let step = move |ledger: &Ledger| {
+            let (connection, at) = (&ledger.connection, ledger.now());
+            connection.run("DELETE FROM budget_requests WHERE caller = ?", [&caller])?;
+            let insert =
+                "INSERT INTO budget_requests (caller, micros, reason, at) VALUES (?, ?, ?, ?)";
+            let micros = column::signed(amount.as_micros());
+            connection.run(insert, params![caller, micros, reason, nanos(at)])?;
+            let id = u64::try_from(connection.last_insert_rowid()).unwrap_or_default();
+            let (caller, reason) = (Arc::clone(&caller), Arc::clone(&reason));
+            Ok(BudgetRequest { id, caller, amount, reason, at })
+        };
+        self.run(Durability::Synced, step).await
+    }
+
+    pub(in crate::store) async fn budget_requests(
+        &self,
+    ) -> Result<Vec<BudgetRequest>, Unavailable> {
+        self.query(|ledger| {
+            Ok(ledger.connection.all(OPEN, [], |row: &Row<'_>| {
+                Ok(BudgetRequest {
+                    id: row.get(0)?,
+                    caller: row.get(1)?,
+                    amount: column::money(row, 2)?,
+                    reason: row.get(3)?,
+                    at: column::moment(row, 4)?,
+                })
+            })?)
+        })
+        .await
+    }
+
+    pub(in crate::store) async fn answer_budget_request(
+        &self,
+        by: Actor,
+        id: u64,
+        granted: Option<Extra>,
+    ) -> Result<bool, Unavailable> {
+        let step = move |ledger: &Ledger| {
+            let (connection, now) = (&ledger.connection, ledger.now());
+            let take = "DELETE FROM budget_requests WHERE number = ? RETURNING caller, micros";
+            let asked = connection.first(take, [column::signed(id)], |row| {
+                Ok((row.get::<_, Arc<str>>(0)?, column::money(row, 1)?))
+            })?;
+            let Some((caller, asked)) = asked else { return Ok(false) };
+            if let Some(Extra { amount, until }) = granted {
+                let insert = "INSERT INTO extras (caller, micros, until, at) VALUES (?, ?, ?, ?)";
+                let micros = column::signed(amount.as_micros());
+                connection.run(insert, params![caller, micros, nanos(until), nanos(now)])?;
+                ledger.forget_limits();
+            }
+            let act = if granted.is_some() { GRANT } else { DECLINE };
+            let (old, new) = (amount_text(asked), granted.map(extra_text));
+            let values = (Some(old.as_str()), new.as_deref());
+            audit_log::write(connection, (&by, now), (act, &caller), values)?;
+            Ok(true)
+        };
+        self.run(Durability::Synced, step).await
+    }
+}

@@ -1,0 +1,152 @@
+//! The bodies of requests about budgets: extras, requests for more, and answers.
+
+use std::borrow::Cow;
+
+use serde::de::MapAccess;
+
+use super::json::{self, Entry, Field, FromObject};
+use super::member::{checked, present};
+use super::rule::{Faults, UnknownFields, blank};
+use crate::clock::Date;
+use crate::contract::member::parse_amount;
+use crate::contract::money::Usd;
+use crate::problem::Problem;
+
+const MAX_REASON: usize = 500;
+
+/// An amount that raises limits until the end of a UTC day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Raise {
+    pub amount: Usd,
+    pub until: Date,
+}
+
+/// Reads the body of `POST /bff/admin/members/NAME/extra`. It ends today at the earliest.
+pub fn extra(payload: &[u8], today: Date) -> Result<Raise, Problem> {
+    let mut body = Texts::new(["amount", "until"]);
+    json::read_object(payload, &mut body)?;
+    let mut faults = Faults::default();
+    let [amount, until] = body.finish(&mut faults);
+    let (amount, until) = (sum(&mut faults, "/amount", amount), day(&mut faults, until, today));
+    raise(faults, amount, until)
+}
+
+/// Reads the body of `POST /bff/budget-requests`: an amount and a reason.
+pub fn budget_request(payload: &[u8]) -> Result<(Usd, String), Problem> {
+    let mut body = Texts::new(["amount", "reason"]);
+    json::read_object(payload, &mut body)?;
+    let mut faults = Faults::default();
+    let [amount, reason] = body.finish(&mut faults);
+    let amount = sum(&mut faults, "/amount", amount);
+    let reason = required(&mut faults, "/reason", reason).and_then(|reason| {
+        checked(&mut faults, "/reason", check_reason(&reason)).map(|()| reason.into_owned())
+    });
+    match amount.zip(reason).filter(|_| faults.is_empty()) {
+        Some(request) => Ok(request),
+        None => Err(faults.into_problem()),
+    }
+}
+
+/// Reads the body of `POST /bff/admin/budget-requests/ID`; `None` declines.
+pub fn budget_answer(payload: &[u8], today: Date) -> Result<Option<Raise>, Problem> {
+    let mut body = AnswerBody { texts: Texts::new(["grant", "until"]), decline: Field::Absent };
+    json::read_object(payload, &mut body)?;
+    let AnswerBody { texts, decline } = body;
+    let mut faults = Faults::default();
+    if decline.is_absent() {
+        let [amount, until] = texts.finish(&mut faults);
+        let (amount, until) = (sum(&mut faults, "/grant", amount), day(&mut faults, until, today));
+        return raise(faults, amount, until).map(Some);
+    }
+    let is_alone = texts.values.iter().all(Field::is_absent);
+    texts.finish(&mut faults);
+    let declines = present(&mut faults, "/decline", decline) == Some(true);
+    if !(declines && is_alone) && faults.is_empty() {
+        let expected = "expected {\"decline\": true} alone, or grant and until";
+        checked(&mut faults, "/decline", Err::<(), _>(expected));
+    }
+    if faults.is_empty() { Ok(None) } else { Err(faults.into_problem()) }
+}
+
+fn raise(faults: Faults, amount: Option<Usd>, until: Option<Date>) -> Result<Raise, Problem> {
+    match amount.zip(until).filter(|_| faults.is_empty()) {
+        Some((amount, until)) => Ok(Raise { amount, until }),
+        None => Err(faults.into_problem()),
+    }
+}
+
+type Text<'a> = Field<Cow<'a, str>>;
+
+fn required<'a>(faults: &mut Faults, pointer: &str, field: Text<'a>) -> Option<Cow<'a, str>> {
+    let missing = field.missing("see docs/reference/http.md");
+    missing.into_iter().for_each(|detail| faults.push(pointer, "required", detail));
+    present(faults, pointer, field)
+}
+
+fn sum(faults: &mut Faults, pointer: &str, field: Text<'_>) -> Option<Usd> {
+    let text = required(faults, pointer, field)?;
+    let amount = parse_amount(&text).and_then(|amount| {
+        let expected = || "expected more than 0".to_owned();
+        (amount > Usd::ZERO).then_some(amount).ok_or_else(expected)
+    });
+    checked(faults, pointer, amount)
+}
+
+fn day(faults: &mut Faults, field: Text<'_>, today: Date) -> Option<Date> {
+    let text = required(faults, "/until", field)?;
+    let date = Date::parse(&text).filter(|date| date.days() >= today.days());
+    let expected = "expected a date that is not past, such as 2026-12-01";
+    checked(faults, "/until", date.ok_or(expected))
+}
+
+fn check_reason(reason: &str) -> Result<(), String> {
+    if reason.chars().count() > MAX_REASON {
+        return Err(format!("expected at most {MAX_REASON} characters"));
+    }
+    if reason.is_empty() || blank(reason).is_some() || reason.chars().any(char::is_control) {
+        return Err("expected one line of text".to_owned());
+    }
+    Ok(())
+}
+
+/// An object of two texts with these names.
+struct Texts<'a> {
+    names: [&'static str; 2],
+    values: [Text<'a>; 2],
+    unknown: UnknownFields<'a>,
+}
+
+impl<'a> Texts<'a> {
+    fn new(names: [&'static str; 2]) -> Self {
+        Self { names, values: Default::default(), unknown: UnknownFields::default() }
+    }
+
+    fn finish(self, faults: &mut Faults) -> [Text<'a>; 2] {
+        faults.unknown_fields(&self.unknown, &self.names, &"");
+        self.values
+    }
+}
+
+impl<'de> FromObject<'de> for Texts<'de> {
+    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
+        let mut texts = self.names.iter().zip(&mut self.values);
+        match texts.find(|(name, _)| **name == entry.name()) {
+            Some((_, text)) => entry.read_into(text),
+            None => entry.reject(&mut self.unknown),
+        }
+    }
+}
+
+struct AnswerBody<'a> {
+    texts: Texts<'a>,
+    decline: Field<bool>,
+}
+
+impl<'de> FromObject<'de> for AnswerBody<'de> {
+    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
+        match entry.name() {
+            "decline" => entry.read_into(&mut self.decline),
+            _ => self.texts.member(entry),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! A member asks for more budget; an admin grants or declines it, once.
+
+use serde_json::json;
+use tollgate::clock::{self, Date};
+use tollgate::contract::money::Usd;
+use tollgate::store::{Period, Role, SpendLimit};
+
+use super::MEMBERS;
+use crate::support::{CHAT, Gate, Reply, STORES, Upstream};
+
+const ASK: &str = "/bff/budget-requests";
+const LIST: &str = "/bff/admin/budget-requests";
+
+fn gate(settings: &str) -> (Upstream, Gate) {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let gate = Gate::start(&upstream, settings);
+    (upstream, gate)
+}
+
+/// Grants an amount until tomorrow.
+fn grant(amount: &str) -> String {
+    let tomorrow = Date::from_days(Date::at(clock::wall()).days() + 1);
+    let Date { year, month, day } = tomorrow;
+    format!(r#"{{"grant": "{amount}", "until": "{year:04}-{month:02}-{day:02}"}}"#)
+}
+
+#[test]
+fn granted_request_lets_the_member_buy_again() {
+    for store in STORES {
+        let (_upstream, gate) = gate(&format!("{store}\n{MEMBERS}"));
+        let root = gate.member_with("root", Role::Admin, SpendLimit::default());
+        let ann = gate.member_with("ann", Role::Member, SpendLimit::of(Period::Day, Usd::mills(6)));
+        let chat = || gate.ask("POST", "/api/v1/chat", &[ann.bearer()], CHAT);
+        assert_eq!((chat().status, &*chat().code()), (200, "budget_exhausted"), "{store}");
+        assert_eq!(gate.ask("GET", "/bff/me", &[ann.bearer()], "").json()["may_ask"], true);
+        let ask = |body: &str| gate.ask("POST", ASK, &[ann.bearer()], body);
+        let first = ask(r#"{"amount": "1.00", "reason": "a film"}"#);
+        assert_eq!(first.status, 201, "{}", first.text());
+        let asked = ask(r#"{"amount": "0.012", "reason": "two chats"}"#).json();
+        assert_eq!(
+            (&asked["caller"], &asked["amount_micros"], &asked["reason"]),
+            (&json!("member:ann"), &json!(12_000), &json!("two chats"))
+        );
+        let list = gate.ask("GET", LIST, &[root.bearer()], "").json();
+        assert_eq!(list, json!({"requests": [asked]}), "{store}");
+
+        let answer = |id: &serde_json::Value, body: &str| {
+            gate.ask("POST", &format!("{LIST}/{id}"), &[root.bearer()], body)
+        };
+        assert_eq!(answer(&first.json()["id"], &grant("0.006")).status, 404, "it was replaced");
+        assert_eq!(answer(&asked["id"], &grant("0.006")).status, 204, "{store}");
+        assert_eq!(answer(&asked["id"], &grant("0.006")).status, 404, "answered once");
+        assert_eq!((chat().status, &*chat().code()), (200, "budget_exhausted"), "{store}");
+
+        let again = ask(r#"{"amount": "5", "reason": "more"}"#).json();
+        assert_eq!(answer(&again["id"], r#"{"decline": true}"#).status, 204);
+        assert_eq!(chat().code(), "budget_exhausted");
+        assert_eq!(gate.ask("GET", LIST, &[root.bearer()], "").json(), json!({"requests": []}));
+        let log = gate.ask("GET", "/bff/admin/audit", &[root.bearer()], "").json();
+        let [declined, granted] = [&log["entries"][0], &log["entries"][1]];
+        assert_eq!([&declined["act"], &declined["old"]], ["request.decline", "5.00"]);
+        assert_eq!(
+            [&granted["act"], &granted["by"], &granted["of"], &granted["old"]],
+            ["request.grant", "member:root", "member:ann", "0.012"]
+        );
+    }
+}
+
+#[test]
+fn wrong_request_or_answer_is_refused() {
+    let (_upstream, gate) = gate(MEMBERS);
+    let (root, ann) =
+        (gate.member_with("root", Role::Admin, SpendLimit::default()), gate.member("ann"));
+    let long = format!(r#"{{"amount": "5", "reason": "{}"}}"#, "x".repeat(501));
+    for (body, fault) in [
+        ("{}", "/amount required"),
+        (r#"{"amount": "5"}"#, "/reason required"),
+        (r#"{"amount": "0", "reason": "x"}"#, "/amount bad_value"),
+        (r#"{"amount": 5, "reason": "x"}"#, "/amount wrong_type"),
+        (r#"{"amount": "5", "reason": " "}"#, "/reason bad_value"),
+        (r#"{"amount": "5", "reason": "a\nb"}"#, "/reason bad_value"),
+        (&long, "/reason bad_value"),
+        (r#"{"amount": "5", "reason": "x", "caller": "bob"}"#, "/caller unknown_field"),
+    ] {
+        let refused = gate.ask("POST", ASK, &[ann.bearer()], body);
+        let error = &refused.json()["errors"][0];
+        let found = [&error["pointer"], &error["code"]].map(|text| text.as_str().unwrap_or("-"));
+        assert_eq!((refused.status, found.join(" ").as_str()), (422, fault), "{body}");
+    }
+    let body = r#"{"amount": "5", "reason": "x"}"#;
+    assert_eq!(gate.ask("POST", ASK, &[], body).code(), "missing_credentials");
+    let asked = gate.ask("POST", ASK, &[ann.bearer()], body).json();
+    let path = format!("{LIST}/{}", asked["id"]);
+    let both = grant("5").replace('}', r#", "decline": true}"#);
+    for (body, fault) in [
+        ("{}", "/grant required"),
+        (r#"{"decline": false}"#, "/decline bad_value"),
+        (r#"{"decline": 1}"#, "/decline wrong_type"),
+        (&both, "/decline bad_value"),
+        (r#"{"grant": "5"}"#, "/until required"),
+        (r#"{"grant": "5", "until": "2026-01-31"}"#, "/until bad_value"),
+    ] {
+        let refused = gate.ask("POST", &path, &[root.bearer()], body);
+        let error = &refused.json()["errors"][0];
+        let found = [&error["pointer"], &error["code"]].map(|text| text.as_str().unwrap_or("-"));
+        assert_eq!((refused.status, found.join(" ").as_str()), (422, fault), "{body}");
+    }
+    for (method, path) in [("POST", &*path), ("GET", LIST)] {
+        assert_eq!(gate.ask(method, path, &[ann.bearer()], "").code(), "forbidden", "{path}");
+    }
+    for id in ["0", "x", "-1", "99"] {
+        let path = format!("{LIST}/{id}");
+        assert_eq!(gate.ask("POST", &path, &[root.bearer()], r#"{"decline": true}"#).status, 404);
+    }
+    let list = gate.ask("GET", LIST, &[root.bearer()], "").json();
+    assert_eq!(list, json!({"requests": [asked]}), "nothing was answered");
+}
+
+#[test]
+fn caller_without_a_member_cannot_ask() {
+    let (_upstream, gate) = gate("");
+    let refused = gate.post(ASK, r#"{"amount": "5", "reason": "x"}"#);
+    assert_eq!((refused.status, &*refused.code()), (404, "not_found"));
+    assert!(gate.get("/bff/me").json()["may_ask"].is_null());
+}

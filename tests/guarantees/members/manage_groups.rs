@@ -1,0 +1,145 @@
+//! Admins manage groups, and raise a member's limits for a time, over HTTP.
+
+use serde_json::{Value, json};
+use tollgate::clock::{self, Date};
+use tollgate::contract::money::Usd;
+use tollgate::store::{Period, Role, SpendLimit};
+
+use super::MEMBERS;
+use crate::support::{CHAT, Gate, Reply, STORES, Upstream};
+
+fn gate(settings: &str) -> (Upstream, Gate) {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let gate = Gate::start(&upstream, &format!("{settings}\n{MEMBERS}"));
+    (upstream, gate)
+}
+
+/// Returns a UTC day, so many days from now.
+fn day(ahead: u64) -> String {
+    let Date { year, month, day } = Date::from_days(Date::at(clock::wall()).days() + ahead);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[test]
+fn group_is_added_changed_and_removed_by_admins() {
+    for store in STORES {
+        let (_upstream, gate) = gate(store);
+        let (root, ann) =
+            (gate.member_with("root", Role::Admin, SpendLimit::default()), gate.member("ann"));
+        let ask =
+            |method: &str, path: &str, body: &str| gate.ask(method, path, &[root.bearer()], body);
+        let groups = "/bff/admin/groups";
+        assert_eq!(ask("GET", groups, "").json(), json!({"groups": []}));
+        let added = ask("POST", groups, r#"{"name": "design", "budget": {"day": "0.006"}}"#);
+        assert_eq!(added.status, 201, "{}", added.text());
+        let limits = |row: &Value| -> Vec<Value> {
+            row["budgets"].as_array().unwrap().iter().map(|row| row["limit"].clone()).collect()
+        };
+        let none = json!(null);
+        assert_eq!(
+            limits(&added.json()),
+            [json!("0.006000"), none.clone(), none.clone(), none.clone()]
+        );
+        assert_eq!(ask("PATCH", "/bff/admin/members/ann", r#"{"group": "design"}"#).status, 200);
+        let chat = || gate.ask("POST", "/api/v1/chat", &[ann.bearer()], CHAT);
+        assert_eq!(chat().status, 200, "{store}");
+        assert_eq!(chat().code(), "budget_exhausted", "{store}");
+        let changed =
+            ask("PATCH", "/bff/admin/groups/design", r#"{"budget": {"day": null, "month": "5"}}"#);
+        let row = changed.json();
+        assert_eq!((&row["name"], &row["members"]), (&json!("design"), &json!(1)));
+        assert_eq!(limits(&row), [none.clone(), none.clone(), json!("5.000000"), none.clone()]);
+        assert_eq!(row["budgets"][2]["spent_micros"], 6_000);
+        assert_eq!(ask("GET", groups, "").json(), json!({"groups": [row]}));
+        assert_eq!(chat().status, 200, "{store}");
+
+        let kept = ask("DELETE", "/bff/admin/groups/design", "");
+        assert_eq!((kept.status, &kept.json()["errors"][0]["code"]), (422, &json!("has_members")));
+        assert_eq!(ask("PATCH", "/bff/admin/members/ann", r#"{"group": null}"#).status, 200);
+        assert_eq!(ask("DELETE", "/bff/admin/groups/design", "").status, 204);
+        assert_eq!(ask("DELETE", "/bff/admin/groups/design", "").status, 404);
+        let log = ask("GET", "/bff/admin/audit", "").json();
+        let acts: Vec<_> =
+            log["entries"].as_array().unwrap().iter().map(|entry| entry["act"].clone()).collect();
+        assert_eq!(
+            acts[..5],
+            ["group.remove", "member.group", "group.budget", "member.group", "group.add"]
+        );
+        assert_eq!(log["entries"][0]["by"], "member:root");
+    }
+}
+
+#[test]
+fn extra_raises_the_limits_of_a_member() {
+    for store in STORES {
+        let (_upstream, gate) = gate(store);
+        let root = gate.member_with("root", Role::Admin, SpendLimit::default());
+        let ann = gate.member_with("ann", Role::Member, SpendLimit::of(Period::Day, Usd::mills(6)));
+        let chat = || gate.ask("POST", "/api/v1/chat", &[ann.bearer()], CHAT);
+        assert_eq!(chat().status, 200);
+        assert_eq!(chat().code(), "budget_exhausted");
+        let body = format!(r#"{{"amount": "0.006", "until": "{}"}}"#, day(1));
+        let path = "/bff/admin/members/ann/extra";
+        let raised = gate.ask("POST", path, &[root.bearer()], &body);
+        assert_eq!(
+            (raised.status, &raised.json()["name"]),
+            (201, &json!("ann")),
+            "{}",
+            raised.text()
+        );
+        assert_eq!(chat().status, 200, "{store}");
+        assert_eq!(chat().code(), "budget_exhausted");
+    }
+}
+
+#[test]
+fn wrong_change_of_a_group_or_extra_is_refused() {
+    let (_upstream, gate) = gate("");
+    let (root, ann) =
+        (gate.member_with("root", Role::Admin, SpendLimit::default()), gate.member("ann"));
+    let ask = |method: &str, path: &str, body: &str| gate.ask(method, path, &[root.bearer()], body);
+    assert_eq!(ask("POST", "/bff/admin/groups", r#"{"name": "design"}"#).status, 201);
+    let before = ask("GET", "/bff/admin/audit", "").text();
+    let (groups, design, extra) =
+        ("/bff/admin/groups", "/bff/admin/groups/design", "/bff/admin/members/ann/extra");
+    let past = format!(r#"{{"amount": "5", "until": "{}"}}"#, "2026-01-31");
+    let (ahead, zero) = (day(1), format!(r#"{{"amount": "0", "until": "{}"}}"#, day(1)));
+    let extra_of = format!(r#"{{"amount": "5", "until": "{ahead}"}}"#);
+    for (method, path, body, status, fault) in [
+        ("POST", groups, "{}", 422, "/name required"),
+        ("POST", groups, r#"{"name": "design"}"#, 422, "/name taken"),
+        ("POST", groups, r#"{"name": "De sign"}"#, 422, "/name bad_value"),
+        (
+            "POST",
+            groups,
+            r#"{"name": "sales", "budget": {"day": "5/day"}}"#,
+            422,
+            "/budget/day bad_value",
+        ),
+        ("POST", groups, r#"{"name": "sales", "budgets": {}}"#, 422, "/budgets unknown_field"),
+        ("PATCH", design, "{}", 422, "/budget required"),
+        ("PATCH", design, r#"{"budget": {}}"#, 422, "/budget required"),
+        ("PATCH", design, r#"{"name": "sales"}"#, 422, "/name unknown_field"),
+        ("PATCH", "/bff/admin/groups/sales", r#"{"budget": null}"#, 404, "not_found"),
+        ("DELETE", "/bff/admin/groups/sales", "", 404, "not_found"),
+        ("POST", extra, "{}", 422, "/amount required"),
+        ("POST", extra, &past, 422, "/until bad_value"),
+        ("POST", extra, &zero, 422, "/amount bad_value"),
+        ("POST", extra, r#"{"amount": "5", "until": "2027-02-30"}"#, 422, "/until bad_value"),
+        ("POST", extra, r#"{"amount": 5, "until": null}"#, 422, "/amount wrong_type"),
+        ("POST", "/bff/admin/members/joe/extra", &extra_of, 404, "not_found"),
+    ] {
+        let answer = ask(method, path, body);
+        assert_eq!(answer.status, status, "{method} {path} {body}: {}", answer.text());
+        let errors = answer.json()["errors"].clone();
+        let first = errors.as_array().and_then(|errors| errors.first());
+        let text = |error: &Value| {
+            format!("{} {}", error["pointer"].as_str().unwrap(), error["code"].as_str().unwrap())
+        };
+        assert_eq!(first.map_or_else(|| answer.code(), text), fault, "{method} {path} {body}");
+        let refused = gate.ask(method, path, &[ann.bearer()], body);
+        assert_eq!(refused.code(), "forbidden", "{method} {path}");
+        assert_eq!(gate.ask(method, path, &[], body).code(), "missing_credentials");
+    }
+    assert_eq!(ask("GET", "/bff/admin/audit", "").text(), before);
+}
