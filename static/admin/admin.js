@@ -14,6 +14,8 @@ const TEXT = {
   failed: 'Could not load this view.',
   open: 'Unknown outcomes',
   byMember: 'By member',
+  byGroup: 'By group',
+  noGroup: 'No group',
   details: 'By member, day and model',
   spending: { label: 'Spending by member, day and model', columns: ['Member', 'Day', 'Model', 'Kind', '>Purchases', '>Spent'] },
   unknown: (count, more, amount) => (count === 1 && !more
@@ -126,7 +128,8 @@ function overview({ rows, total, saved, days, billing }) {
   const sorted = [...rows].sort((one, other) => other.day.localeCompare(one.day) || other.spent_micros - one.spent_micros);
   return [...head,
     element('div', { class: 'pictures' }, byDay(rows, days),
-      ranking(TEXT.byMember, rows, ({ caller }) => caller), ranking(SPENDING.byModel, rows, ({ model }) => model)),
+      ranking(TEXT.byMember, rows, ({ caller }) => caller), ranking(SPENDING.byModel, rows, ({ model }) => model),
+      rows.some(({ group }) => group) ? ranking(TEXT.byGroup, rows, ({ group }) => group ?? TEXT.noGroup) : null),
     element('div', { class: 'usage-head' }, element('h3', { text: TEXT.details }), button(SPENDING.save, () => void saveCsv(days), 'quiet small')),
     table(TEXT.spending.label, TEXT.spending.columns, sorted.map((row) => [
       row.caller, row.day, row.model, SERVICES[row.service] ?? row.service, { text: String(row.count), by: row.count }, money(row.spent_micros)]),

@@ -104,7 +104,6 @@ fn admin_adds_changes_and_revokes_a_member_by_keyboard() {
 fn group_is_added_limited_and_removed_once_it_is_empty() {
     let gate = Gate::start_for_members();
     let ada = gate.member(&["add", "ada", "--role", "admin"]);
-    gate.member(&["add", "ann"]);
     let mut page = admin_at(&gate, &ada, "Groups");
     page.expect_errors(&["status of 422"]);
     page.find(("button", "Add a group")).click();
@@ -114,13 +113,23 @@ fn group_is_added_limited_and_removed_once_it_is_empty() {
     wait_for_row(&page, "design", &["0", "$0.00 of $50.00 this week"]);
 
     go_to(&page, "Members");
-    page.find(("button", "Edit ann")).click();
+    page.find(("button", "Edit ada")).click();
     page.find(("combobox", "Group")).choose("design");
     page.find(("button", "Save")).click();
-    wait_for_row(&page, "ann", &["design"]);
+    wait_for_row(&page, "ada", &["design"]);
 
     go_to(&page, "Groups");
     wait_for_row(&page, "design", &["1"]);
+    page.find(("link", "Chat")).click();
+    page.find(("textbox", "Message")).fill("Good morning");
+    page.press("Enter");
+    page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
+    page.find(("link", "Admin")).click();
+    go_to(&page, "Overview");
+    page.wait_until(
+        "document.querySelector('ol[aria-label=\"By group\"]')?.innerText.includes('design')",
+    );
+    go_to(&page, "Groups");
     let remove = || {
         page.find(("button", "Edit design")).click();
         page.find(("button", "Remove")).click();
@@ -131,7 +140,7 @@ fn group_is_added_limited_and_removed_once_it_is_empty() {
     page.wait_until("document.querySelector('dialog form > .fault').textContent !== ''");
     page.press("Escape");
     go_to(&page, "Members");
-    page.find(("button", "Edit ann")).click();
+    page.find(("button", "Edit ada")).click();
     page.find(("combobox", "Group")).choose("None");
     page.find(("button", "Save")).click();
     page.wait_until(NO_DIALOG);
