@@ -7,12 +7,15 @@ import { TEXT as SPENDING, aboutDays, buildView, byDay, countOf, dayName, daysOf
 
 const TEXT = {
   title: 'Admin',
-  tabs: { overview: 'Overview', members: 'Members', videos: 'Videos', account: 'Account', audit: 'Audit' },
+  tabs: { overview: 'Overview', members: 'Members', groups: 'Groups', videos: 'Videos', account: 'Account', audit: 'Audit' },
+  asked: (count) => `Members (${count})`,
   sections: 'Admin',
   announced: (amount, days) => `${amount} in ${days} days by everyone`,
   failed: 'Could not load this view.',
   open: 'Unknown outcomes',
   byMember: 'By member',
+  byGroup: 'By group',
+  noGroup: 'No group',
   details: 'By member, day and model',
   spending: { label: 'Spending by member, day and model', columns: ['Member', 'Day', 'Model', 'Kind', '>Purchases', '>Spent'] },
   unknown: (count, more, amount) => (count === 1 && !more
@@ -33,7 +36,7 @@ const TEXT = {
 
 /** How many of the latest jobs are listed at first. */
 const JOBS = 20;
-const TABS = { overview, members: people('members'), videos, account, audit: people('audit') };
+const TABS = { overview, members: people('members'), groups: people('groups'), videos, account, audit: people('audit') };
 
 let loaded = null, access = null, tab = 'overview', jobsShown = JOBS;
 
@@ -49,10 +52,10 @@ export const shown = () => load();
 async function load() {
   const days = daysOf('admin');
   try {
-    const [usage, { jobs }, billing] = await Promise.all([
-      read(`/bff/admin/usage?since=${days}d&utc_offset=${utcOffset()}`), read('/bff/admin/jobs'), read('/bff/admin/billing')]);
+    const [usage, { requests }, { jobs }, billing] = await Promise.all([
+      read(`/bff/admin/usage?since=${days}d&utc_offset=${utcOffset()}`), read('/bff/admin/budget-requests'), read('/bff/admin/jobs'), read('/bff/admin/billing')]);
     const rows = usage.rows.map((row) => ({ ...row, spent_micros: spentOf(row), caller: plainName(row.caller) }));
-    loaded = { rows, total: spentOf(usage.total), saved: usage.total.saved_micros, jobs, billing, days };
+    loaded = { rows, total: spentOf(usage.total), saved: usage.total.saved_micros, requests, jobs, billing, days };
     await draw();
     announce(TEXT.announced(price(loaded.total), days));
   } catch (problem) {
@@ -63,9 +66,9 @@ async function load() {
 
 /** A tab of people.js, which is loaded at first need. */
 function people(name) {
-  return async () => {
+  return async ({ requests }) => {
     try {
-      return await (await import('./people.js'))[name]({ access, reload: load });
+      return await (await import('./people.js'))[name]({ requests, access, reload: load });
     } catch (problem) {
       return [failure(TEXT.failed, problem, () => void load())];
     }
@@ -100,10 +103,12 @@ async function draw() {
   const panel = await TABS[tab](loaded);
   // Another one may be chosen by now.
   if (drawn !== tab) return;
+  const { requests } = loaded;
   const held = byId('admin-body').contains(document.activeElement) && document.activeElement.id;
   byId('admin-body').replaceChildren(
     element('div', { class: 'tabs', role: 'tablist', 'aria-label': TEXT.sections, keydown: keys }, names.map((name) => element('button', {
-      type: 'button', id: `admin-tab-${name}`, role: 'tab', class: 'link', text: TEXT.tabs[name], click: () => choose(name),
+      type: 'button', id: `admin-tab-${name}`, role: 'tab', class: 'link', text: name === 'members' && requests.length ? TEXT.asked(requests.length) : TEXT.tabs[name],
+      click: () => choose(name),
       'aria-selected': String(name === tab), 'aria-controls': name === tab && 'admin-panel', tabindex: name === tab ? '0' : '-1',
     }))),
     element('div', { id: 'admin-panel', class: 'usage-body', role: 'tabpanel', 'aria-labelledby': `admin-tab-${tab}` }, panel));
@@ -123,7 +128,8 @@ function overview({ rows, total, saved, days, billing }) {
   const sorted = [...rows].sort((one, other) => other.day.localeCompare(one.day) || other.spent_micros - one.spent_micros);
   return [...head,
     element('div', { class: 'pictures' }, byDay(rows, days),
-      ranking(TEXT.byMember, rows, ({ caller }) => caller), ranking(SPENDING.byModel, rows, ({ model }) => model)),
+      ranking(TEXT.byMember, rows, ({ caller }) => caller), ranking(SPENDING.byModel, rows, ({ model }) => model),
+      rows.some(({ group }) => group) ? ranking(TEXT.byGroup, rows, ({ group }) => group ?? TEXT.noGroup) : null),
     element('div', { class: 'usage-head' }, element('h3', { text: TEXT.details }), button(SPENDING.save, () => void saveCsv(days), 'quiet small')),
     table(TEXT.spending.label, TEXT.spending.columns, sorted.map((row) => [
       row.caller, row.day, row.model, SERVICES[row.service] ?? row.service, { text: String(row.count), by: row.count }, money(row.spent_micros)]),

@@ -1,8 +1,8 @@
-/** The tabs of the admin view in which people are managed: members, and the log of what admins changed. */
+/** The tabs of the admin view in which people are managed: members, groups, and the log of what admins changed. */
 
 import { announce, button, element, notice } from '../core/dom.js';
 import { price } from '../core/format.js';
-import { askFor, confirmField, limitFields, showToken } from '../core/forms.js';
+import { amountField, askFor, confirmField, limitFields, showToken, untilField } from '../core/forms.js';
 import { sentence } from '../core/problems.js';
 import { read, send } from '../core/site.js';
 import { table } from '../usage/usage.js';
@@ -29,6 +29,9 @@ const TEXT = {
   mayBuyHint: 'chat, video or ids of models. Empty: what the settings say.',
   save: 'Save',
   saved: (name) => `${name} is saved`,
+  raise: 'Raise for a while',
+  raiseOf: (name) => `Raise the budgets of ${name}`,
+  aboutRaise: 'Each of its limits is raised by this amount until the end of that day (UTC).',
   token: 'New token',
   tokenOf: (name) => `Token of ${name}`,
   aboutToken: 'The present token stops working at once.',
@@ -36,6 +39,16 @@ const TEXT = {
   revoke: 'Revoke',
   revokeOf: (name) => `Revoke ${name}`,
   aboutRevoke: 'The token stops working at once, for good. The spending stays in the reports.',
+  asks: (name, amount) => `${name} asks for ${amount} more`,
+  grant: 'Grant',
+  decline: 'Decline',
+  declineOf: (name) => `Decline the request of ${name}`,
+  groups: { label: 'Groups', columns: ['Name', '>Members', 'Today', 'Other budgets'] },
+  aboutGroups: 'The members of a group share its budgets.',
+  noGroups: 'No groups yet.',
+  addGroup: 'Add a group',
+  remove: 'Remove',
+  removeOf: (name) => `Remove the group ${name}`,
   audit: { label: 'Changes', columns: ['Time', 'By', 'Change', 'Of', 'Before', 'After'] },
   noChanges: 'No changes yet.',
   older: 'Show older ones',
@@ -78,12 +91,13 @@ function budgetCells(name, budgets) {
     { node: element('span', { class: 'budget' }, lines.map((text) => element('span', { text }))), by: others[0]?.spent_micros ?? 0 }];
 }
 
+/** Requests for more budget, then the members. */
 export async function members(view) {
-  const { members: people } = await read('/bff/admin/members');
+  const [{ members: people }, { groups }] = await Promise.all([read('/bff/admin/members'), read('/bff/admin/groups')]);
   const place = element('div');
   const list = () => {
     const some = people.filter(({ name, role, state, group }) => `${name} ${role} ${state} ${group ?? ''}`.toLowerCase().includes(wanted.trim().toLowerCase()));
-    place.replaceChildren(some.length ? table(TEXT.members.label, TEXT.members.columns, some.map((one) => member(view, one)), { cards: true })
+    place.replaceChildren(some.length ? table(TEXT.members.label, TEXT.members.columns, some.map((one) => member(view, one, groups)), { cards: true })
       : element('p', { class: 'empty', text: people.length ? TEXT.noMatches : TEXT.noMembers }));
     return some.length;
   };
@@ -96,38 +110,76 @@ export async function members(view) {
     },
   });
   const add = () => ask(view, TEXT.members.label, {
-    title: TEXT.add, label: TEXT.add, fields: [{ name: 'name', label: TEXT.name }, ...memberFields({})],
+    title: TEXT.add, label: TEXT.add, fields: [{ name: 'name', label: TEXT.name }, ...memberFields({}, groups)],
     send: (request) => send('POST', '/bff/admin/members', request),
   });
-  return [element('div', { class: 'usage-head' }, element('div', { class: 'find' }, field), view.access === 'members' ? adder(TEXT.add, add) : null), place];
+  return [...view.requests.map((one) => request(view, one)),
+    element('div', { class: 'usage-head' }, element('div', { class: 'find' }, field), view.access === 'members' ? adder(TEXT.add, add) : null), place];
 }
 
-const memberFields = ({ role = 'member', group, may_buy: mayBuy, budgets }) => [
+const memberFields = ({ role = 'member', group, may_buy: mayBuy, budgets }, groups) => [
   { name: 'role', label: TEXT.role, options: TEXT.roles, value: role },
-  { name: 'group', label: TEXT.group, placeholder: TEXT.none, value: group ?? '' },
+  { name: 'group', label: TEXT.group, options: Object.fromEntries([['', TEXT.none], ...groups.map(({ name }) => [name, name])]), value: group ?? '' },
   ...limitFields(budgets),
   { name: 'may_buy', label: TEXT.mayBuy, hint: TEXT.mayBuyHint, isList: true, value: mayBuy?.join(' ') ?? '' },
 ];
 
-function member(view, one) {
+function member(view, one, groups) {
   const { name, role, state, group, token_prefix: prefix, budgets, added } = one;
-  return [state === 'revoked' ? name : opener(name, () => editMember(view, one)),
+  return [state === 'revoked' ? name : opener(name, () => editMember(view, one, groups)),
     (TEXT.roles[role] ?? role) + (state === 'active' ? '' : `, ${state}`), group ?? '',
     ...budgetCells(name, budgets), `${prefix}…`, { text: dayOf(added), by: added }];
 }
 
-function editMember(view, one) {
+function editMember(view, one, groups) {
   const { name } = one;
   const path = `/bff/admin/members/${encodeURIComponent(name)}`;
   const form = (rest) => ask(view, name, rest);
   form({
-    title: name, label: TEXT.save, fields: memberFields(one), send: patch(path),
+    title: name, label: TEXT.save, fields: memberFields(one, groups), send: patch(path),
     more: [
+      [TEXT.raise, () => form({
+        title: TEXT.raiseOf(name), about: TEXT.aboutRaise, label: TEXT.raise, fields: [amountField('amount'), untilField(7)],
+        send: (extra) => send('POST', `${path}/extra`, extra),
+      })],
       [TEXT.token, () => form({ title: TEXT.tokenOf(name), about: TEXT.aboutToken, label: TEXT.makeToken, send: () => send('POST', `${path}/token`) })],
       [TEXT.revoke, () => form({
         title: TEXT.revokeOf(name), about: TEXT.aboutRevoke, label: TEXT.revoke, fields: [confirmField(name)], send: () => send('DELETE', path),
       })],
     ],
+  });
+}
+
+/** A request for more budget, which can be granted or declined. */
+function request(view, { id, caller, amount_micros: micros, reason, at }) {
+  const name = plainName(caller);
+  const answer = (body) => send('POST', `/bff/admin/budget-requests/${encodeURIComponent(id)}`, body);
+  const grant = () => ask(view, name, {
+    title: TEXT.raiseOf(name), about: TEXT.aboutRaise, label: TEXT.grant, fields: [amountField('grant', micros), untilField(7)], send: answer,
+  });
+  const decline = () => ask(view, name, { title: TEXT.declineOf(name), label: TEXT.decline, send: () => answer({ decline: true }) });
+  return element('div', { class: 'card' },
+    element('p', {}, element('strong', { text: TEXT.asks(name, price(micros)) }), element('span', { class: 'hint', text: ` ${when(at)}` })),
+    reason ? element('p', { text: reason, dir: 'auto' }) : null,
+    element('div', { class: 'actions' }, button(TEXT.grant, grant, 'primary'), button(TEXT.decline, decline)));
+}
+
+export async function groups(view) {
+  const { groups: all } = await read('/bff/admin/groups');
+  const add = () => ask(view, TEXT.groups.label, {
+    title: TEXT.addGroup, label: TEXT.addGroup, fields: [{ name: 'name', label: TEXT.name }, ...limitFields()],
+    send: (request) => send('POST', '/bff/admin/groups', request),
+  });
+  const rows = all.map((one) => [opener(one.name, () => editGroup(view, one)), { text: String(one.members), by: one.members }, ...budgetCells(one.name, one.budgets)]);
+  return [element('div', { class: 'usage-head' }, element('p', { class: 'hint', text: TEXT.aboutGroups }), adder(TEXT.addGroup, add)),
+    all.length ? table(TEXT.groups.label, TEXT.groups.columns, rows, { cards: true }) : element('p', { class: 'empty', text: TEXT.noGroups })];
+}
+
+function editGroup(view, { name, budgets }) {
+  const path = `/bff/admin/groups/${encodeURIComponent(name)}`;
+  ask(view, name, {
+    title: name, label: TEXT.save, fields: limitFields(budgets), send: patch(path),
+    more: [[TEXT.remove, () => ask(view, name, { title: TEXT.removeOf(name), label: TEXT.remove, fields: [confirmField(name)], send: () => send('DELETE', path) })]],
   });
 }
 

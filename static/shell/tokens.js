@@ -20,7 +20,8 @@ const TEXT = {
   aboutRevoke: 'Programs that use it are refused at once.',
 };
 
-const dayOf = (time) => time && new Date(time).toLocaleDateString([], { dateStyle: 'medium' });
+/** A token ends with a UTC day. */
+const dayOf = (time) => time && new Date(time).toLocaleDateString([], { dateStyle: 'medium', timeZone: 'UTC' });
 
 /** Opens the dialog, or brings it up to date. */
 export async function tokens() {

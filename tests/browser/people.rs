@@ -1,4 +1,4 @@
-//! Admins manage members on the page.
+//! Admins manage members and groups on the page, and members ask them for more budget.
 
 use crate::appearance::{DARK, LIGHT, VIOLATIONS, load_axe};
 use crate::gate::Gate;
@@ -101,6 +101,80 @@ fn admin_adds_changes_and_revokes_a_member_by_keyboard() {
 }
 
 #[test]
+fn group_is_added_limited_and_removed_once_it_is_empty() {
+    let gate = Gate::start_for_members();
+    let ada = gate.member(&["add", "ada", "--role", "admin"]);
+    let mut page = admin_at(&gate, &ada, "Groups");
+    page.expect_errors(&["status of 422"]);
+    page.find(("button", "Add a group")).click();
+    page.find(("textbox", "Name")).fill("design");
+    page.find(("textbox", "Limit per week, $")).fill("50");
+    page.press("Enter");
+    wait_for_row(&page, "design", &["0", "$0.00 of $50.00 this week"]);
+
+    go_to(&page, "Members");
+    page.find(("button", "Edit ada")).click();
+    page.find(("combobox", "Group")).choose("design");
+    page.find(("button", "Save")).click();
+    wait_for_row(&page, "ada", &["design"]);
+
+    go_to(&page, "Groups");
+    wait_for_row(&page, "design", &["1"]);
+    page.find(("link", "Chat")).click();
+    page.find(("textbox", "Message")).fill("Good morning");
+    page.press("Enter");
+    page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
+    page.find(("link", "Admin")).click();
+    go_to(&page, "Overview");
+    page.wait_until(
+        "document.querySelector('ol[aria-label=\"By group\"]')?.innerText.includes('design')",
+    );
+    go_to(&page, "Groups");
+    let remove = || {
+        page.find(("button", "Edit design")).click();
+        page.find(("button", "Remove")).click();
+        page.find(("textbox", "Type design to confirm.")).fill("design");
+        page.press("Enter");
+    };
+    remove();
+    page.wait_until("document.querySelector('dialog form > .fault').textContent !== ''");
+    page.press("Escape");
+    go_to(&page, "Members");
+    page.find(("button", "Edit ada")).click();
+    page.find(("combobox", "Group")).choose("None");
+    page.find(("button", "Save")).click();
+    page.wait_until(NO_DIALOG);
+    go_to(&page, "Groups");
+    remove();
+    page.wait_for_text("No groups yet.");
+}
+
+#[test]
+fn member_asks_for_more_budget_and_an_admin_grants_it() {
+    let gate = Gate::start_for_members();
+    let ada = gate.member(&["add", "ada", "--role", "admin"]);
+    let ann = gate.member(&["add", "ann", "--budget", "1.00/day"]);
+    let hers = signed_in(&gate, &ann);
+    hers.find(("link", "Usage")).click();
+    hers.find(("button", "Ask for more budget")).click();
+    hers.find(("textbox", "Amount in $")).fill("5");
+    hers.find(("textbox", "What for?")).fill("A trailer for the fair");
+    hers.press("Enter");
+    hers.wait_for_text("Your admins see your request.");
+
+    let page = admin_at(&gate, &ada, "Members (1)");
+    page.wait_for_text("ann asks for $5.00 more");
+    page.wait_for_text("A trailer for the fair");
+    page.find(("button", "Grant")).click();
+    assert_eq!(page.find(("textbox", "Amount in $")).value(), "5.00");
+    page.press("Enter");
+    page.find(("tab", "Members"));
+    wait_for_row(&page, "ann", &["$0.00 of $6.00", "$5.00 more each until"]);
+    hers.reload();
+    hers.wait_for_text("$6.00 of $6.00 left");
+}
+
+#[test]
 fn dialogs_of_the_admin_view_pass_axe_and_fit_320_pixels() {
     let gate = Gate::start_for_members();
     let ada = gate.member(&["add", "ada", "--role", "admin"]);
@@ -120,13 +194,20 @@ fn dialogs_of_the_admin_view_pass_axe_and_fit_320_pixels() {
     };
     page.find(("button", "Edit ann")).click();
     look("edit");
+    page.find(("button", "Raise for a while")).click();
+    page.find(("textbox", "Amount in $"));
+    look("raise");
+    page.press("Escape");
+    page.find(("button", "Edit ann")).click();
     page.find(("button", "New token")).click();
     page.find(("button", "Make a new token")).click();
     page.wait_until(&format!("({SHOWN_TOKEN}) !== ''"));
     look("token");
     page.press("Escape");
-    go_to(&page, "Audit");
-    look("audit");
+    for tab in ["Groups", "Audit"] {
+        go_to(&page, tab);
+        look(tab);
+    }
 }
 
 #[test]
