@@ -226,7 +226,7 @@ impl Run<'_> {
         self.note(self.processes.len() - 1, "starts", String::new);
     }
 
-    /// Ends a process. What it had heard is lost with it, unless it stops with its database.
+    /// Ends a process. What it had heard is lost with it, unless it stops while it is connected.
     fn end(&mut self, at: usize, end: fn(Process)) {
         let is_stop = std::ptr::fn_addr_eq(end, Process::stop as fn(Process));
         self.note(at, if is_stop { "stops" } else { "crashes" }, String::new);
@@ -235,7 +235,7 @@ impl Run<'_> {
             self.tally.add("edits");
         }
         let number = process.number;
-        if !is_stop || process.cut_until.is_some() {
+        if !is_stop || process.cut_until.is_some() || process.is_disturbed {
             self.heard.retain(|(other, ..)| *other != number);
         }
         end(process);
