@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tollgate::clock;
-use tollgate::contract::money::Usd;
+use tollgate::contract::money::{Period, SpendLimit, Usd};
 use tollgate::store::postgres::{
     Fleet, InstanceKind, PostgresTarget, SlotLimit, SlotPriority, SlotRate, SlotRequest,
 };
@@ -187,11 +187,16 @@ async fn buy(ledger: &Store, turns: &Turns) -> Outcome<(Duration, Duration)> {
     let reservation = Reservation {
         id,
         caller: "192.0.2.7".into(),
+        group: None,
+        token: None,
         service: Service::Chat,
         model: "alpha".into(),
         price: PRICE,
         dedupe_key: DedupeKey::Fingerprint(check),
-        budgets: Budgets { total_month: Some(Usd::dollars(1_000_000)), ..Budgets::default() },
+        budgets: Budgets {
+            total: SpendLimit::of(Period::Month, Usd::dollars(1_000_000)),
+            ..Budgets::default()
+        },
         replay_only: false,
     };
     let (slot, begun) = (SlotId::generate(), clock::now());

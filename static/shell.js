@@ -45,7 +45,6 @@ const TEXT = {
 };
 
 const service = document.title;
-
 const reload = () => button(TEXT.reload, () => location.reload());
 
 let catalog = null, me = null, owner = null, signingIn = null, focusNext = null, running = 0;
@@ -80,6 +79,8 @@ async function start() {
   owner = isOpen ? '' : me ? ownerOf(me) : choice.get('owner') ?? '';
   choice.set('owner', owner);
   keepFor(owner);
+  // Whoever comes back from the login service has signed in for the other tabs, too.
+  if (me && catalog.login) people.postMessage(owner);
   whenSignedOut(() => void signIn(TEXT.signedOut));
   showPerson();
   showMode();
@@ -105,8 +106,7 @@ async function start() {
 /** Takes in an answer of `GET /bff/me`. */
 async function takeCaller(answer) {
   if (answer.status === 401) return signIn();
-  if (!answer.caller) return;
-  me = answer;
+  if (answer.caller) me = answer;
 }
 
 function addLinks() {
@@ -139,12 +139,13 @@ async function show(moveFocus) {
   if (signingIn) return;
   const name = viewed();
   for (const other of Object.keys(VIEWS)) byId(`view-${other}`).hidden = other !== name;
+  document.body.dataset.view = name;
   showLinks();
   document.title = `${VIEWS[name].title} · ${service}`;
   if (me) showFunds();
   // Unless that would bring up a keyboard on the screen, a person can type at once.
-  if (!moveFocus && name === 'chat' && document.activeElement === document.body && !matchMedia('(pointer: coarse)').matches) {
-    byId('chat-text').focus({ preventScroll: true });
+  if (!moveFocus && name === 'chat' && !matchMedia('(pointer: coarse)').matches) {
+    requestAnimationFrame(() => document.activeElement === document.body && byId('chat-text').focus({ preventScroll: true }));
   }
   const module = await begin(name);
   if (name !== viewed() || signingIn) return;
@@ -191,13 +192,14 @@ function signIn(why = '') {
   signingIn ??= (async () => {
     for (const name of Object.keys(VIEWS)) byId(`view-${name}`).hidden = true;
     document.body.classList.add('signed-out');
+    delete document.body.dataset.view;
     for (const panel of document.querySelectorAll(':popover-open')) panel.hidePopover();
     document.querySelector('dialog[open]')?.close();
     clearReadOut();
     announce('');
     document.title = `${TEXT.signIn} · ${service}`;
     const { askWho } = await import('./sign-in.js');
-    await takeCaller(await askWho(why, catalog.contact));
+    await takeCaller(await askWho(why, catalog));
     people.postMessage(ownerOf(me));
     // The same member goes on; another one starts with a fresh page.
     if (owner !== null && ownerOf(me) !== owner) return location.reload();
@@ -219,8 +221,9 @@ function signIn(why = '') {
 }
 
 async function signOut() {
+  let answer;
   try {
-    await post('/bff/logout', {});
+    answer = await post('/bff/logout', {});
   } catch (problem) {
     notice(TEXT.stillSignedIn(problem.message));
     return;
@@ -228,15 +231,28 @@ async function signOut() {
   choice.set('owner', '');
   people.postMessage('');
   history.replaceState(null, '', location.pathname);
-  location.reload();
+  // The login service ends its own session there.
+  if (answer?.continue) location.assign(answer.continue);
+  else location.reload();
 }
 
 function showPerson() {
-  const { kind, name } = me?.caller ?? {};
+  const { kind, name: id, display_name: name = id } = me?.caller ?? {};
   byId('person-name').textContent = byId('person-name').title = name ?? TEXT.menu();
   byId('menu-open').ariaLabel = TEXT.menu(name);
-  byId('sign-out').hidden = kind !== 'member';
+  byId('sign-out').hidden = kind !== 'member' && !catalog.login;
   byId('sign-out').onclick = signOut;
+  byId('tokens').hidden = !catalog.login;
+  byId('tokens').onclick = showTokens;
+}
+
+async function showTokens() {
+  byId('menu').hidePopover();
+  try {
+    await (await import('./shell/tokens.js')).tokens();
+  } catch {
+    notice(TEXT.noView, reload());
+  }
 }
 
 /** Loads the module that buys, if anything was bought: a first visit does not need it. */

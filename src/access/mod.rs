@@ -41,12 +41,23 @@ const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 pub struct Session {
     pub role: Role,
     pub own_budget: SpendLimit,
+    pub group: Option<Arc<str>>,
+    /// The token that the request came with, if it has a budget.
+    pub token: Option<TokenBudget>,
     /// `None` is `access.may_buy`.
     pub may_buy: Option<Selection>,
     /// Cancelled on revocation, logout or expiry, which also ends open streams.
     pub revoked: Option<CancellationToken>,
     /// Wall-clock time since the Unix epoch.
     pub expires_at: Option<Duration>,
+}
+
+/// The budget of a token, in addition to its owner's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenBudget {
+    /// Its name in the ledger, which no other token has had.
+    pub id: Arc<str>,
+    pub budget: SpendLimit,
 }
 
 impl Session {
@@ -192,10 +203,6 @@ impl Authenticator {
 
     pub async fn log_out(&self, value: &str) -> Result<(), Problem> {
         self.members()?.log_out(value).await.map_err(|_unavailable| members_unavailable())
-    }
-
-    pub async fn load(&self) -> Result<(), SecretError> {
-        if let Some(members) = self.cache() { members.load().await } else { Ok(()) }
     }
 
     pub async fn refresh(&self) {

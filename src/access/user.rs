@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::{Session, subject};
 use crate::clock;
-use crate::store::{Caller, Role, Selection, SpendLimit};
+use crate::store::{Caller, Role, Selection, SpendLimit, is_member_name};
 
 /// The user of your application who sends a request, for the request's extensions.
 ///
@@ -27,6 +27,7 @@ pub struct User {
     id: Arc<str>,
     role: Role,
     budget: SpendLimit,
+    group: Option<Arc<str>>,
     may_buy: Option<Selection>,
     /// Wall-clock time since the Unix epoch.
     until: Option<Duration>,
@@ -49,6 +50,9 @@ pub enum UserError {
     /// The budget is not an amount and a period.
     #[error("user budget: expected dollars and a period, such as 5.00/day or 50.00/month")]
     Budget,
+    /// The name of the group is malformed.
+    #[error("user group: expected 1 to 64 characters from a-z 0-9 . _ -")]
+    Group,
 }
 
 impl User {
@@ -62,7 +66,7 @@ impl User {
     pub fn new(id: &str) -> Result<Self, UserError> {
         let id = subject::escaped(id).ok_or(UserError::Id)?;
         let (role, budget) = (Role::default(), SpendLimit::default());
-        Ok(Self { id, role, budget, may_buy: None, until: None })
+        Ok(Self { id, role, budget, group: None, may_buy: None, until: None })
     }
 
     /// Sets the role.
@@ -71,16 +75,25 @@ impl User {
         Self { role, ..self }
     }
 
-    /// Sets a budget of dollars per UTC day or month, such as `5.00/day` or `50.00/month`. Call it
-    /// twice to set both. `budget.caller` and `budget.total` apply in addition.
+    /// Sets a budget of dollars per UTC day, week (from Monday) or month, or for ever: `5.00/day`,
+    /// `20.00/week`, `50.00/month`, `500.00/ever`. Call it again to set several. `budget.caller`
+    /// and `budget.total` apply in addition.
     ///
     /// # Errors
     /// [`UserError::Budget`] if it is not an amount and a period.
     pub fn budget(self, budget: &str) -> Result<Self, UserError> {
-        let SpendLimit { day, month } = budget.parse().map_err(|_| UserError::Budget)?;
-        let budget =
-            SpendLimit { day: day.or(self.budget.day), month: month.or(self.budget.month) };
+        let named: SpendLimit = budget.parse().map_err(|_| UserError::Budget)?;
+        let budget = named.or(self.budget);
         Ok(Self { budget, ..self })
+    }
+
+    /// Sets the user's group, whose budget applies in addition. `tollgate group add` gives it one.
+    ///
+    /// # Errors
+    /// [`UserError::Group`] if the name is not 1 to 64 characters from `a-z 0-9 . _ -`.
+    pub fn group(self, name: &str) -> Result<Self, UserError> {
+        let group = is_member_name(name).then(|| name.into()).ok_or(UserError::Group)?;
+        Ok(Self { group: Some(group), ..self })
     }
 
     /// Sets what the user may buy: `chat`, `video`, `other` (the endpoints of
@@ -111,6 +124,8 @@ impl User {
         let session = Session {
             role: self.role,
             own_budget: self.budget,
+            group: self.group.clone(),
+            token: None,
             may_buy: self.may_buy.clone(),
             revoked: None,
             expires_at: self.until,
@@ -130,7 +145,11 @@ mod tests {
         let user = User::new("ann").unwrap().budget("5/day").unwrap().budget("50/month").unwrap();
         let (caller, session) = user.budget("6/day").unwrap().session().unwrap();
         assert_eq!(caller, Caller::Subject("ann".into()));
-        let expected = SpendLimit { day: Some(Usd::dollars(6)), month: Some(Usd::dollars(50)) };
+        let expected = SpendLimit {
+            day: Some(Usd::dollars(6)),
+            month: Some(Usd::dollars(50)),
+            ..SpendLimit::NONE
+        };
         assert_eq!(session.own_budget, expected);
         assert_eq!((session.role, session.expires_at), (Role::Member, None));
     }
@@ -148,7 +167,10 @@ mod tests {
         for id in ["", " ", "a\nb", &"x".repeat(256)] {
             assert_eq!(User::new(id), Err(UserError::Id), "{id:?}");
         }
-        for budget in ["", "5", "5/week", "/day", "-5/day", "5.0000001/day"] {
+        for group in ["", "Design", "a b", &"x".repeat(65)] {
+            assert_eq!(User::new("ann").unwrap().group(group), Err(UserError::Group), "{group:?}");
+        }
+        for budget in ["", "5", "5/year", "/day", "-5/day", "5.0000001/day"] {
             let user = User::new("ann").unwrap();
             assert_eq!(user.budget(budget), Err(UserError::Budget), "{budget:?}");
         }

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::{SharedState, ledger, sandbox};
+use super::{SharedState, ledger, sandbox, secret};
 use crate::access::jwt::JwtVerifier;
 use crate::access::member_cache::MemberCache;
 use crate::access::quote::QuoteSigner;
@@ -61,6 +61,7 @@ pub async fn prepare(
     let ledger = store.clone();
     let signer = |secret: &Secret| Arc::new(QuoteSigner::new(secret, move || ledger.name()));
     let quotes = secret.as_ref().filter(|_| settings.mcp.enabled).map(signer);
+    let fingerprint = secret.as_ref().map(|secret| secret.fingerprint);
     let mode = match (&settings.access.mode, secret) {
         (AccessMode::Members, Some(secret)) => {
             AuthMode::Members(MemberCache::new(store.clone(), secret))
@@ -94,6 +95,7 @@ pub async fn prepare(
         sandbox: start_sandbox(settings, runtime, shutdown.finished.clone())?,
         own_addresses: own_addresses(&settings.server.addresses())?,
         tls: settings.server.tls.as_ref().map(tls).transpose()?,
+        secret: fingerprint,
         quotes,
         pictures: settings.store.path().map(|path| Arc::new(Pictures::beside(path))),
     };
@@ -113,7 +115,14 @@ pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Res
     }
     shared.webhooks.subscribe().await;
     shared.rate_limit.restore().await;
-    shared.access.load().await.map_err(io::Error::other)?;
+    if let Some(fingerprint) = shared.secret
+        && let Err(error) = secret::record(&shared.store, fingerprint).await
+    {
+        // Other servers would take this one for alive until its lease ends.
+        shared.store.close();
+        return Err(io::Error::other(error));
+    }
+    shared.access.refresh().await;
     if let Some(opening) = opening {
         opening.serve();
     }

@@ -20,7 +20,7 @@ use super::{
     models, secrets, store, value, webhooks,
 };
 use crate::contract::catalog::{Catalog, Service};
-use crate::contract::money::{SpendLimit, Usd};
+use crate::contract::money::{Period, SpendLimit, Usd};
 
 /// The text that settings are read from, so that reading them does no I/O.
 pub struct SettingsSource<'a> {
@@ -263,6 +263,7 @@ fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<JwtConfig> {
     let leeway = section.text("leeway", leeway, secs(60));
     let role_claim = section.nullable("role_claim", claim);
     let budget_claim = section.nullable("budget_claim", claim);
+    let group_claim = section.nullable("group_claim", claim);
     let may_buy_claim = section.nullable("may_buy_claim", claim);
     let jwks = match jwks? {
         JwksSource::File(file) => JwksSource::File(folder.join(file)),
@@ -275,6 +276,7 @@ fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<JwtConfig> {
         leeway,
         role_claim,
         budget_claim,
+        group_claim,
         may_buy_claim,
     })
 }
@@ -314,12 +316,15 @@ fn limits(section: &mut Section<'_>) -> LimitsConfig {
 }
 
 fn spend(section: &mut Section<'_>) -> SpendLimit {
-    if !section.has("day") && !section.has("month") {
-        section.section_error("expected `day`, `month` or both");
+    if !Period::ALL.iter().any(|period| section.has(period.name())) {
+        section.section_error("expected `day`, `week`, `month`, `ever` or several of them");
     }
+    let mut amount = |period: Period| section.optional(period.name(), value::money);
     SpendLimit {
-        day: section.optional("day", value::money),
-        month: section.optional("month", value::money),
+        day: amount(Period::Day),
+        week: amount(Period::Week),
+        month: amount(Period::Month),
+        ever: amount(Period::Ever),
     }
 }
 

@@ -16,6 +16,7 @@ mod gate;
 mod kept_purchases;
 mod keyboard;
 mod ledgers;
+mod login;
 mod main_road;
 #[path = "../support/markdown.rs"]
 #[expect(dead_code, reason = "blocks are all that is read here")]

@@ -69,7 +69,11 @@ fn member_token_is_printed_once_and_stored_nowhere() {
     assert_eq!(bob.err, format!("{}{text}{OPEN}", fixture.ledger_line()));
 
     let members = fixture.members();
-    let own = SpendLimit { day: Some(Usd::dollars(5)), month: Some(Usd::dollars(50)) };
+    let own = SpendLimit {
+        day: Some(Usd::dollars(5)),
+        month: Some(Usd::dollars(50)),
+        ..SpendLimit::NONE
+    };
     assert_eq!(
         (&*members[0].name, members[0].role, members[0].own_budget),
         ("ann", Role::Member, own)
@@ -98,7 +102,7 @@ fn member_name_is_plain_and_never_reused() {
         let said = fixture.refused(&["add", name], 2);
         assert!(said.contains("expected"), "{said}");
     }
-    for budgets in [["5/day", "6/day"], ["5/month", "6/month"], ["5/day", "5/week"]] {
+    for budgets in [["5/day", "6/day"], ["5/month", "6/month"], ["5/day", "5/year"]] {
         let [one, other] = budgets;
         let said = fixture.refused(&["add", "ann", "--budget", one, "--budget", other], 2);
         assert!(said.contains("expected"), "{said}");
@@ -135,14 +139,14 @@ fn update_changes_named_fields_only() {
         )
     );
     let (day, month) = (Some(Usd::dollars(5)), Some(Usd::mills(500)));
-    assert_eq!(fixture.members()[0].own_budget, SpendLimit { day, month });
+    assert_eq!(fixture.members()[0].own_budget, SpendLimit { day, month, ..SpendLimit::NONE });
     fixture.output(&["update", "ann", "--role", "admin"]);
     assert_eq!(
         (fixture.members()[0].own_budget, fixture.members()[0].role),
-        (SpendLimit { day, month }, Role::Admin)
+        (SpendLimit { day, month, ..SpendLimit::NONE }, Role::Admin)
     );
     fixture.output(&["update", "ann", "--no-budget", "--budget", "5/day", "--role", "member"]);
-    assert_eq!(fixture.members()[0].own_budget, SpendLimit { day, month: None });
+    assert_eq!(fixture.members()[0].own_budget, SpendLimit { day, ..SpendLimit::NONE });
     fixture.output(&["update", "ann", "--no-budget"]);
     assert_eq!(
         (fixture.members()[0].own_budget, fixture.members()[0].role),
@@ -400,8 +404,10 @@ fn member_list_shows_budgets_and_spending() {
 
     let csv = fixture.done(&["member", "list", "--format", "csv"]);
     let lines: Vec<Vec<_>> = csv.lines().map(|line| line.split(',').collect()).collect();
-    let head = "name,role,state,token_prefix,day_budget,day_spent,month_budget,month_spent,added,revoked,may_buy";
+    let head = "name,role,state,token_prefix,day_budget,day_spent,month_budget,month_spent,added,revoked,may_buy,\
+                group,week_budget,week_spent,ever_budget,ever_spent";
     assert_eq!(lines[0].join(","), head);
+    assert_eq!(lines[1][10..], ["", "", "", "0.003000", "", "0.006000"]);
     let expected = ["ann", "member", "active", &ann[..9], "5.000000", "0.003000", "", "0.003000"];
     assert_eq!((&lines[1][..8], lines[1][9]), (&expected[..], ""));
     assert_eq!((&lines[2][..3], lines.len()), (&["bob", "admin", "revoked"][..], 3));
@@ -412,11 +418,13 @@ fn member_list_shows_budgets_and_spending() {
     let added = list["members"][0]["added"].take();
     assert!(added.as_str().is_some_and(|added| added.starts_with("20")), "{json}");
     let member = serde_json::json!({
-        "name": "ann", "role": "member", "state": "active", "token_prefix": &ann[..9],
+        "name": "ann", "role": "member", "group": null, "state": "active", "token_prefix": &ann[..9],
         "added": null, "revoked": null, "may_buy": null,
         "budgets": [
             {"period": "day", "limit": "5.000000", "limit_micros": 5_000_000, "spent": "0.003000", "spent_micros": 3_000},
+            {"period": "week", "limit": null, "limit_micros": null, "spent": "0.003000", "spent_micros": 3_000},
             {"period": "month", "limit": null, "limit_micros": null, "spent": "0.003000", "spent_micros": 3_000},
+            {"period": "ever", "limit": null, "limit_micros": null, "spent": "0.006000", "spent_micros": 6_000},
         ],
     });
     assert_eq!(list["members"][0], member);
@@ -424,6 +432,10 @@ fn member_list_shows_budgets_and_spending() {
     let lines: Vec<_> = table.lines().collect();
     assert!(lines[0].starts_with("name  role    state    token"), "{table}");
     assert!(lines[1].contains("5.000000") && lines[2].contains(&bob[..9]), "{table}");
+    assert!(lines[0].ends_with("may buy"), "no member has a group or a budget by week: {table}");
+    fixture.output(&["update", "ann", "--budget", "20/week"]);
+    let table = fixture.done(&["member", "list"]);
+    assert!(table.lines().next().unwrap().ends_with("may buy  week budget  week spent"), "{table}");
 }
 
 #[test]

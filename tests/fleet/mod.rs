@@ -13,6 +13,7 @@ mod faults;
 mod outages;
 mod pauses;
 mod relay;
+mod restores;
 mod shared;
 mod streams;
 mod trial;

@@ -110,7 +110,7 @@ impl JwtVerifier {
     ) -> Result<Verified, Denied> {
         let token = Token::read(token).map_err(|_| Denied::Invalid)?;
         let claims = Claims::read(&token.claims, &self.config, clock::wall());
-        let Claims { subject, role, own_budget, may_buy, expires_at } =
+        let Claims { subject, role, own_budget, group, may_buy, expires_at } =
             claims.map_err(|_| Denied::Invalid)?;
         let set = self.keys_for(&token).await?;
         let KeyLookup::Key(key) = set.find(token.kid.as_deref(), token.algorithm) else {
@@ -121,8 +121,14 @@ impl JwtVerifier {
         if !crypto::verify(token.signature, signed, key, token.algorithm).unwrap_or(false) {
             return Err(Denied::Forged);
         }
-        let session =
-            Session { role, own_budget, may_buy, expires_at: Some(expires_at), revoked: None };
+        let session = Session {
+            role,
+            own_budget,
+            group,
+            may_buy,
+            expires_at: Some(expires_at),
+            ..Session::default()
+        };
         Ok(Verified { caller: Caller::Subject(subject), session, fingerprint: set.fingerprint })
     }
 

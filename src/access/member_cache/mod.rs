@@ -11,7 +11,7 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{error, info};
 use zeroize::Zeroizing;
 
 use super::token::{self, Secret};
@@ -83,21 +83,6 @@ impl MemberCache {
             is_failing: AtomicBool::new(false),
             updating: Mutex::default(),
         }
-    }
-
-    pub(super) async fn load(&self) -> Result<(), SecretError> {
-        let fingerprint = self.secret.fingerprint;
-        match self.store.token_secret_fingerprint().await {
-            Ok(Some(stored)) if stored != fingerprint => return Err(SecretError::Mismatch),
-            Ok(Some(_)) | Err(_) => {}
-            Ok(None) => {
-                if let Err(error) = self.store.set_token_secret_fingerprint(fingerprint).await {
-                    warn!(%error, "failed to record token secret fingerprint");
-                }
-            }
-        }
-        self.refresh().await;
-        Ok(())
     }
 
     pub async fn run(&self) {
@@ -271,6 +256,11 @@ pub enum SecretError {
     )]
     Mismatch,
     #[error(
+        "other servers share this ledger and use another secret: set the same TOLLGATE_SECRET in all \
+         of them; to change it, stop all of them first (one that died counts for 15 s)"
+    )]
+    OfServers,
+    #[error(
         "the secret that the members' tokens in this ledger were made with is missing: restore \
          TOLLGATE_SECRET or the file tollgate.secret beside the ledger, or make a new secret and \
          replace each token: `tollgate member rotate NAME`"
@@ -286,9 +276,10 @@ fn lookup<'a, T>(all: &'a HashMap<Digest, T>, id: &Digest) -> Option<&'a T> {
 
 impl Entry {
     fn session(&self) -> (Caller, Session) {
-        let &Member { ref name, role, own_budget, ref may_buy, .. } = &self.member;
-        let (revoked, may_buy) = (Some(self.revoked.clone()), may_buy.clone());
-        let session = Session { role, own_budget, may_buy, revoked, expires_at: None };
+        let &Member { ref name, role, own_budget, ref group, ref may_buy, .. } = &self.member;
+        let (revoked, group) = (Some(self.revoked.clone()), group.clone());
+        let may_buy = may_buy.clone();
+        let session = Session { role, own_budget, group, may_buy, revoked, ..Session::default() };
         (Caller::Member(Arc::clone(name)), session)
     }
 }

@@ -5,7 +5,9 @@ use tokio::time::advance;
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::{HookFuture, MemberChange, ReserveError, SpendLimit, StoreHook, StoreOp};
+use crate::store::{
+    Actor, HookFuture, MemberChange, Period, ReserveError, SpendLimit, StoreHook, StoreOp,
+};
 
 /// A store that can be made unavailable.
 struct Away {
@@ -24,7 +26,7 @@ impl Away {
     }
 
     async fn change(&self, name: &str, change: MemberChange) {
-        self.inner.change_member(name.into(), change).await.expect("changed");
+        self.inner.change_member(&operator(), name.into(), change).await.expect("changed");
     }
 }
 
@@ -44,6 +46,10 @@ impl StoreHook for Away {
     }
 }
 
+fn operator() -> Actor {
+    Actor::command_line("ops", "host")
+}
+
 fn secret() -> Secret {
     Secret::new(b"a secret")
 }
@@ -57,6 +63,7 @@ async fn add(store: &Away, name: &str, token: &str) {
         name: name.into(),
         role: Role::Member,
         own_budget: SpendLimit::default(),
+        group: None,
         may_buy: None,
         token: hash(token),
         prefix: "tg_".into(),
@@ -92,11 +99,16 @@ async fn change_by_another_process_applies_at_next_refresh() {
     assert_eq!(cache.by_token("tg_bob").unwrap_err(), Denied::Invalid);
 
     add(&store, "bob", "tg_bob").await;
-    let own = SpendLimit { day: Some(Usd::dollars(1)), month: None };
+    let own = SpendLimit::of(Period::Day, Usd::dollars(1));
     store
         .change(
             "ann",
-            MemberChange::Update { role: Some(Role::Admin), own_budget: Some(own), may_buy: None },
+            MemberChange::Update {
+                role: Some(Role::Admin),
+                own_budget: Some(own),
+                group: None,
+                may_buy: None,
+            },
         )
         .await;
     cache.refresh().await;

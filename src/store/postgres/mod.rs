@@ -6,12 +6,14 @@
 //! each instance has a row with a lease ([`instance`]).
 
 mod audit;
+mod audit_log;
 mod clock;
 mod column;
 mod connect;
 mod events;
 mod fleet;
 mod flush;
+mod groups;
 mod handle;
 mod instance;
 mod jobs;

@@ -2,11 +2,11 @@
 //!
 //! A migration only adds, so that the programs of the last version go on beside those of this one.
 
+mod groups;
 mod moves;
 mod outbox;
 
 use tokio_postgres::error::SqlState;
-use uuid::Uuid;
 
 use super::flush::PreparedConnection;
 use super::step::statement;
@@ -17,7 +17,7 @@ const ATTEMPTS: usize = 5;
 
 /// Each entry migrates to the next version; the first creates the tables. Money is in
 /// micro-dollars, moments are in nanoseconds since 1970-01-01 UTC.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&[&str]] = &[&["
     CREATE TABLE store (
         one     boolean PRIMARY KEY DEFAULT true CHECK (one),
         name    text NOT NULL,      -- public; changes when purchases may have been lost
@@ -217,22 +217,28 @@ const MIGRATIONS: &[&str] = &["
     ALTER TABLE account SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
     ALTER TABLE instances SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 ",
+], &[
+    groups::TABLES,
     moves::TABLES,
     outbox::TABLES,
-];
+]];
 
 /// Living instances that know only earlier versions.
 const OLDER: &str = "SELECT name FROM instances
     WHERE ended IS NULL AND until >= {clock} AND version < $1 ORDER BY id";
 const RAISE_FLOOR: &str = "UPDATE store SET floor = greatest(floor, $1)";
 
+/// A public name that no ledger has, as SQL: a UUIDv7 with the ledger's time, which is that of a loss.
+macro_rules! new_name {
+    () => {
+        "'durable-' || lpad(to_hex({now} / 1000000), 12, '0')
+            || '7' || substr(replace(gen_random_uuid()::text, '-', ''), 14)"
+    };
+}
+pub(super) use new_name;
+
 /// The version of the tables that this program knows.
 pub(super) const NEWEST: i32 = MIGRATIONS.len() as i32;
-
-/// Returns a public name that no ledger has.
-pub(super) fn new_name() -> String {
-    format!("durable-{}", Uuid::now_v7().simple())
-}
 
 /// Makes or migrates the tables, or explains why they cannot be used.
 pub(super) async fn prepare(session: &PreparedConnection, may_migrate: bool) -> Result<(), Reason> {
@@ -258,8 +264,9 @@ pub(super) async fn prepare(session: &PreparedConnection, may_migrate: bool) -> 
                 "SELECT 1 / count(*) FROM (SELECT 1 FROM store WHERE version = {version} FOR UPDATE) same;"
             )
         };
+        let tables = migration.join(";\n");
         let script = format!(
-            "SET LOCAL lock_timeout = '3s'; {lock} {migration}; UPDATE store SET version = {}",
+            "SET LOCAL lock_timeout = '3s'; {lock} {tables}; UPDATE store SET version = {}",
             version + 1
         );
         if let Err(error) = session.run_script(&script).await {

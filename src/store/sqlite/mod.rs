@@ -1,6 +1,7 @@
 //! The store over SQLite: in memory, or in a file that survives a crash of the process. Expensive
 //! purchases also survive a power failure.
 
+mod audit_log;
 mod backup;
 mod check;
 mod checkpoint;
@@ -10,10 +11,12 @@ mod command_gate;
 mod command_queue;
 mod dedupe;
 mod file;
+mod groups;
 mod handle;
 mod identity;
 mod jobs;
 mod ledger;
+mod limits;
 mod lock;
 mod members;
 mod moved;

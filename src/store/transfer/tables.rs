@@ -58,7 +58,11 @@ const TABLES: &[Table] = &[
     },
     same("members"),
     Table { sqlite: "sessions", ..same("logins") },
-    Table { key: Key::Position { sqlite: "number", postgres: "number" }, ..same("outbox") },
+    same("groups"),
+    same("extras"),
+    same("budget_requests"),
+    same("audit"),
+    same("outbox"),
     same("alerts"),
 ];
 

@@ -2,15 +2,20 @@
 
 use serde_json::{Value, json};
 use tollgate::contract::money::Usd;
-use tollgate::store::{Role, SpendLimit};
+use tollgate::store::{Period, Role, SpendLimit};
 
 use super::MEMBERS;
 use crate::support::client::Answer;
 use crate::support::members::Holder;
 use crate::support::{CHAT, Gate, Reply, STORES, Upstream, VIDEO, until};
 
-const PAGES: [&str; 4] =
-    ["/bff/admin/usage", "/bff/admin/members", "/bff/admin/jobs", "/bff/admin/billing"];
+const PAGES: [&str; 5] = [
+    "/bff/admin/usage",
+    "/bff/admin/members",
+    "/bff/admin/jobs",
+    "/bff/admin/audit",
+    "/bff/admin/billing",
+];
 
 /// A gateway whose books list a working key and a revoked one.
 fn upstream() -> Upstream {
@@ -102,7 +107,7 @@ fn admin_sees_all_spending_jobs_budgets_and_the_account_without_keys() {
     for store in STORES {
         let upstream = upstream();
         let gate = Gate::start(&upstream, &format!("{store}\n{MEMBERS}"));
-        let own = SpendLimit { day: Some(Usd::dollars(5)), month: None };
+        let own = SpendLimit::of(Period::Day, Usd::dollars(5));
         let ann = gate.member_with("ann", Role::Member, own);
         let bob = gate.member("bob");
         let root = gate.member_with("root", Role::Admin, SpendLimit::default());

@@ -95,6 +95,7 @@ const PARTS: &[(Part, Part)] = &[
     (&[], &["admin/admin.js", "usage/usage.css"]),
     (&[], &["shell/sheets.js"]),
     (&[], &["sign-in.js"]),
+    (&[], &["shell/tokens.js"]),
     (&[], &["chat/talk.js"]),
     (&[], &["chat/conversations.js"]),
     (&[], VIDEO),
