@@ -1,10 +1,14 @@
 //! Video jobs: one poller per open job, for any number of watchers.
 //!
+//! If several servers share a ledger, one of them polls a job, and the others follow it there.
+//!
 //! Every accepted job is stored with its owner. A job that is unknown or belongs to another caller
 //! is reported as not found, without a request to the gateway.
 
 pub mod concurrency;
 pub mod events;
+#[cfg(feature = "postgres")]
+mod followed;
 mod poller;
 mod schedule;
 pub mod status;
@@ -15,6 +19,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+#[cfg(feature = "postgres")]
+use futures_util::future;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -35,6 +41,8 @@ use crate::store::{Caller, KeyId, Store, Unavailable};
 use crate::sync::lock;
 use crate::upstream::GatewayService;
 use concurrency::{ConcurrencyLimit, ConcurrencyPermit};
+#[cfg(feature = "postgres")]
+use followed::FollowedJobs;
 use poller::PolledJob;
 
 pub use crate::store::{Job, JobState, StatusUpdate};
@@ -69,6 +77,8 @@ struct Shared {
     tasks: TaskTracker,
     setup: ArcSwapOption<PollerSetup>,
     polled: Mutex<HashMap<Arc<str>, Arc<PolledJob>>>,
+    #[cfg(feature = "postgres")]
+    followed: FollowedJobs,
     stream_limit: ConcurrencyLimit,
     transfer_limit: ConcurrencyLimit,
 }
@@ -83,6 +93,8 @@ impl JobRegistry {
             tasks: TaskTracker::new(),
             setup: ArcSwapOption::empty(),
             polled: Mutex::default(),
+            #[cfg(feature = "postgres")]
+            followed: FollowedJobs::default(),
             stream_limit: ConcurrencyLimit::new(concurrency::STREAMS),
             transfer_limit: ConcurrencyLimit::new(concurrency::VIDEOS),
         }))
@@ -98,7 +110,9 @@ impl JobRegistry {
         let resume = async move {
             #[cfg(feature = "postgres")]
             if let Some(fleet) = shared.store.fleet() {
-                return shared.claim_jobs(&fleet).await;
+                let both = (shared.claim_jobs(&fleet), shared.exchange_news(&fleet));
+                future::join(both.0, both.1).await;
+                return;
             }
             match shared.store.open_jobs().await {
                 Ok(jobs) => {
@@ -149,7 +163,7 @@ impl JobRegistry {
         caller: &Caller,
     ) -> Result<JobSubscription, Problem> {
         let not_found = || Problem::new(&JOB_NOT_FOUND);
-        let known = lock(&self.0.polled).get(request_id).cloned();
+        let known = self.0.known(request_id);
         let polled = match known {
             // A caller that may not see a job must not wake its poller.
             Some(polled) if may_see(caller, &polled.job) => polled,
@@ -158,7 +172,7 @@ impl JobRegistry {
                 let found = self.0.store.find_job(request_id.into()).await.map_err(unavailable)?;
                 let job = found.filter(|job| may_see(caller, job)).ok_or_else(not_found)?;
                 if job.is_open() {
-                    self.0.start(job, Duration::ZERO)
+                    self.0.poll_or_follow(job)
                 } else {
                     Arc::new(PolledJob::new(job))
                 }
@@ -243,12 +257,34 @@ impl Shared {
         }
     }
 
+    fn known(&self, request_id: &str) -> Option<Arc<PolledJob>> {
+        let polled = lock(&self.polled).get(request_id).cloned();
+        #[cfg(feature = "postgres")]
+        let polled = polled.or_else(|| self.followed.get(request_id));
+        polled
+    }
+
+    /// An open job that this server does not poll is polled by another, if there are any.
+    fn poll_or_follow(self: &Arc<Self>, job: Job) -> Arc<PolledJob> {
+        #[cfg(feature = "postgres")]
+        if self.store.fleet().is_some() {
+            let polled = lock(&self.polled);
+            let running = polled.get(&job.request_id).cloned();
+            return running.unwrap_or_else(|| self.followed.follow(job));
+        }
+        self.start(job, Duration::ZERO)
+    }
+
     fn start(self: &Arc<Self>, job: Job, later: Duration) -> Arc<PolledJob> {
         let mut polled = lock(&self.polled);
         if let Some(running) = polled.get(&job.request_id) {
             return Arc::clone(running);
         }
-        let started = Arc::new(PolledJob::new(job));
+        #[cfg(feature = "postgres")]
+        let followed = self.followed.take(&job.request_id);
+        #[cfg(not(feature = "postgres"))]
+        let followed = None;
+        let started = followed.unwrap_or_else(|| Arc::new(PolledJob::new(job)));
         polled.insert(Arc::clone(&started.job.request_id), Arc::clone(&started));
         let (shared, job) = (Arc::clone(self), Arc::clone(&started));
         let polling = async move {

@@ -72,7 +72,7 @@ impl PolledJob {
         self.wake.notify_one();
     }
 
-    fn is_watched(&self) -> bool {
+    pub(super) fn is_watched(&self) -> bool {
         self.updates.receiver_count() > 0 || lock(&self.lease).is_some_and(|end| clock::now() < end)
     }
 

@@ -1,8 +1,11 @@
 //! Events of a video for a browser that is moved from one server to another.
 
 use std::io::{BufRead, BufReader};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::Value;
+use tollgate::clock;
 
 use crate::support::client::Client;
 use crate::support::fleet::Fleet;
@@ -68,4 +71,41 @@ fn browser_that_is_moved_in_the_middle_of_a_video_misses_and_repeats_nothing() {
     let mut again = watch(&fleet, 2, &id);
     assert_eq!(again.answer().status, 204);
     assert_eq!(upstream.charges(), [3_000_000]);
+}
+
+#[test]
+fn job_is_polled_by_one_server_for_watchers_at_others() {
+    const POLLS: usize = 3;
+    /// After an answer, a server waits at least this long.
+    const MIN_GAP: Duration = Duration::from_secs(2);
+    let polls = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&polls);
+    let upstream = Upstream::start(move |received| {
+        if received.method == "POST" {
+            return Reply::video("job-1");
+        }
+        let mut polls = noted.lock().expect("the polls");
+        polls.push(clock::now());
+        match polls.len() {
+            1..POLLS => Reply::new(200, r#"{"status":"running","progress":40}"#),
+            _ => {
+                Reply::new(200, r#"{"status":"completed","video_url":"https://cdn.example/a.mp4"}"#)
+            }
+        }
+    });
+    let fleet = Fleet::start(Cluster::shared(), &upstream, "", 3);
+    let ordered = fleet.buy(0, "/api/v1/video", "v", VIDEO);
+    assert_eq!(ordered.status, 200, "{}", ordered.text());
+    for watcher in [watch(&fleet, 1, ""), watch(&fleet, 2, "")] {
+        let mut lines = BufReader::new(watcher.stream());
+        let (_, mut event) = next_event(&mut lines).expect("an event");
+        while event["state"] != "finished" {
+            (_, event) = next_event(&mut lines).expect("the end");
+        }
+    }
+    let polls = polls.lock().expect("the polls");
+    assert_eq!(polls.len(), POLLS);
+    for pair in polls.windows(2) {
+        assert!(pair[1] - pair[0] >= MIN_GAP, "two servers poll: {:?}", pair[1] - pair[0]);
+    }
 }

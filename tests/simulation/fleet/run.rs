@@ -7,7 +7,8 @@ use std::time::Duration;
 use tollgate::contract::money::Usd;
 use tollgate::store::postgres::SlotRate;
 use tollgate::store::{
-    Budgets, DedupeKey, PurchaseId, Reservation, ReserveError, Service, Settlement,
+    Budgets, DedupeKey, Period, PurchaseId, Reservation, ReserveError, Service, Settlement,
+    SpendLimit,
 };
 use uuid::Uuid;
 
@@ -226,7 +227,7 @@ impl Run<'_> {
         self.note(self.processes.len() - 1, "starts", String::new);
     }
 
-    /// Ends a process. What it had heard is lost with it, unless it stops with its database.
+    /// Ends a process. What it had heard is lost with it, unless it stops while it is connected.
     fn end(&mut self, at: usize, end: fn(Process)) {
         let is_stop = std::ptr::fn_addr_eq(end, Process::stop as fn(Process));
         self.note(at, if is_stop { "stops" } else { "crashes" }, String::new);
@@ -235,7 +236,7 @@ impl Run<'_> {
             self.tally.add("edits");
         }
         let number = process.number;
-        if !is_stop || process.cut_until.is_some() {
+        if !is_stop || process.cut_until.is_some() || process.is_disturbed {
             self.heard.retain(|(other, ..)| *other != number);
         }
         end(process);
@@ -249,6 +250,8 @@ impl Run<'_> {
         let number = self.wishes.len() as u64;
         let id = PurchaseId(Uuid::from_u64_pair(self.seed, number + 1));
         let wish = Wish { key: self.dice.below(self.setup.keys), price: Usd::mills(6) };
+        let limit = |budget| SpendLimit::of(Period::Day, budget);
+        let total = self.setup.budget.map(limit).unwrap_or_default();
         let mut key = [0; 32];
         key[0] = u8::try_from(wish.key).expect("few keys");
         let reservation = Reservation {
@@ -258,7 +261,9 @@ impl Run<'_> {
             model: "alpha".into(),
             price: wish.price,
             dedupe_key: DedupeKey::IdempotencyKey { key, payload: [7; 32] },
-            budgets: Budgets { total_day: self.setup.budget, ..Budgets::default() },
+            group: None,
+            token: None,
+            budgets: Budgets { total, ..Budgets::default() },
             replay_only: false,
         };
         self.wishes.insert(id, wish);
