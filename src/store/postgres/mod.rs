@@ -7,6 +7,7 @@
 
 mod audit;
 mod clock;
+mod clock_jumps;
 mod column;
 mod connect;
 mod events;

@@ -1,4 +1,4 @@
-//! The tables of a ledger that is copied to another store, or restored.
+//! What a ledger notes when it is copied to another store or restored, or when its clock jumps.
 
 pub(super) const TABLES: &str = "
     -- The file that has the ledger now, once it was moved. Nothing is sold from here any more.
@@ -6,6 +6,8 @@ pub(super) const TABLES: &str = "
         ADD CHECK ((moved_to IS NULL) = (moved_at IS NULL));
     -- The database's cluster and timeline. In another one, the ledger may lack purchases.
     ALTER TABLE store ADD COLUMN cluster text;
+    -- How far replies of slots were moved in all, because the database's clock jumped ahead.
+    ALTER TABLE rate_limit ADD COLUMN clock_moved bigint NOT NULL DEFAULT 0;
     -- How many rows a copy into this database has written; empty once the copy is complete.
     CREATE TABLE imports (
         source     uuid NOT NULL,
