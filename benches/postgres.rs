@@ -187,12 +187,12 @@ async fn buy(ledger: &Store, turns: &Turns) -> Outcome<(Duration, Duration)> {
     let reservation = Reservation {
         id,
         caller: "192.0.2.7".into(),
+        group: None,
+        token: None,
         service: Service::Chat,
         model: "alpha".into(),
         price: PRICE,
         dedupe_key: DedupeKey::Fingerprint(check),
-        group: None,
-        token: None,
         budgets: Budgets {
             total: SpendLimit::of(Period::Month, Usd::dollars(1_000_000)),
             ..Budgets::default()

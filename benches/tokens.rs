@@ -45,6 +45,7 @@ fn main() -> Outcome {
         role_claim: None,
         budget_claim: None,
         may_buy_claim: None,
+        group_claim: None,
     })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     for by in ["RS256", "ES256", "EdDSA"] {

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{CommandError, Exit};
-use crate::app::ledger::{Migration, open_for_command, open_for_report};
+use crate::app::ledger::{Migration, describe, open_for_command, open_for_report};
 use crate::billing::summary::BillingReport;
 use crate::clock;
 use crate::config::{Settings, StoreConfig};
@@ -103,6 +103,13 @@ pub(super) async fn open_or_create(settings: &Settings) -> Result<Store, Command
         StoreConfig::Sqlite(path) => Ok(Store::open_shared(path, Arc::new(clock::wall))?),
         StoreConfig::Memory => Err(in_memory()),
     }
+}
+
+/// Describes the ledger of a command that changes it, so that a wrong folder is noticed.
+pub(super) fn whole_path(settings: &Settings) -> String {
+    let Some(path) = settings.store.path() else { return describe(settings) };
+    let whole = path.canonicalize();
+    whole.as_deref().unwrap_or(path).display().to_string()
 }
 
 /// Decides who asks the gateway: the server that has the ledger, or this command. Fails at once if

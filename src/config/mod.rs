@@ -254,6 +254,7 @@ pub struct JwtConfig {
     pub leeway: Duration,
     pub role_claim: Option<ClaimPath>,
     pub budget_claim: Option<ClaimPath>,
+    pub group_claim: Option<ClaimPath>,
     pub may_buy_claim: Option<ClaimPath>,
 }
 

@@ -263,6 +263,7 @@ fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<JwtConfig> {
     let leeway = section.text("leeway", leeway, secs(60));
     let role_claim = section.nullable("role_claim", claim);
     let budget_claim = section.nullable("budget_claim", claim);
+    let group_claim = section.nullable("group_claim", claim);
     let may_buy_claim = section.nullable("may_buy_claim", claim);
     let jwks = match jwks? {
         JwksSource::File(file) => JwksSource::File(folder.join(file)),
@@ -275,6 +276,7 @@ fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<JwtConfig> {
         leeway,
         role_claim,
         budget_claim,
+        group_claim,
         may_buy_claim,
     })
 }

@@ -11,6 +11,7 @@
 //! A hold is durable before the first byte goes to the gateway. The end is durable before the first
 //! byte goes back to the caller. If a slot is free, the purchase is held and sent in one step.
 
+mod audit_log;
 mod binding;
 mod budgets;
 mod handle;
@@ -28,8 +29,12 @@ mod verbs;
 
 pub use crate::contract::money::{Period, SpendLimit};
 pub use crate::contract::selection::Selection;
+pub use audit_log::{Actor, AuditEntry, AuditQuery};
 pub use binding::AccountBinding;
-pub use budgets::{BudgetScope, Budgets, Extra, KeptLimit, OverBudget, PeriodSpend, ScopeKind};
+pub use budgets::{
+    BudgetScope, Budgets, Extra, Group, GroupChange, GroupError, KeptLimit, OverBudget,
+    PeriodSpend, ScopeKind,
+};
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use member::{
     Caller, LoginSession, Member, MemberChange, MemberError, RecentRefusals, RefusalKey, Role,

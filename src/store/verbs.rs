@@ -7,11 +7,12 @@ use bytes::Bytes;
 
 use super::handle::on_backend;
 use super::{
-    AccountCheck, AccountLimit, AccountStatus, Alert, BudgetScope, Checkpoint, CreditWatermark,
-    Digest, Evidence, Held, Job, KeptLimit, KeptReply, LedgerTotals, LoginSession, Member,
-    MemberChange, MemberError, MissingSpend, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord,
-    RemainingCredit, Reservation, ReserveError, SecretRecord, Settlement, SlotId, Snapshot,
-    SpendRow, StatusUpdate, Store, StoreOp, Subscription, Unavailable, WebhookId,
+    AccountCheck, AccountLimit, AccountStatus, Actor, Alert, AuditEntry, AuditQuery, BudgetScope,
+    Checkpoint, CreditWatermark, Digest, Evidence, Group, GroupChange, GroupError, Held, Job,
+    KeptLimit, KeptReply, LedgerTotals, LoginSession, Member, MemberChange, MemberError,
+    MissingSpend, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord, RemainingCredit,
+    Reservation, ReserveError, SecretRecord, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate,
+    Store, StoreOp, Subscription, Unavailable, WebhookId,
 };
 use crate::contract::event::EventKind;
 use crate::contract::money::Usd;
@@ -209,26 +210,30 @@ impl Store {
 /// Members and their logins. Every change is durable on return. Other processes see it at their
 /// next [`members_version`](Store::members_version).
 impl Store {
-    /// Applies all changes, or none if one is refused, and returns whose it was. With new tokens,
-    /// the fingerprint of the secret that they are hashed with is recorded.
+    /// Applies all changes, or none if one is refused, and returns whose it was. The audit log says
+    /// who made them. With new tokens, the fingerprint of the secret that they are hashed with is
+    /// recorded.
     pub async fn change_members(
         &self,
+        by: &Actor,
         fingerprint: Option<Digest>,
         changes: Vec<(Arc<str>, MemberChange)>,
     ) -> Result<(), (Arc<str>, MemberError)> {
         let first = changes.first().map(|(name, _)| Arc::clone(name)).unwrap_or_default();
-        let change =
-            async { on_backend!(self, store => store.change_members(fingerprint, changes).await) };
+        let change = async {
+            on_backend!(self, store => store.change_members(by, fingerprint, changes).await)
+        };
         let changed = self.with_hooks(other("change_members"), change).await;
         changed.map_err(|why| (first, why.into()))?
     }
 
     pub async fn change_member(
         &self,
+        by: &Actor,
         name: Arc<str>,
         change: MemberChange,
     ) -> Result<(), MemberError> {
-        let changed = self.change_members(None, vec![(name, change)]).await;
+        let changed = self.change_members(by, None, vec![(name, change)]).await;
         changed.map_err(|(_, error)| error)
     }
 
@@ -255,6 +260,25 @@ impl Store {
         /// Returns a number that changes with every change of members or logins, in any process. It
         /// is cheap to poll.
         members_version() -> u64, other("members_version");
+    }
+}
+
+/// Groups. Every change is durable on return, and the next purchase is judged by it.
+impl Store {
+    pub async fn change_group(
+        &self,
+        by: &Actor,
+        name: Arc<str>,
+        change: GroupChange,
+    ) -> Result<(), GroupError> {
+        let change =
+            async { on_backend!(self, store => store.change_group(by, name, change).await) };
+        self.with_hooks(other("change_group"), change).await?
+    }
+
+    requests! {
+        /// Returns all groups by name.
+        groups() -> Vec<Group>, other("groups");
     }
 }
 
@@ -301,6 +325,9 @@ impl Store {
         /// `utc_offset` is the time zone's distance from UTC in minutes.
         spend(caller: Option<String>, since: Duration, utc_offset: i64, most: usize)
             -> Vec<SpendRow>, other("spend");
+
+        /// Returns entries of the audit log, the latest first.
+        audit_log(query: AuditQuery) -> Vec<AuditEntry>, other("audit_log");
 
         record_checkpoint(snapshot: Snapshot) -> (), other("record_checkpoint");
 

@@ -110,7 +110,7 @@ impl JwtVerifier {
     ) -> Result<Verified, Denied> {
         let token = Token::read(token).map_err(|_| Denied::Invalid)?;
         let claims = Claims::read(&token.claims, &self.config, clock::wall());
-        let Claims { subject, role, own_budget, may_buy, expires_at } =
+        let Claims { subject, role, own_budget, group, may_buy, expires_at } =
             claims.map_err(|_| Denied::Invalid)?;
         let set = self.keys_for(&token).await?;
         let KeyLookup::Key(key) = set.find(token.kid.as_deref(), token.algorithm) else {
@@ -124,6 +124,7 @@ impl JwtVerifier {
         let session = Session {
             role,
             own_budget,
+            group,
             may_buy,
             expires_at: Some(expires_at),
             ..Session::default()

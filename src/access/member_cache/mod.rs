@@ -276,9 +276,10 @@ fn lookup<'a, T>(all: &'a HashMap<Digest, T>, id: &Digest) -> Option<&'a T> {
 
 impl Entry {
     fn session(&self) -> (Caller, Session) {
-        let &Member { ref name, role, own_budget, ref may_buy, .. } = &self.member;
-        let (revoked, may_buy) = (Some(self.revoked.clone()), may_buy.clone());
-        let session = Session { role, own_budget, may_buy, revoked, ..Session::default() };
+        let &Member { ref name, role, own_budget, ref group, ref may_buy, .. } = &self.member;
+        let (revoked, group) = (Some(self.revoked.clone()), group.clone());
+        let may_buy = may_buy.clone();
+        let session = Session { role, own_budget, group, may_buy, revoked, ..Session::default() };
         (Caller::Member(Arc::clone(name)), session)
     }
 }

@@ -6,7 +6,7 @@ use tokio::time::advance;
 use super::*;
 use crate::contract::money::Usd;
 use crate::store::{
-    HookFuture, MemberChange, Period, ReserveError, SpendLimit, StoreHook, StoreOp,
+    Actor, HookFuture, MemberChange, Period, ReserveError, SpendLimit, StoreHook, StoreOp,
 };
 
 /// A store that can be made unavailable.
@@ -26,7 +26,7 @@ impl Away {
     }
 
     async fn change(&self, name: &str, change: MemberChange) {
-        self.inner.change_member(name.into(), change).await.expect("changed");
+        self.inner.change_member(&operator(), name.into(), change).await.expect("changed");
     }
 }
 
@@ -46,6 +46,10 @@ impl StoreHook for Away {
     }
 }
 
+fn operator() -> Actor {
+    Actor::command_line("ops", "host")
+}
+
 fn secret() -> Secret {
     Secret::new(b"a secret")
 }
@@ -59,6 +63,7 @@ async fn add(store: &Away, name: &str, token: &str) {
         name: name.into(),
         role: Role::Member,
         own_budget: SpendLimit::default(),
+        group: None,
         may_buy: None,
         token: hash(token),
         prefix: "tg_".into(),
@@ -98,7 +103,12 @@ async fn change_by_another_process_applies_at_next_refresh() {
     store
         .change(
             "ann",
-            MemberChange::Update { role: Some(Role::Admin), own_budget: Some(own), may_buy: None },
+            MemberChange::Update {
+                role: Some(Role::Admin),
+                own_budget: Some(own),
+                group: None,
+                may_buy: None,
+            },
         )
         .await;
     cache.refresh().await;

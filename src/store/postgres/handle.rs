@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fmt, thread};
 
+use futures_util::future::BoxFuture;
 use tokio::sync::{oneshot, watch};
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -51,14 +52,31 @@ impl PostgresStore {
         target: PostgresTarget,
         clock: Option<Clock>,
     ) -> Result<Self, Reason> {
+        Self::open_with(target, clock, |work| spawn(work).map(Some)).await
+    }
+
+    /// The same on the caller's runtime: its time is the store's, and its end is a crash.
+    pub(in crate::store) async fn open_here(target: PostgresTarget) -> Result<Self, Reason> {
+        let spawn_here = |work| {
+            tokio::spawn(work);
+            Ok(None)
+        };
+        Self::open_with(target, None, spawn_here).await
+    }
+
+    async fn open_with(
+        target: PostgresTarget,
+        clock: Option<Clock>,
+        start: impl FnOnce(BoxFuture<'static, ()>) -> Result<Option<thread::JoinHandle<()>>, Reason>,
+    ) -> Result<Self, Reason> {
         let shared = Arc::new(Shared::new(target, LedgerClock::new(clock)));
         let (stop, stopped) = watch::channel(false);
         let (lanes, all) = Lanes::new(&shared, &stopped);
         let (opened, is_open) = oneshot::channel();
         let work = run(Arc::clone(&shared), lanes.clone(), all, stopped, opened);
-        let thread = spawn(work)?;
+        let thread = start(Box::pin(work))?;
         // A caller that goes away drops the store, which ends the thread.
-        let inner = PostgresInner { shared, lanes, stop, thread: Mutex::new(Some(thread)) };
+        let inner = PostgresInner { shared, lanes, stop, thread: Mutex::new(thread) };
         let store = Self { inner: Arc::new(inner) };
         is_open.await.unwrap_or_else(|_| Err("the ledger's thread has ended".into()))?;
         Ok(store)

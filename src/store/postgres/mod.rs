@@ -6,6 +6,7 @@
 //! each instance has a row with a lease ([`instance`]).
 
 mod audit;
+mod audit_log;
 mod clock;
 mod clock_jumps;
 mod column;

@@ -146,6 +146,7 @@ pub(crate) fn settings() -> config::JwtConfig {
         leeway: Duration::from_secs(60),
         role_claim: None,
         budget_claim: None,
+        group_claim: None,
         may_buy_claim: None,
     }
 }

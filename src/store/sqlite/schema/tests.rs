@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::{BudgetScope, MemberChange, PurchaseState, SecretRecord, Snapshot, Store};
+use crate::store::{
+    Actor, BudgetScope, MemberChange, PurchaseState, SecretRecord, Snapshot, Store,
+};
 
 /// Two purchases of a server that knew no members, with their counters.
 const SOLD: &str = "
@@ -76,7 +78,8 @@ async fn version_two_ledger_keeps_its_members_and_records_their_secret() {
     drop(read);
     // No token depends on it any more.
     let beside = Store::open_shared(&path, clock()).unwrap();
-    beside.change_member("ann".into(), MemberChange::Revoke).await.unwrap();
+    let by = Actor::command_line("ops", "host");
+    beside.change_member(&by, "ann".into(), MemberChange::Revoke).await.unwrap();
     assert_eq!(beside.token_secret_fingerprint().await.unwrap(), None);
 }
 
