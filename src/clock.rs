@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
+use nix::time::{ClockId, clock_gettime};
+
 use crate::sync::lock;
 
 /// Time services correct less than this without a step.
@@ -14,6 +16,12 @@ pub type Instant = tokio::time::Instant;
 
 pub fn now() -> Instant {
     Instant::now()
+}
+
+/// Returns the time since the system booted, including the time that it was suspended.
+pub fn since_boot() -> Duration {
+    let now = clock_gettime(ClockId::CLOCK_BOOTTIME);
+    now.or_else(|_| clock_gettime(ClockId::CLOCK_MONOTONIC)).map(Duration::from).unwrap_or_default()
 }
 
 thread_local! {

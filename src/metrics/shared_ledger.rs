@@ -1,26 +1,56 @@
 //! What a server counts about the ledger that it shares with others.
 
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::registry::Registry;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Metric, Registry};
+
+use super::Labels;
 
 /// Clones share their counts.
 #[derive(Clone, Debug, Default)]
 pub struct SharedLedgerMetrics {
     pub charges_of_released: Counter,
+    pub instances_buried: Counter,
+    purchases_buried: Family<Labels<1>, Counter>,
+    pub rewinds: Counter,
+    pub clock_jumps: Counter,
+    pub rules_differ: Counter,
+    pub lease_seconds: Gauge,
 }
 
 impl SharedLedgerMetrics {
+    /// Counts what a dead instance had left open.
+    pub fn count_buried_purchases(&self, released: u64, unknown: u64) {
+        for (state, count) in [("released", released), ("unknown", unknown)] {
+            self.purchases_buried.get_or_create(&[("state", state)]).inc_by(count);
+        }
+    }
+
     pub(super) fn register(&self, r: &mut Registry) {
-        let Self { charges_of_released } = self;
-        counter(
-            r,
-            "charges_of_released",
-            "Charged purchases that had been released, so that no budget counts them",
+        let Self {
             charges_of_released,
-        );
+            instances_buried,
+            purchases_buried,
+            rewinds,
+            clock_jumps,
+            rules_differ,
+            lease_seconds,
+        } = self;
+        let help = "Charged purchases that had been released, so that no budget counts them";
+        add(r, "charges_of_released", help, charges_of_released);
+        add(r, "instances_buried", "Servers that this one has declared dead", instances_buried);
+        let help = "Open purchases that dead servers left, by their new state";
+        add(r, "purchases_buried", help, purchases_buried);
+        add(r, "ledger_rewinds", "Times that the database had lost commits", rewinds);
+        add(r, "ledger_clock_jumps", "Jumps ahead of the database's clock", clock_jumps);
+        let help = "Verdicts of the database that this server does not share";
+        add(r, "ledger_rules_differ", help, rules_differ);
+        let help = "How long this server may send without another heartbeat";
+        add(r, "lease_seconds", help, lease_seconds);
     }
 }
 
-fn counter(registry: &mut Registry, name: &str, help: &str, counter: &Counter) {
-    registry.register(name, help, counter.clone());
+fn add(registry: &mut Registry, name: &str, help: &str, metric: &(impl Metric + Clone)) {
+    registry.register(name, help, metric.clone());
 }

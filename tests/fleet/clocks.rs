@@ -1,30 +1,18 @@
 //! Clocks of servers that differ by days: only the database's counts.
 
-use std::fs;
-use std::path::Path;
-
 use super::trial::Trial;
-use crate::support::postgres::Cluster;
+use crate::support::postgres::{Cluster, faketime};
 use crate::support::process::Signal;
 use crate::support::until;
 
-const MISSING: &str = "faketime is missing; on Debian: apt-get install faketime";
 /// Purchases that a server's own clock has dated.
 const MISDATED: &str = "SELECT count(*) FROM purchases
     WHERE abs(at / 1000000000 - extract(epoch FROM now())) > 3600
         OR day <> extract(epoch FROM now())::bigint / 86400";
 
-/// Returns the library that sets a program's clock.
-fn library() -> String {
-    let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
-    let paths = folders.map(|folder| folder.path().join("faketime/libfaketime.so.1"));
-    let mut found = paths.filter(|path| Path::exists(path));
-    found.next().expect(MISSING).display().to_string()
-}
-
 #[test]
 fn clocks_of_servers_do_not_matter() {
-    let library = library();
+    let library = faketime();
     let skewed =
         |by| [("LD_PRELOAD", &*library), ("FAKETIME", by), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")];
     let (ahead, behind) = (skewed("+1d"), skewed("-1d"));

@@ -75,6 +75,25 @@ fn server_that_stops_signs_off() {
 }
 
 #[test]
+fn server_that_others_have_ended_is_not_ready() {
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let fleet = Fleet::start(Cluster::shared(), &upstream, "", 1);
+    assert_eq!(fleet.ops(0, "/readyz").status, 200);
+    // A ledger that was moved keeps it from joining again.
+    fleet.database.sql(
+        "UPDATE store SET moved_to = 'elsewhere', moved_at = 1; UPDATE instances SET ended = until",
+    );
+    until("the probe says so", || {
+        let ready = fleet.ops(0, "/readyz");
+        ready.status == 503 && ready.text().contains("declared_dead")
+    });
+    let metrics = fleet.ops(0, "/metrics").text();
+    assert!(metrics.contains("\ntollgate_lease_seconds 0\n"), "{metrics}");
+    fleet.database.sql("UPDATE store SET moved_to = NULL, moved_at = NULL");
+    until("it is ready again", || fleet.ops(0, "/readyz").status == 200);
+}
+
+#[test]
 fn nothing_is_sold_while_the_database_is_down() {
     let cluster = Cluster::start("");
     let upstream = Upstream::start(|_| Reply::chat("hi"));

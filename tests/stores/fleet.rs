@@ -3,12 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::store::postgres::{Fleet, SlotLimit, SlotPriority, SlotRate, SlotRequest, SlotTurn};
-use tollgate::store::{AccountLimit, Job, JobState, MemberChange, SlotId, StatusUpdate, Store};
+use tollgate::store::postgres::{
+    Fleet, InstanceKind, PostgresTarget, SlotLimit, SlotPriority, SlotRate, SlotRequest, SlotTurn,
+};
+use tollgate::store::{
+    AccountLimit, Job, JobState, MemberChange, MoneyKind, SlotId, StatusUpdate, Store,
+};
 
 use crate::fixture::*;
 use crate::jobs::job;
 use crate::members::{login, member, operator};
+use crate::postgres::Cluster;
 
 const PERIOD: Duration = Duration::from_secs(60);
 /// The period, lengthened by a thousandth.
@@ -200,6 +205,45 @@ async fn one_slot_is_kept_until_the_limit_is_reported_to_any_instance() {
     assert_eq!(bounded(other.recorded_rate_limit()).await.expect("read"), Some(reported));
     let after = take(&one.store, &ann).await;
     assert_eq!((after.granted.len(), after.reported), (5, Some(reported)));
+}
+
+/// Of two instances, each notices the jump by itself.
+#[tokio::test]
+async fn jump_of_the_databases_clock_frees_no_slot() {
+    let cluster = Cluster::with_own_clock();
+    let database = cluster.database();
+    let open = async || {
+        let url = database.url();
+        let target = PostgresTarget::parse(&url, MoneyKind::Play, InstanceKind::Server).unwrap();
+        bounded(Store::open_postgres(target)).await.expect("it joins")
+    };
+    let (one, other) = (open().await, open().await);
+    let taken = granted(&one, &purchases("ann", 2), 2).await;
+    assert_eq!(taken.len(), 2);
+    taken.into_iter().for_each(|slot| one.slot_replied(slot));
+    while turn(&other, &[], 2).await.next_free_in.is_none() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for ahead in [90, 200] {
+        cluster.set_ahead(ahead);
+        for store in [&other, &one] {
+            let turn = turn(store, &purchases("bob", 1), 2).await;
+            assert_eq!((turn.granted, turn.free), (vec![], 0), "{ahead}");
+            // Each jump counts once, whoever notices it.
+            assert!(turn.next_free_in.is_some_and(|wait| wait <= LIFETIME), "{ahead}");
+        }
+    }
+    let moved = database.sql("SELECT clock_moved / 1000000000 FROM rate_limit");
+    assert!((198..=205).contains(&moved.parse().unwrap()), "{moved}");
+    // By that clock, both leases had ended. Neither instance has taken the other for dead.
+    let ended = "SELECT count(*) FROM instances WHERE ended IS NOT NULL";
+    let beats =
+        "SELECT min(until) > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000
+        FROM instances";
+    while database.sql(beats) != "t" {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(database.sql(ended), "0");
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use nix::unistd::{User, geteuid};
 use tempfile::TempDir;
 
 const MISSING: &str = "PostgreSQL is missing; on Debian: apt-get install postgresql";
+const NO_FAKETIME: &str = "faketime is missing; on Debian: apt-get install faketime";
 /// The role that owns everything.
 const ROLE: &str = "tollgate";
 const GUARD: &str = "read -r _; \"$0\" stop --silent -D data -m immediate; cd /; rm -rf \"$1\"";
@@ -33,6 +34,8 @@ pub(crate) struct Cluster {
     folder: PathBuf,
     address: SocketAddr,
     guard: Child,
+    /// Variables that the server starts with.
+    environment: Vec<(&'static str, String)>,
 }
 
 /// An empty database of a cluster; it is dropped with the value.
@@ -73,6 +76,28 @@ impl Cluster {
         cluster.listening()
     }
 
+    /// Starts a server whose clock [`set_ahead`](Self::set_ahead) moves.
+    pub(crate) fn with_own_clock() -> Self {
+        let mut cluster = Self::start("");
+        cluster.set_ahead(0);
+        cluster.crash();
+        let file = cluster.folder.join("clock").display().to_string();
+        let environment = vec![
+            ("LD_PRELOAD", faketime()),
+            ("FAKETIME_TIMESTAMP_FILE", file),
+            ("FAKETIME_NO_CACHE", "1".to_owned()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ];
+        cluster.environment = environment;
+        cluster.recover();
+        cluster
+    }
+
+    /// Moves the server's clock so many seconds ahead.
+    pub(crate) fn set_ahead(&self, seconds: u32) {
+        fs::write(self.folder.join("clock"), format!("+{seconds}s")).expect("a file");
+    }
+
     /// Starts a replica. From now on each COMMIT of this server waits for it.
     pub(crate) fn synchronous_replica(&self) -> Self {
         let replica = Self::guarded(folder());
@@ -98,7 +123,12 @@ impl Cluster {
         guard.args(["-c", GUARD]).arg(executable("pg_ctl")).arg(&folder).current_dir(&folder);
         guard.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let guard = guard.spawn().expect("a shell");
-        Self { folder, address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), guard }
+        Self {
+            folder,
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            guard,
+            environment: Vec::new(),
+        }
     }
 
     /// Starts it on a free port.
@@ -201,6 +231,9 @@ impl Cluster {
     fn run(&self, name: &str, arguments: &[&str]) -> Output {
         let mut command = program(&executable(name));
         command.args(arguments).current_dir(&self.folder).stdin(Stdio::null());
+        if name == "pg_ctl" {
+            command.envs(self.environment.iter().cloned());
+        }
         // Only files: the server would keep a pipe open.
         let (out, err) = (self.output_file("out"), self.output_file("err"));
         let status = command.stdout(out.1).stderr(err.1).status().expect(MISSING);
@@ -271,6 +304,14 @@ impl Drop for Database<'_> {
             self.cluster.sql("postgres", &format!("DROP DATABASE {} WITH (FORCE)", self.name));
         }
     }
+}
+
+/// Returns the library that sets a program's clock.
+pub(crate) fn faketime() -> String {
+    let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    let paths = folders.map(|folder| folder.path().join("faketime/libfaketime.so.1"));
+    let mut found = paths.filter(|path| path.exists());
+    found.next().expect(NO_FAKETIME).display().to_string()
 }
 
 /// Returns the program of the newest PostgreSQL here. Debian keeps them out of `PATH`.

@@ -26,6 +26,7 @@ use super::restored;
 use super::schema;
 use super::shared::Shared;
 use super::step::{Statement, Step, StepRows, statement};
+use crate::clock;
 use crate::metrics::{Histogram, SharedLedgerMetrics};
 use crate::store::{Cause, Clock, LockHolder, PurchaseId, Reason, Unavailable};
 use crate::sync::lock;
@@ -127,7 +128,10 @@ impl PostgresStore {
     }
 
     pub(in crate::store) fn metrics(&self) -> SharedLedgerMetrics {
-        self.shared().metrics.clone()
+        let Shared { metrics, lease, .. } = self.shared();
+        let seconds = lease.remaining(clock::since_boot()).as_secs();
+        metrics.lease_seconds.set(i64::try_from(seconds).unwrap_or(i64::MAX));
+        metrics.clone()
     }
 
     /// The name has the time of the loss for which the ledger was renamed; the first one has none.

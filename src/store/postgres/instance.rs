@@ -13,6 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
+use super::clock_jumps::{self, ClockComparison, first_row};
 use super::column;
 use super::events::unknown_data;
 use super::flush::PreparedConnection;
@@ -20,7 +21,8 @@ use super::lanes::Lanes;
 use super::schema::{self, new_name};
 use super::settle;
 use super::shared::Shared;
-use super::step::{Need, Statement, Step, StepRows, Value, statement};
+use super::step::{Need, Statement, Step, Value, statement};
+use super::turns;
 use crate::clock;
 use crate::store::{PurchaseId, PurchaseState, Reason, Settlement};
 use crate::sync::lock;
@@ -52,8 +54,8 @@ const BEAT_SQL: &str = concat!(
     new_name!("{now}"),
     " FROM beaten WHERE beat <= $2::bigint RETURNING store.name
 )
-SELECT beat, {now}, coalesce(renamed.name, store.name)
-FROM beaten, store LEFT JOIN renamed ON true"
+SELECT beat, {now}, coalesce(renamed.name, store.name), {clock}, clock_moved
+FROM beaten, rate_limit, store LEFT JOIN renamed ON true"
 );
 const IS_LISTED: &str = "SELECT 1 FROM instances WHERE id = $1";
 const RENAME: &str = concat!("UPDATE store SET name = ", new_name!("{now}"));
@@ -134,7 +136,7 @@ fn registration(shared: &Shared) -> Statement {
 
 /// Enters this process into the list of instances, and returns its number.
 pub(super) async fn register(session: &PreparedConnection, shared: &Shared) -> Result<(), Reason> {
-    let left = clock::now();
+    let left = clock::since_boot();
     let Statement { sql, values } = registration(shared);
     let rows = session.query(sql, &values).await?;
     let id = rows.first().ok_or("the database gave no number")?.try_get(0)?;
@@ -180,7 +182,7 @@ pub(super) async fn pulse(shared: Arc<Shared>, lanes: Lanes, mut stop: watch::Re
 }
 
 async fn clean_up(shared: Arc<Shared>, lanes: Lanes, is_sweep_due: bool) {
-    if shared.lease.may_bury() {
+    if shared.lease.may_bury(clock::since_boot()) {
         bury_expired(&shared, &lanes).await;
     }
     if is_sweep_due {
@@ -190,15 +192,15 @@ async fn clean_up(shared: Arc<Shared>, lanes: Lanes, is_sweep_due: bool) {
 }
 
 async fn beat(shared: &Shared, lanes: &Lanes) {
-    let left = clock::now();
+    let left = clock::since_boot();
     let (me, known) = (shared.number(), shared.beat.load(Ordering::Relaxed));
     let step = Step::plain(statement!(BEAT_SQL, me, known));
     let Ok(rows) = lanes.request(&lanes.pulse, step).await else { return };
-    let Some(row) = first(&rows) else {
+    let Some(row) = first_row(&rows, 0) else {
         let ask = Step::plain(statement!(IS_LISTED, me));
         // Else the next beat asks again.
         let Ok(rows) = lanes.request(&lanes.pulse, ask).await else { return };
-        join_again(shared, lanes, first(&rows).is_none()).await;
+        join_again(shared, lanes, first_row(&rows, 0).is_none()).await;
         return;
     };
     shared.lease.acknowledge(me, left);
@@ -211,7 +213,27 @@ async fn beat(shared: &Shared, lanes: &Lanes) {
     let beat = column::get::<i64>(row, 0).unwrap_or_default();
     shared.beat.store(beat, Ordering::Relaxed);
     if beat <= known {
+        shared.metrics.rewinds.inc();
         error!("ledger database lost commits; ledger renamed");
+    }
+    if let (Ok(database), Ok(moved)) = (column::get(row, 3), column::get(row, 4))
+        && clock_jumps::has_jumped(&shared.last_reading, left, database, moved)
+    {
+        // By that clock, all leases are over.
+        shared.lease.postpone_burials(clock::since_boot());
+        keep_slots(shared, lanes).await;
+    }
+}
+
+/// Moves the replies of slots by the jump of the database's clock.
+async fn keep_slots(shared: &Shared, lanes: &Lanes) {
+    let comparison = ClockComparison::new(&shared.last_reading);
+    let [compare, move_replies] = comparison.statements();
+    let step = Step::new(Need::Plain, vec![compare, statement!(turns::LOCK), move_replies]);
+    // If it fails, the next heartbeat or turn finds the jump again.
+    if let Ok(rows) = lanes.request(&lanes.marks, step).await {
+        let compared = [first_row(&rows, 0), first_row(&rows, 2)];
+        comparison.finish(&shared.last_reading, &shared.metrics, compared).ok();
     }
 }
 
@@ -219,17 +241,18 @@ async fn beat(shared: &Shared, lanes: &Lanes) {
 /// that number, it may have forgotten purchases, too, so the ledger gets another name.
 async fn join_again(shared: &Shared, lanes: &Lanes, is_forgotten: bool) {
     shared.lease.end();
-    let left = clock::now();
+    let left = clock::since_boot();
     let old = shared.number();
     let rename = is_forgotten.then(|| statement!(RENAME));
     let statements = [registration(shared)].into_iter().chain(rename).collect();
     let joining = Step::new(Need::Plain, statements);
     let Ok(rows) = lanes.request(&lanes.pulse, joining).await else { return };
-    let Some(Ok(id)) = first(&rows).map(|row| column::get::<i64>(row, 0)) else {
+    let Some(Ok(id)) = first_row(&rows, 0).map(|row| column::get::<i64>(row, 0)) else {
         error!(instance = old, "instance was declared dead, and its ledger was moved");
         return;
     };
     if is_forgotten {
+        shared.metrics.rewinds.inc();
         error!("ledger database lost commits; ledger renamed");
     }
     error!(instance = old, joined_as = id, "instance was declared dead; it joins again");
@@ -242,14 +265,19 @@ async fn bury_expired(shared: &Shared, lanes: &Lanes) {
     let me = shared.number();
     let find = Step::plain(statement!(EXPIRED, me));
     let Ok(rows) = lanes.request(&lanes.reads, find).await else { return };
-    let Some(Ok(instance)) = first(&rows).map(|row| column::get::<i64>(row, 0)) else { return };
+    let Some(Ok(instance)) = first_row(&rows, 0).map(|row| column::get::<i64>(row, 0)) else {
+        return;
+    };
     let Ok(rows) = lanes.request(&lanes.sales, burial(instance, false).guarded(me)).await else {
         return;
     };
-    let Some(row) = first(&rows) else { return };
+    let Some(row) = first_row(&rows, 0) else { return };
     let count = |column: usize| column::count(row, column).unwrap_or_default();
     if count(0) == 1 {
         let (released, unknown) = (count(1), count(2));
+        let metrics = &shared.metrics;
+        metrics.instances_buried.inc();
+        metrics.count_buried_purchases(released, unknown);
         warn!(instance, released, unknown, "instance declared dead");
     }
 }
@@ -284,8 +312,4 @@ async fn sweep_slots(shared: &Shared, lanes: &Lanes) {
     let sweep = statement!(SWEEP_SLOTS, me, column::nanos(SWEEP_AGE), in_hand);
     // If it fails, the next sweep finds them.
     lanes.request(&lanes.marks, Step::plain(sweep)).await.ok();
-}
-
-fn first(rows: &StepRows) -> Option<&tokio_postgres::Row> {
-    rows.first().and_then(|rows| rows.first())
 }

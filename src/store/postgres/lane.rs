@@ -16,7 +16,7 @@ use super::shared::Shared;
 use super::step::{Effect, Need, Step, StepResult, StepRows};
 use super::{schema, settle};
 use crate::clock::{self, Instant};
-use crate::store::{Reason, Unavailable};
+use crate::store::{Cause, Reason, Unavailable};
 use crate::sync::lock;
 
 const MAX_STEPS: usize = 64;
@@ -223,7 +223,7 @@ impl Lane {
             }
             Err(FlushError::Buried) => {
                 let why = "this instance was declared dead; it joins again";
-                self.finish(step, Err(Unavailable(why.into())));
+                self.finish(step, Err(Unavailable(Reason::new(Cause::DeclaredDead, why))));
             }
             Err(FlushError::Doubt(why)) => self.doubt(step, &why),
         }

@@ -9,6 +9,7 @@ mod audit;
 mod audit_log;
 mod budget_requests;
 mod clock;
+mod clock_jumps;
 mod column;
 mod connect;
 mod events;

@@ -61,7 +61,7 @@ impl PostgresStore {
         let slot = send.map(|(slot, _)| slot);
         self.shared().slots.take(slot);
         let held = match self.run(&self.lanes().sales, step).await {
-            Ok(rows) => reserve::verdict(reservation, &rows)
+            Ok(rows) => reserve::verdict(self.shared(), reservation, &rows)
                 .inspect_err(|_| self.shared().end(reservation.id)),
             Err(unavailable) => Err(unavailable.into()),
         };

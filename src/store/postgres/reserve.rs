@@ -10,6 +10,7 @@ use tokio_postgres::Row;
 use tracing::error;
 
 use super::column::{self, Read, nanos, signed};
+use super::shared::Shared;
 use super::step::{Effect, Need, Statement, Step, StepRows, statement};
 use crate::contract::money::{Period, SpendLimit, Usd};
 use crate::store::rules::{self, Credit, KnownBalance, ScopeBudget, Today};
@@ -225,6 +226,7 @@ pub(super) fn step(
 
 /// Returns what the statement decided.
 pub(super) fn verdict(
+    shared: &Shared,
     reservation: &Reservation,
     rows: &StepRows,
 ) -> Result<CreditWatermark, ReserveError> {
@@ -236,7 +238,7 @@ pub(super) fn verdict(
         "nothing" => Err(ReserveError::NothingToReplay),
         "taken" => Err(Unavailable("the purchase is already in the ledger".into()).into()),
         _ => {
-            let judged = judge(reservation, row)?;
+            let judged = judge(shared, reservation, row)?;
             let agrees = matches!(
                 (&judged, word),
                 (Ok(()), "new")
@@ -244,7 +246,7 @@ pub(super) fn verdict(
                     | (Err(ReserveError::OverBudget(_) | ReserveError::Unavailable(_)), "over")
             );
             if !agrees {
-                error!(purchase = %reservation.id, verdict = word, "ledger rules differ");
+                report_difference(shared, reservation, word);
             }
             match (word, judged) {
                 ("new", _) => Ok(CreditWatermark(column::count(row, 11)?)),
@@ -255,12 +257,17 @@ pub(super) fn verdict(
     }
 }
 
+fn report_difference(shared: &Shared, reservation: &Reservation, verdict: &str) {
+    shared.metrics.rules_differ.inc();
+    error!(purchase = %reservation.id, verdict, "ledger rules differ");
+}
+
 /// Judges what the statement has read by the rules that all backends share.
-fn judge(reservation: &Reservation, row: &Row) -> Read<Result<(), ReserveError>> {
+fn judge(shared: &Shared, reservation: &Reservation, row: &Row) -> Read<Result<(), ReserveError>> {
     let now = column::moment(row, 1)?;
     let today = Today::at(now, column::count_or_none(row, 4)?);
     if (today.day, today.month) != (column::count(row, 2)?, column::count(row, 3)?) {
-        error!(purchase = %reservation.id, "ledger rules differ");
+        report_difference(shared, reservation, "day");
     }
     let scopes = scope_budgets(row, today)?;
     let (floor, price) = (reservation.budgets.balance_floor, reservation.price);

@@ -8,9 +8,10 @@ use tokio::sync::Notify;
 
 use super::PostgresTarget;
 use super::clock::LedgerClock;
+use super::clock_jumps::LastReading;
 use super::lease::Lease;
 use super::own_slots::OwnSlots;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::contract::money::Usd;
 use crate::metrics::{Histogram, SharedLedgerMetrics};
 use crate::store::{AccountLimit, PurchaseId, Reason, Unavailable};
@@ -33,6 +34,7 @@ pub(super) struct Shared {
     pub(super) ends: Notify,
     pub(super) credit_used: AtomicBool,
     pub(super) slots: OwnSlots,
+    pub(super) last_reading: LastReading,
     pub(super) latest_rate_limit: Arc<Mutex<Option<AccountLimit>>>,
     pub(super) is_retry_queue_full: AtomicBool,
     pub(super) commits: Histogram,
@@ -72,6 +74,7 @@ impl Shared {
             ends: Notify::new(),
             credit_used: AtomicBool::new(false),
             slots: OwnSlots::default(),
+            last_reading: LastReading::default(),
             latest_rate_limit: Arc::default(),
             is_retry_queue_full: AtomicBool::new(false),
             commits: Histogram::of_commits(),
@@ -111,7 +114,7 @@ impl Shared {
     /// Returns whether this instance still answers for a running purchase.
     pub(super) fn may_send(&self, id: PurchaseId) -> bool {
         let owner = lock(&self.running).purchases.get(&id).map(|purchase| purchase.owner);
-        owner.is_some_and(|owner| self.lease.holds(owner))
+        owner.is_some_and(|owner| self.lease.holds(owner, clock::since_boot()))
     }
 
     pub(super) fn held(&self, id: PurchaseId) {

@@ -10,7 +10,9 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::Fleet;
+use super::clock_jumps::{ClockComparison, first_row};
 use super::column::{self, Read, nanos, signed};
+use super::shared::Shared;
 use super::step::{Need, Step, StepRows, statement};
 use crate::store::model::SLOT_RETENTION;
 use crate::store::{AccountLimit, SlotId, Unavailable};
@@ -18,7 +20,7 @@ use crate::store::{AccountLimit, SlotId, Unavailable};
 /// A request that its instance has not renewed for this long is passed over.
 const FRESHNESS: Duration = Duration::from_secs(2);
 
-const LOCK: &str = "SELECT 1 FROM rate_limit FOR UPDATE";
+pub(super) const LOCK: &str = "SELECT 1 FROM rate_limit FOR UPDATE";
 const LEAVE: &str = "DELETE FROM waiting WHERE owner = $1 AND NOT slot = ANY($2::uuid[])";
 /// A request whose slot was taken by a step without an answer does not wait again.
 const ENTER: &str = "
@@ -169,8 +171,12 @@ impl Fleet {
         let (store, me) = (&self.0, self.0.shared().number());
         let slots: Vec<Uuid> = requests.iter().map(|request| request.slot.0).collect();
         let fixed = limit.fixed;
+        let comparison = ClockComparison::new(&store.shared().last_reading);
+        let [compare, move_replies] = comparison.statements();
         let mut statements = vec![
+            compare,
             statement!(LOCK),
+            move_replies,
             statement!(LEAVE, me, slots.clone()),
             statement!(
                 ENTER,
@@ -194,7 +200,11 @@ impl Fleet {
         ];
         statements.extend(store.purge_if_due());
         let step = Step::new(Need::Plain, statements).guarded(me);
-        let turn = read_turn(&store.run(&store.lanes().marks, step).await?)?;
+        let rows = store.run(&store.lanes().marks, step).await?;
+        let Shared { last_reading, metrics, .. } = store.shared();
+        let compared = [first_row(&rows, 0), first_row(&rows, 2)];
+        comparison.finish(last_reading, metrics, compared)?;
+        let turn = read_turn(&rows)?;
         store.shared().slots.take(turn.granted.iter().copied());
         Ok(turn)
     }
@@ -223,8 +233,7 @@ fn period(rate: SlotRate) -> i64 {
 }
 
 fn read_turn(rows: &StepRows) -> Read<SlotTurn> {
-    let row = rows.get(3).and_then(|rows| rows.first());
-    let row = row.ok_or_else(|| Unavailable("the database sent no turn".into()))?;
+    let row = first_row(rows, 5).ok_or_else(|| Unavailable("the database sent no turn".into()))?;
     let next = column::get::<Option<i64>>(row, 3)?;
     let next_free_in = next.map(|nanos| Duration::from_nanos(nanos.try_into().unwrap_or_default()));
     let (requests, seconds) = (column::count_or_none(row, 4)?, column::count_or_none(row, 5)?);

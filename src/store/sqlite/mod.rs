@@ -152,6 +152,7 @@ impl From<rusqlite::Error> for StoreError {
             | Cause::Replaced
             | Cause::Moved
             | Cause::Unreachable
+            | Cause::DeclaredDead
             | Cause::Other => Self::Transient(Unavailable(reason)),
         }
     }

@@ -1,4 +1,4 @@
-//! The tables of a ledger that is copied to another store, or restored.
+//! What a ledger notes when it is copied to another store or restored, or when its clock jumps.
 
 pub(super) const TABLES: &str = "
     -- The file that has the ledger now, once it was moved. Nothing is sold from here any more.
@@ -10,6 +10,8 @@ pub(super) const TABLES: &str = "
     UPDATE store SET floor = 2;
     -- The fingerprint of the secret that a server uses, if it needs one.
     ALTER TABLE instances ADD COLUMN secret bytea;
+    -- How far replies of slots were moved in all, because the database's clock jumped ahead.
+    ALTER TABLE rate_limit ADD COLUMN clock_moved bigint NOT NULL DEFAULT 0;
     -- How many rows a copy into this database has written; empty once the copy is complete.
     CREATE TABLE imports (
         source     uuid NOT NULL,
