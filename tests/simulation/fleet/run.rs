@@ -267,7 +267,7 @@ impl Run<'_> {
             replay_only: false,
         };
         self.wishes.insert(id, wish);
-        Act::Reserve(reservation)
+        Act::Reserve(Box::new(reservation))
     }
 
     /// Takes a purchase of this process one line further.
