@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate::contract::money::Usd;
 use tollgate::store::postgres::SlotRate;
 use tollgate::store::{
-    Budgets, DedupeKey, PurchaseId, Reservation, ReserveError, Service, Settlement,
+    Budgets, DedupeKey, PurchaseId, Reservation, ReserveError, Service, Settlement, SpendLimit,
 };
 use uuid::Uuid;
 
@@ -258,7 +258,12 @@ impl Run<'_> {
             model: "alpha".into(),
             price: wish.price,
             dedupe_key: DedupeKey::IdempotencyKey { key, payload: [7; 32] },
-            budgets: Budgets { total_day: self.setup.budget, ..Budgets::default() },
+            group: None,
+            token: None,
+            budgets: Budgets {
+                total: SpendLimit { day: self.setup.budget, ..SpendLimit::NONE },
+                ..Budgets::default()
+            },
             replay_only: false,
         };
         self.wishes.insert(id, wish);
