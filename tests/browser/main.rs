@@ -28,6 +28,7 @@ mod other_browsers;
 mod page;
 mod page_load;
 mod page_performance;
+mod people;
 mod pictures;
 mod prefix;
 mod purchases;
