@@ -9,13 +9,14 @@ use tokio::time::sleep;
 
 use super::group::group_error;
 use super::ledger::{self, refresh_members};
-use super::terms::{budget, budget_text, merge_budgets, name};
+use super::terms::{budget, budget_text, merge_budgets};
 use super::{CommandError, Exit, OutputFormat, audit, member_list};
 use crate::access::SecretError;
 use crate::access::token::{self, MemberToken, Secret};
 use crate::app::secret;
 use crate::clock;
 use crate::config::{AccessMode, Settings, StoreConfig};
+use crate::contract::member::parse_name;
 use crate::store::{
     Digest, GroupError, LockHolder, Member, MemberChange, MemberError, Role, Selection, SpendLimit,
     Store, VERSION_POLL_INTERVAL,
@@ -26,13 +27,13 @@ pub enum MemberCommand {
     /// Add members and print their tokens, once
     Add {
         /// 1 to 64 characters from a-z 0-9 . _ -; names are never reused
-        #[arg(required = true, value_name = "NAME", value_parser = name)]
+        #[arg(required = true, value_name = "NAME", value_parser = parse_name)]
         names: Vec<Arc<str>>,
         /// Spending limit of each member, by day, week, month or ever: 5.00/day; repeat it to set several
         #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = budget)]
         budgets: Vec<SpendLimit>,
         /// Group whose budget they share; add it first with `tollgate group add`
-        #[arg(long, value_name = "GROUP", value_parser = name)]
+        #[arg(long, value_name = "GROUP", value_parser = parse_name)]
         group: Option<Arc<str>>,
         /// Role of the members
         #[arg(long, value_enum, default_value = "member")]
@@ -53,13 +54,13 @@ pub enum MemberCommand {
     /// Revoke members permanently; their tokens and sessions end
     Revoke {
         /// The members
-        #[arg(required = true, value_name = "NAME", value_parser = name)]
+        #[arg(required = true, value_name = "NAME", value_parser = parse_name)]
         names: Vec<Arc<str>>,
     },
     /// Change the budget, group or role of members, or what they may buy
     Update {
         /// The members
-        #[arg(required = true, value_name = "NAME", value_parser = name)]
+        #[arg(required = true, value_name = "NAME", value_parser = parse_name)]
         names: Vec<Arc<str>>,
         #[command(flatten)]
         update: MemberUpdate,
@@ -67,7 +68,7 @@ pub enum MemberCommand {
     /// Replace members' tokens and print the new ones once; the old ones and their sessions end
     Rotate {
         /// The members
-        #[arg(required = true, value_name = "NAME", value_parser = name)]
+        #[arg(required = true, value_name = "NAME", value_parser = parse_name)]
         names: Vec<Arc<str>>,
         /// Accept that the secret has changed; tokens made with the old one become invalid
         #[arg(long)]
@@ -85,7 +86,7 @@ pub struct MemberUpdate {
     #[arg(long)]
     no_budget: bool,
     /// Move them to another group; what they bought before stays with the old one
-    #[arg(long, value_name = "GROUP", value_parser = name, group = "membership")]
+    #[arg(long, value_name = "GROUP", value_parser = parse_name, group = "membership")]
     group: Option<Arc<str>>,
     /// Take them out of their group
     #[arg(long, group = "membership")]
