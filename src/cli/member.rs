@@ -10,16 +10,18 @@ use tokio::time::sleep;
 use super::group::group_error;
 use super::ledger::{self, refresh_members};
 use super::terms::{budget, budget_text, merge_budgets};
-use super::{CommandError, Exit, OutputFormat, audit, member_list};
+use super::{CommandError, Exit, OutputFormat, audit, member_list, usage};
 use crate::access::SecretError;
 use crate::access::token::{self, MemberToken, Secret};
 use crate::app::secret;
-use crate::clock;
+use crate::clock::{self, Date};
 use crate::config::{AccessMode, Settings, StoreConfig};
-use crate::contract::member::parse_name;
+use crate::contract::member::{parse_amount, parse_name};
+use crate::contract::money::Usd;
+use crate::reports::usage::iso_day;
 use crate::store::{
-    Digest, GroupError, LockHolder, Member, MemberChange, MemberError, Role, Selection, SpendLimit,
-    Store, VERSION_POLL_INTERVAL,
+    Digest, Extra, GroupError, LockHolder, Member, MemberChange, MemberError, Role, Selection,
+    SpendLimit, Store, VERSION_POLL_INTERVAL,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
@@ -91,6 +93,15 @@ pub struct MemberUpdate {
     /// Take them out of their group
     #[arg(long, group = "membership")]
     no_group: bool,
+    /// Raise each of their limits by an amount, also that of budget.caller, through --until
+    #[arg(long, value_name = "AMOUNT", value_parser = parse_amount, requires = "until", group = "more")]
+    extra: Option<Usd>,
+    /// Last day of --extra, a UTC date such as 2026-11-30
+    #[arg(long, value_name = "DATE", value_parser = usage::until, requires = "extra")]
+    until: Option<Date>,
+    /// End all that raises their limits
+    #[arg(long, group = "more")]
+    no_extra: bool,
     /// New role
     #[arg(long, value_enum)]
     role: Option<Role>,
@@ -144,6 +155,18 @@ impl MemberCommand {
         }
     }
 
+    /// Returns what raises the limits of the members, or ends it, if the command says so.
+    fn extra(&self) -> Result<Option<MemberChange>, CommandError> {
+        let Self::Update { update, .. } = self else { return Ok(None) };
+        let (Some(amount), Some(last_day)) = (update.extra, update.until) else {
+            return Ok(update.no_extra.then_some(MemberChange::EndExtras));
+        };
+        if last_day < Date::at(clock::wall()) {
+            return Err(CommandError::usage("--until: expected a date that is not in the past"));
+        }
+        Ok(Some(MemberChange::Extra(Extra::through(amount, last_day))))
+    }
+
     /// Returns the group of the members from now on, if the command says so.
     fn group(&self) -> Option<Option<Arc<str>>> {
         match self {
@@ -185,6 +208,7 @@ pub(super) async fn member(
     };
     ensure_once(names)?;
     let budget = merge_budgets(budgets)?;
+    let extra = command.extra()?;
     if let Some(Some(may_buy)) = command.may_buy() {
         let checked = settings.check_selection(&may_buy);
         checked.map_err(|expected| CommandError::usage(format!("--may-buy: {expected}")))?;
@@ -194,7 +218,8 @@ pub(super) async fn member(
     } else {
         ledger::open_shared(settings).await?
     };
-    let (tokens, messages) = apply(settings, &ledger, (&command, names, budget), err).await?;
+    let (tokens, messages) =
+        apply(settings, &ledger, (&command, names, (budget, extra)), err).await?;
     // Printed before anything can fail: a token that was not shown is lost.
     for (name, token) in names.iter().zip(&tokens) {
         match names.len() {
@@ -203,19 +228,7 @@ pub(super) async fn member(
         }
     }
     out.flush()?;
-    if let StoreConfig::Postgres(_) = settings.store {
-        // Until all servers have polled the ledger.
-        sleep(VERSION_POLL_INTERVAL * 3).await;
-    } else if let Some(LockHolder::Server(address)) = ledger.lock_holder() {
-        let is_refreshed = match address {
-            Some(address) => refresh_members(address).await,
-            None => false,
-        };
-        if !is_refreshed {
-            // Until the server has polled the ledger.
-            sleep(VERSION_POLL_INTERVAL * 3).await;
-        }
-    }
+    wait_for_servers(settings, &ledger).await;
     // A wrong folder or a missing variable is noticed.
     writeln!(err, "the ledger is {} (store.url)", ledger::whole_path(settings))?;
     for message in messages {
@@ -231,6 +244,23 @@ pub(super) async fn member(
     Ok(Exit::Done)
 }
 
+/// Waits until the servers that use the ledger know its members.
+async fn wait_for_servers(settings: &Settings, ledger: &Store) {
+    if let StoreConfig::Postgres(_) = settings.store {
+        // Until all servers have polled the ledger.
+        sleep(VERSION_POLL_INTERVAL * 3).await;
+    } else if let Some(LockHolder::Server(address)) = ledger.lock_holder() {
+        let is_refreshed = match address {
+            Some(address) => refresh_members(address).await,
+            None => false,
+        };
+        if !is_refreshed {
+            // Until the server has polled the ledger.
+            sleep(VERSION_POLL_INTERVAL * 3).await;
+        }
+    }
+}
+
 /// Rejects a name that is given twice.
 fn ensure_once(names: &[Arc<str>]) -> Result<(), CommandError> {
     let Some(at) = (1..names.len()).find(|at| names[..*at].contains(&names[*at])) else {
@@ -244,7 +274,11 @@ fn ensure_once(names: &[Arc<str>]) -> Result<(), CommandError> {
 async fn apply(
     settings: &Settings,
     ledger: &Store,
-    (command, names, budget): (&MemberCommand, &[Arc<str>], SpendLimit),
+    (command, names, (budget, extra)): (
+        &MemberCommand,
+        &[Arc<str>],
+        (SpendLimit, Option<MemberChange>),
+    ),
     err: &mut impl Write,
 ) -> Result<(Vec<MemberToken>, Vec<String>), CommandError> {
     let members = ledger.members().await?;
@@ -269,7 +303,9 @@ async fn apply(
         messages.push(message);
         Ok((Arc::clone(name), change))
     });
-    let changes = changes.collect::<Result<_, CommandError>>()?;
+    let mut changes = changes.collect::<Result<Vec<_>, CommandError>>()?;
+    let extras = extra.iter().flat_map(|extra| names.iter().map(move |name| (name, extra)));
+    changes.extend(extras.map(|(name, extra)| (Arc::clone(name), extra.clone())));
     let fingerprint = secret.as_ref().map(|(secret, _)| secret.fingerprint);
     let changed = ledger.change_members(&audit::actor(), fingerprint, changes).await;
     changed.map_err(|(name, error)| match (error, command.group()) {
@@ -329,7 +365,9 @@ fn plan(
             let group = command.group();
             let group_text = group_text(group.as_ref().unwrap_or(&before.group).as_deref());
             let budget_text = budget_text(budget);
-            let message = format!("updated {name}: role {role}{group_text}, {budget_text}{rule}");
+            let extra = extra_text(update);
+            let message =
+                format!("updated {name}: role {role}{group_text}, {budget_text}{extra}{rule}");
             let own_budget = (budget != before.own_budget).then_some(budget);
             (MemberChange::Update { role: update.role, own_budget, group, may_buy }, message)
         }
@@ -404,6 +442,17 @@ fn member_error(name: &str, error: MemberError) -> CommandError {
         MemberError::UnknownGroup => MemberError::UnknownGroup.to_string(),
         MemberError::Unavailable(why) => why.to_string(),
     })
+}
+
+fn extra_text(update: &MemberUpdate) -> String {
+    match (update.extra, update.until) {
+        (Some(amount), Some(last_day)) => {
+            let (amount, last_day) = (amount.short(), iso_day(last_day.days()));
+            format!(", {amount} extra through {last_day}")
+        }
+        _ if update.no_extra => ", no extra".to_owned(),
+        _ => String::new(),
+    }
 }
 
 fn group_text(group: Option<&str>) -> String {

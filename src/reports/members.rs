@@ -9,13 +9,15 @@ use super::{Reports, budget_rows, unavailable};
 use crate::clock::iso8601;
 use crate::problem::Problem;
 use crate::response::{self, Response};
-use crate::store::{BudgetScope, Caller, Member, PeriodSpend, Store, Unavailable};
+use crate::store::{BudgetScope, Caller, Extra, Member, PeriodSpend, Store, Unavailable};
 
 /// A member, and what it has spent in the current periods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberSpend {
     pub member: Member,
     pub spent: PeriodSpend,
+    /// The sum of what raises its limits, until the first of it ends.
+    pub extra: Option<Extra>,
     /// Its token was made with an earlier secret, so it is rejected until it is rotated.
     pub has_earlier_secret: bool,
 }
@@ -38,9 +40,11 @@ async fn with_spend(store: &Store, members: Vec<Member>) -> Result<Vec<MemberSpe
     let (mut listed, earlier) = (Vec::new(), store.members_with_earlier_secret().await?);
     for member in members {
         let caller = Caller::Member(Arc::clone(&member.name));
-        let spent = store.current_spend(BudgetScope::Caller(caller.to_string())).await?;
+        let scope = BudgetScope::Caller(caller.to_string());
+        let extra = store.kept_limit(scope.clone()).await?.extra;
+        let spent = store.current_spend(scope).await?;
         let has_earlier_secret = earlier.contains(&member.name);
-        listed.push(MemberSpend { member, spent, has_earlier_secret });
+        listed.push(MemberSpend { member, spent, extra, has_earlier_secret });
     }
     Ok(listed)
 }
@@ -64,7 +68,7 @@ pub fn document(listed: &[MemberSpend]) -> Value {
 }
 
 fn row(listed: &MemberSpend) -> Value {
-    let MemberSpend { member, spent, .. } = listed;
+    let MemberSpend { member, spent, extra, .. } = listed;
     json!({
         "name": &*member.name,
         "role": member.role.name(),
@@ -74,6 +78,6 @@ fn row(listed: &MemberSpend) -> Value {
         "added": iso8601(member.added_at),
         "revoked": member.revoked_at.map(iso8601),
         "may_buy": member.may_buy.as_ref().map(|rule| rule.names().collect::<Vec<_>>()),
-        "budgets": budget_rows(member.own_budget, spent),
+        "budgets": budget_rows(member.own_budget, spent, *extra),
     })
 }

@@ -17,7 +17,7 @@ use crate::contract::money::Usd;
 use crate::response::Response;
 use crate::store::{
     Actor, Budgets, DedupeKey, Job, JobState, Member, MemberChange, Period, PurchaseId,
-    Reservation, Service, Settlement, Snapshot, SpendLimit, StatusUpdate,
+    Reservation, Role, Service, Settlement, Snapshot, SpendLimit, StatusUpdate,
 };
 use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::{Error, GatewayReply, GatewayRequest};
@@ -154,14 +154,14 @@ async fn admin_usage_lists_caller_day_and_model_with_unknown_and_held() {
         },
         "rows": [
             {
-                "caller": "192.0.2.1", "day": day, "service": "chat", "model": "beta", "count": 1,
+                "caller": "192.0.2.1", "group": null, "day": day, "service": "chat", "model": "beta", "count": 1,
                 "charged": "0.009000", "charged_micros": 9_000,
                 "unknown": "0.000000", "unknown_micros": 0,
                 "held": "0.000000", "held_micros": 0,
             "saved": "0.000000", "saved_micros": 0,
             },
             {
-                "caller": "member:ann", "day": day, "service": "chat", "model": "alpha", "count": 3,
+                "caller": "member:ann", "group": null, "day": day, "service": "chat", "model": "alpha", "count": 3,
                 "charged": "0.004000", "charged_micros": 4_000,
                 "unknown": "0.003000", "unknown_micros": 3_000,
                 "held": "0.006000", "held_micros": 6_000,

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Clock, Digest, Unavailable};
+use super::{Clock, Digest, Extra, Unavailable};
 use crate::contract::member::Role;
 use crate::contract::money::SpendLimit;
 use crate::contract::selection::Selection;
@@ -140,6 +140,10 @@ pub enum MemberChange {
     },
     /// Replaces its token. The old one and its logins end.
     Rotate(Digest, Arc<str>),
+    /// Raises its limits for a time, in addition to what raises them already.
+    Extra(Extra),
+    /// Ends what raises its limits.
+    EndExtras,
 }
 
 impl MemberChange {
@@ -148,7 +152,7 @@ impl MemberChange {
         match self {
             Self::Add(member) => member.group.as_ref(),
             Self::Update { group, .. } => group.as_ref()?.as_ref(),
-            Self::Revoke | Self::Rotate(..) => None,
+            Self::Revoke | Self::Rotate(..) | Self::Extra(_) | Self::EndExtras => None,
         }
     }
 }

@@ -35,10 +35,13 @@ const TEXT = {
 const JOBS = 20;
 const TABS = { overview, members: people('members'), videos, account, audit: people('audit') };
 
-let loaded = null, tab = 'overview', jobsShown = JOBS;
+let loaded = null, access = null, tab = 'overview', jobsShown = JOBS;
 
 /** Fills the view in. */
-export const start = () => buildView('admin', TEXT.title, load);
+export function start(catalog) {
+  access = catalog.access;
+  return buildView('admin', TEXT.title, load);
+}
 
 /** Called each time the view comes into sight: others spend meanwhile. */
 export const shown = () => load();
@@ -62,7 +65,7 @@ async function load() {
 function people(name) {
   return async () => {
     try {
-      return await (await import('./people.js'))[name]();
+      return await (await import('./people.js'))[name]({ access, reload: load });
     } catch (problem) {
       return [failure(TEXT.failed, problem, () => void load())];
     }

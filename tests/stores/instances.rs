@@ -10,7 +10,7 @@ use tollgate::contract::money::Usd;
 use tollgate::store::postgres::{InstanceKind, PostgresConnection, PostgresTarget, connect};
 use tollgate::store::{
     AccountStatus, BudgetScope, Budgets, MoneyKind, Period, PurchaseState, Reservation,
-    ReserveError, Settlement, SpendLimit, Store,
+    ReserveError, SecretRecord, Settlement, SpendLimit, Store,
 };
 
 use crate::fixture::*;
@@ -330,4 +330,21 @@ async fn open_purchases_of_a_dead_number_are_swept_by_others() {
     becomes(&fixture, &held, "released").await;
     becomes(&fixture, &sent, "unknown").await;
     assert_eq!(fixture.total().await.day, PRICE);
+}
+
+#[tokio::test]
+async fn servers_that_start_with_a_new_secret_accept_each_other() {
+    let fixture = Fixture::on_postgres().await;
+    let record = async |server: &Store, secret: u8| {
+        format!("{:?}", bounded(server.record_secret([secret; 32])).await.unwrap())
+    };
+    let accepted = format!("{:?}", SecretRecord::Accepted);
+    assert_eq!(record(&fixture.store, 1).await, accepted);
+    let [one, two] = [fixture.join().await, fixture.join().await];
+    assert_eq!(record(&one, 2).await, format!("{:?}", SecretRecord::OtherOfServers));
+    // The one that refused it ends, and both others live when the first of them records it.
+    fixture.database().sql("UPDATE instances SET ended = 1 WHERE secret IS NOT NULL RETURNING 1");
+    assert_eq!(record(&one, 2).await, accepted);
+    assert_eq!(record(&two, 2).await, accepted);
+    assert_eq!(record(&two, 1).await, format!("{:?}", SecretRecord::OtherOfServers));
 }

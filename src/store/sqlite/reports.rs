@@ -79,10 +79,11 @@ impl SqliteStore {
                 coalesce(sum(cost_micros), 0),
                 sum(iif(state = 'unknown', price_micros, 0)),
                 sum(iif(state IN ('held', 'sent'), price_micros, 0)),
-                coalesce(sum(cost_micros * replays), 0)
+                coalesce(sum(cost_micros * replays), 0),
+                group_name
             FROM purchases WHERE at >= ?1 AND state <> 'released' AND (?2 IS NULL OR caller = ?2)
-            GROUP BY caller, local_day, service, model ORDER BY caller, local_day, service, model
-            LIMIT ?3";
+            GROUP BY caller, local_day, service, model, group_name
+            ORDER BY caller, local_day, service, model, group_name LIMIT ?3";
         let read = move |file: &Connection| {
             let ahead = utc_offset.saturating_mul(60_000_000_000);
             let values = params![nanos(since), caller, column::signed(most), ahead];
@@ -97,6 +98,7 @@ impl SqliteStore {
                     unknown: column::money(row, 6)?,
                     held: column::money(row, 7)?,
                     saved: column::money(row, 8)?,
+                    group: row.get(9)?,
                 })
             })
         };

@@ -6,6 +6,10 @@ pub(super) const TABLES: &str = "
         ADD CHECK ((moved_to IS NULL) = (moved_at IS NULL));
     -- The database's cluster and timeline. In another one, the ledger may lack purchases.
     ALTER TABLE store ADD COLUMN cluster text;
+    -- Programs before these tables count no group's and no token's spending.
+    UPDATE store SET floor = 2;
+    -- The fingerprint of the secret that a server uses, if it needs one.
+    ALTER TABLE instances ADD COLUMN secret bytea;
     -- How many rows a copy into this database has written; empty once the copy is complete.
     CREATE TABLE imports (
         source     uuid NOT NULL,
