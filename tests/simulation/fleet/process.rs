@@ -65,7 +65,7 @@ pub(super) enum Phase {
 /// Something that a process asks of its store, and waits for.
 #[derive(Clone, Debug)]
 pub(super) enum Act {
-    Reserve(Reservation),
+    Reserve(Box<Reservation>),
     TakeTurns(SlotRate),
     Mark(PurchaseId),
     Settle(PurchaseId, Settlement),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate::contract::money::Usd;
 use tollgate::store::postgres::SlotRate;
 use tollgate::store::{
-    Budgets, DedupeKey, PurchaseId, Reservation, ReserveError, Service, Settlement,
+    Budgets, DedupeKey, PurchaseId, Reservation, ReserveError, Service, Settlement, SpendLimit,
 };
 use uuid::Uuid;
 
@@ -254,15 +254,20 @@ impl Run<'_> {
         let reservation = Reservation {
             id,
             caller: self.dice.pick(&["ann", "bob"]).into(),
+            group: None,
+            token: None,
             service: Service::Chat,
             model: "alpha".into(),
             price: wish.price,
             dedupe_key: DedupeKey::IdempotencyKey { key, payload: [7; 32] },
-            budgets: Budgets { total_day: self.setup.budget, ..Budgets::default() },
+            budgets: Budgets {
+                total: SpendLimit { day: self.setup.budget, ..SpendLimit::NONE },
+                ..Budgets::default()
+            },
             replay_only: false,
         };
         self.wishes.insert(id, wish);
-        Act::Reserve(reservation)
+        Act::Reserve(Box::new(reservation))
     }
 
     /// Takes a purchase of this process one line further.
