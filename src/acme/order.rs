@@ -22,9 +22,10 @@ use crate::tls::{Certificate, Tls};
 
 /// The authority's checks, and the certificate, may each take this long.
 const POLL: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(120));
-/// How an authority refuses orders of an account that it does not know, or has revoked.
-const INVALID_ACCOUNT: [&str; 2] =
-    ["urn:ietf:params:acme:error:accountDoesNotExist", "urn:ietf:params:acme:error:unauthorized"];
+/// How an authority refuses orders of an account that it does not know.
+const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
+/// How it refuses those of a revoked account, and the replacement of another account's certificate.
+const UNAUTHORIZED: &str = "urn:ietf:params:acme:error:unauthorized";
 
 /// Returns the kept account, or registers one.
 pub(super) async fn account(
@@ -118,7 +119,9 @@ async fn place(
     if let Some(profile) = &config.profile {
         new = new.profile(profile);
     }
-    if let Some(id) = replaced.and_then(|it| CertificateIdentifier::try_from(it.leaf()).ok()) {
+    let replaced = replaced.and_then(|it| CertificateIdentifier::try_from(it.leaf()).ok());
+    let is_replacement = replaced.is_some();
+    if let Some(id) = replaced {
         new = new.replaces(id);
     }
     files.record_order(now)?;
@@ -126,9 +129,9 @@ async fn place(
         Ok(order) => order,
         Err(error) => {
             // The next attempt registers a new one.
-            if let Error::Api(problem) = &error
-                && problem.r#type.as_deref().is_some_and(|kind| INVALID_ACCOUNT.contains(&kind))
-            {
+            let kind =
+                if let Error::Api(problem) = &error { problem.r#type.as_deref() } else { None };
+            if kind == Some(UNKNOWN_ACCOUNT) || (kind == Some(UNAUTHORIZED) && !is_replacement) {
                 files.forget_account()?;
             }
             return Err(failed(error));

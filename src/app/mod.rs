@@ -45,6 +45,7 @@ use crate::downstream::{DownstreamConfig, RefusalLog};
 use crate::jobs::{self, JobRegistry};
 use crate::media::Videos;
 use crate::metrics::Metrics;
+use crate::people::People;
 use crate::pictures::Pictures;
 use crate::pipeline::{self, HttpStack};
 use crate::purchase::idempotency::RunningPurchases;
@@ -424,6 +425,7 @@ fn handlers(
             (settings.access.may_buy.clone(), Some(shared.store.name())),
         ),
         may_buy: settings.access.may_buy.clone(),
+        on_sale: settings.names_on_sale().into_iter().map(Box::from).collect(),
         ledger_name: LedgerName::new(shared.store.clone())?,
         #[cfg(feature = "openapi")]
         openapi: crate::routes::openapi::document(&settings.catalog, &settings.server.prefix),
@@ -443,6 +445,7 @@ fn handlers(
             summary: summary.clone(),
             store: shared.store.clone(),
         },
+        people: People { store: shared.store.clone(), access: Arc::clone(&shared.access) },
         reports: Reports {
             store: shared.store.clone(),
             summary: summary.clone(),

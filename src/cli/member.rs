@@ -9,13 +9,14 @@ use tokio::time::sleep;
 
 use super::group::group_error;
 use super::ledger::{self, refresh_members};
-use super::terms::{amount, budget, budget_text, merge_budgets, name};
+use super::terms::{budget, budget_text, merge_budgets};
 use super::{CommandError, Exit, OutputFormat, audit, member_list, usage};
 use crate::access::SecretError;
 use crate::access::token::{self, MemberToken, Secret};
 use crate::app::secret;
 use crate::clock::{self, Date};
 use crate::config::{AccessMode, Settings, StoreConfig};
+use crate::contract::member::{parse_amount, parse_name};
 use crate::contract::money::Usd;
 use crate::reports::usage::iso_day;
 use crate::store::{
@@ -28,13 +29,13 @@ pub enum MemberCommand {
     /// Add members and print their tokens, once
     Add {
         /// 1 to 64 characters from a-z 0-9 . _ -; names are never reused
-        #[arg(required = true, value_name = "NAME", value_parser = name)]
+        #[arg(required = true, value_name = "NAME", value_parser = parse_name)]
         names: Vec<Arc<str>>,
         /// Spending limit of each member, by day, week, month or ever: 5.00/day; repeat it to set several
         #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = budget)]
         budgets: Vec<SpendLimit>,
         /// Group whose budget they share; add it first with `tollgate group add`
-        #[arg(long, value_name = "GROUP", value_parser = name)]
+        #[arg(long, value_name = "GROUP", value_parser = parse_name)]
         group: Option<Arc<str>>,
         /// Role of the members
         #[arg(long, value_enum, default_value = "member")]
@@ -55,13 +56,13 @@ pub enum MemberCommand {
     /// Revoke members permanently; their tokens and sessions end
     Revoke {
         /// The members
-        #[arg(required = true, value_name = "NAME", value_parser = name)]
+        #[arg(required = true, value_name = "NAME", value_parser = parse_name)]
         names: Vec<Arc<str>>,
     },
     /// Change the budget, group or role of members, or what they may buy
     Update {
         /// The members
-        #[arg(required = true, value_name = "NAME", value_parser = name)]
+        #[arg(required = true, value_name = "NAME", value_parser = parse_name)]
         names: Vec<Arc<str>>,
         #[command(flatten)]
         update: MemberUpdate,
@@ -69,7 +70,7 @@ pub enum MemberCommand {
     /// Replace members' tokens and print the new ones once; the old ones and their sessions end
     Rotate {
         /// The members
-        #[arg(required = true, value_name = "NAME", value_parser = name)]
+        #[arg(required = true, value_name = "NAME", value_parser = parse_name)]
         names: Vec<Arc<str>>,
         /// Accept that the secret has changed; tokens made with the old one become invalid
         #[arg(long)]
@@ -87,13 +88,13 @@ pub struct MemberUpdate {
     #[arg(long)]
     no_budget: bool,
     /// Move them to another group; what they bought before stays with the old one
-    #[arg(long, value_name = "GROUP", value_parser = name, group = "membership")]
+    #[arg(long, value_name = "GROUP", value_parser = parse_name, group = "membership")]
     group: Option<Arc<str>>,
     /// Take them out of their group
     #[arg(long, group = "membership")]
     no_group: bool,
     /// Raise each of their limits by an amount, also that of budget.caller, through --until
-    #[arg(long, value_name = "AMOUNT", value_parser = amount, requires = "until", group = "more")]
+    #[arg(long, value_name = "AMOUNT", value_parser = parse_amount, requires = "until", group = "more")]
     extra: Option<Usd>,
     /// Last day of --extra, a UTC date such as 2026-11-30
     #[arg(long, value_name = "DATE", value_parser = usage::until, requires = "extra")]

@@ -33,8 +33,12 @@ impl MemberSpend {
 }
 
 pub async fn list_with_spend(store: &Store) -> Result<Vec<MemberSpend>, Unavailable> {
+    with_spend(store, store.members().await?).await
+}
+
+async fn with_spend(store: &Store, members: Vec<Member>) -> Result<Vec<MemberSpend>, Unavailable> {
     let (mut listed, earlier) = (Vec::new(), store.members_with_earlier_secret().await?);
-    for member in store.members().await? {
+    for member in members {
         let caller = Caller::Member(Arc::clone(&member.name));
         let scope = BudgetScope::Caller(caller.to_string());
         let extra = store.kept_limit(scope.clone()).await?.extra;
@@ -50,22 +54,30 @@ impl Reports {
         let listed = list_with_spend(&self.store).await.map_err(unavailable)?;
         Ok(response::json(StatusCode::OK, &document(&listed)))
     }
+
+    /// Returns the row of one member, or `None` if it cannot be read.
+    pub async fn member(&self, name: &str) -> Option<Value> {
+        let mut members = self.store.members().await.ok()?;
+        members.retain(|member| *member.name == *name);
+        Some(row(with_spend(&self.store, members).await.ok()?.first()?))
+    }
 }
 
 pub fn document(listed: &[MemberSpend]) -> Value {
-    let row = |listed: &MemberSpend| {
-        let MemberSpend { member, spent, extra, .. } = listed;
-        json!({
-            "name": &*member.name,
-            "role": member.role.name(),
-            "group": member.group.as_deref(),
-            "state": listed.state(),
-            "token_prefix": &*member.prefix,
-            "added": iso8601(member.added_at),
-            "revoked": member.revoked_at.map(iso8601),
-            "may_buy": member.may_buy.as_ref().map(|rule| rule.names().collect::<Vec<_>>()),
-            "budgets": budget_rows(member.own_budget, spent, *extra),
-        })
-    };
     json!({ "members": listed.iter().map(row).collect::<Vec<_>>() })
+}
+
+fn row(listed: &MemberSpend) -> Value {
+    let MemberSpend { member, spent, extra, .. } = listed;
+    json!({
+        "name": &*member.name,
+        "role": member.role.name(),
+        "group": member.group.as_deref(),
+        "state": listed.state(),
+        "token_prefix": &*member.prefix,
+        "added": iso8601(member.added_at),
+        "revoked": member.revoked_at.map(iso8601),
+        "may_buy": member.may_buy.as_ref().map(|rule| rule.names().collect::<Vec<_>>()),
+        "budgets": budget_rows(member.own_budget, spent, *extra),
+    })
 }

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use crate::billing::summary::BillingSummary;
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
-use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
-use crate::store::{Extra, Period, PeriodSpend, Role, SpendLimit, Store, Unavailable};
+use crate::problem::{LEDGER_UNAVAILABLE, Problem};
+use crate::store::{Extra, Period, PeriodSpend, SpendLimit, Store, Unavailable};
 use queue::ReportQueue;
 
 pub struct Reports {
@@ -25,13 +25,6 @@ pub struct Reports {
     /// Whether callers are identified by more than an IP address.
     pub identifies_callers: bool,
     pub queue: ReportQueue,
-}
-
-pub fn ensure_admin(role: Role) -> Result<(), Problem> {
-    if role == Role::Admin {
-        return Ok(());
-    }
-    Err(Problem::new(&FORBIDDEN).detail("only callers with the admin role may see this"))
 }
 
 /// Lists all periods, also those without a limit. Limits include the extra.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{Clock, Digest, Extra, Unavailable};
+use crate::contract::member::Role;
 use crate::contract::money::SpendLimit;
 use crate::contract::selection::Selection;
 use crate::sync::lock;
@@ -83,43 +84,6 @@ pub const VERSION_POLL_INTERVAL: Duration = Duration::from_millis(250);
 pub(super) const MAX_LOGINS_PER_MEMBER: usize = 100;
 
 const MAX_NAME_LEN: usize = 64;
-
-/// Returns whether a text is a valid name of a member or group: 1 to 64 of `a-z 0-9 . _ -`.
-pub fn is_member_name(text: &str) -> bool {
-    let is_plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-');
-    (1..=MAX_NAME_LEN).contains(&text.len()) && text.bytes().all(is_plain)
-}
-
-/// The role of a caller, which decides whose data it may see.
-///
-/// ```
-/// use tollgate::{Role, User};
-///
-/// let admin = User::new("root")?.role(Role::Admin);
-/// # let _ = admin;
-/// # Ok::<(), tollgate::UserError>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// Sees its own purchases, jobs and budgets only.
-    #[default]
-    Member,
-    /// Sees all spending and jobs, and the account's balance.
-    Admin,
-}
-
-impl Role {
-    #[doc(hidden)]
-    pub const ALL: [Self; 2] = [Self::Member, Self::Admin];
-
-    #[doc(hidden)]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Member => "member",
-            Self::Admin => "admin",
-        }
-    }
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {

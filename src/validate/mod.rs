@@ -11,6 +11,7 @@ mod json;
 mod may_buy;
 #[cfg(feature = "mcp")]
 pub mod mcp;
+mod member;
 pub mod openai;
 mod query;
 mod rule;
@@ -25,7 +26,8 @@ use zeroize::Zeroizing;
 
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
-pub use may_buy::may_buy;
+pub use may_buy::{may_buy, on_sale};
+pub use member::{member_terms, new_member};
 pub use query::{
     MAX_JOBS, UsageDays, UsageFormat, admin_audit, admin_usage, job_ids, no_query, request_id,
     too_many_rows, usage_days, video_status,

@@ -18,9 +18,9 @@ const DAY = 24 * 60 * 60 * 1000;
 const dayIn = (days) => new Date(Date.now() + days * DAY).toISOString().slice(0, 10);
 
 /** An amount as it is typed: `5.00`. */
-const typed = (micros) => (micros ? price(micros).replace(/[$,]/g, '') : '');
+const typed = (micros) => (micros === null || micros === undefined ? '' : price(micros).replace(/[$,]/g, ''));
 /** A limit without what raises it for a while. */
-const ownLimit = ({ limit_micros: limit, extra_micros: extra = 0 } = {}) => limit && limit - extra;
+const ownLimit = ({ limit_micros: limit = null, extra_micros: extra = 0 } = {}) => limit && limit - extra;
 
 /** Fields for the limits of all periods; `budgets` are the rows of a report. */
 export const limitFields = (budgets = []) => Object.entries(TEXT.limits).map(([period, label]) => ({
@@ -63,7 +63,7 @@ export function askFor({ title, about, fields = [], label, send, done, more = []
   /** Faults are shown at their fields, the others below the form. */
   const refuse = (problem) => {
     const rest = (problem.errors?.length ? problem.errors : [problem]).filter(({ pointer, detail }) => {
-      const row = rows.find(({ name }) => `/${name}` === pointer);
+      const row = rows.find(({ name }) => `${pointer}/`.startsWith(`/${name}/`));
       row?.say(detail);
       return !row;
     });

@@ -1,6 +1,7 @@
 //! An in-memory copy of members and logins. Changes by other processes apply at the next refresh.
 
 mod audit;
+mod issue;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 use zeroize::Zeroizing;
 
+pub use self::issue::NewToken;
 use super::token::{self, Secret};
 use super::{Denied, Session};
 use crate::clock::{self, Instant};

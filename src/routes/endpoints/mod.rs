@@ -17,6 +17,7 @@ macro_rules! operations {
     };
 }
 
+mod admin;
 #[cfg(feature = "mcp")]
 mod mcp;
 #[cfg(feature = "openai")]
@@ -49,6 +50,7 @@ const SHARED: Route = Route { cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE };
 /// The tables of this build's features.
 static TABLES: &[&[Endpoint]] = &[
     table::ROWS,
+    admin::ROWS,
     #[cfg(feature = "mcp")]
     mcp::ROWS,
     #[cfg(feature = "openai")]

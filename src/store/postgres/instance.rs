@@ -36,25 +36,27 @@ const SWEEP_SLOTS: &str = "UPDATE slots SET replied = greatest(at, {now})
 const DOUBT_RETENTION: Duration = Duration::from_secs(120);
 
 /// Whether a ledger was moved is asked here once more: an instance that was declared dead joins again.
-const REGISTER: &str = "INSERT INTO instances (kind, name, pid, version, began, until)
-    SELECT $1::text, $2::text, $3::bigint, $4::int, {clock}, {clock} + 15000000000 FROM store
+/// The secret is that of the former number (`$6`).
+const REGISTER: &str = "INSERT INTO instances (kind, name, pid, version, began, until, secret)
+    SELECT $1::text, $2::text, $3::bigint, $4::int, {clock}, {clock} + 15000000000,
+        (SELECT secret FROM instances WHERE id = $6::bigint) FROM store
     WHERE ($5::boolean OR moved_to IS NULL) AND NOT EXISTS (SELECT 1 FROM imports) RETURNING id";
 /// Renames the ledger, too, if it has forgotten a heartbeat (`$2`) that it had committed: then it may
-/// have forgotten purchases. `$3` is its former name, so that all instances that notice rename it once.
+/// have forgotten purchases. Each instance that notices renames it: one name is as good as another.
 const BEAT_SQL: &str = concat!(
     "WITH beaten AS (
   UPDATE instances SET until = {clock} + 15000000000, beat = beat + 1
   WHERE id = $1 AND ended IS NULL RETURNING beat
 ), renamed AS (
   UPDATE store SET name = ",
-    new_name!(),
-    " FROM beaten WHERE beat <= $2::bigint AND name = $3::text RETURNING store.name
+    new_name!("{now}"),
+    " FROM beaten WHERE beat <= $2::bigint RETURNING store.name
 )
 SELECT beat, {now}, coalesce(renamed.name, store.name)
 FROM beaten, store LEFT JOIN renamed ON true"
 );
 const IS_LISTED: &str = "SELECT 1 FROM instances WHERE id = $1";
-const RENAME: &str = concat!("UPDATE store SET name = ", new_name!(), " WHERE name = $1");
+const RENAME: &str = concat!("UPDATE store SET name = ", new_name!("{now}"));
 /// Those that did not sign off, and whether their lease is valid.
 pub(super) const LIVING: &str =
     "SELECT id, name, until >= {clock} FROM instances WHERE ended IS NULL ORDER BY id";
@@ -126,7 +128,8 @@ fn registration(shared: &Shared) -> Statement {
     let target = &shared.target;
     let (kind, name) = (target.kind.name(), target.instance_name.clone());
     let process = i64::from(std::process::id());
-    statement!(REGISTER, kind, name, process, schema::NEWEST, target.reads_only)
+    let former = shared.number();
+    statement!(REGISTER, kind, name, process, schema::NEWEST, target.reads_only, former)
 }
 
 /// Enters this process into the list of instances, and returns its number.
@@ -189,13 +192,13 @@ async fn clean_up(shared: Arc<Shared>, lanes: Lanes, is_sweep_due: bool) {
 async fn beat(shared: &Shared, lanes: &Lanes) {
     let left = clock::now();
     let (me, known) = (shared.number(), shared.beat.load(Ordering::Relaxed));
-    let name = lock(&shared.name).to_string();
-    let step = Step::plain(statement!(BEAT_SQL, me, known, name));
+    let step = Step::plain(statement!(BEAT_SQL, me, known));
     let Ok(rows) = lanes.request(&lanes.pulse, step).await else { return };
     let Some(row) = first(&rows) else {
         let ask = Step::plain(statement!(IS_LISTED, me));
-        let listed = lanes.request(&lanes.pulse, ask).await;
-        join_again(shared, lanes, listed.is_ok_and(|rows| first(&rows).is_none())).await;
+        // Else the next beat asks again.
+        let Ok(rows) = lanes.request(&lanes.pulse, ask).await else { return };
+        join_again(shared, lanes, first(&rows).is_none()).await;
         return;
     };
     shared.lease.acknowledge(me, left);
@@ -218,8 +221,7 @@ async fn join_again(shared: &Shared, lanes: &Lanes, is_forgotten: bool) {
     shared.lease.end();
     let left = clock::now();
     let old = shared.number();
-    let name = lock(&shared.name).to_string();
-    let rename = is_forgotten.then(|| statement!(RENAME, name));
+    let rename = is_forgotten.then(|| statement!(RENAME));
     let statements = [registration(shared)].into_iter().chain(rename).collect();
     let joining = Step::new(Need::Plain, statements);
     let Ok(rows) = lanes.request(&lanes.pulse, joining).await else { return };
@@ -239,7 +241,7 @@ async fn join_again(shared: &Shared, lanes: &Lanes, is_forgotten: bool) {
 async fn bury_expired(shared: &Shared, lanes: &Lanes) {
     let me = shared.number();
     let find = Step::plain(statement!(EXPIRED, me));
-    let Ok(rows) = lanes.request(&lanes.pulse, find).await else { return };
+    let Ok(rows) = lanes.request(&lanes.reads, find).await else { return };
     let Some(Ok(instance)) = first(&rows).map(|row| column::get::<i64>(row, 0)) else { return };
     let Ok(rows) = lanes.request(&lanes.sales, burial(instance, false).guarded(me)).await else {
         return;
@@ -264,7 +266,7 @@ async fn sweep(shared: &Shared, lanes: &Lanes) {
     let age: Value = Box::new(column::nanos(SWEEP_AGE));
     let values: Vec<Value> = vec![Box::new(shared.number()), age, Box::new(in_hand)];
     let find = Step::plain(Statement { sql: LOST, values });
-    let Ok(rows) = lanes.request(&lanes.pulse, find).await else { return };
+    let Ok(rows) = lanes.request(&lanes.reads, find).await else { return };
     for row in rows.iter().flatten() {
         let (Ok(id), Ok(state)) = (column::id(row, 0), column::state(row, 1)) else { continue };
         let is_unsent = state == PurchaseState::Held || doubtful.contains(&id);

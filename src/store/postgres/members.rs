@@ -113,20 +113,24 @@ const MEMBERS: &str =
     FROM members ORDER BY name";
 const WITH_EARLIER_SECRET: &str = "SELECT members.name FROM members, store
     WHERE revoked IS NULL AND members.secret <> store.secret ORDER BY members.name";
-/// What depends on the recorded secret, except for the instance `$1`.
+/// What depends on the recorded secret. A server does if it uses a secret other than `$other`.
 macro_rules! secret_use {
-    () => {
-        "SELECT secret,
+    ($other:literal) => {
+        concat!(
+            "SELECT secret,
             EXISTS (SELECT 1 FROM members WHERE revoked IS NULL) AS has_members,
             EXISTS (SELECT 1 FROM instances WHERE kind = 'server' AND id <> $1::bigint
-                AND ended IS NULL AND until >= {clock}) AS has_servers
+                AND secret <> ",
+            $other,
+            " AND ended IS NULL AND until >= {clock}) AS has_servers
         FROM store"
+        )
     };
 }
 
 const FINGERPRINT: &str = concat!(
     "SELECT secret FROM (",
-    secret_use!(),
+    secret_use!("''"),
     ") AS used WHERE secret IS NOT NULL AND (has_members OR has_servers)"
 );
 const LOCK_STORE: &str = "SELECT 1 FROM store FOR UPDATE";
@@ -134,10 +138,12 @@ const LOCK_STORE: &str = "SELECT 1 FROM store FOR UPDATE";
 /// first one's secret.
 const RECORD_SECRET: &str = concat!(
     "WITH used AS MATERIALIZED (",
-    secret_use!(),
+    secret_use!("$2::bytea"),
     "), recorded AS (
   UPDATE store SET secret = $2::bytea FROM used
   WHERE used.secret IS NULL OR NOT (has_members OR has_servers)
+), noted AS (
+  UPDATE instances SET secret = $2::bytea WHERE id = $1::bigint
 )
 SELECT used.secret IS NULL OR used.secret = $2::bytea OR NOT (has_members OR has_servers),
   has_members
@@ -179,14 +185,14 @@ impl PostgresStore {
     }
 
     pub(in crate::store) async fn members(&self) -> Result<Vec<Member>, Unavailable> {
-        self.query(&self.lanes().pulse, statement!(MEMBERS), member).await
+        self.query(&self.lanes().reads, statement!(MEMBERS), member).await
     }
 
     pub(in crate::store) async fn members_with_earlier_secret(
         &self,
     ) -> Result<Vec<Arc<str>>, Unavailable> {
         let find = statement!(WITH_EARLIER_SECRET);
-        self.query(&self.lanes().pulse, find, |row| column::text(row, 0)).await
+        self.query(&self.lanes().reads, find, |row| column::text(row, 0)).await
     }
 
     pub(in crate::store) async fn log_in(&self, session: &LoginSession) -> Result<(), Unavailable> {
@@ -220,7 +226,7 @@ impl PostgresStore {
     }
 
     pub(in crate::store) async fn sessions(&self) -> Result<Vec<LoginSession>, Unavailable> {
-        self.query(&self.lanes().pulse, statement!(LOGINS), |row| {
+        self.query(&self.lanes().reads, statement!(LOGINS), |row| {
             Ok(LoginSession {
                 id: column::digest(row, 0)?,
                 member: column::text(row, 1)?,
@@ -236,7 +242,7 @@ impl PostgresStore {
     ) -> Result<Option<Digest>, Unavailable> {
         let read = |row: &Row| column::digest(row, 0);
         let find = statement!(FINGERPRINT, self.shared().number());
-        self.query_one(&self.lanes().pulse, find, read).await
+        self.query_one(&self.lanes().reads, find, read).await
     }
 
     pub(in crate::store) async fn record_secret(
@@ -258,7 +264,7 @@ impl PostgresStore {
     /// Waits for no earlier step: every change is in the database when its caller goes on.
     pub(in crate::store) async fn members_version(&self) -> Result<u64, Unavailable> {
         let read = Step::plain(statement!("SELECT version FROM members_version"));
-        let rows = self.run(&self.lanes().pulse, read).await?;
+        let rows = self.run(&self.lanes().reads, read).await?;
         let version = rows.iter().flatten().next().map(|row| column::count(row, 0)).transpose()?;
         Ok(version.unwrap_or_default())
     }

@@ -228,11 +228,15 @@ const OLDER: &str = "SELECT name FROM instances
     WHERE ended IS NULL AND until >= {clock} AND version < $1 ORDER BY id";
 const RAISE_FLOOR: &str = "UPDATE store SET floor = greatest(floor, $1)";
 
-/// A public name that no ledger has, as SQL: a UUIDv7 with the ledger's time, which is that of a loss.
+/// A public name that no ledger has, as SQL: a UUIDv7 with the time of a loss.
 macro_rules! new_name {
-    () => {
-        "'durable-' || lpad(to_hex({now} / 1000000), 12, '0')
+    ($now:literal) => {
+        concat!(
+            "'durable-' || lpad(to_hex(",
+            $now,
+            " / 1000000), 12, '0')
             || '7' || substr(replace(gen_random_uuid()::text, '-', ''), 14)"
+        )
     };
 }
 pub(super) use new_name;
@@ -256,13 +260,12 @@ pub(super) async fn prepare(session: &PreparedConnection, may_migrate: bool) -> 
                 "its tables are missing or older than this tollgate: run `tollgate store migrate`";
             return Err(why.into());
         }
-        // Fails if another instance has made this step meanwhile.
+        // Each sale reads `store` first, too, so neither waits for the other. Fails if another instance
+        // has made this step meanwhile.
         let lock = if version == 0 {
             String::new()
         } else {
-            format!(
-                "SELECT 1 / count(*) FROM (SELECT 1 FROM store WHERE version = {version} FOR UPDATE) same;"
-            )
+            format!("LOCK TABLE store; SELECT 1 / count(*) FROM store WHERE version = {version};")
         };
         let tables = migration.join(";\n");
         let script = format!(

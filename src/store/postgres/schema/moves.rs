@@ -1,9 +1,15 @@
-//! The tables of a ledger that is copied to another store.
+//! The tables of a ledger that is copied to another store, or restored.
 
 pub(super) const TABLES: &str = "
     -- The file that has the ledger now, once it was moved. Nothing is sold from here any more.
     ALTER TABLE store ADD COLUMN moved_to text, ADD COLUMN moved_at bigint,
         ADD CHECK ((moved_to IS NULL) = (moved_at IS NULL));
+    -- The database's cluster and timeline. In another one, the ledger may lack purchases.
+    ALTER TABLE store ADD COLUMN cluster text;
+    -- Programs before these tables count no group's and no token's spending.
+    UPDATE store SET floor = 2;
+    -- The fingerprint of the secret that a server uses, if it needs one.
+    ALTER TABLE instances ADD COLUMN secret bytea;
     -- How many rows a copy into this database has written; empty once the copy is complete.
     CREATE TABLE imports (
         source     uuid NOT NULL,

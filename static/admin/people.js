@@ -1,0 +1,149 @@
+/** The tabs of the admin view in which people are managed: members, and the log of what admins changed. */
+
+import { announce, button, element, notice } from '../core/dom.js';
+import { price } from '../core/format.js';
+import { askFor, confirmField, limitFields, showToken } from '../core/forms.js';
+import { sentence } from '../core/problems.js';
+import { read, send } from '../core/site.js';
+import { table } from '../usage/usage.js';
+import { plainName, when } from './admin.js';
+
+const TEXT = {
+  members: { label: 'Members', columns: ['Name', 'Role', 'Group', 'Today', 'Other budgets', 'Token', 'Added'] },
+  search: 'Search members',
+  found: (some, all) => `${some} of ${all} members`,
+  noMembers: 'No members yet.',
+  noMatches: 'No members match.',
+  used: (spent, limit) => `${spent} of ${limit}`,
+  extra: (amount, until) => `${amount} more each until ${until}`,
+  bar: (name) => `Budget of ${name}, used today`,
+  periods: { week: 'this week', month: 'this month', ever: 'in all' },
+  add: 'Add a member',
+  edit: (name) => `Edit ${name}`,
+  name: 'Name',
+  role: 'Role',
+  roles: { member: 'Member', admin: 'Admin' },
+  group: 'Group',
+  none: 'None',
+  mayBuy: 'May buy',
+  mayBuyHint: 'chat, video or ids of models. Empty: what the settings say.',
+  save: 'Save',
+  saved: (name) => `${name} is saved`,
+  token: 'New token',
+  tokenOf: (name) => `Token of ${name}`,
+  aboutToken: 'The present token stops working at once.',
+  makeToken: 'Make a new token',
+  revoke: 'Revoke',
+  revokeOf: (name) => `Revoke ${name}`,
+  aboutRevoke: 'The token stops working at once, for good. The spending stays in the reports.',
+  audit: { label: 'Changes', columns: ['Time', 'By', 'Change', 'Of', 'Before', 'After'] },
+  noChanges: 'No changes yet.',
+  older: 'Show older ones',
+};
+
+let wanted = '';
+
+const dayOf = (moment) => new Date(moment).toLocaleDateString([], { dateStyle: 'medium' });
+
+/** A link of a table that opens a form. After the view was drawn afresh, the focus finds it by its id. */
+const opener = (name, open) => ({
+  node: element('button', { type: 'button', id: `edit ${name}`, class: 'link edit', text: name, 'aria-label': TEXT.edit(name), click: open }), by: name,
+});
+
+/** Opens a form whose success is announced, and draws the view afresh. An answer with a token shows it. */
+const ask = ({ reload }, name, form) => askFor({
+  ...form,
+  done: async (answer) => {
+    announce(TEXT.saved(name));
+    await reload();
+    if (answer?.token) showToken(TEXT.tokenOf(answer.member?.name ?? name), answer.token);
+  },
+});
+
+const patch = (path) => (changed) => (Object.keys(changed).length ? send('PATCH', path, changed) : null);
+
+const adder = (label, add) => element('button', { type: 'button', id: 'admin-add', class: 'primary', text: label, click: add });
+
+const used = ({ limit_micros: limit, spent_micros: spent }) => (limit === null ? price(spent) : TEXT.used(price(spent), price(limit)));
+
+/** The cells of budgets: today with a bar, then the month and what else has a limit. */
+function budgetCells(name, budgets) {
+  const today = budgets.find(({ period }) => period === 'day');
+  const bar = today.limit_micros && element('progress', { max: today.limit_micros, value: today.spent_micros, 'aria-label': TEXT.bar(name) });
+  const others = budgets.filter(({ period, limit_micros: limit }) => period === 'month' || (period !== 'day' && limit !== null));
+  const raised = budgets.find(({ extra_micros: extra }) => extra);
+  const lines = others.map((row) => `${used(row)} ${TEXT.periods[row.period]}`);
+  if (raised) lines.push(TEXT.extra(price(raised.extra_micros), dayOf(raised.extra_until)));
+  return [{ node: element('span', { class: 'budget' }, used(today), bar || null), by: today.spent_micros },
+    { node: element('span', { class: 'budget' }, lines.map((text) => element('span', { text }))), by: others[0]?.spent_micros ?? 0 }];
+}
+
+export async function members(view) {
+  const { members: people } = await read('/bff/admin/members');
+  const place = element('div');
+  const list = () => {
+    const some = people.filter(({ name, role, state, group }) => `${name} ${role} ${state} ${group ?? ''}`.toLowerCase().includes(wanted.trim().toLowerCase()));
+    place.replaceChildren(some.length ? table(TEXT.members.label, TEXT.members.columns, some.map((one) => member(view, one)), { cards: true })
+      : element('p', { class: 'empty', text: people.length ? TEXT.noMatches : TEXT.noMembers }));
+    return some.length;
+  };
+  list();
+  const field = element('input', {
+    type: 'search', placeholder: TEXT.search, 'aria-label': TEXT.search, value: wanted, autocomplete: 'off',
+    input: () => {
+      wanted = field.value;
+      announce(TEXT.found(list(), people.length));
+    },
+  });
+  const add = () => ask(view, TEXT.members.label, {
+    title: TEXT.add, label: TEXT.add, fields: [{ name: 'name', label: TEXT.name }, ...memberFields({})],
+    send: (request) => send('POST', '/bff/admin/members', request),
+  });
+  return [element('div', { class: 'usage-head' }, element('div', { class: 'find' }, field), view.access === 'members' ? adder(TEXT.add, add) : null), place];
+}
+
+const memberFields = ({ role = 'member', group, may_buy: mayBuy, budgets }) => [
+  { name: 'role', label: TEXT.role, options: TEXT.roles, value: role },
+  { name: 'group', label: TEXT.group, placeholder: TEXT.none, value: group ?? '' },
+  ...limitFields(budgets),
+  { name: 'may_buy', label: TEXT.mayBuy, hint: TEXT.mayBuyHint, isList: true, value: mayBuy?.join(' ') ?? '' },
+];
+
+function member(view, one) {
+  const { name, role, state, group, token_prefix: prefix, budgets, added } = one;
+  return [state === 'revoked' ? name : opener(name, () => editMember(view, one)),
+    (TEXT.roles[role] ?? role) + (state === 'active' ? '' : `, ${state}`), group ?? '',
+    ...budgetCells(name, budgets), `${prefix}…`, { text: dayOf(added), by: added }];
+}
+
+function editMember(view, one) {
+  const { name } = one;
+  const path = `/bff/admin/members/${encodeURIComponent(name)}`;
+  const form = (rest) => ask(view, name, rest);
+  form({
+    title: name, label: TEXT.save, fields: memberFields(one), send: patch(path),
+    more: [
+      [TEXT.token, () => form({ title: TEXT.tokenOf(name), about: TEXT.aboutToken, label: TEXT.makeToken, send: () => send('POST', `${path}/token`) })],
+      [TEXT.revoke, () => form({
+        title: TEXT.revokeOf(name), about: TEXT.aboutRevoke, label: TEXT.revoke, fields: [confirmField(name)], send: () => send('DELETE', path),
+      })],
+    ],
+  });
+}
+
+/** What admins changed, the latest first. */
+export async function audit() {
+  const place = element('div');
+  let all = [];
+  const load = async (before) => {
+    const { entries, more } = await read(`/bff/admin/audit${before ? `?before=${before}` : ''}`);
+    all = [...all, ...entries];
+    const rows = all.map(({ at, by, act, of: whom, old, new: next }) =>
+      [{ text: when(at), by: at }, plainName(by), act, plainName(whom ?? ''), old ?? '', next ?? '']);
+    place.replaceChildren(rows.length ? table(TEXT.audit.label, TEXT.audit.columns, rows, { cards: true }) : element('p', { class: 'empty', text: TEXT.noChanges }));
+    if (more) place.append(element('p', {}, button(TEXT.older, () => void load(all.at(-1).id).catch(notify))));
+  };
+  const notify = (problem) => notice(sentence(problem));
+  await load();
+  return [place];
+}

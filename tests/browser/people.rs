@@ -1,0 +1,144 @@
+//! Admins manage members on the page.
+
+use crate::appearance::{DARK, LIGHT, VIOLATIONS, load_axe};
+use crate::gate::Gate;
+use crate::page::Page;
+use crate::sign_in::signed_in;
+
+const SHOWN_TOKEN: &str = "document.querySelector('dialog [readonly]')?.value ?? ''";
+const NO_DIALOG: &str = "document.querySelector('dialog') === null";
+
+/// The admin `ada` at this tab of the admin view.
+fn admin_at(gate: &Gate, token: &str, tab: &str) -> Page {
+    let page = signed_in(gate, token);
+    page.find(("link", "Admin")).click();
+    go_to(&page, tab);
+    page
+}
+
+fn go_to(page: &Page, tab: &str) {
+    page.find(("tab", tab)).click();
+    page.wait_until(&format!(
+        "document.querySelector('[role=tab][aria-selected=true]')?.textContent === '{tab}' && document.getElementById('admin-panel').textContent !== ''"
+    ));
+}
+
+/// Returns the token that a dialog shows, and closes it.
+fn take_token(page: &Page) -> String {
+    page.wait_until(&format!("({SHOWN_TOKEN}).startsWith('tg_')"));
+    let token = page.evaluate(SHOWN_TOKEN).as_str().expect("a text").to_owned();
+    page.press("Escape");
+    page.wait_until(NO_DIALOG);
+    token
+}
+
+/// Waits until the row of a table that begins with `name` contains all of these.
+fn wait_for_row(page: &Page, name: &str, parts: &[&str]) {
+    let row = format!(
+        "([...document.querySelectorAll('#admin-panel tbody tr')].find((row) => row.cells[0].textContent === '{name}')?.innerText ?? '')"
+    );
+    for part in parts {
+        page.wait_until(&format!("{row}.includes('{part}')"));
+    }
+}
+
+#[test]
+fn admin_adds_changes_and_revokes_a_member_by_keyboard() {
+    let gate = Gate::start_for_members();
+    let ada = gate.member(&["add", "ada", "--role", "admin"]);
+    let mut page = admin_at(&gate, &ada, "Members");
+    page.expect_errors(&["status of 422"]);
+    page.find(("button", "Add a member")).click();
+    page.find(("textbox", "Name")).fill("zoe");
+    page.find(("textbox", "Limit per day, $")).fill("two");
+    page.press("Enter");
+    page.wait_until(
+        "document.activeElement.ariaInvalid === 'true' && document.activeElement.value === 'two'",
+    );
+    page.evaluate("document.activeElement.select()");
+    page.type_text("2.00");
+    page.press("Enter");
+    let zoe = take_token(&page);
+    page.wait_until("document.activeElement.id === 'admin-add'");
+    wait_for_row(&page, "zoe", &["Member", "$0.00 of $2.00"]);
+    let hers = signed_in(&gate, &zoe);
+    hers.wait_for_text("left today");
+
+    page.find(("button", "Edit zoe")).click();
+    page.wait_until("document.activeElement.tagName === 'SELECT'");
+    page.press("ArrowDown");
+    page.find(("textbox", "May buy")).fill("chat");
+    page.press("Enter");
+    page.wait_until("document.activeElement.id === 'edit zoe'");
+    wait_for_row(&page, "zoe", &["Admin"]);
+    hers.reload();
+    hers.find(("link", "Admin"));
+    assert!(!hers.shows(("link", "Video")));
+
+    page.find(("button", "Edit zoe")).click();
+    page.find(("button", "New token")).click();
+    page.find(("button", "Make a new token")).click();
+    let next = take_token(&page);
+    assert_ne!(next, zoe);
+
+    page.find(("button", "Edit zoe")).click();
+    page.find(("button", "Revoke")).click();
+    page.wait_until("document.activeElement.matches('dialog input')");
+    page.press("Enter");
+    page.wait_for_text("Type zoe to confirm.");
+    page.type_text("zoe");
+    page.press("Enter");
+    wait_for_row(&page, "zoe", &["revoked"]);
+    assert!(!page.shows(("button", "Edit zoe")));
+
+    go_to(&page, "Audit");
+    for act in ["member.add", "member.role", "member.may_buy", "token.rotate", "member.revoke"] {
+        page.wait_for_text(act);
+    }
+    for token in [&zoe, &next] {
+        assert_eq!(page.evaluate(&format!("document.body.innerText.includes('{token}')")), false);
+    }
+}
+
+#[test]
+fn dialogs_of_the_admin_view_pass_axe_and_fit_320_pixels() {
+    let gate = Gate::start_for_members();
+    let ada = gate.member(&["add", "ada", "--role", "admin"]);
+    gate.member(&["add", "ann", "--budget", "1.00/day"]);
+    let page = admin_at(&gate, &ada, "Members");
+    load_axe(&page);
+    let look = |name: &str| {
+        for (width, height) in [(1280, 800), (320, 640)] {
+            page.resize(width, height);
+            for colours in [LIGHT, DARK] {
+                page.prefer(&[colours, ("prefers-reduced-motion", "reduce")]);
+                assert_eq!(page.evaluate(VIOLATIONS), "", "{name} {colours:?} {width}");
+            }
+            let fits = "document.documentElement.scrollWidth <= innerWidth";
+            assert_eq!(page.evaluate(fits), true, "{name} {width}");
+        }
+    };
+    page.find(("button", "Edit ann")).click();
+    look("edit");
+    page.find(("button", "New token")).click();
+    page.find(("button", "Make a new token")).click();
+    page.wait_until(&format!("({SHOWN_TOKEN}) !== ''"));
+    look("token");
+    page.press("Escape");
+    go_to(&page, "Audit");
+    look("audit");
+}
+
+#[test]
+fn audit_tab_lists_what_admins_changed_the_latest_first() {
+    let gate = Gate::start_for_members();
+    let ada = gate.member(&["add", "ada", "--role", "admin"]);
+    gate.member(&["add", "ann", "--budget", "1.00/day"]);
+    gate.member(&["update", "ann", "--budget", "2.00/week"]);
+    let page = admin_at(&gate, &ada, "Members");
+    page.wait_for_text("$0.00 of $2.00 this week");
+    go_to(&page, "Audit");
+    let acts = "[...document.querySelectorAll('#admin-panel tbody tr')].map(({ cells }) => `${cells[2].textContent} ${cells[3].textContent}`).join()";
+    page.wait_until(&format!("{acts} === 'member.budget ann,member.add ann,member.add ada'"));
+    page.wait_for_text("2.00/week");
+}
