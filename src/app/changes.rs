@@ -83,6 +83,7 @@ const SETTINGS: &[Setting] = &[
     row!(Applies "limits.concurrent" = limits.concurrent),
     row!(Applies "budget.total" = budget.total),
     row!(Applies "budget.caller" = budget.caller),
+    row!(Applies "alerts.budget" = alerts.budget),
     row!(Applies "alerts.balance" = alerts.balance),
     row!(Applies "webhooks" = webhooks.targets),
     row!(Applies "TOLLGATE_WEBHOOK_SECRET" = webhooks.secrets),

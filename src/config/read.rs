@@ -159,15 +159,34 @@ impl Section<'_> {
         parse: impl Fn(&str) -> Parsed<T>,
         default: Vec<T>,
     ) -> Vec<T> {
+        self.entries(name, "[\"…\", \"…\"]", |node| as_text(node, &parse), default)
+    }
+
+    pub(super) fn numbers<T: PartialEq>(
+        &mut self,
+        name: &str,
+        parse: impl Fn(i64) -> Parsed<T>,
+        default: Vec<T>,
+    ) -> Vec<T> {
+        self.entries(name, "[1, 2]", |node| parse(as_number(node)?), default)
+    }
+
+    fn entries<T: PartialEq>(
+        &mut self,
+        name: &str,
+        example: &str,
+        parse: impl Fn(&RawNode) -> Parsed<T>,
+        default: Vec<T>,
+    ) -> Vec<T> {
         let Some(node) = self.inline(name) else { return default };
         let RawValue::List(nodes) = &node.value else {
-            let text = format!("expected a list, [\"…\", \"…\"], not {}", node.kind());
+            let text = format!("expected a list, {example}, not {}", node.kind());
             self.error_at(name, &node.location, &text);
             return default;
         };
         let (mut list, errors) = (Vec::new(), self.reader.errors.len());
         for node in nodes {
-            match self.accept(name, &node.location, as_text(node, &parse)) {
+            match self.accept(name, &node.location, parse(node)) {
                 Some(item) if list.contains(&item) => {
                     let expected = "expected each entry once, this one is a duplicate";
                     self.error_at(name, &node.location, expected);

@@ -13,7 +13,7 @@ use super::raw::RawSettings;
 use super::read::{Section, SettingsReader};
 use super::{Parsed, SettingsSource, secrets, value};
 use crate::contract::event::EventKind;
-use crate::contract::money::Usd;
+use crate::contract::money::{Thresholds, Usd};
 
 /// What the Standard Webhooks specification allows, in bytes.
 const MIN_SECRET: usize = 24;
@@ -83,12 +83,25 @@ impl fmt::Debug for WebhookSecret {
 /// What is reported before it is a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlertsConfig {
+    /// The percentages of each budget at which `budget.threshold` is reported.
+    pub budget: Thresholds,
     /// The balance below which `balance.low` is reported.
     pub balance: Usd,
 }
 
 pub(super) fn alerts(section: &mut Section<'_>) -> AlertsConfig {
-    AlertsConfig { balance: section.text("balance", value::money, Usd::dollars(10)) }
+    const EXPECTED: &str =
+        "expected a list of at most 4 whole percentages from 1 to 100, such as [80, 100]";
+    let percent = |number: i64| match u8::try_from(number) {
+        Ok(percent @ 1..=100) => Ok(percent),
+        _ => Err(EXPECTED.into()),
+    };
+    let percents = section.numbers("budget", percent, vec![80, 100]);
+    let budget = Thresholds::new(&percents).unwrap_or_else(|| {
+        section.error("budget", EXPECTED);
+        Thresholds::NONE
+    });
+    AlertsConfig { budget, balance: section.text("balance", value::money, Usd::dollars(10)) }
 }
 
 pub(super) fn webhooks(

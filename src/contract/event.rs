@@ -3,6 +3,7 @@
 /// A kind of event, by its name in `webhooks.events`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {
+    BudgetThreshold,
     BalanceLow,
     OutcomeUnknown,
     KeyRefused,
@@ -21,7 +22,8 @@ pub enum EventKind {
 
 impl EventKind {
     /// Those that a webhook can choose.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
+        Self::BudgetThreshold,
         Self::BalanceLow,
         Self::OutcomeUnknown,
         Self::KeyRefused,
@@ -37,6 +39,7 @@ impl EventKind {
 
     pub const fn name(self) -> &'static str {
         match self {
+            Self::BudgetThreshold => "budget.threshold",
             Self::BalanceLow => "balance.low",
             Self::OutcomeUnknown => "outcome.unknown",
             Self::KeyRefused => "key.refused",

@@ -128,6 +128,33 @@ impl SpendLimit {
     }
 }
 
+/// Percentages of a budget at which its spending is reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Those after the last are zero.
+    percents: [u8; Self::MAX],
+}
+
+impl Thresholds {
+    pub const MAX: usize = 4;
+    pub const NONE: Self = Self { percents: [0; Self::MAX] };
+
+    /// Returns `None` if there are too many, or one that is not from 1 to 100.
+    pub fn new(percents: &[u8]) -> Option<Self> {
+        let mut all = Self::NONE;
+        all.percents.get_mut(..percents.len())?.copy_from_slice(percents);
+        percents.iter().all(|percent| (1..=100).contains(percent)).then_some(all)
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = u8> {
+        self.percents.into_iter().filter(|percent| *percent > 0)
+    }
+
+    pub fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+}
+
 impl Usd {
     pub const ZERO: Self = Self(0);
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Unavailable;
 use crate::clock::Date;
-use crate::contract::money::{Period, SpendLimit, Usd};
+use crate::contract::money::{Period, SpendLimit, Thresholds, Usd};
 
 /// What may be spent per period, and from the balance. The ledger itself keeps the limits of groups,
 /// and what [raises](Extra) a caller's.
@@ -16,6 +16,8 @@ pub struct Budgets {
     pub caller: SpendLimit,
     pub token: SpendLimit,
     pub balance_floor: Usd,
+    /// Of each budget. The event `budget.threshold` reports the purchase that reaches one.
+    pub thresholds: Thresholds,
 }
 
 impl Budgets {

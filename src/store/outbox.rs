@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::rules::Crossing;
 use super::{JobState, PurchaseId};
 use crate::contract::event::EventKind;
 
@@ -67,6 +68,12 @@ pub(super) fn event_id(kind: EventKind, subject: &str) -> String {
 /// A purchase becomes unknown once, so its id is that of the event.
 pub(super) fn unknown_event_id(purchase: PurchaseId) -> String {
     format!("evt_{}", purchase.0.simple())
+}
+
+/// Returns the id of the event about a threshold that a purchase has crossed.
+pub(super) fn crossing_event_id(purchase: PurchaseId, crossing: &Crossing) -> String {
+    let Crossing { scope, period, percent, .. } = crossing;
+    format!("{}_{}_{}_{percent}", unknown_event_id(purchase), scope.name(), period.name())
 }
 
 /// Returns the two events of a job's end: our own, and OpenAI's.

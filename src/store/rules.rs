@@ -9,7 +9,7 @@ use super::{
     ReserveError, ScopeKind, Settlement, Unavailable,
 };
 use crate::clock::Date;
-use crate::contract::money::{Period, SpendLimit, Usd};
+use crate::contract::money::{Period, SpendLimit, Thresholds, Usd};
 
 /// The largest amount that SQLite's signed integers can hold.
 pub(super) const MAX_AMOUNT: Usd = Usd::micros(i64::MAX as u64);
@@ -80,6 +80,40 @@ pub(super) fn check_budgets(scopes: &[ScopeBudget], price: Usd) -> Result<(), Re
         return Err(Unavailable("the amount is too large to be counted".into()).into());
     }
     Ok(())
+}
+
+/// A budget of which a purchase has brought the spending to a threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Crossing {
+    pub(super) scope: ScopeKind,
+    pub(super) period: Period,
+    pub(super) percent: u8,
+    pub(super) limit: Usd,
+    /// With the purchase.
+    pub(super) spent: Usd,
+}
+
+/// Returns the thresholds that a purchase of this price crosses. `scopes` do not include it yet.
+pub(super) fn crossings(
+    scopes: &[ScopeBudget],
+    price: Usd,
+    thresholds: Thresholds,
+) -> impl Iterator<Item = Crossing> {
+    let budgets = scopes.iter().flat_map(|scope| {
+        scope
+            .limit
+            .rows()
+            .map(|(period, limit)| (scope.scope, period, limit, scope.spent.get(period)))
+    });
+    budgets.flat_map(move |(scope, period, limit, before)| {
+        thresholds.iter().filter_map(move |percent| {
+            let threshold = u128::from(limit.as_micros()) * u128::from(percent);
+            let reaches = |spent: Usd| u128::from(spent.as_micros()) * 100 >= threshold;
+            let spent = checked_sum(before, price)?;
+            let crosses = !reaches(before) && reaches(spent);
+            crosses.then_some(Crossing { scope, period, percent, limit, spent })
+        })
+    })
 }
 
 pub(super) fn checked_sum(spent: Usd, amount: Usd) -> Option<Usd> {
@@ -224,6 +258,16 @@ impl Today {
             week_renews_at: self.week_ends(),
             month_renews_at: self.month_ends(),
         })
+    }
+
+    /// Returns the number that tells a period from the others of its kind; zero for the only one.
+    pub(super) fn number(self, period: Period) -> u64 {
+        match period {
+            Period::Day => self.day,
+            Period::Week => self.week().start,
+            Period::Month => self.month,
+            Period::Ever => 0,
+        }
     }
 
     pub(super) fn month_ends(self) -> Duration {

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tollgate::config::Settings;
+use tollgate::contract::event::EventKind;
 
 use crate::markdown::{anchor, blocks, documents, headings, links, read, rows, section, spans};
 
@@ -74,7 +75,9 @@ fn named_settings_exist() {
             let section = name.split('.').next().unwrap_or_default();
             let is_file =
                 [".rs", ".toml", ".json", ".js", ".css"].iter().any(|end| name.ends_with(end));
-            let is_setting = name.contains('.') && !is_file && sections.contains(section);
+            let is_event = EventKind::from_name(name).is_some();
+            let is_setting =
+                name.contains('.') && !is_file && !is_event && sections.contains(section);
             let whole = span.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
             let unknown = match whole {
                 Some(section) => !sections.contains(section),

@@ -9,10 +9,11 @@ use std::thread;
 use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::support::process::Signal;
 use crate::support::received::{parse_head, read_head, values};
-use crate::support::{Ending, Gate, Reply, Upstream, lock, process, until};
+use crate::support::{CHAT, Ending, Gate, Reply, Upstream, lock, process, until};
 
 pub(crate) const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 const OTHER_SECRET: &str = "whsec_ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA=";
@@ -67,7 +68,9 @@ impl Receiver {
                 let (mut stream, bytes, all) =
                     (stream.unwrap(), Arc::clone(&bytes), Arc::clone(&all));
                 thread::spawn(move || {
-                    let Some(head) = read_head(&mut stream) else { return };
+                    let Some(head) = read_head(&mut stream) else {
+                        return;
+                    };
                     let (line, headers) = parse_head(&head);
                     assert!(line.starts_with("POST "), "{line}");
                     let length = values(&headers, "content-length")[0].parse().unwrap();
@@ -174,6 +177,65 @@ fn key_that_the_gateway_echoes_in_a_job_id_reaches_no_webhook() {
 }
 
 #[test]
+fn budget_that_is_nearly_spent_is_reported_once() {
+    let (upstream, receiver) = (Upstream::start(|_| Reply::chat("hello")), Receiver::ok());
+    let settings = format!(
+        "budget.total = {{ day = \"0.018\" }}\nalerts.budget = [60, 100]\n{}",
+        receiver.settings("[\"budget.threshold\"]")
+    );
+    let gate = Gate::binary(&upstream, &settings, &[("TOLLGATE_WEBHOOK_SECRET", SECRET)]);
+    let buy = |what: &str| gate.post("/api/v1/chat", &CHAT.replace("hello", what)).status;
+    assert_eq!([buy("one"), buy("two"), buy("three"), buy("four")], [200, 200, 200, 402]);
+    let row = "tollgate_webhooks_total{event=\"budget.threshold\",outcome=\"delivered\"} 2";
+    until("the deliveries are counted", || gate.metrics().contains(row));
+    let messages = receiver.got();
+    assert_eq!(messages.len(), 2);
+    let mut data: Vec<_> = messages.iter().map(|message| message.json()["data"].clone()).collect();
+    data.sort_by_key(|data| data["percent"].as_u64());
+    for (data, (percent, spent)) in data.iter().zip([(60, "0.012000"), (100, "0.018000")]) {
+        let expected = json!({
+            "scope": "total", "whose": null, "period": "day", "percent": percent,
+            "limit": "0.018000", "limit_micros": 18_000,
+            "spent": spent, "spent_micros": data["spent_micros"],
+        });
+        assert_eq!(*data, expected);
+    }
+}
+
+#[test]
+fn webhooks_change_at_a_reload() {
+    let (upstream, old, new) = (lossy(), Receiver::ok(), Receiver::ok());
+    let of = |receiver: &Receiver| {
+        let limits = "limits = { requests = 100000, seconds = 1, burst = 100000 }";
+        format!("{limits}\n{}", receiver.settings("[\"outcome.unknown\"]"))
+    };
+    let gate = Gate::binary(&upstream, &of(&old), &[("TOLLGATE_WEBHOOK_SECRET", SECRET)]);
+    let lose = |what: &str| {
+        let answer = gate.post("/api/v1/chat", &CHAT.replace("hello", what));
+        assert_eq!(answer.status, 424, "{}", answer.text());
+        answer.value("tollgate-purchase").expect("its id").to_owned()
+    };
+    let has = |receiver: &Receiver, purchase: &str| {
+        receiver.got().iter().any(|message| message.json()["data"]["purchase"] == purchase)
+    };
+    let first = lose("first");
+    until("the old webhook gets an event", || has(&old, &first));
+    fs::write(gate.folder().join("proxy.toml"), of(&new)).unwrap();
+    gate.signal(Signal::SIGHUP);
+    until("the settings are reloaded", || gate.printed().contains("settings reloaded"));
+    // Until the ledger knows the new webhook, events are written for the old one.
+    let mut number = 0;
+    until("the new webhook gets an event", || {
+        number += 1;
+        lose(&number.to_string());
+        !new.got().is_empty()
+    });
+    let last = lose("last");
+    until("the new webhook gets it", || has(&new, &last));
+    assert!(!has(&old, &last) && !has(&new, &first));
+}
+
+#[test]
 fn kill_between_commit_and_delivery_keeps_the_event_and_its_id() {
     let upstream = lossy();
     // It hangs, so the process is killed during the first attempt.
@@ -277,6 +339,6 @@ fn wrong_webhook_settings_are_rejected_without_their_values() {
     }
     let ended = check(&right, SECRET);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.stdout.contains("https://hooks.example.com (11 events)"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("https://hooks.example.com (12 events)"), "{}", ended.stdout);
     assert!(!ended.stdout.contains("CANARY"), "{}", ended.stdout);
 }

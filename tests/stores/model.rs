@@ -75,7 +75,7 @@ fn verbs() -> impl Strategy<Value = Verb> {
                 .prop_map(|(day, week, month, ever)| SpendLimit { day, week, month, ever })
         };
     let limits = (limit(), limit(), limit()).prop_map(|(total, caller, token)| {
-        Box::new(Budgets { total, caller, token, balance_floor: Usd::ZERO })
+        Box::new(Budgets { total, caller, token, ..Budgets::default() })
     });
     let name = || prop::option::of(0..2_usize);
     let claim = prop_oneof![

@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 use tollgate::contract::event::EventKind;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Alert, JobState, OutboxEvent, PurchaseId, Settlement, StatusUpdate, Store, Subscription,
-    WebhookId,
+    Alert, Budgets, Extra, JobState, MemberChange, OutboxEvent, Period, PurchaseId, Reservation,
+    Settlement, SpendLimit, StatusUpdate, Store, Subscription, Thresholds, WebhookId,
 };
 
 use crate::fixture::*;
 use crate::jobs::job;
+use crate::members::member;
 
 const LEASE: Duration = Duration::from_secs(15);
 
@@ -195,7 +196,133 @@ async fn event_that_nothing_delivers_is_deleted_after_days(fixture: Fixture) {
     assert_eq!(claim(&fixture.store, a).await, []);
 }
 
+/// Limits the caller to a dollar a month, and reports at 80 and 100 percent of each budget.
+fn watched(price: u64) -> Reservation {
+    let budgets = Budgets {
+        total: SpendLimit::of(Period::Ever, Usd::dollars(2)),
+        caller: SpendLimit::of(Period::Month, Usd::dollars(1)),
+        thresholds: Thresholds::new(&[80, 100]).expect("percentages"),
+        ..Budgets::default()
+    };
+    Reservation { budgets, ..reservation("ann", Usd::mills(price)) }
+}
+
+fn crossing(
+    (scope, whose): (&str, Option<&str>),
+    (period, percent): (&str, u8),
+    [limit, spent]: [u64; 2],
+) -> (String, Value) {
+    let (limit, spent) = (Usd::mills(limit), Usd::mills(spent));
+    let data = json!({
+        "scope": scope, "whose": whose, "period": period, "percent": percent,
+        "limit": limit, "limit_micros": limit.as_micros(),
+        "spent": spent, "spent_micros": spent.as_micros(),
+    });
+    ("budget.threshold".to_owned(), data)
+}
+
+/// Fails unless these events are due, which are delivered then.
+async fn assert_reported<const N: usize>(
+    fixture: &Fixture,
+    webhook: WebhookId,
+    mut expected: [(String, Value); N],
+) {
+    let mut events = Vec::new();
+    for OutboxEvent { id, event, data, .. } in claim(&fixture.store, webhook).await {
+        events.push((event.to_string(), serde_json::from_str(&data).expect("JSON")));
+        bounded(fixture.store.finish_event(id, webhook)).await.expect("finished");
+    }
+    let text = |(_, data): &(String, Value)| data.to_string();
+    events.sort_by_key(text);
+    expected.sort_by_key(text);
+    assert_eq!(events, expected);
+}
+
+async fn threshold_is_reported_by_the_purchase_that_reaches_it(fixture: Fixture) {
+    let (a, ann) = (hook("a"), ("caller", Some("ann")));
+    // Nothing is remembered while no webhook wants it.
+    let unwanted = fixture.send(&watched(900)).await;
+    fixture.settle(unwanted, Settlement::Released).await;
+    want(&fixture.store, &[(EventKind::BudgetThreshold, a)]).await;
+    fixture.reserve(&watched(799)).await.unwrap();
+    assert_reported(&fixture, a, []).await;
+    let id = fixture.send(&watched(1)).await;
+    let at_80 = crossing(ann, ("month", 80), [1_000, 800]);
+    assert_reported(&fixture, a, [at_80]).await;
+    // It falls below, and reaches it again.
+    fixture.settle(id, Settlement::Released).await;
+    fixture.reserve(&watched(1)).await.unwrap();
+    assert_reported(&fixture, a, []).await;
+    // Refused, and more than the limit leaves.
+    assert!(fixture.reserve(&watched(201)).await.is_err());
+    assert_reported(&fixture, a, []).await;
+    fixture.reserve(&watched(200)).await.unwrap();
+    assert_reported(&fixture, a, [crossing(ann, ("month", 100), [1_000, 1_000])]).await;
+    // The next month is another period; the budget for ever is not.
+    fixture.pass(31 * DAY);
+    fixture.reserve(&watched(1_000)).await.unwrap();
+    let total = ("total", None);
+    let crossed = [
+        crossing(ann, ("month", 80), [1_000, 1_000]),
+        crossing(ann, ("month", 100), [1_000, 1_000]),
+        crossing(total, ("ever", 80), [2_000, 2_000]),
+        crossing(total, ("ever", 100), [2_000, 2_000]),
+    ];
+    assert_reported(&fixture, a, crossed).await;
+}
+
+async fn thresholds_of_groups_tokens_and_raised_limits_are_those_in_force(fixture: Fixture) {
+    let a = hook("a");
+    want(&fixture.store, &[(EventKind::BudgetThreshold, a)]).await;
+    fixture.change("ann", MemberChange::Add(member("ann"))).await.unwrap();
+    let extra = Extra { amount: Usd::dollars(1), until: START + HOUR };
+    fixture.change("ann", MemberChange::Extra(extra)).await.unwrap();
+    let dollar = |period| SpendLimit::of(period, Usd::dollars(1));
+    fixture.add_group("design", dollar(Period::Week)).await;
+    let buy = Reservation {
+        caller: "member:ann".into(),
+        group: Some("design".into()),
+        token: Some("t-1".into()),
+        budgets: Budgets {
+            caller: dollar(Period::Day),
+            token: dollar(Period::Ever),
+            thresholds: Thresholds::new(&[50]).expect("a percentage"),
+            ..Budgets::default()
+        },
+        ..reservation("ann", Usd::mills(500))
+    };
+    fixture.reserve(&buy).await.unwrap();
+    let of_group = crossing(("group", Some("design")), ("week", 50), [1_000, 500]);
+    let of_token = crossing(("token", Some("t-1")), ("ever", 50), [1_000, 500]);
+    assert_reported(&fixture, a, [of_token, of_group]).await;
+    let again = reservation("ann", Usd::mills(500));
+    fixture
+        .reserve(&Reservation { id: again.id, dedupe_key: again.dedupe_key, ..buy })
+        .await
+        .unwrap();
+    let raised = crossing(("caller", Some("member:ann")), ("day", 50), [2_000, 1_000]);
+    assert_reported(&fixture, a, [raised]).await;
+}
+
+async fn two_hundred_purchases_at_once_report_a_threshold_once(fixture: Fixture) {
+    let (a, b) = (hook("a"), hook("b"));
+    want(&fixture.store, &[(EventKind::BudgetThreshold, a), (EventKind::BudgetThreshold, b)]).await;
+    let buy = |_| {
+        let (store, reservation) = (fixture.store.clone(), watched(4));
+        async move { bounded(store.reserve(&reservation)).await.is_ok() }
+    };
+    let answers = futures_util::future::join_all((0..249).map(buy)).await;
+    assert!(answers.iter().all(|is_held| *is_held));
+    let at_80 = [crossing(("caller", Some("ann")), ("month", 80), [1_000, 800])];
+    for webhook in [a, b] {
+        assert_eq!(due(&fixture.store, webhook).await, at_80);
+    }
+}
+
 on_every_backend! {
+    threshold_is_reported_by_the_purchase_that_reaches_it,
+    thresholds_of_groups_tokens_and_raised_limits_are_those_in_force,
+    two_hundred_purchases_at_once_report_a_threshold_once,
     unknown_outcome_is_reported_once_to_each_webhook_that_wants_it,
     event_is_claimed_once_until_its_lease_ends,
     alert_is_raised_once_until_it_ends,

@@ -181,6 +181,11 @@ const ONE_ERROR: &[(&str, &str)] = &[
         "2:11: limits.seconds: expected a whole number, not a truth value",
     ),
     ("[budget]\ntotal = '5.00'", "2:9: budget.total: expected a table, { … }, not text"),
+    ("[alerts]\nbudget = 80", "2:10: alerts.budget: expected a list, [1, 2], not a number"),
+    ("[alerts]\nbudget = [80, 101]", "2:15: alerts.budget: expected a list of at most 4 whole"),
+    ("[alerts]\nbudget = [0]", "2:11: alerts.budget: expected a list of at most 4 whole"),
+    ("[alerts]\nbudget = [80, 80]", "2:15: alerts.budget: expected each entry once"),
+    ("[alerts]\nbudget = [1, 2, 3, 4, 5]", "2:10: alerts.budget: expected a list of at most 4"),
     (
         "[budget]\ntotal = {}",
         "2:9: budget.total: expected `day`, `week`, `month`, `ever` or several of them",

@@ -10,6 +10,7 @@ use tokio_postgres::Row;
 use tracing::error;
 
 use super::column::{self, Read, nanos, signed};
+use super::events::dollars;
 use super::shared::Shared;
 use super::step::{Effect, Need, Statement, Step, StepRows, statement};
 use crate::contract::money::{Period, SpendLimit, Usd};
@@ -42,7 +43,10 @@ latest AS MATERIALIZED (
     };
 }
 
-const RESERVE: &str = concat!(
+/// Composes the statement. `$report` are more steps of it.
+macro_rules! reserve {
+    ($report:expr) => {
+        concat!(
     "WITH ",
     today!(),
     ", known AS (
@@ -116,7 +120,9 @@ const RESERVE: &str = concat!(
   ON CONFLICT (scope, unit, period) DO UPDATE SET micros = spent.micros + excluded.micros
 ), committed AS (
   UPDATE account SET committed = account.committed + $6::bigint FROM made
-)
+)",
+            $report,
+            "
 SELECT CASE WHEN word = 'new' AND NOT EXISTS (SELECT 1 FROM made) THEN 'taken' ELSE word END,
   t.now, today.day, today.month, latest.day,
   (SELECT array_agg(most ORDER BY rank, nth) FROM sums),
@@ -127,7 +133,47 @@ SELECT CASE WHEN word = 'new' AND NOT EXISTS (SELECT 1 FROM made) THEN 'taken' E
   known.id, known.state, known.cost, known.keep_until, known.is_reused,
   (SELECT bytes FROM replies WHERE replies.number = known.number)
 FROM verdict, t, today, latest, account LEFT JOIN known ON true"
-);
+)
+    };
+}
+
+const RESERVE: &str = reserve!("");
+
+/// The same, and reports the budgets of which the purchase brings the spending to one of the
+/// percentages `$24`.
+const RESERVE_AND_REPORT: &str = reserve!(concat!(
+    ", crossed AS MATERIALIZED (
+  SELECT b.kind, b.whose, p.name AS period, p.number, rule.percent, sums.most,
+    sums.spent + $6::bigint AS spent,
+    concat_ws(' ', b.kind, b.whose, p.name, rule.percent || '% of', sums.most) AS alert
+  FROM made, today, sums, unnest($24::bigint[]) AS rule(percent),
+    LATERAL (VALUES (1, 'total', NULL), (2, 'group', $14::text), (3, 'caller', $3::text), (4, 'token', $16::text))
+      AS b(rank, kind, whose),
+    LATERAL (VALUES (1, 'day', today.day), (2, 'week', today.monday), (3, 'month', today.month), (4, 'ever', 0))
+      AS p(nth, name, number)
+  WHERE b.rank = sums.rank AND p.nth = sums.nth AND sums.most IS NOT NULL
+    AND sums.spent::numeric * 100 < sums.most::numeric * rule.percent
+    AND (sums.spent + $6::bigint)::numeric * 100 >= sums.most::numeric * rule.percent
+), raised AS (
+  INSERT INTO alerts (rule, whose, period, at)
+  SELECT 'budget.threshold', alert, number, t.now FROM crossed, t
+  WHERE EXISTS (SELECT 1 FROM webhooks WHERE event = 'budget.threshold')
+  ON CONFLICT DO NOTHING RETURNING whose
+), reported AS (
+  INSERT INTO outbox (id, webhook, event, at, due, data)
+  SELECT concat_ws('_', 'evt', replace($1::uuid::text, '-', ''), kind, period, percent),
+    webhook, event, t.now, t.now,
+    json_build_object('scope', kind, 'whose', crossed.whose, 'period', period, 'percent', percent,
+      'limit', ",
+    dollars!("most"),
+    ", 'limit_micros', most, 'spent', ",
+    dollars!("spent"),
+    ", 'spent_micros', spent)::text
+  FROM raised JOIN crossed ON crossed.alert = raised.whose, t, webhooks
+  WHERE event = 'budget.threshold'
+  ON CONFLICT DO NOTHING
+)"
+));
 
 /// Neither `committed` nor the balance changes: the gateway's next balance includes the spending.
 const MISSING_SPEND: &str = concat!(
@@ -194,7 +240,7 @@ pub(super) fn step(
     if let Some(key) = &key {
         statements.push(statement!(EXPIRE, key.clone()));
     }
-    statements.push(statement!(
+    let mut reserve = statement!(
         RESERVE,
         reservation.id.0,
         owner,
@@ -219,7 +265,13 @@ pub(super) fn step(
         send.map(|(slot, _)| slot.0),
         others,
         amounts(reservation.token.as_ref().map_or(SpendLimit::NONE, |_| budgets.token)),
-    ));
+    );
+    if !budgets.thresholds.is_none() {
+        reserve.sql = RESERVE_AND_REPORT;
+        let percents: Vec<_> = budgets.thresholds.iter().map(i64::from).collect();
+        reserve.values.push(Box::new(percents));
+    }
+    statements.push(reserve);
     let step = Step::new(Need::Counting, statements).guarded(owner);
     Ok(step.with_effect(Effect::Begins(reservation.id)))
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, params};
+use serde_json::json;
 
 use super::Result;
 use super::column::{self, Sql, nanos};
@@ -12,10 +13,12 @@ use super::handle::SqliteStore;
 use super::ledger::Ledger;
 use crate::contract::event::EventKind;
 use crate::store::outbox::{
-    ALERT_RETENTION, EVENT_RETENTION, event_id, job_events, unknown_event_id,
+    ALERT_RETENTION, EVENT_RETENTION, crossing_event_id, event_id, job_events, unknown_event_id,
 };
+use crate::store::rules::{self, Crossing, ScopeBudget, Today};
 use crate::store::{
-    Alert, JobState, OutboxEvent, PurchaseId, Subscription, Unavailable, WebhookId,
+    Alert, JobState, OutboxEvent, PurchaseId, Reservation, ScopeKind, Subscription, Unavailable,
+    WebhookId,
 };
 
 /// Text as of `Usd`.
@@ -155,11 +158,56 @@ impl SqliteStore {
 
 /// Raises an alert, unless it is raised already or no webhook wants it.
 pub(super) fn raise(connection: &Connection, alert: &Alert, now: Duration) -> Result<()> {
+    let Alert { kind, whose, period, .. } = alert;
+    let id = event_id(*kind, &format!("{whose} {period} {}", now.as_nanos()));
+    raise_with_id(connection, alert, &id, now)
+}
+
+fn raise_with_id(connection: &Connection, alert: &Alert, id: &str, now: Duration) -> Result<()> {
     let Alert { kind, whose, period, data } = alert;
     let row = params![kind.name(), whose, column::signed(*period), nanos(now)];
     if connection.run(RAISE, row)? == 1 {
-        let id = event_id(*kind, &format!("{whose} {period} {}", now.as_nanos()));
         connection.run(WRITE, params![id, nanos(now), data, kind.name()])?;
+    }
+    Ok(())
+}
+
+/// Reports the budgets of which a purchase has just brought the spending to a threshold. `scopes`
+/// do not include it.
+pub(super) fn write_crossings(
+    connection: &Connection,
+    reservation: &Reservation,
+    scopes: &[ScopeBudget],
+    (now, today): (Duration, Today),
+) -> Result<()> {
+    let Reservation { budgets, price, .. } = reservation;
+    if budgets.thresholds.is_none() {
+        return Ok(());
+    }
+    for crossing in rules::crossings(scopes, *price, budgets.thresholds) {
+        let whose = match crossing.scope {
+            ScopeKind::Total => None,
+            ScopeKind::Group => reservation.group.as_deref(),
+            ScopeKind::Caller => Some(&*reservation.caller),
+            ScopeKind::Token => reservation.token.as_deref(),
+        };
+        let Crossing { scope, period, percent, limit, spent } = crossing;
+        let name = whose.map(|whose| format!(" {whose}")).unwrap_or_default();
+        let (scope, in_period) = (scope.name(), period.name());
+        let data = json!({
+            "scope": scope, "whose": whose, "period": in_period, "percent": percent,
+            "limit": limit, "limit_micros": limit.as_micros(),
+            "spent": spent, "spent_micros": spent.as_micros(),
+        });
+        let limit = limit.as_micros();
+        let alert = Alert {
+            kind: EventKind::BudgetThreshold,
+            whose: format!("{scope}{name} {in_period} {percent}% of {limit}").into(),
+            period: today.number(period),
+            data: data.to_string().into(),
+        };
+        let id = crossing_event_id(reservation.id, &crossing);
+        raise_with_id(connection, &alert, &id, now)?;
     }
     Ok(())
 }

@@ -304,6 +304,7 @@ impl Ledger {
         }
         let purchase = self.insert(statements, reservation, send, (now, today))?;
         self.change_spend(statements, &purchase, Usd::ZERO, price)?;
+        outbox::write_crossings(&self.connection, reservation, &scopes, (now, today))?;
         self.credit.set(credit);
         self.running.borrow_mut().insert(reservation.id, purchase);
         if let Some((slot, _)) = send {
