@@ -112,8 +112,8 @@ impl User {
             role: self.role,
             own_budget: self.budget,
             may_buy: self.may_buy.clone(),
-            revoked: None,
             expires_at: self.until,
+            ..Session::default()
         };
         let is_current = self.until.is_none_or(|until| clock::wall() < until);
         is_current.then(|| (Caller::Subject(Arc::clone(&self.id)), session))

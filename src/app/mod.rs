@@ -162,7 +162,11 @@ impl App {
             access: Arc::clone(&shared.access),
             routes: Arc::new(endpoints::route_table(
                 added.map(|one| (one.method, one.path)),
-                (shared.quotes.is_some(), settings.issuer().is_some()),
+                endpoints::Served {
+                    mcp: shared.quotes.is_some(),
+                    login_service: settings.issuer().is_some(),
+                    oidc: matches!(settings.access.mode, AccessMode::Oidc(_)),
+                },
             )),
             limiter,
             server: settings.server.clone(),
@@ -397,6 +401,7 @@ fn handlers(
         access: Arc::clone(&shared.access),
         refusal_log: Arc::clone(&shared.refusal_log),
         prefix: settings.server.prefix.clone(),
+        public_url: settings.server.public_url.clone(),
         catalog: PriceList::new(
             settings.catalog.clone(),
             settings.page.default_model.clone(),

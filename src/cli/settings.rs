@@ -194,9 +194,14 @@ fn readable_file_warnings(folder: &Path, environment: &Environment) -> Vec<Strin
         let about = fs::metadata(folder.join(name));
         !name.is_empty() && about.is_ok_and(|about| about.permissions().mode() & 0o004 != 0)
     };
-    let open = ["GATEWAY_API_KEY_FILE", "TOLLGATE_SECRET_FILE", "DATABASE_URL_FILE"]
-        .into_iter()
-        .filter(is_open);
+    let open = [
+        "GATEWAY_API_KEY_FILE",
+        "TOLLGATE_SECRET_FILE",
+        "DATABASE_URL_FILE",
+        "OIDC_CLIENT_SECRET_FILE",
+    ]
+    .into_iter()
+    .filter(is_open);
     let text = "any user of this machine can read the file; chmod 600 it";
     open.map(|variable| format!("{variable}: {text}")).collect()
 }

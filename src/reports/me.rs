@@ -45,6 +45,9 @@ impl MeReport {
                 "wait_seconds": clock::ceil_seconds(self.rate_limit.expected_wait()),
             },
         });
+        if let Some(name) = &session.display_name {
+            document["caller"]["display_name"] = json!(&**name);
+        }
         if self.shows_balance || session.role == Role::Admin {
             self.summary.refresh().await;
             let balance = timeout(MAX_BALANCE_WAIT, self.store.remaining_credit()).await;
@@ -131,6 +134,8 @@ fn caller_body(caller: &Caller, role: Role) -> Value {
     match caller {
         Caller::Address(_) => json!({"kind": "address"}),
         Caller::Member(name) => json!({"kind": "member", "name": &**name, "role": role.name()}),
-        Caller::Subject(name) => json!({"kind": "subject", "name": &**name, "role": role.name()}),
+        Caller::Subject(name) => {
+            json!({"kind": "subject", "name": &**name, "role": role.name()})
+        }
     }
 }

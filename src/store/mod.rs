@@ -20,6 +20,7 @@ pub mod postgres;
 mod reason;
 mod rules;
 pub mod sqlite;
+mod subject;
 mod verbs;
 
 pub use crate::contract::money::SpendLimit;
@@ -40,6 +41,7 @@ pub use model::{
 };
 pub use reason::{Cause, Reason};
 pub use sqlite::{Backup, LockHolder, OpenError, Opening, host_name};
+pub use subject::{Subject, SubjectLogin, SubjectTerms};
 
 /// The store cannot record anything now, so nothing may be bought.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -9,7 +9,7 @@ use http::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_TYPE, ETAG, HeaderName, HeaderValue, LAST_MODIFIED, RANGE,
 };
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::{HeaderMap, Method, Response, StatusCode, response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use tokio::time::timeout;
@@ -23,7 +23,7 @@ use super::connection::Connection;
 async fn send(
     mut connection: Connection,
     address: &Url,
-    method: Method,
+    (method, body): (Method, Bytes),
     more: HeaderMap,
 ) -> Result<Response<Incoming>, Error> {
     let target = &address[Position::BeforePath..Position::AfterQuery];
@@ -31,7 +31,7 @@ async fn send(
         return Err(Error::ClosedBeforeSend);
     };
     head.extend(more);
-    let reply = connection.send(connect::build_request(method, target, head, Bytes::new())).await?;
+    let reply = connection.send(connect::build_request(method, target, head, body)).await?;
     connection.detach();
     Ok(reply)
 }
@@ -48,14 +48,29 @@ pub async fn fetch_document(
     max_size: usize,
     max_time: Duration,
 ) -> io::Result<FetchedDocument> {
+    let json = HeaderValue::from_static("application/jwk-set+json, application/json");
+    let accept = HeaderMap::from_iter([(ACCEPT, json)]);
+    let request = (Method::GET, Bytes::new());
+    let (head, body) = exchange(address, request, accept, (max_size, max_time)).await?;
+    if head.status != StatusCode::OK {
+        return Err(io::Error::other(format!("the server returned {}", head.status)));
+    }
+    Ok(FetchedDocument { body, max_age: max_age(&head.headers) })
+}
+
+/// Sends a request and reads the whole reply. Errors contain no text of the reply.
+pub(super) async fn exchange(
+    address: &Url,
+    request: (Method, Bytes),
+    headers: HeaderMap,
+    (max_size, max_time): (usize, Duration),
+) -> io::Result<(response::Parts, Bytes)> {
     let unreachable =
         |error: io::Error| io::Error::new(error.kind(), format!("no connection: {error}"));
     let fetched = async {
         let connector = Connector::new(address, max_time).map_err(unreachable)?;
         let connection = connector.open().await.map_err(unreachable)?;
-        let json = HeaderValue::from_static("application/jwk-set+json, application/json");
-        let accept = HeaderMap::from_iter([(ACCEPT, json)]);
-        let reply = send(connection, address, Method::GET, accept).await;
+        let reply = send(connection, address, request, headers).await;
         let (head, body) = reply
             .map_err(|error| {
                 if matches!(error, Error::ClosedBeforeSend) {
@@ -64,9 +79,6 @@ pub async fn fetch_document(
                 io::Error::other(error)
             })?
             .into_parts();
-        if head.status != StatusCode::OK {
-            return Err(io::Error::other(format!("the server returned {}", head.status)));
-        }
         if head.headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
             return Err(io::Error::other("the reply has a content encoding"));
         }
@@ -76,7 +88,7 @@ pub async fn fetch_document(
             }
             io::Error::other(format!("the connection was lost: {error}"))
         })?;
-        Ok(FetchedDocument { body: body.to_bytes(), max_age: max_age(&head.headers) })
+        Ok((head, body.to_bytes()))
     };
     timeout(max_time, fetched).await.unwrap_or_else(|_elapsed| {
         let text = format!("no complete reply within {max_time:?}");
@@ -139,7 +151,8 @@ impl MediaClient {
             Connector::new(address, self.connect_timeout).map_err(Error::Unreachable)?;
         let connection = connector.connect().await?;
         let range = range.map(|range| (RANGE, range.clone())).into_iter().collect();
-        let fetched = timeout(HEAD_TIMEOUT, send(connection, address, method, range)).await;
+        let fetched =
+            timeout(HEAD_TIMEOUT, send(connection, address, (method, Bytes::new()), range)).await;
         only_video(fetched.map_err(|_elapsed| Error::Timeout(HEAD_TIMEOUT))??)
     }
 }

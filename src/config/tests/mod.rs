@@ -155,8 +155,8 @@ fn relative_paths_start_at_the_folder_of_the_file() {
     assert_eq!(config.page.fallback.as_deref(), Some("index.html"));
     let AccessMode::Jwt(jwt) = config.access.mode else { panic!("not jwt") };
     assert_eq!(jwt.jwks, JwksSource::File("/etc/tollgate/jwks.json".into()));
-    assert_eq!(jwt.leeway, Duration::from_secs(60));
-    assert_eq!((jwt.role_claim, jwt.budget_claim), (None, None));
+    assert_eq!(jwt.token.leeway, Duration::from_secs(60));
+    assert_eq!((jwt.token.role_claim, jwt.token.budget_claim), (None, None));
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn jwt_takes_a_jwks_url_and_claims_by_name_or_pointer() {
         jwt.issuer = "https://login.example.com/"
         jwt.audience = "tollgate"
         jwt.jwks = "https://login.example.com/keys?p=sign-in"
-        jwt.leeway = "0s"
+        jwt.token.leeway = "0s"
         jwt.role_claim = "/realm_access/a~1b~0c"
         jwt.budget_claim = "https://app.example.com/budget"
     "#;
@@ -175,11 +175,11 @@ fn jwt_takes_a_jwks_url_and_claims_by_name_or_pointer() {
     let AccessMode::Jwt(jwt) = config.access.mode else { panic!("not jwt") };
     let JwksSource::Url(jwks) = jwt.jwks else { panic!("not an address") };
     assert_eq!(jwks.as_str(), "https://login.example.com/keys?p=sign-in");
-    assert_eq!(jwt.leeway, Duration::ZERO);
+    assert_eq!(jwt.token.leeway, Duration::ZERO);
     let path = ["realm_access", "a/b~c"].map(str::to_owned).to_vec();
-    assert_eq!(jwt.role_claim, Some(ClaimPath(path)));
+    assert_eq!(jwt.token.role_claim, Some(ClaimPath(path)));
     let name = vec!["https://app.example.com/budget".to_owned()];
-    assert_eq!(jwt.budget_claim, Some(ClaimPath(name)));
+    assert_eq!(jwt.token.budget_claim, Some(ClaimPath(name)));
 }
 
 #[test]

@@ -28,6 +28,7 @@ mod settle;
 mod shared;
 mod slots;
 mod step;
+mod subjects;
 mod target;
 mod turns;
 

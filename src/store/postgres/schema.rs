@@ -2,6 +2,8 @@
 //!
 //! A migration only adds, so that the programs of the last version go on beside those of this one.
 
+mod logins;
+
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
@@ -14,7 +16,7 @@ const ATTEMPTS: usize = 5;
 
 /// Each entry migrates to the next version; the first creates the tables. Money is in
 /// micro-dollars, moments are in nanoseconds since 1970-01-01 UTC.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&[&str]] = &[&["
     CREATE TABLE store (
         one     boolean PRIMARY KEY DEFAULT true CHECK (one),
         name    text NOT NULL,      -- public; changes when purchases may have been lost
@@ -213,7 +215,7 @@ const MIGRATIONS: &[&str] = &["
     INSERT INTO members_version (version) VALUES (0);
     ALTER TABLE account SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
     ALTER TABLE instances SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
-"];
+"], &[logins::TABLES]];
 
 /// The version of the tables that this program knows.
 pub(super) const NEWEST: i32 = MIGRATIONS.len() as i32;
@@ -248,7 +250,8 @@ pub(super) async fn prepare(session: &PreparedConnection, may_migrate: bool) -> 
             )
         };
         let script = format!(
-            "SET LOCAL lock_timeout = '3s'; {lock} {migration}; UPDATE store SET version = {}",
+            "SET LOCAL lock_timeout = '3s'; {lock} {}; UPDATE store SET version = {}",
+            migration.concat(),
             version + 1
         );
         if let Err(error) = session.run_script(&script).await {

@@ -25,6 +25,7 @@ mod schema;
 mod slots;
 mod spent;
 mod statements;
+mod subjects;
 mod writer;
 
 use crate::store::{Cause, Reason, Unavailable};

@@ -1,12 +1,14 @@
 //! The tables of the ledger's file, version by version.
 
+mod logins;
+
 use rusqlite::Connection;
 
 /// Marks a SQLite file as ours: `toll`.
 pub(super) const APPLICATION: i64 = 0x746f_6c6c;
 
 /// Each entry migrates a file to the next version; the first creates it.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&[&str]] = &[&["
     -- Money is in micro-dollars, moments are in nanoseconds since 1970-01-01 UTC.
     CREATE TABLE purchases (
         number      INTEGER PRIMARY KEY,
@@ -94,7 +96,7 @@ const MIGRATIONS: &[&str] = &["
         replied INTEGER                 -- when its reply or failure came
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX places_at ON places (at);
-", "
+"], &["
     -- Who may call. A row stays when its member is revoked, so that no other gets the name.
     CREATE TABLE members (
         name         TEXT PRIMARY KEY,
@@ -122,13 +124,13 @@ const MIGRATIONS: &[&str] = &["
         edition INTEGER NOT NULL
     ) STRICT;
     INSERT INTO members_edition VALUES (1, 0);
-", "
+"], &["
     -- The fingerprint of the secret that tokens are hashed with: one row, once it is known.
     CREATE TABLE secret (
         number INTEGER PRIMARY KEY CHECK (number = 1),
         print  BLOB NOT NULL CHECK (length(print) = 32)
     ) STRICT;
-", "
+"], &["
     -- Which ledger this is: one row, once it was served.
     CREATE TABLE identity (
         number  INTEGER PRIMARY KEY CHECK (number = 1),
@@ -164,7 +166,7 @@ const MIGRATIONS: &[&str] = &["
         noted   INTEGER NOT NULL,
         retired INTEGER                 -- when the ledger was given to another account
     ) STRICT, WITHOUT ROWID;
-", "
+"], &["
     -- What the account's balance covers, in micro-dollars: one row. Each start of a server begins it anew.
     CREATE TABLE credit (
         number  INTEGER PRIMARY KEY CHECK (number = 1),
@@ -176,7 +178,7 @@ const MIGRATIONS: &[&str] = &["
         CHECK ((balance IS NULL) = (since IS NULL) AND (since IS NULL) = (as_of IS NULL))
     ) STRICT;
     INSERT INTO credit (number, held, spent) VALUES (1, 0, 0);
-", "
+"], &["
     -- Plain names for states, prices and fingerprints. A constraint on the states cannot be changed in place.
     CREATE TABLE purchases_renamed (
         number       INTEGER PRIMARY KEY,
@@ -228,7 +230,7 @@ const MIGRATIONS: &[&str] = &["
     CREATE INDEX slots_at ON slots (at);
     ALTER TABLE members_edition RENAME TO members_version;
     ALTER TABLE members_version RENAME COLUMN edition TO version;
-", "
+"], &["
     -- SQLite builds a temporary b-tree for each IN with more than two values, at each write.
     CREATE TABLE purchases_checked (
         number       INTEGER PRIMARY KEY,
@@ -278,7 +280,7 @@ const MIGRATIONS: &[&str] = &["
     -- The fingerprint of the secret that the token is hashed with, if it is known.
     ALTER TABLE members ADD COLUMN secret BLOB CHECK (length(secret) = 32);
     UPDATE members SET secret = (SELECT print FROM secret);
-", "
+"], &["
     -- An integer as the key and no index: see `slots`. What was running has a reply once the ledger is open.
     CREATE TABLE slots_numbered (
         number  INTEGER PRIMARY KEY,
@@ -295,10 +297,10 @@ const MIGRATIONS: &[&str] = &["
         (SELECT max(number) FROM purchases),
         0);
     DROP INDEX purchases_running;
-", "
+"], &["
     -- Names of services and models, with spaces between them; NULL: what `access.may_buy` says.
     ALTER TABLE members ADD COLUMN may_buy TEXT;
-"];
+"], &[logins::TABLES]];
 
 /// The version that renamed states, and the columns of prices and fingerprints.
 const NEW_NAMES: i64 = 6;
@@ -353,7 +355,7 @@ pub(super) fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
     apply_migrations(connection, MIGRATIONS)
 }
 
-fn apply_migrations(connection: &mut Connection, migrations: &[&str]) -> rusqlite::Result<()> {
+fn apply_migrations(connection: &mut Connection, migrations: &[&[&str]]) -> rusqlite::Result<()> {
     // With foreign keys, a table that others refer to could not be replaced by one with other constraints.
     // It cannot be switched within a transaction.
     connection.pragma_update(None, "foreign_keys", false)?;
@@ -362,13 +364,15 @@ fn apply_migrations(connection: &mut Connection, migrations: &[&str]) -> rusqlit
     migrated
 }
 
-fn in_one_transaction(connection: &mut Connection, migrations: &[&str]) -> rusqlite::Result<()> {
+fn in_one_transaction(connection: &mut Connection, migrations: &[&[&str]]) -> rusqlite::Result<()> {
     let writing = rusqlite::TransactionBehavior::Immediate;
     let transaction = connection.transaction_with_behavior(writing)?;
     let version: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let mut next = version;
     for migration in migrations.iter().skip(usize::try_from(version).unwrap_or(usize::MAX)) {
-        transaction.execute_batch(migration)?;
+        for statements in *migration {
+            transaction.execute_batch(statements)?;
+        }
         next += 1;
     }
     if next != version {
