@@ -63,9 +63,7 @@ pub(super) async fn check(
         ("budgets", budgets(&settings.budget)),
         ("store", app::ledger::describe(settings)),
     ];
-    if let AccessMode::Oidc(_) = settings.access.mode {
-        rows.push(("login", format!("register the redirect URI {}", redirect_uri(settings))));
-    }
+    rows.extend(redirect_uri(settings));
     if let Some(Ok(certificate)) = certificate(settings) {
         rows.push(("tls", certificate.summary()));
     }
@@ -142,14 +140,16 @@ async fn check_ledger(settings: &Settings) -> Result<(), String> {
 }
 
 /// Returns where the login service sends users back to.
-fn redirect_uri(Settings { server, .. }: &Settings) -> String {
+fn redirect_uri(Settings { server, access, .. }: &Settings) -> Option<(&'static str, String)> {
+    let AccessMode::Oidc(_) = access.mode else { return None };
     let scheme = if server.tls.is_some() { "https" } else { "http" };
     let own = || {
         let address = server.addresses().first().map(ToString::to_string).unwrap_or_default();
         format!("{scheme}://{address}")
     };
     let base = server.public_url.clone().unwrap_or_else(own);
-    format!("{base}{}/bff/login/callback", server.prefix)
+    let prefix = &server.prefix;
+    Some(("login", format!("register the redirect URI {base}{prefix}/bff/login/callback")))
 }
 
 /// Describes the gateway by its host alone, because a path may hold more than a terminal should.

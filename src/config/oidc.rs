@@ -8,7 +8,6 @@ use url::Url;
 use zeroize::Zeroizing;
 
 use super::read::Section;
-use super::sections::{claim, secs};
 use super::{ClaimPath, Parsed, TokenRules, value};
 
 /// A login service with OpenID Connect, and the rules for its users.
@@ -68,9 +67,9 @@ impl fmt::Debug for ClientSecret {
     }
 }
 
-const DEFAULT_SESSION: Duration = secs(12 * 3_600);
-const MAX_SESSION: Duration = secs(7 * 86_400);
-const LEEWAY: Duration = secs(60);
+const DEFAULT_SESSION: Duration = Duration::from_secs(12 * 3_600);
+const MAX_SESSION: Duration = Duration::from_secs(7 * 86_400);
+const LEEWAY: Duration = Duration::from_secs(60);
 
 pub(super) fn oidc(
     section: &mut Section<'_>,
@@ -84,14 +83,14 @@ pub(super) fn oidc(
     }
     let mut allow = Vec::new();
     section.tables("allow", |row| {
-        let (claim, is) = (row.required("claim", claim), row.required("is", value::line));
+        let (claim, is) = (row.required("claim", value::claim), row.required("is", value::line));
         allow.push(AllowRule { claim: claim?, is: is? });
         Some(())
     });
-    let name_claim = section.optional("name_claim", claim);
-    let role_claim = section.nullable("role_claim", claim);
-    let budget_claim = section.nullable("budget_claim", claim);
-    let may_buy_claim = section.nullable("may_buy_claim", claim);
+    let name_claim = section.optional("name_claim", value::claim);
+    let role_claim = section.nullable("role_claim", value::claim);
+    let budget_claim = section.nullable("budget_claim", value::claim);
+    let may_buy_claim = section.nullable("may_buy_claim", value::claim);
     let session = section.text("session", session, DEFAULT_SESSION);
     let tokens = section.switch("tokens", true);
     Some(OidcConfig {

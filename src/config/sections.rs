@@ -15,8 +15,8 @@ use super::raw::RawSettings;
 use super::read::{Section, SettingsReader};
 use super::server::server;
 use super::{
-    AccessConfig, AccessMode, BudgetConfig, ClaimPath, DEFAULT_OPS, GatewayConfig, JobsConfig,
-    JwksSource, JwtConfig, Key, LimitsConfig, Listen, LogConfig, McpConfig, PageConfig, Parsed,
+    AccessConfig, AccessMode, BudgetConfig, DEFAULT_OPS, GatewayConfig, JobsConfig, JwksSource,
+    JwtConfig, Key, LimitsConfig, Listen, LogConfig, McpConfig, PageConfig, Parsed,
     PassthroughConfig, PresetConfig, PurchaseConfig, RequestLimit, SandboxConfig, Settings, Target,
     TokenRules, models, secrets, store, value,
 };
@@ -146,7 +146,7 @@ const RESULT: &[&str] =
     &["/video_url", "/url", "/output/url", "/output/0", "/result/url", "/data/0/url"];
 const MAX_LEEWAY: Duration = secs(300);
 
-pub(super) const fn secs(seconds: u64) -> Duration {
+const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
@@ -282,9 +282,9 @@ fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<JwtConfig> {
     let audience = section.required("audience", value::line);
     let jwks = section.required("jwks", jwks);
     let leeway = section.text("leeway", leeway, secs(60));
-    let role_claim = section.nullable("role_claim", claim);
-    let budget_claim = section.nullable("budget_claim", claim);
-    let may_buy_claim = section.nullable("may_buy_claim", claim);
+    let role_claim = section.nullable("role_claim", value::claim);
+    let budget_claim = section.nullable("budget_claim", value::claim);
+    let may_buy_claim = section.nullable("may_buy_claim", value::claim);
     let jwks = match jwks? {
         JwksSource::File(file) => JwksSource::File(folder.join(file)),
         address @ JwksSource::Url(_) => address,
@@ -306,16 +306,6 @@ fn leeway(text: &str) -> Parsed<Duration> {
         leeway if leeway <= MAX_LEEWAY => Ok(leeway),
         _ => Err("expected a time of at most \"5m\"".into()),
     }
-}
-
-/// Parses a name or a JSON pointer.
-pub(super) fn claim(text: &str) -> Parsed<ClaimPath> {
-    if !text.starts_with('/') {
-        return value::line(text).map(|name| ClaimPath(vec![name]));
-    }
-    let pointer = value::pointer(text)?;
-    let unescaped = |step: &str| step.replace("~1", "/").replace("~0", "~");
-    Ok(ClaimPath(pointer.split('/').skip(1).map(unescaped).collect()))
 }
 
 fn limits(section: &mut Section<'_>) -> LimitsConfig {

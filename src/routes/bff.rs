@@ -65,14 +65,11 @@ pub(super) async fn admin_usage(cx: HandlerContext) -> HandlerResult {
     cx.report(cx.handlers.reports.admin_usage(query)).await
 }
 
-pub(super) const NEEDS_HTTPS: &str = "sign-in needs https, because plain http would expose the token. Behind a TLS proxy, \
-     list it in server.trusted_proxies and have it set X-Forwarded-Proto";
-
 pub(super) async fn log_in(cx: HandlerContext) -> HandlerResult {
     let (access, call) = (&cx.handlers.access, &cx.call);
     access.members()?;
     if call.transport == Transport::Plain {
-        return Err(Problem::new(&FORBIDDEN).detail(NEEDS_HTTPS));
+        return Err(Problem::new(&FORBIDDEN).detail(login::NEEDS_HTTPS));
     }
     let login = validate::log_in(&call.body)?;
     // The new session replaces the browser's current one.

@@ -8,7 +8,7 @@ use http::header::{
 };
 use http::{HeaderValue, StatusCode};
 
-use super::{HandlerContext, bff};
+use super::HandlerContext;
 use crate::access::Credentials;
 use crate::access::cookie::Transport;
 use crate::access::oidc::{LOGIN_COOKIE_LIFETIME, LoginCallback};
@@ -19,6 +19,9 @@ use crate::validate;
 
 pub(super) const LOGIN: &str = "/bff/login";
 pub(super) const CALLBACK: &str = "/bff/login/callback";
+
+pub(super) const NEEDS_HTTPS: &str = "sign-in needs https, because plain http would expose the token. Behind a TLS proxy, \
+     list it in server.trusted_proxies and have it set X-Forwarded-Proto";
 
 /// Sends the browser to the login service.
 pub(super) async fn begin(cx: HandlerContext) -> HandlerResult {
@@ -67,7 +70,7 @@ async fn try_finish(cx: &HandlerContext) -> HandlerResult {
 fn redirect_uri(cx: &HandlerContext) -> Result<String, Problem> {
     let call = &cx.call;
     if call.transport == Transport::Plain {
-        return Err(Problem::new(&FORBIDDEN).detail(bff::NEEDS_HTTPS));
+        return Err(Problem::new(&FORBIDDEN).detail(NEEDS_HTTPS));
     }
     let is_https = call.transport == Transport::Https;
     let (prefix, public_url) = (&*cx.handlers.prefix, cx.handlers.public_url.as_deref());

@@ -112,13 +112,15 @@ fn check_access_token(
     algorithm: Algorithm,
     access_token: Option<&str>,
 ) -> Result<(), ProofError> {
-    use Algorithm::{ES256, ES384, PS256, PS384, RS256, RS384};
+    use Algorithm::{
+        ES256, ES384, EdDSA, HS256, HS384, HS512, PS256, PS384, PS512, RS256, RS384, RS512,
+    };
     let Some(expected) = claims.optional::<String>("at_hash")? else { return Ok(()) };
     let hash = match algorithm {
         RS256 | PS256 | ES256 => &SHA256,
         RS384 | PS384 | ES384 => &SHA384,
         // RS512, PS512, and Ed25519, which hashes with SHA-512.
-        _ => &SHA512,
+        HS256 | HS384 | HS512 | RS512 | PS512 | EdDSA | _ => &SHA512,
     };
     let token = access_token.ok_or(ProofError::AccessToken)?;
     let hash = digest::digest(hash, token.as_bytes());
