@@ -119,7 +119,7 @@ fn only_the_app_names_the_sandbox() {
 }
 
 #[test]
-fn only_clients_write_the_authorization_header() {
+fn only_the_client_writes_the_authorization_header() {
     let others =
         production().filter(|file| !SENDERS.iter().any(|sender| file.path.starts_with(sender)));
     none(others.flat_map(|file| {

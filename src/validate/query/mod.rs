@@ -152,7 +152,7 @@ pub fn login_return(query: Option<&str>, prefix: &str) -> Result<String, Problem
     let path = params.single("return", |value| {
         let path = decode(value).and_then(|path| String::from_utf8(path).ok());
         let path = path.filter(|path| is_own_page(path, prefix));
-        path.ok_or_else(|| ("bad_path", String::new()))
+        path.ok_or_else(|| ("bad_parameter", String::new()))
     });
     if params.finish().is_err() {
         let detail = "return: expected one path of this site, such as /usage";
