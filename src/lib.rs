@@ -28,6 +28,9 @@
 // Start with `src/pipeline.rs`, which shows the path of a request.
 #[doc(hidden)]
 pub mod access;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod acme;
 #[doc(hidden)]
 pub mod app;
 #[doc(hidden)]
@@ -79,6 +82,8 @@ pub mod tls;
 pub mod upstream;
 #[doc(hidden)]
 pub mod validate;
+#[doc(hidden)]
+pub mod webhooks;
 
 pub use access::{User, UserError};
 #[doc(inline)]

@@ -3,6 +3,7 @@
 mod histogram;
 mod process;
 mod readings;
+mod shared_ledger;
 
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ pub use histogram::Histogram;
 pub use readings::{
     BalanceReading, BudgetReading, InstanceReading, LedgerReading, Readings, SlotReading,
 };
+pub use shared_ledger::SharedLedgerMetrics;
 
 use crate::clock;
 
@@ -34,6 +36,7 @@ pub struct Metrics {
     pub tls_handshakes_failed: Counter,
     replays: Family<Labels<1>, Counter>,
     saved: Family<Labels<1>, Counter>,
+    webhooks: Family<Labels<2>, Counter>,
     /// Wall-clock time since the Unix epoch.
     started: Duration,
 }
@@ -74,6 +77,7 @@ impl Default for Metrics {
                 "Connections that ended before TLS was agreed",
             ),
             replays: register(r, "replays", "Duplicates answered without another purchase"),
+            webhooks: register(r, "webhooks", "Attempts to deliver events to webhooks"),
             saved: register(r, "saved_microdollars", "Money that these would have cost again"),
             started: clock::wall(),
             registry,
@@ -121,6 +125,12 @@ impl Metrics {
     pub fn replay(&self, how: &'static str, saved_micros: u64) {
         self.replays.get_or_create(&[("how", how)]).inc();
         self.saved.get_or_create(&[("how", how)]).inc_by(saved_micros);
+    }
+
+    /// Counts an attempt. `outcome` is `delivered`, `failed` or `dropped`, after which no other
+    /// attempt follows.
+    pub fn webhook(&self, event: &'static str, outcome: &'static str) {
+        self.webhooks.get_or_create(&[("event", event), ("outcome", outcome)]).inc();
     }
 
     /// Returns the page of a scrape.

@@ -34,7 +34,8 @@ const TEXT = {
   open: (amount) => ` + ${amount} pending`,
   spent: 'spent this session',
   balance: 'in the account',
-  left: { caller: { day: 'left today', month: 'left this month' }, total: { day: 'left today, for everyone', month: 'left this month, for everyone' } },
+  left: { day: 'left today', week: 'left this week', month: 'left this month', ever: 'left in all' },
+  whose: { caller: '', group: ', for your group', total: ', for everyone', token: ', for this token' },
   low: { chat: 'not enough for a message', video: 'not enough for a video' },
   menu: (name) => (name ? `Menu: ${name}` : 'Menu'),
   live: ['Live', ': real money'],
@@ -302,8 +303,8 @@ function followPurse() {
 }
 
 async function showPurse() {
-  const { fill } = await import('./shell/purse.js');
-  if (me) fill(byId('purse-rows'), me);
+  const { funds } = await import('./core/funds.js');
+  if (me) byId('purse-rows').replaceChildren(funds(me));
 }
 
 function followNetwork() {
@@ -359,7 +360,7 @@ function tightest() {
   if (!me) return null;
   const { balance, budgets } = me;
   return [
-    ...budgets.map(({ scope, period, left_micros: left, limit_micros: limit }) => ({ left, share: limit && left / limit, label: TEXT.left[scope][period] })),
+    ...budgets.map(({ scope, period, left_micros: left, limit_micros: limit }) => ({ left, share: limit && left / limit, label: TEXT.left[period] + TEXT.whose[scope] })),
     ...(balance ? [{ left: balance.amount_micros, share: balance.amount_micros ? 1 : 0, label: TEXT.balance }] : []),
   ].sort((one, other) => one.left - other.left)[0] ?? null;
 }
@@ -424,7 +425,7 @@ async function openKeys(which) {
   if (!catalog || signingIn || document.querySelector('dialog[open]')) return;
   for (const panel of document.querySelectorAll(':popover-open')) panel.hidePopover();
   try {
-    const [module] = await Promise.all([import('./shell/palette.js'), styled('shell/palette.css')]);
+    const module = await import('./shell/sheets.js');
     module[which]({ catalog, go, openConversation, views: Object.entries(VIEWS).filter(([name]) => isOffered(name)).map(([name, { title }]) => ({ name, title })) });
   } catch {
     notice(TEXT.noView, reload());

@@ -57,7 +57,7 @@ const SETTINGS: &[Setting] = &[
     row!(Applies "server.public_url" = server.public_url),
     row!(Applies "server.prefix" = server.prefix),
     row!(Refused "server.name" = server.name),
-    row!(Refused "server.tls" by has_tls),
+    row!(Refused "server.tls" by kind_of_tls),
     row!(Applies "server.tls" = server.tls),
     row!(Refused "server.redirect" = server.redirect),
     row!(Applies "server.hsts" = server.hsts),
@@ -84,6 +84,9 @@ const SETTINGS: &[Setting] = &[
     row!(Applies "limits.concurrent" = limits.concurrent),
     row!(Applies "budget.total" = budget.total),
     row!(Applies "budget.caller" = budget.caller),
+    row!(Applies "alerts.balance" = alerts.balance),
+    row!(Applies "webhooks" = webhooks.targets),
+    row!(Applies "TOLLGATE_WEBHOOK_SECRET" = webhooks.secrets),
     row!(Applies "purchase.dedupe_window" = purchase.dedupe_window),
     row!(Applies "purchase.keep_replies" = purchase.keep_replies),
     row!(Refused "store.url" by ledger),
@@ -115,8 +118,9 @@ const SETTINGS: &[Setting] = &[
     row!(Refused "TOLLGATE_SECRET" = secret),
 ];
 
-fn has_tls(settings: &Settings) -> bool {
-    settings.server.tls.is_some()
+/// Whether there is TLS, and whether an authority issues the certificate.
+fn kind_of_tls(settings: &Settings) -> (bool, bool) {
+    (settings.server.tls.is_some(), settings.server.acme().is_some())
 }
 
 fn mode(settings: &Settings) -> &'static str {

@@ -31,7 +31,7 @@ pub fn describe(settings: &Settings) -> String {
 
 #[cfg(feature = "postgres")]
 pub use shared::postgres_target;
-pub use shared::{check_connection, open_for_command};
+pub use shared::{check_connection, open_for_command, open_for_report};
 pub(super) use shared::{check_settings, open_for_server};
 
 #[cfg(feature = "postgres")]
@@ -97,6 +97,16 @@ mod shared {
             Migration::AsConfigured => config.may_migrate,
             Migration::Refused => false,
         };
+        Store::open_postgres(target).await.map_err(|error| error.to_string())
+    }
+
+    /// Opens the ledger for a command that only reads, also after it was moved to another store.
+    pub async fn open_for_report(
+        settings: &Settings,
+        config: &PostgresConfig,
+    ) -> Result<Store, String> {
+        let mut target = postgres_target(settings, config)?;
+        (target.may_migrate, target.reads_only) = (false, true);
         Store::open_postgres(target).await.map_err(|error| error.to_string())
     }
 
@@ -171,6 +181,9 @@ mod shared {
         _: &PostgresConfig,
         _: Migration,
     ) -> Result<Store, String> {
+        Err(format!("store.url: expected {NEEDED}"))
+    }
+    pub async fn open_for_report(_: &Settings, _: &PostgresConfig) -> Result<Store, String> {
         Err(format!("store.url: expected {NEEDED}"))
     }
 }

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "mcp")]
 mod agents;
+mod alerts;
 mod catalog;
 pub mod changes;
 pub mod ledger;
@@ -68,6 +69,7 @@ use crate::upstream::fetch::MediaClient;
 use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::{self, GatewayService, KeyRing};
 use crate::validate::ChatRules;
+use crate::webhooks::Webhooks;
 
 /// Replies to videos are kept at least this long, because videos are expensive and slow.
 const KEEP_VIDEOS: Duration = Duration::from_secs(7 * 86_400);
@@ -106,6 +108,7 @@ pub struct SharedState {
     pub quotes: Option<Arc<QuoteSigner>>,
     /// `None` without a ledger on disk.
     pub pictures: Option<Arc<Pictures>>,
+    pub webhooks: Webhooks,
 }
 
 /// The proxy for one version of the settings, from which each core builds its stack.
@@ -204,6 +207,7 @@ impl App {
         shared.hosts.store(Arc::clone(&downstream.hosts));
         shared.watched.store(Some(Arc::new(self.watched())));
         shared.rate_limit.reconfigure(settings.gateway.rate_limit);
+        shared.webhooks.reconfigure(settings);
         let max = settings.server.max_connections_per_address;
         shared.address_limits.reconfigure(max, Arc::clone(&downstream.trusted_proxies));
     }

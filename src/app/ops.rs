@@ -3,7 +3,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use url::Url;
+
 use super::{App, Shutdown};
+use crate::config::{Listen, ServerConfig};
 use crate::downstream::host::Hosts;
 use crate::routes::ops::Ops;
 use crate::routes::redirect::Redirect;
@@ -12,7 +15,8 @@ impl App {
     /// Builds the service of the listeners that redirect to https.
     pub fn redirect(&self) -> Redirect {
         let hosts = Arc::clone(&self.shared.hosts);
-        Redirect { host_guard: Arc::new(move |headers| hosts.load().check(headers)) }
+        let host_guard = Arc::new(move |headers: &_| hosts.load().check(headers));
+        Redirect { host_guard, port: https_port(&self.settings.server) }
     }
 
     /// Builds the ops endpoints. `own` are the addresses of their listener.
@@ -30,4 +34,13 @@ impl App {
             ..Ops::new(Arc::clone(&self.shared.metrics), ready)
         }
     }
+}
+
+/// Returns the port of the public address, or else of the first listener; `None` for the usual one.
+fn https_port(server: &ServerConfig) -> Option<u16> {
+    if let Some(url) = &server.public_url {
+        return Url::parse(url).ok()?.port();
+    }
+    let mut ports = server.listen.iter().filter_map(Listen::address).map(|address| address.port());
+    ports.next().filter(|port| !matches!(port, 0 | 443))
 }

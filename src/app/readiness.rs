@@ -19,6 +19,7 @@ use crate::problem::GATEWAY_KEY_REJECTED;
 use crate::routes::ops::Unready;
 use crate::store::{AccountBinding, Cause, Store};
 use crate::sync::lock;
+use crate::tls::Tls;
 
 /// How long the result of a ledger probe is cached, and how long a probe may take.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -29,6 +30,10 @@ const OTHER_ACCOUNT: Unready = Unready {
     code: "other_account",
     detail: "the gateway's key belongs to a different account than this server's ledger",
 };
+const NO_CERTIFICATE: Unready = Unready {
+    code: "certificate",
+    detail: "the authority has not issued the certificate yet; the log says why",
+};
 
 struct Readiness {
     draining: CancellationToken,
@@ -36,6 +41,7 @@ struct Readiness {
     ledger: Store,
     summary: BillingSummary,
     watched: Arc<ArcSwapOption<Watched>>,
+    tls: Option<Tls>,
     /// Its database is no part of this instance.
     is_shared: bool,
     latest: Mutex<Option<(clock::Instant, Result<LedgerState, Unready>)>>,
@@ -61,6 +67,7 @@ impl App {
             ledger: self.shared.store.clone(),
             summary: self.summary.clone(),
             watched: Arc::clone(&self.shared.watched),
+            tls: self.shared.tls.clone(),
             is_shared: matches!(self.settings.store, StoreConfig::Postgres(_)),
             latest: Mutex::default(),
         });
@@ -85,6 +92,9 @@ impl Readiness {
         }
         if self.binding.is_mismatch() {
             return Err(OTHER_ACCOUNT);
+        }
+        if self.tls.as_ref().is_some_and(|tls| tls.certificate().is_none()) {
+            return Err(NO_CERTIFICATE);
         }
         let mut latest = self.latest.lock().await;
         if let Some((at, answer)) = *latest

@@ -9,10 +9,11 @@ use tokio::time::timeout;
 use super::{App, SharedState};
 use crate::billing::summary::BillingSummary;
 use crate::config::Target;
+use crate::contract::money::Usd;
 use crate::metrics::{
     BalanceReading, BudgetReading, InstanceReading, LedgerReading, Readings, SlotReading,
 };
-use crate::store::{BudgetScope, Budgets, Cause, InstanceCounts, LedgerTotals, Unavailable};
+use crate::store::{BudgetScope, Budgets, Cause, InstanceCounts, KeyId, LedgerTotals, Unavailable};
 use crate::sync::lock;
 use crate::upstream::KeyRing;
 
@@ -24,6 +25,9 @@ pub struct Watched {
     mode: &'static str,
     pub(super) budgets: Budgets,
     pub(super) keys: Arc<Mutex<KeyRing>>,
+    pub(super) key_ids: Arc<[KeyId]>,
+    /// The balance below which `balance.low` is reported.
+    pub(super) balance_alert: Usd,
 }
 
 impl App {
@@ -35,6 +39,8 @@ impl App {
             },
             budgets: self.context.terms.limits,
             keys: Arc::clone(&self.gateway.ring),
+            key_ids: Arc::clone(&self.context.keys),
+            balance_alert: self.settings.alerts.balance,
         }
     }
 
@@ -81,8 +87,9 @@ async fn read(shared: &SharedState, summary: &BillingSummary) -> Readings {
         ledger: totals.ok().and_then(Result::ok).map(|totals| reading(&totals, store.now())),
         ledger_state,
         ledger_commits: Some(store.commit_durations()),
-        certificate_expires: shared.tls.as_ref().map(|tls| tls.certificate().expires()),
+        certificate_expires: shared.tls.as_ref().and_then(|tls| Some(tls.certificate()?.expires())),
         instances,
+        shared_ledger: store.shared_metrics(),
         keys: watched.map(|watched| lock(&watched.keys).are_usable()).unwrap_or_default(),
     }
 }

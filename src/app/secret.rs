@@ -13,7 +13,7 @@ use crate::access::token::{self, Secret};
 use crate::config::{SecretText, Settings};
 use crate::store::Store;
 
-const FILE_NAME: &str = "tollgate.secret";
+pub const FILE_NAME: &str = "tollgate.secret";
 const MAX_SIZE: u64 = 4_096;
 
 /// Returns the secret of the settings or of the file beside the ledger; random for one in memory. A

@@ -69,9 +69,16 @@ pub fn check_files(
         let file = dir.join(fallback);
         need("page.fallback", "a file in page.dir", &file, !dir.is_dir() || file.is_file());
     }
-    if let Some(TlsFiles { cert, key }) = &settings.server.tls {
+    if let Some(TlsFiles { cert, key }) = settings.server.tls_files() {
         need("server.tls", "in cert a file", cert, cert.is_file());
         need("server.tls", "in key a file", key, key.is_file());
+    }
+    let acme = settings.server.acme();
+    if let Some(roots) = acme.and_then(|acme| acme.roots.as_deref()) {
+        need("server.tls", "in roots a file", roots, roots.is_file());
+    }
+    if let Some(folder) = acme.and_then(|acme| acme.dir.parent()) {
+        need("server.tls", "in dir a folder in one", folder, is_folder(folder));
     }
     if let AccessMode::Jwt(jwt) = &settings.access.mode
         && let JwksSource::File(file) = &jwt.jwks
@@ -106,10 +113,12 @@ fn served_secrets(
         ("the ledger (store.url)", settings.store.path().map(Path::to_owned)),
         // If the ledger is a link, this file may be in another folder.
         ("the secret beside the ledger (tollgate.secret)", secret::path_of(settings)),
-        ("the key of server.tls", settings.server.tls.as_ref().map(|files| files.key.clone())),
+        ("the key of server.tls", settings.server.tls_files().map(|files| files.key.clone())),
+        ("the keys of server.tls.acme", settings.server.acme().map(|acme| acme.dir.clone())),
         ("the settings file", settings_file.map(Path::to_owned)),
         ("GATEWAY_API_KEY_FILE", named("GATEWAY_API_KEY_FILE")),
         ("TOLLGATE_SECRET_FILE", named("TOLLGATE_SECRET_FILE")),
+        ("TOLLGATE_WEBHOOK_SECRET_FILE", named("TOLLGATE_WEBHOOK_SECRET_FILE")),
         ("DATABASE_URL_FILE", named("DATABASE_URL_FILE")),
         ("OIDC_CLIENT_SECRET_FILE", named("OIDC_CLIENT_SECRET_FILE")),
     ];

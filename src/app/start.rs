@@ -16,7 +16,7 @@ use crate::access::quote::QuoteSigner;
 use crate::access::token::Secret;
 use crate::access::{AuthMode, Authenticator, OidcAccess};
 use crate::clock;
-use crate::config::{AccessMode, Settings, StoreConfig, Target};
+use crate::config::{AccessMode, Settings, StoreConfig, Target, TlsConfig};
 use crate::downstream::RefusalLog;
 use crate::jobs::JobRegistry;
 use crate::metrics::Metrics;
@@ -28,6 +28,7 @@ use crate::server;
 use crate::store::{AccountBinding, OpenError, Opening, Reason, RecentRefusals, Store};
 use crate::tls::Tls;
 use crate::upstream::rate_limit::RateLimit;
+use crate::webhooks::Webhooks;
 
 /// The stages of a shutdown.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +76,7 @@ pub async fn prepare(
         (AccessMode::Jwt(settings), _) => AuthMode::Jwt(JwtVerifier::new(settings)?),
     };
     let shared = SharedState {
+        webhooks: Webhooks::new(settings, store.clone(), Arc::clone(&metrics)),
         access: Arc::new(Authenticator::new(mode, Arc::clone(&metrics))),
         redactor: Redactor::new(Arc::clone(&metrics)),
         refusal_log: Arc::new(RefusalLog::new(Arc::clone(&metrics))),
@@ -96,7 +98,7 @@ pub async fn prepare(
         drain_expired: shutdown.drain_expired.clone(),
         sandbox: start_sandbox(settings, runtime, shutdown.finished.clone())?,
         own_addresses: own_addresses(&settings.server.addresses())?,
-        tls: settings.server.tls.as_ref().map(Tls::new).transpose()?,
+        tls: settings.server.tls.as_ref().map(tls).transpose()?,
         quotes,
         pictures: settings.store.path().map(|path| Arc::new(Pictures::beside(path))),
     };
@@ -114,12 +116,21 @@ pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Res
     if shared.store.is_unusable() {
         return Ok(());
     }
+    shared.webhooks.subscribe().await;
     shared.rate_limit.restore().await;
     shared.access.load().await.map_err(io::Error::other)?;
     if let Some(opening) = opening {
         opening.serve();
     }
     Ok(())
+}
+
+/// Loads the certificate, unless an authority issues it.
+fn tls(config: &TlsConfig) -> io::Result<Tls> {
+    match config {
+        TlsConfig::Files(files) => Tls::from_files(files),
+        TlsConfig::Acme(_) => Tls::for_acme(),
+    }
 }
 
 fn log_unusable(reason: &Reason) {

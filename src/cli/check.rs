@@ -15,7 +15,7 @@ use crate::access::member_cache::MemberCount;
 use crate::app;
 use crate::app::secret::secret;
 use crate::clock;
-use crate::config::{AccessMode, BudgetConfig, Settings, StoreConfig, Target};
+use crate::config::{AccessMode, BudgetConfig, Settings, StoreConfig, Target, WebhookConfig};
 use crate::contract::money::SpendLimit;
 use crate::reports::text::pluralize;
 use crate::store::{Cause, Reason, Store};
@@ -64,9 +64,8 @@ pub(super) async fn check(
         ("store", app::ledger::describe(settings)),
     ];
     rows.extend(redirect_uri(settings));
-    if let Some(Ok(certificate)) = certificate(settings) {
-        rows.push(("tls", certificate.summary()));
-    }
+    rows.extend(tls(settings).map(|tls| ("tls", tls)));
+    rows.extend(webhooks(settings).map(|text| ("webhooks", text)));
     match format {
         ReportFormat::Text => {
             rows.iter().try_for_each(|(name, value)| writeln!(out, "{name:<9} {value}"))?;
@@ -82,6 +81,14 @@ pub(super) async fn check(
     if is_online { print_online(settings, out, err).await } else { Ok(Exit::Done) }
 }
 
+/// Describes the certificate and, if it is not an operator's, where it comes from.
+fn tls(settings: &Settings) -> Option<String> {
+    let certificate = certificate(settings).and_then(Result::ok).map(|it| it.summary());
+    let Some(acme) = settings.server.acme() else { return certificate };
+    let certificate = certificate.unwrap_or_else(|| "ordered at the first start".to_owned());
+    Some(format!("{certificate}; from {}", acme.directory))
+}
+
 async fn print_online(
     settings: &Settings,
     out: &mut impl Write,
@@ -93,6 +100,18 @@ async fn print_online(
     };
     online.print(out, err)?;
     Ok(online.exit())
+}
+
+/// Describes the webhooks, without the paths of their addresses.
+fn webhooks(settings: &Settings) -> Option<String> {
+    let targets = settings.webhooks.targets.iter();
+    let targets: Vec<_> = targets
+        .map(|target| {
+            let events = u64::try_from(target.events.len()).unwrap_or(u64::MAX);
+            format!("{} ({})", WebhookConfig::origin(&target.url), pluralize(events, "event"))
+        })
+        .collect();
+    (!targets.is_empty()).then(|| targets.join(", "))
 }
 
 #[derive(Serialize)]

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{CommandError, Exit};
-use crate::app::ledger::{Migration, open_for_command};
+use crate::app::ledger::{Migration, open_for_command, open_for_report};
 use crate::billing::summary::BillingReport;
 use crate::clock;
 use crate::config::{Settings, StoreConfig};
@@ -81,7 +81,7 @@ pub(super) fn existing_path(settings: &Settings) -> Result<&Path, CommandError> 
 
 pub(super) async fn open_read_only(settings: &Settings) -> Result<Store, CommandError> {
     if let StoreConfig::Postgres(config) = &settings.store {
-        return Ok(open_for_command(settings, config, Migration::Refused).await?);
+        return Ok(open_for_report(settings, config).await?);
     }
     Ok(Store::open_read_only(existing_path(settings)?, Arc::new(clock::wall))?)
 }

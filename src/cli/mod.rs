@@ -1,6 +1,7 @@
 //! The command line: arguments, exit codes, and one file per command.
 
 mod backup;
+mod certificates;
 mod check;
 mod core;
 mod ledger;
@@ -19,7 +20,10 @@ mod settings;
 mod sockets;
 #[cfg(feature = "postgres")]
 mod store;
+#[cfg(feature = "postgres")]
+mod transfer;
 mod usage;
+mod webhook;
 
 use std::env;
 use std::ffi::OsString;
@@ -41,6 +45,7 @@ pub use settings::{Loaded, load_from};
 #[cfg(feature = "postgres")]
 pub use store::StoreCommand;
 pub use usage::{GroupBy, OutputFormat};
+pub use webhook::WebhookCommand;
 
 use crate::access::token;
 use crate::clock::Date;
@@ -126,11 +131,16 @@ pub enum Command {
         #[arg(long)]
         with_secret: bool,
     },
-    /// Create the tables of a shared ledger, and list its instances
+    /// Create the tables of a shared ledger, list its instances, and move a ledger
     #[cfg(feature = "postgres")]
     Store {
         #[command(subcommand)]
         command: StoreCommand,
+    },
+    /// Try the webhooks of the settings
+    Webhook {
+        #[command(subcommand)]
+        command: WebhookCommand,
     },
     /// Print the API as an OpenAPI 3.1 document
     Openapi,
@@ -268,7 +278,10 @@ impl Cli {
             }
             Command::Purchase { action } => purchase::purchase(settings, action, out).await,
             #[cfg(feature = "postgres")]
-            Command::Store { command } => store::store(settings, command, out).await,
+            Command::Store { command } => {
+                store::store((settings, self.config.as_deref()), command, out).await
+            }
+            Command::Webhook { command } => webhook::webhook(settings, command, out).await,
             Command::Openapi => {
                 out.write_all(&openapi::document(&settings.catalog, &settings.server.prefix))?;
                 Ok(writeln!(out).map(|()| Exit::Done)?)

@@ -42,7 +42,7 @@ fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App,
     let stacks =
         cores.iter().map(|core| app.core(core.tasks.clone())).collect::<io::Result<Vec<_>>>()?;
     // The last step that may fail.
-    if let (Some(tls), Some(files)) = (&app.shared.tls, &app.settings.server.tls) {
+    if let (Some(tls), Some(files)) = (&app.shared.tls, app.settings.server.tls_files()) {
         tls.reload(files)?;
     }
     log_keys(&old.settings, &app.settings);

@@ -15,6 +15,7 @@ use tokio::time::{interval, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{error, info, warn};
 
+use super::certificates::Certificates;
 use super::check::{budgets, callers, gateway};
 use super::core::{Core, InFlight, warn_of_purchases};
 use super::reload::reload;
@@ -22,7 +23,7 @@ use super::sockets::Sockets;
 use super::{CommandError, Exit, Loaded, log, notify, process, runtime};
 use crate::access::SecretError;
 use crate::app::secret::secret;
-use crate::app::{self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, SharedState, Shutdown, TIDY_INTERVAL};
+use crate::app::{self, App, CLOSE_TIMEOUT, FLUSH_TIMEOUT, Shutdown, TIDY_INTERVAL};
 use crate::config::{Settings, Target};
 use crate::downstream::rate::calibrate_clock;
 use crate::downstream::source::Source;
@@ -30,9 +31,6 @@ use crate::reports::text::pluralize;
 use crate::routes::ops::Ops;
 use crate::server::{self, ConnectionSettings, Listener};
 use crate::store::Opening;
-
-/// How soon a renewed certificate is noticed.
-const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Runs the proxy until SIGTERM or SIGINT. `new_account` binds the ledger to the gateway's account.
 pub async fn serve(
@@ -82,6 +80,7 @@ async fn run(
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
     let connections = app.server();
+    let certificates = Certificates::start(&app);
     let cores = Core::start_all(&app, &listeners, &connections, &shutdown)?;
     serve_redirects(&app, &connections, redirects, &shutdown)?;
     // The ops listener stops last, so that probes see `draining` until the drain ends.
@@ -107,6 +106,7 @@ async fn run(
         let reload = |app| {
             notify::reloading();
             let app = reload(app, config_path.as_deref(), &cores);
+            certificates.reconfigure(&app.settings);
             notify::ready(&status());
             app
         };
@@ -122,7 +122,7 @@ fn run_in_background(app: &App) {
     thread::spawn(calibrate_clock);
     let access = Arc::clone(&app.shared.access);
     tokio::spawn(async move { access.run().await });
-    tokio::spawn(watch_certificate(app.shared.clone()));
+    tokio::spawn(app.report_events());
 }
 
 /// Waits for requests and purchases in flight, for at most `drain`.
@@ -181,16 +181,6 @@ fn serve_redirects(
     Ok(())
 }
 
-/// Follows changes of the certificate's files.
-async fn watch_certificate(shared: SharedState) {
-    let Some(tls) = shared.tls else { return };
-    let mut due = interval(CERTIFICATE_INTERVAL);
-    loop {
-        due.tick().await;
-        tls.reload_if_changed(&shared.hosts.load().listed());
-    }
-}
-
 fn serve_ops(
     app: &App,
     shutdown: &Shutdown,
@@ -232,7 +222,7 @@ fn announce(
     let (version, page, admin) = (env!("CARGO_PKG_VERSION"), pages.join(", "), url(admin));
     let (target, limits) = (gateway(&settings.gateway.target), budgets(&settings.budget));
     let mode = callers(&settings.access.mode, members);
-    let certificate = app.shared.tls.as_ref().map(|tls| tls.certificate().summary());
+    let certificate = app.shared.tls.as_ref().and_then(|tls| Some(tls.certificate()?.summary()));
     let ledger = app::ledger::describe(settings);
     info!(
         version,

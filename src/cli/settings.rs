@@ -9,15 +9,20 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
+use crate::acme;
 use crate::app::settings::{
     KEY_VARIABLES, check_files, environment, is_known, key_file, read_file,
 };
 use crate::clock;
-use crate::config::{Environment, Location, SettingError, Settings, SettingsSource, Target};
+use crate::config::{
+    Environment, Location, SettingError, Settings, SettingsSource, Target, TlsConfig,
+};
 use crate::tls::Certificate;
 
 const DEFAULT_FILE: &str = "proxy.toml";
 const ENV_FILE: &str = ".env";
+#[cfg(feature = "postgres")]
+const STORE_URL: &str = "TOLLGATE_STORE__URL";
 const ADMIN_LISTEN: &str = "TOLLGATE_ADMIN__LISTEN";
 
 #[derive(Clone, Debug, Default)]
@@ -33,6 +38,16 @@ pub(super) fn load(
     needs_gateway_key: bool,
 ) -> Result<Loaded, Vec<SettingError>> {
     load_from(explicit, needs_gateway_key, Path::new(""), std::env::vars_os())
+}
+
+/// Loads the settings for a ledger that the command line names in place of `store.url`.
+#[cfg(feature = "postgres")]
+pub(super) fn load_with_ledger(
+    explicit: Option<&Path>,
+    url: &str,
+) -> Result<Loaded, Vec<SettingError>> {
+    let others = std::env::vars_os().filter(|(name, _)| name != STORE_URL);
+    load_from(explicit, false, Path::new(""), others.chain([(STORE_URL.into(), url.into())]))
 }
 
 /// Returns the address of the ops listener of a running server. If its settings were edited since
@@ -89,7 +104,9 @@ pub fn load_from(
     let Some(settings) = settings.ok().filter(|_| errors.is_empty()) else { return Err(errors) };
     let mut warnings = settings.warnings();
     warnings.extend(readable_file_warnings(folder, &environment));
-    if let Some(Ok(certificate)) = certificate(&settings).filter(|_| needs_gateway_key) {
+    if let Some(Ok(certificate)) = certificate(&settings).filter(|_| needs_gateway_key)
+        && settings.server.tls_files().is_some()
+    {
         warnings.extend(certificate.warnings(&settings.server.hosts, clock::wall()));
     }
     if has_key && explicit.is_none() {
@@ -98,9 +115,12 @@ pub fn load_from(
     Ok(Loaded { settings, file, warnings })
 }
 
-/// Loads the certificate of `server.tls`.
+/// Loads the certificate of `server.tls`. One that an authority issues may be missing.
 pub(super) fn certificate(settings: &Settings) -> Option<Result<Certificate, String>> {
-    settings.server.tls.as_ref().map(Certificate::load)
+    match settings.server.tls.as_ref()? {
+        TlsConfig::Files(files) => Some(Certificate::load(files)),
+        TlsConfig::Acme(config) => Certificate::load(&acme::certificate_files(config)).ok().map(Ok),
+    }
 }
 
 /// Adds the variables of `.env` that are not set yet; the first line of a variable wins.
@@ -194,14 +214,14 @@ fn readable_file_warnings(folder: &Path, environment: &Environment) -> Vec<Strin
         let about = fs::metadata(folder.join(name));
         !name.is_empty() && about.is_ok_and(|about| about.permissions().mode() & 0o004 != 0)
     };
-    let open = [
+    let files = [
         "GATEWAY_API_KEY_FILE",
         "TOLLGATE_SECRET_FILE",
+        "TOLLGATE_WEBHOOK_SECRET_FILE",
         "DATABASE_URL_FILE",
         "OIDC_CLIENT_SECRET_FILE",
-    ]
-    .into_iter()
-    .filter(is_open);
+    ];
+    let open = files.into_iter().filter(is_open);
     let text = "any user of this machine can read the file; chmod 600 it";
     open.map(|variable| format!("{variable}: {text}")).collect()
 }

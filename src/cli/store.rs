@@ -1,21 +1,36 @@
 //! `tollgate store`: the tables of a shared ledger, and the instances that use it.
 
 use std::io::Write;
+use std::path::Path;
 
 use clap::Subcommand;
 use serde::Serialize;
 
-use super::{CommandError, Exit, OutputFormat, print_json};
+use super::{CommandError, Exit, OutputFormat, print_json, transfer};
 use crate::app::ledger::{self, Migration};
 use crate::clock::iso8601;
 use crate::config::{PostgresConfig, Settings, StoreConfig};
 use crate::reports::text::{csv, strip_controls, table};
-use crate::store::postgres::{InstanceRecord, InstanceState, list_instances};
+use crate::store::postgres::{InstanceRecord, InstanceState, contract, list_instances};
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum StoreCommand {
     /// Create the tables of a shared ledger, or bring them up to date
-    Migrate,
+    Migrate {
+        /// Then refuse programs of earlier versions; fails while one of them runs
+        #[arg(long)]
+        contract: bool,
+    },
+    /// Move a ledger from a file to PostgreSQL, or back, while no server uses it
+    Copy {
+        /// The ledger, as store.url names it: sqlite:tollgate.db, or postgres with the address in
+        /// DATABASE_URL
+        #[arg(long, value_name = "URL")]
+        from: String,
+        /// The empty database, or the new file
+        #[arg(long, value_name = "URL")]
+        to: String,
+    },
     /// List the processes that use a shared ledger
     Instances {
         /// Output format
@@ -25,18 +40,26 @@ pub enum StoreCommand {
 }
 
 pub(super) async fn store(
-    settings: &Settings,
+    (settings, file): (&Settings, Option<&Path>),
     command: StoreCommand,
     out: &mut impl Write,
 ) -> Result<Exit, CommandError> {
+    if let StoreCommand::Copy { from, to } = command {
+        return transfer::copy(file, (&from, &to), out).await;
+    }
     let StoreConfig::Postgres(config) = &settings.store else {
         let why = "store.url: expected \"postgres\" for this command; a ledger in a file belongs to one \
                    server, which creates and migrates it";
         return Err(CommandError::usage(why));
     };
     match command {
-        StoreCommand::Migrate => {
+        // Its ledgers are those of its arguments.
+        StoreCommand::Copy { .. } => {}
+        StoreCommand::Migrate { contract: is_contraction } => {
             ledger::open_for_command(settings, config, Migration::Allowed).await?.close();
+            if is_contraction {
+                contract(&ledger::postgres_target(settings, config)?).await?;
+            }
             writeln!(out, "the tables are up to date: {}", ledger::describe(settings))?;
         }
         StoreCommand::Instances { format } => instances(settings, config, format, out).await?,

@@ -59,6 +59,10 @@ impl Listen {
         }
     }
 
+    pub(super) fn is_unix(&self) -> bool {
+        matches!(self, Self::Unix(_))
+    }
+
     /// Returns whether it is a loopback address. The settings do not say who reaches other sockets.
     pub(super) fn is_loopback(&self) -> bool {
         self.address().is_some_and(|at| at.ip().to_canonical().is_loopback())

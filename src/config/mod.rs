@@ -14,6 +14,7 @@ mod sections;
 mod server;
 mod store;
 mod value;
+mod webhooks;
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -28,6 +29,7 @@ pub use listen::Listen;
 pub use oidc::{AllowRule, ClientSecret, OidcConfig};
 pub use secrets::{DatabaseUrl, Key, SecretText};
 pub use sections::{Environment, SettingsSource};
+pub use webhooks::{AlertsConfig, WebhookConfig, WebhookSecret, WebhooksConfig};
 
 use crate::contract::catalog::{Catalog, ChatModel, Service};
 use crate::contract::money::{SpendLimit, Usd};
@@ -45,6 +47,8 @@ pub struct Settings {
     pub secret: Option<SecretText>,
     pub limits: LimitsConfig,
     pub budget: BudgetConfig,
+    pub alerts: AlertsConfig,
+    pub webhooks: WebhooksConfig,
     pub purchase: PurchaseConfig,
     pub store: StoreConfig,
     /// How long a start waits for the server that has the ledger.
@@ -79,7 +83,7 @@ pub struct ServerConfig {
     /// The path that a server in front strips: empty, or `/ai`.
     pub prefix: String,
     /// If `None`, `listen` is plain HTTP.
-    pub tls: Option<TlsFiles>,
+    pub tls: Option<TlsConfig>,
     /// Plain listeners that redirect to https.
     pub redirect: Vec<Listen>,
     /// The `max-age` of `Strict-Transport-Security`; zero sends none.
@@ -90,6 +94,13 @@ pub struct ServerConfig {
     pub name: Option<String>,
 }
 
+/// Where the certificate comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TlsConfig {
+    Files(TlsFiles),
+    Acme(AcmeConfig),
+}
+
 /// The certificate chain, leaf first, and its private key, as PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
@@ -97,7 +108,35 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
+/// A certificate that an ACME authority issues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcmeConfig {
+    /// From 1 to [`MAX_ACME_NAMES`], of `server.hosts`.
+    pub names: Vec<String>,
+    /// An address such as `mailto:ops@example.com`.
+    pub contact: Option<String>,
+    pub directory: Url,
+    pub profile: Option<String>,
+    /// The file of the directory's trust anchors; `None` is the system's.
+    pub roots: Option<PathBuf>,
+    /// The folder of the account, the certificate and their keys.
+    pub dir: PathBuf,
+}
+
+/// The maximum number of names in one certificate.
+pub const MAX_ACME_NAMES: usize = 20;
+
 impl ServerConfig {
+    /// Returns the settings of ACME, if the certificate comes from there.
+    pub fn acme(&self) -> Option<&AcmeConfig> {
+        if let Some(TlsConfig::Acme(acme)) = &self.tls { Some(acme) } else { None }
+    }
+
+    /// Returns the files of the certificate, if an operator renews them.
+    pub fn tls_files(&self) -> Option<&TlsFiles> {
+        if let Some(TlsConfig::Files(files)) = &self.tls { Some(files) } else { None }
+    }
+
     /// Returns the addresses of `listen` that the settings know.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.listen.iter().filter_map(Listen::address).collect()
@@ -371,6 +410,22 @@ impl Settings {
                 !live && !self.listens_on_loopback(),
                 "sandbox.public: anyone who reaches server.listen can use the sandbox",
             ),
+            (
+                self.server.acme().is_some() && !self.server.trusted_proxies.is_empty(),
+                "server.tls.acme: server.trusted_proxies is set, so TLS probably ends at the proxy in \
+                 front; the authority must reach this server itself, on port 443",
+            ),
+            (
+                self.server.acme().is_some() && !self.may_listen_on(443),
+                "server.tls.acme: the authority connects to port 443, which is not in server.listen; \
+                 forward it to this server",
+            ),
+            (
+                self.server.acme().is_some() && matches!(self.store, StoreConfig::Postgres(_)),
+                "server.tls.acme: each server that shares the ledger orders a certificate of its own, \
+                 and the authority must reach the server that ordered; behind a load balancer, use \
+                 server.tls with cert and key",
+            ),
             (ops_is_public, "admin.listen: anyone who reaches this address can read the metrics"),
         ];
         rows.into_iter().filter(|(holds, _)| *holds).map(|(_, text)| text.to_owned()).collect()
@@ -397,6 +452,12 @@ impl Settings {
 
     fn listens_on_loopback(&self) -> bool {
         self.server.listen.iter().all(Listen::is_loopback)
+    }
+
+    /// Returns whether callers may reach this port. The settings do not know those of systemd.
+    fn may_listen_on(&self, port: u16) -> bool {
+        let mut listen = self.server.listen.iter();
+        listen.any(|at| at.address().map_or(!at.is_unix(), |address| address.port() == port))
     }
 
     /// Returns whether anyone may spend the whole balance.

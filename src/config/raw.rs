@@ -11,7 +11,14 @@ use crate::contract::wire::KEY_PREFIX;
 
 const PREFIX: &str = "TOLLGATE_";
 /// Variables with this prefix that are not settings.
-const SECRETS: &[&str] = &["TOLLGATE_SECRET", "TOLLGATE_SECRET_FILE"];
+const SECRETS: &[&str] = &[
+    "TOLLGATE_SECRET",
+    "TOLLGATE_SECRET_FILE",
+    "TOLLGATE_WEBHOOK_SECRET",
+    "TOLLGATE_WEBHOOK_SECRET_FILE",
+];
+/// A variable for a list of tables at the top level.
+const WEBHOOKS: &str = "WEBHOOKS";
 
 #[derive(Default)]
 pub(super) struct RawSettings {
@@ -75,13 +82,20 @@ impl RawSettings {
 
     fn overlay(&mut self, variable: &str, rest: &str, value: &str, errors: &mut Vec<SettingError>) {
         let location = Location::Variable(variable.to_owned());
+        let text =
+            || RawNode { location: location.clone(), value: RawValue::Text(value.to_owned()) };
+        let has_key = value.contains(KEY_PREFIX);
+        if rest == WEBHOOKS && !has_key {
+            self.sections.insert(WEBHOOKS.to_ascii_lowercase(), (location.clone(), text()));
+            return;
+        }
         let is_upper = !rest.chars().any(char::is_lowercase);
         let Some((section, name)) = rest.split_once("__").filter(|_| is_upper) else {
             let text = "unknown variable, expected TOLLGATE_SECTION__NAME in upper case, such as \
                         TOLLGATE_SERVER__LISTEN";
             return errors.push(SettingError::new(location, text));
         };
-        if value.contains(KEY_PREFIX) {
+        if has_key {
             return errors.push(SettingError::new(location, KEY_IN_SETTINGS));
         }
         let empty =
@@ -92,8 +106,7 @@ impl RawSettings {
             .or_insert_with(|| (location.clone(), empty()));
         // If the section is not a table, `SettingsReader` reports it.
         if let RawValue::Table(table) = &mut section.value {
-            let node =
-                RawNode { location: location.clone(), value: RawValue::Text(value.to_owned()) };
+            let node = text();
             table.insert(name.to_ascii_lowercase(), (location, node));
         }
     }

@@ -41,6 +41,38 @@ impl SettingsReader {
         Section { path: name.to_owned(), location, table, reader: self }.read_all(read)
     }
 
+    /// Reads a list of tables at the top level, `[[name]]`, in order.
+    pub(super) fn tables(
+        &mut self,
+        raw: &RawSettings,
+        name: &str,
+        mut read: impl FnMut(&mut Section<'_>) -> Option<()>,
+    ) {
+        // The names are known, also if there is no table.
+        let (errors, empty) = (self.errors.len(), RawTable::new());
+        let path = name.to_owned();
+        Section { path, location: Location::Unknown, table: &empty, reader: self }
+            .read_all(&mut read);
+        self.errors.truncate(errors);
+        let Some((_, node)) = raw.sections.get(name) else { return };
+        let rows = node.parse_inline();
+        let rows = match rows.map(|rows| rows.value) {
+            Ok(RawValue::List(rows)) => rows,
+            // Reported as what it is.
+            Ok(_) | Err(_) => vec![RawNode { value: RawValue::Other("no list"), ..node.clone() }],
+        };
+        for row in rows {
+            let location = row.location;
+            let RawValue::Table(table) = &row.value else {
+                let expected = format!("{name}: expected a list of tables, [[{name}]]");
+                self.errors.push(SettingError::new(location, expected));
+                continue;
+            };
+            let path = name.to_owned();
+            Section { path, location, table, reader: self }.read_all(&mut read);
+        }
+    }
+
     /// Adds an error for every name that nothing read; returns all errors and all known names.
     pub(super) fn finish(mut self, raw: &RawSettings) -> (Vec<SettingError>, Vec<String>) {
         let is_known = |name: &str| {

@@ -93,7 +93,7 @@ impl fmt::Debug for DatabaseUrl {
     }
 }
 
-fn read_secret(
+pub(super) fn read_secret(
     source: &SettingsSource<'_>,
     what: &str,
     (name, file): (&'static str, &'static str),

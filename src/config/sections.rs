@@ -18,7 +18,7 @@ use super::{
     AccessConfig, AccessMode, BudgetConfig, DEFAULT_OPS, GatewayConfig, JobsConfig, JwksSource,
     JwtConfig, Key, LimitsConfig, Listen, LogConfig, McpConfig, PageConfig, Parsed,
     PassthroughConfig, PresetConfig, PurchaseConfig, RequestLimit, SandboxConfig, Settings, Target,
-    TokenRules, models, secrets, store, value,
+    TokenRules, models, secrets, store, value, webhooks,
 };
 use crate::contract::catalog::{Catalog, Service};
 use crate::contract::money::{SpendLimit, Usd};
@@ -102,7 +102,7 @@ fn interpret(
         (store::store(section, source, is_sandbox), wait)
     });
     let settings = Settings {
-        server: reader.section(raw, "server", |section| server(section, folder)),
+        server: reader.section(raw, "server", |section| server(section, folder, &store)),
         admin_listen: reader.section(raw, "admin", |section| {
             section.text("listen", Listen::parse_tcp, DEFAULT_OPS.into())
         }),
@@ -116,6 +116,8 @@ fn interpret(
             total: section.table("total", spend).unwrap_or_default(),
             caller: section.table("caller", spend).unwrap_or_default(),
         }),
+        alerts: reader.section(raw, "alerts", webhooks::alerts),
+        webhooks: webhooks::webhooks(&mut reader, raw, source),
         purchase: reader.section(raw, "purchase", |section| PurchaseConfig {
             dedupe_window: section.text("dedupe_window", value::time_or_zero, secs(30)),
             keep_replies: section.text("keep_replies", value::time, secs(24 * 3_600)),

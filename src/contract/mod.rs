@@ -3,6 +3,7 @@
 //! Section numbers are those in `docs/explain/gateway.md`, which also lists each "Guess".
 
 pub mod catalog;
+pub mod event;
 pub mod money;
 pub mod selection;
 pub mod video;

@@ -243,6 +243,7 @@ impl Inner {
         let current = inner.current.load();
         let app = &current.app;
         let (account, access) = (app.watch_account(), Arc::clone(&app.shared.access));
+        let events = app.report_events();
         let (finished, inner) = (inner.shutdown.finished.clone(), Arc::downgrade(inner));
         let tidying = async move {
             let mut due = interval(TIDY_INTERVAL);
@@ -255,7 +256,7 @@ impl Inner {
             }
         };
         async move {
-            let work = futures_util::future::join3(account, access.run(), tidying);
+            let work = futures_util::future::join4(account, access.run(), tidying, events);
             finished.run_until_cancelled(work).await;
         }
     }

@@ -6,7 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
-use super::{Histogram, Labels};
+use super::{Histogram, Labels, SharedLedgerMetrics};
 
 /// Positions of keys as label values: the settings take five at most.
 const KEYS: [&str; 5] = ["1", "2", "3", "4", "5"];
@@ -27,6 +27,7 @@ pub struct Readings {
     pub certificate_expires: Option<Duration>,
     /// Of a shared ledger.
     pub instances: Option<InstanceReading>,
+    pub shared_ledger: Option<SharedLedgerMetrics>,
     /// Whether each key is usable, in the order of the settings.
     pub keys: Vec<bool>,
 }
@@ -114,6 +115,7 @@ impl Readings {
             let states = [([("state", "alive")], alive), ([("state", "late")], late)];
             family(r, "instances", "Servers that share the ledger", states);
         }
+        self.shared_ledger.iter().for_each(|ledger| ledger.register(r));
         let keys = KEYS.into_iter().zip(&self.keys);
         let keys = keys.map(|(position, is_usable)| ([("key", position)], u64::from(*is_usable)));
         family(r, "key_usable", "1, or 0 while the gateway rejects the key", keys);

@@ -177,7 +177,7 @@ impl Hold {
 
     /// Fails if another instance may have given up what this one held.
     fn check_lease(&self) -> Result<(), Abort> {
-        if self.context.ledger.may_send() {
+        if self.context.ledger.may_send(self.purchase.id) {
             return Ok(());
         }
         error!(purchase = %self.purchase.id, "lease on the ledger is over; purchase not sent");

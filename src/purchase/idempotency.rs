@@ -22,13 +22,15 @@ use crate::contract::video::VideoAccepted;
 use crate::problem::{
     Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING,
 };
-use crate::store::{ExistingPurchase, KeptReply, PurchaseId, PurchaseState, Service, Unavailable};
+use crate::store::{
+    EarlierReply, ExistingPurchase, KeptReply, PurchaseId, PurchaseState, Service, Unavailable,
+};
 use crate::sync::lock;
 
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 const MAX_REPLAY_KIB: u32 = 64 * 1_024;
-/// A smaller reply needs no permit: a connection buffers more than that.
+/// A smaller reply needs no permit: a connection buffers more than that. The ledger may read it at once.
 const SMALL_REPLY: usize = 16 * 1_024;
 
 /// The running purchases of this process, and the memory for replays; shared by all cores.
@@ -183,15 +185,21 @@ async fn replay(
     earlier: ExistingPurchase,
     give_up: Instant,
 ) -> Outcome {
-    let ExistingPurchase { id, state, cost, reply_bytes } = earlier;
+    let ExistingPurchase { id, state, cost, reply } = earlier;
     if state != PurchaseState::Charged {
         return Err(Problem::new(&OUTCOME_UNKNOWN).for_purchase(id).replayed());
     }
     let reply_lost = || reply_lost().for_purchase(id);
-    let Some(bytes) = reply_bytes else { return Err(reply_lost()) };
-    let permit = context.running.reserve_memory(purchase, bytes, give_up).await?;
-    let reply = context.ledger.reply(id).await.map_err(|error| unreadable(id, &error))?;
-    let KeptReply { status, is_json, body } = reply.ok_or_else(reply_lost)?;
+    let (permit, reply) = match reply {
+        EarlierReply::NotKept => return Err(reply_lost()),
+        EarlierReply::Read(reply) => (None, reply),
+        EarlierReply::Kept { bytes } => {
+            let permit = context.running.reserve_memory(purchase, bytes, give_up).await?;
+            let reply = context.ledger.reply(id).await.map_err(|error| unreadable(id, &error))?;
+            (permit, reply.ok_or_else(reply_lost)?)
+        }
+    };
+    let KeptReply { status, is_json, body } = reply;
     let is_video = purchase.order.get().service == Service::Video;
     Ok(Receipt {
         id,

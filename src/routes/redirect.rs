@@ -20,6 +20,8 @@ use crate::response::{self, Body, HandlerResult, Response};
 pub struct Redirect {
     /// Checks `Host`: a redirect to any name would help phishing.
     pub host_guard: HostGuard,
+    /// Where callers reach https, if not at the usual port.
+    pub port: Option<u16>,
 }
 
 impl Redirect {
@@ -47,7 +49,8 @@ impl Redirect {
         let host = request.headers().get(HOST).map(HeaderValue::as_bytes).unwrap_or_default();
         let path = request.uri().path_and_query().map(|path| path.as_str());
         let location = Authority::try_from(host).ok().zip(path.filter(|it| it.starts_with('/')));
-        let location = location.map(|(host, path)| format!("https://{}{path}", host.host()));
+        let port = self.port.map(|port| format!(":{port}")).unwrap_or_default();
+        let location = location.map(|(host, path)| format!("https://{}{port}{path}", host.host()));
         let location = location.and_then(|location| HeaderValue::try_from(location).ok());
         let location = location.ok_or_else(|| Problem::new(&MALFORMED_REQUEST))?;
         let mut response = Response::new(Body::default());
@@ -73,7 +76,7 @@ mod tests {
             let is_known = headers.get(HOST).is_some_and(|it| it.as_bytes().starts_with(b"chat."));
             is_known.then_some(()).ok_or_else(|| Problem::new(&MISDIRECTED_REQUEST))
         };
-        let redirect = Redirect { host_guard: Arc::new(known) };
+        let mut redirect = Redirect { host_guard: Arc::new(known), port: None };
         for (method, host, target, status, location) in [
             ("GET", "chat.example", "/a?b=c", 308, "https://chat.example/a?b=c"),
             ("HEAD", "chat.example:80", "/", 308, "https://chat.example/"),
@@ -95,5 +98,9 @@ mod tests {
             assert_eq!(response.headers()[CONNECTION], "close");
             assert!(!response.headers().contains_key("set-cookie"));
         }
+        redirect.port = Some(8443);
+        let request = Request::builder().uri("/a").header(HOST, "chat.example:8080");
+        let response = redirect.service().oneshot(request.body(()).unwrap()).await.unwrap();
+        assert_eq!(response.headers()[LOCATION], "https://chat.example:8443/a");
     }
 }

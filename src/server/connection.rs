@@ -75,12 +75,12 @@ pub(super) async fn serve<S: HttpService, T: SocketStream>(
     let activity = Activity::new();
     let mut io = TrackedIo { stream, unread: Bytes::new(), activity: Arc::clone(&activity) };
     let mut idle_since = None;
-    // A client that has just connected is about to send.
-    let fresh_until = clock::now() + FIRST_REQUEST;
     loop {
-        let deadline = match idle_since {
-            None => clock::now() + settings.header_timeout,
-            Some(since) => since + settings.idle_timeout,
+        let now = clock::now();
+        let (deadline, fresh_until) = match idle_since {
+            // A client that has just connected is about to send.
+            None => (now + settings.header_timeout, now + FIRST_REQUEST),
+            Some(since) => (since + settings.idle_timeout, now),
         };
         // After a request, TLS holds nothing back: hyper has read until the socket was empty.
         let may_hold = !io.unread.is_empty() || (T::READS_AHEAD && idle_since.is_none());
@@ -90,10 +90,11 @@ pub(super) async fn serve<S: HttpService, T: SocketStream>(
         }
         let is_frequent = idle_since.is_some_and(|since| clock::now() - since < KEEP_BUFFERS);
         // A first request may still be on its way through TLS.
-        let drains_from = if may_hold { fresh_until } else { clock::now() };
         let drain = async {
             shutdown.cancelled().await;
-            sleep_until(drains_from).await;
+            if may_hold {
+                sleep_until(fresh_until).await;
+            }
         };
         let is_ended;
         let serving = serve_requests(io, service.clone(), settings, drain, is_frequent);
@@ -114,13 +115,15 @@ async fn is_readable(
     (deadline, fresh_until): (clock::Instant, clock::Instant),
     shutdown: &CancellationToken,
 ) -> bool {
+    let mut byte = [0];
     tokio::select! {
         biased;
-        readable = stream.readable() => return readable.is_ok(),
+        // A new stream counts as readable before anything has arrived, so `readable` is no proof.
+        peeked = stream.peek(&mut byte) => return peeked.is_ok(),
         () = shutdown.cancelled() => {}
         () = sleep_until(deadline) => return false,
     }
-    timeout_at(fresh_until.min(deadline), stream.readable()).await.is_ok_and(|it| it.is_ok())
+    timeout_at(fresh_until.min(deadline), stream.peek(&mut byte)).await.is_ok_and(|it| it.is_ok())
 }
 
 /// Serves requests until the connection ends or is idle. Returns whether it ended. After `drain`, no

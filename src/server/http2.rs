@@ -135,7 +135,7 @@ fn next_check(
             Check::Close
         }
         Phase::Idle { since } if is_late(since, settings.idle_timeout) => Check::GoAway,
-        Phase::Busy if health.is_dead(now) => Check::Close,
+        Phase::Busy if health.is_dead(now, wire.read_at()) => Check::Close,
         Phase::Busy => {
             health.ping(now, settings.idle_timeout / 3);
             Check::At(activity.deadline(settings))
@@ -247,8 +247,11 @@ impl Health {
         (self.sent, self.answered) = (None, clock::now());
     }
 
-    fn is_dead(&self, now: clock::Instant) -> bool {
-        self.sent.is_some_and(|sent| now.saturating_duration_since(sent) >= PING_TIMEOUT)
+    /// Any frame proves that the client is there: behind a slow download, the answer to a ping is late.
+    fn is_dead(&self, now: clock::Instant, read_at: Option<clock::Instant>) -> bool {
+        let Some(sent) = self.sent else { return false };
+        let heard = read_at.map_or(sent, |read_at| sent.max(read_at));
+        now.saturating_duration_since(heard) >= PING_TIMEOUT
     }
 
     fn ping(&mut self, now: clock::Instant, interval: Duration) {

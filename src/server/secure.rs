@@ -30,7 +30,8 @@ pub(super) async fn serve<S: HttpService>(
     let opening = Box::pin(timeout(settings.header_timeout, open(stream, tls)));
     let opened = opening.await.unwrap_or_else(|_elapsed| Err(ErrorKind::TimedOut.into()));
     let (stream, session) = match opened {
-        Ok(opened) => opened,
+        Ok(Some(opened)) => opened,
+        Ok(None) => return,
         Err(error) => {
             settings.metrics.tls_handshakes_failed.inc();
             return debug!(%error, "tls handshake failed");
@@ -45,7 +46,10 @@ pub(super) async fn serve<S: HttpService>(
     }
 }
 
-async fn open(mut stream: TcpStream, tls: &Tls) -> io::Result<(TlsStream<TcpStream>, TlsSession)> {
+type Opened = (TlsStream<TcpStream>, TlsSession);
+
+/// Returns `None` if the connection needs no more than the handshake.
+async fn open(mut stream: TcpStream, tls: &Tls) -> io::Result<Option<Opened>> {
     let mut first = [0];
     match stream.peek(&mut first).await? {
         0 => Err(ErrorKind::UnexpectedEof.into()),

@@ -29,6 +29,8 @@ pub(super) struct Wire(Mutex<State>);
 struct State {
     /// Since when a request's head has been arriving.
     head_since: Option<clock::Instant>,
+    /// When the last frame arrived, or a part of it.
+    read_at: Option<clock::Instant>,
     /// Streams whose end is waited for.
     awaited: Vec<(u32, oneshot::Sender<()>)>,
     /// Those of them whose end is written, but not flushed.
@@ -38,6 +40,11 @@ struct State {
 impl Wire {
     pub(super) fn head_since(&self) -> Option<clock::Instant> {
         lock(&self.0).head_since
+    }
+
+    /// Returns when the client last sent anything.
+    pub(super) fn read_at(&self) -> Option<clock::Instant> {
+        lock(&self.0).read_at
     }
 
     /// Returns a future that ends when the kernel has the last byte of this stream's response. It
@@ -57,9 +64,10 @@ impl Wire {
     }
 
     fn has_read(&self, frame: Frame, is_complete: bool) {
-        let mut state = lock(&self.0);
+        let (mut state, now) = (lock(&self.0), clock::now());
+        state.read_at = Some(now);
         match (frame.kind, is_complete) {
-            (HEADERS, false) => state.head_since = Some(clock::now()),
+            (HEADERS, false) => state.head_since = Some(now),
             (HEADERS | CONTINUATION, true) if frame.flags & END_HEADERS != 0 => {
                 state.head_since = None;
             }

@@ -15,7 +15,7 @@ use super::{
     Backup, Clock, InstanceCounts, LockHolder, MoneyKind, OpenError, Opening, PurchaseId, Reason,
     Reservation, ReserveError, Settlement, SlotId, StoreCapacity, Unavailable,
 };
-use crate::metrics::Histogram;
+use crate::metrics::{Histogram, SharedLedgerMetrics};
 
 /// The ledger of a server. Clones share it.
 ///
@@ -221,16 +221,25 @@ impl Store {
         on_backend!(self, store => store.commit_durations())
     }
 
+    /// Returns what is counted about a ledger that servers share. Clones share their counts.
+    pub fn shared_metrics(&self) -> Option<SharedLedgerMetrics> {
+        match &self.backend {
+            Backend::Sqlite(_) => None,
+            #[cfg(feature = "postgres")]
+            Backend::Postgres(store) => Some(store.metrics()),
+        }
+    }
+
     /// Returns whether the ledger may lack purchases that were made after this time, as a restored
     /// backup does. At that time, it lacked none.
     pub fn may_lack_purchases_since(&self, complete_at: Duration) -> bool {
         on_backend!(self, store => store.may_lack_purchases_since(complete_at))
     }
 
-    /// Returns whether this process may still send what the ledger holds for it. Ask right before
-    /// the first byte: another instance may have given up what this one held.
-    pub fn may_send(&self) -> bool {
-        on_backend!(self, store => store.may_send())
+    /// Returns whether this process may still send a purchase that the ledger holds for it. Ask
+    /// right before the first byte: another instance may have given up what this one held.
+    pub fn may_send(&self, id: PurchaseId) -> bool {
+        on_backend!(self, store => store.may_send(id))
     }
 
     /// Returns how many servers share the ledger; `None` if one has it alone, or if that cannot be

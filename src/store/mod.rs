@@ -15,12 +15,15 @@ mod binding;
 mod handle;
 mod member;
 mod model;
+mod outbox;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod reason;
 mod rules;
 pub mod sqlite;
 mod subject;
+#[cfg(feature = "postgres")]
+pub mod transfer;
 mod verbs;
 
 pub use crate::contract::money::SpendLimit;
@@ -33,12 +36,13 @@ pub use member::{
 };
 pub use model::{
     AccountCheck, AccountLimit, AccountStatus, BudgetKind, BudgetScope, Budgets, Checkpoint, Clock,
-    CreditWatermark, DedupeKey, Digest, DuplicateCheck, Evidence, ExistingPurchase, Held,
-    InstanceCounts, Job, JobState, KeptReply, KeyId, LedgerTotals, MoneyKind, OverBudget,
+    CreditWatermark, DedupeKey, Digest, DuplicateCheck, EarlierReply, Evidence, ExistingPurchase,
+    Held, InstanceCounts, Job, JobState, KeptReply, KeyId, LedgerTotals, MoneyKind, OverBudget,
     PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState, RemainingCredit, Reservation,
     ReserveError, SETTLES_WITHIN, Service, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate,
     StoreCapacity,
 };
+pub use outbox::{Alert, OutboxEvent, Subscription, WebhookId};
 pub use reason::{Cause, Reason};
 pub use sqlite::{Backup, LockHolder, OpenError, Opening, host_name};
 pub use subject::{Subject, SubjectLogin, SubjectTerms};

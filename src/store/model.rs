@@ -217,7 +217,16 @@ pub struct ExistingPurchase {
     pub id: PurchaseId,
     pub state: PurchaseState,
     pub cost: Usd,
-    pub reply_bytes: Option<usize>,
+    pub reply: EarlierReply,
+}
+
+/// The reply of an earlier purchase. A small one may be read in the step that finds the purchase,
+/// which saves its duplicates a second step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EarlierReply {
+    NotKept,
+    Kept { bytes: usize },
+    Read(KeptReply),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,7 +4,10 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use std::{fmt, fs};
+
+use crate::clock::iso8601;
 
 #[derive(Clone, Debug)]
 pub struct Reason {
@@ -26,6 +29,8 @@ pub enum Cause {
     Damaged,
     /// The file was removed or replaced while a server had it.
     Replaced,
+    /// Another store has it now.
+    Moved,
     /// The database does not answer, and may again.
     Unreachable,
     Other,
@@ -42,6 +47,7 @@ impl Cause {
             Self::DiskFailed => "disk_failed",
             Self::Damaged => "ledger_damaged",
             Self::Replaced => "ledger_replaced",
+            Self::Moved => "ledger_moved",
             Self::Unreachable => "ledger_unreachable",
             Self::Other => "ledger_unusable",
         }
@@ -62,6 +68,7 @@ impl Cause {
             Self::Replaced => {
                 "the ledger was removed or replaced: put it back and restart the server"
             }
+            Self::Moved => "the ledger was moved to another store: change store.url (see the log)",
             Self::Unreachable => "the ledger's database does not answer: sales resume when it does",
             Self::Other => "the ledger is unusable: see the log",
         }
@@ -71,6 +78,16 @@ impl Cause {
 impl Reason {
     pub fn new(cause: Cause, text: impl Into<Arc<str>>) -> Self {
         Self { cause, text: text.into() }
+    }
+
+    /// Explains that the ledger was moved to another store.
+    pub(super) fn moved(to: &str, at: Duration) -> Self {
+        let why = format!(
+            "it was moved to {to} at {}, and sells nothing any more; it can still be read. Change \
+             store.url",
+            iso8601(at)
+        );
+        Self::new(Cause::Moved, why)
     }
 
     /// Adds whose folder or file it is, if that is why this user may not open or create `path`.

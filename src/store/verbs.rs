@@ -7,12 +7,13 @@ use bytes::Bytes;
 
 use super::handle::on_backend;
 use super::{
-    AccountCheck, AccountLimit, AccountStatus, BudgetScope, Checkpoint, CreditWatermark, Digest,
-    Evidence, Held, Job, KeptReply, LedgerTotals, LoginSession, Member, MemberChange, MemberError,
-    PeriodSpend, PurchaseId, PurchaseRecord, RemainingCredit, Reservation, ReserveError,
-    Settlement, SlotId, Snapshot, SpendRow, StatusUpdate, Store, StoreOp, SubjectLogin,
-    Unavailable,
+    AccountCheck, AccountLimit, AccountStatus, Alert, BudgetScope, Checkpoint, CreditWatermark,
+    Digest, Evidence, Held, Job, KeptReply, LedgerTotals, LoginSession, Member, MemberChange,
+    MemberError, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord, RemainingCredit,
+    Reservation, ReserveError, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate, Store,
+    StoreOp, SubjectLogin, Subscription, Unavailable, WebhookId,
 };
+use crate::contract::event::EventKind;
 use crate::contract::money::Usd;
 
 /// Defines operations that wait for the store.
@@ -261,6 +262,31 @@ impl Store {
 
         /// Returns the sessions that have not expired.
         subject_logins() -> Vec<SubjectLogin>, other("subject_logins");
+    }
+}
+
+/// The events that wait for webhooks. An event is written in the transaction that causes it.
+impl Store {
+    requests! {
+        /// Replaces which webhook wants which event, from now on.
+        set_webhooks(wanted: Arc<[Subscription]>) -> (), other("set_webhooks");
+
+        /// Returns events that are due at a webhook, in any order. No other call returns them
+        /// during `lease`.
+        claim_events(webhook: WebhookId, most: usize, lease: Duration) -> Vec<OutboxEvent>,
+            other("claim_events");
+
+        /// Deletes an event that was delivered, or that was given up.
+        finish_event(id: Arc<str>, webhook: WebhookId) -> (), other("finish_event");
+
+        /// Counts a failed attempt. The next one is due after `wait`.
+        delay_event(id: Arc<str>, webhook: WebhookId, wait: Duration) -> (), other("delay_event");
+
+        /// Writes the event of an alert, unless the alert is raised already or no webhook wants it.
+        raise_alert(alert: Alert) -> (), other("raise_alert");
+
+        /// Ends an alert without a period, so that it can be raised again.
+        end_alert(kind: EventKind, whose: Arc<str>) -> (), other("end_alert");
     }
 }
 

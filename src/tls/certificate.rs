@@ -18,7 +18,7 @@ use crate::config::TlsFiles;
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// A certificate that ends sooner is warned of.
-const EXPIRES_SOON: Duration = Duration::from_secs(14 * 86_400);
+pub const EXPIRES_SOON: Duration = Duration::from_secs(14 * 86_400);
 /// Later than any certificate ends: the year 10000.
 const END_OF_TIME: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(253_402_300_800));
 
@@ -29,8 +29,8 @@ pub struct Certificate {
     pub(super) stamp: Stamp,
     /// The DNS names, which may begin with `*.`.
     names: Vec<String>,
-    /// Since the Unix epoch.
-    expires: Duration,
+    /// The first and the last moment of its life, since the Unix epoch.
+    life: (Duration, Duration),
 }
 
 /// The versions of both files: inode, size and time of change. `None` if a file is missing.
@@ -65,12 +65,12 @@ impl Certificate {
             expected("key", "an RSA, ECDSA or Ed25519 key in PEM, not encrypted", &files.key)
         })?;
         let unusable = || expected("cert", "an X.509 v3 certificate first", &files.cert);
-        let (names, expires) = facts(&chain[0]).ok_or_else(unusable)?;
+        let (names, life) = facts(&chain[0]).ok_or_else(unusable)?;
         let key = CertifiedKey::new(chain, key);
         if key.keys_match().is_err() {
             return Err(expected("key", "the key of the first certificate in cert", &files.key));
         }
-        Ok(Self { key: Arc::new(key), files: files.clone(), stamp, names, expires })
+        Ok(Self { key: Arc::new(key), files: files.clone(), stamp, names, life })
     }
 
     /// Returns whether a browser accepts the certificate for this name or address.
@@ -80,14 +80,24 @@ impl Certificate {
         leaf.verify_is_valid_for_subject_name(&name).is_ok()
     }
 
+    /// Returns the time of its start, since the Unix epoch.
+    pub fn starts(&self) -> Duration {
+        self.life.0
+    }
+
     /// Returns the time of its end, since the Unix epoch.
     pub fn expires(&self) -> Duration {
-        self.expires
+        self.life.1
+    }
+
+    /// Returns the first certificate of the chain.
+    pub fn leaf(&self) -> &CertificateDer<'static> {
+        &self.key.cert[0]
     }
 
     /// Describes it in one line.
     pub fn summary(&self) -> String {
-        let Date { year, month, day } = Date::at(self.expires);
+        let Date { year, month, day } = Date::at(self.expires());
         let names = if self.names.is_empty() { "no names".into() } else { self.names.join(", ") };
         format!("{names}; until {year:04}-{month:02}-{day:02}")
     }
@@ -97,7 +107,7 @@ impl Certificate {
         let uncovered = hosts.iter().filter(|host| !self.covers(host)).map(|host| {
             format!("server.tls.cert: does not cover {host}, which is in server.hosts")
         });
-        let left = self.expires.saturating_sub(now);
+        let left = self.expires().saturating_sub(now);
         let end = match left.as_secs() / DAY.as_secs() {
             _ if left.is_zero() => Some("it has expired".to_owned()),
             _ if left >= EXPIRES_SOON => None,
@@ -121,13 +131,19 @@ fn expected(name: &str, what: &str, path: &Path) -> String {
     format!("in {name} {what}: {}", path.display())
 }
 
-/// Returns the DNS names and the end of a certificate.
-fn facts(leaf: &CertificateDer<'_>) -> Option<(Vec<String>, Duration)> {
+/// Returns the DNS names, and the start and the end of a certificate.
+fn facts(leaf: &CertificateDer<'_>) -> Option<(Vec<String>, (Duration, Duration))> {
     let leaf = EndEntityCert::try_from(leaf).ok()?;
     let names = leaf.valid_dns_names().map(str::to_owned).collect();
-    // webpki shows the end in one place only: the error of a certificate that has expired.
-    let usage = KeyUsage::server_auth();
-    let error = leaf.verify_for_usage(&[], &[], &[], END_OF_TIME, usage, None, None).err()?;
-    let Error::CertExpired { not_after, .. } = error else { return None };
-    Some((names, Duration::from_secs(not_after.as_secs())))
+    // webpki shows both in one place only: its errors when a certificate is not valid yet, or no more.
+    let verify =
+        |at| leaf.verify_for_usage(&[], &[], &[], at, KeyUsage::server_auth(), None, None).err();
+    let epoch = UnixTime::since_unix_epoch(Duration::ZERO);
+    let starts = match verify(epoch) {
+        Some(Error::CertNotValidYet { not_before, .. }) => not_before,
+        Some(_) | None => epoch,
+    };
+    let Error::CertExpired { not_after, .. } = verify(END_OF_TIME)? else { return None };
+    let since_epoch = |time: UnixTime| Duration::from_secs(time.as_secs());
+    Some((names, (since_epoch(starts), since_epoch(not_after))))
 }

@@ -1,5 +1,5 @@
-//! Fetches public URLs: JSON Web Key Sets and finished videos. It sends no key and follows no
-//! redirect.
+//! Requests to other servers than the gateway: it fetches JSON Web Key Sets and finished videos, and
+//! posts to webhooks. It sends no key and follows no redirect.
 
 use std::io;
 use std::time::Duration;
@@ -12,19 +12,20 @@ use http::header::{
 use http::{HeaderMap, Method, Response, StatusCode, response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 use url::{Position, Url};
 
 use super::Error;
 use super::connect::{self, Connector};
 use super::connection::Connection;
+use crate::clock;
 
 /// Sends a request and returns its reply, whose body arrives in the background.
 async fn send(
     mut connection: Connection,
     address: &Url,
-    (method, body): (Method, Bytes),
-    more: HeaderMap,
+    method: Method,
+    (more, body): (HeaderMap, Bytes),
 ) -> Result<Response<Incoming>, Error> {
     let target = &address[Position::BeforePath..Position::AfterQuery];
     let (Ok(target), Ok(mut head)) = (target.parse(), connect::base_headers(address)) else {
@@ -70,7 +71,8 @@ pub(super) async fn exchange(
     let fetched = async {
         let connector = Connector::new(address, max_time).map_err(unreachable)?;
         let connection = connector.open().await.map_err(unreachable)?;
-        let reply = send(connection, address, request, headers).await;
+        let (method, body) = request;
+        let reply = send(connection, address, method, (headers, body)).await;
         let (head, body) = reply
             .map_err(|error| {
                 if matches!(error, Error::ClosedBeforeSend) {
@@ -94,6 +96,30 @@ pub(super) async fn exchange(
         let text = format!("no complete reply within {max_time:?}");
         Err(io::Error::new(io::ErrorKind::TimedOut, text))
     })
+}
+
+/// How much of an answer's body is read.
+const MAX_ANSWER: usize = 1_024;
+
+/// Posts a body, and returns the status of the answer.
+pub async fn post(
+    address: &Url,
+    headers: HeaderMap,
+    body: Bytes,
+    max_time: Duration,
+) -> io::Result<StatusCode> {
+    let deadline = clock::now() + max_time;
+    let answering = async {
+        let connection = Connector::new(address, max_time)?.open().await?;
+        send(connection, address, Method::POST, (headers, body)).await.map_err(io::Error::other)
+    };
+    let answer = timeout_at(deadline, answering).await.unwrap_or_else(|_elapsed| {
+        Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {max_time:?}")))
+    })?;
+    let status = answer.status();
+    // A short answer is read to its end, so that the receiver sees no error.
+    timeout_at(deadline, Limited::new(answer, MAX_ANSWER).collect()).await.ok();
+    Ok(status)
 }
 
 /// Reads `max-age` (RFC 9111). Zero if the document must not be cached.
@@ -152,7 +178,7 @@ impl MediaClient {
         let connection = connector.connect().await?;
         let range = range.map(|range| (RANGE, range.clone())).into_iter().collect();
         let fetched =
-            timeout(HEAD_TIMEOUT, send(connection, address, (method, Bytes::new()), range)).await;
+            timeout(HEAD_TIMEOUT, send(connection, address, method, (range, Bytes::new()))).await;
         only_video(fetched.map_err(|_elapsed| Error::Timeout(HEAD_TIMEOUT))??)
     }
 }

@@ -1,10 +1,9 @@
 /** The admin view: everyone's spending, members, videos and the account, in tabs. The server answers admins only. */
 
-import { saveFile } from '../chat/transfer.js';
-import { announce, button, byId, element } from '../core/dom.js';
+import { announce, button, byId, element, saveFile } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { read } from '../core/site.js';
-import { aboutDays, byDay, countOf, dayName, daysOf, failure, figure, figures, buildView, lastDays, ranking, SERVICES, table, utcOffset } from '../usage/pictures.js';
+import { TEXT as SPENDING, aboutDays, buildView, byDay, countOf, dayName, daysOf, failure, figure, figures, lastDays, ranking, SERVICES, sumOf, table, utcOffset } from '../usage/usage.js';
 
 const TEXT = {
   title: 'Admin',
@@ -12,17 +11,9 @@ const TEXT = {
   sections: 'Admin',
   announced: (amount, days) => `${amount} in ${days} days by everyone`,
   failed: 'Could not load this view.',
-  purchases: (count) => `${count} ${count === 1 ? 'purchase' : 'purchases'}`,
-  sum: (days) => (days === 1 ? 'Today' : `Last ${days} days`),
-  today: 'Today',
   open: 'Unknown outcomes',
-  saved: 'Saved',
-  savedBy: 'by repeats that were not charged again',
-  empty: 'No purchases in this period.',
   byMember: 'By member',
-  byModel: 'By model',
   details: 'By member, day and model',
-  save: 'Download CSV',
   spending: { label: 'Spending by member, day and model', columns: ['Member', 'Day', 'Model', 'Kind', '>Purchases', '>Spent'] },
   unknown: (count, more, amount) => (count === 1 && !more
     ? `1 purchase (${amount}) has an unknown outcome. ` : `${more ? 'More than ' : ''}${count} purchases (${amount}) have an unknown outcome. `),
@@ -110,17 +101,17 @@ function overview({ rows, total, saved, days, billing }) {
   const today = rows.filter(({ day }) => day === lastDays(1)[0]);
   const head = [
     figures([
-      [TEXT.sum(days), price(total), TEXT.purchases(countOf(rows))],
-      [TEXT.today, price(today.reduce((sum, row) => sum + row.spent_micros, 0)), TEXT.purchases(countOf(today))],
+      [SPENDING.sum(days), price(total), SPENDING.purchases(countOf(rows))],
+      [SPENDING.today, price(sumOf(today)), SPENDING.purchases(countOf(today))],
       [TEXT.open, String(billing.unknown.count) + (billing.unknown.more ? '+' : ''), price(billing.unknown.price_micros)],
-      ...(saved ? [[TEXT.saved, price(saved), TEXT.savedBy]] : []),
+      ...(saved ? [[SPENDING.saved, price(saved), SPENDING.savedBy]] : []),
     ]), ...unknown(billing.unknown)];
-  if (!rows.length) return [...head, element('p', { class: 'empty', text: TEXT.empty })];
+  if (!rows.length) return [...head, element('p', { class: 'empty', text: SPENDING.empty })];
   const sorted = [...rows].sort((one, other) => other.day.localeCompare(one.day) || other.spent_micros - one.spent_micros);
   return [...head,
     element('div', { class: 'pictures' }, byDay(rows, days),
-      ranking(TEXT.byMember, rows, ({ caller }) => caller), ranking(TEXT.byModel, rows, ({ model }) => model)),
-    element('div', { class: 'usage-head' }, element('h3', { text: TEXT.details }), button(TEXT.save, () => void saveCsv(days), 'quiet small')),
+      ranking(TEXT.byMember, rows, ({ caller }) => caller), ranking(SPENDING.byModel, rows, ({ model }) => model)),
+    element('div', { class: 'usage-head' }, element('h3', { text: TEXT.details }), button(SPENDING.save, () => void saveCsv(days), 'quiet small')),
     table(TEXT.spending.label, TEXT.spending.columns, sorted.map((row) => [
       row.caller, row.day, row.model, SERVICES[row.service] ?? row.service, { text: String(row.count), by: row.count }, money(row.spent_micros)]),
     { total: price(total) }),

@@ -1,6 +1,6 @@
 /** The chat view: the composer with its price. talk.js sends the messages and takes their answers in. */
 
-import { announce, byId, element, notice, styled } from '../core/dom.js';
+import { announce, byId, element, notice } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { canSpend, whenCanSpend } from '../core/site.js';
 import { choice, conversations, whenChangedElsewhere } from '../core/store.js';
@@ -10,15 +10,7 @@ export const TEXT = {
   // The composer
   send: (cost) => `Send · ${cost}`,
   model: (id) => `Model: ${id}`,
-  models: {
-    title: 'Models', search: 'Search models', close: 'Close', none: 'No models match.', lately: 'Recently used',
-    tiers: { standard: 'Standard', budget: 'Budget', unstated: 'Price not published', added: 'Added here' },
-  },
-  preset: {
-    title: 'Instructions', none: 'Instructions', own: 'Custom instructions', nothing: 'None', presets: 'Presets', save: 'Use', cancel: 'Cancel',
-    hint: 'The model follows them in this conversation. They are sent with each message.', placeholder: 'For example: Answer briefly.',
-    button: (name) => `Instructions: ${name}`,
-  },
+  preset: { none: 'Instructions', own: 'Custom instructions', button: (name) => `Instructions: ${name}` },
   notText: (name) => `“${name}” is not a text file.`,
   fileTooLarge: (name) => `“${name}” is too large for one message.`,
   attached: (name) => `Added ${name} to the message.`,
@@ -94,7 +86,6 @@ export const TEXT = {
   notLoaded: 'This part of the page could not be loaded. Try again when the service can be reached.',
 
   // Export and import
-  saved: (name) => `Saved as ${name}`,
   fileNames: { all: 'conversations', one: 'conversation' },
   exported: {
     untitled: 'Conversation', question: (time) => `You, ${time}`, answer: (model, cost) => `${model}, ${cost}`,
@@ -220,7 +211,7 @@ async function takeUp() {
 
 /** Loads what only a conversation needs. */
 async function talking() {
-  const [module] = await Promise.all([import('./talk.js'), styled('chat/talk.css')]);
+  const module = await import('./talk.js');
   if (!talk) module.start({ catalog, picked, write, showList, changed, pickModel });
   talk = module;
 }
@@ -310,9 +301,9 @@ const cheapest = () => catalog.chat.reduce((best, one) => (one.price_micros < be
 /** Opens the sheet of models. Loaded when it is first needed. */
 async function pickModel(choose, current = null) {
   try {
-    const [models] = await Promise.all([import('./models.js'), styled('chat/talk.css')]);
-    models.pickModel(catalog, current, (chosen) => {
-      models.noteUse(chosen.id);
+    const sheets = await import('../shell/sheets.js');
+    sheets.pickModel(catalog, current, (chosen) => {
+      sheets.noteUse(chosen.id);
       choose(chosen);
     });
   } catch {
@@ -323,7 +314,7 @@ async function pickModel(choose, current = null) {
 /** Edits the instructions of this conversation. */
 async function editPreset() {
   try {
-    const [{ editInstructions }] = await Promise.all([import('./preset.js'), talking()]);
+    const [{ editInstructions }] = await Promise.all([import('../shell/sheets.js'), talking()]);
     editInstructions(catalog, talk.system(), (text) => void talk.setSystem(text).then(() => byId('chat-text').focus()));
   } catch {
     notice(TEXT.notLoaded);
@@ -368,7 +359,7 @@ function takeFiles(event) {
 }
 
 async function attach(files) {
-  const { inlined } = await import('./files.js');
+  const { inlined } = await import('./conversations.js');
   for (const file of files) {
     const { text, trouble } = await inlined(file, catalog.limits.chat_body_bytes);
     if (trouble) return fault(trouble);
@@ -403,15 +394,7 @@ function prefill() {
 }
 
 /** Unsent drafts, by conversation. */
-const drafts = new Map(keptDrafts());
-
-function keptDrafts() {
-  try {
-    return Object.entries(JSON.parse(choice.get('drafts') ?? '{}'));
-  } catch {
-    return [];
-  }
-}
+const drafts = new Map(Object.entries(choice.object('drafts')));
 
 const draftName = () => (talk?.now().turns.length ? talk.now().id : 'new');
 
@@ -458,7 +441,7 @@ async function send() {
     return refuse(TEXT.unreachable);
   }
   if (canSpend() < model.price_micros) {
-    const { shortOf } = await import('../core/short.js');
+    const { shortOf } = await import('../core/funds.js');
     const why = await shortOf(model.price_micros);
     if (why) return refuse(why);
   }

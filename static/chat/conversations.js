@@ -1,6 +1,7 @@
-/** The list of conversations: search, rename, delete with undo, export and import. */
+/** The list of conversations: search, rename, delete with undo, export and import; and text files in messages. */
 
-import { announce, button, byId, element, notice } from '../core/dom.js';
+import { announce, button, byId, element, notice, saveFile } from '../core/dom.js';
+import { price } from '../core/format.js';
 import { conversations } from '../core/store.js';
 import { TEXT } from './chat.js';
 
@@ -26,18 +27,20 @@ export function start(view) {
       announce(TEXT.found(found().length, all.length));
     }, 150);
   });
-  const transfer = (act) => () => import('./transfer.js').then(act).catch(() => notice(TEXT.notLoaded));
-  byId('export-all').addEventListener('click', transfer(async ({ saveJson }) => saveJson(await sorted(), TEXT.fileNames.all)));
-  byId('export-json').addEventListener('click', transfer(({ saveJson }) => saveJson([chat.current()], chat.current().title)));
-  byId('import-file').addEventListener('change', transfer(async ({ importFile }) => {
+  byId('export-all').addEventListener('click', async () => saveJson(await sorted(), TEXT.fileNames.all));
+  byId('export-json').addEventListener('click', () => saveJson([chat.current()], chat.current().title));
+  byId('import-file').addEventListener('change', async () => {
     const [file] = byId('import-file').files;
     if (file) await importFile(file);
     byId('import-file').value = '';
     await showList();
-  }));
-  byId('export-markdown').addEventListener('click', transfer(({ saveMarkdown }) => saveMarkdown(chat.current())));
+  });
+  byId('export-markdown').addEventListener('click', () => {
+    const conversation = chat.current();
+    save(asMarkdown(conversation), conversation.title, 'md');
+  });
   byId('share').hidden = !navigator.share;
-  byId('share').addEventListener('click', transfer(({ share }) => share(chat.current())));
+  byId('share').addEventListener('click', () => void share(chat.current()));
 }
 
 /** Lists the conversations of this browser. */
@@ -222,4 +225,149 @@ function actOf(place, which) {
   const rows = byId('conversations').getElementsByTagName('li');
   if (place >= rows.length) makeRest();
   return rows[place]?.querySelector('.acts')?.children[which];
+}
+
+// Export as JSON or Markdown, and import of JSON.
+
+const FORMAT = 'tollgate-conversations';
+const VERSION = 1;
+/** Larger files are rejected. In bytes. */
+const LARGEST = 200 * 1024 * 1024;
+const STATES = ['done', 'refused', 'charged', 'unknown'];
+const NOT_KNOWN = { state: 'unknown', problem: { code: 'untraceable', charged: 'unknown' } };
+
+/** Saves these conversations as a file, without the keys of purchases: a key gives access to its answer. */
+function saveJson(all, name) {
+  const plain = all.map(({ id, title, at, system, turns, aside = [] }) => ({
+    id, title, at, ...(system && { system }), turns: turns.map(outgoing),
+    aside: aside.map((branch) => ({ at: branch.at, after: turns.findIndex(({ key }) => key === branch.after), turns: branch.turns.map(outgoing) })),
+  }));
+  save(JSON.stringify({ format: FORMAT, version: VERSION, exported: new Date().toISOString(), conversations: plain }, null, 1), name, 'json');
+}
+
+const outgoing = ({ question, answer, model, costMicros, at, state, problem }) => ({
+  question, answer, model, costMicros, at, state: STATES.includes(state) ? state : 'unknown',
+  problem: problem ? { code: problem.code, charged: problem.charged } : null,
+});
+
+/** Hands one conversation to another app, if the person picks one. */
+async function share(conversation) {
+  try {
+    await navigator.share({ title: conversation.title || TEXT.exported.untitled, text: asMarkdown(conversation) });
+  } catch (error) {
+    if (error.name !== 'AbortError') notice(TEXT.notShared);
+  }
+}
+
+/** One conversation with the model and the price of each answer. */
+function asMarkdown({ title, turns }) {
+  const parts = turns.flatMap(({ question, answer, model, costMicros, at }) => [
+    `## ${TEXT.exported.question(new Date(at).toLocaleString())}`, question,
+    `## ${TEXT.exported.answer(model, price(costMicros))}`, answer ?? TEXT.exported.noAnswer,
+  ]);
+  return `${[`# ${title || TEXT.exported.untitled}`, ...parts].join('\n\n')}\n`;
+}
+
+function save(text, name, ending) {
+  const plain = (name || TEXT.fileNames.one).replace(/[^\p{L}\p{N}]+/gu, '-').replace(/^-|-$/g, '').slice(0, 60) || TEXT.fileNames.one;
+  saveFile(text, `${plain}.${ending}`, ending === 'md' ? 'text/markdown' : 'application/json');
+}
+
+/** Imports a file's conversations and says how many. It overwrites nothing. */
+async function importFile(file) {
+  const refuse = (why) => notice(TEXT.notImported(file.name, why), null, 'import');
+  if (file.size > LARGEST) return refuse(TEXT.tooLarge);
+  let incoming;
+  try {
+    incoming = checked(JSON.parse(await file.text()));
+  } catch (error) {
+    return refuse(error instanceof Fault ? error.message : TEXT.notJson);
+  }
+  const sum = { added: 0, there: 0, copied: 0 };
+  for (const conversation of incoming) {
+    const before = await conversations.one(conversation.id);
+    const isSame = before && fingerprint(before) === fingerprint(conversation);
+    if (isSame) {
+      sum.there += 1;
+      continue;
+    }
+    const id = before ? `${Date.now()}-${Math.random()}` : conversation.id;
+    if (!(await conversations.put({ ...conversation, id, title: before ? TEXT.exported.copyOf(conversation.title) : conversation.title }))) {
+      return notice(TEXT.noRoom, null, 'import');
+    }
+    sum[before ? 'copied' : 'added'] += 1;
+  }
+  const parts = TEXT.importedParts(sum.added, sum.there, sum.copied).filter(Boolean).join(', ');
+  notice(TEXT.imported(file.name, parts), null, 'import');
+}
+
+const fingerprint = ({ title, turns }) => JSON.stringify([title, turns.map(({ question, answer, model, at }) => [question, answer, model, at])]);
+
+class Fault extends Error {}
+
+/** The conversations of an export. Throws a `Fault` that names the wrong field. */
+function checked(file) {
+  if (file?.format !== FORMAT) throw new Fault(TEXT.notOurs);
+  if (file.version !== VERSION) throw new Fault(TEXT.otherVersion(file.version, VERSION));
+  const all = demand(Array.isArray, file.conversations, 'conversations', 'a list');
+  return all.map((one, place) => {
+    const where = `conversations[${place}]`;
+    demand(isObject, one, where, 'an object');
+    const turns = demand(Array.isArray, one.turns, `${where}.turns`, 'a list').map((turn, at) => incomingTurn(turn, `${where}.turns[${at}]`));
+    const aside = demand(Array.isArray, one.aside ?? [], `${where}.aside`, 'a list').map((branch, at) => {
+      const here = `${where}.aside[${at}]`;
+      demand(isObject, branch, here, 'an object');
+      const those = demand(Array.isArray, branch.turns, `${here}.turns`, 'a list').map((turn, which) => incomingTurn(turn, `${here}.turns[${which}]`));
+      return { id: crypto.getRandomValues(new Uint32Array(2)).join('-'), after: turns[branch.after]?.key ?? null, at: demand(isTime, branch.at, `${here}.at`, 'a time'), turns: those };
+    });
+    return {
+      id: demand(isText, one.id, `${where}.id`, 'text'), title: demand(isText, one.title, `${where}.title`, 'text'),
+      at: demand(isTime, one.at, `${where}.at`, 'a time'), system: demand(isText, one.system ?? '', `${where}.system`, 'text'), turns, aside,
+    };
+  });
+}
+
+function incomingTurn(turn, where) {
+  demand(isObject, turn, where, 'an object');
+  const made = {
+    // No key of a purchase: an imported answer can be read, and never asked for.
+    key: `imported-${crypto.getRandomValues(new Uint32Array(3)).join('-')}`, ledger: null,
+    question: demand(isText, turn.question, `${where}.question`, 'text'),
+    answer: turn.answer === null ? null : demand(isText, turn.answer, `${where}.answer`, 'text or null'),
+    model: demand(isText, turn.model, `${where}.model`, 'text'),
+    costMicros: demand(isAmount, turn.costMicros ?? turn.tollMicros, `${where}.costMicros`, 'a whole number of micro-dollars'),
+    at: demand(isTime, turn.at, `${where}.at`, 'a time'),
+    state: demand((state) => STATES.includes(state), turn.state, `${where}.state`, `one of ${STATES.join(', ')}`),
+    problem: null,
+  };
+  if (made.state === 'done') return { ...made, answer: demand(isText, turn.answer, `${where}.answer`, 'text') };
+  if (made.state === 'unknown' || !isText(turn.problem?.code)) return { ...made, ...NOT_KNOWN };
+  return { ...made, problem: { code: turn.problem.code, charged: made.state === 'refused' ? 'no' : 'yes' } };
+}
+
+function demand(holds, value, where, wanted) {
+  if (holds(value)) return value;
+  throw new Fault(TEXT.expected(where, wanted));
+}
+
+const isObject = (value) => value !== null && typeof value === 'object' && !Array.isArray(value);
+const isText = (value) => typeof value === 'string';
+const isAmount = (value) => Number.isSafeInteger(value) && value >= 0;
+const isTime = (value) => Number.isSafeInteger(value) && !Number.isNaN(new Date(value).getTime());
+
+/** The file as a part of a message: `{text}`, or `{trouble}` if it is no text or too large. */
+export async function inlined(file, mostBytes) {
+  if (file.size > mostBytes) return { trouble: TEXT.fileTooLarge(file.name) };
+  let text;
+  try {
+    text = new TextDecoder('utf-8', { fatal: true }).decode(await file.arrayBuffer());
+  } catch {
+    return { trouble: TEXT.notText(file.name) };
+  }
+  if (text.includes('\0')) return { trouble: TEXT.notText(file.name) };
+  // The fence is longer than any in the file.
+  const longest = (text.match(/`{3,}/g) ?? []).reduce((most, { length }) => Math.max(most, length), 2);
+  const fence = '`'.repeat(longest + 1);
+  const language = /\.([a-z0-9]{1,10})$/i.exec(file.name)?.[1] ?? '';
+  return { text: `${file.name}:\n${fence}${language}\n${text.replace(/\r\n?/g, '\n').replace(/\n$/, '')}\n${fence}\n` };
 }

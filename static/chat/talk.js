@@ -1,12 +1,12 @@
-/** One conversation: buys answers, settles them, and keeps older versions of edited messages. */
+/** One conversation: buys answers, settles and shows them, and keeps older versions of edited messages. */
 
 import { canAskAgain, commit, draft, follow, serverRemembers, whenSettled } from '../core/buying.js';
-import { announce, byId, clearReadOut, readOut } from '../core/dom.js';
+import { announce, button, byId, clearReadOut, copyButton, element, notice, readOut } from '../core/dom.js';
 import { price } from '../core/format.js';
-import { spoken } from '../core/problems.js';
+import { complete, prose } from '../core/markdown.js';
+import { problemCard, spoken } from '../core/problems.js';
 import { choice, conversations, purchases, whenChangedElsewhere } from '../core/store.js';
 import { TEXT } from './chat.js';
-import { draw, tick, wordsOf } from './turns.js';
 
 /**
  * A turn: `{key, question, answer, model, costMicros, at, ledger, state, problem}`, its state that of its purchase
@@ -37,7 +37,7 @@ export function start(view) {
     show();
   });
   whenChangedElsewhere(refresh);
-  setInterval(() => tick(byId('turns')), 1000);
+  setInterval(tick, 1000);
 }
 
 /** An empty conversation. */
@@ -190,13 +190,7 @@ async function settle(record) {
 }
 
 /** How long the last answers of each model took, in milliseconds. */
-function times() {
-  try {
-    return JSON.parse(choice.get('chat-times')) ?? {};
-  } catch {
-    return {};
-  }
-}
+const times = () => choice.object('chat-times');
 
 function learnTime(model, took) {
   const all = times();
@@ -267,11 +261,8 @@ function show(news = null) {
   for (const id of ['keep', 'new-here']) byId(id).hidden = everyTurn(current).length === 0;
   byId('chat-stop').hidden = !waiting();
   composer.changed();
-  draw(byId('turns'), current, {
-    news: news?.key, edited: editing, elsewhere, offers, versions, usual,
-    priceOf: (turn) => price(modelOf(turn).price_micros),
-  });
-  tick(byId('turns'));
+  draw(news?.key);
+  tick();
 }
 
 /** Scrolls the latest question to the top, so that its answer has room. */
@@ -340,4 +331,145 @@ async function reconcile(turn) {
   const record = await purchases.one(turn.key);
   if (!record) Object.assign(turn, UNTRACEABLE);
   else if (!['draft', 'intent', 'sent'].includes(record.state)) Object.assign(turn, newsOf(record));
+}
+
+// The turns as they are shown: each question, its answer or problem, and their actions.
+
+/** Longer questions are folded at first. */
+const LONG = 1200;
+
+/** The list's items by slot: `{sign, item}`. Only changed ones are rebuilt, so that focus and selection stay. */
+let shown = new Map();
+let drawn = null;
+
+/** Brings the list to the state of the conversation. `news`: the key of the turn that has just changed. */
+function draw(news) {
+  const before = drawn === current.id ? shown : new Map();
+  drawn = current.id;
+  shown = new Map();
+  const item = (slot, facts, make) => {
+    const sign = JSON.stringify(facts);
+    const known = before.get(slot);
+    const made = known?.sign === sign ? known.item : make();
+    shown.set(slot, { sign, item: made });
+    return made;
+  };
+  let after = null;
+  const items = current.turns.flatMap((turn) => {
+    const { key, state, problem, answer: text } = turn;
+    const offered = offers(turn);
+    const isEdited = editing === key;
+    const others = versions(after);
+    after = key;
+    return [
+      item(`question ${key}`, [Boolean(offered.edit), isEdited, others.ids], () => question(turn, offered, isEdited, others)),
+      item(`answer ${key}`, [state, problem, text?.length, Object.keys(offered), elsewhere.has(key)], () => answer(turn, offered, news)),
+    ];
+  });
+  // Older versions of what is not there any more.
+  const rest = versions(after);
+  const list = byId('turns');
+  if (rest.ids.length) items.push(item(`rest ${after}`, rest.ids, () => element('li', { class: 'mine' }, switcher(rest))));
+  items.forEach((one, place) => {
+    if (list.children[place] !== one) list.insertBefore(one, list.children[place] ?? null);
+  });
+  while (list.children.length > items.length) list.lastChild.remove();
+}
+
+/** Counts the seconds of an answer that is on its way. */
+function tick() {
+  for (const clock of byId('turns').querySelectorAll('.waited')) {
+    const seconds = Math.max(0, Math.round((Date.now() - Number(clock.dataset.since)) / 1000));
+    clock.textContent = TEXT.waited(seconds, clock.dataset.usual);
+  }
+}
+
+/** Returns the words of a shown answer, without its buttons and Markdown signs. */
+function wordsOf(key) {
+  const whole = shown.get(`answer ${key}`)?.item.querySelector('.prose');
+  if (!whole) return '';
+  complete(whole);
+  const words = whole.cloneNode(true);
+  for (const one of words.querySelectorAll('button')) one.remove();
+  for (const block of words.querySelectorAll('p, li, th, td, pre, h3, h4, h5, h6')) block.append('\n');
+  return words.textContent;
+}
+
+// A browser loads its voices once they are first asked for.
+globalThis.speechSynthesis?.getVoices();
+
+/** Reads an answer aloud, or stops reading. Uses only voices of this device: others send the text to their maker. */
+function readAloud(key) {
+  const isReading = speechSynthesis.speaking;
+  speechSynthesis.cancel();
+  if (isReading) return;
+  const voices = speechSynthesis.getVoices().filter(({ localService }) => localService);
+  if (!voices.length) return void notice(TEXT.noVoice, null, 'voice');
+  const speech = new SpeechSynthesisUtterance(wordsOf(key));
+  speech.voice = voices.find(({ lang }) => lang.startsWith(navigator.language.slice(0, 2))) ?? voices[0];
+  speechSynthesis.speak(speech);
+}
+
+const act = (text, does, kind = 'link small') => button(text, does, kind);
+
+function question(turn, { edit: rewrite }, isEdited, others) {
+  const text = element('p', { class: 'plain', dir: 'auto', text: turn.question });
+  const foot = element('footer', {}, others.ids.length > 1 ? switcher(others) : null, copyButton(() => turn.question), rewrite && act(TEXT.edit, rewrite));
+  if (turn.question.length > LONG) {
+    text.classList.add('folded');
+    const more = act(TEXT.showAll, () => {
+      more.textContent = text.classList.toggle('folded') ? TEXT.showAll : TEXT.showLess;
+    });
+    foot.prepend(more);
+  }
+  return element('li', { class: isEdited ? 'mine edited' : 'mine', 'data-key': turn.key },
+    element('article', { 'aria-label': isEdited ? TEXT.youEdited : TEXT.you }, text, foot));
+}
+
+/** `‹ 2/3 ›`: the versions of a message, with what followed each. */
+function switcher({ ids, place, show: switchTo }) {
+  const step = (by, text, name) => element('button', {
+    type: 'button', class: 'link small', text, 'aria-label': name, 'data-step': by,
+    'aria-disabled': ids[place + by] === undefined && 'true', click: () => ids[place + by] !== undefined && switchTo(ids[place + by], by),
+  });
+  return element('span', { class: 'versions', role: 'group', 'aria-label': TEXT.versions },
+    step(-1, '‹', TEXT.previousVersion),
+    element('span', { 'aria-label': TEXT.versionOf(place + 1, ids.length), role: 'img', text: `${place + 1}/${ids.length}` }),
+    step(1, '›', TEXT.nextVersion));
+}
+
+function answer(turn, offers, news) {
+  const body = element('article', { 'aria-label': turn.model, 'aria-busy': turn.state === 'sent' && 'true' });
+  const again = price(modelOf(turn).price_micros);
+  const cost = turn.state === 'refused' ? '' : ` · ${price(turn.costMicros)}`;
+  const foot = (...more) => element('footer', {}, element('span', { text: `${turn.model}${cost}` }), when(turn), ...more);
+  if (turn.state === 'done') {
+    body.append(prose(turn.answer), foot(copyButton(() => turn.answer),
+      globalThis.speechSynthesis && act(TEXT.readAloud, () => readAloud(turn.key)),
+      offers.again && act(TEXT.again(again), offers.again), offers.other && act(TEXT.otherModel, offers.other)));
+  } else if (turn.state === 'sent') {
+    body.append(elsewhere.has(turn.key) ? element('p', { class: 'pending', text: TEXT.elsewhere }) : pending(turn));
+  } else if (turn.state === 'left') {
+    body.append(element('p', { class: 'pending still', text: TEXT.stopped }));
+  } else {
+    body.append(problemCard(turn.problem, offers, { fresh: news === turn.key, priceText: again, cost: price(turn.costMicros) }), foot());
+  }
+  return element('li', { class: 'theirs' }, body);
+}
+
+/** Three lines where the answer will be, and for how long it has been on its way. */
+function pending({ model, at }) {
+  const time = usual(model);
+  return element('div', { class: 'waiting-answer' },
+    element('p', { class: 'pending', text: TEXT.answering(model) }),
+    element('p', { class: 'waited', 'aria-hidden': 'true', 'data-since': at, 'data-usual': time ? Math.max(1, Math.round(time / 1000)) : '' }),
+    element('div', { class: 'skeleton', 'aria-hidden': 'true' }, element('span'), element('span'), element('span')));
+}
+
+function when({ at, took }) {
+  const time = new Date(at);
+  return element('time', {
+    datetime: time.toISOString(), title: took > 0 ? TEXT.tookAt(time.toLocaleString(), Math.max(1, Math.round(took / 1000))) : time.toLocaleString(),
+    text: time.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' }),
+  });
 }

@@ -1,9 +1,11 @@
 /** Makes elements without markup strings, and announces events to assistive technology. The page and the widgets use it. */
 
 const TEXT = {
+  close: 'Close',
   dismiss: 'Dismiss',
   copy: 'Copy',
   copied: 'Copied',
+  saved: (name) => `Saved as ${name}`,
   notCopied: 'This browser blocks copying. Select the text and copy it yourself.',
 };
 
@@ -74,7 +76,8 @@ export function say(id, text) {
   if (byId(id).textContent !== text) byId(id).textContent = text;
 }
 
-let tell = (text) => { byId('status').textContent = text; };
+// Behind a modal dialog, the page's own status is not read out.
+let tell = (text) => { (document.querySelector('dialog[open] [role=status]') ?? byId('status')).textContent = text; };
 
 /** Announces by `how(text)` from now on, instead of the page's status region. */
 export function announceBy(how) {
@@ -110,6 +113,21 @@ export function notice(text, action = null, group = null) {
   return shown;
 }
 
+/** Opens a modal dialog, which is gone once it is closed; the focus goes back to where it was. A press beside it closes it. */
+export function openSheet(title, properties, ...children) {
+  // Further clicks while a part of the page loads open it again.
+  for (const open of document.querySelectorAll('dialog[open]')) if (open.ariaLabel === title) open.close();
+  const close = () => made.close();
+  const made = element('dialog', {
+    ...properties, 'aria-label': title, close: () => made.remove(), click: ({ target }) => target === made && close(),
+  }, element('div', { class: 'sheet' },
+    element('div', { class: 'sheet-head' }, element('h2', { text: title }), button(TEXT.close, close, 'quiet small')),
+    children.flat(), element('p', { class: 'unseen', role: 'status' })));
+  document.body.append(made);
+  made.showModal();
+  return made;
+}
+
 /** Copies text and says so, or why not. Resolves to whether it is copied. */
 export async function copy(text) {
   try {
@@ -134,6 +152,16 @@ export function copyButton(text, kind = 'link small') {
   return made;
 }
 
+/** Returns a function that loads a part of the page, once. Its `part` is that promise; after a failure, the next call tries again. */
+export function once(load) {
+  const get = () => (get.part ??= load().catch((error) => {
+    get.part = null;
+    throw error;
+  }));
+  get.part = null;
+  return get;
+}
+
 const sheets = new Map();
 
 /** Adds one of the page's style sheets, once; resolves when it is loaded, or cannot be. */
@@ -144,4 +172,15 @@ export function styled(name) {
     }));
   }
   return sheets.get(name);
+}
+
+/** Hands a text to the browser as a download. */
+export function saveFile(text, name, type) {
+  const address = URL.createObjectURL(new Blob([text], { type }));
+  const link = document.createElement('a');
+  link.href = address;
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+  announce(TEXT.saved(name));
 }

@@ -1,10 +1,8 @@
 /** Writes amounts and times as people read them. */
 
 const TEXT = {
-  budgets: {
-    caller: { day: 'You, today', month: 'You, this month' },
-    total: { day: 'Everyone, today', month: 'Everyone, this month' },
-  },
+  scopes: { caller: 'You', group: 'Your group', total: 'Everyone', token: 'This token' },
+  periods: { day: 'today', week: 'this week', month: 'this month', ever: 'in all' },
 };
 
 const dollars = new Intl.NumberFormat('en-US', { style: 'currency', currency: 'USD', maximumFractionDigits: 0 });
@@ -56,7 +54,5 @@ export function clock(milliseconds) {
   return (hours ? `${hours}:${two(minutes)}` : String(minutes)) + `:${two(seconds % 60)}`;
 }
 
-/** Returns the name of a budget of `GET /bff/me`. */
-export function nameOfBudget({ scope, period }) {
-  return TEXT.budgets[scope]?.[period] ?? `${scope} ${period}`;
-}
+/** Returns the name of a budget of `GET /bff/me`: `You, today`. */
+export const nameOfBudget = ({ scope, period }) => `${TEXT.scopes[scope] ?? scope}, ${TEXT.periods[period] ?? period}`;

@@ -57,6 +57,11 @@ export const choice = {
   set(name, value) {
     try { localStorage.setItem(placeOf(name), value); } catch { /* a default does as well */ }
   },
+  /** One that is kept as JSON: an object, empty if there is none. */
+  object(name) {
+    try { return Object(JSON.parse(choice.get(name))); } catch { return {}; }
+  },
+  list: (name) => [choice.object(name)].flat().filter((one) => typeof one === 'string'),
 };
 const placeOf = (name) => `choice:${SHARED.includes(name) ? name : own(name)}`;
 

@@ -1,13 +1,14 @@
-/** The usage view: the caller's own spending by day and by model, as charts and as a table. */
+/** The usage view: the caller's own spending by day and by model. Its charts and tables also serve the admin view. */
 
-import { saveFile } from '../chat/transfer.js';
-import { announce, button, byId, element } from '../core/dom.js';
-import { amountLeft, nameOfBudget, price } from '../core/format.js';
+import { announce, button, byId, element, saveFile } from '../core/dom.js';
+import { amountLeft, price } from '../core/format.js';
+import { funds } from '../core/funds.js';
+import { sentence } from '../core/problems.js';
 import { read } from '../core/site.js';
-import { whenChanged } from '../core/store.js';
-import { aboutDays, byDay, countOf, daysOf, failure, figures, buildView, lastDays, ranking, SERVICES, sumOf, table, utcOffset } from './pictures.js';
+import { choice, whenChanged } from '../core/store.js';
 
-const TEXT = {
+/** The strings of both views of spending. */
+export const TEXT = {
   title: 'Your spending',
   announced: (amount, days) => `${amount} in ${days} days`,
   failed: 'Could not load your spending.',
@@ -23,14 +24,24 @@ const TEXT = {
   byModel: 'By model',
   details: 'By day and model',
   save: 'Download CSV',
-  budgets: 'Budgets',
-  left: (left, limit) => `${left} of ${limit} left`,
-  used: (name) => `${name}, used`,
-  renews: (when) => `Renews ${when}`,
   table: 'Spending by day and model',
   columns: ['Day', 'Model', 'Kind', '>Purchases', '>Spent'],
+
+  // Charts and tables
+  ranges: { 7: '7 days', 31: '31 days', month: 'This month' },
+  range: 'Period',
+  byDay: (service) => `${service} by day`,
+  bar: (day, amount, count) => `${day}: ${amount}, ${count} ${count === 1 ? 'purchase' : 'purchases'}`,
+  noneOn: (day) => `${day}: nothing`,
+  keys: 'Use the arrow keys to move between days.',
+  total: 'Total',
+  days: { local: 'Days are in your local time.', utc: 'Days are in UTC, like those of budgets.' },
+  pending: ' Pending and unknown purchases count as spent. ',
+  switchDays: { local: 'Use UTC days', utc: 'Use local days' },
+  retry: 'Try again',
 };
 
+export const SERVICES = { chat: 'Chats', video: 'Videos' };
 let isStale = true;
 
 /** Fills the view in. */
@@ -62,7 +73,7 @@ async function load() {
 }
 
 function draw({ rows, total, saved, days, budgets }) {
-  const head = [summary({ rows, total, saved, days, budgets }), limits(budgets) ?? ''];
+  const head = [summary({ rows, total, saved, days, budgets }), ...(budgets.length ? [element('div', { class: 'card limits' }, funds({ budgets }))] : [])];
   if (!rows.length) return byId('usage-body').replaceChildren(...head, element('p', { class: 'empty', text: TEXT.empty }));
   byId('usage-body').replaceChildren(...head,
     element('div', { class: 'pictures' }, byDay(rows, days), ranking(TEXT.byModel, rows, ({ model }) => model)),
@@ -92,16 +103,6 @@ function rounded(amount) {
   return Math.round(amount / unit) * unit;
 }
 
-/** Lists the caller's budgets: how much is used, and when each renews. */
-function limits(budgets) {
-  if (!budgets.length) return null;
-  return element('ul', { class: 'limits card', 'aria-label': TEXT.budgets }, budgets.map((budget) => element('li', {},
-    element('strong', { text: nameOfBudget(budget) }),
-    element('span', { text: TEXT.left(amountLeft(budget.left_micros), price(budget.limit_micros)) }),
-    element('progress', { max: budget.limit_micros, value: budget.spent_micros, 'aria-label': TEXT.used(nameOfBudget(budget)) }),
-    element('span', { class: 'hint', text: TEXT.renews(new Date(budget.renews).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' })) }))));
-}
-
 function asTable(rows, total) {
   const latestFirst = [...rows].sort((one, other) => other.day.localeCompare(one.day));
   return table(TEXT.table, TEXT.columns, latestFirst.map((row) => [
@@ -114,4 +115,154 @@ function csv(rows) {
   const safe = (text) => `"${String(text).replace(/^[=+\-@\t\r]/, "'$&").replaceAll('"', '""')}"`;
   const lines = rows.map((row) => [row.day, safe(row.service), safe(row.model), row.count, row.spent].join(','));
   return `${['day,service,model,count,spent_usd', ...lines].join('\r\n')}\r\n`;
+}
+
+// Charts whose bars can be reached by keyboard, and tables that can be sorted.
+
+const DAY = 24 * 60 * 60 * 1000;
+
+/** Builds a view of spending: its heading, the choice of a period, and an empty body. */
+export function buildView(view, title, load) {
+  const option = ([range, name], place) => element('label', { class: 'choice' },
+    element('input', { type: 'radio', name: `${view}-range`, value: range, checked: place === 0 }), ` ${name}`);
+  byId(`view-${view}`).replaceChildren(
+    element('div', { class: 'usage-head' },
+      element('h2', { id: `${view}-heading`, tabindex: '-1', text: title }),
+      element('fieldset', { id: `${view}-range`, class: 'choices', change: () => void load() },
+        element('legend', { class: 'unseen', text: TEXT.range }), Object.entries(TEXT.ranges).map(option))),
+    element('div', { id: `${view}-body`, class: 'usage-body' }));
+}
+
+/** Says why a view cannot be shown, with a button to try again. */
+export function failure(text, problem, retry) {
+  return element('div', { class: 'problem', role: 'alert' },
+    element('p', {}, element('strong', { text: `${text} ` }), sentence(problem)),
+    problem.detail ? element('p', { class: 'hint', text: problem.detail }) : null,
+    element('div', { class: 'actions' }, button(TEXT.retry, retry)));
+}
+
+/** Returns the number of days of the chosen period, today included. */
+export function daysOf(view) {
+  const { value } = byId(`${view}-range`).querySelector(':checked');
+  return value === 'month' ? Number(lastDays(1)[0].slice(-2)) : Number(value);
+}
+
+/** Returns how many minutes the days of these views begin before UTC days. */
+export const utcOffset = () => (choice.get('days') === 'utc' ? 0 : -new Date().getTimezoneOffset());
+
+/** Returns the last days, the oldest first: `2026-01-31`. */
+export function lastDays(count) {
+  const today = Date.now() + utcOffset() * 60_000;
+  return Array.from({ length: count }, (_, place) => new Date(today - (count - 1 - place) * DAY).toISOString().slice(0, 10));
+}
+
+/** Says which days these are, with a button for the others; none is needed where they are the same. */
+export function aboutDays(reload) {
+  const isUtc = utcOffset() === 0;
+  const kind = isUtc ? 'utc' : 'local';
+  const other = new Date().getTimezoneOffset() && button(TEXT.switchDays[kind], () => {
+    choice.set('days', isUtc ? 'local' : 'utc');
+    reload();
+  }, 'quiet small');
+  return element('p', { class: 'hint' }, TEXT.days[kind], TEXT.pending, other || null);
+}
+
+export const sumOf = (rows) => rows.reduce((sum, row) => sum + row.spent_micros, 0);
+export const countOf = (rows) => rows.reduce((sum, row) => sum + row.count, 0);
+const servicesIn = (rows) => Object.keys(SERVICES).filter((service) => rows.some((row) => row.service === service));
+
+/** Figures side by side: `[name, value, note]` each. */
+export function figures(rows) {
+  return element('dl', { class: 'figures' }, rows.map(([name, value, note]) => element('div', { class: 'card' },
+    element('dt', { text: name }), element('dd', {}, element('strong', { text: value }), note ? element('span', { class: 'hint', text: note }) : null))));
+}
+
+/** A chart on a card, with its title. */
+export function figure(title, ...children) {
+  return element('figure', { class: 'card' }, element('figcaption', {}, element('h3', { text: title })), children);
+}
+
+/** Charts of the last `count` days, one for each service: a chat costs too little to be seen beside a video. */
+export const byDay = (rows, count) => servicesIn(rows).map((service) => oneService(service, rows.filter((row) => row.service === service), count));
+
+function oneService(service, rows, count) {
+  const days = lastDays(count).map((day) => ({ day, those: rows.filter((row) => row.day === day) }));
+  const most = Math.max(1, ...days.map(({ those }) => sumOf(those)));
+  const every = Math.ceil(count / 7);
+  const items = days.map(({ day, those }, place) => {
+    const spent = sumOf(those);
+    const text = those.length ? TEXT.bar(dayName(day), price(spent), countOf(those)) : TEXT.noneOn(dayName(day));
+    const bar = element('span', { class: `bar ${service}` });
+    // A bar can be seen, however short it is.
+    bar.style.height = those.length ? `max(3px, ${(spent / most) * 100}%)` : '0';
+    const isNamed = (count - 1 - place) % every === 0;
+    return element('li', {},
+      element('span', { class: 'column', role: 'img', 'aria-label': text, tabindex: place === count - 1 ? '0' : '-1' },
+        bar, element('span', { class: 'tip', text })),
+      element('span', { class: 'tick', 'aria-hidden': 'true', text: isNamed ? dayName(day) : '' }));
+  });
+  const title = TEXT.byDay(SERVICES[service]);
+  const list = element('ol', { class: 'bars', 'aria-label': `${title}. ${TEXT.keys}`, keydown: followKeys }, items);
+  return figure(title, element('p', { class: 'scale', 'aria-hidden': 'true', text: price(most) }), list);
+}
+
+/** One Tab stop for a chart; arrow keys, Home and End go from bar to bar. */
+function followKeys(event) {
+  const bars = [...event.currentTarget.querySelectorAll('.column')];
+  const at = bars.indexOf(event.target);
+  const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: bars.length - 1 }[event.key];
+  if (next === undefined || !bars[next]) return;
+  event.preventDefault();
+  bars.forEach((bar, place) => bar.setAttribute('tabindex', place === next ? '0' : '-1'));
+  bars[next].focus();
+}
+
+/** One bar for each name, the highest sum first, with a part for each service. */
+export function ranking(title, rows, nameOf) {
+  const all = [...Map.groupBy(rows, nameOf)].map(([name, those]) => ({ name, those, spent: sumOf(those) }))
+    .sort((one, other) => other.spent - one.spent);
+  const most = Math.max(1, all[0].spent);
+  const parts = ({ those }) => servicesIn(those).map((service) => {
+    const part = element('span', { class: service });
+    part.style.width = `max(4px, ${(sumOf(those.filter((row) => row.service === service)) / most) * 100}%)`;
+    return part;
+  });
+  return figure(title, element('ol', { class: 'ranking', role: 'list', 'aria-label': title }, all.map((one) => element('li', {},
+    element('span', { class: 'model', text: one.name }), element('strong', { text: price(one.spent) }),
+    element('span', { class: 'trough' }, parts(one))))));
+}
+
+/** `Jan 31` in the browser's language. */
+export function dayName(day) {
+  return new Date(`${day}T00:00:00Z`).toLocaleDateString([], { day: 'numeric', month: 'short', timeZone: 'UTC' });
+}
+
+/**
+ * A table that scrolls by itself and is sorted by a click on a column. `columns`: names; one that begins with `>` is of
+ * numbers. A cell is a text, a node, or `{text | node, by}`, where `by` is what it is sorted by. `total` stands below the last column.
+ */
+export function table(label, columns, rows, { total = null, cards = false } = {}) {
+  const names = columns.map((name) => name.replace('>', ''));
+  const kind = (place) => (columns[place].startsWith('>') ? 'right' : null);
+  const body = element('tbody');
+  const heads = names.map((text, place) => element('th', { scope: 'col', class: kind(place) },
+    element('button', { type: 'button', class: 'sort', text, click: () => sort(place) })));
+  const cellOf = (cell, place) => {
+    const { node, text } = cell?.by === undefined ? { node: cell } : cell;
+    return element('td', { class: kind(place), 'data-label': names[place] }, node ?? text);
+  };
+  const keyOf = (cell) => cell?.by ?? cell;
+  const fill = (all) => body.replaceChildren(...all.map((row) => element('tr', {}, row.map(cellOf))));
+  const sort = (place) => {
+    const isUp = heads[place].ariaSort !== 'ascending';
+    for (const head of heads) head.ariaSort = null;
+    heads[place].ariaSort = isUp ? 'ascending' : 'descending';
+    const compare = (one, other) => (typeof one === 'number' ? one - other : String(one).localeCompare(String(other), [], { numeric: true }));
+    fill([...rows].sort((one, other) => (isUp ? 1 : -1) * compare(keyOf(one[place]), keyOf(other[place]))));
+  };
+  fill(rows);
+  const foot = total && element('tfoot', {}, element('tr', {},
+    element('th', { scope: 'row', colspan: columns.length - 1, text: TEXT.total }), element('td', { class: 'right', text: total })));
+  return element('div', { class: cards ? 'table cards' : 'table', tabindex: '0', role: 'group', 'aria-label': label },
+    element('table', {}, element('thead', {}, element('tr', {}, heads)), body, foot));
 }

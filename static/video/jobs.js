@@ -1,9 +1,10 @@
-/** Keeps every ordered video, across tabs and reloads, and follows the open ones. */
+/** Keeps every ordered video, across tabs and reloads, follows the open ones by one stream of events, and tells of their ends. */
 
+import { announce, byId } from '../core/dom.js';
 import { sentence } from '../core/problems.js';
 import { read } from '../core/site.js';
-import { isNobody, jobs as shelf, own, whenChangedElsewhere } from '../core/store.js';
-import { understand } from './status.js';
+import { choice, isNobody, jobs as shelf, own, whenChangedElsewhere } from '../core/store.js';
+import { TollgateError } from '../core/transport.js';
 import { TEXT } from './strings.js';
 
 /**
@@ -12,8 +13,6 @@ import { TEXT } from './strings.js';
  * that was ordered elsewhere, the length is not known, and the prompt only if the server keeps it. What is kept of one that was removed is `{id, removed: true}`.
  */
 const known = new Map();
-/** Before stream.js is asked for again, in milliseconds. */
-const RETRY = 5_000;
 /** Those that only this tab remembers, since the browser keeps nothing. */
 const unkept = new Set();
 
@@ -138,29 +137,10 @@ function lead(begin) {
   });
 }
 
-/** stream.js, once there is something to follow. */
-let stream = null;
-
-/** Loads what follows a job, so that an order need not wait for it. */
-export function loadStream() {
-  stream ??= import('./stream.js').catch((error) => {
-    stream = null;
-    throw error;
-  });
-  return stream;
-}
-
 /** One tab follows the jobs of all tabs; jobs that only this tab remembers are followed here. */
-async function watchOpen() {
-  const mine = () => all().filter((job) => job.open && (leads || unkept.has(job.id))).map(({ id }) => id);
-  if (!stream && !mine().length) return;
-  try {
-    const { follow } = await loadStream();
-    follow(mine(), { received, failed: stumbled, connection: whenConnected });
-  } catch {
-    whenConnected({ code: navigator.onLine === false ? 'offline' : 'connection_lost' });
-    setTimeout(watchOpen, RETRY);
-  }
+function watchOpen() {
+  ids = all().filter((job) => job.open && (leads || unkept.has(job.id))).map(({ id }) => id).slice(-MOST);
+  if (!isLooking) connect();
 }
 
 async function received(id, body) {
@@ -202,4 +182,264 @@ async function keep(job, news) {
   tell(job, news);
   if (await shelf.put(job)) unkept.delete(job.id);
   else unkept.add(job.id);
+}
+
+// The stream. Where there can be none, each job is looked at now and then.
+
+/** As many jobs as one stream takes. */
+const MOST = 50;
+/** Seconds between two rounds of looks: soon at first, then patiently. */
+const FIRST = 2, LONGEST = 15, GROWTH = 1.4;
+/** Seconds of looks before a stream is tried again, doubled by each further refusal. */
+const AGAIN = 60, AGAIN_AT_MOST = 480;
+/** So many connections in a row that brought nothing: something on the way does not let streams through. */
+const BARREN = 3;
+/** Refusals of the moment, not of the job. */
+const PASSING = [401, 408, 409, 424, 429];
+
+/** Whether a later look can bring something else: only a definite refusal says something of the job itself. */
+const isPassing = ({ status }) => !(status >= 400 && status < 500) || PASSING.includes(status);
+
+/** Between two looks at the clock; a gap of this many says that the computer slept. */
+const TICK = 15_000, SLEPT = 10;
+/** The server ends each stream after five minutes: one that is older has died without a word. */
+const OLDEST = 6 * 60_000;
+
+const pause = (seconds) => new Promise((done) => { setTimeout(done, seconds * 1000); });
+
+let ids = [];
+let stream = null, named = '', barren = 0, begun = 0;
+let isLooking = false, again = AGAIN;
+
+function connect() {
+  const query = ids.map((id) => `request_id=${encodeURIComponent(id)}`).join('&');
+  if (query === named && (stream || !query)) return;
+  close();
+  named = query;
+  if (!query) return;
+  if (navigator.onLine === false) return void look();
+  const mine = new EventSource(`./bff/events?${query}`);
+  stream = mine;
+  begun = Date.now();
+  mine.addEventListener('open', () => { begun = Date.now(); });
+  mine.addEventListener('job', ({ data }) => {
+    if (mine !== stream) return;
+    barren = 0;
+    again = AGAIN;
+    whenConnected(null);
+    const { request_id: id, status } = JSON.parse(data);
+    if (status) void received(id, status);
+  });
+  mine.addEventListener('problem', ({ data }) => {
+    if (mine !== stream) return;
+    const { request_id: id, ...facts } = JSON.parse(data);
+    if (id) {
+      const about = new TollgateError(facts);
+      return void stumbled(id, about, isPassing(about));
+    }
+    // The stream itself is refused, and a browser would come back for ever.
+    void look();
+  });
+  mine.addEventListener('error', () => {
+    if (mine !== stream) return;
+    // While the browser connects again by itself, nothing is lost.
+    if (mine.readyState === EventSource.CLOSED || ++barren >= BARREN) void look();
+  });
+}
+
+function close() {
+  stream?.close();
+  stream = null;
+  named = '';
+}
+
+addEventListener('offline', () => {
+  if (!ids.length) return;
+  whenConnected({ code: 'offline' });
+  void look();
+});
+
+let ticked = Date.now();
+setInterval(() => {
+  const slept = Date.now() - ticked > TICK * SLEPT;
+  ticked = Date.now();
+  if (!stream || !(slept || ticked - begun > OLDEST)) return;
+  close();
+  connect();
+}, TICK);
+
+/** Looks at each job until none is open any more, or it is time to try a stream again. */
+async function look() {
+  close();
+  if (isLooking) return;
+  isLooking = true;
+  barren = 0;
+  const until = Date.now() + again * 1000;
+  again = Math.min(AGAIN_AT_MOST, again * 2);
+  for (let wait = FIRST; ids.length && Date.now() < until; wait = Math.min(LONGEST, wait * GROWTH)) {
+    if (await backOnline()) break;
+    const longer = await lookAtAll();
+    if (ids.length) await pause(Math.max(wait, longer));
+  }
+  isLooking = false;
+  connect();
+}
+
+/** One round; resolves with the seconds for which the service asks to be left alone. */
+async function lookAtAll() {
+  for (const id of [...ids]) {
+    try {
+      const body = await read(`/api/v1/video/status?request_id=${encodeURIComponent(id)}`);
+      whenConnected(null);
+      void received(id, body);
+    } catch (problem) {
+      if (!isPassing(problem)) {
+        void stumbled(id, problem, false);
+        continue;
+      }
+      // The next one would fare no better.
+      whenConnected(problem);
+      return problem.retryAfter ?? 0;
+    }
+  }
+  return 0;
+}
+
+/** Whether the browser was offline and has come back. */
+async function backOnline() {
+  if (navigator.onLine !== false) return false;
+  whenConnected({ code: 'offline' });
+  await new Promise((online) => addEventListener('online', online, { once: true }));
+  again = AGAIN;
+  whenConnected(null);
+  return true;
+}
+
+// A person who looks elsewhere is told that a video is finished: in the title and, if they want it, by a notification.
+
+let unseen = 0, isAlerting = false;
+const isSeen = () => document.visibilityState === 'visible' && !byId('view-video').hidden;
+
+/** Begins once something is being made; nothing is asked of the person before they click. */
+export function startAlerts() {
+  if (isAlerting) return;
+  isAlerting = true;
+  // The shell sets the title without the badge.
+  new MutationObserver(badge).observe(document.querySelector('title'), { childList: true });
+  new MutationObserver(seen).observe(byId('view-video'), { attributeFilter: ['hidden'] });
+  document.addEventListener('visibilitychange', seen);
+  const toggle = byId('jobs-notify');
+  toggle.hidden = !('Notification' in globalThis) || !isSecureContext;
+  toggle.addEventListener('click', turn);
+  showToggle();
+}
+
+/** A video has just ended. `first`: of several tabs, this one notifies. */
+export function alertOfEnd(job, text, first) {
+  if (isSeen()) return;
+  unseen += 1;
+  badge();
+  if (!first || !isOn()) return;
+  try {
+    const note = new Notification(text, { body: job.payload.prompt.slice(0, 120), tag: job.id });
+    note.addEventListener('click', () => {
+      window.focus();
+      location.hash = 'video';
+      note.close();
+    });
+  } catch { /* some phones notify from service workers only; the title has the badge */ }
+}
+
+function seen() {
+  if (!unseen || !isSeen()) return;
+  unseen = 0;
+  badge();
+}
+
+const BADGE = /^\(\d+\) /;
+
+function badge() {
+  const bare = document.title.replace(BADGE, '');
+  const wanted = unseen ? `(${unseen}) ${bare}` : bare;
+  if (document.title !== wanted) document.title = wanted;
+}
+
+const isOn = () => choice.get('notify') === 'on' && globalThis.Notification?.permission === 'granted';
+
+async function turn() {
+  if (isOn()) {
+    choice.set('notify', 'off');
+    announce(TEXT.notificationsOff);
+  } else if ((await Notification.requestPermission()) === 'granted') {
+    choice.set('notify', 'on');
+    announce(TEXT.notificationsOn);
+  }
+  showToggle();
+}
+
+function showToggle() {
+  byId('jobs-notify').ariaPressed = isOn();
+  const isBlocked = globalThis.Notification?.permission === 'denied';
+  byId('jobs-notify-hint').textContent = isBlocked ? TEXT.notificationsBlocked : '';
+}
+
+// What the service says of a video. The contract does not show that body: its words are settings, and guesses.
+
+/**
+ * @param {any} body the status body, as it came
+ * @param {{finished: string[], failed: string[], result: string[]}} words the catalog's `jobs`
+ * @returns {{state: string | null, phase: 'finished' | 'failed' | 'open', percent: number | null, address: string | null}}
+ */
+export function understand(body, { finished, failed, result }) {
+  const state = [field(body, 'status'), field(body, 'state')].find((value) => typeof value === 'string') ?? null;
+  const address = result.map((pointer) => at(body, pointer)).map(webAddress).find(Boolean) ?? null;
+  const word = state?.toLowerCase();
+  // An unknown word counts as still running, never as failed.
+  const phase = among(finished, word) || (state === null && address) ? 'finished' : among(failed, word) ? 'failed' : 'open';
+  return { state, phase, percent: percentOf(field(body, 'progress')), address };
+}
+
+/** Why it failed, where the body has a text for that, or null. */
+export function reason(body) {
+  const texts = [field(body, 'error'), field(body, 'message'), field(body, 'reason')]
+    .flatMap((value) => [value, field(value, 'message')]);
+  return texts.find((text) => typeof text === 'string' && text.trim())?.slice(0, 500) ?? null;
+}
+
+/** The name of the file: the first words of the prompt, the day, and the extension of its address. */
+export function fileName({ payload, at: ordered }, address) {
+  const words = payload.prompt.toLowerCase().match(/[\p{L}\p{N}\p{M}]+/gu) ?? [];
+  const start = [...words.slice(0, 8).join('-')].slice(0, 60).join('').replace(/-$/, '') || 'video';
+  // Swedes write a day like this: 2026-01-31.
+  const day = new Date(ordered).toLocaleDateString('sv');
+  const ending = /\.(mp4|webm|mov|m4v|ogv|gif)$/i.exec(new URL(address).pathname)?.[1].toLowerCase() ?? 'mp4';
+  return `${start}-${day}.${ending}`;
+}
+
+const isObject = (value) => value !== null && typeof value === 'object';
+
+/** The value of the outermost field of this name, in any case of letters. */
+function field(body, wanted) {
+  return isObject(body) ? Object.entries(body).find(([name]) => name.toLowerCase() === wanted)?.[1] : undefined;
+}
+
+const among = (words, word) => words.some((one) => one.toLowerCase() === word);
+
+/** The value at a JSON pointer (RFC 6901). */
+function at(body, pointer) {
+  return pointer.split('/').slice(1).map((part) => part.replaceAll('~1', '/').replaceAll('~0', '~'))
+    .reduce((value, part) => (isObject(value) && Object.hasOwn(value, part) ? value[part] : undefined), body);
+}
+
+/** A whole address: a relative one would lead to this page's own host. */
+function webAddress(value) {
+  if (typeof value !== 'string' || !URL.canParse(value)) return null;
+  const { protocol, href } = new URL(value);
+  return protocol === 'https:' || protocol === 'http:' ? href : null;
+}
+
+/** Below 1 it is a share of one, from 1 on a percentage: while something runs, 1 is not all of it. */
+function percentOf(progress) {
+  if (typeof progress !== 'number' || !(progress >= 0 && progress <= 100)) return null;
+  return Math.round(progress < 1 ? progress * 100 : progress);
 }

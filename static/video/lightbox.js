@@ -2,9 +2,8 @@
 
 import { announce, button, copyButton, element, twice } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
-import { contentOf, outside, playableOf, start, words } from './card.js';
-import { all, markFavourite, remove } from './jobs.js';
-import { fileName } from './status.js';
+import { all, fileName, markFavourite, remove } from './jobs.js';
+import { contentOf, outside, playableOf, shortened, words } from './studio.js';
 import { TEXT } from './strings.js';
 
 /** Beyond this, a status body is cut: it is shown for people. */
@@ -14,8 +13,7 @@ let box = null, stage, side, shown = null, how = null;
 
 /**
  * Opens the video with this id.
- * @param {object} options `mediaOrigins`, `isSandbox`; `catalog`: the price list; `ids()`: the videos in the order of the list;
- *   `reuse(payload)`: fills the form in
+ * @param {object} options `catalog`: the price list; `ids()`: the videos in the order of the list; `reuse(payload)`: fills the form in
  */
 export function openLarge(id, options) {
   how = options;
@@ -92,11 +90,11 @@ function draw(id) {
   if (!job) return box.close();
   shown = id;
   const { payload, costMicros } = job;
-  const said = playableOf(job, how.mediaOrigins);
+  const said = playableOf(job);
   const prompt = payload.prompt || TEXT.noPrompt;
   stage.replaceChildren(said.phase === 'finished' && said.playable
-    ? element('video', { src: contentOf(id), controls: true, autoplay: !isStill(), loop: true, playsinline: true, tabindex: '0', 'aria-label': start(prompt, 200) })
-    : element('div', { class: 'said' }, ...words(job, said, how.isSandbox)));
+    ? element('video', { src: contentOf(id), controls: true, autoplay: !isStill(), loop: true, playsinline: true, tabindex: '0', 'aria-label': shortened(prompt, 200) })
+    : element('div', { class: 'said' }, ...words(job, said)));
   const facts = [
     [TEXT.facts.model, payload.model],
     payload.duration && [TEXT.facts.length, TEXT.seconds(payload.duration)],
@@ -126,7 +124,7 @@ function draw(id) {
     element('dl', {}, ...facts.flatMap(([name, value]) => [element('dt', { text: name }), element('dd', { text: value })])),
     said.address && element('p', {}, outside(said.address)),
     job.body && element('details', {}, element('summary', { text: TEXT.rawReply }),
-      element('pre', { tabindex: '0', text: start(JSON.stringify(job.body, null, 2), LONGEST_BODY) })),
+      element('pre', { tabindex: '0', text: shortened(JSON.stringify(job.body, null, 2), LONGEST_BODY) })),
   ].filter(Boolean));
 }
 

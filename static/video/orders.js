@@ -5,9 +5,9 @@ import { announce, element } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
 import { problemCard, spoken } from '../core/problems.js';
 import { purchases } from '../core/store.js';
-import { place, unplace } from './gallery.js';
 import { all, takeIn } from './jobs.js';
 import { TEXT } from './strings.js';
+import { place, unplace } from './studio.js';
 
 /** The listed orders, by key. */
 const shown = new Map();

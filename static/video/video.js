@@ -1,19 +1,21 @@
 /** The video view: a form that follows the picked model's rules, and a purchase that is confirmed first. studio.js lists the videos. */
 
-import { byId, styled, unbroken, unrepeated } from '../core/dom.js';
-import { price } from '../core/format.js';
+import { byId, element, once, unbroken, unrepeated } from '../core/dom.js';
+import { clock, price } from '../core/format.js';
 import { canSpend, read, whenCanSpend } from '../core/site.js';
-import { isNobody, jobs, purchases, whenChangedElsewhere } from '../core/store.js';
-import { clearPrompt, fillIn, isComplete, payload, picked, startForm } from './form.js';
+import { choice, isNobody, jobs, purchases, whenChangedElsewhere } from '../core/store.js';
 import { TEXT } from './strings.js';
 
-let catalog;
+/** A draft beyond this many characters is not kept; the service takes far fewer. */
+const LONGEST_DRAFT = 20_000;
+
+let catalog, model;
 
 /** Fills the view in and goes on watching the jobs that are kept. */
 export async function start(prices) {
   catalog = prices;
   byId('video-body').hidden = false;
-  startForm(catalog, { changed: askedNothing, usual: (model) => listed?.usualTime(model)?.time, complain });
+  startForm();
   startConfirm();
   whenCanSpend(showOrderable);
   keepFiles();
@@ -35,25 +37,20 @@ export function shown() {
 }
 
 /** The list of videos and orders, once there is something to list; `listed` when it is loaded. */
-let list = null, listed = null;
+let listed = null;
 
-function studio() {
-  list ??= Promise.all([import('./studio.js'), styled('video/studio.css')]).then(async ([module]) => {
-    await module.start(catalog, { reuse, again, look });
-    listed = module;
-    return module;
-  }).catch((error) => {
-    list = null;
-    throw error;
-  });
-  return list;
-}
+const studio = once(async () => {
+  const module = await import('./studio.js');
+  await module.start(catalog, { reuse, again, look });
+  listed = module;
+  return module;
+});
 
 const hasAny = async () => (await jobs.some()) || (await purchases.all()).some(({ kind }) => kind === 'video');
 
 /** Another tab was the first to order. */
 async function followElsewhere() {
-  if (!list && (await hasAny())) await (await studio()).follow();
+  if (!studio.part && (await hasAny())) await (await studio()).follow();
 }
 
 /** Lists videos that were ordered elsewhere. A failure is ignored: the next look lists them. */
@@ -61,7 +58,7 @@ async function look() {
   if (document.hidden || byId('view-video').hidden) return;
   try {
     const rows = isNobody() ? [] : (await read('/bff/jobs')).jobs;
-    if (rows.length || list) await (await studio()).takeListed(rows);
+    if (rows.length || studio.part) await (await studio()).takeListed(rows);
     else byId('jobs-empty').hidden = false;
   } catch { /* as said */ }
 }
@@ -91,7 +88,7 @@ function keepFiles() {
 
 /** “Generate” looks disabled where the money left does not cover it; pressed, it says why. */
 function showOrderable() {
-  byId('video-generate').ariaDisabled = canSpend() < picked().price_micros ? 'true' : null;
+  byId('video-generate').ariaDisabled = canSpend() < model.price_micros ? 'true' : null;
 }
 
 const complain = (text) => { byId('video-fault').textContent = text; };
@@ -113,13 +110,13 @@ async function ask() {
   if (catalog.pictures && (await (await import('./pictures.js')).isGone(payload().image_url))) return;
   const orders = await ordering();
   if (!orders) return;
-  if (canSpend() < picked().price_micros) {
-    const { shortOf } = await import('../core/short.js');
-    const why = await shortOf(picked().price_micros);
+  if (canSpend() < model.price_micros) {
+    const { shortOf } = await import('../core/funds.js');
+    const why = await shortOf(model.price_micros);
     if (why) return complain(why);
   }
   const wanted = payload();
-  const cost = price(picked().price_micros);
+  const cost = price(model.price_micros);
   byId('video-confirm-text').replaceChildren(...unbroken(TEXT.sure(wanted.duration, wanted.model, cost), wanted.model));
   byId('video-confirm-duplicate').textContent = orders.duplicate(wanted);
   byId('video-yes').textContent = TEXT.spend(cost);
@@ -140,7 +137,7 @@ function askedNothing() {
 /** Second click: buys. */
 async function buy() {
   const wanted = payload();
-  const { price_micros: amount } = picked();
+  const { price_micros: amount } = model;
   askedNothing();
   byId('video-generate').focus();
   const orders = await ordering();
@@ -169,4 +166,235 @@ async function again(wishes) {
   await showForm();
   fillIn(wishes);
   void ask();
+}
+
+// The form: shows the picked model's options, says what is missing, and survives a reload.
+
+function startForm() {
+  const form = byId('video-form');
+  // Enter in a field would submit: it must never buy.
+  form.addEventListener('submit', (event) => event.preventDefault());
+  byId('video-model').addEventListener('click', () => void pickAnother());
+  form.addEventListener('input', () => {
+    showCount();
+    mark([]);
+    keepDraft();
+    askedNothing();
+  });
+  if (catalog.pictures) {
+    const tell = (text) => {
+      fold(false);
+      mark([['image', text]]);
+    };
+    import('./pictures.js').then(({ startPictures }) => startPictures(catalog.pictures, tell), () => complain(TEXT.notLoaded));
+  } else refuseFiles(form);
+  showChips();
+  byId('video-more').addEventListener('click', () => fold(byId('video-options').classList.contains('open')));
+  fillIn(choice.object('video-draft'));
+}
+
+/** The order that the form describes, as the API takes it. */
+function payload() {
+  const { prompt, duration, aspect_ratio, image_url } = asked();
+  return {
+    prompt, model: model.id, duration,
+    ...(model.aspect_ratio !== 'ignored' && { aspect_ratio }),
+    ...(image_url && { image_url }),
+  };
+}
+
+/** Shows or hides the options; on a wide screen they are always there. */
+function fold(isFolded) {
+  byId('video-options').classList.toggle('open', !isFolded);
+  byId('video-more').ariaExpanded = String(!isFolded);
+  byId('video-more').textContent = isFolded ? TEXT.options : TEXT.fewerOptions;
+}
+
+/** Opens the sheet of models: what each costs, makes and needs. Loaded when it is first opened. */
+async function pickAnother() {
+  try {
+    const { pickModel } = await import('../shell/sheets.js');
+    const rows = catalog.video.map((one) => ({ ...one, group: TEXT.perVideo(price(one.price_micros)), best_for: factsOf(one) }));
+    pickModel({ chat: rows }, model.id, ({ id }) => {
+      const wishes = asked();
+      model = catalog.video.find((one) => one.id === id);
+      followModel(wishes);
+      keepDraft();
+    });
+  } catch {
+    complain(TEXT.notLoaded);
+  }
+}
+
+/** What a model makes, how long that takes here, and what it needs. */
+function factsOf({ id, durations: { values, min, max }, remarks }) {
+  const usual = listed?.usualTime(id)?.time;
+  return [TEXT.seconds(values ? TEXT.oneOf(values) : TEXT.range(min, max)), usual && TEXT.usuallyHere(clock(usual)), inWords(remarks)].filter(Boolean).join(' · ');
+}
+
+const inWords = (remarks) => remarks.replace('requires image_url', TEXT.pictureRequired);
+
+/** The time that the price list names for a model, in milliseconds; 0 if it names none. */
+export function promised(id) {
+  const remarks = catalog.video.find((one) => one.id === id)?.remarks ?? '';
+  return Number(/about (\d{1,4}) seconds/.exec(remarks)?.[1] ?? 0) * 1000;
+}
+
+/** Words that a click adds to the prompt. */
+function showChips() {
+  const add = (word) => {
+    const before = byId('video-prompt').value.trim();
+    byId('video-prompt').value = before ? `${before.replace(/[,.]$/, '')}, ${word}` : word;
+    byId('video-prompt').dispatchEvent(new Event('input', { bubbles: true }));
+    byId('video-prompt').focus();
+  };
+  byId('video-chips').replaceChildren(...Object.entries(TEXT.help).map(([name, words]) => element('details', { class: 'menu' },
+    element('summary', { class: 'link small', text: `+ ${name}` }),
+    element('div', { class: 'card' }, words.map((word) => element('button', { type: 'button', class: 'link small', text: word, click: () => add(word) }))))));
+}
+
+/** Puts wishes into the form; what is not said is as the price list has it. */
+function fillIn(wishes) {
+  const wanted = wishes.model ?? catalog.defaults.video_model;
+  model = catalog.video.find(({ id }) => id === wanted) ?? catalog.video[0];
+  byId('video-prompt').value = wishes.prompt ?? '';
+  byId('video-image').value = wishes.image_url ?? '';
+  byId('video-image').dispatchEvent(new Event('change'));
+  followModel(wishes);
+  showCount();
+  keepDraft();
+}
+
+/** Clears the prompt after an order. The options stay: the next video is often like the last. */
+function clearPrompt() {
+  byId('video-prompt').value = '';
+  showCount();
+  keepDraft();
+}
+
+/** Shows what is missing and leads there; whether nothing is. */
+function isComplete() {
+  const faults = ['prompt', 'image'].map((name) => [name, MISSING[name](byId(`video-${name}`).value.trim())]).filter(([, text]) => text);
+  mark(faults);
+  if (faults.some(([name]) => name === 'image')) fold(false);
+  if (faults.length) byId(`video-${faults[0][0]}`).focus();
+  return faults.length === 0;
+}
+
+const checked = (name) => byId('video-form').querySelector(`input[name="${name}"]:checked`)?.value;
+
+/** Everything that the form holds, also what this model does not take: another one may. */
+function asked() {
+  return {
+    model: model.id,
+    prompt: byId('video-prompt').value,
+    duration: Number(checked('duration') ?? byId('video-seconds')?.value ?? catalog.defaults.duration),
+    aspect_ratio: checked('aspect') ?? catalog.defaults.aspect_ratio,
+    image_url: byId('video-image').value.trim(),
+  };
+}
+
+function keepDraft() {
+  const text = JSON.stringify(asked());
+  if (text.length <= LONGEST_DRAFT) choice.set('video-draft', text);
+}
+
+/** Shows what this model takes, and only that. */
+function followModel({ duration, aspect_ratio: aspect }) {
+  const required = model.image === 'required';
+  mark([]);
+  byId('video-generate').textContent = TEXT.generate(price(model.price_micros));
+  byId('video-model').textContent = model.id;
+  byId('video-model').ariaLabel = TEXT.model(model.id);
+  byId('video-model-hint').textContent = inWords(model.remarks);
+  byId('video-image-label').textContent = TEXT.picture(required);
+  byId('video-image').required = required;
+  showDurations(model, duration ?? catalog.defaults.duration);
+  showAspect(model, aspect ?? catalog.defaults.aspect_ratio);
+  askedNothing();
+}
+
+function showDurations({ durations }, wanted) {
+  const legend = element('legend', { text: TEXT.length });
+  if (durations.kind === 'one_of') {
+    const preset = durations.values.includes(wanted) ? wanted : nearest(durations.values, wanted);
+    return byId('video-duration').replaceChildren(legend, element('div', { class: 'choices' }, ...durations.values.map((value) =>
+      radio('duration', value, TEXT.seconds(value), value === preset))));
+  }
+  const { min, max } = durations;
+  const value = Math.min(max, Math.max(min, wanted));
+  const shown = element('output', { for: 'video-seconds', text: TEXT.seconds(value) });
+  const range = element('input', {
+    id: 'video-seconds', type: 'range', min, max, step: 1, value, 'aria-label': TEXT.lengthInSeconds, 'aria-describedby': 'video-seconds-hint',
+    input: () => { shown.textContent = TEXT.seconds(range.value); },
+  });
+  byId('video-duration').replaceChildren(legend, element('div', { class: 'range' }, range, shown), element('p', {
+    id: 'video-seconds-hint', class: 'hint',
+    text: durations.kind === 'unstated'
+      ? TEXT.lengthUnstated(min, max) : TEXT.lengthRange(min, max),
+  }));
+}
+
+const nearest = (values, wanted) => values.reduce((best, value) =>
+  (Math.abs(value - wanted) < Math.abs(best - wanted) ? value : best));
+
+function showAspect({ aspect_ratio: rule }, wanted) {
+  byId('video-aspect').hidden = rule === 'ignored';
+  byId('video-aspect').replaceChildren(element('legend', { text: TEXT.shape }), element('div', { class: 'choices' },
+    ...catalog.aspect_ratios.map((ratio) => radio('aspect', ratio, TEXT.shapes[ratio] ?? ratio, ratio === wanted))));
+}
+
+function radio(name, value, text, on) {
+  return element('label', { class: 'choice' }, element('input', { type: 'radio', name, value, checked: on }), ` ${text}`);
+}
+
+/** Code points, the unit in which the service counts. */
+const lengthOf = (text) => [...text].length;
+
+function showCount() {
+  const used = lengthOf(byId('video-prompt').value);
+  const most = catalog.limits.prompt_characters;
+  byId('video-count').textContent = TEXT.characters(used, most);
+  byId('video-count').classList.toggle('over', used > most);
+}
+
+/** The commonest hosts that are not public: bare names, private ones, addresses of private networks. The server knows all. */
+const CLOSED = /^[^.:]+\.?$|\.(local|localhost|internal|lan|home|corp)\.?$|^(0|10|127|169\.254|192\.168)\.[\d.]+$|^\[(::|f)/;
+
+const MISSING = {
+  prompt: (text) => {
+    if (!text) return TEXT.sayWhat;
+    const over = lengthOf(byId('video-prompt').value) - catalog.limits.prompt_characters;
+    return over > 0 ? TEXT.shorten(over) : '';
+  },
+  image: (text) => {
+    if (byId('video-image').ariaBusy) return TEXT.uploading;
+    if (!text) return model.image === 'required' ? TEXT.needsPicture(model.id) : '';
+    if (!/^https?:\/\//i.test(text) || !URL.canParse(text)) return TEXT.notAnAddress;
+    const { hostname } = new URL(text);
+    return CLOSED.test(hostname) ? TEXT.notPublic(hostname) : '';
+  },
+};
+
+/** Shows these faults, `[field, text]`, and no others. */
+function mark(faults) {
+  for (const name of Object.keys(MISSING)) {
+    const text = faults.find(([wrong]) => wrong === name)?.[1] ?? '';
+    byId(`video-${name}-fault`).textContent = text;
+    byId(`video-${name}`).ariaInvalid = text ? 'true' : null;
+  }
+}
+
+/** A dropped file would make the browser leave the page; a pasted one would vanish silently. */
+function refuseFiles(form) {
+  const refuse = (event, { files } = {}) => {
+    if (!files?.length) return;
+    event.preventDefault();
+    fold(false);
+    mark([['image', TEXT.noFiles]]);
+    byId('video-image').focus();
+  };
+  form.addEventListener('dragover', (event) => event.dataTransfer?.types.includes('Files') && event.preventDefault());
+  form.addEventListener('drop', (event) => refuse(event, event.dataTransfer ?? {}));
+  form.addEventListener('paste', (event) => refuse(event, event.clipboardData ?? {}));
 }

@@ -55,7 +55,7 @@ pub(crate) fn choose_model(page: &Page, name: &str) {
     page.find(("button", "Model: …")).click();
     page.find(("combobox", "Search models")).fill(name);
     page.press("Enter");
-    page.wait_until(&format!("document.getElementById('chat-model').value.includes('{name}') && !document.querySelector('.model-sheet').open"));
+    page.wait_until(&format!("document.getElementById('chat-model').value.includes('{name}') && document.querySelector('.model-sheet') === null"));
 }
 
 fn answered(count: usize) -> String {

@@ -49,7 +49,7 @@ fn palette_goes_to_views_conversations_and_models_and_buys_nothing() {
     let page = with_two_conversations(&gate);
     open_palette(&page);
     page.type_text("one conv");
-    page.wait_until("document.querySelectorAll('#palette-list li').length === 1");
+    page.wait_until("document.querySelectorAll('#palette-list [role=option]').length === 1");
     load_axe(&page);
     assert_eq!(page.evaluate(VIOLATIONS), "", "in the palette");
     page.screenshot("palette");
@@ -271,7 +271,7 @@ fn message_saved_as_prompt_is_written_again_by_slash_and_sent_by_nobody() {
     open_palette(&page);
     page.type_text("remove a prompt");
     page.press("Enter");
-    page.wait_until("document.activeElement.role === 'combobox' && document.querySelectorAll('#palette-list li').length === 1");
+    page.wait_until("document.activeElement.role === 'combobox' && document.querySelectorAll('#palette-list [role=option]').length === 1");
     page.press("Enter");
     page.wait_until("document.getElementById('status').textContent === 'The prompt is removed.'");
     assert_eq!(gate.sold(), 0);

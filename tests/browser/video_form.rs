@@ -263,9 +263,9 @@ fn video_view_without_videos_loads_nothing_but_its_form() {
     let page = open(&gate);
     page.wait_for_text("No videos yet.");
     let loaded = "performance.getEntriesByType('resource').map(({ name }) => /video\\/(\\w+)\\.js$/.exec(name)?.[1]).filter(Boolean).sort().join()";
-    assert_eq!(page.evaluate(loaded), "form,strings,video");
+    assert_eq!(page.evaluate(loaded), "strings,video");
     // What an order needs comes with the first touch of the form, so that an order waits for nothing.
     page.find(PROMPT).click();
-    page.wait_until(&format!("{loaded}.includes('orders') && {loaded}.includes('stream')"));
-    assert_eq!(page.evaluate(&format!("/alerts|lightbox|tools/.test({loaded})")), false);
+    page.wait_until(&format!("{loaded}.includes('orders') && {loaded}.includes('jobs')"));
+    assert_eq!(page.evaluate(&format!("/lightbox|tools/.test({loaded})")), false);
 }

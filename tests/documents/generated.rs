@@ -10,7 +10,7 @@ use std::time::Duration;
 use tollgate::cli::Cli;
 use tollgate::metrics::{
     BalanceReading, BudgetReading, Histogram, InstanceReading, LedgerReading, Metrics, Readings,
-    SlotReading,
+    SharedLedgerMetrics, SlotReading,
 };
 use tollgate::problem::{ALL, Charged, Kind};
 use tollgate::routes::endpoints::{self, Endpoint};
@@ -78,6 +78,7 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
     metrics.gateway_call("chat", Duration::ZERO);
     metrics.replay("kept", 0);
     metrics.refusal("internal");
+    metrics.webhook("ping", "delivered");
     let page = metrics.encode(Readings {
         certificate_expires: Some(Duration::ZERO),
         mode: Some("live"),
@@ -88,6 +89,7 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
         ledger_state: Some(Err("disk_full")),
         ledger_commits: Some(Histogram::of_commits()),
         instances: Some(InstanceReading { alive: 0, late: 0 }),
+        shared_ledger: Some(SharedLedgerMetrics::default()),
         keys: vec![true],
     });
     let facts = |mark: &'static str| {
@@ -108,7 +110,9 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
         let help = help.trim_end_matches('.');
         table += &format!("| `{name}` | {kind} | {} | {help} |\n", labels.join(", "));
     }
-    let code = ["src/metrics.rs", "src/metrics/readings.rs"].map(read).concat();
+    let code = ["metrics.rs", "metrics/readings.rs", "metrics/shared_ledger.rs"]
+        .map(|file| read(format!("src/{file}")))
+        .concat();
     let calls = code.split('(').filter(|rest| rest.trim_start().starts_with("r,"));
     let added = calls.filter_map(|rest| rest.split('"').nth(1));
     let mut added: BTreeSet<_> = added.map(|name| format!("tollgate_{name}")).collect();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use tollgate::contract::event::EventKind;
 use tollgate::sandbox::SANDBOX_FAULTS;
 
 use crate::markdown::{read, rows, section, spans};
@@ -142,4 +143,13 @@ fn documents_stay_within_their_word_limits() {
         let words = read(file).split_whitespace().count();
         assert!(words <= most, "{file}: {words} words, at most {most}");
     }
+}
+
+#[test]
+fn documented_events_match_the_code() {
+    let text = read("docs/guide/alerts.md");
+    let table = rows(section(&text, "Events"));
+    let listed: BTreeSet<_> = table.iter().flat_map(|row| spans(row[0])).collect();
+    let known = EventKind::ALL.into_iter().chain([EventKind::Ping]);
+    assert_eq!(listed, known.map(EventKind::name).collect());
 }

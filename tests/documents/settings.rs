@@ -17,6 +17,8 @@ const EXAMPLES: &[&str] = &[
     "models.chat",
     "page.presets",
     "store.url",
+    "webhooks.url",
+    "webhooks.events",
 ];
 
 /// A commented setting: its name as `section.name`, and its line in the file.
@@ -24,7 +26,9 @@ fn commented(text: &str) -> Vec<(String, &str)> {
     let mut section = "";
     let mut settings = Vec::new();
     for line in text.lines() {
-        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        let list = line.strip_prefix("#[[").and_then(|rest| rest.strip_suffix("]]"));
+        let table = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        if let Some(name) = list.or(table) {
             section = name;
         }
         let setting = line.strip_prefix('#').filter(|rest| !rest.starts_with(' '));
@@ -41,7 +45,9 @@ fn uncommented(text: &str, which: impl Fn(&str) -> bool) -> String {
     for (name, line) in commented(text) {
         if which(&name) {
             let section = name.split('.').next().unwrap_or_default();
-            let at = file.find(&format!("\n[{section}]\n")).expect("its section");
+            // A list's first setting uncomments the head of its table.
+            file = file.replace(&format!("\n#[[{section}]]\n"), &format!("\n[[{section}]]\n"));
+            let at = file.find(&format!("[{section}]")).expect("its section");
             let from = at + file[at..].find(&format!("\n{line}\n")).expect("its line");
             file.replace_range(from..from + 2, "\n");
         }
@@ -101,12 +107,14 @@ fn shipped_settings_file_lists_every_setting_once_in_order() {
 
 #[test]
 fn shipped_settings_file_loads_with_every_setting_uncommented() {
-    let live = [("GATEWAY_API_KEY", "svc_sk_example")];
+    let secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+    let live = [("GATEWAY_API_KEY", "svc_sk_example"), ("TOLLGATE_WEBHOOK_SECRET", secret)];
     let file = uncommented(&shipped(), |name| name != "access.jwt");
     let config = read(&file, &live).expect("every example is right");
     assert!(matches!(config.gateway.target, Target::Live { .. }));
     assert_eq!(config.store.path(), Some(Path::new("tollgate.db")));
     assert!(config.budget.caller.day.is_some());
+    assert_eq!(config.webhooks.targets.len(), 1);
     assert!(config.catalog.chat_model("new-model").is_some());
     let file = uncommented(&shipped(), |name| name == "access.jwt");
     assert!(read(&file, &[("TOLLGATE_ACCESS__MODE", "jwt")]).is_ok());

@@ -28,6 +28,10 @@ fn documented_settings_snippets_load() {
                 let address = "postgres://tollgate@db.example.com/tollgate".to_owned();
                 environment.insert("DATABASE_URL".to_owned(), address.into());
             }
+            if block.contains("[[webhooks]]") {
+                let secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=".to_owned();
+                environment.insert("TOLLGATE_WEBHOOK_SECRET".to_owned(), secret.into());
+            }
             let outcome = Settings::read(&SettingsSource {
                 needs_gateway_key: true,
                 file: Some(("proxy.toml", &block)),

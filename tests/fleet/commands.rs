@@ -67,6 +67,23 @@ fn tables_are_made_by_the_command_if_servers_may_not() {
 }
 
 #[test]
+fn contraction_waits_for_older_programs_and_then_refuses_them() {
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let fleet = Fleet::start(Cluster::shared(), &upstream, "", 1);
+    let older = "UPDATE instances SET version = version - 1 WHERE name = 'gate-0'";
+    fleet.database.sql(older);
+    let floor = || fleet.database.sql("SELECT floor = version FROM store");
+    let refused = fleet.run(&["store", "migrate", "--contract"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("gate-0 run an older tollgate"), "{refused:?}");
+    assert_eq!(floor(), "f");
+    fleet.database.sql("UPDATE instances SET version = version + 1 WHERE name = 'gate-0'");
+    let done = fleet.run(&["store", "migrate", "--contract"]);
+    assert_eq!((done.code, floor().as_str()), (Some(0), "t"), "{done:?}");
+    assert_eq!(fleet.buy(0, "/api/v1/chat", "k", CHAT).status, 200);
+}
+
+#[test]
 fn faults_of_the_shared_ledger_are_explained_without_the_password() {
     let folder = TempDir::with_prefix("tollgate-fleet-").expect("a folder");
     let address = "postgres://tollgate:hunter2@127.0.0.1:1/tollgate";

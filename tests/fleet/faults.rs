@@ -1,7 +1,7 @@
 //! A server or the database dies: no purchase is lost or made twice, and all is said truly.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::fleet::Fleet;
@@ -103,4 +103,35 @@ fn nothing_is_sold_while_the_database_is_down() {
     });
     assert_eq!(upstream.charges(), [6_000; 2]);
     until("the probe says that it is back", || !is_degraded());
+}
+
+#[test]
+fn purchase_that_waits_after_a_429_is_not_sent_once_others_have_ended_it() {
+    let sent = AtomicUsize::new(0);
+    let upstream = Upstream::start(move |_| match sent.fetch_add(1, Ordering::SeqCst) {
+        0 => Reply::error(429).header("retry-after", "15"),
+        _ => Reply::chat("hi"),
+    });
+    let settings = "gateway.max_wait = \"600s\"";
+    let fleet = Fleet::start(Cluster::shared(), &upstream, settings, 1);
+    let mut client = fleet.client(0);
+    client.send("POST", CHATS, &[("idempotency-key", "k")], CHAT);
+    until("the server waits", || {
+        fleet.database.sql("SELECT blocked_until > 0 FROM rate_limit") == "t"
+    });
+    // What another server does when this one was stopped for longer than its lease.
+    fleet.database.sql(
+        "UPDATE instances SET ended = until; UPDATE purchases SET state = 'unknown', ended_at = at",
+    );
+    let alive = "SELECT count(*) FROM instances WHERE ended IS NULL";
+    until("it joins again", || fleet.database.sql(alive) == "1");
+    let refused = client.answer();
+    assert_eq!((refused.status, &*refused.code()), (503, "ledger_unavailable"));
+    assert_eq!(refused.charged().as_deref(), Some("no"));
+    assert_eq!(upstream.requests(), 1);
+    // It knows that nothing was charged, and says so.
+    until("the purchase is released", || {
+        fleet.database.sql("SELECT state FROM purchases") == "released"
+    });
+    assert_eq!(fleet.buy(0, CHATS, "k", CHAT).status, 200);
 }

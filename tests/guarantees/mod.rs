@@ -2,6 +2,7 @@
 //! that both do whatever a test wants.
 
 mod account;
+mod acme;
 mod browsers;
 mod commands;
 mod connection_limits;
@@ -46,3 +47,4 @@ mod traces;
 mod unix_sockets;
 mod unknown_counts_as_spent;
 mod video_downloads;
+pub(crate) mod webhooks;

@@ -7,6 +7,7 @@ mod faults;
 mod program;
 mod snippets;
 mod typescript;
+mod webhooks;
 
 use crate::support::Server;
 

@@ -34,6 +34,16 @@ impl Sdk {
         serde_json::from_str(last).unwrap_or_else(|_| panic!("{self:?} {mode}: {said}"))
     }
 
+    /// Lets the webhook libraries read the message in this file, with this secret.
+    pub(crate) fn verify_webhook(self, message: &Path, secret: &str) -> Value {
+        let script = match self {
+            Self::Python => "tests/sdks/webhooks.py".into(),
+            Self::Node | Self::Vercel => beside_its_modules("webhooks.mjs"),
+        };
+        let said = said(self.program().arg(script).arg(message).arg(secret));
+        serde_json::from_str(&said).unwrap_or_else(|_| panic!("{self:?}: {said}"))
+    }
+
     /// Lets the SDK do `errand` at this address, and says what came of it.
     pub(crate) fn run(self, address: &str, errand: &str) -> Value {
         let script = match self {
@@ -91,7 +101,7 @@ fn beside_its_modules(script: &str) -> PathBuf {
     static COPIED: Once = Once::new();
     let home = home();
     COPIED.call_once(|| {
-        for script in ["agents.mjs", "node.mjs", "vercel.mjs"] {
+        for script in ["agents.mjs", "node.mjs", "vercel.mjs", "webhooks.mjs"] {
             let source = Path::new("tests/sdks").join(script);
             fs::copy(source, home.join("node").join(script)).unwrap_or_else(|_| panic!("{ADVICE}"));
         }

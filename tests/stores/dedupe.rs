@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    AccountStatus, DedupeKey, PurchaseState, Reservation, ReserveError, Settlement, StoreCapacity,
+    AccountStatus, DedupeKey, EarlierReply, PurchaseState, Reservation, ReserveError, Settlement,
+    StoreCapacity,
 };
 
 use crate::fixture::*;
@@ -64,7 +65,14 @@ async fn quote_finds_a_purchase_with_any_of_its_keys(fixture: Fixture) {
         let other = fixture.reserve(&quoted(own, others, "y")).await;
         assert!(matches!(other, Err(ReserveError::KeyReused)), "{other:?}");
     }
-    fixture.reserve(&quoted("c", &["a"], "x")).await.expect("it names no key that was used");
+    let second = quoted("c", &["a"], "y");
+    fixture.reserve(&second).await.expect("it names no key that was used");
+
+    // If two keys were used, the first of them in the quote's order decides.
+    let near = fixture.reserve(&quoted("d", &["c", "b"], "y")).await;
+    assert!(matches!(near, Err(ReserveError::Duplicate(found)) if found.id == second.id));
+    let far = fixture.reserve(&quoted("d", &["b", "c"], "y")).await;
+    assert!(matches!(far, Err(ReserveError::KeyReused)), "{far:?}");
 }
 
 async fn key_with_another_payload_is_refused(fixture: Fixture) {
@@ -124,7 +132,7 @@ async fn evicted_reply_leaves_its_key_taken(fixture: Fixture) {
         .await;
     fixture.store.purge_expired().await.unwrap();
     let earlier = fixture.known(&keyed("k", "p")).await;
-    assert_eq!((earlier.state, earlier.reply_bytes), (PurchaseState::Charged, None));
+    assert_eq!((earlier.state, earlier.reply), (PurchaseState::Charged, EarlierReply::NotKept));
     assert_eq!(bounded(fixture.store.reply(id)).await.unwrap(), None);
 }
 

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tollgate::contract::money::Usd;
 use tollgate::store::postgres::{InstanceKind, PostgresTarget};
 use tollgate::store::{
-    AccountStatus, BudgetScope, Budgets, Clock, DedupeKey, Digest, DuplicateCheck,
+    AccountStatus, BudgetScope, Budgets, Clock, DedupeKey, Digest, DuplicateCheck, EarlierReply,
     ExistingPurchase, KeptReply, MoneyKind, PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState,
     Reservation, ReserveError, Service, Settlement, SlotId, Store, StoreCapacity,
 };
@@ -198,9 +198,17 @@ impl Fixture {
     pub(crate) async fn replayed(&self, reservation: &Reservation) -> Option<KeptReply> {
         let earlier = self.known(reservation).await;
         let reply = bounded(self.store.reply(earlier.id)).await.expect("looked up");
-        let reply = reply.filter(|_| earlier.reply_bytes.is_some());
-        assert_eq!(earlier.reply_bytes, reply.as_ref().map(|reply| reply.body.len()));
-        reply
+        match earlier.reply {
+            EarlierReply::NotKept => None,
+            EarlierReply::Kept { bytes } => {
+                assert_eq!(Some(bytes), reply.as_ref().map(|reply| reply.body.len()));
+                reply
+            }
+            EarlierReply::Read(early) => {
+                assert_eq!(Some(&early), reply.as_ref());
+                reply
+            }
+        }
     }
 
     pub(crate) async fn total(&self) -> PeriodSpend {

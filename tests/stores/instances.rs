@@ -110,12 +110,12 @@ async fn dead_instance_is_buried_and_its_testimony_is_heard() {
     bounded(cut_off.reserve(&held)).await.unwrap();
     bounded(cut_off.reserve(&sent)).await.unwrap();
     bounded(cut_off.mark_sent(sent.id, AccountStatus::Confirmed)).await.unwrap();
-    assert!(cut_off.may_send());
+    assert!(cut_off.may_send(held.id) && cut_off.may_send(sent.id));
 
     wire.set(Course::Down);
     becomes(&fixture, &sent, "unknown").await;
     assert_eq!(state(&fixture, &held).await, "released");
-    assert!(!cut_off.may_send(), "its own lease ends before that of others");
+    assert!(!cut_off.may_send(held.id), "its own lease ends before that of others");
     assert_eq!(fixture.total().await.day, PRICE);
     bounded(cut_off.reserve(&keyed("late", "p"))).await.unwrap_err();
 
@@ -125,14 +125,16 @@ async fn dead_instance_is_buried_and_its_testimony_is_heard() {
     assert_eq!(fixture.replayed(&keyed("sent", "p")).await, Some(reply("hello")));
     // It joins again under a new number, and what it held before is not its any more.
     bounded(async {
-        while !cut_off.may_send() {
+        while cut_off.ensure_usable().await.is_err() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     })
     .await;
     bounded(cut_off.mark_sent(held.id, AccountStatus::Confirmed)).await.unwrap_err();
+    assert!(!cut_off.may_send(held.id), "the lease is of another number");
     let again = keyed("held", "q");
     bounded(cut_off.reserve(&again)).await.unwrap();
+    assert!(cut_off.may_send(again.id));
     bounded(cut_off.mark_sent(again.id, AccountStatus::Confirmed)).await.unwrap();
 }
 
@@ -197,4 +199,41 @@ async fn lost_commits_rename_the_ledger_at_every_instance() {
     .await;
     let stores = [&fixture.store, &other];
     assert!(stores.iter().all(|store| store.may_lack_purchases_since(Duration::ZERO)));
+}
+
+#[tokio::test]
+async fn charge_of_a_released_purchase_is_counted() {
+    let fixture = Fixture::on_postgres().await;
+    let other = fixture.join().await;
+    let counted = |store: &Store| store.shared_metrics().unwrap().charges_of_released.get();
+    let released = fixture.send(&reservation("ann", PRICE)).await;
+    bounded(other.settle(released, Settlement::Released)).await.unwrap();
+    fixture.settle(released, charged(PRICE, "late")).await;
+    assert_eq!((counted(&fixture.store), counted(&other)), (1, 0));
+    assert_eq!(
+        state(&fixture, &Reservation { id: released, ..reservation("ann", PRICE) }).await,
+        "released"
+    );
+    // A settlement that is made twice is none.
+    let bought = fixture.buy(&reservation("ann", PRICE), "hello").await;
+    fixture.settle(bought, charged(PRICE, "hello")).await;
+    bounded(other.settle(released, Settlement::Released)).await.unwrap();
+    assert_eq!((counted(&fixture.store), counted(&other)), (1, 0));
+}
+
+#[tokio::test]
+async fn open_purchases_of_a_dead_number_are_swept_by_others() {
+    let fixture = Fixture::on_postgres().await;
+    let _other = fixture.join().await;
+    let (held, sent) = (keyed("held", "p"), keyed("sent", "p"));
+    fixture.reserve(&held).await.unwrap();
+    fixture.send(&sent).await;
+    // They were written under a number that others have ended, so no burial finds them any more.
+    fixture
+        .database()
+        .sql("UPDATE instances SET ended = until WHERE id = (SELECT min(id) FROM instances)");
+    fixture.pass(60 * SECOND);
+    becomes(&fixture, &held, "released").await;
+    becomes(&fixture, &sent, "unknown").await;
+    assert_eq!(fixture.total().await.day, PRICE);
 }

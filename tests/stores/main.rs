@@ -17,7 +17,9 @@ mod jobs;
 mod members;
 mod model;
 mod oracle;
+mod outbox;
 #[path = "../support/postgres.rs"]
+#[expect(dead_code, reason = "tests of fleets use the rest")]
 mod postgres;
 mod rate_limit;
 mod reports;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tollgate::clock::Date;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    AccountStatus, BudgetKind, BudgetScope, DedupeKey, Digest, ExistingPurchase, KeptReply,
-    OverBudget, PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState, Reservation, ReserveError,
-    Settlement, StoreCapacity,
+    AccountStatus, BudgetKind, BudgetScope, DedupeKey, Digest, EarlierReply, ExistingPurchase,
+    KeptReply, OverBudget, PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState, Reservation,
+    ReserveError, Settlement, StoreCapacity,
 };
 
 /// A clock that was set back, time zones and leap seconds explain a counted day that lies so far ahead.
@@ -149,7 +149,10 @@ impl Oracle {
             id,
             state,
             cost: price,
-            reply_bytes: reply.map(|reply| reply.body.len()),
+            reply: match reply {
+                Some(reply) => EarlierReply::Kept { bytes: reply.body.len() },
+                None => EarlierReply::NotKept,
+            },
         }
     }
 

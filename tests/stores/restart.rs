@@ -118,6 +118,6 @@ async fn purchase_aborted_after_its_record_is_free_and_may_be_bought() {
     fixture.restart();
     assert_eq!(fixture.states().await, [PurchaseState::Released]);
     assert_eq!(fixture.total().await.day, Usd::ZERO);
-    assert_eq!(bounded(fixture.store.recent_replies(DAY)).await.unwrap(), []);
+    assert_eq!(bounded(fixture.store.recent_replies(DAY)).await.unwrap(), [DAY; 0]);
     fixture.reserve(&keyed("a", "p")).await.expect("the key is free");
 }

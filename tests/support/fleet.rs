@@ -1,6 +1,7 @@
 //! Several real servers that share a ledger in PostgreSQL, in front of one scripted gateway.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -8,7 +9,7 @@ use tempfile::TempDir;
 
 use super::client::{Answer, Client, Record};
 use super::postgres::{Cluster, Database};
-use super::process::{Ended, run};
+use super::process::{Ended, Process, run};
 use super::server::Server;
 use super::settings::{environment, whole};
 use super::upstream::Upstream;
@@ -52,8 +53,14 @@ impl<'a> Fleet<'a> {
 
     /// Starts one more.
     pub(crate) fn add(&mut self) {
+        self.add_with(&[]);
+    }
+
+    /// Starts one more with these variables of its own.
+    pub(crate) fn add_with(&mut self, own: &[(&str, &str)]) {
         let name = format!("gate-{}", self.servers.len());
-        let environment = [&self.environment()[..], &[("TOLLGATE_SERVER__NAME", &*name)]].concat();
+        let named = [("TOLLGATE_SERVER__NAME", &*name)];
+        let environment = [&self.environment()[..], &named, own].concat();
         let server = Server::start(self.folder.path(), &[], &environment);
         self.servers.push(server);
     }
@@ -65,6 +72,32 @@ impl<'a> Fleet<'a> {
     /// Runs a command to its end, as on another machine.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
         run(self.folder.path(), arguments, &self.environment())
+    }
+
+    /// What its clients share.
+    pub(crate) fn record(&self) -> Arc<Record> {
+        Arc::clone(&self.record)
+    }
+
+    /// Asserts that clients know the truth about each charge.
+    pub(crate) fn assert_balanced(&self, upstream: &Upstream) {
+        self.record.books.assert_balanced(&upstream.charged());
+    }
+
+    /// Does the same with more in its environment.
+    pub(crate) fn run_with(&self, arguments: &[&str], more: &[(&str, &str)]) -> Ended {
+        run(self.folder.path(), arguments, &[&self.environment()[..], more].concat())
+    }
+
+    /// Starts a command with more in its environment.
+    pub(crate) fn start_command(&self, arguments: &[&str], more: &[(&str, &str)]) -> Process {
+        let environment = [&self.environment()[..], more].concat();
+        Process::start_with(self.folder.path(), arguments, &environment)
+    }
+
+    /// The folder of the settings.
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Connects to a server.

@@ -113,6 +113,7 @@ async fn serve(
         shared.binding.listing_failed();
     }
     tokio::spawn(async move { access.run().await });
+    tokio::spawn(app.report_events());
     let tasks = TaskTracker::new();
     let stack = app.core(tasks.clone()).expect("a core starts");
     let make_service = move |source: Source| {

@@ -4,6 +4,7 @@
 //! and the money adds up ([`accounting`]).
 
 pub(crate) mod accounting;
+pub(crate) mod authority;
 pub(crate) mod bridge;
 pub(crate) mod canary;
 pub(crate) mod certificate;

@@ -50,13 +50,16 @@ impl Cluster {
 
     /// Starts a server of this test's own, with more lines in its `postgresql.conf`.
     pub(crate) fn start(settings: &str) -> Self {
-        let folder = folder();
-        let mut guard = program("sh");
-        guard.args(["-c", GUARD]).arg(executable("pg_ctl")).arg(&folder).current_dir(&folder);
-        guard.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-        let guard = guard.spawn().expect("a shell");
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let mut cluster = Self { folder, address, guard };
+        Self::start_in(folder(), settings)
+    }
+
+    /// Starts one whose commits wait for a disk, for benchmarks.
+    pub(crate) fn start_on_disk() -> Self {
+        Self::start_in(folder_in("/var/tmp"), "shared_buffers = 256MB\nmax_wal_size = 2GB\n")
+    }
+
+    fn start_in(folder: PathBuf, settings: &str) -> Self {
+        let cluster = Self::guarded(folder);
         let initdb = cluster.run(
             "initdb",
             &["-D", "data", "-U", ROLE, "-A", "trust", "-E", "UTF8"]
@@ -67,16 +70,49 @@ impl Cluster {
         expect_success("initdb", &initdb);
         cluster.add_settings(SETTINGS);
         cluster.add_settings(settings);
+        cluster.listening()
+    }
+
+    /// Starts a replica. From now on each COMMIT of this server waits for it.
+    pub(crate) fn synchronous_replica(&self) -> Self {
+        let replica = Self::guarded(folder());
+        let port = self.address.port().to_string();
+        let source = ["-h", "127.0.0.1", "-p", &port, "-U", ROLE, "-D", "data"];
+        let how = ["--write-recovery-conf", "--checkpoint=fast", "--no-sync"];
+        let copied = replica.run("pg_basebackup", &[&source[..], &how].concat());
+        expect_success("pg_basebackup", &copied);
+        let replica = replica.listening();
+        self.add_settings("synchronous_standby_names = '*'\n");
+        self.reload();
+        replica
+    }
+
+    /// Has a replica take over from a server that has ended.
+    pub(crate) fn promote(&self) {
+        let promoted = self.run("pg_ctl", &["promote", "--silent", "-D", "data"]);
+        expect_success("pg_ctl promote", &promoted);
+    }
+
+    fn guarded(folder: PathBuf) -> Self {
+        let mut guard = program("sh");
+        guard.args(["-c", GUARD]).arg(executable("pg_ctl")).arg(&folder).current_dir(&folder);
+        guard.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        let guard = guard.spawn().expect("a shell");
+        Self { folder, address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), guard }
+    }
+
+    /// Starts it on a free port.
+    fn listening(mut self) -> Self {
         for _ in 0..ATTEMPTS {
             let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-            cluster.address = free.local_addr().expect("bound");
+            self.address = free.local_addr().expect("bound");
             drop(free);
-            cluster.add_settings(&format!("port = {}\n", cluster.address.port()));
-            if cluster.try_start() {
-                return cluster;
+            self.add_settings(&format!("port = {}\n", self.address.port()));
+            if self.try_start() {
+                return self;
             }
         }
-        panic!("the server does not start: {}", cluster.log());
+        panic!("the server does not start: {}", self.log());
     }
 
     /// Returns an empty database.
@@ -85,6 +121,11 @@ impl Cluster {
         let name = format!("test_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         self.sql("postgres", &format!("CREATE DATABASE {name}"));
         Database { name, cluster: self }
+    }
+
+    /// Returns a database that this server has a copy of.
+    pub(crate) fn adopt(&self, name: &str) -> Database<'_> {
+        Database { name: name.to_owned(), cluster: self }
     }
 
     /// Runs statements with `psql`, and returns their rows, of which `|` separates the columns.
@@ -241,7 +282,10 @@ fn program(name: &str) -> Command {
 /// Returns a new folder of that user's, in memory if there is room; a socket's path has to be short.
 fn folder() -> PathBuf {
     let room = statvfs("/dev/shm").map_or(0, |it| it.blocks_available() * it.fragment_size());
-    let parent = if room >= MIN_ROOM { "/dev/shm" } else { "/tmp" };
+    folder_in(if room >= MIN_ROOM { "/dev/shm" } else { "/tmp" })
+}
+
+fn folder_in(parent: &str) -> PathBuf {
     let made = tempfile::Builder::new().prefix("pg-").tempdir_in(parent);
     let folder = made.map(TempDir::keep).expect("a folder");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("our folder");

@@ -38,7 +38,7 @@ impl Latch {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    fn is_open(self) -> bool {
+    pub(crate) fn is_open(self) -> bool {
         self.0.load(Ordering::SeqCst)
     }
 }

@@ -148,6 +148,11 @@ impl BillingSummary {
         self.0.latest.borrow().known.clone()
     }
 
+    /// Returns the public prefixes of the keys in use that the gateway lists as revoked.
+    pub fn revoked(&self) -> Vec<String> {
+        lock(&self.0.revoked).iter().cloned().collect()
+    }
+
     /// Returns once the summary is at most a minute old, or after a second.
     pub async fn refresh(&self) {
         let shared = Arc::clone(&self.0);

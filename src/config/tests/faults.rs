@@ -43,6 +43,39 @@ const ONE_ERROR: &[(&str, &str)] = &[
         "[server]\ntls = { cert = 'c', key = 'k', kye = 'k' }",
         "2:32: unknown setting `server.tls.kye`, did you mean `server.tls.key`?",
     ),
+    (
+        "[server]\nhosts = ['a.example']\ntls = { acme = { dir = 'd' } }",
+        "3:16: server.tls.acme: expected `agree = true`, if you agree to the authority's terms",
+    ),
+    (
+        "[server]\nhosts = ['a.example']\ntls = { acme = { agree = false, dir = 'd' } }",
+        "3:26: server.tls.acme.agree: expected true, if you agree to the authority's terms",
+    ),
+    (
+        "[server]\nhosts = ['a.example']\ntls = { acme = { agree = true } }",
+        "3:16: server.tls.acme: expected a setting `dir`, because the ledger is not a file",
+    ),
+    (
+        "[server]\nhosts = ['a.example']\ntls = { cert = 'c', acme = { agree = true, dir = 'd' } }",
+        "3:16: server.tls.cert: expected either acme, or cert and key",
+    ),
+    (
+        "[server]\ntls = { acme = { agree = true, dir = 'd' } }",
+        "2:7: server.tls: expected the names of the certificate in server.hosts, because",
+    ),
+    (
+        "[server]\nhosts = ['192.0.2.1']\ntls = { acme = { agree = true, dir = 'd' } }",
+        "2:9: server.hosts: expected names, not addresses, because server.tls.acme is set",
+    ),
+    (
+        "[server]\nhosts = ['a.example']\ntls = { acme = { agree = true, dir = 'd', contact = 'ops' } }",
+        "3:53: server.tls.acme.contact: expected an address for mail",
+    ),
+    (
+        "[server]\nhosts = ['a.example']\n\
+         tls = { acme = { agree = true, dir = 'd', directory = 'http://ca.example' } }",
+        "3:55: server.tls.acme.directory: expected https, got http",
+    ),
     ("[server]\nredirect = ['127.0.0.1:80']", "2:12: server.redirect: expected server.tls with it"),
     ("[server]\nhsts = '1d'", "2:8: server.hsts: expected server.tls with it"),
     ("[server]\nlsten = 'x'", "2:1: unknown setting `server.lsten`, did you mean `server.listen`?"),

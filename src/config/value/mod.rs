@@ -271,6 +271,33 @@ pub(super) fn jwks_url(text: &str) -> Parsed<Url> {
     Ok(url)
 }
 
+/// Parses the address of an ACME directory.
+pub(super) fn directory(text: &str) -> Parsed<Url> {
+    address(text, "expected https, got http (plain http is allowed on loopback only)")
+}
+
+/// Parses an address for mail, and returns it as a URL.
+pub(super) fn mail(text: &str) -> Parsed<String> {
+    let address = text.strip_prefix("mailto:").unwrap_or(text);
+    let is_plain = |part: &str| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-+".contains(&byte);
+        !part.is_empty() && part.bytes().all(allowed)
+    };
+    let is_address = address.split_once('@').is_some_and(|(a, b)| is_plain(a) && is_plain(b));
+    is_address
+        .then(|| format!("mailto:{address}"))
+        .ok_or("expected an address for mail, such as \"ops@example.com\"".into())
+}
+
+pub(super) fn webhook_url(text: &str) -> Parsed<Url> {
+    let http_error = "expected https, got http (plain http is allowed on loopback only)";
+    let url = address(text, http_error)?;
+    if url.fragment().is_some() {
+        return Err("expected no fragment".into());
+    }
+    Ok(url)
+}
+
 fn address(text: &str, http_error: &'static str) -> Parsed<Url> {
     let expected = "expected an address such as \"https://gateway.example.com\"";
     // The parser would drop whitespace and rewrite backslashes.

@@ -123,3 +123,23 @@ async fn idle_connection_gives_its_buffers_back() {
         timeout(Duration::from_secs(30), left_hyper).await.expect("only the server has one");
     }
 }
+
+/// It was accepted just before the shutdown, by a server that shares its socket with the next one.
+#[tokio::test]
+async fn new_connection_may_send_its_first_request_during_a_shutdown() {
+    let (mut client, seen, shutdown) = served(Duration::from_secs(20)).await;
+    for _ in 0..3 {
+        tokio::task::yield_now().await;
+    }
+    shutdown.cancel();
+    for _ in 0..3 {
+        tokio::task::yield_now().await;
+    }
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+    client.write_all(get("/first").as_bytes()).await.unwrap();
+    assert_eq!(answers(&mut client, 1).await, 1);
+    // The connection closes after it.
+    client.write_all(get("/second").as_bytes()).await.ok();
+    assert_eq!(answers(&mut client, 1).await, 0);
+    assert_eq!(*seen.lock().unwrap(), ["/first"]);
+}

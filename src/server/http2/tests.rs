@@ -188,3 +188,18 @@ async fn client_that_answers_no_ping_is_gone() {
     assert!(start.elapsed() >= PING_TIMEOUT);
     assert!(start.elapsed() <= IDLE_TIMEOUT * 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn client_that_sends_other_frames_is_alive_without_an_answer_to_a_ping() {
+    let Served { mut client, server, .. } = serve_one();
+    client.write_all(&[preface(b""), get(1, "/slow")].concat()).await.unwrap();
+    until_frame(&mut client, 6, 0).await;
+    for _ in 0..12 {
+        tokio::time::sleep(PING_TIMEOUT / 4).await;
+        client.write_all(&frame(8, 0, 0, &1u32.to_be_bytes())).await.unwrap();
+    }
+    assert!(!server.is_finished());
+    let start = Instant::now();
+    server.await.unwrap();
+    assert!(start.elapsed() >= PING_TIMEOUT / 2);
+}

@@ -58,7 +58,8 @@ impl Fleet {
     ///
     /// The instance that accepts a job polls it from the start.
     pub async fn claim_jobs(&self) -> Result<Vec<Job>, Unavailable> {
-        let claim = Step::plain(statement!(CLAIM, self.0.shared().sender().instance)).guarded();
+        let me = self.0.shared().number();
+        let claim = Step::plain(statement!(CLAIM, me)).guarded(me);
         let rows = self.0.run(&self.0.lanes().marks, claim).await?;
         rows.iter().flatten().map(read_job).collect()
     }
@@ -81,7 +82,7 @@ impl Fleet {
 
     /// Returns the open jobs that this instance polls and others watch.
     pub async fn watched_jobs(&self) -> Result<Vec<Arc<str>>, Unavailable> {
-        let ask = Step::plain(statement!(WATCHED, self.0.shared().sender().instance));
+        let ask = Step::plain(statement!(WATCHED, self.0.shared().number()));
         let rows = self.0.run(&self.0.lanes().pulse, ask).await?;
         rows.iter().flatten().map(|row| column::text(row, 0)).collect()
     }

@@ -5,7 +5,7 @@
 //! answers COMMIT with ROLLBACK, which the client library reports as success. So each transaction
 //! ends with `SELECT 1; COMMIT`, and counts as committed only if that row arrived.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ use crate::store::{Cause, Reason};
 
 /// Locks the row that orders all changes of counters.
 const MUTEX: &str = "SELECT 1 FROM account FOR UPDATE";
-/// Divides by zero if this instance was declared dead, or the schema has moved on. The lock keeps
-/// a burial out until the transaction ends, and lets heartbeats pass.
+/// Divides by zero if an instance number of these steps was declared dead, or the schema has moved
+/// on. The lock keeps a burial out until the transaction ends, and lets heartbeats pass.
 const GUARD: &str =
-    "WITH me AS (SELECT 1 FROM instances WHERE id = $1 AND ended IS NULL FOR KEY SHARE),
+    "WITH me AS (SELECT 1 FROM instances WHERE id = ANY($1) AND ended IS NULL FOR KEY SHARE),
         fits AS (SELECT 1 FROM store WHERE floor <= $2)
-    SELECT 1 / ((SELECT count(*) FROM me) * (SELECT count(*) FROM fits))";
+    SELECT 1 / (((SELECT count(*) FROM me) = cardinality($1))::int * (SELECT count(*) FROM fits))";
 const SET_QUIET: &str = "SET LOCAL synchronous_commit = off";
 
 /// A connection, and the statements that it has prepared.
@@ -49,13 +49,6 @@ pub(super) struct Course {
     pub(super) sells: bool,
     /// If set, the lane connects when it is used, and closes after this long without a step.
     pub(super) max_idle: Option<Duration>,
-}
-
-/// Which instance sends, and the version of the schema that it knows.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sender {
-    pub(super) instance: i64,
-    pub(super) version: i32,
 }
 
 #[derive(Debug)]
@@ -79,6 +72,14 @@ impl PreparedConnection {
         self.connection.is_closed()
     }
 
+    pub(super) fn client(&self) -> &Client {
+        &self.connection.client
+    }
+
+    pub(super) fn client_mut(&mut self) -> &mut Client {
+        &mut self.connection.client
+    }
+
     pub(super) async fn close(self) {
         self.connection.close().await;
     }
@@ -91,10 +92,10 @@ impl PreparedConnection {
     pub(super) async fn flush(
         &mut self,
         course: Course,
-        sender: Sender,
+        version: i32,
         steps: &[Step],
     ) -> Result<Vec<StepRows>, FlushError> {
-        let plan = Plan::new(sender, steps);
+        let plan = Plan::new(version, steps);
         let work = async {
             for statement in plan.statements() {
                 self.prepare(statement.sql).await.map_err(|error| classify(error, false))?;
@@ -177,14 +178,16 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(sender: Sender, steps: &'a [Step]) -> Self {
+    fn new(version: i32, steps: &'a [Step]) -> Self {
         let mut order: Vec<_> = (0..steps.len()).collect();
         let counts = |at: &usize| steps.get(*at).is_some_and(|step| step.need == Need::Counting);
         order.sort_by_key(counts);
         let before_mutex = order.iter().filter(|at| !counts(at)).count();
-        let is_guarded = steps.iter().any(|step| step.is_guarded);
+        // After a burial, steps of two numbers may meet.
+        let numbers: BTreeSet<_> = steps.iter().filter_map(|step| step.guard).collect();
+        let is_guarded = !numbers.is_empty();
         let is_quiet = steps.iter().all(|step| step.need == Need::Quiet);
-        let guard = statement!(GUARD, sender.instance, sender.version);
+        let guard = statement!(GUARD, numbers.into_iter().collect::<Vec<_>>(), version);
         let own = vec![guard, statement!(MUTEX)];
         let stamp =
             |step: &Step| step.stamp.0.map(|now| statement!(SET_TEST_NOW, nanos(now).to_string()));

@@ -20,11 +20,12 @@ use super::flush::PreparedConnection;
 use super::instance;
 use super::lane::{Lane, LaneQueue};
 use super::lanes::{Lanes, SALES};
+use super::moved;
 use super::schema;
 use super::shared::Shared;
 use super::step::{Statement, Step, StepRows, statement};
-use crate::metrics::Histogram;
-use crate::store::{Cause, Clock, LockHolder, Reason, Unavailable};
+use crate::metrics::{Histogram, SharedLedgerMetrics};
+use crate::store::{Cause, Clock, LockHolder, PurchaseId, Reason, Unavailable};
 use crate::sync::lock;
 
 /// Dropping the last clone waits until everything that is queued was written.
@@ -106,6 +107,10 @@ impl PostgresStore {
         self.shared().commits.clone()
     }
 
+    pub(in crate::store) fn metrics(&self) -> SharedLedgerMetrics {
+        self.shared().metrics.clone()
+    }
+
     /// The name has the time of the loss for which the ledger was renamed; the first one has none.
     pub(in crate::store) fn may_lack_purchases_since(&self, complete_at: Duration) -> bool {
         let name = self.name();
@@ -115,8 +120,8 @@ impl PostgresStore {
             || lost_at.is_some_and(|(secs, nanos)| Duration::new(secs, nanos) > complete_at)
     }
 
-    pub(in crate::store) fn may_send(&self) -> bool {
-        self.shared().lease.holds()
+    pub(in crate::store) fn may_send(&self, id: PurchaseId) -> bool {
+        self.shared().may_send(id)
     }
 
     pub(in crate::store) fn is_unusable(&self) -> bool {
@@ -197,7 +202,7 @@ async fn run(
     beats.await.ok();
     if let Some(mut session) = session {
         let farewell = [instance::farewell(&shared)];
-        if let Err(error) = session.flush(SALES, shared.sender(), &farewell).await {
+        if let Err(error) = session.flush(SALES, schema::NEWEST, &farewell).await {
             tracing::warn!(?error, "instance not signed off; others wait for its lease");
         }
         session.close().await;
@@ -209,6 +214,7 @@ async fn join(shared: &Shared) -> Result<(), Reason> {
     let connection = connect(&shared.target).await?;
     let session = PreparedConnection::new(connection, Arc::clone(&shared.clock));
     schema::prepare(&session, shared.target.may_migrate).await?;
+    moved::ensure_here(&session, shared.target.reads_only).await?;
     let money = shared.target.money.name();
     let bind = statement!(
         "UPDATE store SET money = coalesce(money, $1) RETURNING name, money = $1",

@@ -14,6 +14,7 @@ use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::column;
+use super::events::unknown_data;
 use super::flush::PreparedConnection;
 use super::lanes::Lanes;
 use super::schema;
@@ -30,27 +31,35 @@ const SWEEP: Duration = Duration::from_secs(10);
 const SWEEP_AGE: Duration = Duration::from_secs(30);
 /// Slots that a lost connection has left behind were answered before now, if they were sent.
 const SWEEP_SLOTS: &str = "UPDATE slots SET replied = greatest(at, {now})
-    WHERE owner = $1 AND replied IS NULL AND at < {now} - $2::bigint AND NOT id = ANY($3::uuid[])";
+    WHERE (owner = $1 OR NOT EXISTS (SELECT 1 FROM instances WHERE id = slots.owner AND ended IS NULL))
+        AND replied IS NULL AND at < {now} - $2::bigint AND NOT id = ANY($3::uuid[])";
 const DOUBT_RETENTION: Duration = Duration::from_secs(120);
 
+/// Whether a ledger was moved is asked here once more: an instance that was declared dead joins again.
 const REGISTER: &str = "INSERT INTO instances (kind, name, pid, version, began, until)
-    SELECT $1::text, $2::text, $3::bigint, $4::int, {clock}, {clock} + 15000000000 RETURNING id";
+    SELECT $1::text, $2::text, $3::bigint, $4::int, {clock}, {clock} + 15000000000 FROM store
+    WHERE ($5::boolean OR moved_to IS NULL) AND NOT EXISTS (SELECT 1 FROM imports) RETURNING id";
 const BEAT_SQL: &str = "UPDATE instances SET until = {clock} + 15000000000, beat = beat + 1
     WHERE id = $1 AND ended IS NULL RETURNING beat, {now}, (SELECT name FROM store)";
 const IS_LISTED: &str = "SELECT 1 FROM instances WHERE id = $1";
 /// The condition keeps the new name if another instance has noticed the same.
 const RENAME: &str = "UPDATE store SET name = $1 WHERE name = $2";
+/// Those that did not sign off, and whether their lease is valid.
+pub(super) const LIVING: &str =
+    "SELECT id, name, until >= {clock} FROM instances WHERE ended IS NULL ORDER BY id";
 const EXPIRED: &str = "SELECT id FROM instances
     WHERE ended IS NULL AND until < {clock} AND id <> $1 ORDER BY id LIMIT 1";
 const LOST: &str = "SELECT id, state FROM purchases
-    WHERE owner = $1 AND ended_at IS NULL AND at < {now} - $2::bigint AND NOT id = ANY($3::uuid[])";
+    WHERE (owner = $1 OR NOT EXISTS (SELECT 1 FROM instances WHERE id = owner AND ended IS NULL))
+        AND ended_at IS NULL AND at < {now} - $2::bigint AND NOT id = ANY($3::uuid[])";
 
 /// Ends an instance whose lease is over, or (`$2`) the own one, with all that it left open. A
 /// transaction of that instance which is under way keeps it alive until the next attempt.
 ///
 /// Unsent purchases are released, sent ones become unknown. Its slots count as answered when nothing
 /// that it wrote can still arrive.
-const BURY: &str = "
+pub(super) const BURY: &str = concat!(
+    "
 WITH t AS MATERIALIZED (SELECT {now} AS now),
 dead AS MATERIALIZED (
   SELECT id FROM instances
@@ -64,7 +73,7 @@ dead AS MATERIALIZED (
     payload = CASE state WHEN 'held' THEN NULL ELSE payload END,
     fingerprint = CASE state WHEN 'held' THEN NULL ELSE fingerprint END
   FROM t, dead WHERE owner = dead.id AND ended_at IS NULL
-  RETURNING state, caller, day, month, price_micros
+  RETURNING purchases.id, state, caller, model, day, month, price_micros
 ), released AS (
   SELECT caller, day, month, sum(price_micros)::bigint AS micros
   FROM left_open WHERE state = 'released' GROUP BY caller, day, month
@@ -88,15 +97,24 @@ dead AS MATERIALIZED (
   UPDATE jobs SET poller = NULL FROM dead WHERE poller = dead.id AND state = 'open'
 ), gone AS (
   DELETE FROM waiting USING dead WHERE owner = dead.id
+), reported AS (
+  INSERT INTO outbox (id, webhook, event, at, due, data)
+  SELECT 'evt_' || replace(id::text, '-', ''), webhook, event, t.now, t.now, ",
+    unknown_data!("id"),
+    "
+  FROM t, left_open, webhooks WHERE state = 'unknown' AND event = 'outcome.unknown'
+  ON CONFLICT DO NOTHING
 )
 SELECT (SELECT count(*) FROM dead),
   (SELECT count(*) FROM left_open WHERE state = 'released'),
-  (SELECT count(*) FROM left_open WHERE state = 'unknown')";
+  (SELECT count(*) FROM left_open WHERE state = 'unknown')"
+);
 
 fn registration(shared: &Shared) -> Statement {
     let target = &shared.target;
     let (kind, name) = (target.kind.name(), target.instance_name.clone());
-    statement!(REGISTER, kind, name, i64::from(std::process::id()), schema::NEWEST)
+    let process = i64::from(std::process::id());
+    statement!(REGISTER, kind, name, process, schema::NEWEST, target.reads_only)
 }
 
 /// Enters this process into the list of instances, and returns its number.
@@ -106,7 +124,7 @@ pub(super) async fn register(session: &PreparedConnection, shared: &Shared) -> R
     let rows = session.query(sql, &values).await?;
     let id = rows.first().ok_or("the database gave no number")?.try_get(0)?;
     shared.instance.store(id, Ordering::Relaxed);
-    shared.lease.acknowledge(left);
+    shared.lease.acknowledge(id, left);
     Ok(())
 }
 
@@ -114,7 +132,7 @@ pub(super) async fn register(session: &PreparedConnection, shared: &Shared) -> R
 pub(super) fn farewell(shared: &Shared) -> Step {
     shared.lease.end();
     let stamp = shared.clock.stamp();
-    Step { stamp, ..burial(shared.sender().instance, true) }
+    Step { stamp, ..burial(shared.number(), true) }
 }
 
 fn burial(instance: i64, is_own: bool) -> Step {
@@ -158,11 +176,12 @@ async fn clean_up(shared: Arc<Shared>, lanes: Lanes, is_sweep_due: bool) {
 
 async fn beat(shared: &Shared, lanes: &Lanes) {
     let left = clock::now();
-    let step = Step::plain(statement!(BEAT_SQL, shared.sender().instance));
+    let me = shared.number();
+    let step = Step::plain(statement!(BEAT_SQL, me));
     let Ok(rows) = lanes.request(&lanes.pulse, step).await else { return };
     match first(&rows) {
         Some(row) => {
-            shared.lease.acknowledge(left);
+            shared.lease.acknowledge(me, left);
             if let Ok(now) = column::get(row, 1) {
                 shared.clock.note(now);
             }
@@ -175,7 +194,7 @@ async fn beat(shared: &Shared, lanes: &Lanes) {
             }
         }
         None => {
-            let ask = Step::plain(statement!(IS_LISTED, shared.sender().instance));
+            let ask = Step::plain(statement!(IS_LISTED, me));
             let listed = lanes.request(&lanes.pulse, ask).await;
             if listed.is_ok_and(|rows| first(&rows).is_none()) {
                 rename(shared, lanes).await;
@@ -202,23 +221,26 @@ async fn rename(shared: &Shared, lanes: &Lanes) {
 async fn join_again(shared: &Shared, lanes: &Lanes) {
     shared.lease.end();
     let left = clock::now();
-    let old = shared.sender().instance;
+    let old = shared.number();
     let Ok(rows) = lanes.request(&lanes.pulse, Step::plain(registration(shared))).await else {
         return;
     };
-    let Some(Ok(id)) = first(&rows).map(|row| column::get::<i64>(row, 0)) else { return };
+    let Some(Ok(id)) = first(&rows).map(|row| column::get::<i64>(row, 0)) else {
+        error!(instance = old, "instance was declared dead, and its ledger was moved");
+        return;
+    };
     error!(instance = old, joined_as = id, "instance was declared dead; it joins again");
     shared.instance.store(id, Ordering::Relaxed);
     shared.beat.store(0, Ordering::Relaxed);
-    shared.lease.acknowledge(left);
+    shared.lease.acknowledge(id, left);
 }
 
 async fn bury_expired(shared: &Shared, lanes: &Lanes) {
-    let me = shared.sender().instance;
+    let me = shared.number();
     let find = Step::plain(statement!(EXPIRED, me));
     let Ok(rows) = lanes.request(&lanes.pulse, find).await else { return };
     let Some(Ok(instance)) = first(&rows).map(|row| column::get::<i64>(row, 0)) else { return };
-    let Ok(rows) = lanes.request(&lanes.sales, burial(instance, false).guarded()).await else {
+    let Ok(rows) = lanes.request(&lanes.sales, burial(instance, false).guarded(me)).await else {
         return;
     };
     let Some(row) = first(&rows) else { return };
@@ -229,16 +251,17 @@ async fn bury_expired(shared: &Shared, lanes: &Lanes) {
     }
 }
 
-/// Ends open purchases of this instance that it does not have in hand. A lost COMMIT left them.
+/// Ends open purchases of this instance that it does not have in hand, and those of dead numbers. A
+/// lost COMMIT left them.
 async fn sweep(shared: &Shared, lanes: &Lanes) {
     let (in_hand, doubtful): (Vec<Uuid>, Vec<PurchaseId>) = {
         let mut running = lock(&shared.running);
         running.doubtful.retain(|_, since| since.elapsed() < DOUBT_RETENTION);
-        let in_hand = running.prices.keys().map(|id| id.0).collect();
+        let in_hand = running.purchases.keys().map(|id| id.0).collect();
         (in_hand, running.doubtful.keys().copied().collect())
     };
     let age: Value = Box::new(column::nanos(SWEEP_AGE));
-    let values: Vec<Value> = vec![Box::new(shared.sender().instance), age, Box::new(in_hand)];
+    let values: Vec<Value> = vec![Box::new(shared.number()), age, Box::new(in_hand)];
     let find = Step::plain(Statement { sql: LOST, values });
     let Ok(rows) = lanes.request(&lanes.pulse, find).await else { return };
     for row in rows.iter().flatten() {
@@ -252,9 +275,9 @@ async fn sweep(shared: &Shared, lanes: &Lanes) {
     }
 }
 
-/// Ends slots of this instance that it does not have in hand.
+/// Ends slots of this instance that it does not have in hand, and those of dead numbers.
 async fn sweep_slots(shared: &Shared, lanes: &Lanes) {
-    let (me, in_hand) = (shared.sender().instance, shared.slots.ids());
+    let (me, in_hand) = (shared.number(), shared.slots.ids());
     let sweep = statement!(SWEEP_SLOTS, me, column::nanos(SWEEP_AGE), in_hand);
     // If it fails, the next sweep finds them.
     lanes.request(&lanes.marks, Step::plain(sweep)).await.ok();

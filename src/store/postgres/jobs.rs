@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tokio_postgres::Row;
 
-use super::column::{self, Read, nanos, signed};
+use super::column::{self, Read, signed};
 use super::handle::PostgresStore;
-use super::settle;
 use super::step::{Need, Statement, Step, statement};
+use super::{events, settle};
 use crate::store::{Job, JobState, KeyId, PurchaseId, StatusUpdate, Unavailable};
 
 /// Selects the columns that [`read_job`] reads.
@@ -23,15 +23,12 @@ macro_rules! select_jobs {
 }
 pub(super) use select_jobs;
 
-const UPDATE: &str = "UPDATE jobs
-    SET status_at = $2, body = $3, state = $4, revision = revision + 1
-    WHERE request_id = $1 AND state = 'open'";
 const DURATIONS: &str = "SELECT at, status_at FROM jobs WHERE model = $1 AND state = 'finished'
     ORDER BY status_at DESC, number DESC LIMIT $2";
 
 impl PostgresStore {
     pub(in crate::store) async fn insert_job(&self, job: &Job) -> Result<(), Unavailable> {
-        let insert = settle::job_insertion(job, self.shared().sender().instance);
+        let insert = settle::job_insertion(job, self.shared().number());
         self.write_job(insert).await
     }
 
@@ -40,9 +37,7 @@ impl PostgresStore {
         request_id: Arc<str>,
         update: StatusUpdate,
     ) -> Result<(), Unavailable> {
-        let StatusUpdate { at, body, state } = update;
-        let id = request_id.to_string();
-        self.write_job(statement!(UPDATE, id, nanos(at), body.to_vec(), state.name())).await
+        self.write_job(events::job_update(&request_id, update)).await
     }
 
     /// Writes after the settlements that were asked for before, which record jobs, too.

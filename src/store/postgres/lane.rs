@@ -12,9 +12,9 @@ use tokio::time::{sleep, sleep_until};
 
 use super::connect::connect;
 use super::flush::{Course, FlushError, PreparedConnection};
-use super::settle;
 use super::shared::Shared;
 use super::step::{Effect, Need, Step, StepResult, StepRows};
+use super::{schema, settle};
 use crate::clock::{self, Instant};
 use crate::store::{Reason, Unavailable};
 use crate::sync::lock;
@@ -239,7 +239,7 @@ impl Lane {
             return Ok(steps.iter().map(|_| StepRows::new()).collect());
         }
         let begun = clock::now();
-        let done = session.flush(self.course, self.shared.sender(), steps).await;
+        let done = session.flush(self.course, schema::NEWEST, steps).await;
         match &done {
             Ok(_) => self.shared.commits.observe(clock::now().saturating_duration_since(begun)),
             Err(FlushError::Buried) => self.shared.buried.notify_one(),
@@ -265,7 +265,11 @@ impl Lane {
     fn finish(&mut self, step: Step, result: StepResult) {
         match (step.effect, &result) {
             (Effect::Begins(id), Ok(_)) => self.shared.held(id),
-            (Effect::Begins(id), Err(_)) | (Effect::Ends(id), Ok(_)) => self.shared.end(id),
+            (Effect::Begins(id), Err(_)) => self.shared.end(id),
+            (Effect::Ends(id), Ok(rows)) => {
+                settle::check(&self.shared, id, rows);
+                self.shared.end(id);
+            }
             (Effect::Ends(_), Err(_)) | (Effect::None, _) => {}
         }
         if step.answer.is_none() {

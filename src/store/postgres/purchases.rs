@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::column;
 use super::handle::PostgresStore;
 use super::step::{Need, Step, StepRows, statement};
-use super::{reserve, settle};
+use super::{events, reserve, settle};
 use crate::contract::money::Usd;
 use crate::store::rules::Credit;
 use crate::store::{
@@ -54,8 +54,9 @@ impl PostgresStore {
         send: Option<(SlotId, AccountStatus)>,
     ) -> Result<CreditWatermark, ReserveError> {
         self.check_capacity()?;
-        let step = reserve::step(self.shared(), reservation, send)?;
-        self.shared().begin(reservation.id, reservation.price);
+        let owner = self.shared().number();
+        let step = reserve::step(owner, reservation, send)?;
+        self.shared().begin(reservation.id, owner, reservation.price);
         let slot = send.map(|(slot, _)| slot);
         self.shared().slots.take(slot);
         let held = match self.run(&self.lanes().sales, step).await {
@@ -82,8 +83,9 @@ impl PostgresStore {
         account: AccountStatus,
     ) -> Result<(), Unavailable> {
         let is_unconfirmed = account == AccountStatus::Unconfirmed;
-        let mark = statement!(MARK_SENT, id.0, self.shared().sender().instance, is_unconfirmed);
-        let rows = self.run(&self.lanes().sales, Step::plain(mark).guarded()).await?;
+        let me = self.shared().number();
+        let mark = statement!(MARK_SENT, id.0, me, is_unconfirmed);
+        let rows = self.run(&self.lanes().sales, Step::plain(mark).guarded(me)).await?;
         if has_row(&rows) { Ok(()) } else { Err(Unavailable("the purchase is not held".into())) }
     }
 
@@ -182,18 +184,19 @@ impl PostgresStore {
     pub(in crate::store) async fn purge_expired(&self) -> Result<(), Unavailable> {
         let StoreCapacity { replies, reply_bytes, .. } = StoreCapacity::default();
         let retention = column::nanos(UNPARSABLE_RETENTION);
-        let statements = vec![
+        let mut statements = vec![
             statement!("DELETE FROM replies WHERE until <= {now}"),
             statement!(TRIM_REPLIES, column::signed(replies), column::signed(reply_bytes)),
             statement!(TRIM_UNPARSABLE, retention, MAX_UNPARSABLE),
         ];
+        statements.extend(events::purge());
         let step = Step::new(Need::Plain, statements);
         self.run(&self.lanes().sales, step).await.map(drop)
     }
 
     pub(in crate::store) async fn ensure_usable(&self) -> Result<(), Unavailable> {
         self.check_capacity()?;
-        let step = Step::plain(statement!("SELECT 1 FROM account")).guarded();
+        let step = Step::plain(statement!("SELECT 1 FROM account")).guarded(self.shared().number());
         self.run(&self.lanes().sales, step).await.map(drop)
     }
 

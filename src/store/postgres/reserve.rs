@@ -10,13 +10,12 @@ use tokio_postgres::Row;
 use tracing::error;
 
 use super::column::{self, Read, nanos, signed};
-use super::shared::Shared;
 use super::step::{Effect, Need, Statement, Step, StepRows, statement};
 use crate::contract::money::Usd;
 use crate::store::rules::{self, Credit, KnownBalance, Today};
 use crate::store::{
-    AccountStatus, CreditWatermark, DedupeKey, ExistingPurchase, PeriodSpend, PurchaseState,
-    Reservation, ReserveError, SlotId, Unavailable,
+    AccountStatus, CreditWatermark, DedupeKey, EarlierReply, ExistingPurchase, PeriodSpend,
+    PurchaseState, Reservation, ReserveError, SlotId, Unavailable,
 };
 
 /// An expired purchase gives up its key.
@@ -51,7 +50,8 @@ const RESERVE: &str = concat!(
   (SELECT 2, number, id, state, coalesce(cost_micros, price_micros), keep_until,
      payload IS DISTINCT FROM $8::bytea
    FROM purchases, t
-   WHERE key = ANY($22::bytea[]) AND NOT (state = 'charged' AND keep_until <= t.now) LIMIT 1)
+   WHERE key = ANY($22::bytea[]) AND NOT (state = 'charged' AND keep_until <= t.now)
+   ORDER BY array_position($22::bytea[], key) LIMIT 1)
   UNION ALL
   (SELECT 2, number, id, state, price_micros, keep_until, false
    FROM purchases WHERE fingerprint = $9::bytea AND ended_at IS NULL LIMIT 1)
@@ -123,7 +123,7 @@ FROM t, latest, today"
 );
 
 pub(super) fn step(
-    shared: &Shared,
+    owner: i64,
     reservation: &Reservation,
     send: Option<(SlotId, AccountStatus)>,
 ) -> Read<Step> {
@@ -150,7 +150,7 @@ pub(super) fn step(
     statements.push(statement!(
         RESERVE,
         reservation.id.0,
-        shared.sender().instance,
+        owner,
         reservation.caller.to_string(),
         reservation.service.name(),
         reservation.model.to_string(),
@@ -172,7 +172,7 @@ pub(super) fn step(
         send.map(|(slot, _)| slot.0),
         others,
     ));
-    let step = Step::new(Need::Counting, statements).guarded();
+    let step = Step::new(Need::Counting, statements).guarded(owner);
     Ok(step.with_effect(Effect::Begins(reservation.id)))
 }
 
@@ -245,7 +245,10 @@ fn existing(row: &Row) -> Read<ReserveError> {
         id: column::id(row, 14)?,
         state,
         cost: column::money(row, 16)?,
-        reply_bytes: bytes.and_then(|bytes| usize::try_from(bytes).ok()),
+        reply: match bytes.map(usize::try_from) {
+            Some(Ok(bytes)) => EarlierReply::Kept { bytes },
+            Some(Err(_)) | None => EarlierReply::NotKept,
+        },
     }))
 }
 

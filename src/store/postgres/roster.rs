@@ -1,14 +1,18 @@
 //! Lists the instances of a shared ledger, for operators.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 
 use super::PostgresTarget;
+use super::clock::LedgerClock;
 use super::column;
 use super::connect::connect;
+use super::flush::PreparedConnection;
 use super::handle::PostgresStore;
+use super::schema;
 use super::step::statement;
 use crate::store::{InstanceCounts, Reason, Unavailable};
 
@@ -60,6 +64,15 @@ pub async fn list_instances(target: &PostgresTarget) -> Result<Vec<InstanceRecor
     };
     connection.close().await;
     Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
+}
+
+/// Refuses programs that know only earlier versions of the tables. Fails while one of them lives.
+pub async fn contract(target: &PostgresTarget) -> Result<(), Reason> {
+    let clock = Arc::new(LedgerClock::new(None));
+    let session = PreparedConnection::new(connect(target).await?, clock);
+    schema::contract(&session).await?;
+    session.close().await;
+    Ok(())
 }
 
 impl PostgresStore {

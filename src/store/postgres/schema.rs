@@ -3,6 +3,8 @@
 //! A migration only adds, so that the programs of the last version go on beside those of this one.
 
 mod logins;
+mod moves;
+mod outbox;
 
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
@@ -215,7 +217,12 @@ const MIGRATIONS: &[&[&str]] = &[&["
     INSERT INTO members_version (version) VALUES (0);
     ALTER TABLE account SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
     ALTER TABLE instances SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
-"], &[logins::TABLES]];
+"], &[logins::TABLES, moves::TABLES, outbox::TABLES]];
+
+/// Living instances that know only earlier versions.
+const OLDER: &str = "SELECT name FROM instances
+    WHERE ended IS NULL AND until >= {clock} AND version < $1 ORDER BY id";
+const RAISE_FLOOR: &str = "UPDATE store SET floor = greatest(floor, $1)";
 
 /// The version of the tables that this program knows.
 pub(super) const NEWEST: i32 = MIGRATIONS.len() as i32;
@@ -259,6 +266,21 @@ pub(super) async fn prepare(session: &PreparedConnection, may_migrate: bool) -> 
         }
     }
     Err(failure)
+}
+
+/// Refuses programs of earlier versions from now on, so that a later migration may remove what only
+/// they need. Fails while one lives.
+pub(super) async fn contract(session: &PreparedConnection) -> Result<(), Reason> {
+    let rows = session.query(OLDER, &[Box::new(NEWEST)]).await?;
+    let names: Result<Vec<String>, _> = rows.iter().map(|row| row.try_get(0)).collect();
+    let names = names?.join(", ");
+    if !names.is_empty() {
+        let why = format!("{names} run an older tollgate: stop or upgrade them first");
+        return Err(why.into());
+    }
+    // An older one that joins meanwhile decides nothing: each of its transactions asks for the floor.
+    session.query(RAISE_FLOOR, &[Box::new(NEWEST)]).await?;
+    Ok(())
 }
 
 /// Returns the version and the floor of the tables; zeros without tables.

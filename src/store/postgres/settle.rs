@@ -1,8 +1,11 @@
 //! The end of a purchase.
 
-use super::column::{nanos, signed};
+use tracing::error;
+
+use super::column::{self, nanos, signed};
+use super::events;
 use super::shared::Shared;
-use super::step::{Effect, Need, Statement, Step, statement};
+use super::step::{Effect, Need, Statement, Step, StepRows, statement};
 use crate::store::{Job, PurchaseId, PurchaseState, Settlement};
 
 /// Ends a purchase that is running, or one with an unknown outcome.
@@ -10,14 +13,17 @@ use crate::store::{Job, PurchaseId, PurchaseState, Settlement};
 /// Counters move by the difference between what it counted for and what it counts for now. Unless
 /// that is zero, the account's row must be locked. A purchase with an unknown outcome has left the
 /// credit's sum already, so `committed` stays: the balance may have been learnt since.
+///
+/// Returns whether a purchase that was charged had been released: it is in no budget.
 const SETTLE: &str = "
 WITH t AS MATERIALIZED (SELECT {now} AS now),
-was AS (
+found AS MATERIALIZED (
   SELECT number, state, caller, day, month,
     CASE $2::text WHEN 'charged' THEN $3::bigint WHEN 'released' THEN 0 ELSE price_micros END - price_micros AS change
-  FROM purchases
-  WHERE id = $1::uuid AND (state IN ('held', 'sent') OR (state = 'unknown' AND $2::text <> 'unknown'))
-  FOR UPDATE
+  FROM purchases WHERE id = $1::uuid FOR UPDATE
+), was AS (
+  SELECT * FROM found
+  WHERE state IN ('held', 'sent') OR (state = 'unknown' AND $2::text <> 'unknown')
 ), ended AS (
   UPDATE purchases SET state = $2::text, cost_micros = $3::bigint, assumed = $5::boolean,
     keep_until = CASE WHEN $2::text = 'charged' THEN t.now + least($4::bigint, 9223372036854775807 - t.now) END,
@@ -37,9 +43,11 @@ was AS (
 ), credited AS (
   UPDATE account SET committed = committed + was.change
   FROM was WHERE was.change <> 0 AND was.state <> 'unknown'
+), kept AS (
+  INSERT INTO replies (number, until, status, is_json, bytes, body)
+  SELECT number, keep_until, $6::int, $7::boolean, length($8::bytea), $8::bytea FROM ended WHERE $8::bytea IS NOT NULL
 )
-INSERT INTO replies (number, until, status, is_json, bytes, body)
-SELECT number, keep_until, $6::int, $7::boolean, length($8::bytea), $8::bytea FROM ended WHERE $8::bytea IS NOT NULL";
+SELECT $2::text = 'charged' AND state = 'released' FROM found";
 
 /// A known job stays as it is.
 const INSERT_JOB: &str = "INSERT INTO jobs
@@ -93,10 +101,23 @@ pub(super) fn step(shared: &Shared, id: PurchaseId, settlement: &Settlement) -> 
         reply.map(|reply| reply.body.to_vec()),
     )];
     if let Some(job) = job {
-        statements.push(job_insertion(job, shared.sender().instance));
+        statements.push(job_insertion(job, shared.number()));
+    }
+    if state == PurchaseState::Unknown {
+        statements.push(events::unknown_event(id));
     }
     let need = if is_even { Need::Plain } else { Need::Counting };
     Step::new(need, statements).with_effect(Effect::Ends(id))
+}
+
+/// Reports a charge that came too late: another instance had declared this one dead, or the
+/// operator had released the purchase.
+pub(super) fn check(shared: &Shared, id: PurchaseId, rows: &StepRows) {
+    let settled = rows.first().and_then(|rows| rows.first());
+    if settled.is_some_and(|row| column::get(row, 0).unwrap_or_default()) {
+        shared.metrics.charges_of_released.inc();
+        error!(purchase = %id, "charged purchase had been released; no budget counts it");
+    }
 }
 
 /// Returns the notification that releases a purchase which may never have been held.

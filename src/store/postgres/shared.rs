@@ -8,13 +8,11 @@ use tokio::sync::Notify;
 
 use super::PostgresTarget;
 use super::clock::LedgerClock;
-use super::flush::Sender;
 use super::lease::Lease;
 use super::own_slots::OwnSlots;
-use super::schema;
 use crate::clock::Instant;
 use crate::contract::money::Usd;
-use crate::metrics::Histogram;
+use crate::metrics::{Histogram, SharedLedgerMetrics};
 use crate::store::{AccountLimit, PurchaseId, Reason, Unavailable};
 use crate::sync::lock;
 
@@ -39,6 +37,7 @@ pub(super) struct Shared {
     pub(super) is_retry_queue_full: AtomicBool,
     pub(super) may_lack_purchases: AtomicBool,
     pub(super) commits: Histogram,
+    pub(super) metrics: SharedLedgerMetrics,
     /// Why the database is not reached; `None` while it is.
     outage: Mutex<Option<Reason>>,
 }
@@ -46,13 +45,15 @@ pub(super) struct Shared {
 /// The purchases that this instance answers for.
 #[derive(Default)]
 pub(super) struct OwnPurchases {
-    pub(super) prices: HashMap<PurchaseId, RunningPrice>,
+    pub(super) purchases: HashMap<PurchaseId, RunningPurchase>,
     /// It is unknown whether these were held, since these times. They were certainly not sent.
     pub(super) doubtful: HashMap<PurchaseId, Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RunningPrice {
+pub(super) struct RunningPurchase {
+    /// The number of this instance when it began. After a burial, the purchase is no longer its own.
+    pub(super) owner: i64,
     pub(super) price: Usd,
     /// Whether the database has answered.
     pub(super) is_held: bool,
@@ -76,12 +77,14 @@ impl Shared {
             is_retry_queue_full: AtomicBool::new(false),
             may_lack_purchases: AtomicBool::new(false),
             commits: Histogram::of_commits(),
+            metrics: SharedLedgerMetrics::default(),
             outage: Mutex::new(None),
         }
     }
 
-    pub(super) fn sender(&self) -> Sender {
-        Sender { instance: self.instance.load(Ordering::Relaxed), version: schema::NEWEST }
+    /// Returns the present number of this instance.
+    pub(super) fn number(&self) -> i64 {
+        self.instance.load(Ordering::Relaxed)
     }
 
     /// Notes an outage, or its end, and logs the first note of each.
@@ -102,24 +105,31 @@ impl Shared {
         lock(&self.outage).clone().map_or(Ok(()), |reason| Err(Unavailable(reason)))
     }
 
-    pub(super) fn begin(&self, id: PurchaseId, price: Usd) {
-        lock(&self.running).prices.insert(id, RunningPrice { price, is_held: false });
+    pub(super) fn begin(&self, id: PurchaseId, owner: i64, price: Usd) {
+        let purchase = RunningPurchase { owner, price, is_held: false };
+        lock(&self.running).purchases.insert(id, purchase);
+    }
+
+    /// Returns whether this instance still answers for a running purchase.
+    pub(super) fn may_send(&self, id: PurchaseId) -> bool {
+        let owner = lock(&self.running).purchases.get(&id).map(|purchase| purchase.owner);
+        owner.is_some_and(|owner| self.lease.holds(owner))
     }
 
     pub(super) fn held(&self, id: PurchaseId) {
-        if let Some(hold) = lock(&self.running).prices.get_mut(&id) {
-            hold.is_held = true;
+        if let Some(purchase) = lock(&self.running).purchases.get_mut(&id) {
+            purchase.is_held = true;
         }
     }
 
     pub(super) fn end(&self, id: PurchaseId) {
-        lock(&self.running).prices.remove(&id);
+        lock(&self.running).purchases.remove(&id);
         self.ends.notify_waiters();
     }
 
     /// Returns the price that the database has held for a running purchase of this instance.
     pub(super) fn held_price(&self, id: PurchaseId) -> Option<Usd> {
         let running = lock(&self.running);
-        running.prices.get(&id).filter(|hold| hold.is_held).map(|hold| hold.price)
+        running.purchases.get(&id).filter(|purchase| purchase.is_held).map(|held| held.price)
     }
 }

@@ -34,9 +34,10 @@ const RECORDED_LIMIT: &str = "SELECT requests, seconds FROM rate_limit WHERE req
 impl PostgresStore {
     pub(in crate::store) async fn take_slot(&self, slot: SlotId) -> Result<(), Unavailable> {
         self.shared().slots.take([slot]);
-        let mut statements = vec![statement!(TAKE, slot.0, self.shared().sender().instance)];
+        let me = self.shared().number();
+        let mut statements = vec![statement!(TAKE, slot.0, me)];
         statements.extend(self.purge_if_due());
-        let taken = self.run(&self.lanes().marks, Step::new(Need::Plain, statements).guarded());
+        let taken = self.run(&self.lanes().marks, Step::new(Need::Plain, statements).guarded(me));
         taken.await.map(drop)
     }
 

@@ -41,8 +41,9 @@ pub(super) enum Need {
 pub(super) struct Step {
     pub(super) statements: Vec<Statement>,
     pub(super) need: Need,
-    /// Refused if this instance was declared dead. Facts about the gateway are never refused.
-    pub(super) is_guarded: bool,
+    /// The number of this instance when the step was made, if the step is refused once others have
+    /// ended it. Facts about the gateway are never refused.
+    pub(super) guard: Option<i64>,
     pub(super) effect: Effect,
     pub(super) stamp: ClockStamp,
     /// `None` for a notification, which is retried until it succeeds.
@@ -60,7 +61,7 @@ pub(super) enum Effect {
 impl Step {
     pub(super) fn new(need: Need, statements: Vec<Statement>) -> Self {
         let (effect, stamp) = (Effect::None, ClockStamp::default());
-        Self { statements, need, is_guarded: false, effect, stamp, answer: None }
+        Self { statements, need, guard: None, effect, stamp, answer: None }
     }
 
     pub(super) fn plain(statement: Statement) -> Self {
@@ -68,8 +69,8 @@ impl Step {
     }
 
     #[must_use]
-    pub(super) fn guarded(self) -> Self {
-        Self { is_guarded: true, ..self }
+    pub(super) fn guarded(self, instance: i64) -> Self {
+        Self { guard: Some(instance), ..self }
     }
 
     #[must_use]

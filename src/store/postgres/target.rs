@@ -50,6 +50,8 @@ pub struct PostgresTarget {
     pub kind: InstanceKind,
     /// Whether opening the store may create or change its tables.
     pub may_migrate: bool,
+    /// Whether the ledger is opened for a report, which a ledger that was moved allows.
+    pub reads_only: bool,
     /// The name of this instance in logs and reports.
     pub instance_name: String,
 }
@@ -82,7 +84,8 @@ impl PostgresTarget {
             .keepalives_retries(KEEPALIVE_RETRIES)
             .target_session_attrs(TargetSessionAttrs::ReadWrite);
         let instance_name = String::new();
-        Ok(Self { config, tls: None, money, kind, may_migrate: true, instance_name })
+        let (may_migrate, reads_only) = (true, false);
+        Ok(Self { config, tls: None, money, kind, may_migrate, reads_only, instance_name })
     }
 
     /// Returns whether [`with_tls`](Self::with_tls) has to follow.

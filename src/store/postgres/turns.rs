@@ -166,7 +166,7 @@ impl Fleet {
         requests: &[SlotRequest],
         limit: SlotLimit,
     ) -> Result<SlotTurn, Unavailable> {
-        let (store, me) = (&self.0, self.0.shared().sender().instance);
+        let (store, me) = (&self.0, self.0.shared().number());
         let slots: Vec<Uuid> = requests.iter().map(|request| request.slot.0).collect();
         let fixed = limit.fixed;
         let mut statements = vec![
@@ -193,7 +193,7 @@ impl Fleet {
             ),
         ];
         statements.extend(store.purge_if_due());
-        let step = Step::new(Need::Plain, statements).guarded();
+        let step = Step::new(Need::Plain, statements).guarded(me);
         let turn = read_turn(&store.run(&store.lanes().marks, step).await?)?;
         store.shared().slots.take(turn.granted.iter().copied());
         Ok(turn)

@@ -107,7 +107,8 @@ fn checked(path: &Path) -> Result<Backup, Reason> {
     Ok(Backup { bytes: file::size_of(path), purchases, latest_at })
 }
 
-fn publish(partial: &Path, target: &Path) -> Result<(), Reason> {
+/// Renames a complete file, and overwrites nothing.
+pub(super) fn publish(partial: &Path, target: &Path) -> Result<(), Reason> {
     renameat2(AT_FDCWD, partial, AT_FDCWD, target, RenameFlags::RENAME_NOREPLACE)
         .map_err(io::Error::from)?;
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());

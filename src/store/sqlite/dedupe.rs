@@ -9,7 +9,9 @@ use super::column::{self, Sql, nanos};
 use super::ledger::Ledger;
 use super::statements::Statements;
 use crate::store::rules;
-use crate::store::{Digest, DuplicateCheck, ExistingPurchase, ReserveError};
+use crate::store::{
+    Digest, DuplicateCheck, EarlierReply, ExistingPurchase, KeptReply, ReserveError,
+};
 
 impl Ledger {
     /// Returns the expired purchase that has to give up the key, if there is one.
@@ -19,10 +21,10 @@ impl Ledger {
         payload: &Digest,
         now: Duration,
     ) -> Result<Result<Option<i64>, ReserveError>> {
-        let find = "SELECT number, id, state, coalesce(cost_micros, price_micros), keep_until,
-                (SELECT length(body) FROM replies WHERE replies.number = purchases.number), payload
-            FROM purchases WHERE key = ?";
-        let found = |row: &Row<'_>| Ok((FoundPurchase::read(row, now)?, row.get(6)?));
+        let find = "SELECT purchases.number, id, state, coalesce(cost_micros, price_micros), keep_until,
+                length(body), status, is_json, CASE WHEN length(body) <= 16384 THEN body END, payload
+            FROM purchases LEFT JOIN replies USING (number) WHERE key = ?";
+        let found = |row: &Row<'_>| Ok((FoundPurchase::read(row, now)?, row.get(9)?));
         let found: Option<(FoundPurchase, Digest)> = statements.first(find, [key], found)?;
         let Some((found, first)) = found else { return Ok(Ok(None)) };
         Ok(if found.is_expired {
@@ -56,25 +58,27 @@ impl Ledger {
         duplicate: &DuplicateCheck,
         now: Duration,
     ) -> Result<Option<ReserveError>> {
-        let running = "SELECT number, id, state, price_micros, keep_until, NULL FROM purchases
+        let running = "SELECT number, id, state, price_micros, keep_until, NULL, NULL, NULL, NULL
+            FROM purchases
             WHERE fingerprint = ? AND ended_at IS NULL";
         let read = |row: &Row<'_>| FoundPurchase::read(row, now);
         if let Some(found) = statements.first(running, [duplicate.fingerprint], read)? {
             return Ok(Some(ReserveError::Duplicate(found.purchase)));
         }
         let mut ended = self.connection.prepare_cached(
-            "SELECT number, id, state, coalesce(cost_micros, price_micros), keep_until,
-                (SELECT length(body) FROM replies WHERE replies.number = purchases.number),
+            "SELECT purchases.number, id, state, coalesce(cost_micros, price_micros), keep_until,
+                length(body), status, is_json, CASE WHEN length(body) <= 16384 THEN body END,
                 ended_at, delivered
-             FROM purchases WHERE fingerprint = ? AND ended_at BETWEEN ? AND ?
-             ORDER BY ended_at DESC, number DESC",
+             FROM purchases LEFT JOIN replies USING (number)
+             WHERE fingerprint = ? AND ended_at BETWEEN ? AND ?
+             ORDER BY ended_at DESC, purchases.number DESC",
         )?;
         let (since, until) =
             (now.saturating_sub(duplicate.within), now.saturating_add(duplicate.clock_skew));
         let mut ended = ended.query(params![duplicate.fingerprint, nanos(since), nanos(until)])?;
         while let Some(row) = ended.next()? {
             let FoundPurchase { purchase, .. } = read(row)?;
-            let end = (purchase.state, column::moment(row, 6)?, row.get(7)?);
+            let end = (purchase.state, column::moment(row, 9)?, row.get(10)?);
             if rules::is_duplicate(duplicate, end) {
                 return Ok(Some(ReserveError::Duplicate(purchase)));
             }
@@ -99,14 +103,24 @@ struct FoundPurchase {
 
 impl FoundPurchase {
     fn read(row: &Row<'_>, now: Duration) -> rusqlite::Result<Self> {
-        let (state, reply_bytes) = (column::state(row, 2)?, row.get::<_, Option<usize>>(5)?);
+        let state = column::state(row, 2)?;
         let is_expired = rules::is_expired(state, column::moment_or_none(row, 4)?, now);
         let purchase = ExistingPurchase {
             id: column::id(row, 1)?,
             state,
             cost: column::money(row, 3)?,
-            reply_bytes: reply_bytes.filter(|_| !is_expired),
+            reply: if is_expired { EarlierReply::NotKept } else { reply(row)? },
         };
         Ok(Self { number: row.get(0)?, purchase, is_expired })
     }
+}
+
+/// Reads the reply, or only its size if that is large: see the queries.
+fn reply(row: &Row<'_>) -> rusqlite::Result<EarlierReply> {
+    let Some(bytes) = row.get(5)? else { return Ok(EarlierReply::NotKept) };
+    let Some(body) = row.get::<_, Option<Vec<u8>>>(8)? else {
+        return Ok(EarlierReply::Kept { bytes });
+    };
+    let (status, is_json) = (row.get(6)?, row.get(7)?);
+    Ok(EarlierReply::Read(KeptReply { status, is_json, body: body.into() }))
 }

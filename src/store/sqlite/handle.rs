@@ -22,7 +22,7 @@ use super::statements::Statements;
 use super::writer::Writer;
 use super::{LockHolder, Result, StoreError, lock};
 use crate::metrics::Histogram;
-use crate::store::{AccountLimit, Cause, Clock, Reason, Unavailable};
+use crate::store::{AccountLimit, Cause, Clock, PurchaseId, Reason, Unavailable};
 
 const CLOSE_POLL: Duration = Duration::from_millis(1);
 
@@ -75,7 +75,7 @@ impl SqliteStore {
     }
 
     /// The lock of the file holds until the process ends.
-    pub(in crate::store) fn may_send(&self) -> bool {
+    pub(in crate::store) fn may_send(&self, _: PurchaseId) -> bool {
         true
     }
 

@@ -11,6 +11,7 @@ use super::column::{self, Sql, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
+use super::outbox;
 use crate::store::{Job, JobState, KeyId, PurchaseId, StatusUpdate, Unavailable};
 
 impl SqliteStore {
@@ -31,7 +32,9 @@ impl SqliteStore {
                 WHERE request_id = ? AND state = 'open'";
             let StatusUpdate { at, body, state } = &update;
             let values = params![nanos(*at), &body[..], state.name(), request_id];
-            ledger.connection.run(write, values)?;
+            if ledger.connection.run(write, values)? == 1 {
+                outbox::write_job(&ledger.connection, &request_id, *state, ledger.now())?;
+            }
             Ok(())
         };
         self.run(Durability::Buffered, write).await

@@ -191,6 +191,19 @@ impl Lock {
         }
     }
 
+    /// Records a new ledger that this process is about to put in place, as if a server had closed it.
+    #[cfg(feature = "postgres")]
+    pub(super) fn write_new(
+        &mut self,
+        file: &Path,
+        nonce: Nonce,
+        latest_number: i64,
+    ) -> io::Result<()> {
+        let closed = file_stamp(file);
+        self.state = Some(LedgerState { nonce, latest_number, closed, must_check: false });
+        self.write()
+    }
+
     fn write_closed(&mut self) -> io::Result<()> {
         let was_closed = self.state.is_some_and(|state| state.closed.is_some());
         // What a server left open stays so.

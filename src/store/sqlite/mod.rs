@@ -16,7 +16,9 @@ mod jobs;
 mod ledger;
 mod lock;
 mod members;
+mod moved;
 mod open;
+mod outbox;
 mod purchases;
 mod reader;
 mod replies;
@@ -26,6 +28,8 @@ mod slots;
 mod spent;
 mod statements;
 mod subjects;
+#[cfg(feature = "postgres")]
+pub(super) mod transfer;
 mod writer;
 
 use crate::store::{Cause, Reason, Unavailable};
@@ -143,6 +147,7 @@ impl From<rusqlite::Error> for StoreError {
             | Cause::NewerVersion
             | Cause::Permission
             | Cause::Replaced
+            | Cause::Moved
             | Cause::Unreachable
             | Cause::Other => Self::Transient(Unavailable(reason)),
         }

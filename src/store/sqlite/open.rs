@@ -27,7 +27,7 @@ use super::lock::{self, Lock};
 use super::reader::ReportReader;
 use super::schema::{self, FileKind};
 use super::writer::{OpenMode, Writer};
-use super::{LockHolder, OpenError, StoreError, members};
+use super::{LockHolder, OpenError, StoreError, members, moved};
 use crate::clock;
 use crate::store::{Clock, MoneyKind, Reason, StoreCapacity, Unavailable};
 
@@ -176,6 +176,9 @@ impl SqliteStore {
         lock: Option<Lock>,
     ) -> Result<Self, OpenError> {
         let connection = file::open(path, purpose)?;
+        if mode == OpenMode::Write {
+            moved::ensure_not_moved(&connection).map_err(OpenError::at(path))?;
+        }
         let ledger = Ledger::new(connection, StoreCapacity::default(), clock.clone());
         let gate = CommandGate::opened();
         let writer = Writer::new(ledger, mode, lock, &gate).map_err(OpenError::at(path))?;
@@ -200,7 +203,10 @@ impl SqliteStore {
             return Ok(());
         }
         file::ensure_single_path(path)?;
-        let (mut connection, _) = file::connect(path, Purpose::Inspect)?;
+        let (mut connection, kind) = file::connect(path, Purpose::Inspect)?;
+        if kind == FileKind::Ledger(schema::newest_version()) {
+            moved::ensure_not_moved(&connection).map_err(OpenError::at(path))?;
+        }
         if is_served {
             return Ok(());
         }
@@ -281,6 +287,20 @@ struct LockedLedger {
     file: FileId,
     lock: Lock,
     may_check_later: bool,
+    may_be_moved: bool,
+}
+
+/// Opens a file whose ledger is moved to another store, as [`SqliteStore::open_exclusive`] does.
+#[cfg(feature = "postgres")]
+pub(super) fn open_to_move(
+    path: &Path,
+    clock: Clock,
+    money: MoneyKind,
+) -> Result<Writer, OpenError> {
+    let path = &canonical_path(path);
+    let mut locked = LockedLedger::acquire(path, LockHolder::Command, Duration::ZERO, &clock)?;
+    locked.may_be_moved = true;
+    locked.open(&clock, StoreCapacity::default(), Some(money), &CommandGate::opened())
 }
 
 impl LockedLedger {
@@ -301,7 +321,8 @@ impl LockedLedger {
         let (connection, kind) = file::connect(path, purpose)?;
         let identity = LedgerIdentity::read(&connection, kind, lock.state, found, clock())
             .map_err(OpenError::at(path))?;
-        Ok(Self { connection, kind, identity, file, lock, may_check_later: false })
+        let (may_check_later, may_be_moved) = (false, false);
+        Ok(Self { connection, kind, identity, file, lock, may_check_later, may_be_moved })
     }
 
     /// Checks and migrates the file, which may take long, and ends what a crash interrupted. A
@@ -314,7 +335,9 @@ impl LockedLedger {
         gate: &CommandGate,
     ) -> Result<Writer, OpenError> {
         // Dropped last, so declared first.
-        let Self { mut lock, mut connection, kind, identity, may_check_later, .. } = self;
+        let Self {
+            mut lock, mut connection, kind, identity, may_check_later, may_be_moved, ..
+        } = self;
         let path = connection.path().unwrap_or_default().to_owned();
         let unusable = |why: Reason| OpenError::unusable(Path::new(&path), why);
         let sql = |error: rusqlite::Error| unusable(error.into());
@@ -334,6 +357,9 @@ impl LockedLedger {
         }
         file::prepare(&mut connection, kind, capacity).map_err(unusable)?;
         connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;
+        if !may_be_moved {
+            moved::ensure_not_moved(&connection).map_err(unusable)?;
+        }
         let ledger = Ledger::new(connection, capacity, clock.clone());
         if let Some(money) = money
             && !ledger.set_money_kind(money).map_err(faulty)?

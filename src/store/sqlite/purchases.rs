@@ -16,7 +16,7 @@ use super::handle::SqliteStore;
 use super::ledger::{Ledger, Purchase};
 use super::spent::Scope;
 use super::statements::Statements;
-use super::{Result, file, identity, jobs, replies, schema, slots};
+use super::{Result, file, identity, jobs, outbox, replies, schema, slots};
 use crate::contract::money::Usd;
 use crate::store::model::SYNC_THRESHOLD;
 use crate::store::rules::{self, Credit, Today};
@@ -200,6 +200,7 @@ impl SqliteStore {
             {
                 warn!(%error, "failed to delete unparsable replies");
             }
+            outbox::purge(&ledger.connection, ledger.now())?;
             ledger.replies.purge_expired(&ledger.connection, ledger.now())
         })
         .await
@@ -393,6 +394,9 @@ impl Ledger {
         }
         if let Settlement::Charged { job: Some(job), .. } = settlement {
             jobs::insert(&self.connection, job)?;
+        }
+        if state == PurchaseState::Unknown {
+            outbox::write_unknown(&self.connection, id, now)?;
         }
         if purchase.state != PurchaseState::Unknown {
             let mut credit = self.credit.get();

@@ -1,6 +1,8 @@
 //! The tables of the ledger's file, version by version.
 
 mod logins;
+mod moves;
+mod outbox;
 
 use rusqlite::Connection;
 
@@ -300,7 +302,7 @@ const MIGRATIONS: &[&[&str]] = &[&["
 "], &["
     -- Names of services and models, with spaces between them; NULL: what `access.may_buy` says.
     ALTER TABLE members ADD COLUMN may_buy TEXT;
-"], &[logins::TABLES]];
+"], &[logins::TABLES, moves::TABLES, outbox::TABLES]];
 
 /// The version that renamed states, and the columns of prices and fingerprints.
 const NEW_NAMES: i64 = 6;

@@ -93,25 +93,20 @@ fn first_view_takes_12_requests_and_40_kilobytes_and_the_whole_page_120() {
 const PARTS: &[(Part, Part)] = &[
     (&[], &["usage/usage.js", "usage/usage.css"]),
     (&[], &["admin/admin.js", "usage/usage.css"]),
-    (&[], &["shell/palette.js", "shell/palette.css"]),
-    (&[], &["shell/purse.js"]),
+    (&[], &["shell/sheets.js"]),
     (&[], &["sign-in.js"]),
-    (&[], &["chat/talk.js", "chat/talk.css"]),
+    (&[], &["chat/talk.js"]),
     (&[], &["chat/conversations.js"]),
-    (&[], &["chat/models.js"]),
-    (&[], &["chat/preset.js"]),
     (&[], VIDEO),
     (VIDEO, STUDIO),
     (VIDEO, &["video/pictures.js"]),
-    (STUDIO, &["video/stream.js"]),
     (STUDIO, &["video/orders.js"]),
-    (STUDIO, &["video/alerts.js"]),
     (STUDIO, &["video/tools.js"]),
-    (STUDIO, &["video/lightbox.js", "video/lightbox.css"]),
+    (STUDIO, &["video/lightbox.js"]),
 ];
 type Part = &'static [&'static str];
 const VIDEO: Part = &["video/video.js", "video/video.css"];
-const STUDIO: Part = &["video/studio.js", "video/studio.css"];
+const STUDIO: Part = &["video/studio.js"];
 
 /// All files that these need, besides those of the core and of the first view.
 fn needed(part: Part) -> BTreeSet<String> {

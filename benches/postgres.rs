@@ -1,0 +1,210 @@
+//! Measures a purchase on a shared ledger: `cargo bench --bench postgres`.
+//!
+//! Each server is a process of its own. The database is on the disk, and syncs each commit.
+#![expect(clippy::print_stdout, reason = "it prints what it measured")]
+
+#[path = "../tests/support/postgres.rs"]
+#[expect(dead_code, reason = "tests use the rest")]
+mod postgres;
+
+use std::env;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tollgate::clock;
+use tollgate::contract::money::Usd;
+use tollgate::store::postgres::{
+    Fleet, InstanceKind, PostgresTarget, SlotLimit, SlotPriority, SlotRate, SlotRequest,
+};
+use tollgate::store::{
+    AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, MoneyKind, PurchaseId,
+    Reservation, Service, Settlement, SlotId, Store,
+};
+
+use postgres::Cluster;
+
+type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
+
+const PRICE: Usd = Usd::mills(6);
+const SECONDS: Duration = Duration::from_secs(8);
+const RATE: SlotRate = SlotRate { requests: 1_000_000, period: Duration::from_secs(1) };
+
+fn main() -> Outcome {
+    let arguments: Vec<_> = env::args().collect();
+    if let [_, word, url, at_once] = &arguments[..]
+        && word == "server"
+    {
+        return serve(url, at_once.parse()?);
+    }
+    println!(
+        "{:<8} {:>7} {:>12} {:>24} {:>24}",
+        "servers", "at once", "purchases/s", "hold: p50, p99 (µs)", "all: p50, p99 (µs)"
+    );
+    let cluster = Cluster::start_on_disk();
+    for servers in [1, 3] {
+        for at_once in [1, 16, 64, 256] {
+            let database = cluster.database();
+            run(&database.url(), servers, at_once)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs so many servers, which share what is bought at once.
+fn run(url: &str, servers: usize, at_once: usize) -> Outcome {
+    let program = env::current_exe()?;
+    let mut children = Vec::new();
+    for number in 0..servers {
+        let own = at_once / servers + usize::from(number < at_once % servers);
+        let mut child = Command::new(&program);
+        child.args(["server", url, &own.to_string()]);
+        let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        // The first one makes the tables.
+        let mut output = BufReader::new(child.stdout.take().ok_or("no output")?);
+        output.read_line(&mut String::new())?;
+        children.push((child, output));
+    }
+    for (child, _) in &mut children {
+        child.stdin.take().ok_or("no input")?.write_all(b"\n")?;
+    }
+    let (mut holds, mut totals) = (Vec::new(), Vec::new());
+    for (child, output) in &mut children {
+        read_times(child, output, &mut holds, &mut totals)?;
+    }
+    let per_second = totals.len() as u64 / SECONDS.as_secs();
+    let shown = |times: &mut Vec<u64>| {
+        times.sort_unstable();
+        let at = |percent: usize| times.get(times.len() * percent / 100).copied().unwrap_or(0);
+        format!("{}, {}", at(50), at(99))
+    };
+    let (holds, totals) = (shown(&mut holds), shown(&mut totals));
+    println!("{servers:<8} {at_once:>7} {per_second:>12} {holds:>24} {totals:>24}");
+    Ok(())
+}
+
+fn read_times(
+    child: &mut Child,
+    output: &mut BufReader<std::process::ChildStdout>,
+    holds: &mut Vec<u64>,
+    totals: &mut Vec<u64>,
+) -> Outcome {
+    for line in output.lines() {
+        let line = line?;
+        let (hold, total) = line.split_once(' ').ok_or("no times")?;
+        holds.push(hold.parse()?);
+        totals.push(total.parse()?);
+    }
+    if child.wait()?.success() { Ok(()) } else { Err("a server has failed".into()) }
+}
+
+/// Buys for a while, and prints the times of each purchase in microseconds.
+fn serve(url: &str, at_once: usize) -> Outcome {
+    let target = PostgresTarget::parse(url, MoneyKind::Play, InstanceKind::Server)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let store = Store::open_postgres(target.with_instance_name("bench".to_owned())).await?;
+        println!("ready");
+        std::io::stdin().read_line(&mut String::new())?;
+        let turns = Rc::new(Turns {
+            fleet: store.fleet().ok_or("not shared")?,
+            waiting: Default::default(),
+            courier: Default::default(),
+        });
+        let end = clock::now() + SECONDS;
+        let tasks = (0..at_once).map(|_| {
+            let (store, turns) = (store.clone(), Rc::clone(&turns));
+            async move {
+                let mut times = Vec::new();
+                while clock::now() < end {
+                    times.push(buy(&store, &turns).await?);
+                }
+                Ok::<_, Box<dyn std::error::Error>>(times)
+            }
+        });
+        let mut printed = String::new();
+        for times in futures_util::future::try_join_all(tasks).await?.into_iter().flatten() {
+            let (hold, total) = times;
+            printed.push_str(&format!("{} {}\n", hold.as_micros(), total.as_micros()));
+        }
+        print!("{printed}");
+        Ok(())
+    })
+}
+
+/// One request asks for the slots of all that wait, as in a server.
+struct Turns {
+    fleet: Fleet,
+    waiting: std::cell::RefCell<Vec<(SlotRequest, oneshot::Sender<()>)>>,
+    courier: tokio::sync::Mutex<()>,
+}
+
+impl Turns {
+    async fn wait(&self, slot: SlotId) -> Outcome {
+        let (grant, mut granted) = oneshot::channel();
+        let (priority, caller) = (SlotPriority::Purchase, Arc::from("192.0.2.7"));
+        let request = SlotRequest { slot, priority, caller, is_retry: false };
+        self.waiting.borrow_mut().push((request, grant));
+        let _courier = tokio::select! {
+            biased;
+            _ = &mut granted => return Ok(()),
+            courier = self.courier.lock() => courier,
+        };
+        while granted.try_recv().is_err() {
+            let requests: Vec<_> =
+                self.waiting.borrow().iter().map(|(request, _)| request.clone()).collect();
+            let limit = SlotLimit { fixed: Some(RATE), assumed: RATE };
+            let turn = self.fleet.take_turns(&requests, limit).await?;
+            let mut waiting = self.waiting.borrow_mut();
+            let (taken, left) = std::mem::take(&mut *waiting)
+                .into_iter()
+                .partition(|(request, _)| turn.granted.contains(&request.slot));
+            *waiting = left;
+            drop(waiting);
+            let taken: Vec<(SlotRequest, oneshot::Sender<()>)> = taken;
+            for (_, grant) in taken {
+                grant.send(()).ok();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns how long the hold took, and all that a purchase waits for in the ledger.
+async fn buy(ledger: &Store, turns: &Turns) -> Outcome<(Duration, Duration)> {
+    let id = PurchaseId::generate();
+    let mut fingerprint = [0; 32];
+    fingerprint[..16].copy_from_slice(id.0.as_bytes());
+    let check = DuplicateCheck {
+        fingerprint,
+        within: Duration::ZERO,
+        clock_skew: Duration::ZERO,
+        delivered_since: None,
+    };
+    let reservation = Reservation {
+        id,
+        caller: "192.0.2.7".into(),
+        service: Service::Chat,
+        model: "alpha".into(),
+        price: PRICE,
+        dedupe_key: DedupeKey::Fingerprint(check),
+        budgets: Budgets { total_month: Some(Usd::dollars(1_000_000)), ..Budgets::default() },
+        replay_only: false,
+    };
+    let (slot, begun) = (SlotId::generate(), clock::now());
+    ledger.reserve(&reservation).await?;
+    let hold = begun.elapsed();
+    turns.wait(slot).await?;
+    ledger.mark_sent(id, AccountStatus::Confirmed).await?;
+    ledger.slot_replied(slot);
+    let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 2_000].into() };
+    let keep = Duration::from_secs(86_400);
+    let charged = Settlement::Charged { cost: PRICE, reply: Some(reply), keep, job: None };
+    ledger.settle(id, charged).await?;
+    let total = begun.elapsed();
+    ledger.mark_delivered(id);
+    Ok((hold, total))
+}

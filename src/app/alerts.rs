@@ -1,0 +1,174 @@
+//! Watches the account, the keys, the certificate and the ledger, and raises alerts.
+//!
+//! The ledger knows which alerts were raised, so neither a restart nor another server repeats one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tracing::info;
+
+use super::{App, SharedState};
+use crate::billing::summary::BillingSummary;
+use crate::clock::{self, Date, iso8601};
+use crate::contract::event::EventKind;
+use crate::contract::money::Usd;
+use crate::store::{Alert, Cause};
+use crate::sync::lock;
+use crate::tls::EXPIRES_SOON;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The ledger is probed at each of so many looks.
+const LEDGER_INTERVAL: u64 = 10;
+const LEDGER_TIMEOUT: Duration = Duration::from_secs(5);
+/// One failed probe may be a hiccup.
+const LEDGER_FAILURES: u32 = 2;
+
+impl App {
+    /// Delivers events to webhooks, and raises alerts, until the future is dropped.
+    pub fn report_events(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let (shared, summary) = (self.shared.clone(), self.summary.clone());
+        async move {
+            let sending = shared.webhooks.clone().run();
+            let watcher = AlertWatcher {
+                shared,
+                summary,
+                raised: HashMap::new(),
+                redactions: 0,
+                failures: 0,
+                unrecorded: JoinSet::new(),
+            };
+            futures_util::join!(sending, watcher.run());
+        }
+    }
+}
+
+struct AlertWatcher {
+    shared: SharedState,
+    summary: BillingSummary,
+    /// The alerts whose state was recorded, and whether they are raised.
+    raised: HashMap<(EventKind, Arc<str>), bool>,
+    /// How many redactions were there at the last look.
+    redactions: u64,
+    /// How many probes of the ledger have failed in a row.
+    failures: u32,
+    /// Events that the ledger cannot take.
+    unrecorded: JoinSet<()>,
+}
+
+impl AlertWatcher {
+    async fn run(mut self) {
+        for look in 0_u64.. {
+            self.shared.webhooks.configured().await;
+            if look % LEDGER_INTERVAL == 0 {
+                self.look_at_ledger().await;
+            }
+            if self.failures == 0 && !self.shared.store.is_starting() {
+                self.look_at_balance_and_keys().await;
+                self.look_at_certificate().await;
+            }
+            sleep(INTERVAL).await;
+        }
+    }
+
+    async fn look_at_balance_and_keys(&mut self) {
+        let Some(watched) = self.shared.watched.load_full() else { return };
+        if let Some(reading) = self.summary.reading() {
+            let balance = Usd::cents(reading.listing.billing.balance_cents);
+            let threshold = watched.balance_alert;
+            let data = json!({
+                "balance": balance,
+                "balance_micros": balance.as_micros(),
+                "threshold": threshold,
+                "threshold_micros": threshold.as_micros(),
+            });
+            self.set(EventKind::BalanceLow, "account", (balance < threshold, &data)).await;
+        }
+        let are_usable = lock(&watched.keys).are_usable();
+        for (index, is_usable) in are_usable.into_iter().enumerate() {
+            let Some(key) = watched.key_ids.get(index) else { continue };
+            let id = u64::from_le_bytes(key.0).to_string();
+            let data = json!({"key": index + 1});
+            self.set(EventKind::KeyRefused, &id, (!is_usable, &data)).await;
+        }
+        for prefix in self.summary.revoked() {
+            let data = json!({"prefix": prefix});
+            self.set(EventKind::KeyRevoked, &prefix, (true, &data)).await;
+        }
+        // One alert a day is enough: each redaction is in the log.
+        let redactions = self.shared.metrics.redacted.get();
+        if redactions > self.redactions {
+            let day = Date::at(clock::wall()).days();
+            self.raise_in(EventKind::KeyRedacted, "gateway", (day, &json!({}))).await;
+            self.redactions = redactions;
+        }
+    }
+
+    async fn look_at_certificate(&mut self) {
+        let certificate = self.shared.tls.as_ref().and_then(|tls| tls.certificate());
+        let Some(expires) = certificate.map(|certificate| certificate.expires()) else { return };
+        if expires.saturating_sub(clock::wall()) < EXPIRES_SOON {
+            let data = json!({"expires": iso8601(expires)});
+            let period = (expires.as_secs(), &data);
+            self.raise_in(EventKind::CertificateExpiring, "server.tls", period).await;
+        }
+    }
+
+    /// An unusable ledger takes no event, so its alert is sent from memory.
+    async fn look_at_ledger(&mut self) {
+        let store = &self.shared.store;
+        if store.is_starting() {
+            return;
+        }
+        let probed = timeout(LEDGER_TIMEOUT, store.ensure_usable()).await;
+        let cause = match probed {
+            Ok(Ok(())) => {
+                self.failures = 0;
+                return;
+            }
+            Ok(Err(why)) => why.0.cause,
+            Err(_elapsed) => Cause::Other,
+        };
+        self.failures = self.failures.saturating_add(1);
+        if self.failures == LEDGER_FAILURES {
+            let data = json!({"cause": cause.code()}).to_string();
+            let webhooks = self.shared.webhooks.clone();
+            self.unrecorded.spawn(async move {
+                webhooks.send_without_ledger(EventKind::LedgerUnusable, data).await;
+            });
+        }
+    }
+
+    /// Raises or ends an alert, if that was not recorded yet.
+    async fn set(&mut self, kind: EventKind, whose: &str, (is_raised, data): (bool, &Value)) {
+        let key = (kind, Arc::from(whose));
+        if self.raised.get(&key) == Some(&is_raised) {
+            return;
+        }
+        let recorded = if is_raised {
+            let (whose, data) = (Arc::clone(&key.1), data.to_string().into());
+            self.shared.store.raise_alert(Alert { kind, whose, period: 0, data }).await
+        } else {
+            self.shared.store.end_alert(kind, Arc::clone(&key.1)).await
+        };
+        match recorded {
+            Ok(()) => drop(self.raised.insert(key, is_raised)),
+            Err(error) => info!(%error, event = kind.name(), "alert not recorded; will retry"),
+        }
+    }
+
+    /// Raises an alert of a period, once.
+    async fn raise_in(&mut self, kind: EventKind, whose: &str, (period, data): (u64, &Value)) {
+        let key = (kind, Arc::from(format!("{whose} {period}")));
+        if self.raised.contains_key(&key) {
+            return;
+        }
+        let alert = Alert { kind, whose: whose.into(), period, data: data.to_string().into() };
+        if self.shared.store.raise_alert(alert).await.is_ok() {
+            self.raised.insert(key, true);
+        }
+    }
+}

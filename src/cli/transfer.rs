@@ -1,0 +1,131 @@
+//! `tollgate store copy`: moves a ledger from a file to PostgreSQL, or back.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::settings::{Loaded, load_with_ledger};
+use super::{CommandError, Exit};
+use crate::access::token::Secret;
+use crate::app::ledger::postgres_target;
+use crate::app::secret;
+use crate::clock;
+use crate::config::{Settings, StoreConfig};
+use crate::store::postgres::PostgresTarget;
+use crate::store::transfer::{CopyEvent, MovedLedger, move_to_postgres, move_to_sqlite};
+
+const EXPECTED: &str = "expected a file and PostgreSQL, such as --from sqlite:tollgate.db --to postgres, or \
+                        the other way round";
+
+pub(super) async fn copy(
+    config: Option<&Path>,
+    (from, to): (&str, &str),
+    out: &mut impl Write,
+) -> Result<Exit, CommandError> {
+    let files = [from, to].map(|url| url.strip_prefix("sqlite:").filter(|path| !path.is_empty()));
+    let clock = Arc::new(clock::wall);
+    let (moved, settings, file) = match files {
+        [Some(file), None] => {
+            let file = resolve(config, file);
+            let (settings, target) = database(config, ("--to", to))?;
+            if !file.exists() {
+                return Err(format!("--from: there is no ledger at {}", file.display()).into());
+            }
+            let mut watch = |event| report(event, out);
+            (move_to_postgres(&file, target, clock, &mut watch).await?, settings, file)
+        }
+        [None, Some(file)] => {
+            let file = resolve(config, file);
+            let (settings, source) = database(config, ("--from", from))?;
+            let mut watch = |event| report(event, out);
+            (move_to_sqlite(source, &file, &mut watch).await?, settings, file)
+        }
+        [Some(_), Some(_)] | [None, None] => return Err(CommandError::usage(EXPECTED)),
+    };
+    for table in &moved.tables {
+        let hash: String = table.hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        write!(out, "{}: {} rows", table.name, table.rows)?;
+        for (column, sum) in &table.sums {
+            write!(out, ", {column} {sum}")?;
+        }
+        writeln!(out, ", hash {hash}")?;
+    }
+    writeln!(
+        out,
+        "the ledger is now at {}; the old one sells nothing any more",
+        moved.destination
+    )?;
+    let is_file = files[1].is_some();
+    let url = if is_file { format!("sqlite:{}", file.display()) } else { "postgres".to_owned() };
+    writeln!(out, "next: set store.url = \"{url}\"")?;
+    secret_advice(&settings, &moved, (&file, is_file), out)?;
+    Ok(Exit::Done)
+}
+
+/// Tokens, logins and quotes depend on a secret that no ledger has.
+fn secret_advice(
+    settings: &Settings,
+    moved: &MovedLedger,
+    (file, is_file): (&Path, bool),
+    out: &mut impl Write,
+) -> Result<(), CommandError> {
+    let kept = file.with_file_name(secret::FILE_NAME);
+    let shown = kept.display();
+    let given = settings.secret.as_ref();
+    let given = given.map(|secret| Secret::new(secret.expose().as_bytes()).fingerprint);
+    let Some(recorded) = moved.secret else { return Ok(()) };
+    match (given, is_file) {
+        (Some(given), _) if given == recorded => {
+            writeln!(out, "TOLLGATE_SECRET is the secret of the tokens: keep it set")?;
+        }
+        (_, false) => writeln!(
+            out,
+            "next: set TOLLGATE_SECRET to the content of {shown} on all servers, or tokens and logins \
+             end"
+        )?,
+        (_, true) => writeln!(
+            out,
+            "next: set the TOLLGATE_SECRET of the old servers, or write it to {shown}, or tokens and \
+             logins end"
+        )?,
+    }
+    Ok(())
+}
+
+/// Returns a file as `store.url` names it: from the folder of the settings.
+fn resolve(config: Option<&Path>, file: &str) -> PathBuf {
+    config.and_then(Path::parent).unwrap_or(Path::new("")).join(file)
+}
+
+fn database(
+    config: Option<&Path>,
+    (argument, url): (&str, &str),
+) -> Result<(Settings, PostgresTarget), CommandError> {
+    let Loaded { settings, .. } = load_with_ledger(config, url).map_err(|errors| {
+        let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        CommandError::usage(format!("{argument}: {}", errors.join("\n")))
+    })?;
+    let StoreConfig::Postgres(store) = &settings.store else {
+        return Err(CommandError::usage(EXPECTED));
+    };
+    let mut target = postgres_target(&settings, store).map_err(CommandError::usage)?;
+    target.may_migrate = store.may_migrate;
+    Ok((settings, target))
+}
+
+fn report(event: CopyEvent, out: &mut impl Write) {
+    let line = match event {
+        CopyEvent::Started { rows } => format!("{rows} rows to copy and compare"),
+        CopyEvent::Resumed { rows } => {
+            format!("an earlier copy was interrupted after {rows} rows: going on")
+        }
+        CopyEvent::Restarted { rows } => {
+            format!("the ledger has changed since then: {rows} rows are copied again")
+        }
+        CopyEvent::Copied { table, rows } => format!("{table}: {rows} rows copied"),
+        CopyEvent::Compared { table, rows } => format!("{table}: {rows} rows compared"),
+        CopyEvent::TableDone { .. } => return,
+    };
+    // A reader that has gone must not stop the copy.
+    writeln!(out, "{line}").and_then(|()| out.flush()).ok();
+}

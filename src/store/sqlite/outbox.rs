@@ -1,0 +1,196 @@
+//! The events that wait for webhooks, and the alerts behind them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, params};
+
+use super::Result;
+use super::column::{self, Sql, nanos};
+use super::command::Durability;
+use super::handle::SqliteStore;
+use super::ledger::Ledger;
+use crate::contract::event::EventKind;
+use crate::store::outbox::{
+    ALERT_RETENTION, EVENT_RETENTION, event_id, job_events, unknown_event_id,
+};
+use crate::store::{
+    Alert, JobState, OutboxEvent, PurchaseId, Subscription, Unavailable, WebhookId,
+};
+
+/// Text as of `Usd`.
+macro_rules! dollars {
+    ($column:literal) => {
+        concat!("printf('%d.%06d', ", $column, " / 1000000, ", $column, " % 1000000)")
+    };
+}
+
+const WRITE: &str = "INSERT INTO outbox (id, webhook, event, at, due, data)
+    SELECT ?1, webhook, event, ?2, ?2, ?3 FROM webhooks WHERE event = ?4 ON CONFLICT DO NOTHING";
+const WRITE_UNKNOWN: &str = concat!(
+    "INSERT INTO outbox (id, webhook, event, at, due, data)
+    SELECT ?1, webhook, event, ?2, ?2, json_object('purchase', ?3, 'caller', caller,
+        'model', model, 'price', ",
+    dollars!("price_micros"),
+    ", 'price_micros', price_micros)
+    FROM webhooks, purchases WHERE event = 'outcome.unknown' AND purchases.id = ?4
+    ON CONFLICT DO NOTHING"
+);
+const WRITE_JOB: &str = concat!(
+    "INSERT INTO outbox (id, webhook, event, at, due, data)
+    SELECT ?1, webhook, event, ?2, ?2, json_object('request_id', request_id, 'model', model,
+        'owner', owner, 'cost', ",
+    dollars!("price_micros"),
+    ", 'cost_micros', price_micros)
+    FROM webhooks, jobs WHERE event = ?3 AND request_id = ?4 ON CONFLICT DO NOTHING"
+);
+const WRITE_VIDEO: &str = "INSERT INTO outbox (id, webhook, event, at, due, data)
+    SELECT ?1, webhook, event, ?2, ?2, json_object('id', ?4) FROM webhooks WHERE event = ?3
+    ON CONFLICT DO NOTHING";
+const RAISE: &str = "INSERT INTO alerts (rule, whose, period, at)
+    SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM webhooks WHERE event = ?1)
+    ON CONFLICT DO NOTHING";
+const CLAIM: &str = "UPDATE outbox SET due = ?2 WHERE number IN (
+        SELECT number FROM outbox WHERE webhook = ?1 AND due <= ?3 ORDER BY due, number LIMIT ?4)
+    RETURNING id, event, at, data, attempts";
+
+impl SqliteStore {
+    pub(in crate::store) async fn set_webhooks(
+        &self,
+        wanted: Arc<[Subscription]>,
+    ) -> Result<(), Unavailable> {
+        let write = move |ledger: &Ledger| {
+            let known =
+                ledger.connection.all("SELECT event, webhook FROM webhooks", [], |row| {
+                    Ok((row.get::<_, String>(0)?, WebhookId(row.get(1)?)))
+                })?;
+            let is_wanted = |(event, webhook): &(String, WebhookId)| {
+                wanted.iter().any(|(kind, one)| kind.name() == event && one == webhook)
+            };
+            for (event, webhook) in known.iter().filter(|row| !is_wanted(row)) {
+                let delete = "DELETE FROM webhooks WHERE event = ? AND webhook = ?";
+                ledger.connection.run(delete, params![event, webhook.0])?;
+            }
+            let insert =
+                "INSERT INTO webhooks (event, webhook) VALUES (?, ?) ON CONFLICT DO NOTHING";
+            for (kind, webhook) in wanted.iter() {
+                ledger.connection.run(insert, params![kind.name(), webhook.0])?;
+            }
+            Ok(())
+        };
+        // Recovery may follow, and reports what has become unknown.
+        self.run_while_starting(Durability::Buffered, write).await
+    }
+
+    pub(in crate::store) async fn claim_events(
+        &self,
+        webhook: WebhookId,
+        most: usize,
+        lease: Duration,
+    ) -> Result<Vec<OutboxEvent>, Unavailable> {
+        self.query(move |ledger| {
+            let now = ledger.now();
+            let until = nanos(now.saturating_add(lease));
+            let values = params![webhook.0, until, nanos(now), column::signed(most)];
+            let claimed = ledger.connection.all(CLAIM, values, |row| {
+                Ok(OutboxEvent {
+                    id: row.get(0)?,
+                    event: row.get(1)?,
+                    at: column::moment(row, 2)?,
+                    data: row.get(3)?,
+                    attempts: row.get(4)?,
+                })
+            });
+            Ok(claimed?)
+        })
+        .await
+    }
+
+    pub(in crate::store) async fn finish_event(
+        &self,
+        id: Arc<str>,
+        webhook: WebhookId,
+    ) -> Result<(), Unavailable> {
+        let delete = "DELETE FROM outbox WHERE id = ? AND webhook = ?";
+        self.query(move |ledger| {
+            ledger.connection.run(delete, params![id, webhook.0])?;
+            Ok(())
+        })
+        .await
+    }
+
+    pub(in crate::store) async fn delay_event(
+        &self,
+        id: Arc<str>,
+        webhook: WebhookId,
+        wait: Duration,
+    ) -> Result<(), Unavailable> {
+        let delay =
+            "UPDATE outbox SET due = ?, attempts = attempts + 1 WHERE id = ? AND webhook = ?";
+        self.query(move |ledger| {
+            let due = nanos(ledger.now().saturating_add(wait));
+            ledger.connection.run(delay, params![due, id, webhook.0])?;
+            Ok(())
+        })
+        .await
+    }
+
+    pub(in crate::store) async fn raise_alert(&self, alert: Alert) -> Result<(), Unavailable> {
+        self.query(move |ledger| raise(&ledger.connection, &alert, ledger.now())).await
+    }
+
+    pub(in crate::store) async fn end_alert(
+        &self,
+        kind: EventKind,
+        whose: Arc<str>,
+    ) -> Result<(), Unavailable> {
+        let delete = "DELETE FROM alerts WHERE rule = ? AND whose = ? AND period = 0";
+        self.query(move |ledger| {
+            ledger.connection.run(delete, params![kind.name(), whose])?;
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Raises an alert, unless it is raised already or no webhook wants it.
+pub(super) fn raise(connection: &Connection, alert: &Alert, now: Duration) -> Result<()> {
+    let Alert { kind, whose, period, data } = alert;
+    let row = params![kind.name(), whose, column::signed(*period), nanos(now)];
+    if connection.run(RAISE, row)? == 1 {
+        let id = event_id(*kind, &format!("{whose} {period} {}", now.as_nanos()));
+        connection.run(WRITE, params![id, nanos(now), data, kind.name()])?;
+    }
+    Ok(())
+}
+
+/// Reports a purchase that has just become unknown.
+pub(super) fn write_unknown(connection: &Connection, id: PurchaseId, now: Duration) -> Result<()> {
+    let (event, purchase) = (unknown_event_id(id), id.to_string());
+    connection.run(WRITE_UNKNOWN, params![event, nanos(now), purchase, id.0.as_bytes()])?;
+    Ok(())
+}
+
+/// Reports a job that has just reached this state.
+pub(super) fn write_job(
+    connection: &Connection,
+    request_id: &str,
+    state: JobState,
+    now: Duration,
+) -> Result<()> {
+    let events = job_events(state).into_iter().flatten();
+    for (kind, write) in events.zip([WRITE_JOB, WRITE_VIDEO]) {
+        let values = params![event_id(kind, request_id), nanos(now), kind.name(), request_id];
+        connection.run(write, values)?;
+    }
+    Ok(())
+}
+
+/// Deletes events that nothing has delivered, and alerts of periods that are over.
+pub(super) fn purge(connection: &Connection, now: Duration) -> Result<()> {
+    let before = |retention| nanos(now.saturating_sub(retention));
+    connection.run("DELETE FROM outbox WHERE at < ?", [before(EVENT_RETENTION)])?;
+    let over = "DELETE FROM alerts WHERE period <> 0 AND at < ?";
+    connection.run(over, [before(ALERT_RETENTION)])?;
+    Ok(())
+}

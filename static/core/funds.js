@@ -1,0 +1,69 @@
+/** What is left: each budget with its bar and the time it renews, the account's balance, and why they do not cover a price. */
+
+import { element } from './dom.js';
+import { amountLeft, nameOfBudget, price } from './format.js';
+import { canSpend, learnFunds, read } from './site.js';
+
+const TEXT = {
+  unknown: 'No budget applies to you, and the balance is not shown here.',
+  left: (left, limit) => `${left} of ${limit} left`,
+  bar: (name) => `${name}, left`,
+  renews: (when, hours) => `Renews ${when}${hours === null ? '' : hours < 1 ? ', in less than an hour' : `, in ${hours} h`}`,
+  never: 'Does not renew',
+  extra: (amount, until) => `, with ${amount} extra until ${until}`,
+  account: 'Account balance',
+  asOf: (time) => `As of ${time}; the gateway has not answered since.`,
+  budget: (name, left, cost, renews) => `${name}: ${left} left. This costs ${cost}. The budget ${renews ? `renews ${renews}` : 'does not renew'}.`,
+  balance: (cost) => `The prepaid credit does not cover ${cost}. Please tell your admin.`,
+};
+
+const HOUR = 3_600_000;
+const dateOf = (time) => new Date(time).toLocaleDateString([], { dateStyle: 'medium' });
+
+/** The caller's budgets and the balance as a list, from an answer of `GET /bff/me`. */
+export function funds({ balance, budgets }) {
+  const rows = budgets.map(budget);
+  if (balance) rows.push(account(balance));
+  return rows.length ? element('ul', { class: 'funds' }, rows) : element('p', { class: 'hint', text: TEXT.unknown });
+}
+
+function budget(one) {
+  const extra = one.extra_micros ? TEXT.extra(price(one.extra_micros), dateOf(one.extra_until)) : '';
+  return element('li', {},
+    element('strong', { text: nameOfBudget(one) }),
+    element('span', { text: TEXT.left(amountLeft(one.left_micros), price(one.limit_micros)) }),
+    element('progress', { max: Math.max(1, one.limit_micros), value: one.left_micros, 'aria-label': TEXT.bar(nameOfBudget(one)) }),
+    element('span', { class: 'hint', text: renewal(one.renews) + extra }));
+}
+
+function renewal(time) {
+  if (!time) return TEXT.never;
+  const away = Date.parse(time) - Date.now();
+  const hours = away < 48 * HOUR ? Math.floor(away / HOUR) : null;
+  return TEXT.renews(hours === null ? dateOf(time) : new Date(time).toLocaleTimeString([], { hour: 'numeric', minute: '2-digit' }), hours);
+}
+
+function account({ amount_micros: amount, as_of: asOf, stale }) {
+  return element('li', {},
+    element('strong', { text: TEXT.account }), element('span', { text: amountLeft(amount) }),
+    stale ? element('span', { class: 'hint', text: TEXT.asOf(new Date(asOf).toLocaleTimeString()) }) : null);
+}
+
+/** Asks the server, since a budget may have been renewed. Resolves to why the money does not cover this, or null if it does. */
+export async function shortOf(amount) {
+  let me;
+  try {
+    me = await read('/bff/me');
+  } catch {
+    return null; // The purchase itself says what is wrong.
+  }
+  learnFunds(me);
+  if (canSpend() >= amount) return null;
+  // Of several, the one that renews last is in the way the longest.
+  const end = ({ renews }) => (renews ? Date.parse(renews) : Infinity);
+  const [least] = me.budgets.filter(({ left_micros: left }) => left < amount).sort((one, other) => (end(one) < end(other) ? 1 : -1));
+  if (!least) return TEXT.balance(price(amount));
+  const isFar = ['month', 'week'].includes(least.period);
+  const renews = least.renews && new Date(least.renews).toLocaleString([], { weekday: 'short', hour: '2-digit', minute: '2-digit', ...(isFar && { day: 'numeric', month: 'short' }) });
+  return TEXT.budget(nameOfBudget(least), amountLeft(least.left_micros), price(amount), renews);
+}

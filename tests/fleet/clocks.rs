@@ -1,0 +1,52 @@
+//! Clocks of servers that differ by days: only the database's counts.
+
+use std::fs;
+use std::path::Path;
+
+use super::trial::Trial;
+use crate::support::postgres::Cluster;
+use crate::support::process::Signal;
+use crate::support::until;
+
+const MISSING: &str = "faketime is missing; on Debian: apt-get install faketime";
+/// Purchases that a server's own clock has dated.
+const MISDATED: &str = "SELECT count(*) FROM purchases
+    WHERE abs(at / 1000000000 - extract(epoch FROM now())) > 3600
+        OR day <> extract(epoch FROM now())::bigint / 86400";
+
+/// Returns the library that sets a program's clock.
+fn library() -> String {
+    let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    let paths = folders.map(|folder| folder.path().join("faketime/libfaketime.so.1"));
+    let mut found = paths.filter(|path| Path::exists(path));
+    found.next().expect(MISSING).display().to_string()
+}
+
+#[test]
+fn clocks_of_servers_do_not_matter() {
+    let library = library();
+    let skewed =
+        |by| [("LD_PRELOAD", &*library), ("FAKETIME", by), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")];
+    let (ahead, behind) = (skewed("+1d"), skewed("-1d"));
+    let mut trial = Trial::start_with(Cluster::shared(), "", [&ahead, &behind, &[]]);
+    trial.under_load(|trial| {
+        for key in ["ahead", "behind", "right"] {
+            let answers = [0, 1, 2].map(|server| trial.callers.buy(key, server));
+            assert!(answers[1..].iter().all(|answer| answer.is_replay()), "{answers:?}");
+            assert_eq!(trial.charges(key), 1);
+        }
+        // The one whose clock is ahead is not taken for dead, and takes no other for dead.
+        let later = trial.fleet.database.sql("SELECT max(until) + 16 * 10^9 FROM instances");
+        let ask = format!("SELECT extract(epoch FROM clock_timestamp()) * 10^9 > {later}");
+        until("a lease has passed", || trial.fleet.database.sql(&ask) == "t");
+        assert_eq!(
+            trial.fleet.database.sql("SELECT count(*) FROM instances WHERE ended IS NOT NULL"),
+            "0"
+        );
+    });
+    assert_eq!(trial.fleet.database.sql(MISDATED), "0");
+    let ahead = &trial.fleet.servers[0];
+    ahead.process.signal(Signal::SIGTERM);
+    trial.callers.replace(ahead.address, None);
+    trial.finish();
+}

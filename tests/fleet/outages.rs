@@ -1,0 +1,81 @@
+//! The database restarts, a connection is cut after its COMMIT, a network loses everything, a replica takes over.
+
+use std::thread;
+use std::time::Duration;
+
+use super::crashes::{HOLD, MARK_SENT, SETTLE, SLOT, after};
+use super::relay::{Point, Verdict};
+use super::trial::{Trial, each};
+use crate::support::postgres::Cluster;
+use crate::support::until;
+
+#[test]
+fn database_that_crashes_under_load_loses_and_doubles_nothing() {
+    const RESTARTS: [usize; 2] = [1, 5];
+    each(&RESTARTS, RESTARTS[0], |restarts| {
+        let cluster = Cluster::start("");
+        let mut trial = Trial::start(&cluster);
+        trial.under_load(|trial| {
+            for _ in 0..restarts {
+                cluster.restart();
+                trial.wait_for_purchases(10);
+            }
+        });
+        trial.finish();
+        assert_eq!(trial.unknown(), "0", "servers that lived know all outcomes");
+    });
+}
+
+#[test]
+fn connection_cut_after_its_commit_buys_once() {
+    const CUTS: [Point; 4] = [after(HOLD), after(SLOT), after(MARK_SENT), after(SETTLE)];
+    each(&CUTS, after(HOLD), |point| {
+        let trial = Trial::start(Cluster::shared());
+        assert_eq!(trial.callers.buy("before", 0).status, 200);
+        let relay = trial.relay(0, point);
+        relay.arm(point);
+        let mut client = trial.callers.send("cut-off", 0);
+        relay.wait_until_stopped();
+        relay.release(Verdict::Cut);
+        let answer = client.answer();
+        assert!(matches!(answer.status, 200 | 503), "{point:?}: {}", answer.text());
+        let repeated = trial.callers.buy("cut-off", 0);
+        assert_eq!((repeated.status, trial.charges("cut-off")), (200, 1), "{point:?}");
+        trial.finish();
+        assert_eq!(trial.unknown(), "0", "{point:?}");
+    });
+}
+
+#[test]
+fn server_that_reaches_nothing_sells_nothing_until_the_network_is_back() {
+    // A lane waits five seconds for an answer; a server without a beat is dead after fifteen.
+    const SILENCES: [(u64, Verdict); 4] =
+        [(6, Verdict::Pass), (6, Verdict::Cut), (30, Verdict::Pass), (30, Verdict::Cut)];
+    each(&SILENCES, SILENCES[0], |(seconds, verdict)| {
+        let mut trial = Trial::start(Cluster::shared());
+        trial.under_load(|trial| {
+            trial.to_database[0].silence();
+            thread::sleep(Duration::from_secs(seconds));
+            trial.to_database[0].resume(verdict);
+        });
+        trial.finish();
+    });
+}
+
+#[test]
+fn synchronous_replica_that_takes_over_has_every_purchase() {
+    let primary = Cluster::start("");
+    let replica = primary.synchronous_replica();
+    let mut trial = Trial::start(&primary);
+    const SYNCHRONOUS: &str = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+    until("commits wait for the replica", || trial.fleet.database.sql(SYNCHRONOUS) == "1");
+    let name = trial.fleet.database.name.clone();
+    trial.under_load(|trial| {
+        primary.crash();
+        replica.promote();
+        trial.to_database.iter().for_each(|relay| relay.redirect(replica.address()));
+    });
+    trial.fleet.database = replica.adopt(&name);
+    trial.finish();
+    assert_eq!(trial.unknown(), "0", "servers that lived know all outcomes");
+}
