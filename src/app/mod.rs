@@ -167,7 +167,7 @@ impl App {
                 added.map(|one| (one.method, one.path)),
                 endpoints::Served {
                     mcp: shared.quotes.is_some(),
-                    login_service: settings.issuer().is_some(),
+                    login_metadata: settings.issuer().is_some(),
                     oidc: matches!(settings.access.mode, AccessMode::Oidc(_)),
                 },
             )),

@@ -436,13 +436,9 @@ impl Settings {
         self.admin_listen.address().unwrap_or(DEFAULT_OPS)
     }
 
-    /// Returns the issuer of the login service that callers sign in at, if there is one.
+    /// Returns the issuer of callers' tokens if they come from the web app's own login.
     pub fn issuer(&self) -> Option<&str> {
-        match &self.access.mode {
-            AccessMode::Jwt(jwt) => Some(&jwt.token.issuer),
-            AccessMode::Oidc(oidc) => Some(&oidc.token.issuer),
-            AccessMode::Open | AccessMode::Members | AccessMode::Host => None,
-        }
+        if let AccessMode::Jwt(jwt) = &self.access.mode { Some(&jwt.token.issuer) } else { None }
     }
 
     /// Returns whether only users of this machine can call.

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::*;
 
 mod faults;
+mod oidc;
 mod secrets;
 mod store;
 
@@ -167,7 +168,7 @@ fn jwt_takes_a_jwks_url_and_claims_by_name_or_pointer() {
         jwt.issuer = "https://login.example.com/"
         jwt.audience = "tollgate"
         jwt.jwks = "https://login.example.com/keys?p=sign-in"
-        jwt.token.leeway = "0s"
+        jwt.leeway = "0s"
         jwt.role_claim = "/realm_access/a~1b~0c"
         jwt.budget_claim = "https://app.example.com/budget"
     "#;

@@ -115,8 +115,8 @@ impl Endpoint {
 pub struct Served {
     /// The endpoint for agents.
     pub mcp: bool,
-    /// Whether callers come from a login service, which agents need to know.
-    pub login_service: bool,
+    /// The address of the login whose tokens agents bring.
+    pub login_metadata: bool,
     /// Sign-in by redirects.
     pub oidc: bool,
 }
@@ -135,7 +135,7 @@ pub fn route_table(
         .filter_map(|(method, path)| row(method).map(|endpoint| (path, &endpoint.route)));
     let is_served = |route: &&Route| match route.path {
         MCP_PATH => served.mcp,
-        RESOURCE_METADATA_PATH => served.mcp && served.login_service,
+        RESOURCE_METADATA_PATH => served.mcp && served.login_metadata,
         login::LOGIN if route.method == Method::GET => served.oidc,
         login::CALLBACK => served.oidc,
         _ => true,
@@ -157,7 +157,7 @@ pub(super) fn find(route: &Route) -> &'static Endpoint {
 mod tests {
     use super::*;
 
-    const EVERYTHING: Served = Served { mcp: true, login_service: true, oidc: true };
+    const EVERYTHING: Served = Served { mcp: true, login_metadata: true, oidc: true };
 
     fn code(method: Method, path: &str) -> &'static str {
         route_table([], EVERYTHING)

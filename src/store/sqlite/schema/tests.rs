@@ -252,7 +252,8 @@ fn writing_a_purchase_builds_no_temporary_table() {
 #[test]
 fn every_earlier_version_migrates_to_the_newest_with_its_rows() {
     let later = "ALTER TABLE checks ADD COLUMN note TEXT";
-    let versions: Vec<&str> = MIGRATIONS.iter().copied().chain([later]).collect();
+    let later = [later];
+    let versions: Vec<&[&str]> = MIGRATIONS.iter().copied().chain([&later[..]]).collect();
     for start in 1..=MIGRATIONS.len() {
         let mut file = Connection::open_in_memory().unwrap();
         apply_migrations(&mut file, &versions[..start]).unwrap();
@@ -274,8 +275,8 @@ fn every_earlier_version_migrates_to_the_newest_with_its_rows() {
 fn failed_migration_changes_nothing() {
     let mut file = Connection::open_in_memory().unwrap();
     migrate(&mut file).unwrap();
-    let versions: Vec<&str> =
-        MIGRATIONS.iter().copied().chain(["DROP TABLE checks; DROP TABLE nothing"]).collect();
+    let faulty = ["DROP TABLE checks; DROP TABLE nothing"];
+    let versions: Vec<&[&str]> = MIGRATIONS.iter().copied().chain([&faulty[..]]).collect();
     assert!(apply_migrations(&mut file, &versions).is_err());
     assert_eq!(file_kind(&file).unwrap(), FileKind::Ledger(newest_version()));
     let left: i64 = file.query_row("SELECT count(*) FROM checks", [], |row| row.get(0)).unwrap();
