@@ -7,8 +7,8 @@ use std::time::Duration;
 use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, PurchaseId, Reservation, Service,
-    Settlement, SlotId, Store,
+    AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, Period, PurchaseId, Reservation,
+    Service, Settlement, SlotId, SpendLimit, Store,
 };
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -57,7 +57,10 @@ async fn buy(ledger: &Store, price: Usd) -> Outcome {
     let id = PurchaseId::generate();
     let mut fingerprint = [0; 32];
     fingerprint[..16].copy_from_slice(id.0.as_bytes());
-    let limits = Budgets { total_month: Some(Usd::dollars(1_000_000)), ..Budgets::default() };
+    let limits = Budgets {
+        total: SpendLimit::of(Period::Month, Usd::dollars(1_000_000)),
+        ..Budgets::default()
+    };
     let claim = DedupeKey::Fingerprint(DuplicateCheck {
         fingerprint,
         within: Duration::ZERO,
@@ -70,6 +73,8 @@ async fn buy(ledger: &Store, price: Usd) -> Outcome {
     let asked = Reservation {
         id,
         caller,
+        group: None,
+        token: None,
         service,
         model,
         price,

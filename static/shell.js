@@ -139,12 +139,13 @@ async function show(moveFocus) {
   if (signingIn) return;
   const name = viewed();
   for (const other of Object.keys(VIEWS)) byId(`view-${other}`).hidden = other !== name;
+  document.body.dataset.view = name;
   showLinks();
   document.title = `${VIEWS[name].title} · ${service}`;
   if (me) showFunds();
   // Unless that would bring up a keyboard on the screen, a person can type at once.
-  if (!moveFocus && name === 'chat' && document.activeElement === document.body && !matchMedia('(pointer: coarse)').matches) {
-    byId('chat-text').focus({ preventScroll: true });
+  if (!moveFocus && name === 'chat' && !matchMedia('(pointer: coarse)').matches) {
+    requestAnimationFrame(() => document.activeElement === document.body && byId('chat-text').focus({ preventScroll: true }));
   }
   const module = await begin(name);
   if (name !== viewed() || signingIn) return;
@@ -191,6 +192,7 @@ function signIn(why = '') {
   signingIn ??= (async () => {
     for (const name of Object.keys(VIEWS)) byId(`view-${name}`).hidden = true;
     document.body.classList.add('signed-out');
+    delete document.body.dataset.view;
     for (const panel of document.querySelectorAll(':popover-open')) panel.hidePopover();
     document.querySelector('dialog[open]')?.close();
     clearReadOut();

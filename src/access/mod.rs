@@ -50,6 +50,9 @@ const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 pub struct Session {
     pub role: Role,
     pub own_budget: SpendLimit,
+    pub group: Option<Arc<str>>,
+    /// The token that the request came with, if it has a budget.
+    pub token: Option<TokenBudget>,
     /// `None` is `access.may_buy`.
     pub may_buy: Option<Selection>,
     /// Shown to people. It identifies nobody.
@@ -58,6 +61,14 @@ pub struct Session {
     pub revoked: Option<CancellationToken>,
     /// Wall-clock time since the Unix epoch.
     pub expires_at: Option<Duration>,
+}
+
+/// The budget of a token, in addition to its owner's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenBudget {
+    /// Its name in the ledger, which no other token has had.
+    pub id: Arc<str>,
+    pub budget: SpendLimit,
 }
 
 impl Session {

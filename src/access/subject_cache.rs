@@ -85,6 +85,7 @@ impl SubjectCache {
             display_name,
             revoked: Some(revoked.clone()),
             expires_at: Some(login.expires_at),
+            ..Session::default()
         };
         Ok(Some((Caller::Subject(Arc::clone(name)), session)))
     }

@@ -71,15 +71,15 @@ impl User {
         Self { role, ..self }
     }
 
-    /// Sets a budget of dollars per UTC day or month, such as `5.00/day` or `50.00/month`. Call it
-    /// twice to set both. `budget.caller` and `budget.total` apply in addition.
+    /// Sets a budget of dollars per UTC day, week (from Monday) or month, or for ever: `5.00/day`,
+    /// `20.00/week`, `50.00/month`, `500.00/ever`. Call it again to set several. `budget.caller`
+    /// and `budget.total` apply in addition.
     ///
     /// # Errors
     /// [`UserError::Budget`] if it is not an amount and a period.
     pub fn budget(self, budget: &str) -> Result<Self, UserError> {
-        let SpendLimit { day, month } = budget.parse().map_err(|_| UserError::Budget)?;
-        let budget =
-            SpendLimit { day: day.or(self.budget.day), month: month.or(self.budget.month) };
+        let named: SpendLimit = budget.parse().map_err(|_| UserError::Budget)?;
+        let budget = named.or(self.budget);
         Ok(Self { budget, ..self })
     }
 
@@ -111,6 +111,8 @@ impl User {
         let session = Session {
             role: self.role,
             own_budget: self.budget,
+            group: None,
+            token: None,
             may_buy: self.may_buy.clone(),
             expires_at: self.until,
             ..Session::default()
@@ -130,7 +132,11 @@ mod tests {
         let user = User::new("ann").unwrap().budget("5/day").unwrap().budget("50/month").unwrap();
         let (caller, session) = user.budget("6/day").unwrap().session().unwrap();
         assert_eq!(caller, Caller::Subject("ann".into()));
-        let expected = SpendLimit { day: Some(Usd::dollars(6)), month: Some(Usd::dollars(50)) };
+        let expected = SpendLimit {
+            day: Some(Usd::dollars(6)),
+            month: Some(Usd::dollars(50)),
+            ..SpendLimit::NONE
+        };
         assert_eq!(session.own_budget, expected);
         assert_eq!((session.role, session.expires_at), (Role::Member, None));
     }
@@ -148,7 +154,7 @@ mod tests {
         for id in ["", " ", "a\nb", &"x".repeat(256)] {
             assert_eq!(User::new(id), Err(UserError::Id), "{id:?}");
         }
-        for budget in ["", "5", "5/week", "/day", "-5/day", "5.0000001/day"] {
+        for budget in ["", "5", "5/year", "/day", "-5/day", "5.0000001/day"] {
             let user = User::new("ann").unwrap();
             assert_eq!(user.budget(budget), Err(UserError::Budget), "{budget:?}");
         }

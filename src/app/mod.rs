@@ -62,7 +62,7 @@ use crate::routes::pictures::PictureHost;
 use crate::routes::{Handlers, Routes, endpoints};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, AddressLimits};
-use crate::store::{AccountBinding, Budgets, KeyId, RecentRefusals, Store};
+use crate::store::{AccountBinding, Budgets, KeyId, RecentRefusals, SpendLimit, Store};
 use crate::tls::Tls;
 use crate::upstream::client::Client;
 use crate::upstream::fetch::MediaClient;
@@ -341,10 +341,9 @@ pub fn terms(settings: &Settings) -> PurchaseTerms {
     let (gateway, budget) = (&settings.gateway, &settings.budget);
     PurchaseTerms {
         limits: Budgets {
-            total_day: budget.total.day,
-            total_month: budget.total.month,
-            caller_day: budget.caller.day,
-            caller_month: budget.caller.month,
+            total: budget.total,
+            caller: budget.caller,
+            token: SpendLimit::NONE,
             balance_floor: gateway.balance_floor,
         },
         dedupe_window: settings.purchase.dedupe_window,

@@ -105,16 +105,15 @@ fn reading(totals: &LedgerTotals, now: Duration) -> LedgerReading {
 }
 
 async fn budgets(shared: &SharedState, budgets: &Budgets) -> Vec<BudgetReading> {
-    let Budgets { total_day, total_month, .. } = *budgets;
-    if total_day.is_none() && total_month.is_none() {
+    if budgets.total.is_none() {
         return Vec::new();
     }
     let spent = timeout(LEDGER_TIMEOUT, shared.store.current_spend(BudgetScope::Total)).await;
     let Ok(Ok(spent)) = spent else { return Vec::new() };
-    let budgets = [("day", total_day, spent.day), ("month", total_month, spent.month)];
-    let budgets = budgets.into_iter().filter_map(|(period, limit, spent)| {
-        let (limit_micros, spent_micros) = (limit?.as_micros(), spent.as_micros());
-        Some(BudgetReading { period, limit_micros, spent_micros })
+    let readings = budgets.total.rows().map(|(period, limit)| BudgetReading {
+        period: period.name(),
+        limit_micros: limit.as_micros(),
+        spent_micros: spent.get(period).as_micros(),
     });
-    budgets.collect()
+    readings.collect()
 }

@@ -211,9 +211,9 @@ pub(super) fn budgets(budget: &BudgetConfig) -> String {
 }
 
 /// Describes a limit such as `$5.00 a day and $50.00 a month`.
-pub(super) fn limit(SpendLimit { day, month }: SpendLimit) -> Option<String> {
-    let day = day.map(|day| format!("{} a day", day.short()));
-    let month = month.map(|month| format!("{} a month", month.short()));
-    let both: Vec<_> = day.into_iter().chain(month).collect();
-    (!both.is_empty()).then(|| both.join(" and "))
+pub(super) fn limit(limit: SpendLimit) -> Option<String> {
+    let texts =
+        limit.rows().map(|(period, amount)| format!("{} {}", amount.short(), period.phrase()));
+    let texts: Vec<_> = texts.collect();
+    (!texts.is_empty()).then(|| texts.join(" and "))
 }

@@ -22,8 +22,8 @@ use crate::reports::members::{self, MemberSpend};
 use crate::reports::text::{csv, table};
 use crate::reports::usage::iso_day;
 use crate::store::{
-    Digest, LockHolder, Member, MemberChange, MemberError, Role, Selection, SpendLimit, Store,
-    VERSION_POLL_INTERVAL, is_member_name,
+    Digest, LockHolder, Member, MemberChange, MemberError, Period, Role, Selection, SpendLimit,
+    Store, VERSION_POLL_INTERVAL, is_member_name,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
@@ -33,7 +33,7 @@ pub enum MemberCommand {
         /// 1 to 64 characters from a-z 0-9 . _ -; names are never reused
         #[arg(required = true, value_name = "NAME", value_parser = name)]
         names: Vec<Arc<str>>,
-        /// Spending limit of each member: 5.00/day or 50.00/month; repeat it to set both
+        /// Spending limit of each member, by day, week, month or ever: 5.00/day; repeat it to set several
         #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = budget)]
         budgets: Vec<SpendLimit>,
         /// Role of the members
@@ -80,7 +80,7 @@ pub enum MemberCommand {
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[group(id = "to", required = true, multiple = true)]
 pub struct MemberUpdate {
-    /// Spending limit: 5.00/day or 50.00/month; repeat it to set both; an omitted period stays as it is
+    /// Spending limit by day, week, month or ever: 5.00/day; repeat it to set several; an omitted period stays as it is
     #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = budget)]
     budgets: Vec<SpendLimit>,
     /// Remove the budget; with --budget, replace it
@@ -127,17 +127,15 @@ fn name(text: &str) -> Result<Arc<str>, &'static str> {
 const MAX_BUDGET: Usd = Usd::dollars(1_000_000_000);
 
 fn budget(text: &str) -> Result<SpendLimit, String> {
-    let expected = || "expected dollars and a period, such as 5.00/day or 50.00/month".to_owned();
+    let expected = || {
+        "expected dollars and a period, such as 5.00/day or 50.00/month; also week, ever".to_owned()
+    };
     let (amount, period) = text.split_once('/').ok_or_else(expected)?;
     let amount: Usd = amount.parse().map_err(|error| format!("{}: {error}", expected()))?;
     if amount > MAX_BUDGET {
         return Err(format!("expected at most {}", MAX_BUDGET.short()));
     }
-    match period {
-        "day" => Ok(SpendLimit { day: Some(amount), month: None }),
-        "month" => Ok(SpendLimit { day: None, month: Some(amount) }),
-        _ => Err(expected()),
-    }
+    Period::named(period).map(|period| SpendLimit::of(period, amount)).ok_or_else(expected)
 }
 
 fn selection(text: &str) -> Result<Selection, &'static str> {
@@ -163,10 +161,6 @@ impl MemberCommand {
             None => is_default.then_some(None),
         }
     }
-}
-
-fn override_budget(before: SpendLimit, named: SpendLimit) -> SpendLimit {
-    SpendLimit { day: named.day.or(before.day), month: named.month.or(before.month) }
 }
 
 const NO_LEDGER: &str =
@@ -251,10 +245,10 @@ fn merge_budgets(names: &[Arc<str>], budgets: &[SpendLimit]) -> Result<SpendLimi
         return Err(CommandError::usage(format!("expected each name once; {name} is given twice")));
     }
     budgets.iter().try_fold(SpendLimit::default(), |budget, one| {
-        if one.day.and(budget.day).or(one.month.and(budget.month)).is_some() {
+        if one.rows().any(|(period, _)| budget.get(period).is_some()) {
             return Err(CommandError::usage("--budget: expected each period at most once"));
         }
-        Ok(override_budget(budget, *one))
+        Ok(one.or(budget))
     })
 }
 
@@ -334,7 +328,7 @@ fn plan(
         MemberCommand::Update { update, .. } => {
             let before = found?;
             let base = if update.no_budget { SpendLimit::default() } else { before.own_budget };
-            let budget = override_budget(base, budget);
+            let budget = budget.or(base);
             let role = update.role.unwrap_or(before.role).name();
             let may_buy = command.may_buy();
             let rule = rule_text(may_buy.as_ref().unwrap_or(&before.may_buy).as_ref());
@@ -478,15 +472,15 @@ mod tests {
 
     #[test]
     fn budget_has_dollars_and_a_period() {
-        let day = |amount| SpendLimit { day: Some(amount), month: None };
+        let day = |amount| SpendLimit::of(Period::Day, amount);
         for (text, expected) in [
             ("5.00/day", day(Usd::dollars(5))),
-            ("0.006/month", SpendLimit { day: None, month: Some(Usd::mills(6)) }),
+            ("0.006/month", SpendLimit::of(Period::Month, Usd::mills(6))),
             ("0/day", day(Usd::ZERO)),
         ] {
             assert_eq!(budget(text), Ok(expected));
         }
-        for text in ["", "5", "5/week", "5.00 / day", "$5/day", "/day", "-1/day", "1/day/month"] {
+        for text in ["", "5", "5/year", "5.00 / day", "$5/day", "/day", "-1/day", "1/day/month"] {
             assert!(budget(text).unwrap_err().contains("5.00/day"), "{text}");
         }
         assert!(budget("1000000001/day").is_err());

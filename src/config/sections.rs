@@ -21,7 +21,7 @@ use super::{
     TokenRules, models, secrets, store, value, webhooks,
 };
 use crate::contract::catalog::{Catalog, Service};
-use crate::contract::money::{SpendLimit, Usd};
+use crate::contract::money::{Period, SpendLimit, Usd};
 
 /// The text that settings are read from, so that reading them does no I/O.
 pub struct SettingsSource<'a> {
@@ -321,12 +321,15 @@ fn limits(section: &mut Section<'_>) -> LimitsConfig {
 }
 
 fn spend(section: &mut Section<'_>) -> SpendLimit {
-    if !section.has("day") && !section.has("month") {
-        section.section_error("expected `day`, `month` or both");
+    if !Period::ALL.iter().any(|period| section.has(period.name())) {
+        section.section_error("expected `day`, `week`, `month`, `ever` or several of them");
     }
+    let mut amount = |period: Period| section.optional(period.name(), value::money);
     SpendLimit {
-        day: section.optional("day", value::money),
-        month: section.optional("month", value::money),
+        day: amount(Period::Day),
+        week: amount(Period::Week),
+        month: amount(Period::Month),
+        ever: amount(Period::Ever),
     }
 }
 

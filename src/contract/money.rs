@@ -20,11 +20,112 @@ pub enum ParseUsdError {
     TooLarge,
 }
 
-/// Spending limits per UTC day and month; `None` is no limit.
+/// The time that a budget is for, in UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Period {
+    Day,
+    /// From Monday to Sunday.
+    Week,
+    Month,
+    /// All time: it never renews.
+    Ever,
+}
+
+impl Period {
+    pub const ALL: [Self; 4] = [Self::Day, Self::Week, Self::Month, Self::Ever];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "month",
+            Self::Ever => "ever",
+        }
+    }
+
+    /// Returns the period with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|period| period.name() == name)
+    }
+
+    /// Returns the words that follow an amount, such as `a day`.
+    pub const fn phrase(self) -> &'static str {
+        match self {
+            Self::Day => "a day",
+            Self::Week => "a week",
+            Self::Month => "a month",
+            Self::Ever => "in all",
+        }
+    }
+}
+
+/// Spending limits per period; `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SpendLimit {
     pub day: Option<Usd>,
+    pub week: Option<Usd>,
     pub month: Option<Usd>,
+    pub ever: Option<Usd>,
+}
+
+impl SpendLimit {
+    pub const NONE: Self = Self { day: None, week: None, month: None, ever: None };
+
+    /// Returns a limit for one period.
+    pub const fn of(period: Period, amount: Usd) -> Self {
+        let amount = Some(amount);
+        match period {
+            Period::Day => Self { day: amount, ..Self::NONE },
+            Period::Week => Self { week: amount, ..Self::NONE },
+            Period::Month => Self { month: amount, ..Self::NONE },
+            Period::Ever => Self { ever: amount, ..Self::NONE },
+        }
+    }
+
+    pub const fn get(&self, period: Period) -> Option<Usd> {
+        match period {
+            Period::Day => self.day,
+            Period::Week => self.week,
+            Period::Month => self.month,
+            Period::Ever => self.ever,
+        }
+    }
+
+    /// Returns the periods that have a limit.
+    pub fn rows(self) -> impl Iterator<Item = (Period, Usd)> {
+        Period::ALL.into_iter().filter_map(move |period| Some((period, self.get(period)?)))
+    }
+
+    pub fn is_none(&self) -> bool {
+        *self == Self::NONE
+    }
+
+    /// Returns these limits, and those of `other` where this has none.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        self.merge(other, Option::or)
+    }
+
+    /// Returns the stricter limit of each period.
+    #[must_use]
+    pub fn stricter(self, other: Self) -> Self {
+        self.merge(other, |one, other| one.into_iter().chain(other).min())
+    }
+
+    /// Returns these limits, each higher by an amount.
+    #[must_use]
+    pub fn raised(self, by: Usd) -> Self {
+        self.merge(Self::NONE, |limit, _| limit.map(|limit| Usd(limit.0.saturating_add(by.0))))
+    }
+
+    fn merge(self, other: Self, pick: impl Fn(Option<Usd>, Option<Usd>) -> Option<Usd>) -> Self {
+        Self {
+            day: pick(self.day, other.day),
+            week: pick(self.week, other.week),
+            month: pick(self.month, other.month),
+            ever: pick(self.ever, other.ever),
+        }
+    }
 }
 
 impl Usd {
@@ -104,18 +205,14 @@ impl std::str::FromStr for Usd {
     }
 }
 
-/// Reads dollars and a period: `5.00/day` or `50.00/month`.
+/// Reads dollars and a period: `5.00/day`, `20/week`, `50.00/month` or `500/ever`.
 impl std::str::FromStr for SpendLimit {
     type Err = ParseUsdError;
 
     fn from_str(text: &str) -> Result<Self, ParseUsdError> {
         let (amount, period) = text.split_once('/').ok_or(ParseUsdError::Malformed)?;
-        let amount = Some(amount.parse()?);
-        match period {
-            "day" => Ok(Self { day: amount, month: None }),
-            "month" => Ok(Self { day: None, month: amount }),
-            _ => Err(ParseUsdError::Malformed),
-        }
+        let period = Period::named(period).ok_or(ParseUsdError::Malformed)?;
+        Ok(Self::of(period, amount.parse()?))
     }
 }
 

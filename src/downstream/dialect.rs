@@ -93,9 +93,19 @@ pub(super) fn hint(path: &str) -> Option<&'static str> {
     HINTS.iter().find(|(known, _)| path_matches(known, path)).map(|(_, hint)| *hint)
 }
 
-/// Compares a path with a table entry. An entry that ends in `/` matches all paths below it.
+/// Compares a path with a table entry. An entry that ends in `/` matches all paths below it, and a
+/// `*` matches one segment.
 pub(super) fn path_matches(known: &str, path: &str) -> bool {
-    path == known || (known.ends_with('/') && path.starts_with(known))
+    path == known
+        || (known.ends_with('/') && path.starts_with(known))
+        || segment(known, path).is_some()
+}
+
+/// Returns the segment of a path that the `*` of a table entry stands for.
+pub(super) fn segment<'p>(known: &str, path: &'p str) -> Option<&'p str> {
+    let (before, after) = known.split_once('*')?;
+    let segment = path.strip_prefix(before)?.strip_suffix(after)?;
+    (!segment.is_empty() && !segment.contains('/')).then_some(segment)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use http::header::HOST;
 use http::{HeaderMap, Method};
 
-use super::dialect::{hint, path_matches};
+use super::dialect::{hint, path_matches, segment};
 use crate::problem::{METHOD_NOT_ALLOWED, Problem, UNKNOWN_ENDPOINT};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub enum CrossOrigin {
 pub struct Route {
     /// `GET` includes `HEAD`.
     pub method: Method,
-    /// Compared without decoding or normalization. A final `/` matches all below.
+    /// Compared without decoding or normalization. A final `/` matches all below, a `*` one segment.
     pub path: &'static str,
     pub class: Class,
     pub body: BodyKind,
@@ -105,51 +105,118 @@ pub(super) fn is_api_path(path: &str) -> bool {
         .any(|prefix| path_matches(prefix, path) || path == &prefix[..prefix.len() - 1])
 }
 
+/// The methods of routes, as `Allow` names them.
+const METHODS: &[(Method, &str)] = &[
+    (Method::GET, "GET, HEAD"),
+    (Method::POST, "POST"),
+    (Method::PATCH, "PATCH"),
+    (Method::DELETE, "DELETE"),
+];
+
 impl Route {
     fn matches_method(&self, method: &Method) -> bool {
         self.method == *method || (self.method == Method::GET && *method == Method::HEAD)
     }
 
-    fn allowed_methods(&self) -> &'static str {
-        if self.method == Method::GET { "GET, HEAD" } else { "POST" }
+    /// Returns the part of a path that the `*` of this route stands for; empty if it has none.
+    pub fn segment<'p>(&self, path: &'p str) -> &'p str {
+        segment(self.path, path).unwrap_or_default()
     }
 }
 
 impl RouteTable {
     pub fn find(&self, method: &Method, path: &str) -> Result<&'static Route, Problem> {
-        let mut allowed = None;
         let known = self.rows.iter().copied().filter(|route| path_matches(route.path, path));
         let added = self.passthrough.iter().filter(|(exact, _)| exact == path);
+        let mut others = Vec::new();
         for route in known.chain(added.map(|(_, route)| *route)) {
             if route.matches_method(method) {
                 return Ok(route);
             }
-            allowed = match allowed {
-                None => Some(route.allowed_methods()),
-                Some(_) => Some("GET, HEAD, POST"),
-            };
+            others.push(&route.method);
         }
-        let is_page = allowed.is_none() && !is_api_path(path);
+        let is_page = others.is_empty() && !is_api_path(path);
         if is_page && path.starts_with('/') && self.page.matches_method(method) {
             return Ok(self.page);
         }
-        Err(self.no_route(path, allowed))
+        Err(self.no_route(path, others))
     }
 
-    fn no_route(&self, path: &str, allowed: Option<&'static str>) -> Problem {
+    fn no_route<'r>(&'r self, path: &str, mut methods: Vec<&'r Method>) -> Problem {
         let (hint, is_api) = (hint(path), is_api_path(path));
-        if allowed.is_none() && (is_api || !path.starts_with('/')) {
+        if methods.is_empty() && (is_api || !path.starts_with('/')) {
             let problem = Problem::new(&UNKNOWN_ENDPOINT);
             return match hint {
                 Some(hint) if is_api => problem.hint(hint),
                 Some(_) | None => problem,
             };
         }
-        let allowed = allowed.unwrap_or(self.page.allowed_methods());
+        if methods.is_empty() {
+            methods.push(&self.page.method);
+        }
+        let allowed = METHODS.iter().filter(|(method, _)| methods.contains(&method));
+        let allowed = allowed.map(|(_, names)| *names).collect::<Vec<_>>().join(", ");
         let detail = match hint {
             Some(hint) if !is_api => format!("this path supports {allowed}; {hint}"),
             Some(_) | None => format!("this path supports {allowed}"),
         };
         Problem::new(&METHOD_NOT_ALLOWED).detail(detail).allow(allowed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMED: Route = Route { method: Method::PATCH, path: "/bff/things/*", ..DEFAULT_ROUTE };
+    static ROWS: [Route; 4] = [
+        Route { path: "/bff/things", ..DEFAULT_ROUTE },
+        Route { method: Method::POST, path: "/bff/things", ..DEFAULT_ROUTE },
+        NAMED,
+        Route { method: Method::DELETE, ..NAMED },
+    ];
+    static PART: Route =
+        Route { method: Method::POST, path: "/bff/things/*/part", ..DEFAULT_ROUTE };
+
+    fn table() -> RouteTable {
+        let rows = ROWS.iter().chain([&PART]).collect();
+        RouteTable { rows, passthrough: Vec::new(), page: &DEFAULT_ROUTE }
+    }
+
+    #[test]
+    fn star_matches_one_segment_and_names_it() {
+        let table = table();
+        for (path, route, name) in [
+            ("/bff/things/ann", Some(&NAMED), "ann"),
+            ("/bff/things/a.n-n_2%20", Some(&NAMED), "a.n-n_2%20"),
+            ("/bff/things/*", Some(&NAMED), "*"),
+            ("/bff/things/", None, ""),
+            ("/bff/things/ann/", None, ""),
+            ("/bff/things/ann/part/", None, ""),
+            ("/bff/things//part", None, ""),
+            ("/bff/thingsann", None, ""),
+        ] {
+            let found = table.find(&Method::PATCH, path).ok();
+            assert_eq!(found, route, "{path}");
+            assert_eq!(found.map_or("", |route| route.segment(path)), name, "{path}");
+        }
+        let part = table.find(&Method::POST, "/bff/things/ann/part").unwrap();
+        assert_eq!((part, part.segment("/bff/things/ann/part")), (&PART, "ann"));
+        assert_eq!(ROWS[0].segment("/bff/things"), "");
+    }
+
+    #[test]
+    fn refused_method_names_those_of_all_routes_of_the_path() {
+        let table = table();
+        for (path, allowed) in [
+            ("/bff/things", "GET, HEAD, POST"),
+            ("/bff/things/ann", "PATCH, DELETE"),
+            ("/bff/things/ann/part", "POST"),
+            ("/", "GET, HEAD"),
+        ] {
+            let response = table.find(&Method::PUT, path).unwrap_err();
+            let response = crate::response::from_problem(response, "id");
+            assert_eq!(response.headers()["allow"], allowed, "{path}");
+        }
     }
 }

@@ -61,7 +61,7 @@ pub struct Problem {
     charged: Charged,
     errors: Vec<FieldError>,
     retry_after: Option<u64>,
-    allow: Option<&'static str>,
+    allow: Option<Cow<'static, str>>,
     replayed: bool,
     subject: Option<Box<Subject>>,
 }
@@ -152,8 +152,8 @@ impl Problem {
         Self { retry_after: Some(ceil_seconds(wait).max(1)), ..self }
     }
 
-    pub fn allow(self, methods: &'static str) -> Self {
-        Self { allow: Some(methods), ..self }
+    pub fn allow(self, methods: impl Into<Cow<'static, str>>) -> Self {
+        Self { allow: Some(methods.into()), ..self }
     }
 
     pub fn charged(self, charged: Charged) -> Self {
@@ -275,9 +275,8 @@ impl Problem {
             let named = named.and_then(|named| HeaderValue::try_from(named).ok());
             headers.insert(WWW_AUTHENTICATE, named.unwrap_or(HeaderValue::from_static(challenge)));
         }
-        if let Some(methods) = self.allow {
-            headers.insert(ALLOW, HeaderValue::from_static(methods));
-        }
+        let allowed = self.allow.as_deref().and_then(|methods| methods.try_into().ok());
+        headers.extend(allowed.map(|methods: HeaderValue| (ALLOW, methods)));
         if self.replayed {
             headers.insert(REPLAYED, HeaderValue::from_static("true"));
         }

@@ -13,14 +13,15 @@ use super::send::Charge;
 use super::{DedupeBy, Delivery, Phase, PurchaseContext, PurchaseRequest, PurchaseTerms, Timing};
 use crate::clock::{self, Instant};
 use crate::contract::catalog::Service;
+use crate::contract::money::SpendLimit;
 use crate::problem::{
     BUDGET_EXHAUSTED, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, LEDGER_UNAVAILABLE,
     PURCHASE_NOT_FOUND, Problem,
 };
 use crate::store::{
-    self, AccountBinding, AccountStatus, BudgetKind, CreditWatermark, Digest, DuplicateCheck,
-    ExistingPurchase, Job, KeptReply, OverBudget, PurchaseId, RecentRefusals, RefusalKey,
-    Reservation, ReserveError, Settlement, Store,
+    self, AccountBinding, AccountStatus, CreditWatermark, Digest, DuplicateCheck, ExistingPurchase,
+    Job, KeptReply, OverBudget, PurchaseId, RecentRefusals, RefusalKey, Reservation, ReserveError,
+    ScopeKind, Settlement, Store,
 };
 use crate::sync::lock;
 use crate::upstream::{Abort, Authorization, BeforeSend, GatewayReply, Slot};
@@ -315,14 +316,19 @@ pub(super) fn reservation(
             })
         }
     };
+    let session = &purchase.session;
+    let mut budgets = terms.limits.intersect(session.own_budget);
+    budgets.token = session.token.as_ref().map_or(SpendLimit::NONE, |token| token.budget);
     Reservation {
         id: purchase.id,
         caller,
+        group: session.group.clone(),
+        token: session.token.as_ref().map(|token| Arc::clone(&token.id)),
         service,
         model: order.model.clone(),
         price: order.price,
         dedupe_key,
-        budgets: terms.limits.intersect(purchase.session.own_budget),
+        budgets,
         replay_only: purchase.replay_or.is_some(),
     }
 }
@@ -380,17 +386,21 @@ pub(super) fn not_held(
 }
 
 fn over_budget_detail(over: &OverBudget) -> String {
-    let (whose, period) = match over.kind {
-        BudgetKind::TotalDay => ("the budget of all callers", "a day"),
-        BudgetKind::TotalMonth => ("the budget of all callers", "a month"),
-        BudgetKind::CallerDay => ("your budget", "a day"),
-        BudgetKind::CallerMonth => ("your budget", "a month"),
+    let whose = match over.scope {
+        ScopeKind::Total => "the budget of all callers",
+        ScopeKind::Group => "your group's budget",
+        ScopeKind::Caller => "your budget",
+        ScopeKind::Token => "your token's budget",
+    };
+    let renews = match over.renews_at {
+        Some(at) => format!("it renews at {}", clock::iso8601(at)),
+        None => "it does not renew".to_owned(),
     };
     format!(
-        "{whose}, {} {period}, has {} left; it renews at {}",
+        "{whose}, {} {}, has {} left; {renews}",
         over.budget.short(),
+        over.period.phrase(),
         over.remaining.short(),
-        clock::iso8601(over.renews_at)
     )
 }
 

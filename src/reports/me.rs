@@ -14,7 +14,10 @@ use crate::contract::money::Usd;
 use crate::downstream::rate::Limiter;
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 use crate::response::{self, Response};
-use crate::store::{BudgetScope, Budgets, Caller, RemainingCredit, Role, SpendLimit, Store};
+use crate::store::{
+    BudgetScope, Budgets, Caller, Extra, Period, RemainingCredit, Role, ScopeKind, SpendLimit,
+    Store, Unavailable,
+};
 use crate::upstream::rate_limit::RateLimit;
 
 const MAX_BALANCE_WAIT: Duration = Duration::from_secs(1);
@@ -40,13 +43,16 @@ impl MeReport {
             "mode": self.mode,
             "access": self.access,
             "limits": self.limiter.status(caller),
-            "budgets": self.budgets(caller, session.own_budget).await?,
+            "budgets": self.budgets(caller, session).await?,
             "rate_limit": {
                 "wait_seconds": clock::ceil_seconds(self.rate_limit.expected_wait()),
             },
         });
         if let Some(name) = &session.display_name {
             document["caller"]["display_name"] = json!(&**name);
+        }
+        if let Some(group) = &session.group {
+            document["group"] = json!(&**group);
         }
         if self.shows_balance || session.role == Role::Admin {
             self.summary.refresh().await;
@@ -64,52 +70,72 @@ impl MeReport {
 
     /// Returns what the caller may still spend by its tightest budget; `None` without a budget.
     pub async fn left(&self, caller: &Caller, session: &Session) -> Result<Option<Usd>, Problem> {
-        let rows = self.rows(caller, session.own_budget).await?;
+        let rows = self.rows(caller, session).await?;
         Ok(rows.iter().map(BudgetRow::left).min())
     }
 
-    async fn budgets(&self, caller: &Caller, own: SpendLimit) -> Result<Vec<Value>, Problem> {
-        let rows = self.rows(caller, own).await?;
+    async fn budgets(&self, caller: &Caller, session: &Session) -> Result<Vec<Value>, Problem> {
+        let rows = self.rows(caller, session).await?;
         Ok(rows.iter().map(BudgetRow::document).collect())
     }
 
-    async fn rows(&self, caller: &Caller, own: SpendLimit) -> Result<Vec<BudgetRow>, Problem> {
-        let Budgets { total_day, total_month, caller_day, caller_month, .. } =
-            self.budgets.intersect(own);
+    async fn rows(&self, caller: &Caller, session: &Session) -> Result<Vec<BudgetRow>, Problem> {
+        let Budgets { total, caller: own, .. } = self.budgets.intersect(session.own_budget);
+        let group = session.group.as_ref().map(|name| BudgetScope::Group(name.to_string()));
+        let token = session.token.as_ref();
+        let token = token.map(|token| (BudgetScope::Token(token.id.to_string()), token.budget));
         let scopes = [
-            ("total", BudgetScope::Total, total_day, total_month),
-            ("caller", BudgetScope::Caller(caller.to_string()), caller_day, caller_month),
+            Some((BudgetScope::Total, total)),
+            group.map(|group| (group, SpendLimit::NONE)),
+            Some((BudgetScope::Caller(caller.to_string()), own)),
+            token,
         ];
         let mut rows = Vec::new();
-        for (scope, of, of_day, of_month) in scopes {
-            if of_day.is_none() && of_month.is_none() {
-                continue;
-            }
-            let spent = self.store.current_spend(of).await;
-            let spent = spent.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
-            for (period, limit, spent, renews_at) in [
-                ("day", of_day, spent.day, spent.day_renews_at),
-                ("month", of_month, spent.month, spent.month_renews_at),
-            ] {
-                rows.extend(limit.map(|limit| BudgetRow {
-                    scope,
-                    period,
-                    limit,
-                    spent,
-                    renews_at,
-                }));
-            }
+        for (scope, limit) in scopes.into_iter().flatten() {
+            let read = self.scope_rows(scope, limit).await;
+            rows.extend(read.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?);
         }
         Ok(rows)
+    }
+
+    async fn scope_rows(
+        &self,
+        scope: BudgetScope,
+        limit: SpendLimit,
+    ) -> Result<Vec<BudgetRow>, Unavailable> {
+        let kind = scope.kind();
+        let (limit, extra) = match kind {
+            ScopeKind::Group => (self.store.kept_limit(scope.clone()).await?.limit, None),
+            ScopeKind::Caller if !limit.is_none() => {
+                (limit, self.store.kept_limit(scope.clone()).await?.extra)
+            }
+            ScopeKind::Total | ScopeKind::Caller | ScopeKind::Token => (limit, None),
+        };
+        if limit.is_none() {
+            return Ok(Vec::new());
+        }
+        let limit = limit.raised(extra.map_or(Usd::ZERO, |extra| extra.amount));
+        let spent = self.store.current_spend(scope).await?;
+        let row = |(period, limit)| BudgetRow {
+            scope: kind.name(),
+            period,
+            limit,
+            spent: spent.get(period),
+            renews_at: spent.renews_at(period),
+            extra,
+        };
+        Ok(limit.rows().map(row).collect())
     }
 }
 
 struct BudgetRow {
     scope: &'static str,
-    period: &'static str,
+    period: Period,
+    /// With the extra.
     limit: Usd,
     spent: Usd,
-    renews_at: Duration,
+    renews_at: Option<Duration>,
+    extra: Option<Extra>,
 }
 
 impl BudgetRow {
@@ -119,14 +145,20 @@ impl BudgetRow {
 
     fn document(&self) -> Value {
         let (limit, spent, left) = (self.limit, self.spent, self.left());
-        json!({
+        let mut document = json!({
             "scope": self.scope,
-            "period": self.period,
+            "period": self.period.name(),
             "limit": limit, "limit_micros": limit.as_micros(),
             "spent": spent, "spent_micros": spent.as_micros(),
             "left": left, "left_micros": left.as_micros(),
-            "renews": clock::iso8601(self.renews_at),
-        })
+            "renews": self.renews_at.map(clock::iso8601),
+        });
+        if let Some(Extra { amount, until }) = self.extra {
+            document["extra"] = json!(amount);
+            document["extra_micros"] = json!(amount.as_micros());
+            document["extra_until"] = json!(clock::iso8601(until));
+        }
+        document
     }
 }
 

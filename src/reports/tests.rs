@@ -16,8 +16,8 @@ use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::response::Response;
 use crate::store::{
-    Budgets, DedupeKey, Job, JobState, Member, MemberChange, PurchaseId, Reservation, Service,
-    Settlement, Snapshot, SpendLimit, StatusUpdate,
+    Budgets, DedupeKey, Job, JobState, Member, MemberChange, Period, PurchaseId, Reservation,
+    Service, Settlement, Snapshot, SpendLimit, StatusUpdate,
 };
 use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::{Error, GatewayReply, GatewayRequest};
@@ -75,6 +75,8 @@ impl TestReports {
             model: model.to_owned().into(),
             price,
             dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
+            group: None,
+            token: None,
             budgets: Budgets::default(),
             replay_only: false,
         };
@@ -213,8 +215,7 @@ async fn csv_contains_text_and_no_formulas() {
 #[tokio::test]
 async fn members_are_listed_with_budgets_and_spend_and_without_tokens() {
     let test = reports_with(None);
-    test.add_member("ann", Role::Admin, SpendLimit { day: Some(Usd::dollars(5)), month: None })
-        .await;
+    test.add_member("ann", Role::Admin, SpendLimit::of(Period::Day, Usd::dollars(5))).await;
     test.add_member("bob", Role::Member, SpendLimit::default()).await;
     test.store.change_member("bob".into(), MemberChange::Revoke).await.unwrap();
     test.buy("member:ann", "alpha", Usd::mills(3), charged(Usd::mills(3))).await;

@@ -81,8 +81,12 @@ pub fn document(catalog: &Catalog, prefix: &str) -> Bytes {
 fn build(catalog: &Catalog) -> OpenApi {
     let mut paths = Paths::new();
     for endpoint in endpoints::all() {
-        let method =
-            if endpoint.route.method == Method::POST { HttpMethod::Post } else { HttpMethod::Get };
+        let method = match endpoint.route.method {
+            Method::POST => HttpMethod::Post,
+            Method::PATCH => HttpMethod::Patch,
+            Method::DELETE => HttpMethod::Delete,
+            _ => HttpMethod::Get,
+        };
         for (operation, path) in (endpoint.operations)().into_iter().zip(endpoint.openapi_paths()) {
             let built = build_operation(endpoint, operation, &path);
             paths.add_path_operation(path, vec![method.clone()], built);
@@ -184,7 +188,9 @@ mod tests {
             .paths
             .paths
             .values()
-            .map(|item| [&item.get, &item.post].into_iter().flatten().count())
+            .map(|item| {
+                [&item.get, &item.post, &item.patch, &item.delete].into_iter().flatten().count()
+            })
             .sum();
         let rows = endpoints::all().flat_map(Endpoint::openapi_paths).count();
         assert_eq!(described, rows, "two rows have one method and path");

@@ -123,7 +123,10 @@ async fn is_readable(
         () = shutdown.cancelled() => {}
         () = sleep_until(deadline) => return false,
     }
-    timeout_at(fresh_until.min(deadline), stream.peek(&mut byte)).await.is_ok_and(|it| it.is_ok())
+    let until = fresh_until.min(deadline);
+    // A timer that is due still waits for its tick.
+    until > clock::now()
+        && timeout_at(until, stream.peek(&mut byte)).await.is_ok_and(|it| it.is_ok())
 }
 
 /// Serves requests until the connection ends or is idle. Returns whether it ended. After `drain`, no

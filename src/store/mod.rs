@@ -12,6 +12,7 @@
 //! byte goes back to the caller. If a slot is free, the purchase is held and sent in one step.
 
 mod binding;
+mod budgets;
 mod handle;
 mod member;
 mod model;
@@ -26,21 +27,21 @@ mod subject;
 pub mod transfer;
 mod verbs;
 
-pub use crate::contract::money::SpendLimit;
+pub use crate::contract::money::{Period, SpendLimit};
 pub use crate::contract::selection::Selection;
 pub use binding::AccountBinding;
+pub use budgets::{BudgetScope, Budgets, Extra, KeptLimit, OverBudget, PeriodSpend, ScopeKind};
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use member::{
     Caller, LoginSession, Member, MemberChange, MemberError, RecentRefusals, RefusalKey, Role,
     VERSION_POLL_INTERVAL, is_member_name,
 };
 pub use model::{
-    AccountCheck, AccountLimit, AccountStatus, BudgetKind, BudgetScope, Budgets, Checkpoint, Clock,
-    CreditWatermark, DedupeKey, Digest, DuplicateCheck, EarlierReply, Evidence, ExistingPurchase,
-    Held, InstanceCounts, Job, JobState, KeptReply, KeyId, LedgerTotals, MoneyKind, OverBudget,
-    PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState, RemainingCredit, Reservation,
-    ReserveError, SETTLES_WITHIN, Service, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate,
-    StoreCapacity,
+    AccountCheck, AccountLimit, AccountStatus, Checkpoint, Clock, CreditWatermark, DedupeKey,
+    Digest, DuplicateCheck, EarlierReply, Evidence, ExistingPurchase, Held, InstanceCounts, Job,
+    JobState, KeptReply, KeyId, LedgerTotals, MoneyKind, PurchaseId, PurchaseRecord, PurchaseState,
+    RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN, Service, Settlement, SlotId,
+    Snapshot, SpendRow, StatusUpdate, StoreCapacity,
 };
 pub use outbox::{Alert, OutboxEvent, Subscription, WebhookId};
 pub use reason::{Cause, Reason};

@@ -11,10 +11,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::Unavailable;
+use super::{Budgets, OverBudget, Unavailable};
 use crate::clock;
 pub use crate::contract::catalog::Service;
-use crate::contract::money::{SpendLimit, Usd};
+use crate::contract::money::Usd;
 
 /// Identifies a purchase. It is a UUIDv7, so ids sort by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,6 +99,10 @@ pub struct DuplicateCheck {
 pub struct Reservation {
     pub id: PurchaseId,
     pub caller: Arc<str>,
+    /// The caller's group now. It keeps the purchase if the caller moves to another one.
+    pub group: Option<Arc<str>>,
+    /// The caller's token, by its name in the ledger, if it has a budget of its own.
+    pub token: Option<Arc<str>>,
     pub service: Service,
     pub model: Cow<'static, str>,
     pub price: Usd,
@@ -119,60 +123,6 @@ pub struct Held {
 
 /// From this price on, a purchase is synced to disk.
 pub(super) const SYNC_THRESHOLD: Usd = Usd::mills(100);
-
-/// What may be spent, per UTC day and month (`None` is no limit), and from the balance.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Budgets {
-    pub total_day: Option<Usd>,
-    pub total_month: Option<Usd>,
-    pub caller_day: Option<Usd>,
-    pub caller_month: Option<Usd>,
-    pub balance_floor: Usd,
-}
-
-impl Budgets {
-    /// Returns the stricter of each caller budget.
-    pub fn intersect(self, own: SpendLimit) -> Self {
-        let lower = |one: Option<Usd>, other: Option<Usd>| one.into_iter().chain(other).min();
-        Self {
-            caller_day: lower(self.caller_day, own.day),
-            caller_month: lower(self.caller_month, own.month),
-            ..self
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum BudgetScope {
-    Total,
-    Caller(String),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BudgetKind {
-    TotalDay,
-    TotalMonth,
-    CallerDay,
-    CallerMonth,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OverBudget {
-    /// If several are exceeded, the one that renews last.
-    pub kind: BudgetKind,
-    pub budget: Usd,
-    pub remaining: Usd,
-    pub renews_at: Duration,
-}
-
-/// What a scope has spent in the current periods: charged, held and unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PeriodSpend {
-    pub day: Usd,
-    pub month: Usd,
-    pub day_renews_at: Duration,
-    pub month_renews_at: Duration,
-}
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReserveError {

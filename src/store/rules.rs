@@ -1,17 +1,18 @@
 //! The ledger's rules as pure functions: which purchase is a duplicate, whether the budgets cover a
 //! price, and what counts as spent.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::{
-    BudgetKind, Budgets, CreditWatermark, DuplicateCheck, OverBudget, PeriodSpend, PurchaseState,
-    RemainingCredit, ReserveError, Settlement, Unavailable,
+    CreditWatermark, DuplicateCheck, OverBudget, PeriodSpend, PurchaseState, RemainingCredit,
+    ReserveError, ScopeKind, Settlement, Unavailable,
 };
 use crate::clock::Date;
-use crate::contract::money::Usd;
+use crate::contract::money::{Period, SpendLimit, Usd};
 
 /// The largest amount that SQLite's signed integers can hold.
-const MAX_AMOUNT: Usd = Usd::micros(i64::MAX as u64);
+pub(super) const MAX_AMOUNT: Usd = Usd::micros(i64::MAX as u64);
 
 /// A balance older than this refuses nothing. It is refreshed every few minutes.
 const MAX_BALANCE_AGE: Duration = Duration::from_secs(15 * 60);
@@ -40,33 +41,42 @@ pub(super) fn is_duplicate(
         || duplicate.delivered_since.is_some_and(|since| ended >= since)
 }
 
-/// Returns the exceeded budget that renews last, if any.
-pub(super) fn check_budgets(
-    limits: &Budgets,
-    total: PeriodSpend,
-    caller: PeriodSpend,
-    price: Usd,
-    today: Today,
-) -> Result<(), ReserveError> {
-    let (day, month) = (today.day_ends(), today.month_ends());
-    let counters = [
-        (BudgetKind::TotalMonth, limits.total_month, total.month, month),
-        (BudgetKind::CallerMonth, limits.caller_month, caller.month, month),
-        (BudgetKind::TotalDay, limits.total_day, total.day, day),
-        (BudgetKind::CallerDay, limits.caller_day, caller.day, day),
-    ];
-    let over = counters.iter().filter_map(|&(kind, budget, spent, renews_at)| {
-        let budget = budget?;
-        let fits = checked_sum(spent, price).is_some_and(|sum| sum <= budget);
-        let remaining = budget.saturating_sub(spent);
-        (!fits).then_some(OverBudget { kind, budget, remaining, renews_at })
+/// The limits of a scope, and what it has spent in each limited period.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ScopeBudget {
+    pub(super) scope: ScopeKind,
+    pub(super) limit: SpendLimit,
+    pub(super) spent: PeriodSpend,
+}
+
+impl ScopeBudget {
+    /// A scope that the purchase does not count in.
+    pub(super) fn absent(scope: ScopeKind) -> Self {
+        Self { scope, limit: SpendLimit::NONE, spent: PeriodSpend::default() }
+    }
+}
+
+/// Fails with the exceeded budget that renews last, if any.
+pub(super) fn check_budgets(scopes: &[ScopeBudget], price: Usd) -> Result<(), ReserveError> {
+    let over = Period::ALL.iter().rev().flat_map(|&period| {
+        scopes.iter().filter_map(move |scope| {
+            let (budget, spent) = (scope.limit.get(period)?, scope.spent.get(period));
+            let fits = checked_sum(spent, price).is_some_and(|sum| sum <= budget);
+            let remaining = budget.saturating_sub(spent);
+            let (renews_at, scope) = (scope.spent.renews_at(period), scope.scope);
+            (!fits).then_some(OverBudget { scope, period, budget, remaining, renews_at })
+        })
     });
+    let renews = |over: &OverBudget| (over.renews_at.is_none(), over.renews_at);
     if let Some(last) =
-        over.reduce(|last, next| if next.renews_at > last.renews_at { next } else { last })
+        over.reduce(|last, next| if renews(&next) > renews(&last) { next } else { last })
     {
         return Err(ReserveError::OverBudget(last));
     }
-    if counters.iter().any(|&(_, _, spent, _)| checked_sum(spent, price).is_none()) {
+    let is_countable = |scope: &ScopeBudget| {
+        Period::ALL.iter().all(|&period| checked_sum(scope.spent.get(period), price).is_some())
+    };
+    if !scopes.iter().all(is_countable) {
         return Err(Unavailable("the amount is too large to be counted".into()).into());
     }
     Ok(())
@@ -188,6 +198,32 @@ impl Today {
 
     pub(super) fn day_ends(self) -> Duration {
         Date::from_days(self.day + 1).start()
+    }
+
+    /// Returns the days of the week, Monday first. 1970-01-01 was a Thursday.
+    pub(super) fn week(self) -> Range<u64> {
+        let next_monday = self.day + 7 - (self.day + 3) % 7;
+        next_monday.saturating_sub(7)..next_monday
+    }
+
+    pub(super) fn week_ends(self) -> Duration {
+        Date::from_days(self.week().end).start()
+    }
+
+    /// Returns what was spent today and in its periods, each of which `sum` returns.
+    pub(super) fn spend<E>(
+        self,
+        mut sum: impl FnMut(Period) -> Result<Usd, E>,
+    ) -> Result<PeriodSpend, E> {
+        Ok(PeriodSpend {
+            day: sum(Period::Day)?,
+            week: sum(Period::Week)?,
+            month: sum(Period::Month)?,
+            ever: sum(Period::Ever)?,
+            day_renews_at: self.day_ends(),
+            week_renews_at: self.week_ends(),
+            month_renews_at: self.month_ends(),
+        })
     }
 
     pub(super) fn month_ends(self) -> Duration {

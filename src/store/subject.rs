@@ -39,18 +39,15 @@ pub struct SubjectLogin {
 pub(super) const MAX_SESSIONS_PER_SUBJECT: usize = 100;
 
 /// Writes a budget as the ledger keeps it, such as `1.00/day 5.00/month`.
-pub(super) fn budget_text(SpendLimit { day, month }: SpendLimit) -> String {
-    let day = day.map(|amount| format!("{amount}/day"));
-    let month = month.map(|amount| format!("{amount}/month"));
-    day.into_iter().chain(month).collect::<Vec<_>>().join(" ")
+pub(super) fn budget_text(budget: SpendLimit) -> String {
+    let rows = budget.rows().map(|(period, amount)| format!("{amount}/{}", period.name()));
+    rows.collect::<Vec<_>>().join(" ")
 }
 
 /// Reads a budget of [`budget_text`]. An unreadable one must not count as none.
 pub(super) fn read_budget(text: &str) -> Option<SpendLimit> {
-    text.split_ascii_whitespace().try_fold(SpendLimit::default(), |all, one| {
-        let SpendLimit { day, month } = one.parse().ok()?;
-        Some(SpendLimit { day: all.day.or(day), month: all.month.or(month) })
-    })
+    let mut limits = text.split_ascii_whitespace();
+    limits.try_fold(SpendLimit::NONE, |all, one| Some(all.or(one.parse().ok()?)))
 }
 
 #[cfg(test)]
@@ -62,10 +59,9 @@ mod tests {
     fn budget_is_read_as_it_was_written() {
         let (day, month) = (Some(Usd::mills(1_500)), Some(Usd::ZERO));
         for budget in [
-            SpendLimit::default(),
-            SpendLimit { day, month: None },
-            SpendLimit { day: None, month },
-            SpendLimit { day, month },
+            SpendLimit::NONE,
+            SpendLimit { day, month, ..SpendLimit::NONE },
+            SpendLimit { week: day, ever: month, ..SpendLimit::NONE },
         ] {
             assert_eq!(read_budget(&budget_text(budget)), Some(budget));
         }

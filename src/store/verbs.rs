@@ -8,10 +8,10 @@ use bytes::Bytes;
 use super::handle::on_backend;
 use super::{
     AccountCheck, AccountLimit, AccountStatus, Alert, BudgetScope, Checkpoint, CreditWatermark,
-    Digest, Evidence, Held, Job, KeptReply, LedgerTotals, LoginSession, Member, MemberChange,
-    MemberError, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord, RemainingCredit,
-    Reservation, ReserveError, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate, Store,
-    StoreOp, SubjectLogin, Subscription, Unavailable, WebhookId,
+    Digest, Evidence, Held, Job, KeptLimit, KeptReply, LedgerTotals, LoginSession, Member,
+    MemberChange, MemberError, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord,
+    RemainingCredit, Reservation, ReserveError, Settlement, SlotId, Snapshot, SpendRow,
+    StatusUpdate, Store, StoreOp, SubjectLogin, Subscription, Unavailable, WebhookId,
 };
 use crate::contract::event::EventKind;
 use crate::contract::money::Usd;
@@ -132,6 +132,9 @@ impl Store {
         ensure_usable() -> (), other("ensure_usable");
 
         current_spend(scope: BudgetScope) -> PeriodSpend, other("current_spend");
+
+        /// Returns a group's limits, or what raises a caller's.
+        kept_limit(scope: BudgetScope) -> KeptLimit, other("kept_limit");
     }
 
     notifications! {

@@ -94,9 +94,11 @@ function draw() {
   const goOn = () => {
     if (makeRest !== rest || made > rows.length) return;
     make(list, STEP);
-    setTimeout(goOn);
+    later();
   };
-  setTimeout(goOn);
+  // Rows of one step per frame: the browser lays out all that it finds at once.
+  const later = () => requestAnimationFrame(() => setTimeout(goOn));
+  later();
   // The focus stays on its row, wherever that is now.
   const same = held && [...list.querySelectorAll('li')].find(({ dataset }) => dataset.id === held.dataset.id);
   if (same) (same.querySelectorAll('button')[place] ?? same.querySelector('button'))?.focus({ preventScroll: true });

@@ -265,10 +265,9 @@ function show(news = null) {
   tick();
 }
 
-/** Scrolls the latest question to the top, so that its answer has room. */
+/** Scrolls the latest question to the top, so that its answer has room: with the next frame, which lays the page out anyway. */
 export function bringIntoView() {
-  const latest = [...byId('turns').querySelectorAll(':scope > .mine')].at(-1);
-  latest?.scrollIntoView({ block: 'start' });
+  requestAnimationFrame(() => [...byId('turns').querySelectorAll(':scope > .mine')].at(-1)?.scrollIntoView({ block: 'start' }));
 }
 
 const modelOf = (turn) => catalog.chat.find((model) => model.id === turn.model) ?? composer.picked();

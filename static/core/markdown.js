@@ -21,7 +21,7 @@ const WIDEST = 64;
 /** Longer lists, tables and paragraphs are split, to be laid out one at a time. */
 const PIECE = 100;
 /** What an answer shows at once, in lines; the rest follows in steps of so many milliseconds. */
-const AT_ONCE = 100;
+const AT_ONCE = 40;
 const STEP = 5;
 /** Longer code is folded at first. In lines. */
 const LONG_CODE = 40;

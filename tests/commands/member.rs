@@ -69,7 +69,11 @@ fn member_token_is_printed_once_and_stored_nowhere() {
     assert_eq!(bob.err, format!("{}{text}{OPEN}", fixture.ledger_line()));
 
     let members = fixture.members();
-    let own = SpendLimit { day: Some(Usd::dollars(5)), month: Some(Usd::dollars(50)) };
+    let own = SpendLimit {
+        day: Some(Usd::dollars(5)),
+        month: Some(Usd::dollars(50)),
+        ..SpendLimit::NONE
+    };
     assert_eq!(
         (&*members[0].name, members[0].role, members[0].own_budget),
         ("ann", Role::Member, own)
@@ -98,7 +102,7 @@ fn member_name_is_plain_and_never_reused() {
         let said = fixture.refused(&["add", name], 2);
         assert!(said.contains("expected"), "{said}");
     }
-    for budgets in [["5/day", "6/day"], ["5/month", "6/month"], ["5/day", "5/week"]] {
+    for budgets in [["5/day", "6/day"], ["5/month", "6/month"], ["5/day", "5/year"]] {
         let [one, other] = budgets;
         let said = fixture.refused(&["add", "ann", "--budget", one, "--budget", other], 2);
         assert!(said.contains("expected"), "{said}");
@@ -135,14 +139,14 @@ fn update_changes_named_fields_only() {
         )
     );
     let (day, month) = (Some(Usd::dollars(5)), Some(Usd::mills(500)));
-    assert_eq!(fixture.members()[0].own_budget, SpendLimit { day, month });
+    assert_eq!(fixture.members()[0].own_budget, SpendLimit { day, month, ..SpendLimit::NONE });
     fixture.output(&["update", "ann", "--role", "admin"]);
     assert_eq!(
         (fixture.members()[0].own_budget, fixture.members()[0].role),
-        (SpendLimit { day, month }, Role::Admin)
+        (SpendLimit { day, month, ..SpendLimit::NONE }, Role::Admin)
     );
     fixture.output(&["update", "ann", "--no-budget", "--budget", "5/day", "--role", "member"]);
-    assert_eq!(fixture.members()[0].own_budget, SpendLimit { day, month: None });
+    assert_eq!(fixture.members()[0].own_budget, SpendLimit { day, ..SpendLimit::NONE });
     fixture.output(&["update", "ann", "--no-budget"]);
     assert_eq!(
         (fixture.members()[0].own_budget, fixture.members()[0].role),

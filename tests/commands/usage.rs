@@ -55,6 +55,8 @@ fn usage_shows_holds_of_a_running_server() {
         model: "video-a-2".into(),
         price: Usd::dollars(3),
         dedupe_key: DedupeKey::IdempotencyKey { key: [1; 32], payload: [1; 32] },
+        group: None,
+        token: None,
         budgets: Budgets::default(),
         replay_only: false,
     };

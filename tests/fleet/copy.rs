@@ -34,6 +34,7 @@ const ROWS: &str = "
         CASE WHEN i % 2 = 1 THEN randomblob(32) END, i % 2,
         CASE WHEN i % 5 < 3 THEN i + 1 END, CASE i % 5 WHEN 0 THEN 9000000000000000000 END, i % 2, i % 2, i % 9
     FROM n;
+    UPDATE purchases SET group_name = 'design', token = nullif('t' || number % 2, 't1') WHERE number % 3 = 0;
     UPDATE identity SET ended_through = 0;
     INSERT INTO replies SELECT number, 9000000000000000000, 200, number % 4 = 0, randomblob(number % 3000)
         FROM purchases WHERE state = 'charged';
@@ -50,18 +51,26 @@ const ROWS: &str = "
         FROM purchases WHERE service = 'video' AND state = 'charged';
     INSERT INTO checks VALUES (1, 5, 100, 3, 2, 1, NULL, NULL), (4, 6, 90, 4, 3, 2, 7, 9);
     INSERT INTO account_keys VALUES ('key', 5, NULL), ('old', 4, 5);
-    INSERT INTO members VALUES ('ann', 'admin', NULL, 5, randomblob(32), 'tg_a', 6, NULL, NULL, 'chat');
-    INSERT INTO members VALUES ('Bea', 'member', 7, 5, randomblob(32), 'tg_b', 6, 8, randomblob(32), NULL);
+    INSERT INTO members VALUES ('ann', 'admin', NULL, 5, randomblob(32), 'tg_a', 6, NULL, NULL, 'chat', 3, NULL, 'design');
+    INSERT INTO members VALUES ('Bea', 'member', 7, 5, randomblob(32), 'tg_b', 6, 8, randomblob(32), NULL, NULL, 9, NULL);
+    INSERT INTO groups VALUES ('design', NULL, 7, 8, NULL);
+    INSERT INTO extras VALUES (4, 'member:ann', 6, 9, 5), (7, 'member:Bea', 5, 8, 4);
+    INSERT INTO budget_requests VALUES (3, 'member:ann', 6, 'a reason', 5);
+    INSERT INTO audit VALUES (2, 5, 'command line', 'member.add', 'ann', NULL, '{}'), (9, 6, 'a', 'b', 'c', '{}', NULL);
     INSERT INTO sessions VALUES (3, randomblob(32), 'ann', randomblob(32), 9000000000000000000);
+    INSERT INTO outbox VALUES (4, 'id', randomblob(16), 'job.failed', 5, '{}', 6, 2), (5, 'it', randomblob(16), '*', 5, '{}', 6, 0);
+    INSERT INTO alerts VALUES ('balance', '', 0, 7);
     UPDATE members_version SET version = 41;
     INSERT OR REPLACE INTO rate_limit VALUES (1, 60, 60)";
 
-/// What a row counts for twice: in all, and for its caller.
+/// The scopes that a row counts for: all, its caller, its group and its token.
 const SCOPES: &str = "(SELECT number AS of, 'total' AS scope FROM purchases
-    UNION ALL SELECT number, 'caller ' || caller FROM purchases) AS s WHERE s.of = purchases.number";
+    UNION ALL SELECT number, 'caller ' || caller FROM purchases
+    UNION ALL SELECT number, 'group ' || group_name FROM purchases WHERE group_name IS NOT NULL
+    UNION ALL SELECT number, 'token ' || token FROM purchases WHERE token IS NOT NULL) AS s WHERE s.of = purchases.number";
 
 /// All that both files have to hold, in order.
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 18] = [
     "* FROM purchases ORDER BY number",
     "* FROM replies ORDER BY number",
     "* FROM spent ORDER BY 1, 2, 3",
@@ -74,6 +83,12 @@ const TABLES: [&str; 12] = [
     "* FROM members_version",
     "* FROM rate_limit",
     "name FROM identity",
+    "* FROM groups ORDER BY name",
+    "* FROM extras ORDER BY number",
+    "* FROM budget_requests ORDER BY number",
+    "* FROM audit ORDER BY number",
+    "* FROM outbox ORDER BY number",
+    "* FROM alerts",
 ];
 
 fn rows(path: &Path, query: &str) -> Vec<String> {

@@ -281,10 +281,10 @@ impl Books {
     fn is_over(&self, caller: &str, more: Usd, day: u64) -> bool {
         let sum = |caller, is_month| self.spent(caller, day, is_month).as_micros();
         [
-            (self.limits.total_day, None, false),
-            (self.limits.total_month, None, true),
-            (self.limits.caller_day, Some(caller), false),
-            (self.limits.caller_month, Some(caller), true),
+            (self.limits.total.day, None, false),
+            (self.limits.total.month, None, true),
+            (self.limits.caller.day, Some(caller), false),
+            (self.limits.caller.month, Some(caller), true),
         ]
         .into_iter()
         .any(|(limit, caller, is_month)| {

@@ -7,7 +7,7 @@ use tollgate::config::RequestLimit;
 use tollgate::contract::catalog::Catalog;
 use tollgate::contract::money::Usd;
 use tollgate::purchase::PurchaseTerms;
-use tollgate::store::{Budgets, Caller};
+use tollgate::store::{Budgets, Caller, SpendLimit};
 use tollgate::validate::{self, ChatRules, Checked, Order};
 
 use crate::dice::Dice;
@@ -80,11 +80,17 @@ impl Setup {
             dice.chance(chance).then(|| times(count))
         };
         let limits = Budgets {
-            total_day: budget(70, 2, 9),
-            total_month: budget(30, 4, 14),
-            caller_day: budget(50, 1, 5),
-            caller_month: budget(20, 3, 9),
-            balance_floor: Usd::ZERO,
+            total: SpendLimit {
+                day: budget(70, 2, 9),
+                month: budget(30, 4, 14),
+                ..SpendLimit::NONE
+            },
+            caller: SpendLimit {
+                day: budget(50, 1, 5),
+                month: budget(20, 3, 9),
+                ..SpendLimit::NONE
+            },
+            ..Budgets::default()
         };
         Self {
             seed,

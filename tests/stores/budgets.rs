@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    BudgetKind, Budgets, OverBudget, Reservation, ReserveError, Service, Settlement, SpendRow,
+    BudgetScope, Budgets, OverBudget, Period, Reservation, ReserveError, ScopeKind, Service,
+    Settlement, SpendLimit, SpendRow,
 };
 
 use crate::fixture::*;
@@ -18,6 +19,12 @@ on_every_backend!(
     callers_have_separate_budgets,
     days_and_months_end_at_midnight_utc,
     late_settlement_counts_in_the_period_of_its_hold,
+    weeks_begin_on_monday_and_cross_months_and_years,
+    budget_for_ever_counts_every_year,
+    limit_that_is_added_counts_what_was_spent_before,
+    group_keeps_the_purchases_of_a_caller_that_moves,
+    token_has_a_budget_besides_its_caller,
+    every_scope_and_period_is_spent_to_its_end_by_purchases_at_once,
     clock_set_back_opens_no_new_period,
     purchase_dated_far_ahead_blocks_no_budget,
     uncountable_amount_is_refused,
@@ -29,7 +36,7 @@ fn within(limits: Budgets, price: Usd) -> Reservation {
 }
 
 fn daily(budget: Usd) -> Budgets {
-    Budgets { total_day: Some(budget), ..Budgets::default() }
+    Budgets { total: SpendLimit::of(Period::Day, budget), ..Budgets::default() }
 }
 
 async fn over(fixture: &Fixture, reservation: &Reservation) -> OverBudget {
@@ -84,50 +91,53 @@ async fn different_cost_adjusts_the_counters(fixture: Fixture) {
 
 async fn over_budget_names_the_budget_that_renews_last(fixture: Fixture) {
     fixture.reserve(&reservation("ann", Usd::dollars(1))).await.unwrap();
-    let one = Some(Usd::dollars(1));
+    let one = |period| SpendLimit::of(period, Usd::dollars(1));
+    let (day, month) = (one(Period::Day), one(Period::Month));
     let midnight = START + 12 * HOUR;
     let december = midnight + 10 * DAY;
     let none = Budgets::default();
-    for (limits, limit, renews) in [
-        (Budgets { total_day: one, ..none }, BudgetKind::TotalDay, midnight),
-        (Budgets { caller_day: one, ..none }, BudgetKind::CallerDay, midnight),
-        (Budgets { total_day: one, caller_month: one, ..none }, BudgetKind::CallerMonth, december),
-        (Budgets { total_month: one, caller_day: one, ..none }, BudgetKind::TotalMonth, december),
+    let (total, caller) = (ScopeKind::Total, ScopeKind::Caller);
+    for (limits, scope, period, renews_at) in [
+        (Budgets { total: day, ..none }, total, Period::Day, Some(midnight)),
+        (Budgets { caller: day, ..none }, caller, Period::Day, Some(midnight)),
+        (Budgets { total: day, caller: month, ..none }, caller, Period::Month, Some(december)),
+        (Budgets { total: month, caller: day, ..none }, total, Period::Month, Some(december)),
+        (Budgets { total: month, caller: one(Period::Ever), ..none }, caller, Period::Ever, None),
     ] {
         let refused = over(&fixture, &within(limits, PRICE)).await;
-        let expected = OverBudget {
-            kind: limit,
-            budget: Usd::dollars(1),
-            remaining: Usd::ZERO,
-            renews_at: renews,
-        };
+        let expected =
+            OverBudget { scope, period, budget: Usd::dollars(1), remaining: Usd::ZERO, renews_at };
         assert_eq!(refused, expected);
     }
 }
 
 async fn callers_have_separate_budgets(fixture: Fixture) {
-    let limits = Budgets { caller_month: Some(Usd::dollars(5)), ..Budgets::default() };
+    let limits =
+        Budgets { caller: SpendLimit::of(Period::Month, Usd::dollars(5)), ..Budgets::default() };
     let of = |caller| Reservation { budgets: limits, ..reservation(caller, Usd::dollars(5)) };
     fixture.reserve(&of("ann")).await.unwrap();
-    assert_eq!(over(&fixture, &of("ann")).await.kind, BudgetKind::CallerMonth);
+    assert_eq!(over(&fixture, &of("ann")).await.scope, ScopeKind::Caller);
     fixture.reserve(&of("bob")).await.unwrap();
 }
 
 async fn days_and_months_end_at_midnight_utc(fixture: Fixture) {
     let limits = Budgets {
-        total_day: Some(Usd::dollars(5)),
-        total_month: Some(Usd::dollars(10)),
+        total: SpendLimit {
+            day: Some(Usd::dollars(5)),
+            month: Some(Usd::dollars(10)),
+            ..SpendLimit::NONE
+        },
         ..Budgets::default()
     };
     let five = || within(limits, Usd::dollars(5));
     let midnight = START + 12 * HOUR;
     fixture.reserve(&five()).await.unwrap();
     fixture.set(midnight - Duration::from_nanos(1));
-    assert_eq!(over(&fixture, &five()).await.kind, BudgetKind::TotalDay);
+    assert_eq!(over(&fixture, &five()).await.period, Period::Day);
     fixture.set(midnight);
     fixture.reserve(&five()).await.unwrap();
     fixture.set(midnight + 10 * DAY - Duration::from_nanos(1));
-    assert_eq!(over(&fixture, &five()).await.kind, BudgetKind::TotalMonth);
+    assert_eq!(over(&fixture, &five()).await.period, Period::Month);
     fixture.set(midnight + 10 * DAY);
     fixture.reserve(&five()).await.unwrap();
     assert_eq!(fixture.total().await.month, Usd::dollars(5));
@@ -144,13 +154,129 @@ async fn late_settlement_counts_in_the_period_of_its_hold(fixture: Fixture) {
     assert_eq!(fixture.total().await.day, Usd::dollars(7));
 }
 
+/// Returns a limit for one scope and period.
+fn limit(scope: ScopeKind, period: Period, amount: Usd) -> Budgets {
+    let (limit, none) = (SpendLimit::of(period, amount), Budgets::default());
+    match scope {
+        ScopeKind::Total => Budgets { total: limit, ..none },
+        ScopeKind::Caller => Budgets { caller: limit, ..none },
+        ScopeKind::Token => Budgets { token: limit, ..none },
+        ScopeKind::Group => unreachable!("the ledger keeps it"),
+    }
+}
+
+async fn weeks_begin_on_monday_and_cross_months_and_years(fixture: Fixture) {
+    let limits = limit(ScopeKind::Caller, Period::Week, Usd::dollars(5));
+    // 2024-12-30 is a Monday.
+    let monday = Duration::from_secs(1_735_516_800);
+    let nano = Duration::from_nanos(1);
+    fixture.set(monday - nano);
+    fixture.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
+    assert_eq!(over(&fixture, &within(limits, PRICE)).await.renews_at, Some(monday));
+    fixture.set(monday);
+    fixture.reserve(&within(limits, Usd::dollars(3))).await.unwrap();
+    // The next year has begun; the week goes on.
+    fixture.set(monday + 7 * DAY - nano);
+    let refused = over(&fixture, &within(limits, Usd::dollars(3))).await;
+    assert_eq!((refused.period, refused.remaining), (Period::Week, Usd::dollars(2)));
+    assert_eq!(refused.renews_at, Some(monday + 7 * DAY));
+    let spent = fixture.of("ann").await;
+    assert_eq!(
+        (spent.week, spent.month, spent.ever),
+        (Usd::dollars(3), Usd::ZERO, Usd::dollars(8))
+    );
+    fixture.set(monday + 7 * DAY);
+    fixture.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
+}
+
+async fn budget_for_ever_counts_every_year(fixture: Fixture) {
+    let limits = limit(ScopeKind::Total, Period::Ever, Usd::dollars(5));
+    let first = fixture.send(&within(limits, Usd::dollars(2))).await;
+    fixture.pass(400 * DAY);
+    fixture.reserve(&within(limits, Usd::dollars(2))).await.unwrap();
+    let refused = over(&fixture, &within(limits, Usd::dollars(2))).await;
+    assert_eq!((refused.remaining, refused.renews_at), (Usd::dollars(1), None));
+    fixture.settle(first, Settlement::Released).await;
+    fixture.reserve(&within(limits, Usd::dollars(3))).await.unwrap();
+    over(&fixture, &within(limits, PRICE)).await;
+}
+
+async fn limit_that_is_added_counts_what_was_spent_before(fixture: Fixture) {
+    fixture.buy(&reservation("ann", Usd::dollars(4)), "").await;
+    fixture.pass(DAY);
+    fixture.reserve(&reservation("ann", Usd::dollars(3))).await.unwrap();
+    for period in [Period::Week, Period::Ever] {
+        let limits = limit(ScopeKind::Caller, period, Usd::dollars(8));
+        let refused = over(&fixture, &within(limits, Usd::dollars(2))).await;
+        assert_eq!(refused.remaining, Usd::dollars(1), "{period:?}");
+    }
+}
+
+async fn group_keeps_the_purchases_of_a_caller_that_moves(fixture: Fixture) {
+    let of = |group: &str, price| Reservation {
+        group: Some(group.into()),
+        ..reservation("ann", Usd::dollars(price))
+    };
+    let spent = async |group: &str| fixture.spent(BudgetScope::Group(group.to_owned())).await.month;
+    let running = fixture.send(&of("design", 4)).await;
+    let failed = fixture.send(&of("design", 2)).await;
+    fixture.reserve(&of("sales", 1)).await.unwrap();
+    assert_eq!((spent("design").await, spent("sales").await), (Usd::dollars(6), Usd::dollars(1)));
+    fixture.settle(running, charged(Usd::dollars(3), "")).await;
+    fixture.settle(failed, Settlement::Released).await;
+    assert_eq!((spent("design").await, spent("sales").await), (Usd::dollars(3), Usd::dollars(1)));
+    assert_eq!(fixture.of("ann").await.month, Usd::dollars(4));
+}
+
+async fn token_has_a_budget_besides_its_caller(fixture: Fixture) {
+    let limits = limit(ScopeKind::Token, Period::Day, Usd::dollars(5));
+    let with = |token: &str| Reservation {
+        token: Some(token.into()),
+        budgets: limits,
+        ..reservation("ann", Usd::dollars(5))
+    };
+    fixture.reserve(&with("one")).await.unwrap();
+    assert_eq!(over(&fixture, &with("one")).await.scope, ScopeKind::Token);
+    fixture.reserve(&with("two")).await.unwrap();
+    fixture.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
+    assert_eq!(fixture.of("ann").await.day, Usd::dollars(15));
+}
+
+async fn every_scope_and_period_is_spent_to_its_end_by_purchases_at_once(fixture: Fixture) {
+    for scope in [ScopeKind::Total, ScopeKind::Caller, ScopeKind::Token] {
+        for period in Period::ALL {
+            let name = format!("{}-{}", scope.name(), period.name());
+            let before = fixture.total().await.get(period).as_micros();
+            let base = if scope == ScopeKind::Total { before } else { 0 };
+            let limits = limit(scope, period, Usd::micros(base + 10_000_000));
+            let buy = || {
+                let reservation = Reservation {
+                    budgets: limits,
+                    token: Some(name.as_str().into()),
+                    ..reservation(&name, Usd::dollars(3))
+                };
+                let store = fixture.store.clone();
+                async move { bounded(store.reserve(&reservation)).await }
+            };
+            let answers = futures_util::future::join_all((0..20).map(|_| buy())).await;
+            let held = answers.iter().filter(|answer| answer.is_ok()).count();
+            assert_eq!(held, 3, "{name}");
+            let refused = answers.iter().filter(|answer| {
+                matches!(answer, Err(ReserveError::OverBudget(over))
+                    if (over.scope, over.period) == (scope, period))
+            });
+            assert_eq!(refused.count(), 17, "{name}");
+        }
+    }
+}
+
 async fn clock_set_back_opens_no_new_period(fixture: Fixture) {
     let limits = daily(Usd::dollars(5));
     fixture.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
     for back in [SECOND, DAY, 2 * DAY] {
         fixture.set(START - back);
         let refused = over(&fixture, &within(limits, PRICE)).await;
-        assert_eq!((refused.remaining, refused.renews_at), (Usd::ZERO, START + 12 * HOUR));
+        assert_eq!((refused.remaining, refused.renews_at), (Usd::ZERO, Some(START + 12 * HOUR)));
         assert_eq!(fixture.total().await.day, Usd::dollars(5));
     }
 }
@@ -169,12 +295,12 @@ async fn purchase_dated_far_ahead_blocks_no_budget(fixture: Fixture) {
     assert_eq!((spent.day, spent.day_renews_at), (Usd::ZERO, renews));
     assert_eq!(spent.month_renews_at, START + 10 * DAY + 12 * HOUR);
     fixture.reserve(&five()).await.unwrap();
-    assert_eq!(over(&fixture, &five()).await.renews_at, renews);
+    assert_eq!(over(&fixture, &five()).await.renews_at, Some(renews));
     // What was counted in the day that was ahead still counts there.
     fixture.set(START + 3 * DAY);
-    assert_eq!(over(&fixture, &five()).await.renews_at, renews + 3 * DAY);
+    assert_eq!(over(&fixture, &five()).await.renews_at, Some(renews + 3 * DAY));
     fixture.set(START + DAY);
-    assert_eq!(over(&fixture, &five()).await.renews_at, renews + 3 * DAY);
+    assert_eq!(over(&fixture, &five()).await.renews_at, Some(renews + 3 * DAY));
 }
 
 async fn uncountable_amount_is_refused(fixture: Fixture) {

@@ -1,7 +1,9 @@
 //! However many ask at once, there is one money and one purchase.
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Budgets, PurchaseId, Reservation, ReserveError, Settlement};
+use tollgate::store::{
+    Budgets, Period, PurchaseId, Reservation, ReserveError, Settlement, SpendLimit,
+};
 
 use crate::fixture::*;
 
@@ -13,7 +15,8 @@ on_every_backend!(
 );
 
 async fn concurrent_purchases_hold_exactly_the_budget(fixture: Fixture) {
-    let limits = Budgets { total_day: Some(Usd::dollars(20)), ..Budgets::default() };
+    let limits =
+        Budgets { total: SpendLimit::of(Period::Day, Usd::dollars(20)), ..Budgets::default() };
     let answers = at_once(&fixture, 200, |turn| {
         let caller = format!("caller {turn}");
         Reservation { budgets: limits, ..reservation(&caller, Usd::dollars(5)) }

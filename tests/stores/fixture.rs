@@ -216,9 +216,11 @@ impl Fixture {
     }
 
     pub(crate) async fn of(&self, caller: &str) -> PeriodSpend {
-        bounded(self.store.current_spend(BudgetScope::Caller(caller.into())))
-            .await
-            .expect("counted")
+        self.spent(BudgetScope::Caller(caller.into())).await
+    }
+
+    pub(crate) async fn spent(&self, scope: BudgetScope) -> PeriodSpend {
+        bounded(self.store.current_spend(scope)).await.expect("counted")
     }
 
     pub(crate) async fn rows(&self) -> Vec<PurchaseRecord> {
@@ -287,6 +289,8 @@ pub(crate) fn reservation(caller: &str, price: Usd) -> Reservation {
         model: "alpha".into(),
         price,
         dedupe_key: claim,
+        group: None,
+        token: None,
         budgets: Budgets::default(),
         replay_only: false,
     }

@@ -7,8 +7,8 @@ use futures_util::future::join_all;
 use tollgate::contract::money::Usd;
 use tollgate::store::postgres::{InstanceKind, PostgresTarget};
 use tollgate::store::{
-    AccountStatus, BudgetScope, Budgets, MoneyKind, PurchaseState, Reservation, ReserveError,
-    Settlement, Store,
+    AccountStatus, BudgetScope, Budgets, MoneyKind, Period, PurchaseState, Reservation,
+    ReserveError, Settlement, SpendLimit, Store,
 };
 
 use crate::fixture::*;
@@ -34,7 +34,7 @@ async fn becomes(fixture: &Fixture, reservation: &Reservation, expected: &str) {
 async fn budget_is_exact_over_instances() {
     let fixture = Fixture::on_postgres().await;
     let others = [fixture.join().await, fixture.join().await];
-    let limits = Budgets { total_day: Some(times(50)), ..Budgets::default() };
+    let limits = Budgets { total: SpendLimit::of(Period::Day, times(50)), ..Budgets::default() };
     let reservations: Vec<_> = (0..150)
         .map(|turn| Reservation {
             budgets: limits,

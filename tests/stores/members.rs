@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    LoginSession, Member, MemberChange, MemberError, Role, SpendLimit, Store, is_member_name,
+    LoginSession, Member, MemberChange, MemberError, Period, Role, SpendLimit, Store,
+    is_member_name,
 };
 
 use crate::fixture::*;
 
-const OWN: SpendLimit = SpendLimit { day: Some(Usd::dollars(5)), month: None };
+const OWN: SpendLimit = SpendLimit::of(Period::Day, Usd::dollars(5));
 
 pub(crate) fn member(name: &str) -> Member {
     Member {
@@ -79,7 +80,7 @@ async fn members_are_listed_by_name_as_added(fixture: Fixture) {
     assert_eq!(fixture.members().await, []);
     let bob = Member {
         role: Role::Admin,
-        own_budget: SpendLimit { day: None, month: Some(Usd::micros(1)) },
+        own_budget: SpendLimit::of(Period::Month, Usd::micros(1)),
         ..member("bob")
     };
     fixture.enlist(&bob).await.unwrap();
@@ -132,7 +133,7 @@ async fn update_changes_named_fields_and_ends_no_login(fixture: Fixture) {
     fixture.update("ann", Some(Role::Admin), None).await.unwrap();
     let admin = Member { role: Role::Admin, ..member("ann") };
     assert_eq!(fixture.members().await, std::slice::from_ref(&admin));
-    let own = SpendLimit { day: None, month: Some(Usd::mills(6)) };
+    let own = SpendLimit::of(Period::Month, Usd::mills(6));
     fixture.update("ann", None, Some(own)).await.unwrap();
     assert_eq!(fixture.members().await, [Member { own_budget: own, ..admin.clone() }]);
     fixture.update("ann", Some(Role::Member), Some(SpendLimit::default())).await.unwrap();

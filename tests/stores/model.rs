@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
     AccountStatus, BudgetScope, Budgets, DedupeKey, DuplicateCheck, EarlierReply, ExistingPurchase,
-    KeptReply, PurchaseId, Reservation, ReserveError, Settlement, StoreCapacity,
+    KeptReply, PurchaseId, Reservation, ReserveError, Settlement, SpendLimit, StoreCapacity,
 };
 
 use crate::fixture::*;
@@ -18,11 +18,13 @@ use crate::oracle::Oracle;
 
 const LITTLE: StoreCapacity =
     StoreCapacity { replies: 4, reply_bytes: 40, ended_purchases: 250_000, pages: None };
+/// Of groups and of tokens.
+const NAMES: [&str; 2] = ["one", "two"];
 const CALLERS: [&str; 3] = ["ann", "bob", "192.0.2.7"];
 
 #[derive(Clone, Debug)]
 enum Verb {
-    Reserve { caller: usize, price: u64, limits: Budgets, claim: Claimed, sent: Sent },
+    Reserve { buyer: Buyer, price: u64, limits: Box<Budgets>, claim: Claimed, sent: Sent },
     Sent(prop::sample::Index, AccountStatus),
     Settle { which: prop::sample::Index, ending: Settlement, is_waited_for: bool },
     Delivered(prop::sample::Index),
@@ -31,6 +33,9 @@ enum Verb {
     Pass(Duration),
     JumpBack(Duration),
 }
+
+/// A caller, and its group and token, by number.
+type Buyer = (usize, Option<usize>, Option<usize>);
 
 /// Whether the same step takes a slot and sends.
 type Sent = Option<AccountStatus>;
@@ -45,16 +50,16 @@ enum Claimed {
 fn verbs() -> impl Strategy<Value = Verb> {
     let which = any::<prop::sample::Index>;
     let account = || prop_oneof![Just(AccountStatus::Confirmed), Just(AccountStatus::Unconfirmed)];
-    let budget = || prop::option::weighted(0.3, (0..60_u64).prop_map(Usd::mills));
-    let limits = (budget(), budget(), budget(), budget()).prop_map(
-        |(total_day, total_month, caller_day, caller_month)| Budgets {
-            total_day,
-            total_month,
-            caller_day,
-            caller_month,
-            balance_floor: Usd::ZERO,
-        },
-    );
+    let budget = || prop::option::weighted(0.15, (0..60_u64).prop_map(Usd::mills));
+    let limit =
+        || {
+            (budget(), budget(), budget(), budget())
+                .prop_map(|(day, week, month, ever)| SpendLimit { day, week, month, ever })
+        };
+    let limits = (limit(), limit(), limit()).prop_map(|(total, caller, token)| {
+        Box::new(Budgets { total, caller, token, balance_floor: Usd::ZERO })
+    });
+    let name = || prop::option::of(0..2_usize);
     let claim = prop_oneof![
         (0..4_u8, 0..2_u8).prop_map(|(key, payload)| Claimed::Key(key, payload)),
         (0..4_u8, vec(0..4_u8, 0..3), 0..2_u8)
@@ -79,9 +84,9 @@ fn verbs() -> impl Strategy<Value = Verb> {
         1 => Just(Settlement::Unknown),
     ];
     prop_oneof![
-        8 => (0..3_usize, 0..12_u64, limits, claim, prop::option::of(account()))
-            .prop_map(|(caller, price, limits, claim, sent)| {
-                Verb::Reserve { caller, price, limits, claim, sent }
+        8 => ((0..3_usize, name(), name()), 0..12_u64, limits, claim, prop::option::of(account()))
+            .prop_map(|(buyer, price, limits, claim, sent)| {
+                Verb::Reserve { buyer, price, limits, claim, sent }
             }),
         5 => (which(), account()).prop_map(|(which, account)| Verb::Sent(which, account)),
         6 => (which(), ending, any::<bool>()).prop_map(|(which, ending, is_waited_for)| {
@@ -131,14 +136,15 @@ proptest! {
 /// Counts the counters that are not the sum of the purchases of their period.
 const WRONG_COUNTERS: &str = "
     WITH counted AS (
-        SELECT caller, day, month, CASE state WHEN 'released' THEN 0
+        SELECT caller, group_name, token, day, month, CASE state WHEN 'released' THEN 0
             ELSE coalesce(cost_micros, price_micros) END AS micros
         FROM purchases
     ), sums AS (
         SELECT scope, unit, period, sum(micros) AS micros
-        FROM counted, LATERAL (VALUES ('total', 'day', day), ('total', 'month', month),
-            ('caller ' || caller, 'day', day), ('caller ' || caller, 'month', month))
-            AS c(scope, unit, period)
+        FROM counted, LATERAL (VALUES ('total'), ('caller ' || caller), ('group ' || group_name),
+            ('token ' || token)) AS s(scope),
+            LATERAL (VALUES ('day', day), ('month', month)) AS c(unit, period)
+        WHERE s.scope IS NOT NULL
         GROUP BY scope, unit, period
     )
     SELECT count(*) FROM sums FULL JOIN spent USING (scope, unit, period)
@@ -165,8 +171,8 @@ impl All {
 
     async fn step(&mut self, verb: &Verb) {
         match verb {
-            Verb::Reserve { caller, price, limits, claim, sent } => {
-                let reservation = self.reservation(*caller, *price, *limits, claim);
+            Verb::Reserve { buyer, price, limits, claim, sent } => {
+                let reservation = self.reservation(*buyer, *price, **limits, claim);
                 let expected = self.oracle.reserve(&reservation);
                 for fixture in &self.stores {
                     let answer = match sent {
@@ -239,7 +245,7 @@ impl All {
 
     fn reservation(
         &self,
-        caller: usize,
+        (caller, group, token): Buyer,
         price: u64,
         limits: Budgets,
         claim: &Claimed,
@@ -263,6 +269,8 @@ impl All {
             }
         };
         Reservation {
+            group: group.map(|group| NAMES[group].into()),
+            token: token.map(|token| NAMES[token].into()),
             budgets: limits,
             dedupe_key: claim,
             ..reservation(CALLERS[caller], Usd::mills(price))
@@ -271,16 +279,19 @@ impl All {
 
     /// What was set aside just now is within every budget that it was given.
     async fn is_within(&self, reservation: &Reservation) {
-        let Budgets { total_day, total_month, caller_day, caller_month, .. } = reservation.budgets;
+        let Budgets { total, caller, token, .. } = reservation.budgets;
+        let by_token = reservation.token.as_ref().map(|token| token.to_string());
+        let scopes = [
+            Some((BudgetScope::Total, total)),
+            Some((BudgetScope::Caller(reservation.caller.to_string()), caller)),
+            by_token.map(|name| (BudgetScope::Token(name), token)),
+        ];
         for fixture in &self.stores {
-            let (total, own) = (fixture.total().await, fixture.of(&reservation.caller).await);
-            for (limit, spent) in [
-                (total_day, total.day),
-                (total_month, total.month),
-                (caller_day, own.day),
-                (caller_month, own.month),
-            ] {
-                assert!(limit.is_none_or(|limit| spent <= limit), "{spent} of {limit:?}");
+            for (scope, limit) in scopes.iter().flatten() {
+                let spent = fixture.spent(scope.clone()).await;
+                for (period, limit) in limit.rows() {
+                    assert!(spent.get(period) <= limit, "{spent:?} of {limit} in {scope:?}");
+                }
             }
         }
     }
@@ -288,9 +299,12 @@ impl All {
     async fn agree(&self, after: &Verb) {
         for fixture in &self.stores {
             assert_eq!(fixture.total().await, self.oracle.spent(&BudgetScope::Total), "{after:?}");
-            for caller in CALLERS {
-                let spent = self.oracle.spent(&BudgetScope::Caller(caller.to_owned()));
-                assert_eq!(fixture.of(caller).await, spent, "{after:?}");
+            let callers = CALLERS.map(|caller| BudgetScope::Caller(caller.to_owned()));
+            let groups = NAMES.map(|name| BudgetScope::Group(name.to_owned()));
+            let tokens = NAMES.map(|name| BudgetScope::Token(name.to_owned()));
+            for scope in callers.into_iter().chain(groups).chain(tokens) {
+                let spent = self.oracle.spent(&scope);
+                assert_eq!(fixture.spent(scope).await, spent, "{after:?}");
             }
             assert_eq!(fixture.rows().await, self.oracle.rows(), "{after:?}");
             let found = bounded(fixture.store.evidence(0, Duration::MAX)).await.expect("read");
@@ -307,14 +321,19 @@ fn adds_up(fixture: &Fixture) {
     let mut sums: HashMap<(String, String, i64), i64> = HashMap::new();
     let mut rows = file
         .prepare(
-            "SELECT caller, day, month, state, coalesce(cost_micros, price_micros) FROM purchases",
+            "SELECT caller, day, month, state, coalesce(cost_micros, price_micros), group_name, token
+            FROM purchases",
         )
         .unwrap();
     let mut rows = rows.query([]).unwrap();
     while let Some(row) = rows.next().unwrap() {
         let (caller, state): (String, String) = (row.get(0).unwrap(), row.get(3).unwrap());
         let counts = if state == "released" { 0 } else { row.get(4).unwrap() };
-        for scope in ["total".to_owned(), format!("caller {caller}")] {
+        let group: Option<String> = row.get(5).unwrap();
+        let token: Option<String> = row.get(6).unwrap();
+        let named = group.map(|name| format!("group {name}")).into_iter();
+        let named = named.chain(token.map(|name| format!("token {name}")));
+        for scope in ["total".to_owned(), format!("caller {caller}")].into_iter().chain(named) {
             for (unit, period) in [("day", row.get(1).unwrap()), ("month", row.get(2).unwrap())] {
                 *sums.entry((scope.clone(), unit.to_owned(), period)).or_default() += counts;
             }

@@ -1,12 +1,13 @@
 //! The ledger as a plain list of purchases: what every store has to do, stated anew, without its code.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::Date;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    AccountStatus, BudgetKind, BudgetScope, DedupeKey, Digest, EarlierReply, ExistingPurchase,
-    KeptReply, OverBudget, PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState, Reservation,
+    AccountStatus, BudgetScope, DedupeKey, Digest, EarlierReply, ExistingPurchase, KeptReply,
+    OverBudget, Period, PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState, Reservation,
     ReserveError, Settlement, StoreCapacity,
 };
 
@@ -21,6 +22,8 @@ pub(crate) struct Oracle {
 
 struct Entry {
     row: PurchaseRecord,
+    group: Option<Arc<str>>,
+    token: Option<Arc<str>>,
     claim: Option<DedupeKey>,
     day: u64,
     is_delivered: bool,
@@ -36,23 +39,7 @@ impl Oracle {
 
     pub(crate) fn reserve(&mut self, reservation: &Reservation) -> Result<(), ReserveError> {
         let earlier = self.earlier(reservation)?;
-        let (day, month) = (self.spent(&BudgetScope::Total), self.spent(&of(&reservation.caller)));
-        let (total, own, limits) = (day, month, reservation.budgets);
-        let mut over: Option<OverBudget> = None;
-        for (limit, budget, spent, renews) in [
-            (BudgetKind::TotalMonth, limits.total_month, total.month, total.month_renews_at),
-            (BudgetKind::CallerMonth, limits.caller_month, own.month, own.month_renews_at),
-            (BudgetKind::TotalDay, limits.total_day, total.day, total.day_renews_at),
-            (BudgetKind::CallerDay, limits.caller_day, own.day, own.day_renews_at),
-        ] {
-            let Some(budget) = budget else { continue };
-            let does_fit = spent.as_micros() + reservation.price.as_micros() <= budget.as_micros();
-            if !does_fit && over.is_none_or(|over| renews > over.renews_at) {
-                let left = budget.saturating_sub(spent);
-                over = Some(OverBudget { kind: limit, budget, remaining: left, renews_at: renews });
-            }
-        }
-        if let Some(over) = over {
+        if let Some(over) = self.over_budget(reservation) {
             return Err(ReserveError::OverBudget(over));
         }
         if let Some(expired) = earlier {
@@ -70,6 +57,8 @@ impl Oracle {
         };
         self.entries.push(Entry {
             row,
+            group: reservation.group.clone(),
+            token: reservation.token.clone(),
             claim: Some(reservation.dedupe_key.clone()),
             day: self.today(),
             is_delivered: false,
@@ -78,6 +67,44 @@ impl Oracle {
             reply: None,
         });
         Ok(())
+    }
+
+    /// The exceeded budget that renews last; of several, the one of most callers.
+    fn over_budget(&self, reservation: &Reservation) -> Option<OverBudget> {
+        let limits = reservation.budgets;
+        let token = reservation.token.as_ref().map(|token| token.to_string());
+        let scopes = [
+            Some((BudgetScope::Total, limits.total)),
+            Some((BudgetScope::Caller(reservation.caller.to_string()), limits.caller)),
+            token.map(|token| (BudgetScope::Token(token), limits.token)),
+        ];
+        let mut over: Option<OverBudget> = None;
+        for period in [Period::Ever, Period::Month, Period::Week, Period::Day] {
+            for (scope, limit) in scopes.iter().flatten() {
+                let (Some(budget), spent) = (limit.get(period), self.spent(scope)) else {
+                    continue;
+                };
+                let (spent, renews_at) = (spent.get(period), spent.renews_at(period));
+                if spent.as_micros() + reservation.price.as_micros() <= budget.as_micros() {
+                    continue;
+                }
+                let is_later = |other: OverBudget| {
+                    let never = Duration::MAX;
+                    renews_at.unwrap_or(never) > other.renews_at.unwrap_or(never)
+                };
+                if over.is_none_or(is_later) {
+                    let remaining = budget.saturating_sub(spent);
+                    over = Some(OverBudget {
+                        scope: scope.kind(),
+                        period,
+                        budget,
+                        remaining,
+                        renews_at,
+                    });
+                }
+            }
+        }
+        over
     }
 
     fn earlier_with_key(
@@ -254,7 +281,9 @@ impl Oracle {
         let counts = |entry: &&Entry| {
             let is_of = match scope {
                 BudgetScope::Total => true,
+                BudgetScope::Group(name) => entry.group.as_deref() == Some(name),
                 BudgetScope::Caller(caller) => entry.row.caller == *caller,
+                BudgetScope::Token(name) => entry.token.as_deref() == Some(name),
             };
             is_of && entry.row.state != PurchaseState::Released
         };
@@ -268,8 +297,11 @@ impl Oracle {
         };
         PeriodSpend {
             day: sum(&|day| day == today),
+            week: sum(&|day| monday_of(day) == monday_of(today)),
             month: sum(&|day| (day.year, day.month) == (today.year, today.month)),
+            ever: sum(&|_| true),
             day_renews_at: Date::from_days(self.today() + 1).start(),
+            week_renews_at: Date::from_days(monday_of(today) + 7).start(),
             month_renews_at: today.next_month().start(),
         }
     }
@@ -282,6 +314,8 @@ impl Oracle {
     }
 }
 
-fn of(caller: &str) -> BudgetScope {
-    BudgetScope::Caller(caller.to_owned())
+/// The day on which the week of a date began. 1970-01-05 was a Monday.
+fn monday_of(date: Date) -> u64 {
+    let days = date.days();
+    (0..7).map(|back| days - back).find(|day| day % 7 == 4).expect("each week has one")
 }

@@ -5,21 +5,21 @@ use std::collections::HashMap;
 use tracing::info;
 
 use super::MemberList;
-use crate::store::{Member, Selection};
+use crate::store::{Member, Period, Selection};
 
 pub(super) fn log_changes(old: &MemberList, new: &MemberList) {
     let (before, after) = (by_name(old), by_name(new));
     for (member, now) in &after {
         let role = now.role.name();
-        let [day, month] = [now.own_budget.day, now.own_budget.month]
-            .map(|limit| limit.map(|amount| amount.to_string()));
+        let [day, week, month, ever] =
+            Period::ALL.map(|period| now.own_budget.get(period).map(|amount| amount.to_string()));
         let may_buy = now.may_buy.as_ref().map(Selection::to_string);
         let terms = |member: &Member| (member.role, member.own_budget, member.may_buy.clone());
         match before.get(member) {
-            None => info!(member, role, day, month, may_buy, "member added"),
+            None => info!(member, role, day, week, month, ever, may_buy, "member added"),
             Some(was) => {
                 if terms(was) != terms(now) {
-                    info!(member, role, day, month, may_buy, "member updated");
+                    info!(member, role, day, week, month, ever, may_buy, "member updated");
                 }
                 if was.token != now.token {
                     info!(member, "member token rotated");

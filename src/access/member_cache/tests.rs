@@ -7,7 +7,9 @@ use tokio::time::advance;
 use super::*;
 use crate::access::RETRY_AFTER;
 use crate::contract::money::Usd;
-use crate::store::{HookFuture, MemberChange, ReserveError, SpendLimit, StoreHook, StoreOp};
+use crate::store::{
+    HookFuture, MemberChange, Period, ReserveError, SpendLimit, StoreHook, StoreOp,
+};
 
 /// A store that can be made unavailable.
 struct Away {
@@ -94,7 +96,7 @@ async fn change_by_another_process_applies_at_next_refresh() {
     assert_eq!(cache.by_token("tg_bob").unwrap_err(), Denied::Invalid);
 
     add(&store, "bob", "tg_bob").await;
-    let own = SpendLimit { day: Some(Usd::dollars(1)), month: None };
+    let own = SpendLimit::of(Period::Day, Usd::dollars(1));
     store
         .change(
             "ann",

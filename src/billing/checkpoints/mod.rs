@@ -113,6 +113,8 @@ pub async fn record_missing(ledger: &Store, amount: Usd) -> Result<PurchaseId, R
         model: "since-backup".into(),
         price: amount,
         dedupe_key: DedupeKey::IdempotencyKey { key: unique, payload: unique },
+        group: None,
+        token: None,
         budgets: Budgets::default(),
         replay_only: false,
     };

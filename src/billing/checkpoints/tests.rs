@@ -62,6 +62,8 @@ async fn send(
         model: model.to_owned().into(),
         price,
         dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
+        group: None,
+        token: None,
         budgets: Budgets::default(),
         replay_only: false,
     };

@@ -348,6 +348,8 @@ async fn buy(ledger: &Store) {
         model: "alpha".into(),
         price: Usd::mills(6),
         dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
+        group: None,
+        token: None,
         budgets: Budgets::default(),
         replay_only: false,
     };

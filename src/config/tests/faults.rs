@@ -173,7 +173,10 @@ const ONE_ERROR: &[(&str, &str)] = &[
         "2:11: limits.seconds: expected a whole number, not a truth value",
     ),
     ("[budget]\ntotal = '5.00'", "2:9: budget.total: expected a table, { … }, not text"),
-    ("[budget]\ntotal = {}", "2:9: budget.total: expected `day`, `month` or both"),
+    (
+        "[budget]\ntotal = {}",
+        "2:9: budget.total: expected `day`, `week`, `month`, `ever` or several of them",
+    ),
     ("[store]\nca = 'ca.pem'", "2:6: store.ca: expected store.url = \"postgres\" with it"),
     ("[store]\nmigrate = 'always'", "2:11: store.migrate: expected \"auto\" or \"never\""),
     ("[store]\nurl = 'sqlite:///x'", "2:7: store.url: expected \"memory\""),

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::contract::money::Period;
 
 mod faults;
 mod oidc;
@@ -89,7 +90,7 @@ fn environment_overrides_the_file() {
     assert_eq!(config.server.drain, Duration::from_secs(1));
     assert_eq!(config.server.max_connections, 7);
     assert_eq!(config.server.max_connections_per_address, 1, "a tenth, at least one");
-    assert_eq!(config.budget.total, SpendLimit { day: Some(Usd::dollars(5)), month: None });
+    assert_eq!(config.budget.total, SpendLimit::of(Period::Day, Usd::dollars(5)));
     assert_eq!(config.gateway.balance_floor, Usd::micros(2_500_000));
     assert_eq!(config.log.level, tracing::Level::DEBUG);
     let sixty = Duration::from_secs(60);

@@ -104,7 +104,7 @@ impl Endpoint {
     /// Returns the paths of the operations, with variables in braces.
     #[cfg(feature = "openapi")]
     pub fn openapi_paths(&self) -> impl Iterator<Item = String> {
-        let template = self.route.path;
+        let template = self.route.path.replace('*', "{name}");
         let suffixes = (self.operations)().into_iter().map(|operation| operation.path_suffix);
         suffixes.map(move |suffix| format!("{template}{suffix}"))
     }

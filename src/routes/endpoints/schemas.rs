@@ -157,14 +157,17 @@ fn price_list() -> SchemaRef {
 
 fn me() -> SchemaRef {
     let budget = record([
-        ("scope renews", string()),
-        ("period", one_of(["day", "month"])),
-        ("limit_micros spent_micros left_micros", integer()),
+        ("scope", one_of(["total", "group", "caller", "token"])),
+        ("renews", nullable_string()),
+        ("period", one_of(["day", "week", "month", "ever"])),
+        ("limit_micros spent_micros left_micros extra_micros?", integer()),
+        ("extra? extra_until?", string()),
     ]);
     let facts = record([
         ("caller", record([("kind", string())])),
         ("mode", one_of(MODES)),
         ("access", one_of(ACCESS)),
+        ("group?", string()),
         ("limits", object(Type::Object)),
         ("rate_limit", record([("wait_seconds", integer())])),
         ("balance?", record([("amount", dollars()), ("amount_micros", integer())])),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-use crate::contract::money::Usd;
+use crate::contract::money::{SpendLimit, Usd};
 use crate::store::{PurchaseId, PurchaseState, Service, Unavailable};
 
 pub(super) type Read<T> = Result<T, Unavailable>;
@@ -80,4 +80,15 @@ pub(super) fn named<T: Copy>(
     let text: &str = get(row, column)?;
     let found = all.iter().copied().find(|one| name(*one) == text);
     found.ok_or_else(|| Unavailable("the ledger has an unknown name".into()))
+}
+
+/// Reads the amounts of a day, a week, a month and ever from four columns.
+pub(super) fn limit(row: &Row, first: usize) -> Read<SpendLimit> {
+    let amount = |at| Ok::<_, Unavailable>(count_or_none(row, at)?.map(Usd::micros));
+    Ok(SpendLimit {
+        day: amount(first)?,
+        week: amount(first + 1)?,
+        month: amount(first + 2)?,
+        ever: amount(first + 3)?,
+    })
 }

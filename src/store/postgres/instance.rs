@@ -73,18 +73,19 @@ dead AS MATERIALIZED (
     payload = CASE state WHEN 'held' THEN NULL ELSE payload END,
     fingerprint = CASE state WHEN 'held' THEN NULL ELSE fingerprint END
   FROM t, dead WHERE owner = dead.id AND ended_at IS NULL
-  RETURNING purchases.id, state, caller, model, day, month, price_micros
+  RETURNING purchases.id, state, caller, model, group_name, token, day, month, price_micros
 ), released AS (
-  SELECT caller, day, month, sum(price_micros)::bigint AS micros
-  FROM left_open WHERE state = 'released' GROUP BY caller, day, month
+  SELECT caller, group_name, token, day, month, sum(price_micros)::bigint AS micros
+  FROM left_open WHERE state = 'released' GROUP BY caller, group_name, token, day, month
 ), counted AS (
   UPDATE spent SET micros = spent.micros - less.micros
   FROM (
-    SELECT c.scope, c.unit, c.period, sum(micros)::bigint AS micros
-    FROM released, LATERAL (VALUES ('total', 'day', day), ('total', 'month', month),
-      ('caller ' || caller, 'day', day), ('caller ' || caller, 'month', month))
-      AS c(scope, unit, period)
-    GROUP BY c.scope, c.unit, c.period
+    SELECT s.scope, c.unit, c.period, sum(micros)::bigint AS micros
+    FROM released, LATERAL (VALUES ('total'), ('caller ' || caller), ('group ' || group_name),
+      ('token ' || token)) AS s(scope),
+      LATERAL (VALUES ('day', day), ('month', month)) AS c(unit, period)
+    WHERE s.scope IS NOT NULL
+    GROUP BY s.scope, c.unit, c.period
   ) less
   WHERE spent.scope = less.scope AND spent.unit = less.unit AND spent.period = less.period
 ), credited AS (

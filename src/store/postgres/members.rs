@@ -13,7 +13,7 @@ use crate::contract::money::Usd;
 use crate::contract::selection::Selection;
 use crate::store::member::MAX_LOGINS_PER_MEMBER;
 use crate::store::{
-    Digest, LoginSession, Member, MemberChange, MemberError, Role, SpendLimit, Unavailable,
+    Digest, LoginSession, Member, MemberChange, MemberError, Period, Role, Unavailable,
 };
 
 const LOCK: &str = "SELECT 1 FROM members_version FOR UPDATE";
@@ -55,17 +55,19 @@ macro_rules! unless_refused {
 }
 
 const ADD: &str = unless_refused!(
-    "INSERT INTO members (name, role, day_micros, month_micros, token, prefix, added, revoked,
-        may_buy)
-    SELECT $1::text, $2::text, $3::bigint, $4::bigint, $5::bytea, $6::text, $7::bigint, $8::bigint,
-        $9::text
+    "INSERT INTO members (name, role, day_micros, week_micros, month_micros, ever_micros, token,
+        prefix, added, revoked, may_buy)
+    SELECT $1::text, $2::text, $3::bigint, $4::bigint, $5::bigint, $6::bigint, $7::bytea, $8::text,
+        $9::bigint, $10::bigint, $11::text
     WHERE"
 );
 const REVOKE: &str =
     unless_refused!("UPDATE members SET revoked = coalesce(revoked, {now}) WHERE name = $1 AND");
 const SET_ROLE: &str = unless_refused!("UPDATE members SET role = $2 WHERE name = $1 AND");
-const SET_BUDGET: &str =
-    unless_refused!("UPDATE members SET day_micros = $2, month_micros = $3 WHERE name = $1 AND");
+const SET_BUDGET: &str = unless_refused!(
+    "UPDATE members SET day_micros = $2, week_micros = $3, month_micros = $4,
+        ever_micros = $5 WHERE name = $1 AND"
+);
 const SET_MAY_BUY: &str = unless_refused!("UPDATE members SET may_buy = $2 WHERE name = $1 AND");
 const ROTATE: &str =
     unless_refused!("UPDATE members SET token = $2, prefix = $3 WHERE name = $1 AND");
@@ -95,8 +97,9 @@ const DELETE_LOGIN: &str = "DELETE FROM logins WHERE id = $1";
 const INSERT_LOGIN: &str = "INSERT INTO logins (id, member, token, until) VALUES ($1, $2, $3, $4)";
 const TRIM_LOGINS: &str = "DELETE FROM logins WHERE member = $1 AND number NOT IN
     (SELECT number FROM logins WHERE member = $1 ORDER BY number DESC LIMIT $2)";
-const MEMBERS: &str = "SELECT name, role, day_micros, month_micros, token, prefix, added, revoked,
-        may_buy
+const MEMBERS: &str =
+    "SELECT name, role, day_micros, week_micros, month_micros, ever_micros, token, prefix,
+        added, revoked, may_buy
     FROM members ORDER BY name";
 const WITH_EARLIER_SECRET: &str = "SELECT members.name FROM members, store
     WHERE revoked IS NULL AND members.secret <> store.secret ORDER BY members.name";
@@ -238,7 +241,9 @@ fn application(name: &str, change: &MemberChange) -> Vec<Statement> {
             member.name.to_string(),
             member.role.name(),
             amount(member.own_budget.day),
+            amount(member.own_budget.week),
             amount(member.own_budget.month),
+            amount(member.own_budget.ever),
             member.token.to_vec(),
             member.prefix.to_string(),
             nanos(member.added_at),
@@ -250,8 +255,9 @@ fn application(name: &str, change: &MemberChange) -> Vec<Statement> {
         }
         MemberChange::Update { role, own_budget, may_buy } => {
             let role = role.map(|role| statement!(SET_ROLE, name.to_owned(), role.name()));
-            let own = own_budget.map(|SpendLimit { day, month }| {
-                statement!(SET_BUDGET, name.to_owned(), amount(day), amount(month))
+            let own = own_budget.map(|limit| {
+                let [day, week, month, ever] = Period::ALL.map(|period| amount(limit.get(period)));
+                statement!(SET_BUDGET, name.to_owned(), day, week, month, ever)
             });
             let may_buy = may_buy.as_ref().map(|rule| {
                 let names = rule.as_ref().map(Selection::to_string);
@@ -267,15 +273,14 @@ fn application(name: &str, change: &MemberChange) -> Vec<Statement> {
 }
 
 fn member(row: &Row) -> Read<Member> {
-    let amount = |at| Ok::<_, Unavailable>(column::count_or_none(row, at)?.map(Usd::micros));
     Ok(Member {
         name: column::text(row, 0)?,
         role: column::named(row, 1, &Role::ALL, Role::name)?,
-        own_budget: SpendLimit { day: amount(2)?, month: amount(3)? },
-        token: column::digest(row, 4)?,
-        prefix: column::text(row, 5)?,
-        added_at: column::moment(row, 6)?,
-        revoked_at: column::moment_or_none(row, 7)?,
-        may_buy: column::get::<Option<&str>>(row, 8)?.map(Selection::parse),
+        own_budget: column::limit(row, 2)?,
+        token: column::digest(row, 6)?,
+        prefix: column::text(row, 7)?,
+        added_at: column::moment(row, 8)?,
+        revoked_at: column::moment_or_none(row, 9)?,
+        may_buy: column::get::<Option<&str>>(row, 10)?.map(Selection::parse),
     })
 }

@@ -12,6 +12,7 @@ mod connect;
 mod events;
 mod fleet;
 mod flush;
+mod groups;
 mod handle;
 mod instance;
 mod jobs;

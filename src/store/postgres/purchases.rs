@@ -204,11 +204,8 @@ impl PostgresStore {
         &self,
         scope: BudgetScope,
     ) -> Result<PeriodSpend, Unavailable> {
-        let name = match scope {
-            BudgetScope::Total => "total".to_owned(),
-            BudgetScope::Caller(caller) => format!("caller {caller}"),
-        };
-        let rows = self.lanes().read(&self.lanes().pulse, reserve::spent_query(name)).await?;
+        let query = reserve::spent_query(&scope);
+        let rows = self.lanes().read(&self.lanes().pulse, query).await?;
         reserve::read_spent(&rows)
     }
 }

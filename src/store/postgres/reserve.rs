@@ -11,11 +11,11 @@ use tracing::error;
 
 use super::column::{self, Read, nanos, signed};
 use super::step::{Effect, Need, Statement, Step, StepRows, statement};
-use crate::contract::money::Usd;
-use crate::store::rules::{self, Credit, KnownBalance, Today};
+use crate::contract::money::{Period, SpendLimit, Usd};
+use crate::store::rules::{self, Credit, KnownBalance, ScopeBudget, Today};
 use crate::store::{
-    AccountStatus, CreditWatermark, DedupeKey, EarlierReply, ExistingPurchase, PeriodSpend,
-    PurchaseState, Reservation, ReserveError, SlotId, Unavailable,
+    AccountStatus, BudgetScope, CreditWatermark, DedupeKey, EarlierReply, ExistingPurchase,
+    PeriodSpend, PurchaseState, Reservation, ReserveError, ScopeKind, SlotId, Unavailable,
 };
 
 /// An expired purchase gives up its key.
@@ -31,7 +31,8 @@ latest AS MATERIALIZED (
   SELECT max(period) AS day FROM spent, t
   WHERE scope = 'total' AND unit = 'day' AND period <= t.now / 86400000000000 + 2
 ), today AS MATERIALIZED (
-  SELECT d.day, (extract(year FROM d.date) * 12 + extract(month FROM d.date) - 1)::bigint AS month
+  SELECT d.day, d.day - (d.day + 3) % 7 AS monday,
+    (extract(year FROM d.date) * 12 + extract(month FROM d.date) - 1)::bigint AS month
   FROM t, latest,
     LATERAL (SELECT greatest(t.now / 86400000000000, latest.day) AS day) n,
     LATERAL (SELECT n.day, date '1970-01-01' + n.day::int AS date) d
@@ -63,62 +64,79 @@ const RESERVE: &str = concat!(
      AND (state = 'unknown' OR NOT delivered OR ended_at >= $12::bigint)
    ORDER BY ended_at DESC, number DESC LIMIT 1)
   ORDER BY rank LIMIT 1
-), sums AS (
-  SELECT coalesce(sum(micros) FILTER (WHERE scope = 'total' AND unit = 'day'), 0)::bigint AS total_day,
-    coalesce(sum(micros) FILTER (WHERE scope = 'total' AND unit = 'month'), 0)::bigint AS total_month,
-    coalesce(sum(micros) FILTER (WHERE scope <> 'total' AND unit = 'day'), 0)::bigint AS caller_day,
-    coalesce(sum(micros) FILTER (WHERE scope <> 'total' AND unit = 'month'), 0)::bigint AS caller_month
-  FROM spent, today
-  WHERE scope IN ('total', 'caller ' || $3::text)
-    AND ((unit = 'day' AND period = today.day) OR (unit = 'month' AND period = today.month))
+), scopes AS MATERIALIZED (
+  SELECT 1 AS rank, 'total' AS scope, ($13::bigint[])[1] AS day, ($13::bigint[])[2] AS week,
+    ($13::bigint[])[3] AS month, ($13::bigint[])[4] AS ever
+  UNION ALL
+  SELECT 2, 'group ' || $14::text, day_micros, week_micros, month_micros, ever_micros
+  FROM (VALUES (1)) AS one LEFT JOIN groups ON groups.name = $14::text
+  UNION ALL
+  SELECT 3, 'caller ' || $3::text, (l.own)[1] + extra, (l.own)[2] + extra, (l.own)[3] + extra, (l.own)[4] + extra
+  FROM (SELECT $15::bigint[] AS own,
+    least(coalesce((SELECT sum(micros) FROM extras, t WHERE extras.caller = $3::text AND until > t.now), 0), 4611686018427387903)::bigint
+      AS extra) AS l
+  UNION ALL
+  SELECT 4, 'token ' || $16::text, ($23::bigint[])[1], ($23::bigint[])[2], ($23::bigint[])[3], ($23::bigint[])[4]
+), sums AS MATERIALIZED (
+  SELECT s.rank, p.nth, p.most, coalesce(p.spent, 0) AS spent
+  FROM scopes AS s, today, LATERAL (VALUES
+    (1, s.day, (SELECT micros FROM spent WHERE scope = s.scope AND unit = 'day' AND period = today.day)),
+    (2, s.week, CASE WHEN s.week IS NOT NULL THEN
+      (SELECT least(coalesce(sum(micros), 0), 9223372036854775807)::bigint FROM spent
+       WHERE scope = s.scope AND unit = 'day' AND period BETWEEN today.monday AND today.monday + 6) END),
+    (3, s.month, (SELECT micros FROM spent WHERE scope = s.scope AND unit = 'month' AND period = today.month)),
+    (4, s.ever, CASE WHEN s.ever IS NOT NULL THEN
+      (SELECT least(coalesce(sum(micros), 0), 9223372036854775807)::bigint FROM spent WHERE scope = s.scope AND unit = 'month') END)
+  ) AS p(nth, most, spent)
 ), verdict AS (
   SELECT CASE
     WHEN EXISTS (SELECT 1 FROM known) THEN 'known'
     WHEN $18::boolean THEN 'nothing'
-    WHEN coalesce(total_day > $13::bigint - $6::bigint, false) OR coalesce(total_month > $14::bigint - $6::bigint, false)
-      OR coalesce(caller_day > $15::bigint - $6::bigint, false) OR coalesce(caller_month > $16::bigint - $6::bigint, false)
-      THEN 'over'
-    WHEN greatest(total_day, total_month, caller_day, caller_month) > 9223372036854775807 - $6::bigint
-      THEN 'over'
+    WHEN EXISTS (SELECT 1 FROM sums WHERE spent > most - $6::bigint) THEN 'over'
+    WHEN EXISTS (SELECT 1 FROM sums WHERE spent > 9223372036854775807 - $6::bigint) THEN 'over'
     WHEN greatest(balance - (committed - balance_mark), 0) < $17::bigint
       AND t.now - balance_as_of <= 900000000000 THEN 'short'
     ELSE 'new' END AS word
-  FROM sums, account, t
+  FROM account, t
 ), made AS (
-  INSERT INTO purchases (id, owner, at, day, month, caller, service, model, price_micros, state,
+  INSERT INTO purchases (id, owner, at, day, month, caller, group_name, token, service, model, price_micros, state,
     key, payload, fingerprint, unrecognised)
-  SELECT $1::uuid, $2::bigint, t.now, today.day, today.month, $3::text, $4::text, $5::text, $6::bigint, $19::text, $7::bytea, $8::bytea, $9::bytea, $20::boolean
+  SELECT $1::uuid, $2::bigint, t.now, today.day, today.month, $3::text, $14::text, $16::text, $4::text, $5::text, $6::bigint, $19::text, $7::bytea, $8::bytea, $9::bytea, $20::boolean
   FROM t, today, verdict WHERE word = 'new'
   ON CONFLICT (id) DO NOTHING RETURNING day, month
 ), slot AS (
   INSERT INTO slots (id, owner, caller, at) SELECT $21::uuid, $2::bigint, $3::text, t.now FROM t, made WHERE $21::uuid IS NOT NULL
 ), counted AS (
   INSERT INTO spent (scope, unit, period, micros)
-  SELECT c.scope, c.unit, c.period, $6::bigint
-  FROM made, LATERAL (VALUES ('total', 'day', day), ('total', 'month', month),
-    ('caller ' || $3::text, 'day', day), ('caller ' || $3::text, 'month', month)) AS c(scope, unit, period)
+  SELECT scopes.scope, c.unit, c.period, $6::bigint
+  FROM made, scopes, LATERAL (VALUES ('day', made.day), ('month', made.month)) AS c(unit, period)
+  WHERE scopes.scope IS NOT NULL
   ON CONFLICT (scope, unit, period) DO UPDATE SET micros = spent.micros + excluded.micros
 ), committed AS (
   UPDATE account SET committed = account.committed + $6::bigint FROM made
 )
 SELECT CASE WHEN word = 'new' AND NOT EXISTS (SELECT 1 FROM made) THEN 'taken' ELSE word END,
   t.now, today.day, today.month, latest.day,
-  total_day, total_month, caller_day, caller_month,
+  (SELECT array_agg(most ORDER BY rank, nth) FROM sums),
+  (SELECT array_agg(spent ORDER BY rank, nth) FROM sums),
   account.committed, balance, balance_mark, balance_as_of,
   account.committed - coalesce(
     (SELECT sum(price_micros) FROM purchases WHERE ended_at IS NULL), 0)::bigint,
   known.id, known.state, known.cost, known.keep_until, known.is_reused,
   (SELECT bytes FROM replies WHERE replies.number = known.number)
-FROM verdict, t, today, latest, sums, account LEFT JOIN known ON true"
+FROM verdict, t, today, latest, account LEFT JOIN known ON true"
 );
 
 /// What a scope has spent in the current periods, and the time.
 const SPENT: &str = concat!(
     "WITH ",
     today!(),
-    " SELECT t.now, latest.day, today.day, today.month,
+    " SELECT t.now, latest.day,
   coalesce((SELECT micros FROM spent WHERE scope = $1 AND unit = 'day' AND period = today.day), 0),
-  coalesce((SELECT micros FROM spent WHERE scope = $1 AND unit = 'month' AND period = today.month), 0)
+  coalesce((SELECT sum(micros) FROM spent
+    WHERE scope = $1 AND unit = 'day' AND period BETWEEN today.monday AND today.monday + 6), 0)::bigint,
+  coalesce((SELECT micros FROM spent WHERE scope = $1 AND unit = 'month' AND period = today.month), 0),
+  coalesce((SELECT sum(micros) FROM spent WHERE scope = $1 AND unit = 'month'), 0)::bigint
 FROM t, latest, today"
 );
 
@@ -137,7 +155,6 @@ pub(super) fn step(
     let (key, payload) = (key.map(|key| key.to_vec()), payload.map(|payload| payload.to_vec()));
     let others: Vec<_> = others.iter().map(|key| key.to_vec()).collect();
     let budgets = &reservation.budgets;
-    let limit = |budget: Option<Usd>| budget.map(|budget| signed(budget.as_micros()));
     let needed = reservation.price.checked_add(budgets.balance_floor);
     let (state, account) = match send {
         None => (PurchaseState::Held, AccountStatus::Confirmed),
@@ -161,16 +178,17 @@ pub(super) fn step(
         duplicate.map(|duplicate| nanos(duplicate.within)),
         duplicate.map(|duplicate| nanos(duplicate.clock_skew)),
         duplicate.and_then(|duplicate| duplicate.delivered_since).map(nanos),
-        limit(budgets.total_day),
-        limit(budgets.total_month),
-        limit(budgets.caller_day),
-        limit(budgets.caller_month),
+        amounts(budgets.total),
+        reservation.group.as_deref().map(str::to_owned),
+        amounts(budgets.caller),
+        reservation.token.as_deref().map(str::to_owned),
         needed.map_or(i64::MAX, |needed| signed(needed.as_micros())),
         reservation.replay_only,
         state.name(),
         account == AccountStatus::Unconfirmed,
         send.map(|(slot, _)| slot.0),
         others,
+        amounts(reservation.token.as_ref().map_or(SpendLimit::NONE, |_| budgets.token)),
     ));
     let step = Step::new(Need::Counting, statements).guarded(owner);
     Ok(step.with_effect(Effect::Begins(reservation.id)))
@@ -200,7 +218,7 @@ pub(super) fn verdict(
                 error!(purchase = %reservation.id, verdict = word, "ledger rules differ");
             }
             match (word, judged) {
-                ("new", _) => Ok(CreditWatermark(column::count(row, 13)?)),
+                ("new", _) => Ok(CreditWatermark(column::count(row, 11)?)),
                 (_, Err(refused)) => Err(refused),
                 (_, Ok(())) => Err(Unavailable("the ledger's rules differ".into()).into()),
             }
@@ -215,15 +233,54 @@ fn judge(reservation: &Reservation, row: &Row) -> Read<Result<(), ReserveError>>
     if (today.day, today.month) != (column::count(row, 2)?, column::count(row, 3)?) {
         error!(purchase = %reservation.id, "ledger rules differ");
     }
-    let spend = |day: usize, month: usize| -> Read<PeriodSpend> {
-        period_spend(today, column::money(row, day)?, column::money(row, month)?)
-    };
-    let (total, own) = (spend(5, 6)?, spend(7, 8)?);
-    let (budgets, price) = (&reservation.budgets, reservation.price);
+    let scopes = scope_budgets(row, today)?;
+    let (floor, price) = (reservation.budgets.balance_floor, reservation.price);
     let mut credit =
-        Credit { held: 0, spent: column::count(row, 9)?, known: known_balance(row, 10)? };
-    Ok(rules::check_budgets(budgets, total, own, price, today)
-        .and_then(|()| credit.hold(price, budgets.balance_floor, now)))
+        Credit { held: 0, spent: column::count(row, 7)?, known: known_balance(row, 8)? };
+    Ok(rules::check_budgets(&scopes, price).and_then(|()| credit.hold(price, floor, now)))
+}
+
+/// Reads the limits of all scopes and what they have spent from two arrays, four periods a scope.
+fn scope_budgets(row: &Row, today: Today) -> Read<Vec<ScopeBudget>> {
+    let limits: Vec<Option<i64>> = column::get(row, 5)?;
+    let spent: Vec<i64> = column::get(row, 6)?;
+    let amount = |micros: i64| u64::try_from(micros).map(Usd::micros).map_err(|_| out_of_range());
+    let scopes = ScopeKind::ALL.into_iter().zip(limits.chunks(4).zip(spent.chunks(4)));
+    scopes
+        .map(|(scope, (limits, spent))| {
+            let (&[day, week, month, ever], &[of_day, of_week, of_month, of_ever]) =
+                (limits, spent)
+            else {
+                return Err(out_of_range());
+            };
+            let limit = |micros: Option<i64>| micros.map(amount).transpose();
+            let limit = SpendLimit {
+                day: limit(day)?,
+                week: limit(week)?,
+                month: limit(month)?,
+                ever: limit(ever)?,
+            };
+            let spent = today.spend(|period| match period {
+                Period::Day => amount(of_day),
+                Period::Week => amount(of_week),
+                Period::Month => amount(of_month),
+                Period::Ever => amount(of_ever),
+            })?;
+            Ok(ScopeBudget { scope, limit, spent })
+        })
+        .collect()
+}
+
+/// Returns the limits of a day, a week, a month and ever.
+fn amounts(limit: SpendLimit) -> Vec<Option<i64>> {
+    // Half of what can be counted, so that an extra fits on top.
+    let amount =
+        |period| limit.get(period).map(|limit| signed(limit.as_micros()).min(i64::MAX / 2));
+    Period::ALL.map(amount).to_vec()
+}
+
+fn out_of_range() -> Unavailable {
+    Unavailable("the database sent sums that are out of range".into())
 }
 
 /// Reads a balance, its watermark and its time from three columns.
@@ -235,16 +292,16 @@ pub(super) fn known_balance(row: &Row, first: usize) -> Read<Option<KnownBalance
 }
 
 fn existing(row: &Row) -> Read<ReserveError> {
-    if column::get(row, 18)? {
+    if column::get(row, 16)? {
         return Ok(ReserveError::KeyReused);
     }
-    let (now, state) = (column::moment(row, 1)?, column::state(row, 15)?);
-    let is_expired = rules::is_expired(state, column::moment_or_none(row, 17)?, now);
-    let bytes = column::count_or_none(row, 19)?.filter(|_| !is_expired);
+    let (now, state) = (column::moment(row, 1)?, column::state(row, 13)?);
+    let is_expired = rules::is_expired(state, column::moment_or_none(row, 15)?, now);
+    let bytes = column::count_or_none(row, 17)?.filter(|_| !is_expired);
     Ok(ReserveError::Duplicate(ExistingPurchase {
-        id: column::id(row, 14)?,
+        id: column::id(row, 12)?,
         state,
-        cost: column::money(row, 16)?,
+        cost: column::money(row, 14)?,
         reply: match bytes.map(usize::try_from) {
             Some(Ok(bytes)) => EarlierReply::Kept { bytes },
             Some(Err(_)) | None => EarlierReply::NotKept,
@@ -252,8 +309,17 @@ fn existing(row: &Row) -> Read<ReserveError> {
     }))
 }
 
-pub(super) fn spent_query(scope: String) -> Statement {
-    statement!(SPENT, scope)
+pub(super) fn spent_query(scope: &BudgetScope) -> Statement {
+    let kind = scope.kind().name();
+    statement!(
+        SPENT,
+        match scope {
+            BudgetScope::Total => kind.to_owned(),
+            BudgetScope::Group(name) | BudgetScope::Caller(name) | BudgetScope::Token(name) => {
+                format!("{kind} {name}")
+            }
+        }
+    )
 }
 
 pub(super) fn read_spent(rows: &StepRows) -> Read<PeriodSpend> {
@@ -261,10 +327,10 @@ pub(super) fn read_spent(rows: &StepRows) -> Read<PeriodSpend> {
     let row = row.ok_or_else(|| Unavailable("the database sent no sums".into()))?;
     let now: Duration = column::moment(row, 0)?;
     let today = Today::at(now, column::count_or_none(row, 1)?);
-    period_spend(today, column::money(row, 4)?, column::money(row, 5)?)
-}
-
-fn period_spend(today: Today, day: Usd, month: Usd) -> Read<PeriodSpend> {
-    let (day_renews_at, month_renews_at) = (today.day_ends(), today.month_ends());
-    Ok(PeriodSpend { day, month, day_renews_at, month_renews_at })
+    today.spend(|period| match period {
+        Period::Day => column::money(row, 2),
+        Period::Week => column::money(row, 3),
+        Period::Month => column::money(row, 4),
+        Period::Ever => column::money(row, 5),
+    })
 }

@@ -2,6 +2,7 @@
 //!
 //! A migration only adds, so that the programs of the last version go on beside those of this one.
 
+mod groups;
 mod logins;
 mod moves;
 mod outbox;
@@ -217,7 +218,13 @@ const MIGRATIONS: &[&[&str]] = &[&["
     INSERT INTO members_version (version) VALUES (0);
     ALTER TABLE account SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
     ALTER TABLE instances SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
-"], &[logins::TABLES, moves::TABLES, outbox::TABLES]];
+",
+], &[
+    groups::TABLES,
+    logins::TABLES,
+    moves::TABLES,
+    outbox::TABLES,
+]];
 
 /// Living instances that know only earlier versions.
 const OLDER: &str = "SELECT name FROM instances
@@ -256,9 +263,9 @@ pub(super) async fn prepare(session: &PreparedConnection, may_migrate: bool) -> 
                 "SELECT 1 / count(*) FROM (SELECT 1 FROM store WHERE version = {version} FOR UPDATE) same;"
             )
         };
+        let tables = migration.join(";\n");
         let script = format!(
-            "SET LOCAL lock_timeout = '3s'; {lock} {}; UPDATE store SET version = {}",
-            migration.concat(),
+            "SET LOCAL lock_timeout = '3s'; {lock} {tables}; UPDATE store SET version = {}",
             version + 1
         );
         if let Err(error) = session.run_script(&script).await {

@@ -18,7 +18,7 @@ use crate::store::{Job, PurchaseId, PurchaseState, Settlement};
 const SETTLE: &str = "
 WITH t AS MATERIALIZED (SELECT {now} AS now),
 found AS MATERIALIZED (
-  SELECT number, state, caller, day, month,
+  SELECT number, state, caller, group_name, token, day, month,
     CASE $2::text WHEN 'charged' THEN $3::bigint WHEN 'released' THEN 0 ELSE price_micros END - price_micros AS change
   FROM purchases WHERE id = $1::uuid FOR UPDATE
 ), was AS (
@@ -35,11 +35,11 @@ found AS MATERIALIZED (
   RETURNING purchases.number, purchases.keep_until
 ), counted AS (
   UPDATE spent SET micros = micros + was.change
-  FROM was, LATERAL (VALUES ('total', 'day', was.day), ('total', 'month', was.month),
-    ('caller ' || was.caller, 'day', was.day), ('caller ' || was.caller, 'month', was.month))
-    AS c(scope, unit, period)
+  FROM was, LATERAL (VALUES ('total'), ('caller ' || was.caller), ('group ' || was.group_name),
+    ('token ' || was.token)) AS s(scope),
+    LATERAL (VALUES ('day', was.day), ('month', was.month)) AS c(unit, period)
   WHERE was.change <> 0
-    AND spent.scope = c.scope AND spent.unit = c.unit AND spent.period = c.period
+    AND spent.scope = s.scope AND spent.unit = c.unit AND spent.period = c.period
 ), credited AS (
   UPDATE account SET committed = committed + was.change
   FROM was WHERE was.change <> 0 AND was.state <> 'unknown'

@@ -122,7 +122,7 @@ pub(super) fn check_whole_pages(connection: &Connection, path: &Path) -> Result<
     }
 }
 
-/// Checks the file's structure, its indexes and its counters. Reads the whole file. Only damage has
+/// Checks the file's structure, its indexes, its times and its counters. Reads the whole file. Only damage has
 /// the cause [`Cause::Damaged`]; the check itself may fail, too.
 pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason> {
     let failed = |error: rusqlite::Error| {
@@ -137,6 +137,11 @@ pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), Reason>
         view.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(failed)?;
     if verdict != "ok" {
         return Err(damaged(verdict));
+    }
+    let earlier = "SELECT count(*) FROM purchases WHERE at < 0 OR ended_at < 0 OR keep_until < 0";
+    let earlier: i64 = view.query_row(earlier, [], |row| row.get(0)).map_err(failed)?;
+    if earlier != 0 {
+        return Err(damaged(format!("{earlier} purchases have a time before 1970")));
     }
     let wrong = count_wrong_counters(&view).map_err(failed)?;
     if wrong != 0 {
@@ -165,7 +170,12 @@ fn count_wrong_counters(view: &Connection) -> rusqlite::Result<usize> {
     let mut rows = purchases.query([])?;
     while let Some(row) = rows.next()? {
         let micros = row.get::<_, Option<i64>>(3)?.unwrap_or(0);
-        for scope in [[b"total", [].as_slice()], [b"caller ", row.get_ref(0)?.as_bytes()?]] {
+        let group = row.get_ref(4)?.as_bytes_or_null()?;
+        let token = row.get_ref(5)?.as_bytes_or_null()?;
+        let always: [[&[u8]; 2]; 2] = [[b"total", b""], [b"caller ", row.get_ref(0)?.as_bytes()?]];
+        let named = group.map(|name| [b"group ".as_slice(), name]).into_iter();
+        let named = named.chain(token.map(|name| [b"token ".as_slice(), name]));
+        for scope in always.into_iter().chain(named) {
             add(scope, b"day", row.get(1)?, micros);
             add(scope, b"month", row.get(2)?, micros);
         }

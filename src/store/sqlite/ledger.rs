@@ -10,19 +10,24 @@ use tracing::warn;
 
 use super::Result;
 use super::column::Sql;
+use super::limits::KeptLimits;
 use super::replies::Replies;
 use super::spent::{self, Counters, Scope};
 use super::statements::Statements;
 use crate::clock::{self, Date};
-use crate::contract::money::Usd;
-use crate::store::rules::{Credit, Today, latest_plausible_day};
-use crate::store::{Clock, PeriodSpend, PurchaseId, PurchaseState, StoreCapacity};
+use crate::contract::money::{Period, Usd};
+use crate::store::rules::{Credit, ScopeBudget, Today, latest_plausible_day};
+use crate::store::{
+    Clock, PeriodSpend, PurchaseId, PurchaseState, ScopeKind, SpendLimit, StoreCapacity,
+};
 
 pub(super) struct Ledger {
     pub(super) connection: Connection,
     clock: Clock,
     pub(super) replies: Replies,
     counters: RefCell<Counters>,
+    /// `None` until they are read.
+    limits: RefCell<Option<KeptLimits>>,
     /// What another process committed last.
     data_version: Cell<i64>,
     /// Only in memory, because each start of a server begins with an unknown balance.
@@ -44,7 +49,19 @@ pub(super) struct Purchase {
     pub(super) state: PurchaseState,
     pub(super) price: Usd,
     pub(super) caller: Arc<str>,
+    pub(super) group: Option<Arc<str>>,
+    pub(super) token: Option<Arc<str>>,
     pub(super) today: Today,
+}
+
+impl Purchase {
+    /// Returns the scopes that it counts in.
+    fn scopes(&self) -> impl Iterator<Item = Scope<'_>> {
+        let group = self.group.as_deref().map(|name| Scope { kind: ScopeKind::Group, name });
+        let token = self.token.as_deref().map(|name| Scope { kind: ScopeKind::Token, name });
+        let always = [Scope::TOTAL, Scope::caller(&self.caller)];
+        always.into_iter().chain(group).chain(token)
+    }
 }
 
 /// A value outside of the database that follows its transactions.
@@ -79,6 +96,7 @@ impl Ledger {
             clock,
             replies: Replies::new(capacity),
             counters: RefCell::default(),
+            limits: RefCell::default(),
             data_version: Cell::default(),
             credit: Tracked::default(),
             running: RefCell::default(),
@@ -101,9 +119,24 @@ impl Ledger {
         let version = statements.first(version, [], |row| row.get(0))?.unwrap_or_default();
         if self.data_version.replace(version) != version {
             self.counters.borrow_mut().forget();
+            self.forget_limits();
             self.running.borrow_mut().clear();
         }
         Ok(())
+    }
+
+    pub(super) fn with_limits<T>(&self, read: impl FnOnce(&KeptLimits) -> T) -> Result<T> {
+        let mut limits = self.limits.borrow_mut();
+        let kept = match &mut *limits {
+            Some(kept) => kept,
+            none => none.insert(KeptLimits::read(&self.connection)?),
+        };
+        Ok(read(kept))
+    }
+
+    /// Reads the kept limits again at their next use.
+    pub(super) fn forget_limits(&self) {
+        self.limits.borrow_mut().take();
     }
 
     /// Writes what the commands of a transaction have counted. The commit follows.
@@ -119,6 +152,7 @@ impl Ledger {
     /// Forgets what was read or counted in a transaction that was rolled back.
     pub(super) fn rolled_back(&self) {
         self.counters.borrow_mut().forget();
+        self.forget_limits();
         self.credit.roll_back();
         self.ended_count.roll_back();
         self.running.borrow_mut().clear();
@@ -137,6 +171,7 @@ impl Ledger {
         }
         self.connection.execute("UPDATE members_version SET version = 0", [])?;
         self.counters.borrow_mut().forget();
+        self.forget_limits();
         self.running.borrow_mut().clear();
         self.credit.set(Credit::default());
         self.replies.invalidate();
@@ -181,17 +216,37 @@ impl Ledger {
         Ok(Today::at(now, latest))
     }
 
-    pub(super) fn spend_of(&self, scope: Scope<'_>, today: Today) -> Result<PeriodSpend> {
-        let (day, month) = self.counters.borrow_mut().get(&self.connection, scope, today)?;
-        let (day_renews_at, month_renews_at) = (today.day_ends(), today.month_ends());
-        Ok(PeriodSpend { day, month, day_renews_at, month_renews_at })
+    pub(super) fn spend_of(
+        &self,
+        statements: &Statements<'_>,
+        scope: Scope<'_>,
+        today: Today,
+    ) -> Result<PeriodSpend> {
+        let mut counters = self.counters.borrow_mut();
+        today.spend(|period| counters.get(statements, scope, period, today))
     }
 
-    /// Changes a purchase's share of the four counters from `before` to `after`.
+    /// Returns a scope's limits with what it has spent in the limited periods. A purchase counts in
+    /// days and months, so these are always read.
+    pub(super) fn scope_budget(
+        &self,
+        statements: &Statements<'_>,
+        (scope, limit): (Scope<'_>, SpendLimit),
+        today: Today,
+    ) -> Result<ScopeBudget> {
+        let mut counters = self.counters.borrow_mut();
+        let spent = today.spend(|period| match (period, limit.get(period)) {
+            (Period::Week | Period::Ever, None) => Ok(Usd::ZERO),
+            _ => counters.get(statements, scope, period, today),
+        })?;
+        Ok(ScopeBudget { scope: scope.kind, limit, spent })
+    }
+
+    /// Changes a purchase's share of its counters from `before` to `after`.
     pub(super) fn change_spend(
         &self,
-        caller: &str,
-        today: Today,
+        statements: &Statements<'_>,
+        purchase: &Purchase,
         before: Usd,
         after: Usd,
     ) -> Result<()> {
@@ -200,8 +255,9 @@ impl Ledger {
             return Ok(());
         }
         let mut counters = self.counters.borrow_mut();
-        let shares = (before, after);
-        counters.change(&self.connection, Scope::Total, today, shares)?;
-        counters.change(&self.connection, Scope::Caller(caller), today, shares)
+        for scope in purchase.scopes() {
+            counters.change(statements, scope, purchase.today, (before, after))?;
+        }
+        Ok(())
     }
 }

@@ -13,11 +13,12 @@ use super::column::{self, Sql, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
+use super::limits;
 use crate::contract::money::Usd;
 use crate::contract::selection::Selection;
 use crate::store::member::MAX_LOGINS_PER_MEMBER;
 use crate::store::{
-    Digest, LoginSession, Member, MemberChange, MemberError, Role, SpendLimit, Unavailable,
+    Digest, LoginSession, Member, MemberChange, MemberError, Period, Role, SpendLimit, Unavailable,
 };
 
 /// A refusal leaves nothing to roll back.
@@ -58,8 +59,9 @@ impl SqliteStore {
     }
 
     pub(in crate::store) async fn members(&self) -> Result<Vec<Member>, Unavailable> {
-        let all = "SELECT name, role, day_micros, month_micros, token, prefix, added, revoked,
-            may_buy FROM members ORDER BY name";
+        let all =
+            "SELECT name, role, day_micros, week_micros, month_micros, ever_micros, token, prefix,
+            added, revoked, may_buy FROM members ORDER BY name";
         self.run_while_starting(Durability::Buffered, move |ledger| {
             Ok(ledger.connection.all(all, [], member)?)
         })
@@ -178,13 +180,16 @@ fn apply_change(
     match change {
         MemberChange::Add(member) => {
             let insert = "INSERT INTO members
-                (name, role, day_micros, month_micros, token, prefix, added, revoked, may_buy)
-                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING";
+                (name, role, day_micros, week_micros, month_micros, ever_micros, token, prefix, added,
+                    revoked, may_buy)
+                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING";
             let values = params![
                 member.name,
                 member.role.name(),
                 member.own_budget.day.map(Usd::as_micros),
+                member.own_budget.week.map(Usd::as_micros),
                 member.own_budget.month.map(Usd::as_micros),
+                member.own_budget.ever.map(Usd::as_micros),
                 member.token,
                 member.prefix,
                 nanos(member.added_at),
@@ -224,10 +229,12 @@ fn update(
         let write = "UPDATE members SET role = ? WHERE name = ?";
         connection.run(write, params![role.name(), name])?;
     }
-    if let Some(SpendLimit { day, month }) = own_budget {
-        let (day, month) = (day.map(Usd::as_micros), month.map(Usd::as_micros));
-        let write = "UPDATE members SET day_micros = ?, month_micros = ? WHERE name = ?";
-        connection.run(write, params![day, month, name])?;
+    if let Some(limit) = own_budget {
+        let [day, week, month, ever] =
+            Period::ALL.map(|period| limit.get(period).map(Usd::as_micros));
+        let write = "UPDATE members
+            SET day_micros = ?, week_micros = ?, month_micros = ?, ever_micros = ? WHERE name = ?";
+        connection.run(write, params![day, week, month, ever, name])?;
     }
     if let Some(may_buy) = may_buy {
         let names = may_buy.as_ref().map(Selection::to_string);
@@ -247,15 +254,14 @@ pub(super) fn bump_version(connection: &Connection) -> Result<()> {
 }
 
 fn member(row: &rusqlite::Row<'_>) -> rusqlite::Result<Member> {
-    let amount = |at| Ok::<_, rusqlite::Error>(row.get::<_, Option<u64>>(at)?.map(Usd::micros));
     Ok(Member {
         name: row.get(0)?,
         role: column::named(row, 1, &Role::ALL, Role::name)?,
-        own_budget: SpendLimit { day: amount(2)?, month: amount(3)? },
-        token: row.get(4)?,
-        prefix: row.get(5)?,
-        added_at: column::moment(row, 6)?,
-        revoked_at: column::moment_or_none(row, 7)?,
-        may_buy: row.get::<_, Option<String>>(8)?.map(|names| Selection::parse(&names)),
+        own_budget: limits::limit(row, 2)?,
+        token: row.get(6)?,
+        prefix: row.get(7)?,
+        added_at: column::moment(row, 8)?,
+        revoked_at: column::moment_or_none(row, 9)?,
+        may_buy: row.get::<_, Option<String>>(10)?.map(|names| Selection::parse(&names)),
     })
 }

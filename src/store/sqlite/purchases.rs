@@ -19,11 +19,11 @@ use super::statements::Statements;
 use super::{Result, file, identity, jobs, outbox, replies, schema, slots};
 use crate::contract::money::Usd;
 use crate::store::model::SYNC_THRESHOLD;
-use crate::store::rules::{self, Credit, Today};
+use crate::store::rules::{self, Credit, ScopeBudget, Today};
 use crate::store::{
     AccountStatus, BudgetScope, CreditWatermark, DedupeKey, KeptReply, MoneyKind, PeriodSpend,
-    PurchaseId, PurchaseState, RemainingCredit, Reservation, ReserveError, Settlement, SlotId,
-    Unavailable,
+    PurchaseId, PurchaseState, RemainingCredit, Reservation, ReserveError, ScopeKind, Settlement,
+    SlotId, Unavailable,
 };
 
 /// How often a purchase that another process may end is polled.
@@ -248,7 +248,8 @@ impl SqliteStore {
     ) -> Result<PeriodSpend, Unavailable> {
         self.query(move |ledger| {
             let statements = Statements::new(&ledger.connection);
-            ledger.spend_of(Scope::from(&scope), ledger.today(&statements, ledger.now())?)
+            let today = ledger.today(&statements, ledger.now())?;
+            ledger.spend_of(&statements, Scope::from(&scope), today)
         })
         .await
     }
@@ -291,12 +292,10 @@ impl Ledger {
             return Ok(Err(ReserveError::NothingToReplay));
         }
         let today = self.today(statements, now)?;
-        let total = self.spend_of(Scope::Total, today)?;
-        let own = self.spend_of(Scope::Caller(&reservation.caller), today)?;
-        let mut credit = self.credit.get();
-        let (budgets, price) = (&reservation.budgets, reservation.price);
-        let covered = rules::check_budgets(budgets, total, own, price, today)
-            .and_then(|()| credit.hold(price, budgets.balance_floor, now));
+        let scopes = self.scope_budgets(statements, reservation, (now, today))?;
+        let (mut credit, price) = (self.credit.get(), reservation.price);
+        let covered = rules::check_budgets(&scopes, price)
+            .and_then(|()| credit.hold(price, reservation.budgets.balance_floor, now));
         if let Err(refused) = covered {
             return Ok(Err(refused));
         }
@@ -304,13 +303,39 @@ impl Ledger {
             self.clear_dedupe_key(number)?;
         }
         let purchase = self.insert(statements, reservation, send, (now, today))?;
-        self.change_spend(&reservation.caller, today, Usd::ZERO, price)?;
+        self.change_spend(statements, &purchase, Usd::ZERO, price)?;
         self.credit.set(credit);
         self.running.borrow_mut().insert(reservation.id, purchase);
         if let Some((slot, _)) = send {
             slots::take(self, statements, slot, now)?;
         }
         Ok(Ok(credit.watermark()))
+    }
+
+    /// Returns the limits of all scopes that the purchase counts in, and of absent ones none.
+    fn scope_budgets(
+        &self,
+        statements: &Statements<'_>,
+        reservation: &Reservation,
+        (now, today): (Duration, Today),
+    ) -> Result<[ScopeBudget; 4]> {
+        let Reservation { caller, group, token, budgets, .. } = reservation;
+        let of = |scope: Scope<'_>, limit| self.scope_budget(statements, (scope, limit), today);
+        let optional = |kind, name: Option<&'_ Arc<str>>, limit| match name {
+            Some(name) => self.scope_budget(statements, (Scope { kind, name }, limit), today),
+            None => Ok(ScopeBudget::absent(kind)),
+        };
+        let (group_limit, extra) = self.with_limits(|kept| {
+            let group = group.as_ref().map(|name| kept.group(name));
+            (group.unwrap_or_default(), kept.extra(caller, now))
+        })?;
+        let extra = extra.map_or(Usd::ZERO, |extra| extra.amount);
+        Ok([
+            of(Scope::TOTAL, budgets.total)?,
+            optional(ScopeKind::Group, group.as_ref(), group_limit)?,
+            of(Scope::caller(caller), budgets.caller.raised(extra))?,
+            optional(ScopeKind::Token, token.as_ref(), budgets.token)?,
+        ])
     }
 
     fn insert(
@@ -331,15 +356,17 @@ impl Ledger {
             Some((_, account)) => (PurchaseState::Sent, account == AccountStatus::Unconfirmed),
         };
         let insert = "INSERT INTO purchases
-            (id, at, day, month, caller, service, model, price_micros, state, unrecognised, key,
-                payload, fingerprint)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING";
+            (id, at, day, month, caller, group_name, token, service, model, price_micros, state,
+                unrecognised, key, payload, fingerprint)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING";
         let values = params![
             reservation.id.0.as_bytes(),
             nanos(now),
             today.day,
             today.month,
             &*reservation.caller,
+            reservation.group.as_deref(),
+            reservation.token.as_deref(),
             reservation.service.name(),
             &*reservation.model,
             reservation.price.as_micros(),
@@ -358,7 +385,8 @@ impl Ledger {
             statements.run(ADVANCE_ENDED, [])?;
         }
         let (price, caller) = (reservation.price, Arc::clone(&reservation.caller));
-        Ok(Purchase { number, state, price, caller, today })
+        let (group, token) = (reservation.group.clone(), reservation.token.clone());
+        Ok(Purchase { number, state, price, caller, group, token, today })
     }
 
     pub(super) fn settle(
@@ -373,7 +401,7 @@ impl Ledger {
         let Some(purchase) = found else { return Ok(()) };
         let settled = rules::settle(purchase.state, purchase.price, settlement);
         let Some((state, amount)) = settled else { return Ok(()) };
-        self.change_spend(&purchase.caller, purchase.today, purchase.price, amount)?;
+        self.change_spend(statements, &purchase, purchase.price, amount)?;
         let (cost, until) = match settlement {
             Settlement::Charged { cost, keep, .. } => {
                 (Some(cost.as_micros()), Some(nanos(now.saturating_add(*keep))))
@@ -440,14 +468,16 @@ impl Ledger {
     }
 
     fn purchase(&self, id: PurchaseId) -> Result<Option<Purchase>> {
-        let find =
-            "SELECT number, state, price_micros, caller, day, month FROM purchases WHERE id = ?";
+        let find = "SELECT number, state, price_micros, caller, day, month, group_name, token
+            FROM purchases WHERE id = ?";
         let found = self.connection.first(find, [id.0.as_bytes()], |row| {
             Ok(Purchase {
                 number: row.get(0)?,
                 state: column::state(row, 1)?,
                 price: column::money(row, 2)?,
                 caller: row.get(3)?,
+                group: row.get(6)?,
+                token: row.get(7)?,
                 today: Today { day: row.get(4)?, month: row.get(5)? },
             })
         });

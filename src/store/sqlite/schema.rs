@@ -1,5 +1,6 @@
 //! The tables of the ledger's file, version by version.
 
+mod groups;
 mod logins;
 mod moves;
 mod outbox;
@@ -302,13 +303,22 @@ const MIGRATIONS: &[&[&str]] = &[&["
 "], &["
     -- Names of services and models, with spaces between them; NULL: what `access.may_buy` says.
     ALTER TABLE members ADD COLUMN may_buy TEXT;
-"], &[logins::TABLES, moves::TABLES, outbox::TABLES]];
+",
+], &[
+    groups::TABLES,
+    logins::TABLES,
+    moves::TABLES,
+    outbox::TABLES,
+]];
 
 /// The version that renamed states, and the columns of prices and fingerprints.
 const NEW_NAMES: i64 = 6;
 
 /// The version that dropped the index on running purchases.
 const ENDED_THROUGH: i64 = 8;
+
+/// The version that added groups and tokens.
+const GROUPS: i64 = 10;
 
 /// Returns the condition for running purchases in a file of this version.
 pub(super) fn is_running(version: i64) -> &'static str {
@@ -323,10 +333,13 @@ pub(super) fn is_running(version: i64) -> &'static str {
 pub(super) fn counted(version: i64) -> &'static str {
     if version < NEW_NAMES {
         "SELECT caller, day, month, CASE state WHEN 'voided' THEN 0 WHEN 'posted' THEN cost_micros
-            ELSE toll_micros END AS micros FROM purchases"
+            ELSE toll_micros END AS micros, NULL, NULL FROM purchases"
+    } else if version < GROUPS {
+        "SELECT caller, day, month, CASE state WHEN 'released' THEN 0 WHEN 'charged' THEN cost_micros
+            ELSE price_micros END AS micros, NULL, NULL FROM purchases"
     } else {
         "SELECT caller, day, month, CASE state WHEN 'released' THEN 0 WHEN 'charged' THEN cost_micros
-            ELSE price_micros END AS micros FROM purchases"
+            ELSE price_micros END AS micros, group_name, token FROM purchases"
     }
 }
 

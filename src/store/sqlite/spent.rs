@@ -6,61 +6,70 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 
 use super::Result;
 use super::column::{self, Sql};
 use super::statements::Statements;
-use crate::contract::money::Usd;
-use crate::store::rules::{Today, checked_sum};
-use crate::store::{BudgetScope, Unavailable};
+use crate::contract::money::{Period, Usd};
+use crate::store::rules::{MAX_AMOUNT, Today, checked_sum};
+use crate::store::{BudgetScope, ScopeKind, Unavailable};
 
 /// Beyond this number, all are read again.
 const MAX_COUNTERS: usize = 40_000;
 
 /// Whose spending a counter is. Its name in the table is only made when it is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scope<'a> {
-    Total,
-    Caller(&'a str),
+pub(super) struct Scope<'a> {
+    pub(super) kind: ScopeKind,
+    pub(super) name: &'a str,
 }
 
-impl Scope<'_> {
-    fn name(self) -> Cow<'static, str> {
-        match self {
-            Self::Total => "total".into(),
-            Self::Caller(caller) => format!("caller {caller}").into(),
+impl<'a> Scope<'a> {
+    pub(super) const TOTAL: Scope<'static> = Scope { kind: ScopeKind::Total, name: "" };
+
+    pub(super) fn caller(name: &'a str) -> Self {
+        Self { kind: ScopeKind::Caller, name }
+    }
+
+    fn written(self) -> Cow<'static, str> {
+        match self.kind {
+            ScopeKind::Total => "total".into(),
+            ScopeKind::Group | ScopeKind::Caller | ScopeKind::Token => {
+                format!("{} {}", self.kind.name(), self.name).into()
+            }
         }
     }
 }
 
 impl<'a> From<&'a BudgetScope> for Scope<'a> {
     fn from(scope: &'a BudgetScope) -> Self {
-        match scope {
-            BudgetScope::Total => Self::Total,
-            BudgetScope::Caller(caller) => Self::Caller(caller),
-        }
+        Self { kind: scope.kind(), name: scope.name() }
     }
 }
 
+/// A row of the table for each day and month; all other periods are sums of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Period {
+enum Unit {
     Day(u64),
     Month(u64),
+    /// Only in memory: the sum of all months.
+    Ever,
 }
 
-impl Period {
-    fn columns(self) -> (&'static str, u64) {
+impl Unit {
+    fn columns(self) -> Option<(&'static str, u64)> {
         match self {
-            Self::Day(day) => ("day", day),
-            Self::Month(month) => ("month", month),
+            Self::Day(day) => Some(("day", day)),
+            Self::Month(month) => Some(("month", month)),
+            Self::Ever => None,
         }
     }
 }
 
 struct Counter {
     scope: Cow<'static, str>,
-    period: Period,
+    unit: Unit,
     spent: Usd,
     /// Whether the table has this value.
     is_saved: bool,
@@ -70,7 +79,8 @@ struct Counter {
 pub(super) struct Counters {
     all: Vec<Counter>,
     totals: Vec<usize>,
-    by_caller: HashMap<Box<str>, Vec<usize>>,
+    /// Of groups, callers and tokens.
+    by_name: [HashMap<Box<str>, Vec<usize>>; 3],
     unsaved: Vec<usize>,
     /// The latest day that has a counter, once it was read.
     latest_day: Option<Option<u64>>,
@@ -82,40 +92,52 @@ impl Counters {
         *self = Self::default();
     }
 
-    /// Returns what a scope has spent in this day and its month.
+    /// Returns what a scope has spent in a period that contains this day.
     pub(super) fn get(
         &mut self,
-        connection: &Connection,
+        statements: &Statements<'_>,
         scope: Scope<'_>,
+        period: Period,
         today: Today,
-    ) -> Result<(Usd, Usd)> {
-        let day = self.counter(connection, scope, Period::Day(today.day))?;
-        let month = self.counter(connection, scope, Period::Month(today.month))?;
-        let spent =
-            |index| self.all.get(index).map_or(Usd::ZERO, |counter: &Counter| counter.spent);
-        Ok((spent(day), spent(month)))
+    ) -> Result<Usd> {
+        match period {
+            Period::Day => self.value(statements, scope, Unit::Day(today.day)),
+            Period::Month => self.value(statements, scope, Unit::Month(today.month)),
+            Period::Ever => self.value(statements, scope, Unit::Ever),
+            Period::Week => today.week().try_fold(Usd::ZERO, |sum, day| {
+                let day = self.value(statements, scope, Unit::Day(day))?;
+                Ok(sum.checked_add(day).unwrap_or(MAX_AMOUNT))
+            }),
+        }
     }
 
-    /// Changes a purchase's share of a scope's two counters from `before` to `after`.
+    fn value(&mut self, statements: &Statements<'_>, scope: Scope<'_>, unit: Unit) -> Result<Usd> {
+        let index = self.counter(statements, scope, unit)?;
+        Ok(self.all.get(index).map_or(Usd::ZERO, |counter| counter.spent))
+    }
+
+    /// Changes a purchase's share of a scope's counters from `before` to `after`.
     pub(super) fn change(
         &mut self,
-        connection: &Connection,
+        statements: &Statements<'_>,
         scope: Scope<'_>,
         today: Today,
         (before, after): (Usd, Usd),
     ) -> Result<()> {
-        for period in [Period::Day(today.day), Period::Month(today.month)] {
-            let index = self.counter(connection, scope, period)?;
+        let day = self.counter(statements, scope, Unit::Day(today.day))?;
+        let month = self.counter(statements, scope, Unit::Month(today.month))?;
+        let ever = self.known(scope, Unit::Ever);
+        for index in [Some(day), Some(month), ever].into_iter().flatten() {
             let Some(counter) = self.all.get_mut(index) else { continue };
             let others = counter.spent.checked_sub(before);
             counter.spent = others
                 .and_then(|others| checked_sum(others, after))
                 .ok_or_else(|| Unavailable("a spending counter is out of range".into()))?;
-            if std::mem::replace(&mut counter.is_saved, false) {
+            if counter.unit != Unit::Ever && std::mem::replace(&mut counter.is_saved, false) {
                 self.unsaved.push(index);
             }
         }
-        if scope == Scope::Total {
+        if scope.kind == ScopeKind::Total {
             self.latest_day = self.latest_day.map(|latest| latest.max(Some(today.day)));
         }
         Ok(())
@@ -128,7 +150,7 @@ impl Counters {
             // One row a statement: several would need a statement journal.
             let write = "INSERT INTO spent (scope, unit, period, micros) VALUES (?, ?, ?, ?)
                 ON CONFLICT DO UPDATE SET micros = excluded.micros";
-            let (unit, period) = counter.period.columns();
+            let Some((unit, period)) = counter.unit.columns() else { continue };
             let values = params![
                 &*counter.scope,
                 unit,
@@ -144,37 +166,50 @@ impl Counters {
         Ok(())
     }
 
+    fn known(&self, scope: Scope<'_>, unit: Unit) -> Option<usize> {
+        let known = match self.by_name.get(map_of(scope.kind)) {
+            None => Some(&self.totals),
+            Some(named) => named.get(scope.name),
+        };
+        let is_it = |index: &usize| self.all.get(*index).is_some_and(|one| one.unit == unit);
+        known.into_iter().flatten().copied().rev().find(is_it)
+    }
+
     /// Returns the position of a counter, which is read if it is not known yet.
     fn counter(
         &mut self,
-        connection: &Connection,
+        statements: &Statements<'_>,
         scope: Scope<'_>,
-        period: Period,
+        unit: Unit,
     ) -> Result<usize> {
-        let known = match scope {
-            Scope::Total => Some(&self.totals),
-            Scope::Caller(caller) => self.by_caller.get(caller),
-        };
-        let known = known.into_iter().flatten().copied();
-        let is_it = |index: &usize| self.all.get(*index).is_some_and(|one| one.period == period);
-        if let Some(index) = known.rev().find(is_it) {
+        if let Some(index) = self.known(scope, unit) {
             return Ok(index);
         }
-        let read = "SELECT micros FROM spent WHERE scope = ? AND unit = ? AND period = ?";
-        let (unit, number) = period.columns();
-        let name = scope.name();
-        let values = params![&*name, unit, column::signed(number)];
-        let found = connection.first(read, values, |row| column::money(row, 0))?;
+        let (name, connection) = (scope.written(), statements.connection());
+        let read = |row: &Row<'_>| column::money(row, 0);
+        let found = match unit.columns() {
+            Some((unit, number)) => {
+                let sql = "SELECT micros FROM spent WHERE scope = ? AND unit = ? AND period = ?";
+                connection.first(sql, params![&*name, unit, column::signed(number)], read)?
+            }
+            None => {
+                // What was counted in this transaction is not in the table yet.
+                self.save(statements)?;
+                let sql = "SELECT coalesce(sum(micros), 0) FROM spent
+                    WHERE scope = ? AND unit = 'month'";
+                connection.first(sql, [&*name], read)?
+            }
+        };
         let index = self.all.len();
         self.all.push(Counter {
             scope: name,
-            period,
+            unit,
             spent: found.unwrap_or_default(),
             is_saved: true,
         });
-        let of_scope = match scope {
-            Scope::Total => &mut self.totals,
-            Scope::Caller(caller) => self.by_caller.entry(caller.into()).or_default(),
+        let of_scope = match self.by_name.get_mut(map_of(scope.kind)) {
+            None => &mut self.totals,
+            Some(named) => named.entry(scope.name.into()).or_default(),
         };
         of_scope.push(index);
         Ok(index)
@@ -187,6 +222,16 @@ impl Counters {
         let latest = latest_day_until(connection, u64::MAX)?;
         self.latest_day = Some(latest);
         Ok(latest)
+    }
+}
+
+/// Returns the position of a scope's map in `by_name`; there is none for the total.
+fn map_of(kind: ScopeKind) -> usize {
+    match kind {
+        ScopeKind::Group => 0,
+        ScopeKind::Caller => 1,
+        ScopeKind::Token => 2,
+        ScopeKind::Total => usize::MAX,
     }
 }
 

@@ -25,6 +25,11 @@ impl<'a> Statements<'a> {
         Self { connection, held: RefCell::new([const { None }; MAX_HELD]) }
     }
 
+    /// Returns the connection, for statements that are rare.
+    pub(super) fn connection(&self) -> &'a Connection {
+        self.connection
+    }
+
     /// Returns the number of rows that were changed.
     pub(super) fn run(&self, sql: &'static str, values: impl Params) -> Result<usize> {
         self.with(sql, |statement| statement.execute(values))

@@ -109,6 +109,8 @@ async fn sell(ledger: &Store, turn: u8) {
         model: "eta-5-mini".into(),
         price: Usd::mills(3 + u64::from(turn)),
         dedupe_key: DedupeKey::IdempotencyKey { key: [turn; 32], payload: [turn; 32] },
+        group: None,
+        token: None,
         budgets: Budgets::default(),
         replay_only: false,
     };

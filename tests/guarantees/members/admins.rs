@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tollgate::contract::money::Usd;
-use tollgate::store::{Role, SpendLimit};
+use tollgate::store::{Period, Role, SpendLimit};
 
 use super::MEMBERS;
 use crate::support::client::Answer;
@@ -102,7 +102,7 @@ fn admin_sees_all_spending_jobs_budgets_and_the_account_without_keys() {
     for store in STORES {
         let upstream = upstream();
         let gate = Gate::start(&upstream, &format!("{store}\n{MEMBERS}"));
-        let own = SpendLimit { day: Some(Usd::dollars(5)), month: None };
+        let own = SpendLimit::of(Period::Day, Usd::dollars(5));
         let ann = gate.member_with("ann", Role::Member, own);
         let bob = gate.member("bob");
         let root = gate.member_with("root", Role::Admin, SpendLimit::default());

@@ -3,7 +3,7 @@
 use std::thread;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Role, SpendLimit};
+use tollgate::store::{Period, Role, SpendLimit};
 
 use super::MEMBERS;
 use crate::support::client::Answer;
@@ -14,7 +14,7 @@ use crate::support::{CHAT, Gate, Reply, STORES, Upstream};
 const PRICE: u64 = 6_000;
 
 fn day(micros: u64) -> SpendLimit {
-    SpendLimit { day: Some(Usd::micros(micros)), month: None }
+    SpendLimit::of(Period::Day, Usd::micros(micros))
 }
 
 fn buy(gate: &Gate, holder: &Holder, what: &str) -> Answer {

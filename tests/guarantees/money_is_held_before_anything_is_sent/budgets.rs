@@ -202,6 +202,8 @@ fn purchase_dated_ahead_blocks_no_budget_and_is_logged_once() {
             model: "alpha-sonnet-4.5".into(),
             price: Usd::mills(6),
             dedupe_key: DedupeKey::IdempotencyKey { key: [1; 32], payload: [1; 32] },
+            group: None,
+            token: None,
             budgets: Budgets::default(),
             replay_only: false,
         };

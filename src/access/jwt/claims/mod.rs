@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::access::subject;
 use crate::config::{AllowRule, ClaimPath, TokenRules};
-use crate::store::{Role, Selection, SpendLimit};
+use crate::store::{Period, Role, Selection, SpendLimit};
 
 pub(super) struct Claims {
     pub(super) subject: Arc<str>,
@@ -129,12 +129,8 @@ fn may_buy(claims: &JsonObject<'_>, path: &ClaimPath) -> Result<Option<Selection
 }
 
 fn set_limit(budget: &mut SpendLimit, period: &str, amount: &str) -> Result<(), Malformed> {
-    let limit = match period {
-        "day" => &mut budget.day,
-        "month" => &mut budget.month,
-        _ => return Err(Malformed),
-    };
-    *limit = Some(amount.parse().map_err(|_| Malformed)?);
+    let period = Period::named(period).ok_or(Malformed)?;
+    *budget = SpendLimit::of(period, amount.parse().map_err(|_| Malformed)?).or(*budget);
     Ok(())
 }
 

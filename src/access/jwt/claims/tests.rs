@@ -21,12 +21,14 @@ fn malformed_budget_claim_rejects_the_token() {
     let (day, month) = (Some(Usd::dollars(5)), Some(Usd::dollars(100)));
     for (value, own) in [
         (Value::Null, SpendLimit::default()),
-        (json!("5.00/day"), SpendLimit { day, month: None }),
-        (json!("100/month"), SpendLimit { day: None, month }),
-        (json!("0/day"), SpendLimit { day: Some(Usd::ZERO), month: None }),
-        (json!({"day": "5"}), SpendLimit { day, month: None }),
-        (json!({"month": "100.000000"}), SpendLimit { day: None, month }),
-        (json!({"day": "5.00", "month": "100"}), SpendLimit { day, month }),
+        (json!("5.00/day"), SpendLimit { day, ..SpendLimit::NONE }),
+        (json!("100/month"), SpendLimit { month, ..SpendLimit::NONE }),
+        (json!("0/day"), SpendLimit::of(Period::Day, Usd::ZERO)),
+        (json!("20/week"), SpendLimit::of(Period::Week, Usd::dollars(20))),
+        (json!({"ever": "500"}), SpendLimit::of(Period::Ever, Usd::dollars(500))),
+        (json!({"day": "5"}), SpendLimit { day, ..SpendLimit::NONE }),
+        (json!({"month": "100.000000"}), SpendLimit { month, ..SpendLimit::NONE }),
+        (json!({"day": "5.00", "month": "100"}), SpendLimit { day, month, ..SpendLimit::NONE }),
     ] {
         let claims = read(&["budget"], value.clone()).unwrap_or_else(|_| panic!("{value}"));
         assert_eq!(claims.own_budget, own, "{value}");
@@ -34,7 +36,7 @@ fn malformed_budget_claim_rejects_the_token() {
     for value in [
         json!(""),
         json!("5.00"),
-        json!("5.00/week"),
+        json!("5.00/year"),
         json!("5.00/day/day"),
         json!("/day"),
         json!("-5/day"),
@@ -47,7 +49,7 @@ fn malformed_budget_claim_rejects_the_token() {
         json!({}),
         json!({"day": 5}),
         json!({"day": null}),
-        json!({"day": "5", "week": "5"}),
+        json!({"day": "5", "year": "5"}),
         json!({"day": "5", "month": "lots"}),
         json!([]),
         json!(["5/day"]),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::config::ClaimPath;
 use crate::contract::money::Usd;
-use crate::store::{Role, SpendLimit};
+use crate::store::{Period, Role, SpendLimit};
 
 mod forged;
 pub(crate) mod issuer;
@@ -209,7 +209,7 @@ async fn role_and_budget_come_from_the_configured_claims() {
     rich["budget"] = json!("5.00/day");
     let (_, session) = jwt.verify(&ED.token("EdDSA", &rich), || Ok(())).await.expect("right");
     assert_eq!(session.role, Role::Admin);
-    assert_eq!(session.own_budget, SpendLimit { day: Some(Usd::dollars(5)), month: None });
+    assert_eq!(session.own_budget, SpendLimit::of(Period::Day, Usd::dollars(5)));
     let broken = ED.token("EdDSA", &claims_with("budget", json!("lots")));
     assert_eq!(who(&jwt, &broken).await, Err(Denied::Invalid));
 }

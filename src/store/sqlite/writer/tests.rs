@@ -294,6 +294,8 @@ fn reservation(price: Usd) -> Reservation {
         model: "alpha".into(),
         price,
         dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
+        group: None,
+        token: None,
         budgets: Budgets::default(),
         replay_only: false,
     }

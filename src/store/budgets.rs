@@ -1,0 +1,131 @@
+//! Budgets: limits and spending by scope and period.
+
+use std::time::Duration;
+
+use crate::contract::money::{Period, SpendLimit, Usd};
+
+/// What may be spent per period, and from the balance. The ledger itself keeps the limits of groups,
+/// and what [raises](Extra) a caller's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Budgets {
+    /// Of all callers together.
+    pub total: SpendLimit,
+    pub caller: SpendLimit,
+    pub token: SpendLimit,
+    pub balance_floor: Usd,
+}
+
+impl Budgets {
+    /// Returns the stricter of each caller budget.
+    pub fn intersect(self, own: SpendLimit) -> Self {
+        Self { caller: self.caller.stricter(own), ..self }
+    }
+}
+
+/// Raises each limit of a caller until a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extra {
+    pub amount: Usd,
+    pub until: Duration,
+}
+
+/// What the ledger keeps about a scope's limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptLimit {
+    /// Of a group.
+    pub limit: SpendLimit,
+    /// Of a caller: the sum of what is in force, until the first of it ends.
+    pub extra: Option<Extra>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum BudgetScope {
+    Total,
+    Group(String),
+    Caller(String),
+    Token(String),
+}
+
+impl BudgetScope {
+    pub const fn kind(&self) -> ScopeKind {
+        match self {
+            Self::Total => ScopeKind::Total,
+            Self::Group(_) => ScopeKind::Group,
+            Self::Caller(_) => ScopeKind::Caller,
+            Self::Token(_) => ScopeKind::Token,
+        }
+    }
+
+    /// Returns the name of what it is the budget of; empty for all callers.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Total => "",
+            Self::Group(name) | Self::Caller(name) | Self::Token(name) => name,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScopeKind {
+    Total,
+    Group,
+    Caller,
+    Token,
+}
+
+impl ScopeKind {
+    pub const ALL: [Self; 4] = [Self::Total, Self::Group, Self::Caller, Self::Token];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Total => "total",
+            Self::Group => "group",
+            Self::Caller => "caller",
+            Self::Token => "token",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverBudget {
+    /// If several are exceeded, the one that renews last.
+    pub scope: ScopeKind,
+    pub period: Period,
+    pub budget: Usd,
+    pub remaining: Usd,
+    /// `None` for a budget that never renews.
+    pub renews_at: Option<Duration>,
+}
+
+/// What a scope has spent in the current periods: charged, held and unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeriodSpend {
+    pub day: Usd,
+    pub week: Usd,
+    pub month: Usd,
+    pub ever: Usd,
+    pub day_renews_at: Duration,
+    pub week_renews_at: Duration,
+    pub month_renews_at: Duration,
+}
+
+impl PeriodSpend {
+    pub const fn get(&self, period: Period) -> Usd {
+        match period {
+            Period::Day => self.day,
+            Period::Week => self.week,
+            Period::Month => self.month,
+            Period::Ever => self.ever,
+        }
+    }
+
+    /// Returns when a budget of this period renews; `None` is never.
+    pub const fn renews_at(&self, period: Period) -> Option<Duration> {
+        match period {
+            Period::Day => Some(self.day_renews_at),
+            Period::Week => Some(self.week_renews_at),
+            Period::Month => Some(self.month_renews_at),
+            Period::Ever => None,
+        }
+    }
+}
