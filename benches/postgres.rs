@@ -21,8 +21,8 @@ use tollgate::store::postgres::{
     Fleet, InstanceKind, PostgresTarget, SlotLimit, SlotPriority, SlotRate, SlotRequest,
 };
 use tollgate::store::{
-    AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, MoneyKind, PurchaseId,
-    Reservation, Service, Settlement, SlotId, Store,
+    AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, MoneyKind, Period, PurchaseId,
+    Reservation, Service, Settlement, SlotId, SpendLimit, Store,
 };
 
 use postgres::Cluster;
@@ -187,11 +187,16 @@ async fn buy(ledger: &Store, turns: &Turns) -> Outcome<(Duration, Duration)> {
     let reservation = Reservation {
         id,
         caller: "192.0.2.7".into(),
+        group: None,
+        token: None,
         service: Service::Chat,
         model: "alpha".into(),
         price: PRICE,
         dedupe_key: DedupeKey::Fingerprint(check),
-        budgets: Budgets { total_month: Some(Usd::dollars(1_000_000)), ..Budgets::default() },
+        budgets: Budgets {
+            total: SpendLimit::of(Period::Month, Usd::dollars(1_000_000)),
+            ..Budgets::default()
+        },
         replay_only: false,
     };
     let (slot, begun) = (SlotId::generate(), clock::now());
