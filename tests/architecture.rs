@@ -18,7 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("response",     &["problem"]),
     ("sync",       &[]),
     ("metrics",    &["clock"]),
-    ("validate",   &["contract", "problem"]),
+    ("validate",   &["clock", "contract", "problem"]),
     ("config",     &["contract", "validate"]),
     ("tls",        &["clock", "config"]),
     ("redact",     &["config", "contract", "metrics"]),

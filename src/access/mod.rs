@@ -9,16 +9,17 @@ mod failures;
 pub mod jwt;
 pub mod member_cache;
 pub mod oidc;
+mod own_tokens;
 pub mod quote;
 mod subject;
 pub mod subject_cache;
 pub mod token;
 mod user;
 
-use std::fmt;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -149,6 +150,10 @@ impl OidcAccess {
         let login = OidcLogin::new(config, &secret);
         Self { login, sessions: SubjectCache::new(store, secret, &config.token.issuer) }
     }
+
+    fn has_tokens(&self) -> bool {
+        self.login.config().tokens
+    }
 }
 
 /// Authenticates requests. Shared by all cores and kept across settings reloads.
@@ -193,15 +198,20 @@ impl Authenticator {
             }
             (AuthMode::Open, _) => return Ok((address, Session::default())),
             (_, Credentials::Missing) => return Err(Problem::new(&MISSING_CREDENTIALS)),
-            (_, Credentials::Malformed)
-            | (AuthMode::Jwt(_), Credentials::Cookie(_))
-            | (AuthMode::Oidc(_), Credentials::Token(_)) => Err(Denied::Invalid),
+            (_, Credentials::Malformed) | (AuthMode::Jwt(_), Credentials::Cookie(_)) => {
+                Err(Denied::Invalid)
+            }
             (AuthMode::Members(members), Credentials::Token(token)) => members.by_token(token),
             (AuthMode::Members(members), Credentials::Cookie(value)) => members.by_login(value),
             (AuthMode::Oidc(oidc), Credentials::Cookie(value)) => {
                 let limit = || self.failures.check(&address, clock::now());
                 oidc.sessions.by_cookie(value, || limit().map_err(Denied::Throttled)).await
             }
+            (AuthMode::Oidc(oidc), Credentials::Token(token)) if oidc.has_tokens() => {
+                let limit = || self.failures.check(&address, clock::now());
+                oidc.sessions.by_token(token, || limit().map_err(Denied::Throttled)).await
+            }
+            (AuthMode::Oidc(_), Credentials::Token(_)) => Err(Denied::Invalid),
             (AuthMode::Jwt(jwt), Credentials::Token(token)) => {
                 let limit = || self.forgeries.check(&address, clock::now());
                 jwt.verify(token, || limit().map_err(Denied::Throttled)).await
@@ -288,7 +298,7 @@ impl Authenticator {
         match &self.mode {
             AuthMode::Open | AuthMode::Jwt(_) | AuthMode::Host => {}
             AuthMode::Members(members) => members.refresh().await,
-            AuthMode::Oidc(oidc) => oidc.sessions.logins.refresh().await,
+            AuthMode::Oidc(oidc) => oidc.sessions.refresh().await,
         }
     }
 
@@ -298,7 +308,7 @@ impl Authenticator {
             AuthMode::Members(members) => members.run().await,
             AuthMode::Jwt(jwt) => jwt.run().await,
             AuthMode::Oidc(oidc) => {
-                futures_util::join!(oidc.login.run(), oidc.sessions.logins.run());
+                futures_util::join!(oidc.login.run(), oidc.sessions.run());
             }
         }
     }
@@ -386,10 +396,13 @@ pub struct LoggedIn {
 
 /// Returns 256 random bits as text.
 fn random_value() -> Result<Zeroizing<String>, Denied> {
-    token::random().map_err(|error| {
-        error!(%error, "random number generator failed");
-        Denied::Unavailable(RETRY_AFTER)
-    })
+    token::random().map_err(no_random)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it maps errors")]
+fn no_random(error: io::Error) -> Denied {
+    error!(%error, "random number generator failed");
+    Denied::Unavailable(RETRY_AFTER)
 }
 
 impl From<Unavailable> for Denied {

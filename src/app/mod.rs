@@ -169,6 +169,7 @@ impl App {
                     mcp: shared.quotes.is_some(),
                     login_metadata: settings.issuer().is_some(),
                     oidc: matches!(settings.access.mode, AccessMode::Oidc(_)),
+                    own_tokens: settings.access.mode.has_own_tokens(),
                 },
             )),
             limiter,

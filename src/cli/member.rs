@@ -10,13 +10,13 @@ use tokio::time::sleep;
 
 use super::check::limit;
 use super::ledger::{self, refresh_members};
-use super::{CommandError, Exit, OutputFormat, print_json};
+use super::{CommandError, Exit, OutputFormat, print_json, subject};
 use crate::access::SecretError;
 use crate::access::token::{self, MemberToken, Secret, TOKEN_PREFIX};
 use crate::app::{self, secret};
 use crate::clock::{self, Date, iso8601};
 use crate::config::{AccessMode, Settings, StoreConfig};
-use crate::contract::money::Usd;
+use crate::contract::money::{MAX_BUDGET, Usd};
 use crate::contract::wire::KEY_PREFIX;
 use crate::reports::members::{self, MemberSpend};
 use crate::reports::text::{csv, table};
@@ -55,8 +55,11 @@ pub enum MemberCommand {
     /// Revoke members permanently; their tokens and sessions end
     Revoke {
         /// The members
-        #[arg(required = true, value_name = "NAME", value_parser = name)]
+        #[arg(required_unless_present = "subject", value_name = "NAME", value_parser = name)]
         names: Vec<Arc<str>>,
+        /// End the sessions and tokens of a user of a login service, who may sign in again
+        #[arg(long, num_args = 2, value_names = ["ISSUER", "SUB"], conflicts_with = "names")]
+        subject: Option<Vec<Arc<str>>>,
     },
     /// Change the budget or role of members, or what they may buy
     Update {
@@ -124,8 +127,6 @@ fn name(text: &str) -> Result<Arc<str>, &'static str> {
         .ok_or("expected 1 to 64 characters from a-z 0-9 . _ -")
 }
 
-const MAX_BUDGET: Usd = Usd::dollars(1_000_000_000);
-
 fn budget(text: &str) -> Result<SpendLimit, String> {
     let expected = || {
         "expected dollars and a period, such as 5.00/day or 50.00/month; also week, ever".to_owned()
@@ -179,11 +180,14 @@ pub(super) async fn member(
     if settings.store == StoreConfig::Memory {
         return Err(CommandError::usage(NO_LEDGER));
     }
+    if let MemberCommand::Revoke { subject: Some(subject), .. } = &command {
+        return subject::revoke(settings, subject, err).await;
+    }
     let (names, budgets): (&[_], &[_]) = match &command {
         MemberCommand::List { format } => return list(settings, *format, out, err).await,
         MemberCommand::Add { names, budgets, .. }
         | MemberCommand::Update { names, update: MemberUpdate { budgets, .. } } => (names, budgets),
-        MemberCommand::Revoke { names } | MemberCommand::Rotate { names, .. } => (names, &[]),
+        MemberCommand::Revoke { names, .. } | MemberCommand::Rotate { names, .. } => (names, &[]),
     };
     let budget = merge_budgets(names, budgets)?;
     if let Some(Some(may_buy)) = command.may_buy() {
@@ -204,19 +208,7 @@ pub(super) async fn member(
         }
     }
     out.flush()?;
-    if let StoreConfig::Postgres(_) = settings.store {
-        // Until all servers have polled the ledger.
-        sleep(VERSION_POLL_INTERVAL * 3).await;
-    } else if let Some(LockHolder::Server(address)) = ledger.lock_holder() {
-        let is_refreshed = match address {
-            Some(address) => refresh_members(address).await,
-            None => false,
-        };
-        if !is_refreshed {
-            // Until the server has polled the ledger.
-            sleep(VERSION_POLL_INTERVAL * 3).await;
-        }
-    }
+    wait_for_servers(settings, &ledger).await;
     // A wrong folder or a missing variable is noticed.
     writeln!(err, "the ledger is {} (store.url)", whole_path(settings))?;
     for message in messages {
@@ -232,7 +224,24 @@ pub(super) async fn member(
     Ok(Exit::Done)
 }
 
-fn whole_path(settings: &Settings) -> String {
+/// Returns once running servers know the change.
+pub(super) async fn wait_for_servers(settings: &Settings, ledger: &Store) {
+    if let StoreConfig::Postgres(_) = settings.store {
+        // Until all servers have polled the ledger.
+        sleep(VERSION_POLL_INTERVAL * 3).await;
+    } else if let Some(LockHolder::Server(address)) = ledger.lock_holder() {
+        let is_refreshed = match address {
+            Some(address) => refresh_members(address).await,
+            None => false,
+        };
+        if !is_refreshed {
+            // Until the server has polled the ledger.
+            sleep(VERSION_POLL_INTERVAL * 3).await;
+        }
+    }
+}
+
+pub(super) fn whole_path(settings: &Settings) -> String {
     let Some(path) = settings.store.path() else { return app::ledger::describe(settings) };
     let whole = path.canonicalize();
     whole.as_deref().unwrap_or(path).display().to_string()

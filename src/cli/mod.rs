@@ -20,6 +20,7 @@ mod settings;
 mod sockets;
 #[cfg(feature = "postgres")]
 mod store;
+mod subject;
 #[cfg(feature = "postgres")]
 mod transfer;
 mod usage;

@@ -244,6 +244,11 @@ impl AccessMode {
         matches!(self, Self::Members | Self::Oidc(_))
     }
 
+    /// Returns whether users make tokens for their programs.
+    pub fn has_own_tokens(&self) -> bool {
+        matches!(self, Self::Oidc(oidc) if oidc.tokens)
+    }
+
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Open => "open",

@@ -7,16 +7,16 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::access::Session;
+use crate::access::{Session, TokenBudget};
 use crate::billing::summary::BillingSummary;
-use crate::clock;
+use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::downstream::rate::Limiter;
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 use crate::response::{self, Response};
 use crate::store::{
     BudgetScope, Budgets, Caller, Extra, Period, RemainingCredit, Role, ScopeKind, SpendLimit,
-    Store, Unavailable,
+    Store, SubjectToken, Unavailable,
 };
 use crate::upstream::rate_limit::RateLimit;
 
@@ -96,6 +96,25 @@ impl MeReport {
             rows.extend(read.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?);
         }
         Ok(rows)
+    }
+
+    /// Describes a token to its user.
+    pub async fn own_token(&self, token: &SubjectToken) -> Result<Value, Problem> {
+        let mut rows = Vec::new();
+        if let Some(TokenBudget { id, budget }) = TokenBudget::of(token) {
+            let read = self.scope_rows(BudgetScope::Token(id.to_string()), budget).await;
+            rows = read.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
+        }
+        let SubjectToken { name, prefix, created_at, expires_at, last_used, .. } = token;
+        let last_day = Date::at(expires_at.saturating_sub(Duration::from_secs(1)));
+        Ok(json!({
+            "name": &**name,
+            "prefix": &**prefix,
+            "created": clock::iso8601(*created_at),
+            "last_used": last_used.map(clock::iso8601),
+            "until": last_day.to_string(),
+            "budgets": rows.iter().map(BudgetRow::document).collect::<Vec<_>>(),
+        }))
     }
 
     async fn scope_rows(

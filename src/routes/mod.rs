@@ -20,6 +20,7 @@ pub mod page;
 pub mod pictures;
 mod purchases;
 pub mod redirect;
+mod tokens;
 #[cfg(any(feature = "mcp", feature = "openai"))]
 mod translation;
 

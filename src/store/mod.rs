@@ -46,7 +46,9 @@ pub use model::{
 pub use outbox::{Alert, OutboxEvent, Subscription, WebhookId};
 pub use reason::{Cause, Reason};
 pub use sqlite::{Backup, LockHolder, OpenError, Opening, host_name};
-pub use subject::{Subject, SubjectLogin, SubjectTerms};
+pub use subject::{
+    MAX_TOKENS_PER_SUBJECT, Subject, SubjectLogin, SubjectTerms, SubjectToken, TokenRefusal,
+};
 
 /// The store cannot record anything now, so nothing may be bought.
 #[derive(Clone, Debug, thiserror::Error)]

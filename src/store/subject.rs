@@ -33,10 +33,40 @@ pub struct SubjectLogin {
     pub id: Digest,
     pub subject: Subject,
     pub expires_at: Duration,
+    /// `None` for a cookie.
+    pub token_budget: Option<SpendLimit>,
+}
+
+/// A token that a user made for programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubjectToken {
+    /// The token's keyed hash.
+    pub id: Digest,
+    /// Tells it from the user's other tokens.
+    pub name: Arc<str>,
+    pub prefix: Arc<str>,
+    /// In addition to the user's own.
+    pub budget: SpendLimit,
+    pub created_at: Duration,
+    pub expires_at: Duration,
+    pub last_used: Option<Duration>,
+}
+
+/// Why a user gets no further token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenRefusal {
+    #[error("the session has ended")]
+    SessionEnded,
+    #[error("there is already a token of this name")]
+    NameTaken,
+    #[error("there are already {MAX_TOKENS_PER_SUBJECT} tokens")]
+    TooMany,
 }
 
 /// One user has at most as many sessions. The oldest ends.
 pub(super) const MAX_SESSIONS_PER_SUBJECT: usize = 100;
+/// One user has at most as many tokens.
+pub const MAX_TOKENS_PER_SUBJECT: usize = 20;
 
 /// Writes a budget as the ledger keeps it, such as `1.00/day 5.00/month`.
 pub(super) fn budget_text(budget: SpendLimit) -> String {

@@ -11,7 +11,8 @@ use super::{
     Digest, Evidence, Held, Job, KeptLimit, KeptReply, LedgerTotals, LoginSession, Member,
     MemberChange, MemberError, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord,
     RemainingCredit, Reservation, ReserveError, Settlement, SlotId, Snapshot, SpendRow,
-    StatusUpdate, Store, StoreOp, SubjectLogin, Subscription, Unavailable, WebhookId,
+    StatusUpdate, Store, StoreOp, SubjectLogin, SubjectToken, Subscription, TokenRefusal,
+    Unavailable, WebhookId,
 };
 use crate::contract::event::EventKind;
 use crate::contract::money::Usd;
@@ -263,8 +264,24 @@ impl Store {
 
         sign_out(id: Digest) -> (), other("sign_out");
 
-        /// Returns the sessions that have not expired.
+        /// Returns the sessions and tokens that have not expired.
         subject_logins() -> Vec<SubjectLogin>, other("subject_logins");
+
+        /// Adds a token of the user whose session this is.
+        add_token(session: Digest, token: &SubjectToken) -> Result<(), TokenRefusal>,
+            other("add_token");
+
+        /// Returns the tokens of the user whose session this is, the oldest first.
+        tokens(session: Digest) -> Vec<SubjectToken>, other("tokens");
+
+        /// Ends a token of the user whose session this is. Returns whether there was one.
+        remove_token(session: Digest, name: Arc<str>) -> bool, other("remove_token");
+
+        /// Records when tokens were last used. This does not count as a change.
+        mark_tokens_used(used: Vec<(Digest, Duration)>) -> (), other("mark_tokens_used");
+
+        /// Ends all sessions and tokens of a user. Returns whether the user has ever signed in.
+        revoke_subject(issuer: Arc<str>, subject: Arc<str>) -> bool, other("revoke_subject");
     }
 }
 

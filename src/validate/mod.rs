@@ -12,6 +12,7 @@ mod may_buy;
 #[cfg(feature = "mcp")]
 pub mod mcp;
 pub mod openai;
+mod own_token;
 mod query;
 mod rule;
 mod video;
@@ -26,6 +27,7 @@ use zeroize::Zeroizing;
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
 pub use may_buy::may_buy;
+pub use own_token::{WantedToken, own_token};
 pub use query::{
     MAX_JOBS, UsageDays, UsageFormat, admin_usage, job_ids, login_return, no_query, request_id,
     too_many_rows, usage_days, video_status,

@@ -30,6 +30,7 @@ mod on_sale;
 mod openai;
 mod operations;
 mod over_tls;
+mod own_tokens;
 mod packaging;
 mod panics;
 mod pictures;

@@ -25,4 +25,5 @@ mod rate_limit;
 mod reports;
 mod restart;
 mod settlements;
+mod subjects;
 mod wire;

@@ -39,14 +39,27 @@ pub(crate) struct Browser {
 impl Browser {
     /// Sends its cookies with the CSRF header, and follows no redirect.
     pub(crate) fn ask(&mut self, gate: &Gate, method: &str, target: &str) -> Answer {
+        self.send(gate, method, target, &[], "")
+    }
+
+    /// Does the same with a body.
+    pub(crate) fn send(
+        &mut self,
+        gate: &Gate,
+        method: &str,
+        target: &str,
+        more: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
         let cookies: Vec<_> =
             self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let cookies = cookies.join("; ");
         let mut headers = vec![("x-tollgate", "1")];
+        headers.extend(more);
         if !cookies.is_empty() {
             headers.push(("cookie", &cookies));
         }
-        let answer = gate.ask(method, target, &headers, "");
+        let answer = gate.ask(method, target, &headers, body);
         for (name, line) in &answer.headers {
             if name != "set-cookie" {
                 continue;

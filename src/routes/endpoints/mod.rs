@@ -25,6 +25,7 @@ mod openai;
 pub(super) mod operation;
 #[cfg(feature = "page")]
 mod page;
+mod people;
 #[cfg(feature = "openapi")]
 pub(super) mod schemas;
 mod table;
@@ -33,7 +34,7 @@ use std::pin::Pin;
 
 use http::Method;
 
-use super::{HandlerContext, Handlers, api, login};
+use super::{HandlerContext, Handlers, api, login, tokens};
 use crate::downstream::route::{
     Auth, BodyKind, Class, CrossOrigin, DEFAULT_ROUTE, MCP_PATH, RESOURCE_METADATA_PATH, Route,
     RouteTable,
@@ -49,6 +50,7 @@ const SHARED: Route = Route { cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE };
 /// The tables of this build's features.
 static TABLES: &[&[Endpoint]] = &[
     table::ROWS,
+    people::ROWS,
     #[cfg(feature = "mcp")]
     mcp::ROWS,
     #[cfg(feature = "openai")]
@@ -119,6 +121,8 @@ pub struct Served {
     pub login_metadata: bool,
     /// Sign-in by redirects.
     pub oidc: bool,
+    /// Whether users who sign in so make tokens for programs.
+    pub own_tokens: bool,
 }
 
 /// Builds the table for the layers. All passthrough paths share two rows, so that labels and logs
@@ -138,6 +142,7 @@ pub fn route_table(
         RESOURCE_METADATA_PATH => served.mcp && served.login_metadata,
         login::LOGIN if route.method == Method::GET => served.oidc,
         login::CALLBACK => served.oidc,
+        tokens::TOKENS | tokens::TOKEN => served.own_tokens,
         _ => true,
     };
     let rows = all().map(|endpoint| &endpoint.route).filter(is_served).collect();
@@ -157,7 +162,8 @@ pub(super) fn find(route: &Route) -> &'static Endpoint {
 mod tests {
     use super::*;
 
-    const EVERYTHING: Served = Served { mcp: true, login_metadata: true, oidc: true };
+    const EVERYTHING: Served =
+        Served { mcp: true, login_metadata: true, oidc: true, own_tokens: true };
 
     fn code(method: Method, path: &str) -> &'static str {
         route_table([], EVERYTHING)

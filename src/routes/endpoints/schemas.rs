@@ -36,6 +36,7 @@ pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)
         ("OpenAiChatRequest", openai_chat(catalog)),
         ("OpenAiVideoRequest", openai_video(catalog)),
         ("Login", closed(record([("token", non_empty())])).into()),
+        ("NewToken", new_token()),
         ("ChatRequest", chat_request(catalog)),
         ("ChatReply", record([("message", message)]).into()),
         // One per model, because durations and pictures differ.
@@ -47,6 +48,13 @@ pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)
         ("Me", me()),
         ("Usage", usage()),
     ]
+}
+
+fn new_token() -> SchemaRef {
+    let amounts = record([("day? week? month? ever?", string())]);
+    let token =
+        with(record([("name", non_empty())]), "until", pattern("^[0-9]{4}-[0-9]{2}-[0-9]{2}$"));
+    closed(token.property("budget", closed(amounts))).into()
 }
 
 fn openai_chat(catalog: &Catalog) -> SchemaRef {
