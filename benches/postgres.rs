@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tollgate::clock;
-use tollgate::contract::money::Usd;
+use tollgate::contract::money::{Period, SpendLimit, Usd};
 use tollgate::store::postgres::{
     Fleet, InstanceKind, PostgresTarget, SlotLimit, SlotPriority, SlotRate, SlotRequest,
 };

@@ -45,6 +45,7 @@ fn main() -> Outcome {
             role_claim: None,
             budget_claim: None,
             may_buy_claim: None,
+            group_claim: None,
         },
         jwks: JwksSource::File(path),
     })?;

@@ -45,7 +45,6 @@ const TEXT = {
 };
 
 const service = document.title;
-
 const reload = () => button(TEXT.reload, () => location.reload());
 
 let catalog = null, me = null, owner = null, signingIn = null, focusNext = null, running = 0;
@@ -80,6 +79,8 @@ async function start() {
   owner = isOpen ? '' : me ? ownerOf(me) : choice.get('owner') ?? '';
   choice.set('owner', owner);
   keepFor(owner);
+  // Whoever comes back from the login service has signed in for the other tabs, too.
+  if (me && catalog.login) people.postMessage(owner);
   whenSignedOut(() => void signIn(TEXT.signedOut));
   showPerson();
   showMode();
@@ -105,8 +106,7 @@ async function start() {
 /** Takes in an answer of `GET /bff/me`. */
 async function takeCaller(answer) {
   if (answer.status === 401) return signIn();
-  if (!answer.caller) return;
-  me = answer;
+  if (answer.caller) me = answer;
 }
 
 function addLinks() {
@@ -199,7 +199,7 @@ function signIn(why = '') {
     announce('');
     document.title = `${TEXT.signIn} · ${service}`;
     const { askWho } = await import('./sign-in.js');
-    await takeCaller(await askWho(why, catalog.contact));
+    await takeCaller(await askWho(why, catalog));
     people.postMessage(ownerOf(me));
     // The same member goes on; another one starts with a fresh page.
     if (owner !== null && ownerOf(me) !== owner) return location.reload();
@@ -221,8 +221,9 @@ function signIn(why = '') {
 }
 
 async function signOut() {
+  let answer;
   try {
-    await post('/bff/logout', {});
+    answer = await post('/bff/logout', {});
   } catch (problem) {
     notice(TEXT.stillSignedIn(problem.message));
     return;
@@ -230,15 +231,28 @@ async function signOut() {
   choice.set('owner', '');
   people.postMessage('');
   history.replaceState(null, '', location.pathname);
-  location.reload();
+  // The login service ends its own session there.
+  if (answer?.continue) location.assign(answer.continue);
+  else location.reload();
 }
 
 function showPerson() {
-  const { kind, name } = me?.caller ?? {};
+  const { kind, name: id, display_name: name = id } = me?.caller ?? {};
   byId('person-name').textContent = byId('person-name').title = name ?? TEXT.menu();
   byId('menu-open').ariaLabel = TEXT.menu(name);
-  byId('sign-out').hidden = kind !== 'member';
+  byId('sign-out').hidden = kind !== 'member' && !catalog.login;
   byId('sign-out').onclick = signOut;
+  byId('tokens').hidden = !catalog.login;
+  byId('tokens').onclick = showTokens;
+}
+
+async function showTokens() {
+  byId('menu').hidePopover();
+  try {
+    await (await import('./shell/tokens.js')).tokens();
+  } catch {
+    notice(TEXT.noView, reload());
+  }
 }
 
 /** Loads the module that buys, if anything was bought: a first visit does not need it. */

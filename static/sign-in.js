@@ -1,4 +1,4 @@
-/** The sign-in form: sends a member's token once, for a cookie that scripts cannot read. */
+/** The sign-in: by a login service, or by a member's token, which is sent once for a cookie that scripts cannot read. */
 
 import { announce, button, byId, element } from './core/dom.js';
 import { sentence } from './core/problems.js';
@@ -6,6 +6,7 @@ import { post, read } from './core/site.js';
 
 const TEXT = {
   signIn: 'Sign in',
+  signInWith: (host) => `Sign in with ${host}`,
   signingIn: 'Signing in …',
   signedIn: (name) => `Signed in as ${name}`,
   notSignedIn: 'Not signed in',
@@ -22,19 +23,23 @@ const TEXT = {
   noCookie: 'This browser blocked the sign-in cookie. Allow cookies for this address and try again.',
 };
 
-/** Shows the form until a member has signed in; resolves with the answer of `GET /bff/me`. `why` says why the last session ended, `contact` who hands out tokens. */
-export async function askWho(why, contact) {
+/**
+ * Shows the form until a member has signed in; resolves with the answer of `GET /bff/me`. `why` says why the last session ended,
+ * `contact` who hands out tokens. `login` is the host of the login service, which sends people back to this page.
+ */
+export async function askWho(why, { contact, login }) {
   const place = byId('sign-in');
-  const isOffered = await offersLogins();
+  const isOffered = login || await offersLogins();
   return new Promise((done) => {
     const heading = element('h2', { id: 'sign-in-heading', tabindex: '-1', text: isOffered ? TEXT.signIn : TEXT.notSignedIn });
     const reason = element('p', { role: 'alert' });
-    place.replaceChildren(element('div', { class: 'card' }, heading, reason, isOffered ? form(welcome, contact) : elsewhere()));
+    place.replaceChildren(element('div', { class: 'card' }, heading, reason,
+      login ? button(TEXT.signInWith(login), toLogin, 'primary') : isOffered ? form(welcome, contact) : elsewhere()));
     place.hidden = false;
     // A screen reader announces an alert when its text changes, not when it is added.
     reason.textContent = why;
     reason.hidden = !why;
-    (byId('token') ?? heading).focus();
+    (byId('token') ?? place.querySelector('.primary') ?? heading).focus();
 
     function welcome(me) {
       place.hidden = true;
@@ -43,6 +48,11 @@ export async function askWho(why, contact) {
       done(me);
     }
   });
+}
+
+function toLogin() {
+  const { pathname, search, hash } = location;
+  location.assign(`bff/login?return=${encodeURIComponent(pathname + search + hash)}`);
 }
 
 /** Ends an expired session, if there is one. Returns false if the server has no sign-in of its own. */

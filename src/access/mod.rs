@@ -286,14 +286,6 @@ impl Authenticator {
         Ok(None)
     }
 
-    pub async fn load(&self) -> Result<(), SecretError> {
-        if let Some(members) = self.cache() {
-            return members.load().await;
-        }
-        self.refresh().await;
-        Ok(())
-    }
-
     pub async fn refresh(&self) {
         match &self.mode {
             AuthMode::Open | AuthMode::Jwt(_) | AuthMode::Host => {}

@@ -149,16 +149,16 @@ impl SubjectCache {
         if *issuer != self.issuer {
             return Ok(None);
         }
-        let SubjectTerms { role, own_budget, may_buy, display_name } = terms.clone();
+        let SubjectTerms { role, own_budget, group, may_buy, display_name } = terms.clone();
         let session = Session {
             role,
             own_budget,
+            group,
             may_buy,
             display_name,
             token: budget.clone(),
             revoked: Some(revoked.clone()),
             expires_at: Some(login.expires_at),
-            ..Session::default()
         };
         Ok(Some((Caller::Subject(Arc::clone(name)), session)))
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::{Session, subject};
 use crate::clock;
-use crate::store::{Caller, Role, Selection, SpendLimit};
+use crate::store::{Caller, Role, Selection, SpendLimit, is_member_name};
 
 /// The user of your application who sends a request, for the request's extensions.
 ///
@@ -27,6 +27,7 @@ pub struct User {
     id: Arc<str>,
     role: Role,
     budget: SpendLimit,
+    group: Option<Arc<str>>,
     may_buy: Option<Selection>,
     /// Wall-clock time since the Unix epoch.
     until: Option<Duration>,
@@ -49,6 +50,9 @@ pub enum UserError {
     /// The budget is not an amount and a period.
     #[error("user budget: expected dollars and a period, such as 5.00/day or 50.00/month")]
     Budget,
+    /// The name of the group is malformed.
+    #[error("user group: expected 1 to 64 characters from a-z 0-9 . _ -")]
+    Group,
 }
 
 impl User {
@@ -62,7 +66,7 @@ impl User {
     pub fn new(id: &str) -> Result<Self, UserError> {
         let id = subject::escaped(id).ok_or(UserError::Id)?;
         let (role, budget) = (Role::default(), SpendLimit::default());
-        Ok(Self { id, role, budget, may_buy: None, until: None })
+        Ok(Self { id, role, budget, group: None, may_buy: None, until: None })
     }
 
     /// Sets the role.
@@ -81,6 +85,15 @@ impl User {
         let named: SpendLimit = budget.parse().map_err(|_| UserError::Budget)?;
         let budget = named.or(self.budget);
         Ok(Self { budget, ..self })
+    }
+
+    /// Sets the user's group, whose budget applies in addition. `tollgate group add` gives it one.
+    ///
+    /// # Errors
+    /// [`UserError::Group`] if the name is not 1 to 64 characters from `a-z 0-9 . _ -`.
+    pub fn group(self, name: &str) -> Result<Self, UserError> {
+        let group = is_member_name(name).then(|| name.into()).ok_or(UserError::Group)?;
+        Ok(Self { group: Some(group), ..self })
     }
 
     /// Sets what the user may buy: `chat`, `video`, `other` (the endpoints of
@@ -111,7 +124,7 @@ impl User {
         let session = Session {
             role: self.role,
             own_budget: self.budget,
-            group: None,
+            group: self.group.clone(),
             token: None,
             may_buy: self.may_buy.clone(),
             expires_at: self.until,
@@ -153,6 +166,9 @@ mod tests {
     fn malformed_ids_and_budgets_are_rejected() {
         for id in ["", " ", "a\nb", &"x".repeat(256)] {
             assert_eq!(User::new(id), Err(UserError::Id), "{id:?}");
+        }
+        for group in ["", "Design", "a b", &"x".repeat(65)] {
+            assert_eq!(User::new("ann").unwrap().group(group), Err(UserError::Group), "{group:?}");
         }
         for budget in ["", "5", "5/year", "/day", "-5/day", "5.0000001/day"] {
             let user = User::new("ann").unwrap();

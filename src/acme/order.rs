@@ -22,7 +22,9 @@ use crate::tls::{Certificate, Tls};
 
 /// The authority's checks, and the certificate, may each take this long.
 const POLL: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(120));
-const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
+/// How an authority refuses orders of an account that it does not know, or has revoked.
+const INVALID_ACCOUNT: [&str; 2] =
+    ["urn:ietf:params:acme:error:accountDoesNotExist", "urn:ietf:params:acme:error:unauthorized"];
 
 /// Returns the kept account, or registers one.
 pub(super) async fn account(
@@ -124,7 +126,8 @@ async fn place(
         Ok(order) => order,
         Err(error) => {
             // The next attempt registers a new one.
-            if matches!(&error, Error::Api(problem) if problem.r#type.as_deref() == Some(UNKNOWN_ACCOUNT))
+            if let Error::Api(problem) = &error
+                && problem.r#type.as_deref().is_some_and(|kind| INVALID_ACCOUNT.contains(&kind))
             {
                 files.forget_account()?;
             }

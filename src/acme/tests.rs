@@ -32,7 +32,8 @@ enum Fault {
     Unreachable,
     /// It finds a wrong answer at the name.
     Reject,
-    UnknownAccount,
+    /// It refuses orders of the account, with this problem.
+    Account(&'static str),
 }
 
 /// An authority in memory. It does not look at signatures.
@@ -43,6 +44,9 @@ struct State {
     faults: VecDeque<Fault>,
     /// The seconds from the issue of a certificate to the window in which to renew it.
     window: Option<u64>,
+    /// Whether it rejects the nonce of every other request.
+    rejects_nonces: bool,
+    has_rejected: bool,
     /// When requests for the directory, and orders, arrived.
     asked: Vec<Duration>,
     ordered: Vec<(Duration, Value)>,
@@ -57,6 +61,8 @@ impl FakeAuthority {
         Self(Arc::new(Mutex::new(State {
             faults: faults.into_iter().collect(),
             window: None,
+            rejects_nonces: false,
+            has_rejected: false,
             asked: Vec::new(),
             ordered: Vec::new(),
             accounts: 0,
@@ -70,6 +76,10 @@ impl FakeAuthority {
     fn hours(&self) -> Vec<u64> {
         lock(&self.0).ordered.iter().map(|(at, _)| (*at - NOW).as_secs() / 3_600).collect()
     }
+}
+
+fn problem(kind: &str) -> Value {
+    json!({ "type": format!("urn:ietf:params:acme:error:{kind}"), "detail": kind })
 }
 
 impl State {
@@ -88,10 +98,9 @@ impl State {
 
     fn place(&mut self, payload: &Value) -> (u16, Value) {
         self.ordered.push((clock::wall(), payload.clone()));
-        if let Some(Fault::UnknownAccount) = self.faults.front() {
+        if let Some(&Fault::Account(kind)) = self.faults.front() {
             self.faults.pop_front();
-            let kind = "urn:ietf:params:acme:error:accountDoesNotExist";
-            return (400, json!({ "type": kind, "detail": "unknown account" }));
+            return (403, problem(kind));
         }
         self.order = json!({
             "status": "pending",
@@ -147,8 +156,15 @@ impl State {
         json!({ "suggestedWindow": { "start": window[0], "end": window[1] } })
     }
 
+    fn rejects_nonce_at(&mut self, path: &str) -> bool {
+        let is_signed = !["/directory", "/nonce"].contains(&path);
+        self.has_rejected = is_signed && self.rejects_nonces && !self.has_rejected;
+        self.has_rejected
+    }
+
     fn answer(&mut self, path: &str, payload: &Value) -> (u16, Value) {
         match path {
+            path if self.rejects_nonce_at(path) => (400, problem("badNonce")),
             "/directory" => {
                 self.asked.push(clock::wall());
                 (200, self.directory())
@@ -322,11 +338,23 @@ async fn wrong_answers_cost_five_orders_a_day_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn account_that_the_authority_forgot_is_replaced() {
-    let authority = FakeAuthority::new([Fault::UnknownAccount]);
+async fn account_that_the_authority_forgot_or_revoked_is_replaced() {
+    for kind in ["accountDoesNotExist", "unauthorized"] {
+        let authority = FakeAuthority::new([Fault::Account(kind)]);
+        let server = Server::start(&authority);
+        server.pass(DAY).await;
+        assert_eq!((lock(&authority.0).accounts, server.age()), (2, Some(0)), "{kind}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejected_nonces_fail_no_order() {
+    let authority = FakeAuthority::new([]);
+    lock(&authority.0).rejects_nonces = true;
     let server = Server::start(&authority);
-    server.pass(DAY).await;
-    assert_eq!((lock(&authority.0).accounts, server.age()), (2, Some(0)));
+    // The first wait after a failure is longer.
+    server.pass(Duration::from_secs(30)).await;
+    assert_eq!(server.age(), Some(0));
 }
 
 #[tokio::test(start_paused = true)]

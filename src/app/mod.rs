@@ -62,7 +62,7 @@ use crate::routes::pictures::PictureHost;
 use crate::routes::{Handlers, Routes, endpoints};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, AddressLimits};
-use crate::store::{AccountBinding, Budgets, KeyId, RecentRefusals, SpendLimit, Store};
+use crate::store::{AccountBinding, Budgets, Digest, KeyId, RecentRefusals, SpendLimit, Store};
 use crate::tls::Tls;
 use crate::upstream::client::Client;
 use crate::upstream::fetch::MediaClient;
@@ -104,6 +104,8 @@ pub struct SharedState {
     pub own_addresses: Vec<IpAddr>,
     /// `None` if callers come over plain HTTP.
     pub tls: Option<Tls>,
+    /// The fingerprint of the secret; `None` if neither members nor agents may call.
+    pub secret: Option<Digest>,
     /// `None` unless `mcp.enabled` is set.
     pub quotes: Option<Arc<QuoteSigner>>,
     /// `None` without a ledger on disk.

@@ -5,13 +5,14 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use tracing::warn;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
 use crate::access::SecretError;
 use crate::access::token::{self, Secret};
 use crate::config::{SecretText, Settings};
-use crate::store::Store;
+use crate::store::{Digest, SecretRecord, Store};
 
 pub const FILE_NAME: &str = "tollgate.secret";
 const MAX_SIZE: u64 = 4_096;
@@ -35,6 +36,20 @@ pub fn secret_or_new(settings: &Settings) -> Result<Secret, String> {
     };
     let found = read_or_create(&path).map_err(|why| format!("{}: {why}", path.display()))?;
     Ok(Secret::new(found.expose().as_bytes()))
+}
+
+/// Records the secret in the ledger, which refuses one that differs from what members or other
+/// servers depend on.
+pub(super) async fn record(store: &Store, fingerprint: Digest) -> Result<(), SecretError> {
+    match store.record_secret(fingerprint).await {
+        Ok(SecretRecord::Accepted) => Ok(()),
+        Ok(SecretRecord::OtherOfMembers) => Err(SecretError::Mismatch),
+        Ok(SecretRecord::OtherOfServers) => Err(SecretError::OfServers),
+        Err(error) => {
+            warn!(%error, "failed to record token secret fingerprint");
+            Ok(())
+        }
+    }
 }
 
 pub fn is_missing(settings: &Settings) -> bool {

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::{SharedState, ledger, sandbox};
+use super::{SharedState, ledger, sandbox, secret};
 use crate::access::jwt::JwtVerifier;
 use crate::access::member_cache::MemberCache;
 use crate::access::quote::QuoteSigner;
@@ -42,8 +42,8 @@ pub struct Shutdown {
 }
 
 /// Starts the shared state, with which nothing can be bought until [`open`]. `admin` is the ops
-/// listener's address; `secret` is called only if tokens, cookies or quotes depend on it; jobs and the sandbox run
-/// on `runtime`.
+/// listener's address; `secret` is called only if tokens, cookies or quotes depend on it; jobs and
+/// the sandbox run on `runtime`.
 pub async fn prepare(
     settings: &Settings,
     admin: Option<SocketAddr>,
@@ -61,20 +61,8 @@ pub async fn prepare(
     let ledger = store.clone();
     let signer = |secret: &Secret| Arc::new(QuoteSigner::new(secret, move || ledger.name()));
     let quotes = secret.as_ref().filter(|_| settings.mcp.enabled).map(signer);
-    let mode = match (&settings.access.mode, secret) {
-        (AccessMode::Members, Some(secret)) => {
-            AuthMode::Members(MemberCache::new(store.clone(), secret))
-        }
-        (AccessMode::Oidc(config), Some(secret)) => {
-            AuthMode::Oidc(Box::new(OidcAccess::new(config, store.clone(), secret)))
-        }
-        (AccessMode::Members | AccessMode::Oidc(_), None) => {
-            return Err(io::Error::other("the secret was not read"));
-        }
-        (AccessMode::Open, _) => AuthMode::Open,
-        (AccessMode::Host, _) => AuthMode::Host,
-        (AccessMode::Jwt(settings), _) => AuthMode::Jwt(JwtVerifier::new(settings)?),
-    };
+    let fingerprint = secret.as_ref().map(|secret| secret.fingerprint);
+    let mode = auth_mode(settings, &store, secret)?;
     let shared = SharedState {
         webhooks: Webhooks::new(settings, store.clone(), Arc::clone(&metrics)),
         access: Arc::new(Authenticator::new(mode, Arc::clone(&metrics))),
@@ -99,10 +87,28 @@ pub async fn prepare(
         sandbox: start_sandbox(settings, runtime, shutdown.finished.clone())?,
         own_addresses: own_addresses(&settings.server.addresses())?,
         tls: settings.server.tls.as_ref().map(tls).transpose()?,
+        secret: fingerprint,
         quotes,
         pictures: settings.store.path().map(|path| Arc::new(Pictures::beside(path))),
     };
     Ok((shared, opening))
+}
+
+fn auth_mode(settings: &Settings, store: &Store, secret: Option<Secret>) -> io::Result<AuthMode> {
+    Ok(match (&settings.access.mode, secret) {
+        (AccessMode::Members, Some(secret)) => {
+            AuthMode::Members(MemberCache::new(store.clone(), secret))
+        }
+        (AccessMode::Oidc(config), Some(secret)) => {
+            AuthMode::Oidc(Box::new(OidcAccess::new(config, store.clone(), secret)))
+        }
+        (AccessMode::Members | AccessMode::Oidc(_), None) => {
+            return Err(io::Error::other("the secret was not read"));
+        }
+        (AccessMode::Open, _) => AuthMode::Open,
+        (AccessMode::Host, _) => AuthMode::Host,
+        (AccessMode::Jwt(settings), _) => AuthMode::Jwt(JwtVerifier::new(settings)?),
+    })
 }
 
 /// Waits for the ledger, then restores the state of an earlier process. If the ledger is unusable,
@@ -118,7 +124,14 @@ pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Res
     }
     shared.webhooks.subscribe().await;
     shared.rate_limit.restore().await;
-    shared.access.load().await.map_err(io::Error::other)?;
+    if let Some(fingerprint) = shared.secret
+        && let Err(error) = secret::record(&shared.store, fingerprint).await
+    {
+        // Other servers would take this one for alive until its lease ends.
+        shared.store.close();
+        return Err(io::Error::other(error));
+    }
+    shared.access.refresh().await;
     if let Some(opening) = opening {
         opening.serve();
     }

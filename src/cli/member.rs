@@ -2,28 +2,21 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
-use tokio::time::sleep;
 
-use super::check::limit;
-use super::ledger::{self, refresh_members};
-use super::{CommandError, Exit, OutputFormat, print_json, subject};
+use super::group::group_error;
+use super::terms::{budget, budget_text, merge_budgets, name};
+use super::{CommandError, Exit, OutputFormat, audit, ledger, member_list, subject};
 use crate::access::SecretError;
-use crate::access::token::{self, MemberToken, Secret, TOKEN_PREFIX};
-use crate::app::{self, secret};
-use crate::clock::{self, Date, iso8601};
+use crate::access::token::{self, MemberToken, Secret};
+use crate::app::secret;
+use crate::clock;
 use crate::config::{AccessMode, Settings, StoreConfig};
-use crate::contract::money::{MAX_BUDGET, Usd};
-use crate::contract::wire::KEY_PREFIX;
-use crate::reports::members::{self, MemberSpend};
-use crate::reports::text::{csv, table};
-use crate::reports::usage::iso_day;
 use crate::store::{
-    Digest, LockHolder, Member, MemberChange, MemberError, Period, Role, Selection, SpendLimit,
-    Store, VERSION_POLL_INTERVAL, is_member_name,
+    Digest, GroupError, LockHolder, Member, MemberChange, MemberError, Role, Selection, SpendLimit,
+    Store,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
@@ -36,6 +29,9 @@ pub enum MemberCommand {
         /// Spending limit of each member, by day, week, month or ever: 5.00/day; repeat it to set several
         #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = budget)]
         budgets: Vec<SpendLimit>,
+        /// Group whose budget they share; add it first with `tollgate group add`
+        #[arg(long, value_name = "GROUP", value_parser = name)]
+        group: Option<Arc<str>>,
         /// Role of the members
         #[arg(long, value_enum, default_value = "member")]
         role: Role,
@@ -61,7 +57,7 @@ pub enum MemberCommand {
         #[arg(long, num_args = 2, value_names = ["ISSUER", "SUB"], conflicts_with = "names")]
         subject: Option<Vec<Arc<str>>>,
     },
-    /// Change the budget or role of members, or what they may buy
+    /// Change the budget, group or role of members, or what they may buy
     Update {
         /// The members
         #[arg(required = true, value_name = "NAME", value_parser = name)]
@@ -89,6 +85,12 @@ pub struct MemberUpdate {
     /// Remove the budget; with --budget, replace it
     #[arg(long)]
     no_budget: bool,
+    /// Move them to another group; what they bought before stays with the old one
+    #[arg(long, value_name = "GROUP", value_parser = name, group = "membership")]
+    group: Option<Arc<str>>,
+    /// Take them out of their group
+    #[arg(long, group = "membership")]
+    no_group: bool,
     /// New role
     #[arg(long, value_enum)]
     role: Option<Role>,
@@ -118,27 +120,6 @@ impl ValueEnum for Role {
     }
 }
 
-fn name(text: &str) -> Result<Arc<str>, &'static str> {
-    if text.starts_with(TOKEN_PREFIX) || text.starts_with(KEY_PREFIX) {
-        return Err("expected a name, not a token or a key");
-    }
-    is_member_name(text)
-        .then(|| text.into())
-        .ok_or("expected 1 to 64 characters from a-z 0-9 . _ -")
-}
-
-fn budget(text: &str) -> Result<SpendLimit, String> {
-    let expected = || {
-        "expected dollars and a period, such as 5.00/day or 50.00/month; also week, ever".to_owned()
-    };
-    let (amount, period) = text.split_once('/').ok_or_else(expected)?;
-    let amount: Usd = amount.parse().map_err(|error| format!("{}: {error}", expected()))?;
-    if amount > MAX_BUDGET {
-        return Err(format!("expected at most {}", MAX_BUDGET.short()));
-    }
-    Period::named(period).map(|period| SpendLimit::of(period, amount)).ok_or_else(expected)
-}
-
 fn selection(text: &str) -> Result<Selection, &'static str> {
     let selection = Selection::parse(text);
     let is_empty = selection.names().len() == 0;
@@ -160,6 +141,20 @@ impl MemberCommand {
             Some(_) => Some(listed.clone()),
             None if is_all => Some(Some(Selection::everything())),
             None => is_default.then_some(None),
+        }
+    }
+
+    /// Returns the group of the members from now on, if the command says so.
+    fn group(&self) -> Option<Option<Arc<str>>> {
+        match self {
+            Self::Add { group: Some(group), .. }
+            | Self::Update { update: MemberUpdate { group: Some(group), .. }, .. } => {
+                Some(Some(Arc::clone(group)))
+            }
+            Self::Update { update, .. } => update.no_group.then_some(None),
+            Self::Add { .. } | Self::List { .. } | Self::Revoke { .. } | Self::Rotate { .. } => {
+                None
+            }
         }
     }
 }
@@ -184,12 +179,15 @@ pub(super) async fn member(
         return subject::revoke(settings, subject, err).await;
     }
     let (names, budgets): (&[_], &[_]) = match &command {
-        MemberCommand::List { format } => return list(settings, *format, out, err).await,
+        MemberCommand::List { format } => {
+            return member_list::list(settings, *format, out, err).await;
+        }
         MemberCommand::Add { names, budgets, .. }
         | MemberCommand::Update { names, update: MemberUpdate { budgets, .. } } => (names, budgets),
         MemberCommand::Revoke { names, .. } | MemberCommand::Rotate { names, .. } => (names, &[]),
     };
-    let budget = merge_budgets(names, budgets)?;
+    ensure_once(names)?;
+    let budget = merge_budgets(budgets)?;
     if let Some(Some(may_buy)) = command.may_buy() {
         let checked = settings.check_selection(&may_buy);
         checked.map_err(|expected| CommandError::usage(format!("--may-buy: {expected}")))?;
@@ -208,9 +206,9 @@ pub(super) async fn member(
         }
     }
     out.flush()?;
-    wait_for_servers(settings, &ledger).await;
+    ledger::wait_for_servers(settings, &ledger).await;
     // A wrong folder or a missing variable is noticed.
-    writeln!(err, "the ledger is {} (store.url)", whole_path(settings))?;
+    writeln!(err, "the ledger is {} (store.url)", ledger::whole_path(settings))?;
     for message in messages {
         writeln!(err, "{message}")?;
     }
@@ -224,41 +222,13 @@ pub(super) async fn member(
     Ok(Exit::Done)
 }
 
-/// Returns once running servers know the change.
-pub(super) async fn wait_for_servers(settings: &Settings, ledger: &Store) {
-    if let StoreConfig::Postgres(_) = settings.store {
-        // Until all servers have polled the ledger.
-        sleep(VERSION_POLL_INTERVAL * 3).await;
-    } else if let Some(LockHolder::Server(address)) = ledger.lock_holder() {
-        let is_refreshed = match address {
-            Some(address) => refresh_members(address).await,
-            None => false,
-        };
-        if !is_refreshed {
-            // Until the server has polled the ledger.
-            sleep(VERSION_POLL_INTERVAL * 3).await;
-        }
-    }
-}
-
-pub(super) fn whole_path(settings: &Settings) -> String {
-    let Some(path) = settings.store.path() else { return app::ledger::describe(settings) };
-    let whole = path.canonicalize();
-    whole.as_deref().unwrap_or(path).display().to_string()
-}
-
-/// Merges the budgets of the command. Rejects a name or a period that is given twice.
-fn merge_budgets(names: &[Arc<str>], budgets: &[SpendLimit]) -> Result<SpendLimit, CommandError> {
-    if let Some(at) = (1..names.len()).find(|at| names[..*at].contains(&names[*at])) {
-        let name = &names[at];
-        return Err(CommandError::usage(format!("expected each name once; {name} is given twice")));
-    }
-    budgets.iter().try_fold(SpendLimit::default(), |budget, one| {
-        if one.rows().any(|(period, _)| budget.get(period).is_some()) {
-            return Err(CommandError::usage("--budget: expected each period at most once"));
-        }
-        Ok(one.or(budget))
-    })
+/// Rejects a name that is given twice.
+fn ensure_once(names: &[Arc<str>]) -> Result<(), CommandError> {
+    let Some(at) = (1..names.len()).find(|at| names[..*at].contains(&names[*at])) else {
+        return Ok(());
+    };
+    let name = &names[at];
+    Err(CommandError::usage(format!("expected each name once; {name} is given twice")))
 }
 
 /// Changes all of the members in one step, or none. Returns their new tokens and the messages.
@@ -292,8 +262,11 @@ async fn apply(
     });
     let changes = changes.collect::<Result<_, CommandError>>()?;
     let fingerprint = secret.as_ref().map(|(secret, _)| secret.fingerprint);
-    let changed = ledger.change_members(fingerprint, changes).await;
-    changed.map_err(|(name, error)| member_error(&name, error))?;
+    let changed = ledger.change_members(&audit::actor(), fingerprint, changes).await;
+    changed.map_err(|(name, error)| match (error, command.group()) {
+        (MemberError::UnknownGroup, Some(Some(group))) => group_error(&group, GroupError::NotFound),
+        (error, _) => member_error(&name, error),
+    })?;
     if let Some((_, Some(warning))) = secret {
         writeln!(err, "{warning}")?;
     }
@@ -308,17 +281,20 @@ fn plan(
     hashed: Option<(Digest, Arc<str>)>,
 ) -> Option<(MemberChange, String)> {
     Some(match command {
-        MemberCommand::Add { role, .. } => {
+        MemberCommand::Add { role, group, .. } => {
             let (token, prefix) = hashed?;
             let budget_text = budget_text(budget);
+            let group_text = group_text(group.as_deref());
             let may_buy = command.may_buy().flatten();
             let rule = rule_text(may_buy.as_ref());
-            let message =
-                format!("added {name}, {budget_text}{rule}; the token is shown only once:");
+            let message = format!(
+                "added {name}{group_text}, {budget_text}{rule}; the token is shown only once:"
+            );
             let member = Member {
                 name: Arc::clone(name),
                 role: *role,
                 own_budget: budget,
+                group: group.clone(),
                 may_buy,
                 token,
                 prefix,
@@ -341,9 +317,12 @@ fn plan(
             let role = update.role.unwrap_or(before.role).name();
             let may_buy = command.may_buy();
             let rule = rule_text(may_buy.as_ref().unwrap_or(&before.may_buy).as_ref());
-            let message = format!("updated {name}: role {role}, {}{rule}", budget_text(budget));
+            let group = command.group();
+            let group_text = group_text(group.as_ref().unwrap_or(&before.group).as_deref());
+            let budget_text = budget_text(budget);
+            let message = format!("updated {name}: role {role}{group_text}, {budget_text}{rule}");
             let own_budget = (budget != before.own_budget).then_some(budget);
-            (MemberChange::Update { role: update.role, own_budget, may_buy }, message)
+            (MemberChange::Update { role: update.role, own_budget, group, may_buy }, message)
         }
         MemberCommand::Revoke { .. } => {
             let message = format!("revoked {name}: the token and its sessions are invalid");
@@ -382,10 +361,11 @@ async fn token_secret(
     let is_created = secret::is_missing(settings);
     let secret = secret::secret_or_new(settings)?;
     let is_changed = before.is_some_and(|before| before != secret.fingerprint);
-    if is_changed && !is_created && !new_secret {
-        return Err(CommandError::usage(SecretError::Mismatch.to_string()));
-    }
     let others = members.iter().filter(|member| member.revoked_at.is_none()).count();
+    if is_changed && !is_created && !new_secret {
+        let error = if others == 0 { SecretError::OfServers } else { SecretError::Mismatch };
+        return Err(CommandError::usage(error.to_string()));
+    }
     if others == 0 || !(is_created || is_changed) {
         return Ok((secret, None));
     }
@@ -412,86 +392,16 @@ fn member_error(name: &str, error: MemberError) -> CommandError {
         MemberError::Revoked => {
             format!("{name} is revoked, which is permanent; add a member under another name")
         }
+        MemberError::UnknownGroup => MemberError::UnknownGroup.to_string(),
         MemberError::Unavailable(why) => why.to_string(),
     })
 }
 
-fn budget_text(budget: SpendLimit) -> String {
-    limit(budget).map_or("no budget of its own".to_owned(), |limit| format!("budget {limit}"))
+fn group_text(group: Option<&str>) -> String {
+    group.map(|group| format!(", group {group}")).unwrap_or_default()
 }
 
 fn rule_text(may_buy: Option<&Selection>) -> String {
     let names = may_buy.map(|rule| rule.names().collect::<Vec<_>>().join(", "));
     names.map(|names| format!(", may buy {names}")).unwrap_or_default()
-}
-
-const COLUMNS: &str = "name,role,state,token_prefix,day_budget,day_spent,month_budget,month_spent,added,\
-                       revoked,may_buy";
-
-async fn list(
-    settings: &Settings,
-    format: OutputFormat,
-    out: &mut impl Write,
-    err: &mut impl Write,
-) -> Result<Exit, CommandError> {
-    let missing = settings.store.path().filter(|path| matches!(path.try_exists(), Ok(false)));
-    let members = if let Some(path) = missing {
-        writeln!(err, "there is no ledger at {} yet, so there are no members", path.display())?;
-        Vec::new()
-    } else {
-        members::list_with_spend(&ledger::open_read_only(settings).await?).await?
-    };
-    match format {
-        OutputFormat::Table => {
-            // People need the day only; an empty cell is `-`.
-            let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
-            let day = |moment| iso_day(Date::at(moment).days());
-            let rows = members.iter().map(|member| cells(member, day).map(dash));
-            write!(out, "{}", table(&COLUMNS.replace('_', " "), rows, usize::MAX))?;
-        }
-        OutputFormat::Csv => {
-            write!(out, "{}", csv(COLUMNS, members.iter().map(|member| cells(member, iso8601))))?;
-        }
-        OutputFormat::Json => print_json(&members::document(&members), out)?,
-    }
-    Ok(Exit::Done)
-}
-
-fn cells(listed: &MemberSpend, moment: fn(Duration) -> String) -> [String; 11] {
-    let MemberSpend { member, spent, .. } = listed;
-    let amount = |limit: Option<Usd>| limit.map(|limit| limit.to_string()).unwrap_or_default();
-    [
-        member.name.to_string(),
-        member.role.name().to_owned(),
-        listed.state().to_owned(),
-        member.prefix.to_string(),
-        amount(member.own_budget.day),
-        spent.day.to_string(),
-        amount(member.own_budget.month),
-        spent.month.to_string(),
-        moment(member.added_at),
-        member.revoked_at.map(moment).unwrap_or_default(),
-        member.may_buy.as_ref().map(Selection::to_string).unwrap_or_default(),
-    ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn budget_has_dollars_and_a_period() {
-        let day = |amount| SpendLimit::of(Period::Day, amount);
-        for (text, expected) in [
-            ("5.00/day", day(Usd::dollars(5))),
-            ("0.006/month", SpendLimit::of(Period::Month, Usd::mills(6))),
-            ("0/day", day(Usd::ZERO)),
-        ] {
-            assert_eq!(budget(text), Ok(expected));
-        }
-        for text in ["", "5", "5/year", "5.00 / day", "$5/day", "/day", "-1/day", "1/day/month"] {
-            assert!(budget(text).unwrap_err().contains("5.00/day"), "{text}");
-        }
-        assert!(budget("1000000001/day").is_err());
-    }
 }

@@ -1,13 +1,16 @@
 //! The command line: arguments, exit codes, and one file per command.
 
+mod audit;
 mod backup;
 mod certificates;
 mod check;
 mod core;
+mod group;
 mod ledger;
 mod log;
 mod man;
 mod member;
+mod member_list;
 mod notify;
 mod online;
 mod process;
@@ -21,6 +24,7 @@ mod sockets;
 #[cfg(feature = "postgres")]
 mod store;
 mod subject;
+mod terms;
 #[cfg(feature = "postgres")]
 mod transfer;
 mod usage;
@@ -38,6 +42,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 
+use group::GroupCommand;
 use member::MemberCommand;
 pub use process::runtime;
 pub use purchase::PurchaseCommand;
@@ -89,6 +94,20 @@ pub enum Command {
     Member {
         #[command(subcommand)]
         change: MemberCommand,
+    },
+    /// Add, list, update and remove groups of callers that share a budget
+    Group {
+        #[command(subcommand)]
+        change: GroupCommand,
+    },
+    /// List who changed members, groups and budgets, the earliest first
+    Audit {
+        /// Start of the list, before now: 24h, 30d, or a UTC date such as 2026-11-01
+        #[arg(long, value_name = "TIME", default_value = "30d", value_parser = usage::since)]
+        since: Duration,
+        /// Output format
+        #[arg(long, value_enum, default_value = "table")]
+        format: OutputFormat,
     },
     /// Report spending from the ledger
     Usage {
@@ -267,6 +286,8 @@ impl Cli {
                 check::check(&loaded, (online, format), out, err).await
             }
             Command::Member { change } => member::member(settings, change, out, err).await,
+            Command::Group { change } => group::group(settings, change, out, err).await,
+            Command::Audit { since, format } => audit::audit(settings, (since, format), out).await,
             Command::Usage { since, until, by, format } => {
                 usage::usage(settings, (since, until), (&by, format), out).await
             }

@@ -3,8 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use super::member::{wait_for_servers, whole_path};
-use super::{CommandError, Exit, ledger};
+use super::{CommandError, Exit, audit, ledger};
 use crate::config::Settings;
 
 /// Ends the sessions and tokens of the user `[issuer, sub]`.
@@ -17,11 +16,11 @@ pub(super) async fn revoke(
         return Err(CommandError::usage("--subject: expected an issuer and a sub"));
     };
     let ledger = ledger::open_shared(settings).await?;
-    if !ledger.revoke_subject(Arc::clone(issuer), Arc::clone(sub)).await? {
+    if !ledger.revoke_subject(&audit::actor(), Arc::clone(issuer), Arc::clone(sub)).await? {
         return Err(CommandError::from(format!("no user {sub} of {issuer} has signed in")));
     }
-    wait_for_servers(settings, &ledger).await;
-    writeln!(err, "the ledger is {} (store.url)", whole_path(settings))?;
+    ledger::wait_for_servers(settings, &ledger).await;
+    writeln!(err, "the ledger is {} (store.url)", ledger::whole_path(settings))?;
     writeln!(
         err,
         "revoked {sub}: its sessions and tokens are invalid; the user can sign in again until the \

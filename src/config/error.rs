@@ -9,7 +9,7 @@ use crate::contract::wire::KEY_PREFIX;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SettingError {
     location: Location,
-    text: String,
+    pub(super) text: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]

@@ -274,6 +274,7 @@ pub struct TokenRules {
     pub leeway: Duration,
     pub role_claim: Option<ClaimPath>,
     pub budget_claim: Option<ClaimPath>,
+    pub group_claim: Option<ClaimPath>,
     pub may_buy_claim: Option<ClaimPath>,
 }
 

@@ -90,6 +90,7 @@ pub(super) fn oidc(
     let name_claim = section.optional("name_claim", value::claim);
     let role_claim = section.nullable("role_claim", value::claim);
     let budget_claim = section.nullable("budget_claim", value::claim);
+    let group_claim = section.nullable("group_claim", value::claim);
     let may_buy_claim = section.nullable("may_buy_claim", value::claim);
     let session = section.text("session", session, DEFAULT_SESSION);
     let tokens = section.switch("tokens", true);
@@ -100,6 +101,7 @@ pub(super) fn oidc(
             leeway: LEEWAY,
             role_claim,
             budget_claim,
+            group_claim,
             may_buy_claim,
         },
         client_secret,

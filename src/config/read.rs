@@ -208,6 +208,12 @@ impl Section<'_> {
         self.table.contains_key(name)
     }
 
+    /// Returns whether an error of this setting was reported.
+    pub(super) fn has_error(&self, name: &str) -> bool {
+        let start = format!("{}.{name}: ", self.path);
+        self.reader.errors.iter().any(|error| error.text.starts_with(&start))
+    }
+
     fn peek(&self, name: &str) -> Option<&RawNode> {
         self.table.get(name).map(|(_, node)| node)
     }

@@ -286,13 +286,21 @@ fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<JwtConfig> {
     let leeway = section.text("leeway", leeway, secs(60));
     let role_claim = section.nullable("role_claim", value::claim);
     let budget_claim = section.nullable("budget_claim", value::claim);
+    let group_claim = section.nullable("group_claim", value::claim);
     let may_buy_claim = section.nullable("may_buy_claim", value::claim);
     let jwks = match jwks? {
         JwksSource::File(file) => JwksSource::File(folder.join(file)),
         address @ JwksSource::Url(_) => address,
     };
-    let (issuer, audience) = (issuer?, audience?);
-    let token = TokenRules { issuer, audience, leeway, role_claim, budget_claim, may_buy_claim };
+    let token = TokenRules {
+        issuer: issuer?,
+        audience: audience?,
+        leeway,
+        role_claim,
+        budget_claim,
+        group_claim,
+        may_buy_claim,
+    };
     Some(JwtConfig { token, jwks })
 }
 

@@ -104,6 +104,7 @@ fn tls(
     };
     let tls = section.table("tls", read).flatten();
     if let Some(TlsConfig::Acme(acme)) = &tls
+        && !section.has_error("hosts")
         && let Err(expected) = check_names(&acme.names)
     {
         let name = if section.has("hosts") { "hosts" } else { "tls" };

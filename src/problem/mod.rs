@@ -66,6 +66,13 @@ pub struct Problem {
     subject: Option<Box<Subject>>,
 }
 
+/// The budget that refused a purchase: whose it is, and by which period it counts.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct BudgetName {
+    pub scope: &'static str,
+    pub period: &'static str,
+}
+
 /// The job, model and purchase of a problem, if known, the prefix of its type, and the login that it
 /// needs. Boxed, because results are moved often.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +80,7 @@ struct Subject {
     job: Option<Box<str>>,
     model: Option<Box<str>>,
     purchase: Option<HeaderValue>,
+    budget: Option<BudgetName>,
     prefix: Box<str>,
     /// The address of the document that names the login (RFC 9728).
     resource_metadata: Option<Box<str>>,
@@ -92,6 +100,8 @@ struct ProblemDocument<'a> {
     charged: Charged,
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'a str>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    budget: Option<BudgetName>,
     #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
     errors: &'a [FieldError],
 }
@@ -178,6 +188,11 @@ impl Problem {
         self.about(|subject| subject.purchase = HeaderValue::try_from(id.to_string()).ok())
     }
 
+    /// Names the budget that is exceeded.
+    pub fn for_budget(self, budget: BudgetName) -> Self {
+        self.about(|subject| subject.budget = Some(budget))
+    }
+
     /// Sets the path prefix of the type.
     pub fn below(self, prefix: &str) -> Self {
         if prefix.is_empty() { self } else { self.about(|subject| subject.prefix = prefix.into()) }
@@ -191,6 +206,10 @@ impl Problem {
     fn about(mut self, set: impl FnOnce(&mut Subject)) -> Self {
         set(self.subject.get_or_insert_default());
         self
+    }
+
+    fn budget(&self) -> Option<BudgetName> {
+        self.subject.as_ref()?.budget
     }
 
     pub fn model(&self) -> Option<&str> {
@@ -228,6 +247,7 @@ impl Problem {
             instance: (!request_id.is_empty()).then(|| format!("/requests/{request_id}")),
             charged: self.charged,
             request_id: self.subject.as_ref().and_then(|subject| subject.job.as_deref()),
+            budget: self.budget(),
             errors: &self.errors,
         };
         // Serializing strings and numbers cannot fail.
@@ -248,6 +268,7 @@ impl Problem {
             param: self.errors.first().and_then(|error| param(&error.pointer)),
             code: self.kind.code,
             charged: self.charged,
+            budget: self.budget(),
             errors: &self.errors,
             gateway: None,
         };
@@ -297,6 +318,8 @@ pub struct OpenAiError<'a> {
     pub param: Option<String>,
     pub code: &'static str,
     pub charged: Charged,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetName>,
     #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
     pub errors: &'a [FieldError],
     /// The gateway's body, if it is JSON.

@@ -15,7 +15,7 @@ use crate::clock::{self, Instant};
 use crate::contract::catalog::Service;
 use crate::contract::money::SpendLimit;
 use crate::problem::{
-    BUDGET_EXHAUSTED, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, LEDGER_UNAVAILABLE,
+    BUDGET_EXHAUSTED, BudgetName, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, LEDGER_UNAVAILABLE,
     PURCHASE_NOT_FOUND, Problem,
 };
 use crate::store::{
@@ -367,7 +367,9 @@ pub(super) fn not_held(
         }
         ReserveError::KeyReused => Problem::new(&IDEMPOTENCY_KEY_REUSED),
         ReserveError::OverBudget(over) => {
-            Problem::new(&BUDGET_EXHAUSTED).detail(over_budget_detail(&over))
+            let budget = BudgetName { scope: over.scope.name(), period: over.period.name() };
+            let detail = over_budget_detail(&over);
+            Problem::new(&BUDGET_EXHAUSTED).detail(detail).for_budget(budget)
         }
         // Names no balance, because callers may not see the account.
         ReserveError::InsufficientCredit => {

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::{Reports, unavailable};
+use super::{Reports, budget_rows, unavailable};
 use crate::clock::iso8601;
-use crate::contract::money::Usd;
 use crate::problem::Problem;
 use crate::response::{self, Response};
 use crate::store::{BudgetScope, Caller, Member, PeriodSpend, Store, Unavailable};
 
-/// A member, and what it has spent in this UTC day and month.
+/// A member, and what it has spent in the current periods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberSpend {
     pub member: Member,
@@ -49,29 +48,19 @@ impl Reports {
     }
 }
 
-/// Returns the report's JSON. A period is listed even if the member has no limit of its own.
 pub fn document(listed: &[MemberSpend]) -> Value {
-    let budget = |period, limit: Option<Usd>, spent: Usd| {
-        json!({
-            "period": period,
-            "limit": limit, "limit_micros": limit.map(Usd::as_micros),
-            "spent": spent, "spent_micros": spent.as_micros(),
-        })
-    };
     let row = |listed: &MemberSpend| {
         let MemberSpend { member, spent, .. } = listed;
         json!({
             "name": &*member.name,
             "role": member.role.name(),
+            "group": member.group.as_deref(),
             "state": listed.state(),
             "token_prefix": &*member.prefix,
             "added": iso8601(member.added_at),
             "revoked": member.revoked_at.map(iso8601),
             "may_buy": member.may_buy.as_ref().map(|rule| rule.names().collect::<Vec<_>>()),
-            "budgets": [
-                budget("day", member.own_budget.day, spent.day),
-                budget("month", member.own_budget.month, spent.month),
-            ],
+            "budgets": budget_rows(member.own_budget, spent),
         })
     };
     json!({ "members": listed.iter().map(row).collect::<Vec<_>>() })

@@ -1,6 +1,8 @@
 //! Reports for callers and admins: limits, spending, members, jobs and the account.
 
+pub mod audit;
 mod billing;
+pub mod groups;
 pub mod jobs;
 pub mod me;
 pub mod members;
@@ -8,9 +10,12 @@ pub mod queue;
 pub mod text;
 pub mod usage;
 
+use serde_json::{Value, json};
+
 use crate::billing::summary::BillingSummary;
+use crate::contract::money::Usd;
 use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
-use crate::store::{Role, Store, Unavailable};
+use crate::store::{Period, PeriodSpend, Role, SpendLimit, Store, Unavailable};
 use queue::ReportQueue;
 
 pub struct Reports {
@@ -26,6 +31,19 @@ pub fn ensure_admin(role: Role) -> Result<(), Problem> {
         return Ok(());
     }
     Err(Problem::new(&FORBIDDEN).detail("only callers with the admin role may see this"))
+}
+
+/// Lists all periods, also those without a limit.
+fn budget_rows(limit: SpendLimit, spent: &PeriodSpend) -> Vec<Value> {
+    let row = |period: Period| {
+        let (limit, spent) = (limit.get(period), spent.get(period));
+        json!({
+            "period": period.name(),
+            "limit": limit, "limit_micros": limit.map(Usd::as_micros),
+            "spent": spent, "spent_micros": spent.as_micros(),
+        })
+    };
+    Period::ALL.map(row).to_vec()
 }
 
 fn unavailable(error: Unavailable) -> Problem {

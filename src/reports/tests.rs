@@ -16,12 +16,16 @@ use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::response::Response;
 use crate::store::{
-    Budgets, DedupeKey, Job, JobState, Member, MemberChange, Period, PurchaseId, Reservation,
-    Service, Settlement, Snapshot, SpendLimit, StatusUpdate,
+    Actor, Budgets, DedupeKey, Job, JobState, Member, MemberChange, Period, PurchaseId,
+    Reservation, Service, Settlement, Snapshot, SpendLimit, StatusUpdate,
 };
 use crate::upstream::rate_limit::RateLimit;
 use crate::upstream::{Error, GatewayReply, GatewayRequest};
 use crate::validate;
+
+fn operator() -> Actor {
+    Actor::command_line("ops", "host")
+}
 
 const CANARY: &str = "svc_sk_CANARY_0123456789abcdef0123456789";
 
@@ -93,6 +97,7 @@ impl TestReports {
             name,
             role,
             own_budget: own,
+            group: None,
             may_buy: None,
             token,
             prefix,
@@ -100,7 +105,7 @@ impl TestReports {
             revoked_at: None,
         };
         let added = MemberChange::Add(member.clone());
-        self.store.change_member(member.name, added).await.unwrap();
+        self.store.change_member(&operator(), member.name, added).await.unwrap();
     }
 
     async fn usage(&self, query: &str) -> String {
@@ -217,10 +222,10 @@ async fn members_are_listed_with_budgets_and_spend_and_without_tokens() {
     let test = reports_with(None);
     test.add_member("ann", Role::Admin, SpendLimit::of(Period::Day, Usd::dollars(5))).await;
     test.add_member("bob", Role::Member, SpendLimit::default()).await;
-    test.store.change_member("bob".into(), MemberChange::Revoke).await.unwrap();
+    test.store.change_member(&operator(), "bob".into(), MemberChange::Revoke).await.unwrap();
     test.buy("member:ann", "alpha", Usd::mills(3), charged(Usd::mills(3))).await;
     let json = text(test.reports.admin_members().await.unwrap()).await;
-    let ann = r#"{"name":"ann","role":"admin","state":"active","token_prefix":"tg_abcdef","added":"2025-11-20T12:00:00.000Z","revoked":null,"may_buy":null,"budgets":[{"period":"day","limit":"5.000000","limit_micros":5000000,"spent":"0.003000","spent_micros":3000},{"period":"month","limit":null,"limit_micros":null,"spent":"0.003000","spent_micros":3000}]}"#;
+    let ann = r#"{"name":"ann","role":"admin","state":"active","token_prefix":"tg_abcdef","added":"2025-11-20T12:00:00.000Z","revoked":null,"may_buy":null,"group":null,"budgets":[{"period":"day","limit":"5.000000","limit_micros":5000000,"spent":"0.003000","spent_micros":3000},{"period":"week","limit":null,"limit_micros":null,"spent":"0.003000","spent_micros":3000},{"period":"month","limit":null,"limit_micros":null,"spent":"0.003000","spent_micros":3000},{"period":"ever","limit":null,"limit_micros":null,"spent":"0.003000","spent_micros":3000}]}"#;
     let members = parse(&json)["members"].take();
     assert_eq!(members[0], parse(ann));
     assert_eq!((&members[1]["name"], &members[1]["state"]), (&json!("bob"), &json!("revoked")));

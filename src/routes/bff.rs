@@ -65,6 +65,11 @@ pub(super) async fn admin_usage(cx: HandlerContext) -> HandlerResult {
     cx.report(cx.handlers.reports.admin_usage(query)).await
 }
 
+pub(super) async fn admin_audit(cx: HandlerContext) -> HandlerResult {
+    let before = validate::admin_audit(cx.query())?;
+    cx.handlers.reports.admin_audit(before).await
+}
+
 pub(super) async fn log_in(cx: HandlerContext) -> HandlerResult {
     let (access, call) = (&cx.handlers.access, &cx.call);
     access.members()?;

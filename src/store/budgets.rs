@@ -1,7 +1,9 @@
 //! Budgets: limits and spending by scope and period.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::Unavailable;
 use crate::contract::money::{Period, SpendLimit, Usd};
 
 /// What may be spent per period, and from the balance. The ledger itself keeps the limits of groups,
@@ -126,6 +128,47 @@ impl PeriodSpend {
             Period::Week => Some(self.week_renews_at),
             Period::Month => Some(self.month_renews_at),
             Period::Ever => None,
+        }
+    }
+}
+
+/// Callers that share a budget in addition to their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    pub name: Arc<str>,
+    pub budget: SpendLimit,
+    /// Those that are not revoked.
+    pub members: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupChange {
+    Add(SpendLimit),
+    /// Replaces the whole budget.
+    Update(SpendLimit),
+    Remove,
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum GroupError {
+    #[error("there is already a group with this name")]
+    NameTaken,
+    #[error("there is no group with this name")]
+    NotFound,
+    #[error("the group has members")]
+    HasMembers,
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}
+
+impl GroupChange {
+    /// Judges a change of a group that is known or not, and has members or not.
+    pub(super) fn check(self, (is_known, has_members): (bool, bool)) -> Result<(), GroupError> {
+        match self {
+            Self::Add(_) if is_known => Err(GroupError::NameTaken),
+            Self::Update(_) | Self::Remove if !is_known => Err(GroupError::NotFound),
+            Self::Remove if has_members => Err(GroupError::HasMembers),
+            Self::Add(_) | Self::Update(_) | Self::Remove => Ok(()),
         }
     }
 }

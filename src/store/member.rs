@@ -84,7 +84,7 @@ pub(super) const MAX_LOGINS_PER_MEMBER: usize = 100;
 
 const MAX_NAME_LEN: usize = 64;
 
-/// Returns whether a text is a valid member name: 1 to 64 of `a-z 0-9 . _ -`.
+/// Returns whether a text is a valid name of a member or group: 1 to 64 of `a-z 0-9 . _ -`.
 pub fn is_member_name(text: &str) -> bool {
     let is_plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-');
     (1..=MAX_NAME_LEN).contains(&text.len()) && text.bytes().all(is_plain)
@@ -127,6 +127,7 @@ pub struct Member {
     pub name: Arc<str>,
     pub role: Role,
     pub own_budget: SpendLimit,
+    pub group: Option<Arc<str>>,
     /// `None` is `access.may_buy`.
     pub may_buy: Option<Selection>,
     /// The keyed hash of its token; the token itself is not stored.
@@ -155,6 +156,8 @@ pub enum MemberError {
     NotFound,
     #[error("this member was revoked")]
     Revoked,
+    #[error("there is no such group")]
+    UnknownGroup,
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
 }
@@ -168,10 +171,22 @@ pub enum MemberChange {
     Update {
         role: Option<Role>,
         own_budget: Option<SpendLimit>,
+        group: Option<Option<Arc<str>>>,
         may_buy: Option<Option<Selection>>,
     },
     /// Replaces its token. The old one and its logins end.
     Rotate(Digest, Arc<str>),
+}
+
+impl MemberChange {
+    /// Returns the group that the member gets, which has to exist.
+    pub(super) fn group(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Add(member) => member.group.as_ref(),
+            Self::Update { group, .. } => group.as_ref()?.as_ref(),
+            Self::Revoke | Self::Rotate(..) => None,
+        }
+    }
 }
 
 const MAX_REFUSALS: usize = 10_000;
@@ -231,6 +246,17 @@ impl RecentRefusals {
         let last = keys.iter().filter_map(|key| log.last.get(key)).max();
         last.copied().unwrap_or_default().max(log.forgotten_until)
     }
+}
+
+/// The outcome of [`Store::record_secret`](super::Store::record_secret).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecretRecord {
+    /// It is recorded.
+    Accepted,
+    /// Members' tokens were hashed with another secret.
+    OtherOfMembers,
+    /// Other running servers use another secret.
+    OtherOfServers,
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 //! A hold is durable before the first byte goes to the gateway. The end is durable before the first
 //! byte goes back to the caller. If a slot is free, the purchase is held and sent in one step.
 
+mod audit_log;
 mod binding;
 mod budgets;
 mod handle;
@@ -29,19 +30,23 @@ mod verbs;
 
 pub use crate::contract::money::{Period, SpendLimit};
 pub use crate::contract::selection::Selection;
+pub use audit_log::{Actor, AuditEntry, AuditQuery};
 pub use binding::AccountBinding;
-pub use budgets::{BudgetScope, Budgets, Extra, KeptLimit, OverBudget, PeriodSpend, ScopeKind};
+pub use budgets::{
+    BudgetScope, Budgets, Extra, Group, GroupChange, GroupError, KeptLimit, OverBudget,
+    PeriodSpend, ScopeKind,
+};
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use member::{
     Caller, LoginSession, Member, MemberChange, MemberError, RecentRefusals, RefusalKey, Role,
-    VERSION_POLL_INTERVAL, is_member_name,
+    SecretRecord, VERSION_POLL_INTERVAL, is_member_name,
 };
 pub use model::{
     AccountCheck, AccountLimit, AccountStatus, Checkpoint, Clock, CreditWatermark, DedupeKey,
     Digest, DuplicateCheck, EarlierReply, Evidence, ExistingPurchase, Held, InstanceCounts, Job,
-    JobState, KeptReply, KeyId, LedgerTotals, MoneyKind, PurchaseId, PurchaseRecord, PurchaseState,
-    RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN, Service, Settlement, SlotId,
-    Snapshot, SpendRow, StatusUpdate, StoreCapacity,
+    JobState, KeptReply, KeyId, LedgerTotals, MissingSpend, MoneyKind, PurchaseId, PurchaseRecord,
+    PurchaseState, RemainingCredit, Reservation, ReserveError, SETTLES_WITHIN, Service, Settlement,
+    SlotId, Snapshot, SpendRow, StatusUpdate, StoreCapacity,
 };
 pub use outbox::{Alert, OutboxEvent, Subscription, WebhookId};
 pub use reason::{Cause, Reason};

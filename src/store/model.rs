@@ -112,6 +112,15 @@ pub struct Reservation {
     pub replay_only: bool,
 }
 
+/// Spending that a restored ledger lacks. The account's balance includes it already.
+#[derive(Clone, Debug)]
+pub struct MissingSpend {
+    pub id: PurchaseId,
+    pub caller: &'static str,
+    pub model: &'static str,
+    pub amount: Usd,
+}
+
 /// A price that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {

@@ -12,6 +12,7 @@ use crate::contract::selection::Selection;
 pub struct SubjectTerms {
     pub role: Role,
     pub own_budget: SpendLimit,
+    pub group: Option<Arc<str>>,
     /// `None` is `access.may_buy`.
     pub may_buy: Option<Selection>,
     /// Shown to people. It identifies nobody.

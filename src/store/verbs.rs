@@ -7,12 +7,12 @@ use bytes::Bytes;
 
 use super::handle::on_backend;
 use super::{
-    AccountCheck, AccountLimit, AccountStatus, Alert, BudgetScope, Checkpoint, CreditWatermark,
-    Digest, Evidence, Held, Job, KeptLimit, KeptReply, LedgerTotals, LoginSession, Member,
-    MemberChange, MemberError, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord,
-    RemainingCredit, Reservation, ReserveError, Settlement, SlotId, Snapshot, SpendRow,
-    StatusUpdate, Store, StoreOp, SubjectLogin, SubjectToken, Subscription, TokenRefusal,
-    Unavailable, WebhookId,
+    AccountCheck, AccountLimit, AccountStatus, Actor, Alert, AuditEntry, AuditQuery, BudgetScope,
+    Checkpoint, CreditWatermark, Digest, Evidence, Group, GroupChange, GroupError, Held, Job,
+    KeptLimit, KeptReply, LedgerTotals, LoginSession, Member, MemberChange, MemberError,
+    MissingSpend, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord, RemainingCredit,
+    Reservation, ReserveError, SecretRecord, Settlement, SlotId, Snapshot, SpendRow, StatusUpdate,
+    Store, StoreOp, SubjectLogin, SubjectToken, Subscription, TokenRefusal, Unavailable, WebhookId,
 };
 use crate::contract::event::EventKind;
 use crate::contract::money::Usd;
@@ -122,6 +122,10 @@ impl Store {
 
         remaining_credit() -> Option<RemainingCredit>, other("remaining_credit");
 
+        /// Records spending that the ledger lacks as one charged purchase of today. Budgets count it,
+        /// and refuse nothing. The balance stays, because the gateway's includes it already.
+        record_missing_spend(missing: &MissingSpend) -> (), other("record_missing_spend");
+
         /// Marks a held purchase as about to be sent. From then on, a crash makes it unknown.
         mark_sent(id: PurchaseId, account: AccountStatus) -> (), StoreOp::MarkSent(id);
 
@@ -206,26 +210,30 @@ impl Store {
 /// Members and their logins. Every change is durable on return. Other processes see it at their
 /// next [`members_version`](Store::members_version).
 impl Store {
-    /// Applies all changes, or none if one is refused, and returns whose it was. With new tokens,
-    /// the fingerprint of the secret that they are hashed with is recorded.
+    /// Applies all changes, or none if one is refused, and returns whose it was. The audit log says
+    /// who made them. With new tokens, the fingerprint of the secret that they are hashed with is
+    /// recorded.
     pub async fn change_members(
         &self,
+        by: &Actor,
         fingerprint: Option<Digest>,
         changes: Vec<(Arc<str>, MemberChange)>,
     ) -> Result<(), (Arc<str>, MemberError)> {
         let first = changes.first().map(|(name, _)| Arc::clone(name)).unwrap_or_default();
-        let change =
-            async { on_backend!(self, store => store.change_members(fingerprint, changes).await) };
+        let change = async {
+            on_backend!(self, store => store.change_members(by, fingerprint, changes).await)
+        };
         let changed = self.with_hooks(other("change_members"), change).await;
         changed.map_err(|why| (first, why.into()))?
     }
 
     pub async fn change_member(
         &self,
+        by: &Actor,
         name: Arc<str>,
         change: MemberChange,
     ) -> Result<(), MemberError> {
-        let changed = self.change_members(None, vec![(name, change)]).await;
+        let changed = self.change_members(by, None, vec![(name, change)]).await;
         changed.map_err(|(_, error)| error)
     }
 
@@ -243,11 +251,11 @@ impl Store {
         sessions() -> Vec<LoginSession>, other("sessions");
 
         /// Returns the fingerprint of the secret that tokens are hashed with, if one is recorded
-        /// and any member's token depends on it.
+        /// and any member's token, or another running server, depends on it.
         token_secret_fingerprint() -> Option<Digest>, other("token_secret_fingerprint");
 
-        set_token_secret_fingerprint(fingerprint: Digest) -> (),
-            other("set_token_secret_fingerprint");
+        /// Records the fingerprint of a server's secret, unless something depends on another one.
+        record_secret(fingerprint: Digest) -> SecretRecord, other("record_secret");
 
         /// Returns a number that changes with every change of members or logins, in any process. It
         /// is cheap to poll.
@@ -281,7 +289,27 @@ impl Store {
         mark_tokens_used(used: Vec<(Digest, Duration)>) -> (), other("mark_tokens_used");
 
         /// Ends all sessions and tokens of a user. Returns whether the user has ever signed in.
-        revoke_subject(issuer: Arc<str>, subject: Arc<str>) -> bool, other("revoke_subject");
+        revoke_subject(by: &Actor, issuer: Arc<str>, subject: Arc<str>) -> bool,
+            other("revoke_subject");
+    }
+}
+
+/// Groups. Every change is durable on return, and the next purchase is judged by it.
+impl Store {
+    pub async fn change_group(
+        &self,
+        by: &Actor,
+        name: Arc<str>,
+        change: GroupChange,
+    ) -> Result<(), GroupError> {
+        let change =
+            async { on_backend!(self, store => store.change_group(by, name, change).await) };
+        self.with_hooks(other("change_group"), change).await?
+    }
+
+    requests! {
+        /// Returns all groups by name.
+        groups() -> Vec<Group>, other("groups");
     }
 }
 
@@ -328,6 +356,9 @@ impl Store {
         /// `utc_offset` is the time zone's distance from UTC in minutes.
         spend(caller: Option<String>, since: Duration, utc_offset: i64, most: usize)
             -> Vec<SpendRow>, other("spend");
+
+        /// Returns entries of the audit log, the latest first.
+        audit_log(query: AuditQuery) -> Vec<AuditEntry>, other("audit_log");
 
         record_checkpoint(snapshot: Snapshot) -> (), other("record_checkpoint");
 

@@ -29,8 +29,8 @@ pub use image_url::image_url;
 pub use may_buy::may_buy;
 pub use own_token::{WantedToken, own_token};
 pub use query::{
-    MAX_JOBS, UsageDays, UsageFormat, admin_usage, job_ids, login_return, no_query, request_id,
-    too_many_rows, usage_days, video_status,
+    MAX_JOBS, UsageDays, UsageFormat, admin_audit, admin_usage, job_ids, login_return, no_query,
+    request_id, too_many_rows, usage_days, video_status,
 };
 pub use rule::{IgnoredFields, nearest};
 pub use video::{VideoOrder, video};

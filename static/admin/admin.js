@@ -7,7 +7,7 @@ import { TEXT as SPENDING, aboutDays, buildView, byDay, countOf, dayName, daysOf
 
 const TEXT = {
   title: 'Admin',
-  tabs: { overview: 'Overview', members: 'Members', videos: 'Videos', account: 'Account' },
+  tabs: { overview: 'Overview', members: 'Members', videos: 'Videos', account: 'Account', audit: 'Audit' },
   sections: 'Admin',
   announced: (amount, days) => `${amount} in ${days} days by everyone`,
   failed: 'Could not load this view.',
@@ -26,13 +26,6 @@ const TEXT = {
   noBalance: 'The gateway has not reported a balance yet.',
   balances: 'Balance',
   noBalances: 'A chart of the balance appears after two reconciliations.',
-  members: { label: 'Members', columns: ['Name', 'Role', 'State', 'Today', 'This month', 'Token', 'Added'] },
-  searchMembers: 'Search members',
-  foundMembers: (some, all) => `${some} of ${all} members`,
-  noMembers: 'No members yet. Add one on the server: tollgate member add NAME',
-  noMatches: 'No members match.',
-  budget: (spent, limit) => `${spent} of ${limit}`,
-  budgetOf: (name) => `Budget of ${name}, used today`,
   videos: { label: 'Latest videos', columns: ['Ordered', 'Member', 'Model', 'State', '>Price'] },
   noVideos: 'No videos yet.',
   more: (count) => `Show ${count} more`,
@@ -40,9 +33,9 @@ const TEXT = {
 
 /** How many of the latest jobs are listed at first. */
 const JOBS = 20;
-const TABS = { overview, members, videos, account };
+const TABS = { overview, members: people('members'), videos, account, audit: people('audit') };
 
-let loaded = null, tab = 'overview', jobsShown = JOBS, wanted = '';
+let loaded = null, tab = 'overview', jobsShown = JOBS;
 
 /** Fills the view in. */
 export const start = () => buildView('admin', TEXT.title, load);
@@ -53,11 +46,11 @@ export const shown = () => load();
 async function load() {
   const days = daysOf('admin');
   try {
-    const [usage, { members: people }, { jobs }, billing] = await Promise.all([
-      read(`/bff/admin/usage?since=${days}d&utc_offset=${utcOffset()}`), read('/bff/admin/members'), read('/bff/admin/jobs'), read('/bff/admin/billing')]);
+    const [usage, { jobs }, billing] = await Promise.all([
+      read(`/bff/admin/usage?since=${days}d&utc_offset=${utcOffset()}`), read('/bff/admin/jobs'), read('/bff/admin/billing')]);
     const rows = usage.rows.map((row) => ({ ...row, spent_micros: spentOf(row), caller: plainName(row.caller) }));
-    loaded = { rows, total: spentOf(usage.total), saved: usage.total.saved_micros, people, jobs, billing, days };
-    draw();
+    loaded = { rows, total: spentOf(usage.total), saved: usage.total.saved_micros, jobs, billing, days };
+    await draw();
     announce(TEXT.announced(price(loaded.total), days));
   } catch (problem) {
     loaded = null;
@@ -65,21 +58,32 @@ async function load() {
   }
 }
 
+/** A tab of people.js, which is loaded at first need. */
+function people(name) {
+  return async () => {
+    try {
+      return await (await import('./people.js'))[name]();
+    } catch (problem) {
+      return [failure(TEXT.failed, problem, () => void load())];
+    }
+  };
+}
+
 /** What counts against budgets: charged, pending, or unknown. */
 const spentOf = (row) => row.charged_micros + row.unknown_micros + row.held_micros;
 /** `ann` for `member:ann`; an address or a subject keeps its kind. */
-const plainName = (caller) => caller.replace(/^member:/, '');
-const when = (moment) => new Date(moment).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' });
+export const plainName = (caller) => caller.replace(/^member:/, '');
+export const when = (moment) => new Date(moment).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' });
 const money = (micros) => ({ text: price(micros), by: micros });
 const time = (moment) => ({ text: when(moment), by: moment });
 
-/** Draws the tabs, and the panel of the one that is chosen. */
-function draw() {
+/** Draws the tabs, and the panel of the one that is chosen. The focus stays on what has the same id. */
+async function draw() {
   const names = Object.keys(TABS);
   const choose = (name) => {
     tab = name;
-    draw();
     byId(`admin-tab-${name}`).focus();
+    void draw();
   };
   const keys = (event) => {
     const at = names.indexOf(tab);
@@ -89,12 +93,18 @@ function draw() {
     choose(names[(next + names.length) % names.length]);
   };
   byId('admin-range').hidden = tab !== 'overview';
+  const drawn = tab;
+  const panel = await TABS[tab](loaded);
+  // Another one may be chosen by now.
+  if (drawn !== tab) return;
+  const held = byId('admin-body').contains(document.activeElement) && document.activeElement.id;
   byId('admin-body').replaceChildren(
     element('div', { class: 'tabs', role: 'tablist', 'aria-label': TEXT.sections, keydown: keys }, names.map((name) => element('button', {
       type: 'button', id: `admin-tab-${name}`, role: 'tab', class: 'link', text: TEXT.tabs[name], click: () => choose(name),
       'aria-selected': String(name === tab), 'aria-controls': name === tab && 'admin-panel', tabindex: name === tab ? '0' : '-1',
     }))),
-    element('div', { id: 'admin-panel', class: 'usage-body', role: 'tabpanel', 'aria-labelledby': `admin-tab-${tab}` }, TABS[tab](loaded)));
+    element('div', { id: 'admin-panel', class: 'usage-body', role: 'tabpanel', 'aria-labelledby': `admin-tab-${tab}` }, panel));
+  if (held !== false) (byId(held) ?? byId(`admin-tab-${tab}`)).focus();
 }
 
 function overview({ rows, total, saved, days, billing }) {
@@ -166,37 +176,6 @@ function trend(points) {
     element('p', { class: 'ends', 'aria-hidden': 'true' }, element('span', { text: day(first) }), element('span', { text: day(last) })));
 }
 
-function members({ people }) {
-  if (!people.length) return [element('p', { class: 'empty', text: TEXT.noMembers })];
-  const found = () => people.filter(({ name, role, state }) => `${name} ${role} ${state}`.toLowerCase().includes(wanted.trim().toLowerCase()));
-  const place = element('div');
-  const list = () => {
-    const some = found();
-    place.replaceChildren(some.length ? table(TEXT.members.label, TEXT.members.columns, some.map(member), { cards: true })
-      : element('p', { class: 'empty', text: TEXT.noMatches }));
-    return some.length;
-  };
-  list();
-  const field = element('input', {
-    type: 'search', placeholder: TEXT.searchMembers, 'aria-label': TEXT.searchMembers, value: wanted, autocomplete: 'off',
-    input: () => {
-      wanted = field.value;
-      announce(TEXT.foundMembers(list(), people.length));
-    },
-  });
-  return [element('div', { class: 'find' }, field), place];
-}
-
-function member({ name, role, state, token_prefix: prefix, budgets, added }) {
-  const of = (wantedPeriod) => budgets.find(({ period }) => period === wantedPeriod);
-  const text = ({ limit_micros: limit, spent_micros: spent }) => (limit === null ? price(spent) : TEXT.budget(price(spent), price(limit)));
-  const today = of('day'), month = of('month');
-  const bar = today.limit_micros && element('progress', { max: today.limit_micros, value: today.spent_micros, 'aria-label': TEXT.budgetOf(name) });
-  return [name, role, state,
-    { node: element('span', { class: 'budget' }, text(today), bar || null), by: today.spent_micros },
-    { text: text(month), by: month.spent_micros }, `${prefix}…`, time(added)];
-}
-
 function videos({ jobs }) {
   if (!jobs.length) return [element('p', { class: 'empty', text: TEXT.noVideos })];
   const rest = jobs.length - jobsShown;
@@ -204,6 +183,6 @@ function videos({ jobs }) {
     [time(job.ordered_at), plainName(job.owner), job.model, job.state, money(job.price_micros)])),
   rest > 0 ? button(TEXT.more(rest), () => {
     jobsShown = Infinity;
-    draw();
+    void draw();
   }) : null];
 }

@@ -9,7 +9,7 @@ const DAY = 24 * 60 * 60 * 1000;
 /** Older ones are found by search only. */
 const MOST = 300;
 /** How many rows are made at a time. */
-const STEP = 12;
+const STEP = 8;
 
 let chat = null, all = [], renaming = null, searching = null;
 let makeRest = () => {};

@@ -68,6 +68,7 @@ const TEXT = {
   unsent: 'Send it now',
   spend: (cost) => `Yes, spend ${cost}`,
   payTwice: (cost) => `Really? You may pay ${cost} twice`,
+  budgets: 'Your budgets',
   details: 'Details',
   latest: (words) => `Last reply: ${words}`,
   request: (id) => `Request ${id}`,
@@ -151,7 +152,7 @@ function remarks({ code, errors, detail, charged, at }) {
       return element('li', { text: `${field ? `${TEXT.fields[field] ?? field}: ` : ''}${said ?? fault}` });
     }));
   }
-  if (code === 'budget_exhausted' && detail) return element('p', { class: 'hint', text: capital(withLocalTimes(detail)) });
+  if (code === 'budget_exhausted' && detail) return element('p', { class: 'hint' }, `${capital(withLocalTimes(detail))} `, element('a', { href: '#usage', text: TEXT.budgets }));
   if (charged === 'unknown' && at) return element('p', { class: 'hint', text: TEXT.checked(new Date(at).toLocaleTimeString()) });
   return null;
 }

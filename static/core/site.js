@@ -52,3 +52,6 @@ export const read = (path) => once.ask(path);
 
 /** Posts a request that buys nothing, such as a login. Throws a `TollgateError`. */
 export const post = (path, body) => once.ask(path, { body });
+
+/** Sends a change with this method. Throws a `TollgateError`. */
+export const send = (method, path, body) => once.ask(path, { method, body });

@@ -17,6 +17,7 @@ const TEXT = {
   themes: { '': 'Theme: system', light: 'Theme: light', dark: 'Theme: dark' },
   help: 'Keyboard shortcuts',
   signOut: 'Sign out',
+  tokens: 'API tokens',
   prompts: 'Prompts',
   promptsField: 'Find a prompt',
   savePrompt: 'Save this message as a prompt',
@@ -183,6 +184,7 @@ function entries(page) {
     })),
     ...promptEntries(page),
     action(TEXT.help, 'help', help),
+    ...(byId('tokens').hidden ? [] : [action(TEXT.tokens, 'file', () => byId('tokens').click())]),
     ...(byId('sign-out').hidden ? [] : [action(TEXT.signOut, 'out', () => byId('sign-out').click())]),
   ];
 }

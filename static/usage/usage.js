@@ -1,10 +1,11 @@
 /** The usage view: the caller's own spending by day and by model. Its charts and tables also serve the admin view. */
 
-import { announce, button, byId, element, saveFile } from '../core/dom.js';
+import { announce, button, byId, element, notice, saveFile } from '../core/dom.js';
 import { amountLeft, price } from '../core/format.js';
+import { amountField, askFor } from '../core/forms.js';
 import { funds } from '../core/funds.js';
 import { sentence } from '../core/problems.js';
-import { read } from '../core/site.js';
+import { post, read } from '../core/site.js';
 import { choice, whenChanged } from '../core/store.js';
 
 /** The strings of both views of spending. */
@@ -21,6 +22,10 @@ export const TEXT = {
   saved: 'Saved',
   savedBy: 'by repeats that were not charged again',
   empty: 'No purchases in this period.',
+  ask: 'Ask for more budget',
+  aboutAsk: 'Your admins see this, and can raise your budgets for a while.',
+  reason: 'What for?',
+  asked: 'Your admins see your request.',
   byModel: 'By model',
   details: 'By day and model',
   save: 'Download CSV',
@@ -63,8 +68,8 @@ async function load() {
   const days = daysOf('usage');
   isStale = false;
   try {
-    const [{ rows, total_micros: total, saved_micros: saved }, { budgets }] = await Promise.all([read(`/bff/usage?since=${days}d&utc_offset=${utcOffset()}`), read('/bff/me')]);
-    draw({ rows, total, saved, days, budgets });
+    const [{ rows, total_micros: total, saved_micros: saved }, { budgets, may_ask: mayAsk }] = await Promise.all([read(`/bff/usage?since=${days}d&utc_offset=${utcOffset()}`), read('/bff/me')]);
+    draw({ rows, total, saved, days, budgets, mayAsk });
     announce(TEXT.announced(price(total), days));
   } catch (problem) {
     isStale = true;
@@ -72,8 +77,9 @@ async function load() {
   }
 }
 
-function draw({ rows, total, saved, days, budgets }) {
-  const head = [summary({ rows, total, saved, days, budgets }), ...(budgets.length ? [element('div', { class: 'card limits' }, funds({ budgets }))] : [])];
+function draw({ rows, total, saved, days, budgets, mayAsk }) {
+  const head = [summary({ rows, total, saved, days, budgets }), 
+    ...(budgets.length ? [element('div', { class: 'card limits' }, funds({ budgets }), mayAsk ? element('p', {}, button(TEXT.ask, askForMore)) : null)] : [])];
   if (!rows.length) return byId('usage-body').replaceChildren(...head, element('p', { class: 'empty', text: TEXT.empty }));
   byId('usage-body').replaceChildren(...head,
     element('div', { class: 'pictures' }, byDay(rows, days), ranking(TEXT.byModel, rows, ({ model }) => model)),
@@ -81,6 +87,13 @@ function draw({ rows, total, saved, days, budgets }) {
       button(TEXT.save, () => saveFile(csv(rows), `spending-${lastDays(1)[0]}.csv`, 'text/csv'), 'quiet small')),
     asTable(rows, total),
     aboutDays(() => void load()));
+}
+
+function askForMore() {
+  askFor({
+    title: TEXT.ask, about: TEXT.aboutAsk, label: TEXT.ask, fields: [amountField('amount'), { name: 'reason', label: TEXT.reason, dir: 'auto' }],
+    send: (request) => post('/bff/budget-requests', request), done: () => notice(TEXT.asked),
+  });
 }
 
 /** The sums that people ask for first. A budget of a day is one of a UTC day. */

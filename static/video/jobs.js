@@ -1,4 +1,4 @@
-/** Keeps every ordered video, across tabs and reloads, follows the open ones by one stream of events, and tells of their ends. */
+/** Keeps ordered videos across tabs and reloads, follows the open ones by one stream of events, and notifies when they end. */
 
 import { announce, byId } from '../core/dom.js';
 import { sentence } from '../core/problems.js';
@@ -8,24 +8,21 @@ import { TollgateError } from '../core/transport.js';
 import { TEXT } from './strings.js';
 
 /**
- * A job: `{id, payload, costMicros, at, open, left, body, trouble, took, favourite}`. `open`: it is being watched; `left`: the
- * person stopped watching it; `took`: how long it was in the making, by the server's clock, in milliseconds. Of one
- * that was ordered elsewhere, the length is not known, and the prompt only if the server keeps it. What is kept of one that was removed is `{id, removed: true}`.
+ * A job: `{id, payload, costMicros, at, open, left, body, trouble, took, favourite}`. `open`: watched; `left`: hidden by the
+ * person; `took`: milliseconds in the making, by the server's clock. A removed job is `{id, removed: true}`.
  */
 const known = new Map();
-/** Those that only this tab remembers, since the browser keeps nothing. */
+/** Jobs that the browser could not store. */
 const unkept = new Set();
 
 let words, tell, whenConnected;
 let leads = false;
-/** Counts what this tab has changed: what was read before is older. */
+/** Counts this tab's changes, so that an older read is noticed. */
 let changes = 0;
 
 /**
- * Takes up all jobs that are kept and goes on watching the open ones.
- * @param {object} jobWords the catalog's `jobs`
- * @param {{changed: (job: object, news: {ended?: boolean, removed?: boolean, first?: boolean}) => void,
- *   connection: (problem: Error | null) => void}} listener `ended`: just now; `first`: this tab is the first to know
+ * Loads the kept jobs and watches the open ones. `jobWords` is the catalog's `jobs`. The listener has `changed(job, {ended, removed, first})`,
+ * where `first` means that no other tab knows yet, and `connection(problem)`.
  */
 export async function startJobs(jobWords, { changed, connection }) {
   [words, tell, whenConnected] = [jobWords, changed, connection];
@@ -52,7 +49,7 @@ export async function takeIn({ reply, payload, costMicros, at }) {
   watchOpen();
 }
 
-/** Takes in those of the server's `rows` that this browser does not hold: another one, or a program, ordered them. */
+/** Adds the server's `rows` that this browser does not have. */
 export async function takeUp(rows) {
   const held = new Set((await shelf.all()).map(({ id }) => id));
   for (const row of rows) {
@@ -65,10 +62,7 @@ export async function takeUp(rows) {
   await refresh();
 }
 
-/**
- * Forgets a job; what it cost stays spent. One that the server may list is marked, or it would come back. It is shown until that is kept:
- * a reload cuts off what is still being written, and the job would come back.
- */
+/** Removes a job from the list. It is marked, because the server may list it again, and shown until the mark is stored. */
 export async function remove(id) {
   const job = known.get(id);
   if (!job) return;
@@ -127,7 +121,7 @@ async function refresh() {
   watchOpen();
 }
 
-/** Calls `begin()` once this tab is to follow the jobs of all tabs: now, or when the one that does is closed. */
+/** Calls `begin()` when this tab becomes the one that follows the jobs of all tabs. */
 function lead(begin) {
   // Plain http beyond loopback has no locks: each tab follows them there.
   if (!navigator.locks) return begin();
@@ -192,17 +186,17 @@ const MOST = 50;
 const FIRST = 2, LONGEST = 15, GROWTH = 1.4;
 /** Seconds of looks before a stream is tried again, doubled by each further refusal. */
 const AGAIN = 60, AGAIN_AT_MOST = 480;
-/** So many connections in a row that brought nothing: something on the way does not let streams through. */
+/** After this many connections without an event, something in between blocks streams. */
 const BARREN = 3;
 /** Refusals of the moment, not of the job. */
 const PASSING = [401, 408, 409, 424, 429];
 
-/** Whether a later look can bring something else: only a definite refusal says something of the job itself. */
+/** Whether a later look may succeed: only a definite refusal concerns the job itself. */
 const isPassing = ({ status }) => !(status >= 400 && status < 500) || PASSING.includes(status);
 
-/** Between two looks at the clock; a gap of this many says that the computer slept. */
+/** A longer gap between two ticks means that the computer slept. */
 const TICK = 15_000, SLEPT = 10;
-/** The server ends each stream after five minutes: one that is older has died without a word. */
+/** The server ends each stream after five minutes, so an older one is dead. */
 const OLDEST = 6 * 60_000;
 
 const pause = (seconds) => new Promise((done) => { setTimeout(done, seconds * 1000); });
@@ -315,12 +309,12 @@ async function backOnline() {
   return true;
 }
 
-// A person who looks elsewhere is told that a video is finished: in the title and, if they want it, by a notification.
+// A finished video shows in the title and, if the person wants it, as a notification.
 
 let unseen = 0, isAlerting = false;
 const isSeen = () => document.visibilityState === 'visible' && !byId('view-video').hidden;
 
-/** Begins once something is being made; nothing is asked of the person before they click. */
+/** Starts with the first open job. */
 export function startAlerts() {
   if (isAlerting) return;
   isAlerting = true;
@@ -385,11 +379,7 @@ function showToggle() {
 
 // What the service says of a video. The contract does not show that body: its words are settings, and guesses.
 
-/**
- * @param {any} body the status body, as it came
- * @param {{finished: string[], failed: string[], result: string[]}} words the catalog's `jobs`
- * @returns {{state: string | null, phase: 'finished' | 'failed' | 'open', percent: number | null, address: string | null}}
- */
+/** Parses a status body by the catalog's `jobs`: `{state, phase, percent, address}`, its phase `finished`, `failed` or `open`. */
 export function understand(body, { finished, failed, result }) {
   const state = [field(body, 'status'), field(body, 'state')].find((value) => typeof value === 'string') ?? null;
   const address = result.map((pointer) => at(body, pointer)).map(webAddress).find(Boolean) ?? null;

@@ -1,4 +1,4 @@
-/** The videos: a tile for each, listed and kept up to date. Loaded once there is something to list, or somebody begins to order. */
+/** The list of videos, a tile for each. Loaded when there is one, or when a person begins to order. */
 
 import { announce, button, byId, element, notice, once, say, twice } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
@@ -15,9 +15,8 @@ export { usualTime };
 let catalog, acts;
 
 /**
- * Lists what is kept, and goes on watching the open jobs.
- * @param {object} listener `reuse(payload)` fills the form in, `again(payload)` also asks whether to buy, `look()` lists what was
- *   ordered elsewhere
+ * Lists the kept videos and watches the open ones. `reuse(payload)` fills the form in, `again(payload)` also asks whether to buy, and
+ * `look()` lists videos ordered elsewhere.
  */
 export async function start(prices, listener) {
   [catalog, acts] = [prices, listener];
@@ -45,7 +44,7 @@ export async function follow() {
   if (ordering.part || (await hasOrders())) await (await ordering()).refresh();
 }
 
-/** Takes up what this caller has ordered elsewhere. While an order is on its way from here, a listed one may be that very one. */
+/** Lists videos ordered elsewhere. During an order from here, a listed video may be that one. */
 export async function takeListed(rows) {
   if (!ordering.part || (await ordering()).areSettled()) await takeUp(rows);
   arrange();
@@ -212,10 +211,7 @@ function showMaking() {
   if (byId('jobs-making').textContent !== text) byId('jobs-making').textContent = text;
 }
 
-/**
- * Brings the list into this order. What stands where it should is left alone, since a clip that is moved stops playing. So is the item
- * with the focus: moved, it would lose it, and a button that was pressed once of twice would be as before.
- */
+/** Sorts the list without moving what is in place, since a moved clip stops, nor the item with the focus, which would lose it. */
 function order(list, items) {
   const still = items.find((item) => item.contains(document.activeElement)) ?? items[0];
   if (!still) return;

@@ -59,8 +59,10 @@ export interface ClientOptions {
 }
 
 export interface AskOptions extends ReadOptions {
-  /** Sent as JSON by `POST`, once. */
+  /** Sent as JSON, once. */
   body?: unknown;
+  /** Default: `POST` with a body, else `GET`. */
+  method?: string;
 }
 
 export interface ReadOptions {

@@ -201,6 +201,7 @@ fn exhausted_budget_names_itself_and_its_renewal_and_keeps_the_text() {
     page.wait_for_text("Your budget does not cover this.");
     page.wait_for_text("Not charged");
     page.wait_for_text("it renews at");
+    page.find(("link", "Your budgets"));
     page.find(("button", "Edit and resend")).click();
     assert_eq!(page.find(MESSAGE).value(), "One too many");
     assert_eq!(gate.sold(), 1);

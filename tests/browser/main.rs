@@ -16,6 +16,7 @@ mod gate;
 mod kept_purchases;
 mod keyboard;
 mod ledgers;
+mod login;
 mod main_road;
 #[path = "../support/markdown.rs"]
 #[expect(dead_code, reason = "blocks are all that is read here")]
@@ -26,6 +27,7 @@ mod other_browsers;
 mod page;
 mod page_load;
 mod page_performance;
+mod people;
 mod pictures;
 mod prefix;
 mod purchases;

@@ -334,7 +334,7 @@ fn sign_in_and_admin_views_pass_axe_and_fit_320_pixels() {
     let page = furnished(&gate);
     load_axe(&page);
     go_to_admin(&page);
-    for tab in ["Overview", "Members", "Videos", "Account"] {
+    for tab in ["Overview", "Members", "Videos", "Account", "Audit"] {
         page.find(("tab", tab)).click();
         look(&page, &format!("admin, {tab}"));
     }

@@ -404,8 +404,10 @@ fn member_list_shows_budgets_and_spending() {
 
     let csv = fixture.done(&["member", "list", "--format", "csv"]);
     let lines: Vec<Vec<_>> = csv.lines().map(|line| line.split(',').collect()).collect();
-    let head = "name,role,state,token_prefix,day_budget,day_spent,month_budget,month_spent,added,revoked,may_buy";
+    let head = "name,role,state,token_prefix,day_budget,day_spent,month_budget,month_spent,added,revoked,may_buy,\
+                group,week_budget,week_spent,ever_budget,ever_spent";
     assert_eq!(lines[0].join(","), head);
+    assert_eq!(lines[1][10..], ["", "", "", "0.003000", "", "0.006000"]);
     let expected = ["ann", "member", "active", &ann[..9], "5.000000", "0.003000", "", "0.003000"];
     assert_eq!((&lines[1][..8], lines[1][9]), (&expected[..], ""));
     assert_eq!((&lines[2][..3], lines.len()), (&["bob", "admin", "revoked"][..], 3));
@@ -416,11 +418,13 @@ fn member_list_shows_budgets_and_spending() {
     let added = list["members"][0]["added"].take();
     assert!(added.as_str().is_some_and(|added| added.starts_with("20")), "{json}");
     let member = serde_json::json!({
-        "name": "ann", "role": "member", "state": "active", "token_prefix": &ann[..9],
+        "name": "ann", "role": "member", "group": null, "state": "active", "token_prefix": &ann[..9],
         "added": null, "revoked": null, "may_buy": null,
         "budgets": [
             {"period": "day", "limit": "5.000000", "limit_micros": 5_000_000, "spent": "0.003000", "spent_micros": 3_000},
+            {"period": "week", "limit": null, "limit_micros": null, "spent": "0.003000", "spent_micros": 3_000},
             {"period": "month", "limit": null, "limit_micros": null, "spent": "0.003000", "spent_micros": 3_000},
+            {"period": "ever", "limit": null, "limit_micros": null, "spent": "0.006000", "spent_micros": 6_000},
         ],
     });
     assert_eq!(list["members"][0], member);
@@ -428,6 +432,10 @@ fn member_list_shows_budgets_and_spending() {
     let lines: Vec<_> = table.lines().collect();
     assert!(lines[0].starts_with("name  role    state    token"), "{table}");
     assert!(lines[1].contains("5.000000") && lines[2].contains(&bob[..9]), "{table}");
+    assert!(lines[0].ends_with("may buy"), "no member has a group or a budget by week: {table}");
+    fixture.output(&["update", "ann", "--budget", "20/week"]);
+    let table = fixture.done(&["member", "list"]);
+    assert!(table.lines().next().unwrap().ends_with("may buy  week budget  week spent"), "{table}");
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! What `member`, `usage`, `reconcile` and `check --online` print and change, by the real binary before a sandbox.
 
 mod account;
+mod audit;
 mod backup;
-mod fixture;
+pub(crate) mod fixture;
+mod group;
 mod member;
 mod online;
 mod purchase;

@@ -14,6 +14,7 @@ mod logins;
 mod outages;
 mod pauses;
 mod relay;
+mod restores;
 mod shared;
 mod streams;
 mod trial;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::support::fleet::Fleet;
 use crate::support::postgres::Cluster;
+use crate::support::process::Signal;
 use crate::support::reply::Latch;
 use crate::support::{CHAT, Reply, Upstream, VIDEO, until};
 
@@ -126,4 +127,27 @@ fn job_of_one_server_is_known_to_the_other() {
     let status = fleet.ask(1, "GET", STATUS, &[], "");
     assert_eq!((status.status, status.text().as_str()), (200, done));
     assert_eq!(upstream.charges(), [3_000_000]);
+}
+
+#[test]
+fn server_with_another_secret_is_refused_while_others_depend_on_theirs() {
+    const OTHER: [(&str, &str); 1] = [("TOLLGATE_SECRET", "zyxwvutsrqponmlkjihgfedcba9876543210")];
+    const REFUSAL: &str = "other servers share this ledger and use another secret";
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let mut fleet = Fleet::start(Cluster::shared(), &upstream, "mcp.enabled = true\n", 1);
+    let mut refused = fleet.start_command(&["serve"], &OTHER);
+    assert_eq!(refused.wait().code(), Some(2), "{}", refused.printed());
+    assert!(refused.printed().contains(REFUSAL), "{}", refused.printed());
+    let added = fleet.run_with(&["member", "add", "ann"], &OTHER);
+    assert_eq!(added.code, Some(2), "{added:?}");
+    assert!(added.stderr.contains(REFUSAL), "{added:?}");
+    fleet.add();
+    assert_eq!(fleet.buy(1, "/api/v1/chat", "k", CHAT).status, 200);
+    // Without a member and without a server, nothing depends on it.
+    for server in &mut fleet.servers {
+        server.process.signal(Signal::SIGTERM);
+        assert_eq!(server.process.wait().code(), Some(0));
+    }
+    fleet.add_with(&OTHER);
+    assert_eq!(fleet.buy(2, "/api/v1/chat", "k", CHAT).status, 200);
 }

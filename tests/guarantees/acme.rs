@@ -5,11 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
+use std::{mem, thread};
 
 use tempfile::TempDir;
 
 use super::packaging::is_long;
+use super::webhooks::{Receiver, SECRET};
 use crate::support::authority::Authority;
 use crate::support::process::{Process, Signal, run};
 use crate::support::server::{ReservedPort, exchange};
@@ -32,9 +33,13 @@ impl Site {
     }
 
     fn configure(&self, hosts: &str) {
+        self.configure_with(hosts, "");
+    }
+
+    fn configure_with(&self, hosts: &str, more: &str) {
         let (listen, tls) = (self.port.address(), self.authority.settings());
         let settings = format!(
-            "server.listen = \"{listen}\"\nadmin.listen = \"127.0.0.1:0\"\nserver.hosts = [{hosts}]\n{tls}"
+            "server.listen = \"{listen}\"\nadmin.listen = \"127.0.0.1:0\"\nserver.hosts = [{hosts}]\n{tls}{more}"
         );
         fs::write(self.folder.path().join("proxy.toml"), settings).unwrap();
     }
@@ -66,7 +71,7 @@ fn says(process: &Process, line: &str) {
 
 #[test]
 fn first_start_obtains_a_certificate_and_a_restart_keeps_it() {
-    let site = Site::new(86_400);
+    let mut site = Site::new(86_400);
     let mut process = site.start();
     says(&process, "certificate renewal planned");
     let root = site.authority.root();
@@ -91,16 +96,30 @@ fn first_start_obtains_a_certificate_and_a_restart_keeps_it() {
     process.signal(Signal::SIGHUP);
     until("both names are served", || site.get(&root, "shop.example") == "200");
     assert_eq!((site.authority.orders(), site.get(&root, "chat.example").as_str()), (2, "200"));
+    // The authority loses its accounts.
+    site.authority.restart();
+    site.configure("\"chat.example\", \"cafe.example\"");
+    process.signal(Signal::SIGHUP);
+    says(&process, "accountDoesNotExist");
+    process.signal(Signal::SIGHUP);
+    let root = site.authority.root();
+    until("a new account orders", || site.get(&root, "cafe.example") == "200");
 }
 
 #[test]
 fn order_that_fails_is_reported_and_tried_again_later() {
+    let receiver = Receiver::ok();
+    let webhook = format!("webhooks = [{{ url = \"{}\", events = \"*\" }}]\n", receiver.url());
+    let mut site = Site::new(86_400);
     // The authority looks for the name at a port where nothing listens.
-    let site = Site::new(86_400);
-    let other = ReservedPort::new();
-    let site = Site { port: other, ..site };
-    site.configure("\"chat.example\"");
-    let process = site.start();
+    let checked = mem::replace(&mut site.port, ReservedPort::new());
+    site.configure_with("\"chat.example\"", &webhook);
+    let start = || {
+        let process = Process::start(site.folder.path(), &[("TOLLGATE_WEBHOOK_SECRET", SECRET)]);
+        process.address("admin");
+        process
+    };
+    let mut process = start();
     assert!(readyz(&process).contains("\"because\":[\"certificate\"]"));
     says(&process, "certificate order failed");
     let printed = process.printed();
@@ -108,6 +127,16 @@ fn order_that_fails_is_reported_and_tried_again_later() {
         printed.contains("\"retry_seconds\":60") && printed.contains("chat.example: "),
         "{printed}"
     );
+    process.signal(Signal::SIGTERM);
+    assert!(process.wait().success());
+    // A certificate that does not exist does not expire.
+    assert!(receiver.got().is_empty());
+    site.port = checked;
+    site.configure_with("\"chat.example\"", &webhook);
+    let process = start();
+    says(&process, "certificate obtained");
+    let [message] = &receiver.wait_for(1)[..] else { panic!("one message") };
+    assert_eq!(message.json()["type"], "certificate.expiring", "within a day");
 }
 
 /// `./test long` waits for renewals, and kills servers.

@@ -58,6 +58,23 @@ fn each_shell_reads_its_completions() {
     assert_eq!(run(folder.path(), &["completions", "tcsh"], &[]).code, Some(2));
 }
 
+#[test]
+fn licences_of_all_parts_are_given() {
+    let said = done(&mut Command::new("contrib/release/licences"));
+    let (list, texts) = said.split_once("\n\n\n").unwrap();
+    let parts: Vec<_> = list.lines().skip(2).filter_map(|line| line.split_once(": ")).collect();
+    assert!(parts.len() > 100, "{list}");
+    for (part, _) in &parts {
+        assert!(texts.contains(part), "no text of {part}");
+    }
+    // A text in the part of a part, one that only the authors' names had to be added to, and the compiler's.
+    for notice in
+        ["the fiat-crypto authors", "Andreas Fuchs <asf@boinkor.net>\n\nPermission", "Rust Project"]
+    {
+        assert!(texts.contains(notice), "{notice}");
+    }
+}
+
 /// The files of a release whose program is the tested one.
 fn release(folder: &Path) -> PathBuf {
     done(Command::new("contrib/release/build").arg(folder).env("TOLLGATE", PROGRAM));
@@ -89,6 +106,11 @@ fn package_is_clean_and_installs_as_documented() {
         Command::new("lintian").args(["--allow-root", "--fail-on=error,warning"]).arg(&package),
     );
     assert_eq!(lint, "");
+    let mut unpack = Command::new("sh");
+    let tar = "dpkg-deb --fsys-tarfile \"$0\" | tar xO ./usr/share/doc/tollgate/copyright";
+    let copyright = done(unpack.args(["-c", tar]).arg(&package));
+    let given = ["\nLicense: third-party\n", "\n Copyright (c) Andreas Fuchs"];
+    assert!(given.iter().all(|part| copyright.contains(part)));
     let lines = ["README.md", "docs/guide/deploy.md"].map(|document| install_lines(document, name));
     assert!(lines.iter().all(|lines| !lines.is_empty()), "{lines:?}");
     let install = lines.concat()[0].replace("sudo apt ", "apt-get -y ");

@@ -1,8 +1,10 @@
 //! Callers who are known: who is let in, as whom, for how long, and what is theirs alone.
 
 mod admins;
+mod audit;
 mod budgets;
 mod credentials;
+mod groups;
 mod logins;
 mod process;
 mod reports;

@@ -143,6 +143,10 @@ fn image_runs_as_a_sandbox_and_stops_in_time() {
     let state = TempDir::with_prefix("tollgate-state-").unwrap();
     let binary = built.container("scratch");
     Built::buildah(&["copy", "--quiet", &binary, program, "/src/target/dist/tollgate"]);
+    let licences = TempDir::with_prefix("tollgate-licences-").unwrap();
+    fs::copy("LICENSE-MIT", licences.path().join("LICENSE-MIT")).unwrap();
+    let texts = licences.path().to_str().unwrap();
+    Built::buildah(&["copy", "--quiet", &binary, texts, "/src/licences"]);
     let empty = state.path().to_str().unwrap();
     Built::buildah(&["copy", "--quiet", &binary, empty, "/src/state"]);
     built.commit(&binary, &binary_image);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    AccountCheck, AccountLimit, AccountStatus, Checkpoint, Evidence, Job, JobState, PurchaseId,
-    PurchaseState, Reservation, Service, Settlement, Snapshot, StatusUpdate,
+    AccountCheck, AccountLimit, AccountStatus, Checkpoint, Evidence, Job, JobState, MissingSpend,
+    PurchaseId, PurchaseState, Reservation, Service, Settlement, Snapshot, StatusUpdate,
 };
 
 use crate::fixture::*;
@@ -24,10 +24,36 @@ on_every_backend!(
     adopted_account_uses_no_earlier_checkpoint,
     checkpoint_before_another_account_is_not_used,
     rate_limit_of_another_account_is_forgotten,
+    missing_spend_counts_today_and_takes_nothing_from_the_balance,
 );
 
 fn snapshot(chats: u64, at: Duration) -> Snapshot {
     Snapshot { at, balance_cents: 1_000, chats, chat_cents: 2, spent_cents: 3 }
+}
+
+async fn missing_spend_counts_today_and_takes_nothing_from_the_balance(fixture: Fixture) {
+    fixture.buy(&reservation("ann", PRICE), "hello").await;
+    let mark = bounded(fixture.store.credit_watermark()).await.expect("a mark");
+    fixture.store.record_balance(mark, Usd::dollars(2));
+    let missing = |amount| MissingSpend {
+        id: PurchaseId::generate(),
+        caller: "restore",
+        model: "since-backup",
+        amount,
+    };
+    let three = missing(Usd::dollars(3));
+    bounded(fixture.store.record_missing_spend(&three)).await.expect("recorded");
+    let left = bounded(fixture.store.remaining_credit()).await.expect("read").expect("known");
+    assert_eq!(left.amount, Usd::dollars(2));
+    assert_eq!(fixture.total().await.day, PRICE.checked_add(Usd::dollars(3)).unwrap());
+    let evidence = fixture.evidence(1, Duration::MAX).await;
+    let [recorded] = &evidence[..] else { panic!("{evidence:?}") };
+    assert_eq!((recorded.purchase.id, recorded.purchase.price), (three.id, Usd::dollars(3)));
+    assert_eq!(recorded.purchase.state, PurchaseState::Charged);
+    assert!(recorded.is_assumed);
+    let too_large = missing(Usd::micros(u64::MAX));
+    bounded(fixture.store.record_missing_spend(&too_large)).await.unwrap_err();
+    assert_eq!(fixture.evidence(1, Duration::MAX).await.len(), 1);
 }
 
 fn video() -> Reservation {

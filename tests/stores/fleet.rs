@@ -8,7 +8,7 @@ use tollgate::store::{AccountLimit, Job, JobState, MemberChange, SlotId, StatusU
 
 use crate::fixture::*;
 use crate::jobs::job;
-use crate::members::{login, member};
+use crate::members::{login, member, operator};
 
 const PERIOD: Duration = Duration::from_secs(60);
 /// The period, lengthened by a thousandth.
@@ -304,12 +304,14 @@ async fn revoked_member_is_out_at_every_instance() {
     let one = Fixture::on_postgres().await;
     let other = one.join().await;
     let add = MemberChange::Add(member("ann"));
-    bounded(one.store.change_member("ann".into(), add)).await.expect("added");
+    bounded(one.store.change_member(&operator(), "ann".into(), add)).await.expect("added");
     bounded(other.log_in(&login("cookie", "ann", START + HOUR))).await.expect("kept");
     let version = bounded(one.store.members_version()).await.expect("a number");
     assert_eq!(bounded(other.members_version()).await.expect("a number"), version);
     assert_eq!(bounded(one.store.sessions()).await.expect("read").len(), 1);
-    bounded(one.store.change_member("ann".into(), MemberChange::Revoke)).await.expect("revoked");
+    bounded(one.store.change_member(&operator(), "ann".into(), MemberChange::Revoke))
+        .await
+        .expect("revoked");
     assert_ne!(bounded(other.members_version()).await.expect("a number"), version);
     assert_eq!(bounded(other.sessions()).await.expect("read"), []);
     assert_eq!(bounded(other.members()).await.expect("read")[0].revoked_at, Some(START));

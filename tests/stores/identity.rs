@@ -198,7 +198,7 @@ async fn command_on_a_stopped_ledger_closes_it_as_the_server_did() {
     drop(ledger);
     for _ in 0..2 {
         let command = Store::open_shared(path, clock.clone()).unwrap();
-        bounded(command.set_token_secret_fingerprint([1; 32])).await.unwrap();
+        bounded(command.record_secret([1; 32])).await.unwrap();
         drop(command);
     }
     drop(serve(path, clock.clone()));

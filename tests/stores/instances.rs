@@ -1,11 +1,13 @@
 //! Several instances on one ledger: budgets and keys are exact over all of them, and the dead are
 //! buried.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tollgate::contract::money::Usd;
-use tollgate::store::postgres::{InstanceKind, PostgresTarget};
+use tollgate::store::postgres::{InstanceKind, PostgresTarget, connect};
 use tollgate::store::{
     AccountStatus, BudgetScope, Budgets, MoneyKind, Period, PurchaseState, Reservation,
     ReserveError, Settlement, SpendLimit, Store,
@@ -18,6 +20,15 @@ use crate::wire::{Course, Wire};
 async fn state(fixture: &Fixture, reservation: &Reservation) -> String {
     let ask = format!("SELECT state FROM purchases WHERE id = '{}'", reservation.id);
     fixture.database().sql(&ask)
+}
+
+async fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let poll = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(120), poll).await.is_ok(), "{what}");
 }
 
 /// Waits for a state that only the stores can bring about.
@@ -199,6 +210,63 @@ async fn lost_commits_rename_the_ledger_at_every_instance() {
     .await;
     let stores = [&fixture.store, &other];
     assert!(stores.iter().all(|store| store.may_lack_purchases_since(Duration::ZERO)));
+}
+
+#[tokio::test]
+async fn ledger_is_renamed_by_the_ledgers_time_as_soon_as_it_can_be() {
+    let fixture = Fixture::on_postgres().await;
+    let database = fixture.database();
+    let old = fixture.store.name();
+    let beats = "SELECT min(beat) FROM instances";
+    wait_for("two heartbeats", || database.sql(beats).parse::<i64>().unwrap() >= 2).await;
+    database.sql(
+        "CREATE SEQUENCE attempts;
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM nextval('attempts'); RAISE 'not now'; END $$;
+        CREATE TRIGGER refuse BEFORE UPDATE OF name ON store
+            FOR EACH ROW EXECUTE FUNCTION refuse();
+        UPDATE instances SET beat = 0",
+    );
+    let attempted = "SELECT is_called FROM attempts";
+    wait_for("an attempt to rename the ledger", || database.sql(attempted) == "t").await;
+    database.sql("DROP TRIGGER refuse ON store");
+    wait_for("the ledger has another name", || fixture.store.name() != old).await;
+    let complete_at = START - Duration::from_nanos(1);
+    assert!(fixture.store.may_lack_purchases_since(complete_at));
+    assert!(!fixture.store.may_lack_purchases_since(START), "{}", fixture.store.name());
+}
+
+/// A decision that waits in its queue while others end this instance is refused, although the
+/// instance has joined again by the time it is sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn step_from_before_a_rejoin_is_refused() {
+    let fixture = Fixture::on_postgres().await;
+    let database = fixture.database();
+    let held = keyed("held", "p");
+    fixture.reserve(&held).await.unwrap();
+    let url = database.url();
+    let target = PostgresTarget::parse(&url, MoneyKind::Play, InstanceKind::Command).unwrap();
+    let blocker = connect(&target).await.unwrap();
+    let lock =
+        "SET idle_in_transaction_session_timeout = 0; BEGIN; SELECT 1 FROM account FOR UPDATE";
+    blocker.client.batch_execute(lock).await.unwrap();
+    let waits = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let (first, store) = (keyed("first", "p"), fixture.store.clone());
+    let first = tokio::spawn(async move { store.reserve(&first).await });
+    wait_for("the lane is busy", || database.sql(waits) == "1").await;
+    let store = fixture.store.clone();
+    let mut mark = pin!(store.mark_sent(held.id, AccountStatus::Confirmed));
+    // Its first poll puts it into the queue.
+    assert!(mark.as_mut().now_or_never().is_none());
+    database.sql("UPDATE instances SET ended = until");
+    let alive = "SELECT count(*) FROM instances WHERE ended IS NULL";
+    wait_for("the instance has joined again", || database.sql(alive) == "1").await;
+    blocker.client.batch_execute("ROLLBACK").await.unwrap();
+    let refused = bounded(mark).await.unwrap_err().to_string();
+    assert!(refused.contains("declared dead"), "{refused}");
+    drop(bounded(first).await);
+    assert_eq!(state(&fixture, &held).await, "held");
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod audit;
+mod audit_log;
 mod budgets;
 mod concurrency;
 mod connect;
@@ -11,6 +12,7 @@ mod disk;
 mod faults;
 mod fixture;
 mod fleet;
+mod groups;
 mod identity;
 mod instances;
 mod jobs;

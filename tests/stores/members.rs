@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    LoginSession, Member, MemberChange, MemberError, Period, Role, SpendLimit, Store,
+    Actor, LoginSession, Member, MemberChange, MemberError, Period, Role, SpendLimit, Store,
     is_member_name,
 };
 
@@ -12,11 +12,17 @@ use crate::fixture::*;
 
 const OWN: SpendLimit = SpendLimit::of(Period::Day, Usd::dollars(5));
 
+/// Who makes the changes.
+pub(crate) fn operator() -> Actor {
+    Actor::command_line("ops", "host")
+}
+
 pub(crate) fn member(name: &str) -> Member {
     Member {
         name: name.into(),
         role: Role::Member,
         own_budget: OWN,
+        group: None,
         may_buy: None,
         token: identity(name),
         prefix: format!("tg_{name}").into(),
@@ -37,16 +43,16 @@ pub(crate) fn login(id: &str, member: &str, until: Duration) -> LoginSession {
 impl Fixture {
     async fn enlist(&self, member: &Member) -> Result<(), MemberError> {
         let added = MemberChange::Add(member.clone());
-        bounded(self.store.change_member(member.name.clone(), added)).await
+        bounded(self.store.change_member(&operator(), member.name.clone(), added)).await
     }
 
     async fn revoke(&self, name: &str) -> Result<(), MemberError> {
-        bounded(self.store.change_member(name.into(), MemberChange::Revoke)).await
+        bounded(self.store.change_member(&operator(), name.into(), MemberChange::Revoke)).await
     }
 
     async fn rotate(&self, name: &str, token: &str) -> Result<(), MemberError> {
         let rotated = MemberChange::Rotate(identity(token), token.into());
-        bounded(self.store.change_member(name.into(), rotated)).await
+        bounded(self.store.change_member(&operator(), name.into(), rotated)).await
     }
 
     async fn update(
@@ -55,8 +61,8 @@ impl Fixture {
         role: Option<Role>,
         own: Option<SpendLimit>,
     ) -> Result<(), MemberError> {
-        let change = MemberChange::Update { role, own_budget: own, may_buy: None };
-        bounded(self.store.change_member(name.into(), change)).await
+        let change = MemberChange::Update { role, own_budget: own, group: None, may_buy: None };
+        bounded(self.store.change_member(&operator(), name.into(), change)).await
     }
 
     async fn members(&self) -> Vec<Member> {
@@ -252,7 +258,9 @@ async fn member_changes_are_seen_by_server_and_commands() {
     let fixture = Fixture::on_disk(Default::default());
     let beside = Store::open_shared(&fixture.path(), fixture.clock()).unwrap();
     let edition = fixture.edition().await;
-    bounded(beside.change_member("ann".into(), MemberChange::Add(member("ann")))).await.unwrap();
+    bounded(beside.change_member(&operator(), "ann".into(), MemberChange::Add(member("ann"))))
+        .await
+        .unwrap();
     let enlisted = fixture.edition().await;
     assert_ne!(enlisted, edition);
     assert_eq!(fixture.members().await, [member("ann")]);
@@ -261,7 +269,7 @@ async fn member_changes_are_seen_by_server_and_commands() {
     assert_eq!(bounded(beside.members_version()).await.unwrap(), fixture.edition().await);
     let logged_in = fixture.edition().await;
     assert_ne!(logged_in, enlisted);
-    bounded(beside.change_member("ann".into(), MemberChange::Revoke)).await.unwrap();
+    bounded(beside.change_member(&operator(), "ann".into(), MemberChange::Revoke)).await.unwrap();
     assert_ne!(fixture.edition().await, logged_in);
     assert_eq!(fixture.sessions().await, []);
     assert_eq!(fixture.members().await[0].revoked_at, Some(START));
@@ -273,7 +281,9 @@ async fn token_and_secret_fingerprint_commit_together() {
     let beside = Store::open_shared(&fixture.path(), fixture.clock()).unwrap();
     let keyed = async || bounded(beside.token_secret_fingerprint()).await.unwrap();
     let change = async |print, name: &str, to| {
-        let done = bounded(beside.change_members(Some([print; 32]), vec![(name.into(), to)])).await;
+        let done =
+            bounded(beside.change_members(&operator(), Some([print; 32]), vec![(name.into(), to)]))
+                .await;
         done.map_err(|(whose, fault)| {
             assert_eq!(&*whose, name);
             fault
@@ -297,14 +307,16 @@ async fn change_of_many_members_is_atomic() {
     let beside = Store::open_shared(&fixture.path(), fixture.clock()).unwrap();
     let added = |name: &str| (name.into(), MemberChange::Add(member(name)));
     let names = ["a", "b", "c"];
-    bounded(beside.change_members(None, names.map(added).to_vec())).await.unwrap();
+    bounded(beside.change_members(&operator(), None, names.map(added).to_vec())).await.unwrap();
     assert_eq!(fixture.members().await.len(), 3);
     let before = fixture.edition().await;
     let refused =
-        bounded(beside.change_members(Some([9; 32]), ["d", "b"].map(added).to_vec())).await;
+        bounded(beside.change_members(&operator(), Some([9; 32]), ["d", "b"].map(added).to_vec()))
+            .await;
     assert!(matches!(refused, Err((name, MemberError::NameTaken)) if &*name == "b"));
     let revoked = |name: &str| (name.into(), MemberChange::Revoke);
-    let refused = bounded(beside.change_members(None, ["a", "e"].map(revoked).to_vec())).await;
+    let refused =
+        bounded(beside.change_members(&operator(), None, ["a", "e"].map(revoked).to_vec())).await;
     assert!(matches!(refused, Err((name, MemberError::NotFound)) if &*name == "e"));
     assert_eq!((fixture.edition().await, fixture.members().await.len()), (before, 3));
     assert!(fixture.members().await.iter().all(|member| member.revoked_at.is_none()));
@@ -335,7 +347,8 @@ async fn reader_lists_members_without_writing() {
     fixture.enlist(&member("ann")).await.unwrap();
     let reader = Store::open_read_only(&fixture.path(), fixture.clock()).unwrap();
     assert_eq!(bounded(reader.members()).await.unwrap(), [member("ann")]);
-    let refused = bounded(reader.change_member("ann".into(), MemberChange::Revoke)).await;
+    let refused =
+        bounded(reader.change_member(&operator(), "ann".into(), MemberChange::Revoke)).await;
     assert!(matches!(refused, Err(MemberError::Unavailable(_))), "{refused:?}");
     assert_eq!(fixture.members().await, [member("ann")]);
 }
@@ -343,7 +356,8 @@ async fn reader_lists_members_without_writing() {
 #[tokio::test]
 async fn broken_store_authenticates_nobody() {
     let broken = Store::unusable("damaged");
-    let refused = broken.change_member("ann".into(), MemberChange::Add(member("ann"))).await;
+    let refused =
+        broken.change_member(&operator(), "ann".into(), MemberChange::Add(member("ann"))).await;
     assert!(matches!(refused, Err(MemberError::Unavailable(_))));
     assert!(broken.members().await.is_err() && broken.sessions().await.is_err());
     assert!(broken.members_version().await.is_err());

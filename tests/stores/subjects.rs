@@ -3,8 +3,8 @@
 use tollgate::contract::money::Usd;
 use tollgate::contract::selection::Selection;
 use tollgate::store::{
-    MAX_TOKENS_PER_SUBJECT, Period, Role, SpendLimit, Subject, SubjectLogin, SubjectTerms,
-    SubjectToken, TokenRefusal,
+    Actor, AuditQuery, MAX_TOKENS_PER_SUBJECT, Period, Role, SpendLimit, Subject, SubjectLogin,
+    SubjectTerms, SubjectToken, TokenRefusal,
 };
 
 use crate::fixture::*;
@@ -15,6 +15,7 @@ fn session(id: &str, name: &str) -> SubjectLogin {
     let terms = SubjectTerms {
         role: Role::Admin,
         own_budget: SpendLimit::of(Period::Week, Usd::dollars(5)),
+        group: Some("design".into()),
         may_buy: Some(Selection::parse("chat video-c-2")),
         display_name: Some("Ada".into()),
     };
@@ -159,14 +160,19 @@ async fn revoked_user_has_neither_sessions_nor_tokens(fixture: Fixture) {
     }
     fixture.add_token("a", &token("laptop")).await.expect("added");
     let version = fixture.version().await;
+    let by = Actor::command_line("ann", "host");
     let revoke =
-        |issuer: &str, name: &str| fixture.store.revoke_subject(issuer.into(), name.into());
+        |issuer: &str, name: &str| fixture.store.revoke_subject(&by, issuer.into(), name.into());
     assert!(!bounded(revoke(ISSUER, "eve")).await.expect("known"));
     assert!(!bounded(revoke("https://other.example", "ada")).await.expect("known"));
     assert_eq!(fixture.logins().await.len(), 3);
     assert!(bounded(revoke(ISSUER, "ada")).await.expect("known"));
     assert_ne!(fixture.version().await, version);
     assert_eq!(fixture.logins().await, [session("b", "bob")]);
+    let all = AuditQuery { before: None, since: START, most: 9 };
+    let log = bounded(fixture.store.audit_log(all)).await.expect("the log");
+    let acts: Vec<_> = log.iter().map(|entry| (&*entry.act, &*entry.of)).collect();
+    assert_eq!(acts, [("subject.revoke", "subject:ada")]);
     // A request that was authenticated before adds nothing after it.
     assert_eq!(fixture.add_token("a", &token("late")).await, Err(TokenRefusal::SessionEnded));
 }

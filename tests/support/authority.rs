@@ -16,6 +16,7 @@ pub(crate) struct Authority {
     folder: TempDir,
     port: u16,
     management: u16,
+    names: String,
     guards: Vec<Child>,
 }
 
@@ -32,25 +33,36 @@ impl Authority {
         );
         fs::write(folder.path().join("pebble.json"), config).unwrap();
         let (dns, own) = (format!("127.0.0.1:{dns}"), format!("127.0.0.1:{dns_management}"));
-        let mut authority = Self { folder, port, management, guards: Vec::new() };
+        let mut authority =
+            Self { folder, port, management, names: dns.clone(), guards: Vec::new() };
         let off = ["-http01", "", "-https01", "", "-tlsalpn01", "", "-defaultIPv6", ""];
         let names = [&["pebble-challtestsrv", "-dns01", &dns, "-management", &own], &off[..]];
         authority.spawn(&names.concat(), "names.log");
-        let pebble = ["pebble", "-strict", "-config", "pebble.json", "-dnsserver", &dns];
-        authority.spawn(&pebble, "pebble.log");
-        for port in [authority.port, authority.management, dns_management] {
-            until("the authority answers (apt-get install pebble)", || {
-                TcpStream::connect(("127.0.0.1", port)).is_ok()
-            });
-        }
+        await_port(dns_management);
+        authority.open();
         authority
+    }
+
+    fn open(&mut self) {
+        let names = self.names.clone();
+        let pebble = ["pebble", "-strict", "-config", "pebble.json", "-dnsserver", &names];
+        self.spawn(&pebble, "pebble.log");
+        await_port(self.port);
+        await_port(self.management);
+    }
+
+    /// Starts it again. It then knows no account, and has another root.
+    pub(crate) fn restart(&mut self) {
+        self.guards.pop().as_mut().map(end);
+        self.open();
     }
 
     fn spawn(&mut self, words: &[&str], log: &str) {
         let log = File::create(self.folder.path().join(log)).unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", GUARD]).args(words).current_dir(self.folder.path());
-        command.env("PEBBLE_VA_NOSLEEP", "1").env("PEBBLE_WFE_NONCEREJECT", "0");
+        // As pebble does by default, it rejects one nonce of twenty.
+        command.env("PEBBLE_VA_NOSLEEP", "1");
         command.stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log);
         self.guards.push(command.spawn().expect("a shell"));
     }
@@ -85,11 +97,19 @@ impl Authority {
 
 impl Drop for Authority {
     fn drop(&mut self) {
-        for guard in &mut self.guards {
-            drop(guard.stdin.take());
-            guard.wait().ok();
-        }
+        self.guards.iter_mut().for_each(end);
     }
+}
+
+fn end(guard: &mut Child) {
+    drop(guard.stdin.take());
+    guard.wait().ok();
+}
+
+fn await_port(port: u16) {
+    until("the authority answers (apt-get install pebble)", || {
+        TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
 }
 
 fn free_ports<const N: usize>() -> [u16; N] {

@@ -70,7 +70,7 @@ impl Login {
     pub(crate) fn settings(&self) -> String {
         format!(
             "access.mode = \"jwt\"\naccess.jwt = {{ issuer = \"{ISSUER}\", audience = \"{AUDIENCE}\", \
-             jwks = \"http://{}/keys\", leeway = \"0s\", budget_claim = \"budget\", may_buy_claim = \"may_buy\" }}\n",
+             jwks = \"http://{}/keys\", leeway = \"0s\", budget_claim = \"budget\", group_claim = \"group\", may_buy_claim = \"may_buy\" }}\n",
             self.address
         )
     }

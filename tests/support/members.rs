@@ -5,7 +5,9 @@ use std::sync::Mutex;
 use aho_corasick::AhoCorasick;
 use tokio::runtime;
 use tollgate::access::token::{self, Secret};
-use tollgate::store::{Member, MemberChange, MemberError, Role, Selection, SpendLimit, Store};
+use tollgate::store::{
+    Actor, GroupChange, Member, MemberChange, Role, Selection, SpendLimit, Store,
+};
 
 use super::{Gate, lock, until};
 
@@ -36,19 +38,26 @@ impl Gate {
             name: name.into(),
             role,
             own_budget: own,
+            group: None,
             may_buy: None,
             token: token::hash_token(&secret, &token),
             prefix: token::prefix(&token).into(),
             added_at: tollgate::clock::wall(),
             revoked_at: None,
         };
-        wait(store.change_member(name.into(), MemberChange::Add(member)))
+        wait(store.change_member(&operator(), name.into(), MemberChange::Add(member)))
             .expect("nobody has the name");
         until("the gate knows the new member", || {
             access.member_count().is_some_and(|count| count.members > before)
         });
         let bearer = format!("Bearer {token}");
         Holder { name, token, bearer, store }
+    }
+
+    /// Adds or changes a group.
+    pub(crate) fn group(&self, name: &str, change: GroupChange) {
+        wait(self.members().0.change_group(&operator(), name.into(), change))
+            .expect("it can be changed");
     }
 
     /// Returns a new token, which must not leak.
@@ -67,23 +76,34 @@ impl Holder {
 
     /// Revokes it.
     pub(crate) fn revoke(&self) {
-        wait(self.store.change_member(self.name.into(), MemberChange::Revoke))
+        wait(self.store.change_member(&operator(), self.name.into(), MemberChange::Revoke))
             .expect("it is there");
     }
 
     /// Changes its role.
     pub(crate) fn becomes(&self, role: Role) {
-        self.update(MemberChange::Update { role: Some(role), own_budget: None, may_buy: None });
+        self.update(MemberChange::Update {
+            role: Some(role),
+            own_budget: None,
+            group: None,
+            may_buy: None,
+        });
+    }
+
+    /// Moves it to another group.
+    pub(crate) fn joins(&self, group: &str) {
+        let group = Some(Some(group.into()));
+        self.update(MemberChange::Update { role: None, own_budget: None, group, may_buy: None });
     }
 
     /// Changes what it may buy.
     pub(crate) fn may_buy(&self, names: &str) {
         let may_buy = Some(Some(Selection::parse(names)));
-        self.update(MemberChange::Update { role: None, own_budget: None, may_buy });
+        self.update(MemberChange::Update { role: None, own_budget: None, group: None, may_buy });
     }
 
     fn update(&self, change: MemberChange) {
-        wait(self.store.change_member(self.name.into(), change)).expect("it is there");
+        wait(self.store.change_member(&operator(), self.name.into(), change)).expect("it is there");
     }
 
     /// Replaces its token.
@@ -91,8 +111,12 @@ impl Holder {
         let token = gate.mint();
         let hash = token::hash_token(&Secret::new(SECRET.as_bytes()), &token);
         let prefix = token::prefix(&token).into();
-        wait(self.store.change_member(self.name.into(), MemberChange::Rotate(hash, prefix)))
-            .expect("it is there");
+        wait(self.store.change_member(
+            &operator(),
+            self.name.into(),
+            MemberChange::Rotate(hash, prefix),
+        ))
+        .expect("it is there");
         self.bearer = format!("Bearer {token}");
         self.token = token;
     }
@@ -114,6 +138,10 @@ impl Secrets {
     }
 }
 
-fn wait(verb: impl Future<Output = Result<(), MemberError>>) -> Result<(), MemberError> {
+fn operator() -> Actor {
+    Actor::command_line("ops", "host")
+}
+
+fn wait<E>(verb: impl Future<Output = Result<(), E>>) -> Result<(), E> {
     runtime::Builder::new_current_thread().build().unwrap().block_on(verb)
 }

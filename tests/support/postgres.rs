@@ -139,6 +139,13 @@ impl Cluster {
         String::from_utf8(output.stdout).expect("utf-8").trim_end().to_owned()
     }
 
+    fn client(&self, program: &str, arguments: &[&str]) {
+        let folder = self.folder.display().to_string();
+        let port = self.address.port().to_string();
+        let names = ["-U", ROLE, "-h", &folder, "-p", &port];
+        expect_success(program, &self.run(program, &[&names[..], arguments].concat()));
+    }
+
     /// Where it listens on TCP.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
@@ -234,6 +241,21 @@ impl Database<'_> {
 
     pub(crate) fn sql(&self, statements: &str) -> String {
         self.cluster.sql(&self.name, statements)
+    }
+
+    /// Writes a dump, which [`restore`](Self::restore) reads.
+    pub(crate) fn dump(&self) {
+        let file = format!("{}.dump", self.name);
+        self.cluster.client("pg_dump", &["-d", &self.name, "-f", &file]);
+    }
+
+    /// Replaces the database by its dump.
+    pub(crate) fn restore(&self) {
+        let (name, file) = (&self.name, format!("{}.dump", self.name));
+        self.cluster.sql("postgres", &format!("DROP DATABASE {name} WITH (FORCE)"));
+        self.cluster.sql("postgres", &format!("CREATE DATABASE {name}"));
+        let stop = ["-v", "ON_ERROR_STOP=1", "-Xq", "-d", name, "-f", &file];
+        self.cluster.client("psql", &stop);
     }
 }
 

@@ -83,12 +83,12 @@ impl JwtVerifier {
             Denied::Invalid | Denied::Forged | Denied::Throttled(_) => ProofError::Signature,
         })?;
         check_access_token(&claims, token.algorithm, proof.access_token)?;
-        let Claims { subject, role, own_budget, may_buy, .. } = known;
+        let Claims { subject, role, own_budget, group, may_buy, .. } = known;
         let display_name = claims::text(&claims, &oidc.name_claim);
         let display_name = display_name.and_then(|name| subject::escaped(&name));
         let meets = |rule: &_| claims::meets(&claims, rule);
         let is_allowed = oidc.allow.is_empty() || oidc.allow.iter().any(meets);
-        let terms = SubjectTerms { role, own_budget, may_buy, display_name };
+        let terms = SubjectTerms { role, own_budget, group, may_buy, display_name };
         Ok(SignedIn { subject, terms, is_allowed })
     }
 

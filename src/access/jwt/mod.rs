@@ -120,11 +120,12 @@ impl JwtVerifier {
     ) -> Result<Verified, Denied> {
         let token = Token::read(token).map_err(|_| Denied::Invalid)?;
         let claims = Claims::read(&token.claims, &self.rules, clock::wall());
-        let Claims { subject, role, own_budget, may_buy, expires_at } =
+        let Claims { subject, role, own_budget, group, may_buy, expires_at } =
             claims.map_err(|_| Denied::Invalid)?;
         let fingerprint = self.check_signature(&token, admit).await?;
         let expires_at = Some(expires_at);
-        let session = Session { role, own_budget, may_buy, expires_at, ..Session::default() };
+        let session =
+            Session { role, own_budget, group, may_buy, expires_at, ..Session::default() };
         Ok(Verified { caller: Caller::Subject(subject), session, fingerprint })
     }
 

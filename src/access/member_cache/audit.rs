@@ -14,12 +14,15 @@ pub(super) fn log_changes(old: &MemberList, new: &MemberList) {
         let [day, week, month, ever] =
             Period::ALL.map(|period| now.own_budget.get(period).map(|amount| amount.to_string()));
         let may_buy = now.may_buy.as_ref().map(Selection::to_string);
-        let terms = |member: &Member| (member.role, member.own_budget, member.may_buy.clone());
+        let group = now.group.as_deref();
+        let terms = |member: &Member| {
+            (member.role, member.own_budget, member.group.clone(), member.may_buy.clone())
+        };
         match before.get(member) {
-            None => info!(member, role, day, week, month, ever, may_buy, "member added"),
+            None => info!(member, role, group, day, week, month, ever, may_buy, "member added"),
             Some(was) => {
                 if terms(was) != terms(now) {
-                    info!(member, role, day, week, month, ever, may_buy, "member updated");
+                    info!(member, role, group, day, week, month, ever, may_buy, "member updated");
                 }
                 if was.token != now.token {
                     info!(member, "member token rotated");

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
 use zeroize::Zeroizing;
 
 use super::cached_list::{CachedList, Listed};
@@ -61,21 +60,6 @@ impl MemberCache {
     /// Starts empty: everyone is rejected until the first refresh.
     pub fn new(store: Store, secret: Secret) -> Self {
         Self { cached: CachedList::new(store.clone()), store, secret }
-    }
-
-    pub(super) async fn load(&self) -> Result<(), SecretError> {
-        let fingerprint = self.secret.fingerprint;
-        match self.store.token_secret_fingerprint().await {
-            Ok(Some(stored)) if stored != fingerprint => return Err(SecretError::Mismatch),
-            Ok(Some(_)) | Err(_) => {}
-            Ok(None) => {
-                if let Err(error) = self.store.set_token_secret_fingerprint(fingerprint).await {
-                    warn!(%error, "failed to record token secret fingerprint");
-                }
-            }
-        }
-        self.refresh().await;
-        Ok(())
     }
 
     pub async fn run(&self) {
@@ -202,6 +186,11 @@ pub enum SecretError {
     )]
     Mismatch,
     #[error(
+        "other servers share this ledger and use another secret: set the same TOLLGATE_SECRET in all \
+         of them; to change it, stop all of them first (one that died counts for 15 s)"
+    )]
+    OfServers,
+    #[error(
         "the secret that the members' tokens in this ledger were made with is missing: restore \
          TOLLGATE_SECRET or the file tollgate.secret beside the ledger, or make a new secret and \
          replace each token: `tollgate member rotate NAME`"
@@ -211,9 +200,10 @@ pub enum SecretError {
 
 impl Entry {
     fn session(&self) -> (Caller, Session) {
-        let &Member { ref name, role, own_budget, ref may_buy, .. } = &self.member;
-        let (revoked, may_buy) = (Some(self.revoked.clone()), may_buy.clone());
-        let session = Session { role, own_budget, may_buy, revoked, ..Session::default() };
+        let &Member { ref name, role, own_budget, ref group, ref may_buy, .. } = &self.member;
+        let (revoked, group) = (Some(self.revoked.clone()), group.clone());
+        let may_buy = may_buy.clone();
+        let session = Session { role, own_budget, group, may_buy, revoked, ..Session::default() };
         (Caller::Member(Arc::clone(name)), session)
     }
 }

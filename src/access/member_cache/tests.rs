@@ -8,7 +8,7 @@ use super::*;
 use crate::access::RETRY_AFTER;
 use crate::contract::money::Usd;
 use crate::store::{
-    HookFuture, MemberChange, Period, ReserveError, SpendLimit, StoreHook, StoreOp,
+    Actor, HookFuture, MemberChange, Period, ReserveError, SpendLimit, StoreHook, StoreOp,
 };
 
 /// A store that can be made unavailable.
@@ -28,7 +28,7 @@ impl Away {
     }
 
     async fn change(&self, name: &str, change: MemberChange) {
-        self.inner.change_member(name.into(), change).await.expect("changed");
+        self.inner.change_member(&operator(), name.into(), change).await.expect("changed");
     }
 }
 
@@ -48,6 +48,10 @@ impl StoreHook for Away {
     }
 }
 
+fn operator() -> Actor {
+    Actor::command_line("ops", "host")
+}
+
 fn secret() -> Secret {
     Secret::new(b"a secret")
 }
@@ -61,6 +65,7 @@ async fn add(store: &Away, name: &str, token: &str) {
         name: name.into(),
         role: Role::Member,
         own_budget: SpendLimit::default(),
+        group: None,
         may_buy: None,
         token: hash(token),
         prefix: "tg_".into(),
@@ -100,7 +105,12 @@ async fn change_by_another_process_applies_at_next_refresh() {
     store
         .change(
             "ann",
-            MemberChange::Update { role: Some(Role::Admin), own_budget: Some(own), may_buy: None },
+            MemberChange::Update {
+                role: Some(Role::Admin),
+                own_budget: Some(own),
+                group: None,
+                may_buy: None,
+            },
         )
         .await;
     cache.refresh().await;

@@ -9,8 +9,8 @@ use super::reconcile::{Decision, REFUNDS_WITHIN, Verdict};
 use super::summary::{SummaryReading, SummaryStatus};
 use crate::contract::money::Usd;
 use crate::store::{
-    AccountBinding, AccountCheck, Budgets, Checkpoint, DedupeKey, Evidence, PurchaseId,
-    Reservation, ReserveError, Service, Settlement, Snapshot, Store, Unavailable,
+    AccountBinding, AccountCheck, Checkpoint, Evidence, MissingSpend, PurchaseId, Service,
+    Settlement, Snapshot, Store, Unavailable,
 };
 use crate::upstream::billing::{ApiKeysResponse, GatewayBilling};
 
@@ -101,26 +101,9 @@ pub async fn apply_verdict(
 }
 
 /// Records spending that the ledger lacks as one charged purchase, so that today's budgets count it.
-///
-/// If this process is killed in between, the purchase is released, and a later run records it.
-pub async fn record_missing(ledger: &Store, amount: Usd) -> Result<PurchaseId, ReserveError> {
-    let id = PurchaseId::generate();
-    let unique = *blake3::hash(id.0.as_bytes()).as_bytes();
-    let reservation = Reservation {
-        id,
-        caller: RESTORE_CALLER.into(),
-        service: Service::Other,
-        model: "since-backup".into(),
-        price: amount,
-        dedupe_key: DedupeKey::IdempotencyKey { key: unique, payload: unique },
-        group: None,
-        token: None,
-        budgets: Budgets::default(),
-        replay_only: false,
-    };
-    ledger.reserve(&reservation).await?;
-    ledger.settle(id, charged_without_reply(amount, Duration::ZERO)).await?;
-    Ok(id)
+pub async fn record_missing(ledger: &Store, amount: Usd) -> Result<(), Unavailable> {
+    let (id, model) = (PurchaseId::generate(), "since-backup");
+    ledger.record_missing_spend(&MissingSpend { id, caller: RESTORE_CALLER, model, amount }).await
 }
 
 /// Returns the settlement of a charged purchase whose reply was never read.

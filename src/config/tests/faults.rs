@@ -68,6 +68,14 @@ const ONE_ERROR: &[(&str, &str)] = &[
         "2:9: server.hosts: expected names, not addresses, because server.tls.acme is set",
     ),
     (
+        "[server]\nhosts = []\ntls = { acme = { agree = true, dir = 'd' } }",
+        "2:9: server.hosts: expected the names of the certificate in server.hosts, because",
+    ),
+    (
+        "[server]\nhosts = ['a.example', '*']\ntls = { acme = { agree = true, dir = 'd' } }",
+        "2:23: server.hosts: expected a host name",
+    ),
+    (
         "[server]\nhosts = ['a.example']\ntls = { acme = { agree = true, dir = 'd', contact = 'ops' } }",
         "3:53: server.tls.acme.contact: expected an address for mail",
     ),
@@ -375,6 +383,18 @@ fn public_address_needs_a_live_gateway_and_a_budget() {
     for listen in ["127.0.0.1:80", "127.9.9.9:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
         assert!(read(&format!("[server]\nlisten = '{listen}'"), &[]).is_ok(), "{listen}");
     }
+}
+
+#[test]
+fn certificate_of_an_authority_has_twenty_names_at_most() {
+    let file = |count: usize| {
+        let hosts: Vec<_> = (0..count).map(|number| format!("h{number}.example")).collect();
+        format!("[server]\nhosts = {hosts:?}\ntls = {{ acme = {{ agree = true, dir = 'd' }} }}")
+    };
+    assert!(read(&file(20), &[]).is_ok());
+    let errors = read(&file(21), &[]).expect_err("21 names");
+    let expected = "server.hosts: expected at most 20 names, because server.tls.acme is set";
+    assert_eq!(errors, [format!("proxy.toml:2:9: {expected}")]);
 }
 
 #[test]

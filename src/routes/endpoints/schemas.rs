@@ -14,6 +14,8 @@ use crate::problem;
 pub(super) type SchemaRef = RefOr<Schema>;
 
 const CHARGED: [&str; 3] = ["no", "yes", "unknown"];
+const SCOPES: [&str; 4] = ["total", "group", "caller", "token"];
+const PERIODS: [&str; 4] = ["day", "week", "month", "ever"];
 const MODES: [&str; 2] = ["sandbox", "live"];
 const ACCESS: [&str; 5] = ["open", "members", "jwt", "oidc", "host"];
 
@@ -96,6 +98,8 @@ fn problem_document() -> SchemaRef {
         ("status", integer()),
         ("code", one_of(problem::ALL.iter().map(|kind| kind.code))),
         ("charged", one_of(CHARGED)),
+        ("scope?", one_of(SCOPES)),
+        ("period?", one_of(PERIODS)),
     ])
     .property("errors", list(record([("pointer code detail", string())])))
     .into()
@@ -165,9 +169,9 @@ fn price_list() -> SchemaRef {
 
 fn me() -> SchemaRef {
     let budget = record([
-        ("scope", one_of(["total", "group", "caller", "token"])),
+        ("scope", one_of(SCOPES)),
         ("renews", nullable_string()),
-        ("period", one_of(["day", "week", "month", "ever"])),
+        ("period", one_of(PERIODS)),
         ("limit_micros spent_micros left_micros extra_micros?", integer()),
         ("extra? extra_until?", string()),
     ]);

@@ -144,6 +144,14 @@ pub(super) static ROWS: &[Endpoint] = &[
             .ok("The latest first.", JSON, "Anything")],
     },
     Endpoint {
+        route: Route { path: "/bff/admin/audit", ..ADMIN },
+        handler: |cx| Box::pin(bff::admin_audit(cx)),
+        operations: operations![operation("adminAudit", "admins", "List who changed members, groups and budgets")
+            .query("before", "Only entries before the one with this id.", range(1, isize::MAX))
+            .ok("The latest first, at most 100.", JSON, "Anything")
+            .problems(&[&[&INVALID_REQUEST]])],
+    },
+    Endpoint {
         route: Route { path: "/bff/admin/billing", ..ADMIN },
         handler: |cx| Box::pin(async move { cx.report(cx.handlers.reports.admin_billing()).await }),
         operations: operations![operation("adminBilling", "admins", "Get the gateway account")

@@ -69,6 +69,7 @@ fn gateway_refusal_json(receipt: &Receipt, redactor: &Redactor) -> Bytes {
         param: None,
         code: "refused_by_gateway",
         charged: Charged::No,
+        budget: None,
         errors: &[],
         gateway: serde_json::from_slice(&receipt.body).ok(),
     };

@@ -29,6 +29,10 @@ pub(super) fn text(row: &Row, column: usize) -> Read<Arc<str>> {
     Ok(get::<&str>(row, column)?.into())
 }
 
+pub(super) fn text_or_none(row: &Row, column: usize) -> Read<Option<Arc<str>>> {
+    Ok(get::<Option<&str>>(row, column)?.map(Arc::from))
+}
+
 fn out_of_range() -> Unavailable {
     Unavailable("a number in the ledger is out of range".into())
 }

@@ -1,14 +1,34 @@
 //! The limits that the ledger itself keeps: those of groups, and what raises a caller's.
 
-use super::column;
+use std::sync::Arc;
+
+use super::audit_log;
+use super::column::{self, signed};
 use super::handle::PostgresStore;
-use super::step::statement;
-use crate::store::{BudgetScope, Extra, KeptLimit, SpendLimit, Unavailable};
+use super::members::LOCK;
+use super::step::{Need, Step, statement};
+use crate::contract::money::Usd;
+use crate::store::{
+    Actor, BudgetScope, Extra, Group, GroupChange, GroupError, KeptLimit, Period, SpendLimit,
+    Unavailable,
+};
 
 const GROUP: &str = "SELECT day_micros, week_micros, month_micros, ever_micros FROM groups
     WHERE name = $1";
 const EXTRA: &str = "SELECT least(sum(micros), 4611686018427387903)::bigint, min(until)
     FROM extras WHERE caller = $1 AND until > {now} HAVING count(*) > 0";
+
+const GROUPS: &str = "SELECT name, day_micros, week_micros, month_micros, ever_micros,
+        (SELECT count(*) FROM members WHERE group_name = groups.name AND revoked IS NULL)
+    FROM groups ORDER BY name";
+const KNOWN: &str = "SELECT EXISTS (SELECT 1 FROM groups WHERE name = $1),
+    EXISTS (SELECT 1 FROM members WHERE group_name = $1 AND revoked IS NULL)";
+const ADD: &str = "INSERT INTO groups (name, day_micros, week_micros, month_micros, ever_micros)
+    VALUES ($1, $2, $3, $4, $5) ON CONFLICT (name) DO NOTHING";
+const UPDATE: &str = "UPDATE groups SET day_micros = $2, week_micros = $3, month_micros = $4,
+    ever_micros = $5 WHERE name = $1";
+const REMOVE: &str = "DELETE FROM groups WHERE name = $1 AND NOT EXISTS
+    (SELECT 1 FROM members WHERE group_name = $1 AND revoked IS NULL)";
 
 impl PostgresStore {
     pub(in crate::store) async fn kept_limit(
@@ -32,5 +52,38 @@ impl PostgresStore {
             }
             BudgetScope::Total | BudgetScope::Token(_) => KeptLimit::default(),
         })
+    }
+
+    pub(in crate::store) async fn groups(&self) -> Result<Vec<Group>, Unavailable> {
+        self.query(&self.lanes().pulse, statement!(GROUPS), |row| {
+            let budget = column::limit(row, 1)?;
+            Ok(Group { name: column::text(row, 0)?, budget, members: column::count(row, 5)? })
+        })
+        .await
+    }
+
+    /// The lock is that of members, so that none joins a group that is being removed.
+    pub(in crate::store) async fn change_group(
+        &self,
+        by: &Actor,
+        name: Arc<str>,
+        change: GroupChange,
+    ) -> Result<Result<(), GroupError>, Unavailable> {
+        let write = match change {
+            GroupChange::Add(limit) | GroupChange::Update(limit) => {
+                let amount = |period| limit.get(period).map(Usd::as_micros).map(signed);
+                let [day, week, month, ever] = Period::ALL.map(amount);
+                let sql = if let GroupChange::Add(_) = change { ADD } else { UPDATE };
+                statement!(sql, name.to_string(), day, week, month, ever)
+            }
+            GroupChange::Remove => statement!(REMOVE, name.to_string()),
+        };
+        let known = statement!(KNOWN, name.to_string());
+        let audit = audit_log::group_change(by, &name, change);
+        let statements = vec![statement!(LOCK), known, audit, write];
+        let rows = self.run(&self.lanes().marks, Step::new(Need::Plain, statements)).await?;
+        let row = rows.get(1).and_then(|rows| rows.first());
+        let row = row.ok_or_else(|| Unavailable("the database sent no verdict".into()))?;
+        Ok(change.check((column::get(row, 0)?, column::get(row, 1)?)))
     }
 }

@@ -116,8 +116,7 @@ impl PostgresStore {
         let name = self.name();
         let id = name.rsplit('-').next().and_then(|id| Uuid::try_parse(id).ok());
         let lost_at = id.and_then(|id| id.get_timestamp()).map(|stamp| stamp.to_unix());
-        self.shared().may_lack_purchases.load(Ordering::Relaxed)
-            || lost_at.is_some_and(|(secs, nanos)| Duration::new(secs, nanos) > complete_at)
+        lost_at.is_some_and(|(secs, nanos)| Duration::new(secs, nanos) > complete_at)
     }
 
     pub(in crate::store) fn may_send(&self, id: PurchaseId) -> bool {

@@ -17,7 +17,7 @@ use super::column;
 use super::events::unknown_data;
 use super::flush::PreparedConnection;
 use super::lanes::Lanes;
-use super::schema;
+use super::schema::{self, new_name};
 use super::settle;
 use super::shared::Shared;
 use super::step::{Need, Statement, Step, StepRows, Value, statement};
@@ -39,11 +39,22 @@ const DOUBT_RETENTION: Duration = Duration::from_secs(120);
 const REGISTER: &str = "INSERT INTO instances (kind, name, pid, version, began, until)
     SELECT $1::text, $2::text, $3::bigint, $4::int, {clock}, {clock} + 15000000000 FROM store
     WHERE ($5::boolean OR moved_to IS NULL) AND NOT EXISTS (SELECT 1 FROM imports) RETURNING id";
-const BEAT_SQL: &str = "UPDATE instances SET until = {clock} + 15000000000, beat = beat + 1
-    WHERE id = $1 AND ended IS NULL RETURNING beat, {now}, (SELECT name FROM store)";
+/// Renames the ledger, too, if it has forgotten a heartbeat (`$2`) that it had committed: then it may
+/// have forgotten purchases. `$3` is its former name, so that all instances that notice rename it once.
+const BEAT_SQL: &str = concat!(
+    "WITH beaten AS (
+  UPDATE instances SET until = {clock} + 15000000000, beat = beat + 1
+  WHERE id = $1 AND ended IS NULL RETURNING beat
+), renamed AS (
+  UPDATE store SET name = ",
+    new_name!(),
+    " FROM beaten WHERE beat <= $2::bigint AND name = $3::text RETURNING store.name
+)
+SELECT beat, {now}, coalesce(renamed.name, store.name)
+FROM beaten, store LEFT JOIN renamed ON true"
+);
 const IS_LISTED: &str = "SELECT 1 FROM instances WHERE id = $1";
-/// The condition keeps the new name if another instance has noticed the same.
-const RENAME: &str = "UPDATE store SET name = $1 WHERE name = $2";
+const RENAME: &str = concat!("UPDATE store SET name = ", new_name!(), " WHERE name = $1");
 /// Those that did not sign off, and whether their lease is valid.
 pub(super) const LIVING: &str =
     "SELECT id, name, until >= {clock} FROM instances WHERE ended IS NULL ORDER BY id";
@@ -177,59 +188,48 @@ async fn clean_up(shared: Arc<Shared>, lanes: Lanes, is_sweep_due: bool) {
 
 async fn beat(shared: &Shared, lanes: &Lanes) {
     let left = clock::now();
-    let me = shared.number();
-    let step = Step::plain(statement!(BEAT_SQL, me));
+    let (me, known) = (shared.number(), shared.beat.load(Ordering::Relaxed));
+    let name = lock(&shared.name).to_string();
+    let step = Step::plain(statement!(BEAT_SQL, me, known, name));
     let Ok(rows) = lanes.request(&lanes.pulse, step).await else { return };
-    match first(&rows) {
-        Some(row) => {
-            shared.lease.acknowledge(me, left);
-            if let Ok(now) = column::get(row, 1) {
-                shared.clock.note(now);
-            }
-            if let Ok(name) = column::get::<&str>(row, 2) {
-                *lock(&shared.name) = name.into();
-            }
-            let beat = column::get::<i64>(row, 0).unwrap_or_default();
-            if beat <= shared.beat.swap(beat, Ordering::Relaxed) {
-                rename(shared, lanes).await;
-            }
-        }
-        None => {
-            let ask = Step::plain(statement!(IS_LISTED, me));
-            let listed = lanes.request(&lanes.pulse, ask).await;
-            if listed.is_ok_and(|rows| first(&rows).is_none()) {
-                rename(shared, lanes).await;
-            }
-            join_again(shared, lanes).await;
-        }
+    let Some(row) = first(&rows) else {
+        let ask = Step::plain(statement!(IS_LISTED, me));
+        let listed = lanes.request(&lanes.pulse, ask).await;
+        join_again(shared, lanes, listed.is_ok_and(|rows| first(&rows).is_none())).await;
+        return;
+    };
+    shared.lease.acknowledge(me, left);
+    if let Ok(now) = column::get(row, 1) {
+        shared.clock.note(now);
+    }
+    if let Ok(name) = column::get::<&str>(row, 2) {
+        *lock(&shared.name) = name.into();
+    }
+    let beat = column::get::<i64>(row, 0).unwrap_or_default();
+    shared.beat.store(beat, Ordering::Relaxed);
+    if beat <= known {
+        error!("ledger database lost commits; ledger renamed");
     }
 }
 
-/// The database has forgotten a heartbeat that it had committed, so it may have forgotten purchases,
-/// too: a failover to a replica that lagged behind, or a restored backup.
-async fn rename(shared: &Shared, lanes: &Lanes) {
-    let (old, new) = (lock(&shared.name).to_string(), schema::new_name());
-    error!("ledger database lost commits; ledger renamed");
-    shared.may_lack_purchases.store(true, Ordering::Relaxed);
-    let step = Step::plain(statement!(RENAME, new, old));
-    // The next beat reads the name, whichever instance gave it.
-    if let Err(error) = lanes.request(&lanes.sales, step).await {
-        error!(%error, "ledger not renamed");
-    }
-}
-
-/// After a burial, nothing of the old number is decided here any more.
-async fn join_again(shared: &Shared, lanes: &Lanes) {
+/// After a burial, nothing of the old number is decided here any more. If the database has forgotten
+/// that number, it may have forgotten purchases, too, so the ledger gets another name.
+async fn join_again(shared: &Shared, lanes: &Lanes, is_forgotten: bool) {
     shared.lease.end();
     let left = clock::now();
     let old = shared.number();
-    let Ok(rows) = lanes.request(&lanes.pulse, Step::plain(registration(shared))).await else {
-        return;
-    };
+    let name = lock(&shared.name).to_string();
+    let rename = is_forgotten.then(|| statement!(RENAME, name));
+    let statements = [registration(shared)].into_iter().chain(rename).collect();
+    let joining = Step::new(Need::Plain, statements);
+    let Ok(rows) = lanes.request(&lanes.pulse, joining).await else { return };
     let Some(Ok(id)) = first(&rows).map(|row| column::get::<i64>(row, 0)) else {
         error!(instance = old, "instance was declared dead, and its ledger was moved");
         return;
     };
+    if is_forgotten {
+        error!("ledger database lost commits; ledger renamed");
+    }
     error!(instance = old, joined_as = id, "instance was declared dead; it joins again");
     shared.instance.store(id, Ordering::Relaxed);
     shared.beat.store(0, Ordering::Relaxed);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio_postgres::Row;
 
+use super::audit_log;
 use super::column::{self, Read, nanos, signed};
 use super::handle::PostgresStore;
 use super::step::{Need, Statement, Step, StepRows, statement};
@@ -13,25 +14,27 @@ use crate::contract::money::Usd;
 use crate::contract::selection::Selection;
 use crate::store::member::MAX_LOGINS_PER_MEMBER;
 use crate::store::{
-    Digest, LoginSession, Member, MemberChange, MemberError, Period, Role, Unavailable,
+    Actor, Digest, LoginSession, Member, MemberChange, MemberError, Period, Role, SecretRecord,
+    Unavailable,
 };
 
-const LOCK: &str = "SELECT 1 FROM members_version FOR UPDATE";
+pub(super) const LOCK: &str = "SELECT 1 FROM members_version FOR UPDATE";
 /// Judges all changes before any is applied, each as if those before it were.
 ///
 /// The transaction remembers the first refusal, so that the statements after it change nothing.
 const JUDGE: &str = "
 WITH changes AS MATERIALIZED (
-  SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::boolean[])
-    AS c(nth, name, kind, revokes)
+  SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::boolean[], $5::text[])
+    AS c(nth, name, kind, revokes, of_group)
 ), judged AS (
   SELECT nth, CASE
-      WHEN kind = 'add' THEN CASE WHEN is_known THEN 'taken' END
-      WHEN NOT is_known THEN 'missing'
+      WHEN kind = 'add' AND is_known THEN 'taken'
+      WHEN kind <> 'add' AND NOT is_known THEN 'missing'
       WHEN kind = 'change' AND is_revoked THEN 'revoked'
+      WHEN of_group IS NOT NULL AND NOT EXISTS (SELECT 1 FROM groups WHERE groups.name = of_group) THEN 'group'
     END AS refusal
   FROM (
-    SELECT c.nth, c.kind,
+    SELECT c.nth, c.kind, c.of_group,
       members.name IS NOT NULL OR EXISTS (
         SELECT 1 FROM changes AS e WHERE e.nth < c.nth AND e.name = c.name AND e.kind = 'add'
       ) AS is_known,
@@ -56,9 +59,9 @@ macro_rules! unless_refused {
 
 const ADD: &str = unless_refused!(
     "INSERT INTO members (name, role, day_micros, week_micros, month_micros, ever_micros, token,
-        prefix, added, revoked, may_buy)
+        prefix, added, revoked, may_buy, group_name)
     SELECT $1::text, $2::text, $3::bigint, $4::bigint, $5::bigint, $6::bigint, $7::bytea, $8::text,
-        $9::bigint, $10::bigint, $11::text
+        $9::bigint, $10::bigint, $11::text, $12::text
     WHERE"
 );
 const REVOKE: &str =
@@ -69,6 +72,7 @@ const SET_BUDGET: &str = unless_refused!(
         ever_micros = $5 WHERE name = $1 AND"
 );
 const SET_MAY_BUY: &str = unless_refused!("UPDATE members SET may_buy = $2 WHERE name = $1 AND");
+const SET_GROUP: &str = unless_refused!("UPDATE members SET group_name = $2 WHERE name = $1 AND");
 const ROTATE: &str =
     unless_refused!("UPDATE members SET token = $2, prefix = $3 WHERE name = $1 AND");
 const END_LOGINS: &str = unless_refused!("DELETE FROM logins WHERE member = $1 AND");
@@ -99,21 +103,53 @@ const TRIM_LOGINS: &str = "DELETE FROM logins WHERE member = $1 AND number NOT I
     (SELECT number FROM logins WHERE member = $1 ORDER BY number DESC LIMIT $2)";
 const MEMBERS: &str =
     "SELECT name, role, day_micros, week_micros, month_micros, ever_micros, token, prefix,
-        added, revoked, may_buy
+        added, revoked, may_buy, group_name
     FROM members ORDER BY name";
 const WITH_EARLIER_SECRET: &str = "SELECT members.name FROM members, store
     WHERE revoked IS NULL AND members.secret <> store.secret ORDER BY members.name";
-const FINGERPRINT: &str = "SELECT secret FROM store
-    WHERE secret IS NOT NULL AND EXISTS (SELECT 1 FROM members WHERE revoked IS NULL)";
+/// What depends on the recorded secret, except for the instance `$1`.
+macro_rules! secret_use {
+    () => {
+        "SELECT secret,
+            EXISTS (SELECT 1 FROM members WHERE revoked IS NULL) AS has_members,
+            EXISTS (SELECT 1 FROM instances WHERE kind = 'server' AND id <> $1::bigint
+                AND ended IS NULL AND until >= {clock}) AS has_servers
+        FROM store"
+    };
+}
+
+const FINGERPRINT: &str = concat!(
+    "SELECT secret FROM (",
+    secret_use!(),
+    ") AS used WHERE secret IS NOT NULL AND (has_members OR has_servers)"
+);
+const LOCK_STORE: &str = "SELECT 1 FROM store FOR UPDATE";
+/// Runs under the lock of the row, so that of two servers that start at once the second sees the
+/// first one's secret.
+const RECORD_SECRET: &str = concat!(
+    "WITH used AS MATERIALIZED (",
+    secret_use!(),
+    "), recorded AS (
+  UPDATE store SET secret = $2::bytea FROM used
+  WHERE used.secret IS NULL OR NOT (has_members OR has_servers)
+)
+SELECT used.secret IS NULL OR used.secret = $2::bytea OR NOT (has_members OR has_servers),
+  has_members
+FROM used"
+);
 
 impl PostgresStore {
     pub(in crate::store) async fn change_members(
         &self,
+        by: &Actor,
         fingerprint: Option<Digest>,
         changes: Vec<(Arc<str>, MemberChange)>,
     ) -> Result<Result<(), (Arc<str>, MemberError)>, Unavailable> {
         let mut statements = vec![statement!(LOCK), judgement(&changes)];
-        statements.extend(changes.iter().flat_map(|(name, change)| application(name, change)));
+        for (name, change) in &changes {
+            statements.extend(audit_log::member_change(by, name, change));
+            statements.extend(application(name, change));
+        }
         if let Some(fingerprint) = fingerprint {
             // Only new tokens come with a fingerprint.
             let names: Vec<_> = changes.iter().map(|(name, _)| name.to_string()).collect();
@@ -128,6 +164,7 @@ impl PostgresStore {
         let error = match column::get::<&str>(row, 1)? {
             "taken" => MemberError::NameTaken,
             "missing" => MemberError::NotFound,
+            "group" => MemberError::UnknownGroup,
             _ => MemberError::Revoked,
         };
         let refused = usize::try_from(nth).ok().and_then(|nth| changes.into_iter().nth(nth));
@@ -198,15 +235,24 @@ impl PostgresStore {
         &self,
     ) -> Result<Option<Digest>, Unavailable> {
         let read = |row: &Row| column::digest(row, 0);
-        self.query_one(&self.lanes().pulse, statement!(FINGERPRINT), read).await
+        let find = statement!(FINGERPRINT, self.shared().number());
+        self.query_one(&self.lanes().pulse, find, read).await
     }
 
-    pub(in crate::store) async fn set_token_secret_fingerprint(
+    pub(in crate::store) async fn record_secret(
         &self,
         fingerprint: Digest,
-    ) -> Result<(), Unavailable> {
-        let set = statement!("UPDATE store SET secret = $1", fingerprint.to_vec());
-        self.run(&self.lanes().marks, Step::plain(set)).await.map(drop)
+    ) -> Result<SecretRecord, Unavailable> {
+        let record = statement!(RECORD_SECRET, self.shared().number(), fingerprint.to_vec());
+        let step = Step::new(Need::Plain, vec![statement!(LOCK_STORE), record]);
+        let rows = self.run(&self.lanes().marks, step).await?;
+        let row = rows.get(1).and_then(|rows| rows.first());
+        let row = row.ok_or_else(|| Unavailable("the database sent no verdict".into()))?;
+        Ok(match (column::get(row, 0)?, column::get(row, 1)?) {
+            (true, _) => SecretRecord::Accepted,
+            (false, true) => SecretRecord::OtherOfMembers,
+            (false, false) => SecretRecord::OtherOfServers,
+        })
     }
 
     /// Waits for no earlier step: every change is in the database when its caller goes on.
@@ -235,6 +281,10 @@ fn judgement(changes: &[(Arc<str>, MemberChange)]) -> Statement {
         changes.iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>(),
         changes.iter().map(|(_, change)| kind(change)).collect::<Vec<_>>(),
         changes.iter().map(|(_, change)| revokes(change)).collect::<Vec<_>>(),
+        changes
+            .iter()
+            .map(|(_, change)| change.group().map(|name| name.to_string()))
+            .collect::<Vec<_>>(),
     )
 }
 
@@ -255,11 +305,12 @@ fn application(name: &str, change: &MemberChange) -> Vec<Statement> {
             nanos(member.added_at),
             member.revoked_at.map(nanos),
             member.may_buy.as_ref().map(Selection::to_string),
+            member.group.as_deref().map(str::to_owned),
         )],
         MemberChange::Revoke => {
             vec![statement!(REVOKE, name.to_owned()), statement!(END_LOGINS, name.to_owned())]
         }
-        MemberChange::Update { role, own_budget, may_buy } => {
+        MemberChange::Update { role, own_budget, group, may_buy } => {
             let role = role.map(|role| statement!(SET_ROLE, name.to_owned(), role.name()));
             let own = own_budget.map(|limit| {
                 let [day, week, month, ever] = Period::ALL.map(|period| amount(limit.get(period)));
@@ -269,7 +320,10 @@ fn application(name: &str, change: &MemberChange) -> Vec<Statement> {
                 let names = rule.as_ref().map(Selection::to_string);
                 statement!(SET_MAY_BUY, name.to_owned(), names)
             });
-            role.into_iter().chain(own).chain(may_buy).collect()
+            let group = group.as_ref().map(|group| {
+                statement!(SET_GROUP, name.to_owned(), group.as_deref().map(str::to_owned))
+            });
+            role.into_iter().chain(own).chain(group).chain(may_buy).collect()
         }
         MemberChange::Rotate(token, prefix) => vec![
             statement!(ROTATE, name.to_owned(), token.to_vec(), prefix.to_string()),
@@ -283,6 +337,7 @@ fn member(row: &Row) -> Read<Member> {
         name: column::text(row, 0)?,
         role: column::named(row, 1, &Role::ALL, Role::name)?,
         own_budget: column::limit(row, 2)?,
+        group: column::get::<Option<&str>>(row, 11)?.map(Arc::from),
         token: column::digest(row, 6)?,
         prefix: column::text(row, 7)?,
         added_at: column::moment(row, 8)?,

@@ -6,6 +6,7 @@
 //! each instance has a row with a lease ([`instance`]).
 
 mod audit;
+mod audit_log;
 mod clock;
 mod column;
 mod connect;

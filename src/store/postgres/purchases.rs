@@ -14,8 +14,9 @@ use super::{events, reserve, settle};
 use crate::contract::money::Usd;
 use crate::store::rules::Credit;
 use crate::store::{
-    AccountStatus, BudgetScope, CreditWatermark, KeptReply, PeriodSpend, PurchaseId, PurchaseState,
-    RemainingCredit, Reservation, ReserveError, Settlement, SlotId, StoreCapacity, Unavailable,
+    AccountStatus, BudgetScope, CreditWatermark, KeptReply, MissingSpend, PeriodSpend, PurchaseId,
+    PurchaseState, RemainingCredit, Reservation, ReserveError, Settlement, SlotId, StoreCapacity,
+    Unavailable,
 };
 
 /// How often a purchase that another instance may end is polled.
@@ -96,6 +97,14 @@ impl PostgresStore {
     ) -> Result<(), Unavailable> {
         let step = settle::step(self.shared(), id, &settlement);
         self.run(&self.lanes().sales, step).await.map(drop)
+    }
+
+    pub(in crate::store) async fn record_missing_spend(
+        &self,
+        missing: &MissingSpend,
+    ) -> Result<(), Unavailable> {
+        let record = reserve::missing_spend(self.shared().number(), missing)?;
+        self.run(&self.lanes().sales, Step::new(Need::Counting, vec![record])).await.map(drop)
     }
 
     pub(in crate::store) fn settle_later(&self, id: PurchaseId, settlement: Settlement) {

@@ -15,7 +15,8 @@ use crate::contract::money::{Period, SpendLimit, Usd};
 use crate::store::rules::{self, Credit, KnownBalance, ScopeBudget, Today};
 use crate::store::{
     AccountStatus, BudgetScope, CreditWatermark, DedupeKey, EarlierReply, ExistingPurchase,
-    PeriodSpend, PurchaseState, Reservation, ReserveError, ScopeKind, SlotId, Unavailable,
+    MissingSpend, PeriodSpend, PurchaseState, Reservation, ReserveError, ScopeKind, SlotId,
+    Unavailable,
 };
 
 /// An expired purchase gives up its key.
@@ -127,6 +128,24 @@ SELECT CASE WHEN word = 'new' AND NOT EXISTS (SELECT 1 FROM made) THEN 'taken' E
 FROM verdict, t, today, latest, account LEFT JOIN known ON true"
 );
 
+/// Neither `committed` nor the balance changes: the gateway's next balance includes the spending.
+const MISSING_SPEND: &str = concat!(
+    "WITH ",
+    today!(),
+    ", made AS (
+  INSERT INTO purchases (id, owner, at, day, month, caller, service, model, price_micros,
+    cost_micros, state, ended_at, keep_until, assumed)
+  SELECT $1::uuid, $2::bigint, t.now, today.day, today.month, $3::text, 'other', $4::text,
+    $5::bigint, $5::bigint, 'charged', t.now, t.now, true
+  FROM t, today RETURNING day, month
+)
+INSERT INTO spent (scope, unit, period, micros)
+SELECT c.scope, c.unit, c.period, $5::bigint
+FROM made, LATERAL (VALUES ('total', 'day', day), ('total', 'month', month),
+  ('caller ' || $3::text, 'day', day), ('caller ' || $3::text, 'month', month)) AS c(scope, unit, period)
+ON CONFLICT (scope, unit, period) DO UPDATE SET micros = spent.micros + excluded.micros"
+);
+
 /// What a scope has spent in the current periods, and the time.
 const SPENT: &str = concat!(
     "WITH ",
@@ -140,13 +159,23 @@ const SPENT: &str = concat!(
 FROM t, latest, today"
 );
 
+/// Returns the statement that records spending which the ledger lacks.
+pub(super) fn missing_spend(owner: i64, missing: &MissingSpend) -> Read<Statement> {
+    let MissingSpend { id, caller, model, amount } = *missing;
+    Ok(statement!(MISSING_SPEND, id.0, owner, caller, model, countable(amount)?))
+}
+
+fn countable(amount: Usd) -> Read<i64> {
+    let too_large = |_| Unavailable("the amount is too large to be counted".into());
+    amount.as_micros().try_into().map_err(too_large)
+}
+
 pub(super) fn step(
     owner: i64,
     reservation: &Reservation,
     send: Option<(SlotId, AccountStatus)>,
 ) -> Read<Step> {
-    let too_large = || Unavailable("the amount is too large to be counted".into());
-    let price: i64 = reservation.price.as_micros().try_into().map_err(|_| too_large())?;
+    let price = countable(reservation.price)?;
     let (key, others, payload, duplicate) = match &reservation.dedupe_key {
         DedupeKey::IdempotencyKey { key, payload } => (Some(key), &[][..], Some(payload), None),
         DedupeKey::Quote { key, others, payload } => (Some(key), &**others, Some(payload), None),

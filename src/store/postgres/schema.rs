@@ -8,7 +8,6 @@ mod moves;
 mod outbox;
 
 use tokio_postgres::error::SqlState;
-use uuid::Uuid;
 
 use super::flush::PreparedConnection;
 use super::step::statement;
@@ -231,13 +230,17 @@ const OLDER: &str = "SELECT name FROM instances
     WHERE ended IS NULL AND until >= {clock} AND version < $1 ORDER BY id";
 const RAISE_FLOOR: &str = "UPDATE store SET floor = greatest(floor, $1)";
 
+/// A public name that no ledger has, as SQL: a UUIDv7 with the ledger's time, which is that of a loss.
+macro_rules! new_name {
+    () => {
+        "'durable-' || lpad(to_hex({now} / 1000000), 12, '0')
+            || '7' || substr(replace(gen_random_uuid()::text, '-', ''), 14)"
+    };
+}
+pub(super) use new_name;
+
 /// The version of the tables that this program knows.
 pub(super) const NEWEST: i32 = MIGRATIONS.len() as i32;
-
-/// Returns a public name that no ledger has.
-pub(super) fn new_name() -> String {
-    format!("durable-{}", Uuid::now_v7().simple())
-}
 
 /// Makes or migrates the tables, or explains why they cannot be used.
 pub(super) async fn prepare(session: &PreparedConnection, may_migrate: bool) -> Result<(), Reason> {

@@ -35,7 +35,6 @@ pub(super) struct Shared {
     pub(super) slots: OwnSlots,
     pub(super) latest_rate_limit: Arc<Mutex<Option<AccountLimit>>>,
     pub(super) is_retry_queue_full: AtomicBool,
-    pub(super) may_lack_purchases: AtomicBool,
     pub(super) commits: Histogram,
     pub(super) metrics: SharedLedgerMetrics,
     /// Why the database is not reached; `None` while it is.
@@ -75,7 +74,6 @@ impl Shared {
             slots: OwnSlots::default(),
             latest_rate_limit: Arc::default(),
             is_retry_queue_full: AtomicBool::new(false),
-            may_lack_purchases: AtomicBool::new(false),
             commits: Histogram::of_commits(),
             metrics: SharedLedgerMetrics::default(),
             outage: Mutex::new(None),

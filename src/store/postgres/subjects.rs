@@ -13,19 +13,22 @@ use super::handle::PostgresStore;
 use super::step::{Need, Statement, Step, statement};
 use crate::contract::money::SpendLimit;
 use crate::contract::selection::Selection;
+use crate::store::audit_log;
 use crate::store::subject::{
     MAX_SESSIONS_PER_SUBJECT, MAX_TOKENS_PER_SUBJECT, budget_text, read_budget,
 };
 use crate::store::{
-    Digest, Role, Subject, SubjectLogin, SubjectTerms, SubjectToken, TokenRefusal, Unavailable,
+    Actor, Caller, Digest, Role, Subject, SubjectLogin, SubjectTerms, SubjectToken, TokenRefusal,
+    Unavailable,
 };
 
 const DELETE_EXPIRED: &str = "DELETE FROM subject_logins WHERE until <= {now}";
 const KEEP_SUBJECT: &str =
-    "INSERT INTO subjects (issuer, name, role, budget, may_buy, display_name, signed_in)
-    VALUES ($1, $2, $3, $4, $5, $6, {now})
+    "INSERT INTO subjects (issuer, name, role, budget, group_name, may_buy, display_name,
+        signed_in)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, {now})
     ON CONFLICT (issuer, name) DO UPDATE SET role = excluded.role, budget = excluded.budget,
-        may_buy = excluded.may_buy, display_name = excluded.display_name,
+        group_name = excluded.group_name, may_buy = excluded.may_buy, display_name = excluded.display_name,
         signed_in = excluded.signed_in";
 const INSERT_SESSION: &str =
     "INSERT INTO subject_logins (id, issuer, subject, until) VALUES ($1, $2, $3, $4)";
@@ -35,7 +38,7 @@ const TRIM_SESSIONS: &str = "DELETE FROM subject_logins
         ORDER BY number DESC LIMIT $3)";
 const DELETE_LOGIN: &str = "DELETE FROM subject_logins WHERE id = $1";
 const LOGINS: &str = "SELECT id, subject_logins.issuer, subject, until, role, subjects.budget,
-        may_buy, display_name, subject_logins.budget
+        may_buy, display_name, subject_logins.budget, group_name
     FROM subject_logins
     JOIN subjects ON subjects.issuer = subject_logins.issuer AND subjects.name = subject
     WHERE until > {now} ORDER BY number";
@@ -87,6 +90,8 @@ const TOKENS_USED: &str =
     FROM unnest($1::bytea[], $2::bigint[]) AS used(id, at)
     WHERE subject_logins.id = used.id AND token IS NOT NULL";
 const IS_KNOWN: &str = "SELECT 1 FROM subjects WHERE issuer = $1 AND name = $2";
+const LOG_REVOKED: &str = "INSERT INTO audit (at, by, act, of)
+    SELECT {now}, $1::text, $2::text, $3::text FROM subjects WHERE issuer = $4 AND name = $5";
 const REVOKE_SUBJECT: &str = "DELETE FROM subject_logins WHERE issuer = $1 AND subject = $2";
 
 impl PostgresStore {
@@ -179,25 +184,30 @@ impl PostgresStore {
 
     pub(in crate::store) async fn revoke_subject(
         &self,
+        by: &Actor,
         issuer: Arc<str>,
         subject: Arc<str>,
     ) -> Result<bool, Unavailable> {
+        let (of, by) = (Caller::Subject(Arc::clone(&subject)).name(), by.name().to_owned());
         let (issuer, subject) = (issuer.to_string(), subject.to_string());
         let known = statement!(IS_KNOWN, issuer.clone(), subject.clone());
-        let rows =
-            self.change_logins(vec![known, statement!(REVOKE_SUBJECT, issuer, subject)]).await?;
+        let act = audit_log::REVOKE_SUBJECT;
+        let log = statement!(LOG_REVOKED, by, act, of.to_string(), issuer.clone(), subject.clone());
+        let revoke = statement!(REVOKE_SUBJECT, issuer, subject);
+        let rows = self.change_logins(vec![known, log, revoke]).await?;
         Ok(rows.first().is_some_and(|rows| !rows.is_empty()))
     }
 }
 
 fn keep_subject(Subject { issuer, name, terms }: &Subject) -> Statement {
-    let SubjectTerms { role, own_budget, may_buy, display_name } = terms;
+    let SubjectTerms { role, own_budget, group, may_buy, display_name } = terms;
     statement!(
         KEEP_SUBJECT,
         issuer.to_string(),
         name.to_string(),
         role.name(),
         budget_text(*own_budget),
+        group.as_ref().map(ToString::to_string),
         may_buy.as_ref().map(Selection::to_string),
         display_name.as_ref().map(ToString::to_string),
     )
@@ -207,6 +217,7 @@ fn login(row: &Row) -> Read<SubjectLogin> {
     let terms = SubjectTerms {
         role: column::named(row, 4, &Role::ALL, Role::name)?,
         own_budget: budget(row, 5)?,
+        group: column::get::<Option<&str>>(row, 9)?.map(Into::into),
         may_buy: column::get::<Option<&str>>(row, 6)?.map(Selection::parse),
         display_name: column::get::<Option<&str>>(row, 7)?.map(Into::into),
     };

@@ -1,7 +1,19 @@
 //! Groups and extras, as they are read and changed.
 
+use std::sync::Arc;
+
+use rusqlite::params;
+
+use super::column::Sql;
+use super::command::Durability;
 use super::handle::SqliteStore;
-use crate::store::{BudgetScope, KeptLimit, SpendLimit, Unavailable};
+use super::ledger::Ledger;
+use super::limits;
+use super::{Result, audit_log};
+use crate::contract::money::Usd;
+use crate::store::{
+    Actor, BudgetScope, Group, GroupChange, GroupError, KeptLimit, Period, SpendLimit, Unavailable,
+};
 
 impl SqliteStore {
     pub(in crate::store) async fn kept_limit(
@@ -22,5 +34,62 @@ impl SqliteStore {
             })
         })
         .await
+    }
+
+    pub(in crate::store) async fn groups(&self) -> Result<Vec<Group>, Unavailable> {
+        let all = "SELECT name, day_micros, week_micros, month_micros, ever_micros,
+                (SELECT count(*) FROM members WHERE group_name = groups.name AND revoked IS NULL)
+            FROM groups ORDER BY name";
+        self.query(move |ledger| {
+            Ok(ledger.connection.all(all, [], |row| {
+                let budget = limits::limit(row, 1)?;
+                Ok(Group { name: row.get(0)?, budget, members: row.get(5)? })
+            })?)
+        })
+        .await
+    }
+
+    pub(in crate::store) async fn change_group(
+        &self,
+        by: &Actor,
+        name: Arc<str>,
+        change: GroupChange,
+    ) -> Result<Result<(), GroupError>, Unavailable> {
+        let by = by.clone();
+        let step = move |ledger: &Ledger| ledger.change_group(&by, &name, change);
+        self.run(Durability::Synced, step).await
+    }
+}
+
+impl Ledger {
+    fn change_group(
+        &self,
+        by: &Actor,
+        name: &str,
+        change: GroupChange,
+    ) -> Result<Result<(), GroupError>> {
+        let known = "SELECT EXISTS (SELECT 1 FROM groups WHERE name = ?1),
+            EXISTS (SELECT 1 FROM members WHERE group_name = ?1 AND revoked IS NULL)";
+        let known =
+            self.connection.query_row(known, [name], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        if let Err(refused) = change.check(known) {
+            return Ok(Err(refused));
+        }
+        let by = (by, self.now());
+        audit_log::write_group_change(&self.connection, by, name, change)?;
+        match change {
+            GroupChange::Add(limit) | GroupChange::Update(limit) => {
+                let [day, week, month, ever] =
+                    Period::ALL.map(|period| limit.get(period).map(Usd::as_micros));
+                let write = "INSERT OR REPLACE INTO groups
+                    (name, day_micros, week_micros, month_micros, ever_micros) VALUES (?, ?, ?, ?, ?)";
+                self.connection.run(write, params![name, day, week, month, ever])?;
+            }
+            GroupChange::Remove => {
+                self.connection.run("DELETE FROM groups WHERE name = ?", [name])?;
+            }
+        }
+        self.forget_limits();
+        Ok(Ok(()))
     }
 }

@@ -8,21 +8,27 @@ use std::time::Duration;
 
 use rusqlite::{Connection, params};
 
-use super::Result;
 use super::column::{self, Sql, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
 use super::limits;
+use super::{Result, audit_log};
 use crate::contract::money::Usd;
 use crate::contract::selection::Selection;
 use crate::store::member::MAX_LOGINS_PER_MEMBER;
 use crate::store::{
-    Digest, LoginSession, Member, MemberChange, MemberError, Period, Role, SpendLimit, Unavailable,
+    Actor, Digest, LoginSession, Member, MemberChange, MemberError, Period, Role, SecretRecord,
+    SpendLimit, Unavailable,
 };
 
 /// A refusal leaves nothing to roll back.
 type ChangeResult = Result<Result<(), MemberError>>;
+
+/// Selects what [`member`] reads.
+const MEMBERS: &str =
+    "SELECT name, role, day_micros, week_micros, month_micros, ever_micros, token,
+    prefix, added, revoked, may_buy, group_name FROM members";
 
 /// A login that raced with the end of its token is not valid.
 const VALID_SESSION: &str =
@@ -32,17 +38,24 @@ const VALID_SESSION: &str =
 impl SqliteStore {
     pub(in crate::store) async fn change_members(
         &self,
+        by: &Actor,
         fingerprint: Option<Digest>,
         changes: Vec<(Arc<str>, MemberChange)>,
     ) -> Result<Result<(), (Arc<str>, MemberError)>, Unavailable> {
+        let by = by.clone();
         let step = move |ledger: &Ledger| {
             let connection = &ledger.connection;
             connection.execute_batch("SAVEPOINT members")?;
             for (name, change) in &changes {
-                if let Err(error) = apply_change(connection, name, change, ledger.now())? {
+                let now = ledger.now();
+                let before =
+                    connection.first(&format!("{MEMBERS} WHERE name = ?"), [name], member)?;
+                if let Err(error) = apply_change(connection, name, change, now)? {
                     connection.execute_batch("ROLLBACK TO members; RELEASE members")?;
                     return Ok(Err((Arc::clone(name), error)));
                 }
+                let (by, before) = ((&by, now), (&**name, before.as_ref()));
+                audit_log::write_member_change(connection, by, before, change)?;
             }
             if let Some(fingerprint) = fingerprint {
                 set_token_secret_fingerprint(connection, fingerprint)?;
@@ -59,11 +72,8 @@ impl SqliteStore {
     }
 
     pub(in crate::store) async fn members(&self) -> Result<Vec<Member>, Unavailable> {
-        let all =
-            "SELECT name, role, day_micros, week_micros, month_micros, ever_micros, token, prefix,
-            added, revoked, may_buy FROM members ORDER BY name";
         self.run_while_starting(Durability::Buffered, move |ledger| {
-            Ok(ledger.connection.all(all, [], member)?)
+            Ok(ledger.connection.all(&format!("{MEMBERS} ORDER BY name"), [], member)?)
         })
         .await
     }
@@ -131,12 +141,19 @@ impl SqliteStore {
         .await
     }
 
-    pub(in crate::store) async fn set_token_secret_fingerprint(
+    pub(in crate::store) async fn record_secret(
         &self,
         fingerprint: Digest,
-    ) -> Result<(), Unavailable> {
+    ) -> Result<SecretRecord, Unavailable> {
         self.run_while_starting(Durability::Synced, move |ledger| {
-            set_token_secret_fingerprint(&ledger.connection, fingerprint)
+            match token_secret_fingerprint(&ledger.connection)? {
+                Some(recorded) if recorded != fingerprint => Ok(SecretRecord::OtherOfMembers),
+                Some(_) => Ok(SecretRecord::Accepted),
+                None => {
+                    set_token_secret_fingerprint(&ledger.connection, fingerprint)?;
+                    Ok(SecretRecord::Accepted)
+                }
+            }
         })
         .await
     }
@@ -179,24 +196,7 @@ fn apply_change(
     }
     match change {
         MemberChange::Add(member) => {
-            let insert = "INSERT INTO members
-                (name, role, day_micros, week_micros, month_micros, ever_micros, token, prefix, added,
-                    revoked, may_buy)
-                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING";
-            let values = params![
-                member.name,
-                member.role.name(),
-                member.own_budget.day.map(Usd::as_micros),
-                member.own_budget.week.map(Usd::as_micros),
-                member.own_budget.month.map(Usd::as_micros),
-                member.own_budget.ever.map(Usd::as_micros),
-                member.token,
-                member.prefix,
-                nanos(member.added_at),
-                member.revoked_at.map(nanos),
-                member.may_buy.as_ref().map(Selection::to_string),
-            ];
-            if connection.run(insert, values)? == 0 {
+            if !add(connection, member)? {
                 return Ok(Err(MemberError::NameTaken));
             }
         }
@@ -207,8 +207,12 @@ fn apply_change(
             }
             end_sessions(connection, name)?;
         }
-        MemberChange::Update { role, own_budget, may_buy } => {
+        MemberChange::Update { role, own_budget, group, may_buy } => {
             update(connection, name, (*role, *own_budget), may_buy.as_ref())?;
+            if let Some(group) = group {
+                let write = "UPDATE members SET group_name = ? WHERE name = ?";
+                connection.run(write, params![group, name])?;
+            }
         }
         MemberChange::Rotate(token, prefix) => {
             let write = "UPDATE members SET token = ?, prefix = ? WHERE name = ?";
@@ -216,7 +220,36 @@ fn apply_change(
             end_sessions(connection, name)?;
         }
     }
+    if let Some(group) = change.group() {
+        let ask = "SELECT 1 FROM groups WHERE name = ?";
+        if connection.first(ask, [&**group], |_| Ok(()))?.is_none() {
+            return Ok(Err(MemberError::UnknownGroup));
+        }
+    }
     Ok(Ok(bump_version(connection)?))
+}
+
+/// Returns whether the name was free.
+fn add(connection: &Connection, member: &Member) -> Result<bool> {
+    let insert = "INSERT INTO members
+        (name, role, day_micros, week_micros, month_micros, ever_micros, token, prefix, added,
+            revoked, may_buy, group_name)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING";
+    let values = params![
+        member.name,
+        member.role.name(),
+        member.own_budget.day.map(Usd::as_micros),
+        member.own_budget.week.map(Usd::as_micros),
+        member.own_budget.month.map(Usd::as_micros),
+        member.own_budget.ever.map(Usd::as_micros),
+        member.token,
+        member.prefix,
+        nanos(member.added_at),
+        member.revoked_at.map(nanos),
+        member.may_buy.as_ref().map(Selection::to_string),
+        member.group,
+    ];
+    Ok(connection.run(insert, values)? > 0)
 }
 
 fn update(
@@ -258,6 +291,7 @@ fn member(row: &rusqlite::Row<'_>) -> rusqlite::Result<Member> {
         name: row.get(0)?,
         role: column::named(row, 1, &Role::ALL, Role::name)?,
         own_budget: limits::limit(row, 2)?,
+        group: row.get(11)?,
         token: row.get(6)?,
         prefix: row.get(7)?,
         added_at: column::moment(row, 8)?,

@@ -1,6 +1,7 @@
 //! The store over SQLite: in memory, or in a file that survives a crash of the process. Expensive
 //! purchases also survive a power failure.
 
+mod audit_log;
 mod backup;
 mod check;
 mod checkpoint;

@@ -9,29 +9,32 @@ use std::time::Duration;
 use rusqlite::types::Type;
 use rusqlite::{Connection, Row, params};
 
-use super::Result;
 use super::column::{self, Sql, nanos};
 use super::command::Durability;
 use super::handle::SqliteStore;
 use super::ledger::Ledger;
 use super::members::bump_version;
+use super::{Result, audit_log};
 use crate::contract::money::SpendLimit;
 use crate::contract::selection::Selection;
+use crate::store::audit_log::REVOKE_SUBJECT;
 use crate::store::subject::{
     MAX_SESSIONS_PER_SUBJECT, MAX_TOKENS_PER_SUBJECT, budget_text, read_budget,
 };
 use crate::store::{
-    Digest, Role, Subject, SubjectLogin, SubjectTerms, SubjectToken, TokenRefusal, Unavailable,
+    Actor, Caller, Digest, Role, Subject, SubjectLogin, SubjectTerms, SubjectToken, TokenRefusal,
+    Unavailable,
 };
 
 const KEEP_SUBJECT: &str = "INSERT OR REPLACE INTO subjects
-    (issuer, name, role, budget, may_buy, display_name, signed_in) VALUES (?, ?, ?, ?, ?, ?, ?)";
+    (issuer, name, role, budget, group_name, may_buy, display_name, signed_in)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
 const TRIM_SESSIONS: &str = "DELETE FROM subject_logins
     WHERE issuer = ?1 AND subject = ?2 AND token IS NULL AND number NOT IN (
         SELECT number FROM subject_logins WHERE issuer = ?1 AND subject = ?2 AND token IS NULL
         ORDER BY number DESC LIMIT ?3)";
 const LOGINS: &str = "SELECT id, subject_logins.issuer, subject, until, role, subjects.budget,
-        may_buy, display_name, subject_logins.budget
+        may_buy, display_name, subject_logins.budget, group_name
     FROM subject_logins
     JOIN subjects ON subjects.issuer = subject_logins.issuer AND subjects.name = subject
     WHERE until > ? ORDER BY number";
@@ -167,16 +170,23 @@ impl SqliteStore {
 
     pub(in crate::store) async fn revoke_subject(
         &self,
+        by: &Actor,
         issuer: Arc<str>,
         subject: Arc<str>,
     ) -> Result<bool, Unavailable> {
+        let by = by.clone();
         let revoke = move |ledger: &Ledger| {
             let (connection, who) = (&ledger.connection, params![issuer, subject]);
             let is_known = "SELECT EXISTS (SELECT 1 FROM subjects WHERE issuer = ? AND name = ?)";
             let is_known: Option<bool> = connection.first(is_known, who, |row| row.get(0))?;
+            if is_known != Some(true) {
+                return Ok(false);
+            }
             connection.run("DELETE FROM subject_logins WHERE issuer = ? AND subject = ?", who)?;
+            let act = (REVOKE_SUBJECT, &*Caller::Subject(Arc::clone(&subject)).name());
+            audit_log::write(connection, (&by, ledger.now()), act, (None, None))?;
             bump_version(connection)?;
-            Ok(is_known.unwrap_or_default())
+            Ok(true)
         };
         self.run(Durability::Synced, revoke).await
     }
@@ -209,10 +219,10 @@ fn token_refusal(
 
 fn keep_subject(connection: &Connection, subject: &Subject, now: i64) -> Result<()> {
     let Subject { issuer, name, terms } = subject;
-    let SubjectTerms { role, own_budget, may_buy, display_name } = terms;
+    let SubjectTerms { role, own_budget, group, may_buy, display_name } = terms;
     let may_buy = may_buy.as_ref().map(Selection::to_string);
     let (role, budget) = (role.name(), budget_text(*own_budget));
-    let values = params![issuer, name, role, budget, may_buy, display_name, now];
+    let values = params![issuer, name, role, budget, group, may_buy, display_name, now];
     connection.run(KEEP_SUBJECT, values)?;
     Ok(())
 }
@@ -221,6 +231,7 @@ fn login(row: &Row<'_>) -> rusqlite::Result<SubjectLogin> {
     let terms = SubjectTerms {
         role: column::named(row, 4, &Role::ALL, Role::name)?,
         own_budget: budget(row, 5)?,
+        group: row.get(9)?,
         may_buy: row.get::<_, Option<String>>(6)?.map(|names| Selection::parse(&names)),
         display_name: row.get(7)?,
     };

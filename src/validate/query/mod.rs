@@ -224,6 +224,17 @@ pub fn admin_usage(query: Option<&str>) -> Result<(UsageDays, UsageFormat), Prob
     params.finish().map(|()| (days, format.unwrap_or_default()))
 }
 
+/// Reads the query of `GET /bff/admin/audit`: only entries before the one with this id.
+pub fn admin_audit(query: Option<&str>) -> Result<Option<u64>, Problem> {
+    let mut params = Params::read(query);
+    let before = params.single("before", |value| {
+        let is_plain = value.bytes().all(|byte| byte.is_ascii_digit());
+        let id = value.parse().ok().filter(|id| is_plain && *id > 0);
+        id.ok_or_else(|| ("bad_parameter", "expected the id of an entry".to_owned()))
+    });
+    params.finish().map(|()| before)
+}
+
 fn parse_days(value: &str, max: u64) -> Result<u64, InvalidValue> {
     let digits = value.strip_suffix('d').unwrap_or_default();
     let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -9,8 +9,13 @@ use crate::support::client::Answer;
 use crate::support::members::Holder;
 use crate::support::{CHAT, Gate, Reply, STORES, Upstream, VIDEO, until};
 
-const PAGES: [&str; 4] =
-    ["/bff/admin/usage", "/bff/admin/members", "/bff/admin/jobs", "/bff/admin/billing"];
+const PAGES: [&str; 5] = [
+    "/bff/admin/usage",
+    "/bff/admin/members",
+    "/bff/admin/jobs",
+    "/bff/admin/audit",
+    "/bff/admin/billing",
+];
 
 /// A gateway whose books list a working key and a revoked one.
 fn upstream() -> Upstream {

@@ -11,12 +11,13 @@ use serde_json::value::RawValue;
 
 use crate::access::subject;
 use crate::config::{AllowRule, ClaimPath, TokenRules};
-use crate::store::{Period, Role, Selection, SpendLimit};
+use crate::store::{Period, Role, Selection, SpendLimit, is_member_name};
 
 pub(super) struct Claims {
     pub(super) subject: Arc<str>,
     pub(super) role: Role,
     pub(super) own_budget: SpendLimit,
+    pub(super) group: Option<Arc<str>>,
     pub(super) may_buy: Option<Selection>,
     /// Wall-clock time since the Unix epoch, including the leeway.
     pub(super) expires_at: Duration,
@@ -42,6 +43,10 @@ impl Claims {
             Some(path) => own_budget(&claims, path)?,
             None => SpendLimit::default(),
         };
+        let group = match &config.group_claim {
+            Some(path) => group(&claims, path)?,
+            None => None,
+        };
         let may_buy = match &config.may_buy_claim {
             Some(path) => may_buy(&claims, path)?,
             None => None,
@@ -49,7 +54,7 @@ impl Claims {
         let role = config.role_claim.as_ref().map_or(Role::Member, |path| role(&claims, path));
         let name: String = claims.required("sub")?;
         let subject = subject::escaped(&name).ok_or(Malformed)?;
-        Ok(Self { subject, role, own_budget, may_buy, expires_at })
+        Ok(Self { subject, role, own_budget, group, may_buy, expires_at })
     }
 }
 
@@ -114,6 +119,20 @@ fn own_budget(claims: &JsonObject<'_>, path: &ClaimPath) -> Result<SpendLimit, M
         set_limit(&mut budget, period, &limits.required::<String>(period)?)?;
     }
     if budget == SpendLimit::default() { Err(Malformed) } else { Ok(budget) }
+}
+
+/// Reads `"design"`, or `["design"]`.
+///
+/// Fails if the claim is unreadable, because without a group no budget of a group applies.
+fn group(claims: &JsonObject<'_>, path: &ClaimPath) -> Result<Option<Arc<str>>, Malformed> {
+    let Some(raw) = raw_claim(claims, path)? else { return Ok(None) };
+    let name = match serde_json::from_str::<String>(raw) {
+        Ok(name) => name,
+        Err(_) => {
+            serde_json::from_str::<[String; 1]>(raw).map(|[name]| name).map_err(|_| Malformed)?
+        }
+    };
+    if is_member_name(&name) { Ok(Some(name.into())) } else { Err(Malformed) }
 }
 
 /// Reads `"chat video-b"`, or `["chat", "video-b"]`.

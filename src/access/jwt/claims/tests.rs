@@ -99,6 +99,37 @@ fn malformed_may_buy_claim_rejects_the_token() {
 }
 
 #[test]
+fn malformed_group_claim_rejects_the_token() {
+    let claims = |value: Value| {
+        let name = Some(ClaimPath(vec!["shop".to_owned(), "group".to_owned()]));
+        let rules = TokenRules { group_claim: name, ..settings() };
+        let claims = claims_with("shop", value).to_string();
+        Claims::read(&claims, &rules, Duration::from_secs(NOW)).map(|claims| claims.group)
+    };
+    for (value, group) in [
+        (json!({"group": "design"}), Some("design")),
+        (json!({"group": ["design"]}), Some("design")),
+        (json!({"other": "design"}), None),
+    ] {
+        let found = claims(value.clone()).unwrap_or_else(|_| panic!("{value}"));
+        assert_eq!(found.as_deref(), group, "{value}");
+    }
+    for value in [
+        json!(""),
+        json!("/design"),
+        json!("Design"),
+        json!("x".repeat(65)),
+        json!(7),
+        json!([]),
+        json!(["a", "b"]),
+        json!([["a"]]),
+        Value::Null,
+    ] {
+        assert!(claims(json!({"group": value})).is_err(), "{value}");
+    }
+}
+
+#[test]
 fn only_the_exact_role_name_makes_an_admin() {
     for (value, role) in [
         (json!("admin"), Role::Admin),

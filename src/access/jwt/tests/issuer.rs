@@ -145,6 +145,7 @@ pub(crate) fn settings() -> TokenRules {
         leeway: Duration::from_secs(60),
         role_claim: None,
         budget_claim: None,
+        group_claim: None,
         may_buy_claim: None,
     }
 }

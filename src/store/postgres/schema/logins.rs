@@ -7,6 +7,7 @@ pub(super) const TABLES: &str = "
         name         text NOT NULL,     -- `sub`
         role         text NOT NULL CHECK (role IN ('member', 'admin')),
         budget       text NOT NULL,     -- such as `1.00/day 5.00/month`; empty: none
+        group_name   text,
         may_buy      text,              -- services and models; NULL is `access.may_buy`
         display_name text,
         signed_in    bigint NOT NULL,

@@ -7,6 +7,7 @@ pub(super) const TABLES: &str = "
         name         TEXT NOT NULL,     -- `sub`
         role         TEXT NOT NULL CHECK (role = 'member' OR role = 'admin'),
         budget       TEXT NOT NULL,     -- such as `1.00/day 5.00/month`; empty: none
+        group_name   TEXT,
         may_buy      TEXT,              -- services and models; NULL is `access.may_buy`
         display_name TEXT,
         signed_in    INTEGER NOT NULL,

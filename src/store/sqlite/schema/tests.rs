@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::{BudgetScope, MemberChange, PurchaseState, Snapshot, Store};
+use crate::store::{
+    Actor, BudgetScope, MemberChange, PurchaseState, SecretRecord, Snapshot, Store,
+};
 
 /// Two purchases of a server that knew no members, with their counters.
 const SOLD: &str = "
@@ -64,9 +66,11 @@ async fn version_two_ledger_keeps_its_members_and_records_their_secret() {
     let members = ledger.members().await.unwrap();
     assert_eq!((members.len(), &*members[0].name, members[0].token), (1, "ann", [0; 32]));
     assert_eq!(ledger.token_secret_fingerprint().await.unwrap(), None);
-    for print in [[7; 32], [8; 32]] {
-        ledger.set_token_secret_fingerprint(print).await.unwrap();
-        assert_eq!(ledger.token_secret_fingerprint().await.unwrap(), Some(print));
+    for (print, outcome) in
+        [([8; 32], SecretRecord::Accepted), ([7; 32], SecretRecord::OtherOfMembers)]
+    {
+        assert_eq!(ledger.record_secret(print).await.unwrap(), outcome);
+        assert_eq!(ledger.token_secret_fingerprint().await.unwrap(), Some([8; 32]));
     }
     drop(ledger);
     let read = Store::open_read_only(&path, clock()).unwrap();
@@ -74,7 +78,8 @@ async fn version_two_ledger_keeps_its_members_and_records_their_secret() {
     drop(read);
     // No token depends on it any more.
     let beside = Store::open_shared(&path, clock()).unwrap();
-    beside.change_member("ann".into(), MemberChange::Revoke).await.unwrap();
+    let by = Actor::command_line("ops", "host");
+    beside.change_member(&by, "ann".into(), MemberChange::Revoke).await.unwrap();
     assert_eq!(beside.token_secret_fingerprint().await.unwrap(), None);
 }
 

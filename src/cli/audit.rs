@@ -1,0 +1,56 @@
+//! `tollgate audit`: lists who changed members, groups and budgets.
+
+use std::io::Write;
+use std::time::Duration;
+
+use nix::unistd::{User, geteuid};
+
+use super::{CommandError, Exit, OutputFormat, ledger, print_json};
+use crate::clock::iso8601;
+use crate::config::Settings;
+use crate::reports::audit::document;
+use crate::reports::text::{csv, table};
+use crate::store::{Actor, AuditEntry, AuditQuery, host_name};
+
+const COLUMNS: &str = "at,by,act,of,old,new";
+
+/// Returns who runs this command.
+pub(super) fn actor() -> Actor {
+    let id = geteuid();
+    let user = User::from_uid(id).ok().flatten();
+    let user = user.map_or_else(|| format!("uid {id}"), |user| user.name);
+    Actor::command_line(&user, &host_name().unwrap_or_default())
+}
+
+/// Lists the acts since a time, the earliest first.
+pub(super) async fn audit(
+    settings: &Settings,
+    (since, format): (Duration, OutputFormat),
+    out: &mut impl Write,
+) -> Result<Exit, CommandError> {
+    let query = AuditQuery { before: None, since, most: usize::MAX };
+    let mut entries = ledger::open_read_only(settings).await?.audit_log(query).await?;
+    entries.reverse();
+    let rows = entries.iter().map(cells);
+    match format {
+        OutputFormat::Table => {
+            let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+            write!(out, "{}", table(COLUMNS, rows.map(|row| row.map(dash)), usize::MAX))?;
+        }
+        OutputFormat::Csv => write!(out, "{}", csv(COLUMNS, rows))?,
+        OutputFormat::Json => print_json(&document(&entries, false), out)?,
+    }
+    Ok(Exit::Done)
+}
+
+fn cells(entry: &AuditEntry) -> [String; 6] {
+    let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
+    [
+        iso8601(entry.at),
+        entry.by.to_string(),
+        entry.act.to_string(),
+        entry.of.to_string(),
+        text(entry.old.as_deref()),
+        text(entry.new.as_deref()),
+    ]
+}

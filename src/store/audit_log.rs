@@ -1,0 +1,136 @@
+//! The audit log: who changed members, groups and budgets. Each act is written in its transaction.
+//!
+//! Invariant: an entry has neither a token nor a hash, only the prefix that reports show, too.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Caller, Member, MemberChange, Selection, SpendLimit};
+
+/// Who changes something, as the audit log names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Actor(Arc<str>);
+
+impl Actor {
+    /// Returns the user of a shell.
+    pub fn command_line(user: &str, host: &str) -> Self {
+        Self(format!("command line ({user}@{host})").into())
+    }
+
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&Caller> for Actor {
+    fn from(caller: &Caller) -> Self {
+        Self(caller.name())
+    }
+}
+
+/// One act, or one of several values that it changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditEntry {
+    /// Later entries have higher numbers.
+    pub id: u64,
+    pub at: Duration,
+    pub by: Arc<str>,
+    /// What was done, such as `member.budget`.
+    pub act: Arc<str>,
+    /// Whom or what it concerns, such as `member:ann`.
+    pub of: Arc<str>,
+    /// `None` if there was no value.
+    pub old: Option<Arc<str>>,
+    pub new: Option<Arc<str>>,
+}
+
+/// Which entries to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuditQuery {
+    /// Only entries with lower numbers.
+    pub before: Option<u64>,
+    pub since: Duration,
+    pub most: usize,
+}
+
+pub(super) const ADD_MEMBER: &str = "member.add";
+pub(super) const REVOKE_MEMBER: &str = "member.revoke";
+pub(super) const REVOKE_SUBJECT: &str = "subject.revoke";
+pub(super) const ADD_GROUP: &str = "group.add";
+pub(super) const CHANGE_GROUP: &str = "group.budget";
+pub(super) const REMOVE_GROUP: &str = "group.remove";
+
+/// Names a group as the log does.
+pub(super) fn group(name: &str) -> String {
+    format!("group:{name}")
+}
+
+/// A value of a member that can change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MemberField {
+    Role,
+    Budget,
+    Group,
+    MayBuy,
+    Token,
+}
+
+impl MemberField {
+    const DESCRIBED: [Self; 4] = [Self::Role, Self::Budget, Self::Group, Self::MayBuy];
+
+    /// Returns the name of the act that changes it.
+    pub(super) const fn act(self) -> &'static str {
+        match self {
+            Self::Role => "member.role",
+            Self::Budget => "member.budget",
+            Self::Group => "member.group",
+            Self::MayBuy => "member.may_buy",
+            Self::Token => "token.rotate",
+        }
+    }
+
+    /// Returns the value as the log shows it.
+    pub(super) fn text(self, member: &Member) -> Option<String> {
+        match self {
+            Self::Role => Some(member.role.name().to_owned()),
+            Self::Budget => budget_text(member.own_budget),
+            Self::Group => member.group.as_deref().map(str::to_owned),
+            Self::MayBuy => member.may_buy.as_ref().map(Selection::to_string),
+            Self::Token => Some(member.prefix.to_string()),
+        }
+    }
+}
+
+/// Returns the fields that a change sets, and their new values.
+pub(super) fn changed_fields(change: &MemberChange) -> Vec<(MemberField, Option<String>)> {
+    match change {
+        MemberChange::Add(_) | MemberChange::Revoke => Vec::new(),
+        MemberChange::Rotate(_, prefix) => vec![(MemberField::Token, Some(prefix.to_string()))],
+        MemberChange::Update { role, own_budget, group, may_buy } => {
+            let role = role.map(|role| (MemberField::Role, Some(role.name().to_owned())));
+            let budget = own_budget.map(|limit| (MemberField::Budget, budget_text(limit)));
+            let group = group.as_ref().map(|group| group.as_deref().map(str::to_owned));
+            let group = group.map(|group| (MemberField::Group, group));
+            let rule = may_buy.as_ref().map(|rule| rule.as_ref().map(Selection::to_string));
+            let rule = rule.map(|rule| (MemberField::MayBuy, rule));
+            role.into_iter().chain(budget).chain(group).chain(rule).collect()
+        }
+    }
+}
+
+/// Describes a new member, such as `role member, budget 5.00/day`.
+pub(super) fn describe(member: &Member) -> String {
+    let word = |field: MemberField| field.act().trim_start_matches("member.").replace('_', " ");
+    let text = |field: MemberField| Some(format!("{} {}", word(field), field.text(member)?));
+    MemberField::DESCRIBED.into_iter().filter_map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// Formats limits such as `5.00/day 50.00/month`; `None` without one.
+pub(super) fn budget_text(limit: SpendLimit) -> Option<String> {
+    let texts = limit.rows().map(|(period, amount)| {
+        let amount = amount.short();
+        format!("{}/{}", amount.trim_start_matches('$'), period.name())
+    });
+    let texts: Vec<_> = texts.collect();
+    (!texts.is_empty()).then(|| texts.join(" "))
+}

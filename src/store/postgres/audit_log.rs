@@ -1,0 +1,168 @@
+//! The audit log.
+
+use super::column::{self, nanos, signed};
+use super::handle::PostgresStore;
+use super::step::{Statement, statement};
+use crate::store::audit_log::{
+    self, ADD_GROUP, ADD_MEMBER, CHANGE_GROUP, MemberField, REMOVE_GROUP, REVOKE_MEMBER,
+};
+use crate::store::{Actor, AuditEntry, AuditQuery, Caller, GroupChange, MemberChange, Unavailable};
+
+const READ: &str = "SELECT number, at, by, act, of, old, new FROM audit
+    WHERE ($1::bigint IS NULL OR number < $1) AND at >= $2 ORDER BY number DESC LIMIT $3";
+
+/// Writes an act, on a condition.
+macro_rules! write_act {
+    ($old:expr, $new:literal, $from:expr) => {
+        concat!(
+            "INSERT INTO audit (at, by, act, of, old, new)
+            SELECT {now}, $1::text, $2::text, $3::text, ",
+            $old,
+            ", ",
+            $new,
+            $from
+        )
+    };
+}
+
+/// Holds unless the changes of members in this transaction were refused.
+macro_rules! unless_refused {
+    () => {
+        " current_setting('tollgate.refusal') = ''"
+    };
+}
+
+/// Writes a value of a member that a change replaces by another one.
+macro_rules! write_field {
+    ($old:expr) => {
+        write_act!(
+            $old,
+            "$4::text",
+            concat!(
+                " FROM members WHERE name = $5 AND (",
+                $old,
+                ") IS DISTINCT FROM $4::text AND",
+                unless_refused!()
+            )
+        )
+    };
+}
+
+/// Formats an amount as the log shows it: `5.00/day`.
+macro_rules! amount {
+    ($period:literal) => {
+        concat!(
+            "to_char(",
+            $period,
+            "_micros / 1000000.0, 'FM9999999999990.009999') || '/",
+            $period,
+            "'"
+        )
+    };
+}
+
+macro_rules! budget {
+    () => {
+        concat!(
+            "nullif(concat_ws(' ', ",
+            amount!("day"),
+            ", ",
+            amount!("week"),
+            ", ",
+            amount!("month"),
+            ", ",
+            amount!("ever"),
+            "), '')"
+        )
+    };
+}
+
+/// A change of groups that is refused changes nothing, so nothing is written.
+const WRITE_ADDED_GROUP: &str =
+    write_act!("NULL", "$4::text", " WHERE NOT EXISTS (SELECT 1 FROM groups WHERE name = $5)");
+const WRITE_GROUP_BUDGET: &str = write_act!(
+    budget!(),
+    "$4::text",
+    concat!(" FROM groups WHERE name = $5 AND ", budget!(), " IS DISTINCT FROM $4::text")
+);
+const WRITE_REMOVED_GROUP: &str = write_act!(
+    budget!(),
+    "NULL",
+    " FROM groups WHERE name = $4 AND NOT EXISTS
+        (SELECT 1 FROM members WHERE group_name = $4 AND revoked IS NULL)"
+);
+const WRITE: &str = write_act!("NULL", "$4::text", concat!(" WHERE", unless_refused!()));
+const WRITE_REVOKED: &str = write_act!(
+    "NULL",
+    "NULL",
+    concat!(" FROM members WHERE name = $4 AND revoked IS NULL AND", unless_refused!())
+);
+const WRITE_ROLE: &str = write_field!("role");
+const WRITE_BUDGET: &str = write_field!(budget!());
+const WRITE_GROUP: &str = write_field!("group_name");
+const WRITE_MAY_BUY: &str = write_field!("may_buy");
+const WRITE_TOKEN: &str = write_field!("prefix");
+
+impl PostgresStore {
+    pub(in crate::store) async fn audit_log(
+        &self,
+        AuditQuery { before, since, most }: AuditQuery,
+    ) -> Result<Vec<AuditEntry>, Unavailable> {
+        let read = statement!(READ, before.map(signed), nanos(since), signed(most));
+        self.query(&self.lanes().reports, read, |row| {
+            Ok(AuditEntry {
+                id: column::count(row, 0)?,
+                at: column::moment(row, 1)?,
+                by: column::text(row, 2)?,
+                act: column::text(row, 3)?,
+                of: column::text(row, 4)?,
+                old: column::text_or_none(row, 5)?,
+                new: column::text_or_none(row, 6)?,
+            })
+        })
+        .await
+    }
+}
+
+/// Returns the statements that write what a change does to a member. They run before it is applied.
+pub(super) fn member_change(by: &Actor, name: &str, change: &MemberChange) -> Vec<Statement> {
+    let of = Caller::Member(name.into()).to_string();
+    let by = by.name().to_owned();
+    match change {
+        MemberChange::Add(member) => {
+            vec![statement!(WRITE, by, ADD_MEMBER, of, audit_log::describe(member))]
+        }
+        MemberChange::Revoke => {
+            vec![statement!(WRITE_REVOKED, by, REVOKE_MEMBER, of, name.to_owned())]
+        }
+        MemberChange::Update { .. } | MemberChange::Rotate(..) => {
+            let fields = audit_log::changed_fields(change).into_iter();
+            let write = |(field, new): (MemberField, Option<String>)| {
+                let sql = match field {
+                    MemberField::Role => WRITE_ROLE,
+                    MemberField::Budget => WRITE_BUDGET,
+                    MemberField::Group => WRITE_GROUP,
+                    MemberField::MayBuy => WRITE_MAY_BUY,
+                    MemberField::Token => WRITE_TOKEN,
+                };
+                statement!(sql, by.clone(), field.act(), of.clone(), new, name.to_owned())
+            };
+            fields.map(write).collect()
+        }
+    }
+}
+
+/// Returns the statement that writes what a change does to a group. It runs before the change.
+pub(super) fn group_change(by: &Actor, name: &str, change: GroupChange) -> Statement {
+    let (by, of, name) = (by.name().to_owned(), audit_log::group(name), name.to_owned());
+    match change {
+        GroupChange::Add(limit) => {
+            statement!(WRITE_ADDED_GROUP, by, ADD_GROUP, of, audit_log::budget_text(limit), name)
+        }
+        GroupChange::Update(limit) => {
+            let new = audit_log::budget_text(limit);
+            statement!(WRITE_GROUP_BUDGET, by, CHANGE_GROUP, of, new, name)
+        }
+        GroupChange::Remove => statement!(WRITE_REMOVED_GROUP, by, REMOVE_GROUP, of, name),
+    }
+}

@@ -1,0 +1,101 @@
+//! The audit log.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, params};
+
+use super::Result;
+use super::column::{self, Sql, nanos};
+use super::handle::SqliteStore;
+use super::limits;
+use crate::store::audit_log::{
+    self, ADD_GROUP, ADD_MEMBER, CHANGE_GROUP, REMOVE_GROUP, REVOKE_MEMBER,
+};
+use crate::store::{
+    Actor, AuditEntry, AuditQuery, Caller, GroupChange, Member, MemberChange, Unavailable,
+};
+
+const WRITE: &str = "INSERT INTO audit (at, by, act, of, old, new) VALUES (?, ?, ?, ?, ?, ?)";
+const READ: &str = "SELECT number, at, by, act, of, old, new FROM audit
+    WHERE (?1 IS NULL OR number < ?1) AND at >= ?2 ORDER BY number DESC LIMIT ?3";
+
+impl SqliteStore {
+    pub(in crate::store) async fn audit_log(
+        &self,
+        AuditQuery { before, since, most }: AuditQuery,
+    ) -> Result<Vec<AuditEntry>, Unavailable> {
+        let values = (before.map(column::signed), nanos(since), column::signed(most));
+        self.run_report(move |file| {
+            file.all(READ, values, |row| {
+                Ok(AuditEntry {
+                    id: row.get(0)?,
+                    at: column::moment(row, 1)?,
+                    by: row.get(2)?,
+                    act: row.get(3)?,
+                    of: row.get(4)?,
+                    old: row.get(5)?,
+                    new: row.get(6)?,
+                })
+            })
+        })
+        .await
+    }
+}
+
+/// Writes one act.
+pub(super) fn write(
+    connection: &Connection,
+    (by, now): (&Actor, Duration),
+    (act, of): (&str, &str),
+    (old, new): (Option<&str>, Option<&str>),
+) -> Result<()> {
+    connection.run(WRITE, params![nanos(now), by.name(), act, of, old, new])?;
+    Ok(())
+}
+
+/// Writes what a change does to a member. `before` is the member without it.
+pub(super) fn write_member_change(
+    connection: &Connection,
+    by: (&Actor, Duration),
+    (name, before): (&str, Option<&Member>),
+    change: &MemberChange,
+) -> Result<()> {
+    let of = Caller::Member(name.into()).name();
+    if let MemberChange::Add(member) = change {
+        let new = audit_log::describe(member);
+        write(connection, by, (ADD_MEMBER, &of), (None, Some(&new)))?;
+    }
+    let Some(before) = before else { return Ok(()) };
+    if matches!(change, MemberChange::Revoke) && before.revoked_at.is_none() {
+        write(connection, by, (REVOKE_MEMBER, &of), (None, None))?;
+    }
+    for (field, new) in audit_log::changed_fields(change) {
+        let old = field.text(before);
+        if old != new {
+            write(connection, by, (field.act(), &of), (old.as_deref(), new.as_deref()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes what a change does to a group. It runs before the change is made.
+pub(super) fn write_group_change(
+    connection: &Connection,
+    by: (&Actor, Duration),
+    name: &str,
+    change: GroupChange,
+) -> Result<()> {
+    let budget =
+        "SELECT day_micros, week_micros, month_micros, ever_micros FROM groups WHERE name = ?";
+    let old = connection.first(budget, [name], |row| limits::limit(row, 0))?;
+    let old = old.and_then(audit_log::budget_text);
+    let (act, new) = match change {
+        GroupChange::Add(limit) => (ADD_GROUP, audit_log::budget_text(limit)),
+        GroupChange::Update(limit) => (CHANGE_GROUP, audit_log::budget_text(limit)),
+        GroupChange::Remove => (REMOVE_GROUP, None),
+    };
+    if act == CHANGE_GROUP && old == new {
+        return Ok(());
+    }
+    write(connection, by, (act, &audit_log::group(name)), (old.as_deref(), new.as_deref()))
+}

@@ -1,0 +1,121 @@
+/** Dialogs with a form that is made from a list of fields, and one that shows a new token, once. */
+
+import { button, copyButton, element, openSheet } from './dom.js';
+import { price } from './format.js';
+import { sentence } from './problems.js';
+
+const TEXT = {
+  retype: (word) => `Type ${word} to confirm.`,
+  limits: { day: 'Limit per day', week: 'Limit per week', month: 'Limit per month', ever: 'Limit in all' },
+  noLimit: 'No limit',
+  amount: 'Amount in $',
+  until: 'Until',
+  token: 'Token',
+  once: 'Copy the token now. It is not shown again.',
+};
+
+const DAY = 24 * 60 * 60 * 1000;
+const dayIn = (days) => new Date(Date.now() + days * DAY).toISOString().slice(0, 10);
+
+/** An amount as it is typed: `5.00`. */
+const typed = (micros) => (micros ? price(micros).replace(/[$,]/g, '') : '');
+/** A limit without what raises it for a while. */
+const ownLimit = ({ limit_micros: limit, extra_micros: extra = 0 } = {}) => limit && limit - extra;
+
+/** Fields for the limits of all periods; `budgets` are the rows of a report. */
+export const limitFields = (budgets = []) => Object.entries(TEXT.limits).map(([period, label]) => ({
+  name: `budget/${period}`, label: `${label}, $`, inputmode: 'decimal', placeholder: TEXT.noLimit,
+  value: typed(ownLimit(budgets.find((row) => row.period === period))),
+}));
+
+export const amountField = (name, micros) => ({ name, label: TEXT.amount, inputmode: 'decimal', initial: typed(micros) });
+export const untilField = (days) => ({ name: 'until', label: TEXT.until, type: 'date', min: dayIn(1), initial: dayIn(days) });
+/** A field into which `word` has to be typed before anything is sent. */
+export const confirmField = (word) => ({ name: 'confirm', label: TEXT.retype(word), word });
+
+/**
+ * Opens a dialog with a form. `send(changed)` sends it; then the dialog closes, and `done(answer)` is called. A refusal is shown at the
+ * fields that it names. A field is `{name, label, hint, value, initial, options, isList}` and attributes: `name` is its place in the
+ * request (`budget/day`), `value` what the server has, `initial` what is suggested. Only changes are sent, an emptied field as null.
+ * `more`: further buttons.
+ */
+export function askFor({ title, about, fields = [], label, send, done, more = [] }) {
+  const fault = element('p', { class: 'fault', role: 'alert' });
+  const rows = fields.map(control);
+  let isSending = false;
+  const submit = async (event) => {
+    event.preventDefault();
+    if (isSending) return;
+    const wrong = rows.find(({ word, input }) => word && input.value.trim() !== word);
+    for (const row of rows) row.say(row === wrong ? row.label : '');
+    fault.textContent = '';
+    if (wrong) return wrong.input.focus();
+    isSending = true;
+    try {
+      const answer = await send(changed(rows));
+      made.close();
+      await done(answer);
+    } catch (problem) {
+      refuse(problem);
+    }
+    isSending = false;
+  };
+  /** Faults are shown at their fields, the others below the form. */
+  const refuse = (problem) => {
+    const rest = (problem.errors?.length ? problem.errors : [problem]).filter(({ pointer, detail }) => {
+      const row = rows.find(({ name }) => `/${name}` === pointer);
+      row?.say(detail);
+      return !row;
+    });
+    fault.textContent = rest.map((one) => (one === problem ? `${sentence(problem)} ${problem.detail}` : one.detail)).join(' ');
+    rows.find(({ input }) => input.ariaInvalid)?.input.focus();
+  };
+  const made = openSheet(title, { class: 'form' }, element('form', { submit, novalidate: true, autocomplete: 'off' },
+    about ? element('p', { text: about }) : null,
+    element('div', { class: 'fields' }, rows.map(({ node }) => node)), fault,
+    element('div', { class: 'actions' }, more.map(([text, act]) => button(text, () => {
+      made.close();
+      act();
+    }, 'link small')), element('button', { type: 'submit', class: 'primary', text: label }))));
+  rows[0]?.input.focus();
+  return made;
+}
+
+/** A field with its label and hint, and the place for what is wrong with it. */
+function control({ name, label, hint, value = '', initial = value, options, word, isList, ...properties }, place) {
+  const id = `form-${place}`;
+  const input = options
+    ? element('select', { id }, Object.entries(options).map(([of, text]) => element('option', { value: of, text, selected: of === initial })))
+    : element('input', { type: 'text', autocomplete: 'off', spellcheck: 'false', value: initial, ...properties, id });
+  const wrong = element('p', { id: `${id}-fault`, class: 'fault', role: 'alert' });
+  input.setAttribute('aria-describedby', `${id}-fault ${id}-hint`);
+  const node = element('div', { class: 'field' }, element('label', { for: id, text: label }), input,
+    element('p', { id: `${id}-hint`, class: 'hint', text: hint }), wrong);
+  const say = (text) => {
+    wrong.textContent = text;
+    input.ariaInvalid = text ? 'true' : null;
+  };
+  return { name, label, value, word, isList, input, node, say };
+}
+
+/** The request: what differs from what the server has, by its place. */
+function changed(rows) {
+  const request = {};
+  for (const { name, value, word, isList, input } of rows) {
+    const now = input.value.trim();
+    if (word || now === value) continue;
+    const [place, inner] = name.split('/');
+    const sent = now && isList ? now.split(/[\s,]+/).filter(Boolean) : now || null;
+    if (inner) (request[place] ??= {})[inner] = sent;
+    else request[place] = sent;
+  }
+  return request;
+}
+
+/** Shows a new token. A press beside the dialog does not close it: the token would be lost. */
+export function showToken(title, token) {
+  const field = element('input', { type: 'text', readonly: true, value: token, 'aria-label': TEXT.token });
+  const made = openSheet(title, { class: 'form' }, element('p', { text: TEXT.once }), element('div', { class: 'secret' }, field, copyButton(() => token, 'primary')));
+  made.addEventListener('click', (event) => event.target === made && event.stopImmediatePropagation(), { capture: true });
+  field.select();
+}

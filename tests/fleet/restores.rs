@@ -1,0 +1,86 @@
+//! A restored dump of the shared ledger, and what was sold after it.
+
+use crate::commands::fixture::{Ended, Fixture, Server, post};
+use crate::support::postgres::{Cluster, Database};
+use crate::support::process::Signal;
+use crate::support::until;
+
+/// Makes the last balance that servers learned too small for a video.
+const SMALL_BALANCE: &str = "UPDATE account SET balance = 1000000, balance_mark = committed,
+    balance_as_of = extract(epoch FROM clock_timestamp())::bigint * 1000000000";
+
+/// A shared ledger before a sandbox that charges real money.
+struct SharedLedger {
+    fixture: Fixture,
+    database: Database<'static>,
+    url: String,
+}
+
+impl SharedLedger {
+    fn new() -> Self {
+        let database = Cluster::shared().database();
+        Self { fixture: Fixture::open(), url: database.url(), database }
+    }
+
+    fn environment(&self) -> [(&str, &str); 2] {
+        [("TOLLGATE_STORE__URL", "postgres"), ("DATABASE_URL", &self.url)]
+    }
+
+    fn serve(&self) -> Server {
+        self.fixture.serve_with(&["serve"], &self.environment())
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ended {
+        self.fixture.run(arguments, &self.environment())
+    }
+
+    fn sql(&self, query: &str) -> String {
+        self.database.sql(query)
+    }
+
+    /// Waits until a server has recorded its checkpoint.
+    fn is_noted(&self) {
+        until("a checkpoint", || self.sql("SELECT count(*) FROM checkpoints") != "0");
+    }
+
+    /// Sells a video, stops the server, and restores what was dumped before the sale.
+    fn lose_a_video(&self, server: Server) {
+        self.database.dump();
+        buy_video(&server);
+        stop(server);
+        self.database.restore();
+    }
+}
+
+fn buy_video(server: &Server) {
+    let body = r#"{"model":"video-a-2","prompt":"a lighthouse","duration":8}"#;
+    let answer = post(server.address, "/api/v1/video", "X-Of: test", body);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+fn stop(mut server: Server) {
+    server.process.signal(Signal::SIGTERM);
+    assert_eq!(server.process.wait().code(), Some(0), "{}", server.process.printed());
+}
+
+#[test]
+fn spending_since_a_backup_is_recorded_whatever_the_balance_covers() {
+    let ledger = SharedLedger::new();
+    let server = ledger.serve();
+    ledger.is_noted();
+    ledger.lose_a_video(server);
+    ledger.sql(SMALL_BALANCE);
+    let committed = ledger.sql("SELECT committed FROM account");
+    for expected in
+        ["missing    $3.00 was recorded as spent by `restore` today", "missing    $0.00"]
+    {
+        let done = ledger.run(&["reconcile", "--since-backup"]);
+        assert_eq!(done.code, Some(0), "{}", done.said());
+        assert!(done.out.contains(expected), "{}", done.said());
+    }
+    let spent =
+        "SELECT sum(micros) FROM spent WHERE unit = 'day' AND scope IN ('total', 'caller restore')";
+    assert_eq!(ledger.sql(spent), "6000000");
+    // The balance that the gateway reports includes it already.
+    assert_eq!(ledger.sql("SELECT committed FROM account"), committed);
+}

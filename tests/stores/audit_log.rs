@@ -1,0 +1,178 @@
+//! Each act on members is in the audit log, in the act's own transaction.
+
+use std::time::Duration;
+
+use tollgate::contract::money::Usd;
+use tollgate::store::{
+    Actor, AuditEntry, AuditQuery, Caller, GroupChange, Member, MemberChange, Period, Role,
+    Selection, SpendLimit, Store,
+};
+
+use crate::fixture::*;
+use crate::members::{member, operator};
+
+const ALL: AuditQuery = AuditQuery { before: None, since: Duration::ZERO, most: usize::MAX };
+
+impl Fixture {
+    async fn audit_log(&self, query: AuditQuery) -> Vec<AuditEntry> {
+        bounded(self.store.audit_log(query)).await.expect("the log")
+    }
+
+    /// Returns who, what, of whom, old and new, the earliest first.
+    async fn acts(&self) -> Vec<String> {
+        let mut log = self.audit_log(ALL).await;
+        log.reverse();
+        let value = |value: Option<&str>| value.unwrap_or("-").to_owned();
+        let text = |AuditEntry { by, act, of, old, new, .. }: &AuditEntry| {
+            format!("{by}: {act} {of}: {} > {}", value(old.as_deref()), value(new.as_deref()))
+        };
+        log.iter().map(text).collect()
+    }
+
+    async fn act(&self, by: &Actor, name: &str, change: MemberChange) {
+        bounded(self.store.change_member(by, name.into(), change)).await.expect("changed");
+    }
+}
+
+fn update(
+    role: Option<Role>,
+    own_budget: Option<SpendLimit>,
+    may_buy: Option<Option<&str>>,
+) -> MemberChange {
+    let may_buy = may_buy.map(|names| names.map(Selection::parse));
+    MemberChange::Update { role, own_budget, group: None, may_buy }
+}
+
+async fn each_act_writes_who_what_of_whom_old_and_new(fixture: Fixture) {
+    let root = Actor::from(&Caller::Member("root".into()));
+    let ann = Member {
+        own_budget: SpendLimit {
+            day: Some(Usd::mills(6)),
+            week: Some(Usd::dollars(12_345)),
+            month: Some(Usd::micros(50_123_456)),
+            ever: Some(Usd::ZERO),
+        },
+        may_buy: Some(Selection::parse("chat")),
+        ..member("ann")
+    };
+    let bob = Member { own_budget: SpendLimit::NONE, role: Role::Admin, ..member("bob") };
+    fixture.act(&operator(), "ann", MemberChange::Add(ann)).await;
+    fixture.act(&operator(), "bob", MemberChange::Add(bob)).await;
+    fixture.pass(HOUR);
+    let month = SpendLimit::of(Period::Month, Usd::dollars(50));
+    let chat = Some(Some("chat,video-b"));
+    fixture.act(&root, "ann", update(Some(Role::Admin), Some(month), chat)).await;
+    fixture.act(&root, "ann", update(None, Some(SpendLimit::NONE), Some(None))).await;
+    fixture.act(&root, "ann", MemberChange::Rotate(identity("new"), "tg_new".into())).await;
+    fixture.act(&root, "ann", MemberChange::Revoke).await;
+
+    let budget = "0.006/day 12345.00/week 50.123456/month 0.00/ever";
+    assert_eq!(
+        fixture.acts().await,
+        [
+            &format!(
+                "command line (ops@host): member.add member:ann: - > role member, budget {budget}, may buy chat"
+            ),
+            "command line (ops@host): member.add member:bob: - > role admin",
+            "member:root: member.role member:ann: member > admin",
+            &format!("member:root: member.budget member:ann: {budget} > 50.00/month"),
+            "member:root: member.may_buy member:ann: chat > chat video-b",
+            "member:root: member.budget member:ann: 50.00/month > -",
+            "member:root: member.may_buy member:ann: chat video-b > -",
+            "member:root: token.rotate member:ann: tg_ann > tg_new",
+            "member:root: member.revoke member:ann: - > -",
+        ]
+    );
+    let log = fixture.audit_log(ALL).await;
+    assert!(log.iter().map(|entry| entry.id).is_sorted_by(|later, earlier| later > earlier));
+    assert_eq!((log[0].at, log[8].at), (START + HOUR, START));
+}
+
+async fn each_act_on_a_group_is_written(fixture: Fixture) {
+    let (five, root) = (SpendLimit::of(Period::Day, Usd::dollars(5)), operator());
+    let (add, update) = (GroupChange::Add(five), GroupChange::Update);
+    let change = async |name: &str, change| {
+        bounded(fixture.store.change_group(&root, name.into(), change)).await
+    };
+    change("design", add).await.unwrap();
+    assert!(change("design", GroupChange::Add(SpendLimit::NONE)).await.is_err());
+    assert!(change("sales", update(five)).await.is_err());
+    assert!(change("sales", GroupChange::Remove).await.is_err());
+    change("design", update(SpendLimit::of(Period::Ever, Usd::mills(6)))).await.unwrap();
+    change("design", update(SpendLimit::of(Period::Ever, Usd::mills(6)))).await.unwrap();
+    let ann =
+        Member { group: Some("design".into()), own_budget: SpendLimit::NONE, ..member("ann") };
+    fixture.act(&root, "ann", MemberChange::Add(ann)).await;
+    assert!(change("design", GroupChange::Remove).await.is_err(), "it has a member");
+    let leave =
+        MemberChange::Update { role: None, own_budget: None, group: Some(None), may_buy: None };
+    fixture.act(&root, "ann", leave).await;
+    change("design", GroupChange::Remove).await.unwrap();
+    let acts = [
+        "group.add group:design: - > 5.00/day",
+        "group.budget group:design: 5.00/day > 0.006/ever",
+        "member.add member:ann: - > role member, group design",
+        "member.group member:ann: design > -",
+        "group.remove group:design: 0.006/ever > -",
+    ];
+    assert_eq!(fixture.acts().await, acts.map(|act| format!("{}: {act}", root.name())));
+}
+
+async fn act_that_changes_nothing_writes_nothing(fixture: Fixture) {
+    fixture.act(&operator(), "ann", MemberChange::Add(member("ann"))).await;
+    let same = update(Some(Role::Member), Some(member("ann").own_budget), Some(None));
+    fixture.act(&operator(), "ann", same).await;
+    fixture.act(&operator(), "ann", MemberChange::Revoke).await;
+    fixture.act(&operator(), "ann", MemberChange::Revoke).await;
+    assert_eq!(fixture.acts().await.len(), 2, "added and revoked");
+}
+
+async fn refused_change_writes_nothing(fixture: Fixture) {
+    let root = operator();
+    fixture.act(&root, "ann", MemberChange::Add(member("ann"))).await;
+    let added = |name: &str| (name.into(), MemberChange::Add(member(name)));
+    let refused =
+        bounded(fixture.store.change_members(&root, None, ["bob", "ann"].map(added).into()));
+    assert!(refused.await.is_err());
+    let admin = || update(Some(Role::Admin), None, None);
+    let changes = vec![("ann".into(), admin()), ("eve".into(), admin())];
+    assert!(bounded(fixture.store.change_members(&root, None, changes)).await.is_err());
+    assert!(bounded(fixture.store.change_member(&root, "eve".into(), admin())).await.is_err());
+    assert_eq!(fixture.acts().await.len(), 1);
+}
+
+async fn log_is_read_page_by_page(fixture: Fixture) {
+    for name in ["a", "b", "c", "d"] {
+        fixture.act(&operator(), name, MemberChange::Add(member(name))).await;
+        fixture.pass(HOUR);
+    }
+    let of = async |query| -> Vec<_> {
+        fixture.audit_log(query).await.iter().map(|entry| entry.of.to_string()).collect()
+    };
+    let first = fixture.audit_log(AuditQuery { most: 2, ..ALL }).await;
+    assert_eq!([&*first[0].of, &*first[1].of], ["member:d", "member:c"]);
+    let next = AuditQuery { before: Some(first[1].id), ..ALL };
+    assert_eq!(of(next).await, ["member:b", "member:a"]);
+    assert_eq!(of(AuditQuery { since: START + HOUR, ..next }).await, ["member:b"]);
+    assert_eq!(of(AuditQuery { before: Some(u64::MAX), most: 1, ..ALL }).await, ["member:d"]);
+    assert_eq!(of(AuditQuery { before: Some(0), ..ALL }).await, [""; 0]);
+}
+
+on_every_backend!(
+    each_act_writes_who_what_of_whom_old_and_new,
+    each_act_on_a_group_is_written,
+    act_that_changes_nothing_writes_nothing,
+    refused_change_writes_nothing,
+    log_is_read_page_by_page,
+);
+
+#[tokio::test]
+async fn act_and_entry_survive_a_crash_together() {
+    let mut fixture = Fixture::on_disk(Default::default());
+    fixture.act(&operator(), "ann", MemberChange::Add(member("ann"))).await;
+    let crashed = fixture.path().with_file_name("crashed.db");
+    copy(&fixture.path(), &crashed);
+    let known = fixture.audit_log(ALL).await;
+    fixture.take(Store::serve(&crashed, fixture.clock()).expect("it opens"));
+    assert_eq!((fixture.audit_log(ALL).await, known.len()), (known, 1));
+}
