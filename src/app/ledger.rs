@@ -131,7 +131,8 @@ mod shared {
             format!("{host}:{}", std::process::id())
         };
         let name = settings.server.name.clone().unwrap_or_else(own_name);
-        let target = parse(settings, config, kind)?.with_instance_name(name);
+        let mut target = parse(settings, config, kind)?.with_instance_name(name);
+        target.rate_period = settings.gateway.rate_limit.map(|limit| limit.period);
         if !target.needs_tls() {
             return Ok(target);
         }

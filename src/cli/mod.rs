@@ -151,7 +151,7 @@ pub enum Command {
         #[arg(long)]
         with_secret: bool,
     },
-    /// Create the tables of a shared ledger, list its instances, and move a ledger
+    /// Create the tables of a shared ledger, list its instances, restore it, and move a ledger
     #[cfg(feature = "postgres")]
     Store {
         #[command(subcommand)]

@@ -11,7 +11,9 @@ use crate::app::ledger::{self, Migration};
 use crate::clock::iso8601;
 use crate::config::{PostgresConfig, Settings, StoreConfig};
 use crate::reports::text::{csv, strip_controls, table};
-use crate::store::postgres::{InstanceRecord, InstanceState, contract, list_instances};
+use crate::store::postgres::{
+    InstanceRecord, InstanceState, contract, list_instances, report_restore,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum StoreCommand {
@@ -31,6 +33,9 @@ pub enum StoreCommand {
         #[arg(long, value_name = "URL")]
         to: String,
     },
+    /// After a restore of the database, while no server runs: rename the ledger, because it may lack
+    /// purchases
+    Restored,
     /// List the processes that use a shared ledger
     Instances {
         /// Output format
@@ -61,6 +66,17 @@ pub(super) async fn store(
                 contract(&ledger::postgres_target(settings, config)?).await?;
             }
             writeln!(out, "the tables are up to date: {}", ledger::describe(settings))?;
+        }
+        StoreCommand::Restored => {
+            let mut target = ledger::postgres_target(settings, config)?;
+            target.may_migrate = config.may_migrate;
+            let name = report_restore(&target).await?;
+            writeln!(
+                out,
+                "the ledger has a new name: {name}\n\
+                 nothing is sent for one period of the rate limit, which earlier requests may fill\n\
+                 purchases may be missing: start a server, then run `tollgate reconcile --since-backup`"
+            )?;
         }
         StoreCommand::Instances { format } => instances(settings, config, format, out).await?,
     }

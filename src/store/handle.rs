@@ -186,6 +186,13 @@ impl Store {
         Self::open(target, Some(clock)).await
     }
 
+    /// Opens a shared store on the caller's runtime, for a simulation that drives its time.
+    #[doc(hidden)]
+    pub async fn open_postgres_here(target: PostgresTarget) -> Result<Self, OpenError> {
+        let opened = PostgresStore::open_here(target).await.map_err(OpenError::Unusable)?;
+        Ok(Self { backend: Backend::Postgres(opened), hook: None })
+    }
+
     async fn open(target: PostgresTarget, clock: Option<Clock>) -> Result<Self, OpenError> {
         let opened = PostgresStore::open(target, clock).await.map_err(OpenError::Unusable)?;
         Ok(Self { backend: Backend::Postgres(opened), hook: None })

@@ -10,13 +10,13 @@ const SMALL_BALANCE: &str = "UPDATE account SET balance = 1000000, balance_mark 
     balance_as_of = extract(epoch FROM clock_timestamp())::bigint * 1000000000";
 
 /// A shared ledger before a sandbox that charges real money.
-struct SharedLedger {
+struct SharedLedger<'a> {
     fixture: Fixture,
-    database: Database<'static>,
+    database: Database<'a>,
     url: String,
 }
 
-impl SharedLedger {
+impl SharedLedger<'_> {
     fn new() -> Self {
         let database = Cluster::shared().database();
         Self { fixture: Fixture::open(), url: database.url(), database }
@@ -52,6 +52,11 @@ impl SharedLedger {
     }
 }
 
+const WARNING: &str = "purchases may be missing since the last checkpoint";
+/// How long nothing is sent, in seconds.
+const SHUT: &str = "SELECT round(blocked_until / 1e9 - extract(epoch FROM clock_timestamp()))
+    FROM rate_limit";
+
 fn buy_video(server: &Server) {
     let body = r#"{"model":"video-a-2","prompt":"a lighthouse","duration":8}"#;
     let answer = post(server.address, "/api/v1/video", "X-Of: test", body);
@@ -83,4 +88,66 @@ fn spending_since_a_backup_is_recorded_whatever_the_balance_covers() {
     assert_eq!(ledger.sql(spent), "6000000");
     // The balance that the gateway reports includes it already.
     assert_eq!(ledger.sql("SELECT committed FROM account"), committed);
+}
+
+#[test]
+fn restored_ledger_is_renamed_and_warns_until_it_is_reconciled() {
+    let ledger = SharedLedger::new();
+    let name = || ledger.sql("SELECT name FROM store");
+    let server = ledger.serve();
+    ledger.is_noted();
+    let old = name();
+    let refused = ledger.run(&["store", "restored"]);
+    assert_eq!((refused.code, name()), (Some(1), old.clone()), "{}", refused.said());
+    assert!(refused.err.contains("stop all servers and commands"), "{}", refused.said());
+    ledger.lose_a_video(server);
+    // The dump has a server that had not stopped.
+    ledger.sql("UPDATE instances SET until = 0");
+    let latest = "SELECT max(id) FROM instances";
+    let before: i64 = ledger.sql(latest).parse().unwrap();
+
+    let done = ledger.run(&["store", "restored"]);
+    assert_eq!(done.code, Some(0), "{}", done.said());
+    assert_ne!(name(), old);
+    assert!(done.out.contains(&name()), "{}", done.said());
+    assert!((50..=60).contains(&ledger.sql(SHUT).parse().unwrap()), "{}", ledger.sql(SHUT));
+    ledger.sql("UPDATE rate_limit SET blocked_until = 0");
+    for _ in 0..2 {
+        let server = ledger.serve();
+        until("it warns", || server.process.printed().contains(WARNING));
+        // Servers that were not stopped have the numbers after the backup.
+        assert!(ledger.sql(latest).parse::<i64>().unwrap() > before + 1_000);
+        stop(server);
+    }
+    let done = ledger.run(&["reconcile", "--since-backup"]);
+    assert!(done.out.contains("missing    $3.00 was recorded"), "{}", done.said());
+    let renamed = name();
+    let noted = ledger.sql("SELECT count(*) FROM checkpoints");
+    let server = ledger.serve();
+    until("a checkpoint", || ledger.sql("SELECT count(*) FROM checkpoints") != noted);
+    assert!(!server.process.printed().contains(WARNING), "{}", server.process.printed());
+    assert_eq!(name(), renamed);
+}
+
+#[test]
+fn start_on_another_timeline_renames_the_ledger() {
+    let cluster = Cluster::start("");
+    let database = cluster.database();
+    let ledger = SharedLedger { fixture: Fixture::open(), url: database.url(), database };
+    let name = || ledger.sql("SELECT name FROM store");
+    stop(ledger.serve());
+    let old = name();
+    stop(ledger.serve());
+    assert_eq!(name(), old);
+    cluster.crash();
+    cluster.become_replica();
+    cluster.recover();
+    cluster.promote();
+    let server = ledger.serve();
+    let renamed = name();
+    assert_ne!(renamed, old);
+    assert!(server.process.printed().contains("ledger renamed"), "{}", server.process.printed());
+    stop(server);
+    stop(ledger.serve());
+    assert_eq!(name(), renamed, "once");
 }

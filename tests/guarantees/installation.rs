@@ -83,15 +83,36 @@ fn release(folder: &Path) -> PathBuf {
     names.into_iter().find(|path| path.extension().is_some_and(|end| end == "deb")).expect("a deb")
 }
 
-/// Returns the lines of a document that install the package.
-fn install_lines(document: &str, package: &str) -> Vec<String> {
+/// Returns a document's commands that install the package, up to the end of their block.
+fn install_commands(document: &str, package: &str) -> Vec<String> {
     let text = fs::read_to_string(document).unwrap();
-    let lines = text.lines().filter(|line| line.starts_with("sudo apt install ./tollgate_"));
-    let lines: Vec<_> = lines.map(str::to_owned).collect();
-    for line in &lines {
-        assert!(line.ends_with(package), "{document}: {line}: the package is {package}");
+    let lines = text.lines().skip_while(|line| !line.starts_with("sudo apt install ./tollgate_"));
+    let lines: Vec<_> = lines.take_while(|line| !line.starts_with("```")).collect();
+    assert!(lines.first().is_some_and(|line| line.ends_with(package)), "{document}: {lines:?}");
+    lines.into_iter().map(str::to_owned).collect()
+}
+
+/// Returns the first TOML block after these words.
+fn settings_after(document: &str, words: &str) -> String {
+    let text = fs::read_to_string(document).unwrap();
+    let (_, rest) = text.split_once(words).unwrap();
+    let (_, block) = rest.split_once("```toml\n").unwrap();
+    block.split_once("```").unwrap().0.to_owned()
+}
+
+/// Does for a command what its reader does, without systemd.
+fn without_asking(command: &str) -> String {
+    let command = command.split("   ").next().unwrap();
+    match command {
+        "sudoedit /etc/tollgate/proxy.toml" => "cp proxy.toml /etc/tollgate/proxy.toml".to_owned(),
+        "sudoedit /etc/tollgate/gateway-key" => {
+            "cp gateway-key /etc/tollgate/gateway-key".to_owned()
+        }
+        _ => command
+            .replace("sudo apt ", "apt-get -y ")
+            .replace("sudo ", "")
+            .replace("systemctl enable --now ", "systemctl enable "),
     }
-    lines
 }
 
 #[test]
@@ -111,21 +132,32 @@ fn package_is_clean_and_installs_as_documented() {
     let copyright = done(unpack.args(["-c", tar]).arg(&package));
     let given = ["\nLicense: third-party\n", "\n Copyright (c) Andreas Fuchs"];
     assert!(given.iter().all(|part| copyright.contains(part)));
-    let lines = ["README.md", "docs/guide/deploy.md"].map(|document| install_lines(document, name));
-    assert!(lines.iter().all(|lines| !lines.is_empty()), "{lines:?}");
-    let install = lines.concat()[0].replace("sudo apt ", "apt-get -y ");
+    let guide = "docs/guide/deploy.md";
+    let [_, commands] = ["README.md", guide].map(|document| install_commands(document, name));
+    assert!(commands.len() > 4, "{commands:?}");
+    let commands: Vec<_> = commands.iter().map(|command| without_asking(command)).collect();
+    let [settings, key] = ["proxy.toml", "gateway-key"].map(|file| folder.path().join(file));
+    fs::write(&settings, settings_after(guide, "sudo apt install ./tollgate_")).unwrap();
+    fs::write(&key, format!("svc_sk_{}\n", "1".repeat(32))).unwrap();
+    let (install, then) = (&commands[0], commands[1..].join(" && "));
     let script = format!(
         "cd /tmp && {install} && dpkg --verify tollgate && tollgate --version && \
          tollgate --config /etc/tollgate/proxy.toml check && \
          test -f /usr/share/man/man1/tollgate.1.gz && \
          test ! -e /etc/systemd/system/multi-user.target.wants/tollgate.service && \
-         apt-get -y purge tollgate && test ! -e /etc/tollgate && test ! -e /usr/bin/tollgate && \
+         {then} && \
+         test -e /etc/systemd/system/multi-user.target.wants/tollgate.service && \
+         test -e /etc/systemd/system/sockets.target.wants/tollgate.socket && \
+         apt-get -y purge tollgate && test \"$(ls -A /etc/tollgate)\" = gateway-key && \
+         test ! -L /etc/systemd/system/sockets.target.wants/tollgate.socket && \
+         test ! -e /usr/bin/tollgate && \
          echo installed and purged"
     );
-    let copy = format!("copy-in {} /tmp", package.display());
+    let files = [&package, &settings, &key].map(|path| path.display().to_string());
+    let copy = format!("copy-in {} /tmp", files.join(" "));
     let run = format!("chroot \"$1\" sh -exc '{script}'");
     let mut debian = Command::new("mmdebstrap");
-    debian.args(["--variant=apt", "--include=ca-certificates,init-system-helpers"]);
+    debian.args(["--variant=apt", "--include=ca-certificates,init-system-helpers,systemd"]);
     debian.arg(format!("--customize-hook={copy}")).arg(format!("--customize-hook={run}"));
     let output = debian.args(["bookworm", "/dev/null"]).output().expect("mmdebstrap");
     let said = [output.stdout, output.stderr].concat();

@@ -1,13 +1,18 @@
 //! Runs the purchase path under thousands of seeds: the real stacks between clients, a gateway, a
-//! store and a clock that the seed controls. See docs/dev/simulation.md.
+//! store and a clock that the seed controls. `fleet` runs several processes on one ledger. See
+//! docs/dev/simulation.md.
 #![cfg(test)]
 
 mod clients;
 mod dice;
 mod disk;
+mod fleet;
 mod gateway;
 mod guarantees;
 mod model_ledger;
+#[path = "../support/postgres.rs"]
+#[expect(dead_code, reason = "tests of fleets use the rest")]
+mod postgres;
 mod process;
 mod run;
 mod setup;

@@ -329,7 +329,7 @@ async fn reports_connect_when_they_are_needed() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    bounded(becomes("3")).await;
-    bounded(fixture.store.totals()).await.expect("read");
     bounded(becomes("4")).await;
+    bounded(fixture.store.totals()).await.expect("read");
+    bounded(becomes("5")).await;
 }

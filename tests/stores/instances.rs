@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tollgate::contract::money::Usd;
-use tollgate::store::postgres::{InstanceKind, PostgresTarget, connect};
+use tollgate::store::postgres::{InstanceKind, PostgresConnection, PostgresTarget, connect};
 use tollgate::store::{
     AccountStatus, BudgetScope, Budgets, MoneyKind, Period, PurchaseState, Reservation,
     ReserveError, Settlement, SpendLimit, Store,
@@ -20,6 +20,19 @@ use crate::wire::{Course, Wire};
 async fn state(fixture: &Fixture, reservation: &Reservation) -> String {
     let ask = format!("SELECT state FROM purchases WHERE id = '{}'", reservation.id);
     fixture.database().sql(&ask)
+}
+
+const LOCK_WAITS: &str = "SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock'";
+
+/// Takes a lock until its transaction ends.
+async fn blocker(fixture: &Fixture, lock: &str) -> PostgresConnection {
+    let url = fixture.database().url();
+    let target = PostgresTarget::parse(&url, MoneyKind::Play, InstanceKind::Command).unwrap();
+    let blocker = connect(&target).await.unwrap();
+    let begin = "SET idle_in_transaction_session_timeout = 0; BEGIN;";
+    blocker.client.batch_execute(&format!("{begin} {lock}")).await.unwrap();
+    blocker
 }
 
 async fn wait_for(what: &str, is_so: impl Fn() -> bool) {
@@ -244,17 +257,10 @@ async fn step_from_before_a_rejoin_is_refused() {
     let database = fixture.database();
     let held = keyed("held", "p");
     fixture.reserve(&held).await.unwrap();
-    let url = database.url();
-    let target = PostgresTarget::parse(&url, MoneyKind::Play, InstanceKind::Command).unwrap();
-    let blocker = connect(&target).await.unwrap();
-    let lock =
-        "SET idle_in_transaction_session_timeout = 0; BEGIN; SELECT 1 FROM account FOR UPDATE";
-    blocker.client.batch_execute(lock).await.unwrap();
-    let waits = "SELECT count(*) FROM pg_stat_activity
-        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let blocker = blocker(&fixture, "SELECT 1 FROM account FOR UPDATE").await;
     let (first, store) = (keyed("first", "p"), fixture.store.clone());
     let first = tokio::spawn(async move { store.reserve(&first).await });
-    wait_for("the lane is busy", || database.sql(waits) == "1").await;
+    wait_for("the lane is busy", || database.sql(LOCK_WAITS) == "1").await;
     let store = fixture.store.clone();
     let mut mark = pin!(store.mark_sent(held.id, AccountStatus::Confirmed));
     // Its first poll puts it into the queue.
@@ -267,6 +273,26 @@ async fn step_from_before_a_rejoin_is_refused() {
     assert!(refused.contains("declared dead"), "{refused}");
     drop(bounded(first).await);
     assert_eq!(state(&fixture, &held).await, "held");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heartbeat_waits_for_no_reply() {
+    let fixture = Fixture::on_postgres().await;
+    let database = fixture.database();
+    let bought = fixture.buy(&keyed("k", "p"), "hello").await;
+    let blocker = blocker(&fixture, "LOCK TABLE replies IN ACCESS EXCLUSIVE MODE").await;
+    let store = fixture.store.clone();
+    let replies = tokio::spawn(async move { join_all((0..20).map(|_| store.reply(bought))).await });
+    wait_for("a read waits", || database.sql(LOCK_WAITS) == "1").await;
+    let beat = || database.sql("SELECT max(beat) FROM instances").parse::<i64>().unwrap();
+    let before = beat();
+    wait_for("a heartbeat", || {
+        assert!(!replies.is_finished(), "the heartbeat waits for replies");
+        beat() > before
+    })
+    .await;
+    blocker.client.batch_execute("ROLLBACK").await.unwrap();
+    drop(bounded(replies).await);
 }
 
 #[tokio::test]

@@ -173,6 +173,11 @@ impl Cluster {
         assert!(self.try_start(), "the server does not start again: {}", self.log());
     }
 
+    /// Has the next start follow a primary that has no more to say.
+    pub(crate) fn become_replica(&self) {
+        fs::write(self.folder.join("data/standby.signal"), "").expect("a file");
+    }
+
     /// Crashes it, and starts it again.
     pub(crate) fn restart(&self) {
         self.crash();

@@ -70,7 +70,7 @@ impl Fleet {
         let ids: Vec<_> = known.iter().map(|(id, _)| id.to_string()).collect();
         let revisions: Vec<_> = known.iter().map(|(_, revision)| signed(*revision)).collect();
         let ask = Step::new(Need::Plain, vec![statement!(NEWS, ids, revisions)]);
-        let rows = self.0.run(&self.0.lanes().pulse, ask).await?;
+        let rows = self.0.run(&self.0.lanes().reads, ask).await?;
         rows.iter().flatten().map(read_news).collect()
     }
 
@@ -83,7 +83,7 @@ impl Fleet {
     /// Returns the open jobs that this instance polls and others watch.
     pub async fn watched_jobs(&self) -> Result<Vec<Arc<str>>, Unavailable> {
         let ask = Step::plain(statement!(WATCHED, self.0.shared().number()));
-        let rows = self.0.run(&self.0.lanes().pulse, ask).await?;
+        let rows = self.0.run(&self.0.lanes().reads, ask).await?;
         rows.iter().flatten().map(|row| column::text(row, 0)).collect()
     }
 }

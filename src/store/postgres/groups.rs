@@ -35,7 +35,7 @@ impl PostgresStore {
         &self,
         scope: BudgetScope,
     ) -> Result<KeptLimit, Unavailable> {
-        let lane = &self.lanes().pulse;
+        let lane = &self.lanes().reads;
         Ok(match scope {
             BudgetScope::Group(name) => {
                 let read = |row: &_| column::limit(row, 0);

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fmt, thread};
 
+use futures_util::future::BoxFuture;
 use tokio::sync::{oneshot, watch};
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -21,6 +22,7 @@ use super::instance;
 use super::lane::{Lane, LaneQueue};
 use super::lanes::{Lanes, SALES};
 use super::moved;
+use super::restored;
 use super::schema;
 use super::shared::Shared;
 use super::step::{Statement, Step, StepRows, statement};
@@ -49,14 +51,31 @@ impl PostgresStore {
         target: PostgresTarget,
         clock: Option<Clock>,
     ) -> Result<Self, Reason> {
+        Self::open_with(target, clock, |work| spawn(work).map(Some)).await
+    }
+
+    /// The same on the caller's runtime: its time is the store's, and its end is a crash.
+    pub(in crate::store) async fn open_here(target: PostgresTarget) -> Result<Self, Reason> {
+        let spawn_here = |work| {
+            tokio::spawn(work);
+            Ok(None)
+        };
+        Self::open_with(target, None, spawn_here).await
+    }
+
+    async fn open_with(
+        target: PostgresTarget,
+        clock: Option<Clock>,
+        start: impl FnOnce(BoxFuture<'static, ()>) -> Result<Option<thread::JoinHandle<()>>, Reason>,
+    ) -> Result<Self, Reason> {
         let shared = Arc::new(Shared::new(target, LedgerClock::new(clock)));
         let (stop, stopped) = watch::channel(false);
         let (lanes, all) = Lanes::new(&shared, &stopped);
         let (opened, is_open) = oneshot::channel();
         let work = run(Arc::clone(&shared), lanes.clone(), all, stopped, opened);
-        let thread = spawn(work)?;
+        let thread = start(Box::pin(work))?;
         // A caller that goes away drops the store, which ends the thread.
-        let inner = PostgresInner { shared, lanes, stop, thread: Mutex::new(Some(thread)) };
+        let inner = PostgresInner { shared, lanes, stop, thread: Mutex::new(thread) };
         let store = Self { inner: Arc::new(inner) };
         is_open.await.unwrap_or_else(|_| Err("the ledger's thread has ended".into()))?;
         Ok(store)
@@ -176,7 +195,7 @@ fn spawn(
 async fn run(
     shared: Arc<Shared>,
     lanes: Lanes,
-    all: [Lane; 4],
+    all: [Lane; 5],
     mut stop: watch::Receiver<bool>,
     opened: oneshot::Sender<Result<(), Reason>>,
 ) {
@@ -190,10 +209,10 @@ async fn run(
         return;
     }
     let beats = tokio::spawn(instance::pulse(Arc::clone(&shared), lanes, stop.clone()));
-    let [sales, marks, pulse, reports] = all.map(|lane| tokio::spawn(lane.run()));
+    let [sales, others @ ..] = all.map(|lane| tokio::spawn(lane.run()));
     // A lane that ends by itself has panicked.
     let session = sales.await.ok().flatten();
-    for lane in [marks, pulse, reports] {
+    for lane in others {
         if let Ok(Some(session)) = lane.await {
             session.close().await;
         }
@@ -214,6 +233,9 @@ async fn join(shared: &Shared) -> Result<(), Reason> {
     let session = PreparedConnection::new(connection, Arc::clone(&shared.clock));
     schema::prepare(&session, shared.target.may_migrate).await?;
     moved::ensure_here(&session, shared.target.reads_only).await?;
+    if !shared.target.reads_only {
+        restored::check_cluster(&session, &shared.target).await?;
+    }
     let money = shared.target.money.name();
     let bind = statement!(
         "UPDATE store SET money = coalesce(money, $1) RETURNING name, money = $1",

@@ -47,14 +47,14 @@ const BEAT_SQL: &str = concat!(
   WHERE id = $1 AND ended IS NULL RETURNING beat
 ), renamed AS (
   UPDATE store SET name = ",
-    new_name!(),
+    new_name!("{now}"),
     " FROM beaten WHERE beat <= $2::bigint AND name = $3::text RETURNING store.name
 )
 SELECT beat, {now}, coalesce(renamed.name, store.name)
 FROM beaten, store LEFT JOIN renamed ON true"
 );
 const IS_LISTED: &str = "SELECT 1 FROM instances WHERE id = $1";
-const RENAME: &str = concat!("UPDATE store SET name = ", new_name!(), " WHERE name = $1");
+const RENAME: &str = concat!("UPDATE store SET name = ", new_name!("{now}"), " WHERE name = $1");
 /// Those that did not sign off, and whether their lease is valid.
 pub(super) const LIVING: &str =
     "SELECT id, name, until >= {clock} FROM instances WHERE ended IS NULL ORDER BY id";
@@ -239,7 +239,7 @@ async fn join_again(shared: &Shared, lanes: &Lanes, is_forgotten: bool) {
 async fn bury_expired(shared: &Shared, lanes: &Lanes) {
     let me = shared.number();
     let find = Step::plain(statement!(EXPIRED, me));
-    let Ok(rows) = lanes.request(&lanes.pulse, find).await else { return };
+    let Ok(rows) = lanes.request(&lanes.reads, find).await else { return };
     let Some(Ok(instance)) = first(&rows).map(|row| column::get::<i64>(row, 0)) else { return };
     let Ok(rows) = lanes.request(&lanes.sales, burial(instance, false).guarded(me)).await else {
         return;
@@ -264,7 +264,7 @@ async fn sweep(shared: &Shared, lanes: &Lanes) {
     let age: Value = Box::new(column::nanos(SWEEP_AGE));
     let values: Vec<Value> = vec![Box::new(shared.number()), age, Box::new(in_hand)];
     let find = Step::plain(Statement { sql: LOST, values });
-    let Ok(rows) = lanes.request(&lanes.pulse, find).await else { return };
+    let Ok(rows) = lanes.request(&lanes.reads, find).await else { return };
     for row in rows.iter().flatten() {
         let (Ok(id), Ok(state)) = (column::id(row, 0), column::state(row, 1)) else { continue };
         let is_unsent = state == PurchaseState::Held || doubtful.contains(&id);

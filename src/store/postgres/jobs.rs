@@ -52,14 +52,14 @@ impl PostgresStore {
         request_id: Arc<str>,
     ) -> Result<Option<Job>, Unavailable> {
         const FIND: &str = select_jobs!("jobs WHERE request_id = $1");
-        self.query_one(&self.lanes().pulse, statement!(FIND, request_id.to_string()), read_job)
+        self.query_one(&self.lanes().reads, statement!(FIND, request_id.to_string()), read_job)
             .await
     }
 
     /// Returns those of all instances; see [`Fleet::claim_jobs`](super::Fleet::claim_jobs).
     pub(in crate::store) async fn open_jobs(&self) -> Result<Vec<Job>, Unavailable> {
         const OPEN: &str = select_jobs!("jobs WHERE state = 'open' ORDER BY number");
-        self.query(&self.lanes().pulse, statement!(OPEN), read_job).await
+        self.query(&self.lanes().reads, statement!(OPEN), read_job).await
     }
 
     pub(in crate::store) async fn jobs_of(
@@ -69,7 +69,7 @@ impl PostgresStore {
     ) -> Result<Vec<Job>, Unavailable> {
         const OWN: &str = select_jobs!("jobs WHERE owner = $1 ORDER BY number DESC LIMIT $2");
         let find = statement!(OWN, owner.to_string(), signed(most));
-        self.query(&self.lanes().pulse, find, read_job).await
+        self.query(&self.lanes().reads, find, read_job).await
     }
 
     pub(in crate::store) async fn latest_jobs(&self, most: usize) -> Result<Vec<Job>, Unavailable> {
@@ -83,7 +83,7 @@ impl PostgresStore {
         most: usize,
     ) -> Result<Vec<Duration>, Unavailable> {
         let find = statement!(DURATIONS, model.to_string(), signed(most));
-        self.query(&self.lanes().pulse, find, |row| {
+        self.query(&self.lanes().reads, find, |row| {
             Ok(column::moment(row, 1)?.saturating_sub(column::moment(row, 0)?))
         })
         .await

@@ -36,23 +36,27 @@ pub(super) struct Lanes {
     pub(super) sales: LaneQueue,
     /// Slots, jobs, members and logins.
     pub(super) marks: LaneQueue,
-    /// Heartbeats, and short questions.
+    /// Heartbeats alone: nothing delays them.
     pub(super) pulse: LaneQueue,
+    /// Short questions, and kept replies.
+    pub(super) reads: LaneQueue,
     /// Reports, each from one snapshot.
     pub(super) reports: LaneQueue,
 }
 
 impl Lanes {
-    /// Returns the lanes' queues, and the lanes in their order: sales, marks, pulse, reports.
-    pub(super) fn new(shared: &Arc<Shared>, stop: &watch::Receiver<bool>) -> (Self, [Lane; 4]) {
+    /// Returns the lanes' queues, and the lanes in their order: sales, marks, pulse, reads,
+    /// reports.
+    pub(super) fn new(shared: &Arc<Shared>, stop: &watch::Receiver<bool>) -> (Self, [Lane; 5]) {
         let lane = |course| Lane::new(shared, course, stop.clone());
         let (sales, sales_lane) = lane(SALES);
         let (marks, marks_lane) = lane(MARKS);
         let (pulse, pulse_lane) = lane(MARKS);
+        let (reads, reads_lane) = lane(MARKS);
         let (reports, reports_lane) = lane(REPORTS);
         let clock = Arc::clone(&shared.clock);
-        let lanes = Self { clock, sales, marks, pulse, reports };
-        (lanes, [sales_lane, marks_lane, pulse_lane, reports_lane])
+        let lanes = Self { clock, sales, marks, pulse, reads, reports };
+        (lanes, [sales_lane, marks_lane, pulse_lane, reads_lane, reports_lane])
     }
 
     /// Runs a step, and returns its rows after the COMMIT.

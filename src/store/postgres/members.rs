@@ -173,14 +173,14 @@ impl PostgresStore {
     }
 
     pub(in crate::store) async fn members(&self) -> Result<Vec<Member>, Unavailable> {
-        self.query(&self.lanes().pulse, statement!(MEMBERS), member).await
+        self.query(&self.lanes().reads, statement!(MEMBERS), member).await
     }
 
     pub(in crate::store) async fn members_with_earlier_secret(
         &self,
     ) -> Result<Vec<Arc<str>>, Unavailable> {
         let find = statement!(WITH_EARLIER_SECRET);
-        self.query(&self.lanes().pulse, find, |row| column::text(row, 0)).await
+        self.query(&self.lanes().reads, find, |row| column::text(row, 0)).await
     }
 
     pub(in crate::store) async fn log_in(&self, session: &LoginSession) -> Result<(), Unavailable> {
@@ -220,7 +220,7 @@ impl PostgresStore {
     }
 
     pub(in crate::store) async fn sessions(&self) -> Result<Vec<LoginSession>, Unavailable> {
-        self.query(&self.lanes().pulse, statement!(LOGINS), |row| {
+        self.query(&self.lanes().reads, statement!(LOGINS), |row| {
             Ok(LoginSession {
                 id: column::digest(row, 0)?,
                 member: column::text(row, 1)?,
@@ -236,7 +236,7 @@ impl PostgresStore {
     ) -> Result<Option<Digest>, Unavailable> {
         let read = |row: &Row| column::digest(row, 0);
         let find = statement!(FINGERPRINT, self.shared().number());
-        self.query_one(&self.lanes().pulse, find, read).await
+        self.query_one(&self.lanes().reads, find, read).await
     }
 
     pub(in crate::store) async fn record_secret(
@@ -258,7 +258,7 @@ impl PostgresStore {
     /// Waits for no earlier step: every change is in the database when its caller goes on.
     pub(in crate::store) async fn members_version(&self) -> Result<u64, Unavailable> {
         let read = Step::plain(statement!("SELECT version FROM members_version"));
-        let rows = self.run(&self.lanes().pulse, read).await?;
+        let rows = self.run(&self.lanes().reads, read).await?;
         let version = rows.iter().flatten().next().map(|row| column::count(row, 0)).transpose()?;
         Ok(version.unwrap_or_default())
     }

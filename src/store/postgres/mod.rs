@@ -1,6 +1,6 @@
 //! The store over PostgreSQL, which several instances share.
 //!
-//! Each instance has four connections ([`lanes`]). What a caller asks for is a [`step`]; a lane
+//! Each instance has a few connections ([`lanes`]). What a caller asks for is a [`step`]; a lane
 //! sends the steps that wait as one transaction, COMMIT included ([`flush`]). Rules run in SQL under
 //! the lock of one row, `account`, and are judged again here. A second table fences the dead:
 //! each instance has a row with a lease ([`instance`]).
@@ -27,6 +27,7 @@ mod own_slots;
 mod purchases;
 mod reports;
 mod reserve;
+mod restored;
 mod roster;
 mod schema;
 mod settle;
@@ -41,6 +42,7 @@ mod turns;
 pub use connect::{PostgresConnection, connect};
 pub use fleet::{Fleet, JobNews};
 pub(super) use handle::PostgresStore;
+pub use restored::report_restore;
 pub use roster::{InstanceRecord, InstanceState, contract, list_instances};
 pub use target::{InstanceKind, PostgresTarget};
 pub use turns::{SlotLimit, SlotPriority, SlotRate, SlotRequest, SlotTurn};

@@ -121,7 +121,7 @@ impl PostgresStore {
             let mut end = pin!(self.shared().ends.notified());
             end.as_mut().enable();
             let ask = statement!("SELECT state FROM purchases WHERE id = $1", id.0);
-            let rows = self.run(&self.lanes().pulse, Step::plain(ask)).await?;
+            let rows = self.run(&self.lanes().reads, Step::plain(ask)).await?;
             let state =
                 rows.iter().flatten().next().map(|row| column::state(row, 0)).transpose()?;
             if !matches!(state, Some(PurchaseState::Held | PurchaseState::Sent)) {
@@ -133,7 +133,7 @@ impl PostgresStore {
 
     pub(in crate::store) async fn credit_watermark(&self) -> Result<CreditWatermark, Unavailable> {
         let mark = self
-            .query_one(&self.lanes().pulse, statement!(CREDIT), |row| column::count(row, 4))
+            .query_one(&self.lanes().reads, statement!(CREDIT), |row| column::count(row, 4))
             .await?;
         Ok(CreditWatermark(mark.unwrap_or_default()))
     }
@@ -151,7 +151,7 @@ impl PostgresStore {
             let known = reserve::known_balance(row, 1)?;
             Ok(Credit { held: 0, spent: column::count(row, 0)?, known })
         };
-        let credit = self.query_one(&self.lanes().pulse, statement!(CREDIT), read).await?;
+        let credit = self.query_one(&self.lanes().reads, statement!(CREDIT), read).await?;
         Ok(credit.and_then(|credit| credit.remaining()))
     }
 
@@ -159,7 +159,7 @@ impl PostgresStore {
         &self,
         id: PurchaseId,
     ) -> Result<Option<KeptReply>, Unavailable> {
-        self.query_one(&self.lanes().pulse, statement!(REPLY, id.0), |row| {
+        self.query_one(&self.lanes().reads, statement!(REPLY, id.0), |row| {
             let status = u16::try_from(column::get::<i32>(row, 0)?).unwrap_or_default();
             let body = Bytes::from(column::get::<Vec<u8>>(row, 2)?);
             Ok(KeptReply { status, is_json: column::get(row, 1)?, body })
@@ -214,7 +214,7 @@ impl PostgresStore {
         scope: BudgetScope,
     ) -> Result<PeriodSpend, Unavailable> {
         let query = reserve::spent_query(&scope);
-        let rows = self.lanes().read(&self.lanes().pulse, query).await?;
+        let rows = self.lanes().read(&self.lanes().reads, query).await?;
         reserve::read_spent(&rows)
     }
 }

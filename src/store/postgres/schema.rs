@@ -230,11 +230,15 @@ const OLDER: &str = "SELECT name FROM instances
     WHERE ended IS NULL AND until >= {clock} AND version < $1 ORDER BY id";
 const RAISE_FLOOR: &str = "UPDATE store SET floor = greatest(floor, $1)";
 
-/// A public name that no ledger has, as SQL: a UUIDv7 with the ledger's time, which is that of a loss.
+/// A public name that no ledger has, as SQL: a UUIDv7 with the time of a loss.
 macro_rules! new_name {
-    () => {
-        "'durable-' || lpad(to_hex({now} / 1000000), 12, '0')
+    ($now:literal) => {
+        concat!(
+            "'durable-' || lpad(to_hex(",
+            $now,
+            " / 1000000), 12, '0')
             || '7' || substr(replace(gen_random_uuid()::text, '-', ''), 14)"
+        )
     };
 }
 pub(super) use new_name;

@@ -62,7 +62,7 @@ impl PostgresStore {
     pub(in crate::store) async fn recorded_rate_limit(
         &self,
     ) -> Result<Option<AccountLimit>, Unavailable> {
-        self.query_one(&self.lanes().pulse, statement!(RECORDED_LIMIT), |row| {
+        self.query_one(&self.lanes().reads, statement!(RECORDED_LIMIT), |row| {
             let (requests, window_seconds) = (column::count(row, 0)?, column::count(row, 1)?);
             Ok(AccountLimit { requests, window_seconds })
         })
@@ -74,7 +74,7 @@ impl PostgresStore {
         within: Duration,
     ) -> Result<Vec<Duration>, Unavailable> {
         let recent = statement!(RECENT, nanos(within), nanos(SLOT_RETENTION));
-        self.query(&self.lanes().pulse, recent, |row| {
+        self.query(&self.lanes().reads, recent, |row| {
             Ok(column::moment(row, 0)?.saturating_sub(column::moment(row, 1)?))
         })
         .await

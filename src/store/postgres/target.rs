@@ -52,6 +52,8 @@ pub struct PostgresTarget {
     pub may_migrate: bool,
     /// Whether the ledger is opened for a report, which a ledger that was moved allows.
     pub reads_only: bool,
+    /// The period of the rate limit, if settings fix it.
+    pub rate_period: Option<Duration>,
     /// The name of this instance in logs and reports.
     pub instance_name: String,
 }
@@ -83,9 +85,16 @@ impl PostgresTarget {
             .keepalives_interval(KEEPALIVE_INTERVAL)
             .keepalives_retries(KEEPALIVE_RETRIES)
             .target_session_attrs(TargetSessionAttrs::ReadWrite);
-        let instance_name = String::new();
-        let (may_migrate, reads_only) = (true, false);
-        Ok(Self { config, tls: None, money, kind, may_migrate, reads_only, instance_name })
+        Ok(Self {
+            config,
+            tls: None,
+            money,
+            kind,
+            may_migrate: true,
+            reads_only: false,
+            rate_period: None,
+            instance_name: String::new(),
+        })
     }
 
     /// Returns whether [`with_tls`](Self::with_tls) has to follow.

@@ -144,6 +144,39 @@ fn model(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<String> {
 const MAX_CHECKPOINTS: i64 = 1_000;
 
 impl SqliteStore {
+    pub(in crate::store) async fn record_missing_spend(
+        &self,
+        missing: &MissingSpend,
+    ) -> Result<(), Unavailable> {
+        let MissingSpend { id, caller, model, amount } = *missing;
+        let unique = *blake3::hash(id.0.as_bytes()).as_bytes();
+        let reservation = Reservation {
+            id,
+            caller: caller.into(),
+            service: Service::Other,
+            model: model.into(),
+            price: amount,
+            dedupe_key: DedupeKey::IdempotencyKey { key: unique, payload: unique },
+            group: None,
+            token: None,
+            budgets: Budgets::default(),
+            replay_only: false,
+        };
+        let record = move |ledger: &Ledger, statements: &Statements<'_>| {
+            let credit = ledger.credit.get();
+            ledger.credit.set(Credit::default());
+            if let Err(refused) = ledger.reserve(statements, &reservation, None)? {
+                return Err(Unavailable(refused.to_string().into()).into());
+            }
+            let charged =
+                Settlement::Charged { cost: amount, reply: None, keep: Duration::ZERO, job: None };
+            ledger.settle(statements, id, &charged)?;
+            ledger.credit.set(credit);
+            Ok(())
+        };
+        self.run_prepared(Durability::Synced, record).await
+    }
+
     pub(in crate::store) async fn record_checkpoint(
         &self,
         snapshot: Snapshot,

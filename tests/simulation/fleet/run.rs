@@ -1,0 +1,467 @@
+//! One run of a seed: up to three processes buy, crash, stop and lose their database, on one ledger.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use tollgate::contract::money::Usd;
+use tollgate::store::postgres::SlotRate;
+use tollgate::store::{
+    Budgets, DedupeKey, PurchaseId, Reservation, ReserveError, Service, Settlement,
+};
+use uuid::Uuid;
+
+use super::checks;
+use super::gateway::Gateway;
+use super::ledger::Ledger;
+use super::process::{Act, Done, Phase, Process};
+use super::wire::{Course, Edit};
+use crate::dice::Dice;
+use crate::tally::Tally;
+
+/// 2025-11-20, noon.
+const START: Duration = Duration::from_secs(1_763_640_000);
+/// Less than a lease, so that every beat is on time.
+const BEAT: Duration = Duration::from_secs(2);
+/// By then, nothing of the dead is open.
+const CLEARED: Duration = Duration::from_secs(40);
+const MAX_ROUNDS: u32 = 400;
+
+/// What a run does differently, so that a check has to fail.
+pub(super) struct Mutation {
+    pub(super) name: &'static str,
+    /// How the message of that check begins.
+    pub(super) breaks: &'static str,
+    /// The first seed that shows it, unless the database decides otherwise.
+    pub(super) seed: u64,
+    pub(super) edits: &'static [Edit],
+    /// Each process reads a clock of its own instead of the database's.
+    pub(super) deviates: bool,
+    /// The clock of a process stands still while the process does.
+    pub(super) loses_time: bool,
+}
+
+pub(super) const NONE: Mutation =
+    Mutation { name: "none", breaks: "", seed: 0, edits: &[], deviates: false, loses_time: false };
+
+/// What a purchase is meant to be.
+pub(super) struct Wish {
+    pub(super) key: u64,
+    pub(super) price: Usd,
+}
+
+pub(super) struct Outcome {
+    pub(super) tally: Tally,
+    pub(super) trace: Vec<String>,
+    pub(super) broken: Option<String>,
+}
+
+pub(super) struct Setup {
+    pub(super) limit: usize,
+    pub(super) period: Duration,
+    pub(super) budget: Option<Usd>,
+    processes: usize,
+    keys: u64,
+}
+
+pub(super) struct Run<'a> {
+    dice: Dice,
+    pub(super) ledger: &'a Ledger,
+    mutation: &'a Mutation,
+    pub(super) setup: Setup,
+    pub(super) now: Duration,
+    processes: Vec<Process>,
+    started: usize,
+    seed: u64,
+    pub(super) gateway: Gateway,
+    pub(super) wishes: BTreeMap<PurchaseId, Wish>,
+    /// Ends that the ledger has acknowledged.
+    pub(super) recorded: BTreeMap<PurchaseId, Settlement>,
+    /// Ends that a process which has not crashed will record, as soon as it can.
+    heard: Vec<(usize, PurchaseId, Settlement)>,
+    tally: Tally,
+    trace: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Buy,
+    Line,
+    TakeTurns,
+    Rush,
+    Moment,
+    Seconds,
+    Pause,
+    Crash,
+    Stop,
+    Start,
+    Cut,
+    LoseAnswer,
+    LoseQuestion,
+}
+
+const STEPS: &[(u64, Step)] = &[
+    (24, Step::Buy),
+    (46, Step::Line),
+    (5, Step::TakeTurns),
+    (12, Step::Rush),
+    (14, Step::Moment),
+    (8, Step::Seconds),
+    (5, Step::Pause),
+    (2, Step::Crash),
+    (1, Step::Stop),
+    (6, Step::Start),
+    (2, Step::Cut),
+    (2, Step::LoseAnswer),
+    (1, Step::LoseQuestion),
+];
+
+pub(super) fn run(seed: u64, ledger: &Ledger, mutation: &Mutation) -> Outcome {
+    let mut dice = Dice::new(seed);
+    let setup = Setup {
+        limit: dice.index(3) + 2,
+        period: dice.millis(4_000, 12_000),
+        budget: dice.chance(50).then(|| Usd::mills(6 * dice.between(2, 6))),
+        processes: dice.pick(&[1, 2, 3, 3]),
+        keys: dice.pick(&[3, 8, 30]),
+    };
+    ledger.clear();
+    ledger.set_time(START);
+    let mut run = Run {
+        dice,
+        ledger,
+        mutation,
+        setup,
+        now: START,
+        processes: Vec::new(),
+        started: 0,
+        seed,
+        gateway: Gateway::default(),
+        wishes: BTreeMap::new(),
+        recorded: BTreeMap::new(),
+        heard: Vec::new(),
+        tally: Tally::default(),
+        trace: Vec::new(),
+    };
+    let broken = run.live().and_then(|()| run.heal()).err();
+    while !run.processes.is_empty() {
+        run.end(0, Process::crash);
+    }
+    let Run { tally, trace, .. } = run;
+    Outcome { tally, trace, broken }
+}
+
+impl Run<'_> {
+    fn live(&mut self) -> Result<(), String> {
+        for _ in 0..self.setup.processes {
+            self.start();
+        }
+        for _ in 0..self.dice.between(50, 90) {
+            let step = self.dice.weighed(STEPS);
+            self.tally.add("steps");
+            self.step(step)?;
+            checks::look(self)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), String> {
+        let awake: Vec<_> =
+            (0..self.processes.len()).filter(|at| self.processes[*at].is_awake()).collect();
+        if awake.is_empty() {
+            self.pass(Duration::from_secs(3));
+            return self.go_on();
+        }
+        let at = self.dice.pick(&awake);
+        match step {
+            Step::Buy => {
+                let act = self.buy();
+                self.act(at, act);
+            }
+            Step::Line => self.line(at, false)?,
+            Step::TakeTurns => self.act(at, Act::TakeTurns(self.rate())),
+            Step::Rush => self.rush(&awake),
+            Step::Moment => {
+                self.pass_between(20, 1_500);
+                self.go_on()?;
+            }
+            Step::Seconds => {
+                self.pass_between(2_000, 9_000);
+                self.go_on()?;
+            }
+            Step::Pause => {
+                let pause = Duration::from_secs(self.dice.pick(&[5, 12, 18, 25, 40]));
+                self.note(at, "pauses", || format!("{pause:?}"));
+                self.processes[at].paused_until = Some(self.now + pause);
+            }
+            Step::Crash => self.end(at, Process::crash),
+            Step::Stop => self.end(at, Process::stop),
+            Step::Start if self.processes.len() < self.setup.processes => self.start(),
+            Step::Start => {}
+            Step::Cut => {
+                let cut = self.dice.millis(1_000, 25_000);
+                self.note(at, "loses its database", || format!("{cut:?}"));
+                self.processes[at].cut_until = Some(self.now + cut);
+                self.processes[at].is_disturbed = true;
+                self.processes[at].wire.set(Course::Down);
+            }
+            Step::LoseAnswer => self.lose(at, "loses an answer", Course::CutAfterCommit),
+            Step::LoseQuestion => self.lose(at, "loses a transaction", Course::CutBeforeCommit),
+        }
+        Ok(())
+    }
+
+    fn lose(&mut self, at: usize, what: &'static str, course: Course) {
+        if self.processes[at].cut_until.is_none() {
+            self.note(at, what, String::new);
+            self.processes[at].wire.set(course);
+        }
+    }
+
+    fn start(&mut self) {
+        self.started += 1;
+        let deviation = if self.mutation.deviates { self.started as i64 * 9 } else { 0 };
+        let (database, edits) = (self.ledger.database(), self.mutation.edits);
+        self.processes.push(Process::start(self.started, database, self.now, edits, deviation));
+        self.note(self.processes.len() - 1, "starts", String::new);
+    }
+
+    /// Ends a process. What it had heard is lost with it, unless it stops with its database.
+    fn end(&mut self, at: usize, end: fn(Process)) {
+        let is_stop = std::ptr::fn_addr_eq(end, Process::stop as fn(Process));
+        self.note(at, if is_stop { "stops" } else { "crashes" }, String::new);
+        let process = self.processes.remove(at);
+        if process.wire.has_edited() {
+            self.tally.add("edits");
+        }
+        let number = process.number;
+        if !is_stop || process.cut_until.is_some() {
+            self.heard.retain(|(other, ..)| *other != number);
+        }
+        end(process);
+    }
+
+    fn rate(&self) -> SlotRate {
+        SlotRate { requests: self.setup.limit as u64, period: self.setup.period }
+    }
+
+    fn buy(&mut self) -> Act {
+        let number = self.wishes.len() as u64;
+        let id = PurchaseId(Uuid::from_u64_pair(self.seed, number + 1));
+        let wish = Wish { key: self.dice.below(self.setup.keys), price: Usd::mills(6) };
+        let mut key = [0; 32];
+        key[0] = u8::try_from(wish.key).expect("few keys");
+        let reservation = Reservation {
+            id,
+            caller: self.dice.pick(&["ann", "bob"]).into(),
+            service: Service::Chat,
+            model: "alpha".into(),
+            price: wish.price,
+            dedupe_key: DedupeKey::IdempotencyKey { key, payload: [7; 32] },
+            budgets: Budgets { total_day: self.setup.budget, ..Budgets::default() },
+            replay_only: false,
+        };
+        self.wishes.insert(id, wish);
+        Act::Reserve(reservation)
+    }
+
+    /// Takes a purchase of this process one line further.
+    fn line(&mut self, at: usize, is_patient: bool) -> Result<(), String> {
+        let Some(act) = self.next_act(at, is_patient)? else { return Ok(()) };
+        self.act(at, act);
+        Ok(())
+    }
+
+    /// Returns what a purchase of this process does next, if the store is needed for it.
+    fn next_act(&mut self, at: usize, is_patient: bool) -> Result<Option<Act>, String> {
+        let is_over = |id| self.gateway.flight(id).is_none_or(|flight| flight.replied <= self.now);
+        let in_hand = self.processes[at].purchases.iter();
+        let movable: Vec<_> = in_hand.filter(|purchase| is_over(purchase.id)).collect();
+        if movable.is_empty() {
+            return Ok(None);
+        }
+        let purchase = movable[self.dice.index(movable.len())].clone();
+        let is_gone = !is_patient && self.dice.chance(6);
+        match purchase.phase {
+            Phase::Held | Phase::Ready if is_gone => {
+                self.note(at, "gives up a purchase", || purchase.id.to_string());
+                let done = self.processes[at].release(purchase.id);
+                self.done(at, done);
+                Ok(None)
+            }
+            Phase::Held => Ok(Some(Act::TakeTurns(self.rate()))),
+            Phase::Ready => Ok(Some(Act::Mark(purchase.id))),
+            Phase::Marked => self.write(at, purchase.id).map(|()| None),
+            Phase::Written => {
+                let flight = self.gateway.flight(purchase.id).expect("it was written");
+                Ok(Some(Act::Settle(purchase.id, flight.settlement())))
+            }
+        }
+    }
+
+    /// Writes the first byte, if the store still lets the process do so.
+    fn write(&mut self, at: usize, id: PurchaseId) -> Result<(), String> {
+        if !self.processes[at].may_send(id) {
+            self.note(at, "may not send", || id.to_string());
+            let done = self.processes[at].release(id);
+            self.done(at, done);
+            return Ok(());
+        }
+        self.note(at, "sends", || id.to_string());
+        checks::may_be_sent(self, id)?;
+        self.gateway.take(&mut self.dice, id, &self.wishes[&id], self.now);
+        self.processes[at].purchase(id).expect("in hand").phase = Phase::Written;
+        Ok(())
+    }
+
+    fn act(&mut self, at: usize, act: Act) {
+        let done = self.processes[at].act(act);
+        self.done(at, done);
+    }
+
+    /// Has several processes ask at once. The database decides who comes first.
+    fn rush(&mut self, awake: &[usize]) {
+        let mut acts: BTreeMap<usize, Act> = BTreeMap::new();
+        let all_buy = self.dice.chance(30);
+        for at in awake {
+            let act = match self.dice.below(3) {
+                _ if all_buy => Some(self.buy()),
+                0 => Some(self.buy()),
+                1 => Some(Act::TakeTurns(self.rate())),
+                _ => self.next_act(*at, true).ok().flatten(),
+            };
+            acts.extend(act.map(|act| (*at, act)));
+        }
+        let done: Vec<_> = thread::scope(|scope| {
+            let mut started = Vec::new();
+            for (at, process) in self.processes.iter_mut().enumerate() {
+                let Some(act) = acts.remove(&at) else { continue };
+                started.push(scope.spawn(move || (at, process.act(act))));
+            }
+            started.into_iter().map(|one| one.join().expect("no panic")).collect()
+        });
+        for (at, done) in done {
+            self.done(at, done);
+        }
+    }
+
+    fn done(&mut self, at: usize, done: Done) {
+        let what = match &done {
+            Done::Reserved(Ok(())) => "holds",
+            Done::Reserved(Err(ReserveError::Duplicate(_))) => "finds a duplicate",
+            Done::Reserved(Err(ReserveError::OverBudget(_))) => "is over the budget",
+            Done::Reserved(Err(_)) => "cannot hold",
+            Done::Granted(0) => "gets no slot",
+            Done::Granted(_) => "gets slots",
+            Done::Marked(true) => "marks as sent",
+            Done::Marked(false) => "cannot mark as sent",
+            Done::Settled(_, Settlement::Charged { .. }, true) => "records a charge",
+            Done::Settled(_, Settlement::Released, true) => "records a release",
+            Done::Settled(_, Settlement::Unknown, true) => "records an unknown outcome",
+            Done::Settled(.., false) => "records an end later",
+        };
+        self.note(at, what, || format!("{done:?}"));
+        if let Done::Settled(id, settlement, is_recorded) = done {
+            if is_recorded {
+                self.recorded.insert(id, settlement);
+            } else {
+                let number = self.processes[at].number;
+                self.heard.push((number, id, settlement));
+            }
+        }
+    }
+
+    fn pass_between(&mut self, from: u64, to: u64) {
+        let time = self.dice.millis(from, to);
+        self.pass(time);
+    }
+
+    /// Has processes go on where they stopped, before they learn anything.
+    fn go_on(&mut self) -> Result<(), String> {
+        for at in 0..self.processes.len() {
+            if !std::mem::take(&mut self.processes[at].is_woken) {
+                continue;
+            }
+            for _ in 0..self.dice.between(1, 2) {
+                if self.dice.chance(60) {
+                    let act = self.buy();
+                    self.act(at, act);
+                } else {
+                    self.line(at, false)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now = end.min(self.now + BEAT);
+            self.ledger.set_time(self.now);
+            for process in &mut self.processes {
+                if process.cut_until.is_some_and(|until| until <= self.now) {
+                    process.cut_until = None;
+                    process.wire.set(Course::Pass);
+                }
+                match process.paused_until {
+                    None => process.pass(self.now),
+                    Some(until) if until > self.now => {}
+                    Some(_) => {
+                        process.paused_until = None;
+                        if self.mutation.loses_time {
+                            process.lose_time(self.now);
+                        }
+                        process.is_woken = true;
+                        process.wake(self.now);
+                    }
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, at: usize, what: &'static str, more: impl FnOnce() -> String) {
+        self.tally.add(what);
+        let number = self.processes[at].number;
+        let millis = (self.now - START).as_millis();
+        self.trace.push(format!("{millis:>8} process {number} {what} {}", more()));
+    }
+
+    /// All faults end, and purchases finish. After a while nothing is open.
+    fn heal(&mut self) -> Result<(), String> {
+        for process in &mut self.processes {
+            process.paused_until = process.paused_until.map(|_| self.now);
+            process.cut_until = Some(self.now);
+            process.is_disturbed = true;
+        }
+        if self.processes.is_empty() {
+            self.start();
+        }
+        let mut rounds = 0;
+        while self.processes.iter().any(|process| !process.purchases.is_empty()) {
+            rounds += 1;
+            if rounds > MAX_ROUNDS {
+                return Err("open: a purchase does not end".to_owned());
+            }
+            self.pass(Duration::from_secs(1));
+            for at in 0..self.processes.len() {
+                for _ in 0..self.processes[at].purchases.len() {
+                    self.line(at, true)?;
+                }
+            }
+            checks::look(self)?;
+        }
+        self.pass(CLEARED);
+        self.recorded.extend(self.heard.drain(..).map(|(_, id, settlement)| (id, settlement)));
+        checks::look(self)?;
+        let open = self.ledger.open();
+        if open.purchases + open.slots > 0 {
+            return Err(format!("open: {open:?}"));
+        }
+        if open.instances != self.processes.len() {
+            return Err(format!("alive: {} processes are {open:?}", self.processes.len()));
+        }
+        self.tally.add("runs");
+        Ok(())
+    }
+}
