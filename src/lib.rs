@@ -54,6 +54,8 @@ pub mod media;
 #[doc(hidden)]
 pub mod metrics;
 #[doc(hidden)]
+pub mod people;
+#[doc(hidden)]
 pub mod pictures;
 #[doc(hidden)]
 pub mod pipeline;

@@ -119,6 +119,8 @@ impl HttpStack {
         let (admission, admitted) = config.limiter.admit(&call);
         let handling = pin!(async {
             let call = body::drain_refused(scope, call, admitted).await?;
+            // 403
+            caller::check_role(&call)?;
             // 415, 413, 503, 408
             let call = body::read(config, call).await?;
             Ok(self.routes.handle(call).await)

@@ -8,9 +8,8 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use zeroize::Zeroizing;
 
+use crate::contract::member::TOKEN_PREFIX;
 use crate::store::Digest;
-
-pub const TOKEN_PREFIX: &str = "tg_";
 
 /// Random characters that may be shown; the rest keeps 220 bits.
 const PREFIX_RANDOM: usize = 6;

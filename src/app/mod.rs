@@ -44,6 +44,7 @@ use crate::downstream::{DownstreamConfig, RefusalLog};
 use crate::jobs::{self, JobRegistry};
 use crate::media::Videos;
 use crate::metrics::Metrics;
+use crate::people::People;
 use crate::pictures::Pictures;
 use crate::pipeline::{self, HttpStack};
 use crate::purchase::idempotency::RunningPurchases;
@@ -415,25 +416,15 @@ fn handlers(
             (settings.access.may_buy.clone(), Some(shared.store.name())),
         ),
         may_buy: settings.access.may_buy.clone(),
+        on_sale: settings.names_on_sale().into_iter().map(Box::from).collect(),
         ledger_name: LedgerName::new(shared.store.clone())?,
         #[cfg(feature = "openapi")]
         openapi: crate::routes::openapi::document(&settings.catalog, &settings.server.prefix),
         rules: chat_rules(settings),
         #[cfg(feature = "mcp")]
         mcp: agents::mcp(settings, shared),
-        me: MeReport {
-            mode: match settings.gateway.target {
-                Target::Sandbox => "sandbox",
-                Target::Live { .. } => "live",
-            },
-            access: settings.access.mode.name(),
-            shows_balance: settings.access.mode == AccessMode::Open && settings.is_local_only(),
-            budgets: terms(settings).limits,
-            limiter: Arc::clone(limiter),
-            rate_limit: Arc::clone(&shared.rate_limit),
-            summary: summary.clone(),
-            store: shared.store.clone(),
-        },
+        me: me_report(settings, shared, (limiter, summary)),
+        people: People { store: shared.store.clone(), access: Arc::clone(&shared.access) },
         reports: Reports {
             store: shared.store.clone(),
             summary: summary.clone(),
@@ -449,6 +440,26 @@ fn handlers(
         page: page(settings),
         pictures: picture_host(settings, shared),
     })
+}
+
+fn me_report(
+    settings: &Settings,
+    shared: &SharedState,
+    (limiter, summary): (&Arc<Limiter>, &BillingSummary),
+) -> MeReport {
+    MeReport {
+        mode: match settings.gateway.target {
+            Target::Sandbox => "sandbox",
+            Target::Live { .. } => "live",
+        },
+        access: settings.access.mode.name(),
+        shows_balance: settings.access.mode == AccessMode::Open && settings.is_local_only(),
+        budgets: terms(settings).limits,
+        limiter: Arc::clone(limiter),
+        rate_limit: Arc::clone(&shared.rate_limit),
+        summary: summary.clone(),
+        store: shared.store.clone(),
+    }
 }
 
 fn chat_rules(settings: &Settings) -> ChatRules {

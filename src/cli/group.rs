@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 
-use super::terms::{budget, budget_text, merge_budgets, name};
+use super::terms::{budget, budget_text, merge_budgets};
 use super::{CommandError, Exit, OutputFormat, audit, ledger, print_json};
 use crate::config::{AccessMode, Settings, StoreConfig};
+use crate::contract::member::parse_name;
 use crate::reports::groups::{self, GroupSpend};
 use crate::reports::text::{csv, table};
 use crate::store::{GroupChange, GroupError, Period, SpendLimit, Store};
@@ -17,7 +18,7 @@ pub enum GroupCommand {
     /// Add a group
     Add {
         /// 1 to 64 characters from a-z 0-9 . _ -
-        #[arg(value_name = "NAME", value_parser = name)]
+        #[arg(value_name = "NAME", value_parser = parse_name)]
         name: Arc<str>,
         /// Limit of what its callers spend together, by day, week, month or ever: 50.00/month; repeat it to set several
         #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = budget)]
@@ -32,7 +33,7 @@ pub enum GroupCommand {
     /// Change the budget of a group
     Update {
         /// The group
-        #[arg(value_name = "NAME", value_parser = name)]
+        #[arg(value_name = "NAME", value_parser = parse_name)]
         name: Arc<str>,
         #[command(flatten)]
         update: GroupUpdate,
@@ -40,7 +41,7 @@ pub enum GroupCommand {
     /// Remove a group without members; what its callers spent stays in reports
     Remove {
         /// The group
-        #[arg(value_name = "NAME", value_parser = name)]
+        #[arg(value_name = "NAME", value_parser = parse_name)]
         name: Arc<str>,
     },
 }

@@ -7,16 +7,19 @@ use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::group::group_error;
-use super::terms::{budget, budget_text, merge_budgets, name};
-use super::{CommandError, Exit, OutputFormat, audit, ledger, member_list, subject};
+use super::terms::{budget, budget_text, merge_budgets};
+use super::{CommandError, Exit, OutputFormat, audit, ledger, member_list, subject, usage};
 use crate::access::SecretError;
 use crate::access::token::{self, MemberToken, Secret};
 use crate::app::secret;
-use crate::clock;
+use crate::clock::{self, Date};
 use crate::config::{AccessMode, Settings, StoreConfig};
+use crate::contract::member::{parse_amount, parse_name};
+use crate::contract::money::Usd;
+use crate::reports::usage::iso_day;
 use crate::store::{
-    Digest, GroupError, LockHolder, Member, MemberChange, MemberError, Role, Selection, SpendLimit,
-    Store,
+    Digest, Extra, GroupError, LockHolder, Member, MemberChange, MemberError, Role, Selection,
+    SpendLimit, Store,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
@@ -24,13 +27,13 @@ pub enum MemberCommand {
     /// Add members and print their tokens, once
     Add {
         /// 1 to 64 characters from a-z 0-9 . _ -; names are never reused
-        #[arg(required = true, value_name = "NAME", value_parser = name)]
+        #[arg(required = true, value_name = "NAME", value_parser = parse_name)]
         names: Vec<Arc<str>>,
         /// Spending limit of each member, by day, week, month or ever: 5.00/day; repeat it to set several
         #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = budget)]
         budgets: Vec<SpendLimit>,
         /// Group whose budget they share; add it first with `tollgate group add`
-        #[arg(long, value_name = "GROUP", value_parser = name)]
+        #[arg(long, value_name = "GROUP", value_parser = parse_name)]
         group: Option<Arc<str>>,
         /// Role of the members
         #[arg(long, value_enum, default_value = "member")]
@@ -51,7 +54,7 @@ pub enum MemberCommand {
     /// Revoke members permanently; their tokens and sessions end
     Revoke {
         /// The members
-        #[arg(required_unless_present = "subject", value_name = "NAME", value_parser = name)]
+        #[arg(required_unless_present = "subject", value_name = "NAME", value_parser = parse_name)]
         names: Vec<Arc<str>>,
         /// End the sessions and tokens of a user of a login service, who may sign in again
         #[arg(long, num_args = 2, value_names = ["ISSUER", "SUB"], conflicts_with = "names")]
@@ -60,7 +63,7 @@ pub enum MemberCommand {
     /// Change the budget, group or role of members, or what they may buy
     Update {
         /// The members
-        #[arg(required = true, value_name = "NAME", value_parser = name)]
+        #[arg(required = true, value_name = "NAME", value_parser = parse_name)]
         names: Vec<Arc<str>>,
         #[command(flatten)]
         update: MemberUpdate,
@@ -68,7 +71,7 @@ pub enum MemberCommand {
     /// Replace members' tokens and print the new ones once; the old ones and their sessions end
     Rotate {
         /// The members
-        #[arg(required = true, value_name = "NAME", value_parser = name)]
+        #[arg(required = true, value_name = "NAME", value_parser = parse_name)]
         names: Vec<Arc<str>>,
         /// Accept that the secret has changed; tokens made with the old one become invalid
         #[arg(long)]
@@ -86,11 +89,20 @@ pub struct MemberUpdate {
     #[arg(long)]
     no_budget: bool,
     /// Move them to another group; what they bought before stays with the old one
-    #[arg(long, value_name = "GROUP", value_parser = name, group = "membership")]
+    #[arg(long, value_name = "GROUP", value_parser = parse_name, group = "membership")]
     group: Option<Arc<str>>,
     /// Take them out of their group
     #[arg(long, group = "membership")]
     no_group: bool,
+    /// Raise each of their limits by an amount, also that of budget.caller, through --until
+    #[arg(long, value_name = "AMOUNT", value_parser = parse_amount, requires = "until", group = "more")]
+    extra: Option<Usd>,
+    /// Last day of --extra, a UTC date such as 2026-11-30
+    #[arg(long, value_name = "DATE", value_parser = usage::until, requires = "extra")]
+    until: Option<Date>,
+    /// End all that raises their limits
+    #[arg(long, group = "more")]
+    no_extra: bool,
     /// New role
     #[arg(long, value_enum)]
     role: Option<Role>,
@@ -144,6 +156,18 @@ impl MemberCommand {
         }
     }
 
+    /// Returns what raises the limits of the members, or ends it, if the command says so.
+    fn extra(&self) -> Result<Option<MemberChange>, CommandError> {
+        let Self::Update { update, .. } = self else { return Ok(None) };
+        let (Some(amount), Some(last_day)) = (update.extra, update.until) else {
+            return Ok(update.no_extra.then_some(MemberChange::EndExtras));
+        };
+        if last_day < Date::at(clock::wall()) {
+            return Err(CommandError::usage("--until: expected a date that is not in the past"));
+        }
+        Ok(Some(MemberChange::Extra(Extra::through(amount, last_day))))
+    }
+
     /// Returns the group of the members from now on, if the command says so.
     fn group(&self) -> Option<Option<Arc<str>>> {
         match self {
@@ -188,6 +212,7 @@ pub(super) async fn member(
     };
     ensure_once(names)?;
     let budget = merge_budgets(budgets)?;
+    let extra = command.extra()?;
     if let Some(Some(may_buy)) = command.may_buy() {
         let checked = settings.check_selection(&may_buy);
         checked.map_err(|expected| CommandError::usage(format!("--may-buy: {expected}")))?;
@@ -197,7 +222,8 @@ pub(super) async fn member(
     } else {
         ledger::open_shared(settings).await?
     };
-    let (tokens, messages) = apply(settings, &ledger, (&command, names, budget), err).await?;
+    let (tokens, messages) =
+        apply(settings, &ledger, (&command, names, (budget, extra)), err).await?;
     // Printed before anything can fail: a token that was not shown is lost.
     for (name, token) in names.iter().zip(&tokens) {
         match names.len() {
@@ -235,7 +261,11 @@ fn ensure_once(names: &[Arc<str>]) -> Result<(), CommandError> {
 async fn apply(
     settings: &Settings,
     ledger: &Store,
-    (command, names, budget): (&MemberCommand, &[Arc<str>], SpendLimit),
+    (command, names, (budget, extra)): (
+        &MemberCommand,
+        &[Arc<str>],
+        (SpendLimit, Option<MemberChange>),
+    ),
     err: &mut impl Write,
 ) -> Result<(Vec<MemberToken>, Vec<String>), CommandError> {
     let members = ledger.members().await?;
@@ -260,7 +290,9 @@ async fn apply(
         messages.push(message);
         Ok((Arc::clone(name), change))
     });
-    let changes = changes.collect::<Result<_, CommandError>>()?;
+    let mut changes = changes.collect::<Result<Vec<_>, CommandError>>()?;
+    let extras = extra.iter().flat_map(|extra| names.iter().map(move |name| (name, extra)));
+    changes.extend(extras.map(|(name, extra)| (Arc::clone(name), extra.clone())));
     let fingerprint = secret.as_ref().map(|(secret, _)| secret.fingerprint);
     let changed = ledger.change_members(&audit::actor(), fingerprint, changes).await;
     changed.map_err(|(name, error)| match (error, command.group()) {
@@ -320,7 +352,9 @@ fn plan(
             let group = command.group();
             let group_text = group_text(group.as_ref().unwrap_or(&before.group).as_deref());
             let budget_text = budget_text(budget);
-            let message = format!("updated {name}: role {role}{group_text}, {budget_text}{rule}");
+            let extra = extra_text(update);
+            let message =
+                format!("updated {name}: role {role}{group_text}, {budget_text}{extra}{rule}");
             let own_budget = (budget != before.own_budget).then_some(budget);
             (MemberChange::Update { role: update.role, own_budget, group, may_buy }, message)
         }
@@ -395,6 +429,17 @@ fn member_error(name: &str, error: MemberError) -> CommandError {
         MemberError::UnknownGroup => MemberError::UnknownGroup.to_string(),
         MemberError::Unavailable(why) => why.to_string(),
     })
+}
+
+fn extra_text(update: &MemberUpdate) -> String {
+    match (update.extra, update.until) {
+        (Some(amount), Some(last_day)) => {
+            let (amount, last_day) = (amount.short(), iso_day(last_day.days()));
+            format!(", {amount} extra through {last_day}")
+        }
+        _ if update.no_extra => ", no extra".to_owned(),
+        _ => String::new(),
+    }
 }
 
 fn group_text(group: Option<&str>) -> String {

@@ -11,7 +11,7 @@ use crate::reports::text::{csv, table};
 use crate::reports::usage::iso_day;
 use crate::store::{Member, Period, Selection};
 
-const COLUMNS: [&str; 16] = [
+const COLUMNS: [&str; 18] = [
     "name",
     "role",
     "state",
@@ -28,6 +28,8 @@ const COLUMNS: [&str; 16] = [
     "week_spent",
     "ever_budget",
     "ever_spent",
+    "extra",
+    "extra_until",
 ];
 
 /// Whether the table shows a column. The columns of most installations are always there.
@@ -37,6 +39,7 @@ fn is_shown(column: &str, members: &[MemberSpend]) -> bool {
         "group" => any(|member| member.group.is_some()),
         "week_budget" | "week_spent" => any(|member| member.own_budget.week.is_some()),
         "ever_budget" | "ever_spent" => any(|member| member.own_budget.ever.is_some()),
+        "extra" | "extra_until" => members.iter().any(|listed| listed.extra.is_some()),
         _ => true,
     }
 }
@@ -60,7 +63,7 @@ pub(super) async fn list(
             let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
             let day = |moment| iso_day(Date::at(moment).days());
             let shown = COLUMNS.map(|column| is_shown(column, &members));
-            let keep = |cells: [String; 16]| {
+            let keep = |cells: [String; 18]| {
                 let shown = cells.into_iter().zip(shown).filter(|(_, is_shown)| *is_shown);
                 shown.map(|(cell, _)| cell).collect::<Vec<_>>()
             };
@@ -80,8 +83,8 @@ pub(super) async fn list(
     Ok(Exit::Done)
 }
 
-fn cells(listed: &MemberSpend, moment: fn(Duration) -> String) -> [String; 16] {
-    let MemberSpend { member, spent, .. } = listed;
+fn cells(listed: &MemberSpend, moment: fn(Duration) -> String) -> [String; 18] {
+    let MemberSpend { member, spent, extra, .. } = listed;
     let amount = |period| member.own_budget.get(period).map_or(String::new(), |it| it.to_string());
     let spent = |period| spent.get(period).to_string();
     [
@@ -101,5 +104,7 @@ fn cells(listed: &MemberSpend, moment: fn(Duration) -> String) -> [String; 16] {
         spent(Period::Week),
         amount(Period::Ever),
         spent(Period::Ever),
+        extra.map_or(String::new(), |extra| extra.amount.to_string()),
+        extra.map_or(String::new(), |extra| iso8601(extra.until)),
     ]
 }

@@ -1,35 +1,17 @@
-//! What the commands for members and groups have in common: names and budgets.
-
-use std::sync::Arc;
+//! What the commands for members and groups have in common: budgets.
 
 use super::CommandError;
 use super::check::limit;
-use crate::access::token::TOKEN_PREFIX;
-use crate::contract::money::Usd;
-use crate::contract::wire::KEY_PREFIX;
-use crate::store::{Period, SpendLimit, is_member_name};
-
-/// Parses the name of a member or group.
-pub(super) fn name(text: &str) -> Result<Arc<str>, &'static str> {
-    if text.starts_with(TOKEN_PREFIX) || text.starts_with(KEY_PREFIX) {
-        return Err("expected a name, not a token or a key");
-    }
-    is_member_name(text)
-        .then(|| text.into())
-        .ok_or("expected 1 to 64 characters from a-z 0-9 . _ -")
-}
-
-const MAX_BUDGET: Usd = Usd::dollars(1_000_000_000);
+use crate::contract::member;
+use crate::store::{Period, SpendLimit};
 
 pub(super) fn budget(text: &str) -> Result<SpendLimit, String> {
     let expected = || {
         "expected dollars and a period, such as 5.00/day or 50.00/month; also week, ever".to_owned()
     };
     let (amount, period) = text.split_once('/').ok_or_else(expected)?;
-    let amount: Usd = amount.parse().map_err(|error| format!("{}: {error}", expected()))?;
-    if amount > MAX_BUDGET {
-        return Err(format!("expected at most {}", MAX_BUDGET.short()));
-    }
+    let amount =
+        member::parse_amount(amount).map_err(|error| format!("{}: {error}", expected()))?;
     Period::named(period).map(|period| SpendLimit::of(period, amount)).ok_or_else(expected)
 }
 
@@ -50,6 +32,7 @@ pub(super) fn budget_text(budget: SpendLimit) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contract::money::Usd;
 
     #[test]
     fn budget_has_dollars_and_a_period() {

@@ -18,6 +18,8 @@ use crate::store::SpendRow;
 pub enum GroupBy {
     /// The caller
     Member,
+    /// The group
+    Group,
     /// The model
     Model,
     /// The UTC day
@@ -38,6 +40,7 @@ impl GroupBy {
     fn name(self) -> &'static str {
         match self {
             Self::Member => "member",
+            Self::Group => "group",
             Self::Model => "model",
             Self::Day => "day",
         }
@@ -46,6 +49,7 @@ impl GroupBy {
     fn key(self, row: &SpendRow) -> String {
         match self {
             Self::Member => row.caller.clone(),
+            Self::Group => row.group.clone().unwrap_or_default(),
             Self::Model => row.model.clone(),
             Self::Day => iso_day(row.day),
         }

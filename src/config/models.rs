@@ -6,7 +6,7 @@ use super::read::Section;
 use super::{ModelsConfig, Parsed, PassthroughConfig, Settings, value};
 use crate::contract::catalog::{Catalog, ChatModel, Service, Tier};
 use crate::contract::selection::Selection;
-use crate::validate::nearest;
+use crate::validate::on_sale;
 
 /// Returns the changes to the price list, and the models that are sold.
 pub(super) fn models(section: &mut Section<'_>) -> (ModelsConfig, Catalog) {
@@ -67,8 +67,13 @@ pub(super) fn may_buy(
 impl Settings {
     /// Fails if a name is neither a service nor sold; the error says what was expected.
     pub fn check_selection(&self, selection: &Selection) -> Result<(), Cow<'static, str>> {
-        let known = names_on_sale(&self.catalog, &self.gateway.passthrough);
+        let known = self.names_on_sale();
         selection.names().try_for_each(|name| known_name(name, &known).map(|_| ()))
+    }
+
+    /// Returns the names that a [`Selection`] may have: services, models that are sold, paths.
+    pub fn names_on_sale(&self) -> Vec<&str> {
+        names_on_sale(&self.catalog, &self.gateway.passthrough)
     }
 }
 
@@ -78,14 +83,6 @@ fn names_on_sale<'a>(catalog: &'a Catalog, passthrough: &'a [PassthroughConfig])
     Service::ALL.map(Service::name).into_iter().chain(catalog.ids()).chain(paths).collect()
 }
 
-/// The names of services come first in `known`.
 fn known_name(text: &str, known: &[&str]) -> Parsed<Box<str>> {
-    if known.contains(&text) {
-        return Ok(text.into());
-    }
-    let services = known.iter().filter(|name| Service::ALL.map(Service::name).contains(name));
-    let services: String = services.map(|name| format!("\"{name}\", ")).collect();
-    let hint = nearest(text, known.iter().copied());
-    let hint = hint.map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default();
-    Err(format!("expected {services}or the id of a model that is sold{hint}").into())
+    on_sale(text, known).map(|()| text.into()).map_err(Cow::from)
 }

@@ -4,6 +4,7 @@
 
 pub mod catalog;
 pub mod event;
+pub mod member;
 pub mod money;
 pub mod selection;
 pub mod video;

@@ -10,9 +10,6 @@ const MICROS: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Usd(u64);
 
-/// The largest limit that people can set.
-pub const MAX_BUDGET: Usd = Usd::dollars(1_000_000_000);
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseUsdError {
     #[error("expected dollars such as 5.00 or 0.006")]

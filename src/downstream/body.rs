@@ -26,6 +26,7 @@ use crate::problem::{
 use crate::response::BoxError;
 
 const MAX_LOGIN_BODY: usize = 4_096;
+const MAX_ADMIN_BODY: usize = 16_384;
 const PICTURE_TYPES: &[&str] = &["image/png", "image/jpeg", "image/webp"];
 /// A refused body that is not larger is read, if it has arrived.
 const MAX_DRAINED: u64 = 16 * 1_024;
@@ -48,6 +49,7 @@ where
         BodyKind::ChatJson => server.chat_body,
         BodyKind::VideoJson | BodyKind::VideoForm => server.video_body,
         BodyKind::LoginJson => MAX_LOGIN_BODY,
+        BodyKind::AdminJson => MAX_ADMIN_BODY,
         BodyKind::Picture => MAX_PICTURE,
     };
     check_headers(&head.headers, limit, route.body)?;

@@ -15,8 +15,8 @@ use super::{Call, DownstreamConfig, RequestId};
 use crate::access::cookie::{self, Transport};
 use crate::access::{Credentials, Session, User};
 use crate::config::Network;
-use crate::problem::{INTERNAL, Problem};
-use crate::store::Caller;
+use crate::problem::{FORBIDDEN, INTERNAL, Problem};
+use crate::store::{Caller, Role};
 
 /// The address of the connection's other end, for a request's extensions.
 ///
@@ -103,6 +103,14 @@ pub async fn authenticate<B>(
         (caller, session)
     };
     Ok(Call { id: id.clone(), caller, session, transport, route, head, body })
+}
+
+/// Refuses callers without the role that the route needs, before their payload is read.
+pub fn check_role<B>(call: &Call<B>) -> Result<(), Problem> {
+    if call.route.auth != Auth::Admin || call.session.role == Role::Admin {
+        return Ok(());
+    }
+    Err(Problem::new(&FORBIDDEN).detail("only callers with the admin role may do this"))
 }
 
 /// Names the login to agents, which can sign their person in there.

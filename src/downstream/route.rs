@@ -25,6 +25,7 @@ pub enum BodyKind {
     VideoForm,
     Picture,
     LoginJson,
+    AdminJson,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

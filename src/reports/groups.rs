@@ -26,7 +26,7 @@ pub fn document(listed: &[GroupSpend]) -> Value {
         json!({
             "name": &*group.name,
             "members": group.members,
-            "budgets": budget_rows(group.budget, spent),
+            "budgets": budget_rows(group.budget, spent, None),
         })
     };
     json!({ "groups": listed.iter().map(row).collect::<Vec<_>>() })

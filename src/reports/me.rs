@@ -7,6 +7,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use super::add_extra;
 use crate::access::{Session, TokenBudget};
 use crate::billing::summary::BillingSummary;
 use crate::clock::{self, Date};
@@ -172,11 +173,7 @@ impl BudgetRow {
             "left": left, "left_micros": left.as_micros(),
             "renews": self.renews_at.map(clock::iso8601),
         });
-        if let Some(Extra { amount, until }) = self.extra {
-            document["extra"] = json!(amount);
-            document["extra_micros"] = json!(amount.as_micros());
-            document["extra_until"] = json!(clock::iso8601(until));
-        }
+        add_extra(&mut document, self.extra);
         document
     }
 }

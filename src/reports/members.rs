@@ -9,13 +9,15 @@ use super::{Reports, budget_rows, unavailable};
 use crate::clock::iso8601;
 use crate::problem::Problem;
 use crate::response::{self, Response};
-use crate::store::{BudgetScope, Caller, Member, PeriodSpend, Store, Unavailable};
+use crate::store::{BudgetScope, Caller, Extra, Member, PeriodSpend, Store, Unavailable};
 
 /// A member, and what it has spent in the current periods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberSpend {
     pub member: Member,
     pub spent: PeriodSpend,
+    /// The sum of what raises its limits, until the first of it ends.
+    pub extra: Option<Extra>,
     /// Its token was made with an earlier secret, so it is rejected until it is rotated.
     pub has_earlier_secret: bool,
 }
@@ -31,12 +33,18 @@ impl MemberSpend {
 }
 
 pub async fn list_with_spend(store: &Store) -> Result<Vec<MemberSpend>, Unavailable> {
+    with_spend(store, store.members().await?).await
+}
+
+async fn with_spend(store: &Store, members: Vec<Member>) -> Result<Vec<MemberSpend>, Unavailable> {
     let (mut listed, earlier) = (Vec::new(), store.members_with_earlier_secret().await?);
-    for member in store.members().await? {
+    for member in members {
         let caller = Caller::Member(Arc::clone(&member.name));
-        let spent = store.current_spend(BudgetScope::Caller(caller.to_string())).await?;
+        let scope = BudgetScope::Caller(caller.to_string());
+        let extra = store.kept_limit(scope.clone()).await?.extra;
+        let spent = store.current_spend(scope).await?;
         let has_earlier_secret = earlier.contains(&member.name);
-        listed.push(MemberSpend { member, spent, has_earlier_secret });
+        listed.push(MemberSpend { member, spent, extra, has_earlier_secret });
     }
     Ok(listed)
 }
@@ -46,22 +54,30 @@ impl Reports {
         let listed = list_with_spend(&self.store).await.map_err(unavailable)?;
         Ok(response::json(StatusCode::OK, &document(&listed)))
     }
+
+    /// Returns the row of one member, or `None` if it cannot be read.
+    pub async fn member(&self, name: &str) -> Option<Value> {
+        let mut members = self.store.members().await.ok()?;
+        members.retain(|member| *member.name == *name);
+        Some(row(with_spend(&self.store, members).await.ok()?.first()?))
+    }
 }
 
 pub fn document(listed: &[MemberSpend]) -> Value {
-    let row = |listed: &MemberSpend| {
-        let MemberSpend { member, spent, .. } = listed;
-        json!({
-            "name": &*member.name,
-            "role": member.role.name(),
-            "group": member.group.as_deref(),
-            "state": listed.state(),
-            "token_prefix": &*member.prefix,
-            "added": iso8601(member.added_at),
-            "revoked": member.revoked_at.map(iso8601),
-            "may_buy": member.may_buy.as_ref().map(|rule| rule.names().collect::<Vec<_>>()),
-            "budgets": budget_rows(member.own_budget, spent),
-        })
-    };
     json!({ "members": listed.iter().map(row).collect::<Vec<_>>() })
+}
+
+fn row(listed: &MemberSpend) -> Value {
+    let MemberSpend { member, spent, extra, .. } = listed;
+    json!({
+        "name": &*member.name,
+        "role": member.role.name(),
+        "group": member.group.as_deref(),
+        "state": listed.state(),
+        "token_prefix": &*member.prefix,
+        "added": iso8601(member.added_at),
+        "revoked": member.revoked_at.map(iso8601),
+        "may_buy": member.may_buy.as_ref().map(|rule| rule.names().collect::<Vec<_>>()),
+        "budgets": budget_rows(member.own_budget, spent, *extra),
+    })
 }

@@ -13,9 +13,10 @@ pub mod usage;
 use serde_json::{Value, json};
 
 use crate::billing::summary::BillingSummary;
+use crate::clock::iso8601;
 use crate::contract::money::Usd;
-use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
-use crate::store::{Period, PeriodSpend, Role, SpendLimit, Store, Unavailable};
+use crate::problem::{LEDGER_UNAVAILABLE, Problem};
+use crate::store::{Extra, Period, PeriodSpend, SpendLimit, Store, Unavailable};
 use queue::ReportQueue;
 
 pub struct Reports {
@@ -26,24 +27,29 @@ pub struct Reports {
     pub queue: ReportQueue,
 }
 
-pub fn ensure_admin(role: Role) -> Result<(), Problem> {
-    if role == Role::Admin {
-        return Ok(());
-    }
-    Err(Problem::new(&FORBIDDEN).detail("only callers with the admin role may see this"))
-}
-
-/// Lists all periods, also those without a limit.
-fn budget_rows(limit: SpendLimit, spent: &PeriodSpend) -> Vec<Value> {
+/// Lists all periods, also those without a limit. Limits include the extra.
+fn budget_rows(limit: SpendLimit, spent: &PeriodSpend, extra: Option<Extra>) -> Vec<Value> {
+    let limit = limit.raised(extra.map_or(Usd::ZERO, |extra| extra.amount));
     let row = |period: Period| {
         let (limit, spent) = (limit.get(period), spent.get(period));
-        json!({
+        let mut row = json!({
             "period": period.name(),
             "limit": limit, "limit_micros": limit.map(Usd::as_micros),
             "spent": spent, "spent_micros": spent.as_micros(),
-        })
+        });
+        if limit.is_some() {
+            add_extra(&mut row, extra);
+        }
+        row
     };
     Period::ALL.map(row).to_vec()
+}
+
+fn add_extra(row: &mut Value, extra: Option<Extra>) {
+    let Some(Extra { amount, until }) = extra else { return };
+    row["extra"] = json!(amount);
+    row["extra_micros"] = json!(amount.as_micros());
+    row["extra_until"] = json!(iso8601(until));
 }
 
 fn unavailable(error: Unavailable) -> Problem {

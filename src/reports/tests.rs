@@ -15,6 +15,7 @@ use super::*;
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::response::Response;
+use crate::store::Role;
 use crate::store::{
     Actor, Budgets, DedupeKey, Job, JobState, Member, MemberChange, Period, PurchaseId,
     Reservation, Service, Settlement, Snapshot, SpendLimit, StatusUpdate,
@@ -134,13 +135,6 @@ fn today() -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-#[test]
-fn callers_without_admin_role_are_refused_with_a_reason() {
-    assert!(ensure_admin(Role::Admin).is_ok());
-    let refused = ensure_admin(Role::default()).unwrap_err();
-    assert_eq!(refused.kind().code, "forbidden");
-}
-
 #[tokio::test]
 async fn admin_usage_lists_caller_day_and_model_with_unknown_and_held() {
     let test = reports_with(None);
@@ -161,14 +155,14 @@ async fn admin_usage_lists_caller_day_and_model_with_unknown_and_held() {
         },
         "rows": [
             {
-                "caller": "192.0.2.1", "day": day, "service": "chat", "model": "beta", "count": 1,
+                "caller": "192.0.2.1", "group": null, "day": day, "service": "chat", "model": "beta", "count": 1,
                 "charged": "0.009000", "charged_micros": 9_000,
                 "unknown": "0.000000", "unknown_micros": 0,
                 "held": "0.000000", "held_micros": 0,
             "saved": "0.000000", "saved_micros": 0,
             },
             {
-                "caller": "member:ann", "day": day, "service": "chat", "model": "alpha", "count": 3,
+                "caller": "member:ann", "group": null, "day": day, "service": "chat", "model": "alpha", "count": 3,
                 "charged": "0.004000", "charged_micros": 4_000,
                 "unknown": "0.003000", "unknown_micros": 3_000,
                 "held": "0.006000", "held_micros": 6_000,

@@ -127,6 +127,7 @@ impl Reports {
         let row = |row: &SpendRow| {
             let mut figures = figures(SpendTotals::of([row]));
             figures["caller"] = json!(row.caller);
+            figures["group"] = json!(row.group);
             figures["day"] = json!(iso_day(row.day));
             figures["service"] = json!(row.service.name());
             figures["model"] = json!(row.model);
@@ -186,6 +187,7 @@ mod tests {
     fn row(caller: &str, model: &str, day: u64, sum: SpendTotals) -> SpendRow {
         SpendRow {
             caller: caller.to_owned(),
+            group: None,
             day,
             service: Service::Chat,
             model: model.to_owned(),

@@ -60,16 +60,6 @@ pub(super) async fn usage(cx: HandlerContext) -> HandlerResult {
     cx.report(cx.handlers.reports.usage(&cx.call.caller, query)).await
 }
 
-pub(super) async fn admin_usage(cx: HandlerContext) -> HandlerResult {
-    let query = validate::admin_usage(cx.query())?;
-    cx.report(cx.handlers.reports.admin_usage(query)).await
-}
-
-pub(super) async fn admin_audit(cx: HandlerContext) -> HandlerResult {
-    let before = validate::admin_audit(cx.query())?;
-    cx.handlers.reports.admin_audit(before).await
-}
-
 pub(super) async fn log_in(cx: HandlerContext) -> HandlerResult {
     let (access, call) = (&cx.handlers.access, &cx.call);
     access.members()?;
@@ -116,7 +106,7 @@ fn session_cookie(cx: &HandlerContext) -> Result<Option<&str>, Problem> {
     Ok(if let Credentials::Cookie(value) = credentials { Some(value) } else { None })
 }
 
-fn no_content<const N: usize>(cookies: [Option<HeaderValue>; N]) -> Response {
+pub(super) fn no_content<const N: usize>(cookies: [Option<HeaderValue>; N]) -> Response {
     let mut response = response::with_headers(Response::default(), [(CACHE_CONTROL, "no-store")]);
     *response.status_mut() = StatusCode::NO_CONTENT;
     for cookie in cookies.into_iter().flatten() {

@@ -1,5 +1,6 @@
 //! The endpoints. [`endpoints`] is the table of them.
 
+mod admin;
 pub mod api;
 mod bff;
 pub mod catalog;
@@ -33,16 +34,17 @@ use http::header::{CACHE_CONTROL, VARY};
 use self::api::Passthrough;
 use crate::access::Authenticator;
 use crate::contract::selection::Selection;
-use crate::downstream::route::{Auth, Class};
+use crate::downstream::route::Class;
 use crate::downstream::{Call, RefusalLog};
 use crate::jobs::JobRegistry;
 use crate::media::Videos;
+use crate::people::People;
 use crate::problem::{PURCHASE_NOT_FOUND, Problem};
 use crate::purchase::ledger_name::LedgerName;
 use crate::purchase::{PurchaseRequest, Purchases, Receipt};
 use crate::redact::Redactor;
+use crate::reports::Reports;
 use crate::reports::me::MeReport;
-use crate::reports::{Reports, ensure_admin};
 use crate::response::{self, HandlerResult, Response};
 use crate::validate::{self, ChatRules, Checked, Order};
 
@@ -56,6 +58,8 @@ pub struct Handlers {
     pub catalog: catalog::PriceList,
     /// `access.may_buy`.
     pub may_buy: Selection,
+    /// The names that a member's own rule may have.
+    pub on_sale: Box<[Box<str>]>,
     pub ledger_name: LedgerName,
     #[cfg(feature = "openapi")]
     pub openapi: Bytes,
@@ -65,6 +69,7 @@ pub struct Handlers {
     pub rules: ChatRules,
     pub videos: Videos,
     pub me: MeReport,
+    pub people: People,
     pub reports: Reports,
     pub passthrough: Passthrough,
     pub jobs: JobRegistry,
@@ -141,12 +146,7 @@ impl Routes {
         let (handlers, purchases) = (Arc::clone(&self.handlers), self.purchases.clone());
         let (id, route) = (call.id.clone(), call.route);
         let endpoint = endpoints::find(route);
-        let handling = async {
-            if route.auth == Auth::Admin {
-                ensure_admin(call.session.role)?;
-            }
-            (endpoint.handler)(HandlerContext { handlers, purchases, call }).await
-        };
+        let handling = (endpoint.handler)(HandlerContext { handlers, purchases, call });
         let refuse = |problem| response::from_problem(problem, id.as_str());
         let mut response = handling.await.unwrap_or_else(refuse);
         if !endpoint.is_page() {

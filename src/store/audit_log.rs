@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Caller, Member, MemberChange, Selection, SpendLimit};
+use super::{Caller, Extra, Member, MemberChange, Selection, SpendLimit};
+use crate::clock::iso8601;
 
 /// Who changes something, as the audit log names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +57,8 @@ pub struct AuditQuery {
 pub(super) const ADD_MEMBER: &str = "member.add";
 pub(super) const REVOKE_MEMBER: &str = "member.revoke";
 pub(super) const REVOKE_SUBJECT: &str = "subject.revoke";
+/// A limit was raised for a time; without a value, all that raised it was ended.
+pub(super) const RAISE_MEMBER: &str = "member.extra";
 pub(super) const ADD_GROUP: &str = "group.add";
 pub(super) const CHANGE_GROUP: &str = "group.budget";
 pub(super) const REMOVE_GROUP: &str = "group.remove";
@@ -104,7 +107,10 @@ impl MemberField {
 /// Returns the fields that a change sets, and their new values.
 pub(super) fn changed_fields(change: &MemberChange) -> Vec<(MemberField, Option<String>)> {
     match change {
-        MemberChange::Add(_) | MemberChange::Revoke => Vec::new(),
+        MemberChange::Add(_)
+        | MemberChange::Revoke
+        | MemberChange::Extra(_)
+        | MemberChange::EndExtras => Vec::new(),
         MemberChange::Rotate(_, prefix) => vec![(MemberField::Token, Some(prefix.to_string()))],
         MemberChange::Update { role, own_budget, group, may_buy } => {
             let role = role.map(|role| (MemberField::Role, Some(role.name().to_owned())));
@@ -123,6 +129,11 @@ pub(super) fn describe(member: &Member) -> String {
     let word = |field: MemberField| field.act().trim_start_matches("member.").replace('_', " ");
     let text = |field: MemberField| Some(format!("{} {}", word(field), field.text(member)?));
     MemberField::DESCRIBED.into_iter().filter_map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// Formats an extra such as `2.50 until 2026-12-01T00:00:00.000Z`.
+pub(super) fn extra_text(Extra { amount, until }: Extra) -> String {
+    format!("{} until {}", amount.short().trim_start_matches('$'), iso8601(until))
 }
 
 /// Formats limits such as `5.00/day 50.00/month`; `None` without one.

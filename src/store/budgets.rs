@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Unavailable;
+use crate::clock::Date;
 use crate::contract::money::{Period, SpendLimit, Usd};
 
 /// What may be spent per period, and from the balance. The ledger itself keeps the limits of groups,
@@ -29,6 +30,13 @@ impl Budgets {
 pub struct Extra {
     pub amount: Usd,
     pub until: Duration,
+}
+
+impl Extra {
+    /// Returns an extra that ends with this UTC day.
+    pub fn through(amount: Usd, last_day: Date) -> Self {
+        Self { amount, until: Date::from_days(last_day.days() + 1).start() }
+    }
 }
 
 /// What the ledger keeps about a scope's limits.

@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Clock, Digest, Unavailable};
+use super::{Clock, Digest, Extra, Unavailable};
+use crate::contract::member::Role;
 use crate::contract::money::SpendLimit;
 use crate::contract::selection::Selection;
 use crate::sync::lock;
@@ -84,43 +85,6 @@ pub(super) const MAX_LOGINS_PER_MEMBER: usize = 100;
 
 const MAX_NAME_LEN: usize = 64;
 
-/// Returns whether a text is a valid name of a member or group: 1 to 64 of `a-z 0-9 . _ -`.
-pub fn is_member_name(text: &str) -> bool {
-    let is_plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-');
-    (1..=MAX_NAME_LEN).contains(&text.len()) && text.bytes().all(is_plain)
-}
-
-/// The role of a caller, which decides whose data it may see.
-///
-/// ```
-/// use tollgate::{Role, User};
-///
-/// let admin = User::new("root")?.role(Role::Admin);
-/// # let _ = admin;
-/// # Ok::<(), tollgate::UserError>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// Sees its own purchases, jobs and budgets only.
-    #[default]
-    Member,
-    /// Sees all spending and jobs, and the account's balance.
-    Admin,
-}
-
-impl Role {
-    #[doc(hidden)]
-    pub const ALL: [Self; 2] = [Self::Member, Self::Admin];
-
-    #[doc(hidden)]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Member => "member",
-            Self::Admin => "admin",
-        }
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// Never reused, even after the member is revoked.
@@ -176,6 +140,10 @@ pub enum MemberChange {
     },
     /// Replaces its token. The old one and its logins end.
     Rotate(Digest, Arc<str>),
+    /// Raises its limits for a time, in addition to what raises them already.
+    Extra(Extra),
+    /// Ends what raises its limits.
+    EndExtras,
 }
 
 impl MemberChange {
@@ -184,7 +152,7 @@ impl MemberChange {
         match self {
             Self::Add(member) => member.group.as_ref(),
             Self::Update { group, .. } => group.as_ref()?.as_ref(),
-            Self::Revoke | Self::Rotate(..) => None,
+            Self::Revoke | Self::Rotate(..) | Self::Extra(_) | Self::EndExtras => None,
         }
     }
 }

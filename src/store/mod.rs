@@ -28,6 +28,7 @@ mod subject;
 pub mod transfer;
 mod verbs;
 
+pub use crate::contract::member::{Role, is_member_name};
 pub use crate::contract::money::{Period, SpendLimit};
 pub use crate::contract::selection::Selection;
 pub use audit_log::{Actor, AuditEntry, AuditQuery};
@@ -38,8 +39,8 @@ pub use budgets::{
 };
 pub use handle::{HookFuture, Store, StoreHook, StoreOp};
 pub use member::{
-    Caller, LoginSession, Member, MemberChange, MemberError, RecentRefusals, RefusalKey, Role,
-    SecretRecord, VERSION_POLL_INTERVAL, is_member_name,
+    Caller, LoginSession, Member, MemberChange, MemberError, RecentRefusals, RefusalKey,
+    SecretRecord, VERSION_POLL_INTERVAL,
 };
 pub use model::{
     AccountCheck, AccountLimit, AccountStatus, Checkpoint, Clock, CreditWatermark, DedupeKey,

@@ -259,10 +259,12 @@ pub struct LedgerTotals {
     pub bytes: Option<u64>,
 }
 
-/// The purchases of a caller of one model in one UTC day.
+/// The purchases of a caller in a group of one model in one UTC day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpendRow {
     pub caller: String,
+    /// The caller's group at the time.
+    pub group: Option<String>,
     /// Days since 1970-01-01.
     pub day: u64,
     pub service: Service,

@@ -1,6 +1,6 @@
 //! Whether a caller may buy an order.
 
-use super::rule::join_list;
+use super::rule::{join_list, nearest};
 use super::{Checked, Order};
 use crate::contract::catalog::{Catalog, Service};
 use crate::contract::selection::Selection;
@@ -37,4 +37,17 @@ pub fn may_buy(
         detail: detail.clone(),
     };
     Err(Problem::new(&MODEL_NOT_ALLOWED).detail(detail).with_errors(vec![error]))
+}
+
+/// Fails if a name is neither a service nor sold; the error says what is expected. In `sold`, the
+/// names of services come first.
+pub fn on_sale(name: &str, sold: &[&str]) -> Result<(), String> {
+    if sold.contains(&name) {
+        return Ok(());
+    }
+    let services = sold.iter().filter(|name| Service::ALL.map(Service::name).contains(name));
+    let services: String = services.map(|name| format!("\"{name}\", ")).collect();
+    let hint = nearest(name, sold.iter().copied());
+    let hint = hint.map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default();
+    Err(format!("expected {services}or the id of a model that is sold{hint}"))
 }

@@ -11,6 +11,7 @@ mod json;
 mod may_buy;
 #[cfg(feature = "mcp")]
 pub mod mcp;
+mod member;
 pub mod openai;
 mod own_token;
 mod query;
@@ -26,7 +27,8 @@ use zeroize::Zeroizing;
 
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
-pub use may_buy::may_buy;
+pub use may_buy::{may_buy, on_sale};
+pub use member::{member_terms, new_member};
 pub use own_token::{WantedToken, own_token};
 pub use query::{
     MAX_JOBS, UsageDays, UsageFormat, admin_audit, admin_usage, job_ids, login_return, no_query,

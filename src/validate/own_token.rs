@@ -9,7 +9,8 @@ use super::Checked;
 use super::json::{self, Entry, Field, FromObject};
 use super::rule::{Faults, Rule, UnknownFields, is_blank};
 use crate::clock::Date;
-use crate::contract::money::{MAX_BUDGET, Period, SpendLimit, Usd};
+use crate::contract::member::parse_amount;
+use crate::contract::money::{Period, SpendLimit, Usd};
 use crate::problem::Problem;
 
 /// A token that a user asks for.
@@ -33,7 +34,7 @@ pub fn own_token(payload: &[u8], now: Duration) -> Result<Checked<WantedToken>, 
     faults.unknown_fields(&draft.unknown, &["name", "until", "budget"], &"");
     let until = draft.until.value().map(|text| read_until(text, Date::at(now).days()));
     let until = until.and_then(|until| faults.take("/until", until));
-    let budget = draft.budget.value().map(|limits| limits.read(&mut faults, &"/budget"));
+    let budget = draft.budget.value().map(|limits| limits.read(&mut faults, "/budget"));
     match (draft.name.into_value(), until) {
         (Some(name), Some(until)) if faults.is_empty() => Ok(Checked(WantedToken {
             name: name.trim().to_owned(),
@@ -52,11 +53,7 @@ fn read_until(text: &str, today: u64) -> Result<Date, Fault> {
 }
 
 fn read_amount(text: &str) -> Result<Usd, Fault> {
-    let amount = text.parse().ok().filter(|amount| *amount <= MAX_BUDGET);
-    amount.ok_or_else(|| {
-        let most = MAX_BUDGET.short();
-        ("bad_amount", format!("expected dollars, such as \"5.00\", at most {most}"))
-    })
+    parse_amount(text).map_err(|detail| ("bad_amount", detail))
 }
 
 /// The code and the detail of a fault.

@@ -4,9 +4,9 @@ use std::thread;
 
 use tempfile::TempDir;
 
-use crate::support::Server;
 use crate::support::process::run;
 use crate::support::server::exchange;
+use crate::support::{Server, certificate};
 
 const SETTINGS: &[(&str, &str)] =
     &[("TOLLGATE_SANDBOX__JOB_TIME", "2s"), ("TOLLGATE_PAGE__DEFAULT_MODEL", "alpha-sonnet-4.5")];
@@ -46,6 +46,15 @@ impl Gate {
         let folder = TempDir::with_prefix("tollgate-page-").expect("a folder");
         let server = Server::start(folder.path(), &[], &[SETTINGS, settings].concat());
         Self { origin: server.origin(), server, folder }
+    }
+
+    /// The same over TLS, and so over HTTP/2 with a browser.
+    pub(crate) fn start_over_tls(settings: &[(&str, &str)]) -> Self {
+        let folder = TempDir::with_prefix("tollgate-page-").expect("a folder");
+        certificate::write(folder.path(), &["127.0.0.1"]);
+        let tls = [("TOLLGATE_SERVER__TLS", certificate::SETTING)];
+        let server = Server::start(folder.path(), &[], &[SETTINGS, &tls, settings].concat());
+        Self { origin: format!("https://{}", server.address), server, folder }
     }
 
     /// Runs `tollgate member …` beside it, as its operator does, and returns what that prints for programs: a token.

@@ -13,6 +13,7 @@ mod embedding;
 mod firefox;
 mod gallery;
 mod gate;
+mod http2;
 mod kept_purchases;
 mod keyboard;
 mod ledgers;

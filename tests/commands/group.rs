@@ -140,3 +140,49 @@ fn change_applies_to_a_running_server_at_once() {
     assert_eq!(updated.code, Some(0), "{}", updated.err);
     assert!(me().contains(r#""limit":"7.000000""#), "{}", me());
 }
+
+#[test]
+fn extra_raises_a_member_for_a_time_and_is_listed() {
+    let fixture = Fixture::open();
+    let day = |text: &str| SpendLimit::of(Period::Day, text.parse().unwrap());
+    fixture.changed(&["member", "add", "ann", "--budget", "5.00/day"]);
+    let update =
+        |arguments: &[&str]| fixture.run(&[&["member", "update", "ann"], arguments].concat(), &[]);
+    for (arguments, expected) in [
+        (&["--extra", "5.00"][..], "--until"),
+        (&["--until", "2199-12-31"], "--extra"),
+        (&["--extra", "lots", "--until", "2199-12-31"], "expected dollars such as 5.00 or 0.006"),
+        (&["--extra", "-1", "--until", "2199-12-31"], "unexpected argument '-1'"),
+        (&["--extra", "5.00", "--until", "2199-02-30"], "expected a date such as 2026-11-30"),
+        (&["--extra", "5.00", "--until", "2001-01-01"], "expected a date that is not in the past"),
+        (&["--extra", "5.00", "--until", "2199-12-31", "--no-extra"], "cannot be used with"),
+    ] {
+        let refused = update(arguments);
+        assert_eq!(refused.code, Some(2), "{arguments:?}: {}", refused.err);
+        assert!(refused.err.contains(expected), "{}", refused.err);
+    }
+    let table = fixture.done(&["member", "list"]);
+    assert!(!table.contains("extra"), "{table}");
+
+    let raised = update(&["--extra", "2.50", "--until", "2199-12-31"]);
+    let expected = "updated ann: role member, budget $5.00 a day, $2.50 extra through 2199-12-31\n";
+    assert!(raised.err.contains(expected), "{}", raised.err);
+    let csv = fixture.done(&["member", "list", "--format", "csv"]);
+    assert!(csv.lines().nth(1).unwrap().ends_with(",2.500000,2200-01-01T00:00:00.000Z"), "{csv}");
+    let json = fixture.done(&["member", "list", "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let [of_day, of_week, ..] = &json["members"][0]["budgets"].as_array().unwrap()[..] else {
+        panic!("four rows")
+    };
+    assert_eq!((&of_day["limit"], &of_day["extra"]), (&"7.500000".into(), &"2.500000".into()));
+    assert_eq!(of_day["extra_until"], "2200-01-01T00:00:00.000Z");
+    assert!(of_week["limit"].is_null() && of_week.get("extra").is_none(), "{of_week}");
+    let clock = std::sync::Arc::new(tollgate::clock::wall);
+    let ledger = Store::open_read_only(&fixture.path(), clock).unwrap();
+    let members = fixture.runtime.block_on(ledger.members()).unwrap();
+    assert_eq!(members[0].own_budget, day("5"), "the limit itself is as before");
+
+    let ended = update(&["--no-extra"]);
+    assert!(ended.err.contains("budget $5.00 a day, no extra\n"), "{}", ended.err);
+    assert!(!fixture.done(&["member", "list"]).contains("extra"));
+}

@@ -405,9 +405,9 @@ fn member_list_shows_budgets_and_spending() {
     let csv = fixture.done(&["member", "list", "--format", "csv"]);
     let lines: Vec<Vec<_>> = csv.lines().map(|line| line.split(',').collect()).collect();
     let head = "name,role,state,token_prefix,day_budget,day_spent,month_budget,month_spent,added,revoked,may_buy,\
-                group,week_budget,week_spent,ever_budget,ever_spent";
+                group,week_budget,week_spent,ever_budget,ever_spent,extra,extra_until";
     assert_eq!(lines[0].join(","), head);
-    assert_eq!(lines[1][10..], ["", "", "", "0.003000", "", "0.006000"]);
+    assert_eq!(lines[1][10..], ["", "", "", "0.003000", "", "0.006000", "", ""]);
     let expected = ["ann", "member", "active", &ann[..9], "5.000000", "0.003000", "", "0.003000"];
     assert_eq!((&lines[1][..8], lines[1][9]), (&expected[..], ""));
     assert_eq!((&lines[2][..3], lines.len()), (&["bob", "admin", "revoked"][..], 3));

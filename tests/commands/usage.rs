@@ -145,3 +145,33 @@ fn reports_without_a_ledger_say_why() {
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.err);
     assert!(ended.err.contains("play money"), "{}", ended.err);
 }
+
+#[test]
+fn usage_by_group_keeps_the_group_of_each_purchase() {
+    let fixture = Fixture::with_ledger();
+    let ledger = fixture.ledger(Duration::ZERO);
+    for (nth, group) in [(1, Some("design")), (2, Some("sales")), (3, Some("design")), (4, None)] {
+        let reservation = Reservation {
+            id: PurchaseId::generate(),
+            caller: "member:ann".into(),
+            service: Service::Chat,
+            model: CHAT.1.into(),
+            price: CHAT.2,
+            dedupe_key: DedupeKey::IdempotencyKey { key: [nth; 32], payload: [nth; 32] },
+            group: group.map(Into::into),
+            token: None,
+            budgets: Budgets::default(),
+            replay_only: false,
+        };
+        fixture.runtime.block_on(ledger.reserve(&reservation)).unwrap();
+    }
+    drop(ledger);
+    let csv = fixture.done(&["usage", "--by", "group", "--format", "csv"]);
+    let expected = "group,count,charged,unknown,held,saved\n\
+        ,1,0.000000,0.000000,0.003000,0.000000\n\
+        design,2,0.000000,0.000000,0.006000,0.000000\n\
+        sales,1,0.000000,0.000000,0.003000,0.000000\n";
+    assert_eq!(csv, expected);
+    let csv = fixture.done(&["usage", "--by", "group,member", "--format", "csv"]);
+    assert!(csv.contains("\ndesign,member:ann,2,"), "{csv}");
+}

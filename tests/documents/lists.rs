@@ -13,7 +13,10 @@ fn every_payload_fault_is_documented() {
     let text = read("docs/reference/problems.md");
     let table = rows(section(&text, "`invalid_request`"));
     let explained: BTreeSet<_> = table.iter().flat_map(|row| spans(row[0])).collect();
-    let judges: Vec<_> = sources().filter(|(path, _)| path.starts_with("src/validate/")).collect();
+    let judging = ["src/validate/", "src/people/"];
+    let judges: Vec<_> = sources()
+        .filter(|(path, _)| judging.iter().any(|folder| path.starts_with(folder)))
+        .collect();
     let after = |mark: &'static str| {
         let rest = judges.iter().flat_map(move |(_, code)| code.split(mark).skip(1));
         rest.filter_map(|rest| rest.split('"').next())
@@ -43,6 +46,7 @@ fn every_payload_fault_is_documented() {
         "model" => "unknown_model",
         "role" => "unknown_role",
         "aspect_ratio" => "unknown_aspect_ratio",
+        "group" => "unknown_group",
         other => panic!("unknown_{other} is new: name it here and in docs/reference/problems.md"),
     }));
     assert_eq!(explained, raised);

@@ -6,6 +6,7 @@ mod budgets;
 mod credentials;
 mod groups;
 mod logins;
+mod manage;
 mod process;
 mod reports;
 mod separation;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Actor, AuditEntry, AuditQuery, Caller, GroupChange, Member, MemberChange, Period, Role,
+    Actor, AuditEntry, AuditQuery, Caller, Extra, GroupChange, Member, MemberChange, Period, Role,
     Selection, SpendLimit, Store,
 };
 
@@ -118,6 +118,23 @@ async fn each_act_on_a_group_is_written(fixture: Fixture) {
     assert_eq!(fixture.acts().await, acts.map(|act| format!("{}: {act}", root.name())));
 }
 
+async fn extra_and_its_early_end_are_written(fixture: Fixture) {
+    let root = operator();
+    fixture.act(&root, "ann", MemberChange::Add(member("ann"))).await;
+    fixture.act(&root, "ann", MemberChange::EndExtras).await;
+    let extra = Extra { amount: Usd::mills(2_500), until: START + 12 * HOUR };
+    fixture.act(&root, "ann", MemberChange::Extra(extra)).await;
+    fixture.act(&root, "ann", MemberChange::EndExtras).await;
+    fixture.act(&root, "ann", MemberChange::EndExtras).await;
+    let refused = MemberChange::Extra(extra);
+    assert!(bounded(fixture.store.change_member(&root, "eve".into(), refused)).await.is_err());
+    let acts = [
+        "member.extra member:ann: - > 2.50 until 2025-11-21T00:00:00.000Z",
+        "member.extra member:ann: - > -",
+    ];
+    assert_eq!(fixture.acts().await[1..], acts.map(|act| format!("{}: {act}", root.name())));
+}
+
 async fn act_that_changes_nothing_writes_nothing(fixture: Fixture) {
     fixture.act(&operator(), "ann", MemberChange::Add(member("ann"))).await;
     let same = update(Some(Role::Member), Some(member("ann").own_budget), Some(None));
@@ -161,6 +178,7 @@ async fn log_is_read_page_by_page(fixture: Fixture) {
 on_every_backend!(
     each_act_writes_who_what_of_whom_old_and_new,
     each_act_on_a_group_is_written,
+    extra_and_its_early_end_are_written,
     act_that_changes_nothing_writes_nothing,
     refused_change_writes_nothing,
     log_is_read_page_by_page,

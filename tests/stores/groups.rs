@@ -29,7 +29,7 @@ impl Fixture {
         bounded(self.store.groups()).await.expect("the list")
     }
 
-    async fn change(&self, name: &str, change: MemberChange) -> Result<(), MemberError> {
+    pub(crate) async fn change(&self, name: &str, change: MemberChange) -> Result<(), MemberError> {
         bounded(self.store.change_member(&operator(), name.into(), change)).await
     }
 }

@@ -9,6 +9,7 @@ mod connect;
 mod damage;
 mod dedupe;
 mod disk;
+mod extras;
 mod faults;
 mod fixture;
 mod fleet;

@@ -10,24 +10,42 @@ use rusqlite::Connection;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
     AccountStatus, BudgetScope, Budgets, DedupeKey, DuplicateCheck, EarlierReply, ExistingPurchase,
-    KeptReply, PurchaseId, Reservation, ReserveError, Settlement, SpendLimit, StoreCapacity,
+    Extra, GroupChange, KeptReply, MemberChange, PurchaseId, Reservation, ReserveError, Settlement,
+    SpendLimit, StoreCapacity,
 };
 
 use crate::fixture::*;
+use crate::members::member;
 use crate::oracle::Oracle;
 
 const LITTLE: StoreCapacity =
     StoreCapacity { replies: 4, reply_bytes: 40, ended_purchases: 250_000, pages: None };
 /// Of groups and of tokens.
 const NAMES: [&str; 2] = ["one", "two"];
-const CALLERS: [&str; 3] = ["ann", "bob", "192.0.2.7"];
+const CALLERS: [&str; 3] = ["member:ann", "member:bob", "192.0.2.7"];
+/// Those of the callers that extras are for.
+const MEMBERS: [&str; 2] = ["ann", "bob"];
 
 #[derive(Clone, Debug)]
 enum Verb {
-    Reserve { buyer: Buyer, price: u64, limits: Box<Budgets>, claim: Claimed, sent: Sent },
+    Reserve {
+        buyer: Buyer,
+        price: u64,
+        limits: Box<Budgets>,
+        claim: Claimed,
+        sent: Sent,
+    },
     Sent(prop::sample::Index, AccountStatus),
-    Settle { which: prop::sample::Index, ending: Settlement, is_waited_for: bool },
+    Settle {
+        which: prop::sample::Index,
+        ending: Settlement,
+        is_waited_for: bool,
+    },
     Delivered(prop::sample::Index),
+    /// Adds, changes or removes a group.
+    Group(usize, Option<SpendLimit>),
+    /// Raises a member's limits, or ends what raises them.
+    Extra(usize, Option<(Usd, Duration)>),
     Forget,
     Restart,
     Pass(Duration),
@@ -93,6 +111,14 @@ fn verbs() -> impl Strategy<Value = Verb> {
             Verb::Settle { which, ending, is_waited_for }
         }),
         3 => which().prop_map(Verb::Delivered),
+        2 => (0..2_usize, prop::option::weighted(0.8, limit()))
+            .prop_map(|(name, limit)| Verb::Group(name, limit)),
+        2 => (0..2_usize, prop::option::weighted(0.8, (0..20_u64, 0..200_000_u64))).prop_map(
+            |(name, extra)| {
+                let of = |(amount, time)| (Usd::mills(amount), Duration::from_secs(time));
+                Verb::Extra(name, extra.map(of))
+            }
+        ),
         1 => Just(Verb::Forget),
         1 => Just(Verb::Restart),
         3 => prop_oneof![0..40_u64, 0..3_000_000_u64].prop_map(|s| Verb::Pass(SECOND * s as u32)),
@@ -107,7 +133,7 @@ proptest! {
     fn memory_and_disk_stores_match_the_oracle(verbs in vec(verbs(), 1..60)) {
         run(async {
             let stores = vec![Fixture::in_memory(LITTLE), Fixture::on_disk(LITTLE)];
-            let mut all = All { oracle: Oracle::new(LITTLE, START), stores, ids: Vec::new() };
+            let mut all = All::new(LITTLE, stores).await;
             all.follow(verbs).await;
             let disk = &mut all.stores[1];
             disk.restart_with(LITTLE);
@@ -125,7 +151,7 @@ proptest! {
         run(async {
             let capacity = StoreCapacity::default();
             let stores = vec![Fixture::in_memory(capacity), Fixture::on_postgres().await];
-            let mut all = All { oracle: Oracle::new(capacity, START), stores, ids: Vec::new() };
+            let mut all = All::new(capacity, stores).await;
             all.follow(verbs).await;
             all.stores[1].stop();
             assert_eq!(all.stores[1].database().sql(WRONG_COUNTERS), "0");
@@ -162,6 +188,15 @@ struct All {
 }
 
 impl All {
+    async fn new(capacity: StoreCapacity, stores: Vec<Fixture>) -> Self {
+        for fixture in &stores {
+            for name in MEMBERS {
+                fixture.change(name, MemberChange::Add(member(name))).await.expect("added");
+            }
+        }
+        Self { oracle: Oracle::new(capacity, START), stores, ids: Vec::new() }
+    }
+
     async fn follow(&mut self, verbs: Vec<Verb>) {
         for verb in verbs {
             self.step(&verb).await;
@@ -215,6 +250,8 @@ impl All {
                     fixture.store.mark_delivered(id);
                 }
             }
+            Verb::Group(name, limit) => self.change_group(NAMES[*name], *limit).await,
+            Verb::Extra(name, extra) => self.change_extra(*name, *extra).await,
             Verb::Forget => {
                 self.oracle.forget();
                 for fixture in &self.stores {
@@ -229,6 +266,42 @@ impl All {
             }
             Verb::Pass(time) => self.set(self.oracle.now + *time),
             Verb::JumpBack(time) => self.set(self.oracle.now - *time),
+        }
+    }
+
+    async fn change_group(&mut self, name: &'static str, limit: Option<SpendLimit>) {
+        let known = &mut self.oracle.groups;
+        let change = match (limit, known.contains_key(name)) {
+            (Some(limit), false) => GroupChange::Add(limit),
+            (Some(limit), true) => GroupChange::Update(limit),
+            (None, true) => GroupChange::Remove,
+            (None, false) => return,
+        };
+        match limit {
+            Some(limit) => known.insert(name, limit),
+            None => known.remove(name),
+        };
+        for fixture in &self.stores {
+            fixture.change_group(name, change).await.expect("changed");
+        }
+    }
+
+    async fn change_extra(&mut self, member: usize, extra: Option<(Usd, Duration)>) {
+        let (now, caller) = (self.oracle.now, CALLERS[member]);
+        let change = match extra {
+            Some((amount, time)) => {
+                let extra = Extra { amount, until: now + time };
+                self.oracle.extras.push((caller, extra));
+                MemberChange::Extra(extra)
+            }
+            None => {
+                let of = self.oracle.extras.iter_mut().filter(|(whose, _)| *whose == caller);
+                of.for_each(|(_, extra)| extra.until = extra.until.min(now));
+                MemberChange::EndExtras
+            }
+        };
+        for fixture in &self.stores {
+            fixture.change(MEMBERS[member], change.clone()).await.expect("changed");
         }
     }
 
@@ -279,15 +352,9 @@ impl All {
 
     /// What was set aside just now is within every budget that it was given.
     async fn is_within(&self, reservation: &Reservation) {
-        let Budgets { total, caller, token, .. } = reservation.budgets;
-        let by_token = reservation.token.as_ref().map(|token| token.to_string());
-        let scopes = [
-            Some((BudgetScope::Total, total)),
-            Some((BudgetScope::Caller(reservation.caller.to_string()), caller)),
-            by_token.map(|name| (BudgetScope::Token(name), token)),
-        ];
+        let scopes = self.oracle.limits(reservation);
         for fixture in &self.stores {
-            for (scope, limit) in scopes.iter().flatten() {
+            for (scope, limit) in &scopes {
                 let spent = fixture.spent(scope.clone()).await;
                 for (period, limit) in limit.rows() {
                     assert!(spent.get(period) <= limit, "{spent:?} of {limit} in {scope:?}");
@@ -303,6 +370,8 @@ impl All {
             let groups = NAMES.map(|name| BudgetScope::Group(name.to_owned()));
             let tokens = NAMES.map(|name| BudgetScope::Token(name.to_owned()));
             for scope in callers.into_iter().chain(groups).chain(tokens) {
+                let kept = bounded(fixture.store.kept_limit(scope.clone())).await.expect("read");
+                assert_eq!(kept, self.oracle.kept(&scope), "{scope:?} {after:?}");
                 let spent = self.oracle.spent(&scope);
                 assert_eq!(fixture.spent(scope).await, spent, "{after:?}");
             }

@@ -1,14 +1,15 @@
 //! The ledger as a plain list of purchases: what every store has to do, stated anew, without its code.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::Date;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    AccountStatus, BudgetScope, DedupeKey, Digest, EarlierReply, ExistingPurchase, KeptReply,
-    OverBudget, Period, PeriodSpend, PurchaseId, PurchaseRecord, PurchaseState, Reservation,
-    ReserveError, Settlement, StoreCapacity,
+    AccountStatus, BudgetScope, DedupeKey, Digest, EarlierReply, ExistingPurchase, Extra,
+    KeptLimit, KeptReply, OverBudget, Period, PeriodSpend, PurchaseId, PurchaseRecord,
+    PurchaseState, Reservation, ReserveError, Settlement, SpendLimit, StoreCapacity,
 };
 
 /// A clock that was set back, time zones and leap seconds explain a counted day that lies so far ahead.
@@ -18,6 +19,9 @@ pub(crate) struct Oracle {
     capacity: StoreCapacity,
     pub(crate) now: Duration,
     entries: Vec<Entry>,
+    pub(crate) groups: HashMap<&'static str, SpendLimit>,
+    /// By caller.
+    pub(crate) extras: Vec<(&'static str, Extra)>,
 }
 
 struct Entry {
@@ -34,7 +38,7 @@ struct Entry {
 
 impl Oracle {
     pub(crate) fn new(capacity: StoreCapacity, now: Duration) -> Self {
-        Self { capacity, now, entries: Vec::new() }
+        Self { capacity, now, entries: Vec::new(), groups: HashMap::new(), extras: Vec::new() }
     }
 
     pub(crate) fn reserve(&mut self, reservation: &Reservation) -> Result<(), ReserveError> {
@@ -69,18 +73,54 @@ impl Oracle {
         Ok(())
     }
 
+    /// What the ledger itself keeps of a scope's limits.
+    pub(crate) fn kept(&self, scope: &BudgetScope) -> KeptLimit {
+        match scope {
+            BudgetScope::Group(name) => {
+                let limit = self.groups.get(name.as_str()).copied().unwrap_or_default();
+                KeptLimit { limit, extra: None }
+            }
+            BudgetScope::Caller(name) => {
+                let is_in_force =
+                    |(caller, extra): &&(&str, Extra)| caller == name && extra.until > self.now;
+                let mut sum: Option<Extra> = None;
+                for (_, extra) in self.extras.iter().filter(is_in_force) {
+                    let before = sum.unwrap_or(Extra { amount: Usd::ZERO, until: Duration::MAX });
+                    sum = Some(Extra {
+                        amount: before.amount.checked_add(extra.amount).expect("little"),
+                        until: before.until.min(extra.until),
+                    });
+                }
+                KeptLimit { limit: SpendLimit::NONE, extra: sum }
+            }
+            BudgetScope::Total | BudgetScope::Token(_) => KeptLimit::default(),
+        }
+    }
+
+    /// The scopes that a purchase counts in, with all that limits them now.
+    pub(crate) fn limits(&self, reservation: &Reservation) -> Vec<(BudgetScope, SpendLimit)> {
+        let budgets = reservation.budgets;
+        let caller = BudgetScope::Caller(reservation.caller.to_string());
+        let mut own = budgets.caller;
+        if let Some(extra) = self.kept(&caller).extra {
+            for limit in [&mut own.day, &mut own.week, &mut own.month, &mut own.ever] {
+                *limit = limit.and_then(|limit| limit.checked_add(extra.amount));
+            }
+        }
+        let group = reservation.group.as_ref().map(|name| BudgetScope::Group(name.to_string()));
+        let group = group.map(|scope| (scope.clone(), self.kept(&scope).limit));
+        let token = reservation.token.as_ref().map(|name| BudgetScope::Token(name.to_string()));
+        let token = token.map(|scope| (scope, budgets.token));
+        let total = Some((BudgetScope::Total, budgets.total));
+        [total, group, Some((caller, own)), token].into_iter().flatten().collect()
+    }
+
     /// The exceeded budget that renews last; of several, the one of most callers.
     fn over_budget(&self, reservation: &Reservation) -> Option<OverBudget> {
-        let limits = reservation.budgets;
-        let token = reservation.token.as_ref().map(|token| token.to_string());
-        let scopes = [
-            Some((BudgetScope::Total, limits.total)),
-            Some((BudgetScope::Caller(reservation.caller.to_string()), limits.caller)),
-            token.map(|token| (BudgetScope::Token(token), limits.token)),
-        ];
+        let scopes = self.limits(reservation);
         let mut over: Option<OverBudget> = None;
         for period in [Period::Ever, Period::Month, Period::Week, Period::Day] {
-            for (scope, limit) in scopes.iter().flatten() {
+            for (scope, limit) in &scopes {
                 let (Some(budget), spent) = (limit.get(period), self.spent(scope)) else {
                     continue;
                 };

@@ -15,7 +15,7 @@ fn row(caller: &str, day: u64, model: &str, count: u64, mills: [u64; 3]) -> Spen
     let [charged, unknown, held] = mills.map(Usd::mills);
     let (caller, model) = (caller.to_owned(), model.to_owned());
     let (service, saved) = (Service::Chat, Usd::ZERO);
-    SpendRow { caller, day, service, model, count, charged, unknown, held, saved }
+    SpendRow { caller, group: None, day, service, model, count, charged, unknown, held, saved }
 }
 
 impl Fixture {
@@ -52,6 +52,25 @@ async fn all_spending_is_grouped_by_caller_day_and_model(fixture: Fixture) {
     );
     assert_eq!(fixture.spending_of_all(START).await, [first, beta, next.clone(), bob]);
     assert_eq!(fixture.spending_of_all(START + SECOND).await, [next]);
+}
+
+async fn spending_is_told_apart_by_the_group_of_the_time(fixture: Fixture) {
+    let within =
+        |group: &str, price| Reservation { group: Some(group.into()), ..of("ann", "alpha", price) };
+    for reservation in [within("sales", 1), within("design", 2), of("ann", "alpha", 4)] {
+        fixture.end(reservation, Settlement::Unknown).await;
+    }
+    fixture.send(&within("design", 8)).await;
+    let row = |group: Option<&str>, count, mills| SpendRow {
+        group: group.map(str::to_owned),
+        ..row("ann", TODAY, "alpha", count, mills)
+    };
+    let expected = [
+        row(None, 1, [0, 4, 0]),
+        row(Some("design"), 2, [0, 2, 8]),
+        row(Some("sales"), 1, [0, 1, 0]),
+    ];
+    assert_eq!(fixture.spending_of_all(START).await, expected);
 }
 
 async fn replays_of_a_charged_purchase_are_saved_and_not_spent(fixture: Fixture) {
@@ -137,6 +156,7 @@ async fn all_jobs_come_newest_first(fixture: Fixture) {
 
 on_every_backend!(
     all_spending_is_grouped_by_caller_day_and_model,
+    spending_is_told_apart_by_the_group_of_the_time,
     replays_of_a_charged_purchase_are_saved_and_not_spent,
     totals_count_unknown_purchases_and_open_jobs,
     spend_is_grouped_by_the_days_of_a_time_zone,

@@ -1,6 +1,7 @@
 //! An in-memory copy of members and logins. Changes by other processes apply at the next refresh.
 
 mod audit;
+mod issue;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
+pub use self::issue::NewToken;
 use super::cached_list::{CachedList, Listed};
 use super::token::{self, Secret};
 use super::{Denied, Session, random_value};

@@ -17,6 +17,7 @@ macro_rules! operations {
     };
 }
 
+mod admin;
 #[cfg(feature = "mcp")]
 mod mcp;
 #[cfg(feature = "openai")]
@@ -50,6 +51,7 @@ const SHARED: Route = Route { cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE };
 /// The tables of this build's features.
 static TABLES: &[&[Endpoint]] = &[
     table::ROWS,
+    admin::ROWS,
     people::ROWS,
     #[cfg(feature = "mcp")]
     mcp::ROWS,

@@ -7,6 +7,7 @@ use crate::contract::catalog::{
     AspectRatioSupport, Catalog, DEFAULT_VIDEO_MODEL, Durations, ImageInput, OVERALL_DURATION,
     VideoModel,
 };
+use crate::contract::member::Role;
 use crate::contract::video::{ASPECT_RATIOS, MAX_PROMPT};
 use crate::contract::wire::ROLES;
 use crate::problem;
@@ -39,6 +40,8 @@ pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)
         ("OpenAiVideoRequest", openai_video(catalog)),
         ("Login", closed(record([("token", non_empty())])).into()),
         ("NewToken", new_token()),
+        ("NewMember", closed(with(member_terms(), "name", non_empty())).into()),
+        ("MemberTerms", closed(member_terms()).into()),
         ("ChatRequest", chat_request(catalog)),
         ("ChatReply", record([("message", message)]).into()),
         // One per model, because durations and pictures differ.
@@ -57,6 +60,16 @@ fn new_token() -> SchemaRef {
     let token =
         with(record([("name", non_empty())]), "until", pattern("^[0-9]{4}-[0-9]{2}-[0-9]{2}$"));
     closed(token.property("budget", closed(amounts))).into()
+}
+
+fn member_terms() -> ObjectBuilder {
+    let names = ArrayBuilder::new().items(non_empty()).min_items(Some(1));
+    let may_buy = OneOfBuilder::new().item(names).item(object(Type::Null));
+    let budget = closed(record([("day? week? month? ever?", nullable_string())]));
+    let budget = OneOfBuilder::new().item(budget).item(object(Type::Null));
+    record([("role?", one_of(Role::ALL.map(Role::name))), ("group?", nullable_string())])
+        .property("may_buy", may_buy)
+        .property("budget", budget)
 }
 
 fn openai_chat(catalog: &Catalog) -> SchemaRef {

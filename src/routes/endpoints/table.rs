@@ -8,7 +8,6 @@ use super::{Endpoint, PAID, READ, SHARED};
 use crate::downstream::route::{Auth, BodyKind, Class, DEFAULT_ROUTE, Route};
 use crate::routes::{api, bff, pictures};
 
-const ADMIN: Route = Route { auth: Auth::Admin, ..READ };
 const LOGIN: Route = Route { method: Method::POST, ..DEFAULT_ROUTE };
 
 // Its texts are wider than rustfmt can lay out.
@@ -121,41 +120,6 @@ pub(super) static ROWS: &[Endpoint] = &[
             .response(204, "The session has ended.", &[])
             .response(200, "It has, and `continue` is where to end the one at the login service.", &[(JSON, "Anything")])
             .problems(&[LOGIN_PROBLEMS])],
-    },
-    Endpoint {
-        route: Route { path: "/bff/admin/usage", ..ADMIN },
-        handler: |cx| Box::pin(bff::admin_usage(cx)),
-        operations: operations![operation("adminUsage", "admins", "Get the spending of all callers")
-            .days("Days up to today: 1d to 366d; 7d by default.")
-            .query("format", "json or csv.", one_of(["json", "csv"]))
-            .ok("By caller, day and model.", JSON, "Anything")
-            .problems(&[&[&INVALID_REQUEST]])],
-    },
-    Endpoint {
-        route: Route { path: "/bff/admin/members", ..ADMIN },
-        handler: |cx| Box::pin(async move { cx.handlers.reports.admin_members().await }),
-        operations: operations![operation("adminMembers", "admins", "List members")
-            .ok("Names, roles, budgets and spending.", JSON, "Anything")],
-    },
-    Endpoint {
-        route: Route { path: "/bff/admin/jobs", ..ADMIN },
-        handler: |cx| Box::pin(async move { cx.handlers.reports.admin_jobs().await }),
-        operations: operations![operation("adminJobs", "admins", "List the latest jobs of all callers")
-            .ok("The latest first.", JSON, "Anything")],
-    },
-    Endpoint {
-        route: Route { path: "/bff/admin/audit", ..ADMIN },
-        handler: |cx| Box::pin(bff::admin_audit(cx)),
-        operations: operations![operation("adminAudit", "admins", "List who changed members, groups and budgets")
-            .query("before", "Only entries before the one with this id.", range(1, isize::MAX))
-            .ok("The latest first, at most 100.", JSON, "Anything")
-            .problems(&[&[&INVALID_REQUEST]])],
-    },
-    Endpoint {
-        route: Route { path: "/bff/admin/billing", ..ADMIN },
-        handler: |cx| Box::pin(async move { cx.report(cx.handlers.reports.admin_billing()).await }),
-        operations: operations![operation("adminBilling", "admins", "Get the gateway account")
-            .ok("Balances, keys by name, unknown outcomes.", JSON, "Anything")],
     },
     Endpoint {
         route: Route { path: "/healthz", ..DEFAULT_ROUTE },

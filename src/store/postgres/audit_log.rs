@@ -4,7 +4,8 @@ use super::column::{self, nanos, signed};
 use super::handle::PostgresStore;
 use super::step::{Statement, statement};
 use crate::store::audit_log::{
-    self, ADD_GROUP, ADD_MEMBER, CHANGE_GROUP, MemberField, REMOVE_GROUP, REVOKE_MEMBER,
+    self, ADD_GROUP, ADD_MEMBER, CHANGE_GROUP, MemberField, RAISE_MEMBER, REMOVE_GROUP,
+    REVOKE_MEMBER,
 };
 use crate::store::{Actor, AuditEntry, AuditQuery, Caller, GroupChange, MemberChange, Unavailable};
 
@@ -97,6 +98,14 @@ const WRITE_REVOKED: &str = write_act!(
     "NULL",
     concat!(" FROM members WHERE name = $4 AND revoked IS NULL AND", unless_refused!())
 );
+const WRITE_ENDED_EXTRAS: &str = write_act!(
+    "NULL",
+    "NULL",
+    concat!(
+        " WHERE EXISTS (SELECT 1 FROM extras WHERE caller = $3 AND until > {now}) AND",
+        unless_refused!()
+    )
+);
 const WRITE_ROLE: &str = write_field!("role");
 const WRITE_BUDGET: &str = write_field!(budget!());
 const WRITE_GROUP: &str = write_field!("group_name");
@@ -135,6 +144,10 @@ pub(super) fn member_change(by: &Actor, name: &str, change: &MemberChange) -> Ve
         MemberChange::Revoke => {
             vec![statement!(WRITE_REVOKED, by, REVOKE_MEMBER, of, name.to_owned())]
         }
+        MemberChange::Extra(extra) => {
+            vec![statement!(WRITE, by, RAISE_MEMBER, of, audit_log::extra_text(*extra))]
+        }
+        MemberChange::EndExtras => vec![statement!(WRITE_ENDED_EXTRAS, by, RAISE_MEMBER, of)],
         MemberChange::Update { .. } | MemberChange::Rotate(..) => {
             let fields = audit_log::changed_fields(change).into_iter();
             let write = |(field, new): (MemberField, Option<String>)| {

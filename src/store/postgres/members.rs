@@ -14,8 +14,8 @@ use crate::contract::money::Usd;
 use crate::contract::selection::Selection;
 use crate::store::member::MAX_LOGINS_PER_MEMBER;
 use crate::store::{
-    Actor, Digest, LoginSession, Member, MemberChange, MemberError, Period, Role, SecretRecord,
-    Unavailable,
+    Actor, Caller, Digest, LoginSession, Member, MemberChange, MemberError, Period, Role,
+    SecretRecord, Unavailable,
 };
 
 pub(super) const LOCK: &str = "SELECT 1 FROM members_version FOR UPDATE";
@@ -75,6 +75,12 @@ const SET_MAY_BUY: &str = unless_refused!("UPDATE members SET may_buy = $2 WHERE
 const SET_GROUP: &str = unless_refused!("UPDATE members SET group_name = $2 WHERE name = $1 AND");
 const ROTATE: &str =
     unless_refused!("UPDATE members SET token = $2, prefix = $3 WHERE name = $1 AND");
+const ADD_EXTRA: &str = unless_refused!(
+    "INSERT INTO extras (caller, micros, until, at)
+    SELECT $1::text, $2::bigint, $3::bigint, {now} WHERE"
+);
+const END_EXTRAS: &str =
+    unless_refused!("UPDATE extras SET until = {now} WHERE caller = $1 AND until > {now} AND");
 const END_LOGINS: &str = unless_refused!("DELETE FROM logins WHERE member = $1 AND");
 const SET_SECRET: &str = unless_refused!("UPDATE store SET secret = $1 WHERE");
 const SET_MEMBER_SECRET: &str =
@@ -268,12 +274,18 @@ fn judgement(changes: &[(Arc<str>, MemberChange)]) -> Statement {
     let kind = |change: &MemberChange| match change {
         MemberChange::Add(_) => "add",
         MemberChange::Revoke => "revoke",
-        MemberChange::Update { .. } | MemberChange::Rotate(..) => "change",
+        MemberChange::Update { .. }
+        | MemberChange::Rotate(..)
+        | MemberChange::Extra(_)
+        | MemberChange::EndExtras => "change",
     };
     let revokes = |change: &MemberChange| match change {
         MemberChange::Add(member) => member.revoked_at.is_some(),
         MemberChange::Revoke => true,
-        MemberChange::Update { .. } | MemberChange::Rotate(..) => false,
+        MemberChange::Update { .. }
+        | MemberChange::Rotate(..)
+        | MemberChange::Extra(_)
+        | MemberChange::EndExtras => false,
     };
     statement!(
         JUDGE,
@@ -329,7 +341,17 @@ fn application(name: &str, change: &MemberChange) -> Vec<Statement> {
             statement!(ROTATE, name.to_owned(), token.to_vec(), prefix.to_string()),
             statement!(END_LOGINS, name.to_owned()),
         ],
+        MemberChange::Extra(extra) => {
+            let micros = signed(extra.amount.as_micros());
+            vec![statement!(ADD_EXTRA, caller(name), micros, nanos(extra.until))]
+        }
+        MemberChange::EndExtras => vec![statement!(END_EXTRAS, caller(name))],
     }
+}
+
+/// Returns the name of the member as a caller.
+fn caller(name: &str) -> String {
+    Caller::Member(name.into()).to_string()
 }
 
 fn member(row: &Row) -> Read<Member> {

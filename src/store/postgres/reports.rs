@@ -36,11 +36,13 @@ const SPEND: &str =
         coalesce(sum(cost_micros), 0)::bigint,
         coalesce(sum(price_micros) FILTER (WHERE state = 'unknown'), 0)::bigint,
         coalesce(sum(price_micros) FILTER (WHERE state IN ('held', 'sent')), 0)::bigint,
-        coalesce(sum(cost_micros * replays), 0)::bigint
+        coalesce(sum(cost_micros * replays), 0)::bigint,
+        group_name
     FROM purchases
     WHERE at >= $1 AND state <> 'released' AND ($2::text IS NULL OR caller = $2)
-    GROUP BY caller, local_day, service, model
-    ORDER BY caller COLLATE \"C\", local_day, service COLLATE \"C\", model COLLATE \"C\" LIMIT $3";
+    GROUP BY caller, local_day, service, model, group_name
+    ORDER BY caller COLLATE \"C\", local_day, service COLLATE \"C\", model COLLATE \"C\",
+        group_name COLLATE \"C\" NULLS FIRST LIMIT $3";
 
 impl PostgresStore {
     pub(in crate::store) async fn purchases_since(
@@ -99,6 +101,7 @@ impl PostgresStore {
                 unknown: column::money(row, 6)?,
                 held: column::money(row, 7)?,
                 saved: column::money(row, 8)?,
+                group: column::get(row, 9)?,
             })
         })
         .await

@@ -9,7 +9,7 @@ use super::column::{self, Sql, nanos};
 use super::handle::SqliteStore;
 use super::limits;
 use crate::store::audit_log::{
-    self, ADD_GROUP, ADD_MEMBER, CHANGE_GROUP, REMOVE_GROUP, REVOKE_MEMBER,
+    self, ADD_GROUP, ADD_MEMBER, CHANGE_GROUP, RAISE_MEMBER, REMOVE_GROUP, REVOKE_MEMBER,
 };
 use crate::store::{
     Actor, AuditEntry, AuditQuery, Caller, GroupChange, Member, MemberChange, Unavailable,
@@ -68,6 +68,16 @@ pub(super) fn write_member_change(
     let Some(before) = before else { return Ok(()) };
     if matches!(change, MemberChange::Revoke) && before.revoked_at.is_none() {
         write(connection, by, (REVOKE_MEMBER, &of), (None, None))?;
+    }
+    if let MemberChange::Extra(extra) = change {
+        let new = audit_log::extra_text(*extra);
+        write(connection, by, (RAISE_MEMBER, &of), (None, Some(&new)))?;
+    }
+    if matches!(change, MemberChange::EndExtras) {
+        let in_force = "SELECT 1 FROM extras WHERE caller = ? AND until > ?";
+        if connection.first(in_force, params![of, nanos(by.1)], |_| Ok(()))?.is_some() {
+            write(connection, by, (RAISE_MEMBER, &of), (None, None))?;
+        }
     }
     for (field, new) in audit_log::changed_fields(change) {
         let old = field.text(before);

@@ -18,8 +18,8 @@ use crate::contract::money::Usd;
 use crate::contract::selection::Selection;
 use crate::store::member::MAX_LOGINS_PER_MEMBER;
 use crate::store::{
-    Actor, Digest, LoginSession, Member, MemberChange, MemberError, Period, Role, SecretRecord,
-    SpendLimit, Unavailable,
+    Actor, Caller, Digest, LoginSession, Member, MemberChange, MemberError, Period, Role,
+    SecretRecord, SpendLimit, Unavailable,
 };
 
 /// A refusal leaves nothing to roll back.
@@ -50,12 +50,12 @@ impl SqliteStore {
                 let now = ledger.now();
                 let before =
                     connection.first(&format!("{MEMBERS} WHERE name = ?"), [name], member)?;
+                let (by, before) = ((&by, now), (&**name, before.as_ref()));
+                audit_log::write_member_change(connection, by, before, change)?;
                 if let Err(error) = apply_change(connection, name, change, now)? {
                     connection.execute_batch("ROLLBACK TO members; RELEASE members")?;
                     return Ok(Err((Arc::clone(name), error)));
                 }
-                let (by, before) = ((&by, now), (&**name, before.as_ref()));
-                audit_log::write_member_change(connection, by, before, change)?;
             }
             if let Some(fingerprint) = fingerprint {
                 set_token_secret_fingerprint(connection, fingerprint)?;
@@ -66,6 +66,7 @@ impl SqliteStore {
                 }
             }
             connection.execute_batch("RELEASE members")?;
+            ledger.forget_limits();
             Ok(Ok(()))
         };
         self.run(Durability::Synced, step).await
@@ -186,7 +187,7 @@ fn apply_change(
     change: &MemberChange,
     now: Duration,
 ) -> ChangeResult {
-    if let MemberChange::Update { .. } | MemberChange::Rotate(..) = change {
+    if !matches!(change, MemberChange::Add(_) | MemberChange::Revoke) {
         let ask = "SELECT revoked IS NULL FROM members WHERE name = ?";
         match connection.first(ask, [name], |row| row.get(0))? {
             Some(true) => {}
@@ -219,6 +220,16 @@ fn apply_change(
             connection.run(write, params![token, prefix, name])?;
             end_sessions(connection, name)?;
         }
+        MemberChange::Extra(extra) => {
+            let insert = "INSERT INTO extras (caller, micros, until, at) VALUES (?, ?, ?, ?)";
+            let amount = column::signed(extra.amount.as_micros());
+            let values = params![caller(name), amount, nanos(extra.until), nanos(now)];
+            connection.run(insert, values)?;
+        }
+        MemberChange::EndExtras => {
+            let end = "UPDATE extras SET until = ?1 WHERE caller = ?2 AND until > ?1";
+            connection.run(end, params![nanos(now), caller(name)])?;
+        }
     }
     if let Some(group) = change.group() {
         let ask = "SELECT 1 FROM groups WHERE name = ?";
@@ -227,6 +238,11 @@ fn apply_change(
         }
     }
     Ok(Ok(bump_version(connection)?))
+}
+
+/// Returns the name of the member as a caller.
+fn caller(name: &str) -> String {
+    Caller::Member(name.into()).to_string()
 }
 
 /// Returns whether the name was free.

@@ -79,10 +79,11 @@ impl SqliteStore {
                 coalesce(sum(cost_micros), 0),
                 sum(iif(state = 'unknown', price_micros, 0)),
                 sum(iif(state IN ('held', 'sent'), price_micros, 0)),
-                coalesce(sum(cost_micros * replays), 0)
+                coalesce(sum(cost_micros * replays), 0),
+                group_name
             FROM purchases WHERE at >= ?1 AND state <> 'released' AND (?2 IS NULL OR caller = ?2)
-            GROUP BY caller, local_day, service, model ORDER BY caller, local_day, service, model
-            LIMIT ?3";
+            GROUP BY caller, local_day, service, model, group_name
+            ORDER BY caller, local_day, service, model, group_name LIMIT ?3";
         let read = move |file: &Connection| {
             let ahead = utc_offset.saturating_mul(60_000_000_000);
             let values = params![nanos(since), caller, column::signed(most), ahead];
@@ -97,6 +98,7 @@ impl SqliteStore {
                     unknown: column::money(row, 6)?,
                     held: column::money(row, 7)?,
                     saved: column::money(row, 8)?,
+                    group: row.get(9)?,
                 })
             })
         };
@@ -237,39 +239,6 @@ impl SqliteStore {
             })
         };
         self.run_report(read).await
-    }
-
-    pub(in crate::store) async fn record_missing_spend(
-        &self,
-        missing: &MissingSpend,
-    ) -> Result<(), Unavailable> {
-        let MissingSpend { id, caller, model, amount } = *missing;
-        let unique = *blake3::hash(id.0.as_bytes()).as_bytes();
-        let reservation = Reservation {
-            id,
-            caller: caller.into(),
-            service: Service::Other,
-            model: model.into(),
-            price: amount,
-            dedupe_key: DedupeKey::IdempotencyKey { key: unique, payload: unique },
-            group: None,
-            token: None,
-            budgets: Budgets::default(),
-            replay_only: false,
-        };
-        let record = move |ledger: &Ledger, statements: &Statements<'_>| {
-            let credit = ledger.credit.get();
-            ledger.credit.set(Credit::default());
-            if let Err(refused) = ledger.reserve(statements, &reservation, None)? {
-                return Err(Unavailable(refused.to_string().into()).into());
-            }
-            let charged =
-                Settlement::Charged { cost: amount, reply: None, keep: Duration::ZERO, job: None };
-            ledger.settle(statements, id, &charged)?;
-            ledger.credit.set(credit);
-            Ok(())
-        };
-        self.run_prepared(Durability::Synced, record).await
     }
 
     pub(in crate::store) async fn check_account(

@@ -75,7 +75,7 @@ fn admin_endpoints_answer_admins_only() {
     assert_eq!(upstream.requests(), asked, "nobody asked the gateway for it");
     for target in PAGES {
         seen(&gate, &root, target);
-        let wrong = gate.ask("POST", target, &[root.bearer()], "");
+        let wrong = gate.ask("PUT", target, &[root.bearer()], "");
         assert_eq!(wrong.code(), "method_not_allowed", "{target}");
     }
 }

@@ -1,0 +1,106 @@
+//! Adds, changes and revokes members.
+
+use std::sync::Arc;
+
+use super::{People, invalid, unavailable};
+use crate::access::member_cache::{MemberCache, NewToken};
+use crate::access::token::MemberToken;
+use crate::contract::member::MemberTerms;
+use crate::problem::{NOT_FOUND, Problem};
+use crate::store::{Actor, Caller, Digest, Member, MemberChange, MemberError, SpendLimit};
+
+impl People {
+    /// Adds a member. Its token is shown once.
+    pub async fn add_member(
+        &self,
+        by: &Caller,
+        name: &str,
+        terms: MemberTerms,
+    ) -> Result<MemberToken, Problem> {
+        let NewToken { token, hash, fingerprint } = self.members()?.new_token().await?;
+        let member = Member {
+            name: name.into(),
+            role: terms.role.unwrap_or_default(),
+            own_budget: terms.budget.apply(SpendLimit::NONE),
+            group: terms.group.flatten(),
+            may_buy: terms.may_buy.flatten(),
+            token: hash,
+            prefix: token.prefix().into(),
+            added_at: self.store.now(),
+            revoked_at: None,
+        };
+        self.change_member(by, name, MemberChange::Add(member), Some(fingerprint)).await?;
+        Ok(token)
+    }
+
+    pub async fn update_member(
+        &self,
+        by: &Caller,
+        name: &str,
+        terms: MemberTerms,
+    ) -> Result<(), Problem> {
+        let members = self.store.members().await.map_err(unavailable)?;
+        let before = members.iter().find(|member| *member.name == *name);
+        let before = before.ok_or_else(|| not_found(name))?.own_budget;
+        let MemberTerms { role, budget, group, may_buy } = terms;
+        let own_budget = Some(budget.apply(before)).filter(|budget| *budget != before);
+        let change = MemberChange::Update { role, own_budget, group, may_buy };
+        self.change_member(by, name, change, None).await
+    }
+
+    /// Replaces a member's token. The old one and its sessions end; the new one is shown once.
+    pub async fn rotate_token(&self, by: &Caller, name: &str) -> Result<MemberToken, Problem> {
+        let NewToken { token, hash, fingerprint } = self.members()?.new_token().await?;
+        let change = MemberChange::Rotate(hash, token.prefix().into());
+        self.change_member(by, name, change, Some(fingerprint)).await?;
+        Ok(token)
+    }
+
+    /// Ends a member's token and sessions for good.
+    pub async fn revoke_member(&self, by: &Caller, name: &str) -> Result<(), Problem> {
+        self.change_member(by, name, MemberChange::Revoke, None).await
+    }
+
+    /// Makes a change, also in this server's own list. Other servers see it at their next poll.
+    async fn change_member(
+        &self,
+        by: &Caller,
+        name: &str,
+        change: MemberChange,
+        fingerprint: Option<Digest>,
+    ) -> Result<(), Problem> {
+        self.members()?;
+        let changes = vec![(Arc::from(name), change)];
+        let changed = self.store.change_members(&Actor::from(by), fingerprint, changes).await;
+        changed.map_err(|(name, error)| refusal(&name, error))?;
+        self.access.refresh().await;
+        Ok(())
+    }
+
+    fn members(&self) -> Result<&MemberCache, Problem> {
+        self.access.members().map_err(|_| {
+            let detail = "members are managed with access.mode = \"members\" only";
+            Problem::new(&NOT_FOUND).detail(detail)
+        })
+    }
+}
+
+fn not_found(name: &str) -> Problem {
+    Problem::new(&NOT_FOUND).detail(format!("there is no member {name}"))
+}
+
+fn refusal(name: &str, error: MemberError) -> Problem {
+    match error {
+        MemberError::NotFound => not_found(name),
+        MemberError::Unavailable(error) => unavailable(error),
+        MemberError::NameTaken => {
+            let detail = format!("{name} is a current or former member; names are never reused");
+            invalid("taken", "/name", detail)
+        }
+        MemberError::Revoked => {
+            let detail = format!("{name} is revoked, which is permanent; add another member");
+            invalid("revoked", "", detail)
+        }
+        MemberError::UnknownGroup => invalid("unknown_group", "/group", "there is no such group"),
+    }
+}

@@ -1,0 +1,24 @@
+//! What admins change over HTTP: members. The command line makes the same changes of the store.
+
+mod members;
+
+use std::sync::Arc;
+
+use crate::access::Authenticator;
+use crate::problem::{FieldError, LEDGER_UNAVAILABLE, Problem};
+use crate::store::{Store, Unavailable};
+
+pub struct People {
+    pub store: Store,
+    pub access: Arc<Authenticator>,
+}
+
+fn unavailable(error: Unavailable) -> Problem {
+    tracing::error!(%error, "failed to record a change");
+    Problem::new(&LEDGER_UNAVAILABLE).detail("nothing can be changed right now")
+}
+
+fn invalid(code: &'static str, pointer: &str, detail: impl Into<String>) -> Problem {
+    let (pointer, detail) = (pointer.to_owned(), detail.into());
+    Problem::invalid(vec![FieldError { pointer, code, detail }])
+}
