@@ -1,12 +1,10 @@
 //! `/bff/tokens`: the tokens of a login service's user. Only a browser's session manages them.
 
 use http::StatusCode;
-use http::header::AUTHORIZATION;
 use percent_encoding::percent_decode_str;
 use serde_json::json;
 
 use super::HandlerContext;
-use crate::access::Credentials;
 use crate::clock;
 use crate::problem::{FORBIDDEN, NOT_FOUND, Problem, RATE_LIMITED};
 use crate::response::{self, HandlerResult, Response};
@@ -48,20 +46,11 @@ pub(super) async fn remove(cx: HandlerContext) -> HandlerResult {
     Ok(response)
 }
 
-/// Returns the cookie that the caller was authenticated by.
 fn session_cookie(cx: &HandlerContext) -> Result<&str, Problem> {
-    let headers = &cx.call.head.headers;
-    match cx.call.transport.credentials(headers) {
-        Credentials::Cookie(value) if !headers.contains_key(AUTHORIZATION) => Ok(value),
-        Credentials::Cookie(_)
-        | Credentials::Missing
-        | Credentials::Token(_)
-        | Credentials::User(_)
-        | Credentials::Malformed => {
-            let detail = "a token cannot manage tokens; sign in with a browser";
-            Err(Problem::new(&FORBIDDEN).detail(detail))
-        }
-    }
+    cx.call.session_cookie().ok_or_else(|| {
+        let detail = "a token cannot manage tokens; sign in with a browser";
+        Problem::new(&FORBIDDEN).detail(detail)
+    })
 }
 
 /// Each change writes to disk and reloads the whole list.
