@@ -1,6 +1,8 @@
 //! The only user of the system clocks, so that tests can set the time.
 
 use std::cell::Cell;
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
@@ -90,21 +92,6 @@ pub fn today() -> Date {
 }
 
 impl Date {
-    /// Parses a date such as `2026-11-01`.
-    pub fn parse(text: &str) -> Option<Self> {
-        let is_plain = |(at, byte): (usize, u8)| match at {
-            4 | 7 => byte == b'-',
-            _ => byte.is_ascii_digit(),
-        };
-        if text.len() != "2026-11-01".len() || !text.bytes().enumerate().all(is_plain) {
-            return None;
-        }
-        let mut parts = text.split('-').map(|part| part.parse().ok());
-        let date = Self { year: parts.next()??, month: parts.next()??, day: parts.next()?? };
-        // The calendar turns a date that does not exist into another one.
-        (Self::from_days(date.days()) == date).then_some(date)
-    }
-
     pub fn at(wall: Duration) -> Self {
         Self::from_days(wall.as_secs() / DAY)
     }
@@ -141,6 +128,32 @@ impl Date {
             12 => Self { year: self.year + 1, month: 1, day: 1 },
             month => Self { month: month + 1, day: 1, ..self },
         }
+    }
+}
+
+impl fmt::Display for Date {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04}-{:02}-{:02}", self.year, self.month, self.day)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a date, such as 2026-11-23")]
+pub struct ParseDateError;
+
+impl FromStr for Date {
+    type Err = ParseDateError;
+
+    fn from_str(text: &str) -> Result<Self, ParseDateError> {
+        if text.len() != "2026-11-23".len() {
+            return Err(ParseDateError);
+        }
+        let mut parts = text.split('-').map(|part| part.parse().map_err(|_| ParseDateError));
+        let mut next = || parts.next().ok_or(ParseDateError)?;
+        let (year, month, day) = (next()?, next()?, next()?);
+        // The calendar turns a date that does not exist into another one.
+        let date = Self::from_days(Self { year, month, day }.days());
+        if date.to_string() == text { Ok(date) } else { Err(ParseDateError) }
     }
 }
 

@@ -171,7 +171,12 @@ impl App {
             access: Arc::clone(&shared.access),
             routes: Arc::new(endpoints::route_table(
                 added.map(|one| (one.method, one.path)),
-                (shared.quotes.is_some(), settings.issuer().is_some()),
+                endpoints::Served {
+                    mcp: shared.quotes.is_some(),
+                    login_metadata: settings.issuer().is_some(),
+                    oidc: matches!(settings.access.mode, AccessMode::Oidc(_)),
+                    own_tokens: settings.access.mode.has_own_tokens(),
+                },
             )),
             limiter,
             server: settings.server.clone(),
@@ -418,6 +423,7 @@ fn handlers(
         access: Arc::clone(&shared.access),
         refusal_log: Arc::clone(&shared.refusal_log),
         prefix: settings.server.prefix.clone(),
+        public_url: settings.server.public_url.clone(),
         catalog: PriceList::new(
             settings.catalog.clone(),
             settings.page.default_model.clone(),
@@ -432,19 +438,7 @@ fn handlers(
         rules: chat_rules(settings),
         #[cfg(feature = "mcp")]
         mcp: agents::mcp(settings, shared),
-        me: MeReport {
-            mode: match settings.gateway.target {
-                Target::Sandbox => "sandbox",
-                Target::Live { .. } => "live",
-            },
-            access: settings.access.mode.name(),
-            shows_balance: settings.access.mode == AccessMode::Open && settings.is_local_only(),
-            budgets: terms(settings).limits,
-            limiter: Arc::clone(limiter),
-            rate_limit: Arc::clone(&shared.rate_limit),
-            summary: summary.clone(),
-            store: shared.store.clone(),
-        },
+        me: me_report(settings, shared, (limiter, summary)),
         people: People { store: shared.store.clone(), access: Arc::clone(&shared.access) },
         reports: Reports {
             store: shared.store.clone(),
@@ -461,6 +455,26 @@ fn handlers(
         page: page(settings),
         pictures: picture_host(settings, shared),
     })
+}
+
+fn me_report(
+    settings: &Settings,
+    shared: &SharedState,
+    (limiter, summary): (&Arc<Limiter>, &BillingSummary),
+) -> MeReport {
+    MeReport {
+        mode: match settings.gateway.target {
+            Target::Sandbox => "sandbox",
+            Target::Live { .. } => "live",
+        },
+        access: settings.access.mode.name(),
+        shows_balance: settings.access.mode == AccessMode::Open && settings.is_local_only(),
+        budgets: terms(settings).limits,
+        limiter: Arc::clone(limiter),
+        rate_limit: Arc::clone(&shared.rate_limit),
+        summary: summary.clone(),
+        store: shared.store.clone(),
+    }
 }
 
 fn chat_rules(settings: &Settings) -> ChatRules {

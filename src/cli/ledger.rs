@@ -14,7 +14,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::{CommandError, Exit};
 use crate::app::ledger::{Migration, describe, open_for_command, open_for_report};
@@ -23,8 +23,8 @@ use crate::clock;
 use crate::config::{Settings, StoreConfig};
 use crate::reports::text::strip_controls;
 use crate::response::BoxError;
-use crate::store::Store;
 use crate::store::sqlite::{LockHolder, OpenError};
+use crate::store::{Store, VERSION_POLL_INTERVAL};
 use crate::upstream::billing::ApiKeysResponse;
 
 /// Said by a command that changes nothing else.
@@ -139,8 +139,25 @@ fn sqlite_access(settings: &Settings, path: &Path) -> Result<GatewayAccess, Stri
     }
 }
 
+/// Returns once running servers know the change.
+pub(super) async fn wait_for_servers(settings: &Settings, ledger: &Store) {
+    if let StoreConfig::Postgres(_) = settings.store {
+        // Until all servers have polled the ledger.
+        sleep(VERSION_POLL_INTERVAL * 3).await;
+    } else if let Some(LockHolder::Server(address)) = ledger.lock_holder() {
+        let is_refreshed = match address {
+            Some(address) => refresh_members(address).await,
+            None => false,
+        };
+        if !is_refreshed {
+            // Until the server has polled the ledger.
+            sleep(VERSION_POLL_INTERVAL * 3).await;
+        }
+    }
+}
+
 /// Makes the server at `address` reload its members; returns whether it did.
-pub(super) async fn refresh_members(address: SocketAddr) -> bool {
+async fn refresh_members(address: SocketAddr) -> bool {
     let reply = timeout(REFRESH_TIMEOUT, ask(reachable(address), Request::post("/members"))).await;
     matches!(reply, Ok(Ok((StatusCode::OK, _))))
 }

@@ -5,12 +5,10 @@ use std::sync::Arc;
 
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
-use tokio::time::sleep;
 
 use super::group::group_error;
-use super::ledger::{self, refresh_members};
 use super::terms::{budget, budget_text, merge_budgets};
-use super::{CommandError, Exit, OutputFormat, audit, member_list, usage};
+use super::{CommandError, Exit, OutputFormat, audit, ledger, member_list, subject, usage};
 use crate::access::SecretError;
 use crate::access::token::{self, MemberToken, Secret};
 use crate::app::secret;
@@ -21,7 +19,7 @@ use crate::contract::money::Usd;
 use crate::reports::usage::iso_day;
 use crate::store::{
     Digest, Extra, GroupError, LockHolder, Member, MemberChange, MemberError, Role, Selection,
-    SpendLimit, Store, VERSION_POLL_INTERVAL,
+    SpendLimit, Store,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
@@ -56,8 +54,11 @@ pub enum MemberCommand {
     /// Revoke members permanently; their tokens and sessions end
     Revoke {
         /// The members
-        #[arg(required = true, value_name = "NAME", value_parser = parse_name)]
+        #[arg(required_unless_present = "subject", value_name = "NAME", value_parser = parse_name)]
         names: Vec<Arc<str>>,
+        /// End the sessions and tokens of a user of a login service, who may sign in again
+        #[arg(long, num_args = 2, value_names = ["ISSUER", "SUB"], conflicts_with = "names")]
+        subject: Option<Vec<Arc<str>>>,
     },
     /// Change the budget, group or role of members, or what they may buy
     Update {
@@ -198,13 +199,16 @@ pub(super) async fn member(
     if settings.store == StoreConfig::Memory {
         return Err(CommandError::usage(NO_LEDGER));
     }
+    if let MemberCommand::Revoke { subject: Some(subject), .. } = &command {
+        return subject::revoke(settings, subject, err).await;
+    }
     let (names, budgets): (&[_], &[_]) = match &command {
         MemberCommand::List { format } => {
             return member_list::list(settings, *format, out, err).await;
         }
         MemberCommand::Add { names, budgets, .. }
         | MemberCommand::Update { names, update: MemberUpdate { budgets, .. } } => (names, budgets),
-        MemberCommand::Revoke { names } | MemberCommand::Rotate { names, .. } => (names, &[]),
+        MemberCommand::Revoke { names, .. } | MemberCommand::Rotate { names, .. } => (names, &[]),
     };
     ensure_once(names)?;
     let budget = merge_budgets(budgets)?;
@@ -228,7 +232,7 @@ pub(super) async fn member(
         }
     }
     out.flush()?;
-    wait_for_servers(settings, &ledger).await;
+    ledger::wait_for_servers(settings, &ledger).await;
     // A wrong folder or a missing variable is noticed.
     writeln!(err, "the ledger is {} (store.url)", ledger::whole_path(settings))?;
     for message in messages {
@@ -242,23 +246,6 @@ pub(super) async fn member(
         )?;
     }
     Ok(Exit::Done)
-}
-
-/// Waits until the servers that use the ledger know its members.
-async fn wait_for_servers(settings: &Settings, ledger: &Store) {
-    if let StoreConfig::Postgres(_) = settings.store {
-        // Until all servers have polled the ledger.
-        sleep(VERSION_POLL_INTERVAL * 3).await;
-    } else if let Some(LockHolder::Server(address)) = ledger.lock_holder() {
-        let is_refreshed = match address {
-            Some(address) => refresh_members(address).await,
-            None => false,
-        };
-        if !is_refreshed {
-            // Until the server has polled the ledger.
-            sleep(VERSION_POLL_INTERVAL * 3).await;
-        }
-    }
 }
 
 /// Rejects a name that is given twice.

@@ -69,7 +69,7 @@ pub(super) fn since(text: &str) -> Result<Duration, &'static str> {
 }
 
 fn date(text: &str) -> Option<Duration> {
-    Date::parse(text).map(Date::start)
+    text.parse().ok().map(Date::start)
 }
 
 fn before_now(text: &str) -> Option<Duration> {

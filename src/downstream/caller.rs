@@ -129,6 +129,14 @@ fn with_login(
     problem.resource_metadata(&format!("{base}{RESOURCE_METADATA_PATH}"))
 }
 
+impl<B> Call<B> {
+    /// Returns the session cookie that the caller was authenticated by, if it was by one.
+    pub fn session_cookie(&self) -> Option<&str> {
+        let credentials = credentials(&self.head.headers, self.transport);
+        if let Credentials::Cookie(value) = credentials { Some(value) } else { None }
+    }
+}
+
 /// Reads the credentials: a bearer token wins over a cookie. Cookies over plain http are ignored.
 fn credentials(headers: &HeaderMap, transport: Transport) -> Credentials<'_> {
     let mut lines = headers.get_all(AUTHORIZATION).iter();

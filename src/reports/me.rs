@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::add_extra;
-use crate::access::Session;
+use crate::access::{Session, TokenBudget};
 use crate::billing::summary::BillingSummary;
-use crate::clock;
+use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::downstream::rate::Limiter;
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 use crate::response::{self, Response};
 use crate::store::{
     BudgetScope, Budgets, Caller, Extra, Period, RemainingCredit, Role, ScopeKind, SpendLimit,
-    Store, Unavailable,
+    Store, SubjectToken, Unavailable,
 };
 use crate::upstream::rate_limit::RateLimit;
 
@@ -51,6 +51,9 @@ impl MeReport {
         });
         if let Caller::Member(_) = caller {
             document["may_ask"] = json!(true);
+        }
+        if let Some(name) = &session.display_name {
+            document["caller"]["display_name"] = json!(&**name);
         }
         if let Some(group) = &session.group {
             document["group"] = json!(&**group);
@@ -97,6 +100,25 @@ impl MeReport {
             rows.extend(read.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?);
         }
         Ok(rows)
+    }
+
+    /// Describes a token to its user.
+    pub async fn own_token(&self, token: &SubjectToken) -> Result<Value, Problem> {
+        let mut rows = Vec::new();
+        if let Some(TokenBudget { id, budget }) = TokenBudget::of(token) {
+            let read = self.scope_rows(BudgetScope::Token(id.to_string()), budget).await;
+            rows = read.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
+        }
+        let SubjectToken { name, prefix, created_at, expires_at, last_used, .. } = token;
+        let last_day = Date::at(expires_at.saturating_sub(Duration::from_secs(1)));
+        Ok(json!({
+            "name": &**name,
+            "prefix": &**prefix,
+            "created": clock::iso8601(*created_at),
+            "last_used": last_used.map(clock::iso8601),
+            "until": last_day.to_string(),
+            "budgets": rows.iter().map(BudgetRow::document).collect::<Vec<_>>(),
+        }))
     }
 
     async fn scope_rows(
@@ -163,6 +185,8 @@ fn caller_body(caller: &Caller, role: Role) -> Value {
     match caller {
         Caller::Address(_) => json!({"kind": "address"}),
         Caller::Member(name) => json!({"kind": "member", "name": &**name, "role": role.name()}),
-        Caller::Subject(name) => json!({"kind": "subject", "name": &**name, "role": role.name()}),
+        Caller::Subject(name) => {
+            json!({"kind": "subject", "name": &**name, "role": role.name()})
+        }
     }
 }

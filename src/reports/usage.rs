@@ -75,8 +75,7 @@ fn saturating_sum(sum: Usd, more: Usd) -> Usd {
 
 /// Returns a UTC day as `2026-11-22`.
 pub fn iso_day(days: u64) -> String {
-    let Date { year, month, day } = Date::from_days(days);
-    format!("{year:04}-{month:02}-{day:02}")
+    Date::from_days(days).to_string()
 }
 
 impl Reports {

@@ -40,7 +40,7 @@ pub(super) async fn rotate_token(cx: HandlerContext) -> HandlerResult {
 
 pub(super) async fn revoke_member(cx: HandlerContext) -> HandlerResult {
     cx.handlers.people.revoke_member(&cx.call.caller, cx.path_name()).await?;
-    Ok(bff::no_content(None))
+    Ok(bff::no_content([]))
 }
 
 pub(super) async fn raise_member(cx: HandlerContext) -> HandlerResult {
@@ -66,7 +66,7 @@ pub(super) async fn update_group(cx: HandlerContext) -> HandlerResult {
 
 pub(super) async fn remove_group(cx: HandlerContext) -> HandlerResult {
     cx.handlers.people.remove_group(&cx.call.caller, cx.path_name()).await?;
-    Ok(bff::no_content(None))
+    Ok(bff::no_content([]))
 }
 
 pub(super) async fn ask_for_budget(cx: HandlerContext) -> HandlerResult {
@@ -80,7 +80,7 @@ pub(super) async fn answer_budget_request(cx: HandlerContext) -> HandlerResult {
     let granted = granted.map(|Raise { amount, until }| (amount, until));
     let people = &cx.handlers.people;
     people.answer_budget_request(&cx.call.caller, cx.path_name(), granted).await?;
-    Ok(bff::no_content(None))
+    Ok(bff::no_content([]))
 }
 
 impl HandlerContext {

@@ -57,6 +57,7 @@ pub struct AuditQuery {
 
 pub(super) const ADD_MEMBER: &str = "member.add";
 pub(super) const REVOKE_MEMBER: &str = "member.revoke";
+pub(super) const REVOKE_SUBJECT: &str = "subject.revoke";
 /// A limit was raised for a time; without a value, all that raised it was ended.
 pub(super) const RAISE_MEMBER: &str = "member.extra";
 pub(super) const ADD_GROUP: &str = "group.add";

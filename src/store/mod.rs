@@ -24,6 +24,7 @@ pub mod postgres;
 mod reason;
 mod rules;
 pub mod sqlite;
+mod subject;
 #[cfg(feature = "postgres")]
 pub mod transfer;
 mod verbs;
@@ -53,6 +54,9 @@ pub use model::{
 pub use outbox::{Alert, OutboxEvent, Subscription, WebhookId};
 pub use reason::{Cause, Reason};
 pub use sqlite::{Backup, LockHolder, OpenError, Opening, host_name};
+pub use subject::{
+    MAX_TOKENS_PER_SUBJECT, Subject, SubjectLogin, SubjectTerms, SubjectToken, TokenRefusal,
+};
 
 /// The store cannot record anything now, so nothing may be bought.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -12,7 +12,8 @@ use super::{
     GroupError, Held, Job, KeptLimit, KeptReply, LedgerTotals, LoginSession, Member, MemberChange,
     MemberError, MissingSpend, OutboxEvent, PeriodSpend, PurchaseId, PurchaseRecord,
     RemainingCredit, Reservation, ReserveError, SecretRecord, Settlement, SlotId, Snapshot,
-    SpendRow, StatusUpdate, Store, StoreOp, Subscription, Unavailable, WebhookId,
+    SpendRow, StatusUpdate, Store, StoreOp, SubjectLogin, SubjectToken, Subscription, TokenRefusal,
+    Unavailable, WebhookId,
 };
 use crate::contract::event::EventKind;
 use crate::contract::money::Usd;
@@ -260,6 +261,37 @@ impl Store {
         /// Returns a number that changes with every change of members or logins, in any process. It
         /// is cheap to poll.
         members_version() -> u64, other("members_version");
+    }
+}
+
+/// Users of a login service. A change counts in [`members_version`](Store::members_version), too.
+impl Store {
+    requests! {
+        /// Adds a session, and records what the login service said. Deletes what has expired, and
+        /// the user's oldest session beyond a hundred.
+        sign_in(login: &SubjectLogin) -> (), other("sign_in");
+
+        sign_out(id: Digest) -> (), other("sign_out");
+
+        /// Returns the sessions and tokens that have not expired.
+        subject_logins() -> Vec<SubjectLogin>, other("subject_logins");
+
+        /// Adds a token of the user whose session this is.
+        add_token(session: Digest, token: &SubjectToken) -> Result<(), TokenRefusal>,
+            other("add_token");
+
+        /// Returns the tokens of the user whose session this is, the oldest first.
+        tokens(session: Digest) -> Vec<SubjectToken>, other("tokens");
+
+        /// Ends a token of the user whose session this is. Returns whether there was one.
+        remove_token(session: Digest, name: Arc<str>) -> bool, other("remove_token");
+
+        /// Records when tokens were last used. This does not count as a change.
+        mark_tokens_used(used: Vec<(Digest, Duration)>) -> (), other("mark_tokens_used");
+
+        /// Ends all sessions and tokens of a user. Returns whether the user has ever signed in.
+        revoke_subject(by: &Actor, issuer: Arc<str>, subject: Arc<str>) -> bool,
+            other("revoke_subject");
     }
 }
 

@@ -94,7 +94,7 @@ fn sum(faults: &mut Faults, pointer: &str, field: Text<'_>) -> Option<Usd> {
 
 fn day(faults: &mut Faults, field: Text<'_>, today: Date) -> Option<Date> {
     let text = required(faults, "/until", field)?;
-    let date = Date::parse(&text).filter(|date| date.days() >= today.days());
+    let date = text.parse().ok().filter(|date: &Date| date.days() >= today.days());
     let expected = "expected a date that is not past, such as 2026-12-01";
     checked(faults, "/until", date.ok_or(expected))
 }

@@ -14,6 +14,7 @@ mod may_buy;
 pub mod mcp;
 mod member;
 pub mod openai;
+mod own_token;
 mod query;
 mod rule;
 mod video;
@@ -30,9 +31,10 @@ pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
 pub use may_buy::{may_buy, on_sale};
 pub use member::{group_budget, member_terms, new_group, new_member};
+pub use own_token::{WantedToken, own_token};
 pub use query::{
-    MAX_JOBS, UsageDays, UsageFormat, admin_audit, admin_usage, job_ids, no_query, request_id,
-    too_many_rows, usage_days, video_status,
+    MAX_JOBS, UsageDays, UsageFormat, admin_audit, admin_usage, job_ids, login_return, no_query,
+    request_id, too_many_rows, usage_days, video_status,
 };
 pub use rule::{IgnoredFields, nearest};
 pub use video::{VideoOrder, video};

@@ -58,6 +58,9 @@ const ROWS: &str = "
     INSERT INTO budget_requests VALUES (3, 'member:ann', 6, 'a reason', 5);
     INSERT INTO audit VALUES (2, 5, 'command line', 'member.add', 'ann', NULL, '{}'), (9, 6, 'a', 'b', 'c', '{}', NULL);
     INSERT INTO sessions VALUES (3, randomblob(32), 'ann', randomblob(32), 9000000000000000000);
+    INSERT INTO subjects VALUES ('https://a.example/', 'ann', 'member', '1.00/day', NULL, 'Ann', 5, 'design');
+    INSERT INTO subject_logins VALUES (3, randomblob(32), 'https://a.example/', 'ann', 9, NULL, NULL, NULL, NULL, NULL),
+        (8, randomblob(32), 'https://a.example/', 'ann', 9, 'laptop', 'tg_b', '', 5, 6);
     INSERT INTO outbox VALUES (4, 'id', randomblob(16), 'job.failed', 5, '{}', 6, 2), (5, 'it', randomblob(16), '*', 5, '{}', 6, 0);
     INSERT INTO alerts VALUES ('balance', '', 0, 7);
     UPDATE members_version SET version = 41;
@@ -70,7 +73,7 @@ const SCOPES: &str = "(SELECT number AS of, 'total' AS scope FROM purchases
     UNION ALL SELECT number, 'token ' || token FROM purchases WHERE token IS NOT NULL) AS s WHERE s.of = purchases.number";
 
 /// All that both files have to hold, in order.
-const TABLES: [&str; 18] = [
+const TABLES: [&str; 20] = [
     "* FROM purchases ORDER BY number",
     "* FROM replies ORDER BY number",
     "* FROM spent ORDER BY 1, 2, 3",
@@ -87,6 +90,8 @@ const TABLES: [&str; 18] = [
     "* FROM extras ORDER BY number",
     "* FROM budget_requests ORDER BY number",
     "* FROM audit ORDER BY number",
+    "* FROM subjects",
+    "* FROM subject_logins ORDER BY number",
     "* FROM outbox ORDER BY number",
     "* FROM alerts",
 ];

@@ -10,6 +10,7 @@ mod copy;
 mod crashes;
 mod fairness;
 mod faults;
+mod logins;
 mod outages;
 mod pauses;
 mod relay;

@@ -29,4 +29,5 @@ mod rate_limit;
 mod reports;
 mod restart;
 mod settlements;
+mod subjects;
 mod wire;

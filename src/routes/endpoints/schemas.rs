@@ -18,7 +18,7 @@ const CHARGED: [&str; 3] = ["no", "yes", "unknown"];
 const SCOPES: [&str; 4] = ["total", "group", "caller", "token"];
 const PERIODS: [&str; 4] = ["day", "week", "month", "ever"];
 const MODES: [&str; 2] = ["sandbox", "live"];
-const ACCESS: [&str; 4] = ["open", "members", "jwt", "host"];
+const ACCESS: [&str; 5] = ["open", "members", "jwt", "oidc", "host"];
 
 pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)> {
     let message = record([("content", string())]);
@@ -39,6 +39,7 @@ pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)
         ("OpenAiChatRequest", openai_chat(catalog)),
         ("OpenAiVideoRequest", openai_video(catalog)),
         ("Login", closed(record([("token", non_empty())])).into()),
+        ("NewToken", new_token()),
         ("NewMember", closed(with(member_terms(), "name", non_empty())).into()),
         ("MemberTerms", closed(member_terms()).into()),
         ("NewGroup", closed(with(group_terms(), "name", non_empty())).into()),
@@ -57,6 +58,13 @@ pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, SchemaRef)
         ("Me", me()),
         ("Usage", usage()),
     ]
+}
+
+fn new_token() -> SchemaRef {
+    let amounts = record([("day? week? month? ever?", string())]);
+    let token =
+        with(record([("name", non_empty())]), "until", pattern("^[0-9]{4}-[0-9]{2}-[0-9]{2}$"));
+    closed(token.property("budget", closed(amounts))).into()
 }
 
 fn member_terms() -> ObjectBuilder {

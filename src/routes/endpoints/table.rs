@@ -118,6 +118,7 @@ pub(super) static ROWS: &[Endpoint] = &[
         handler: |cx| Box::pin(bff::log_out(cx)),
         operations: operations![operation("logout", "people", "End the session")
             .response(204, "The session has ended.", &[])
+            .response(200, "It has, and `continue` is where to end the one at the login service.", &[(JSON, "Anything")])
             .problems(&[LOGIN_PROBLEMS])],
     },
     Endpoint {

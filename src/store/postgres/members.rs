@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 use super::audit_log;
 use super::column::{self, Read, nanos, signed};
 use super::handle::PostgresStore;
-use super::step::{Need, Statement, Step, statement};
+use super::step::{Need, Statement, Step, StepRows, statement};
 use crate::contract::money::Usd;
 use crate::contract::selection::Selection;
 use crate::store::member::MAX_LOGINS_PER_MEMBER;
@@ -213,17 +213,23 @@ impl PostgresStore {
             statement!(TRIM_LOGINS, member, most),
         ])
         .await
+        .map(drop)
     }
 
     pub(in crate::store) async fn log_out(&self, id: Digest) -> Result<(), Unavailable> {
-        self.change_logins(vec![statement!(DELETE_LOGIN, id.to_vec())]).await
+        self.change_logins(vec![statement!(DELETE_LOGIN, id.to_vec())]).await.map(drop)
     }
 
-    async fn change_logins(&self, changes: Vec<Statement>) -> Result<(), Unavailable> {
+    /// Returns the rows of each change.
+    pub(super) async fn change_logins(
+        &self,
+        changes: Vec<Statement>,
+    ) -> Result<StepRows, Unavailable> {
         let mut statements = vec![statement!(LOCK)];
         statements.extend(changes);
         statements.push(statement!(COUNT_CHANGE));
-        self.run(&self.lanes().marks, Step::new(Need::Plain, statements)).await.map(drop)
+        let mut rows = self.run(&self.lanes().marks, Step::new(Need::Plain, statements)).await?;
+        Ok(rows.split_off(1))
     }
 
     pub(in crate::store) async fn sessions(&self) -> Result<Vec<LoginSession>, Unavailable> {

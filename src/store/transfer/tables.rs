@@ -58,6 +58,8 @@ const TABLES: &[Table] = &[
     },
     same("members"),
     Table { sqlite: "sessions", ..same("logins") },
+    same("subjects"),
+    same("subject_logins"),
     same("groups"),
     same("extras"),
     same("budget_requests"),

@@ -90,6 +90,10 @@ fn paid_and_private_endpoints_require_credentials() {
     let further = "gateway.passthrough = [{ method = \"POST\", path = \"/api/v1/search\", price = \"0.01\" }]\nmcp.enabled = true";
     let gate = Gate::start(&upstream, &format!("{MEMBERS}{further}"));
     for route in endpoints::all().map(|endpoint| &endpoint.route) {
+        // In another mode only.
+        if route.path.starts_with("/bff/tokens") {
+            continue;
+        }
         let answer = gate.ask(route.method.as_str(), route.path, &[], "");
         let is_refused = answer.status == 401;
         let is_private = matches!(route.auth, Auth::Caller | Auth::Admin);

@@ -1,0 +1,262 @@
+//! Users of a login service, their sessions, and their tokens for programs.
+//!
+//! Invariant: every change increments the members' version in the same transaction, and waits for
+//! the disk. A token's last use is no change.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::types::Type;
+use rusqlite::{Connection, Row, params};
+
+use super::column::{self, Sql, nanos};
+use super::command::Durability;
+use super::handle::SqliteStore;
+use super::ledger::Ledger;
+use super::members::bump_version;
+use super::{Result, audit_log};
+use crate::contract::money::SpendLimit;
+use crate::contract::selection::Selection;
+use crate::store::audit_log::REVOKE_SUBJECT;
+use crate::store::subject::{
+    MAX_SESSIONS_PER_SUBJECT, MAX_TOKENS_PER_SUBJECT, budget_text, read_budget,
+};
+use crate::store::{
+    Actor, Caller, Digest, Role, Subject, SubjectLogin, SubjectTerms, SubjectToken, TokenRefusal,
+    Unavailable,
+};
+
+const KEEP_SUBJECT: &str = "INSERT OR REPLACE INTO subjects
+    (issuer, name, role, budget, group_name, may_buy, display_name, signed_in)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+const TRIM_SESSIONS: &str = "DELETE FROM subject_logins
+    WHERE issuer = ?1 AND subject = ?2 AND token IS NULL AND number NOT IN (
+        SELECT number FROM subject_logins WHERE issuer = ?1 AND subject = ?2 AND token IS NULL
+        ORDER BY number DESC LIMIT ?3)";
+const LOGINS: &str = "SELECT id, subject_logins.issuer, subject, until, role, subjects.budget,
+        may_buy, display_name, subject_logins.budget, group_name
+    FROM subject_logins
+    JOIN subjects ON subjects.issuer = subject_logins.issuer AND subjects.name = subject
+    WHERE until > ? ORDER BY number";
+
+/// Selects the tokens of the user with the session `?1`, which has to last at `?2`.
+macro_rules! own_tokens {
+    ($start:literal, $end:literal) => {
+        concat!(
+            $start,
+            " FROM subject_logins AS own
+            JOIN subject_logins AS session ON session.issuer = own.issuer
+                AND session.subject = own.subject AND session.token IS NULL
+            WHERE session.id = ?1 AND session.until > ?2 AND own.token IS NOT NULL
+                AND own.until > ?2 ",
+            $end
+        )
+    };
+}
+
+const HAS_SESSION: &str =
+    "SELECT EXISTS (SELECT 1 FROM subject_logins WHERE id = ? AND token IS NULL)";
+const COUNT_TOKENS: &str = own_tokens!("SELECT count(*), coalesce(max(own.token = ?3), 0)", "");
+const TOKENS: &str = own_tokens!(
+    "SELECT own.id, own.token, own.prefix, own.budget, own.created, own.until, own.last_used",
+    "ORDER BY own.number"
+);
+const REMOVE_TOKEN: &str = concat!(
+    "DELETE FROM subject_logins WHERE number IN (",
+    own_tokens!("SELECT own.number", "AND own.token = ?3"),
+    ")"
+);
+const ADD_TOKEN: &str = "INSERT INTO subject_logins
+    (id, issuer, subject, until, token, prefix, budget, created)
+    SELECT ?2, issuer, subject, ?3, ?4, ?5, ?6, ?7 FROM subject_logins WHERE id = ?1";
+const TOKEN_USED: &str = "UPDATE subject_logins SET last_used = max(?2, coalesce(last_used, 0))
+    WHERE id = ?1 AND token IS NOT NULL";
+
+impl SqliteStore {
+    pub(in crate::store) async fn sign_in(&self, login: &SubjectLogin) -> Result<(), Unavailable> {
+        let login = login.clone();
+        let keep = move |ledger: &Ledger| {
+            let (connection, now) = (&ledger.connection, nanos(ledger.now()));
+            let SubjectLogin { id, subject, expires_at, .. } = &login;
+            let Subject { issuer, name, .. } = subject;
+            delete_expired(connection, now)?;
+            keep_subject(connection, subject, now)?;
+            connection.run(
+                "INSERT INTO subject_logins (id, issuer, subject, until) VALUES (?, ?, ?, ?)",
+                params![id, issuer, name, nanos(*expires_at)],
+            )?;
+            let most = column::signed(MAX_SESSIONS_PER_SUBJECT);
+            connection.run(TRIM_SESSIONS, params![issuer, name, most])?;
+            bump_version(connection)
+        };
+        self.run(Durability::Synced, keep).await
+    }
+
+    pub(in crate::store) async fn sign_out(&self, id: Digest) -> Result<(), Unavailable> {
+        let end = move |ledger: &Ledger| {
+            ledger.connection.run("DELETE FROM subject_logins WHERE id = ?", [id])?;
+            bump_version(&ledger.connection)
+        };
+        self.run(Durability::Synced, end).await
+    }
+
+    pub(in crate::store) async fn subject_logins(&self) -> Result<Vec<SubjectLogin>, Unavailable> {
+        self.run_while_starting(Durability::Buffered, |ledger| {
+            Ok(ledger.connection.all(LOGINS, [nanos(ledger.now())], login)?)
+        })
+        .await
+    }
+
+    pub(in crate::store) async fn add_token(
+        &self,
+        session: Digest,
+        token: &SubjectToken,
+    ) -> Result<Result<(), TokenRefusal>, Unavailable> {
+        let token = token.clone();
+        let add = move |ledger: &Ledger| {
+            let (connection, now) = (&ledger.connection, nanos(ledger.now()));
+            delete_expired(connection, now)?;
+            if let Some(refusal) = token_refusal(connection, (session, now), &token.name)? {
+                return Ok(Err(refusal));
+            }
+            let SubjectToken { id, name, prefix, budget, created_at, expires_at, .. } = &token;
+            let (until, created, budget) =
+                (nanos(*expires_at), nanos(*created_at), budget_text(*budget));
+            let values = params![session, id, until, name, prefix, budget, created];
+            connection.run(ADD_TOKEN, values)?;
+            bump_version(connection)?;
+            Ok(Ok(()))
+        };
+        self.run(Durability::Synced, add).await
+    }
+
+    pub(in crate::store) async fn tokens(
+        &self,
+        session: Digest,
+    ) -> Result<Vec<SubjectToken>, Unavailable> {
+        let read = move |ledger: &Ledger| {
+            let now = nanos(ledger.now());
+            Ok(ledger.connection.all(TOKENS, params![session, now], token)?)
+        };
+        self.query(read).await
+    }
+
+    pub(in crate::store) async fn remove_token(
+        &self,
+        session: Digest,
+        name: Arc<str>,
+    ) -> Result<bool, Unavailable> {
+        let remove = move |ledger: &Ledger| {
+            let now = nanos(ledger.now());
+            let removed = ledger.connection.run(REMOVE_TOKEN, params![session, now, name])?;
+            bump_version(&ledger.connection)?;
+            Ok(removed > 0)
+        };
+        self.run(Durability::Synced, remove).await
+    }
+
+    pub(in crate::store) async fn mark_tokens_used(
+        &self,
+        used: Vec<(Digest, Duration)>,
+    ) -> Result<(), Unavailable> {
+        let mark = move |ledger: &Ledger| {
+            for (id, at) in &used {
+                ledger.connection.run(TOKEN_USED, params![id, nanos(*at)])?;
+            }
+            Ok(())
+        };
+        self.run(Durability::Buffered, mark).await
+    }
+
+    pub(in crate::store) async fn revoke_subject(
+        &self,
+        by: &Actor,
+        issuer: Arc<str>,
+        subject: Arc<str>,
+    ) -> Result<bool, Unavailable> {
+        let by = by.clone();
+        let revoke = move |ledger: &Ledger| {
+            let (connection, who) = (&ledger.connection, params![issuer, subject]);
+            let is_known = "SELECT EXISTS (SELECT 1 FROM subjects WHERE issuer = ? AND name = ?)";
+            let is_known: Option<bool> = connection.first(is_known, who, |row| row.get(0))?;
+            if is_known != Some(true) {
+                return Ok(false);
+            }
+            connection.run("DELETE FROM subject_logins WHERE issuer = ? AND subject = ?", who)?;
+            let act = (REVOKE_SUBJECT, &*Caller::Subject(Arc::clone(&subject)).name());
+            audit_log::write(connection, (&by, ledger.now()), act, (None, None))?;
+            bump_version(connection)?;
+            Ok(true)
+        };
+        self.run(Durability::Synced, revoke).await
+    }
+}
+
+fn delete_expired(connection: &Connection, now: i64) -> Result<()> {
+    connection.run("DELETE FROM subject_logins WHERE until <= ?", [now])?;
+    Ok(())
+}
+
+fn token_refusal(
+    connection: &Connection,
+    (session, now): (Digest, i64),
+    name: &str,
+) -> Result<Option<TokenRefusal>> {
+    let has_session: Option<bool> = connection.first(HAS_SESSION, [session], |row| row.get(0))?;
+    if has_session != Some(true) {
+        return Ok(Some(TokenRefusal::SessionEnded));
+    }
+    let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    let counted = connection.first(COUNT_TOKENS, params![session, now, name], read)?;
+    let (count, is_taken): (usize, bool) = counted.unwrap_or_default();
+    let is_full = count >= MAX_TOKENS_PER_SUBJECT;
+    Ok(match (is_taken, is_full) {
+        (true, _) => Some(TokenRefusal::NameTaken),
+        (false, true) => Some(TokenRefusal::TooMany),
+        (false, false) => None,
+    })
+}
+
+fn keep_subject(connection: &Connection, subject: &Subject, now: i64) -> Result<()> {
+    let Subject { issuer, name, terms } = subject;
+    let SubjectTerms { role, own_budget, group, may_buy, display_name } = terms;
+    let may_buy = may_buy.as_ref().map(Selection::to_string);
+    let (role, budget) = (role.name(), budget_text(*own_budget));
+    let values = params![issuer, name, role, budget, group, may_buy, display_name, now];
+    connection.run(KEEP_SUBJECT, values)?;
+    Ok(())
+}
+
+fn login(row: &Row<'_>) -> rusqlite::Result<SubjectLogin> {
+    let terms = SubjectTerms {
+        role: column::named(row, 4, &Role::ALL, Role::name)?,
+        own_budget: budget(row, 5)?,
+        group: row.get(9)?,
+        may_buy: row.get::<_, Option<String>>(6)?.map(|names| Selection::parse(&names)),
+        display_name: row.get(7)?,
+    };
+    let subject = Subject { issuer: row.get(1)?, name: row.get(2)?, terms };
+    let token_budget =
+        if row.get::<_, Option<String>>(8)?.is_some() { Some(budget(row, 8)?) } else { None };
+    let (id, expires_at) = (row.get(0)?, column::moment(row, 3)?);
+    Ok(SubjectLogin { id, subject, expires_at, token_budget })
+}
+
+fn token(row: &Row<'_>) -> rusqlite::Result<SubjectToken> {
+    Ok(SubjectToken {
+        id: row.get(0)?,
+        name: row.get(1)?,
+        prefix: row.get(2)?,
+        budget: budget(row, 3)?,
+        created_at: column::moment(row, 4)?,
+        expires_at: column::moment(row, 5)?,
+        last_used: column::moment_or_none(row, 6)?,
+    })
+}
+
+fn budget(row: &Row<'_>, at: usize) -> rusqlite::Result<SpendLimit> {
+    let text: Arc<str> = row.get(at)?;
+    read_budget(&text).ok_or_else(|| {
+        rusqlite::Error::FromSqlConversionFailure(at, Type::Text, "not a budget".into())
+    })
+}
